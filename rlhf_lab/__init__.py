@@ -1,0 +1,18 @@
+"""RLHF Lab: label pairs of texts, watch a LoRA reward model learn, start PPO, see it happen.
+
+Layers; a module may import only from layers below its own (tests/test_layers.py enforces it):
+
+    app.py, __main__, cli    the two doors: the browser and the command line
+    ui                       screens; no torch
+    engine                   takes jobs, calls trainers, writes rows
+    jobs                     submit, control and supervise; no torch
+    store                    tables and queries; no torch
+    pretrain                 the corpus and the recipe of the embedded model
+    trainers                 reward model, rollouts, policy optimisation; call back, know no database
+    models                   backbone, adapters, heads, generation
+    core                     pure functions on tensors
+    judges                   simulated annotators: text -> score
+    config, records, errors  typed settings, typed rows, one exception tree; import nothing of ours
+"""
+
+__version__ = "0.1.0"

@@ -1,0 +1,58 @@
+"""Every error a person may meet, in one tree.
+
+LabError                      anything this project raises on purpose; str(error) says what, why and what to do
+├── ConfigError               a setting out of its range, an unknown name
+├── ModelError                a model folder or Hub id that cannot be used
+├── LabelError                too few labels, all ties, a malformed vote
+│   └── StaleVoteError        a vote for a pair that is not (or no longer) open to this annotator
+├── StoreError                the database or the home cannot be read or written
+│   └── CorruptStoreError     the database file is damaged; it was set aside, never overwritten
+├── TrainingError             training cannot go on
+│   ├── NotFiniteError        a NaN or infinity appeared
+│   └── SelfCheckError        an invariant of the algorithm does not hold on this machine
+└── EngineError               the engine is missing, dead, or a second one was started
+"""
+
+
+class LabError(Exception):
+    """Base of all errors raised on purpose. The message says what happened, why, and what to do."""
+
+
+class ConfigError(LabError):
+    pass
+
+
+class ModelError(LabError):
+    pass
+
+
+class LabelError(LabError):
+    pass
+
+
+class StaleVoteError(LabelError):
+    pass
+
+
+class StoreError(LabError):
+    pass
+
+
+class CorruptStoreError(StoreError):
+    pass
+
+
+class TrainingError(LabError):
+    pass
+
+
+class NotFiniteError(TrainingError):
+    pass
+
+
+class SelfCheckError(TrainingError):
+    pass
+
+
+class EngineError(LabError):
+    pass

@@ -1,0 +1,243 @@
+"""Typed records: what crosses a layer boundary. They import nothing of ours."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Choice(StrEnum):
+    """What an annotator said about a pair. FIRST and SECOND name the pair's completions, not the sides of the screen."""
+
+    FIRST = "first"
+    SECOND = "second"
+    TIE = "tie"
+    BOTH_BAD = "both_bad"
+    SKIP = "skip"
+
+
+class Source(StrEnum):
+    """Who made a label. The two never mix silently: every query names the source it wants."""
+
+    HUMAN = "human"
+    SIMULATED = "simulated"
+
+
+class RunStatus(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    PAUSED = "paused"
+    INTERRUPTED = "interrupted"
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class JobKind(StrEnum):
+    SAMPLE_PAIRS = "sample_pairs"
+    TRAIN_REWARD = "train_reward"
+    TRAIN_POLICY = "train_policy"
+    COMPLETE = "complete"
+
+
+class JobStatus(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class EventKind(StrEnum):
+    """What a person may tell a running run; and what the engine notes about it."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    STOP = "stop"
+    SET = "set"
+    SWITCH_REWARD = "switch_reward"
+    NOTE = "note"
+
+
+@dataclass(frozen=True)
+class Project:
+    id: int
+    name: str
+    model: str
+    model_hash: str
+    prompt_set: str
+    seed: int
+    created_at: float
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """split is "train" or "eval": the reward model and the policy never see eval prompts."""
+
+    id: int
+    project_id: int
+    text: str
+    split: str
+
+
+@dataclass(frozen=True)
+class NewCompletion:
+    """A sampled text before it has a row. token_ids are the sampled ids, EOS included; never re-encoded from the text."""
+
+    prompt_id: int
+    text: str
+    token_ids: tuple[int, ...]
+    checkpoint: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Completion(NewCompletion):
+    id: int = 0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two completions of one prompt. `reason` says why they were put side by side (random, shipped, uncertainty …)."""
+
+    id: int
+    project_id: int
+    prompt: Prompt
+    first: Completion
+    second: Completion
+    reason: str
+
+
+@dataclass(frozen=True)
+class Vote:
+    """One answer. `uuid` is made by the client, so that a repeated request records once.
+
+    first_on_left: which completion stood on the left. response_ms: None where no clock ran (a judge).
+    """
+
+    uuid: str
+    pair_id: int
+    annotator: str
+    source: Source
+    choice: Choice
+    first_on_left: bool
+    response_ms: int | None = None
+    created_at: float = 0.0
+    undone_at: float | None = None
+    id: int = 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One label as the reward trainer sees it. group is the prompt id: cross-validation folds never split a group."""
+
+    prompt: str
+    chosen: str
+    rejected: str
+    chosen_ids: tuple[int, ...]
+    rejected_ids: tuple[int, ...]
+    tie: bool = False
+    margin: float = 0.0
+    group: int = 0
+
+
+@dataclass(frozen=True)
+class LabelSnapshot:
+    """The labels a reward model was trained on, pinned: vote ids in order, and a hash of what they said."""
+
+    vote_ids: tuple[int, ...]
+    digest: str
+    source: Source
+
+
+@dataclass(frozen=True)
+class RewardModelRow:
+    id: int
+    project_id: int
+    path: str
+    config: dict[str, Any]
+    report: dict[str, Any]
+    snapshot: LabelSnapshot
+    created_at: float
+
+
+@dataclass(frozen=True)
+class Run:
+    id: int
+    project_id: int
+    reward_model_id: int
+    name: str
+    status: RunStatus
+    config: dict[str, Any]
+    manifest: dict[str, Any]
+    step: int
+    total_steps: int
+    message: str
+    created_at: float
+    updated_at: float
+
+
+@dataclass(frozen=True)
+class RunEvent:
+    """A control or a knob change. applied_step is None until the engine has acted on it."""
+
+    id: int
+    run_id: int
+    kind: EventKind
+    payload: dict[str, Any]
+    created_at: float
+    applied_step: int | None
+
+
+@dataclass(frozen=True)
+class Job:
+    id: int
+    kind: JobKind
+    status: JobStatus
+    project_id: int | None
+    payload: dict[str, Any]
+    result: dict[str, Any] | None
+    error: str
+    progress: float
+    eta_s: float | None
+    created_at: float
+    updated_at: float
+
+
+@dataclass(frozen=True)
+class TokenRecord:
+    """Everything PPO computed about the tokens of one rollout row; every list is as long as token_ids."""
+
+    row: int
+    prompt: str
+    token_ids: list[int]
+    tokens: list[str]
+    logprob: list[float]
+    old_logprob: list[float]
+    ref_logprob: list[float]
+    kl: list[float]
+    value: list[float]
+    reward: list[float]
+    advantage: list[float]
+    ratio: list[float]
+    clipped: list[bool]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A generation for a fixed prompt and seed, so that steps can be compared. score is the reward model's."""
+
+    prompt: str
+    seed: int
+    text: str
+    score: float
+    gold: float | None = None
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One finished optimisation step. metrics use the names of docs/METRICS.md."""
+
+    step: int
+    metrics: dict[str, float]
+    tokens: list[TokenRecord] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
