@@ -1,0 +1,130 @@
+"""Log-probabilities of the sampled tokens, entropy, and the mask that says which tokens are the response's own.
+
+The log-probability of a token is `logit[token] - logsumexp(logits)`: no softmax over the vocabulary is kept. Where no
+gradient is wanted the work goes through in chunks of rows, so the peak stays at a few megabytes whatever the batch.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from rlhf_lab.errors import ConfigError
+
+CHUNK_ELEMENTS = 2**22  # logits worked on at once where no gradient is wanted: 16 MiB in float32
+
+
+def response_mask(responses: Tensor, eos_token_id: int | Sequence[int]) -> Tensor:
+    """True on every token up to and including the first end-of-sequence token.
+
+    The lengths decide, never the pad id: pad may equal EOS, and EOS may be the very first token (then the response is
+    that one token). A row without EOS was cut by the length limit and is True throughout.
+
+    Args:
+        responses: (B, T) integer token ids, generated tokens only, the response starting at column 0.
+        eos_token_id: the stop token, or several of them.
+
+    Returns:
+        (B, T) bool.
+
+    Raises:
+        ConfigError: responses not (B, T) integers, no stop token.
+
+    Source: as TRL's `first_true_indices` / OpenAI lm-human-preferences, with EOS kept in the loss.
+    """
+    if responses.dim() != 2 or responses.is_floating_point() or responses.dtype == torch.bool:
+        raise ConfigError(f"responses is {tuple(responses.shape)} {responses.dtype}: pass (B, T) integer token ids.")
+    eos_ids = [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)
+    if not eos_ids:
+        raise ConfigError("eos_token_id is empty: without a stop token no response ends. Pass at least one id.")
+    is_eos = torch.isin(responses, torch.tensor(eos_ids, dtype=responses.dtype, device=responses.device))
+    eos_before = is_eos.cumsum(dim=1) - is_eos.long()
+    return eos_before == 0
+
+
+def token_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """log softmax(logits / temperature) at the given tokens.
+
+    Args:
+        logits: (B, T, V) float; logits[:, t] must be the prediction *for* tokens[:, t] (the caller shifts by one).
+            Also (N, V). float16 and bfloat16 are computed in float32.
+        tokens: (B, T) int64 ids in [0, V). Also (N,).
+        temperature: > 0, the one the tokens were sampled at.
+
+    Returns:
+        (B, T), nats, <= 0; differentiable (twice) in logits.
+
+    Raises:
+        ConfigError: temperature not positive and finite, shapes that do not belong together.
+    """
+    _check_logits(logits, tokens.shape, temperature)
+
+    def compute(logits: Tensor, tokens: Tensor) -> tuple[Tensor]:
+        scaled = scale_logits(logits, temperature)
+        return (scaled.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - scaled.logsumexp(dim=-1),)
+
+    return in_row_chunks(compute, logits, tokens)[0]
+
+
+def logprobs_and_entropy(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """`token_logprobs` and the entropy of softmax(logits / temperature), in one pass.
+
+    Args:
+        logits, tokens, temperature: as in `token_logprobs`. A logit of -inf has probability and entropy 0.
+
+    Returns:
+        (logprobs, entropy), each (B, T), nats; entropy in [0, log V]. Both differentiable in logits.
+
+    Raises:
+        ConfigError: as `token_logprobs`.
+    """
+    _check_logits(logits, tokens.shape, temperature)
+
+    def compute(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        all_logprobs = scale_logits(logits, temperature).log_softmax(dim=-1)
+        logprobs = all_logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        probs = all_logprobs.exp()
+        entropy = -(probs * all_logprobs.masked_fill(probs == 0, 0.0)).sum(dim=-1)  # 0 log 0 = 0, never 0 * -inf
+        return logprobs, entropy
+
+    logprobs, entropy = in_row_chunks(compute, logits, tokens)
+    return logprobs, entropy
+
+
+def scale_logits(logits: Tensor, temperature: float) -> Tensor:
+    """logits / temperature, half precision widened to float32; no copy where there is nothing to do."""
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    return logits if temperature == 1.0 else logits / temperature
+
+
+def check_temperature(temperature: float) -> None:
+    """Raises ConfigError unless temperature is positive and finite."""
+    if not (temperature > 0 and math.isfinite(temperature)):
+        raise ConfigError(
+            f"temperature is {temperature}: logits are divided by it. Choose a positive number (usual: 1.0)."
+        )
+
+
+def in_row_chunks(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
+    """function(*tensors), a few rows of dimension 0 at a time where no gradient is wanted, else all at once.
+
+    The function must treat rows alone. Chunks hold about CHUNK_ELEMENTS elements of the first tensor.
+    """
+    rows = tensors[0].shape[0]
+    chunk = max(1, CHUNK_ELEMENTS * rows // max(1, tensors[0].numel()))
+    wants_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if wants_grad or rows <= chunk:
+        return function(*tensors)
+    parts = [function(*(tensor[start : start + chunk] for tensor in tensors)) for start in range(0, rows, chunk)]
+    return tuple(torch.cat(outputs) for outputs in zip(*parts, strict=True))
+
+
+def _check_logits(logits: Tensor, tokens_shape: torch.Size, temperature: float) -> None:
+    check_temperature(temperature)
+    if logits.dim() < 2 or logits.shape[:-1] != tokens_shape:
+        raise ConfigError(
+            f"logits is {tuple(logits.shape)}, tokens {tuple(tokens_shape)}: "
+            "pass (B, T, V) and (B, T), the logits already shifted onto the token they predict."
+        )

@@ -1,0 +1,164 @@
+"""The PPO losses: clipped policy surrogate, clipped value regression, and how well the values explain the returns.
+
+Every result is a *token* mean over the whole minibatch. A minibatch that is worked through in micro-batches passes its
+number of response tokens as `denominator` to each: the losses, gradients and statistics of the micro-batches then *sum*
+to exactly those of the minibatch, however it was split. (A mean of means would weigh tokens of short responses more.)
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlhf_lab.core.advantages import check_masked, masked_mean, masked_var
+from rlhf_lab.errors import ConfigError
+
+
+class PolicyLoss(NamedTuple):
+    """Scalars; only the loss carries a gradient."""
+
+    loss: Tensor
+    clipfrac: Tensor  # share of response tokens whose clipped term is strictly the larger loss
+    approx_kl: Tensor  # mean of (logprobs - old_logprobs)^2 / 2, nats
+    ratio_mean: Tensor  # mean of exp(logprobs - old_logprobs); 1 before the first update
+
+
+class ValueLoss(NamedTuple):
+    """Scalars; only the loss carries a gradient."""
+
+    loss: Tensor  # with the 1/2, before vf_coef
+    clipfrac: Tensor  # share of response tokens whose clipped term is strictly the larger loss
+
+
+def ppo_clip(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    cliprange: float | None,
+    denominator: Tensor | float | None = None,
+) -> PolicyLoss:
+    """Token mean of max(-A r, -A clip(r, 1 - eps, 1 + eps)), r = exp(logprobs - old_logprobs).
+
+    Args:
+        logprobs: (B, T) float, nats, of the policy being trained; carries the gradient.
+        old_logprobs: (B, T), of the policy that sampled, at the same temperature.
+        advantages: (B, T), usually whitened.
+        mask: (B, T) bool; anything may stand outside it.
+        cliprange: eps > 0; None leaves the surrogate unclipped (clipfrac is then 0).
+        denominator: response tokens in the whole minibatch, see the module; None: those of this mask.
+
+    Returns:
+        PolicyLoss(loss, clipfrac, approx_kl, ratio_mean), to be minimised.
+
+    Raises:
+        ConfigError: shapes that differ, a mask that is not bool, cliprange or denominator not positive.
+
+    Source: Schulman et al. 2017 eq. 7 (negated: a loss); statistics as in cleanrl `ppo.py` and TRL, masked.
+    """
+    check_masked(mask, logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages)
+    _check_cliprange("cliprange", cliprange)
+    log_ratio = (logprobs - old_logprobs).masked_fill(~mask, 0.0)
+    ratio = log_ratio.exp()
+    advantages = advantages.masked_fill(~mask, 0.0)
+    unclipped = -advantages * ratio
+    clipped = unclipped if cliprange is None else -advantages * ratio.clamp(1.0 - cliprange, 1.0 + cliprange)
+    return PolicyLoss(
+        loss=token_mean(torch.maximum(unclipped, clipped), mask, denominator),
+        clipfrac=token_mean((clipped > unclipped).to(ratio.dtype), mask, denominator),
+        approx_kl=token_mean(0.5 * log_ratio.detach().square(), mask, denominator),
+        ratio_mean=token_mean(ratio.detach(), mask, denominator),
+    )
+
+
+def clipped_value_loss(
+    values: Tensor,
+    old_values: Tensor,
+    returns: Tensor,
+    mask: Tensor,
+    *,
+    cliprange_value: float | None,
+    denominator: Tensor | float | None = None,
+) -> ValueLoss:
+    """Half the token mean of max((v - R)^2, (clip(v, v_old - eps, v_old + eps) - R)^2).
+
+    Args:
+        values: (B, T) float, units of the score; carries the gradient.
+        old_values: (B, T), the predictions at rollout time, around which v is clipped.
+        returns: (B, T), unwhitened advantages + old_values.
+        mask: (B, T) bool; anything may stand outside it.
+        cliprange_value: eps > 0, units of the score; None: plain squared error (clipfrac is then 0).
+        denominator: response tokens in the whole minibatch, see the module; None: those of this mask.
+
+    Returns:
+        ValueLoss(loss, clipfrac), to be minimised.
+
+    Raises:
+        ConfigError: shapes that differ, a mask that is not bool, cliprange_value or denominator not positive.
+
+    Source: OpenAI baselines `ppo2/model.py`, TRL `PPOTrainer`, cleanrl `ppo.py`; not in the PPO paper.
+    """
+    check_masked(mask, values=values, old_values=old_values, returns=returns)
+    _check_cliprange("cliprange_value", cliprange_value)
+    values, old_values, returns = (x.masked_fill(~mask, 0.0) for x in (values, old_values, returns))
+    unclipped = clipped = (values - returns).square()
+    if cliprange_value is not None:
+        near_old = old_values + (values - old_values).clamp(-cliprange_value, cliprange_value)
+        clipped = (near_old - returns).square()
+    return ValueLoss(
+        loss=0.5 * token_mean(torch.maximum(unclipped, clipped), mask, denominator),
+        clipfrac=token_mean((clipped > unclipped).to(values.dtype), mask, denominator),
+    )
+
+
+def token_mean(x: Tensor, mask: Tensor, denominator: Tensor | float | None = None) -> Tensor:
+    """Sum of x over the mask divided by denominator (None: the tokens of this mask; 0 if there are none).
+
+    Use it for any further term of the loss, e.g. the entropy bonus, so that micro-batches keep adding up.
+
+    Args:
+        x: (B, T) float; anything may stand outside the mask.
+        mask: (B, T) bool.
+        denominator: > 0, response tokens in the whole minibatch.
+
+    Returns:
+        Scalar, differentiable in x.
+
+    Raises:
+        ConfigError: shapes that differ, a mask that is not bool, a denominator that is not positive.
+    """
+    if denominator is None:
+        return masked_mean(x, mask)
+    if not isinstance(denominator, Tensor) and not denominator > 0:
+        raise ConfigError(f"denominator is {denominator}: pass the number of response tokens in the whole minibatch.")
+    check_masked(mask, x=x)
+    return x.masked_fill(~mask, 0.0).sum() / denominator
+
+
+def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
+    """1 - var(returns - values) / var(returns) over the mask: 1 is perfect, 0 no better than a constant, below 0 worse.
+
+    Args:
+        values, returns: (B, T) float; anything may stand outside the mask.
+        mask: (B, T) bool.
+
+    Returns:
+        Scalar; 0 where the returns do not vary (up to rounding), since there is nothing to explain: never NaN.
+
+    Raises:
+        ConfigError: shapes that differ, a mask that is not bool.
+
+    Source: OpenAI baselines `common/math_util.py`, there NaN for constant returns.
+    """
+    check_masked(mask, values=values, returns=returns)
+    spread = masked_var(returns, mask)
+    rounding = (4 * torch.finfo(returns.dtype).eps * masked_mean(returns.abs(), mask)).square()
+    constant = spread <= rounding
+    explained = 1.0 - masked_var(returns - values, mask) / spread
+    return explained.masked_fill(constant, 0.0)
+
+
+def _check_cliprange(name: str, cliprange: float | None) -> None:
+    if cliprange is not None and not cliprange > 0:
+        raise ConfigError(f"{name} is {cliprange}: choose a positive number (0.2 is usual), or None for no clipping.")

@@ -1,0 +1,153 @@
+"""Preference learning: the Bradley-Terry loss and the honest report about it.
+
+Sources: Bradley & Terry 1952; Christiano et al. 2017 (ties are target 0.5); Touvron et al. 2023 (Llama 2) eq. 2
+(margin); Wilson 1927 (interval); Guo et al. 2017 (calibration bins).
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rlhf_lab.errors import ConfigError
+
+
+class CalibrationBins(NamedTuple):
+    """One row per bin of predicted probability; see `calibration_bins`."""
+
+    predicted: Tensor  # (bins,) mean predicted probability, NaN in an empty bin
+    observed: Tensor  # (bins,) share that was right, NaN in an empty bin
+    counts: Tensor  # (bins,) int64
+
+
+def bradley_terry_loss(
+    chosen: Tensor,
+    rejected: Tensor,
+    *,
+    margin: Tensor | float | None = None,
+    label_smoothing: float = 0.0,
+    tie: Tensor | None = None,
+) -> Tensor:
+    """Mean of -log sigmoid(chosen - rejected - margin): the binary cross-entropy of "chosen wins".
+
+    Args:
+        chosen: (N,) float, scores of the preferred texts; N >= 1.
+        rejected: (N,) float, scores of the others.
+        margin: (N,) or a number, in units of the score: how far apart the pair should be. Ignored on ties.
+        label_smoothing: the share of votes believed wrong, in [0, 0.5): the target becomes 1 - label_smoothing for
+            the same logit `chosen - rejected - margin`. Ties keep their target.
+        tie: (N,) bool, True where the annotator saw no difference: the target is 0.5.
+
+    Returns:
+        Scalar, nats per pair, differentiable in chosen, rejected and margin.
+
+    Raises:
+        ConfigError: no pairs, shapes that differ, a tie that is not bool, label_smoothing out of range.
+
+    Source: Bradley & Terry 1952; margin from Llama 2 (Touvron et al. 2023) eq. 2; ties from Christiano et al. 2017
+    §2.2.2; smoothing as in conservative DPO (Mitchell 2023).
+    """
+    if not 0.0 <= label_smoothing < 0.5:
+        raise ConfigError(
+            f"label_smoothing is {label_smoothing}: at 0.5 or more the votes say nothing or the opposite. "
+            "Choose a number from 0 up to, not including, 0.5."
+        )
+    tie = _check_pairs(chosen, rejected, tie)
+    if chosen.numel() == 0:
+        raise ConfigError("There are no pairs, so there is no loss. Pass at least one pair.")
+    logit = chosen - rejected
+    if margin is not None:
+        if not isinstance(margin, Tensor):
+            margin = torch.full_like(logit, margin)
+        if margin.shape != logit.shape:
+            raise ConfigError(f"margin is {tuple(margin.shape)}: pass a number, or one per pair {tuple(logit.shape)}.")
+        logit = logit - margin.masked_fill(tie, 0.0)
+    target = torch.full_like(logit, 1.0 - label_smoothing).masked_fill(tie, 0.5)
+    return -(target * F.logsigmoid(logit) + (1.0 - target) * F.logsigmoid(-logit)).mean()
+
+
+def pairwise_accuracy(chosen: Tensor, rejected: Tensor, tie: Tensor | None = None) -> Tensor:
+    """Share of decided pairs whose chosen text scores strictly higher; ties are left out, equal scores are wrong.
+
+    Args:
+        chosen, rejected: (N,) float scores.
+        tie: (N,) bool.
+
+    Returns:
+        Scalar in [0, 1], dtype of `chosen`; NaN where no pair is decided (a share of nothing).
+
+    Raises:
+        ConfigError: shapes that differ, a tie that is not bool.
+    """
+    decided = ~_check_pairs(chosen, rejected, tie)
+    right = (chosen > rejected) & decided
+    return right.sum().to(chosen.dtype) / decided.sum()
+
+
+def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
+    """The Wilson score interval for a share of `successes` out of `n`; z = 1.96 is 95 % confidence.
+
+    Returns:
+        (low, high), python floats within [0, 1]; (0.0, 1.0) for n = 0: nothing was seen, so anything is possible.
+
+    Raises:
+        ConfigError: a negative count, more successes than trials, z not positive.
+
+    Source: Wilson 1927; it keeps its coverage for small n and at 0 and 1, where the normal interval fails.
+    """
+    if not (0 <= successes <= n and z > 0):
+        raise ConfigError(f"successes={successes}, n={n}, z={z}: the interval needs 0 <= successes <= n and z > 0.")
+    if n == 0:
+        return 0.0, 1.0
+    share = successes / n
+    centre = share + z * z / (2 * n)
+    half_width = z * math.sqrt(share * (1.0 - share) / n + z * z / (4.0 * n * n))
+    scale = 1.0 + z * z / n
+    return max(0.0, (centre - half_width) / scale), min(1.0, (centre + half_width) / scale)
+
+
+def calibration_bins(prob: Tensor, correct: Tensor, bins: int = 10) -> CalibrationBins:
+    """Compare predicted probabilities with what happened, in bins of equal width.
+
+    Args:
+        prob: (N,) float in [0, 1], the predicted probability, e.g. sigmoid(score difference).
+        correct: (N,) bool, whether the predicted thing happened.
+        bins: how many; bin i holds i/bins <= prob < (i+1)/bins, the last one also prob = 1.
+
+    Returns:
+        CalibrationBins(predicted, observed, counts), each (bins,); NaN in empty bins, so that a plot leaves a gap.
+
+    Raises:
+        ConfigError: shapes that differ, `correct` not bool, bins < 1, a probability outside [0, 1] or NaN.
+
+    Source: reliability diagram, Guo et al. 2017 "On calibration of modern neural networks" §2.
+    """
+    if prob.dim() != 1 or correct.shape != prob.shape or correct.dtype != torch.bool:
+        raise ConfigError(
+            f"prob is {tuple(prob.shape)}, correct {tuple(correct.shape)} {correct.dtype}: "
+            "both must be (N,), and correct a bool."
+        )
+    if bins < 1:
+        raise ConfigError(f"bins is {bins}: there must be at least one.")
+    if not bool(((prob >= 0) & (prob <= 1)).all()):
+        raise ConfigError("A probability lies outside [0, 1] or is NaN. Pass sigmoid(score difference), not scores.")
+    index = (prob * bins).long().clamp(max=bins - 1)
+    counts = torch.zeros(bins, dtype=torch.int64, device=prob.device).index_add(0, index, torch.ones_like(index))
+    empty = torch.zeros(bins, dtype=prob.dtype, device=prob.device)
+    predicted = empty.index_add(0, index, prob) / counts  # 0 / 0 is NaN
+    observed = empty.index_add(0, index, correct.to(prob.dtype)) / counts
+    return CalibrationBins(predicted, observed, counts)
+
+
+def _check_pairs(chosen: Tensor, rejected: Tensor, tie: Tensor | None) -> Tensor:
+    """Shapes agree and tie is bool; returns tie, all False where it was None."""
+    if tie is None:
+        tie = torch.zeros(chosen.shape, dtype=torch.bool, device=chosen.device)
+    if chosen.dim() != 1 or rejected.shape != chosen.shape or tie.shape != chosen.shape or tie.dtype != torch.bool:
+        raise ConfigError(
+            f"chosen is {tuple(chosen.shape)}, rejected {tuple(rejected.shape)}, tie {tuple(tie.shape)} {tie.dtype}: "
+            "all must be (N,) with one entry per pair, and tie a bool."
+        )
+    return tie

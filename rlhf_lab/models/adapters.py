@@ -1,0 +1,180 @@
+"""LoRA adapters on one frozen backbone (PEFT's layers and format), switched by a context manager.
+
+    adapters = Adapters(backbone)
+    adapters.add("policy", r=8, alpha=16, seed=0, trainable=True)
+    with adapters.using("policy"): ...        # forward passes go through the adapter
+    with adapters.using(None): ...            # the reference: every adapter off
+    with adapters.using("policy", merged=True): ...   # sampling: plain matrix products on scratch weights
+
+Contexts nest, and leaving one restores the state before it also after an exception: a job that samples in the middle of a
+training step changes nothing for it.
+"""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
+from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from rlhf_lab.errors import ModelError
+from rlhf_lab.models.backbone import Backbone
+
+ADAPTER_FILE = "adapter_model.safetensors"
+
+
+class _State(NamedTuple):
+    name: str | None
+    merged: bool
+
+
+class Adapters:
+    """The adapters of one backbone. Only adapters added as trainable ever require gradients."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        self.backbone = backbone
+        self._peft: PeftModel | None = None
+        self._trainable: dict[str, bool] = {}
+        self._state = _State(None, False)
+        self._scratch: list[tuple[nn.Linear, nn.Parameter]] = []
+        self._layers: list[LoraLayer] = []
+        self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._trainable)
+
+    def add(self, name: str, *, r: int, alpha: int, seed: int, trainable: bool) -> None:
+        """A fresh adapter (B = 0, so it changes nothing yet) on every linear layer of the trunk; replaces one of that name.
+
+        The initial A is drawn from `seed` and leaves the global generator as it was.
+        """
+        config = LoraConfig(
+            r=r,
+            lora_alpha=alpha,
+            lora_dropout=0.0,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+            base_model_name_or_path=self.backbone.name,
+        )
+        self.remove(name)
+        with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.manual_seed(seed)
+            if self._peft is None:
+                self._peft = get_peft_model(self.backbone.model, config, adapter_name=name)
+                self._peft.eval()
+            else:
+                self._peft.add_adapter(name, config)
+        self._trainable[name] = trainable
+        self._peft.eval()
+        self._index()
+
+    def remove(self, name: str) -> None:
+        if name not in self._trainable:
+            return
+        if self._state.name == name:
+            raise ModelError(f'the adapter "{name}" is in use and cannot be removed now.')
+        assert self._peft is not None
+        del self._trainable[name]
+        if self._trainable:
+            self._peft.delete_adapter(name)
+        else:
+            self.backbone.model = self._peft.unload()
+            self.backbone.model.requires_grad_(False)
+            self._peft = None
+        self._index()
+
+    def _index(self) -> None:
+        """Remember layers and tensors after adapters were added or removed: walking the modules is slow."""
+        modules = self._peft.modules() if self._peft is not None else ()
+        named = list(self._peft.named_parameters()) if self._peft is not None else []
+        self._layers = [module for module in modules if isinstance(module, LoraLayer)]
+        self._parameters = {
+            name: [(key, value) for key, value in named if f".{name}." in key and "lora_" in key] for name in self.names
+        }
+        self._apply(self._state)
+
+    def freeze(self, name: str) -> None:
+        """Stop training the adapter: its tensors require no gradients any more."""
+        self._trainable[name] = False
+        self._apply(self._state)
+
+    def parameters(self, name: str) -> list[nn.Parameter]:
+        """The tensors of one adapter, in a fixed order."""
+        return [value for _, value in self._parameters[name]]
+
+    @contextmanager
+    def using(self, name: str | None, *, merged: bool = False) -> Iterator[None]:
+        """Forward passes inside go through the adapter `name` (None: all off).
+
+        merged: the layers' weights are replaced by scratch copies W + s·B·A, for sampling; no gradients then, and the
+        frozen weights themselves are untouched, so nothing drifts.
+        """
+        if name is not None and name not in self._trainable:
+            raise ModelError(f'no adapter named "{name}" is loaded; there are: {", ".join(self.names) or "none"}.')
+        before = self._state
+        self._apply(_State(name, merged))
+        try:
+            yield
+        finally:
+            self._apply(before if before.name is None or before.name in self._trainable else _State(None, False))
+
+    def _apply(self, state: _State) -> None:
+        for module, original in self._scratch:
+            module.weight = original
+        self._scratch = []
+        self._state = state
+        through_adapter = state.name is not None and not state.merged
+        for layer in self._layers:
+            if through_adapter:
+                layer.set_adapter([state.name])
+            layer.enable_adapters(through_adapter)
+            if state.name is not None and state.merged:
+                base: Any = layer.get_base_layer()
+                self._scratch.append((base, base.weight))
+                with torch.no_grad():
+                    merged = base.weight + layer.get_delta_weight(state.name).to(base.weight.dtype)
+                base.weight = nn.Parameter(merged, requires_grad=False)
+        for name, trainable in self._trainable.items():
+            for parameter in self.parameters(name):
+                parameter.requires_grad_(trainable)
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """The adapter's tensors under PEFT's own names, copied to the CPU."""
+        state = get_peft_model_state_dict(self._peft, adapter_name=name)
+        return {key: value.detach().cpu().clone().contiguous() for key, value in state.items()}
+
+    def load_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
+        """Overwrite the adapter with tensors saved by `tensors`. Raises ModelError if they do not fit."""
+        assert self._peft is not None
+        expected = {key: value.shape for key, value in self.tensors(name).items()}
+        found = {key: value.shape for key, value in tensors.items()}
+        if expected != found:
+            raise ModelError(
+                "the saved adapter does not fit this backbone (other layers or another rank). "
+                "Load the model it was trained on."
+            )
+        set_peft_model_state_dict(self._peft, tensors, adapter_name=name)
+        self._apply(self._state)
+
+    def save(self, name: str, folder: Path) -> None:
+        """Write adapter_config.json and adapter_model.safetensors, as PEFT loads them."""
+        assert self._peft is not None
+        folder.mkdir(parents=True, exist_ok=True)
+        self._peft.peft_config[name].save_pretrained(str(folder))
+        save_file(self.tensors(name), folder / ADAPTER_FILE)
+
+    def load(self, name: str, folder: Path, *, trainable: bool = False) -> None:
+        """Add the adapter saved in `folder` under `name`. Raises ModelError if it is missing or does not fit."""
+        if not (folder / ADAPTER_FILE).is_file():
+            raise ModelError(f"{folder} holds no {ADAPTER_FILE}; the adapter was deleted or never finished.")
+        config = LoraConfig.from_pretrained(str(folder))
+        self.add(name, r=config.r, alpha=config.lora_alpha, seed=0, trainable=trainable)
+        self.load_tensors(name, load_file(folder / ADAPTER_FILE))

@@ -1,0 +1,226 @@
+"""One frozen causal language model with its tokenizer, and the two forward passes everything else is built from.
+
+The backbone's weights never change. Adapters (models/adapters.py) are laid over it and switched; the reference policy is
+the backbone with every adapter off.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from rlhf_lab.errors import ModelError
+
+EMBEDDED = "embedded"
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+@dataclass
+class Backbone:
+    """A loaded model. `name` is what was asked for, `digest` the SHA-256 of its weights."""
+
+    name: str
+    digest: str
+    model: Any
+    tokenizer: Any
+    device: torch.device
+    eos_ids: tuple[int, ...]
+    pad_id: int
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.model.config.get_text_config().hidden_size)
+
+    @property
+    def context(self) -> int:
+        """The longest sequence the model can read, in tokens."""
+        return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", 0) or 2**20)
+
+    @property
+    def trunk(self) -> nn.Module:
+        """The transformer without its language-model head."""
+        return self.model.base_model  # type: ignore[no-any-return]
+
+    def encode_prompt(self, text: str) -> list[int]:
+        """Token ids of a prompt, as the policy reads it: chat template where the tokenizer has one, its own BOS otherwise."""
+        if getattr(self.tokenizer, "chat_template", None):
+            ids = self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False
+            )
+            return [int(i) for i in ids]
+        ids = [int(i) for i in self.tokenizer(text)["input_ids"]]
+        bos = self.tokenizer.bos_token_id
+        while len(ids) > 1 and ids[-1] in self.eos_ids:
+            ids.pop()
+        return ids or ([int(bos)] if bos is not None else [self.eos_ids[0]])
+
+    def encode_response(self, text: str) -> list[int]:
+        """Ids of a response that nobody sampled (imported text), EOS appended."""
+        ids = [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
+        return [*ids, self.eos_ids[0]]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    def token_strings(self, ids: Sequence[int]) -> list[str]:
+        return [str(self.tokenizer.decode([i])) for i in ids]
+
+    def hidden(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Last hidden states (B, L, H) of the trunk under whatever adapter is on.
+
+        input_ids, attention_mask: (B, L) int64. Positions are counted from the mask, so that left padding shifts nothing.
+        """
+        positions = (attention_mask.cumsum(1) - 1).clamp_min(0)
+        output = self.trunk(input_ids=input_ids, attention_mask=attention_mask, position_ids=positions, use_cache=False)
+        return output.last_hidden_state  # type: ignore[no-any-return]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Vocabulary logits (..., V) of hidden states (..., H)."""
+        return self.model.get_output_embeddings()(hidden)  # type: ignore[no-any-return]
+
+
+def load_backbone(name: str, *, device: str | None = None, dtype: torch.dtype | None = None) -> Backbone:
+    """Load a model by name: "embedded", a local folder, or a Hub id (downloaded once, safetensors only, no remote code).
+
+    dtype: float32 on a CPU and bfloat16 on a GPU that has it, unless given. Raises ModelError with the remedy.
+    """
+    folder = resolve(name)
+    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if dtype is None:
+        dtype = torch.bfloat16 if where.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
+    _check_folder(name, folder)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:
+        raise ModelError(
+            f"{name}: its tokenizer cannot be read ({error}). Save it into the folder with "
+            "tokenizer.save_pretrained(folder)."
+        ) from error
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, attn_implementation="sdpa"
+        )
+    except Exception as error:
+        raise ModelError(
+            f"{name}: its weights cannot be loaded ({_first_line(error)}). "
+            "Check that the folder is a complete transformers checkpoint."
+        ) from error
+    model.to(where).eval().requires_grad_(False)
+    backbone = Backbone(name, weights_digest(folder), model, tokenizer, where, _eos_ids(model, tokenizer), 0)
+    pad = tokenizer.pad_token_id
+    backbone.pad_id = int(pad if pad is not None else backbone.eos_ids[0])
+    _check_logits(backbone)
+    return backbone
+
+
+def resolve(name: str) -> Path:
+    """The local folder of a model name; a Hub id is downloaded here, and only here."""
+    if name == EMBEDDED:
+        folder = ASSETS / "model"
+        if not folder.is_dir():
+            raise ModelError(
+                f"the embedded model is missing from {folder}. Make it again with "
+                "`python -m rlhf_lab pretrain --out assets/model`, or reinstall the project."
+            )
+        return folder
+    if Path(name).is_dir():
+        return Path(name)
+    if Path(name).exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ModelError(
+            f"{name} is not a folder. Give a folder with config.json, a tokenizer and *.safetensors, "
+            f'a Hub id such as "HuggingFaceTB/SmolLM2-135M-Instruct", or "{EMBEDDED}".'
+        )
+    return _download(name)
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.json", "*.safetensors", "tokenizer*", "*.model", "merges.txt", "vocab*", "*.jinja"]
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except Exception as error:
+        raise ModelError(
+            f'"{name}" is neither a local folder nor a model that could be fetched from the Hub ({_first_line(error)}). '
+            "Check the spelling and the network (or HF_TOKEN for a gated model); without a network give a local folder "
+            f'or "{EMBEDDED}".'
+        ) from error
+
+
+def _check_folder(name: str, folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{name}: {folder} has no config.json, so it is not a transformers model folder.")
+    if not any(folder.glob("*.safetensors")):
+        if any(path for pattern in _PICKLES for path in folder.glob(pattern)):
+            raise ModelError(
+                f"{name}: the weights are pickle files, which can run code when opened and are refused. "
+                "Convert them: AutoModelForCausalLM.from_pretrained(folder).save_pretrained(new_folder)."
+            )
+        raise ModelError(f"{name}: {folder} has no *.safetensors file, so there are no weights to load.")
+    if not any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")):
+        raise ModelError(
+            f"{name}: {folder} has no tokenizer (tokenizer.json, tokenizer.model or vocab.json). "
+            "Save it there with tokenizer.save_pretrained(folder)."
+        )
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:
+        raise ModelError(
+            f"{name}: its config.json cannot be read ({_first_line(error)}). A model that needs remote "
+            "code is not supported."
+        ) from error
+    architectures = config.architectures or []
+    if architectures and not set(architectures) & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
+        raise ModelError(
+            f"{name}: it is a {architectures[0]}, not a causal language model, and cannot continue a text. "
+            "Choose a …ForCausalLM model."
+        )
+
+
+def _eos_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Every id that ends a response: the tokenizer's EOS and those of the generation config."""
+    declared = getattr(model.generation_config, "eos_token_id", None)
+    ids = declared if isinstance(declared, list) else [declared]
+    found = dict.fromkeys(int(i) for i in [tokenizer.eos_token_id, *ids] if i is not None)
+    if not found:
+        raise ModelError(
+            "the tokenizer names no end-of-sequence token, so a response could never end. "
+            "Set tokenizer.eos_token and save it again."
+        )
+    return tuple(found)
+
+
+def _check_logits(backbone: Backbone) -> None:
+    """The fast path (trunk, then head) must equal the model's own logits; some architectures scale or cap them."""
+    ids = torch.tensor([[backbone.eos_ids[0], backbone.eos_ids[0]]], device=backbone.device)
+    mask = torch.ones_like(ids)
+    with torch.no_grad():
+        ours = backbone.logits(backbone.hidden(ids, mask))
+        theirs = backbone.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+    if not torch.allclose(ours.float(), theirs.float(), rtol=1e-3, atol=1e-3):
+        raise ModelError(
+            f"{backbone.name}: {type(backbone.model).__name__} changes its logits after the head "
+            "(scaling or soft-capping), which is not supported."
+        )
+
+
+def weights_digest(folder: Path) -> str:
+    """SHA-256 over the weight files of a folder, in name order."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return text[0][:200] if text else type(error).__name__

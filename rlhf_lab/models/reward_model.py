@@ -1,0 +1,100 @@
+"""A reward model: a LoRA adapter and a head on the shared backbone; text in, score out."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rlhf_lab.errors import ModelError
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.generation import Tick, no_tick
+from rlhf_lab.models.heads import RewardHead
+from rlhf_lab.models.rows import Rows, by_length, forward, make_rows
+
+HEAD_FILE = "reward_head.safetensors"
+HEAD_CONFIG = "reward_head.json"
+BATCH = 64
+
+
+@dataclass
+class RewardModel:
+    """adapter: the name of its adapter, or None for a head on the frozen backbone."""
+
+    backbone: Backbone
+    adapters: Adapters
+    adapter: str | None
+    head: RewardHead
+
+    def score_rows(self, rows: Rows) -> Tensor:
+        """(B,) normalised scores; gradients flow if the caller allows them."""
+        with self.adapters.using(self.adapter):
+            return self.head(forward(self.backbone, rows).read, rows.mask)  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def scores(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], tick: Tick = no_tick
+    ) -> Tensor:
+        """(N,) float32 scores on the CPU, in sd of the base model's samples (mean 0)."""
+
+        def some(index: list[int]) -> Tensor:
+            tick()
+            rows = make_rows(self.backbone, [prompts[i] for i in index], [responses[i] for i in index])
+            return self.score_rows(rows)
+
+        lengths = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
+        return by_length(some, lengths, BATCH).float().cpu()
+
+    @torch.no_grad()
+    def token_scores(self, prompt: Sequence[int], response: Sequence[int]) -> list[float]:
+        """What each response token adds to a mean-pooled score; their mean is the score. Only for pooling = mean."""
+        if self.head.pooling != "mean":
+            raise ModelError(
+                "word scores exist for pooling = mean only: a head on the last token has one score a text."
+            )
+        rows = make_rows(self.backbone, [prompt], [response])
+        with self.adapters.using(self.adapter):
+            hidden = forward(self.backbone, rows).read
+        return [float(x) for x in self.head.per_token(hidden, rows.mask)[0]]
+
+    def save(self, folder: Path) -> None:
+        """Adapter in PEFT's format, and the head with its normalisation."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if self.adapter is not None:
+            self.adapters.save(self.adapter, folder)
+        save_file({k: v.detach().cpu().contiguous() for k, v in self.head.state_dict().items()}, folder / HEAD_FILE)
+        about = {
+            "pooling": self.head.pooling,
+            "hidden_size": self.backbone.hidden_size,
+            "adapter": self.adapter is not None,
+            "backbone": self.backbone.name,
+            "backbone_sha256": self.backbone.digest,
+        }
+        (folder / HEAD_CONFIG).write_text(json.dumps(about, indent=1), encoding="utf-8")
+
+
+def load_reward_model(backbone: Backbone, adapters: Adapters, folder: Path, adapter: str) -> RewardModel:
+    """Load what `RewardModel.save` wrote, its adapter under the name `adapter`.
+
+    Raises ModelError if files are missing or belong to another backbone.
+    """
+    try:
+        about = json.loads((folder / HEAD_CONFIG).read_text(encoding="utf-8"))
+        tensors = load_file(folder / HEAD_FILE)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"the reward model in {folder} cannot be read ({error}). Train it again.") from error
+    if about["backbone_sha256"] != backbone.digest:
+        raise ModelError(
+            f'the reward model in {folder} was trained on "{about["backbone"]}" with other weights than '
+            f'"{backbone.name}". Load that model or train a new reward model.'
+        )
+    head = RewardHead(backbone.hidden_size, about["pooling"], seed=0).to(backbone.device)
+    head.load_state_dict(tensors)
+    head.requires_grad_(False)
+    if about["adapter"]:
+        adapters.load(adapter, folder)
+    return RewardModel(backbone, adapters, adapter if about["adapter"] else None, head)

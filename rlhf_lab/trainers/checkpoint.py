@@ -1,0 +1,101 @@
+"""Checkpoints of a run: written whole or not at all, verified when read.
+
+    RUN/step-000040/
+      adapter_config.json, adapter_model.safetensors   the policy adapter in PEFT's format
+      trainer.safetensors                              value head and optimiser, for resuming
+      state.json                                       step, knobs, and the SHA-256 of the other files
+
+A checkpoint is built in a hidden folder, flushed to disk and renamed: a crash leaves the old one or the new one, never half.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rlhf_lab.errors import TrainingError
+from rlhf_lab.models.adapters import ADAPTER_FILE, Adapters
+
+TRAINER_FILE = "trainer.safetensors"
+STATE_FILE = "state.json"
+#: How many of the newest checkpoints keep what a resume needs; older ones keep the adapter alone.
+RESUMABLE = 2
+
+
+def folder_of(run: Path, step: int) -> Path:
+    return run / f"step-{step:06d}"
+
+
+def save_checkpoint(
+    run: Path, adapters: Adapters, adapter: str, tensors: dict[str, Tensor], numbers: dict[str, Any]
+) -> Path:
+    """Write the checkpoint of `numbers["step"]`; replaces one of that step. Raises TrainingError when the disk is full."""
+    target = folder_of(run, int(numbers["step"]))
+    building = run / f".building-{target.name}-{os.getpid()}"
+    try:
+        shutil.rmtree(building, ignore_errors=True)
+        adapters.save(adapter, building)
+        save_file({k: v for k, v in tensors.items() if not k.startswith("adapter.")}, building / TRAINER_FILE)
+        files = {path.name: _sha256(path) for path in sorted(building.iterdir())}
+        (building / STATE_FILE).write_text(json.dumps({"numbers": numbers, "sha256": files}, indent=1), encoding="utf-8")
+        for path in building.iterdir():
+            _flush(path)
+        if target.exists():
+            shutil.rmtree(target)
+        building.rename(target)
+        _flush(run)
+    except OSError as error:
+        shutil.rmtree(building, ignore_errors=True)
+        raise TrainingError(
+            f"the checkpoint of step {numbers['step']} could not be written to {run} ({error}). Free some disk space and "
+            "resume the run: the last complete checkpoint is kept."
+        ) from error
+    for old in checkpoints(run)[:-RESUMABLE]:
+        (folder_of(run, old) / TRAINER_FILE).unlink(missing_ok=True)
+    return target
+
+
+def checkpoints(run: Path) -> list[int]:
+    """The steps that have a checkpoint, ascending."""
+    return sorted(int(path.name.removeprefix("step-")) for path in run.glob("step-*") if (path / STATE_FILE).is_file())
+
+
+def load_latest(run: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Tensors and numbers of the newest checkpoint that is whole and can be resumed; None where there is none."""
+    for step in reversed(checkpoints(run)):
+        folder = folder_of(run, step)
+        if not _whole(folder):
+            continue
+        numbers = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))["numbers"]
+        adapter = {f"adapter.{k}": v for k, v in load_file(folder / ADAPTER_FILE).items()}
+        return load_file(folder / TRAINER_FILE) | adapter, numbers
+    return None
+
+
+def _whole(folder: Path) -> bool:
+    """Every file of state.json is there and has the content it was written with."""
+    try:
+        files: dict[str, str] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))["sha256"]
+        return TRAINER_FILE in files and all(_sha256(folder / name) == digest for name, digest in files.items())
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _flush(path: Path) -> None:
+    """Push a file (or, on POSIX, a folder's entries) to the disk."""
+    if path.is_dir() and os.name != "posix":
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

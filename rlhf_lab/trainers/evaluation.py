@@ -1,0 +1,121 @@
+"""What a reward model and a policy are worth, on prompts neither has seen: accuracy, gold, KL, and best-of-n beside them."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from rlhf_lab.core.preference import wilson_interval
+from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.generation import Tick, no_tick, sample, uniforms
+from rlhf_lab.models.rows import by_length, make_rows
+from rlhf_lab.seeds import derive
+from rlhf_lab.trainers.rollout import Policy
+
+BATCH = 256
+Gold = Callable[[str], float]
+
+
+class Written(NamedTuple):
+    """Responses by row: token ids and text; `prompts` are the token ids they continue."""
+
+    prompts: list[list[int]]
+    tokens: list[list[int]]
+    texts: list[str]
+
+
+def write(
+    backbone: Backbone, prompts: Sequence[str], *, seed: int, purpose: str, max_new_tokens: int, temperature: float = 1.0,
+    tick: Tick = no_tick,
+) -> Written:  # fmt: skip
+    """One response a prompt, through whatever adapter is on. Row i draws from (seed, purpose, i) alone."""
+    encoded = {prompt: backbone.encode_prompt(prompt) for prompt in dict.fromkeys(prompts)}
+    ids = [encoded[prompt] for prompt in prompts]
+    order = sorted(range(len(ids)), key=lambda i: (len(ids[i]), i))
+    tokens: list[list[int]] = [[] for _ in ids]
+    for start in range(0, len(order), BATCH):
+        index = order[start : start + BATCH]
+        uniform = uniforms([derive(seed, purpose, i) for i in index], max_new_tokens)
+        rows = sample(backbone, [ids[i] for i in index], uniform, temperature=temperature, tick=tick).tokens
+        for i, row in zip(index, rows, strict=True):
+            tokens[i] = row
+    return Written(ids, tokens, [backbone.decode(row) for row in tokens])
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Share of decided pairs ranked as the judge ranks them, with a 95 % Wilson interval; ties of the judge are left out."""
+
+    value: float
+    low: float
+    high: float
+    pairs: int
+    tie_share: float
+
+
+def ranking_accuracy(
+    gold: Sequence[tuple[float, float]], scores: Sequence[tuple[float, float]], wanted: int
+) -> Accuracy:
+    """Compare two orders of the same pairs, using the first `wanted` pairs that the judge does not tie exactly."""
+    hits = decided = ties = 0
+    for (gold_a, gold_b), (score_a, score_b) in zip(gold, scores, strict=True):
+        if decided == wanted:
+            break
+        if gold_a == gold_b:
+            ties += 1
+            continue
+        decided += 1
+        hits += (gold_a > gold_b) == (score_a > score_b) and score_a != score_b
+    low, high = wilson_interval(hits, decided)
+    return Accuracy(hits / decided if decided else math.nan, low, high, decided, ties / max(1, ties + decided))
+
+
+class Mean(NamedTuple):
+    value: float
+    standard_error: float
+
+
+def mean(values: Sequence[float]) -> Mean:
+    """Mean and its standard error (0 for a single value)."""
+    x = torch.tensor(values, dtype=torch.float64)
+    return Mean(float(x.mean()), float(x.std() / math.sqrt(len(x))) if len(x) > 1 else 0.0)
+
+
+def best_of(n: int, scores: Sequence[Sequence[float]], gold: Sequence[Sequence[float]]) -> Mean:
+    """Mean gold of the response that the reward model likes best among n, over disjoint groups of n per prompt.
+
+    scores, gold: one list a prompt, of the same base samples.
+    """
+    chosen = []
+    for row_scores, row_gold in zip(scores, gold, strict=True):
+        for start in range(0, len(row_scores) - n + 1, n):
+            best = max(range(start, start + n), key=lambda i: row_scores[i])
+            chosen.append(row_gold[best])
+    return mean(chosen)
+
+
+def best_of_kl(n: int) -> float:
+    """KL of best-of-n to the base, nats: log n - (n-1)/n, an upper bound (Beirami et al. 2024)."""
+    return math.log(n) - (n - 1) / n
+
+
+@torch.no_grad()
+def sequence_kl(policy: Policy, written: Written, temperature: float, tick: Tick = no_tick) -> Mean:
+    """KL of the policy to the reference, nats a sequence, estimated on its own fresh samples (k1)."""
+
+    def some(index: list[int]) -> torch.Tensor:
+        tick()
+        rows = make_rows(policy.backbone, [written.prompts[i] for i in index], [written.tokens[i] for i in index])
+        difference = policy.evaluate(rows, temperature).logprobs - policy.reference_logprobs(rows, temperature)
+        return difference.sum(1)
+
+    lengths = [len(p) + len(t) for p, t in zip(written.prompts, written.tokens, strict=True)]
+    return mean(by_length(some, lengths, 64).double().tolist())
+
+
+def distinct_2(texts: Sequence[str]) -> float:
+    """Distinct word pairs over all word pairs (Li et al. 2016): falls when a policy says the same thing everywhere."""
+    pairs = [pair for text in texts for pair in zip(text.split(), text.split()[1:], strict=False)]
+    return len(set(pairs)) / len(pairs) if pairs else 0.0

@@ -1,0 +1,147 @@
+"""The numbers of a step, under TRL's names (docs/METRICS.md says what each means), and the per-token records."""
+
+import resource
+import sys
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from rlhf_lab.config import PolicyConfig
+from rlhf_lab.core.advantages import masked_mean, masked_var
+from rlhf_lab.core.policy_losses import PolicyLoss, ValueLoss, explained_variance
+from rlhf_lab.records import TokenRecord
+from rlhf_lab.trainers.rollout import Evaluation, Policy, Rollout
+
+
+@dataclass
+class UpdateStats:
+    """Collects tensors during the updates of a step; numbers are read once, at the end, so that a GPU is not stalled.
+
+    Losses and shares are sums over micro-batches of values already divided by the minibatch's token count.
+    """
+
+    rows: list[dict[str, Tensor]] = field(default_factory=list)
+    current: dict[str, Tensor] = field(default_factory=dict)
+    first_ratio_deviation: Tensor | None = None
+    updates: int = 0
+    skipped: int = 0
+
+    def begin_update(self) -> None:
+        self.current = {}
+
+    def add(
+        self, policy: PolicyLoss, value: ValueLoss, now: Evaluation, old: Tensor, mask: Tensor, entropy: Tensor
+    ) -> None:  # fmt: skip
+        with torch.no_grad():
+            ratio = (now.logprobs - old).exp()[mask]
+            if self.first_ratio_deviation is None:
+                self.first_ratio_deviation = (ratio - 1).abs().max()
+            parts = {
+                "policy": policy.loss, "value": value.loss, "clipfrac": policy.clipfrac, "approxkl": policy.approx_kl,
+                "value_clipfrac": value.clipfrac, "entropy": entropy, "ratio": policy.ratio_mean,
+                "ratio_square": ratio.double().square().sum(), "tokens": torch.tensor(float(len(ratio))),
+            }  # fmt: skip
+            for name, part in parts.items():
+                self.current[name] = self.current.get(name, 0.0) + part.detach()
+
+    @property
+    def mean_ratio(self) -> float:
+        return float(self.current["ratio"])
+
+    def skip(self) -> None:
+        self.skipped += 1
+
+    def finish_update(self, grad_norm: Tensor) -> None:
+        self.current["grad_norm"] = grad_norm.detach()
+        self.rows.append(self.current)
+        self.updates += 1
+
+    def epoch_approx_kl(self) -> float:
+        return float(self.rows[-1]["approxkl"]) if self.rows else 0.0
+
+    def mean(self, name: str) -> float:
+        """Mean over the updates of the step; NaN-free only if every update was finite. 0 when all were skipped."""
+        return float(torch.stack([row[name].double().cpu() for row in self.rows]).mean()) if self.rows else 0.0
+
+
+def step_metrics(rollout: Rollout, stats: UpdateStats, *, beta: float, lr: float, episode: int) -> dict[str, float]:
+    """The metrics of one step, before the times are known."""
+    mask = rollout.rows.mask
+    sequence_kl = rollout.kl.sum(1).mean()
+    score = rollout.scores.mean()
+    non_score = -beta * sequence_kl
+    gap = (rollout.sampler_logprobs - rollout.old_logprobs).abs().masked_fill(~mask, 0.0)
+    squares = stats.mean("ratio_square") / max(stats.mean("tokens"), 1.0)
+    return {
+        "objective/kl": float(sequence_kl),
+        "objective/kl_coef": beta,
+        "objective/scores": float(score),
+        "objective/scores_sd": float(rollout.scores.std()),
+        "objective/non_score_reward": float(non_score),
+        "objective/rlhf_reward": float(score + non_score),
+        "objective/entropy": float(-(rollout.old_logprobs * mask).sum(1).mean()),
+        "policy/approxkl_avg": stats.mean("approxkl"),
+        "policy/clipfrac_avg": stats.mean("clipfrac"),
+        "policy/entropy_avg": stats.mean("entropy"),
+        "loss/policy_avg": stats.mean("policy"),
+        "loss/value_avg": stats.mean("value"),
+        "val/clipfrac_avg": stats.mean("value_clipfrac"),
+        "val/ratio": stats.mean("ratio"),
+        "val/ratio_var": max(0.0, squares - stats.mean("ratio") ** 2),
+        "val/first_ratio_deviation": float(stats.first_ratio_deviation) if stats.first_ratio_deviation is not None else 0.0,
+        "val/explained_variance": float(explained_variance(rollout.values, rollout.returns, mask)),
+        "val/advantage_sd": float(masked_var(rollout.advantages, mask).sqrt()),
+        "val/value": float(masked_mean(rollout.values, mask)),
+        "val/sampler_gap": float(gap.max()),
+        "val/stop_token_rate": float(rollout.rows.ended.double().mean()),
+        "val/skipped_updates": float(stats.skipped),
+        "tokens/response_len": float(mask.sum(1).double().mean()),
+        "grad_norm": stats.mean("grad_norm"),
+        "lr": lr,
+        "episode": float(episode),
+        "memory/peak": peak_memory(rollout.scores.device),
+    }
+
+
+def peak_memory(device: torch.device) -> float:
+    """Peak memory in MiB: of the GPU where there is one, of this process otherwise."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
+
+
+@torch.no_grad()
+def token_records(policy: Policy, rollout: Rollout, config: PolicyConfig) -> list[TokenRecord]:
+    """Per-token numbers of the first rows of a rollout; logprob and ratio are the policy's after the step's updates."""
+    index = torch.arange(min(config.token_rows, len(rollout.scores)), device=rollout.scores.device)
+    rows = rollout.rows.take(index)
+    length = rows.mask.shape[1]
+    logprobs = policy.evaluate(rows, config.temperature).logprobs
+    old = rollout.old_logprobs[index, :length]
+    advantages = rollout.advantages[index, :length]
+    ratio = (logprobs - old).exp()
+    clipped = torch.zeros_like(rows.mask)
+    if config.cliprange is not None:
+        clipped = ((ratio > 1 + config.cliprange) & (advantages > 0)) | (
+            (ratio < 1 - config.cliprange) & (advantages < 0)
+        )
+    columns = {
+        "logprob": logprobs, "old_logprob": old, "ref_logprob": rollout.ref_logprobs[index, :length],
+        "kl": rollout.kl[index, :length], "value": rollout.values[index, :length],
+        "reward": rollout.rewards[index, :length], "advantage": advantages, "ratio": ratio,
+    }  # fmt: skip
+    records = []
+    for row in range(len(index)):
+        count = int(rows.mask[row].sum())
+        ids = rows.responses[row, :count].tolist()
+        prompt = rows.prompts[row][rows.prompt_mask[row].bool()].tolist()
+        numbers = {name: [float(x) for x in column[row, :count]] for name, column in columns.items()}
+        records.append(
+            TokenRecord(
+                row=row, prompt=policy.backbone.decode(prompt), token_ids=ids,
+                tokens=policy.backbone.token_strings(ids), clipped=[bool(x) for x in clipped[row, :count]], **numbers,
+            )  # fmt: skip
+        )
+    return records

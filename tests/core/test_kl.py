@@ -1,0 +1,218 @@
+"""KL estimates, shaped rewards and the coefficient's controllers. Expected values: plain Python, or worked by hand."""
+
+import math
+
+import pytest
+import torch
+
+from rlhf_lab.core import kl
+from rlhf_lab.errors import ConfigError, NotFiniteError
+
+NAN, INF = float("nan"), float("inf")
+LOGITS, REF_LOGITS = [0.3, -1.2, 0.8, 2.0, -0.4], [1.0, -0.5, 0.1, 0.9, 0.6]
+
+
+def f64(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def softmax(logits, temperature=1.0):
+    weights = [math.exp(x / temperature) for x in logits]
+    return [w / math.fsum(weights) for w in weights]
+
+
+def exact_kl(logits, ref_logits, temperature=1.0):
+    p, q = softmax(logits, temperature), softmax(ref_logits, temperature)
+    return math.fsum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+def test_estimates_by_hand(dtype, tolerance):
+    """Policy 1/2, reference 1/4: d = log 2, k1 = log 2, k2 = log(2)^2 / 2, k3 = 1/2 - 1 + log 2. Then the reverse."""
+    logprobs = torch.tensor([[math.log(0.5), math.log(0.25)]], dtype=dtype)
+    ref_logprobs = torch.tensor([[math.log(0.25), math.log(0.5)]], dtype=dtype)
+    log2 = math.log(2)
+    expected = {"k1": [log2, -log2], "k2": [log2**2 / 2] * 2, "k3": [log2 - 0.5, 1 - log2]}
+    for estimator, values in expected.items():
+        got = kl.kl_estimate(logprobs, ref_logprobs, estimator)
+        assert got.tolist()[0] == pytest.approx(values, abs=tolerance)
+    assert torch.equal(kl.kl_estimate(logprobs, ref_logprobs), kl.kl_estimate(logprobs, ref_logprobs, "k1"))
+
+
+def test_item_10_k1_may_be_negative_k3_never():
+    difference = torch.arange(-50, 51, dtype=torch.float64) / 10
+    zero = torch.zeros(101, dtype=torch.float64)
+    assert (kl.kl_estimate(difference, zero, "k1") < 0).sum() == 50
+    assert (kl.kl_estimate(difference, zero, "k3") >= 0).all()
+    assert (kl.kl_estimate(difference, zero, "k2") >= 0).all()
+
+
+def test_k3_is_accurate_for_small_differences():
+    """Around d = 1e-4 in float32, k3 = d^2/2 - d^3/6 + ...: 1 - d rounds at 6e-8, twelve times the value itself."""
+    small = torch.tensor([1e-4, -1e-4])
+    got = kl.kl_estimate(small, torch.zeros(2), "k3")
+    assert got.tolist() == pytest.approx([4.9998e-9, 5.0002e-9], rel=1e-2)
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+def test_item_10_expectation_is_the_exact_kl(estimator):
+    """Summed over the vocabulary with the policy's probabilities, k1 and k3 are the exact KL: they are unbiased."""
+    p, q = softmax(LOGITS), softmax(REF_LOGITS)
+    estimates = kl.kl_estimate(f64([math.log(x) for x in p]), f64([math.log(x) for x in q]), estimator)
+    mean = math.fsum(a * b for a, b in zip(p, estimates.tolist(), strict=True))
+    assert mean == pytest.approx(exact_kl(LOGITS, REF_LOGITS), abs=1e-12)
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k3"])
+def test_item_10_monte_carlo_agrees_with_full_kl(estimator):
+    n = 100_000
+    p, q = f64(softmax(LOGITS)), f64(softmax(REF_LOGITS))
+    tokens = torch.multinomial(p, n, replacement=True, generator=torch.Generator().manual_seed(3))
+    estimates = kl.kl_estimate(p.log()[tokens], q.log()[tokens], estimator)
+    standard_error = (estimates.std() / math.sqrt(n)).item()
+    exact = kl.full_kl(f64([[LOGITS]]), f64([[REF_LOGITS]])).item()
+    assert abs(estimates.mean().item() - exact) < 4 * standard_error
+    assert 10 * standard_error < exact  # the test can tell
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_full_kl_equals_loop(dtype, tolerance, temperature):
+    logits = torch.tensor([[LOGITS, REF_LOGITS], [REF_LOGITS, LOGITS]], dtype=dtype)
+    ref_logits = torch.tensor([[REF_LOGITS, REF_LOGITS], [LOGITS, REF_LOGITS]], dtype=dtype)
+    forward = exact_kl(LOGITS, REF_LOGITS, temperature)
+    backward = exact_kl(REF_LOGITS, LOGITS, temperature)
+    got = kl.full_kl(logits, ref_logits, temperature)
+    assert got.tolist()[0] == pytest.approx([forward, 0.0], abs=tolerance)
+    assert got.tolist()[1] == pytest.approx([backward, forward], abs=tolerance)
+    assert kl.full_kl(logits[0], ref_logits[0], temperature).tolist() == got[0].tolist()  # packed rows (N, V)
+    assert abs(forward - backward) > 0.01  # the direction matters here
+
+
+def test_full_kl_with_impossible_tokens():
+    """Policy (1/2, 1/2, 0), reference uniform: KL = log(3/2); both without the token: 0. No NaN in the gradient."""
+    logits = f64([[[0.0, 0.0, -INF], [0.0, 0.0, -INF]]]).requires_grad_()
+    got = kl.full_kl(logits, f64([[[0.0, 0.0, 0.0], [0.0, 0.0, -INF]]]))
+    assert got.tolist()[0] == pytest.approx([math.log(1.5), 0.0], abs=1e-12)
+    got.sum().backward()
+    assert logits.grad.isfinite().all()
+
+
+def test_full_kl_gradcheck_and_fisher():
+    """Twice differentiable; at policy = reference the gradient is 0 and the Hessian is Fisher: diag(p) - p p^T."""
+    logits, ref_logits = f64([[LOGITS]]).requires_grad_(), f64([[REF_LOGITS]])
+    assert torch.autograd.gradcheck(lambda x: kl.full_kl(x, ref_logits, 0.7), (logits,))
+    hessian = torch.autograd.functional.hessian(lambda x: kl.full_kl(x, f64([[LOGITS]])).sum(), f64([[LOGITS]]))
+    p = f64(softmax(LOGITS))
+    torch.testing.assert_close(hessian.reshape(5, 5), torch.diag(p) - torch.outer(p, p), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_estimate_gradcheck(estimator):
+    logprobs, ref_logprobs = f64([[-0.5, -2.0]]).requires_grad_(), f64([[-1.0, -1.5]]).requires_grad_()
+    assert torch.autograd.gradcheck(lambda a, b: kl.kl_estimate(a, b, estimator), (logprobs, ref_logprobs))
+
+
+def test_shaped_rewards_by_hand():
+    """beta = 1/2: the KL costs on every token, the score comes once, on the last response token; padding is 0."""
+    kl_per_token = f64([[0.5, -0.25, 1.0], [2.0, NAN, INF], [0.5, 1.5, -INF]])
+    mask = torch.tensor([[True, True, True], [True, False, False], [True, True, False]])
+    got = kl.shape_rewards(f64([3.0, -1.0, 2.0]), kl_per_token, mask, 0.5)
+    assert got.tolist() == [[-0.25, 0.125, 2.5], [-2.0, 0.0, 0.0], [-0.25, 1.25, 0.0]]
+
+
+@pytest.mark.parametrize("junk", [NAN, INF, 1e30])
+def test_item_12_score_is_added_once(junk):
+    """Each row sums to score - beta * sum(kl), whatever stands in padding and however long the row is."""
+    generator = torch.Generator().manual_seed(5)
+    lengths = [1, 2, 5, 7]
+    kl_per_token = torch.randn(4, 7, dtype=torch.float64, generator=generator)
+    scores = torch.randn(4, dtype=torch.float64, generator=generator)
+    mask = torch.arange(7) < torch.tensor(lengths).unsqueeze(1)
+    got = kl.shape_rewards(scores, kl_per_token.masked_fill(~mask, junk), mask, 0.15)
+    for row, length in enumerate(lengths):
+        expected = scores[row].item() - 0.15 * math.fsum(kl_per_token[row, :length].tolist())
+        assert math.fsum(got[row].tolist()) == pytest.approx(expected, abs=1e-12)
+
+
+def test_shaped_rewards_gradient_and_empty_row():
+    """Rows: two tokens; none at all, which gets nothing (not even its score)."""
+    mask = torch.tensor([[True, True, False], [False, False, False]])
+    scores = f64([1.0, NAN])
+    kl_per_token = f64([[0.1, 0.2, NAN], [NAN, INF, -INF]]).requires_grad_()
+    got = kl.shape_rewards(scores, kl_per_token, mask, torch.tensor(0.5, dtype=torch.float64))
+    assert got[1].tolist() == [0.0, 0.0, 0.0]
+    got.sum().backward()
+    assert kl_per_token.grad.tolist() == [[-0.5, -0.5, 0.0], [0.0, 0.0, 0.0]]
+    scores, good_kl = f64([1.0, 2.0]).requires_grad_(), f64([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]).requires_grad_()
+    assert torch.autograd.gradcheck(lambda s, k: kl.shape_rewards(s, k, mask, 0.5), (scores, good_kl))
+
+
+def test_adaptive_kl_by_hand():
+    """Target 6, horizon 1000, n 100: KL 6.6 is 10 % too far, so the coefficient grows by 0.1 * 100 / 1000 = 1 %."""
+    controller = kl.AdaptiveKL(init=0.2, target=6.0, horizon=1000.0)
+    assert controller.update(6.6, 100) == pytest.approx(0.202, abs=1e-12)
+    assert controller.value == pytest.approx(0.202, abs=1e-12)
+    assert controller.update(6.0, 100) == pytest.approx(0.202, abs=1e-12)
+    assert controller.update(5.4, 100) == pytest.approx(0.202 * 0.99, abs=1e-12)
+
+
+@pytest.mark.parametrize(("sequence_kl", "factor"), [(600.0, 1.02), (7.3, 1.02), (0.0, 0.98), (-3.0, 0.98)])
+def test_adaptive_kl_clips_the_error(sequence_kl, factor):
+    """The error is clipped to 20 % either way: 0.2 * 100 / 1000 = 2 %."""
+    assert kl.AdaptiveKL(1.0, 6.0, 1000.0).update(sequence_kl, 100) == pytest.approx(factor, abs=1e-12)
+
+
+def test_item_11_controller_unit_is_the_sequence_sum():
+    """0.1 nat a token: 60 tokens are on target (6 nats), 66 are 10 % beyond, 120 hit the clip, 30 relax it."""
+    expected = {60: 1.0, 66: 1.01, 120: 1.02, 30: 0.98}
+    for length, factor in expected.items():
+        per_token = torch.full((2, length), 0.1, dtype=torch.float64)
+        sequence_kl = per_token.sum(dim=1).mean().item()
+        assert kl.AdaptiveKL(1.0, 6.0, 1000.0).update(sequence_kl, 100) == pytest.approx(factor, abs=1e-12)
+
+
+def test_adaptive_kl_takes_any_sensible_n():
+    """Nothing new changes nothing; just below 5 * horizon the coefficient all but vanishes and stays positive."""
+    assert kl.AdaptiveKL(1.0, 6.0, 100.0).update(60.0, 0) == 1.0
+    assert kl.AdaptiveKL(1.0, 6.0, 100.0).update(0.0, 499) == pytest.approx(0.002, abs=1e-12)
+
+
+@pytest.mark.parametrize("coef", [0.0, 0.05])
+def test_fixed_kl_stays(coef):
+    controller = kl.FixedKL(coef)
+    assert controller.update(1000.0, 32) == controller.value == coef
+
+
+def test_without_a_penalty_only_the_score_remains():
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    assert kl.shape_rewards(f64([3.0]), f64([[0.5, 0.5]]), mask, 0.0).tolist() == [[0.0, 3.0]]
+
+
+def test_broken_policy_is_reported():
+    for broken in (NAN, INF):
+        with pytest.raises(NotFiniteError):
+            kl.AdaptiveKL(0.1, 6.0, 1000.0).update(broken, 10)
+
+
+def test_bad_arguments_are_refused():
+    two, three, mask = f64([[0.0, 0.0]]), f64([[0.0, 0.0, 0.0]]), torch.ones(1, 2, dtype=torch.bool)
+    refused = [
+        lambda: kl.kl_estimate(two, two, "k4"),
+        lambda: kl.kl_estimate(two, three),
+        lambda: kl.full_kl(two, three),
+        lambda: kl.full_kl(two, two, 0.0),
+        lambda: kl.shape_rewards(f64([1.0]), three, mask, 0.1),
+        lambda: kl.shape_rewards(f64([1.0, 2.0]), two, mask, 0.1),
+        lambda: kl.shape_rewards(f64([1.0]), two, mask.long(), 0.1),
+        lambda: kl.shape_rewards(f64([1.0]), two, mask, -0.1),
+        lambda: kl.FixedKL(-0.1),
+        lambda: kl.AdaptiveKL(0.0, 6.0, 100.0),
+        lambda: kl.AdaptiveKL(0.1, -6.0, 100.0),
+        lambda: kl.AdaptiveKL(0.1, 6.0, 0.0),
+        lambda: kl.AdaptiveKL(0.1, 6.0, 100.0).update(6.0, 500),
+        lambda: kl.AdaptiveKL(0.1, 6.0, 100.0).update(6.0, -1),
+    ]
+    for call in refused:
+        with pytest.raises(ConfigError):
+            call()

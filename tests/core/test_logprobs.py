@@ -1,0 +1,172 @@
+"""Masks, log-probabilities and entropy. Expected values: plain Python over the vocabulary, or worked by hand."""
+
+import math
+
+import pytest
+import torch
+
+from rlhf_lab.core import logprobs
+from rlhf_lab.errors import ConfigError
+
+EOS, PAD = 2, 0
+
+
+def random_logits(*shape, dtype=torch.float64, seed=0):
+    return 3 * torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def loop_logprobs(logits, tokens, temperature):
+    """log softmax at the token, and the entropy, by the definition."""
+    rows, entropies = [], []
+    for row, row_tokens in zip(logits.tolist(), tokens.tolist(), strict=True):
+        rows.append([])
+        entropies.append([])
+        for position, token in zip(row, row_tokens, strict=True):
+            weights = [math.exp(x / temperature) for x in position]
+            probs = [w / math.fsum(weights) for w in weights]
+            rows[-1].append(math.log(probs[token]))
+            entropies[-1].append(-math.fsum(p * math.log(p) for p in probs if p > 0))
+    return torch.tensor(rows, dtype=torch.float64), torch.tensor(entropies, dtype=torch.float64)
+
+
+def test_item_03_mask_ends_with_the_first_eos():
+    """EOS itself is in; everything after it is out, a second EOS and ordinary tokens too."""
+    responses = torch.tensor([[5, 6, EOS, PAD, PAD], [5, EOS, 7, EOS, 8], [5, 6, 7, 8, 9], [5, 6, 7, 8, EOS]])
+    assert logprobs.response_mask(responses, EOS).tolist() == [
+        [True, True, True, False, False],
+        [True, True, False, False, False],
+        [True, True, True, True, True],
+        [True, True, True, True, True],
+    ]
+
+
+def test_item_03_pad_may_equal_eos_and_eos_may_come_first():
+    responses = torch.tensor([[5, EOS, EOS, EOS], [EOS, EOS, EOS, EOS], [EOS, 5, 6, 7]])
+    assert logprobs.response_mask(responses, EOS).tolist() == [
+        [True, True, False, False],
+        [True, False, False, False],
+        [True, False, False, False],
+    ]
+
+
+def test_item_03_pad_inside_a_response_does_not_end_it():
+    assert logprobs.response_mask(torch.tensor([[5, PAD, 6, EOS]]), EOS).tolist() == [[True, True, True, True]]
+
+
+def test_item_03_several_stop_tokens():
+    responses = torch.tensor([[5, 9, 6, EOS], [5, EOS, 9, 6]], dtype=torch.int32)
+    expected = [[True, True, False, False], [True, True, False, False]]
+    assert logprobs.response_mask(responses, [EOS, 9]).tolist() == expected
+    assert logprobs.response_mask(responses, (9, EOS)).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("responses", "eos"),
+    [(torch.tensor([1, 2]), 2), (torch.tensor([[1.0, 2.0]]), 2), (torch.tensor([[1, 2]]), [])],
+)
+def test_response_mask_refuses_bad_arguments(responses, eos):
+    with pytest.raises(ConfigError):
+        logprobs.response_mask(responses, eos)
+
+
+def test_logprob_and_entropy_by_hand():
+    """Weights 1 : 3 give log(3/4) for the second token and entropy log 4 - (3/4) log 3."""
+    logits = torch.tensor([[[0.0, math.log(3.0)]]], dtype=torch.float64)
+    tokens = torch.tensor([[1]])
+    logprob, entropy = logprobs.logprobs_and_entropy(logits, tokens)
+    assert logprob.item() == pytest.approx(math.log(0.75), abs=1e-12)
+    assert entropy.item() == pytest.approx(math.log(4) - 0.75 * math.log(3), abs=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
+@pytest.mark.parametrize("temperature", [1.0, 0.7, 2.0])
+@pytest.mark.parametrize("grad", [False, True])
+def test_item_05_temperature_divides_the_logits(dtype, tolerance, temperature, grad):
+    logits = random_logits(3, 4, 7, dtype=dtype).requires_grad_(grad)
+    tokens = torch.tensor([[0, 6, 2, 2], [1, 1, 5, 3], [4, 0, 6, 6]])
+    expected, expected_entropy = loop_logprobs(logits, tokens, temperature)
+    only = logprobs.token_logprobs(logits, tokens, temperature=temperature)
+    both, entropy = logprobs.logprobs_and_entropy(logits, tokens, temperature=temperature)
+    assert only.dtype == both.dtype == entropy.dtype == dtype
+    for got, want in ((only, expected), (both, expected), (entropy, expected_entropy)):
+        torch.testing.assert_close(got.double(), want, rtol=0, atol=tolerance)
+
+
+def test_chunks_change_nothing(monkeypatch):
+    """The path without gradient works in chunks; every chunk size, one that does not divide the batch too, agrees."""
+    logits, tokens = random_logits(5, 3, 11), torch.randint(11, (5, 3), generator=torch.Generator().manual_seed(1))
+    expected, expected_entropy = loop_logprobs(logits, tokens, 1.0)
+    for chunk_elements in (1, 66, 70, 10_000):
+        monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", chunk_elements)
+        logprob, entropy = logprobs.logprobs_and_entropy(logits, tokens)
+        torch.testing.assert_close(logprob, expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(entropy, expected_entropy, rtol=0, atol=1e-12)
+
+
+def test_chunks_bound_what_is_worked_on(monkeypatch):
+    """66 elements are two rows of 33: no call sees more than two of the five rows."""
+    monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", 66)
+    seen = []
+
+    def count_rows(x):
+        seen.append(len(x))
+        return (x,)
+
+    x = random_logits(5, 3, 11)
+    assert torch.equal(logprobs.in_row_chunks(count_rows, x)[0], x)
+    assert seen == [2, 2, 1]
+    logprobs.in_row_chunks(count_rows, x.clone().requires_grad_())
+    assert seen == [2, 2, 1, 5]
+    monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", 1)
+    logprobs.in_row_chunks(count_rows, x)
+    assert seen == [2, 2, 1, 5, 1, 1, 1, 1, 1]
+
+
+def test_packed_rows_and_empty_batch():
+    """(N, V) logits of masked positions only work as well; so does an empty batch."""
+    logits, tokens = random_logits(4, 6), torch.tensor([0, 5, 3, 3])
+    expected, _ = loop_logprobs(logits.unsqueeze(0), tokens.unsqueeze(0), 1.0)
+    torch.testing.assert_close(logprobs.token_logprobs(logits, tokens), expected[0], rtol=0, atol=1e-12)
+    assert logprobs.token_logprobs(logits[:0], tokens[:0]).shape == (0,)
+
+
+def test_large_and_minus_infinite_logits():
+    """A shift of all logits changes nothing; a token of -inf has probability 0 and adds no entropy and no NaN slope."""
+    logits = torch.tensor([[[1000.0, 1000.0, -math.inf]]], requires_grad=True)
+    logprob, entropy = logprobs.logprobs_and_entropy(logits, torch.tensor([[0]]))
+    assert logprob.item() == pytest.approx(-math.log(2), abs=1e-6)
+    assert entropy.item() == pytest.approx(math.log(2), abs=1e-6)
+    (2 * entropy + logprob).sum().backward()
+    torch.testing.assert_close(logits.grad, torch.tensor([[[0.5, -0.5, 0.0]]]))
+
+
+def test_half_precision_is_computed_in_float32():
+    logits = random_logits(2, 2, 5).to(torch.bfloat16)
+    tokens = torch.tensor([[0, 1], [2, 3]])
+    expected, expected_entropy = loop_logprobs(logits.double(), tokens, 0.7)
+    logprob, entropy = logprobs.logprobs_and_entropy(logits, tokens, temperature=0.7)
+    torch.testing.assert_close(logprob, expected.float(), rtol=0, atol=2e-6)
+    torch.testing.assert_close(entropy, expected_entropy.float(), rtol=0, atol=2e-6)
+    torch.testing.assert_close(
+        logprobs.token_logprobs(logits, tokens, temperature=0.7), expected.float(), rtol=0, atol=2e-6
+    )
+
+
+def test_gradcheck():
+    logits = random_logits(2, 3, 4).requires_grad_()
+    tokens = torch.tensor([[0, 1, 3], [2, 2, 0]])
+    assert torch.autograd.gradcheck(lambda x: logprobs.token_logprobs(x, tokens, temperature=0.8), (logits,))
+    assert torch.autograd.gradcheck(lambda x: logprobs.logprobs_and_entropy(x, tokens, temperature=0.8), (logits,))
+    assert torch.autograd.gradgradcheck(lambda x: logprobs.token_logprobs(x, tokens), (logits,))
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.inf, math.nan])
+def test_temperature_must_be_positive(temperature):
+    with pytest.raises(ConfigError):
+        logprobs.token_logprobs(random_logits(1, 2, 3), torch.tensor([[0, 1]]), temperature=temperature)
+
+
+@pytest.mark.parametrize("function", ["token_logprobs", "logprobs_and_entropy"])
+def test_unshifted_logits_are_refused(function):
+    with pytest.raises(ConfigError, match="shifted"):
+        getattr(logprobs, function)(random_logits(1, 3, 3), torch.tensor([[0, 1]]))

@@ -1,0 +1,205 @@
+"""The Bradley-Terry loss and the report on a reward model. Expected values: plain Python, or worked by hand."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlhf_lab.core import preference
+from rlhf_lab.errors import ConfigError
+
+NAN, INF = float("nan"), float("inf")
+CHOSEN, REJECTED = [1.5, -0.3, 0.2, 2.0], [0.5, 0.4, 0.2, -1.0]
+
+
+def f64(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def loop_loss(chosen, rejected, margin, smoothing, tie):
+    """Binary cross-entropy of sigmoid(chosen - rejected - margin), pair by pair."""
+    total = 0.0
+    for c, r, m, is_tie in zip(chosen, rejected, margin, tie, strict=True):
+        prob = 1 / (1 + math.exp(-(c - r - (0.0 if is_tie else m))))
+        target = 0.5 if is_tie else 1 - smoothing
+        total -= target * math.log(prob) + (1 - target) * math.log(1 - prob)
+    return total / len(chosen)
+
+
+def test_loss_of_one_pair_by_hand():
+    """sigmoid(log 3) = 3/4, so the loss is log(4/3); the other way round it is log 4."""
+    three = f64([math.log(3.0)])
+    zero = f64([0.0])
+    assert preference.bradley_terry_loss(three, zero).item() == pytest.approx(math.log(4 / 3), abs=1e-12)
+    assert preference.bradley_terry_loss(zero, three).item() == pytest.approx(math.log(4), abs=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_loss_equals_loop(dtype, tolerance, smoothing):
+    tie = [False, False, True, True]
+    margin = [0.5, 0.0, 1.0, 2.0]
+    loss = preference.bradley_terry_loss(
+        torch.tensor(CHOSEN, dtype=dtype),
+        torch.tensor(REJECTED, dtype=dtype),
+        margin=torch.tensor(margin, dtype=dtype),
+        label_smoothing=smoothing,
+        tie=torch.tensor(tie),
+    )
+    assert loss.dtype == dtype
+    assert loss.item() == pytest.approx(loop_loss(CHOSEN, REJECTED, margin, smoothing, tie), abs=tolerance)
+
+
+def test_margin_is_subtracted_and_may_be_a_number():
+    loss = preference.bradley_terry_loss(f64([2.0]), f64([0.0]), margin=2.0)
+    assert loss.item() == pytest.approx(math.log(2), abs=1e-12)
+
+
+def test_tie_pulls_scores_together_whatever_its_margin():
+    """A tie at difference 0 costs log 2 and has no slope; a margin of NaN on it changes nothing."""
+    chosen, rejected = f64([0.7]).requires_grad_(), f64([0.7])
+    loss = preference.bradley_terry_loss(chosen, rejected, margin=f64([NAN]), tie=torch.tensor([True]))
+    loss.backward()
+    assert loss.item() == pytest.approx(math.log(2), abs=1e-12)
+    assert chosen.grad.item() == 0.0
+
+
+def test_smoothing_stops_at_its_optimum():
+    """With 20 % wrong votes the loss is least at sigmoid(difference) = 0.8, i.e. at log 4."""
+    chosen = f64([math.log(4.0)]).requires_grad_()
+    preference.bradley_terry_loss(chosen, f64([0.0]), label_smoothing=0.2).backward()
+    assert chosen.grad.item() == pytest.approx(0.0, abs=1e-12)
+
+
+def test_loss_stays_finite_for_large_differences():
+    loss = preference.bradley_terry_loss(torch.tensor([0.0]), torch.tensor([1000.0]))
+    assert loss.item() == 1000.0
+
+
+def test_loss_gradcheck():
+    chosen, rejected, margin = (f64(x).requires_grad_() for x in (CHOSEN, REJECTED, [0.1, 0.2, 0.3, 0.4]))
+    tie = torch.tensor([False, True, False, False])
+    assert torch.autograd.gradcheck(
+        lambda c, r, m: preference.bradley_terry_loss(c, r, margin=m, label_smoothing=0.1, tie=tie),
+        (chosen, rejected, margin),
+    )
+
+
+@settings(derandomize=True, database=None, deadline=None, max_examples=30)
+@given(st.lists(st.tuples(st.floats(-8, 8), st.floats(-8, 8), st.booleans()), min_size=1, max_size=6))
+def test_tied_or_not_loss_equals_loop_property(pairs):
+    chosen, rejected, tie = (list(column) for column in zip(*pairs, strict=True))
+    loss = preference.bradley_terry_loss(f64(chosen), f64(rejected), tie=torch.tensor(tie))
+    assert loss.item() == pytest.approx(loop_loss(chosen, rejected, [0.0] * len(tie), 0.0, tie), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"label_smoothing": 0.5},
+        {"label_smoothing": -0.1},
+        {"label_smoothing": NAN},
+        {"margin": f64([1.0, 2.0])},
+        {"tie": torch.tensor([0.0, 1.0, 0.0, 1.0])},
+        {"tie": torch.tensor([True])},
+        {"rejected": f64([1.0])},
+        {"chosen": f64([]), "rejected": f64([])},
+    ],
+)
+def test_loss_refuses_bad_arguments(arguments):
+    with pytest.raises(ConfigError):
+        preference.bradley_terry_loss(**{"chosen": f64(CHOSEN), "rejected": f64(REJECTED)} | arguments)
+
+
+def test_accuracy_by_hand():
+    """Differences +1, -0.7, 0, +3: two of four are right (equal scores are wrong)."""
+    assert preference.pairwise_accuracy(f64(CHOSEN), f64(REJECTED)).item() == 0.5
+
+
+def test_accuracy_leaves_ties_out():
+    """Without pair 2 (wrong) and pair 4 (right, but a tie): one of two; NaN on a tie does no harm."""
+    chosen = f64([1.5, -0.3, 0.2, NAN])
+    tie = torch.tensor([False, True, False, True])
+    assert preference.pairwise_accuracy(chosen, f64(REJECTED), tie).item() == 0.5
+    tie = torch.tensor([False, True, True, True])
+    assert preference.pairwise_accuracy(chosen, f64(REJECTED), tie).item() == 1.0
+
+
+def test_accuracy_of_nothing_is_nan():
+    accuracy = preference.pairwise_accuracy(f64([1.0]), f64([0.0]), torch.tensor([True]))
+    assert math.isnan(accuracy.item())
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    [
+        # Newcombe 1998, table I, method 3 (four decimals)
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_wilson_interval_against_published_values(successes, n, low, high):
+    got = preference.wilson_interval(successes, n, z=1.959964)
+    assert got == pytest.approx((low, high), abs=5e-5)
+
+
+def test_wilson_interval_by_hand():
+    """5 of 10 at z = 2: centre 1/2; half width 2 sqrt(1/40 + 4/400) / (1 + 4/10) = sqrt(7/50) / 1.4."""
+    low, high = preference.wilson_interval(5, 10, z=2.0)
+    assert (low, high) == pytest.approx((0.5 - math.sqrt(0.14) / 1.4, 0.5 + math.sqrt(0.14) / 1.4), abs=1e-12)
+    assert type(low) is float
+    half = 0.5 * math.sqrt(0.025 + 0.000625) / 1.025  # z = 1/2
+    assert preference.wilson_interval(5, 10, z=0.5) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-12)
+
+
+def test_wilson_interval_at_the_ends():
+    assert preference.wilson_interval(0, 0) == (0.0, 1.0)
+    for n in range(1, 60):  # all right: n / (n + z^2) to 1; all wrong: the mirror image; never beyond, by rounding
+        low, high = preference.wilson_interval(n, n)
+        assert (low, high) == pytest.approx((n / (n + 1.96**2), 1.0), abs=1e-12)
+        assert high <= 1.0
+        low, high = preference.wilson_interval(0, n)
+        assert (low, high) == pytest.approx((0.0, 1.96**2 / (n + 1.96**2)), abs=1e-12)
+        assert low >= 0.0
+
+
+@pytest.mark.parametrize(("successes", "n", "z"), [(-1, 3, 1.96), (4, 3, 1.96), (1, 3, 0.0), (0, -1, 1.96)])
+def test_wilson_interval_refuses_bad_counts(successes, n, z):
+    with pytest.raises(ConfigError):
+        preference.wilson_interval(successes, n, z)
+
+
+def test_calibration_bins_by_hand():
+    """Four bins; an edge belongs to the bin above it, 1.0 to the last one; the third bin is empty."""
+    prob = f64([0.0, 0.2, 0.25, 0.75, 1.0, 1.0])
+    correct = torch.tensor([False, True, True, False, True, True])
+    predicted, observed, counts = preference.calibration_bins(prob, correct, bins=4)
+    assert counts.tolist() == [2, 1, 0, 3]
+    assert predicted.tolist() == pytest.approx([0.1, 0.25, NAN, 2.75 / 3], abs=1e-12, nan_ok=True)
+    assert observed.tolist() == pytest.approx([0.5, 1.0, NAN, 2 / 3], abs=1e-12, nan_ok=True)
+
+
+def test_calibration_bins_at_their_limits():
+    """One bin holds all; ten by default."""
+    prob, correct = f64([0.25, 0.75]), torch.tensor([False, True])
+    assert [x.tolist() for x in preference.calibration_bins(prob, correct, bins=1)] == [[0.5], [0.5], [2]]
+    assert preference.calibration_bins(prob, correct).counts.tolist() == [0, 0, 1, 0, 0, 0, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("prob", "correct", "bins"),
+    [
+        (f64([1.2]), torch.tensor([True]), 10),
+        (f64([NAN]), torch.tensor([True]), 10),
+        (f64([0.2]), torch.tensor([1]), 10),
+        (f64([0.2]), torch.tensor([True, False]), 10),
+        (f64([0.2]), torch.tensor([True]), 0),
+    ],
+)
+def test_calibration_bins_refuse_bad_arguments(prob, correct, bins):
+    with pytest.raises(ConfigError):
+        preference.calibration_bins(prob, correct, bins)
