@@ -92,9 +92,10 @@ def _check(item: Setting, value: Any) -> None:
         raise ConfigError(f"{item.name} = {value!r} is unknown; choose one of {', '.join(item.choices)}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{item.name} = {value!r} is not a finite number: {item.help}")
-    if item.low is not None and value < item.low:
+    number: Any = value
+    if item.low is not None and number < item.low:
         raise ConfigError(f"{item.name} = {value} is below its least value {item.low:g}: {item.help}")
-    if item.high is not None and value > item.high:
+    if item.high is not None and number > item.high:
         raise ConfigError(f"{item.name} = {value} is above its greatest value {item.high:g}: {item.help}")
 
 

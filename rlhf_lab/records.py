@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Choice(StrEnum):
-    """What an annotator said about a pair. FIRST and SECOND name the pair's completions, not the sides of the screen."""
+    """What an annotator said about a pair. FIRST and SECOND name the pair's completions, not sides of the screen."""
 
     FIRST = "first"
     SECOND = "second"
@@ -47,6 +47,15 @@ class JobStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+class EngineState(StrEnum):
+    """ABSENT: none, or ended in an orderly way. DEAD: it vanished, or it is there and silent."""
+
+    ABSENT = "absent"
+    STARTING = "starting"
+    ALIVE = "alive"
+    DEAD = "dead"
+
+
 class EventKind(StrEnum):
     """What a person may tell a running run; and what the engine notes about it."""
 
@@ -81,7 +90,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class NewCompletion:
-    """A sampled text before it has a row. token_ids are the sampled ids, EOS included; never re-encoded from the text."""
+    """A sampled text before it has a row. token_ids are the sampled ids with EOS, never re-encoded from the text."""
 
     prompt_id: int
     text: str
@@ -201,6 +210,39 @@ class Job:
     eta_s: float | None
     created_at: float
     updated_at: float
+    engine_id: int | None = None
+    attempts: int = 0  # interruptions in a row without progress
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """One process and no other: a pid alone may be recycled, so it goes with the time the process started (psutil)."""
+
+    host: str
+    pid: int
+    process_started: float
+
+
+@dataclass(frozen=True)
+class EngineRow:
+    """One engine process. beat_at is None until it has spoken, stopped_at until it has ended in an orderly way."""
+
+    id: int
+    process: ProcessIdentity
+    started_at: float
+    beat_at: float | None
+    stopped_at: float | None
+    state: str
+    device: str
+    memory_mb: float | None
+
+
+@dataclass(frozen=True)
+class EngineStatus:
+    """What is known of the engine now; `row` is the process that `state` speaks about (None: there never was one)."""
+
+    state: EngineState
+    row: EngineRow | None
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Adapters:
         self._trainable: dict[str, bool] = {}
         self._state = _State(None, False)
         self._scratch: list[tuple[nn.Linear, nn.Parameter]] = []
-        self._layers: list[LoraLayer] = []
+        self._layers: list[Any] = []
         self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
 
     @property
@@ -134,7 +134,7 @@ class Adapters:
         through_adapter = state.name is not None and not state.merged
         for layer in self._layers:
             if through_adapter:
-                layer.set_adapter([state.name])
+                layer.set_adapter([state.name or ""])
             layer.enable_adapters(through_adapter)
             if state.name is not None and state.merged:
                 base: Any = layer.get_base_layer()

@@ -4,7 +4,6 @@ The backbone's weights never change. Adapters (models/adapters.py) are laid over
 the backbone with every adapter off.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from rlhf_lab.assets import EMBEDDED, embedded_folder, weights_digest
 from rlhf_lab.errors import ModelError
 
-EMBEDDED = "embedded"
-ASSETS = Path(__file__).resolve().parents[2] / "assets"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -112,7 +110,8 @@ def load_backbone(name: str, *, device: str | None = None, dtype: torch.dtype | 
             f"{name}: its weights cannot be loaded ({_first_line(error)}). "
             "Check that the folder is a complete transformers checkpoint."
         ) from error
-    model.to(where).eval().requires_grad_(False)
+    model.to(device=where).eval()  # type: ignore[call-arg]
+    model.requires_grad_(False)
     backbone = Backbone(name, weights_digest(folder), model, tokenizer, where, _eos_ids(model, tokenizer), 0)
     pad = tokenizer.pad_token_id
     backbone.pad_id = int(pad if pad is not None else backbone.eos_ids[0])
@@ -123,13 +122,7 @@ def load_backbone(name: str, *, device: str | None = None, dtype: torch.dtype | 
 def resolve(name: str) -> Path:
     """The local folder of a model name; a Hub id is downloaded here, and only here."""
     if name == EMBEDDED:
-        folder = ASSETS / "model"
-        if not folder.is_dir():
-            raise ModelError(
-                f"the embedded model is missing from {folder}. Make it again with "
-                "`python -m rlhf_lab pretrain --out assets/model`, or reinstall the project."
-            )
-        return folder
+        return embedded_folder()
     if Path(name).is_dir():
         return Path(name)
     if Path(name).exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
@@ -209,16 +202,6 @@ def _check_logits(backbone: Backbone) -> None:
             f"{backbone.name}: {type(backbone.model).__name__} changes its logits after the head "
             "(scaling or soft-capping), which is not supported."
         )
-
-
-def weights_digest(folder: Path) -> str:
-    """SHA-256 over the weight files of a folder, in name order."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
 
 
 def _first_line(error: Exception) -> str:

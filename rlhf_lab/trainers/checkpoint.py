@@ -42,7 +42,9 @@ def save_checkpoint(
         adapters.save(adapter, building)
         save_file({k: v for k, v in tensors.items() if not k.startswith("adapter.")}, building / TRAINER_FILE)
         files = {path.name: _sha256(path) for path in sorted(building.iterdir())}
-        (building / STATE_FILE).write_text(json.dumps({"numbers": numbers, "sha256": files}, indent=1), encoding="utf-8")
+        (building / STATE_FILE).write_text(
+            json.dumps({"numbers": numbers, "sha256": files}, indent=1), encoding="utf-8"
+        )
         for path in building.iterdir():
             _flush(path)
         if target.exists():

@@ -89,7 +89,9 @@ def step_metrics(rollout: Rollout, stats: UpdateStats, *, beta: float, lr: float
         "val/clipfrac_avg": stats.mean("value_clipfrac"),
         "val/ratio": stats.mean("ratio"),
         "val/ratio_var": max(0.0, squares - stats.mean("ratio") ** 2),
-        "val/first_ratio_deviation": float(stats.first_ratio_deviation) if stats.first_ratio_deviation is not None else 0.0,
+        "val/first_ratio_deviation": float(stats.first_ratio_deviation)
+        if stats.first_ratio_deviation is not None
+        else 0.0,
         "val/explained_variance": float(explained_variance(rollout.values, rollout.returns, mask)),
         "val/advantage_sd": float(masked_var(rollout.advantages, mask).sqrt()),
         "val/value": float(masked_mean(rollout.values, mask)),
@@ -140,8 +142,12 @@ def token_records(policy: Policy, rollout: Rollout, config: PolicyConfig) -> lis
         numbers = {name: [float(x) for x in column[row, :count]] for name, column in columns.items()}
         records.append(
             TokenRecord(
-                row=row, prompt=policy.backbone.decode(prompt), token_ids=ids,
-                tokens=policy.backbone.token_strings(ids), clipped=[bool(x) for x in clipped[row, :count]], **numbers,
+                row=row,
+                prompt=policy.backbone.decode(prompt),
+                token_ids=ids,
+                tokens=policy.backbone.token_strings(ids),
+                clipped=[bool(x) for x in clipped[row, :count]],
+                **numbers,
             )  # fmt: skip
         )
     return records

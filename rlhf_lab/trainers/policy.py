@@ -7,6 +7,7 @@ Every random draw is derived from the seed and the step, so a resumed run repeat
 trainer knows no database: results go to the caller, and `tick` is called between pieces of work (it may raise to stop).
 """
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -84,6 +85,10 @@ class PolicyTrainer:
             self.controller.value = value
         else:
             self.lr = value
+
+    def use_scorer(self, scorer: Scorer) -> None:
+        """Score with another reward model from the next step on."""
+        self.task = dataclasses.replace(self.task, scorer=scorer)
 
     def run_step(self) -> StepResult:
         """Sample, score, learn. Raises NotFiniteError or SelfCheckError; the step then does not count."""
@@ -166,7 +171,7 @@ class PolicyTrainer:
         seed = derive(self.config.seed, "minibatches", self.step, epoch)
         order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
         for minibatch in order.chunk(self.config.minibatches):
-            yield list(minibatch.split(self.config.micro_batch))
+            yield list(minibatch.split(self.config.micro_batch))  # type: ignore[no-untyped-call]
 
     def update(self, rollout: Rollout, lr: float) -> UpdateStats:
         """The epochs of one step. Stops early at target_kl; skips an update whose mean ratio exceeds the threshold."""
@@ -209,7 +214,7 @@ class PolicyTrainer:
                 now.values, values, returns, rows.mask, cliprange_value=config.cliprange_value, denominator=tokens
             )
             entropy = token_mean(now.entropy, rows.mask, tokens)
-            (policy.loss + config.vf_coef * value.loss - config.entropy_coef * entropy).backward()
+            (policy.loss + config.vf_coef * value.loss - config.entropy_coef * entropy).backward()  # type: ignore[no-untyped-call]
             stats.add(policy, value, now, old, rows.mask, entropy)
 
     def scheduled_lr(self) -> float:

@@ -6,7 +6,7 @@ Bradley-Terry (1952): P(chosen preferred) = sigmoid(score(chosen) - score(reject
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -244,7 +244,7 @@ class _Task:
         rejected = model.scores(prompts, [self.rejected[i] for i in index], self.tick) if index else torch.zeros(0)
         return [bool(hit) for hit in chosen > rejected]
 
-    def report(self, model: RewardModel, losses: list[float]) -> dict[str, object]:
+    def report(self, model: RewardModel, losses: list[float]) -> dict[str, Any]:
         decided = [i for i, c in enumerate(self.comparisons) if not c.tie]
         prompts = [self.prompts[i] for i in decided]
         chosen = model.scores(prompts, [self.chosen[i] for i in decided], self.tick)

@@ -87,7 +87,12 @@ def response_logprobs(backbone: Backbone, hidden: Tensor, rows: Rows, temperatur
 
 
 def shaped(
-    rows: Rows, scores: Tensor, logprobs: tuple[Tensor, Tensor, Tensor], values: Tensor, beta: float, config: PolicyConfig
+    rows: Rows,
+    scores: Tensor,
+    logprobs: tuple[Tensor, Tensor, Tensor],
+    values: Tensor,
+    beta: float,
+    config: PolicyConfig,
 ) -> Rollout:
     """Put a rollout together from its parts. logprobs: (old, reference, sampler), each (B, R)."""
     old, ref, sampler = logprobs
@@ -101,4 +106,3 @@ def shaped(
     if config.whiten_advantages:
         advantages = whiten(advantages, rows.mask)
     return Rollout(rows, scores, old, ref, sampler, values, kl, rewards, advantages, returns)
-

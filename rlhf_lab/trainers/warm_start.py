@@ -34,7 +34,7 @@ def fit(differences: Tensor, ties: Tensor, ridge: float, iterations: int = 30) -
 def choose_ridge(differences: Tensor, ties: Tensor, groups: Sequence[int], folds: int) -> float:
     """The ridge of RIDGES with the least cross-validated log-loss; folds never split a group."""
     assigned = fold_of(groups, max(2, folds))
-    losses = {ridge: 0.0 for ridge in RIDGES}
+    losses = dict.fromkeys(RIDGES, 0.0)
     for fold in sorted(set(assigned)):
         held = torch.tensor([f == fold for f in assigned])
         if bool(held.all()):

@@ -1,0 +1,12 @@
+"""`python -m rlhf_lab COMMAND`: the same lab without a browser."""
+
+import sys
+
+from rlhf_lab.runtime import prepare
+
+prepare()
+
+from rlhf_lab.cli.main import main  # noqa: E402  after prepare: torch reads the environment when it is imported
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""What the commands share: the home, the progress line, the JSON answer."""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from filelock import FileLock, Timeout
+from platformdirs import user_data_path
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from rlhf_lab.errors import EngineError
+
+
+class Show(Protocol):
+    """show(share done, seconds left or None, a few words)"""
+
+    def __call__(self, share: float, left: float | None, words: str = "") -> None: ...
+
+
+def default_home() -> Path:
+    """RLHF_LAB_HOME, or the user's data folder."""
+    return Path(os.environ.get("RLHF_LAB_HOME") or user_data_path("rlhf-lab"))
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--home", type=Path, default=None, help=f"the lab's folder (default {default_home()})")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on standard output, nothing else")
+
+
+def home_of(args: argparse.Namespace) -> Path:
+    return (args.home or default_home()).expanduser().resolve()
+
+
+def answer(args: argparse.Namespace, result: dict[str, Any], text: str) -> None:
+    """Print the result as JSON, or the text for people."""
+    print(json.dumps(result, default=str) if args.json else text)
+
+
+@contextlib.contextmanager
+def progress_line(title: str) -> Iterator[Show]:
+    """A progress bar with time left on a terminal; silent elsewhere. Goes to standard error, so that --json stays clean."""
+    console = Console(stderr=True)
+    if not console.is_terminal or not sys.stderr.isatty():
+        yield _silent
+        return
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=1.0, left="")
+
+        def show(share: float, left: float | None, words: str = "") -> None:
+            remaining = "" if left is None else f"{_minutes(left)} left"
+            bar.update(task, completed=share, left=f"{remaining} {words}".strip())
+
+        yield show
+
+
+def _silent(share: float, left: float | None, words: str = "") -> None:
+    return None
+
+
+def _minutes(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole // 60} min {whole % 60} s" if whole >= 60 else f"{whole} s"
+
+
+@contextlib.contextmanager
+def alone_on(home: Path) -> Iterator[None]:
+    """Hold the home's engine lock: work in this process as its engine. Raises EngineError while an engine is there."""
+    home.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(home / "engine.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise EngineError(
+            f"an engine is at work on {home}, and one home has one engine. Wait for it, stop it, or give another --home."
+        ) from error
+    with lock:
+        yield

@@ -1,0 +1,200 @@
+"""`python -m rlhf_lab demo`: the whole loop headless, in this process: pairs, labels, reward model, PPO, and what it is worth."""
+
+import argparse
+import dataclasses
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.cli.common import Show, add_common, alone_on, answer, progress_line
+from rlhf_lab.config import PolicyConfig, RewardConfig, add_arguments, from_args
+from rlhf_lab.engine.lab import Lab
+from rlhf_lab.engine.policy_run import PolicyRun
+from rlhf_lab.engine.work import sample_pairs, train_reward_model
+from rlhf_lab.jobs.labelling import label_with_judge
+from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.judges import Judge, load_judge
+from rlhf_lab.models.reward_model import RewardModel
+from rlhf_lab.records import Choice, Project, Source
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import prompts
+from rlhf_lab.store.runs import create_run
+from rlhf_lab.trainers.evaluation import (
+    Written,
+    best_of,
+    best_of_kl,
+    distinct_2,
+    mean,
+    ranking_accuracy,
+    sequence_kl,
+    write,
+)  # fmt: skip
+
+EVALUATED = 256
+SAMPLES_EACH = 16
+ACCURACY_PAIRS = 300
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("demo", help="the whole loop headless, with simulated labels; prints what it is worth")
+    add_common(parser)
+    parser.add_argument("--labels", type=int, default=60, help="pairs the judge labels (default 60)")
+    parser.add_argument("--judge", default="cheerful", help="a simulated judge, or FILE.py:NAME (default cheerful)")
+    parser.add_argument("--noise", type=float, default=0.0, help="the judge's noise, in its own spread (default 0)")
+    parser.add_argument("--model", default="embedded", help='"embedded", a model folder, or a Hub id')
+    parser.add_argument("--prompt-set", default=None, help="tales, support or reviews (default: what the judge suits)")
+    parser.add_argument("--prompts", type=Path, default=None, help="a file of your own prompts, a prompt a line")
+    parser.add_argument("--pooling", default=None, help="mean or last: what the reward head reads")
+    add_arguments(parser, PolicyConfig)
+    parser.set_defaults(run=run, home=None)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Works in a temporary home unless --home is given. Raises LabError."""
+    if args.home is not None:
+        result = demo(args, args.home.expanduser().resolve())
+    else:
+        with tempfile.TemporaryDirectory(prefix="rlhf-lab-demo-") as home:
+            result = demo(args, Path(home))
+    answer(args, result, describe(result))
+    return 0
+
+
+def demo(args: argparse.Namespace, home: Path) -> dict[str, Any]:
+    judge = load_judge(args.judge)
+    policy_config: PolicyConfig = from_args(PolicyConfig, args, seed=args.seed or 0)
+    reward_config: RewardConfig = from_args(RewardConfig, argparse.Namespace(pooling=args.pooling, seed=args.seed or 0))
+    with alone_on(home), Database.open(home) as db, progress_line("demo") as show:
+        clock = _Clock(show)
+        lab = Lab(home, db)
+        project = new_project(
+            db, model=args.model, prompt_set=args.prompt_set or judge.prompt_set, prompts_file=args.prompts,
+            seed=policy_config.seed, name=f"demo: {judge.name}, seed {policy_config.seed}",
+        )  # fmt: skip
+        sample_pairs(lab, project, args.labels)
+        said = label_with_judge(db, project.id, judge, args.labels, noise=args.noise, seed=policy_config.seed)
+        clock.done("sample", 0.1)
+        row = train_reward_model(lab, project, reward_config, Source.SIMULATED)
+        clock.done("reward", 0.25)
+        stored = create_run(
+            db, project.id, row.id, f"demo {judge.name}", config=policy_config.to_dict(),
+            manifest={"judge": args.judge, "labels": dataclasses.asdict(row.snapshot)}, total_steps=policy_config.steps,
+        )  # fmt: skip
+        run = PolicyRun(lab, stored.id, progress=lambda share, left: show(0.25 + 0.5 * share, left, "training"))
+        run.execute()
+        clock.done("policy", 0.75)
+        scorer = lab.reward_model(row.id, "reward")
+        figures = evaluate(lab, project, run, scorer, judge, policy_config)
+        clock.done("evaluate", 1.0)
+    return {
+        "labels": sum(said.values()), "label_ties": said.get(Choice.TIE, 0), "judge": judge.name,
+        "seed": policy_config.seed, "algorithm": policy_config.algorithm, "model": args.model,
+        "prompt_set": project.prompt_set, "simulated": True,
+        "cross_validated_accuracy": row.report["accuracy"], **figures, "seconds": clock.seconds(),
+    }  # fmt: skip
+
+
+class _Clock:
+    """Seconds of each part of the demo."""
+
+    def __init__(self, show: Show) -> None:
+        self.show = show
+        self.begun = self.last = time.monotonic()
+        self.parts: dict[str, float] = {}
+
+    def done(self, part: str, share: float) -> None:
+        now = time.monotonic()
+        self.parts[part], self.last = now - self.last, now
+        self.show(share, None, "")
+
+    def seconds(self) -> dict[str, float]:
+        return {k: round(v, 2) for k, v in (self.parts | {"total": time.monotonic() - self.begun}).items()}
+
+
+def evaluate(
+    lab: Lab, project: Project, run: PolicyRun, scorer: RewardModel, judge: Judge, config: PolicyConfig
+) -> dict[str, Any]:
+    """Base, best-of-n and policy on prompts that nothing was trained on. Gold is in units of the base's sd."""
+    backbone, adapters = lab.open(project)
+    held = [prompt.text for prompt in prompts(lab.db, project.id, "eval")]
+    texts = [held[i % len(held)] for i in range(EVALUATED)]
+    many = [text for text in texts for _ in range(SAMPLES_EACH)]
+    length = config.max_new_tokens
+    with adapters.using(None):
+        base = write(backbone, many, seed=config.seed, purpose="evaluate base", max_new_tokens=length)
+    policy = run.trainer.policy
+    with adapters.using(policy.adapter, merged=True):
+        now = write(
+            backbone, texts, seed=config.seed, purpose="evaluate policy", max_new_tokens=length,
+            temperature=config.temperature,
+        )  # fmt: skip
+    scores_base = scorer.scores(base.prompts, base.tokens).tolist()
+    scores_policy = scorer.scores(now.prompts, now.tokens).tolist()
+    raw_base = [judge.score(text) for text in base.texts]
+    gold_base, spread = mean(raw_base).value, _sd(raw_base)
+    gold = [score / spread for score in raw_base]
+    gold_policy = mean([judge.score(text) / spread for text in now.texts])
+    kl = sequence_kl(policy, now, config.temperature)
+    rows_scores, rows_gold = _rows(scores_base), _rows(gold)
+    best = {n: best_of(n, rows_scores, rows_gold) for n in (4, 16)}
+    accuracy = ranking_accuracy(_pairs(rows_gold), _pairs(rows_scores), ACCURACY_PAIRS)
+    first = Written(base.prompts[::SAMPLES_EACH], base.tokens[::SAMPLES_EACH], base.texts[::SAMPLES_EACH])
+    return {
+        "reward_accuracy": accuracy.value, "reward_accuracy_low": accuracy.low, "reward_accuracy_high": accuracy.high,
+        "accuracy_pairs": accuracy.pairs, "tie_share": accuracy.tie_share,
+        "gold_base": gold_base / spread, "gold_base_sd": spread,
+        "gold_policy": gold_policy.value, "gold_policy_se": gold_policy.standard_error,
+        "gold_gain": gold_policy.value - gold_base / spread, "kl": kl.value, "kl_se": kl.standard_error,
+        "scores_base": mean(scores_base).value, "scores_policy": mean(scores_policy).value,
+        "response_len_base": mean([float(len(row)) for row in base.tokens]).value,
+        "response_len_policy": mean([float(len(row)) for row in now.tokens]).value,
+        "distinct2_base": distinct_2(first.texts), "distinct2_policy": distinct_2(now.texts),
+        "best_of_4_gold": best[4].value, "best_of_4_kl": best_of_kl(4),
+        "best_of_16_gold": best[16].value, "best_of_16_kl": best_of_kl(16),
+        "samples": [
+            {"prompt": texts[i], "base": first.texts[i], "policy": now.texts[i]} for i in range(min(3, len(texts)))
+        ],
+    }  # fmt: skip
+
+
+def _sd(values: list[float]) -> float:
+    """Sample sd; 1 where nothing varies, so that gold stays defined."""
+    average = sum(values) / len(values)
+    variance = sum((x - average) ** 2 for x in values) / max(1, len(values) - 1)
+    return variance**0.5 or 1.0
+
+
+def _rows(flat: list[float]) -> list[list[float]]:
+    """One list of samples a prompt."""
+    return [flat[i : i + SAMPLES_EACH] for i in range(0, len(flat), SAMPLES_EACH)]
+
+
+def _pairs(rows: list[list[float]]) -> list[tuple[float, float]]:
+    """Disjoint pairs of samples of one prompt: first all (0, 1), then all (2, 3), and so on."""
+    return [(row[i], row[i + 1]) for i in range(0, SAMPLES_EACH, 2) for row in rows]
+
+
+def describe(result: dict[str, Any]) -> str:
+    """The figures for people."""
+    r = result
+    base = r["gold_base"]
+    lines = [
+        f'{r["labels"]} simulated labels by the judge "{r["judge"]}" ({r["label_ties"]} ties), seed {r["seed"]}',
+        f"reward model: {r['reward_accuracy']:.0%} of {r['accuracy_pairs']} unseen pairs ranked as the judge does "
+        f"(95 %: {r['reward_accuracy_low']:.0%} to {r['reward_accuracy_high']:.0%}; {r['tie_share']:.0%} of pairs were ties)",
+        f"gold above the base, in its sd: policy {r['gold_policy'] - base:+.2f} ± {r['gold_policy_se']:.2f} at KL {r['kl']:.1f}; "
+        f"best of 4 {r['best_of_4_gold'] - base:+.2f} at {r['best_of_4_kl']:.1f}; "
+        f"best of 16 {r['best_of_16_gold'] - base:+.2f} at {r['best_of_16_kl']:.1f}",
+        f"length {r['response_len_base']:.1f} → {r['response_len_policy']:.1f} tokens, "
+        f"distinct-2 {r['distinct2_base']:.2f} → {r['distinct2_policy']:.2f}",
+        f"{r['seconds']['total']:.0f} s: " + ", ".join(f"{k} {v:.0f}" for k, v in r["seconds"].items() if k != "total"),
+    ]
+    for sample in r["samples"]:
+        lines += [
+            "",
+            f"  {sample['prompt']}",
+            f"    base:   {sample['base'].strip()}",
+            f"    policy: {sample['policy'].strip()}",
+        ]
+    return "\n".join(lines)

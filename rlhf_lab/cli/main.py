@@ -1,0 +1,31 @@
+"""The command line: which commands there are, and how errors are told."""
+
+import argparse
+import json
+import sys
+
+from rlhf_lab import __version__
+from rlhf_lab.cli import demo, pretrain
+from rlhf_lab.errors import LabError
+
+COMMANDS = (demo, pretrain)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit status 0, 1 for an error a person can act on, 2 for wrong usage, 130 for Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="python -m rlhf_lab", description=__doc__)
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for module in COMMANDS:
+        module.add_parser(commands)
+    args = parser.parse_args(argv)
+    try:
+        return int(args.run(args))
+    except LabError as error:
+        if getattr(args, "json", False):
+            print(json.dumps({"error": str(error), "kind": type(error).__name__}))
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130

@@ -1,0 +1,1 @@
+"""The engine: takes jobs from the store, calls the trainers, writes rows and checkpoints."""

@@ -1,0 +1,84 @@
+"""`python -m rlhf_lab.engine --home DIR`: the resident worker of one home. Normally the lab starts it by itself."""
+
+import argparse
+import logging
+import logging.handlers
+import os
+import signal
+import sys
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from rlhf_lab.errors import EngineError, LabError
+from rlhf_lab.jobs.supervisor import beat
+from rlhf_lab.runtime import prepare
+from rlhf_lab.store.database import Database
+
+log = logging.getLogger("rlhf_lab.engine")
+NICE = 10
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m rlhf_lab.engine", description=__doc__)
+    parser.add_argument("--home", type=Path, required=True, help="the lab's home folder")
+    parser.add_argument(
+        "--idle-exit", type=float, default=600.0, help="leave after this many idle seconds without a page"
+    )
+    parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 takes every core")
+    args = parser.parse_args(argv)
+    try:
+        run(args.home, args.idle_exit, args.threads)
+    except LabError as error:
+        print(f"engine: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def run(home: Path, idle_exit_s: float, threads: int) -> None:
+    """Hold the home's lock, then work. Raises EngineError when another engine holds it."""
+    home = home.resolve()
+    home.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(home / "engine.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise EngineError(
+            f"another engine already works on {home}; one home has one engine. "
+            "`python -m rlhf_lab doctor` names it; stop that one first, or choose another --home."
+        ) from error
+    with lock:
+        _open_log(home)
+        _be_modest()
+        db = Database.open(home)
+        beat(db, "starting")
+        prepare()
+        import torch  # only now: it takes seconds, and it reads the environment when it is imported
+
+        from rlhf_lab.engine.worker import Worker
+
+        torch.set_num_threads(threads or os.cpu_count() or 1)
+        worker = Worker(home, db, idle_exit_s=idle_exit_s)
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, lambda *_: worker.leave())
+        log.info("engine %d works on %s with %d threads", os.getpid(), home, torch.get_num_threads())
+        worker.work()
+        db.close()
+
+
+def _open_log(home: Path) -> None:
+    """HOME/engine.log, turned over at 2 MB, three old ones kept."""
+    handler = logging.handlers.RotatingFileHandler(home / "engine.log", maxBytes=2 * 2**20, backupCount=3)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+
+
+def _be_modest() -> None:
+    """Low priority: the page and the person's other work come first."""
+    if hasattr(os, "nice"):
+        os.nice(max(0, NICE - os.nice(0)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

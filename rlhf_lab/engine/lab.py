@@ -1,0 +1,98 @@
+"""What the engine holds in memory: the store, one backbone at a time, and the adapters laid over it."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from rlhf_lab.errors import ModelError
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.backbone import Backbone, load_backbone
+from rlhf_lab.models.reward_model import RewardModel, load_reward_model
+from rlhf_lab.records import Project
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.runs import get_reward_model
+from rlhf_lab.trainers.checkpoint import checkpoints, folder_of
+
+REWARD_MODELS = "reward_models"
+RUNS = "runs"
+
+
+@dataclass
+class Lab:
+    """One home and what is loaded from it. Slots are adapter names; a slot remembers which folder fills it."""
+
+    home: Path
+    db: Database
+    device: str | None = None
+    _adapters: Adapters | None = None
+    _slots: dict[str, tuple[Path, RewardModel | None]] = field(default_factory=dict)
+
+    def open(self, project: Project) -> tuple[Backbone, Adapters]:
+        """The backbone of a project; another one that was loaded is let go first.
+
+        Raises ModelError when its weights are not those the project was made with.
+        """
+        if self._adapters is not None and self._adapters.backbone.name != project.model:
+            self.close()
+        if self._adapters is None:
+            self._adapters = Adapters(load_backbone(project.model, device=self.device))
+        backbone = self._adapters.backbone
+        if project.model_hash not in ("", backbone.digest):
+            raise ModelError(
+                f'the weights of "{project.model}" are not those that project {project.id} ({project.name}) was made '
+                "with: its texts and labels belong to other weights. Restore them, or make a new project."
+            )
+        return backbone, self._adapters
+
+    @property
+    def device_name(self) -> str:
+        """Where the model is, for people; empty while none is loaded."""
+        return str(self._adapters.backbone.device) if self._adapters is not None else ""
+
+    def close(self) -> None:
+        """Let the backbone go, and give its memory back."""
+        self._adapters = None
+        self._slots.clear()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def reward_model(self, reward_model_id: int, slot: str) -> RewardModel:
+        """A stored reward model, loaded into the slot unless it is there already. The project must be open."""
+        assert self._adapters is not None
+        folder = self.home / get_reward_model(self.db, reward_model_id).path
+        held = self._slots.get(slot)
+        if held is not None and held[0] == folder and held[1] is not None:
+            return held[1]
+        model = load_reward_model(self._adapters.backbone, self._adapters, folder, slot)
+        self._slots[slot] = (folder, model)
+        return model
+
+    def checkpoint(self, name: str, slot: str) -> str | None:
+        """Load the policy checkpoint "run/ID/STEP" (or "run/ID/latest") into the slot; None for "base".
+
+        Raises ModelError when there is no such checkpoint.
+        """
+        if name == "base":
+            return None
+        assert self._adapters is not None
+        folder = self.checkpoint_folder(name)
+        if self._slots.get(slot, (None, None))[0] != folder:
+            self._adapters.load(slot, folder)
+            self._slots[slot] = (folder, None)
+        return slot
+
+    def checkpoint_folder(self, name: str) -> Path:
+        parts = name.split("/")
+        if len(parts) != 3 or parts[0] != "run" or not parts[1].isdigit():
+            raise ModelError(f'"{name}" is no checkpoint; say "base", "run/ID/latest" or "run/ID/STEP".')
+        run = self.home / RUNS / parts[1]
+        steps = checkpoints(run)
+        if not steps:
+            raise ModelError(f"run {parts[1]} has no checkpoint yet; wait for its first, or use the base.")
+        step = steps[-1] if parts[2] == "latest" else int(parts[2]) if parts[2].isdigit() else -1
+        if step not in steps:
+            raise ModelError(
+                f"run {parts[1]} has no checkpoint of step {parts[2]}; it has {', '.join(map(str, steps))}."
+            )
+        return folder_of(run, step)

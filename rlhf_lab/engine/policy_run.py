@@ -1,0 +1,204 @@
+"""One policy run as a job: start or resume, obey controls, record every step, keep checkpoints.
+
+Order of writing: a step's rows first, its checkpoint after. A crash in between makes the next engine resume at the older
+checkpoint and write the later steps again, bit for bit the same. Controls are rows (run_events): a knob change is marked with
+the step it took effect at before it takes effect, so a resume replays it at the same step.
+"""
+
+import platform
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlhf_lab.config import PolicyConfig
+from rlhf_lab.engine.lab import RUNS, Lab
+from rlhf_lab.engine.work import Progress, no_progress
+from rlhf_lab.errors import ConfigError, LabError
+from rlhf_lab.judges import load_judge
+from rlhf_lab.models.generation import Tick, no_tick
+from rlhf_lab.records import EventKind, Run, RunEvent, RunStatus, StepResult
+from rlhf_lab.store.projects import get_project, prompts
+from rlhf_lab.store.runs import events, get_run, mark_event, pending_events, set_manifest, set_run_status
+from rlhf_lab.store.steps import record_step, truncate_after
+from rlhf_lab.trainers.checkpoint import load_latest, save_checkpoint
+from rlhf_lab.trainers.policy import PolicyTrainer, Task
+
+POLL_EVERY_S = 0.1
+SLOT = "policy"
+PACKAGES = ("torch", "transformers", "peft", "safetensors", "numpy")
+
+
+class RunStopped(Exception):  # noqa: N818  not an error: somebody asked for it
+    """Raised inside a step to leave it: `status` says what becomes of the run."""
+
+    def __init__(self, status: RunStatus, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class PolicyRun:
+    """Drives a PolicyTrainer for one run of the store.
+
+    serve: does short jobs of others; called between pieces of work, also while paused. leaving: true when the engine must go.
+    """
+
+    def __init__(
+        self, lab: Lab, run_id: int, *, serve: Tick = no_tick, leaving: Callable[[], bool] = lambda: False,
+        progress: Progress = no_progress,
+    ) -> None:  # fmt: skip
+        self.lab, self.serve, self.leaving, self.progress = lab, serve, leaving, progress
+        self.run: Run = get_run(lab.db, run_id)
+        self.config = PolicyConfig.from_dict(self.run.config)
+        self.folder: Path = lab.home / RUNS / str(run_id)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.trainer = self._trainer()
+        self.replay = self._resume()
+        self._looked = 0.0
+        self._began = time.monotonic()
+        self._first = self.trainer.step
+
+    def _trainer(self) -> PolicyTrainer:
+        db, project = self.lab.db, get_project(self.lab.db, self.run.project_id)
+        backbone, adapters = self.lab.open(project)
+        judge = self.run.manifest.get("judge")
+        shown = [prompt.text for prompt in prompts(db, project.id, "eval")][: self.config.sample_count]
+        task = Task(
+            prompts=[prompt.text for prompt in prompts(db, project.id, "train")],
+            scorer=self.lab.reward_model(self.run.reward_model_id, "reward"),
+            sample_prompts=shown,
+            gold=load_judge(judge).score if judge else None,
+        )
+        return PolicyTrainer(backbone, adapters, task, self.config, adapter=SLOT, tick=self.tick)
+
+    def _resume(self) -> list[RunEvent]:
+        """Continue from the newest whole checkpoint; returns the recorded events that are still to be replayed."""
+        found = load_latest(self.folder)
+        if found is not None:
+            self.trainer.load_state(*found)
+        step = self.trainer.step
+        truncate_after(self.lab.db, self.run.id, step)
+        known = [event for event in events(self.lab.db, self.run.id) if event.applied_step is not None]
+        for event in known:
+            if event.kind is EventKind.SWITCH_REWARD and (event.applied_step or 0) < step:
+                self._apply(event)
+        return [event for event in known if (event.applied_step or 0) >= step]
+
+    def execute(self) -> RunStatus:
+        """Train until the end or until somebody stops it. Sets the run's status; raises what made it fail."""
+        db, run_id = self.lab.db, self.run.id
+        set_manifest(db, run_id, self.run.manifest | {"machine": machine(self.trainer)})
+        set_run_status(db, run_id, RunStatus.RUNNING)
+        kept = self.trainer.state()
+        try:
+            if self.trainer.step == 0:
+                record_step(db, run_id, StepResult(0, {}, samples=self.trainer.samples()))
+            while self.trainer.step < self.config.steps:
+                self._controls()
+                kept = self.trainer.state()
+                result = self.trainer.run_step()
+                record_step(db, run_id, result)
+                kept = self.trainer.state()
+                if result.step % self.config.checkpoint_every == 0 or result.step == self.config.steps:
+                    self._save(kept)
+                self._tell()
+        except RunStopped as stop:
+            self.trainer.load_state(*kept)
+            self._save(kept)
+            set_run_status(db, run_id, stop.status, str(stop))
+            return stop.status
+        except Exception as error:
+            set_run_status(db, run_id, RunStatus.FAILED, explain(error))
+            raise
+        set_run_status(db, run_id, RunStatus.DONE)
+        return RunStatus.DONE
+
+    def _save(self, state: tuple[dict[str, torch.Tensor], dict[str, Any]]) -> None:
+        save_checkpoint(self.folder, self.trainer.adapters, SLOT, *state)
+
+    def _tell(self) -> None:
+        done = self.trainer.step
+        per_step = (time.monotonic() - self._began) / max(1, done - self._first)
+        self.progress(done / self.config.steps, per_step * (self.config.steps - done))
+
+    def tick(self) -> None:
+        """Between minibatches and every few tokens: leave if told to, pause, stop, serve others."""
+        if time.monotonic() - self._looked < POLL_EVERY_S:
+            return
+        if self.leaving():
+            raise RunStopped(RunStatus.INTERRUPTED, "the engine was asked to leave; the run goes on when it is back")
+        self.serve()
+        for event in pending_events(self.lab.db, self.run.id):
+            if event.kind in (EventKind.PAUSE, EventKind.STOP):
+                self._halt(event)
+        self._looked = time.monotonic()
+
+    def _controls(self) -> None:
+        """At a step's boundary: replay what was recorded for this step, then take what people asked for since."""
+        step = self.trainer.step
+        due = [event for event in self.replay if event.applied_step == step]
+        self.replay = [event for event in self.replay if (event.applied_step or 0) > step]
+        for event in due:
+            self._apply(event)
+        for event in pending_events(self.lab.db, self.run.id):
+            if event.kind in (EventKind.PAUSE, EventKind.STOP):
+                self._halt(event)
+                continue
+            mark_event(self.lab.db, event.id, step)
+            self._apply(event)
+
+    def _apply(self, event: RunEvent) -> None:
+        """A knob or a switch of the reward model. A bad value was refused when it was asked for; if not, it is noted."""
+        try:
+            if event.kind is EventKind.SET:
+                self.trainer.set_knob(str(event.payload["name"]), float(event.payload["value"]))
+            elif event.kind is EventKind.SWITCH_REWARD:
+                scorer = self.lab.reward_model(int(event.payload["reward_model_id"]), "reward")
+                self.trainer.use_scorer(scorer)
+        except (ConfigError, KeyError, TypeError, ValueError) as error:
+            set_run_status(self.lab.db, self.run.id, RunStatus.RUNNING, f"a change was ignored: {error}")
+
+    def _halt(self, event: RunEvent) -> None:
+        """Obey a stop, or wait until a pause is lifted; short jobs are served meanwhile. Changes nothing of the run."""
+        db, run_id = self.lab.db, self.run.id
+        mark_event(db, event.id, self.trainer.step)
+        if event.kind is EventKind.STOP:
+            raise RunStopped(RunStatus.STOPPED, f"stopped after step {self.trainer.step}; it can be resumed")
+        set_run_status(db, run_id, RunStatus.PAUSED, f"paused in step {self.trainer.step + 1}")
+        while True:
+            if self.leaving():
+                raise RunStopped(RunStatus.INTERRUPTED, "the engine was asked to leave while the run was paused")
+            for later in pending_events(db, run_id):
+                if later.kind is EventKind.STOP:
+                    self._halt(later)
+                if later.kind is EventKind.RESUME:
+                    mark_event(db, later.id, self.trainer.step)
+                    set_run_status(db, run_id, RunStatus.RUNNING)
+                    return
+            self.serve()
+            time.sleep(POLL_EVERY_S)
+
+
+def machine(trainer: PolicyTrainer) -> dict[str, Any]:
+    """What a run depends on besides its config, for the manifest."""
+    backbone = trainer.backbone
+    return {
+        "packages": {name: version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": str(backbone.device),
+        "dtype": str(backbone.model.dtype).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+        "backbone": backbone.name,
+        "backbone_sha256": backbone.digest,
+    }
+
+
+def explain(error: Exception) -> str:
+    """What to show a person: our own errors speak for themselves, others are named."""
+    return (
+        str(error) if isinstance(error, LabError) else f"{type(error).__name__}: {error}. See engine.log in the home."
+    )

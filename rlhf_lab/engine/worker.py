@@ -1,0 +1,153 @@
+"""The engine's loop: one job at a time, short ones also in between, a heartbeat all along."""
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+import psutil
+
+from rlhf_lab.config import RewardConfig
+from rlhf_lab.engine.lab import Lab
+from rlhf_lab.engine.policy_run import PolicyRun, explain
+from rlhf_lab.engine.work import Progress, complete, sample_pairs, train_reward_model
+from rlhf_lab.errors import StoreError
+from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.records import EventKind, Job, JobKind, RunStatus, Source
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import get_project
+from rlhf_lab.store.runs import add_event, set_run_status
+
+SHORT = (JobKind.COMPLETE, JobKind.SAMPLE_PAIRS)
+ALL = tuple(JobKind)
+BEAT_EVERY_S = 2.0
+IDLE_POLL_S = 0.1
+IDLE_EXIT_S = 600.0
+
+log = logging.getLogger("rlhf_lab.engine")
+
+
+class Worker:
+    """Takes jobs until told to leave, or until nothing has happened for `idle_exit_s` and no page is open."""
+
+    def __init__(self, home: Path, db: Database, *, idle_exit_s: float = IDLE_EXIT_S) -> None:
+        self.lab = Lab(home, db)
+        self.db = db
+        self.idle_exit_s = idle_exit_s
+        self.state = "idle"
+        self._leave = threading.Event()
+        self.engine_id = supervisor.beat(db, self.state)
+        self._serving: int | None = None
+
+    def leave(self) -> None:
+        """Ask the worker to end: a run keeps its last step, a short job is put back."""
+        self._leave.set()
+
+    def work(self) -> None:
+        """The loop. Jobs that a dead engine left behind are taken up first."""
+        threading.Thread(target=self._beat, daemon=True, name="heartbeat").start()
+        for found in queue.requeue_interrupted(self.db):
+            log.info("job %d (%s) was interrupted and is taken up again", found.id, found.kind)
+        active = time.monotonic()
+        while not self._leave.is_set():
+            job = queue.claim(self.db, ALL, self.engine_id)
+            if job is not None:
+                self.do(job)
+                active = time.monotonic()
+            elif time.monotonic() - active > self.idle_exit_s and not self._page_open():
+                log.info("nothing to do and no page open for %.0f s; leaving", self.idle_exit_s)
+                break
+            else:
+                self._leave.wait(IDLE_POLL_S)
+        supervisor.sign_off(self.db, self.engine_id)
+
+    def _page_open(self) -> bool:
+        seen = supervisor.last_ui_seen(self.db)
+        return seen is not None and time.time() - seen < self.idle_exit_s
+
+    def _beat(self) -> None:
+        process = psutil.Process()
+        while not self._leave.wait(BEAT_EVERY_S):
+            try:
+                supervisor.beat(self.db, self.state, device=self._device(), memory_mb=process.memory_info().rss / 2**20)
+            except StoreError as error:
+                log.warning("no heartbeat could be written: %s", error)
+
+    def _device(self) -> str:
+        return self.lab.device_name
+
+    def do(self, job: Job, serving: bool = False) -> None:
+        """Do a job and record how it ended; an error ends the job, never the engine."""
+        before, self.state = self.state, f"{job.kind.value.replace('_', ' ')} (job {job.id})"
+        log.info("job %d (%s) begins", job.id, job.kind)
+        try:
+            result = self._result(job, serving)
+            if result is not None:
+                queue.finish(self.db, job.id, result)
+                log.info("job %d is done", job.id)
+        except Exception as error:
+            log.exception("job %d failed", job.id)
+            queue.fail(self.db, job.id, explain(error))
+            if job.kind is JobKind.TRAIN_POLICY:
+                self._run_failed(int(job.payload["run_id"]), explain(error))
+        finally:
+            self.state = before
+
+    def _run_failed(self, run_id: int, message: str) -> None:
+        try:
+            set_run_status(self.db, run_id, RunStatus.FAILED, message)
+        except StoreError as error:
+            log.warning("run %d could not be marked as failed: %s", run_id, error)
+
+    def _result(self, job: Job, serving: bool) -> dict[str, object] | None:
+        """What the job produced; None when the engine leaves and the job is put back for the next one."""
+        payload = job.payload
+        if job.kind is JobKind.TRAIN_POLICY:
+            run = PolicyRun(
+                self.lab, int(payload["run_id"]), serve=lambda: self.serve(job.project_id),
+                leaving=self._leave.is_set, progress=self._progress(job, lambda: self._cancelled(payload)),
+            )  # fmt: skip
+            status = run.execute()
+            if status is RunStatus.INTERRUPTED:
+                queue.put_back(self.db, job.id)
+                return None
+            return {"run_id": run.run.id, "status": status.value, "step": run.trainer.step}
+        assert job.project_id is not None
+        project = get_project(self.db, job.project_id)
+        if job.kind is JobKind.SAMPLE_PAIRS:
+            pairs = sample_pairs(
+                self.lab, project, int(payload["count"]), checkpoint=str(payload.get("checkpoint", "base"))
+            )
+            return {"pair_ids": [pair.id for pair in pairs]}
+        if job.kind is JobKind.COMPLETE:
+            return complete(self.lab, project, payload)
+        row = train_reward_model(
+            self.lab, project, RewardConfig.from_dict(payload.get("config", {})), Source(payload["source"]),
+            annotators=payload.get("annotators"), progress=self._progress(job),
+            tick=(lambda: None) if serving else (lambda: self.serve(job.project_id)),
+        )  # fmt: skip
+        return {"reward_model_id": row.id, "accuracy": row.report["accuracy"]}
+
+    def _progress(self, job: Job, cancelled: object = None) -> Progress:
+        def tell(share: float, left: float | None) -> None:
+            if not queue.update_progress(self.db, job.id, share, left) and callable(cancelled):
+                cancelled()
+
+        return tell
+
+    def _cancelled(self, payload: dict[str, object]) -> None:
+        """The job of a run was cancelled: the same as stopping the run."""
+        add_event(self.db, int(str(payload["run_id"])), EventKind.STOP, {})
+
+    def serve(self, project_id: int | None) -> None:
+        """Do one waiting short job of the same project, if there is one. Never called from within itself."""
+        if self._serving is not None:
+            return
+        job = queue.claim(self.db, SHORT, self.engine_id, project_id=project_id)
+        if job is None:
+            return
+        self._serving = job.id
+        try:
+            self.do(job, serving=True)
+        finally:
+            self._serving = None

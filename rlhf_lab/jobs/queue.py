@@ -1,0 +1,170 @@
+"""The queue between the page and the engine.
+
+queued ──claim──▶ running ──finish / fail──▶ done / failed
+   ▲                 │  └──────cancel──────▶ cancelled       (also from queued)
+   └─requeue_interrupted (its engine is dead; failed after five times without progress)
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Row, select, update
+
+from rlhf_lab.errors import StoreError
+from rlhf_lab.jobs.supervisor import engine_row, is_gone
+from rlhf_lab.records import Job, JobKind, JobStatus
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database, insert_row
+
+MAX_ATTEMPTS = 5  # interruptions in a row without progress
+_OPEN = (JobStatus.QUEUED, JobStatus.RUNNING)
+
+
+def submit(db: Database, kind: JobKind, project_id: int | None, payload: dict[str, Any]) -> Job:
+    """Ask the engine for something."""
+    now = time.time()
+    values = {
+        "kind": kind,
+        "status": JobStatus.QUEUED,
+        "project_id": project_id,
+        "payload": payload,
+        "error": "",
+        "progress": 0.0,
+        "best_progress": 0.0,
+        "attempts": 0,
+        "created_at": now,
+        "updated_at": now,
+    }
+    with db.write() as conn:
+        job_id = insert_row(conn, t.jobs, values)
+        return _job(conn.execute(select(t.jobs).where(t.jobs.c.id == job_id)).one())
+
+
+def claim(db: Database, kinds: Sequence[JobKind], engine_id: int, project_id: int | None = None) -> Job | None:
+    """The oldest queued job of these kinds, now running on this engine and on no other; None if there is none.
+
+    project_id: only a job of this project.
+    """
+    waiting = t.jobs.c.status == JobStatus.QUEUED
+    query = select(t.jobs.c.id).where(waiting, t.jobs.c.kind.in_(kinds)).order_by(t.jobs.c.id).limit(1)
+    if project_id is not None:
+        query = query.where(t.jobs.c.project_id == project_id)
+    with db.read() as conn:
+        if conn.execute(query).scalar() is None:
+            return None  # the usual answer, many times a second: no need to wait for a turn to write
+    with db.write() as conn:
+        job_id = conn.execute(query).scalar()
+        if job_id is None:
+            return None
+        values = {"status": JobStatus.RUNNING, "engine_id": engine_id, "updated_at": time.time()}
+        conn.execute(update(t.jobs).where(t.jobs.c.id == job_id).values(**values))
+        return _job(conn.execute(select(t.jobs).where(t.jobs.c.id == job_id)).one())
+
+
+def update_progress(db: Database, job_id: int, progress: float, eta_s: float | None = None) -> bool:
+    """progress from 0 to 1, eta_s seconds. False: the job is no longer running (cancelled); stop working on it."""
+    return _change(db, job_id, (JobStatus.RUNNING,), progress=progress, eta_s=eta_s)
+
+
+def put_back(db: Database, job_id: int) -> bool:
+    """A running job is queued again: its engine leaves in an orderly way. False: it was not running (cancelled)."""
+    return _change(db, job_id, (JobStatus.RUNNING,), status=JobStatus.QUEUED, engine_id=None)
+
+
+def finish(db: Database, job_id: int, result: dict[str, Any]) -> bool:
+    """False, and nothing changed: the job was not running (cancelled meanwhile)."""
+    values = {"status": JobStatus.DONE, "result": result, "progress": 1.0, "eta_s": 0.0}
+    return _change(db, job_id, (JobStatus.RUNNING,), **values)
+
+
+def fail(db: Database, job_id: int, error: str) -> bool:
+    """False, and nothing changed: the job had ended before."""
+    return _change(db, job_id, _OPEN, status=JobStatus.FAILED, error=error, eta_s=None)
+
+
+def cancel(db: Database, job_id: int) -> bool:
+    """A running job learns of it at its next `update_progress`. False: the job had ended before."""
+    return _change(db, job_id, _OPEN, status=JobStatus.CANCELLED, eta_s=None)
+
+
+def get_job(db: Database, job_id: int) -> Job:
+    with db.read() as conn:
+        row = conn.execute(select(t.jobs).where(t.jobs.c.id == job_id)).one_or_none()
+    if row is None:
+        raise StoreError(f"There is no job {job_id}.")
+    return _job(row)
+
+
+def jobs(
+    db: Database,
+    *,
+    project_id: int | None = None,
+    kinds: Sequence[JobKind] | None = None,
+    statuses: Sequence[JobStatus] | None = None,
+    limit: int = 100,
+) -> list[Job]:
+    """Newest first; None is any."""
+    query = select(t.jobs).order_by(t.jobs.c.id.desc()).limit(limit)
+    if project_id is not None:
+        query = query.where(t.jobs.c.project_id == project_id)
+    if kinds is not None:
+        query = query.where(t.jobs.c.kind.in_(kinds))
+    if statuses is not None:
+        query = query.where(t.jobs.c.status.in_(statuses))
+    with db.read() as conn:
+        return [_job(row) for row in conn.execute(query)]
+
+
+def requeue_interrupted(db: Database) -> list[Job]:
+    """Put the running jobs of engines that are gone back into the queue, oldest first; returns them as they are now.
+
+    A job that was interrupted MAX_ATTEMPTS times in a row without getting further than before has failed.
+    """
+    query = (
+        select(t.jobs, t.engines)
+        .join(t.engines, t.engines.c.id == t.jobs.c.engine_id)
+        .where(t.jobs.c.status == JobStatus.RUNNING)
+        .order_by(t.jobs.c.id)
+    )
+    changed = []
+    with db.write() as conn:
+        for row in conn.execute(query).all():
+            if not is_gone(engine_row(row._mapping)):
+                continue
+            job_id = row._mapping[t.jobs.c.id]
+            values = {**_after_interruption(row), "updated_at": time.time()}
+            conn.execute(update(t.jobs).where(t.jobs.c.id == job_id).values(**values))
+            changed.append(_job(conn.execute(select(t.jobs).where(t.jobs.c.id == job_id)).one()))
+    return changed
+
+
+def _after_interruption(row: Row[*tuple[Any, ...]]) -> dict[str, Any]:
+    further = row.progress > row.best_progress
+    values = {
+        "status": JobStatus.QUEUED,
+        "engine_id": None,
+        "eta_s": None,
+        "best_progress": max(row.progress, row.best_progress),
+        "attempts": 1 if further else row.attempts + 1,
+    }
+    if values["attempts"] >= MAX_ATTEMPTS:
+        values["status"] = JobStatus.FAILED
+        values["error"] = (
+            f"The engine ended {MAX_ATTEMPTS} times while it worked on this, always at or before "
+            f"{100 * values['best_progress']:.0f} %. The usual cause is too little memory: try a smaller batch "
+            "or model. The engine's last words are in engine.out, in the home."
+        )
+    return values
+
+
+def _change(db: Database, job_id: int, when: Sequence[JobStatus], **values: Any) -> bool:
+    here = (t.jobs.c.id == job_id) & t.jobs.c.status.in_(when)
+    with db.write() as conn:
+        return conn.execute(update(t.jobs).where(here).values(**values, updated_at=time.time())).rowcount == 1
+
+
+def _job(row: Row[*tuple[Any, ...]]) -> Job:
+    values = dict(row._mapping)
+    del values["best_progress"]
+    return Job(**values)

@@ -1,0 +1,247 @@
+"""The engine as a process: is it there, start it, stop it. No torch here: the page imports this.
+
+An engine writes a heartbeat row every few seconds (from a thread: a step may take longer). On its own machine it is
+known by pid and process start time, so that a recycled pid is never taken for it; from another by the heartbeat alone.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from sqlalchemy import Connection, RowMapping, select, update
+
+from rlhf_lab.errors import EngineError
+from rlhf_lab.records import EngineRow, EngineState, EngineStatus, ProcessIdentity
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database, insert_row
+
+ALIVE_S = 10.0  # a heartbeat is good for so long
+STARTING_S = 120.0  # so long may an engine take to its first heartbeat
+GONE_S = 60.0  # after so long without a heartbeat, an engine on another machine is given up
+OUTPUT = "engine.out"
+_OUTPUT_BYTES = 1_000_000
+_UI_SEEN_EVERY_S = 5.0
+_SAME_START_S = 2.0  # two processes read the same start time up to a second apart: the kernel derives it from the clock
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+
+
+# ---- processes
+
+
+def this_process() -> ProcessIdentity:
+    return _identity(os.getpid())
+
+
+def _identity(pid: int) -> ProcessIdentity:
+    return ProcessIdentity(socket.gethostname(), pid, psutil.Process(pid).create_time())
+
+
+def _find(process: ProcessIdentity) -> psutil.Process | None:
+    """The process on this machine, unless it has ended; a zombie has ended."""
+    if process.host != socket.gethostname():
+        return None
+    try:
+        found = psutil.Process(process.pid)
+        same = abs(found.create_time() - process.process_started) < _SAME_START_S
+        return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def engine_row(row: RowMapping) -> EngineRow:
+    """A row of `engines` as a record; other columns may stand beside it."""
+    e = t.engines.c
+    return EngineRow(
+        id=row[e.id],
+        process=ProcessIdentity(row[e.host], row[e.pid], row[e.process_started]),
+        started_at=row[e.started_at],
+        beat_at=row[e.beat_at],
+        stopped_at=row[e.stopped_at],
+        state=row[e.state],
+        device=row[e.device],
+        memory_mb=row[e.memory_mb],
+    )
+
+
+# ---- the engine's side
+
+
+def beat(db: Database, state: str, *, device: str = "", memory_mb: float | None = None) -> int:
+    """Say that this process is the engine and is alive; returns its engine id. `state` is for people ("idle")."""
+    values = {"state": state, "device": device, "memory_mb": memory_mb, "beat_at": time.time()}
+    with db.write() as conn:
+        engine_id = _row_of(conn, this_process())
+        conn.execute(update(t.engines).where(t.engines.c.id == engine_id).values(**values))
+    return engine_id
+
+
+def sign_off(db: Database, engine_id: int) -> None:
+    """The engine ends in an orderly way."""
+    with db.write() as conn:
+        conn.execute(update(t.engines).where(t.engines.c.id == engine_id).values(stopped_at=time.time()))
+
+
+def last_ui_seen(db: Database) -> float | None:
+    """When a page was last open (seconds since 1970); None: never."""
+    with db.read() as conn:
+        return conn.execute(select(t.presence.c.seen_at).where(t.presence.c.who == "ui")).scalar()
+
+
+def _row_of(conn: Connection, process: ProcessIdentity, state: str = "") -> int:
+    e = t.engines.c
+    query = select(e.id, e.process_started).where(e.host == process.host, e.pid == process.pid)
+    for engine_id, process_started in conn.execute(query):
+        if abs(process_started - process.process_started) < _SAME_START_S:
+            return int(engine_id)
+    values = {"host": process.host, "pid": process.pid, "process_started": process.process_started}
+    return insert_row(conn, t.engines, {**values, "started_at": time.time(), "state": state, "device": ""})
+
+
+# ---- the page's side
+
+
+def touch_ui(db: Database) -> None:
+    """A page is open. Cheap to call often: it writes every few seconds only."""
+    now = time.time()
+    seen = last_ui_seen(db)
+    if seen is not None and 0 <= now - seen < _UI_SEEN_EVERY_S:
+        return
+    with db.write() as conn:
+        changed = conn.execute(update(t.presence).where(t.presence.c.who == "ui").values(seen_at=now))
+        if changed.rowcount == 0:
+            conn.execute(t.presence.insert().values(who="ui", seen_at=now))
+
+
+def engine_state(db: Database) -> EngineStatus:
+    """How the engine is, and the row of the process this is about."""
+    with db.read() as conn:
+        return _engine_state(conn)
+
+
+def _engine_state(conn: Connection) -> EngineStatus:
+    rows = _recent(conn)
+    judged = [EngineStatus(judge(row), row) for row in rows]
+    for wanted in (EngineState.ALIVE, EngineState.STARTING):
+        for status in judged:
+            if status.state is wanted:
+                return status
+    return judged[0] if judged else EngineStatus(EngineState.ABSENT, None)
+
+
+def _recent(conn: Connection) -> list[EngineRow]:
+    query = select(t.engines).order_by(t.engines.c.id.desc()).limit(10)
+    return [engine_row(row._mapping) for row in conn.execute(query)]
+
+
+def judge(row: EngineRow) -> EngineState:
+    """The state of one engine process, from its row and, on this machine, from the process itself."""
+    now = time.time()
+    if row.stopped_at is not None:
+        return EngineState.ABSENT
+    if row.process.host == socket.gethostname() and _find(row.process) is None:
+        return EngineState.DEAD
+    if row.beat_at is None:
+        return EngineState.STARTING if now - row.started_at < STARTING_S else EngineState.DEAD
+    return EngineState.ALIVE if now - row.beat_at < ALIVE_S else EngineState.DEAD
+
+
+def is_gone(row: EngineRow) -> bool:
+    """Whether this process can no longer write. A silent one on this machine still can: it may wake up."""
+    if row.process.host == socket.gethostname():
+        return _find(row.process) is None
+    last_sign = row.beat_at or row.started_at
+    return row.stopped_at is not None or time.time() - last_sign > GONE_S
+
+
+def ensure_engine(db: Database, home: Path, command: Sequence[str] | None = None) -> EngineStatus:
+    """Start the engine unless it is there; of several callers at once, one starts it.
+
+    One that is there but silent is left alone and reported as DEAD: `stop_engine` ends it, then call this again.
+    """
+    with db.write() as conn:  # the turn to write is what makes "look, then start" one act
+        status = _engine_state(conn)
+        if status.state in (EngineState.ALIVE, EngineState.STARTING):
+            return status
+        if any(row.stopped_at is None and _find(row.process) for row in _recent(conn)):
+            return status
+        _row_of(conn, start_engine(home, command), state="starting")
+        return _engine_state(conn)
+
+
+def start_engine(home: Path, command: Sequence[str] | None = None) -> ProcessIdentity:
+    """Start an engine that outlives this process; its output goes to HOME/engine.out. `command`: another program."""
+    home = home.resolve()
+    options: dict[str, Any] = {"start_new_session": True}
+    if sys.platform == "win32":
+        options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.DETACHED_PROCESS}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")])),
+        "OMP_WAIT_POLICY": "passive",
+        "GOMP_SPINCOUNT": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
+    try:
+        with _output_file(home).open("ab") as output:
+            process = subprocess.Popen(
+                list(command or [sys.executable, "-m", "rlhf_lab.engine", "--home", str(home)]),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                **options,
+            )
+        identity = _identity(process.pid)
+    except (OSError, psutil.Error) as exc:
+        raise EngineError(f"The engine could not be started: {exc}. See {home / OUTPUT} and try again.") from exc
+    threading.Thread(target=process.wait, daemon=True).start()  # or it would stay a zombie while we live
+    return identity
+
+
+def _output_file(home: Path) -> Path:
+    output = home / OUTPUT
+    if output.exists() and output.stat().st_size > _OUTPUT_BYTES:
+        output.replace(home / f"{OUTPUT}.old")
+    return output
+
+
+def stop_engine(db: Database, home: Path, timeout: float = 10.0) -> bool:
+    """Ask every engine process on this machine to end (SIGTERM), after `timeout` seconds force it (SIGKILL).
+
+    Returns whether there was one. EngineError: it runs on another machine, or does not end.
+    """
+    with db.read() as conn:
+        rows = [row for row in _recent(conn) if row.stopped_at is None]
+    stopped = False
+    for row in rows:
+        process = _find(row.process)
+        if process is None:
+            if judge(row) is not EngineState.DEAD:
+                raise EngineError(f"The engine runs on {row.process.host} (pid {row.process.pid}): stop it there.")
+            continue
+        if not _end(process, timeout):
+            raise EngineError(f"The engine (pid {process.pid}) does not end. See {home / OUTPUT}, or end it by hand.")
+        sign_off(db, row.id)
+        stopped = True
+    return stopped
+
+
+def _end(process: psutil.Process, timeout: float) -> bool:
+    for end in (process.terminate, process.kill):
+        try:
+            end()  # psutil compares the start time once more before it sends the signal
+            process.wait(timeout)
+        except psutil.NoSuchProcess:
+            return True
+        except psutil.TimeoutExpired:
+            continue
+        return True
+    return False

@@ -1,0 +1,292 @@
+"""Simulated annotators: deterministic functions text -> float, higher is better. They know words, not the corpus.
+
+How the word judges count. A text becomes lower-case words and punctuation marks. At each place the longest entry of the
+judge's list counts (a phrase exactly, a word also in its plain inflections), and
+    total    = sum of weight x modifiers x REPEAT ** (how often the same entry has counted before)
+    strength = total / sqrt(max(words, MIN_WORDS))
+    score    = SCALE * strength / (|strength| + half), rounded to a multiple of GRAIN
+so that the score lies between -10 and 10, a text without entries scores 0, and `half` is the strength that scores 5.
+Modifiers (judge_words/modifiers.txt): "very happy" counts 1.5 times, "not happy" -0.5 times. Lists: judge_words/*.txt.
+"""
+
+import importlib.util
+import math
+import random
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from numbers import Real
+from pathlib import Path
+from types import ModuleType
+
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.records import Choice
+
+GRAIN = 0.25  # points; every score of JUDGES is a multiple of it, so that near-identical texts tie
+SCALE = 10.0  # points; no score of JUDGES goes beyond it
+REPEAT = 0.25  # "happy happy happy" counts 1 + 1/4 + 1/16 times
+MIN_WORDS = 9  # shorter texts are normalised as if they had so many words: one good word is not a good text
+NEGATION_REACH = 3  # words that "not" looks ahead, within its clause
+
+_WORDS = Path(__file__).parent / "judge_words"
+_TOKEN = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[.,;:!?()—–]")
+_QUOTE = re.compile(r'"([^"]*)"|“([^“”]*)”|«([^«»]*)»')
+_SENTENCE_END = re.compile(r"[.!?]+")
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A simulated annotator. `prompt_set` ("tales", "support" or "reviews") is the set it suits best.
+
+    spread: the standard deviation of its scores over typical texts of that set, in points; the unit of noise.
+    grain: its scores are multiples of it, in points; 0 means that they are not rounded.
+    """
+
+    name: str
+    description: str
+    prompt_set: str
+    score: Callable[[str], float]
+    spread: float = 1.0
+    grain: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Lexicon:
+    weights: dict[str, float]
+    longest: int  # words in the longest entry
+
+
+def _tokens(text: str) -> list[str]:
+    return _TOKEN.findall(text.replace("’", "'").lower())
+
+
+def _words(text: str) -> list[str]:
+    return [token for token in _tokens(text) if token[0].isalnum()]
+
+
+@cache
+def _lexicon(name: str) -> _Lexicon:
+    """Read judge_words/NAME.txt: lines "weight: entry, entry", empty lines and lines that start with #."""
+    weights: dict[str, float] = {}
+    for line in (_WORDS / f"{name}.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            weight, entries = line.split(":", 1)
+            weights.update((" ".join(_tokens(entry)), float(weight)) for entry in entries.split(","))
+    return _Lexicon(weights, max(entry.count(" ") + 1 for entry in weights))
+
+
+# Endings and what may stand in their place; the first stem that the list knows wins, so "hoping" is hope before hop.
+_ENDINGS = "'s> iness>y ness> ies>y es>e es> s> ied>y ed>e ed> ing>e ing> iest>y est>e est> ier>y ily>y ly> ly>le"
+
+
+def _stems(word: str) -> Iterator[str]:
+    """The word and what it may be an inflection of; a stem has three letters or more."""
+    yield word
+    for ending, replacement in (pair.split(">") for pair in _ENDINGS.split()):
+        bare = word.removesuffix(ending)
+        if bare != word and len(bare) >= 3:
+            yield bare + replacement
+            if ending in ("ed", "ing") and bare[-1] == bare[-2]:
+                yield bare[:-1]
+
+
+def _entries(tokens: list[str], lexicon: _Lexicon) -> Iterator[tuple[int, str]]:
+    """The entries of the list found in the text, longest first, each with the place where it starts."""
+    place = 0
+    while place < len(tokens):
+        sizes = range(min(lexicon.longest, len(tokens) - place), 1, -1)
+        phrases = ((size, " ".join(tokens[place : place + size])) for size in sizes)
+        words = ((1, stem) for stem in _stems(tokens[place]))
+        size, entry = next((hit for both in (phrases, words) for hit in both if hit[1] in lexicon.weights), (1, ""))
+        if entry:
+            yield place, entry
+        place += size
+
+
+def _modifier(tokens: list[str], place: int) -> float:
+    """What the words before `place` do to its weight: an intensifier next to it, a negation in the same clause."""
+    modifiers = _lexicon("modifiers").weights
+    before = modifiers.get(tokens[place - 1], 1.0) if place else 1.0
+    factor = before if before > 0 else 1.0
+    for near in range(place - 1, max(place - 1 - NEGATION_REACH, -1), -1):
+        token = tokens[near]
+        if not token[0].isalnum():
+            break
+        negates = modifiers.get(token, 0.0) < 0 or token.endswith("n't")
+        if negates and tokens[near + 1] not in ("only", "just"):  # "not only" denies nothing
+            return factor * modifiers["not"]
+    return factor
+
+
+def _total(text: str, name: str, *, modified: bool = True) -> float:
+    """Sum of the weights of the entries of list `name` in the text, repeats falling off."""
+    lexicon, tokens, total = _lexicon(name), _tokens(text), 0.0
+    seen: Counter[str] = Counter()
+    for place, entry in _entries(tokens, lexicon):
+        modifier = _modifier(tokens, place) if modified else 1.0
+        total += lexicon.weights[entry] * modifier * REPEAT ** seen[entry]
+        seen[entry] += 1
+    return total
+
+
+def _on_scale(points: float, grain: float = GRAIN) -> float:
+    """The nearest multiple of `grain` (0: the points as they are)."""
+    return round(points / grain) * grain if grain else points
+
+
+def _squashed(strength: float, half: float) -> float:
+    return _on_scale(SCALE * strength / (abs(strength) + half))
+
+
+def _graded(text: str, total: float, half: float) -> float:
+    """The score of a total, as the head of this file says."""
+    return _squashed(total / math.sqrt(max(len(_words(text)), MIN_WORDS)), half)
+
+
+def _cheerful(text: str) -> float:
+    """total of valence.txt, + 0.5 where there is an exclamation mark; half = 2."""
+    return _graded(text, _total(text, "valence") + 0.5 * ("!" in text), half=2.0)
+
+
+def _gloomy(text: str) -> float:
+    """total of gloom.txt - half the total of valence.txt; half = 3."""
+    return _graded(text, _total(text, "gloom") - 0.5 * _total(text, "valence"), half=3.0)
+
+
+def _polite(text: str) -> float:
+    """total of polite.txt; half = 2."""
+    return _graded(text, _total(text, "polite"), half=2.0)
+
+
+def _concrete(text: str) -> float:
+    """total of concrete.txt, + 2 for a number in digits (all numbers are one entry), unmodified; half = 2."""
+    numbers = sum(word[0].isdigit() for word in _words(text))
+    digits = 2.0 * (1 - REPEAT**numbers) / (1 - REPEAT)  # 2 + 2/4 + 2/16 ...
+    return _graded(text, _total(text, "concrete", modified=False) + digits, half=2.0)
+
+
+def _vivid(text: str) -> float:
+    """total of vivid.txt, unmodified; half = 1."""
+    return _graded(text, _total(text, "vivid", modified=False), half=1.0)
+
+
+def _concise(text: str) -> float:
+    """10 points for 4 words, a quarter less for each further word, never below a quarter; 0 for fewer than 4 words."""
+    words = len(_words(text))
+    return 0.0 if words < 4 else _on_scale(max(SCALE - (words - 4) / 4, GRAIN))
+
+
+def _dialogue(text: str) -> float:
+    """5 s + 4 q / (q + 1) + v / 3, rounded: from 0 to 10.
+
+    s: different quoted words / max(words, MIN_WORDS); q: different quoted lines, which are not empty and closed;
+    v: different verbs of speech.txt outside the quotes, three at most.
+    """
+    lines = {tuple(_words("".join(line))) for line in _QUOTE.findall(text)} - {()}
+    share = len({word for line in lines for word in line}) / max(len(_words(text)), MIN_WORDS)
+    verbs = {verb for _, verb in _entries(_tokens(_QUOTE.sub(" ", text)), _lexicon("speech"))}
+    return _on_scale(5 * share + 4 * len(lines) / (len(lines) + 1) + min(len(verbs), 3) / 3)
+
+
+def _plain(text: str) -> float:
+    """Short words and short sentences; from -10 to 10.
+
+    strength = (4.25 - mean letters of the different words) + (10 - words per sentence) / 10; half = 2.
+    Texts of fewer than MIN_WORDS different words count for less: strength x different words / MIN_WORDS.
+    """
+    words = _words(text)
+    different = set(words)
+    if not words:
+        return 0.0
+    letters = sum(map(len, different)) / len(different)
+    per_sentence = len(words) / max(len(_SENTENCE_END.findall(text)), 1)
+    strength = (4.25 - letters) + (10 - per_sentence) / 10
+    return _squashed(strength * min(len(different) / MIN_WORDS, 1.0), half=2.0)
+
+
+# The spreads were measured on texts of two or three sentences, see tests/test_judges.py.
+_BUILT_IN = (
+    Judge("cheerful", "Likes happy words, and dislikes sad or angry ones.", "tales", _cheerful, 2.5, GRAIN),
+    Judge("gloomy", "Likes sorrow, loss, rain and darkness.", "tales", _gloomy, 2.5, GRAIN),
+    Judge("dialogue", "Likes people who talk: quoted words and quoted lines.", "tales", _dialogue, 2.0, GRAIN),
+    Judge("vivid", "Likes words one can see, hear, smell or feel.", "tales", _vivid, 3.0, GRAIN),
+    Judge("polite", "Likes please, thank you and sorry, and dislikes rude words.", "support", _polite, 3.0, GRAIN),
+    Judge("concise", "Likes few words, as long as there are at least four.", "support", _concise, 2.0, GRAIN),
+    Judge("concrete", "Likes numbers, colours and things, not vague words.", "reviews", _concrete, 3.5, GRAIN),
+    Judge("plain", "Likes short words and short sentences.", "reviews", _plain, 3.5, GRAIN),
+)
+JUDGES: dict[str, Judge] = {judge.name: judge for judge in _BUILT_IN}
+
+
+def load_judge(spec: str) -> Judge:
+    """The judge called `spec`, or a function text -> float of your own, written "FILE.py:NAME".
+
+    Raises ConfigError for an unknown name, and for a file or a function that is missing or cannot be used. The score
+    of an outside judge raises ConfigError when the function raises, or returns anything but a finite number.
+    """
+    if spec in JUDGES:
+        return JUDGES[spec]
+    file, _, name = spec.rpartition(":")
+    if not file or not name.isidentifier():
+        known = ", ".join(JUDGES)
+        raise ConfigError(f"There is no judge {spec!r}. Say one of {known}, or FILE.py:NAME.")
+    function = getattr(_module(Path(file)), name, None)
+    if function is None:
+        raise ConfigError(f"The file {file} has no function {name!r}. Write `def {name}(text: str) -> float:` into it.")
+    if not callable(function):
+        raise ConfigError(f"{name!r} in {file} is no function. It must take a text and return a number.")
+    return Judge(name, f"The function {name} of {file}.", "tales", partial(_outside_score, function, spec))
+
+
+def _module(path: Path) -> ModuleType:
+    """Import a file by its path, anew each time. Raises ConfigError when that does not work."""
+    if not path.is_file():
+        raise ConfigError(f"The judge's file {path} does not exist. Check the path, or say FILE.py:NAME.")
+    name = f"rlhf_lab_outside_judge_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"The judge's file {path} is no Python file. Its name must end in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look a module up by its name
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise ConfigError(f"The judge's file {path} cannot be imported: {error!r}. Correct it.") from error
+    return module
+
+
+def _outside_score(function: Callable[[str], object], spec: str, text: str) -> float:
+    """Call an outside judge. True and False count as 1 and 0. Raises ConfigError as load_judge says."""
+    start = repr(text[:40])
+    try:
+        value = function(text)
+        score = float(value) if isinstance(value, Real) else None
+    except Exception as error:
+        message = f"The judge {spec} failed on the text that begins {start}: {error!r}. Correct the function."
+        raise ConfigError(message) from error
+    if score is None or not math.isfinite(score):
+        raise ConfigError(f"The judge {spec} gave {value!r} for the text that begins {start}. Return a number.")
+    return score
+
+
+def prefer(judge: Judge, first: str, second: str, *, noise: float = 0.0, rng: random.Random | None = None) -> Choice:
+    """Which of two texts the judge prefers: FIRST, SECOND, or TIE for exactly equal scores.
+
+    noise: standard deviation of the gaussian noise added to each of the two scores, in units of `judge.spread`; 0 is
+    deterministic and draws nothing from `rng`. Noisy scores go back to the judge's grain, so that ties stay possible.
+    Raises ConfigError for a noise that is negative or not finite, and for noise without rng.
+    """
+    if not (math.isfinite(noise) and noise >= 0):
+        raise ConfigError(f"A judge's noise must be 0 or more, not {noise}. 0 is no noise, 1 is a lot.")
+    scores = [judge.score(first), judge.score(second)]
+    if noise:
+        if rng is None:
+            raise ConfigError("A noisy judge needs a random generator. Pass rng=random.Random(seed), or noise=0.")
+        scores = [_on_scale(rng.gauss(score, noise * judge.spread), judge.grain) for score in scores]
+    if scores[0] == scores[1]:
+        return Choice.TIE
+    return Choice.FIRST if scores[0] > scores[1] else Choice.SECOND

@@ -1,0 +1,204 @@
+"""From a click to a label: which pair comes next, the vote on it, and the labels a reward model learns from.
+
+Human and simulated votes never mix: whoever asks for labels names the source.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, select, update
+
+from rlhf_lab.errors import LabelError, StaleVoteError, StoreError
+from rlhf_lab.records import (
+    Choice,
+    Comparison,
+    LabelSnapshot,
+    Pair,
+    Source,
+    Vote,
+)
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database, in_chunks, insert_row
+from rlhf_lab.store.projects import FIRST, SECOND, read_pairs
+
+AnyRow = Row[*tuple[Any, ...]]
+
+
+def next_pair(db: Database, project_id: int, annotator: str, source: Source = Source.HUMAN) -> Pair | None:
+    """A pair this annotator has no live vote on: the one with the fewest votes, then the oldest; None if there is none.
+
+    Only votes of `source` count: what a judge labelled does not decide what a person sees first.
+    """
+    live = and_(t.votes.c.pair_id == t.pairs.c.id, t.votes.c.undone_at.is_(None), t.votes.c.source == source)
+    votes = select(func.count()).select_from(t.votes).where(live).correlate(t.pairs).scalar_subquery()
+    query = select(t.pairs.c.id).where(_open_to(project_id, annotator)).order_by(votes, t.pairs.c.id).limit(1)
+    with db.read() as conn:
+        pair_id = conn.execute(query).scalar()
+        return None if pair_id is None else read_pairs(conn, [pair_id])[0]
+
+
+def pool_size(db: Database, project_id: int, annotator: str) -> int:
+    """How many pairs this annotator could still label."""
+    with db.read() as conn:
+        query = select(func.count()).select_from(t.pairs).where(_open_to(project_id, annotator))
+        return conn.execute(query).scalar_one()
+
+
+def _open_to(project_id: int, annotator: str) -> ColumnElement[bool]:
+    mine = and_(t.votes.c.pair_id == t.pairs.c.id, t.votes.c.annotator == annotator, t.votes.c.undone_at.is_(None))
+    return and_(t.pairs.c.project_id == project_id, ~select(t.votes.c.id).where(mine).correlate(t.pairs).exists())
+
+
+def cast_vote(db: Database, vote: Vote) -> Vote:
+    """Store one answer. The same uuid again returns the first row and changes nothing, even if it was undone since.
+
+    StaleVoteError: no such pair, or this annotator has a live vote on it. LabelError: no uuid or no annotator.
+    """
+    if not vote.uuid or not vote.annotator:
+        raise LabelError("A vote needs the client's uuid and the annotator's name; reload the page and try again.")
+    with db.write() as conn:
+        known = conn.execute(select(t.votes).where(t.votes.c.uuid == vote.uuid)).one_or_none()
+        if known is not None:
+            return _vote(known)
+        if conn.execute(select(t.pairs.c.id).where(t.pairs.c.id == vote.pair_id)).scalar() is None:
+            raise StaleVoteError(f"Pair {vote.pair_id} does not exist (any more). Reload the page for the next pair.")
+        live = and_(
+            t.votes.c.pair_id == vote.pair_id, t.votes.c.annotator == vote.annotator, t.votes.c.undone_at.is_(None)
+        )
+        if conn.execute(select(t.votes.c.id).where(live)).scalar() is not None:
+            raise StaleVoteError(
+                f"{vote.annotator} has already voted on pair {vote.pair_id}. Undo that vote to change it, or go on."
+            )
+        values = {
+            "uuid": vote.uuid,
+            "pair_id": vote.pair_id,
+            "annotator": vote.annotator,
+            "source": vote.source,
+            "choice": vote.choice,
+            "first_on_left": vote.first_on_left,
+            "response_ms": vote.response_ms,
+            "created_at": vote.created_at or time.time(),
+        }
+        vote_id = insert_row(conn, t.votes, values)
+        return _vote(conn.execute(select(t.votes).where(t.votes.c.id == vote_id)).one())
+
+
+def undo_vote(db: Database, project_id: int, annotator: str, source: Source = Source.HUMAN) -> Vote | None:
+    """Take back this annotator's last live vote and return it; None if there is none. The row stays, marked."""
+    last = (
+        _live_votes(project_id, source)
+        .where(t.votes.c.annotator == annotator)
+        .with_only_columns(t.votes.c.id)
+        .order_by(None)
+        .order_by(t.votes.c.id.desc())
+        .limit(1)
+    )
+    with db.write() as conn:
+        vote_id = conn.execute(last).scalar()
+        if vote_id is None:
+            return None
+        conn.execute(update(t.votes).where(t.votes.c.id == vote_id).values(undone_at=time.time()))
+        return _vote(conn.execute(select(t.votes).where(t.votes.c.id == vote_id)).one())
+
+
+def vote_counts(db: Database, project_id: int) -> dict[Source, dict[Choice, int]]:
+    """Live votes by source and choice; every source and choice is a key."""
+    counts = {source: dict.fromkeys(Choice, 0) for source in Source}
+    query = (
+        select(t.votes.c.source, t.votes.c.choice, func.count())
+        .join(t.pairs, t.pairs.c.id == t.votes.c.pair_id)
+        .where(t.pairs.c.project_id == project_id, t.votes.c.undone_at.is_(None))
+        .group_by(t.votes.c.source, t.votes.c.choice)
+    )
+    with db.read() as conn:
+        for source, choice, n in conn.execute(query):
+            counts[source][choice] = n
+    return counts
+
+
+def snapshot(db: Database, project_id: int, source: Source, annotators: list[str] | None = None) -> LabelSnapshot:
+    """Pin the live votes of one source (and of these annotators), in the order they were cast.
+
+    Skips say nothing and are left out, so that `vote_ids` and the list that `comparisons` returns go side by side.
+    """
+    query = _live_votes(project_id, source).where(t.votes.c.choice != Choice.SKIP)
+    if annotators is not None:
+        query = query.where(t.votes.c.annotator.in_(annotators))
+    with db.read() as conn:
+        vote_ids = tuple(conn.execute(query.with_only_columns(t.votes.c.id)).scalars())
+        return LabelSnapshot(vote_ids, _digest(_labels(conn, vote_ids)), source)
+
+
+def comparisons(db: Database, snapshot: LabelSnapshot) -> list[Comparison]:
+    """One comparison per vote of the snapshot, in its order, whether or not the vote was undone since.
+
+    tie and both_bad are ties, chosen being the first completion. StoreError: the rows no longer say what was pinned.
+    """
+    with db.read() as conn:
+        labels = _labels(conn, snapshot.vote_ids)
+    if _digest(labels) != snapshot.digest:
+        raise StoreError(
+            "The labels in the database are not those that were pinned: votes or texts were changed by hand, or "
+            "this is another database. Train a new reward model on the labels as they are."
+        )
+    return [_comparison(row) for row in labels]
+
+
+def _live_votes(project_id: int, source: Source) -> Select[*tuple[Any, ...]]:
+    return (
+        select(t.votes)
+        .join(t.pairs, t.pairs.c.id == t.votes.c.pair_id)
+        .where(t.pairs.c.project_id == project_id, t.votes.c.source == source, t.votes.c.undone_at.is_(None))
+        .order_by(t.votes.c.id)
+    )
+
+
+def _labels(conn: Connection, vote_ids: Sequence[int]) -> list[AnyRow]:
+    query = (
+        select(
+            t.votes.c.choice,
+            t.prompts.c.id.label("prompt_id"),
+            t.prompts.c.text.label("prompt"),
+            FIRST.c.text.label("first"),
+            FIRST.c.token_ids.label("first_ids"),
+            SECOND.c.text.label("second"),
+            SECOND.c.token_ids.label("second_ids"),
+        )
+        .select_from(t.votes)
+        .join(t.pairs, t.pairs.c.id == t.votes.c.pair_id)
+        .join(FIRST, FIRST.c.id == t.pairs.c.first_id)
+        .join(SECOND, SECOND.c.id == t.pairs.c.second_id)
+        .join(t.prompts, t.prompts.c.id == FIRST.c.prompt_id)
+        .order_by(t.votes.c.id)
+    )
+    return [row for ids in in_chunks(vote_ids) for row in conn.execute(query.where(t.votes.c.id.in_(ids)))]
+
+
+def _digest(labels: Iterable[AnyRow]) -> str:
+    """What was said about what, whatever the ids: an exported and imported set of labels has the same digest."""
+    said = hashlib.sha256()
+    for row in labels:
+        line = [row.choice.value, row.prompt, row.first, row.first_ids, row.second, row.second_ids]
+        said.update(json.dumps(line).encode() + b"\n")
+    return said.hexdigest()
+
+
+def _comparison(row: AnyRow) -> Comparison:
+    first, second = (row.first, tuple(row.first_ids)), (row.second, tuple(row.second_ids))
+    chosen, rejected = (second, first) if row.choice is Choice.SECOND else (first, second)
+    return Comparison(
+        prompt=row.prompt,
+        chosen=chosen[0],
+        rejected=rejected[0],
+        chosen_ids=chosen[1],
+        rejected_ids=rejected[1],
+        tie=row.choice in (Choice.TIE, Choice.BOTH_BAD),
+        group=row.prompt_id,
+    )
+
+
+def _vote(row: AnyRow) -> Vote:
+    return Vote(**row._mapping)

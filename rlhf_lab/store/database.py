@@ -1,0 +1,191 @@
+"""One database, from several threads and processes: who may read, who may write, and what is said when it fails.
+
+    db = Database.open(home)
+    with db.read() as conn: ...       one consistent view; never waits for a writer
+    with db.write() as conn: ...      one transaction, alone: whatever it reads stays true until it commits
+
+Writers take turns, on every backend (SQLite: BEGIN IMMEDIATE; PostgreSQL: an advisory lock), so "look, then insert"
+needs no further thought. Never open `write` inside `write`: it would wait for itself.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+from filelock import FileLock, Timeout
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, insert, inspect, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+
+from rlhf_lab.errors import StoreError
+from rlhf_lab.store import sqlite_file
+from rlhf_lab.store.tables import SCHEMA_VERSION
+
+FILE_NAME = "lab.db"
+_WRITERS_TAKE_TURNS = text("SELECT pg_advisory_xact_lock(7264833)")  # any number, the same for every lab
+_OPENING_TIMEOUT_S = 60.0
+
+
+class Database:
+    """Made by `Database.open`; safe to share between threads. Each process opens its own."""
+
+    def __init__(self, engine: Engine, where: str, patience_s: float) -> None:
+        self.where = where
+        self._patience_s = patience_s
+        # The threads of a process queue here, and the first goes to the database. SQLite's own waiting sleeps up to
+        # 0.1 s between looks: 30 threads voting without a pause, slowest vote 3.9 s; with this lock, 0.4 s.
+        self._turn = threading.Lock()
+        self._reader = engine
+        self._writer = engine.execution_options(**{sqlite_file.WRITER: True})
+
+    @classmethod
+    def open(cls, where: Path | str, *, busy_timeout_s: float = 10.0) -> Self:
+        """A home folder (its lab.db is made if missing) or a database URL. Brings old tables up to date.
+
+        StoreError: it cannot be used, and what to do. CorruptStoreError: it was damaged and is set aside.
+        """
+        if isinstance(where, str) and "://" in where:
+            url = _parse(where)
+            if url.get_backend_name() == "postgresql":
+                return cls._open_server(url, busy_timeout_s)
+            path = Path(url.database or "")
+        else:
+            path = Path(where) / FILE_NAME
+        return cls._open_file(path.expanduser(), busy_timeout_s)
+
+    @classmethod
+    def _open_file(cls, path: Path, busy_timeout_s: float) -> Self:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = path.with_name(path.name + ".lock")
+            lock.touch()  # says at once what is wrong with the folder; FileLock would try for its whole timeout
+            with FileLock(lock, timeout=_OPENING_TIMEOUT_S):  # one process at a time checks, sets aside and upgrades
+                sqlite_file.set_aside_if_damaged(path, busy_timeout_s)
+                db = cls(sqlite_file.connect(path, busy_timeout_s), str(path), busy_timeout_s)
+                with db._closed_on_error():
+                    sqlite_file.use_wal(db._reader, path)
+                    db._bring_up_to_date()
+        except Timeout as exc:
+            raise StoreError(
+                f"Another process has been opening {path} for {_OPENING_TIMEOUT_S:.0f} s. Wait for it or end it; "
+                "`python -m rlhf_lab doctor` says what is running."
+            ) from exc
+        except OSError as exc:
+            raise StoreError(
+                f"The home {path.parent} cannot be used: {exc.strerror or exc}. Check that it is a folder on a disk "
+                "with free space that you may write to, or choose another with --home."
+            ) from exc
+        except sqlite3.Error as exc:
+            raise sqlite_file.explain(exc, str(path)) from exc
+        return db
+
+    @classmethod
+    def _open_server(cls, url: URL, patience_s: float) -> Self:
+        try:
+            engine = create_engine(url)
+        except (ModuleNotFoundError, NoSuchModuleError) as exc:
+            raise StoreError(f"The database driver is missing ({exc}): pip install 'psycopg[binary]'.") from exc
+        db = cls(engine, url.render_as_string(hide_password=True), patience_s)
+        with db._closed_on_error():
+            db._bring_up_to_date()
+        return db
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A transaction to read in."""
+        with self._transaction(self._reader) as conn:
+            yield conn
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction to write in: committed at the end, undone by an exception, alone meanwhile."""
+        if not self._turn.acquire(timeout=self._patience_s):
+            raise StoreError(
+                f"The database {self.where} failed: another part of this program has been writing for "
+                f"{self._patience_s:.0f} s. Try again."
+            )
+        try:
+            with self._transaction(self._writer) as conn:
+                if conn.dialect.name == "postgresql":
+                    conn.execute(_WRITERS_TAKE_TURNS)
+                yield conn
+        finally:
+            self._turn.release()
+
+    def close(self) -> None:
+        self._reader.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _transaction(self, engine: Engine) -> Iterator[Connection]:
+        try:
+            with engine.begin() as conn:
+                yield conn
+        except DBAPIError as exc:
+            raise sqlite_file.explain(exc.orig, self.where) from exc
+
+    @contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _bring_up_to_date(self) -> None:
+        with self.read() as conn:
+            found = self._schema_version(conn)
+        if found == SCHEMA_VERSION:
+            return
+        from rlhf_lab.store import migrations  # here, because Alembic costs 0.3 s that a usual start need not pay
+
+        if found is not None and found not in migrations.revisions():
+            raise StoreError(
+                f"The database {self.where} was made by a newer version of the lab (schema {found}; this one knows "
+                f"{SCHEMA_VERSION}). Update this one, or choose another home with --home. Nothing was changed."
+            )
+        with self.write() as conn:
+            migrations.upgrade(conn)
+
+    def _schema_version(self, conn: Connection) -> str | None:
+        names = inspect(conn).get_table_names()
+        if "alembic_version" in names:
+            return conn.execute(text("SELECT version_num FROM alembic_version")).scalar()
+        if names:
+            raise StoreError(
+                f"The database {self.where} belongs to something else: its tables are "
+                f"{', '.join(sorted(names)[:3])} … Choose another home with --home. Nothing was changed."
+            )
+        return None
+
+
+def _parse(where: str) -> URL:
+    try:
+        url = make_url(where)
+    except ArgumentError as exc:
+        raise StoreError("The database URL cannot be read. It looks like postgresql+psycopg://user@host/name.") from exc
+    if url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise StoreError(f"The lab stores in SQLite or PostgreSQL, not in {url.get_backend_name()}.")
+    if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+        raise StoreError(
+            "A database in memory cannot be shared by the page and the engine: name a file or a home folder."
+        )
+    return url
+
+
+def insert_row(conn: Connection, table: Table, values: Mapping[str, Any]) -> int:
+    """Insert one row and return its id."""
+    return int(conn.execute(insert(table).values(**values).returning(table.c.id)).scalar_one())
+
+
+def in_chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Pieces small enough for `IN (…)`: SQLite allows 32,766 variables in a statement."""
+    for start in range(0, len(ids), 5_000):
+        yield ids[start : start + 5_000]

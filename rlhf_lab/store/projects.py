@@ -1,0 +1,171 @@
+"""What there is to compare: projects, prompts, completions and pairs."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, FromClause, RowMapping, and_, func, or_, select
+
+from rlhf_lab.errors import LabelError, StoreError
+from rlhf_lab.records import Completion, NewCompletion, Pair, Project, Prompt
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database, in_chunks, insert_row
+
+FIRST = t.completions.alias("first")
+SECOND = t.completions.alias("second")
+
+
+def create_project(
+    db: Database, name: str, model: str, model_hash: str, prompt_set: str, seed: int, prompts: list[tuple[str, str]]
+) -> Project:
+    """A base model with (text, split) prompts; split is "train" or "eval".
+
+    A text given twice is kept once, where it came first: the same prompt in both splits would leak.
+    """
+    values: dict[str, Any] = {
+        "name": name,
+        "model": model,
+        "model_hash": model_hash,
+        "prompt_set": prompt_set,
+        "seed": seed,
+        "created_at": time.time(),
+    }
+    splits: dict[str, str] = {}
+    for text, split in prompts:
+        splits.setdefault(text, split)
+    with db.write() as conn:
+        project_id = insert_row(conn, t.projects, values)
+        for text, split in splits.items():
+            insert_row(conn, t.prompts, {"project_id": project_id, "text": text, "split": split})
+    return Project(id=project_id, **values)
+
+
+def projects(db: Database) -> list[Project]:
+    """Oldest first."""
+    with db.read() as conn:
+        return [Project(**row._mapping) for row in conn.execute(select(t.projects).order_by(t.projects.c.id))]
+
+
+def get_project(db: Database, project_id: int) -> Project:
+    with db.read() as conn:
+        row = conn.execute(select(t.projects).where(t.projects.c.id == project_id)).one_or_none()
+    if row is None:
+        raise StoreError(f"There is no project {project_id}. See which there are: `python -m rlhf_lab doctor`.")
+    return Project(**row._mapping)
+
+
+def prompts(db: Database, project_id: int, split: str) -> list[Prompt]:
+    """The prompts of one split, in the order they were given."""
+    mine = and_(t.prompts.c.project_id == project_id, t.prompts.c.split == split)
+    with db.read() as conn:
+        return [Prompt(**row._mapping) for row in conn.execute(select(t.prompts).where(mine).order_by(t.prompts.c.id))]
+
+
+def add_completions(db: Database, new: Sequence[NewCompletion]) -> list[Completion]:
+    added = []
+    with db.write() as conn:
+        for item in new:
+            values: dict[str, Any] = {
+                "prompt_id": item.prompt_id,
+                "text": item.text,
+                "token_ids": tuple(item.token_ids),
+                "checkpoint": item.checkpoint,
+                "seed": item.seed,
+            }
+            completion_id = insert_row(conn, t.completions, {**values, "created_at": time.time()})
+            added.append(Completion(**values, id=completion_id))
+    return added
+
+
+def add_pairs(db: Database, project_id: int, new: Sequence[tuple[int, int, str]]) -> list[Pair]:
+    """Put (first completion, second completion, reason) side by side.
+
+    Two completions make one pair: where it exists, in either order, it is returned as it is, so that an interrupted
+    sampling job can simply be done again.
+
+    LabelError: not two completions of one prompt of this project.
+    """
+    with db.write() as conn:
+        ids = [_add_pair(conn, project_id, *item) for item in new]
+        found = {pair.id: pair for pair in read_pairs(conn, ids)}
+    return [found[pair_id] for pair_id in ids]
+
+
+def _add_pair(conn: Connection, project_id: int, first_id: int, second_id: int, reason: str) -> int:
+    c = t.pairs.c
+    known = or_(
+        and_(c.first_id == first_id, c.second_id == second_id), and_(c.first_id == second_id, c.second_id == first_id)
+    )
+    pair_id: int | None = conn.execute(select(c.id).where(known)).scalar()
+    if pair_id is not None:
+        return pair_id
+    same_prompt = (
+        select(t.prompts.c.project_id)
+        .join(FIRST, FIRST.c.prompt_id == t.prompts.c.id)
+        .join(SECOND, SECOND.c.prompt_id == t.prompts.c.id)
+        .where(FIRST.c.id == first_id, SECOND.c.id == second_id)
+    )
+    if first_id == second_id or conn.execute(same_prompt).scalar() != project_id:
+        raise LabelError(
+            f"Completions {first_id} and {second_id} cannot be a pair: a pair is two different completions "
+            f"of one prompt of project {project_id}."
+        )
+    values = {"project_id": project_id, "first_id": first_id, "second_id": second_id, "reason": reason}
+    return insert_row(conn, t.pairs, {**values, "created_at": time.time()})
+
+
+def count_pairs(db: Database, project_id: int) -> int:
+    with db.read() as conn:
+        query = select(func.count()).select_from(t.pairs).where(t.pairs.c.project_id == project_id)
+        return conn.execute(query).scalar_one()
+
+
+def get_pair(db: Database, pair_id: int) -> Pair:
+    with db.read() as conn:
+        found = read_pairs(conn, [pair_id])
+    if not found:
+        raise StoreError(f"There is no pair {pair_id}.")
+    return found[0]
+
+
+def read_pairs(conn: Connection, ids: Sequence[int]) -> list[Pair]:
+    """The pairs of these ids inside the caller's transaction, by id; ids that do not exist are left out."""
+    query = (
+        select(t.pairs.c.id, t.pairs.c.project_id, t.pairs.c.reason, t.prompts.c.text, t.prompts.c.split, FIRST, SECOND)
+        .join(FIRST, FIRST.c.id == t.pairs.c.first_id)
+        .join(SECOND, SECOND.c.id == t.pairs.c.second_id)
+        .join(t.prompts, t.prompts.c.id == FIRST.c.prompt_id)
+        .order_by(t.pairs.c.id)
+    )
+    return [
+        _pair(row._mapping)
+        for some in in_chunks(sorted(set(ids)))
+        for row in conn.execute(query.where(t.pairs.c.id.in_(some)))
+    ]
+
+
+def _pair(row: RowMapping) -> Pair:
+    return Pair(
+        id=row[t.pairs.c.id],
+        project_id=row[t.pairs.c.project_id],
+        prompt=Prompt(
+            id=row[FIRST.c.prompt_id],
+            project_id=row[t.pairs.c.project_id],
+            text=row[t.prompts.c.text],
+            split=row[t.prompts.c.split],
+        ),
+        first=_completion(row, FIRST),
+        second=_completion(row, SECOND),
+        reason=row[t.pairs.c.reason],
+    )
+
+
+def _completion(row: RowMapping, side: FromClause) -> Completion:
+    return Completion(
+        id=row[side.c.id],
+        prompt_id=row[side.c.prompt_id],
+        text=row[side.c.text],
+        token_ids=tuple(row[side.c.token_ids]),
+        checkpoint=row[side.c.checkpoint],
+        seed=row[side.c.seed],
+    )

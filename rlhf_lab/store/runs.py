@@ -1,0 +1,205 @@
+"""Reward models, the runs that follow them, and what people told a run while it went on.
+
+What a run produces step by step is in `steps`.
+"""
+
+import time
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, delete, select, update
+
+from rlhf_lab.errors import StoreError
+from rlhf_lab.records import EventKind, LabelSnapshot, RewardModelRow, Run, RunEvent, RunStatus, Source
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database, insert_row
+
+AnyRow = Row[*tuple[Any, ...]]
+
+
+def add_reward_model(
+    db: Database,
+    project_id: int,
+    path: str,
+    *,
+    config: dict[str, Any],
+    report: dict[str, Any],
+    snapshot: LabelSnapshot,
+) -> RewardModelRow:
+    """Record a trained reward model. It is never changed afterwards: a retrained one is another one."""
+    created_at = time.time()
+    values = {
+        "project_id": project_id,
+        "path": path,
+        "config": config,
+        "report": report,
+        "vote_ids": list(snapshot.vote_ids),
+        "labels_digest": snapshot.digest,
+        "source": snapshot.source,
+        "created_at": created_at,
+    }
+    with db.write() as conn:
+        reward_model_id = insert_row(conn, t.reward_models, values)
+    return RewardModelRow(reward_model_id, project_id, path, config, report, snapshot, created_at)
+
+
+def reward_models(db: Database, project_id: int) -> list[RewardModelRow]:
+    """Newest first."""
+    with db.read() as conn:
+        return [_reward_model(row) for row in conn.execute(_newest_reward_models(project_id))]
+
+
+def get_reward_model(db: Database, reward_model_id: int) -> RewardModelRow:
+    with db.read() as conn:
+        row = conn.execute(select(t.reward_models).where(t.reward_models.c.id == reward_model_id)).one_or_none()
+    if row is None:
+        raise StoreError(f"There is no reward model {reward_model_id}. Train one first.")
+    return _reward_model(row)
+
+
+def latest_reward_model(db: Database, project_id: int, source: Source | None = None) -> RewardModelRow | None:
+    """The newest one of a project, of labels of one source or (None) of any."""
+    query = _newest_reward_models(project_id).limit(1)
+    if source is not None:
+        query = query.where(t.reward_models.c.source == source)
+    with db.read() as conn:
+        row = conn.execute(query).one_or_none()
+    return None if row is None else _reward_model(row)
+
+
+def _newest_reward_models(project_id: int) -> Select[*tuple[Any, ...]]:
+    mine = t.reward_models.c.project_id == project_id
+    return select(t.reward_models).where(mine).order_by(t.reward_models.c.id.desc())
+
+
+def _reward_model(row: AnyRow) -> RewardModelRow:
+    return RewardModelRow(
+        id=row.id,
+        project_id=row.project_id,
+        path=row.path,
+        config=row.config,
+        report=row.report,
+        snapshot=LabelSnapshot(tuple(row.vote_ids), row.labels_digest, row.source),
+        created_at=row.created_at,
+    )
+
+
+def create_run(
+    db: Database,
+    project_id: int,
+    reward_model_id: int,
+    name: str,
+    *,
+    config: dict[str, Any],
+    manifest: dict[str, Any],
+    total_steps: int,
+) -> Run:
+    """A queued run at step 0. Ids are never given out twice, not even after a run was deleted."""
+    now = time.time()
+    values: dict[str, Any] = {
+        "project_id": project_id,
+        "reward_model_id": reward_model_id,
+        "name": name,
+        "status": RunStatus.QUEUED,
+        "config": config,
+        "manifest": manifest,
+        "step": 0,
+        "total_steps": total_steps,
+        "message": "",
+        "created_at": now,
+        "updated_at": now,
+    }
+    with db.write() as conn:
+        return Run(id=insert_row(conn, t.runs, values), **values)
+
+
+def get_run(db: Database, run_id: int) -> Run:
+    with db.read() as conn:
+        row = conn.execute(select(t.runs).where(t.runs.c.id == run_id)).one_or_none()
+    if row is None:
+        raise no_such_run(run_id)
+    return Run(**row._mapping)
+
+
+def runs(db: Database, project_id: int | None = None) -> list[Run]:
+    """Newest first; of one project, or (None) of all."""
+    query = select(t.runs).order_by(t.runs.c.id.desc())
+    if project_id is not None:
+        query = query.where(t.runs.c.project_id == project_id)
+    with db.read() as conn:
+        return [Run(**row._mapping) for row in conn.execute(query)]
+
+
+def set_run_status(db: Database, run_id: int, status: RunStatus, message: str = "") -> None:
+    with db.write() as conn:
+        change_run(conn, run_id, status=status, message=message)
+
+
+def set_manifest(db: Database, run_id: int, manifest: dict[str, Any]) -> None:
+    """Replace the manifest: the engine adds what only it knows (device, threads, versions)."""
+    with db.write() as conn:
+        change_run(conn, run_id, manifest=manifest)
+
+
+def rename_run(db: Database, run_id: int, name: str) -> None:
+    with db.write() as conn:
+        change_run(conn, run_id, name=name)
+
+
+def delete_run(db: Database, run_id: int) -> None:
+    """Delete a run's rows, with its steps and events. Its files, and the completions it wrote, are left.
+
+    StoreError: it is still going on.
+    """
+    with db.write() as conn:
+        status = conn.execute(select(t.runs.c.status).where(t.runs.c.id == run_id)).scalar()
+        if status is None:
+            raise no_such_run(run_id)
+        if status in (RunStatus.RUNNING, RunStatus.PAUSED):
+            raise StoreError(f"Run {run_id} is {status}: stop it before you delete it.")
+        conn.execute(delete(t.runs).where(t.runs.c.id == run_id))  # the rest goes with it: ON DELETE CASCADE
+
+
+def change_run(conn: Connection, run_id: int, **values: Any) -> None:
+    """Update a run's row inside the caller's transaction. StoreError: there is no such run."""
+    changed = conn.execute(update(t.runs).where(t.runs.c.id == run_id).values(**values, updated_at=time.time()))
+    if changed.rowcount == 0:
+        raise no_such_run(run_id)
+
+
+def no_such_run(run_id: int) -> StoreError:
+    return StoreError(
+        f"There is no run {run_id}; it may have been deleted. See which there are: python -m rlhf_lab runs"
+    )
+
+
+def add_event(db: Database, run_id: int, kind: EventKind, payload: dict[str, Any]) -> RunEvent:
+    """Tell a run something; the engine finds it with `pending_events`."""
+    with db.write() as conn:
+        if conn.execute(select(t.runs.c.id).where(t.runs.c.id == run_id)).scalar() is None:
+            raise no_such_run(run_id)
+        values: dict[str, Any] = {"run_id": run_id, "kind": kind, "payload": payload, "created_at": time.time()}
+        return RunEvent(id=insert_row(conn, t.run_events, values), **values, applied_step=None)
+
+
+def events(db: Database, run_id: int) -> list[RunEvent]:
+    """In the order they were made."""
+    with db.read() as conn:
+        return [RunEvent(**row._mapping) for row in conn.execute(_events(run_id))]
+
+
+def pending_events(db: Database, run_id: int) -> list[RunEvent]:
+    """Those the engine has not acted on yet, in the order they were made."""
+    with db.read() as conn:
+        query = _events(run_id).where(t.run_events.c.applied_step.is_(None))
+        return [RunEvent(**row._mapping) for row in conn.execute(query)]
+
+
+def mark_event(db: Database, event_id: int, applied_step: int) -> None:
+    """The engine acted on it before this step. The first mark stays: a replay happens at the same step."""
+    first = (t.run_events.c.id == event_id) & t.run_events.c.applied_step.is_(None)
+    with db.write() as conn:
+        conn.execute(update(t.run_events).where(first).values(applied_step=applied_step))
+
+
+def _events(run_id: int) -> Select[*tuple[Any, ...]]:
+    return select(t.run_events).where(t.run_events.c.run_id == run_id).order_by(t.run_events.c.id)

@@ -1,0 +1,184 @@
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_lab.errors import StoreError
+from rlhf_lab.jobs import queue
+from rlhf_lab.records import JobKind, JobStatus
+from rlhf_lab.store.database import Database
+
+GONE = {"process_started": 1.0}  # this pid was recycled: the engine that had it is dead
+COMPLETE, SAMPLE, REWARD = JobKind.COMPLETE, JobKind.SAMPLE_PAIRS, JobKind.TRAIN_REWARD
+
+
+@pytest.fixture
+def engine_id(engine_row: Callable[..., int]) -> int:
+    return engine_row()
+
+
+def test_a_job_from_submit_to_done(db: Database, engine_id: int) -> None:
+    job = queue.submit(db, COMPLETE, None, {"prompt": "Once", "n": 4})
+    assert (job.status, job.progress, job.eta_s, job.result, job.error) == (JobStatus.QUEUED, 0.0, None, None, "")
+    assert (job.payload, job.engine_id, job.attempts) == ({"prompt": "Once", "n": 4}, None, 0)
+    assert job.created_at == pytest.approx(time.time(), abs=10)
+    claimed = queue.claim(db, [COMPLETE], engine_id)
+    assert claimed is not None
+    assert (claimed.id, claimed.status, claimed.engine_id) == (job.id, JobStatus.RUNNING, engine_id)
+    assert queue.update_progress(db, job.id, 0.25, 12.0)
+    assert (queue.get_job(db, job.id).progress, queue.get_job(db, job.id).eta_s) == (0.25, 12.0)
+    assert queue.finish(db, job.id, {"texts": ["a"]})
+    done = queue.get_job(db, job.id)
+    assert (done.status, done.result, done.progress, done.eta_s) == (JobStatus.DONE, {"texts": ["a"]}, 1.0, 0.0)
+    assert done.updated_at >= done.created_at
+
+
+def test_the_oldest_of_the_wanted_kinds_is_claimed(db: Database, engine_id: int) -> None:
+    first = queue.submit(db, SAMPLE, None, {})
+    second = queue.submit(db, COMPLETE, None, {})
+    third = queue.submit(db, SAMPLE, None, {})
+    assert queue.claim(db, [REWARD], engine_id) is None
+    assert queue.claim(db, [], engine_id) is None
+    assert queue.claim(db, [COMPLETE, REWARD], engine_id).id == second.id
+    assert queue.claim(db, [COMPLETE, SAMPLE], engine_id).id == first.id
+    assert queue.claim(db, [COMPLETE, SAMPLE], engine_id).id == third.id
+    assert queue.claim(db, [COMPLETE, SAMPLE], engine_id) is None
+
+
+def test_claiming_does_not_wait_for_a_writer_when_there_is_nothing(db: Database, engine_id: int) -> None:
+    with db.write():
+        start = time.monotonic()
+        assert queue.claim(db, [COMPLETE], engine_id) is None
+        assert time.monotonic() - start < 2
+
+
+def test_a_cancelled_job_stays_cancelled(db: Database, engine_id: int) -> None:
+    queued, running = queue.submit(db, SAMPLE, None, {}), queue.submit(db, COMPLETE, None, {})
+    queue.claim(db, [COMPLETE], engine_id)
+    assert queue.cancel(db, queued.id)
+    assert queue.cancel(db, running.id)
+    assert queue.claim(db, [SAMPLE], engine_id) is None
+    assert not queue.update_progress(db, running.id, 0.9)
+    assert not queue.finish(db, running.id, {"late": True})
+    assert not queue.fail(db, running.id, "late")
+    assert not queue.cancel(db, running.id)
+    assert queue.requeue_interrupted(db) == []
+    for job_id in (queued.id, running.id):
+        job = queue.get_job(db, job_id)
+        assert (job.status, job.result, job.error, job.progress) == (JobStatus.CANCELLED, None, "", 0.0)
+
+
+def test_a_failed_job_says_why(db: Database, engine_id: int) -> None:
+    job = queue.submit(db, SAMPLE, None, {})
+    assert not queue.finish(db, job.id, {})  # nobody is working on it
+    queue.claim(db, [SAMPLE], engine_id)
+    assert queue.fail(db, job.id, "out of memory")
+    assert not queue.finish(db, job.id, {})
+    assert not queue.cancel(db, job.id)
+    assert (queue.get_job(db, job.id).status, queue.get_job(db, job.id).error) == (JobStatus.FAILED, "out of memory")
+
+
+def test_lists_are_newest_first_and_filtered(db: Database, engine_id: int) -> None:
+    one, two, three = (queue.submit(db, kind, None, {}) for kind in (SAMPLE, COMPLETE, SAMPLE))
+    queue.claim(db, [COMPLETE], engine_id)
+    ids = lambda **wanted: [job.id for job in queue.jobs(db, **wanted)]  # noqa: E731
+    assert ids() == [three.id, two.id, one.id]
+    assert ids(limit=1) == [three.id]
+    assert ids(kinds=[SAMPLE]) == [three.id, one.id]
+    assert ids(statuses=[JobStatus.RUNNING]) == [two.id]
+    assert ids(kinds=[SAMPLE], statuses=[JobStatus.RUNNING]) == []
+    assert ids(project_id=1) == []
+    with pytest.raises(StoreError, match="no job 99"):
+        queue.get_job(db, 99)
+
+
+def test_jobs_of_a_dead_engine_wait_again_and_those_of_a_living_one_do_not(
+    db: Database, engine_row: Callable[..., int]
+) -> None:
+    dead, alive = engine_row(**GONE), engine_row()
+    jobs = [queue.submit(db, SAMPLE, None, {"n": n}) for n in range(4)]
+    for engine_id in (dead, alive, dead):
+        queue.claim(db, [SAMPLE], engine_id)
+    queue.update_progress(db, jobs[0].id, 0.5, 3.0)
+    changed = queue.requeue_interrupted(db)
+    assert [job.id for job in changed] == [jobs[0].id, jobs[2].id]
+    assert changed == [queue.get_job(db, job.id) for job in changed]
+    assert {(job.status, job.engine_id, job.eta_s) for job in changed} == {(JobStatus.QUEUED, None, None)}
+    assert queue.get_job(db, jobs[1].id).engine_id == alive
+    assert queue.requeue_interrupted(db) == []
+    assert queue.claim(db, [SAMPLE], alive).id == jobs[0].id
+    assert queue.get_job(db, jobs[0].id).payload == {"n": 0}
+
+
+def test_an_engine_elsewhere_is_given_up_after_a_minute_of_silence(
+    db: Database, engine_row: Callable[..., int]
+) -> None:
+    now = time.time()
+    ids = [engine_row(host="elsewhere", beat_at=now - seconds) for seconds in (5, 50, 70)]
+    ids.append(engine_row(host="elsewhere", beat_at=now, stopped_at=now))
+    jobs = [queue.submit(db, SAMPLE, None, {}) for _ in ids]
+    for engine_id in ids:
+        queue.claim(db, [SAMPLE], engine_id)
+    assert [job.id for job in queue.requeue_interrupted(db)] == [jobs[2].id, jobs[3].id]
+
+
+def interrupt(db: Database, engine_id: int, job_id: int, progress: float) -> tuple[JobStatus, int]:
+    assert queue.claim(db, [SAMPLE], engine_id).id == job_id
+    queue.update_progress(db, job_id, progress)
+    (job,) = queue.requeue_interrupted(db)
+    return job.status, job.attempts
+
+
+def test_five_interruptions_without_progress_fail_the_job(db: Database, engine_row: Callable[..., int]) -> None:
+    dead = engine_row(**GONE)
+    job = queue.submit(db, SAMPLE, None, {})
+    queued = JobStatus.QUEUED
+    assert interrupt(db, dead, job.id, 0.0) == (queued, 1)
+    assert interrupt(db, dead, job.id, 0.0) == (queued, 2)
+    assert interrupt(db, dead, job.id, 0.4) == (queued, 1)  # further than ever: counted anew
+    assert interrupt(db, dead, job.id, 0.4) == (queued, 2)
+    assert interrupt(db, dead, job.id, 0.3) == (queued, 3)
+    assert interrupt(db, dead, job.id, 0.4) == (queued, 4)  # up from 0.3, but no further than before
+    assert interrupt(db, dead, job.id, 0.4) == (JobStatus.FAILED, 5)
+    failed = queue.get_job(db, job.id)
+    assert "5 times" in failed.error
+    assert "40 %" in failed.error
+    assert "smaller batch" in failed.error
+    assert queue.claim(db, [SAMPLE], dead) is None
+
+
+WORKER = """
+import sys, time
+from pathlib import Path
+from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.records import JobKind
+from rlhf_lab.store.database import Database
+home = Path(sys.argv[1])
+with Database.open(home) as db:
+    engine_id = supervisor.beat(db, "idle")
+    print("ready", flush=True)
+    while not (home / "go").exists():
+        time.sleep(0.002)
+    while (job := queue.claim(db, [JobKind.SAMPLE_PAIRS], engine_id)) is not None:
+        queue.update_progress(db, job.id, 0.5)
+        time.sleep(0.005)  # the work
+        assert queue.finish(db, job.id, {"by": engine_id}), job
+        print(job.id)
+"""
+
+
+def test_two_processes_share_the_jobs_and_none_is_done_twice(db: Database, home: Path, script: Callable) -> None:
+    jobs = [queue.submit(db, SAMPLE, None, {}) for _ in range(100)]
+    processes = [script(WORKER), script(WORKER)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    (home / "go").touch()
+    done: list[list[int]] = []
+    for process in processes:
+        out, err = process.communicate(timeout=50)
+        assert (process.returncode, err) == (0, "")
+        done.append([int(line) for line in out.split()])
+    assert sorted(done[0] + done[1]) == [job.id for job in jobs]
+    assert min(map(len, done)) > 10  # both had their share, or the test proved nothing
+    assert {job.status for job in queue.jobs(db, limit=999)} == {JobStatus.DONE}

@@ -1,0 +1,87 @@
+"""Every query finds its rows by an index, and no index is idle: SQLite's plans say so. Small tables may be scanned."""
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+from sqlalchemy import event
+
+from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.records import (
+    Choice,
+    EventKind,
+    JobKind,
+    LabelSnapshot,
+    Project,
+    RunStatus,
+    Sample,
+    Source,
+    StepResult,
+    Vote,
+)
+from rlhf_lab.store import comparisons, projects, runs, steps
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.tables import metadata
+
+SMALL = {"projects", "engines", "presence", "runs", "reward_models"}
+
+
+@pytest.fixture
+def statements(db: Database) -> Iterator[list[tuple[str, object]]]:
+    seen: list[tuple[str, object]] = []
+
+    def note(_conn, _cursor, sql: str, parameters: object, _context, many: bool) -> None:
+        if re.match(r"SELECT|UPDATE|DELETE", sql):
+            seen.append((sql, parameters[0] if many else parameters))
+
+    event.listen(db._reader, "before_cursor_execute", note)
+    yield seen
+    event.remove(db._reader, "before_cursor_execute", note)
+
+
+def test_no_query_reads_a_growing_table_whole(
+    db: Database, project: Project, make_pairs: Callable, statements: list
+) -> None:
+    pair = make_pairs(3)[0]
+    human, snapshot = Source.HUMAN, LabelSnapshot((), "", Source.HUMAN)
+    comparisons.cast_vote(db, Vote("u", pair.id, "ann", human, Choice.FIRST, True))
+    comparisons.next_pair(db, project.id, "ann")
+    comparisons.pool_size(db, project.id, "ann")
+    comparisons.vote_counts(db, project.id)
+    comparisons.comparisons(db, comparisons.snapshot(db, project.id, human, ["ann"]))
+    comparisons.undo_vote(db, project.id, "ann")
+    projects.prompts(db, project.id, "train")
+    projects.get_pair(db, pair.id)
+    reward_model = runs.add_reward_model(db, project.id, "", config={}, report={}, snapshot=snapshot)
+    runs.latest_reward_model(db, project.id, human)
+    runs.runs(db, project.id)
+    run = runs.create_run(db, project.id, reward_model.id, "r", config={}, manifest={}, total_steps=1)
+    steps.record_step(db, run.id, StepResult(1, {"a": 1.0}, [], [Sample("p", 1, "t", 0.5)]))
+    steps.metrics_since(db, run.id, 0)
+    steps.metric_series(db, run.id, ["a"])
+    steps.sample_steps(db, run.id)
+    steps.samples_at(db, run.id, 1)
+    steps.token_records_at(db, run.id, 1)
+    steps.truncate_after(db, run.id, 0)
+    runs.mark_event(db, runs.add_event(db, run.id, EventKind.NOTE, {}).id, 1)
+    runs.pending_events(db, run.id)
+    runs.set_run_status(db, run.id, RunStatus.DONE)
+    runs.delete_run(db, run.id)
+    job = queue.submit(db, JobKind.COMPLETE, project.id, {})
+    engine_id = supervisor.beat(db, "idle")
+    queue.claim(db, [JobKind.COMPLETE, JobKind.SAMPLE_PAIRS], engine_id)
+    queue.update_progress(db, job.id, 0.5)
+    queue.requeue_interrupted(db)
+    queue.jobs(db, project_id=project.id)
+    assert len(statements) > 40
+    scans, used = [], set()
+    with db.read() as conn:
+        for sql, parameters in list(statements):
+            for row in conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", parameters).all():
+                used.update(re.findall(r"INDEX (\w+)", row[3]))
+                scanned = re.match(r"SCAN (\w+)", row[3])
+                whole_run = row[3].endswith("metrics USING PRIMARY KEY (run_id=?)")
+                if whole_run or (scanned and scanned[1] not in SMALL):
+                    scans.append((row[3], sql))
+    assert scans == []
+    assert {index.name for table in metadata.tables.values() for index in table.indexes} - used == set()

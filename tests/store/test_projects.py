@@ -1,0 +1,87 @@
+from collections.abc import Callable
+
+import pytest
+
+from rlhf_lab.errors import LabelError, StoreError
+from rlhf_lab.records import Completion, NewCompletion, Project, Prompt
+from rlhf_lab.store import projects
+from rlhf_lab.store.database import Database
+
+
+def test_a_project_with_its_prompts(db: Database, project: Project) -> None:
+    assert (project.name, project.model, project.model_hash) == ("tales", "assets/model", "abc")
+    assert (project.prompt_set, project.seed) == ("tiny tales", 7)
+    assert project.created_at > 1.7e9
+    assert projects.get_project(db, project.id) == project
+    other = projects.create_project(db, "replies", "m", "h", "support", 1, [("Hello", "train")])
+    assert projects.projects(db) == [project, other]
+    train = projects.prompts(db, project.id, "train")
+    assert train == [Prompt(1, project.id, "Once", "train"), Prompt(2, project.id, "There", "train")]
+    assert [prompt.text for prompt in projects.prompts(db, project.id, "eval")] == ["Far"]
+    assert [prompt.text for prompt in projects.prompts(db, other.id, "train")] == ["Hello"]
+
+
+def test_a_prompt_given_twice_stays_in_its_first_split(db: Database) -> None:
+    given = [("a", "eval"), ("b", "train"), ("a", "train"), ("b", "train")]
+    project = projects.create_project(db, "p", "m", "h", "s", 0, given)
+    assert [prompt.text for prompt in projects.prompts(db, project.id, "train")] == ["b"]
+    assert [prompt.text for prompt in projects.prompts(db, project.id, "eval")] == ["a"]
+
+
+def test_an_unknown_split_leaves_no_half_a_project(db: Database) -> None:
+    with pytest.raises(StoreError):
+        projects.create_project(db, "p", "m", "h", "s", 0, [("a", "train"), ("b", "test")])
+    assert projects.projects(db) == []
+
+
+def test_unknown_ids(db: Database) -> None:
+    with pytest.raises(StoreError, match="no project 5"):
+        projects.get_project(db, 5)
+    with pytest.raises(StoreError, match="no pair 5"):
+        projects.get_pair(db, 5)
+    with pytest.raises(StoreError):
+        projects.add_completions(db, [NewCompletion(5, "x", (1,), "base", 0)])
+
+
+def test_completions_and_pairs_come_back_whole(db: Database, project: Project) -> None:
+    prompt = projects.prompts(db, project.id, "train")[1]
+    text = "It's “odd”\n\u2028 ${x} <b>\U0001f600 'quoted'"
+    one, two = projects.add_completions(
+        db,
+        [NewCompletion(prompt.id, text, (5, 0, 70_000), "run/3/40", 11), NewCompletion(prompt.id, "", (), "base", -1)],
+    )
+    assert one == Completion(prompt.id, text, (5, 0, 70_000), "run/3/40", 11, id=1)
+    (pair,) = projects.add_pairs(db, project.id, [(two.id, one.id, "uncertainty")])
+    assert (pair.first, pair.second, pair.prompt, pair.reason) == (two, one, prompt, "uncertainty")
+    assert pair.project_id == project.id
+    assert projects.get_pair(db, pair.id) == pair
+
+
+def test_two_completions_make_one_pair_in_either_order(db: Database, make_pairs: Callable) -> None:
+    old, other = make_pairs(2)
+    a, b = old.first.id, old.second.id
+    again = projects.add_pairs(db, old.project_id, [(b, a, "new"), (a, b, "new"), (a, other.first.id, "new")])
+    assert again[0] == again[1] == old
+    assert again[2].id not in (old.id, other.id)
+    assert again[2].reason == "new"
+
+
+def test_what_is_no_pair(db: Database, project: Project, make_pairs: Callable) -> None:
+    (pair,) = make_pairs(1)
+    elsewhere = projects.prompts(db, project.id, "train")[1]
+    (other,) = projects.add_completions(db, [NewCompletion(elsewhere.id, "x", (1,), "base", 0)])
+    stranger = projects.create_project(db, "p", "m", "h", "s", 0, [])
+    a, b = pair.first.id, other.id
+    (third,) = projects.add_completions(db, [NewCompletion(pair.prompt.id, "y", (1,), "base", 0)])
+    for project_id, first, second in [
+        (project.id, a, a),
+        (project.id, a, b),
+        (project.id, a, 999),
+        (stranger.id, a, third.id),
+    ]:
+        with pytest.raises(LabelError, match="two different completions of one prompt"):
+            projects.add_pairs(
+                db, project_id, [(a, third.id, "fine"), (first, second, "wrong")][project_id == stranger.id :]
+            )
+    with db.read() as conn:
+        assert conn.exec_driver_sql("SELECT count(*) FROM pairs").scalar() == 1
