@@ -114,9 +114,13 @@ def add_arguments(parser: argparse.ArgumentParser, cls: type[Config], skip: tupl
         parser.add_argument(f"--{item.name.replace('_', '-')}", help=about, **kwargs)
 
 
+#: How a command line says None; not None itself, which stands for an option that was not given.
+NONE = "none"
+
+
 def _optional(kind: type) -> Any:
     def parse(text: str) -> Any:
-        return None if text == "none" else kind(text)
+        return NONE if text == NONE else kind(text)
 
     return parse
 
@@ -127,7 +131,7 @@ def from_args(cls: type[Config], args: argparse.Namespace, **fixed: Any) -> Any:
     for item in fields_of(cls):
         given = getattr(args, item.name, None)
         if given is not None:
-            values[item.name] = given
+            values[item.name] = None if item.optional and given == NONE else given
     return cls.from_dict(values)
 
 

@@ -20,6 +20,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -84,6 +85,7 @@ class Adapters:
         assert self._peft is not None
         del self._trainable[name]
         if self._trainable:
+            self._peft.set_adapter(next(iter(self._trainable)))  # PEFT warns when an active adapter is deleted
             self._peft.delete_adapter(name)
         else:
             self.backbone.model = self._peft.unload()
@@ -97,7 +99,7 @@ class Adapters:
         named = list(self._peft.named_parameters()) if self._peft is not None else []
         self._layers = [module for module in modules if isinstance(module, LoraLayer)]
         self._parameters = {
-            name: [(key, value) for key, value in named if f".{name}." in key and "lora_" in key] for name in self.names
+            name: [(key, value) for key, value in named if key.endswith(f".{name}.weight")] for name in self.names
         }
         self._apply(self._state)
 
@@ -175,6 +177,10 @@ class Adapters:
         """Add the adapter saved in `folder` under `name`. Raises ModelError if it is missing or does not fit."""
         if not (folder / ADAPTER_FILE).is_file():
             raise ModelError(f"{folder} holds no {ADAPTER_FILE}; the adapter was deleted or never finished.")
-        config = LoraConfig.from_pretrained(str(folder))
+        try:
+            config = LoraConfig.from_pretrained(str(folder))
+            tensors = load_file(folder / ADAPTER_FILE)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise ModelError(f"the adapter in {folder} cannot be read ({error}). Train it again.") from error
         self.add(name, r=config.r, alpha=config.lora_alpha, seed=0, trainable=trainable)
-        self.load_tensors(name, load_file(folder / ADAPTER_FILE))
+        self.load_tensors(name, tensors)

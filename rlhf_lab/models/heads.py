@@ -17,7 +17,7 @@ class RewardHead(nn.Module):
     def __init__(self, hidden_size: int, pooling: str, seed: int) -> None:
         super().__init__()
         self.pooling = pooling
-        self.linear = nn.Linear(hidden_size, 1)
+        self.linear = _linear(hidden_size)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             self.linear.weight.copy_(torch.randn(1, hidden_size, generator=generator) / (hidden_size + 1) ** 0.5)
@@ -52,10 +52,16 @@ class ValueHead(nn.Module):
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(hidden_size, 1)
+        self.linear = _linear(hidden_size)
         nn.init.zeros_(self.linear.weight)
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(..., H) -> (...)."""
-        return self.linear(hidden.float()).squeeze(-1)  # type: ignore[no-any-return]
+        return self.linear(hidden.to(self.linear.weight.dtype)).squeeze(-1)  # type: ignore[no-any-return]
+
+
+def _linear(hidden_size: int) -> nn.Linear:
+    """Unfilled: the usual initialisation would draw from the global generator, which is not ours to move."""
+    linear: nn.Linear = nn.utils.skip_init(nn.Linear, hidden_size, 1)  # type: ignore[no-untyped-call]
+    return linear

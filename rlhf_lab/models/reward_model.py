@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -85,7 +86,9 @@ def load_reward_model(backbone: Backbone, adapters: Adapters, folder: Path, adap
     try:
         about = json.loads((folder / HEAD_CONFIG).read_text(encoding="utf-8"))
         tensors = load_file(folder / HEAD_FILE)
-    except (OSError, ValueError) as error:
+        if lacking := {"pooling", "adapter", "backbone", "backbone_sha256"} - set(about):
+            raise ValueError(f"{HEAD_CONFIG} lacks {', '.join(sorted(lacking))}")
+    except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(f"the reward model in {folder} cannot be read ({error}). Train it again.") from error
     if about["backbone_sha256"] != backbone.digest:
         raise ModelError(

@@ -44,6 +44,8 @@ class Hidden(NamedTuple):
 def make_rows(backbone: Backbone, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> Rows:
     """Pad ragged rows. Raises ModelError when one does not fit the model's context or is empty."""
     for prompt, response in zip(prompts, responses, strict=True):
+        if not prompt:
+            raise ModelError("a prompt has no tokens, so nothing predicts the response; use Backbone.encode_prompt.")
         if not response:
             raise ModelError("a response has no tokens, not even an end; it cannot be scored.")
         if len(prompt) + len(response) > backbone.context:

@@ -15,6 +15,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -51,7 +52,7 @@ def save_checkpoint(
             shutil.rmtree(target)
         building.rename(target)
         _flush(run)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
         shutil.rmtree(building, ignore_errors=True)
         raise TrainingError(
             f"the checkpoint of step {numbers['step']} could not be written to {run} ({error}). Free some disk space and "

@@ -286,6 +286,7 @@ class PolicyTrainer:
         self.adapters.load_tensors(self.policy.adapter, part("adapter."))
         self.policy.value_head.load_state_dict(part("value."))
         self.optimiser.state.clear()
+        self.optimiser.zero_grad()  # a step that was stopped half-way has left some
         for i, parameter in enumerate(self.parameters):
             entry = part(f"optimiser.{i}.")
             if entry:

@@ -1,36 +1,7 @@
-"""Mutants of the learning core: each row breaks one line of the code, and the tests it names must notice.
-
-A row is (file, name, source snippet, mutated snippet, tests). `rlhf_lab/core/kl.py` is tested by
-`tests/core/test_kl.py`, so rows for trainers work the same way. Every named test must fail; a snippet that is gone from
-the source, or no longer unique, fails loudly: then the row must follow the code.
-
-The mutant is executed in a fresh module, the rest of rlhf_lab and the test file are imported afresh around it, and all
-modules are put back afterwards. Nothing is written to disk.
-"""
-
-import importlib
-import inspect
-import itertools
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from types import FunctionType, ModuleType
-from typing import NamedTuple
+"""Mutants of the learning core: each row breaks one line, and the tests it names must notice (runner.py)."""
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-BROKEN = (NameError, AttributeError, TypeError, ImportError)  # the mutant does not run at all: that proves nothing
-
-
-class Mutant(NamedTuple):
-    file: str  # below rlhf_lab/
-    name: str
-    source: str
-    mutated: str
-    tests: str  # names of test functions, separated by blanks; each must fail
-
+from runner import Mutant, check_control, check_mutant, controls
 
 PREFERENCE, LOGPROBS, KL = "core/preference.py", "core/logprobs.py", "core/kl.py"
 ADVANTAGES, LOSSES = "core/advantages.py", "core/policy_losses.py"
@@ -210,71 +181,11 @@ MUTANTS = [
 # fmt: on
 
 
-def is_ours(name: str) -> bool:
-    return name == "rlhf_lab" or name.startswith("rlhf_lab.")
-
-
-@contextmanager
-def package_with(file: str, source: str) -> Iterator[None]:
-    """While inside, `import rlhf_lab...` finds `source` in place of `file`, and fresh modules around it."""
-    name = "rlhf_lab." + file.removesuffix(".py").replace("/", ".")
-    saved = {key: sys.modules.pop(key) for key in list(sys.modules) if is_ours(key)}
-    try:
-        parent = importlib.import_module(name.rpartition(".")[0])
-        module = sys.modules[name] = ModuleType(name)
-        setattr(parent, name.rpartition(".")[2], module)
-        exec(compile(source, f"mutant of {file}", "exec"), module.__dict__)
-        yield
-    finally:
-        for key in [key for key in sys.modules if is_ours(key)]:
-            del sys.modules[key]
-        sys.modules.update(saved)
-
-
-def cases(function: FunctionType) -> Iterator[dict[str, object]]:
-    """The arguments of every parametrized case of a test function."""
-    axes = []
-    for mark in getattr(function, "pytestmark", []):
-        if mark.name == "parametrize":
-            names, rows = mark.args
-            axes.append(
-                [{names: row} if isinstance(names, str) else dict(zip(names, row, strict=True)) for row in rows]
-            )
-    for combination in itertools.product(*axes):
-        yield {name: value for part in combination for name, value in part.items()}
-
-
-def first_failure(file: str, source: str, test: str, request: pytest.FixtureRequest) -> BaseException | None:
-    """Run one test function, all its cases, against `source` in place of `file`; fixtures come from `request`."""
-    folder, _, stem = file.removesuffix(".py").rpartition("/")
-    path = ROOT / "tests" / folder / f"test_{stem}.py"
-    with package_with(file, source):
-        module = ModuleType(path.stem)
-        exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
-        function = getattr(module, test)
-        for case in cases(function):
-            fixtures = [name for name in inspect.signature(function).parameters if name not in case]
-            try:
-                function(**case, **{name: request.getfixturevalue(name) for name in fixtures})
-            except (Exception, pytest.fail.Exception) as failure:
-                return failure
-    return None
-
-
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
 def test_mutant_is_killed(mutant, request):
-    source = (ROOT / "rlhf_lab" / mutant.file).read_text()
-    found = source.count(mutant.source)
-    assert found == 1, f"{mutant.source!r} stands {found} times in {mutant.file}: make the row follow the code."
-    mutated = source.replace(mutant.source, mutant.mutated)
-    for test in mutant.tests.split():
-        failure = first_failure(mutant.file, mutated, test, request)
-        assert failure is not None, f"{test} does not notice the mutant."
-        assert not isinstance(failure, BROKEN), f"The mutant does not run, so {test} proves nothing: {failure!r}"
+    check_mutant(mutant, request)
 
 
-@pytest.mark.parametrize(("file", "test"), sorted({(m.file, t) for m in MUTANTS for t in m.tests.split()}))
+@pytest.mark.parametrize(("file", "test"), controls(MUTANTS))
 def test_without_a_mutant_it_passes(file, test, request):
-    """The control: run the same way, every named test passes on the true source."""
-    failure = first_failure(file, (ROOT / "rlhf_lab" / file).read_text(), test, request)
-    assert failure is None, f"{test} fails without any mutant: {failure!r}"
+    check_control(file, test, request)

@@ -1,0 +1,258 @@
+"""Adapters: switched, nested, merged, restored; saved as PEFT reads them."""
+
+import json
+import warnings
+
+import pytest
+import tiny
+import torch
+from peft import AutoPeftModelForCausalLM, PeftModel
+from transformers import AutoModelForCausalLM
+
+from rlhf_lab.errors import ModelError
+from rlhf_lab.models.adapters import ADAPTER_FILE, Adapters
+from rlhf_lab.models.generation import sample
+
+PROMPT = torch.tensor([tiny.ids("the cat sat . the very old king")])
+
+
+def logits(backbone):
+    with torch.no_grad():
+        return backbone.model(input_ids=PROMPT, use_cache=False).logits
+
+
+def own_weights(backbone):
+    """The tensors of the frozen linear layers, as objects, and what they hold."""
+    found = {name: p for name, p in backbone.model.named_parameters() if "lora_" not in name}
+    return found, {name: p.detach().clone() for name, p in found.items()}
+
+
+def test_a_new_adapter_changes_nothing_and_its_seed_decides(llama_folder):
+    backbone = tiny.load(llama_folder)
+    before, state = logits(backbone), torch.random.get_rng_state()
+    adapters = Adapters(backbone)
+    adapters.add("a", r=4, alpha=8, seed=1, trainable=True)
+    with adapters.using("a"):
+        assert torch.equal(logits(backbone), before)
+    first = adapters.tensors("a")
+    adapters.add("b", r=4, alpha=8, seed=1, trainable=False)
+    adapters.add("c", r=4, alpha=8, seed=2, trainable=False)
+    assert tiny.same(first, adapters.tensors("b"))
+    assert not tiny.same(first, adapters.tensors("c"))
+    assert adapters.names == ("a", "b", "c")
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_delta_by_hand(llama_folder):
+    """W + alpha / r * B A on every linear layer of the trunk, and none on the vocabulary head."""
+    backbone = tiny.load(llama_folder, torch.float64)
+    adapters = tiny.adapters_of(backbone, "a")
+    tensors = {key.replace("base_model.model.", ""): value for key, value in adapters.tensors("a").items()}
+    with adapters.using("a"):
+        found = logits(backbone)
+    plain = AutoModelForCausalLM.from_pretrained(llama_folder, dtype=torch.float64)
+    linear = [name for name, module in plain.named_modules() if isinstance(module, torch.nn.Linear)]
+    assert {key.rpartition(".lora_")[0] for key in tensors} == set(linear) - {"lm_head"}
+    with torch.no_grad():
+        for name in set(linear) - {"lm_head"}:
+            plain.get_submodule(name).weight += (
+                2.0 * tensors[f"{name}.lora_B.weight"] @ tensors[f"{name}.lora_A.weight"]
+            )
+        torch.testing.assert_close(found, plain.eval()(PROMPT).logits, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_contexts_nest_and_restore(folders, kind):
+    backbone = tiny.load(folders[kind])
+    base = logits(backbone)
+    adapters = tiny.adapters_of(backbone, "a", "b")
+    with adapters.using("a"):
+        a = logits(backbone)
+        with adapters.using("b", merged=True):
+            b_merged = logits(backbone)
+            with adapters.using(None):
+                assert torch.equal(logits(backbone), base)
+            assert torch.equal(logits(backbone), b_merged)
+            with adapters.using("a", merged=True):
+                torch.testing.assert_close(logits(backbone), a, rtol=1e-4, atol=1e-4)
+            assert torch.equal(logits(backbone), b_merged)
+        assert torch.equal(logits(backbone), a)
+    assert torch.equal(logits(backbone), base)
+    with adapters.using("b"):
+        torch.testing.assert_close(logits(backbone), b_merged, rtol=1e-4, atol=1e-4)
+    assert float((a - base).abs().max()) > 0.1
+    assert float((a - b_merged).abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_item_18_state_is_restored_after_an_exception(llama_folder, merged):
+    backbone = tiny.load(llama_folder)
+    adapters = tiny.adapters_of(backbone, "a", "b")
+    with adapters.using("b"):
+        expected = logits(backbone)
+        with pytest.raises(ZeroDivisionError), adapters.using("a", merged=merged), adapters.using(None):
+            raise ZeroDivisionError
+        assert torch.equal(logits(backbone), expected)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_item_18_merging_gives_the_identical_tensors_back(folders, kind):
+    """Not equal weights: the very same tensor objects with the very same bits, also after an exception."""
+    backbone = tiny.load(folders[kind])
+    adapters = tiny.adapters_of(backbone, "a", "b")
+    before, values = own_weights(backbone)
+    during = {}
+    with pytest.raises(ZeroDivisionError), adapters.using("a", merged=True), adapters.using("b", merged=True):
+        raise ZeroDivisionError(during.update(own_weights(backbone)[0]))
+    assert any(during[name] is not before[name] for name in before)
+    after, now = own_weights(backbone)
+    assert all(after[name] is before[name] for name in before)
+    assert tiny.same(now, values)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_sampling_through_merged_weights_equals_unmerged(folders, kind):
+    backbone = tiny.load(folders[kind], torch.float64)
+    adapters = tiny.adapters_of(backbone, "policy", "other")
+    prompts, _ = tiny.ragged(rows=6)
+    with adapters.using("policy"):
+        plain = sample(backbone, prompts, tiny.seeded(6, 10))
+    with adapters.using("policy", merged=True):
+        merged = sample(backbone, prompts, tiny.seeded(6, 10))
+    assert merged.tokens == plain.tokens
+    for row, expected in zip(merged.logprobs, plain.logprobs, strict=True):
+        assert row == pytest.approx(expected, abs=1e-10)
+    with adapters.using(None):
+        assert sample(backbone, prompts, tiny.seeded(6, 10)).tokens != plain.tokens
+
+
+def test_only_trainable_adapters_require_gradients(llama_folder):
+    backbone = tiny.load(llama_folder)
+    adapters = Adapters(backbone)
+    adapters.add("policy", r=4, alpha=8, seed=0, trainable=True)
+    adapters.add("reward", r=4, alpha=8, seed=0, trainable=False)
+
+    def needing():
+        return {name for name, p in backbone.model.named_parameters() if p.requires_grad}
+
+    expected = {name for name, _ in backbone.model.named_parameters() if ".policy." in name}
+    assert len(expected) == len(adapters.parameters("policy")) == 28
+    for name, merged in (("policy", False), ("reward", False), (None, False), ("reward", True), ("policy", True)):
+        with adapters.using(name, merged=merged):
+            assert needing() == expected
+    assert needing() == expected
+    adapters.freeze("policy")
+    assert needing() == set()
+    adapters.remove("reward")
+    adapters.remove("policy")
+    assert needing() == set()
+
+
+def test_an_adapter_may_be_named_like_a_part_of_the_model(llama_folder):
+    backbone = tiny.load(llama_folder)
+    adapters = tiny.adapters_of(backbone, "mlp", "layers")
+    assert len(adapters.parameters("mlp")) == len(adapters.parameters("layers")) == 28
+    assert not {id(p) for p in adapters.parameters("mlp")} & {id(p) for p in adapters.parameters("layers")}
+
+
+def test_remove_and_add_again(llama_folder):
+    backbone = tiny.load(llama_folder)
+    base, weights = logits(backbone), tiny.weights_hash(backbone)
+    adapters = tiny.adapters_of(backbone, "a", "b")
+    with adapters.using("a"):
+        expected = logits(backbone)
+        with pytest.raises(ModelError, match='"a" is in use'):
+            adapters.remove("a")
+        adapters.remove("b")
+        adapters.add("c", r=2, alpha=2, seed=0, trainable=False)
+        assert torch.equal(logits(backbone), expected)
+    adapters.remove("nobody")
+    adapters.remove("a")
+    adapters.remove("c")
+    assert adapters.names == ()
+    assert torch.equal(logits(backbone), base)
+    assert tiny.weights_hash(backbone) == weights
+    assert not [name for name, _ in backbone.model.named_modules() if "lora" in name]
+    adapters.add("a", r=4, alpha=8, seed=0, trainable=True)
+    tiny.disturb(adapters, "a", 5)
+    with adapters.using("a"):
+        assert torch.equal(logits(backbone), expected)
+
+
+def test_an_adapter_removed_inside_another_context_leaves_the_base(llama_folder):
+    backbone = tiny.load(llama_folder)
+    base = logits(backbone)
+    adapters = tiny.adapters_of(backbone, "a", "b")
+    with adapters.using("a"):
+        with adapters.using("b"):
+            adapters.remove("a")
+        assert torch.equal(logits(backbone), base)
+
+
+def test_unknown_adapter_names_those_that_are_loaded(llama_folder):
+    adapters = tiny.adapters_of(tiny.load(llama_folder), "a", "b")
+    with pytest.raises(ModelError, match='no adapter named "c" is loaded; there are: a, b'), adapters.using("c"):
+        pass
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_save_and_load_round_trip(folders, kind, tmp_path):
+    backbone = tiny.load(folders[kind])
+    adapters = tiny.adapters_of(backbone, "other", "policy")
+    with adapters.using("policy"):
+        expected = logits(backbone)
+    adapters.save("policy", tmp_path / kind)
+    again = tiny.load(folders[kind])
+    loaded = tiny.adapters_of(again, "third")
+    loaded.load("anew", tmp_path / kind, trainable=False)
+    assert tiny.same(loaded.tensors("anew"), adapters.tensors("policy"))
+    with loaded.using("anew"):
+        assert torch.equal(logits(again), expected)
+    assert not [p for p in loaded.parameters("anew") if p.requires_grad]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_saved_folder_loads_in_plain_peft(folders, kind, tmp_path):
+    backbone = tiny.load(folders[kind])
+    adapters = tiny.adapters_of(backbone, "other", "policy")
+    adapters.save("policy", tmp_path / kind)
+    with adapters.using("policy"):
+        expected = logits(backbone)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False but the target module is `Conv1D`")
+        automatic = AutoPeftModelForCausalLM.from_pretrained(tmp_path / kind)
+        base = AutoModelForCausalLM.from_pretrained(folders[kind])
+        by_hand = PeftModel.from_pretrained(base, tmp_path / kind)
+    for model in (automatic, by_hand):
+        with torch.no_grad():
+            torch.testing.assert_close(model.eval()(input_ids=PROMPT).logits, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_files_that_do_not_fit_or_cannot_be_read(llama_folder, gpt2_folder, tmp_path):
+    adapters = tiny.adapters_of(tiny.load(llama_folder), "a")
+    before = adapters.tensors("a")
+    with pytest.raises(ModelError, match="does not fit this backbone"):
+        adapters.load_tensors("a", tiny.adapters_of(tiny.load(gpt2_folder), "a").tensors("a"))
+    assert tiny.same(adapters.tensors("a"), before)
+    with pytest.raises(ModelError, match=f"holds no {ADAPTER_FILE}"):
+        adapters.load("b", tmp_path / "nothing")
+    adapters.save("a", tmp_path / "damaged")
+    (tmp_path / "damaged" / ADAPTER_FILE).write_bytes(b"cut")
+    with pytest.raises(ModelError, match="cannot be read"):
+        adapters.load("b", tmp_path / "damaged")
+    assert adapters.names == ("a",)
+
+
+def test_saved_config_has_no_dropout(llama_folder, tmp_path):
+    """Item 8 for whoever trains the saved adapter on."""
+    tiny.adapters_of(tiny.load(llama_folder), "a").save("a", tmp_path)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert (config["lora_dropout"], config["r"], config["lora_alpha"]) == (0.0, 4, 8)
+    assert config["base_model_name_or_path"] == str(llama_folder)
+
+
+def test_tensors_are_copies(llama_folder):
+    adapters = tiny.adapters_of(tiny.load(llama_folder), "a")
+    for value in adapters.tensors("a").values():
+        value.fill_(7.0)
+    assert not any(bool((p == 7.0).all()) for p in adapters.parameters("a"))

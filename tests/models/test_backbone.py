@@ -1,0 +1,193 @@
+"""Loading a model, its prompts, and errors a person can act on."""
+
+import json
+import shutil
+
+import pytest
+import tiny
+import torch
+from transformers import BertConfig, BertForSequenceClassification, MambaConfig
+
+from rlhf_lab.assets import weights_digest
+from rlhf_lab.errors import ModelError
+from rlhf_lab.models.backbone import load_backbone
+
+
+def edit(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def test_what_is_known_of_a_model(llama_folder, gpt2_folder):
+    llama, gpt2 = tiny.load(llama_folder), tiny.load(gpt2_folder)
+    assert (llama.hidden_size, llama.context, llama.pad_id, llama.eos_ids) == (32, 48, tiny.PAD, (tiny.EOS,))
+    assert (gpt2.hidden_size, gpt2.context, gpt2.pad_id, gpt2.eos_ids) == (32, 48, tiny.EOS, (tiny.EOS,))
+    assert (llama.name, llama.digest) == (str(llama_folder), weights_digest(llama_folder))
+    assert llama.digest != gpt2.digest
+    assert not [p for p in llama.model.parameters() if p.requires_grad]
+    assert tiny.load(llama_folder, torch.float64).model.dtype == torch.float64
+    assert load_backbone(str(llama_folder), device="cpu").model.dtype == torch.float32
+
+
+def test_logits_equal_the_models_own(llama_folder, gpt2_folder):
+    for path in (llama_folder, gpt2_folder):
+        backbone, ids = tiny.load(path, torch.float64), torch.tensor([tiny.ids("the cat sat so . the moon")])
+        with torch.no_grad():
+            ours = backbone.logits(backbone.hidden(ids, torch.ones_like(ids)))
+            torch.testing.assert_close(ours, backbone.model(ids).logits, rtol=1e-12, atol=1e-12)
+
+
+# --- prompts and texts ---
+
+
+def test_a_plain_prompt_is_its_own_ids(llama_folder):
+    backbone = tiny.load(llama_folder)
+    assert backbone.encode_prompt("the cat") == tiny.ids("the cat")
+    assert backbone.encode_prompt("") == [tiny.BOS]
+    assert backbone.encode_response("cat ran") == [*tiny.ids("cat ran"), tiny.EOS]
+
+
+def test_a_prompt_keeps_its_bos_and_loses_an_appended_eos(llama_copy):
+    tiny.tokenizer(bos=True).save_pretrained(llama_copy)
+    backbone = tiny.load(llama_copy)
+    assert backbone.tokenizer("the cat")["input_ids"] == [tiny.BOS, *tiny.ids("the cat"), tiny.EOS]
+    assert backbone.encode_prompt("the cat") == [tiny.BOS, *tiny.ids("the cat")]
+    assert backbone.encode_response("cat ran") == [*tiny.ids("cat ran"), tiny.EOS]
+
+
+def test_a_chat_template_wraps_the_prompt(llama_copy):
+    words = tiny.tokenizer()
+    words.chat_template = (
+        "{% for m in messages %}<bos> {{ m['role'] == 'user' and 'the king' }} . {{ m['content'] }} {% endfor %}"
+        "{% if add_generation_prompt %}! {% endif %}"
+    )
+    words.save_pretrained(llama_copy)
+    assert tiny.load(llama_copy).encode_prompt("old cat") == [tiny.BOS, *tiny.ids("the king . old cat !")]
+
+
+def test_an_empty_prompt_without_bos_is_the_end_token(gpt2_folder, tmp_path):
+    folder = shutil.copytree(gpt2_folder, tmp_path / "nobos", dirs_exist_ok=True)
+    words = tiny.tokenizer(pad=False)
+    words.bos_token = None
+    words.save_pretrained(folder)
+    assert tiny.load(folder).encode_prompt("") == [tiny.EOS]
+
+
+def test_item_19_decoding_and_encoding_again_changes_ids(llama_folder):
+    """Why ids are kept: this tokenizer has a token whose text is two others."""
+    backbone = tiny.load(llama_folder)
+    sampled = tiny.ids("not_good cat")
+    assert backbone.decode(sampled) == "not good cat"
+    assert backbone.encode_response("not good cat")[:-1] == tiny.ids("not good cat") != sampled
+    assert backbone.token_strings([*sampled, tiny.EOS]) == ["not good", "cat", "<eos>"]
+    assert backbone.decode([*sampled, tiny.EOS]) == "not good cat"
+
+
+# --- models that cannot be used ---
+
+
+def test_unknown_name_without_network(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(
+        ModelError, match='"nobody/nothing" is neither a local folder nor a model that could be fetched'
+    ):
+        load_backbone("nobody/nothing")
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./nothing", "~/nothing", "a/b/c"])
+def test_a_path_that_is_not_there_is_not_looked_up_on_the_hub(name):
+    with pytest.raises(ModelError, match="is not a folder"):
+        load_backbone(name)
+
+
+def test_a_file_is_not_a_folder(tmp_path):
+    (tmp_path / "model.txt").write_text("x")
+    with pytest.raises(ModelError, match="is not a folder"):
+        load_backbone(str(tmp_path / "model.txt"))
+
+
+def test_folder_without_config(llama_copy):
+    (llama_copy / "config.json").unlink()
+    with pytest.raises(ModelError, match=r"has no config\.json"):
+        tiny.load(llama_copy)
+
+
+def test_folder_without_tokenizer(llama_copy):
+    (llama_copy / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match="has no tokenizer"):
+        tiny.load(llama_copy)
+
+
+def test_damaged_tokenizer(llama_copy):
+    (llama_copy / "tokenizer.json").write_text("{")
+    with pytest.raises(ModelError, match="its tokenizer cannot be read"):
+        tiny.load(llama_copy)
+
+
+def test_folder_without_weights(llama_copy):
+    (llama_copy / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match=r"has no \*\.safetensors file"):
+        tiny.load(llama_copy)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.ckpt"])
+def test_pickled_weights_are_refused(llama_copy, name):
+    (llama_copy / "model.safetensors").unlink()
+    (llama_copy / name).write_bytes(b"cos\nsystem\n(S'false'\ntR.")
+    with pytest.raises(ModelError, match="pickle files, which can run code"):
+        tiny.load(llama_copy)
+
+
+def test_damaged_weights(llama_copy):
+    (llama_copy / "model.safetensors").write_bytes((llama_copy / "model.safetensors").read_bytes()[:1000])
+    with pytest.raises(ModelError, match="its weights cannot be loaded"):
+        tiny.load(llama_copy)
+
+
+def test_a_model_that_is_not_causal(tmp_path):
+    config = BertConfig(vocab_size=len(tiny.WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
+    BertForSequenceClassification(config).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="it is a BertForSequenceClassification, not a causal language model"):
+        tiny.load(tmp_path)
+
+
+def test_an_unknown_architecture(llama_copy):
+    edit(llama_copy / "config.json", model_type="nonesuch", auto_map={"AutoConfig": "code.Config"})
+    with pytest.raises(ModelError, match=r"config\.json cannot be read"):
+        tiny.load(llama_copy)
+
+
+def test_no_end_token_anywhere(llama_copy):
+    edit(llama_copy / "tokenizer_config.json", eos_token=None)
+    edit(llama_copy / "config.json", eos_token_id=None)
+    edit(llama_copy / "generation_config.json", eos_token_id=None)
+    with pytest.raises(ModelError, match="names no end-of-sequence token"):
+        tiny.load(llama_copy)
+
+
+def test_a_model_that_scales_its_logits(llama_copy):
+    """Cohere multiplies its logits after the head: the trunk-then-head path would train on other numbers."""
+    from transformers import CohereConfig, CohereForCausalLM
+
+    config = CohereConfig(
+        vocab_size=len(tiny.WORDS), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1,
+        logit_scale=0.25, pad_token_id=tiny.PAD, bos_token_id=tiny.BOS, eos_token_id=tiny.EOS, initializer_range=1.0,
+    )  # fmt: skip
+    CohereForCausalLM(config).save_pretrained(llama_copy)
+    with pytest.raises(ModelError, match="changes its logits after the head"):
+        tiny.load(llama_copy)
+
+
+def test_positions_are_counted_from_the_mask(gpt2_folder):
+    backbone = tiny.load(gpt2_folder, torch.float64)
+    ids, mask = torch.tensor([[0, 0, 9, 10]]), torch.tensor([[0, 0, 1, 1]])
+    with torch.no_grad():
+        padded = backbone.hidden(ids, mask)[0, 2:]
+        alone = backbone.hidden(ids[:, 2:], mask[:, 2:])[0]
+    torch.testing.assert_close(padded, alone, rtol=1e-10, atol=1e-10)
+
+
+def test_a_context_that_is_not_stated_is_no_limit(llama_folder):
+    backbone = tiny.load(llama_folder)
+    backbone.model.config = MambaConfig()
+    assert backbone.context == 2**20

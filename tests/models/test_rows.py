@@ -1,0 +1,113 @@
+"""Rows: where a response is predicted and read, padding, masks.
+
+Expected values: one row at a time, no padding, the model's own head.
+"""
+
+import pytest
+import tiny
+import torch
+
+from rlhf_lab.errors import ModelError
+from rlhf_lab.models.rows import Rows, by_length, forward, make_rows
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_item_01_logits_slice(folders, kind):
+    """Each response token's logits are those of the position before it."""
+    backbone = tiny.load(folders[kind], torch.float64)
+    prompts, responses = [tiny.ids("the cat")], [tiny.ids("sat very old . <eos>")]
+    with torch.no_grad():
+        logits = backbone.logits(forward(backbone, make_rows(backbone, prompts, responses)).predicting)
+    expected = tiny.all_logits(backbone, prompts[0], responses[0])
+    assert logits.shape == (1, 5, len(tiny.WORDS))
+    torch.testing.assert_close(logits[0], expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_item_02_left_padding_shifts_no_position(folders, kind):
+    """Rows of different prompt lengths in one batch equal the rows alone; GPT-2's absolute positions show a shift."""
+    backbone = tiny.load(folders[kind], torch.float64)
+    prompts, responses = tiny.ragged()
+    with torch.no_grad():
+        logits = backbone.logits(forward(backbone, make_rows(backbone, prompts, responses)).predicting)
+    for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        expected = tiny.all_logits(backbone, prompt, response)
+        torch.testing.assert_close(logits[i, : len(response)], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_item_03_masks_come_from_lengths(gpt2_folder):
+    """Pad is EOS here: a sampled EOS stays in the mask, the pads after it do not, and EOS may be the whole response."""
+    backbone = tiny.load(gpt2_folder)
+    assert backbone.pad_id == tiny.EOS == backbone.eos_ids[0]
+    rows = make_rows(backbone, [[9], [9, 10], [9]], [[tiny.EOS], [20, 21, tiny.EOS], [20, 21, 22]])
+    assert rows.prompts.tolist() == [[tiny.EOS, 9], [9, 10], [tiny.EOS, 9]]
+    assert rows.prompt_mask.tolist() == [[0, 1], [1, 1], [0, 1]]
+    assert rows.responses.tolist() == [[tiny.EOS] * 3, [20, 21, tiny.EOS], [20, 21, 22]]
+    assert rows.mask.tolist() == [[True, False, False], [True, True, True], [True, True, True]]
+    assert rows.ended.tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_item_08_dropout_is_off(folders, kind):
+    """Both configs ask for dropout 0.5; the backbone and an adapter are deterministic all the same."""
+    backbone = tiny.load(folders[kind])
+    rows = make_rows(backbone, *tiny.ragged())
+    assert torch.equal(forward(backbone, rows).read, forward(backbone, rows).read)
+    adapters = tiny.adapters_of(backbone, "policy")
+    for name in (None, "policy"):
+        with adapters.using(name):
+            first, second = forward(backbone, rows), forward(backbone, rows)
+        assert torch.equal(first.predicting, second.predicting)
+        assert torch.equal(first.read, second.read)
+    assert not [module for module in backbone.model.modules() if module.training]
+
+
+def test_item_20_any_stop_token_in_force_ends(tmp_path):
+    """The generation config names another stop token than the tokenizer: both end a response."""
+    tiny.set_generation_config(tiny.save_llama(tmp_path), eos_token_id=[tiny.STOP])
+    backbone = tiny.load(tmp_path)
+    assert set(backbone.eos_ids) == {tiny.EOS, tiny.STOP}
+    rows = make_rows(backbone, [[9]] * 4, [[20, tiny.STOP], [20, tiny.EOS], [20, 21], [tiny.STOP, 20]])
+    assert rows.ended.tolist() == [True, True, False, False]
+
+
+def test_read_is_where_the_token_was_read(gpt2_folder):
+    backbone = tiny.load(gpt2_folder, torch.float64)
+    prompts, responses = tiny.ragged()
+    with torch.no_grad():
+        read = forward(backbone, make_rows(backbone, prompts, responses)).read
+        for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+            alone = backbone.trunk(input_ids=torch.tensor([[*prompt, *response]])).last_hidden_state[0, len(prompt) :]
+            torch.testing.assert_close(read[i, : len(response)], alone, rtol=1e-9, atol=1e-9)
+
+
+def test_take_trims_to_what_its_rows_need(llama_folder):
+    backbone = tiny.load(llama_folder)
+    prompts, responses = tiny.ragged()
+    some = make_rows(backbone, prompts, responses).take(torch.tensor([4, 0]))
+    expected = make_rows(backbone, [prompts[4], prompts[0]], [responses[4], responses[0]])
+    assert isinstance(some, Rows)
+    for part, wanted in zip(some, expected, strict=True):
+        assert torch.equal(part, wanted)
+
+
+def test_rows_that_cannot_be_read_are_refused(llama_folder):
+    backbone = tiny.load(llama_folder)
+    make_rows(backbone, [[9] * 40], [[9] * 8])
+    with pytest.raises(ModelError, match="49 tokens does not fit the model's context of 48"):
+        make_rows(backbone, [[9] * 40], [[9] * 9])
+    with pytest.raises(ModelError, match="response has no tokens"):
+        make_rows(backbone, [[9], [9]], [[9], []])
+    with pytest.raises(ModelError, match="prompt has no tokens"):
+        make_rows(backbone, [[9], []], [[9], [9]])
+
+
+def test_by_length_keeps_the_order_and_groups_similar_lengths():
+    lengths, seen = [5, 1, 4, 2, 3], []
+
+    def function(index):
+        seen.append(index)
+        return torch.tensor([10.0 * i for i in index])
+
+    assert by_length(function, lengths, 2).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
+    assert seen == [[1, 3], [4, 2], [0]]

@@ -1,0 +1,110 @@
+"""Runs a test against a mutant: fresh modules around one changed file, nothing written to disk.
+
+A row is (file, name, source snippet, mutated snippet, tests). `rlhf_lab/core/kl.py` is tested by
+`tests/core/test_kl.py`; a test elsewhere is named with its file: `trainers/test_policy.py::test_...`. Every named test
+must fail; a snippet that is gone from the source, or no longer unique, fails loudly: then the row must follow the code.
+
+The mutant is executed in a fresh module, the rest of rlhf_lab, `tiny` and the test file are imported afresh around it,
+and all modules are put back afterwards. Fixtures come from pytest and are made with the true source, so those that the
+mutated tests use may hold paths, but nothing of ours.
+"""
+
+import importlib
+import inspect
+import itertools
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+#: The mutant does not run at all, or a warning (shown once a process) was taken for a failure: that proves nothing.
+BROKEN = (NameError, AttributeError, TypeError, ImportError, SyntaxError, Warning)
+
+
+class Mutant(NamedTuple):
+    file: str  # below rlhf_lab/
+    name: str
+    source: str
+    mutated: str
+    tests: str  # names of test functions, separated by blanks; each must fail
+
+
+def check_mutant(mutant: Mutant, request: pytest.FixtureRequest) -> None:
+    """Fails unless every test of the row notices."""
+    source = (ROOT / "rlhf_lab" / mutant.file).read_text()
+    found = source.count(mutant.source)
+    assert found == 1, f"{mutant.source!r} stands {found} times in {mutant.file}: make the row follow the code."
+    mutated = source.replace(mutant.source, mutant.mutated)
+    for test in mutant.tests.split():
+        failure = first_failure(mutant.file, mutated, test, request)
+        assert failure is not None, f"{test} does not notice the mutant."
+        assert not isinstance(failure, BROKEN), f"The mutant does not run, so {test} proves nothing: {failure!r}"
+
+
+def check_control(file: str, test: str, request: pytest.FixtureRequest) -> None:
+    """The control: run the same way, the test passes on the true source."""
+    failure = first_failure(file, (ROOT / "rlhf_lab" / file).read_text(), test, request)
+    assert failure is None, f"{test} fails without any mutant: {failure!r}"
+
+
+def controls(mutants: list[Mutant]) -> list[tuple[str, str]]:
+    """(file, test) of every test that a row names."""
+    return sorted({(mutant.file, test) for mutant in mutants for test in mutant.tests.split()})
+
+
+def is_ours(name: str) -> bool:
+    return name in {"rlhf_lab", "tiny"} or name.startswith("rlhf_lab.")
+
+
+@contextmanager
+def package_with(file: str, source: str) -> Iterator[None]:
+    """While inside, `import rlhf_lab...` finds `source` in place of `file`, and fresh modules around it."""
+    name = "rlhf_lab." + file.removesuffix(".py").replace("/", ".")
+    saved = {key: sys.modules.pop(key) for key in list(sys.modules) if is_ours(key)}
+    try:
+        parent = importlib.import_module(name.rpartition(".")[0])
+        module = sys.modules[name] = ModuleType(name)
+        setattr(parent, name.rpartition(".")[2], module)
+        exec(compile(source, f"mutant of {file}", "exec"), module.__dict__)
+        yield
+    finally:
+        for key in [key for key in sys.modules if is_ours(key)]:
+            del sys.modules[key]
+        sys.modules.update(saved)
+
+
+def cases(function: FunctionType) -> Iterator[dict[str, object]]:
+    """The arguments of every parametrized case of a test function."""
+    axes = []
+    for mark in getattr(function, "pytestmark", []):
+        if mark.name == "parametrize":
+            names, rows = mark.args
+            axes.append(
+                [{names: row} if isinstance(names, str) else dict(zip(names, row, strict=True)) for row in rows]
+            )
+    for combination in itertools.product(*axes):
+        yield {name: value for part in combination for name, value in part.items()}
+
+
+def first_failure(file: str, source: str, test: str, request: pytest.FixtureRequest) -> BaseException | None:
+    """Run one test function, all its cases, against `source` in place of `file`; fixtures come from `request`."""
+    folder, _, stem = file.removesuffix(".py").rpartition("/")
+    where, _, test = test.rpartition("::")
+    path = ROOT / "tests" / (where or Path(folder, f"test_{stem}.py"))
+    with package_with(file, source):
+        module = ModuleType(path.stem)
+        exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+        function = getattr(module, test)
+        for case in cases(function):
+            fixtures = [name for name in inspect.signature(function).parameters if name not in case]
+            given = {name: request.getfixturevalue(name) for name in fixtures}  # outside: a missing one is no kill
+            try:
+                function(**case, **given)
+            except (Exception, pytest.fail.Exception) as failure:
+                return failure
+    return None

@@ -1,0 +1,130 @@
+"""What a reward model and a policy are worth. Expected: literals, and exact enumeration on a toy."""
+
+import math
+
+import pytest
+import tiny
+import torch
+
+from rlhf_lab.models.generation import sample
+from rlhf_lab.models.heads import ValueHead
+from rlhf_lab.seeds import derive
+from rlhf_lab.trainers.evaluation import (
+    Written,
+    best_of,
+    best_of_kl,
+    distinct_2,
+    mean,
+    ranking_accuracy,
+    sequence_kl,
+    write,
+)
+from rlhf_lab.trainers.rollout import Policy
+
+
+def test_ranking_accuracy_by_hand():
+    """Pairs: right, tie of the judge, wrong, right, undecided by the model (wrong), and one not wanted any more."""
+    gold = [(1, 0), (2, 2), (0, 1), (0, 3), (4, 5), (1, 0)]
+    scores = [(9, 1), (1, 0), (1, 0), (-1, 2), (3, 3), (1, 0)]
+    found = ranking_accuracy(gold, scores, wanted=4)
+    assert (found.value, found.pairs, found.tie_share) == (0.5, 4, 0.2)
+    assert (found.low, found.high) == (pytest.approx(0.1500, abs=1e-4), pytest.approx(0.8500, abs=1e-4))
+    everything = ranking_accuracy(gold, scores, wanted=99)
+    assert (everything.value, everything.pairs, everything.tie_share) == (0.6, 5, 1 / 6)
+
+
+def test_ranking_accuracy_of_ties_alone():
+    found = ranking_accuracy([(1, 1)], [(0, 1)], 5)
+    assert math.isnan(found.value)
+    assert (found.low, found.high, found.pairs, found.tie_share) == (0.0, 1.0, 0, 1.0)
+
+
+def test_mean_by_hand():
+    """1, 2, 6: mean 3, variance (4 + 1 + 9) / 2 = 7, standard error sqrt(7 / 3)."""
+    assert mean([1.0, 2.0, 6.0]) == pytest.approx((3.0, math.sqrt(7 / 3)))
+    assert mean([4.0]) == (4.0, 0.0)
+
+
+def test_best_of_by_hand():
+    """Groups of 2 a prompt, the odd sample out is left: the reward model picks 20, 30 and 7."""
+    scores = [[0.1, 0.9, 0.5, 0.4, 99.0], [1.0, -1.0]]
+    gold = [[10.0, 20.0, 30.0, 40.0, 50.0], [7.0, 8.0]]
+    assert best_of(2, scores, gold).value == pytest.approx(19.0)
+    assert best_of(1, scores, gold).value == pytest.approx((10 + 20 + 30 + 40 + 50 + 7 + 8) / 7)
+
+
+def test_best_of_kl_literals():
+    assert best_of_kl(1) == 0.0
+    assert best_of_kl(2) == pytest.approx(0.1931471805599453)
+    assert best_of_kl(4) == pytest.approx(0.6362943611198906)
+
+
+def test_distinct_2_by_hand():
+    """a b, b a, a b | b a, a c: 3 different pairs of 5; pairs do not run across texts."""
+    assert distinct_2(["a b a b", "b a c"]) == 0.6
+    assert distinct_2(["word", ""]) == 0.0
+
+
+def policy_of(folder, dtype=torch.float64, scale=0.05):
+    backbone = tiny.load(folder, dtype)
+    adapters = tiny.adapters_of(backbone, "policy")
+    return Policy(backbone, adapters, "policy", ValueHead(backbone.hidden_size))
+
+
+def test_sequence_kl_against_exact_enumeration(llama_folder):
+    """All responses of at most two tokens: KL of the first + sum over first tokens (not EOS) of p KL of the second."""
+    policy = policy_of(llama_folder)
+    backbone, prompt, size = policy.backbone, tiny.ids("the cat"), len(tiny.WORDS)
+
+    def tables():
+        first = tiny.all_logits(backbone, prompt, [0])[0].log_softmax(-1)
+        batch = torch.tensor([[*prompt, token] for token in range(size)])
+        with torch.no_grad():
+            second = backbone.model(input_ids=batch).logits[:, -1].log_softmax(-1)
+        return first, second
+
+    with policy.adapters.using("policy"):
+        p1, p2 = tables()
+    q1, q2 = tables()
+    of_second = (p2.exp() * (p2 - q2)).sum(-1)
+    of_second[tiny.EOS] = 0.0
+    exact = float((p1.exp() * (p1 - q1)).sum() + (p1.exp() * of_second).sum())
+    count = 3000
+    with policy.adapters.using("policy", merged=True):
+        tokens = sample(backbone, [prompt] * count, tiny.seeded(count, 2)).tokens
+    found = sequence_kl(policy, Written([prompt] * count, tokens, []), temperature=1.0)
+    assert exact > 0.2
+    assert found.standard_error < exact / 10
+    assert abs(found.value - exact) < 4 * found.standard_error
+    every = [[a, b] for a in range(1, 4) for b in range(3)] + [[tiny.EOS]]
+    by_hand = [p1[r[0]] - q1[r[0]] + ((p2 - q2)[r[0], r[1]] if len(r) > 1 else 0.0) for r in every]
+    literal = sequence_kl(policy, Written([prompt] * len(every), every, []), temperature=1.0)
+    assert literal.value == pytest.approx(float(sum(by_hand)) / len(every), abs=1e-9)
+
+
+def test_sequence_kl_uses_the_temperature_and_is_zero_for_the_base(llama_folder):
+    policy = policy_of(llama_folder)
+    prompts, responses = tiny.ragged()
+    written = Written(prompts, responses, [])
+    expected = 0.0
+    for prompt, response in zip(prompts, responses, strict=True):
+        with policy.adapters.using("policy"):
+            expected += float(tiny.teacher_forced(policy.backbone, prompt, response, 0.5).sum())
+        expected -= float(tiny.teacher_forced(policy.backbone, prompt, response, 0.5).sum())
+    assert sequence_kl(policy, written, 0.5).value == pytest.approx(expected / 5, abs=1e-9)
+    policy.adapters.add("policy", r=4, alpha=8, seed=0, trainable=False)
+    assert sequence_kl(policy, written, 0.5) == (0.0, 0.0)
+
+
+def test_write_draws_each_row_by_its_place(llama_folder):
+    """Row i depends on (seed, purpose, i) and its prompt alone, and comes back in the order of the prompts."""
+    backbone = tiny.load(llama_folder, torch.float64)
+    prompts = ["the king and the frog", "moon", "the cat", "moon"]
+    written = write(backbone, prompts, seed=3, purpose="test", max_new_tokens=8, temperature=0.8)
+    assert written.prompts == [tiny.ids(prompt) for prompt in prompts]
+    for i, prompt in enumerate(written.prompts):
+        uniform = tiny.uniforms([derive(3, "test", i)], 8)
+        assert sample(backbone, [prompt], uniform, temperature=0.8).tokens == [written.tokens[i]]
+        assert written.texts[i] == backbone.decode(written.tokens[i])
+    assert written.tokens[1] != written.tokens[3]
+    assert write(backbone, prompts, seed=3, purpose="other", max_new_tokens=8).tokens != written.tokens

@@ -1,0 +1,162 @@
+"""The numbers of a step and of its tokens, on a rollout made by hand."""
+
+import math
+
+import pytest
+import tiny
+import torch
+
+from rlhf_lab.core.policy_losses import PolicyLoss, ValueLoss
+from rlhf_lab.models.rows import Rows, make_rows
+from rlhf_lab.trainers.metrics import UpdateStats, step_metrics, token_records
+from rlhf_lab.trainers.rollout import Evaluation, Rollout
+
+MASK = torch.tensor([[True, True, True], [True, False, False]])
+
+
+def rollout_by_hand():
+    rows = Rows(
+        torch.tensor([[9], [9]]), torch.ones(2, 1, dtype=torch.int64),
+        torch.tensor([[20, 21, 0], [22, 0, 0]]), MASK, torch.tensor([True, False]),
+    )  # fmt: skip
+    old = torch.tensor([[-1.0, -2.0, -3.0], [-4.0, 0.0, 0.0]])
+    return Rollout(
+        rows=rows,
+        scores=torch.tensor([3.0, 1.0]),
+        old_logprobs=old,
+        ref_logprobs=old - 0.5,
+        sampler_logprobs=old + torch.tensor([[0.0, -0.02, 0.0], [0.01, 9.0, 9.0]]),
+        values=torch.tensor([[1.0, 2.0, 3.0], [2.0, 0.0, 0.0]]),
+        kl=torch.tensor([[0.5, 0.25, -0.15], [2.0, 0.0, 0.0]]),
+        rewards=torch.tensor([[-0.1, 0.0, 3.0], [0.5, 0.0, 0.0]]),
+        advantages=torch.tensor([[1.0, -1.0, 2.0], [-2.0, 0.0, 0.0]]),
+        returns=torch.tensor([[1.0, 1.0, 4.0], [2.0, 0.0, 0.0]]),
+    )
+
+
+def add(stats, ratio, parts):
+    """One micro-batch with the given ratios (the last position is padding) and parts of the losses."""
+    old = torch.zeros(1, len(ratio) + 1)
+    new = torch.tensor([[*(math.log(r) for r in ratio), 5.0]])
+    mask = torch.tensor([[True] * len(ratio) + [False]])
+    p = [torch.tensor(x) for x in parts]
+    evaluation = Evaluation(new, torch.zeros_like(new), torch.zeros_like(new))
+    stats.add(PolicyLoss(p[0], p[1], p[2], p[3]), ValueLoss(p[4], p[5]), evaluation, old, mask, p[6])
+
+
+def stats_by_hand():
+    """Two updates; the first of two micro-batches, whose parts add up. Ratios 1, 1 | 1, 0.5 | and 2."""
+    stats = UpdateStats()
+    stats.begin_update()
+    add(stats, [1.0, 1.0], (0.1, 0.2, 0.3, 0.5, 0.4, 0.5, 0.6))
+    add(stats, [1.0, 0.5], (0.1, 0.0, 0.1, 0.375, 0.2, 0.1, 0.2))
+    stats.finish_update(torch.tensor(3.0))
+    stats.begin_update()
+    add(stats, [2.0], (1.0, 1.0, 1.0, 2.0, 1.0, 1.0, 1.0))
+    stats.finish_update(torch.tensor(5.0))
+    return stats
+
+
+def test_item_16_micro_batches_add_up_and_updates_average():
+    stats = stats_by_hand()
+    assert (stats.updates, stats.skipped) == (2, 0)
+    found = {
+        name: stats.mean(name) for name in ("policy", "clipfrac", "approxkl", "ratio", "value", "entropy", "grad_norm")
+    }
+    expected = {
+        "policy": 0.6,
+        "clipfrac": 0.6,
+        "approxkl": 0.7,
+        "ratio": 1.4375,
+        "value": 0.8,
+        "entropy": 0.9,
+        "grad_norm": 4.0,
+    }
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert stats.mean_ratio == 2.0
+    assert stats.epoch_approx_kl() == 1.0
+
+
+def test_item_07_first_ratio_deviation_is_that_of_the_first_rows():
+    stats = UpdateStats()
+    stats.begin_update()
+    add(stats, [1.0, 0.99], (0.0,) * 7)
+    add(stats, [3.0], (0.0,) * 7)
+    assert float(stats.first_ratio_deviation) == pytest.approx(0.01, abs=1e-6)
+
+
+def test_metrics_by_hand():
+    metrics = step_metrics(rollout_by_hand(), stats_by_hand(), beta=0.2, lr=0.01, episode=64)
+    expected = {
+        "objective/kl": (0.6 + 2.0) / 2, "objective/kl_coef": 0.2, "objective/scores": 2.0,
+        "objective/scores_sd": math.sqrt(2), "objective/non_score_reward": -0.26, "objective/rlhf_reward": 1.74,
+        "objective/entropy": (6.0 + 4.0) / 2, "policy/approxkl_avg": 0.7, "policy/clipfrac_avg": 0.6,
+        "policy/entropy_avg": 0.9, "loss/policy_avg": 0.6, "loss/value_avg": 0.8, "val/clipfrac_avg": 0.8,
+        "val/ratio": 1.4375, "val/ratio_var": 0.0,
+        "val/first_ratio_deviation": 0.0, "val/value": 2.0, "val/sampler_gap": 0.02, "val/stop_token_rate": 0.5,
+        "val/skipped_updates": 0.0, "tokens/response_len": 2.0, "grad_norm": 4.0, "lr": 0.01, "episode": 64.0,
+        # advantages 1, -1, 2, -2: mean 0, variance 10/3; returns 1, 1, 4, 2: variance 2; residuals 0, -1, 1, 0: 2/3
+        "val/advantage_sd": math.sqrt(10 / 3), "val/explained_variance": 1 - (2 / 3) / 2,
+    }  # fmt: skip
+    assert metrics.pop("memory/peak") > 1
+    assert metrics == pytest.approx(expected, abs=1e-5)
+
+
+def test_ratio_variance_by_hand():
+    """Ratios 1, 1, 1, 2 of one update: mean 1.25, mean square 1.75."""
+    stats = UpdateStats()
+    stats.begin_update()
+    add(stats, [1.0, 1.0, 1.0, 2.0], (0.0, 0.0, 0.0, 1.25, 0.0, 0.0, 0.0))
+    stats.finish_update(torch.tensor(0.0))
+    metrics = step_metrics(rollout_by_hand(), stats, beta=0.0, lr=0.0, episode=1)
+    assert metrics["val/ratio_var"] == pytest.approx(1.75 - 1.25**2)
+
+
+def test_a_step_whose_updates_were_all_skipped_has_finite_numbers():
+    stats = UpdateStats()
+    stats.skip()
+    metrics = step_metrics(rollout_by_hand(), stats, beta=0.2, lr=0.01, episode=64)
+    assert metrics["val/skipped_updates"] == 1.0
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+@pytest.mark.parametrize(("cliprange", "clips"), [(0.2, True), (None, False)])
+def test_token_records(gpt2_folder, cliprange, clips):
+    """The policy moved since the rollout: ratio = exp(logprob - old_logprob), clipped by the side of the advantage."""
+    trainer = tiny.trainer(gpt2_folder, cliprange=cliprange, token_rows=2, temperature=0.9)
+    prompts, responses = tiny.ragged(rows=3)
+    rows = make_rows(trainer.backbone, prompts, responses)
+    rollout = trainer.assess(rows, torch.tensor([1.0, -2.0, 0.5]), [[0.0] * len(r) for r in responses])
+    tiny.disturb(trainer.adapters, "policy", scale=0.1)
+    records = token_records(trainer.policy, rollout, trainer.config)
+    assert [record.row for record in records] == [0, 1]
+    seen = set()
+    for record, prompt, response in zip(records, prompts, responses, strict=False):
+        i, count = record.row, len(response)
+        assert record.token_ids == response
+        assert record.tokens == [tiny.WORDS[token] for token in response]
+        assert record.prompt == " ".join(tiny.WORDS[token] for token in prompt)
+        lists = (record.logprob, record.old_logprob, record.ref_logprob, record.kl, record.value, record.reward)
+        assert {len(x) for x in (*lists, record.advantage, record.ratio, record.clipped)} == {count}
+        with trainer.adapters.using("policy"):
+            now = tiny.teacher_forced(trainer.backbone, prompt, response, 0.9)
+        assert record.logprob == pytest.approx(now.tolist(), abs=1e-4)
+        before = tiny.teacher_forced(trainer.backbone, prompt, response, 0.9)
+        assert record.old_logprob == pytest.approx(before.tolist(), abs=1e-4)
+        for t in range(count):
+            ratio, advantage = record.ratio[t], record.advantage[t]
+            assert ratio == pytest.approx(math.exp(record.logprob[t] - record.old_logprob[t]), rel=1e-5)
+            assert record.kl[t] == pytest.approx(record.old_logprob[t] - record.ref_logprob[t], abs=1e-6)
+            outside = (ratio > 1.2 and advantage > 0) or (ratio < 0.8 and advantage < 0)
+            assert record.clipped[t] == (clips and outside)
+            seen.add(record.clipped[t])
+        missing = 0.0 if response[-1] == tiny.EOS else 1.0
+        expected = float(rollout.scores[i]) - missing - 0.1 * sum(record.kl)
+        assert sum(record.reward) == pytest.approx(expected, abs=1e-5)
+    assert seen == ({True, False} if clips else {False})
+
+
+def test_token_records_stop_at_the_rows_there_are(llama_folder):
+    trainer = tiny.trainer(llama_folder, token_rows=64)
+    assert len(trainer.run_step().tokens) == 6
+    assert tiny.trainer(llama_folder, token_rows=0).run_step().tokens == []

@@ -1,0 +1,60 @@
+"""The head fitted on frozen features: a convex problem whose answer can be checked."""
+
+import math
+
+import pytest
+import tiny  # noqa: F401  one thread
+import torch
+
+from rlhf_lab.trainers.warm_start import fit
+
+
+def problem(seed=0, rows=12, width=5):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, width, generator=generator, dtype=torch.float64), torch.arange(rows) % 4 == 3
+
+
+def loss(weights, differences, ties, ridge):
+    """Sum of -log sigmoid(w d), half of both sides for a tie, + ridge / 2 |w|^2; plain Python."""
+    total = ridge / 2 * math.fsum(w * w for w in weights)
+    for row, tie in zip(differences.tolist(), ties.tolist(), strict=True):
+        logit = math.fsum(w * x for w, x in zip(weights, row, strict=True))
+        won, lost = math.log1p(math.exp(-logit)), math.log1p(math.exp(logit))
+        total += (won + lost) / 2 if tie else won
+    return total
+
+
+@pytest.mark.parametrize("ridge", [0.3, 3.0, 100.0])
+def test_no_direction_lowers_the_loss(ridge):
+    """The central differences of an independent float64 loss vanish at the fit, and any step away is worse."""
+    differences, ties = problem()
+    weights = fit(differences, ties, ridge).tolist()
+    least, step = loss(weights, differences, ties, ridge), 1e-4
+    for i in range(len(weights)):
+        up, down = list(weights), list(weights)
+        up[i] += step
+        down[i] -= step
+        above, below = loss(up, differences, ties, ridge), loss(down, differences, ties, ridge)
+        assert abs(above - below) / (2 * step) < 1e-7
+        assert min(above, below) > least
+
+
+def test_one_dimension_by_hand():
+    """d = 1: sigmoid(-w) = ridge w at the optimum. w = 1 for ridge = sigmoid(-1) = 0.2689414213699951."""
+    weights = fit(torch.ones(1, 1, dtype=torch.float64), torch.tensor([False]), 0.2689414213699951)
+    assert weights.tolist() == pytest.approx([1.0], abs=1e-9)
+    two = fit(torch.tensor([[1.0], [1.0]]).double(), torch.tensor([False, False]), 2 * 0.2689414213699951)
+    assert two.tolist() == pytest.approx([1.0], abs=1e-9)
+
+
+def test_ties_pull_to_zero():
+    ones = torch.ones(2, 1, dtype=torch.float64)
+    assert fit(ones, torch.tensor([True, True]), 1.0).tolist() == pytest.approx([0.0], abs=1e-12)
+    assert 0 < float(fit(ones, torch.tensor([False, True]), 0.1)) < float(fit(ones[:1], torch.tensor([False]), 0.1))
+
+
+def test_separable_pairs_stay_finite():
+    differences = torch.eye(3, dtype=torch.float64) * 1000
+    weights = fit(differences, torch.zeros(3, dtype=torch.bool), 0.3)
+    assert bool(torch.isfinite(weights).all())
+    assert bool((weights > 0).all())
