@@ -146,12 +146,15 @@ class RewardConfig(Config):
     )
     lora_r: int = setting(8, "rank of the LoRA adapter", 1, 256)
     lora_alpha: int = setting(16, "LoRA scale: the update is multiplied by lora_alpha / lora_r", 1, 1024)
-    epochs: int = setting(6, "passes over the labels for the adapter; 0 trains the head alone", 0, 200)
+    epochs: int = setting(2, "passes over the labels for the adapter; 0 trains the head alone", 0, 200)
     batch_size: int = setting(16, "comparisons per update", 1, 1024)
     lr: float = setting(3e-4, "learning rate of the adapter and the head", 1e-7, 1.0)
     weight_decay: float = setting(0.01, "AdamW weight decay", 0.0, 1.0)
     max_grad_norm: float = setting(1.0, "gradient clipping by global norm", 1e-3, 1e3)
     warm_start: bool = setting(True, "fit the head on frozen features first (a convex problem), then train the adapter")
+    ridge: float = setting(
+        300.0, "strength of the head's prior in the warm start; features are scaled to unit spread", 1e-3, 1e6
+    )
     label_smoothing: float = setting(0.0, "share of each label given to the other side", 0.0, 0.49)
     centering: float = setting(0.01, "weight of the penalty on the squared sum of a pair's scores", 0.0, 1.0)
     folds: int = setting(5, "folds of the cross-validation, grouped by prompt; 0 skips it", 0, 20)
@@ -172,7 +175,7 @@ class PolicyConfig(Config):
     temperature: float = setting(
         1.0, "sampling temperature; also divides the logits of old, new and reference", 0.05, 5.0
     )
-    lr: float = setting(3e-4, "learning rate (Adam)", 1e-8, 1.0)
+    lr: float = setting(6e-4, "learning rate (Adam)", 1e-8, 1.0)
     lr_schedule: str = setting("linear", "how the learning rate moves over the run", choices=("linear", "constant"))
     beta: float = setting(0.1, "weight of the per-token KL penalty against the frozen reference", 0.0, 10.0)
     kl_controller: str = setting("fixed", "keep beta, or steer it towards kl_target", choices=("fixed", "adaptive"))

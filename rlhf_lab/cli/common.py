@@ -3,29 +3,23 @@
 import argparse
 import contextlib
 import json
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from filelock import FileLock, Timeout
-from platformdirs import user_data_path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rlhf_lab.errors import EngineError
+from rlhf_lab.home import default_home
 
 
 class Show(Protocol):
     """show(share done, seconds left or None, a few words)"""
 
     def __call__(self, share: float, left: float | None, words: str = "") -> None: ...
-
-
-def default_home() -> Path:
-    """RLHF_LAB_HOME, or the user's data folder."""
-    return Path(os.environ.get("RLHF_LAB_HOME") or user_data_path("rlhf-lab"))
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,7 @@ from rlhf_lab.models.reward_model import BATCH, RewardModel
 from rlhf_lab.models.rows import by_length, forward, make_rows
 from rlhf_lab.records import Comparison
 from rlhf_lab.seeds import derive
-from rlhf_lab.trainers.warm_start import choose_ridge, fit, fold_of
+from rlhf_lab.trainers.warm_start import fit, fold_of
 
 #: progress(done updates, all updates, loss of the last one)
 Progress = Callable[[int, int, float], None]
@@ -47,7 +47,6 @@ class RewardReport:
     accuracy_high: float
     train_accuracy: float
     loss: list[float] = field(default_factory=list)
-    ridge: float | None = None
     chosen_scores: list[float] = field(default_factory=list)
     rejected_scores: list[float] = field(default_factory=list)
     length_correlation: float | None = None
@@ -87,10 +86,10 @@ def train_reward(
         held = [i for i, f in enumerate(assigned) if f == fold]
         if all(comparisons[i].tie for i in train):
             continue
-        model, _, _ = task.fit(train, count, f"fold {fold}")
+        model, _ = task.fit(train, count, f"fold {fold}")
         hits = task.judge(model, held)
         right, decided = right + sum(hits), decided + len(hits)
-    model, losses, ridge = task.fit(list(range(len(comparisons))), count, "all")
+    model, losses = task.fit(list(range(len(comparisons))), count, "all")
     low, high = wilson_interval(right, decided)
     report = task.report(model, losses)
     return model, RewardReport(
@@ -99,7 +98,6 @@ def train_reward(
         accuracy=right / decided if decided else None,
         accuracy_low=low,
         accuracy_high=high,
-        ridge=ridge,
     )
 
 
@@ -140,6 +138,7 @@ class _Task:
             rejected = self.features(self.prompts, self.rejected)
             base = self.features(*reference)
             self.spread = base.std(0).norm() / math.sqrt(base.shape[1])
+            self.base_mean = base.mean(0)
             self.differences = (chosen - rejected) / self.spread
 
     @torch.no_grad()
@@ -159,15 +158,14 @@ class _Task:
     def updates(self, labels: int) -> int:
         return self.config.epochs * math.ceil(labels / self.config.batch_size)
 
-    def fit(self, subset: list[int], count: Callable[[float], None], purpose: str) -> tuple[
-        RewardModel, list[float], float | None
-    ]:  # fmt: skip
-        """A reward model from the comparisons of `subset`; its losses, and the ridge of the warm start."""
+    def fit(self, subset: list[int], count: Callable[[float], None], purpose: str) -> tuple[RewardModel, list[float]]:
+        """A reward model from the comparisons of `subset`; and its losses."""
         config = self.config
         head = RewardHead(self.backbone.hidden_size, config.pooling, derive(config.seed, "head")).to(
             self.backbone.device
         )
-        ridge = self.warm(head, subset) if config.warm_start else None
+        if config.warm_start:
+            self.warm(head, subset)
         if config.epochs:
             self.adapters.add(self.adapter, r=config.lora_r, alpha=config.lora_alpha,
                               seed=derive(config.seed, "reward adapter"), trainable=True)  # fmt: skip
@@ -180,16 +178,15 @@ class _Task:
         with torch.no_grad():
             head.shift.copy_(scores.mean() * head.scale + head.shift)
             head.scale.copy_(scores.std().clamp_min(1e-6) * head.scale)
-        return model, losses, ridge
+        return model, losses
 
-    def warm(self, head: RewardHead, subset: list[int]) -> float:
+    def warm(self, head: RewardHead, subset: list[int]) -> None:
+        """Fit the head on frozen features; the bias makes the base's mean score 0, as the centring penalty wants it."""
         index = torch.tensor(subset)
-        differences, ties = self.differences[index], self.tie[index]
-        ridge = choose_ridge(differences, ties, [self.groups[i] for i in subset], 5)
-        weights = fit(differences, ties, ridge) / self.spread
+        weights = fit(self.differences[index], self.tie[index], self.config.ridge) / self.spread
         with torch.no_grad():
             head.linear.weight.copy_(weights[None])
-        return ridge
+            head.linear.bias.copy_(-(self.base_mean @ weights)[None])
 
     def descend(
         self, model: RewardModel, subset: list[int], count: Callable[[float], None], purpose: str
