@@ -12,7 +12,8 @@ Layers; a module may import only from layers below its own (tests/test_layers.py
     models                   backbone, adapters, heads, generation
     core                     pure functions on tensors
     judges                   simulated annotators: text -> score
-    config, records, errors  typed settings, typed rows, one exception tree; import nothing of ours
+    assets, home, seeds, runtime   what is shipped, where a lab lives, derived seeds, process settings
+    config, records, errors        typed settings, typed rows, one exception tree; import nothing of ours
 """
 
 __version__ = "0.1.0"

@@ -1,0 +1,37 @@
+"""What the documents promise is there."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+KEY = re.compile(r"(objective|policy|loss|val|tokens|time|memory)/[a-z_]+|grad_norm|lr|eps|episode")
+
+
+def metric_keys() -> set[str]:
+    """Every string in the trainers that has the form of a metric's name, where it is a key of a dict or a subscript."""
+    found = set()
+    for name in ("metrics.py", "policy.py"):
+        for node in ast.walk(ast.parse((ROOT / "rlhf_lab" / "trainers" / name).read_text(encoding="utf-8"))):
+            keys = (
+                list(node.keys)
+                if isinstance(node, ast.Dict)
+                else [node.slice]
+                if isinstance(node, ast.Subscript)
+                else []
+            )
+            found |= {key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)}
+    return {key for key in found if "/" in key or key in ("grad_norm", "eps", "episode")} | {"lr"}
+
+
+def test_every_metric_is_documented_and_no_other():
+    text = (ROOT / "docs" / "METRICS.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\| `([^`]+)`", text, re.MULTILINE))
+    assert documented == metric_keys()
+    assert all(KEY.fullmatch(key) for key in documented)
+
+
+def test_readme_has_the_two_commands():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "\npip install -r requirements.txt && python app.py\n" in text
+    assert "\npip install -r requirements.txt -r tests/requirements.txt && python -m pytest\n" in text

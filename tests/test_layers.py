@@ -1,0 +1,86 @@
+"""Imports go one way, and the page's side never loads torch."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "rlhf_lab"
+
+#: What each part may import of ours, besides itself.
+BOTTOM = {"config", "records", "errors", "seeds", "runtime", "home", "assets"}
+STORE = BOTTOM | {"store"}
+JOBS = STORE | {"jobs", "judges"}
+CORE = BOTTOM | {"core"}
+MODELS = CORE | {"models"}
+TRAINERS = MODELS | {"trainers"}
+ALLOWED = {
+    "errors": set(),
+    "records": set(),
+    "seeds": set(),
+    "runtime": set(),
+    "home": set(),
+    "config": {"errors"},
+    "assets": {"errors"},
+    "judges": {"errors", "records"},
+    "core": {"errors"},
+    "models": CORE,
+    "trainers": MODELS,
+    "pretrain": {"config", "errors", "seeds"},
+    "store": BOTTOM,
+    "jobs": STORE | {"judges"},
+    "engine": TRAINERS | JOBS,
+    "ui": JOBS,
+    "cli": TRAINERS | JOBS | {"engine", "pretrain", "__init__"},
+    "__main__": {"cli", "runtime"},
+    "__init__": set(),
+}
+HEAVY = {"torch", "transformers", "peft", "accelerate"}
+LIGHT = ("config", "records", "errors", "seeds", "runtime", "home", "assets", "judges", "store", "jobs", "ui")
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(PACKAGE)) for path in FILES])
+def test_imports_go_one_way(path):
+    part = part_of(path)
+    known = set(ALLOWED)
+    ours = {name.split(".")[1] for name in imports(path) if name.startswith("rlhf_lab.")} & known
+    assert ours <= ALLOWED[part] | {part}
+
+
+@pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(PACKAGE)) for path in FILES])
+def test_the_light_parts_import_no_torch(path):
+    if part_of(path) in LIGHT:
+        assert not {name.split(".")[0] for name in imports(path)} & HEAVY
+
+
+def test_a_page_is_built_without_torch(tmp_path):
+    script = (
+        "import sys, pathlib; from rlhf_lab.ui.page import build_page, first_pair;"
+        f"home = pathlib.Path({str(tmp_path)!r}); build_page(home); pair = first_pair(home);"
+        "print(pair.reason, sorted({name.split('.')[0] for name in sys.modules} & "
+        "{'torch', 'transformers', 'peft', 'accelerate'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "shipped []"
