@@ -40,7 +40,8 @@ def build_page(home: Path) -> gr.Blocks:
         pair = first_pair(home)
         return pair.prompt.text, pair.first.text.strip(), pair.second.text.strip()
 
-    with gr.Blocks(title="RLHF Lab", analytics_enabled=False) as page:
+    page: gr.Blocks = gr.Blocks(title="RLHF Lab", analytics_enabled=False)
+    with page:
         gr.Markdown("# RLHF Lab\nTwo answers by the embedded model to one prompt. Which is better?")
         prompt = gr.Textbox(label="Prompt", interactive=False, lines=2)
         with gr.Row(equal_height=True):
