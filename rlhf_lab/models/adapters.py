@@ -150,7 +150,7 @@ class Adapters:
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """The adapter's tensors under PEFT's own names, copied to the CPU."""
-        state = get_peft_model_state_dict(self._peft, adapter_name=name)
+        state = get_peft_model_state_dict(self._peft, adapter_name=name, save_embedding_layers=False)
         return {key: value.detach().cpu().clone().contiguous() for key, value in state.items()}
 
     def load_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:

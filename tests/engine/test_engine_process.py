@@ -1,0 +1,193 @@
+"""The engine as a real process, on the embedded model: jobs are done, and kill -9 changes no number of a run."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlhf_lab.config import PolicyConfig
+from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs.labelling import label_with_judge
+from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.judges import JUDGES
+from rlhf_lab.records import EngineState, EventKind, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.store.comparisons import vote_counts
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.runs import add_event, create_run, events, get_run
+from rlhf_lab.store.steps import metrics_since, samples_at, token_records_at
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = PolicyConfig(
+    steps=5, batch_size=4, minibatches=2, epochs=1, checkpoint_every=2, max_new_tokens=24, sample_every=5
+)
+PATIENCE_S = 120
+
+
+class Home:
+    """A lab's home, and what a page does with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.db = Database.open(folder)
+        self.project = new_project(self.db)
+
+    def engine(self) -> None:
+        command = [sys.executable, "-m", "rlhf_lab.engine", "--home", str(self.folder), "--threads", "1"]
+        supervisor.ensure_engine(self.db, self.folder, command)
+
+    def done(self, job):
+        """The job when it has ended; the engine is started again whenever it is gone."""
+        for _ in range(PATIENCE_S * 10):
+            self.engine()
+            now = queue.get_job(self.db, job.id)
+            if now.status not in (JobStatus.QUEUED, JobStatus.RUNNING):
+                return now
+            time.sleep(0.1)
+        raise AssertionError(f"job {job.id} did not end: {(self.folder / 'engine.log').read_text()[-2000:]}")
+
+    def submit(self, kind, **payload):
+        return queue.submit(self.db, kind, self.project.id, payload)
+
+    def run(self, reward_model_id):
+        run = create_run(
+            self.db,
+            self.project.id,
+            reward_model_id,
+            "a run",
+            config=CONFIG.to_dict(),
+            manifest={},
+            total_steps=CONFIG.steps,
+        )
+        return run, self.submit(JobKind.TRAIN_POLICY, run_id=run.id)
+
+    def curve(self, run):
+        return {
+            step: {k: v for k, v in metrics.items() if not k.startswith(("time/", "memory/")) and k != "eps"}
+            for step, metrics in metrics_since(self.db, run.id, 0)
+        }
+
+    def await_steps(self, run, count):
+        for _ in range(PATIENCE_S * 20):
+            if len(metrics_since(self.db, run.id, 0)) >= count:
+                return
+            time.sleep(0.05)
+        raise AssertionError("the run made no step")
+
+    def kill(self):
+        os.kill(supervisor.engine_state(self.db).row.process.pid, 9)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = Home(tmp_path_factory.mktemp("home"))
+    yield home
+    supervisor.stop_engine(home.db, home.folder)
+    home.db.close()
+
+
+@pytest.fixture(scope="module")
+def reward_model_id(home):
+    label_with_judge(home.db, home.project.id, JUDGES["cheerful"], 12)
+    job = home.submit(JobKind.TRAIN_REWARD, source="simulated", config={"folds": 0, "epochs": 1})
+    return home.done(job).result["reward_model_id"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(home, reward_model_id):
+    run, job = home.run(reward_model_id)
+    assert home.done(job).status is JobStatus.DONE
+    return run
+
+
+def test_a_run_records_every_step_and_samples(home, undisturbed):
+    assert get_run(home.db, undisturbed.id).status is RunStatus.DONE
+    assert sorted(home.curve(undisturbed)) == [1, 2, 3, 4, 5]
+    assert [sample.prompt for sample in samples_at(home.db, undisturbed.id, 0)] == [
+        sample.prompt for sample in samples_at(home.db, undisturbed.id, 5)
+    ]
+    assert len(token_records_at(home.db, undisturbed.id, 3)) == CONFIG.token_rows
+    assert get_run(home.db, undisturbed.id).manifest["machine"]["threads"] == 1
+
+
+def test_kill_9_changes_no_number_and_loses_no_label(home, reward_model_id, undisturbed):
+    votes = vote_counts(home.db, home.project.id)
+    run, job = home.run(reward_model_id)
+    for steps in (1, 4):
+        home.engine()
+        home.await_steps(run, steps)
+        home.kill()
+        time.sleep(0.1)
+    assert home.done(job).status is JobStatus.DONE
+    assert home.curve(run) == home.curve(undisturbed)
+    assert vote_counts(home.db, home.project.id) == votes
+
+
+def test_completions_in_the_middle_of_a_run_change_no_number(home, reward_model_id, undisturbed):
+    run, job = home.run(reward_model_id)
+    asked = [
+        home.submit(
+            JobKind.COMPLETE, prompts=["Once there was a fox."], seed=i, max_new_tokens=20, reward_model_id=reward_model_id,
+            checkpoint="base" if i % 2 else f"run/{undisturbed.id}/latest",
+        )
+        for i in range(20)
+    ]  # fmt: skip
+    assert home.done(job).status is JobStatus.DONE
+    assert all(home.done(one).status is JobStatus.DONE for one in asked)
+    assert min(queue.get_job(home.db, one.id).updated_at for one in asked) < get_run(home.db, run.id).updated_at
+    assert home.curve(run) == home.curve(undisturbed)
+
+
+def test_a_knob_change_is_recorded_at_its_step(home, reward_model_id, undisturbed):
+    run, job = home.run(reward_model_id)
+    add_event(home.db, run.id, EventKind.SET, {"name": "beta", "value": 0.5})
+    assert home.done(job).status is JobStatus.DONE
+    assert [event.applied_step for event in events(home.db, run.id)] == [0]
+    assert {metrics["objective/kl_coef"] for metrics in home.curve(run).values()} == {0.5}
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(home, reward_model_id, undisturbed):
+    run, job = home.run(reward_model_id)
+    home.engine()
+    home.await_steps(run, 1)
+    add_event(home.db, run.id, EventKind.STOP, {})
+    home.done(job)
+    assert get_run(home.db, run.id).status is RunStatus.STOPPED
+    assert home.done(home.submit(JobKind.TRAIN_POLICY, run_id=run.id)).status is JobStatus.DONE
+    assert home.curve(run) == home.curve(undisturbed)
+
+
+def test_a_bad_job_fails_with_an_explanation_and_the_engine_goes_on(home, reward_model_id):
+    bad = home.done(home.submit(JobKind.COMPLETE, prompts=["x"], checkpoint="run/999/latest"))
+    assert bad.status is JobStatus.FAILED
+    assert "no checkpoint" in bad.error
+    assert home.done(home.submit(JobKind.COMPLETE, prompts=["Once."], max_new_tokens=4)).status is JobStatus.DONE
+
+
+def test_a_second_engine_is_refused(home, reward_model_id):
+    home.engine()
+    assert supervisor.engine_state(home.db).state is EngineState.ALIVE
+    done = subprocess.run(
+        [sys.executable, "-m", "rlhf_lab.engine", "--home", str(home.folder)], cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "one home has one engine" in done.stderr
+
+
+def test_training_without_labels_says_what_to_do(home, tmp_path):
+    other = new_project(home.db, prompt_set="reviews")
+    job = home.done(queue.submit(home.db, JobKind.TRAIN_REWARD, other.id, {"source": Source.HUMAN.value}))
+    assert job.status is JobStatus.FAILED
+    assert "Label some pairs first" in job.error
+
+
+def test_it_leaves_when_idle(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "rlhf_lab.engine", "--home", str(tmp_path), "--idle-exit", "0.2"],
+        cwd=ROOT,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0
+    assert "leaving" in (tmp_path / "engine.log").read_text()
