@@ -169,7 +169,7 @@ def test_a_bad_job_fails_with_an_explanation_and_the_engine_goes_on(home, reward
 def test_a_second_engine_is_refused(home, reward_model_id):
     home.engine()
     assert supervisor.engine_state(home.db).state is EngineState.ALIVE
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: PLW1510  a failure is what is tested
         [sys.executable, "-m", "rlhf_lab.engine", "--home", str(home.folder)], cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 1
@@ -184,7 +184,7 @@ def test_training_without_labels_says_what_to_do(home, tmp_path):
 
 
 def test_it_leaves_when_idle(tmp_path):
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: PLW1510  a failure is what is tested
         [sys.executable, "-m", "rlhf_lab.engine", "--home", str(tmp_path), "--idle-exit", "0.2"],
         cwd=ROOT,
         timeout=PATIENCE_S,

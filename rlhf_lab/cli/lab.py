@@ -1,0 +1,198 @@
+"""The commands that work on a home through the engine, as the page does."""
+
+import argparse
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.cli.common import add_common, answer, home_of, progress_line
+from rlhf_lab.config import PolicyConfig, RewardConfig, add_arguments, from_args
+from rlhf_lab.errors import EngineError, LabelError
+from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs.labelling import label_with_judge
+from rlhf_lab.jobs.setup import new_project, pick_project
+from rlhf_lab.judges import load_judge
+from rlhf_lab.records import Job, JobKind, JobStatus, Project, Source
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.runs import create_run, get_reward_model, get_run, latest_reward_model, runs
+from rlhf_lab.store.steps import metrics_since
+
+POLL_S = 0.3
+SHOWN = ("objective/kl", "objective/scores", "objective/rlhf_reward", "policy/clipfrac_avg", "tokens/response_len")
+
+
+def add_parser(commands: Any) -> None:
+    pairs = _command(commands, "pairs", "sample pairs of texts to label", run_pairs)
+    pairs.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
+    pairs.add_argument(
+        "--model", default=None, help="begin a new project on this model: embedded, a folder, or a Hub id"
+    )
+    pairs.add_argument("--prompt-set", default="tales", help="prompt set of a new project: tales, support or reviews")
+    pairs.add_argument("--prompts", type=Path, default=None, help="prompts of a new project, a prompt a line")
+    pairs.add_argument("--seed", type=int, default=0, help="seed of a new project")
+    label = _command(commands, "label", "let a simulated judge label pairs", run_label)
+    label.add_argument("--judge", required=True, help="a judge's name, or FILE.py:NAME")
+    label.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
+    label.add_argument("--noise", type=float, default=0.0, help="the judge's noise, in its own spread")
+    reward = _command(commands, "train-reward", "train a reward model on the labels", run_reward)
+    reward.add_argument("--source", choices=[s.value for s in Source], default=Source.HUMAN.value, help="whose labels")
+    add_arguments(reward, RewardConfig)
+    policy = _command(
+        commands, "train-policy", "train a policy with PPO on a reward model, or resume a run", run_policy
+    )
+    policy.add_argument("--reward-model", type=int, default=None, help="id of the reward model (default: the newest)")
+    policy.add_argument("--judge", default=None, help="also record this judge's score as objective/gold")
+    policy.add_argument("--name", default="", help="a name for the run")
+    policy.add_argument(
+        "--resume", type=int, default=None, help="id of a stopped, failed or interrupted run to go on with"
+    )
+    add_arguments(policy, PolicyConfig)
+    complete = _command(commands, "complete", "continue prompts with the base or a checkpoint", run_complete)
+    complete.add_argument("--prompt", action="append", required=True, help="may be given several times")
+    complete.add_argument("--checkpoint", default="base", help="base, run/ID/latest or run/ID/STEP")
+    complete.add_argument("--seed", type=int, default=0, help="seed of the samples")
+    complete.add_argument("--reward-model", type=int, default=None, help="score the texts with this reward model")
+    _command(commands, "runs", "list the runs", run_runs)
+    _command(commands, "stop-engine", "end the engine; a run goes on when it is started again", run_stop)
+
+
+def _command(commands: Any, name: str, about: str, function: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=about)
+    add_common(parser)
+    parser.add_argument("--project", type=int, default=None, help="project id (default: the newest)")
+    parser.set_defaults(run=function)
+    return parser
+
+
+def follow(db: Database, home: Path, job: Job, title: str) -> dict[str, Any]:
+    """Wait for a job; an engine that dies meanwhile is started again. Raises EngineError with the job's own explanation."""
+    with progress_line(title) as show:
+        while True:
+            supervisor.ensure_engine(db, home)
+            now = queue.get_job(db, job.id)
+            show(now.progress, now.eta_s)
+            if now.status is JobStatus.DONE:
+                return now.result or {}
+            if now.status in (JobStatus.FAILED, JobStatus.CANCELLED):
+                raise EngineError(f"{title}: {now.error or 'cancelled'}")
+            time.sleep(POLL_S)
+
+
+def run_pairs(args: argparse.Namespace) -> int:
+    home = home_of(args)
+    with Database.open(home) as db:
+        if args.model or args.prompts:
+            project = new_project(
+                db,
+                model=args.model or "embedded",
+                prompt_set=args.prompt_set,
+                prompts_file=args.prompts,
+                seed=args.seed,
+            )
+        else:
+            project = pick_project(db, args.project)
+        job = queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": args.count})
+        result = {"project": project.id} | follow(db, home, job, "sampling pairs")
+    answer(args, result, f"{len(result['pair_ids'])} new pairs in project {project.id} ({project.name})")
+    return 0
+
+
+def run_label(args: argparse.Namespace) -> int:
+    judge = load_judge(args.judge)
+    with Database.open(home_of(args)) as db:
+        project = pick_project(db, args.project)
+        said = label_with_judge(db, project.id, judge, args.count, noise=args.noise, seed=project.seed)
+    count = sum(said.values())
+    result = {"project": project.id, "simulated": True, "judge": judge.name, "labels": count, "choices": said}
+    few = "" if count == args.count else f" (only {count} pairs were left; sample more with `pairs`)"
+    answer(args, result, f"{count} simulated labels by the judge {judge.name}{few}")
+    return 0
+
+
+def run_reward(args: argparse.Namespace) -> int:
+    home = home_of(args)
+    config: RewardConfig = from_args(RewardConfig, args)
+    with Database.open(home) as db:
+        project = pick_project(db, args.project)
+        payload = {"source": args.source, "config": config.to_dict()}
+        result = follow(
+            db, home, queue.submit(db, JobKind.TRAIN_REWARD, project.id, payload), "training the reward model"
+        )
+        report = get_reward_model(db, result["reward_model_id"]).report
+    accuracy = "not measured" if report["accuracy"] is None else f"{report['accuracy']:.0%}"
+    text = (
+        f"reward model {result['reward_model_id']} from {report['labels']} {args.source} labels; cross-validated accuracy "
+        f"{accuracy} (95 %: {report['accuracy_low']:.0%} to {report['accuracy_high']:.0%})"
+    )
+    answer(args, result | {"report": report}, text)
+    return 0
+
+
+def run_policy(args: argparse.Namespace) -> int:
+    home = home_of(args)
+    with Database.open(home) as db:
+        run_id = args.resume if args.resume is not None else _new_run(args, db, pick_project(db, args.project))
+        project_id = get_run(db, run_id).project_id
+        job = queue.submit(db, JobKind.TRAIN_POLICY, project_id, {"run_id": run_id})
+        try:
+            result = follow(db, home, job, f"run {run_id}")
+        except KeyboardInterrupt:
+            raise EngineError(
+                f"no longer waiting; run {run_id} goes on in the background. See `runs`; end it with `stop-engine`."
+            ) from None
+        steps = metrics_since(db, run_id, 0)
+    last = steps[-1][1] if steps else {}
+    lines = ", ".join(f"{name} {last[name]:.3g}" for name in SHOWN if name in last)
+    answer(args, result | {"metrics": last}, f"run {run_id} is {result['status']} at step {result['step']}: {lines}")
+    return 0
+
+
+def _new_run(args: argparse.Namespace, db: Database, project: Project) -> int:
+    row = latest_reward_model(db, project.id) if args.reward_model is None else get_reward_model(db, args.reward_model)
+    if row is None:
+        raise LabelError(
+            f"project {project.id} has no reward model, and PPO needs one. Label pairs, then `train-reward`."
+        )
+    if args.judge is not None:
+        load_judge(args.judge)
+    config: PolicyConfig = from_args(PolicyConfig, args)
+    manifest = {"judge": args.judge, "labels": dataclasses.asdict(row.snapshot)}
+    run = create_run(
+        db, project.id, row.id, args.name or f"{config.algorithm} on reward model {row.id}", config=config.to_dict(),
+        manifest=manifest, total_steps=config.steps,
+    )  # fmt: skip
+    return run.id
+
+
+def run_complete(args: argparse.Namespace) -> int:
+    home = home_of(args)
+    with Database.open(home) as db:
+        project = pick_project(db, args.project)
+        payload = {"prompts": args.prompt, "checkpoint": args.checkpoint, "seed": args.seed}
+        if args.reward_model is not None:
+            payload["reward_model_id"] = args.reward_model
+        result = follow(db, home, queue.submit(db, JobKind.COMPLETE, project.id, payload), "writing")
+    text = "\n\n".join(f"{p}\n  {t.strip()}" for p, t in zip(args.prompt, result["texts"], strict=True))
+    answer(args, result, text)
+    return 0
+
+
+def run_runs(args: argparse.Namespace) -> int:
+    with Database.open(home_of(args)) as db:
+        found = runs(db, args.project)
+    rows = [
+        {"id": r.id, "name": r.name, "status": r.status, "step": r.step, "of": r.total_steps, "message": r.message}
+        for r in found
+    ]
+    text = "\n".join("{id:>4}  {status:<12} step {step} of {of}  {name}  {message}".format(**row) for row in rows)
+    answer(args, {"runs": rows}, text or "no runs yet; begin one with `train-policy`")
+    return 0
+
+
+def run_stop(args: argparse.Namespace) -> int:
+    home = home_of(args)
+    with Database.open(home) as db:
+        ended = supervisor.stop_engine(db, home)
+    answer(args, {"stopped": ended}, "the engine has ended" if ended else "no engine was there")
+    return 0

@@ -1,0 +1,68 @@
+"""The command line: what it says, its exit status, one JSON object on standard output."""
+
+import json
+
+import pytest
+
+from rlhf_lab.cli.main import main
+
+
+def call(capsys, *words):
+    status = main([*words, "--json"])
+    lines = capsys.readouterr().out.strip().splitlines()
+    assert len(lines) == 1
+    return status, json.loads(lines[0])
+
+
+def home(tmp_path):
+    return ["--home", str(tmp_path / "home")]
+
+
+def test_doctor_finds_nothing_wrong(tmp_path, capsys):
+    status, report = call(capsys, "doctor", *home(tmp_path))
+    assert (status, report["ok"]) == (0, True)
+
+
+def test_doctor_names_a_home_that_cannot_be_used(tmp_path, capsys):
+    (tmp_path / "home").write_text("a file, not a folder")
+    status, report = call(capsys, "doctor", *home(tmp_path))
+    assert status == 1
+    assert [name for name, check in report["checks"].items() if not check["ok"]] == [f"home {tmp_path / 'home'}"]
+
+
+def test_a_judge_labels_the_shipped_pairs_and_says_that_it_is_simulated(tmp_path, capsys):
+    status, said = call(capsys, "label", "--judge", "cheerful", "--count", "5", *home(tmp_path))
+    assert (status, said["labels"], said["simulated"]) == (0, 5, True)
+    assert sum(said["choices"].values()) == 5
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "remedy"),
+    [
+        (["label", "--judge", "nobody"], "ConfigError", "cheerful"),
+        (["train-policy"], "LabelError", "train-reward"),
+        (["train-policy", "--reward-model", "7"], "StoreError", "7"),
+        (["runs", "--project", "9"], None, None),
+        (["demo", "--model", "./nowhere"], "ModelError", "embedded"),
+        (["demo", "--steps", "0"], "ConfigError", "steps"),
+        (["demo", "--prompts", "/nonexistent/prompts.txt"], "ConfigError", "a prompt a line"),
+    ],
+)
+def test_errors_name_the_remedy(tmp_path, capsys, words, kind, remedy):
+    status, said = call(capsys, *words, *home(tmp_path))
+    if kind is None:
+        assert (status, said) == (0, {"runs": []})
+    else:
+        assert (status, said["kind"]) == (1, kind)
+        assert remedy in said["error"]
+
+
+def test_demo_runs_the_whole_loop(tmp_path, capsys):
+    words = ["demo", "--labels", "60", "--judge", "cheerful", "--steps", "2", "--seed", "0", "--max-new-tokens", "48"]
+    status, said = call(capsys, *words, *home(tmp_path))
+    assert status == 0
+    assert (said["labels"], said["judge"], said["seed"], said["algorithm"]) == (60, "cheerful", 0, "ppo")
+    assert said["reward_accuracy_low"] <= said["reward_accuracy"] <= said["reward_accuracy_high"]
+    assert said["reward_accuracy"] > 0.7
+    assert said["best_of_16_gold"] > said["best_of_4_gold"] > said["gold_base"]
+    assert set(said["seconds"]) >= {"sample", "reward", "policy", "total"}
