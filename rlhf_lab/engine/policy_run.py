@@ -131,9 +131,7 @@ class PolicyRun:
         if self.leaving():
             raise RunStopped(RunStatus.INTERRUPTED, "the engine was asked to leave; the run goes on when it is back")
         self.serve()
-        for event in pending_events(self.lab.db, self.run.id):
-            if event.kind in (EventKind.PAUSE, EventKind.STOP):
-                self._halt(event)
+        self._obey()
         self._looked = time.monotonic()
 
     def _controls(self) -> None:
@@ -143,10 +141,10 @@ class PolicyRun:
         self.replay = [event for event in self.replay if (event.applied_step or 0) > step]
         for event in due:
             self._apply(event)
+        self._obey()
         for event in pending_events(self.lab.db, self.run.id):
             if event.kind in (EventKind.PAUSE, EventKind.STOP):
-                self._halt(event)
-                continue
+                continue  # asked for this very moment: the next tick obeys
             mark_event(self.lab.db, event.id, step)
             self._apply(event)
 
@@ -161,6 +159,12 @@ class PolicyRun:
         except (ConfigError, KeyError, TypeError, ValueError) as error:
             set_run_status(self.lab.db, self.run.id, RunStatus.RUNNING, f"a change was ignored: {error}")
 
+    def _obey(self) -> None:
+        """Every pause and stop that waits; looked up anew each time, since a pause may have taken later events with it."""
+        halts = (EventKind.PAUSE, EventKind.STOP)
+        while waiting := [event for event in pending_events(self.lab.db, self.run.id) if event.kind in halts]:
+            self._halt(waiting[0])
+
     def _halt(self, event: RunEvent) -> None:
         """Obey a stop, or wait until a pause is lifted; short jobs are served meanwhile. Changes nothing of the run."""
         db, run_id = self.lab.db, self.run.id
@@ -174,8 +178,12 @@ class PolicyRun:
             for later in pending_events(db, run_id):
                 if later.kind is EventKind.STOP:
                     self._halt(later)
+                if later.kind is EventKind.PAUSE:
+                    mark_event(db, later.id, self.trainer.step)  # asked twice: one resume lifts both
                 if later.kind is EventKind.RESUME:
                     mark_event(db, later.id, self.trainer.step)
+                    if later.id < event.id:
+                        continue  # it was meant for something before this pause
                     set_run_status(db, run_id, RunStatus.RUNNING)
                     return
             self.serve()

@@ -106,10 +106,14 @@ def train_reward_model(
         left = (time.monotonic() - begun) / done * (total - done)
         progress(done / total, left)
 
-    model, report = train_reward(
-        backbone, adapters, comparisons(lab.db, pinned), reference_samples(lab, project, tick), config,
-        adapter="reward training", progress=report_progress, tick=tick,
-    )  # fmt: skip
+    try:
+        model, report = train_reward(
+            backbone, adapters, comparisons(lab.db, pinned), reference_samples(lab, project, tick), config,
+            adapter="reward training", progress=report_progress, tick=tick,
+        )  # fmt: skip
+    except BaseException:
+        adapters.remove("reward training")
+        raise
     name = f"{REWARD_MODELS}/{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{time.time_ns() % 10**6:06d}"
     folder = lab.home / name
     building = folder.with_name(f".building-{folder.name}")

@@ -13,7 +13,7 @@ from rlhf_lab.engine.policy_run import PolicyRun, explain
 from rlhf_lab.engine.work import Progress, complete, sample_pairs, train_reward_model
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.records import EventKind, Job, JobKind, RunStatus, Source
+from rlhf_lab.records import EventKind, Job, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.runs import add_event, set_run_status
@@ -25,6 +25,10 @@ IDLE_POLL_S = 0.1
 IDLE_EXIT_S = 600.0
 
 log = logging.getLogger("rlhf_lab.engine")
+
+
+class _Dropped(Exception):  # noqa: N818  not an error
+    """Raised inside a job other than a run to leave it: the engine goes, or the job was cancelled."""
 
 
 class Worker:
@@ -47,6 +51,11 @@ class Worker:
         """The loop. Jobs that a dead engine left behind are taken up first."""
         threading.Thread(target=self._beat, daemon=True, name="heartbeat").start()
         for found in queue.requeue_interrupted(self.db):
+            if found.status is JobStatus.FAILED:
+                log.error("job %d (%s) was interrupted too often: %s", found.id, found.kind, found.error)
+                if found.kind is JobKind.TRAIN_POLICY:
+                    self._run_failed(int(found.payload["run_id"]), found.error)
+                continue
             log.info("job %d (%s) was interrupted and is taken up again", found.id, found.kind)
         active = time.monotonic()
         while not self._leave.is_set():
@@ -76,15 +85,18 @@ class Worker:
     def _device(self) -> str:
         return self.lab.device_name
 
-    def do(self, job: Job, serving: bool = False) -> None:
+    def do(self, job: Job) -> None:
         """Do a job and record how it ended; an error ends the job, never the engine."""
         before, self.state = self.state, f"{job.kind.value.replace('_', ' ')} (job {job.id})"
         log.info("job %d (%s) begins", job.id, job.kind)
         try:
-            result = self._result(job, serving)
+            result = self._result(job)
             if result is not None:
                 queue.finish(self.db, job.id, result)
                 log.info("job %d is done", job.id)
+        except _Dropped:
+            put_back = queue.put_back(self.db, job.id)
+            log.info("job %d is %s", job.id, "put back" if put_back else "left: it was cancelled")
         except Exception as error:
             log.exception("job %d failed", job.id)
             queue.fail(self.db, job.id, explain(error))
@@ -99,7 +111,7 @@ class Worker:
         except StoreError as error:
             log.warning("run %d could not be marked as failed: %s", run_id, error)
 
-    def _result(self, job: Job, serving: bool) -> dict[str, object] | None:
+    def _result(self, job: Job) -> dict[str, object] | None:
         """What the job produced; None when the engine leaves and the job is put back for the next one."""
         payload = job.payload
         if job.kind is JobKind.TRAIN_POLICY:
@@ -116,17 +128,33 @@ class Worker:
         project = get_project(self.db, job.project_id)
         if job.kind is JobKind.SAMPLE_PAIRS:
             pairs = sample_pairs(
-                self.lab, project, int(payload["count"]), checkpoint=str(payload.get("checkpoint", "base"))
+                self.lab,
+                project,
+                int(payload["count"]),
+                checkpoint=str(payload.get("checkpoint", "base")),
+                tick=self._stay,
             )
             return {"pair_ids": [pair.id for pair in pairs]}
         if job.kind is JobKind.COMPLETE:
-            return complete(self.lab, project, payload)
+            return complete(self.lab, project, payload, tick=self._stay)
         row = train_reward_model(
             self.lab, project, RewardConfig.from_dict(payload.get("config", {})), Source(payload["source"]),
-            annotators=payload.get("annotators"), progress=self._progress(job),
-            tick=(lambda: None) if serving else (lambda: self.serve(job.project_id)),
+            annotators=payload.get("annotators"), progress=self._progress(job, self._drop),
+            tick=lambda: self._between(job.project_id),
         )  # fmt: skip
         return {"reward_model_id": row.id, "accuracy": row.report["accuracy"]}
+
+    def _stay(self) -> None:
+        """Leave a job where it is when the engine goes."""
+        if self._leave.is_set():
+            raise _Dropped
+
+    def _drop(self) -> None:
+        raise _Dropped
+
+    def _between(self, project_id: int | None) -> None:
+        self._stay()
+        self.serve(project_id)
 
     def _progress(self, job: Job, cancelled: object = None) -> Progress:
         def tell(share: float, left: float | None) -> None:
@@ -148,6 +176,6 @@ class Worker:
             return
         self._serving = job.id
         try:
-            self.do(job, serving=True)
+            self.do(job)
         finally:
             self._serving = None

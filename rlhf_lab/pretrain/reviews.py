@@ -25,7 +25,7 @@ FAMILIES = {
 }
 MOODS = {-2: "m2", -1: "m1", 0: "z0", 1: "p1", 2: "p2"}
 PAST = frozenset(("show", "eatery", "place", "trip", "course", "service"))  # told in the past tense
-WORDS = ((9, 15), (18, 28), (32, 42))
+WORDS = ((14, 19), (22, 30), (34, 43))
 SENTENCES = ((1, 1, 2), (2, 2, 3), (3, 4, 4, 5))
 MAX_PROMPT_WORDS = 12
 MAX_PLANS = 400

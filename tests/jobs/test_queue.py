@@ -182,3 +182,16 @@ def test_two_processes_share_the_jobs_and_none_is_done_twice(db: Database, home:
     assert sorted(done[0] + done[1]) == [job.id for job in jobs]
     assert min(map(len, done)) > 10  # both had their share, or the test proved nothing
     assert {job.status for job in queue.jobs(db, limit=999)} == {JobStatus.DONE}
+
+
+def test_a_job_is_put_back_by_an_engine_that_leaves(db: Database, engine_id: int) -> None:
+    job = queue.submit(db, COMPLETE, None, {})
+    assert not queue.put_back(db, job.id)  # not running
+    queue.claim(db, [COMPLETE], engine_id)
+    assert queue.put_back(db, job.id)
+    waiting = queue.get_job(db, job.id)
+    assert (waiting.status, waiting.engine_id, waiting.attempts) == (JobStatus.QUEUED, None, 0)
+    assert queue.claim(db, [COMPLETE], engine_id).id == job.id
+    queue.cancel(db, job.id)
+    assert not queue.put_back(db, job.id)
+    assert queue.get_job(db, job.id).status is JobStatus.CANCELLED

@@ -1,0 +1,245 @@
+"""The worker and a run in this process, on a tiny model: what people tell a run, and what becomes of it."""
+
+import math
+import threading
+import uuid
+
+import pytest
+import tiny
+
+from rlhf_lab.engine.policy_run import PolicyRun, RunStopped
+from rlhf_lab.engine.work import sample_pairs
+from rlhf_lab.engine.worker import Worker
+from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.models.backbone import load_backbone
+from rlhf_lab.records import Choice, EventKind, JobKind, JobStatus, RunStatus, Source, Vote
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.comparisons import cast_vote
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import create_project
+from rlhf_lab.store.runs import (
+    add_event,
+    create_run,
+    events,
+    get_run,
+    latest_reward_model,
+    pending_events,
+    reward_models,
+)
+from rlhf_lab.store.steps import metrics_since
+from rlhf_lab.trainers.checkpoint import checkpoints
+from rlhf_lab.trainers.policy import PolicyTrainer
+
+CONFIG = tiny.SMALL | {"steps": 5, "checkpoint_every": 2, "kl_controller": "fixed"}
+REWARD = {"folds": 0, "epochs": 1, "lora_r": 4}
+
+
+class Lab:
+    def __init__(self, folder, model):
+        self.folder, self.db = folder, Database.open(folder)
+        digest = load_backbone(str(model), device="cpu").digest
+        texts = [(text, "train") for text in tiny.PROMPTS] + [("a good bird", "eval"), ("the moon", "eval")]
+        self.project = create_project(self.db, "tiny", str(model), digest, "tiny", 3, texts)
+        self.worker = Worker(folder, self.db)
+        self.worker.lab.device = "cpu"
+
+    def next_engine(self):
+        self.worker = Worker(self.folder, self.db)
+        self.worker.lab.device = "cpu"
+
+    def submit(self, kind, project_id=None, **payload):
+        return queue.submit(self.db, kind, project_id or self.project.id, payload)
+
+    def do(self, job):
+        """Let the worker take exactly this job."""
+        taken = queue.claim(self.db, [job.kind], self.worker.engine_id)
+        assert taken is not None
+        assert taken.id == job.id
+        self.worker.do(taken)
+        return queue.get_job(self.db, job.id)
+
+    def label(self, count=12):
+        for i, pair in enumerate(sample_pairs(self.worker.lab, self.project, count)):
+            choice = Choice.FIRST if i % 3 else Choice.SECOND
+            cast_vote(self.db, Vote(str(uuid.uuid4()), pair.id, "judge:x", Source.SIMULATED, choice, True))
+
+    def train_reward(self):
+        return self.do(self.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD))
+
+    def run(self, **changes):
+        config = CONFIG | changes
+        model = latest_reward_model(self.db, self.project.id)
+        run = create_run(
+            self.db, self.project.id, model.id, "r", config=config, manifest={}, total_steps=config["steps"]
+        )
+        return run.id
+
+    def train(self, run_id):
+        return self.do(self.submit(JobKind.TRAIN_POLICY, run_id=run_id))
+
+    def curve(self, run_id):
+        return [(step, tiny.numbers(found)) for step, found in metrics_since(self.db, run_id, 0)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Texts of jobs are up to 64 tokens long: more than the context of the other tests' models."""
+    with pytest.MonkeyPatch.context() as change:
+        change.setitem(tiny.SIZES, "context", 96)
+        return tiny.save_llama(tmp_path_factory.mktemp("long"))
+
+
+@pytest.fixture
+def lab(tmp_path, model):
+    made = Lab(tmp_path / "home", model)
+    made.label()
+    assert made.train_reward().status is JobStatus.DONE
+    yield made
+    made.db.close()
+
+
+@pytest.fixture
+def at(monkeypatch):
+    """at(2, what): call `what` in the middle of the step after step 2, once."""
+
+    def plan(step, what):
+        accumulate, done = PolicyTrainer.accumulate, []
+
+        def disturbed(trainer, *args):
+            if trainer.step == step and not done:
+                done.append(True)
+                what()
+                trainer.tick.__self__._looked = 0.0
+            return accumulate(trainer, *args)
+
+        monkeypatch.setattr(PolicyTrainer, "accumulate", disturbed)
+
+    return plan
+
+
+def test_jobs_of_this_project_in_the_middle_of_a_run_change_no_number(lab, at):
+    plain, run_id = lab.run(), lab.run()
+    assert lab.train(plain).result["status"] == "done"
+    model = latest_reward_model(lab.db, lab.project.id)
+    other = create_project(lab.db, "other", lab.project.model, "", "tiny", 0, [("the cat", "train")])
+    jobs = []
+
+    def ask():
+        foreign = lab.submit(JobKind.COMPLETE, other.id, prompts=["the cat"])
+        for i in range(20):
+            checkpoint = ("base", f"run/{plain}/4")[i % 2]
+            jobs.append(lab.submit(JobKind.COMPLETE, prompts=["the cat"], checkpoint=checkpoint, seed=i,
+                                   max_new_tokens=4, reward_model_id=model.id))  # fmt: skip
+        jobs.append(lab.submit(JobKind.SAMPLE_PAIRS, count=3))
+        for _ in jobs:
+            lab.worker.serve(lab.project.id)
+        assert [queue.get_job(lab.db, job.id).status for job in jobs] == [JobStatus.DONE] * 21
+        lab.worker.serve(lab.project.id)
+        assert queue.get_job(lab.db, foreign.id).status is JobStatus.QUEUED
+
+    at(2, ask)
+    lab.train(run_id)
+    assert jobs
+    assert [step for step, _ in lab.curve(plain)] == [1, 2, 3, 4, 5]
+    assert lab.curve(run_id) == lab.curve(plain)
+
+
+def test_stop_resume_and_an_engine_that_leaves_repeat_the_curve_with_its_knobs(lab, at):
+    plain = lab.run()
+    add_event(lab.db, plain, EventKind.SET, {"name": "beta", "value": 0.7})
+    lab.train(plain)
+    assert [event.applied_step for event in events(lab.db, plain)] == [0]
+    assert {row["objective/kl_coef"] for _, row in lab.curve(plain)} == {0.7}
+    run_id = lab.run()
+    add_event(lab.db, run_id, EventKind.SET, {"name": "beta", "value": 0.7})
+    at(1, lambda: add_event(lab.db, run_id, EventKind.STOP, {}))
+    assert lab.train(run_id).result["status"] == "stopped"
+    assert get_run(lab.db, run_id).status is RunStatus.STOPPED
+    at(3, lab.worker.leave)
+    job = lab.train(run_id)
+    assert (job.status, get_run(lab.db, run_id).status) == (JobStatus.QUEUED, RunStatus.INTERRUPTED)
+    lab.next_engine()
+    lab.do(job)
+    assert get_run(lab.db, run_id).status is RunStatus.DONE
+    assert lab.curve(run_id) == lab.curve(plain)
+
+
+def test_nan_fails_the_run_keeps_its_checkpoint_and_it_can_be_resumed(lab, monkeypatch):
+    plain, run_id = lab.run(), lab.run()
+    lab.train(plain)
+    check = PolicyTrainer.check
+
+    def broken(trainer, metrics):
+        check(trainer, metrics | ({"loss/policy": math.nan} if trainer.step == 3 else {}))
+
+    with monkeypatch.context() as spoil:
+        spoil.setattr(PolicyTrainer, "check", broken)
+        job = lab.train(run_id)
+    assert job.status is JobStatus.FAILED
+    assert "NaN" in job.error
+    assert get_run(lab.db, run_id).status is RunStatus.FAILED
+    assert "resume" in get_run(lab.db, run_id).message
+    assert checkpoints(lab.folder / "runs" / str(run_id)) == [2]
+    lab.train(run_id)
+    assert lab.curve(run_id) == lab.curve(plain)
+
+
+@pytest.mark.parametrize("before", [["pause", "pause", "resume"], ["pause", "resume"]])
+def test_one_resume_lifts_every_pause_before_it(lab, at, before):
+    run_id = lab.run(steps=2)
+    at(0, lambda: [add_event(lab.db, run_id, EventKind(kind), {}) for kind in before])
+    give_up = threading.Timer(20, lab.worker.leave)
+    give_up.start()
+    job = lab.train(run_id)
+    give_up.cancel()
+    assert job.status is JobStatus.DONE
+    assert pending_events(lab.db, run_id) == []
+
+
+def test_a_resume_from_before_the_pause_does_not_lift_it(lab):
+    run_id = lab.run(steps=2)
+    run = PolicyRun(lab.worker.lab, run_id)
+    add_event(lab.db, run_id, EventKind.RESUME, {})
+    add_event(lab.db, run_id, EventKind.PAUSE, {})
+    asked = iter([False, False, True])
+    run.leaving = lambda: next(asked)
+    with pytest.raises(RunStopped, match="paused"):
+        run.tick()
+    assert get_run(lab.db, run_id).status is RunStatus.PAUSED
+
+
+def test_a_cancelled_reward_training_stores_nothing(lab, monkeypatch):
+    before = reward_models(lab.db, lab.project.id)
+    job = lab.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD)
+    update = queue.update_progress
+
+    def cancelled(db, job_id, *args):
+        queue.cancel(db, job_id)
+        return update(db, job_id, *args)
+
+    monkeypatch.setattr(queue, "update_progress", cancelled)
+    assert lab.do(job).status is JobStatus.CANCELLED
+    assert reward_models(lab.db, lab.project.id) == before
+
+
+def test_reward_training_is_put_back_when_the_engine_leaves(lab):
+    lab.worker.leave()
+    job = lab.train_reward()
+    assert job.status is JobStatus.QUEUED
+    lab.next_engine()
+    assert lab.do(job).status is JobStatus.DONE
+
+
+def test_a_run_whose_engine_died_too_often_has_failed(lab, monkeypatch):
+    run_id = lab.run()
+    job = lab.submit(JobKind.TRAIN_POLICY, run_id=run_id)
+    queue.claim(lab.db, [JobKind.TRAIN_POLICY], lab.worker.engine_id)
+    with lab.db.write() as conn:
+        conn.execute(t.engines.update().values(process_started=1.0))
+        conn.execute(t.jobs.update().where(t.jobs.c.id == job.id).values(attempts=queue.MAX_ATTEMPTS - 1))
+    worker = Worker(lab.folder, lab.db, idle_exit_s=0)
+    worker.work()
+    worker.leave()  # ends its heartbeat
+    assert queue.get_job(lab.db, job.id).status is JobStatus.FAILED
+    assert get_run(lab.db, run_id).status is RunStatus.FAILED
+    assert supervisor.engine_state(lab.db).row.stopped_at is not None
