@@ -3,33 +3,73 @@
 import argparse
 import contextlib
 import ipaddress
+import os
 import sys
+import threading
 from pathlib import Path
 
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.home import default_home
-from rlhf_lab.ui.page import build_page, first_pair
+from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs.steward import Steward
+from rlhf_lab.records import EngineState, JobKind, JobStatus
+from rlhf_lab.store.database import Database
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.page import build_page, launch_options
 
 
 def main(argv: list[str] | None = None) -> int:
+    on_space = bool(os.environ.get("SPACE_ID"))
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1", help="address to serve on (default 127.0.0.1)")
+    parser.add_argument(
+        "--host", default="0.0.0.0" if on_space else "127.0.0.1", help="address to serve on (default 127.0.0.1)"
+    )
     parser.add_argument("--port", type=int, default=7860, help="port to serve on (default 7860)")
     parser.add_argument("--home", type=Path, default=None, help=f"the lab's folder (default {default_home()})")
     parser.add_argument("--public-labelling", action="store_true", help="serve on an address others can reach")
     args = parser.parse_args(argv)
+    home = (args.home or default_home()).expanduser().resolve()
     try:
-        check_host(args.host, args.public_labelling)
-        home = (args.home or default_home()).expanduser().resolve()
-        first_pair(home)
+        check_host(args.host, args.public_labelling or on_space)
+        ctx = Context.open(home)
+        ctx.project  # noqa: B018  made now, so that the first visitor finds it
     except LabError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    build_page(home).queue(default_concurrency_limit=8, max_size=64, api_open=False).launch(
-        server_name=args.host, server_port=args.port, share=False, show_error=False, strict_cors=True, ssr_mode=False,
-        mcp_server=False, allowed_paths=[], max_file_size="5mb",
-    )  # fmt: skip
+    serve(ctx, args.host, args.port)
     return 0
+
+
+def serve(ctx: Context, host: str, port: int) -> None:
+    """Serve until Ctrl-C, then say what goes on in the background."""
+    steward = Steward(ctx.home, ctx.db)
+    page = build_page(ctx).queue(default_concurrency_limit=8, max_size=64, api_open=False)
+    _, url, _ = page.launch(server_name=host, server_port=port, prevent_thread_lock=True, **launch_options())
+    steward.start()
+    print(f"RLHF Lab: {url}\nhome: {ctx.home}\nCtrl-C ends the page; what the engine does goes on.", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        threading.Event().wait()
+    steward.stop()
+    page.close(verbose=False)
+    print(f"\n{farewell(ctx.db)}", flush=True)
+
+
+def farewell(db: Database) -> str:
+    """What still runs when the page ends, and how to stop it."""
+    engine = supervisor.engine_state(db)
+    if engine.state not in (EngineState.ALIVE, EngineState.STARTING) or engine.row is None:
+        return "The page has ended; no engine is running."
+    running = queue.jobs(db, statuses=[JobStatus.RUNNING])
+    what = "; ".join(
+        f"PPO run {job.payload['run_id']}, {job.progress:.0%} done" if job.kind is JobKind.TRAIN_POLICY
+        else job.kind.value.replace("_", " ")
+        for job in running
+    )  # fmt: skip
+    doing = f"is still at work ({what})" if what else "rests, and leaves by itself after 10 minutes"
+    return (
+        f"The page has ended. The engine (pid {engine.row.process.pid}) {doing}.\n"
+        "Start `python app.py` again to watch it; `python -m rlhf_lab stop-engine` ends it (a run resumes later)."
+    )
 
 
 def check_host(host: str, public: bool) -> None:

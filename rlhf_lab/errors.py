@@ -10,7 +10,8 @@ LabError                      anything this project raises on purpose; str(error
 ├── TrainingError             training cannot go on
 │   ├── NotFiniteError        a NaN or infinity appeared
 │   └── SelfCheckError        an invariant of the algorithm does not hold on this machine
-└── EngineError               the engine is missing, dead, or a second one was started
+├── EngineError               the engine is missing, dead, or a second one was started
+└── NotAllowedError           only the operator may do this
 """
 
 
@@ -55,4 +56,8 @@ class SelfCheckError(TrainingError):
 
 
 class EngineError(LabError):
+    pass
+
+
+class NotAllowedError(LabError):
     pass

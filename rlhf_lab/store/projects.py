@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, FromClause, RowMapping, and_, func, or_, select
 
 from rlhf_lab.errors import LabelError, StoreError
-from rlhf_lab.records import Completion, NewCompletion, Pair, Project, Prompt
+from rlhf_lab.records import Completion, NewCompletion, Pair, Project, Prompt, Source
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks, insert_row
 
@@ -118,6 +118,21 @@ def count_pairs(db: Database, project_id: int) -> int:
     with db.read() as conn:
         query = select(func.count()).select_from(t.pairs).where(t.pairs.c.project_id == project_id)
         return conn.execute(query).scalar_one()
+
+
+def latest_annotators(db: Database, project_id: int, count: int) -> list[str]:
+    """The people who voted last in a project, newest first."""
+    v = t.votes.c
+    query = (
+        select(v.annotator)
+        .join(t.pairs, t.pairs.c.id == v.pair_id)
+        .where(t.pairs.c.project_id == project_id, v.source == Source.HUMAN)
+        .group_by(v.annotator)
+        .order_by(func.max(v.id).desc())
+        .limit(count)
+    )
+    with db.read() as conn:
+        return list(conn.execute(query).scalars())
 
 
 def get_pair(db: Database, pair_id: int) -> Pair:

@@ -1,55 +1,48 @@
-"""The first page: a prepared pair of the embedded model, before any model is loaded. No torch here.
-
-Model text goes into text boxes, never into HTML: Gradio's HTML component runs what it is given.
-"""
+"""The page: a header strip and one tab a screen. No torch here: it starts in seconds and answers whatever the engine does."""
 
 import os
-from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "200")
 
 import gradio as gr
 
-from rlhf_lab.errors import LabError
-from rlhf_lab.jobs.setup import pick_project
-from rlhf_lab.records import Pair
-from rlhf_lab.store.comparisons import next_pair
-from rlhf_lab.store.database import Database
+from rlhf_lab.ui import compare, header, label, project, reward, runs, train
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.widgets import STATIC, UI
 
-ANNOTATOR = "visitor"
-
-
-def first_pair(home: Path) -> Pair:
-    """The pair that the page opens with; the first project of a new home begins with the shipped ones.
-
-    Raises LabError when there is none.
-    """
-    with Database.open(home) as db:
-        project = pick_project(db, None)
-        pair = next_pair(db, project.id, ANNOTATOR)
-    if pair is None:
-        raise LabError(f"project {project.id} ({project.name}) has no pair to show; sample some first.")
-    return pair
+SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
+OPERATOR = "rlhf-lab-operator"
+SCREENS = {
+    "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Runs & data": runs, "Project": project,
+}  # fmt: skip
 
 
-def build_page(home: Path) -> gr.Blocks:
-    """The page, made anew from the store at every load."""
+def theme() -> gr.themes.Base:
+    """Fonts of the system only: nothing is fetched from elsewhere."""
+    return gr.themes.Soft(
+        primary_hue="indigo", neutral_hue="slate", font=SYSTEM_FONTS, font_mono=["ui-monospace", "Menlo", "monospace"]
+    )
 
-    def load() -> tuple[str, str, str]:
-        pair = first_pair(home)
-        return pair.prompt.text, pair.first.text.strip(), pair.second.text.strip()
 
-    page: gr.Blocks = gr.Blocks(title="RLHF Lab", analytics_enabled=False)
+def build_page(ctx: Context) -> gr.Blocks:
+    gr.set_static_paths(list(STATIC))
+    page: gr.Blocks = gr.Blocks(title="RLHF Lab", analytics_enabled=False, fill_width=True)
     with page:
-        gr.Markdown("# RLHF Lab\nTwo answers by the embedded model to one prompt. Which is better?")
-        prompt = gr.Textbox(label="Prompt", interactive=False, lines=2)
-        with gr.Row(equal_height=True):
-            left = gr.Textbox(label="Answer 1", interactive=False, lines=6)
-            right = gr.Textbox(label="Answer 2", interactive=False, lines=6)
-        gr.Markdown(
-            "This page only shows the pair for now: voting, training and the live curves are not in the browser yet. "
-            "The whole loop runs on the command line: `python -m rlhf_lab demo`."
-        )
-        page.load(load, outputs=[prompt, left, right], api_visibility="private")
+        operator = gr.BrowserState("", storage_key=OPERATOR, secret="rlhf-lab")
+        header.build(ctx)
+        with gr.Tabs():
+            for name, screen in SCREENS.items():
+                with gr.Tab(name):
+                    screen.build(ctx, operator)
     return page
+
+
+def launch_options() -> dict[str, Any]:
+    """Everything `launch` gets besides the address; safe defaults."""
+    return {
+        "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,
+        "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,
+        "css": (UI / "lab.css").read_text(encoding="utf-8"), "footer_links": [],
+    }  # fmt: skip

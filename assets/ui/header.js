@@ -1,0 +1,41 @@
+// The strip above every screen: what the lab is doing now.
+const { el } = Lab;
+const root = element.querySelector('.lab-header');
+
+function machine(state) {
+  const memory = state.engine.memory_mb ? ` · ${Math.round(state.engine.memory_mb)} MB` : '';
+  return `${state.engine.words}${state.engine.device ? ` · ${state.engine.device}` : ''}${memory}`;
+}
+
+function job(state) {
+  if (!state.job) return null;
+  const share = Math.round(100 * state.job.progress);
+  const left = state.job.eta_s === null ? '' : ` · ${Lab.duration(state.job.eta_s)} left`;
+  const bar = el('i');
+  bar.style.width = `${share}%`;
+  return el('div.job', { title: state.job.words },
+    el('div.what', {}, `${state.job.words} ${share} %${left}`),
+    el('div.lab-bar', { role: 'progressbar', 'aria-label': state.job.words, 'aria-valuemin': 0, 'aria-valuemax': 100, 'aria-valuenow': share }, bar));
+}
+
+function draw(state) {
+  const accuracy = state.reward
+    ? `reward model ${Lab.percent(state.reward.accuracy)}${state.reward.low === null ? '' : ` (${Math.round(100 * state.reward.low)}–${Math.round(100 * state.reward.high)} %)`}${state.reward.simulated ? ', simulated labels' : ''}`
+    : 'no reward model yet';
+  root.replaceChildren(...[
+    el('span.name', {}, 'RLHF Lab'),
+    el('span.what', {}, `${state.project} · ${state.model}`),
+    el('span.lab-badge.machine', { title: state.engine.about }, el(`i.dot.${state.engine.mood}`), machine(state)),
+    el('span.lab-badge', {}, `${state.labels} labels${state.simulated ? ` + ${state.simulated} simulated` : ''}`),
+    el('span.lab-badge', { title: 'cross-validated accuracy of the newest reward model, with its 95 % interval' }, accuracy),
+    job(state),
+    el('span.lab-grow'),
+    el('button.lab-button.small', { type: 'button', title: 'larger type for the back of the room', 'aria-pressed': document.body.classList.contains('projector') ? 'true' : 'false',
+      onclick: () => { document.body.classList.toggle('projector'); window.dispatchEvent(new Event('resize')); draw(state); } }, 'Projector'),
+    el('button.lab-button.small', { type: 'button', title: 'light or dark',
+      onclick: () => { document.body.classList.toggle('dark'); draw(state); } }, document.body.classList.contains('dark') ? 'Light' : 'Dark'),
+  ].filter(Boolean));
+  if (state.warning) root.append(el('p.lab-notice.bad', { role: 'alert' }, state.warning));
+}
+
+Lab.poll(root, async () => draw(await Lab.answer(server.status({}))), 1500);

@@ -1,0 +1,145 @@
+// Shared by every widget: small DOM builder, polling, names, numbers, word differences. No library, no markup from data.
+window.Lab = window.Lab || (() => {
+  // An element: Lab.el('p.note', {title: 'x', onclick: f}, 'text', child, …). Strings become text, never markup.
+  function el(what, attributes = {}, ...children) {
+    const [tag, ...classes] = what.split('.');
+    const node = document.createElement(tag || 'div');
+    if (classes.length) node.className = classes.join(' ');
+    for (const [name, value] of Object.entries(attributes || {})) {
+      if (value === null || value === undefined || value === false) continue;
+      if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
+      else node.setAttribute(name, value === true ? '' : value);
+    }
+    for (const child of children.flat()) {
+      if (child === null || child === undefined || child === false) continue;
+      node.append(child instanceof Node ? child : document.createTextNode(String(child)));
+    }
+    return node;
+  }
+
+  // Call `ask` every `ms` while the element is on screen; slower after failures; at once when the tab is shown again.
+  function poll(element, ask, ms) {
+    let failures = 0, busy = false, timer = null;
+    const seen = () => !document.hidden && element.offsetParent !== null;
+    async function tick() {
+      if (busy || !seen()) return;
+      busy = true;
+      try {
+        await ask();
+        failures = 0;
+      } catch (error) {
+        failures += 1;
+        if (failures === 3) offline(true);
+      } finally {
+        busy = false;
+      }
+      if (failures === 0) offline(false);
+    }
+    function loop() {
+      if (!document.body.contains(element)) return;
+      tick().finally(() => { timer = setTimeout(loop, ms * Math.min(8, 2 ** failures)); });
+    }
+    document.addEventListener('visibilitychange', () => { if (!document.hidden) tick(); });
+    new IntersectionObserver((entries) => { if (entries.some((e) => e.isIntersecting)) tick(); }).observe(element);
+    loop();
+    return tick;
+  }
+
+  // What a server function answered; null (the server failed) and {error} become exceptions.
+  async function answer(promise) {
+    const reply = await promise;
+    if (reply === null || reply === undefined) throw new Error('no answer');
+    if (reply.error) throw new Error(reply.error);
+    return reply;
+  }
+
+  let wasOffline = false;
+  function offline(now) {
+    if (now === wasOffline) return;
+    wasOffline = now;
+    document.body.classList.toggle('lab-offline', now);
+  }
+
+  // Who labels here: a name kept by this browser.
+  const NAME = 'rlhf-lab-annotator';
+  function uuid() {
+    if (crypto.randomUUID) return crypto.randomUUID();
+    const bytes = crypto.getRandomValues(new Uint8Array(16));
+    return Array.from(bytes, (b) => b.toString(16).padStart(2, '0')).join('');
+  }
+  let volatileName = null;
+  function annotator() {
+    try {
+      let name = localStorage.getItem(NAME);
+      if (!name) { name = `visitor-${uuid().slice(0, 8)}`; localStorage.setItem(NAME, name); }
+      return name;
+    } catch (error) {  // storage is forbidden here: a name for this visit
+      volatileName = volatileName || `visitor-${uuid().slice(0, 8)}`;
+      return volatileName;
+    }
+  }
+
+  function number(value, digits = 3) {
+    if (value === null || value === undefined || Number.isNaN(value)) return '–';
+    const size = Math.abs(value);
+    if (size !== 0 && (size < 0.001 || size >= 1e5)) return value.toExponential(1);
+    return String(Number(value.toPrecision(digits)));
+  }
+  const percent = (share) => (share === null || share === undefined ? '–' : `${Math.round(100 * share)} %`);
+  function duration(seconds) {
+    if (seconds === null || seconds === undefined) return '';
+    const whole = Math.max(0, Math.round(seconds));
+    if (whole < 60) return `${whole} s`;
+    if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+    return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+  }
+
+  // The words of `after`, each with whether it is new with respect to `before` (longest common subsequence).
+  function changed(before, after) {
+    const a = before.split(/(\s+)/).filter((w) => w.trim()), b = after.split(/(\s+)/).filter((w) => w.trim());
+    const n = a.length, m = b.length;
+    if (n * m > 250000) return b.map((word) => ({ word, fresh: false }));
+    const table = Array.from({ length: n + 1 }, () => new Uint16Array(m + 1));
+    for (let i = n - 1; i >= 0; i--) {
+      for (let j = m - 1; j >= 0; j--) {
+        table[i][j] = a[i] === b[j] ? table[i + 1][j + 1] + 1 : Math.max(table[i + 1][j], table[i][j + 1]);
+      }
+    }
+    const words = [];
+    let i = 0, j = 0;
+    while (j < m) {
+      if (i < n && a[i] === b[j]) { words.push({ word: b[j], fresh: false }); i++; j++; }
+      else if (i < n && table[i + 1][j] >= table[i][j + 1]) i++;
+      else { words.push({ word: b[j], fresh: true }); j++; }
+    }
+    return words;
+  }
+
+  // A text with its new words marked, as an element.
+  function marked(before, after, what = 'p.lab-text') {
+    const node = el(what, { dir: 'auto' });
+    for (const { word, fresh } of changed(before, after)) node.append(fresh ? el('mark', {}, word) : word, ' ');
+    return node;
+  }
+
+  // Keys pressed while typing, with modifiers, or repeated are not for us.
+  function isOurKey(event) {
+    if (event.defaultPrevented || event.repeat || event.isComposing) return false;
+    if (event.ctrlKey || event.metaKey || event.altKey) return false;
+    const target = event.composedPath()[0];
+    return !(target instanceof Element && target.closest('input, textarea, select, [contenteditable]'));
+  }
+
+  function colours() {
+    const style = getComputedStyle(document.body);
+    const read = (name, other) => style.getPropertyValue(name).trim() || other;
+    return {
+      ink: read('--lab-ink', '#1f2430'), muted: read('--lab-muted', '#667085'), line: read('--lab-line', '#e4e7ec'),
+      accent: read('--lab-accent', '#4f46e5'), good: read('--lab-good', '#15803d'), warn: read('--lab-warn', '#b45309'),
+      bad: read('--lab-bad', '#b91c1c'), left: read('--lab-left', '#2563eb'), right: read('--lab-right', '#c2570c'),
+      font: style.fontFamily,
+    };
+  }
+
+  return { el, poll, answer, uuid, annotator, number, percent, duration, changed, marked, isOurKey, colours };
+})();

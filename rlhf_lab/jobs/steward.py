@@ -1,0 +1,161 @@
+"""What happens by itself while a page is open: pairs are written ahead, judges label, reward models are retrained.
+
+`Steward.run` looks at the store every second and submits jobs; it does no work of its own and keeps nothing in memory that
+matters, except what a judge still has to label.
+"""
+
+import logging
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlhf_lab.config import RewardConfig
+from rlhf_lab.errors import LabError
+from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs.labelling import annotator_of, label_with_judge
+from rlhf_lab.jobs.setup import new_project, pick_project
+from rlhf_lab.judges import load_judge
+from rlhf_lab.records import Choice, Job, JobKind, JobStatus, Project, Source
+from rlhf_lab.store.comparisons import pool_size, vote_counts
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import latest_annotators
+from rlhf_lab.store.runs import latest_reward_model
+
+log = logging.getLogger("rlhf_lab.steward")
+
+LOOK_EVERY_S = 1.0
+POOL = 24  # pairs kept ready for whoever labels
+BATCH = 16  # pairs asked for at once: a batch is written in a few seconds
+TRAIN_EVERY = 20  # labels from one reward model to the next
+FIRST_AT = 10  # labels that the first one needs
+OPEN = (JobStatus.QUEUED, JobStatus.RUNNING)
+
+_wanted: dict[tuple[int, str], int] = {}  # (project, judge) -> labels still asked for
+_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The labels of a project (skips left out) and how far the next reward model is."""
+
+    human: int
+    simulated: int
+    goal: int
+    to_next: int
+    newest_model: int
+
+
+def labels(db: Database, project_id: int) -> Labels:
+    counts = vote_counts(db, project_id)
+    human, simulated = (sum(counts[source].values()) - counts[source][Choice.SKIP] for source in Source)
+    goal = goal_of(db, project_id, Source.HUMAN)
+    newest = latest_reward_model(db, project_id, Source.HUMAN)
+    return Labels(human, simulated, goal, max(0, goal - human), 0 if newest is None else newest.id)
+
+
+def ask_judge(db: Database, project_id: int, name: str, count: int) -> str:
+    """Let a judge label; what is not there yet it labels as soon as it is written. Returns what to tell the person."""
+    judge = load_judge(name)
+    count = min(max(count, 1), 1000)
+    said = sum(label_with_judge(db, project_id, judge, count).values())
+    if said < count:
+        with _lock:
+            _wanted[project_id, name] = _wanted.get((project_id, name), 0) + count - said
+        return (
+            f"The judge {name} labelled {said} pairs (simulated) and goes on as the engine writes {count - said} more."
+        )
+    return f"The judge {name} labelled {said} pairs. They are marked as simulated and never mixed with yours."
+
+
+def fresh_copy(db: Database, project: Project) -> Project:
+    """A new project like this one, without labels; the old one stays as it is."""
+    return new_project(db, model=project.model, prompt_set=project.prompt_set, seed=project.seed, name=project.name)
+
+
+class Steward:
+    """A thread of the page's process."""
+
+    def __init__(self, home: Path, db: Database) -> None:
+        self.home, self.db = home, db
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="steward")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._end.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while not self._end.wait(LOOK_EVERY_S):
+            try:
+                self.look()
+            except LabError as error:
+                log.warning("%s", error)
+
+    def look(self) -> None:
+        """One round: submit what is due, and see that an engine is there for what waits."""
+        project = pick_project(self.db, None)
+        open_jobs = queue.jobs(self.db, statuses=OPEN)
+        kinds = {job.kind for job in open_jobs if job.project_id == project.id}
+        self._write_ahead(project, kinds)
+        self._let_judges_label()
+        self._retrain(project, kinds)
+        if queue.jobs(self.db, statuses=OPEN, limit=1):
+            supervisor.ensure_engine(self.db, self.home)
+
+    def _write_ahead(self, project: Project, kinds: set[JobKind]) -> None:
+        who = latest_annotators(self.db, project.id, 8) or ["nobody yet"]
+        ready = min(pool_size(self.db, project.id, name) for name in who)
+        with _lock:
+            asked = max((n for (pid, _), n in _wanted.items() if pid == project.id), default=0)
+        if JobKind.SAMPLE_PAIRS not in kinds and (asked or ready < POOL):
+            queue.submit(self.db, JobKind.SAMPLE_PAIRS, project.id, {"count": max(BATCH, min(asked, 64))})
+
+    def _let_judges_label(self) -> None:
+        with _lock:
+            waiting = dict(_wanted)
+        for (project_id, name), count in waiting.items():
+            judge = load_judge(name)
+            ready = pool_size(self.db, project_id, annotator_of(judge))
+            said = sum(label_with_judge(self.db, project_id, judge, min(count, ready)).values()) if ready else 0
+            with _lock:
+                _wanted[project_id, name] -= said
+                if _wanted[project_id, name] <= 0:
+                    del _wanted[project_id, name]
+
+    def _retrain(self, project: Project, kinds: set[JobKind]) -> None:
+        """Train on the labels of a source when enough are new; on a judge's when it has finished."""
+        if JobKind.TRAIN_REWARD in kinds:
+            return
+        with _lock:
+            judging = any(pid == project.id for pid, _ in _wanted)
+        for source in Source:
+            if due(self.db, project.id, source) and not (judging and source is Source.SIMULATED):
+                submit_training(self.db, project.id, source)
+                return
+
+
+def due(db: Database, project_id: int, source: Source) -> bool:
+    """Whether the labels of a source have grown enough for the next reward model."""
+    counts = vote_counts(db, project_id)[source]
+    have = sum(counts.values()) - counts[Choice.SKIP]
+    if have < goal_of(db, project_id, source) or counts[Choice.FIRST] + counts[Choice.SECOND] < 2:
+        return False
+    last = queue.jobs(db, project_id=project_id, kinds=[JobKind.TRAIN_REWARD], limit=1)
+    return not (last and last[0].status is JobStatus.FAILED and last[0].payload.get("labels") == have)
+
+
+def goal_of(db: Database, project_id: int, source: Source) -> int:
+    """The number of labels at which the next reward model is trained."""
+    newest = latest_reward_model(db, project_id, source)
+    return len(newest.snapshot.vote_ids) + TRAIN_EVERY if newest else FIRST_AT
+
+
+def submit_training(db: Database, project_id: int, source: Source, config: RewardConfig | None = None) -> Job:
+    """Ask the engine for a reward model on the labels of one source."""
+    counts = vote_counts(db, project_id)[source]
+    have = sum(counts.values()) - counts[Choice.SKIP]
+    payload = {"source": source.value, "config": (config or RewardConfig()).to_dict(), "labels": have}
+    return queue.submit(db, JobKind.TRAIN_REWARD, project_id, payload)

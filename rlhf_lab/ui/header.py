@@ -1,0 +1,85 @@
+"""The strip above every screen: engine, device, memory, labels, reward accuracy, what runs and how long it still takes."""
+
+from typing import Any
+
+from rlhf_lab.assets import EMBEDDED
+from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.records import EngineState, EngineStatus, Job, JobKind, JobStatus, Source
+from rlhf_lab.store.comparisons import vote_counts
+from rlhf_lab.store.runs import get_run, latest_reward_model
+from rlhf_lab.ui.context import Context, read
+from rlhf_lab.ui.widgets import widget
+
+WORDS = {
+    JobKind.SAMPLE_PAIRS: "writing pairs",
+    JobKind.TRAIN_REWARD: "training the reward model",
+    JobKind.TRAIN_POLICY: "PPO",
+    JobKind.COMPLETE: "writing",
+}
+ENGINE = {
+    EngineState.ABSENT: ("engine rests", "", "It starts by itself as soon as there is something to do."),
+    EngineState.STARTING: ("engine starts", "busy", "It loads the model; some seconds."),
+    EngineState.ALIVE: ("engine ready", "good", "The process that trains and writes. It outlives this page."),
+    EngineState.DEAD: ("engine lost", "bad", "It vanished or is silent; work goes on from its last checkpoint when it is back."),
+}  # fmt: skip
+
+
+def build(ctx: Context) -> None:
+    def status(_: dict[str, Any]) -> dict[str, Any]:
+        supervisor.touch_ui(ctx.db)
+        return state(ctx)
+
+    widget("header", reads=[read(status)], label="State of the lab")
+
+
+def state(ctx: Context) -> dict[str, Any]:
+    project = ctx.project
+    counts = vote_counts(ctx.db, project.id)
+    human, simulated = (sum(counts[source].values()) for source in Source)
+    row = latest_reward_model(ctx.db, project.id)
+    running = queue.jobs(ctx.db, statuses=[JobStatus.RUNNING])
+    job = min(running, key=lambda job: job.id) if running else None
+    engine = supervisor.engine_state(ctx.db)
+    return {
+        "project": project.name,
+        "model": "embedded model" if project.model == EMBEDDED else project.model.rstrip("/").rsplit("/", 1)[-1],
+        "labels": human,
+        "simulated": simulated,
+        "reward": row and {
+            "accuracy": row.report["accuracy"],
+            "low": row.report["accuracy_low"] if row.report["accuracy"] is not None else None,
+            "high": row.report["accuracy_high"],
+            "simulated": row.snapshot.source is Source.SIMULATED,
+        },
+        "engine": _engine(engine, job is not None),
+        "job": job and _job(ctx, job),
+        "warning": _warning(ctx),
+    }  # fmt: skip
+
+
+def _engine(status: EngineStatus, busy: bool) -> dict[str, Any]:
+    words, mood, about = ENGINE[status.state]
+    if busy and status.state is EngineState.ALIVE:
+        words, mood = "engine works", "busy"
+    row = status.row if status.state is EngineState.ALIVE else None
+    return {
+        "words": words, "mood": mood or "rest", "about": about, "device": row.device if row else "",
+        "memory_mb": row.memory_mb if row else None,
+    }  # fmt: skip
+
+
+def _job(ctx: Context, job: Job) -> dict[str, Any]:
+    words = WORDS.get(job.kind, job.kind.value)
+    if job.kind is JobKind.TRAIN_POLICY:
+        run = get_run(ctx.db, int(job.payload["run_id"]))
+        words = f"run {run.id} {run.status.value}, step {run.step} of {run.total_steps},"
+    return {"words": words, "progress": job.progress, "eta_s": job.eta_s}
+
+
+def _warning(ctx: Context) -> str:
+    if not ctx.on_space:
+        return ""
+    return (
+        "This Space keeps labels and models on a disk that is wiped when it restarts. Export what you want to keep "
+        "under Runs & data."
+    )
