@@ -1,6 +1,7 @@
-"""`python app.py` serves a page that opens on a shipped pair."""
+"""`python app.py`: serves the lab, says what goes on when it ends, keeps torch out, refuses open addresses."""
 
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -8,26 +9,33 @@ import time
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 
-from app import check_host
+from app import check_host, farewell
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.records import JobKind
+from rlhf_lab.store.database import Database
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_the_page_is_served(tmp_path):
+def start(home: Path) -> tuple[subprocess.Popen, str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "app.py", "--port", str(port), "--home", str(tmp_path)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        try:
-            page = fetch(f"http://127.0.0.1:{port}/", server)
-        finally:
-            server.terminate()
-    assert "RLHF Lab" in page
-    assert (tmp_path / "lab.db").is_file()
+    command = [sys.executable, "app.py", "--port", str(port), "--home", str(home)]
+    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return server, f"http://127.0.0.1:{port}/"
+
+
+def end(server: subprocess.Popen, home: Path) -> str:
+    server.send_signal(signal.SIGINT)
+    said = server.communicate(timeout=60)[0]
+    with Database.open(home) as db:
+        supervisor.stop_engine(db, home)
+    return said
 
 
 def fetch(url: str, server: subprocess.Popen) -> str:
@@ -39,6 +47,34 @@ def fetch(url: str, server: subprocess.Popen) -> str:
         except OSError:
             time.sleep(0.1)
     raise AssertionError("the page was not served within a minute")
+
+
+def test_the_page_is_served_without_torch_and_ctrl_c_says_what_goes_on(tmp_path):
+    server, url = start(tmp_path)
+    try:
+        page = fetch(url, server)
+        loaded = {Path(item.path).name for item in psutil.Process(server.pid).memory_maps()}
+    finally:
+        said = end(server, tmp_path)
+    assert "RLHF Lab" in page
+    assert (tmp_path / "lab.db").is_file()
+    assert not [name for name in loaded if "torch" in name]
+    assert "Traceback" not in said
+    assert url in said
+    assert "The page has ended" in said
+
+
+def test_the_farewell_names_the_run_and_how_to_stop_it(tmp_path):
+    with Database.open(tmp_path) as db:
+        assert "no engine is running" in farewell(db)
+        engine_id = supervisor.beat(db, "working")  # this process plays the engine
+        queue.submit(db, JobKind.TRAIN_POLICY, None, {"run_id": 7})
+        job = queue.claim(db, [JobKind.TRAIN_POLICY], engine_id)
+        assert job is not None
+        queue.update_progress(db, job.id, 0.25, 30.0)
+        words = farewell(db)
+    assert "PPO run 7, 25% done" in words
+    assert "stop-engine" in words
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])

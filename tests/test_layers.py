@@ -75,12 +75,13 @@ def test_the_light_parts_import_no_torch(path):
 
 def test_a_page_is_built_without_torch(tmp_path):
     script = (
-        "import sys, pathlib; from rlhf_lab.ui.page import build_page, first_pair;"
-        f"home = pathlib.Path({str(tmp_path)!r}); build_page(home); pair = first_pair(home);"
-        "print(pair.reason, sorted({name.split('.')[0] for name in sys.modules} & "
+        "import sys, pathlib; from rlhf_lab.ui.page import build_page; from rlhf_lab.ui.context import Context;"
+        "from rlhf_lab.ui.label import state;"
+        f"ctx = Context.open(pathlib.Path({str(tmp_path)!r})); build_page(ctx); shown = state(ctx, 'ann')['pair'];"
+        "print(shown is not None, sorted({name.split('.')[0] for name in sys.modules} & "
         "{'torch', 'transformers', 'peft', 'accelerate'}))"
     )
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == "shipped []"
+    assert done.stdout.strip() == "True []"

@@ -1,0 +1,152 @@
+"""Labelling in a real browser: keys, buttons, undo, double presses, stale pairs, hostile text."""
+
+import sqlite3
+
+import pytest
+from conftest import PATIENCE
+
+from rlhf_lab.records import NewCompletion
+from rlhf_lab.store import projects
+from rlhf_lab.store.database import Database
+
+
+def votes(lab) -> list[tuple]:
+    with sqlite3.connect(lab.home / "lab.db") as db:
+        return db.execute("SELECT pair_id, annotator, choice, first_on_left, undone_at, response_ms FROM votes").fetchall()
+
+
+def pair_of(page) -> str:
+    page.wait_for_selector(".lab-label[data-pair]:not([data-pair=''])", timeout=PATIENCE)
+    return page.get_attribute(".lab-label", "data-pair")
+
+
+def press(page, key: str) -> str:
+    """Press a key and wait for the next pair; returns the pair that was on screen."""
+    before = pair_of(page)
+    page.keyboard.press(key)
+    page.wait_for_function(
+        "before => { const now = document.querySelector('.lab-label').dataset.pair; return now && now !== before; }",
+        arg=before,
+    )
+    return before
+
+
+def test_every_answer_by_key_and_undo(lab, open_page):
+    page = open_page(lab)
+    seen = [press(page, key) for key in ("1", "2", "0", "x", "s", "ArrowLeft", "ArrowRight", "=")]
+    assert len(set(seen)) == 8
+    cast = votes(lab)
+    assert [str(vote[0]) for vote in cast] == seen
+    words = [vote[2] for vote in cast]
+    assert words[2:5] == ["tie", "both_bad", "skip"]
+    assert words[7] == "tie"
+    left = [("first" if vote[3] else "second") for vote in cast]
+    assert words[0] == left[0]
+    assert words[5] == left[5]
+    assert words[1] == ("second" if cast[1][3] else "first")
+    assert all(vote[5] > 0 for vote in cast)
+    page.keyboard.press("u")
+    page.wait_for_function("pair => document.querySelector('.lab-label').dataset.pair === pair", arg=seen[-1])
+    assert votes(lab)[-1][4] is not None
+    assert page.locator("[data-count]").get_attribute("data-count") == "6"  # eight votes, one undone, one skip
+
+
+def test_buttons_do_what_keys_do_and_the_sides_are_shown_as_recorded(lab, open_page):
+    page = open_page(lab)
+    pair = int(pair_of(page))
+    left = page.locator(".side.left .lab-text").inner_text()
+    page.click("[data-do=left]")
+    page.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=str(pair))
+    with Database.open(lab.home) as db:
+        row = projects.get_pair(db, pair)
+    vote = votes(lab)[-1]
+    chosen = row.first if vote[2] == "first" else row.second
+    assert chosen.text.strip() == left
+
+
+def test_a_fast_double_press_is_one_vote(lab, open_page):
+    page = open_page(lab)
+    before, count = pair_of(page), len(votes(lab))
+    page.evaluate(
+        "for (let i = 0; i < 2; i++) document.dispatchEvent(new KeyboardEvent('keydown', {key: '1', bubbles: true}))"
+    )
+    page.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=before)
+    page.wait_for_timeout(500)
+    assert len(votes(lab)) == count + 1
+
+
+def test_keys_do_nothing_while_typing_or_with_modifiers(lab, open_page):
+    page = open_page(lab)
+    before, count = pair_of(page), len(votes(lab))
+    page.evaluate("const t = document.createElement('textarea'); t.id = 'typing'; document.body.append(t); t.focus()")
+    page.keyboard.type("1 2 x s u")
+    page.evaluate("document.getElementById('typing').remove()")
+    page.keyboard.press("Control+1")
+    page.keyboard.press("Alt+2")
+    page.wait_for_timeout(400)
+    assert pair_of(page) == before
+    assert len(votes(lab)) == count
+
+
+def test_a_vote_for_a_stale_pair_is_refused_and_the_next_pair_comes(lab, open_page):
+    page = open_page(lab)
+    pair = pair_of(page)
+    other = page.context.new_page()  # the same person, a second tab
+    other.goto(lab.url)
+    assert pair_of(other) == pair
+    press(page, "1")
+    count = len(votes(lab))
+    other.keyboard.press("2")
+    other.wait_for_selector(".lab-notice")
+    assert "already voted" in other.inner_text(".lab-notice")
+    assert pair_of(other) != pair
+    assert len(votes(lab)) == count
+
+
+def test_the_same_pair_and_sides_after_a_reload(lab, open_page):
+    page = open_page(lab)
+    pair, left = pair_of(page), page.inner_text(".side.left .lab-text")
+    page.reload()
+    assert (pair_of(page), page.inner_text(".side.left .lab-text")) == (pair, left)
+
+
+HOSTILE = (
+    "${alert(1)} {{value}} {{#each value}}x{{/each}}",
+    "<img src=x onerror=alert(2)><script>alert(3)</script> [link](javascript:alert(4))",
+    "كان يا ما كان في قديم الزمان قطة صغيرة تحب القمر",
+    "word " * 600 + "W" * 3000,
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=["template", "markup", "right-to-left", "long"])
+def test_hostile_and_long_texts_are_inert_and_legible(lab, open_page, text):
+    with Database.open(lab.home) as db:
+        project = projects.projects(db)[-1]
+        prompt = projects.prompts(db, project.id, "train")[0]
+        made = projects.add_completions(
+            db, [NewCompletion(prompt.id, f"{text} {side}", (5, 6, side), "base", side) for side in (1, 2)]
+        )
+        pair = projects.add_pairs(db, project.id, [(made[0].id, made[1].id, "test")])[0]
+        with db.write() as conn:  # everybody has labelled the others: this one comes next
+            conn.exec_driver_sql(f"DELETE FROM votes WHERE pair_id = {pair.id}")
+            conn.exec_driver_sql(
+                "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, created_at)"
+                f" SELECT 'bulk-{pair.id}-' || id, id, 'crowd-{pair.id}', 'human', 'skip', 1, 0 FROM pairs WHERE id <> {pair.id}"
+            )
+    page = open_page(lab, viewport={"width": 390, "height": 800})
+    assert pair_of(page) == str(pair.id)
+    shown = {page.inner_text(".side.left .lab-text").strip(), page.inner_text(".side.right .lab-text").strip()}
+    assert {" ".join(item.split()) for item in shown} == {" ".join(f"{text} {side}".split()) for side in (1, 2)}
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.locator(".lab-label script, .lab-label img").count() == 0
+
+
+def test_two_people_label_at_once(lab, open_page):
+    first, second = open_page(lab), open_page(lab)
+    count = len(votes(lab))
+    for _ in range(3):
+        press(first, "1")
+        press(second, "2")
+    names = [vote[1] for vote in votes(lab)[count:]]
+    assert len(names) == 6
+    assert len(set(names)) == 2

@@ -1,0 +1,117 @@
+"""Screen "Label" without a browser: what is stored for what was said, and what is refused."""
+
+import pytest
+
+from rlhf_lab.errors import LabelError, NotAllowedError, StaleVoteError
+from rlhf_lab.jobs import steward
+from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.records import Choice
+from rlhf_lab.store.database import Database
+from rlhf_lab.ui import label
+from rlhf_lab.ui.context import SECRET_VARIABLE, Context
+
+
+@pytest.fixture
+def ctx(tmp_path):
+    with Database.open(tmp_path) as db:
+        new_project(db)
+        yield Context(tmp_path, db)
+
+
+def say(ctx, choice, more=None):
+    pair = label.state(ctx, "ann")["pair"]
+    said = {"uuid": f"u{pair['id']}-{choice}", "pair_id": pair["id"], "annotator": "ann", "choice": choice, "ms": 1200}
+    return pair, label.cast(ctx, said | (more or {}))
+
+
+def test_left_and_right_are_turned_into_first_and_second_by_the_recorded_sides(ctx):
+    found = set()
+    for _ in range(10):
+        pair, vote = say(ctx, "left")
+        assert vote.choice is (Choice.FIRST if vote.first_on_left else Choice.SECOND)
+        found.add(vote.first_on_left)
+    assert found == {True, False}
+
+
+def test_the_text_on_the_left_is_the_one_the_vote_names(ctx):
+    from rlhf_lab.store.projects import get_pair
+
+    for _ in range(6):
+        pair, vote = say(ctx, "right")
+        row = get_pair(ctx.db, pair["id"])
+        chosen = row.first if vote.choice is Choice.FIRST else row.second
+        assert pair["right"] == chosen.text.strip()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"choice": "first"}, {"choice": "second"}, {"choice": "best"}, {"pair_id": "x"}, {"ms": "fast"}],
+    ids=str,
+)
+def test_what_cannot_be_read_is_refused_and_nothing_is_stored(ctx, broken):
+    with pytest.raises(LabelError, match="could not be read"):
+        say(ctx, "left", broken)
+    assert label.state(ctx, "ann")["labels"] == 0
+
+
+def test_a_response_time_is_kept_within_an_hour(ctx):
+    assert say(ctx, "left", {"ms": 10**9})[1].response_ms == 3_600_000
+    assert say(ctx, "left", {"ms": -5})[1].response_ms == 0
+
+
+def test_a_pair_of_another_project_is_stale(ctx):
+    old = label.state(ctx, "ann")["pair"]["id"]
+    new_project(ctx.db, prompt_set="reviews")
+    with pytest.raises(StaleVoteError, match="Another project"):
+        label.cast(ctx, {"uuid": "u", "pair_id": old, "annotator": "ann", "choice": "left"})
+
+
+def test_the_counter_names_the_next_reward_model(ctx):
+    for _ in range(3):
+        say(ctx, "left")
+    say(ctx, "skip")
+    shown = label.state(ctx, "ann")
+    assert (shown["labels"], shown["goal"], shown["left"]) == (3, 10, 7)
+
+
+def test_a_judge_labels_what_is_there_and_the_rest_later(ctx):
+    words = steward.ask_judge(ctx.db, ctx.project.id, "cheerful", 40)
+    shown = label.state(ctx, "ann")
+    assert shown["labels"] == 0
+    assert 0 < shown["simulated"] < 40
+    assert f"{40 - shown['simulated']} more" in words
+    steward._wanted.clear()
+
+
+def test_a_fresh_copy_keeps_the_old_project(ctx):
+    before = ctx.project
+    say(ctx, "left")
+    after = steward.fresh_copy(ctx.db, before)
+    assert after.id != before.id
+    assert ctx.project.id == after.id
+    assert label.state(ctx, "ann")["labels"] == 0
+
+
+@pytest.mark.parametrize("space", [True, False])
+def test_the_operator_is_asked_for_where_a_secret_is_set(tmp_path, monkeypatch, space):
+    if space:
+        monkeypatch.setenv("SPACE_ID", "someone/lab")
+    monkeypatch.setenv(SECRET_VARIABLE, "sesame")
+    ctx = Context.open(tmp_path)
+    ctx.require_operator("sesame")
+    for wrong in ("", None, "Sesame"):
+        with pytest.raises(NotAllowedError, match="operator"):
+            ctx.require_operator(wrong)
+    ctx.db.close()
+
+
+def test_a_space_without_a_secret_refuses_everybody_and_a_laptop_nobody(tmp_path, monkeypatch):
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
+    laptop = Context.open(tmp_path)
+    laptop.require_operator(None)
+    monkeypatch.setenv("SPACE_ID", "someone/lab")
+    space = Context.open(tmp_path)
+    with pytest.raises(NotAllowedError):
+        space.require_operator("")
+    laptop.db.close()
+    space.db.close()
