@@ -27,7 +27,7 @@ def say(ctx, choice, more=None):
 def test_left_and_right_are_turned_into_first_and_second_by_the_recorded_sides(ctx):
     found = set()
     for _ in range(10):
-        pair, vote = say(ctx, "left")
+        _, vote = say(ctx, "left")
         assert vote.choice is (Choice.FIRST if vote.first_on_left else Choice.SECOND)
         found.add(vote.first_on_left)
     assert found == {True, False}

@@ -1,0 +1,151 @@
+"""What happens by itself: pairs are written ahead, judges go on, reward models are retrained, an engine is there for it."""
+
+import pytest
+
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.jobs import queue, steward, supervisor
+from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.records import Choice, JobKind, LabelSnapshot, NewCompletion, Source, Vote
+from rlhf_lab.store import comparisons, projects
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.runs import add_reward_model
+
+
+@pytest.fixture
+def db(tmp_path):
+    with Database.open(tmp_path) as db:
+        yield db
+    steward._wanted.clear()
+
+
+@pytest.fixture
+def project(db):
+    return new_project(db)
+
+
+@pytest.fixture
+def caretaker(db, tmp_path, monkeypatch):
+    """A steward that starts no engine but counts how often it would have."""
+    monkeypatch.setattr(supervisor, "ensure_engine", lambda *_: calls.append(1))
+    calls: list[int] = []
+    made = steward.Steward(tmp_path, db)
+    made.calls = calls
+    return made
+
+
+def open_kinds(db):
+    return [job.kind for job in queue.jobs(db, statuses=steward.OPEN)]
+
+
+def add_pairs(db, project, count):
+    prompt = projects.prompts(db, project.id, "train")[0]
+    made = projects.add_completions(db, [NewCompletion(prompt.id, f"t{i}", (i,), "base", i) for i in range(2 * count)])
+    return projects.add_pairs(db, project.id, [(made[2 * i].id, made[2 * i + 1].id, "r") for i in range(count)])
+
+
+def label(db, project, count, source=Source.HUMAN, choice=Choice.FIRST):
+    who = "ann" if source is Source.HUMAN else "judge:cheerful"
+    for _ in range(count):
+        pair = comparisons.next_pair(db, project.id, who, source)
+        comparisons.cast_vote(db, Vote(f"{who}{pair.id}", pair.id, who, source, choice, True))
+
+
+def train_jobs(db):
+    return [job for job in queue.jobs(db, statuses=steward.OPEN) if job.kind is JobKind.TRAIN_REWARD]
+
+
+def test_pairs_are_written_ahead_once_and_an_engine_is_called_for_them(db, project, caretaker):
+    caretaker.look()
+    caretaker.look()
+    assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
+    assert len(caretaker.calls) == 2
+
+
+def test_a_full_pool_asks_for_nothing(db, project, caretaker):
+    add_pairs(db, project, steward.POOL)
+    caretaker.look()
+    assert open_kinds(db) == []
+    assert caretaker.calls == []
+
+
+def test_the_person_with_the_fewest_pairs_left_counts(db, project, caretaker):
+    add_pairs(db, project, steward.POOL)
+    ready = comparisons.pool_size(db, project.id, "ann")
+    label(db, project, ready - steward.POOL + 1, choice=Choice.SKIP)
+    caretaker.look()
+    assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
+
+
+def test_the_first_reward_model_comes_at_ten_labels(db, project, caretaker):
+    add_pairs(db, project, 60)
+    label(db, project, steward.FIRST_AT - 1)
+    caretaker.look()
+    assert train_jobs(db) == []
+    label(db, project, 1)
+    caretaker.look()
+    caretaker.look()
+    (job,) = train_jobs(db)
+    assert job.payload["source"] == "human"
+    assert job.payload["labels"] == steward.FIRST_AT
+
+
+def test_the_next_one_comes_twenty_labels_later(db, project, caretaker):
+    add_pairs(db, project, 60)
+    label(db, project, 12)
+    pinned = comparisons.snapshot(db, project.id, Source.HUMAN)
+    add_reward_model(db, project.id, "x", config={}, report={}, snapshot=pinned)
+    label(db, project, steward.TRAIN_EVERY - 1)
+    caretaker.look()
+    assert train_jobs(db) == []
+    label(db, project, 1)
+    caretaker.look()
+    assert len(train_jobs(db)) == 1
+
+
+def test_only_ties_train_nothing_and_skips_do_not_count(db, project, caretaker):
+    add_pairs(db, project, 60)
+    label(db, project, 20, choice=Choice.TIE)
+    label(db, project, 5, choice=Choice.SKIP)
+    caretaker.look()
+    assert train_jobs(db) == []
+    assert steward.labels(db, project.id).human == 20
+
+
+def test_labels_that_failed_are_not_tried_again_until_there_is_one_more(db, project, caretaker):
+    add_pairs(db, project, 60)
+    label(db, project, 10)
+    caretaker.look()
+    queue.fail(db, train_jobs(db)[0].id, "no")
+    caretaker.look()
+    assert train_jobs(db) == []
+    label(db, project, 1)
+    caretaker.look()
+    assert len(train_jobs(db)) == 1
+
+
+def test_a_judge_goes_on_when_pairs_are_there_and_then_its_labels_train(db, project, caretaker):
+    steward.ask_judge(db, project.id, "cheerful", 40)
+    caretaker.look()
+    assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]  # simulated labels wait until the judge has finished
+    add_pairs(db, project, 40)
+    caretaker.look()
+    assert (
+        steward.labels(db, project.id).simulated
+        + comparisons.vote_counts(db, project.id)[Source.SIMULATED][Choice.SKIP]
+        == 40
+    )
+    caretaker.look()
+    assert [job.payload["source"] for job in train_jobs(db)] == ["simulated"]
+    assert steward.labels(db, project.id).human == 0
+
+
+def test_an_unknown_judge_is_refused(db, project):
+    with pytest.raises(ConfigError):
+        steward.ask_judge(db, project.id, "nobody", 4)
+
+
+def test_goals_follow_each_source_by_itself(db, project):
+    none = LabelSnapshot((), "", Source.SIMULATED)
+    add_reward_model(db, project.id, "x", config={}, report={}, snapshot=none)
+    assert steward.goal_of(db, project.id, Source.HUMAN) == steward.FIRST_AT
+    assert steward.goal_of(db, project.id, Source.SIMULATED) == steward.TRAIN_EVERY
