@@ -35,8 +35,8 @@ function button(name, words, key, extra = '') {
 }
 
 function side(name, text, words, key) {
-  return el(`article.lab-card.side.${name}`, { 'aria-label': words },
-    el('p.lab-text', { dir: 'auto', tabindex: '0' }, text), button(name, words, key));
+  return el(`article.lab-card.side.${name}`, { 'aria-label': `${words} text` },
+    el('p.lab-text', { dir: 'auto', tabindex: '0' }, text), button(name, `${words} is better`, key));
 }
 
 function goal(state) {
@@ -78,7 +78,7 @@ function draw(state) {
       el('section.prompt', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), el('p.lab-text', { dir: 'auto' }, state.pair.prompt)),
       el('h2', { id: 'lab-question' }, 'Which continuation is better?'),
       el('div.sides', { role: 'group', 'aria-labelledby': 'lab-question' },
-        side('left', state.pair.left, 'Left is better', '1'), side('right', state.pair.right, 'Right is better', '2')),
+        side('left', state.pair.left, 'Left', '1'), side('right', state.pair.right, 'Right', '2')),
       el('div.others', {}, button('tie', 'Equally good', '0'), button('both_bad', 'Both bad', 'X'),
         button('skip', 'Skip', 'S'), button('undo', 'Undo', 'U')));
   } else {

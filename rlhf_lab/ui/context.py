@@ -3,6 +3,8 @@
 import functools
 import hmac
 import os
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,3 +78,18 @@ def read(function: Callable[[Any], T]) -> Callable[[Any], T | dict[str, str]]:
             return {"error": str(error)}
 
     return wrapped
+
+
+def shared_for(seconds: float, function: Callable[[], T]) -> Callable[[], T]:
+    """The function's answer, asked for at most once in so many seconds however many pages poll."""
+    lock, held = threading.Lock(), list[tuple[float, T]]()
+
+    @functools.wraps(function)
+    def answer() -> T:
+        with lock:
+            now = time.monotonic()
+            if not held or now - held[0][0] > seconds:
+                held[:] = [(now, function())]
+            return held[0][1]
+
+    return answer

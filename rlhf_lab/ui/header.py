@@ -7,7 +7,7 @@ from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.records import EngineState, EngineStatus, Job, JobKind, JobStatus, Source
 from rlhf_lab.store.comparisons import vote_counts
 from rlhf_lab.store.runs import get_run, latest_reward_model
-from rlhf_lab.ui.context import Context, read
+from rlhf_lab.ui.context import Context, read, shared_for
 from rlhf_lab.ui.widgets import widget
 
 WORDS = {
@@ -25,9 +25,14 @@ ENGINE = {
 
 
 def build(ctx: Context) -> None:
-    def status(_: dict[str, Any]) -> dict[str, Any]:
+    def look() -> dict[str, Any]:
         supervisor.touch_ui(ctx.db)
         return state(ctx)
+
+    shared = shared_for(1.0, look)
+
+    def status(_: dict[str, Any]) -> dict[str, Any]:
+        return shared()
 
     widget("header", reads=[read(status)], label="State of the lab")
 

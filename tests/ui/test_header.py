@@ -1,0 +1,59 @@
+"""The header strip: what it says of the lab, and that many pages ask the store once."""
+
+import pytest
+
+from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.records import JobKind, LabelSnapshot, Source
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.runs import add_reward_model, create_run
+from rlhf_lab.ui import header
+from rlhf_lab.ui.context import Context, shared_for
+
+
+@pytest.fixture
+def ctx(tmp_path):
+    with Database.open(tmp_path) as db:
+        new_project(db)
+        yield Context(tmp_path, db)
+
+
+def test_a_new_home_rests(ctx):
+    shown = header.state(ctx)
+    assert shown["engine"]["words"] == "engine rests"
+    assert (shown["labels"], shown["reward"], shown["job"], shown["warning"]) == (0, None, None, "")
+    assert shown["model"] == "embedded model"
+
+
+def test_a_run_is_named_with_its_step(ctx):
+    engine = supervisor.beat(ctx.db, "working", device="cpu", memory_mb=512.0)
+    report = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.88}
+    pinned = LabelSnapshot((), "", Source.SIMULATED)
+    row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=report, snapshot=pinned)
+    run = create_run(ctx.db, ctx.project.id, row.id, "r", config={}, manifest={}, total_steps=40)
+    queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id})
+    job = queue.claim(ctx.db, [JobKind.TRAIN_POLICY], engine)
+    assert job is not None
+    queue.update_progress(ctx.db, job.id, 0.5, 60.0)
+    shown = header.state(ctx)
+    assert shown["job"]["words"].startswith(f"run {run.id}")
+    assert "step 0 of 40" in shown["job"]["words"]
+    assert (shown["job"]["progress"], shown["job"]["eta_s"]) == (0.5, 60.0)
+    assert shown["engine"] == {
+        "words": "engine works", "mood": "busy", "about": header.ENGINE[supervisor.EngineState.ALIVE][2],
+        "device": "cpu", "memory_mb": 512.0,
+    }  # fmt: skip
+    assert shown["reward"] == {"accuracy": 0.8, "low": 0.7, "high": 0.88, "simulated": True}
+
+
+def test_a_space_says_that_its_disk_is_wiped(tmp_path):
+    with Database.open(tmp_path) as db:
+        new_project(db)
+        assert "wiped" in header.state(Context(tmp_path, db, "secret", on_space=True))["warning"]
+
+
+def test_many_pages_ask_once():
+    asked = []
+    answer = shared_for(60.0, lambda: asked.append(1) or len(asked))
+    assert [answer() for _ in range(5)] == [1] * 5
+    assert shared_for(0.0, lambda: asked.append(1) or len(asked))() == 2
