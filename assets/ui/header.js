@@ -20,7 +20,7 @@ function job(state) {
 
 function draw(state) {
   const accuracy = state.reward
-    ? `reward model ${Lab.percent(state.reward.accuracy)}${state.reward.low === null ? '' : ` (${Math.round(100 * state.reward.low)}–${Math.round(100 * state.reward.high)} %)`}${state.reward.simulated ? ', simulated labels' : ''}`
+    ? `accuracy ${Lab.percent(state.reward.accuracy)}${state.reward.low === null ? '' : ` (${Math.round(100 * state.reward.low)}–${Math.round(100 * state.reward.high)} %)`}${state.reward.simulated ? ', simulated' : ''}`
     : 'no reward model yet';
   root.replaceChildren(...[
     el('span.name', {}, 'RLHF Lab'),

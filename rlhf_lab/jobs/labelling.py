@@ -14,6 +14,11 @@ def annotator_of(judge: Judge) -> str:
     return f"judge:{judge.name}"
 
 
+def judge_of(annotator: str) -> str:
+    """The judge's name behind `annotator_of`."""
+    return annotator.removeprefix("judge:")
+
+
 def label_with_judge(
     db: Database, project_id: int, judge: Judge, count: int, *, noise: float = 0.0, seed: int = 0
 ) -> dict[Choice, int]:

@@ -31,9 +31,7 @@ def new_project(
     else:
         texts = shipped_prompts(prompt_set)
     digest = weights_digest(embedded_folder()) if model == EMBEDDED else _folder_digest(model)
-    project = create_project(
-        db, name or f"{Path(model).name}: {prompt_set}", model, digest, prompt_set, seed, split(texts)
-    )
+    project = create_project(db, name or _name(model, prompt_set), model, digest, prompt_set, seed, split(texts))
     if model == EMBEDDED and prompts_file is None:
         _add_shipped(db, project, digest)
     return project
@@ -72,3 +70,7 @@ def pick_project(db: Database, project_id: int | None) -> Project:
         there = ", ".join(f"{project.id} ({project.name})" for project in known) or "none yet"
         raise ConfigError(f"there is no project {project_id}; there are: {there}.")
     return found[0]
+
+
+def _name(model: str, prompt_set: str) -> str:
+    return prompt_set.capitalize() if model == EMBEDDED else f"{Path(model).name}: {prompt_set}"

@@ -132,6 +132,15 @@ def snapshot(db: Database, project_id: int, source: Source, annotators: list[str
         return LabelSnapshot(vote_ids, _digest(_labels(conn, vote_ids)), source)
 
 
+def annotators_of(db: Database, snapshot: LabelSnapshot) -> list[str]:
+    """Whose labels a snapshot pins."""
+    names: set[str] = set()
+    with db.read() as conn:
+        for ids in in_chunks(snapshot.vote_ids):
+            names |= set(conn.execute(select(t.votes.c.annotator).where(t.votes.c.id.in_(ids)).distinct()).scalars())
+    return sorted(names)
+
+
 def comparisons(db: Database, snapshot: LabelSnapshot) -> list[Comparison]:
     """One comparison per vote of the snapshot, in its order, whether or not the vote was undone since.
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
 
 from rlhf_lab.records import Sample, StepResult, TokenRecord
 from rlhf_lab.store import tables as t
@@ -92,6 +92,15 @@ def metric_series(
         for name, step, value in conn.execute(query):
             curves[name].append((step, _number(value)))
     return {name: thin(points, max_points) for name, points in curves.items()}
+
+
+def metric_names(db: Database, run_id: int) -> list[str]:
+    """Every metric the run has recorded at its newest step, by name."""
+    m = t.metrics.c
+    newest = select(func.max(m.step)).where(m.run_id == run_id).scalar_subquery()
+    with db.read() as conn:
+        query = select(m.name).where(m.run_id == run_id, m.step == newest).order_by(m.name)
+        return list(conn.execute(query).scalars())
 
 
 def thin(points: list[Point], max_points: int) -> list[Point]:

@@ -44,5 +44,5 @@ def launch_options() -> dict[str, Any]:
     return {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,
         "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,
-        "css": (UI / "lab.css").read_text(encoding="utf-8"), "footer_links": [],
+        "css": "\n".join(path.read_text(encoding="utf-8") for path in sorted(UI.glob("*.css"))), "footer_links": [],
     }  # fmt: skip

@@ -1,0 +1,160 @@
+"""How long a person waits: page after start, and vote → next pair in a real Chromium, at rest and while PPO trains.
+
+    python benchmarks/ui_latency.py --votes 60 --json
+
+Prints seconds from process start to the served page and to the first pair on screen, milliseconds from key press to the next
+pair (median, 95th percentile, worst) at rest and while a run trains on the same cores, and the page process's memory.
+Needs tests/requirements.txt and a Chromium (RLHF_LAB_CHROMIUM or on the PATH).
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+from playwright.sync_api import Page, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from rlhf_lab.config import PolicyConfig  # noqa: E402
+from rlhf_lab.jobs import queue, steward, supervisor  # noqa: E402
+from rlhf_lab.jobs.labelling import label_with_judge  # noqa: E402
+from rlhf_lab.jobs.setup import pick_project  # noqa: E402
+from rlhf_lab.judges import load_judge  # noqa: E402
+from rlhf_lab.records import Job, JobKind, JobStatus, Source  # noqa: E402
+from rlhf_lab.store.database import Database  # noqa: E402
+from rlhf_lab.store.runs import create_run, latest_reward_model  # noqa: E402
+
+# In the page: press a key, and time until another pair is drawn.
+VOTE = """key => new Promise((done) => {
+  const root = document.querySelector('.lab-label'), before = root.dataset.pair, start = performance.now();
+  const watcher = new MutationObserver(() => {
+    if (root.dataset.pair && root.dataset.pair !== before) { watcher.disconnect(); done(performance.now() - start); }
+  });
+  watcher.observe(root, {attributes: true});
+  document.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));
+})"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--votes", type=int, default=60, help="votes in each of the two parts")
+    parser.add_argument("--think", type=float, default=0.5, help="mean seconds between votes")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = measure(Path(folder) / "home", args.votes, args.think)
+    print(json.dumps(result) if args.json else "\n".join(f"{key:32} {value}" for key, value in result.items()))
+    return 0
+
+
+def measure(home: Path, votes: int, think: float) -> dict[str, Any]:
+    port = free_port()
+    begun = time.perf_counter()
+    server = subprocess.Popen(
+        [sys.executable, "app.py", "--port", str(port), "--home", str(home)], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    try:
+        wait_for(port)
+        served = time.perf_counter() - begun
+        with sync_playwright() as playwright, Database.open(home) as db:
+            chromium = os.environ.get("RLHF_LAB_CHROMIUM") or shutil.which("chromium")
+            page = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]).new_page()
+            page.goto(f"http://127.0.0.1:{port}/")
+            page.wait_for_selector(".lab-label .side")
+            first = time.perf_counter() - begun
+            prepare(db, home, 2 * votes + 40)
+            rest = vote(page, votes, think)
+            run_id = start_run(db, home)
+            busy = vote(page, votes, think)
+            trained = queue.jobs(db, kinds=[JobKind.TRAIN_POLICY])[0]
+            memory = psutil.Process(server.pid).memory_info().rss / 2**20
+            supervisor.stop_engine(db, home)
+    finally:
+        server.terminate()
+        server.wait()
+    return {
+        "page_served_s": round(served, 2), "first_pair_on_screen_s": round(first, 2),
+        **summary("vote_at_rest", rest), **summary("vote_while_ppo_trains", busy),
+        "ppo_was_running": trained.status is JobStatus.RUNNING and run_id > 0, "page_process_mb": round(memory),
+    }  # fmt: skip
+
+
+def prepare(db: Database, home: Path, pairs: int) -> None:
+    project = pick_project(db, None)
+    while (missing := pairs - len_pairs(db, project.id)) > 0:
+        finish(db, home, queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": min(missing, 64)}))
+    label_with_judge(db, project.id, load_judge("cheerful"), 30)
+    finish(db, home, steward.submit_training(db, project.id, Source.SIMULATED))
+
+
+def len_pairs(db: Database, project_id: int) -> int:
+    from rlhf_lab.store.projects import count_pairs
+
+    return count_pairs(db, project_id)
+
+
+def start_run(db: Database, home: Path) -> int:
+    project = pick_project(db, None)
+    row = latest_reward_model(db, project.id)
+    assert row is not None
+    config = PolicyConfig(steps=400)
+    run = create_run(db, project.id, row.id, "latency", config=config.to_dict(), manifest={}, total_steps=400)
+    queue.submit(db, JobKind.TRAIN_POLICY, project.id, {"run_id": run.id})
+    supervisor.ensure_engine(db, home)
+    while queue.jobs(db, kinds=[JobKind.TRAIN_POLICY])[0].progress == 0:
+        time.sleep(0.5)  # the first step is done: it trains
+    return run.id
+
+
+def finish(db: Database, home: Path, job: Job) -> None:
+    while queue.get_job(db, job.id).status in (JobStatus.QUEUED, JobStatus.RUNNING):
+        supervisor.ensure_engine(db, home)
+        time.sleep(0.3)
+
+
+def vote(page: Page, votes: int, think: float) -> list[float]:
+    rng = random.Random(0)
+    waits = []
+    for _ in range(votes):
+        time.sleep(rng.uniform(0.5, 1.5) * think)
+        waits.append(float(page.evaluate(VOTE, rng.choice("120xs"))))
+    return waits
+
+
+def summary(name: str, waits: list[float]) -> dict[str, float]:
+    ordered = sorted(waits)
+    return {
+        f"{name}_median_ms": round(statistics.median(ordered)),
+        f"{name}_p95_ms": round(ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]),
+        f"{name}_worst_ms": round(ordered[-1]),
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(port: int) -> None:
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""What people do with runs: start, pause, resume, stop, turn a knob, rename, delete. The page and the command line call these.
+
+A control is a row (run_events) that the engine finds; what cannot be done is refused here, before anything is recorded.
+"""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+from rlhf_lab.config import KNOBS, PolicyConfig
+from rlhf_lab.errors import ConfigError, LabelError, StoreError
+from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs.labelling import judge_of
+from rlhf_lab.judges import load_judge
+from rlhf_lab.records import EventKind, Job, JobKind, JobStatus, RewardModelRow, Run, RunStatus, Source
+from rlhf_lab.store.comparisons import annotators_of
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.runs import (
+    add_event,
+    create_run,
+    delete_run,
+    get_reward_model,
+    get_run,
+    latest_reward_model,
+    rename_run,
+)
+
+RUNS = "runs"
+GOING = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED)
+ENDED = (RunStatus.STOPPED, RunStatus.FAILED, RunStatus.INTERRUPTED)
+MAX_NAME = 80
+
+
+def start_run(
+    db: Database, home: Path, project_id: int, config: PolicyConfig, reward_model_id: int | None = None,
+    judge: str | None = None, name: str = "",
+) -> Run:  # fmt: skip
+    """A new run on a reward model (the project's newest), handed to the engine.
+
+    judge: also record its score as objective/gold; None takes the judge whose labels the reward model learnt from, if it was one.
+    Raises LabelError without a reward model, ConfigError for an unknown judge.
+    """
+    row = latest_reward_model(db, project_id) if reward_model_id is None else get_reward_model(db, reward_model_id)
+    if row is None or row.project_id != project_id:
+        raise LabelError(
+            f"project {project_id} has no such reward model, and PPO needs one. Label pairs (or let a judge label some), then "
+            "train a reward model."
+        )
+    judge = judge or teacher(db, row)
+    if judge is not None:
+        load_judge(judge)
+    run = create_run(
+        db, project_id, row.id, check_name(name) if name.strip() else f"{config.algorithm} on reward model {row.id}",
+        config=config.to_dict(), manifest={"judge": judge, "labels": dataclasses.asdict(row.snapshot)},
+        total_steps=config.steps,
+    )  # fmt: skip
+    submit(db, home, run)
+    return run
+
+
+def teacher(db: Database, row: RewardModelRow) -> str | None:
+    """The simulated judge whose labels a reward model learnt from, if they are all one judge's."""
+    if row.snapshot.source is not Source.SIMULATED:
+        return None
+    names = {judge_of(annotator) for annotator in annotators_of(db, row.snapshot)}
+    return names.pop() if len(names) == 1 else None
+
+
+def submit(db: Database, home: Path, run: Run) -> Job:
+    job = queue.submit(db, JobKind.TRAIN_POLICY, run.project_id, {"run_id": run.id})
+    supervisor.ensure_engine(db, home)
+    return job
+
+
+def open_job(db: Database, run_id: int) -> Job | None:
+    """The job that works (or will work) on a run."""
+    waiting = queue.jobs(db, kinds=[JobKind.TRAIN_POLICY], statuses=[JobStatus.QUEUED, JobStatus.RUNNING], limit=1000)
+    return next((job for job in waiting if job.payload.get("run_id") == run_id), None)
+
+
+def pause(db: Database, run_id: int) -> None:
+    """The run waits where it is, in the middle of a step if need be. Raises StoreError if it is not going on."""
+    _going(db, run_id, "paused")
+    add_event(db, run_id, EventKind.PAUSE, {})
+
+
+def resume(db: Database, home: Path, run_id: int) -> None:
+    """A paused run goes on; one that was stopped, failed or was interrupted goes on from its last checkpoint."""
+    run = get_run(db, run_id)
+    if open_job(db, run_id) is not None:
+        add_event(db, run_id, EventKind.RESUME, {})
+        supervisor.ensure_engine(db, home)
+    elif run.status is RunStatus.DONE:
+        raise StoreError(f"Run {run_id} has done all its {run.total_steps} steps. Start a new one.")
+    else:
+        submit(db, home, run)
+
+
+def stop(db: Database, run_id: int) -> None:
+    """The run ends after its last finished step, which is kept; it can be resumed."""
+    _going(db, run_id, "stopped")
+    add_event(db, run_id, EventKind.STOP, {})
+
+
+def set_knob(db: Database, run_id: int, name: str, value: float) -> None:
+    """Change beta or lr from the next step on. Raises ConfigError for another name or a value out of range."""
+    if name not in KNOBS:
+        raise ConfigError(f'"{name}" cannot be changed while a run goes on; only {" and ".join(KNOBS)} can.')
+    PolicyConfig.from_dict(get_run(db, run_id).config).replace(**{name: float(value)})
+    _going(db, run_id, "changed", also=ENDED)
+    add_event(db, run_id, EventKind.SET, {"name": name, "value": float(value)})
+
+
+def switch_reward(db: Database, run_id: int, reward_model_id: int) -> None:
+    """Score with another reward model of the project from the next step on."""
+    run = _going(db, run_id, "changed", also=ENDED)
+    if get_reward_model(db, reward_model_id).project_id != run.project_id:
+        raise ConfigError(f"reward model {reward_model_id} belongs to another project than run {run_id}.")
+    add_event(db, run_id, EventKind.SWITCH_REWARD, {"reward_model_id": reward_model_id})
+
+
+def rename(db: Database, run_id: int, name: str) -> None:
+    rename_run(db, run_id, check_name(name))
+
+
+def delete(db: Database, home: Path, run_id: int) -> None:
+    """Delete a run with its numbers and checkpoints. Raises StoreError while it goes on."""
+    run = get_run(db, run_id)
+    if run.status in GOING or open_job(db, run_id) is not None:
+        raise StoreError(f"Run {run_id} is {run.status.value}: stop it before you delete it.")
+    delete_run(db, run_id)
+    shutil.rmtree(home / RUNS / str(run_id), ignore_errors=True)
+
+
+def check_name(name: str) -> str:
+    """Raises ConfigError for an empty or very long name."""
+    name = " ".join(name.split())
+    if not 0 < len(name) <= MAX_NAME:
+        raise ConfigError(f"a name has 1 to {MAX_NAME} characters; this one has {len(name)}.")
+    return name
+
+
+def _going(db: Database, run_id: int, what: str, also: tuple[RunStatus, ...] = ()) -> Run:
+    run = get_run(db, run_id)
+    if run.status not in GOING + also:
+        raise StoreError(f"Run {run_id} is {run.status.value} and cannot be {what}.")
+    return run

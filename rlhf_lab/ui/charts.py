@@ -1,0 +1,50 @@
+"""The figures' fixed part, made with plotly once; the widget's script fills in points and colours."""
+
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+
+
+class Curve(NamedTuple):
+    """A metric as people read it."""
+
+    metric: str
+    title: str
+    unit: str
+    about: str
+
+
+CURVES = (
+    Curve("objective/scores", "Reward model's score", "sd", "What the reward model gives the rollouts, in sd of base samples."),
+    Curve("objective/rlhf_reward", "Reward with KL", "sd", "Score minus beta times the KL: what PPO maximises."),
+    Curve("objective/kl", "KL to the reference", "nats", "Distance from the base model, summed over a response."),
+    Curve("objective/gold", "Gold: the judge's own score", "points", "What the simulated judge says itself. PPO never sees it."),
+    Curve("policy/clipfrac_avg", "Clip fraction", "share", "Share of tokens whose probability ratio was clipped."),
+    Curve("loss/value_avg", "Value loss", "", "How wrong the value head's predictions of the return are."),
+    Curve("policy/entropy_avg", "Entropy", "nats", "How undecided the policy is about the next token."),
+    Curve("tokens/response_len", "Response length", "tokens", "Mean length of the rollouts."),
+)  # fmt: skip
+
+
+def layout(height: int = 210) -> dict[str, Any]:
+    """The layout of a small live chart as JSON: transparent, compact, one legendless curve."""
+    figure = go.Figure(
+        layout={
+            "height": height,
+            "margin": {"t": 8, "r": 12, "b": 30, "l": 46},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "showlegend": False,
+            "hovermode": "x unified",
+            "xaxis": {"title": {"text": "step", "standoff": 4}, "rangemode": "tozero", "zeroline": False},
+            "yaxis": {"zeroline": True, "automargin": True, "nticks": 5},
+            "uirevision": "keep",
+            "dragmode": "zoom",
+        }
+    )
+    found: dict[str, Any] = figure.to_plotly_json()["layout"]
+    found.pop("template", None)
+    return found
+
+
+CONFIG = {"responsive": True, "displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"]}

@@ -1,0 +1,88 @@
+"""A form generated from a config class: one native component a setting, with its help and range. Nothing is written twice."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gradio as gr
+
+from rlhf_lab.config import Config, Setting, fields_of
+from rlhf_lab.errors import ConfigError
+
+#: How settings are grouped, by the first group that names them; the rest comes last.
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Length and batches": ("steps", "batch_size", "epochs", "minibatches", "micro_batch", "max_new_tokens", "temperature"),
+    "Optimiser": ("lr", "lr_schedule", "max_grad_norm", "adam_eps", "weight_decay", "lora_r", "lora_alpha"),
+    "KL": ("beta", "kl_controller", "kl_target", "kl_horizon", "kl_estimator"),
+    "Losses": ("cliprange", "cliprange_value", "vf_coef", "entropy_coef", "target_kl", "ratio_threshold", "value_trunk"),
+    "Rewards and advantages": (
+        "gamma", "lam", "whiten_rewards", "whiten_advantages", "score_clip", "missing_eos_penalty", "pooling",
+        "label_smoothing", "centering", "warm_start", "ridge", "folds",
+    ),
+    "Records": ("sample_every", "sample_count", "token_rows", "checkpoint_every", "seed"),
+}  # fmt: skip
+
+
+class Form:
+    """The components of a config, in `components`; `read` turns their values into a dict, `values` the other way."""
+
+    def __init__(self, config: type[Config], prefix: str, skip: tuple[str, ...] = ()) -> None:
+        self.settings = [item for item in fields_of(config) if item.name not in skip]
+        self.components: list[Any] = []
+        made: dict[str, Any] = {}
+        for title, names in [*GROUPS.items(), ("Other", ())]:
+            mine = [
+                item for item in self.settings if item.name not in made and (item.name in names or title == "Other")
+            ]
+            if not mine:
+                continue
+            with gr.Group():
+                gr.Markdown(f"**{title}**", container=True)
+                for start in range(0, len(mine), 3):
+                    with gr.Row():
+                        made |= {item.name: component(item, prefix) for item in mine[start : start + 3]}
+        self.components = [made[item.name] for item in self.settings]
+
+    def read(self, values: Sequence[Any]) -> dict[str, Any]:
+        """Raises ConfigError for what is not a number."""
+        return {item.name: _read(item, value) for item, value in zip(self.settings, values, strict=True)}
+
+    def values(self, config: Config) -> list[Any]:
+        """The components' values for a config."""
+        known = config.to_dict()
+        return [_shown(item, known[item.name]) for item in self.settings]
+
+
+def component(item: Setting, prefix: str) -> Any:
+    """The native component of one setting."""
+    common: dict[str, Any] = {"label": item.name, "info": about(item), "elem_id": f"{prefix}-{item.name}"}
+    if item.type is bool:
+        return gr.Checkbox(value=item.default, **common)
+    if item.choices:
+        return gr.Dropdown(choices=list(item.choices), value=item.default, **common)
+    return gr.Textbox(value=_shown(item, item.default), max_lines=1, **common)
+
+
+def about(item: Setting) -> str:
+    """The help text with the range."""
+    low, high = (f"{item.low:g}" if item.low is not None else ""), (f"{item.high:g}" if item.high is not None else "")
+    between = f" ({low} to {high}{', or none' if item.optional else ''})" if low or high else ""
+    return f"{item.help}{between}"
+
+
+def _shown(item: Setting, value: Any) -> Any:
+    if item.type is bool or item.choices:
+        return value
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _read(item: Setting, value: Any) -> Any:
+    if item.type is bool or item.choices:
+        return value
+    text = str(value if value is not None else "").strip()
+    if item.optional and text.lower() in ("", "none"):
+        return None
+    try:
+        return item.type(text)
+    except ValueError:
+        kind = "a whole number" if item.type is int else "a number"
+        raise ConfigError(f'{item.name} = "{text}" is not {kind}: {about(item)}') from None
