@@ -13,6 +13,7 @@ Layers; a module may import only from layers below its own (tests/test_layers.py
     core                     pure functions on tensors
     judges                   simulated annotators: text -> score
     assets, home, seeds, runtime   what is shipped, where a lab lives, derived seeds, process settings
+    intervals                confidence intervals in plain arithmetic
     config, records, errors        typed settings, typed rows, one exception tree; import nothing of ours
 """
 

@@ -37,6 +37,7 @@ class JobKind(StrEnum):
     TRAIN_REWARD = "train_reward"
     TRAIN_POLICY = "train_policy"
     COMPLETE = "complete"
+    EXPLAIN = "explain"
 
 
 class JobStatus(StrEnum):
@@ -170,6 +171,16 @@ class RewardModelRow:
 
 
 @dataclass(frozen=True)
+class Foresight:
+    """How many votes the reward model of their day had foreseen, of those it could; low, high: 95 % Wilson interval."""
+
+    right: int
+    decided: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Run:
     id: int
     project_id: int
@@ -199,6 +210,8 @@ class RunEvent:
 
 @dataclass(frozen=True)
 class Job:
+    """`result` is what is known so far while the job runs, and its answer when it is done."""
+
     id: int
     kind: JobKind
     status: JobStatus

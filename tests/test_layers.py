@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "rlhf_lab"
 
 #: What each part may import of ours, besides itself.
-BOTTOM = {"config", "records", "errors", "seeds", "runtime", "home", "assets"}
+BOTTOM = {"config", "records", "errors", "intervals", "seeds", "runtime", "home", "assets"}
 STORE = BOTTOM | {"store"}
 JOBS = STORE | {"jobs", "judges"}
 CORE = BOTTOM | {"core"}
@@ -19,6 +19,7 @@ MODELS = CORE | {"models"}
 TRAINERS = MODELS | {"trainers"}
 ALLOWED = {
     "errors": set(),
+    "intervals": {"errors"},
     "records": set(),
     "seeds": set(),
     "runtime": set(),
@@ -26,7 +27,7 @@ ALLOWED = {
     "config": {"errors"},
     "assets": {"errors"},
     "judges": {"errors", "records"},
-    "core": {"errors"},
+    "core": {"errors", "intervals"},
     "models": CORE,
     "trainers": MODELS,
     "pretrain": {"config", "errors", "seeds"},
@@ -39,7 +40,7 @@ ALLOWED = {
     "__init__": set(),
 }
 HEAVY = {"torch", "transformers", "peft", "accelerate"}
-LIGHT = ("config", "records", "errors", "seeds", "runtime", "home", "assets", "judges", "store", "jobs", "ui")
+LIGHT = ("config", "records", "errors", "intervals", "seeds", "runtime", "home", "assets", "judges", "store", "jobs", "ui")
 
 
 def part_of(path: Path) -> str:

@@ -1,10 +1,9 @@
 """Preference learning: the Bradley-Terry loss and the honest report about it.
 
 Sources: Bradley & Terry 1952; Christiano et al. 2017 (ties are target 0.5); Touvron et al. 2023 (Llama 2) eq. 2
-(margin); Wilson 1927 (interval); Guo et al. 2017 (calibration bins).
+(margin); Guo et al. 2017 (calibration bins).
 """
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -84,28 +83,6 @@ def pairwise_accuracy(chosen: Tensor, rejected: Tensor, tie: Tensor | None = Non
     decided = ~_check_pairs(chosen, rejected, tie)
     right = (chosen > rejected) & decided
     return right.sum().to(chosen.dtype) / decided.sum()
-
-
-def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    """The Wilson score interval for a share of `successes` out of `n`; z = 1.96 is 95 % confidence.
-
-    Returns:
-        (low, high), python floats within [0, 1]; (0.0, 1.0) for n = 0: nothing was seen, so anything is possible.
-
-    Raises:
-        ConfigError: a negative count, more successes than trials, z not positive.
-
-    Source: Wilson 1927; it keeps its coverage for small n and at 0 and 1, where the normal interval fails.
-    """
-    if not (0 <= successes <= n and z > 0):
-        raise ConfigError(f"successes={successes}, n={n}, z={z}: the interval needs 0 <= successes <= n and z > 0.")
-    if n == 0:
-        return 0.0, 1.0
-    share = successes / n
-    centre = share + z * z / (2 * n)
-    half_width = z * math.sqrt(share * (1.0 - share) / n + z * z / (4.0 * n * n))
-    scale = 1.0 + z * z / n
-    return max(0.0, (centre - half_width) / scale), min(1.0, (centre + half_width) / scale)
 
 
 def calibration_bins(prob: Tensor, correct: Tensor, bins: int = 10) -> CalibrationBins:

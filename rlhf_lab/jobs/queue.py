@@ -62,9 +62,15 @@ def claim(db: Database, kinds: Sequence[JobKind], engine_id: int, project_id: in
         return _job(conn.execute(select(t.jobs).where(t.jobs.c.id == job_id)).one())
 
 
-def update_progress(db: Database, job_id: int, progress: float, eta_s: float | None = None) -> bool:
-    """progress from 0 to 1, eta_s seconds. False: the job is no longer running (cancelled); stop working on it."""
-    return _change(db, job_id, (JobStatus.RUNNING,), progress=progress, eta_s=eta_s)
+def update_progress(
+    db: Database, job_id: int, progress: float, eta_s: float | None = None, so_far: dict[str, Any] | None = None
+) -> bool:
+    """progress from 0 to 1, eta_s seconds. False: the job is no longer running (cancelled); stop working on it.
+
+    so_far: what is known before the job has ended; stands in `result` until the next update or the answer replaces it.
+    """
+    known = {} if so_far is None else {"result": so_far}
+    return _change(db, job_id, (JobStatus.RUNNING,), progress=progress, eta_s=eta_s, **known)
 
 
 def put_back(db: Database, job_id: int) -> bool:

@@ -1,7 +1,8 @@
 """The tables. Times are seconds since 1970 (UTC), ids are integers, enums are their words.
 
     projects ─┬─ prompts ── completions ── pairs ── votes
-              ├─ reward_models ── runs ─┬─ metrics, samples, token_records     written step by step
+              ├─ reward_models ── scores                                      what it thought of completions, beforehand
+              │       └────────── runs ─┬─ metrics, samples, token_records     written step by step
               │                         └─ run_events                          what people and the engine changed
               └─ jobs ── engines                                               who works on what
     presence                                                                   is a page open?
@@ -36,7 +37,7 @@ from sqlalchemy.types import TypeDecorator
 
 from rlhf_lab import records
 
-SCHEMA_VERSION = "0001"
+SCHEMA_VERSION = "0002"
 
 
 class Json(TypeDecorator[Any]):
@@ -174,6 +175,16 @@ reward_models = Table(
     _needed("labels_digest", String(64)),
     _needed("source", _words(records.Source)),
     _needed("created_at", Float),
+)
+
+# Clustered by reward model, as they are read: no row ids.
+scores = Table(
+    "scores",
+    metadata,
+    _belongs_to("reward_model_id", "reward_models", primary_key=True, ondelete="CASCADE"),
+    _belongs_to("completion_id", "completions", primary_key=True, ondelete="CASCADE"),
+    Column("score", Float),  # NULL is NaN
+    sqlite_with_rowid=False,
 )
 
 runs = Table(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from rlhf_lab.core.preference import wilson_interval
+from rlhf_lab.intervals import wilson_interval
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.generation import Tick, no_tick, sample, uniforms
 from rlhf_lab.models.rows import by_length, make_rows

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from rlhf_lab.config import RewardConfig
-from rlhf_lab.core.preference import bradley_terry_loss, wilson_interval
+from rlhf_lab.core.preference import bradley_terry_loss
 from rlhf_lab.errors import LabelError, NotFiniteError
+from rlhf_lab.intervals import wilson_interval
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.generation import Tick, no_tick

@@ -195,3 +195,15 @@ def test_a_job_is_put_back_by_an_engine_that_leaves(db: Database, engine_id: int
     queue.cancel(db, job.id)
     assert not queue.put_back(db, job.id)
     assert queue.get_job(db, job.id).status is JobStatus.CANCELLED
+
+
+def test_what_is_known_so_far_stands_in_the_result_until_the_answer(db: Database, engine_id: int) -> None:
+    job = queue.submit(db, REWARD, None, {})
+    queue.claim(db, [REWARD], engine_id)
+    assert queue.update_progress(db, job.id, 0.1, None, {"loss": [0.7]})
+    assert queue.get_job(db, job.id).result == {"loss": [0.7]}
+    assert queue.update_progress(db, job.id, 0.2)  # says nothing new: what was said stays
+    assert queue.get_job(db, job.id).result == {"loss": [0.7]}
+    assert queue.finish(db, job.id, {"answer": 1})
+    assert not queue.update_progress(db, job.id, 0.3, None, {"loss": []})
+    assert queue.get_job(db, job.id).result == {"answer": 1}

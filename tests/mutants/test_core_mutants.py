@@ -30,7 +30,7 @@ MUTANTS = [
            "test_loss_equals_loop"),
     Mutant(PREFERENCE, "unstable log sigmoid", "target * F.logsigmoid(logit)", "target * logit.sigmoid().log()",
            "test_loss_stays_finite_for_large_differences"),
-    Mutant(PREFERENCE, "Wald instead of Wilson", "+ z * z / (4.0 * n * n)", "",
+    Mutant("intervals.py", "Wald instead of Wilson", "+ z * z / (4.0 * n * n)", "",
            "test_wilson_interval_by_hand test_wilson_interval_against_published_values"),
     Mutant(PREFERENCE, "calibration edge in the bin below",
            "(prob * bins).long()", "((prob * bins).ceil().long() - 1).clamp(min=0)",
