@@ -81,7 +81,7 @@ def demo(args: argparse.Namespace, home: Path) -> dict[str, Any]:
             db, project.id, row.id, f"demo {judge.name}", config=policy_config.to_dict(),
             manifest={"judge": args.judge, "labels": dataclasses.asdict(row.snapshot)}, total_steps=policy_config.steps,
         )  # fmt: skip
-        run = PolicyRun(lab, stored.id, progress=lambda share, left: show(0.25 + 0.5 * share, left, "training"))
+        run = PolicyRun(lab, stored.id, progress=lambda share, left, _: show(0.25 + 0.5 * share, left, "training"))
         run.execute()
         clock.done("policy", 0.75)
         scorer = lab.reward_model(row.id, "reward")

@@ -1,5 +1,6 @@
 """What the engine holds in memory: the store, one backbone at a time, and the adapters laid over it."""
 
+import gc
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,6 +55,12 @@ class Lab:
         """Let the backbone go, and give its memory back."""
         self._adapters = None
         self._slots.clear()
+        self.free_memory()
+
+    @staticmethod
+    def free_memory() -> None:
+        """Give back what the last failure left reserved."""
+        gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 

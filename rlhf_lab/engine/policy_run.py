@@ -5,9 +5,11 @@ checkpoint and write the later steps again, bit for bit the same. Controls are r
 the step it took effect at before it takes effect, so a resume replays it at the same step.
 """
 
+import math
 import platform
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,19 +17,21 @@ from typing import Any
 import torch
 
 from rlhf_lab.config import PolicyConfig
+from rlhf_lab.engine.faults import explain_error, out_of_memory
 from rlhf_lab.engine.lab import RUNS, Lab
 from rlhf_lab.engine.work import Progress, no_progress
-from rlhf_lab.errors import ConfigError, LabError
+from rlhf_lab.errors import ConfigError, StoreError
 from rlhf_lab.judges import load_judge
 from rlhf_lab.models.generation import Tick, no_tick
 from rlhf_lab.records import EventKind, Run, RunEvent, RunStatus, StepResult
 from rlhf_lab.store.projects import get_project, prompts
-from rlhf_lab.store.runs import events, get_run, mark_event, pending_events, set_manifest, set_run_status
+from rlhf_lab.store.runs import add_event, events, get_run, mark_event, pending_events, set_manifest, set_run_status
 from rlhf_lab.store.steps import record_step, truncate_after
 from rlhf_lab.trainers.checkpoint import load_latest, save_checkpoint
 from rlhf_lab.trainers.policy import PolicyTrainer, Task
 
 POLL_EVERY_S = 0.1
+State = tuple[dict[str, torch.Tensor], dict[str, Any]]
 SLOT = "policy"
 PACKAGES = ("torch", "transformers", "peft", "safetensors", "numpy")
 
@@ -81,9 +85,9 @@ class PolicyRun:
             self.trainer.load_state(*found)
         step = self.trainer.step
         truncate_after(self.lab.db, self.run.id, step)
-        known = [event for event in events(self.lab.db, self.run.id) if event.applied_step is not None]
-        for event in known:
-            if event.kind is EventKind.SWITCH_REWARD and (event.applied_step or 0) < step:
+        known = standing(events(self.lab.db, self.run.id))
+        for event in known:  # knobs are in the checkpoint; these are not
+            if event.kind in (EventKind.SWITCH_REWARD, EventKind.NOTE) and (event.applied_step or 0) < step:
                 self._apply(event)
         return [event for event in known if (event.applied_step or 0) >= step]
 
@@ -99,7 +103,7 @@ class PolicyRun:
             while self.trainer.step < self.config.steps:
                 self._controls()
                 kept = self.trainer.state()
-                result = self.trainer.run_step()
+                result = self._step(kept)
                 record_step(db, run_id, result)
                 kept = self.trainer.state()
                 if result.step % self.config.checkpoint_every == 0 or result.step == self.config.steps:
@@ -111,18 +115,38 @@ class PolicyRun:
             set_run_status(db, run_id, stop.status, str(stop))
             return stop.status
         except Exception as error:
-            set_run_status(db, run_id, RunStatus.FAILED, explain(error))
+            with suppress(StoreError):  # what made it fail matters more; the worker insists on recording it
+                set_run_status(db, run_id, RunStatus.FAILED, explain_error(error))
             raise
         set_run_status(db, run_id, RunStatus.DONE)
         return RunStatus.DONE
 
-    def _save(self, state: tuple[dict[str, torch.Tensor], dict[str, Any]]) -> None:
+    def _step(self, kept: State) -> StepResult:
+        """One step; where memory runs out, the same step again in half as large pieces, down to single rows."""
+        while True:
+            try:
+                return self.trainer.run_step()
+            except RuntimeError as error:
+                config = self.trainer.config
+                largest = min(config.micro_batch, math.ceil(config.batch_size / config.minibatches))
+                if not out_of_memory(error) or largest == 1:
+                    raise
+            self.trainer.load_state(*kept)
+            self.lab.free_memory()
+            smaller = largest // 2
+            words = f"memory ran out in step {self.trainer.step + 1}; it goes on with micro_batch {smaller}: slower, same result"
+            note = add_event(self.lab.db, self.run.id, EventKind.NOTE, {"words": words, "micro_batch": smaller})
+            mark_event(self.lab.db, note.id, self.trainer.step)
+            self._apply(note)
+
+    def _save(self, state: State) -> None:
         save_checkpoint(self.folder, self.trainer.adapters, SLOT, *state)
 
     def _tell(self) -> None:
         done = self.trainer.step
         per_step = (time.monotonic() - self._began) / max(1, done - self._first)
-        self.progress(done / self.config.steps, per_step * (self.config.steps - done))
+        known = {"run_id": self.run.id, "step": done}
+        self.progress(done / self.config.steps, per_step * (self.config.steps - done), known)
 
     def tick(self) -> None:
         """Between minibatches and every few tokens: leave if told to, pause, stop, serve others."""
@@ -147,6 +171,8 @@ class PolicyRun:
                 continue  # asked for this very moment: the next tick obeys
             mark_event(self.lab.db, event.id, step)
             self._apply(event)
+            # Told after a failure, while the run resumes from before it: what it takes back is not to be replayed.
+            self.replay = [old for old in self.replay if told_by(old) != told_by(event)]
 
     def _apply(self, event: RunEvent) -> None:
         """A knob or a switch of the reward model. A bad value was refused when it was asked for; if not, it is noted."""
@@ -156,6 +182,8 @@ class PolicyRun:
             elif event.kind is EventKind.SWITCH_REWARD:
                 scorer = self.lab.reward_model(int(event.payload["reward_model_id"]), "reward")
                 self.trainer.use_scorer(scorer)
+            elif event.kind is EventKind.NOTE and "micro_batch" in event.payload:
+                self.trainer.config = self.trainer.config.replace(micro_batch=int(event.payload["micro_batch"]))
         except (ConfigError, KeyError, TypeError, ValueError) as error:
             set_run_status(self.lab.db, self.run.id, RunStatus.RUNNING, f"a change was ignored: {error}")
 
@@ -190,6 +218,31 @@ class PolicyRun:
             time.sleep(POLL_EVERY_S)
 
 
+def told_by(event: RunEvent) -> tuple[str, ...] | None:
+    """What an event sets: of two that set the same, the one told later stands. None: nothing."""
+    if event.kind is EventKind.SET:
+        return ("set", str(event.payload.get("name")))
+    return ("reward",) if event.kind is EventKind.SWITCH_REWARD else None
+
+
+def standing(told: list[RunEvent]) -> list[RunEvent]:
+    """The applied events that a resume follows, in the order they were told.
+
+    An event is out when a later-told one set the same at the same step or before it: that happens when a run failed, somebody
+    turned the knob back, and the run went on from a checkpoint before the mistake. The mistake is not to be made again.
+    """
+    applied = [event for event in told if event.applied_step is not None]
+    return [
+        event
+        for i, event in enumerate(applied)
+        if told_by(event) is None
+        or not any(
+            told_by(later) == told_by(event) and (later.applied_step or 0) <= (event.applied_step or 0)
+            for later in applied[i + 1 :]
+        )
+    ]
+
+
 def machine(trainer: PolicyTrainer) -> dict[str, Any]:
     """What a run depends on besides its config, for the manifest."""
     backbone = trainer.backbone
@@ -203,10 +256,3 @@ def machine(trainer: PolicyTrainer) -> dict[str, Any]:
         "backbone": backbone.name,
         "backbone_sha256": backbone.digest,
     }
-
-
-def explain(error: Exception) -> str:
-    """What to show a person: our own errors speak for themselves, others are named."""
-    return (
-        str(error) if isinstance(error, LabError) else f"{type(error).__name__}: {error}. See engine.log in the home."
-    )

@@ -3,26 +3,30 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from rlhf_lab.config import RewardConfig
+from rlhf_lab.engine.faults import explain_error
 from rlhf_lab.engine.lab import Lab
-from rlhf_lab.engine.policy_run import PolicyRun, explain
-from rlhf_lab.engine.work import Progress, complete, sample_pairs, train_reward_model
-from rlhf_lab.errors import StoreError
+from rlhf_lab.engine.policy_run import POLL_EVERY_S, PolicyRun
+from rlhf_lab.engine.work import Progress, complete, explain, sample_pairs, train_reward_model
+from rlhf_lab.errors import CorruptStoreError, StoreError
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.records import EventKind, Job, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
-from rlhf_lab.store.runs import add_event, set_run_status
+from rlhf_lab.store.runs import add_event, pending_events, runs, set_run_status
 
-SHORT = (JobKind.COMPLETE, JobKind.SAMPLE_PAIRS)
+SHORT = (JobKind.COMPLETE, JobKind.EXPLAIN, JobKind.SAMPLE_PAIRS)
 ALL = tuple(JobKind)
 BEAT_EVERY_S = 2.0
 IDLE_POLL_S = 0.1
 IDLE_EXIT_S = 600.0
+INSIST_EVERY_S = 1.0
 
 log = logging.getLogger("rlhf_lab.engine")
 
@@ -39,17 +43,32 @@ class Worker:
         self.db = db
         self.idle_exit_s = idle_exit_s
         self.state = "idle"
-        self._leave = threading.Event()
+        # A plain flag, for the handler of SIGTERM sets it: an Event has a lock, which the interrupted thread may be holding.
+        self._leave = False
+        self._ended = threading.Event()
         self.engine_id = supervisor.beat(db, self.state)
         self._serving: int | None = None
+        self._halts: Callable[[], bool] = lambda: False
 
     def leave(self) -> None:
         """Ask the worker to end: a run keeps its last step, a short job is put back."""
-        self._leave.set()
+        self._leave = True
+
+    def leaving(self) -> bool:
+        return self._leave
 
     def work(self) -> None:
-        """The loop. Jobs that a dead engine left behind are taken up first."""
-        threading.Thread(target=self._beat, daemon=True, name="heartbeat").start()
+        """The loop. Jobs that a dead engine left behind are taken up first. The heartbeat goes on until it has ended."""
+        beating = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
+        beating.start()
+        try:
+            self._work()
+        finally:
+            self._ended.set()
+            beating.join()
+        supervisor.sign_off(self.db, self.engine_id)
+
+    def _work(self) -> None:
         for found in queue.requeue_interrupted(self.db):
             if found.status is JobStatus.FAILED:
                 log.error("job %d (%s) was interrupted too often: %s", found.id, found.kind, found.error)
@@ -58,8 +77,8 @@ class Worker:
                 continue
             log.info("job %d (%s) was interrupted and is taken up again", found.id, found.kind)
         active = time.monotonic()
-        while not self._leave.is_set():
-            job = queue.claim(self.db, ALL, self.engine_id)
+        while not self._leave:
+            job = self._next()
             if job is not None:
                 self.do(job)
                 active = time.monotonic()
@@ -67,8 +86,18 @@ class Worker:
                 log.info("nothing to do and no page open for %.0f s; leaving", self.idle_exit_s)
                 break
             else:
-                self._leave.wait(IDLE_POLL_S)
-        supervisor.sign_off(self.db, self.engine_id)
+                time.sleep(IDLE_POLL_S)
+
+    def _next(self) -> Job | None:
+        """The next job. A database that cannot be written now (a full disk) may be later; a damaged one ends the engine."""
+        try:
+            return queue.claim(self.db, ALL, self.engine_id)
+        except CorruptStoreError:
+            raise
+        except StoreError as error:
+            log.warning("no job could be taken: %s", error)
+            time.sleep(INSIST_EVERY_S)
+            return None
 
     def _page_open(self) -> bool:
         seen = supervisor.last_ui_seen(self.db)
@@ -76,7 +105,7 @@ class Worker:
 
     def _beat(self) -> None:
         process = psutil.Process()
-        while not self._leave.wait(BEAT_EVERY_S):
+        while not self._ended.wait(BEAT_EVERY_S):
             try:
                 supervisor.beat(self.db, self.state, device=self._device(), memory_mb=process.memory_info().rss / 2**20)
             except StoreError as error:
@@ -99,25 +128,35 @@ class Worker:
             log.info("job %d is %s", job.id, "put back" if put_back else "left: it was cancelled")
         except Exception as error:
             log.exception("job %d failed", job.id)
-            queue.fail(self.db, job.id, explain(error))
-            if job.kind is JobKind.TRAIN_POLICY:
-                self._run_failed(int(job.payload["run_id"]), explain(error))
+            self._failed(job, explain_error(error))
         finally:
             self.state = before
 
+    def _failed(self, job: Job, message: str) -> None:
+        """Record that a job failed. Where that cannot be written (a full disk), try until it can be."""
+        while not self._leave:
+            try:
+                queue.fail(self.db, job.id, message)
+                if job.kind is JobKind.TRAIN_POLICY:
+                    self._run_failed(int(job.payload["run_id"]), message)
+                return
+            except StoreError as error:
+                log.warning("that job %d failed could not be recorded, and is tried again: %s", job.id, error)
+                time.sleep(INSIST_EVERY_S)
+
     def _run_failed(self, run_id: int, message: str) -> None:
-        try:
+        """Raises StoreError where nothing can be written."""
+        if any(run.id == run_id for run in runs(self.db)):  # it may have been deleted
             set_run_status(self.db, run_id, RunStatus.FAILED, message)
-        except StoreError as error:
-            log.warning("run %d could not be marked as failed: %s", run_id, error)
 
     def _result(self, job: Job) -> dict[str, object] | None:
         """What the job produced; None when the engine leaves and the job is put back for the next one."""
         payload = job.payload
         if job.kind is JobKind.TRAIN_POLICY:
+            halts = self._halts_of(int(payload["run_id"]))
             run = PolicyRun(
-                self.lab, int(payload["run_id"]), serve=lambda: self.serve(job.project_id),
-                leaving=self._leave.is_set, progress=self._progress(job, lambda: self._cancelled(payload)),
+                self.lab, int(payload["run_id"]), serve=lambda: self.serve(job.project_id, halts),
+                leaving=self.leaving, progress=self._progress(job, lambda: self._cancelled(payload)),
             )  # fmt: skip
             status = run.execute()
             if status is RunStatus.INTERRUPTED:
@@ -132,11 +171,14 @@ class Worker:
                 project,
                 int(payload["count"]),
                 checkpoint=str(payload.get("checkpoint", "base")),
+                max_new_tokens=payload.get("max_new_tokens"),
                 tick=self._stay,
             )
             return {"pair_ids": [pair.id for pair in pairs]}
         if job.kind is JobKind.COMPLETE:
             return complete(self.lab, project, payload, tick=self._stay)
+        if job.kind is JobKind.EXPLAIN:
+            return explain(self.lab, project, payload, tick=self._stay)
         row = train_reward_model(
             self.lab, project, RewardConfig.from_dict(payload.get("config", {})), Source(payload["source"]),
             annotators=payload.get("annotators"), progress=self._progress(job, self._drop),
@@ -145,8 +187,8 @@ class Worker:
         return {"reward_model_id": row.id, "accuracy": row.report["accuracy"]}
 
     def _stay(self) -> None:
-        """Leave a job where it is when the engine goes."""
-        if self._leave.is_set():
+        """Leave a job where it is when the engine goes, or when the run it is done in the middle of is to halt."""
+        if self._leave or self._halts():
             raise _Dropped
 
     def _drop(self) -> None:
@@ -156,9 +198,9 @@ class Worker:
         self._stay()
         self.serve(project_id)
 
-    def _progress(self, job: Job, cancelled: object = None) -> Progress:
-        def tell(share: float, left: float | None) -> None:
-            if not queue.update_progress(self.db, job.id, share, left) and callable(cancelled):
+    def _progress(self, job: Job, cancelled: Callable[[], None] | None = None) -> Progress:
+        def tell(share: float, left: float | None, so_far: dict[str, Any]) -> None:
+            if not queue.update_progress(self.db, job.id, share, left, so_far) and cancelled is not None:
                 cancelled()
 
         return tell
@@ -167,15 +209,31 @@ class Worker:
         """The job of a run was cancelled: the same as stopping the run."""
         add_event(self.db, int(str(payload["run_id"])), EventKind.STOP, {})
 
-    def serve(self, project_id: int | None) -> None:
-        """Do one waiting short job of the same project, if there is one. Never called from within itself."""
-        if self._serving is not None:
+    def _halts_of(self, run_id: int) -> Callable[[], bool]:
+        """Whether somebody wants this run to pause or stop; looked up every POLL_EVERY_S at most."""
+        looked, wanted = -POLL_EVERY_S, False
+
+        def halts() -> bool:
+            nonlocal looked, wanted
+            if time.monotonic() - looked >= POLL_EVERY_S:
+                kinds = {event.kind for event in pending_events(self.db, run_id)}
+                looked, wanted = time.monotonic(), bool(kinds & {EventKind.PAUSE, EventKind.STOP})
+            return wanted
+
+        return halts
+
+    def serve(self, project_id: int | None, halts: Callable[[], bool] = lambda: False) -> None:
+        """Do one waiting short job of the same project, if there is one. Never called from within itself.
+
+        halts: true when the run that is interrupted for it shall pause or stop; the short job is then put back and done later.
+        """
+        if self._serving is not None or halts():
             return
         job = queue.claim(self.db, SHORT, self.engine_id, project_id=project_id)
         if job is None:
             return
-        self._serving = job.id
+        self._serving, self._halts = job.id, halts
         try:
             self.do(job)
         finally:
-            self._serving = None
+            self._serving, self._halts = None, lambda: False

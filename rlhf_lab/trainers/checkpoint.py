@@ -26,6 +26,7 @@ TRAINER_FILE = "trainer.safetensors"
 STATE_FILE = "state.json"
 #: How many of the newest checkpoints keep what a resume needs; older ones keep the adapter alone.
 RESUMABLE = 2
+_ASIDE = ".replaced-"
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -39,7 +40,7 @@ def save_checkpoint(
     target = folder_of(run, int(numbers["step"]))
     building = run / f".building-{target.name}-{os.getpid()}"
     try:
-        shutil.rmtree(building, ignore_errors=True)
+        _tidy(run)
         adapters.save(adapter, building)
         save_file({k: v for k, v in tensors.items() if not k.startswith("adapter.")}, building / TRAINER_FILE)
         files = {path.name: _sha256(path) for path in sorted(building.iterdir())}
@@ -48,9 +49,7 @@ def save_checkpoint(
         )
         for path in building.iterdir():
             _flush(path)
-        if target.exists():
-            shutil.rmtree(target)
-        building.rename(target)
+        _put(building, target)
         _flush(run)
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
         shutil.rmtree(building, ignore_errors=True)
@@ -63,6 +62,32 @@ def save_checkpoint(
     return target
 
 
+def _put(building: Path, target: Path) -> None:
+    """The new folder takes the old one's place. The old one stands aside until then, and `_tidy` brings it back if need be."""
+    aside = target.with_name(_ASIDE + target.name)
+    if target.exists():
+        target.rename(aside)
+    try:
+        building.rename(target)
+    except OSError:
+        if aside.exists():
+            aside.rename(target)
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _tidy(run: Path) -> None:
+    """Clear away what a crash left in the middle of a save; an old checkpoint whose new one never came is put back."""
+    for aside in run.glob(f"{_ASIDE}*"):
+        target = run / aside.name.removeprefix(_ASIDE)
+        if target.exists():
+            shutil.rmtree(aside, ignore_errors=True)
+        else:
+            aside.rename(target)
+    for building in run.glob(".building-*"):
+        shutil.rmtree(building, ignore_errors=True)
+
+
 def checkpoints(run: Path) -> list[int]:
     """The steps that have a checkpoint, ascending."""
     return sorted(int(path.name.removeprefix("step-")) for path in run.glob("step-*") if (path / STATE_FILE).is_file())
@@ -70,6 +95,7 @@ def checkpoints(run: Path) -> list[int]:
 
 def load_latest(run: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """Tensors and numbers of the newest checkpoint that is whole and can be resumed; None where there is none."""
+    _tidy(run)
     for step in reversed(checkpoints(run)):
         folder = folder_of(run, step)
         if not _whole(folder):

@@ -25,8 +25,8 @@ from rlhf_lab.records import Comparison
 from rlhf_lab.seeds import derive
 from rlhf_lab.trainers.warm_start import fit, fold_of
 
-#: progress(done updates, all updates, loss of the last one)
-Progress = Callable[[int, int, float], None]
+#: progress(done updates, all updates, loss of the last one, what is being fitted: "fold 2 of 5" or "final")
+Progress = Callable[[int, int, float, str], None]
 
 
 class Reference(NamedTuple):
@@ -73,13 +73,13 @@ def train_reward(
     folds = min(config.folds, len({c.group for c in comparisons}))
     assigned = fold_of(task.groups, folds) if folds > 1 else []
     total = task.updates(len(comparisons)) * (folds + 1 if folds > 1 else 1)
-    done = 0
+    done, stage = 0, "final"
 
     def count(loss: float) -> None:
         nonlocal done
         done += 1
         if progress is not None:
-            progress(done, max(total, done), loss)
+            progress(done, max(total, done), loss, stage)
 
     right = decided = 0
     for fold in sorted(set(assigned)):
@@ -87,9 +87,11 @@ def train_reward(
         held = [i for i, f in enumerate(assigned) if f == fold]
         if all(comparisons[i].tie for i in train):
             continue
+        stage = f"fold {fold + 1} of {folds}"
         model, _ = task.fit(train, count, f"fold {fold}")
         hits = task.judge(model, held)
         right, decided = right + sum(hits), decided + len(hits)
+    stage = "final"
     model, losses = task.fit(list(range(len(comparisons))), count, "all")
     low, high = wilson_interval(right, decided)
     report = task.report(model, losses)

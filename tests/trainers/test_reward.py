@@ -259,10 +259,13 @@ def test_progress_and_tick(llama_folder):
     seen, ticks = [], []
     _, report = train(llama_folder, progress=lambda *args: seen.append(args), tick=lambda: ticks.append(1))
     assert len(report.loss) == 6
-    assert [loss for _, _, loss in seen][-6:] == report.loss
-    done = [done for done, _, _ in seen]
+    assert [loss for _, _, loss, _ in seen][-6:] == report.loss
+    done = [done for done, _, _, _ in seen]
     assert done == sorted(done)
-    assert all(done <= total for done, total, _ in seen)
+    assert all(done <= total for done, total, _, _ in seen)
+    stages = list(dict.fromkeys(stage for _, _, _, stage in seen))
+    assert stages == [*(f"fold {i} of {report.folds}" for i in range(1, report.folds + 1)), "final"]
+    assert [stage for _, _, _, stage in seen][-6:] == ["final"] * 6
     assert len(ticks) > 6
 
     def stop():

@@ -1,0 +1,26 @@
+"""What goes wrong on a machine, in words for people."""
+
+import torch
+
+from rlhf_lab.errors import LabError
+
+_NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a smaller batch may help. PyTorch has a class for GPUs only; on a CPU the words say it."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _NO_MEMORY)
+
+
+def explain_error(error: BaseException) -> str:
+    """What to show a person: our own errors speak for themselves, others are named."""
+    if isinstance(error, LabError):
+        return str(error)
+    if out_of_memory(error):
+        return (
+            "the machine's memory is too small for this, even in the smallest pieces. Close other programs, or choose a "
+            f"smaller batch_size, shorter responses (max_new_tokens) or a smaller model. ({type(error).__name__})"
+        )
+    return f"{type(error).__name__}: {error}. See engine.log in the home."
