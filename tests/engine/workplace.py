@@ -1,0 +1,66 @@
+"""A lab with one project on a tiny model and a worker in this process, which does exactly the jobs a test hands it."""
+
+import uuid
+
+import tiny
+
+from rlhf_lab.engine.work import sample_pairs
+from rlhf_lab.engine.worker import Worker
+from rlhf_lab.jobs import queue
+from rlhf_lab.models.backbone import load_backbone
+from rlhf_lab.records import Choice, JobKind, Source, Vote
+from rlhf_lab.store.comparisons import cast_vote
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import create_project
+from rlhf_lab.store.runs import create_run, latest_reward_model
+from rlhf_lab.store.steps import metrics_since
+
+CONFIG = tiny.SMALL | {"steps": 5, "checkpoint_every": 2, "kl_controller": "fixed"}
+REWARD = {"folds": 0, "epochs": 1, "lora_r": 4}
+
+
+class Lab:
+    def __init__(self, folder, model):
+        self.folder, self.db = folder, Database.open(folder)
+        digest = load_backbone(str(model), device="cpu").digest
+        texts = [(text, "train") for text in tiny.PROMPTS] + [("a good bird", "eval"), ("the moon", "eval")]
+        self.project = create_project(self.db, "tiny", str(model), digest, "tiny", 3, texts)
+        self.worker = Worker(folder, self.db)
+        self.worker.lab.device = "cpu"
+
+    def next_engine(self):
+        self.worker = Worker(self.folder, self.db)
+        self.worker.lab.device = "cpu"
+
+    def submit(self, kind, project_id=None, **payload):
+        return queue.submit(self.db, kind, project_id or self.project.id, payload)
+
+    def do(self, job):
+        """Let the worker take exactly this job."""
+        taken = queue.claim(self.db, [job.kind], self.worker.engine_id)
+        assert taken is not None
+        assert taken.id == job.id
+        self.worker.do(taken)
+        return queue.get_job(self.db, job.id)
+
+    def label(self, count=12):
+        for i, pair in enumerate(sample_pairs(self.worker.lab, self.project, count)):
+            choice = Choice.FIRST if i % 3 else Choice.SECOND
+            cast_vote(self.db, Vote(str(uuid.uuid4()), pair.id, "judge:x", Source.SIMULATED, choice, True))
+
+    def train_reward(self):
+        return self.do(self.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD))
+
+    def run(self, **changes):
+        config = CONFIG | changes
+        model = latest_reward_model(self.db, self.project.id)
+        run = create_run(
+            self.db, self.project.id, model.id, "r", config=config, manifest={}, total_steps=config["steps"]
+        )
+        return run.id
+
+    def train(self, run_id):
+        return self.do(self.submit(JobKind.TRAIN_POLICY, run_id=run_id))
+
+    def curve(self, run_id):
+        return [(step, tiny.numbers(found)) for step, found in metrics_since(self.db, run_id, 0)]
