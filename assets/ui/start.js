@@ -1,75 +1,105 @@
 // What begins a new run. Every setting stands in the fold below; choosing a preset fills it.
 const { el } = Lab;
 const root = element.querySelector('.lab-start');
-let drawn = '';
-let busy = false;
-let opened = false;
+let drawn = '';       // the state on screen, as JSON
+let shown = null;     // the same, as an object
+let opened = false;   // a person asked for another run
+let filling = false;  // the settings of a preset are on their way
+let timer = null;
+const part = (what) => root.querySelector(`[data-do=${what}]`);
+
+function ready(now) {
+  const button = part('start');
+  clearTimeout(timer);
+  if (button) button.disabled = !now;
+  if (!now) timer = setTimeout(() => ready(true), 4000);  // the answer got lost: let the person try
+}
 
 function begin() {
-  if (busy) return;
-  busy = true;
-  setTimeout(() => { busy = false; }, 4000);
-  trigger('start', { at: Date.now(), reward_model: root.querySelector('[data-do=start-reward]').value,
-    name: root.querySelector('[data-do=start-name]').value });
+  ready(false);
+  part('start-error').hidden = true;
+  trigger('start', { at: Date.now(), reward_model: part('start-reward').value, name: part('start-name').value });
+}
+
+function fill(name) {
+  ready(false);
+  filling = true;
+  trigger('preset', { preset: name });
 }
 
 function empty(state) {
-  return el('div.lab-card.lab-empty', {},
-    el('p', {}, 'PPO needs a reward model, and a reward model needs labels.'),
-    el('p', {}, state.missing > 0
+  const words = state.training !== null
+    ? `The reward model is learning from the labels (${Math.round(100 * state.training)} %); this takes some seconds.`
+    : state.missing > 0
       ? `Label ${state.missing} more pair${state.missing === 1 ? '' : 's'} under Label, or let a simulated judge label 40 there; the reward model then trains by itself.`
-      : 'The reward model is being trained from your labels; this takes a few seconds.'));
+      : 'There are enough labels; the reward model is about to be trained.';
+  return el('div.lab-card.lab-empty', { role: 'status' }, el('p', {}, 'PPO needs a reward model, and a reward model needs labels.'), el('p', {}, words));
+}
+
+function note() {
+  const chosen = shown.models.find(([id]) => String(id) === part('start-reward').value);
+  const wait = shown.going.length ? ` Run ${shown.going.join(', ')} is going on; this one waits for its turn.`
+    : ' It trains in the background: close this page, come back, it is all there.';
+  part('start-note').textContent = `${chosen ? chosen[2] : ''}${wait}`;
 }
 
 function form(state) {
-  const presets = props.data.presets;
-  const reward = el('select.lab-input.lab-grow', { 'aria-label': 'reward model', 'data-do': 'start-reward' },
+  const reward = el('select.lab-input', { 'aria-label': 'reward model', 'data-do': 'start-reward', onchange: note },
     state.models.map(([id, words]) => el('option', { value: id }, `reward model ${words}`)));
-  const preset = el('select.lab-input', { 'aria-label': 'preset', 'data-do': 'start-preset', onchange: (e) => trigger('preset', { preset: e.target.value }) },
-    presets.map((item) => el('option', { value: item.name, selected: item.name === state.preset }, item.words)));
-  const name = el('input.lab-input', { type: 'text', maxlength: 80, placeholder: 'name (optional)', 'aria-label': 'name of the run', 'data-do': 'start-name' });
+  const preset = el('select.lab-input', { 'aria-label': 'preset', 'data-do': 'start-preset', onchange: (e) => fill(e.target.value) },
+    props.data.presets.map((item) => el('option', { value: item.name, selected: item.name === state.preset }, item.words)));
+  const name = el('input.lab-input', { type: 'text', maxlength: 80, placeholder: 'name (optional)', 'aria-label': 'name of the run', 'data-do': 'start-name',
+    onkeydown: (e) => { if (e.key === 'Enter' && !part('start').disabled) begin(); } });
   return el('div.lab-card', {},
-    el('div.lab-row', {},
-      el('h2', {}, state.going.length ? 'Another run' : 'Start a run'),
-      reward, preset, name,
-      el('button.lab-button.lab-main', { type: 'button', 'data-do': 'start', onclick: begin }, 'Start PPO')),
-    el('p.muted', { style: 'margin-top:6px' }, state.going.length
-      ? `Run ${state.going.join(', ')} is going on; a new one waits for its turn.`
-      : 'It trains in the background: close this page, come back, it is all there.'),
+    el('div.lab-row', {}, el('h2', {}, state.runs ? 'Another run' : 'Start a run'), reward, preset, name,
+      el('button.lab-button.lab-main', { type: 'button', 'data-do': 'start', onclick: begin }, 'Start PPO'),
+      state.runs ? el('button.lab-button.small', { type: 'button', 'data-do': 'start-close', onclick: () => { opened = false; draw(state); } }, 'Close') : null),
+    el('p.muted', { 'data-do': 'start-note' }),
     el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'start-error' }));
 }
 
 // With a run on screen the form folds into one button.
-function folded(state) {
-  return el('div.lab-row', {}, el('button.lab-button.small', { type: 'button', 'data-do': 'start-open', 'aria-expanded': 'false',
-    onclick: () => { opened = true; draw(state); } }, 'Start another run …'));
-}
+const folded = (state) => el('div.lab-row', {}, el('button.lab-button.small', { type: 'button', 'data-do': 'start-open', 'aria-expanded': 'false',
+  onclick: () => { opened = true; draw(state); part('start')?.focus(); } }, 'Start another run …'));
 
 function draw(state) {
   const key = JSON.stringify([state, opened]);
   if (key === drawn) return;
+  const other = shown !== null && shown.project !== state.project;
   drawn = key;
+  shown = state;
   const open = opened || state.runs === 0;
   document.body.classList.toggle('lab-start-open', open && state.models.length > 0);
   if (!open) { root.replaceChildren(folded(state)); return; }
-  const name = root.querySelector('[data-do=start-name]')?.value || '';
-  const old = Object.fromEntries(['start-reward', 'start-preset'].map((what) => [what, root.querySelector(`[data-do=${what}]`)?.value]));
-  root.replaceChildren(state.models.length ? form(state) : empty(state));
-  if (!state.models.length) return;
-  root.querySelector('[data-do=start-name]').value = name;
-  const preset = root.querySelector('[data-do=start-preset]');
-  if (old['start-preset']) preset.value = old['start-preset'];
-  else trigger('preset', { preset: state.preset });
+  if (!state.models.length) { root.replaceChildren(empty(state)); return; }
+  redraw(state, other);
+}
+
+// The form anew (a reward model was added, a run has ended), with what the person had entered.
+function redraw(state, other) {
+  const kept = other ? {} : Object.fromEntries(['start-reward', 'start-preset', 'start-name'].map((what) => [what, part(what)?.value]));
+  const focus = root.contains(document.activeElement) ? document.activeElement.dataset.do : null;
+  const error = part('start-error')?.textContent || '';
+  root.replaceChildren(form(state));
+  for (const [what, value] of Object.entries(kept)) if (value !== undefined) part(what).value = value;
+  if (!part('start-reward').value) part('start-reward').selectedIndex = 0;
+  if (error) { part('start-error').hidden = false; part('start-error').textContent = error; }
+  if (focus) part(focus)?.focus();
+  note();
+  if (kept['start-preset'] === undefined) fill(state.preset);
+  else ready(!filling);
 }
 
 watch('value', () => {
   const said = props.value;
-  busy = false;
   if (!said) return;
-  const notice = root.querySelector('[data-do=start-error]');
+  ready(true);
+  if (said.filled) { filling = false; return; }
+  const notice = part('start-error');
   if (notice) { notice.hidden = !said.error; notice.textContent = said.error || ''; }
-  if (said.run) opened = false;
-  if (said.run) window.dispatchEvent(new CustomEvent('lab-run', { detail: said.run }));
+  if (!said.run) return;
+  opened = false;
+  window.dispatchEvent(new CustomEvent('lab-run', { detail: said.run }));
 });
 root.append(el('div.lab-card.lab-empty', {}, 'Looking for reward models …'));
 Lab.poll(root, async () => draw(await Lab.answer(server.options({}))), 2000);

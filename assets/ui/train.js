@@ -1,153 +1,142 @@
 // A run, live: curves, what each says, samples beside them, one scrubber for both, and the run's controls.
 const { el } = Lab;
 const root = element.querySelector('.lab-train');
-const P = window.Plotly;
 const CURVES = props.data.curves;
-const state = { run: null, since: -1, seen: null, wanted: null, step: null, follow: true, steps: [], events: [], charts: {}, samples: {}, extra: null };
-const parts = {};
+const GOING = ['queued', 'running', 'paused'];
+const MOODS = { running: 'accent', paused: 'warn', failed: 'bad', done: 'good', interrupted: 'warn' };
+const MOST = 2500;  // points a curve may hold in the page before it is sent again, thinned
+const fresh = () => ({ run: null, frame: null, frameId: null, line: null, since: -1, seen: null, step: null, follow: true, steps: [], charts: {}, extra: {}, samples: {} });
+let state = fresh();
+let wanted = null;  // the run a person chose; null: the newest that goes on
+let waiting = null; // {words, since}: what happens and when it began, by this page's clock
+let parts = {};
 
-// ---- the frame, built once a run is there
+// ---- what the person does
+
+function control(name, more = {}) {
+  parts.error.hidden = true;
+  for (const button of [parts.pause, parts.resume, parts.stop]) button.disabled = true;
+  trigger('control', { at: Date.now(), do: name, run: state.run.id, ...more });
+  setTimeout(() => { if (state.run) controls(state.run, []); }, 4000);  // should the answer get lost
+}
+
+const button = (name, words, kind = '') => el(`button.lab-button.small${kind}`, { type: 'button', 'data-do': name, onclick: () => control(name) }, words);
+
+function knob(name) {
+  const set = () => control('set', { name, value: input.value });
+  const input = el('input.lab-input.knob', { type: 'text', inputmode: 'decimal', 'aria-label': name, 'data-do': `knob-${name}`,
+    onkeydown: (e) => { if (e.key === 'Enter') { set(); e.target.blur(); } }, oninput: () => { input.dataset.dirty = '1'; } });
+  const label = el('label.lab-row.knobs', {}, el('span.muted', {}, name), input,
+    el('button.lab-button.small', { type: 'button', 'data-do': `set-${name}`, 'aria-label': `set ${name}`, onclick: set }, 'Set'));
+  return { input, label };
+}
+
+// ---- the frame: built once a run, then only filled
 
 function frame() {
-  parts.bar = el('div.lab-card.bar');
-  parts.doing = el('p.lab-notice', { role: 'status', hidden: true });
-  parts.grid = el('div.grid', { role: 'group', 'aria-label': 'curves' });
-  parts.more = el('div.more');
-  parts.side = el('aside.side', { 'aria-label': 'samples' });
-  root.replaceChildren(parts.bar, parts.doing, el('div.columns', {}, el('div.curves', {}, parts.grid, parts.more), parts.side));
-  state.charts = {};
-  for (const curve of CURVES) chart(curve.metric, curve.title, curve.unit, curve.about, parts.grid);
-  moreBox();
+  for (const chart of [...Object.values(state.charts), ...Object.values(state.extra)]) chart.drop();
+  state.charts = {}; state.extra = {};
+  parts = { doing: el('p.lab-notice', { role: 'status', hidden: true }), grid: el('div.grid', { role: 'group', 'aria-label': 'curves' }), more: el('div.more'),
+    none: el('div.lab-card.lab-empty', {}, 'The curves begin with the first step.'), side: el('aside.side', { 'aria-label': 'samples' }) };
+  const bar = barFrame();
+  root.replaceChildren(bar, parts.doing, el('div.columns', {}, el('div.curves', {}, parts.none, parts.grid, parts.more), parts.side));
+  for (const curve of CURVES) state.charts[curve.metric] = LabCharts.make(parts.grid, curve, props.data, (x) => goTo(nearest(x)));
+  moreFrame();
   sideFrame();
 }
 
-function chart(metric, title, unit, about, into) {
-  const plot = el('div.plot', { role: 'img', 'aria-label': `${title} over the steps` });
-  const verdict = el('figcaption.verdict', { 'aria-live': 'off' }, ' ');
-  const figure = el('figure.lab-card.chart', { 'data-metric': metric, hidden: true },
-    el('div.lab-row', {}, el('h3', { title: about }, title), el('span.muted', {}, unit)), plot, verdict);
-  into.append(figure);
-  state.charts[metric] = { figure, plot, verdict, drawn: false, x: [], y: [] };
+function barFrame() {
+  parts.picker = el('select.lab-input.picker', { 'aria-label': 'run', 'data-do': 'pick', onchange: (e) => show(Number(e.target.value)) });
+  parts.status = el('span.lab-badge', { 'data-status': '' });
+  parts.step = el('span.muted', { 'data-step': '' });
+  parts.fill = el('i');
+  parts.progress = el('div.lab-bar', { role: 'progressbar', 'aria-label': 'progress of the run', 'aria-valuemin': 0 }, parts.fill);
+  parts.pause = button('pause', 'Pause'); parts.resume = button('resume', 'Resume', '.lab-main'); parts.stop = button('stop', 'Stop', '.danger');
+  parts.beta = knob('beta'); parts.lr = knob('lr');
+  parts.reward = el('select.lab-input.reward', { 'aria-label': 'reward model in use', 'data-do': 'switch',
+    onchange: (e) => control('switch', { reward_model: Number(e.target.value) }) });
+  parts.rewardRow = el('label.lab-row.knobs', {}, el('span.muted', {}, 'reward model'), parts.reward);
+  parts.ratio = el('span.lab-badge'); parts.kl = el('span.lab-badge');
+  parts.about = el('span.muted.lab-grow'); parts.asked = el('span.muted', { role: 'status', 'data-asked': '' });
+  parts.error = el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'error' });
+  parts.knobs = el('div.lab-row', {}, parts.beta.label, parts.lr.label, parts.rewardRow, parts.asked);
+  return el('div.lab-card.bar', {},
+    el('div.lab-row', {}, parts.picker, parts.status, el('span.lab-grow.progress', {}, parts.step, parts.progress), parts.pause, parts.resume, parts.stop),
+    parts.knobs, el('div.lab-row', {}, parts.ratio, parts.kl, parts.about), parts.error);
 }
 
-function styled() {
-  const c = Lab.colours();
-  return { 'font.color': c.ink, 'font.family': c.font, 'xaxis.gridcolor': c.line, 'yaxis.gridcolor': c.line,
-    'yaxis.zerolinecolor': c.muted, 'hoverlabel.bgcolor': getComputedStyle(document.body).getPropertyValue('--lab-card').trim(),
-    'font.size': document.body.classList.contains('projector') ? 16 : 12 };
+function controls(run, asked) {
+  const going = GOING.includes(run.status);
+  parts.pause.hidden = !going || run.status === 'paused';
+  parts.resume.hidden = run.status === 'done' || (going && run.status !== 'paused');
+  parts.stop.hidden = !going;
+  parts.pause.disabled = asked.includes('pause') || asked.includes('stop');
+  parts.resume.disabled = asked.includes('resume');
+  parts.stop.disabled = asked.includes('stop');
+  parts.knobs.hidden = run.status === 'done';
+  parts.asked.textContent = asked.length ? `asked for: ${asked.join(', ')}` : '';
 }
-
-function marks() {
-  const c = Lab.colours();
-  const shapes = [], annotations = [];
-  const named = new Map();
-  for (const event of state.events) {
-    if (event.step === null) continue;
-    shapes.push({ type: 'line', x0: event.step + 0.5, x1: event.step + 0.5, yref: 'paper', y0: 0, y1: 1, line: { color: c.warn, width: 1.5, dash: 'dot' } });
-    named.set(event.step, [...(named.get(event.step) || []), event.words]);
-  }
-  for (const [step, words] of named) {
-    annotations.push({ x: step + 0.5, yref: 'paper', y: 1, yanchor: 'top', xanchor: 'left', text: plain(words.join(', ')), showarrow: false,
-      font: { size: 10, color: c.warn }, bgcolor: 'rgba(0,0,0,0)' });
-  }
-  if (state.step !== null) {
-    shapes.push({ type: 'line', x0: state.step, x1: state.step, yref: 'paper', y0: 0, y1: 1, line: { color: c.accent, width: 2 } });
-  }
-  return { shapes, annotations };
-}
-
-// Plotly reads a little markup in texts.
-const plain = (words) => words.slice(0, 40).replace(/&/g, '&amp;').replace(/</g, '&lt;');
-
-function restyle() {
-  for (const item of Object.values(state.charts)) {
-    if (item.drawn) { P.relayout(item.plot, { ...styled(), ...marks() }); P.restyle(item.plot, { 'line.color': Lab.colours().accent }); }
-  }
-}
-
-function drawPoints(metric, points, reset) {
-  const item = state.charts[metric];
-  if (!item || !points) return;
-  const x = points.map((p) => p[0]), y = points.map((p) => p[1]);
-  if (!item.drawn) {
-    item.figure.hidden = false;
-    item.x = x; item.y = y; item.drawn = true;
-    const c = Lab.colours();
-    P.newPlot(item.plot, [{ x: item.x, y: item.y, mode: 'lines+markers', line: { color: c.accent, width: 2 }, marker: { size: 4 }, hovertemplate: '%{y:.4g}<extra></extra>' }],
-      { ...structuredClone(props.data.layout), ...marks() }, props.data.config);
-    P.relayout(item.plot, styled());
-    item.plot.on('plotly_click', (event) => goTo(nearest(event.points[0].x), false));
-    return;
-  }
-  if (reset) {
-    P.restyle(item.plot, { x: [x], y: [y] }, [0]);
-  } else if (x.length) {
-    P.extendTraces(item.plot, { x: [x], y: [y] }, [0]);
-  }
-}
-
-// ---- the bar above: which run, how far, its controls
-
-function control(name, more = {}) { trigger('control', { at: Date.now(), do: name, run: state.run.id, ...more }); }
 
 function bar(run, reply) {
-  const going = ['queued', 'running', 'paused'].includes(run.status);
-  const mood = { running: 'accent', paused: 'warn', failed: 'bad', done: 'good', interrupted: 'warn' }[run.status] || '';
-  const picker = el('select.lab-input', { 'aria-label': 'run', 'data-do': 'pick', onchange: (e) => show(Number(e.target.value)) },
-    reply.runs.map(([id, name, status]) => el('option', { value: id, selected: id === run.id }, `${id} · ${name} (${status})`)));
-  const share = run.total ? run.step / run.total : 0;
-  const fill = el('i'); fill.style.width = `${100 * share}%`;
-  const left = reply.eta_s === null ? '' : ` · ${Lab.duration(reply.eta_s)} left`;
-  const button = (name, words, kind = '') => el(`button.lab-button.small${kind}`, { type: 'button', 'data-do': name, onclick: () => control(name) }, words);
-  const editing = parts.bar.contains(document.activeElement) && ['INPUT', 'SELECT'].includes(document.activeElement.tagName);
-  if (editing) { state.barDue = [run, reply]; return; }
-  const knob = (name) => {
-    const input = el('input.lab-input.knob', { type: 'text', inputmode: 'decimal', value: String(run[name]), 'aria-label': name, 'data-do': `knob-${name}`,
-      onkeydown: (e) => { if (e.key === 'Enter') { control('set', { name, value: e.target.value }); e.target.blur(); } },
-      onblur: () => { if (state.barDue) { const due = state.barDue; state.barDue = null; setTimeout(() => bar(...due), 50); } } });
-    return el('label.lab-row', {}, el('span.muted', {}, name), input,
-      el('button.lab-button.small', { type: 'button', 'data-do': `set-${name}`, onclick: () => control('set', { name, value: input.value }) }, 'Set'));
-  };
-  parts.bar.replaceChildren(...[
-    el('div.lab-row', {},
-      picker, el(`span.lab-badge.${mood}`, { 'data-status': run.status }, run.status),
-      el('span.lab-grow.progress', {},
-        el('span.muted', { 'data-step': run.step }, `step ${run.step} of ${run.total}${left}`),
-        el('div.lab-bar', { role: 'progressbar', 'aria-label': 'progress of the run', 'aria-valuemin': 0, 'aria-valuemax': run.total, 'aria-valuenow': run.step }, fill)),
-      going && run.status !== 'paused' ? button('pause', 'Pause') : null,
-      run.status === 'paused' || (!going && run.status !== 'done') ? button('resume', 'Resume', '.lab-main') : null,
-      going ? button('stop', 'Stop', '.danger') : null),
-    el('div.lab-row', { style: 'margin-top:10px' },
-      run.status === 'done' ? null : knob('beta'), run.status === 'done' ? null : knob('lr'),
-      check('first ratios = 1', reply.checks.first_ratio, 1e-5), check('KL at the first step = 0', reply.checks.start_kl, 1e-3),
-      el('span.muted.lab-grow', {}, `${run.algorithm} on reward model ${run.reward_model}, which learnt from ${run.source}`)),
-    state.error ? el('p.lab-notice.bad', { role: 'alert', style: 'margin-top:8px' }, state.error) : null,
-  ].filter(Boolean));
+  if (reply.frame) {
+    parts.picker.replaceChildren(...state.frame.runs.map(([id, name, status]) => el('option', { value: id }, `${id} · ${name} (${status})`)));
+    parts.reward.replaceChildren(...state.frame.models.map(([id, words]) => el('option', { value: id }, words)));
+    parts.rewardRow.hidden = state.frame.models.length < 2;
+    parts.about.textContent = state.frame.about;
+  }
+  if (document.activeElement !== parts.picker) parts.picker.value = run.id;
+  if (document.activeElement !== parts.reward) parts.reward.value = run.reward_model;
+  parts.status.textContent = run.status; parts.status.className = `lab-badge ${MOODS[run.status] || ''}`; parts.status.dataset.status = run.status;
+  const left = reply.eta_s === null || run.status !== 'running' || !run.step ? '' : ` · about ${Lab.duration(reply.eta_s)} left`;
+  parts.step.textContent = `step ${run.step} of ${run.total}${left}`; parts.step.dataset.step = run.step;
+  parts.progress.setAttribute('aria-valuemax', run.total); parts.progress.setAttribute('aria-valuenow', run.step);
+  parts.fill.style.width = `${run.total ? 100 * run.step / run.total : 0}%`;
+  controls(run, reply.asked);
+  for (const name of ['beta', 'lr']) {
+    const { input } = parts[name];
+    if (document.activeElement !== input && !input.dataset.dirty) input.value = String(run[name]);
+  }
+  check(parts.ratio, 'first ratio = 1', reply.checks.first_ratio, 1e-5, 'The first update of every step starts from the policy that wrote the texts: all ratios must be 1.');
+  check(parts.kl, 'KL at the first step = 0', reply.checks.start_kl, 1e-3, 'The policy begins as the reference: its first texts must have KL 0.');
 }
 
-function check(words, value, limit) {
-  if (value === null || value === undefined) return el('span.lab-badge', { title: 'measured at the first step' }, `${words} …`);
-  const fine = Math.abs(value) <= limit;
-  return el(`span.lab-badge.${fine ? 'good' : 'bad'}`, { title: `largest deviation ${value}`, 'data-check': fine ? 'ok' : 'failed' }, `${fine ? '✓' : '✗'} ${words}`);
+function check(badge, words, value, limit, about) {
+  const known = value !== null && value !== undefined, fine = known && Math.abs(value) <= limit;
+  badge.className = `lab-badge ${known ? (fine ? 'good' : 'bad') : ''}`;
+  badge.title = about;
+  badge.dataset.check = known ? (fine ? 'ok' : 'failed') : '';
+  badge.textContent = known ? `${words} ${fine ? '✓' : '✗'} (max deviation ${Lab.number(Math.abs(value), 2)})` : `${words}: measured at the first step`;
+}
+
+function tellDoing() {
+  if (!parts.doing || !waiting) return;
+  const time = waiting.since === null ? '' : ` (${Lab.duration((performance.now() - waiting.since) / 1000)})`;
+  const words = `${waiting.words}${time}`;
+  if (parts.doing.textContent !== words) parts.doing.textContent = words;
 }
 
 // ---- samples and the scrubber
 
 function sideFrame() {
+  let due = false;
   parts.scrub = el('input', { type: 'range', min: 0, max: 0, step: 1, value: 0, 'aria-label': 'step of the samples', 'data-do': 'scrub',
-    oninput: (e) => goTo(state.steps[Number(e.target.value)], Number(e.target.value) === state.steps.length - 1) });
-  parts.at = el('strong', { 'data-at': '' }, '');
-  parts.latest = el('button.lab-button.small', { type: 'button', 'data-do': 'latest', onclick: () => goTo(state.steps.at(-1), true) }, 'Latest');
-  parts.rows = el('div.rows', { 'aria-live': 'off' });
+    oninput: () => {
+      if (due) return;
+      due = true;
+      requestAnimationFrame(() => { due = false; const i = Number(parts.scrub.value); goTo(state.steps[i], i === state.steps.length - 1); });
+    } });
+  parts.at = el('strong', { 'data-at': '', 'aria-live': 'off' }, '');
+  parts.latest = el('button.lab-button.small', { type: 'button', 'data-do': 'latest', 'aria-pressed': 'true', onclick: () => goTo(state.steps.at(-1), true) }, 'Latest');
+  parts.rows = el('div.rows', {}, el('p.lab-empty', {}, 'The base model writes to the fixed prompts first.'));
   parts.side.replaceChildren(
     el('div.lab-row', {}, el('h2', {}, 'Samples'), parts.at, el('span.lab-grow'), parts.latest),
     el('div.scrub', {}, parts.scrub),
     el('p.muted', {}, 'Same prompts, same seeds as at the start; changed words are marked.'), parts.rows);
 }
 
-const nearest = (x) => state.steps.reduce((best, s) => (Math.abs(s - x) < Math.abs(best - x) ? s : best), state.steps[0] ?? 0);
+const nearest = (x) => state.steps.reduce((best, s) => (Math.abs(s - x) < Math.abs(best - x) ? s : best), state.steps[0] ?? null);
 
-function goTo(step, follow) {
+function goTo(step, follow = false) {
   if (step === undefined || step === null) return;
   state.follow = follow;
   state.step = step;
@@ -159,111 +148,151 @@ function goTo(step, follow) {
 function scrubber() {
   parts.scrub.max = Math.max(0, state.steps.length - 1);
   parts.scrub.value = Math.max(0, state.steps.indexOf(state.step));
-  parts.scrub.setAttribute('aria-valuetext', `step ${state.step}`);
-  parts.at.textContent = state.step === null ? '' : state.step === 0 ? 'step 0: the base model' : `step ${state.step}`;
+  parts.scrub.disabled = state.steps.length < 2;
+  const words = state.step === null ? '' : state.step === 0 ? 'step 0: the base model' : `step ${state.step}`;
+  parts.scrub.setAttribute('aria-valuetext', words);
+  parts.at.textContent = words;
   parts.at.dataset.at = state.step ?? '';
-  parts.latest.disabled = state.follow;
+  parts.latest.setAttribute('aria-pressed', state.follow);
+  parts.latest.disabled = !state.steps.length;
 }
 
-function markAll() {
-  const found = marks();
-  for (const item of Object.values(state.charts)) if (item.drawn) P.relayout(item.plot, found);
-}
+const charts = () => [...Object.values(state.charts), ...Object.values(state.extra)];
+const markAll = () => { for (const chart of charts()) chart.mark(state.frame.events, state.step); };
 
 async function fetchSamples(step) {
-  const run = state.run.id;
-  const key = `${run}/${step}`;
-  if (!state.samples[key]) {
-    try { state.samples[key] = await Lab.answer(server.samples({ run, step })); } catch (error) { return; }
+  const mine = state, key = `${state.line}/${step}`;
+  if (!mine.samples[key]) {
+    try { mine.samples[key] = await Lab.answer(server.samples({ run: mine.run.id, step })); } catch (error) { return; }
   }
-  if (state.run && state.run.id === run && state.step === step) drawSamples(state.samples[key]);
+  if (state === mine && state.step === step) drawSamples(mine.samples[key]);
 }
 
 function difference(now, before, what) {
   if (now === null) return null;
   const change = before === null || before === undefined ? null : now - before;
   const mood = change === null || Math.abs(change) < 0.05 ? '' : change > 0 ? 'good' : 'bad';
-  return el(`span.lab-badge.${mood}`, { title: `${what} now${before === null ? '' : `, ${Lab.number(before)} at the start`}` },
-    `${what} ${Lab.number(now)}${change === null ? '' : ` (${change >= 0 ? '+' : ''}${Lab.number(change, 2)})`}`);
+  return el(`span.lab-badge${mood && `.${mood}`}`, { title: change === null ? `${what} now` : `${what} now; ${Lab.number(before)} at the start` },
+    `${what} ${Lab.number(now)}${change ? ` (${change >= 0 ? '+' : ''}${Lab.number(change, 2)})` : ''}`);
+}
+
+function sample(row, step) {
+  const beside = step !== 0 && row.base !== null;
+  return el('article.lab-card.sample', {},
+    el('p.muted.lab-text', { dir: 'auto' }, row.prompt),
+    el('div.pair', {},
+      beside ? el('div.before', {}, el('span.tag', {}, 'base'), el('p.lab-text', { dir: 'auto' }, row.base)) : null,
+      el('div.now', {}, el('span.tag', {}, step === 0 ? 'base' : `step ${step}`), beside ? Lab.marked(row.base, row.text) : el('p.lab-text', { dir: 'auto' }, row.text))),
+    el('div.lab-row', {}, difference(row.score, beside ? row.base_score : null, 'score'), difference(row.gold, beside ? row.base_gold : null, 'gold')));
 }
 
 function drawSamples(reply) {
-  const base = reply.step === 0;
-  parts.rows.replaceChildren(...(reply.rows.length ? reply.rows.map((row) => el('article.lab-card.sample', {},
-    el('p.muted.lab-text', { dir: 'auto' }, row.prompt),
-    el('div.pair', {},
-      base ? null : el('div.before', {}, el('span.tag', {}, 'base'), el('p.lab-text', { dir: 'auto' }, row.base ?? '–')),
-      el('div.now', {}, el('span.tag', {}, base ? 'base' : `step ${reply.step}`), base || row.base === null ? el('p.lab-text', { dir: 'auto' }, row.text) : Lab.marked(row.base, row.text))),
-    el('div.lab-row', {}, difference(row.score, row.base_score, 'score'), difference(row.gold, row.base_gold, 'gold')))) :
-    [el('p.lab-empty', {}, 'No samples were kept at this step.')]));
+  const top = parts.side.scrollTop;
+  parts.rows.replaceChildren(...(reply.rows.length ? reply.rows.map((row) => sample(row, reply.step)) : [el('p.lab-empty', {}, 'No samples were kept at this step.')]));
   parts.rows.dataset.shown = reply.step;
+  parts.side.scrollTop = top;
 }
 
 // ---- any other metric
 
-function moreBox() {
-  parts.moreSelect = el('select.lab-input', { 'aria-label': 'another metric', 'data-do': 'more', onchange: (e) => another(e.target.value) },
-    el('option', { value: '' }, 'another metric …'));
+function moreFrame() {
+  parts.moreSelect = el('select.lab-input', { 'aria-label': 'another metric', 'data-do': 'more', onchange: (e) => another(e.target.value) });
   parts.moreGrid = el('div.grid');
-  parts.more.replaceChildren(el('div.lab-row', { style: 'margin:12px 0' }, parts.moreSelect), parts.moreGrid);
+  parts.more.replaceChildren(el('details', { 'data-do': 'more-fold' }, el('summary.muted', {}, 'More metrics'),
+    el('div.lab-row', { style: 'margin:10px 0' }, parts.moreSelect), parts.moreGrid));
 }
 
 async function another(metric) {
-  if (!metric) return;
   parts.moreSelect.value = '';
-  if (!state.charts[metric]) chart(metric, metric, '', '', parts.moreGrid);
+  if (!metric || state.extra[metric]) return;
+  const about = props.data.abouts[metric] || '';
+  state.extra[metric] = LabCharts.make(parts.moreGrid, { metric, title: metric, unit: '', about }, props.data, (x) => goTo(nearest(x)));
+  if (about) state.extra[metric].say('info', about);
   await refreshExtra(metric);
 }
 
 async function refreshExtra(metric) {
-  const reply = await Lab.answer(server.more({ run: state.run.id, metric }));
-  drawPoints(metric, reply.points, true);
+  const mine = state, reply = await Lab.answer(server.more({ run: state.run.id, metric }));
+  if (state !== mine) return;
+  mine.extra[metric].points(reply.points, true);
+  mine.extra[metric].mark(mine.frame.events, mine.step);
 }
 
 // ---- the loop
 
-function show(run) {
-  state.wanted = run; state.seen = null; state.since = -1; state.step = null; state.follow = true; state.error = '';
-  tick();
+function show(run) { wanted = run; tick(); }
+
+function noRun() {
+  for (const chart of charts()) chart.drop();
+  state = fresh(); parts = {}; waiting = null;
+  delete root.dataset.run;
+  root.replaceChildren(el('div.lab-card.lab-empty', {}, 'No run yet. When one trains, its curves and its texts appear here while it learns.'));
 }
 
 async function update() {
-  const reply = await Lab.answer(server.points({ run: state.wanted, shown: state.run ? state.run.id : null, since: state.since, seen: state.seen }));
+  const { line, since, frameId, seen } = state;
+  const asked = wanted;
+  // Nobody chose: stay with a run that goes on or is being read, otherwise follow whatever trains next.
+  const stay = state.run && (GOING.includes(state.run.status) || !state.follow);
+  const reply = await Lab.answer(server.points({ run: asked ?? (stay ? state.run.id : null), line, since, frame: frameId, seen }));
+  if (asked !== wanted) { setTimeout(tick, 0); return; }  // another run was chosen meanwhile
   if (reply.same) return;
-  if (!reply.run) {
-    state.run = null; state.seen = null;
-    root.replaceChildren(el('div.lab-card.lab-empty', {}, 'No run yet. When one trains, its curves and its texts appear here while it learns.'));
-    return;
+  if (!reply.run) { noRun(); return; }
+  take(reply);
+}
+
+function take(reply) {
+  if (!state.run || state.run.id !== reply.run.id) {
+    for (const chart of charts()) chart.drop();
+    state = fresh();
+    root.dataset.run = reply.run.id;
   }
-  const changedRun = !state.run || state.run.id !== reply.run.id;
-  state.run = reply.run; state.seen = reply.seen; state.since = reply.to; state.events = reply.events; state.steps = reply.sample_steps;
-  if (changedRun) { state.step = null; state.follow = true; frame(); root.dataset.run = reply.run.id; }
+  const first = !state.run;
+  state.run = reply.run; state.line = reply.line; state.since = reply.to; state.seen = reply.seen;
+  if (reply.frame) { state.frame = reply.frame; state.frameId = reply.frame_id; }
+  if (first) frame();
+  state.steps = reply.reset ? reply.sampled : [...state.steps, ...reply.sampled];
   bar(reply.run, reply);
+  waiting = { words: reply.doing, since: reply.for_s === null ? null : performance.now() - 1000 * reply.for_s };
   parts.doing.hidden = !reply.doing;
-  parts.doing.textContent = reply.doing;
   parts.doing.classList.toggle('bad', reply.run.status === 'failed');
-  for (const curve of CURVES) drawPoints(curve.metric, reply.points[curve.metric], reply.reset);
-  for (const [metric, [level, words]] of Object.entries(reply.verdicts)) {
-    const line = state.charts[metric]?.verdict;
-    if (line) { line.textContent = words; line.dataset.level = level; }
+  tellDoing();
+  curves(reply);
+  if (state.steps.length && (state.follow || !state.steps.includes(state.step))) { if (state.step !== state.steps.at(-1) || reply.reset) goTo(state.steps.at(-1), true); }
+  scrubber();
+  markAll();
+}
+
+function curves(reply) {
+  parts.none.hidden = reply.to > 0;
+  parts.more.hidden = reply.to <= 0;
+  for (const curve of CURVES) {
+    const chart = state.charts[curve.metric];
+    chart.points(reply.points[curve.metric] || [], reply.reset);
+    if (reply.verdicts[curve.metric]) chart.say(...reply.verdicts[curve.metric]);
+    if (chart.held > MOST) { state.line = null; state.seen = null; }  // ask for everything again, thinned
   }
-  const names = reply.run.names.filter((name) => !CURVES.some((curve) => curve.metric === name));
-  if (parts.moreSelect.options.length !== names.length + 1) {
-    parts.moreSelect.replaceChildren(el('option', { value: '' }, 'another metric …'), ...names.map((name) => el('option', { value: name }, name)));
+  if (parts.moreSelect.options.length !== state.frame.names.length + 1) {
+    parts.moreSelect.replaceChildren(el('option', { value: '' }, 'choose a metric …'), ...state.frame.names.map((name) => el('option', { value: name }, name)));
   }
-  for (const metric of Object.keys(state.charts)) if (!CURVES.some((curve) => curve.metric === metric)) refreshExtra(metric);
-  if (state.steps.length && (state.follow || !state.steps.includes(state.step))) goTo(state.steps.at(-1), true);
-  else { scrubber(); markAll(); }
+  for (const metric of Object.keys(state.extra)) refreshExtra(metric).catch(() => {});
 }
 
 let tick = () => {};
 watch('value', () => {
   const said = props.value;
-  state.error = said && said.error ? said.error : '';
+  if (!parts.error || !said) return;
+  parts.error.hidden = !said.error; parts.error.textContent = said.error || '';
+  for (const name of ['beta', 'lr']) {
+    const { input } = parts[name];
+    input.toggleAttribute('aria-invalid', Boolean(said.error && said.name === name));
+    if (!said.error && said.name === name) delete input.dataset.dirty;
+  }
   state.seen = null;
   tick();
 });
 window.addEventListener('lab-run', (event) => show(event.detail));
-new MutationObserver(restyle).observe(document.body, { attributes: true, attributeFilter: ['class'] });
+new MutationObserver(() => { for (const chart of charts()) chart.restyle(); }).observe(document.body, { attributes: true, attributeFilter: ['class'] });
 root.append(el('div.lab-card.lab-empty', {}, 'Looking for runs …'));
+const clock = setInterval(() => { if (document.body.contains(root)) tellDoing(); else clearInterval(clock); }, 1000);
 tick = Lab.poll(root, update, 1000);

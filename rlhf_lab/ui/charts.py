@@ -1,8 +1,11 @@
 """The figures' fixed part, made with plotly once; the widget's script fills in points and colours."""
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
+
+METRICS = Path(__file__).resolve().parents[2] / "docs" / "METRICS.md"
 
 
 class Curve(NamedTuple):
@@ -26,17 +29,23 @@ CURVES = (
 )  # fmt: skip
 
 
-def layout(height: int = 210) -> dict[str, Any]:
+def layout(height: int = 190) -> dict[str, Any]:
     """The layout of a small live chart as JSON: transparent, compact, one legendless curve."""
     figure = go.Figure(
         layout={
             "height": height,
-            "margin": {"t": 8, "r": 12, "b": 30, "l": 46},
+            "margin": {"t": 6, "r": 10, "b": 22, "l": 42},
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "showlegend": False,
             "hovermode": "x unified",
-            "xaxis": {"title": {"text": "step", "standoff": 4}, "rangemode": "tozero", "zeroline": False},
+            "xaxis": {
+                "rangemode": "tozero",
+                "zeroline": False,
+                "nticks": 7,
+                "hoverformat": "d",
+                "unifiedhovertitle": {"text": "step %{x}"},
+            },
             "yaxis": {"zeroline": True, "automargin": True, "nticks": 5},
             "uirevision": "keep",
             "dragmode": "zoom",
@@ -44,6 +53,24 @@ def layout(height: int = 210) -> dict[str, Any]:
     )
     found: dict[str, Any] = figure.to_plotly_json()["layout"]
     found.pop("template", None)
+    return found
+
+
+def abouts(path: Path = METRICS) -> dict[str, str]:
+    """What docs/METRICS.md says of each metric, in a sentence or two; empty where the documents were not installed."""
+    if not path.is_file():
+        return {}
+    found = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) == 5 and cells[0].startswith("`"):
+            name, what, unit, healthy, otherwise = cells
+            words = (
+                f"{what[:1].upper()}{what[1:]} ({unit})." if unit not in ("", "–") else f"{what[:1].upper()}{what[1:]}."
+            )
+            words += f" Healthy: {healthy}." if healthy not in ("", "–") else ""
+            words += f" Otherwise: {otherwise}." if otherwise not in ("", "–") else ""
+            found[name.strip("`")] = words
     return found
 
 

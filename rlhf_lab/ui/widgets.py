@@ -29,13 +29,13 @@ def widget(
 ) -> gr.HTML:
     """`assets/ui/NAME.js` at work in an empty element; the events its `trigger` sends are attributes of what is returned.
 
-    reads: its server functions. charts: load plotly.js too. data: JSON that reaches the script as props.data, once.
+    reads: its server functions. charts: load plotly.js and charts.js too. data: JSON that reaches the script as props.data, once.
     A function and not a subclass of gr.HTML: Gradio writes a .pyi file beside every subclass.
     """
     return gr.HTML(
         html_template=f'<div class="lab lab-{name}" role="region" aria-label="{label or name}"></div>',
         js_on_load=(UI / f"{name}.js").read_text(encoding="utf-8"),
-        head=_script(UI / "lab.js") + (_script(PLOTLY) if charts else ""),
+        head=_script(UI / "lab.js") + (_script(PLOTLY) + _script(UI / "charts.js") if charts else ""),
         server_functions=list(reads),
         apply_default_css=False,
         padding=False,

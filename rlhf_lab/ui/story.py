@@ -1,0 +1,178 @@
+"""A run in words and small facts, as the Train screen shows them. Functions of the store's rows; they change nothing."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rlhf_lab.jobs import control
+from rlhf_lab.records import EngineState, EventKind, Job, RewardModelRow, Run, RunEvent, RunStatus, Source
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.runs import get_reward_model, get_run
+from rlhf_lab.store.steps import Point, samples_at
+
+KNOBS = ("beta", "lr")
+
+
+def pick(found: Sequence[Run], wanted: Any) -> Run | None:
+    """The run that was asked for, otherwise the newest that goes on, otherwise the newest (found: newest first)."""
+    for run in found:
+        if wanted is not None and str(run.id) == str(wanted):
+            return run
+    return next((run for run in found if run.status in control.GOING), found[0] if found else None)
+
+
+def now(run: Run, said: Sequence[RunEvent]) -> dict[str, Any]:
+    """What changes from step to step. The knobs are as last asked for, in force or not."""
+    knobs: dict[str, Any] = {name: run.config[name] for name in KNOBS}
+    reward_model = run.reward_model_id
+    for event in said:
+        if event.kind is EventKind.SET:
+            knobs[str(event.payload["name"])] = event.payload["value"]
+        elif event.kind is EventKind.SWITCH_REWARD:
+            reward_model = int(event.payload["reward_model_id"])
+    return {
+        "id": run.id, "status": run.status, "step": run.step, "total": run.total_steps, "reward_model": reward_model, **knobs,
+    }  # fmt: skip
+
+
+def about(db: Database, run: Run) -> str:
+    """What the run learns from."""
+    row, judge = get_reward_model(db, run.reward_model_id), run.manifest.get("judge")
+    name = str(run.config["algorithm"]).upper()
+    if row.snapshot.source is Source.SIMULATED:
+        return f"{name} learns from simulated labels{f' by the judge {judge}' if judge else ''} (reward model {row.id})"
+    gold = f"; gold is the judge {judge}'s score" if judge else ""
+    return f"{name} learns from people's labels (reward model {row.id}){gold}"
+
+
+def reward_words(row: RewardModelRow) -> str:
+    """A reward model in a list: "3: 40 simulated labels, accuracy 81%"."""
+    accuracy = row.report.get("accuracy")
+    seen = "accuracy not measured" if accuracy is None else f"accuracy {accuracy:.0%}"
+    who = "simulated" if row.snapshot.source is Source.SIMULATED else "people's"
+    return f"{row.id}: {len(row.snapshot.vote_ids)} {who} labels, {seen}"
+
+
+def packed(points: Iterable[Point]) -> list[list[float | None]]:
+    """[step, value] pairs short enough to poll; what is not finite becomes null."""
+    return [[step, float(f"{value:.4g}") if math.isfinite(value) else None] for step, value in points]
+
+
+def marks(run: Run, said: Sequence[RunEvent]) -> list[dict[str, Any]]:
+    """What people changed, as it stands on the curves: {"step": done before it took effect, "words"}."""
+    current: dict[str, Any] = {name: run.config.get(name) for name in KNOBS} | {"reward": run.reward_model_id}
+    found = []
+    for event in said:
+        if event.applied_step is None:
+            continue
+        words = ""
+        if event.kind is EventKind.SET:
+            name, value = str(event.payload["name"]), event.payload["value"]
+            words, current[name] = f"{name} {current.get(name):g} → {value:g}", value
+        elif event.kind is EventKind.SWITCH_REWARD:
+            value = event.payload["reward_model_id"]
+            words, current["reward"] = f"reward model {current['reward']} → {value}", value
+        elif event.kind in (EventKind.PAUSE, EventKind.STOP):
+            words = "paused" if event.kind is EventKind.PAUSE else "stopped"
+        elif event.kind is EventKind.NOTE:
+            words = str(event.payload.get("words", ""))
+        if words:
+            found.append({"step": event.applied_step, "words": words})
+    return found
+
+
+def asked(said: Sequence[RunEvent]) -> list[str]:
+    """What people told the run and it has not done yet, in words."""
+    found = []
+    for event in said:
+        if event.applied_step is not None:
+            continue
+        if event.kind is EventKind.SET:
+            found.append(f"{event.payload['name']} = {event.payload['value']:g} from the next step on")
+        elif event.kind is EventKind.SWITCH_REWARD:
+            found.append(f"reward model {event.payload['reward_model_id']} from the next step on")
+        elif event.kind in (EventKind.PAUSE, EventKind.RESUME, EventKind.STOP):
+            found.append(event.kind.value)
+    return found
+
+
+def checks(curves: dict[str, list[Point]]) -> dict[str, float | None]:
+    """The self-checks: the largest deviation of a step's first ratios from 1, and the KL of the first step."""
+    ratios = [value for _, value in curves.get("val/first_ratio_deviation", []) if math.isfinite(value)]
+    kl = curves.get("objective/kl", [])
+    return {"first_ratio": max(ratios, default=None), "start_kl": kl[0][1] if kl and math.isfinite(kl[0][1]) else None}
+
+
+def doing(run: Run, engine: EngineState, *, working: bool, sampled: bool, waits_for: Sequence[int] = ()) -> str:
+    """What happens now, in words, while there is nothing new to see; empty while the curves speak.
+
+    working: the engine has taken the run. sampled: the base's samples are there.
+    """
+    lost = engine in (EngineState.DEAD, EngineState.ABSENT)
+    if run.status is RunStatus.QUEUED and not working:
+        return _waiting(engine, waits_for)
+    if run.status in (RunStatus.QUEUED, RunStatus.RUNNING) and lost:
+        return "The engine is lost. It is started again by itself, and the run goes on from its last checkpoint."
+    if run.status is RunStatus.QUEUED:
+        return "Loading the model and the reward model …"
+    if run.status is not RunStatus.RUNNING:
+        return _resting(run)
+    if run.step == 0:
+        return (
+            "Sampling the first batch of texts and learning from it …"
+            if sampled
+            else "The base model writes its samples …"
+        )
+    return run.message
+
+
+def _waiting(engine: EngineState, waits_for: Sequence[int]) -> str:
+    if engine is EngineState.STARTING:
+        return "The engine starts: it loads torch and the model …"
+    if engine in (EngineState.DEAD, EngineState.ABSENT):
+        return "The engine is being started; it loads the model next …"
+    if waits_for:
+        return f"Waits until run {waits_for[-1]} has ended."
+    return "Waits for the engine, which finishes what it is doing …"
+
+
+def _resting(run: Run) -> str:
+    at = f"after step {run.step} of {run.total_steps}"
+    if run.status is RunStatus.PAUSED:
+        return "Paused. Change beta or lr if you like, then resume."
+    if run.status is RunStatus.FAILED:
+        return f"It failed {at}. {run.message} Resume goes on from the last checkpoint; lower lr first if numbers went wild."
+    if run.status is RunStatus.INTERRUPTED:
+        return f"It was interrupted {at}; nothing is lost. Resume goes on from the last checkpoint."
+    if run.status is RunStatus.STOPPED:
+        return f"Stopped {at}. Resume goes on from there."
+    if run.status is RunStatus.DONE:
+        return "Done. Drag the slider to read how it got there; try it on a prompt of your own under Compare."
+    return run.message
+
+
+def began(run: Run, job: Job | None) -> float | None:
+    """When what `doing` says began (seconds since 1970); None where no time matters."""
+    if run.status is RunStatus.QUEUED:
+        return job.created_at if job else run.created_at
+    waiting = run.status is RunStatus.RUNNING and run.step == 0
+    return run.updated_at if waiting or run.status is RunStatus.PAUSED else None
+
+
+def written(db: Database, run_id: int, step: int) -> dict[str, Any]:
+    """The samples of a step beside those of the base (step 0), same prompts and seeds."""
+    run = get_run(db, run_id)
+    base = {(sample.prompt, sample.seed): sample for sample in samples_at(db, run.id, 0)}
+    rows = []
+    for sample in samples_at(db, run.id, step):
+        before = base.get((sample.prompt, sample.seed))
+        rows.append({
+            "prompt": sample.prompt, "text": sample.text.strip(), "score": _short(sample.score), "gold": _short(sample.gold),
+            "base": before.text.strip() if before else None, "base_score": _short(before.score) if before else None,
+            "base_gold": _short(before.gold) if before else None,
+        })  # fmt: skip
+    return {"run": run_id, "step": step, "rows": rows}
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(value, 3)
