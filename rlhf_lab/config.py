@@ -170,7 +170,7 @@ class PolicyConfig(Config):
     batch_size: int = setting(32, "rollouts per step", 2, 4096)
     epochs: int = setting(4, "passes over each batch of rollouts", 1, 32)
     minibatches: int = setting(2, "optimiser updates per pass", 1, 64)
-    micro_batch: int = setting(32, "rows per forward and backward; smaller needs less memory, same result", 1, 4096)
+    micro_batch: int = setting(8, "rows per forward and backward; smaller needs less memory, same result", 1, 4096)
     max_new_tokens: int = setting(64, "longest response, in tokens", 1, 4096)
     temperature: float = setting(
         1.0, "sampling temperature; also divides the logits of old, new and reference", 0.05, 5.0

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.lora_linear import MergedLayer, Parts, parts_of
 
 ADAPTER_FILE = "adapter_model.safetensors"
 
@@ -45,6 +46,8 @@ class Adapters:
         self._state = _State(None, False)
         self._scratch: list[tuple[nn.Linear, nn.Parameter]] = []
         self._layers: list[Any] = []
+        self._merged: list[MergedLayer] = []
+        self._parts: dict[str, list[Parts | None]] = {}
         self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
 
     @property
@@ -97,7 +100,11 @@ class Adapters:
         """Remember layers and tensors after adapters were added or removed: walking the modules is slow."""
         modules = self._peft.modules() if self._peft is not None else ()
         named = list(self._peft.named_parameters()) if self._peft is not None else []
+        for layer in self._layers:
+            layer.__dict__.pop("forward", None)
         self._layers = [module for module in modules if isinstance(module, LoraLayer)]
+        self._merged = [MergedLayer() for _ in self._layers]
+        self._parts = {name: [parts_of(layer, name) for layer in self._layers] for name in self.names}
         self._parameters = {
             name: [(key, value) for key, value in named if key.endswith(f".{name}.weight")] for name in self.names
         }
@@ -116,8 +123,8 @@ class Adapters:
     def using(self, name: str | None, *, merged: bool = False) -> Iterator[None]:
         """Forward passes inside go through the adapter `name` (None: all off).
 
-        merged: the layers' weights are replaced by scratch copies W + s·B·A, for sampling; no gradients then, and the
-        frozen weights themselves are untouched, so nothing drifts.
+        merged: for sampling, where no gradient is wanted. Layers that compute with W + s·B·A anyway (lora_linear) do what they
+        always do; the others get scratch copies for the time being. The frozen weights are untouched, so nothing drifts.
         """
         if name is not None and name not in self._trainable:
             raise ModelError(f'no adapter named "{name}" is loaded; there are: {", ".join(self.names) or "none"}.')
@@ -133,20 +140,31 @@ class Adapters:
             module.weight = original
         self._scratch = []
         self._state = state
-        through_adapter = state.name is not None and not state.merged
-        for layer in self._layers:
-            if through_adapter:
-                layer.set_adapter([state.name or ""])
-            layer.enable_adapters(through_adapter)
-            if state.name is not None and state.merged:
-                base: Any = layer.get_base_layer()
-                self._scratch.append((base, base.weight))
-                with torch.no_grad():
-                    merged = base.weight + layer.get_delta_weight(state.name).to(base.weight.dtype)
-                base.weight = nn.Parameter(merged, requires_grad=False)
+        parts = self._parts[state.name] if state.name is not None else [None] * len(self._layers)
+        for layer, merged, part in zip(self._layers, self._merged, parts, strict=True):
+            if state.name is None:
+                layer.__dict__["forward"] = layer.get_base_layer().forward
+            elif part is None:
+                self._apply_peft(layer, state.name, state.merged)
+            else:
+                layer.__dict__["forward"] = merged.forward_of(part)
         for name, trainable in self._trainable.items():
             for parameter in self.parameters(name):
-                parameter.requires_grad_(trainable)
+                if parameter.requires_grad is not trainable:
+                    parameter.requires_grad_(trainable)
+
+    def _apply_peft(self, layer: Any, name: str, merged: bool) -> None:
+        """PEFT's own forward pass, for layers that `lora_linear` leaves to it."""
+        layer.__dict__.pop("forward", None)
+        if not merged:
+            layer.set_adapter([name])
+        layer.enable_adapters(not merged)
+        if merged:
+            base: Any = layer.get_base_layer()
+            self._scratch.append((base, base.weight))
+            with torch.no_grad():
+                weight = base.weight + layer.get_delta_weight(name).to(base.weight.dtype)
+            base.weight = nn.Parameter(weight, requires_grad=False)
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """The adapter's tensors under PEFT's own names, copied to the CPU."""

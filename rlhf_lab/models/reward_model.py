@@ -19,7 +19,6 @@ from rlhf_lab.models.rows import Rows, by_length, forward, make_rows
 
 HEAD_FILE = "reward_head.safetensors"
 HEAD_CONFIG = "reward_head.json"
-BATCH = 64
 
 
 @dataclass
@@ -48,7 +47,7 @@ class RewardModel:
             return self.score_rows(rows)
 
         lengths = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
-        return by_length(some, lengths, BATCH).float().cpu()
+        return by_length(some, lengths, self.backbone.token_budget).float().cpu()
 
     @torch.no_grad()
     def token_scores(self, prompt: Sequence[int], response: Sequence[int]) -> list[float]:

@@ -1,8 +1,8 @@
 """Rows of (prompt, response) token ids as tensors, and their hidden states.
 
-A row is laid out as [left padding | prompt | response | right padding]. Position i of the trunk reads token i and predicts
-token i+1, so a response of R tokens after a prompt of width Q is predicted at Q-1 … Q+R-2 (`predicting`) and has been read
-at Q … Q+R-1 (`read`).
+A forward pass reads row b as [prompt | response | padding], without holes: real tokens never see the padding behind them, so
+no mask is needed, and the width is that of the longest row. Position i of the trunk reads token i and predicts token i+1, so
+a response of R tokens after a prompt of P is predicted at P-1 … P+R-2 (`predicting`) and has been read at P … P+R-1 (`read`).
 """
 
 from collections.abc import Callable, Sequence
@@ -35,10 +35,26 @@ class Rows(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """Hidden states (B, R, H) where each response token is predicted, and where it has been read."""
+    """Hidden states (B, L, H) of whole rows; prompts: (B,) their lengths; length: R, the longest response."""
 
-    predicting: Tensor
-    read: Tensor
+    states: Tensor
+    prompts: Tensor
+    length: int
+
+    @property
+    def predicting(self) -> Tensor:
+        """(B, R, H) where each response token is predicted; padding holds other positions' states."""
+        return self._at(self.prompts - 1)
+
+    @property
+    def read(self) -> Tensor:
+        """(B, R, H) where each response token has been read; padding holds other positions' states."""
+        return self._at(self.prompts)
+
+    def _at(self, start: Tensor) -> Tensor:
+        index = start[:, None] + torch.arange(self.length, device=start.device)
+        index = index.clamp_max(self.states.shape[1] - 1)[..., None]
+        return self.states.gather(1, index.expand(-1, -1, self.states.shape[2]))
 
 
 def make_rows(backbone: Backbone, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> Rows:
@@ -61,18 +77,26 @@ def make_rows(backbone: Backbone, prompts: Sequence[Sequence[int]], responses: S
 
 def forward(backbone: Backbone, rows: Rows) -> Hidden:
     """Hidden states of the response under whatever adapter is on."""
-    ids = torch.cat([rows.prompts, rows.responses], dim=1)
-    attention = torch.cat([rows.prompt_mask, rows.mask.long()], dim=1)
-    hidden = backbone.hidden(ids, attention)
-    width = rows.prompts.shape[1]
-    return Hidden(hidden[:, width - 1 : -1], hidden[:, width:])
+    prompts = rows.prompt_mask.sum(1)
+    total = prompts + rows.mask.sum(1)
+    joined = torch.cat([rows.prompts, rows.responses], dim=1)
+    start = rows.prompts.shape[1] - prompts
+    index = start[:, None] + torch.arange(int(total.max()), device=joined.device)
+    return Hidden(backbone.hidden(joined.gather(1, index.clamp_max(joined.shape[1] - 1))), prompts, rows.mask.shape[1])
 
 
-def by_length(function: Callable[[list[int]], Tensor], lengths: Sequence[int], batch: int) -> Tensor:
-    """Apply `function` (indices -> (n, …)) to batches of rows of similar length; results in the original order."""
+def by_length(function: Callable[[list[int]], Tensor], lengths: Sequence[int], budget: int) -> Tensor:
+    """Apply `function` (indices -> (n, …)) to batches of rows of similar length; results in the original order.
+
+    budget: tokens in a batch, padding included (a longer single row still is one).
+    """
     order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
-    parts = [function(order[i : i + batch]) for i in range(0, len(order), batch)]
-    joined = torch.cat(parts)
+    batches: list[list[int]] = []
+    for i in order:
+        if not batches or (len(batches[-1]) + 1) * lengths[i] > budget:
+            batches.append([])
+        batches[-1].append(i)
+    joined = torch.cat([function(batch) for batch in batches])
     result = torch.empty_like(joined)
     result[torch.tensor(order, device=joined.device)] = joined
     return result

@@ -151,7 +151,7 @@ class PolicyTrainer:
         """
         old = torch.zeros(rows.mask.shape, device=rows.mask.device)
         ref, values, sampler = (torch.zeros_like(old) for _ in range(3))
-        for part in (micro for minibatch in self.minibatches(0, len(scores)) for micro in minibatch):
+        for part in (micro for minibatch in self.minibatches(0, rows) for micro in minibatch):
             self.tick()
             index = part.to(rows.mask.device)
             some = rows.take(index)
@@ -166,12 +166,14 @@ class PolicyTrainer:
             sampler[i, : len(row)] = torch.tensor(row, dtype=sampler.dtype)
         return shaped(rows, scores, (old, ref, sampler), values, self.controller.value, self.config)
 
-    def minibatches(self, epoch: int, rows: int) -> Iterator[list[Tensor]]:
-        """The minibatches of an epoch, each a list of micro-batches (row indices)."""
+    def minibatches(self, epoch: int, rows: Rows) -> Iterator[list[Tensor]]:
+        """The minibatches of an epoch, each a list of micro-batches (row indices) of rows of similar length."""
         seed = derive(self.config.seed, "minibatches", self.step, epoch)
-        order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+        lengths = (rows.prompt_mask.sum(1) + rows.mask.sum(1)).cpu()
+        order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(seed))
         for minibatch in order.chunk(self.config.minibatches):
-            yield list(minibatch.split(self.config.micro_batch))  # type: ignore[no-untyped-call]
+            by_length = minibatch[lengths[minibatch].argsort(stable=True)]
+            yield list(by_length.split(self.config.micro_batch))  # type: ignore[no-untyped-call]
 
     def update(self, rollout: Rollout, lr: float) -> UpdateStats:
         """The epochs of one step. Stops early at target_kl; skips an update whose mean ratio exceeds the threshold."""
@@ -179,7 +181,7 @@ class PolicyTrainer:
             group["lr"] = lr
         stats = UpdateStats()
         for epoch in range(self.config.epochs):
-            for minibatch in self.minibatches(epoch, len(rollout.scores)):
+            for minibatch in self.minibatches(epoch, rollout.rows):
                 self.accumulate(rollout, minibatch, stats)
                 if stats.first_ratio_deviation is not None and not stats.updates:
                     self.check_first_ratio(stats.first_ratio_deviation)

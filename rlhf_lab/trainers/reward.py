@@ -19,7 +19,7 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.generation import Tick, no_tick
 from rlhf_lab.models.heads import RewardHead
-from rlhf_lab.models.reward_model import BATCH, RewardModel
+from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.models.rows import by_length, forward, make_rows
 from rlhf_lab.records import Comparison
 from rlhf_lab.seeds import derive
@@ -156,7 +156,7 @@ class _Task:
                 return pool(forward(self.backbone, rows).read, rows.mask)
 
         lengths = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
-        return by_length(some, lengths, BATCH).double().cpu()
+        return by_length(some, lengths, self.backbone.token_budget).double().cpu()
 
     def updates(self, labels: int) -> int:
         return self.config.epochs * math.ceil(labels / self.config.batch_size)

@@ -97,14 +97,17 @@ def test_item_18_state_is_restored_after_an_exception(llama_folder, merged):
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_item_18_merging_gives_the_identical_tensors_back(folders, kind):
-    """Not equal weights: the very same tensor objects with the very same bits, also after an exception."""
+    """Not equal weights: the very same tensor objects with the very same bits, also after an exception.
+
+    While merged, a Linear's frozen weight is not even touched (lora_linear); GPT-2's layers get scratch weights meanwhile.
+    """
     backbone = tiny.load(folders[kind])
     adapters = tiny.adapters_of(backbone, "a", "b")
     before, values = own_weights(backbone)
     during = {}
     with pytest.raises(ZeroDivisionError), adapters.using("a", merged=True), adapters.using("b", merged=True):
         raise ZeroDivisionError(during.update(own_weights(backbone)[0]))
-    assert any(during[name] is not before[name] for name in before)
+    assert any(during[name] is not before[name] for name in before) is (kind == "gpt2")
     after, now = own_weights(backbone)
     assert all(after[name] is before[name] for name in before)
     assert tiny.same(now, values)

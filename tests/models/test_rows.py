@@ -109,5 +109,8 @@ def test_by_length_keeps_the_order_and_groups_similar_lengths():
         seen.append(index)
         return torch.tensor([10.0 * i for i in index])
 
-    assert by_length(function, lengths, 2).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
-    assert seen == [[1, 3], [4, 2], [0]]
+    assert by_length(function, lengths, 6).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
+    assert seen == [[1, 3], [4], [2], [0]]  # 2 rows x 2 tokens; 2 x 4 would be more than 6
+    seen.clear()
+    assert by_length(function, lengths, 1).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
+    assert [len(batch) for batch in seen] == [1] * 5

@@ -407,13 +407,19 @@ def test_prompts_are_used_once_a_round(llama_folder):
 
 def test_minibatches_cover_every_row_once_an_epoch(llama_folder):
     trainer = tiny.trainer(llama_folder, batch_size=7, minibatches=2, micro_batch=3)
-    parts = list(trainer.minibatches(0, 7))
+    prompts, responses = tiny.ragged(rows=7)
+    rows = make_rows(trainer.backbone, prompts, responses)
+    parts = list(trainer.minibatches(0, rows))
     assert [[len(micro) for micro in part] for part in parts] == [[3, 1], [3]]
     order = torch.cat([micro for part in parts for micro in part])
     assert sorted(order.tolist()) == list(range(7))
-    again = torch.cat([micro for part in trainer.minibatches(0, 7) for micro in part])
+    again = torch.cat([micro for part in trainer.minibatches(0, rows) for micro in part])
     assert torch.equal(order, again)
-    other = torch.cat([micro for part in trainer.minibatches(1, 7) for micro in part])
+    lengths = torch.tensor([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)])
+    for part in parts:
+        along = lengths[torch.cat(part)].tolist()
+        assert along == sorted(along)  # rows of similar length go together
+    other = torch.cat([micro for part in trainer.minibatches(1, rows) for micro in part])
     assert not torch.equal(order, other)
 
 

@@ -1,0 +1,98 @@
+"""The merged LoRA layer against PEFT's own forward and backward pass."""
+
+import pytest
+import tiny
+import torch
+
+from rlhf_lab.models import adapters as adapters_module
+from rlhf_lab.models.lora_linear import MergedLayer, Parts, parts_of
+
+IDS = torch.tensor([tiny.ids("the cat sat . the very old king"), tiny.ids("so ran . the moon the cat sat")])
+
+
+def outcome(folder, name="a", dtype=torch.float64):
+    """Hidden states, and the gradients of a loss that weighs every state differently."""
+    backbone = tiny.load(folder, dtype)
+    adapters = tiny.adapters_of(backbone, "a", "b")
+    with adapters.using(name):
+        hidden = backbone.hidden(IDS)
+        (hidden * torch.linspace(-1, 1, hidden.numel(), dtype=dtype).view_as(hidden)).sum().backward()
+    return hidden.detach(), [p.grad for p in adapters.parameters(name)], adapters, backbone
+
+
+def test_states_and_gradients_equal_pefts(llama_folder, monkeypatch):
+    ours, our_gradients, *_ = outcome(llama_folder)
+    monkeypatch.setattr(adapters_module, "parts_of", lambda *_: None)
+    pefts, their_gradients, adapters, _ = outcome(llama_folder)
+    assert "forward" not in adapters._layers[0].__dict__ or adapters._state.name is None
+    torch.testing.assert_close(ours, pefts, rtol=1e-10, atol=1e-10)
+    assert len(our_gradients) == len(their_gradients) > 0
+    for mine, theirs in zip(our_gradients, their_gradients, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-10)
+
+
+def test_the_merged_weight_follows_an_optimiser_step(llama_folder):
+    backbone = tiny.load(llama_folder, torch.float64)
+    adapters = tiny.adapters_of(backbone, "a")
+    optimiser = torch.optim.Adam(adapters.parameters("a"), lr=0.1)
+    with adapters.using("a"):
+        before = backbone.hidden(IDS)
+        before.square().sum().backward()
+        optimiser.step()
+        after = backbone.hidden(IDS).detach()
+    fresh = tiny.adapters_of(tiny.load(llama_folder, torch.float64), "a")
+    fresh.load_tensors("a", adapters.tensors("a"))
+    with fresh.using("a"):
+        torch.testing.assert_close(after, fresh.backbone.hidden(IDS).detach(), rtol=1e-12, atol=1e-12)
+    assert float((after - before).detach().abs().max()) > 1e-3
+
+
+def test_leaving_for_another_adapter_before_the_gradient_is_fine(llama_folder):
+    """What is restored on leaving a context is computed when it is used, not at once."""
+    backbone = tiny.load(llama_folder, torch.float64)
+    adapters = tiny.adapters_of(backbone, "a", "b")
+    with adapters.using("b"):
+        backbone.hidden(IDS)
+        with adapters.using("a"):
+            loss = backbone.hidden(IDS).square().sum()
+        loss.backward()
+    assert all(p.grad is not None for p in adapters.parameters("a"))
+    assert all(p.grad is None for p in adapters.parameters("b"))
+
+
+def test_a_gradient_after_another_adapters_pass_is_refused_rather_than_wrong(llama_folder):
+    backbone = tiny.load(llama_folder, torch.float64)
+    adapters = tiny.adapters_of(backbone, "a", "b")
+    with adapters.using("a"):
+        loss = backbone.hidden(IDS).square().sum()
+    with adapters.using("b"):
+        backbone.hidden(IDS)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_half_precision_and_other_layers_are_left_to_peft(llama_folder, gpt2_folder):
+    for folder, dtype in ((llama_folder, torch.bfloat16), (gpt2_folder, torch.float32)):
+        adapters = tiny.adapters_of(tiny.load(folder, dtype), "a")
+        assert all(parts_of(layer, "a") is None for layer in adapters._layers)
+    adapters = tiny.adapters_of(tiny.load(llama_folder), "a")
+    assert all(parts_of(layer, "a") is not None for layer in adapters._layers)
+    assert parts_of(adapters._layers[0], "nobody") is None
+
+
+def test_by_hand():
+    base = torch.nn.Linear(2, 2, bias=True, dtype=torch.float64)
+    with torch.no_grad():
+        base.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+        base.bias.copy_(torch.tensor([0.5, 0.0]))
+    base.requires_grad_(False)
+    a = torch.nn.Parameter(torch.tensor([[1.0, 2.0]], dtype=torch.float64))
+    b = torch.nn.Parameter(torch.tensor([[3.0], [0.0]], dtype=torch.float64))
+    x = torch.tensor([[1.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    y = MergedLayer().forward_of(Parts(base, a, b, 2.0))(x)
+    assert y.tolist() == [[1.0 + 2 * 3 * 3 + 0.5, 1.0]]  # x + s·B·(A·x) + bias
+    y[0, 0].backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [[7.0, 12.0]]  # first row of W + s·B·A
+    assert a.grad.tolist() == [[6.0, 6.0]]  # s·Bᵀ·g·xᵀ
+    assert b.grad.tolist() == [[6.0], [0.0]]  # s·g·(A·x)
