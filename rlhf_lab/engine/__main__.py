@@ -10,7 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from rlhf_lab.errors import EngineError, LabError
+from rlhf_lab.errors import EngineError, LabError, StoreError
 from rlhf_lab.jobs.supervisor import beat
 from rlhf_lab.runtime import prepare
 from rlhf_lab.store.database import Database
@@ -36,16 +36,21 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(home: Path, idle_exit_s: float, threads: int) -> None:
-    """Hold the home's lock, then work. Raises EngineError when another engine holds it."""
+    """Hold the home's lock, then work. Raises EngineError when another engine holds it, StoreError for a bad home."""
     home = home.resolve()
-    home.mkdir(parents=True, exist_ok=True)
     lock = FileLock(home / "engine.lock", timeout=0)
     try:
+        home.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as error:
         raise EngineError(
             f"another engine already works on {home}; one home has one engine. "
             "`python -m rlhf_lab doctor` names it; stop that one first, or choose another --home."
+        ) from error
+    except OSError as error:
+        raise StoreError(
+            f"the home {home} cannot be used: {error.strerror or error}. Check that it is a folder on a disk with free space "
+            "that you may write to, or choose another with --home."
         ) from error
     with lock:
         _open_log(home)

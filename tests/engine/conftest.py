@@ -2,9 +2,13 @@
 
 import pytest
 import tiny
+from processes import Home
 from workplace import Lab
 
-from rlhf_lab.records import JobStatus
+from rlhf_lab.jobs import supervisor
+from rlhf_lab.jobs.labelling import label_with_judge
+from rlhf_lab.judges import JUDGES
+from rlhf_lab.records import JobKind, JobStatus
 from rlhf_lab.trainers.policy import PolicyTrainer
 
 
@@ -42,3 +46,25 @@ def at(monkeypatch):
         monkeypatch.setattr(PolicyTrainer, "accumulate", disturbed)
 
     return plan
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    home = Home(tmp_path_factory.mktemp("home"))
+    yield home
+    supervisor.stop_engine(home.db, home.folder)
+    home.db.close()
+
+
+@pytest.fixture(scope="module")
+def reward_model_id(home):
+    label_with_judge(home.db, home.project.id, JUDGES["cheerful"], 12)
+    job = home.submit(JobKind.TRAIN_REWARD, source="simulated", config={"folds": 0, "epochs": 1})
+    return home.done(job).result["reward_model_id"]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(home, reward_model_id):
+    run, job = home.run(reward_model_id)
+    assert home.done(job).status is JobStatus.DONE
+    return run

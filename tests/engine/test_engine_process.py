@@ -1,105 +1,17 @@
 """The engine as a real process, on the embedded model: jobs are done, and kill -9 changes no number of a run."""
 
-import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-import pytest
+from processes import CONFIG, PATIENCE_S, ROOT
 
-from rlhf_lab.config import PolicyConfig
 from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.judges import JUDGES
 from rlhf_lab.records import EngineState, EventKind, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.store.comparisons import vote_counts
-from rlhf_lab.store.database import Database
-from rlhf_lab.store.runs import add_event, create_run, events, get_run
-from rlhf_lab.store.steps import metrics_since, samples_at, token_records_at
-
-ROOT = Path(__file__).resolve().parents[2]
-CONFIG = PolicyConfig(
-    steps=5, batch_size=4, minibatches=2, epochs=1, checkpoint_every=2, max_new_tokens=24, sample_every=5
-)
-PATIENCE_S = 120
-
-
-class Home:
-    """A lab's home, and what a page does with it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.db = Database.open(folder)
-        self.project = new_project(self.db)
-
-    def engine(self) -> None:
-        command = [sys.executable, "-m", "rlhf_lab.engine", "--home", str(self.folder), "--threads", "1"]
-        supervisor.ensure_engine(self.db, self.folder, command)
-
-    def done(self, job):
-        """The job when it has ended; the engine is started again whenever it is gone."""
-        for _ in range(PATIENCE_S * 10):
-            self.engine()
-            now = queue.get_job(self.db, job.id)
-            if now.status not in (JobStatus.QUEUED, JobStatus.RUNNING):
-                return now
-            time.sleep(0.1)
-        raise AssertionError(f"job {job.id} did not end: {(self.folder / 'engine.log').read_text()[-2000:]}")
-
-    def submit(self, kind, **payload):
-        return queue.submit(self.db, kind, self.project.id, payload)
-
-    def run(self, reward_model_id):
-        run = create_run(
-            self.db,
-            self.project.id,
-            reward_model_id,
-            "a run",
-            config=CONFIG.to_dict(),
-            manifest={},
-            total_steps=CONFIG.steps,
-        )
-        return run, self.submit(JobKind.TRAIN_POLICY, run_id=run.id)
-
-    def curve(self, run):
-        return {
-            step: {k: v for k, v in metrics.items() if not k.startswith(("time/", "memory/")) and k != "eps"}
-            for step, metrics in metrics_since(self.db, run.id, 0)
-        }
-
-    def await_steps(self, run, count):
-        for _ in range(PATIENCE_S * 20):
-            if len(metrics_since(self.db, run.id, 0)) >= count:
-                return
-            time.sleep(0.05)
-        raise AssertionError("the run made no step")
-
-    def kill(self):
-        os.kill(supervisor.engine_state(self.db).row.process.pid, 9)
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    home = Home(tmp_path_factory.mktemp("home"))
-    yield home
-    supervisor.stop_engine(home.db, home.folder)
-    home.db.close()
-
-
-@pytest.fixture(scope="module")
-def reward_model_id(home):
-    label_with_judge(home.db, home.project.id, JUDGES["cheerful"], 12)
-    job = home.submit(JobKind.TRAIN_REWARD, source="simulated", config={"folds": 0, "epochs": 1})
-    return home.done(job).result["reward_model_id"]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(home, reward_model_id):
-    run, job = home.run(reward_model_id)
-    assert home.done(job).status is JobStatus.DONE
-    return run
+from rlhf_lab.store.runs import add_event, events, get_run
+from rlhf_lab.store.steps import samples_at, token_records_at
 
 
 def test_a_run_records_every_step_and_samples(home, undisturbed):

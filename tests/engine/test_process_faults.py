@@ -1,0 +1,113 @@
+"""Real engines and what may befall them: signals, bad homes, damaged and full disks, and any number of kill -9."""
+
+import logging
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from processes import PATIENCE_S, ROOT
+
+from rlhf_lab.engine.__main__ import _open_log
+from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.records import JobStatus, RunStatus
+from rlhf_lab.store.comparisons import vote_counts
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.runs import get_run
+
+
+def engine(folder, *, preexec_fn=None):
+    command = [sys.executable, "-m", "rlhf_lab.engine", "--home", str(folder), "--idle-exit", "0.2"]
+    return subprocess.run(  # noqa: PLW1510  a failure is what is tested
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, preexec_fn=preexec_fn
+    )
+
+
+def test_sigterm_in_the_middle_of_a_run_ends_the_process_in_an_orderly_way(home, reward_model_id, undisturbed):
+    run, job = home.run(reward_model_id)
+    home.engine()
+    home.await_steps(run, 1)
+    row = supervisor.engine_state(home.db).row
+    os.kill(row.process.pid, signal.SIGTERM)
+    for _ in range(PATIENCE_S * 10):
+        if supervisor.engine_state(home.db).row.stopped_at is not None:
+            break
+        time.sleep(0.1)
+    assert supervisor.engine_state(home.db).row.id == row.id
+    assert supervisor.engine_state(home.db).row.stopped_at is not None
+    assert queue.get_job(home.db, job.id).status is JobStatus.QUEUED
+    assert get_run(home.db, run.id).status is RunStatus.INTERRUPTED
+    assert home.done(job).status is JobStatus.DONE
+    assert home.curve(run) == home.curve(undisturbed)
+
+
+def test_a_file_where_the_home_should_be_is_explained(tmp_path):
+    (tmp_path / "home").write_text("mine")
+    done = engine(tmp_path / "home")
+    assert done.returncode == 1
+    assert "choose another with --home" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "home").read_text() == "mine"
+
+
+def test_a_disk_without_any_space_is_explained(tmp_path):
+    done = engine(tmp_path / "home", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)))
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "space" in done.stderr
+
+
+def test_a_damaged_database_is_kept_aside(tmp_path):
+    Database.open(tmp_path).close()
+    damaged = b"SQLite format 3\0" + b"\xff" * 8000
+    (tmp_path / "lab.db").write_bytes(damaged)
+    done = engine(tmp_path)
+    assert done.returncode == 1
+    assert "is damaged" in done.stderr
+    assert "Traceback" not in done.stderr
+    (kept,) = tmp_path.glob("lab.db.corrupt-*")
+    assert kept.read_bytes() == damaged
+    assert engine(tmp_path).returncode == 0  # the next one begins afresh
+    assert kept.read_bytes() == damaged
+
+
+def test_the_log_is_turned_over(tmp_path):
+    log = logging.getLogger("rlhf_lab.engine")
+    before = list(log.handlers)
+    _open_log(tmp_path)
+    (mine,) = (handler for handler in log.handlers if handler not in before)
+    try:
+        for i in range(12 * 1024):
+            log.info("%d %s", i, "x" * 1000)
+    finally:
+        log.removeHandler(mine)
+        mine.close()
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert sorted(sizes) == ["engine.log", "engine.log.1", "engine.log.2", "engine.log.3"]
+    assert max(sizes.values()) <= 2 * 2**20
+    assert str(12 * 1024 - 1) in (tmp_path / "engine.log").read_text()[-1100:]
+
+
+@pytest.mark.slow
+def test_kill_9_at_ten_random_moments_changes_no_number_and_loses_no_label(home, reward_model_id):
+    changes = {"steps": 12, "checkpoint_every": 2}
+    plain, plain_job = home.run(reward_model_id, **changes)
+    assert home.done(plain_job).status is JobStatus.DONE
+    seconds = sum(row["time/update"] + row["time/rollout"] for row in home.times(plain)) / changes["steps"]
+    votes = vote_counts(home.db, home.project.id)
+    run, job = home.run(reward_model_id, **changes)
+    moments = random.Random(0)
+    for kills in range(10):
+        home.engine()
+        home.await_steps(run, kills + 1)
+        time.sleep(moments.uniform(0, 2 * seconds))
+        home.kill()
+        time.sleep(0.1)
+    assert home.done(job).status is JobStatus.DONE
+    assert home.curve(run) == home.curve(plain)
+    assert sorted(home.curve(run)) == list(range(1, 13))
+    assert vote_counts(home.db, home.project.id) == votes
