@@ -6,7 +6,9 @@ Pure functions of the curves; docs/METRICS.md says what the metrics are. The thr
 sd of the base's samples, responses of tens of tokens); they are where people start to look, not laws.
 """
 
+import itertools
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
@@ -14,17 +16,21 @@ from typing import NamedTuple
 Curves = Mapping[str, Sequence[tuple[int, float]]]
 
 WINDOW = 5  # steps that count as "now"; as many before them are "before"
+NOISE_STEPS = 50  # the last steps that say how noisy a curve is
+MEDIAN_OF_DIFFERENCES = 0.6745 * math.sqrt(2)  # of two draws from a normal distribution of sd 1
 SCORE_FLAT = 0.15  # sd: a smaller change of the score is called flat
 SCORE_LEARNT = 0.3  # sd above the start: something was learnt
 PATIENCE = 15  # steps after which no learning at all is worth a word
 KL_HEALTHY, KL_HIGH = 8.0, 14.0  # nats a response
-KL_FAST = 2.0  # nats in a window
+KL_SLOW, KL_FAST = 0.5, 2.0  # nats in a window
 CLIP_LOW, CLIP_HIGH, CLIP_ALERT = 0.02, 0.25, 0.4  # share of tokens
 VALUE_GROWTH = 2.0  # times its earlier size
+VALUE_STEADY = 0.1  # of its earlier size: a smaller change is none
 ENTROPY_LOW, ENTROPY_COLLAPSE = 0.6, 0.35  # share of its first value
 LENGTH_DRIFT, LENGTH_ALERT = 0.25, 0.5  # share of the first length
-GOLD_FLAT = 0.1  # of the first values' size, or in judge points
+GOLD_FLAT = 0.1  # judge points
 GOLD_FALL = 0.5  # judge points below its best
+GOLD_DOUBT = 2.0  # times the doubt: the best of many windows is partly luck
 
 
 class Level(StrEnum):
@@ -40,17 +46,25 @@ class Verdict(NamedTuple):
 
 
 class Trend(NamedTuple):
-    """first: mean of the first steps; before, now: mean of the last two windows; points: finite ones."""
+    """first: mean of the first steps; before, now: means of the last two windows; best: the highest window's mean.
+
+    points: how many are finite. doubt: the change that noise alone makes between two windows (2 standard errors).
+    """
 
     first: float
     before: float
     now: float
     best: float
     points: int
+    doubt: float
 
     @property
     def change(self) -> float:
         return self.now - self.before
+
+    def beyond(self, threshold: float) -> float:
+        """The threshold, or what noise alone makes if that is more."""
+        return max(threshold, self.doubt)
 
 
 def trend(points: Sequence[tuple[int, float]]) -> Trend | None:
@@ -61,20 +75,43 @@ def trend(points: Sequence[tuple[int, float]]) -> Trend | None:
     window = max(1, min(WINDOW, len(values) // 2))
     now = values[-window:]
     before = values[-2 * window : -window] or now
-    windows = [_mean(values[i : i + window]) for i in range(len(values) - window + 1)]
-    return Trend(_mean(values[:window]), _mean(before), _mean(now), max(windows), len(values))
+    sums = [0.0, *itertools.accumulate(values)]
+    best = max(sums[i + window] - sums[i] for i in range(len(values) - window + 1)) / window
+    doubt = 2 * noise(values[-NOISE_STEPS:]) * math.sqrt(2 / window)
+    return Trend(_mean(values[:window]), _mean(before), _mean(now), best, len(values), doubt)
+
+
+def noise(values: Sequence[float]) -> float:
+    """The sd of the noise around a smooth curve, from the median difference of neighbours; 0 for fewer than 3 values."""
+    if len(values) < 3:
+        return 0.0
+    return statistics.median(abs(b - a) for a, b in itertools.pairwise(values)) / MEDIAN_OF_DIFFERENCES
 
 
 def diagnose(curves: Curves) -> dict[str, Verdict]:
-    """A verdict for every metric that has a rule and a curve (NaN everywhere is an alert)."""
+    """A verdict for every metric that has a rule and a curve; an alert where its newest value is not a number."""
     found: dict[str, Verdict] = {}
     trends = {name: seen for name, points in curves.items() if (seen := trend(points)) is not None}
     for name, rule in RULES.items():
-        if name in trends:
+        points = curves.get(name)
+        if not points:
+            continue
+        lost = _lost(points)
+        if lost is not None:
+            found[name] = Verdict(Level.ALERT, f"Not a number since step {lost}: stop, lower lr, and start or resume.")
+        else:
             found[name] = rule(trends[name], trends)
-        elif curves.get(name):
-            found[name] = Verdict(Level.ALERT, "Only NaN: the run is broken. Lower the learning rate and resume.")
     return found
+
+
+def _lost(points: Sequence[tuple[int, float]]) -> int | None:
+    """The step since which there is no finite value, if the newest is not; one gap before is no matter."""
+    since = None
+    for step, value in reversed(points):
+        if math.isfinite(value):
+            break
+        since = step
+    return since
 
 
 Trends = Mapping[str, Trend]
@@ -86,11 +123,12 @@ def _score(score: Trend, others: Trends) -> Verdict:  # noqa: PLR0911  one retur
         return Verdict(Level.INFO, f"Score {score.now:+.2f} sd: too early to say.")
     if _over_optimised(others):
         return Verdict(
-            Level.ALERT, f"Score {score.now:+.2f} and rising while gold falls: the policy exploits the reward model."
+            Level.ALERT,
+            f"Score {score.now:+.2f} sd at its best while gold has fallen: the policy exploits the reward model.",
         )
-    if score.change > SCORE_FLAT:
+    if score.change > score.beyond(SCORE_FLAT):
         return Verdict(Level.GOOD, f"Score {score.now:+.2f} sd, rising: the policy learns what the reward model likes.")
-    if score.change < -SCORE_FLAT:
+    if score.change < -score.beyond(SCORE_FLAT):
         return Verdict(
             Level.WARN,
             f"Score {score.now:+.2f} sd, falling by {-score.change:.2f}: the updates may be too large; lower lr.",
@@ -107,17 +145,18 @@ def _score(score: Trend, others: Trends) -> Verdict:  # noqa: PLR0911  one retur
 def _reward(reward: Trend, others: Trends) -> Verdict:
     if reward.points < WINDOW:
         return Verdict(Level.INFO, f"Score minus KL penalty: {reward.now:+.2f}.")
-    if reward.change < -SCORE_FLAT:
+    if reward.change < -reward.beyond(SCORE_FLAT):
         return Verdict(Level.WARN, f"{reward.now:+.2f}, falling: the KL costs more than the score brings.")
-    if reward.now < reward.first - SCORE_FLAT:
+    if reward.now < reward.first - reward.beyond(SCORE_FLAT):
         return Verdict(Level.WARN, f"{reward.now:+.2f}, below its start: beta is too high for this lr.")
     return Verdict(Level.GOOD, f"{reward.now:+.2f}, {reward.now - reward.first:+.2f} since the start.")
 
 
 def _kl(kl: Trend, others: Trends) -> Verdict:  # noqa: PLR0911  one return a rule
     gold, score = others.get("objective/gold"), others.get("objective/scores")
-    speed = "and rising" if kl.change > KL_FAST / 4 else "and steady" if kl.change > -KL_FAST / 4 else "and falling"
-    if kl.now > KL_HEALTHY and gold is not None and gold.change <= GOLD_FLAT and kl.change > KL_FAST / 4:
+    rising, falling = kl.change > kl.beyond(KL_SLOW), kl.change < -kl.beyond(KL_SLOW)
+    speed = "and rising" if rising else "and falling" if falling else "and steady"
+    if kl.now > KL_HEALTHY and rising and gold is not None and gold.change <= GOLD_FLAT:
         return Verdict(
             Level.ALERT,
             f"KL {kl.now:.1f} {speed} while gold is flat: the policy probably exploits the reward model; raise beta or stop.",
@@ -157,7 +196,8 @@ def _value(value: Trend, others: Trends) -> Verdict:
     tail = f" The values explain {100 * max(explained.now, 0):.0f} % of the returns." if explained else ""
     if value.points >= 2 * WINDOW and value.now > VALUE_GROWTH * max(value.before, 1e-3):
         return Verdict(Level.WARN, f"Value loss {value.now:.3g}, doubled: the values cannot follow.{tail}")
-    moving = "falling" if value.change < 0 else "steady"
+    small = VALUE_STEADY * abs(value.before)
+    moving = "falling" if value.change < -small else "rising" if value.change > small else "steady"
     return Verdict(Level.GOOD, f"Value loss {value.now:.3g}, {moving}.{tail}")
 
 
@@ -193,11 +233,11 @@ def _gold(gold: Trend, others: Trends) -> Verdict:
     if _over_optimised(others):
         return Verdict(
             Level.ALERT,
-            f"Gold {gold.now:+.2f}, down from {gold.best:+.2f} while the score rises: over-optimisation; stop or raise beta.",
+            f"Gold {gold.now:+.2f}, {gold.best:+.2f} at its best, while the score rose: over-optimisation; stop or raise beta.",
         )
-    if gold.best - gold.now > GOLD_FALL:
+    if gold.best - gold.now > GOLD_DOUBT * gold.beyond(GOLD_FALL / GOLD_DOUBT):
         return Verdict(Level.WARN, f"Gold {gold.now:+.2f}, below its best {gold.best:+.2f}.")
-    if gained > GOLD_FLAT:
+    if gained > gold.beyond(GOLD_FLAT):
         return Verdict(Level.GOOD, f"Gold {gold.now:+.2f}, {gained:+.2f} since the start: the judge agrees.")
     return Verdict(Level.INFO, f"Gold {gold.now:+.2f}: the judge sees no gain yet.")
 
@@ -218,10 +258,12 @@ def _stops(stops: Trend, others: Trends) -> Verdict:
 
 
 def _over_optimised(others: Trends) -> bool:
+    """Gold is clearly below its best while the score is at its own."""
     gold, score = others.get("objective/gold"), others.get("objective/scores")
     if gold is None or score is None or gold.points < 2 * WINDOW:
         return False
-    return gold.best - gold.now > GOLD_FALL and gold.change < 0 and score.change > 0
+    fallen = gold.best - gold.now > GOLD_DOUBT * gold.beyond(GOLD_FALL / GOLD_DOUBT)
+    return fallen and score.now >= score.best - score.beyond(SCORE_FLAT)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -36,10 +36,9 @@ class Form:
             if not mine:
                 continue
             with gr.Group():
-                gr.Markdown(f"**{title}**", container=True)
-                for start in range(0, len(mine), 3):
-                    with gr.Row():
-                        made |= {item.name: component(item, prefix) for item in mine[start : start + 3]}
+                gr.Markdown(f"**{title}**", elem_classes="lab-form-title")
+                with gr.Row(elem_classes="lab-form-row"):
+                    made |= {item.name: component(item, prefix) for item in mine}
         self.components = [made[item.name] for item in self.settings]
 
     def read(self, values: Sequence[Any]) -> dict[str, Any]:
@@ -64,7 +63,8 @@ def component(item: Setting, prefix: str) -> Any:
 
 def about(item: Setting) -> str:
     """The help text with the range."""
-    low, high = (f"{item.low:g}" if item.low is not None else ""), (f"{item.high:g}" if item.high is not None else "")
+    style = ",.0f" if item.type is int else "g"
+    low, high = (format(limit, style) if limit is not None else "" for limit in (item.low, item.high))
     between = f" ({low} to {high}{', or none' if item.optional else ''})" if low or high else ""
     return f"{item.help}{between}"
 
