@@ -77,6 +77,7 @@ class Project:
     prompt_set: str
     seed: int
     created_at: float
+    opened_at: float | None = None
 
 
 @dataclass(frozen=True)

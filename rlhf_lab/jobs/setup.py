@@ -14,7 +14,7 @@ from rlhf_lab.assets import (
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.records import NewCompletion, Project
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import add_completions, add_pairs, create_project, projects, prompts
+from rlhf_lab.store.projects import add_completions, add_pairs, create_project, current_project, projects, prompts
 
 
 def new_project(
@@ -61,10 +61,10 @@ def _add_shipped(db: Database, project: Project, digest: str) -> None:
 
 
 def pick_project(db: Database, project_id: int | None) -> Project:
-    """The named project, or the newest; a first one on the embedded model where there is none. Raises ConfigError."""
-    known = projects(db)
+    """The named project, or the one opened last; a first one on the embedded model where there is none. ConfigError."""
     if project_id is None:
-        return known[-1] if known else new_project(db)
+        return current_project(db) or new_project(db)
+    known = projects(db)
     found = [project for project in known if project.id == project_id]
     if not found:
         there = ", ".join(f"{project.id} ({project.name})" for project in known) or "none yet"

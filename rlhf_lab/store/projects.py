@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, FromClause, RowMapping, and_, func, or_, select
+from sqlalchemy import Connection, FromClause, RowMapping, and_, func, or_, select, update
 
 from rlhf_lab.errors import LabelError, StoreError
 from rlhf_lab.records import Completion, NewCompletion, Pair, Project, Prompt, Source
@@ -50,8 +50,31 @@ def get_project(db: Database, project_id: int) -> Project:
     with db.read() as conn:
         row = conn.execute(select(t.projects).where(t.projects.c.id == project_id)).one_or_none()
     if row is None:
-        raise StoreError(f"There is no project {project_id}. See which there are: `python -m rlhf_lab doctor`.")
+        raise _no_such_project(project_id)
     return Project(**row._mapping)
+
+
+def current_project(db: Database) -> Project | None:
+    """The project opened (or made) last; None where there is none yet."""
+    p = t.projects.c
+    last = func.coalesce(p.opened_at, p.created_at)
+    with db.read() as conn:
+        row = conn.execute(select(t.projects).order_by(last.desc(), p.id.desc()).limit(1)).one_or_none()
+    return None if row is None else Project(**row._mapping)
+
+
+def open_project(db: Database, project_id: int) -> None:
+    """Make a project the current one, later than any other even where the clock was set back. StoreError: there is none."""
+    p = t.projects.c
+    with db.write() as conn:
+        latest = conn.execute(select(func.max(func.coalesce(p.opened_at, p.created_at)))).scalar() or 0.0
+        now = max(time.time(), latest + 1e-3)
+        if conn.execute(update(t.projects).where(p.id == project_id).values(opened_at=now)).rowcount == 0:
+            raise _no_such_project(project_id)
+
+
+def _no_such_project(project_id: int) -> StoreError:
+    return StoreError(f"There is no project {project_id}. See which there are: `python -m rlhf_lab doctor`.")
 
 
 def prompts(db: Database, project_id: int, split: str) -> list[Prompt]:

@@ -37,7 +37,7 @@ from sqlalchemy.types import TypeDecorator
 
 from rlhf_lab import records
 
-SCHEMA_VERSION = "0002"
+SCHEMA_VERSION = "0003"
 
 
 class Json(TypeDecorator[Any]):
@@ -104,6 +104,7 @@ projects = Table(
     _needed("prompt_set", Text),
     _needed("seed", Integer),
     _needed("created_at", Float),
+    Column("opened_at", Float),  # the page shows the project opened last; NULL: never since it was made
 )
 
 prompts = Table(

@@ -1,3 +1,4 @@
+import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +14,9 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.tables import SCHEMA_VERSION, metadata
 
 
+ADDED = re.compile(r", (\w+ [A-Z]+)")
+
+
 def test_the_newest_migration_is_the_version_the_code_expects() -> None:
     assert migrations.revisions()[0] == SCHEMA_VERSION
 
@@ -23,11 +27,18 @@ def test_upgrading_an_empty_database_gives_the_tables_of_the_code(db: Database) 
 
 
 def _ddl(path: Path) -> dict[str, list[str]]:
-    """Every table and index with its clauses, sorted; Alembic's comparison overlooks checks and partial indices."""
+    """Every table and index with its clauses, sorted; Alembic's comparison overlooks checks and partial indices.
+
+    A column that was added later stands on the line of the one before it.
+    """
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
     return {
-        name: sorted(line.strip().rstrip(",") for line in sql.replace(" (", "(\n", 1).splitlines() if line.strip())
+        name: sorted(
+            line.strip().rstrip(",")
+            for line in ADDED.sub(r",\n\1", sql.replace(" (", "(\n", 1)).splitlines()
+            if line.strip()
+        )
         for name, sql in rows
         if name not in ("alembic_version", "sqlite_sequence")
     }

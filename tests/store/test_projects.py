@@ -34,9 +34,35 @@ def test_an_unknown_split_leaves_no_half_a_project(db: Database) -> None:
     assert projects.projects(db) == []
 
 
+def test_the_current_project_is_the_one_opened_or_made_last(db: Database) -> None:
+    assert projects.current_project(db) is None
+    one, two = (projects.create_project(db, name, "m", "h", "s", 0, [("a", "train")]) for name in ("one", "two"))
+    assert projects.current_project(db) == two
+    projects.open_project(db, one.id)
+    found = projects.current_project(db)
+    assert found is not None
+    assert found.id == one.id
+    assert found.opened_at is not None
+    assert found.opened_at >= two.created_at
+    three = projects.create_project(db, "three", "m", "h", "s", 0, [("a", "train")])
+    assert projects.current_project(db) == three
+
+
+def test_opening_counts_where_the_clock_was_set_back(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = projects.create_project(db, "one", "m", "h", "s", 0, [("a", "train")])
+    projects.create_project(db, "two", "m", "h", "s", 0, [("a", "train")])
+    monkeypatch.setattr(projects.time, "time", lambda: 5.0)
+    projects.open_project(db, one.id)
+    found = projects.current_project(db)
+    assert found is not None
+    assert found.id == one.id
+
+
 def test_unknown_ids(db: Database) -> None:
     with pytest.raises(StoreError, match="no project 5"):
         projects.get_project(db, 5)
+    with pytest.raises(StoreError, match="no project 5"):
+        projects.open_project(db, 5)
     with pytest.raises(StoreError, match="no pair 5"):
         projects.get_pair(db, 5)
     with pytest.raises(StoreError):
