@@ -60,7 +60,7 @@ def add_parser(commands: Any) -> None:
 def _command(commands: Any, name: str, about: str, function: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=about)
     add_common(parser)
-    parser.add_argument("--project", type=int, default=None, help="project id (default: the newest)")
+    parser.add_argument("--project", type=int, default=None, help="project id (default: the one opened last)")
     parser.set_defaults(run=function)
     return parser
 

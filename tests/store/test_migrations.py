@@ -13,7 +13,6 @@ from rlhf_lab.store import migrations
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.tables import SCHEMA_VERSION, metadata
 
-
 ADDED = re.compile(r", (\w+ [A-Z]+)")
 
 
@@ -33,13 +32,10 @@ def _ddl(path: Path) -> dict[str, list[str]]:
     """
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    found = {name: ADDED.sub(r",\n\1", sql.replace(" (", "(\n", 1)) for name, sql in rows}
     return {
-        name: sorted(
-            line.strip().rstrip(",")
-            for line in ADDED.sub(r",\n\1", sql.replace(" (", "(\n", 1)).splitlines()
-            if line.strip()
-        )
-        for name, sql in rows
+        name: sorted(line.strip().rstrip(",") for line in sql.splitlines() if line.strip())
+        for name, sql in found.items()
         if name not in ("alembic_version", "sqlite_sequence")
     }
 
