@@ -11,7 +11,7 @@ from rlhf_lab.config import KNOBS, PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.labelling import judge_of
-from rlhf_lab.judges import load_judge
+from rlhf_lab.judges import JUDGES, load_judge
 from rlhf_lab.records import EventKind, Job, JobKind, JobStatus, RewardModelRow, Run, RunStatus, Source
 from rlhf_lab.store.comparisons import annotators_of
 from rlhf_lab.store.database import Database
@@ -22,7 +22,10 @@ from rlhf_lab.store.runs import (
     get_reward_model,
     get_run,
     latest_reward_model,
+    mark_event,
+    pending_events,
     rename_run,
+    set_run_status,
 )
 
 RUNS = "runs"
@@ -38,13 +41,13 @@ def start_run(
     """A new run on a reward model (the project's newest), handed to the engine.
 
     judge: also record its score as objective/gold; None takes the judge whose labels the reward model learnt from, if it was one.
-    Raises LabelError without a reward model, ConfigError for an unknown judge.
+    Raises LabelError without a reward model, ConfigError for an unknown judge or a name that is too long.
     """
     row = latest_reward_model(db, project_id) if reward_model_id is None else get_reward_model(db, reward_model_id)
     if row is None or row.project_id != project_id:
         raise LabelError(
             f"project {project_id} has no such reward model, and PPO needs one. Label pairs (or let a judge label some), then "
-            "train a reward model."
+            "train a reward model (on the command line: `label`, `train-reward`)."
         )
     judge = judge or teacher(db, row)
     if judge is not None:
@@ -59,11 +62,14 @@ def start_run(
 
 
 def teacher(db: Database, row: RewardModelRow) -> str | None:
-    """The simulated judge whose labels a reward model learnt from, if they are all one judge's."""
+    """The shipped judge whose labels a reward model learnt from, if they are all one judge's.
+
+    None for a judge from a file: the labels carry its name but not its file, so it must be named to be asked again.
+    """
     if row.snapshot.source is not Source.SIMULATED:
         return None
     names = {judge_of(annotator) for annotator in annotators_of(db, row.snapshot)}
-    return names.pop() if len(names) == 1 else None
+    return names.pop() if len(names) == 1 and names <= set(JUDGES) else None
 
 
 def submit(db: Database, home: Path, run: Run) -> Job:
@@ -74,8 +80,17 @@ def submit(db: Database, home: Path, run: Run) -> Job:
 
 def open_job(db: Database, run_id: int) -> Job | None:
     """The job that works (or will work) on a run."""
-    waiting = queue.jobs(db, kinds=[JobKind.TRAIN_POLICY], statuses=[JobStatus.QUEUED, JobStatus.RUNNING], limit=1000)
-    return next((job for job in waiting if job.payload.get("run_id") == run_id), None)
+    return _newest_job(db, run_id, [JobStatus.QUEUED, JobStatus.RUNNING])
+
+
+def last_job(db: Database, run_id: int) -> Job | None:
+    """The newest job of a run, open or ended: the one to wait for after `start_run` or `resume`."""
+    return _newest_job(db, run_id, None)
+
+
+def _newest_job(db: Database, run_id: int, statuses: list[JobStatus] | None) -> Job | None:
+    found = queue.jobs(db, kinds=[JobKind.TRAIN_POLICY], statuses=statuses, limit=1000)
+    return next((job for job in found if job.payload.get("run_id") == run_id), None)
 
 
 def pause(db: Database, run_id: int) -> None:
@@ -85,7 +100,10 @@ def pause(db: Database, run_id: int) -> None:
 
 
 def resume(db: Database, home: Path, run_id: int) -> None:
-    """A paused run goes on; one that was stopped, failed or was interrupted goes on from its last checkpoint."""
+    """A paused run goes on; one that was stopped, failed or was interrupted goes on from its last checkpoint.
+
+    Raises StoreError for a run that has done all its steps.
+    """
     run = get_run(db, run_id)
     if open_job(db, run_id) is not None:
         add_event(db, run_id, EventKind.RESUME, {})
@@ -93,13 +111,26 @@ def resume(db: Database, home: Path, run_id: int) -> None:
     elif run.status is RunStatus.DONE:
         raise StoreError(f"Run {run_id} has done all its {run.total_steps} steps. Start a new one.")
     else:
+        for event in pending_events(
+            db, run_id
+        ):  # a pause or a second stop that came too late must not halt the new start
+            if event.kind in (EventKind.PAUSE, EventKind.STOP):
+                mark_event(db, event.id, run.step)
         submit(db, home, run)
 
 
 def stop(db: Database, run_id: int) -> None:
-    """The run ends after its last finished step, which is kept; it can be resumed."""
-    _going(db, run_id, "stopped")
-    add_event(db, run_id, EventKind.STOP, {})
+    """The run ends after its last finished step, which is kept; it can be resumed.
+
+    One that no engine works on at the moment is stopped at once.
+    """
+    run = _going(db, run_id, "stopped")
+    event = add_event(db, run_id, EventKind.STOP, {})
+    job = open_job(db, run_id)
+    # Should an engine take the job at this very moment, it learns at its next progress report that it was cancelled, and stops.
+    if job is not None and job.status is JobStatus.QUEUED and queue.cancel(db, job.id):
+        mark_event(db, event.id, run.step)
+        set_run_status(db, run_id, RunStatus.STOPPED, f"stopped after step {run.step}; it can be resumed")
 
 
 def set_knob(db: Database, run_id: int, name: str, value: float) -> None:
@@ -124,12 +155,15 @@ def rename(db: Database, run_id: int, name: str) -> None:
 
 
 def delete(db: Database, home: Path, run_id: int) -> None:
-    """Delete a run with its numbers and checkpoints. Raises StoreError while it goes on."""
+    """Delete a run with its numbers and checkpoints. Raises StoreError while it goes on, or if files cannot be deleted."""
     run = get_run(db, run_id)
     if run.status in GOING or open_job(db, run_id) is not None:
         raise StoreError(f"Run {run_id} is {run.status.value}: stop it before you delete it.")
     delete_run(db, run_id)
-    shutil.rmtree(home / RUNS / str(run_id), ignore_errors=True)
+    folder = home / RUNS / str(run_id)
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        raise StoreError(f"Run {run_id} is deleted, but some files of it are not. Delete the folder {folder} by hand.")
 
 
 def check_name(name: str) -> str:
@@ -141,7 +175,8 @@ def check_name(name: str) -> str:
 
 
 def _going(db: Database, run_id: int, what: str, also: tuple[RunStatus, ...] = ()) -> Run:
+    """The run, if it goes on or will (an interrupted one whose job waits for an engine), or has a status of `also`."""
     run = get_run(db, run_id)
-    if run.status not in GOING + also:
+    if run.status not in GOING + also and open_job(db, run_id) is None:
         raise StoreError(f"Run {run_id} is {run.status.value} and cannot be {what}.")
     return run
