@@ -1,6 +1,6 @@
 """Screen "Train": start a run, watch it learn, turn its knobs, read what it writes at every step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gradio as gr
@@ -49,13 +49,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     )
 
     def act(secret: str | None, event: gr.EventData) -> dict[str, Any]:
-        said = dict(event._data or {})
-        try:
-            ctx.require_operator(secret)
-            obey(ctx, said)
-        except LabError as error:
-            return {"at": said.get("at"), "name": said.get("name"), "error": str(error)}
-        return {"at": said.get("at"), "name": said.get("name")}
+        return answer(ctx, secret, dict(event._data or {}))
 
     part.control(told(act), operator, part, **QUIET)
 
@@ -76,20 +70,11 @@ def _start(ctx: Context, operator: gr.BrowserState) -> None:
         name = str((event._data or {}).get("preset"))
         return [*form.values(preset(name)), {"filled": name}]
 
-    def begin(secret: str | None, event: gr.EventData, *values: Any) -> dict[str, Any]:
-        said = dict(event._data or {})
-        try:
-            ctx.require_operator(secret)
-            config = PolicyConfig.from_dict(form.read(values))
-            run = control.start_run(
-                ctx.db, ctx.home, ctx.project.id, config, whole(said, "reward_model"), name=str(said.get("name") or "")
-            )
-        except LabError as error:
-            return {"at": said.get("at"), "error": str(error)}
-        return {"at": said.get("at"), "run": run.id}
+    def start(secret: str | None, event: gr.EventData, *values: Any) -> dict[str, Any]:
+        return begin(ctx, form, secret, dict(event._data or {}), values)
 
     part.preset(told(fill), None, [*form.components, part], **QUIET)
-    part.start(told(begin), [operator, *form.components], part, **QUIET)
+    part.start(told(start), [operator, *form.components], part, **QUIET)
 
 
 def preset(name: str) -> PolicyConfig:
@@ -134,6 +119,31 @@ def start_options(ctx: Context, note: Callable[[RewardModelRow], str]) -> dict[s
         "runs": len(started),
         "going": [run.id for run in started if run.status in control.GOING],
     }
+
+
+def begin(ctx: Context, form: Form, secret: str | None, said: dict[str, Any], values: Sequence[Any]) -> dict[str, Any]:
+    """Start a run with what stands in the form. The widget's answer: {"run": id}, or {"error": why not}."""
+    try:
+        ctx.require_operator(secret)
+        config = PolicyConfig.from_dict(form.read(values))
+        reward_model = whole(said, "reward_model")
+        run = control.start_run(
+            ctx.db, ctx.home, ctx.project.id, config, reward_model, name=str(said.get("name") or "")
+        )
+    except LabError as error:
+        return {"at": said.get("at"), "error": str(error)}
+    return {"at": said.get("at"), "run": run.id}
+
+
+def answer(ctx: Context, secret: str | None, said: dict[str, Any]) -> dict[str, Any]:
+    """Control a run. The widget's answer: which setting it was about, and the "error" if it was refused."""
+    about = {"at": said.get("at"), "name": said.get("name")}
+    try:
+        ctx.require_operator(secret)
+        obey(ctx, said)
+    except LabError as error:
+        return about | {"error": str(error)}
+    return about
 
 
 def obey(ctx: Context, said: dict[str, Any]) -> None:

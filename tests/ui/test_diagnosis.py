@@ -117,6 +117,7 @@ INSIDE = {
     "clip at its upper limit": (CLIP, curve((0.25, 10)), Level.GOOD),
     "clip at its lower limit": (CLIP, curve((0.02, 10)), Level.GOOD),
     "kl at its limit": (KL, curve((8.0, 10)), Level.GOOD),
+    "kl still small at step 14": (KL, curve((0.01, 14)), Level.GOOD),
     "value loss just doubled": (VALUE, curve((1.0, 5), (2.0, 5)), Level.GOOD),
     "entropy at its limit": (ENTROPY, curve((2.0, 5), (1.21, 5)), Level.GOOD),
     "length at its limit": (LENGTH, curve((40.0, 5), (50.0, 5)), Level.GOOD),

@@ -1,0 +1,24 @@
+"""A store with runs in it, for the tests of the Train screen; no engine starts."""
+
+from rlhf_lab.config import PolicyConfig
+from rlhf_lab.records import LabelSnapshot, Source, StepResult
+from rlhf_lab.store.runs import add_reward_model, create_run
+from rlhf_lab.store.steps import record_step
+
+SCORE, KL = "objective/scores", "objective/kl"
+
+
+def reward_model(ctx, source=Source.SIMULATED, accuracy=0.81):
+    snapshot = LabelSnapshot((1, 2, 3), "digest", source)
+    return add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={"accuracy": accuracy}, snapshot=snapshot)
+
+
+def a_run(ctx, name="a run", steps=40, judge="cheerful"):
+    row = reward_model(ctx)
+    config = PolicyConfig(steps=steps).to_dict()
+    return create_run(ctx.db, ctx.project.id, row.id, name, config=config, manifest={"judge": judge}, total_steps=steps)
+
+
+def step(ctx, run, at, score=0.0, samples=()):
+    metrics = {SCORE: score, KL: 0.1 * (at - 1), "val/first_ratio_deviation": 0.0, "grad_norm": 1.0} if at else {}
+    record_step(ctx.db, run.id, StepResult(at, metrics, samples=list(samples)))

@@ -1,0 +1,165 @@
+"""What pages are told of a run once a second: every point once, whatever happens between two questions."""
+
+import json
+import math
+
+import pytest
+from fake_runs import SCORE, a_run, step
+
+from rlhf_lab.records import RunStatus, Sample, StepResult
+from rlhf_lab.store.runs import delete_run, get_run, set_run_status
+from rlhf_lab.store.steps import record_step, truncate_after
+from rlhf_lab.ui import charts, live
+
+
+def follow(page, reply):
+    """What the widget does with a reply: append, or begin anew."""
+    for name, points in reply.get("points", {}).items():
+        curves = page.setdefault("curves", {})
+        curves[name] = points if reply["reset"] else curves.get(name, []) + points
+    if "sampled" in reply:
+        page["sampled"] = reply["sampled"] if reply["reset"] else page.get("sampled", []) + reply["sampled"]
+    if "line" in reply:
+        page["ask"] = {"run": reply["run"]["id"], "line": reply["line"], "since": reply["to"], "seen": reply["seen"]}
+        page["ask"]["frame"] = reply["frame_id"]
+    return page
+
+
+def test_nothing_has_run(ctx):
+    assert live.Live(ctx).points({}) == {"run": None}
+
+
+def test_a_page_that_polls_ends_up_with_every_point_once(ctx):
+    run, told, page = a_run(ctx), live.Live(ctx), {"ask": {}}
+    set_run_status(ctx.db, run.id, RunStatus.RUNNING)
+    follow(page, told.points(page["ask"]))
+    for at in range(13):
+        step(ctx, run, at, score=at / 4, samples=[Sample("p", 1, "t", 0.0)] if at % 5 == 0 else [])
+        if at % 3 == 0:
+            reply = told.points(page["ask"])
+            assert reply["reset"] is False
+            follow(page, reply)
+    follow(page, told.points(page["ask"]))
+    assert page["curves"][SCORE] == [[at, at / 4] for at in range(1, 13)]
+    assert page["sampled"] == [0, 5, 10]
+    assert told.points(page["ask"]) == {"same": True}
+
+
+def test_rows_of_a_step_that_the_run_does_not_name_yet_are_told_once(ctx, monkeypatch):
+    """A step may be committed between two reads of one poll."""
+    run, told, page = a_run(ctx), live.Live(ctx), {"ask": {}}
+    step(ctx, run, 1, score=1.0)
+    real = live.metric_series
+
+    def late(*args, **kwargs):
+        if get_run(ctx.db, run.id).step == 1:
+            step(ctx, run, 2, score=2.0)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(live, "metric_series", late)
+    follow(page, told.points(page["ask"]))
+    assert page["curves"][SCORE] == [[1, 1.0]]
+    follow(page, told.points(page["ask"]))
+    assert page["curves"][SCORE] == [[1, 1.0], [2, 2.0]]
+
+
+def test_steps_taken_back_and_written_otherwise_begin_the_page_anew(ctx):
+    run, told, page = a_run(ctx), live.Live(ctx), {"ask": {}}
+    for at in range(1, 9):
+        step(ctx, run, at, score=1.0)
+    follow(page, told.points(page["ask"]))
+    truncate_after(ctx.db, run.id, 5)
+    for at in range(6, 10):  # further than before, while nobody looked
+        step(ctx, run, at, score=2.0)
+    reply = told.points(page["ask"])
+    assert reply["reset"] is True
+    assert follow(page, reply)["curves"][SCORE] == [[at, 1.0 if at < 6 else 2.0] for at in range(1, 10)]
+
+
+def test_steps_taken_back_and_not_written_again_are_gone_from_the_page(ctx):
+    run, told, page = a_run(ctx), live.Live(ctx), {"ask": {}}
+    for at in range(1, 9):
+        step(ctx, run, at)
+    follow(page, told.points(page["ask"]))
+    truncate_after(ctx.db, run.id, 5)
+    assert [at for at, _ in follow(page, told.points(page["ask"]))["curves"][SCORE]] == [1, 2, 3, 4, 5]
+
+
+def test_a_server_that_was_restarted_tells_everything_again(ctx):
+    run, page = a_run(ctx), {"ask": {}}
+    step(ctx, run, 1)
+    follow(page, live.Live(ctx).points(page["ask"]))
+    step(ctx, run, 2)
+    assert follow(page, live.Live(ctx).points(page["ask"]))["curves"][SCORE] == [[1, 0.0], [2, 0.0]]
+
+
+def test_a_long_history_comes_thinned_with_its_peak_and_its_end_and_later_steps_whole(ctx):
+    run, told, page = a_run(ctx, steps=3000), live.Live(ctx), {"ask": {}}
+    for at in range(1, 1501):
+        step(ctx, run, at, score=9.0 if at == 777 else 0.0)
+    follow(page, told.points(page["ask"]))
+    points = page["curves"][SCORE]
+    assert len(points) <= live.MAX_POINTS
+    assert [777, 9.0] in points
+    assert points[-1] == [1500, 0.0]
+    step(ctx, run, 1501)
+    step(ctx, run, 1502)
+    reply = told.points(page["ask"])
+    assert reply["points"][SCORE] == [[1501, 0.0], [1502, 0.0]]
+
+
+def test_a_step_costs_little(ctx):
+    run, told, page = a_run(ctx), live.Live(ctx), {"ask": {}}
+    set_run_status(ctx.db, run.id, RunStatus.RUNNING)
+    values = {curve.metric: 1.2345678 for curve in charts.CURVES}
+    for at in range(1, 31):
+        record_step(ctx.db, run.id, StepResult(at, values))
+        reply = told.points(page["ask"])
+        follow(page, reply)
+    assert "frame" not in reply
+    assert len(json.dumps(reply)) < 2000
+    assert len(json.dumps(reply["points"])) < 400
+
+
+def test_nan_is_a_gap_and_not_broken_json(ctx):
+    run, told = a_run(ctx), live.Live(ctx)
+    step(ctx, run, 1, score=1.0)
+    step(ctx, run, 2, score=math.nan)
+    reply = told.points({})
+    assert reply["points"][SCORE] == [[1, 1.0], [2, None]]
+    assert reply["verdicts"][SCORE][0] == "alert"
+    json.dumps(reply, allow_nan=False)
+    step(ctx, run, 3, score=1.0)  # NaN is not equal to itself: the history must go on all the same
+    again = told.points({"run": run.id, "line": reply["line"], "since": 2})
+    assert (again["reset"], again["points"][SCORE]) == (False, [[3, 1.0]])
+
+
+def test_the_frame_comes_when_it_changed(ctx):
+    run, told, page = a_run(ctx), live.Live(ctx), {"ask": {}}
+    step(ctx, run, 1)
+    first = told.points(page["ask"])
+    assert first["frame"]["runs"] == [[run.id, "a run", "queued"]]
+    assert first["frame"]["names"] == ["grad_norm", "val/first_ratio_deviation"]
+    follow(page, first)
+    step(ctx, run, 2)
+    assert "frame" not in told.points(page["ask"])
+    a_run(ctx, "another")
+    assert [name for _, name, _ in told.points(page["ask"])["frame"]["runs"]] == ["another", "a run"]
+
+
+@pytest.mark.parametrize("wanted", [None, "", 999, "x"])
+def test_a_page_without_a_wish_gets_the_run_that_goes_on_otherwise_the_newest(ctx, wanted):
+    old, new = a_run(ctx, "old"), a_run(ctx, "new")
+    told = live.Live(ctx)
+    set_run_status(ctx.db, old.id, RunStatus.DONE)
+    set_run_status(ctx.db, new.id, RunStatus.FAILED)
+    assert told.points({"run": wanted})["run"]["id"] == new.id
+    set_run_status(ctx.db, old.id, RunStatus.RUNNING)
+    assert told.points({"run": wanted})["run"]["id"] == old.id
+    assert told.points({"run": new.id})["run"]["id"] == new.id
+
+
+def test_a_deleted_run_gives_way_to_the_newest(ctx):
+    old, new = a_run(ctx, "old"), a_run(ctx, "new")
+    delete_run(ctx.db, old.id)
+    assert live.Live(ctx).points({"run": old.id, "since": 30})["run"]["id"] == new.id

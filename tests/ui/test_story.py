@@ -1,0 +1,106 @@
+"""A run in words: marks on the curves, self-checks, what happens now, and its samples beside the base's."""
+
+import math
+
+import pytest
+from fake_runs import KL, a_run, reward_model, step
+
+from rlhf_lab.config import PolicyConfig
+from rlhf_lab.errors import StoreError
+from rlhf_lab.records import EngineState, EventKind, RunStatus, Sample, Source
+from rlhf_lab.store.runs import add_event, create_run, events, get_run, mark_event, set_run_status
+from rlhf_lab.ui import live, story
+
+
+def test_marks_say_from_what_to_what_once_the_engine_has_done_it(ctx):
+    run, other = a_run(ctx), reward_model(ctx)
+    for at, (kind, payload) in enumerate(
+        [
+            (EventKind.SET, {"name": "beta", "value": 0.2}), (EventKind.SET, {"name": "beta", "value": 0.5}),
+            (EventKind.SET, {"name": "lr", "value": 3e-4}), (EventKind.SWITCH_REWARD, {"reward_model_id": other.id}),
+            (EventKind.PAUSE, {}), (EventKind.RESUME, {}), (EventKind.NOTE, {"words": "guests arrive"}), (EventKind.STOP, {}),
+        ]
+    ):  # fmt: skip
+        mark_event(ctx.db, add_event(ctx.db, run.id, kind, payload).id, at)
+    add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": 9.0})
+    said = events(ctx.db, run.id)
+    assert [(mark["step"], mark["words"]) for mark in story.marks(run, said)] == [
+        (0, "beta 0.1 → 0.2"), (1, "beta 0.2 → 0.5"), (2, "lr 0.0006 → 0.0003"),
+        (3, f"reward model {run.reward_model_id} → {other.id}"), (4, "paused"), (6, "guests arrive"), (7, "stopped"),
+    ]  # fmt: skip
+    assert story.asked(said) == ["beta = 9 from the next step on"]
+    shown = story.now(run, said)
+    assert (shown["beta"], shown["lr"], shown["reward_model"]) == (9.0, 3e-4, other.id)
+
+
+def test_self_checks():
+    good = {"val/first_ratio_deviation": [(1, 0.0), (2, 2e-7)], KL: [(1, 0.0), (2, 3.0)]}
+    assert story.checks(good) == {"first_ratio": 2e-7, "start_kl": 0.0}
+    assert story.checks({}) == {"first_ratio": None, "start_kl": None}
+    assert story.checks({KL: [(1, math.nan)]})["start_kl"] is None
+
+
+DOING = [
+    (RunStatus.QUEUED, EngineState.STARTING, {}, "loads torch"),
+    (RunStatus.QUEUED, EngineState.ABSENT, {}, "being started"),
+    (RunStatus.QUEUED, EngineState.ALIVE, {}, "Waits for the engine"),
+    (RunStatus.QUEUED, EngineState.ALIVE, {"waits_for": [3]}, "until run 3 has ended"),
+    (RunStatus.QUEUED, EngineState.ALIVE, {"working": True}, "Loading the model"),
+    (RunStatus.RUNNING, EngineState.ALIVE, {"working": True}, "writes its samples"),
+    (RunStatus.RUNNING, EngineState.ALIVE, {"working": True, "sampled": True}, "first batch"),
+    (RunStatus.RUNNING, EngineState.DEAD, {"working": True}, "engine is lost"),
+    (RunStatus.PAUSED, EngineState.ALIVE, {}, "resume"),
+    (RunStatus.STOPPED, EngineState.ABSENT, {}, "Resume goes on"),
+    (RunStatus.INTERRUPTED, EngineState.ABSENT, {}, "last checkpoint"),
+    (RunStatus.FAILED, EngineState.ALIVE, {}, "out of memory. Resume"),
+    (RunStatus.DONE, EngineState.ABSENT, {}, "Compare"),
+]
+
+
+@pytest.mark.parametrize(("status", "engine", "more", "words"), DOING, ids=lambda x: str(x)[:30])
+def test_every_state_has_words(ctx, status, engine, more, words):
+    run = a_run(ctx)
+    set_run_status(ctx.db, run.id, status, "out of memory." if status is RunStatus.FAILED else "")
+    said = story.doing(get_run(ctx.db, run.id), engine, **({"working": False, "sampled": False} | more))
+    assert words in said
+
+
+def test_a_running_run_past_its_first_step_needs_no_words_except_a_warning(ctx):
+    run = a_run(ctx)
+    step(ctx, run, 1)
+    set_run_status(ctx.db, run.id, RunStatus.RUNNING)
+    assert story.doing(get_run(ctx.db, run.id), EngineState.ALIVE, working=True, sampled=True) == ""
+    set_run_status(ctx.db, run.id, RunStatus.RUNNING, "a change was ignored: …")
+    assert "ignored" in story.doing(get_run(ctx.db, run.id), EngineState.ALIVE, working=True, sampled=True)
+
+
+def test_time_is_told_while_one_waits_and_not_while_the_curves_speak(ctx):
+    run, told = a_run(ctx), live.Live(ctx)
+    assert told.points({})["for_s"] >= 0
+    step(ctx, run, 1)
+    set_run_status(ctx.db, run.id, RunStatus.RUNNING)
+    assert told.points({})["for_s"] is None
+    set_run_status(ctx.db, run.id, RunStatus.PAUSED)
+    assert told.points({})["for_s"] >= 0
+
+
+def test_who_taught_the_run_is_said(ctx):
+    run = a_run(ctx)
+    assert "simulated labels by the judge cheerful" in story.about(ctx.db, run)
+    human = reward_model(ctx, Source.HUMAN)
+    config = PolicyConfig().to_dict()
+    other = create_run(ctx.db, ctx.project.id, human.id, "h", config=config, manifest={}, total_steps=40)
+    assert story.about(ctx.db, other) == f"PPO learns from people's labels (reward model {human.id})"
+
+
+def test_samples_stand_beside_the_base_of_the_same_prompt_and_seed(ctx):
+    run = a_run(ctx)
+    step(ctx, run, 0, samples=[Sample("p", 1, " base one", 0.5, 1.0), Sample("p", 2, "base two", 0.25)])
+    step(ctx, run, 5, samples=[Sample("p", 2, "now two ", 1.25), Sample("q", 1, "no base", math.nan)])
+    rows = story.written(ctx.db, run.id, 5)["rows"]
+    assert [(row["text"], row["base"], row["score"], row["base_score"]) for row in rows] == [
+        ("now two", "base two", 1.25, 0.25), ("no base", None, None, None),
+    ]  # fmt: skip
+    assert story.written(ctx.db, run.id, 3)["rows"] == []
+    with pytest.raises(StoreError, match="no run 99"):
+        story.written(ctx.db, 99, 0)

@@ -1,0 +1,193 @@
+"""The Train screen without a browser: what its controls do and refuse, what starts a run, and that it needs no torch."""
+
+import subprocess
+import sys
+
+import pytest
+from fake_runs import KL, a_run, reward_model
+
+from rlhf_lab.config import PRESETS, PolicyConfig, fields_of
+from rlhf_lab.errors import ConfigError, LabelError, LabError, StoreError
+from rlhf_lab.jobs import control, queue
+from rlhf_lab.records import EventKind, JobKind, RunStatus, Source
+from rlhf_lab.store.runs import events, get_run, runs, set_run_status
+from rlhf_lab.ui import charts, train
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.forms import Form
+
+# ---- controls
+
+
+def said(run, do, **more):
+    return {"at": 1, "do": do, "run": run.id, **more}
+
+
+def test_controls_leave_events_for_the_engine(ctx):
+    run, other = a_run(ctx), reward_model(ctx)
+    set_run_status(ctx.db, run.id, RunStatus.RUNNING)
+    train.obey(ctx, said(run, "set", name="beta", value=" 0,25 "))
+    train.obey(ctx, said(run, "set", name="lr", value="3e-4"))
+    train.obey(ctx, said(run, "switch", reward_model=other.id))
+    train.obey(ctx, said(run, "pause"))
+    train.obey(ctx, said(run, "stop"))
+    assert [(event.kind.value, event.payload) for event in events(ctx.db, run.id)] == [
+        ("set", {"name": "beta", "value": 0.25}), ("set", {"name": "lr", "value": 3e-4}),
+        ("switch_reward", {"reward_model_id": other.id}), ("pause", {}), ("stop", {}),
+    ]  # fmt: skip
+
+
+def test_resume_of_a_failed_run_is_a_new_job(ctx):
+    run = a_run(ctx)
+    set_run_status(ctx.db, run.id, RunStatus.FAILED, "why")
+    train.obey(ctx, said(run, "resume"))
+    assert [job.payload for job in queue.jobs(ctx.db, kinds=[JobKind.TRAIN_POLICY])] == [{"run_id": run.id}]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"do": "set", "name": "beta", "value": "much"}, 'beta = "much" is not a number'),
+        ({"do": "set", "name": "beta", "value": "nan"}, "not a finite number"),
+        ({"do": "set", "name": "beta", "value": "99"}, "above its greatest value"),
+        ({"do": "set", "name": "lr", "value": None}, "not a number"),
+        ({"do": "set", "name": "seed", "value": "1"}, "cannot be changed while a run goes on"),
+        ({"do": "switch", "reward_model": "x"}, "no usable reward model"),
+        ({"do": "switch", "reward_model": 99}, "no reward model 99"),
+        ({"do": "delete"}, 'cannot be told to "delete"'),
+        ({"do": "pause", "run": None}, "no usable run"),
+        ({"do": "pause", "run": 99}, "no run 99"),
+        ({}, "cannot be told"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_done_is_refused_with_words_and_nothing_is_recorded(ctx, more, words):
+    run = a_run(ctx)
+    set_run_status(ctx.db, run.id, RunStatus.RUNNING)
+    with pytest.raises(LabError, match=words):
+        train.obey(ctx, {"run": run.id} | more)
+    assert events(ctx.db, run.id) == []
+
+
+def test_a_run_that_is_done_cannot_be_paused(ctx):
+    run = a_run(ctx)
+    set_run_status(ctx.db, run.id, RunStatus.DONE)
+    for do in ("pause", "stop", "resume"):
+        with pytest.raises(StoreError, match="done"):
+            train.obey(ctx, said(run, do))
+
+
+# ---- the form that starts a run
+
+
+def test_without_a_reward_model_it_says_how_many_labels_are_missing(ctx):
+    options = train.start_options(ctx, train.reward_notes(ctx.db))
+    assert (options["models"], options["missing"], options["training"], options["runs"]) == ([], 10, None, 0)
+    queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, {})
+    assert train.start_options(ctx, train.reward_notes(ctx.db))["training"] == 0.0
+
+
+def test_reward_models_are_offered_newest_first_with_source_and_accuracy(ctx):
+    first, second = reward_model(ctx), reward_model(ctx, Source.HUMAN, accuracy=None)
+    models = train.start_options(ctx, train.reward_notes(ctx.db))["models"]
+    assert [(row[0], row[1]) for row in models] == [
+        (second.id, f"{second.id}: 3 people's labels, accuracy not measured"),
+        (first.id, f"{first.id}: 3 simulated labels, accuracy 81%"),
+    ]
+    assert "people's labels" in models[0][2]
+    assert "simulated labels" in models[1][2]
+
+
+def test_another_model_than_the_embedded_one_begins_gently(ctx, monkeypatch):
+    assert train.start_options(ctx, train.reward_notes(ctx.db))["preset"] == "lab"
+    monkeypatch.setattr(train, "EMBEDDED", "another")
+    assert train.start_options(ctx, train.reward_notes(ctx.db))["preset"] == "gentle"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_words_and_is_a_config(name):
+    assert train.PRESET_WORDS[name].startswith(name)
+    assert train.preset(name) == PolicyConfig(**PRESETS[name])
+
+
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(ConfigError, match="lab, gentle"):
+        train.preset("wild")
+
+
+def test_a_run_needs_a_reward_model_of_its_project(ctx):
+    with pytest.raises(LabelError, match="Label pairs"):
+        control.start_run(ctx.db, ctx.home, ctx.project.id, PolicyConfig())
+
+
+@pytest.fixture
+def form(monkeypatch):
+    """The form without its components: they need gr.Blocks, which opens an event loop that nobody closes."""
+    monkeypatch.setattr(Form, "__init__", lambda self: None)
+    bare = Form()
+    bare.settings = [item for item in fields_of(PolicyConfig) if item.name != "algorithm"]
+    return bare
+
+
+def test_only_the_operator_starts_and_controls(ctx, form):
+    run = a_run(ctx)
+    set_run_status(ctx.db, run.id, RunStatus.RUNNING)
+    locked = Context(ctx.home, ctx.db, operator_secret="sesame")
+    values = form.values(train.preset("lab"))
+    pause, start = {"do": "pause", "run": run.id}, {"reward_model": run.reward_model_id}
+    for wrong in ("", None, "Sesame"):
+        assert "Only the operator" in train.answer(locked, wrong, pause)["error"]
+        assert "Only the operator" in train.begin(locked, form, wrong, start, values)["error"]
+    assert (events(ctx.db, run.id), len(runs(ctx.db))) == ([], 1)
+    assert "error" not in train.answer(locked, "sesame", pause)
+    assert "error" not in train.begin(locked, form, "sesame", start, values)
+    assert ([told.kind for told in events(ctx.db, run.id)], len(runs(ctx.db))) == ([EventKind.PAUSE], 2)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_run_starts_with_what_stands_in_the_form(ctx, form, name):
+    row = reward_model(ctx)
+    said = {"reward_model": str(row.id), "name": "  first  run "}
+    reply = train.begin(ctx, form, None, said, form.values(train.preset(name)))
+    run = get_run(ctx.db, reply["run"])
+    assert PolicyConfig.from_dict(run.config) == PolicyConfig(**PRESETS[name])
+    assert (run.name, run.status, run.total_steps) == ("first run", RunStatus.QUEUED, 40)
+    assert queue.jobs(ctx.db)[0].payload == {"run_id": run.id}
+
+
+def test_a_bad_setting_is_refused_by_its_name_and_nothing_starts(ctx, form):
+    row, values = reward_model(ctx), form.values(train.preset("lab"))
+    steps = [item.name for item in form.settings].index("steps")
+    for wrong, words in {"0": "steps = 0 is below", "many": 'steps = "many" is not a whole number'}.items():
+        values[steps] = wrong
+        assert words in train.begin(ctx, form, None, {"reward_model": row.id}, values)["error"]
+    values[steps] = "5"
+    assert "no usable reward model" in train.begin(ctx, form, None, {}, values)["error"]
+    assert runs(ctx.db) == []
+
+
+# ---- the page's parts
+
+
+def test_every_drawn_metric_is_documented():
+    abouts = charts.abouts()
+    assert {curve.metric for curve in charts.CURVES} <= set(abouts)
+    assert abouts[KL].startswith("KL of the sampling policy")
+    assert "Healthy: 0 at step 1" in abouts[KL]
+
+
+def test_documents_that_are_not_there_are_no_error(tmp_path):
+    assert charts.abouts(tmp_path / "METRICS.md") == {}
+
+
+def test_the_screen_is_built_without_torch(tmp_path):
+    code = (
+        "import sys, gradio as gr\n"
+        "from pathlib import Path\n"
+        "from rlhf_lab.ui import train\n"
+        "from rlhf_lab.ui.context import Context\n"
+        "with gr.Blocks(analytics_enabled=False):\n"
+        f"    train.build(Context.open(Path({str(tmp_path)!r})), gr.BrowserState(''))\n"
+        "assert not {'torch', 'transformers', 'peft'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
