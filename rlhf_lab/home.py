@@ -1,11 +1,18 @@
-"""Where a lab lives."""
+"""Where a lab lives, and where in it things are."""
 
 import os
 from pathlib import Path
 
 from platformdirs import user_data_path
 
+RUNS = "runs"
+
 
 def default_home() -> Path:
     """RLHF_LAB_HOME, or the user's data folder."""
     return Path(os.environ.get("RLHF_LAB_HOME") or user_data_path("rlhf-lab"))
+
+
+def run_folder(home: Path, run_id: int) -> Path:
+    """The checkpoints of a run."""
+    return home / RUNS / str(run_id)

@@ -14,6 +14,7 @@ PACKAGE = ROOT / "rlhf_lab"
 BOTTOM = {"config", "records", "errors", "intervals", "seeds", "runtime", "home", "assets"}
 STORE = BOTTOM | {"store"}
 JOBS = STORE | {"jobs", "judges"}
+EXPORTS = {"exports"}
 CORE = BOTTOM | {"core"}
 MODELS = CORE | {"models"}
 TRAINERS = MODELS | {"trainers"}
@@ -32,15 +33,30 @@ ALLOWED = {
     "trainers": MODELS,
     "pretrain": {"config", "errors", "seeds"},
     "store": BOTTOM,
+    "exports": STORE | {"__init__"},
     "jobs": STORE | {"judges"},
     "engine": TRAINERS | JOBS,
-    "ui": JOBS,
-    "cli": TRAINERS | JOBS | {"engine", "pretrain", "__init__"},
+    "ui": JOBS | EXPORTS,
+    "cli": TRAINERS | JOBS | EXPORTS | {"engine", "pretrain", "__init__"},
     "__main__": {"cli", "runtime"},
     "__init__": set(),
 }
 HEAVY = {"torch", "transformers", "peft", "accelerate"}
-LIGHT = ("config", "records", "errors", "intervals", "seeds", "runtime", "home", "assets", "judges", "store", "jobs", "ui")
+LIGHT = (
+    "config",
+    "records",
+    "errors",
+    "intervals",
+    "seeds",
+    "runtime",
+    "home",
+    "assets",
+    "judges",
+    "store",
+    "exports",
+    "jobs",
+    "ui",
+)
 
 
 def part_of(path: Path) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rlhf_lab.config import KNOBS, PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
+from rlhf_lab.home import run_folder
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.labelling import judge_of
 from rlhf_lab.judges import JUDGES, load_judge
@@ -28,7 +29,6 @@ from rlhf_lab.store.runs import (
     set_run_status,
 )
 
-RUNS = "runs"
 GOING = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED)
 ENDED = (RunStatus.STOPPED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 MAX_NAME = 80
@@ -160,7 +160,7 @@ def delete(db: Database, home: Path, run_id: int) -> None:
     if run.status in GOING or open_job(db, run_id) is not None:
         raise StoreError(f"Run {run_id} is {run.status.value}: stop it before you delete it.")
     delete_run(db, run_id)
-    folder = home / RUNS / str(run_id)
+    folder = run_folder(home, run_id)
     shutil.rmtree(folder, ignore_errors=True)
     if folder.exists():
         raise StoreError(f"Run {run_id} is deleted, but some files of it are not. Delete the folder {folder} by hand.")

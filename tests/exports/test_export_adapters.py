@@ -1,0 +1,164 @@
+"""Zips of a policy and of a reward model: unpacked, they do in PEFT's hands what they did in the lab's."""
+
+import json
+import re
+import shutil
+import zipfile
+
+import pytest
+import tiny
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+from rlhf_lab.errors import StoreError
+from rlhf_lab.exports import export_adapter, export_reward_model, export_run
+from rlhf_lab.models.heads import RewardHead
+from rlhf_lab.models.reward_model import RewardModel
+from rlhf_lab.records import LabelSnapshot, Source
+from rlhf_lab.store import projects
+from rlhf_lab.store.runs import add_reward_model, create_run
+from rlhf_lab.trainers.checkpoint import folder_of, save_checkpoint
+
+PROMPT, RESPONSE = tiny.ids("the cat"), [*tiny.ids("sat and ran ."), tiny.EOS]
+ADAPTER = ["adapter_config.json", "adapter_model.safetensors"]
+
+
+class Trained:
+    """A run with checkpoints of the steps 2 and 4, and reward models with and without an adapter, of one tiny model."""
+
+    def __init__(self, db, home, model):
+        self.model, self.backbone = model, tiny.load(model)
+        self.adapters = tiny.adapters_of(self.backbone, "policy", "reward")
+        texts = [("the cat", "train"), ("moon", "eval")]
+        digest = self.backbone.digest
+        self.project = projects.create_project(db, "p", str(model), digest, "mine", 0, texts)
+        self.scores, self.rewards = [], []
+        for adapter, pooling in (("reward", "mean"), (None, "last")):
+            head = RewardHead(self.backbone.hidden_size, pooling, seed=3)
+            head.shift.fill_(0.25)
+            head.scale.fill_(0.5)
+            scorer = RewardModel(self.backbone, self.adapters, adapter, head)
+            folder = home / "reward_models" / pooling
+            scorer.save(folder)
+            for name in ("report.json", "config.json"):
+                (folder / name).write_text(json.dumps({"file": name}))
+            self.scores.append(scorer.scores([PROMPT], [RESPONSE]).item())
+            pinned = LabelSnapshot((1, 2, 3), "d" * 64, Source.SIMULATED)
+            path = f"reward_models/{pooling}"
+            report = {"accuracy": 0.75}
+            row = add_reward_model(db, self.project.id, path, config={"lora_r": 4}, report=report, snapshot=pinned)
+            self.rewards.append(row.id)
+        config = {"algorithm": "ppo", "temperature": 0.7, "beta": 0.1}
+        self.run = create_run(db, self.project.id, self.rewards[0], "mine", config=config, manifest={}, total_steps=9)
+        self.runs = home / "runs" / str(self.run.id)
+        self.logits = {step: self.save(step) for step in (2, 4)}
+
+    def save(self, step):
+        """A checkpoint; returns the policy's logits."""
+        tiny.disturb(self.adapters, "policy", step)
+        save_checkpoint(self.runs, self.adapters, "policy", {"value": torch.zeros(1)}, {"step": step})
+        with self.adapters.using("policy"):
+            return tiny.all_logits(self.backbone, PROMPT, RESPONSE)
+
+
+@pytest.fixture
+def trained(db, home, llama_folder):
+    return Trained(db, home, llama_folder)
+
+
+def unpack(path, to):
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        archive.extractall(to)
+        return sorted(archive.namelist())
+
+
+def logits_in_peft(base, folder):
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), str(folder))
+    with torch.no_grad():
+        rows = model(input_ids=torch.tensor([[*PROMPT, *RESPONSE]])).logits[0].double()
+    return rows[len(PROMPT) - 1 : -1]
+
+
+@pytest.mark.parametrize(("asked", "step"), [(None, 4), (2, 2), (4, 4)])
+def test_the_policy_writes_in_peft_as_in_the_lab(db, home, trained, out, tmp_path, asked, step):
+    path = export_adapter(db, home, trained.run.id, out, step=asked)
+    assert path.name == f"run-1-step-{step:06d}.zip"
+    assert unpack(path, tmp_path / "new") == ["README.md", *ADAPTER]
+    found = logits_in_peft(trained.model, tmp_path / "new")
+    assert torch.allclose(found, trained.logits[step], atol=1e-5)
+    other = trained.logits[2 if step == 4 else 4]
+    assert not torch.allclose(found, other, atol=1e-2)
+
+
+def test_the_policys_readme_says_what_it_is_and_nothing_of_this_machine(db, home, trained, out, tmp_path):
+    unpack(export_adapter(db, home, trained.run.id, out), tmp_path / "new")
+    text = (tmp_path / "new" / "README.md").read_text(encoding="utf-8")
+    base = trained.model.name
+    for fact in (f"`{base}`", trained.backbone.digest, "step 4 of 9", '"beta": 0.1', "temperature 0.7",
+                 "3 simulated labels (by a program, not by people)", "PeftModel.from_pretrained"):  # fmt: skip
+        assert fact in text
+    config = json.loads((tmp_path / "new" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == base
+    for name in ("README.md", "adapter_config.json"):
+        assert str(tmp_path.parent) not in (tmp_path / "new" / name).read_text(encoding="utf-8")
+        assert str(trained.model.parent) not in (tmp_path / "new" / name).read_text(encoding="utf-8")
+
+
+def test_a_damaged_checkpoint_is_not_exported(db, home, trained, out, names):
+    newest = folder_of(trained.runs, 4) / "adapter_model.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1] + b"x")
+    assert export_adapter(db, home, trained.run.id, out).name == "run-1-step-000002.zip"
+    with pytest.raises(StoreError, match="step 4 of run 1 is damaged"):
+        export_adapter(db, home, trained.run.id, out, step=4)
+    (folder_of(trained.runs, 2) / "adapter_config.json").unlink()
+    with pytest.raises(StoreError, match="Every checkpoint of run 1 is damaged"):
+        export_adapter(db, home, trained.run.id, out, force=True)
+    assert names(out) == ["run-1-step-000002.zip"]
+
+
+def test_checkpoints_that_are_not_there(db, home, trained, out):
+    with pytest.raises(StoreError, match="no checkpoint of step 3; it has those of 2, 4"):
+        export_adapter(db, home, trained.run.id, out, step=3)
+    shutil.rmtree(trained.runs)
+    with pytest.raises(StoreError, match="has no checkpoint yet"):
+        export_adapter(db, home, trained.run.id, out)
+
+
+def test_everything_of_a_run_holds_its_newest_adapter(db, home, trained, out):
+    assert [path.name for path in export_run(db, home, trained.run.id, out)][-1] == "run-1-step-000004.zip"
+
+
+@pytest.mark.parametrize(("place", "adapter"), [(0, ADAPTER), (1, [])])
+def test_the_readme_of_a_reward_model_scores_as_the_lab_does(db, home, trained, out, tmp_path, place, adapter):
+    """The code in the README is run as it stands, but for the two names a reader fills in."""
+    path = export_reward_model(db, home, trained.rewards[place], out)
+    assert path.name == f"reward-model-{trained.rewards[place]}.zip"
+    rest = ["config.json", "report.json", "reward_head.json", "reward_head.safetensors"]
+    assert unpack(path, tmp_path / "new") == ["README.md", *adapter, *rest]
+    text = (tmp_path / "new" / "README.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
+    code = code.replace(f"BASE = '{trained.model.name}'", f"BASE = {str(trained.model)!r}")
+    code = code.replace('FOLDER = "."', f"FOLDER = {str(tmp_path / 'new')!r}")
+    names = {}
+    exec(code, names)
+    assert names["score"](PROMPT, RESPONSE) == pytest.approx(trained.scores[place], abs=1e-4)
+    assert trained.scores[0] != pytest.approx(trained.scores[1], abs=1e-2)
+    assert str(trained.model.parent) not in text + (tmp_path / "new" / "reward_head.json").read_text()
+    assert "75.0% (cross-validated)" in text
+
+
+def test_a_reward_model_whose_files_are_gone(db, home, trained, out):
+    (home / "reward_models" / "mean" / "reward_head.safetensors").unlink()
+    with pytest.raises(StoreError, match=r"lacks reward_head\.safetensors.*Train it again"):
+        export_reward_model(db, home, trained.rewards[0], out)
+    shutil.rmtree(home / "reward_models" / "last")
+    with pytest.raises(StoreError, match="Train it again"):
+        export_reward_model(db, home, trained.rewards[1], out)
+    assert not out.exists()
+
+
+def test_two_exports_are_the_same_bytes(db, home, trained, out):
+    first = export_adapter(db, home, trained.run.id, out).read_bytes()
+    assert export_adapter(db, home, trained.run.id, out, force=True).read_bytes() == first
