@@ -16,7 +16,7 @@ function send(name, more = {}) {
   if (locked) return;
   locked = true;
   clearTimeout(timer);
-  timer = setTimeout(() => { locked = false; }, 5000);  // the answer never came: let the person try again
+  timer = setTimeout(() => { locked = false; if (!shown || !shown.pair) send('opened'); }, 5000);  // the answer never came
   trigger(name, { annotator: who, ...more });
 }
 

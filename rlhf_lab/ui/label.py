@@ -1,6 +1,7 @@
 """Screen "Label": two texts, which is better? Keys and buttons; the next pair is there at once."""
 
 import hashlib
+import time
 from typing import Any
 
 import gradio as gr
@@ -106,6 +107,7 @@ def state(ctx: Context, annotator: str, *, pair: Pair | None = None, notice: str
         left, right = texts if left_is_first(annotator, pair.id) else texts[::-1]
         shown = {"id": pair.id, "prompt": pair.prompt.text, "left": left.strip(), "right": right.strip()}
     return {
+        "at": time.time_ns(),  # a value equal to the one before would not reach the script
         "project": {"id": project.id, "name": project.name, "set": project.prompt_set},
         "pair": shown,
         "waiting": "" if pair else "You have seen every pair. The engine is writing new ones …",

@@ -12,7 +12,9 @@ from rlhf_lab.store.database import Database
 
 def votes(lab) -> list[tuple]:
     with sqlite3.connect(lab.home / "lab.db") as db:
-        return db.execute("SELECT pair_id, annotator, choice, first_on_left, undone_at, response_ms FROM votes").fetchall()
+        return db.execute(
+            "SELECT pair_id, annotator, choice, first_on_left, undone_at, response_ms FROM votes"
+        ).fetchall()
 
 
 def pair_of(page) -> str:

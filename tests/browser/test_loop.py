@@ -1,0 +1,173 @@
+"""The whole loop by hand: a new home, 30 labels by keyboard, a reward model by itself, PPO by the button, its controls.
+
+One lab for the file; the tests build on each other, in order.
+"""
+
+import sqlite3
+
+import pytest
+from conftest import PATIENCE
+
+from rlhf_lab.judges import load_judge
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.runs import events, runs
+
+LONG = 5 * PATIENCE
+CURVES = ("objective/scores", "objective/kl", "policy/clipfrac_avg", "loss/value_avg")
+SCORES = "document.querySelector(`[data-metric='objective/scores'] .js-plotly-plot`)"
+
+
+def tab(page, name: str) -> None:
+    page.get_by_role("tab", name=name, exact=True).click()
+
+
+def training(lab, open_page, **options):
+    page = open_page(lab, **options)
+    page.set_default_timeout(LONG)
+    tab(page, "Train")
+    page.wait_for_selector(".lab-train [data-step]")
+    return page
+
+
+def step(page) -> int:
+    return int(page.get_attribute(".lab-train [data-step]", "data-step"))
+
+
+def wait_step(page, at_least: int) -> None:
+    page.wait_for_function(
+        "n => Number(document.querySelector('.lab-train [data-step]').dataset.step) >= n", arg=at_least, timeout=LONG
+    )
+
+
+def wait_status(page, *wanted: str) -> None:
+    page.wait_for_function(
+        "wanted => wanted.includes(document.querySelector('.lab-train [data-status]').dataset.status)",
+        arg=list(wanted),
+        timeout=LONG,
+    )
+
+
+def points(page, metric: str) -> int:
+    return page.evaluate(
+        "m => document.querySelector(`[data-metric='${m}'] .js-plotly-plot`)?.data?.[0]?.x?.length ?? 0", metric
+    )
+
+
+def test_thirty_labels_by_keyboard_and_a_reward_model_by_itself(lab, open_page):
+    page, judge = open_page(lab), load_judge("cheerful")
+    page.set_default_timeout(LONG)
+    voted = 0
+    while voted < 30:
+        page.wait_for_selector(".lab-label .side", timeout=LONG)
+        before = page.get_attribute(".lab-label", "data-pair")
+        left, right = (judge.score(page.inner_text(f".side.{side} .lab-text")) for side in ("left", "right"))
+        key = {3: "0", 5: "s"}.get(voted, "1" if left > right else "2" if right > left else "0")
+        page.keyboard.press(key)
+        page.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=before)
+        voted += 1
+        if voted == 7:  # take one back and give it again
+            page.wait_for_selector(".lab-label .side")
+            page.keyboard.press("u")
+            page.wait_for_function("b => document.querySelector('.lab-label').dataset.pair === b", arg=before)
+            page.keyboard.press(key)
+            page.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=before)
+    with sqlite3.connect(lab.home / "lab.db") as db:
+        live, undone = db.execute("SELECT sum(undone_at IS NULL), sum(undone_at IS NOT NULL) FROM votes").fetchone()
+    assert (live, undone) == (30, 1)
+    page.wait_for_function("() => /accuracy \\d/.test(document.querySelector('.lab-header').innerText)", timeout=LONG)
+
+
+def test_ppo_by_the_button_curves_grow_and_samples_change(lab, open_page):
+    page = open_page(lab)
+    page.set_default_timeout(LONG)
+    tab(page, "Train")
+    page.wait_for_selector("[data-do=start]:not([disabled])")
+    page.click("[data-do=start]")
+    page.wait_for_selector(".lab-train [data-step]")
+    wait_step(page, 2)
+    before = {metric: points(page, metric) for metric in CURVES}
+    assert all(before.values())
+    wait_step(page, 11)
+    assert all(points(page, metric) > before[metric] for metric in CURVES)
+    assert page.locator(".lab-train [data-check=ok]").count() == 2
+    page.wait_for_function("() => Number(document.querySelector('.lab-train [data-at]').dataset.at) >= 10")
+    now = page.inner_text(".lab-train .side")
+    assert page.locator(".lab-train .side mark").count() > 0
+    with sqlite3.connect(lab.home / "lab.db") as db:
+        texts = [row[0] for row in db.execute("SELECT text FROM samples WHERE step = 10")]
+        base = [row[0] for row in db.execute("SELECT text FROM samples WHERE step = 0")]
+    assert texts != base
+    flat = " ".join(now.split())
+    assert any(" ".join(text.split()) in flat for text in texts)
+    page.locator("[data-do=scrub]").focus()
+    page.keyboard.press("Home")  # back to the base
+    page.wait_for_function("() => document.querySelector('.lab-train [data-at]').dataset.at === '0'")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => document.querySelector('.lab-train [data-at]').dataset.at === '10'")
+    page.wait_for_function(
+        "t => document.querySelector('.lab-train .side').innerText.replace(/\\s+/g, ' ').includes(t)",
+        arg=" ".join(texts[0].split()),
+    )
+
+
+def test_zoom_survives_the_next_step(lab, open_page):
+    page = training(lab, open_page)
+    wait_step(page, 3)
+    page.wait_for_selector("[data-metric='objective/scores'] .js-plotly-plot")
+    page.evaluate(f"Plotly.relayout({SCORES}, {{'xaxis.range': [2, 6]}})")
+    count = points(page, "objective/scores")
+    page.wait_for_function(
+        "n => document.querySelector(\"[data-metric='objective/scores'] .js-plotly-plot\").data[0].x.length > n",
+        arg=count,
+    )
+    where = "document.querySelector(\"[data-metric='objective/scores'] .js-plotly-plot\").layout.xaxis.range"
+    assert page.evaluate(where) == pytest.approx([2, 6])
+
+
+def test_a_reload_and_a_second_person_see_the_same_run(lab, open_page):
+    first, second = training(lab, open_page), training(lab, open_page)
+    first.reload()
+    tab(first, "Train")
+    first.wait_for_selector(".lab-train [data-step]")
+    at = step(second)
+    wait_step(first, at)
+    assert abs(step(first) - step(second)) <= 2
+    assert first.input_value("[data-do=pick]") == second.input_value("[data-do=pick]")
+
+
+def test_pause_change_beta_resume_and_stop(lab, open_page):
+    page = training(lab, open_page)
+    page.click("[data-do=pause]")
+    wait_status(page, "paused")
+    held = step(page)
+    page.wait_for_timeout(3000)
+    assert step(page) == held
+    page.fill("[data-do=knob-beta]", "0.25")
+    page.click("[data-do=set-beta]")
+    page.wait_for_function("() => document.querySelector('[data-asked]').textContent.includes('0.25')")
+    page.click("[data-do=resume]")
+    wait_step(page, held + 2)
+    with Database.open(lab.home) as db:
+        run = runs(db)[0]
+        assert [event.payload for event in events(db, run.id) if event.kind == "set"] == [
+            {"name": "beta", "value": 0.25}
+        ]
+    page.wait_for_function(f"() => ({SCORES}.layout.annotations || []).some(mark => mark.text.includes('0.25'))")
+    page.fill("[data-do=knob-lr]", "7")
+    page.click("[data-do=set-lr]")
+    page.wait_for_selector("[data-do=error]:not([hidden])")
+    assert "greatest value" in page.inner_text("[data-do=error]")
+    page.click("[data-do=stop]")
+    wait_status(page, "stopped")
+    assert page.is_visible("[data-do=resume]")
+
+
+def test_labelling_goes_on_while_nothing_runs_and_keys_reach_only_the_visible_screen(lab, open_page):
+    page = training(lab, open_page)
+    with sqlite3.connect(lab.home / "lab.db") as db:
+        before = db.execute("SELECT count(*) FROM votes").fetchone()
+    page.keyboard.press("1")
+    page.wait_for_timeout(500)
+    with sqlite3.connect(lab.home / "lab.db") as db:
+        assert db.execute("SELECT count(*) FROM votes").fetchone() == before

@@ -1,0 +1,67 @@
+"""Page and engine killed in the middle: nothing is lost, what happened is shown, the run goes on."""
+
+import os
+import signal
+import sqlite3
+import time
+
+from test_loop import LONG, tab, training, wait_status, wait_step
+
+from rlhf_lab.config import PolicyConfig
+from rlhf_lab.jobs import control, queue, steward, supervisor
+from rlhf_lab.jobs.labelling import label_with_judge
+from rlhf_lab.jobs.setup import pick_project
+from rlhf_lab.judges import load_judge
+from rlhf_lab.records import JobKind, JobStatus, Source
+from rlhf_lab.store.database import Database
+
+
+def finish(db, home, job) -> None:
+    for _ in range(3000):
+        now = queue.get_job(db, job.id)
+        if now.status not in (JobStatus.QUEUED, JobStatus.RUNNING):
+            assert now.status is JobStatus.DONE, now.error
+            return
+        supervisor.ensure_engine(db, home)
+        time.sleep(0.1)
+    raise AssertionError("the job did not end")
+
+
+def test_killed_engine_and_killed_page(lab, open_page):
+    with Database.open(lab.home) as db:
+        project = pick_project(db, None)
+        finish(db, lab.home, queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": 24}))
+        label_with_judge(db, project.id, load_judge("cheerful"), 24)
+        finish(db, lab.home, steward.submit_training(db, project.id, Source.SIMULATED))
+        run = control.start_run(db, lab.home, project.id, PolicyConfig(steps=60, batch_size=8, checkpoint_every=1))
+    page = training(lab, open_page)
+    wait_step(page, 3)
+
+    os.kill(lab.engine_pid(), signal.SIGKILL)  # found dead and started again by the page's process
+    page.wait_for_function(
+        "() => /engine (lost|starts|rests)/.test(document.querySelector('.lab-header').innerText)", timeout=LONG
+    )
+    with sqlite3.connect(lab.home / "lab.db") as db:
+        at = db.execute("SELECT step FROM runs").fetchone()[0]
+    wait_step(page, at + 2)
+
+    tab(page, "Label")
+    page.wait_for_selector(".lab-label .side", timeout=LONG)
+    before = page.get_attribute(".lab-label", "data-pair")
+    page.keyboard.press("1")
+    page.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=before)
+    lab.kill()  # kill -9 of the page, the engine goes on
+    open_page.said.clear()
+    page.wait_for_function("() => document.body.classList.contains('lab-offline')", timeout=LONG)
+    open_page.said.clear()  # the console rightly complains while nobody answers
+    lab.start()
+    with sqlite3.connect(lab.home / "lab.db") as db:
+        assert db.execute("SELECT count(*) FROM votes WHERE source = 'human'").fetchone() == (1,)
+        at = db.execute("SELECT step FROM runs").fetchone()[0]
+    page.context.close()
+    open_page.said.clear()
+    again = training(lab, open_page)
+    wait_step(again, at + 1)
+    again.click("[data-do=stop]")
+    wait_status(again, "stopped")
+    assert run.id > 0
