@@ -1,58 +1,73 @@
-"""`python -m rlhf_lab doctor`: versions, disk, memory, store, engine, model: what is wrong and how to mend it."""
+"""`python -m rlhf_lab doctor`: versions, device, disk, memory, port, store, engine: what is wrong and how to mend it."""
 
 import argparse
+import contextlib
+import http.client
+import importlib.util
+import os
 import platform
 import shutil
-from collections.abc import Callable
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import psutil
 
 from rlhf_lab.assets import embedded_folder, weights_digest
 from rlhf_lab.cli.common import add_common, answer, home_of
-from rlhf_lab.errors import LabError
-from rlhf_lab.jobs.supervisor import engine_state
+from rlhf_lab.errors import EngineError, LabError
+from rlhf_lab.jobs import queue
+from rlhf_lab.jobs.supervisor import OUTPUT, engine_state, is_gone
+from rlhf_lab.records import EngineRow, EngineState, JobStatus
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import projects
 from rlhf_lab.store.runs import runs
 
 PACKAGES = ("torch", "transformers", "peft", "gradio", "SQLAlchemy")
 LEAST_FREE_MB = 500
+PORT = 7860
+TORCH_TIMEOUT_S = 120.0
+#: In a process of its own: torch takes seconds to import, and a broken installation may end the process that imports it.
+_DEVICE = """
+import torch
+if torch.cuda.is_available():
+    free, total = torch.cuda.mem_get_info()
+    bf16 = "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+    print(f"{torch.cuda.get_device_name()}, {free >> 20} of {total >> 20} MB free, trains in {bf16}")
+else:
+    print(f"CPU, {torch.get_num_threads()} threads, trains in float32")
+"""
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("doctor", help="look for what is wrong with this installation and this home")
     add_common(parser)
+    parser.add_argument("--port", type=int, default=PORT, help=f"the port the page is to be served on (default {PORT})")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit status 1 when something is wrong."""
     home = home_of(args)
-
-    def store() -> str:
-        with Database.open(home) as db:
-            engine = engine_state(db)
-            pid = f" (pid {engine.row.process.pid})" if engine.row is not None else ""
-            return f"{len(projects(db))} projects, {len(runs(db))} runs; engine {engine.state.value}{pid}"
-
-    def disk() -> str:
-        free = shutil.disk_usage(home if home.exists() else home.anchor).free >> 20
-        return _enough(free, "disk space", "Delete old runs or give another --home.")
-
-    def memory() -> str:
-        return _enough(psutil.virtual_memory().available >> 20, "memory", "Close other programs.")
-
     checks: dict[str, Callable[[], str]] = {
         "system": lambda: f"Python {platform.python_version()} on {platform.platform()}",
         "packages": lambda: ", ".join(f"{name} {version(name)}" for name in PACKAGES),
         "embedded model": lambda: weights_digest(embedded_folder())[:16],
-        "disk": disk,
-        "memory": memory,
-        f"home {home}": store,
+        "device": device,
+        "browser": browser,
+        "port": lambda: port(args.port),
+        "disk": lambda: _enough(
+            shutil.disk_usage(_existing(home)).free, "disk space", "Delete old runs or give another --home."
+        ),
+        "memory": lambda: _enough(psutil.virtual_memory().available, "memory", "Close other programs."),
     }
-    results = {name: _look(check) for name, check in checks.items()}
+    results = {name: _look(check) for name, check in checks.items()} | dict(_look_at_home(home))
     healthy = all(ok for ok, _ in results.values())
     report = {name: {"ok": ok, "what": what} for name, (ok, what) in results.items()}
     lines = "\n".join(f"{'ok     ' if ok else 'PROBLEM'} {name}: {what}" for name, (ok, what) in results.items())
@@ -67,7 +82,124 @@ def _look(check: Callable[[], str]) -> tuple[bool, str]:
         return False, str(error)
 
 
-def _enough(free_mb: int, what: str, remedy: str) -> str:
+def _look_at_home(home: Path) -> Iterator[tuple[str, tuple[bool, str]]]:
+    """The home, and the engine where the home can be opened."""
+    name = f"home {home}"
+    try:
+        with Database.open(home) as db:
+            yield name, _look(lambda: store(db, home))
+            yield "engine", _look(lambda: engine(db, home))
+    except LabError as error:
+        yield name, (False, str(error))
+
+
+def store(db: Database, home: Path) -> str:
+    """Raises OSError or StoreError when the folder or the database does not take what is written."""
+    with tempfile.TemporaryFile(dir=home), db.write():
+        pass
+    return f"writable; {len(projects(db))} projects, {len(runs(db))} runs"
+
+
+def device() -> str:
+    """What torch will work on. Raises OSError when torch cannot be used."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _DEVICE], capture_output=True, text=True, timeout=TORCH_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise OSError(
+            f"torch could not be imported within {TORCH_TIMEOUT_S:.0f} s. The machine is very busy, or its disk very slow."
+        ) from None
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"])[-1]
+        raise OSError(f"torch cannot be used: {last}. Install it again: pip install -r requirements.txt")
+    return done.stdout.strip()
+
+
+def browser() -> str:
+    there = "is installed" if importlib.util.find_spec("playwright") else "is not installed"
+    return f"any recent one shows the page; playwright and its Chromium are for the project's own tests only ({there})"
+
+
+def port(number: int) -> str:
+    """Whether the page can be served on a port of this machine. Raises OSError when another program has it."""
+    with socket.socket() as tried:
+        if os.name == "posix":
+            tried.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # as servers do: a closed one's leftovers do not count
+        try:
+            tried.bind(("127.0.0.1", number))
+        except (OSError, OverflowError) as error:
+            if _is_the_lab(number):
+                return f"{number} serves the lab's page already: http://127.0.0.1:{number}"
+            raise OSError(
+                f"{number} cannot be used ({error}). Give another: python app.py --port {number + 1}"
+            ) from error
+    return f"{number} is free"
+
+
+def _is_the_lab(number: int) -> bool:
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", number, timeout=3)
+        with contextlib.closing(connection):
+            connection.request("GET", "/")
+            return b"RLHF Lab" in connection.getresponse().read(1 << 20)
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def engine(db: Database, home: Path) -> str:
+    """How the engine is. Raises EngineError with the remedy when it is not as it should be."""
+    status = engine_state(db)
+    waiting = len(queue.jobs(db, statuses=[JobStatus.QUEUED, JobStatus.RUNNING]))
+    jobs = f"{waiting} {'job waits' if waiting == 1 else 'jobs wait'}" if waiting else "nothing waits"
+    row = status.row
+    if row is None or status.state is EngineState.ABSENT:
+        return f"none runs and {jobs}; the page, and each command that needs one, starts it"
+    who = f"pid {row.process.pid} on {row.process.host}"
+    if status.state is EngineState.STARTING:
+        return f"starts since {_ago(row.started_at)} ({who})"
+    if status.state is EngineState.ALIVE:
+        memory = f", {row.memory_mb:.0f} MB" if row.memory_mb is not None else ""
+        return f"alive ({who}): {row.state}; last heartbeat {_beat(row)}; {row.device or 'no model loaded'}{memory}; {jobs}"
+    if not is_gone(row):
+        raise EngineError(
+            f"{who} is there but silent, last heartbeat {_beat(row)}; {jobs}. If that lasts, end it with "
+            f"`python -m rlhf_lab stop-engine`: a run goes on from its last checkpoint. See {home / OUTPUT}."
+        )
+    gone = f"{who} ended without a word, last heartbeat {_beat(row)}"
+    if waiting == 0:
+        return f"{gone}; nothing waits for it, and the next one starts by itself"
+    raise EngineError(
+        f"{gone}; {jobs}. Open the page (python app.py) or give a command that trains: the next engine takes up what waits, a "
+        f"run from its last checkpoint. Its last words are in {home / OUTPUT}."
+    )
+
+
+def _beat(row: EngineRow) -> str:
+    return "never" if row.beat_at is None else f"{_ago(row.beat_at)} ago"
+
+
+def _ago(moment: float) -> str:
+    seconds = max(0.0, time.time() - moment)
+    return (
+        f"{seconds:.0f} s"
+        if seconds < 120
+        else f"{seconds / 60:.0f} min"
+        if seconds < 7200
+        else f"{seconds / 3600:.0f} h"
+    )
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there: its disk is the one that will be written to."""
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def _enough(free: int, what: str, remedy: str) -> str:
+    """free: bytes."""
+    free_mb = free >> 20
     if free_mb < LEAST_FREE_MB:
         raise OSError(f"only {free_mb} MB of {what} are free. {remedy}")
     return f"{free_mb} MB free"

@@ -1,21 +1,20 @@
 """The commands that work on a home through the engine, as the page does."""
 
 import argparse
-import dataclasses
 import time
 from pathlib import Path
 from typing import Any
 
 from rlhf_lab.cli.common import add_common, answer, home_of, progress_line
 from rlhf_lab.config import PolicyConfig, RewardConfig, add_arguments, from_args
-from rlhf_lab.errors import EngineError, LabelError
-from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.errors import EngineError
+from rlhf_lab.jobs import control, queue, supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.jobs.setup import new_project, pick_project
 from rlhf_lab.judges import load_judge
-from rlhf_lab.records import Job, JobKind, JobStatus, Project, Source
+from rlhf_lab.records import Job, JobKind, JobStatus, Source
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.runs import create_run, get_reward_model, get_run, latest_reward_model, runs
+from rlhf_lab.store.runs import get_reward_model, runs
 from rlhf_lab.store.steps import metrics_since
 
 POLL_S = 0.3
@@ -132,9 +131,9 @@ def run_reward(args: argparse.Namespace) -> int:
 def run_policy(args: argparse.Namespace) -> int:
     home = home_of(args)
     with Database.open(home) as db:
-        run_id = args.resume if args.resume is not None else _new_run(args, db, pick_project(db, args.project))
-        project_id = get_run(db, run_id).project_id
-        job = queue.submit(db, JobKind.TRAIN_POLICY, project_id, {"run_id": run_id})
+        run_id = _submitted(args, db, home)
+        job = control.last_job(db, run_id)
+        assert job is not None
         try:
             result = follow(db, home, job, f"run {run_id}")
         except KeyboardInterrupt:
@@ -148,21 +147,14 @@ def run_policy(args: argparse.Namespace) -> int:
     return 0
 
 
-def _new_run(args: argparse.Namespace, db: Database, project: Project) -> int:
-    row = latest_reward_model(db, project.id) if args.reward_model is None else get_reward_model(db, args.reward_model)
-    if row is None:
-        raise LabelError(
-            f"project {project.id} has no reward model, and PPO needs one. Label pairs, then `train-reward`."
-        )
-    if args.judge is not None:
-        load_judge(args.judge)
+def _submitted(args: argparse.Namespace, db: Database, home: Path) -> int:
+    """A new run, or the one to resume; the engine has its job."""
+    if args.resume is not None:
+        control.resume(db, home, args.resume)
+        return int(args.resume)
     config: PolicyConfig = from_args(PolicyConfig, args)
-    manifest = {"judge": args.judge, "labels": dataclasses.asdict(row.snapshot)}
-    run = create_run(
-        db, project.id, row.id, args.name or f"{config.algorithm} on reward model {row.id}", config=config.to_dict(),
-        manifest=manifest, total_steps=config.steps,
-    )  # fmt: skip
-    return run.id
+    project = pick_project(db, args.project)
+    return control.start_run(db, home, project.id, config, args.reward_model, args.judge, args.name).id
 
 
 def run_complete(args: argparse.Namespace) -> int:

@@ -18,18 +18,6 @@ def home(tmp_path):
     return ["--home", str(tmp_path / "home")]
 
 
-def test_doctor_finds_nothing_wrong(tmp_path, capsys):
-    status, report = call(capsys, "doctor", *home(tmp_path))
-    assert (status, report["ok"]) == (0, True)
-
-
-def test_doctor_names_a_home_that_cannot_be_used(tmp_path, capsys):
-    (tmp_path / "home").write_text("a file, not a folder")
-    status, report = call(capsys, "doctor", *home(tmp_path))
-    assert status == 1
-    assert [name for name, check in report["checks"].items() if not check["ok"]] == [f"home {tmp_path / 'home'}"]
-
-
 def test_a_judge_labels_the_shipped_pairs_and_says_that_it_is_simulated(tmp_path, capsys):
     status, said = call(capsys, "label", "--judge", "cheerful", "--count", "5", *home(tmp_path))
     assert (status, said["labels"], said["simulated"]) == (0, 5, True)

@@ -1,0 +1,103 @@
+"""`python -m rlhf_lab export labels|run|reward-model --out DIR`: what a lab knows, as files that other tools read."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.cli.common import add_common, answer, home_of
+from rlhf_lab.errors import ConfigError, StoreError
+from rlhf_lab.exports import TIES, export_adapter, export_labels, export_reward_model, export_run
+from rlhf_lab.jobs.setup import pick_project
+from rlhf_lab.records import Source
+from rlhf_lab.store.database import FILE_NAME, Database
+from rlhf_lab.store.runs import latest_reward_model, runs
+
+ALL = "all"
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("export", help="write labels, a run or a reward model as files that other tools read")
+    kinds = parser.add_subparsers(dest="what", required=True, metavar="labels|run|reward-model")
+    labels = _kind(kinds, "labels", "preference data for TRL (JSON Lines)", run_labels)
+    labels.add_argument(
+        "--source", choices=[*(s.value for s in Source), ALL], default=Source.HUMAN.value,
+        help="whose labels (default human); each row says whose it is",
+    )  # fmt: skip
+    labels.add_argument("--annotator", default=None, help="only this annotator's")
+    labels.add_argument("--ties", choices=TIES, default="keep", help='keep them with "tie": true, or drop them')
+    labels.add_argument("--token-ids", action="store_true", help="also the sampled token ids")
+    run = _kind(kinds, "run", "metrics, samples, manifest, TensorBoard file and the adapter of a run", run_run)
+    run.add_argument("--run", dest="run_id", type=int, default=None, help="run id (default: the project's newest)")
+    run.add_argument("--step", type=int, default=None, help="only the adapter, of this step's checkpoint")
+    reward = _kind(kinds, "reward-model", "adapter, head and report of a reward model", run_reward_model)
+    reward.add_argument("--reward-model", type=int, default=None, help="its id (default: the project's newest)")
+
+
+def _kind(kinds: Any, name: str, about: str, function: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = kinds.add_parser(name, help=about)
+    add_common(parser)
+    parser.add_argument("--project", type=int, default=None, help="project id (default: the newest)")
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write to; made if missing")
+    parser.add_argument("--force", action="store_true", help="replace files that are there")
+    parser.set_defaults(run=function)
+    return parser
+
+
+def run_labels(args: argparse.Namespace) -> int:
+    source = None if args.source == ALL else Source(args.source)
+    with _open(home_of(args)) as db:
+        project = pick_project(db, args.project)
+        path = export_labels(
+            db, project.id, _out(args), source=source, annotator=args.annotator, ties=args.ties,
+            token_ids=args.token_ids, force=args.force,
+        )  # fmt: skip
+    return _tell(args, [path])
+
+
+def run_run(args: argparse.Namespace) -> int:
+    home = home_of(args)
+    with _open(home) as db:
+        run_id = args.run_id if args.run_id is not None else _newest_run(db, args.project)
+        if args.step is not None:
+            paths = [export_adapter(db, home, run_id, _out(args), step=args.step, force=args.force)]
+        else:
+            paths = export_run(db, home, run_id, _out(args), force=args.force)
+    return _tell(args, paths)
+
+
+def run_reward_model(args: argparse.Namespace) -> int:
+    home = home_of(args)
+    with _open(home) as db:
+        wanted = args.reward_model
+        if wanted is None:
+            project = pick_project(db, args.project)
+            row = latest_reward_model(db, project.id)
+            if row is None:
+                raise ConfigError(f"Project {project.id} has no reward model. Train one with `train-reward`.")
+            wanted = row.id
+        path = export_reward_model(db, home, wanted, _out(args), force=args.force)
+    return _tell(args, [path])
+
+
+def _open(home: Path) -> Database:
+    """A lab that is there. An export from a mistyped home would otherwise make an empty lab and find nothing in it."""
+    if not (home / FILE_NAME).is_file():
+        raise StoreError(f"There is no lab in {home}. Say where it is with --home.")
+    return Database.open(home)
+
+
+def _newest_run(db: Database, project_id: int | None) -> int:
+    found = runs(db, None if project_id is None else pick_project(db, project_id).id)
+    if not found:
+        raise ConfigError("There is no run to export yet. Start one with `train-policy`.")
+    return found[0].id
+
+
+def _out(args: argparse.Namespace) -> Path:
+    out: Path = args.out
+    return out.expanduser().resolve()
+
+
+def _tell(args: argparse.Namespace, paths: list[Path]) -> int:
+    answer(args, {"files": [str(path) for path in paths]}, "\n".join(map(str, paths)))
+    return 0

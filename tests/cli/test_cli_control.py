@@ -1,0 +1,131 @@
+"""`control`: each action does what it says, and what it cannot do is refused. No engine is started."""
+
+import json
+
+import pytest
+
+from rlhf_lab.cli.main import main
+from rlhf_lab.config import PolicyConfig
+from rlhf_lab.jobs import control, queue, supervisor
+from rlhf_lab.records import EventKind, JobKind, JobStatus, LabelSnapshot, RunStatus, Source
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import create_project
+from rlhf_lab.store.runs import add_reward_model, create_run, events, get_run, runs, set_run_status
+
+
+@pytest.fixture
+def started(monkeypatch):
+    homes = []
+    monkeypatch.setattr(supervisor, "ensure_engine", lambda db, home: homes.append(home))
+    return homes
+
+
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def db(home, started):
+    """Run 1, at work in an engine that is only a claim on its job."""
+    with Database.open(home) as db:
+        project = create_project(db, "p", "embedded", "", "tales", 0, [("Once", "train"), ("Far", "eval")])
+        pinned = LabelSnapshot((), "", Source.HUMAN)
+        model = add_reward_model(db, project.id, "reward_models/x", config={}, report={}, snapshot=pinned)
+        config = PolicyConfig(steps=9).to_dict()
+        run = create_run(db, project.id, model.id, "first", config=config, manifest={}, total_steps=9)
+        queue.submit(db, JobKind.TRAIN_POLICY, project.id, {"run_id": run.id})
+        queue.claim(db, [JobKind.TRAIN_POLICY], supervisor.beat(db, "busy"))
+        set_run_status(db, run.id, RunStatus.RUNNING)
+        yield db
+
+
+@pytest.fixture
+def call(home, capsys):
+    def say(*words):
+        status = main(["control", *words, "--home", str(home), "--json"])
+        (line,) = capsys.readouterr().out.strip().splitlines()
+        return status, json.loads(line)
+
+    return say
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "payload"),
+    [
+        (["pause"], EventKind.PAUSE, {}),
+        (["resume"], EventKind.RESUME, {}),
+        (["stop"], EventKind.STOP, {}),
+        (["set", "beta", "0.25"], EventKind.SET, {"name": "beta", "value": 0.25}),
+        (["set", "lr", "3e-4"], EventKind.SET, {"name": "lr", "value": 3e-4}),
+        (["switch-reward", "1"], EventKind.SWITCH_REWARD, {"reward_model_id": 1}),
+    ],
+)
+def test_what_a_running_run_is_told(db, call, home, started, words, kind, payload):
+    status, said = call("1", *words)
+    assert (status, said) == (0, {"run": 1, "name": "first", "asked": " ".join(words), "status": "running", "step": 0})
+    assert [(event.kind, event.payload) for event in events(db, 1)] == [(kind, payload)]
+    assert home in started  # an engine is there to obey
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "remedy"),
+    [
+        (["9", "pause"], "StoreError", "python -m rlhf_lab runs"),
+        (["1", "set", "beta", "-1"], "ConfigError", "below its least value"),
+        (["1", "set", "beta", "much"], "ConfigError", 'beta = "much" is not a number'),
+        (["1", "set", "beta", "nan"], "ConfigError", "finite"),
+        (["1", "set", "gamma", "1"], "ConfigError", "only beta and lr"),
+        (["1", "set", "beta"], "ConfigError", "set takes NAME VALUE"),
+        (["1", "pause", "now"], "ConfigError", "pause takes no value"),
+        (["1", "switch-reward", "7"], "StoreError", "no reward model 7"),
+        (["1", "switch-reward", "x"], "ConfigError", "not a number"),
+        (["1", "delete"], "StoreError", "stop it before"),
+        (["1", "rename", "x" * 81], "ConfigError", "1 to 80"),
+    ],
+)
+def test_what_is_refused_is_not_recorded(db, call, started, words, kind, remedy):
+    status, said = call(*words)
+    assert (status, said["kind"]) == (1, kind)
+    assert remedy in said["error"]
+    assert (events(db, 1), started, get_run(db, 1).name) == ([], [], "first")
+
+
+def test_a_stopped_run_is_resumed_renamed_and_deleted(db, call, home, started):
+    queue.finish(db, 1, {})
+    set_run_status(db, 1, RunStatus.STOPPED)
+    assert call("1", "rename", "a better name")[1]["name"] == "a better name"
+    assert started == []
+    assert call("1", "resume")[0] == 0
+    job = control.open_job(db, 1)
+    assert (job.id, job.status) == (2, JobStatus.QUEUED)
+    assert call("1", "stop")[1]["status"] == "stopped"
+    assert call("1", "delete") == (0, {"run": 1, "deleted": True})
+    assert runs(db) == []
+
+
+def test_people_are_told_in_words(db, home, capsys):
+    assert main(["control", "1", "set", "beta", "0.5", "--home", str(home)]) == 0
+    assert capsys.readouterr().out == (
+        "told run 1 to set beta 0.5, which follows within a moment; it is running at step 0\n"
+    )
+
+
+def test_train_policy_makes_its_run_as_the_page_does(db, home, capsys, monkeypatch):
+    """The new run's job is the one that is waited for; here it is done by nobody, and has failed."""
+
+    def fail(opened, where):
+        if (job := control.open_job(opened, 2)) is not None:
+            queue.fail(opened, job.id, "nobody is here")
+
+    monkeypatch.setattr(supervisor, "ensure_engine", fail)
+    status = main(
+        ["train-policy", "--steps", "3", "--name", "second", "--judge", "polite", "--json", "--home", str(home)]
+    )
+    assert status == 1
+    assert "run 2: nobody is here" in json.loads(capsys.readouterr().out)["error"]
+    run = get_run(db, 2)
+    assert (run.name, run.total_steps, run.manifest["judge"], run.config["steps"]) == ("second", 3, "polite", 3)
+    status = main(["train-policy", "--resume", "2", "--json", "--home", str(home)])
+    assert (status, len(queue.jobs(db))) == (1, 3)
+    assert get_run(db, 2).id == max(run.id for run in runs(db))

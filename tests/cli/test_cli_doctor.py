@@ -1,0 +1,209 @@
+"""The doctor: nothing wrong on a healthy machine, and each thing that can be wrong is named with its remedy."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import psutil
+import pytest
+
+from rlhf_lab.cli import doctor
+from rlhf_lab.cli.main import main
+from rlhf_lab.jobs import queue
+from rlhf_lab.records import JobKind
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database, insert_row
+
+
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def light(monkeypatch):
+    """Without the seconds that torch takes in a process of its own."""
+    monkeypatch.setattr(doctor, "_DEVICE", "print('a device')")
+
+
+@pytest.fixture
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def look(capsys, home, port):
+    status = main(["doctor", "--json", "--home", str(home), "--port", str(port)])
+    (line,) = capsys.readouterr().out.strip().splitlines()
+    report = json.loads(line)
+    assert report["ok"] is (status == 0)
+    return report["checks"]
+
+
+def wrong(checks):
+    return [name for name, check in checks.items() if not check["ok"]]
+
+
+def test_nothing_is_wrong_here(home, capsys, free_port):
+    checks = look(capsys, home, free_port)
+    assert wrong(checks) == []
+    assert "trains in" in checks["device"]["what"]
+    assert checks[f"home {home}"]["what"] == "writable; 0 projects, 0 runs"
+    assert checks["engine"]["what"].startswith("none runs and nothing waits")
+    assert [path.name for path in home.iterdir() if not path.name.startswith("lab.db")] == []
+
+
+def test_it_does_not_import_torch_itself(tmp_path):
+    script = (
+        "import sys; from rlhf_lab.cli import doctor; doctor.device(); "
+        "print(sorted({name.split('.')[0] for name in sys.modules} & {'torch', 'transformers', 'peft'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("raise OSError('libtorch is broken')", "libtorch is broken"),
+        ("import sys; sys.exit(3)", "it ended with status 3"),
+    ],
+)
+def test_a_torch_that_cannot_be_imported(home, capsys, monkeypatch, free_port, code, words):
+    monkeypatch.setattr(doctor, "_DEVICE", code)
+    checks = look(capsys, home, free_port)
+    assert wrong(checks) == ["device"]
+    assert words in checks["device"]["what"]
+    assert "pip install -r requirements.txt" in checks["device"]["what"]
+
+
+def test_a_torch_that_does_not_answer(home, capsys, monkeypatch, free_port):
+    monkeypatch.setattr(doctor, "_DEVICE", "import time; time.sleep(60)")
+    monkeypatch.setattr(doctor, "TORCH_TIMEOUT_S", 0.1)
+    checks = look(capsys, home, free_port)
+    assert wrong(checks) == ["device"]
+    assert "very busy" in checks["device"]["what"]
+
+
+def test_a_home_that_is_a_file(home, light, capsys, free_port):
+    home.write_text("a file, not a folder")
+    checks = look(capsys, home, free_port)
+    assert wrong(checks) == [f"home {home}"]
+    assert "engine" not in checks
+
+
+def test_a_home_that_may_not_be_written(home, light, capsys, monkeypatch, free_port):
+    def refuse(dir):
+        raise PermissionError(13, "Permission denied", str(dir))
+
+    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
+    checks = look(capsys, home, free_port)
+    assert wrong(checks) == [f"home {home}"]
+    assert "Permission denied" in checks[f"home {home}"]["what"]
+
+
+def test_a_full_disk_and_little_memory(home, light, capsys, monkeypatch, free_port):
+    monkeypatch.setattr(doctor, "LEAST_FREE_MB", 2**40)
+    checks = look(capsys, home, free_port)
+    assert wrong(checks) == ["disk", "memory"]
+    assert "--home" in checks["disk"]["what"]
+
+
+# ---- the port
+
+
+class Answer(BaseHTTPRequestHandler):
+    body = b""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_):
+        return
+
+
+@pytest.mark.parametrize(("body", "ok"), [(b"<title>RLHF Lab</title>", True), (b"<title>Other</title>", False)])
+def test_a_port_that_is_taken(home, light, capsys, body, ok):
+    handler = type("Handler", (Answer,), {"body": body})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        number = server.server_address[1]
+        checks = look(capsys, home, number)
+        server.shutdown()
+        thread.join()
+    assert checks["port"]["ok"] is ok
+    assert (f"python app.py --port {number + 1}" in checks["port"]["what"]) is not ok
+
+
+# ---- the engine
+
+
+def engine_row(home, **changes):
+    """A row as an engine writes it; by default of this very process, that beat just now."""
+    me = psutil.Process()
+    values = {
+        "host": socket.gethostname(), "pid": me.pid, "process_started": me.create_time(),
+        "started_at": time.time() - 60, "beat_at": time.time(), "state": "idle", "device": "cpu", "memory_mb": 321.4,
+    }  # fmt: skip
+    with Database.open(home) as db, db.write() as conn:
+        insert_row(conn, t.engines, values | changes)
+
+
+def wait_for_it(home):
+    with Database.open(home) as db:
+        queue.submit(db, JobKind.TRAIN_POLICY, None, {"run_id": 1})
+
+
+GONE = {"process_started": 1.0}  # this pid was recycled: the engine that had it is dead
+
+
+def test_an_engine_that_is_well(home, light, capsys, free_port):
+    engine_row(home)
+    wait_for_it(home)
+    check = look(capsys, home, free_port)["engine"]
+    assert check["ok"]
+    assert check["what"].startswith(f"alive (pid {os.getpid()} on ")
+    assert check["what"].endswith(" s ago; cpu, 321 MB; 1 job waits")
+
+
+def test_an_engine_that_is_silent(home, light, capsys, free_port):
+    engine_row(home, beat_at=time.time() - 600)
+    checks = look(capsys, home, free_port)
+    assert wrong(checks) == ["engine"]
+    assert "there but silent, last heartbeat 10 min ago" in checks["engine"]["what"]
+    assert "stop-engine" in checks["engine"]["what"]
+
+
+def test_an_engine_that_vanished(home, light, capsys, free_port):
+    engine_row(home, beat_at=time.time() - 4 * 3600, **GONE)
+    check = look(capsys, home, free_port)["engine"]
+    assert check["ok"]
+    assert "ended without a word, last heartbeat 4 h ago; nothing waits" in check["what"]
+    wait_for_it(home)
+    check = look(capsys, home, free_port)["engine"]
+    assert not check["ok"]
+    assert "1 job waits" in check["what"]
+    assert "python app.py" in check["what"]
+    assert str(home / "engine.out") in check["what"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"stopped_at": 5.0}, "none runs and nothing waits"),
+        ({"beat_at": None, "started_at": time.time()}, "starts since"),
+        ({"beat_at": None, "started_at": time.time() - 3600}, "silent, last heartbeat never"),
+    ],
+)
+def test_other_engines(home, light, capsys, free_port, changes, words):
+    engine_row(home, **changes)
+    assert words in look(capsys, home, free_port)["engine"]["what"]

@@ -1,0 +1,116 @@
+"""`export`: which files are written, what is printed, and that an error leaves nothing behind."""
+
+import json
+import uuid
+
+import pytest
+
+from rlhf_lab.cli.main import main
+from rlhf_lab.jobs.labelling import label_with_judge
+from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.judges import JUDGES
+from rlhf_lab.records import Choice, Source, StepResult, Vote
+from rlhf_lab.store.comparisons import cast_vote, next_pair, snapshot
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.runs import add_reward_model, create_run
+from rlhf_lab.store.steps import record_step
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """Two projects; the newer one has 3 simulated labels, a tie of a person, a reward model and two runs."""
+    home = tmp_path / "home"
+    with Database.open(home) as db:
+        new_project(db, prompt_set="support")
+        project = new_project(db)
+        label_with_judge(db, project.id, JUDGES["cheerful"], 3)
+        pair = next_pair(db, project.id, "ann")
+        cast_vote(db, Vote(str(uuid.uuid4()), pair.id, "ann", Source.HUMAN, Choice.TIE, True))
+        pinned = snapshot(db, project.id, Source.SIMULATED)
+        model = add_reward_model(db, project.id, "reward_models/gone", config={}, report={}, snapshot=pinned)
+        for name in ("a", "b"):
+            run = create_run(db, project.id, model.id, name, config={}, manifest={}, total_steps=3)
+            record_step(db, run.id, StepResult(1, {"lr": 0.5}))
+    return home
+
+
+@pytest.fixture
+def export(lab, tmp_path, capsys):
+    def call(*words, out="out"):
+        status = main(["export", *words, "--home", str(lab), "--out", str(tmp_path / out), "--json"])
+        (line,) = capsys.readouterr().out.strip().splitlines()
+        return status, json.loads(line)
+
+    return call
+
+
+def labels(said):
+    (file,) = said["files"]
+    with open(file, encoding="utf-8") as lines:  # noqa: PTH123
+        return [json.loads(line) for line in lines]
+
+
+def test_labels_of_people_unless_others_are_asked_for(export, tmp_path):
+    status, said = export("labels")
+    assert (status, said) == (0, {"files": [str(tmp_path / "out" / "labels-project-2.jsonl")]})
+    assert [(row["source"], row["tie"]) for row in labels(said)] == [("human", True)]
+    _, said = export("labels", "--source", "simulated", out="judge")
+    assert [(row["source"], row["annotator"]) for row in labels(said)] == [("simulated", "judge:cheerful")] * 3
+    _, said = export("labels", "--source", "all", "--token-ids", out="both")
+    assert sorted(row["source"] for row in labels(said)) == ["human", *["simulated"] * 3]
+    assert all(row["chosen_ids"] for row in labels(said))
+    _, said = export("labels", "--source", "all", "--annotator", "ann", out="ann")
+    assert len(labels(said)) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "remedy"),
+    [
+        (["labels", "--ties", "drop"], "LabelError", "3 simulated"),
+        (["labels", "--project", "1"], "LabelError", "--source"),
+        (["labels", "--project", "9"], "ConfigError", "2 (Tales)"),
+        (["run", "--run", "9"], "StoreError", "python -m rlhf_lab runs"),
+        (["run", "--project", "1"], "ConfigError", "train-policy"),
+        (["run", "--step", "5"], "StoreError", "no checkpoint yet"),
+        (["reward-model"], "StoreError", "Train it again"),
+        (["reward-model", "--reward-model", "9"], "StoreError", "no reward model 9"),
+        (["reward-model", "--project", "1"], "ConfigError", "train-reward"),
+    ],
+)
+def test_errors_name_the_remedy_and_leave_nothing(export, tmp_path, words, kind, remedy):
+    status, said = export(*words)
+    assert (status, said["kind"]) == (1, kind)
+    assert remedy in said["error"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_newest_run_or_the_named_one(export):
+    _, said = export("run")
+    names = [file.rpartition("/")[2] for file in said["files"]]
+    assert names[:3] == ["run-2-metrics.csv", "run-2-samples.jsonl", "run-2-manifest.json"]
+    assert ".run-2" in names[3]
+    _, said = export("run", "--run", "1")
+    assert all("run-1" in file for file in said["files"])
+
+
+def test_files_are_replaced_only_with_force(export, tmp_path):
+    export("run")
+    target = tmp_path / "out" / "run-2-metrics.csv"
+    target.write_text("mine")
+    status, said = export("run")
+    assert (status, "--force" in said["error"], target.read_text()) == (1, True, "mine")
+    assert export("run", "--force")[0] == 0
+    assert target.read_text() == "step,lr\n1,0.5\n"
+
+
+def test_people_get_the_paths_line_by_line(lab, tmp_path, capsys):
+    assert main(["export", "run", "--home", str(lab), "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == str(tmp_path / "out" / "run-2-metrics.csv")
+
+
+def test_a_home_without_a_lab_is_not_made_into_one(tmp_path, capsys):
+    home = tmp_path / "mistyped"
+    assert main(["export", "labels", "--home", str(home), "--out", str(tmp_path / "out")]) == 1
+    assert "There is no lab in" in capsys.readouterr().err
+    assert not home.exists()
+    assert not (tmp_path / "out").exists()
