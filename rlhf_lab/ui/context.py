@@ -80,6 +80,18 @@ def read(function: Callable[[Any], T]) -> Callable[[Any], T | dict[str, str]]:
     return wrapped
 
 
+def operated(
+    ctx: Context, secret: str | None, event: gr.EventData, do: Callable[[dict[str, Any]], dict[str, Any]]
+) -> dict[str, Any]:
+    """What a widget is told about an act of the operator: what `do` says, or {"error": words}; with the "at" it was sent at."""
+    said = dict(event._data or {})
+    try:
+        ctx.require_operator(secret)
+        return {"at": said.get("at"), **do(said)}
+    except LabError as error:
+        return {"at": said.get("at"), "error": str(error)}
+
+
 def shared_for(seconds: float, function: Callable[[], T]) -> Callable[[], T]:
     """The function's answer, asked for at most once in so many seconds however many pages poll."""
     lock, held = threading.Lock(), list[tuple[float, T]]()

@@ -1,0 +1,107 @@
+"""Files made for a download: written under HOME/exports, handed to Gradio's cache (which may serve them), then removed.
+
+The cache's path holds a hash of the content, so nobody finds a file that was not offered; it goes after an hour.
+"""
+
+import contextlib
+import secrets
+import shutil
+import time
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gradio.processing_utils import save_file_to_cache
+from gradio.utils import get_upload_folder
+
+from rlhf_lab import exports
+from rlhf_lab.errors import ConfigError, StoreError
+from rlhf_lab.records import Source
+from rlhf_lab.store.runs import get_reward_model, get_run
+from rlhf_lab.ui.context import Context
+
+FOLDER = "exports"
+KEPT_S = 3600.0
+SOURCES: dict[str, Source | None] = {**{source.value: source for source in Source}, "all": None}
+
+
+class Offers:
+    """What the page made for its visitors, of the open project."""
+
+    def __init__(self, ctx: Context, cache: Path | None = None) -> None:
+        self.ctx = ctx
+        self.cache = cache or Path(get_upload_folder())
+        self._made: list[tuple[float, Path]] = []
+
+    def make(self, said: dict[str, Any]) -> dict[str, Any]:
+        """Write what the page asked for; {"path": what the browser may fetch, "name", "bytes"}.
+
+        said: {"what": labels | run | adapter | reward-model, …}. Raises LabError for what cannot be read, found or written.
+        """
+        self.tidy()
+        out = self.ctx.home / FOLDER / secrets.token_hex(8)
+        try:
+            path = self._write(out, said)
+            offered = Path(save_file_to_cache(path, cache_dir=str(self.cache)))
+        except OSError as error:
+            raise StoreError(
+                f"The file could not be written ({error.strerror or error}). Free some disk space and try again."
+            ) from error
+        finally:
+            shutil.rmtree(out, ignore_errors=True)
+        self._made.append((time.time(), offered))
+        return {"path": offered.as_posix(), "name": offered.name, "bytes": offered.stat().st_size}
+
+    def _write(self, out: Path, said: dict[str, Any]) -> Path:
+        what, db, project = said.get("what"), self.ctx.db, self.ctx.project
+        if what == "labels":
+            if said.get("source") not in SOURCES:
+                raise ConfigError(f"Labels are by {', '.join(SOURCES)}; the page asked for others. Reload it.")
+            return exports.export_labels(
+                db, project.id, out, source=SOURCES[str(said["source"])], ties=str(said.get("ties"))
+            )
+        if what in ("run", "adapter"):
+            run = get_run(db, _number(said, "run"))
+            self._ours(run.project_id)
+            if what == "adapter":
+                return exports.export_adapter(db, self.ctx.home, run.id, out)
+            return zipped(out / f"run-{run.id}.zip", out, exports.export_run(db, self.ctx.home, run.id, out))
+        if what == "reward-model":
+            row = get_reward_model(db, _number(said, "reward_model"))
+            self._ours(row.project_id)
+            return exports.export_reward_model(db, self.ctx.home, row.id, out)
+        raise ConfigError(f'"{what}" cannot be exported here. Reload the page and try again.')
+
+    def _ours(self, project_id: int) -> None:
+        if project_id != self.ctx.project.id:
+            raise ConfigError("Another project was opened meanwhile. Open this one again, then export.")
+
+    def tidy(self) -> None:
+        """Remove what was offered more than an hour ago, and what an interrupted export left."""
+        now = time.time()
+        old = [path for at, path in self._made if now - at > KEPT_S]
+        self._made = [(at, path) for at, path in self._made if now - at <= KEPT_S]
+        wanted = {path for _, path in self._made}  # the same content again is the same file
+        for path in old:
+            if path not in wanted:
+                path.unlink(missing_ok=True)
+        for folder in (self.ctx.home / FOLDER).glob("*"):
+            with contextlib.suppress(OSError):
+                if now - folder.stat().st_mtime > KEPT_S:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def zipped(path: Path, root: Path, files: Sequence[Path]) -> Path:
+    """A zip of files under `root`, with their paths from there."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for file in files:
+            bundle.write(file, file.relative_to(root))
+    return path
+
+
+def _number(said: dict[str, Any], name: str) -> int:
+    try:
+        return int(said[name])
+    except (KeyError, TypeError, ValueError):
+        raise ConfigError(f"Choose a {name.replace('_', ' ')} first; there is none yet, or the page is old.") from None

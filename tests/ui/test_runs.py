@@ -1,0 +1,300 @@
+"""Screen "Runs & data" without a browser: the list, runs beside each other, what differs, what is offered, what is refused."""
+
+import json
+import math
+import os
+import zipfile
+from pathlib import Path
+
+import gradio as gr
+import pytest
+
+from rlhf_lab.config import PolicyConfig
+from rlhf_lab.errors import ConfigError, LabelError, StoreError
+from rlhf_lab.jobs import queue, steward
+from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.records import EventKind, JobKind, LabelSnapshot, RunStatus, Sample, Source, StepResult
+from rlhf_lab.store import runs as store
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import open_project
+from rlhf_lab.store.steps import record_step
+from rlhf_lab.ui import runs as screen
+from rlhf_lab.ui.context import Context, operated
+from rlhf_lab.ui.offers import KEPT_S, Offers
+from rlhf_lab.ui.overlay import MAX_RUNS, differs, frontier, overlay
+
+SCORE, KL, GOLD = "objective/scores", "objective/kl", "objective/gold"
+
+
+@pytest.fixture
+def ctx(tmp_path):
+    with Database.open(tmp_path / "home") as db:
+        new_project(db)
+        yield Context(tmp_path / "home", db)
+
+
+@pytest.fixture
+def make(ctx):
+    """make(name, {step: metrics}, status, **settings) → the run's id."""
+    row = store.add_reward_model(
+        ctx.db, ctx.project.id, "reward_models/1", config={}, report={"accuracy": 0.8},
+        snapshot=LabelSnapshot((1, 2, 3), "d" * 64, Source.SIMULATED),
+    )  # fmt: skip
+
+    def run(name, steps=None, status=RunStatus.DONE, **settings):
+        config = PolicyConfig(steps=10).replace(**settings)
+        made = store.create_run(
+            ctx.db,
+            ctx.project.id,
+            row.id,
+            name,
+            config=config.to_dict(),
+            manifest={"judge": "cheerful"},
+            total_steps=10,
+        )
+        for step, metrics in (steps or {}).items():
+            record_step(ctx.db, made.id, StepResult(step, metrics, samples=[Sample("p", 0, "t", score=0.0)]))
+        store.set_run_status(ctx.db, made.id, status)
+        return made.id
+
+    return run
+
+
+def shown(ctx):
+    return screen.listed(ctx, screen.Listing())
+
+
+def test_an_empty_project_lists_nothing_and_offers_its_labels(ctx):
+    assert shown(ctx)["runs"] == []
+    assert shown(ctx)["labels"] == {"human": 0, "simulated": 0}
+    steward.ask_judge(ctx.db, ctx.project.id, "cheerful", 5)
+    assert shown(ctx)["labels"] == {"human": 0, "simulated": 5}
+
+
+def test_a_line_of_the_list_says_the_last_numbers(ctx, make):
+    make("first", {1: {SCORE: 0.25, KL: 0.5, GOLD: 3.0}, 2: {SCORE: math.nan, KL: 1.23456, GOLD: 4.0}})
+    make("second", status=RunStatus.RUNNING)
+    second, first = shown(ctx)["runs"]
+    assert (first["name"], first["step"], first["total"], first["status"]) == ("first", 2, 10, "done")
+    assert (first["score"], first["kl"], first["gold"]) == (None, 1.235, 4.0)
+    assert first["spark"] == [0.25, None]
+    assert (second["score"], second["spark"], second["going"]) == (None, [], True)
+    json.dumps(shown(ctx), allow_nan=False)
+
+
+def test_the_list_is_read_again_only_where_a_run_changed(ctx, make, monkeypatch):
+    one, two = make("one"), make("two")
+    listing, read = screen.Listing(), []
+    facts = screen.facts
+    monkeypatch.setattr(screen, "facts", lambda db, run: read.append(run.id) or facts(db, run))
+    screen.listed(ctx, listing)
+    screen.listed(ctx, listing)
+    assert sorted(read) == [one, two]
+    record_step(ctx.db, one, StepResult(1, {SCORE: 1.0}))
+    assert [run["step"] for run in screen.listed(ctx, listing)["runs"]] == [0, 1]
+    assert sorted(read) == [one, one, two]
+
+
+def test_what_a_page_has_seen_is_not_sent_again(ctx, make):
+    make("one")
+    listing = screen.Listing()
+    first = screen.unless_seen(screen.listed(ctx, listing), {})
+    assert screen.unless_seen(screen.listed(ctx, listing), {"seen": first["seen"]}) == {"same": True}
+    make("two")
+    assert len(screen.unless_seen(screen.listed(ctx, listing), {"seen": first["seen"]})["runs"]) == 2
+
+
+def test_runs_beside_each_other_and_only_those_of_the_project(ctx, make):
+    one = make("one", {1: {SCORE: 0.0, KL: 0.0}, 2: {SCORE: 1.0, KL: 4.0}})
+    two = make("two", {1: {SCORE: 0.5, KL: 0.25, GOLD: 2.0}})
+    found = screen.compared(ctx, {"runs": [two, one, two, 999], "metric": KL})
+    assert [run["id"] for run in found["runs"]] == [two, one]
+    assert found["runs"][1]["points"] == [[1, 0.0], [2, 4.0]]
+    assert found["runs"][1]["score"] == [[0.0, 0.0, 1, 1], [2.0, 1.0, 2, 2]]
+    assert found["runs"][0]["gold"] == [[0.5, 2.0, 1, 1]]
+    assert found["names"] == [GOLD, KL, SCORE]
+    assert screen.compared(ctx, {"runs": [two, one], "metric": KL, "seen": found["seen"]}) == {"same": True}
+    assert "runs" in screen.compared(ctx, {"runs": [two, one], "metric": SCORE, "seen": found["seen"]})
+    new_project(ctx.db)
+    assert screen.compared(ctx, {"runs": [one]})["runs"] == []
+
+
+def test_at_most_so_many_runs_and_only_a_list(ctx, make):
+    ids = [make(f"run {i}") for i in range(MAX_RUNS + 1)]
+    assert len(screen.compared(ctx, {"runs": ids})["runs"]) == MAX_RUNS
+    with pytest.raises(ConfigError, match="Reload"):
+        screen.compared(ctx, {"runs": "all"})
+
+
+def test_distance_is_the_root_of_the_kl_and_never_of_a_negative_one():
+    kl = [(1, -0.5), (2, 4.0), (3, math.nan), (4, 9.0)]
+    score = [(1, 1.0), (2, 2.0), (3, 3.0), (4, math.inf), (5, 5.0)]
+    assert frontier(kl, score) == [[0.0, 1.0, 1, 1], [2.0, 2.0, 2, 2]]
+    assert frontier([], score) == []
+
+
+def test_steps_of_a_longer_run_are_put_together():
+    steps = range(1, 10)
+    found = frontier([(i, float(i)) for i in steps], [(i, 10.0 * i) for i in steps])
+    assert found[0] == [round(math.sqrt(1.5), 4), 15.0, 1, 2]
+    assert found[-1] == [3.0, 90.0, 9, 9]
+    assert len(found) == 5
+    many = range(1, 1001)
+    assert len(frontier([(i, 1.0) for i in many], [(i, 1.0) for i in many])) == 16
+
+
+def test_only_what_differs(ctx, make):
+    ids = make("one"), make("two", beta=0.3, cliprange=None)
+    chosen = [store.get_run(ctx.db, run_id) for run_id in ids]
+    rows = {row["name"]: row for row in differs(ctx.db, chosen)}
+    assert set(rows) == {"beta", "cliprange"}
+    assert rows["beta"]["values"] == ["0.1", "0.3"]
+    assert rows["cliprange"]["values"] == ["0.2", "none"]
+    assert "KL penalty" in rows["beta"]["about"]
+    assert differs(ctx.db, chosen[:1]) == []
+
+
+def test_a_knob_turned_on_the_way_is_a_difference_and_a_pause_is_not(ctx, make):
+    ids = make("one", {1: {SCORE: 0.0}}), make("two", {1: {SCORE: 0.0}})
+    for kind, payload in ((EventKind.PAUSE, {}), (EventKind.SET, {"name": "beta", "value": 0.5})):
+        store.mark_event(ctx.db, store.add_event(ctx.db, ids[1], kind, payload).id, 1)
+    (row,) = differs(ctx.db, [store.get_run(ctx.db, run_id) for run_id in ids])
+    assert row["name"] == "changed while it ran"
+    assert row["values"] == ["nothing", "beta 0.1 → 0.5 after step 1"]
+
+
+def test_an_old_record_without_a_setting_had_its_default(ctx, make):
+    old, new = (store.get_run(ctx.db, make(name)) for name in ("old", "new"))
+    del old.config["beta"]
+    assert differs(ctx.db, [old, new]) == []
+    assert overlay(ctx.db, [old, new], "no/such")["runs"][0]["points"] == []
+
+
+def test_rename_resume_and_delete(ctx, make, monkeypatch):
+    monkeypatch.setattr("rlhf_lab.jobs.supervisor.ensure_engine", lambda *_: None)
+    run_id = make("one", status=RunStatus.STOPPED)
+    folder = ctx.home / "runs" / str(run_id)
+    folder.mkdir(parents=True)
+    screen.obey(ctx, {"do": "rename", "run": run_id, "name": " <b>two</b> "})
+    assert store.get_run(ctx.db, run_id).name == "<b>two</b>"
+    with pytest.raises(ConfigError, match="1 to 80"):
+        screen.obey(ctx, {"do": "rename", "run": run_id, "name": "  "})
+    assert "goes on" in screen.obey(ctx, {"do": "resume", "run": run_id})
+    (job,) = queue.jobs(ctx.db, kinds=[JobKind.TRAIN_POLICY])
+    assert job.payload == {"run_id": run_id}
+    with pytest.raises(StoreError, match="stop it"):
+        screen.obey(ctx, {"do": "delete", "run": run_id})
+    queue.cancel(ctx.db, job.id)
+    store.set_run_status(ctx.db, run_id, RunStatus.STOPPED)
+    assert "deleted" in screen.obey(ctx, {"do": "delete", "run": run_id})
+    assert not folder.exists()
+    assert shown(ctx)["runs"] == []
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"do": "rename"}, {"do": "rename", "run": "x"}, {"do": "rename", "run": 9}], ids=str
+)
+def test_what_cannot_be_read_is_refused(ctx, make, said):
+    with pytest.raises(ConfigError):
+        screen.obey(ctx, said)
+
+
+def test_an_unknown_word_and_a_run_of_another_project_are_refused(ctx, make):
+    run_id = make("one")
+    with pytest.raises(ConfigError, match='"launch"'):
+        screen.obey(ctx, {"do": "launch", "run": run_id})
+    new_project(ctx.db)
+    with pytest.raises(ConfigError, match="another project was opened"):
+        screen.obey(ctx, {"do": "delete", "run": run_id})
+    open_project(ctx.db, 1)
+    assert len(shown(ctx)["runs"]) == 1
+
+
+def test_labels_are_offered_from_the_cache_and_nothing_stays_in_the_home(ctx, tmp_path):
+    steward.ask_judge(ctx.db, ctx.project.id, "cheerful", 5)
+    offers = Offers(ctx, tmp_path / "cache")
+    offer = offers.make({"what": "labels", "source": "all", "ties": "keep"})
+    lines = Path(offer["path"]).read_text(encoding="utf-8").splitlines()
+    assert len(lines) == 5
+    assert {json.loads(line)["source"] for line in lines} == {"simulated"}
+    assert (offer["name"], offer["bytes"]) == ("labels-project-1.jsonl", Path(offer["path"]).stat().st_size)
+    assert Path(offer["path"]).is_relative_to(tmp_path / "cache")
+    with pytest.raises(LabelError, match="no human labels"):
+        offers.make({"what": "labels", "source": "human", "ties": "keep"})
+    assert list((ctx.home / "exports").iterdir()) == []
+
+
+def test_a_run_is_offered_as_a_zip_of_all_its_files(ctx, make, tmp_path):
+    run_id = make("one", {1: {SCORE: 0.5}})
+    offer = Offers(ctx, tmp_path / "cache").make({"what": "run", "run": str(run_id)})
+    with zipfile.ZipFile(offer["path"]) as bundle:
+        names = bundle.namelist()
+        assert bundle.read(f"run-{run_id}-metrics.csv").decode().split() == [f"step,{SCORE}", "1,0.5"]
+    assert f"run-{run_id}-manifest.json" in names
+    assert f"run-{run_id}-samples.jsonl" in names
+    assert any(name.startswith("tensorboard/") for name in names)
+    assert not any(Path(name).is_absolute() or ".." in name for name in names)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"what": "labels", "source": "mine", "ties": "keep"},
+        {"what": "labels", "source": "all", "ties": "maybe"},
+        {"what": "run", "run": ""},
+        {"what": "adapter", "run": 1},
+        {"what": "adapter", "run": 99},
+        {"what": "reward-model"},
+        {"what": "reward-model", "reward_model": 1},
+        {"what": "/etc"},
+        {},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_cannot_be_exported_is_said_in_words(ctx, make, tmp_path, said):
+    make("one")
+    with pytest.raises((ConfigError, StoreError, LabelError)):
+        Offers(ctx, tmp_path / "cache").make(said)
+    assert not list((ctx.home / "exports").glob("*"))
+
+
+def test_another_projects_run_is_not_exported(ctx, make, tmp_path):
+    run_id = make("one")
+    new_project(ctx.db)
+    with pytest.raises(ConfigError, match="Another project"):
+        Offers(ctx, tmp_path / "cache").make({"what": "run", "run": run_id})
+
+
+def test_offers_go_after_an_hour(ctx, tmp_path, monkeypatch):
+    steward.ask_judge(ctx.db, ctx.project.id, "cheerful", 3)
+    offers = Offers(ctx, tmp_path / "cache")
+    said = {"what": "labels", "source": "all", "ties": "keep"}
+    first = Path(offers.make(said)["path"])
+    left = ctx.home / "exports" / "interrupted"
+    left.mkdir()
+    os.utime(left, (0, 0))
+    offers.tidy()
+    assert first.exists()
+    assert not left.exists()
+    later = offers._made[0][0] + KEPT_S + 1
+    monkeypatch.setattr("rlhf_lab.ui.offers.time.time", lambda: later)
+    offers.tidy()
+    assert not first.exists()
+
+
+def test_an_act_asks_for_the_operator_where_a_secret_is_set(ctx, make):
+    make("one")
+    guarded = Context(ctx.home, ctx.db, "sesame")
+    event, done = gr.EventData(None, {"at": 5, "do": "delete", "run": 1}), []
+
+    def do(said):
+        done.append(said["run"])
+        return {"done": screen.obey(guarded, said)}
+
+    assert "Only the operator" in operated(guarded, "wrong", event, do)["error"]
+    assert done == []
+    assert operated(guarded, "sesame", event, do) == {
+        "at": 5,
+        "done": "Run 1 is deleted, with its numbers and checkpoints.",
+    }
+    assert "not in the open project" in operated(guarded, "sesame", event, do)["error"]
