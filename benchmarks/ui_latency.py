@@ -35,6 +35,7 @@ from rlhf_lab.judges import load_judge  # noqa: E402
 from rlhf_lab.records import Job, JobKind, JobStatus, Source  # noqa: E402
 from rlhf_lab.store.database import Database  # noqa: E402
 from rlhf_lab.store.runs import create_run, latest_reward_model  # noqa: E402
+from rlhf_lab.store.steps import sample_steps, samples_at  # noqa: E402
 
 # In the page: press a key, and time until another pair is drawn.
 VOTE = """key => new Promise((done) => {
@@ -76,7 +77,7 @@ def measure(home: Path, votes: int, think: float) -> dict[str, Any]:
             first = time.perf_counter() - begun
             prepare(db, home, 2 * votes + 40)
             rest = vote(page, votes, think)
-            run_id = start_run(db, home)
+            run_id, until_changed = start_run(db, home)
             busy = vote(page, votes, think)
             trained = queue.jobs(db, kinds=[JobKind.TRAIN_POLICY])[0]
             memory = psutil.Process(server.pid).memory_info().rss / 2**20
@@ -87,6 +88,7 @@ def measure(home: Path, votes: int, think: float) -> dict[str, Any]:
     return {
         "page_served_s": round(served, 2), "first_pair_on_screen_s": round(first, 2),
         **summary("vote_at_rest", rest), **summary("vote_while_ppo_trains", busy),
+        "start_to_changed_samples_s": round(until_changed, 1), 
         "ppo_was_running": trained.status is JobStatus.RUNNING and run_id > 0, "page_process_mb": round(memory),
     }  # fmt: skip
 
@@ -105,7 +107,7 @@ def len_pairs(db: Database, project_id: int) -> int:
     return count_pairs(db, project_id)
 
 
-def start_run(db: Database, home: Path) -> int:
+def start_run(db: Database, home: Path) -> tuple[int, float]:
     project = pick_project(db, None)
     row = latest_reward_model(db, project.id)
     assert row is not None
@@ -113,9 +115,21 @@ def start_run(db: Database, home: Path) -> int:
     run = create_run(db, project.id, row.id, "latency", config=config.to_dict(), manifest={}, total_steps=400)
     queue.submit(db, JobKind.TRAIN_POLICY, project.id, {"run_id": run.id})
     supervisor.ensure_engine(db, home)
-    while queue.jobs(db, kinds=[JobKind.TRAIN_POLICY])[0].progress == 0:
-        time.sleep(0.5)  # the first step is done: it trains
-    return run.id
+    begun = time.perf_counter()
+    while not changed(db, run.id):
+        time.sleep(0.2)
+    return run.id, time.perf_counter() - begun
+
+
+def changed(db: Database, run_id: int) -> bool:
+    """Whether the newest samples of the run differ from the base's."""
+    steps = sample_steps(db, run_id)
+    texts = (
+        [[sample.text for sample in samples_at(db, run_id, step)] for step in (steps[0], steps[-1])]
+        if steps
+        else [[], []]
+    )
+    return texts[0] != texts[1]
 
 
 def finish(db: Database, home: Path, job: Job) -> None:
