@@ -16,8 +16,8 @@ window.LabCharts = window.LabCharts || (() => {
       'hoverlabel.bgcolor': body.getPropertyValue('--lab-card').trim(), 'hoverlabel.bordercolor': c.line, 'hoverlabel.font.color': c.ink };
   }
 
-  // Thin lines where something was changed (between two steps), a thicker one at the step whose samples are shown.
-  function lines(events, step) {
+  // Thin lines where something was changed (between two steps).
+  function lines(events) {
     const c = Lab.colours(), shapes = [], annotations = [], named = new Map();
     for (const event of events) named.set(event.step, [...(named.get(event.step) || []), event.words]);
     const all = [...named];
@@ -26,31 +26,44 @@ window.LabCharts = window.LabCharts || (() => {
       shapes.push({ type: 'line', x0: x, x1: x, yref: 'paper', y0: 0, y1: 1, line: { color: c.warn, width: 1, dash: 'dot' } });
       if (i < all.length - LABELLED) return;
       annotations.push({ x, yref: 'paper', y: 1, yanchor: 'bottom', xanchor: 'left', xshift: -3, yshift: 11 * (i % 2), text: plain([...new Set(words)].join(', ')),
-        showarrow: false, font: { size: 10, color: c.warn }, borderpad: 0 });
+        showarrow: false, font: { size: document.body.classList.contains('projector') ? 13 : 10, color: c.warn }, borderpad: 0 });
     });
-    if (step !== null && step !== undefined) {
-      shapes.push({ type: 'line', x0: step, x1: step, yref: 'paper', y0: 0, y1: 1, line: { color: c.accent, width: 2 }, opacity: 0.55 });
-    }
     return { shapes, annotations, 'margin.t': all.length ? 28 : 6 };
   }
 
   function make(into, curve, base, onStep) {
     const P = window.Plotly;
+    // The line at the step whose samples are shown is an element of its own: dragging it redraws no chart.
+    const cursor = el('i.cursor', { hidden: true });
     const plot = el('div.plot', { role: 'img', 'aria-label': `${curve.title} over the steps` });
     const verdict = el('figcaption.verdict', {}, ' ');
     const figure = el('figure.lab-card.chart', { 'data-metric': curve.metric, hidden: true },
-      el('div.lab-row', {}, el('h3', { title: curve.about || curve.metric }, curve.title), el('span.muted', {}, curve.unit || '')), plot, verdict);
+      el('div.lab-row', {}, el('h3', { title: curve.about || curve.metric }, curve.title), el('span.muted', {}, curve.unit || '')), el('div.stage', {}, plot, cursor), verdict);
     into.append(figure);
-    let drawn = false, held = 0, marked = { events: [], step: null }, key = '';
+    let drawn = false, held = 0, marked = [], at = null, key = '[]';
 
     function first(x, y) {
       figure.hidden = false;
       drawn = true;
+      key = JSON.stringify(marked);
       const layout = structuredClone(base.layout), colours = Lab.colours();
+      // Without a mouse there is no hovering: the tools would always cover the curve.
+      const config = { ...base.config, displayModeBar: matchMedia('(hover: none)').matches ? false : 'hover' };
       P.newPlot(plot, [{ x, y, mode: x.length > 300 ? 'lines' : 'lines+markers', connectgaps: false, line: { color: colours.accent, width: 2 },
-        marker: { size: 4, color: colours.accent }, hovertemplate: '%{y:.4g}<extra></extra>' }], layout, base.config);
-      P.relayout(plot, { ...styled(), ...lines(marked.events, marked.step) });
+        marker: { size: 4, color: colours.accent }, hovertemplate: '%{y:.4g}<extra></extra>' }], layout, config);
+      P.relayout(plot, { ...styled(), ...lines(marked) });
       plot.on('plotly_click', (event) => onStep(event.points[0].x));
+      plot.on('plotly_afterplot', place);
+    }
+
+    function place() {
+      const { xaxis, yaxis } = plot._fullLayout || {};
+      const x = xaxis && at !== null ? xaxis.l2p(at) : -1;
+      cursor.hidden = !(x >= 0 && x <= xaxis._length);
+      if (cursor.hidden) return;
+      cursor.style.left = `${xaxis._offset + x}px`;
+      cursor.style.top = `${yaxis._offset}px`;
+      cursor.style.height = `${yaxis._length}px`;
     }
 
     return {
@@ -66,9 +79,11 @@ window.LabCharts = window.LabCharts || (() => {
         else P.extendTraces(plot, { x: [x], y: [y] }, [0]);
       },
       mark(events, step) {
-        marked = { events, step };
-        const now = JSON.stringify(marked);
-        if (drawn && now !== key) { key = now; P.relayout(plot, lines(events, step)); }
+        marked = events;
+        at = step;
+        if (!drawn) return;
+        const now = JSON.stringify(events);
+        if (now !== key) { key = now; P.relayout(plot, lines(events)); } else place();
       },
       say(level, words) {
         if (verdict.textContent !== words) verdict.textContent = words;
@@ -76,7 +91,7 @@ window.LabCharts = window.LabCharts || (() => {
       },
       restyle() {
         if (!drawn) return;
-        P.relayout(plot, { ...styled(), ...lines(marked.events, marked.step) });
+        P.relayout(plot, { ...styled(), ...lines(marked) });
         P.restyle(plot, { 'line.color': Lab.colours().accent, 'marker.color': Lab.colours().accent });
       },
       drop() { if (drawn) P.purge(plot); figure.remove(); },

@@ -157,9 +157,10 @@ def _kl(kl: Trend, others: Trends) -> Verdict:  # noqa: PLR0911  one return a ru
     rising, falling = kl.change > kl.beyond(KL_SLOW), kl.change < -kl.beyond(KL_SLOW)
     speed = "and rising" if rising else "and falling" if falling else "and steady"
     if kl.now > KL_HEALTHY and rising and gold is not None and gold.change <= GOLD_FLAT:
+        moves = "falls" if gold.change < -gold.beyond(GOLD_FLAT) else "is flat"
         return Verdict(
             Level.ALERT,
-            f"KL {kl.now:.1f} {speed} while gold is flat: the policy probably exploits the reward model; raise beta or stop.",
+            f"KL {kl.now:.1f} {speed} while gold {moves}: the policy probably exploits the reward model; raise beta or stop.",
         )
     if kl.now > KL_HIGH:
         return Verdict(Level.ALERT, f"KL {kl.now:.1f} {speed}: far from the base model; raise beta or lower lr.")

@@ -47,7 +47,7 @@ class History:
         last = max(self.to, 0)
         # The step known last is read once more: only if it says the same may the rest be believed.
         new = metric_series(db, self.run_id, READ, last - 1, max_points=10**9)
-        if step < self.to or any(_at(new[name], last) != _at(self.curves[name][-1:], last) for name in READ):
+        if any(_at(new[name], last) != _at(self.curves[name][-1:], last) for name in READ):
             self._forget()
             last, new = 0, metric_series(db, self.run_id, READ, -1, max_points=10**9)
         for name in READ:
@@ -109,7 +109,7 @@ class Live:
         with self._lock:
             history, told = self._look(run, found, revision)
             since = int(question.get("since", -1))
-            reset = question.get("line") != history.line or since > history.to
+            reset = question.get("line") != history.line
             reply = told.shared | {
                 "seen": revision,
                 "line": history.line,

@@ -70,6 +70,7 @@ CASES = {
         {KL: curve((12.0, 5), (14.0, 5)), GOLD: curve((2.0, 10))}, KL, Level.ALERT,
         "KL 14.0 and rising while gold is flat: the policy probably exploits the reward model; raise beta or stop.",
     ),
+    "kl: rising while gold falls": ({KL: ramp(9, 14, 10), GOLD: curve((2.0, 5), (1.5, 5))}, KL, Level.ALERT, "gold falls"),
     "kl: rising with gold": ({KL: curve((9.0, 5), (10.0, 5)), GOLD: ramp(0, 3, 10)}, KL, Level.WARN, "read the samples"),
     "kl: negative": ({KL: curve((-0.6, 10))}, KL, Level.WARN, "negative"),
     "kl: nothing happens": ({KL: curve((0.01, 15)), SCORE: curve((0.0, 15))}, KL, Level.WARN, "hardly moved"),

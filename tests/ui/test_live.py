@@ -163,3 +163,11 @@ def test_a_deleted_run_gives_way_to_the_newest(ctx):
     old, new = a_run(ctx, "old"), a_run(ctx, "new")
     delete_run(ctx.db, old.id)
     assert live.Live(ctx).points({"run": old.id, "since": 30})["run"]["id"] == new.id
+
+
+def test_the_picker_learns_that_an_older_run_was_deleted(ctx):
+    old, new = a_run(ctx, "old"), a_run(ctx, "new")
+    told = live.Live(ctx)
+    seen = told.points({"run": new.id})["seen"]
+    delete_run(ctx.db, old.id)
+    assert told.points({"run": new.id, "seen": seen})["frame"]["runs"] == [[new.id, "new", "queued"]]
