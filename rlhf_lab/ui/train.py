@@ -21,7 +21,7 @@ from rlhf_lab.ui.live import MAX_POINTS, Live
 from rlhf_lab.ui.widgets import widget
 
 PRESET_WORDS = {
-    "lab": "lab: tuned on the embedded model; 40 steps",
+    "lab": f"lab: tuned on the embedded model; {PolicyConfig(**PRESETS['lab']).steps} steps",
     "gentle": "gentle: small steps, for models nobody has tuned here",
 }
 QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}

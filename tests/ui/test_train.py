@@ -150,7 +150,7 @@ def test_a_run_starts_with_what_stands_in_the_form(ctx, form, name):
     reply = train.begin(ctx, form, None, said, form.values(train.preset(name)))
     run = get_run(ctx.db, reply["run"])
     assert PolicyConfig.from_dict(run.config) == PolicyConfig(**PRESETS[name])
-    assert (run.name, run.status, run.total_steps) == ("first run", RunStatus.QUEUED, 40)
+    assert (run.name, run.status, run.total_steps) == ("first run", RunStatus.QUEUED, train.preset(name).steps)
     assert queue.jobs(ctx.db)[0].payload == {"run_id": run.id}
 
 
