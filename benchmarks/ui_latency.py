@@ -88,7 +88,7 @@ def measure(home: Path, votes: int, think: float) -> dict[str, Any]:
     return {
         "page_served_s": round(served, 2), "first_pair_on_screen_s": round(first, 2),
         **summary("vote_at_rest", rest), **summary("vote_while_ppo_trains", busy),
-        "start_to_changed_samples_s": round(until_changed, 1), 
+        "start_to_changed_samples_s": round(until_changed, 1),
         "ppo_was_running": trained.status is JobStatus.RUNNING and run_id > 0, "page_process_mb": round(memory),
     }  # fmt: skip
 

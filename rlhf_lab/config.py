@@ -168,16 +168,16 @@ class PolicyConfig(Config):
     algorithm: str = setting("ppo", "the learning algorithm", choices=("ppo",))
     steps: int = setting(40, "optimisation steps; one step is one batch of rollouts", 1, 1_000_000)
     batch_size: int = setting(32, "rollouts per step", 2, 4096)
-    epochs: int = setting(4, "passes over each batch of rollouts", 1, 32)
+    epochs: int = setting(2, "passes over each batch of rollouts", 1, 32)
     minibatches: int = setting(2, "optimiser updates per pass", 1, 64)
     micro_batch: int = setting(8, "rows per forward and backward; smaller needs less memory, same result", 1, 4096)
     max_new_tokens: int = setting(64, "longest response, in tokens", 1, 4096)
     temperature: float = setting(
         1.0, "sampling temperature; also divides the logits of old, new and reference", 0.05, 5.0
     )
-    lr: float = setting(6e-4, "learning rate (Adam)", 1e-8, 1.0)
+    lr: float = setting(1.5e-3, "learning rate (Adam)", 1e-8, 1.0)
     lr_schedule: str = setting("linear", "how the learning rate moves over the run", choices=("linear", "constant"))
-    beta: float = setting(0.1, "weight of the per-token KL penalty against the frozen reference", 0.0, 10.0)
+    beta: float = setting(0.05, "weight of the per-token KL penalty against the frozen reference", 0.0, 10.0)
     kl_controller: str = setting("fixed", "keep beta, or steer it towards kl_target", choices=("fixed", "adaptive"))
     kl_target: float = setting(6.0, "sequence KL that the adaptive controller aims at, in nats", 0.01, 1000.0)
     kl_horizon: float = setting(2000.0, "episodes over which the adaptive controller corrects", 1.0, 1e9)
@@ -226,5 +226,5 @@ KNOBS = ("beta", "lr")
 #: Named starting points of the policy; "gentle" is the default of the form for models nobody has tuned here.
 PRESETS: dict[str, dict[str, Any]] = {
     "lab": {},
-    "gentle": {"lr": 1e-4, "beta": 0.2, "epochs": 2},
+    "gentle": {"lr": 1e-4, "beta": 0.2},
 }
