@@ -199,11 +199,11 @@ def test_an_engine_that_vanished(home, light, capsys, free_port):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"stopped_at": 5.0}, "none runs and nothing waits"),
-        ({"beat_at": None, "started_at": time.time()}, "starts since"),
-        ({"beat_at": None, "started_at": time.time() - 3600}, "silent, last heartbeat never"),
+        (lambda: {"stopped_at": 5.0}, "none runs and nothing waits"),
+        (lambda: {"beat_at": None, "started_at": time.time()}, "starts since"),
+        (lambda: {"beat_at": None, "started_at": time.time() - 3600}, "silent, last heartbeat never"),
     ],
 )
 def test_other_engines(home, light, capsys, free_port, changes, words):
-    engine_row(home, **changes)
+    engine_row(home, **changes())
     assert words in look(capsys, home, free_port)["engine"]["what"]
