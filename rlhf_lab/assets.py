@@ -67,25 +67,6 @@ def shipped_pairs() -> tuple[str, list[ShippedPair]]:
     return data["model_sha256"], pairs
 
 
-def read_prompts(path: Path) -> list[str]:
-    """A prompt a line; empty lines are skipped, repeats kept once, and `\\n` inside a line stands for a line break.
-
-    Raises ConfigError for an unreadable file or fewer than 4 prompts.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"the prompts in {path} cannot be read ({error}). Give a UTF-8 text file, a prompt a line."
-        ) from error
-    found = list(dict.fromkeys(line.strip().replace("\\n", "\n") for line in text.splitlines() if line.strip()))
-    if len(found) < 4:
-        raise ConfigError(
-            f"{path} has {len(found)} prompts; at least 4 are needed: some to train on, some to evaluate with."
-        )
-    return found
-
-
 def split(prompts: list[str]) -> list[tuple[str, str]]:
     """(text, "train" | "eval"): the last quarter, at most 256, is kept for evaluation."""
     held = min(EVAL_PROMPTS, max(1, len(prompts) // 4))

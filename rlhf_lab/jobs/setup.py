@@ -1,45 +1,69 @@
 """Projects made ready: prompts split, shipped pairs put in place. No model is loaded for it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_lab.assets import (
     EMBEDDED,
+    PROMPT_SETS,
     embedded_folder,
-    read_prompts,
     shipped_pairs,
     shipped_prompts,
     split,
     weights_digest,
 )
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.jobs.examine import cached, examine_folder
+from rlhf_lab.jobs.promptfile import read_prompt_file
 from rlhf_lab.records import NewCompletion, Project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import add_completions, add_pairs, create_project, current_project, projects, prompts
 
+MAX_NAME = 80
+
 
 def new_project(
-    db: Database, *, model: str = EMBEDDED, prompt_set: str = "tales", prompts_file: Path | None = None, seed: int = 0,
-    name: str = "",
+    db: Database, *, model: str = EMBEDDED, prompt_set: str = "tales", prompts_file: Path | None = None,
+    own_prompts: Sequence[str] = (), seed: int = 0, name: str = "",
 ) -> Project:  # fmt: skip
-    """A project on a model and a prompt set of ours, or on prompts from a file.
+    """A project on a model and a prompt set of ours, on prompts from a file, or on own prompts, which prompt_set names.
 
     The embedded model's projects begin with the shipped pairs of their set, so that labelling can start at once.
-    Raises ConfigError or ModelError.
+    Raises ConfigError; ModelError for a folder that holds no model that can be used.
     """
     if prompts_file is not None:
-        texts, prompt_set = read_prompts(prompts_file), prompts_file.name
-    else:
-        texts = shipped_prompts(prompt_set)
-    digest = weights_digest(embedded_folder()) if model == EMBEDDED else _folder_digest(model)
-    project = create_project(db, name or _name(model, prompt_set), model, digest, prompt_set, seed, split(texts))
-    if model == EMBEDDED and prompts_file is None:
+        own_prompts, prompt_set = read_prompt_file(prompts_file), prompts_file.name
+    texts = list(own_prompts) or shipped_prompts(prompt_set)
+    digest = _digest(model)
+    name = " ".join(name.split())[:MAX_NAME] or _name(model, prompt_set)
+    project = create_project(db, name, model, digest, prompt_set, seed, split(texts))
+    if model == EMBEDDED and not own_prompts:
         _add_shipped(db, project, digest)
     return project
 
 
-def _folder_digest(model: str) -> str:
-    """The hash of a local model folder; empty for a Hub id, whose weights are checked when they are there."""
-    return weights_digest(Path(model)) if Path(model).is_dir() else ""
+def copy_project(db: Database, project: Project) -> Project:
+    """A new project on the same model, prompts and seed, without labels."""
+    own = () if project.prompt_set in PROMPT_SETS else _prompts_of(db, project)
+    return new_project(
+        db, model=project.model, prompt_set=project.prompt_set, own_prompts=own, seed=project.seed, name=project.name
+    )
+
+
+def _prompts_of(db: Database, project: Project) -> list[str]:
+    """All its prompts in the order they were given: the evaluation's stood last."""
+    return [prompt.text for part in ("train", "eval") for prompt in prompts(db, project.id, part)]
+
+
+def _digest(model: str) -> str:
+    """The hash of the weights; empty for a Hub id that is not here yet. Raises ModelError for a folder without a model."""
+    if model == EMBEDDED:
+        return weights_digest(embedded_folder())
+    if Path(model).is_dir():
+        examine_folder(model, Path(model))
+        return weights_digest(Path(model))
+    held = cached(model)
+    return weights_digest(held.folder) if held is not None and held.folder is not None else ""
 
 
 def _add_shipped(db: Database, project: Project, digest: str) -> None:

@@ -13,7 +13,7 @@ from rlhf_lab.config import RewardConfig
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.labelling import annotator_of, label_with_judge
-from rlhf_lab.jobs.setup import new_project, pick_project
+from rlhf_lab.jobs.setup import copy_project, pick_project
 from rlhf_lab.judges import load_judge
 from rlhf_lab.records import Choice, Job, JobKind, JobStatus, Project, Source
 from rlhf_lab.store.comparisons import pool_size, vote_counts
@@ -69,7 +69,7 @@ def ask_judge(db: Database, project_id: int, name: str, count: int) -> str:
 
 def fresh_copy(db: Database, project: Project) -> Project:
     """A new project like this one, without labels; the old one stays as it is."""
-    return new_project(db, model=project.model, prompt_set=project.prompt_set, seed=project.seed, name=project.name)
+    return copy_project(db, project)
 
 
 class Steward:
