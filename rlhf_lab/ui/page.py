@@ -39,10 +39,15 @@ def build_page(ctx: Context) -> gr.Blocks:
     return page
 
 
+def styles() -> str:
+    """Every style sheet of ours. In the head and not as `css`, where Gradio rewrites selectors and media queries are lost."""
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(UI.glob("*.css")))
+
+
 def launch_options() -> dict[str, Any]:
     """Everything `launch` gets besides the address; safe defaults."""
     return {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,
         "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,
-        "css": "\n".join(path.read_text(encoding="utf-8") for path in sorted(UI.glob("*.css"))), "footer_links": [],
+        "head": f"<style>{styles()}</style>", "footer_links": [],
     }  # fmt: skip
