@@ -52,8 +52,8 @@ def parse_prompts(text: str, name: str = "prompts.txt") -> list[str]:
             f"{len(wrong)} line(s) cannot be used. {'; '.join(wrong[:TOLD])}{more}. Mend them and try again."
         )
     if not LEAST <= len(found) <= MOST:
-        found_words = f"There {'is' if len(found) == 1 else 'are'} {len(found):,} different prompt{'' if len(found) == 1 else 's'}"
-        raise ConfigError(f"{found_words}; {LEAST} to {MOST:,} are needed: some to train on, some to evaluate with.")
+        have = "There is 1 different prompt" if len(found) == 1 else f"There are {len(found):,} different prompts"
+        raise ConfigError(f"{have}; {LEAST} to {MOST:,} are needed: some to train on, some to evaluate with.")
     return list(found)
 
 
@@ -84,8 +84,8 @@ def _jsonl(text: str) -> Iterator[tuple[int, "str | _Wrong"]]:
             continue
         try:
             value = json.loads(line)
-        except ValueError as error:
-            yield number, _Wrong(f"not JSON ({error})")
+        except json.JSONDecodeError as error:
+            yield number, _Wrong(f"not JSON, {error.msg.lower()} at character {error.colno}")
             continue
         if isinstance(value, dict):
             value = next((value[name] for name in FIELDS if name in value), None)

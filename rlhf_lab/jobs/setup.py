@@ -44,7 +44,9 @@ def new_project(
 
 def copy_project(db: Database, project: Project) -> Project:
     """A new project on the same model, prompts and seed, without labels."""
-    own = () if project.prompt_set in PROMPT_SETS else _prompts_of(db, project)
+    own = _prompts_of(db, project)
+    if project.prompt_set in PROMPT_SETS and own == shipped_prompts(project.prompt_set):
+        own = []
     return new_project(
         db, model=project.model, prompt_set=project.prompt_set, own_prompts=own, seed=project.seed, name=project.name
     )

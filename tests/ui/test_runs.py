@@ -144,7 +144,7 @@ def test_steps_of_a_longer_run_are_put_together():
 
 
 def test_only_what_differs(ctx, make):
-    ids = make("one"), make("two", beta=0.3, cliprange=None)
+    ids = make("one", beta=0.1, cliprange=0.2), make("two", beta=0.3, cliprange=None)
     chosen = [store.get_run(ctx.db, run_id) for run_id in ids]
     rows = {row["name"]: row for row in differs(ctx.db, chosen)}
     assert set(rows) == {"beta", "cliprange"}
@@ -155,7 +155,7 @@ def test_only_what_differs(ctx, make):
 
 
 def test_a_knob_turned_on_the_way_is_a_difference_and_a_pause_is_not(ctx, make):
-    ids = make("one", {1: {SCORE: 0.0}}), make("two", {1: {SCORE: 0.0}})
+    ids = make("one", {1: {SCORE: 0.0}}, beta=0.1), make("two", {1: {SCORE: 0.0}}, beta=0.1)
     for kind, payload in ((EventKind.PAUSE, {}), (EventKind.SET, {"name": "beta", "value": 0.5})):
         store.mark_event(ctx.db, store.add_event(ctx.db, ids[1], kind, payload).id, 1)
     (row,) = differs(ctx.db, [store.get_run(ctx.db, run_id) for run_id in ids])

@@ -1,0 +1,92 @@
+"""A Hub without a network: a model folder on this machine stands for what it would send."""
+
+import json
+import struct
+from pathlib import Path
+from types import SimpleNamespace
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 8, "intermediate_size": 20,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
+}  # fmt: skip
+
+
+def safetensors(path: Path, *shapes: list[int]) -> None:
+    """A file of zeros in float32."""
+    entries, at = {"__metadata__": {"format": "pt"}}, 0
+    for number, shape in enumerate(shapes):
+        count = 1
+        for size in shape:
+            count *= size
+        entries[f"t{number}"] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + 4 * count]}
+        at += 4 * count
+    header = json.dumps(entries).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(at))
+
+
+def model(folder: Path, config: dict | None = None) -> Path:
+    """A model's files, as far as anybody looks at them without torch: 1,000 parameters."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG if config is None else config), encoding="utf-8")
+    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    safetensors(folder / "model.safetensors", [100, 8], [10, 20], [])
+    return folder
+
+
+class FakeHub:
+    """Install with `use(monkeypatch)`; `models` maps ids to folders, `error` is raised by everything."""
+
+    def __init__(self, cache: Path) -> None:
+        self.cache = cache
+        self.models: dict[str, Path] = {}
+        self.error: Exception | None = None
+        self.asked: list[str] = []
+
+    def use(self, monkeypatch) -> "FakeHub":
+        monkeypatch.setattr("huggingface_hub.HfApi.model_info", self.model_info)
+        monkeypatch.setattr("huggingface_hub.hf_hub_download", self.hf_hub_download)
+        monkeypatch.setattr("huggingface_hub.get_safetensors_metadata", self.get_safetensors_metadata)
+        monkeypatch.setattr("huggingface_hub.snapshot_download", self.snapshot_download)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(self.cache))
+        return self
+
+    def model_info(self, name, **_):
+        self.asked.append(name)
+        if self.error is not None:
+            raise self.error
+        files = [SimpleNamespace(rfilename=path.relative_to(self.models[name]).as_posix(), size=path.stat().st_size)
+                 for path in self.models[name].rglob("*") if path.is_file()]  # fmt: skip
+        return SimpleNamespace(sha="abc123", siblings=files)
+
+    def hf_hub_download(self, name, file, *, revision):
+        assert revision == "abc123"
+        return str(self.models[name] / file)
+
+    def get_safetensors_metadata(self, name, *, revision, timeout):
+        assert revision == "abc123"
+        return SimpleNamespace(parameter_count={"F32": 900, "BF16": 101})
+
+    def folder(self, name: str) -> Path:
+        return self.cache / f"models--{name.replace('/', '--')}"
+
+    def snapshot_download(self, name, *, local_files_only=False, allow_patterns=None, tqdm_class=None, **_):
+        there = self.folder(name) / "snapshots" / "abc123"
+        if local_files_only:
+            if not there.is_dir():
+                raise FileNotFoundError(name)
+            return str(there)
+        if self.error is not None:
+            raise self.error
+        there.mkdir(parents=True, exist_ok=True)
+        blobs = self.folder(name) / "blobs"
+        blobs.mkdir(exist_ok=True)
+        bar = tqdm_class(total=1)
+        for file in allow_patterns:
+            (blobs / file).write_bytes((self.models[name] / file).read_bytes())
+            self.between(file)
+            bar.update(1)
+            (there / file).write_bytes((blobs / file).read_bytes())
+        return str(there)
+
+    def between(self, file: str) -> None:
+        """Called while a file is on its way."""

@@ -1,0 +1,75 @@
+"""New projects: which prompts they get, and what is refused before there is a row."""
+
+import pytest
+from fake_hub import model
+
+from rlhf_lab.errors import ConfigError, ModelError
+from rlhf_lab.jobs.setup import copy_project, new_project, pick_project
+from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts
+
+OWN = [f"prompt {i}" for i in range(9)]
+
+
+def texts(db, project):
+    return [[prompt.text for prompt in prompts(db, project.id, part)] for part in ("train", "eval")]
+
+
+def test_a_project_on_own_prompts_and_a_folder(db, tmp_path):
+    folder = model(tmp_path / "m")
+    project = new_project(db, model=str(folder), prompt_set="mine.csv", own_prompts=OWN, seed=3)
+    assert (project.name, project.prompt_set, project.seed) == ("m: mine.csv", "mine.csv", 3)
+    assert len(project.model_hash) == 64
+    assert texts(db, project) == [OWN[:7], OWN[7:]]
+
+
+def test_own_prompts_on_the_embedded_model_have_no_shipped_pairs(db):
+    assert count_pairs(db, new_project(db).id) > 0
+    assert count_pairs(db, new_project(db, prompt_set="tales", own_prompts=OWN).id) == 0
+
+
+@pytest.mark.parametrize(("own", "name"), [((), "reviews"), (OWN, "mine"), (OWN, "tales")])
+def test_a_copy_has_the_same_prompts_in_the_same_parts(db, own, name):
+    project = new_project(db, prompt_set=name, own_prompts=own, seed=5, name="x")
+    copy = copy_project(db, project)
+    assert copy.id != project.id
+    assert texts(db, copy) == texts(db, project)
+    assert (copy.name, copy.seed, copy.prompt_set) == ("x", 5, project.prompt_set)
+    assert (count_pairs(db, copy.id) > 0) == (own == ())
+
+
+def test_prompts_from_a_file(db, tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text("\n".join(f'{{"prompt": "{text}"}}' for text in OWN))
+    project = new_project(db, prompts_file=path)
+    assert project.prompt_set == "mine.jsonl"
+    assert texts(db, project)[0] == OWN[:7]
+
+
+def test_a_name_is_one_line_of_80_characters(db):
+    assert new_project(db, name="  a\n b ").name == "a b"
+    assert len(new_project(db, name="x" * 200).name) == 80
+    assert new_project(db, name=" ").name == "Tales"
+
+
+def test_nothing_is_made_of_what_is_refused(db, tmp_path):
+    folder = model(tmp_path / "m")
+    (folder / "tokenizer.json").unlink()
+    for given, error in (
+        ({"model": str(folder)}, ModelError),
+        ({"prompt_set": "poems"}, ConfigError),
+        ({"prompts_file": tmp_path / "none.txt"}, ConfigError),
+    ):
+        with pytest.raises(error):
+            new_project(db, **given)
+    assert projects(db) == []
+
+
+def test_the_project_opened_last_is_picked(db):
+    first = pick_project(db, None)
+    second = new_project(db, prompt_set="reviews")
+    assert pick_project(db, None).id == second.id
+    open_project(db, first.id)
+    assert pick_project(db, None).id == first.id
+    assert pick_project(db, second.id).id == second.id
+    with pytest.raises(ConfigError, match="no project 9"):
+        pick_project(db, 9)

@@ -1,0 +1,224 @@
+"""Screen "Project" without a browser: the list, checks, creation with and without a download, the operator, the home."""
+
+import threading
+
+import gradio as gr
+import pytest
+from fake_hub import FakeHub, model
+
+from rlhf_lab.errors import ConfigError, EngineError, ModelError, StoreError
+from rlhf_lab.jobs import steward
+from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import get_project, projects, prompts
+from rlhf_lab.store.runs import create_run
+from rlhf_lab.ui.context import Context, operated
+from rlhf_lab.ui.lab_files import TAIL_BYTES, TAIL_LINES, about_home, tail
+from rlhf_lab.ui.project import OFFERED, Desk, model_words
+
+NAME = "someone/small"
+WAIT = 30.0
+
+
+@pytest.fixture
+def ctx(tmp_path):
+    with Database.open(tmp_path / "home") as db:
+        new_project(db)
+        yield Context(tmp_path / "home", db)
+
+
+@pytest.fixture
+def desk(ctx):
+    return Desk(ctx)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    found = FakeHub(tmp_path / "cache").use(monkeypatch)
+    found.models[NAME] = model(tmp_path / "remote")
+    return found
+
+
+def new(**more):
+    return {"do": "create", "model": "embedded", "set": "tales", "seed": "0", "name": ""} | more
+
+
+def test_the_list_counts_what_a_project_has(ctx, desk):
+    steward.ask_judge(ctx.db, ctx.project.id, "cheerful", 5)
+    shown = desk.look()
+    (line,) = shown["projects"]
+    assert (line["id"], shown["current"]) == (1, 1)
+    assert (line["human"], line["simulated"], line["models"], line["runs"]) == (0, 5, 0, 0)
+    assert (line["train"], line["eval"], line["set"], line["model"]) == (768, 256, "tales", "embedded model")
+    assert line["pairs"] > 0
+    assert shown["download"] is None
+    assert shown["engine"] == {"state": "absent", "stoppable": False}
+
+
+def test_opening_a_project_opens_it_for_all(ctx, desk):
+    second = new_project(ctx.db, prompt_set="reviews", name="two")
+    assert [line["id"] for line in desk.look()["projects"]] == [second.id, 1]
+    assert '"Tales" is open' in desk.obey({"do": "open", "project": 1})["done"]
+    assert (desk.look()["current"], ctx.project.id) == (1, 1)
+    with pytest.raises(StoreError, match="no project 9"):
+        desk.obey({"do": "open", "project": 9})
+
+
+def test_a_project_is_created_and_open(ctx, desk):
+    said = desk.obey(new(set="support", seed="7", name="My <b>own</b>"))
+    assert said == {"done": 'Project "My <b>own</b>" is made and open. The engine writes its first pairs.'}
+    assert (ctx.project.name, ctx.project.prompt_set, ctx.project.seed) == ("My <b>own</b>", "support", 7)
+
+
+def test_own_prompts_are_shown_and_then_used(ctx, desk):
+    own = {"text": "\n".join(f'{{"prompt": "p {i}"}}' for i in range(9)), "file": "a/mine.jsonl"}
+    shown = desk.obey({"do": "preview", **own})["preview"]
+    assert shown == {"count": 9, "eval": 2, "first": [f"p {i}" for i in range(5)]}
+    desk.obey(new(set="own", **own))
+    assert ctx.project.prompt_set == "mine.jsonl"
+    assert [prompt.text for prompt in prompts(ctx.db, ctx.project.id, "eval")] == ["p 7", "p 8"]
+    with pytest.raises(ConfigError, match="line 2"):
+        desk.obey({"do": "preview", "text": '"a"\n{', "file": "x.jsonl"})
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "words"),
+    [
+        (new(set="poems"), ConfigError, "poems"),
+        (new(set="own"), ConfigError, "0 different prompts"),
+        (new(set="own", text="a\nb\nc"), ConfigError, "3 different prompts"),
+        (new(seed="many"), ConfigError, "seed"),
+        (new(seed="-1"), ConfigError, "0 to"),
+        (new(seed=2**31), ConfigError, "0 to"),
+        (new(model=""), ModelError, "neither"),
+        (new(model="/no/such"), ModelError, "neither"),
+        ({"do": "launch"}, ConfigError, "launch"),
+        ({}, ConfigError, "None"),
+    ],
+)
+def test_what_is_refused_leaves_nothing(ctx, desk, said, error, words):
+    with pytest.raises(error, match=words):
+        desk.obey(said)
+    assert len(projects(ctx.db)) == 1
+
+
+def test_a_check_says_what_the_model_is_and_whether_it_fits(desk, tmp_path):
+    found = desk.obey({"do": "check", "model": str(model(tmp_path / "tiny-llama"))})["check"]
+    assert (found["model"], found["architecture"], found["parameters"]) == ("tiny-llama", "LlamaForCausalLM", 1001)
+    assert found["download"] == 0
+    assert found["need"] == sum(size for _, size, _ in found["parts"])
+    assert found["verdict"] in ("fits", "tight", "does not fit")
+
+
+def test_a_check_without_the_hub_says_what_to_do(desk, hub):
+    hub.error = OSError("no route")
+    with pytest.raises(ModelError, match=r"cannot be reached from here.*embedded model"):
+        desk.obey({"do": "check", "model": NAME})
+
+
+def test_the_hub_is_asked_once_for_a_check_and_a_creation(desk, hub, monkeypatch):
+    monkeypatch.setattr("rlhf_lab.ui.project.time.monotonic", lambda: 600.0)
+    desk.obey({"do": "check", "model": NAME})
+    desk.obey(new(model=NAME))
+    desk.downloads.wait(WAIT)
+    assert hub.asked == [NAME]
+
+
+def test_a_model_from_the_hub_is_downloaded_before_its_project_is_made(ctx, desk, hub):
+    go_on, arrived = threading.Event(), threading.Event()
+    hub.between = lambda file: (arrived.set(), go_on.wait(WAIT))
+    assert desk.obey({"do": "check", "model": NAME})["check"]["download"] > 0
+    assert "Downloading" in desk.obey(new(model=NAME, set="reviews"))["done"]
+    assert arrived.wait(WAIT)
+    shown = desk.look()["download"]
+    assert (shown["model"], shown["status"]) == (NAME, "running")
+    assert len(projects(ctx.db)) == 1
+    with pytest.raises(EngineError, match="being downloaded"):
+        desk.obey(new(model=NAME))
+    go_on.set()
+    desk.downloads.wait(WAIT)
+    assert (ctx.project.model, ctx.project.name) == (NAME, "small: reviews")
+    assert len(ctx.project.model_hash) == 64
+    assert desk.look()["download"]["status"] == "done"
+
+
+def test_a_cancelled_download_makes_no_project(ctx, desk, hub):
+    go_on, arrived = threading.Event(), threading.Event()
+    hub.between = lambda file: (arrived.set(), go_on.wait(WAIT))
+    desk.obey(new(model=NAME))
+    assert arrived.wait(WAIT)
+    assert "cancelled" in desk.obey({"do": "cancel"})["done"]
+    go_on.set()
+    desk.downloads.wait(WAIT)
+    assert len(projects(ctx.db)) == 1
+    assert desk.look()["download"]["status"] == "cancelled"
+
+
+def test_folders_around_a_model_are_not_told(tmp_path):
+    assert model_words("embedded") == "embedded model"
+    assert model_words(str(tmp_path / "llama")) == "llama"
+    assert model_words(NAME) == NAME
+
+
+def test_a_model_offered_by_name_is_marked_untested_until_a_figure_stands_in_the_decisions():
+    from rlhf_lab.ui.charts import METRICS
+
+    decisions = METRICS.with_name("DECISIONS.md").read_text(encoding="utf-8")
+    assert not [name for name, _ in OFFERED if name in decisions]
+
+
+def test_stopping_an_engine_that_is_not_there(desk):
+    assert desk.obey({"do": "stop-engine"}) == {"done": "There was no engine to end."}
+
+
+def test_only_the_operator_acts_and_a_right_secret_is_said_so(ctx):
+    guarded = Context(ctx.home, ctx.db, "sesame")
+    desk = Desk(guarded)
+    event = gr.EventData(None, {"at": 1, "do": "create", "model": "embedded", "set": "tales", "seed": 0})
+    for wrong in (None, "", "Sesame"):
+        assert "Only the operator" in operated(guarded, wrong, event, desk.obey)["error"]
+    assert len(projects(ctx.db)) == 1
+    assert "is made" in operated(guarded, "sesame", event, desk.obey)["done"]
+    assert len(projects(ctx.db)) == 2
+
+
+def test_what_fills_a_home(ctx):
+    (ctx.home / "runs" / "1").mkdir(parents=True)
+    (ctx.home / "runs" / "1" / "x").write_bytes(b"x" * 1000)
+    (ctx.home / "something").write_bytes(b"x" * 10)
+    (ctx.home / "engine.log").write_text("one\ntwo\n")
+    found = about_home(ctx.home)
+    used = dict(found["used"])
+    assert (used["runs"], used["other"], used["logs"]) == (1000, 10, 8)
+    assert used["labels and numbers (lab.db)"] >= (ctx.home / "lab.db").stat().st_size
+    assert "reward models" not in used
+    assert (found["path"], found["log"]) == (str(ctx.home), "one\ntwo")
+    assert found["free"] > 0
+
+
+def test_the_end_of_a_long_log(tmp_path):
+    log = tmp_path / "engine.log"
+    assert tail(log) == ""
+    log.write_text("".join(f"line {i}\n" for i in range(100_000)))
+    lines = tail(log).splitlines()
+    assert (len(lines), lines[-1]) == (TAIL_LINES, "line 99999")
+    log.write_bytes(b"\xff" * (TAIL_BYTES + 5))
+    assert len(tail(log)) == TAIL_BYTES
+
+
+def test_a_reset_of_a_project_on_own_prompts_keeps_them(ctx, desk):
+    desk.obey(new(set="own", text="a\nb\nc\nd", name="mine"))
+    before = ctx.project
+    after = steward.fresh_copy(ctx.db, before)
+    assert [prompt.text for prompt in prompts(ctx.db, after.id, "train")] == ["a", "b", "c"]
+    assert get_project(ctx.db, after.id).name == "mine"
+
+
+def test_runs_are_counted_by_project(ctx, desk):
+    from rlhf_lab.records import LabelSnapshot, Source
+    from rlhf_lab.store.runs import add_reward_model
+
+    row = add_reward_model(ctx.db, 1, "x", config={}, report={}, snapshot=LabelSnapshot((), "d" * 64, Source.HUMAN))
+    create_run(ctx.db, 1, row.id, "r", config={}, manifest={}, total_steps=1)
+    new_project(ctx.db)
+    assert [(line["models"], line["runs"]) for line in desk.look()["projects"]] == [(0, 0), (1, 1)]
