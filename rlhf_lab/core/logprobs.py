@@ -6,9 +6,11 @@ gradient is wanted the work goes through in chunks of rows, so the peak stays at
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from rlhf_lab.errors import ConfigError
 
@@ -90,6 +92,51 @@ def logprobs_and_entropy(logits: Tensor, tokens: Tensor, *, temperature: float =
 
     logprobs, entropy = in_row_chunks(compute, logits, tokens)
     return logprobs, entropy
+
+
+def sampled_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+    """`logprobs_and_entropy` at a third of its cost, for an entropy that is a figure and nothing is to learn from.
+
+    Args:
+        logits, tokens, temperature: as in `token_logprobs`. A logit of -inf has probability and entropy 0.
+
+    Returns:
+        (logprobs, entropy), each (B, T), nats. logprobs are differentiable (once) in logits; entropy has no gradient.
+
+    Raises:
+        ConfigError: as `token_logprobs`.
+    """
+    _check_logits(logits, tokens.shape, temperature)
+
+    def compute(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        return _Sampled.apply(logits, tokens, temperature)  # type: ignore[no-untyped-call, no-any-return]
+
+    logprobs, entropy = in_row_chunks(compute, logits, tokens)
+    return logprobs, entropy
+
+
+class _Sampled(torch.autograd.Function):
+    """Keeps one tensor of the logits' size, the probabilities: d logprob / d logits = (onehot - p) / temperature."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        all_logprobs = scale_logits(logits, temperature).log_softmax(dim=-1)
+        logprobs = all_logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        probs = all_logprobs.exp()
+        all_logprobs.clamp_min_(torch.finfo(all_logprobs.dtype).min)  # 0 log 0 = 0, never 0 * -inf
+        entropy = -all_logprobs.mul_(probs).sum(dim=-1)
+        ctx.save_for_backward(probs, tokens)
+        ctx.temperature, ctx.dtype = temperature, logits.dtype
+        ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        probs, tokens = ctx.saved_tensors
+        g = (gradients[0] / ctx.temperature).unsqueeze(-1)
+        dlogits = (probs * -g).scatter_add_(-1, tokens.unsqueeze(-1), g)
+        return dlogits.to(ctx.dtype), None, None
 
 
 def scale_logits(logits: Tensor, temperature: float) -> Tensor:

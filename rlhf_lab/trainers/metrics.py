@@ -34,13 +34,14 @@ class UpdateStats:
         self, policy: PolicyLoss, value: ValueLoss, now: Evaluation, old: Tensor, mask: Tensor, entropy: Tensor
     ) -> None:  # fmt: skip
         with torch.no_grad():
-            ratio = (now.logprobs - old).exp()[mask]
-            if self.first_ratio_deviation is None:
-                self.first_ratio_deviation = (ratio - 1).abs().max()
+            ratio = (now.logprobs - old).exp().masked_fill(~mask, 1.0)
+            if not self.updates and not self.skipped:  # every micro-batch of the first minibatch
+                worst, before = (ratio - 1).abs().max(), self.first_ratio_deviation
+                self.first_ratio_deviation = worst if before is None else torch.maximum(before, worst)
             parts = {
                 "policy": policy.loss, "value": value.loss, "clipfrac": policy.clipfrac, "approxkl": policy.approx_kl,
                 "value_clipfrac": value.clipfrac, "entropy": entropy, "ratio": policy.ratio_mean,
-                "ratio_square": ratio.double().square().sum(), "tokens": torch.tensor(float(len(ratio))),
+                "ratio_square": ratio.double().square().masked_fill(~mask, 0.0).sum(), "tokens": mask.sum(),
             }  # fmt: skip
             for name, part in parts.items():
                 self.current[name] = self.current.get(name, 0.0) + part.detach()

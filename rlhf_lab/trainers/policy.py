@@ -95,13 +95,15 @@ class PolicyTrainer:
         begun = time.monotonic()
         index = self.prompts_of(self.step)
         prompts = [self.prompt_ids[i] for i in index]
-        seeds = [derive(self.config.seed, "rollout", self.step, row) for row in range(len(prompts))]
-        with self.adapters.using(self.policy.adapter, merged=True):
-            sampled = sample(
-                self.backbone, prompts, uniforms(seeds, self.config.max_new_tokens),
-                temperature=self.config.temperature, tick=self.tick,
-            )  # fmt: skip
+        _, sampled = self.write(prompts, "rollout", self.step)
         return self.learn(prompts, sampled, time.monotonic() - begun)
+
+    def write(self, prompts: list[list[int]], *purpose: str | int) -> tuple[list[int], Sampled]:
+        """The seed of each row, and its response by the policy as it is now; row i draws from its seed alone."""
+        seeds = [derive(self.config.seed, *purpose, row) for row in range(len(prompts))]
+        uniform = uniforms(seeds, self.config.max_new_tokens)
+        with self.adapters.using(self.policy.adapter, merged=True):
+            return seeds, sample(self.backbone, prompts, uniform, temperature=self.config.temperature, tick=self.tick)
 
     def learn(self, prompts: list[list[int]], sampled: Sampled, rollout_seconds: float = 0.0) -> StepResult:
         """One optimisation step on given rollouts: score them, then update."""
@@ -183,7 +185,7 @@ class PolicyTrainer:
         for epoch in range(self.config.epochs):
             for minibatch in self.minibatches(epoch, rollout.rows):
                 self.accumulate(rollout, minibatch, stats)
-                if stats.first_ratio_deviation is not None and not stats.updates:
+                if not stats.updates and not stats.skipped:
                     self.check_first_ratio(stats.first_ratio_deviation)
                 if stats.mean_ratio > self.config.ratio_threshold:
                     stats.skip()
@@ -199,7 +201,7 @@ class PolicyTrainer:
 
     def accumulate(self, rollout: Rollout, minibatch: list[Tensor], stats: UpdateStats) -> None:
         """Gradients of one minibatch, micro-batch by micro-batch; the split changes nothing but memory."""
-        config = self.config
+        config, bonus = self.config, self.config.entropy_coef > 0
         tokens = rollout.rows.mask[torch.cat(minibatch).to(rollout.scores.device)].sum()
         stats.begin_update()
         for part in minibatch:
@@ -210,13 +212,14 @@ class PolicyTrainer:
             old, advantages, values, returns = (
                 x[index, :length] for x in (rollout.old_logprobs, rollout.advantages, rollout.values, rollout.returns)
             )
-            now = self.policy.evaluate(rows, config.temperature, config.value_trunk == "detached")
+            now = self.policy.evaluate(rows, config.temperature, config.value_trunk == "detached", bonus)
             policy = ppo_clip(now.logprobs, old, advantages, rows.mask, cliprange=config.cliprange, denominator=tokens)
             value = clipped_value_loss(
                 now.values, values, returns, rows.mask, cliprange_value=config.cliprange_value, denominator=tokens
             )
             entropy = token_mean(now.entropy, rows.mask, tokens)
-            (policy.loss + config.vf_coef * value.loss - config.entropy_coef * entropy).backward()  # type: ignore[no-untyped-call]
+            cost = config.vf_coef * value.loss - (config.entropy_coef * entropy if bonus else 0.0)
+            (policy.loss + cost).backward()  # type: ignore[no-untyped-call]
             stats.add(policy, value, now, old, rows.mask, entropy)
 
     def scheduled_lr(self) -> float:
@@ -225,9 +228,9 @@ class PolicyTrainer:
             return self.lr
         return self.lr * (1 - self.step / self.config.steps)
 
-    def check_first_ratio(self, deviation: Tensor) -> None:
+    def check_first_ratio(self, deviation: Tensor | None) -> None:
         """Old and new policy are the same before the first update, so every ratio must be 1."""
-        worst = float(deviation)
+        worst = float(deviation) if deviation is not None else 0.0
         if self.backbone.model.dtype in (torch.float32, torch.float64) and not worst < RATIO_TOLERANCE:
             raise SelfCheckError(
                 f"the probability ratios before the first update of step {self.step + 1} differ from 1 by {worst:.2g} "
@@ -256,14 +259,9 @@ class PolicyTrainer:
         if not prompts:
             return []
         ids = [self.backbone.encode_prompt(prompt) for prompt in prompts]
-        seeds = [derive(self.config.seed, "sample", row) for row in range(len(prompts))]
-        with self.adapters.using(self.policy.adapter, merged=True):
-            written = sample(
-                self.backbone, ids, uniforms(seeds, self.config.max_new_tokens),
-                temperature=self.config.temperature, tick=self.tick,
-            ).tokens  # fmt: skip
-        scores = self.task.scorer.scores(ids, written, self.tick)
-        texts = [self.backbone.decode(row) for row in written]
+        seeds, written = self.write(ids, "sample")
+        scores = self.task.scorer.scores(ids, written.tokens, self.tick)
+        texts = [self.backbone.decode(row) for row in written.tokens]
         gold = self.task.gold
         return [
             Sample(prompt, seed, text, float(score), gold(text) if gold else None)

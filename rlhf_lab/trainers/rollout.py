@@ -10,7 +10,7 @@ from torch import Tensor
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.core.advantages import gae, whiten
 from rlhf_lab.core.kl import kl_estimate, shape_rewards
-from rlhf_lab.core.logprobs import logprobs_and_entropy
+from rlhf_lab.core.logprobs import logprobs_and_entropy, sampled_logprobs
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.generation import Tick, no_tick
@@ -35,11 +35,16 @@ class Policy:
     adapter: str
     value_head: ValueHead
 
-    def evaluate(self, rows: Rows, temperature: float, detach_value: bool = False) -> "Evaluation":
-        """Log-probabilities, entropies and values of the responses, through the adapter."""
+    def evaluate(
+        self, rows: Rows, temperature: float, detach_value: bool = False, learn_entropy: bool = False
+    ) -> "Evaluation":
+        """Log-probabilities, entropies and values of the responses, through the adapter.
+
+        learn_entropy: the entropy carries a gradient; without it, it is a figure and costs a third.
+        """
         with self.adapters.using(self.adapter):
             hidden = forward(self.backbone, rows).predicting
-        logprobs, entropy = response_logprobs(self.backbone, hidden, rows, temperature)
+        logprobs, entropy = response_logprobs(self.backbone, hidden, rows, temperature, learn_entropy)
         values = self.value_head(hidden.detach() if detach_value else hidden).masked_fill(~rows.mask, 0.0)
         return Evaluation(logprobs, entropy, values)
 
@@ -78,10 +83,13 @@ class Rollout(NamedTuple):
     returns: Tensor
 
 
-def response_logprobs(backbone: Backbone, hidden: Tensor, rows: Rows, temperature: float) -> tuple[Tensor, Tensor]:
+def response_logprobs(
+    backbone: Backbone, hidden: Tensor, rows: Rows, temperature: float, learn_entropy: bool = False
+) -> tuple[Tensor, Tensor]:
     """(B, R) log-probabilities and entropies; the vocabulary head runs on real response positions only."""
     logits = backbone.logits(hidden[rows.mask])
-    logprobs, entropy = logprobs_and_entropy(logits, rows.responses[rows.mask], temperature=temperature)
+    both = logprobs_and_entropy if learn_entropy else sampled_logprobs
+    logprobs, entropy = both(logits, rows.responses[rows.mask], temperature=temperature)
     empty = torch.zeros(rows.mask.shape, dtype=logprobs.dtype, device=logprobs.device)
     return empty.masked_scatter(rows.mask, logprobs), empty.masked_scatter(rows.mask, entropy)
 

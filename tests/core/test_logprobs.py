@@ -87,9 +87,39 @@ def test_item_05_temperature_divides_the_logits(dtype, tolerance, temperature, g
     expected, expected_entropy = loop_logprobs(logits, tokens, temperature)
     only = logprobs.token_logprobs(logits, tokens, temperature=temperature)
     both, entropy = logprobs.logprobs_and_entropy(logits, tokens, temperature=temperature)
-    assert only.dtype == both.dtype == entropy.dtype == dtype
-    for got, want in ((only, expected), (both, expected), (entropy, expected_entropy)):
-        torch.testing.assert_close(got.double(), want, rtol=0, atol=tolerance)
+    sampled, figure = logprobs.sampled_logprobs(logits, tokens, temperature=temperature)
+    assert {x.dtype for x in (only, both, entropy, sampled, figure)} == {dtype}
+    pairs = ((only, expected), (both, expected), (entropy, expected_entropy), (sampled, both), (figure, entropy))
+    for got, want in pairs:
+        torch.testing.assert_close(got.double(), want.double(), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_sampled_logprobs_have_the_same_gradient_and_none_for_the_entropy(temperature):
+    """Against autograd through the plain formula; a weight of its own for every token, one logit impossible."""
+    logits, tokens = random_logits(4, 9), torch.tensor([0, 8, 3, 3])
+    logits[1, 2] = -math.inf
+    weights, grads = torch.tensor([1.0, -2.0, 0.5, 0.0], dtype=torch.float64), []
+    for function in (logprobs.sampled_logprobs, logprobs.logprobs_and_entropy):
+        x = logits.clone().requires_grad_()
+        logprob, entropy = function(x, tokens, temperature=temperature)
+        assert bool(torch.isfinite(entropy).all())
+        assert entropy.requires_grad is (function is logprobs.logprobs_and_entropy)
+        (logprob * weights).sum().backward()
+        grads.append(x.grad)
+    torch.testing.assert_close(grads[0], grads[1], rtol=0, atol=1e-14)
+    assert float(grads[0].abs().max()) > 0.1
+
+
+def test_sampled_logprobs_by_hand():
+    """Odds 1 : 3 at temperature 2 are 1 : sqrt 3; the slope of the second token's log-probability is p(first) / 2."""
+    logits = torch.tensor([[0.0, math.log(3.0)]], dtype=torch.float64, requires_grad=True)
+    logprob, entropy = logprobs.sampled_logprobs(logits, torch.tensor([1]), temperature=2.0)
+    first = 1 / (1 + math.sqrt(3))
+    assert logprob.item() == pytest.approx(math.log(1 - first), abs=1e-12)
+    assert entropy.item() == pytest.approx(-first * math.log(first) - (1 - first) * math.log(1 - first), abs=1e-12)
+    logprob.sum().backward()
+    assert logits.grad[0].tolist() == pytest.approx([-first / 2, first / 2], abs=1e-12)
 
 
 def test_chunks_change_nothing(monkeypatch):
@@ -101,6 +131,8 @@ def test_chunks_change_nothing(monkeypatch):
         logprob, entropy = logprobs.logprobs_and_entropy(logits, tokens)
         torch.testing.assert_close(logprob, expected, rtol=0, atol=1e-12)
         torch.testing.assert_close(entropy, expected_entropy, rtol=0, atol=1e-12)
+        sampled, figure = logprobs.sampled_logprobs(logits, tokens)
+        torch.testing.assert_close((sampled, figure), (logprob, entropy), rtol=0, atol=1e-12)
 
 
 def test_chunks_bound_what_is_worked_on(monkeypatch):
@@ -166,7 +198,7 @@ def test_temperature_must_be_positive(temperature):
         logprobs.token_logprobs(random_logits(1, 2, 3), torch.tensor([[0, 1]]), temperature=temperature)
 
 
-@pytest.mark.parametrize("function", ["token_logprobs", "logprobs_and_entropy"])
+@pytest.mark.parametrize("function", ["token_logprobs", "logprobs_and_entropy", "sampled_logprobs"])
 def test_unshifted_logits_are_refused(function):
     with pytest.raises(ConfigError, match="shifted"):
         getattr(logprobs, function)(random_logits(1, 3, 3), torch.tensor([[0, 1]]))

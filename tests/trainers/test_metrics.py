@@ -77,12 +77,29 @@ def test_item_16_micro_batches_add_up_and_updates_average():
     assert stats.epoch_approx_kl() == 1.0
 
 
-def test_item_07_first_ratio_deviation_is_that_of_the_first_rows():
+def test_item_07_first_ratio_deviation_is_that_of_the_first_minibatch():
+    """All its micro-batches, and none of the later minibatches: those come after an update."""
     stats = UpdateStats()
     stats.begin_update()
     add(stats, [1.0, 0.99], (0.0,) * 7)
-    add(stats, [3.0], (0.0,) * 7)
     assert float(stats.first_ratio_deviation) == pytest.approx(0.01, abs=1e-6)
+    add(stats, [0.97], (0.0,) * 7)
+    add(stats, [1.01, 1.0], (0.0,) * 7)
+    assert float(stats.first_ratio_deviation) == pytest.approx(0.03, abs=1e-6)
+    stats.finish_update(torch.tensor(1.0))
+    stats.begin_update()
+    add(stats, [3.0], (0.0,) * 7)
+    assert float(stats.first_ratio_deviation) == pytest.approx(0.03, abs=1e-6)
+
+
+def test_item_07_a_first_minibatch_that_was_skipped_counts_too():
+    stats = UpdateStats()
+    stats.begin_update()
+    add(stats, [1.02], (0.0,) * 7)
+    stats.skip()
+    stats.begin_update()
+    add(stats, [3.0], (0.0,) * 7)
+    assert float(stats.first_ratio_deviation) == pytest.approx(0.02, abs=1e-6)
 
 
 def test_metrics_by_hand():
@@ -93,7 +110,7 @@ def test_metrics_by_hand():
         "objective/entropy": (6.0 + 4.0) / 2, "policy/approxkl_avg": 0.7, "policy/clipfrac_avg": 0.6,
         "policy/entropy_avg": 0.9, "loss/policy_avg": 0.6, "loss/value_avg": 0.8, "val/clipfrac_avg": 0.8,
         "val/ratio": 1.4375, "val/ratio_var": 0.0,
-        "val/first_ratio_deviation": 0.0, "val/value": 2.0, "val/sampler_gap": 0.02, "val/stop_token_rate": 0.5,
+        "val/first_ratio_deviation": 0.5, "val/value": 2.0, "val/sampler_gap": 0.02, "val/stop_token_rate": 0.5,
         "val/skipped_updates": 0.0, "tokens/response_len": 2.0, "grad_norm": 4.0, "lr": 0.01, "episode": 64.0,
         # advantages 1, -1, 2, -2: mean 0, variance 10/3; returns 1, 1, 4, 2: variance 2; residuals 0, -1, 1, 0: 2/3
         "val/advantage_sd": math.sqrt(10 / 3), "val/explained_variance": 1 - (2 / 3) / 2,
