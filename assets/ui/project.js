@@ -104,9 +104,9 @@ function buildMake() {
   const other = el('input.lab-input', { type: 'text', 'data-do': 'new-other', 'aria-label': 'Hub id or folder', placeholder: 'owner/name on the Hub, or a folder on the lab\'s machine', hidden: true, oninput: forget });
   const text = el('textarea.lab-input', { 'data-do': 'new-text', 'aria-label': 'own prompts', rows: 6, placeholder: 'A prompt a line.', 
     oninput: () => { if (!text.value.trim()) { delete text.dataset.file; part('new-file-name').textContent = ''; } previewSoon(); } });
-  const file = el('input.file', { type: 'file', 'data-do': 'new-file', id: 'lab-new-file', 'aria-label': 'file with prompts', accept: props.data.kinds.join(','), onchange: () => { load(file.files[0]); file.value = ''; } });
+  const file = el('input.file', { type: 'file', 'data-do': 'new-file', tabindex: '-1', 'aria-hidden': 'true', accept: props.data.kinds.join(','), onchange: () => { load(file.files[0]); file.value = ''; } });
   const own = el('div.own', { hidden: true }, text,
-    el('div.lab-row', {}, el('label.lab-button.small', { for: 'lab-new-file' }, 'Choose a file …'), file, el('span.muted', { 'data-do': 'new-file-name' }),
+    el('div.lab-row', {}, el('button.lab-button.small', { type: 'button', 'data-do': 'new-file-choose', onclick: () => file.click() }, 'Choose a file …'), file, el('span.muted', { 'data-do': 'new-file-name' }),
       el('span.muted', {}, `${props.data.kinds.join(', ')}; .jsonl and .csv need a column "prompt"`)),
     el('div', { 'data-do': 'new-preview', role: 'status' }));
   make.append(el('h2', {}, 'New project'),
@@ -173,7 +173,7 @@ function verdict(found) {
     el('p', {}, found.advice),
     el('details', {}, el('summary.muted', {}, 'How this was estimated'), el('table', {}, el('tbody', {},
       found.parts.map(([name, size, formula]) => el('tr', {}, el('th', { scope: 'row' }, name), el('td.figure', {}, bytes(size)), el('td.muted', {}, formula))))),
-    el('p.muted', {}, 'An estimate for a run with the preset; the truth differs by some ten percent and more.')));
+    el('p.muted', {}, 'For texts of 128 tokens and the presets; longer ones need more. On a CPU it came within 5 % of what a model of 135 million parameters took; on a GPU nobody has compared it yet.')));
 }
 
 function create() {

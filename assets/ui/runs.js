@@ -119,7 +119,7 @@ function row(run) {
     el('td.step', {}, el('div', {}, `${run.step} of ${run.total}`), el('div.lab-bar', { role: 'progressbar', 'aria-label': `steps of run ${run.id}`, 'aria-valuemin': 0, 'aria-valuemax': run.total, 'aria-valuenow': run.step }, bar)),
     el('td.curve', { title: 'the reward model\'s score over the steps' }, spark(run.spark)),
     figure('score', run.score), figure('KL', run.kl), figure('gold', run.gold),
-    el('td.muted', { title: new Date(1000 * run.created).toLocaleString() }, when(run.created)), el('td.actions', {}, actions(run)));
+    el('td.muted.when', { title: new Date(1000 * run.created).toLocaleString() }, when(run.created)), el('td.actions', {}, actions(run)));
 }
 
 function drawList() {

@@ -51,7 +51,7 @@ class Downloads:
         self._status = DownloadStatus.DONE
         self._words = ""
         self._began = (0.0, 0)
-        self._stop = threading.Event()
+        self._stop, self._cancellable = threading.Event(), False
         self._thread: threading.Thread | None = None
 
     def start(self, facts: ModelFacts, then: Callable[[Path], str]) -> None:
@@ -61,15 +61,16 @@ class Downloads:
                 raise EngineError(f"{self._facts.name} is being downloaded. Wait for it, or cancel it first.")
             self._facts, self._status, self._words = facts, DownloadStatus.RUNNING, ""
             self._began = (time.monotonic(), held(facts.name))
-            self._stop = threading.Event()
+            self._stop, self._cancellable = threading.Event(), True
             self._thread = threading.Thread(
                 target=self._run, args=(facts, then, self._stop), daemon=True, name="download"
             )
             self._thread.start()
 
-    def cancel(self) -> None:
+    def cancel(self) -> bool:
+        """False: there is nothing to cancel, or it is all here already."""
         with self._lock:
-            if self._status is DownloadStatus.RUNNING:
+            if self._status is DownloadStatus.RUNNING and self._cancellable:
                 self._stop.set()
                 self._status, self._words = (
                     DownloadStatus.CANCELLED,
@@ -95,8 +96,10 @@ class Downloads:
     def _run(self, facts: ModelFacts, then: Callable[[Path], str], stop: threading.Event) -> None:
         try:
             folder = fetch(facts, stop)
-            if stop.is_set():
-                return
+            with self._lock:
+                if stop.is_set():
+                    return
+                self._cancellable = False  # or a project could be made of what is said to be cancelled
             status, words = DownloadStatus.DONE, then(folder)
         except _CancelledError:
             return

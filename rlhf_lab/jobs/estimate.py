@@ -3,12 +3,13 @@
     estimate(facts, machine()) -> Estimate(parts, need, free, verdict)
 
 With P parameters, b bytes a number (4 on a CPU, 2 on a GPU), L layers of width H and inner width I, V vocabulary entries,
-B rollouts in a micro-batch of T tokens, of which R are the response's:
+N rollouts a step of T tokens, of which R are the response's; B of them are in a micro-batch, and C texts in an update of the
+reward model, which takes both texts of a batch of comparisons at once:
 
     weights        P · b
     merged copy    (P − V·H) · b                   the layers once more, with an adapter added in
     adapters       5 · 4 · r · Σ(in + out)         policy: weights, gradients, two moments; reward model: weights
-    activations    B · T · L · (16·H + 5·I) · b    kept for the backward pass of one micro-batch
+    activations    max(B, C) · T · L · (16·H + 5·I) · b   kept for the backward pass
     logits         B · R · V · 3 · 4               logits, log-probabilities and their gradient in float32
     cache          N · T · L · 2 · K · b           keys and values of N rollouts, K numbers a token
     program        measured: Python, torch and its buffers
@@ -23,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from rlhf_lab.config import PolicyConfig
+from rlhf_lab.config import PolicyConfig, RewardConfig
 from rlhf_lab.jobs.examine import ModelFacts
 
 PROMPT_TOKENS = 64
@@ -115,7 +116,7 @@ def shape_of(config: dict[str, Any]) -> Shape | None:
 
 
 def estimate(facts: ModelFacts, where: Machine, config: PolicyConfig | None = None) -> Estimate:
-    """What a PPO run needs with the model on this machine. config: of the run, the preset by default."""
+    """What a reward model and a PPO run need with the model on this machine. config: of the run, the preset by default."""
     run = config or PolicyConfig()
     shape = shape_of(facts.config)
     parts = [*(_parts(facts.parameters, shape, where, run) if shape else _coarse(facts.parameters, where))]
@@ -129,6 +130,7 @@ def estimate(facts: ModelFacts, where: Machine, config: PolicyConfig | None = No
 def _parts(parameters: int, shape: Shape, where: Machine, run: PolicyConfig) -> list[Part]:
     b = 2 if where.kind == "gpu" else 4
     n = min(run.micro_batch, run.batch_size)
+    most = max(n, 2 * RewardConfig().batch_size)
     new, tokens = run.max_new_tokens, PROMPT_TOKENS + run.max_new_tokens
     layers = max(0, parameters - shape.vocab * shape.hidden)
     sides = 2 * (shape.hidden + shape.hidden) + 2 * (shape.hidden + shape.kv) + 3 * (shape.hidden + shape.inner)
@@ -138,8 +140,8 @@ def _parts(parameters: int, shape: Shape, where: Machine, run: PolicyConfig) -> 
         Part("weights", parameters * b, f"{parameters:,} × {b} bytes"),
         Part("merged copy", layers * b, f"{layers:,} × {b} bytes"),
         Part("adapters", adapter * 20, f"{adapter:,} × 5 × 4 bytes, rank {run.lora_r}"),
-        Part("activations", n * tokens * shape.layers * wide * b,
-             f"{n} rows × {tokens} tokens × {shape.layers} layers × {wide:,} × {b} bytes"),
+        Part("activations", most * tokens * shape.layers * wide * b,
+             f"{most} rows × {tokens} tokens × {shape.layers} layers × {wide:,} × {b} bytes"),
         Part("logits", n * new * shape.vocab * 12, f"{n} rows × {new} tokens × {shape.vocab:,} × 3 × 4 bytes"),
         Part("cache", run.batch_size * tokens * shape.layers * 2 * shape.kv * b,
              f"{run.batch_size} rollouts × {tokens} tokens × {shape.layers} layers × 2 × {shape.kv} × {b} bytes"),
@@ -155,9 +157,9 @@ def _coarse(parameters: int, where: Machine) -> list[Part]:
 
 
 def _advice(verdict: Verdict, shape: Shape | None, run: PolicyConfig) -> str:
-    smaller = "a smaller micro_batch or max_new_tokens needs less, with the same result for micro_batch"
+    smaller = "a smaller batch_size of the reward model, micro_batch or max_new_tokens needs less"
     if verdict is Verdict.FITS:
         return "There is room for a run with the preset." if shape else "By a coarse rule there is room."
     if verdict is Verdict.TIGHT:
-        return f"It may work; close what else uses memory. In a run's settings, {smaller}."
+        return f"It may work; close what else uses memory. In the settings, {smaller}."
     return f"The engine would very likely run out of memory. Choose a smaller model or a larger machine; {smaller}."

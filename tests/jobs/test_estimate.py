@@ -25,7 +25,7 @@ def test_every_term_on_a_cpu():
         "weights": 1800 * 4,
         "merged copy": (1800 - 800) * 4,
         "adapters": 2 * (2 * 16 + 2 * 12 + 3 * 28) * 2 * 20,  # r · (q, o; k, v; gate, up, down) · layers · 20 bytes
-        "activations": 2 * 100 * 2 * (16 * 8 + 5 * 20) * 4,
+        "activations": 32 * 100 * 2 * (16 * 8 + 5 * 20) * 4,  # both texts of 16 comparisons
         "logits": 2 * 36 * 100 * 12,
         "cache": 4 * 100 * 2 * 2 * 4 * 4,
         "program": PROGRAM["cpu"],
@@ -44,7 +44,7 @@ def test_the_formula_is_shown_with_its_numbers():
     found = estimate(FACTS, Machine("cpu", "CPU", 10**9), RUN)
     told = {part.name: part.formula for part in found.parts}
     assert told["weights"] == "1,800 × 4 bytes"
-    assert told["activations"] == "2 rows × 100 tokens × 2 layers × 228 × 4 bytes"
+    assert told["activations"] == "32 rows × 100 tokens × 2 layers × 228 × 4 bytes"
 
 
 @pytest.mark.parametrize(
