@@ -70,12 +70,12 @@ class Downloads:
     def cancel(self) -> bool:
         """False: there is nothing to cancel, or it is all here already."""
         with self._lock:
-            if self._status is DownloadStatus.RUNNING and self._cancellable:
-                self._stop.set()
-                self._status, self._words = (
-                    DownloadStatus.CANCELLED,
-                    "Cancelled. What has arrived is kept for the next time.",
-                )
+            if self._status is not DownloadStatus.RUNNING or not self._cancellable:
+                return False
+            self._stop.set()
+            self._status = DownloadStatus.CANCELLED
+            self._words = "Cancelled. What has arrived is kept for the next time."
+            return True
 
     def progress(self) -> Progress | None:
         """How the last download is doing; None where there was none."""

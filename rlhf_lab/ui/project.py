@@ -160,8 +160,9 @@ class Desk:
         return {"done": make()}
 
     def cancel(self, _: dict[str, Any]) -> dict[str, Any]:
-        self.downloads.cancel()
-        return {"done": "The download is cancelled. What has arrived is kept for the next time."}
+        if self.downloads.cancel():
+            return {"done": "The download is cancelled. What has arrived is kept for the next time."}
+        return {"done": "There is no download to cancel; the last one has arrived."}
 
     def stop_engine(self, _: dict[str, Any]) -> dict[str, Any]:
         stopped = supervisor.stop_engine(self.ctx.db, self.ctx.home)

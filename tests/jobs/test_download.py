@@ -72,9 +72,35 @@ def test_cancelling_keeps_what_is_there_and_does_nothing_else(hub):
     assert len(done) == 1
 
 
+def test_what_breaks_after_it_was_cancelled_stays_cancelled(hub):
+    def between(file):
+        hub.arrived.set()
+        assert hub.go_on.wait(WAIT)
+        raise ConnectionError("gone")
+
+    hub.between = between
+    downloads = Downloads()
+    downloads.start(examine(NAME), lambda folder: "")
+    assert hub.arrived.wait(WAIT)
+    assert downloads.cancel()
+    hub.go_on.set()
+    downloads.wait(WAIT)
+    assert downloads.progress().status is DownloadStatus.CANCELLED
+
+
+def test_it_is_too_late_to_cancel_when_all_is_here(hub):
+    said = []
+    downloads = Downloads()
+    hub.go_on.set()
+    downloads.start(examine(NAME), lambda folder: said.append(downloads.cancel()) or "Made.")
+    downloads.wait(WAIT)
+    assert said == [False]
+    assert downloads.progress().words == "Made."
+
+
 def test_cancelling_nothing_is_nothing():
     downloads = Downloads()
-    downloads.cancel()
+    assert not downloads.cancel()
     assert downloads.progress() is None
 
 
