@@ -16,6 +16,7 @@ WORDS = {
     JobKind.TRAIN_POLICY: "PPO",
     JobKind.COMPLETE: "writing",
 }
+STARTING = "starting"  # what an engine says of itself at first
 ENGINE = {
     EngineState.ABSENT: ("engine rests", "", "It starts by itself as soon as there is something to do."),
     EngineState.STARTING: ("engine starts", "busy", "It loads the model; some seconds."),
@@ -64,7 +65,9 @@ def state(ctx: Context) -> dict[str, Any]:
 
 def _engine(status: EngineStatus, busy: bool) -> dict[str, Any]:
     words, mood, about = ENGINE[status.state]
-    if busy and status.state is EngineState.ALIVE:
+    if status.state is EngineState.ALIVE and status.row is not None and status.row.state == STARTING:
+        words, mood, about = ENGINE[EngineState.STARTING]  # it speaks before it has loaded anything
+    elif busy and status.state is EngineState.ALIVE:
         words, mood = "engine works", "busy"
     row = status.row if status.state is EngineState.ALIVE else None
     return {

@@ -57,3 +57,10 @@ def test_many_pages_ask_once():
     answer = shared_for(60.0, lambda: asked.append(1) or len(asked))
     assert [answer() for _ in range(5)] == [1] * 5
     assert shared_for(0.0, lambda: asked.append(1) or len(asked))() == 2
+
+
+def test_an_engine_that_has_only_just_begun_starts(ctx):
+    supervisor.beat(ctx.db, "starting")
+    assert header.state(ctx)["engine"]["words"] == "engine starts"
+    supervisor.beat(ctx.db, "idle")
+    assert header.state(ctx)["engine"]["words"] == "engine ready"
