@@ -78,6 +78,13 @@ def draw(logits: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, T
     return index.squeeze(1), probabilities.gather(1, index).log().squeeze(1)
 
 
+def _unlike(prompts: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]], list[int]]:
+    """The prompts without repetitions, in the order of their first appearance, and which of them each prompt is."""
+    numbers: dict[tuple[int, ...], int] = {}
+    which = [numbers.setdefault(tuple(prompt), len(numbers)) for prompt in prompts]
+    return list(numbers), which
+
+
 @torch.no_grad()
 def sample(
     backbone: Backbone,
@@ -89,6 +96,7 @@ def sample(
 ) -> Sampled:
     """Continue each prompt until EOS (kept as the last id) or until `uniform` (B, T) has no more columns.
 
+    A prompt that occurs several times is read once.
     Raises ModelError when prompt and response do not fit the model's context.
     """
     length = uniform.shape[1]
@@ -100,7 +108,8 @@ def sample(
         )
     uniform = uniform.to(backbone.device)
     eos = torch.tensor(backbone.eos_ids, device=backbone.device)
-    ids, mask = pad_left(prompts, backbone.pad_id, backbone.device)
+    unlike, which = _unlike(prompts)
+    ids, mask = pad_left(unlike, backbone.pad_id, backbone.device)
     positions = (mask.cumsum(1) - 1).clamp_min(0)
     cache = DynamicCache(config=backbone.model.config)
     rows = torch.arange(len(prompts), device=backbone.device)
@@ -110,7 +119,12 @@ def sample(
         output = backbone.trunk(
             input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
         )
-        tokens, logprob = draw(backbone.logits(output.last_hidden_state[:, -1]), uniform[rows, t], temperature)
+        logits = backbone.logits(output.last_hidden_state[:, -1])
+        if t == 0 and len(unlike) < len(prompts):
+            index = torch.tensor(which, device=backbone.device)
+            cache.batch_select_indices(index)
+            logits, mask, positions = logits[index], mask[index], positions[index]
+        tokens, logprob = draw(logits, uniform[rows, t], temperature)
         written[rows, t], logprobs[rows, t] = tokens, logprob
         alive = ~torch.isin(tokens, eos)
         if not bool(alive.any()):

@@ -33,7 +33,7 @@ def write(
     """One response a prompt, through whatever adapter is on. Row i draws from (seed, purpose, i) alone."""
     encoded = {prompt: backbone.encode_prompt(prompt) for prompt in dict.fromkeys(prompts)}
     ids = [encoded[prompt] for prompt in prompts]
-    order = sorted(range(len(ids)), key=lambda i: (len(ids[i]), i))
+    order = sorted(range(len(ids)), key=lambda i: (len(ids[i]), ids[i], i))  # equal prompts side by side: read once
     tokens: list[list[int]] = [[] for _ in ids]
     for start in range(0, len(order), BATCH):
         index = order[start : start + BATCH]

@@ -158,3 +158,22 @@ def test_padding_by_hand():
     right, right_mask = pad_right([[2], [6, 2, 8]], 2, CPU)
     assert right.tolist() == [[2, 2, 2], [6, 2, 8]]
     assert right_mask.tolist() == [[True, False, False], [True, True, True]]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_prompt_that_occurs_often_is_read_once(folders, kind):
+    """Four rows, two prompts of different lengths, in turns: each row as if it were alone."""
+    backbone, seen = tiny.load(folders[kind], torch.float64), []
+    long, short, uniform = tiny.ids("the old king saw"), tiny.ids("moon"), tiny.seeded(4, 8)
+    prompts = [long, short, list(long), short]
+    hook = backbone.trunk.register_forward_pre_hook(
+        lambda _, args, given: seen.append(tuple(given["input_ids"].shape)), with_kwargs=True
+    )
+    together = sample(backbone, prompts, uniform)
+    hook.remove()
+    assert seen[0] == (2, 4)
+    for i, prompt in enumerate(prompts):
+        alone = sample(backbone, [prompt], uniform[i : i + 1])
+        assert alone.tokens == [together.tokens[i]]
+        assert alone.logprobs[0] == pytest.approx(together.logprobs[i], abs=1e-10)
+    assert together.tokens[0] != together.tokens[2]
