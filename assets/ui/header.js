@@ -29,11 +29,11 @@ function draw(state) {
     el('span.lab-badge', {}, `${state.labels} labels${state.simulated ? ` + ${state.simulated} simulated` : ''}`),
     el('span.lab-badge', { title: 'cross-validated accuracy of the newest reward model, with its 95 % interval' }, accuracy),
     job(state),
-    el('span.lab-grow'),
+    el('span.lab-grow'), el('span.buttons', {},
     el('button.lab-button.small.projector', { type: 'button', title: 'larger type for the back of the room', 'aria-pressed': document.body.classList.contains('projector') ? 'true' : 'false',
       onclick: () => { document.body.classList.toggle('projector'); window.dispatchEvent(new Event('resize')); draw(state); } }, 'Projector'),
     el('button.lab-button.small', { type: 'button', title: 'light or dark',
-      onclick: () => { document.body.classList.toggle('dark'); draw(state); } }, document.body.classList.contains('dark') ? 'Light' : 'Dark'),
+      onclick: () => { document.body.classList.toggle('dark'); draw(state); } }, document.body.classList.contains('dark') ? 'Light' : 'Dark')),
   ].filter(Boolean));
   if (state.warning) root.append(el('p.lab-notice.bad', { role: 'alert' }, state.warning));
 }
