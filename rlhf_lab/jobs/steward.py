@@ -6,6 +6,7 @@ matters, except what a judge still has to label.
 
 import logging
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from rlhf_lab.store.runs import latest_reward_model
 log = logging.getLogger("rlhf_lab.steward")
 
 LOOK_EVERY_S = 1.0
+RETRY_S = 30.0  # between two tries to write pairs, where the first failed (a model that cannot be loaded)
 POOL = 24  # pairs kept ready for whoever labels
 BATCH = 16  # pairs asked for at once: a batch is written in a few seconds
 TRAIN_EVERY = 20  # labels from one reward model to the next
@@ -110,7 +112,9 @@ class Steward:
         ready = min(pool_size(self.db, project.id, name) for name in who)
         with _lock:
             asked = max((n for (pid, _), n in _wanted.items() if pid == project.id), default=0)
-        if JobKind.SAMPLE_PAIRS not in kinds and (asked or ready < POOL):
+        if JobKind.SAMPLE_PAIRS in kinds or failed_just_now(self.db, project.id, JobKind.SAMPLE_PAIRS):
+            return
+        if asked or ready < POOL:
             queue.submit(self.db, JobKind.SAMPLE_PAIRS, project.id, {"count": max(BATCH, min(asked, 64))})
 
     def _let_judges_label(self) -> None:
@@ -135,6 +139,12 @@ class Steward:
             if due(self.db, project.id, source) and not (judging and source is Source.SIMULATED):
                 submit_training(self.db, project.id, source)
                 return
+
+
+def failed_just_now(db: Database, project_id: int, kind: JobKind) -> bool:
+    """Whether the last job of a kind failed less than RETRY_S ago: the same again would fail for the same reason."""
+    last = queue.jobs(db, project_id=project_id, kinds=[kind], limit=1)
+    return bool(last) and last[0].status is JobStatus.FAILED and time.time() - last[0].updated_at < RETRY_S
 
 
 def due(db: Database, project_id: int, source: Source) -> bool:

@@ -61,6 +61,19 @@ def test_pairs_are_written_ahead_once_and_an_engine_is_called_for_them(db, proje
     assert len(caretaker.calls) == 2
 
 
+def test_pairs_that_could_not_be_written_are_tried_again_after_a_while(db, project, caretaker, monkeypatch):
+    caretaker.look()
+    (job,) = queue.jobs(db, statuses=steward.OPEN)
+    queue.fail(db, job.id, "the model cannot be loaded")
+    at = queue.get_job(db, job.id).updated_at
+    monkeypatch.setattr(steward.time, "time", lambda: at + steward.RETRY_S - 1)
+    caretaker.look()
+    assert open_kinds(db) == []
+    monkeypatch.setattr(steward.time, "time", lambda: at + steward.RETRY_S + 1)
+    caretaker.look()
+    assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
+
+
 def test_a_full_pool_asks_for_nothing(db, project, caretaker):
     add_pairs(db, project, steward.POOL)
     caretaker.look()
