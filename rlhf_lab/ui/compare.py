@@ -11,7 +11,7 @@ from rlhf_lab.records import Job, JobKind, JobStatus
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.runs import reward_models, runs
 from rlhf_lab.ui.context import Context, read, told
-from rlhf_lab.ui.train import reward_words
+from rlhf_lab.ui.story import reward_words
 from rlhf_lab.ui.widgets import widget
 
 OPEN = (JobStatus.QUEUED, JobStatus.RUNNING)
