@@ -1,0 +1,188 @@
+"""What a PPO step costs, and what each of its short cuts is worth: the same step from the same state, done in several ways.
+
+    python benchmarks/ppo_step.py --rounds 7
+    python benchmarks/ppo_step.py --ways ours,plain,bfloat16 --threads 1 --json
+
+The ways take turns within one process, so that another program on the machine slows all of them; look at the ratios, and at
+seconds only on an idle machine. "plain" is the textbook: PEFT's three-product layers, left-padded rows under a mask in one
+batch, a full log-softmax with an entropy that carries a gradient. The others are "ours" with one thing changed.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from rlhf_lab.runtime import prepare
+
+prepare()
+
+import torch  # noqa: E402
+
+from rlhf_lab.assets import shipped_prompts  # noqa: E402
+from rlhf_lab.config import PolicyConfig  # noqa: E402
+from rlhf_lab.core.logprobs import logprobs_and_entropy  # noqa: E402
+from rlhf_lab.models import adapters as adapters_module  # noqa: E402
+from rlhf_lab.models import reward_model as reward_module  # noqa: E402
+from rlhf_lab.models.adapters import Adapters  # noqa: E402
+from rlhf_lab.models.backbone import Backbone, load_backbone  # noqa: E402
+from rlhf_lab.models.heads import RewardHead  # noqa: E402
+from rlhf_lab.models.reward_model import RewardModel  # noqa: E402
+from rlhf_lab.models.rows import Hidden, Rows  # noqa: E402
+from rlhf_lab.trainers import rollout as rollout_module  # noqa: E402
+from rlhf_lab.trainers.policy import PolicyTrainer, Task  # noqa: E402
+
+PARTS = ("rollout", "score", "update", "step", "cpu")
+
+
+def padded(backbone: Backbone, rows: Rows) -> Hidden:
+    """Left-padded rows under a mask, positions counted from it."""
+    mask = torch.cat([rows.prompt_mask, rows.mask.long()], dim=1)
+    output = backbone.trunk(
+        input_ids=torch.cat([rows.prompts, rows.responses], dim=1), attention_mask=mask,
+        position_ids=(mask.cumsum(1) - 1).clamp_min(0), use_cache=False,
+    )  # fmt: skip
+    width = rows.prompts.shape[1]
+    return Hidden(output.last_hidden_state, rows.prompt_mask.new_full((len(mask),), width), rows.mask.shape[1])
+
+
+@contextmanager
+def peft_layers(trainer: PolicyTrainer) -> Iterator[None]:
+    with patch.object(adapters_module, "parts_of", lambda *_: None):
+        trainer.adapters._index()
+        yield
+    trainer.adapters._index()
+
+
+@contextmanager
+def padded_rows(trainer: PolicyTrainer) -> Iterator[None]:
+    with patch.object(rollout_module, "forward", padded), patch.object(reward_module, "forward", padded):
+        yield
+
+
+@contextmanager
+def full_softmax(trainer: PolicyTrainer) -> Iterator[None]:
+    with patch.object(rollout_module, "sampled_logprobs", logprobs_and_entropy):
+        yield
+
+
+@contextmanager
+def one_batch(trainer: PolicyTrainer) -> Iterator[None]:
+    before = trainer.config
+    trainer.config = before.replace(micro_batch=before.batch_size)
+    try:
+        yield
+    finally:
+        trainer.config = before
+
+
+def products(precision: str) -> Callable[[PolicyTrainer], Any]:
+    """Matrix products of float32 tensors done in another precision, or by another library (tf32 on a CPU: oneDNN)."""
+
+    @contextmanager
+    def way(trainer: PolicyTrainer) -> Iterator[None]:
+        matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+        before, matmul.fp32_precision = matmul.fp32_precision, precision
+        try:
+            yield
+        finally:
+            matmul.fp32_precision = before
+
+    return way
+
+
+@contextmanager
+def eager_attention(trainer: PolicyTrainer) -> Iterator[None]:
+    trainer.backbone.model.set_attn_implementation("eager")
+    yield
+    trainer.backbone.model.set_attn_implementation("sdpa")
+
+
+WAYS: dict[str, tuple[Callable[[PolicyTrainer], Any], ...]] = {
+    "ours": (),
+    "plain": (peft_layers, padded_rows, full_softmax, one_batch),
+    "peft-layers": (peft_layers,),
+    "padded-rows": (padded_rows,),
+    "full-softmax": (full_softmax,),
+    "one-batch": (one_batch,),
+    "onednn": (products("tf32"),),
+    "bfloat16": (products("bf16"),),
+    "eager": (eager_attention,),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="embedded")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--ways", default="ours,plain", help=f"any of {', '.join(WAYS)}, or all")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    ways = list(WAYS) if args.ways == "all" else args.ways.split(",")
+    config = PolicyConfig(batch_size=args.batch_size, epochs=args.epochs, token_rows=0, sample_every=10_000)
+    result = measure(trainer_of(args.model, args.device, config), ways, args.rounds)
+    print(json.dumps(result) if args.json else table(result))
+    return 0
+
+
+def trainer_of(model: str, device: str, config: PolicyConfig) -> PolicyTrainer:
+    """A trainer one step into a run, so that adapters are not zero; the reward model is an untrained one."""
+    backbone = load_backbone(model, device=device)
+    adapters = Adapters(backbone)
+    adapters.add("reward", r=config.lora_r, alpha=config.lora_alpha, seed=1, trainable=False)
+    head = RewardHead(backbone.hidden_size, "mean", 0).to(backbone.device).requires_grad_(False)
+    scorer = RewardModel(backbone, adapters, "reward", head)
+    trainer = PolicyTrainer(backbone, adapters, Task(shipped_prompts("tales"), scorer), config)
+    trainer.run_step()
+    return trainer
+
+
+def measure(trainer: PolicyTrainer, ways: list[str], rounds: int) -> dict[str, dict[str, float]]:
+    """Medians of seconds a way, and of the ratios to the first way in the same round."""
+    kept = trainer.state()
+    seconds: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
+    figures: dict[str, dict[str, float]] = {}
+    for round_ in range(rounds + 1):
+        for way in ways:
+            trainer.load_state(*kept)
+            with ExitStack() as stack:
+                for enter in WAYS[way]:
+                    stack.enter_context(enter(trainer))
+                wall, cpu = time.perf_counter(), time.process_time()
+                metrics = trainer.run_step().metrics
+                spent = {"step": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+            if round_:  # the first round warms up
+                seconds[way].append(spent | {part: metrics[f"time/{part}"] for part in PARTS[:3]})
+            figures[way] = metrics
+    result = {}
+    for way in ways:
+        row = {part: statistics.median(one[part] for one in seconds[way]) for part in PARTS}
+        pairs = zip(seconds[way], seconds[ways[0]], strict=True)
+        row["cpu / first"] = statistics.median(mine["cpu"] / first["cpu"] for mine, first in pairs)
+        row["KL"], row["grad_norm"] = figures[way]["objective/kl"], figures[way]["grad_norm"]
+        result[way] = row
+    return result
+
+
+def table(result: dict[str, dict[str, float]]) -> str:
+    names = list(next(iter(result.values())))
+    lines = [f"{'way':14}" + "".join(f"{name:>12}" for name in names)]
+    lines += [f"{way:14}" + "".join(f"{row[name]:12.4f}" for name in names) for way, row in result.items()]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
