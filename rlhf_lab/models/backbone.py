@@ -114,10 +114,6 @@ def load_backbone(name: str, *, device: str | None = None, dtype: torch.dtype | 
             f"{name}: its weights cannot be loaded ({_first_line(error)}). "
             "Check that the folder is a complete transformers checkpoint."
         ) from error
-    if where.type == "cpu":
-        # No CPU has TF32; asking for it picks oneDNN's float32, faster than MKL's on small products.
-        mkldnn: Any = torch.backends.mkldnn
-        mkldnn.matmul.fp32_precision = "tf32"
     model.to(device=where).eval()  # type: ignore[call-arg]
     model.requires_grad_(False)
     backbone = Backbone(name, weights_digest(folder), model, tokenizer, where, _eos_ids(model, tokenizer), 0)
