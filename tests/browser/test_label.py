@@ -3,7 +3,7 @@
 import sqlite3
 
 import pytest
-from conftest import PATIENCE
+from browser_lab import PATIENCE
 
 from rlhf_lab.records import NewCompletion
 from rlhf_lab.store import projects

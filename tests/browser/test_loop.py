@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import PATIENCE
+from browser_lab import PATIENCE
 
 from rlhf_lab.judges import load_judge
 from rlhf_lab.store.database import Database
