@@ -7,6 +7,7 @@ ROWS, BACKBONE, GENERATION = "models/rows.py", "models/backbone.py", "models/gen
 ADAPTERS, HEADS, REWARD_MODEL = "models/adapters.py", "models/heads.py", "models/reward_model.py"
 ROLLOUT, METRICS, POLICY = "trainers/rollout.py", "trainers/metrics.py", "trainers/policy.py"
 CHECKPOINT, EVALUATION = "trainers/checkpoint.py", "trainers/evaluation.py"
+LORA, LOGPROBS = "models/lora_linear.py", "core/logprobs.py"
 REWARD, WARM_START, CONFIG = "trainers/reward.py", "trainers/warm_start.py", "config.py"
 PLAIN_LOOP = "trainers/test_policy.py::test_a_whole_step_equals_a_plain_loop"
 
@@ -14,9 +15,9 @@ PLAIN_LOOP = "trainers/test_policy.py::test_a_whole_step_equals_a_plain_loop"
 # fmt: off
 MUTANTS = [
     # --- models/rows.py ---
-    Mutant(ROWS, "logits slice off by one", "hidden[:, width - 1 : -1]", "hidden[:, width:]",
+    Mutant(ROWS, "logits slice off by one", "self._at(self.prompts - 1)", "self._at(self.prompts)",
            f"test_item_01_logits_slice {PLAIN_LOOP}"),
-    Mutant(ROWS, "score reads the position before", "-1], hidden[:, width:])", "-1], hidden[:, width - 1 : -1])",
+    Mutant(ROWS, "score reads the position before", "self._at(self.prompts)", "self._at(self.prompts - 1)",
            "test_read_is_where_the_token_was_read models/test_reward_model.py::test_score_by_hand"),
     Mutant(ROWS, "results in the order of lengths, not of rows",
            "result[torch.tensor(order, device=joined.device)] = joined", "result = joined",
@@ -25,15 +26,12 @@ MUTANTS = [
     Mutant(ROWS, "only the first stop token ends", "response[-1] in backbone.eos_ids",
            "response[-1] == backbone.eos_ids[0]", "test_item_20_any_stop_token_in_force_ends "
            "trainers/test_policy.py::test_item_20_missing_eos_penalty_in_a_run"),
-    Mutant(ROWS, "padding is attended to", "torch.cat([rows.prompt_mask, rows.mask.long()], dim=1)",
-           "torch.ones_like(ids)", "test_item_02_left_padding_shifts_no_position "
+    Mutant(ROWS, "the row keeps its left padding", "start = rows.prompts.shape[1] - prompts", "start = 0 * prompts",
+           "test_item_02_left_padding_shifts_no_position "
            "models/test_reward_model.py::test_item_04_score_ignores_padding"),
     Mutant(ROWS, "take keeps the left end of the prompts", "prompts[:, -width:]", "prompts[:, :width]",
            f"test_take_trims_to_what_its_rows_need {PLAIN_LOOP}"),
     # --- models/backbone.py ---
-    Mutant(BACKBONE, "positions not from the mask", "(attention_mask.cumsum(1) - 1).clamp_min(0)",
-           "torch.arange(input_ids.shape[1]).expand_as(input_ids)", "test_positions_are_counted_from_the_mask "
-           "models/test_rows.py::test_item_02_left_padding_shifts_no_position"),
     Mutant(BACKBONE, "dropout stays on", "model.to(device=where).eval()", "model.to(device=where).train()",
            "models/test_rows.py::test_item_08_dropout_is_off"),
     Mutant(BACKBONE, "backbone not frozen", "    model.requires_grad_(False)\n", "", "test_what_is_known_of_a_model"),
@@ -68,6 +66,27 @@ MUTANTS = [
     Mutant(GENERATION, "mask where the token is not the pad", "        mask[i, : len(row)] = True\n",
            "        mask[i, : len(row)] = ids[i, : len(row)] != pad_id\n",
            "test_padding_by_hand models/test_rows.py::test_item_03_masks_come_from_lengths"),
+    Mutant(GENERATION, "repeated prompts mixed up", "positions = logits[index], mask[index], positions[index]",
+           "positions = logits[index.flip(0)], mask[index], positions[index]",
+           "test_a_prompt_that_occurs_often_is_read_once"),
+    # --- models/lora_linear.py ---
+    Mutant(LORA, "scale forgotten in the merged weight", "alpha=parts.scale", "alpha=1.0",
+           "test_states_and_gradients_equal_pefts test_by_hand"),
+    Mutant(LORA, "scale forgotten in the gradient", "da = ctx.scale * (", "da = 1.0 * (",
+           "test_states_and_gradients_equal_pefts test_by_hand"),
+    Mutant(LORA, "merged weight of before the update", "and versions == self._versions", "",
+           "test_the_merged_weight_follows_an_optimiser_step trainers/test_golden.py::test_three_steps_as_recorded"),
+    Mutant(LORA, "merged weight of another adapter", "held and versions", "versions",
+           "models/test_adapters.py::test_contexts_nest_and_restore"),
+    Mutant(LORA, "merged over the frozen weight", "self._weight = torch.empty_like(frozen)", "self._weight = frozen",
+           "trainers/test_policy.py::test_item_18_the_backbone_and_the_other_adapters_are_never_trained"),
+    Mutant(LORA, "half precision merged", "if not same or", "if",
+           "test_half_precision_and_other_layers_are_left_to_peft"),
+    # --- core/logprobs.py, the part that training uses ---
+    Mutant(LOGPROBS, "temperature missing in the slope", "g = (gradients[0] / ctx.temperature)", "g = gradients[0]",
+           "test_sampled_logprobs_by_hand test_sampled_logprobs_have_the_same_gradient_and_none_for_the_entropy"),
+    Mutant(LOGPROBS, "0 times minus infinity", "all_logprobs.clamp_min_(torch.finfo(all_logprobs.dtype).min)", "pass",
+           "test_sampled_logprobs_have_the_same_gradient_and_none_for_the_entropy"),
     # --- models/adapters.py ---
     Mutant(ADAPTERS, "adapters not restored after an exception", "        finally:\n            self._apply(before",
            "        except KeyError:\n            raise\n        else:\n"
@@ -77,10 +96,9 @@ MUTANTS = [
            "self._apply(before if before.name is None or before.name in self._trainable else _State(None, False))",
            "pass", "test_contexts_nest_and_restore"),
     Mutant(ADAPTERS, "merged weights kept", "module.weight = original", "pass",
-           "test_item_18_merging_gives_the_identical_tensors_back test_contexts_nest_and_restore "
-           "trainers/test_policy.py::test_item_18_the_backbone_and_the_other_adapters_are_never_trained"),
+           "test_item_18_merging_gives_the_identical_tensors_back test_contexts_nest_and_restore"),
     Mutant(ADAPTERS, "merging forgets the adapter",
-           "base.weight + layer.get_delta_weight(state.name).to(base.weight.dtype)", "base.weight.clone()",
+           "base.weight + layer.get_delta_weight(name).to(base.weight.dtype)", "base.weight.clone()",
            "test_sampling_through_merged_weights_equals_unmerged"),
     Mutant(ADAPTERS, "alpha ignored", "lora_alpha=alpha", "lora_alpha=r", "test_delta_by_hand"),
     Mutant(ADAPTERS, "frozen adapters trained", "parameter.requires_grad_(trainable)", "parameter.requires_grad_(True)",
@@ -121,9 +139,11 @@ MUTANTS = [
            "return response_logprobs(self.backbone, hidden, rows, 1.0)[0]",
            f"test_item_05_temperature_divides_old_and_reference {PLAIN_LOOP}"),
     Mutant(ROLLOUT, "temperature missing in old and new",
-           "logprobs, entropy = response_logprobs(self.backbone, hidden, rows, temperature)",
-           "logprobs, entropy = response_logprobs(self.backbone, hidden, rows, 1.0)",
+           "logprobs, entropy = response_logprobs(self.backbone, hidden, rows, temperature, learn_entropy)",
+           "logprobs, entropy = response_logprobs(self.backbone, hidden, rows, 1.0, learn_entropy)",
            f"test_item_05_temperature_divides_old_and_reference {PLAIN_LOOP}"),
+    Mutant(ROLLOUT, "the entropy bonus has no slope", "both = logprobs_and_entropy if learn_entropy else sampled_logprobs",
+           "both = sampled_logprobs", "trainers/test_golden.py::test_three_steps_as_recorded"),
     Mutant(ROLLOUT, "the reference is the policy", "with self.adapters.using(None):",
            "with self.adapters.using(self.adapter):", "test_item_05_temperature_divides_old_and_reference "
            "trainers/test_policy.py::test_item_09_the_kl_of_the_first_step_is_zero_and_then_grows"),
@@ -159,6 +179,11 @@ MUTANTS = [
            "(ratio > 1 + config.cliprange)", "test_token_records"),
     Mutant(METRICS, "ratio upside down in the records", "ratio = (logprobs - old).exp()\n    clipped",
            "ratio = (old - logprobs).exp()\n    clipped", "test_token_records"),
+    Mutant(METRICS, "first ratios of one micro-batch alone", "torch.maximum(before, worst)", "before",
+           "test_item_07_first_ratio_deviation_is_that_of_the_first_minibatch"),
+    Mutant(METRICS, "first ratios of every minibatch", "if not self.updates and not self.skipped:", "if True:",
+           "test_item_07_first_ratio_deviation_is_that_of_the_first_minibatch "
+           "test_item_07_a_first_minibatch_that_was_skipped_counts_too"),
     # --- trainers/policy.py ---
     Mutant(POLICY, "old log-probs recomputed after the update", "ppo_clip(now.logprobs, old,",
            "ppo_clip(now.logprobs, now.logprobs.detach(),", f"test_target_kl_stops_the_epochs {PLAIN_LOOP}"),
@@ -177,24 +202,22 @@ MUTANTS = [
            "(1 - (self.step + 1) / self.config.steps)", f"test_learning_rate_is_annealed_to_zero {PLAIN_LOOP}"),
     Mutant(POLICY, "schedule reported, not used", 'group["lr"] = lr', "pass",
            "test_the_scheduled_rate_is_the_one_that_is_used"),
-    Mutant(POLICY, "entropy punished", "- config.entropy_coef * entropy", "+ config.entropy_coef * entropy",
+    Mutant(POLICY, "entropy punished", "- (config.entropy_coef * entropy", "+ (config.entropy_coef * entropy",
            PLAIN_LOOP),
     Mutant(POLICY, "vf_coef forgotten", "config.vf_coef * value.loss", "value.loss", PLAIN_LOOP),
     Mutant(POLICY, "returns in place of old values", "rollout.advantages, rollout.values, rollout.returns",
            "rollout.advantages, rollout.returns, rollout.returns", PLAIN_LOOP),
     Mutant(POLICY, "gradients not clipped", "clip_grad_norm_(self.parameters, self.config.max_grad_norm)",
            "clip_grad_norm_(self.parameters, 1e9)", PLAIN_LOOP),
-    Mutant(POLICY, "sampled without the policy",
-           "range(len(prompts))]\n        with self.adapters.using(self.policy.adapter, merged=True):\n       "
-           "     sampled", "range(len(prompts))]\n        with self.adapters.using(None):\n            sampled",
+    Mutant(POLICY, "sampled without the policy", "using(self.policy.adapter, merged=True)", "using(None)",
            "test_item_07_first_ratio_is_one"),
     Mutant(POLICY, "decoded and encoded again", "make_rows(self.backbone, prompts, sampled.tokens)",
            "make_rows(self.backbone, prompts, [self.backbone.encode_response(self.backbone.decode(x)) for x "
            "in sampled.tokens])", "test_item_19_trained_ids_are_the_sampled_ids"),
-    Mutant(POLICY, "rollout seeds from the global generator", 'derive(self.config.seed, "rollout", self.step, row)',
+    Mutant(POLICY, "rollout seeds from the global generator", "derive(self.config.seed, *purpose, row)",
            "int(torch.randint(2**40, ()))", "test_same_seed_same_curve test_item_23_resuming_is_exact"),
-    Mutant(POLICY, "the same rollouts every step", 'derive(self.config.seed, "rollout", self.step, row)',
-           'derive(self.config.seed, "rollout", row)', "test_every_step_draws_anew"),
+    Mutant(POLICY, "the same rollouts every step", 'self.write(prompts, "rollout", self.step)',
+           'self.write(prompts, "rollout")', "test_every_step_draws_anew"),
     Mutant(POLICY, "optimiser not restored", "self.optimiser.state[parameter] = {", "_ = {",
            "test_item_23_resuming_is_exact"),
     Mutant(POLICY, "coefficient not restored", 'float(numbers["beta"]), float(numbers["lr"])',
