@@ -44,10 +44,10 @@ def serve(ctx: Context, host: str, port: int) -> None:
     """Serve until Ctrl-C, then say what goes on in the background."""
     steward = Steward(ctx.home, ctx.db)
     page = build_page(ctx).queue(default_concurrency_limit=8, max_size=64, api_open=False)
-    _, url, _ = page.launch(server_name=host, server_port=port, prevent_thread_lock=True, **launch_options())
-    steward.start()
-    print(f"RLHF Lab: {url}\nhome: {ctx.home}\nCtrl-C ends the page; what the engine does goes on.", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
+        _, url, _ = page.launch(server_name=host, server_port=port, prevent_thread_lock=True, **launch_options())
+        steward.start()
+        print(f"RLHF Lab: {url}\nhome: {ctx.home}\nCtrl-C ends the page; what the engine does goes on.", flush=True)
         threading.Event().wait()
     steward.stop()
     page.close(verbose=False)

@@ -87,7 +87,8 @@ class Steward:
 
     def stop(self) -> None:
         self._end.set()
-        self._thread.join(timeout=5)
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
 
     def _run(self) -> None:
         while not self._end.wait(LOOK_EVERY_S):
