@@ -113,13 +113,14 @@ def nstep(
     return returns - values, returns
 
 
-def rewards_to_go(rewards: Tensor, mask: Tensor, *, gamma: float) -> Tensor:
-    """G_t = sum_l gamma^l r_{t+l} up to the end of the response.
+def rewards_to_go(rewards: Tensor, mask: Tensor, *, gamma: float, last_values: Tensor | None = None) -> Tensor:
+    """G_t = sum_l gamma^l r_{t+l} up to the end of the response; the Monte Carlo target of a value function.
 
     Args:
         rewards: (B, T) float; anything in padding.
         mask: (B, T) bool.
         gamma: in [0, 1].
+        last_values: (B,) what comes after the last response token, see `gae`; None: nothing.
 
     Returns:
         (B, T), 0 on padding.
@@ -129,7 +130,10 @@ def rewards_to_go(rewards: Tensor, mask: Tensor, *, gamma: float) -> Tensor:
 
     Source: Williams 1992; Sutton & Barto 2018 eq. 3.8.
     """
-    rewards, _ = _prepare(rewards, rewards, mask, None, gamma=gamma)
+    rewards, _ = _prepare(rewards, rewards, mask, last_values, gamma=gamma)
+    if last_values is not None:
+        after = (gamma * last_values).unsqueeze(1).expand_as(rewards)
+        rewards = rewards + after.masked_fill(~is_last_token(mask), 0.0)
     return _discounted_sums(rewards, mask, gamma)
 
 

@@ -1,4 +1,4 @@
-"""The distance to the reference: per-token estimates, the exact KL, shaped rewards, and the coefficient's controllers.
+"""The distance to the reference: per-token estimates, the exact KL, shaped rewards, and the coefficients' controllers.
 
 Sign, everywhere: `kl = logprobs - ref_logprobs` (policy minus reference) and it enters the reward as `-kl_coef * kl`.
 """
@@ -9,8 +9,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rlhf_lab.core.advantages import check_masked, is_last_token
-from rlhf_lab.core.logprobs import check_temperature, in_row_chunks, scale_logits
+from rlhf_lab.core.advantages import check_masked
+from rlhf_lab.core.logprobs import check_temperature, in_row_chunks, scale_logits, token_logprobs
+from rlhf_lab.core.score_shaping import Placement, place_scores
 from rlhf_lab.errors import ConfigError, NotFiniteError
 
 Estimator = Literal["k1", "k2", "k3"]
@@ -47,7 +48,36 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: Estimator = "
         return 0.5 * difference.square()
     if estimator == "k3":
         return torch.expm1(-difference) + difference
-    raise ConfigError(f"There is no KL estimator {estimator!r}. Choose k1, k2 or k3.")
+    raise ConfigError(
+        f"There is no KL estimator {estimator!r} on sampled tokens. Choose k1, k2 or k3 (full: see kl_from_logits)."
+    )
+
+
+def kl_from_logits(
+    logits: Tensor,
+    ref_logits: Tensor,
+    tokens: Tensor,
+    estimator: Estimator | Literal["full"] = "k1",
+    temperature: float = 1.0,
+) -> Tensor:
+    """Per-token KL(policy || reference) by any estimator; "full" sums over the whole vocabulary (`full_kl`).
+
+    Args:
+        logits, ref_logits: (B, T, V) float; position t predicts tokens[:, t].
+        tokens: (B, T) int64, sampled by the policy; "full" does not look at them.
+        estimator: "k1", "k2", "k3" (see `kl_estimate`) or "full".
+        temperature: > 0, divides both.
+
+    Returns:
+        (B, T), nats.
+
+    Raises:
+        ConfigError: unknown estimator, shapes that differ, temperature not positive and finite.
+    """
+    if estimator == "full":
+        return full_kl(logits, ref_logits, temperature)
+    logprobs = token_logprobs(logits, tokens, temperature=temperature)
+    return kl_estimate(logprobs, token_logprobs(ref_logits, tokens, temperature=temperature), estimator)
 
 
 def full_kl(logits: Tensor, ref_logits: Tensor, temperature: float = 1.0) -> Tensor:
@@ -79,7 +109,9 @@ def full_kl(logits: Tensor, ref_logits: Tensor, temperature: float = 1.0) -> Ten
     return in_row_chunks(compute, logits, ref_logits)[0]
 
 
-def shape_rewards(scores: Tensor, kl: Tensor, mask: Tensor, kl_coef: Tensor | float) -> Tensor:
+def shape_rewards(
+    scores: Tensor, kl: Tensor, mask: Tensor, kl_coef: Tensor | float, placement: Placement = "last"
+) -> Tensor:
     """Per-token rewards: -kl_coef * kl on every response token, and the score once, on the last one.
 
     Args:
@@ -87,23 +119,22 @@ def shape_rewards(scores: Tensor, kl: Tensor, mask: Tensor, kl_coef: Tensor | fl
         kl: (B, T) float, nats, e.g. `kl_estimate`; anything in padding.
         mask: (B, T) bool, True on response tokens.
         kl_coef: >= 0, reward per nat.
+        placement: "last", or "spread": the score in equal parts on all tokens of the response.
 
     Returns:
         (B, T), units of the score, 0 on padding; each row sums to score - kl_coef * sum(kl). A row without response
         tokens is 0 throughout.
 
     Raises:
-        ConfigError: shapes that differ, a mask that is not bool, a negative coefficient.
+        ConfigError: shapes that differ, a mask that is not bool, a negative coefficient, no such placement.
 
     Source: Ziegler et al. 2019 eq. 2; Ouyang et al. 2022 eq. 2 (without the ptx term).
     """
     check_masked(mask, kl=kl)
-    if mask.dim() != 2 or scores.shape != mask.shape[:1]:
-        raise ConfigError(f"scores is {tuple(scores.shape)}, mask {tuple(mask.shape)}: pass (B,) and (B, T).")
     if not isinstance(kl_coef, Tensor) and not (kl_coef >= 0 and math.isfinite(kl_coef)):
         raise ConfigError(f"kl_coef is {kl_coef}: below 0 it would pay for leaving the reference. Choose 0 or more.")
     penalty = -kl_coef * kl.masked_fill(~mask, 0.0)
-    return penalty + scores.unsqueeze(1).expand_as(kl).masked_fill(~is_last_token(mask), 0.0)
+    return penalty + place_scores(scores, mask, placement)
 
 
 class FixedKL:
@@ -159,4 +190,41 @@ class AdaptiveKL:
             raise ConfigError(f"n is {n}, horizon {self.horizon}: choose a horizon well above the sequences in a step.")
         error = min(max(float(sequence_kl) / self.target - 1.0, -MAX_PROPORTIONAL_ERROR), MAX_PROPORTIONAL_ERROR)
         self.value *= 1.0 + error * n / self.horizon
+        return self.value
+
+
+class AdaptivePenalty:
+    """The coefficient of KL(old || new) in `ppo_penalty`, kept between two bounds of that KL. State: `value`, a float.
+
+    Above kl_max it is multiplied by factor, below kl_min divided by it, in between it stays.
+    Source: Schulman et al. 2017 §4, there with factor 2 and the bounds target * 1.5 and target / 1.5.
+    """
+
+    def __init__(self, beta: float, kl_min: float, kl_max: float, factor: float = 2.0) -> None:
+        """beta: the first coefficient, loss per nat; kl_min, kl_max: nats per token; factor: > 1.
+
+        Raises:
+            ConfigError: beta not positive and finite, bounds not 0 <= kl_min < kl_max, factor not above 1.
+        """
+        if not (beta > 0 and math.isfinite(beta)):
+            raise ConfigError(f"beta is {beta}: a penalty that adapts by a factor needs a positive start.")
+        if not 0 <= kl_min < kl_max < math.inf:
+            raise ConfigError(f"kl_min is {kl_min}, kl_max {kl_max}: choose 0 <= kl_min < kl_max.")
+        if not 1 < factor < math.inf:
+            raise ConfigError(f"factor is {factor}: choose a number above 1 (usual: 2).")
+        self.value = float(beta)
+        self.kl_min, self.kl_max, self.factor = float(kl_min), float(kl_max), float(factor)
+
+    def update(self, kl: float) -> float:
+        """Take in the KL(old || new) that a step ended with (token mean, nats); returns the new coefficient.
+
+        Raises:
+            NotFiniteError: kl is NaN or infinite.
+        """
+        if not math.isfinite(kl):
+            raise NotFiniteError(f"The KL of a step is {kl}: the policy broke. Lower the learning rate.")
+        if kl > self.kl_max:
+            self.value *= self.factor
+        elif kl < self.kl_min:
+            self.value /= self.factor
         return self.value

@@ -3,15 +3,18 @@
 Every result is a *token* mean over the whole minibatch. A minibatch that is worked through in micro-batches passes its
 number of response tokens as `denominator` to each: the losses, gradients and statistics of the micro-batches then *sum*
 to exactly those of the minibatch, however it was split. (A mean of means would weigh tokens of short responses more.)
+Other reductions exist for comparison, see `reduce_tokens`.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from rlhf_lab.core.advantages import check_masked, masked_mean, masked_var
 from rlhf_lab.errors import ConfigError
+
+Reduction = Literal["token_mean", "trajectory_mean", "trajectory_sum"]
 
 
 class PolicyLoss(NamedTuple):
@@ -38,8 +41,9 @@ def ppo_clip(
     *,
     cliprange: float | None,
     denominator: Tensor | float | None = None,
+    reduction: Reduction = "token_mean",
 ) -> PolicyLoss:
-    """Token mean of max(-A r, -A clip(r, 1 - eps, 1 + eps)), r = exp(logprobs - old_logprobs).
+    """Mean of max(-A r, -A clip(r, 1 - eps, 1 + eps)), r = exp(logprobs - old_logprobs).
 
     Args:
         logprobs: (B, T) float, nats, of the policy being trained; carries the gradient.
@@ -47,13 +51,16 @@ def ppo_clip(
         advantages: (B, T), usually whitened.
         mask: (B, T) bool; anything may stand outside it.
         cliprange: eps > 0; None leaves the surrogate unclipped (clipfrac is then 0).
-        denominator: response tokens in the whole minibatch, see the module; None: those of this mask.
+        denominator: response tokens (trajectories, for the other reductions) in the whole minibatch, see the module;
+            None: those of this mask.
+        reduction: see `reduce_tokens`; the statistics stay shares and means under "trajectory_sum" too.
 
     Returns:
         PolicyLoss(loss, clipfrac, approx_kl, ratio_mean), to be minimised.
 
     Raises:
-        ConfigError: shapes that differ, a mask that is not bool, cliprange or denominator not positive.
+        ConfigError: shapes that differ, a mask that is not bool, cliprange or denominator not positive, no such
+            reduction.
 
     Source: Schulman et al. 2017 eq. 7 (negated: a loss); statistics as in cleanrl `ppo.py` and TRL, masked.
     """
@@ -64,11 +71,12 @@ def ppo_clip(
     advantages = advantages.masked_fill(~mask, 0.0)
     unclipped = -advantages * ratio
     clipped = unclipped if cliprange is None else -advantages * ratio.clamp(1.0 - cliprange, 1.0 + cliprange)
+    mean: Reduction = "token_mean" if reduction == "token_mean" else "trajectory_mean"
     return PolicyLoss(
-        loss=token_mean(torch.maximum(unclipped, clipped), mask, denominator),
-        clipfrac=token_mean((clipped > unclipped).to(ratio.dtype), mask, denominator),
-        approx_kl=token_mean(0.5 * log_ratio.detach().square(), mask, denominator),
-        ratio_mean=token_mean(ratio.detach(), mask, denominator),
+        loss=reduce_tokens(torch.maximum(unclipped, clipped), mask, reduction, denominator),
+        clipfrac=reduce_tokens((clipped > unclipped).to(ratio.dtype), mask, mean, denominator),
+        approx_kl=reduce_tokens(0.5 * log_ratio.detach().square(), mask, mean, denominator),
+        ratio_mean=reduce_tokens(ratio.detach(), mask, mean, denominator),
     )
 
 
@@ -134,6 +142,46 @@ def token_mean(x: Tensor, mask: Tensor, denominator: Tensor | float | None = Non
         raise ConfigError(f"denominator is {denominator}: pass the number of response tokens in the whole minibatch.")
     check_masked(mask, x=x)
     return x.masked_fill(~mask, 0.0).sum() / denominator
+
+
+def reduce_tokens(
+    x: Tensor, mask: Tensor, reduction: Reduction = "token_mean", denominator: Tensor | float | None = None
+) -> Tensor:
+    """One number out of per-token terms.
+
+    token_mean: all tokens alike, so a long response weighs more (PPO). trajectory_mean: each response averaged first,
+    so that all responses weigh alike, and a token of a long one less (GRPO). trajectory_sum: each response summed
+    first: the only one whose expectation is the policy gradient of sum_t r_t, since a length that depends on the policy
+    does not divide it.
+
+    Args:
+        x: (B, T) float; anything may stand outside the mask.
+        mask: (B, T) bool.
+        reduction: one of the three.
+        denominator: > 0, in the whole minibatch: tokens for token_mean, trajectories for the others. None: those of this
+            mask (rows without a token are no trajectory).
+
+    Returns:
+        Scalar, differentiable in x; micro-batches with one denominator add up.
+
+    Raises:
+        ConfigError: shapes that differ, a mask that is not bool or not (B, T), denominator not positive, no such
+            reduction.
+
+    Source: Sutton et al. 2000 (trajectory_sum); Shao et al. 2024 eq. 3 (trajectory_mean); TRL (token_mean).
+    """
+    if reduction == "token_mean":
+        return token_mean(x, mask, denominator)
+    if reduction not in ("trajectory_mean", "trajectory_sum"):
+        raise ConfigError(f"There is no reduction {reduction!r}. Choose token_mean, trajectory_mean or trajectory_sum.")
+    check_masked(mask, x=x)
+    if mask.dim() != 2:
+        raise ConfigError(f"mask is {tuple(mask.shape)}: trajectories are the rows of (B, T).")
+    lengths = mask.sum(dim=1)
+    per_row = x.masked_fill(~mask, 0.0).sum(dim=1)
+    if reduction == "trajectory_mean":
+        per_row = per_row / lengths.clamp(min=1)
+    return token_mean(per_row, lengths > 0, denominator)
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:

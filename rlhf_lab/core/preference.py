@@ -1,16 +1,19 @@
-"""Preference learning: the Bradley-Terry loss and the honest report about it.
+"""Preference learning: the Bradley-Terry loss, what keeps scores in place, ensembles, and the honest report.
 
 Sources: Bradley & Terry 1952; Christiano et al. 2017 (ties are target 0.5); Touvron et al. 2023 (Llama 2) eq. 2
 (margin); Guo et al. 2017 (calibration bins).
 """
 
-from typing import NamedTuple
+import math
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from rlhf_lab.errors import ConfigError
+
+Combination = Literal["mean", "worst", "uncertainty"]
 
 
 class CalibrationBins(NamedTuple):
@@ -53,9 +56,7 @@ def bradley_terry_loss(
             f"label_smoothing is {label_smoothing}: at 0.5 or more the votes say nothing or the opposite. "
             "Choose a number from 0 up to, not including, 0.5."
         )
-    tie = _check_pairs(chosen, rejected, tie)
-    if chosen.numel() == 0:
-        raise ConfigError("There are no pairs, so there is no loss. Pass at least one pair.")
+    tie = _check_some(chosen, rejected, tie)
     logit = chosen - rejected
     if margin is not None:
         if not isinstance(margin, Tensor):
@@ -65,6 +66,84 @@ def bradley_terry_loss(
         logit = logit - margin.masked_fill(tie, 0.0)
     target = torch.full_like(logit, 1.0 - label_smoothing).masked_fill(tie, 0.5)
     return -(target * F.logsigmoid(logit) + (1.0 - target) * F.logsigmoid(-logit)).mean()
+
+
+def margin_from_strength(strength: Tensor, scale: float) -> Tensor:
+    """scale * strength: how far apart the scores of a pair should be, from how sure its annotator was.
+
+    Args:
+        strength: (N,) number >= 0: 0 for "slightly", then 1, 2, ... for each step of surer.
+        scale: >= 0, units of the score per step.
+
+    Returns:
+        (N,) float, for `bradley_terry_loss(margin=...)`, which ignores it on ties.
+
+    Raises:
+        ConfigError: a negative strength or scale.
+
+    Source: Touvron et al. 2023 (Llama 2) §3.2.2, table 27 (there a table of margins, 0 at the weakest).
+    """
+    if not 0 <= scale < math.inf or bool((strength < 0).any()):
+        raise ConfigError(f"scale is {scale}, or a strength is below 0: a margin cannot be negative. Choose 0 or more.")
+    dtype = strength.dtype if strength.is_floating_point() else torch.get_default_dtype()
+    return strength.to(dtype) * scale
+
+
+def centring_penalty(chosen: Tensor, rejected: Tensor) -> Tensor:
+    """Mean of (chosen + rejected)^2: holds the middle of each pair near 0, which differences leave free.
+
+    Args:
+        chosen, rejected: (N,) float scores, N >= 1.
+
+    Returns:
+        Scalar, score^2, differentiable. The distance within a pair is not pulled at.
+
+    Raises:
+        ConfigError: shapes that differ, no pairs.
+
+    Source: Eisenstein et al. 2023 "Helping or herding?" (their regulariser); TRL `center_rewards_coefficient`.
+    """
+    _check_some(chosen, rejected)
+    return (chosen + rejected).square().mean()
+
+
+def score_l2(chosen: Tensor, rejected: Tensor) -> Tensor:
+    """Mean of the squares of all scores: holds both the middle and the spread small, so that none grows without end.
+
+    Args, returns and errors as `centring_penalty`.
+    """
+    _check_some(chosen, rejected)
+    return 0.5 * (chosen.square() + rejected.square()).mean()
+
+
+def combine(scores: Tensor, mode: Combination = "mean", coef: float = 1.0) -> Tensor:
+    """One score a text out of those of several reward models.
+
+    Args:
+        scores: (K, N) float, K >= 1 models, all on one scale.
+        mode: "mean"; "worst": the least of them; "uncertainty": mean - coef * variance (divided by K), so that what the
+            models disagree on is not chased.
+        coef: >= 0, per unit of the score.
+
+    Returns:
+        (N,).
+
+    Raises:
+        ConfigError: scores not (K, N), no model, no such mode, a negative coefficient.
+
+    Source: Coste et al. 2024 "Reward model ensembles help mitigate overoptimization".
+    """
+    if scores.dim() != 2 or scores.shape[0] < 1:
+        raise ConfigError(f"scores is {tuple(scores.shape)}: pass (K, N), a row for each of K >= 1 reward models.")
+    if not 0 <= coef < math.inf:
+        raise ConfigError(f"coef is {coef}: below 0 it would seek what the models disagree on. Choose 0 or more.")
+    if mode == "mean":
+        return scores.mean(dim=0)
+    if mode == "worst":
+        return scores.min(dim=0).values
+    if mode == "uncertainty":
+        return scores.mean(dim=0) - coef * scores.var(dim=0, correction=0)
+    raise ConfigError(f"There is no mode {mode!r}. Choose mean, worst or uncertainty.")
 
 
 def pairwise_accuracy(chosen: Tensor, rejected: Tensor, tie: Tensor | None = None) -> Tensor:
@@ -127,4 +206,12 @@ def _check_pairs(chosen: Tensor, rejected: Tensor, tie: Tensor | None) -> Tensor
             f"chosen is {tuple(chosen.shape)}, rejected {tuple(rejected.shape)}, tie {tuple(tie.shape)} {tie.dtype}: "
             "all must be (N,) with one entry per pair, and tie a bool."
         )
+    return tie
+
+
+def _check_some(chosen: Tensor, rejected: Tensor, tie: Tensor | None = None) -> Tensor:
+    """As `_check_pairs`, and there is at least one pair."""
+    tie = _check_pairs(chosen, rejected, tie)
+    if chosen.numel() == 0:
+        raise ConfigError("There are no pairs, so there is no loss. Pass at least one pair.")
     return tie

@@ -135,6 +135,47 @@ def test_item_12_score_is_added_once(junk):
         assert math.fsum(got[row].tolist()) == pytest.approx(expected, abs=1e-12)
 
 
+def test_score_in_equal_parts_by_hand():
+    """beta = 1/2, the score 3 on three tokens is 1 each; the sum of the row stays."""
+    mask = torch.tensor([[True, True, True, False], [False, True, True, False]])
+    kl_per_token = f64([[0.5, -0.25, 1.0, NAN], [NAN, 2.0, 0.0, INF]])
+    got = kl.shape_rewards(f64([3.0, -1.0]), kl_per_token, mask, 0.5, placement="spread")
+    assert got.tolist() == [[0.75, 1.125, 0.5, 0.0], [0.0, -1.5, -0.5, 0.0]]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_every_estimator_from_logits(temperature):
+    """The sampled ones from the tokens' log-probabilities, "full" whatever the tokens; shifting all logits changes nothing."""
+    logits, ref_logits = f64([[LOGITS, REF_LOGITS]]), f64([[REF_LOGITS, LOGITS]])
+    tokens = torch.tensor([[1, 3]])
+    p, q = (softmax([x / temperature for x in row]) for row in (LOGITS, REF_LOGITS))
+    differences = [math.log(p[1] / q[1]), math.log(q[3] / p[3])]
+    expected = {
+        "k1": differences,
+        "k2": [d * d / 2 for d in differences],
+        "k3": [math.exp(-d) - 1 + d for d in differences],
+        "full": [
+            math.fsum(a * math.log(a / b) for a, b in zip(x, y, strict=True) if a > 0) for x, y in ((p, q), (q, p))
+        ],
+    }
+    for estimator, wanted in expected.items():
+        for shift in (0.0, 7.0):
+            got = kl.kl_from_logits(logits + shift, ref_logits, tokens, estimator, temperature)
+            assert got.tolist()[0] == pytest.approx(wanted, abs=1e-12)
+
+
+def test_the_full_estimator_is_the_expectation_of_the_unbiased_ones():
+    logits, ref_logits = f64([[LOGITS]]), f64([[REF_LOGITS]])
+    exact = kl.kl_from_logits(logits, ref_logits, torch.tensor([[0]]), "full").item()
+    for estimator in ("k1", "k3"):
+        mean = math.fsum(
+            chance * kl.kl_from_logits(logits, ref_logits, torch.tensor([[word]]), estimator).item()
+            for word, chance in enumerate(softmax(LOGITS))
+            if chance > 0
+        )
+        assert mean == pytest.approx(exact, abs=1e-12)
+
+
 def test_shaped_rewards_gradient_and_empty_row():
     """Rows: two tokens; none at all, which gets nothing (not even its score)."""
     mask = torch.tensor([[True, True, False], [False, False, False]])
@@ -184,6 +225,15 @@ def test_fixed_kl_stays(coef):
     assert controller.update(1000.0, 32) == controller.value == coef
 
 
+def test_adaptive_penalty_by_hand():
+    """Bounds 1 and 4, factor 3: above it is multiplied, below divided, in between and on the bounds it stays."""
+    penalty = kl.AdaptivePenalty(0.5, kl_min=1.0, kl_max=4.0, factor=3.0)
+    got = [penalty.update(x) for x in (4.5, 4.0, 2.0, 1.0, 0.5, 0.0)]
+    assert got == [1.5, 1.5, 1.5, 1.5, 0.5, 0.5 / 3]
+    assert penalty.value == 0.5 / 3
+    assert kl.AdaptivePenalty(1.0, 0.0, 1.0).update(2.0) == 2.0
+
+
 def test_without_a_penalty_only_the_score_remains():
     mask = torch.ones(1, 2, dtype=torch.bool)
     assert kl.shape_rewards(f64([3.0]), f64([[0.5, 0.5]]), mask, 0.0).tolist() == [[0.0, 3.0]]
@@ -193,6 +243,8 @@ def test_broken_policy_is_reported():
     for broken in (NAN, INF):
         with pytest.raises(NotFiniteError):
             kl.AdaptiveKL(0.1, 6.0, 1000.0).update(broken, 10)
+        with pytest.raises(NotFiniteError):
+            kl.AdaptivePenalty(0.1, 0.0, 1.0).update(broken)
 
 
 def test_bad_arguments_are_refused():
@@ -206,6 +258,15 @@ def test_bad_arguments_are_refused():
         lambda: kl.shape_rewards(f64([1.0, 2.0]), two, mask, 0.1),
         lambda: kl.shape_rewards(f64([1.0]), two, mask.long(), 0.1),
         lambda: kl.shape_rewards(f64([1.0]), two, mask, -0.1),
+        lambda: kl.shape_rewards(f64([1.0]), two, mask, 0.1, placement="middle"),
+        lambda: kl.kl_estimate(two, two, "full"),
+        lambda: kl.kl_from_logits(two, two, torch.tensor([[0, 0]])),
+        lambda: kl.kl_from_logits(two, two, torch.tensor([0]), "k4"),
+        lambda: kl.AdaptivePenalty(0.0, 0.0, 1.0),
+        lambda: kl.AdaptivePenalty(1.0, 1.0, 1.0),
+        lambda: kl.AdaptivePenalty(1.0, -0.1, 1.0),
+        lambda: kl.AdaptivePenalty(1.0, 0.0, INF),
+        lambda: kl.AdaptivePenalty(1.0, 0.0, 1.0, factor=1.0),
         lambda: kl.FixedKL(-0.1),
         lambda: kl.AdaptiveKL(0.0, 6.0, 100.0),
         lambda: kl.AdaptiveKL(0.1, -6.0, 100.0),

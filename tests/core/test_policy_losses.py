@@ -130,6 +130,53 @@ def test_only_the_loss_carries_a_gradient():
     assert [x.requires_grad for x in value] == [True, False]
 
 
+@pytest.mark.parametrize("junk", JUNK)
+def test_reductions_by_hand(junk):
+    """Rows 1, 2, 6 | 5 | none. Tokens: 14 / 4; each row first: (3 + 5) / 2; sums: (9 + 5) / 2. The empty row is no row."""
+    x = f64([[1.0, 2.0, 6.0], [5.0, junk, junk], [junk] * 3]).requires_grad_()
+    mask = torch.tensor([[True] * 3, [True, False, False], [False] * 3])
+    expected = {
+        "token_mean": (3.5, [[0.25] * 3, [0.25, 0.0, 0.0]]),
+        "trajectory_mean": (4.0, [[1 / 6] * 3, [0.5, 0.0, 0.0]]),
+        "trajectory_sum": (7.0, [[0.5] * 3, [0.5, 0.0, 0.0]]),
+    }
+    for reduction, (value, slope) in expected.items():
+        got = policy_losses.reduce_tokens(x, mask, reduction)
+        assert got.item() == value
+        (gradient,) = torch.autograd.grad(got, x)
+        torch.testing.assert_close(gradient, f64([*slope, [0.0] * 3]), rtol=0, atol=1e-15)
+    assert policy_losses.reduce_tokens(x, ~mask & False, "trajectory_mean").item() == 0.0
+
+
+@pytest.mark.parametrize("reduction", ["token_mean", "trajectory_mean", "trajectory_sum"])
+def test_item_16_every_reduction_adds_up_over_micro_batches(reduction):
+    *inputs, mask = batch(NAN)
+    whole = policy_losses.ppo_clip(*inputs, mask, cliprange=0.2, reduction=reduction)
+    count = float(mask.sum()) if reduction == "token_mean" else 4.0
+    parts = [
+        policy_losses.ppo_clip(
+            *(x[rows] for x in inputs), mask[rows], cliprange=0.2, reduction=reduction, denominator=count
+        )
+        for rows in (slice(0, 1), slice(1, 4))
+    ]
+    for one, *others in zip(whole, *parts, strict=True):
+        assert one.item() == pytest.approx(sum(x.item() for x in others), abs=1e-12)
+
+
+@pytest.mark.parametrize("reduction", ["trajectory_mean", "trajectory_sum"])
+def test_ppo_clip_of_trajectories_equals_loop(reduction):
+    """Row by row with the token loop; sums are means times lengths; shares and means stay shares and means."""
+    *inputs, mask = batch(NAN)
+    got = policy_losses.ppo_clip(*inputs, mask, cliprange=0.2, reduction=reduction)
+    rows = [loop_ppo(tokens(*(x[i : i + 1] for x in inputs), mask=mask[i : i + 1]), 0.2) for i in range(4)]
+    weights = [1.0] * 4 if reduction == "trajectory_mean" else LENGTHS
+    assert got.loss.item() == pytest.approx(
+        statistics.fmean(w * row[0] for w, row in zip(weights, rows, strict=True)), abs=1e-12
+    )
+    for i in (1, 2, 3):
+        assert got[i].item() == pytest.approx(statistics.fmean(row[i] for row in rows), abs=1e-12)
+
+
 # --- value ---------------------------------------------------------------------------------------------------------
 
 
@@ -314,6 +361,9 @@ def test_bad_arguments_are_refused():
         lambda: policy_losses.clipped_value_loss(x, x, x[:, :1], mask, cliprange_value=0.2),
         lambda: policy_losses.clipped_value_loss(x, x, x, mask, cliprange_value=-0.2),
         lambda: policy_losses.token_mean(x[:, :1], mask, 3),
+        lambda: policy_losses.reduce_tokens(x, mask, "sum"),
+        lambda: policy_losses.reduce_tokens(x[0], mask[0], "trajectory_sum"),
+        lambda: policy_losses.reduce_tokens(x, mask, "trajectory_sum", 0),
         lambda: policy_losses.explained_variance(x, x[:, :1], mask),
     ]
     for call in refused:

@@ -78,6 +78,78 @@ def test_loss_stays_finite_for_large_differences():
     assert loss.item() == 1000.0
 
 
+# --- what keeps scores in place, and ensembles ----------------------------------------------------------------------
+
+
+def test_the_loss_is_never_negative():
+    """Right order small, wrong order large, both above 0: -log sigmoid of +-2 is log(1 + e^-+2)."""
+    two, zero = f64([2.0]), f64([0.0])
+    right, wrong = preference.bradley_terry_loss(two, zero).item(), preference.bradley_terry_loss(zero, two).item()
+    assert right == pytest.approx(math.log1p(math.exp(-2)), abs=1e-12)
+    assert wrong == pytest.approx(math.log1p(math.exp(2)), abs=1e-12)
+    assert 0 < right < math.log(2) < wrong
+
+
+@pytest.mark.parametrize("strength", [torch.tensor([0, 1, 3]), f64([0.0, 1.0, 3.0])])
+def test_margin_grows_with_the_strength(strength):
+    """0, 1, 3 steps of 1/3; with the difference equal to the margin the loss is log 2."""
+    margin = preference.margin_from_strength(strength, 1 / 3)
+    assert margin.tolist() == pytest.approx([0.0, 1 / 3, 1.0], abs=1e-6)
+    assert margin.is_floating_point()
+    loss = preference.bradley_terry_loss(margin, torch.zeros_like(margin), margin=margin)
+    assert loss.item() == pytest.approx(math.log(2), abs=1e-6)
+    assert preference.margin_from_strength(strength, 0.0).tolist() == [0.0] * 3
+
+
+def test_centring_and_l2_by_hand():
+    """Pairs (3, 1) and (-1, 2): sums 4 and 1: (16 + 1) / 2; squares 9 + 1 + 1 + 4 over four scores."""
+    chosen, rejected = f64([3.0, -1.0]).requires_grad_(), f64([1.0, 2.0]).requires_grad_()
+    centring, size = preference.centring_penalty(chosen, rejected), preference.score_l2(chosen, rejected)
+    assert (centring.item(), size.item()) == (8.5, 3.75)
+    pulls = torch.autograd.grad(centring, (chosen, rejected))
+    assert pulls[0].tolist() == pulls[1].tolist() == [4.0, 1.0]
+    assert [x.tolist() for x in torch.autograd.grad(size, (chosen, rejected))] == [[1.5, -0.5], [0.5, 1.0]]
+
+
+def test_ensembles_by_hand():
+    """Scores 1, 3, 8 | 2, 2, 2: means 4 and 2, least 1 and 2, variance (9 + 1 + 16) / 3 and 0."""
+    scores = f64([[1.0, 2.0], [3.0, 2.0], [8.0, 2.0]])
+    assert preference.combine(scores).tolist() == [4.0, 2.0]
+    assert preference.combine(scores, "worst").tolist() == [1.0, 2.0]
+    got = preference.combine(scores, "uncertainty", coef=0.5).tolist()
+    assert got == pytest.approx([4.0 - 13 / 3, 2.0], abs=1e-12)
+    for mode in ("mean", "worst", "uncertainty"):
+        assert preference.combine(scores[:1], mode).tolist() == [1.0, 2.0]
+
+
+def test_regularisers_and_ensembles_gradcheck():
+    chosen, rejected = f64(CHOSEN).requires_grad_(), f64(REJECTED).requires_grad_()
+    assert torch.autograd.gradcheck(preference.centring_penalty, (chosen, rejected))
+    assert torch.autograd.gradcheck(preference.score_l2, (chosen, rejected))
+    for mode in ("mean", "worst", "uncertainty"):
+        assert torch.autograd.gradcheck(
+            lambda a, b, m=mode: preference.combine(torch.stack([a, b + 0.1]), m, 0.3), (chosen, rejected)
+        )
+
+
+def test_regularisers_and_ensembles_refuse_bad_arguments():
+    scores = f64([[1.0, 2.0]])
+    refused = [
+        lambda: preference.margin_from_strength(torch.tensor([1]), -0.1),
+        lambda: preference.margin_from_strength(torch.tensor([-1]), 0.1),
+        lambda: preference.centring_penalty(f64([]), f64([])),
+        lambda: preference.centring_penalty(f64([1.0]), f64([1.0, 2.0])),
+        lambda: preference.score_l2(f64([]), f64([])),
+        lambda: preference.combine(scores[0]),
+        lambda: preference.combine(scores[:0]),
+        lambda: preference.combine(scores, "median"),
+        lambda: preference.combine(scores, "uncertainty", -1.0),
+    ]
+    for call in refused:
+        with pytest.raises(ConfigError):
+            call()
+
+
 def test_loss_gradcheck():
     chosen, rejected, margin = (f64(x).requires_grad_() for x in (CHOSEN, REJECTED, [0.1, 0.2, 0.3, 0.4]))
     tie = torch.tensor([False, True, False, False])

@@ -4,7 +4,7 @@ import pytest
 from runner import Mutant, check_control, check_mutant, controls
 
 PREFERENCE, LOGPROBS, KL = "core/preference.py", "core/logprobs.py", "core/kl.py"
-ADVANTAGES, LOSSES = "core/advantages.py", "core/policy_losses.py"
+ADVANTAGES, LOSSES, SHAPING = "core/advantages.py", "core/policy_losses.py", "core/score_shaping.py"
 
 # A table: two lines a row, not seven.
 # fmt: off
@@ -71,12 +71,13 @@ MUTANTS = [
            "test_full_kl_equals_loop"),
     Mutant(KL, "the penalty pays for leaving the reference", "penalty = -kl_coef", "penalty = kl_coef",
            "test_shaped_rewards_by_hand test_item_12_score_is_added_once"),
-    Mutant(KL, "score on every token", "masked_fill(~is_last_token(mask), 0.0)", "masked_fill(~mask, 0.0)",
-           "test_item_12_score_is_added_once"),
-    Mutant(KL, "score on the last column",
+    Mutant(SHAPING, "score on every token (a mistake of the texts)",
+           "masked_fill(~is_last_token(mask), 0.0)", "masked_fill(~mask, 0.0)",
+           "test_score_on_the_last_token_or_in_equal_parts core/test_kl.py::test_item_12_score_is_added_once"),
+    Mutant(SHAPING, "score on the last column",
            "masked_fill(~is_last_token(mask), 0.0)",
            "masked_fill(torch.arange(mask.shape[1]) < mask.shape[1] - 1, 0.0)",
-           "test_shaped_rewards_by_hand"),
+           "test_score_on_the_last_token_or_in_equal_parts core/test_kl.py::test_shaped_rewards_by_hand"),
     Mutant(KL, "KL of padding counts", "kl.masked_fill(~mask, 0.0)", "kl",
            "test_item_12_score_is_added_once test_shaped_rewards_by_hand"),
     Mutant(KL, "adaptive KL not clipped",
@@ -128,10 +129,10 @@ MUTANTS = [
     Mutant(LOSSES, "no clip", "-advantages * ratio.clamp(1.0 - cliprange, 1.0 + cliprange)", "-advantages * ratio",
            "test_ppo_clip_by_hand test_ppo_clip_equals_loop_whatever_the_padding"),
     Mutant(LOSSES, "min instead of max in the policy loss",
-           "loss=token_mean(torch.maximum(", "loss=token_mean(torch.minimum(",
+           "loss=reduce_tokens(torch.maximum(", "loss=reduce_tokens(torch.minimum(",
            "test_ppo_clip_by_hand test_ppo_clip_gradient_by_hand"),
     Mutant(LOSSES, "always the clipped term",
-           "loss=token_mean(torch.maximum(unclipped, clipped), mask", "loss=token_mean(clipped, mask",
+           "loss=reduce_tokens(torch.maximum(unclipped, clipped), mask", "loss=reduce_tokens(clipped, mask",
            "test_ppo_clip_by_hand test_ppo_clip_gradient_by_hand"),
     Mutant(LOSSES, "sign of the policy loss",
            "    advantages = advantages.masked", "    advantages = -advantages.masked",
@@ -159,7 +160,7 @@ MUTANTS = [
     Mutant(LOSSES, "mean of means", "if denominator is None:", "if True:",
            "test_item_16_any_split_gives_the_same_gradient test_item_16_split_property"),
     Mutant(LOSSES, "statistics forget the denominator",
-           "ratio_mean=token_mean(ratio.detach(), mask, denominator)", "ratio_mean=token_mean(ratio.detach(), mask)",
+           "ratio_mean=reduce_tokens(ratio.detach(), mask, mean, denominator)", "ratio_mean=reduce_tokens(ratio.detach(), mask)",
            "test_item_16_any_split_gives_the_same_gradient"),
     Mutant(LOSSES, "half lost in the value loss", "loss=0.5 * token_mean", "loss=token_mean",
            "test_item_17_value_loss_by_hand test_item_17_without_cliprange_plain_half_squared_error"),

@@ -1,0 +1,109 @@
+"""Importance sampling. Expected values by hand and by the definitions; the cat's world has more (test_cat_world.py)."""
+
+import math
+import statistics
+
+import pytest
+import torch
+
+from rlhf_lab.core import importance
+from rlhf_lab.errors import ConfigError
+
+NAN, INF = float("nan"), float("inf")
+JUNK = [NAN, INF, 7.0]
+
+
+def f64(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("junk", JUNK)
+def test_trajectory_log_ratio_is_the_sum_over_the_response(junk):
+    """-1 + 2 - (-1.5 + 1) = 1.5; -3 + 4 = 1; a row without tokens 0: the ratio of nothing is 1."""
+    new = f64([[-1.0, 2.0, junk], [-3.0, junk, junk], [junk] * 3]).requires_grad_()
+    old = f64([[-1.5, 1.0, junk], [-4.0, junk, junk], [junk] * 3])
+    mask = torch.tensor([[True, True, False], [True, False, False], [False] * 3])
+    got = importance.trajectory_log_ratio(new, old, mask)
+    assert got.tolist() == [1.5, 1.0, 0.0]
+    got.sum().backward()
+    assert new.grad.tolist() == mask.double().tolist()
+
+
+@pytest.mark.parametrize("junk", JUNK)
+def test_importance_mean_by_hand(junk):
+    """x = 2, 8 with weights 1/2, 3: (1 + 24) / 2 = 12.5; normalised 25 / 3.5."""
+    x, ratios, mask = f64([2.0, junk, 8.0]), f64([0.5, junk, 3.0]), torch.tensor([True, False, True])
+    assert importance.importance_mean(x, ratios, mask).item() == 12.5
+    assert importance.importance_mean(x, ratios, mask, normalise=True).item() == pytest.approx(25 / 3.5, abs=1e-12)
+    nothing = torch.zeros(3, dtype=torch.bool)
+    assert importance.importance_mean(x, ratios, nothing, normalise=True).item() == 0.0
+
+
+def test_normalised_weights_know_a_constant():
+    ratios, mask = f64([0.5, 3.0, 1.0]), torch.ones(3, dtype=torch.bool)
+    assert importance.importance_mean(f64([4.0] * 3), ratios, mask, normalise=True).item() == pytest.approx(4.0)
+    assert importance.importance_mean(f64([4.0] * 3), ratios, mask).item() == pytest.approx(6.0)
+
+
+def test_variance_by_hand():
+    """x = 1, 3; p = 1/2, 1/2; q = 1/4, 3/4: x p / q = 2 and 2, so it does not vary at all; under p itself it is 1."""
+    x, p, q = f64([1.0, 3.0]), f64([0.5, 0.5]), f64([0.25, 0.75])
+    assert importance.importance_variance(x, p, q).item() == pytest.approx(0.0, abs=1e-12)
+    assert importance.importance_variance(x, p, p).item() == pytest.approx(1.0, abs=1e-12)
+    assert importance.importance_variance(x, q, p).item() == pytest.approx(0.5 * 0.25 + 0.5 * 20.25 - 6.25, abs=1e-12)
+
+
+def test_variance_where_something_never_happens():
+    never = f64([0.0, 1.0])
+    assert importance.importance_variance(f64([5.0, 3.0]), never, never).item() == 0.0
+    assert importance.importance_variance(f64([5.0, 3.0]), f64([0.5, 0.5]), never).item() == INF
+    assert importance.importance_variance(f64([0.0, 3.0]), f64([0.5, 0.5]), never).item() == pytest.approx(2.25 - 2.25)
+
+
+@pytest.mark.parametrize("junk", JUNK)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+def test_effective_sample_size_by_hand_and_by_the_variance_of_the_weights(junk, dtype, tolerance):
+    """Weights 1, 1, 4: 36 / 18 = 2; n / (1 + variance / mean^2) = 3 / (1 + 2 / 4) = 2."""
+    ratios = torch.tensor([[1.0, junk], [1.0, 4.0]], dtype=dtype)
+    mask = torch.tensor([[True, False], [True, True]])
+    assert importance.ess(ratios, mask).item() == pytest.approx(2.0, abs=tolerance)
+    weights = ratios[mask].tolist()
+    relative = statistics.pvariance(weights) / statistics.fmean(weights) ** 2
+    assert importance.ess(ratios, mask).item() == pytest.approx(3 / (1 + relative), abs=tolerance)
+
+
+def test_effective_sample_size_at_its_ends():
+    three = torch.ones(3, dtype=torch.bool)
+    assert importance.ess(torch.full((3,), 0.2), three).item() == pytest.approx(3.0)
+    assert importance.ess(torch.tensor([1e-9, 1e30, 1.0]), three).item() == pytest.approx(1.0)
+    assert importance.ess(torch.zeros(3), three).item() == 0.0
+    assert importance.ess(torch.ones(3), ~three).item() == 0.0
+    assert importance.ess(torch.ones(0), three[:0]).item() == 0.0
+
+
+def test_gradcheck():
+    generator = torch.Generator().manual_seed(0)
+    x, old = (torch.randn(2, 3, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2))
+    mask = torch.tensor([[True, True, False], [True, True, True]])
+    assert torch.autograd.gradcheck(lambda a, b: importance.trajectory_log_ratio(a, b, mask), (x, old))
+    for normalise in (False, True):
+        assert torch.autograd.gradcheck(
+            lambda a, b, n=normalise: importance.importance_mean(a, b.exp(), mask, normalise=n), (x, old)
+        )
+    assert torch.autograd.gradcheck(lambda a: importance.ess(a.exp(), mask), (x,))
+    p, q = x.detach().softmax(-1), old.detach().softmax(-1)
+    assert torch.autograd.gradcheck(lambda a: importance.importance_variance(a, p, q), (x,))
+
+
+def test_bad_arguments_are_refused():
+    x, mask = f64([[1.0, 2.0]]), torch.ones(1, 2, dtype=torch.bool)
+    refused = [
+        lambda: importance.trajectory_log_ratio(x, x[:, :1], mask),
+        lambda: importance.importance_mean(x, x, mask.long()),
+        lambda: importance.importance_variance(x, x, x[0]),
+        lambda: importance.ess(x[0], mask),
+    ]
+    for call in refused:
+        with pytest.raises(ConfigError):
+            call()
+    assert math.isfinite(importance.ess(x, mask).item())
