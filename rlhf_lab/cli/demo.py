@@ -2,10 +2,12 @@
 
 import argparse
 import dataclasses
+import itertools
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rlhf_lab.cli.common import Show, add_common, alone_on, answer, progress_line
 from rlhf_lab.config import PolicyConfig, RewardConfig, add_arguments, from_args
@@ -21,7 +23,6 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.trainers.evaluation import (
-    Written,
     best_of,
     best_of_kl,
     distinct_2,
@@ -31,8 +32,10 @@ from rlhf_lab.trainers.evaluation import (
     write,
 )  # fmt: skip
 
-EVALUATED = 256
-SAMPLES_EACH = 16
+T = TypeVar("T")
+
+#: Base samples of each evaluated prompt: 16 where best-of-16 is measured, 4 for the others (best-of-4, gold, spread).
+SAMPLES = [16] * 128 + [4] * 128
 ACCURACY_PAIRS = 300
 
 
@@ -118,8 +121,8 @@ def evaluate(
     """Base, best-of-n and policy on prompts that nothing was trained on. Gold is in units of the base's sd."""
     backbone, adapters = lab.open(project)
     held = [prompt.text for prompt in prompts(lab.db, project.id, "eval")]
-    texts = [held[i % len(held)] for i in range(EVALUATED)]
-    many = [text for text in texts for _ in range(SAMPLES_EACH)]
+    texts = [held[i % len(held)] for i in range(len(SAMPLES))]
+    many = [text for text, count in zip(texts, SAMPLES, strict=True) for _ in range(count)]
     length = config.max_new_tokens
     with adapters.using(None):
         base = write(backbone, many, seed=config.seed, purpose="evaluate base", max_new_tokens=length)
@@ -132,28 +135,29 @@ def evaluate(
     scores_base = scorer.scores(base.prompts, base.tokens).tolist()
     scores_policy = scorer.scores(now.prompts, now.tokens).tolist()
     raw_base = [judge.score(text) for text in base.texts]
-    gold_base, spread = mean(raw_base).value, _sd(raw_base)
+    spread = _sd(raw_base)
     gold = [score / spread for score in raw_base]
     gold_policy = mean([judge.score(text) / spread for text in now.texts])
     kl = sequence_kl(policy, now, config.temperature)
     rows_scores, rows_gold = _rows(scores_base), _rows(gold)
     best = {n: best_of(n, rows_scores, rows_gold) for n in (4, 16)}
     accuracy = ranking_accuracy(_pairs(rows_gold), _pairs(rows_scores), ACCURACY_PAIRS)
-    first = Written(base.prompts[::SAMPLES_EACH], base.tokens[::SAMPLES_EACH], base.texts[::SAMPLES_EACH])
+    gold_base = _mean_of(rows_gold)
+    first = [row[0] for row in _rows(base.texts)]
     return {
         "reward_accuracy": accuracy.value, "reward_accuracy_low": accuracy.low, "reward_accuracy_high": accuracy.high,
         "accuracy_pairs": accuracy.pairs, "tie_share": accuracy.tie_share,
-        "gold_base": gold_base / spread, "gold_base_sd": spread,
+        "gold_base": gold_base, "gold_base_sd": spread,
         "gold_policy": gold_policy.value, "gold_policy_se": gold_policy.standard_error,
-        "gold_gain": gold_policy.value - gold_base / spread, "kl": kl.value, "kl_se": kl.standard_error,
-        "scores_base": mean(scores_base).value, "scores_policy": mean(scores_policy).value,
-        "response_len_base": mean([float(len(row)) for row in base.tokens]).value,
+        "gold_gain": gold_policy.value - gold_base, "kl": kl.value, "kl_se": kl.standard_error,
+        "scores_base": _mean_of(rows_scores), "scores_policy": mean(scores_policy).value,
+        "response_len_base": _mean_of(_rows([float(len(row)) for row in base.tokens])),
         "response_len_policy": mean([float(len(row)) for row in now.tokens]).value,
-        "distinct2_base": distinct_2(first.texts), "distinct2_policy": distinct_2(now.texts),
+        "distinct2_base": distinct_2(first), "distinct2_policy": distinct_2(now.texts),
         "best_of_4_gold": best[4].value, "best_of_4_kl": best_of_kl(4),
         "best_of_16_gold": best[16].value, "best_of_16_kl": best_of_kl(16),
         "samples": [
-            {"prompt": texts[i], "base": first.texts[i], "policy": now.texts[i]} for i in range(min(3, len(texts)))
+            {"prompt": texts[i], "base": first[i], "policy": now.texts[i]} for i in range(min(3, len(texts)))
         ],
     }  # fmt: skip
 
@@ -165,14 +169,20 @@ def _sd(values: list[float]) -> float:
     return variance**0.5 or 1.0
 
 
-def _rows(flat: list[float]) -> list[list[float]]:
+def _rows(flat: Sequence[T]) -> list[list[T]]:
     """One list of samples a prompt."""
-    return [flat[i : i + SAMPLES_EACH] for i in range(0, len(flat), SAMPLES_EACH)]
+    ends = list(itertools.accumulate(SAMPLES))
+    return [list(flat[end - count : end]) for end, count in zip(ends, SAMPLES, strict=True)]
+
+
+def _mean_of(rows: list[list[float]]) -> float:
+    """Mean over the prompts, each of which counts once."""
+    return mean([sum(row) / len(row) for row in rows]).value
 
 
 def _pairs(rows: list[list[float]]) -> list[tuple[float, float]]:
     """Disjoint pairs of samples of one prompt: first all (0, 1), then all (2, 3), and so on."""
-    return [(row[i], row[i + 1]) for i in range(0, SAMPLES_EACH, 2) for row in rows]
+    return [(row[i], row[i + 1]) for i in range(0, max(SAMPLES), 2) for row in rows if i < len(row)]
 
 
 def describe(result: dict[str, Any]) -> str:

@@ -11,14 +11,16 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from rlhf_lab.errors import ModelError, NotFiniteError
 from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.kv_cache import reserved_cache
 
 #: Called between pieces of work; may serve other work, may raise to stop.
 Tick = Callable[[], None]
 TICK_EVERY = 16
+#: Finished rows are dropped once they are this share of the rows: dropping copies the cache, keeping computes for nothing.
+DROP_SHARE = 1 / 8
 
 
 class Sampled(NamedTuple):
@@ -111,8 +113,9 @@ def sample(
     unlike, which = _unlike(prompts)
     ids, mask = pad_left(unlike, backbone.pad_id, backbone.device)
     positions = (mask.cumsum(1) - 1).clamp_min(0)
-    cache = DynamicCache(config=backbone.model.config)
+    cache = reserved_cache(backbone.model.config, length)
     rows = torch.arange(len(prompts), device=backbone.device)
+    alive = torch.ones(len(prompts), dtype=torch.bool, device=backbone.device)
     logprobs = torch.zeros((len(prompts), length), dtype=torch.float64, device=backbone.device)
     written = torch.full((len(prompts), length), -1, dtype=torch.int64, device=backbone.device)
     for t in range(length):
@@ -125,17 +128,19 @@ def sample(
             cache.batch_select_indices(index)
             logits, mask, positions = logits[index], mask[index], positions[index]
         tokens, logprob = draw(logits, uniform[rows, t], temperature)
-        written[rows, t], logprobs[rows, t] = tokens, logprob
-        alive = ~torch.isin(tokens, eos)
-        if not bool(alive.any()):
+        written[rows, t] = tokens.masked_fill(~alive, -1)
+        logprobs[rows, t] = logprob
+        alive = alive & ~torch.isin(tokens, eos)
+        living = int(alive.sum())
+        if not living:
             break
         mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
         positions = positions[:, -1:] + 1
         ids = tokens[:, None]
-        if not bool(alive.all()):
+        if living <= (1 - DROP_SHARE) * len(rows):
             keep = alive.nonzero().squeeze(1)
             cache.batch_select_indices(keep)
-            rows, ids, mask, positions = rows[keep], ids[keep], mask[keep], positions[keep]
+            rows, ids, mask, positions, alive = rows[keep], ids[keep], mask[keep], positions[keep], alive[keep]
         if t % TICK_EVERY == TICK_EVERY - 1:
             tick()
     tokens_of = [[token for token in row if token >= 0] for row in written.tolist()]

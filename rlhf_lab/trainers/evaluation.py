@@ -14,7 +14,7 @@ from rlhf_lab.models.rows import by_length, make_rows
 from rlhf_lab.seeds import derive
 from rlhf_lab.trainers.rollout import Policy
 
-BATCH = 256
+BATCH = 512
 Gold = Callable[[str], float]
 
 

@@ -1,0 +1,62 @@
+"""The cache with reserved room holds what transformers' own cache holds, whatever is appended and whichever rows are kept."""
+
+import pytest
+import tiny
+import torch
+from transformers import DynamicCache, Gemma3TextConfig
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+from rlhf_lab.models import generation
+from rlhf_lab.models.kv_cache import ReservedLayer, reserved_cache
+
+
+def states(batch, length, seed):
+    return torch.randn(2, batch, 3, length, 4, generator=torch.Generator().manual_seed(seed)).unbind(0)
+
+
+@pytest.mark.parametrize("extra", [0, 2, 50])  # too little room is slower, never wrong
+def test_it_holds_what_the_plain_layer_holds(extra):
+    plain, reserved = DynamicLayer(), ReservedLayer(extra)
+    for step, (length, keep) in enumerate([(5, None), (1, [0, 0, 1, 1]), (1, [3, 1]), (3, [1]), (1, None)]):
+        batch = 2 if plain.keys is None else plain.keys.shape[0]
+        keys, values = states(batch, length, step)
+        for found, expected in zip(reserved.update(keys, values), plain.update(keys, values), strict=True):
+            assert torch.equal(found, expected)
+        assert reserved.get_seq_length() == plain.get_seq_length()
+        assert reserved.get_mask_sizes(1) == plain.get_mask_sizes(1)
+        if keep is not None:
+            for layer in (plain, reserved):
+                layer.batch_select_indices(torch.tensor(keep))
+            assert torch.equal(reserved.keys, plain.keys)
+            assert torch.equal(reserved.values, plain.values)
+
+
+def test_tokens_are_written_into_the_room_and_nothing_is_copied():
+    layer = ReservedLayer(4)
+    layer.update(*states(2, 3, 0))
+    room = layer.room[0].data_ptr()
+    for step in range(4):
+        layer.update(*states(2, 1, step))
+    assert layer.room[0].data_ptr() == room
+    assert layer.keys.data_ptr() == room
+
+
+def test_layers_with_a_window_stay_transformers_own():
+    config = Gemma3TextConfig(num_hidden_layers=6, sliding_window=4)
+    kinds = [type(layer) for layer in reserved_cache(config, 8).layers]
+    assert kinds == [DynamicSlidingWindowLayer] * 5 + [ReservedLayer]
+
+
+@pytest.mark.parametrize("folder", ["llama_folder", "gpt2_folder"])
+def test_samples_are_those_of_the_plain_cache(folder, request, monkeypatch):
+    backbone = tiny.load(request.getfixturevalue(folder), torch.float64)
+    prompts = [[5, 6, 7], [8], [5, 6, 7], [9, 10], [8], [5], [6], [7, 7], [11]]
+    uniform = tiny.seeded(len(prompts), 24)
+    reserved = generation.sample(backbone, prompts, uniform)
+    monkeypatch.setattr(generation, "reserved_cache", lambda config, _: DynamicCache(config=config))
+    monkeypatch.setattr(generation, "DROP_SHARE", 0.0)
+    plain = generation.sample(backbone, prompts, uniform)
+    assert plain.tokens == reserved.tokens
+    for expected, found in zip(plain.logprobs, reserved.logprobs, strict=True):
+        assert found == pytest.approx(expected, abs=1e-12)
+    assert len({len(row) for row in reserved.tokens}) > 2  # rows ended at different times
