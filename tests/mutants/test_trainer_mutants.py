@@ -70,7 +70,7 @@ MUTANTS = [
            "positions = logits[index.flip(0)], mask[index], positions[index]",
            "test_a_prompt_that_occurs_often_is_read_once"),
     Mutant(GENERATION, "finished rows write on", "tokens.masked_fill(~alive, -1)", "tokens",
-           "test_item_03_eos_is_kept_as_the_last_id_and_ends_the_row models/test_kv_cache.py::test_samples_are_those_of_the_plain_cache"),
+           "models/test_kv_cache.py::test_samples_are_those_of_the_plain_cache"),
     Mutant("models/kv_cache.py", "rows that are dropped stay", "self.room = [room[indices] for room in self.room]", "pass",
            "models/test_kv_cache.py::test_it_holds_what_the_plain_layer_holds"),
     # --- models/lora_linear.py ---
