@@ -15,7 +15,8 @@ Layers; a module may import only from layers below its own (tests/test_layers.py
     judges                   simulated annotators: text -> score
     assets, home, seeds, runtime   what is shipped, where a lab lives, derived seeds, process settings
     intervals                confidence intervals in plain arithmetic
-    config, records, errors        typed settings, typed rows, one exception tree; import nothing of ours
+    config, policy_config, settings   typed settings: those of the trainings, and what a setting is
+    records, errors                typed rows, one exception tree; import nothing of ours
 """
 
 __version__ = "0.1.0"

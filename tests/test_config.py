@@ -2,10 +2,12 @@
 
 import argparse
 import json
+import re
 
 import pytest
 
 from rlhf_lab.config import (
+    ALGORITHMS,
     KNOBS,
     PRESETS,
     Config,
@@ -19,6 +21,15 @@ from rlhf_lab.errors import ConfigError
 from rlhf_lab.seeds import derive
 
 BOTH = [PolicyConfig, RewardConfig]
+#: What must stand beside a setting so that both ends of its range are allowed.
+BESIDE = {
+    "minibatches": {"batch_size": 64},
+    "batch_size": {"minibatches": 1},
+    "group_size": {"batch_size": 256},
+    "value_warmup": {"value_trunk": "detached"},
+    "penalty_kl_max": {"penalty_kl_min": 0.0},
+    "penalty_kl_min": {"penalty_kl_max": 20.0},
+}
 
 
 @pytest.mark.parametrize("cls", BOTH)
@@ -46,10 +57,12 @@ def test_every_range_is_inclusive_and_enforced(cls):
         if item.low is None:
             continue
         for bound, outside in ((item.low, item.low - 1), (item.high, item.high + 1)):
-            beside = {"minibatches": {"batch_size": 64}, "batch_size": {"minibatches": 1}}.get(item.name, {})
-            cls(**{item.name: item.type(bound)}, **(beside if cls is PolicyConfig else {}))
+            beside = BESIDE.get(item.name, {}) if cls is PolicyConfig else {}
+            algorithm = item.only[0] if item.only else beside.get("algorithm")
+            given = cls.recommended({"algorithm": algorithm}) | ({"algorithm": algorithm} if algorithm else {})
+            cls(**(given | beside | {item.name: item.type(bound)}))
             with pytest.raises(ConfigError, match=rf"^{item.name} = .* (below its least|above its greatest) value"):
-                cls(**{item.name: item.type(outside)})
+                cls(**(given | beside | {item.name: item.type(outside)}))
 
 
 @pytest.mark.parametrize(
@@ -134,3 +147,59 @@ def test_derived_seeds():
     seeds = {derive(seed, purpose, i) for seed in range(3) for purpose in ("a", "b") for i in range(50)}
     assert len(seeds) == 300
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_has_a_recommended_config(algorithm):
+    config = PolicyConfig.of(algorithm)
+    assert config.algorithm == algorithm
+    assert parse("--algorithm", algorithm) == config
+    assert parse("--lr", "0.25", "--algorithm", algorithm) == PolicyConfig.of(algorithm, lr=0.25)
+    assert PolicyConfig.of("ppo") == PolicyConfig()
+    assert PolicyConfig.of(algorithm, batch_size=4) == config.replace(batch_size=4)
+
+
+def test_an_option_goes_before_what_is_recommended():
+    assert parse("--algorithm", "rloo", "--group-size", "8").group_size == 8
+    assert parse("--algorithm", "rloo").group_size == 4
+    assert (PolicyConfig.of("grpo", rollouts=3).responses, PolicyConfig.of("grpo").uses_values) == (96, False)
+    assert PolicyConfig.of("reinforce").uses_values
+    assert not PolicyConfig.of("reinforce", baseline="none").uses_values
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "says"),
+    [
+        ("grpo", {"group_size": 1}, "compares responses to one prompt, so choose at least 2"),
+        ("rloo", {"batch_size": 6}, "batch_size = 6 is not a multiple of group_size = 4"),
+        ("ppo", {"minibatches": 9, "batch_size": 4, "rollouts": 2}, "minibatches = 9 exceeds batch_size = 8"),
+        ("reinforce", {"epochs": 2}, "epochs = 2, minibatches = 1: reinforce has no probability ratio"),
+        ("a2c", {"minibatches": 2}, "epochs = 1, minibatches = 2: a2c has no"),
+        ("rloo", {"epochs": 3}, "Set both to 1"),
+        ("trpo", {"value_trunk": "shared"}, "value_trunk = shared lets the value loss move the policy"),
+        ("ppo", {"value_warmup": 3}, "value_warmup = 3 with value_trunk = shared"),
+        ("ppo", {"critic_init": "reward"}, "needs value_trunk = critic; it is shared"),
+        ("reinforce", {"baseline": "none", "value_trunk": "critic"}, "baseline = none has no value function"),
+        ("reinforce", {"baseline": "batch_mean", "bootstrap_cut": True}, "batch_mean has no value function"),
+        ("ppo", {"kl_penalty": "loss"}, "kl_estimator = k1 in the loss"),
+        ("grpo", {"kl_penalty": "loss", "kl_estimator": "full"}, "kl_estimator = full in the loss"),
+        ("ppo", {"kl_controller": "adaptive", "beta": 0}, "beta = 0 cannot be steered"),
+        ("ppo", {"kl_controller": "adaptive", "kl_horizon": 6.4}, "kl_horizon = 6.4 is too short for 32 episodes"),
+        ("ppo_penalty", {"penalty_kl_min": 0.5}, "penalty_kl_min = 0.5 is not below penalty_kl_max = 0.03"),
+        ("reinforce", {"cliprange": None}, "cliprange = None has no meaning for reinforce, only for ppo, grpo. Leave it at 0.2"),
+        ("ppo", {"credit": "total"}, "credit = total has no meaning for ppo, only for reinforce"),
+        ("rloo", {"vf_coef": 1.0}, "vf_coef = 1.0 has no meaning for rloo"),
+        ("grpo", {"score_placement": "spread"}, "score_placement = spread has no meaning for grpo"),
+        ("trpo", {"entropy_coef": 0.1}, "entropy_coef = 0.1 has no meaning for trpo"),
+        ("a2c", {"target_kl": 0.1}, "target_kl = 0.1 has no meaning for a2c"),
+        ("ppo", {"max_kl": 0.1}, "max_kl = 0.1 has no meaning for ppo, only for trpo"),
+    ],
+)  # fmt: skip
+def test_settings_that_contradict_each_other(algorithm, changes, says):
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        PolicyConfig.of(algorithm, **changes)
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_only_names_algorithms(cls):
+    assert all(set(item.only or ()) <= set(ALGORITHMS) for item in fields_of(cls))

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "rlhf_lab"
 
 #: What each part may import of ours, besides itself.
-BOTTOM = {"config", "records", "errors", "intervals", "seeds", "runtime", "home", "assets"}
+BOTTOM = {"config", "policy_config", "settings", "records", "errors", "intervals", "seeds", "runtime", "home", "assets"}
 STORE = BOTTOM | {"store"}
 JOBS = STORE | {"jobs", "judges"}
 EXPORTS = {"exports"}
@@ -25,7 +25,9 @@ ALLOWED = {
     "seeds": set(),
     "runtime": set(),
     "home": set(),
-    "config": {"errors"},
+    "config": {"errors", "policy_config", "settings"},
+    "policy_config": {"errors", "settings"},
+    "settings": {"errors"},
     "assets": {"errors"},
     "judges": {"errors", "records"},
     "core": {"errors", "intervals"},
@@ -44,6 +46,8 @@ ALLOWED = {
 HEAVY = {"torch", "transformers", "peft", "accelerate"}
 LIGHT = (
     "config",
+    "policy_config",
+    "settings",
     "records",
     "errors",
     "intervals",

@@ -8,19 +8,6 @@ import gradio as gr
 from rlhf_lab.config import Config, Setting, fields_of
 from rlhf_lab.errors import ConfigError
 
-#: How settings are grouped, by the first group that names them; the rest comes last.
-GROUPS: dict[str, tuple[str, ...]] = {
-    "Length and batches": ("steps", "batch_size", "epochs", "minibatches", "micro_batch", "max_new_tokens", "temperature"),
-    "Optimiser": ("lr", "lr_schedule", "max_grad_norm", "adam_eps", "weight_decay", "lora_r", "lora_alpha"),
-    "KL": ("beta", "kl_controller", "kl_target", "kl_horizon", "kl_estimator"),
-    "Losses": ("cliprange", "cliprange_value", "vf_coef", "entropy_coef", "target_kl", "ratio_threshold", "value_trunk"),
-    "Rewards and advantages": (
-        "gamma", "lam", "whiten_rewards", "whiten_advantages", "score_clip", "missing_eos_penalty", "pooling",
-        "label_smoothing", "centering", "warm_start", "ridge", "folds",
-    ),
-    "Records": ("sample_every", "sample_count", "token_rows", "checkpoint_every", "seed"),
-}  # fmt: skip
-
 
 class Form:
     """The components of a config, in `components`; `read` turns their values into a dict, `values` the other way."""
@@ -29,16 +16,15 @@ class Form:
         self.settings = [item for item in fields_of(config) if item.name not in skip]
         self.components: list[Any] = []
         made: dict[str, Any] = {}
-        for title, names in [*GROUPS.items(), ("Other", ())]:
-            mine = [
-                item for item in self.settings if item.name not in made and (item.name in names or title == "Other")
-            ]
-            if not mine:
-                continue
-            with gr.Group():
-                gr.Markdown(f"**{title}**", elem_classes="lab-form-title")
-                with gr.Row(elem_classes="lab-form-row"):
-                    made |= {item.name: component(item, prefix) for item in mine}
+        for group in dict.fromkeys(item.group for item in self.settings):
+            mine = [item for item in self.settings if item.group == group]
+            fold = gr.Accordion(
+                f"{group[:1].upper()}{group[1:]}",
+                open=False,
+                elem_id=f"{prefix}-group-{group.lower().replace(' ', '-')}",
+            )
+            with fold, gr.Row(elem_classes="lab-form-row"):
+                made |= {item.name: component(item, prefix) for item in mine}
         self.components = [made[item.name] for item in self.settings]
 
     def read(self, values: Sequence[Any]) -> dict[str, Any]:
@@ -66,7 +52,8 @@ def about(item: Setting) -> str:
     style = ",.0f" if item.type is int else "g"
     low, high = (format(limit, style) if limit is not None else "" for limit in (item.low, item.high))
     between = f" ({low} to {high}{', or none' if item.optional else ''})" if low or high else ""
-    return f"{item.help}{between}"
+    only = f"; {', '.join(item.only)} only" if item.only is not None else ""
+    return f"{item.help}{between}{only}"
 
 
 def _shown(item: Setting, value: Any) -> Any:

@@ -8,7 +8,7 @@ ADAPTERS, HEADS, REWARD_MODEL = "models/adapters.py", "models/heads.py", "models
 ROLLOUT, METRICS, POLICY = "trainers/rollout.py", "trainers/metrics.py", "trainers/policy.py"
 CHECKPOINT, EVALUATION = "trainers/checkpoint.py", "trainers/evaluation.py"
 LORA, LOGPROBS = "models/lora_linear.py", "core/logprobs.py"
-REWARD, WARM_START, CONFIG = "trainers/reward.py", "trainers/warm_start.py", "config.py"
+REWARD, WARM_START, SETTINGS = "trainers/reward.py", "trainers/warm_start.py", "settings.py"
 PLAIN_LOOP = "trainers/test_policy.py::test_a_whole_step_equals_a_plain_loop"
 
 # A table: two or three lines a row, not seven.
@@ -273,12 +273,12 @@ MUTANTS = [
            "test_scores_of_the_reference_have_mean_0_and_sd_1"),
     Mutant(REWARD, "chosen and rejected swapped", "chosen, rejected = scores.chunk(2)",
            "rejected, chosen = scores.chunk(2)", "test_learns_the_word_that_wins"),
-    # --- config.py ---
-    Mutant(CONFIG, "range open at the top", "number > item.high", "number >= item.high",
-           "test_every_range_is_inclusive_and_enforced"),
-    Mutant(CONFIG, "none on the command line is no answer", "None if item.optional and given == NONE else given",
+    # --- settings.py ---
+    Mutant(SETTINGS, "range open at the top", "number > item.high", "number >= item.high",
+           "test_config.py::test_every_range_is_inclusive_and_enforced"),
+    Mutant(SETTINGS, "none on the command line is no answer", "None if item.optional and given == NONE else given",
            "values.get(item.name, item.default) if given == NONE else given",
-           "test_none_on_the_command_line_turns_a_limit_off"),
+           "test_config.py::test_none_on_the_command_line_turns_a_limit_off"),
 ]
 # fmt: on
 
