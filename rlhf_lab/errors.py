@@ -5,6 +5,7 @@ LabError                      anything this project raises on purpose; str(error
 ├── ModelError                a model folder or Hub id that cannot be used
 ├── LabelError                too few labels, all ties, a malformed vote
 │   └── StaleVoteError        a vote for a pair that is not (or no longer) open to this annotator
+├── DataError                 a file or data set that cannot be imported or exported
 ├── StoreError                the database or the home cannot be read or written
 │   └── CorruptStoreError     the database file is damaged; it was set aside, never overwritten
 ├── TrainingError             training cannot go on
@@ -32,6 +33,10 @@ class LabelError(LabError):
 
 
 class StaleVoteError(LabelError):
+    pass
+
+
+class DataError(LabError):
     pass
 
 

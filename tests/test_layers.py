@@ -14,7 +14,7 @@ PACKAGE = ROOT / "rlhf_lab"
 BOTTOM = {"config", "policy_config", "settings", "records", "errors", "intervals", "seeds", "runtime", "home", "assets"}
 STORE = BOTTOM | {"store"}
 JOBS = STORE | {"jobs", "judges"}
-EXPORTS = {"exports"}
+EXPORTS = {"exports", "imports"}
 CORE = BOTTOM | {"core"}
 MODELS = CORE | {"models"}
 TRAINERS = MODELS | {"trainers"}
@@ -36,6 +36,7 @@ ALLOWED = {
     "pretrain": {"config", "errors", "seeds"},
     "store": BOTTOM,
     "exports": STORE | {"__init__"},
+    "imports": STORE,
     "jobs": STORE | {"judges"},
     "engine": TRAINERS | JOBS,
     "ui": JOBS | EXPORTS,
@@ -58,6 +59,7 @@ LIGHT = (
     "judges",
     "store",
     "exports",
+    "imports",
     "jobs",
     "ui",
 )

@@ -1,0 +1,79 @@
+"""`python -m rlhf_lab import FILE|OWNER/NAME`: preferences that others collected, into a project."""
+
+import argparse
+from typing import Any
+
+from rlhf_lab.cli.common import add_common, answer, home_of
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.imports import MEANINGS, Asked, Into, Limits, parse_map, read_all, save
+from rlhf_lab.imports.messages import UnreadableError
+from rlhf_lab.imports.report import preview, preview_words, saved_dict, saved_words
+from rlhf_lab.imports.saving import IMPORTED
+from rlhf_lab.imports.values import parse_choices
+from rlhf_lab.jobs.setup import new_project, pick_project
+from rlhf_lab.records import Choice, Source
+from rlhf_lab.store.database import Database
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("import", help="take in preferences from a file or a Hub data set")
+    add_common(parser)
+    add = parser.add_argument
+    add("what", metavar="FILE|OWNER/NAME", help="JSON Lines, JSON, CSV or Parquet (.gz too), or a data set on the Hub")
+    add("--project", type=int, default=None, help="project id (default: the one opened last)")
+    add("--new-project", metavar="NAME", default=None, help="a new project whose prompts are those of the file")
+    add("--model", default="embedded", help="the new project's model: a folder or a Hub id (default: the embedded one)")
+    add("--map", action="append", default=[], metavar="MEANING=COLUMN",
+        help=f"what a column means; meanings: {', '.join(MEANINGS)}; annotators=A+B: a vote a column")  # fmt: skip
+    add("--choices", default="", metavar="WORD=CHOICE,…", help=f"what the votes' words mean: {', '.join(Choice)}")
+    add("--split", default="train", help="of a Hub data set (default train; train[:1000] is a part)")
+    add("--config", default=None, help="of a Hub data set with several")
+    add("--source", choices=[s.value for s in Source], default=Source.HUMAN.value, help="whose votes (default human)")
+    add("--annotator", default=IMPORTED, help="who voted, where the file does not say")
+    add(
+        "--use-prompts",
+        action="store_true",
+        help="new prompts are also sampled from; else they only carry their labels",
+    )
+    add("--drop-duplicates", action="store_true", help="leave out the same person on the same two texts again")
+    add("--skip-broken", action="store_true", help="leave out rows with a problem instead of importing nothing")
+    add("--preview", action="store_true", help="say what would be imported, and write nothing")
+    add("--max-mb", type=int, default=Limits.bytes // 1_000_000, help="the largest file taken, unpacked")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    found = read_all(asked(args))
+    said = preview(found)
+    if args.preview:
+        answer(args, {"preview": said}, preview_words(said))
+        return 1 if found.problems else 0
+    with Database.open(home_of(args)) as db:
+        if args.new_project is not None:
+            prompts = list(dict.fromkeys(item.prompt for item in found.judgements))
+            if not prompts or (found.problems and not args.skip_broken):
+                save(db, found, Into(0, skip_broken=args.skip_broken))  # raises, and says why
+            project = new_project(
+                db, model=args.model, prompt_set=found.name[:60], own_prompts=prompts, name=args.new_project
+            )
+        else:
+            project = pick_project(db, args.project)
+        into = Into(
+            project.id, Source(args.source), args.annotator, args.drop_duplicates, args.use_prompts, args.skip_broken
+        )
+        saved = save(db, found, into)
+    result = {"project": project.id, "saved": saved_dict(saved), "preview": said}
+    answer(args, result, f"Project {project.id}: {saved_words(saved, found.name)}")
+    return 0
+
+
+def asked(args: argparse.Namespace) -> Asked:
+    """What the arguments ask to read. ConfigError."""
+    try:
+        choices = parse_choices(args.choices) if args.choices else {}
+    except UnreadableError as error:
+        raise ConfigError(f"--choices cannot be read: {error}.") from None
+    limits = Limits(bytes=args.max_mb * 1_000_000)
+    return Asked(
+        args.what, mapping=parse_map(args.map), choices=choices, split=args.split, config=args.config, limits=limits
+    )

@@ -1,0 +1,35 @@
+"""Preferences that others collected, taken into a project: files, Hub data sets, votes of several people. No torch here,
+except where `datasets` reads from the Hub.
+
+    files        JSON Lines, JSON, CSV, Parquet, gzip -> rows, with row numbers in every error
+    hub          OWNER/NAME on the Hub -> rows
+    columns      which column means what
+    messages     chats, transcripts and shared beginnings as prompt and answers
+    values, rows a row -> judgements
+    understand   a whole file: mapping, judgements, problems; writes nothing
+    saving, place  into the tables: one transaction, on the pairs there are or on new ones
+    __main__     all of it in a process of its own, for the page
+
+    found = read_all(Asked("votes.csv"))          what it says and what is wrong with it
+    save(db, found, Into(project.id))             Saved(votes=…, pairs=…)
+"""
+
+from rlhf_lab.imports.columns import MEANINGS, parse_map
+from rlhf_lab.imports.found import Found, Judgement, Limits, Problem
+from rlhf_lab.imports.saving import Into, Saved, save
+from rlhf_lab.imports.understand import Asked, read_all, summary_of
+
+__all__ = [
+    "MEANINGS",
+    "Asked",
+    "Found",
+    "Into",
+    "Judgement",
+    "Limits",
+    "Problem",
+    "Saved",
+    "parse_map",
+    "read_all",
+    "save",
+    "summary_of",
+]

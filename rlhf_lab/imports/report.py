@@ -1,0 +1,69 @@
+"""An import in words and as JSON, for the command line and the page."""
+
+from dataclasses import asdict
+from typing import Any
+
+from rlhf_lab.imports.found import TOLD, Found, Judgement
+from rlhf_lab.imports.saving import Saved
+
+SHOWN = 5  # judgements in a preview
+
+
+def preview(found: Found) -> dict[str, Any]:
+    """What would be imported."""
+    choices: dict[str, int] = {}
+    for item in found.judgements:
+        choices[item.choice.value] = choices.get(item.choice.value, 0) + 1
+    people = sorted({item.annotator for item in found.judgements if item.annotator})
+    return {
+        "name": found.name, "digest": found.digest, "shape": found.shape, "mapping": found.mapping,
+        "unused": list(found.unused), "rows": found.rows, "votes": len(found.judgements), "choices": choices,
+        "prompts": len({item.prompt for item in found.judgements}), "annotators": people[:50], "people": len(people),
+        "first": [_shown(item) for item in found.judgements[:SHOWN]],
+        "problems": [str(problem) for problem in found.problems[:TOLD]], "broken": len(found.problems),
+    }  # fmt: skip
+
+
+def _shown(item: Judgement) -> dict[str, Any]:
+    return {
+        "row": item.row, "prompt": item.prompt[:600], "first": item.first.text[:600], "second": item.second.text[:600],
+        "choice": item.choice.value, "annotator": item.annotator,
+    }  # fmt: skip
+
+
+def preview_words(said: dict[str, Any]) -> str:
+    """For the terminal."""
+    mapping = ", ".join(f"{meaning} = {column}" for meaning, column in said["mapping"].items())
+    lines = [
+        f"{said['name']}: {said['rows']:,} rows, {said['votes']:,} votes on {said['prompts']:,} prompts ({said['shape']})",
+        f"columns: {mapping}" + (f"; not used: {', '.join(said['unused'][:12])}" if said["unused"] else ""),
+        "votes: " + (", ".join(f"{n:,} {choice}" for choice, n in said["choices"].items()) or "none")
+        + (f"; {said['people']} annotators" if said["people"] else ""),
+    ]  # fmt: skip
+    for item in said["first"]:
+        lines.append(
+            f"row {item['row']}: {item['choice']}: {_short(item['prompt'])} | {_short(item['first'])} | {_short(item['second'])}"
+        )
+    return "\n".join(lines + said["problems"])
+
+
+def _short(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= 60 else f"{words[:59]}…"
+
+
+def saved_words(saved: Saved, name: str) -> str:
+    """What was done, in a sentence or two."""
+    parts = [f"{saved.votes:,} votes of {name} are in, on {saved.pairs:,} new pairs and {saved.prompts:,} new prompts."]
+    if saved.duplicates:
+        kept = "left out" if saved.dropped else "kept; --drop-duplicates leaves them out"
+        parts.append(f"{saved.duplicates:,} are duplicates: the same person on the same two texts again ({kept}).")
+    if saved.broken:
+        parts.append(f"{saved.broken:,} rows with a problem were left out.")
+    if saved.same_texts:
+        parts.append(f"{saved.same_texts:,} compare a text with itself and teach nothing.")
+    return " ".join(parts)
+
+
+def saved_dict(saved: Saved) -> dict[str, Any]:
+    return asdict(saved)
