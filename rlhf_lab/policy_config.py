@@ -135,6 +135,7 @@ class PolicyConfig(Config):
     loss_mean: str = setting(
         "token", "mean over all tokens, over the means of the responses, or over the sums of the responses",
         choices=("token", "trajectory", "sum"), group="policy loss",
+        only=("ppo", "trpo", "a2c", "reinforce", "rloo", "grpo"),
     )  # fmt: skip
     entropy_coef: float = setting(
         0.0, "weight of the entropy bonus", 0.0, 1.0, group="policy loss", only=FIRST_ORDER
@@ -198,7 +199,7 @@ class PolicyConfig(Config):
     )  # fmt: skip
     bootstrap_cut: bool = setting(
         False, "a response cut at max_new_tokens goes on being worth its last value, instead of nothing", group="value",
-        only=VALUES,
+        only=ACTOR_CRITIC,
     )  # fmt: skip
 
     lora_r: int = setting(8, "rank of the LoRA adapter", 1, 256, group="LoRA")
@@ -239,7 +240,7 @@ class PolicyConfig(Config):
 
 def _contradictions(c: PolicyConfig) -> list[tuple[bool, str]]:
     """(whether it is so, why it cannot be and what to do) for settings that contradict each other."""
-    own_values = c.value_trunk == "critic" or c.value_warmup > 0 or c.bootstrap_cut
+    own_values = c.value_trunk == "critic" or c.value_warmup > 0
     return [
         (c.minibatches > c.responses,
          f"minibatches = {c.minibatches} exceeds batch_size = {c.responses}: each update needs at least one rollout"),
@@ -257,7 +258,7 @@ def _contradictions(c: PolicyConfig) -> list[tuple[bool, str]]:
         (c.critic_init == "reward" and c.value_trunk != "critic",
          f"critic_init = reward needs value_trunk = critic; it is {c.value_trunk}"),
         (c.algorithm == "reinforce" and c.baseline != "value" and own_values,
-         f"baseline = {c.baseline} has no value function, so value_trunk, value_warmup and bootstrap_cut mean nothing. "
+         f"baseline = {c.baseline} has no value function, so value_trunk and value_warmup mean nothing. "
          "Choose baseline = value or leave them alone"),
         (c.kl_penalty == "loss" and c.kl_estimator in ("k1", "full"),
          f"kl_estimator = {c.kl_estimator} in the loss: the slope of k1 is 0 on average, and full is not kept for the loss. "

@@ -11,8 +11,8 @@ KEY = re.compile(r"(objective|policy|loss|val|tokens|time|memory)/[a-z_]+|grad_n
 def metric_keys() -> set[str]:
     """Every string in the trainers that has the form of a metric's name, where it is a key of a dict or a subscript."""
     found = set()
-    for name in ("metrics.py", "policy.py"):
-        for node in ast.walk(ast.parse((ROOT / "rlhf_lab" / "trainers" / name).read_text(encoding="utf-8"))):
+    for path in sorted((ROOT / "rlhf_lab" / "trainers").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             keys = (
                 list(node.keys)
                 if isinstance(node, ast.Dict)

@@ -63,7 +63,7 @@ class PolicyRun:
         self.replay = self._resume()
         self._looked = 0.0
         self._began = time.monotonic()
-        self._first = self.trainer.step
+        self._first = self.trainer.steps_done
 
     def _trainer(self) -> PolicyTrainer:
         db, project = self.lab.db, get_project(self.lab.db, self.run.project_id)
@@ -83,7 +83,7 @@ class PolicyRun:
         found = load_latest(self.folder)
         if found is not None:
             self.trainer.load_state(*found)
-        step = self.trainer.step
+        step = self.trainer.steps_done
         truncate_after(self.lab.db, self.run.id, step)
         known = standing(events(self.lab.db, self.run.id))
         for event in known:  # knobs are in the checkpoint; these are not
@@ -98,9 +98,9 @@ class PolicyRun:
         set_run_status(db, run_id, RunStatus.RUNNING)
         kept = self.trainer.state()
         try:
-            if self.trainer.step == 0:
+            if self.trainer.steps_done == 0:
                 record_step(db, run_id, StepResult(0, {}, samples=self.trainer.samples()))
-            while self.trainer.step < self.config.steps:
+            while self.trainer.steps_done < self.config.steps:
                 self._controls()
                 kept = self.trainer.state()
                 result = self._step(kept)
@@ -128,22 +128,23 @@ class PolicyRun:
                 return self.trainer.run_step()
             except RuntimeError as error:
                 config = self.trainer.config
-                largest = min(config.micro_batch, math.ceil(config.batch_size / config.minibatches))
+                largest = min(config.micro_batch, math.ceil(config.responses / config.minibatches))
                 if not out_of_memory(error) or largest == 1:
                     raise
             self.trainer.load_state(*kept)
             self.lab.free_memory()
             smaller = largest // 2
-            words = f"memory ran out in step {self.trainer.step + 1}; it goes on with micro_batch {smaller}: slower, same result"
+            step = self.trainer.steps_done + 1
+            words = f"memory ran out in step {step}; it goes on with micro_batch {smaller}: slower, same result"
             note = add_event(self.lab.db, self.run.id, EventKind.NOTE, {"words": words, "micro_batch": smaller})
-            mark_event(self.lab.db, note.id, self.trainer.step)
+            mark_event(self.lab.db, note.id, self.trainer.steps_done)
             self._apply(note)
 
     def _save(self, state: State) -> None:
         save_checkpoint(self.folder, self.trainer.adapters, SLOT, *state)
 
     def _tell(self) -> None:
-        done = self.trainer.step
+        done = self.trainer.steps_done
         per_step = (time.monotonic() - self._began) / max(1, done - self._first)
         known = {"run_id": self.run.id, "step": done}
         self.progress(done / self.config.steps, per_step * (self.config.steps - done), known)
@@ -160,7 +161,7 @@ class PolicyRun:
 
     def _controls(self) -> None:
         """At a step's boundary: replay what was recorded for this step, then take what people asked for since."""
-        step = self.trainer.step
+        step = self.trainer.steps_done
         due = [event for event in self.replay if event.applied_step == step]
         self.replay = [event for event in self.replay if (event.applied_step or 0) > step]
         for event in due:
@@ -196,10 +197,10 @@ class PolicyRun:
     def _halt(self, event: RunEvent) -> None:
         """Obey a stop, or wait until a pause is lifted; short jobs are served meanwhile. Changes nothing of the run."""
         db, run_id = self.lab.db, self.run.id
-        mark_event(db, event.id, self.trainer.step)
+        mark_event(db, event.id, self.trainer.steps_done)
         if event.kind is EventKind.STOP:
-            raise RunStopped(RunStatus.STOPPED, f"stopped after step {self.trainer.step}; it can be resumed")
-        set_run_status(db, run_id, RunStatus.PAUSED, f"paused in step {self.trainer.step + 1}")
+            raise RunStopped(RunStatus.STOPPED, f"stopped after step {self.trainer.steps_done}; it can be resumed")
+        set_run_status(db, run_id, RunStatus.PAUSED, f"paused in step {self.trainer.steps_done + 1}")
         while True:
             if self.leaving():
                 raise RunStopped(RunStatus.INTERRUPTED, "the engine was asked to leave while the run was paused")
@@ -207,9 +208,9 @@ class PolicyRun:
                 if later.kind is EventKind.STOP:
                     self._halt(later)
                 if later.kind is EventKind.PAUSE:
-                    mark_event(db, later.id, self.trainer.step)  # asked twice: one resume lifts both
+                    mark_event(db, later.id, self.trainer.steps_done)  # asked twice: one resume lifts both
                 if later.kind is EventKind.RESUME:
-                    mark_event(db, later.id, self.trainer.step)
+                    mark_event(db, later.id, self.trainer.steps_done)
                     if later.id < event.id:
                         continue  # it was meant for something before this pause
                     set_run_status(db, run_id, RunStatus.RUNNING)

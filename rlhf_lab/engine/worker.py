@@ -162,7 +162,7 @@ class Worker:
             if status is RunStatus.INTERRUPTED:
                 queue.put_back(self.db, job.id)
                 return None
-            return {"run_id": run.run.id, "status": status.value, "step": run.trainer.step}
+            return {"run_id": run.run.id, "status": status.value, "step": run.trainer.steps_done}
         assert job.project_id is not None
         project = get_project(self.db, job.project_id)
         if job.kind is JobKind.SAMPLE_PAIRS:

@@ -80,6 +80,13 @@ class Adapters:
         self._peft.eval()
         self._index()
 
+    def copy(self, source: str, name: str, *, trainable: bool) -> None:
+        """A new adapter that begins with the tensors of another, at its rank and scale."""
+        assert self._peft is not None
+        config: Any = self._peft.peft_config[source]
+        self.add(name, r=config.r, alpha=config.lora_alpha, seed=0, trainable=trainable)
+        self.load_tensors(name, self.tensors(source))
+
     def remove(self, name: str) -> None:
         if name not in self._trainable:
             return

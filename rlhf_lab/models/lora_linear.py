@@ -96,6 +96,9 @@ class _Merged(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, a, b, merged = ctx.saved_tensors
         (g,) = gradients
+        if torch.is_grad_enabled():  # differentiated again (trpo's curvature): M depends on A and B
+            update = ctx.scale * (b @ a)
+            merged = merged + (update - update.detach())
         rows, inputs = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
         dx = (rows @ merged).view(x.shape) if ctx.needs_input_grad[0] else None
         # The long dimension (rows) comes last in the rank-r products: four times as fast as with r last (BLAS, measured).

@@ -9,42 +9,56 @@ from torch import Tensor
 
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.core.advantages import masked_mean, masked_var
+from rlhf_lab.core.importance import ess
 from rlhf_lab.core.policy_losses import PolicyLoss, ValueLoss, explained_variance
 from rlhf_lab.records import TokenRecord
-from rlhf_lab.trainers.rollout import Evaluation, Policy, Rollout
+from rlhf_lab.trainers.objectives import clip_of
+from rlhf_lab.trainers.rollout import Policy, Rollout
 
 
 @dataclass
 class UpdateStats:
     """Collects tensors during the updates of a step; numbers are read once, at the end, so that a GPU is not stalled.
 
-    Losses and shares are sums over micro-batches of values already divided by the minibatch's token count.
+    Losses and shares are sums over micro-batches of values already divided by the minibatch's token count. `figures`: what an
+    algorithm adds of its own, by the metric's name.
     """
 
     rows: list[dict[str, Tensor]] = field(default_factory=list)
     current: dict[str, Tensor] = field(default_factory=dict)
+    ratios: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # of the current update, with their mask, flat
+    figures: dict[str, float] = field(default_factory=dict)
     first_ratio_deviation: Tensor | None = None
     updates: int = 0
     skipped: int = 0
 
     def begin_update(self) -> None:
-        self.current = {}
+        self.current, self.ratios = {}, []
 
-    def add(
-        self, policy: PolicyLoss, value: ValueLoss, now: Evaluation, old: Tensor, mask: Tensor, entropy: Tensor
+    def add_policy(
+        self, policy: PolicyLoss, logprobs: Tensor, old: Tensor, mask: Tensor, entropy: Tensor
     ) -> None:  # fmt: skip
+        """One micro-batch of the policy. logprobs, old, mask: (B, R); entropy: scalar."""
         with torch.no_grad():
-            ratio = (now.logprobs - old).exp().masked_fill(~mask, 1.0)
+            ratio = (logprobs - old).exp().masked_fill(~mask, 1.0)
             if not self.updates and not self.skipped:  # every micro-batch of the first minibatch
                 worst, before = (ratio - 1).abs().max(), self.first_ratio_deviation
                 self.first_ratio_deviation = worst if before is None else torch.maximum(before, worst)
             parts = {
-                "policy": policy.loss, "value": value.loss, "clipfrac": policy.clipfrac, "approxkl": policy.approx_kl,
-                "value_clipfrac": value.clipfrac, "entropy": entropy, "ratio": policy.ratio_mean,
-                "ratio_square": ratio.double().square().masked_fill(~mask, 0.0).sum(), "tokens": mask.sum(),
+                "policy": policy.loss, "clipfrac": policy.clipfrac, "approxkl": policy.approx_kl, "entropy": entropy,
+                "ratio": policy.ratio_mean, "ratio_square": ratio.double().square().masked_fill(~mask, 0.0).sum(),
+                "tokens": mask.sum(),
             }  # fmt: skip
-            for name, part in parts.items():
-                self.current[name] = self.current.get(name, 0.0) + part.detach()
+            self.add(**parts)
+            self.ratios.append((ratio.flatten(), mask.flatten()))
+
+    def add_value(self, value: ValueLoss) -> None:
+        """One micro-batch of the values."""
+        self.add(value=value.loss, value_clipfrac=value.clipfrac)
+
+    def add(self, **parts: Tensor) -> None:
+        for name, part in parts.items():
+            self.current[name] = self.current.get(name, 0.0) + part.detach()
 
     @property
     def mean_ratio(self) -> float:
@@ -55,15 +69,23 @@ class UpdateStats:
 
     def finish_update(self, grad_norm: Tensor) -> None:
         self.current["grad_norm"] = grad_norm.detach()
+        if self.ratios:
+            ratios, masks = (torch.cat(column) for column in zip(*self.ratios, strict=True))
+            self.current["ess"] = ess(ratios, masks) / masks.sum()
         self.rows.append(self.current)
         self.updates += 1
 
     def epoch_approx_kl(self) -> float:
         return float(self.rows[-1]["approxkl"]) if self.rows else 0.0
 
+    def known(self, name: str) -> bool:
+        """Whether an update has this number."""
+        return any(name in row for row in self.rows)
+
     def mean(self, name: str) -> float:
-        """Mean over the updates of the step; NaN-free only if every update was finite. 0 when all were skipped."""
-        return float(torch.stack([row[name].double().cpu() for row in self.rows]).mean()) if self.rows else 0.0
+        """Mean over the updates that have it; NaN-free only if every update was finite. 0 where none has."""
+        found = [row[name].double().cpu() for row in self.rows if name in row]
+        return float(torch.stack(found).mean()) if found else 0.0
 
 
 def step_metrics(rollout: Rollout, stats: UpdateStats, *, beta: float, lr: float, episode: int) -> dict[str, float]:
@@ -78,7 +100,7 @@ def step_metrics(rollout: Rollout, stats: UpdateStats, *, beta: float, lr: float
         "objective/kl": float(sequence_kl),
         "objective/kl_coef": beta,
         "objective/scores": float(score),
-        "objective/scores_sd": float(rollout.scores.std()),
+        "objective/scores_sd": float(rollout.scores.std()) if len(rollout.scores) > 1 else 0.0,
         "objective/non_score_reward": float(non_score),
         "objective/rlhf_reward": float(score + non_score),
         "objective/entropy": float(-(rollout.old_logprobs * mask).sum(1).mean()),
@@ -86,16 +108,13 @@ def step_metrics(rollout: Rollout, stats: UpdateStats, *, beta: float, lr: float
         "policy/clipfrac_avg": stats.mean("clipfrac"),
         "policy/entropy_avg": stats.mean("entropy"),
         "loss/policy_avg": stats.mean("policy"),
-        "loss/value_avg": stats.mean("value"),
-        "val/clipfrac_avg": stats.mean("value_clipfrac"),
         "val/ratio": stats.mean("ratio"),
         "val/ratio_var": max(0.0, squares - stats.mean("ratio") ** 2),
         "val/first_ratio_deviation": float(stats.first_ratio_deviation)
         if stats.first_ratio_deviation is not None
         else 0.0,
-        "val/explained_variance": float(explained_variance(rollout.values, rollout.returns, mask)),
+        "val/ess": stats.mean("ess"),
         "val/advantage_sd": float(masked_var(rollout.advantages, mask).sqrt()),
-        "val/value": float(masked_mean(rollout.values, mask)),
         "val/sampler_gap": float(gap.max()),
         "val/stop_token_rate": float(rollout.rows.ended.double().mean()),
         "val/skipped_updates": float(stats.skipped),
@@ -104,6 +123,20 @@ def step_metrics(rollout: Rollout, stats: UpdateStats, *, beta: float, lr: float
         "lr": lr,
         "episode": float(episode),
         "memory/peak": peak_memory(rollout.scores.device),
+        **stats.figures,
+        **(value_metrics(rollout, stats) if stats.known("value") else {}),
+        **({"loss/ptx_avg": stats.mean("ptx")} if stats.known("ptx") else {}),
+    }
+
+
+def value_metrics(rollout: Rollout, stats: UpdateStats) -> dict[str, float]:
+    """The metrics of a value function, where one is trained."""
+    mask = rollout.rows.mask
+    return {
+        "loss/value_avg": stats.mean("value"),
+        "val/clipfrac_avg": stats.mean("value_clipfrac"),
+        "val/explained_variance": float(explained_variance(rollout.values, rollout.returns, mask)),
+        "val/value": float(masked_mean(rollout.values, mask)),
     }
 
 
@@ -125,11 +158,9 @@ def token_records(policy: Policy, rollout: Rollout, config: PolicyConfig) -> lis
     old = rollout.old_logprobs[index, :length]
     advantages = rollout.advantages[index, :length]
     ratio = (logprobs - old).exp()
-    clipped = torch.zeros_like(rows.mask)
-    if config.cliprange is not None:
-        clipped = ((ratio > 1 + config.cliprange) & (advantages > 0)) | (
-            (ratio < 1 - config.cliprange) & (advantages < 0)
-        )
+    clipped, clip = torch.zeros_like(rows.mask), clip_of(config)
+    if clip is not None:
+        clipped = ((ratio > 1 + clip) & (advantages > 0)) | ((ratio < 1 - clip) & (advantages < 0))
     columns = {
         "logprob": logprobs, "old_logprob": old, "ref_logprob": rollout.ref_logprobs[index, :length],
         "kl": rollout.kl[index, :length], "value": rollout.values[index, :length],

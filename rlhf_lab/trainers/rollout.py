@@ -1,4 +1,4 @@
-"""Prompts in, a scored batch of rollouts out: everything PPO needs to know before it updates anything."""
+"""The policy on a batch of responses: log-probabilities, entropies, values; and the records of a rollout."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,9 +7,6 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from rlhf_lab.config import PolicyConfig
-from rlhf_lab.core.advantages import gae, whiten
-from rlhf_lab.core.kl import kl_estimate, shape_rewards
 from rlhf_lab.core.logprobs import logprobs_and_entropy, sampled_logprobs
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
@@ -26,34 +23,71 @@ class Scorer(Protocol):
     ) -> Tensor: ...
 
 
+#: The adapter that values read where they have one of their own.
+CRITIC = "critic"
+
+
 @dataclass(frozen=True)
 class Policy:
-    """The trained parts: an adapter of the backbone and a value head on its hidden states."""
+    """The trained parts: an adapter of the backbone and a value head.
+
+    trunk: what the head reads. "shared": the policy's hidden states, and the value loss trains the adapter too; "detached":
+    the same states, without that; "critic": the states of an adapter of its own, named CRITIC.
+    """
 
     backbone: Backbone
     adapters: Adapters
     adapter: str
     value_head: ValueHead
+    trunk: str = "shared"
 
-    def evaluate(
-        self, rows: Rows, temperature: float, detach_value: bool = False, learn_entropy: bool = False
-    ) -> "Evaluation":
+    def evaluate(self, rows: Rows, temperature: float, learn_entropy: bool = False) -> "Evaluation":
         """Log-probabilities, entropies and values of the responses, through the adapter.
 
-        learn_entropy: the entropy carries a gradient; without it, it is a figure and costs a third.
+        learn_entropy: the entropy carries a gradient; without it, it is a figure and costs a third. Values are 0 where they
+        have an adapter of their own: `values_of` is then the pass that finds them.
         """
-        with self.adapters.using(self.adapter):
-            hidden = forward(self.backbone, rows).predicting
+        hidden = self.predicting(rows)
         logprobs, entropy = response_logprobs(self.backbone, hidden, rows, temperature, learn_entropy)
-        values = self.value_head(hidden.detach() if detach_value else hidden).masked_fill(~rows.mask, 0.0)
-        return Evaluation(logprobs, entropy, values)
+        if self.trunk == "critic":
+            return Evaluation(logprobs, entropy, torch.zeros(rows.mask.shape, device=rows.mask.device))
+        return Evaluation(
+            logprobs, entropy, self._values(hidden.detach() if self.trunk == "detached" else hidden, rows)
+        )
+
+    def predicting(self, rows: Rows) -> Tensor:
+        """(B, R, H) hidden states of the policy where each response token is predicted."""
+        with self.adapters.using(self.adapter):
+            return forward(self.backbone, rows).predicting
+
+    def values_of(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """(B, R) values by a forward pass of their own, and (B,) the value of the state after the last token.
+
+        Only the head learns from it, and the critic's adapter where there is one: never the policy.
+        """
+        own = self.trunk == "critic"
+        with (
+            self.adapters.using(CRITIC if own else self.adapter),
+            torch.set_grad_enabled(own and torch.is_grad_enabled()),
+        ):
+            hidden = forward(self.backbone, rows)
+        last = (rows.mask.sum(1) - 1)[:, None, None].expand(-1, 1, hidden.states.shape[2])
+        after = self.value_head(hidden.read.gather(1, last)).squeeze(1)
+        return self._values(hidden.predicting, rows), after
+
+    def _values(self, hidden: Tensor, rows: Rows) -> Tensor:
+        return self.value_head(hidden).masked_fill(~rows.mask, 0.0)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def reference_logprobs(self, rows: Rows, temperature: float) -> Tensor:
         """(B, R) log-probabilities under the frozen reference: the backbone with every adapter off."""
+        return response_logprobs(self.backbone, self.reference_states(rows), rows, temperature)[0]
+
+    @torch.no_grad()
+    def reference_states(self, rows: Rows) -> Tensor:
+        """(B, R, H) hidden states of the reference where each response token is predicted."""
         with self.adapters.using(None):
-            hidden = forward(self.backbone, rows).predicting
-        return response_logprobs(self.backbone, hidden, rows, temperature)[0]
+            return forward(self.backbone, rows).predicting
 
 
 class Evaluation(NamedTuple):
@@ -64,11 +98,28 @@ class Evaluation(NamedTuple):
     values: Tensor
 
 
+class Measured(NamedTuple):
+    """What the models say of B responses of at most R tokens, before it is made into rewards. (B, R) float32; 0 on padding.
+
+    scores: (B,) as the reward model gave them. sampler_logprobs: from the cached decode. full_kl: exact KL to the reference,
+    where asked for. after: (B,) value of the state after the last token, where asked for.
+    """
+
+    rows: Rows
+    scores: Tensor
+    old_logprobs: Tensor
+    ref_logprobs: Tensor
+    sampler_logprobs: Tensor
+    values: Tensor
+    full_kl: Tensor | None = None
+    after: Tensor | None = None
+
+
 class Rollout(NamedTuple):
     """A batch of B responses of at most R tokens. (B, R) float32 unless said otherwise; 0 on padding.
 
-    scores: (B,) as the reward model gave them. rewards: -beta·kl per token, plus the score on the last token.
-    advantages: as the loss uses them; returns: unwhitened advantages + values. sampler_logprobs: from the cached decode.
+    scores: (B,) as the reward model gave them. rewards: -beta·kl per token, plus the score. advantages: as the loss uses them;
+    returns: what the values should be. sampler_logprobs: from the cached decode.
     """
 
     rows: Rows
@@ -82,6 +133,24 @@ class Rollout(NamedTuple):
     advantages: Tensor
     returns: Tensor
 
+    def take(self, part: Tensor) -> "Part":
+        """The rows of `part` (indices, on the CPU), as the loss wants them."""
+        index = part.to(self.scores.device)
+        rows = self.rows.take(index)
+        columns = (self.old_logprobs, self.ref_logprobs, self.advantages, self.values, self.returns)
+        return Part(rows, *(column[index, : rows.mask.shape[1]] for column in columns))
+
+
+class Part(NamedTuple):
+    """Some rows of a rollout, trimmed to the longest of them; see Rollout."""
+
+    rows: Rows
+    old_logprobs: Tensor
+    ref_logprobs: Tensor
+    advantages: Tensor
+    values: Tensor
+    returns: Tensor
+
 
 def response_logprobs(
     backbone: Backbone, hidden: Tensor, rows: Rows, temperature: float, learn_entropy: bool = False
@@ -92,25 +161,3 @@ def response_logprobs(
     logprobs, entropy = both(logits, rows.responses[rows.mask], temperature=temperature)
     empty = torch.zeros(rows.mask.shape, dtype=logprobs.dtype, device=logprobs.device)
     return empty.masked_scatter(rows.mask, logprobs), empty.masked_scatter(rows.mask, entropy)
-
-
-def shaped(
-    rows: Rows,
-    scores: Tensor,
-    logprobs: tuple[Tensor, Tensor, Tensor],
-    values: Tensor,
-    beta: float,
-    config: PolicyConfig,
-) -> Rollout:
-    """Put a rollout together from its parts. logprobs: (old, reference, sampler), each (B, R)."""
-    old, ref, sampler = logprobs
-    kl = kl_estimate(old, ref, config.kl_estimator).masked_fill(~rows.mask, 0.0)  # type: ignore[arg-type]
-    used = scores if config.score_clip is None else scores.clamp(-config.score_clip, config.score_clip)
-    used = used - config.missing_eos_penalty * (~rows.ended).to(scores)
-    rewards = shape_rewards(used, kl, rows.mask, beta)
-    if config.whiten_rewards:
-        rewards = whiten(rewards, rows.mask, shift_mean=False)
-    advantages, returns = gae(rewards, values, rows.mask, gamma=config.gamma, lam=config.lam)
-    if config.whiten_advantages:
-        advantages = whiten(advantages, rows.mask)
-    return Rollout(rows, scores, old, ref, sampler, values, kl, rewards, advantages, returns)

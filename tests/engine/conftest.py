@@ -9,7 +9,7 @@ from rlhf_lab.jobs import supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.judges import JUDGES
 from rlhf_lab.records import JobKind, JobStatus
-from rlhf_lab.trainers.policy import PolicyTrainer
+from rlhf_lab.trainers import gradient_step
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +34,16 @@ def at(monkeypatch):
     """at(2, what): call `what` in the middle of the step after step 2, once."""
 
     def plan(step, what):
-        accumulate, done = PolicyTrainer.accumulate, []
+        accumulate, done = gradient_step.accumulate, []
 
         def disturbed(trainer, *args):
-            if trainer.step == step and not done:
+            if trainer.steps_done == step and not done:
                 done.append(True)
                 what()
                 trainer.tick.__self__._looked = 0.0
             return accumulate(trainer, *args)
 
-        monkeypatch.setattr(PolicyTrainer, "accumulate", disturbed)
+        monkeypatch.setattr(gradient_step, "accumulate", disturbed)
 
     return plan
 

@@ -16,7 +16,7 @@ from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import control, queue
 from rlhf_lab.records import EventKind, JobKind, JobStatus, RunEvent, RunStatus
 from rlhf_lab.store.runs import add_event, events, get_run, latest_reward_model, reward_models
-from rlhf_lab.trainers import checkpoint
+from rlhf_lab.trainers import checkpoint, gradient_step
 from rlhf_lab.trainers.checkpoint import checkpoints, load_latest
 from rlhf_lab.trainers.policy import PolicyTrainer
 
@@ -103,7 +103,7 @@ def test_the_adaptive_controller_goes_on_where_it_was(lab, at):
 def test_out_of_memory_repeats_the_step_in_smaller_pieces(lab, at, monkeypatch, error):
     small, run_id = lab.run(batch_size=8, micro_batch=2), lab.run(batch_size=8, micro_batch=32)
     lab.train(small)
-    accumulate = PolicyTrainer.accumulate
+    accumulate = gradient_step.accumulate
 
     def greedy(trainer, rollout, minibatch, stats):
         if len(minibatch[0]) > 2:
@@ -111,10 +111,10 @@ def test_out_of_memory_repeats_the_step_in_smaller_pieces(lab, at, monkeypatch, 
             raise error
         return accumulate(trainer, rollout, minibatch, stats)
 
-    monkeypatch.setattr(PolicyTrainer, "accumulate", greedy)
+    monkeypatch.setattr(gradient_step, "accumulate", greedy)
     at(3, lambda: control.stop(lab.db, run_id))
     lab.train(run_id)
-    monkeypatch.setattr(PolicyTrainer, "accumulate", accumulate)
+    monkeypatch.setattr(gradient_step, "accumulate", accumulate)
     lab.train(run_id)  # memory or not: what was noted is kept to
     (note,) = [event for event in events(lab.db, run_id) if event.kind is EventKind.NOTE]
     assert (note.applied_step, note.payload["micro_batch"]) == (0, 2)
@@ -128,7 +128,7 @@ def test_memory_that_never_suffices_fails_the_run_with_advice(lab, monkeypatch):
     def never(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(PolicyTrainer, "accumulate", never)
+    monkeypatch.setattr(gradient_step, "accumulate", never)
     job = lab.train(run_id)
     assert job.status is JobStatus.FAILED
     assert "smaller batch_size" in get_run(lab.db, run_id).message

@@ -77,7 +77,7 @@ def test_nan_fails_the_run_keeps_its_checkpoint_and_it_can_be_resumed(lab, monke
     check = PolicyTrainer.check
 
     def broken(trainer, metrics):
-        check(trainer, metrics | ({"loss/policy": math.nan} if trainer.step == 3 else {}))
+        check(trainer, metrics | ({"loss/policy": math.nan} if trainer.steps_done == 3 else {}))
 
     with monkeypatch.context() as spoil:
         spoil.setattr(PolicyTrainer, "check", broken)

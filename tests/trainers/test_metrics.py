@@ -9,7 +9,7 @@ import torch
 from rlhf_lab.core.policy_losses import PolicyLoss, ValueLoss
 from rlhf_lab.models.rows import Rows, make_rows
 from rlhf_lab.trainers.metrics import UpdateStats, step_metrics, token_records
-from rlhf_lab.trainers.rollout import Evaluation, Rollout
+from rlhf_lab.trainers.rollout import Rollout
 
 MASK = torch.tensor([[True, True, True], [True, False, False]])
 
@@ -40,8 +40,8 @@ def add(stats, ratio, parts):
     new = torch.tensor([[*(math.log(r) for r in ratio), 5.0]])
     mask = torch.tensor([[True] * len(ratio) + [False]])
     p = [torch.tensor(x) for x in parts]
-    evaluation = Evaluation(new, torch.zeros_like(new), torch.zeros_like(new))
-    stats.add(PolicyLoss(p[0], p[1], p[2], p[3]), ValueLoss(p[4], p[5]), evaluation, old, mask, p[6])
+    stats.add_policy(PolicyLoss(p[0], p[1], p[2], p[3]), new, old, mask, p[6])
+    stats.add_value(ValueLoss(p[4], p[5]))
 
 
 def stats_by_hand():
@@ -110,6 +110,8 @@ def test_metrics_by_hand():
         "objective/entropy": (6.0 + 4.0) / 2, "policy/approxkl_avg": 0.7, "policy/clipfrac_avg": 0.6,
         "policy/entropy_avg": 0.9, "loss/policy_avg": 0.6, "loss/value_avg": 0.8, "val/clipfrac_avg": 0.8,
         "val/ratio": 1.4375, "val/ratio_var": 0.0,
+        # ratios 1, 1, 1, 0.5: (3.5)^2 / 3.25 of 4 tokens; one alone: all of it
+        "val/ess": (3.5**2 / 3.25 / 4 + 1) / 2,
         "val/first_ratio_deviation": 0.5, "val/value": 2.0, "val/sampler_gap": 0.02, "val/stop_token_rate": 0.5,
         "val/skipped_updates": 0.0, "tokens/response_len": 2.0, "grad_norm": 4.0, "lr": 0.01, "episode": 64.0,
         # advantages 1, -1, 2, -2: mean 0, variance 10/3; returns 1, 1, 4, 2: variance 2; residuals 0, -1, 1, 0: 2/3

@@ -14,6 +14,7 @@ from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.models.rows import make_rows
 from rlhf_lab.trainers.checkpoint import load_latest, save_checkpoint
+from rlhf_lab.trainers.gradient_step import accumulate
 from rlhf_lab.trainers.metrics import UpdateStats
 
 NAN = float("nan")
@@ -25,7 +26,7 @@ def mid_run(folder, dtype=torch.float64, **changes):
     tiny.disturb(trainer.adapters, "policy", scale=0.05)
     with torch.no_grad():
         trainer.policy.value_head.linear.weight.copy_(torch.linspace(-0.2, 0.3, 32)[None])
-    trainer.step = 1
+    trainer.steps_done = 1
     return trainer
 
 
@@ -209,7 +210,7 @@ def test_item_16_any_micro_batch_gives_the_same_gradient(gpt2_folder, dtype, tol
         rollout = trainer.assess(rows, torch.linspace(-2, 2, 6), [[0.0] * len(r) for r in responses])
         tiny.disturb(trainer.adapters, "policy", seed=9, scale=0.02)
         stats = UpdateStats()
-        trainer.accumulate(rollout, list(torch.arange(6).split(size)), stats)
+        accumulate(trainer, rollout, list(torch.arange(6).split(size)), stats)
         gradients.append([p.grad.clone() for p in trainer.parameters])
         losses.append({k: float(v) for k, v in stats.current.items()})
     assert losses[1] == pytest.approx(losses[0], rel=tolerance * 10, abs=tolerance * 10)
@@ -294,7 +295,7 @@ def test_item_23_resuming_is_exact(llama_folder, tmp_path):
     run(half, 1)  # killed later: what came after the checkpoint is lost
     resumed = begin()
     resumed.load_state(*load_latest(tmp_path / "run"))
-    assert resumed.step == 2
+    assert resumed.steps_done == 2
     found += run(resumed, 3)
     assert curve(found) == curve(expected)
     assert [result.tokens for result in found] == [result.tokens for result in expected]
@@ -518,7 +519,7 @@ def test_an_update_with_a_wild_ratio_is_skipped(llama_folder):
 
 def test_no_prompts(llama_folder):
     with pytest.raises(TrainingError, match="no prompts to train on"):
-        tiny.trainer(llama_folder, prompts=())
+        tiny.trainer(llama_folder, prompts=()).run_step()
 
 
 # --- when something is broken ---
@@ -530,7 +531,7 @@ def test_nan_in_the_adapter(llama_folder):
         trainer.adapters.parameters("policy")[0].fill_(NAN)
     with pytest.raises(NotFiniteError, match="logits are not finite"):
         trainer.run_step()
-    assert trainer.step == 0
+    assert trainer.steps_done == 0
 
 
 def test_nan_in_the_value_head(llama_folder):
@@ -541,7 +542,7 @@ def test_nan_in_the_value_head(llama_folder):
         NotFiniteError, match=r"loss/value_avg.* became NaN or infinite at step 1\. The step was discarded"
     ):
         trainer.run_step()
-    assert trainer.step == 0
+    assert trainer.steps_done == 0
 
 
 def test_nan_from_the_scorer(llama_folder):
@@ -561,7 +562,7 @@ def test_old_logprobs_that_are_not_the_policys(llama_folder):
     trainer.assess = wrong
     with pytest.raises(SelfCheckError, match=r"ratios before the first update of step 1 differ from 1 by 0\.001"):
         trainer.run_step()
-    assert trainer.step == 0
+    assert trainer.steps_done == 0
 
 
 def test_a_first_step_that_does_not_start_at_the_reference(llama_folder):

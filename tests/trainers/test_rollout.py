@@ -1,5 +1,6 @@
 """What is known of a batch before anything is learnt: log-probabilities, KL, rewards, advantages."""
 
+import dataclasses
 import math
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.models.heads import ValueHead
 from rlhf_lab.models.rows import Rows, make_rows
-from rlhf_lab.trainers.rollout import Policy, shaped
+from rlhf_lab.trainers.estimates import shaped
+from rlhf_lab.trainers.rollout import Measured, Policy
 
 ROWS = Rows(
     prompts=torch.tensor([[9], [9]]),
@@ -33,7 +35,7 @@ def policy_of(folder, dtype=torch.float64):
 
 def by_hand(**changes):
     config = PolicyConfig(**({"lam": 0.5, "whiten_advantages": False} | changes))
-    return shaped(ROWS, SCORES, (OLD, REF, OLD), VALUES.masked_fill(~ROWS.mask, 0.0), 0.5, config)
+    return shaped(Measured(ROWS, SCORES, OLD, REF, OLD, VALUES.masked_fill(~ROWS.mask, 0.0)), 0.5, config)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -74,9 +76,9 @@ def test_values_are_read_where_the_token_is_chosen(gpt2_folder):
 
 @pytest.mark.parametrize(("detached", "reaches"), [(False, True), (True, False)])
 def test_value_loss_reaches_the_adapter_unless_detached(llama_folder, detached, reaches):
-    policy = policy_of(llama_folder, torch.float32)
+    policy = dataclasses.replace(policy_of(llama_folder, torch.float32), trunk="detached" if detached else "shared")
     rows = make_rows(policy.backbone, *tiny.ragged())
-    value = policy.evaluate(rows, 1.0, detached).values.sum()
+    value = policy.evaluate(rows, 1.0).values.sum()
     assert value.requires_grad == reaches
     if reaches:
         value.backward()
@@ -117,7 +119,7 @@ def test_item_20_missing_eos_penalty_goes_by_the_stop_token_in_force(tmp_path):
     backbone = tiny.load(tmp_path)
     rows = make_rows(backbone, [[9]] * 3, [[20, tiny.STOP], [20, tiny.EOS], [20, 21]])
     zero = torch.zeros(3, 2)
-    rollout = shaped(rows, torch.ones(3), (zero, zero, zero), zero, 0.5, PolicyConfig(missing_eos_penalty=0.75))
+    rollout = shaped(Measured(rows, torch.ones(3), zero, zero, zero, zero), 0.5, PolicyConfig(missing_eos_penalty=0.75))
     assert rollout.rewards.tolist() == [[0.0, 1.0], [0.0, 1.0], [0.0, 0.25]]
 
 
@@ -152,7 +154,7 @@ def test_other_estimators_are_used_on_request(estimator, expected):
 def test_gamma_and_lambda_are_used():
     """gamma 1/2, lambda 1, V = 0: discounted rewards to go, 3.2 / 2 - 0.1."""
     rollout = shaped(
-        ROWS, SCORES, (OLD, REF, OLD), torch.zeros(2, 2), 0.5,
+        Measured(ROWS, SCORES, OLD, REF, OLD, torch.zeros(2, 2)), 0.5,
         PolicyConfig(gamma=0.5, lam=1.0, whiten_advantages=False, missing_eos_penalty=0.0),
     )  # fmt: skip
     torch.testing.assert_close(rollout.returns, torch.tensor([[1.5, 3.2], [-1.5, 0.0]]))

@@ -1,0 +1,38 @@
+"""Which prompts a step writes for, and in which order its responses are learnt from: derived from the seed alone."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from rlhf_lab.config import PolicyConfig
+from rlhf_lab.models.rows import Rows
+from rlhf_lab.seeds import derive
+
+
+def prompts_of(step: int, count: int, config: PolicyConfig) -> list[int]:
+    """The prompts of a step, each group_size times in a row: the list in a new random order each time it is used up.
+
+    count: how many prompts there are.
+    """
+    wanted = config.responses // config.group_size
+    first = step * wanted
+    orders: dict[int, list[int]] = {}
+    chosen = []
+    for position in range(first, first + wanted):
+        round_ = position // count
+        if round_ not in orders:
+            generator = torch.Generator().manual_seed(derive(config.seed, "prompts", round_))
+            orders[round_] = torch.randperm(count, generator=generator).tolist()
+        chosen += [orders[round_][position % count]] * config.group_size
+    return chosen
+
+
+def minibatches(step: int, epoch: int, rows: Rows, config: PolicyConfig) -> Iterator[list[Tensor]]:
+    """The minibatches of an epoch, each a list of micro-batches (row indices) of rows of similar length."""
+    seed = derive(config.seed, "minibatches", step, epoch)
+    lengths = (rows.prompt_mask.sum(1) + rows.mask.sum(1)).cpu()
+    order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(seed))
+    for minibatch in order.chunk(config.minibatches):
+        by_length = minibatch[lengths[minibatch].argsort(stable=True)]
+        yield list(by_length.split(config.micro_batch))  # type: ignore[no-untyped-call]
