@@ -15,6 +15,19 @@ class Choice(StrEnum):
     SKIP = "skip"
 
 
+class Strength(StrEnum):
+    """How much better the chosen side is, where the annotator said so."""
+
+    SLIGHTLY = "slightly"
+    CLEARLY = "clearly"
+    MUCH = "much"
+
+    @property
+    def steps(self) -> int:
+        """Steps of surer than "slightly": what `Comparison.strength` counts."""
+        return list(Strength).index(self)
+
+
 class Source(StrEnum):
     """Who made a label. The two never mix silently: every query names the source it wants."""
 
@@ -123,6 +136,8 @@ class Vote:
     """One answer. `uuid` is made by the client, so that a repeated request records once.
 
     first_on_left: which completion stood on the left. response_ms: None where no clock ran (a judge).
+    repeat: a second look at a pair the same person had judged: it tells how consistent they are and is no label.
+    via: the door it came through: "page", "api" …
     """
 
     uuid: str
@@ -135,11 +150,18 @@ class Vote:
     created_at: float = 0.0
     undone_at: float | None = None
     id: int = 0
+    strength: Strength | None = None
+    note: str = ""
+    repeat: bool = False
+    via: str = "page"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One label as the reward trainer sees it. group is the prompt id: cross-validation folds never split a group."""
+    """One label as the reward trainer sees it. group is the prompt id: cross-validation folds never split a group.
+
+    margin: how far apart the two scores should be; strength adds RewardConfig.margin for each step of surer than "slightly".
+    """
 
     prompt: str
     chosen: str
@@ -149,6 +171,7 @@ class Comparison:
     tie: bool = False
     margin: float = 0.0
     group: int = 0
+    strength: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,11 @@
-"""Linear heads on the trunk's hidden states: the reward model's score and the policy's value."""
+"""Linear heads on the trunk's hidden states: the reward model's score (one head or several) and the policy's value."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+
+from rlhf_lab.core.preference import Combination, combine
 
 
 class RewardHead(nn.Module):
@@ -37,6 +41,24 @@ class RewardHead(nn.Module):
         """(B,) scores before normalisation."""
         return self.linear(self.pool(hidden, mask)).squeeze(-1)  # type: ignore[no-any-return]
 
+    def raw_members(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """(1, B): `raw`, as the members of an ensemble say it."""
+        return self.raw(hidden, mask)[None]
+
+    @property
+    def heads(self) -> "list[RewardHead]":
+        """Itself: the members of an ensemble of one."""
+        return [self]
+
+    def linear_map(self) -> tuple[Tensor, Tensor]:
+        """Weight (1, H) and bias (1,) that take a pooled hidden state to the normalised score."""
+        return self.linear.weight / self.scale, (self.linear.bias - self.shift) / self.scale
+
+    @torch.no_grad()
+    def normalise(self, raw: Tensor) -> None:
+        """Make the scores of reference samples mean 0, sd 1; raw: (1, N) what `raw_members` says of them."""
+        _normalise(self, raw[0])
+
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """(B,) normalised scores of hidden states (B, T, H) under a bool mask (B, T)."""
         return (self.raw(hidden, mask) - self.shift) / self.scale
@@ -45,6 +67,75 @@ class RewardHead(nn.Module):
         """(B, T) shares of the score; with mean pooling their masked mean is the score. Zero on padding."""
         raw = self.linear(hidden.float()).squeeze(-1)
         return ((raw - self.shift) / self.scale).masked_fill(~mask, 0.0)  # type: ignore[no-any-return]
+
+
+class EnsembleHead(nn.Module):
+    """Several reward heads on the same hidden states and one score out of theirs: mean, worst, or mean - coef * variance.
+
+    Each member is normalised on its own, so that none outweighs the others, and what they say together once more.
+    """
+
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(
+        self, hidden_size: int, pooling: str, seeds: Sequence[int], mode: Combination = "mean", coef: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.pooling, self.mode, self.coef = pooling, mode, coef
+        self.members = nn.ModuleList(RewardHead(hidden_size, pooling, seed) for seed in seeds)
+        self.register_buffer("shift", torch.zeros(()))
+        self.register_buffer("scale", torch.ones(()))
+
+    @property
+    def heads(self) -> list[RewardHead]:
+        return list(self.members)  # type: ignore[arg-type]
+
+    def raw_members(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """(K, B) scores of each member before normalisation."""
+        return torch.stack([head.raw(hidden, mask) for head in self.heads])
+
+    def members_of(self, raw: Tensor) -> Tensor:
+        """(K, B) normalised scores of each member from their raw ones."""
+        return torch.stack([(row - head.shift) / head.scale for row, head in zip(raw, self.heads, strict=True)])
+
+    def linear_map(self) -> tuple[Tensor, Tensor]:
+        """As of a single head, for the members' mean: what they differ by is left out."""
+        weights, biases = zip(*(head.linear_map() for head in self.heads), strict=True)
+        weight, bias = torch.stack(weights).mean(dim=0), torch.stack(biases).mean(dim=0)
+        return weight / self.scale, (bias - self.shift) / self.scale
+
+    @torch.no_grad()
+    def normalise(self, raw: Tensor) -> None:
+        """Make each member, then what they say together, mean 0 and sd 1 on reference samples; raw: (K, N)."""
+        for head, row in zip(self.heads, raw, strict=True):
+            _normalise(head, row)
+        _normalise(self, combine(self.members_of(raw), self.mode, self.coef))
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """(B,) normalised scores of hidden states (B, T, H) under a bool mask (B, T)."""
+        scores = combine(self.members_of(self.raw_members(hidden, mask)), self.mode, self.coef)
+        return (scores - self.shift) / self.scale
+
+    def per_token(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """(B, T) shares of the score, whose masked mean it is with mean pooling. Zero on padding.
+
+        worst: the shares of the member that is the worst of the text. uncertainty: the members' mean, the penalty dealt evenly.
+        """
+        shares = torch.stack([head.per_token(hidden, mask) for head in self.heads])
+        members = self.members_of(self.raw_members(hidden, mask))
+        if self.mode == "worst":
+            joint = shares[members.argmin(dim=0), torch.arange(len(mask), device=mask.device)]
+        else:
+            joint = shares.mean(dim=0) + (combine(members, self.mode, self.coef) - members.mean(dim=0))[:, None]
+        return ((joint - self.shift) / self.scale).masked_fill(~mask, 0.0)
+
+
+def _normalise(head: "RewardHead | EnsembleHead", raw: Tensor) -> None:
+    """Set the head's shift and scale from what it says of reference samples, in double precision."""
+    raw = raw.double()
+    head.shift.copy_(raw.mean())
+    head.scale.copy_(raw.std().clamp_min(1e-6))
 
 
 class ValueHead(nn.Module):

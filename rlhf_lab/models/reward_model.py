@@ -1,9 +1,10 @@
-"""A reward model: a LoRA adapter and a head on the shared backbone; text in, score out."""
+"""A reward model: a LoRA adapter and a head (or several) on the shared backbone; text in, score out."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -14,7 +15,7 @@ from rlhf_lab.errors import ModelError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.generation import Tick, no_tick
-from rlhf_lab.models.heads import RewardHead
+from rlhf_lab.models.heads import EnsembleHead, RewardHead
 from rlhf_lab.models.rows import Rows, by_length, forward, make_rows
 
 HEAD_FILE = "reward_head.safetensors"
@@ -28,7 +29,7 @@ class RewardModel:
     backbone: Backbone
     adapters: Adapters
     adapter: str | None
-    head: RewardHead
+    head: RewardHead | EnsembleHead
 
     def score_rows(self, rows: Rows) -> Tensor:
         """(B,) normalised scores; gradients flow if the caller allows them."""
@@ -40,11 +41,47 @@ class RewardModel:
         self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], tick: Tick = no_tick
     ) -> Tensor:
         """(N,) float32 scores on the CPU, in sd of the base model's samples (mean 0)."""
+        return self._of_rows(self.score_rows, prompts, responses, tick)
+
+    @torch.no_grad()
+    def raw_scores(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], tick: Tick = no_tick
+    ) -> Tensor:
+        """(K, N) float32 scores of each member before normalisation, on the CPU: a difference is the logit of a preference."""
+
+        def raw(rows: Rows) -> Tensor:
+            with self.adapters.using(self.adapter):
+                return self.head.raw_members(forward(self.backbone, rows).read, rows.mask).T
+
+        return self._of_rows(raw, prompts, responses, tick).T
+
+    def uncertainty(
+        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], tick: Tick = no_tick
+    ) -> Tensor:
+        """(N,) float32: how far the members of an ensemble differ on each text, as the sd of their scores (divided by K).
+
+        Raises ModelError for a single head, which has nobody to differ from.
+        """
+        if isinstance(self.head, RewardHead):
+            raise ModelError(
+                "a single head does not know how sure it is. Train the reward model with ensemble = 3 or more: the "
+                "uncertainty of a text is how far its members differ."
+            )
+        return (
+            self.head.members_of(self.raw_scores(prompts, responses, tick).to(self.head.scale.device))
+            .std(dim=0, correction=0)
+            .cpu()
+        )
+
+    def _of_rows(
+        self, function: Callable[[Rows], Tensor], prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]],
+        tick: Tick,
+    ) -> Tensor:  # fmt: skip
+        """(N, ...) float32 on the CPU: `function` of rows of similar length, in the order of the texts."""
 
         def some(index: list[int]) -> Tensor:
             tick()
-            rows = make_rows(self.backbone, [prompts[i] for i in index], [responses[i] for i in index])
-            return self.score_rows(rows)
+            return function(make_rows(self.backbone, [prompts[i] for i in index], [responses[i] for i in index]))
 
         lengths = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
         return by_length(some, lengths, self.backbone.token_budget).float().cpu()
@@ -67,13 +104,15 @@ class RewardModel:
         if self.adapter is not None:
             self.adapters.save(self.adapter, folder)
         save_file({k: v.detach().cpu().contiguous() for k, v in self.head.state_dict().items()}, folder / HEAD_FILE)
-        about = {
+        about: dict[str, Any] = {
             "pooling": self.head.pooling,
             "hidden_size": self.backbone.hidden_size,
             "adapter": self.adapter is not None,
             "backbone": self.backbone.name,
             "backbone_sha256": self.backbone.digest,
         }
+        if isinstance(self.head, EnsembleHead):
+            about["ensemble"] = {"members": len(self.head.heads), "mode": self.head.mode, "coef": self.head.coef}
         (folder / HEAD_CONFIG).write_text(json.dumps(about, indent=1), encoding="utf-8")
 
 
@@ -94,9 +133,21 @@ def load_reward_model(backbone: Backbone, adapters: Adapters, folder: Path, adap
             f'the reward model in {folder} was trained on "{about["backbone"]}" with other weights than '
             f'"{backbone.name}". Load that model or train a new reward model.'
         )
-    head = RewardHead(backbone.hidden_size, about["pooling"], seed=0).to(backbone.device)
-    head.load_state_dict(tensors)
+    head = _empty_head(backbone, about).to(backbone.device)
+    try:
+        head.load_state_dict(tensors)
+    except RuntimeError as error:  # tensors of another shape, or of another number of members
+        raise ModelError(f"the reward model in {folder} does not fit its description. Train it again.") from error
     head.requires_grad_(False)
     if about["adapter"]:
         adapters.load(adapter, folder)
     return RewardModel(backbone, adapters, adapter if about["adapter"] else None, head)
+
+
+def _empty_head(backbone: Backbone, about: dict[str, Any]) -> RewardHead | EnsembleHead:
+    """A head of the kind that was saved, to be filled."""
+    several = about.get("ensemble")
+    if several is None:
+        return RewardHead(backbone.hidden_size, about["pooling"], seed=0)
+    seeds = [0] * int(several["members"])
+    return EnsembleHead(backbone.hidden_size, about["pooling"], seeds, several["mode"], float(several["coef"]))

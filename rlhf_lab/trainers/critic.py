@@ -29,7 +29,7 @@ def add_critic(adapters: Adapters, head: ValueHead, scorer: object, config: Poli
         )
     adapters.copy(scorer.adapter, CRITIC, trainable=True)
     with torch.no_grad():
-        source = scorer.head
-        head.linear.weight.copy_(source.linear.weight / source.scale)
-        head.linear.bias.copy_((source.linear.bias - source.shift) / source.scale)
+        weight, bias = scorer.head.linear_map()
+        head.linear.weight.copy_(weight)
+        head.linear.bias.copy_(bias)
     return adapters.parameters(CRITIC)

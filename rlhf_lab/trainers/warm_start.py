@@ -5,23 +5,36 @@ Bradley-Terry fit on the pooled hidden states of the frozen backbone already ran
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-def fit(differences: Tensor, ties: Tensor, ridge: float, iterations: int = 30) -> Tensor:
+class Labels(NamedTuple):
+    """What was said about N pairs: ties (N,) bool; strengths (N,) margins of the score, ignored on ties; weights (N,) how
+    often each label counts. Weights and margins are float64."""
+
+    ties: Tensor
+    margins: Tensor | None = None
+    weights: Tensor | None = None
+    smoothing: float = 0.0
+
+
+def fit(differences: Tensor, labels: Labels, ridge: float, iterations: int = 30) -> Tensor:
     """Weights (H,) that minimise sum of Bradley-Terry losses + ridge/2 |w|², by Newton's method.
 
-    differences: (N, H) float64, features of chosen minus rejected. ties: (N,) bool, whose target is 0.5.
+    differences: (N, H) float64, features of chosen minus rejected. A tie's target is 0.5.
     """
     weights = differences.new_zeros(differences.shape[1])
-    target = torch.where(ties, 0.5, 1.0).to(differences)
+    target = differences.new_full((len(differences),), 1.0 - labels.smoothing).masked_fill(labels.ties, 0.5)
+    margins = torch.zeros_like(target) if labels.margins is None else labels.margins.masked_fill(labels.ties, 0.0)
+    counts = torch.ones_like(target) if labels.weights is None else labels.weights
     eye = torch.eye(differences.shape[1], dtype=differences.dtype)
     for _ in range(iterations):
-        probability = torch.sigmoid(differences @ weights)
-        gradient = differences.T @ (probability - target) + ridge * weights
-        curvature = (probability * (1 - probability))[:, None] * differences
+        probability = torch.sigmoid(differences @ weights - margins)
+        gradient = differences.T @ (counts * (probability - target)) + ridge * weights
+        curvature = (counts * probability * (1 - probability))[:, None] * differences
         step = torch.linalg.solve(differences.T @ curvature + ridge * eye, gradient)
         weights = weights - step
         if float(step.abs().max()) < 1e-10:

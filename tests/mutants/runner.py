@@ -4,9 +4,9 @@ A row is (file, name, source snippet, mutated snippet, tests). `rlhf_lab/core/kl
 `tests/core/test_kl.py`; a test elsewhere is named with its file: `trainers/test_policy.py::test_...`. Every named test
 must fail; a snippet that is gone from the source, or no longer unique, fails loudly: then the row must follow the code.
 
-The mutant is executed in a fresh module, the rest of rlhf_lab, `tiny` and the test file are imported afresh around it,
-and all modules are put back afterwards. Fixtures come from pytest and are made with the true source, so those that the
-mutated tests use may hold paths, but nothing of ours.
+The mutant is executed in a fresh module; the rest of rlhf_lab, `tiny`, `labelled` and the test file are imported afresh
+around it, and all modules are put back afterwards. Fixtures come from pytest and are made with the true source, so those
+that the mutated tests use may hold paths, but nothing of ours.
 """
 
 import importlib
@@ -58,7 +58,7 @@ def controls(mutants: list[Mutant]) -> list[tuple[str, str]]:
 
 
 def is_ours(name: str) -> bool:
-    return name in {"rlhf_lab", "tiny"} or name.startswith("rlhf_lab.")
+    return name in {"rlhf_lab", "tiny", "labelled"} or name.startswith("rlhf_lab.")
 
 
 @contextmanager

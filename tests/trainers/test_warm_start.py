@@ -6,7 +6,7 @@ import pytest
 import tiny  # noqa: F401  one thread
 import torch
 
-from rlhf_lab.trainers.warm_start import fit
+from rlhf_lab.trainers.warm_start import Labels, fit
 
 
 def problem(seed=0, rows=12, width=5):
@@ -28,7 +28,7 @@ def loss(weights, differences, ties, ridge):
 def test_no_direction_lowers_the_loss(ridge):
     """The central differences of an independent float64 loss vanish at the fit, and any step away is worse."""
     differences, ties = problem()
-    weights = fit(differences, ties, ridge).tolist()
+    weights = fit(differences, Labels(ties), ridge).tolist()
     least, step = loss(weights, differences, ties, ridge), 1e-4
     for i in range(len(weights)):
         up, down = list(weights), list(weights)
@@ -41,20 +41,38 @@ def test_no_direction_lowers_the_loss(ridge):
 
 def test_one_dimension_by_hand():
     """d = 1: sigmoid(-w) = ridge w at the optimum. w = 1 for ridge = sigmoid(-1) = 0.2689414213699951."""
-    weights = fit(torch.ones(1, 1, dtype=torch.float64), torch.tensor([False]), 0.2689414213699951)
+    weights = fit(torch.ones(1, 1, dtype=torch.float64), Labels(torch.tensor([False])), 0.2689414213699951)
     assert weights.tolist() == pytest.approx([1.0], abs=1e-9)
-    two = fit(torch.tensor([[1.0], [1.0]]).double(), torch.tensor([False, False]), 2 * 0.2689414213699951)
+    two = fit(torch.tensor([[1.0], [1.0]]).double(), Labels(torch.tensor([False, False])), 2 * 0.2689414213699951)
     assert two.tolist() == pytest.approx([1.0], abs=1e-9)
 
 
 def test_ties_pull_to_zero():
     ones = torch.ones(2, 1, dtype=torch.float64)
-    assert fit(ones, torch.tensor([True, True]), 1.0).tolist() == pytest.approx([0.0], abs=1e-12)
-    assert 0 < float(fit(ones, torch.tensor([False, True]), 0.1)) < float(fit(ones[:1], torch.tensor([False]), 0.1))
+    assert fit(ones, Labels(torch.tensor([True, True])), 1.0).tolist() == pytest.approx([0.0], abs=1e-12)
+    alone = float(fit(ones[:1], Labels(torch.tensor([False])), 0.1))
+    assert 0 < float(fit(ones, Labels(torch.tensor([False, True])), 0.1)) < alone
 
 
 def test_separable_pairs_stay_finite():
     differences = torch.eye(3, dtype=torch.float64) * 1000
-    weights = fit(differences, torch.zeros(3, dtype=torch.bool), 0.3)
+    weights = fit(differences, Labels(torch.zeros(3, dtype=torch.bool)), 0.3)
     assert bool(torch.isfinite(weights).all())
     assert bool((weights > 0).all())
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_margins_counts_and_smoothing_in_the_fit(smoothing):
+    """The derivative of the loss written out row by row vanishes: a label drawn twice counts twice, a margin on a tie not."""
+    differences, ties = problem()
+    margins = torch.arange(12).double() / 4
+    counts = torch.tensor([0, 1, 2] * 4).double()
+    weights = fit(differences, Labels(ties, margins, counts, smoothing), 0.7)
+    for i in range(5):
+        slope = 0.7 * float(weights[i])
+        for row, tie, margin, count in zip(
+            differences.tolist(), ties.tolist(), margins.tolist(), counts.tolist(), strict=True
+        ):
+            logit = math.fsum(float(w) * x for w, x in zip(weights, row, strict=True)) - (0.0 if tie else margin)
+            slope += count * row[i] * (1 / (1 + math.exp(-logit)) - (0.5 if tie else 1 - smoothing))
+        assert abs(slope) < 1e-9

@@ -1,0 +1,212 @@
+"""One reward training: encoded comparisons, and a model fitted to any subset of them."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlhf_lab.config import RewardConfig
+from rlhf_lab.core.preference import bradley_terry_loss, centring_penalty, margin_from_strength, score_l2
+from rlhf_lab.errors import NotFiniteError
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.generation import Tick, no_tick
+from rlhf_lab.models.heads import EnsembleHead, RewardHead
+from rlhf_lab.models.reward_model import RewardModel
+from rlhf_lab.models.rows import by_length, forward, make_rows
+from rlhf_lab.records import Comparison
+from rlhf_lab.seeds import derive
+from rlhf_lab.trainers.reward_report import HeldOut
+from rlhf_lab.trainers.warm_start import Labels, fit
+
+#: count(loss of the update that was just done)
+Count = Callable[[float], None]
+
+
+class Reference(NamedTuple):
+    """Samples of the base model: what the scores are normalised on. Token ids, row by row."""
+
+    prompts: list[list[int]]
+    responses: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What is fitted: the comparisons by index, the passes over them, a name for the random order, whom to tell.
+
+    at_pass(passes done, model as it is then) is called before the first pass and after each; the model is not normalised.
+    """
+
+    subset: list[int]
+    epochs: int
+    purpose: str
+    count: Count
+    at_pass: Callable[[int, RewardModel], None] = lambda _passes, _model: None
+
+
+class RewardTask:
+    """One training job: encoded texts, the frozen features, and fitting on any subset of the comparisons."""
+
+    def __init__(
+        self, adapters: Adapters, comparisons: Sequence[Comparison], reference: Reference, config: RewardConfig,
+        *, adapter: str, tick: Tick = no_tick,
+    ) -> None:  # fmt: skip
+        self.backbone, self.adapters, self.config = adapters.backbone, adapters, config
+        self.adapter, self.tick = adapter, tick
+        self.comparisons, self.reference = comparisons, reference
+        backbone = self.backbone
+        prompts = {c.prompt: backbone.encode_prompt(c.prompt) for c in comparisons}
+        self.prompts = [prompts[c.prompt] for c in comparisons]
+        self.chosen = [list(c.chosen_ids) or backbone.encode_response(c.chosen) for c in comparisons]
+        self.rejected = [list(c.rejected_ids) or backbone.encode_response(c.rejected) for c in comparisons]
+        self.tie = torch.tensor([c.tie for c in comparisons])
+        strength = torch.tensor([c.strength for c in comparisons], dtype=torch.float64)
+        self.margin = torch.tensor([c.margin for c in comparisons]) + margin_from_strength(strength, config.margin)
+        if config.warm_start:
+            chosen = self.features(self.prompts, self.chosen)
+            rejected = self.features(self.prompts, self.rejected)
+            base = self.features(*reference)
+            self.spread = base.std(0).norm() / math.sqrt(base.shape[1])
+            self.base_mean = base.mean(0)
+            self.differences = (chosen - rejected) / self.spread
+
+    @torch.no_grad()
+    def features(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> Tensor:
+        """(N, H) float64 pooled hidden states of the frozen backbone."""
+        pool = RewardHead(self.backbone.hidden_size, self.config.pooling, seed=0).pool
+
+        def some(index: list[int]) -> Tensor:
+            self.tick()
+            rows = make_rows(self.backbone, [prompts[i] for i in index], [responses[i] for i in index])
+            with self.adapters.using(None):
+                return pool(forward(self.backbone, rows).read, rows.mask)
+
+        lengths = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
+        return by_length(some, lengths, self.backbone.token_budget).double().cpu()
+
+    def updates(self, labels: int, epochs: int) -> int:
+        return epochs * math.ceil(labels / self.config.batch_size)
+
+    def fit(self, what: Fit) -> tuple[RewardModel, list[float]]:
+        """A normalised reward model from the comparisons of `what.subset`, and its losses. Raises NotFiniteError."""
+        config, trained = self.config, self.config.epochs > 0
+        draws = self.draws(what.subset)
+        head = self.new_head(len(draws))
+        if config.warm_start:
+            for member, draw in zip(head.heads, draws, strict=True):
+                self.warm(member, what.subset, draw)
+        if trained:
+            self.adapters.add(self.adapter, r=config.lora_r, alpha=config.lora_alpha,
+                              seed=derive(config.seed, "reward adapter"), trainable=True)  # fmt: skip
+        model = RewardModel(self.backbone, self.adapters, self.adapter if trained else None, head)
+        losses = self.descend(model, what, draws) if trained else []
+        if trained:
+            self.adapters.freeze(self.adapter)
+        head.requires_grad_(False)
+        raw = model.raw_scores(*self.reference, tick=self.tick)
+        if not bool(raw.isfinite().all()):
+            raise NotFiniteError(
+                "the reward model scores the base model's own texts with numbers that are not finite. Lower its learning "
+                "rate (lr) or raise ridge; if that does not help, the model's weights are damaged."
+            )
+        head.normalise(raw.to(self.backbone.device))
+        return model, losses
+
+    def new_head(self, members: int) -> RewardHead | EnsembleHead:
+        config, hidden = self.config, self.backbone.hidden_size
+        seeds = [derive(config.seed, "head"), *(derive(config.seed, "head", k) for k in range(1, members))]
+        if members == 1:
+            return RewardHead(hidden, config.pooling, seeds[0]).to(self.backbone.device)
+        mode, coef = config.ensemble_score, config.ensemble_penalty
+        return EnsembleHead(hidden, config.pooling, seeds, mode, coef).to(self.backbone.device)  # type: ignore[arg-type]
+
+    def draws(self, subset: list[int]) -> list[Tensor]:
+        """How often each comparison counts, (all comparisons,) int64 a member: drawn with replacement (Breiman 1996), so that
+        the members of an ensemble differ; once each for a single head, and where a draw holds nothing but ties."""
+        all_once = torch.zeros(len(self.comparisons), dtype=torch.int64)
+        all_once[subset] = 1
+        if self.config.ensemble == 1:
+            return [all_once]
+        found = []
+        for k in range(self.config.ensemble):
+            generator = torch.Generator().manual_seed(derive(self.config.seed, "labels of a member", k, len(subset)))
+            drawn = torch.tensor(subset)[torch.randint(len(subset), (len(subset),), generator=generator)]
+            counts = torch.bincount(drawn, minlength=len(self.comparisons))
+            found.append(counts if bool((counts[~self.tie] > 0).any()) else all_once)
+        return found
+
+    def warm(self, head: RewardHead, subset: list[int], draw: Tensor) -> None:
+        """Fit the head on frozen features; the bias makes the base's mean score 0, as the centring penalty wants it."""
+        index = torch.tensor(subset)
+        labels = Labels(self.tie[index], self.margin[index], draw[index].double(), self.config.label_smoothing)
+        weights = fit(self.differences[index], labels, self.config.ridge) / self.spread
+        with torch.no_grad():
+            head.linear.weight.copy_(weights[None])
+            head.linear.bias.copy_(-(self.base_mean @ weights)[None])
+
+    def descend(self, model: RewardModel, what: Fit, draws: list[Tensor]) -> list[float]:
+        """AdamW on adapter and heads; the loss of every update."""
+        config, subset = self.config, what.subset
+        heads = [p for head in model.head.heads for p in head.linear.parameters()]
+        parameters = [*self.adapters.parameters(self.adapter), *heads]
+        optimiser = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay)
+        generator = torch.Generator().manual_seed(derive(config.seed, "order", what.purpose))
+        total, losses = self.updates(len(subset), config.epochs), list[float]()
+        what.at_pass(0, model)
+        for done in range(1, what.epochs + 1):
+            order = torch.randperm(len(subset), generator=generator).tolist()
+            for start in range(0, len(order), config.batch_size):
+                self.tick()
+                loss = self.loss(model, [subset[i] for i in order[start : start + config.batch_size]], draws)
+                loss.backward()  # type: ignore[no-untyped-call]
+                torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
+                for group in optimiser.param_groups:
+                    group["lr"] = config.lr * (1 - len(losses) / total)
+                optimiser.step()
+                optimiser.zero_grad()
+                losses.append(float(loss.detach()))
+                if not math.isfinite(losses[-1]):
+                    raise NotFiniteError(
+                        f"the reward model's loss became {losses[-1]} after {len(losses)} updates. "
+                        "Lower its learning rate (lr); the labels are untouched."
+                    )
+                what.count(losses[-1])
+            what.at_pass(done, model)
+        return losses
+
+    def loss(self, model: RewardModel, index: list[int], draws: list[Tensor]) -> Tensor:
+        """Mean over the members of their losses on a batch, each label as often as the member has drawn it."""
+        rows = make_rows(
+            self.backbone,
+            [self.prompts[i] for i in index] * 2,
+            [self.chosen[i] for i in index] + [self.rejected[i] for i in index],
+        )
+        with self.adapters.using(model.adapter):
+            scores = model.head.raw_members(forward(self.backbone, rows).read, rows.mask)
+        losses = []
+        for member, draw in zip(scores, draws, strict=True):
+            times = torch.repeat_interleave(torch.arange(len(index)), draw[torch.tensor(index)])
+            if len(times):
+                chosen, rejected = member.chunk(2)
+                losses.append(self.pair_loss(chosen[times], rejected[times], torch.tensor(index)[times]))
+        return torch.stack(losses).mean() if losses else scores.sum() * 0.0
+
+    def pair_loss(self, chosen: Tensor, rejected: Tensor, which: Tensor) -> Tensor:
+        """Bradley-Terry and the penalties; which: (n,) the comparisons that the raw scores (n,) belong to."""
+        config = self.config
+        loss = bradley_terry_loss(
+            chosen, rejected, margin=self.margin[which].to(chosen), tie=self.tie[which].to(chosen.device),
+            label_smoothing=config.label_smoothing,
+        )  # fmt: skip
+        loss = loss + config.centering * centring_penalty(chosen, rejected)
+        return loss + config.score_l2 * score_l2(chosen, rejected) if config.score_l2 else loss
+
+    def predict(self, model: RewardModel, held: list[int]) -> list[HeldOut]:
+        """The probability of each label of `held`, the mean over the members; normalisation does not touch it."""
+        prompts = [self.prompts[i] for i in held]
+        chosen = model.raw_scores(prompts, [self.chosen[i] for i in held], self.tick).double()
+        rejected = model.raw_scores(prompts, [self.rejected[i] for i in held], self.tick).double()
+        probabilities = torch.sigmoid(chosen - rejected).mean(dim=0)
+        return [HeldOut(i, float(p)) for i, p in zip(held, probabilities, strict=True)]

@@ -1,0 +1,62 @@
+"""Mutants of the reward trainer: each must make the tests named beside it fail. The runner says how."""
+
+import pytest
+from runner import Mutant, check_control, check_mutant, controls
+
+HEADS, WARM_START, REWARD = "models/heads.py", "trainers/warm_start.py", "trainers/reward.py"
+REWARD_FIT, REPORT = "trainers/reward_fit.py", "trainers/reward_report.py"
+
+# fmt: off
+MUTANTS = [
+    Mutant(WARM_START, "folds ignore groups", "[order[group] % folds for group in groups]",
+           "[i % folds for i in range(len(groups))]", "trainers/test_reward.py::test_folds_never_split_a_prompt"),
+    Mutant(WARM_START, "ties are votes for chosen", ".masked_fill(labels.ties, 0.5)", "",
+           "test_no_direction_lowers_the_loss test_ties_pull_to_zero"),
+    Mutant(WARM_START, "gradient without the ridge", "(probability - target)) + ridge * weights",
+           "(probability - target))", "test_no_direction_lowers_the_loss test_one_dimension_by_hand"),
+    Mutant(WARM_START, "draws do not count", "(counts * (probability - target))", "(probability - target)",
+           "test_margins_counts_and_smoothing_in_the_fit"),
+    Mutant(WARM_START, "margins of ties", ".masked_fill(labels.ties, 0.0)", "", "test_margins_counts_and_smoothing_in_the_fit"),
+    Mutant(HEADS, "normalisation skipped", "head.scale.copy_(", "torch.empty(()).copy_(",
+           "trainers/test_reward.py::test_scores_of_the_reference_have_mean_0_and_sd_1"),
+    Mutant(HEADS, "members are not normalised", "        for head, row in zip(self.heads, raw, strict=True):\n"
+           "            _normalise(head, row)\n", "",
+           "models/test_ensemble_head.py::test_normalised_members_and_normalised_together"),
+    Mutant(HEADS, "worst is the best for words", "members.argmin(dim=0)", "members.argmax(dim=0)",
+           "models/test_ensemble_head.py::test_word_shares_average_to_the_score"),
+    Mutant(REWARD_FIT, "chosen and rejected swapped", "chosen, rejected = member.chunk(2)",
+           "rejected, chosen = member.chunk(2)", "trainers/test_reward.py::test_learns_the_word_that_wins"),
+    Mutant(REWARD_FIT, "all members draw alike", '"labels of a member", k,', '"labels of a member",',
+           "trainers/test_reward_options.py::test_each_member_draws_its_labels_with_replacement"),
+    Mutant(REWARD_FIT, "strength forgotten", "margin_from_strength(strength, config.margin)", "0.0",
+           "trainers/test_reward_options.py::test_strength_becomes_a_margin_in_the_loss "
+           "trainers/test_reward_options.py::test_strength_counts_in_the_warm_start_too"),
+    Mutant(REWARD_FIT, "shorter fits anneal faster", "self.updates(len(subset), config.epochs), list",
+           "self.updates(len(subset), what.epochs), list",
+           "trainers/test_reward_options.py::test_stopping_early_is_the_same_fit_cut_short"),
+    Mutant(REWARD, "stops where held-out labels fare worst", "epochs = min(by_passes", "epochs = max(by_passes",
+           "trainers/test_reward_options.py::test_early_stopping_takes_the_passes_that_held_out_labels_liked_best"),
+    Mutant(REWARD, "held-out labels judged by a model that saw them", "train = [i for i, f in enumerate(assigned) if f != fold]",
+           "train = list(range(len(assigned)))",
+           "trainers/test_reward_options.py::test_held_out_probabilities_come_from_models_that_did_not_see_the_prompt"),
+    Mutant(REPORT, "ties among the disagreements", "decided = [one for one in held if not comparisons[one.index].tie]",
+           "decided = list(held)", "test_disagreements_are_the_worst_first_and_no_ties"),
+    Mutant(REPORT, "confidence of the label, not of the choice",
+           "sorted((max(p, 1 - p), p > 0.5)", "sorted((p, p > 0.5)",
+           "test_calibration_by_hand"),
+    Mutant(REPORT, "bins count alike",
+           "math.fsum(count * abs(predicted - observed) for predicted, observed, count in bins) / total",
+           "math.fsum(abs(predicted - observed) for predicted, observed, count in bins) / len(bins)",
+           "test_the_error_weighs_bins_by_their_counts"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.file} {mutant.name}" for mutant in MUTANTS])
+def test_mutant_is_killed(mutant, request):
+    check_mutant(mutant, request)
+
+
+@pytest.mark.parametrize(("file", "test"), controls(MUTANTS))
+def test_without_a_mutant_it_passes(file, test, request):
+    check_control(file, test, request)
