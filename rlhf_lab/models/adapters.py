@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
-from rlhf_lab.models.lora_linear import MergedLayer, Parts, parts_of
+from rlhf_lab.models.lora_linear import FastLayer, Parts, parts_of
 
 ADAPTER_FILE = "adapter_model.safetensors"
 
@@ -46,7 +46,7 @@ class Adapters:
         self._state = _State(None, False)
         self._scratch: list[tuple[nn.Linear, nn.Parameter]] = []
         self._layers: list[Any] = []
-        self._merged: list[MergedLayer] = []
+        self._merged: list[FastLayer] = []
         self._parts: dict[str, list[Parts | None]] = {}
         self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
 
@@ -110,7 +110,7 @@ class Adapters:
         for layer in self._layers:
             layer.__dict__.pop("forward", None)
         self._layers = [module for module in modules if isinstance(module, LoraLayer)]
-        self._merged = [MergedLayer() for _ in self._layers]
+        self._merged = [FastLayer() for _ in self._layers]
         self._parts = {name: [parts_of(layer, name) for layer in self._layers] for name in self.names}
         self._parameters = {
             name: [(key, value) for key, value in named if key.endswith(f".{name}.weight")] for name in self.names

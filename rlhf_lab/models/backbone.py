@@ -16,6 +16,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from rlhf_lab.assets import EMBEDDED, embedded_folder, weights_digest
 from rlhf_lab.errors import ModelError
+from rlhf_lab.models import attention
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -107,7 +108,11 @@ def load_backbone(name: str, *, device: str | None = None, dtype: torch.dtype | 
         ) from error
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, attn_implementation="sdpa"
+            folder,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            attn_implementation=_attention(where, dtype),
         )
     except Exception as error:
         raise ModelError(
@@ -121,6 +126,10 @@ def load_backbone(name: str, *, device: str | None = None, dtype: torch.dtype | 
     backbone.pad_id = int(pad if pad is not None else backbone.eos_ids[0])
     _check_logits(backbone)
     return backbone
+
+
+def _attention(device: torch.device, dtype: torch.dtype) -> str:
+    return attention.register() if device.type == "cpu" and dtype == torch.bfloat16 else "sdpa"
 
 
 def resolve(name: str) -> Path:

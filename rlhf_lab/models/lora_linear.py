@@ -4,6 +4,9 @@ PEFT computes x·Wᵀ + s·(x·Aᵀ)·Bᵀ, three products and their intermediat
 M = W + s·B·A is kept beside W and refreshed when A or B changed, so the forward pass is one product; the backward pass gives
 the input's gradient g·M and the two low-rank ones, dA = s·(Bᵀ·gᵀ)·x and dB = s·((A·xᵀ)·g)ᵀ. The full-size gradient of M is never
 formed. The mathematics is PEFT's; rounding differs in the last bits. W itself is never changed, so nothing drifts.
+
+In half precision a small update added to a weight would be rounded away, so there the update stays apart: y = x·Wᵀ + s·(x·Aᵀ)·Bᵀ
+with A and B kept in float32 and multiplied in the weight's precision, their products shared by the forward and backward pass.
 """
 
 from collections.abc import Callable
@@ -11,9 +14,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 Forward = Callable[[Tensor], Tensor]
+HALF = (torch.bfloat16, torch.float16)
 
 
 class Parts(NamedTuple):
@@ -28,8 +33,7 @@ class Parts(NamedTuple):
 def parts_of(layer: Any, name: str) -> Parts | None:
     """The parts of a PEFT layer, or None where the plain PEFT path has to be taken.
 
-    That is another layer type (GPT-2's transposed one), other variants of LoRA, or half-precision weights: a small update
-    added to a bfloat16 weight is rounded away, so there the two stay apart.
+    That is another layer type (GPT-2's transposed one) or another variant of LoRA.
     """
     base = layer.get_base_layer()
     if (
@@ -39,14 +43,14 @@ def parts_of(layer: Any, name: str) -> Parts | None:
     ):
         return None
     a, b = layer.lora_A[name], layer.lora_B[name]
-    same = a.weight.dtype == base.weight.dtype and base.weight.dtype in (torch.float32, torch.float64)
-    if not same or a.bias is not None or b.bias is not None:
+    known = base.weight.dtype in HALF or a.weight.dtype == base.weight.dtype in (torch.float32, torch.float64)
+    if not known or a.bias is not None or b.bias is not None:
         return None
     return Parts(base, a.weight, b.weight, float(layer.scaling[name]))
 
 
-class MergedLayer:
-    """The merged weight of one layer, made when a forward pass needs it; it holds one adapter's at a time.
+class FastLayer:
+    """How one layer computes under an adapter; it holds what one adapter needs, made when a forward pass needs it.
 
     So a gradient must be taken before another adapter's forward pass through the same layer; torch refuses the other order.
     """
@@ -54,33 +58,52 @@ class MergedLayer:
     def __init__(self) -> None:
         self._parts: Parts | None = None
         self._weight: Tensor | None = None
+        self._halves: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
         self._versions = (-1, -1)
 
     def weight(self, parts: Parts) -> Tensor:
         """W + s·B·A of these parts as they are now; computed only if it is not held already."""
-        versions = (parts.a._version, parts.b._version)
-        held = self._parts is not None and self._parts.a is parts.a and self._parts.b is parts.b
-        if self._weight is not None and held and versions == self._versions:
+        if self._weight is not None and self._is_held(parts):
             return self._weight
         frozen = parts.base.weight
         if self._weight is None or self._weight.device != frozen.device or self._weight.dtype != frozen.dtype:
             self._weight = torch.empty_like(frozen)
         with torch.no_grad():
             torch.addmm(frozen, parts.b, parts.a, alpha=parts.scale, out=self._weight)
-        self._parts, self._versions = parts, versions
+        self._hold(parts)
         return self._weight
+
+    def halves(self, parts: Parts) -> tuple[Tensor, Tensor]:
+        """A and s·B in the precision of W; converted only if they are not held already."""
+        if not self._is_held(parts):
+            dtype = parts.base.weight.dtype
+            self._halves = (parts.a.detach().to(dtype), (parts.scale * parts.b.detach()).to(dtype))
+            self._hold(parts)
+        return self._halves
+
+    def _is_held(self, parts: Parts) -> bool:
+        held = self._parts is not None and self._parts.a is parts.a and self._parts.b is parts.b
+        return held and self._versions == (parts.a._version, parts.b._version)
+
+    def _hold(self, parts: Parts) -> None:
+        self._parts, self._versions = parts, (parts.a._version, parts.b._version)
 
     def forward_of(self, parts: Parts) -> Forward:
         """The layer's forward pass; gradients flow to A, B and the input where they are wanted."""
 
-        def forward(x: Tensor) -> Tensor:
+        def merged(x: Tensor) -> Tensor:
             weight = self.weight(parts)
             if not torch.is_grad_enabled():
                 return linear(x, weight, parts.base.bias)
             out: Tensor = _Merged.apply(x, parts.a, parts.b, weight, parts.base.bias, parts.scale)  # type: ignore[no-untyped-call]
             return out
 
-        return forward
+        def apart(x: Tensor) -> Tensor:
+            a, b = self.halves(parts)
+            out: Tensor = _Apart.apply(x, parts.a, parts.b, a, b, parts.base, parts.scale)  # type: ignore[no-untyped-call]
+            return out
+
+        return apart if parts.base.weight.dtype in HALF else merged
 
 
 class _Merged(torch.autograd.Function):
@@ -105,3 +128,29 @@ class _Merged(torch.autograd.Function):
         da = ctx.scale * ((b.t() @ rows.t()) @ inputs) if ctx.needs_input_grad[1] else None
         db = ctx.scale * ((a @ inputs.t()) @ rows).t() if ctx.needs_input_grad[2] else None
         return dx, da, db, None, None, None
+
+
+class _Apart(torch.autograd.Function):
+    """y = x·Wᵀ + bias + (x·aᵀ)·bᵀ in half precision with a = A and b = s·B converted; gradients to x, A and B only."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, wide_a: Tensor, wide_b: Tensor, a: Tensor, b: Tensor, base: nn.Linear, scale: float
+    ) -> Tensor:
+        low = a @ x.reshape(-1, x.shape[-1]).t()  # (r, rows): the long dimension last, as below
+        out = linear(x, base.weight, base.bias)
+        out.view(-1, out.shape[-1]).addmm_(low.t(), b.t())
+        ctx.save_for_backward(x, a, b, low, base.weight)
+        ctx.scale, ctx.wide = scale, (wide_a.dtype, wide_b.dtype)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, a, b, low, weight = ctx.saved_tensors
+        rows, inputs = gradients[0].reshape(-1, weight.shape[0]), x.reshape(-1, x.shape[-1])
+        low_g = b.t() @ rows.t()
+        dx = (rows @ weight).addmm_(low_g.t(), a).view(x.shape) if ctx.needs_input_grad[0] else None
+        da = (low_g @ inputs).to(ctx.wide[0]) if ctx.needs_input_grad[1] else None
+        db = ctx.scale * (low @ rows).t().to(ctx.wide[1]) if ctx.needs_input_grad[2] else None
+        return dx, da, db, None, None, None, None

@@ -5,7 +5,7 @@ import tiny
 import torch
 
 from rlhf_lab.models import adapters as adapters_module
-from rlhf_lab.models.lora_linear import MergedLayer, Parts, parts_of
+from rlhf_lab.models.lora_linear import FastLayer, Parts, parts_of
 
 IDS = torch.tensor([tiny.ids("the cat sat . the very old king"), tiny.ids("so ran . the moon the cat sat")])
 
@@ -71,10 +71,9 @@ def test_a_gradient_after_another_adapters_pass_is_refused_rather_than_wrong(lla
         loss.backward()
 
 
-def test_half_precision_and_other_layers_are_left_to_peft(llama_folder, gpt2_folder):
-    for folder, dtype in ((llama_folder, torch.bfloat16), (gpt2_folder, torch.float32)):
-        adapters = tiny.adapters_of(tiny.load(folder, dtype), "a")
-        assert all(parts_of(layer, "a") is None for layer in adapters._layers)
+def test_layers_of_other_kinds_are_left_to_peft(llama_folder, gpt2_folder):
+    adapters = tiny.adapters_of(tiny.load(gpt2_folder), "a")
+    assert all(parts_of(layer, "a") is None for layer in adapters._layers)
     adapters = tiny.adapters_of(tiny.load(llama_folder), "a")
     assert all(parts_of(layer, "a") is not None for layer in adapters._layers)
     assert parts_of(adapters._layers[0], "nobody") is None
@@ -89,10 +88,52 @@ def test_by_hand():
     a = torch.nn.Parameter(torch.tensor([[1.0, 2.0]], dtype=torch.float64))
     b = torch.nn.Parameter(torch.tensor([[3.0], [0.0]], dtype=torch.float64))
     x = torch.tensor([[1.0, 1.0]], dtype=torch.float64, requires_grad=True)
-    y = MergedLayer().forward_of(Parts(base, a, b, 2.0))(x)
+    y = FastLayer().forward_of(Parts(base, a, b, 2.0))(x)
     assert y.tolist() == [[1.0 + 2 * 3 * 3 + 0.5, 1.0]]  # x + s·B·(A·x) + bias
     y[0, 0].backward()
     assert x.grad is not None
     assert x.grad.tolist() == [[7.0, 12.0]]  # first row of W + s·B·A
     assert a.grad.tolist() == [[6.0, 6.0]]  # s·Bᵀ·g·xᵀ
     assert b.grad.tolist() == [[6.0], [0.0]]  # s·g·(A·x)
+
+
+def half_layer(scale=2.0):
+    generator = torch.Generator().manual_seed(3)
+    base = torch.nn.Linear(12, 10, bias=True)
+    with torch.no_grad():
+        for parameter in base.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    base.requires_grad_(False)
+    a = torch.nn.Parameter(torch.randn(3, 12, generator=generator))
+    b = torch.nn.Parameter(torch.randn(10, 3, generator=generator))
+    x = torch.randn(2, 5, 12, generator=generator)
+    return Parts(base.to(torch.bfloat16), a, b, scale), x.to(torch.bfloat16).requires_grad_()
+
+
+def test_half_precision_is_the_same_function_rounded():
+    parts, x = half_layer()
+    out = FastLayer().forward_of(parts)(x)
+    wide = x.detach().float().requires_grad_()
+    expected = wide @ (parts.base.weight.float() + 2.0 * parts.b @ parts.a).t() + parts.base.bias.float()
+    weight = torch.linspace(-1, 1, out.numel()).view(out.shape)
+    found = torch.autograd.grad((out.float() * weight).sum(), (x, parts.a, parts.b))
+    wanted = torch.autograd.grad((expected * weight).sum(), (wide, parts.a, parts.b))
+    assert [g.dtype for g in found] == [torch.bfloat16, torch.float32, torch.float32]
+    for mine, theirs in zip((out, *found), (expected, *wanted), strict=True):
+        assert (mine.float() - theirs).abs().max() < 0.02 * theirs.abs().max()
+
+
+def test_half_precision_keeps_an_update_that_a_weight_would_round_away():
+    parts, x = half_layer()
+    layer = FastLayer()
+    with torch.no_grad():
+        parts.a.fill_(1.0)
+        parts.b.zero_()
+        before = layer.forward_of(parts)(x).float()
+        parts.b.add_(1e-4)  # W is of size 1, where bfloat16 steps by 0.004 to 0.008
+        x.fill_(100.0)
+        moved = layer.forward_of(parts)(x).float() - torch.nn.functional.linear(x, *parts.base.parameters()).float()
+    assert before.abs().max() > 0
+    assert moved.mean() == pytest.approx(2.0 * 12 * 100 * 3 * 1e-4, rel=0.5)
+    merged = (parts.base.weight.float() + 2.0 * parts.b @ parts.a).to(torch.bfloat16)
+    assert (merged == parts.base.weight).float().mean() > 0.9

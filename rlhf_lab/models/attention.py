@@ -1,0 +1,76 @@
+"""Attention for training in bfloat16 on a CPU.
+
+PyTorch's fused attention converts bfloat16 there on its way back: forward and backward of 16 texts of 56 tokens and 6 heads
+took 18 ms, plain batched products 3.5 ms (2 cores, AVX-512 bf16). In float32, and for single tokens, the fused one stays.
+"""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+NAME = "plain_bfloat16"
+LONGEST = 512  # tokens; beyond this the (T, T) weights cost more than the fused kernel's conversions
+
+
+def register() -> str:
+    """Make the attention known to transformers; returns the name to give as `attn_implementation`."""
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    return NAME
+
+
+def attention(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """Transformers' attention interface: query (B, heads, T, D), key and value (B, groups, T, D) -> (B, T, heads, D)."""
+    length = query.shape[2]
+    plain = (
+        query.dtype == torch.bfloat16 and attention_mask is None
+        and 1 < length == key.shape[2] <= LONGEST and not options.get("dropout") and not options.get("sliding_window")
+        and options.get("is_causal", True) is not False and getattr(module, "is_causal", True)
+    )  # fmt: skip
+    if not plain:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    repeats = query.shape[1] // key.shape[1]
+    if repeats > 1:
+        key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
+    scaling = options.get("scaling")
+    scale = float(scaling) if scaling is not None else query.shape[3] ** -0.5
+    out: Tensor = _Causal.apply(query, key, value, scale)  # type: ignore[no-untyped-call]
+    return out.transpose(1, 2), None
+
+
+@functools.lru_cache(maxsize=8)
+def _after(length: int, dtype: torch.dtype) -> Tensor:
+    """(1, T, T): -inf where a token would look ahead."""
+    return torch.full((1, length, length), -torch.inf, dtype=dtype).triu(1)
+
+
+class _Causal(torch.autograd.Function):
+    """softmax(scale * q k' + mask) v and its gradients as batched products; keeps the (T, T) weights."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
+        length, size = query.shape[2:]
+        q, k, v = (x.reshape(-1, length, size) for x in (query, key, value))
+        weights = torch.baddbmm(_after(length, q.dtype), q, k.transpose(1, 2), alpha=scale).softmax(dim=-1)
+        ctx.save_for_backward(q, k, v, weights)
+        ctx.scale = scale
+        return (weights @ v).view(query.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, weights = ctx.saved_tensors
+        shape = gradients[0].shape
+        g = gradients[0].reshape(q.shape)
+        d_weights = g @ v.transpose(1, 2)
+        d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype).mul_(ctx.scale)
+        d_value = weights.transpose(1, 2) @ g
+        return (d_scores @ k).view(shape), (d_scores.transpose(1, 2) @ q).view(shape), d_value.view(shape), None
