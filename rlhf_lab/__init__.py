@@ -14,8 +14,10 @@ Layers; a module may import only from layers below its own (tests/test_layers.py
     models                   backbone, adapters, heads, generation
     core                     pure functions on tensors
     judges                   simulated annotators: text -> score
+    chats                    conversations and transcripts as texts, and back
     assets, home, seeds, runtime   what is shipped, where a lab lives, derived seeds, process settings
     intervals                confidence intervals in plain arithmetic
+    labelling                who labels and by which rules
     config, policy_config, settings   typed settings: those of the trainings, and what a setting is
     records, errors                typed rows, one exception tree; import nothing of ours
 """

@@ -11,7 +11,20 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "rlhf_lab"
 
 #: What each part may import of ours, besides itself.
-BOTTOM = {"config", "policy_config", "settings", "records", "errors", "intervals", "seeds", "runtime", "home", "assets"}
+BOTTOM = {
+    "config",
+    "policy_config",
+    "settings",
+    "labelling",
+    "records",
+    "errors",
+    "intervals",
+    "seeds",
+    "runtime",
+    "home",
+    "assets",
+    "chats",
+}
 STORE = BOTTOM | {"store"}
 JOBS = STORE | {"jobs", "judges"}
 EXPORTS = {"exports", "imports"}
@@ -28,8 +41,10 @@ ALLOWED = {
     "config": {"errors", "policy_config", "settings"},
     "policy_config": {"errors", "settings"},
     "settings": {"errors"},
+    "labelling": {"errors", "records", "settings"},
     "assets": {"errors"},
     "judges": {"errors", "records"},
+    "chats": set(),
     "core": {"errors", "intervals"},
     "models": CORE,
     "trainers": MODELS,
@@ -49,6 +64,7 @@ LIGHT = (
     "config",
     "policy_config",
     "settings",
+    "labelling",
     "records",
     "errors",
     "intervals",
@@ -57,6 +73,7 @@ LIGHT = (
     "home",
     "assets",
     "judges",
+    "chats",
     "store",
     "exports",
     "imports",

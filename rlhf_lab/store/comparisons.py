@@ -1,4 +1,4 @@
-"""From a click to a label: which pair comes next, the vote on it, and the labels a reward model learns from.
+"""From a click to a label: the vote on a pair, and the labels a reward model learns from.
 
 Human and simulated votes never mix: whoever asks for labels names the source.
 """
@@ -30,7 +30,8 @@ AnyRow = Row[*tuple[Any, ...]]
 def next_pair(db: Database, project_id: int, annotator: str, source: Source = Source.HUMAN) -> Pair | None:
     """A pair this annotator has no live vote on: the one with the fewest votes, then the oldest; None if there is none.
 
-    Only votes of `source` count: what a judge labelled does not decide what a person sees first.
+    Only votes of `source` count: what a judge labelled does not decide what a person sees first. Nothing is kept for the
+    annotator: people get theirs through `leases`.
     """
     live = and_(t.votes.c.pair_id == t.pairs.c.id, t.votes.c.undone_at.is_(None), t.votes.c.source == source)
     votes = select(func.count()).select_from(t.votes).where(live).correlate(t.pairs).scalar_subquery()
@@ -57,60 +58,89 @@ def cast_vote(db: Database, vote: Vote) -> Vote:
 
     StaleVoteError: no such pair, or this annotator has a live vote on it. LabelError: no uuid or no annotator.
     """
-    if not vote.uuid or not vote.annotator:
-        raise LabelError("A vote needs the client's uuid and the annotator's name; reload the page and try again.")
+    check_vote(vote)
     with db.write() as conn:
-        known = conn.execute(select(t.votes).where(t.votes.c.uuid == vote.uuid)).one_or_none()
+        known = vote_of_uuid(conn, vote.uuid)
         if known is not None:
-            return _vote(known)
+            return known
         if conn.execute(select(t.pairs.c.id).where(t.pairs.c.id == vote.pair_id)).scalar() is None:
             raise StaleVoteError(f"Pair {vote.pair_id} does not exist (any more). Reload the page for the next pair.")
-        live = and_(
-            t.votes.c.pair_id == vote.pair_id, t.votes.c.annotator == vote.annotator, t.votes.c.undone_at.is_(None)
-        )
-        if conn.execute(select(t.votes.c.id).where(live)).scalar() is not None:
+        if live_vote_on(conn, vote.pair_id, vote.annotator, vote.repeat) is not None:
             raise StaleVoteError(
                 f"{vote.annotator} has already voted on pair {vote.pair_id}. Undo that vote to change it, or go on."
             )
-        values = {
-            "uuid": vote.uuid,
-            "pair_id": vote.pair_id,
-            "annotator": vote.annotator,
-            "source": vote.source,
-            "choice": vote.choice,
-            "first_on_left": vote.first_on_left,
-            "response_ms": vote.response_ms,
-            "created_at": vote.created_at or time.time(),
-        }
-        vote_id = insert_row(conn, t.votes, values)
-        return _vote(conn.execute(select(t.votes).where(t.votes.c.id == vote_id)).one())
+        return insert_vote(conn, vote)
+
+
+def check_vote(vote: Vote) -> None:
+    """Raises LabelError for a vote that nobody cast, or that nothing could be compared with when it comes again."""
+    if not vote.uuid or not vote.annotator:
+        raise LabelError("A vote needs the client's uuid and the annotator's name; reload the page and try again.")
+
+
+def vote_of_uuid(conn: Connection, uuid: str) -> Vote | None:
+    row = conn.execute(select(t.votes).where(t.votes.c.uuid == uuid)).one_or_none()
+    return None if row is None else vote_of(row)
+
+
+def live_vote_on(conn: Connection, pair_id: int, annotator: str, repeat: bool = False) -> Vote | None:
+    """This annotator's live vote on a pair: the first one, or the one on its hidden repeat."""
+    v = t.votes.c
+    mine = and_(v.pair_id == pair_id, v.annotator == annotator, v.undone_at.is_(None), v.repeat.is_(repeat))
+    row = conn.execute(select(t.votes).where(mine)).one_or_none()
+    return None if row is None else vote_of(row)
+
+
+def insert_vote(conn: Connection, vote: Vote) -> Vote:
+    """Store a vote inside the caller's transaction, which has looked that nothing speaks against it."""
+    values = {
+        "uuid": vote.uuid,
+        "pair_id": vote.pair_id,
+        "annotator": vote.annotator,
+        "source": vote.source,
+        "choice": vote.choice,
+        "first_on_left": vote.first_on_left,
+        "response_ms": vote.response_ms,
+        "created_at": vote.created_at or time.time(),
+        "strength": vote.strength,
+        "note": vote.note,
+        "repeat": vote.repeat,
+        "via": vote.via,
+    }
+    vote_id = insert_row(conn, t.votes, values)
+    return vote_of(conn.execute(select(t.votes).where(t.votes.c.id == vote_id)).one())
 
 
 def undo_vote(db: Database, project_id: int, annotator: str, source: Source = Source.HUMAN) -> Vote | None:
     """Take back this annotator's last live vote and return it; None if there is none. The row stays, marked."""
+    with db.write() as conn:
+        return undo_last(conn, project_id, annotator, source)
+
+
+def undo_last(conn: Connection, project_id: int, annotator: str, source: Source = Source.HUMAN) -> Vote | None:
+    """`undo_vote` inside the caller's transaction."""
     last = (
-        _live_votes(project_id, source)
+        _live_votes(project_id, source, repeats=True)
         .where(t.votes.c.annotator == annotator)
         .with_only_columns(t.votes.c.id)
         .order_by(None)
         .order_by(t.votes.c.id.desc())
         .limit(1)
     )
-    with db.write() as conn:
-        vote_id = conn.execute(last).scalar()
-        if vote_id is None:
-            return None
-        conn.execute(update(t.votes).where(t.votes.c.id == vote_id).values(undone_at=time.time()))
-        return _vote(conn.execute(select(t.votes).where(t.votes.c.id == vote_id)).one())
+    vote_id = conn.execute(last).scalar()
+    if vote_id is None:
+        return None
+    conn.execute(update(t.votes).where(t.votes.c.id == vote_id).values(undone_at=time.time()))
+    return vote_of(conn.execute(select(t.votes).where(t.votes.c.id == vote_id)).one())
 
 
 def vote_counts(db: Database, project_id: int) -> dict[Source, dict[Choice, int]]:
-    """Live votes by source and choice; every source and choice is a key."""
+    """Live votes by source and choice; every source and choice is a key. Hidden repeats are no labels."""
     counts = {source: dict.fromkeys(Choice, 0) for source in Source}
     query = (
         select(t.votes.c.source, t.votes.c.choice, func.count())
         .join(t.pairs, t.pairs.c.id == t.votes.c.pair_id)
-        .where(t.pairs.c.project_id == project_id, t.votes.c.undone_at.is_(None))
+        .where(t.pairs.c.project_id == project_id, t.votes.c.undone_at.is_(None), t.votes.c.repeat.is_(False))
         .group_by(t.votes.c.source, t.votes.c.choice)
     )
     with db.read() as conn:
@@ -156,19 +186,21 @@ def comparisons(db: Database, snapshot: LabelSnapshot) -> list[Comparison]:
     return [_comparison(row) for row in labels]
 
 
-def _live_votes(project_id: int, source: Source) -> Select[*tuple[Any, ...]]:
-    return (
+def _live_votes(project_id: int, source: Source, *, repeats: bool = False) -> Select[*tuple[Any, ...]]:
+    query = (
         select(t.votes)
         .join(t.pairs, t.pairs.c.id == t.votes.c.pair_id)
         .where(t.pairs.c.project_id == project_id, t.votes.c.source == source, t.votes.c.undone_at.is_(None))
         .order_by(t.votes.c.id)
     )
+    return query if repeats else query.where(t.votes.c.repeat.is_(False))
 
 
 def _labels(conn: Connection, vote_ids: Sequence[int]) -> list[AnyRow]:
     query = (
         select(
             t.votes.c.choice,
+            t.votes.c.strength,
             t.prompts.c.id.label("prompt_id"),
             t.prompts.c.text.label("prompt"),
             FIRST.c.text.label("first"),
@@ -191,6 +223,7 @@ def _digest(labels: Iterable[AnyRow]) -> str:
     said = hashlib.sha256()
     for row in labels:
         line = [row.choice.value, row.prompt, row.first, row.first_ids, row.second, row.second_ids]
+        line += [] if row.strength is None else [row.strength.value]  # older snapshots keep their digests
         said.update(json.dumps(line).encode() + b"\n")
     return said.hexdigest()
 
@@ -206,8 +239,9 @@ def _comparison(row: AnyRow) -> Comparison:
         rejected_ids=rejected[1],
         tie=row.choice in (Choice.TIE, Choice.BOTH_BAD),
         group=row.prompt_id,
+        strength=0.0 if row.strength is None else float(row.strength.steps),
     )
 
 
-def _vote(row: AnyRow) -> Vote:
+def vote_of(row: AnyRow) -> Vote:
     return Vote(**row._mapping)

@@ -91,7 +91,7 @@ def _votes(conn: Connection, project_id: int, source: Source) -> list[tuple[int,
         select(v.pair_id, v.created_at, v.choice, p.first_id, p.second_id)
         .join(t.pairs, p.id == v.pair_id)
         .where(
-            p.project_id == project_id, v.source == source, v.undone_at.is_(None),
+            p.project_id == project_id, v.source == source, v.undone_at.is_(None), v.repeat.is_(False),
             v.choice.in_([Choice.FIRST, Choice.SECOND]),
         )
     )  # fmt: skip

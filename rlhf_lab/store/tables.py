@@ -1,10 +1,13 @@
 """The tables. Times are seconds since 1970 (UTC), ids are integers, enums are their words.
 
-    projects ─┬─ prompts ── completions ── pairs ── votes
+    projects ─┬─ prompts ── completions ── pairs ─┬─ votes
+              │                                   └─ leases                    who has which pair on screen
+              ├─ labelling                                                     by which rules its people label
               ├─ reward_models ── scores                                      what it thought of completions, beforehand
               │       └────────── runs ─┬─ metrics, samples, token_records     written step by step
               │                         └─ run_events                          what people and the engine changed
               └─ jobs ── engines                                               who works on what
+    people                                                                     who entered with the join code
     presence                                                                   is a page open?
 
 A change here needs a new file in migrations/versions and a new SCHEMA_VERSION (a test compares the two).
@@ -31,13 +34,14 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 from sqlalchemy.types import TypeDecorator
 
 from rlhf_lab import records
 
-SCHEMA_VERSION = "0003"
+SCHEMA_VERSION = "0004"
 
 
 class Json(TypeDecorator[Any]):
@@ -156,13 +160,46 @@ votes = Table(
     Column("response_ms", Integer),
     _needed("created_at", Float),
     Column("undone_at", Float),
+    Column("strength", _words(records.Strength)),
+    _needed("note", Text, server_default=text("''")),
+    _needed("repeat", Boolean, server_default=false()),
+    _needed("via", String(20), server_default=text("'page'")),
     Index(None, "annotator", "id"),
 )
 
 _LIVE = text("undone_at IS NULL")
 Index(
-    "uq_votes_live", votes.c.pair_id, votes.c.annotator, unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE
-)  # one live vote per pair and annotator
+    "uq_votes_live", votes.c.pair_id, votes.c.annotator, votes.c.repeat,
+    unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE,
+)  # fmt: skip  # one live vote per pair and annotator, and one more as a hidden repeat
+
+labelling = Table(
+    "labelling",
+    metadata,
+    _belongs_to("project_id", "projects", primary_key=True, autoincrement=False),
+    _needed("settings", Json),
+)
+
+# Who has which pair on screen. One row per pair and person; it ends with the vote.
+leases = Table(
+    "leases",
+    metadata,
+    _belongs_to("pair_id", "pairs", primary_key=True, autoincrement=False),
+    Column("annotator", String(200), primary_key=True),
+    _needed("repeat", Boolean),
+    _needed("leased_at", Float),
+    _needed("expires_at", Float),
+    Index(None, "annotator"),
+    sqlite_with_rowid=False,
+)
+
+people = Table(
+    "people",
+    metadata,
+    _id(),
+    _needed("name", String(200), unique=True),
+    _needed("joined_at", Float),
+)
 
 reward_models = Table(
     "reward_models",

@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import event
 
 from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.labelling import LabellingConfig
 from rlhf_lab.records import (
     Choice,
     EventKind,
@@ -19,7 +20,7 @@ from rlhf_lab.records import (
     StepResult,
     Vote,
 )
-from rlhf_lab.store import comparisons, projects, runs, steps
+from rlhf_lab.store import comparisons, labelling, leases, projects, runs, steps
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.tables import metadata
 
@@ -50,6 +51,18 @@ def test_no_query_reads_a_growing_table_whole(
     comparisons.vote_counts(db, project.id)
     comparisons.comparisons(db, comparisons.snapshot(db, project.id, human, ["ann"]))
     comparisons.undo_vote(db, project.id, "ann")
+    rules = LabellingConfig(repeats=0.5)
+    lease = leases.lease_pair(db, project.id, "bob", rules)
+    vote = leases.cast_leased(db, Vote("b", lease.pair.id, "bob", human, Choice.FIRST, True))
+    vote = leases.change_vote(db, project.id, vote.id, Vote("c", lease.pair.id, "bob", human, Choice.SECOND, True))
+    leases.take_back(db, project.id, "bob")
+    leases.put_back(db, project.id, "bob")
+    for n in range(4):  # with any of these a hidden repeat may be due
+        leases.lease_pair(db, project.id, f"visitor {n}", rules)
+    leases.free_pairs(db, project.id, "bob")
+    labelling.history(db, project.id, "bob")
+    labelling.standings(db, project.id)
+    labelling.labelling_of(db, project.id)
     projects.prompts(db, project.id, "train")
     projects.get_pair(db, pair.id)
     reward_model = runs.add_reward_model(db, project.id, "", config={}, report={}, snapshot=snapshot)

@@ -1,0 +1,84 @@
+"""Who labels, and by which rules: a project's labelling settings, and the records of people and of what they hold."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.records import Pair
+from rlhf_lab.settings import Config, setting
+
+MAX_GUIDELINE = 4000
+#: How a pair was put together; stands at the beginning of its `reason`.
+SAMPLING = ("random", "uncertainty", "diversity")
+
+
+@dataclass(frozen=True)
+class LabellingConfig(Config):
+    """How the people of a project label."""
+
+    overlap: int = setting(
+        1, "votes by different people wanted for each pair; more only when nothing else is left to label", 1, 100
+    )
+    repeats: float = setting(
+        0.0, "share of pairs shown a second time with the sides swapped, to see whether a person agrees with themselves",
+        0.0, 0.5,
+    )  # fmt: skip
+    hold_s: int = setting(180, "seconds for which a pair shown to one person is kept from the others", 5, 3600)
+    sampling: str = setting(
+        "random",
+        "which of the texts written are put side by side: any; those the reward model is least sure of; those most different",
+        choices=SAMPLING,
+    )
+    texts: str = setting(
+        "base", "who writes the texts: the base model, or the newest checkpoint of a run", choices=("base", "policy")
+    )
+    markdown: bool = setting(False, "show **bold**, lists and `code` of the texts as such (no links, no pictures)")
+    guideline: str = setting("", "what labellers are asked to look at; stands above the pair")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.guideline) > MAX_GUIDELINE:
+            raise ConfigError(f"The guideline has {len(self.guideline):,} characters; shorten it to {MAX_GUIDELINE:,}.")
+
+
+class Role(StrEnum):
+    """What a visitor may do; each may do what those before it may."""
+
+    VIEWER = "viewer"
+    LABELLER = "labeller"
+    OPERATOR = "operator"
+
+    def may(self, needed: "Role") -> bool:
+        order = list(Role)
+        return order.index(self) >= order.index(needed)
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody who entered with the join code. Their name is their annotator name and nobody else's."""
+
+    id: int
+    name: str
+    joined_at: float
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A pair that is kept for one person until expires_at. repeat: they judged it before and see its sides swapped."""
+
+    pair: Pair
+    annotator: str
+    repeat: bool
+    expires_at: float
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a person did. repeated, same: pairs judged twice, and alike; shared, agreed: decisions others made too, and alike."""
+
+    annotator: str
+    labels: int
+    repeated: int
+    same: int
+    shared: int
+    agreed: int

@@ -1,0 +1,244 @@
+"""The queue of people: who has which pair on screen, and the votes on it.
+
+A pair that is shown is leased to that person for a while: others get other pairs. Every function is one writing
+transaction, so that two processes never decide on the same moment.
+
+    lease_pair ──▶ cast_leased ──▶ take_back ──▶ put_back
+     (shown)        (voted)        (undone)      (redone)
+                        └──────▶ change_vote     (another answer, from the history)
+"""
+
+import time
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, case, delete, func, insert, select, update
+
+from rlhf_lab.errors import StaleVoteError
+from rlhf_lab.labelling import LabellingConfig, Lease
+from rlhf_lab.records import Choice, Source, Vote
+from rlhf_lab.seeds import derive
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.comparisons import check_vote, insert_vote, live_vote_on, undo_last, vote_of, vote_of_uuid
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import read_pairs
+
+REPEAT_AFTER = 8  # own votes between the first look at a pair and its hidden repeat
+FORGOTTEN_S = 86_400.0  # a lease this long over is removed: a vote for it would be refused as never given
+
+
+def lease_pair(
+    db: Database, project_id: int, annotator: str, config: LabellingConfig | None = None, *, now: float | None = None
+) -> Lease | None:
+    """Keep a pair for this person and return it: what they hold already, else a hidden repeat when one is due, else the next.
+
+    Next come pairs they never judged that still want votes: those nobody skipped first, then those nearest to having
+    enough, then the oldest. Pairs that have enough come last. None: they have judged every pair.
+    """
+    config, now = config or LabellingConfig(), time.time() if now is None else now
+    with db.write() as conn:
+        conn.execute(
+            delete(t.leases).where(t.leases.c.annotator == annotator, t.leases.c.expires_at < now - FORGOTTEN_S)
+        )
+        held = _held(conn, project_id, annotator, config, now)
+        if held is None:
+            repeat = _repeat_due(conn, project_id, annotator, config)
+            pair_id = repeat or _next(conn, project_id, annotator, config, now)
+            if pair_id is None:
+                return None
+            held = (pair_id, repeat is not None)
+        return _keep(conn, *held, annotator, config, now)
+
+
+def free_pairs(
+    db: Database, project_id: int, annotator: str, config: LabellingConfig | None = None, *, now: float | None = None
+) -> int:
+    """How many pairs this person never judged still want votes and are not kept for others."""
+    config, now = config or LabellingConfig(), time.time() if now is None else now
+    wanting = and_(_unseen(project_id, annotator), _taken(annotator, now) < config.overlap)
+    with db.read() as conn:
+        return conn.execute(select(func.count()).select_from(t.pairs).where(wanting)).scalar_one()
+
+
+def cast_leased(db: Database, vote: Vote, config: LabellingConfig | None = None, *, now: float | None = None) -> Vote:
+    """Store a person's answer to a pair that was given to them, and end its lease. The same uuid again changes nothing.
+
+    Whether it is a hidden repeat is known from the lease. StaleVoteError: they have judged the pair, it was never given to
+    them, or their time was over and it has all its votes by now. LabelError: no uuid or no name.
+    """
+    check_vote(vote)
+    config, now = config or LabellingConfig(), time.time() if now is None else now
+    with db.write() as conn:
+        known = vote_of_uuid(conn, vote.uuid)
+        if known is not None:
+            return known
+        here = and_(t.leases.c.pair_id == vote.pair_id, t.leases.c.annotator == vote.annotator)
+        lease = conn.execute(select(t.leases).where(here)).one_or_none()
+        if lease is None:
+            raise StaleVoteError(_never_given(conn, vote))
+        if lease.expires_at <= now and not lease.repeat and _full(conn, vote.pair_id, vote.annotator, config, now):
+            raise StaleVoteError(
+                "The pair was kept for you for a while; meanwhile others have judged it. Your vote was not counted; "
+                "here is the next pair."
+            )
+        conn.execute(delete(t.leases).where(here))
+        return insert_vote(conn, _with(vote, repeat=lease.repeat))
+
+
+def take_back(
+    db: Database, project_id: int, annotator: str, config: LabellingConfig | None = None, *, now: float | None = None
+) -> Lease | None:
+    """Undo this person's last live vote; the pair is theirs again. None: there is nothing to undo."""
+    config, now = config or LabellingConfig(), time.time() if now is None else now
+    with db.write() as conn:
+        undone = undo_last(conn, project_id, annotator)
+        return None if undone is None else _keep(conn, undone.pair_id, undone.repeat, annotator, config, now)
+
+
+def put_back(db: Database, project_id: int, annotator: str) -> Vote | None:
+    """Redo: the vote that was undone last counts again, unless another was cast since. None: there is nothing to redo."""
+    v = t.votes.c
+    mine = and_(t.pairs.c.project_id == project_id, v.annotator == annotator, v.source == Source.HUMAN)
+    own = select(t.votes).join(t.pairs, t.pairs.c.id == v.pair_id).where(mine)
+    with db.write() as conn:
+        undone = conn.execute(own.where(v.undone_at.is_not(None)).order_by(v.undone_at.desc(), v.id).limit(1)).first()
+        latest = conn.execute(own.with_only_columns(func.max(v.created_at)).where(v.undone_at.is_(None))).scalar()
+        if undone is None or (latest is not None and latest >= undone.undone_at):
+            return None
+        if live_vote_on(conn, undone.pair_id, annotator, undone.repeat) is not None:
+            return None
+        conn.execute(update(t.votes).where(v.id == undone.id).values(undone_at=None))
+        conn.execute(delete(t.leases).where(t.leases.c.pair_id == undone.pair_id, t.leases.c.annotator == annotator))
+        return vote_of(conn.execute(select(t.votes).where(v.id == undone.id)).one())
+
+
+def change_vote(db: Database, project_id: int, vote_id: int, new: Vote) -> Vote:
+    """Another answer instead of an earlier one, which stays as an undone row. The same uuid again changes nothing.
+
+    Pair, sides and repeat are those of the earlier vote. StaleVoteError: there is no such live vote of this person.
+    """
+    check_vote(new)
+    v = t.votes.c
+    theirs = and_(v.id == vote_id, v.annotator == new.annotator, v.undone_at.is_(None), v.source == Source.HUMAN)
+    query = select(t.votes).join(t.pairs, t.pairs.c.id == v.pair_id).where(theirs, t.pairs.c.project_id == project_id)
+    with db.write() as conn:
+        known = vote_of_uuid(conn, new.uuid)
+        if known is not None:
+            return known
+        row = conn.execute(query).one_or_none()
+        if row is None:
+            raise StaleVoteError(
+                "That vote is not there to be changed (any more); nothing was changed. Look at the list again."
+            )
+        old = vote_of(row)
+        conn.execute(update(t.votes).where(v.id == vote_id).values(undone_at=time.time()))
+        return insert_vote(conn, _with(new, pair_id=old.pair_id, first_on_left=old.first_on_left, repeat=old.repeat))
+
+
+def _with(vote: Vote, **changes: Any) -> Vote:
+    return Vote(**(vars(vote) | changes))
+
+
+def _held(
+    conn: Connection, project_id: int, annotator: str, config: LabellingConfig, now: float
+) -> tuple[int, bool] | None:
+    """(pair, repeat) that this person holds: the newest whose time is not over, or over but wanted by nobody else."""
+    own = t.leases.c
+    query = (
+        select(own.pair_id, own.repeat, own.expires_at)
+        .join(t.pairs, t.pairs.c.id == own.pair_id)
+        .where(own.annotator == annotator, t.pairs.c.project_id == project_id)
+        .order_by(own.leased_at.desc(), own.pair_id)
+    )
+    for row in conn.execute(query).all():
+        if row.expires_at > now or row.repeat or not _full(conn, row.pair_id, annotator, config, now):
+            return row.pair_id, row.repeat
+    return None
+
+
+def _keep(conn: Connection, pair_id: int, repeat: bool, annotator: str, config: LabellingConfig, now: float) -> Lease:
+    """The lease, begun now (again)."""
+    until = now + config.hold_s
+    values = {"repeat": repeat, "leased_at": now, "expires_at": until}
+    here = and_(t.leases.c.pair_id == pair_id, t.leases.c.annotator == annotator)
+    if conn.execute(update(t.leases).where(here).values(**values)).rowcount == 0:
+        conn.execute(insert(t.leases).values(pair_id=pair_id, annotator=annotator, **values))
+    return Lease(read_pairs(conn, [pair_id])[0], annotator, repeat, until)
+
+
+def _repeat_due(conn: Connection, project_id: int, annotator: str, config: LabellingConfig) -> int | None:
+    """A pair for a second look; whether one is due is a draw that a reload does not repeat."""
+    if config.repeats <= 0:
+        return None
+    v, again = t.votes.c, t.votes.alias("again")
+    mine = and_(
+        t.pairs.c.project_id == project_id, v.annotator == annotator, v.source == Source.HUMAN, v.undone_at.is_(None)
+    )
+    count = conn.execute(
+        select(func.count()).select_from(t.votes).join(t.pairs, t.pairs.c.id == v.pair_id).where(mine)
+    ).scalar_one()
+    if derive(project_id, "hidden repeat", annotator, count) % 10_000 >= round(10_000 * config.repeats):
+        return None
+    seen = and_(
+        again.c.pair_id == v.pair_id, again.c.annotator == annotator, again.c.repeat.is_(True),
+        again.c.undone_at.is_(None),
+    )  # fmt: skip
+    newest = (
+        select(v.id).join(t.pairs, t.pairs.c.id == v.pair_id).where(mine).order_by(v.id.desc()).limit(REPEAT_AFTER)
+    ).subquery()
+    query = (
+        select(v.pair_id)
+        .join(t.pairs, t.pairs.c.id == v.pair_id)
+        .where(
+            mine, v.repeat.is_(False), v.choice != Choice.SKIP, v.id.not_in(select(newest.c.id)),
+            ~select(again.c.id).where(seen).exists(),
+        )
+        .order_by(v.id)
+        .limit(1)
+    )  # fmt: skip
+    found: int | None = conn.execute(query).scalar()
+    return found
+
+
+def _next(conn: Connection, project_id: int, annotator: str, config: LabellingConfig, now: float) -> int | None:
+    taken, v = _taken(annotator, now), t.votes.c
+    enough = taken >= config.overlap
+    skipped = and_(v.pair_id == t.pairs.c.id, v.choice == Choice.SKIP, v.source == Source.HUMAN, v.undone_at.is_(None))
+    skips = select(func.count()).select_from(t.votes).where(skipped).correlate(t.pairs).scalar_subquery()
+    query = (
+        select(t.pairs.c.id)
+        .where(_unseen(project_id, annotator))
+        .order_by(case((enough, 1), else_=0), skips, case((enough, taken), else_=-taken), t.pairs.c.id)
+        .limit(1)
+    )
+    found: int | None = conn.execute(query).scalar()
+    return found
+
+
+def _unseen(project_id: int, annotator: str) -> ColumnElement[bool]:
+    v = t.votes.c
+    mine = and_(v.pair_id == t.pairs.c.id, v.annotator == annotator, v.undone_at.is_(None))
+    return and_(t.pairs.c.project_id == project_id, ~select(v.id).where(mine).correlate(t.pairs).exists())
+
+
+def _taken(annotator: str, now: float) -> ColumnElement[int]:
+    """Of the pair in the query around it: votes of people that say something, and leases of others that still run."""
+    v, own = t.votes.c, t.leases.c
+    said = and_(
+        v.pair_id == t.pairs.c.id, v.source == Source.HUMAN, v.undone_at.is_(None), v.repeat.is_(False),
+        v.choice != Choice.SKIP,
+    )  # fmt: skip
+    kept = and_(own.pair_id == t.pairs.c.id, own.annotator != annotator, own.expires_at > now, own.repeat.is_(False))
+    votes = select(func.count()).select_from(t.votes).where(said).correlate(t.pairs).scalar_subquery()
+    leases = select(func.count()).select_from(t.leases).where(kept).correlate(t.pairs).scalar_subquery()
+    return votes + leases
+
+
+def _full(conn: Connection, pair_id: int, annotator: str, config: LabellingConfig, now: float) -> bool:
+    query = select(_taken(annotator, now) >= config.overlap).select_from(t.pairs).where(t.pairs.c.id == pair_id)
+    return bool(conn.execute(query).scalar())
+
+
+def _never_given(conn: Connection, vote: Vote) -> str:
+    if live_vote_on(conn, vote.pair_id, vote.annotator) is not None:
+        return f"{vote.annotator} has already voted on pair {vote.pair_id}. Undo that vote to change it, or go on."
+    return "That pair was not given to you, so the vote was not counted. Reload the page for the next pair."

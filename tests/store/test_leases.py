@@ -1,0 +1,216 @@
+"""The queue of people: leases that run out, overlap, hidden repeats, undo and redo, changed answers."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from rlhf_lab.errors import LabelError, StaleVoteError
+from rlhf_lab.labelling import LabellingConfig
+from rlhf_lab.records import Choice, Project, Source, Strength, Vote
+from rlhf_lab.store import comparisons, labelling, leases
+from rlhf_lab.store.database import Database
+
+RULES = LabellingConfig(hold_s=60)
+CLICK = itertools.count()
+
+
+def vote(pair_id: int, who: str = "ann", choice: Choice = Choice.FIRST, uuid: str = "") -> Vote:
+    return Vote(uuid or f"{who}-{pair_id}-{choice}", pair_id, who, Source.HUMAN, choice, True)
+
+
+def lease(db: Database, project: Project, who: str, rules: LabellingConfig = RULES, now: float = 0.0) -> int | None:
+    found = leases.lease_pair(db, project.id, who, rules, now=now)
+    return found and found.pair.id
+
+
+def judge(
+    db: Database, project: Project, who: str, choice: Choice = Choice.FIRST, rules: LabellingConfig = RULES
+) -> Vote:
+    pair = lease(db, project, who, rules)
+    assert pair is not None
+    return leases.cast_leased(db, vote(pair, who, choice, f"{next(CLICK)}"), rules, now=0.0)
+
+
+def test_a_pair_is_kept_for_who_sees_it_until_its_time_is_over(db, project, make_pairs):
+    one, two = (pair.id for pair in make_pairs(2))
+    assert lease(db, project, "ann") == one
+    assert lease(db, project, "ann", now=59.0) == one  # the same after a reload, and its time begins again
+    assert lease(db, project, "bob", now=118.0) == two
+    assert lease(db, project, "cid", now=119.0) == one  # ann's time is over
+    assert leases.cast_leased(db, vote(one, "cid"), RULES, now=119.5).annotator == "cid"
+    with pytest.raises(StaleVoteError, match="meanwhile others have judged it"):
+        leases.cast_leased(db, vote(one), RULES, now=120.0)
+    assert comparisons.vote_counts(db, project.id)[Source.HUMAN][Choice.FIRST] == 1
+
+
+def test_a_late_vote_counts_while_the_pair_is_still_wanted(db, project, make_pairs):
+    (one,) = make_pairs(1)
+    lease(db, project, "ann")
+    assert leases.cast_leased(db, vote(one.id), RULES, now=500.0).id > 0
+
+
+def test_who_holds_an_expired_pair_that_another_sees_gets_another_one(db, project, make_pairs):
+    one, two = (pair.id for pair in make_pairs(2))
+    assert lease(db, project, "ann") == one
+    assert lease(db, project, "bob", now=61.0) == one
+    assert lease(db, project, "ann", now=62.0) == two
+
+
+def test_votes_on_pairs_that_were_not_given_are_refused_and_change_nothing(db, project, make_pairs):
+    one, _two = make_pairs(2)
+    with pytest.raises(StaleVoteError, match="not given to you"):
+        leases.cast_leased(db, vote(one.id))
+    lease(db, project, "ann")
+    with pytest.raises(StaleVoteError, match="not given to you"):
+        leases.cast_leased(db, vote(one.id, "bob"), RULES, now=1.0)
+    first = leases.cast_leased(db, vote(one.id), RULES, now=1.0)
+    assert leases.cast_leased(db, vote(one.id), RULES, now=2.0) == first  # the same click
+    with pytest.raises(StaleVoteError, match="already voted"):
+        leases.cast_leased(db, vote(one.id, choice=Choice.SECOND), RULES, now=2.0)
+    with pytest.raises(LabelError, match="uuid and the annotator"):
+        leases.cast_leased(db, vote(one.id, ""), RULES)
+    assert sum(comparisons.vote_counts(db, project.id)[Source.HUMAN].values()) == 1
+
+
+def test_overlap_gives_a_pair_to_as_many_as_wanted_then_the_next(db, project, make_pairs):
+    one, two, three = (pair.id for pair in make_pairs(3))
+    rules = RULES.replace(overlap=2)
+    given = [lease(db, project, who, rules) for who in "abcde"]
+    assert given == [one, one, two, two, three]
+    assert leases.free_pairs(db, project.id, "f", rules, now=0.0) == 1
+    assert leases.free_pairs(db, project.id, "f", rules, now=60.0) == 3
+    assert [lease(db, project, who, rules) for who in "fg"] == [
+        three,
+        one,
+    ]  # more than wanted when nothing else is left
+
+
+def test_a_skip_leaves_the_pair_to_others_after_those_nobody_skipped(db, project, make_pairs):
+    one, two = (pair.id for pair in make_pairs(2))
+    judge(db, project, "ann", Choice.SKIP)
+    assert leases.free_pairs(db, project.id, "bob", RULES, now=0.0) == 2
+    assert judge(db, project, "bob").pair_id == two
+    assert judge(db, project, "cid").pair_id == one
+
+
+def test_when_everything_is_judged_there_is_nothing(db, project, make_pairs):
+    make_pairs(2)
+    judge(db, project, "ann")
+    judge(db, project, "ann")
+    assert lease(db, project, "ann") is None
+
+
+def test_judges_and_other_projects_do_not_count(db, project, make_pairs):
+    one, two = (pair.id for pair in make_pairs(2))
+    comparisons.cast_vote(db, Vote("j", one, "judge:x", Source.SIMULATED, Choice.FIRST, True))
+    assert lease(db, project, "ann") == one
+    assert leases.free_pairs(db, project.id, "bob", RULES, now=0.0) == 1
+    assert lease(db, project, "bob") == two
+
+
+def test_undo_gives_the_pair_back_then_what_was_next(db, project, make_pairs):
+    make_pairs(3)
+    first, second = judge(db, project, "ann"), judge(db, project, "ann")
+    following = lease(db, project, "ann")
+    back = leases.take_back(db, project.id, "ann", RULES, now=1.0)
+    assert back is not None
+    assert (back.pair.id, back.expires_at) == (second.pair_id, 61.0)
+    assert lease(db, project, "ann", now=2.0) == second.pair_id
+    leases.cast_leased(db, vote(second.pair_id, choice=Choice.TIE), RULES, now=3.0)
+    assert lease(db, project, "ann", now=4.0) == following
+    assert leases.take_back(db, project.id, "stranger", RULES) is None
+    assert first.pair_id != second.pair_id
+
+
+def test_redo_brings_votes_back_in_order_until_another_is_cast(db, project, make_pairs):
+    make_pairs(4)
+    cast = [judge(db, project, "ann", choice) for choice in (Choice.FIRST, Choice.TIE, Choice.SECOND)]
+    for _ in range(3):
+        leases.take_back(db, project.id, "ann", RULES)
+    redone = [leases.put_back(db, project.id, "ann") for _ in range(2)]
+    assert [one and one.id for one in redone] == [cast[0].id, cast[1].id]
+    counts = comparisons.vote_counts(db, project.id)[Source.HUMAN]
+    assert (counts[Choice.FIRST], counts[Choice.TIE], counts[Choice.SECOND]) == (1, 1, 0)
+    assert leases.put_back(db, project.id, "bob") is None
+    found = leases.lease_pair(db, project.id, "ann", RULES)
+    assert found is not None
+    leases.cast_leased(db, vote(found.pair.id, choice=Choice.BOTH_BAD, uuid="new"), RULES)
+    assert leases.put_back(db, project.id, "ann") is None
+
+
+def test_a_changed_answer_replaces_the_earlier_one_once(db, project, make_pairs):
+    make_pairs(3)
+    old = judge(db, project, "ann")
+    new = Vote("n", 0, "ann", Source.HUMAN, Choice.SECOND, False, strength=Strength.MUCH, note="sure now")
+    changed = leases.change_vote(db, project.id, old.id, new)
+    assert (changed.pair_id, changed.first_on_left, changed.choice) == (old.pair_id, old.first_on_left, Choice.SECOND)
+    assert (changed.strength, changed.note) == (Strength.MUCH, "sure now")
+    assert leases.change_vote(db, project.id, old.id, new) == changed
+    for who, uuid in (("ann", "other"), ("bob", "foreign")):
+        with pytest.raises(StaleVoteError, match="nothing was changed"):
+            leases.change_vote(db, project.id, old.id, vote(0, who, uuid=uuid))
+    with pytest.raises(StaleVoteError):
+        leases.change_vote(db, project.id, changed.id, vote(0, "bob", uuid="foreign"))
+    assert [(v.id, pair.id) for v, pair in labelling.history(db, project.id, "ann")] == [(changed.id, old.pair_id)]
+    assert leases.put_back(db, project.id, "ann") is None  # a change is no undo
+
+
+def test_repeats_come_later_are_hidden_and_are_no_labels(db, project, make_pairs):
+    make_pairs(60)
+    rules = RULES.replace(repeats=0.5)
+    cast = [judge(db, project, "ann", rules=rules) for _ in range(60)]
+    repeats = [one for one in cast if one.repeat]
+    assert 15 <= len(repeats) <= 30  # about half, the first ones excepted
+    place = {one.pair_id: n for n, one in enumerate(cast) if not one.repeat}
+    for n, one in enumerate(cast):
+        if one.repeat:
+            assert n - place[one.pair_id] >= leases.REPEAT_AFTER
+    assert len({one.pair_id for one in repeats}) == len(repeats)
+    assert comparisons.vote_counts(db, project.id)[Source.HUMAN][Choice.FIRST] == 60 - len(repeats)
+    assert len(comparisons.snapshot(db, project.id, Source.HUMAN).vote_ids) == 60 - len(repeats)
+    assert not any(one.repeat for one, _ in labelling.history(db, project.id, "ann", 100))
+    assert leases.free_pairs(db, project.id, "bob", rules, now=0.0) == len(repeats)
+
+
+def test_without_repeats_nobody_sees_a_pair_twice(db, project, make_pairs):
+    make_pairs(30)
+    assert len({judge(db, project, "ann").pair_id for _ in range(30)}) == 30
+
+
+def test_strength_reaches_the_trainer_as_steps(db: Database, project: Project, make_pairs: Callable) -> None:
+    pairs = make_pairs(4)
+    for pair, strength in zip(pairs, (None, *Strength), strict=True):
+        one = Vote(f"{pair.id}", pair.id, "ann", Source.HUMAN, Choice.FIRST, True, strength=strength, note="why")
+        assert comparisons.cast_vote(db, one).strength is strength
+    pinned = comparisons.snapshot(db, project.id, Source.HUMAN)
+    assert [c.strength for c in comparisons.comparisons(db, pinned)] == [0.0, 0.0, 1.0, 2.0]
+    with db.write() as conn:
+        conn.exec_driver_sql("UPDATE votes SET strength = 'much' WHERE strength = 'slightly'")
+    assert comparisons.snapshot(db, project.id, Source.HUMAN).digest != pinned.digest
+
+
+def test_settings_are_kept_for_each_project(db, project):
+    assert labelling.labelling_of(db, project.id) == LabellingConfig()
+    for rules in (RULES.replace(guideline="kind words"), RULES.replace(overlap=3)):
+        labelling.set_labelling(db, project.id, rules)
+        assert labelling.labelling_of(db, project.id) == rules
+
+
+def test_the_standing_counts_labels_repeats_and_agreement_by_hand(db, project, make_pairs):
+    ids = [pair.id for pair in make_pairs(4)]
+    said = {"ann": "FFS.", "bob": "FST.", "cid": "..TB"}
+    word = {"F": Choice.FIRST, "S": Choice.SECOND, "T": Choice.TIE, "B": Choice.BOTH_BAD}
+    for who, letters in said.items():
+        for pair, letter in zip(ids, letters, strict=True):
+            if letter != ".":
+                comparisons.cast_vote(db, vote(pair, who, word[letter]))
+    for pair, choice in ((ids[0], Choice.FIRST), (ids[1], Choice.TIE)):
+        again = Vote(f"r{pair}", pair, "ann", Source.HUMAN, choice, False, repeat=True)
+        comparisons.cast_vote(db, again)
+    comparisons.cast_vote(db, vote(ids[3], "ann", Choice.SKIP))
+    found = [
+        (s.annotator, s.labels, s.repeated, s.same, s.shared, s.agreed) for s in labelling.standings(db, project.id)
+    ]
+    # ann with bob: pairs 0 (alike), 1, 2; ann with cid: pair 2; bob with cid: pair 2 (alike)
+    assert found == [("ann", 3, 2, 1, 4, 1), ("bob", 3, 0, 0, 4, 2), ("cid", 2, 0, 0, 2, 1)]
