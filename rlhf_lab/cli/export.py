@@ -1,4 +1,4 @@
-"""`python -m rlhf_lab export labels|run|reward-model --out DIR`: what a lab knows, as files that other tools read."""
+"""`python -m rlhf_lab export labels|dataset|run|reward-model --out DIR`: what a lab knows, as files that other tools read."""
 
 import argparse
 from pathlib import Path
@@ -6,7 +6,18 @@ from typing import Any
 
 from rlhf_lab.cli.common import add_common, answer, home_of
 from rlhf_lab.errors import ConfigError, StoreError
-from rlhf_lab.exports import TIES, export_adapter, export_labels, export_reward_model, export_run
+from rlhf_lab.exports import (
+    FORMATS,
+    LAYOUTS,
+    TIES,
+    LabelExport,
+    export_adapter,
+    export_dataset,
+    export_labels,
+    export_reward_model,
+    export_run,
+    push_folder,
+)
 from rlhf_lab.jobs.setup import pick_project
 from rlhf_lab.records import Source
 from rlhf_lab.store.database import FILE_NAME, Database
@@ -17,20 +28,42 @@ ALL = "all"
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("export", help="write labels, a run or a reward model as files that other tools read")
-    kinds = parser.add_subparsers(dest="what", required=True, metavar="labels|run|reward-model")
-    labels = _kind(kinds, "labels", "preference data for TRL (JSON Lines)", run_labels)
-    labels.add_argument(
-        "--source", choices=[*(s.value for s in Source), ALL], default=Source.HUMAN.value,
-        help="whose labels (default human); each row says whose it is",
-    )  # fmt: skip
-    labels.add_argument("--annotator", default=None, help="only this annotator's")
-    labels.add_argument("--ties", choices=TIES, default="keep", help='keep them with "tie": true, or drop them')
-    labels.add_argument("--token-ids", action="store_true", help="also the sampled token ids")
+    kinds = parser.add_subparsers(dest="what", required=True, metavar="labels|dataset|run|reward-model")
+    labels = _kind(kinds, "labels", "preference data for TRL, one file", run_labels)
+    _add_labels(labels, "jsonl")
+    dataset = _kind(kinds, "dataset", "the labels as a data set: a folder with card and provenance", run_dataset)
+    _add_labels(dataset, "parquet")
+    dataset.add_argument(
+        "--push", metavar="OWNER/NAME", default=None, help="send it to the Hub too (HF_TOKEN or `hf auth login`)"
+    )
+    dataset.add_argument("--public", action="store_true", help="the Hub's repository is public, not private")
     run = _kind(kinds, "run", "metrics, samples, manifest, TensorBoard file and the adapter of a run", run_run)
     run.add_argument("--run", dest="run_id", type=int, default=None, help="run id (default: the project's newest)")
     run.add_argument("--step", type=int, default=None, help="only the adapter, of this step's checkpoint")
     reward = _kind(kinds, "reward-model", "adapter, head and report of a reward model", run_reward_model)
     reward.add_argument("--reward-model", type=int, default=None, help="its id (default: the project's newest)")
+
+
+def _add_labels(parser: argparse.ArgumentParser, format_: str) -> None:
+    add = parser.add_argument
+    add("--source", choices=[*(s.value for s in Source), ALL], default=Source.HUMAN.value,
+        help="whose labels (default human); each row says whose it is")  # fmt: skip
+    add("--annotator", action="append", default=[], help="only this annotator's; may be given several times")
+    add("--ties", choices=TIES, default="keep", help='keep them with "tie": true, or drop them')
+    add("--agreement", type=float, default=0.0, metavar="SHARE",
+        help="only votes that at least this share of the pair's votes agree with")  # fmt: skip
+    add("--layout", choices=LAYOUTS, default="votes",
+        help="votes: all that is known; explicit, implicit: exactly TRL's columns, without ties")  # fmt: skip
+    add("--messages", action="store_true", help="texts as chats: TRL's conversational format")
+    add("--token-ids", action="store_true", help="also the sampled token ids")
+    add("--format", choices=FORMATS, default=format_, help=f"default {format_}")
+
+
+def _wanted(args: argparse.Namespace) -> LabelExport:
+    return LabelExport(
+        source=None if args.source == ALL else Source(args.source), annotators=tuple(args.annotator), ties=args.ties,
+        agreement=args.agreement, layout=args.layout, messages=args.messages, token_ids=args.token_ids, format=args.format,
+    )  # fmt: skip
 
 
 def _kind(kinds: Any, name: str, about: str, function: Any) -> argparse.ArgumentParser:
@@ -44,14 +77,22 @@ def _kind(kinds: Any, name: str, about: str, function: Any) -> argparse.Argument
 
 
 def run_labels(args: argparse.Namespace) -> int:
-    source = None if args.source == ALL else Source(args.source)
+    wanted = _wanted(args)
     with _open(home_of(args)) as db:
-        project = pick_project(db, args.project)
-        path = export_labels(
-            db, project.id, _out(args), source=source, annotator=args.annotator, ties=args.ties,
-            token_ids=args.token_ids, force=args.force,
-        )  # fmt: skip
+        path = export_labels(db, pick_project(db, args.project).id, _out(args), wanted, force=args.force)
     return _tell(args, [path])
+
+
+def run_dataset(args: argparse.Namespace) -> int:
+    wanted = _wanted(args)
+    with _open(home_of(args)) as db:
+        folder = export_dataset(db, pick_project(db, args.project).id, _out(args), wanted, force=args.force)
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    if args.push is None:
+        return _tell(args, files)
+    address = push_folder(folder, args.push, private=not args.public)
+    answer(args, {"files": [str(path) for path in files], "address": address}, address)
+    return 0
 
 
 def run_run(args: argparse.Namespace) -> int:

@@ -1,6 +1,8 @@
 """What leaves a lab: labels, a run's numbers and texts, adapters, reward models. Files that other tools read; no torch here.
 
     export_labels         labels-project-1.jsonl                TRL's preference format, and what else is known of a vote
+    export_dataset        labels-project-1/                     the same as a data set: data, card, provenance
+    push_folder           OWNER/NAME on the Hub                 a folder that was exported
     export_run            all of these for one run:
       export_metrics        run-1-metrics.csv                   a row a step
       export_samples        run-1-samples.jsonl                 what it wrote for the fixed prompts
@@ -14,12 +16,19 @@ replaced only with force=True; StoreError says what went wrong. Of a run that go
 """
 
 from rlhf_lab.exports.adapters import export_adapter, export_reward_model
-from rlhf_lab.exports.labels import TIES, export_labels
+from rlhf_lab.exports.datasets import export_dataset
+from rlhf_lab.exports.hub import push_folder
+from rlhf_lab.exports.labels import export_labels
 from rlhf_lab.exports.runs import export_manifest, export_metrics, export_run, export_samples, export_tensorboard
+from rlhf_lab.exports.wanted import FORMATS, LAYOUTS, TIES, LabelExport
 
 __all__ = [
+    "FORMATS",
+    "LAYOUTS",
     "TIES",
+    "LabelExport",
     "export_adapter",
+    "export_dataset",
     "export_labels",
     "export_manifest",
     "export_metrics",
@@ -27,4 +36,5 @@ __all__ = [
     "export_run",
     "export_samples",
     "export_tensorboard",
+    "push_folder",
 ]

@@ -4,7 +4,6 @@ except where `datasets` reads from the Hub.
     files        JSON Lines, JSON, CSV, Parquet, gzip -> rows, with row numbers in every error
     hub          OWNER/NAME on the Hub -> rows
     columns      which column means what
-    messages     chats, transcripts and shared beginnings as prompt and answers
     values, rows a row -> judgements
     understand   a whole file: mapping, judgements, problems; writes nothing
     saving, place  into the tables: one transaction, on the pairs there are or on new ones

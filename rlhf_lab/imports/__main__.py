@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.chats import UnreadableError
 from rlhf_lab.errors import LabError
 from rlhf_lab.imports.found import Limits
-from rlhf_lab.imports.messages import UnreadableError
 from rlhf_lab.imports.report import preview, saved_dict, saved_words
 from rlhf_lab.imports.saving import Into, save
 from rlhf_lab.imports.understand import Asked, read_all

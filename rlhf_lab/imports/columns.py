@@ -27,7 +27,9 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "both_bad": ("both_bad",),
     "source": ("source",),
     "strength": ("strength",),
-    "note": ("note", "comment"),
+    "note": ("note",),
+    "repeat": ("repeat",),
+    "via": ("via",),
     "first_on_left": ("first_on_left",),
     "response_ms": ("response_ms",),
     "created_at": ("created_at", "timestamp", "tstamp"),
@@ -44,7 +46,19 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "rejected_ids": ("rejected_ids",),
 }  # fmt: skip
 #: Meanings that only our own exports have: there a column "source" or "reason" is ours, elsewhere it may say anything.
-OURS = ("source", "reason", "split", "note", "strength", "first_on_left", "response_ms", "uuid", "model_hash")
+OURS = (
+    "source",
+    "reason",
+    "split",
+    "note",
+    "strength",
+    "repeat",
+    "via",
+    "first_on_left",
+    "response_ms",
+    "uuid",
+    "model_hash",
+)
 PAIRED, VOTES, SCORED = "chosen and rejected", "two texts and a vote", "two texts and their scores"
 
 

@@ -212,7 +212,7 @@ def _csv(text: str) -> Rows:
                     f"{len(cells)} columns for {len(header)} in the header. Put texts with {delimiter!r} in quotes",
                 )  # fmt: skip
                 continue
-            yield Row(number, where, dict(zip(header, cells, strict=True)))
+            yield Row(number, where, dict(zip(header, cells, strict=True)), texts_only=True)
     except csv.Error as error:
         words = f"not CSV ({error}). A quote inside a text is written twice; close every quote that was opened"
         yield Problem(0, f"row {number + 1} (line {line + 1})", words)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf_lab.records import Choice, Source
+from rlhf_lab.records import Choice, Source, Strength
 
 TOLD = 20  # problems named one by one
 
@@ -27,6 +27,7 @@ class Row:
     number: int
     where: str
     columns: dict[str, Any]
+    texts_only: bool = False  # CSV: a list can only be written as its JSON
 
 
 @dataclass(frozen=True)
@@ -73,8 +74,10 @@ class Judgement:
     reason: str = ""
     split: str = ""
     model_hash: str = ""
-    strength: str = ""
+    strength: Strength | None = None
     note: str = ""
+    repeat: bool = False
+    via: str = ""
 
 
 @dataclass(frozen=True)

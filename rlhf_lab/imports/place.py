@@ -13,6 +13,8 @@ from typing import NamedTuple, Self
 from rlhf_lab.imports.found import Judgement, Side
 from rlhf_lab.records import Choice
 
+Voter = tuple[str, bool]  # an annotator, and whether it was the hidden repeat of a question
+
 
 class Content(NamedTuple):
     """Two texts for a prompt, whichever way round."""
@@ -43,7 +45,7 @@ class Place:
     first: str
     second: str
     pair_id: int | None = None
-    annotators: set[str] = field(default_factory=set)
+    annotators: set[Voter] = field(default_factory=set)
     name: str | None = None  # what the file calls it, once it is known
     item: Judgement | None = None  # the judgement it is made for
     created_at: float = 0.0
@@ -75,7 +77,7 @@ class Places:
         self._now = time.time()
         self.duplicates = 0
 
-    def find(self, content: Content, item: Judgement, annotator: str, *, drop: bool) -> Place | None:
+    def find(self, content: Content, item: Judgement, annotator: Voter, *, drop: bool) -> Place | None:
         """Where this judgement belongs; None for a duplicate that is to be dropped."""
         held = self._held[content]
         mine = self._called(held, item.pair) if item.pair else held

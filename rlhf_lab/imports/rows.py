@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf_lab.imports import messages
+from rlhf_lab import chats
+from rlhf_lab.chats import UnreadableError
 from rlhf_lab.imports.columns import PAIRED, SCORED, Columns
 from rlhf_lab.imports.found import USUAL, Judgement, Limits, Problem, Row, Side
-from rlhf_lab.imports.messages import UnreadableError
 from rlhf_lab.imports.values import EMPTY, choice_of, ids_of, list_of, number_of, time_of, whole_of, yes_of
-from rlhf_lab.records import Choice, Source
+from rlhf_lab.records import Choice, Source, Strength
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ class _Row:
         self.reading, self.row = reading, row
 
     def said(self, meaning: str) -> Any:
-        return list_of(self.reading.columns.of(self.row.columns, meaning))
+        value = self.reading.columns.of(self.row.columns, meaning)
+        return list_of(value) if self.row.texts_only else value
 
     def take(self, meaning: str, read: Any, *more: Any) -> Any:
         try:
@@ -68,15 +69,15 @@ class _Row:
             if one is None or other is None:
                 raise UnreadableError(f"{a if one is None else b} is missing. Write it, or take the row out")
             try:
-                found = messages.apart(one, other)
+                found = chats.apart(one, other)
             except UnreadableError as error:
                 raise UnreadableError(f"{a} {error}") from None
             prompt, one, other = (self._checked(name, text) for name, text in zip(("prompt", a, b), found, strict=True))
         else:
-            prompt = self.text("prompt", messages.prompt_of)
+            prompt = self.text("prompt", chats.prompt_of)
             if more := self.word("input"):
                 prompt = f"{prompt}\n\n{more}" if prompt.strip() else more
-            one, other = self.text(a, messages.answer_of), self.text(b, messages.answer_of)
+            one, other = self.text(a, chats.answer_of), self.text(b, chats.answer_of)
         if not prompt.strip():
             raise UnreadableError("prompt is empty. Write it, or take the row out")
         return prompt, one, other
@@ -180,8 +181,16 @@ def _judgement(row: _Row, prompt: str, first: Side, second: Side, choice: Choice
         annotator=annotator or row.word("annotator"), source=Source(source) if source else None,
         first_on_left=_left(row), response_ms=response, created_at=row.take("created_at", time_of),
         uuid=row.word("uuid")[:64], pair=row.word("pair"), reason=row.word("reason"), split=row.word("split"),
-        model_hash=row.word("model_hash"), strength=row.word("strength"), note=row.word("note"),
+        model_hash=row.word("model_hash"), strength=_strength(row), note=row.word("note"),
+        repeat=bool(row.take("repeat", yes_of)), via=row.word("via"),
     )  # fmt: skip
+
+
+def _strength(row: _Row) -> Strength | None:
+    said = row.word("strength")
+    if said and said not in tuple(Strength):
+        raise UnreadableError(f"strength is {said[:40]!r}; it can be {', '.join(Strength)}")
+    return Strength(said) if said else None
 
 
 def _left(row: _Row) -> bool | None:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Table, insert, select
 from rlhf_lab.assets import split
 from rlhf_lab.errors import DataError
 from rlhf_lab.imports.found import Found, Judgement, Side
-from rlhf_lab.imports.place import Content, Place, Places, content_of, flipped
+from rlhf_lab.imports.place import Content, Place, Places, Voter, content_of, flipped
 from rlhf_lab.imports.understand import summary_of
 from rlhf_lab.records import Project, Source
 from rlhf_lab.store import tables as t
@@ -18,6 +18,7 @@ from rlhf_lab.store.database import Database, in_chunks
 from rlhf_lab.store.projects import FIRST, SECOND, get_project
 
 IMPORTED = "imported"
+SIDED, UNSIDED = "import", "import unsided"  # votes.via: does anybody know where the two texts stood?
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,11 @@ def save(db: Database, found: Found, into: Into) -> Saved:
         return writing.run()
 
 
+def _via(item: Judgement) -> str:
+    """The door an imported vote came through; the one that its export names, if it does."""
+    return item.via[:20] or (UNSIDED if item.first_on_left is None else SIDED)
+
+
 class _Writing:
     """One import inside its transaction."""
 
@@ -80,7 +86,7 @@ class _Writing:
         for item in judgements:
             content = content_of(prompts[item.prompt], item)
             annotator = item.annotator or self.into.annotator
-            place = places.find(content, item, annotator, drop=self.into.drop_duplicates)
+            place = places.find(content, item, (annotator, item.repeat), drop=self.into.drop_duplicates)
             if place is None:
                 dropped += 1
             else:
@@ -121,14 +127,14 @@ class _Writing:
                 .order_by(c.id)
             )
             rows = self.conn.execute(query).all()
-            voters: dict[int, set[str]] = {}
+            voters: dict[int, set[Voter]] = {}
             for few in in_chunks([row.id for row in rows]):
                 v = t.votes.c
                 said = self.conn.execute(
-                    select(v.pair_id, v.annotator).where(v.pair_id.in_(few), v.undone_at.is_(None))
+                    select(v.pair_id, v.annotator, v.repeat).where(v.pair_id.in_(few), v.undone_at.is_(None))
                 )
                 for vote in said:
-                    voters.setdefault(vote.pair_id, set()).add(vote.annotator)
+                    voters.setdefault(vote.pair_id, set()).add((vote.annotator, vote.repeat))
             for row in rows:
                 place = Place(
                     row.prompt_id, row.first, row.second, pair_id=row.id, annotators=voters.get(row.id, set())
@@ -176,6 +182,7 @@ class _Writing:
             values.append({
                 "uuid": name, "pair_id": place.pair_id, "annotator": annotator, "source": item.source or self.into.source,
                 "choice": flipped(item.choice) if turned else item.choice, "first_on_left": on_left is not turned,
+                "strength": item.strength, "note": item.note[:1000], "repeat": item.repeat, "via": _via(item),
                 "response_ms": item.response_ms, "created_at": place.created_at if item.created_at is None else item.created_at,
             })  # fmt: skip
         self._insert(t.votes, values)

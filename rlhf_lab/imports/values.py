@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from rlhf_lab.imports.messages import UnreadableError
+from rlhf_lab.chats import UnreadableError
 from rlhf_lab.records import Choice
 
 WORDS = {

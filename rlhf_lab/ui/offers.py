@@ -58,9 +58,8 @@ class Offers:
         if what == "labels":
             if said.get("source") not in SOURCES:
                 raise ConfigError(f"Labels are by {', '.join(SOURCES)}; the page asked for others. Reload it.")
-            return exports.export_labels(
-                db, project.id, out, source=SOURCES[str(said["source"])], ties=str(said.get("ties"))
-            )
+            wanted = exports.LabelExport(SOURCES[str(said["source"])], ties=str(said.get("ties")))
+            return exports.export_labels(db, project.id, out, wanted)
         if what in ("run", "adapter"):
             run = get_run(db, _number(said, "run"))
             self._ours(run.project_id)

@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
-from rlhf_lab.exports import export_labels, labels
+from rlhf_lab.exports import LabelExport, export_labels, table_files
 from rlhf_lab.records import Source
 
 COMMON = {"both_bad": False, "source": "human", "annotator": "ann", "created_at": 100.5, "reason": "random",
-          "split": "train", "prompt": "Once"}  # fmt: skip
+          "split": "train", "prompt": "Once", "strength": None, "note": "", "repeat": False, "via": "page"}  # fmt: skip
 FIRST_CHOSEN = {"checkpoint_chosen": "base", "checkpoint_rejected": "run/1/5", "seed_chosen": 11, "seed_rejected": 12}
 SECOND_CHOSEN = {"checkpoint_chosen": "run/1/5", "checkpoint_rejected": "base", "seed_chosen": 12, "seed_rejected": 11}
 # fmt: off
@@ -46,7 +46,7 @@ def test_a_line_begins_as_trl_reads_it(db, project, voted, out):
 
 
 def test_simulated_labels_say_so_and_texts_come_back_unchanged(db, project, voted, out, hostile):
-    (row,) = read(export_labels(db, project.id, out, source=Source.SIMULATED))
+    (row,) = read(export_labels(db, project.id, out, LabelExport(Source.SIMULATED)))
     assert (row["source"], row["annotator"], row["choice"]) == ("simulated", "judge:polite", "second")
     assert (row["prompt"], row["chosen"], row["rejected"]) == (hostile, hostile[::-1], hostile)
 
@@ -56,31 +56,34 @@ def test_simulated_labels_say_so_and_texts_come_back_unchanged(db, project, vote
     [
         ({"source": None}, ["u1", "u2", "u3", "u6", "u7"]),
         ({"source": None, "ties": "drop"}, ["u1", "u2", "u7"]),
-        ({"annotator": "bob"}, ["u3"]),
+        ({"annotators": ("bob",)}, ["u3"]),
         ({"ties": "drop"}, ["u1", "u2"]),
-        ({"source": None, "annotator": "judge:polite"}, ["u7"]),
+        ({"source": None, "annotators": ("judge:polite",)}, ["u7"]),
     ],
 )
 def test_filters(db, project, voted, out, asked, uuids):
-    assert [row["uuid"] for row in read(export_labels(db, project.id, out, **asked))] == uuids
+    assert [row["uuid"] for row in read(export_labels(db, project.id, out, LabelExport(**asked)))] == uuids
 
 
 def test_token_ids_only_when_asked_for(db, project, voted, out):
-    rows = read(export_labels(db, project.id, out, token_ids=True))
+    rows = read(export_labels(db, project.id, out, LabelExport(token_ids=True)))
     assert [(row["chosen_ids"], row["rejected_ids"]) for row in rows[:2]] == [([4, 0], [5, 6, 0]), ([5, 6, 0], [4, 0])]
     assert "chosen_ids" not in HUMAN[0]
 
 
-@pytest.mark.parametrize("asked", [{"annotator": "carol"}, {"annotator": "bob", "ties": "drop"}])
+@pytest.mark.parametrize(
+    "asked",
+    [{"annotators": ("carol",)}, {"annotators": ("bob",), "ties": "drop"}, {"agreement": 0.9, "annotators": ("dan",)}],
+)
 def test_nothing_to_export_is_an_error_that_says_what_there_is(db, project, voted, out, asked, names):
     with pytest.raises(LabelError, match="it has 4 of people and 1 simulated"):
-        export_labels(db, project.id, out, **asked)
+        export_labels(db, project.id, out, LabelExport(**asked))
     assert not out.exists()
 
 
 def test_other_errors(db, project, voted, out):
     with pytest.raises(ConfigError, match="keep, drop"):
-        export_labels(db, project.id, out, ties="maybe")
+        export_labels(db, project.id, out, LabelExport(ties="maybe"))
     with pytest.raises(StoreError, match="no project 9"):
         export_labels(db, 9, out)
     assert not out.exists()
@@ -104,7 +107,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(db, project, voted, ou
         where.write_text('{"prompt": "half')
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(labels, "write_lines", full)
+    monkeypatch.setattr(table_files, "write_lines", full)
     with pytest.raises(StoreError, match=r"No space left on device.*Free some disk space"):
         export_labels(db, project.id, out, force=True)
     assert path.read_bytes() == before
@@ -130,7 +133,7 @@ print(json.dumps([dict(row) for row in rows]))
 
 
 def test_datasets_reads_the_file_as_it_is(db, project, voted, out, tmp_path):
-    path = export_labels(db, project.id, out, source=None, token_ids=True)
+    path = export_labels(db, project.id, out, LabelExport(None, token_ids=True))
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", LOAD, str(path), str(tmp_path / "cache")],
         capture_output=True, text=True, check=True, env={"HF_HUB_OFFLINE": "1", "HOME": str(tmp_path)},

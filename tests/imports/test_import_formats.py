@@ -5,9 +5,9 @@ import json
 
 import pytest
 
+from rlhf_lab.chats import chat, transcript
 from rlhf_lab.errors import DataError
 from rlhf_lab.imports import parse_map
-from rlhf_lab.imports.messages import chat, transcript
 from rlhf_lab.imports.values import parse_choices
 from rlhf_lab.records import Choice, Source
 

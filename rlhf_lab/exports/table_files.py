@@ -1,0 +1,65 @@
+"""Rows of plain values as JSON Lines, JSON, CSV or Parquet, so that every reader finds the same types in every row."""
+
+import csv
+import gzip
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.exports.words import plain, write_lines
+
+#: column -> its type; every other one is a text. For Parquet, where a column of nothing but null would have none.
+TYPES = {
+    "tie": "bool", "both_bad": "bool", "first_on_left": "bool", "repeat": "bool", "response_ms": "int", "pair_id": "int",
+    "seed_chosen": "int", "seed_rejected": "int", "created_at": "float", "margin": "float", "chosen_ids": "ids",
+    "rejected_ids": "ids",
+}  # fmt: skip
+TEXTS = ("prompt", "chosen", "rejected")
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], format_: str) -> int:
+    """Write the rows in one of exports.wanted.FORMATS; returns how many. All rows have the same columns."""
+    if format_ == "jsonl":
+        return write_lines(path, rows)
+    if format_ == "jsonl.gz":
+        count = write_lines(path, rows)
+        path.write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+        return count
+    held = list(rows)
+    if format_ == "json":
+        path.write_text(json.dumps([plain(row) for row in held], ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    elif format_ == "csv":
+        _write_csv(path, held)
+    else:
+        _write_parquet(path, held)
+    return len(held)
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        if rows:
+            writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
+            writer.writerow(list(rows[0]))
+            writer.writerows([_cell(value) for value in row.values()] for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    if value is None:
+        return ""
+    if isinstance(value, bool | list):
+        return json.dumps(value, ensure_ascii=False)
+    return value
+
+
+def _write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    chat = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+    known = {"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "ids": pa.list_(pa.int64())}
+    fields = [
+        (name, chat if name in TEXTS and isinstance(value, list) else known.get(TYPES.get(name, ""), pa.string()))
+        for name, value in (rows[0] if rows else {}).items()
+    ]
+    parquet.write_table(pa.Table.from_pylist([plain(row) for row in rows], pa.schema(fields)), path)
