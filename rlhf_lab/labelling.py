@@ -26,7 +26,7 @@ class LabellingConfig(Config):
     hold_s: int = setting(180, "seconds for which a pair shown to one person is kept from the others", 5, 3600)
     sampling: str = setting(
         "random",
-        "which of the texts written are put side by side: any; those the reward model is least sure of; those most different",
+        "which pairs of those written are shown: any; where the reward model is least sure; what is least like the pairs there are",
         choices=SAMPLING,
     )
     texts: str = setting(

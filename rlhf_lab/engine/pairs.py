@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from rlhf_lab.engine.choosing import CANDIDATES, least_alike, least_sure, words
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.texts import JOB, JOB_REWARD, room
 from rlhf_lab.errors import LabelError, LabError
@@ -13,15 +14,18 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.generation import Tick, no_tick, sample, uniforms
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.records import Completion, NewCompletion, Pair, Project, Prompt, Source
+from rlhf_lab.records import Completion, NewCompletion, Pair, Project, Prompt, RewardModelRow, Source
 from rlhf_lab.seeds import derive
-from rlhf_lab.store.projects import add_completions, add_pairs, count_pairs, prompts
+from rlhf_lab.store.projects import add_completions, add_pairs, count_pairs, newest_pairs, prompts
 from rlhf_lab.store.runs import latest_reward_model
 from rlhf_lab.store.scores import add_scores
 
 log = logging.getLogger("rlhf_lab.engine")
 TRIES = 8  # two samples that come out equal teach nothing: how often to try again, with other prompts
 BATCH = 256
+NEIGHBOURS = 64  # the newest pairs that new ones should differ from
+
+Two = tuple[NewCompletion, NewCompletion]
 
 
 class _Wanted(NamedTuple):
@@ -32,6 +36,7 @@ class _Wanted(NamedTuple):
     slot: str | None
     max_new_tokens: int
     prompts: list[Prompt]
+    purpose: str = "pair"  # what the seeds are derived for
 
 
 def sample_pairs(
@@ -41,12 +46,14 @@ def sample_pairs(
     *,
     checkpoint: str = "base",
     max_new_tokens: int | None = None,
-    reason: str = "random",
+    sampling: str = "random",
     tick: Tick = no_tick,
 ) -> list[Pair]:
     """Write `count` pairs of different responses to train prompts, and score them with the newest reward model, if any.
 
-    The n-th pair of a project is a function of its seed, the checkpoint and n, however the pairs were asked for.
+    sampling: "random" keeps what was written; "uncertainty" and "diversity" write CANDIDATES times as many and keep some
+    (`choosing`). Each pair says which it was; without a reward model nothing is uncertain and the pairs are random ones.
+    The n-th random pair of a project is a function of its seed, the checkpoint and n, however the pairs were asked for.
     Raises LabelError when two responses to a prompt keep coming out equal; the pairs before that one are kept.
     """
     backbone, adapters = lab.open(project)
@@ -55,17 +62,14 @@ def sample_pairs(
         raise LabelError(f"project {project.id} has no prompts to write for. Add some prompts.")
     length = room(backbone, [prompt.text for prompt in available], max_new_tokens)
     wanted = _Wanted(project, checkpoint, lab.checkpoint(checkpoint, JOB), length, available)
-    start = count_pairs(lab.db, project.id)
-    found = _write(backbone, adapters, wanted, range(start, start + count), tick)
-    whole = [found[n] for n in range(start, start + count) if n in found]
-    missing = next((n for n in range(start, start + count) if n not in found), None)
-    if missing is not None:
-        whole = whole[: missing - start]  # those behind the gap would take the places of others
-    firsts = add_completions(lab.db, [first for first, _ in whole])
-    seconds = add_completions(lab.db, [second for _, second in whole])
-    pairs = add_pairs(lab.db, project.id, [(a.id, b.id, reason) for a, b in zip(firsts, seconds, strict=True)])
-    score_new(lab, project, pairs)
-    if missing is not None:
+    judge = newest_judge(lab, project) if sampling == "uncertainty" else None
+    if sampling == "uncertainty" and judge is None:
+        sampling = "random"
+    whole, missing = _whole(backbone, adapters, wanted, count, count_pairs(lab.db, project.id), sampling, tick)
+    if sampling != "random":
+        whole = _chosen(lab, project, backbone, judge, whole, count, tick)
+    pairs = _add(lab, project, whole, sampling)
+    if missing:
         raise LabelError(
             f"{len(pairs)} of {count} pairs were written: then two responses to the same prompt came out equal {TRIES} times "
             "in a row, and equal texts teach nothing. The model hardly varies here: allow longer responses "
@@ -74,11 +78,52 @@ def sample_pairs(
     return pairs
 
 
+def _whole(
+    backbone: Backbone, adapters: Adapters, wanted: _Wanted, count: int, start: int, sampling: str, tick: Tick
+) -> tuple[list[Two], bool]:
+    """The pairs written up to the first that did not succeed, and whether there was one."""
+    places = range(start, start + count)
+    if sampling != "random":  # places of their own, which no later batch uses again
+        places = range(start * CANDIDATES, (start + count) * CANDIDATES)
+        wanted = wanted._replace(purpose="candidate")
+    found = _write(backbone, adapters, wanted, places, tick)
+    if sampling != "random":
+        whole = [found[n] for n in places if n in found]
+        return whole, len(whole) < count
+    missing = next((n for n in places if n not in found), None)
+    # those behind the gap would take the places of others
+    return [found[n] for n in places if n in found and (missing is None or n < missing)], missing is not None
+
+
+def _chosen(
+    lab: Lab, project: Project, backbone: Backbone, judge: RewardModel | None, whole: list[Two], count: int, tick: Tick
+) -> list[Two]:
+    """The candidates worth a person's time."""
+    if judge is not None:
+        text = {prompt.id: prompt.text for prompt in prompts(lab.db, project.id, "train")}
+        keep = least_sure(
+            judge, [backbone.encode_prompt(text[first.prompt_id]) for first, _ in whole],
+            [first.token_ids for first, _ in whole], [second.token_ids for _, second in whole], count, tick,
+        )  # fmt: skip
+    else:
+        known = [words(pair.first.text, pair.second.text) for pair in newest_pairs(lab.db, project.id, NEIGHBOURS)]
+        keep = least_alike([words(first.text, second.text) for first, second in whole], known, count)
+    return [whole[i] for i in keep]
+
+
+def _add(lab: Lab, project: Project, whole: list[Two], reason: str) -> list[Pair]:
+    firsts = add_completions(lab.db, [first for first, _ in whole])
+    seconds = add_completions(lab.db, [second for _, second in whole])
+    pairs = add_pairs(lab.db, project.id, [(a.id, b.id, reason) for a, b in zip(firsts, seconds, strict=True)])
+    score_new(lab, project, pairs)
+    return pairs
+
+
 def _write(
     backbone: Backbone, adapters: Adapters, wanted: _Wanted, places: Sequence[int], tick: Tick
-) -> dict[int, tuple[NewCompletion, NewCompletion]]:
+) -> dict[int, Two]:
     """place -> two different responses; places where all tries came out equal are left out."""
-    found: dict[int, tuple[NewCompletion, NewCompletion]] = {}
+    found: dict[int, Two] = {}
     for attempt in range(TRIES):
         left = [n for n in places if n not in found]
         for begin in range(0, len(left), BATCH):
@@ -96,7 +141,7 @@ def _side(
 ) -> list[NewCompletion]:
     project = wanted.project
     chosen = [wanted.prompts[_position(project.seed, n, attempt, len(wanted.prompts))] for n in places]
-    seeds = [derive(project.seed, "pair", wanted.checkpoint, n, attempt, side) for n in places]
+    seeds = [derive(project.seed, wanted.purpose, wanted.checkpoint, n, attempt, side) for n in places]
     ids = [backbone.encode_prompt(prompt.text) for prompt in chosen]
     written = sample(backbone, ids, uniforms(seeds, wanted.max_new_tokens), tick=tick).tokens
     return [
@@ -113,11 +158,25 @@ def _position(seed: int, n: int, attempt: int, count: int) -> int:
     return int(torch.randperm(count, generator=generator)[n % count])
 
 
-def score_new(lab: Lab, project: Project, pairs: Sequence[Pair]) -> None:
-    """Note what the newest reward model thinks of pairs nobody has judged: of labels by people first, else simulated ones."""
-    row = latest_reward_model(lab.db, project.id, Source.HUMAN) or latest_reward_model(
+def newest_judge(lab: Lab, project: Project) -> RewardModel | None:
+    """The newest reward model, of labels by people first, else simulated ones; None where none can be used."""
+    row = _newest(lab, project)
+    try:
+        return None if row is None else lab.reward_model(row.id, JOB_REWARD)
+    except LabError as error:
+        log.warning("the newest reward model could not choose pairs: %s", error)
+        return None
+
+
+def _newest(lab: Lab, project: Project) -> RewardModelRow | None:
+    return latest_reward_model(lab.db, project.id, Source.HUMAN) or latest_reward_model(
         lab.db, project.id, Source.SIMULATED
     )
+
+
+def score_new(lab: Lab, project: Project, pairs: Sequence[Pair]) -> None:
+    """Note what the newest reward model thinks of pairs nobody has judged: of labels by people first, else simulated ones."""
+    row = _newest(lab, project)
     if row is None or not pairs:
         return
     try:

@@ -172,6 +172,7 @@ class Worker:
                 int(payload["count"]),
                 checkpoint=str(payload.get("checkpoint", "base")),
                 max_new_tokens=payload.get("max_new_tokens"),
+                sampling=str(payload.get("sampling", "random")),
                 tick=self._stay,
             )
             return {"pair_ids": [pair.id for pair in pairs]}

@@ -9,6 +9,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rlhf_lab.config import RewardConfig
 from rlhf_lab.errors import LabError
@@ -19,14 +20,18 @@ from rlhf_lab.judges import load_judge
 from rlhf_lab.records import Choice, Job, JobKind, JobStatus, Project, Source
 from rlhf_lab.store.comparisons import pool_size, vote_counts
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.labelling import labelling_of
+from rlhf_lab.store.leases import free_pairs, holders
 from rlhf_lab.store.projects import latest_annotators
-from rlhf_lab.store.runs import latest_reward_model
+from rlhf_lab.store.runs import latest_reward_model, runs
 
 log = logging.getLogger("rlhf_lab.steward")
 
 LOOK_EVERY_S = 1.0
 RETRY_S = 30.0  # between two tries to write pairs, where the first failed (a model that cannot be loaded)
 POOL = 24  # pairs kept ready for whoever labels
+POOL_POLICY = 8  # of the newest checkpoint's pairs: the next checkpoint makes them old
+PER_PERSON = 8  # more pairs for each further person who has one on screen
 BATCH = 16  # pairs asked for at once: a batch is written in a few seconds
 TRAIN_EVERY = 20  # labels from one reward model to the next
 FIRST_AT = 10  # labels that the first one needs
@@ -109,14 +114,25 @@ class Steward:
             supervisor.ensure_engine(self.db, self.home)
 
     def _write_ahead(self, project: Project, kinds: set[JobKind]) -> None:
-        who = latest_annotators(self.db, project.id, 8) or ["nobody yet"]
-        ready = min(pool_size(self.db, project.id, name) for name in who)
-        with _lock:
-            asked = max((n for (pid, _), n in _wanted.items() if pid == project.id), default=0)
         if JobKind.SAMPLE_PAIRS in kinds or failed_just_now(self.db, project.id, JobKind.SAMPLE_PAIRS):
             return
-        if asked or ready < POOL:
-            queue.submit(self.db, JobKind.SAMPLE_PAIRS, project.id, {"count": max(BATCH, min(asked, 64))})
+        rules = labelling_of(self.db, project.id)
+        writer = newest_checkpoint(self.home, self.db, project.id) if rules.texts == "policy" else None
+        who = latest_annotators(self.db, project.id, 8) or ["nobody yet"]
+        ready = min(free_pairs(self.db, project.id, name, rules, checkpoint=writer) for name in who)
+        wanted = POOL_POLICY if writer else POOL
+        wanted += PER_PERSON * max(0, holders(self.db, project.id) - 1)
+        with _lock:
+            asked = max((n for (pid, _), n in _wanted.items() if pid == project.id), default=0)
+        if not asked and ready >= wanted:
+            return
+        least = POOL_POLICY if writer else BATCH
+        payload: dict[str, Any] = {"count": max(least, min(max(asked, wanted - ready), 64))}
+        if rules.sampling != "random":
+            payload["sampling"] = rules.sampling
+        if writer:
+            payload["checkpoint"] = writer
+        queue.submit(self.db, JobKind.SAMPLE_PAIRS, project.id, payload)
 
     def _let_judges_label(self) -> None:
         with _lock:
@@ -140,6 +156,16 @@ class Steward:
             if due(self.db, project.id, source) and not (judging and source is Source.SIMULATED):
                 submit_training(self.db, project.id, source)
                 return
+
+
+def newest_checkpoint(home: Path, db: Database, project_id: int) -> str | None:
+    """The newest checkpoint of the project's newest run that has one, as "run/ID/STEP"; None where there is none."""
+    for run in runs(db, project_id)[:20]:
+        steps = [path.name.removeprefix("step-") for path in (home / "runs" / str(run.id)).glob("step-*")]
+        whole = [int(step) for step in steps if step.isdigit()]
+        if whole:
+            return f"run/{run.id}/{max(whole)}"
+    return None
 
 
 def failed_just_now(db: Database, project_id: int, kind: JobKind) -> bool:

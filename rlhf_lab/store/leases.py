@@ -20,7 +20,7 @@ from rlhf_lab.seeds import derive
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.comparisons import check_vote, insert_vote, live_vote_on, undo_last, vote_of, vote_of_uuid
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import read_pairs
+from rlhf_lab.store.projects import FIRST, read_pairs
 
 REPEAT_AFTER = 8  # own votes between the first look at a pair and its hidden repeat
 FORGOTTEN_S = 86_400.0  # a lease this long over is removed: a vote for it would be refused as never given
@@ -32,7 +32,8 @@ def lease_pair(
     """Keep a pair for this person and return it: what they hold already, else a hidden repeat when one is due, else the next.
 
     Next come pairs they never judged that still want votes: those nobody skipped first, then those nearest to having
-    enough, then the oldest. Pairs that have enough come last. None: they have judged every pair.
+    enough, then the oldest (the newest where the policy writes: what it says now). Pairs that have enough come last. None:
+    they have judged every pair.
     """
     config, now = config or LabellingConfig(), time.time() if now is None else now
     with db.write() as conn:
@@ -50,13 +51,32 @@ def lease_pair(
 
 
 def free_pairs(
-    db: Database, project_id: int, annotator: str, config: LabellingConfig | None = None, *, now: float | None = None
-) -> int:
-    """How many pairs this person never judged still want votes and are not kept for others."""
+    db: Database, project_id: int, annotator: str, config: LabellingConfig | None = None, *, checkpoint: str | None = None,
+    now: float | None = None,
+) -> int:  # fmt: skip
+    """How many pairs this person never judged still want votes and are not kept for others; all, or of one writer's texts."""
     config, now = config or LabellingConfig(), time.time() if now is None else now
-    wanting = and_(_unseen(project_id, annotator), _taken(annotator, now) < config.overlap)
+    query = (
+        select(func.count())
+        .select_from(t.pairs)
+        .where(_unseen(project_id, annotator), _taken(annotator, now) < config.overlap)
+    )
+    if checkpoint is not None:
+        query = query.join(FIRST, FIRST.c.id == t.pairs.c.first_id).where(FIRST.c.checkpoint == checkpoint)
     with db.read() as conn:
-        return conn.execute(select(func.count()).select_from(t.pairs).where(wanting)).scalar_one()
+        return conn.execute(query).scalar_one()
+
+
+def holders(db: Database, project_id: int, now: float | None = None) -> int:
+    """How many people have a pair on screen."""
+    now = time.time() if now is None else now
+    query = (
+        select(func.count(t.leases.c.annotator.distinct()))
+        .join(t.pairs, t.pairs.c.id == t.leases.c.pair_id)
+        .where(t.pairs.c.project_id == project_id, t.leases.c.expires_at > now)
+    )
+    with db.read() as conn:
+        return conn.execute(query).scalar_one()
 
 
 def cast_leased(db: Database, vote: Vote, config: LabellingConfig | None = None, *, now: float | None = None) -> Vote:
@@ -204,10 +224,11 @@ def _next(conn: Connection, project_id: int, annotator: str, config: LabellingCo
     enough = taken >= config.overlap
     skipped = and_(v.pair_id == t.pairs.c.id, v.choice == Choice.SKIP, v.source == Source.HUMAN, v.undone_at.is_(None))
     skips = select(func.count()).select_from(t.votes).where(skipped).correlate(t.pairs).scalar_subquery()
+    order = t.pairs.c.id.desc() if config.texts == "policy" else t.pairs.c.id
     query = (
         select(t.pairs.c.id)
         .where(_unseen(project_id, annotator))
-        .order_by(case((enough, 1), else_=0), skips, case((enough, taken), else_=-taken), t.pairs.c.id)
+        .order_by(case((enough, 1), else_=0), skips, case((enough, taken), else_=-taken), order)
         .limit(1)
     )
     found: int | None = conn.execute(query).scalar()

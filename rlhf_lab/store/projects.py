@@ -143,6 +143,13 @@ def count_pairs(db: Database, project_id: int) -> int:
         return conn.execute(query).scalar_one()
 
 
+def newest_pairs(db: Database, project_id: int, count: int) -> list[Pair]:
+    """The newest pairs of a project, oldest of them first."""
+    query = select(t.pairs.c.id).where(t.pairs.c.project_id == project_id).order_by(t.pairs.c.id.desc()).limit(count)
+    with db.read() as conn:
+        return read_pairs(conn, list(conn.execute(query).scalars()))
+
+
 def latest_annotators(db: Database, project_id: int, count: int) -> list[str]:
     """The people who voted last in a project, newest first."""
     v = t.votes.c

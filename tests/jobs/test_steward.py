@@ -5,10 +5,11 @@ import pytest
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import queue, steward, supervisor
 from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.labelling import LabellingConfig
 from rlhf_lab.records import Choice, JobKind, LabelSnapshot, NewCompletion, Source, Vote
-from rlhf_lab.store import comparisons, projects
+from rlhf_lab.store import comparisons, labelling, leases, projects
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.runs import add_reward_model
+from rlhf_lab.store.runs import add_reward_model, create_run
 
 
 @pytest.fixture
@@ -162,3 +163,41 @@ def test_goals_follow_each_source_by_itself(db, project):
     add_reward_model(db, project.id, "x", config={}, report={}, snapshot=none)
     assert steward.goal_of(db, project.id, Source.HUMAN) == steward.FIRST_AT
     assert steward.goal_of(db, project.id, Source.SIMULATED) == steward.TRAIN_EVERY
+
+
+def rule(db, project, **changes):
+    labelling.set_labelling(db, project.id, LabellingConfig(**changes))
+
+
+def test_what_was_chosen_for_the_project_reaches_the_engine(db, project, caretaker):
+    rule(db, project, sampling="uncertainty")
+    caretaker.look()
+    (job,) = queue.jobs(db, statuses=steward.OPEN)
+    assert job.payload["sampling"] == "uncertainty"
+    assert "checkpoint" not in job.payload
+
+
+def test_pairs_of_the_policy_come_from_its_newest_checkpoint(db, project, caretaker, tmp_path):
+    rule(db, project, texts="policy")
+    add_pairs(db, project, steward.POOL)
+    caretaker.look()
+    assert open_kinds(db) == []  # no run yet: the base's pairs will do
+    none = LabelSnapshot((), "", Source.HUMAN)
+    model = add_reward_model(db, project.id, "x", config={}, report={}, snapshot=none)
+    run = create_run(db, project.id, model.id, "r", config={}, manifest={}, total_steps=9)
+    for step in (10, 9, 100):
+        (tmp_path / "runs" / str(run.id) / f"step-{step:06d}").mkdir(parents=True)
+    caretaker.look()
+    (job,) = queue.jobs(db, statuses=steward.OPEN)
+    assert job.payload == {"count": steward.POOL_POLICY, "checkpoint": f"run/{run.id}/100"}
+
+
+def test_votes_wanted_and_pairs_on_other_screens_count(db, project, caretaker):
+    add_pairs(db, project, steward.POOL)
+    free = leases.free_pairs(db, project.id, "ann")
+    for n in range(free - steward.POOL + 1):
+        leases.lease_pair(db, project.id, f"visitor {n}")
+    caretaker.look()
+    assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
+    rule(db, project, overlap=50)
+    assert leases.free_pairs(db, project.id, "ann", labelling.labelling_of(db, project.id)) == free

@@ -1,0 +1,84 @@
+"""Which pairs are chosen for people: by a reward model's doubt, or for being unlike the rest; and what the pairs say of it."""
+
+import pytest
+import torch
+from workplace import Lab
+
+from rlhf_lab.engine import pairs as pairs_module
+from rlhf_lab.engine.choosing import CANDIDATES, distance, least_alike, least_sure, words
+from rlhf_lab.engine.pairs import sample_pairs
+from rlhf_lab.store.projects import count_pairs
+
+
+class Scores:
+    """A reward model that knows its scores: member k gives text [n] the k-th row's n-th number."""
+
+    def __init__(self, *rows):
+        self.rows = torch.tensor(rows)
+
+    def raw_scores(self, prompts, responses, tick):
+        assert len(prompts) == len(responses)
+        return self.rows[:, [response[0] for response in responses]]
+
+
+FIRSTS, SECONDS = [[0], [1], [2]], [[3], [4], [5]]
+
+
+def test_a_single_head_doubts_where_the_two_scores_are_close():
+    model = Scores([2.0, 0.0, -1.0, 0.0, 0.5, -1.1])  # gaps 2.0, -0.5, 0.1
+    assert least_sure(model, [[9]] * 3, FIRSTS, SECONDS, 1) == [2]
+    assert least_sure(model, [[9]] * 3, FIRSTS, SECONDS, 2) == [1, 2]
+
+
+def test_an_ensemble_doubts_where_its_members_differ_on_the_gap():
+    # gaps of the two members: 1 and 1; 0 and 0 (both sure that it is a tie); 3 and -3
+    model = Scores([5.0, 0.0, 3.0, 4.0, 0.0, 0.0], [1.0, 7.0, 0.0, 0.0, 7.0, 3.0])
+    assert least_sure(model, [[9]] * 3, FIRSTS, SECONDS, 1) == [2]
+
+
+def test_the_distance_is_the_share_of_words_that_one_of_two_has():
+    assert distance(words("A cat sat."), words("the cat sat")) == pytest.approx(2 / 4)
+    assert distance(words(""), words("")) == 0.0
+
+
+def test_least_alike_takes_the_farthest_from_what_is_known_then_from_what_is_taken():
+    known = [words("a b c d")]
+    candidates = [words("a b c d"), words("p q r s"), words("p q r t"), words("a b x y")]
+    assert least_alike(candidates, known, 1) == [1]
+    assert least_alike(candidates, known, 2) == [1, 3]  # not 2, which is nearly 1 again
+    assert least_alike(candidates, known, 9) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("sampling", ["uncertainty", "diversity"])
+def test_chosen_pairs_say_so_are_as_many_as_asked_for_and_never_come_again(lab, sampling):
+    before = count_pairs(lab.db, lab.project.id)
+    made = [
+        pair
+        for n in (2, 3)
+        for pair in sample_pairs(lab.worker.lab, lab.project, n, sampling=sampling, max_new_tokens=8)
+    ]
+    assert count_pairs(lab.db, lab.project.id) == before + 5
+    assert {pair.reason for pair in made} == {sampling}
+    assert len({pair.first.seed for pair in made}) == 5
+
+
+def test_the_most_doubtful_of_the_candidates_are_kept(lab, monkeypatch):
+    seen = []
+
+    def spy(model, prompts, firsts, seconds, keep, tick):
+        seen.append((len(prompts), keep))
+        return least_sure(model, prompts, firsts, seconds, keep, tick)
+
+    monkeypatch.setattr(pairs_module, "least_sure", spy)
+    sample_pairs(lab.worker.lab, lab.project, 3, sampling="uncertainty", max_new_tokens=8)
+    assert seen == [(3 * CANDIDATES, 3)]
+
+
+def test_without_a_reward_model_uncertain_pairs_are_random_ones_and_say_so(tmp_path, model):
+    fresh, other = Lab(tmp_path / "a", model), Lab(tmp_path / "b", model)
+    chosen = sample_pairs(fresh.worker.lab, fresh.project, 2, sampling="uncertainty")
+    random = sample_pairs(other.worker.lab, other.project, 2)
+    assert [pair.reason for pair in chosen] == ["random", "random"]
+    assert [pair.first.text for pair in chosen] == [pair.first.text for pair in random]
+    fresh.db.close()
+    other.db.close()
