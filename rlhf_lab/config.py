@@ -64,8 +64,12 @@ class RewardConfig(Config):
         True, "fit the head on frozen features first (a convex problem), then train the adapter", group="optimisation"
     )
     ridge: float = setting(
-        300.0, "strength of the head's prior in the warm start; features are scaled to unit spread", 1e-3, 1e6,
+        80.0, "strength of the head's prior in the warm start; features are scaled to unit spread", 1e-3, 1e6,
         group="optimisation",
+    )  # fmt: skip
+    prior_power: float = setting(
+        0.25, "how much more the warm start trusts directions in which the base's texts differ; 0: all directions alike",
+        0.0, 2.0, group="optimisation",
     )  # fmt: skip
     label_smoothing: float = setting(0.0, "share of each label given to the other side", 0.0, 0.49, group="labels")
     margin: float = setting(

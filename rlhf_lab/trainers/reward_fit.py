@@ -19,7 +19,7 @@ from rlhf_lab.models.rows import by_length, forward, make_rows
 from rlhf_lab.records import Comparison
 from rlhf_lab.seeds import derive
 from rlhf_lab.trainers.reward_report import HeldOut
-from rlhf_lab.trainers.warm_start import Labels, fit
+from rlhf_lab.trainers.warm_start import Labels, Stretch, fit
 
 #: count(loss of the update that was just done)
 Count = Callable[[float], None]
@@ -68,13 +68,12 @@ class RewardTask:
             chosen = self.features(self.prompts, self.chosen)
             rejected = self.features(self.prompts, self.rejected)
             base = self.features(*reference)
-            self.spread = base.std(0).norm() / math.sqrt(base.shape[1])
-            self.base_mean = base.mean(0)
-            self.differences = (chosen - rejected) / self.spread
+            self.stretch = Stretch(base, config.prior_power)
+            self.differences = self.stretch(chosen - rejected)
 
     @torch.no_grad()
     def features(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> Tensor:
-        """(N, H) float64 pooled hidden states of the frozen backbone."""
+        """(N, H) float64 pooled hidden states of the frozen backbone. Raises NotFiniteError."""
         pool = RewardHead(self.backbone.hidden_size, self.config.pooling, seed=0).pool
 
         def some(index: list[int]) -> Tensor:
@@ -84,7 +83,13 @@ class RewardTask:
                 return pool(forward(self.backbone, rows).read, rows.mask)
 
         lengths = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
-        return by_length(some, lengths, self.backbone.token_budget).double().cpu()
+        found = by_length(some, lengths, self.backbone.token_budget).double().cpu()
+        if not bool(found.isfinite().all()):
+            raise NotFiniteError(
+                "the model's hidden states are not finite numbers, so no reward model can read them. Its weights are damaged: "
+                "load another copy."
+            )
+        return found
 
     def updates(self, labels: int, epochs: int) -> int:
         return epochs * math.ceil(labels / self.config.batch_size)
@@ -141,10 +146,10 @@ class RewardTask:
         """Fit the head on frozen features; the bias makes the base's mean score 0, as the centring penalty wants it."""
         index = torch.tensor(subset)
         labels = Labels(self.tie[index], self.margin[index], draw[index].double(), self.config.label_smoothing)
-        weights = fit(self.differences[index], labels, self.config.ridge) / self.spread
+        weights = self.stretch(fit(self.differences[index], labels, self.config.ridge)[None])[0]
         with torch.no_grad():
             head.linear.weight.copy_(weights[None])
-            head.linear.bias.copy_(-(self.base_mean @ weights)[None])
+            head.linear.bias.copy_(-(self.stretch.mean @ weights)[None])
 
     def descend(self, model: RewardModel, what: Fit, draws: list[Tensor]) -> list[float]:
         """AdamW on adapter and heads; the loss of every update."""

@@ -4,11 +4,44 @@ Few labels decide a live demo. A LoRA adapter trained from nothing needs hundred
 Bradley-Terry fit on the pooled hidden states of the frozen backbone already ranks texts after a few dozen.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+#: Directions in which the base model's texts do not differ at all still count as if they had this share of the mean variance.
+FLOOR = 0.05
+
+
+class Stretch:
+    """A symmetric map of features that says beforehand which directions matter: those in which the base's texts differ.
+
+    A direction of variance v (of M base samples; in units of the mean variance) is stretched by (v + FLOOR) ** power, and then
+    all by one number, so that base features have unit spread: a ridge in stretched features is a gaussian prior on the head
+    whose variance is that factor squared. power 0: every direction alike. 0.5 and more would trust the largest few alone.
+    """
+
+    def __init__(self, base: Tensor, power: float) -> None:
+        """base: (M, H) float64 features of the base model's samples, M >= 2."""
+        self.mean = base.mean(0)
+        centred = base - self.mean
+        _, singular, self.directions = torch.linalg.svd(centred, full_matrices=False)
+        variance = singular.square()
+        variance = variance * base.shape[1] / variance.sum().clamp_min(1e-300)
+        self.rest = float(FLOOR**power)
+        self.more = (variance + FLOOR) ** power - self.rest
+        spread = self._stretch(centred).std(0).norm() / math.sqrt(base.shape[1])
+        self.unit = 1.0 / float(spread) if float(spread) > 0 else 1.0
+
+    def _stretch(self, x: Tensor) -> Tensor:
+        along = torch.matmul(x, self.directions.T) * self.more
+        return torch.matmul(along, self.directions) + self.rest * x
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(N, H) -> (N, H). Being symmetric, it also takes weights on stretched features back to weights on features."""
+        return self._stretch(x) * self.unit
 
 
 class Labels(NamedTuple):
@@ -26,6 +59,9 @@ def fit(differences: Tensor, labels: Labels, ridge: float, iterations: int = 30)
 
     differences: (N, H) float64, features of chosen minus rejected. A tie's target is 0.5.
     """
+    if len(differences) < differences.shape[1]:  # the weights are a combination of the rows: N unknowns, not H
+        basis, rows = torch.linalg.qr(differences.T)
+        return torch.mv(basis, fit(rows.T, labels, ridge, iterations))
     weights = differences.new_zeros(differences.shape[1])
     target = differences.new_full((len(differences),), 1.0 - labels.smoothing).masked_fill(labels.ties, 0.5)
     margins = torch.zeros_like(target) if labels.margins is None else labels.margins.masked_fill(labels.ties, 0.0)

@@ -6,7 +6,7 @@ import pytest
 import tiny  # noqa: F401  one thread
 import torch
 
-from rlhf_lab.trainers.warm_start import Labels, fit
+from rlhf_lab.trainers.warm_start import FLOOR, Labels, Stretch, fit
 
 
 def problem(seed=0, rows=12, width=5):
@@ -76,3 +76,41 @@ def test_margins_counts_and_smoothing_in_the_fit(smoothing):
             logit = math.fsum(float(w) * x for w, x in zip(weights, row, strict=True)) - (0.0 if tie else margin)
             slope += count * row[i] * (1 / (1 + math.exp(-logit)) - (0.5 if tie else 1 - smoothing))
         assert abs(slope) < 1e-9
+
+
+def test_stretch_by_hand():
+    """Two directions of variance 9 : 1 around (5, 5, 5), the third of none; mean variance 10/3, so v = 2.7, 0.3, 0."""
+    base = torch.tensor([[8.0, 5, 5], [2, 5, 5], [5, 6, 5], [5, 4, 5]]).double()
+    stretch = Stretch(base, 0.5)
+    factors = [math.sqrt(v + FLOOR) for v in (2.7, 0.3, 0.0)]
+    spread = math.sqrt((factors[0] ** 2 * 18 + factors[1] ** 2 * 2) / 3 / 3)
+    found = stretch(torch.eye(3).double())
+    torch.testing.assert_close(found, torch.diag(torch.tensor(factors).double() / spread))
+    assert stretch.mean.tolist() == [5, 5, 5]
+
+
+@pytest.mark.parametrize("power", [0.0, 0.25, 1.0])
+def test_stretched_features_have_unit_spread_whatever_their_scale(power):
+    base = torch.randn(20, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * torch.arange(1, 7)
+    stretch, larger = Stretch(base, power), Stretch(base * 1000 + 3, power)
+    stretched = stretch(base)
+    assert float(stretched.var(0).mean()) == pytest.approx(1.0)
+    torch.testing.assert_close(larger(base * 1000), stretched)
+    torch.testing.assert_close(stretch(torch.eye(6).double()), stretch(torch.eye(6).double()).T)
+    if power == 0:
+        torch.testing.assert_close(stretched, base / base.var(0).mean().sqrt())
+
+
+def test_base_texts_that_are_all_alike_stretch_nothing():
+    stretch = Stretch(torch.ones(4, 3).double(), 0.25)
+    assert bool(stretch(torch.eye(3).double()).isfinite().all())
+
+
+def test_fewer_labels_than_features_are_fitted_as_exactly():
+    """7 labels in 40 dimensions, solved in the span of the labels: the same optimum, found by plain gradient descent."""
+    differences, ties = problem(3, rows=7, width=40)
+    weights, slow = fit(differences, Labels(ties), 5.0), torch.zeros(40).double()
+    target = torch.where(ties, 0.5, 1.0).double()
+    for _ in range(3000):
+        slow = slow - 0.02 * (differences.T @ (torch.sigmoid(differences @ slow) - target) + 5.0 * slow)
+    torch.testing.assert_close(weights, slow, atol=1e-9, rtol=1e-9)
