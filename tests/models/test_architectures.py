@@ -1,0 +1,201 @@
+"""Any causal LM: what holds for the Llama and the GPT-2 of the other tests holds for the families people bring.
+
+Tiny random models of each, made here: rotary and absolute positions, biases, norms of queries and keys, shared key heads,
+windows of attention, a pad token of its own or none.
+"""
+
+import json
+import warnings
+
+import pytest
+import tiny
+import torch
+from peft import AutoPeftModelForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Tokenizer,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.backbone import load_backbone
+from rlhf_lab.models.generation import sample
+from rlhf_lab.models.heads import RewardHead, ValueHead
+from rlhf_lab.models.reward_model import RewardModel, load_reward_model
+from rlhf_lab.models.rows import forward, make_rows
+from rlhf_lab.trainers.rollout import Policy
+
+KINDS = ("llama", "gpt2", "qwen2", "qwen3", "gemma3")
+SHARED = {
+    "vocab_size": len(tiny.WORDS), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 48, "initializer_range": 0.3,
+    "attention_dropout": 0.5, "bos_token_id": tiny.BOS, "eos_token_id": tiny.EOS,
+}  # fmt: skip
+CHAT = (
+    "{% for m in messages %}<bos> {{ m['role'] == 'user' and 'the king' }} . {{ m['content'] }} {% endfor %}"
+    "{% if add_generation_prompt %}! {% endif %}"
+)
+
+
+#: How Qwen's byte-level tokenizer writes ASCII: itself, a blank as Ġ. No merges: a token a byte, behind the special tokens.
+LETTERS = {("Ġ" if code == 32 else chr(code)): 5 + code - 32 for code in range(32, 127)}
+
+
+def bytes_of(text):
+    return [LETTERS["Ġ" if letter == " " else letter] for letter in text]
+
+
+def qwen_words():
+    """Transformers reads every Qwen folder's tokenizer as byte-level BPE, whatever was saved."""
+    special = {word: i for i, word in enumerate(tiny.WORDS[:5])}
+    return Qwen2Tokenizer(
+        vocab=special | LETTERS, merges=[], unk_token="<unk>", bos_token="<bos>", eos_token="<eos>", pad_token="<eos>"
+    )
+
+
+def save(kind, folder):
+    """A model of the family with its own ways: Gemma looks back 4 tokens in every other layer, Qwen2's pad is its end."""
+    if kind == "llama":
+        return tiny.save_llama(folder)
+    if kind == "gpt2":
+        return tiny.save_gpt2(folder)
+    model, config, words = {
+        "qwen2": (Qwen2ForCausalLM, lambda: Qwen2Config(**SHARED | {"vocab_size": 128}), qwen_words()),
+        "qwen3": (Qwen3ForCausalLM, lambda: Qwen3Config(**SHARED | {"vocab_size": 128}, head_dim=8), qwen_words()),
+        "gemma3": (Gemma3ForCausalLM, lambda: Gemma3TextConfig(
+            **SHARED, head_dim=8, query_pre_attn_scalar=8, sliding_window=4, pad_token_id=tiny.PAD,
+            layer_types=["sliding_attention", "full_attention"],
+        ), tiny.tokenizer()),
+    }[kind]  # fmt: skip
+    return tiny._save(folder, model, config(), words, seed=0)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return {kind: save(kind, tmp_path_factory.mktemp(kind)) for kind in KINDS}
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False but the target module is `Conv1D`")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loaded_and_reads_as_transformers_does(saved, kind):
+    backbone = tiny.load(saved[kind], torch.float64)
+    assert (backbone.hidden_size, backbone.context) == (32, 48)
+    assert backbone.pad_id == (tiny.EOS if kind in ("gpt2", "qwen2", "qwen3") else tiny.PAD)
+    ids = torch.tensor([tiny.ids("the cat sat so . the moon and a small dog")])
+    with torch.no_grad():
+        plain = AutoModelForCausalLM.from_pretrained(saved[kind], dtype=torch.float64).eval()(ids).logits
+        torch.testing.assert_close(backbone.logits(backbone.hidden(ids)), plain, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_padding_and_company_change_no_score(saved, kind, pooling):
+    """Ragged rows together, against each alone; and the same rows behind padding that holds any token."""
+    backbone = tiny.load(saved[kind], torch.float64)
+    model = RewardModel(backbone, tiny.adapters_of(backbone, "reward"), "reward", RewardHead(32, pooling, seed=1))
+    prompts, responses = tiny.ragged(rows=6)
+    together = model.scores(prompts, responses)
+    for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
+        assert float(model.scores([prompt], [response])) == pytest.approx(float(together[i]), abs=1e-5)
+    rows = make_rows(backbone, prompts, responses)
+    padded = rows._replace(
+        prompts=torch.cat([torch.full((6, 3), 20), rows.prompts], 1),
+        prompt_mask=torch.cat([torch.zeros(6, 3, dtype=torch.int64), rows.prompt_mask], 1),
+        responses=torch.cat([rows.responses, torch.full((6, 2), tiny.EOS)], 1),
+        mask=torch.cat([rows.mask, torch.zeros(6, 2, dtype=torch.bool)], 1),
+    )
+    torch.testing.assert_close(model.score_rows(padded).float(), together, rtol=0, atol=1e-5)
+    assert float(together.std()) > 0.05
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rollouts_through_the_merged_adapter_are_what_the_policy_says(saved, kind):
+    """Sampler (cache, left padding, merged weights) against plain forwards of each row, and against the trainer's pass."""
+    backbone = tiny.load(saved[kind], torch.float64)
+    adapters = tiny.adapters_of(backbone, "policy")
+    prompts, _ = tiny.ragged(rows=8)
+    with adapters.using("policy", merged=True):
+        sampled = sample(backbone, prompts, tiny.seeded(8, 14), temperature=1.3)
+    with adapters.using("policy"):
+        expected = [tiny.teacher_forced(backbone, p, t, 1.3) for p, t in zip(prompts, sampled.tokens, strict=True)]
+    with adapters.using(None):
+        base = [tiny.teacher_forced(backbone, p, t, 1.3) for p, t in zip(prompts, sampled.tokens, strict=True)]
+    for found, row in zip(sampled.logprobs, expected, strict=True):
+        assert found == pytest.approx(row.tolist(), abs=1e-8)
+    assert max(float((a - b).abs().max()) for a, b in zip(expected, base, strict=True)) > 0.05
+    assert {row[-1] for row in sampled.tokens if len(row) < 14} <= {tiny.EOS}
+    policy = Policy(backbone, adapters, "policy", ValueHead(32))
+    rows = make_rows(backbone, prompts, sampled.tokens)
+    with torch.no_grad():
+        trained = policy.evaluate(rows, 1.3).logprobs
+    for i, row in enumerate(expected):
+        torch.testing.assert_close(trained[i, : len(row)].double(), row, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_policy_adapter_writes_the_same_in_plain_peft(saved, kind, tmp_path):
+    backbone = tiny.load(saved[kind])
+    adapters = tiny.adapters_of(backbone, "other", "policy")
+    adapters.save("policy", tmp_path)
+    ids = torch.tensor([tiny.ids("the cat sat . the very old king")])
+    with torch.no_grad(), adapters.using("policy"):
+        expected = backbone.model(input_ids=ids).logits
+    loaded = AutoPeftModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reward_model_scores_the_same_after_loading(saved, kind, tmp_path):
+    backbone = tiny.load(saved[kind])
+    model = RewardModel(backbone, tiny.adapters_of(backbone, "reward"), "reward", RewardHead(32, "mean", seed=1))
+    model.save(tmp_path)
+    fresh = tiny.load(saved[kind])
+    again = load_reward_model(fresh, Adapters(fresh), tmp_path, "reward")
+    assert torch.equal(again.scores(*tiny.ragged()), model.scores(*tiny.ragged()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_near_and_finite(saved, kind, dtype):
+    """Hidden states and scores of half precision on the CPU, against float32 of the same (rounded) weights."""
+    half, exact = tiny.load(saved[kind], dtype), tiny.load(saved[kind])
+    with torch.no_grad():
+        for p, q in zip(exact.model.parameters(), half.model.parameters(), strict=True):
+            p.copy_(q.float())
+    prompts, responses = tiny.ragged(rows=6)
+    with torch.no_grad():
+        rows = [make_rows(backbone, prompts, responses) for backbone in (half, exact)]
+        states = [forward(backbone, r).read.float()[r.mask] for backbone, r in zip((half, exact), rows, strict=True)]
+    assert half.model.dtype == dtype
+    error = (states[0] - states[1]).norm() / states[1].norm()
+    assert float(error) < {torch.bfloat16: 0.08, torch.float16: 0.02}[dtype]
+    head = RewardHead(32, "mean", seed=1)
+    scores = RewardModel(half, Adapters(half), None, head).scores(prompts, responses)
+    assert scores.dtype == torch.float32
+    assert bool(scores.isfinite().all())
+    sampled = sample(half, prompts, tiny.seeded(6, 8))
+    assert all(0 < len(row) <= 8 for row in sampled.tokens)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "gemma3"])
+def test_an_instruct_models_template_is_what_policy_and_reward_model_read(kind, tmp_path):
+    """The prompt is wrapped, once, for a turn of the assistant; the response is what follows, without any wrapping."""
+    folder = save(kind, tmp_path / kind)
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": CHAT}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        backbone = load_backbone(str(folder), device="cpu", dtype=torch.float32)
+    expected = tiny.ids("the king . old cat !") if kind == "gemma3" else bytes_of("the king . old cat ! ")
+    found = backbone.encode_prompt("old cat")
+    assert found[0] == tiny.BOS
+    assert [i for i in found[1:] if i != LETTERS["Ġ"]] == [i for i in expected if i != LETTERS["Ġ"]]
+    assert backbone.encode_response("sat") == [*(tiny.ids("sat") if kind == "gemma3" else bytes_of("sat")), tiny.EOS]
