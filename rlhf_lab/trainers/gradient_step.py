@@ -25,6 +25,7 @@ def update(trainer: "PolicyTrainer", rollout: Rollout) -> UpdateStats:
     for epoch in range(config.epochs):
         for number, minibatch in enumerate(trainer.minibatches(epoch, rollout.rows)):
             accumulate(trainer, rollout, minibatch, stats)
+            stats.merge(trainer.group)
             if not stats.updates and not stats.skipped:
                 trainer.check_first_ratio(stats.first_ratio_deviation)
             if stats.mean_ratio > config.ratio_threshold:
@@ -32,7 +33,7 @@ def update(trainer: "PolicyTrainer", rollout: Rollout) -> UpdateStats:
                 trainer.optimiser.zero_grad()
                 continue
             if trainer.pretraining is not None:
-                ptx = trainer.pretraining.accumulate(trainer.steps_done, epoch, number, config.micro_batch)
+                ptx = trainer.pretraining.accumulate(trainer.steps_done, epoch, number, trainer.group)
                 stats.add(ptx=ptx)
             take(trainer, stats)
         if config.target_kl is not None and stats.epoch_approx_kl() > config.target_kl:
@@ -49,14 +50,16 @@ def learn_values(trainer: "PolicyTrainer", rollout: Rollout, stats: UpdateStats)
         for minibatch in trainer.minibatches(epoch, rollout.rows):
             stats.begin_update()
             whole = whole_of(rollout, minibatch)
-            for part in minibatch:
+            for part in trainer.group.own(minibatch):
                 trainer.tick()
                 value_gradient(trainer, rollout.take(part), whole, stats)
+            stats.merge(trainer.group)
             take(trainer, stats)
 
 
 def take(trainer: "PolicyTrainer", stats: UpdateStats) -> None:
     """Clip the gradient and let the optimiser step."""
+    trainer.group.add_gradients(trainer.parameters)
     norm = torch.nn.utils.clip_grad_norm_(trainer.parameters, trainer.config.max_grad_norm)
     trainer.optimiser.step()
     trainer.optimiser.zero_grad()
@@ -70,7 +73,7 @@ def accumulate(trainer: "PolicyTrainer", rollout: Rollout, minibatch: list[Tenso
     together = config.uses_values and trainer.policy.trunk != "critic"
     whole = whole_of(rollout, minibatch)
     stats.begin_update()
-    for index in minibatch:
+    for index in trainer.group.own(minibatch):
         trainer.tick()
         part = rollout.take(index)
         now = trainer.policy.evaluate(part.rows, config.temperature, bonus)
@@ -99,10 +102,11 @@ def value_gradient(trainer: "PolicyTrainer", part: Part, whole: Whole, stats: Up
 def step_kl(trainer: "PolicyTrainer", rollout: Rollout) -> float:
     """KL(old || new) that the step ended with: token mean of k3 on the sampled tokens, nats."""
     parts = [part for minibatch in trainer.minibatches(0, rollout.rows) for part in minibatch]
-    whole, total = whole_of(rollout, parts), 0.0
-    for index in parts:
+    whole, total = whole_of(rollout, parts), torch.zeros((), device=rollout.scores.device)
+    for index in trainer.group.own(parts):
         trainer.tick()
         part = rollout.take(index)
         new = trainer.policy.evaluate(part.rows, trainer.config.temperature).logprobs
-        total += float(token_mean(kl_estimate(part.old_logprobs.to(new), new, "k3"), part.rows.mask, whole.tokens))
-    return total
+        total += token_mean(kl_estimate(part.old_logprobs.to(new), new, "k3"), part.rows.mask, whole.tokens)
+    trainer.group.add_up([total])
+    return float(total)

@@ -9,18 +9,20 @@ from rlhf_lab.config import PolicyConfig
 from rlhf_lab.core.kl import full_kl
 from rlhf_lab.models.generation import Tick
 from rlhf_lab.models.rows import Rows
+from rlhf_lab.trainers.group import ALONE, Group
 from rlhf_lab.trainers.rollout import Measured, Policy, response_logprobs
 
 
 @torch.no_grad()
 def measure(
     policy: Policy, rows: Rows, scores: Tensor, sampler_logprobs: Sequence[Sequence[float]] | None,
-    parts: Iterable[Tensor], config: PolicyConfig, tick: Tick,
+    parts: Iterable[Tensor], config: PolicyConfig, tick: Tick, group: Group = ALONE,
 ) -> Measured:  # fmt: skip
     """Measure the rows, part by part (row indices).
 
     The old log-probabilities come from the forward pass that training uses, on the very micro-batches of the first epoch
-    (`parts`), so that the first ratios are exactly 1. sampler_logprobs: None where somebody else wrote the responses.
+    (`parts`; of several processes each has its own), so that the first ratios are exactly 1. sampler_logprobs: None where
+    somebody else wrote the responses.
     """
     old = torch.zeros(rows.mask.shape, device=rows.mask.device)
     ref, values, sampler, exact = (torch.zeros_like(old) for _ in range(4))
@@ -41,6 +43,7 @@ def measure(
         if own_pass:
             own, after[index] = (x.to(old) for x in policy.values_of(some))
             values[index, :length] = own
+    group.add_up([old, ref, values, exact, after])
     if sampler_logprobs is None:
         sampler = old
     else:

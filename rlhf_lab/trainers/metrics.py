@@ -9,9 +9,9 @@ from torch import Tensor
 
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.core.advantages import masked_mean, masked_var
-from rlhf_lab.core.importance import ess
 from rlhf_lab.core.policy_losses import PolicyLoss, ValueLoss, explained_variance
 from rlhf_lab.records import TokenRecord
+from rlhf_lab.trainers.group import Group
 from rlhf_lab.trainers.objectives import clip_of
 from rlhf_lab.trainers.rollout import Policy, Rollout
 
@@ -26,14 +26,26 @@ class UpdateStats:
 
     rows: list[dict[str, Tensor]] = field(default_factory=list)
     current: dict[str, Tensor] = field(default_factory=dict)
-    ratios: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # of the current update, with their mask, flat
     figures: dict[str, float] = field(default_factory=dict)
     first_ratio_deviation: Tensor | None = None
     updates: int = 0
     skipped: int = 0
 
     def begin_update(self) -> None:
-        self.current, self.ratios = {}, []
+        self.current = {}
+
+    def merge(self, group: Group) -> None:
+        """Make the current update's numbers those of all processes."""
+        if group.size == 1:
+            return
+        names = sorted(dict.fromkeys(group.joined(list(self.current))))
+        nothing = torch.zeros(())
+        sums = {name: self.current.get(name, nothing).to(group.device, torch.float64, copy=True) for name in names}
+        group.add_up(list(sums.values()))
+        self.current = sums
+        if not self.updates and not self.skipped:
+            worst = [0.0 if self.first_ratio_deviation is None else float(self.first_ratio_deviation)]
+            self.first_ratio_deviation = torch.tensor(max(group.joined(worst)))
 
     def add_policy(
         self, policy: PolicyLoss, logprobs: Tensor, old: Tensor, mask: Tensor, entropy: Tensor
@@ -50,7 +62,6 @@ class UpdateStats:
                 "tokens": mask.sum(),
             }  # fmt: skip
             self.add(**parts)
-            self.ratios.append((ratio.flatten(), mask.flatten()))
 
     def add_value(self, value: ValueLoss) -> None:
         """One micro-batch of the values."""
@@ -69,9 +80,11 @@ class UpdateStats:
 
     def finish_update(self, grad_norm: Tensor) -> None:
         self.current["grad_norm"] = grad_norm.detach()
-        if self.ratios:
-            ratios, masks = (torch.cat(column) for column in zip(*self.ratios, strict=True))
-            self.current["ess"] = ess(ratios, masks) / masks.sum()
+        if "ratio" in self.current:
+            # ess / n = (sum r)^2 / (n sum r^2), and `ratio` is (sum r) / n
+            self.current["ess"] = (
+                self.current["ratio"].double().square() * self.current["tokens"] / self.current["ratio_square"]
+            )
         self.rows.append(self.current)
         self.updates += 1
 

@@ -69,7 +69,7 @@ class NaturalStep:
         if not search.fraction:
             self.move(before, step, 0.0)
         else:
-            stats.current, stats.ratios = tried.current, tried.ratios
+            stats.current = tried.current
         stats.finish_update(gradient.norm())
         return search
 

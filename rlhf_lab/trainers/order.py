@@ -1,5 +1,6 @@
 """Which prompts a step writes for, and in which order its responses are learnt from: derived from the seed alone."""
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -28,11 +29,11 @@ def prompts_of(step: int, count: int, config: PolicyConfig) -> list[int]:
     return chosen
 
 
-def minibatches(step: int, epoch: int, rows: Rows, config: PolicyConfig) -> Iterator[list[Tensor]]:
-    """The minibatches of an epoch, each a list of micro-batches (row indices) of rows of similar length."""
+def minibatches(step: int, epoch: int, rows: Rows, config: PolicyConfig, processes: int = 1) -> Iterator[list[Tensor]]:
+    """The minibatches of an epoch, each a list of micro-batches (row indices) of rows of similar length, enough for all."""
     seed = derive(config.seed, "minibatches", step, epoch)
     lengths = (rows.prompt_mask.sum(1) + rows.mask.sum(1)).cpu()
     order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(seed))
     for minibatch in order.chunk(config.minibatches):
         by_length = minibatch[lengths[minibatch].argsort(stable=True)]
-        yield list(by_length.split(config.micro_batch))  # type: ignore[no-untyped-call]
+        yield list(by_length.split(min(config.micro_batch, math.ceil(len(minibatch) / processes))))  # type: ignore[no-untyped-call]

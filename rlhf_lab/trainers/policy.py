@@ -32,12 +32,13 @@ from rlhf_lab.seeds import derive
 from rlhf_lab.trainers import gradient_step, natural_step, order, policy_state
 from rlhf_lab.trainers.critic import add_critic
 from rlhf_lab.trainers.estimates import shaped
+from rlhf_lab.trainers.group import ALONE, Group
 from rlhf_lab.trainers.measure import measure
 from rlhf_lab.trainers.metrics import UpdateStats, step_metrics, token_records
 from rlhf_lab.trainers.objectives import Weights
 from rlhf_lab.trainers.pretraining import Pretraining
 from rlhf_lab.trainers.rollout import Policy, Rollout, Scorer
-from rlhf_lab.trainers.selfchecks import check_first_ratio, check_metrics
+from rlhf_lab.trainers.selfchecks import check_first_ratio, check_group, check_metrics
 
 Text = str | Sequence[int]
 
@@ -66,9 +67,11 @@ class PolicyTrainer:
 
     def __init__(
         self, backbone: Backbone, adapters: Adapters, task: Task, config: PolicyConfig, *, adapter: str = "policy",
-        tick: Tick = no_tick,
+        tick: Tick = no_tick, group: Group = ALONE,
     ) -> None:  # fmt: skip
         self.backbone, self.adapters, self.task, self.config, self.tick = backbone, adapters, task, config, tick
+        self.group = group
+        check_group(group.size, config)
         self.prompt_ids = [backbone.encode_prompt(prompt) for prompt in task.prompts]
         adapters.add(adapter, r=config.lora_r, alpha=config.lora_alpha,
                      seed=derive(config.seed, "policy adapter"), trainable=True)  # fmt: skip
@@ -125,7 +128,10 @@ class PolicyTrainer:
         prompts = [self.prompt_ids[i] for i in self.prompts_of(self.steps_done)]
         sampled = Sampled([], [])
         for first in range(0, len(prompts), size):
-            _, some = self.write(prompts[first : first + size], "rollout", self.steps_done, first=first)
+            mine = self.group.slice(len(prompts[first : first + size]))
+            own = prompts[first : first + size][mine]
+            _, some = self.write(own, "rollout", self.steps_done, first=first + mine.start)
+            some = Sampled(self.group.joined(some.tokens), self.group.joined(some.logprobs))
             sampled = Sampled(sampled.tokens + some.tokens, sampled.logprobs + some.logprobs)
         return self.learn(prompts, sampled, time.monotonic() - begun)
 
@@ -142,7 +148,9 @@ class PolicyTrainer:
     def learn(self, prompts: list[list[int]], sampled: Sampled, rollout_seconds: float = 0.0) -> StepResult:
         """One optimisation step on given rollouts: score them, then update."""
         begun = time.monotonic()
-        scores = self.scorer.scores(prompts, sampled.tokens, self.tick).to(self.backbone.device)
+        mine = self.group.slice(len(prompts))
+        own = self.scorer.scores(prompts[mine], sampled.tokens[mine], self.tick).tolist()
+        scores = torch.tensor(self.group.joined(own), dtype=torch.float32, device=self.backbone.device)
         rows = make_rows(self.backbone, prompts, sampled.tokens)
         return self.advance(rows, scores, sampled.logprobs, (rollout_seconds, begun))
 
@@ -195,7 +203,7 @@ class PolicyTrainer:
         }
         tokens = token_records(self.policy, rollout, self.config) if self.config.token_rows else []
         due = self.steps_done % self.config.sample_every == 0 or self.steps_done == self.config.steps
-        return StepResult(self.steps_done, metrics, tokens, self.samples() if due else [])
+        return StepResult(self.steps_done, metrics, tokens, self.samples() if due and self.group.leads else [])
 
     @property
     def scorer(self) -> Scorer:
@@ -210,13 +218,13 @@ class PolicyTrainer:
 
     def minibatches(self, epoch: int, rows: Rows) -> Iterator[list[Tensor]]:
         """The minibatches of an epoch of the coming step, each a list of micro-batches."""
-        return order.minibatches(self.steps_done, epoch, rows, self.config)
+        return order.minibatches(self.steps_done, epoch, rows, self.config, self.group.size)
 
     def assess(self, rows: Rows, scores: Tensor, sampler_logprobs: Sequence[Sequence[float]] | None) -> Rollout:
         """Log-probabilities, values, KL, rewards and advantages of a batch, before any update."""
         scale = self.moments.update(scores) if self.config.scale_scores else 1.0
-        parts = (micro for minibatch in self.minibatches(0, rows) for micro in minibatch)
-        measured = measure(self.policy, rows, scores, sampler_logprobs, parts, self.config, self.tick)
+        parts = [micro for minibatch in self.minibatches(0, rows) for micro in self.group.own(minibatch)]
+        measured = measure(self.policy, rows, scores, sampler_logprobs, parts, self.config, self.tick, self.group)
         return shaped(measured, self.controller.value, self.config, scale)
 
     def update(self, rollout: Rollout, lr: float) -> UpdateStats:

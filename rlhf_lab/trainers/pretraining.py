@@ -3,6 +3,7 @@
 Ouyang et al. 2022 (InstructGPT) §3.5. The texts of an update are drawn from the seed, the step and the update alone.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -13,6 +14,7 @@ from rlhf_lab.core.policy_gradients import ptx_loss
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.generation import Tick, pad_right
 from rlhf_lab.seeds import derive
+from rlhf_lab.trainers.group import Group
 from rlhf_lab.trainers.rollout import Policy
 
 LONGEST = 256  # tokens of a text that are read
@@ -32,7 +34,7 @@ class Pretraining:
                 f"ptx_coef = {config.ptx_coef:g} mixes in pretraining text, but there is none. Give some, or set it to 0."
             )
 
-    def accumulate(self, step: int, epoch: int, number: int, micro_batch: int) -> Tensor:
+    def accumulate(self, step: int, epoch: int, number: int, group: Group) -> Tensor:
         """Add ptx_coef times the gradient of one batch of texts; returns their loss, nats a token."""
         backbone, config = self.policy.backbone, self.config
         seed = derive(config.seed, "ptx", step, epoch, number)
@@ -41,12 +43,14 @@ class Pretraining:
         batch = sorted((self.texts[i] for i in chosen), key=len)
         predicted = sum(len(ids) - 1 for ids in batch)
         total = torch.zeros((), device=backbone.device)
-        for start in range(0, len(batch), micro_batch):
+        size = min(config.micro_batch, math.ceil(len(batch) / group.size))
+        for start in group.own(range(0, len(batch), size)):
             self.tick()
-            tokens, mask = pad_right(batch[start : start + micro_batch], backbone.pad_id, backbone.device)
+            tokens, mask = pad_right(batch[start : start + size], backbone.pad_id, backbone.device)
             with self.policy.adapters.using(self.policy.adapter):
                 logits = backbone.logits(backbone.hidden(tokens))
             loss = ptx_loss(logits, tokens, mask, denominator=predicted)
             (config.ptx_coef * loss).backward()  # type: ignore[no-untyped-call]
             total = total + loss.detach()
+        group.add_up([total])
         return total

@@ -4,7 +4,8 @@ import math
 
 import torch
 
-from rlhf_lab.errors import NotFiniteError, SelfCheckError
+from rlhf_lab.config import PolicyConfig
+from rlhf_lab.errors import ConfigError, NotFiniteError, SelfCheckError
 
 RATIO_TOLERANCE = 1e-5
 START_KL_TOLERANCE = 1e-4
@@ -33,4 +34,17 @@ def check_metrics(metrics: dict[str, float], dtype: torch.dtype, step: int) -> N
         raise SelfCheckError(
             f"the KL to the reference is {kl:.2g} before anything was learnt; it must be 0. "
             "The reference or the adapter is not what it should be; please report this."
+        )
+
+
+def check_group(processes: int, config: PolicyConfig) -> None:
+    """Raises ConfigError for what several processes cannot share."""
+    if processes > 1 and config.algorithm == "trpo":
+        raise ConfigError(
+            "trpo searches along one line with all rows at once; it runs in one process. Set processes to 1."
+        )
+    if config.batch_size < processes or config.responses < processes * config.minibatches:
+        raise ConfigError(
+            f"batch_size = {config.batch_size} in {config.minibatches} minibatches leaves some of {processes} processes without "
+            "a response. Raise batch_size or use fewer processes."
         )

@@ -1,0 +1,108 @@
+"""Several processes train as one: the same numbers from the same rows, whatever the algorithm."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.trainers.group import ALONE, Group
+
+#: One config a line of reductions: values and clipping; penalty and its KL; groups; critic of its own, exact KL and a warm-up;
+#: pretraining text and the entropy's gradient; a minibatch too small for its micro-batches.
+CASES = [
+    {},
+    {"algorithm": "ppo_penalty"},
+    {"algorithm": "grpo", "group_size": 2, "minibatches": 1},
+    {"value_trunk": "critic", "kl_estimator": "full", "value_warmup": 1, "bootstrap_cut": True},
+    {"ptx_coef": 0.5, "entropy_coef": 0.1, "rollouts": 2, "scale_scores": True},
+    {"micro_batch": 1, "batch_size": 5},
+]
+
+CHILD = """
+import json, os, sys
+import torch
+sys.path[:0] = [sys.argv[1], os.path.dirname(sys.argv[1])]
+import tiny
+from rlhf_lab.config import PolicyConfig
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.trainers.group import launched
+from rlhf_lab.trainers.policy import PolicyTrainer, Task
+
+torch.set_num_threads(1)
+group = launched()
+results = []
+for changes in json.loads(sys.argv[3]):
+    backbone = tiny.load(sys.argv[2], torch.float64)
+    task = Task(tiny.PROMPTS, tiny.CountToken(tiny.ID["cat"]), sample_prompts=tiny.PROMPTS[:2], ptx_texts=tiny.PROMPTS)
+    config = PolicyConfig(**(tiny.SMALL | {"steps": 2} | changes))
+    trainer = PolicyTrainer(backbone, Adapters(backbone), task, config, group=group)
+    metrics = [tiny.numbers(trainer.run_step().metrics) for _ in range(2)]
+    total = sum(float(p.double().sum()) for p in trainer.parameters)
+    results.append([metrics, total, group.joined([total])])
+if group.leads:
+    print("RESULT " + json.dumps(results))
+"""
+
+
+def run(folder: Path, cases: list, processes: int) -> list:
+    arguments = [str(Path(tiny.__file__).parent), str(folder), json.dumps(cases)]
+    launcher = (
+        [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    )
+    script = folder.parent / "child.py"
+    script.write_text(CHILD)
+    done = subprocess.run(
+        [sys.executable, *launcher, str(script), *arguments], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
+    return json.loads(line.removeprefix("RESULT "))
+
+
+def test_two_processes_give_the_numbers_of_one(tmp_path):
+    folder = tiny.save_llama(tmp_path / "model")
+    alone, together = run(folder, CASES, 1), run(folder, CASES, 2)
+    for case, (metrics, total, _), (found, sums, everyones) in zip(CASES, alone, together, strict=True):
+        for one, two in zip(metrics, found, strict=True):
+            assert one.keys() == two.keys()
+            for name in one:
+                assert two[name] == pytest.approx(one[name], rel=1e-5, abs=1e-7), (case, name)
+        assert sums == pytest.approx(total, rel=1e-7)
+        assert everyones[0] == everyones[1]  # and both hold the same weights, bit for bit
+
+
+def test_slices_cover_the_rows_in_order():
+    for count in (1, 2, 7, 8):
+        rows = list(range(count))
+        assert [row for rank in range(3) for row in rows[Group(rank, 3).slice(count)]] == rows
+        assert sorted(row for rank in range(3) for row in Group(rank, 3).own(rows)) == rows
+
+
+def test_alone_nothing_is_sent():
+    tensor = torch.ones(2)
+    ALONE.add_up([tensor])
+    ALONE.add_gradients([tensor])
+    assert tensor.tolist() == [1.0, 1.0]
+    assert tensor.grad is None
+    assert (ALONE.joined([1, 2]), ALONE.told("x"), ALONE.leads) == ([1, 2], "x", True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"algorithm": "trpo"}, "one process"),
+        ({"batch_size": 2}, "Raise batch_size"),
+        ({"batch_size": 3}, "Raise batch_size"),
+    ],
+)
+def test_what_processes_cannot_share_is_refused(llama_folder, changes, message):
+    from rlhf_lab.config import PolicyConfig
+    from rlhf_lab.trainers.selfchecks import check_group
+
+    with pytest.raises(ConfigError, match=message):
+        check_group(3, PolicyConfig(**(tiny.SMALL | {"minibatches": 2} | changes)))
