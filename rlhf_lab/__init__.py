@@ -7,6 +7,7 @@ Layers; a module may import only from layers below its own (tests/test_layers.py
     engine                   takes jobs, calls trainers, writes rows
     jobs                     submit, control and supervise; no torch
     exports                  labels, runs and models as files that other tools read; no torch
+    quality                  agreement, consistency and habits of annotators; no torch
     imports                  preferences of others: files and Hub data sets into a project; no torch
     store                    tables and queries; no torch
     pretrain                 the corpus and the recipe of the embedded model

@@ -27,7 +27,7 @@ BOTTOM = {
 }
 STORE = BOTTOM | {"store"}
 JOBS = STORE | {"jobs", "judges"}
-EXPORTS = {"exports", "imports"}
+EXPORTS = {"exports", "imports", "quality"}
 CORE = BOTTOM | {"core"}
 MODELS = CORE | {"models"}
 TRAINERS = MODELS | {"trainers"}
@@ -52,6 +52,7 @@ ALLOWED = {
     "store": BOTTOM,
     "exports": STORE | {"__init__"},
     "imports": STORE,
+    "quality": STORE | {"exports"},
     "jobs": STORE | {"judges"},
     "engine": TRAINERS | JOBS,
     "ui": JOBS | EXPORTS,
@@ -77,6 +78,7 @@ LIGHT = (
     "store",
     "exports",
     "imports",
+    "quality",
     "jobs",
     "ui",
 )
