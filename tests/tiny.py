@@ -15,6 +15,8 @@ from rlhf_lab.config import PolicyConfig
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.models.generation import uniforms
+from rlhf_lab.models.rows import make_rows
+from rlhf_lab.policy_config import GROUPED, ON_POLICY
 from rlhf_lab.trainers.policy import PolicyTrainer, Task
 
 torch.set_num_threads(1)
@@ -177,3 +179,55 @@ def numbers(metrics):
 def same(a, b):
     """Two dicts of tensors, bit for bit."""
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+# --- trainers by algorithm ---
+
+
+def learner(folder, algorithm, dtype=torch.float32, scorer=None, **changes):
+    """A small trainer of the algorithm with what is recommended for it; `changes` over that."""
+    shared = {k: v for k, v in SMALL.items() if k not in ("epochs", "minibatches")} | {"seed": 0}
+    several = {} if algorithm in ON_POLICY else {"epochs": 2, "minibatches": 2}
+    group = {"group_size": 2} if algorithm in GROUPED else {}
+    config = PolicyConfig.of(algorithm, **(shared | several | group | changes))
+    backbone = load(folder, dtype)
+    task = Task(
+        PROMPTS,
+        scorer or CountToken(ID["cat"]),
+        PROMPTS[:2],
+        ptx_texts=("the cat sat .", "a small dog saw the moon . <eos>", "the king"),
+    )
+    made = PolicyTrainer(backbone, Adapters(backbone), task, config)
+    if dtype is torch.float64:
+        made.policy.value_head.double()
+    return made
+
+
+def midway(folder, algorithm, dtype=torch.float32, **changes):
+    """As it stands after some steps: the policy has left the reference, the values are not 0."""
+    trainer = learner(folder, algorithm, dtype, **changes)
+    disturb(trainer.adapters, "policy", scale=0.05)
+    with torch.no_grad():
+        trainer.policy.value_head.linear.weight.copy_(torch.linspace(-0.2, 0.3, 32)[None])
+    trainer.steps_done = 1
+    return trainer
+
+
+def rollout(trainer, rows=6):
+    """A rollout of ragged rows; groups of two share a prompt."""
+    prompts, responses = ragged(rows=rows)
+    prompts = [prompts[i // 2 * 2] for i in range(rows)]
+    return trainer.assess(
+        make_rows(trainer.backbone, prompts, responses),
+        torch.linspace(-2, 2, rows),
+        [[0.0] * len(r) for r in responses],
+    )
+
+
+def weights(trainer):
+    """What is trained."""
+    return {k: v for k, v in trainer.state()[0].items() if k.startswith(("adapter.", "value.", "critic."))}
+
+
+def run(trainer, steps):
+    return [trainer.run_step() for _ in range(steps)]

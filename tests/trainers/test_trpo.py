@@ -1,0 +1,110 @@
+"""Trust region: the constraint holds, the curvature is that of the KL, the values never move the policy."""
+
+import pytest
+import tiny
+import torch
+
+from rlhf_lab.core.kl import full_kl
+from rlhf_lab.models.lora_linear import _Merged
+from rlhf_lab.trainers.metrics import UpdateStats
+from rlhf_lab.trainers.natural_step import NaturalStep
+
+
+def exact_kl_of(trainer, rollout, before):
+    """Token mean of KL(old || new) over the vocabulary, a row at a time. before: (R, V) logits of the old policy by row."""
+    total = 0.0
+    for i, old in enumerate(before):
+        rows = rollout.take(torch.tensor([i])).rows
+        with torch.no_grad():
+            new = trainer.backbone.logits(trainer.policy.predicting(rows)[rows.mask])
+        total += float(full_kl(old, new).sum())
+    return total / int(rollout.rows.mask.sum())
+
+
+@pytest.mark.parametrize("max_kl", [0.002, 0.05])
+def test_trpo_holds_its_constraint_and_gains(llama_folder, max_kl):
+    trainer = tiny.midway(llama_folder, "trpo", torch.float64, max_kl=max_kl, fisher_rows=6, vf_coef=0.0)
+    rollout = tiny.rollout(trainer)
+    before = []
+    for i in range(6):
+        rows = rollout.take(torch.tensor([i])).rows
+        with torch.no_grad():
+            before.append(trainer.backbone.logits(trainer.policy.predicting(rows)[rows.mask]))
+    stats = trainer.update(rollout, 1e-3)
+    kl = exact_kl_of(trainer, rollout, before)
+    assert stats.figures["policy/step_kl"] == pytest.approx(kl, rel=1e-6)
+    assert 0.2 * max_kl < kl <= max_kl
+    assert stats.figures["policy/step_fraction"] in (1.0, 0.5, 0.25)
+    now = UpdateStats()
+    natural = NaturalStep(trainer, rollout)
+    loss, _ = natural.judge([natural._states(part) for part in natural.parts], now)
+    assert loss < -1e-3  # whitened advantages: 0 before the step
+    assert stats.mean("policy") == pytest.approx(loss, rel=1e-6)
+
+
+def test_trpo_curvature_is_the_hessian_of_the_kl(gpt2_folder):
+    """Against differences of the KL's own gradient, which is 0 where the policies meet."""
+    trainer = tiny.midway(gpt2_folder, "trpo", torch.float64, fisher_rows=6, cg_damping=0.0, micro_batch=4)
+    check_curvature(trainer, step=1e-5, tolerance=1e-6)
+
+
+def test_trpo_curvature_through_merged_layers(llama_folder):
+    """Llama's norms compute in float32, so the differences are coarse."""
+    trainer = tiny.midway(llama_folder, "trpo", torch.float64, fisher_rows=6, cg_damping=0.0, micro_batch=4)
+    check_curvature(trainer, step=3e-4, tolerance=2e-3)
+
+
+def test_a_merged_layer_can_be_differentiated_twice():
+    """Its product M = W + s B A depends on A and B, also in the gradient of the input."""
+    generator = torch.Generator().manual_seed(0)
+    x, a, b, w = (
+        torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((3, 4), (2, 4), (5, 2), (5, 4))
+    )
+
+    def product(x, a, b):
+        return _Merged.apply(x, a, b, (w + 0.5 * b @ a).detach(), None, 0.5)
+
+    assert torch.autograd.gradgradcheck(product, [tensor.requires_grad_() for tensor in (x, a, b)])
+
+
+def check_curvature(trainer, step, tolerance):
+    rollout = tiny.rollout(trainer)
+    natural = NaturalStep(trainer, rollout)
+    parameters = natural.parameters
+    generator = torch.Generator().manual_seed(3)
+    vector = torch.randn(sum(p.numel() for p in parameters), generator=generator, dtype=torch.float64)
+    found = natural.curvature(vector)
+    rows, count = rollout.rows, int(rollout.rows.mask.sum())
+    with torch.no_grad():
+        old = trainer.backbone.logits(trainer.policy.predicting(rows)[rows.mask])
+    before = [p.detach().clone() for p in parameters]
+
+    def slope(size):
+        natural.move(before, vector, size)
+        new = trainer.backbone.logits(trainer.policy.predicting(rows)[rows.mask])
+        return torch.cat([g.flatten() for g in torch.autograd.grad(full_kl(old, new).sum() / count, parameters)])
+
+    expected = (slope(step) - slope(-step)) / (2 * step)
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * float(expected.abs().max()))
+    assert float(expected.norm()) > 1e-2
+
+
+def test_trpo_leaves_the_policy_alone_where_no_step_is_allowed(llama_folder):
+    """Advantages of 0: there is no direction that gains."""
+    trainer = tiny.midway(llama_folder, "trpo")
+    rollout = tiny.rollout(trainer)
+    policy = trainer.adapters.tensors("policy")
+    stats = trainer.update(rollout._replace(advantages=torch.zeros_like(rollout.advantages)), 1e-2)
+    assert tiny.same(trainer.adapters.tensors("policy"), policy)
+    assert (stats.figures["policy/step_kl"], stats.figures["policy/step_fraction"]) == (0.0, 0.0)
+    assert stats.known("value")
+
+
+@pytest.mark.parametrize("trunk", ["detached", "critic"])
+def test_the_values_of_trpo_never_move_the_policy(llama_folder, trunk):
+    trainer = tiny.midway(llama_folder, "trpo", value_trunk=trunk, value_warmup=5)
+    before, head = trainer.adapters.tensors("policy"), trainer.policy.value_head.linear.weight.detach().clone()
+    metrics = trainer.run_step().metrics
+    assert tiny.same(trainer.adapters.tensors("policy"), before)
+    assert not torch.equal(trainer.policy.value_head.linear.weight, head)
+    assert metrics["loss/value_avg"] > 0
