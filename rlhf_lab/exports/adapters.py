@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from rlhf_lab.assets import EMBEDDED
 from rlhf_lab.errors import StoreError
-from rlhf_lab.exports import cards
+from rlhf_lab.exports import cards, classifier
 from rlhf_lab.exports.staging import Stage, staging
 from rlhf_lab.exports.words import portable
 from rlhf_lab.home import run_folder
@@ -41,23 +43,29 @@ def export_adapter(
 
 
 def export_reward_model(db: Database, home: Path, reward_model_id: int, out: Path, *, force: bool = False) -> Path:
-    """Adapter (where it has one), head, report and config as reward-model-ID.zip. Raises StoreError when files are missing."""
+    """Adapter (where it has one), head, report and config as reward-model-ID.zip. Raises StoreError when files are missing.
+
+    A single head that reads the last token becomes part of the adapter, as a sequence classifier of one label.
+    """
     row = get_reward_model(db, reward_model_id)
     project = get_project(db, row.project_id)
     folder = home / row.path
     try:
         about = json.loads((folder / HEAD_CONFIG).read_text(encoding="utf-8"))
         names = [*(ADAPTER_FILES if about["adapter"] else ()), *HEAD_FILES]
-        changed = {HEAD_CONFIG: _portable_json(folder / HEAD_CONFIG, "backbone")}
+        changed: dict[str, str | bytes] = {HEAD_CONFIG: _portable_json(folder / HEAD_CONFIG, "backbone")}
         if about["adapter"]:
             changed[ADAPTER_CONFIG] = _portable_json(folder / ADAPTER_CONFIG, "base_model_name_or_path")
         if lacking := [name for name in names if not (folder / name).is_file()]:
             raise ValueError(f"it lacks {', '.join(lacking)}")
-    except (OSError, ValueError, KeyError) as error:
+        if classifier.fits(about):
+            changed |= classifier.files(folder, str(changed[ADAPTER_CONFIG]))
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise StoreError(
             f"Reward model {reward_model_id} cannot be read from {folder} ({error}). Train it again: the labels are untouched."
         ) from error
-    changed["README.md"] = cards.reward_model(row, base_of(project.model), about)
+    more = classifier.offset(folder) if classifier.fits(about) else None
+    changed["README.md"] = cards.reward_model(row, base_of(project.model), about, more)
     with staging(out, force=force) as stage:
         _zip(stage.add(f"reward-model-{reward_model_id}.zip"), folder, names, changed)
     return stage.paths[0]
@@ -73,7 +81,7 @@ def add_adapter(stage: Stage, db: Database, home: Path, run: Run, step: int | No
     step, folder = _checkpoint(home, run, step)
     project, row = get_project(db, run.project_id), get_reward_model(db, run.reward_model_id)
     digest = str(run.manifest.get("machine", {}).get("backbone_sha256") or project.model_hash)
-    changed = {
+    changed: dict[str, str | bytes] = {
         ADAPTER_CONFIG: _portable_json(folder / ADAPTER_CONFIG, "base_model_name_or_path"),
         "README.md": cards.policy(run, step, row, base_of(project.model), digest),
     }
@@ -127,7 +135,7 @@ def _portable_json(path: Path, key: str) -> str:
     return json.dumps(values, indent=1) + "\n"
 
 
-def _zip(target: Path, folder: Path, names: list[str] | tuple[str, ...], texts: Mapping[str, str]) -> None:
+def _zip(target: Path, folder: Path, names: list[str] | tuple[str, ...], texts: Mapping[str, str | bytes]) -> None:
     """The files of a folder; `texts` in place of some, or beside them. Large files are never held in memory."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in dict.fromkeys([*names, *texts]):

@@ -29,7 +29,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 BASE = {base!r}  # a folder or a Hub id
 FOLDER = "."  # where this zip was unpacked
 tokenizer = AutoTokenizer.from_pretrained(BASE)
-model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE), FOLDER)
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE, dtype="float32"), FOLDER)
 ```
 
 The adapter fits the base named above and no other. It was sampled at temperature {run.config.get("temperature", 1.0)} while
@@ -41,15 +41,14 @@ it learnt. Config:
 """
 
 
-def reward_model(row: RewardModelRow, base: str, about: dict[str, Any]) -> str:
+def reward_model(row: RewardModelRow, base: str, about: dict[str, Any], offset: float | None = None) -> str:
+    """offset: what a score is beyond the logit, where the adapter is a sequence classifier."""
     accuracy = row.report.get("accuracy")
     tested = "not measured" if accuracy is None else f"{accuracy:.1%} (cross-validated)"
-    loaded = "base = PeftModel.from_pretrained(base, FOLDER).get_base_model()\n" if about["adapter"] else ""
-    imported = "from peft import PeftModel\n" if about["adapter"] else ""
-    pooled = "hidden.mean(0)" if about["pooling"] == "mean" else "hidden[-1]"
+    code = _by_hand(base, about) if offset is None else _as_classifier(base, offset)
     return f"""# Reward model {row.id}
 
-{"A LoRA adapter in PEFT's format and a linear head" if about["adapter"] else "A linear head on the frozen base"}, trained by RLHF
+{_kind(about, offset)}, trained by RLHF
 Lab on {_labels(row)}. It scores a response to a prompt; 0 is the mean of the base model's own responses, 1 their spread.
 
 | | |
@@ -62,26 +61,84 @@ Lab on {_labels(row)}. It scores a response to a prompt; 0 is the mean of the ba
 `report.json` says how it was tested, `config.json` how it was trained.
 
 ```python
-import torch
+{code}```
+
+`response_ids` end with the end-of-sequence token where the response ended by itself.
+"""
+
+
+def _kind(about: dict[str, Any], offset: float | None) -> str:
+    if offset is not None:
+        return "A sequence classifier of one label as a LoRA adapter in PEFT's format"
+    heads = f"{about['ensemble']['members']} linear heads" if "ensemble" in about else "a linear head"
+    return (
+        f"A LoRA adapter in PEFT's format and {heads}"
+        if about["adapter"]
+        else f"{heads.capitalize()} on the frozen base"
+    )
+
+
+def _as_classifier(base: str, offset: float) -> str:
+    """Code that loads it with nothing but PEFT."""
+    return f"""import torch
+from peft import PeftModel
+from transformers import AutoModelForSequenceClassification
+
+BASE = {base!r}  # a folder or a Hub id
+FOLDER = "."  # where this zip was unpacked
+base = AutoModelForSequenceClassification.from_pretrained(BASE, num_labels=1, dtype=torch.float32)
+base.config.pad_token_id = None  # one text at a time: what is read is its last token, also where that is the padding's
+model = PeftModel.from_pretrained(base, FOLDER).eval()
+
+
+def score(prompt_ids, response_ids):
+    with torch.no_grad():
+        return model(torch.tensor([[*prompt_ids, *response_ids]])).logits.item() + {offset!r}
+"""
+
+
+def _by_hand(base: str, about: dict[str, Any]) -> str:
+    """Code that applies adapter and head (or heads)."""
+    loaded = "base = PeftModel.from_pretrained(base, FOLDER).get_base_model()\n" if about["adapter"] else ""
+    imported = "from peft import PeftModel\n" if about["adapter"] else ""
+    pooled = ".mean(0)" if about["pooling"] == "mean" else "[-1]"
+    return f"""import torch
 {imported}from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 BASE = {base!r}  # a folder or a Hub id
 FOLDER = "."  # where this zip was unpacked
 tokenizer = AutoTokenizer.from_pretrained(BASE)
-base = AutoModelForCausalLM.from_pretrained(BASE)
+base = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
 {loaded}head = load_file(f"{{FOLDER}}/reward_head.safetensors")
 
 
 def score(prompt_ids, response_ids):
     with torch.no_grad():
         states = base.base_model(torch.tensor([[*prompt_ids, *response_ids]])).last_hidden_state[0]
-    hidden = states[len(prompt_ids) :].float()
-    raw = head["linear.weight"] @ {pooled} + head["linear.bias"]
-    return ((raw - head["shift"]) / head["scale"]).item()
-```
+    pooled = states[len(prompt_ids) :].float(){pooled}
+{_combined(about)}"""
 
-`response_ids` end with the end-of-sequence token where the response ended by itself.
+
+def _combined(about: dict[str, Any]) -> str:
+    """The lines of `score` from the pooled state on."""
+    if "ensemble" not in about:
+        return """    raw = head["linear.weight"] @ pooled + head["linear.bias"]
+    return ((raw - head["shift"]) / head["scale"]).item()
+"""
+    several = about["ensemble"]
+    joint = {
+        "mean": "scores.mean()",
+        "worst": "scores.min()",
+        "uncertainty": f"scores.mean() - {several['coef']!r} * scores.var(correction=0)",
+    }[several["mode"]]
+    return f"""    scores = []
+    for k in range({several["members"]}):
+        part = {{name: head[f"members.{{k}}.{{name}}"] for name in ("linear.weight", "linear.bias", "shift", "scale")}}
+        raw = part["linear.weight"] @ pooled + part["linear.bias"]
+        scores.append((raw - part["shift"]) / part["scale"])
+    scores = torch.cat(scores)
+    return (({joint} - head["shift"]) / head["scale"]).item()
 """
 
 

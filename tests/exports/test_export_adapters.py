@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_lab.errors import StoreError
 from rlhf_lab.exports import export_adapter, export_reward_model, export_run
-from rlhf_lab.models.heads import RewardHead
+from rlhf_lab.models.heads import EnsembleHead, RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.records import LabelSnapshot, Source
 from rlhf_lab.store import projects
@@ -24,8 +24,28 @@ PROMPT, RESPONSE = tiny.ids("the cat"), [*tiny.ids("sat and ran ."), tiny.EOS]
 ADAPTER = ["adapter_config.json", "adapter_model.safetensors"]
 
 
+#: (adapter, pooling, how an ensemble's scores are joined); the first two are those of the other tests here.
+KINDS = [
+    ("reward", "mean", None), (None, "last", None), ("reward", "last", None), (None, "mean", None),
+    ("reward", "mean", "mean"), ("reward", "last", "worst"), (None, "mean", "uncertainty"),
+]  # fmt: skip
+CLASSIFIER = 2
+
+
+def head_of(size, pooling, mode):
+    """A head, or three, with a bias and a scale that the code in a README must not forget."""
+    head = EnsembleHead(size, pooling, [3, 4, 5], mode, 0.5) if mode else RewardHead(size, pooling, seed=3)
+    for i, part in enumerate(dict.fromkeys([head, *head.heads])):
+        part.shift.fill_(0.25 + i)
+        part.scale.fill_(0.5 + i)
+    with torch.no_grad():
+        for one in head.heads:
+            one.linear.bias.fill_(0.6)
+    return head.requires_grad_(False)
+
+
 class Trained:
-    """A run with checkpoints of the steps 2 and 4, and reward models with and without an adapter, of one tiny model."""
+    """A run with checkpoints of the steps 2 and 4, and reward models of all KINDS, of one tiny model."""
 
     def __init__(self, db, home, model):
         self.model, self.backbone = model, tiny.load(model)
@@ -34,18 +54,16 @@ class Trained:
         digest = self.backbone.digest
         self.project = projects.create_project(db, "p", str(model), digest, "mine", 0, texts)
         self.scores, self.rewards = [], []
-        for adapter, pooling in (("reward", "mean"), (None, "last")):
-            head = RewardHead(self.backbone.hidden_size, pooling, seed=3)
-            head.shift.fill_(0.25)
-            head.scale.fill_(0.5)
+        for adapter, pooling, mode in KINDS:
+            head = head_of(self.backbone.hidden_size, pooling, mode)
             scorer = RewardModel(self.backbone, self.adapters, adapter, head)
-            folder = home / "reward_models" / pooling
+            path = f"reward_models/{adapter}-{pooling}-{mode}"
+            folder = home / path
             scorer.save(folder)
             for name in ("report.json", "config.json"):
                 (folder / name).write_text(json.dumps({"file": name}))
             self.scores.append(scorer.scores([PROMPT], [RESPONSE]).item())
             pinned = LabelSnapshot((1, 2, 3), "d" * 64, Source.SIMULATED)
-            path = f"reward_models/{pooling}"
             report = {"accuracy": 0.75}
             row = add_reward_model(db, self.project.id, path, config={"lora_r": 4}, report=report, snapshot=pinned)
             self.rewards.append(row.id)
@@ -106,6 +124,25 @@ def test_the_policys_readme_says_what_it_is_and_nothing_of_this_machine(db, home
         assert str(trained.model.parent) not in (tmp_path / "new" / name).read_text(encoding="utf-8")
 
 
+def test_the_policys_readme_loads_what_the_lab_had(db, home, trained, out, tmp_path):
+    """The code in the README is run as it stands, but for the two names a reader fills in."""
+    unpack(export_adapter(db, home, trained.run.id, out), tmp_path / "new")
+    model = run_readme(trained, tmp_path / "new")["model"]
+    with torch.no_grad():
+        rows = model(input_ids=torch.tensor([[*PROMPT, *RESPONSE]])).logits[0].double()
+    assert torch.allclose(rows[len(PROMPT) - 1 : -1], trained.logits[4], atol=1e-5)
+
+
+def run_readme(trained, folder):
+    """The names that the README's code defines."""
+    code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL).group(1)
+    code = code.replace(f"BASE = '{trained.model.name}'", f"BASE = {str(trained.model)!r}")
+    code = code.replace('FOLDER = "."', f"FOLDER = {str(folder)!r}")
+    names = {}
+    exec(code, names)
+    return names
+
+
 def test_a_damaged_checkpoint_is_not_exported(db, home, trained, out, names):
     newest = folder_of(trained.runs, 4) / "adapter_model.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1] + b"x")
@@ -130,19 +167,17 @@ def test_everything_of_a_run_holds_its_newest_adapter(db, home, trained, out):
     assert [path.name for path in export_run(db, home, trained.run.id, out)][-1] == "run-1-step-000004.zip"
 
 
-@pytest.mark.parametrize(("place", "adapter"), [(0, ADAPTER), (1, [])])
-def test_the_readme_of_a_reward_model_scores_as_the_lab_does(db, home, trained, out, tmp_path, place, adapter):
+@pytest.mark.parametrize("place", range(len(KINDS)))
+def test_the_readme_of_a_reward_model_scores_as_the_lab_does(db, home, trained, out, tmp_path, place):
     """The code in the README is run as it stands, but for the two names a reader fills in."""
     path = export_reward_model(db, home, trained.rewards[place], out)
     assert path.name == f"reward-model-{trained.rewards[place]}.zip"
+    adapter = ADAPTER if KINDS[place][0] else []
     rest = ["config.json", "report.json", "reward_head.json", "reward_head.safetensors"]
     assert unpack(path, tmp_path / "new") == ["README.md", *adapter, *rest]
     text = (tmp_path / "new" / "README.md").read_text(encoding="utf-8")
-    code = re.search(r"```python\n(.*?)```", text, re.DOTALL).group(1)
-    code = code.replace(f"BASE = '{trained.model.name}'", f"BASE = {str(trained.model)!r}")
-    code = code.replace('FOLDER = "."', f"FOLDER = {str(tmp_path / 'new')!r}")
-    names = {}
-    exec(code, names)
+    assert ("AutoModelForSequenceClassification" in text) is (place == CLASSIFIER)
+    names = run_readme(trained, tmp_path / "new")
     assert names["score"](PROMPT, RESPONSE) == pytest.approx(trained.scores[place], abs=1e-4)
     assert trained.scores[0] != pytest.approx(trained.scores[1], abs=1e-2)
     assert str(trained.model.parent) not in text + (tmp_path / "new" / "reward_head.json").read_text()
@@ -150,12 +185,15 @@ def test_the_readme_of_a_reward_model_scores_as_the_lab_does(db, home, trained, 
 
 
 def test_a_reward_model_whose_files_are_gone(db, home, trained, out):
-    (home / "reward_models" / "mean" / "reward_head.safetensors").unlink()
+    (home / "reward_models" / "reward-mean-None" / "reward_head.safetensors").unlink()
     with pytest.raises(StoreError, match=r"lacks reward_head\.safetensors.*Train it again"):
         export_reward_model(db, home, trained.rewards[0], out)
-    shutil.rmtree(home / "reward_models" / "last")
+    shutil.rmtree(home / "reward_models" / "None-last-None")
     with pytest.raises(StoreError, match="Train it again"):
         export_reward_model(db, home, trained.rewards[1], out)
+    (home / "reward_models" / "reward-last-None" / "adapter_model.safetensors").write_bytes(b"cut")
+    with pytest.raises(StoreError, match="Train it again"):
+        export_reward_model(db, home, trained.rewards[CLASSIFIER], out)
     assert not out.exists()
 
 

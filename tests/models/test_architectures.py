@@ -10,17 +10,9 @@ import warnings
 import pytest
 import tiny
 import torch
+from families import KINDS, LETTERS, bytes_of, save
 from peft import AutoPeftModelForCausalLM
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen2Tokenizer,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import AutoModelForCausalLM
 
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
@@ -30,49 +22,10 @@ from rlhf_lab.models.reward_model import RewardModel, load_reward_model
 from rlhf_lab.models.rows import forward, make_rows
 from rlhf_lab.trainers.rollout import Policy
 
-KINDS = ("llama", "gpt2", "qwen2", "qwen3", "gemma3")
-SHARED = {
-    "vocab_size": len(tiny.WORDS), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 48, "initializer_range": 0.3,
-    "attention_dropout": 0.5, "bos_token_id": tiny.BOS, "eos_token_id": tiny.EOS,
-}  # fmt: skip
 CHAT = (
     "{% for m in messages %}<bos> {{ m['role'] == 'user' and 'the king' }} . {{ m['content'] }} {% endfor %}"
     "{% if add_generation_prompt %}! {% endif %}"
 )
-
-
-#: How Qwen's byte-level tokenizer writes ASCII: itself, a blank as Ġ. No merges: a token a byte, behind the special tokens.
-LETTERS = {("Ġ" if code == 32 else chr(code)): 5 + code - 32 for code in range(32, 127)}
-
-
-def bytes_of(text):
-    return [LETTERS["Ġ" if letter == " " else letter] for letter in text]
-
-
-def qwen_words():
-    """Transformers reads every Qwen folder's tokenizer as byte-level BPE, whatever was saved."""
-    special = {word: i for i, word in enumerate(tiny.WORDS[:5])}
-    return Qwen2Tokenizer(
-        vocab=special | LETTERS, merges=[], unk_token="<unk>", bos_token="<bos>", eos_token="<eos>", pad_token="<eos>"
-    )
-
-
-def save(kind, folder):
-    """A model of the family with its own ways: Gemma looks back 4 tokens in every other layer, Qwen2's pad is its end."""
-    if kind == "llama":
-        return tiny.save_llama(folder)
-    if kind == "gpt2":
-        return tiny.save_gpt2(folder)
-    model, config, words = {
-        "qwen2": (Qwen2ForCausalLM, lambda: Qwen2Config(**SHARED | {"vocab_size": 128}), qwen_words()),
-        "qwen3": (Qwen3ForCausalLM, lambda: Qwen3Config(**SHARED | {"vocab_size": 128}, head_dim=8), qwen_words()),
-        "gemma3": (Gemma3ForCausalLM, lambda: Gemma3TextConfig(
-            **SHARED, head_dim=8, query_pre_attn_scalar=8, sliding_window=4, pad_token_id=tiny.PAD,
-            layer_types=["sliding_attention", "full_attention"],
-        ), tiny.tokenizer()),
-    }[kind]  # fmt: skip
-    return tiny._save(folder, model, config(), words, seed=0)
 
 
 @pytest.fixture(scope="module")

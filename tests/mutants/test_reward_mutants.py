@@ -5,6 +5,7 @@ from runner import Mutant, check_control, check_mutant, controls
 
 HEADS, WARM_START, REWARD = "models/heads.py", "trainers/warm_start.py", "trainers/reward.py"
 REWARD_FIT, REPORT = "trainers/reward_fit.py", "trainers/reward_report.py"
+CLASSIFIER = "exports/classifier.py"
 
 # fmt: off
 MUTANTS = [
@@ -52,6 +53,12 @@ MUTANTS = [
            "math.fsum(count * abs(predicted - observed) for predicted, observed, count in bins) / total",
            "math.fsum(abs(predicted - observed) for predicted, observed, count in bins) / len(bins)",
            "test_the_error_weighs_bins_by_their_counts"),
+    # --- exports/classifier.py ---
+    Mutant(CLASSIFIER, "head of another scale",
+           '(head["linear.weight"] / head["scale"])', '(head["linear.weight"] * head["scale"])',
+           "test_logits_are_the_scores_but_for_the_number_the_card_names"),
+    Mutant(CLASSIFIER, "head not saved with the adapter", " | {HEAD_KEY: weight}", "",
+           "test_logits_are_the_scores_but_for_the_number_the_card_names"),
 ]
 # fmt: on
 
