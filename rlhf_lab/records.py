@@ -161,6 +161,7 @@ class Comparison:
     """One label as the reward trainer sees it. group is the prompt id: cross-validation folds never split a group.
 
     margin: how far apart the two scores should be; strength adds RewardConfig.margin for each step of surer than "slightly".
+    count: how often it counts in the training, the weight of whoever said it.
     """
 
     prompt: str
@@ -172,6 +173,7 @@ class Comparison:
     margin: float = 0.0
     group: int = 0
     strength: float = 0.0
+    count: int = 1
 
 
 @dataclass(frozen=True)

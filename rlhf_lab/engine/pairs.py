@@ -186,11 +186,19 @@ def score_new(lab: Lab, project: Project, pairs: Sequence[Pair]) -> None:
 
 
 def score_pairs(model: RewardModel, pairs: Sequence[Pair], tick: Tick = no_tick) -> dict[int, float]:
-    """completion id -> score, of both sides of each pair."""
-    texts: list[tuple[Completion, str]] = [(side, p.prompt.text) for p in pairs for side in (p.first, p.second)]
-    if not texts:
+    """completion id -> score, of both sides of each pair; pairs of imported texts that it cannot read whole have none."""
+    backbone = model.backbone
+    encoded = {prompt: backbone.encode_prompt(prompt) for prompt in {pair.prompt.text for pair in pairs}}
+    rows: list[tuple[Completion, list[int], list[int]]] = []
+    for pair in pairs:
+        prompt = encoded[pair.prompt.text]
+        both = [
+            (side, prompt, list(side.token_ids) or backbone.encode_response(side.text))
+            for side in (pair.first, pair.second)
+        ]
+        if all(len(prompt) + len(response) <= backbone.context for _, _, response in both):
+            rows += both
+    if not rows:
         return {}
-    encoded = {prompt: model.backbone.encode_prompt(prompt) for prompt in {prompt for _, prompt in texts}}
-    responses = [list(side.token_ids) or model.backbone.encode_response(side.text) for side, _ in texts]
-    scores = model.scores([encoded[prompt] for _, prompt in texts], responses, tick).tolist()
-    return {side.id: float(score) for (side, _), score in zip(texts, scores, strict=True)}
+    scores = model.scores([prompt for _, prompt, _ in rows], [response for _, _, response in rows], tick).tolist()
+    return {side.id: float(score) for (side, _, _), score in zip(rows, scores, strict=True)}

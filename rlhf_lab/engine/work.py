@@ -16,13 +16,14 @@ from safetensors import SafetensorError
 from rlhf_lab.config import RewardConfig
 from rlhf_lab.engine.faults import out_of_memory
 from rlhf_lab.engine.lab import REWARD_MODELS, Lab
+from rlhf_lab.engine.labels import prepared
 from rlhf_lab.engine.pairs import sample_pairs, score_pairs
 from rlhf_lab.engine.texts import complete, explain, room
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.generation import Tick, no_tick
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.records import LabelSnapshot, Project, RewardModelRow, Source
-from rlhf_lab.store.comparisons import comparisons, snapshot
+from rlhf_lab.records import Comparison, Project, RewardModelRow, Source
+from rlhf_lab.store.comparisons import snapshot
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.runs import add_reward_model
 from rlhf_lab.store.scores import add_scores, unjudged_pairs
@@ -62,20 +63,24 @@ def train_reward_model(
     source: Source,
     *,
     annotators: list[str] | None = None,
+    weights: dict[str, int] | None = None,
     progress: Progress = no_progress,
     tick: Tick = no_tick,
 ) -> RewardModelRow:
     """Pin the labels of one source, train on them, and store the result as a new, immutable reward model.
 
+    annotators: only these people's; weights: how often a label of theirs counts, 1 where nothing is said.
     It then scores the pairs nobody has judged yet. Memory too small: half the batch, until one pair does not fit.
     """
-    _, adapters = lab.open(project)
+    backbone, adapters = lab.open(project)
     pinned = snapshot(lab.db, project.id, source, annotators)
     begun = time.monotonic()
     try:
-        model, report, config = _fit(lab, project, pinned, config, _Watch(progress), tick)
+        labels, cut = prepared(lab.db, pinned, backbone, weights or {})
+        model, report, config = _fit(lab, project, labels, config, _Watch(progress, _cut_words(cut)), tick)
         scores = score_pairs(model, unjudged_pairs(lab.db, project.id, SCORED_PAIRS), tick)
-        told = dataclasses.asdict(report) | {"seconds": time.monotonic() - begun, "source": source.value}
+        told = dataclasses.asdict(report) | {"seconds": time.monotonic() - begun, "source": source.value, "cut": cut}
+        told |= {"annotators": annotators, "weights": weights or {}} if annotators or weights else {}
         folder = _keep(lab.home, model, config, told)
     finally:
         adapters.remove(SLOT)
@@ -90,11 +95,11 @@ def train_reward_model(
 
 
 def _fit(
-    lab: Lab, project: Project, pinned: LabelSnapshot, config: RewardConfig, watch: "_Watch", tick: Tick
+    lab: Lab, project: Project, labels: list[Comparison], config: RewardConfig, watch: "_Watch", tick: Tick
 ) -> tuple[RewardModel, RewardReport, RewardConfig]:
     """Train; again with half the batch where memory runs out. Returns the config that was trained with."""
     backbone, adapters = lab.open(project)
-    labels, reference = comparisons(lab.db, pinned), reference_samples(lab, project, tick)
+    reference = reference_samples(lab, project, tick)
     while True:
         try:
             model, report = train_reward(
@@ -109,12 +114,16 @@ def _fit(
         lab.free_memory()
 
 
+def _cut_words(cut: int) -> str:
+    return f"{cut} labels are longer than the model reads and are cut" if cut else ""
+
+
 class _Watch:
     """Turns what the trainer says into progress: share, seconds left, and the losses of the fit that goes on."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, note: str = "") -> None:
         self.progress = progress
-        self.restart("")
+        self.restart(note)
 
     def restart(self, note: str) -> None:
         self.begun, self.stage, self.note = time.monotonic(), "", note

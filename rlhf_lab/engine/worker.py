@@ -182,7 +182,7 @@ class Worker:
             return explain(self.lab, project, payload, tick=self._stay)
         row = train_reward_model(
             self.lab, project, RewardConfig.from_dict(payload.get("config", {})), Source(payload["source"]),
-            annotators=payload.get("annotators"), progress=self._progress(job, self._drop),
+            annotators=payload.get("annotators"), weights=payload.get("weights"), progress=self._progress(job, self._drop),
             tick=lambda: self._between(job.project_id),
         )  # fmt: skip
         return {"reward_model_id": row.id, "accuracy": row.report["accuracy"]}

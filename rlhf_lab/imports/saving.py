@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, Table, insert, select
+from sqlalchemy import Connection, Table, insert, select, update
 
 from rlhf_lab.assets import split
 from rlhf_lab.errors import DataError
@@ -107,10 +107,14 @@ class _Writing:
         wanted = {item.prompt: item.split for item in judgements if item.prompt not in known}
         parts = dict(split(list(wanted))) if wanted and self.into.use_prompts else {}
         values = [
-            {"project_id": self.project.id, "text": text,
+            {"project_id": self.project.id, "text": text, "labels_only": not self.into.use_prompts,
              "split": said if said in ("train", "eval") else parts.get(text, "train")}
             for text, said in wanted.items()
         ]  # fmt: skip
+        if self.into.use_prompts:
+            mine = sorted({known[item.prompt] for item in judgements if item.prompt in known})
+            for some in in_chunks(mine):
+                self.conn.execute(update(t.prompts).where(p.id.in_(some)).values(labels_only=False))
         known |= dict(zip(wanted, self._insert(t.prompts, values), strict=True))
         return known, len(values)
 

@@ -171,6 +171,16 @@ def annotators_of(db: Database, snapshot: LabelSnapshot) -> list[str]:
     return sorted(names)
 
 
+def annotator_of_each(db: Database, snapshot: LabelSnapshot) -> list[str]:
+    """Who cast each vote of a snapshot, in its order."""
+    v = t.votes.c
+    names: dict[int, str] = {}
+    with db.read() as conn:
+        for ids in in_chunks(snapshot.vote_ids):
+            names |= {row.id: row.annotator for row in conn.execute(select(v.id, v.annotator).where(v.id.in_(ids)))}
+    return [names[vote_id] for vote_id in snapshot.vote_ids]
+
+
 def comparisons(db: Database, snapshot: LabelSnapshot) -> list[Comparison]:
     """One comparison per vote of the snapshot, in its order, whether or not the vote was undone since.
 

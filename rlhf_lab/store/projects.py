@@ -78,10 +78,12 @@ def _no_such_project(project_id: int) -> StoreError:
 
 
 def prompts(db: Database, project_id: int, split: str) -> list[Prompt]:
-    """The prompts of one split, in the order they were given."""
-    mine = and_(t.prompts.c.project_id == project_id, t.prompts.c.split == split)
+    """The prompts of one split to write texts for, in the order they were given; not those that only carry imported labels."""
+    p = t.prompts.c
+    mine = and_(p.project_id == project_id, p.split == split, p.labels_only.is_(False))
     with db.read() as conn:
-        return [Prompt(**row._mapping) for row in conn.execute(select(t.prompts).where(mine).order_by(t.prompts.c.id))]
+        rows = conn.execute(select(p.id, p.project_id, p.text, p.split).where(mine).order_by(p.id))
+        return [Prompt(**row._mapping) for row in rows]
 
 
 def add_completions(db: Database, new: Sequence[NewCompletion]) -> list[Completion]:

@@ -41,7 +41,7 @@ from sqlalchemy.types import TypeDecorator
 
 from rlhf_lab import records
 
-SCHEMA_VERSION = "0004"
+SCHEMA_VERSION = "0005"
 
 
 class Json(TypeDecorator[Any]):
@@ -118,6 +118,7 @@ prompts = Table(
     _belongs_to("project_id", "projects", nullable=False),
     _needed("text", Text),
     _needed("split", String(8)),
+    _needed("labels_only", Boolean, server_default=false()),  # came with imported labels: nobody writes texts for it
     CheckConstraint("split IN ('train', 'eval')", name="split"),
     Index(None, "project_id", "split"),
 )

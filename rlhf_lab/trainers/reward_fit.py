@@ -61,6 +61,7 @@ class RewardTask:
         self.prompts = [prompts[c.prompt] for c in comparisons]
         self.chosen = [list(c.chosen_ids) or backbone.encode_response(c.chosen) for c in comparisons]
         self.rejected = [list(c.rejected_ids) or backbone.encode_response(c.rejected) for c in comparisons]
+        self.count = torch.tensor([c.count for c in comparisons], dtype=torch.int64)
         self.tie = torch.tensor([c.tie for c in comparisons])
         strength = torch.tensor([c.strength for c in comparisons], dtype=torch.float64)
         self.margin = torch.tensor([c.margin for c in comparisons]) + margin_from_strength(strength, config.margin)
@@ -129,15 +130,16 @@ class RewardTask:
 
     def draws(self, subset: list[int]) -> list[Tensor]:
         """How often each comparison counts, (all comparisons,) int64 a member: drawn with replacement (Breiman 1996), so that
-        the members of an ensemble differ; once each for a single head, and where a draw holds nothing but ties."""
+        the members of an ensemble differ; `count` times each for a single head, and where a draw holds nothing but ties."""
         all_once = torch.zeros(len(self.comparisons), dtype=torch.int64)
-        all_once[subset] = 1
+        all_once[subset] = self.count[subset]
         if self.config.ensemble == 1:
             return [all_once]
+        pool = torch.tensor(subset).repeat_interleave(self.count[subset])
         found = []
         for k in range(self.config.ensemble):
             generator = torch.Generator().manual_seed(derive(self.config.seed, "labels of a member", k, len(subset)))
-            drawn = torch.tensor(subset)[torch.randint(len(subset), (len(subset),), generator=generator)]
+            drawn = pool[torch.randint(len(pool), (len(pool),), generator=generator)]
             counts = torch.bincount(drawn, minlength=len(self.comparisons))
             found.append(counts if bool((counts[~self.tie] > 0).any()) else all_once)
         return found

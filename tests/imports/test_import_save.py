@@ -110,9 +110,14 @@ def test_a_repeated_question_with_a_name_of_its_own_is_no_duplicate(db, project,
 
 def test_prompts_keep_their_part_and_new_ones_are_used_only_when_asked(db, project, files):
     rows = [VOTES[0] | {"prompt": f"p{i}"} for i in range(8)] + [VOTES[0] | {"prompt": "Far"}]
-    save(db, files.found("v.jsonl", rows), Into(project.id, use_prompts=True))
-    assert [p.text for p in projects.prompts(db, project.id, "train")] == ["Once"] + [f"p{i}" for i in range(6)]
-    assert [p.text for p in projects.prompts(db, project.id, "eval")] == ["Far", "p6", "p7"]
+    found = files.found("v.jsonl", rows)
+    assert save(db, found, Into(project.id)).prompts == 8
+    assert [p.text for p in projects.prompts(db, project.id, "train")] == ["Once"]
+    assert [p.text for p in projects.prompts(db, project.id, "eval")] == ["Far"]
+    found = files.found("w.jsonl", [row | {"prompt": row["prompt"].replace("p", "q")} for row in rows] + rows[:1])
+    assert save(db, found, Into(project.id, use_prompts=True)).prompts == 8
+    assert [p.text for p in projects.prompts(db, project.id, "train")] == ["Once", "p0"] + [f"q{i}" for i in range(6)]
+    assert [p.text for p in projects.prompts(db, project.id, "eval")] == ["Far", "q6", "q7"]
 
 
 def test_whose_votes_where_the_file_does_not_say(db, project, files):

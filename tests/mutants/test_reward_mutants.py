@@ -33,6 +33,8 @@ MUTANTS = [
            "rejected, chosen = member.chunk(2)", "trainers/test_reward.py::test_learns_the_word_that_wins"),
     Mutant(REWARD_FIT, "all members draw alike", '"labels of a member", k,', '"labels of a member",',
            "trainers/test_reward_options.py::test_each_member_draws_its_labels_with_replacement"),
+    Mutant(REWARD_FIT, "everybody weighs the same", "all_once[subset] = self.count[subset]", "all_once[subset] = 1",
+           "trainers/test_reward.py::test_a_label_that_counts_twice_is_the_label_given_twice"),
     Mutant(REWARD_FIT, "strength forgotten", "margin_from_strength(strength, config.margin)", "0.0",
            "trainers/test_reward_options.py::test_strength_becomes_a_margin_in_the_loss "
            "trainers/test_reward_options.py::test_strength_counts_in_the_warm_start_too"),

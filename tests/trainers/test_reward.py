@@ -40,6 +40,17 @@ def test_training_refuses_them_before_it_touches_anything(llama_folder, labels):
     assert adapters.names == ()
 
 
+def test_a_label_that_counts_twice_is_the_label_given_twice(llama_folder):
+    labels = comparisons(12)
+    odd = dataclasses.replace(labels[0], chosen=labels[0].rejected, rejected=labels[0].chosen,
+                              chosen_ids=labels[0].rejected_ids, rejected_ids=labels[0].chosen_ids)  # fmt: skip
+    thrice, _ = train(llama_folder, [*labels, dataclasses.replace(odd, count=3)], **HEAD_ONLY)
+    listed, _ = train(llama_folder, [*labels, odd, odd, odd], **HEAD_ONLY)
+    once, _ = train(llama_folder, [*labels, odd], **HEAD_ONLY)
+    torch.testing.assert_close(thrice.head.linear.weight, listed.head.linear.weight)
+    assert not torch.allclose(thrice.head.linear.weight, once.head.linear.weight)
+
+
 # --- what is learnt ---
 
 

@@ -1,0 +1,90 @@
+"""Labels that came in from elsewhere: of any length, of people who weigh more or nothing."""
+
+import dataclasses
+import json
+
+import pytest
+from workplace import REWARD, Lab
+
+from rlhf_lab.engine.labels import check_weights, prepared
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.imports import Asked, Into, read_all, save
+from rlhf_lab.models.backbone import load_backbone
+from rlhf_lab.records import JobKind, JobStatus, Source
+from rlhf_lab.store.comparisons import annotator_of_each, snapshot
+from rlhf_lab.store.projects import prompts
+from rlhf_lab.store.runs import latest_reward_model
+
+LONG = "the cat sat on the moon " * 60
+
+
+@pytest.fixture
+def fresh(tmp_path, model):
+    made = Lab(tmp_path / "home", model)
+    yield made
+    made.db.close()
+
+
+def take_in(lab, tmp_path, source="human"):
+    """Twelve votes of three people; one prompt and one text are longer than the model reads."""
+    rows = [
+        {"prompt": f"the bird {word}", "first": "good good", "second": "bad", "winner": "first", "annotator": who}
+        for word in ("sat", "ran", "saw", "ate") for who in ("ann", "bob", "cy")
+    ]  # fmt: skip
+    rows[0] |= {"prompt": LONG + "the bird"}
+    rows[1] |= {"second": LONG}
+    path = tmp_path / "votes.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    save(lab.db, read_all(Asked(str(path))), Into(lab.project.id, source=Source(source)))
+
+
+@pytest.mark.parametrize("source", ["human", "simulated"])
+def test_long_imported_texts_stop_no_training_and_no_sampling(fresh, tmp_path, source):
+    take_in(fresh, tmp_path, source)
+    job = fresh.do(fresh.submit(JobKind.TRAIN_REWARD, source=source, config=REWARD))
+    assert (job.status, job.error) == (JobStatus.DONE, "")
+    row = latest_reward_model(fresh.db, fresh.project.id)
+    assert (row.report["cut"], row.report["labels"]) == (2, 12)
+    assert fresh.do(fresh.submit(JobKind.SAMPLE_PAIRS, count=4)).status is JobStatus.DONE
+    assert LONG + "the bird" not in [p.text for p in prompts(fresh.db, fresh.project.id, "train")]
+
+
+def test_what_is_cut_keeps_the_end_of_the_prompt_and_the_beginning_of_the_texts(fresh, tmp_path, model):
+    take_in(fresh, tmp_path)
+    backbone = load_backbone(str(model), device="cpu")
+    labels, cut = prepared(fresh.db, snapshot(fresh.db, fresh.project.id, Source.HUMAN), backbone, {})
+    assert cut == 2
+    long_prompt, long_text, *others = labels
+    assert long_prompt.prompt.endswith("moon the bird")
+    assert len(backbone.encode_prompt(long_prompt.prompt)) <= backbone.context // 2
+    assert long_prompt.chosen_ids == tuple(backbone.encode_response("good good"))
+    prompt = backbone.encode_prompt(long_text.prompt)
+    assert len(prompt) + len(long_text.rejected_ids) == backbone.context
+    assert long_text.rejected_ids == tuple(backbone.encode_response(LONG)[: backbone.context - len(prompt)])
+    assert all(label.chosen_ids == () for label in others)
+
+
+def test_people_weigh_as_chosen_and_others_are_left_out(fresh, tmp_path, model):
+    take_in(fresh, tmp_path)
+    pinned = snapshot(fresh.db, fresh.project.id, Source.HUMAN)
+    assert annotator_of_each(fresh.db, pinned) == ["ann", "bob", "cy"] * 4
+    labels, _ = prepared(fresh.db, pinned, load_backbone(str(model), device="cpu"), {"bob": 3})
+    assert [label.count for label in labels] == [1, 3, 1] * 4
+    asked = {"annotators": ["ann", "bob"], "weights": {"bob": 3}}
+    job = fresh.do(fresh.submit(JobKind.TRAIN_REWARD, source="human", config=REWARD, **asked))
+    assert job.status is JobStatus.DONE
+    row = latest_reward_model(fresh.db, fresh.project.id)
+    assert annotator_of_each(fresh.db, row.snapshot) == ["ann", "bob"] * 4
+    assert {name: row.report[name] for name in asked} == asked
+
+
+@pytest.mark.parametrize("weight", [0, 11, 1.5, True, "2"])
+def test_weights_that_are_none(weight):
+    with pytest.raises(ConfigError, match="a whole number from 1 to 10"):
+        check_weights({"ann": weight})
+
+
+def test_a_comparison_counts_once_unless_something_else_is_said():
+    from rlhf_lab.records import Comparison
+
+    assert {f.name: f.default for f in dataclasses.fields(Comparison)}["count"] == 1
