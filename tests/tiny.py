@@ -188,15 +188,11 @@ def learner(folder, algorithm, dtype=torch.float32, scorer=None, **changes):
     """A small trainer of the algorithm with what is recommended for it; `changes` over that."""
     shared = {k: v for k, v in SMALL.items() if k not in ("epochs", "minibatches")} | {"seed": 0}
     several = {} if algorithm in ON_POLICY else {"epochs": 2, "minibatches": 2}
-    group = {"group_size": 2} if algorithm in GROUPED else {}
-    config = PolicyConfig.of(algorithm, **(shared | several | group | changes))
+    own = {"group_size": 2} if algorithm in GROUPED else {"cg_iters": 3} if algorithm == "trpo" else {}
+    config = PolicyConfig.of(algorithm, **(shared | several | own | changes))
     backbone = load(folder, dtype)
-    task = Task(
-        PROMPTS,
-        scorer or CountToken(ID["cat"]),
-        PROMPTS[:2],
-        ptx_texts=("the cat sat .", "a small dog saw the moon . <eos>", "the king"),
-    )
+    texts = ("the cat sat .", "a small dog saw the moon . <eos>", "the king")
+    task = Task(PROMPTS, scorer or CountToken(ID["cat"]), PROMPTS[:2], ptx_texts=texts)
     made = PolicyTrainer(backbone, Adapters(backbone), task, config)
     if dtype is torch.float64:
         made.policy.value_head.double()

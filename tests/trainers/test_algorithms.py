@@ -129,8 +129,8 @@ SOLVES = {
 def test_every_algorithm_solves_the_trivial_task(gpt2_folder, algorithm):
     """Reward = how often one word is written, at most 6; at first it is one response in ten."""
     trainer = tiny.learner(
-        gpt2_folder, algorithm, lr=1e-2, steps=25, batch_size=16, micro_batch=16, beta=0.02, missing_eos_penalty=0.0, token_rows=0,
-        sample_every=100, **SOLVES[algorithm],
+        gpt2_folder, algorithm, lr=1e-2, steps=25, batch_size=16, micro_batch=16, beta=0.02, missing_eos_penalty=0.0,
+        token_rows=0, sample_every=100, **SOLVES[algorithm],
     )  # fmt: skip
     scores = [result.metrics["objective/scores"] for result in tiny.run(trainer, 25)]
     assert sum(scores[:2]) / 2 < 0.5

@@ -1,5 +1,7 @@
 """Trust region: the constraint holds, the curvature is that of the KL, the values never move the policy."""
 
+import math
+
 import pytest
 import tiny
 import torch
@@ -44,7 +46,8 @@ def test_trpo_holds_its_constraint_and_gains(llama_folder, max_kl):
 
 def test_trpo_curvature_is_the_hessian_of_the_kl(gpt2_folder):
     """Against differences of the KL's own gradient, which is 0 where the policies meet."""
-    trainer = tiny.midway(gpt2_folder, "trpo", torch.float64, fisher_rows=6, cg_damping=0.0, micro_batch=4)
+    settings = {"fisher_rows": 6, "cg_damping": 0.0, "micro_batch": 4, "temperature": 0.8}
+    trainer = tiny.midway(gpt2_folder, "trpo", torch.float64, **settings)
     check_curvature(trainer, step=1e-5, tolerance=1e-6)
 
 
@@ -82,7 +85,12 @@ def check_curvature(trainer, step, tolerance):
     def slope(size):
         natural.move(before, vector, size)
         new = trainer.backbone.logits(trainer.policy.predicting(rows)[rows.mask])
-        return torch.cat([g.flatten() for g in torch.autograd.grad(full_kl(old, new).sum() / count, parameters)])
+        return torch.cat(
+            [
+                g.flatten()
+                for g in torch.autograd.grad(full_kl(old, new, trainer.config.temperature).sum() / count, parameters)
+            ]
+        )
 
     expected = (slope(step) - slope(-step)) / (2 * step)
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * float(expected.abs().max()))
@@ -108,3 +116,37 @@ def test_the_values_of_trpo_never_move_the_policy(llama_folder, trunk):
     assert tiny.same(trainer.adapters.tensors("policy"), before)
     assert not torch.equal(trainer.policy.value_head.linear.weight, head)
     assert metrics["loss/value_avg"] > 0
+
+
+def test_trpo_curvature_is_damped(gpt2_folder):
+    """On a direction of zeros but for one weight: F v + 0.3 v against F v."""
+    found = []
+    for damping in (0.0, 0.3):
+        trainer = tiny.midway(gpt2_folder, "trpo", torch.float64, cg_damping=damping)
+        natural = NaturalStep(trainer, tiny.rollout(trainer))
+        vector = torch.zeros(sum(p.numel() for p in natural.parameters), dtype=torch.float64)
+        vector[7] = 2.0
+        found.append(natural.curvature(vector))
+    torch.testing.assert_close(found[1] - found[0], 0.3 * vector)
+
+
+@pytest.mark.parametrize("answer", [(math.nan, math.nan), (5.0, 0.0)])
+def test_trpo_takes_back_a_step_that_is_refused(llama_folder, monkeypatch, answer):
+    """Nothing that is tried may be judged: NaN, or no gain."""
+    monkeypatch.setattr(NaturalStep, "judge", lambda *_: answer)
+    trainer = tiny.midway(llama_folder, "trpo", max_kl=0.05)
+    rollout, before = tiny.rollout(trainer), trainer.adapters.tensors("policy")
+    stats = trainer.update(rollout, 1e-3)
+    assert tiny.same(trainer.adapters.tensors("policy"), before)
+    assert (stats.figures["policy/step_kl"], stats.figures["policy/step_fraction"]) == (0.0, 0.0)
+
+
+def test_trpo_halves_a_step_that_goes_too_far(llama_folder, monkeypatch):
+    """Judged as 0.08, 0.04 and 0.02 nats for one, a half and a quarter of the step, with a limit of 0.03: a quarter is taken."""
+    answers = iter([(-9.0, 0.08), (-9.0, 0.04), (-9.0, 0.02)])
+    monkeypatch.setattr(NaturalStep, "judge", lambda *_: next(answers))
+    trainer = tiny.midway(llama_folder, "trpo", max_kl=0.03)
+    rollout, before = tiny.rollout(trainer), trainer.adapters.tensors("policy")
+    stats = trainer.update(rollout, 1e-3)
+    assert (stats.figures["policy/step_kl"], stats.figures["policy/step_fraction"]) == (0.02, 0.25)
+    assert not tiny.same(trainer.adapters.tensors("policy"), before)
