@@ -163,12 +163,12 @@ class PolicyConfig(Config):
     max_kl: float = setting(
         0.01, "trust region: greatest KL of a step, nats per token", 1e-6, 10.0, group="policy loss", only=("trpo",)
     )
-    cg_iters: int = setting(8, "iterations of the conjugate gradient", 1, 100, group="policy loss", only=("trpo",))
+    cg_iters: int = setting(5, "iterations of the conjugate gradient", 1, 100, group="policy loss", only=("trpo",))
     cg_damping: float = setting(
         0.1, "added to the curvature, so that it is positive", 0.0, 10.0, group="policy loss", only=("trpo",)
     )
     fisher_rows: int = setting(
-        16, "rollouts from which the curvature is taken", 1, 4096, group="policy loss", only=("trpo",)
+        8, "rollouts from which the curvature is taken", 1, 4096, group="policy loss", only=("trpo",)
     )
     target_kl: float | None = setting(
         None, "stop the epochs of a step when approxkl passes this; none never stops", 1e-4, 100.0, group="policy loss",

@@ -5,10 +5,10 @@ import json
 import sys
 
 from rlhf_lab import __version__
-from rlhf_lab.cli import control, demo, doctor, export, importing, lab, pretrain
+from rlhf_lab.cli import control, demo, doctor, export, importing, lab, pretrain, sft
 from rlhf_lab.errors import LabError
 
-COMMANDS = (demo, lab, control, importing, export, doctor, pretrain)
+COMMANDS = (demo, lab, control, importing, export, doctor, pretrain, sft)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -90,6 +90,12 @@ MUTANTS = [
            f"{OWN}test_pretraining_text_adds_the_gradient_of_its_cross_entropy"),
     Mutant(PRETRAINING, "its weight forgotten", "(config.ptx_coef * loss)", "(loss)",
            f"{OWN}test_pretraining_text_adds_the_gradient_of_its_cross_entropy"),
+    Mutant("trainers/sft.py", "mean of means over examples", "response_loss(backbone, rows, tokens)",
+           "response_loss(backbone, rows)", "test_any_micro_batch_gives_the_same_adapter"),
+    Mutant("trainers/sft.py", "the same order every pass", '"sft order", epoch', '"sft order"',
+           "test_every_pass_has_an_order_of_its_own"),
+    Mutant("trainers/sft.py", "the update forgotten in the merged folder", "state_dict=plain | state", "state_dict=plain",
+           "test_a_merged_folder_is_where_a_policy_starts"),
     # --- order, state, metrics, settings ---
     Mutant(ORDER, "a group of different prompts", "[orders[round_][position % count]] * config.group_size",
            "[orders[round_][(position + i) % count] for i in range(config.group_size)]",

@@ -1,0 +1,138 @@
+"""The supervised start: its loss by hand, masks, splits, that it learns, and the folder it writes."""
+
+import json
+
+import pytest
+import tiny
+import torch
+
+from rlhf_lab.cli.main import main
+from rlhf_lab.config import PolicyConfig
+from rlhf_lab.errors import ConfigError, ModelError, NotFiniteError, TrainingError
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.generation import sample
+from rlhf_lab.models.rows import make_rows
+from rlhf_lab.trainers.policy import PolicyTrainer, Task
+from rlhf_lab.trainers.sft import Example, SFTConfig, _batches, encode, response_loss, save_merged, supervise
+
+PAIRS = [("the cat", "sat . !"), ("moon", "the dog ran"), ("the king and the frog", "sang so very old .")]
+
+
+def trained(folder, dtype=torch.float32, pairs=PAIRS, **settings):
+    backbone = tiny.load(folder, dtype)
+    adapters = Adapters(backbone)
+    losses = supervise(backbone, adapters, encode(backbone, pairs), SFTConfig(**({"lora_r": 4} | settings)))
+    return backbone, adapters, losses
+
+
+def test_responses_end_and_prompts_do_not(llama_folder):
+    backbone = tiny.load(llama_folder)
+    assert encode(backbone, PAIRS[:1]) == [Example(tiny.ids("the cat"), [*tiny.ids("sat . !"), tiny.EOS])]
+
+
+def test_loss_is_the_mean_over_the_response_tokens(gpt2_folder):
+    """A row at a time, without padding: prompts are read, and only the responses are predicted, their end included."""
+    backbone = tiny.load(gpt2_folder, torch.float64)
+    examples = encode(backbone, PAIRS)
+    logprobs = torch.cat([tiny.teacher_forced(backbone, *example) for example in examples])
+    assert len(logprobs) == 4 + 4 + 6
+    found = response_loss(backbone, make_rows(backbone, *zip(*examples, strict=True)))
+    assert float(found) == pytest.approx(-float(logprobs.mean()), rel=1e-9)
+    _, _, losses = trained(gpt2_folder, torch.float64, epochs=1)
+    assert losses == [pytest.approx(-float(logprobs.mean()), rel=1e-9)]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_any_micro_batch_gives_the_same_adapter(gpt2_folder, dtype, tolerance):
+    (_, whole, first), (_, split, second) = (trained(gpt2_folder, dtype, micro_batch=size, epochs=2) for size in (8, 1))
+    assert first == pytest.approx(second, rel=tolerance * 10)
+    for name, tensor in whole.tensors("sft").items():
+        torch.testing.assert_close(split.tensors("sft")[name], tensor, rtol=0, atol=tolerance * 10)
+
+
+def test_it_learns_what_it_is_given_and_the_weights_stay(llama_folder):
+    backbone, adapters, losses = trained(llama_folder, epochs=60, lr=1e-2, batch_size=2)
+    assert len(losses) == 60 * 2
+    assert losses[0] > 3
+    assert losses[-1] < 0.1
+    assert tiny.weights_hash(backbone) == tiny.weights_hash(tiny.load(llama_folder))
+    assert not any(parameter.requires_grad for parameter in adapters.parameters("sft"))
+    prompts = [backbone.encode_prompt(prompt) for prompt, _ in PAIRS]
+    with adapters.using("sft"):
+        written = sample(backbone, prompts, torch.full((3, 8), 0.5).double()).tokens
+    assert written == [example.response for example in encode(backbone, PAIRS)]
+
+
+def test_every_pass_has_an_order_of_its_own():
+    orders = [_batches(9, epoch, SFTConfig(batch_size=4)) for epoch in range(3)]
+    assert [[len(batch) for batch in order] for order in orders] == [[4, 4, 1]] * 3
+    flat = [[i for batch in order for i in batch] for order in orders]
+    assert all(sorted(order) == list(range(9)) for order in flat)
+    assert len(set(map(tuple, flat))) == 3
+
+
+def test_same_seed_same_curve(llama_folder):
+    assert trained(llama_folder, epochs=3, batch_size=2)[2] == trained(llama_folder, epochs=3, batch_size=2)[2]
+    assert trained(llama_folder, epochs=3, batch_size=2, seed=1)[2] != trained(llama_folder, epochs=3, batch_size=2)[2]
+
+
+def test_a_merged_folder_is_where_a_policy_starts(llama_folder, tmp_path):
+    """Equal log-probabilities; the policy's KL is counted from there."""
+    backbone, adapters, _ = trained(llama_folder, epochs=20, lr=1e-2)
+    save_merged(backbone, adapters, "sft", tmp_path / "start")
+    start = tiny.load(tmp_path / "start")
+    for prompt, response in zip(*tiny.ragged(), strict=True):
+        with adapters.using("sft"):
+            expected = tiny.teacher_forced(backbone, prompt, response)
+        torch.testing.assert_close(tiny.teacher_forced(start, prompt, response), expected, rtol=1e-4, atol=1e-4)
+        with adapters.using(None):
+            assert float((tiny.teacher_forced(backbone, prompt, response) - expected).abs().max()) > 0.01
+    task = Task(tiny.PROMPTS, tiny.CountToken(tiny.ID["cat"]))
+    metrics = PolicyTrainer(start, Adapters(start), task, PolicyConfig(**tiny.SMALL)).run_step().metrics
+    assert abs(metrics["objective/kl"]) < 1e-4
+
+
+def test_layers_that_cannot_be_merged(gpt2_folder, tmp_path):
+    backbone, adapters, _ = trained(gpt2_folder, epochs=1)
+    with pytest.raises(ModelError, match=r"c_attn cannot take the update into its weights \(Conv1D"):
+        save_merged(backbone, adapters, "sft", tmp_path)
+
+
+def test_what_cannot_be_learnt(llama_folder):
+    backbone = tiny.load(llama_folder)
+    with pytest.raises(TrainingError, match="no examples"):
+        encode(backbone, [])
+    with pytest.raises(TrainingError, match="no examples"):
+        supervise(backbone, Adapters(backbone), [], SFTConfig())
+    with pytest.raises(ModelError, match="does not fit the model's context"):
+        trained(llama_folder, pairs=[("the cat", "sat " * 60)])
+    backbone.model.get_output_embeddings().weight.data.fill_(float("nan"))
+    examples = encode(backbone, PAIRS)
+    with pytest.raises(NotFiniteError, match="supervised start became NaN"):
+        supervise(backbone, Adapters(backbone), examples, SFTConfig())
+
+
+def test_command_line(llama_folder, tmp_path, capsys):
+    data, out = tmp_path / "data.jsonl", tmp_path / "out"
+    data.write_text("".join(json.dumps({"prompt": p, "response": r}) + "\n\n" for p, r in PAIRS))
+    words = ["sft", "--model", str(llama_folder), "--data", str(data), "--out", str(out), "--json"]
+    assert main([*words, "--epochs", "30", "--lr", "0.01"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["examples"], said["updates"]) == (3, 30)
+    assert said["last_loss"] < said["first_loss"] / 2
+    assert tiny.weights_hash(tiny.load(out)) != tiny.weights_hash(tiny.load(llama_folder))
+    assert main(words) == 1
+    assert "is not empty" in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_lines_that_cannot_be_used(tmp_path):
+    from rlhf_lab.cli.sft import read_pairs
+
+    path = tmp_path / "bad.jsonl"
+    path.write_text(
+        '{"prompt": "a", "response": "b"}\nnot json\n{"prompt": "a"}\n[]\n{"prompt": "a", "response": " "}\n'
+    )
+    with pytest.raises(ConfigError, match=r"4 line\(s\) of bad.jsonl cannot be used: 2, 3, 4, 5\. Each needs"):
+        read_pairs(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_pairs(tmp_path / "missing.jsonl")
