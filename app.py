@@ -4,18 +4,24 @@ import argparse
 import contextlib
 import ipaddress
 import os
+import socket
 import sys
 import threading
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
-from rlhf_lab.errors import ConfigError, LabError
+from rlhf_lab.errors import LabError
 from rlhf_lab.home import default_home
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.steward import Steward
+from rlhf_lab.labelling import Role
 from rlhf_lab.records import EngineState, JobKind, JobStatus
 from rlhf_lab.store.database import Database
+from rlhf_lab.ui.access import CODE_VARIABLE
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.page import build_page, launch_options
+
+EVERYWHERE = ("0.0.0.0", "::")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,12 +32,15 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--port", type=int, default=7860, help="port to serve on (default 7860)")
     parser.add_argument("--home", type=Path, default=None, help=f"the lab's folder (default {default_home()})")
-    parser.add_argument("--public-labelling", action="store_true", help="serve on an address others can reach")
+    parser.add_argument(
+        "--public-labelling", action="store_true", help="whoever reaches the page may label, without the join code"
+    )
     args = parser.parse_args(argv)
     home = (args.home or default_home()).expanduser().resolve()
     try:
-        check_host(args.host, args.public_labelling or on_space)
         ctx = Context.open(home)
+        if on_space or args.public_labelling or not is_loopback(args.host):
+            ctx = ctx.guarded(open_to_all=args.public_labelling or (on_space and not os.environ.get(CODE_VARIABLE)))
         ctx.project  # noqa: B018  made now, so that the first visitor finds it
     except LabError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -45,9 +54,10 @@ def serve(ctx: Context, host: str, port: int) -> None:
     steward = Steward(ctx.home, ctx.db)
     page = build_page(ctx).queue(default_concurrency_limit=8, max_size=64, api_open=False)
     with contextlib.suppress(KeyboardInterrupt):
-        _, url, _ = page.launch(server_name=host, server_port=port, prevent_thread_lock=True, **launch_options())
+        _, url, _ = page.launch(server_name=host, server_port=port, prevent_thread_lock=True, **launch_options(ctx))
         steward.start()
-        print(f"RLHF Lab: {url}\nhome: {ctx.home}\nCtrl-C ends the page; what the engine does goes on.", flush=True)
+        print(f"RLHF Lab: {url}\nhome: {ctx.home}{doors(ctx, url, host)}", flush=True)
+        print("Ctrl-C ends the page; what the engine does goes on.", flush=True)
         threading.Event().wait()
     steward.stop()
     page.close(verbose=False)
@@ -72,15 +82,35 @@ def farewell(db: Database) -> str:
     )
 
 
-def check_host(host: str, public: bool) -> None:
-    """Raises ConfigError for an address that others can reach, unless that is wanted."""
-    loopback = host == "localhost"
+def doors(ctx: Context, url: str, host: str) -> str:
+    """How the operator and labellers enter, to be printed where only the operator reads it."""
+    if not ctx.access.guarded:
+        return ""
+    if os.environ.get("SPACE_HOST"):
+        url = f"https://{os.environ['SPACE_HOST']}/"
+    elif not is_loopback(host):
+        url = url.replace(urlsplit(url).hostname or host, reached_at() if host in EVERYWHERE else host)
+    join = "nothing to enter: whoever reaches the page may label"
+    if ctx.access.default is Role.VIEWER:
+        join = f"{url}join  with the code {ctx.access.join_code}"
+    return f"\noperator (keep this link to yourself): {url}enter?key={quote(ctx.access.operator_secret)}\nlabellers: {join}"
+
+
+def reached_at() -> str:
+    """This computer's address in its network, as far as it knows; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this computer reaches the address."""
     with contextlib.suppress(ValueError):
-        loopback = loopback or ipaddress.ip_address(host).is_loopback
-    if not loopback and not public:
-        raise ConfigError(
-            f"{host} can be reached by others, and nobody has to log in yet. Add --public-labelling to do it."
-        )
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
 
 
 if __name__ == "__main__":

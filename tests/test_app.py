@@ -1,6 +1,5 @@
 """`python app.py`: serves the lab, says what goes on when it ends, keeps torch out, refuses open addresses."""
 
-import re
 import signal
 import socket
 import subprocess
@@ -12,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app import check_host, farewell
-from rlhf_lab.errors import ConfigError
+from app import doors, farewell, is_loopback
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.records import JobKind
 from rlhf_lab.store.database import Database
+from rlhf_lab.ui.context import Context
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -80,12 +79,25 @@ def test_the_farewell_names_the_run_and_how_to_stop_it(tmp_path):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-def test_loopback_needs_no_permission(host):
-    check_host(host, public=False)
+def test_nobody_else_reaches_loopback(host):
+    assert is_loopback(host)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.7", "example.org"])
-def test_other_addresses_do(host):
-    with pytest.raises(ConfigError, match=re.escape("--public-labelling")):
-        check_host(host, public=False)
-    check_host(host, public=True)
+def test_others_reach_other_addresses(host):
+    assert not is_loopback(host)
+
+
+def test_the_doors_are_said_where_visitors_have_roles(tmp_path, monkeypatch):
+    monkeypatch.delenv("RLHF_LAB_OPERATOR_SECRET", raising=False)
+    monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
+    alone = Context.open(tmp_path)
+    assert doors(alone, "http://127.0.0.1:7860/", "127.0.0.1") == ""
+    closed, open_ = (alone.guarded(open_to_all=everybody) for everybody in (False, True))
+    said = doors(closed, "http://192.168.1.7:7860/", "192.168.1.7")
+    assert f"http://192.168.1.7:7860/enter?key={closed.operator_secret}" in said
+    assert "http://192.168.1.7:7860/join  with the code ABC234" in said
+    assert "ABC234" not in doors(open_, "http://192.168.1.7:7860/", "192.168.1.7")
+    monkeypatch.setenv("SPACE_HOST", "me-lab.hf.space")
+    assert "https://me-lab.hf.space/enter?key=" in doors(closed, "http://0.0.0.0:7860/", "0.0.0.0")
+    alone.db.close()

@@ -7,10 +7,15 @@ let locked = true;     // an answer is awaited
 let since = 0;         // when the pair came on screen
 let timer = null;
 
+let strength = '';     // how much better, where somebody says so
+let differ = false;    // differing words marked
+let note = '';
+
 const ACTIONS = {
-  left: ['1', 'ArrowLeft'], right: ['2', 'ArrowRight'], tie: ['0', '='], both_bad: ['x'], skip: ['s'], undo: ['u'],
+  left: ['1', 'ArrowLeft'], right: ['2', 'ArrowRight'], tie: ['0', '='], both_bad: ['x'], skip: ['s'], undo: ['u'], redo: ['r'],
 };
 const KEYS = Object.fromEntries(Object.entries(ACTIONS).flatMap(([name, keys]) => keys.map((key) => [key, name])));
+const WORDS = { left: 'left is better', right: 'right is better', tie: 'equally good', both_bad: 'both bad', skip: 'skipped' };
 
 function send(name, more = {}) {
   if (locked) return;
@@ -22,11 +27,12 @@ function send(name, more = {}) {
 
 function act(name) {
   if (element.offsetParent === null) return;
-  if (name === 'undo') { send('undo'); return; }
+  if (name === 'undo' || name === 'redo') { send(name); return; }
   if (!shown || !shown.pair) return;
   const card = root.querySelector(`.side.${name}`);
   if (card && !locked) card.classList.add('chosen');
-  send('vote', { pair_id: shown.pair.id, choice: name, uuid: Lab.uuid(), ms: Math.round(performance.now() - since) });
+  send('vote', { pair_id: shown.pair.id, choice: name, uuid: Lab.uuid(), ms: Math.round(performance.now() - since),
+    strength: card ? strength : '', note });
 }
 
 function button(name, words, key, extra = '') {
@@ -34,9 +40,59 @@ function button(name, words, key, extra = '') {
     onclick: () => act(name) }, words, el('kbd', { 'aria-hidden': 'true' }, key));
 }
 
-function side(name, text, words, key) {
-  return el(`article.lab-card.side.${name}`, { 'aria-label': `${words} text` },
-    el('p.lab-text', { dir: 'auto', tabindex: '0' }, text), button(name, `${words} is better`, key));
+function body(text, other) {
+  if (differ) return Lab.marked(other, text);
+  if (shown.pair.markdown && Lab.markdown) return Lab.markdown(text);
+  return el('p.lab-text', { dir: 'auto', tabindex: '0' }, text);
+}
+
+function side(name, text, other, words, key) {
+  return el(`article.lab-card.side.${name}`, { 'aria-label': `${words} text` }, body(text, other), button(name, `${words} is better`, key));
+}
+
+function sides() {
+  const { left, right } = shown.pair;
+  return el('div.sides', { role: 'group', 'aria-labelledby': 'lab-question' },
+    side('left', left, right, 'Left', '1'), side('right', right, left, 'Right', '2'));
+}
+
+// What may be said besides, small: how much better, which words differ, why.
+function more() {
+  const choice = (word) => el(`button.lab-more${strength === word ? '.on' : ''}`, { type: 'button', 'data-strength': word,
+    'aria-pressed': String(strength === word), onclick: () => { strength = strength === word ? '' : word; redraw(); } }, word);
+  const field = el('input.lab-input.note', { type: 'text', maxlength: 1000, placeholder: 'note (optional)', 'aria-label': 'note on this pair',
+    oninput: () => { note = field.value; } });
+  field.value = note;
+  return el('div.more', {},
+    el('span.muted', { role: 'group', 'aria-label': 'how much better, optional' }, 'If you like: how much better? ', ['slightly', 'clearly', 'much'].map(choice)),
+    el(`button.lab-more${differ ? '.on' : ''}`, { type: 'button', 'data-do': 'differ', 'aria-pressed': String(differ),
+      onclick: () => { differ = !differ; root.querySelector('.sides').replaceWith(sides()); redraw(); } }, 'mark differences'),
+    field);
+}
+
+function redraw() { root.querySelector('.more')?.replaceWith(more()); }
+
+// The list of earlier labels; another answer replaces the earlier one.
+async function list(details) {
+  const place = details.querySelector('.earlier');
+  try {
+    const { votes } = await Lab.answer(server.earlier({ annotator: who }));
+    place.replaceChildren(...(votes.length ? votes.map(line) : [el('p.muted', {}, 'No labels yet.')]));
+  } catch (error) { place.replaceChildren(el('p.lab-notice.bad', {}, String(error.message))); }
+}
+
+function line(vote) {
+  const choice = el('select.lab-input', { 'aria-label': 'your answer', onchange: () => {
+    send('amend', { vote_id: vote.id, choice: choice.value, uuid: Lab.uuid(), strength: vote.strength, note: vote.note });
+  } }, Object.entries(WORDS).map(([value, words]) => el('option', { value, selected: value === vote.choice }, words)));
+  const text = (which) => el(`p.lab-text${vote.choice === which ? '.picked' : ''}`, { dir: 'auto' }, vote[which]);
+  return el('article', { 'data-vote': vote.id }, el('p.muted.lab-text', { dir: 'auto' }, vote.prompt), el('div.two', {}, text('left'), text('right')),
+    el('div.lab-row', {}, choice, el('span.muted', {}, [vote.strength, vote.note].filter(Boolean).join(' · '))));
+}
+
+function earlier() {
+  return el('details.history', { ontoggle: (event) => { if (event.target.open) list(event.target); } },
+    el('summary.muted', {}, 'Your earlier labels: look again, change an answer'), el('div.earlier', {}));
 }
 
 function goal(state) {
@@ -48,6 +104,8 @@ function goal(state) {
     el('div.lab-row', {},
       el('strong', { 'data-count': state.labels }, `${state.labels} label${state.labels === 1 ? '' : 's'} by people`),
       state.simulated ? el('span.lab-badge', {}, `${state.simulated} simulated, kept apart`) : null,
+      state.here > 1 ? el('span.lab-badge', { 'data-here': state.here }, `${state.here} people here`) : null,
+      state.you.name ? el('span.lab-badge', { 'data-you': state.you.name }, `you are ${state.you.name}`) : null,
       el('span.muted.lab-grow', { 'aria-live': 'polite' }, words)),
     el('div.lab-bar', { role: 'progressbar', 'aria-label': 'labels until the next reward model', 'aria-valuemin': 0,
       'aria-valuemax': state.goal, 'aria-valuenow': state.labels }, (() => { const i = el('i'); i.style.width = `${100 * share}%`; return i; })()));
@@ -58,7 +116,7 @@ function helpers() {
   const fitting = judges.find((judge) => judge.set === (shown && shown.project.set)) || judges[0];
   const choice = el('select.lab-input', { 'aria-label': 'simulated judge' },
     judges.map((judge) => el('option', { value: judge.name, title: judge.about, selected: judge === fitting }, judge.name)));
-  return el('details', {},
+  return el('details.talks', {},
     el('summary.muted', {}, 'For talks: let a simulated judge label, or begin again'),
     el('div.lab-row', { style: 'margin-top:10px' },
       choice,
@@ -69,28 +127,32 @@ function helpers() {
 }
 
 function draw(state) {
-  const open = root.querySelector('details')?.open;
+  const open = ['details.talks', 'details.history'].filter((name) => root.querySelector(name)?.open);
+  const refused = shown && shown.pair && state.pair && shown.pair.id === state.pair.id;
   shown = state;
+  if (!refused) { strength = ''; note = ''; }
   const parts = [];
   if (state.notice) parts.push(el('p.lab-notice', { role: 'status' }, state.notice));
+  if (state.guideline) parts.push(el('p.guideline.lab-text', { dir: 'auto' }, state.guideline));
   if (state.pair) {
     parts.push(
       el('section.prompt', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), el('p.lab-text', { dir: 'auto' }, state.pair.prompt)),
-      el('h2', { id: 'lab-question' }, 'Which continuation is better?'),
-      el('div.sides', { role: 'group', 'aria-labelledby': 'lab-question' },
-        side('left', state.pair.left, 'Left', '1'), side('right', state.pair.right, 'Right', '2')),
+      el('h2', { id: 'lab-question' }, 'Which continuation is better?'), sides(),
       el('div.others', {}, button('tie', 'Equally good', '0'), button('both_bad', 'Both bad', 'X'),
-        button('skip', 'Skip', 'S'), button('undo', 'Undo', 'U')));
+        button('skip', 'Skip', 'S'), button('undo', 'Undo', 'U'), button('redo', 'Redo', 'R')), more());
   } else {
-    parts.push(el('div.lab-card.lab-empty', { role: 'status' }, state.waiting),
-      el('div.others', {}, button('undo', 'Undo', 'U')));
+    parts.push(el('div.lab-card.lab-empty', { role: 'status' }, state.waiting,
+      state.you.role === 'viewer' ? el('p', {}, el('a.lab-button.lab-main', { href: 'join' }, 'Join to label')) : null),
+    el('div.others', {}, button('undo', 'Undo', 'U')));
   }
-  parts.push(goal(state), helpers());
+  parts.push(goal(state));
+  if (state.you.role !== 'viewer') parts.push(earlier());
+  if (state.you.role === 'operator' || !state.you.name) parts.push(helpers());
   root.replaceChildren(...parts);
   root.dataset.pair = state.pair ? state.pair.id : '';
-  if (open) root.querySelector('details').open = true;
+  for (const name of open) { const found = root.querySelector(name); if (found) found.open = true; }
   since = performance.now();
-  if (!state.pair) timer = setTimeout(() => { locked = false; send('opened'); }, 1500);
+  if (!state.pair) timer = setTimeout(() => { locked = false; send('opened'); }, state.you.role === 'viewer' ? 15000 : 1500);
 }
 
 function take() {

@@ -263,3 +263,11 @@ def _never_given(conn: Connection, vote: Vote) -> str:
     if live_vote_on(conn, vote.pair_id, vote.annotator) is not None:
         return f"{vote.annotator} has already voted on pair {vote.pair_id}. Undo that vote to change it, or go on."
     return "That pair was not given to you, so the vote was not counted. Reload the page for the next pair."
+
+
+def is_repeat(db: Database, pair_id: int, annotator: str) -> bool:
+    """Whether this person holds the pair as a hidden repeat: its sides are then swapped."""
+    own = t.leases.c
+    with db.read() as conn:
+        query = select(own.repeat).where(own.pair_id == pair_id, own.annotator == annotator)
+        return bool(conn.execute(query).scalar())

@@ -6,16 +6,19 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import gradio as gr
+from gradio.context import LocalContext
 
 from rlhf_lab.errors import LabError, NotAllowedError
 from rlhf_lab.jobs.setup import pick_project
+from rlhf_lab.labelling import Role
 from rlhf_lab.records import Project
 from rlhf_lab.store.database import Database
+from rlhf_lab.ui.access import ALONE, Access, Visitor, guarded_access
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,6 +33,7 @@ class Context:
     db: Database
     operator_secret: str | None = None
     on_space: bool = False
+    access: Access = ALONE
 
     @classmethod
     def open(cls, home: Path) -> "Context":
@@ -38,20 +42,34 @@ class Context:
         secret = os.environ.get(SECRET_VARIABLE, "") if on_space else os.environ.get(SECRET_VARIABLE)
         return cls(home, Database.open(home), secret, on_space)
 
+    def guarded(self, *, open_to_all: bool) -> "Context":
+        """The same lab for an address that others reach: visitors have roles. Raises StoreError."""
+        access = guarded_access(self.home, open_to_all=open_to_all, operator_secret=self.operator_secret)
+        return replace(self, access=access, operator_secret=access.operator_secret)
+
     @property
     def project(self) -> Project:
         """The project that the page shows: the one opened last."""
         return pick_project(self.db, None)
 
+    def visitor(self) -> Visitor:
+        """Who asked for what is being done now; the operator where nobody has to say who they are."""
+        return self.access.visitor(LocalContext.request.get(None))
+
     def require_operator(self, secret: str | None) -> None:
-        """Raises NotAllowedError unless the secret is the operator's, or none is asked for."""
-        if self.operator_secret is None:
+        """Raises NotAllowedError unless the visitor entered as the operator, gives their secret, or none is asked for."""
+        if self.operator_secret is None or (self.access.guarded and self.visitor().role is Role.OPERATOR):
             return
-        if not self.operator_secret or not hmac.compare_digest(secret or "", self.operator_secret):
+        if not self.operator_secret or not hmac.compare_digest((secret or "").encode(), self.operator_secret.encode()):
             raise NotAllowedError(
-                "Only the operator may do this. Enter the operator's secret under Project; it is the value of "
-                f"{SECRET_VARIABLE} where the lab runs."
+                "Only the operator may do this. Open the operator's link that was printed when the lab was started, or enter "
+                f"the operator's secret under Project; it is the value of {SECRET_VARIABLE} where the lab runs."
             )
+
+    def require_labeller(self) -> None:
+        """Raises NotAllowedError for a visitor who may only look."""
+        if not self.visitor().role.may(Role.LABELLER):
+            raise NotAllowedError("You may look at this lab. To label, enter with the join code: open the page /join.")
 
 
 def told(handler: Callable[P, T]) -> Callable[P, T]:
@@ -65,6 +83,31 @@ def told(handler: Callable[P, T]) -> Callable[P, T]:
             raise gr.Error(str(error), duration=None, print_exception=False) from error
 
     return wrapped
+
+
+def for_viewers(handler: Callable[P, T]) -> Callable[P, T]:
+    """Marks an event that somebody who may only look may trigger; `guard_events` lets it pass."""
+    handler.for_viewers = True  # type: ignore[attr-defined]
+    return handler
+
+
+def guard_events(page: gr.Blocks, ctx: Context) -> None:
+    """Make every event of a page ask who triggers it, whatever screen it belongs to: viewers trigger none but the marked.
+
+    What only the operator may do asks for more by itself (`require_operator`).
+    """
+    for event in page.fns.values():
+        if event.fn is not None and not getattr(event.fn, "for_viewers", False):
+            event.fn = _guarded(event.fn, ctx)
+
+
+def _guarded(handler: Callable[P, T], ctx: Context) -> Callable[P, T]:
+    @functools.wraps(handler)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        ctx.require_labeller()
+        return handler(*args, **kwargs)
+
+    return told(wrapped)
 
 
 def read(function: Callable[[Any], T]) -> Callable[[Any], T | dict[str, str]]:

@@ -6,16 +6,21 @@ from typing import Any
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "200")
 
+import fastapi
 import gradio as gr
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 
-from rlhf_lab.ui import compare, header, label, project, reward, runs, train
-from rlhf_lab.ui.context import Context
+from rlhf_lab.ui import api, compare, header, label, people, project, reward, runs, train
+from rlhf_lab.ui.context import Context, guard_events
+from rlhf_lab.ui.entrance import entrance
 from rlhf_lab.ui.widgets import STATIC, UI
 
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
 OPERATOR = "rlhf-lab-operator"
 SCREENS = {
-    "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Runs & data": runs, "Project": project,
+    "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Runs & data": runs,
+    "People": people, "Project": project,
 }  # fmt: skip
 
 
@@ -36,6 +41,8 @@ def build_page(ctx: Context) -> gr.Blocks:
             for name, screen in SCREENS.items():
                 with gr.Tab(name):
                     screen.build(ctx, operator)
+        api.build(ctx)
+    guard_events(page, ctx)
     return page
 
 
@@ -44,10 +51,23 @@ def styles() -> str:
     return "\n".join(path.read_text(encoding="utf-8") for path in sorted(UI.glob("*.css")))
 
 
-def launch_options() -> dict[str, Any]:
-    """Everything `launch` gets besides the address; safe defaults."""
-    return {
+def launch_options(ctx: Context | None = None) -> dict[str, Any]:
+    """Everything `launch` gets besides the address; safe defaults. Where visitors have roles, the pages to enter by."""
+    options: dict[str, Any] = {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,
         "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,
         "head": f"<style>{styles()}</style>", "footer_links": [],
+        "app_kwargs": {"middleware": [Middleware(GZipMiddleware, minimum_size=500)]},  # what a page polls, by half
     }  # fmt: skip
+    if ctx is None or not ctx.access.guarded:
+        return options
+    access = ctx.access
+
+    def user(request: fastapi.Request) -> str:
+        visitor = access.visitor(request)
+        return f"{visitor.role}:{visitor.name}"
+
+    return options | {
+        "auth_dependency": user,
+        "app_kwargs": options["app_kwargs"] | {"routes": entrance(ctx.db, access)},
+    }

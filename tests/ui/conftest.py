@@ -1,5 +1,7 @@
 """A lab without an engine, for the screens."""
 
+import asyncio
+
 import pytest
 
 from rlhf_lab.jobs import supervisor
@@ -14,3 +16,13 @@ def ctx(tmp_path, monkeypatch):
     with Database.open(tmp_path) as db:
         new_project(db)
         yield Context(tmp_path, db)
+
+
+@pytest.fixture
+def in_loop():
+    """in_loop(make): what `make` makes, inside a running event loop: Gradio's blocks would open and leave one otherwise."""
+
+    async def inside(make):
+        return make()
+
+    return lambda make: asyncio.run(inside(make))

@@ -1,0 +1,105 @@
+// Screen "People": who is here, the leaderboard, the invitation, and the labelling rules (operator).
+const { el } = Lab;
+const root = element.querySelector('.lab-people');
+let state = null;
+let drawnRules = '';
+let said = null;
+
+const WORDS = { viewer: 'You may look around.', labeller: 'You label here.', operator: 'You are the operator.' };
+
+function share(part, whole) {
+  return whole ? `${Math.round((100 * part) / whole)} % of ${whole}` : '–';
+}
+
+function who() {
+  const names = state.here.filter((name) => !name.startsWith('visitor-'));
+  const others = state.here.length - names.length;
+  const list = [...names, ...(others ? [`${others} visitor${others === 1 ? '' : 's'}`] : [])].join(', ');
+  const n = state.here.length;
+  return el('section.lab-card', { 'aria-label': 'who is here' },
+    el('h2', { 'data-here': n }, `${n} ${n === 1 ? 'person' : 'people'} here`), el('p.muted', {}, list),
+    el('p', {}, WORDS[state.you.role], state.you.name && !state.you.name.startsWith('visitor-') ? ` Your name: ${state.you.name}.` : ''),
+    state.you.role === 'viewer' ? el('p', {}, el('a.lab-button', { href: 'join' }, 'Join to label')) : null);
+}
+
+function board() {
+  if (!state.board.length) return el('section.lab-card', {}, el('h2', {}, 'Labels'), el('p.muted', {}, 'Nobody has labelled in this project yet.'));
+  const head = [['Name', ''], ['Labels', 'skips left out'], ['Agrees with themselves', 'on pairs shown twice, sides swapped'],
+    ['Agrees with others', 'on pairs others judged too']];
+  return el('section.lab-card', { 'aria-label': 'leaderboard' }, el('h2', {}, 'Labels'),
+    el('div.scroll', {}, el('table', {},
+      el('thead', {}, el('tr', {}, head.map(([name, title]) => el('th', { scope: 'col', title }, name)))),
+      el('tbody', {}, state.board.map((one) => el(one.annotator === state.you.name ? 'tr.me' : 'tr', { 'data-name': one.annotator },
+        el('th', { scope: 'row', dir: 'auto' }, one.annotator), el('td', {}, one.labels),
+        el('td', {}, share(one.same, one.repeated)), el('td', {}, share(one.agreed, one.shared))))))));
+}
+
+function picture(invite) {
+  const NS = 'http://www.w3.org/2000/svg';
+  const svg = document.createElementNS(NS, 'svg');
+  svg.setAttribute('viewBox', `0 0 ${invite.size} ${invite.size}`);
+  svg.setAttribute('role', 'img');
+  svg.setAttribute('aria-label', `QR code of ${invite.link}`);
+  svg.classList.add('qr');
+  const path = document.createElementNS(NS, 'path');
+  path.setAttribute('d', invite.path);
+  svg.append(path);
+  return svg;
+}
+
+function invitation() {
+  if (state.you.role !== 'operator') return null;
+  if (!state.invite) {
+    return state.guarded ? null : el('section.lab-card', {}, el('h2', {}, 'Others'),
+      el('p.muted', {}, 'This lab is reached from this computer only. Start it with --host 0.0.0.0 and others in your network join with a code.'));
+  }
+  return el('section.lab-card.invite', { 'aria-label': 'invitation' }, picture(state.invite), el('div', {},
+    el('h2', {}, 'Join to label'), el('p.code', { 'data-code': state.invite.code }, state.invite.code),
+    el('p.lab-text', {}, state.invite.link)));
+}
+
+function field(item) {
+  const id = `lab-rule-${item.name}`, value = state.rules[item.name];
+  const common = { id, name: item.name, 'aria-describedby': `${id}-help` };
+  let input;
+  if (item.type === 'bool') input = el('input', { ...common, type: 'checkbox', checked: value });
+  else if (item.choices) input = el('select.lab-input', common, item.choices.map((c) => el('option', { value: c, selected: c === value }, c)));
+  else if (item.name === 'guideline') { input = el('textarea.lab-input', { ...common, rows: 3 }); input.value = value; }
+  else input = el('input.lab-input', { ...common, type: 'number', min: item.low, max: item.high, step: item.type === 'int' ? 1 : 'any', value });
+  return el(item.name === 'guideline' ? 'div.rule.wide' : 'div.rule', {}, el('label', { for: id }, item.name.replace('_', ' ')), input,
+    el('p.muted', { id: `${id}-help` }, item.help));
+}
+
+function rules() {
+  const form = el('form', { onsubmit: (event) => {
+    event.preventDefault();
+    const values = Object.fromEntries(props.data.fields.map((item) => {
+      const input = form.elements[item.name];
+      return [item.name, item.type === 'bool' ? input.checked : input.value];
+    }));
+    said = Date.now();
+    trigger('rules', { at: said, rules: values });
+  } }, el('div.rules', {}, props.data.fields.map(field)), el('button.lab-button.lab-main', { type: 'submit' }, 'Use these rules'),
+  el('p.told', { role: 'status' }));
+  return el('details.lab-card', { open: root.querySelector('details')?.open }, el('summary', {}, 'Labelling rules of this project'), form);
+}
+
+function draw() {
+  const key = JSON.stringify([state.rules, state.you.role]);
+  const keep = key === drawnRules ? root.querySelector('details') : null;  // a form somebody is filling in stays
+  drawnRules = key;
+  root.replaceChildren(...[invitation(), who(), board(), state.you.role === 'operator' ? keep || rules() : null].filter(Boolean));
+}
+
+watch('value', () => {
+  const reply = props.value;
+  const place = root.querySelector('.told');
+  if (!reply || !place || reply.at !== said) return;
+  place.textContent = reply.error || reply.done;
+  place.classList.toggle('bad', Boolean(reply.error));
+});
+
+Lab.poll(root, async () => {
+  state = await Lab.answer(server.look({ annotator: Lab.annotator(), origin: location.origin + location.pathname }));
+  draw();
+}, 4000);

@@ -1,0 +1,43 @@
+"""People who entered with the join code: one name each, and nobody else's."""
+
+import time
+
+from sqlalchemy import func, insert, select
+
+from rlhf_lab.errors import LabelError
+from rlhf_lab.labelling import Person
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database
+
+MAX_NAME = 60
+MOST_PEOPLE = 5_000
+
+
+def join(db: Database, name: str) -> Person:
+    """A new person. A name that is taken, by them or by a visitor who labelled, gets a number behind it: "Ann 2".
+
+    LabelError: no name, one that is too long or a judge's, or a lab that is full.
+    """
+    name = " ".join(name.split())
+    if not name or len(name) > MAX_NAME or not name.isprintable() or name.startswith(("judge:", "api:", "visitor-")):
+        raise LabelError(f"Choose a name of 1 to {MAX_NAME} characters that others will know you by.")
+    p, v = t.people.c, t.votes.c
+    with db.write() as conn:
+        if conn.execute(select(func.count()).select_from(t.people)).scalar_one() >= MOST_PEOPLE:
+            raise LabelError("This lab has as many people as it can hold. Ask its operator to begin a new home.")
+        number, free = 1, name
+        while (
+            conn.execute(select(p.id).where(p.name == free)).scalar() is not None
+            or conn.execute(select(v.id).where(v.annotator == free).limit(1)).scalar() is not None
+        ):
+            number += 1
+            free = f"{name} {number}"
+        now = time.time()
+        made = conn.execute(insert(t.people).values(name=free, joined_at=now).returning(p.id)).scalar_one()
+    return Person(made, free, now)
+
+
+def has_joined(db: Database, name: str) -> bool:
+    """Whether the name belongs to somebody who entered with the join code."""
+    with db.read() as conn:
+        return conn.execute(select(t.people.c.id).where(t.people.c.name == name)).scalar() is not None

@@ -1,0 +1,131 @@
+"""Who a visitor is: a signed cookie says so, and every handler asks for it in Python.
+
+    alone          the lab on this computer's own address: whoever reaches it is its operator, without any login
+    guarded        other addresses: the operator enters by a secret link, labellers by the join code and a name;
+                   everybody else may look (or label too, where labelling is open to all)
+
+The signing key, the operator's secret and the join code live in the home, readable by its owner only.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from rlhf_lab.errors import StoreError
+from rlhf_lab.labelling import Role
+
+COOKIE = "rlhf_lab_visitor"
+KEYS_FILE = "access.json"
+CODE_VARIABLE = "RLHF_LAB_JOIN_CODE"
+#: Letters and digits that nobody confuses when a code is read out.
+CODE_LETTERS = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
+
+
+class Request(Protocol):
+    """What is read of a request; Gradio's and Starlette's both have it."""
+
+    @property
+    def cookies(self) -> Any: ...
+    @property
+    def headers(self) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """name: "" where the browser names itself (a visitor without a join code)."""
+
+    role: Role
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Access:
+    """How visitors are told apart. default: what a visitor without a cookie may do."""
+
+    default: Role = Role.OPERATOR
+    key: bytes = b""
+    operator_secret: str = ""
+    join_code: str = ""
+
+    @property
+    def guarded(self) -> bool:
+        return self.default is not Role.OPERATOR
+
+    def visitor(self, request: Request | None) -> Visitor:
+        """Who asks. A cookie counts only for requests of our own pages: another site's page cannot act with it."""
+        if request is None or not self.key or _from_elsewhere(request):
+            return Visitor(self.default)
+        found = self._read(request.cookies.get(COOKIE) or "")
+        if found is None or (self.default.may(found.role) and not found.name):
+            return Visitor(self.default)
+        return found
+
+    def cookie(self, visitor: Visitor) -> str:
+        """The cookie's value for a visitor."""
+        said = json.dumps([visitor.role.value, visitor.name]).encode()
+        body = base64.urlsafe_b64encode(said).decode().rstrip("=")
+        return f"{body}.{self._sign(body)}"
+
+    def _read(self, value: str) -> Visitor | None:
+        body, _, signature = value.partition(".")
+        if not body or not hmac.compare_digest(signature.encode(), self._sign(body).encode()):
+            return None
+        role, name = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        return Visitor(Role(role), str(name))
+
+    def _sign(self, body: str) -> str:
+        """The operator's secret and the join code are part of it: with a new one, old cookies end."""
+        said = f"{body}|{self.operator_secret}|{self.join_code}".encode()
+        return hmac.new(self.key, said, hashlib.sha256).hexdigest()
+
+
+#: The lab on this computer's own address.
+ALONE = Access()
+
+
+def guarded_access(home: Path, *, open_to_all: bool, operator_secret: str | None = None) -> Access:
+    """The access of a lab that others reach. open_to_all: labelling needs no code.
+
+    The join code is RLHF_LAB_JOIN_CODE, or one kept in the home. Raises StoreError where the home cannot be written.
+    """
+    keys = _keys(home)
+    return Access(
+        default=Role.LABELLER if open_to_all else Role.VIEWER,
+        key=bytes.fromhex(keys["key"]),
+        operator_secret=operator_secret or keys["operator"],
+        join_code=os.environ.get(CODE_VARIABLE) or keys["code"],
+    )
+
+
+def _keys(home: Path) -> dict[str, str]:
+    path = home / KEYS_FILE
+    try:
+        if not path.exists():
+            code = "".join(secrets.choice(CODE_LETTERS) for _ in range(6))
+            made = {"key": secrets.token_hex(32), "operator": secrets.token_urlsafe(18), "code": code}
+            home.mkdir(parents=True, exist_ok=True)
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                json.dump(made, file)
+        keys = json.loads(path.read_text(encoding="utf-8"))
+        return {name: str(keys[name]) for name in ("key", "operator", "code")}
+    except (OSError, ValueError, KeyError) as error:
+        raise StoreError(
+            f"{path} cannot be used ({error}). Delete it to get a new join code and operator's link; people join again."
+        ) from error
+
+
+def _from_elsewhere(request: Request) -> bool:
+    """Whether a page of another site sent the request."""
+    origin = request.headers.get("origin")
+    if not origin:
+        return False
+    host = urlsplit(origin).netloc
+    ours = {request.headers.get("host"), request.headers.get("x-forwarded-host"), os.environ.get("SPACE_HOST")}
+    return host not in ours - {None, ""}

@@ -1,0 +1,231 @@
+"""Who a visitor is and what they may do: cookies, the two doors, and the guard before every event."""
+
+import json
+import stat
+
+import gradio as gr
+import pytest
+from gradio.context import LocalContext
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from rlhf_lab.errors import LabelError, NotAllowedError, StoreError
+from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.labelling import Role
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.people import has_joined, join
+from rlhf_lab.ui import entrance as doors
+from rlhf_lab.ui import label
+from rlhf_lab.ui.access import ALONE, COOKIE, KEYS_FILE, Visitor, guarded_access
+from rlhf_lab.ui.context import SECRET_VARIABLE, Context, for_viewers, guard_events
+from rlhf_lab.ui.page import build_page, launch_options
+
+
+class Asked:
+    """A request as far as it is read."""
+
+    def __init__(self, cookie: str = "", **headers: str) -> None:
+        self.cookies = {COOKIE: cookie} if cookie else {}
+        self.headers = {"host": "lab.example"} | headers
+
+
+@pytest.fixture
+def ctx(tmp_path, monkeypatch):
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
+    monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
+    with Database.open(tmp_path) as db:
+        new_project(db)
+        yield Context(tmp_path, db).guarded(open_to_all=False)
+
+
+@pytest.fixture
+def asked_by():
+    """asked_by(request): what is done from now on is done for this request, as in an event."""
+    tokens = []
+    yield lambda request: tokens.append(LocalContext.request.set(request))
+    for token in reversed(tokens):
+        LocalContext.request.reset(token)
+
+
+@pytest.fixture
+def web(ctx):
+    with TestClient(
+        Starlette(routes=doors.entrance(ctx.db, ctx.access)), base_url="http://lab.example", follow_redirects=False
+    ) as client:
+        yield client
+
+
+def test_alone_everybody_is_operator_and_no_cookie_changes_it(ctx):
+    assert ALONE.visitor(None).role is Role.OPERATOR
+    assert ALONE.visitor(Asked(ctx.access.cookie(Visitor(Role.LABELLER, "Ann")))) == Visitor(Role.OPERATOR)
+
+
+def test_roles_contain_those_before_them():
+    may = {role: [needed for needed in Role if role.may(needed)] for role in Role}
+    assert [len(found) for found in may.values()] == [1, 2, 3]
+    assert may[Role.LABELLER] == [Role.VIEWER, Role.LABELLER]
+
+
+def test_a_cookie_says_who_somebody_is_and_cannot_be_forged(ctx):
+    access, ann = ctx.access, Visitor(Role.LABELLER, "Ann")
+    cookie = access.cookie(ann)
+    assert access.visitor(Asked(cookie)) == ann
+    assert access.visitor(Asked()) == access.visitor(None) == Visitor(Role.VIEWER)
+    operator = access.cookie(Visitor(Role.OPERATOR, "operator"))
+    body, signature = cookie.split(".")
+    stranger = guarded_access(ctx.home / "other", open_to_all=False)
+    for forged in (
+        operator.split(".")[0] + "." + signature, body + ".", body, "x.y", "", "é.é", body[:-1] + "." + signature,
+        stranger.cookie(ann),
+    ):  # fmt: skip
+        assert access.visitor(Asked(forged)).role is Role.VIEWER
+
+
+@pytest.mark.parametrize("variable", ["operator_secret", "join_code"])
+def test_a_new_secret_or_code_ends_old_cookies(ctx, variable):
+    from dataclasses import replace
+
+    cookie = ctx.access.cookie(Visitor(Role.LABELLER, "Ann"))
+    assert replace(ctx.access, **{variable: "other"}).visitor(Asked(cookie)).role is Role.VIEWER
+
+
+def test_a_page_of_another_site_cannot_act_with_the_cookie(ctx, monkeypatch):
+    cookie = ctx.access.cookie(Visitor(Role.OPERATOR, "operator"))
+    role = {
+        origin: ctx.access.visitor(Asked(cookie, origin=origin)).role
+        for origin in ("https://lab.example", "https://evil.example", "null", "https://me.hf.space")
+    }
+    assert [name for name, found in role.items() if found is Role.OPERATOR] == ["https://lab.example"]
+    monkeypatch.setenv("SPACE_HOST", "me.hf.space")
+    assert ctx.access.visitor(Asked(cookie, origin="https://me.hf.space")).role is Role.OPERATOR
+
+
+def test_the_keys_stay_and_only_their_owner_reads_them(tmp_path, monkeypatch):
+    monkeypatch.delenv("RLHF_LAB_JOIN_CODE", raising=False)
+    first, again = (guarded_access(tmp_path / "h", open_to_all=True) for _ in range(2))
+    assert first == again
+    assert (len(first.key), len(first.join_code), first.default) == (32, 6, Role.LABELLER)
+    path = tmp_path / "h" / KEYS_FILE
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.write_text(json.dumps({"key": "00"}))
+    with pytest.raises(StoreError, match="Delete it to get a new join code"):
+        guarded_access(tmp_path / "h", open_to_all=True)
+
+
+def test_joining_gives_a_cookie_with_the_role_of_a_labeller(ctx, web):
+    shown = web.get("/join?code=<b>")
+    assert shown.status_code == 200
+    assert "<b>" not in shown.text
+    answer = web.post("/join", data={"code": " abc234 ", "name": "  Ann   Lee "})
+    assert (answer.status_code, answer.headers["location"]) == (303, "./")
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Lax" in cookie
+    assert ctx.access.visitor(Asked(web.cookies[COOKIE])) == Visitor(Role.LABELLER, "Ann Lee")
+    assert has_joined(ctx.db, "Ann Lee")
+
+
+def test_over_https_the_cookie_reaches_us_in_the_frame_of_another_site(web):
+    answer = web.post("/join", data={"code": "ABC234", "name": "Ann"}, headers={"x-forwarded-proto": "https"})
+    assert "SameSite=None; Secure" in answer.headers["set-cookie"]
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "words"),
+    [
+        ({"code": "WRONG1", "name": "Ann"}, 403, "not the join code"),
+        ({"code": "ABC234", "name": " "}, 400, "Choose a name"),
+        ({"code": "ABC234", "name": "x" * 61}, 400, "Choose a name"),
+        ({"code": "ABC234", "name": "judge:cheerful"}, 400, "Choose a name"),
+        ({"code": "ABC234", "name": "x" * 9000}, 413, "too long"),
+        ({}, 403, "not the join code"),
+    ],
+)
+def test_who_cannot_join_is_told_why_and_gets_no_cookie(ctx, web, said, status, words):
+    answer = web.post("/join", data=said)
+    assert answer.status_code == status
+    assert words in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+def test_guessing_codes_ends_and_the_right_one_waits_a_minute(web):
+    for _ in range(doors.WRONG_PER_MINUTE):
+        assert web.post("/join", data={"code": "GUESS1", "name": "Ann"}).status_code == 403
+    assert web.post("/join", data={"code": "ABC234", "name": "Ann"}).status_code == 429
+
+
+def test_the_operators_link_and_a_wrong_one(ctx, web):
+    assert web.get("/enter?key=guess").status_code == 403
+    assert web.get("/enter").status_code == 403
+    answer = web.get("/enter", params={"key": ctx.operator_secret})
+    assert answer.status_code == 303
+    assert ctx.access.visitor(Asked(web.cookies[COOKIE])).role is Role.OPERATOR
+
+
+def test_names_are_nobody_elses(ctx):
+    assert [join(ctx.db, "Ann").name for _ in range(3)] == ["Ann", "Ann 2", "Ann 3"]
+    assert not has_joined(ctx.db, "Bob")
+
+
+def test_a_visitor_cannot_label_under_the_name_of_who_joined(ctx, asked_by):
+    join(ctx.db, "Ann")
+    with pytest.raises(LabelError, match="no usable name"):
+        label.checked_name(ctx, "Ann")
+    asked_by(Asked(ctx.access.cookie(Visitor(Role.LABELLER, "Ann"))))
+    assert label.checked_name(ctx, "somebody else") == "Ann"
+
+
+@pytest.mark.parametrize("role", Role)
+def test_what_each_role_may_do(ctx, asked_by, role):
+    asked_by(Asked(ctx.access.cookie(Visitor(role, "Ann"))))
+    for needed, ask in ((Role.LABELLER, ctx.require_labeller), (Role.OPERATOR, lambda: ctx.require_operator(None))):
+        if role.may(needed):
+            ask()
+        else:
+            with pytest.raises(NotAllowedError, match=r"join code|operator's link"):
+                ask()
+
+
+def test_a_viewer_is_shown_no_pair_and_how_to_join(ctx, asked_by):
+    asked_by(Asked())
+    shown = label.state(ctx, "visitor-1")
+    assert shown["pair"] is None
+    assert "join code" in shown["waiting"]
+    assert shown["you"] == {"name": "", "role": "viewer"}
+
+
+def test_every_event_of_the_page_is_guarded_but_the_marked(ctx, asked_by, in_loop):
+    page = in_loop(lambda: build_page(ctx))
+    open_to_viewers = {event.fn.__name__ for event in page.fns.values() if getattr(event.fn, "for_viewers", False)}
+    assert open_to_viewers == {"opened", "next_pair", "submit_vote", "status"}
+    asked_by(Asked())
+    others = [event for event in page.fns.values() if event.fn is not None and event.fn.__name__ not in open_to_viewers]
+    assert len(others) > 10
+    for event in others:
+        with pytest.raises(gr.Error, match="You may look at this lab"):
+            event.fn()
+
+
+def test_the_guard_lets_labellers_pass(ctx, asked_by, in_loop):
+    def make():
+        with gr.Blocks() as page:
+            button = gr.Button()
+            button.click(lambda: "done", None, None)
+            button.click(for_viewers(lambda: "seen"), None, None)
+        return page
+
+    page = in_loop(make)
+    guard_events(page, ctx)
+    acts = [event.fn for event in page.fns.values()]
+    assert acts[1]() == "seen"
+    with pytest.raises(gr.Error):
+        acts[0]()
+    asked_by(Asked(ctx.access.cookie(Visitor(Role.LABELLER, "Ann"))))
+    assert acts[0]() == "done"
+
+
+def test_the_server_asks_only_where_visitors_have_roles(ctx):
+    assert "auth_dependency" not in launch_options(Context(ctx.home, ctx.db))
+    ask = launch_options(ctx)["auth_dependency"]
+    assert ask(Asked(ctx.access.cookie(Visitor(Role.LABELLER, "Ann")))) == "labeller:Ann"
+    assert ask(Asked()) == "viewer:"
