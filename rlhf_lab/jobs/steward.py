@@ -17,7 +17,7 @@ from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.labelling import annotator_of, label_with_judge
 from rlhf_lab.jobs.setup import copy_project, pick_project
 from rlhf_lab.judges import load_judge
-from rlhf_lab.records import Choice, Job, JobKind, JobStatus, Project, Source
+from rlhf_lab.records import Choice, EngineState, Job, JobKind, JobStatus, Project, Source
 from rlhf_lab.store.comparisons import pool_size, vote_counts
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.labelling import labelling_of
@@ -172,6 +172,17 @@ def failed_just_now(db: Database, project_id: int, kind: JobKind) -> bool:
     """Whether the last job of a kind failed less than RETRY_S ago: the same again would fail for the same reason."""
     last = queue.jobs(db, project_id=project_id, kinds=[kind], limit=1)
     return bool(last) and last[0].status is JobStatus.FAILED and time.time() - last[0].updated_at < RETRY_S
+
+
+def why_no_pair(db: Database, project_id: int) -> str:
+    """What to tell a person who has seen every pair: whether new ones are on their way, and if not, why."""
+    last = queue.jobs(db, project_id=project_id, kinds=[JobKind.SAMPLE_PAIRS], limit=1)
+    if last and last[0].status is JobStatus.FAILED:
+        return f"You have seen every pair, and new ones could not be written: {last[0].error} It is tried again by itself."
+    state = supervisor.engine_state(db).state
+    if state not in (EngineState.ALIVE, EngineState.STARTING):
+        return "You have seen every pair. The engine, which writes new ones, is not running; it is started again by itself …"
+    return "You have seen every pair. The engine is writing new ones …"
 
 
 def due(db: Database, project_id: int, source: Source) -> bool:

@@ -115,7 +115,7 @@ def state(ctx: Context, annotator: str, *, lease: Lease | None = None, notice: s
     """Everything the widget shows. `pair` is null while the engine writes new ones; `waiting` says so."""
     project, visitor = ctx.project, ctx.visitor()
     rules = labelling_of(ctx.db, project.id)
-    waiting = "You have seen every pair. The engine is writing new ones …"
+    waiting = ""
     if not visitor.role.may(Role.LABELLER):
         waiting = "You may look around. To label, enter with the join code."
     else:
@@ -126,7 +126,7 @@ def state(ctx: Context, annotator: str, *, lease: Lease | None = None, notice: s
         "at": time.time_ns(),  # a value equal to the one before would not reach the script
         "project": {"id": project.id, "name": project.name, "set": project.prompt_set},
         "pair": lease and ballot.shown(lease.pair, annotator, lease.repeat, rules),
-        "waiting": "" if lease else waiting,
+        "waiting": "" if lease else waiting or steward.why_no_pair(ctx.db, project.id),
         "you": {"name": visitor.name, "role": visitor.role.value},
         "guideline": rules.guideline,
         "here": PRESENCE.count(),

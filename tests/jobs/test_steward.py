@@ -62,6 +62,20 @@ def test_pairs_are_written_ahead_once_and_an_engine_is_called_for_them(db, proje
     assert len(caretaker.calls) == 2
 
 
+def test_who_has_seen_every_pair_is_told_what_is_true(db, project, caretaker):
+    """No engine; one that writes; pairs that could not be written; and the next try after that."""
+    assert "is not running" in steward.why_no_pair(db, project.id)
+    supervisor.beat(db, "idle")
+    assert "is writing new ones" in steward.why_no_pair(db, project.id)
+    caretaker.look()
+    (job,) = queue.jobs(db, statuses=steward.OPEN)
+    assert "is writing new ones" in steward.why_no_pair(db, project.id)
+    queue.fail(db, job.id, "The model cannot be loaded.")
+    assert "could not be written: The model cannot be loaded. It is tried again" in steward.why_no_pair(db, project.id)
+    queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": 1})
+    assert "is writing new ones" in steward.why_no_pair(db, project.id)
+
+
 def test_pairs_that_could_not_be_written_are_tried_again_after_a_while(db, project, caretaker, monkeypatch):
     caretaker.look()
     (job,) = queue.jobs(db, statuses=steward.OPEN)
