@@ -5,7 +5,7 @@ from runner import Mutant, check_control, check_mutant, controls
 
 HEADS, WARM_START, REWARD = "models/heads.py", "trainers/warm_start.py", "trainers/reward.py"
 REWARD_FIT, REPORT = "trainers/reward_fit.py", "trainers/reward_report.py"
-CLASSIFIER = "exports/classifier.py"
+CLASSIFIER, CHOICE = "exports/classifier.py", "trainers/pair_choice.py"
 
 # fmt: off
 MUTANTS = [
@@ -55,6 +55,14 @@ MUTANTS = [
            "math.fsum(count * abs(predicted - observed) for predicted, observed, count in bins) / total",
            "math.fsum(abs(predicted - observed) for predicted, observed, count in bins) / len(bins)",
            "test_the_error_weighs_bins_by_their_counts"),
+    # --- trainers/pair_choice.py ---
+    Mutant(CHOICE, "sureness ignored", "(covariance.diagonal() * information)", "covariance.diagonal().clone()",
+           "test_what_is_sure_or_known_is_not_asked test_greedy_equals_the_posterior_written_out"),
+    Mutant(CHOICE, "the same again and again",
+           "covariance -= torch.outer(row, row) *", "covariance -= 0.0 * torch.outer(row, row) *",
+           "test_not_the_same_twice test_greedy_equals_the_posterior_written_out"),
+    Mutant(CHOICE, "labels so far forgotten", ".sqrt()[:, None] * labelled", ".sqrt()[:, None] * 0.0 * labelled",
+           "test_what_is_sure_or_known_is_not_asked"),
     # --- exports/classifier.py ---
     Mutant(CLASSIFIER, "head of another scale",
            '(head["linear.weight"] / head["scale"])', '(head["linear.weight"] * head["scale"])',

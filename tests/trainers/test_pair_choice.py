@@ -1,0 +1,77 @@
+"""Which pairs to ask about: against the posterior written out in full, and on texts."""
+
+import math
+
+import tiny
+import torch
+from labelled import comparisons, reference_of
+
+from rlhf_lab.config import RewardConfig
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.trainers.pair_choice import Candidate, greedy, most_telling
+
+
+def problem(seed=0, labelled=5, candidates=9, width=4):
+    generator = torch.Generator().manual_seed(seed)
+
+    def some(count):
+        return torch.randn(count, width, generator=generator, dtype=torch.float64)
+
+    return some(labelled), some(candidates), some(1)[0]
+
+
+def by_inverse(labelled, candidates, weights, ridge, count):
+    """Each time the whole precision matrix: ridge I + sum of p (1 - p) x x'; the chosen ones join as if answered."""
+    rows, chosen = labelled.tolist(), []
+    for _ in range(count):
+        precision = ridge * torch.eye(len(weights)).double()
+        for row in rows:
+            x = torch.tensor(row).double()
+            p = 1 / (1 + math.exp(-float(x @ weights)))
+            precision += p * (1 - p) * torch.outer(x, x)
+        covariance, gains = torch.linalg.inv(precision), []
+        for i, x in enumerate(candidates):
+            p = 1 / (1 + math.exp(-float(x @ weights)))
+            gains.append(-1.0 if i in chosen else float(x @ covariance @ x) * p * (1 - p))
+        chosen.append(max(range(len(gains)), key=gains.__getitem__))
+        rows.append(candidates[chosen[-1]].tolist())
+    return chosen
+
+
+def test_greedy_equals_the_posterior_written_out():
+    for seed in range(6):
+        labelled, candidates, weights = problem(seed)
+        for ridge in (0.5, 20.0):
+            assert greedy(labelled, candidates, weights, ridge, 6) == by_inverse(
+                labelled, candidates, weights, ridge, 6
+            )
+
+
+def test_what_is_sure_or_known_is_not_asked():
+    """Along axis 0 nine labels have been given; on axis 1 the model is sure of the long pair; the short one is open."""
+    labelled = torch.tensor([[3.0, 0.0]] * 9).double()
+    candidates = torch.tensor([[3.0, 0.0], [0.0, 9.0], [0.0, 2.0]]).double()
+    assert greedy(labelled, candidates, torch.tensor([0.0, 1.0]).double(), 1.0, 1) == [2]
+    assert greedy(labelled, candidates, torch.zeros(2).double(), 1.0, 1) == [1]
+
+
+def test_not_the_same_twice():
+    """Two pairs that say the same, and a third that says less: after one of the two the third tells more."""
+    candidates = torch.tensor([[4.0, 0.0], [4.0, 0.01], [0.0, 2.0]]).double()
+    assert greedy(torch.zeros(1, 2).double(), candidates, torch.zeros(2).double(), 1.0, 2)[1] == 2
+    assert sorted(greedy(torch.zeros(1, 2).double(), candidates, torch.zeros(2).double(), 1.0, 99)) == [0, 1, 2]
+
+
+def test_of_texts(llama_folder):
+    """A pair like those that were labelled tells less than one of other words; nothing of the model changes."""
+    backbone = tiny.load(llama_folder)
+    adapters, before = Adapters(backbone), tiny.weights_hash(backbone)
+    labels = comparisons(12)
+    prompt = backbone.encode_prompt(labels[0].prompt)
+    same = Candidate(prompt, list(labels[0].chosen_ids), list(labels[0].rejected_ids))
+    other = Candidate(prompt, [*tiny.ids("king king star ship"), tiny.EOS], [*tiny.ids("frog broke ! so"), tiny.EOS])
+    chosen = most_telling(adapters, labels, reference_of(backbone), [same, other, same], 2, RewardConfig(ridge=1.0))
+    assert chosen[0] == 1
+    assert len(set(chosen)) == 2
+    assert adapters.names == ()
+    assert tiny.weights_hash(backbone) == before
