@@ -54,7 +54,7 @@ ALLOWED = {
     "imports": STORE,
     "quality": STORE | {"exports"},
     "jobs": STORE | {"judges"},
-    "engine": TRAINERS | JOBS,
+    "engine": TRAINERS | JOBS | {"pretrain"},
     "ui": JOBS | EXPORTS,
     "cli": TRAINERS | JOBS | EXPORTS | {"engine", "pretrain", "__init__"},
     "__main__": {"cli", "runtime"},

@@ -23,6 +23,7 @@ from rlhf_lab.engine.work import Progress, no_progress
 from rlhf_lab.errors import ConfigError, StoreError
 from rlhf_lab.judges import load_judge
 from rlhf_lab.models.generation import Tick, no_tick
+from rlhf_lab.pretrain import corpus
 from rlhf_lab.records import EventKind, Run, RunEvent, RunStatus, StepResult
 from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.runs import add_event, events, get_run, mark_event, pending_events, set_manifest, set_run_status
@@ -33,6 +34,7 @@ from rlhf_lab.trainers.policy import PolicyTrainer, Task
 POLL_EVERY_S = 0.1
 State = tuple[dict[str, torch.Tensor], dict[str, Any]]
 SLOT = "policy"
+PTX_TEXTS = 1024  # of the corpus, where a run mixes in pretraining text and brings none of its own
 PACKAGES = ("torch", "transformers", "peft", "safetensors", "numpy")
 
 
@@ -75,8 +77,14 @@ class PolicyRun:
             scorer=self.lab.reward_model(self.run.reward_model_id, "reward"),
             sample_prompts=shown,
             gold=load_judge(judge).score if judge else None,
+            ptx_texts=self._pretraining_texts() if self.config.ptx_coef > 0 else (),
         )
         return PolicyTrainer(backbone, adapters, task, self.config, adapter=SLOT, tick=self.tick)
+
+    def _pretraining_texts(self) -> list[str]:
+        """What PPO-ptx mixes in: the texts of the manifest, or some of the embedded model's corpus."""
+        own: list[str] = self.run.manifest.get("ptx_texts") or []
+        return own or [f"{text.prompt} {text.response}" for text in corpus.texts(self.config.seed, PTX_TEXTS)]
 
     def _resume(self) -> list[RunEvent]:
         """Continue from the newest whole checkpoint; returns the recorded events that are still to be replayed."""

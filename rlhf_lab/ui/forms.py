@@ -27,6 +27,10 @@ class Form:
                 made |= {item.name: component(item, prefix) for item in mine}
         self.components = [made[item.name] for item in self.settings]
 
+    def component(self, name: str) -> Any:
+        """The component of one setting."""
+        return self.components[[item.name for item in self.settings].index(name)]
+
     def read(self, values: Sequence[Any]) -> dict[str, Any]:
         """Raises ConfigError for what is not a number."""
         return {item.name: _read(item, value) for item, value in zip(self.settings, values, strict=True)}

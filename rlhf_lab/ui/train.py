@@ -64,24 +64,30 @@ def _start(ctx: Context, operator: gr.BrowserState) -> None:
     presets = [{"name": name, "words": words} for name, words in PRESET_WORDS.items()]
     part = widget("start", reads=[read(options)], data={"presets": presets}, label="Start a new run")
     with gr.Accordion("All settings of the new run", open=False, elem_id="start-settings"):
-        form = Form(PolicyConfig, "start", skip=("algorithm",))
+        form = Form(PolicyConfig, "start")
+        chosen = gr.State("lab")
+    algorithm = form.component("algorithm")
 
-    def fill(event: gr.EventData) -> list[Any]:
+    def fill(algorithm: str, event: gr.EventData) -> list[Any]:
         name = str((event._data or {}).get("preset"))
-        return [*form.values(preset(name)), {"filled": name}]
+        return [*form.values(preset(name, algorithm)), name, {"filled": name}]
+
+    def recommend(algorithm: str, name: str) -> list[Any]:
+        return form.values(preset(name, algorithm))
 
     def start(secret: str | None, event: gr.EventData, *values: Any) -> dict[str, Any]:
         return begin(ctx, form, secret, dict(event._data or {}), values)
 
-    part.preset(told(fill), None, [*form.components, part], **QUIET)
+    part.preset(told(fill), algorithm, [*form.components, chosen, part], **QUIET)
+    algorithm.input(told(recommend), [algorithm, chosen], form.components, **QUIET)
     part.start(told(start), [operator, *form.components], part, **QUIET)
 
 
-def preset(name: str) -> PolicyConfig:
-    """Raises ConfigError for an unknown preset."""
+def preset(name: str, algorithm: str = "ppo") -> PolicyConfig:
+    """The preset over what is recommended for the algorithm. Raises ConfigError for an unknown one."""
     if name not in PRESETS:
         raise ConfigError(f'There is no preset "{name}"; choose one of {", ".join(PRESETS)}.')
-    return PolicyConfig(**PRESETS[name])
+    return PolicyConfig.of(algorithm, **PRESETS[name])
 
 
 def reward_notes(db: Database) -> Callable[[RewardModelRow], str]:

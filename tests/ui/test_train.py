@@ -6,14 +6,14 @@ import sys
 import pytest
 from fake_runs import KL, a_run, reward_model
 
-from rlhf_lab.config import PRESETS, PolicyConfig, fields_of
+from rlhf_lab.config import ALGORITHMS, PRESETS, PolicyConfig, fields_of
 from rlhf_lab.errors import ConfigError, LabelError, LabError, StoreError
 from rlhf_lab.jobs import control, queue
 from rlhf_lab.records import EventKind, JobKind, RunStatus, Source
 from rlhf_lab.store.runs import events, get_run, runs, set_run_status
 from rlhf_lab.ui import charts, train
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.forms import Form
+from rlhf_lab.ui.forms import Form, about
 
 # ---- controls
 
@@ -109,6 +109,18 @@ def test_every_preset_has_words_and_is_a_config(name):
     assert train.preset(name) == PolicyConfig(**PRESETS[name])
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_preset_goes_over_what_is_recommended_for_the_algorithm(algorithm):
+    assert train.preset("lab", algorithm) == PolicyConfig.of(algorithm)
+    assert train.preset("gentle", algorithm) == PolicyConfig.of(algorithm, **PRESETS["gentle"])
+
+
+def test_every_setting_of_a_form_stands_in_a_group():
+    groups = {item.group for item in fields_of(PolicyConfig)}
+    assert groups == {"run", "rollouts", "reward", "KL", "advantages", "policy loss", "value", "LoRA"}
+    assert all(len(about(item)) < 160 for item in fields_of(PolicyConfig))
+
+
 def test_an_unknown_preset_is_refused():
     with pytest.raises(ConfigError, match="lab, gentle"):
         train.preset("wild")
@@ -124,7 +136,7 @@ def form(monkeypatch):
     """The form without its components: they need gr.Blocks, which opens an event loop that nobody closes."""
     monkeypatch.setattr(Form, "__init__", lambda self: None)
     bare = Form()
-    bare.settings = [item for item in fields_of(PolicyConfig) if item.name != "algorithm"]
+    bare.settings = fields_of(PolicyConfig)
     return bare
 
 
