@@ -41,6 +41,9 @@ class PolicyConfig(Config):
     )
     adam_eps: float = setting(1e-5, "Adam epsilon", 1e-12, 1e-1, group="run")
     max_grad_norm: float = setting(1.0, "gradient clipping by global norm", 1e-3, 1e3, group="run")
+    processes: int = setting(
+        1, "processes that share the rows of a step (one a GPU); the result is that of one", 1, 64, group="run"
+    )
     seed: int = setting(0, "seed of the adapter, the prompts and the sampling", 0, 2**31 - 1, group="run")
     sample_every: int = setting(5, "steps between samples for the fixed prompts", 1, 10_000, group="run")
     sample_count: int = setting(6, "how many fixed prompts are sampled", 0, 64, group="run")

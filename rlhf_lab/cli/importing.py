@@ -3,10 +3,10 @@
 import argparse
 from typing import Any
 
+from rlhf_lab.chats import UnreadableError
 from rlhf_lab.cli.common import add_common, answer, home_of
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.imports import MEANINGS, Asked, Into, Limits, parse_map, read_all, save
-from rlhf_lab.chats import UnreadableError
 from rlhf_lab.imports.report import preview, preview_words, saved_dict, saved_words
 from rlhf_lab.imports.saving import IMPORTED
 from rlhf_lab.imports.values import parse_choices

@@ -12,7 +12,7 @@ from rlhf_lab.jobs import control, queue, supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.jobs.setup import new_project, pick_project
 from rlhf_lab.judges import load_judge
-from rlhf_lab.records import Job, JobKind, JobStatus, Source
+from rlhf_lab.records import Job, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_reward_model, runs
 from rlhf_lab.store.steps import metrics_since
@@ -46,6 +46,10 @@ def add_parser(commands: Any) -> None:
     policy.add_argument(
         "--resume", type=int, default=None, help="id of a stopped, failed or interrupted run to go on with"
     )
+    policy.add_argument(
+        "--run", dest="run_here", type=int, default=None,
+        help="take part in a run that exists, as one of its processes: what the engine gives to `accelerate launch`",
+    )  # fmt: skip
     add_arguments(policy, PolicyConfig)
     complete = _command(commands, "complete", "continue prompts with the base or a checkpoint", run_complete)
     complete.add_argument("--prompt", action="append", required=True, help="may be given several times")
@@ -130,6 +134,11 @@ def run_reward(args: argparse.Namespace) -> int:
 
 def run_policy(args: argparse.Namespace) -> int:
     home = home_of(args)
+    if args.run_here is not None:
+        from rlhf_lab.engine.together import take_part  # torch is imported by the processes that train, and by no other
+
+        status = take_part(home, args.run_here)
+        return 0 if status is not RunStatus.FAILED else 1
     with Database.open(home) as db:
         run_id = _submitted(args, db, home)
         job = control.last_job(db, run_id)

@@ -29,6 +29,7 @@ from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.runs import add_event, events, get_run, mark_event, pending_events, set_manifest, set_run_status
 from rlhf_lab.store.steps import record_step, truncate_after
 from rlhf_lab.trainers.checkpoint import load_latest, save_checkpoint
+from rlhf_lab.trainers.group import ALONE, Group
 from rlhf_lab.trainers.policy import PolicyTrainer, Task
 
 POLL_EVERY_S = 0.1
@@ -54,13 +55,15 @@ class PolicyRun:
 
     def __init__(
         self, lab: Lab, run_id: int, *, serve: Tick = no_tick, leaving: Callable[[], bool] = lambda: False,
-        progress: Progress = no_progress,
+        progress: Progress = no_progress, group: Group = ALONE,
     ) -> None:  # fmt: skip
+        self.group = group
         self.lab, self.serve, self.leaving, self.progress = lab, serve, leaving, progress
         self.run: Run = get_run(lab.db, run_id)
         self.config = PolicyConfig.from_dict(self.run.config)
         self.folder: Path = lab.home / RUNS / str(run_id)
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._applied: list[RunEvent] = []
         self.trainer = self._trainer()
         self.replay = self._resume()
         self._looked = 0.0
@@ -79,7 +82,7 @@ class PolicyRun:
             gold=load_judge(judge).score if judge else None,
             ptx_texts=self._pretraining_texts() if self.config.ptx_coef > 0 else (),
         )
-        return PolicyTrainer(backbone, adapters, task, self.config, adapter=SLOT, tick=self.tick)
+        return PolicyTrainer(backbone, adapters, task, self.config, adapter=SLOT, tick=self.tick, group=self.group)
 
     def _pretraining_texts(self) -> list[str]:
         """What PPO-ptx mixes in: the texts of the manifest, or some of the embedded model's corpus."""
@@ -92,7 +95,8 @@ class PolicyRun:
         if found is not None:
             self.trainer.load_state(*found)
         step = self.trainer.steps_done
-        truncate_after(self.lab.db, self.run.id, step)
+        if self.group.leads:
+            truncate_after(self.lab.db, self.run.id, step)
         known = standing(events(self.lab.db, self.run.id))
         for event in known:  # knobs are in the checkpoint; these are not
             if event.kind in (EventKind.SWITCH_REWARD, EventKind.NOTE) and (event.applied_step or 0) < step:
@@ -111,6 +115,7 @@ class PolicyRun:
             while self.trainer.steps_done < self.config.steps:
                 self._controls()
                 kept = self.trainer.state()
+                self._tell_others(self._applied)
                 result = self._step(kept)
                 record_step(db, run_id, result)
                 kept = self.trainer.state()
@@ -121,13 +126,27 @@ class PolicyRun:
             self.trainer.load_state(*kept)
             self._save(kept)
             set_run_status(db, run_id, stop.status, str(stop))
+            self._tell_others(None)
             return stop.status
         except Exception as error:
             with suppress(StoreError):  # what made it fail matters more; the worker insists on recording it
                 set_run_status(db, run_id, RunStatus.FAILED, explain_error(error))
             raise
         set_run_status(db, run_id, RunStatus.DONE)
+        self._tell_others(None)
         return RunStatus.DONE
+
+    def follow(self) -> None:
+        """In a process that does not lead: do every step that the leading one does, and write nothing."""
+        while (events := self.group.told(None)) is not None:
+            for event in events:
+                self._apply(event)
+            self.trainer.run_step()
+
+    def _tell_others(self, changes: list[RunEvent] | None) -> None:
+        """What changed since the last step, for the processes that follow; None: there is no next step."""
+        self.group.told(changes)
+        self._applied = []
 
     def _step(self, kept: State) -> StepResult:
         """One step; where memory runs out, the same step again in half as large pieces, down to single rows."""
@@ -137,7 +156,7 @@ class PolicyRun:
             except RuntimeError as error:
                 config = self.trainer.config
                 largest = min(config.micro_batch, math.ceil(config.responses / config.minibatches))
-                if not out_of_memory(error) or largest == 1:
+                if not out_of_memory(error) or largest == 1 or self.group.size > 1:
                     raise
             self.trainer.load_state(*kept)
             self.lab.free_memory()
@@ -158,7 +177,12 @@ class PolicyRun:
         self.progress(done / self.config.steps, per_step * (self.config.steps - done), known)
 
     def tick(self) -> None:
-        """Between minibatches and every few tokens: leave if told to, pause, stop, serve others."""
+        """Between minibatches and every few tokens: leave if told to, pause, stop, serve others.
+
+        Of several processes none may leave in mid-step: they obey between steps, and the engine that started them serves.
+        """
+        if self.group.size > 1:
+            return
         if time.monotonic() - self._looked < POLL_EVERY_S:
             return
         if self.leaving():
@@ -185,6 +209,7 @@ class PolicyRun:
 
     def _apply(self, event: RunEvent) -> None:
         """A knob or a switch of the reward model. A bad value was refused when it was asked for; if not, it is noted."""
+        self._applied.append(event)
         try:
             if event.kind is EventKind.SET:
                 self.trainer.set_knob(str(event.payload["name"]), float(event.payload["value"]))

@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 from rlhf_lab.config import RewardConfig
+from rlhf_lab.engine import together
 from rlhf_lab.engine.faults import explain_error
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.policy_run import POLL_EVERY_S, PolicyRun
@@ -19,7 +20,7 @@ from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.records import EventKind, Job, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
-from rlhf_lab.store.runs import add_event, pending_events, runs, set_run_status
+from rlhf_lab.store.runs import add_event, get_run, pending_events, runs, set_run_status
 
 SHORT = (JobKind.COMPLETE, JobKind.EXPLAIN, JobKind.SAMPLE_PAIRS)
 ALL = tuple(JobKind)
@@ -149,20 +150,29 @@ class Worker:
         if any(run.id == run_id for run in runs(self.db)):  # it may have been deleted
             set_run_status(self.db, run_id, RunStatus.FAILED, message)
 
+    def _train_policy(self, job: Job, run_id: int) -> dict[str, object] | None:
+        """A run, in this process or, where its config wants several, in processes of their own."""
+        halts = self._halts_of(run_id)
+
+        def serve() -> None:
+            self.serve(job.project_id, halts)
+
+        progress = self._progress(job, lambda: self._cancelled(job.payload))
+        if int(get_run(self.db, run_id).config.get("processes", 1)) > 1:
+            home = self.lab.home
+            status = together.train(home, self.db, run_id, serve=serve, leaving=self.leaving, progress=progress)
+        else:
+            status = PolicyRun(self.lab, run_id, serve=serve, leaving=self.leaving, progress=progress).execute()
+        if status is RunStatus.INTERRUPTED:
+            queue.put_back(self.db, job.id)
+            return None
+        return {"run_id": run_id, "status": status.value, "step": get_run(self.db, run_id).step}
+
     def _result(self, job: Job) -> dict[str, object] | None:
         """What the job produced; None when the engine leaves and the job is put back for the next one."""
         payload = job.payload
         if job.kind is JobKind.TRAIN_POLICY:
-            halts = self._halts_of(int(payload["run_id"]))
-            run = PolicyRun(
-                self.lab, int(payload["run_id"]), serve=lambda: self.serve(job.project_id, halts),
-                leaving=self.leaving, progress=self._progress(job, lambda: self._cancelled(payload)),
-            )  # fmt: skip
-            status = run.execute()
-            if status is RunStatus.INTERRUPTED:
-                queue.put_back(self.db, job.id)
-                return None
-            return {"run_id": run.run.id, "status": status.value, "step": run.trainer.steps_done}
+            return self._train_policy(job, int(payload["run_id"]))
         assert job.project_id is not None
         project = get_project(self.db, job.project_id)
         if job.kind is JobKind.SAMPLE_PAIRS:

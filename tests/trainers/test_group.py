@@ -95,7 +95,7 @@ def test_alone_nothing_is_sent():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"algorithm": "trpo"}, "one process"),
+        ({"algorithm": "trpo", "value_trunk": "detached"}, "one process"),
         ({"batch_size": 2}, "Raise batch_size"),
         ({"batch_size": 3}, "Raise batch_size"),
     ],
