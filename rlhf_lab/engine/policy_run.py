@@ -29,7 +29,7 @@ from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.runs import add_event, events, get_run, mark_event, pending_events, set_manifest, set_run_status
 from rlhf_lab.store.steps import record_step, truncate_after
 from rlhf_lab.trainers.checkpoint import load_latest, save_checkpoint
-from rlhf_lab.trainers.group import ALONE, Group
+from rlhf_lab.trainers.group import ALONE, ONE_DIED, Group, lost_contact
 from rlhf_lab.trainers.policy import PolicyTrainer, Task
 
 POLL_EVERY_S = 0.1
@@ -130,7 +130,8 @@ class PolicyRun:
             return stop.status
         except Exception as error:
             with suppress(StoreError):  # what made it fail matters more; the worker insists on recording it
-                set_run_status(db, run_id, RunStatus.FAILED, explain_error(error))
+                words = ONE_DIED if self.group.size > 1 and lost_contact(error) else explain_error(error)
+                set_run_status(db, run_id, RunStatus.FAILED, words)
             raise
         set_run_status(db, run_id, RunStatus.DONE)
         self._tell_others(None)

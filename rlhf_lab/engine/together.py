@@ -22,7 +22,7 @@ from rlhf_lab.models.generation import Tick
 from rlhf_lab.records import RunStatus
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_run, set_run_status
-from rlhf_lab.trainers.group import launched
+from rlhf_lab.trainers.group import ONE_DIED, launched
 
 TERM_WAIT_S = 20.0
 UNDER_WAY = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED)
@@ -69,13 +69,12 @@ def train(
                 time.sleep(POLL_EVERY_S)
         finally:
             end(child)
-    status = get_run(db, run_id).status
-    if status in UNDER_WAY:
-        raise TrainingError(
-            f"one of the {processes} processes of the run died (exit code {child.returncode}; see {log_path.name} in the run's "
-            "folder), and the others were ended. The last checkpoint is kept: resume the run, or use fewer processes."
-        )
-    return status
+    run = get_run(db, run_id)
+    if run.status in UNDER_WAY:
+        raise TrainingError(ONE_DIED)
+    if run.status is RunStatus.FAILED:
+        raise TrainingError(run.message)
+    return run.status
 
 
 def end(child: subprocess.Popen[bytes]) -> None:

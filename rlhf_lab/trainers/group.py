@@ -18,6 +18,10 @@ from rlhf_lab.errors import TrainingError
 
 T = TypeVar("T")
 PATIENCE = timedelta(days=7)  # a paused run keeps the others waiting; one that has died is noticed by the launcher
+ONE_DIED = (
+    "one of the processes of the run died, and the others were ended (processes.log in the run's folder says more). The last "
+    "checkpoint is kept: resume the run, or use fewer processes."
+)
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,14 @@ class Group:
 
 
 ALONE = Group()
+
+
+def lost_contact(error: Exception) -> bool:
+    """Whether a collective failed because another process is gone."""
+    words = str(error).lower()
+    return isinstance(error, RuntimeError) and any(
+        name in words for name in ("gloo", "nccl", "connection closed by peer")
+    )
 
 
 def launched() -> Group:
