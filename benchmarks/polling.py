@@ -1,0 +1,143 @@
+"""What watching costs: bytes on the wire a step, and the page server's CPU, with many viewers of a long run.
+
+    python benchmarks/polling.py --viewers 30 --steps 10000 --seconds 30 --json
+
+A run with many stored steps goes on by one step a second; every viewer asks once a second for what is new, as a browser does
+(compressed replies). No model is loaded: the store and the server are measured.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from ui_latency import free_port, wait_for  # noqa: E402
+
+from rlhf_lab.config import PolicyConfig  # noqa: E402
+from rlhf_lab.jobs.setup import pick_project  # noqa: E402
+from rlhf_lab.records import LabelSnapshot, RunStatus, Source, StepResult  # noqa: E402
+from rlhf_lab.store.database import Database  # noqa: E402
+from rlhf_lab.store.runs import add_reward_model, create_run, set_run_status  # noqa: E402
+from rlhf_lab.store.steps import record_step  # noqa: E402
+from rlhf_lab.ui.live import READ  # noqa: E402
+
+OTHERS = tuple(f"val/other_{i}" for i in range(25))  # a run keeps about 40 metrics
+
+
+def metrics(step: int) -> dict[str, float]:
+    return {name: math.sin(step / 50 + i) + i for i, name in enumerate((*READ, *OTHERS))}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--viewers", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=10_000, help="steps that are stored when the viewers come")
+    parser.add_argument("--seconds", type=int, default=30)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = measure(Path(folder) / "home", args.viewers, args.steps, args.seconds)
+    print(json.dumps(result) if args.json else "\n".join(f"{key:32} {value}" for key, value in result.items()))
+    return 0
+
+
+def measure(home: Path, viewers: int, steps: int, seconds: int) -> dict[str, Any]:
+    port = free_port()
+    with Database.open(home) as db:
+        run_id = long_run(db, steps)
+        server = subprocess.Popen(
+            [sys.executable, "app.py", "--port", str(port), "--home", str(home)], cwd=ROOT, stdout=subprocess.DEVNULL
+        )
+        try:
+            wait_for(port)
+            found = asyncio.run(watch(f"http://127.0.0.1:{port}", viewers, seconds, db, run_id, steps, server.pid))
+        finally:
+            server.terminate()
+            server.wait()
+    return {"viewers": viewers, "steps": steps, **found}
+
+
+def long_run(db: Database, steps: int) -> int:
+    project = pick_project(db, None)
+    row = add_reward_model(
+        db, project.id, "none", config={}, report={"accuracy": 0.8}, snapshot=LabelSnapshot((), "", Source.HUMAN)
+    )
+    config = PolicyConfig(steps=10 * steps).to_dict()
+    run = create_run(db, project.id, row.id, "long", config=config, manifest={}, total_steps=10 * steps)
+    for step in range(1, steps + 1):
+        record_step(db, run.id, StepResult(step, metrics(step)))
+    set_run_status(db, run.id, RunStatus.RUNNING)
+    return run.id
+
+
+async def watch(
+    url: str, viewers: int, seconds: int, db: Database, run_id: int, steps: int, pid: int
+) -> dict[str, Any]:
+    """Let the viewers load the curves, then count while the run goes on."""
+    async with httpx.AsyncClient(base_url=url, timeout=60, headers={"accept-encoding": "br, gzip"}) as client:
+        config = (await client.get("/config")).json()
+        screen = next(item for item in config["components"] if "points" in item["props"].get("server_fns", []))
+        people = [Viewer(client, screen["id"], f"viewer{i}", run_id) for i in range(viewers)]
+        await asyncio.gather(*(viewer.ask() for viewer in people))
+        first = [viewer.wire[-1] for viewer in people]
+        process = psutil.Process(pid)
+        before, began = sum(process.cpu_times()[:2]), time.perf_counter()
+        for second in range(seconds):
+            record_step(db, run_id, StepResult(steps + second + 1, metrics(steps + second + 1)))
+            await asyncio.gather(*(viewer.ask() for viewer in people))
+            await asyncio.sleep(max(0.0, began + second + 1 - time.perf_counter()))
+        took = time.perf_counter() - began
+        cores = (sum(process.cpu_times()[:2]) - before) / took
+    wire = [size for viewer in people for size in viewer.wire[1:]]
+    return {
+        "first_reply_kb": round(statistics.median(first) / 1024, 1),
+        "bytes_a_step_on_the_wire": round(statistics.median(wire)),
+        "bytes_a_step_unpacked": round(statistics.median(size for viewer in people for size in viewer.plain[1:])),
+        "server_cores": round(cores, 3), "polls_a_second": round(len(wire) / took, 1),
+        "reply_p95_ms": round(sorted(t for v in people for t in v.waits[1:])[int(0.95 * len(wire))] * 1000),
+    }  # fmt: skip
+
+
+class Viewer:
+    """One open Train screen: asks what is new since its last answer."""
+
+    def __init__(self, client: httpx.AsyncClient, component: int, name: str, run_id: int) -> None:
+        self.client, self.component, self.name = client, component, name
+        self.question: dict[str, Any] = {"run": run_id, "line": None, "since": -1, "frame": None, "seen": None}
+        self.wire: list[int] = []
+        self.plain: list[int] = []
+        self.waits: list[float] = []
+
+    async def ask(self) -> None:
+        body = {"session_hash": self.name, "component_id": self.component, "fn_name": "points", "data": self.question}
+        began = time.perf_counter()
+        response = await self.client.post("/gradio_api/component_server", json=body)
+        self.waits.append(time.perf_counter() - began)
+        response.raise_for_status()
+        self.wire.append(response.num_bytes_downloaded)
+        self.plain.append(len(response.content))
+        reply = response.json()
+        if not reply.get("same"):
+            self.question |= {
+                "line": reply["line"],
+                "since": reply["to"],
+                "seen": reply["seen"],
+                "frame": reply["frame_id"],
+            }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
