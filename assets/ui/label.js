@@ -95,6 +95,8 @@ function earlier() {
     el('summary.muted', {}, 'Your earlier labels: look again, change an answer'), el('div.earlier', {}));
 }
 
+function crowd(n) { return el('span.lab-badge', { 'data-here': n, hidden: n < 2 }, `${n} people here`); }
+
 function goal(state) {
   const words = state.left > 0
     ? `${state.left} more label${state.left === 1 ? '' : 's'} and the reward model ${state.models ? 'learns again' : 'can learn'}`
@@ -104,7 +106,7 @@ function goal(state) {
     el('div.lab-row', {},
       el('strong', { 'data-count': state.labels }, `${state.labels} label${state.labels === 1 ? '' : 's'} by people`),
       state.simulated ? el('span.lab-badge', {}, `${state.simulated} simulated, kept apart`) : null,
-      state.here > 1 ? el('span.lab-badge', { 'data-here': state.here }, `${state.here} people here`) : null,
+      crowd(state.here),
       state.you.name ? el('span.lab-badge', { 'data-you': state.you.name }, `you are ${state.you.name}`) : null,
       el('span.muted.lab-grow', { 'aria-live': 'polite' }, words)),
     el('div.lab-bar', { role: 'progressbar', 'aria-label': 'labels until the next reward model', 'aria-valuemin': 0,
@@ -173,6 +175,10 @@ function onKey(event) {
 }
 
 root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Opening …'));
+Lab.poll(root, async () => {
+  const { here } = await Lab.answer(server.here({ annotator: who }));
+  root.querySelector('[data-here]')?.replaceWith(crowd(here));
+}, 15000);
 watch('value', take);
 document.addEventListener('keydown', onKey);
 locked = false;

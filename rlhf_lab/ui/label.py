@@ -31,8 +31,15 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def earlier(question: dict[str, Any]) -> dict[str, Any]:
         return {"votes": ballot.earlier(ctx, checked_name(ctx, question.get("annotator")))}
 
+    def here(question: dict[str, Any]) -> dict[str, Any]:
+        return {"here": present(ctx, checked_name(ctx, question.get("annotator")))}
+
     part = widget(
-        "label", reads=[read(earlier)], scripts=["markdown"], data={"judges": judges}, label="Label pairs of texts"
+        "label",
+        reads=[read(earlier), read(here)],
+        scripts=["markdown"],
+        data={"judges": judges},
+        label="Label pairs of texts",
     )
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
 
@@ -111,6 +118,13 @@ def checked_name(ctx: Context, said: object) -> str:
     return name
 
 
+def present(ctx: Context, name: str) -> int:
+    """Note that this labeller has the page open; how many have."""
+    if ctx.visitor().role.may(Role.LABELLER):
+        PRESENCE.touch(name)
+    return PRESENCE.count()
+
+
 def state(ctx: Context, annotator: str, *, lease: Lease | None = None, notice: str = "") -> dict[str, Any]:
     """Everything the widget shows. `pair` is null while the engine writes new ones; `waiting` says so."""
     project, visitor = ctx.project, ctx.visitor()
@@ -120,7 +134,7 @@ def state(ctx: Context, annotator: str, *, lease: Lease | None = None, notice: s
         waiting = "You may look around. To label, enter with the join code."
     else:
         lease = lease or lease_pair(ctx.db, project.id, annotator, rules)
-    PRESENCE.touch(annotator)
+    here = present(ctx, annotator)
     progress = steward.labels(ctx.db, project.id)
     return {
         "at": time.time_ns(),  # a value equal to the one before would not reach the script
@@ -129,7 +143,7 @@ def state(ctx: Context, annotator: str, *, lease: Lease | None = None, notice: s
         "waiting": "" if lease else waiting or steward.why_no_pair(ctx.db, project.id),
         "you": {"name": visitor.name, "role": visitor.role.value},
         "guideline": rules.guideline,
-        "here": PRESENCE.count(),
+        "here": here,
         "notice": notice,
         "labels": progress.human,
         "simulated": progress.simulated,

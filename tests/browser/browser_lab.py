@@ -20,6 +20,7 @@ class Lab:
 
     home: Path
     port: int = 0
+    options: tuple[str, ...] = ()
     process: subprocess.Popen | None = field(default=None, repr=False)
 
     @property
@@ -31,7 +32,7 @@ class Lab:
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
                 self.port = probe.getsockname()[1]
-        command = [sys.executable, "app.py", "--port", str(self.port), "--home", str(self.home)]
+        command = [sys.executable, "app.py", "--port", str(self.port), "--home", str(self.home), *self.options]
         with (self.home.parent / f"{self.home.name}.log").open("ab") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
         for _ in range(900):

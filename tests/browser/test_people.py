@@ -1,0 +1,168 @@
+"""Several people in one lab: joining by code on a phone, pairs kept apart, redo and changed answers, roles."""
+
+import json
+import sqlite3
+
+import pytest
+from browser_lab import PATIENCE, Lab
+
+from rlhf_lab.labelling import LabellingConfig
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.labelling import set_labelling
+from rlhf_lab.store.projects import current_project
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """A lab that others reach: whoever has no role may only look."""
+    lab = Lab(tmp_path_factory.mktemp("lab") / "home", options=("--host", "0.0.0.0")).start()
+    yield lab
+    lab.end()
+
+
+def keys(lab) -> dict[str, str]:
+    return json.loads((lab.home / "access.json").read_text())
+
+
+def rows(lab, query: str) -> list[tuple]:
+    with sqlite3.connect(lab.home / "lab.db") as db:
+        return db.execute(query).fetchall()
+
+
+def live(lab) -> list[tuple[str, int, str]]:
+    return rows(lab, "SELECT annotator, pair_id, choice FROM votes WHERE undone_at IS NULL ORDER BY id")
+
+
+def joined(lab, open_page, name: str, **options):
+    page = open_page(lab, **options)
+    page.click("text=Join to label")
+    page.fill("#code", keys(lab)["code"].lower())
+    page.fill("#name", name)
+    page.click("button")
+    pair_of(page)
+    return page
+
+
+def pair_of(page) -> str:
+    page.wait_for_selector(".lab-label[data-pair]:not([data-pair=''])", timeout=PATIENCE)
+    return page.get_attribute(".lab-label", "data-pair")
+
+
+def press(page, key: str) -> str:
+    before = pair_of(page)
+    page.keyboard.press(key)
+    page.wait_for_function(
+        "before => { const now = document.querySelector('.lab-label').dataset.pair; return now && now !== before; }",
+        arg=before,
+    )
+    return before
+
+
+def test_two_people_join_by_code_and_never_share_a_pair(lab, open_page):
+    phone = {"viewport": {"width": 390, "height": 800}, "has_touch": True}
+    ann, bob = joined(lab, open_page, "Ann", **phone), joined(lab, open_page, "Bob")
+    assert ann.evaluate("document.documentElement.scrollWidth") <= 390
+    assert ann.inner_text("[data-you]") == "you are Ann"
+    assert pair_of(ann) != pair_of(bob)
+    for _ in range(3):
+        pair = pair_of(ann)
+        ann.tap("[data-do=left]")
+        ann.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=pair)
+        press(bob, "2")
+    cast = live(lab)
+    assert sorted(name for name, _, _ in cast) == ["Ann"] * 3 + ["Bob"] * 3
+    assert len({pair for _, pair, _ in cast}) == 6
+    assert bob.inner_text("[data-here]") == "2 people here"
+    bob.click("role=tab[name='People']")
+    bob.wait_for_selector("tr[data-name=Ann]")
+    assert bob.inner_text("tr[data-name=Bob]").split()[:2] == ["Bob", "3"]
+    assert bob.locator(".invite").count() == 0
+
+
+def test_undo_redo_and_another_answer_from_the_list(lab, open_page):
+    page = joined(lab, open_page, "Cid")
+    page.click("[data-strength=much]")
+    page.fill(".note", "so warm")
+    page.click("[data-do=differ]")
+    assert page.locator(".side mark").count() > 0
+    page.locator("body").click(position={"x": 2, "y": 2})
+    first = press(page, "1")
+    mine = "SELECT strength, note, choice, first_on_left FROM votes WHERE annotator = 'Cid' AND undone_at IS NULL"
+    ((strength, note, choice, on_left),) = rows(lab, mine)
+    assert (strength, note, choice) == ("much", "so warm", "first" if on_left else "second")
+    page.keyboard.press("u")
+    page.wait_for_function("pair => document.querySelector('.lab-label').dataset.pair === pair", arg=first)
+    assert rows(lab, mine) == []
+    press(page, "r")
+    assert len(rows(lab, mine)) == 1
+    page.click("summary:has-text('Your earlier labels')")
+    page.wait_for_selector(".earlier article")
+    assert page.locator(".earlier select").input_value() == "left"
+    page.select_option(".earlier select", "right")
+    page.wait_for_selector(".lab-notice:has-text('earlier answer is changed')")
+    ((strength, note, choice, _),) = rows(lab, mine)
+    assert (strength, note, choice) == ("much", "so warm", "second" if on_left else "first")
+
+
+def test_a_pair_whose_time_is_over_goes_to_another_and_the_late_vote_is_refused(lab, open_page):
+    late = joined(lab, open_page, "Dan")
+    pair = pair_of(late)
+    with sqlite3.connect(lab.home / "lab.db") as db:
+        db.execute("UPDATE leases SET expires_at = 1 WHERE annotator = 'Dan'")
+        db.execute("UPDATE leases SET expires_at = expires_at + 9000 WHERE annotator <> 'Dan'")
+    other = joined(lab, open_page, "Eve")
+    assert pair_of(other) == pair
+    press(other, "1")
+    count = len(live(lab))
+    late.keyboard.press("2")
+    late.wait_for_selector(".lab-notice")
+    assert "meanwhile others have judged it" in late.inner_text(".lab-notice")
+    assert pair_of(late) != pair
+    assert len(live(lab)) == count
+
+
+def test_only_the_operator_makes_rules_and_they_reach_the_others(lab, open_page):
+    page = joined(lab, open_page, "Fay")
+    judge = page.evaluate("window.gradio_config.dependencies.find(d => d.api_name === 'judge').id")
+    asked = {"data": [""], "fn_index": judge, "session_hash": "x1", "event_data": {"judge": "cheerful", "count": 5}}
+    refused = page.request.post(f"{lab.url}gradio_api/run/predict", data=asked)
+    assert refused.status == 500
+    assert "Only the operator may do this" in refused.text()
+    assert rows(lab, "SELECT count(*) FROM votes WHERE source = 'simulated'") == [(0,)]
+    operator = open_page(lab)
+    operator.goto(f"{lab.url}enter?key={keys(lab)['operator']}")
+    operator.click("role=tab[name='People']")
+    operator.wait_for_selector(f"[data-code={keys(lab)['code']}]")
+    assert operator.locator(".invite svg.qr path").count() == 1
+    operator.click("summary:has-text('Labelling rules')")
+    operator.fill("[name=guideline]", "Prefer the kinder text.")
+    operator.click("text=Use these rules")
+    operator.wait_for_selector(".told:has-text('From the next pair on')")
+    press(page, "1")
+    assert page.inner_text(".guideline") == "Prefer the kinder text."
+
+
+def test_markdown_is_shown_and_inert(lab, open_page):
+    from rlhf_lab.records import NewCompletion
+    from rlhf_lab.store import projects
+
+    hostile = "**bold** <img src=x onerror=alert(1)> [a](javascript:alert(2)) `code`\n\n- one\n- *two*"
+    with Database.open(lab.home) as db:
+        project = current_project(db)
+        set_labelling(db, project.id, LabellingConfig(markdown=True))
+        prompt = projects.prompts(db, project.id, "train")[0]
+        made = projects.add_completions(
+            db, [NewCompletion(prompt.id, f"{hostile} {n}", (5, n), "base", n) for n in (1, 2)]
+        )
+        pair = projects.add_pairs(db, project.id, [(made[0].id, made[1].id, "test")])[0]
+        with db.write() as conn:  # the others have been skipped before: this one comes next
+            conn.exec_driver_sql(
+                "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, created_at)"
+                f" SELECT 'skip-' || id, id, 'crowd', 'human', 'skip', 1, 0 FROM pairs WHERE id <> {pair.id}"
+            )
+    page = joined(lab, open_page, "Gus")
+    assert pair_of(page) == str(pair.id)
+    assert page.inner_text(".side.left strong") == "bold"
+    assert page.locator(".side.left li").count() == 2
+    assert page.locator(".lab-label img, .lab-markdown a").count() == 0
+    assert "<img src=x" in page.inner_text(".side.left .lab-markdown")
