@@ -10,7 +10,7 @@ from rlhf_lab.errors import DataError
 from rlhf_lab.imports.files import Rows
 from rlhf_lab.imports.found import USUAL, Limits, Problem, Row
 
-NAME = re.compile(r"[\w.-]+/[\w.-]+")
+NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def is_hub_name(text: str) -> bool:
@@ -39,7 +39,7 @@ def _read(name: str, config: str | None, split: str, limits: Limits) -> Iterator
                 return
             yield dict(columns)
     except Exception as error:  # the Hub, the network, a loader: each raises its own
-        said = str(error).strip().split("\n", 1)[0][:200] or type(error).__name__
+        said = str(error).strip().split("\n", 1)[0][:200].rstrip(".") or type(error).__name__
         raise DataError(
             f"{name} ({split}) could not be read from the Hub: {said}. Check the name, the split (--split) and the network; or "
             "download a file of it and import that."

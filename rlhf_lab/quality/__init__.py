@@ -5,7 +5,7 @@ reading   a project's votes, and the labels that a reward model doubts
 """
 
 from rlhf_lab.quality.figures import Agreement, Person, Said, Stretch, alpha, over_time, pairwise, people
-from rlhf_lab.quality.reading import Doubt, doubts, votes_of
+from rlhf_lab.quality.reading import Doubt, ask_again, doubts, votes_of
 
 __all__ = [
     "Agreement",
@@ -14,6 +14,7 @@ __all__ = [
     "Said",
     "Stretch",
     "alpha",
+    "ask_again",
     "doubts",
     "over_time",
     "pairwise",

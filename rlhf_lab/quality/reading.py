@@ -1,9 +1,11 @@
 """The votes of a project as the figures need them, and the labels a reward model doubts."""
 
+import time
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 
+from rlhf_lab.errors import StaleVoteError
 from rlhf_lab.exports.labels import SIDES_UNKNOWN
 from rlhf_lab.quality.figures import Said
 from rlhf_lab.records import Choice, Pair, RewardModelRow, Source, Vote
@@ -69,3 +71,22 @@ def doubts(db: Database, model: RewardModelRow) -> list[Doubt]:
         for vote_id, p in wanted.items()
         if vote_id in votes
     ]
+
+
+def ask_again(db: Database, project_id: int, vote_id: int) -> Vote:
+    """Set a live vote aside, so that its annotator is asked about the pair again; the row stays, marked as undone.
+
+    StaleVoteError: there is no such live vote in this project (any more).
+    """
+    v = t.votes.c
+    query = (
+        select(t.votes)
+        .join(t.pairs, t.pairs.c.id == v.pair_id)
+        .where(v.id == vote_id, v.undone_at.is_(None), t.pairs.c.project_id == project_id)
+    )
+    with db.write() as conn:
+        row = conn.execute(query).one_or_none()
+        if row is None:
+            raise StaleVoteError("That vote was changed or taken back meanwhile. Look at the list again.")
+        conn.execute(update(t.votes).where(v.id == vote_id).values(undone_at=time.time()))
+        return vote_of(row)

@@ -37,7 +37,8 @@ class Offers:
     def make(self, said: dict[str, Any]) -> dict[str, Any]:
         """Write what the page asked for; {"path": what the browser may fetch, "name", "bytes"}.
 
-        said: {"what": labels | run | adapter | reward-model, …}. Raises LabError for what cannot be read, found or written.
+        said: {"what": labels | dataset | run | adapter | reward-model, …}. Raises LabError for what cannot be read,
+        found or written.
         """
         self.tidy()
         out = self.ctx.home / FOLDER / secrets.token_hex(8)
@@ -56,10 +57,10 @@ class Offers:
     def _write(self, out: Path, said: dict[str, Any]) -> Path:
         what, db, project = said.get("what"), self.ctx.db, self.ctx.project
         if what == "labels":
-            if said.get("source") not in SOURCES:
-                raise ConfigError(f"Labels are by {', '.join(SOURCES)}; the page asked for others. Reload it.")
-            wanted = exports.LabelExport(SOURCES[str(said["source"])], ties=str(said.get("ties")))
-            return exports.export_labels(db, project.id, out, wanted)
+            return exports.export_labels(db, project.id, out, _labels(said))
+        if what == "dataset":
+            folder = exports.export_dataset(db, project.id, out, _labels(said))
+            return zipped(out / f"{folder.name}.zip", out, sorted(path for path in folder.rglob("*") if path.is_file()))
         if what in ("run", "adapter"):
             run = get_run(db, _number(said, "run"))
             self._ours(run.project_id)
@@ -89,6 +90,20 @@ class Offers:
             with contextlib.suppress(OSError):
                 if now - folder.stat().st_mtime > KEPT_S:
                     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _labels(said: dict[str, Any]) -> exports.LabelExport:
+    """Which labels and in which form. Raises ConfigError for what is no answer."""
+    if said.get("source") not in SOURCES:
+        raise ConfigError(f"Labels are by {', '.join(SOURCES)}; the page asked for others. Reload it.")
+    layout, _, chats = str(said.get("layout", "votes")).partition("+")
+    agreement = said.get("agreement", 0)
+    if not isinstance(agreement, int | float):
+        raise ConfigError("The share of agreement is no number. Reload the page.")
+    return exports.LabelExport(
+        SOURCES[str(said["source"])], ties=str(said.get("ties")), layout=layout, messages=bool(chats),
+        agreement=float(agreement), format=str(said.get("format", "jsonl")),
+    )  # fmt: skip
 
 
 def zipped(path: Path, root: Path, files: Sequence[Path]) -> Path:

@@ -16,7 +16,7 @@ from rlhf_lab.store.comparisons import vote_counts
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import reward_models, runs
 from rlhf_lab.store.steps import Point, metric_series
-from rlhf_lab.ui import story
+from rlhf_lab.ui import data_io, quality, story
 from rlhf_lab.ui.charts import CONFIG, CURVES, abouts, layout
 from rlhf_lab.ui.context import Context, operated, read, told
 from rlhf_lab.ui.offers import Offers
@@ -53,6 +53,10 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     part.control(told(act), operator, part, **QUIET)
     part.export(told(export), operator, part, **QUIET)
+    with gr.Accordion("Quality of the labels", open=False, elem_id="runs-quality"):
+        quality.build(ctx, operator)
+    with gr.Accordion("Import preferences", open=False, elem_id="runs-import"):
+        data_io.build(ctx, operator)
 
 
 class Listing:

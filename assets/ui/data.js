@@ -1,0 +1,99 @@
+// Part "Import preferences": choose a file or a Hub data set, look at what was understood, map columns, take it in.
+const { el } = Lab;
+const root = element.querySelector('.lab-data');
+let file = null;        // {path, name} of what was uploaded
+let preview = null, waiting = 0, doing = '';
+const mapping = {};
+
+const notice = el('p.lab-notice', { role: 'status', hidden: true, 'data-do': 'data-notice' });
+const choose = el('input', { type: 'file', hidden: true, accept: props.data.kinds.join(','), 'data-do': 'data-file', onchange: (event) => upload(event.target.files[0]) });
+const hub = el('input.lab-input', { type: 'text', placeholder: 'OWNER/NAME', 'aria-label': 'data set on the Hub', 'data-do': 'data-hub' });
+const split = el('input.lab-input', { type: 'text', value: 'train', 'aria-label': 'split', size: 12 });
+const named = el('span.muted', {});
+const ask = el('section.lab-card.ask', { 'aria-label': 'what to import' },
+  el('div.lab-row', {}, el('h2', {}, 'Import preferences'), el('span.muted.lab-grow', {}, 'JSON Lines, JSON, CSV or Parquet, also .gz: chosen and rejected, votes of several people, scores, chats, transcripts.')),
+  el('div.lab-row', {}, el('button.lab-button', { type: 'button', 'data-do': 'data-choose', onclick: () => choose.click() }, 'Choose a file'), choose, named,
+    el('span.muted', {}, 'or from the Hub'), hub, split,
+    el('button.lab-button.small', { type: 'button', 'data-do': 'data-hub-look', onclick: () => { file = null; named.textContent = ''; look(); } }, 'Look at it')),
+  el('p.muted', {}, `Files up to ${props.data.most / 1e6} MB here; larger ones with: python -m rlhf_lab import FILE`));
+const found = el('section.lab-card.found', { 'aria-label': 'what was understood', hidden: true });
+root.append(notice, ask, found);
+
+function say(words, bad = false) {
+  notice.hidden = !words;
+  notice.textContent = words || '';
+  notice.style.whiteSpace = 'pre-wrap';
+  notice.classList.toggle('bad', bad);
+  notice.setAttribute('role', bad ? 'alert' : 'status');
+}
+
+async function upload(chosen) {
+  if (!chosen) return;
+  if (chosen.size > props.data.most) { say(`${chosen.name} has ${(chosen.size / 1e6).toFixed(1)} MB. Import it with: python -m rlhf_lab import FILE`, true); return; }
+  say('Sending the file …');
+  const form = new FormData();
+  form.append('files', chosen);
+  try {
+    const reply = await fetch('/gradio_api/upload', { method: 'POST', body: form });
+    if (!reply.ok) throw new Error(`the page answered ${reply.status}`);
+    file = { path: (await reply.json())[0], name: chosen.name };
+  } catch (error) {
+    say(`The file could not be sent (${error.message}). Try again.`, true);
+    return;
+  } finally { choose.value = ''; }
+  named.textContent = chosen.name;
+  for (const key of Object.keys(mapping)) delete mapping[key];
+  look();
+}
+
+function question() {
+  const source = file ? { path: file.path, name: file.name } : { hub: hub.value, split: split.value };
+  return { ...source, map: mapping, choices: found.querySelector('[data-do=data-choices]')?.value || '' };
+}
+function send(what, more = {}) {
+  waiting = Date.now();
+  doing = what;
+  say(what === 'import' ? 'Importing …' : 'Looking at it …');
+  trigger('act', { at: waiting, do: what, ...question(), ...more });
+}
+function look() { send('preview'); }
+
+const tick = (name, words) => el('label.tick', {}, el('input', { type: 'checkbox', 'data-do': `data-${name}` }), words);
+const ticked = (name) => found.querySelector(`[data-do=data-${name}]`).checked;
+
+function draw() {
+  found.hidden = !preview;
+  if (!preview) return;
+  const columns = [...new Set([...Object.values(preview.mapping), ...preview.unused])].filter((name) => !name.includes(', '));
+  const choices = Object.entries(preview.choices).map(([name, n]) => `${n} ${name.replace('_', ' ')}`).join(', ');
+  const source = el('select.lab-input', { 'aria-label': 'whose votes', 'data-do': 'data-source' }, el('option', { value: 'human' }, 'votes of people'), el('option', { value: 'simulated' }, 'simulated votes'));
+  found.replaceChildren(...[
+    el('div.lab-row', {}, el('h3', {}, preview.name), el('span.muted', { 'data-do': 'data-counts' }, `${preview.rows} rows, ${preview.votes} votes on ${preview.prompts} prompts (${preview.shape}); ${choices || 'no votes'}${preview.people ? `; ${preview.people} annotators` : ''}`)),
+    el('details', {}, el('summary', {}, 'Which column means what'),
+      el('div.fields', {}, props.data.meanings.map((meaning) => el('label', {}, el('span.muted', {}, meaning.replace('_', ' ')),
+        meaning === 'annotators'
+          ? el('input.lab-input', { type: 'text', value: preview.mapping.annotators?.replaceAll(', ', '+') || '', placeholder: 'columns, joined by +', 'data-map': meaning, onchange: (event) => { mapping[meaning] = event.target.value; } })
+          : el('select.lab-input', { 'data-map': meaning, onchange: (event) => { mapping[meaning] = event.target.value; } },
+            ['', ...columns].map((name) => el('option', { value: name, selected: (preview.mapping[meaning] || '') === name }, name || '–')))))),
+      el('label', {}, el('span.muted', {}, "what the votes' words mean, as in 0=first,1=second,2=tie "), el('input.lab-input', { type: 'text', 'data-do': 'data-choices' })),
+      el('button.lab-button.small', { type: 'button', 'data-do': 'data-again', onclick: look }, 'Look again')),
+    preview.problems.length ? el('pre.problems', { role: 'alert', 'data-do': 'data-problems' }, `${preview.broken} rows cannot be used:\n${preview.problems.join('\n')}`) : null,
+    el('div.scroll', { tabindex: '0', role: 'group', 'aria-label': 'the first rows' }, el('table', {},
+      el('thead', {}, el('tr', {}, ['row', 'prompt', 'first', 'second', 'vote', 'annotator'].map((name) => el('th', { scope: 'col' }, name)))),
+      el('tbody', {}, preview.first.map((row) => el('tr', {}, el('td', {}, String(row.row)),
+        ...[row.prompt, row.first, row.second].map((text) => el('td', {}, el('p.lab-text', { dir: 'auto' }, text))), el('td', {}, row.choice.replace('_', ' ')), el('td', {}, row.annotator)))))),
+    el('div.lab-row', {}, source, el('label', {}, el('span.muted', {}, 'annotator, where the file names none '), el('input.lab-input', { type: 'text', maxlength: 60, placeholder: 'imported', 'data-do': 'data-annotator' }))),
+    el('div.lab-row', {}, tick('use_prompts', 'sample from new prompts too'), tick('drop_duplicates', 'leave out duplicates'), tick('skip_broken', 'leave out rows that cannot be used')),
+    el('div.lab-row', {}, el('button.lab-button.lab-main', { type: 'button', 'data-do': 'data-import', disabled: !preview.votes, onclick: () => send('import', {
+      source: source.value, annotator: found.querySelector('[data-do=data-annotator]').value,
+      use_prompts: ticked('use_prompts'), drop_duplicates: ticked('drop_duplicates'), skip_broken: ticked('skip_broken') }) }, 'Import into this project'),
+    el('span.muted', {}, 'All rows or none.'))].filter(Boolean));
+}
+
+watch('value', () => {
+  const said = props.value;
+  if (!said || said.at !== waiting) return;
+  if (said.error) { say(said.error, true); return; }
+  if (doing === 'import') { preview = null; file = null; named.textContent = ''; say(said.done); } else { preview = said.preview; say(''); }
+  draw();
+});

@@ -1,0 +1,124 @@
+"""Part "Import preferences": a file or a Hub data set, looked at first, its columns mapped, then taken in whole or not at all.
+
+All the reading happens in a process of its own (`python -m rlhf_lab.imports`): `datasets` loads torch, and a file made to
+fill the memory must not take the page with it.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from gradio.utils import get_upload_folder
+
+import rlhf_lab
+from rlhf_lab.errors import ConfigError, DataError
+from rlhf_lab.imports import MEANINGS
+from rlhf_lab.imports.hub import is_hub_name
+from rlhf_lab.records import Source
+from rlhf_lab.ui.context import Context, operated, told
+from rlhf_lab.ui.train import QUIET
+from rlhf_lab.ui.widgets import widget
+
+ROOT = Path(rlhf_lab.__file__).parents[1]
+PATIENCE_S = 300.0
+MOST_BYTES = 5_000_000  # what the page takes as an upload; the command line takes more
+KINDS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".gz", ".ndjson")
+#: What a person maps by hand; the rest is found by its name.
+MAPPED = (
+    "prompt",
+    "chosen",
+    "rejected",
+    "first",
+    "second",
+    "choice",
+    "annotator",
+    "annotators",
+    "score_first",
+    "score_second",
+)
+TICKS = ("use_prompts", "drop_duplicates", "skip_broken")
+
+#: run(request as JSON) -> the answer as JSON
+Run = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def build(ctx: Context, operator: gr.BrowserState) -> None:
+    counter = Counter(ctx)
+    data = {"kinds": list(KINDS), "most": MOST_BYTES, "meanings": [name for name in MAPPED if name in MEANINGS]}
+    part = widget("data", data=data, label="Import preferences")
+
+    def act(secret: str | None, event: gr.EventData) -> dict[str, Any]:
+        return operated(ctx, secret, event, counter.obey)
+
+    part.act(told(act), operator, part, **QUIET)
+
+
+def in_a_process(request: dict[str, Any]) -> dict[str, Any]:
+    """Raises DataError when the process ends without an answer, or takes too long."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "rlhf_lab.imports"], input=json.dumps(request), capture_output=True, text=True,
+            timeout=PATIENCE_S, check=False, cwd=ROOT,
+        )  # fmt: skip
+        answer: dict[str, Any] = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        raise DataError(
+            f"Reading took longer than {PATIENCE_S / 60:.0f} minutes and was stopped; nothing was imported. Import a part, or "
+            "use the command line: python -m rlhf_lab import FILE."
+        ) from None
+    except (OSError, ValueError):
+        raise DataError(
+            "The process that reads the file ended without an answer; nothing was imported. The file may need more memory than "
+            "there is: import it in parts, or with python -m rlhf_lab import FILE, which says more."
+        ) from None
+    return answer
+
+
+class Counter:
+    """Takes what the page hands in."""
+
+    def __init__(self, ctx: Context, run: Run = in_a_process, uploads: Path | None = None) -> None:
+        self.ctx, self.run = ctx, run
+        self.uploads = (uploads or Path(get_upload_folder())).resolve()
+
+    def obey(self, said: dict[str, Any]) -> dict[str, Any]:
+        """{"do": "preview" | "import", …}. Raises LabError."""
+        if said.get("do") not in ("preview", "import"):
+            raise ConfigError(f'The lab cannot "{said.get("do")}" here. Reload the page and try again.')
+        request = self.request(said)
+        if said["do"] == "import":
+            source = said.get("source")
+            if source not in tuple(Source):
+                raise ConfigError("Say whose votes these are: of people, or simulated.")
+            request |= {"home": str(self.ctx.home), "project": self.ctx.project.id, "source": source,
+                        "annotator": str(said.get("annotator") or "").strip()[:60]}  # fmt: skip
+            request |= {name: bool(said.get(name)) for name in TICKS}
+        answer = self.run(request)
+        if "error" in answer:
+            raise DataError(str(answer["error"]))
+        return {"done": answer.get("words", ""), "preview": answer["preview"]}
+
+    def request(self, said: dict[str, Any]) -> dict[str, Any]:
+        """What to read. Only what was uploaded, or a name on the Hub: no other file of this machine."""
+        mapping = said.get("map") or {}
+        if not isinstance(mapping, dict) or not all(isinstance(one, str) for one in mapping.values()):
+            raise ConfigError("The page sent no mapping of columns. Reload it and try again.")
+        request: dict[str, Any] = {"map": {key: mapping[key] for key in MAPPED if mapping.get(key)},
+                                   "choices": str(said.get("choices") or "")}  # fmt: skip
+        if said.get("path"):
+            path = Path(str(said["path"])).resolve()
+            if not path.is_relative_to(self.uploads) or not path.is_file():
+                raise ConfigError("That file is not here (any more). Choose it again.")
+            return request | {
+                "what": str(path),
+                "name": Path(str(said.get("name") or path.name)).name[:80],
+                "bytes": 20 * MOST_BYTES,
+            }
+        name = str(said.get("hub") or "").strip()
+        if not is_hub_name(name) or (ROOT / name).exists():
+            raise ConfigError("Choose a file, or write the name of a data set on the Hub as OWNER/NAME.")
+        return request | {"what": name, "split": str(said.get("split") or "train")}

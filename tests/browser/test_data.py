@@ -1,0 +1,72 @@
+"""Data in and out, and the figures of annotators, in a real browser."""
+
+import json
+
+from browser_lab import PATIENCE
+from playwright.sync_api import expect
+
+
+def part(page, name):
+    return page.locator(f'[data-do="{name}"]')
+
+
+def show(page, section):
+    page.get_by_role("tab", name="Runs & data").click()
+    page.locator(f"#{section} > button").click()
+
+
+def votes():
+    """Three people on twelve pairs; cy says the opposite of the others. Markup in the texts stays text."""
+    rows = []
+    for i in range(12):
+        for who in ("ann", "bob", "cy"):
+            better = i % 2 if who != "cy" else 1 - i % 2
+            rows.append(
+                {"prompt": f"Tell <b>{i}</b>", "first": "<img src=x onerror=alert(1)>", "second": f"text {i}", "annotator": who,
+                 "winner": ("first", "second")[better]}
+            )  # fmt: skip
+    return rows
+
+
+def test_import_look_at_the_figures_leave_somebody_out_and_take_the_data_set_home(lab, open_page, tmp_path):
+    page = open_page(lab)
+    show(page, "runs-import")
+    broken, good = tmp_path / "broken.jsonl", tmp_path / "votes.jsonl"
+    broken.write_text(json.dumps(votes()[0]) + "\n" + '{"prompt": ')
+    good.write_text("\n".join(json.dumps(row) for row in votes()))
+
+    part(page, "data-file").set_input_files(broken)
+    expect(part(page, "data-problems")).to_contain_text("row 2 (line 2): not JSON")
+    part(page, "data-import").click()
+    expect(part(page, "data-notice")).to_contain_text("nothing was imported")
+
+    part(page, "data-file").set_input_files(good)
+    expect(part(page, "data-counts")).to_contain_text("36 rows, 36 votes on 12 prompts")
+    part(page, "data-import").click()
+    expect(part(page, "data-notice")).to_contain_text("36 votes of votes.jsonl are in, on 12 new pairs")
+
+    page.locator("#runs-quality > button").click()
+    expect(part(page, "quality-agreement")).to_have_text("33 %")
+    expect(page.locator('.lab-quality tr[data-name="cy"]')).to_contain_text("the others agree better without")
+    expect(part(page, "quality-train")).to_be_enabled(timeout=PATIENCE)  # the lab trained by itself on so many labels
+    page.locator('[data-do="quality-weight"][data-name="cy"]').select_option("0")
+    expect(page.locator(".lab-quality .train")).to_contain_text("Without 1 of 3.")
+    part(page, "quality-train").click()
+    expect(part(page, "quality-notice")).to_contain_text("learning from 2 of 3 annotators")
+    expect(page.locator(".lab-quality .models")).to_contain_text("ann, bob")
+
+    part(page, "export-layout").select_option("explicit")
+    part(page, "export-format").select_option("parquet")
+    with page.expect_download() as caught:
+        part(page, "export-dataset").click()
+    assert caught.value.suggested_filename == "labels-project-1.zip"
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_both_parts_fit_a_phone(lab, open_page):
+    page = open_page(lab)
+    show(page, "runs-import")
+    page.locator("#runs-quality > button").click()
+    expect(part(page, "quality-alpha")).to_be_visible()
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.wait_for_function("document.documentElement.scrollWidth <= 390")

@@ -1,0 +1,88 @@
+"""Part "Import preferences" without a browser: only what was uploaded is read, in a process of its own."""
+
+import json
+import subprocess
+
+import pytest
+
+from rlhf_lab.errors import ConfigError, DataError
+from rlhf_lab.records import Choice, Source
+from rlhf_lab.store.comparisons import vote_counts
+from rlhf_lab.ui import data_io
+from rlhf_lab.ui.data_io import Counter
+
+
+@pytest.fixture
+def counter(ctx, tmp_path):
+    (tmp_path / "uploads").mkdir()
+    return Counter(ctx, uploads=tmp_path / "uploads")
+
+
+def upload(counter, rows):
+    path = counter.uploads / "votes.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"path": str(path), "name": "my votes.jsonl"}
+
+
+ROWS = [{"question": "Why?", "good": "a", "bad": "b"}, {"question": "Who?", "good": "c", "bad": "d"}]
+
+
+def test_look_map_and_import(counter, ctx):
+    file = upload(counter, ROWS)
+    with pytest.raises(DataError, match="--map chosen=COLUMN"):
+        counter.obey({"do": "preview", **file})
+    mapped = {"map": {"chosen": "good", "rejected": "bad", "uuid": "question", "first": ""}}
+    shown = counter.obey({"do": "preview", **file, **mapped})["preview"]
+    assert (shown["name"], shown["votes"], shown["mapping"]) == (
+        "my votes.jsonl", 2, {"prompt": "question", "chosen": "good", "rejected": "bad"},
+    )  # fmt: skip
+    assert sum(vote_counts(ctx.db, ctx.project.id)[Source.HUMAN].values()) == 0
+    done = counter.obey({"do": "import", **file, **mapped, "source": "human", "annotator": " ann "})
+    assert done["done"].startswith("2 votes of my votes.jsonl are in")
+    counts = vote_counts(ctx.db, ctx.project.id)[Source.HUMAN]
+    assert counts[Choice.FIRST] + counts[Choice.SECOND] == 2
+
+
+def test_no_other_file_of_this_machine_is_read(counter, ctx, tmp_path):
+    (tmp_path / "secret.jsonl").write_text(json.dumps(ROWS[0]))
+    for path in (
+        tmp_path / "secret.jsonl",
+        counter.uploads / ".." / "secret.jsonl",
+        counter.uploads / "none",
+        counter.uploads,
+    ):
+        with pytest.raises(ConfigError, match="not here"):
+            counter.obey({"do": "preview", "path": str(path)})
+    for name in ("", "secret.jsonl", "../secret", "a b/c", "rlhf_lab/ui"):
+        with pytest.raises(ConfigError, match="OWNER/NAME"):
+            counter.obey({"do": "preview", "hub": name})
+
+
+def test_a_name_on_the_hub_is_handed_on(ctx, tmp_path):
+    asked = []
+
+    def run(request):
+        asked.append(request)
+        return {"preview": {"votes": 1}}
+
+    Counter(ctx, run=run, uploads=tmp_path).obey({"do": "preview", "hub": " someone/pairs ", "split": "test"})
+    assert asked == [{"map": {}, "choices": "", "what": "someone/pairs", "split": "test"}]
+
+
+@pytest.mark.parametrize("said", [{"do": "dance"}, {"do": "preview", "map": [1]}, {"do": "import", "source": "x"}])
+def test_nonsense_is_refused(counter, said):
+    with pytest.raises(ConfigError):
+        counter.obey({**upload(counter, ROWS), **said})
+
+
+def test_a_process_that_ends_or_hangs_is_told(monkeypatch):
+    def hang(*_, timeout, **__):
+        raise subprocess.TimeoutExpired("import", timeout)
+
+    monkeypatch.setattr(data_io.subprocess, "run", hang)
+    with pytest.raises(DataError, match=r"longer than 5 minutes.*nothing was imported"):
+        data_io.in_a_process({"what": "x"})
+    killed = subprocess.CompletedProcess([], -9, stdout="", stderr="")
+    monkeypatch.setattr(data_io.subprocess, "run", lambda *_, **__: killed)
+    with pytest.raises(DataError, match=r"without an answer.*in parts"):
+        data_io.in_a_process({"what": "x"})
