@@ -1,0 +1,232 @@
+"""A class in one lab: N programs label through the API while PPO trains; every vote is reconciled at the end.
+
+    python benchmarks/labellers.py --clients 30 --seconds 180 --json
+    python benchmarks/labellers.py --clients 30 --seconds 180 --restart --json     the page is killed and started in the middle
+
+Each client asks for a pair, thinks 2 ± 1 s, and votes; one vote in ten is sent twice, as an impatient finger does. What fails to
+reach the page is sent again under the same uuid until it is answered. Prints how many votes were counted, whether any was lost,
+doubled or given to one person twice, and how long the page took to answer (median, 95th percentile, worst, in ms).
+"""
+
+import argparse
+import json
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from rlhf_lab.config import PolicyConfig  # noqa: E402
+from rlhf_lab.jobs import control, queue, supervisor  # noqa: E402
+from rlhf_lab.jobs.labelling import label_with_judge  # noqa: E402
+from rlhf_lab.jobs.setup import pick_project  # noqa: E402
+from rlhf_lab.judges import load_judge  # noqa: E402
+from rlhf_lab.labelling import LabellingConfig  # noqa: E402
+from rlhf_lab.records import Job, JobKind, JobStatus  # noqa: E402
+from rlhf_lab.store.database import Database  # noqa: E402
+from rlhf_lab.store.labelling import set_labelling  # noqa: E402
+from rlhf_lab.store.runs import get_run  # noqa: E402
+
+CHOICES = ("left", "right", "left", "right", "tie", "both_bad", "skip")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=180.0)
+    parser.add_argument("--pairs", type=int, default=256, help="pairs written before the clients come")
+    parser.add_argument("--overlap", type=int, default=5, help="votes wanted for each pair")
+    parser.add_argument("--restart", action="store_true", help="kill the page in the middle and start it again")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = measure(Path(folder) / "home", args)
+    print(json.dumps(result) if args.json else "\n".join(f"{key:32} {value}" for key, value in result.items()))
+    return 0 if result["lost"] == result["doubled"] == result["pair_twice_to_one"] == result["failed"] == 0 else 1
+
+
+def measure(home: Path, args: argparse.Namespace) -> dict[str, Any]:
+    with Database.open(home) as db:
+        project = pick_project(db, None)
+        set_labelling(db, project.id, LabellingConfig(overlap=args.overlap, hold_s=60))
+        page = Page(home)
+        page.start()
+        try:
+            wait(db, home, queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": args.pairs}))
+            label_with_judge(db, project.id, load_judge("cheerful"), 60)
+            wait(db, home, queue.submit(db, JobKind.TRAIN_REWARD, project.id, {"source": "simulated", "labels": 60}))
+            run = control.start_run(db, home, project.id, PolicyConfig(steps=5_000), None)
+            while get_run(db, run.id).step < 1:
+                time.sleep(0.2)
+            begun = get_run(db, run.id).step
+            clients = label(page, args)
+            trained = get_run(db, run.id).step - begun
+        finally:
+            page.kill()
+            supervisor.stop_engine(db, home)
+        return reconcile(db, clients) | {
+            "clients": args.clients,
+            "seconds": args.seconds,
+            "ppo_steps_meanwhile": trained,
+        }
+
+
+def wait(db: Database, home: Path, job: Job) -> None:
+    while (now := queue.get_job(db, job.id)).status not in (JobStatus.DONE, JobStatus.FAILED):
+        supervisor.ensure_engine(db, home)
+        time.sleep(0.2)
+    assert now.status is JobStatus.DONE, now.error
+
+
+def label(page: "Page", args: argparse.Namespace) -> list["Client"]:
+    end = time.monotonic() + args.seconds
+    clients = [Client(n, page.url, end) for n in range(args.clients)]
+    threads = [threading.Thread(target=client.run) for client in clients]
+    for thread in threads:
+        thread.start()
+    if args.restart:
+        time.sleep(args.seconds / 2)
+        page.kill()
+        page.start()
+    for thread in threads:
+        thread.join()
+    return clients
+
+
+class Page:
+    """app.py as a process of its own, on one port."""
+
+    def __init__(self, home: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.home, self.url = home, f"http://127.0.0.1:{self.port}/"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "app.py", "--port", str(self.port), "--home", str(self.home)]
+        self.process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while True:
+            try:
+                urllib.request.urlopen(self.url, timeout=5).close()
+                return
+            except OSError:
+                time.sleep(0.1)
+
+    def kill(self) -> None:
+        """kill -9: nothing is finished, nothing is said."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+@dataclass
+class Client:
+    """One labeller. votes: uuid -> (vote id, pair) of what the page said it counted."""
+
+    number: int
+    url: str
+    end: float
+    votes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    given: list[int] = field(default_factory=list)
+    refused: int = 0
+    waited: int = 0
+    repeated: int = 0
+    sent_again: int = 0
+    doubled: int = 0
+    failed: str = ""
+    ms: dict[str, list[float]] = field(default_factory=lambda: {"next_pair": [], "submit_vote": []})
+
+    def run(self) -> None:
+        rng, name = random.Random(self.number), f"client {self.number}"
+        try:
+            time.sleep(rng.uniform(0, 2))
+            while time.monotonic() < self.end:
+                pair = self.ask("next_pair", [name, ""])
+                if pair["id"] is None:
+                    self.waited += 1
+                    time.sleep(1.0)
+                    continue
+                self.given.append(pair["id"])
+                think = max(0.1, rng.gauss(2.0, 1.0))
+                time.sleep(think)
+                uuid = f"{self.number}-{len(self.given)}"
+                vote = [name, pair["id"], rng.choice(CHOICES), uuid, "", "", "", round(1000 * think)]
+                answer = self.ask("submit_vote", vote)
+                if rng.random() < 0.1:
+                    self.repeated += 1
+                    self.doubled += self.ask("submit_vote", vote) != answer
+                if answer["counted"]:
+                    self.votes[uuid] = (answer["vote_id"], pair["id"])
+                else:
+                    self.refused += 1
+        except Exception as error:  # a client that ends is a finding, not the end of the others
+            self.failed = f"{type(error).__name__}: {error}"
+
+    def ask(self, endpoint: str, data: list[Any]) -> dict[str, Any]:
+        """The page's answer, however often it has to be asked."""
+        body = json.dumps({"data": data}).encode()
+        request = urllib.request.Request(
+            f"{self.url}gradio_api/run/{endpoint}", body, {"Content-Type": "application/json"}
+        )
+        while True:
+            start = time.perf_counter()
+            try:
+                with urllib.request.urlopen(request, timeout=30) as reply:
+                    said: dict[str, Any] = json.load(reply)["data"][0]
+                self.ms[endpoint].append(1000 * (time.perf_counter() - start))
+                return said
+            except urllib.error.HTTPError as error:
+                raise RuntimeError(error.read().decode()[:300]) from error
+            except OSError:  # killed in the middle: nobody knows whether it was counted
+                self.sent_again += 1
+                time.sleep(0.5)
+
+
+def reconcile(db: Database, clients: list[Client]) -> dict[str, Any]:
+    """What the clients were told against what is stored."""
+    with db.read() as conn:
+        stored = conn.exec_driver_sql(
+            "SELECT uuid, id, pair_id, annotator FROM votes WHERE via = 'api' AND undone_at IS NULL"
+        ).all()
+    kept = {row[0]: (row[1], row[2]) for row in stored}
+    told = {uuid: vote for client in clients for uuid, vote in client.votes.items()}
+    twice = sum(count > 1 for count in Counter((row[3], row[2]) for row in stored).values())
+    result: dict[str, Any] = {
+        "votes": len(told),
+        "lost": sum(kept.get(uuid) != vote for uuid, vote in told.items()),
+        "not_told": len(set(kept) - set(told)),
+        "doubled": len(stored) - len(kept) + sum(client.doubled for client in clients),
+        "pair_twice_to_one": twice,
+        "sent_twice_on_purpose": sum(client.repeated for client in clients),
+        "sent_again_after_a_failure": sum(client.sent_again for client in clients),
+        "refused": sum(client.refused for client in clients),
+        "waited_for_pairs": sum(client.waited for client in clients),
+        "failed": sum(bool(client.failed) for client in clients),
+        "why": next((client.failed for client in clients if client.failed), ""),
+    }
+    for name in ("next_pair", "submit_vote"):
+        ms = sorted(one for client in clients for one in client.ms[name])
+        if len(ms) > 1:
+            result |= {
+                f"{name}_p50_ms": round(statistics.median(ms), 1),
+                f"{name}_p95_ms": round(statistics.quantiles(ms, n=20)[-1], 1),
+                f"{name}_max_ms": round(ms[-1], 1),
+            }
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())
