@@ -152,3 +152,16 @@ def test_an_instruct_models_template_is_what_policy_and_reward_model_read(kind, 
     assert found[0] == tiny.BOS
     assert [i for i in found[1:] if i != LETTERS["Ġ"]] == [i for i in expected if i != LETTERS["Ġ"]]
     assert backbone.encode_response("sat") == [*(tiny.ids("sat") if kind == "gemma3" else bytes_of("sat")), tiny.EOS]
+
+
+def test_a_pad_token_that_the_model_has_no_row_for(tmp_path):
+    """Added to the tokenizer alone, as many a recipe does: padding must not read behind the end of the embeddings."""
+    folder = save("gpt2", tmp_path / "model")
+    words = tiny.tokenizer(pad=False)
+    words.add_special_tokens({"pad_token": "<padding>"})
+    words.save_pretrained(folder)
+    backbone = tiny.load(folder)
+    assert backbone.tokenizer.pad_token_id == len(tiny.WORDS)
+    assert backbone.pad_id == tiny.EOS
+    model = RewardModel(backbone, Adapters(backbone), None, RewardHead(32, "mean", seed=1))
+    assert bool(model.scores(*tiny.ragged()).isfinite().all())
