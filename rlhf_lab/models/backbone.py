@@ -123,7 +123,7 @@ def load_backbone(name: str, *, device: str | None = None, dtype: torch.dtype | 
     model.requires_grad_(False)
     backbone = Backbone(name, weights_digest(folder), model, tokenizer, where, _eos_ids(model, tokenizer), 0)
     pad = tokenizer.pad_token_id
-    embeddings: Any = model.get_input_embeddings()  # without a row for a pad token that was added to the tokenizer alone
+    embeddings: Any = model.get_input_embeddings()  # a pad token added to the tokenizer alone has no row here
     backbone.pad_id = int(pad if pad is not None and pad < len(embeddings.weight) else backbone.eos_ids[0])
     _check_logits(backbone)
     return backbone
