@@ -1,0 +1,98 @@
+"""What must not grow: the time of a response token with the response's length, of a step with its number and the store's size.
+
+    python benchmarks/constant_cost.py --json
+
+Tokens: 32 rows sampled by a random Llama of 3 million weights for 32 and for 256 tokens, in turns; the ratio of seconds a token.
+Steps: the store's part of a step (read what people asked for, write 40 metrics) after 10, 1,000 and 10,000 stored ones, and the
+page's question for what is new.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks" / "peer")]
+
+import torch  # noqa: E402
+from our_ppo import save_random_llama  # noqa: E402  (prepares the process before torch comes in)
+
+from rlhf_lab.models.backbone import load_backbone  # noqa: E402
+from rlhf_lab.models.generation import sample, uniforms  # noqa: E402
+from rlhf_lab.records import LabelSnapshot, Source, StepResult  # noqa: E402
+from rlhf_lab.store.database import Database  # noqa: E402
+from rlhf_lab.store.projects import create_project  # noqa: E402
+from rlhf_lab.store.runs import add_reward_model, create_run, pending_events  # noqa: E402
+from rlhf_lab.store.steps import metric_series, record_step  # noqa: E402
+
+SHAPE = "192,6,6,4096"
+SHORT, LONG, ROWS = 32, 256, 32
+STORED = (10, 1_000, 10_000)
+METRICS = {f"metric/{i}": float(i) for i in range(40)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = tokens(Path(folder) / "model", args.rounds) | steps(Path(folder))
+    print(json.dumps(result) if args.json else "\n".join(f"{key:40} {value}" for key, value in result.items()))
+    return 0
+
+
+def tokens(folder: Path, rounds: int) -> dict[str, Any]:
+    save_random_llama(folder, SHAPE, torch.float32)
+    backbone = load_backbone(str(folder), device="cpu", dtype=torch.float32)
+    backbone.eos_ids = [-1]  # no row ends by itself
+    generator = torch.Generator().manual_seed(0)
+    prompts = torch.randint(4, 4096, (ROWS, 16), generator=generator).tolist()
+    seconds: dict[int, list[float]] = {SHORT: [], LONG: []}
+    for round_ in range(rounds + 1):
+        for length in (SHORT, LONG):
+            begun = time.perf_counter()
+            sample(backbone, prompts, uniforms(range(ROWS), length))
+            if round_:
+                seconds[length].append((time.perf_counter() - begun) / length)
+    ratios = [long / short for long, short in zip(seconds[LONG], seconds[SHORT], strict=True)]
+    return {
+        **{f"ms_a_token_at_{n}": round(statistics.median(times) * 1000, 2) for n, times in seconds.items()},
+        "ratio_long_to_short": round(statistics.median(ratios), 3),
+    }
+
+
+def steps(folder: Path) -> dict[str, Any]:
+    """The store's part of a step: read controls, write rows, read what is new for a page."""
+    found = {}
+    for stored in STORED:
+        with Database.open(folder / f"home{stored}") as db:
+            project = create_project(db, "p", "none", "", "tales", 0, [("Once", "train")])
+            pinned = LabelSnapshot((), "", Source.HUMAN)
+            row = add_reward_model(db, project.id, "none", config={}, report={}, snapshot=pinned)
+            run = create_run(db, project.id, row.id, "r", config={}, manifest={}, total_steps=10 * STORED[-1])
+            for step in range(1, stored + 1):
+                record_step(db, run.id, StepResult(step, METRICS))
+            write, read = [], []
+            for step in range(stored + 1, stored + 41):
+                begun = time.perf_counter()
+                pending_events(db, run.id)
+                record_step(db, run.id, StepResult(step, METRICS))
+                written = time.perf_counter()
+                metric_series(db, run.id, list(METRICS)[:10], step - 1)
+                write.append(written - begun)
+                read.append(time.perf_counter() - written)
+        found |= {
+            f"store_ms_a_step_after_{stored}": round(statistics.median(write) * 1000, 2),
+            f"page_ms_a_question_after_{stored}": round(statistics.median(read) * 1000, 2),
+        }
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
