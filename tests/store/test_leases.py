@@ -139,6 +139,22 @@ def test_redo_brings_votes_back_in_order_until_another_is_cast(db, project, make
     assert leases.put_back(db, project.id, "ann") is None
 
 
+def test_what_was_undone_before_the_newest_vote_is_not_redone(db, project, make_pairs):
+    make_pairs(3)
+    cast = [judge(db, project, "ann") for _ in range(2)]
+    for _ in range(2):
+        leases.take_back(db, project.id, "ann", RULES)
+    assert judge(db, project, "ann", Choice.TIE).pair_id == cast[0].pair_id
+    assert leases.put_back(db, project.id, "ann") is None
+
+
+def test_the_pair_on_ones_own_screen_is_still_free_for_oneself(db, project, make_pairs):
+    make_pairs(2)
+    lease(db, project, "ann")
+    free = [leases.free_pairs(db, project.id, who, RULES, now=1.0) for who in ("ann", "bob")]
+    assert (free, leases.holders(db, project.id, 1.0), leases.holders(db, project.id, 61.0)) == ([2, 1], 1, 0)
+
+
 def test_a_changed_answer_replaces_the_earlier_one_once(db, project, make_pairs):
     make_pairs(3)
     old = judge(db, project, "ann")
