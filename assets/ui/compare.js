@@ -1,144 +1,205 @@
 // Screen "Compare": columns of texts by the base and checkpoints; same prompt, same random numbers, changed words marked.
 const { el } = Lab;
 const root = element.querySelector('.lab-compare');
+const COLUMNS = [1, 2, 3];
+const KEPT = 5;          // answers that stay in view
+const form = {};         // the form's elements by name
 let options = null;
 let drawn = '';
-let asked = null;        // the question whose answers are awaited: {labels, jobs, prompt, …}
-const history = [];      // the last answered ones, newest first
-const form = {};
-const results = el('div.results', { 'aria-live': 'polite' });
+let asked = null;        // the question whose answers are awaited: {labels, jobs, prompt, …, columns}
+const answers = [];      // the last answered ones, newest first
+const results = el('div.results');
 
-const select = (name, label, items, value) => {
-  const node = el('select.lab-input', { 'aria-label': label, 'data-do': name }, items.map(([id, words]) => el('option', { value: id }, words)));
-  if (value !== undefined) node.value = value;
-  return node;
-};
-const number = (name, label, value, hint = '') => el('label.field', {}, el('span.muted', {}, label),
-  form[name] = el('input.lab-input', { type: 'text', inputmode: 'decimal', value, 'data-do': name, 'aria-label': label, title: hint }));
+// ---- the form: built once; what can be chosen is refreshed in place, so that nothing a person entered is lost
+
+const select = (name, label, onchange) => (form[name] = el('select.lab-input', { 'aria-label': label, 'data-do': name, onchange }));
+const field = (label, ...inside) => el('div.field', {}, el('span.muted', { 'aria-hidden': 'true' }, label), ...inside);
+const number = (name, label, value, hint) => field(label, form[name] = el('input.lab-input', { type: 'text', inputmode: 'decimal', value, 'data-do': name, 'aria-label': label, title: hint,
+  onkeydown: (event) => { if (event.key === 'Enter') write(); } }));
+
+function fill(node, items, fallback) {
+  const before = node.value, fresh = !node.options.length;
+  node.replaceChildren(...items.map(([id, words]) => el('option', { value: id }, words)));
+  const known = items.map(([id]) => String(id));
+  node.value = !fresh && known.includes(before) ? before : String(fallback);
+}
 
 function steps(which) {
-  const chosen = form[`model${which}`].value;
-  const run = chosen.startsWith('run/') ? chosen.split('/')[1] : null;
-  const known = run ? options.steps[run] || [] : [];
-  form[`step${which}`].replaceChildren(el('option', { value: 'latest' }, 'latest step'), ...known.map((step) => el('option', { value: step }, `step ${step}`)));
-  form[`step${which}`].hidden = !run;
+  const model = form[`model-${which}`].value;
+  const run = model.startsWith('run/') ? model.split('/')[1] : null, node = form[`step-${which}`];
+  if (node.dataset.run !== run) { node.replaceChildren(); node.dataset.run = run; }
+  fill(node, [['latest', 'latest step'], ...(run ? options.steps[run] || [] : []).map((step) => [step, `step ${step}`])], 'latest');
+  node.hidden = !run;
 }
 
-function picker(which, value) {
-  form[`model${which}`] = select(`model-${which}`, `model ${which}`, [...(which > 1 ? [['', 'nothing']] : []), ...options.models], value);
-  form[`step${which}`] = el('select.lab-input', { 'aria-label': `step of model ${which}`, 'data-do': `step-${which}` });
-  form[`model${which}`].addEventListener('change', () => steps(which));
-  const node = el('label.field', {}, el('span.muted', {}, which === 1 ? 'this' : 'beside'), el('div.lab-row', {}, form[`model${which}`], form[`step${which}`]));
-  steps(which);
-  return node;
-}
-
-function draw() {
-  const kept = { prompt: form.prompt ? form.prompt.value : null, picks: [1, 2, 3].map((i) => form[`model${i}`]?.value) };
-  const newest = options.models[1] ? options.models[1][0] : '';
-  form.prompt = el('textarea.lab-input', { rows: 2, 'aria-label': 'prompt', 'data-do': 'prompt' });
-  form.prompt.value = kept.prompt ?? options.prompts[0] ?? '';
-  form.reward = select('reward', 'reward model that scores', [...options.rewards, ['', 'no scores']], options.rewards.length ? options.rewards[0][0] : '');
-  form.judge = select('judge-gold', 'judge', [['', 'no judge'], ...props.data.judges.map(([name]) => [name, `judge ${name}`])], '');
+function build() {
+  form.prompt = el('textarea.lab-input', { rows: 2, dir: 'auto', 'aria-label': 'prompt', 'data-do': 'prompt' });
+  const pickers = COLUMNS.map((which) => {
+    const node = field(which === 1 ? 'this' : 'beside', el('div.models', {}, select(`model-${which}`, `model ${which}`, () => steps(which)), select(`step-${which}`, `step of model ${which}`)));
+    return node;
+  });
+  form.note = el('p.muted', { hidden: true });
+  form.error = el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'compare-error' });
+  const judge = field('gold: a judge’s own score', select('judge', 'judge', () => { goldChosen = true; }));
   root.replaceChildren(
     el('div.lab-card.form', {},
-      el('label.field', {}, el('span.muted', {}, 'Prompt'), form.prompt),
+      field('Prompt', form.prompt),
       el('div.lab-row', {},
-        el('button.lab-button.small', { type: 'button', 'data-do': 'another', onclick: () => { form.prompt.value = options.prompts[Math.floor(Math.random() * options.prompts.length)] || ''; } }, 'Another prompt'),
-        el('span.muted', {}, 'from those that nothing was trained on')),
-      el('div.fields', {}, picker(1, kept.picks[0] || 'base'), picker(2, kept.picks[1] ?? newest), picker(3, kept.picks[2] ?? '')),
-      el('div.fields', {}, number('samples', 'samples each', '2', '1 to 16'), number('seed', 'seed', '0'), number('temperature', 'temperature', '1'),
-        number('tokens', 'longest, in tokens', '64'), el('label.field', {}, el('span.muted', {}, 'scored by'), form.reward), el('label.field', {}, el('span.muted', {}, 'gold'), form.judge)),
+        form.another = el('button.lab-button.small', { type: 'button', 'data-do': 'another', onclick: another }, 'Another prompt'),
+        form.source = el('span.muted', {}, 'from those that nothing was trained on')),
+      el('div.fields.wide', {}, pickers),
+      el('div.fields', {}, number('samples', 'samples each', '2', '1 to 16'), number('seed', 'seed', '0', '0 or more'), number('temperature', 'temperature', '1', '0.05 to 5; small: always the likeliest words'),
+        number('tokens', 'max_new_tokens', '64', 'the longest a text may get, in tokens: 1 to 512')),
+      el('div.fields.wide', {}, field('scored by', select('reward', 'reward model that scores')), judge),
       el('div.lab-row', {},
-        el('button.lab-button.lab-main', { type: 'button', 'data-do': 'write', onclick: write }, 'Write'),
-        el('button.lab-button.small', { type: 'button', title: 'another seed', 'data-do': 'dice', onclick: () => { form.seed.value = Math.floor(Math.random() * 1e6); write(); } }, 'Other seed'),
-        el('span.muted', {}, 'The same seed gives every model the same random numbers.')),
-      el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'compare-error' })),
+        form.write = el('button.lab-button.lab-main', { type: 'button', 'data-do': 'write', onclick: () => write() }, 'Write'),
+        form.dice = el('button.lab-button.small', { type: 'button', title: 'write again with another seed', 'data-do': 'dice', onclick: () => { form.seed.value = Math.floor(Math.random() * 1e6); write(); } }, 'Another seed'),
+        el('span.muted.lab-grow', {}, 'The same seed gives every model the same random numbers; words that differ from the first column are marked.')),
+      form.note, form.error),
     results);
-  if (options.models.length === 1) root.querySelector('.form').append(el('p.muted', {}, 'No run has a checkpoint yet; the base can be sampled already.'));
+  show();
 }
 
-function name(which) {
-  const model = form[`model${which}`].value;
+let goldChosen = false;  // a person decided about the judge; until then it is the one behind the newest reward model
+let offered = '';        // the prompt we put there
+
+function refill() {
+  const run = options.models.find(([id]) => id.startsWith('run/')), newest = run ? run[0] : '';
+  for (const which of COLUMNS) {
+    fill(form[`model-${which}`], [...(which > 1 ? [['', 'nothing']] : []), ...options.models], which === 1 ? 'base' : which === 2 ? newest : '');
+    steps(which);
+  }
+  fill(form.reward, [...options.rewards, ['', 'no scores']], options.rewards.length ? options.rewards[0][0] : '');
+  fill(form.judge, [['', 'no judge'], ...props.data.judges.map(([name]) => [name, `judge ${name}`])], '');
+  if (!goldChosen) form.judge.value = options.judge;
+  form.another.disabled = !options.prompts.length;
+  form.source.textContent = options.prompts.length ? 'from those that nothing was trained on' : 'this project keeps no prompts aside; type one';
+  form.note.hidden = Boolean(run);
+  form.note.textContent = 'No run has done a step yet: start one under Train to see before and after. The base can be sampled already.';
+  if (!form.prompt.value || form.prompt.value === offered) { if (!options.prompts.includes(offered)) offered = options.prompts[0] || ''; form.prompt.value = offered; }
+}
+
+function another() {
+  const others = options.prompts.filter((prompt) => prompt !== form.prompt.value);
+  offered = others[Math.floor(Math.random() * others.length)] ?? form.prompt.value;
+  form.prompt.value = offered;
+}
+
+// ---- asking
+
+function named(which) {
+  const model = form[`model-${which}`].value;
   if (!model) return null;
-  if (model === 'base') return ['base', 'base model'];
-  const step = form[`step${which}`].value;
-  return [`run/${model.split('/')[1]}/${step}`, `run ${model.split('/')[1]}, ${step === 'latest' ? 'latest step' : `step ${step}`}`];
+  if (!model.startsWith('run/')) return [model, form[`model-${which}`].selectedOptions[0].textContent];
+  const run = model.split('/')[1], step = form[`step-${which}`].value;
+  return [`run/${run}/${step}`, `run ${run}, ${step === 'latest' ? 'latest step' : `step ${step}`}`];
 }
 
 function write() {
-  const columns = [1, 2, 3].map(name).filter(Boolean);
-  root.querySelector('[data-do=compare-error]').hidden = true;
-  asked = { labels: columns.map((c) => c[1]), prompt: form.prompt.value, judge: form.judge.value, seed: form.seed.value, at: Date.now(), jobs: null, columns: [] };
+  if (asked) return;
+  const columns = COLUMNS.map(named).filter(Boolean);
+  refuse('');
+  asked = { labels: columns.map((c) => c[1]), prompt: form.prompt.value, judge: form.judge.value, reward: form.reward.value, seed: form.seed.value,
+    temperature: form.temperature.value, at: Date.now(), jobs: null, columns: [] };
   show();
   trigger('write', { at: asked.at, prompt: form.prompt.value, models: columns.map((c) => c[0]), samples: form.samples.value, seed: form.seed.value,
     temperature: form.temperature.value, tokens: form.tokens.value, reward: form.reward.value });
 }
 
+function cancel() {
+  if (asked && asked.jobs) trigger('cancel', { jobs: asked.jobs });
+  asked = null;
+  show();
+}
+
+function refuse(words) {
+  form.error.hidden = !words;
+  form.error.textContent = words;
+}
+
 // ---- what was written
 
+function waiting(answer) {
+  const what = answer && answer.begun ? 'The engine writes' : 'Waiting for the engine; a run in progress lets it in between, a sleeping engine loads the model first';
+  return `${what} (${Math.round((Date.now() - asked.at) / 1000)} s) …`;
+}
+
 function cell(item, column, i) {
-  const answer = item.columns[column];
-  const first = item.columns[0];
-  if (!answer || answer.waiting) return el('div.text.muted', { role: 'status' }, i ? '' : answer && answer.begun ? 'The engine writes …' : 'Waiting for the engine; a run in progress lets it in between …');
+  const answer = item.columns[column], first = item.columns[0];
+  if (!answer || answer.waiting) return el('div.text', {}, i ? '' : el('p.muted.waits', { 'data-column': column }, waiting(answer)));
   if (answer.failed) return el('div.text', {}, i ? '' : el('p.lab-notice.bad', { role: 'alert' }, answer.failed));
-  const text = answer.texts[i], base = first && first.texts ? first.texts[i] : null;
-  const score = answer.scores[i], gold = answer.gold[i];
-  return el('div.text', {},
-    column && base !== null ? Lab.marked(base, text) : el('p.lab-text', { dir: 'auto' }, text),
-    el('div.lab-row', {}, score === undefined ? null : el('span.lab-badge', {}, `score ${Lab.number(score)}`),
-      gold === undefined ? null : el('span.lab-badge', {}, `gold ${Lab.number(gold)}`),
-      answer.scores.length > 2 && score === Math.max(...answer.scores) ? el('span.lab-badge.good', {}, `best of ${answer.scores.length} by its score`) : null));
+  const text = answer.texts[i], base = first && first.texts ? first.texts[i] : undefined;
+  if (text === undefined) return el('div.text', {});
+  const score = answer.scores[i], gold = answer.gold[i], n = answer.best_of, among = answer.scores.length;
+  return el('div.text', { 'data-column-name': item.labels[column] },
+    text === '' ? el('p.muted', {}, '(it wrote nothing)') : column && n === 1 && first.best_of === 1 && base !== undefined ? Lab.marked(base, text) : el('p.lab-text', { dir: 'auto' }, text),
+    el('div.lab-row.badges', {}, score === undefined ? null : el('span.lab-badge', { title: 'reward model, in sd of base samples' }, `score ${signed(score)}`),
+      gold === undefined ? null : el('span.lab-badge', { title: `what the judge ${item.judge} says itself` }, `gold ${signed(gold)}`),
+      n > 1 ? el('span.lab-badge.accent', {}, `best of ${n} by its score`) : null,
+      n === 1 && among > 2 && score === Math.max(...answer.scores) ? el('span.lab-badge.good', {}, `highest of ${among}`) : null));
 }
 
 const mean = (numbers) => numbers.reduce((a, b) => a + b, 0) / numbers.length;
+const signed = (x) => `${x < 0 ? '−' : x > 0 ? '+' : ''}${Lab.number(Math.abs(x))}`;
+
+function means(answer) {
+  if (!answer || !answer.texts || answer.texts.length < 2) return '';
+  return [['score', answer.scores], ['gold', answer.gold]].filter(([, all]) => all.length).map(([what, all]) => `mean ${what} ${signed(mean(all))}`).join(', ');
+}
 
 function block(item) {
   const rows = Math.max(1, ...item.columns.map((answer) => (answer && answer.texts ? answer.texts.length : 0)));
-  const grid = el('div.grid', {});
+  const grid = el('div.grid');
   grid.style.setProperty('--columns', item.labels.length);
-  item.labels.forEach((label, c) => {
-    const scores = item.columns[c]?.scores || [];
-    grid.append(el('h3', {}, label, scores.length > 1 ? el('span.muted', {}, ` mean score ${Lab.number(mean(scores))}`) : null));
-  });
-  for (let i = 0; i < rows; i++) item.labels.forEach((_, c) => grid.append(cell(item, c, i)));
-  return el('section.lab-card', { 'data-do': 'answer' }, el('p.muted.lab-text', { dir: 'auto' }, `${item.prompt}  (seed ${item.seed})`), grid);
+  item.labels.forEach((label, c) => grid.append(el('div.head', {}, el('h3', {}, label), el('span.muted', {}, means(item.columns[c])))));
+  const failures = new Set(item.columns.map((answer) => answer && answer.failed));
+  if (item.columns.length && failures.size === 1 && !failures.has(undefined)) grid.replaceChildren(el('p.lab-notice.bad.all', { role: 'alert' }, ...failures));
+  else for (let i = 0; i < rows; i++) item.labels.forEach((_, c) => grid.append(cell(item, c, i)));
+  return el('section.lab-card', { 'data-do': item === asked ? 'awaited' : 'answer', 'aria-label': 'answers' },
+    el('p.lab-text.asked', { dir: 'auto' }, item.prompt),
+    el('div.lab-row', {}, el('span.muted', {}, `seed ${item.seed}, temperature ${item.temperature}${item.reward ? `, scored by reward model ${item.reward}` : ''}`),
+      item === asked ? el('button.lab-button.small', { type: 'button', 'data-do': 'cancel', onclick: cancel }, 'Cancel') : null), grid);
 }
 
 function show() {
-  results.replaceChildren(...[asked, ...history].filter(Boolean).map(block));
+  const blocks = [asked, ...answers].filter(Boolean).map(block);
+  results.replaceChildren(...(blocks.length ? blocks : [el('div.lab-card.lab-empty', {}, 'Press Write: what the models make of the prompt stands here, side by side. The last five answers stay while the page is open.')]));
+  form.write.disabled = form.dice.disabled = Boolean(asked);
+  form.write.textContent = asked ? 'Writing …' : 'Write';
 }
 
 async function follow() {
-  if (!asked || !asked.jobs) return;
-  const reply = await Lab.answer(server.answers({ jobs: asked.jobs, judge: asked.judge }));
-  const before = JSON.stringify(asked.columns);
-  asked.columns = reply.columns;
-  if (asked.columns.every((answer) => !answer.waiting)) { history.unshift(asked); history.splice(5); asked = null; }
-  if (before !== JSON.stringify(reply.columns)) show();
+  if (!asked || !asked.jobs) { clock(); return; }
+  const mine = asked;
+  const reply = await Lab.answer(server.answers({ jobs: mine.jobs, judge: mine.judge }));
+  if (asked !== mine) return;
+  const changed = JSON.stringify(mine.columns) !== JSON.stringify(reply.columns);
+  mine.columns = reply.columns;
+  if (mine.columns.every((answer) => !answer.waiting)) { answers.unshift(mine); answers.splice(KEPT); asked = null; }
+  if (changed) show(); else clock();
+}
+
+function clock() {
+  if (!asked) return;
+  for (const node of results.querySelectorAll('.waits')) node.textContent = waiting(asked.columns[Number(node.dataset.column)]);
 }
 
 watch('value', () => {
   const said = props.value;
   if (!said || !asked || said.at !== asked.at) return;
-  if (said.error) {
-    asked = null; show();
-    const notice = root.querySelector('[data-do=compare-error]');
-    notice.hidden = false; notice.textContent = said.error;
-    return;
-  }
+  if (said.error) { asked = null; show(); refuse(said.error); return; }
   asked.jobs = said.jobs;
   follow();
 });
 
 let rounds = 0;
-root.append(el('div.lab-card.lab-empty', {}, 'Looking for models …'));
+root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Looking for models …'));
 Lab.poll(root, async () => {
-  await follow();
+  if (options) await follow();
   if (rounds++ % 6 && options) return;
   const reply = await Lab.answer(server.options({}));
-  const key = JSON.stringify([reply.project, reply.models, reply.rewards]);
-  const stepsOnly = options;
+  const key = JSON.stringify(reply), first = !options;
   options = reply;
-  if (key !== drawn && !(stepsOnly && root.contains(document.activeElement) && ['TEXTAREA', 'INPUT', 'SELECT'].includes(document.activeElement.tagName))) { drawn = key; draw(); }
+  if (first) build();
+  if (key !== drawn) { drawn = key; refill(); }
 }, 700);

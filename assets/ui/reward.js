@@ -1,189 +1,319 @@
-// Screen "Reward model": how good it is, how it learns, what it likes.
+// Screen "Reward model": how good it is, how it learns, what it likes. Each part is drawn anew only when its own data changed.
 const { el } = Lab;
 const root = element.querySelector('.lab-reward');
 const P = window.Plotly;
+let state = null;       // what changes: models, training, labels
 let chosen = null;      // the model a person looks at; null: the newest
-let shown = '';         // what is drawn, as JSON
-let state = null;
-let question = null;    // {job} of the text being explained
+let report = null;      // what never changes about that model
+let source = null;      // the labels a person chose; null: those there are more of
 let draft = null;       // {prompt, text} as typed
-let verdict = null;     // the answer
-const plots = [];
+let question = null;    // {at, job, since} of the text being explained
+let verdict = null;     // its answer
+let refused = '';       // why the last training was not begun
+let tick = () => {};
 
 const percent = (x) => (x === null || x === undefined ? '–' : `${Math.round(100 * x)} %`);
-const between = (low, high) => (low === null || low === undefined ? '' : `95 %: ${Math.round(100 * low)}–${Math.round(100 * high)} %`);
+const between = (low, high) => (low === null || low === undefined ? '' : `${Math.round(100 * low)}–${Math.round(100 * high)} %`);
+const plain = (words) => String(words).replace(/&/g, '&amp;').replace(/</g, '&lt;');  // plotly reads a little markup
+const many = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
+const looked = () => (state && (state.models.find((m) => m.id === chosen) || state.models[0])) || null;
 
-function plot(into, traces, more = {}) {
-  const c = Lab.colours();
-  const node = el('div.plot', { role: 'img', 'aria-label': more.label || '' });
-  into.append(node);
-  const layout = structuredClone(props.data.layout);
-  Object.assign(layout, { height: more.height || 190, barmode: 'overlay', font: { color: c.ink, family: c.font, size: 12 }, uirevision: more.label });
-  layout.xaxis = { ...layout.xaxis, title: { text: more.x || '', standoff: 4 }, gridcolor: c.line, color: c.muted, rangemode: 'normal' };
-  layout.yaxis = { ...layout.yaxis, gridcolor: c.line, color: c.muted, ...(more.yaxis || {}) };
-  requestAnimationFrame(() => P.newPlot(node, traces, layout, props.data.config));
-  plots.push(node);
+// ---- charts: `figure` says what is drawn now; drawing it again keeps a person's zoom
+
+const charts = new Map();  // name → {node, figure}
+
+function paint({ node, figure }) {
+  const c = Lab.colours(), body = getComputedStyle(document.body), { traces, more } = figure(c);
+  const size = document.body.classList.contains('projector') ? 16 : 12;
+  const axis = { gridcolor: c.line, zerolinecolor: c.line, color: c.muted };
+  const layout = { ...structuredClone(props.data.layout), height: more.height || 200, barmode: 'overlay', hovermode: 'closest', uirevision: 'keep',
+    margin: { t: 8, r: 10, b: 40, l: 46 }, font: { color: c.ink, family: c.font, size },
+    hoverlabel: { bgcolor: body.getPropertyValue('--lab-card').trim(), bordercolor: c.line, font: { color: c.ink } } };
+  layout.xaxis = { ...layout.xaxis, ...axis, rangemode: 'normal', title: { text: more.x || '', standoff: 6 } };
+  layout.yaxis = { ...layout.yaxis, ...axis, ...(more.y || {}) };
+  P.react(node, traces, layout, { ...props.data.config, displayModeBar: matchMedia('(hover: none)').matches ? false : 'hover' });
+}
+
+function chart(name, label, figure) {
+  const node = el('div.plot', { role: 'img', 'aria-label': label });
+  charts.set(name, { node, figure });
+  requestAnimationFrame(() => { if (node.isConnected) paint(charts.get(name)); });
+  return node;
+}
+
+function sweep() {
+  for (const [name, { node }] of charts) if (!node.isConnected) { P.purge(node); charts.delete(name); }
 }
 
 // ---- parts
 
-function intro() {
-  const left = state.labels.left;
-  return el('div.lab-card.lab-empty', {},
-    el('p', {}, 'A reward model reads a text and gives it a score. It learns the scores from pairs: the text you prefer shall score higher.'),
-    el('p', {}, left > 0 ? `${left} more label${left === 1 ? '' : 's'} under Label and it trains by itself; or let a simulated judge label 40 there.` : 'There are enough labels; training begins in a moment.'));
+function bar() {
+  const { human, simulated, goals, every } = state.labels;
+  const shown = source || (simulated > human ? 'simulated' : 'human');
+  const from = el('select.lab-input', { 'aria-label': 'labels to learn from', 'data-do': 'source', onchange: (e) => { source = e.target.value; tick(); } },
+    el('option', { value: 'human' }, `people's labels (${human})`), el('option', { value: 'simulated' }, `simulated labels (${simulated})`));
+  from.value = shown;
+  const have = shown === 'human' ? human : simulated, goal = goals[shown];
+  const next = have >= goal ? 'It is due and begins by itself' : `It also trains by itself, every ${every} labels: next at ${goal}, ${many(goal - have, 'label')} to go`;
+  const failure = refused || state.failed;
+  return el('div.lab-card', {}, el('div.lab-row', {},
+    el('button.lab-button.lab-main', { type: 'button', 'data-do': 'train', disabled: state.job !== null, onclick: train }, state.job ? 'Training …' : 'Train now'),
+    el('span.muted', {}, 'from'), from, el('span.muted.lab-grow', { 'data-do': 'next' }, `${next}.`)),
+  failure ? el('p.lab-notice.bad', { role: 'alert', 'data-do': 'train-error' }, `${refused ? '' : 'The last training failed. '}${failure}`) : null);
 }
 
-function training(job) {
-  const bar = el('i'); bar.style.width = `${100 * job.progress}%`;
-  const card = el('div.lab-card', { 'data-do': 'training' },
-    el('div.lab-row', {}, el('h2', {}, 'Learning from the labels'), el('span.muted.lab-grow', { role: 'status' }, `${job.stage}${job.eta_s === null ? '' : ` · about ${Lab.duration(job.eta_s)} left`}`)),
-    el('div.lab-bar', { role: 'progressbar', 'aria-label': 'training of the reward model', 'aria-valuenow': Math.round(100 * job.progress) }, bar),
-    job.note ? el('p.muted', {}, job.note) : null);
-  if (job.loss.length > 1) plot(card, [{ y: job.loss, x: job.loss.map((_, i) => i + 1), mode: 'lines', line: { color: Lab.colours().accent, width: 2 } }], { label: 'loss', x: 'update', height: 150 });
+function train() {
+  refused = '';
+  trigger('train', { at: Date.now(), source: source || (state.labels.simulated > state.labels.human ? 'simulated' : 'human') });
+}
+
+function training() {
+  const lossOf = () => state.job?.loss || [];
+  const card = el('div.lab-card.training', { 'data-do': 'training' },
+    el('div.lab-row', {}, el('h2', {}, 'Learning from the labels'), el('span.muted.lab-grow', { role: 'status' })),
+    el('div.lab-bar', { role: 'progressbar', 'aria-label': 'training of the reward model', 'aria-valuemin': 0, 'aria-valuemax': 100 }, el('i')),
+    el('p.muted.note'),
+    el('p.muted', {}, 'Loss, update by update; 0.69 is guessing. Each fold learns without some of the prompts and is tested on them; the last fit learns from all.'));
+  card.append(chart('training', 'loss of the training that goes on, over its updates', (c) => ({
+    traces: [{ y: lossOf(), x: lossOf().map((_, i) => i + 1), mode: 'lines', line: { color: c.accent, width: 2 }, hovertemplate: '%{y:.3f}<extra></extra>' }],
+    more: { x: 'update of this fold', height: 160, y: { rangemode: 'tozero' } } })));
   return card;
 }
 
-function headline(model) {
-  const gap = model.accuracy === null ? 0 : model.train_accuracy - model.accuracy;
-  const seen = model.foresight;
+function advance() {
+  const card = root.querySelector('.training');
+  if (!card || !state.job) return;
+  const job = state.job, share = Math.round(100 * job.progress);
+  const left = job.eta_s === null ? '' : ` · about ${Lab.duration(job.eta_s)} left`;
+  card.querySelector('[role=status]').textContent = job.begun ? `${job.stage === 'final' ? 'last fit, on all labels' : job.stage || 'reading the texts'} · ${share} %${left}`
+    : 'waiting for the engine: it begins when it has loaded the model, or when the run before it has ended';
+  card.querySelector('.lab-bar').setAttribute('aria-valuenow', share);
+  card.querySelector('.lab-bar > i').style.width = `${share}%`;
+  card.querySelector('.note').textContent = job.note;
+  card.querySelector('.plot').hidden = job.loss.length < 2;
+  if (job.loss.length > 1) paint(charts.get('training'));
+}
+
+function intro() {
+  const left = Math.max(0, state.labels.goals.human - state.labels.human);
+  return el('div.lab-card.lab-empty', { 'data-do': 'empty' },
+    el('p', {}, 'A reward model reads a text and gives it a score. It learns the scores from pairs: the text that was preferred shall score higher.'),
+    el('p', {}, left > 0 ? `${many(left, 'more label')} under Label and it trains by itself; or let a simulated judge label 40 there.` : 'There are enough labels; training begins in a moment.'));
+}
+
+function scale(model) {
+  const at = (share) => `${Math.max(0, Math.min(100, 100 * share))}%`;
+  const band = el('i.band'), point = el('i.point'), chance = el('i.chance');
+  band.style.left = at(model.low); band.style.width = at(model.high - model.low);
+  point.style.left = at(model.accuracy); chance.style.left = at(0.5);
+  return el('div.interval', { role: 'img', 'aria-label': `accuracy ${percent(model.accuracy)}, 95 % interval ${between(model.low, model.high)}` },
+    el('div.track', {}, band, chance, point), el('div.ends', { 'aria-hidden': 'true' }, el('span', {}, '0 %'), el('span', {}, '50 %: guessing'), el('span', {}, '100 %')));
+}
+
+function headline() {
+  const model = looked(), seen = state.foresight[model.kind], measured = model.accuracy !== null;
+  const gap = measured && report ? report.train_accuracy - model.accuracy : 0;
   return el('div.lab-card.headline', {},
-    el('div.big', { 'data-accuracy': model.accuracy ?? '' }, percent(model.accuracy)),
+    el('div', {}, el('div.big', { 'data-accuracy': model.accuracy ?? '' }, percent(model.accuracy)), measured ? scale(model) : null),
     el('div', {},
-      el('h2', {}, 'of unseen pairs ranked as labelled'),
-      el('p.muted', {}, model.folds ? `${between(model.low, model.high)}; cross-validated on ${model.labels} labels (${model.ties} ties) in ${model.folds} folds that never split a prompt.` : 'Not cross-validated: too few labels or prompts.'),
-      el('p.muted', {}, `Learnt from ${model.source === 'people' ? "people's labels" : `labels ${model.source}`}; ${percent(model.train_accuracy)} of its own labels.${gap > 0.2 ? ' The gap says that it learns them by heart: more labels help.' : ''}`),
+      el('h2', {}, measured ? 'of unseen pairs ranked as labelled' : 'Accuracy not measured'),
+      el('p.muted', {}, measured && report ? `95 % interval ${between(model.low, model.high)}; cross-validated on ${many(model.labels, 'label')}${report.ties ? `, ${many(report.ties, 'tie')} not counted` : ''}, ${report.folds} folds that never split a prompt.`
+        : measured ? '' : 'Too few labels or prompts to keep some of them unseen: label on.'),
+      el('p.muted', {}, `Reward model ${model.id}, learnt from ${model.source === 'people' ? "people's labels" : `labels ${model.source}`}.${report ? ` Of its own labels it ranks ${percent(report.train_accuracy)} right.` : ''}`),
+      gap > 0.15 ? el('p.muted.warn', {}, `${Math.round(100 * gap)} points more on its own labels than on unseen ones: it learns them by heart. More labels help.`) : null,
       el('p', { 'data-do': 'foresight' }, seen.decided
-        ? `Predict, then reveal: of the ${seen.decided} vote${seen.decided === 1 ? '' : 's'} cast since, it had ranked ${seen.right} right before seeing them (${percent(seen.right / seen.decided)}, ${between(seen.low, seen.high)}).`
-        : 'Predict, then reveal: vote on, and here stands how many of your new votes it ranked right before seeing them.')));
+        ? `Predict, then reveal: of ${many(seen.decided, 'vote')} on pairs that the reward model of the moment had not learnt from, it ranked ${seen.right} right before they were cast (${percent(seen.right / seen.decided)}, 95 % interval ${between(seen.low, seen.high)}).`
+        : 'Predict, then reveal: vote on, and here stands how many of the new votes it ranked right before they were cast.')));
 }
 
 function curve() {
   const known = state.models.filter((m) => m.accuracy !== null).slice().reverse();
-  const card = el('div.lab-card', {}, el('h3', {}, 'Accuracy against labels'));
-  if (known.length < 2) { card.append(el('p.muted', {}, 'A curve from the second reward model on.')); return card; }
-  const c = Lab.colours(), groups = [...new Set(known.map((m) => m.source))];
-  plot(card, groups.map((source, i) => {
-    const mine = known.filter((m) => m.source === source);
-    return { name: source, x: mine.map((m) => m.labels), y: mine.map((m) => m.accuracy), mode: 'lines+markers', line: { color: [c.accent, c.right, c.good][i % 3] },
-      error_y: { type: 'data', symmetric: false, array: mine.map((m) => m.high - m.accuracy), arrayminus: mine.map((m) => m.accuracy - m.low), thickness: 1 }, hovertemplate: `${source.replace(/</g, '&lt;')}: %{y:.0%} at %{x} labels<extra></extra>` };
-  }), { label: 'accuracy against labels', x: 'labels', yaxis: { range: [0.4, 1.02], tickformat: '.0%' } });
+  const groups = [...new Set(known.map((m) => m.source))];
+  const names = ['accent', 'right', 'good'];
+  const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'Accuracy against labels'),
+    groups.length > 1 ? groups.map((name, i) => el('span.lab-badge', {}, el(`i.swatch.line-${names[i % 3]}`), name)) : el('span.muted', {}, 'with 95 % intervals')));
+  if (known.length < 2) { card.append(el('p.muted', {}, 'A curve from the second reward model on: it shows whether more labels still help.')); return card; }
+  card.append(chart('curve', 'accuracy of the reward models against their number of labels', (c) => ({
+    traces: groups.map((name, i) => {
+      const mine = known.filter((m) => m.source === name).sort((a, b) => a.labels - b.labels);
+      return { x: mine.map((m) => m.labels), y: mine.map((m) => m.accuracy), mode: 'lines+markers', line: { color: c[names[i % 3]], width: 2 }, marker: { size: 7 },
+        error_y: { type: 'data', symmetric: false, array: mine.map((m) => m.high - m.accuracy), arrayminus: mine.map((m) => m.accuracy - m.low), thickness: 1.2, width: 4 },
+        text: mine.map((m) => plain(`model ${m.id}, ${m.source}: ${percent(m.accuracy)} (${between(m.low, m.high)}) at ${m.labels} labels`)), hovertemplate: '%{text}<extra></extra>' };
+    }),
+    more: { x: 'labels', y: { range: [Math.min(0.4, ...known.map((m) => m.low)), 1.02], tickformat: '.0%' } } })));
   return card;
 }
 
-function histogram(model) {
-  const c = Lab.colours();
-  const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'Scores of the labelled texts'), el('span.muted', {}, 'sd of base samples'),
-    el('span.lab-badge', {}, el('i.swatch.chosen'), 'chosen'), el('span.lab-badge', {}, el('i.swatch.rejected'), 'rejected')));
-  plot(card, [
-    { type: 'histogram', x: model.chosen, marker: { color: c.left }, opacity: 0.6, xbins: { size: 0.4 }, hovertemplate: 'chosen: %{y}<extra></extra>' },
-    { type: 'histogram', x: model.rejected, marker: { color: c.right }, opacity: 0.6, xbins: { size: 0.4 }, hovertemplate: 'rejected: %{y}<extra></extra>' },
-  ], { label: 'histogram of the scores of chosen and rejected texts', x: 'score' });
+function histogram() {
+  const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'Scores of the labelled texts'),
+    el('span.lab-badge', {}, el('i.swatch.up'), 'preferred'), el('span.lab-badge', {}, el('i.swatch.down'), 'not preferred')));
+  if (!report.chosen.length) { card.append(el('p.muted', {}, 'No scores were kept.')); return card; }
+  const all = [...report.chosen, ...report.rejected], size = Math.max(0.1, Math.round((Math.max(...all) - Math.min(...all)) / 1.6) / 10);
+  const one = (x, color, name) => ({ type: 'histogram', x, marker: { color }, opacity: 0.6, xbins: { start: -50, end: 50, size }, autobinx: false, hovertemplate: `${name}: %{y} between %{x}<extra></extra>` });
+  card.append(chart('histogram', 'histogram of the scores of preferred and of other texts', (c) => ({
+    traces: [one(report.chosen, c.left, 'preferred'), one(report.rejected, c.right, 'not preferred')], more: { x: 'score, in sd of base samples' } })));
   return card;
 }
 
-function length(model) {
-  const r = model.length_correlation;
-  const words = r === null || r === undefined ? 'not measured' : Math.abs(r) < 0.2 ? `${Lab.number(r, 2)}: it hardly looks at length.`
-    : Math.abs(r) < 0.5 ? `${Lab.number(r, 2)}: it likes ${r > 0 ? 'longer' : 'shorter'} texts a little.`
-      : `${Lab.number(r, 2)}: it mostly rewards ${r > 0 ? 'long' : 'short'} texts. If you do not, label pairs where the ${r > 0 ? 'shorter' : 'longer'} one is better.`;
-  return el('div.lab-card', {}, el('h3', {}, 'Does length decide?'), el('p', { 'data-do': 'length' }, `Correlation of score and length: ${words}`));
-}
-
-function words(model) {
-  draft = draft || state.example || { prompt: '', text: '' };
-  const prompt = el('textarea.lab-input', { rows: 4, 'aria-label': 'prompt', 'data-do': 'explain-prompt', oninput: (e) => { draft.prompt = e.target.value; } });
-  const text = el('textarea.lab-input', { rows: 4, 'aria-label': 'text', 'data-do': 'explain-text', oninput: (e) => { draft.text = e.target.value; } });
-  prompt.value = draft.prompt; text.value = draft.text;
-  const out = el('div.tokens', { 'data-do': 'tokens', 'aria-live': 'polite' });
-  const card = el('div.lab-card.words', {},
-    el('h3', {}, 'Which words raise or lower the score?'),
-    el('div.twice', {}, el('label', {}, el('span.muted', {}, 'prompt'), prompt), el('label', {}, el('span.muted', {}, 'text'), text)),
-    el('div.lab-row', {},
-      el('button.lab-button.small', { type: 'button', 'data-do': 'explain', onclick: () => { verdict = null; question = { asked: Date.now() }; drawTokens(); trigger('explain', { at: question.asked, model: model.id, prompt: draft.prompt, text: draft.text }); } }, 'Show'),
-      el('span.muted', {}, el('i.swatch.up'), ' raises, ', el('i.swatch.down'), ' lowers; hover or focus a word for its number')),
-    out);
+function losses() {
+  const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'How it learnt'), el('span.muted', {}, `loss of the last fit${report.seconds ? `; all of it took ${Lab.duration(report.seconds)}` : ''}`)));
+  if (report.loss.length < 2) { card.append(el('p.muted', {}, 'Fitted in one go, without updates.')); return card; }
+  card.append(chart('losses', 'loss of the last fit over its updates', (c) => ({
+    traces: [{ y: report.loss, mode: 'lines', line: { color: c.accent, width: 2 }, hovertemplate: '%{y:.3f}<extra></extra>' }], more: { x: 'update', height: 170, y: { rangemode: 'tozero' } } })));
   return card;
 }
 
-function drawTokens() {
-  const out = root.querySelector('[data-do=tokens]');
-  if (!out) return;
-  if (!verdict) { out.replaceChildren(question ? el('p.muted', {}, 'The engine reads the text …') : ''); return; }
-  if (verdict.failed) { out.replaceChildren(el('p.lab-notice.bad', { role: 'alert' }, verdict.failed)); return; }
-  if (!verdict.token_scores) {
-    out.replaceChildren(el('p', {}, `Score ${Lab.number(verdict.score)} sd. This reward model reads the last token only, so no word has a score of its own.`));
-    return;
-  }
-  const most = Math.max(0.5, ...verdict.token_scores.map(Math.abs));
-  out.replaceChildren(el('p', {}, el('strong', {}, `Score ${Lab.number(verdict.score)} sd`), el('span.muted', {}, ': the mean of the words below; 0 is the average base sample')),
-    el('p.lab-text', { dir: 'auto' }, verdict.tokens.map((token, i) => {
-      const value = verdict.token_scores[i];
-      const node = el(`span.token.${value >= 0 ? 'up' : 'down'}`, { tabindex: 0, title: `${token.trim() || 'end of the text'}: ${value >= 0 ? '+' : ''}${Lab.number(value, 2)} sd` }, token === '' ? ' (end)' : token);
-      node.style.setProperty('--strength', `${Math.round(80 * Math.min(1, Math.abs(value) / most))}%`);
-      return node;
-    })));
+function length() {
+  const r = report.length_correlation, size = Math.abs(r), way = r > 0 ? ['longer', 'shorter'] : ['shorter', 'longer'];
+  const words = r === null || r === undefined ? 'Not measured: all texts are of the same length, or there are too few.'
+    : size < 0.2 ? 'It hardly looks at length.'
+      : size < 0.5 ? `It likes ${way[0]} texts a little. Fine if you do too; PPO will follow it.`
+        : `It mostly rewards ${way[0]} texts, and PPO will write them. If that is not what you want, label pairs where the ${way[1]} one is better.`;
+  const pin = el('i.point');
+  pin.style.left = `${50 + 50 * (r || 0)}%`;
+  return el('div.lab-card.length', {}, el('div.lab-row', {}, el('h3', {}, 'Does length decide?'), el('span.muted', {}, 'correlation of score and length over base samples')),
+    r === null || r === undefined ? null : el('div.interval', { 'aria-hidden': 'true' }, el('div.track', {}, el('i.chance', { style: 'left:50%' }), pin),
+      el('div.ends', {}, el('span', {}, '−1: short'), el('span', {}, '0'), el('span', {}, 'long: +1'))),
+    el('p', { 'data-do': 'length' }, r === null || r === undefined ? null : el('strong', {}, `${r.toFixed(2)}. `.replace('-', '−')), words));
 }
 
 function table() {
-  return el('div.lab-card', {}, el('h3', {}, 'All reward models'),
-    el('div.scroll', {}, el('table', {}, el('thead', {}, el('tr', {}, ['id', 'trained', 'labels', 'from', 'accuracy'].map((name) => el('th', {}, name)))),
-      el('tbody', {}, state.models.map((m) => el(`tr${m.id === state.model.id ? '.open' : ''}`, {},
-        el('td', {}, el('button.lab-button.small', { type: 'button', 'data-do': `look-${m.id}`, 'aria-pressed': m.id === state.model.id ? 'true' : 'false', onclick: () => { chosen = m.id; verdict = null; question = null; tick(); } }, String(m.id))),
-        el('td', {}, new Date(1000 * m.when).toLocaleString()), el('td', {}, String(m.labels)), el('td', {}, m.source),
-        el('td', {}, `${percent(m.accuracy)} (${between(m.low, m.high)})`)))))));
+  const look = (m) => el('button.lab-button.small', { type: 'button', 'data-do': `look-${m.id}`, 'aria-label': `look at reward model ${m.id}`, 'aria-pressed': m.id === looked().id ? 'true' : 'false',
+    onclick: () => { chosen = m.id; tick(); } }, String(m.id));
+  const newest = looked().id === state.models[0].id;
+  return el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'All reward models'), el('span.muted', {}, newest ? 'press a number to look at an older one' : `you look at number ${looked().id}`),
+    newest ? null : el('button.lab-button.small', { type: 'button', 'data-do': 'newest', onclick: () => { chosen = null; tick(); } }, 'Back to the newest')),
+  el('div.scroll', { tabindex: 0, role: 'group', 'aria-label': 'list of reward models' }, el('table', {}, el('thead', {}, el('tr', {}, ['', 'accuracy', '95 % interval', 'labels', 'from', 'trained'].map((name) => el('th', { scope: 'col' }, name)))),
+    el('tbody', {}, state.models.map((m) => el(`tr${m.id === looked().id ? '.open' : ''}`, {}, el('td', {}, look(m)),
+      el('td', {}, percent(m.accuracy)), el('td', {}, between(m.low, m.high) || '–'), el('td', {}, String(m.labels)), el('td', {}, m.source), el('td', {}, new Date(1000 * m.when).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' }))))))));
 }
 
-function bar() {
-  const source = el('select.lab-input', { 'aria-label': 'labels to learn from', 'data-do': 'source' },
-    el('option', { value: 'human' }, `people's labels (${state.labels.human})`), el('option', { value: 'simulated' }, `simulated labels (${state.labels.simulated})`));
-  if (state.labels.simulated > state.labels.human) source.value = 'simulated';
-  return el('div.lab-card', {}, el('div.lab-row', {},
-    el('button.lab-button.lab-main', { type: 'button', 'data-do': 'train', disabled: state.job !== null, onclick: () => trigger('train', { at: Date.now(), source: source.value }) }, 'Train now'),
-    el('span.muted', {}, 'from'), source,
-    el('span.muted.lab-grow', {}, `It trains by itself as labels come; next at ${state.labels.goal} labels by people (${state.labels.left} to go).`)),
-    el('p.lab-notice.bad', { role: 'alert', 'data-do': 'train-error', hidden: !state.failed }, state.failed || ''));
+// ---- words
+
+function words() {
+  const texts = report.texts;
+  draft = draft || (texts[0] ? { ...texts[0] } : { prompt: '', text: '' });
+  const field = (name) => el('textarea.lab-input', { rows: 4, dir: 'auto', 'data-do': `explain-${name}`, oninput: (e) => { draft[name] = e.target.value; pick.value = ''; } });
+  const prompt = field('prompt'), text = field('text');
+  const fill = () => { prompt.value = draft.prompt; text.value = draft.text; };
+  const short = (words_) => (words_.length > 60 ? `${words_.slice(0, 60)}…` : words_);
+  const pick = el('select.lab-input.pick', { 'aria-label': 'text to look into', 'data-do': 'explain-pick', onchange: () => { if (pick.value !== '') { draft = { ...texts[Number(pick.value)] }; fill(); explain(); } } },
+    el('option', { value: '' }, 'a text of my own'), texts.map((item, i) => el('option', { value: i }, `${item.what}: ${short(item.text)}`)));
+  pick.value = String(texts.findIndex((item) => item.text === draft.text && item.prompt === draft.prompt));
+  if (pick.selectedIndex < 0) pick.value = '';
+  fill();
+  return el('div.lab-card.words', {},
+    el('div.lab-row', {}, el('h3', {}, 'Which words raise or lower the score?'), pick),
+    el('div.twice', {}, el('label', {}, el('span.muted', {}, 'prompt'), prompt), el('label', {}, el('span.muted', {}, 'text; change a word and see'), text)),
+    el('div.lab-row', {}, el('button.lab-button.small', { type: 'button', 'data-do': 'explain', onclick: explain }, 'Show words')),
+    el('div.tokens', { 'data-do': 'tokens' }));
+}
+
+function explain() {
+  verdict = null;
+  question = { at: Date.now() };
+  trigger('explain', { at: question.at, model: looked().id, prompt: draft.prompt, text: draft.text });
+  verdictNow();
+}
+
+function waited() {
+  const s = Math.round((Date.now() - question.at) / 1000);
+  return `${question.begun ? 'The engine reads the text' : 'Waiting for the engine; a run in progress lets it in between, a sleeping engine loads the model first'} (${s} s) …`;
+}
+
+function verdictNow() {
+  const out = root.querySelector('[data-do=tokens]');
+  if (!out) return;
+  if (!verdict) { out.replaceChildren(question ? el('p.muted', { role: 'status' }, waited()) : ''); return; }
+  if (verdict.failed) { out.replaceChildren(el('p.lab-notice.bad', { role: 'alert' }, verdict.failed)); return; }
+  const total = el('strong', {}, `Score ${signed(verdict.score)} sd`);
+  if (!verdict.token_scores) {
+    out.replaceChildren(el('p', { role: 'status' }, total, '. This reward model reads the last token only, so no word has a score of its own; train one with pooling "mean" to see words.'));
+    return;
+  }
+  const most = Math.max(0.5, ...verdict.token_scores.map(Math.abs));
+  const tell = el('p.muted.tell', { 'aria-live': 'polite' }, HINT);
+  const say = (event) => { const node = event.target.closest?.('.token'); tell.textContent = node ? node.title : HINT; };
+  const legend = el('div.legend', { 'aria-hidden': 'true' }, el('span', {}, `lowers ${signed(-most)}`), el('i'), el('span', {}, `raises ${signed(most)}`));
+  out.replaceChildren(el('p', { role: 'status' }, total, el('span.muted', {}, ': the mean over its word pieces; 0 is the average text of the base model')), legend,
+    el('p.lab-text.pieces', { dir: 'auto', onmouseover: say, onmouseout: () => { tell.textContent = HINT; }, onfocusin: say, onfocusout: () => { tell.textContent = HINT; } },
+      verdict.tokens.map((token, i) => piece(token, verdict.token_scores[i], most, i === verdict.tokens.length - 1))), tell);
+}
+
+const HINT = 'Hover over a word or reach it with Tab for its number.';
+const signed = (x) => `${x < 0 ? '−' : x > 0 ? '+' : ''}${Lab.number(Math.abs(x), 2)}`;
+
+function piece(token, value, most, last) {
+  const name = token.trim() || (last ? 'end of the text' : 'space');
+  const words_ = `“${name}”: ${signed(value)} sd`;
+  const node = el(`span.token.${value >= 0 ? 'up' : 'down'}`, { tabindex: 0, title: words_, 'aria-label': words_ }, token === '' && last ? '⏎' : token);
+  node.style.setProperty('--strength', `${Math.round(85 * Math.min(1, Math.abs(value) / most))}%`);
+  return node;
 }
 
 // ---- drawing
 
+const parts = {
+  bar: [() => [state.labels, state.job && state.job.id, state.failed, refused, source], bar],
+  training: [() => state.job && state.job.id, training],
+  intro: [() => !state.models.length && !state.job && state.labels, intro],
+  headline: [() => looked() && [looked(), state.foresight, !!report], headline],
+  curve: [() => looked() && state.models.map((m) => [m.id, m.accuracy]), curve],
+  histogram: [() => report && report.id, histogram],
+  words: [() => report && [state.project, report.id], words],
+  length: [() => report && report.id, length],
+  losses: [() => report && report.id, losses],
+  table: [() => looked() && [state.models, looked().id], table],
+};
+const holders = Object.fromEntries(Object.keys(parts).map((name) => [name, el(`div.part.${name}-part`, { hidden: true })]));
+
 function draw() {
-  for (const node of plots.splice(0)) P.purge(node);
-  const parts = [bar()];
-  if (state.job) parts.push(training(state.job));
-  if (state.model) {
-    parts.push(headline(state.model), el('div.pairs', {}, curve(), histogram(state.model)), words(state.model), length(state.model), table());
-  } else if (!state.job) parts.push(intro());
-  root.replaceChildren(...parts);
-  drawTokens();
+  for (const [name, [key, build]] of Object.entries(parts)) {
+    const holder = holders[name], known = key() || null, now = JSON.stringify(known);
+    if (holder.dataset.key === now) continue;
+    const inside = holder.contains(document.activeElement) ? document.activeElement.dataset.do : null;
+    holder.dataset.key = now;
+    holder.hidden = known === null;
+    holder.replaceChildren(...(known === null ? [] : [build()]));
+    if (inside) holder.querySelector(`[data-do="${inside}"]`)?.focus();  // what was focused stays so
+  }
+  sweep();
+  advance();
 }
 
 async function update() {
-  const reply = await Lab.answer(server.state({ model: chosen }));
-  const example = reply.example;
-  const key = JSON.stringify({ ...reply, example: null });
+  const reply = await Lab.answer(server.state({}));
+  if (!state) root.replaceChildren(...Object.values(holders));
+  if (state && state.project !== reply.project) { chosen = null; draft = null; refused = ''; }
+  if (reply.job) refused = '';
   state = reply;
-  if (question && question.job && !verdict) {
-    const answer = await Lab.answer(server.explained({ job: question.job }));
-    if (!answer.waiting) { verdict = answer; question = null; drawTokens(); }
+  const model = looked();
+  if (!model || !report || report.id !== model.id) {
+    report = null; verdict = null; question = null;
+    if (model) report = await Lab.answer(server.report({ model: model.id }));
+    draw();
+    verdictNow();
+    return;
   }
-  if (key === shown) return;
-  if (root.contains(document.activeElement) && document.activeElement.tagName === 'TEXTAREA' && state.model) return;  // do not draw under somebody who types
-  shown = key;
-  if (!draft && example) draft = { ...example };
   draw();
+  if (!question || verdict) return;
+  if (question.job) {
+    const mine = question, answer = await Lab.answer(server.explained({ job: mine.job }));
+    if (question !== mine) return;
+    mine.begun = answer.begun;
+    if (!answer.waiting) { verdict = answer; question = null; }
+  }
+  verdictNow();
 }
 
-let tick = () => {};
 watch('value', () => {
   const said = props.value;
   if (!said) return;
-  if (said.job && question) { question.job = said.job; tick(); return; }
-  if (said.error && question) { verdict = { failed: said.error }; question = null; drawTokens(); return; }
-  const notice = root.querySelector('[data-do=train-error]');
-  if (notice && said.error) { notice.hidden = false; notice.textContent = said.error; }
+  if (question && said.at === question.at) {
+    if (said.error) { verdict = { failed: said.error }; question = null; verdictNow(); } else question.job = said.job;
+  } else if (said.error) { refused = said.error; }
   tick();
 });
-new MutationObserver(() => { if (state) draw(); }).observe(document.body, { attributes: true, attributeFilter: ['class'] });
-root.append(el('div.lab-card.lab-empty', {}, 'Looking for reward models …'));
+new MutationObserver(() => { for (const one of charts.values()) if (one.node.isConnected) paint(one); }).observe(document.body, { attributes: true, attributeFilter: ['class'] });
+root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Looking for reward models …'));
 tick = Lab.poll(root, update, 1000);

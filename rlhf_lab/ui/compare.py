@@ -1,32 +1,43 @@
 """Screen "Compare": the base and any checkpoint on a prompt of your own, with the same seed, scores beside."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
 
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs.labelling import judge_of
 from rlhf_lab.judges import JUDGES, load_judge
-from rlhf_lab.records import Job, JobKind, JobStatus
+from rlhf_lab.records import Job, JobKind, JobStatus, RewardModelRow, Source
+from rlhf_lab.store.comparisons import annotators_of
 from rlhf_lab.store.projects import prompts
-from rlhf_lab.store.runs import reward_models, runs
-from rlhf_lab.ui.context import Context, read, told
+from rlhf_lab.store.runs import get_reward_model, reward_models, runs
+from rlhf_lab.ui.context import Context, read, shared_for, told
 from rlhf_lab.ui.story import reward_words
 from rlhf_lab.ui.widgets import widget
 
 OPEN = (JobStatus.QUEUED, JobStatus.RUNNING)
-MOST_SAMPLES, MOST_TOKENS, LONGEST = 16, 512, 4000
+MOST_SAMPLES, MOST_TOKENS, MOST_SEED = 16, 512, 2**31 - 1
+MOST_COLUMNS = 3
+MOST_TEXTS = 64  # that one column may write
+MOST_WAITING = 24  # short jobs in the queue, of all pages
+LONGEST = 4000  # characters of a prompt
+BEST_OF = (4, 16)
 
 
 def build(ctx: Context, operator: gr.BrowserState) -> None:
+    shared = shared_for(1.0, lambda: choices(ctx))
+
     def options(_: dict[str, Any]) -> dict[str, Any]:
-        return choices(ctx)
+        return shared()
 
     def answers(question: dict[str, Any]) -> dict[str, Any]:
-        return {"columns": [column(queue.get_job(ctx.db, int(job)), question.get("judge")) for job in question["jobs"]]}
+        return {"columns": [column(job, question.get("judge")) for job in asked(ctx, question)]}
 
     judges = [[judge.name, judge.description] for judge in JUDGES.values()]
     part = widget("compare", reads=[read(options), read(answers)], data={"judges": judges}, label="Compare models")
+    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
 
     def write(event: gr.EventData) -> dict[str, Any]:
         said = event._data
@@ -36,20 +47,56 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
             return {"at": said.get("at"), "error": str(error)}
         return {"at": said.get("at"), "jobs": [job.id for job in jobs]}
 
-    part.write(told(write), None, part, show_progress="hidden", api_visibility="private", queue=False)
+    def cancel(event: gr.EventData) -> None:
+        for job in asked(ctx, event._data):
+            queue.cancel(ctx.db, job.id)
+
+    part.write(told(write), None, part, **quiet)
+    part.cancel(told(cancel), None, None, **quiet)
+
+
+def asked(ctx: Context, question: dict[str, Any]) -> list[Job]:
+    """The jobs that a page speaks of. Raises LabError for any that writes no text."""
+    try:
+        numbers = [int(job) for job in question["jobs"]][:MOST_COLUMNS]
+    except (KeyError, TypeError, ValueError):
+        raise LabError("The page named no texts; reload it.") from None
+    jobs = [queue.get_job(ctx.db, number) for number in numbers]
+    if any(job.kind is not JobKind.COMPLETE for job in jobs):
+        raise LabError("The page asked for something that is no text; reload it.")
+    return jobs
+
+
+def refuse_a_crowd(ctx: Context) -> None:
+    """Raises LabError where so many short jobs wait that another one would wait for minutes."""
+    if len(queue.jobs(ctx.db, kinds=[JobKind.COMPLETE, JobKind.EXPLAIN], statuses=OPEN)) >= MOST_WAITING:
+        raise LabError(f"{MOST_WAITING} texts wait for the engine already. Try again in a moment.")
 
 
 def choices(ctx: Context) -> dict[str, Any]:
-    """What can be compared: the base, and the latest checkpoint of every run that has one."""
+    """What can be compared: the base, its best of n, and every run that has done a step."""
     project = ctx.project
-    mine = [run for run in runs(ctx.db, project.id) if run.step > 0]
+    mine = [run for run in runs(ctx.db, project.id) if run.step > 0][:50]
+    rewards = reward_models(ctx.db, project.id)[:30]
+    best = [[f"base/best/{n}", f"base, best of {n}"] for n in BEST_OF] if rewards else []
     return {
         "project": project.id,
-        "models": [["base", "base model"], *([f"run/{run.id}/latest", f"run {run.id}: {run.name}"] for run in mine[:50])],
-        "steps": {str(run.id): stored_steps(ctx, run.id) for run in mine[:50]},
-        "rewards": [[row.id, reward_words(row)] for row in reward_models(ctx.db, project.id)[:30]],
+        "models": [
+            ["base", "base model"],
+            *([f"run/{run.id}/latest", f"run {run.id}: {run.name}"] for run in mine),
+            *best,
+        ],
+        "steps": {str(run.id): stored_steps(ctx, run.id) for run in mine},
+        "rewards": [[row.id, reward_words(row)] for row in rewards],
+        "judge": judge_behind(ctx, rewards[0]) if rewards else "",
         "prompts": [prompt.text for prompt in prompts(ctx.db, project.id, "eval")[:64]],
-    }  # fmt: skip
+    }
+
+
+def judge_behind(ctx: Context, row: RewardModelRow) -> str:
+    """The shipped judge whose labels a reward model learnt from; "" for people's, and for more than one."""
+    names = {judge_of(name) for name in annotators_of(ctx.db, row.snapshot)}
+    return names.pop() if row.snapshot.source is Source.SIMULATED and len(names) == 1 and names <= set(JUDGES) else ""
 
 
 def stored_steps(ctx: Context, run_id: int) -> list[int]:
@@ -65,35 +112,70 @@ def ask(ctx: Context, said: dict[str, Any]) -> list[Job]:
     Raises LabError for what is out of range.
     """
     try:
-        prompt, models = str(said["prompt"]), [str(model) for model in said["models"]][:4]
+        prompt, models = str(said["prompt"]), [str(model) for model in said["models"]][:MOST_COLUMNS]
         samples, seed, tokens = int(said["samples"]), int(said["seed"]), int(said["tokens"])
         temperature, reward = float(said["temperature"]), said.get("reward")
+        scorer = int(reward) if reward else None
     except (KeyError, TypeError, ValueError) as error:
         raise LabError(f"A field is not a number ({error}). Correct it and press Write again.") from None
     if not prompt.strip() or len(prompt) > LONGEST:
         raise LabError(f"Give a prompt of 1 to {LONGEST} characters.")
-    if not (1 <= samples <= MOST_SAMPLES and 1 <= tokens <= MOST_TOKENS and 0.05 <= temperature <= 5 and seed >= 0):
+    fits = 1 <= samples <= MOST_SAMPLES and 1 <= tokens <= MOST_TOKENS and 0.05 <= temperature <= 5
+    if not (fits and 0 <= seed <= MOST_SEED):
         raise LabError(
-            f"Samples are 1 to {MOST_SAMPLES}, tokens 1 to {MOST_TOKENS}, the temperature 0.05 to 5, the seed 0 or more."
+            f"Samples are 1 to {MOST_SAMPLES}, tokens 1 to {MOST_TOKENS}, the temperature 0.05 to 5, the seed 0 to {MOST_SEED:,}."
         )
-    payload = {"prompts": [prompt] * samples, "seed": seed, "temperature": temperature, "max_new_tokens": tokens}
-    if reward:
-        payload["reward_model_id"] = int(reward)
-    jobs = [queue.submit(ctx.db, JobKind.COMPLETE, ctx.project.id, payload | {"checkpoint": model}) for model in models]
+    if scorer is not None:
+        get_reward_model(ctx.db, scorer)
+    refuse_a_crowd(ctx)
+    common: dict[str, Any] = {"seed": seed, "temperature": temperature, "max_new_tokens": tokens}
+    if scorer is not None:
+        common["reward_model_id"] = scorer
+    payloads = [common | payload_of(model, prompt, samples, scorer) for model in models]
+    jobs = [queue.submit(ctx.db, JobKind.COMPLETE, ctx.project.id, payload) for payload in payloads]
     supervisor.ensure_engine(ctx.db, ctx.home)
     return jobs
 
 
+def payload_of(model: str, prompt: str, samples: int, scorer: int | None) -> dict[str, Any]:
+    """What the engine is asked for one column; best of n writes n texts for each one shown.
+
+    Raises LabError for best of n with nothing to choose by, and for more texts than anybody waits for.
+    """
+    if not model.startswith("base/best/"):
+        return {"prompts": [prompt] * samples, "checkpoint": model}
+    n = next((n for n in BEST_OF if model == f"base/best/{n}"), None)
+    if n is None:
+        raise LabError(f"Best of {', '.join(map(str, BEST_OF))} can be asked for; reload the page and choose again.")
+    if scorer is None:
+        raise LabError('Best of n needs a reward model to choose by: pick one under "scored by".')
+    if n * samples > MOST_TEXTS:
+        raise LabError(
+            f"Best of {n} with {samples} samples means {n * samples} texts; at most {MOST_TEXTS}. Ask for fewer."
+        )
+    return {"prompts": [prompt] * (n * samples), "checkpoint": "base", "best_of": n}
+
+
 def column(job: Job, judge: Any) -> dict[str, Any]:
-    """What one model wrote, best score first is left to the page."""
+    """What one model wrote: texts, scores and the judge's gold side by side; of best-of-n the chosen texts alone."""
     if job.status in OPEN:
         return {"waiting": True, "begun": job.status is JobStatus.RUNNING}
     if job.status is not JobStatus.DONE or not job.result:
         return {"waiting": False, "failed": job.error or "It was cancelled."}
     texts = [text.strip() for text in job.result["texts"]]
+    scores = list(job.result.get("scores", []))
+    n = int(job.payload.get("best_of", 1))
+    shown = best_places(scores, n) if n > 1 else range(len(texts))
+    texts, scores = [texts[i] for i in shown], [scores[i] for i in shown] if scores else []
     return {
         "waiting": False,
         "texts": texts,
-        "scores": [round(score, 3) for score in job.result.get("scores", [])],
-        "gold": [load_judge(str(judge)).score(text) for text in texts] if judge in JUDGES else [],
+        "scores": [round(score, 3) for score in scores],
+        "gold": [round(load_judge(str(judge)).score(text), 3) for text in texts] if judge in JUDGES else [],
+        "best_of": n,
     }
+
+
+def best_places(scores: Sequence[float], n: int) -> list[int]:
+    """The place of the best score in each group of n; of equal ones the first."""
+    return [max(range(i, i + n), key=lambda k: scores[k]) for i in range(0, len(scores) - n + 1, n)]

@@ -5,48 +5,57 @@ from typing import Any
 import gradio as gr
 
 from rlhf_lab.config import RewardConfig
-from rlhf_lab.errors import LabError
+from rlhf_lab.errors import LabError, StoreError
 from rlhf_lab.jobs import queue, steward, supervisor
 from rlhf_lab.jobs.labelling import judge_of
-from rlhf_lab.records import Job, JobKind, JobStatus, RewardModelRow, Source
-from rlhf_lab.store.comparisons import annotators_of, next_pair
-from rlhf_lab.store.runs import get_reward_model, latest_reward_model, reward_models
+from rlhf_lab.records import Choice, Job, JobKind, JobStatus, RewardModelRow, Source
+from rlhf_lab.store.comparisons import annotators_of, comparisons, next_pair, vote_counts
+from rlhf_lab.store.runs import get_reward_model, reward_models
 from rlhf_lab.store.scores import foresight
 from rlhf_lab.ui.charts import CONFIG, layout
-from rlhf_lab.ui.context import Context, read, told
+from rlhf_lab.ui.compare import refuse_a_crowd
+from rlhf_lab.ui.context import Context, operated, read, shared_for, told
 from rlhf_lab.ui.forms import Form
 from rlhf_lab.ui.widgets import widget
 
 OPEN = (JobStatus.QUEUED, JobStatus.RUNNING)
 LONGEST = 4000  # characters of a text to explain
+EXAMPLES = 4  # labelled pairs whose texts are offered
+MOST_POINTS = 300  # of a loss curve
+FEWEST = 2  # decided labels that a training needs
 
 
 def build(ctx: Context, operator: gr.BrowserState) -> None:
-    def state(question: dict[str, Any]) -> dict[str, Any]:
-        return seen(ctx, question.get("model"))
+    shared = shared_for(1.0, lambda: seen(ctx))
+
+    def state(_: dict[str, Any]) -> dict[str, Any]:
+        return shared()
+
+    def report(question: dict[str, Any]) -> dict[str, Any]:
+        return detail(ctx, number_of(question, "model"))
 
     def explained(question: dict[str, Any]) -> dict[str, Any]:
-        return answer_of(queue.get_job(ctx.db, int(question["job"])))
+        return answer_of(queue.get_job(ctx.db, number_of(question, "job")))
 
     data = {"layout": layout(190), "config": CONFIG}
-    part = widget("reward", reads=[read(state), read(explained)], charts=True, data=data, label="Reward model")
+    part = widget(
+        "reward", reads=[read(state), read(report), read(explained)], charts=True, data=data, label="Reward model"
+    )
     with gr.Accordion("All settings of the next reward model", open=False, elem_id="reward-settings"):
         form = Form(RewardConfig, "reward")
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
 
     def train(secret: str | None, event: gr.EventData, *values: Any) -> dict[str, Any]:
-        said = event._data
-        try:
-            ctx.require_operator(secret)
-            begin(ctx, Source(said["source"]), RewardConfig.from_dict(form.read(values)))
-        except LabError as error:
-            return {"at": said.get("at"), "error": str(error)}
-        return {"at": said.get("at")}
+        def do(said: dict[str, Any]) -> dict[str, Any]:
+            begin(ctx, source_named(said.get("source")), RewardConfig.from_dict(form.read(values)))
+            return {"begun": True}
+
+        return operated(ctx, secret, event, do)
 
     def explain(event: gr.EventData) -> dict[str, Any]:
         said = event._data
         try:
-            job = ask(ctx, int(said["model"]), str(said["prompt"]), str(said["text"]))
+            job = ask(ctx, number_of(said, "model"), str(said.get("prompt", "")), str(said.get("text", "")))
         except LabError as error:
             return {"at": said.get("at"), "error": str(error)}
         return {"at": said.get("at"), "job": job.id}
@@ -56,7 +65,13 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
 
 def begin(ctx: Context, source: Source, config: RewardConfig) -> Job:
-    """Submit a training. Raises LabError when one is under way."""
+    """Submit a training. Raises LabError when one is under way, and where there is too little to learn from."""
+    counts = vote_counts(ctx.db, ctx.project.id)[source]
+    if counts[Choice.FIRST] + counts[Choice.SECOND] < FEWEST:
+        whose = "people's" if source is Source.HUMAN else "simulated"
+        raise LabError(
+            f"There are fewer than {FEWEST} decided {whose} labels. Label some pairs under Label, or choose the other labels."
+        )
     if queue.jobs(ctx.db, project_id=ctx.project.id, kinds=[JobKind.TRAIN_REWARD], statuses=OPEN):
         raise LabError("A reward model is being trained already; wait for it.")
     job = steward.submit_training(ctx.db, ctx.project.id, source, config)
@@ -64,49 +79,80 @@ def begin(ctx: Context, source: Source, config: RewardConfig) -> Job:
     return job
 
 
+def source_named(name: Any) -> Source:
+    """Raises LabError for what is no source of labels."""
+    try:
+        return Source(name)
+    except ValueError:
+        raise LabError("The page named no labels to learn from; reload it.") from None
+
+
 def ask(ctx: Context, model: int, prompt: str, text: str) -> Job:
     """Ask the engine which words of a text earn its score. Raises LabError for an empty or very long text."""
     if not text.strip() or len(prompt) + len(text) > LONGEST:
         raise LabError(f"Give a text of 1 to {LONGEST} characters, prompt included.")
+    get_reward_model(ctx.db, model)
+    refuse_a_crowd(ctx)
     payload = {"reward_model_id": model, "items": [{"prompt": prompt, "text": text}]}
     job = queue.submit(ctx.db, JobKind.EXPLAIN, ctx.project.id, payload)
     supervisor.ensure_engine(ctx.db, ctx.home)
     return job
 
 
+def number_of(question: dict[str, Any], name: str) -> int:
+    """Raises LabError where the browser sent none."""
+    try:
+        return int(question[name])
+    except (KeyError, TypeError, ValueError):
+        raise LabError(f"The page asked for no {name}; reload it.") from None
+
+
 def answer_of(job: Job) -> dict[str, Any]:
-    """An EXPLAIN job as the widget needs it: still waiting, failed, or its one item."""
+    """An EXPLAIN job as the widget needs it: still waiting, failed, or its one item. Raises LabError for any other job."""
+    if job.kind is not JobKind.EXPLAIN:
+        raise LabError(f"Job {job.id} explains no text; reload the page.")
     if job.status in OPEN:
-        return {"waiting": True}
+        return {"waiting": True, "begun": job.status is JobStatus.RUNNING}
     if job.status is not JobStatus.DONE or not job.result:
         return {"waiting": False, "failed": job.error or "It was cancelled."}
     return {"waiting": False, **job.result["items"][0]}
 
 
-def seen(ctx: Context, chosen: Any) -> dict[str, Any]:
-    """Everything the screen shows; `model` is the chosen reward model, or the newest."""
+def seen(ctx: Context) -> dict[str, Any]:
+    """What changes while the screen is open: the reward models (newest first), the training, the labels, the foresight."""
     project = ctx.project
     rows = reward_models(ctx.db, project.id)
-    row = next((row for row in rows if chosen and row.id == int(chosen)), rows[0] if rows else None)
     now = steward.labels(ctx.db, project.id)
     latest = queue.jobs(ctx.db, project_id=project.id, kinds=[JobKind.TRAIN_REWARD], limit=1)
-    pair = next_pair(ctx.db, project.id, "reward screen")
+    goals = {source.value: steward.goal_of(ctx.db, project.id, source) for source in Source}
     return {
-        "model": row and detail(ctx, row),
-        "models": [summary(ctx, other) for other in rows[:50]],
+        "project": project.id,
+        "models": [summary(ctx, row) for row in rows[:50]],
         "job": training(latest[0]) if latest and latest[0].status in OPEN else None,
         "failed": latest[0].error if latest and latest[0].status is JobStatus.FAILED else "",
-        "labels": {"human": now.human, "simulated": now.simulated, "goal": now.goal, "left": now.to_next},
-        "example": {"prompt": pair.prompt.text, "text": pair.first.text.strip()} if pair else None,
+        "labels": {"human": now.human, "simulated": now.simulated, "goals": goals, "every": steward.TRAIN_EVERY},
+        "foresight": {source.value: told_before(ctx, source) for source in Source},
     }
+
+
+def told_before(ctx: Context, source: Source) -> dict[str, Any]:
+    """Predict, then reveal: each vote against the reward model that was the newest when it was cast."""
+    known = foresight(ctx.db, ctx.project.id, source)
+    return {"right": known.right, "decided": known.decided, "low": known.low, "high": known.high}
 
 
 def training(job: Job) -> dict[str, Any]:
     known = job.result or {}
     return {
-        "progress": job.progress, "eta_s": job.eta_s, "stage": known.get("stage", "waiting for the engine"),
-        "loss": [float(f"{x:.4g}") for x in known.get("loss", [])][-300:], "note": known.get("note", ""),
+        "id": job.id, "begun": job.status is JobStatus.RUNNING, "progress": job.progress, "eta_s": job.eta_s,
+        "stage": known.get("stage", ""), "loss": rounded(known.get("loss", [])), "note": known.get("note", ""),
     }  # fmt: skip
+
+
+def rounded(numbers: list[float]) -> list[float]:
+    """Evenly thinned to MOST_POINTS, the last one kept, four significant digits."""
+    stride = -(-len(numbers) // MOST_POINTS) or 1
+    return [float(f"{x:.4g}") for x in numbers[::-1][::stride][::-1]]
 
 
 def summary(ctx: Context, row: RewardModelRow) -> dict[str, Any]:
@@ -114,6 +160,7 @@ def summary(ctx: Context, row: RewardModelRow) -> dict[str, Any]:
     return {
         "id": row.id, "labels": len(row.snapshot.vote_ids), "accuracy": report.get("accuracy"), "when": row.created_at,
         "low": report.get("accuracy_low"), "high": report.get("accuracy_high"), "source": source_of(ctx, row),
+        "kind": row.snapshot.source.value,
     }  # fmt: skip
 
 
@@ -125,18 +172,34 @@ def source_of(ctx: Context, row: RewardModelRow) -> str:
     return f"simulated by {', '.join(names)}" if names else "simulated"
 
 
-def detail(ctx: Context, row: RewardModelRow) -> dict[str, Any]:
-    report = get_reward_model(ctx.db, row.id).report
-    newest = latest_reward_model(ctx.db, row.project_id, row.snapshot.source)
-    told_before = foresight(ctx.db, row.project_id, row.snapshot.source)
+def detail(ctx: Context, model: int) -> dict[str, Any]:
+    """What never changes about a reward model; asked for once. Raises StoreError where there is no such model."""
+    row = get_reward_model(ctx.db, model)
+    report = row.report
     return {
-        **summary(ctx, row),
+        "id": row.id,
         "ties": report.get("ties", 0), "folds": report.get("folds", 0), "train_accuracy": report.get("train_accuracy"),
-        "chosen": report.get("chosen_scores", []), "rejected": report.get("rejected_scores", []),
-        "length_correlation": report.get("length_correlation"), "pooling": row.config.get("pooling"),
-        "seconds": report.get("seconds"), "loss": report.get("loss", [])[:300],
-        "newest": newest is not None and newest.id == row.id,
-        "foresight": {
-            "right": told_before.right, "decided": told_before.decided, "low": told_before.low, "high": told_before.high,
-        },
+        "chosen": [round(score, 2) for score in report.get("chosen_scores", [])],
+        "rejected": [round(score, 2) for score in report.get("rejected_scores", [])],
+        "length_correlation": report.get("length_correlation"), "loss": rounded(report.get("loss", [])),
+        "pooling": row.config.get("pooling"), "seconds": report.get("seconds"), "texts": examples(ctx, row),
     }  # fmt: skip
+
+
+def examples(ctx: Context, row: RewardModelRow) -> list[dict[str, str]]:
+    """Texts to look into: a pair that nobody labelled yet, and the last decided ones this model learnt from."""
+    found = []
+    pair = next_pair(ctx.db, row.project_id, "reward screen")
+    if pair is not None:
+        found = [
+            {"prompt": pair.prompt.text, "text": side.text.strip(), "what": "waits for a label"}
+            for side in (pair.first, pair.second)
+        ]
+    try:
+        decided = [item for item in comparisons(ctx.db, row.snapshot) if not item.tie]
+    except StoreError:  # labels were changed by hand since: there is nothing to show them by
+        decided = []
+    for item in reversed(decided[-EXAMPLES:]):
+        for text, what in ((item.chosen, "preferred"), (item.rejected, "not preferred")):
+            found.append({"prompt": item.prompt, "text": text.strip(), "what": what})
+    return found

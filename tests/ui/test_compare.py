@@ -1,11 +1,15 @@
 """Screen "Compare" without a browser: what can be compared, what is asked of the engine, what is refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.judges import load_judge
 from rlhf_lab.records import JobKind, LabelSnapshot, Source, StepResult
+from rlhf_lab.store.comparisons import snapshot
 from rlhf_lab.store.runs import add_reward_model, create_run
 from rlhf_lab.store.steps import record_step
 from rlhf_lab.ui import compare
@@ -16,6 +20,19 @@ SAID = {
 }  # fmt: skip
 
 
+def model(ctx):
+    """Reward model 1."""
+    pinned = LabelSnapshot((), "", Source.HUMAN)
+    return add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={"accuracy": 0.8}, snapshot=pinned)
+
+
+def finished(ctx, job, texts, scores):
+    """The column of a job whose engine wrote this."""
+    queue.claim(ctx.db, [JobKind.COMPLETE], supervisor.beat(ctx.db, "x"))
+    queue.finish(ctx.db, job.id, {"texts": texts, "scores": scores})
+    return compare.column(queue.get_job(ctx.db, job.id), "cheerful")
+
+
 def test_a_new_project_has_its_base_and_unseen_prompts(ctx):
     found = compare.choices(ctx)
     assert found["models"] == [["base", "base model"]]
@@ -24,20 +41,24 @@ def test_a_new_project_has_its_base_and_unseen_prompts(ctx):
 
 
 def test_runs_with_steps_and_their_checkpoints_are_offered(ctx):
-    pinned = LabelSnapshot((), "", Source.HUMAN)
-    row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={"accuracy": 0.8}, snapshot=pinned)
+    row = model(ctx)
     kept = create_run(ctx.db, ctx.project.id, row.id, "kept", config={}, manifest={}, total_steps=9)
     create_run(ctx.db, ctx.project.id, row.id, "not begun", config={}, manifest={}, total_steps=9)
     record_step(ctx.db, kept.id, StepResult(5, {"lr": 1.0}))
     for name in ("step-5", "step-10", ".building-step-15", "step-x"):
         (ctx.home / "runs" / str(kept.id) / name).mkdir(parents=True)
     found = compare.choices(ctx)
-    assert found["models"][1:] == [[f"run/{kept.id}/latest", f"run {kept.id}: kept"]]
+    assert found["models"][1:] == [
+        [f"run/{kept.id}/latest", f"run {kept.id}: kept"],
+        ["base/best/4", "base, best of 4"],
+        ["base/best/16", "base, best of 16"],
+    ]
     assert found["steps"] == {str(kept.id): [5, 10]}
     assert found["rewards"][0][0] == row.id
 
 
 def test_one_job_a_column_with_the_same_seed(ctx):
+    model(ctx)
     jobs = compare.ask(ctx, SAID)
     assert [job.kind for job in jobs] == [JobKind.COMPLETE] * 2
     assert [job.payload["checkpoint"] for job in jobs] == ["base", "run/1/latest"]
@@ -57,17 +78,26 @@ def test_one_job_a_column_with_the_same_seed(ctx):
         ({"samples": "17"}, "Samples are 1 to 16"),
         ({"temperature": "0"}, "temperature 0.05"),
         ({"tokens": "0"}, "tokens 1 to 512"),
-        ({"seed": "-1"}, "0 or more"),
+        ({"seed": "-1"}, "seed 0 to"),
+        ({"seed": str(2**31)}, "seed 0 to"),
+        ({"reward": "mine"}, "not a number"),
+        ({"reward": "9"}, "9"),
+        ({"models": ["base", "base/best/4"], "reward": ""}, "needs a reward model"),
+        ({"models": ["base/best/16"], "samples": "5"}, "80 texts; at most 64"),
+        ({"models": ["base/best/7"]}, "Best of 4, 16"),
+        ({"models": ["base/best/x"]}, "Best of 4, 16"),
     ],
     ids=str,
 )
 def test_what_is_out_of_range_is_refused_before_anything_is_asked(ctx, change, words):
+    model(ctx)
     with pytest.raises(LabError, match=words):
         compare.ask(ctx, SAID | change)
     assert queue.jobs(ctx.db) == []
 
 
 def test_a_column_waits_fails_or_shows_texts_with_scores_and_gold(ctx):
+    model(ctx)
     job = compare.ask(ctx, SAID)[0]
     assert compare.column(job, "cheerful") == {"waiting": True, "begun": False}
     engine = supervisor.beat(ctx.db, "x")
@@ -81,3 +111,48 @@ def test_a_column_waits_fails_or_shows_texts_with_scores_and_gold(ctx):
     other = compare.ask(ctx, SAID)[1]
     queue.fail(ctx.db, other.id, "run 1 has no checkpoint yet")
     assert compare.column(queue.get_job(ctx.db, other.id), "")["failed"] == "run 1 has no checkpoint yet"
+
+
+def test_best_of_n_writes_n_texts_for_each_one_shown(ctx):
+    model(ctx)
+    job = compare.ask(ctx, SAID | {"models": ["base/best/4"]})[0]
+    assert job.payload["prompts"] == ["Once upon a time"] * 8
+    assert job.payload["checkpoint"] == "base"
+    shown = finished(ctx, job, list("abcdefgh"), [0.0, 3.0, 1.0, 3.0, -1.0, -2.0, -0.5, -3.0])
+    assert (shown["texts"], shown["scores"], shown["best_of"]) == (["b", "g"], [3.0, -0.5], 4)
+    assert len(shown["gold"]) == 2
+
+
+def test_every_text_of_an_ordinary_column_is_shown(ctx):
+    model(ctx)
+    shown = finished(ctx, compare.ask(ctx, SAID)[0], ["a", "b"], [1.0, 2.0])
+    assert (shown["texts"], shown["scores"], shown["best_of"]) == (["a", "b"], [1.0, 2.0], 1)
+
+
+def test_the_judge_behind_the_newest_reward_model_is_proposed(ctx):
+    assert compare.choices(ctx)["judge"] == ""
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 4)
+    pinned = snapshot(ctx.db, ctx.project.id, Source.SIMULATED)
+    row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={}, snapshot=pinned)
+    assert compare.choices(ctx)["judge"] == "cheerful"
+    label_with_judge(ctx.db, ctx.project.id, load_judge("polite"), 4)
+    both = snapshot(ctx.db, ctx.project.id, Source.SIMULATED)
+    assert compare.judge_behind(ctx, replace(row, snapshot=both)) == ""
+    assert compare.judge_behind(ctx, model(ctx)) == ""
+
+
+def test_a_page_gets_the_texts_it_asked_for_and_no_other_job(ctx):
+    model(ctx)
+    jobs = compare.ask(ctx, SAID)
+    assert [job.id for job in compare.asked(ctx, {"jobs": [job.id for job in jobs]})] == [job.id for job in jobs]
+    other = queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, {})
+    for question in ({"jobs": [other.id]}, {"jobs": ["x"]}, {}, {"jobs": [99]}):
+        with pytest.raises(LabError):
+            compare.asked(ctx, question)
+
+
+def test_a_full_queue_is_refused_with_words(ctx):
+    for _ in range(compare.MOST_WAITING):
+        queue.submit(ctx.db, JobKind.COMPLETE, ctx.project.id, {})
+    with pytest.raises(LabError, match="24 texts wait"):
+        compare.ask(ctx, SAID | {"reward": ""})

@@ -7,10 +7,10 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.judges import load_judge
-from rlhf_lab.records import JobKind, Source
-from rlhf_lab.store.comparisons import snapshot
+from rlhf_lab.records import JobKind, LabelSnapshot, Source
+from rlhf_lab.store.comparisons import comparisons, snapshot
 from rlhf_lab.store.runs import add_reward_model
-from rlhf_lab.ui import reward
+from rlhf_lab.ui import compare, reward
 
 REPORT = {
     "labels": 14, "ties": 1, "folds": 5, "accuracy": 0.8, "accuracy_low": 0.6, "accuracy_high": 0.92, "train_accuracy": 0.95,
@@ -24,54 +24,96 @@ def add(ctx, report=REPORT):
     return add_reward_model(ctx.db, ctx.project.id, "x", config={"pooling": "mean"}, report=report, snapshot=pinned)
 
 
-def test_an_empty_project_names_the_missing_labels_and_has_an_example(ctx):
-    seen = reward.seen(ctx, None)
-    assert (seen["model"], seen["models"], seen["job"], seen["failed"]) == (None, [], None, "")
-    assert seen["labels"]["left"] == 10
-    assert seen["example"]["text"]
+def test_an_empty_project_names_the_missing_labels(ctx):
+    seen = reward.seen(ctx)
+    assert (seen["models"], seen["job"], seen["failed"]) == ([], None, "")
+    assert seen["labels"] == {"human": 0, "simulated": 0, "goals": {"human": 10, "simulated": 10}, "every": 20}
 
 
 def test_a_model_with_its_figures_and_whose_labels(ctx):
     row = add(ctx)
-    seen = reward.seen(ctx, None)
-    assert seen["model"]["id"] == row.id
-    assert seen["model"]["accuracy"] == 0.8
-    assert seen["model"]["source"] == "simulated by cheerful"
-    assert seen["model"]["foresight"] == {"right": 0, "decided": 0, "low": 0.0, "high": 1.0}
-    assert seen["model"]["newest"]
+    seen = reward.seen(ctx)
+    model = seen["models"][0]
+    figures = {name: model[name] for name in ("id", "labels", "accuracy", "low", "high", "source", "kind")}
+    assert figures == {
+        "id": row.id, "labels": 14, "accuracy": 0.8, "low": 0.6, "high": 0.92, "source": "simulated by cheerful",
+        "kind": "simulated",
+    }  # fmt: skip
+    assert seen["labels"]["goals"] == {"human": 10, "simulated": 34}
+    assert seen["foresight"]["simulated"] == {"right": 0, "decided": 0, "low": 0.0, "high": 1.0}
 
 
-def test_an_older_model_can_be_looked_at(ctx):
-    first, second = add(ctx), add(ctx, REPORT | {"accuracy": 0.9})
-    assert reward.seen(ctx, first.id)["model"]["accuracy"] == 0.8
-    assert reward.seen(ctx, None)["model"]["id"] == second.id
-    assert not reward.seen(ctx, first.id)["model"]["newest"]
+def test_each_model_has_its_own_report(ctx):
+    first, second = add(ctx), add(ctx, REPORT | {"train_accuracy": 0.99, "length_correlation": None})
+    found = reward.detail(ctx, first.id)
+    assert (found["train_accuracy"], found["length_correlation"], found["ties"]) == (0.95, 0.4, 1)
+    assert (found["chosen"], found["rejected"], found["loss"]) == ([1.0], [-1.0], [0.7, 0.5])
+    assert reward.detail(ctx, second.id)["length_correlation"] is None
+    with pytest.raises(LabError):
+        reward.detail(ctx, 99)
+
+
+def test_the_newest_model_stands_first(ctx):
+    first, second = add(ctx), add(ctx)
+    assert [model["id"] for model in reward.seen(ctx)["models"]] == [second.id, first.id]
+
+
+def test_the_texts_to_look_into_are_those_it_learnt_from_newest_first(ctx):
+    row = add(ctx)
+    learnt = [item for item in comparisons(ctx.db, row.snapshot) if not item.tie]
+    texts = [item for item in reward.detail(ctx, row.id)["texts"] if item["what"] != "waits for a label"]
+    assert len(texts) == 8
+    assert texts[0] == {"prompt": learnt[-1].prompt, "text": learnt[-1].chosen.strip(), "what": "preferred"}
+    assert texts[1] == {"prompt": learnt[-1].prompt, "text": learnt[-1].rejected.strip(), "what": "not preferred"}
+
+
+def test_a_model_whose_labels_were_changed_by_hand_can_still_be_looked_at(ctx):
+    pinned = LabelSnapshot((1, 2), "another digest", Source.SIMULATED)
+    row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=REPORT, snapshot=pinned)
+    assert all(item["what"] == "waits for a label" for item in reward.detail(ctx, row.id)["texts"])
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "first"), [(0, 0, None), (2, 2, 1.0), (300, 300, 1.0), (301, 151, 1.0), (600, 300, 2.0)]
+)
+def test_a_long_loss_curve_is_thinned_and_keeps_its_end(count, length, first):
+    thinned = reward.rounded([float(i + 1) for i in range(count)])
+    assert len(thinned) == length
+    if count:
+        assert (thinned[0], thinned[-1]) == (first, float(count))
 
 
 def test_training_shows_loss_and_stage_and_a_second_one_is_refused(ctx):
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
     job = reward.begin(ctx, Source.SIMULATED, RewardConfig(epochs=1))
+    assert not reward.seen(ctx)["job"]["begun"]
     engine = supervisor.beat(ctx.db, "x")
     assert queue.claim(ctx.db, [JobKind.TRAIN_REWARD], engine).payload["config"]["epochs"] == 1
     queue.update_progress(ctx.db, job.id, 0.5, 4.0, {"loss": [0.7, 0.61234567], "stage": "fold 2 of 5"})
-    shown = reward.seen(ctx, None)["job"]
-    assert (shown["stage"], shown["loss"], shown["progress"], shown["eta_s"]) == (
-        "fold 2 of 5",
-        [0.7, 0.6123],
-        0.5,
-        4.0,
-    )
+    assert reward.seen(ctx)["job"] == {
+        "id": job.id, "begun": True, "stage": "fold 2 of 5", "loss": [0.7, 0.6123], "progress": 0.5, "eta_s": 4.0, "note": "",
+    }  # fmt: skip
     with pytest.raises(LabError, match="already"):
-        reward.begin(ctx, Source.HUMAN, RewardConfig())
+        reward.begin(ctx, Source.SIMULATED, RewardConfig())
     queue.fail(ctx.db, job.id, "all labels are ties")
-    seen = reward.seen(ctx, None)
+    seen = reward.seen(ctx)
     assert seen["job"] is None
     assert seen["failed"] == "all labels are ties"
+
+
+def test_too_few_labels_are_refused_before_the_engine_is_asked(ctx):
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
+    with pytest.raises(LabError, match="fewer than 2 decided people's labels"):
+        reward.begin(ctx, Source.HUMAN, RewardConfig())
+    assert queue.jobs(ctx.db, kinds=[JobKind.TRAIN_REWARD]) == []
+    with pytest.raises(LabError, match="no labels"):
+        reward.source_named("aliens")
 
 
 def test_words_are_asked_of_the_engine(ctx):
     row = add(ctx)
     job = reward.ask(ctx, row.id, "a prompt", "a text")
-    assert reward.answer_of(queue.get_job(ctx.db, job.id)) == {"waiting": True}
+    assert reward.answer_of(queue.get_job(ctx.db, job.id)) == {"waiting": True, "begun": False}
     engine = supervisor.beat(ctx.db, "x")
     queue.claim(ctx.db, [JobKind.EXPLAIN], engine)
     item = {"score": 0.5, "tokens": ["a", ""], "token_scores": [1.0, 0.0]}
@@ -91,3 +133,21 @@ def test_a_failed_explanation_says_why(ctx):
     job = reward.ask(ctx, row.id, "p", "t")
     queue.fail(ctx.db, job.id, "the weights are not those")
     assert reward.answer_of(queue.get_job(ctx.db, job.id))["failed"] == "the weights are not those"
+
+
+def test_only_a_model_that_exists_and_only_so_many_at_once(ctx):
+    row = add(ctx)
+    with pytest.raises(LabError):
+        reward.ask(ctx, row.id + 1, "p", "t")
+    for _ in range(compare.MOST_WAITING):
+        reward.ask(ctx, row.id, "p", "t")
+    with pytest.raises(LabError, match="wait for the engine already"):
+        reward.ask(ctx, row.id, "p", "t")
+
+
+def test_the_answer_of_another_kind_of_job_is_not_given_out(ctx):
+    job = queue.submit(ctx.db, JobKind.SAMPLE_PAIRS, ctx.project.id, {"count": 1})
+    with pytest.raises(LabError, match="explains no text"):
+        reward.answer_of(job)
+    with pytest.raises(LabError, match="reload"):
+        reward.number_of({"job": None}, "job")
