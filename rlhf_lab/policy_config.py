@@ -22,9 +22,9 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "ppo": {},
     "ppo_penalty": {},
     "trpo": {"value_trunk": "detached"},
-    "a2c": {"epochs": 1, "minibatches": 1},
-    "reinforce": {"epochs": 1, "minibatches": 1},
-    "rloo": {"epochs": 1, "minibatches": 1, "group_size": 4, "whiten_advantages": False},
+    "a2c": {"lr": 5e-3, "epochs": 1, "minibatches": 1},
+    "reinforce": {"lr": 5e-3, "epochs": 1, "minibatches": 1},
+    "rloo": {"lr": 5e-3, "epochs": 1, "minibatches": 1, "group_size": 4, "whiten_advantages": False},
     "grpo": {"group_size": 4, "whiten_advantages": False, "loss_mean": "trajectory"},
 }
 

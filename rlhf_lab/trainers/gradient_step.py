@@ -33,7 +33,9 @@ def update(trainer: "PolicyTrainer", rollout: Rollout) -> UpdateStats:
                 trainer.optimiser.zero_grad()
                 continue
             if trainer.pretraining is not None:
-                ptx = trainer.pretraining.accumulate(trainer.steps_done, epoch, number, trainer.group)
+                ptx = trainer.pretraining.accumulate(
+                    trainer.steps_done, epoch, number, config.micro_batch, trainer.group
+                )
                 stats.add(ptx=ptx)
             take(trainer, stats)
         if config.target_kl is not None and stats.epoch_approx_kl() > config.target_kl:

@@ -34,7 +34,7 @@ class Pretraining:
                 f"ptx_coef = {config.ptx_coef:g} mixes in pretraining text, but there is none. Give some, or set it to 0."
             )
 
-    def accumulate(self, step: int, epoch: int, number: int, group: Group) -> Tensor:
+    def accumulate(self, step: int, epoch: int, number: int, micro_batch: int, group: Group) -> Tensor:
         """Add ptx_coef times the gradient of one batch of texts; returns their loss, nats a token."""
         backbone, config = self.policy.backbone, self.config
         seed = derive(config.seed, "ptx", step, epoch, number)
@@ -43,7 +43,7 @@ class Pretraining:
         batch = sorted((self.texts[i] for i in chosen), key=len)
         predicted = sum(len(ids) - 1 for ids in batch)
         total = torch.zeros((), device=backbone.device)
-        size = min(config.micro_batch, math.ceil(len(batch) / group.size))
+        size = min(micro_batch, math.ceil(len(batch) / group.size))
         for start in group.own(range(0, len(batch), size)):
             self.tick()
             tokens, mask = pad_right(batch[start : start + size], backbone.pad_id, backbone.device)

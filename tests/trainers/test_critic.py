@@ -117,7 +117,7 @@ def test_the_exact_kl_is_over_the_whole_vocabulary(gpt2_folder):
 def test_pretraining_text_adds_the_gradient_of_its_cross_entropy(gpt2_folder):
     """With advantages and values of nothing: ptx_coef times the mean over all predicted tokens, a text at a time."""
     trainer = tiny.midway(gpt2_folder, "rloo", torch.float64, ptx_coef=0.3, ptx_batch=5, micro_batch=2)
-    loss = trainer.pretraining.accumulate(1, 0, 0, 2)
+    loss = trainer.pretraining.accumulate(1, 0, 0, 2, trainer.group)
     found = [p.grad.clone() for p in trainer.adapters.parameters("policy")]
     trainer.optimiser.zero_grad()
     generator = torch.Generator().manual_seed(derive(0, "ptx", 1, 0, 0))
@@ -138,7 +138,8 @@ def test_pretraining_text_is_part_of_every_update_and_a_metric(gpt2_folder):
     trainer = tiny.learner(gpt2_folder, "ppo", ptx_coef=1.0, ptx_batch=4, lr=1e-2, steps=6)
     losses = [result.metrics["loss/ptx_avg"] for result in tiny.run(trainer, 6)]
     assert losses[-1] < losses[0] - 0.2
-    assert trainer.pretraining.accumulate(0, 0, 0, 2) is not trainer.pretraining.accumulate(0, 0, 1, 2)
+    first, second = (trainer.pretraining.accumulate(0, 0, number, 2, trainer.group) for number in (0, 1))
+    assert float(first) != float(second)
 
 
 def test_pretraining_without_texts(gpt2_folder):
