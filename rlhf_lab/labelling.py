@@ -9,7 +9,7 @@ from rlhf_lab.settings import Config, setting
 
 MAX_GUIDELINE = 4000
 #: How a pair was put together; stands at the beginning of its `reason`.
-SAMPLING = ("random", "uncertainty", "diversity")
+SAMPLING = ("random", "information", "uncertainty", "diversity")
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class LabellingConfig(Config):
     hold_s: int = setting(180, "seconds for which a pair shown to one person is kept from the others", 5, 3600)
     sampling: str = setting(
         "random",
-        "which pairs of those written are shown: any; where the reward model is least sure; what is least like the pairs there are",
+        "which pairs of those written are shown: any; whose answers would teach the most; where the reward model is least sure; "
+        "what is least like the pairs there are",
         choices=SAMPLING,
     )
     texts: str = setting(

@@ -6,19 +6,22 @@ from typing import NamedTuple
 
 import torch
 
+from rlhf_lab.config import RewardConfig
 from rlhf_lab.engine.choosing import CANDIDATES, least_alike, least_sure, words
 from rlhf_lab.engine.lab import Lab
-from rlhf_lab.engine.texts import JOB, JOB_REWARD, room
+from rlhf_lab.engine.texts import JOB, JOB_REWARD, reference_samples, room
 from rlhf_lab.errors import LabelError, LabError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.generation import Tick, no_tick, sample, uniforms
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.records import Completion, NewCompletion, Pair, Project, Prompt, RewardModelRow, Source
+from rlhf_lab.records import Completion, LabelSnapshot, NewCompletion, Pair, Project, Prompt, RewardModelRow, Source
 from rlhf_lab.seeds import derive
+from rlhf_lab.store.comparisons import comparisons, snapshot
 from rlhf_lab.store.projects import add_completions, add_pairs, count_pairs, newest_pairs, prompts
 from rlhf_lab.store.runs import latest_reward_model
 from rlhf_lab.store.scores import add_scores
+from rlhf_lab.trainers.pair_choice import Candidate, most_telling
 
 log = logging.getLogger("rlhf_lab.engine")
 TRIES = 8  # two samples that come out equal teach nothing: how often to try again, with other prompts
@@ -51,8 +54,9 @@ def sample_pairs(
 ) -> list[Pair]:
     """Write `count` pairs of different responses to train prompts, and score them with the newest reward model, if any.
 
-    sampling: "random" keeps what was written; "uncertainty" and "diversity" write CANDIDATES times as many and keep some
-    (`choosing`). Each pair says which it was; without a reward model nothing is uncertain and the pairs are random ones.
+    sampling: "random" keeps what was written; the others write CANDIDATES times as many and keep some: "information" whose
+    answers would tell the most (`pair_choice`), "uncertainty" and "diversity" as in `choosing`. Each pair says which it was;
+    while there is no label, or no reward model, to choose by, the pairs are random ones.
     The n-th random pair of a project is a function of its seed, the checkpoint and n, however the pairs were asked for.
     Raises LabelError when two responses to a prompt keep coming out equal; the pairs before that one are kept.
     """
@@ -62,12 +66,13 @@ def sample_pairs(
         raise LabelError(f"project {project.id} has no prompts to write for. Add some prompts.")
     length = room(backbone, [prompt.text for prompt in available], max_new_tokens)
     wanted = _Wanted(project, checkpoint, lab.checkpoint(checkpoint, JOB), length, available)
-    judge = newest_judge(lab, project) if sampling == "uncertainty" else None
-    if sampling == "uncertainty" and judge is None:
+    if sampling == "uncertainty" and newest_judge(lab, project) is None:
+        sampling = "random"
+    if sampling == "information" and not labels_so_far(lab, project).vote_ids:
         sampling = "random"
     whole, missing = _whole(backbone, adapters, wanted, count, count_pairs(lab.db, project.id), sampling, tick)
     if sampling != "random":
-        whole = _chosen(lab, project, backbone, judge, whole, count, tick)
+        whole = _chosen(lab, project, whole, count, sampling, tick)
     pairs = _add(lab, project, whole, sampling)
     if missing:
         raise LabelError(
@@ -95,16 +100,23 @@ def _whole(
     return [found[n] for n in places if n in found and (missing is None or n < missing)], missing is not None
 
 
-def _chosen(
-    lab: Lab, project: Project, backbone: Backbone, judge: RewardModel | None, whole: list[Two], count: int, tick: Tick
-) -> list[Two]:
+def _chosen(lab: Lab, project: Project, whole: list[Two], count: int, sampling: str, tick: Tick) -> list[Two]:
     """The candidates worth a person's time."""
+    backbone, adapters = lab.open(project)
+    text = {prompt.id: prompt.text for prompt in prompts(lab.db, project.id, "train")}
+    asked = [backbone.encode_prompt(text[first.prompt_id]) for first, _ in whole]
+    firsts, seconds = ([list(pair[side].token_ids) for pair in whole] for side in (0, 1))
+    judge = newest_judge(lab, project) if sampling == "uncertainty" else None
     if judge is not None:
-        text = {prompt.id: prompt.text for prompt in prompts(lab.db, project.id, "train")}
-        keep = least_sure(
-            judge, [backbone.encode_prompt(text[first.prompt_id]) for first, _ in whole],
-            [first.token_ids for first, _ in whole], [second.token_ids for _, second in whole], count, tick,
+        keep = least_sure(judge, asked, firsts, seconds, count, tick)
+    elif sampling == "information":
+        row = _newest(lab, project)
+        config = RewardConfig() if row is None else RewardConfig.from_dict(row.config)
+        keep = most_telling(
+            adapters, comparisons(lab.db, labels_so_far(lab, project)), reference_samples(lab, project, tick),
+            [Candidate(*one) for one in zip(asked, firsts, seconds, strict=True)], count, config, tick=tick,
         )  # fmt: skip
+        keep = sorted(keep)
     else:
         known = [words(pair.first.text, pair.second.text) for pair in newest_pairs(lab.db, project.id, NEIGHBOURS)]
         keep = least_alike([words(first.text, second.text) for first, second in whole], known, count)
@@ -156,6 +168,12 @@ def _position(seed: int, n: int, attempt: int, count: int) -> int:
         return derive(seed, "pair prompts again", n, attempt) % count
     generator = torch.Generator().manual_seed(derive(seed, "pair prompts", n // count))
     return int(torch.randperm(count, generator=generator)[n % count])
+
+
+def labels_so_far(lab: Lab, project: Project) -> LabelSnapshot:
+    """The labels by people, or simulated ones where there are none."""
+    found = snapshot(lab.db, project.id, Source.HUMAN)
+    return found if found.vote_ids else snapshot(lab.db, project.id, Source.SIMULATED)
 
 
 def newest_judge(lab: Lab, project: Project) -> RewardModel | None:

@@ -10,9 +10,12 @@ from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.generation import Tick, no_tick
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.records import Project
+from rlhf_lab.store.projects import prompts
 from rlhf_lab.trainers.evaluation import Written, write
+from rlhf_lab.trainers.reward import Reference
 
 MAX_NEW_TOKENS = 64
+REFERENCE_SAMPLES = 128
 JOB, JOB_REWARD = "job", "job reward"  # slots for adapters of jobs: a run's own stay where they are
 
 
@@ -31,6 +34,18 @@ def room(backbone: Backbone, prompts: Sequence[str], wanted: int | None = None) 
             "Shorten or remove that prompt, or choose a model with a longer context."
         )
     return min(MAX_NEW_TOKENS, left)
+
+
+def reference_samples(lab: Lab, project: Project, tick: Tick = no_tick) -> Reference:
+    """Base samples on train prompts: the scale of the scores. The same for every reward model of a project."""
+    backbone, adapters = lab.open(project)
+    available = prompts(lab.db, project.id, "train")
+    texts = [available[i % len(available)].text for i in range(REFERENCE_SAMPLES)]
+    with adapters.using(None):
+        written = write(
+            backbone, texts, seed=project.seed, purpose="reference", max_new_tokens=room(backbone, texts), tick=tick
+        )
+    return Reference(written.prompts, written.tokens)
 
 
 def complete(lab: Lab, project: Project, payload: dict[str, Any], *, tick: Tick = no_tick) -> dict[str, Any]:

@@ -18,23 +18,20 @@ from rlhf_lab.engine.faults import out_of_memory
 from rlhf_lab.engine.lab import REWARD_MODELS, Lab
 from rlhf_lab.engine.labels import prepared
 from rlhf_lab.engine.pairs import sample_pairs, score_pairs
-from rlhf_lab.engine.texts import complete, explain, room
+from rlhf_lab.engine.texts import complete, explain, reference_samples
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.generation import Tick, no_tick
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.records import Comparison, Project, RewardModelRow, Source
 from rlhf_lab.store.comparisons import snapshot
-from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.runs import add_reward_model
 from rlhf_lab.store.scores import add_scores, unjudged_pairs
-from rlhf_lab.trainers.evaluation import write
-from rlhf_lab.trainers.reward import Reference, RewardReport, train_reward
+from rlhf_lab.trainers.reward import RewardReport, train_reward
 
 __all__ = ["Progress", "complete", "explain", "no_progress", "reference_samples", "sample_pairs", "train_reward_model"]
 
 #: progress(share done, seconds left or None, what is known so far)
 Progress = Callable[[float, float | None, dict[str, Any]], None]
-REFERENCE_SAMPLES = 128
 SCORED_PAIRS = 400  # the newest pairs without a person's vote that a new reward model scores beforehand
 MOST_POINTS = 300
 SLOT = "reward training"
@@ -42,18 +39,6 @@ SLOT = "reward training"
 
 def no_progress(share: float, left: float | None, so_far: dict[str, Any]) -> None:
     return None
-
-
-def reference_samples(lab: Lab, project: Project, tick: Tick = no_tick) -> Reference:
-    """Base samples on train prompts: the scale of the scores. The same for every reward model of a project."""
-    backbone, adapters = lab.open(project)
-    available = prompts(lab.db, project.id, "train")
-    texts = [available[i % len(available)].text for i in range(REFERENCE_SAMPLES)]
-    with adapters.using(None):
-        written = write(
-            backbone, texts, seed=project.seed, purpose="reference", max_new_tokens=room(backbone, texts), tick=tick
-        )
-    return Reference(written.prompts, written.tokens)
 
 
 def train_reward_model(

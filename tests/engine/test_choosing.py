@@ -7,6 +7,8 @@ from workplace import Lab
 from rlhf_lab.engine import pairs as pairs_module
 from rlhf_lab.engine.choosing import CANDIDATES, distance, least_alike, least_sure, words
 from rlhf_lab.engine.pairs import sample_pairs
+from rlhf_lab.records import Source
+from rlhf_lab.store import comparisons
 from rlhf_lab.store.projects import count_pairs
 
 
@@ -49,7 +51,7 @@ def test_least_alike_takes_the_farthest_from_what_is_known_then_from_what_is_tak
     assert least_alike(candidates, known, 9) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("sampling", ["uncertainty", "diversity"])
+@pytest.mark.parametrize("sampling", ["information", "uncertainty", "diversity"])
 def test_chosen_pairs_say_so_are_as_many_as_asked_for_and_never_come_again(lab, sampling):
     before = count_pairs(lab.db, lab.project.id)
     made = [
@@ -74,9 +76,24 @@ def test_the_most_doubtful_of_the_candidates_are_kept(lab, monkeypatch):
     assert seen == [(3 * CANDIDATES, 3)]
 
 
-def test_without_a_reward_model_uncertain_pairs_are_random_ones_and_say_so(tmp_path, model):
+def test_the_most_telling_are_chosen_by_the_labels_there_are(lab, monkeypatch):
+    seen = []
+
+    def spy(adapters, labels, reference, candidates, count, config, *, tick):
+        seen.append((len(labels), len(reference.responses), len(candidates), count, config.pooling))
+        return list(range(count))[::-1]
+
+    monkeypatch.setattr(pairs_module, "most_telling", spy)
+    said = len(comparisons.snapshot(lab.db, lab.project.id, Source.SIMULATED).vote_ids)
+    made = sample_pairs(lab.worker.lab, lab.project, 3, sampling="information", max_new_tokens=8)
+    assert seen == [(said, 128, 3 * CANDIDATES, 3, "mean")]
+    assert len(made) == 3
+
+
+@pytest.mark.parametrize("sampling", ["information", "uncertainty"])
+def test_without_anything_to_choose_by_pairs_are_random_ones_and_say_so(tmp_path, model, sampling):
     fresh, other = Lab(tmp_path / "a", model), Lab(tmp_path / "b", model)
-    chosen = sample_pairs(fresh.worker.lab, fresh.project, 2, sampling="uncertainty")
+    chosen = sample_pairs(fresh.worker.lab, fresh.project, 2, sampling=sampling)
     random = sample_pairs(other.worker.lab, other.project, 2)
     assert [pair.reason for pair in chosen] == ["random", "random"]
     assert [pair.first.text for pair in chosen] == [pair.first.text for pair in random]
