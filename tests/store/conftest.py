@@ -1,17 +1,35 @@
-"""A lab with a few texts in it, and scripts run in processes of their own."""
+"""A lab with a few texts in it, and scripts run in processes of their own.
 
+Every test runs on SQLite. Those on the `db` of this file run on PostgreSQL too where RLHF_LAB_POSTGRES names a server's
+database, which they empty: postgresql+psycopg://user@host/name.
+"""
+
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from rlhf_lab.records import NewCompletion, Pair, Project
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.tables import metadata
 
 ROOT = Path(__file__).parents[2]
+POSTGRES = os.environ.get("RLHF_LAB_POSTGRES")
+#: About SQLite's files, locks and plans.
+SQLITE_ONLY = ("test_damage", "test_database", "test_migrations", "test_indices")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "store" in metafunc.fixturenames:
+        # Hypothesis's many examples in one database take a minute on a server, and say nothing new there.
+        only = getattr(metafunc.function, "is_hypothesis_test", False)
+        both = POSTGRES and not only and metafunc.module.__name__.split(".")[-1] not in SQLITE_ONLY
+        metafunc.parametrize("store", ["sqlite", "postgresql"] if both else ["sqlite"], indirect=True)
 
 
 @pytest.fixture
@@ -20,8 +38,35 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def db(home: Path) -> Iterator[Database]:
-    with Database.open(home) as opened:
+def store(request: pytest.FixtureRequest, home: Path) -> Path | str:
+    """What `Database.open` takes: a home, or the URL of a server's database without rows."""
+    if request.param == "sqlite":
+        return home
+    home.mkdir()
+    url: str = request.getfixturevalue("server")
+    engine = create_engine(url)
+    with engine.begin() as conn:
+        conn.execute(text(f"TRUNCATE {', '.join(metadata.tables)} RESTART IDENTITY CASCADE"))
+    engine.dispose()
+    return url
+
+
+@pytest.fixture(scope="session")
+def server() -> str:
+    """The server's database with the tables of today, made once: migrations take longer than most tests."""
+    assert POSTGRES
+    engine = create_engine(POSTGRES)
+    with engine.begin() as conn:
+        conn.execute(text("DROP SCHEMA public CASCADE"))
+        conn.execute(text("CREATE SCHEMA public"))
+    engine.dispose()
+    Database.open(POSTGRES).close()
+    return POSTGRES
+
+
+@pytest.fixture
+def db(store: Path | str) -> Iterator[Database]:
+    with Database.open(store) as opened:
         yield opened
 
 
@@ -48,8 +93,11 @@ def make_pairs(db: Database, project: Project) -> Callable[[int], list[Pair]]:
 
 
 @pytest.fixture
-def script(home: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
-    """Start a Python script in a new process; it finds the lab at sys.argv[1]. None outlives the test."""
+def script(home: Path, store: Path | str) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Start a Python script in a new process; it finds the lab's folder at sys.argv[1], what to open in the variable STORE.
+
+    None outlives the test.
+    """
     started: list[subprocess.Popen[str]] = []
 
     def start(source: str, *arguments: str) -> subprocess.Popen[str]:
@@ -59,6 +107,7 @@ def script(home: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env=os.environ | {"STORE": str(store)},
         )
         started.append(process)
         return process

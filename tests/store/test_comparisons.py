@@ -1,10 +1,7 @@
 import dataclasses
-import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -183,15 +180,12 @@ def test_the_digest_is_of_what_was_said_not_of_row_numbers(
 
 
 @pytest.mark.parametrize("change", ["UPDATE votes SET choice = 'second'", "UPDATE completions SET text = 'x'"])
-def test_labels_changed_by_hand_are_noticed(
-    db: Database, project: Project, make_pairs: Callable, home: Path, change: str
-) -> None:
+def test_labels_changed_by_hand_are_noticed(db: Database, project: Project, make_pairs: Callable, change: str) -> None:
     (pair,) = make_pairs(1)
     comparisons.cast_vote(db, vote(pair))
     pinned = comparisons.snapshot(db, project.id, Source.HUMAN)
-    with closing(sqlite3.connect(home / "lab.db")) as connection:
-        connection.execute(change)
-        connection.commit()
+    with db.write() as conn:
+        conn.exec_driver_sql(change)
     with pytest.raises(StoreError, match="not those that were pinned"):
         comparisons.comparisons(db, pinned)
 
@@ -214,6 +208,6 @@ def test_the_next_pair_comes_from_the_end_of_a_large_pool(db: Database, project:
     with db.write() as conn:
         conn.exec_driver_sql(
             "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, created_at) "
-            "SELECT 'u' || id, id, 'ann', 'human', 'first', 1, 0 FROM pairs WHERE id < 2990"
+            "SELECT 'u' || id, id, 'ann', 'human', 'first', true, 0 FROM pairs WHERE id < 2990"
         )
     assert comparisons.next_pair(db, project.id, "ann") == pairs[2989]

@@ -62,7 +62,7 @@ def test_a_crowd_that_comes_goes_and_hesitates(
 
 
 WORKER = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from rlhf_lab.labelling import LabellingConfig
 from rlhf_lab.records import Choice, Source, Vote
@@ -70,7 +70,7 @@ from rlhf_lab.store import leases
 from rlhf_lab.store.database import Database
 home, who, overlap = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 rules = LabellingConfig(overlap=overlap)
-with Database.open(home) as db:
+with Database.open(os.environ["STORE"]) as db:
     print("ready", flush=True)
     while not (home / "go").exists():
         time.sleep(0.002)
@@ -143,7 +143,7 @@ def test_any_order_of_voting_undoing_and_redoing(db: Database, actions: list[tup
             done[who] += [] if last is None else [last]
     with db.read() as conn:
         live = conn.exec_driver_sql(
-            "SELECT votes.id FROM votes JOIN pairs ON pairs.id = pair_id WHERE undone_at IS NULL AND project_id = ?",
-            (project.id,),
+            "SELECT votes.id FROM votes JOIN pairs ON pairs.id = pair_id "
+            f"WHERE undone_at IS NULL AND project_id = {project.id}"
         ).scalars()
         assert sorted(live) == sorted(done["a"] + done["b"])

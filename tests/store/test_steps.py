@@ -2,10 +2,12 @@ import dataclasses
 import math
 
 import pytest
+from sqlalchemy import insert
 
 from rlhf_lab.records import EventKind, LabelSnapshot, Project, Sample, Source, StepResult, TokenRecord
 from rlhf_lab.store import runs, steps
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.tables import metrics
 
 TOKENS = TokenRecord(
     row=3,
@@ -129,8 +131,8 @@ def test_thinning_keeps_peaks_and_the_end_of_a_long_curve(db: Database, run_id: 
     values = [math.sin(step / 50) for step in range(5000)]
     values[1234], values[3333], values[2000] = 50.0, -50.0, math.nan
     with db.write() as conn:
-        for step, value in enumerate(values):
-            conn.exec_driver_sql("INSERT INTO metrics VALUES (?, 'a', ?, ?)", (run_id, step, value))
+        rows = [{"run_id": run_id, "name": "a", "step": step, "value": value} for step, value in enumerate(values)]
+        conn.execute(insert(metrics), rows)
     thinned = steps.metric_series(db, run_id, ["a"], max_points=100)["a"]
     assert 90 <= len(thinned) <= 100
     assert [step for step, _ in thinned] == sorted({step for step, _ in thinned})

@@ -67,14 +67,14 @@ def test_threads_with_two_answers_to_one_pair_and_one_of_them_counts(db: Databas
 
 
 VOTER = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from rlhf_lab.errors import StaleVoteError
 from rlhf_lab.records import Choice, Source, Vote
 from rlhf_lab.store import comparisons
 from rlhf_lab.store.database import Database
-home, name, annotator, go = Path(sys.argv[1]), sys.argv[2], sys.argv[3], Path(sys.argv[1]) / "go"
-with Database.open(home) as db:
+name, annotator, go = sys.argv[2], sys.argv[3], Path(sys.argv[1]) / "go"
+with Database.open(os.environ["STORE"]) as db:
     print("ready", flush=True)
     while not go.exists():
         time.sleep(0.002)
@@ -108,12 +108,11 @@ def test_two_processes_vote_and_none_is_lost_or_doubled(
 
 
 WRITER = """
-import sys, itertools
-from pathlib import Path
+import os, itertools
 from rlhf_lab.records import NewCompletion
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
-with Database.open(Path(sys.argv[1])) as db:
+with Database.open(os.environ["STORE"]) as db:
     for n in itertools.count():
         project = projects.create_project(db, f"p{n}", "m", "h", "s", n, [(f"{i}", "train") for i in range(20)])
         print(project.id, flush=True)
@@ -130,7 +129,8 @@ def test_kill_9_loses_nothing_that_was_committed(db: Database, script: Callable,
     with db.read() as conn:
         ids = [row[0] for row in conn.exec_driver_sql("SELECT id FROM projects ORDER BY id")]
         counts = conn.exec_driver_sql("SELECT count(*) FROM prompts GROUP BY project_id").scalars().all()
-        assert conn.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
+        if conn.dialect.name == "sqlite":
+            assert conn.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
     assert len(said) >= after
     assert ids[: len(said)] == said
     assert len(ids) <= len(said) + 1  # one may have been committed and not yet said
