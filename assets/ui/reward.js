@@ -29,8 +29,9 @@ function paint({ node, figure }) {
   const layout = { ...structuredClone(props.data.layout), height: more.height || 200, barmode: 'overlay', hovermode: 'closest', uirevision: 'keep',
     margin: { t: 8, r: 10, b: 40, l: 46 }, font: { color: c.ink, family: c.font, size },
     hoverlabel: { bgcolor: body.getPropertyValue('--lab-card').trim(), bordercolor: c.line, font: { color: c.ink } } };
-  layout.xaxis = { ...layout.xaxis, ...axis, rangemode: 'normal', title: { text: more.x || '', standoff: 6 } };
+  layout.xaxis = { ...layout.xaxis, ...axis, rangemode: 'normal', title: { text: more.x || '', standoff: 6 }, ...(more.xaxis || {}) };
   layout.yaxis = { ...layout.yaxis, ...axis, ...(more.y || {}) };
+  node.style.height = `${layout.height}px`;  // plotly's own would not grow back after a resize
   P.react(node, traces, layout, { ...props.data.config, displayModeBar: matchMedia('(hover: none)').matches ? false : 'hover' });
 }
 
@@ -155,28 +156,6 @@ function histogram() {
   return card;
 }
 
-function losses() {
-  const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'How it learnt'), el('span.muted', {}, `loss of the last fit${report.seconds ? `; all of it took ${Lab.duration(report.seconds)}` : ''}`)));
-  if (report.loss.length < 2) { card.append(el('p.muted', {}, 'Fitted in one go, without updates.')); return card; }
-  card.append(chart('losses', 'loss of the last fit over its updates', (c) => ({
-    traces: [{ y: report.loss, mode: 'lines', line: { color: c.accent, width: 2 }, hovertemplate: '%{y:.3f}<extra></extra>' }], more: { x: 'update', height: 170, y: { rangemode: 'tozero' } } })));
-  return card;
-}
-
-function length() {
-  const r = report.length_correlation, size = Math.abs(r), way = r > 0 ? ['longer', 'shorter'] : ['shorter', 'longer'];
-  const words = r === null || r === undefined ? 'Not measured: all texts are of the same length, or there are too few.'
-    : size < 0.2 ? 'It hardly looks at length.'
-      : size < 0.5 ? `It likes ${way[0]} texts a little. Fine if you do too; PPO will follow it.`
-        : `It mostly rewards ${way[0]} texts, and PPO will write them. If that is not what you want, label pairs where the ${way[1]} one is better.`;
-  const pin = el('i.point');
-  pin.style.left = `${50 + 50 * (r || 0)}%`;
-  return el('div.lab-card.length', {}, el('div.lab-row', {}, el('h3', {}, 'Does length decide?'), el('span.muted', {}, 'correlation of score and length over base samples')),
-    r === null || r === undefined ? null : el('div.interval', { 'aria-hidden': 'true' }, el('div.track', {}, el('i.chance', { style: 'left:50%' }), pin),
-      el('div.ends', {}, el('span', {}, '−1: short'), el('span', {}, '0'), el('span', {}, 'long: +1'))),
-    el('p', { 'data-do': 'length' }, r === null || r === undefined ? null : el('strong', {}, `${r.toFixed(2)}. `.replace('-', '−')), words));
-}
-
 function table() {
   const look = (m) => el('button.lab-button.small', { type: 'button', 'data-do': `look-${m.id}`, 'aria-label': `look at reward model ${m.id}`, 'aria-pressed': m.id === looked().id ? 'true' : 'false',
     onclick: () => { chosen = m.id; tick(); } }, String(m.id));
@@ -261,8 +240,10 @@ const parts = {
   curve: [() => looked() && state.models.map((m) => [m.id, m.accuracy]), curve],
   histogram: [() => report && report.id, histogram],
   words: [() => report && [state.project, report.id], words],
-  length: [() => report && report.id, length],
-  losses: [() => report && report.id, losses],
+  calibration: [() => report && report.calibration.length && report.id, () => LabReward.calibration(report, chart)],
+  losses: [() => report && report.id, () => LabReward.losses(report, chart)],
+  length: [() => report && report.id, () => LabReward.length(report)],
+  disagreements: [() => report && report.disagreements.length && report.id, () => LabReward.disagreements(report)],
   table: [() => looked() && [state.models, looked().id], table],
 };
 const holders = Object.fromEntries(Object.keys(parts).map((name) => [name, el(`div.part.${name}-part`, { hidden: true })]));

@@ -1,5 +1,6 @@
 """Screen "Reward model": train it, see what it has learnt, and which words it likes."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
@@ -8,7 +9,7 @@ from rlhf_lab.config import RewardConfig
 from rlhf_lab.errors import LabError, StoreError
 from rlhf_lab.jobs import queue, steward, supervisor
 from rlhf_lab.jobs.labelling import judge_of
-from rlhf_lab.records import Choice, Job, JobKind, JobStatus, RewardModelRow, Source
+from rlhf_lab.records import Choice, Comparison, Job, JobKind, JobStatus, RewardModelRow, Source
 from rlhf_lab.store.comparisons import annotators_of, comparisons, next_pair, vote_counts
 from rlhf_lab.store.runs import get_reward_model, reward_models
 from rlhf_lab.store.scores import foresight
@@ -39,8 +40,9 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     data = {"layout": layout(190), "config": CONFIG}
     part = widget(
-        "reward", reads=[read(state), read(report), read(explained)], charts=True, data=data, label="Reward model"
-    )
+        "reward", reads=[read(state), read(report), read(explained)], charts=True, scripts=["reward_figures"], data=data,
+        label="Reward model",
+    )  # fmt: skip
     with gr.Accordion("All settings of the next reward model", open=False, elem_id="reward-settings"):
         form = Form(RewardConfig, "reward")
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
@@ -175,18 +177,43 @@ def source_of(ctx: Context, row: RewardModelRow) -> str:
 def detail(ctx: Context, model: int) -> dict[str, Any]:
     """What never changes about a reward model; asked for once. Raises StoreError where there is no such model."""
     row = get_reward_model(ctx.db, model)
-    report = row.report
+    report, learnt = row.report, labels_of(ctx, row)
     return {
         "id": row.id,
         "ties": report.get("ties", 0), "folds": report.get("folds", 0), "train_accuracy": report.get("train_accuracy"),
         "chosen": [round(score, 2) for score in report.get("chosen_scores", [])],
         "rejected": [round(score, 2) for score in report.get("rejected_scores", [])],
         "length_correlation": report.get("length_correlation"), "loss": rounded(report.get("loss", [])),
-        "pooling": row.config.get("pooling"), "seconds": report.get("seconds"), "texts": examples(ctx, row),
+        "pooling": row.config.get("pooling"), "seconds": report.get("seconds"), "texts": examples(ctx, row, learnt),
+        "calibration": report.get("calibration") or [], "calibration_error": report.get("expected_calibration_error"),
+        "disagreements": disagreements(report.get("disagreements") or [], learnt),
     }  # fmt: skip
 
 
-def examples(ctx: Context, row: RewardModelRow) -> list[dict[str, str]]:
+def labels_of(ctx: Context, row: RewardModelRow) -> list[Comparison]:
+    """The labels a reward model learnt from; none where they were changed by hand since."""
+    try:
+        return comparisons(ctx.db, row.snapshot)
+    except StoreError:
+        return []
+
+
+def disagreements(said: Sequence[dict[str, float]], learnt: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """The report's {"index", "probability"} of labels that the model would have decided otherwise, as texts."""
+    return [
+        {
+            "prompt": label.prompt,
+            "chosen": label.chosen.strip(),
+            "rejected": label.rejected.strip(),
+            "probability": one["probability"],
+        }
+        for one in said
+        if int(one["index"]) < len(learnt)
+        for label in [learnt[int(one["index"])]]
+    ]
+
+
+def examples(ctx: Context, row: RewardModelRow, learnt: Sequence[Comparison]) -> list[dict[str, str]]:
     """Texts to look into: a pair that nobody labelled yet, and the last decided ones this model learnt from."""
     found = []
     pair = next_pair(ctx.db, row.project_id, "reward screen")
@@ -195,10 +222,7 @@ def examples(ctx: Context, row: RewardModelRow) -> list[dict[str, str]]:
             {"prompt": pair.prompt.text, "text": side.text.strip(), "what": "waits for a label"}
             for side in (pair.first, pair.second)
         ]
-    try:
-        decided = [item for item in comparisons(ctx.db, row.snapshot) if not item.tie]
-    except StoreError:  # labels were changed by hand since: there is nothing to show them by
-        decided = []
+    decided = [item for item in learnt if not item.tie]
     for item in reversed(decided[-EXAMPLES:]):
         for text, what in ((item.chosen, "preferred"), (item.rejected, "not preferred")):
             found.append({"prompt": item.prompt, "text": text.strip(), "what": what})

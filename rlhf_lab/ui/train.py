@@ -9,7 +9,9 @@ from rlhf_lab.assets import EMBEDDED
 from rlhf_lab.config import PRESETS, PolicyConfig
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.jobs import control, queue, steward
+from rlhf_lab.jobs.labelling import judge_of
 from rlhf_lab.records import JobKind, JobStatus, RewardModelRow, Source
+from rlhf_lab.store.comparisons import annotators_of
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import reward_models, runs
 from rlhf_lab.store.steps import metric_series
@@ -96,12 +98,19 @@ def reward_notes(db: Database) -> Callable[[RewardModelRow], str]:
 
     def note(row: RewardModelRow) -> str:
         if row.id not in known:
-            judge = control.teacher(db, row)
+            judge, voted = (
+                control.teacher(db, row),
+                sorted({judge_of(name) for name in annotators_of(db, row.snapshot)}),
+            )
             if row.snapshot.source is Source.HUMAN:
                 known[row.id] = "It learns from people's labels."
             elif judge:
                 known[row.id] = (
                     f"It learns from simulated labels by the judge {judge}, whose own score is drawn as gold."
+                )
+            elif len(voted) == 1:
+                known[row.id] = (
+                    f"It learns from simulated labels by {voted[0]}, which does not ship with the lab; no gold score is drawn."
                 )
             else:
                 known[row.id] = "It learns from simulated labels by several judges; no gold score is drawn."

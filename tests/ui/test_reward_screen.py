@@ -151,3 +151,20 @@ def test_the_answer_of_another_kind_of_job_is_not_given_out(ctx):
         reward.answer_of(job)
     with pytest.raises(LabError, match="reload"):
         reward.number_of({"job": None}, "job")
+
+
+def test_the_figures_of_unseen_labels_and_the_texts_it_disagrees_with(ctx):
+    said = {"calibration": [[0.6, 0.5, 4], [0.9, 1.0, 3]], "expected_calibration_error": 0.1}
+    row = add(
+        ctx, REPORT | said | {"disagreements": [{"index": 2, "probability": 0.1}, {"index": 99, "probability": 0.2}]}
+    )
+    found, label = reward.detail(ctx, row.id), comparisons(ctx.db, row.snapshot)[2]
+    assert (found["calibration"], found["calibration_error"]) == ([[0.6, 0.5, 4], [0.9, 1.0, 3]], 0.1)
+    assert found["disagreements"] == [
+        {"prompt": label.prompt, "chosen": label.chosen.strip(), "rejected": label.rejected.strip(), "probability": 0.1}
+    ]
+
+
+def test_a_report_of_older_models_has_no_such_figures(ctx):
+    found = reward.detail(ctx, add(ctx).id)
+    assert (found["calibration"], found["calibration_error"], found["disagreements"]) == ([], None, [])

@@ -9,8 +9,11 @@ from fake_runs import KL, a_run, reward_model
 from rlhf_lab.config import ALGORITHMS, PRESETS, PolicyConfig, fields_of
 from rlhf_lab.errors import ConfigError, LabelError, LabError, StoreError
 from rlhf_lab.jobs import control, queue
+from rlhf_lab.jobs.labelling import label_with_judge
+from rlhf_lab.judges import Judge
 from rlhf_lab.records import EventKind, JobKind, RunStatus, Source
-from rlhf_lab.store.runs import events, get_run, runs, set_run_status
+from rlhf_lab.store.comparisons import snapshot
+from rlhf_lab.store.runs import add_reward_model, events, get_run, runs, set_run_status
 from rlhf_lab.ui import charts, train
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.forms import Form, about
@@ -95,6 +98,22 @@ def test_reward_models_are_offered_newest_first_with_source_and_accuracy(ctx):
     ]
     assert "people's labels" in models[0][2]
     assert "simulated labels" in models[1][2]
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["cheerful"], "by the judge cheerful"),
+        (["mine"], "by mine, which does not ship"),
+        (["cheerful", "mine"], "by several judges"),
+    ],
+)
+def test_the_note_names_the_judge_even_one_from_a_file(ctx, names, words):
+    for i, name in enumerate(names):
+        label_with_judge(ctx.db, ctx.project.id, Judge(name, "", "tales", lambda text: float(len(text))), 4, seed=i)
+    pinned = snapshot(ctx.db, ctx.project.id, Source.SIMULATED)
+    row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={}, snapshot=pinned)
+    assert words in train.reward_notes(ctx.db)(row)
 
 
 def test_another_model_than_the_embedded_one_begins_gently(ctx, monkeypatch):
