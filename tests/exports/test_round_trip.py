@@ -180,3 +180,14 @@ def test_only_votes_that_others_share(db, project, voted, out):
     two_thirds = list(label_rows(db, project, LabelExport(agreement=0.66)))
     assert [row["uuid"] for row in two_thirds] == ["u2", "u3", "u6", "bob1", "cy1"]
     assert [row["uuid"] for row in label_rows(db, project, LabelExport(agreement=0.67))] == ["u2", "u3", "u6"]
+
+
+def test_where_imported_texts_stood_stays_unknown(tmp_path, db, project):
+    path = tmp_path / "plain.jsonl"
+    path.write_text('{"prompt": "Once", "chosen": "a", "rejected": "b"}')
+    for turn in range(2):
+        save(db, read_all(Asked(str(path))), Into(project.id, drop_duplicates=False))
+        rows = list(label_rows(db, project, LabelExport()))
+        assert [row["first_on_left"] for row in rows] == [None] * (turn + 1)
+        path = export_labels(db, project.id, tmp_path / f"out{turn}")
+    assert {row["via"] for row in rows} == {"import unsided"}

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from rlhf_lab.quality import Agreement, Said, alpha, over_time, pairwise, people
+from rlhf_lab.quality.figures import Agreement, Said, alpha, over_time, pairwise, people
 from rlhf_lab.records import Choice
 
 F, S, T, B = Choice.FIRST, Choice.SECOND, Choice.TIE, Choice.BOTH_BAD
@@ -78,10 +78,11 @@ def test_habits_by_hand():
     votes = [
         said(1, "a", F, on_left=True, response_ms=1000), said(2, "a", S, on_left=False, response_ms=5000),
         said(3, "a", F, on_left=False, response_ms=2000), said(4, "a", T, response_ms=None), said(5, "a", F, on_left=None),
+        said(6, "a", S, on_left=False),
     ]  # fmt: skip
     (person,) = people(votes)
-    assert person.left == Agreement(2, 3)  # pairs 1 and 2 went to the left; 4 is a tie, of 5 nobody knows
-    assert (person.ties, person.seconds, person.votes) == (Agreement(1, 5), 2.0, 5)
+    assert person.left == Agreement(3, 4)  # pairs 1, 2 and 6 went to the left; 4 is a tie, of 5 nobody knows
+    assert (person.ties, person.seconds, person.votes) == (Agreement(1, 6), 2.0, 6)
     assert person.with_others == Agreement(0, 0)
 
 
