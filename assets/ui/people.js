@@ -88,7 +88,10 @@ function draw() {
   const key = JSON.stringify([state.rules, state.you.role]);
   const keep = key === drawnRules ? root.querySelector('details') : null;  // a form somebody is filling in stays
   drawnRules = key;
-  root.replaceChildren(...[invitation(), who(), board(), state.you.role === 'operator' ? keep || rules() : null].filter(Boolean));
+  const form = state.you.role === 'operator' ? keep || rules() : null;
+  for (const child of [...root.children]) if (child !== keep) child.remove();  // it is never taken out: it would lose the focus
+  root.prepend(...[invitation(), who(), board()].filter(Boolean));
+  if (form && form !== keep) root.append(form);
 }
 
 watch('value', () => {
