@@ -178,7 +178,9 @@ def why_no_pair(db: Database, project_id: int) -> str:
     """What to tell a person who has seen every pair: whether new ones are on their way, and if not, why."""
     last = queue.jobs(db, project_id=project_id, kinds=[JobKind.SAMPLE_PAIRS], limit=1)
     if last and last[0].status is JobStatus.FAILED:
-        return f"You have seen every pair, and new ones could not be written: {last[0].error} It is tried again by itself."
+        return (
+            f"You have seen every pair, and new ones could not be written: {last[0].error} It is tried again by itself."
+        )
     state = supervisor.engine_state(db).state
     if state not in (EngineState.ALIVE, EngineState.STARTING):
         return "You have seen every pair. The engine, which writes new ones, is not running; it is started again by itself …"

@@ -1,5 +1,6 @@
 """app.py as a process of its own, for the browser tests."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ class Lab:
     home: Path
     port: int = 0
     options: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen | None = field(default=None, repr=False)
 
     @property
@@ -34,7 +36,9 @@ class Lab:
                 self.port = probe.getsockname()[1]
         command = [sys.executable, "app.py", "--port", str(self.port), "--home", str(self.home), *self.options]
         with (self.home.parent / f"{self.home.name}.log").open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, stdout=log, stderr=log, env=os.environ | self.environment
+            )
         for _ in range(900):
             assert self.process.poll() is None, "app.py ended"
             try:

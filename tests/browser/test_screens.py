@@ -1,0 +1,243 @@
+"""Reward model, a switch during a run, Runs & data, Compare, Project, by hand; and the operator's secret on a Space.
+
+One lab for the file; the tests build on each other, in order.
+"""
+
+import time
+
+import pytest
+from browser_lab import PATIENCE, Lab
+from playwright.sync_api import expect
+
+from rlhf_lab.jobs.labelling import label_with_judge
+from rlhf_lab.judges import load_judge
+from rlhf_lab.records import EventKind, RunStatus, StepResult
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import current_project
+from rlhf_lab.store.runs import create_run, events, reward_models, runs, set_run_status
+from rlhf_lab.store.steps import record_step
+
+LONG = 5 * PATIENCE
+HOSTILE = "</script><img src=x onerror=alert(1)> {{ value }} <b>once"
+SCORES = "document.querySelector(`[data-metric='objective/scores'] .js-plotly-plot`)"
+SECRET = "three small owls"
+
+
+def screen(lab, open_page, name: str, **options):
+    page = open_page(lab, **options)
+    page.set_default_timeout(LONG)
+    page.get_by_role("tab", name=name, exact=True).click()
+    return page
+
+
+def part(page, name: str):
+    return page.locator(f'[data-do="{name}"]')
+
+
+def says(page, name: str, words: str) -> None:
+    expect(part(page, name)).to_contain_text(words, timeout=LONG)
+
+
+def wait_step(page, at_least: int) -> None:
+    page.wait_for_function(
+        "n => Number(document.querySelector('.lab-train [data-step]')?.dataset.step ?? -1) >= n", arg=at_least
+    )
+
+
+def judged(lab, count: int) -> None:
+    """A judge labels the first pairs, as soon as they are written."""
+    said, judge, until = 0, load_judge("cheerful"), time.monotonic() + LONG / 1000
+    with Database.open(lab.home) as db:
+        while said < count and time.monotonic() < until:
+            said += sum(label_with_judge(db, current_project(db).id, judge, count - said).values())
+            time.sleep(0.2)
+    assert said == count
+
+
+def test_reward_models_train_by_themselves_and_by_the_button_and_words_have_scores(lab, open_page):
+    page = screen(lab, open_page, "Reward model")
+    page.wait_for_selector("[data-do=train]")
+    part(page, "train").click()
+    says(page, "train-error", "fewer than 2 decided people's labels")
+    judged(lab, 14)
+    page.wait_for_selector(".headline [data-accuracy]")
+    part(page, "source").select_option("simulated")
+    page.click("[data-do=train]:not([disabled])")
+    page.wait_for_selector("[data-do=look-2]")
+    with Database.open(lab.home) as db:
+        newest = reward_models(db, current_project(db).id)[0]
+    assert newest.id == 2
+    assert len(newest.snapshot.vote_ids) == 14
+    for name in ("curve", "histogram", "losses", "calibration"):
+        expect(page.locator(f".{name}-part .js-plotly-plot")).to_be_visible(timeout=LONG)
+    says(page, "calibration", "points on average")
+    if newest.report["disagreements"]:
+        part(page, "disagreements").locator("summary").click()
+        expect(part(page, "disagreements").locator("li")).to_have_count(len(newest.report["disagreements"]))
+    page.click("[data-do=look-1]")
+    expect(page.locator(".headline")).to_contain_text("Reward model 1")
+    page.click("[data-do=newest]")
+    expect(page.locator(".headline")).to_contain_text("Reward model 2")
+    part(page, "explain-text").fill(f"She smiled and was happy. {HOSTILE}")
+    page.click("[data-do=explain]")
+    page.wait_for_selector(".lab-reward .token")
+    written = "".join(page.locator(".lab-reward .token").all_inner_texts())
+    assert "smiled" in written
+    assert "onerror" in written
+    assert page.locator(".lab-reward .tokens img").count() == 0
+
+
+def test_another_reward_model_during_a_run_marks_the_curve(lab, open_page):
+    page = screen(lab, open_page, "Train")
+    page.click("[data-do=start]:not([disabled])")
+    wait_step(page, 2)
+    assert page.input_value("[data-do=switch]") == "2"
+    part(page, "switch").select_option("1")
+    page.wait_for_function(
+        f"() => ({SCORES}?.layout.annotations || []).some(mark => mark.text.includes('reward model 2 → 1'))"
+    )
+    page.click("[data-do=stop]")
+    page.wait_for_selector(".lab-train [data-status=stopped]")
+    with Database.open(lab.home) as db:
+        run = runs(db)[0]
+        assert EventKind.SWITCH_REWARD in [event.kind for event in events(db, run.id)]
+    expect(part(page, "switch")).to_have_value("1")
+
+
+def test_a_stopped_run_is_renamed_and_resumed_in_the_list(lab, open_page):
+    page = screen(lab, open_page, "Runs & data")
+    page.click("[data-do=run-rename]")
+    part(page, "run-name").fill("<b>first</b> try")
+    part(page, "run-name").press("Enter")
+    expect(page.locator(".lab-runs td.name")).to_contain_text("<b>first</b> try")
+    with Database.open(lab.home) as db:
+        before = runs(db)[0]
+    assert (before.name, before.status) == ("<b>first</b> try", RunStatus.STOPPED)
+    page.click("[data-do=run-resume]")
+    says(page, "runs-notice", f"Run {before.id} goes on")
+    page.click("[data-do=run-watch]")
+    wait_step(page, before.step + 2)
+    page.click("[data-do=stop]")
+    page.wait_for_selector(".lab-train [data-status=stopped]")
+
+
+def test_runs_are_drawn_beside_each_other_and_one_is_deleted(lab, open_page):
+    with Database.open(lab.home) as db:
+        first = runs(db)[0]
+        other = create_run(
+            db,
+            first.project_id,
+            first.reward_model_id,
+            "other",
+            config=first.config | {"beta": 0.77},
+            manifest={},
+            total_steps=3,
+        )
+        for step in (1, 2, 3):
+            record_step(db, other.id, StepResult(step, {"objective/scores": 0.1 * step, "objective/kl": 0.2 * step}))
+        set_run_status(db, other.id, RunStatus.STOPPED)
+    page = screen(lab, open_page, "Runs & data")
+    page.wait_for_function("() => document.querySelector('.lab-runs .plot.wide')?.data?.length === 2")
+    expect(page.locator(".differs")).to_contain_text("0.77")
+    part(page, "run-choose").first.uncheck()
+    page.wait_for_function("() => document.querySelector('.lab-runs .plot.wide').data.length === 1")
+    page.click(f"[data-do=run-delete][data-run='{other.id}']")
+    page.click("[data-do=run-delete-leave]")
+    page.click(f"[data-do=run-delete][data-run='{other.id}']")
+    page.click("[data-do=run-delete-sure]")
+    says(page, "runs-notice", f"Run {other.id} is deleted")
+    with Database.open(lab.home) as db:
+        assert [run.id for run in runs(db)] == [first.id]
+
+
+def test_every_export_downloads_and_holds_something(lab, open_page):
+    page = screen(lab, open_page, "Runs & data")
+    page.wait_for_selector("[data-do=export-labels]:not([disabled])")
+    part(page, "export-source").select_option("simulated")
+    for what in ("labels", "dataset", "run", "adapter", "reward-model"):
+        with page.expect_download() as download:
+            part(page, f"export-{what}").click()
+        path = download.value.path()
+        assert path.stat().st_size > 200, what
+        if what == "labels":
+            assert len(path.read_text().splitlines()) == 14
+        else:
+            assert path.read_bytes()[:2] == b"PK", what
+        assert part(page, "export-link").count() == 1
+
+
+def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, open_page):
+    page = screen(lab, open_page, "Compare")
+    part(page, "prompt").fill(HOSTILE)
+    part(page, "tokens").fill("12")
+    part(page, "samples").fill("0")
+    page.click("[data-do=write]")
+    says(page, "compare-error", "Samples are 1 to 16")
+    part(page, "samples").fill("2")
+    part(page, "model-3").select_option("base/best/4")
+    page.click("[data-do=write]")
+    page.wait_for_selector("[data-do=answer] [data-column-name]")
+    answer = part(page, "answer")
+    assert answer.locator(".asked").inner_text() == HOSTILE
+    assert answer.locator(".text").count() == 6
+    assert answer.locator("text=score").count() >= 6
+    assert answer.locator("text=best of 4 by its score").count() == 2
+    assert page.locator(".lab-compare .results img").count() == 0
+
+
+def test_a_new_project_from_pasted_prompts_and_what_is_refused(lab, open_page, tmp_path):
+    page = screen(lab, open_page, "Project")
+    page.wait_for_selector("[data-do=new-create]")
+    part(page, "new-model").select_option("other")
+    part(page, "new-other").fill("/there/is/no model")
+    for button in ("new-check", "new-create"):
+        part(page, button).click()
+        says(
+            page, "new-check-result" if button == "new-check" else "project-notice", "is neither a folder nor a Hub id"
+        )
+    part(page, "new-model").select_option(index=0)
+    part(page, "new-set").select_option("own")
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"prompt": "fine"}\n{"prompt": \n')
+    part(page, "new-file").set_input_files(broken)
+    says(page, "new-preview", "line 2")
+    page.click("[data-do=new-create]")
+    says(page, "project-notice", "cannot be used")
+    part(page, "new-text").fill("")
+    part(page, "new-text").fill("\n".join([f"Prompt number {i} {HOSTILE}" for i in range(6)]))
+    says(page, "new-preview", "6 prompts")
+    part(page, "new-name").fill("mine")
+    page.click("[data-do=new-create]")
+    says(page, "project-notice", 'Project "mine" is made and open')
+    with Database.open(lab.home) as db:
+        assert current_project(db).name == "mine"
+    page.click("[data-do=project-open]")
+    says(page, "project-notice", "is open, in every browser")
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory):
+    """A lab as a Space runs it: everybody may label, the operator has a secret."""
+    environment = {"SPACE_ID": "somebody/lab", "RLHF_LAB_OPERATOR_SECRET": SECRET}
+    lab = Lab(tmp_path_factory.mktemp("space") / "home", environment=environment).start()
+    yield lab
+    lab.end()
+
+
+def test_on_a_space_only_the_operators_secret_trains(space, open_page):
+    page = screen(space, open_page, "Reward model")
+    page.click("[data-do=train]:not([disabled])")
+    says(page, "train-error", "Only the operator may do this")
+    page.get_by_role("tab", name="Project", exact=True).click()
+    part(page, "secret").fill("three small cats")
+    page.click("[data-do=secret-enter]")
+    says(page, "project-notice", "Only the operator may do this")
+    part(page, "secret").fill(SECRET)
+    page.click("[data-do=secret-enter]")
+    says(page, "project-notice", "You are the operator")
+    page.get_by_role("tab", name="Reward model", exact=True).click()
+    page.click("[data-do=train]:not([disabled])")
+    says(page, "train-error", "fewer than 2 decided")
+    other = screen(space, open_page, "Reward model")  # another browser has no secret
+    other.click("[data-do=train]:not([disabled])")
+    says(other, "train-error", "Only the operator may do this")
