@@ -68,6 +68,6 @@ def shipped_pairs() -> tuple[str, list[ShippedPair]]:
 
 
 def split(prompts: list[str]) -> list[tuple[str, str]]:
-    """(text, "train" | "eval"): the last quarter, at most 256, is kept for evaluation."""
-    held = min(EVAL_PROMPTS, max(1, len(prompts) // 4))
+    """(text, "train" | "eval"): the last quarter, at most 256, is kept for evaluation; a single prompt is trained on."""
+    held = min(EVAL_PROMPTS, max(1, len(prompts) // 4)) if len(prompts) > 1 else 0
     return [(text, "eval" if i >= len(prompts) - held else "train") for i, text in enumerate(prompts)]

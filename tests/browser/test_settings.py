@@ -13,6 +13,7 @@ def test_choosing_an_algorithm_fills_in_its_settings(lab, open_page):
     page.evaluate(shown)  # else only once there is a reward model
     page.get_by_role("button", name="All settings of the new run").click()
     groups = page.locator("[id^=start-group-]")
+    groups.first.wait_for()
     assert [groups.nth(i).get_attribute("id") for i in range(groups.count())] == [
         f"start-group-{name}"
         for name in ("run", "rollouts", "reward", "kl", "advantages", "policy-loss", "value", "lora")

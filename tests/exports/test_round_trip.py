@@ -167,7 +167,7 @@ def test_a_conversation_that_came_in_goes_out_in_its_turns(tmp_path, db, project
     }
     path = tmp_path / "chat.jsonl"
     path.write_text(json.dumps(row))
-    save(db, read_all(Asked(str(path))), Into(project.id))
+    save(db, read_all(Asked(str(path))), Into(project.id, use_prompts=True))
     assert transcript(turns) in [p.text for p in projects.prompts(db, project.id, "train")]
     wanted = LabelExport(layout="explicit", messages=True)
     assert rows_of(export_labels(db, project.id, tmp_path / "out", wanted)) == [row]
