@@ -98,7 +98,8 @@ independently of the prompt, so that two samples for one prompt usually differ i
 ## Recipe
 
 `python -m rlhf_lab pretrain --out DIR` makes it again. Byte-level BPE; Muon for the matrices, AdamW for the rest; bfloat16
-autocast on the CPU; {trained["seconds"] / 60:.0f} minutes on 2 cores for the shipped weights.
+autocast on the CPU; the temperature {config.sharpen:g} built into the last norm afterwards, which takes away the thin tail of
+wrong words; {trained["seconds"] / 60:.0f} minutes on 2 cores for the shipped weights.
 
 ```json
 {json.dumps(dataclasses.asdict(config))}
@@ -108,7 +109,8 @@ autocast on the CPU; {trained["seconds"] / 60:.0f} minutes on 2 cores for the sh
 
 | what | value |
 |---|---|
-| held-out perplexity, per token | {trained["held_out_perplexity"]:.3f} |
+| held-out perplexity, per token | {trained["held_out_perplexity"]:.3f} \
+({trained["held_out_perplexity_unsharpened"]:.3f} before the temperature {config.sharpen:g} was built in) |
 | training loss at the end, nats per token | {trained["loss"]:.3f} |
 | samples at temperature 1 | {figures["samples"]:,} |
 | ended by themselves within {LENGTH} tokens | {figures["ended_within_64"]:.1%} |
