@@ -86,7 +86,7 @@ class PolicyConfig(Config):
     )
 
     beta: float = setting(
-        0.07, "weight of the per-token KL penalty against the frozen reference", 0.0, 10.0, group="KL"
+        0.13, "weight of the per-token KL penalty against the frozen reference", 0.0, 10.0, group="KL"
     )
     kl_controller: str = setting(
         "fixed", "keep beta, or steer it towards kl_target", choices=("fixed", "adaptive"), group="KL"
