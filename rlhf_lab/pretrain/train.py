@@ -37,7 +37,7 @@ class PretrainConfig(Config):
     layers: int = setting(4, "transformer layers", 1, 64)
     heads: int = setting(8, "attention heads", 1, 64)
     intermediate: int = setting(640, "width of the feed-forward layers", 16, 16_384)
-    context: int = setting(256, "longest sequence, in tokens", 64, 8192)
+    context: int = setting(256, "longest sequence, in tokens; a prompt and 64 tokens must fit", 192, 8192)
     batch: int = setting(64, "texts per update", 1, 4096)
     lr: float = setting(3e-3, "peak AdamW learning rate of embeddings and norms", 1e-6, 1.0)
     muon_lr: float = setting(2e-2, "peak Muon learning rate of the matrices", 1e-6, 1.0)

@@ -1,0 +1,116 @@
+"""The recipe of the embedded model, on a very small scale, and the shipped folder."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rlhf_lab.assets import PROMPT_SETS, weights_digest
+from rlhf_lab.cli.main import main
+from rlhf_lab.cli.card import longest_runs
+from rlhf_lab.pretrain.corpus import texts
+from rlhf_lab.pretrain.train import PretrainConfig, documents, held_out_perplexity, rate, sharpen, token_loss, train
+
+SMALL = {
+    "texts": 1000, "held_out": 100, "vocab": 400, "hidden": 32, "layers": 1, "heads": 2, "intermediate": 64, "context": 192,
+    "batch": 250, "warmup": 1, "seed": 3,
+}  # fmt: skip
+SHIPPED = Path(__file__).parents[1] / "assets"
+
+
+def pretrain(out: Path, *more: str) -> int:
+    words = [word for name, value in SMALL.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    return main(["pretrain", "--out", str(out), "--threads", "1", "--json", *words, *more])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pretrained")
+    assert pretrain(folder / "model", "--ship", str(folder)) == 0
+    return folder
+
+
+def test_the_command_writes_a_plain_folder_with_its_card_and_what_a_page_opens_with(made):
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(made / "model"),
+        AutoTokenizer.from_pretrained(made / "model"),
+    )
+    assert (model.config.hidden_size, model.config.num_hidden_layers) == (32, 1)
+    assert tokenizer.decode(tokenizer("a small mole").input_ids, skip_special_tokens=True) == "a small mole"
+    card = (made / "model" / "README.md").read_text()
+    for said in ('"texts": 1000', "held-out perplexity", "longest run of words", weights_digest(made / "model")):
+        assert said in card
+    shipped = json.loads((made / "pairs.json").read_text())
+    assert shipped["model_sha256"] == weights_digest(made / "model")
+    assert {pair["prompt_set"] for pair in shipped["pairs"]} == set(PROMPT_SETS)
+    for name in PROMPT_SETS:
+        lines = (made / "prompts" / f"{name}.jsonl").read_text().splitlines()
+        assert len({json.loads(line)["prompt"] for line in lines}) == 1024
+
+
+def test_same_seed_same_weights(made, tmp_path):
+    torch.set_num_threads(1)
+    train(PretrainConfig(**SMALL), tmp_path / "again", tmp_path / "corpus.txt", lambda *_: None)
+    assert weights_digest(tmp_path / "again") == weights_digest(made / "model")
+
+
+def test_the_temperature_is_built_in_and_the_perplexity_is_of_the_sharpened_model(made):
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(made / "model"),
+        AutoTokenizer.from_pretrained(made / "model"),
+    )
+    model = model.float()
+    ids = tokenizer("There was once a miller", return_tensors="pt").input_ids
+    with torch.no_grad():
+        before = model(ids).logits
+        sharpen(model, 0.5)
+        torch.testing.assert_close(model(ids).logits, 2 * before)
+        sharpen(model, 2.0)
+    config = PretrainConfig(**SMALL)
+    nats, count = 0.0, 0
+    for line in documents(config.seed, config.held_out, config.texts):
+        row = torch.tensor([[*tokenizer(line).input_ids[:191], 2]])
+        with torch.no_grad():
+            chosen = model(row).logits.double().log_softmax(-1)
+        nats -= sum(float(chosen[0, i, row[0, i + 1]]) for i in range(row.shape[1] - 1))
+        count += row.shape[1] - 1
+    assert held_out_perplexity(model, config, tokenizer) == pytest.approx(math.exp(nats / count), rel=1e-5)
+
+
+def test_padding_adds_nothing_to_the_loss(made):
+    model = AutoModelForCausalLM.from_pretrained(made / "model").float()
+    row = [5, 9, 33, 2]
+    with torch.no_grad():
+        alone = token_loss(model, torch.tensor([row]), torch.ones(1, 4, dtype=torch.long))
+        padded = token_loss(model, torch.tensor([[*row, 0, 0]]), torch.tensor([[1, 1, 1, 1, 0, 0]]))
+    assert alone[1] == padded[1] == 3
+    torch.testing.assert_close(alone[0], padded[0])
+
+
+def test_the_rate_warms_up_stays_and_falls():
+    assert [rate(step, 100, 10) for step in (0, 4, 9, 50, 60, 80, 99)] == [0.1, 0.5, 1.0, 1.0, 1.0, 0.5, 0.025]
+
+
+def test_held_out_texts_are_not_among_those_that_are_read():
+    read = list(texts(0, 30))
+    assert [t.response for t in texts(0, 10, 20)] == [
+        t.response for t in read[20:]
+    ]  # text i depends on seed and i alone
+    held = documents(0, 30, 600)
+    assert not set(held) & set(documents(0, 600, 0))
+
+
+def test_copies_are_found(tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("Once a mole sang. The sun shone.\nA heron slept.\n")
+    found = longest_runs(["The sun shone.", "a mole sang loudly today", "nothing here"], corpus)
+    assert found == [{"words": 3, "whole": 1}, {"words": 3, "whole": 0}, {"words": 0, "whole": 0}]
+
+
+def test_the_shipped_card_is_of_the_shipped_weights():
+    digest = weights_digest(SHIPPED / "model")
+    assert digest in (SHIPPED / "model" / "README.md").read_text()
+    assert json.loads((SHIPPED / "pairs.json").read_text())["model_sha256"] == digest
