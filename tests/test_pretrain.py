@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlhf_lab.assets import PROMPT_SETS, weights_digest
-from rlhf_lab.cli.main import main
 from rlhf_lab.cli.card import longest_runs
+from rlhf_lab.cli.main import main
 from rlhf_lab.pretrain.corpus import texts
 from rlhf_lab.pretrain.train import PretrainConfig, documents, held_out_perplexity, rate, sharpen, token_loss, train
 

@@ -43,7 +43,10 @@ class PretrainConfig(Config):
     muon_lr: float = setting(2e-2, "peak Muon learning rate of the matrices", 1e-6, 1.0)
     warmup: int = setting(100, "updates until the peak", 1, 100_000)
     sharpen: float = setting(
-        0.75, "temperature that is built into the finished model; below 1 it takes the tail of wrong words away", 0.3, 1.0
+        0.75,
+        "temperature that is built into the finished model; below 1 it takes the tail of wrong words away",
+        0.3,
+        1.0,
     )
     seed: int = setting(0, "seed of corpus, weights and order", 0, 2**31 - 1)
 
