@@ -75,6 +75,18 @@ MUTANTS = [
            f"{TRPO}test_trpo_holds_its_constraint_and_gains"),
     Mutant(LORA, "merged weight a constant in the second derivative",
            "merged = merged + (update - update.detach())", "pass", f"{TRPO}test_a_merged_layer_can_be_differentiated_twice"),
+    Mutant(LORA, "no second derivative in half precision",
+           "            a, b = _halved(wide_a, wide_b, ctx.scale, weight.dtype)\n", "            pass\n",
+           f"{TRPO}test_a_half_precision_layer_can_be_differentiated_twice"),
+    Mutant(LORA, "half precision's gradients end where they are taken",
+           "        x, wide_a, wide_b, a, b, low, weight = ctx.saved_tensors\n",
+           "        x, wide_a, wide_b, a, b, low, weight = ctx.saved_tensors\n"
+           "        gradients = tuple(g.detach() for g in gradients)\n",
+           f"{TRPO}test_trpo_curvature_in_half_precision_is_that_of_float32"),
+    Mutant(LORA, "product with the input a constant in the second derivative", "            low = a @ inputs.t()\n", "",
+           f"{TRPO}test_a_half_precision_layer_can_be_differentiated_twice"),
+    Mutant("models/attention.py", "attention a constant in the second derivative", "weights = _weights(q, k, ctx.scale)", "pass",
+           "test_it_can_be_differentiated_twice"),
     # --- critic, pretraining text ---
     Mutant(CRITIC, "head not taken over", "head.linear.bias.copy_(bias)", "pass",
            f"{OWN}test_a_critic_begins_as_the_reward_model"),
