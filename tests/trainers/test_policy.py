@@ -174,6 +174,22 @@ def test_item_07_first_ratio_is_one(llama_folder, settings):
     assert max(result.metrics["val/sampler_gap"] for result in results) < 1e-4
 
 
+def test_item_07_in_half_precision_the_ratio_is_reported_and_stops_nothing(llama_folder):
+    """Old log-probs that are off by 0.01: a figure in bfloat16, where a machine may round otherwise; float32 would stop."""
+    trainer = mid_run(llama_folder, torch.bfloat16, lr=2e-2)
+    assert trainer.run_step().metrics["val/first_ratio_deviation"] < 1e-2
+    assess = trainer.assess
+
+    def off(*args):
+        rollout = assess(*args)
+        return rollout._replace(old_logprobs=rollout.old_logprobs - 0.01 * rollout.rows.mask)
+
+    trainer.assess = off
+    metrics = trainer.run_step().metrics
+    assert metrics["val/first_ratio_deviation"] == pytest.approx(math.expm1(0.01), abs=1e-2)
+    assert metrics["val/first_ratio_deviation"] > 5e-3
+
+
 def test_item_09_the_kl_of_the_first_step_is_zero_and_then_grows(llama_folder):
     kl = [result.metrics["objective/kl"] for result in run(tiny.trainer(llama_folder, lr=3e-2, beta=0.0), 4)]
     assert abs(kl[0]) < 1e-5
