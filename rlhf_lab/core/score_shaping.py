@@ -1,4 +1,4 @@
-"""What becomes of a response's score before it is a reward: penalised, scaled, clipped, and put on tokens, in this order.
+"""What becomes of a response's score before it is a reward: scaled, clipped, penalised, and put on tokens, in this order.
 
 B is the batch, T the response length; scores are in units of the reward model (standard deviations of the base samples).
 """

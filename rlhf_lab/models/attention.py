@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -42,8 +41,9 @@ def attention(
         key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
     scaling = options.get("scaling")
     scale = float(scaling) if scaling is not None else query.shape[3] ** -0.5
-    out: Tensor = _Causal.apply(query, key, value, scale)  # type: ignore[no-untyped-call]
-    return out.transpose(1, 2), None
+    q, k, v = (x.reshape(-1, length, x.shape[3]) for x in (query, key, value))
+    out: Tensor = _Causal.apply(q, k, v, scale)  # type: ignore[no-untyped-call]
+    return out.view(query.shape).transpose(1, 2), None
 
 
 @functools.lru_cache(maxsize=8)
@@ -52,25 +52,28 @@ def _after(length: int, dtype: torch.dtype) -> Tensor:
     return torch.full((1, length, length), -torch.inf, dtype=dtype).triu(1)
 
 
+def _weights(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """(N, T, T): how much each token looks at those up to itself."""
+    return torch.baddbmm(_after(q.shape[1], q.dtype), q, k.transpose(1, 2), alpha=scale).softmax(dim=-1)
+
+
 class _Causal(torch.autograd.Function):
-    """softmax(scale * q k' + mask) v and its gradients as batched products; keeps the (T, T) weights."""
+    """softmax(scale * q k' + mask) v of (N, T, D) each, and its gradients as batched products; keeps the (T, T) weights."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
-        length, size = query.shape[2:]
-        q, k, v = (x.reshape(-1, length, size) for x in (query, key, value))
-        weights = torch.baddbmm(_after(length, q.dtype), q, k.transpose(1, 2), alpha=scale).softmax(dim=-1)
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        weights = _weights(q, k, scale)
         ctx.save_for_backward(q, k, v, weights)
         ctx.scale = scale
-        return (weights @ v).view(query.shape)
+        return weights @ v
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, weights = ctx.saved_tensors
-        shape = gradients[0].shape
-        g = gradients[0].reshape(q.shape)
+        (g,) = gradients
+        if torch.is_grad_enabled():  # differentiated again (trpo's curvature): the weights depend on q and k
+            weights = _weights(q, k, ctx.scale)
         d_weights = g @ v.transpose(1, 2)
         d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype).mul_(ctx.scale)
         d_value = weights.transpose(1, 2) @ g
-        return (d_scores @ k).view(shape), (d_scores.transpose(1, 2) @ q).view(shape), d_value.view(shape), None
+        return d_scores @ k, d_scores.transpose(1, 2) @ q, d_value, None

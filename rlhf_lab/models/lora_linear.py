@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 Forward = Callable[[Tensor], Tensor]
@@ -76,8 +75,7 @@ class FastLayer:
     def halves(self, parts: Parts) -> tuple[Tensor, Tensor]:
         """A and s·B in the precision of W; converted only if they are not held already."""
         if not self._is_held(parts):
-            dtype = parts.base.weight.dtype
-            self._halves = (parts.a.detach().to(dtype), (parts.scale * parts.b.detach()).to(dtype))
+            self._halves = _halved(parts.a.detach(), parts.b.detach(), parts.scale, parts.base.weight.dtype)
             self._hold(parts)
         return self._halves
 
@@ -104,6 +102,11 @@ class FastLayer:
             return out
 
         return apart if parts.base.weight.dtype in HALF else merged
+
+
+def _halved(a: Tensor, b: Tensor, scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """A and s·B in the precision of W."""
+    return a.to(dtype), (scale * b).to(dtype)
 
 
 class _Merged(torch.autograd.Function):
@@ -140,17 +143,19 @@ class _Apart(torch.autograd.Function):
         low = a @ x.reshape(-1, x.shape[-1]).t()  # (r, rows): the long dimension last, as below
         out = linear(x, base.weight, base.bias)
         out.view(-1, out.shape[-1]).addmm_(low.t(), b.t())
-        ctx.save_for_backward(x, a, b, low, base.weight)
-        ctx.scale, ctx.wide = scale, (wide_a.dtype, wide_b.dtype)
+        ctx.save_for_backward(x, wide_a, wide_b, a, b, low, base.weight)
+        ctx.scale = scale
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, a, b, low, weight = ctx.saved_tensors
+        x, wide_a, wide_b, a, b, low, weight = ctx.saved_tensors
         rows, inputs = gradients[0].reshape(-1, weight.shape[0]), x.reshape(-1, x.shape[-1])
+        if torch.is_grad_enabled():  # differentiated again (trpo's curvature): these depend on A, B and the input
+            a, b = _halved(wide_a, wide_b, ctx.scale, weight.dtype)
+            low = a @ inputs.t()
         low_g = b.t() @ rows.t()
         dx = (rows @ weight).addmm_(low_g.t(), a).view(x.shape) if ctx.needs_input_grad[0] else None
-        da = (low_g @ inputs).to(ctx.wide[0]) if ctx.needs_input_grad[1] else None
-        db = ctx.scale * (low @ rows).t().to(ctx.wide[1]) if ctx.needs_input_grad[2] else None
+        da = (low_g @ inputs).to(wide_a.dtype) if ctx.needs_input_grad[1] else None
+        db = ctx.scale * (low @ rows).t().to(wide_b.dtype) if ctx.needs_input_grad[2] else None
         return dx, da, db, None, None, None, None

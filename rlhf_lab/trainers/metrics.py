@@ -59,7 +59,7 @@ class UpdateStats:
             parts = {
                 "policy": policy.loss, "clipfrac": policy.clipfrac, "approxkl": policy.approx_kl, "entropy": entropy,
                 "ratio": policy.ratio_mean, "ratio_square": ratio.double().square().masked_fill(~mask, 0.0).sum(),
-                "tokens": mask.sum(),
+                "ratio_sum": ratio.double().masked_fill(~mask, 0.0).sum(), "tokens": mask.sum(),
             }  # fmt: skip
             self.add(**parts)
 
@@ -91,6 +91,12 @@ class UpdateStats:
     def epoch_approx_kl(self) -> float:
         return float(self.rows[-1]["approxkl"]) if self.rows else 0.0
 
+    def ratio_variance(self) -> float:
+        """Variance of the ratios of all updates together: the mean of their squares less the square of their mean."""
+        tokens = self.mean("tokens")  # of an update; so a mean over tokens is a mean over updates divided by it
+        squares, mean = self.mean("ratio_square") / tokens, self.mean("ratio_sum") / tokens
+        return max(0.0, squares - mean**2)
+
     def known(self, name: str) -> bool:
         """Whether an update has this number."""
         return any(name in row for row in self.rows)
@@ -108,7 +114,6 @@ def step_metrics(rollout: Rollout, stats: UpdateStats, *, beta: float, lr: float
     score = rollout.scores.mean()
     non_score = -beta * sequence_kl
     gap = (rollout.sampler_logprobs - rollout.old_logprobs).abs().masked_fill(~mask, 0.0)
-    squares = stats.mean("ratio_square") / max(stats.mean("tokens"), 1.0)
     return {
         "objective/kl": float(sequence_kl),
         "objective/kl_coef": beta,
@@ -117,16 +122,9 @@ def step_metrics(rollout: Rollout, stats: UpdateStats, *, beta: float, lr: float
         "objective/non_score_reward": float(non_score),
         "objective/rlhf_reward": float(score + non_score),
         "objective/entropy": float(-(rollout.old_logprobs * mask).sum(1).mean()),
-        "policy/approxkl_avg": stats.mean("approxkl"),
-        "policy/clipfrac_avg": stats.mean("clipfrac"),
-        "policy/entropy_avg": stats.mean("entropy"),
-        "loss/policy_avg": stats.mean("policy"),
-        "val/ratio": stats.mean("ratio"),
-        "val/ratio_var": max(0.0, squares - stats.mean("ratio") ** 2),
         "val/first_ratio_deviation": float(stats.first_ratio_deviation)
         if stats.first_ratio_deviation is not None
         else 0.0,
-        "val/ess": stats.mean("ess"),
         "val/advantage_sd": float(masked_var(rollout.advantages, mask).sqrt()),
         "val/sampler_gap": float(gap.max()),
         "val/stop_token_rate": float(rollout.rows.ended.double().mean()),
@@ -137,8 +135,22 @@ def step_metrics(rollout: Rollout, stats: UpdateStats, *, beta: float, lr: float
         "episode": float(episode),
         "memory/peak": peak_memory(rollout.scores.device),
         **stats.figures,
+        **(update_metrics(stats) if stats.known("ratio") else {}),
         **(value_metrics(rollout, stats) if stats.known("value") else {}),
         **({"loss/ptx_avg": stats.mean("ptx")} if stats.known("ptx") else {}),
+    }
+
+
+def update_metrics(stats: UpdateStats) -> dict[str, float]:
+    """The metrics of the policy's updates, where there was one."""
+    return {
+        "policy/approxkl_avg": stats.mean("approxkl"),
+        "policy/clipfrac_avg": stats.mean("clipfrac"),
+        "policy/entropy_avg": stats.mean("entropy"),
+        "loss/policy_avg": stats.mean("policy"),
+        "val/ratio": stats.mean("ratio"),
+        "val/ratio_var": stats.ratio_variance(),
+        "val/ess": stats.mean("ess"),
     }
 
 

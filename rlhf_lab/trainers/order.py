@@ -30,10 +30,14 @@ def prompts_of(step: int, count: int, config: PolicyConfig) -> list[int]:
 
 
 def minibatches(step: int, epoch: int, rows: Rows, config: PolicyConfig, processes: int = 1) -> Iterator[list[Tensor]]:
-    """The minibatches of an epoch, each a list of micro-batches (row indices) of rows of similar length, enough for all."""
+    """The minibatches of an epoch, each a list of micro-batches (row indices) of rows of similar length.
+
+    As many as the config says, of sizes that differ by at most one row (one a row where there are fewer rows), and each in
+    micro-batches small enough that the processes share it.
+    """
     seed = derive(config.seed, "minibatches", step, epoch)
     lengths = (rows.prompt_mask.sum(1) + rows.mask.sum(1)).cpu()
     order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(seed))
-    for minibatch in order.chunk(config.minibatches):
+    for minibatch in order.tensor_split(min(config.minibatches, len(order))):
         by_length = minibatch[lengths[minibatch].argsort(stable=True)]
         yield list(by_length.split(min(config.micro_batch, math.ceil(len(minibatch) / processes))))  # type: ignore[no-untyped-call]

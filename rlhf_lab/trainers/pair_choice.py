@@ -44,15 +44,18 @@ def most_telling(
     )
     labels = Labels(task.tie, task.margin, task.count.double(), config.label_smoothing)
     weights = fit(task.differences, labels, config.ridge)
-    return greedy(task.differences, task.stretch(first - second), weights, config.ridge, count)
+    return greedy(task.differences, task.stretch(first - second), weights, config.ridge, count, labels)
 
 
-def greedy(labelled: Tensor, candidates: Tensor, weights: Tensor, ridge: float, count: int) -> list[int]:
+def greedy(
+    labelled: Tensor, candidates: Tensor, weights: Tensor, ridge: float, count: int, labels: Labels | None = None
+) -> list[int]:
     """Up to `count` rows of `candidates`, most telling first.
 
     labelled (N, H), candidates (C, H): float64 differences of features, as `warm_start.fit` takes them; weights (H,): its answer.
+    labels: the margins and how often each label counts, as in that fit; None: no margins, each once.
     """
-    told = _certainty(labelled @ weights).sqrt()[:, None] * labelled
+    told = _told(labelled @ weights, labels).sqrt()[:, None] * labelled
     across = candidates @ told.T
     inner = ridge * torch.eye(len(told), dtype=told.dtype) + told @ told.T
     covariance = (candidates @ candidates.T - across @ torch.linalg.solve(inner, across.T)) / ridge
@@ -66,6 +69,15 @@ def greedy(labelled: Tensor, candidates: Tensor, weights: Tensor, ridge: float, 
         row = covariance[best].clone()
         covariance -= torch.outer(row, row) * information[best] / (1.0 + information[best] * row[best])
     return chosen
+
+
+def _told(logit: Tensor, labels: Labels | None) -> Tensor:
+    """(N,) the curvature of each label's loss in its logit: what the labels so far add to the precision."""
+    if labels is None:
+        return _certainty(logit)
+    if labels.margins is not None:
+        logit = logit - labels.margins.masked_fill(labels.ties, 0.0)
+    return _certainty(logit) if labels.weights is None else labels.weights * _certainty(logit)
 
 
 def _certainty(logit: Tensor) -> Tensor:

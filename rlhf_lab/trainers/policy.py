@@ -236,8 +236,8 @@ class PolicyTrainer:
         return gradient_step.update(self, rollout)
 
     def scheduled_lr(self) -> float:
-        """lr of the coming step."""
-        done = self.steps_done / self.config.steps
+        """lr of the coming step; beyond the last step of the config a schedule stays where it ended."""
+        done = min(1.0, self.steps_done / self.config.steps)
         if self.config.lr_schedule == "linear":
             return self.lr * (1 - done)
         return self.lr if self.config.lr_schedule == "constant" else self.lr * 0.5 * (1 + math.cos(math.pi * done))

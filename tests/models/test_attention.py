@@ -18,12 +18,19 @@ def states(dtype, heads=4, groups=4, length=7):
 
 def test_values_and_gradients_are_the_fused_kernels():
     q, k, v = states(torch.float64)
-    out, expected = attention._Causal.apply(q, k, v, 0.3), fused(q, k, v, is_causal=True, scale=0.3)
+    out = attention._Causal.apply(*(x.flatten(0, 1) for x in (q, k, v)), 0.3).view_as(q)
+    expected = fused(q, k, v, is_causal=True, scale=0.3)
     assert torch.allclose(out, expected, atol=1e-12)
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     found = torch.autograd.grad((out * weight).sum(), (q, k, v))
     for mine, theirs in zip(found, torch.autograd.grad((expected * weight).sum(), (q, k, v)), strict=True):
         assert torch.allclose(mine, theirs, atol=1e-12)
+
+
+def test_it_can_be_differentiated_twice():
+    """As trpo's curvature needs it: the weights depend on queries and keys, also in the gradients."""
+    inputs = [x.detach().flatten(0, 1).requires_grad_() for x in states(torch.float64, heads=1, groups=1, length=3)]
+    assert torch.autograd.gradgradcheck(lambda q, k, v: attention._Causal.apply(q, k, v, 0.3), inputs)
 
 
 class Layer(torch.nn.Module):

@@ -63,6 +63,8 @@ MUTANTS = [
            "test_not_the_same_twice test_greedy_equals_the_posterior_written_out"),
     Mutant(CHOICE, "labels so far forgotten", ".sqrt()[:, None] * labelled", ".sqrt()[:, None] * 0.0 * labelled",
            "test_what_is_sure_or_known_is_not_asked"),
+    Mutant(CHOICE, "margins forgotten", "logit = logit - labels.margins.masked_fill(labels.ties, 0.0)", "pass",
+           "test_margins_and_repeated_labels_are_part_of_the_posterior"),
     # --- exports/classifier.py ---
     Mutant(CLASSIFIER, "head of another scale",
            '(head["linear.weight"] / head["scale"])', '(head["linear.weight"] * head["scale"])',

@@ -109,7 +109,8 @@ def test_metrics_by_hand():
         "objective/scores_sd": math.sqrt(2), "objective/non_score_reward": -0.26, "objective/rlhf_reward": 1.74,
         "objective/entropy": (6.0 + 4.0) / 2, "policy/approxkl_avg": 0.7, "policy/clipfrac_avg": 0.6,
         "policy/entropy_avg": 0.9, "loss/policy_avg": 0.6, "loss/value_avg": 0.8, "val/clipfrac_avg": 0.8,
-        "val/ratio": 1.4375, "val/ratio_var": 0.0,
+        # ratios 1, 1, 1, 0.5 and 2 of the two updates: mean 1.1, mean square 1.45
+        "val/ratio": 1.4375, "val/ratio_var": 1.45 - 1.1**2,
         # ratios 1, 1, 1, 0.5: (3.5)^2 / 3.25 of 4 tokens; one alone: all of it
         "val/ess": (3.5**2 / 3.25 / 4 + 1) / 2,
         "val/first_ratio_deviation": 0.5, "val/value": 2.0, "val/sampler_gap": 0.02, "val/stop_token_rate": 0.5,
@@ -137,6 +138,25 @@ def test_a_step_whose_updates_were_all_skipped_has_finite_numbers():
     metrics = step_metrics(rollout_by_hand(), stats, beta=0.2, lr=0.01, episode=64)
     assert metrics["val/skipped_updates"] == 1.0
     assert all(math.isfinite(value) for value in metrics.values())
+
+
+UPDATE_METRICS = {
+    "policy/approxkl_avg", "policy/clipfrac_avg", "policy/entropy_avg", "loss/policy_avg", "val/ratio", "val/ratio_var",
+    "val/ess",
+}  # fmt: skip
+
+
+def test_what_is_said_of_updates_is_left_out_where_the_policy_had_none(gpt2_folder):
+    """A ratio or an entropy of 0 would be a lie: while the values warm up, and where every update was skipped."""
+    trainer = tiny.learner(gpt2_folder, "ppo", value_trunk="detached", value_warmup=1)
+    warming, learning = (result.metrics.keys() for result in tiny.run(trainer, 2))
+    assert learning - warming == UPDATE_METRICS
+    skipped = UpdateStats()
+    skipped.begin_update()
+    add(skipped, [30.0], (0.0,) * 7)
+    skipped.skip()
+    metrics = step_metrics(rollout_by_hand(), skipped, beta=0.2, lr=0.01, episode=64)
+    assert not UPDATE_METRICS & metrics.keys()
 
 
 @pytest.mark.parametrize(("cliprange", "clips"), [(0.2, True), (None, False)])

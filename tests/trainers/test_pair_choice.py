@@ -9,6 +9,7 @@ from labelled import comparisons, reference_of
 from rlhf_lab.config import RewardConfig
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.trainers.pair_choice import Candidate, greedy, most_telling
+from rlhf_lab.trainers.warm_start import Labels
 
 
 def problem(seed=0, labelled=5, candidates=9, width=4):
@@ -20,21 +21,24 @@ def problem(seed=0, labelled=5, candidates=9, width=4):
     return some(labelled), some(candidates), some(1)[0]
 
 
-def by_inverse(labelled, candidates, weights, ridge, count):
+def by_inverse(labelled, candidates, weights, ridge, count, margins=None, times=None):
     """Each time the whole precision matrix: ridge I + sum of p (1 - p) x x'; the chosen ones join as if answered."""
     rows, chosen = labelled.tolist(), []
+    margins, times = list(margins or [0.0] * len(rows)), list(times or [1] * len(rows))
     for _ in range(count):
         precision = ridge * torch.eye(len(weights)).double()
-        for row in rows:
+        for row, margin, often in zip(rows, margins, times, strict=True):
             x = torch.tensor(row).double()
-            p = 1 / (1 + math.exp(-float(x @ weights)))
-            precision += p * (1 - p) * torch.outer(x, x)
+            p = 1 / (1 + math.exp(margin - float(x @ weights)))
+            precision += often * p * (1 - p) * torch.outer(x, x)
         covariance, gains = torch.linalg.inv(precision), []
         for i, x in enumerate(candidates):
             p = 1 / (1 + math.exp(-float(x @ weights)))
             gains.append(-1.0 if i in chosen else float(x @ covariance @ x) * p * (1 - p))
         chosen.append(max(range(len(gains)), key=gains.__getitem__))
         rows.append(candidates[chosen[-1]].tolist())
+        margins.append(0.0)
+        times.append(1)
     return chosen
 
 
@@ -45,6 +49,21 @@ def test_greedy_equals_the_posterior_written_out():
             assert greedy(labelled, candidates, weights, ridge, 6) == by_inverse(
                 labelled, candidates, weights, ridge, 6
             )
+
+
+def test_margins_and_repeated_labels_are_part_of_the_posterior():
+    """As in the fit: a label at its margin is as open as one at 0; five equal labels tell five times as much; a tie has none."""
+    margins, times = [0.0, 3.0, 1.0, 0.0, 2.0], [1, 5, 1, 9, 2]
+    given = Labels(
+        torch.tensor([True] + [False] * 4), torch.tensor([4.0, *margins[1:]]).double(), torch.tensor(times).double()
+    )
+    different = 0
+    for seed in range(6):
+        labelled, candidates, weights = problem(seed)
+        found = greedy(labelled, candidates, weights, 0.5, 6, given)
+        assert found == by_inverse(labelled, candidates, weights, 0.5, 6, margins, times)
+        different += found != greedy(labelled, candidates, weights, 0.5, 6)
+    assert different > 0
 
 
 def test_what_is_sure_or_known_is_not_asked():

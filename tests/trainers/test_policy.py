@@ -174,6 +174,22 @@ def test_item_07_first_ratio_is_one(llama_folder, settings):
     assert max(result.metrics["val/sampler_gap"] for result in results) < 1e-4
 
 
+def test_item_07_in_half_precision_the_ratio_is_reported_and_stops_nothing(llama_folder):
+    """Old log-probs that are off by 0.01: a figure in bfloat16, where a machine may round otherwise; float32 would stop."""
+    trainer = mid_run(llama_folder, torch.bfloat16, lr=2e-2)
+    assert trainer.run_step().metrics["val/first_ratio_deviation"] < 1e-2
+    assess = trainer.assess
+
+    def off(*args):
+        rollout = assess(*args)
+        return rollout._replace(old_logprobs=rollout.old_logprobs - 0.01 * rollout.rows.mask)
+
+    trainer.assess = off
+    metrics = trainer.run_step().metrics
+    assert metrics["val/first_ratio_deviation"] == pytest.approx(math.expm1(0.01), abs=1e-2)
+    assert metrics["val/first_ratio_deviation"] > 5e-3
+
+
 def test_item_09_the_kl_of_the_first_step_is_zero_and_then_grows(llama_folder):
     kl = [result.metrics["objective/kl"] for result in run(tiny.trainer(llama_folder, lr=3e-2, beta=0.0), 4)]
     assert abs(kl[0]) < 1e-5
@@ -424,6 +440,18 @@ def test_minibatches_cover_every_row_once_an_epoch(llama_folder):
     assert not torch.equal(order, other)
 
 
+@pytest.mark.parametrize(
+    ("count", "wanted", "sizes"), [(9, 4, [3, 2, 2, 2]), (10, 4, [3, 3, 2, 2]), (6, 4, [2, 2, 1, 1]), (2, 3, [1, 1])]
+)
+def test_there_are_as_many_minibatches_as_asked_for(llama_folder, count, wanted, sizes):
+    """Of nearly one size: a remainder is neither a tiny update of its own nor one update less."""
+    trainer = tiny.trainer(llama_folder, minibatches=wanted, micro_batch=8)
+    rows = make_rows(trainer.backbone, [[9]] * count, [[20]] * count)
+    parts = [torch.cat(minibatch) for minibatch in trainer.minibatches(0, rows)]
+    assert [len(part) for part in parts] == sizes
+    assert sorted(torch.cat(parts).tolist()) == list(range(count))
+
+
 def test_samples_are_for_the_fixed_prompts_and_uniforms(llama_folder):
     trainer = tiny.trainer(llama_folder, gold=len, sample_every=2, steps=3)
     before = trainer.samples()
@@ -458,6 +486,16 @@ def test_learning_rate_is_annealed_to_zero(llama_folder):
     assert lrs == pytest.approx([0.008, 0.006, 0.004, 0.002])
     constant = tiny.trainer(llama_folder, lr=0.008, lr_schedule="constant")
     assert [result.metrics["lr"] for result in run(constant, 3)] == [0.008] * 3
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_step_beyond_the_last_learns_nothing(llama_folder, schedule):
+    """A loop of one's own may call `step` more often than the config says: lr stays 0, it neither climbs nor turns negative."""
+    trainer = tiny.trainer(llama_folder, steps=2, lr=0.01, lr_schedule=schedule)
+    run(trainer, 2)
+    before = weights(trainer)
+    assert [result.metrics["lr"] for result in run(trainer, 2)] == [0.0, 0.0]
+    assert tiny.same(weights(trainer), before)
 
 
 def test_the_scheduled_rate_is_the_one_that_is_used(llama_folder):

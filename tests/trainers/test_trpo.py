@@ -7,7 +7,7 @@ import tiny
 import torch
 
 from rlhf_lab.core.kl import full_kl
-from rlhf_lab.models.lora_linear import _Merged
+from rlhf_lab.models.lora_linear import _Apart, _Merged
 from rlhf_lab.trainers.metrics import UpdateStats
 from rlhf_lab.trainers.natural_step import NaturalStep
 
@@ -68,6 +68,31 @@ def test_a_merged_layer_can_be_differentiated_twice():
         return _Merged.apply(x, a, b, (w + 0.5 * b @ a).detach(), None, 0.5)
 
     assert torch.autograd.gradgradcheck(product, [tensor.requires_grad_() for tensor in (x, a, b)])
+
+
+def test_a_half_precision_layer_can_be_differentiated_twice():
+    """Its converted A and s B, and their product with the input, depend on A, B and the input."""
+    generator = torch.Generator().manual_seed(0)
+    x, a, b = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((3, 4), (2, 4), (5, 2)))
+    base = torch.nn.Linear(4, 5, dtype=torch.float64).requires_grad_(False)
+
+    def product(x, a, b):
+        return _Apart.apply(x, a, b, a.detach(), 0.5 * b.detach(), base, 0.5)
+
+    assert torch.autograd.gradgradcheck(product, [tensor.requires_grad_() for tensor in (x, a, b)])
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_trpo_curvature_in_half_precision_is_that_of_float32(folders, kind):
+    found = []
+    for dtype in (torch.float32, torch.bfloat16):
+        trainer = tiny.midway(folders[kind], "trpo", dtype, fisher_rows=6, cg_damping=0.0)
+        natural = NaturalStep(trainer, tiny.rollout(trainer))
+        generator = torch.Generator().manual_seed(3)
+        vector = torch.randn(sum(p.numel() for p in natural.parameters), generator=generator)
+        found.append(natural.curvature(vector))
+    assert torch.cosine_similarity(*found, dim=0) > 0.98
+    assert float(found[1].norm() / found[0].norm()) == pytest.approx(1.0, abs=0.15)
 
 
 def check_curvature(trainer, step, tolerance):
