@@ -25,15 +25,14 @@ def start(home: Path) -> tuple[subprocess.Popen, str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "app.py", "--port", str(port), "--home", str(home)]
-    server = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=hear_ctrl_c
-    )
+    heard = signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # a job started in the background ignores it, and so its children
+    try:
+        server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    finally:
+        signal.signal(signal.SIGINT, heard)
     return server, f"http://127.0.0.1:{port}/"
-
-
-def hear_ctrl_c() -> None:
-    """A job that a shell started in the background ignores SIGINT, and its children would too."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def end(server: subprocess.Popen, home: Path) -> str:
