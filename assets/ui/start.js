@@ -6,6 +6,8 @@ let shown = null;     // the same, as an object
 let opened = false;   // a person asked for another run
 let filling = false;  // the settings of a preset are on their way
 let timer = null;
+let algorithm = 'ppo';  // what the fold below says
+const starts = () => `Start ${algorithm.replace('_', ' ').toUpperCase()}`;
 const part = (what) => root.querySelector(`[data-do=${what}]`);
 
 function ready(now) {
@@ -52,7 +54,7 @@ function form(state) {
     onkeydown: (e) => { if (e.key === 'Enter' && !part('start').disabled) begin(); } });
   return el('div.lab-card', {},
     el('div.lab-row', {}, el('h2', {}, state.runs ? 'Another run' : 'Start a run'), reward, preset, name,
-      el('button.lab-button.lab-main', { type: 'button', 'data-do': 'start', onclick: begin }, 'Start PPO'),
+      el('button.lab-button.lab-main', { type: 'button', 'data-do': 'start', onclick: begin }, starts()),
       state.runs ? el('button.lab-button.small', { type: 'button', 'data-do': 'start-close', onclick: () => { opened = false; draw(state); } }, 'Close') : null),
     el('p.muted', { 'data-do': 'start-note' }),
     el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'start-error' }));
@@ -94,7 +96,12 @@ watch('value', () => {
   const said = props.value;
   if (!said) return;
   ready(true);
-  if (said.filled) { filling = false; return; }
+  if (said.filled) {
+    filling = false;
+    algorithm = said.algorithm;
+    if (part('start')) part('start').textContent = starts();
+    return;
+  }
   const notice = part('start-error');
   if (notice) { notice.hidden = !said.error; notice.textContent = said.error || ''; }
   if (!said.run) return;

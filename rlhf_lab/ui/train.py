@@ -72,16 +72,16 @@ def _start(ctx: Context, operator: gr.BrowserState) -> None:
 
     def fill(algorithm: str, event: gr.EventData) -> list[Any]:
         name = str((event._data or {}).get("preset"))
-        return [*form.values(preset(name, algorithm)), name, {"filled": name}]
+        return [*form.values(preset(name, algorithm)), name, {"filled": name, "algorithm": algorithm}]
 
     def recommend(algorithm: str, name: str) -> list[Any]:
-        return form.values(preset(name, algorithm))
+        return [*form.values(preset(name, algorithm)), {"filled": name, "algorithm": algorithm}]
 
     def start(secret: str | None, event: gr.EventData, *values: Any) -> dict[str, Any]:
         return begin(ctx, form, secret, dict(event._data or {}), values)
 
     part.preset(told(fill), algorithm, [*form.components, chosen, part], **QUIET)
-    algorithm.input(told(recommend), [algorithm, chosen], form.components, **QUIET)
+    algorithm.input(told(recommend), [algorithm, chosen], [*form.components, part], **QUIET)
     part.start(told(start), [operator, *form.components], part, **QUIET)
 
 
