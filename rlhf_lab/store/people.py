@@ -1,8 +1,8 @@
-"""People who entered with the join code: one name each, and nobody else's."""
+"""People who entered with the join code or an account: one name each, and nobody else's."""
 
 import time
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from rlhf_lab.errors import LabelError
 from rlhf_lab.labelling import Person
@@ -11,6 +11,8 @@ from rlhf_lab.store.database import Database
 
 MAX_NAME = 60
 MOST_PEOPLE = 5_000
+#: What names of people never begin with: judges, programs, visitors without a name, accounts.
+NOT_NAMES = ("judge:", "api:", "visitor-", "@")
 
 
 def join(db: Database, name: str) -> Person:
@@ -19,12 +21,11 @@ def join(db: Database, name: str) -> Person:
     LabelError: no name, one that is too long or a judge's, or a lab that is full.
     """
     name = " ".join(name.split())
-    if not name or len(name) > MAX_NAME or not name.isprintable() or name.startswith(("judge:", "api:", "visitor-")):
+    if not name or len(name) > MAX_NAME or not name.isprintable() or name.startswith(NOT_NAMES):
         raise LabelError(f"Choose a name of 1 to {MAX_NAME} characters that others will know you by.")
     p, v = t.people.c, t.votes.c
     with db.write() as conn:
-        if conn.execute(select(func.count()).select_from(t.people)).scalar_one() >= MOST_PEOPLE:
-            raise LabelError("This lab has as many people as it can hold. Ask its operator to begin a new home.")
+        _require_room(conn)
         number, free = 1, name
         while (
             conn.execute(select(p.id).where(p.name == free)).scalar() is not None
@@ -32,9 +33,34 @@ def join(db: Database, name: str) -> Person:
         ):
             number += 1
             free = f"{name} {number}"
-        now = time.time()
-        made = conn.execute(insert(t.people).values(name=free, joined_at=now).returning(p.id)).scalar_one()
-    return Person(made, free, now)
+        return _made(conn, free)
+
+
+def account(db: Database, name: str) -> Person:
+    """The person behind an account elsewhere, called "@name": the same at every sign-in, and nobody joins under that name.
+
+    LabelError: no name or one that is too long, or a lab that is full.
+    """
+    name = f"@{name.strip()}"
+    if not 1 < len(name) <= MAX_NAME or not name.isprintable():
+        raise LabelError("The account has no name that can be used here. Enter with the join code.")
+    with db.write() as conn:
+        known = conn.execute(select(t.people).where(t.people.c.name == name)).first()
+        if known is not None:
+            return Person(known.id, known.name, known.joined_at)
+        _require_room(conn)
+        return _made(conn, name)
+
+
+def _require_room(conn: Connection) -> None:
+    if conn.execute(select(func.count()).select_from(t.people)).scalar_one() >= MOST_PEOPLE:
+        raise LabelError("This lab has as many people as it can hold. Ask its operator to begin a new home.")
+
+
+def _made(conn: Connection, name: str) -> Person:
+    now = time.time()
+    made = conn.execute(insert(t.people).values(name=name, joined_at=now).returning(t.people.c.id)).scalar_one()
+    return Person(made, name, now)
 
 
 def has_joined(db: Database, name: str) -> bool:

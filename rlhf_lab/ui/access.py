@@ -69,16 +69,23 @@ class Access:
 
     def cookie(self, visitor: Visitor) -> str:
         """The cookie's value for a visitor."""
-        said = json.dumps([visitor.role.value, visitor.name]).encode()
-        body = base64.urlsafe_b64encode(said).decode().rstrip("=")
+        return self.seal([visitor.role.value, visitor.name])
+
+    def seal(self, said: list[str]) -> str:
+        """The words with a signature, to be kept by a browser."""
+        body = base64.urlsafe_b64encode(json.dumps(said).encode()).decode().rstrip("=")
         return f"{body}.{self._sign(body)}"
 
-    def _read(self, value: str) -> Visitor | None:
+    def unseal(self, value: str) -> list[str] | None:
+        """What was sealed; None for anything else."""
         body, _, signature = value.partition(".")
         if not body or not hmac.compare_digest(signature.encode(), self._sign(body).encode()):
             return None
-        role, name = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-        return Visitor(Role(role), str(name))
+        return [str(word) for word in json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))]
+
+    def _read(self, value: str) -> Visitor | None:
+        said = self.unseal(value)
+        return Visitor(Role(said[0]), said[1]) if said and len(said) == 2 else None
 
     def _sign(self, body: str) -> str:
         """The operator's secret and the join code are part of it: with a new one, old cookies end."""

@@ -10,10 +10,14 @@ import fastapi
 import gradio as gr
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
+from starlette.routing import BaseRoute
 
+from rlhf_lab.store.database import Database
 from rlhf_lab.ui import api, compare, header, label, people, project, reward, runs, train
+from rlhf_lab.ui.access import Access
 from rlhf_lab.ui.context import Context, guard_events
 from rlhf_lab.ui.entrance import entrance
+from rlhf_lab.ui.sign_in import configured, sign_in
 from rlhf_lab.ui.widgets import STATIC, UI
 
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
@@ -69,5 +73,13 @@ def launch_options(ctx: Context | None = None) -> dict[str, Any]:
 
     return options | {
         "auth_dependency": user,
-        "app_kwargs": options["app_kwargs"] | {"routes": entrance(ctx.db, access)},
+        "app_kwargs": options["app_kwargs"] | {"routes": doors(ctx.db, access)},
     }
+
+
+def doors(db: Database, access: Access) -> list[BaseRoute]:
+    """Join code and operator's link; on a Space with OAuth also the account of Hugging Face."""
+    provider = configured()
+    if provider is None:
+        return entrance(db, access)
+    return [*entrance(db, access, sign_in=True), *sign_in(db, access, provider)]

@@ -1,0 +1,58 @@
+"""What the doors of a guarded lab have in common: the form, and the cookie a visitor leaves with."""
+
+from html import escape
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from rlhf_lab.store.people import MAX_NAME
+from rlhf_lab.ui.access import COOKIE, Access, Visitor
+
+MONTH_S = 30 * 86_400
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'",
+    "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+}  # fmt: skip
+STYLE = """
+:root { color-scheme: light dark; font: 17px/1.5 system-ui, -apple-system, 'Segoe UI', sans-serif; }
+body { margin: 0; display: grid; place-items: center; min-height: 90vh; padding: 16px; }
+form { display: grid; gap: 14px; width: min(100%, 22rem); }
+h1 { font-size: 1.4rem; margin: 0; } p { margin: 0; } label { display: grid; gap: 4px; }
+input, button { font: inherit; padding: 11px 13px; border-radius: 10px; border: 1px solid #8a93a6; min-width: 0; }
+#code { letter-spacing: .18em; text-transform: uppercase; }
+button, a { background: #4f46e5; color: #fff; border: 0; min-height: 48px; font-weight: 600; }
+a { display: grid; place-items: center; border-radius: 10px; text-decoration: none; } a + p { text-align: center; }
+[role=alert] { border-left: 4px solid #b3261e; padding-left: 10px; }
+"""
+
+
+def let_in(request: Request, access: Access, visitor: Visitor, to: str = "./") -> Response:
+    """Off to the lab, known from now on. to: the page's address, from the door's."""
+    answer = RedirectResponse(to, status_code=303, headers=HEADERS)
+    https = request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "").startswith("https")
+    give_cookie(answer, COOKIE, access.cookie(visitor), MONTH_S, https=https)
+    return answer
+
+
+def give_cookie(answer: Response, name: str, value: str, seconds: int, *, https: bool) -> None:
+    """Over https the cookie is one that also reaches us inside another site's frame, as on Spaces."""
+    scope = "SameSite=None; Secure; Partitioned" if https else "SameSite=Lax"
+    answer.headers.append("set-cookie", f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; {scope}")
+
+
+def form(
+    code: str = "", problem: str = "", status: int = 200, name: str = "", *, sign_in: bool = False, up: str = ""
+) -> HTMLResponse:
+    """The page to enter by. sign_in: also by an account of Hugging Face. up: from the page's address to the lab's."""
+    alert = f'<p role="alert">{escape(problem)}</p>' if problem else ""
+    account = (
+        f'<a href="{up}login/huggingface" target="_blank">Sign in with Hugging Face</a><p>or</p>' if sign_in else ""
+    )
+    page = f"""<!doctype html><html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>Join RLHF Lab</title><style>{STYLE}</style></head>
+<body><form method="post" action="{up}join"><h1>Join RLHF Lab</h1>
+<p>Read two texts, say which is better; a model learns from it.</p>{alert}{account}
+<label for="code">Join code<input id="code" name="code" required maxlength="40" autocomplete="off" value="{escape(code)}"></label>
+<label for="name">Your name here<input id="name" name="name" required maxlength="{MAX_NAME}" autocomplete="nickname" autofocus
+ value="{escape(name)}"></label><button>Join</button></form></body></html>"""
+    return HTMLResponse(page, status_code=status, headers=HEADERS)
