@@ -26,6 +26,14 @@ def folders(llama_folder, gpt2_folder):
     return {"llama": llama_folder, "gpt2": gpt2_folder}
 
 
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """A model of each family, by its kind."""
+    import families
+
+    return {kind: families.save(kind, tmp_path_factory.mktemp(kind)) for kind in families.KINDS}
+
+
 @pytest.fixture
 def llama_copy(llama_folder, tmp_path):
     """A copy that a test may spoil."""

@@ -11,8 +11,9 @@ training step changes nothing for it.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rlhf_lab.errors import ModelError
-from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.backbone import Backbone, Wiring
 from rlhf_lab.models.lora_linear import FastLayer, Parts, parts_of
 
 ADAPTER_FILE = "adapter_model.safetensors"
@@ -34,6 +35,11 @@ ADAPTER_FILE = "adapter_model.safetensors"
 class _State(NamedTuple):
     name: str | None
     merged: bool
+
+
+def _refresh(layers: Sequence[tuple[FastLayer, Parts]]) -> None:
+    for merged, parts in layers:
+        merged.refresh(parts)
 
 
 class Adapters:
@@ -45,6 +51,8 @@ class Adapters:
         self._trainable: dict[str, bool] = {}
         self._state = _State(None, False)
         self._scratch: list[tuple[nn.Linear, nn.Parameter]] = []
+        self._copies: dict[nn.Linear, nn.Parameter] = {}
+        self._made = object()
         self._layers: list[Any] = []
         self._merged: list[FastLayer] = []
         self._parts: dict[str, list[Parts | None]] = {}
@@ -111,6 +119,7 @@ class Adapters:
             layer.__dict__.pop("forward", None)
         self._layers = [module for module in modules if isinstance(module, LoraLayer)]
         self._merged = [FastLayer() for _ in self._layers]
+        self._copies, self._made = {}, object()
         self._parts = {name: [parts_of(layer, name) for layer in self._layers] for name in self.names}
         self._parameters = {
             name: [(key, value) for key, value in named if key.endswith(f".{name}.weight")] for name in self.names
@@ -155,6 +164,8 @@ class Adapters:
                 self._apply_peft(layer, state.name, state.merged)
             else:
                 layer.__dict__["forward"] = merged.forward_of(part)
+        used = [(merged, part) for merged, part in zip(self._merged, parts, strict=True) if part is not None]
+        self.backbone.wiring = Wiring(self._made, state, partial(_refresh, used))
         for name, trainable in self._trainable.items():
             for parameter in self.parameters(name):
                 if parameter.requires_grad is not trainable:
@@ -169,9 +180,11 @@ class Adapters:
         if merged:
             base: Any = layer.get_base_layer()
             self._scratch.append((base, base.weight))
+            if base not in self._copies:
+                self._copies[base] = nn.Parameter(torch.empty_like(base.weight), requires_grad=False)
             with torch.no_grad():
-                weight = base.weight + layer.get_delta_weight(name).to(base.weight.dtype)
-            base.weight = nn.Parameter(weight, requires_grad=False)
+                self._copies[base].copy_(base.weight + layer.get_delta_weight(name).to(base.weight.dtype))
+            base.weight = self._copies[base]
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """The adapter's tensors under PEFT's own names, copied to the CPU."""

@@ -4,8 +4,8 @@ The backbone's weights never change. Adapters (models/adapters.py) are laid over
 the backbone with every adapter off.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,26 @@ from rlhf_lab.models import attention
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
+def _nothing() -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """Which tensors a forward pass reads: the same ones as long as `made` is the same object and `state` is equal, whatever
+    numbers they hold. `refresh` brings scratch copies among them up to date, as the pass itself would."""
+
+    made: object = field(default_factory=object)
+    state: Hashable = None
+    refresh: Callable[[], None] = _nothing
+
+
 @dataclass
 class Backbone:
-    """A loaded model. `name` is what was asked for, `digest` the SHA-256 of its weights."""
+    """A loaded model. `name` is what was asked for, `digest` the SHA-256 of its weights.
+
+    wiring: set by what is laid over the model (adapters). graphs: what models/graphed.py keeps between two samplings.
+    """
 
     name: str
     digest: str
@@ -32,6 +49,8 @@ class Backbone:
     device: torch.device
     eos_ids: tuple[int, ...]
     pad_id: int
+    wiring: Wiring = field(default_factory=Wiring)
+    graphs: Any = None
 
     @property
     def hidden_size(self) -> int:

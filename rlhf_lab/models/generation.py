@@ -11,14 +11,19 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
-from rlhf_lab.errors import ModelError, NotFiniteError
+from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.draw import Writing, refuse_not_finite
+from rlhf_lab.models.graphed import graphs_of
 from rlhf_lab.models.kv_cache import reserved_cache
 
 #: Called between pieces of work; may serve other work, may raise to stop.
 Tick = Callable[[], None]
 TICK_EVERY = 16
+#: Tokens between two looks at which rows have ended, by the type of device: a GPU has to be waited for at each.
+LOOK_EVERY = {"cuda": TICK_EVERY}
 #: Finished rows are dropped once they are this share of the rows: dropping copies the cache, keeping computes for nothing.
 DROP_SHARE = 1 / 8
 
@@ -62,24 +67,6 @@ def pad_right(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) 
     return ids.to(device), mask.to(device)
 
 
-def draw(logits: Tensor, uniform: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """(B,) token ids from (B, V) logits and (B,) uniforms by inversion of the cumulative softmax(logits / temperature);
-    and their (B,) log-probabilities, nats.
-
-    Raises NotFiniteError when the logits hold NaN or infinity.
-    """
-    probabilities = torch.softmax(logits.double() / temperature, dim=-1)
-    cumulative = probabilities.cumsum(dim=-1)
-    total = cumulative[:, -1:]
-    if not bool(torch.isfinite(total).all()):
-        raise NotFiniteError(
-            "the model's logits are not finite, so nothing can be sampled. "
-            "Lower the learning rate or load the model in float32."
-        )
-    index = torch.searchsorted(cumulative, uniform[:, None] * total, right=True).clamp_max(logits.shape[1] - 1)
-    return index.squeeze(1), probabilities.gather(1, index).log().squeeze(1)
-
-
 def _unlike(prompts: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]], list[int]]:
     """The prompts without repetitions, in the order of their first appearance, and which of them each prompt is."""
     numbers: dict[tuple[int, ...], int] = {}
@@ -98,8 +85,8 @@ def sample(
 ) -> Sampled:
     """Continue each prompt until EOS (kept as the last id) or until `uniform` (B, T) has no more columns.
 
-    A prompt that occurs several times is read once.
-    Raises ModelError when prompt and response do not fit the model's context.
+    A prompt that occurs several times is read once. `tick` is called every TICK_EVERY tokens.
+    Raises ModelError when prompt and response do not fit the model's context, NotFiniteError for logits that are not finite.
     """
     length = uniform.shape[1]
     longest = max(len(prompt) for prompt in prompts)
@@ -108,40 +95,61 @@ def sample(
             f"a prompt of {longest} tokens and a response of {length} do not fit the model's context of "
             f"{backbone.context}. Shorten the prompt or lower max_new_tokens."
         )
-    uniform = uniform.to(backbone.device)
-    eos = torch.tensor(backbone.eos_ids, device=backbone.device)
+    graphs = graphs_of(backbone)
+    writing, cache = _read(backbone, prompts, uniform.to(backbone.device), temperature, 0 if graphs else length)
+    if graphs is None or not graphs.write(backbone, writing, cache, tick, TICK_EVERY):
+        _write(backbone, writing, cache, tick)
+    tokens_of = [[token for token in row if token >= 0] for row in writing.tokens.tolist()]
+    return Sampled(tokens_of, [p[: len(row)] for p, row in zip(writing.logprobs.tolist(), tokens_of, strict=True)])
+
+
+def _read(
+    backbone: Backbone, prompts: Sequence[Sequence[int]], uniform: Tensor, temperature: float, extra: int
+) -> tuple[Writing, DynamicCache]:
+    """Read the prompts and draw the first token of each row. uniform: (B, T). extra: tokens the cache is to have room for."""
+    device, count = backbone.device, len(prompts)
     unlike, which = _unlike(prompts)
-    ids, mask = pad_left(unlike, backbone.pad_id, backbone.device)
+    ids, mask = pad_left(unlike, backbone.pad_id, device)
     positions = (mask.cumsum(1) - 1).clamp_min(0)
-    cache = reserved_cache(backbone.model.config, length)
-    rows = torch.arange(len(prompts), device=backbone.device)
-    alive = torch.ones(len(prompts), dtype=torch.bool, device=backbone.device)
-    logprobs = torch.zeros((len(prompts), length), dtype=torch.float64, device=backbone.device)
-    written = torch.full((len(prompts), length), -1, dtype=torch.int64, device=backbone.device)
-    for t in range(length):
-        output = backbone.trunk(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-        )
-        logits = backbone.logits(output.last_hidden_state[:, -1])
-        if t == 0 and len(unlike) < len(prompts):
-            index = torch.tensor(which, device=backbone.device)
-            cache.batch_select_indices(index)
-            logits, mask, positions = logits[index], mask[index], positions[index]
-        tokens, logprob = draw(logits, uniform[rows, t], temperature)
-        written[rows, t] = tokens.masked_fill(~alive, -1)
-        logprobs[rows, t] = logprob
-        alive = alive & ~torch.isin(tokens, eos)
-        living = int(alive.sum())
-        if not living:
-            break
-        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
-        positions = positions[:, -1:] + 1
-        ids = tokens[:, None]
-        if living <= (1 - DROP_SHARE) * len(rows):
-            keep = alive.nonzero().squeeze(1)
-            cache.batch_select_indices(keep)
-            rows, ids, mask, positions, alive = rows[keep], ids[keep], mask[keep], positions[keep], alive[keep]
-        if t % TICK_EVERY == TICK_EVERY - 1:
+    cache = reserved_cache(backbone.model.config, extra, on_gpu=device.type == "cuda")
+    output = backbone.trunk(
+        input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+    )
+    logits, positions = backbone.logits(output.last_hidden_state[:, -1]), positions[:, -1:]
+    if len(unlike) < count:
+        index = torch.tensor(which, device=device)
+        cache.batch_select_indices(index)
+        logits, mask, positions = logits[index], mask[index], positions[index]
+    writing = Writing(
+        rows=torch.arange(count, device=device), ids=torch.empty((count, 1), dtype=torch.int64, device=device),
+        positions=positions.clone(), mask=mask, alive=torch.ones(count, dtype=torch.bool, device=device), uniform=uniform,
+        logprobs=torch.zeros_like(uniform), tokens=torch.full_like(uniform, -1, dtype=torch.int64),
+        finite=torch.ones((), dtype=torch.bool, device=device),
+        temperature=torch.tensor(temperature, dtype=torch.float64, device=device),
+        eos=torch.tensor(backbone.eos_ids, device=device),
+    )  # fmt: skip
+    writing.take(logits, 0)
+    return writing, cache
+
+
+def _write(backbone: Backbone, writing: Writing, cache: DynamicCache, tick: Tick) -> None:
+    """Draw the other tokens, one forward pass each."""
+    length, every = writing.tokens.shape[1], LOOK_EVERY.get(backbone.device.type, 1)
+    for t in range(1, length):
+        if t % every == 0:
+            living = writing.living()
+            if not living:
+                return
+            if living <= (1 - DROP_SHARE) * len(writing.rows):
+                keep = writing.alive.nonzero().squeeze(1)
+                cache.batch_select_indices(keep)
+                writing.keep(keep)
+        if t % TICK_EVERY == 0:
             tick()
-    tokens_of = [[token for token in row if token >= 0] for row in written.tolist()]
-    return Sampled(tokens_of, [p[: len(row)] for p, row in zip(logprobs.tolist(), tokens_of, strict=True)])
+        writing.mask = torch.cat([writing.mask, writing.mask.new_ones(len(writing.rows), 1)], dim=1)
+        output = backbone.trunk(
+            input_ids=writing.ids, attention_mask=writing.mask, position_ids=writing.positions, past_key_values=cache,
+            use_cache=True,
+        )  # fmt: skip
+        writing.take(backbone.logits(output.last_hidden_state[:, -1]), t)
+    refuse_not_finite(writing.finite)

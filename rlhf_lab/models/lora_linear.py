@@ -57,8 +57,9 @@ class FastLayer:
     def __init__(self) -> None:
         self._parts: Parts | None = None
         self._weight: Tensor | None = None
-        self._halves: tuple[Tensor, Tensor] = (torch.empty(0), torch.empty(0))
         self._versions = (-1, -1)
+        self._halves: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
+        self._halved: dict[nn.Parameter, tuple[int, int]] = {}
 
     def weight(self, parts: Parts) -> Tensor:
         """W + s·B·A of these parts as they are now; computed only if it is not held already."""
@@ -73,11 +74,26 @@ class FastLayer:
         return self._weight
 
     def halves(self, parts: Parts) -> tuple[Tensor, Tensor]:
-        """A and s·B in the precision of W; converted only if they are not held already."""
-        if not self._is_held(parts):
-            self._halves = _halved(parts.a.detach(), parts.b.detach(), parts.scale, parts.base.weight.dtype)
-            self._hold(parts)
-        return self._halves
+        """A and s·B in the precision of W; converted only if they are not held already, each adapter's in its own storage."""
+        versions = (parts.a._version, parts.b._version)
+        if parts.a not in self._halves:
+            like = parts.base.weight
+            self._halves[parts.a] = (like.new_empty(parts.a.shape), like.new_empty(parts.b.shape))
+        a, b = self._halves[parts.a]
+        if self._halved.get(parts.a) != versions:
+            for held, new in zip(
+                (a, b), _halved(parts.a.detach(), parts.b.detach(), parts.scale, a.dtype), strict=True
+            ):
+                held.copy_(new)
+            self._halved[parts.a] = versions
+        return a, b
+
+    def refresh(self, parts: Parts) -> None:
+        """Bring what a forward pass through these parts reads up to date; it stays where it is in memory."""
+        if parts.base.weight.dtype in HALF:
+            self.halves(parts)
+        else:
+            self.weight(parts)
 
     def _is_held(self, parts: Parts) -> bool:
         held = self._parts is not None and self._parts.a is parts.a and self._parts.b is parts.b

@@ -29,8 +29,7 @@ class Rows(NamedTuple):
     def take(self, index: Tensor) -> "Rows":
         """The rows of `index`, trimmed to their longest prompt and response."""
         prompts, prompt_mask, responses, mask, ended = (part[index] for part in self)
-        width = int(prompt_mask.sum(1).max())
-        length = int(mask.sum(1).max())
+        width, length = torch.stack([prompt_mask.sum(1).max(), mask.sum(1).max()]).tolist()  # a GPU is waited for once
         return Rows(prompts[:, -width:], prompt_mask[:, -width:], responses[:, :length], mask[:, :length], ended)
 
 

@@ -47,8 +47,9 @@ def measure(
     if sampler_logprobs is None:
         sampler = old
     else:
-        for i, row in enumerate(sampler_logprobs):
-            sampler[i, : len(row)] = torch.tensor(row, dtype=sampler.dtype)
+        length = old.shape[1]
+        padded = [[*row, *[0.0] * (length - len(row))] for row in sampler_logprobs]
+        sampler = torch.tensor(padded, dtype=sampler.dtype).to(old.device)
     return Measured(
         rows, scores, old, ref, sampler, values,
         full_kl=exact if wants_kl else None, after=after if config.bootstrap_cut else None,

@@ -10,6 +10,7 @@ from torch import Tensor
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.core.advantages import masked_mean, masked_var
 from rlhf_lab.core.policy_losses import PolicyLoss, ValueLoss, explained_variance
+from rlhf_lab.models.rows import Rows
 from rlhf_lab.records import TokenRecord
 from rlhf_lab.trainers.group import Group
 from rlhf_lab.trainers.objectives import clip_of
@@ -103,7 +104,7 @@ class UpdateStats:
 
     def mean(self, name: str) -> float:
         """Mean over the updates that have it; NaN-free only if every update was finite. 0 where none has."""
-        found = [row[name].double().cpu() for row in self.rows if name in row]
+        found = [row[name].double() for row in self.rows if name in row]
         return float(torch.stack(found).mean()) if found else 0.0
 
 
@@ -165,8 +166,14 @@ def value_metrics(rollout: Rollout, stats: UpdateStats) -> dict[str, float]:
     }
 
 
+def forget_peak(device: torch.device) -> None:
+    """Let a GPU's peak begin anew: with the step."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
 def peak_memory(device: torch.device) -> float:
-    """Peak memory in MiB: of the GPU where there is one, of this process otherwise."""
+    """Peak memory in MiB: of the GPU since `forget_peak` where there is one, of this process since it began otherwise."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -192,18 +199,20 @@ def token_records(policy: Policy, rollout: Rollout, config: PolicyConfig) -> lis
         "reward": rollout.rewards[index, :length], "advantage": advantages, "ratio": ratio,
     }  # fmt: skip
     records = []
+    rows, clipped = Rows(*(part.cpu() for part in rows)), clipped.cpu()
+    columns = {name: column.cpu() for name, column in columns.items()}
     for row in range(len(index)):
         count = int(rows.mask[row].sum())
         ids = rows.responses[row, :count].tolist()
         prompt = rows.prompts[row][rows.prompt_mask[row].bool()].tolist()
-        numbers = {name: [float(x) for x in column[row, :count]] for name, column in columns.items()}
+        numbers = {name: column[row, :count].tolist() for name, column in columns.items()}
         records.append(
             TokenRecord(
                 row=row,
                 prompt=policy.backbone.decode(prompt),
                 token_ids=ids,
                 tokens=policy.backbone.token_strings(ids),
-                clipped=[bool(x) for x in clipped[row, :count]],
+                clipped=clipped[row, :count].tolist(),
                 **numbers,
             )  # fmt: skip
         )

@@ -34,7 +34,7 @@ from rlhf_lab.trainers.critic import add_critic
 from rlhf_lab.trainers.estimates import shaped
 from rlhf_lab.trainers.group import ALONE, Group
 from rlhf_lab.trainers.measure import measure
-from rlhf_lab.trainers.metrics import UpdateStats, step_metrics, token_records
+from rlhf_lab.trainers.metrics import UpdateStats, forget_peak, step_metrics, token_records
 from rlhf_lab.trainers.objectives import Weights
 from rlhf_lab.trainers.pretraining import Pretraining
 from rlhf_lab.trainers.rollout import Policy, Rollout, Scorer
@@ -124,6 +124,7 @@ class PolicyTrainer:
         """Sample, score, learn. Raises NotFiniteError or SelfCheckError; the step then does not count."""
         if not self.task.prompts:
             raise TrainingError("there are no prompts to train on. Add prompts to the project.")
+        forget_peak(self.backbone.device)
         begun, size = time.monotonic(), self.config.batch_size
         prompts = [self.prompt_ids[i] for i in self.prompts_of(self.steps_done)]
         sampled = Sampled([], [])
@@ -166,6 +167,7 @@ class PolicyTrainer:
         Raises ConfigError for lists of different lengths, ModelError for an empty or too long text, NotFiniteError.
         """
         begun, backbone = time.monotonic(), self.backbone
+        forget_peak(backbone.device)
         if not len(queries) == len(responses) == len(scores) > 0:
             raise ConfigError(
                 f"{len(queries)} queries, {len(responses)} responses, {len(scores)} scores: pass as many of each, at least one."

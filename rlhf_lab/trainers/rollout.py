@@ -156,8 +156,9 @@ def response_logprobs(
     backbone: Backbone, hidden: Tensor, rows: Rows, temperature: float, learn_entropy: bool = False
 ) -> tuple[Tensor, Tensor]:
     """(B, R) log-probabilities and entropies; the vocabulary head runs on real response positions only."""
-    logits = backbone.logits(hidden[rows.mask])
+    real = rows.mask.nonzero(as_tuple=True)  # as a mask, it would be looked through, and a GPU waited for, each time
+    logits = backbone.logits(hidden[real])
     both = logprobs_and_entropy if learn_entropy else sampled_logprobs
-    logprobs, entropy = both(logits, rows.responses[rows.mask], temperature=temperature)
+    logprobs, entropy = both(logits, rows.responses[real], temperature=temperature)
     empty = torch.zeros(rows.mask.shape, dtype=logprobs.dtype, device=logprobs.device)
     return empty.masked_scatter(rows.mask, logprobs), empty.masked_scatter(rows.mask, entropy)

@@ -259,3 +259,43 @@ def test_tensors_are_copies(llama_folder):
     for value in adapters.tensors("a").values():
         value.fill_(7.0)
     assert not any(bool((p == 7.0).all()) for p in adapters.parameters("a"))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False but the target module is `Conv1D`")
+def test_adapters_are_float32_on_a_half_precision_backbone(folders, kind, dtype, tmp_path):
+    """However they came to be; and an optimiser step far below the rounding of bfloat16 is kept."""
+    backbone = tiny.load(folders[kind], dtype)
+    adapters = tiny.adapters_of(backbone, "first", "second")
+    adapters.copy("first", "copied", trainable=True)
+    adapters.save("second", tmp_path)
+    adapters.load("loaded", tmp_path, trainable=True)
+    assert backbone.model.get_input_embeddings().weight.dtype == dtype
+    for name in ("first", "second", "copied", "loaded"):
+        assert {parameter.dtype for parameter in adapters.parameters(name)} == {torch.float32}
+    parameters = adapters.parameters("first")
+    before = [parameter.detach().clone() for parameter in parameters]
+    with adapters.using("first"):
+        backbone.hidden(PROMPT).float().square().sum().backward()
+    assert {parameter.grad.dtype for parameter in parameters} == {torch.float32}
+    for parameter in parameters:
+        parameter.grad.fill_(1.0)
+    torch.optim.SGD(parameters, lr=1e-5).step()
+    for parameter, start in zip(parameters, before, strict=True):
+        torch.testing.assert_close(parameter.detach(), start - 1e-5, rtol=0, atol=1e-7)
+
+
+def test_merged_weights_stay_where_they_are(gpt2_folder):
+    """A CUDA graph holds their place in memory; the numbers there are those of the adapter in use."""
+    backbone = tiny.load(gpt2_folder, torch.float64)
+    adapters = tiny.adapters_of(backbone, "a", "b")
+    place, held = {}, {}
+    for name in ("a", "b", "a"):
+        with adapters.using(name, merged=True):
+            weight = adapters._layers[0].get_base_layer().weight
+            place.setdefault(name, set()).add(weight.data_ptr())
+            held[name] = weight.clone()
+    assert place["a"] == place["b"]
+    assert len(place["a"]) == 1
+    assert not torch.equal(held["a"], held["b"])

@@ -28,11 +28,6 @@ CHAT = (
 )
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    return {kind: save(kind, tmp_path_factory.mktemp(kind)) for kind in KINDS}
-
-
 pytestmark = pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False but the target module is `Conv1D`")
 
 

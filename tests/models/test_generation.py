@@ -7,7 +7,9 @@ import tiny
 import torch
 
 from rlhf_lab.errors import ModelError, NotFiniteError
-from rlhf_lab.models.generation import TICK_EVERY, draw, pad_left, pad_right, sample, uniforms
+from rlhf_lab.models import generation
+from rlhf_lab.models.draw import Writing, draw, refuse_not_finite
+from rlhf_lab.models.generation import TICK_EVERY, pad_left, pad_right, sample, uniforms
 
 CPU = torch.device("cpu")
 
@@ -15,8 +17,11 @@ CPU = torch.device("cpu")
 def test_draw_by_hand():
     """Probabilities 1/4, 0, 1/2, 1/4: u below 1/4 draws 0, below 3/4 draws 2, else 3; an impossible token never."""
     logits = torch.tensor([1.0, 0.0, 2.0, 1.0], dtype=torch.float64).log().expand(6, 4)
-    tokens, logprobs = draw(logits, torch.tensor([0.0, 0.2499, 0.2501, 0.7499, 0.7501, 1 - 2**-53]).double(), 1.0)
+    tokens, logprobs, finite = draw(
+        logits, torch.tensor([0.0, 0.2499, 0.2501, 0.7499, 0.7501, 1 - 2**-53]).double(), 1.0
+    )
     assert tokens.tolist() == [0, 0, 2, 2, 3, 3]
+    assert bool(finite)
     quarter, half = math.log(1 / 4), math.log(1 / 2)
     assert logprobs.tolist() == pytest.approx([quarter, quarter, half, half, quarter, quarter], abs=1e-12)
 
@@ -30,15 +35,16 @@ def test_an_impossible_token_is_not_drawn_at_the_very_bottom():
 def test_draw_at_a_temperature_by_hand():
     """Odds 1 : 4 at temperature 2 are 1 : 2."""
     logits = torch.tensor([[1.0, 4.0]]).double().log().expand(2, 2)
-    tokens, logprobs = draw(logits, torch.tensor([0.333, 0.334]).double(), 2.0)
+    tokens, logprobs, _ = draw(logits, torch.tensor([0.333, 0.334]).double(), 2.0)
     assert tokens.tolist() == [0, 1]
     assert logprobs.tolist() == pytest.approx([math.log(1 / 3), math.log(2 / 3)], abs=1e-12)
 
 
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 def test_logits_that_are_not_finite_are_refused(poison):
+    finite = draw(torch.tensor([[0.0, 1.0, 2.0], [0.0, poison, 1.0]]), torch.tensor([0.5, 0.5]).double(), 1.0)[2]
     with pytest.raises(NotFiniteError, match="logits are not finite"):
-        draw(torch.tensor([[0.0, poison, 1.0]]), torch.tensor([0.5]).double(), 1.0)
+        refuse_not_finite(finite)
 
 
 def test_nan_weights_are_refused(llama_folder):
@@ -137,6 +143,22 @@ def test_sampling_leaves_the_global_generator_and_the_weights_alone(llama_folder
     sample(backbone, [[9], [10]], tiny.seeded(2, 6))
     assert torch.equal(torch.random.get_rng_state(), before)
     assert tiny.weights_hash(backbone) == weights
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_looking_at_the_rows_now_and_then_changes_nothing(folders, kind, monkeypatch):
+    """As on a GPU: rows that have ended are carried on for a while, and nobody waits for the device in between."""
+    backbone, looks = tiny.load(folders[kind], torch.float64), []
+    prompts, _ = tiny.ragged(rows=8)
+    expected = sample(backbone, prompts, tiny.seeded(8, 36))
+    look = Writing.living
+    monkeypatch.setattr(Writing, "living", lambda self: looks.append(len(self.rows)) or look(self))
+    monkeypatch.setitem(generation.LOOK_EVERY, "cpu", TICK_EVERY)
+    found = sample(backbone, prompts, tiny.seeded(8, 36))
+    assert found.tokens == expected.tokens
+    for mine, theirs in zip(found.logprobs, expected.logprobs, strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-10)
+    assert len(looks) == 2
 
 
 def test_tick_is_called_and_may_stop(llama_folder):

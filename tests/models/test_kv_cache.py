@@ -53,7 +53,7 @@ def test_samples_are_those_of_the_plain_cache(folder, request, monkeypatch):
     prompts = [[5, 6, 7], [8], [5, 6, 7], [9, 10], [8], [5], [6], [7, 7], [11]]
     uniform = tiny.seeded(len(prompts), 24)
     reserved = generation.sample(backbone, prompts, uniform)
-    monkeypatch.setattr(generation, "reserved_cache", lambda config, _: DynamicCache(config=config))
+    monkeypatch.setattr(generation, "reserved_cache", lambda config, _, **__: DynamicCache(config=config))
     monkeypatch.setattr(generation, "DROP_SHARE", 0.0)
     plain = generation.sample(backbone, prompts, uniform)
     assert plain.tokens == reserved.tokens

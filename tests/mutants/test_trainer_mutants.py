@@ -4,6 +4,7 @@ import pytest
 from runner import Mutant, check_control, check_mutant, controls
 
 ROWS, BACKBONE, GENERATION = "models/rows.py", "models/backbone.py", "models/generation.py"
+DRAW, DECODER, GRAPHED, CACHE = "models/draw.py", "models/decoder.py", "models/graphed.py", "models/kv_cache.py"
 ADAPTERS, HEADS, REWARD_MODEL = "models/adapters.py", "models/heads.py", "models/reward_model.py"
 ROLLOUT, METRICS, POLICY = "trainers/rollout.py", "trainers/metrics.py", "trainers/policy.py"
 ESTIMATES, MEASURE, ORDER = "trainers/estimates.py", "trainers/measure.py", "trainers/order.py"
@@ -13,6 +14,7 @@ PRETRAINING, SFT = "trainers/pretraining.py", "trainers/sft.py"
 CHECKPOINT, EVALUATION = "trainers/checkpoint.py", "trainers/evaluation.py"
 LORA, LOGPROBS = "models/lora_linear.py", "core/logprobs.py"
 SETTINGS = "settings.py"
+SAMPLER, GRAPHS = "models/test_generation.py::", "models/test_graphed.py::"
 PLAIN_LOOP = "trainers/test_policy.py::test_a_whole_step_equals_a_plain_loop"
 
 # A table: two or three lines a row, not seven.
@@ -50,32 +52,69 @@ MUTANTS = [
     # --- models/generation.py ---
     Mutant(GENERATION, "EOS dropped", "if token >= 0]", "if token >= 0 and token not in backbone.eos_ids]",
            "test_item_03_eos_is_kept_as_the_last_id_and_ends_the_row"),
-    Mutant(GENERATION, "temperature missing in the sampler", "logits.double() / temperature", "logits.double()",
-           "test_draw_at_a_temperature_by_hand test_item_05_sampler_logprobs_equal_teacher_forcing "
-           "test_item_06_frequencies_are_the_softmax"),
-    Mutant(GENERATION, "a top-k filter leaks in", "torch.softmax(logits.double() / temperature",
+    Mutant(DRAW, "temperature missing in the sampler", "logits.double() / temperature", "logits.double()",
+           f"{SAMPLER}test_draw_at_a_temperature_by_hand {SAMPLER}test_item_05_sampler_logprobs_equal_teacher_forcing "
+           f"{SAMPLER}test_item_06_frequencies_are_the_softmax"),
+    Mutant(DRAW, "a top-k filter leaks in", "torch.softmax(logits.double() / temperature",
            "torch.softmax(logits.double().where(logits >= logits.topk(2).values[:, -1:], -torch.inf) / temperature",
-           "test_item_06_frequencies_are_the_softmax"),
-    Mutant(GENERATION, "uniforms of other rows", "uniform[rows, t]", "uniform[: len(rows), t]",
-           "test_a_row_does_not_depend_on_its_batch"),
+           f"{SAMPLER}test_item_06_frequencies_are_the_softmax"),
+    Mutant(DRAW, "uniforms of other rows", "self.uniform[self.rows, t]", "self.uniform[: len(self.rows), t]",
+           f"{SAMPLER}test_a_row_does_not_depend_on_its_batch"),
     Mutant(GENERATION, "uniforms from the global generator", "generator=torch.Generator().manual_seed(seed), ", "",
            "test_uniforms_belong_to_their_seed test_sampling_leaves_the_global_generator_and_the_weights_alone"),
-    Mutant(GENERATION, "decode positions stand still", "positions = positions[:, -1:] + 1",
-           "positions = positions[:, -1:]", "test_item_05_sampler_logprobs_equal_teacher_forcing"),
+    Mutant(DRAW, "decode positions stand still", "self.positions.add_(1)", "pass",
+           f"{SAMPLER}test_item_05_sampler_logprobs_equal_teacher_forcing"),
+    Mutant(DRAW, "logits that are not finite pass", "if not bool(finite):", "if False:",
+           f"{SAMPLER}test_logits_that_are_not_finite_are_refused {SAMPLER}test_nan_weights_are_refused"),
+    Mutant(DRAW, "only the last token's logits are looked at", "self.finite.logical_and_(finite)", "pass",
+           f"{SAMPLER}test_nan_weights_are_refused "
+           f"{GRAPHS}test_weights_that_are_not_finite_are_refused_and_leave_nothing_behind"),
     Mutant(GENERATION, "prefill positions not from the mask", "positions = (mask.cumsum(1) - 1).clamp_min(0)",
            "positions = torch.arange(ids.shape[1]).expand_as(ids)",
            "test_item_05_sampler_logprobs_equal_teacher_forcing test_a_row_does_not_depend_on_its_batch"),
-    Mutant(GENERATION, "impossible token at u = 0", "right=True", "right=False",
-           "test_an_impossible_token_is_not_drawn_at_the_very_bottom"),
+    Mutant(DRAW, "impossible token at u = 0", "right=True", "right=False",
+           f"{SAMPLER}test_an_impossible_token_is_not_drawn_at_the_very_bottom"),
     Mutant(GENERATION, "mask where the token is not the pad", "        mask[i, : len(row)] = True\n",
            "        mask[i, : len(row)] = ids[i, : len(row)] != pad_id\n",
            "test_padding_by_hand models/test_rows.py::test_item_03_masks_come_from_lengths"),
     Mutant(GENERATION, "repeated prompts mixed up", "positions = logits[index], mask[index], positions[index]",
            "positions = logits[index.flip(0)], mask[index], positions[index]",
            "test_a_prompt_that_occurs_often_is_read_once"),
-    Mutant(GENERATION, "finished rows write on", "tokens.masked_fill(~alive, -1)", "tokens",
+    Mutant(DRAW, "finished rows write on", "tokens.masked_fill(~self.alive, -1)", "tokens",
            "models/test_kv_cache.py::test_samples_are_those_of_the_plain_cache"),
-    Mutant("models/kv_cache.py", "rows that are dropped stay", "self.room = [room[indices] for room in self.room]", "pass",
+    # --- models/graphed.py, models/decoder.py: recorded steps ---
+    Mutant(DECODER, "the token being read is not seen", "rows.mask.index_fill_(1, at, 1)", "pass",
+           f"{GRAPHS}test_the_same_tokens_as_the_ordinary_way"),
+    Mutant(DECODER, "cache column stands still", "            at.add_(1)\n", "",
+           f"{GRAPHS}test_the_same_tokens_as_the_ordinary_way"),
+    Mutant(DECODER, "rows too many are taken for rows", "own.rows[: self.used].masked_fill_(spare, self.size)", "pass",
+           f"{GRAPHS}test_the_same_tokens_as_the_ordinary_way"),
+    Mutant(DECODER, "rehearsals leave a trace", "tensor.copy_(value)", "pass",
+           f"{GRAPHS}test_the_same_tokens_as_the_ordinary_way"),
+    Mutant(DECODER, "old NaN stays in the room", "mine[: self.used, :, width:].zero_()", "pass",
+           f"{GRAPHS}test_weights_that_are_not_finite_are_refused_and_leave_nothing_behind"),
+    Mutant(DECODER, "rows move up without their cache", "tensor[:size] = tensor[order]", "pass",
+           f"{GRAPHS}test_rows_that_go_on_move_up"),
+    Mutant(DECODER, "weights stay another adapter's after a tick", "                backbone.wiring.refresh()\n", "",
+           f"{GRAPHS}test_other_work_between_tokens_changes_nothing"),
+    Mutant(DECODER, "graphs outlive the layers they read", "if wiring.made is not self.made:", "if self.made is None:",
+           f"{GRAPHS}test_a_new_adapter_means_new_recordings"),
+    Mutant(DECODER, "one graph for every adapter", "key = (wiring.state, self.used)", "key = (None, self.used)",
+           f"{GRAPHS}test_recordings_belong_to_an_adapter"),
+    Mutant(GRAPHED, "two samplings in the same buffers", "self.busy = True", "self.busy = False",
+           "test_other_work_between_tokens_changes_nothing"),
+    Mutant(GRAPHED, "tried again and again", "self.given_up, self.decoder = True, None", "self.decoder = None",
+           "test_what_cannot_be_recorded_is_written_the_ordinary_way"),
+    Mutant(GRAPHED, "windows recorded as if they were none",
+           '"_can_compile_fullgraph", False) or not states:', '"_can_compile_fullgraph", False):',
+           "test_windows_are_not_recorded"),
+    Mutant(LORA, "converted copies move", "if parts.a not in self._halves:", "if True:",
+           f"{GRAPHS}test_half_precision_follows_an_optimiser_step"),
+    Mutant(ADAPTERS, "merged copies move", "if base not in self._copies:", "if True:",
+           f"test_merged_weights_stay_where_they_are {GRAPHS}test_old_recordings_follow_an_optimiser_step"),
+    Mutant(METRICS, "the peak of the whole run", "torch.cuda.reset_peak_memory_stats(device)", "pass",
+           "test_a_gpus_peak_is_that_of_the_step"),
+    Mutant(CACHE, "rows that are dropped stay", "self.room = [room[indices] for room in self.room]", "pass",
            "models/test_kv_cache.py::test_it_holds_what_the_plain_layer_holds"),
     # --- models/lora_linear.py ---
     Mutant(LORA, "scale forgotten in the merged weight", "alpha=parts.scale", "alpha=1.0",

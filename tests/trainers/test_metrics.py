@@ -8,7 +8,8 @@ import torch
 
 from rlhf_lab.core.policy_losses import PolicyLoss, ValueLoss
 from rlhf_lab.models.rows import Rows, make_rows
-from rlhf_lab.trainers.metrics import UpdateStats, step_metrics, token_records
+from rlhf_lab.trainers import policy as policy_module
+from rlhf_lab.trainers.metrics import UpdateStats, forget_peak, peak_memory, step_metrics, token_records
 from rlhf_lab.trainers.rollout import Rollout
 
 MASK = torch.tensor([[True, True, True], [True, False, False]])
@@ -199,3 +200,30 @@ def test_token_records_stop_at_the_rows_there_are(llama_folder):
     trainer = tiny.trainer(llama_folder, token_rows=64)
     assert len(trainer.run_step().tokens) == 6
     assert tiny.trainer(llama_folder, token_rows=0).run_step().tokens == []
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_gpus_peak_is_that_of_the_step(monkeypatch, device):
+    """Steps that take 30, 10 and 20 MiB: a high step does not hide the lower ones behind it."""
+    held = {"peak": 0}
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: held.update(peak=0))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: held["peak"] * 2**20)
+    found = []
+    for taken in (30, 10, 20):
+        forget_peak(torch.device(device))
+        held["peak"] = max(held["peak"], taken)
+        found.append(peak_memory(torch.device(device)))
+    if device == "cuda":
+        assert found == [30.0, 10.0, 20.0]
+    else:
+        assert held["peak"] == 30
+        assert min(found) > 1
+
+
+def test_every_step_begins_with_its_own_peak(llama_folder, monkeypatch):
+    calls = []
+    monkeypatch.setattr(policy_module, "forget_peak", lambda device: calls.append(device.type))
+    trainer = tiny.trainer(llama_folder)
+    trainer.run_step()
+    trainer.step(["the cat"] * 4, ["sat ."] * 4, [1.0, 2.0, 0.0, 1.0])
+    assert calls == ["cpu", "cpu"]

@@ -1,0 +1,114 @@
+"""Writing tokens on a GPU with CUDA graphs: a forward pass and the drawing of a token, recorded once and replayed a token.
+
+A token of a small model takes a GPU less time than Python needs to ask for it; a replay asks once. A graph reads and writes
+fixed places in memory, so everything a step touches lies in buffers of fixed shapes (decoder.py). Weights may get new numbers
+between replays, at the same places; `Backbone.wiring` says when the places change, and the step is then recorded anew.
+
+The number of rows is one of a few sizes; rows that fill it up repeat the last one and are written nowhere. As rows end, those
+that go on move up into half the size or less. Whatever cannot be recorded is written the ordinary way, after one line of log.
+"""
+
+import logging
+import os
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.decoder import Call, Decoder, Record, size_of
+from rlhf_lab.models.draw import Writing
+from rlhf_lab.models.kv_cache import states_of
+
+log = logging.getLogger("rlhf_lab.graphs")
+
+SWITCH = "RLHF_LAB_GRAPHS"  # 0: never
+SHORTEST = 8  # tokens; fewer are not worth a recording
+COLUMNS = 64  # the room of a row is a multiple of it
+
+
+class CudaRecorder:
+    """Records steps as CUDA graphs. All share one pool of memory: they run one after the other and keep nothing in it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream: Any = None
+        self.pool: Any = None
+
+    def __call__(self, step: Call, restore: Call) -> Call:
+        """Rehearses the step on a stream of its own, as CUDA asks, and records it; recording computes nothing."""
+        with torch.cuda.device(self.device):
+            self.stream = self.stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            self.pool = self.pool or torch.cuda.graph_pool_handle()
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                for _ in range(2):
+                    step()
+                    restore()
+            torch.cuda.current_stream().wait_stream(self.stream)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+                step()
+        return graph.replay
+
+
+def graphs_of(backbone: Backbone) -> "Graphs | None":
+    """The graphs of a backbone on a GPU; None elsewhere, where they are turned off, and while they are in use."""
+    if backbone.graphs is None and backbone.device.type == "cuda" and os.environ.get(SWITCH) != "0":
+        backbone.graphs = Graphs(CudaRecorder(backbone.device))
+    graphs: Graphs | None = backbone.graphs
+    return graphs if graphs is not None and graphs.ready else None
+
+
+class Graphs:
+    """The decoder of one backbone, kept between samplings. One sampling at a time: work done within another goes without."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.decoder: Decoder | None = None
+        self.busy = self.given_up = False
+
+    @property
+    def ready(self) -> bool:
+        return not (self.busy or self.given_up)
+
+    def write(self, backbone: Backbone, writing: Writing, cache: DynamicCache, tick: Call, every: int) -> bool:
+        """Draw all but the first tokens into `writing`, looking at the rows every so many tokens, where `tick` is called.
+
+        False where that cannot be done here: then `writing` and `cache` are as they were. Raises NotFiniteError.
+        """
+        if writing.tokens.shape[1] < SHORTEST:
+            return False
+        self.busy = True
+        try:
+            try:
+                decoder, run = self._begin(backbone, writing, cache)
+            except Exception as error:  # whatever a model, a cache or a driver has against it
+                self._give_up(error)
+                return False
+            cache.layers.clear()  # copied: the memory is free for the steps
+            decoder.write(backbone, run, tick, every)
+            count, length = writing.tokens.shape
+            writing.tokens.copy_(decoder.writing.tokens[:count, :length])
+            writing.logprobs.copy_(decoder.writing.logprobs[:count, :length])
+            return True
+        finally:
+            self.busy = False
+
+    def _begin(self, backbone: Backbone, writing: Writing, cache: DynamicCache) -> "tuple[Decoder, Call]":
+        states = states_of(cache)
+        if not getattr(backbone.model, "_can_compile_fullgraph", False) or not states:
+            raise ValueError("its cache or its attention is of a kind that cannot be recorded")
+        columns = writing.mask.shape[1] + writing.tokens.shape[1]
+        size, columns = size_of(len(writing.rows)), -(-columns // COLUMNS) * COLUMNS
+        if self.decoder is not None and not self.decoder.suits(size, columns):
+            size, columns = self.decoder.together(size, columns)
+            self.decoder = None  # its memory first
+        if self.decoder is None:
+            self.decoder = Decoder(size, columns, writing, states, self.record)
+        self.decoder.begin(writing, states)
+        return self.decoder, self.decoder.recorded(backbone)
+
+    def _give_up(self, error: Exception) -> None:
+        self.given_up, self.decoder = True, None
+        log.warning("tokens are written without CUDA graphs, which is slower (%s: %s)", type(error).__name__, error)

@@ -1,0 +1,328 @@
+"""Steps of fixed shapes, recorded and replayed, write what the ordinary way writes. Recorded here on a tape, on a CPU."""
+
+import dataclasses
+import logging
+import math
+
+import pytest
+import tiny
+import torch
+from recorders import Tape, Tapes, played
+
+from rlhf_lab.errors import NotFiniteError
+from rlhf_lab.models import decoder as decoder_module
+from rlhf_lab.models.decoder import size_of
+from rlhf_lab.models.generation import TICK_EVERY, sample
+from rlhf_lab.models.graphed import SWITCH, Graphs, graphs_of
+from rlhf_lab.models.kv_cache import reserved_cache
+
+KINDS = ("llama", "gpt2", "qwen2")
+LENGTH = 38
+pytestmark = pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False but the target module is `Conv1D`")
+
+
+def written(backbone, record=None, rows=10, temperature=1.2, tick=lambda: None):
+    """Prompts of 1 to 7 tokens, some twice; with a recorder by its graphs, otherwise as on a CPU."""
+    prompts = tiny.ragged(rows=rows)[0]
+    prompts[3] = prompts[1]
+    if record is None:
+        graphs, backbone.graphs = backbone.graphs, None
+    elif backbone.graphs is None:
+        backbone.graphs = Graphs(record)
+    uniform = tiny.seeded(rows, LENGTH)
+    try:
+        return sample(backbone, prompts, uniform, temperature=temperature, tick=tick)
+    finally:
+        if record is None:
+            backbone.graphs = graphs
+
+
+def assert_same(found, expected, tolerance=1e-9):
+    assert found.tokens == expected.tokens
+    for mine, theirs in zip(found.logprobs, expected.logprobs, strict=True):
+        assert mine == pytest.approx(theirs, abs=tolerance)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", ["bare", "off", "adapter", "merged"])
+def test_the_same_tokens_as_the_ordinary_way(saved, kind, mode):
+    backbone, tapes = tiny.load(saved[kind], torch.float64), Tapes()
+    if mode != "bare":
+        adapters = tiny.adapters_of(backbone, "policy")
+        with adapters.using(None if mode == "off" else "policy", merged=mode == "merged"):
+            expected, found = written(backbone), written(backbone, tapes)
+    else:
+        expected, found = written(backbone), written(backbone, tapes)
+    assert_same(found, expected)
+    assert len({len(row) for row in found.tokens}) > 1
+    assert len(tapes.all) >= 1
+    assert not backbone.graphs.given_up
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_called_plainly_is_the_same_too(saved, kind):
+    backbone = tiny.load(saved[kind], torch.float64)
+    assert_same(written(backbone, played), written(backbone))
+    assert backbone.graphs.decoder is not None
+
+
+def learn(backbone, adapters, name, seed=1):
+    """An optimiser step that is large enough to change what is written."""
+    optimiser = torch.optim.Adam(adapters.parameters(name), lr=0.05)
+    ids = torch.tensor([tiny.ids("the cat sat . the very old king")])
+    with adapters.using(name):
+        hidden = backbone.hidden(ids).float()
+        (hidden * torch.randn(hidden.shape, generator=torch.Generator().manual_seed(seed))).sum().backward()
+    optimiser.step()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("merged", [False, True])
+def test_old_recordings_follow_an_optimiser_step(saved, kind, merged):
+    """What was recorded before the step is replayed after it: the tape reads the same memory, which holds the new weights."""
+    backbone, tapes = tiny.load(saved[kind], torch.float64), Tapes()
+    adapters = tiny.adapters_of(backbone, "policy", "reward")
+    with adapters.using("policy", merged=merged):
+        before = written(backbone, tapes)
+    with adapters.using("policy", merged=merged):  # the sizes that another course of the texts needs
+        recorded = len(tapes.all)
+        assert_same(written(backbone, tapes), before)
+    assert len(tapes.all) == recorded
+    for seed in range(2):
+        learn(backbone, adapters, "policy", seed)
+        with adapters.using("reward", merged=merged):
+            backbone.hidden(torch.tensor([[9, 10]]))
+        with adapters.using("policy", merged=merged):
+            sizes = dict(backbone.graphs.decoder.graphs)
+            expected, found = written(backbone), written(backbone, tapes)
+            assert all(backbone.graphs.decoder.graphs[key] is graph for key, graph in sizes.items())
+        assert_same(found, expected)
+        assert found.tokens != before.tokens
+
+
+def test_half_precision_follows_an_optimiser_step(saved):
+    """In bfloat16 A and B are converted copies: those, too, stay where they are."""
+    backbone, tapes = tiny.load(saved["llama"], torch.bfloat16), Tapes()
+    adapters = tiny.adapters_of(backbone, "policy")
+    with adapters.using("policy", merged=True):
+        before = written(backbone, tapes)
+    learn(backbone, adapters, "policy")
+    with adapters.using("policy", merged=True):
+        found = written(backbone, tapes)
+        backbone.graphs = None
+        expected = written(backbone, played)  # the very same operations, asked for anew
+    assert found == expected
+    assert found.tokens != before.tokens
+
+
+def test_recorded_steps_read_nothing_back_and_make_no_shape_from_numbers(saved):
+    for kind in KINDS:
+        backbone, tapes = tiny.load(saved[kind]), Tapes()
+        with tiny.adapters_of(backbone, "policy").using("policy", merged=True):
+            written(backbone, tapes)
+        assert [tape.waits for tape in tapes.all] == [[]] * len(tapes.all)
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_a_single_token_without_a_recording_waits_for_nothing_either(saved, on_gpu):
+    """On a GPU the mask is made without a look at it; elsewhere transformers looks, and may leave it out."""
+    backbone = tiny.load(saved["llama"])
+    cache = reserved_cache(backbone.model.config, 8, on_gpu=on_gpu)
+    with torch.no_grad():
+        for width, tape in ((3, None), (4, Tape())):
+            ids = torch.full((2, width if tape is None else 1), 9)
+            where = torch.arange(width)[-ids.shape[1] :].expand(2, -1)
+            given = {"attention_mask": torch.ones(2, width, dtype=torch.int64), "position_ids": where}
+            with tape or torch.no_grad():
+                backbone.trunk(input_ids=ids, past_key_values=cache, use_cache=True, **given)
+    assert (tape.waits == []) == on_gpu
+
+
+def test_other_work_between_tokens_changes_nothing(saved):
+    """A tick may sample on the same backbone, use other adapters, and even add one."""
+    backbone, tapes = tiny.load(saved["llama"], torch.float64), Tapes()
+    adapters = tiny.adapters_of(backbone, "policy", "reward")
+    seen = []
+
+    def tick():
+        with adapters.using("reward", merged=True):
+            seen.append(sample(backbone, [[9, 10, 11]], tiny.seeded(1, 20)).tokens)
+        if len(seen) == 2:
+            adapters.add("late", r=2, alpha=4, seed=0, trainable=False)
+
+    with adapters.using("policy", merged=True):
+        expected = written(backbone)
+        found = written(backbone, tapes, tick=tick)
+    assert_same(found, expected)
+    assert len(seen) == (LENGTH - 1) // TICK_EVERY == 2
+    assert seen[0] == seen[1]
+
+
+def test_recordings_belong_to_an_adapter(saved):
+    """Sampled by turns through two adapters and none, each time by the recordings of its own."""
+    backbone, tapes = tiny.load(saved["gpt2"], torch.float64), Tapes()
+    adapters = tiny.adapters_of(backbone, "a", "b")
+    texts = []
+    for name in ("a", "b", None, "a", "b", None):
+        with adapters.using(name):
+            found = written(backbone, tapes)
+            assert_same(found, written(backbone))
+        texts.append(found.tokens)
+    assert texts[:3] == texts[3:]
+    assert texts[0] != texts[1] != texts[2]
+
+
+def test_a_new_adapter_means_new_recordings(saved):
+    """The layers are made anew then, and so are the places of what they read."""
+    backbone, tapes = tiny.load(saved["llama"], torch.float64), Tapes()
+    adapters = tiny.adapters_of(backbone, "policy")
+    with adapters.using("policy"):
+        written(backbone, tapes)
+    adapters.add("late", r=2, alpha=4, seed=0, trainable=False)
+    recorded = len(tapes.all)
+    learn(backbone, adapters, "policy")
+    with adapters.using("policy"):
+        assert_same(written(backbone, tapes), written(backbone))
+    assert len(tapes.all) > recorded
+
+
+def test_a_row_does_not_depend_on_its_company(saved):
+    backbone = tiny.load(saved["gpt2"], torch.float64)
+    together = written(backbone, Tapes(), rows=11)
+    prompts = tiny.ragged(rows=11)[0]
+    prompts[3] = prompts[1]
+    for i in (0, 3, 10):
+        uniform = tiny.seeded(11, LENGTH)[i : i + 1]
+        alone = sample(backbone, [prompts[i]], uniform, temperature=1.2)
+        assert alone.tokens == [together.tokens[i]]
+        assert alone.logprobs[0] == pytest.approx(together.logprobs[i], abs=1e-9)
+
+
+def ending_early(backbone):
+    """Nine rows that end with their third token, the last goes on: the uniforms pick EOS, id 0, with 0."""
+    uniform = torch.full((10, LENGTH), 0.97, dtype=torch.float64)
+    uniform[:-1, 2] = 0.0
+    return [[9 + i] for i in range(10)], uniform
+
+
+def test_rows_that_go_on_move_up(saved):
+    backbone, tapes = tiny.load(saved["gpt2"], torch.float64), Tapes()
+    prompts, uniform = ending_early(backbone)
+    expected = sample(backbone, prompts, uniform)
+    backbone.graphs = Graphs(tapes)
+    assert_same(sample(backbone, prompts, uniform), expected)
+    assert [len(row) for row in expected.tokens] == [3] * 9 + [LENGTH]
+    assert [size for _, size in backbone.graphs.decoder.graphs] == [12, 1]
+
+
+def test_a_recording_that_fails_later_is_done_without(saved, caplog):
+    backbone, tapes = tiny.load(saved["gpt2"], torch.float64), Tapes()
+    prompts, uniform = ending_early(backbone)
+    expected = sample(backbone, prompts, uniform)
+
+    def record(step, restore):
+        if tapes.all:
+            raise RuntimeError("out of luck")
+        return tapes(step, restore)
+
+    backbone.graphs = Graphs(record)
+    for _ in range(2):
+        assert_same(sample(backbone, prompts, uniform), expected)
+    assert [message for message in caplog.messages if "out of luck" in message] == [
+        "1 rows are written without CUDA graphs (RuntimeError: out of luck)"
+    ]
+
+
+@pytest.mark.parametrize("rehearsed", [False, True])
+def test_what_cannot_be_recorded_is_written_the_ordinary_way(saved, caplog, rehearsed):
+    backbone = tiny.load(saved["llama"], torch.float64)
+
+    def refuse(step, restore):
+        if rehearsed:
+            step()  # the failure comes when something was written already
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert_same(written(backbone, refuse), written(backbone), tolerance=0)
+    assert len(caplog.messages) == 1
+    assert "without CUDA graphs, which is slower (RuntimeError: operation not permitted" in caplog.messages[0]
+    assert backbone.graphs.decoder is None
+
+
+def test_windows_are_not_recorded(saved, caplog):
+    backbone, tapes = tiny.load(saved["gemma3"], torch.float64), Tapes()
+    assert_same(written(backbone, tapes), written(backbone), tolerance=0)
+    assert not tapes.all
+    assert len(caplog.messages) == 1
+    assert "of a kind that cannot be recorded" in caplog.messages[0]
+
+
+def test_weights_that_are_not_finite_are_refused_and_leave_nothing_behind(saved):
+    backbone, tapes = tiny.load(saved["llama"], torch.float64), Tapes()
+    expected = written(backbone, tapes)
+    weight = backbone.model.get_input_embeddings().weight
+    kept = weight.clone()
+    with torch.no_grad():
+        weight[9:] = math.nan
+        with pytest.raises(NotFiniteError):
+            written(backbone, tapes)
+        weight.copy_(kept)
+    assert_same(written(backbone, tapes), expected, tolerance=0)
+
+
+def test_a_tick_may_stop(saved):
+    backbone, tapes = tiny.load(saved["llama"], torch.float64), Tapes()
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        written(backbone, tapes, tick=stop)
+    assert_same(written(backbone, tapes), written(backbone))
+    assert backbone.graphs.decoder is not None
+
+
+def test_sizes_by_hand():
+    rows = [1, 2, 3, 4, 5, 7, 8, 9, 13, 17, 33, 64, 65]
+    assert [size_of(n) for n in rows] == [1, 2, 3, 4, 6, 8, 8, 12, 16, 24, 48, 64, 96]
+
+
+def test_buffers_are_kept_while_they_suit_and_grow_where_that_is_cheap(saved):
+    backbone, tapes = tiny.load(saved["llama"], torch.float64), Tapes()
+    written(backbone, tapes)
+    first = backbone.graphs.decoder
+    assert (first.size, first.columns) == (12, 64)
+    written(backbone, tapes, rows=4)
+    assert backbone.graphs.decoder is first
+    written(backbone, tapes, rows=13)
+    assert (backbone.graphs.decoder.size, backbone.graphs.decoder.columns) == (16, 64)
+    assert first.suits(12, 64)
+    assert not first.suits(12, 128)
+    assert not first.suits(16, 64)
+    assert first.together(4, 128) == (12, 128)
+    assert first.together(4, 1024) == (4, 1024)  # 12 x 1024 would be three times as much
+
+
+def test_few_graphs_are_kept(saved, monkeypatch):
+    monkeypatch.setattr(decoder_module, "MOST_GRAPHS", 2)
+    backbone, tapes = tiny.load(saved["llama"], torch.float64), Tapes()
+    for rows in (12, 8, 6, 4):
+        written(backbone, tapes, rows=rows)
+    assert len(backbone.graphs.decoder.graphs) <= 2
+    assert_same(written(backbone, tapes, rows=12), written(backbone, rows=12))
+
+
+def test_only_on_a_gpu_and_only_where_wanted(saved, monkeypatch):
+    backbone = tiny.load(saved["llama"])
+    assert graphs_of(backbone) is None
+    monkeypatch.setenv(SWITCH, "0")
+    assert graphs_of(dataclasses.replace(backbone, device=torch.device("cuda"))) is None
+    monkeypatch.delenv(SWITCH)
+    elsewhere = dataclasses.replace(backbone, device=torch.device("cuda"))
+    graphs = graphs_of(elsewhere)
+    assert isinstance(graphs, Graphs)
+    assert graphs_of(elsewhere) is graphs
+    graphs.busy = True
+    assert graphs_of(elsewhere) is None
