@@ -1,19 +1,24 @@
 """Steps of fixed shapes, recorded and replayed, write what the ordinary way writes. Recorded here on a tape, on a CPU."""
 
+import contextlib
 import dataclasses
 import logging
 import math
+from types import SimpleNamespace
 
 import pytest
 import tiny
 import torch
 from recorders import Tape, Tapes, played
+from torch.utils._pytree import tree_leaves
 
 from rlhf_lab.errors import NotFiniteError
 from rlhf_lab.models import decoder as decoder_module
-from rlhf_lab.models.decoder import size_of
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.decoder import Decoder, size_of
+from rlhf_lab.models.draw import Writing
 from rlhf_lab.models.generation import TICK_EVERY, sample
-from rlhf_lab.models.graphed import SWITCH, Graphs, graphs_of
+from rlhf_lab.models.graphed import SWITCH, CudaRecorder, Graphs, graphs_of
 from rlhf_lab.models.kv_cache import reserved_cache
 
 KINDS = ("llama", "gpt2", "qwen2")
@@ -136,6 +141,70 @@ def test_a_single_token_without_a_recording_waits_for_nothing_either(saved, on_g
             with tape or torch.no_grad():
                 backbone.trunk(input_ids=ids, past_key_values=cache, use_cache=True, **given)
     assert (tape.waits == []) == on_gpu
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_makes_nothing_on_the_cpu(saved, kind):
+    """A copy from there cannot be recorded. The device "meta" holds shapes only, and every operation shows where it works."""
+    backbone, meta = tiny.load(saved[kind]), torch.device("meta")
+    config = backbone.model.to(meta).config
+    adapters = Adapters(backbone)
+    adapters.add("policy", r=4, alpha=8, seed=0, trainable=True)
+
+    def zeros(*shape, dtype=torch.int64):
+        return torch.zeros(shape, dtype=dtype, device=meta)
+
+    numbers = [zeros(4, 8, dtype=torch.float64), zeros(4, 8, dtype=torch.float64), zeros(4, 8)]
+    writing = Writing(
+        zeros(4), zeros(4, 1), zeros(4, 1), zeros(4, 3), zeros(4, dtype=torch.bool), *numbers,
+        zeros(dtype=torch.bool), zeros(dtype=torch.float64), zeros(2),
+    )  # fmt: skip
+    heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
+    states = [(zeros(4, heads, 3, 32 // config.num_attention_heads, dtype=torch.float32),) * 2] * 2
+    decoder = Decoder(4, 64, writing, states, played)
+    with adapters.using("policy", merged=True):
+        decoder.begin(writing, states)
+        backbone.wiring.refresh()
+        with Tape() as tape:
+            decoder._step(backbone)()
+    tensors = [x for _, args, given, out in tape.operations for x in tree_leaves((args, given, out))]
+    assert {x.device for x in tensors if isinstance(x, torch.Tensor)} == {meta}
+    assert len(tape.operations) > 100
+
+
+def test_how_cuda_is_asked(monkeypatch):
+    """No GPU needed: two rehearsals on a stream of their own, waited for on both sides, then one recording."""
+    done = []
+
+    def context(name):
+        @contextlib.contextmanager
+        def inside(*args, **options):
+            done.append(name)
+            yield
+
+        return inside
+
+    class Stream:
+        def __init__(self, name="side"):
+            self.name = name
+
+        def wait_stream(self, other):
+            done.append(f"{self.name} waits for {other.name}")
+
+    fakes = {
+        "device": context("device"), "stream": context("beside"), "graph": context("recording"), "Stream": Stream,
+        "current_stream": lambda: Stream("main"), "graph_pool_handle": lambda: "pool",
+        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: done.append("replay")),
+    }  # fmt: skip
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    recorder = CudaRecorder(torch.device("cuda"))
+    replay = recorder(lambda: done.append("step"), lambda: done.append("restore"))
+    replay()
+    assert done == [
+        "device", "side waits for main", "beside", "step", "restore", "step", "restore", "main waits for side",
+        "recording", "step", "replay",
+    ]  # fmt: skip
 
 
 def test_other_work_between_tokens_changes_nothing(saved):
