@@ -17,7 +17,7 @@ window.LabCharts = window.LabCharts || (() => {
   }
 
   // Thin lines where something was changed (between two steps).
-  function lines(events) {
+  function lines(events, last) {
     const c = Lab.colours(), shapes = [], annotations = [], named = new Map();
     for (const event of events) named.set(event.step, [...(named.get(event.step) || []), event.words]);
     const all = [...named];
@@ -25,7 +25,8 @@ window.LabCharts = window.LabCharts || (() => {
       const x = at + 0.5;
       shapes.push({ type: 'line', x0: x, x1: x, yref: 'paper', y0: 0, y1: 1, line: { color: c.warn, width: 1, dash: 'dot' } });
       if (i < all.length - LABELLED) return;
-      annotations.push({ x, yref: 'paper', y: 1, yanchor: 'bottom', xanchor: 'left', xshift: -3, yshift: 11 * (i % 2), text: plain([...new Set(words)].join(', ')),
+      const late = x > last / 2;  // the words stay inside the figure
+      annotations.push({ x, yref: 'paper', y: 1, yanchor: 'bottom', xanchor: late ? 'right' : 'left', xshift: late ? 3 : -3, yshift: 11 * (i % 2), text: plain([...new Set(words)].join(', ')),
         showarrow: false, font: { size: document.body.classList.contains('projector') ? 13 : 10, color: c.warn }, borderpad: 0 });
     });
     return { shapes, annotations, 'margin.t': all.length ? 28 : 6 };
@@ -40,7 +41,14 @@ window.LabCharts = window.LabCharts || (() => {
     const figure = el('figure.lab-card.chart', { 'data-metric': curve.metric, hidden: true },
       el('div.lab-row', {}, el('h3', { title: curve.about || curve.metric }, curve.title), el('span.muted', {}, curve.unit || '')), el('div.stage', {}, plot, cursor), verdict);
     into.append(figure);
-    let drawn = false, held = 0, marked = [], at = null, key = '[]';
+    let drawn = false, held = 0, marked = [], at = null, key = '[]', last = 0;
+
+    // The axis ends where the curve ends, however long the words of a mark are; a few steps have no halves between them.
+    function fit(x, reset) {
+      last = x.reduce((a, b) => Math.max(a, b), reset ? 0 : last);
+      plot.layout.xaxis.autorangeoptions = { minallowed: 0, maxallowed: Math.max(1, 1.04 * last) };
+      plot.layout.xaxis.dtick = last <= 7 ? 1 : null;
+    }
 
     function first(x, y) {
       figure.hidden = false;
@@ -51,7 +59,8 @@ window.LabCharts = window.LabCharts || (() => {
       const config = { ...base.config, displayModeBar: matchMedia('(hover: none)').matches ? false : 'hover' };
       P.newPlot(plot, [{ x, y, mode: x.length > 300 ? 'lines' : 'lines+markers', connectgaps: false, line: { color: colours.accent, width: 2 },
         marker: { size: 4, color: colours.accent }, hovertemplate: '%{y:.4g}<extra></extra>' }], layout, config);
-      P.relayout(plot, { ...styled(), ...lines(marked) });
+      fit(x, true);
+      P.relayout(plot, { ...styled(), ...lines(marked, last) });
       plot.on('plotly_click', (event) => onStep(event.points[0].x));
       plot.on('plotly_afterplot', place);
     }
@@ -75,6 +84,7 @@ window.LabCharts = window.LabCharts || (() => {
         const x = points.map((p) => p[0]), y = points.map((p) => p[1]);
         held = reset ? x.length : held + x.length;
         if (!drawn) { if (x.length) first(x, y); return; }
+        fit(x, reset);
         if (reset) P.restyle(plot, { x: [x], y: [y], mode: x.length > 300 ? 'lines' : 'lines+markers' }, [0]);
         else P.extendTraces(plot, { x: [x], y: [y] }, [0]);
       },
@@ -83,7 +93,7 @@ window.LabCharts = window.LabCharts || (() => {
         at = step;
         if (!drawn) return;
         const now = JSON.stringify(events);
-        if (now !== key) { key = now; P.relayout(plot, lines(events)); } else place();
+        if (now !== key) { key = now; P.relayout(plot, lines(events, last)); } else place();
       },
       say(level, words) {
         if (verdict.textContent !== words) verdict.textContent = words;
@@ -91,7 +101,7 @@ window.LabCharts = window.LabCharts || (() => {
       },
       restyle() {
         if (!drawn) return;
-        P.relayout(plot, { ...styled(), ...lines(marked) });
+        P.relayout(plot, { ...styled(), ...lines(marked, last) });
         P.restyle(plot, { 'line.color': Lab.colours().accent, 'marker.color': Lab.colours().accent });
       },
       drop() { if (drawn) P.purge(plot); figure.remove(); },

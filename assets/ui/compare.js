@@ -12,22 +12,24 @@ const results = el('div.results');
 
 // ---- the form: built once; what can be chosen is refreshed in place, so that nothing a person entered is lost
 
-const select = (name, label, onchange) => (form[name] = el('select.lab-input', { 'aria-label': label, 'data-do': name, onchange }));
+const select = (name, label, onchange) => (form[name] = el('select.lab-input', { 'aria-label': label, 'data-do': name,
+  onchange: () => { keep(name); onchange?.(); } }));
+const keep = (name) => { form[name].dataset.chosen = '1'; };
 const field = (label, ...inside) => el('div.field', {}, el('span.muted', { 'aria-hidden': 'true' }, label), ...inside);
 const number = (name, label, value, hint) => field(label, form[name] = el('input.lab-input', { type: 'text', inputmode: 'decimal', value, 'data-do': name, 'aria-label': label, title: hint,
   onkeydown: (event) => { if (event.key === 'Enter') write(); } }));
 
 function fill(node, items, fallback) {
-  const before = node.value, fresh = !node.options.length;
+  const before = node.value;
   node.replaceChildren(...items.map(([id, words]) => el('option', { value: id }, words)));
   const known = items.map(([id]) => String(id));
-  node.value = !fresh && known.includes(before) ? before : String(fallback);
+  node.value = node.dataset.chosen && known.includes(before) ? before : String(fallback);
 }
 
 function steps(which) {
   const model = form[`model-${which}`].value;
   const run = model.startsWith('run/') ? model.split('/')[1] : null, node = form[`step-${which}`];
-  if (node.dataset.run !== run) { node.replaceChildren(); node.dataset.run = run; }
+  if (node.dataset.run !== String(run)) { delete node.dataset.chosen; node.dataset.run = run; }
   fill(node, [['latest', 'latest step'], ...(run ? options.steps[run] || [] : []).map((step) => [step, `step ${step}`])], 'latest');
   node.hidden = !run;
 }
@@ -98,6 +100,7 @@ function named(which) {
 function write() {
   if (asked) return;
   const columns = COLUMNS.map(named).filter(Boolean);
+  for (const name of ['reward', ...COLUMNS.map((which) => `model-${which}`)]) keep(name);  // what was asked about stays chosen
   refuse('');
   asked = { labels: columns.map((c) => c[1]), prompt: form.prompt.value, judge: form.judge.value, reward: form.reward.value, seed: form.seed.value,
     temperature: form.temperature.value, at: Date.now(), jobs: null, columns: [] };
@@ -192,11 +195,12 @@ watch('value', () => {
   follow();
 });
 
-let rounds = 0;
+let fetched = 0;  // when the choices were asked for
 root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Looking for models …'));
 Lab.poll(root, async () => {
   if (options) await follow();
-  if (rounds++ % 6 && options) return;
+  if (options && Date.now() - fetched < 4000) return;
+  fetched = Date.now();
   const reply = await Lab.answer(server.options({}));
   const key = JSON.stringify(reply), first = !options;
   options = reply;

@@ -58,7 +58,8 @@ function send(what, more = {}) {
 }
 function look() { send('preview'); }
 
-const tick = (name, words) => el('label.tick', {}, el('input', { type: 'checkbox', 'data-do': `data-${name}` }), words);
+const tick = (name, words, on = false) => el('label.tick', {}, el('input', { type: 'checkbox', 'data-do': `data-${name}`, checked: on }), words);
+const many = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
 const ticked = (name) => found.querySelector(`[data-do=data-${name}]`).checked;
 
 function draw() {
@@ -68,7 +69,7 @@ function draw() {
   const choices = Object.entries(preview.choices).map(([name, n]) => `${n} ${name.replace('_', ' ')}`).join(', ');
   const source = el('select.lab-input', { 'aria-label': 'whose votes', 'data-do': 'data-source' }, el('option', { value: 'human' }, 'votes of people'), el('option', { value: 'simulated' }, 'simulated votes'));
   found.replaceChildren(...[
-    el('div.lab-row', {}, el('h3', {}, preview.name), el('span.muted', { 'data-do': 'data-counts' }, `${preview.rows} rows, ${preview.votes} votes on ${preview.prompts} prompts (${preview.shape}); ${choices || 'no votes'}${preview.people ? `; ${preview.people} annotators` : ''}`)),
+    el('div.lab-row', {}, el('h3', {}, preview.name), el('span.muted', { 'data-do': 'data-counts' }, `${many(preview.rows, 'row')}, ${many(preview.votes, 'vote')} on ${many(preview.prompts, 'prompt')} (${preview.shape}); ${choices || 'no votes'}${preview.people ? `; ${preview.people} annotators` : ''}`)),
     el('details', {}, el('summary', {}, 'Which column means what'),
       el('div.fields', {}, props.data.meanings.map((meaning) => el('label', {}, el('span.muted', {}, meaning.replace('_', ' ')),
         meaning === 'annotators'
@@ -77,13 +78,13 @@ function draw() {
             ['', ...columns].map((name) => el('option', { value: name, selected: (preview.mapping[meaning] || '') === name }, name || '–')))))),
       el('label', {}, el('span.muted', {}, "what the votes' words mean, as in 0=first,1=second,2=tie "), el('input.lab-input', { type: 'text', 'data-do': 'data-choices' })),
       el('button.lab-button.small', { type: 'button', 'data-do': 'data-again', onclick: look }, 'Look again')),
-    preview.problems.length ? el('pre.problems', { role: 'alert', 'data-do': 'data-problems' }, `${preview.broken} rows cannot be used:\n${preview.problems.join('\n')}`) : null,
+    preview.problems.length ? el('pre.problems', { role: 'alert', 'data-do': 'data-problems' }, `${many(preview.broken, 'row')} cannot be used:\n${preview.problems.join('\n')}`) : null,
     el('div.scroll', { tabindex: '0', role: 'group', 'aria-label': 'the first rows' }, el('table', {},
       el('thead', {}, el('tr', {}, ['row', 'prompt', 'first', 'second', 'vote', 'annotator'].map((name) => el('th', { scope: 'col' }, name)))),
       el('tbody', {}, preview.first.map((row) => el('tr', {}, el('td', {}, String(row.row)),
         ...[row.prompt, row.first, row.second].map((text) => el('td', {}, el('p.lab-text', { dir: 'auto' }, text))), el('td', {}, row.choice.replace('_', ' ')), el('td', {}, row.annotator)))))),
     el('div.lab-row', {}, source, el('label', {}, el('span.muted', {}, 'annotator, where the file names none '), el('input.lab-input', { type: 'text', maxlength: 60, placeholder: 'imported', 'data-do': 'data-annotator' }))),
-    el('div.lab-row', {}, tick('use_prompts', 'sample from new prompts too'), tick('drop_duplicates', 'leave out duplicates'), tick('skip_broken', 'leave out rows that cannot be used')),
+    el('div.lab-row', {}, tick('use_prompts', 'sample from new prompts too'), tick('drop_duplicates', 'leave out what the same person said of the same two texts before', true), tick('skip_broken', 'leave out rows that cannot be used')),
     el('div.lab-row', {}, el('button.lab-button.lab-main', { type: 'button', 'data-do': 'data-import', disabled: !preview.votes, onclick: () => send('import', {
       source: source.value, annotator: found.querySelector('[data-do=data-annotator]').value,
       use_prompts: ticked('use_prompts'), drop_duplicates: ticked('drop_duplicates'), skip_broken: ticked('skip_broken') }) }, 'Import into this project'),
@@ -93,7 +94,11 @@ function draw() {
 watch('value', () => {
   const said = props.value;
   if (!said || said.at !== waiting) return;
-  if (said.error) { say(said.error, true); return; }
+  if (said.error) {
+    say(said.error, true);
+    if (doing === 'preview') { preview = null; draw(); }  // what is shown would be another file's
+    return;
+  }
   if (doing === 'import') { preview = null; file = null; named.textContent = ''; say(said.done); } else { preview = said.preview; say(''); }
   draw();
 });

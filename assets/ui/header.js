@@ -9,12 +9,12 @@ function machine(state) {
 
 function job(state) {
   if (!state.job) return null;
-  const share = Math.round(100 * state.job.progress);
+  const share = Math.round(100 * state.job.progress), percent = state.job.percent ? ` ${share} %` : '';
   const left = state.job.eta_s === null ? '' : ` · ${Lab.duration(state.job.eta_s)} left`;
   const bar = el('i');
   bar.style.width = `${share}%`;
-  return el('div.job', { title: state.job.words },
-    el('div.what', {}, `${state.job.words} ${share} %${left}`),
+  return el('div.job', { title: `${state.job.words}${percent}${left}; ${machine(state)}` },
+    el('div.what', {}, `${state.job.words}${percent}${left}`),
     el('div.lab-bar', { role: 'progressbar', 'aria-label': state.job.words, 'aria-valuemin': 0, 'aria-valuemax': 100, 'aria-valuenow': share }, bar));
 }
 
@@ -22,10 +22,11 @@ function draw(state) {
   const accuracy = state.reward
     ? `accuracy ${Lab.percent(state.reward.accuracy)}${state.reward.low === null ? '' : ` (${Math.round(100 * state.reward.low)}–${Math.round(100 * state.reward.high)} %)`}${state.reward.simulated ? ', simulated' : ''}`
     : 'no reward model yet';
-  root.replaceChildren(...[
+  const works = state.job && state.engine.mood === 'busy';  // then the work says it all, and the strip stays one line
+  root.replaceChildren(el('div.strip', {}, [
     el('span.name', {}, 'RLHF Lab'),
     el('span.what', {}, `${state.project} · ${state.model}`),
-    el('span.lab-badge.machine', { title: state.engine.about }, el(`i.dot.${state.engine.mood}`), machine(state)),
+    works ? null : el('span.lab-badge.machine', { title: state.engine.about }, el(`i.dot.${state.engine.mood}`), machine(state)),
     el('span.lab-badge', {}, `${state.labels} labels${state.simulated ? ` + ${state.simulated} simulated` : ''}`),
     el('span.lab-badge', { title: 'cross-validated accuracy of the newest reward model, with its 95 % interval' }, accuracy),
     job(state),
@@ -34,7 +35,7 @@ function draw(state) {
       onclick: () => { document.body.classList.toggle('projector'); window.dispatchEvent(new Event('resize')); draw(state); } }, 'Projector'),
     el('button.lab-button.small', { type: 'button', title: 'light or dark',
       onclick: () => { document.body.classList.toggle('dark'); draw(state); } }, document.body.classList.contains('dark') ? 'Light' : 'Dark')),
-  ].filter(Boolean));
+  ]));
   if (state.warning) root.append(el('p.lab-notice.bad', { role: 'alert' }, state.warning));
 }
 

@@ -176,9 +176,13 @@ function onKey(event) {
 
 root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Opening …'));
 Lab.poll(root, async () => {
-  const { here } = await Lab.answer(server.here({ annotator: who }));
-  root.querySelector('[data-here]')?.replaceWith(crowd(here));
-}, 15000);
+  const { open, ...now } = await Lab.answer(server.here({ annotator: who }));
+  if (!shown) return;
+  if (open !== shown.project.id) { send('opened'); return; }  // another project was opened meanwhile
+  if (Object.entries(now).every(([name, value]) => shown[name] === value)) return;
+  Object.assign(shown, now);
+  root.querySelector('.goal')?.replaceWith(goal(shown));
+}, 5000);
 watch('value', take);
 document.addEventListener('keydown', onKey);
 locked = false;

@@ -132,6 +132,7 @@ function previewSoon() {
   if (part('new-text').value.trim()) timer = setTimeout(preview, 600);
 }
 function preview() {
+  say('');
   ask('preview', prompts(), (said) => {
     const into = part('new-preview');
     if (said.error) { into.replaceChildren(el('p.lab-notice.bad', {}, said.error)); return; }

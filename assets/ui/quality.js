@@ -126,7 +126,7 @@ function drawAgain() {
   again.replaceChildren(el('div.lab-row', {}, el('h3', {}, 'A second look'), el('span.muted.lab-grow', {},
     `Labels that reward model ${found.model} finds least likely, trained without them. Some are slips; some are what it has not learnt yet.`)),
   el('ol', {}, found.labels.map((one) => {
-    const side = (text, mine) => el('div.text', { 'data-chosen': mine ? '1' : null }, mine ? el('span.lab-badge.accent', {}, 'chosen') : null, el('p.lab-text', { dir: 'auto' }, text));
+    const side = (text, mine) => el('div.text', { 'data-chosen': mine ? '1' : null }, mine ? el('span.lab-badge.accent', {}, 'chosen') : null, el('p.lab-text', { dir: 'auto' }, text.trim()));
     return el('li', { 'data-vote': one.vote }, el('p.lab-text.asked', { dir: 'auto' }, one.prompt),
       el('div.two', {}, side(one.first, one.choice === 'first'), side(one.second, one.choice === 'second')),
       el('div.lab-row', {}, el('span.muted.lab-grow', {}, `${one.annotator}; the model gives this label ${Math.round(100 * one.probability)} %`),

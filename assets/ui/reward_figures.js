@@ -7,7 +7,7 @@ window.LabReward = window.LabReward || (() => {
     const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'How it learnt'), el('span.muted', {}, `loss of the last fit${report.seconds ? `; all of it took ${Lab.duration(report.seconds)}` : ''}`)));
     if (report.loss.length < 2) { card.append(el('p.muted', {}, 'Fitted in one go, without updates.')); return card; }
     card.append(chart('losses', 'loss of the last fit over its updates', (c) => ({
-      traces: [{ y: report.loss, mode: 'lines', line: { color: c.accent, width: 2 }, hovertemplate: '%{y:.3f}<extra></extra>' }], more: { x: 'update', height: 170, y: { rangemode: 'tozero' } } })));
+      traces: [{ y: report.loss, mode: 'lines', line: { color: c.accent, width: 2 }, hovertemplate: '%{y:.3f}<extra></extra>' }], more: { x: 'update', height: 170, xaxis: report.loss.length <= 8 ? { dtick: 1 } : {}, y: { rangemode: 'tozero' } } })));
     return card;
   }
 

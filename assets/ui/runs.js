@@ -173,7 +173,7 @@ function draw(plot, traces, xaxis, yaxis, revision) {
   const size = document.body.classList.contains('projector') ? 16 : 12;
   const layout = { ...base, margin: { t: 8, r: 12, b: 40, l: 50 }, font: { color: c.ink, family: c.font, size }, uirevision: revision,
     hoverlabel: { bgcolor: card, bordercolor: c.line, font: { color: c.ink } }, xaxis: axis(base.xaxis, xaxis), yaxis: axis(base.yaxis, yaxis) };
-  P.react(plot, traces, layout, props.data.config);
+  P.react(plot, traces, layout, { ...props.data.config, displayModeBar: matchMedia('(hover: none)').matches ? false : 'hover' });
 }
 
 function frontier(which) {

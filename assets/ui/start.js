@@ -4,6 +4,7 @@ const root = element.querySelector('.lab-start');
 let drawn = '';       // the state on screen, as JSON
 let shown = null;     // the same, as an object
 let opened = false;   // a person asked for another run
+let picked = false;   // a person chose the reward model; else the newest one is meant
 let filling = false;  // the settings of a preset are on their way
 let timer = null;
 let algorithm = 'ppo';  // what the fold below says
@@ -46,7 +47,7 @@ function note() {
 }
 
 function form(state) {
-  const reward = el('select.lab-input', { 'aria-label': 'reward model', 'data-do': 'start-reward', onchange: note },
+  const reward = el('select.lab-input', { 'aria-label': 'reward model', 'data-do': 'start-reward', onchange: () => { picked = true; note(); } },
     state.models.map(([id, words]) => el('option', { value: id }, `reward model ${words}`)));
   const preset = el('select.lab-input', { 'aria-label': 'preset', 'data-do': 'start-preset', onchange: (e) => fill(e.target.value) },
     props.data.presets.map((item) => el('option', { value: item.name, selected: item.name === state.preset }, item.words)));
@@ -72,6 +73,7 @@ function draw(state) {
   shown = state;
   const open = opened || state.runs === 0;
   document.body.classList.toggle('lab-start-open', open && state.models.length > 0);
+  if (!open || other) picked = false;
   if (!open) { root.replaceChildren(folded(state)); return; }
   if (!state.models.length) { root.replaceChildren(empty(state)); return; }
   redraw(state, other);
@@ -79,7 +81,8 @@ function draw(state) {
 
 // The form anew (a reward model was added, a run has ended), with what the person had entered.
 function redraw(state, other) {
-  const kept = other ? {} : Object.fromEntries(['start-reward', 'start-preset', 'start-name'].map((what) => [what, part(what)?.value]));
+  const whats = [...(picked ? ['start-reward'] : []), 'start-preset', 'start-name'];
+  const kept = other ? {} : Object.fromEntries(whats.map((what) => [what, part(what)?.value]));
   const focus = root.contains(document.activeElement) ? document.activeElement.dataset.do : null;
   const error = part('start-error')?.textContent || '';
   root.replaceChildren(form(state));

@@ -56,7 +56,7 @@ def saved_words(saved: Saved, name: str) -> str:
     """What was done, in a sentence or two."""
     parts = [f"{saved.votes:,} votes of {name} are in, on {saved.pairs:,} new pairs and {saved.prompts:,} new prompts."]
     if saved.duplicates:
-        kept = "left out" if saved.dropped else "kept; --drop-duplicates leaves them out"
+        kept = "left out" if saved.dropped else "kept: duplicates are left out only when that is asked for"
         parts.append(f"{saved.duplicates:,} are duplicates: the same person on the same two texts again ({kept}).")
     if saved.broken:
         parts.append(f"{saved.broken:,} rows with a problem were left out.")

@@ -48,6 +48,7 @@ def layout(height: int = 190) -> dict[str, Any]:
             },
             "yaxis": {"zeroline": True, "automargin": True, "nticks": 5},
             "uirevision": "keep",
+            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#8a93a6", "activecolor": "#6d66e8"},
             "dragmode": "zoom",
         }
     )

@@ -116,8 +116,10 @@ def ask(ctx: Context, said: dict[str, Any]) -> list[Job]:
         samples, seed, tokens = int(said["samples"]), int(said["seed"]), int(said["tokens"])
         temperature, reward = float(said["temperature"]), said.get("reward")
         scorer = int(reward) if reward else None
-    except (KeyError, TypeError, ValueError) as error:
-        raise LabError(f"A field is not a number ({error}). Correct it and press Write again.") from None
+    except (KeyError, TypeError, ValueError):
+        raise LabError(
+            "A field is not a number: samples, seed and max_new_tokens are whole ones, as in 64; the temperature is as in 0.8."
+        ) from None
     if not prompt.strip() or len(prompt) > LONGEST:
         raise LabError(f"Give a prompt of 1 to {LONGEST} characters.")
     fits = 1 <= samples <= MOST_SAMPLES and 1 <= tokens <= MOST_TOKENS and 0.05 <= temperature <= 5

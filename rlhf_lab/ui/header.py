@@ -4,7 +4,7 @@ from typing import Any
 
 from rlhf_lab.assets import EMBEDDED
 from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.records import EngineState, EngineStatus, Job, JobKind, JobStatus, Source
+from rlhf_lab.records import EngineState, EngineStatus, Job, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.store.comparisons import vote_counts
 from rlhf_lab.store.runs import get_run, latest_reward_model
 from rlhf_lab.ui.context import Context, read, shared_for
@@ -77,11 +77,12 @@ def _engine(status: EngineStatus, busy: bool) -> dict[str, Any]:
 
 
 def _job(ctx: Context, job: Job) -> dict[str, Any]:
-    words = WORDS.get(job.kind, job.kind.value)
-    if job.kind is JobKind.TRAIN_POLICY:
+    words, is_run = WORDS.get(job.kind, job.kind.value), job.kind is JobKind.TRAIN_POLICY
+    if is_run:
         run = get_run(ctx.db, int(job.payload["run_id"]))
-        words = f"run {run.id} {run.status.value}, step {run.step} of {run.total_steps},"
-    return {"words": words, "progress": job.progress, "eta_s": job.eta_s}
+        status = "" if run.status is RunStatus.RUNNING else f" {run.status.value}"
+        words = f"run {run.id}{status}, step {run.step} of {run.total_steps}"
+    return {"words": words, "progress": job.progress, "percent": not is_run, "eta_s": job.eta_s}
 
 
 def _warning(ctx: Context) -> str:

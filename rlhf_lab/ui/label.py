@@ -15,7 +15,7 @@ from rlhf_lab.store.leases import lease_pair, put_back, take_back
 from rlhf_lab.store.people import has_joined
 from rlhf_lab.ui import ballot
 from rlhf_lab.ui.ballot import cast, left_is_first
-from rlhf_lab.ui.context import Context, for_viewers, read, told
+from rlhf_lab.ui.context import Context, for_viewers, read, shared_for, told
 from rlhf_lab.ui.presence import PRESENCE
 from rlhf_lab.ui.widgets import widget
 
@@ -28,11 +28,13 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     """The screen's widget and its events."""
     judges = [{"name": judge.name, "about": judge.description, "set": judge.prompt_set} for judge in JUDGES.values()]
 
+    shared = shared_for(1.0, lambda: {"open": ctx.project.id} | standing(ctx))
+
     def earlier(question: dict[str, Any]) -> dict[str, Any]:
         return {"votes": ballot.earlier(ctx, checked_name(ctx, question.get("annotator")))}
 
     def here(question: dict[str, Any]) -> dict[str, Any]:
-        return {"here": present(ctx, checked_name(ctx, question.get("annotator")))}
+        return {"here": present(ctx, checked_name(ctx, question.get("annotator")))} | shared()
 
     part = widget(
         "label",
@@ -135,7 +137,6 @@ def state(ctx: Context, annotator: str, *, lease: Lease | None = None, notice: s
     else:
         lease = lease or lease_pair(ctx.db, project.id, annotator, rules)
     here = present(ctx, annotator)
-    progress = steward.labels(ctx.db, project.id)
     return {
         "at": time.time_ns(),  # a value equal to the one before would not reach the script
         "project": {"id": project.id, "name": project.name, "set": project.prompt_set},
@@ -145,6 +146,13 @@ def state(ctx: Context, annotator: str, *, lease: Lease | None = None, notice: s
         "guideline": rules.guideline,
         "here": here,
         "notice": notice,
+    } | standing(ctx)
+
+
+def standing(ctx: Context) -> dict[str, int]:
+    """How many labels there are, and how far the next reward model is."""
+    progress = steward.labels(ctx.db, ctx.project.id)
+    return {
         "labels": progress.human,
         "simulated": progress.simulated,
         "goal": progress.goal,

@@ -163,11 +163,11 @@ class Live:
 
     def _frame(self, run: Run, found: list[Run]) -> dict[str, Any]:
         """What hardly ever changes; sent when it did."""
-        db = self.ctx.db
+        db, said = self.ctx.db, events(self.ctx.db, run.id)
         return {
-            "about": story.about(db, run),
+            "about": story.about(db, run, story.now(run, said)["reward_model"]),
             "runs": [[other.id, other.name, other.status] for other in found[:MAX_LISTED]],
-            "events": story.marks(run, events(db, run.id)),
+            "events": story.marks(run, said),
             "names": [name for name in metric_names(db, run.id) if name not in DRAWN],
             "models": [[row.id, story.reward_words(row)] for row in reward_models(db, run.project_id)[:30]],
         }

@@ -35,11 +35,13 @@ def now(run: Run, said: Sequence[RunEvent]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def about(db: Database, run: Run) -> str:
-    """What the run learns from."""
-    row, judge = get_reward_model(db, run.reward_model_id), run.manifest.get("judge")
+def about(db: Database, run: Run, reward_model: int | None = None) -> str:
+    """What the run learns from: its first reward model, or the one it was switched to."""
+    row, judge = get_reward_model(db, reward_model or run.reward_model_id), run.manifest.get("judge")
     name = str(run.config["algorithm"]).upper()
     if row.snapshot.source is Source.SIMULATED:
+        if row.id != run.reward_model_id:
+            judge = control.teacher(db, row)
         return f"{name} learns from simulated labels{f' by the judge {judge}' if judge else ''} (reward model {row.id})"
     gold = f"; gold is the judge {judge}'s score" if judge else ""
     return f"{name} learns from people's labels (reward model {row.id}){gold}"

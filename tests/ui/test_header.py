@@ -39,6 +39,7 @@ def test_a_run_is_named_with_its_step(ctx):
     assert shown["job"]["words"].startswith(f"run {run.id}")
     assert "step 0 of 40" in shown["job"]["words"]
     assert (shown["job"]["progress"], shown["job"]["eta_s"]) == (0.5, 60.0)
+    assert not shown["job"]["percent"]  # the steps say it
     assert shown["engine"] == {
         "words": "engine works", "mood": "busy", "about": header.ENGINE[supervisor.EngineState.ALIVE][2],
         "device": "cpu", "memory_mb": 512.0,

@@ -91,6 +91,7 @@ def test_who_taught_the_run_is_said(ctx):
     config = PolicyConfig().to_dict()
     other = create_run(ctx.db, ctx.project.id, human.id, "h", config=config, manifest={}, total_steps=40)
     assert story.about(ctx.db, other) == f"PPO learns from people's labels (reward model {human.id})"
+    assert "people's labels" in story.about(ctx.db, run, human.id), "the run was switched to another reward model"
 
 
 def test_samples_stand_beside_the_base_of_the_same_prompt_and_seed(ctx):
