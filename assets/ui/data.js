@@ -58,7 +58,7 @@ function send(what, more = {}) {
 }
 function look() { send('preview'); }
 
-const tick = (name, words, on = false) => el('label.tick', {}, el('input', { type: 'checkbox', 'data-do': `data-${name}`, checked: on }), words);
+const tick = (name, words) => el('label.tick', {}, el('input', { type: 'checkbox', 'data-do': `data-${name}` }), words);
 const many = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
 const ticked = (name) => found.querySelector(`[data-do=data-${name}]`).checked;
 
@@ -84,7 +84,7 @@ function draw() {
       el('tbody', {}, preview.first.map((row) => el('tr', {}, el('td', {}, String(row.row)),
         ...[row.prompt, row.first, row.second].map((text) => el('td', {}, el('p.lab-text', { dir: 'auto' }, text))), el('td', {}, row.choice.replace('_', ' ')), el('td', {}, row.annotator)))))),
     el('div.lab-row', {}, source, el('label', {}, el('span.muted', {}, 'annotator, where the file names none '), el('input.lab-input', { type: 'text', maxlength: 60, placeholder: 'imported', 'data-do': 'data-annotator' }))),
-    el('div.lab-row', {}, tick('use_prompts', 'sample from new prompts too'), tick('drop_duplicates', 'leave out what the same person said of the same two texts before', true), tick('skip_broken', 'leave out rows that cannot be used')),
+    el('div.lab-row', {}, tick('use_prompts', 'sample from new prompts too'), tick('drop_duplicates', 'leave out what the same person said of the same two texts before'), tick('skip_broken', 'leave out rows that cannot be used')),
     el('div.lab-row', {}, el('button.lab-button.lab-main', { type: 'button', 'data-do': 'data-import', disabled: !preview.votes, onclick: () => send('import', {
       source: source.value, annotator: found.querySelector('[data-do=data-annotator]').value,
       use_prompts: ticked('use_prompts'), drop_duplicates: ticked('drop_duplicates'), skip_broken: ticked('skip_broken') }) }, 'Import into this project'),
