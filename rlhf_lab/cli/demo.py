@@ -14,6 +14,7 @@ from rlhf_lab.config import PolicyConfig, RewardConfig, add_arguments, from_args
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.engine.work import sample_pairs, train_reward_model
+from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.jobs.setup import new_project
 from rlhf_lab.judges import Judge, load_judge
@@ -65,6 +66,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def demo(args: argparse.Namespace, home: Path) -> dict[str, Any]:
+    if args.labels < 2:
+        raise ConfigError(
+            f"--labels {args.labels}: a reward model needs at least 2 labels, and some 30 to learn anything."
+        )
     judge = load_judge(args.judge)
     policy_config: PolicyConfig = from_args(PolicyConfig, args, seed=args.seed or 0)
     reward_config: RewardConfig = from_args(RewardConfig, argparse.Namespace(pooling=args.pooling, seed=args.seed or 0))

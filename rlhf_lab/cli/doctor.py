@@ -97,7 +97,11 @@ def store(db: Database, home: Path) -> str:
     """Raises OSError or StoreError when the folder or the database does not take what is written."""
     with tempfile.TemporaryFile(dir=home), db.write():
         pass
-    return f"writable; {len(projects(db))} projects, {len(runs(db))} runs"
+    return f"writable; {_counted(len(projects(db)), 'project')}, {_counted(len(runs(db)), 'run')}"
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def device() -> str:

@@ -8,12 +8,13 @@ from rlhf_lab import __version__
 from rlhf_lab.cli import control, demo, doctor, export, importing, lab, pretrain, sft
 from rlhf_lab.errors import LabError
 
+ABOUT = "Label pairs of texts, train a reward model on the labels, and PPO on the reward model. `python app.py` is the page."
 COMMANDS = (demo, lab, control, importing, export, doctor, pretrain, sft)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Exit status 0, 1 for an error a person can act on, 2 for wrong usage, 130 for Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="python -m rlhf_lab", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m rlhf_lab", description=ABOUT)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in COMMANDS:

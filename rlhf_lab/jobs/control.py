@@ -45,8 +45,9 @@ def start_run(
     """
     row = latest_reward_model(db, project_id) if reward_model_id is None else get_reward_model(db, reward_model_id)
     if row is None or row.project_id != project_id:
+        which = "no reward model yet" if reward_model_id is None else f"no reward model {reward_model_id}"
         raise LabelError(
-            f"project {project_id} has no such reward model, and PPO needs one. Label pairs (or let a judge label some), then "
+            f"project {project_id} has {which}, and PPO needs one. Label pairs (or let a judge label some), then "
             "train a reward model (on the command line: `label`, `train-reward`)."
         )
     judge = judge or teacher(db, row)

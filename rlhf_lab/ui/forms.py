@@ -40,6 +40,11 @@ class Form:
         known = config.to_dict()
         return [_shown(item, known[item.name]) for item in self.settings]
 
+    def moved(self, values: Sequence[Any], before: Config, after: Config) -> list[Any]:
+        """The values of another config, but for what a person changed: that stays as it is."""
+        pairs = zip(values, self.values(before), self.values(after), strict=True)
+        return [new if value == old else value for value, old, new in pairs]
+
 
 def component(item: Setting, prefix: str) -> Any:
     """The native component of one setting."""

@@ -148,13 +148,17 @@ class Live:
         db = self.ctx.db
         job, engine = control.open_job(db, run.id), supervisor.engine_state(db).state
         working = job is not None and job.status is JobStatus.RUNNING
-        verdicts = diagnose(history.curves)
         said = events(db, run.id)
+        verdicts = diagnose(story.comparable(history.curves, said))
         waits_for = [other.id for other in found if other.id < run.id and other.status in control.GOING]
         words = story.doing(run, engine, working=working, sampled=bool(history.sampled), waits_for=waits_for)
         return {
             "run": story.now(run, said),
-            "verdicts": {name: [verdict.level, verdict.words] for name, verdict in verdicts.items() if name in DRAWN},
+            "verdicts": {
+                name: [verdict.level, story.since(name, verdict.words, said)]
+                for name, verdict in verdicts.items()
+                if name in DRAWN
+            },
             "checks": story.checks(history.curves),
             "asked": story.asked(said),
             "doing": words,

@@ -7,10 +7,12 @@ from typing import Any
 from rlhf_lab.jobs import control
 from rlhf_lab.records import EngineState, EventKind, Job, RewardModelRow, Run, RunEvent, RunStatus, Source
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.runs import get_reward_model, get_run
+from rlhf_lab.store.runs import events, get_reward_model, get_run
 from rlhf_lab.store.steps import Point, samples_at
 
 KNOBS = ("beta", "lr")
+#: Metrics on the scale of the reward model that gave them.
+OF_THE_REWARD = ("objective/scores", "objective/rlhf_reward", "loss/value_avg", "val/explained_variance")
 
 
 def pick(found: Sequence[Run], wanted: Any) -> Run | None:
@@ -98,6 +100,31 @@ def asked(said: Sequence[RunEvent]) -> list[str]:
     return found
 
 
+def switch(said: Sequence[RunEvent]) -> tuple[int, int] | None:
+    """The last change of the reward model: (steps done before it took effect, the new model's id); None where there was none."""
+    found = [event for event in said if event.kind is EventKind.SWITCH_REWARD and event.applied_step is not None]
+    return (found[-1].applied_step or 0, int(found[-1].payload["reward_model_id"])) if found else None
+
+
+def comparable(curves: dict[str, list[Point]], said: Sequence[RunEvent]) -> dict[str, list[Point]]:
+    """The curves without what another reward model gave: before a switch, scores and returns have another scale."""
+    begun = switch(said)
+    if begun is None:
+        return curves
+    return {
+        name: [point for point in points if point[0] > begun[0]] if name in OF_THE_REWARD else points
+        for name, points in curves.items()
+    }
+
+
+def since(name: str, words: str, said: Sequence[RunEvent]) -> str:
+    """A verdict's words, with what it is about where that is less than the whole run."""
+    begun = switch(said)
+    if begun is None or name not in OF_THE_REWARD:
+        return words
+    return f"Since reward model {begun[1]} came in at step {begun[0]}: {words[:1].lower()}{words[1:]}"
+
+
 def checks(curves: dict[str, list[Point]]) -> dict[str, float | None]:
     """The self-checks: the largest deviation of a step's first ratios from 1, and the KL of the first step."""
     ratios = [value for _, value in curves.get("val/first_ratio_deviation", []) if math.isfinite(value)]
@@ -165,12 +192,15 @@ def written(db: Database, run_id: int, step: int) -> dict[str, Any]:
     """The samples of a step beside those of the base (step 0), same prompts and seeds."""
     run = get_run(db, run_id)
     base = {(sample.prompt, sample.seed): sample for sample in samples_at(db, run.id, 0)}
+    begun = switch(events(db, run.id))
+    same_model = begun is None or step <= begun[0]  # the base's scores are those of the reward model at the start
     rows = []
     for sample in samples_at(db, run.id, step):
         before = base.get((sample.prompt, sample.seed))
+        compared = before if same_model else None
         rows.append({
             "prompt": sample.prompt, "text": sample.text.strip(), "score": _short(sample.score), "gold": _short(sample.gold),
-            "base": before.text.strip() if before else None, "base_score": _short(before.score) if before else None,
+            "base": before.text.strip() if before else None, "base_score": _short(compared.score) if compared else None,
             "base_gold": _short(before.gold) if before else None,
         })  # fmt: skip
     return {"run": run_id, "step": step, "rows": rows}

@@ -67,21 +67,25 @@ def _start(ctx: Context, operator: gr.BrowserState) -> None:
     part = widget("start", reads=[read(options)], data={"presets": presets}, label="Start a new run")
     with gr.Accordion("All settings of the new run", open=False, elem_id="start-settings"):
         form = Form(PolicyConfig, "start")
-        chosen = gr.State("lab")
+        chosen, last = gr.State("lab"), gr.State("ppo")
     algorithm = form.component("algorithm")
 
     def fill(algorithm: str, event: gr.EventData) -> list[Any]:
         name = str((event._data or {}).get("preset"))
-        return [*form.values(preset(name, algorithm)), name, {"filled": name, "algorithm": algorithm}]
+        filled = {"filled": name, "algorithm": algorithm}
+        return [*form.values(preset(name, algorithm)), name, algorithm, filled]
 
-    def recommend(algorithm: str, name: str) -> list[Any]:
-        return [*form.values(preset(name, algorithm)), {"filled": name, "algorithm": algorithm}]
+    def recommend(algorithm: str, name: str, before: str, *values: Any) -> list[Any]:
+        moved = form.moved(values, preset(name, before), preset(name, algorithm))
+        return [*moved, algorithm, {"filled": name, "algorithm": algorithm}]
 
     def start(secret: str | None, event: gr.EventData, *values: Any) -> dict[str, Any]:
         return begin(ctx, form, secret, dict(event._data or {}), values)
 
-    part.preset(told(fill), algorithm, [*form.components, chosen, part], **QUIET)
-    algorithm.input(told(recommend), [algorithm, chosen], [*form.components, part], **QUIET)
+    part.preset(told(fill), algorithm, [*form.components, chosen, last, part], **QUIET)
+    algorithm.input(
+        told(recommend), [algorithm, chosen, last, *form.components], [*form.components, last, part], **QUIET
+    )
     part.start(told(start), [operator, *form.components], part, **QUIET)
 
 

@@ -33,6 +33,7 @@ def test_a_judge_labels_the_shipped_pairs_and_says_that_it_is_simulated(tmp_path
         (["runs", "--project", "9"], None, None),
         (["demo", "--model", "./nowhere"], "ModelError", "embedded"),
         (["demo", "--steps", "0"], "ConfigError", "steps"),
+        (["demo", "--labels", "-3"], "ConfigError", "at least 2 labels"),
         (["demo", "--prompts", "/nonexistent/prompts.txt"], "ConfigError", "a prompt a line"),
     ],
 )

@@ -105,7 +105,7 @@ def test_what_cannot_start_leaves_nothing_behind(db: Database, home: Path, start
     with pytest.raises(LabelError, match="train-reward"):
         control.start_run(db, home, project_id, CONFIG)
     theirs = reward_model(db, other)
-    with pytest.raises(LabelError, match="no such reward model"):
+    with pytest.raises(LabelError, match=f"has no reward model {theirs}"):
         control.start_run(db, home, project_id, CONFIG, reward_model_id=theirs)
     with pytest.raises(StoreError, match="no reward model 99"):
         control.start_run(db, home, project_id, CONFIG, reward_model_id=99)

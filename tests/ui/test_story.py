@@ -105,3 +105,25 @@ def test_samples_stand_beside_the_base_of_the_same_prompt_and_seed(ctx):
     assert story.written(ctx.db, run.id, 3)["rows"] == []
     with pytest.raises(StoreError, match="no run 99"):
         story.written(ctx.db, 99, 0)
+
+
+def test_after_a_switch_of_the_reward_model_only_its_own_scores_are_compared(ctx):
+    run, other = a_run(ctx), reward_model(ctx)
+    step(ctx, run, 0, samples=[Sample("p", 1, "base", 0.5, 1.0)])
+    for at in range(1, 13):
+        step(ctx, run, at, score=3.0 if at <= 10 else 1.0, samples=[Sample("p", 1, "now", 1.25, 2.0)])
+    set_run_status(ctx.db, run.id, RunStatus.RUNNING)
+    before = live.Live(ctx).points({"run": run.id})["verdicts"]["objective/scores"][1]
+    assert "falling" in before
+    told = add_event(ctx.db, run.id, EventKind.SWITCH_REWARD, {"reward_model_id": other.id})
+    assert story.switch(events(ctx.db, run.id)) is None  # not yet done
+    mark_event(ctx.db, told.id, 10)
+    verdicts = live.Live(ctx).points({"run": run.id})["verdicts"]
+    assert verdicts["objective/scores"][1].startswith(f"Since reward model {other.id} came in at step 10: ")
+    assert "falling" not in verdicts["objective/scores"][1]
+    assert not verdicts["objective/kl"][1].startswith("Since")
+    curves = {"objective/scores": [(10, 3.0), (11, 1.0)], "objective/kl": [(10, 1.0), (11, 1.1)]}
+    assert story.comparable(curves, events(ctx.db, run.id)) == curves | {"objective/scores": [(11, 1.0)]}
+    scores = [story.written(ctx.db, run.id, at)["rows"][0]["base_score"] for at in (10, 11)]
+    assert scores == [0.5, None]
+    assert story.written(ctx.db, run.id, 11)["rows"][0]["base_gold"] == 1.0

@@ -140,6 +140,17 @@ def test_every_setting_of_a_form_stands_in_a_group():
     assert all(len(about(item)) < 160 for item in fields_of(PolicyConfig))
 
 
+def test_another_algorithm_keeps_what_a_person_changed(form):
+    ppo, rloo = PolicyConfig(), PolicyConfig.of("rloo")
+    assert ppo.epochs != rloo.epochs
+    names = [item.name for item in form.settings]
+    shown = dict(zip(names, form.values(ppo), strict=True)) | {"algorithm": "rloo", "steps": "12", "beta": "abc"}
+    moved = dict(zip(names, form.moved(list(shown.values()), ppo, rloo), strict=True))
+    assert (moved["algorithm"], moved["steps"], moved["beta"]) == ("rloo", "12", "abc")
+    fresh = dict(zip(names, form.values(rloo), strict=True))
+    assert {name for name in names if moved[name] != fresh[name]} == {"steps", "beta"}
+
+
 def test_an_unknown_preset_is_refused():
     with pytest.raises(ConfigError, match="lab, gentle"):
         train.preset("wild")
