@@ -54,10 +54,11 @@ function form(state) {
   const name = el('input.lab-input', { type: 'text', maxlength: 80, placeholder: 'name (optional)', 'aria-label': 'name of the run', 'data-do': 'start-name',
     onkeydown: (e) => { if (e.key === 'Enter' && !part('start').disabled) begin(); } });
   return el('div.lab-card', {},
-    el('div.lab-row', {}, el('h2', {}, state.runs ? 'Another run' : 'Start a run'), reward, preset, name,
+    el('div.lab-row', {}, el('h2', {}, state.runs ? 'Another run' : 'Start a run'), reward, preset),
+    el('div.lab-row', {}, name,
       el('button.lab-button.lab-main', { type: 'button', 'data-do': 'start', onclick: begin }, starts()),
-      state.runs ? el('button.lab-button.small', { type: 'button', 'data-do': 'start-close', onclick: () => { opened = false; draw(state); } }, 'Close') : null),
-    el('p.muted', { 'data-do': 'start-note' }),
+      state.runs ? el('button.lab-button.small', { type: 'button', 'data-do': 'start-close', onclick: () => { opened = false; draw(state); } }, 'Close') : null,
+      el('p.muted.note', { 'data-do': 'start-note' })),
     el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'start-error' }));
 }
 

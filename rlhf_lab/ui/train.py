@@ -26,7 +26,10 @@ PRESET_WORDS = {
     "lab": f"lab: tuned on the embedded model; {PolicyConfig(**PRESETS['lab']).steps} steps",
     "gentle": "gentle: small steps, for models nobody has tuned here",
 }
-QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
+#: Nothing flickers, no endpoint for programs, no waiting behind others; and what follows before an answer is not dropped.
+QUIET: dict[str, Any] = {
+    "show_progress": "hidden", "api_visibility": "private", "queue": False, "trigger_mode": "multiple",
+}  # fmt: skip
 
 
 def build(ctx: Context, operator: gr.BrowserState) -> None:
