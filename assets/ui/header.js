@@ -22,7 +22,7 @@ function draw(state) {
   const accuracy = state.reward
     ? `accuracy ${Lab.percent(state.reward.accuracy)}${state.reward.low === null ? '' : ` (${Math.round(100 * state.reward.low)}–${Math.round(100 * state.reward.high)} %)`}${state.reward.simulated ? ', simulated' : ''}`
     : 'no reward model yet';
-  const works = state.job && state.engine.mood === 'busy';  // then the work says it all, and the strip stays one line
+  const works = state.job && state.engine.works;  // then the work says it all, and the strip stays one line
   root.replaceChildren(el('div.strip', {}, [
     el('span.name', {}, 'RLHF Lab'),
     el('span.what', {}, `${state.project} · ${state.model}`),

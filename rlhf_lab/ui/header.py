@@ -65,14 +65,15 @@ def state(ctx: Context) -> dict[str, Any]:
 
 def _engine(status: EngineStatus, busy: bool) -> dict[str, Any]:
     words, mood, about = ENGINE[status.state]
+    works = False
     if status.state is EngineState.ALIVE and status.row is not None and status.row.state == STARTING:
         words, mood, about = ENGINE[EngineState.STARTING]  # it speaks before it has loaded anything
     elif busy and status.state is EngineState.ALIVE:
-        words, mood = "engine works", "busy"
+        words, mood, works = "engine works", "busy", True
     row = status.row if status.state is EngineState.ALIVE else None
     return {
         "words": words, "mood": mood or "rest", "about": about, "device": row.device if row else "",
-        "memory_mb": row.memory_mb if row else None,
+        "memory_mb": row.memory_mb if row else None, "works": works,
     }  # fmt: skip
 
 

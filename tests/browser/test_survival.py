@@ -33,7 +33,7 @@ def test_killed_engine_and_killed_page(lab, open_page):
         finish(db, lab.home, queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": 24}))
         label_with_judge(db, project.id, load_judge("cheerful"), 24)
         finish(db, lab.home, steward.submit_training(db, project.id, Source.SIMULATED))
-        run = control.start_run(db, lab.home, project.id, PolicyConfig(steps=60, batch_size=8, checkpoint_every=1))
+        run = control.start_run(db, lab.home, project.id, PolicyConfig(steps=400, batch_size=8, checkpoint_every=1))
     page = training(lab, open_page)
     wait_step(page, 3)
 

@@ -42,7 +42,7 @@ def test_a_run_is_named_with_its_step(ctx):
     assert not shown["job"]["percent"]  # the steps say it
     assert shown["engine"] == {
         "words": "engine works", "mood": "busy", "about": header.ENGINE[supervisor.EngineState.ALIVE][2],
-        "device": "cpu", "memory_mb": 512.0,
+        "device": "cpu", "memory_mb": 512.0, "works": True,
     }  # fmt: skip
     assert shown["reward"] == {"accuracy": 0.8, "low": 0.7, "high": 0.88, "simulated": True}
 
@@ -63,5 +63,6 @@ def test_many_pages_ask_once():
 def test_an_engine_that_has_only_just_begun_starts(ctx):
     supervisor.beat(ctx.db, "starting")
     assert header.state(ctx)["engine"]["words"] == "engine starts"
+    assert not header.state(ctx)["engine"]["works"]  # so the page says that it starts, whatever job waits for it
     supervisor.beat(ctx.db, "idle")
     assert header.state(ctx)["engine"]["words"] == "engine ready"
