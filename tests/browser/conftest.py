@@ -17,7 +17,7 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.browser)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def chromium():
     """The browser; without one the tests skip, and fail where RLHF_LAB_REQUIRE_BROWSER=1."""
     try:

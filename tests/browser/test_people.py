@@ -132,7 +132,7 @@ def test_only_the_operator_makes_rules_and_they_reach_the_others(lab, open_page)
     operator = open_page(lab)
     operator.goto(f"{lab.url}enter?key={keys(lab)['operator']}")
     operator.click("role=tab[name='People']")
-    operator.wait_for_selector(f"[data-code={keys(lab)['code']}]")
+    operator.wait_for_selector(f"[data-code='{keys(lab)['code']}']")
     assert operator.locator(".invite svg.qr path").count() == 1
     operator.click("summary:has-text('Labelling rules')")
     operator.fill("[name=guideline]", "Prefer the kinder text.")
