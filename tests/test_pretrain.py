@@ -51,6 +51,7 @@ def test_the_command_writes_a_plain_folder_with_its_card_and_what_a_page_opens_w
         assert len({json.loads(line)["prompt"] for line in lines}) == 1024
 
 
+@pytest.mark.slow
 def test_same_seed_same_weights(made, tmp_path):
     torch.set_num_threads(1)
     train(PretrainConfig(**SMALL), tmp_path / "again", tmp_path / "corpus.txt", lambda *_: None)

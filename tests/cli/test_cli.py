@@ -47,7 +47,7 @@ def test_errors_name_the_remedy(tmp_path, capsys, words, kind, remedy):
 
 
 def test_demo_runs_the_whole_loop(tmp_path, capsys):
-    words = ["demo", "--labels", "60", "--judge", "cheerful", "--steps", "2", "--seed", "0", "--max-new-tokens", "48"]
+    words = ["demo", "--labels", "60", "--judge", "cheerful", "--steps", "2", "--seed", "0", "--max-new-tokens", "32"]
     status, said = call(capsys, *words, *home(tmp_path))
     assert status == 0
     assert (said["labels"], said["judge"], said["seed"], said["algorithm"]) == (60, "cheerful", 0, "ppo")

@@ -16,6 +16,7 @@ from rlhf_lab.trainers.checkpoint import checkpoints
 STEPS = {"steps": 4, "checkpoint_every": 2}
 
 
+@pytest.mark.slow
 def test_two_processes_draw_the_curve_of_one(lab):
     curves = []
     for processes in (1, 2):
