@@ -72,3 +72,20 @@ class Lab:
         if (self.home / "lab.db").exists():
             with Database.open(self.home) as db:
                 stop_engine(db, self.home)
+
+
+def pair_of(page) -> str:
+    """The pair on the Label screen; waits until there is one."""
+    page.wait_for_selector(".lab-label[data-pair]:not([data-pair=''])", timeout=PATIENCE)
+    return page.get_attribute(".lab-label", "data-pair")
+
+
+def press(page, key: str) -> str:
+    """Press a key and wait for the next pair; returns the pair that was on screen."""
+    before = pair_of(page)
+    page.keyboard.press(key)
+    page.wait_for_function(
+        "before => { const now = document.querySelector('.lab-label').dataset.pair; return now && now !== before; }",
+        arg=before,
+    )
+    return before

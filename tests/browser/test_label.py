@@ -3,7 +3,7 @@
 import sqlite3
 
 import pytest
-from browser_lab import PATIENCE
+from browser_lab import pair_of, press
 
 from rlhf_lab.records import NewCompletion
 from rlhf_lab.store import projects
@@ -15,22 +15,6 @@ def votes(lab) -> list[tuple]:
         return db.execute(
             "SELECT pair_id, annotator, choice, first_on_left, undone_at, response_ms FROM votes"
         ).fetchall()
-
-
-def pair_of(page) -> str:
-    page.wait_for_selector(".lab-label[data-pair]:not([data-pair=''])", timeout=PATIENCE)
-    return page.get_attribute(".lab-label", "data-pair")
-
-
-def press(page, key: str) -> str:
-    """Press a key and wait for the next pair; returns the pair that was on screen."""
-    before = pair_of(page)
-    page.keyboard.press(key)
-    page.wait_for_function(
-        "before => { const now = document.querySelector('.lab-label').dataset.pair; return now && now !== before; }",
-        arg=before,
-    )
-    return before
 
 
 def test_every_answer_by_key_and_undo(lab, open_page):

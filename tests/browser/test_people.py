@@ -4,7 +4,7 @@ import json
 import sqlite3
 
 import pytest
-from browser_lab import PATIENCE, Lab
+from browser_lab import Lab, pair_of, press
 
 from rlhf_lab.labelling import LabellingConfig
 from rlhf_lab.store.database import Database
@@ -41,21 +41,6 @@ def joined(lab, open_page, name: str, **options):
     page.click("button")
     pair_of(page)
     return page
-
-
-def pair_of(page) -> str:
-    page.wait_for_selector(".lab-label[data-pair]:not([data-pair=''])", timeout=PATIENCE)
-    return page.get_attribute(".lab-label", "data-pair")
-
-
-def press(page, key: str) -> str:
-    before = pair_of(page)
-    page.keyboard.press(key)
-    page.wait_for_function(
-        "before => { const now = document.querySelector('.lab-label').dataset.pair; return now && now !== before; }",
-        arg=before,
-    )
-    return before
 
 
 def test_two_people_join_by_code_and_never_share_a_pair(lab, open_page):

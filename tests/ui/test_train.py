@@ -17,6 +17,7 @@ from rlhf_lab.store.runs import add_reward_model, events, get_run, runs, set_run
 from rlhf_lab.ui import charts, train
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.forms import Form, about
+from rlhf_lab.ui.page import build_page
 
 # ---- controls
 
@@ -233,3 +234,13 @@ def test_the_screen_is_built_without_torch(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_control_that_follows_before_the_answer_is_not_dropped(ctx, in_loop):
+    events = [
+        fn
+        for fn in in_loop(lambda: build_page(ctx)).fns.values()
+        if any(name in ("control", "start") for _, name in fn.targets)
+    ]
+    assert len(events) >= 3
+    assert {event.trigger_mode for event in events} == {"multiple"}
