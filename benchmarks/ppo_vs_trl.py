@@ -65,7 +65,11 @@ def once(python: str, script: str, precision: str, args: argparse.Namespace) -> 
         command += [f"--{name}", str(getattr(args, name))]
     if script == "our_ppo.py" and args.micro_batch:
         command += ["--micro-batch", str(args.micro_batch)]
-    environment = os.environ | {"OMP_WAIT_POLICY": "passive", "OMP_NUM_THREADS": str(args.threads)}
+    # Each waits for its threads as it does for its users: TRL as OpenMP does by itself, ours as runtime.prepare says.
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    }
+    environment["OMP_NUM_THREADS"] = str(args.threads)
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     if done.returncode:
         sys.exit(f"{script} failed:\n{done.stderr[-3000:]}")

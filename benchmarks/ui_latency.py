@@ -35,7 +35,7 @@ from rlhf_lab.judges import load_judge  # noqa: E402
 from rlhf_lab.records import Job, JobKind, JobStatus, Source  # noqa: E402
 from rlhf_lab.store.database import Database  # noqa: E402
 from rlhf_lab.store.runs import create_run, latest_reward_model  # noqa: E402
-from rlhf_lab.store.steps import sample_steps, samples_at  # noqa: E402
+from rlhf_lab.store.steps import metrics_since, sample_steps, samples_at  # noqa: E402
 
 # In the page: press a key, and time until another pair is drawn.
 VOTE = """key => new Promise((done) => {
@@ -80,6 +80,7 @@ def measure(home: Path, votes: int, think: float) -> dict[str, Any]:
             run_id, until_changed = start_run(db, home)
             busy = vote(page, votes, think)
             trained = queue.jobs(db, kinds=[JobKind.TRAIN_POLICY])[0]
+            step = statistics.median(seconds_a_step(db, run_id))
             memory = psutil.Process(server.pid).memory_info().rss / 2**20
             supervisor.stop_engine(db, home)
     finally:
@@ -89,6 +90,7 @@ def measure(home: Path, votes: int, think: float) -> dict[str, Any]:
         "page_served_s": round(served, 2), "first_pair_on_screen_s": round(first, 2),
         **summary("vote_at_rest", rest), **summary("vote_while_ppo_trains", busy),
         "start_to_changed_samples_s": round(until_changed, 1),
+        "ppo_step_while_voting_s": round(step, 2),
         "ppo_was_running": trained.status is JobStatus.RUNNING and run_id > 0, "page_process_mb": round(memory),
     }  # fmt: skip
 
@@ -119,6 +121,12 @@ def start_run(db: Database, home: Path) -> tuple[int, float]:
     while not changed(db, run.id):
         time.sleep(0.2)
     return run.id, time.perf_counter() - begun
+
+
+def seconds_a_step(db: Database, run_id: int) -> list[float]:
+    return [
+        sum(step[f"time/{part}"] for part in ("rollout", "score", "update")) for _, step in metrics_since(db, run_id, 0)
+    ]
 
 
 def changed(db: Database, run_id: int) -> bool:

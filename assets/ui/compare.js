@@ -37,7 +37,7 @@ function steps(which) {
 function build() {
   form.prompt = el('textarea.lab-input', { rows: 2, dir: 'auto', 'aria-label': 'prompt', 'data-do': 'prompt' });
   const pickers = COLUMNS.map((which) => {
-    const node = field(which === 1 ? 'this' : 'beside', el('div.models', {}, select(`model-${which}`, `model ${which}`, () => steps(which)), select(`step-${which}`, `step of model ${which}`)));
+    const node = field(['first column', 'second column', 'third column'][which - 1], el('div.models', {}, select(`model-${which}`, `model ${which}`, () => steps(which)), select(`step-${which}`, `step of model ${which}`)));
     return node;
   });
   form.note = el('p.muted', { hidden: true });

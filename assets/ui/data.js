@@ -4,6 +4,7 @@ const root = element.querySelector('.lab-data');
 let file = null;        // {path, name} of what was uploaded
 let preview = null, waiting = 0, doing = '';
 const mapping = {};
+let choices = '';       // what the votes' words mean, as a person wrote it
 
 const notice = el('p.lab-notice', { role: 'status', hidden: true, 'data-do': 'data-notice' });
 const choose = el('input', { type: 'file', hidden: true, accept: props.data.kinds.join(','), 'data-do': 'data-file', onchange: (event) => upload(event.target.files[0]) });
@@ -14,7 +15,7 @@ const ask = el('section.lab-card.ask', { 'aria-label': 'what to import' },
   el('div.lab-row', {}, el('h2', {}, 'Import preferences'), el('span.muted.lab-grow', {}, 'JSON Lines, JSON, CSV or Parquet, also .gz: chosen and rejected, votes of several people, scores, chats, transcripts.')),
   el('div.lab-row', {}, el('button.lab-button', { type: 'button', 'data-do': 'data-choose', onclick: () => choose.click() }, 'Choose a file'), choose, named,
     el('span.muted', {}, 'or from the Hub'), hub, split,
-    el('button.lab-button.small', { type: 'button', 'data-do': 'data-hub-look', onclick: () => { file = null; named.textContent = ''; look(); } }, 'Look at it')),
+    el('button.lab-button.small', { type: 'button', 'data-do': 'data-hub-look', onclick: () => { file = null; named.textContent = ''; forget(); look(); } }, 'Look at it')),
   el('p.muted', {}, `Files up to ${props.data.most / 1e6} MB here; larger ones with: python -m rlhf_lab import FILE`));
 const found = el('section.lab-card.found', { 'aria-label': 'what was understood', hidden: true });
 root.append(notice, ask, found);
@@ -42,13 +43,17 @@ async function upload(chosen) {
     return;
   } finally { choose.value = ''; }
   named.textContent = chosen.name;
-  for (const key of Object.keys(mapping)) delete mapping[key];
+  forget();
   look();
+}
+function forget() {
+  for (const key of Object.keys(mapping)) delete mapping[key];
+  choices = '';
 }
 
 function question() {
   const source = file ? { path: file.path, name: file.name } : { hub: hub.value, split: split.value };
-  return { ...source, map: mapping, choices: found.querySelector('[data-do=data-choices]')?.value || '' };
+  return { ...source, map: mapping, choices };
 }
 function send(what, more = {}) {
   waiting = Date.now();
@@ -62,22 +67,28 @@ const tick = (name, words) => el('label.tick', {}, el('input', { type: 'checkbox
 const many = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
 const ticked = (name) => found.querySelector(`[data-do=data-${name}]`).checked;
 
-function draw() {
-  found.hidden = !preview;
+// What each column means; `said` is what is known of it. Open where nothing can be read before a person has said it.
+function mapper(columns, said, open) {
+  return el('details', { open }, el('summary', {}, 'Which column means what'),
+    el('div.fields', {}, props.data.meanings.map((meaning) => el('label', {}, el('span.muted', {}, meaning.replace('_', ' ')),
+      meaning === 'annotators'
+        ? el('input.lab-input', { type: 'text', value: said.annotators?.replaceAll(', ', '+') || '', placeholder: 'columns, joined by +', 'data-map': meaning, onchange: (event) => { mapping[meaning] = event.target.value; } })
+        : el('select.lab-input', { 'data-map': meaning, onchange: (event) => { mapping[meaning] = event.target.value; } },
+          ['', ...columns].map((name) => el('option', { value: name, selected: (said[meaning] || '') === name }, name || '–')))))),
+    el('label', {}, el('span.muted', {}, "what the votes' words mean, as in 0=first,1=second,2=tie "), el('input.lab-input', { type: 'text', value: choices, 'data-do': 'data-choices', oninput: (event) => { choices = event.target.value; } })),
+    el('button.lab-button.small', { type: 'button', 'data-do': 'data-again', onclick: look }, 'Look again'));
+}
+
+function draw(unknown) {
+  found.hidden = !preview && !unknown;
+  if (unknown) { found.replaceChildren(mapper(unknown, mapping, true)); return; }
   if (!preview) return;
   const columns = [...new Set([...Object.values(preview.mapping), ...preview.unused])].filter((name) => !name.includes(', '));
-  const choices = Object.entries(preview.choices).map(([name, n]) => `${n} ${name.replace('_', ' ')}`).join(', ');
+  const votes = Object.entries(preview.choices).map(([name, n]) => `${n} ${name.replace('_', ' ')}`).join(', ');
   const source = el('select.lab-input', { 'aria-label': 'whose votes', 'data-do': 'data-source' }, el('option', { value: 'human' }, 'votes of people'), el('option', { value: 'simulated' }, 'simulated votes'));
   found.replaceChildren(...[
-    el('div.lab-row', {}, el('h3', {}, preview.name), el('span.muted', { 'data-do': 'data-counts' }, `${many(preview.rows, 'row')}, ${many(preview.votes, 'vote')} on ${many(preview.prompts, 'prompt')} (${preview.shape}); ${choices || 'no votes'}${preview.people ? `; ${preview.people} annotators` : ''}`)),
-    el('details', {}, el('summary', {}, 'Which column means what'),
-      el('div.fields', {}, props.data.meanings.map((meaning) => el('label', {}, el('span.muted', {}, meaning.replace('_', ' ')),
-        meaning === 'annotators'
-          ? el('input.lab-input', { type: 'text', value: preview.mapping.annotators?.replaceAll(', ', '+') || '', placeholder: 'columns, joined by +', 'data-map': meaning, onchange: (event) => { mapping[meaning] = event.target.value; } })
-          : el('select.lab-input', { 'data-map': meaning, onchange: (event) => { mapping[meaning] = event.target.value; } },
-            ['', ...columns].map((name) => el('option', { value: name, selected: (preview.mapping[meaning] || '') === name }, name || '–')))))),
-      el('label', {}, el('span.muted', {}, "what the votes' words mean, as in 0=first,1=second,2=tie "), el('input.lab-input', { type: 'text', 'data-do': 'data-choices' })),
-      el('button.lab-button.small', { type: 'button', 'data-do': 'data-again', onclick: look }, 'Look again')),
+    el('div.lab-row', {}, el('h3', {}, preview.name), el('span.muted', { 'data-do': 'data-counts' }, `${many(preview.rows, 'row')}, ${many(preview.votes, 'vote')} on ${many(preview.prompts, 'prompt')} (${preview.shape}); ${votes || 'no votes'}${preview.people ? `; ${preview.people} annotators` : ''}${preview.duplicates ? `; ${preview.duplicates} of them say again what the same person said of the same two texts` : ''}`)),
+    mapper(columns, preview.mapping, false),
     preview.problems.length ? el('pre.problems', { role: 'alert', 'data-do': 'data-problems' }, `${many(preview.broken, 'row')} cannot be used:\n${preview.problems.join('\n')}`) : null,
     el('div.scroll', { tabindex: '0', role: 'group', 'aria-label': 'the first rows' }, el('table', {},
       el('thead', {}, el('tr', {}, ['row', 'prompt', 'first', 'second', 'vote', 'annotator'].map((name) => el('th', { scope: 'col' }, name)))),
@@ -96,7 +107,7 @@ watch('value', () => {
   if (!said || said.at !== waiting) return;
   if (said.error) {
     say(said.error, true);
-    if (doing === 'preview') { preview = null; draw(); }  // what is shown would be another file's
+    if (doing === 'preview') { preview = null; draw(said.columns); }  // what is shown would be another file's
     return;
   }
   if (doing === 'import') { preview = null; file = null; named.textContent = ''; say(said.done); } else { preview = said.preview; say(''); }

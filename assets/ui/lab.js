@@ -82,8 +82,8 @@ window.Lab = window.Lab || (() => {
   function number(value, digits = 3) {
     if (value === null || value === undefined || Number.isNaN(value)) return '–';
     const size = Math.abs(value);
-    if (size !== 0 && (size < 0.001 || size >= 1e5)) return value.toExponential(1);
-    return String(Number(value.toPrecision(digits)));
+    const words = size !== 0 && (size < 0.001 || size >= 1e5) ? value.toExponential(1) : String(Number(value.toPrecision(digits)));
+    return words.replaceAll('-', '−');
   }
   const percent = (share) => (share === null || share === undefined ? '–' : `${Math.round(100 * share)} %`);
   function duration(seconds) {

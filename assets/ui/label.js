@@ -134,7 +134,6 @@ function draw(state) {
   shown = state;
   if (!refused) { strength = ''; note = ''; }
   const parts = [];
-  if (state.notice) parts.push(el('p.lab-notice', { role: 'status' }, state.notice));
   if (state.guideline) parts.push(el('p.guideline.lab-text', { dir: 'auto' }, state.guideline));
   if (state.pair) {
     parts.push(
@@ -147,6 +146,7 @@ function draw(state) {
       state.you.role === 'viewer' ? el('p', {}, el('a.lab-button.lab-main', { href: 'join' }, 'Join to label')) : null),
     el('div.others', {}, button('undo', 'Undo', 'U')));
   }
+  if (state.notice) parts.push(el('p.lab-notice', { role: 'status' }, state.notice));  // here it moves no button
   parts.push(goal(state));
   if (state.you.role !== 'viewer') parts.push(earlier());
   if (state.you.role === 'operator' || !state.you.name) parts.push(helpers());

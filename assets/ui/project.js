@@ -194,7 +194,7 @@ function create() {
 const ENGINE = {
   absent: ['rests', 'It starts by itself as soon as there is something to do.'],
   starting: ['starts', 'It loads the model; some seconds.'],
-  alive: ['is ready or works', 'The process that trains and writes. It outlives this page.'],
+  alive: ['runs', 'The process that trains and writes. It outlives this page.'],
   dead: ['is lost or silent', 'Stopping it ends what is left of it; it is started again when there is something to do.'],
 };
 

@@ -1,11 +1,13 @@
 // Cards of the screen "Reward model" that are drawn from its report alone. `chart` draws: see reward.js.
 window.LabReward = window.LabReward || (() => {
   const { el } = Lab;
+  const ENOUGH = 30;  // unseen pairs for a calibration curve
   const percent = (x) => `${Math.round(100 * x)} %`;
 
   function losses(report, chart) {
     const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'How it learnt'), el('span.muted', {}, `loss of the last fit${report.seconds ? `; all of it took ${Lab.duration(report.seconds)}` : ''}`)));
     if (report.loss.length < 2) { card.append(el('p.muted', {}, 'Fitted in one go, without updates.')); return card; }
+    card.append(el('p.muted', {}, `0.69 (ln 2) is guessing.${report.warm_start ? ' It begins lower: a head is fitted in one go before, and these updates only refine it.' : ''}`));
     card.append(chart('losses', 'loss of the last fit over its updates', (c) => ({
       traces: [{ y: report.loss, mode: 'lines', line: { color: c.accent, width: 2 }, hovertemplate: '%{y:.3f}<extra></extra>' }], more: { x: 'update', height: 170, xaxis: report.loss.length <= 8 ? { dtick: 1 } : {}, y: { rangemode: 'tozero' } } })));
     return card;
@@ -26,8 +28,12 @@ window.LabReward = window.LabReward || (() => {
   }
 
   function calibration(report, chart) {
-    const bins = report.calibration, error = report.calibration_error;
-    const bias = bins.reduce((sum, [said, was, n]) => sum + n * (said - was), 0) / bins.reduce((sum, bin) => sum + bin[2], 0);
+    const bins = report.calibration, error = report.calibration_error, count = bins.reduce((sum, bin) => sum + bin[2], 0);
+    if (count < ENOUGH) {
+      return el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'Is it as right as it is sure?')),
+        el('p.muted', { 'data-do': 'calibration' }, `It takes ${ENOUGH} unseen pairs to tell; there are ${count}. Label on.`));
+    }
+    const bias = bins.reduce((sum, [said, was, n]) => sum + n * (said - was), 0) / count;
     const words = error === null ? '' : `Off by ${(100 * error).toFixed(0)} points on average${error < 0.05 ? ': its probabilities can be taken at their word.'
       : bias > 0.02 ? ': it is surer than it may be.' : bias < -0.02 ? ': it is right more often than it thinks.' : '.'}`;
     const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'Is it as right as it is sure?'), el('span.muted', {}, 'on unseen pairs; on the line: exactly')));

@@ -131,7 +131,7 @@ function drawList() {
       el('p', {}, 'Label pairs under Label, then start PPO under Train; every run stays here, with its numbers, samples and checkpoints.')));
     return;
   }
-  const head = ['', 'run', 'status', 'step', 'score over steps', 'score', 'KL', 'gold', 'made', ''];
+  const head = ['', 'run', 'status', 'step', 'score over steps', 'score (sd)', 'KL (nats)', 'gold (points)', 'made', ''];
   const table = el('table', {}, el('thead', {}, el('tr', {}, head.map((words) => el('th', { scope: 'col' }, words)))),
     el('tbody', {}, state.runs.map(row)));
   list.replaceChildren(el('div.lab-card', {}, el('div.lab-row', {}, el('h2', {}, `Runs of ${state.name}`),

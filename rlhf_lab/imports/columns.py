@@ -62,6 +62,14 @@ OURS = (
 PAIRED, VOTES, SCORED = "chosen and rejected", "two texts and a vote", "two texts and their scores"
 
 
+class ColumnsError(DataError):
+    """Only a person can say what the columns (or the votes' words) mean. columns: those of the file."""
+
+    def __init__(self, words: str, columns: Iterable[str]) -> None:
+        super().__init__(words)
+        self.columns = tuple(columns)
+
+
 @dataclass(frozen=True)
 class Columns:
     """meaning -> column. shape: how a row says what was preferred."""
@@ -98,7 +106,7 @@ def parse_map(given: Iterable[str]) -> dict[str, str]:
 def understand(names: Iterable[str], said: Mapping[str, str] | None = None) -> Columns:
     """The mapping of a file with these columns. What is said goes before what is guessed; "" means: none.
 
-    DataError names the columns there are and what is missing.
+    ColumnsError names the columns there are and what is missing.
     """
     there = list(dict.fromkeys(names))
     said = dict(said or {})
@@ -121,8 +129,9 @@ def understand(names: Iterable[str], said: Mapping[str, str] | None = None) -> C
 
 def _there(column: str, there: list[str]) -> str:
     if column not in there:
-        raise DataError(
-            f'There is no column "{column}" in row 1. The columns are {_list(there)}. Choose one of them with --map.'
+        raise ColumnsError(
+            f'There is no column "{column}" in row 1. The columns are {_list(there)}. Choose one of them with --map.',
+            there,
         )
     return column
 
@@ -146,18 +155,20 @@ def _shape(columns: Mapping[str, str], people: tuple[str, ...], there: list[str]
             return VOTES
         if "score_first" in columns and "score_second" in columns:
             return SCORED
-        raise DataError(
-            f"Row 1 has two texts, but nothing says which is better. The columns are {_list(there)}. "
-            "Say it with --map choice=COLUMN, or --map score_first=COLUMN --map score_second=COLUMN."
+        raise ColumnsError(
+            f"Row 1 has two texts, but nothing says which is better. The columns are {_list(there)}. Say which column is the "
+            "choice, or which are the scores: --map choice=COLUMN, or --map score_first=COLUMN --map score_second=COLUMN.",
+            there,
         )
     if {"completion", "label"} <= set(there):
         raise DataError(
             "Row 1 has one completion and a label (unpaired preferences). The lab compares two texts: give pairs, as "
             "chosen and rejected."
         )
-    raise DataError(
+    raise ColumnsError(
         f"Row 1 has no pair of texts that the lab knows by name. The columns are {_list(there)}. Say which they are: "
-        "--map chosen=COLUMN --map rejected=COLUMN, or --map first=COLUMN --map second=COLUMN --map choice=COLUMN."
+        "--map chosen=COLUMN --map rejected=COLUMN, or --map first=COLUMN --map second=COLUMN --map choice=COLUMN.",
+        there,
     )
 
 

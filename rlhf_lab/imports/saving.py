@@ -66,6 +66,13 @@ def save(db: Database, found: Found, into: Into) -> Saved:
         return writing.run()
 
 
+def duplicates_of(db: Database, found: Found, into: Into) -> int:
+    """How many judgements are of a person who said something of the same two texts before, in the project or in the file."""
+    project = get_project(db, into.project_id)
+    with db.read() as conn:
+        return _Writing(conn, project, found, into).duplicates()
+
+
 def _via(item: Judgement) -> str:
     """The door an imported vote came through; the one that its export names, if it does."""
     return item.via[:20] or (UNSIDED if item.first_on_left is None else SIDED)
@@ -80,17 +87,8 @@ class _Writing:
     def run(self) -> Saved:
         judgements = self.found.judgements
         prompts, new_prompts = self._prompts(judgements)
-        places = Places(self._known(prompts))
-        chosen: list[tuple[Judgement, Place, str]] = []
-        dropped = 0
-        for item in judgements:
-            content = content_of(prompts[item.prompt], item)
-            annotator = item.annotator or self.into.annotator
-            place = places.find(content, item, (annotator, item.repeat), drop=self.into.drop_duplicates)
-            if place is None:
-                dropped += 1
-            else:
-                chosen.append((item, place, annotator))
+        places, chosen = self._placed(prompts)
+        dropped = len(judgements) - len(chosen)
         pairs = self._pairs(list(places.new()))
         self._votes(chosen)
         return Saved(
@@ -99,11 +97,34 @@ class _Writing:
             annotators=sorted({annotator for _, _, annotator in chosen}),
         )  # fmt: skip
 
+    def duplicates(self) -> int:
+        """The duplicates that run() would meet; nothing is written, and prompts that are new have a number below 0."""
+        known = self._known_prompts()
+        texts = dict.fromkeys(item.prompt for item in self.found.judgements)
+        places, _ = self._placed({text: known.get(text, -1 - i) for i, text in enumerate(texts)})
+        return places.duplicates
+
+    def _placed(self, prompts: Mapping[str, int]) -> tuple[Places, list[tuple[Judgement, Place, str]]]:
+        """Every judgement that is to be kept, its pair, and who said it."""
+        places = Places(self._known(prompts))
+        chosen: list[tuple[Judgement, Place, str]] = []
+        for item in self.found.judgements:
+            content = content_of(prompts[item.prompt], item)
+            annotator = item.annotator or self.into.annotator
+            place = places.find(content, item, (annotator, item.repeat), drop=self.into.drop_duplicates)
+            if place is not None:
+                chosen.append((item, place, annotator))
+        return places, chosen
+
+    def _known_prompts(self) -> dict[str, int]:
+        p = t.prompts.c
+        rows = self.conn.execute(select(p.text, p.id).where(p.project_id == self.project.id))
+        return {row.text: row.id for row in rows}
+
     def _prompts(self, judgements: Sequence[Judgement]) -> tuple[dict[str, int], int]:
         """text -> id, those new to the project made; and how many those are."""
         p = t.prompts.c
-        rows = self.conn.execute(select(p.text, p.id).where(p.project_id == self.project.id))
-        known: dict[str, int] = {row.text: row.id for row in rows}
+        known = self._known_prompts()
         wanted = {item.prompt: item.split for item in judgements if item.prompt not in known}
         parts = dict(split(list(wanted))) if wanted and self.into.use_prompts else {}
         values = [

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlhf_lab.errors import DataError
-from rlhf_lab.imports.columns import VOTES, Columns, understand
+from rlhf_lab.imports.columns import VOTES, Columns, ColumnsError, understand
 from rlhf_lab.imports.files import Rows, read_rows
 from rlhf_lab.imports.found import TOLD, USUAL, Found, Judgement, Limits, Problem, Row
 from rlhf_lab.imports.hub import hub_rows, is_hub_name
@@ -43,7 +43,7 @@ def read_all(asked: Asked) -> Found:
     names = list(dict.fromkeys(column for row in readable for column in row.columns if column))
     columns = understand(names, asked.mapping)
     reading = Reading(columns, asked.choices, asked.limits)
-    _refuse_doubtful_words(readable, reading, name)
+    _refuse_doubtful_words(readable, names, reading, name)
     found, problems, count = _collect(_again(held, rows), reading)
     used = {*columns.columns.values(), *columns.people}
     unused = tuple(column for column in names if column not in used)
@@ -81,7 +81,7 @@ def _collect(rows: Iterator[Row | Problem], reading: Reading) -> tuple[list[Judg
     return found, problems, count
 
 
-def _refuse_doubtful_words(rows: list[Row], reading: Reading, name: str) -> None:
+def _refuse_doubtful_words(rows: list[Row], there: list[str], reading: Reading, name: str) -> None:
     """0 and 1 alone can mean "first, second" as well as "tie, first": only the person knows."""
     columns: Columns = reading.columns
     if reading.choices or columns.shape != VOTES:
@@ -94,9 +94,10 @@ def _refuse_doubtful_words(rows: list[Row], reading: Reading, name: str) -> None
         if row.columns.get(column) not in (None, "")
     }
     if words and words <= {"0", "1", "0.0", "1.0"}:
-        raise DataError(
+        raise ColumnsError(
             f"{name}: row 1 votes with 0 or 1, and so do those after it: that can mean the first and the second text, or a tie "
-            'and the first. Say which: --choices "0=first,1=second" or --choices "0=tie,1=first,2=second".'
+            'and the first. Say which: --choices "0=first,1=second" or --choices "0=tie,1=first,2=second".',
+            there,
         )
 
 

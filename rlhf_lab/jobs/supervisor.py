@@ -19,6 +19,7 @@ from sqlalchemy import Connection, RowMapping, select, update
 
 from rlhf_lab.errors import EngineError
 from rlhf_lab.records import EngineRow, EngineState, EngineStatus, ProcessIdentity
+from rlhf_lab.runtime import ENVIRONMENT
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 
@@ -181,14 +182,8 @@ def start_engine(home: Path, command: Sequence[str] | None = None) -> ProcessIde
     options: dict[str, Any] = {"start_new_session": True}
     if sys.platform == "win32":
         options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.DETACHED_PROCESS}
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")])),
-        "OMP_WAIT_POLICY": "passive",
-        "GOMP_SPINCOUNT": "0",
-        "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-    }
+    path = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**ENVIRONMENT, **os.environ, "PYTHONPATH": path}
     try:
         with _output_file(home).open("ab") as output:
             process = subprocess.Popen(

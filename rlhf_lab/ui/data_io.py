@@ -86,7 +86,7 @@ class Counter:
         self.uploads = (uploads or Path(get_upload_folder())).resolve()
 
     def obey(self, said: dict[str, Any]) -> dict[str, Any]:
-        """{"do": "preview" | "import", …}. Raises LabError."""
+        """{"do": "preview" | "import", …}. Raises LabError; with "columns" the page asks what those mean."""
         if said.get("do") not in ("preview", "import"):
             raise ConfigError(f'The lab cannot "{said.get("do")}" here. Reload the page and try again.')
         request = self.request(said)
@@ -94,10 +94,11 @@ class Counter:
             source = said.get("source")
             if source not in tuple(Source):
                 raise ConfigError("Say whose votes these are: of people, or simulated.")
-            request |= {"home": str(self.ctx.home), "project": self.ctx.project.id, "source": source,
-                        "annotator": str(said.get("annotator") or "").strip()[:60]}  # fmt: skip
+            request |= {"save": True, "source": source, "annotator": str(said.get("annotator") or "").strip()[:60]}
             request |= {name: bool(said.get(name)) for name in TICKS}
         answer = self.run(request)
+        if "columns" in answer:
+            return {"error": str(answer["error"]), "columns": answer["columns"]}
         if "error" in answer:
             raise DataError(str(answer["error"]))
         return {"done": answer.get("words", ""), "preview": answer["preview"]}
@@ -107,8 +108,10 @@ class Counter:
         mapping = said.get("map") or {}
         if not isinstance(mapping, dict) or not all(isinstance(one, str) for one in mapping.values()):
             raise ConfigError("The page sent no mapping of columns. Reload it and try again.")
-        request: dict[str, Any] = {"map": {key: mapping[key] for key in MAPPED if mapping.get(key)},
-                                   "choices": str(said.get("choices") or "")}  # fmt: skip
+        request: dict[str, Any] = {
+            "home": str(self.ctx.home), "project": self.ctx.project.id,
+            "map": {key: mapping[key] for key in MAPPED if key in mapping}, "choices": str(said.get("choices") or ""),
+        }  # fmt: skip
         if said.get("path"):
             path = Path(str(said["path"])).resolve()
             if not path.is_relative_to(self.uploads) or not path.is_file():

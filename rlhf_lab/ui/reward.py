@@ -184,7 +184,8 @@ def detail(ctx: Context, model: int) -> dict[str, Any]:
         "chosen": [round(score, 2) for score in report.get("chosen_scores", [])],
         "rejected": [round(score, 2) for score in report.get("rejected_scores", [])],
         "length_correlation": report.get("length_correlation"), "loss": rounded(report.get("loss", [])),
-        "pooling": row.config.get("pooling"), "seconds": report.get("seconds"), "texts": examples(ctx, row, learnt),
+        "pooling": row.config.get("pooling"), "warm_start": bool(row.config.get("warm_start")),
+        "seconds": report.get("seconds"), "texts": examples(ctx, row, learnt),
         "calibration": report.get("calibration") or [], "calibration_error": report.get("expected_calibration_error"),
         "disagreements": disagreements(report.get("disagreements") or [], learnt),
     }  # fmt: skip

@@ -53,6 +53,15 @@ def test_import_look_at_the_figures_leave_somebody_out_and_take_the_data_set_hom
     part(page, "data-import").click()
     expect(part(page, "data-notice")).to_contain_text("nothing was imported")
 
+    own = tmp_path / "own.jsonl"
+    own.write_text(json.dumps({"asked": "Why?", "liked": "a", "other": "b"}))
+    part(page, "data-file").set_input_files(own)
+    expect(part(page, "data-notice")).to_contain_text("no pair of texts that the lab knows by name")
+    for meaning, column in (("prompt", "asked"), ("chosen", "liked"), ("rejected", "other")):
+        page.locator(f'[data-map="{meaning}"]').select_option(column)
+    part(page, "data-again").click()
+    expect(part(page, "data-counts")).to_contain_text("1 row, 1 vote on 1 prompt")
+
     part(page, "data-file").set_input_files(good)
     expect(part(page, "data-counts")).to_contain_text("36 rows, 36 votes on 12 prompts")
     part(page, "data-import").click()

@@ -196,7 +196,10 @@ def test_a_new_project_of_the_files_prompts(tmp_path, files, capsys):
 
 def test_a_process_of_its_own_for_the_page(db, project, files, tmp_path):
     path = files.rows("up.jsonl", VOTES)
-    request = {"what": str(path), "name": "votes.jsonl", "home": str(tmp_path / "home"), "project": project.id}
+    there = {"what": str(path), "home": str(tmp_path / "home"), "project": project.id}
+    assert answer(there)["preview"]["duplicates"] == 0
+    assert votes(db) == []
+    request = {**there, "name": "votes.jsonl", "save": True}
     done = subprocess.run(
         [sys.executable, "-m", "rlhf_lab.imports"],
         input=json.dumps(request),
@@ -208,16 +211,21 @@ def test_a_process_of_its_own_for_the_page(db, project, files, tmp_path):
     assert said["saved"]["votes"] == 4
     assert said["words"].startswith("4 votes of votes.jsonl are in, on 2 new pairs and 1 new prompts.")
     assert len(votes(db)) == 4
-    assert "preview" in answer({"what": str(path)})
-    assert "error" in answer({"what": str(tmp_path / "none")})
-    assert "meanings of the votes" in answer({"what": str(path), "choices": "huh"})["error"]
+    assert answer(there)["preview"]["duplicates"] == 4
+    assert "error" in answer({**there, "what": str(tmp_path / "none")})
+    assert "meanings of the votes" in answer({**there, "choices": "huh"})["error"]
+    unknown = files.rows("unknown.jsonl", [{"question": "?", "good": "a", "bad": "b"}])
+    assert answer({**there, "what": str(unknown)})["columns"] == ["question", "good", "bad"]
+    doubtful = files.rows("doubtful.jsonl", [{"prompt": "?", "first": "a", "second": "b", "winner": 0}])
+    assert answer({**there, "what": str(doubtful)})["columns"] == ["prompt", "first", "second", "winner"]
 
 
-def test_a_file_is_read_without_torch(files):
+def test_a_file_is_read_without_torch(files, db, project, tmp_path):
     path = files.rows("v.parquet", [{"prompt": "p", "chosen": "a", "rejected": "b"}])
     script = (
         "import sys; from rlhf_lab.imports.__main__ import answer;"
-        f"assert answer({{'what': {str(path)!r}}})['preview']['votes'] == 1;"
+        f"there = {{'what': {str(path)!r}, 'home': {str(tmp_path / 'home')!r}, 'project': {project.id}}};"
+        "assert answer(there)['preview']['votes'] == 1;"
         "print('torch' in sys.modules, 'datasets' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -29,18 +29,25 @@ ROWS = [{"question": "Why?", "good": "a", "bad": "b"}, {"question": "Who?", "goo
 
 def test_look_map_and_import(counter, ctx):
     file = upload(counter, ROWS)
-    with pytest.raises(DataError, match="--map chosen=COLUMN"):
-        counter.obey({"do": "preview", **file})
+    asked = counter.obey({"do": "preview", **file})
+    assert asked["columns"] == ["question", "good", "bad"]
+    assert "--map chosen=COLUMN" in asked["error"]
     mapped = {"map": {"chosen": "good", "rejected": "bad", "uuid": "question", "first": ""}}
     shown = counter.obey({"do": "preview", **file, **mapped})["preview"]
     assert (shown["name"], shown["votes"], shown["mapping"]) == (
         "my votes.jsonl", 2, {"prompt": "question", "chosen": "good", "rejected": "bad"},
     )  # fmt: skip
+    assert shown["duplicates"] == 0
     assert sum(vote_counts(ctx.db, ctx.project.id)[Source.HUMAN].values()) == 0
     done = counter.obey({"do": "import", **file, **mapped, "source": "human", "annotator": " ann "})
     assert done["done"].startswith("2 votes of my votes.jsonl are in")
     counts = vote_counts(ctx.db, ctx.project.id)[Source.HUMAN]
     assert counts[Choice.FIRST] + counts[Choice.SECOND] == 2
+    again = {"do": "preview", **file, **mapped, "annotator": "ann"}
+    assert counter.obey(again | {"map": mapped["map"] | {"rejected": ""}})["columns"]  # "–" takes a meaning away
+    assert (
+        counter.obey(again)["preview"]["duplicates"] == 0
+    )  # the page's preview does not know yet who will have said it
 
 
 def test_no_other_file_of_this_machine_is_read(counter, ctx, tmp_path):
@@ -66,7 +73,8 @@ def test_a_name_on_the_hub_is_handed_on(ctx, tmp_path):
         return {"preview": {"votes": 1}}
 
     Counter(ctx, run=run, uploads=tmp_path).obey({"do": "preview", "hub": " someone/pairs ", "split": "test"})
-    assert asked == [{"map": {}, "choices": "", "what": "someone/pairs", "split": "test"}]
+    common = {"home": str(ctx.home), "project": ctx.project.id}
+    assert asked == [{**common, "map": {}, "choices": "", "what": "someone/pairs", "split": "test"}]
 
 
 @pytest.mark.parametrize("said", [{"do": "dance"}, {"do": "preview", "map": [1]}, {"do": "import", "source": "x"}])
