@@ -3,6 +3,7 @@
     python benchmarks/algorithms.py --seeds 5                         gold, KL and seconds of each, with its recommended settings
     python benchmarks/algorithms.py --frontier --seeds 5              gold over sqrt(KL): ppo along its run, best-of-n of the base
     python benchmarks/algorithms.py --overoptimise --steps 400        proxy and gold with KL off, beside the preset
+    python benchmarks/algorithms.py --algorithms ppo --dtype bfloat16 --seeds 5     the same labels in half precision
     python benchmarks/algorithms.py --algorithms trpo --set max_kl=0.02 --set cg_iters=5
 
 Each writes a JSON file (--out) and prints a table. The labels are simulated by a judge whose own score is the gold; gold is in
@@ -25,6 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rlhf_lab.runtime import prepare
 
 prepare()
+
+import torch  # noqa: E402
 
 from rlhf_lab.config import ALGORITHMS, PolicyConfig, RewardConfig, fields_of  # noqa: E402
 from rlhf_lab.engine.lab import Lab  # noqa: E402
@@ -223,6 +226,9 @@ def main() -> None:
     parser.add_argument("--labels", type=int, default=60)
     parser.add_argument("--judge", default="cheerful")
     parser.add_argument("--model", default="embedded")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default=None, help="of the frozen weights (default: as usual)"
+    )
     parser.add_argument("--length", type=int, default=PolicyConfig().max_new_tokens, help="longest response, in tokens")
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--out", type=Path, default=None)
@@ -232,7 +238,8 @@ def main() -> None:
     rows = []
     for seed in range(args.first_seed, args.first_seed + args.seeds):
         with tempfile.TemporaryDirectory(prefix="algorithms-") as home, Database.open(Path(home)) as db:
-            rows += function(args, prepared(args, Lab(Path(home), db), db, seed))
+            lab = Lab(Path(home), db, dtype=getattr(torch, args.dtype) if args.dtype else None)
+            rows += function(args, prepared(args, lab, db, seed))
     for row in rows:
         row["sqrt_kl"] = math.sqrt(max(0.0, row["kl"]))
     text = table(rows, key, columns)

@@ -6,6 +6,7 @@ from pathlib import Path
 from platformdirs import user_data_path
 
 RUNS = "runs"
+_PTX_TEXTS = "ptx_texts.json"
 
 
 def default_home() -> Path:
@@ -16,3 +17,8 @@ def default_home() -> Path:
 def run_folder(home: Path, run_id: int) -> Path:
     """The checkpoints of a run."""
     return home / RUNS / str(run_id)
+
+
+def ptx_texts_file(home: Path, run_id: int) -> Path:
+    """The pretraining texts of a run that brought its own, a JSON list."""
+    return run_folder(home, run_id) / _PTX_TEXTS

@@ -174,8 +174,8 @@ class PolicyConfig(Config):
         8, "rollouts from which the curvature is taken", 1, 4096, group="policy loss", only=("trpo",)
     )
     target_kl: float | None = setting(
-        None, "stop the epochs of a step when approxkl passes this; none never stops", 1e-4, 100.0, group="policy loss",
-        only=RATIO,
+        None, "stop a step's epochs when an epoch's mean approxkl passes this; none never stops", 1e-4, 100.0,
+        group="policy loss", only=RATIO,
     )  # fmt: skip
     ratio_threshold: float = setting(
         10.0, "skip an update whose mean ratio exceeds this", 1.0, 1e6, group="policy loss", only=RATIO

@@ -8,6 +8,7 @@ from typing import Any
 from rlhf_lab.cli.common import add_common, answer, home_of, progress_line
 from rlhf_lab.config import PolicyConfig, RewardConfig, add_arguments, from_args
 from rlhf_lab.errors import EngineError
+from rlhf_lab.imports import texts_of
 from rlhf_lab.jobs import control, queue, supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.jobs.setup import new_project, pick_project
@@ -49,6 +50,10 @@ def add_parser(commands: Any) -> None:
     policy.add_argument(
         "--run", dest="run_here", type=int, default=None,
         help="take part in a run that exists, as one of its processes: what the engine gives to `accelerate launch`",
+    )  # fmt: skip
+    policy.add_argument(
+        "--ptx-texts", metavar="FILE[:COLUMN]|OWNER/NAME:COLUMN", default=None,
+        help="texts that PPO-ptx mixes in where --ptx-coef is not 0 (default: the embedded model's corpus)",
     )  # fmt: skip
     add_arguments(policy, PolicyConfig)
     complete = _command(commands, "complete", "continue prompts with the base or a checkpoint", run_complete)
@@ -163,7 +168,8 @@ def _submitted(args: argparse.Namespace, db: Database, home: Path) -> int:
         return int(args.resume)
     config: PolicyConfig = from_args(PolicyConfig, args)
     project = pick_project(db, args.project)
-    return control.start_run(db, home, project.id, config, args.reward_model, args.judge, args.name).id
+    ptx = None if args.ptx_texts is None else texts_of(args.ptx_texts)
+    return control.start_run(db, home, project.id, config, args.reward_model, args.judge, args.name, ptx).id
 
 
 def run_complete(args: argparse.Namespace) -> int:

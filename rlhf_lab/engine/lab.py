@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from rlhf_lab.errors import ModelError
+from rlhf_lab.home import run_folder
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone, load_backbone
 from rlhf_lab.models.reward_model import RewardModel, load_reward_model
@@ -16,7 +17,6 @@ from rlhf_lab.store.runs import get_reward_model
 from rlhf_lab.trainers.checkpoint import checkpoints, folder_of
 
 REWARD_MODELS = "reward_models"
-RUNS = "runs"
 
 
 @dataclass
@@ -26,6 +26,7 @@ class Lab:
     home: Path
     db: Database
     device: str | None = None
+    dtype: torch.dtype | None = None
     _adapters: Adapters | None = None
     _slots: dict[str, tuple[Path, RewardModel | None]] = field(default_factory=dict)
 
@@ -37,7 +38,7 @@ class Lab:
         if self._adapters is not None and self._adapters.backbone.name != project.model:
             self.close()
         if self._adapters is None:
-            self._adapters = Adapters(load_backbone(project.model, device=self.device))
+            self._adapters = Adapters(load_backbone(project.model, device=self.device, dtype=self.dtype))
         backbone = self._adapters.backbone
         if project.model_hash not in ("", backbone.digest):
             raise ModelError(
@@ -93,7 +94,7 @@ class Lab:
         parts = name.split("/")
         if len(parts) != 3 or parts[0] != "run" or not parts[1].isdigit():
             raise ModelError(f'"{name}" is no checkpoint; say "base", "run/ID/latest" or "run/ID/STEP".')
-        run = self.home / RUNS / parts[1]
+        run = run_folder(self.home, int(parts[1]))
         steps = checkpoints(run)
         if not steps:
             raise ModelError(f"run {parts[1]} has no checkpoint yet; wait for its first, or use the base.")

@@ -5,6 +5,7 @@ checkpoint and write the later steps again, bit for bit the same. Controls are r
 the step it took effect at before it takes effect, so a resume replays it at the same step.
 """
 
+import json
 import math
 import platform
 import time
@@ -18,9 +19,10 @@ import torch
 
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.engine.faults import explain_error, out_of_memory
-from rlhf_lab.engine.lab import RUNS, Lab
+from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.work import Progress, no_progress
-from rlhf_lab.errors import ConfigError, StoreError
+from rlhf_lab.errors import ConfigError, StoreError, TrainingError
+from rlhf_lab.home import ptx_texts_file, run_folder
 from rlhf_lab.judges import load_judge
 from rlhf_lab.models.generation import Tick, no_tick
 from rlhf_lab.pretrain import corpus
@@ -61,7 +63,7 @@ class PolicyRun:
         self.lab, self.serve, self.leaving, self.progress = lab, serve, leaving, progress
         self.run: Run = get_run(lab.db, run_id)
         self.config = PolicyConfig.from_dict(self.run.config)
-        self.folder: Path = lab.home / RUNS / str(run_id)
+        self.folder: Path = run_folder(lab.home, run_id)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._applied: list[RunEvent] = []
         self.trainer = self._trainer()
@@ -85,9 +87,17 @@ class PolicyRun:
         return PolicyTrainer(backbone, adapters, task, self.config, adapter=SLOT, tick=self.tick, group=self.group)
 
     def _pretraining_texts(self) -> list[str]:
-        """What PPO-ptx mixes in: the texts of the manifest, or some of the embedded model's corpus."""
-        own: list[str] = self.run.manifest.get("ptx_texts") or []
-        return own or [f"{text.prompt} {text.response}" for text in corpus.texts(self.config.seed, PTX_TEXTS)]
+        """What PPO-ptx mixes in: the texts that came with the run, or some of the embedded model's corpus."""
+        if "ptx_texts" not in self.run.manifest:
+            return [f"{text.prompt} {text.response}" for text in corpus.texts(self.config.seed, PTX_TEXTS)]
+        file = ptx_texts_file(self.lab.home, self.run.id)
+        try:
+            own: list[str] = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise TrainingError(
+                f"the pretraining texts of run {self.run.id} cannot be read ({error}). Put {file} back, or start a new run."
+            ) from error
+        return own
 
     def _resume(self) -> list[RunEvent]:
         """Continue from the newest whole checkpoint; returns the recorded events that are still to be replayed."""

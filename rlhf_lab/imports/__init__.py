@@ -7,6 +7,7 @@ except where `datasets` reads from the Hub.
     values, rows a row -> judgements
     understand   a whole file: mapping, judgements, problems; writes nothing
     saving, place  into the tables: one transaction, on the pairs there are or on new ones
+    texts        texts of one column, for PPO-ptx
     __main__     all of it in a process of its own, for the page
 
     found = read_all(Asked("votes.csv"))          what it says and what is wrong with it
@@ -16,6 +17,7 @@ except where `datasets` reads from the Hub.
 from rlhf_lab.imports.columns import MEANINGS, parse_map
 from rlhf_lab.imports.found import Found, Judgement, Limits, Problem
 from rlhf_lab.imports.saving import Into, Saved, save
+from rlhf_lab.imports.texts import Texts, texts_of
 from rlhf_lab.imports.understand import Asked, read_all, summary_of
 
 __all__ = [
@@ -27,8 +29,10 @@ __all__ = [
     "Limits",
     "Problem",
     "Saved",
+    "Texts",
     "parse_map",
     "read_all",
     "save",
     "summary_of",
+    "texts_of",
 ]

@@ -4,12 +4,14 @@ A control is a row (run_events) that the engine finds; what cannot be done is re
 """
 
 import dataclasses
+import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_lab.config import KNOBS, PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
-from rlhf_lab.home import run_folder
+from rlhf_lab.home import ptx_texts_file, run_folder
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.labelling import judge_of
 from rlhf_lab.judges import JUDGES, load_judge
@@ -36,12 +38,13 @@ MAX_NAME = 80
 
 def start_run(
     db: Database, home: Path, project_id: int, config: PolicyConfig, reward_model_id: int | None = None,
-    judge: str | None = None, name: str = "",
+    judge: str | None = None, name: str = "", ptx_texts: tuple[Sequence[str], str] | None = None,
 ) -> Run:  # fmt: skip
     """A new run on a reward model (the project's newest), handed to the engine.
 
     judge: also record its score as objective/gold; None takes the judge whose labels the reward model learnt from, if it was one.
-    Raises LabelError without a reward model, ConfigError for an unknown judge or a name that is too long.
+    ptx_texts: what PPO-ptx mixes in and where that comes from; None: the embedded model's corpus.
+    Raises LabelError without a reward model, ConfigError for an unknown judge, a long name, or texts that have no weight.
     """
     row = latest_reward_model(db, project_id) if reward_model_id is None else get_reward_model(db, reward_model_id)
     if row is None or row.project_id != project_id:
@@ -53,13 +56,33 @@ def start_run(
     judge = judge or teacher(db, row)
     if judge is not None:
         load_judge(judge)
+    if ptx_texts is not None and config.ptx_coef == 0:
+        raise ConfigError(
+            "pretraining texts are given, but ptx_coef is 0, so they would do nothing. Set ptx_coef, for example 0.1."
+        )
+    texts, source = ptx_texts or ((), "")
     run = create_run(
         db, project_id, row.id, check_name(name) if name.strip() else f"{config.algorithm} on reward model {row.id}",
-        config=config.to_dict(), manifest={"judge": judge, "labels": dataclasses.asdict(row.snapshot)},
-        total_steps=config.steps,
+        config=config.to_dict(), total_steps=config.steps,
+        manifest={"judge": judge, "labels": dataclasses.asdict(row.snapshot),
+                  **({"ptx_texts": {"source": source, "count": len(texts)}} if texts else {})},
     )  # fmt: skip
+    if texts:
+        _keep(db, home, run.id, texts)
     submit(db, home, run)
     return run
+
+
+def _keep(db: Database, home: Path, run_id: int, texts: Sequence[str]) -> None:
+    file = ptx_texts_file(home, run_id)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(list(texts)), encoding="utf-8")
+    except OSError as error:
+        delete_run(db, run_id)
+        raise StoreError(
+            f"The run was not started: its pretraining texts could not be written ({error.strerror or error}). Is the disk full?"
+        ) from error
 
 
 def teacher(db: Database, row: RewardModelRow) -> str | None:

@@ -13,8 +13,6 @@
 A change here needs a new file in migrations/versions and a new SCHEMA_VERSION (a test compares the two).
 """
 
-import json
-import zlib
 from enum import StrEnum
 from typing import Any
 
@@ -22,13 +20,11 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
-    Dialect,
     Enum,
     Float,
     ForeignKey,
     Index,
     Integer,
-    LargeBinary,
     MetaData,
     String,
     Table,
@@ -37,37 +33,11 @@ from sqlalchemy import (
     false,
     text,
 )
-from sqlalchemy.types import TypeDecorator
 
 from rlhf_lab import records
+from rlhf_lab.store.json_columns import Json, PackedJson
 
 SCHEMA_VERSION = "0005"
-
-
-class Json(TypeDecorator[Any]):
-    """JSON as text. Not sqlalchemy.JSON: PostgreSQL's json refuses NaN, which a diverging run must still report."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
-        return None if value is None else json.dumps(value, separators=(",", ":"))
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
-        return None if value is None else json.loads(value)
-
-
-class PackedJson(TypeDecorator[Any]):
-    """Compressed JSON, for what is large and read one row at a time."""
-
-    impl = LargeBinary
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> bytes:  # noqa: ARG002
-        return zlib.compress(json.dumps(value, separators=(",", ":")).encode())
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
-        return json.loads(zlib.decompress(value))
 
 
 def _words(kind: type[StrEnum]) -> Enum:

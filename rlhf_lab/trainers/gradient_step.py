@@ -9,8 +9,9 @@ from rlhf_lab.core.kl import kl_estimate
 from rlhf_lab.core.policy_gradients import total_loss
 from rlhf_lab.core.policy_losses import token_mean
 from rlhf_lab.trainers.metrics import UpdateStats
-from rlhf_lab.trainers.objectives import Whole, policy_loss, value_loss, whole_of
+from rlhf_lab.trainers.objectives import Whole, clip_of, policy_loss, value_loss, whole_of
 from rlhf_lab.trainers.rollout import Part, Rollout
+from rlhf_lab.trainers.selfchecks import refuse
 
 if TYPE_CHECKING:
     from rlhf_lab.trainers.policy import PolicyTrainer
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
 
 def update(trainer: "PolicyTrainer", rollout: Rollout) -> UpdateStats:
     """The epochs of one step. Stops early at target_kl; skips an update whose mean ratio exceeds the threshold."""
-    config, stats = trainer.config, UpdateStats()
+    config = trainer.config
+    stats = UpdateStats(clips=clip_of(config) is not None)
     if trainer.steps_done < config.value_warmup:
         learn_values(trainer, rollout, stats)
         return stats
     for epoch in range(config.epochs):
+        begun = stats.updates
         for number, minibatch in enumerate(trainer.minibatches(epoch, rollout.rows)):
             accumulate(trainer, rollout, minibatch, stats)
             stats.merge(trainer.group)
@@ -38,7 +41,7 @@ def update(trainer: "PolicyTrainer", rollout: Rollout) -> UpdateStats:
                 )
                 stats.add(ptx=ptx)
             take(trainer, stats)
-        if config.target_kl is not None and stats.epoch_approx_kl() > config.target_kl:
+        if config.target_kl is not None and stats.approx_kl_since(begun) > config.target_kl:
             break
     if trainer.penalty is not None:
         stats.figures |= {"policy/step_kl": step_kl(trainer, rollout), "policy/penalty_coef": trainer.penalty.value}
@@ -60,9 +63,12 @@ def learn_values(trainer: "PolicyTrainer", rollout: Rollout, stats: UpdateStats)
 
 
 def take(trainer: "PolicyTrainer", stats: UpdateStats) -> None:
-    """Clip the gradient and let the optimiser step."""
+    """Clip the gradient and let the optimiser step. Raises NotFiniteError before a broken gradient can reach the weights."""
     trainer.group.add_gradients(trainer.parameters)
     norm = torch.nn.utils.clip_grad_norm_(trainer.parameters, trainer.config.max_grad_norm)
+    if not bool(torch.isfinite(norm)):
+        trainer.optimiser.zero_grad()
+        refuse([*stats.not_finite(), "grad_norm"], trainer.steps_done + 1)
     trainer.optimiser.step()
     trainer.optimiser.zero_grad()
     stats.finish_update(norm)

@@ -22,8 +22,10 @@ class UpdateStats:
     """Collects tensors during the updates of a step; numbers are read once, at the end, so that a GPU is not stalled.
 
     Losses and shares are sums over micro-batches of values already divided by the minibatch's token count. `figures`: what an
-    algorithm adds of its own, by the metric's name.
+    algorithm adds of its own, by the metric's name. `clips`: the algorithm clips the ratio; without it no share is clipped.
     """
+
+    clips: bool = True
 
     rows: list[dict[str, Tensor]] = field(default_factory=list)
     current: dict[str, Tensor] = field(default_factory=dict)
@@ -89,8 +91,15 @@ class UpdateStats:
         self.rows.append(self.current)
         self.updates += 1
 
-    def epoch_approx_kl(self) -> float:
-        return float(self.rows[-1]["approxkl"]) if self.rows else 0.0
+    def approx_kl_since(self, update: int) -> float:
+        """Mean over the updates from that number on; 0 where there was none."""
+        found = [row["approxkl"].double() for row in self.rows[update:]]
+        return float(torch.stack(found).mean()) if found else 0.0
+
+    def not_finite(self) -> list[str]:
+        """The losses of the current update that are NaN or infinite, by their metric's name."""
+        losses = {f"loss/{name}_avg": self.current.get(name) for name in ("policy", "value", "ptx")}
+        return [name for name, loss in losses.items() if loss is not None and not bool(torch.isfinite(loss))]
 
     def ratio_variance(self) -> float:
         """Variance of the ratios of all updates together: the mean of their squares less the square of their mean."""
@@ -146,7 +155,7 @@ def update_metrics(stats: UpdateStats) -> dict[str, float]:
     """The metrics of the policy's updates, where there was one."""
     return {
         "policy/approxkl_avg": stats.mean("approxkl"),
-        "policy/clipfrac_avg": stats.mean("clipfrac"),
+        **({"policy/clipfrac_avg": stats.mean("clipfrac")} if stats.clips else {}),
         "policy/entropy_avg": stats.mean("entropy"),
         "loss/policy_avg": stats.mean("policy"),
         "val/ratio": stats.mean("ratio"),

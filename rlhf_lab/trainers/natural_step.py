@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def update(trainer: "PolicyTrainer", rollout: Rollout) -> UpdateStats:
     """One natural step of the policy (none where no fraction of it is allowed), then the epochs of the values."""
-    stats = UpdateStats()
+    stats = UpdateStats(clips=False)
     if trainer.steps_done >= trainer.config.value_warmup:
         search = NaturalStep(trainer, rollout).take(stats)
         stats.figures |= {

@@ -38,7 +38,7 @@ from rlhf_lab.trainers.metrics import UpdateStats, forget_peak, step_metrics, to
 from rlhf_lab.trainers.objectives import Weights
 from rlhf_lab.trainers.pretraining import Pretraining
 from rlhf_lab.trainers.rollout import Policy, Rollout, Scorer
-from rlhf_lab.trainers.selfchecks import check_first_ratio, check_group, check_metrics
+from rlhf_lab.trainers.selfchecks import check_finite, check_first_ratio, check_group, check_metrics
 
 Text = str | Sequence[int]
 
@@ -164,7 +164,9 @@ class PolicyTrainer:
                 its stop token here.
             scores: one a response, in any unit; beta is in that unit a nat.
 
-        Raises ConfigError for lists of different lengths, ModelError for an empty or too long text, NotFiniteError.
+        Raises ConfigError for lists of different lengths, ModelError for an empty or too long text, NotFiniteError for scores,
+        losses or gradients that are not finite: no such gradient is applied, minibatches before it have been; `state` and
+        `load_state` around a step undo those.
         """
         begun, backbone = time.monotonic(), self.backbone
         forget_peak(backbone.device)
@@ -183,6 +185,8 @@ class PolicyTrainer:
         """Update on scored rows, check and tell. since: seconds of the rollout, and when scoring began."""
         rollout_seconds, begun = since
         rollout = self.assess(rows, scores, sampler_logprobs)
+        start = {"objective/scores": float(scores.mean()), "objective/kl": float(rollout.kl.sum())}
+        check_finite(start, self.steps_done + 1)  # before anything learns from it
         scored, count = time.monotonic(), len(scores)
         beta, lr = self.controller.value, self.scheduled_lr()
         stats = self.update(rollout, lr)

@@ -1,6 +1,7 @@
 """Invariants that every run checks while it runs; each failure says what it means and what to do."""
 
 import math
+from typing import NoReturn
 
 import torch
 
@@ -21,14 +22,24 @@ def check_first_ratio(worst: float, dtype: torch.dtype, step: int) -> None:
         )
 
 
-def check_metrics(metrics: dict[str, float], dtype: torch.dtype, step: int) -> None:
-    """Nothing but finite numbers leaves a step, and a run that starts at the base starts with KL 0."""
+def check_finite(metrics: dict[str, float], step: int) -> None:
+    """Raises NotFiniteError that names the broken ones."""
     broken = [name for name, value in metrics.items() if not math.isfinite(value)]
     if broken:
-        raise NotFiniteError(
-            f"{', '.join(broken)} became NaN or infinite at step {step}. The step was discarded and the last "
-            "checkpoint is kept. Lower the learning rate or raise beta, then resume."
-        )
+        refuse(broken, step)
+
+
+def refuse(broken: list[str], step: int) -> NoReturn:
+    """Raises NotFiniteError."""
+    raise NotFiniteError(
+        f"{', '.join(broken)} became NaN or infinite at step {step}. The step was discarded and the last "
+        "checkpoint is kept. Lower the learning rate or raise beta, then resume."
+    )
+
+
+def check_metrics(metrics: dict[str, float], dtype: torch.dtype, step: int) -> None:
+    """Nothing but finite numbers leaves a step, and a run that starts at the base starts with KL 0."""
+    check_finite(metrics, step)
     kl = metrics["objective/kl"]
     if step == 1 and abs(kl) > START_KL_TOLERANCE and dtype == torch.float32:
         raise SelfCheckError(

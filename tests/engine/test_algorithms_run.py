@@ -1,11 +1,16 @@
 """Other algorithms as runs of the engine: stopped, resumed, with the reward model as critic and pretraining text."""
 
+import json
+
 import pytest
 
 from rlhf_lab.config import PolicyConfig
+from rlhf_lab.engine.policy_run import PTX_TEXTS
+from rlhf_lab.home import ptx_texts_file
 from rlhf_lab.jobs import control
 from rlhf_lab.records import JobStatus, RunStatus
 from rlhf_lab.store.runs import create_run, get_run, latest_reward_model
+from rlhf_lab.trainers.pretraining import Pretraining
 
 CHANGES = {
     "ppo": {"value_trunk": "critic", "critic_init": "reward", "ptx_coef": 0.1, "ptx_batch": 2, "scale_scores": True},
@@ -42,3 +47,30 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(lab, at, algorithm):
     assert lab.curve(stopped) == lab.curve(whole)
     assert [step for step, _ in lab.curve(whole)] == [1, 2, 3, 4]
     assert get_run(lab.db, whole).config["algorithm"] == algorithm
+
+
+def test_pretraining_texts_of_ones_own_are_what_is_mixed_in(lab, monkeypatch):
+    mixed = []
+
+    class Noted(Pretraining):
+        def __init__(self, policy, texts, *rest):
+            mixed.append(list(texts))
+            super().__init__(policy, texts, *rest)
+
+    monkeypatch.setattr("rlhf_lab.trainers.policy.Pretraining", Noted)
+    small = PolicyConfig(steps=1, batch_size=2, micro_batch=2, max_new_tokens=4, lora_r=2, ptx_coef=0.1, ptx_batch=2)
+    model = latest_reward_model(lab.db, lab.project.id)
+    manifest = {"ptx_texts": {"source": "mine.txt", "count": 2}}
+    own, other, gone = (
+        create_run(lab.db, lab.project.id, model.id, "r", config=small.to_dict(), manifest=said, total_steps=1).id
+        for said in (manifest, {}, manifest)
+    )
+    file = ptx_texts_file(lab.folder, own)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(["the cat sat", "the dog ran"]))
+    assert lab.train(own).status is JobStatus.DONE
+    assert mixed[-1] == ["the cat sat", "the dog ran"]
+    assert lab.train(other).status is JobStatus.DONE
+    assert len(mixed[-1]) == PTX_TEXTS
+    assert lab.train(gone).status is JobStatus.FAILED
+    assert "Put" in get_run(lab.db, gone).message

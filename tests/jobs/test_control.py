@@ -1,5 +1,6 @@
 """What people may do with a run, and what is refused before anything is recorded. No engine runs here."""
 
+import json
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
+from rlhf_lab.home import ptx_texts_file
 from rlhf_lab.jobs import control, queue, supervisor
 from rlhf_lab.records import Choice, EventKind, JobKind, JobStatus, NewCompletion, Run, RunStatus, Source, Vote
 from rlhf_lab.store import projects
@@ -114,7 +116,21 @@ def test_what_cannot_start_leaves_nothing_behind(db: Database, home: Path, start
         control.start_run(db, home, project_id, CONFIG, judge="nobody")
     with pytest.raises(ConfigError, match="80 characters"):
         control.start_run(db, home, project_id, CONFIG, name="x" * 81)
+    with pytest.raises(ConfigError, match="ptx_coef is 0"):
+        control.start_run(db, home, project_id, CONFIG, ptx_texts=(["a text"], "mine.txt"))
+    (home / "runs").write_text("in the way of the run's folder")
+    with pytest.raises(StoreError, match="was not started"):
+        control.start_run(db, home, project_id, CONFIG.replace(ptx_coef=0.1), ptx_texts=(["a text"], "mine.txt"))
     assert (runs(db), queue.jobs(db), started) == ([], [], [])
+
+
+def test_pretraining_texts_of_ones_own_stand_beside_the_run(db: Database, home: Path, started: list[Path]) -> None:
+    project_id = project(db)
+    reward_model(db, project_id)
+    given = ["Once,\nthere was", "a wolf ✓"]
+    run = control.start_run(db, home, project_id, CONFIG.replace(ptx_coef=0.1), ptx_texts=(given, "tales.csv:story"))
+    assert run.manifest["ptx_texts"] == {"source": "tales.csv:story", "count": 2}
+    assert json.loads(ptx_texts_file(home, run.id).read_text()) == given
 
 
 def test_pause_and_stop_of_a_run_that_an_engine_works_on(

@@ -39,7 +39,8 @@ MUTANTS = [
            f"test_take_trims_to_what_its_rows_need {PLAIN_LOOP}"),
     # --- models/backbone.py ---
     Mutant(BACKBONE, "dropout stays on", "model.to(device=where).eval()", "model.to(device=where).train()",
-           "models/test_rows.py::test_item_08_dropout_is_off"),
+           "models/test_rows.py::test_item_08_dropout_is_off "
+           "trainers/test_policy.py::test_item_08_nothing_drops_out_while_it_trains"),
     Mutant(BACKBONE, "backbone not frozen", "    model.requires_grad_(False)\n", "", "test_what_is_known_of_a_model"),
     Mutant(BACKBONE, "stop tokens of the generation config ignored", "[tokenizer.eos_token_id, *ids]",
            "[tokenizer.eos_token_id]", "models/test_rows.py::test_item_20_any_stop_token_in_force_ends"),
@@ -250,7 +251,8 @@ MUTANTS = [
     Mutant(OBJECTIVES, "micro-batch mean of means",
            "loss = ppo_clip(logprobs, old, advantages, mask, cliprange=clip_of(config), denominator=whole.tokens)",
            "loss = ppo_clip(logprobs, old, advantages, mask, cliprange=clip_of(config))",
-           "trainers/test_policy.py::test_item_16_any_micro_batch_gives_the_same_gradient"),
+           "trainers/test_policy.py::test_item_16_any_micro_batch_gives_the_same_gradient "
+           "trainers/test_policy.py::test_item_24_any_micro_batch_gives_the_same_steps"),
     Mutant(OBJECTIVES, "mean of means in the value loss", "denominator=whole.tokens,\n    )\n", ")\n",
            "trainers/test_policy.py::test_item_16_any_micro_batch_gives_the_same_gradient"),
     Mutant(GRADIENT, "mean of means in the entropy", "token_mean(now.entropy, part.rows.mask, whole.tokens)",
@@ -294,11 +296,13 @@ MUTANTS = [
            "trainers/test_policy.py::test_an_update_with_a_wild_ratio_is_skipped"),
     Mutant(GRADIENT, "skipped gradients kept", "stats.skip()\n                trainer.optimiser.zero_grad()",
            "stats.skip()", "trainers/test_policy.py::test_an_update_with_a_wild_ratio_is_skipped"),
-    Mutant(GRADIENT, "target KL ignored", "and stats.epoch_approx_kl() > config.target_kl", "and False",
+    Mutant(GRADIENT, "a broken gradient is applied", "if not bool(torch.isfinite(norm)):", "if False:",
+           "trainers/test_policy.py::test_a_broken_gradient_never_reaches_the_weights"),
+    Mutant(GRADIENT, "target KL ignored", "and stats.approx_kl_since(begun) > config.target_kl", "and False",
            "trainers/test_policy.py::test_target_kl_stops_the_epochs"),
     Mutant(SELFCHECKS, "first ratio not checked", "and not worst < RATIO_TOLERANCE", "and worst < 0",
            "trainers/test_policy.py::test_old_logprobs_that_are_not_the_policys"),
-    Mutant(SELFCHECKS, "NaN passes", "if broken:", "if False:", "trainers/test_policy.py::test_nan_in_the_value_head"),
+    Mutant(SELFCHECKS, "NaN passes", "if broken:", "if False:", "trainers/test_policy.py::test_nan_from_the_scorer"),
     # --- trainers/checkpoint.py ---
     Mutant(CHECKPOINT, "content not verified", "all(_sha256(folder / name) == digest for",
            "all((folder / name).exists() for", "test_a_damaged_checkpoint_falls_back_to_the_one_before"),

@@ -1,7 +1,7 @@
 """A lab with a few texts in it, and scripts run in processes of their own.
 
 Every test runs on SQLite. Those on the `db` of this file run on PostgreSQL too where RLHF_LAB_POSTGRES names a server's
-database, which they empty: postgresql+psycopg://user@host/name.
+database: postgresql+psycopg://user@host/name, of a user who may make others; they work in databases of their own beside it.
 """
 
 import os
@@ -53,15 +53,17 @@ def store(request: pytest.FixtureRequest, home: Path) -> Path | str:
 
 @pytest.fixture(scope="session")
 def server() -> str:
-    """The server's database with the tables of today, made once: migrations take longer than most tests."""
+    """A database of the server with the tables of today, made once: migrations take longer than most tests."""
     assert POSTGRES
-    engine = create_engine(POSTGRES)
-    with engine.begin() as conn:
-        conn.execute(text("DROP SCHEMA public CASCADE"))
-        conn.execute(text("CREATE SCHEMA public"))
+    name = f"rlhf_lab_{os.environ.get('PYTEST_XDIST_WORKER', 'tests')}"  # tests in two processes empty a database each
+    engine = create_engine(POSTGRES, isolation_level="AUTOCOMMIT")
+    with engine.connect() as conn:
+        conn.execute(text(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
+        conn.execute(text(f"CREATE DATABASE {name}"))
+    url = engine.url.set(database=name).render_as_string(hide_password=False)
     engine.dispose()
-    Database.open(POSTGRES).close()
-    return POSTGRES
+    Database.open(url).close()
+    return url
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ def test_item_16_micro_batches_add_up_and_updates_average():
     }
     assert found == pytest.approx(expected, abs=1e-6)
     assert stats.mean_ratio == 2.0
-    assert stats.epoch_approx_kl() == 1.0
+    assert [stats.approx_kl_since(n) for n in (0, 1, 2)] == pytest.approx([0.7, 1.0, 0.0])
 
 
 def test_item_07_first_ratio_deviation_is_that_of_the_first_minibatch():

@@ -1,5 +1,6 @@
 """Which pairs to ask about: against the posterior written out in full, and on texts."""
 
+import dataclasses
 import math
 
 import tiny
@@ -7,6 +8,7 @@ import torch
 from labelled import comparisons, reference_of
 
 from rlhf_lab.config import RewardConfig
+from rlhf_lab.core.preference import margin_from_strength
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.trainers.pair_choice import Candidate, greedy, most_telling
 from rlhf_lab.trainers.warm_start import Labels
@@ -94,3 +96,32 @@ def test_of_texts(llama_folder):
     assert len(set(chosen)) == 2
     assert adapters.names == ()
     assert tiny.weights_hash(backbone) == before
+
+
+def test_the_choice_sees_margins_repeats_and_ties_of_the_labels(llama_folder, monkeypatch):
+    """What `greedy` is handed, worked out by hand: strength 2 of margin 0.5 is 1, one label counts three times, one is a tie."""
+    handed = {}
+
+    def noted(labelled, candidates, weights, ridge, count, labels):
+        handed.update(
+            labelled=labelled, candidates=candidates, weights=weights, ridge=ridge, count=count, labels=labels
+        )
+        return [0]
+
+    monkeypatch.setattr("rlhf_lab.trainers.pair_choice.greedy", noted)
+    backbone = tiny.load(llama_folder)
+    labels = comparisons(4)
+    labels[0] = dataclasses.replace(labels[0], strength=2.0)
+    labels[1] = dataclasses.replace(labels[1], count=3)
+    labels[2] = dataclasses.replace(labels[2], tie=True)
+    one = Candidate(backbone.encode_prompt(labels[3].prompt), list(labels[3].chosen_ids), list(labels[3].rejected_ids))
+    config = RewardConfig(ridge=7.0, margin=0.5)
+    assert most_telling(Adapters(backbone), labels, reference_of(backbone), [one, one], 1, config) == [0]
+    assert handed["labels"].ties.tolist() == [False, False, True, False]
+    strengths = torch.tensor([label.strength for label in labels]).double()
+    assert handed["labels"].margins.tolist() == margin_from_strength(strengths, 0.5).tolist()
+    assert handed["labels"].margins[0] > handed["labels"].margins[3]
+    assert handed["labels"].weights.tolist() == [1.0, 3.0, 1.0, 1.0]
+    assert (handed["ridge"], handed["count"], handed["labelled"].shape) == (7.0, 1, (4, 32))
+    assert torch.allclose(handed["candidates"][0], handed["labelled"][3])  # the same texts, stretched alike
+    assert torch.equal(handed["candidates"][0], handed["candidates"][1])

@@ -212,6 +212,36 @@ def test_item_11_the_controller_is_fed_the_sequence_sum(llama_folder):
     assert raised.run_step().metrics["objective/kl_coef"] == steered
 
 
+def test_item_08_nothing_drops_out_while_it_trains(llama_folder):
+    """The config asks for dropout 0.5. With the gradient on and after a step, equal rows give equal numbers, bit for bit."""
+    trainer = mid_run(llama_folder, torch.float32)
+    trainer.run_step()
+    assert not [module for module in trainer.backbone.model.modules() if module.training]  # its layers and the adapters
+    rows = make_rows(trainer.backbone, *tiny.ragged())
+    first, second = (trainer.policy.evaluate(rows, 1.0, learn_entropy=True) for _ in range(2))
+    assert all(one.requires_grad and torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_item_22_what_stands_in_the_padding_changes_no_number(llama_folder):
+    """Entropy, approximate KL and all other metrics of a step, and the weights after it, with other ids in the padding."""
+    prompts, responses = tiny.ragged(rows=6)
+    found = []
+    for junk in (None, 7, tiny.EOS):
+        trainer = mid_run(llama_folder, micro_batch=3)
+        rows = make_rows(trainer.backbone, prompts, responses)
+        assert not rows.mask.all()
+        if junk is not None:
+            rows = rows._replace(
+                responses=rows.responses.masked_fill(~rows.mask, junk),
+                prompts=rows.prompts.masked_fill(~rows.prompt_mask.bool(), junk),
+            )
+        result = trainer.advance(rows, torch.linspace(-2, 2, 6), None, (0.0, 0.0))
+        found.append((tiny.numbers(result.metrics), weights(trainer)))
+    for metrics, after in found[1:]:
+        assert metrics == found[0][0]
+        assert tiny.same(after, found[0][1])
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
 @pytest.mark.parametrize("micro_batch", [1, 2, 5, 6])
 def test_item_16_any_micro_batch_gives_the_same_gradient(gpt2_folder, dtype, tolerance, micro_batch):
@@ -581,6 +611,18 @@ def test_nan_in_the_value_head(llama_folder):
     ):
         trainer.run_step()
     assert trainer.steps_done == 0
+
+
+def test_a_broken_gradient_never_reaches_the_weights(llama_folder):
+    """Scores of 1e30 are finite, the gradients of the values' loss are not: `step` leaves weights and optimiser as they were."""
+    trainer = mid_run(llama_folder, torch.float32)
+    prompts, responses = tiny.ragged(rows=6)
+    before, moments = weights(trainer), trainer.state()[0]
+    with pytest.raises(NotFiniteError, match=r"loss/value_avg.*grad_norm became NaN or infinite"):
+        trainer.step(prompts, responses, [1e30, -1e30, 1e30, -1e30, 1e30, -1e30])
+    assert tiny.same(weights(trainer), before)
+    assert tiny.same(trainer.state()[0], moments)
+    assert all(p.grad is None or not p.grad.any() for p in trainer.parameters)
 
 
 def test_nan_from_the_scorer(llama_folder):

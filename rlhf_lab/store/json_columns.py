@@ -1,0 +1,34 @@
+"""Columns that hold JSON."""
+
+import json
+import zlib
+from typing import Any
+
+from sqlalchemy import Dialect, LargeBinary, Text
+from sqlalchemy.types import TypeDecorator
+
+
+class Json(TypeDecorator[Any]):
+    """JSON as text. Not sqlalchemy.JSON: PostgreSQL's json refuses NaN, which a diverging run must still report."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else json.dumps(value, separators=(",", ":"))
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
+        return None if value is None else json.loads(value)
+
+
+class PackedJson(TypeDecorator[Any]):
+    """Compressed JSON, for what is large and read one row at a time."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> bytes:  # noqa: ARG002
+        return zlib.compress(json.dumps(value, separators=(",", ":")).encode())
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
+        return json.loads(zlib.decompress(value))
