@@ -5,7 +5,6 @@ checkpoint and write the later steps again, bit for bit the same. Controls are r
 the step it took effect at before it takes effect, so a resume replays it at the same step.
 """
 
-import json
 import math
 import platform
 import time
@@ -20,12 +19,12 @@ import torch
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.engine.faults import explain_error, out_of_memory
 from rlhf_lab.engine.lab import Lab
+from rlhf_lab.engine.ptx import pretraining_texts
 from rlhf_lab.engine.work import Progress, no_progress
-from rlhf_lab.errors import ConfigError, StoreError, TrainingError
-from rlhf_lab.home import ptx_texts_file, run_folder
+from rlhf_lab.errors import ConfigError, StoreError
+from rlhf_lab.home import run_folder
 from rlhf_lab.judges import load_judge
 from rlhf_lab.models.generation import Tick, no_tick
-from rlhf_lab.pretrain import corpus
 from rlhf_lab.records import EventKind, Run, RunEvent, RunStatus, StepResult
 from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.runs import add_event, events, get_run, mark_event, pending_events, set_manifest, set_run_status
@@ -37,7 +36,6 @@ from rlhf_lab.trainers.policy import PolicyTrainer, Task
 POLL_EVERY_S = 0.1
 State = tuple[dict[str, torch.Tensor], dict[str, Any]]
 SLOT = "policy"
-PTX_TEXTS = 1024  # of the corpus, where a run mixes in pretraining text and brings none of its own
 PACKAGES = ("torch", "transformers", "peft", "safetensors", "numpy")
 
 
@@ -82,22 +80,9 @@ class PolicyRun:
             scorer=self.lab.reward_model(self.run.reward_model_id, "reward"),
             sample_prompts=shown,
             gold=load_judge(judge).score if judge else None,
-            ptx_texts=self._pretraining_texts() if self.config.ptx_coef > 0 else (),
+            ptx_texts=pretraining_texts(self.lab.home, self.run, self.config.seed) if self.config.ptx_coef > 0 else (),
         )
         return PolicyTrainer(backbone, adapters, task, self.config, adapter=SLOT, tick=self.tick, group=self.group)
-
-    def _pretraining_texts(self) -> list[str]:
-        """What PPO-ptx mixes in: the texts that came with the run, or some of the embedded model's corpus."""
-        if "ptx_texts" not in self.run.manifest:
-            return [f"{text.prompt} {text.response}" for text in corpus.texts(self.config.seed, PTX_TEXTS)]
-        file = ptx_texts_file(self.lab.home, self.run.id)
-        try:
-            own: list[str] = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise TrainingError(
-                f"the pretraining texts of run {self.run.id} cannot be read ({error}). Put {file} back, or start a new run."
-            ) from error
-        return own
 
     def _resume(self) -> list[RunEvent]:
         """Continue from the newest whole checkpoint; returns the recorded events that are still to be replayed."""

@@ -1,13 +1,12 @@
 """The README of a data set of labels: what it is, how it was made, what each column says."""
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from rlhf_lab import __version__
 from rlhf_lab.assets import EMBEDDED
+from rlhf_lab.exports.wanted import LabelExport
 from rlhf_lab.exports.words import portable
-
-if TYPE_CHECKING:
-    from rlhf_lab.exports.datasets import DatasetFacts
+from rlhf_lab.records import Project
 
 COLUMNS = {
     "prompt": "what the texts answer or continue",
@@ -40,7 +39,21 @@ COLUMNS = {
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 
 
-def card(facts: "DatasetFacts") -> str:
+@dataclass(frozen=True)
+class DatasetFacts:
+    """What a card says. votes: by source and by annotator; choices: first, second, tie, both_bad (empty for TRL's layouts)."""
+
+    project: Project
+    wanted: LabelExport
+    file: str
+    rows: int
+    columns: tuple[str, ...]
+    sources: dict[str, int] = field(default_factory=dict)
+    annotators: dict[str, int] = field(default_factory=dict)
+    choices: dict[str, int] = field(default_factory=dict)
+
+
+def card(facts: DatasetFacts) -> str:
     """Markdown with the YAML head that the Hub reads."""
     size = next((words for most, words in SIZES if facts.rows < most), "n>1M")
     simulated = facts.sources.get("simulated", 0)
@@ -94,7 +107,7 @@ truth or decency. Choose a licence before you publish this.
 """
 
 
-def _how(facts: "DatasetFacts") -> str:
+def _how(facts: DatasetFacts) -> str:
     wanted = facts.wanted
     shape = {"votes": "One row a vote, ties among them (`tie`)", "explicit": "TRL's format with an explicit prompt, a row a vote",
              "implicit": "TRL's format with an implicit prompt, a row a vote"}[wanted.layout]  # fmt: skip
@@ -106,15 +119,15 @@ def _how(facts: "DatasetFacts") -> str:
     return ", ".join(parts) + "."
 
 
-def _columns(facts: "DatasetFacts") -> str:
+def _columns(facts: DatasetFacts) -> str:
     return "\n".join(f"| `{name}` | {COLUMNS[name]} |" for name in facts.columns)
 
 
-def _model(facts: "DatasetFacts") -> str:
+def _model(facts: DatasetFacts) -> str:
     return "RLHF Lab's embedded model" if facts.project.model == EMBEDDED else portable(facts.project.model)
 
 
-def _people(facts: "DatasetFacts") -> str:
+def _people(facts: DatasetFacts) -> str:
     if not facts.sources:
         return ""
     votes = ", ".join(f"{n:,} {name}" for name, n in facts.sources.items())

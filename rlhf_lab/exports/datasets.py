@@ -4,13 +4,12 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rlhf_lab import __version__
 from rlhf_lab.errors import LabelError
-from rlhf_lab.exports.dataset_card import card
+from rlhf_lab.exports.dataset_card import DatasetFacts, card
 from rlhf_lab.exports.labels import _nothing, label_rows
 from rlhf_lab.exports.staging import staging
 from rlhf_lab.exports.table_files import write_rows
@@ -21,20 +20,6 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 
 AS_DATASET = LabelExport(format="parquet")
-
-
-@dataclass(frozen=True)
-class DatasetFacts:
-    """What a card says. votes: by source and by annotator; choices: first, second, tie, both_bad (empty for TRL's layouts)."""
-
-    project: Project
-    wanted: LabelExport
-    file: str
-    rows: int
-    columns: tuple[str, ...]
-    sources: dict[str, int] = field(default_factory=dict)
-    annotators: dict[str, int] = field(default_factory=dict)
-    choices: dict[str, int] = field(default_factory=dict)
 
 
 def export_dataset(

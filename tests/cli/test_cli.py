@@ -5,6 +5,7 @@ import json
 import pytest
 
 from rlhf_lab.cli.main import main
+from rlhf_lab.errors import LabelError
 
 
 def call(capsys, *words):
@@ -55,3 +56,21 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys):
     assert said["reward_accuracy"] > 0.7
     assert said["best_of_16_gold"] > said["best_of_4_gold"] > said["gold_base"]
     assert set(said["seconds"]) >= {"sample", "reward", "policy", "total"}
+
+
+def test_pretraining_texts_of_a_file_are_handed_to_the_run(tmp_path, monkeypatch, capsys):
+    handed = []
+
+    def start(_db, _home, _project, config, _reward, _judge, _name, texts):
+        handed.append((config.ptx_coef, texts))
+        raise LabelError("far enough")
+
+    monkeypatch.setattr("rlhf_lab.cli.lab.control.start_run", start)
+    own = tmp_path / "own.txt"
+    own.write_text("a tale\nanother\n")
+    command = ["train-policy", *home(tmp_path), "--ptx-coef", "0.2", "--ptx-texts"]
+    assert main([*command, str(own)]) == 1
+    assert handed == [(0.2, (["a tale", "another"], "own.txt"))]
+    assert main([*command, str(tmp_path / "none.txt")]) == 1
+    assert "none.txt cannot be read" in capsys.readouterr().err
+    assert len(handed) == 1

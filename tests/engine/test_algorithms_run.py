@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rlhf_lab.config import PolicyConfig
-from rlhf_lab.engine.policy_run import PTX_TEXTS
+from rlhf_lab.engine.ptx import PTX_TEXTS
 from rlhf_lab.home import ptx_texts_file
 from rlhf_lab.jobs import control
 from rlhf_lab.records import JobStatus, RunStatus
