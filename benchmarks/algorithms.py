@@ -27,6 +27,7 @@ from rlhf_lab.runtime import prepare
 
 prepare()
 
+import algorithm_figures  # noqa: E402
 import torch  # noqa: E402
 
 from rlhf_lab.config import ALGORITHMS, PolicyConfig, RewardConfig, fields_of  # noqa: E402
@@ -172,7 +173,15 @@ def overoptimise(args: argparse.Namespace, setting: Setting) -> list[dict[str, A
             proxy, kl = (statistics.fmean(step[key] for step in some) for key in ("objective/scores", "objective/kl"))
             gold = setting.above(statistics.fmean(step["objective/gold"] for step in some))
             rows.append(
-                {"what": f"{what}, to step {end}", "seed": setting.seed, "kl": kl, "gold": gold, "proxy": proxy}
+                {
+                    "what": f"{what}, to step {end}",
+                    "run": what,
+                    "step": end,
+                    "seed": setting.seed,
+                    "kl": kl,
+                    "gold": gold,
+                    "proxy": proxy,
+                }
             )
             say(f"seed {setting.seed} {what:<7} to step {end:>4}  proxy {proxy:+.2f}  gold {gold:+.2f}  KL {kl:6.1f}")
     return rows
@@ -232,6 +241,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=PolicyConfig().max_new_tokens, help="longest response, in tokens")
     parser.add_argument("--set", dest="changes", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--out", type=Path, default=None)
+    parser.add_argument("--plot", type=Path, default=None, help="FILE.html for the curves of the two other modes")
     args = parser.parse_args()
     args.changes = changed(args.changes)
     function, key, columns = MODES[args.mode]
@@ -245,6 +255,8 @@ def main() -> None:
     text = table(rows, key, columns)
     if args.out is not None:
         args.out.write_text(json.dumps({"mode": args.mode, "rows": rows, "table": text}, indent=1), encoding="utf-8")
+    if args.plot is not None and args.mode != "algorithms":
+        algorithm_figures.write(args.mode, rows, args.plot)
     print(text)
 
 
