@@ -1,8 +1,22 @@
-"""Fixtures that several folders of tests share. Torch is imported only where a test asks for a model."""
+"""Fixtures that several folders of tests share. Torch is imported only where a test asks for a model.
 
+Two processes run the tests (-n 2 in pyproject.toml; -n 0 for one, as a debugger wants): the browser's one after the other in one
+of them, the rest file by file. Each of the two, and the engines it starts, gets by with one thread, so that neither starves.
+"""
+
+import os
 import shutil
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        part = item.path.parent.name
+        item.add_marker(pytest.mark.xdist_group("browser" if part == "browser" else item.path.stem))
 
 
 @pytest.fixture(scope="session")

@@ -94,6 +94,8 @@ function named(which) {
   if (!model) return null;
   if (!model.startsWith('run/')) return [model, form[`model-${which}`].selectedOptions[0].textContent];
   const run = model.split('/')[1], step = form[`step-${which}`].value;
+  const last = (options.steps[run] || []).at(-1);
+  if (step === 'latest' && last !== undefined) return [`run/${run}/${last}`, `run ${run}, step ${last} (latest)`];  // so that it can be found again
   return [`run/${run}/${step}`, `run ${run}, ${step === 'latest' ? 'latest step' : `step ${step}`}`];
 }
 

@@ -18,7 +18,7 @@ const ask = el('section.lab-card.ask', { 'aria-label': 'what to import' },
     el('button.lab-button.small', { type: 'button', 'data-do': 'data-hub-look', onclick: () => { file = null; named.textContent = ''; forget(); look(); } }, 'Look at it')),
   el('p.muted', {}, `Files up to ${props.data.most / 1e6} MB here; larger ones with: python -m rlhf_lab import FILE`));
 const found = el('section.lab-card.found', { 'aria-label': 'what was understood', hidden: true });
-root.append(notice, ask, found);
+root.append(ask, found, notice);  // below the buttons: what it says moves none of them
 
 function say(words, bad = false) {
   notice.hidden = !words;
@@ -79,6 +79,12 @@ function mapper(columns, said, open) {
     el('button.lab-button.small', { type: 'button', 'data-do': 'data-again', onclick: look }, 'Look again'));
 }
 
+function doubts({ duplicates, same_texts: same, empty_texts: empty }) {
+  const words = [duplicates && `${many(duplicates, 'vote')} by somebody who has answered about the same two texts before, in the file or in this project`,
+    same && `${many(same, 'comparison')} of a text with itself: nothing can be learnt there`, empty && `${many(empty, 'comparison')} with an empty text`].filter(Boolean);
+  return words.length ? el('p.lab-notice', { 'data-do': 'data-doubts' }, `Look again: ${words.join('; ')}.`) : null;
+}
+
 function draw(unknown) {
   found.hidden = !preview && !unknown;
   if (unknown) { found.replaceChildren(mapper(unknown, mapping, true)); return; }
@@ -87,7 +93,8 @@ function draw(unknown) {
   const votes = Object.entries(preview.choices).map(([name, n]) => `${n} ${name.replace('_', ' ')}`).join(', ');
   const source = el('select.lab-input', { 'aria-label': 'whose votes', 'data-do': 'data-source' }, el('option', { value: 'human' }, 'votes of people'), el('option', { value: 'simulated' }, 'simulated votes'));
   found.replaceChildren(...[
-    el('div.lab-row', {}, el('h3', {}, preview.name), el('span.muted', { 'data-do': 'data-counts' }, `${many(preview.rows, 'row')}, ${many(preview.votes, 'vote')} on ${many(preview.prompts, 'prompt')} (${preview.shape}); ${votes || 'no votes'}${preview.people ? `; ${preview.people} annotators` : ''}${preview.duplicates ? `; ${preview.duplicates} of them say again what the same person said of the same two texts` : ''}`)),
+    el('div.lab-row', {}, el('h3', {}, preview.name), el('span.muted', { 'data-do': 'data-counts' }, `${many(preview.rows, 'row')}, ${many(preview.votes, 'vote')} on ${many(preview.prompts, 'prompt')} (${preview.shape}); ${votes || 'no votes'}${preview.people ? `; ${preview.people} annotators` : ''}`)),
+    doubts(preview),
     mapper(columns, preview.mapping, false),
     preview.problems.length ? el('pre.problems', { role: 'alert', 'data-do': 'data-problems' }, `${many(preview.broken, 'row')} cannot be used:\n${preview.problems.join('\n')}`) : null,
     el('div.scroll', { tabindex: '0', role: 'group', 'aria-label': 'the first rows' }, el('table', {},

@@ -27,7 +27,7 @@ function draw(state) {
     el('span.name', {}, 'RLHF Lab'),
     el('span.what', {}, `${state.project} · ${state.model}`),
     works ? null : el('span.lab-badge.machine', { title: state.engine.about }, el(`i.dot.${state.engine.mood}`), machine(state)),
-    el('span.lab-badge', {}, `${state.labels} labels${state.simulated ? ` + ${state.simulated} simulated` : ''}`),
+    el('span.lab-badge', {}, `${state.labels} label${state.labels === 1 ? '' : 's'}${state.simulated ? ` + ${state.simulated} simulated` : ''}`),
     el('span.lab-badge', { title: 'cross-validated accuracy of the newest reward model, with its 95 % interval' }, accuracy),
     job(state),
     el('span.lab-grow'), el('span.buttons', {},

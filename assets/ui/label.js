@@ -99,8 +99,8 @@ function crowd(n) { return el('span.lab-badge', { 'data-here': n, hidden: n < 2 
 
 function goal(state) {
   const words = state.left > 0
-    ? `${state.left} more label${state.left === 1 ? '' : 's'} and the reward model ${state.models ? 'learns again' : 'can learn'}`
-    : 'The reward model is learning from your labels';
+    ? `${state.left} more by people and ${state.models ? 'the reward model learns again' : 'a reward model learns from them'}`
+    : 'A reward model is learning from the labels of people';
   const share = state.goal ? Math.min(1, state.labels / state.goal) : 0;
   return el('div.goal', {},
     el('div.lab-row', {},

@@ -61,7 +61,7 @@ function row(project) {
   return el('tr', { 'data-project': project.id, class: open ? 'open' : null },
     el('td.name', {}, el('span.muted', {}, `${project.id} `), el('strong', {}, project.name)),
     el('td.model', {}, project.model), el('td', {}, project.set),
-    figure('prompts', project.train + project.eval, `${project.eval} to evaluate`), figure('pairs', project.pairs),
+    figure('prompts', project.train + project.eval, `(${project.eval} of them to evaluate)`), figure('pairs', project.pairs),
     figure('labels', project.human, project.simulated ? `+ ${project.simulated} simulated` : ''), figure('reward models', project.models), figure('runs', project.runs),
     el('td.actions', {}, open ? el('span.lab-badge.accent', {}, 'open')
       : el('button.lab-button.small', { type: 'button', 'data-do': 'project-open', 'data-project': project.id, 'aria-label': `open ${project.name}`, onclick: (event) => { event.target.disabled = true; ask('open', { project: project.id }, tell); } }, 'Open')));

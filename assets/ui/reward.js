@@ -55,7 +55,7 @@ function bar() {
     el('option', { value: 'human' }, `people's labels (${human})`), el('option', { value: 'simulated' }, `simulated labels (${simulated})`));
   from.value = shown;
   const have = shown === 'human' ? human : simulated, goal = goals[shown];
-  const next = have >= goal ? 'It is due and begins by itself' : `It also trains by itself, every ${every} labels: next at ${goal}, ${many(goal - have, 'label')} to go`;
+  const next = state.job ? 'It learns now' : have >= goal ? 'It is due and begins by itself' : `It also trains by itself, every ${every} labels: next at ${goal}, ${many(goal - have, 'label')} to go`;
   const failure = refused || state.failed;
   return el('div.lab-card', {}, el('div.lab-row', {},
     el('button.lab-button.lab-main', { type: 'button', 'data-do': 'train', disabled: state.job !== null, onclick: train }, state.job ? 'Training …' : 'Train now'),
@@ -141,7 +141,7 @@ function curve() {
         error_y: { type: 'data', symmetric: false, array: mine.map((m) => m.high - m.accuracy), arrayminus: mine.map((m) => m.accuracy - m.low), thickness: 1.2, width: 4 },
         text: mine.map((m) => plain(`model ${m.id}, ${m.source}: ${percent(m.accuracy)} (${between(m.low, m.high)}) at ${m.labels} labels`)), hovertemplate: '%{text}<extra></extra>' };
     }),
-    more: { x: 'labels', y: { range: [Math.min(0.4, ...known.map((m) => m.low)), 1.02], tickformat: '.0%' } } })));
+    more: { x: 'labels', y: { range: [Math.min(0.4, ...known.map((m) => m.low - 0.02)), 1.02], tickformat: '.0%' } } })));
   return card;
 }
 

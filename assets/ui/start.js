@@ -51,10 +51,12 @@ function form(state) {
     state.models.map(([id, words]) => el('option', { value: id }, `reward model ${words}`)));
   const preset = el('select.lab-input', { 'aria-label': 'preset', 'data-do': 'start-preset', onchange: (e) => fill(e.target.value) },
     props.data.presets.map((item) => el('option', { value: item.name, selected: item.name === state.preset }, item.words)));
+  const how = el('select.lab-input', { 'aria-label': 'algorithm', 'data-do': 'start-algorithm', onchange: (e) => { ready(false); trigger('algorithm', { algorithm: e.target.value }); } },
+    props.data.algorithms.map((item) => el('option', { value: item, selected: item === algorithm }, item)));
   const name = el('input.lab-input', { type: 'text', maxlength: 80, placeholder: 'name (optional)', 'aria-label': 'name of the run', 'data-do': 'start-name',
     onkeydown: (e) => { if (e.key === 'Enter' && !part('start').disabled) begin(); } });
   return el('div.lab-card', {},
-    el('div.lab-row', {}, el('h2', {}, state.runs ? 'Another run' : 'Start a run'), reward, preset),
+    el('div.lab-row', {}, el('h2', {}, state.runs ? 'Another run' : 'Start a run'), reward, how, preset),
     el('div.lab-row', {}, name,
       el('button.lab-button.lab-main', { type: 'button', 'data-do': 'start', onclick: begin }, starts()),
       state.runs ? el('button.lab-button.small', { type: 'button', 'data-do': 'start-close', onclick: () => { opened = false; draw(state); } }, 'Close') : null,
@@ -103,7 +105,7 @@ watch('value', () => {
   if (said.filled) {
     filling = false;
     algorithm = said.algorithm;
-    if (part('start')) part('start').textContent = starts();
+    if (part('start')) { part('start').textContent = starts(); part('start-algorithm').value = algorithm; }
     return;
   }
   const notice = part('start-error');

@@ -37,9 +37,10 @@ function frame() {
   for (const chart of [...Object.values(state.charts), ...Object.values(state.extra)]) chart.drop();
   state.charts = {}; state.extra = {};
   parts = { doing: el('p.lab-notice', { role: 'status', hidden: true }), grid: el('div.grid', { role: 'group', 'aria-label': 'curves' }), more: el('div.more'),
+    told: el('p.muted', {}, 'The sentence under a curve speaks of the mean of its last 5 steps, so that the noise of one step does not count.'),
     none: el('div.lab-card.lab-empty', {}, 'The curves begin with the first step.'), side: el('aside.side', { 'aria-label': 'samples' }) };
   const bar = barFrame();
-  root.replaceChildren(bar, parts.doing, el('div.columns', {}, el('div.curves', {}, parts.none, parts.grid, parts.more), parts.side));
+  root.replaceChildren(bar, parts.doing, el('div.columns', {}, el('div.curves', {}, parts.none, parts.grid, parts.told, parts.more), parts.side));
   for (const curve of CURVES) state.charts[curve.metric] = LabCharts.make(parts.grid, curve, props.data, (x) => goTo(nearest(x)));
   moreFrame();
   sideFrame();
@@ -265,7 +266,7 @@ function take(reply) {
 
 function curves(reply) {
   parts.none.hidden = reply.to > 0;
-  parts.more.hidden = reply.to <= 0;
+  parts.more.hidden = parts.told.hidden = reply.to <= 0;
   for (const curve of CURVES) {
     const chart = state.charts[curve.metric];
     chart.points(reply.points[curve.metric] || [], reply.reset);

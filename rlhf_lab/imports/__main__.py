@@ -41,7 +41,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
                 saved = save(db, found, into)
                 said |= {"saved": saved_dict(saved), "words": saved_words(saved, found.name)}
     except ColumnsError as error:
-        return {"error": str(error), "columns": list(error.columns)}
+        return {"error": error.words, "columns": list(error.columns)}
     except UnreadableError as error:
         return {"error": f"The meanings of the votes cannot be read: {error}."}
     except LabError as error:

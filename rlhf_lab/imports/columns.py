@@ -63,11 +63,12 @@ PAIRED, VOTES, SCORED = "chosen and rejected", "two texts and a vote", "two text
 
 
 class ColumnsError(DataError):
-    """Only a person can say what the columns (or the votes' words) mean. columns: those of the file."""
+    """Only a person can say what the columns (or the votes' words) mean. words: what is not known; remedy: how the command
+    line is told, which the page asks for otherwise; columns: those of the file."""
 
-    def __init__(self, words: str, columns: Iterable[str]) -> None:
-        super().__init__(words)
-        self.columns = tuple(columns)
+    def __init__(self, words: str, remedy: str, columns: Iterable[str]) -> None:
+        super().__init__(f"{words} {remedy}")
+        self.words, self.columns = words, tuple(columns)
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ def understand(names: Iterable[str], said: Mapping[str, str] | None = None) -> C
 def _there(column: str, there: list[str]) -> str:
     if column not in there:
         raise ColumnsError(
-            f'There is no column "{column}" in row 1. The columns are {_list(there)}. Choose one of them with --map.',
+            f'There is no column "{column}" in row 1. The columns are {_list(there)}.',
+            "Choose one of them with --map.",
             there,
         )
     return column
@@ -156,8 +158,9 @@ def _shape(columns: Mapping[str, str], people: tuple[str, ...], there: list[str]
         if "score_first" in columns and "score_second" in columns:
             return SCORED
         raise ColumnsError(
-            f"Row 1 has two texts, but nothing says which is better. The columns are {_list(there)}. Say which column is the "
-            "choice, or which are the scores: --map choice=COLUMN, or --map score_first=COLUMN --map score_second=COLUMN.",
+            f"Row 1 has two texts, but nothing says which is better. The columns are {_list(there)}.",
+            "Say which column is the choice, or which are the scores: --map choice=COLUMN, or --map score_first=COLUMN --map "
+            "score_second=COLUMN.",
             there,
         )
     if {"completion", "label"} <= set(there):
@@ -166,8 +169,9 @@ def _shape(columns: Mapping[str, str], people: tuple[str, ...], there: list[str]
             "chosen and rejected."
         )
     raise ColumnsError(
-        f"Row 1 has no pair of texts that the lab knows by name. The columns are {_list(there)}. Say which they are: "
-        "--map chosen=COLUMN --map rejected=COLUMN, or --map first=COLUMN --map second=COLUMN --map choice=COLUMN.",
+        f"Row 1 has no pair of texts that the lab knows by name. The columns are {_list(there)}.",
+        "Say which they are: --map chosen=COLUMN --map rejected=COLUMN, or --map first=COLUMN --map second=COLUMN --map "
+        "choice=COLUMN.",
         there,
     )
 

@@ -20,6 +20,8 @@ def preview(found: Found) -> dict[str, Any]:
         "unused": list(found.unused), "rows": found.rows, "votes": len(found.judgements), "choices": choices,
         "prompts": len({item.prompt for item in found.judgements}), "annotators": people[:50], "people": len(people),
         "first": [_shown(item) for item in found.judgements[:SHOWN]],
+        "same_texts": sum(item.first.text == item.second.text for item in found.judgements),
+        "empty_texts": sum(not (item.first.text.strip() and item.second.text.strip()) for item in found.judgements),
         "problems": [str(problem) for problem in found.problems[:TOLD]], "broken": len(found.problems),
     }  # fmt: skip
 

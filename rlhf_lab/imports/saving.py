@@ -55,8 +55,8 @@ def save(db: Database, found: Found, into: Into) -> Saved:
     """Write what was found. DataError names the rows with problems; then, and after any other error, nothing is written."""
     if found.problems and not into.skip_broken:
         raise DataError(
-            f"{len(found.problems):,} row(s) of {found.name} cannot be used; nothing was imported. Mend them, or leave them out "
-            f"with --skip-broken.\n{summary_of(found.problems)}"
+            f"{_rows(len(found.problems))} of {found.name} cannot be used; nothing was imported. Mend the file, or leave "
+            f"them out (--skip-broken).\n{summary_of(found.problems)}"
         )
     if not found.judgements:
         raise DataError(f"{found.name} holds no row that can be used.\n{summary_of(found.problems)}")
@@ -71,6 +71,10 @@ def duplicates_of(db: Database, found: Found, into: Into) -> int:
     project = get_project(db, into.project_id)
     with db.read() as conn:
         return _Writing(conn, project, found, into).duplicates()
+
+
+def _rows(number: int) -> str:
+    return f"{number:,} row{'' if number == 1 else 's'}"
 
 
 def _via(item: Judgement) -> str:

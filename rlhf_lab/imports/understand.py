@@ -96,7 +96,8 @@ def _refuse_doubtful_words(rows: list[Row], there: list[str], reading: Reading, 
     if words and words <= {"0", "1", "0.0", "1.0"}:
         raise ColumnsError(
             f"{name}: row 1 votes with 0 or 1, and so do those after it: that can mean the first and the second text, or a tie "
-            'and the first. Say which: --choices "0=first,1=second" or --choices "0=tie,1=first,2=second".',
+            "and the first.",
+            'Say which: --choices "0=first,1=second" or --choices "0=tie,1=first,2=second".',
             there,
         )
 

@@ -38,6 +38,7 @@ FIRST_AT = 10  # labels that the first one needs
 OPEN = (JobStatus.QUEUED, JobStatus.RUNNING)
 
 _wanted: dict[tuple[int, str], int] = {}  # (project, judge) -> labels still asked for
+_judging: list[int] = []  # projects that a judge is labelling at this moment
 _lock = threading.Lock()
 
 
@@ -64,10 +65,17 @@ def ask_judge(db: Database, project_id: int, name: str, count: int) -> str:
     """Let a judge label; what is not there yet it labels as soon as it is written. Returns what to tell the person."""
     judge = load_judge(name)
     count = min(max(count, 1), 1000)
-    said = sum(label_with_judge(db, project_id, judge, count).values())
-    if said < count:
+    with _lock:
+        _judging.append(project_id)
+    try:
+        said = sum(label_with_judge(db, project_id, judge, count).values())
         with _lock:
-            _wanted[project_id, name] = _wanted.get((project_id, name), 0) + count - said
+            if said < count:
+                _wanted[project_id, name] = _wanted.get((project_id, name), 0) + count - said
+    finally:
+        with _lock:
+            _judging.remove(project_id)
+    if said < count:
         return (
             f"The judge {name} labelled {said} pairs (simulated) and goes on as the engine writes {count - said} more."
         )
@@ -151,7 +159,7 @@ class Steward:
         if JobKind.TRAIN_REWARD in kinds:
             return
         with _lock:
-            judging = any(pid == project.id for pid, _ in _wanted)
+            judging = project.id in _judging or any(pid == project.id for pid, _ in _wanted)
         for source in Source:
             if due(self.db, project.id, source) and not (judging and source is Source.SIMULATED):
                 submit_training(self.db, project.id, source)

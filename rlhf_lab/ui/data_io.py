@@ -98,7 +98,10 @@ class Counter:
             request |= {name: bool(said.get(name)) for name in TICKS}
         answer = self.run(request)
         if "columns" in answer:
-            return {"error": str(answer["error"]), "columns": answer["columns"]}
+            return {
+                "error": f"{answer['error']} Say below what they mean, and look again.",
+                "columns": answer["columns"],
+            }
         if "error" in answer:
             raise DataError(str(answer["error"]))
         return {"done": answer.get("words", ""), "preview": answer["preview"]}

@@ -8,6 +8,7 @@ sd of the base's samples, responses of tens of tokens); they are where people st
 
 import itertools
 import math
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 Curves = Mapping[str, Sequence[tuple[int, float]]]
 
+MINUS = re.compile(r"(?<!\w)-(?=\d)")  # a hyphen before a number, which people read as a minus
 WINDOW = 5  # steps that count as "now"; as many before them are "before"
 NOISE_STEPS = 50  # the last steps that say how noisy a curve is
 MEDIAN_OF_DIFFERENCES = 0.6745 * math.sqrt(2)  # of two draws from a normal distribution of sd 1
@@ -100,7 +102,8 @@ def diagnose(curves: Curves) -> dict[str, Verdict]:
         if lost is not None:
             found[name] = Verdict(Level.ALERT, f"Not a number since step {lost}: stop, lower lr, and start or resume.")
         else:
-            found[name] = rule(trends[name], trends)
+            level, words = rule(trends[name], trends)
+            found[name] = Verdict(level, MINUS.sub("−", words))
     return found
 
 
@@ -141,7 +144,7 @@ def _score(score: Trend, others: Trends) -> Verdict:  # noqa: PLR0911  one retur
         return Verdict(
             Level.WARN, f"Score {score.now:+z.2f} sd, flat since the start: raise lr, lower beta, or label more pairs."
         )
-    return Verdict(Level.INFO, f"Score {score.now:+z.2f} sd: not moving yet.")
+    return Verdict(Level.INFO, f"Score {score.now:+z.2f} sd: no clear rise yet.")
 
 
 def _reward(reward: Trend, others: Trends) -> Verdict:
@@ -242,7 +245,7 @@ def _gold(gold: Trend, others: Trends) -> Verdict:
         return Verdict(Level.WARN, f"Gold {gold.now:+z.2f}, below its best {gold.best:+z.2f}.")
     if gained > gold.beyond(GOLD_FLAT):
         return Verdict(Level.GOOD, f"Gold {gold.now:+z.2f}, {gained:+z.2f} since the start: the judge agrees.")
-    return Verdict(Level.INFO, f"Gold {gold.now:+z.2f}: the judge sees no gain yet.")
+    return Verdict(Level.INFO, f"Gold {gold.now:+z.2f}: no clear gain yet.")
 
 
 def _ratio(ratio: Trend, others: Trends) -> Verdict:

@@ -52,7 +52,7 @@ def about(db: Database, run: Run, reward_model: int | None = None) -> str:
 def reward_words(row: RewardModelRow) -> str:
     """A reward model in a list: "3: 40 simulated labels, accuracy 81%"."""
     accuracy = row.report.get("accuracy")
-    seen = "accuracy not measured" if accuracy is None else f"accuracy {accuracy:.0%}"
+    seen = "accuracy not measured" if accuracy is None else f"accuracy {100 * accuracy:.0f} %"
     who = "simulated" if row.snapshot.source is Source.SIMULATED else "people's"
     return f"{row.id}: {len(row.snapshot.vote_ids)} {who} labels, {seen}"
 

@@ -6,7 +6,7 @@ from typing import Any
 import gradio as gr
 
 from rlhf_lab.assets import EMBEDDED
-from rlhf_lab.config import PRESETS, PolicyConfig
+from rlhf_lab.config import ALGORITHMS, PRESETS, PolicyConfig
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.jobs import control, queue, steward
 from rlhf_lab.jobs.labelling import judge_of
@@ -67,7 +67,8 @@ def _start(ctx: Context, operator: gr.BrowserState) -> None:
         return start_options(ctx, about)
 
     presets = [{"name": name, "words": words} for name, words in PRESET_WORDS.items()]
-    part = widget("start", reads=[read(options)], data={"presets": presets}, label="Start a new run")
+    data = {"presets": presets, "algorithms": list(ALGORITHMS)}
+    part = widget("start", reads=[read(options)], data=data, label="Start a new run")
     with gr.Accordion("All settings of the new run", open=False, elem_id="start-settings"):
         form = Form(PolicyConfig, "start")
         chosen, last = gr.State("lab"), gr.State("ppo")
@@ -82,6 +83,9 @@ def _start(ctx: Context, operator: gr.BrowserState) -> None:
         moved = form.moved(values, preset(name, before), preset(name, algorithm))
         return [*moved, algorithm, {"filled": name, "algorithm": algorithm}]
 
+    def choose(name: str, before: str, event: gr.EventData, *values: Any) -> list[Any]:
+        return recommend(str((event._data or {}).get("algorithm")), name, before, *values)
+
     def start(secret: str | None, event: gr.EventData, *values: Any) -> dict[str, Any]:
         return begin(ctx, form, secret, dict(event._data or {}), values)
 
@@ -89,6 +93,7 @@ def _start(ctx: Context, operator: gr.BrowserState) -> None:
     algorithm.input(
         told(recommend), [algorithm, chosen, last, *form.components], [*form.components, last, part], **QUIET
     )
+    part.algorithm(told(choose), [chosen, last, *form.components], [*form.components, last, part], **QUIET)
     part.start(told(start), [operator, *form.components], part, **QUIET)
 
 

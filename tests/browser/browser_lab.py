@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Waiting for a machine that may be busy, in milliseconds.
-PATIENCE = 60_000
+PATIENCE = 120_000
 
 
 @dataclass

@@ -34,7 +34,7 @@ def votes():
 
 
 def trained_by_itself(lab):
-    until = time.monotonic() + 5 * PATIENCE / 1000
+    until = time.monotonic() + 3 * PATIENCE / 1000
     with Database.open(lab.home) as db:
         while not reward_models(db, current_project(db).id):
             assert time.monotonic() < until

@@ -9,12 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 from browser_lab import PATIENCE
+from playwright.sync_api import expect
 
 from rlhf_lab.judges import load_judge
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import events, runs
 
-LONG = 5 * PATIENCE
+LONG = 3 * PATIENCE
 CURVES = ("objective/scores", "objective/kl", "policy/clipfrac_avg", "loss/value_avg")
 SCORES = "document.querySelector(`[data-metric='objective/scores'] .js-plotly-plot`)"
 
@@ -83,6 +84,10 @@ def test_ppo_by_the_button_curves_grow_and_samples_change(lab, open_page):
     page = open_page(lab)
     page.set_default_timeout(LONG)
     tab(page, "Train")
+    for algorithm, words in (("ppo_penalty", "Start PPO PENALTY"), ("ppo", "Start PPO")):
+        page.wait_for_selector("[data-do=start]:not([disabled])")
+        page.select_option("[data-do=start-algorithm]", algorithm)
+        expect(page.locator("[data-do=start]")).to_have_text(words)
     page.wait_for_selector("[data-do=start]:not([disabled])")
     page.click("[data-do=start]")
     page.wait_for_selector(".lab-train [data-step]")

@@ -17,7 +17,7 @@ from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.runs import create_run, events, reward_models, runs, set_run_status
 from rlhf_lab.store.steps import record_step
 
-LONG = 5 * PATIENCE
+LONG = 3 * PATIENCE
 HOSTILE = "</script><img src=x onerror=alert(1)> {{ value }} <b>once"
 SCORES = "document.querySelector(`[data-metric='objective/scores'] .js-plotly-plot`)"
 SECRET = "three small owls"

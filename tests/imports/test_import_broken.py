@@ -141,7 +141,7 @@ def test_files_that_are_not_there_or_not_files(tmp_path):
 
 def test_many_problems_are_counted_and_the_first_twenty_named(db, project, files):
     found = files.found("bad.jsonl", [GOOD | {"chosen": None}] * 30 + [GOOD])
-    with pytest.raises(DataError, match=r"30 row\(s\) of bad.jsonl cannot be used; nothing was imported") as caught:
+    with pytest.raises(DataError, match=r"30 rows of bad.jsonl cannot be used; nothing was imported") as caught:
         save(db, found, Into(project.id))
     assert str(caught.value).count("is missing") == 20
     assert str(caught.value).endswith("and 10 more")

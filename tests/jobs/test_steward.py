@@ -1,5 +1,7 @@
 """What happens by itself: pairs are written ahead, judges go on, reward models are retrained, an engine is there for it."""
 
+from collections import Counter
+
 import pytest
 
 from rlhf_lab.errors import ConfigError
@@ -165,6 +167,23 @@ def test_a_judge_goes_on_when_pairs_are_there_and_then_its_labels_train(db, proj
     caretaker.look()
     assert [job.payload["source"] for job in train_jobs(db)] == ["simulated"]
     assert steward.labels(db, project.id).human == 0
+
+
+def test_nothing_is_learnt_from_half_of_what_a_judge_is_saying(db, project, caretaker, monkeypatch):
+    add_pairs(db, project, 60)
+    whole, seen = steward.label_with_judge, []
+
+    def in_halves(db, project_id, judge, count):
+        first = whole(db, project_id, judge, count // 2)
+        caretaker.look()  # the steward's own thread looks whenever it likes
+        seen.append(train_jobs(db))
+        return Counter(first) + Counter(whole(db, project_id, judge, count - count // 2))
+
+    monkeypatch.setattr(steward, "label_with_judge", in_halves)
+    steward.ask_judge(db, project.id, "cheerful", 40)
+    assert seen == [[]]
+    caretaker.look()
+    assert [job.payload["labels"] for job in train_jobs(db)] == [steward.labels(db, project.id).simulated]
 
 
 def test_an_unknown_judge_is_refused(db, project):

@@ -50,7 +50,7 @@ CASES = {
     "score: early": ({SCORE: curve((0.3, 4))}, SCORE, Level.INFO, "too early"),
     "score: rising": ({SCORE: curve((0.0, 5), (0.2, 5))}, SCORE, Level.GOOD, "rising"),
     "score: learnt, then flat": ({SCORE: curve((0.0, 5), (0.5, 5), (0.6, 5))}, SCORE, Level.GOOD, "now flat"),
-    "score: not yet": ({SCORE: curve((0.0, 14))}, SCORE, Level.INFO, "not moving yet"),
+    "score: not yet": ({SCORE: curve((0.0, 14))}, SCORE, Level.INFO, "no clear rise yet"),
     "score: never": ({SCORE: curve((0.0, 15))}, SCORE, Level.WARN, "flat since the start"),
     "score: falling": ({SCORE: curve((1.0, 5), (0.8, 5))}, SCORE, Level.WARN, "falling by 0.20"),
     "score: exploited": (
@@ -89,11 +89,11 @@ CASES = {
     "entropy: collapsed": ({ENTROPY: curve((2.0, 5), (0.5, 5))}, ENTROPY, Level.ALERT, "says one thing"),
     "length: as before": ({LENGTH: curve((40.0, 5), (44.0, 5))}, LENGTH, Level.GOOD, "+10 %"),
     "length: longer": ({LENGTH: curve((40.0, 5), (52.0, 5))}, LENGTH, Level.WARN, "+30 %"),
-    "length: shorter": ({LENGTH: curve((40.0, 5), (28.0, 5))}, LENGTH, Level.WARN, "-30 %"),
+    "length: shorter": ({LENGTH: curve((40.0, 5), (28.0, 5))}, LENGTH, Level.WARN, "−30 %"),
     "length: exploited": ({LENGTH: curve((40.0, 5), (62.0, 5))}, LENGTH, Level.ALERT, "being rewarded"),
     "gold: early": ({GOLD: curve((1.0, 4))}, GOLD, Level.INFO, "too early"),
     "gold: rising": ({GOLD: ramp(0, 2, 20)}, GOLD, Level.GOOD, "the judge agrees"),
-    "gold: no gain": ({GOLD: curve((1.0, 20))}, GOLD, Level.INFO, "no gain yet"),
+    "gold: no gain": ({GOLD: curve((1.0, 20))}, GOLD, Level.INFO, "no clear gain yet"),
     "gold: fallen": ({GOLD: curve((1.0, 5), (2.0, 5), (1.4, 5))}, GOLD, Level.WARN, "below its best"),
     "gold: over-optimised": (
         {SCORE: ramp(0, 2, 20), GOLD: curve((1.0, 5), (2.0, 5), (1.0, 10))}, GOLD, Level.ALERT, "over-optimisation",

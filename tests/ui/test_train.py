@@ -95,7 +95,7 @@ def test_reward_models_are_offered_newest_first_with_source_and_accuracy(ctx):
     models = train.start_options(ctx, train.reward_notes(ctx.db))["models"]
     assert [(row[0], row[1]) for row in models] == [
         (second.id, f"{second.id}: 3 people's labels, accuracy not measured"),
-        (first.id, f"{first.id}: 3 simulated labels, accuracy 81%"),
+        (first.id, f"{first.id}: 3 simulated labels, accuracy 81 %"),
     ]
     assert "people's labels" in models[0][2]
     assert "simulated labels" in models[1][2]
