@@ -99,7 +99,7 @@ class Counter:
         answer = self.run(request)
         if "columns" in answer:
             return {
-                "error": f"{answer['error']} Say below what they mean, and look again.",
+                "error": f"{answer['error']} Say above what they mean, and look again.",
                 "columns": answer["columns"],
             }
         if "error" in answer:

@@ -31,7 +31,7 @@ def test_look_map_and_import(counter, ctx):
     file = upload(counter, ROWS)
     asked = counter.obey({"do": "preview", **file})
     assert asked["columns"] == ["question", "good", "bad"]
-    assert "Say below what they mean" in asked["error"]
+    assert "Say above what they mean" in asked["error"]
     assert "--map" not in asked["error"]
     mapped = {"map": {"chosen": "good", "rejected": "bad", "uuid": "question", "first": ""}}
     shown = counter.obey({"do": "preview", **file, **mapped})["preview"]
