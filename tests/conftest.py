@@ -13,11 +13,15 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items):
-    for item in items:
-        part = item.path.parent.name
-        item.add_marker(pytest.mark.xdist_group("browser" if part == "browser" else item.path.stem))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadFileScheduling
+
+    class BrowserTogether(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return "browser" if "browser/" in nodeid else super()._split_scope(nodeid)
+
+    return BrowserTogether(config, log)
 
 
 @pytest.fixture(scope="session")
