@@ -68,7 +68,9 @@ class Home:
         return [metrics for _, metrics in metrics_since(self.db, run.id, 0)]
 
     def await_steps(self, run, count):
-        for _ in range(PATIENCE_S * 20):
+        for i in range(PATIENCE_S * 20):
+            if i % 20 == 0:
+                self.engine()  # as the page does: one that was killed may take a moment to be gone
             if len(metrics_since(self.db, run.id, 0)) >= count:
                 return
             time.sleep(0.05)
