@@ -29,7 +29,7 @@ def texts_of(what: str, limits: Limits = USUAL) -> Texts:
     path = Path(name).expanduser()
     if path.suffix == ".txt":
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
                 f"{path.name} cannot be read as text ({error}). Check the name; save it as UTF-8."

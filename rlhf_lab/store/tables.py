@@ -13,16 +13,11 @@
 A change here needs a new file in migrations/versions and a new SCHEMA_VERSION (a test compares the two).
 """
 
-from enum import StrEnum
-from typing import Any
-
 from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
-    Enum,
     Float,
-    ForeignKey,
     Index,
     Integer,
     MetaData,
@@ -35,27 +30,9 @@ from sqlalchemy import (
 )
 
 from rlhf_lab import records
-from rlhf_lab.store.json_columns import Json, PackedJson
+from rlhf_lab.store.columns import Json, PackedJson, belongs_to, id_column, needed, words
 
 SCHEMA_VERSION = "0005"
-
-
-def _words(kind: type[StrEnum]) -> Enum:
-    return Enum(
-        kind, native_enum=False, length=20, values_callable=lambda members: [member.value for member in members]
-    )
-
-
-def _id() -> Column[int]:
-    return Column("id", Integer, primary_key=True)
-
-
-def _needed(name: str, kind: Any, **options: Any) -> Column[Any]:
-    return Column(name, kind, nullable=False, **options)
-
-
-def _belongs_to(name: str, target: str, **options: Any) -> Column[Any]:
-    return Column(name, Integer, ForeignKey(f"{target}.id", ondelete=options.pop("ondelete", None)), **options)
 
 
 metadata = MetaData(
@@ -71,24 +48,24 @@ metadata = MetaData(
 projects = Table(
     "projects",
     metadata,
-    _id(),
-    _needed("name", Text),
-    _needed("model", Text),
-    _needed("model_hash", Text),
-    _needed("prompt_set", Text),
-    _needed("seed", Integer),
-    _needed("created_at", Float),
+    id_column(),
+    needed("name", Text),
+    needed("model", Text),
+    needed("model_hash", Text),
+    needed("prompt_set", Text),
+    needed("seed", Integer),
+    needed("created_at", Float),
     Column("opened_at", Float),  # the page shows the project opened last; NULL: never since it was made
 )
 
 prompts = Table(
     "prompts",
     metadata,
-    _id(),
-    _belongs_to("project_id", "projects", nullable=False),
-    _needed("text", Text),
-    _needed("split", String(8)),
-    _needed("labels_only", Boolean, server_default=false()),  # came with imported labels: nobody writes texts for it
+    id_column(),
+    belongs_to("project_id", "projects", nullable=False),
+    needed("text", Text),
+    needed("split", String(8)),
+    needed("labels_only", Boolean, server_default=false()),  # came with imported labels: nobody writes texts for it
     CheckConstraint("split IN ('train', 'eval')", name="split"),
     Index(None, "project_id", "split"),
 )
@@ -96,24 +73,24 @@ prompts = Table(
 completions = Table(
     "completions",
     metadata,
-    _id(),
-    _belongs_to("prompt_id", "prompts", nullable=False, index=True),
-    _needed("text", Text),
-    _needed("token_ids", Json),
-    _needed("checkpoint", Text),  # "base", "shipped" or "run/<id>/<step>"
-    _needed("seed", Integer),
-    _needed("created_at", Float),
+    id_column(),
+    belongs_to("prompt_id", "prompts", nullable=False, index=True),
+    needed("text", Text),
+    needed("token_ids", Json),
+    needed("checkpoint", Text),  # "base", "shipped" or "run/<id>/<step>"
+    needed("seed", Integer),
+    needed("created_at", Float),
 )
 
 pairs = Table(
     "pairs",
     metadata,
-    _id(),
-    _belongs_to("project_id", "projects", nullable=False, index=True),
-    _belongs_to("first_id", "completions", nullable=False),
-    _belongs_to("second_id", "completions", nullable=False),
-    _needed("reason", Text),
-    _needed("created_at", Float),
+    id_column(),
+    belongs_to("project_id", "projects", nullable=False, index=True),
+    belongs_to("first_id", "completions", nullable=False),
+    belongs_to("second_id", "completions", nullable=False),
+    needed("reason", Text),
+    needed("created_at", Float),
     UniqueConstraint("first_id", "second_id"),
     CheckConstraint("first_id <> second_id", name="distinct"),
 )
@@ -121,20 +98,20 @@ pairs = Table(
 votes = Table(
     "votes",
     metadata,
-    _id(),
-    _needed("uuid", String(64), unique=True),  # made by the client: a repeated request is one vote
-    _belongs_to("pair_id", "pairs", nullable=False),
-    _needed("annotator", Text),
-    _needed("source", _words(records.Source)),
-    _needed("choice", _words(records.Choice)),
-    _needed("first_on_left", Boolean),
+    id_column(),
+    needed("uuid", String(64), unique=True),  # made by the client: a repeated request is one vote
+    belongs_to("pair_id", "pairs", nullable=False),
+    needed("annotator", Text),
+    needed("source", words(records.Source)),
+    needed("choice", words(records.Choice)),
+    needed("first_on_left", Boolean),
     Column("response_ms", Integer),
-    _needed("created_at", Float),
+    needed("created_at", Float),
     Column("undone_at", Float),
-    Column("strength", _words(records.Strength)),
-    _needed("note", Text, server_default=text("''")),
-    _needed("repeat", Boolean, server_default=false()),
-    _needed("via", String(20), server_default=text("'page'")),
+    Column("strength", words(records.Strength)),
+    needed("note", Text, server_default=text("''")),
+    needed("repeat", Boolean, server_default=false()),
+    needed("via", String(20), server_default=text("'page'")),
     Index(None, "annotator", "id"),
 )
 
@@ -147,19 +124,19 @@ Index(
 labelling = Table(
     "labelling",
     metadata,
-    _belongs_to("project_id", "projects", primary_key=True, autoincrement=False),
-    _needed("settings", Json),
+    belongs_to("project_id", "projects", primary_key=True, autoincrement=False),
+    needed("settings", Json),
 )
 
 # Who has which pair on screen. One row per pair and person; it ends with the vote.
 leases = Table(
     "leases",
     metadata,
-    _belongs_to("pair_id", "pairs", primary_key=True, autoincrement=False),
+    belongs_to("pair_id", "pairs", primary_key=True, autoincrement=False),
     Column("annotator", String(200), primary_key=True),
-    _needed("repeat", Boolean),
-    _needed("leased_at", Float),
-    _needed("expires_at", Float),
+    needed("repeat", Boolean),
+    needed("leased_at", Float),
+    needed("expires_at", Float),
     Index(None, "annotator"),
     sqlite_with_rowid=False,
 )
@@ -167,31 +144,31 @@ leases = Table(
 people = Table(
     "people",
     metadata,
-    _id(),
-    _needed("name", String(200), unique=True),
-    _needed("joined_at", Float),
+    id_column(),
+    needed("name", String(200), unique=True),
+    needed("joined_at", Float),
 )
 
 reward_models = Table(
     "reward_models",
     metadata,
-    _id(),
-    _belongs_to("project_id", "projects", nullable=False, index=True),
-    _needed("path", Text),
-    _needed("config", Json),
-    _needed("report", Json),
-    _needed("vote_ids", Json),
-    _needed("labels_digest", String(64)),
-    _needed("source", _words(records.Source)),
-    _needed("created_at", Float),
+    id_column(),
+    belongs_to("project_id", "projects", nullable=False, index=True),
+    needed("path", Text),
+    needed("config", Json),
+    needed("report", Json),
+    needed("vote_ids", Json),
+    needed("labels_digest", String(64)),
+    needed("source", words(records.Source)),
+    needed("created_at", Float),
 )
 
 # Clustered by reward model, as they are read: no row ids.
 scores = Table(
     "scores",
     metadata,
-    _belongs_to("reward_model_id", "reward_models", primary_key=True, ondelete="CASCADE"),
-    _belongs_to("completion_id", "completions", primary_key=True, ondelete="CASCADE"),
+    belongs_to("reward_model_id", "reward_models", primary_key=True, ondelete="CASCADE"),
+    belongs_to("completion_id", "completions", primary_key=True, ondelete="CASCADE"),
     Column("score", Float),  # NULL is NaN
     sqlite_with_rowid=False,
 )
@@ -199,18 +176,18 @@ scores = Table(
 runs = Table(
     "runs",
     metadata,
-    _id(),
-    _belongs_to("project_id", "projects", nullable=False, index=True),
-    _belongs_to("reward_model_id", "reward_models", nullable=False),
-    _needed("name", Text),
-    _needed("status", _words(records.RunStatus)),
-    _needed("config", Json),
-    _needed("manifest", Json),
-    _needed("step", Integer),
-    _needed("total_steps", Integer),
-    _needed("message", Text),
-    _needed("created_at", Float),
-    _needed("updated_at", Float),
+    id_column(),
+    belongs_to("project_id", "projects", nullable=False, index=True),
+    belongs_to("reward_model_id", "reward_models", nullable=False),
+    needed("name", Text),
+    needed("status", words(records.RunStatus)),
+    needed("config", Json),
+    needed("manifest", Json),
+    needed("step", Integer),
+    needed("total_steps", Integer),
+    needed("message", Text),
+    needed("created_at", Float),
+    needed("updated_at", Float),
     # A deleted run's id names its folder and the completions it wrote ("run/<id>/<step>"): never give it away again.
     sqlite_autoincrement=True,
 )
@@ -222,7 +199,7 @@ runs = Table(
 metrics = Table(
     "metrics",
     metadata,
-    _belongs_to("run_id", "runs", primary_key=True, ondelete="CASCADE"),
+    belongs_to("run_id", "runs", primary_key=True, ondelete="CASCADE"),
     Column("name", String(80), primary_key=True),
     Column("step", Integer, primary_key=True, autoincrement=False),
     Column("value", Float),
@@ -233,12 +210,12 @@ metrics = Table(
 samples = Table(
     "samples",
     metadata,
-    _belongs_to("run_id", "runs", primary_key=True, ondelete="CASCADE"),
+    belongs_to("run_id", "runs", primary_key=True, ondelete="CASCADE"),
     Column("step", Integer, primary_key=True, autoincrement=False),
     Column("position", Integer, primary_key=True, autoincrement=False),
-    _needed("prompt", Text),
-    _needed("seed", Integer),
-    _needed("text", Text),
+    needed("prompt", Text),
+    needed("seed", Integer),
+    needed("text", Text),
     Column("score", Float),  # NULL is NaN
     Column("gold", Float),
 )
@@ -246,35 +223,35 @@ samples = Table(
 token_records = Table(
     "token_records",
     metadata,
-    _belongs_to("run_id", "runs", primary_key=True, ondelete="CASCADE"),
+    belongs_to("run_id", "runs", primary_key=True, ondelete="CASCADE"),
     Column("step", Integer, primary_key=True, autoincrement=False),
     Column("position", Integer, primary_key=True, autoincrement=False),
-    _needed("record", PackedJson),
+    needed("record", PackedJson),
 )
 
 run_events = Table(
     "run_events",
     metadata,
-    _id(),
-    _belongs_to("run_id", "runs", nullable=False, index=True, ondelete="CASCADE"),
-    _needed("kind", _words(records.EventKind)),
-    _needed("payload", Json),
-    _needed("created_at", Float),
+    id_column(),
+    belongs_to("run_id", "runs", nullable=False, index=True, ondelete="CASCADE"),
+    needed("kind", words(records.EventKind)),
+    needed("payload", Json),
+    needed("created_at", Float),
     Column("applied_step", Integer),
 )
 
 engines = Table(
     "engines",
     metadata,
-    _id(),
-    _needed("host", Text),
-    _needed("pid", Integer),
-    _needed("process_started", Float),
-    _needed("started_at", Float),
+    id_column(),
+    needed("host", Text),
+    needed("pid", Integer),
+    needed("process_started", Float),
+    needed("started_at", Float),
     Column("beat_at", Float),
     Column("stopped_at", Float),
-    _needed("state", Text),
-    _needed("device", Text),
+    needed("state", Text),
+    needed("device", Text),
     Column("memory_mb", Float),
     Index(None, "host", "pid"),
 )
@@ -282,20 +259,20 @@ engines = Table(
 jobs = Table(
     "jobs",
     metadata,
-    _id(),
-    _needed("kind", _words(records.JobKind)),
-    _needed("status", _words(records.JobStatus)),
-    _belongs_to("project_id", "projects"),
-    _needed("payload", Json),
+    id_column(),
+    needed("kind", words(records.JobKind)),
+    needed("status", words(records.JobStatus)),
+    belongs_to("project_id", "projects"),
+    needed("payload", Json),
     Column("result", Json),
-    _needed("error", Text),
-    _needed("progress", Float),
-    _needed("best_progress", Float),  # the furthest an interrupted attempt came
+    needed("error", Text),
+    needed("progress", Float),
+    needed("best_progress", Float),  # the furthest an interrupted attempt came
     Column("eta_s", Float),
-    _belongs_to("engine_id", "engines"),
-    _needed("attempts", Integer),
-    _needed("created_at", Float),
-    _needed("updated_at", Float),
+    belongs_to("engine_id", "engines"),
+    needed("attempts", Integer),
+    needed("created_at", Float),
+    needed("updated_at", Float),
     Index(None, "status", "kind", "id"),
     Index(None, "project_id", "id"),
 )
@@ -304,5 +281,5 @@ presence = Table(
     "presence",
     metadata,
     Column("who", String(20), primary_key=True),
-    _needed("seen_at", Float),
+    needed("seen_at", Float),
 )

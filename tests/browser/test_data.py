@@ -61,6 +61,16 @@ def test_import_look_at_the_figures_leave_somebody_out_and_take_the_data_set_hom
         page.locator(f'[data-map="{meaning}"]').select_option(column)
     part(page, "data-again").click()
     expect(part(page, "data-counts")).to_contain_text("1 row, 1 vote on 1 prompt")
+    expect(part(page, "data-doubts")).to_have_count(0)
+    twice = tmp_path / "twice.jsonl"
+    pair = {"prompt": "Why?", "chosen": "a", "rejected": "b"}
+    twice.write_text("\n".join(json.dumps(row) for row in (pair, pair, pair | {"chosen": "b"}, pair | {"chosen": " "})))
+    part(page, "data-file").set_input_files(twice)
+    expect(part(page, "data-doubts")).to_contain_text(
+        "1 vote by somebody who has answered about the same two texts before"
+    )
+    expect(part(page, "data-doubts")).to_contain_text("1 comparison of a text with itself")
+    expect(part(page, "data-doubts")).to_contain_text("1 comparison with an empty text")
 
     part(page, "data-file").set_input_files(good)
     expect(part(page, "data-counts")).to_contain_text("36 rows, 36 votes on 12 prompts")

@@ -22,7 +22,7 @@ def test_the_column_need_not_be_said_where_it_is_clear(files):
 
 def test_a_text_a_line(tmp_path):
     path = tmp_path / "tales: mine.txt"
-    path.write_text("one\n\n  two \n")
+    path.write_text("\ufeffone\n\n  two \n")  # with the mark that some editors put first
     assert texts_of(str(path)) == (["one", "two"], "tales: mine.txt")
 
 

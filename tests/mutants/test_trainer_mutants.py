@@ -298,6 +298,8 @@ MUTANTS = [
            "stats.skip()", "trainers/test_policy.py::test_an_update_with_a_wild_ratio_is_skipped"),
     Mutant(GRADIENT, "a broken gradient is applied", "if not bool(torch.isfinite(norm)):", "if False:",
            "trainers/test_policy.py::test_a_broken_gradient_never_reaches_the_weights"),
+    Mutant(GRADIENT, "target KL over all epochs", "stats.approx_kl_since(begun)", "stats.approx_kl_since(0)",
+           "trainers/test_policy.py::test_target_kl_is_compared_with_the_mean_of_the_epoch_alone"),
     Mutant(GRADIENT, "target KL ignored", "and stats.approx_kl_since(begun) > config.target_kl", "and False",
            "trainers/test_policy.py::test_target_kl_stops_the_epochs"),
     Mutant(SELFCHECKS, "first ratio not checked", "and not worst < RATIO_TOLERANCE", "and worst < 0",

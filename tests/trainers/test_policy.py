@@ -570,6 +570,27 @@ def test_target_kl_stops_the_epochs(llama_folder):
     assert updates == [2, 5]
 
 
+@pytest.mark.parametrize(
+    ("minibatches", "target", "updates"),
+    [
+        (1, lambda kl: 0.75 * kl[1], 2),  # the second epoch's; the mean of both epochs is half of it
+        (2, lambda kl: 0.75 * kl[1], 4),  # the first epoch's mean is half of its last update's
+    ],
+)
+def test_target_kl_is_compared_with_the_mean_of_the_epoch_alone(llama_folder, minibatches, target, updates):
+    prompts, responses = tiny.ragged(rows=6)
+
+    def stats(limit):
+        trainer = tiny.trainer(llama_folder, epochs=4, minibatches=minibatches, lr=3e-2, target_kl=limit)
+        rows = make_rows(trainer.backbone, prompts, responses)
+        rollout = trainer.assess(rows, torch.linspace(-2, 2, 6), [[0.0] * len(r) for r in responses])
+        return trainer.update(rollout, 3e-2)
+
+    kl = [float(row["approxkl"]) for row in stats(None).rows]
+    assert kl[0] < 1e-6 < kl[1]
+    assert stats(target(kl)).updates == updates
+
+
 def test_an_update_with_a_wild_ratio_is_skipped(llama_folder):
     """Old log-probs that lie 3 nats lower make every ratio e^3 > 10: nothing is learnt, and the numbers say so."""
     prompts, responses = tiny.ragged(rows=6)

@@ -1,10 +1,11 @@
-"""Columns that hold JSON."""
+"""Kinds of columns: ids, references, enums as their words, JSON."""
 
 import json
 import zlib
+from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Dialect, LargeBinary, Text
+from sqlalchemy import Column, Dialect, Enum, ForeignKey, Integer, LargeBinary, Text
 from sqlalchemy.types import TypeDecorator
 
 
@@ -32,3 +33,21 @@ class PackedJson(TypeDecorator[Any]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
         return json.loads(zlib.decompress(value))
+
+
+def words(kind: type[StrEnum]) -> Enum:
+    return Enum(
+        kind, native_enum=False, length=20, values_callable=lambda members: [member.value for member in members]
+    )
+
+
+def id_column() -> Column[int]:
+    return Column("id", Integer, primary_key=True)
+
+
+def needed(name: str, kind: Any, **options: Any) -> Column[Any]:
+    return Column(name, kind, nullable=False, **options)
+
+
+def belongs_to(name: str, target: str, **options: Any) -> Column[Any]:
+    return Column(name, Integer, ForeignKey(f"{target}.id", ondelete=options.pop("ondelete", None)), **options)
