@@ -175,7 +175,7 @@ def train(adapters: Adapters, material: Material, labels: "Judged", drawn: list[
         )  # fmt: skip
     config = RewardConfig(**({"folds": 0, "seed": seed} | TRAINED[name]))
     base = material.base.written
-    model, _ = train_reward(adapters.backbone, adapters, comparisons, Reference(base.prompts, base.tokens), config)
+    model, _ = train_reward(adapters, comparisons, Reference(base.prompts, base.tokens), config)
     return torch.stack([model.scores(side.written.prompts, side.written.tokens) for side in material.held])
 
 

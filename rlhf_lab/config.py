@@ -86,5 +86,12 @@ class RewardConfig(Config):
         1.0,
         group="labels",
     )
+    processes: int = setting(
+        1,
+        "processes that share the pairs of a batch (one a GPU); the result is that of one",
+        1,
+        64,
+        group="optimisation",
+    )
     folds: int = setting(5, "folds of the cross-validation, grouped by prompt; 0 skips it", 0, 20, group="labels")
     seed: int = setting(0, "seed of the adapter, the batches and the folds", 0, 2**31 - 1, group="labels")

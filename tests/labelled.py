@@ -35,7 +35,7 @@ def train(folder, labels=None, progress=None, tick=lambda: None, **changes):
     adapters = Adapters(backbone)
     config = RewardConfig(**(QUICK | changes))
     labels = comparisons() if labels is None else labels
-    return train_reward(backbone, adapters, labels, reference_of(backbone), config, progress=progress, tick=tick)
+    return train_reward(adapters, labels, reference_of(backbone), config, progress=progress, tick=tick)
 
 
 def raw_gap(model, comparison):

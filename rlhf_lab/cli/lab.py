@@ -37,6 +37,10 @@ def add_parser(commands: Any) -> None:
     label.add_argument("--noise", type=float, default=0.0, help="the judge's noise, in its own spread")
     reward = _command(commands, "train-reward", "train a reward model on the labels", run_reward)
     reward.add_argument("--source", choices=[s.value for s in Source], default=Source.HUMAN.value, help="whose labels")
+    reward.add_argument(
+        "--job", type=int, default=None,
+        help="take part in a job that exists, as one of its processes: what the engine gives to `accelerate launch`",
+    )  # fmt: skip
     add_arguments(reward, RewardConfig)
     policy = _command(
         commands, "train-policy", "train a policy with PPO on a reward model, or resume a run", run_policy
@@ -120,6 +124,11 @@ def run_label(args: argparse.Namespace) -> int:
 
 def run_reward(args: argparse.Namespace) -> int:
     home = home_of(args)
+    if args.job is not None:
+        from rlhf_lab.engine.together import take_part_in_reward  # torch is imported by the processes that train
+
+        take_part_in_reward(home, args.job)
+        return 0
     config: RewardConfig = from_args(RewardConfig, args)
     with Database.open(home) as db:
         project = pick_project(db, args.project)
@@ -140,9 +149,9 @@ def run_reward(args: argparse.Namespace) -> int:
 def run_policy(args: argparse.Namespace) -> int:
     home = home_of(args)
     if args.run_here is not None:
-        from rlhf_lab.engine.together import take_part  # torch is imported by the processes that train, and by no other
+        from rlhf_lab.engine.together import take_part_in_run  # torch is imported by the processes that train
 
-        status = take_part(home, args.run_here)
+        status = take_part_in_run(home, args.run_here)
         return 0 if status is not RunStatus.FAILED else 1
     with Database.open(home) as db:
         run_id = _submitted(args, db, home)

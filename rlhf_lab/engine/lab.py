@@ -15,18 +15,23 @@ from rlhf_lab.records import Project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_reward_model
 from rlhf_lab.trainers.checkpoint import checkpoints, folder_of
+from rlhf_lab.trainers.group import ALONE, Group
 
 REWARD_MODELS = "reward_models"
 
 
 @dataclass
 class Lab:
-    """One home and what is loaded from it. Slots are adapter names; a slot remembers which folder fills it."""
+    """One home and what is loaded from it. Slots are adapter names; a slot remembers which folder fills it.
+
+    group: the processes that do the same work at the same time, each with a lab of its own; the leading one writes.
+    """
 
     home: Path
     db: Database
     device: str | None = None
     dtype: torch.dtype | None = None
+    group: Group = ALONE
     _adapters: Adapters | None = None
     _slots: dict[str, tuple[Path, RewardModel | None]] = field(default_factory=dict)
 

@@ -30,12 +30,16 @@ from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.runs import add_event, events, get_run, mark_event, pending_events, set_manifest, set_run_status
 from rlhf_lab.store.steps import record_step, truncate_after
 from rlhf_lab.trainers.checkpoint import load_latest, save_checkpoint
-from rlhf_lab.trainers.group import ALONE, ONE_DIED, Group, lost_contact
+from rlhf_lab.trainers.group import lost_contact
 from rlhf_lab.trainers.policy import PolicyTrainer, Task
 
 POLL_EVERY_S = 0.1
 State = tuple[dict[str, torch.Tensor], dict[str, Any]]
 SLOT = "policy"
+RUN_BROKE = (
+    "one of the processes of the run died, and the others were ended (processes.log in the run's folder says more). The last "
+    "checkpoint is kept: resume the run, or use fewer processes."
+)
 PACKAGES = ("torch", "transformers", "peft", "safetensors", "numpy")
 
 
@@ -55,9 +59,9 @@ class PolicyRun:
 
     def __init__(
         self, lab: Lab, run_id: int, *, serve: Tick = no_tick, leaving: Callable[[], bool] = lambda: False,
-        progress: Progress = no_progress, group: Group = ALONE,
+        progress: Progress = no_progress,
     ) -> None:  # fmt: skip
-        self.group = group
+        self.group = lab.group
         self.lab, self.serve, self.leaving, self.progress = lab, serve, leaving, progress
         self.run: Run = get_run(lab.db, run_id)
         self.config = PolicyConfig.from_dict(self.run.config)
@@ -125,7 +129,7 @@ class PolicyRun:
             return stop.status
         except Exception as error:
             with suppress(StoreError):  # what made it fail matters more; the worker insists on recording it
-                words = ONE_DIED if self.group.size > 1 and lost_contact(error) else explain_error(error)
+                words = RUN_BROKE if self.group.size > 1 and lost_contact(error) else explain_error(error)
                 set_run_status(db, run_id, RunStatus.FAILED, words)
             raise
         set_run_status(db, run_id, RunStatus.DONE)

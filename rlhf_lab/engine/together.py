@@ -1,7 +1,7 @@
-"""A run of several processes: a child of the engine, started by `accelerate launch`, one process a GPU (gloo on CPUs).
+"""Work of several processes: a child of the engine, started by `accelerate launch`, one process a GPU (gloo on CPUs).
 
-The child trains and writes; the engine watches it, goes on serving short jobs, and takes it down when it leaves. Controls are
-rows of the store as ever: the leading process obeys them between two steps and tells the others.
+The child trains and writes; the engine watches it, goes on serving short jobs, and takes it down when it leaves. Controls of a
+run are rows of the store as ever: the leading process obeys them between two steps and tells the others.
 """
 
 import os
@@ -9,72 +9,63 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
-from rlhf_lab.engine.lab import Lab
-from rlhf_lab.engine.policy_run import POLL_EVERY_S, PolicyRun
-from rlhf_lab.engine.work import Progress
-from rlhf_lab.errors import TrainingError
+from rlhf_lab.engine.faults import explain_error
+from rlhf_lab.engine.lab import REWARD_MODELS, Lab
+from rlhf_lab.engine.policy_run import POLL_EVERY_S, RUN_BROKE, PolicyRun
+from rlhf_lab.engine.work import Progress, reward_job
+from rlhf_lab.errors import LabError, TrainingError
+from rlhf_lab.home import run_folder
+from rlhf_lab.jobs import queue
 from rlhf_lab.models.generation import Tick
-from rlhf_lab.records import RunStatus
+from rlhf_lab.records import Job, JobStatus, RunStatus
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_run, set_run_status
-from rlhf_lab.trainers.group import ONE_DIED, launched
+from rlhf_lab.trainers.group import Group, launched, lost_contact
 
+LOG = "processes.log"
 TERM_WAIT_S = 20.0
+TELLING_S = 30.0  # how long a process that met an error leaves the telling to the leading one, which met it too
 UNDER_WAY = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED)
+REWARD_BROKE = (
+    f"one of the processes that trained the reward model died, and the others were ended ({LOG} in the home's folder "
+    f"{REWARD_MODELS} says more). The labels are untouched: train it again, or use fewer processes."
+)
 
 
-def command_of(home: Path, run_id: int, processes: int) -> list[str]:
-    """What starts the processes. `--multi_gpu` is accelerate's word for several processes, on CPUs too."""
+def command_of(processes: int, part: list[str]) -> list[str]:
+    """What starts the processes; part: their command line. `--multi_gpu` is accelerate's word for several, on CPUs too."""
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_machines", "1"]
     plain = ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-    child = ["-m", "rlhf_lab", "train-policy", "--run", str(run_id), "--home", str(home)]
-    return [*launch, "--num_processes", str(processes), *plain, *child]
+    return [*launch, "--num_processes", str(processes), *plain, "-m", "rlhf_lab", *part]
 
 
-def train(
-    home: Path, db: Database, run_id: int, *, serve: Tick, leaving: Callable[[], bool], progress: Progress
-) -> RunStatus:
-    """Start the processes of a run and stay with them until they end. Raises TrainingError when one of them died."""
-    run = get_run(db, run_id)
-    processes = int(run.config["processes"])
+def run_together(processes: int, part: list[str], folder: Path, stays: Callable[[], bool]) -> bool:
+    """Start the processes and stay with them until they have ended; what they say goes to a log in the folder.
+
+    stays: asked all along; once it says false, or raises, they are ended. Returns whether they ended by themselves.
+    """
     check_devices(processes)
-    log_path = home / "runs" / str(run_id) / "processes.log"
-    log_path.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     threads = str(max(1, (os.cpu_count() or 1) // processes))
-    began, first = time.monotonic(), run.step
-    with log_path.open("ab") as log:
+    with (folder / LOG).open("ab") as log:
         child = subprocess.Popen(
-            command_of(home, run_id, processes), stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+            command_of(processes, part), stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
             env=os.environ | {"OMP_NUM_THREADS": threads},
         )  # fmt: skip
         try:
             while child.poll() is None:
-                if leaving():
-                    set_run_status(
-                        db,
-                        run_id,
-                        RunStatus.INTERRUPTED,
-                        "the engine was asked to leave; the run goes on when it is back",
-                    )
-                    return RunStatus.INTERRUPTED
-                serve()
-                done = get_run(db, run_id).step
-                left = (time.monotonic() - began) / max(1, done - first) * (run.total_steps - done)
-                progress(done / run.total_steps, left, {"run_id": run_id, "step": done})
+                if not stays():
+                    return False
                 time.sleep(POLL_EVERY_S)
         finally:
             end(child)
-    run = get_run(db, run_id)
-    if run.status in UNDER_WAY:
-        raise TrainingError(ONE_DIED)
-    if run.status is RunStatus.FAILED:
-        raise TrainingError(run.message)
-    return run.status
+    return True
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
@@ -98,12 +89,90 @@ def check_devices(processes: int) -> None:
         )
 
 
-def take_part(home: Path, run_id: int) -> RunStatus:
+def train_policy(
+    home: Path, db: Database, run_id: int, *, serve: Tick, leaving: Callable[[], bool], progress: Progress
+) -> RunStatus:
+    """A run in processes of its own, until it ends. Raises TrainingError when it failed or one of them died."""
+    run = get_run(db, run_id)
+    began, first = time.monotonic(), run.step
+
+    def stays() -> bool:
+        if leaving():
+            return False
+        serve()
+        done = get_run(db, run_id).step
+        left = (time.monotonic() - began) / max(1, done - first) * (run.total_steps - done)
+        progress(done / run.total_steps, left, {"run_id": run_id, "step": done})
+        return True
+
+    part = ["train-policy", "--run", str(run_id), "--home", str(home)]
+    if not run_together(int(run.config["processes"]), part, run_folder(home, run_id), stays):
+        words = "the engine was asked to leave; the run goes on when it is back"
+        set_run_status(db, run_id, RunStatus.INTERRUPTED, words)
+        return RunStatus.INTERRUPTED
+    ended = get_run(db, run_id)
+    if ended.status in UNDER_WAY:
+        raise TrainingError(RUN_BROKE)
+    if ended.status is RunStatus.FAILED:
+        raise TrainingError(ended.message)
+    return ended.status
+
+
+def train_reward(home: Path, db: Database, job: Job, *, tick: Tick) -> dict[str, object] | None:
+    """A reward model in processes of its own; the job's result, None where it was cancelled. The leading process records how
+    the job ended. Raises TrainingError when it failed or one of them died; `tick` is called meanwhile and may raise."""
+
+    def stays() -> bool:
+        tick()
+        return queue.get_job(db, job.id).status is not JobStatus.CANCELLED
+
+    part = ["train-reward", "--job", str(job.id), "--home", str(home)]
+    run_together(int(job.payload["config"]["processes"]), part, home / REWARD_MODELS, stays)
+    ended = queue.get_job(db, job.id)
+    if ended.status is JobStatus.RUNNING:
+        raise TrainingError(REWARD_BROKE)
+    if ended.status is JobStatus.FAILED:
+        raise TrainingError(ended.error)
+    return ended.result if ended.status is JobStatus.DONE else None
+
+
+def take_part_in_run(home: Path, run_id: int) -> RunStatus:
     """What each process of a run does: lead or follow, until the run ends."""
     group = launched()
-    with Database.open(home) as db:
-        run = PolicyRun(Lab(home, db), run_id, group=group)
+    with Database.open(home) as db, told_by_the_leading(group):
+        run = PolicyRun(Lab(home, db, group=group), run_id)
         if group.leads:
             return run.execute()
         run.follow()
         return RunStatus.DONE
+
+
+def take_part_in_reward(home: Path, job_id: int) -> None:
+    """What each process of a reward training does; the leading one tells how far it is, and how the job ended."""
+    group = launched()
+    with Database.open(home) as db, told_by_the_leading(group):
+        lab, job = Lab(home, db, group=group), queue.get_job(db, job_id)
+        if not group.leads:
+            reward_job(lab, job)
+            return
+
+        def progress(share: float, left: float | None, so_far: dict[str, object]) -> None:
+            queue.update_progress(db, job_id, share, left, so_far)
+
+        try:
+            queue.finish(db, job_id, reward_job(lab, job, progress=progress))
+        except Exception as error:
+            queue.fail(db, job_id, REWARD_BROKE if group.size > 1 and lost_contact(error) else explain_error(error))
+            raise
+
+
+@contextmanager
+def told_by_the_leading(group: Group) -> Iterator[None]:
+    """All processes meet an error of ours at the same point; one that left at once would take the leading one down with it,
+    before that has told anybody."""
+    try:
+        yield
+    except LabError:
+        if not group.leads:
+            time.sleep(TELLING_S)
+        raise

@@ -9,7 +9,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 
@@ -22,13 +22,23 @@ from rlhf_lab.engine.texts import complete, explain, reference_samples
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.generation import Tick, no_tick
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.records import Comparison, Project, RewardModelRow, Source
+from rlhf_lab.records import Comparison, Job, LabelSnapshot, Project, RewardModelRow, Source
 from rlhf_lab.store.comparisons import snapshot
+from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.runs import add_reward_model
 from rlhf_lab.store.scores import add_scores, unjudged_pairs
 from rlhf_lab.trainers.reward import RewardReport, train_reward
 
-__all__ = ["Progress", "complete", "explain", "no_progress", "reference_samples", "sample_pairs", "train_reward_model"]
+__all__ = [
+    "Progress",
+    "complete",
+    "explain",
+    "no_progress",
+    "reference_samples",
+    "reward_job",
+    "sample_pairs",
+    "train_reward_model",
+]
 
 #: progress(share done, seconds left or None, what is known so far)
 Progress = Callable[[float, float | None, dict[str, Any]], None]
@@ -39,6 +49,31 @@ SLOT = "reward training"
 
 def no_progress(share: float, left: float | None, so_far: dict[str, Any]) -> None:
     return None
+
+
+class Trained(NamedTuple):
+    """A fitted reward model, the config it was trained with, its labels, and how many of them were cut."""
+
+    model: RewardModel
+    report: RewardReport
+    config: RewardConfig
+    pinned: LabelSnapshot
+    cut: int
+
+
+def reward_job(lab: Lab, job: Job, *, progress: Progress = no_progress, tick: Tick = no_tick) -> dict[str, object]:
+    """What a TRAIN_REWARD job asks for, and its result. A process that does not lead takes its part, and stores nothing."""
+    assert job.project_id is not None
+    project, payload = get_project(lab.db, job.project_id), job.payload
+    config, source = RewardConfig.from_dict(payload.get("config", {})), Source(payload["source"])
+    annotators, weights = payload.get("annotators"), payload.get("weights")
+    if not lab.group.leads:
+        trained(lab, project, config, source, annotators=annotators, weights=weights)
+        return {}
+    row = train_reward_model(
+        lab, project, config, source, annotators=annotators, weights=weights, progress=progress, tick=tick
+    )
+    return {"reward_model_id": row.id, "accuracy": row.report["accuracy"]}
 
 
 def train_reward_model(
@@ -57,12 +92,12 @@ def train_reward_model(
     annotators: only these people's; weights: how often a label of theirs counts, 1 where nothing is said.
     It then scores the pairs nobody has judged yet. Memory too small: half the batch, until one pair does not fit.
     """
-    backbone, adapters = lab.open(project)
-    pinned = snapshot(lab.db, project.id, source, annotators)
+    _, adapters = lab.open(project)
     begun = time.monotonic()
     try:
-        labels, cut = prepared(lab.db, pinned, backbone, weights or {})
-        model, report, config = _fit(lab, project, labels, config, _Watch(progress, _cut_words(cut)), tick)
+        model, report, config, pinned, cut = trained(
+            lab, project, config, source, annotators=annotators, weights=weights, progress=progress, tick=tick
+        )
         scores = score_pairs(model, unjudged_pairs(lab.db, project.id, SCORED_PAIRS), tick)
         told = dataclasses.asdict(report) | {"seconds": time.monotonic() - begun, "source": source.value, "cut": cut}
         told |= {"annotators": annotators, "weights": weights or {}} if annotators or weights else {}
@@ -79,20 +114,34 @@ def train_reward_model(
     return row
 
 
+def trained(
+    lab: Lab, project: Project, config: RewardConfig, source: Source, *, annotators: list[str] | None = None,
+    weights: dict[str, int] | None = None, progress: Progress = no_progress, tick: Tick = no_tick,
+) -> Trained:  # fmt: skip
+    """Pin the labels and train on them: what every process of the lab's group does, on the labels of the leading one."""
+    backbone, _ = lab.open(project)
+    pinned = lab.group.told(snapshot(lab.db, project.id, source, annotators))
+    labels, cut = prepared(lab.db, pinned, backbone, weights or {})
+    return Trained(*_fit(lab, project, labels, config, _Watch(progress, _cut_words(cut)), tick), pinned, cut)
+
+
 def _fit(
     lab: Lab, project: Project, labels: list[Comparison], config: RewardConfig, watch: "_Watch", tick: Tick
 ) -> tuple[RewardModel, RewardReport, RewardConfig]:
-    """Train; again with half the batch where memory runs out. Returns the config that was trained with."""
-    backbone, adapters = lab.open(project)
+    """Train; again with half the batch where memory runs out. Returns the config that was trained with.
+
+    Of several processes only some may lack memory, so there it is an error.
+    """
+    _, adapters = lab.open(project)
     reference = reference_samples(lab, project, tick)
     while True:
         try:
             model, report = train_reward(
-                backbone, adapters, labels, reference, config, adapter=SLOT, progress=watch.update, tick=tick
+                adapters, labels, reference, config, adapter=SLOT, progress=watch.update, tick=tick, group=lab.group
             )
             return model, report, config
         except RuntimeError as error:
-            if not out_of_memory(error) or config.batch_size == 1:
+            if not out_of_memory(error) or config.batch_size == 1 or lab.group.size > 1:
                 raise
         config = config.replace(batch_size=max(1, min(config.batch_size, len(labels)) // 2))
         watch.restart(f"memory ran out; trained again with batch_size {config.batch_size}")

@@ -9,15 +9,14 @@ from typing import Any
 
 import psutil
 
-from rlhf_lab.config import RewardConfig
 from rlhf_lab.engine import together
 from rlhf_lab.engine.faults import explain_error
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.policy_run import POLL_EVERY_S, PolicyRun
-from rlhf_lab.engine.work import Progress, complete, explain, sample_pairs, train_reward_model
+from rlhf_lab.engine.work import Progress, complete, explain, reward_job, sample_pairs
 from rlhf_lab.errors import CorruptStoreError, StoreError
 from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.records import EventKind, Job, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.records import EventKind, Job, JobKind, JobStatus, RunStatus
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.runs import add_event, get_run, pending_events, runs, set_run_status
@@ -160,7 +159,7 @@ class Worker:
         progress = self._progress(job, lambda: self._cancelled(job.payload))
         if int(get_run(self.db, run_id).config.get("processes", 1)) > 1:
             home = self.lab.home
-            status = together.train(home, self.db, run_id, serve=serve, leaving=self.leaving, progress=progress)
+            status = together.train_policy(home, self.db, run_id, serve=serve, leaving=self.leaving, progress=progress)
         else:
             status = PolicyRun(self.lab, run_id, serve=serve, leaving=self.leaving, progress=progress).execute()
         if status is RunStatus.INTERRUPTED:
@@ -190,12 +189,17 @@ class Worker:
             return complete(self.lab, project, payload, tick=self._stay)
         if job.kind is JobKind.EXPLAIN:
             return explain(self.lab, project, payload, tick=self._stay)
-        row = train_reward_model(
-            self.lab, project, RewardConfig.from_dict(payload.get("config", {})), Source(payload["source"]),
-            annotators=payload.get("annotators"), weights=payload.get("weights"), progress=self._progress(job, self._drop),
-            tick=lambda: self._between(job.project_id),
-        )  # fmt: skip
-        return {"reward_model_id": row.id, "accuracy": row.report["accuracy"]}
+        return self._train_reward(job)
+
+    def _train_reward(self, job: Job) -> dict[str, object] | None:
+        """A reward model, in this process or, where its config wants several, in processes of their own."""
+
+        def tick() -> None:
+            self._between(job.project_id)
+
+        if int(job.payload.get("config", {}).get("processes", 1)) > 1:
+            return together.train_reward(self.lab.home, self.db, job, tick=tick)
+        return reward_job(self.lab, job, progress=self._progress(job, self._drop), tick=tick)
 
     def _stay(self) -> None:
         """Leave a job where it is when the engine goes, or when the run it is done in the middle of is to halt."""

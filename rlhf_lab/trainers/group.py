@@ -1,11 +1,11 @@
-"""The processes that train one policy together: who does which part of a step, and how the parts become one again.
+"""The processes that train one model together: who does which part of a step, and how the parts become one again.
 
 Every process holds the whole model and the same state; a step's rows are shared out, and what each found is added up before
 anything depends on it. So the mathematics is that of one process, whatever the number. One process alone pays nothing.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -17,11 +17,8 @@ from torch import Tensor
 from rlhf_lab.errors import TrainingError
 
 T = TypeVar("T")
+Span = slice  # the rows of one process; `Group.slice` hides the name
 PATIENCE = timedelta(days=7)  # a paused run keeps the others waiting; one that has died is noticed by the launcher
-ONE_DIED = (
-    "one of the processes of the run died, and the others were ended (processes.log in the run's folder says more). The last "
-    "checkpoint is kept: resume the run, or use fewer processes."
-)
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class Group:
         """The parts that fall to this process."""
         return list(parts[self.rank :: self.size])
 
-    def slice(self, count: int) -> slice:
+    def slice(self, count: int) -> Span:
         """The rows of `count` that fall to this process; the slices of all stand in the order of the ranks."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
@@ -56,6 +53,13 @@ class Group:
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, mine)
         return [item for part in found for item in part]
+
+    def rows(self, count: int, find: Callable[[Span], Tensor], dim: int = -1) -> Tensor:
+        """What `find` says of `count` rows, which stand along `dim`: each process asks it about its slice."""
+        if self.size == 1:
+            return find(Span(0, count))
+        mine = self.slice(count)
+        return torch.cat(self.joined([find(mine)] if mine.start < mine.stop else []), dim=dim)
 
     def add_up(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over the processes. One message a dtype."""

@@ -10,10 +10,10 @@ from typing import Any
 from rlhf_lab.config import RewardConfig
 from rlhf_lab.errors import LabelError
 from rlhf_lab.models.adapters import Adapters
-from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.generation import Tick, no_tick
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.records import Comparison
+from rlhf_lab.trainers.group import ALONE, Group
 from rlhf_lab.trainers.reward_fit import Fit, Reference, RewardTask
 from rlhf_lab.trainers.reward_report import (
     HeldOut,
@@ -32,7 +32,6 @@ Progress = Callable[[int, int, float, str], None]
 
 
 def train_reward(
-    backbone: Backbone,
     adapters: Adapters,
     comparisons: Sequence[Comparison],
     reference: Reference,
@@ -41,16 +40,17 @@ def train_reward(
     adapter: str = "reward",
     progress: Progress | None = None,
     tick: Tick = no_tick,
+    group: Group = ALONE,
 ) -> tuple[RewardModel, RewardReport]:
     """Train a reward model on comparisons and measure it by cross-validation grouped by prompt.
 
     With early_stopping the folds also decide the passes of the final fit: the number after which the mean log-loss of all
     held-out labels was least. The report's figures are those of that number, so they are a little kind to it.
-    Leaves the adapter `adapter` loaded and frozen. Raises LabelError for too few or only tied labels, NotFiniteError.
+    Leaves the adapter `adapter` loaded and frozen. The processes of the group share the work, and all have the same result.
+    Raises LabelError for too few or only tied labels, NotFiniteError.
     """
     check_labels(comparisons)
-    assert adapters.backbone is backbone
-    task = RewardTask(adapters, comparisons, reference, config, adapter=adapter, tick=tick)
+    task = RewardTask(adapters, comparisons, reference, config, adapter=adapter, tick=tick, group=group)
     folds = min(config.folds, len({c.group for c in comparisons}))
     folds = folds if folds > 1 else 0
     watch = _Watch(progress, task.updates(len(comparisons), config.epochs) * (folds + 1))
@@ -117,9 +117,9 @@ def _of_final(task: RewardTask, model: RewardModel, losses: list[float]) -> dict
     """What the model trained on all labels says of them, and of the base's samples."""
     decided = [i for i, c in enumerate(task.comparisons) if not c.tie]
     prompts = [task.prompts[i] for i in decided]
-    chosen = model.scores(prompts, [task.chosen[i] for i in decided], task.tick)
-    rejected = model.scores(prompts, [task.rejected[i] for i in decided], task.tick)
-    reference = model.scores(*task.reference, tick=task.tick).double()
+    chosen = task.asked(model.scores, prompts, [task.chosen[i] for i in decided])
+    rejected = task.asked(model.scores, prompts, [task.rejected[i] for i in decided])
+    reference = task.asked(model.scores, *task.reference).double()
     return {
         "labels": len(task.comparisons),
         "ties": int(task.tie.sum()),

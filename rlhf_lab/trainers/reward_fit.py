@@ -18,11 +18,13 @@ from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.models.rows import by_length, forward, make_rows
 from rlhf_lab.records import Comparison
 from rlhf_lab.seeds import derive
+from rlhf_lab.trainers.group import ALONE, Group, Span
 from rlhf_lab.trainers.reward_report import HeldOut
 from rlhf_lab.trainers.warm_start import Labels, Stretch, fit
 
 #: count(loss of the update that was just done)
 Count = Callable[[float], None]
+Ids = Sequence[Sequence[int]]
 
 
 class Reference(NamedTuple):
@@ -47,14 +49,17 @@ class Fit:
 
 
 class RewardTask:
-    """One training job: encoded texts, the frozen features, and fitting on any subset of the comparisons."""
+    """One training job: encoded texts, the frozen features, and fitting on any subset of the comparisons.
+
+    Several processes share the rows of every batch and of every measuring pass; each holds the whole model.
+    """
 
     def __init__(
         self, adapters: Adapters, comparisons: Sequence[Comparison], reference: Reference, config: RewardConfig,
-        *, adapter: str, tick: Tick = no_tick,
+        *, adapter: str, tick: Tick = no_tick, group: Group = ALONE,
     ) -> None:  # fmt: skip
         self.backbone, self.adapters, self.config = adapters.backbone, adapters, config
-        self.adapter, self.tick = adapter, tick
+        self.adapter, self.tick, self.group = adapter, tick, group
         self.comparisons, self.reference = comparisons, reference
         backbone = self.backbone
         prompts = {c.prompt: backbone.encode_prompt(c.prompt) for c in comparisons}
@@ -73,24 +78,33 @@ class RewardTask:
             self.differences = self.stretch(chosen - rejected)
 
     @torch.no_grad()
-    def features(self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> Tensor:
+    def features(self, prompts: Ids, responses: Ids) -> Tensor:
         """(N, H) float64 pooled hidden states of the frozen backbone. Raises NotFiniteError."""
         pool = RewardHead(self.backbone.hidden_size, self.config.pooling, seed=0).pool
 
-        def some(index: list[int]) -> Tensor:
-            self.tick()
-            rows = make_rows(self.backbone, [prompts[i] for i in index], [responses[i] for i in index])
-            with self.adapters.using(None):
-                return pool(forward(self.backbone, rows).read, rows.mask)
+        def of(mine: Span) -> Tensor:
+            asked, said = prompts[mine], responses[mine]
 
-        lengths = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
-        found = by_length(some, lengths, self.backbone.token_budget).double().cpu()
+            def some(index: list[int]) -> Tensor:
+                self.tick()
+                rows = make_rows(self.backbone, [asked[i] for i in index], [said[i] for i in index])
+                with self.adapters.using(None):
+                    return pool(forward(self.backbone, rows).read, rows.mask)
+
+            lengths = [len(p) + len(r) for p, r in zip(asked, said, strict=True)]
+            return by_length(some, lengths, self.backbone.token_budget).double().cpu()
+
+        found = self.group.rows(len(prompts), of, dim=0)
         if not bool(found.isfinite().all()):
             raise NotFiniteError(
                 "the model's hidden states are not finite numbers, so no reward model can read them. Its weights are damaged: "
                 "load another copy."
             )
         return found
+
+    def asked(self, model_says: Callable[[Ids, Ids, Tick], Tensor], prompts: Ids, responses: Ids) -> Tensor:
+        """(..., N) what a model says of N texts: `RewardModel.scores` or `raw_scores`, each process asking about its rows."""
+        return self.group.rows(len(prompts), lambda mine: model_says(prompts[mine], responses[mine], self.tick))
 
     def updates(self, labels: int, epochs: int) -> int:
         return epochs * math.ceil(labels / self.config.batch_size)
@@ -111,7 +125,7 @@ class RewardTask:
         if trained:
             self.adapters.freeze(self.adapter)
         head.requires_grad_(False)
-        raw = model.raw_scores(*self.reference, tick=self.tick)
+        raw = self.asked(model.raw_scores, *self.reference)
         if not bool(raw.isfinite().all()):
             raise NotFiniteError(
                 "the reward model scores the base model's own texts with numbers that are not finite. Lower its learning "
@@ -167,13 +181,17 @@ class RewardTask:
             for start in range(0, len(order), config.batch_size):
                 self.tick()
                 loss = self.loss(model, [subset[i] for i in order[start : start + config.batch_size]], draws)
-                loss.backward()  # type: ignore[no-untyped-call]
+                if loss.requires_grad:
+                    loss.backward()  # type: ignore[no-untyped-call]
+                self.group.add_gradients(parameters)
                 torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
                 for group in optimiser.param_groups:
                     group["lr"] = config.lr * (1 - len(losses) / total)
                 optimiser.step()
                 optimiser.zero_grad()
-                losses.append(float(loss.detach()))
+                whole = loss.detach().clone()
+                self.group.add_up([whole])
+                losses.append(float(whole))
                 if not math.isfinite(losses[-1]):
                     raise NotFiniteError(
                         f"the reward model's loss became {losses[-1]} after {len(losses)} updates. "
@@ -183,8 +201,14 @@ class RewardTask:
             what.at_pass(done, model)
         return losses
 
-    def loss(self, model: RewardModel, index: list[int], draws: list[Tensor]) -> Tensor:
-        """Mean over the members of their losses on a batch, each label as often as the member has drawn it."""
+    def loss(self, model: RewardModel, batch: list[int], draws: list[Tensor]) -> Tensor:
+        """The mean over the members of their losses on a batch, each label as often as the member has drawn it.
+
+        Of several processes each has the part of its rows: the batch's loss is their sum.
+        """
+        index = batch[self.group.slice(len(batch))]
+        if not index:
+            return torch.zeros((), device=self.backbone.device)
         rows = make_rows(
             self.backbone,
             [self.prompts[i] for i in index] * 2,
@@ -192,13 +216,15 @@ class RewardTask:
         )
         with self.adapters.using(model.adapter):
             scores = model.head.raw_members(forward(self.backbone, rows).read, rows.mask)
-        losses = []
-        for member, draw in zip(scores, draws, strict=True):
+        counts = [int(draw[batch].sum()) for draw in draws]
+        losses, members = [], sum(count > 0 for count in counts)
+        for member, draw, count in zip(scores, draws, counts, strict=True):
             times = torch.repeat_interleave(torch.arange(len(index)), draw[torch.tensor(index)])
             if len(times):
                 chosen, rejected = member.chunk(2)
-                losses.append(self.pair_loss(chosen[times], rejected[times], torch.tensor(index)[times]))
-        return torch.stack(losses).mean() if losses else scores.sum() * 0.0
+                own = self.pair_loss(chosen[times], rejected[times], torch.tensor(index)[times])
+                losses.append(own * (len(times) / count / members))
+        return torch.stack(losses).sum() if losses else scores.sum() * 0.0
 
     def pair_loss(self, chosen: Tensor, rejected: Tensor, which: Tensor) -> Tensor:
         """Bradley-Terry and the penalties; which: (n,) the comparisons that the raw scores (n,) belong to."""
@@ -213,7 +239,7 @@ class RewardTask:
     def predict(self, model: RewardModel, held: list[int]) -> list[HeldOut]:
         """The probability of each label of `held`, the mean over the members; normalisation does not touch it."""
         prompts = [self.prompts[i] for i in held]
-        chosen = model.raw_scores(prompts, [self.chosen[i] for i in held], self.tick).double()
-        rejected = model.raw_scores(prompts, [self.rejected[i] for i in held], self.tick).double()
+        chosen = self.asked(model.raw_scores, prompts, [self.chosen[i] for i in held]).double()
+        rejected = self.asked(model.raw_scores, prompts, [self.rejected[i] for i in held]).double()
         probabilities = torch.sigmoid(chosen - rejected).mean(dim=0)
         return [HeldOut(i, float(p)) for i, p in zip(held, probabilities, strict=True)]

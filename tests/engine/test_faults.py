@@ -140,13 +140,13 @@ def test_memory_that_never_suffices_fails_the_run_with_advice(lab, monkeypatch):
 def test_reward_training_that_runs_out_of_memory_takes_half_the_batch(lab, monkeypatch):
     train, sizes = work.train_reward, []
 
-    def greedy(backbone, adapters, labels, reference, config, **options):
+    def greedy(adapters, labels, reference, config, **options):
         sizes.append(config.batch_size)
         if config.batch_size > 3:
             raise RuntimeError(
                 "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"
             )
-        return train(backbone, adapters, labels, reference, config, **options)
+        return train(adapters, labels, reference, config, **options)
 
     monkeypatch.setattr(work, "train_reward", greedy)
     assert (

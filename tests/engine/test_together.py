@@ -1,19 +1,27 @@
-"""A run of two processes under the engine: the curve of one process, and what happens when a process dies."""
+"""Work of two processes under the engine: the numbers of one process, and what happens when a process dies."""
 
 import threading
 import time
 
 import psutil
 import pytest
+import tiny
+from workplace import REWARD
 
 from rlhf_lab.engine import together
 from rlhf_lab.errors import TrainingError
-from rlhf_lab.jobs import control
-from rlhf_lab.records import JobStatus, RunStatus
-from rlhf_lab.store.runs import get_run
+from rlhf_lab.jobs import control, queue
+from rlhf_lab.records import JobKind, JobStatus, RunStatus
+from rlhf_lab.store.runs import get_run, reward_models
 from rlhf_lab.trainers.checkpoint import checkpoints
 
 STEPS = {"steps": 4, "checkpoint_every": 2}
+LONG = REWARD | {"processes": 2, "epochs": 200, "folds": 3}
+
+
+def parts(name):
+    """The processes that take part in a training of this name."""
+    return [p for p in psutil.Process().children(recursive=True) if name in p.cmdline() and "-m" in p.cmdline()]
 
 
 @pytest.mark.slow
@@ -39,8 +47,7 @@ def test_a_killed_process_ends_the_run_and_it_resumes(lab):
     def kill_one():
         while get_run(lab.db, run_id).step < 5:
             time.sleep(0.02)
-        found = [p for p in psutil.Process().children(recursive=True) if "train-policy" in p.cmdline()]
-        found[-1].kill()
+        kill_one("train-policy")
 
     killer = threading.Thread(target=kill_one)
     killer.start()
@@ -49,11 +56,87 @@ def test_a_killed_process_ends_the_run_and_it_resumes(lab):
     assert job.status is JobStatus.FAILED
     assert "one of the processes of the run died" in job.error
     assert get_run(lab.db, run_id).status is RunStatus.FAILED
-    assert not [p for p in psutil.Process().children(recursive=True) if "train-policy" in p.cmdline()]
+    assert not parts("train-policy")
     control.resume(lab.db, lab.folder, run_id)
     job = lab.do(control.last_job(lab.db, run_id))
     assert job.status is JobStatus.DONE
     assert lab.curve(run_id) == lab.curve(whole)
+
+
+def kill_one(name, rank=1):
+    next(part for part in parts(name) if part.environ().get("RANK") == str(rank)).kill()
+
+
+def reward_job(lab, **config):
+    return lab.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD | config)
+
+
+def during(lab, job, act):
+    """Do the job; `act` in a thread of its own as soon as the processes learn."""
+
+    def wait_and_act():
+        while not queue.get_job(lab.db, job.id).progress:
+            time.sleep(0.02)
+        act()
+
+    thread = threading.Thread(target=wait_and_act)
+    thread.start()
+    ended = lab.do(job)
+    thread.join()
+    return ended
+
+
+@pytest.mark.slow
+def test_two_processes_train_the_reward_model_of_one(lab):
+    known = len(reward_models(lab.db, lab.project.id))
+    rows, folders = [], lab.folder / "reward_models"
+    for processes in (1, 2):
+        job = lab.do(reward_job(lab, folds=3, processes=processes))
+        assert job.status is JobStatus.DONE, job.error
+        rows = reward_models(lab.db, lab.project.id)
+        assert len(rows) == known + processes  # of the second training only the leading process has stored one
+        assert len([path for path in folders.iterdir() if path.is_dir()]) == known + processes
+        assert job.result["reward_model_id"] == max(row.id for row in rows)
+    assert "error" not in (folders / "processes.log").read_text().lower()
+    one, two = sorted(rows, key=lambda row: row.id)[-2:]
+    assert one.snapshot == two.snapshot
+    for name in ("loss", "chosen_scores", "rejected_scores", "accuracy", "length_correlation"):
+        assert two.report[name] == pytest.approx(one.report[name], rel=1e-3, abs=1e-3), name
+    texts = [
+        lab.worker.lab.reward_model(row.id, f"slot {row.id}").scores(*tiny.ragged()).tolist() for row in (one, two)
+    ]
+    assert texts[1] == pytest.approx(texts[0], rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_process_ends_the_training_and_it_can_be_done_again(lab, rank):
+    before = reward_models(lab.db, lab.project.id)
+    job = during(lab, reward_job(lab, **LONG), lambda: kill_one("train-reward", rank))
+    assert job.status is JobStatus.FAILED
+    assert "one of the processes that trained the reward model died" in job.error
+    assert "The labels are untouched" in job.error
+    assert not parts("train-reward")
+    assert reward_models(lab.db, lab.project.id) == before
+    assert lab.do(reward_job(lab, processes=2)).status is JobStatus.DONE
+    assert len(reward_models(lab.db, lab.project.id)) == len(before) + 1
+
+
+@pytest.mark.slow
+def test_a_cancelled_training_ends_its_processes(lab):
+    before = reward_models(lab.db, lab.project.id)
+    job = reward_job(lab, **LONG)
+    assert during(lab, job, lambda: queue.cancel(lab.db, job.id)).status is JobStatus.CANCELLED
+    assert not parts("train-reward")
+    assert reward_models(lab.db, lab.project.id) == before
+
+
+@pytest.mark.slow
+def test_labels_that_teach_nothing_are_refused_in_their_own_words(lab):
+    job = lab.do(lab.submit(JobKind.TRAIN_REWARD, source="human", config=REWARD | {"processes": 2}))
+    assert job.status is JobStatus.FAILED
+    assert job.error.startswith("there are no labels yet")
+    assert not parts("train-reward")
 
 
 def test_processes_do_not_share_a_gpu(monkeypatch):

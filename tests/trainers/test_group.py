@@ -1,13 +1,9 @@
 """Several processes train as one: the same numbers from the same rows, whatever the algorithm."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import tiny
 import torch
+from launch import launch
 
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.trainers.group import ALONE, Group
@@ -24,49 +20,28 @@ CASES = [
 ]
 
 CHILD = """
-import json, os, sys
-import torch
-sys.path[:0] = [sys.argv[1], os.path.dirname(sys.argv[1])]
 import tiny
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.models.adapters import Adapters
-from rlhf_lab.trainers.group import launched
 from rlhf_lab.trainers.policy import PolicyTrainer, Task
 
-torch.set_num_threads(1)
-group = launched()
 results = []
-for changes in json.loads(sys.argv[3]):
-    backbone = tiny.load(sys.argv[2], torch.float64)
+for changes in given["cases"]:
+    backbone = tiny.load(given["folder"], torch.float64)
     task = Task(tiny.PROMPTS, tiny.CountToken(tiny.ID["cat"]), sample_prompts=tiny.PROMPTS[:2], ptx_texts=tiny.PROMPTS)
     config = PolicyConfig(**(tiny.SMALL | {"steps": 2} | changes))
     trainer = PolicyTrainer(backbone, Adapters(backbone), task, config, group=group)
     metrics = [tiny.numbers(trainer.run_step().metrics) for _ in range(2)]
     total = sum(float(p.double().sum()) for p in trainer.parameters)
     results.append([metrics, total, group.joined([total])])
-if group.leads:
-    print("RESULT " + json.dumps(results))
+answer(results)
 """
-
-
-def run(folder: Path, cases: list, processes: int) -> list:
-    arguments = [str(Path(tiny.__file__).parent), str(folder), json.dumps(cases)]
-    launcher = (
-        [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    )
-    script = folder.parent / "child.py"
-    script.write_text(CHILD)
-    done = subprocess.run(
-        [sys.executable, *launcher, str(script), *arguments], capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
-    return json.loads(line.removeprefix("RESULT "))
 
 
 def test_two_processes_give_the_numbers_of_one(tmp_path):
     folder = tiny.save_llama(tmp_path / "model")
-    alone, together = run(folder, CASES, 1), run(folder, CASES, 2)
+    given = {"folder": str(folder), "cases": CASES}
+    alone, together = (launch(tmp_path, CHILD, given, processes) for processes in (1, 2))
     for case, (metrics, total, _), (found, sums, everyones) in zip(CASES, alone, together, strict=True):
         for one, two in zip(metrics, found, strict=True):
             assert one.keys() == two.keys()

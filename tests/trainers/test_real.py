@@ -74,7 +74,7 @@ def test_reward_model_on_real_preferences_then_two_steps_of_ppo(backbone):
     adapters = Adapters(backbone)
     reference = Reference(*texts(backbone))
     config = RewardConfig(epochs=1, folds=2, batch_size=4)
-    model, report = train_reward(backbone, adapters, comparisons(backbone), reference, config)
+    model, report = train_reward(adapters, comparisons(backbone), reference, config)
     assert report.labels == 12
     assert 0 <= report.accuracy_low <= report.accuracy <= report.accuracy_high + 1e-9 <= 1 + 1e-9
     assert report.train_accuracy > 0.5

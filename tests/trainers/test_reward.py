@@ -36,7 +36,7 @@ def test_labels_that_teach_nothing():
 def test_training_refuses_them_before_it_touches_anything(llama_folder, labels):
     adapters = Adapters(tiny.load(llama_folder))
     with pytest.raises(LabelError):
-        train_reward(adapters.backbone, adapters, labels, reference_of(adapters.backbone), RewardConfig())
+        train_reward(adapters, labels, reference_of(adapters.backbone), RewardConfig())
     assert adapters.names == ()
 
 
@@ -102,7 +102,7 @@ def test_training_leaves_the_rest_alone(llama_folder):
     reference = reference_of(backbone)
     before, policy, state = tiny.weights_hash(backbone), adapters.tensors("policy"), torch.random.get_rng_state()
     with adapters.using("policy"):
-        train_reward(backbone, adapters, comparisons(), reference, RewardConfig(**(QUICK | {"folds": 2})))
+        train_reward(adapters, comparisons(), reference, RewardConfig(**(QUICK | {"folds": 2})))
     assert torch.equal(torch.random.get_rng_state(), state)
     assert tiny.weights_hash(backbone) == before
     assert tiny.same(adapters.tensors("policy"), policy)
@@ -248,6 +248,4 @@ def test_nan_weights(llama_folder, warm_start):
     with torch.no_grad():
         backbone.model.model.layers[0].mlp.up_proj.weight[0, 0] = float("nan")
     with pytest.raises(NotFiniteError):
-        train_reward(
-            backbone, Adapters(backbone), comparisons(), reference, RewardConfig(**(QUICK | {"warm_start": warm_start}))
-        )
+        train_reward(Adapters(backbone), comparisons(), reference, RewardConfig(**(QUICK | {"warm_start": warm_start})))

@@ -192,4 +192,4 @@ def test_nan_weights_are_noticed_without_any_pass(llama_folder):
         backbone.model.model.layers[0].mlp.up_proj.weight[0, 0] = float("nan")
     config = RewardConfig(epochs=0, warm_start=False, folds=0)
     with pytest.raises(NotFiniteError, match="not finite"):
-        train_reward(backbone, Adapters(backbone), comparisons(), reference, config)
+        train_reward(Adapters(backbone), comparisons(), reference, config)

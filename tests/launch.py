@@ -1,0 +1,38 @@
+"""Runs a script as one process, or as several that find each other, and hands back what it prints."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HEAD = """
+import json, os, sys
+import torch
+sys.path[:0] = [sys.argv[1], os.path.dirname(sys.argv[1])]
+torch.set_num_threads(1)
+from rlhf_lab.trainers.group import launched
+
+group = launched()
+given = json.loads(sys.argv[2])
+
+
+def answer(what):
+    if group.leads:
+        print("RESULT " + json.dumps(what))
+
+"""
+
+
+def launch(folder: Path, script: str, given: object, processes: int) -> object:
+    """What the script says with `answer(…)` in the leading process; it finds `given` and its `group`. folder: where it is
+    written."""
+    launcher = (
+        [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    )
+    path = folder / "child.py"
+    path.write_text(HEAD + script)
+    command = [sys.executable, *launcher, str(path), str(Path(__file__).parent), json.dumps(given)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    line = next(line for line in done.stdout.splitlines() if line.startswith("RESULT "))
+    return json.loads(line.removeprefix("RESULT "))
