@@ -44,6 +44,11 @@ class PolicyConfig(Config):
     processes: int = setting(
         1, "processes that share the rows of a step (one a GPU); the result is that of one", 1, 64, group="run"
     )
+    shard_backbone: bool = setting(
+        False,
+        "each process holds a part of the frozen weights, for models that do not fit one GPU; slower",
+        group="run",
+    )
     seed: int = setting(0, "seed of the adapter, the prompts and the sampling", 0, 2**31 - 1, group="run")
     sample_every: int = setting(5, "steps between samples for the fixed prompts", 1, 10_000, group="run")
     sample_count: int = setting(6, "how many fixed prompts are sampled", 0, 64, group="run")
@@ -270,6 +275,11 @@ def _contradictions(c: PolicyConfig) -> list[tuple[bool, str]]:
          "beta = 0 cannot be steered: the adaptive controller multiplies it. Choose a positive beta or kl_controller = fixed"),
         (c.kl_controller == "adaptive" and c.responses * 0.2 >= c.kl_horizon,
          f"kl_horizon = {c.kl_horizon:g} is too short for {c.responses} episodes a step. Choose at least {c.responses}"),
+        (c.shard_backbone and c.processes < 2,
+         "shard_backbone deals the frozen weights out over the processes, and there is one. Choose processes = 2 or more"),
+        (c.shard_backbone and c.ptx_coef > 0 and c.ptx_batch < c.processes,
+         f"ptx_batch = {c.ptx_batch} leaves some of {c.processes} processes without a text, and shard_backbone needs all of them "
+         "at every pass. Raise ptx_batch or use fewer processes"),
         (c.penalty_kl_min >= c.penalty_kl_max,
          f"penalty_kl_min = {c.penalty_kl_min} is not below penalty_kl_max = {c.penalty_kl_max}"),
     ]  # fmt: skip

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 HEAD = """
-import json, os, sys
+import faulthandler, json, os, sys
 import torch
+faulthandler.dump_traceback_later(280, exit=True)  # processes that wait for each other end, and say where
 sys.path[:0] = [sys.argv[1], os.path.dirname(sys.argv[1])]
 torch.set_num_threads(1)
 from rlhf_lab.trainers.group import launched

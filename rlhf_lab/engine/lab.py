@@ -25,6 +25,7 @@ class Lab:
     """One home and what is loaded from it. Slots are adapter names; a slot remembers which folder fills it.
 
     group: the processes that do the same work at the same time, each with a lab of its own; the leading one writes.
+    sharded: they hold the backbone together.
     """
 
     home: Path
@@ -32,6 +33,7 @@ class Lab:
     device: str | None = None
     dtype: torch.dtype | None = None
     group: Group = ALONE
+    sharded: bool = False
     _adapters: Adapters | None = None
     _slots: dict[str, tuple[Path, RewardModel | None]] = field(default_factory=dict)
 
@@ -43,7 +45,8 @@ class Lab:
         if self._adapters is not None and self._adapters.backbone.name != project.model:
             self.close()
         if self._adapters is None:
-            self._adapters = Adapters(load_backbone(project.model, device=self.device, dtype=self.dtype))
+            backbone = load_backbone(project.model, device=self.device, dtype=self.dtype, sharded=self.sharded)
+            self._adapters = Adapters(backbone)
         backbone = self._adapters.backbone
         if project.model_hash not in ("", backbone.digest):
             raise ModelError(

@@ -138,6 +138,8 @@ class PolicyRun:
 
     def follow(self) -> None:
         """In a process that does not lead: do every step that the leading one does, and write nothing."""
+        if self.trainer.steps_done == 0:
+            self.trainer.samples()
         while (events := self.group.told(None)) is not None:
             for event in events:
                 self._apply(event)

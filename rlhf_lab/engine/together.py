@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from rlhf_lab.config import PolicyConfig
 from rlhf_lab.engine.faults import explain_error
 from rlhf_lab.engine.lab import REWARD_MODELS, Lab
 from rlhf_lab.engine.policy_run import POLL_EVERY_S, RUN_BROKE, PolicyRun
@@ -140,7 +141,8 @@ def take_part_in_run(home: Path, run_id: int) -> RunStatus:
     """What each process of a run does: lead or follow, until the run ends."""
     group = launched()
     with Database.open(home) as db, told_by_the_leading(group):
-        run = PolicyRun(Lab(home, db, group=group), run_id)
+        sharded = group.size > 1 and PolicyConfig.from_dict(get_run(db, run_id).config).shard_backbone
+        run = PolicyRun(Lab(home, db, group=group, sharded=sharded), run_id)
         if group.leads:
             return run.execute()
         run.follow()

@@ -157,8 +157,11 @@ class Worker:
             self.serve(job.project_id, halts)
 
         progress = self._progress(job, lambda: self._cancelled(job.payload))
-        if int(get_run(self.db, run_id).config.get("processes", 1)) > 1:
+        config = get_run(self.db, run_id).config
+        if int(config.get("processes", 1)) > 1:
             home = self.lab.home
+            if config.get("shard_backbone"):
+                self.lab.close()  # the model would not fit beside its own parts
             status = together.train_policy(home, self.db, run_id, serve=serve, leaving=self.leaving, progress=progress)
         else:
             status = PolicyRun(self.lab, run_id, serve=serve, leaving=self.leaving, progress=progress).execute()

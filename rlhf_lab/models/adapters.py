@@ -141,11 +141,12 @@ class Adapters:
 
         merged: for sampling, where no gradient is wanted. Layers that compute with W + s·B·A anyway (lora_linear) do what they
         always do; the others get scratch copies for the time being. The frozen weights are untouched, so nothing drifts.
+        Weights that are dealt out over several processes are never copied: nothing is merged there.
         """
         if name is not None and name not in self._trainable:
             raise ModelError(f'no adapter named "{name}" is loaded; there are: {", ".join(self.names) or "none"}.')
         before = self._state
-        self._apply(_State(name, merged))
+        self._apply(_State(name, merged and self.backbone.shards is None))
         try:
             yield
         finally:
@@ -163,7 +164,7 @@ class Adapters:
             elif part is None:
                 self._apply_peft(layer, state.name, state.merged)
             else:
-                layer.__dict__["forward"] = merged.forward_of(part)
+                layer.__dict__["forward"] = merged.forward_of(part, keep=self.backbone.shards is None)
         used = [(merged, part) for merged, part in zip(self._merged, parts, strict=True) if part is not None]
         self.backbone.wiring = Wiring(self._made, state, partial(_refresh, used))
         for name, trainable in self._trainable.items():

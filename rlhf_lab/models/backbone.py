@@ -17,6 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from rlhf_lab.assets import EMBEDDED, embedded_folder, weights_digest
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models import attention
+from rlhf_lab.models.sharding import Shards
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
@@ -40,6 +41,7 @@ class Backbone:
     """A loaded model. `name` is what was asked for, `digest` the SHA-256 of its weights.
 
     wiring: set by what is laid over the model (adapters). graphs: what models/graphed.py keeps between two samplings.
+    shards: the processes that hold its weights together; None: this one holds all.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Backbone:
     pad_id: int
     wiring: Wiring = field(default_factory=Wiring)
     graphs: Any = None
+    shards: Shards | None = None
 
     @property
     def hidden_size(self) -> int:
@@ -95,6 +98,10 @@ class Backbone:
         """Tokens (padding included) that one forward pass without gradients takes: enough to keep the device busy."""
         return 2**16 if self.device.type == "cuda" else 2**10
 
+    def most(self, count: int) -> int:
+        """How many passes to make where `count` would do: as many as any process that holds a part of the weights."""
+        return self.shards.most(count) if self.shards is not None else count
+
     def hidden(self, input_ids: Tensor) -> Tensor:
         """Last hidden states (B, L, H) of the trunk under whatever adapter is on; input_ids: (B, L) int64.
 
@@ -108,10 +115,13 @@ class Backbone:
         return self.model.get_output_embeddings()(hidden)  # type: ignore[no-any-return]
 
 
-def load_backbone(name: str, *, device: str | None = None, dtype: torch.dtype | None = None) -> Backbone:
+def load_backbone(
+    name: str, *, device: str | None = None, dtype: torch.dtype | None = None, sharded: bool = False
+) -> Backbone:
     """Load a model by name: "embedded", a local folder, or a Hub id (downloaded once, safetensors only, no remote code).
 
-    dtype: float32 on a CPU and bfloat16 on a GPU that has it, unless given. Raises ModelError with the remedy.
+    dtype: float32 on a CPU and bfloat16 on a GPU that has it, unless given. sharded: over all processes of the group that this
+    one was launched into, which load it at the same time. Raises ModelError with the remedy.
     """
     folder = resolve(name)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -125,8 +135,27 @@ def load_backbone(name: str, *, device: str | None = None, dtype: torch.dtype | 
             f"{name}: its tokenizer cannot be read ({error}). Save it into the folder with "
             "tokenizer.save_pretrained(folder)."
         ) from error
+
+    def whole() -> Any:
+        return _load_whole(name, folder, where, dtype)
+
+    shards = Shards(where) if sharded else None
+    model = shards.load(whole) if shards is not None else whole().to(device=where)
+    model.eval()
+    model.requires_grad_(False)
+    eos = _eos_ids(model, tokenizer)
+    backbone = Backbone(name, weights_digest(folder), model, tokenizer, where, eos, 0, shards=shards)
+    pad = tokenizer.pad_token_id
+    embeddings: Any = model.get_input_embeddings()  # a pad token added to the tokenizer alone has no row here
+    backbone.pad_id = int(pad if pad is not None and pad < len(embeddings.weight) else backbone.eos_ids[0])
+    _check_logits(backbone)
+    return backbone
+
+
+def _load_whole(name: str, folder: Path, where: torch.device, dtype: torch.dtype) -> Any:
+    """The model on the CPU."""
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        return AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=dtype,
             use_safetensors=True,
@@ -138,14 +167,6 @@ def load_backbone(name: str, *, device: str | None = None, dtype: torch.dtype | 
             f"{name}: its weights cannot be loaded ({_first_line(error)}). "
             "Check that the folder is a complete transformers checkpoint."
         ) from error
-    model.to(device=where).eval()  # type: ignore[call-arg]
-    model.requires_grad_(False)
-    backbone = Backbone(name, weights_digest(folder), model, tokenizer, where, _eos_ids(model, tokenizer), 0)
-    pad = tokenizer.pad_token_id
-    embeddings: Any = model.get_input_embeddings()  # a pad token added to the tokenizer alone has no row here
-    backbone.pad_id = int(pad if pad is not None and pad < len(embeddings.weight) else backbone.eos_ids[0])
-    _check_logits(backbone)
-    return backbone
 
 
 def _attention(device: torch.device, dtype: torch.dtype) -> str:

@@ -138,9 +138,9 @@ def _write(backbone: Backbone, writing: Writing, cache: DynamicCache, tick: Tick
     for t in range(1, length):
         if t % every == 0:
             living = writing.living()
-            if not living:
+            if not backbone.most(living):
                 return
-            if living <= (1 - DROP_SHARE) * len(writing.rows):
+            if 0 < living <= (1 - DROP_SHARE) * len(writing.rows):
                 keep = writing.alive.nonzero().squeeze(1)
                 cache.batch_select_indices(keep)
                 writing.keep(keep)

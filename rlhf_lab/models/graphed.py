@@ -53,7 +53,10 @@ class CudaRecorder:
 
 
 def graphs_of(backbone: Backbone) -> "Graphs | None":
-    """The graphs of a backbone on a GPU; None elsewhere, where they are turned off, and while they are in use."""
+    """The graphs of a backbone on a GPU; None elsewhere, where they are turned off or cannot be (a step that gathers weights
+    of other processes), and while they are in use."""
+    if backbone.shards is not None:
+        return None
     if backbone.graphs is None and backbone.device.type == "cuda" and os.environ.get(SWITCH) != "0":
         backbone.graphs = Graphs(CudaRecorder(backbone.device))
     graphs: Graphs | None = backbone.graphs

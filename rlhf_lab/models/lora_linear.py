@@ -7,6 +7,7 @@ formed. The mathematics is PEFT's; rounding differs in the last bits. W itself i
 
 In half precision a small update added to a weight would be rounded away, so there the update stays apart: y = x·Wᵀ + s·(x·Aᵀ)·Bᵀ
 with A and B kept in float32 and multiplied in the weight's precision, their products shared by the forward and backward pass.
+The same is done where the weight is here only for the moment (models/sharding.py), so that no whole copy of it stays.
 """
 
 from collections.abc import Callable
@@ -102,8 +103,11 @@ class FastLayer:
     def _hold(self, parts: Parts) -> None:
         self._parts, self._versions = parts, (parts.a._version, parts.b._version)
 
-    def forward_of(self, parts: Parts) -> Forward:
-        """The layer's forward pass; gradients flow to A, B and the input where they are wanted."""
+    def forward_of(self, parts: Parts, *, keep: bool = True) -> Forward:
+        """The layer's forward pass; gradients flow to A, B and the input where they are wanted.
+
+        keep: a merged copy of the weight may be kept; without it the update stays apart.
+        """
 
         def merged(x: Tensor) -> Tensor:
             weight = self.weight(parts)
@@ -117,7 +121,7 @@ class FastLayer:
             out: Tensor = _Apart.apply(x, parts.a, parts.b, a, b, parts.base, parts.scale)  # type: ignore[no-untyped-call]
             return out
 
-        return apart if parts.base.weight.dtype in HALF else merged
+        return apart if parts.base.weight.dtype in HALF or not keep else merged
 
 
 def _halved(a: Tensor, b: Tensor, scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

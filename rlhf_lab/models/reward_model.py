@@ -84,7 +84,7 @@ class RewardModel:
             return function(make_rows(self.backbone, [prompts[i] for i in index], [responses[i] for i in index]))
 
         lengths = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
-        return by_length(some, lengths, self.backbone.token_budget).float().cpu()
+        return by_length(some, lengths, self.backbone).float().cpu()
 
     @torch.no_grad()
     def token_scores(self, prompt: Sequence[int], response: Sequence[int]) -> list[float]:

@@ -84,18 +84,22 @@ def forward(backbone: Backbone, rows: Rows) -> Hidden:
     return Hidden(backbone.hidden(joined.gather(1, index.clamp_max(joined.shape[1] - 1))), prompts, rows.mask.shape[1])
 
 
-def by_length(function: Callable[[list[int]], Tensor], lengths: Sequence[int], budget: int) -> Tensor:
+def by_length(function: Callable[[list[int]], Tensor], lengths: Sequence[int], backbone: Backbone) -> Tensor:
     """Apply `function` (indices -> (n, …)) to batches of rows of similar length; results in the original order.
 
-    budget: tokens in a batch, padding included (a longer single row still is one).
+    A batch has at most the backbone's `token_budget`, padding included (a longer single row still is one).
     """
+    budget = backbone.token_budget
     order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
     batches: list[list[int]] = []
     for i in order:
         if not batches or (len(batches[-1]) + 1) * lengths[i] > budget:
             batches.append([])
         batches[-1].append(i)
+    wanted = backbone.most(len(batches))  # asked before the first pass, where all processes are at the same point
     joined = torch.cat([function(batch) for batch in batches])
+    for _ in range(wanted - len(batches)):
+        function(batches[0])  # for the others' sake
     result = torch.empty_like(joined)
     result[torch.tensor(order, device=joined.device)] = joined
     return result

@@ -112,7 +112,7 @@ def sequence_kl(policy: Policy, written: Written, temperature: float, tick: Tick
         return difference.sum(1)
 
     lengths = [len(p) + len(t) for p, t in zip(written.prompts, written.tokens, strict=True)]
-    return mean(by_length(some, lengths, policy.backbone.token_budget).double().tolist())
+    return mean(by_length(some, lengths, policy.backbone).double().tolist())
 
 
 def distinct_2(texts: Sequence[str]) -> float:

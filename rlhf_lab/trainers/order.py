@@ -32,12 +32,20 @@ def prompts_of(step: int, count: int, config: PolicyConfig) -> list[int]:
 def minibatches(step: int, epoch: int, rows: Rows, config: PolicyConfig, processes: int = 1) -> Iterator[list[Tensor]]:
     """The minibatches of an epoch, each a list of micro-batches (row indices) of rows of similar length.
 
-    As many as the config says, of sizes that differ by at most one row (one a row where there are fewer rows), and each in
-    micro-batches small enough that the processes share it.
+    As many as the config says, of sizes that differ by at most one row (one a row where there are fewer rows).
     """
     seed = derive(config.seed, "minibatches", step, epoch)
     lengths = (rows.prompt_mask.sum(1) + rows.mask.sum(1)).cpu()
     order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(seed))
     for minibatch in order.tensor_split(min(config.minibatches, len(order))):
         by_length = minibatch[lengths[minibatch].argsort(stable=True)]
-        yield list(by_length.split(min(config.micro_batch, math.ceil(len(minibatch) / processes))))  # type: ignore[no-untyped-call]
+        yield in_parts(by_length, config.micro_batch, processes)
+
+
+def in_parts(rows: Tensor, most: int, processes: int) -> list[Tensor]:
+    """Rows (N,) in parts of at most `most`. For several processes in equally many for each, of sizes that differ by at most
+    one, as long as there are rows: then a part may have more rows than that."""
+    if processes == 1:
+        return list(rows.split(most))  # type: ignore[no-untyped-call]
+    each = max(1, min(math.ceil(len(rows) / (most * processes)), len(rows) // processes))
+    return list(rows.tensor_split(min(each * processes, len(rows))))

@@ -209,7 +209,7 @@ class PolicyTrainer:
         }
         tokens = token_records(self.policy, rollout, self.config) if self.config.token_rows else []
         due = self.steps_done % self.config.sample_every == 0 or self.steps_done == self.config.steps
-        return StepResult(self.steps_done, metrics, tokens, self.samples() if due and self.group.leads else [])
+        return StepResult(self.steps_done, metrics, tokens, self.samples() if due else [])
 
     @property
     def scorer(self) -> Scorer:
@@ -258,9 +258,10 @@ class PolicyTrainer:
         check_metrics(metrics, self.backbone.model.dtype, self.steps_done + 1)
 
     def samples(self) -> list[Sample]:
-        """Generations for the fixed prompts, always with the same uniforms."""
+        """Generations for the fixed prompts, always with the same uniforms; none in a process that does not lead, unless
+        its part of the weights is needed for them."""
         prompts = list(self.task.sample_prompts)
-        if not prompts:
+        if not prompts or not (self.group.leads or self.backbone.shards):
             return []
         ids = [self.backbone.encode_prompt(prompt) for prompt in prompts]
         seeds, written = self.write(ids, "sample")

@@ -3,7 +3,6 @@
 Ouyang et al. 2022 (InstructGPT) §3.5. The texts of an update are drawn from the seed, the step and the update alone.
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -15,6 +14,7 @@ from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.generation import Tick, pad_right
 from rlhf_lab.seeds import derive
 from rlhf_lab.trainers.group import Group
+from rlhf_lab.trainers.order import in_parts
 from rlhf_lab.trainers.rollout import Policy
 
 LONGEST = 256  # tokens of a text that are read
@@ -43,10 +43,9 @@ class Pretraining:
         batch = sorted((self.texts[i] for i in chosen), key=len)
         predicted = sum(len(ids) - 1 for ids in batch)
         total = torch.zeros((), device=backbone.device)
-        size = min(micro_batch, math.ceil(len(batch) / group.size))
-        for start in group.own(range(0, len(batch), size)):
+        for part in group.own(in_parts(torch.arange(len(batch)), micro_batch, group.size)):
             self.tick()
-            tokens, mask = pad_right(batch[start : start + size], backbone.pad_id, backbone.device)
+            tokens, mask = pad_right([batch[i] for i in part.tolist()], backbone.pad_id, backbone.device)
             with self.policy.adapters.using(self.policy.adapter):
                 logits = backbone.logits(backbone.hidden(tokens))
             loss = ptx_loss(logits, tokens, mask, denominator=predicted)

@@ -92,7 +92,7 @@ class RewardTask:
                     return pool(forward(self.backbone, rows).read, rows.mask)
 
             lengths = [len(p) + len(r) for p, r in zip(asked, said, strict=True)]
-            return by_length(some, lengths, self.backbone.token_budget).double().cpu()
+            return by_length(some, lengths, self.backbone).double().cpu()
 
         found = self.group.rows(len(prompts), of, dim=0)
         if not bool(found.isfinite().all()):

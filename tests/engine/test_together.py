@@ -13,6 +13,7 @@ from rlhf_lab.errors import TrainingError
 from rlhf_lab.jobs import control, queue
 from rlhf_lab.records import JobKind, JobStatus, RunStatus
 from rlhf_lab.store.runs import get_run, reward_models
+from rlhf_lab.store.steps import samples_at
 from rlhf_lab.trainers.checkpoint import checkpoints
 
 STEPS = {"steps": 4, "checkpoint_every": 2}
@@ -39,17 +40,37 @@ def test_two_processes_draw_the_curve_of_one(lab):
 
 
 @pytest.mark.slow
-def test_a_killed_process_ends_the_run_and_it_resumes(lab):
-    whole = lab.run(processes=2, steps=60, checkpoint_every=5)
-    assert lab.train(whole).status is JobStatus.DONE
-    run_id = lab.run(processes=2, steps=60, checkpoint_every=5)
+def test_a_backbone_dealt_out_draws_the_curve_of_one_process(lab):
+    curves, samples = [], []
+    for changes in ({}, {"processes": 2, "shard_backbone": True}):
+        run_id = lab.run(**changes, **STEPS)
+        job = lab.train(run_id)
+        assert job.status is JobStatus.DONE, job.error
+        assert checkpoints(lab.folder / "runs" / str(run_id)) == [2, 4]
+        curves.append(lab.curve(run_id))
+        samples.append([[sample.text for sample in samples_at(lab.db, run_id, step)] for step in (0, 2, 4)])
+    assert [step for step, _ in curves[1]] == [1, 2, 3, 4]
+    for (_, one), (_, two) in zip(*curves, strict=True):
+        del one["val/clipfrac_avg"], two["val/clipfrac_avg"]  # counts values whose two losses differ by rounding alone
+        assert two == pytest.approx(one, rel=1e-3, abs=1e-3)
+    assert samples[1] == samples[0]
+    assert all(samples[0])
 
-    def kill_one():
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_killed_process_ends_the_run_and_it_resumes(lab, sharded):
+    config = {"processes": 2, "steps": 20 if sharded else 60, "checkpoint_every": 5, "shard_backbone": sharded}
+    whole = lab.run(**config)
+    assert lab.train(whole).status is JobStatus.DONE
+    run_id = lab.run(**config)
+
+    def kill_later():
         while get_run(lab.db, run_id).step < 5:
             time.sleep(0.02)
         kill_one("train-policy")
 
-    killer = threading.Thread(target=kill_one)
+    killer = threading.Thread(target=kill_later)
     killer.start()
     job = lab.train(run_id)
     killer.join()

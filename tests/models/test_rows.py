@@ -3,6 +3,8 @@
 Expected values: one row at a time, no padding, the model's own head.
 """
 
+from types import SimpleNamespace
+
 import pytest
 import tiny
 import torch
@@ -104,13 +106,21 @@ def test_rows_that_cannot_be_read_are_refused(llama_folder):
 
 def test_by_length_keeps_the_order_and_groups_similar_lengths():
     lengths, seen = [5, 1, 4, 2, 3], []
+    backbone = SimpleNamespace(token_budget=6, most=lambda count: count)
 
     def function(index):
         seen.append(index)
         return torch.tensor([10.0 * i for i in index])
 
-    assert by_length(function, lengths, 6).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
+    assert by_length(function, lengths, backbone).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
     assert seen == [[1, 3], [4], [2], [0]]  # 2 rows x 2 tokens; 2 x 4 would be more than 6
     seen.clear()
-    assert by_length(function, lengths, 1).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
+    backbone.token_budget = 1
+    assert by_length(function, lengths, backbone).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
     assert [len(batch) for batch in seen] == [1] * 5
+    seen.clear()
+    backbone.most = lambda count: (
+        count + 2
+    )  # another process has more batches, and needs this one at each of its passes
+    assert by_length(function, lengths, backbone).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
+    assert len(seen) == 7

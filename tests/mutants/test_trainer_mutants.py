@@ -38,7 +38,7 @@ MUTANTS = [
     Mutant(ROWS, "take keeps the left end of the prompts", "prompts[:, -width:]", "prompts[:, :width]",
            f"test_take_trims_to_what_its_rows_need {PLAIN_LOOP}"),
     # --- models/backbone.py ---
-    Mutant(BACKBONE, "dropout stays on", "model.to(device=where).eval()", "model.to(device=where).train()",
+    Mutant(BACKBONE, "dropout stays on", "    model.eval()\n", "    model.train()\n",
            "models/test_rows.py::test_item_08_dropout_is_off "
            "trainers/test_policy.py::test_item_08_nothing_drops_out_while_it_trains"),
     Mutant(BACKBONE, "backbone not frozen", "    model.requires_grad_(False)\n", "", "test_what_is_known_of_a_model"),
@@ -128,7 +128,8 @@ MUTANTS = [
            "models/test_adapters.py::test_contexts_nest_and_restore"),
     Mutant(LORA, "merged over the frozen weight", "self._weight = torch.empty_like(frozen)", "self._weight = frozen",
            "trainers/test_policy.py::test_item_18_the_backbone_and_the_other_adapters_are_never_trained"),
-    Mutant(LORA, "half precision merged", "return apart if parts.base.weight.dtype in HALF else merged", "return merged",
+    Mutant(LORA, "half precision merged", "return apart if parts.base.weight.dtype in HALF or not keep else merged",
+           "return merged",
            "test_half_precision_keeps_an_update_that_a_weight_would_round_away"),
     Mutant(LORA, "scale twice in half precision", "db = ctx.scale * (low", "db = ctx.scale**2 * (low",
            "test_half_precision_is_the_same_function_rounded"),
