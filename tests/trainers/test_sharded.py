@@ -42,7 +42,8 @@ def trainer_of(changes):
     return PolicyTrainer(backbone, adapters, task, config, group=group)
 
 def whole_weights(model):
-    """Tensors in memory that have the shape of a whole weight of a layer and hold numbers."""
+    # tensors in memory that have the shape of a whole weight of a layer and hold numbers
+    gc.collect()
     shapes = {tuple(p.shape) for p in model.base_model.parameters() if p.dim() == 2 and min(p.shape) >= 32}
     found = [x for x in gc.get_objects() if isinstance(x, torch.Tensor) and not isinstance(x, DTensor)]
     return sum(tuple(x.shape) in shapes and x.untyped_storage().nbytes() > 0 for x in found)
