@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from rlhf_lab.policy_config import ALGORITHMS, KNOBS, PRESETS, PolicyConfig
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.policy_config import ALGORITHMS, ALONE_WITH_SHARDS, KNOBS, PRESETS, PolicyConfig
 from rlhf_lab.settings import Config, Setting, add_arguments, fields_of, from_args, setting
 
 __all__ = [
@@ -93,5 +94,15 @@ class RewardConfig(Config):
         64,
         group="optimisation",
     )
+    shard_backbone: bool = setting(
+        False,
+        "each process holds a part of the frozen weights, for models that do not fit one GPU; slower",
+        group="optimisation",
+    )
     folds: int = setting(5, "folds of the cross-validation, grouped by prompt; 0 skips it", 0, 20, group="labels")
     seed: int = setting(0, "seed of the adapter, the batches and the folds", 0, 2**31 - 1, group="labels")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shard_backbone and self.processes < 2:
+            raise ConfigError(ALONE_WITH_SHARDS)

@@ -15,6 +15,9 @@ RATIO = ("ppo", "ppo_penalty", "grpo")
 ON_POLICY = ("a2c", "reinforce", "rloo")
 #: Algorithms that compare samples of one prompt with each other.
 GROUPED = ("rloo", "grpo")
+ALONE_WITH_SHARDS = (
+    "shard_backbone deals the frozen weights out over the processes, and there is one. Choose processes = 2 or more"
+)
 FIRST_ORDER = ("ppo", "ppo_penalty", "a2c", "reinforce", "rloo", "grpo")
 
 #: What each algorithm is recommended to start with, where it differs from the defaults (found by trials, docs/DECISIONS.md).
@@ -275,8 +278,7 @@ def _contradictions(c: PolicyConfig) -> list[tuple[bool, str]]:
          "beta = 0 cannot be steered: the adaptive controller multiplies it. Choose a positive beta or kl_controller = fixed"),
         (c.kl_controller == "adaptive" and c.responses * 0.2 >= c.kl_horizon,
          f"kl_horizon = {c.kl_horizon:g} is too short for {c.responses} episodes a step. Choose at least {c.responses}"),
-        (c.shard_backbone and c.processes < 2,
-         "shard_backbone deals the frozen weights out over the processes, and there is one. Choose processes = 2 or more"),
+        (c.shard_backbone and c.processes < 2, ALONE_WITH_SHARDS),
         (c.shard_backbone and c.ptx_coef > 0 and c.ptx_batch < c.processes,
          f"ptx_batch = {c.ptx_batch} leaves some of {c.processes} processes without a text, and shard_backbone needs all of them "
          "at every pass. Raise ptx_batch or use fewer processes"),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from rlhf_lab.config import PolicyConfig
+from rlhf_lab.config import PolicyConfig, RewardConfig
 from rlhf_lab.engine.faults import explain_error
 from rlhf_lab.engine.lab import REWARD_MODELS, Lab
 from rlhf_lab.engine.policy_run import POLL_EVERY_S, RUN_BROKE, PolicyRun
@@ -153,7 +153,9 @@ def take_part_in_reward(home: Path, job_id: int) -> None:
     """What each process of a reward training does; the leading one tells how far it is, and how the job ended."""
     group = launched()
     with Database.open(home) as db, told_by_the_leading(group):
-        lab, job = Lab(home, db, group=group), queue.get_job(db, job_id)
+        job = queue.get_job(db, job_id)
+        sharded = group.size > 1 and RewardConfig.from_dict(job.payload["config"]).shard_backbone
+        lab = Lab(home, db, group=group, sharded=sharded)
         if not group.leads:
             reward_job(lab, job)
             return

@@ -52,13 +52,15 @@ def no_progress(share: float, left: float | None, so_far: dict[str, Any]) -> Non
 
 
 class Trained(NamedTuple):
-    """A fitted reward model, the config it was trained with, its labels, and how many of them were cut."""
+    """A fitted reward model, the config it was trained with, its labels, how many of them were cut, and what it says of the
+    texts (completion ids) of the pairs nobody has judged."""
 
     model: RewardModel
     report: RewardReport
     config: RewardConfig
     pinned: LabelSnapshot
     cut: int
+    scores: dict[int, float]
 
 
 def reward_job(lab: Lab, job: Job, *, progress: Progress = no_progress, tick: Tick = no_tick) -> dict[str, object]:
@@ -95,10 +97,9 @@ def train_reward_model(
     _, adapters = lab.open(project)
     begun = time.monotonic()
     try:
-        model, report, config, pinned, cut = trained(
+        model, report, config, pinned, cut, scores = trained(
             lab, project, config, source, annotators=annotators, weights=weights, progress=progress, tick=tick
         )
-        scores = score_pairs(model, unjudged_pairs(lab.db, project.id, SCORED_PAIRS), tick)
         told = dataclasses.asdict(report) | {"seconds": time.monotonic() - begun, "source": source.value, "cut": cut}
         told |= {"annotators": annotators, "weights": weights or {}} if annotators or weights else {}
         folder = _keep(lab.home, model, config, told)
@@ -122,7 +123,9 @@ def trained(
     backbone, _ = lab.open(project)
     pinned = lab.group.told(snapshot(lab.db, project.id, source, annotators))
     labels, cut = prepared(lab.db, pinned, backbone, weights or {})
-    return Trained(*_fit(lab, project, labels, config, _Watch(progress, _cut_words(cut)), tick), pinned, cut)
+    model, report, config = _fit(lab, project, labels, config, _Watch(progress, _cut_words(cut)), tick)
+    pairs = lab.group.told(unjudged_pairs(lab.db, project.id, SCORED_PAIRS))
+    return Trained(model, report, config, pinned, cut, score_pairs(model, pairs, tick))
 
 
 def _fit(

@@ -200,7 +200,10 @@ class Worker:
         def tick() -> None:
             self._between(job.project_id)
 
-        if int(job.payload.get("config", {}).get("processes", 1)) > 1:
+        config = job.payload.get("config", {})
+        if int(config.get("processes", 1)) > 1:
+            if config.get("shard_backbone"):
+                self.lab.close()
             return together.train_reward(self.lab.home, self.db, job, tick=tick)
         return reward_job(self.lab, job, progress=self._progress(job, self._drop), tick=tick)
 

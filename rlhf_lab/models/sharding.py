@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 
 
 class Shards:
-    """The processes that hold one backbone together. Every method but `held` must be called by all of them."""
+    """The processes that hold one backbone together. Every method must be called by all of them."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -54,13 +53,3 @@ class Shards:
 def layers_of(trunk: nn.Module) -> Iterator[nn.Module]:
     """The layers that the trunk runs through one after the other."""
     return iter(next(module for module in trunk.modules() if isinstance(module, nn.ModuleList)))
-
-
-def held(model: nn.Module) -> int:
-    """Bytes of weights that this process holds, of those that require no gradient."""
-
-    def bytes_of(weight: Tensor) -> int:
-        own = weight.to_local() if isinstance(weight, DTensor) else weight
-        return own.numel() * own.element_size()
-
-    return sum(bytes_of(weight) for weight in model.parameters() if not weight.requires_grad)

@@ -55,11 +55,15 @@ class Group:
         return [item for part in found for item in part]
 
     def rows(self, count: int, find: Callable[[Span], Tensor], dim: int = -1) -> Tensor:
-        """What `find` says of `count` rows, which stand along `dim`: each process asks it about its slice."""
+        """What `find` says of `count` >= 1 rows, which stand along `dim`: each process asks it about its slice.
+
+        One without a row asks about the first and keeps its answer to itself: all ask, which a dealt-out backbone needs.
+        """
         if self.size == 1:
             return find(Span(0, count))
         mine = self.slice(count)
-        return torch.cat(self.joined([find(mine)] if mine.start < mine.stop else []), dim=dim)
+        found = find(mine if mine.start < mine.stop else Span(0, 1))
+        return torch.cat(self.joined([found] if mine.start < mine.stop else []), dim=dim)
 
     def add_up(self, tensors: Sequence[Tensor]) -> None:
         """Replace each tensor by its sum over the processes. One message a dtype."""

@@ -208,7 +208,14 @@ class RewardTask:
         """
         index = batch[self.group.slice(len(batch))]
         if not index:
-            return torch.zeros((), device=self.backbone.device)
+            nothing = torch.zeros((), device=self.backbone.device)  # a pass all the same where the others need it
+            return (
+                nothing if self.backbone.shards is None else 0.0 * self.part(model, batch[:1], draws, [1] * len(draws))
+            )
+        return self.part(model, index, draws, [int(draw[batch].sum()) for draw in draws])
+
+    def part(self, model: RewardModel, index: list[int], draws: list[Tensor], counts: list[int]) -> Tensor:
+        """What some rows add to the loss of a batch. counts: how many labels of the batch each member has drawn."""
         rows = make_rows(
             self.backbone,
             [self.prompts[i] for i in index] * 2,
@@ -216,7 +223,6 @@ class RewardTask:
         )
         with self.adapters.using(model.adapter):
             scores = model.head.raw_members(forward(self.backbone, rows).read, rows.mask)
-        counts = [int(draw[batch].sum()) for draw in draws]
         losses, members = [], sum(count > 0 for count in counts)
         for member, draw, count in zip(scores, draws, counts, strict=True):
             times = torch.repeat_interleave(torch.arange(len(index)), draw[torch.tensor(index)])

@@ -108,11 +108,12 @@ def during(lab, job, act):
 
 
 @pytest.mark.slow
-def test_two_processes_train_the_reward_model_of_one(lab):
+@pytest.mark.parametrize("sharded", [False, True])
+def test_two_processes_train_the_reward_model_of_one(lab, sharded):
     known = len(reward_models(lab.db, lab.project.id))
     rows, folders = [], lab.folder / "reward_models"
     for processes in (1, 2):
-        job = lab.do(reward_job(lab, folds=3, processes=processes))
+        job = lab.do(reward_job(lab, folds=3, processes=processes, shard_backbone=sharded and processes > 1))
         assert job.status is JobStatus.DONE, job.error
         rows = reward_models(lab.db, lab.project.id)
         assert len(rows) == known + processes  # of the second training only the leading process has stored one
@@ -123,6 +124,7 @@ def test_two_processes_train_the_reward_model_of_one(lab):
     assert one.snapshot == two.snapshot
     for name in ("loss", "chosen_scores", "rejected_scores", "accuracy", "length_correlation"):
         assert two.report[name] == pytest.approx(one.report[name], rel=1e-3, abs=1e-3), name
+    lab.worker.lab.open(lab.project)
     texts = [
         lab.worker.lab.reward_model(row.id, f"slot {row.id}").scores(*tiny.ragged()).tolist() for row in (one, two)
     ]

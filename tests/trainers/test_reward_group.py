@@ -17,13 +17,15 @@ CHILD = """
 import dataclasses
 import labelled
 import tiny
+from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.config import RewardConfig
 from rlhf_lab.errors import LabelError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.trainers.reward import train_reward
 
 def train(labels, changes):
-    backbone = tiny.load(given["folder"], torch.float64)
+    sharded = given["sharded"] and group.size > 1
+    backbone = load_backbone(given["folder"], device="cpu", dtype=torch.float64, sharded=sharded)
     adapters = Adapters(backbone)
     config, reference = RewardConfig(**(labelled.QUICK | changes)), labelled.reference_of(backbone)
     return train_reward(adapters, labels, reference, config, group=group)
@@ -48,11 +50,11 @@ answer([results, refused])
 """
 
 
-@pytest.fixture(scope="module")
-def both(tmp_path_factory):
+@pytest.fixture(scope="module", params=[False, True], ids=["whole", "dealt out"])
+def both(request, tmp_path_factory):
     """What one process found, and what two did."""
     folder = tmp_path_factory.mktemp("group")
-    given = {"folder": str(tiny.save_llama(folder / "model")), "cases": CASES}
+    given = {"folder": str(tiny.save_llama(folder / "model")), "cases": CASES, "sharded": request.param}
     return [launch(folder, CHILD, given, processes) for processes in (1, 2)]
 
 

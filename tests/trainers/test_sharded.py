@@ -27,11 +27,16 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.models.sharding import held
 from rlhf_lab.trainers.policy import PolicyTrainer, Task
+
+def held(model):
+    # bytes of weights in this process
+    weights = [w.to_local() if isinstance(w, DTensor) else w for w in model.parameters()]
+    return sum(w.numel() * w.element_size() for w in weights)
 
 def trainer_of(changes):
     backbone = load_backbone(given["folder"], device="cpu", dtype=torch.float64, sharded=group.size > 1)
+    parts.append(group.joined([held(backbone.model)]))
     backbone.__class__.token_budget = 24  # several batches of texts, more in one process than in another
     adapters = tiny.adapters_of(backbone, "reward")
     adapters.freeze("reward")
@@ -52,7 +57,7 @@ def step(trainer):
     result = trainer.run_step()
     return [tiny.numbers(result.metrics), [sample.text for sample in result.samples], [row.logprob for row in result.tokens]]
 
-results = []
+results, parts = [], []
 for changes in given["cases"]:
     trainer = trainer_of(changes)
     steps = [step(trainer) for _ in range(2)]
@@ -65,7 +70,7 @@ for changes in given["cases"]:
         resumed = step(again)
     sums = [float(p.detach().double().sum()) for p in trainer.parameters]
     copies = group.joined([whole_weights(trainer.backbone.model)])
-    results.append([steps, resumed, sums, group.joined([sums]), copies, group.joined([held(trainer.backbone.model)])])
+    results.append([steps, resumed, sums, group.joined([sums]), copies, parts[0]])
 answer(results)
 """
 
@@ -104,8 +109,8 @@ def test_a_state_is_resumed_bit_for_bit(both):
 
 def test_each_holds_about_half(both):
     for (*_, whole), (*_, parts) in zip(*both[1], strict=True):
-        assert max(parts) < 0.6 * whole[0]
-        assert sum(parts) > 0.99 * whole[0]
+        assert max(parts) < 0.55 * whole[0]
+        assert sum(parts) >= whole[0]
     assert all(copies == [0, 0] for *_, copies, _ in both[1][1])  # nor is a layer left whole behind a pass
     assert all(copies[0] > 0 for *_, copies, _ in both[1][0])
 
