@@ -220,9 +220,9 @@ class PolicyConfig(Config):
         super().__post_init__()
         for item in fields_of(type(self)):
             value = getattr(self, item.name)
-            if item.only is not None and self.algorithm not in item.only and value != item.default:
+            if not item.read_by(self.algorithm) and value != item.default:
                 raise ConfigError(
-                    f"{item.name} = {value} has no meaning for {self.algorithm}, only for {', '.join(item.only)}. "
+                    f"{item.name} = {value} has no meaning for {self.algorithm}, only for {', '.join(item.only or ())}. "
                     f"Leave it at {item.default}."
                 )
         for wrong, words in _contradictions(self):

@@ -31,6 +31,10 @@ class Setting:
     group: str
     only: tuple[str, ...] | None
 
+    def read_by(self, algorithm: str) -> bool:
+        """Whether the algorithm reads this setting; the others take its default alone."""
+        return self.only is None or algorithm in self.only
+
 
 def setting(
     default: Any,

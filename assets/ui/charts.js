@@ -16,6 +16,9 @@ window.LabCharts = window.LabCharts || (() => {
       'hoverlabel.bgcolor': body.getPropertyValue('--lab-card').trim(), 'hoverlabel.bordercolor': c.line, 'hoverlabel.font.color': c.ink };
   }
 
+  // The distance of ticks on an axis that counts: a few steps have no halves between them. null: plotly finds its own.
+  const whole = (from, to) => (to - from <= 8 ? 1 : null);
+
   // Thin lines where something was changed (between two steps).
   function lines(events, last) {
     const c = Lab.colours(), shapes = [], annotations = [], named = new Map();
@@ -41,13 +44,21 @@ window.LabCharts = window.LabCharts || (() => {
     const figure = el('figure.lab-card.chart', { 'data-metric': curve.metric, hidden: true },
       el('div.lab-row', {}, el('h3', { title: curve.about || curve.metric }, curve.title), el('span.muted', {}, curve.unit || '')), el('div.stage', {}, plot, cursor), verdict);
     into.append(figure);
-    let drawn = false, held = 0, marked = [], at = null, key = '[]', last = 0;
+    let drawn = false, held = 0, marked = [], at = null, key = '[]', last = 0, negative = false;
 
-    // The axis ends where the curve ends, however long the words of a mark are; a few steps have no halves between them.
-    function fit(x, reset) {
+    // The axis ends where the curve ends, however long the words of a mark are; below 0 there is nothing while no value is.
+    function fit(x, y, reset) {
       last = x.reduce((a, b) => Math.max(a, b), reset ? 0 : last);
+      negative = (negative && !reset) || y.some((value) => value < 0);
       plot.layout.xaxis.autorangeoptions = { minallowed: 0, maxallowed: Math.max(1, 1.04 * last) };
-      plot.layout.xaxis.dtick = last <= 7 ? 1 : null;
+      plot.layout.yaxis.rangemode = negative ? 'normal' : 'nonnegative';
+      const range = plot.layout.xaxis.autorange === false ? plot.layout.xaxis.range : [0, last];
+      plot.layout.xaxis.dtick = whole(...range);
+    }
+
+    function zoomed() {
+      const dtick = whole(...plot._fullLayout.xaxis.range);
+      if ((plot.layout.xaxis.dtick ?? null) !== dtick) P.relayout(plot, { 'xaxis.dtick': dtick });
     }
 
     function first(x, y) {
@@ -59,8 +70,9 @@ window.LabCharts = window.LabCharts || (() => {
       const config = { ...base.config, displayModeBar: matchMedia('(hover: none)').matches ? false : 'hover' };
       P.newPlot(plot, [{ x, y, mode: x.length > 300 ? 'lines' : 'lines+markers', connectgaps: false, line: { color: colours.accent, width: 2 },
         marker: { size: 4, color: colours.accent }, hovertemplate: '%{y:.4g}<extra></extra>' }], layout, config);
-      fit(x, true);
+      fit(x, y, true);
       P.relayout(plot, { ...styled(), ...lines(marked, last) });
+      plot.on('plotly_relayout', zoomed);
       plot.on('plotly_click', (event) => onStep(event.points[0].x));
       plot.on('plotly_afterplot', place);
     }
@@ -84,7 +96,7 @@ window.LabCharts = window.LabCharts || (() => {
         const x = points.map((p) => p[0]), y = points.map((p) => p[1]);
         held = reset ? x.length : held + x.length;
         if (!drawn) { if (x.length) first(x, y); return; }
-        fit(x, reset);
+        fit(x, y, reset);
         if (reset) P.restyle(plot, { x: [x], y: [y], mode: x.length > 300 ? 'lines' : 'lines+markers' }, [0]);
         else P.extendTraces(plot, { x: [x], y: [y] }, [0]);
       },
@@ -108,5 +120,5 @@ window.LabCharts = window.LabCharts || (() => {
     };
   }
 
-  return { make };
+  return { make, whole };
 })();

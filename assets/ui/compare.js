@@ -2,6 +2,7 @@
 const { el } = Lab;
 const root = element.querySelector('.lab-compare');
 const COLUMNS = [1, 2, 3];
+const NUMBERS = ['samples', 'seed', 'temperature', 'tokens'];
 const KEPT = 5;          // answers that stay in view
 const form = {};         // the form's elements by name
 let options = null;
@@ -117,16 +118,18 @@ function cancel() {
   show();
 }
 
-function refuse(words) {
+function refuse(words, field) {
   form.error.hidden = !words;
   form.error.textContent = words;
+  for (const name of ['prompt', ...NUMBERS]) form[name].toggleAttribute('aria-invalid', name === field);
+  if (field) form[field].focus();
 }
 
 // ---- what was written
 
 function waiting(answer) {
   const what = answer && answer.begun ? 'The engine writes' : 'Waiting for the engine; a run in progress lets it in between, a sleeping engine loads the model first';
-  return `${what} (${Math.round((Date.now() - asked.at) / 1000)} s) …`;
+  return `${what} (${Lab.duration((Date.now() - asked.at) / 1000)}) …`;
 }
 
 function cell(item, column, i) {
@@ -138,18 +141,17 @@ function cell(item, column, i) {
   const score = answer.scores[i], gold = answer.gold[i], n = answer.best_of, among = answer.scores.length;
   return el('div.text', { 'data-column-name': item.labels[column] },
     text === '' ? el('p.muted', {}, '(it wrote nothing)') : column && n === 1 && first.best_of === 1 && base !== undefined ? Lab.marked(base, text) : el('p.lab-text', { dir: 'auto' }, text),
-    el('div.lab-row.badges', {}, score === undefined ? null : el('span.lab-badge', { title: 'reward model, in sd of base samples' }, `score ${signed(score)}`),
-      gold === undefined ? null : el('span.lab-badge', { title: `what the judge ${item.judge} says itself` }, `gold ${signed(gold)}`),
+    el('div.lab-row.badges', {}, score === undefined ? null : el('span.lab-badge', { title: 'reward model, in sd of base samples' }, `score ${Lab.number(score)}`),
+      gold === undefined ? null : el('span.lab-badge', { title: `what the judge ${item.judge} says itself` }, `gold ${Lab.number(gold)}`),
       n > 1 ? el('span.lab-badge.accent', {}, `best of ${n} by its score`) : null,
       n === 1 && among > 2 && score === Math.max(...answer.scores) ? el('span.lab-badge.good', {}, `highest of ${among}`) : null));
 }
 
 const mean = (numbers) => numbers.reduce((a, b) => a + b, 0) / numbers.length;
-const signed = (x) => `${x < 0 ? '−' : x > 0 ? '+' : ''}${Lab.number(Math.abs(x))}`;
 
 function means(answer) {
   if (!answer || !answer.texts || answer.texts.length < 2) return '';
-  return [['score', answer.scores], ['gold', answer.gold]].filter(([, all]) => all.length).map(([what, all]) => `mean ${what} ${signed(mean(all))}`).join(', ');
+  return [['score', answer.scores], ['gold', answer.gold]].filter(([, all]) => all.length).map(([what, all]) => `mean ${what} ${Lab.number(mean(all))}`).join(', ');
 }
 
 function block(item) {
@@ -161,7 +163,7 @@ function block(item) {
   if (item.columns.length && failures.size === 1 && !failures.has(undefined)) grid.replaceChildren(el('p.lab-notice.bad.all', { role: 'alert' }, ...failures));
   else for (let i = 0; i < rows; i++) item.labels.forEach((_, c) => grid.append(cell(item, c, i)));
   return el('section.lab-card', { 'data-do': item === asked ? 'awaited' : 'answer', 'aria-label': 'answers' },
-    el('p.lab-text.asked', { dir: 'auto' }, item.prompt),
+    el('p.lab-text.asked.lab-scroll', { dir: 'auto' }, item.prompt),
     el('div.lab-row', {}, el('span.muted', {}, `seed ${item.seed}, temperature ${item.temperature}${item.reward ? `, scored by reward model ${item.reward}` : ''}`),
       item === asked ? el('button.lab-button.small', { type: 'button', 'data-do': 'cancel', onclick: cancel }, 'Cancel') : null), grid);
 }
@@ -192,7 +194,7 @@ function clock() {
 watch('value', () => {
   const said = props.value;
   if (!said || !asked || said.at !== asked.at) return;
-  if (said.error) { asked = null; show(); refuse(said.error); return; }
+  if (said.error) { asked = null; show(); refuse(said.error, said.field); return; }
   asked.jobs = said.jobs;
   follow();
 });

@@ -1,5 +1,5 @@
 // Part "Import preferences": choose a file or a Hub data set, look at what was understood, map columns, take it in.
-const { el } = Lab;
+const { el, many } = Lab;
 const root = element.querySelector('.lab-data');
 let file = null;        // {path, name} of what was uploaded
 let preview = null, waiting = 0, doing = '';
@@ -12,11 +12,11 @@ const hub = el('input.lab-input', { type: 'text', placeholder: 'OWNER/NAME', 'ar
 const split = el('input.lab-input', { type: 'text', value: 'train', 'aria-label': 'split', size: 12 });
 const named = el('span.muted', {});
 const ask = el('section.lab-card.ask', { 'aria-label': 'what to import' },
-  el('div.lab-row', {}, el('h2', {}, 'Import preferences'), el('span.muted.lab-grow', {}, 'JSON Lines, JSON, CSV or Parquet, also .gz: chosen and rejected, votes of several people, scores, chats, transcripts.')),
+  el('div.lab-row', {}, el('span.muted.lab-grow', {}, 'JSON Lines, JSON, CSV or Parquet, also .gz: chosen and rejected, votes of several people, scores, chats, transcripts.')),
   el('div.lab-row', {}, el('button.lab-button', { type: 'button', 'data-do': 'data-choose', onclick: () => choose.click() }, 'Choose a file'), choose, named,
     el('span.muted', {}, 'or from the Hub'), hub, split,
     el('button.lab-button.small', { type: 'button', 'data-do': 'data-hub-look', onclick: () => { file = null; named.textContent = ''; forget(); look(); } }, 'Look at it')),
-  el('p.muted', {}, `Files up to ${props.data.most / 1e6} MB here; larger ones with: python -m rlhf_lab import FILE`));
+  el('p.muted', {}, `Files up to ${Lab.bytes(props.data.most)} here; larger ones with: python -m rlhf_lab import FILE`));
 const found = el('section.lab-card.found', { 'aria-label': 'what was understood', hidden: true });
 root.append(ask, found, notice);  // below the buttons: what it says moves none of them
 
@@ -30,7 +30,7 @@ function say(words, bad = false) {
 
 async function upload(chosen) {
   if (!chosen) return;
-  if (chosen.size > props.data.most) { say(`${chosen.name} has ${(chosen.size / 1e6).toFixed(1)} MB. Import it with: python -m rlhf_lab import FILE`, true); return; }
+  if (chosen.size > props.data.most) { say(`${chosen.name} has ${Lab.bytes(chosen.size)}. Import it with: python -m rlhf_lab import FILE`, true); return; }
   say('Sending the file …');
   const form = new FormData();
   form.append('files', chosen);
@@ -64,7 +64,6 @@ function send(what, more = {}) {
 function look() { send('preview'); }
 
 const tick = (name, words) => el('label.tick', {}, el('input', { type: 'checkbox', 'data-do': `data-${name}` }), words);
-const many = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
 const ticked = (name) => found.querySelector(`[data-do=data-${name}]`).checked;
 
 // What each column means; `said` is what is known of it. Open where nothing can be read before a person has said it.

@@ -3,13 +3,13 @@ const { el } = Lab;
 const root = element.querySelector('.lab-header');
 
 function machine(state) {
-  const memory = state.engine.memory_mb ? ` · ${Math.round(state.engine.memory_mb)} MB` : '';
+  const memory = state.engine.memory_mb ? ` · ${Lab.bytes(1e6 * state.engine.memory_mb)}` : '';
   return `${state.engine.words}${state.engine.device ? ` · ${state.engine.device}` : ''}${memory}`;
 }
 
 function job(state) {
   if (!state.job) return null;
-  const share = Math.round(100 * state.job.progress), percent = state.job.percent ? ` ${share} %` : '';
+  const share = Math.round(100 * state.job.progress), percent = state.job.percent ? ` ${Lab.percent(state.job.progress)}` : '';
   const left = state.job.eta_s === null ? '' : ` · ${Lab.duration(state.job.eta_s)} left`;
   const bar = el('i');
   bar.style.width = `${share}%`;
@@ -18,25 +18,45 @@ function job(state) {
     el('div.lab-bar', { role: 'progressbar', 'aria-label': state.job.words, 'aria-valuemin': 0, 'aria-valuemax': 100, 'aria-valuenow': share }, bar));
 }
 
+// Larger type, dark: kept by this tab of the browser, as the open screen is.
+function look(name, on) {
+  document.body.classList.toggle(name, on);
+  Lab.keep(name, on ? 'on' : 'off');
+  window.dispatchEvent(new Event('resize'));
+}
+
+const screens = () => [...document.querySelectorAll('[role=tab]')];
+
+function reopen(tries) {
+  const wanted = Lab.kept('screen'), tab = screens().find((one) => one.textContent.trim() === wanted);
+  if (tab) { tab.click(); tab.scrollIntoView({ block: 'nearest', inline: 'center' }); } else if (wanted && tries) setTimeout(() => reopen(tries - 1), 50);
+}
+
 function draw(state) {
   const accuracy = state.reward
-    ? `accuracy ${Lab.percent(state.reward.accuracy)}${state.reward.low === null ? '' : ` (${Math.round(100 * state.reward.low)}–${Math.round(100 * state.reward.high)} %)`}${state.reward.simulated ? ', simulated' : ''}`
+    ? `accuracy ${Lab.percent(state.reward.accuracy)}${state.reward.low === null ? '' : ` (${Lab.between(state.reward.low, state.reward.high)})`}${state.reward.simulated ? ', simulated' : ''}`
     : 'no reward model yet';
   const works = state.job && state.engine.works;  // then the work says it all, and the strip stays one line
   root.replaceChildren(el('div.strip', {}, [
     el('span.name', {}, 'RLHF Lab'),
     el('span.what', {}, `${state.project} · ${state.model}`),
     works ? null : el('span.lab-badge.machine', { title: state.engine.about }, el(`i.dot.${state.engine.mood}`), machine(state)),
-    el('span.lab-badge', {}, `${state.labels} label${state.labels === 1 ? '' : 's'}${state.simulated ? ` + ${state.simulated} simulated` : ''}`),
+    el('span.lab-badge', {}, `${Lab.many(state.labels, 'label')}${state.simulated ? ` + ${state.simulated} simulated` : ''}`),
     el('span.lab-badge', { title: 'cross-validated accuracy of the newest reward model, with its 95 % interval' }, accuracy),
     job(state),
     el('span.lab-grow'), el('span.buttons', {},
     el('button.lab-button.small.projector', { type: 'button', title: 'larger type for the back of the room', 'aria-pressed': document.body.classList.contains('projector') ? 'true' : 'false',
-      onclick: () => { document.body.classList.toggle('projector'); window.dispatchEvent(new Event('resize')); draw(state); } }, 'Projector'),
+      onclick: () => { look('projector', !document.body.classList.contains('projector')); draw(state); } }, 'Projector'),
     el('button.lab-button.small', { type: 'button', title: 'light or dark',
-      onclick: () => { document.body.classList.toggle('dark'); draw(state); } }, document.body.classList.contains('dark') ? 'Light' : 'Dark')),
+      onclick: () => { look('dark', !document.body.classList.contains('dark')); draw(state); } }, document.body.classList.contains('dark') ? 'Light' : 'Dark')),
   ]));
   if (state.warning) root.append(el('p.lab-notice.bad', { role: 'alert' }, state.warning));
 }
 
+for (const name of ['projector', 'dark']) if (Lab.kept(name)) look(name, Lab.kept(name) === 'on');
+reopen(100);
+document.addEventListener('click', (event) => {
+  const tab = event.target.closest?.('[role=tab]');
+  if (tab) Lab.keep('screen', tab.textContent.trim());
+});
 Lab.poll(root, async () => draw(await Lab.answer(server.status({}))), 1500);

@@ -79,13 +79,29 @@ window.Lab = window.Lab || (() => {
     }
   }
 
+  // An annotator for people's eyes: a judge is called one, and nobody is called by the number their browser made up.
+  const isVisitor = (name) => name.startsWith('visitor-');
+  const person = (name) => (isVisitor(name) ? `visitor ${name.slice(8, 12)}` : name.startsWith('judge:') ? `judge ${name.slice(6)} (simulated)` : name);
+
+  // What this tab of the browser keeps over a reload; null where storage is forbidden, or nothing was kept.
+  function keep(name, value) { try { sessionStorage.setItem(`rlhf-lab-${name}`, value); } catch (error) { /* not kept, then */ } }
+  function kept(name) { try { return sessionStorage.getItem(`rlhf-lab-${name}`); } catch (error) { return null; } }
+
   function number(value, digits = 3) {
     if (value === null || value === undefined || Number.isNaN(value)) return '–';
     const size = Math.abs(value);
     const words = size !== 0 && (size < 0.001 || size >= 1e5) ? value.toExponential(1) : String(Number(value.toPrecision(digits)));
     return words.replaceAll('-', '−');
   }
+  // A difference, the only number that carries a plus.
+  const difference = (value, digits = 3) => `${value > 0 ? '+' : ''}${number(value, digits)}`;
   const percent = (share) => (share === null || share === undefined ? '–' : `${Math.round(100 * share)} %`);
+  const between = (low, high) => (low === null || low === undefined ? '' : `${Math.round(100 * low)}–${percent(high)}`);
+  const many = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
+  function bytes(size) {
+    if (size < 1e6) return `${Math.max(size ? 1 : 0, Math.round(size / 1e3))} kB`;
+    return size < 1e9 ? `${number(size / 1e6, size < 1e7 ? 2 : 3)} MB` : `${number(size / 1e9)} GB`;
+  }
   function duration(seconds) {
     if (seconds === null || seconds === undefined) return '';
     const whole = Math.max(0, Math.round(seconds));
@@ -141,5 +157,6 @@ window.Lab = window.Lab || (() => {
     };
   }
 
-  return { el, poll, answer, uuid, annotator, number, percent, duration, changed, marked, isOurKey, colours };
+  return { el, poll, answer, uuid, annotator, isVisitor, person, keep, kept, number, difference, percent, between, many, bytes, duration, changed, marked,
+    isOurKey, colours };
 })();

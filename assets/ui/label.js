@@ -15,6 +15,7 @@ const ACTIONS = {
   left: ['1', 'ArrowLeft'], right: ['2', 'ArrowRight'], tie: ['0', '='], both_bad: ['x'], skip: ['s'], undo: ['u'], redo: ['r'],
 };
 const KEYS = Object.fromEntries(Object.entries(ACTIONS).flatMap(([name, keys]) => keys.map((key) => [key, name])));
+const STRENGTHS = ['slightly', 'clearly', 'much'];
 const WORDS = { left: 'left is better', right: 'right is better', tie: 'equally good', both_bad: 'both bad', skip: 'skipped' };
 
 function send(name, more = {}) {
@@ -43,7 +44,7 @@ function button(name, words, key, extra = '') {
 function body(text, other) {
   if (differ) return Lab.marked(other, text);
   if (shown.pair.markdown && Lab.markdown) return Lab.markdown(text);
-  return el('p.lab-text', { dir: 'auto', tabindex: '0' }, text);
+  return el('p.lab-text.lab-scroll', { dir: 'auto', tabindex: '0' }, text);
 }
 
 function side(name, text, other, words, key) {
@@ -64,7 +65,7 @@ function more() {
     oninput: () => { note = field.value; } });
   field.value = note;
   return el('div.more', {},
-    el('span.muted', { role: 'group', 'aria-label': 'how much better, optional' }, 'If you like: how much better? ', ['slightly', 'clearly', 'much'].map(choice)),
+    el('span.muted', { role: 'group', 'aria-label': 'how much better, optional' }, 'If you like: how much better? ', el('span.strengths', {}, STRENGTHS.map(choice))),
     el(`button.lab-more${differ ? '.on' : ''}`, { type: 'button', 'data-do': 'differ', 'aria-pressed': String(differ),
       onclick: () => { differ = !differ; root.querySelector('.sides').replaceWith(sides()); redraw(); } }, 'mark differences'),
     field);
@@ -72,7 +73,7 @@ function more() {
 
 function redraw() { root.querySelector('.more')?.replaceWith(more()); }
 
-// The list of earlier labels; another answer replaces the earlier one.
+// The list of earlier labels; another answer, strength or note replaces what was said.
 async function list(details) {
   const place = details.querySelector('.earlier');
   try {
@@ -82,17 +83,27 @@ async function list(details) {
 }
 
 function line(vote) {
-  const choice = el('select.lab-input', { 'aria-label': 'your answer', onchange: () => {
-    send('amend', { vote_id: vote.id, choice: choice.value, uuid: Lab.uuid(), strength: vote.strength, note: vote.note });
-  } }, Object.entries(WORDS).map(([value, words]) => el('option', { value, selected: value === vote.choice }, words)));
-  const text = (which) => el(`p.lab-text${vote.choice === which ? '.picked' : ''}`, { dir: 'auto' }, vote[which]);
+  const pick = (label, options, now) => el('select.lab-input', { 'aria-label': label, onchange: look },
+    options.map(([value, words]) => el('option', { value, selected: value === now }, words)));
+  const choice = pick('your answer', Object.entries(WORDS), vote.choice);
+  const much = pick('how much better', [['', 'how much: not said'], ...STRENGTHS.map((word) => [word, `${word} better`])], vote.strength);
+  const why = el('input.lab-input.note', { type: 'text', maxlength: 1000, placeholder: 'note (optional)', 'aria-label': 'note on this pair', value: vote.note, oninput: look });
+  const change = el('button.lab-button.small', { type: 'button', 'data-do': 'amend', disabled: true,
+    onclick: () => send('amend', { vote_id: vote.id, uuid: Lab.uuid(), ...said() }) }, 'Change');
+  const said = () => ({ choice: choice.value, strength: much.hidden ? '' : much.value, note: why.value.trim() });
+  function look() {
+    much.hidden = !['left', 'right'].includes(choice.value);  // a tie is no better by anything
+    change.disabled = Object.entries(said()).every(([name, value]) => vote[name] === value);
+  }
+  look();
+  const text = (which) => el(`p.lab-text.lab-scroll${vote.choice === which ? '.picked' : ''}`, { dir: 'auto' }, vote[which]);
   return el('article', { 'data-vote': vote.id }, el('p.muted.lab-text', { dir: 'auto' }, vote.prompt), el('div.two', {}, text('left'), text('right')),
-    el('div.lab-row', {}, choice, el('span.muted', {}, [vote.strength, vote.note].filter(Boolean).join(' · '))));
+    el('div.lab-row', {}, choice, much, why, change));
 }
 
 function earlier() {
   return el('details.history', { ontoggle: (event) => { if (event.target.open) list(event.target); } },
-    el('summary.muted', {}, 'Your earlier labels: look again, change an answer'), el('div.earlier', {}));
+    el('summary.muted', {}, 'Your earlier labels: look again, change an answer'), el('div.earlier.lab-scroll', {}));
 }
 
 function crowd(n) { return el('span.lab-badge', { 'data-here': n, hidden: n < 2 }, `${n} people here`); }
@@ -104,10 +115,10 @@ function goal(state) {
   const share = state.goal ? Math.min(1, state.labels / state.goal) : 0;
   return el('div.goal', {},
     el('div.lab-row', {},
-      el('strong', { 'data-count': state.labels }, `${state.labels} label${state.labels === 1 ? '' : 's'} by people`),
+      el('strong', { 'data-count': state.labels }, `${Lab.many(state.labels, 'label')} by people`),
       state.simulated ? el('span.lab-badge', {}, `${state.simulated} simulated, kept apart`) : null,
       crowd(state.here),
-      state.you.name ? el('span.lab-badge', { 'data-you': state.you.name }, `you are ${state.you.name}`) : null,
+      state.you.name ? el('span.lab-badge', { 'data-you': state.you.name }, `you are ${Lab.person(state.you.name)}`) : null,
       el('span.muted.lab-grow', { 'aria-live': 'polite' }, words)),
     el('div.lab-bar', { role: 'progressbar', 'aria-label': 'labels until the next reward model', 'aria-valuemin': 0,
       'aria-valuemax': state.goal, 'aria-valuenow': state.labels }, (() => { const i = el('i'); i.style.width = `${100 * share}%`; return i; })()));
@@ -137,7 +148,7 @@ function draw(state) {
   if (state.guideline) parts.push(el('p.guideline.lab-text', { dir: 'auto' }, state.guideline));
   if (state.pair) {
     parts.push(
-      el('section.prompt', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), el('p.lab-text', { dir: 'auto' }, state.pair.prompt)),
+      el('section.prompt.lab-scroll', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), el('p.lab-text', { dir: 'auto' }, state.pair.prompt)),
       el('h2', { id: 'lab-question' }, 'Which continuation is better?'), sides(),
       el('div.others', {}, button('tie', 'Equally good', '0'), button('both_bad', 'Both bad', 'X'),
         button('skip', 'Skip', 'S'), button('undo', 'Undo', 'U'), button('redo', 'Redo', 'R')), more());

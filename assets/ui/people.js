@@ -5,20 +5,20 @@ let state = null;
 let drawnRules = '';
 let said = null;
 
-const WORDS = { viewer: 'You may look around.', labeller: 'You label here.', operator: 'You are the operator.' };
+const WORDS = { viewer: 'You may look around, but not label.', labeller: 'You may label.', operator: 'You may do everything here: label, train, change projects and rules.' };
+const RULES = { overlap: 'Votes wanted for each pair', repeats: 'Share of pairs shown a second time (0 to 0.5)', hold_s: 'Keep a pair for one person (seconds)', sampling: 'Which pairs are shown',
+  texts: 'Who writes the texts', markdown: 'Show Markdown', guideline: 'Guideline' };
 
-function share(part, whole) {
-  return whole ? `${Math.round((100 * part) / whole)} % of ${whole}` : '–';
-}
+const share = (part, whole) => (whole ? `${Lab.percent(part / whole)} of ${whole}` : '–');
 
 function who() {
-  const names = state.here.filter((name) => !name.startsWith('visitor-'));
-  const others = state.here.length - names.length;
-  const list = [...names, ...(others ? [`${others} visitor${others === 1 ? '' : 's'}`] : [])].join(', ');
-  const n = state.here.length;
+  const names = state.here.filter((name) => !Lab.isVisitor(name)), others = state.here.length - names.length;
+  const list = [...names, ...(others ? [`${others} who gave no name`] : [])].join(', '), n = state.here.length;
+  const mine = state.you.name && !Lab.isVisitor(state.you.name) ? `, ${state.you.name}` : '';
   return el('section.lab-card', { 'aria-label': 'who is here' },
-    el('h2', { 'data-here': n }, `${n} ${n === 1 ? 'person' : 'people'} here`), el('p.muted', {}, list),
-    el('p', {}, WORDS[state.you.role], state.you.name && !state.you.name.startsWith('visitor-') ? ` Your name: ${state.you.name}.` : ''),
+    el('h2', { 'data-here': n }, n === 1 && state.here[0] === state.you.name ? 'Only you have this page open' : n === 1 ? 'One person has this page open' : `${n} people have this page open`),
+    n > 1 || names.length ? el('p.muted', {}, list) : null,
+    el('p', {}, WORDS[state.you.role].replace('You', `You${mine}${mine && ','}`)),
     state.you.role === 'viewer' ? el('p', {}, el('a.lab-button', { href: 'join' }, 'Join to label')) : null);
 }
 
@@ -30,7 +30,7 @@ function board() {
     el('div.scroll', {}, el('table', {},
       el('thead', {}, el('tr', {}, head.map(([name, title]) => el('th', { scope: 'col', title }, name)))),
       el('tbody', {}, state.board.map((one) => el(one.annotator === state.you.name ? 'tr.me' : 'tr', { 'data-name': one.annotator },
-        el('th', { scope: 'row', dir: 'auto' }, one.annotator), el('td', {}, one.labels),
+        el('th', { scope: 'row', dir: 'auto', title: one.annotator }, Lab.person(one.annotator)), el('td', {}, one.labels),
         el('td', {}, share(one.same, one.repeated)), el('td', {}, share(one.agreed, one.shared))))))));
 }
 
@@ -66,7 +66,7 @@ function field(item) {
   else if (item.choices) input = el('select.lab-input', common, item.choices.map((c) => el('option', { value: c, selected: c === value }, c)));
   else if (item.name === 'guideline') { input = el('textarea.lab-input', { ...common, rows: 3 }); input.value = value; }
   else input = el('input.lab-input', { ...common, type: 'number', min: item.low, max: item.high, step: item.type === 'int' ? 1 : 'any', value });
-  return el(item.name === 'guideline' ? 'div.rule.wide' : 'div.rule', {}, el('label', { for: id }, item.name.replace('_', ' ')), input,
+  return el(item.name === 'guideline' ? 'div.rule.wide' : 'div.rule', {}, el('label', { for: id }, RULES[item.name] || item.name), input,
     el('p.muted', { id: `${id}-help` }, item.help));
 }
 

@@ -1,5 +1,5 @@
 // Screen "Project": projects, a new one, the operator's secret, home and engine.
-const { el } = Lab;
+const { el, bytes } = Lab;
 const root = element.querySelector('.lab-project');
 const OWN = 'own', OTHER = 'other';
 let state = null, drawn = '';
@@ -16,7 +16,9 @@ const make = el('section.lab-card.make', { 'aria-label': 'new project' });
 const lab = el('section.lab-card.lab-itself', { 'aria-label': 'this lab' });
 root.append(notice, list, fetching, make, lab);
 
-function say(words, bad = false) {
+// The answer stands below what was pressed.
+function say(words, bad = false, after = list) {
+  after.after(notice);
   notice.hidden = !words;
   notice.textContent = words || '';
   notice.classList.toggle('bad', bad);
@@ -45,13 +47,10 @@ watch('value', () => {
   next();
   look();
 });
-const tell = (said) => say(said.error || said.done || '', !!said.error);
+const teller = (after) => (said) => say(said.error || said.done || '', !!said.error, after());
+const tell = teller(() => list);
 
-function bytes(size) {
-  if (size < 1e6) return `${Math.max(size ? 1 : 0, Math.round(size / 1e3))} kB`;
-  return size < 1e9 ? `${Math.round(size / 1e6)} MB` : `${(size / 1e9).toFixed(size < 1e10 ? 2 : 1)} GB`;
-}
-const millions = (n) => (n < 1e9 ? `${Number((n / 1e6).toPrecision(3))} million` : `${Number((n / 1e9).toPrecision(3))} billion`);
+const millions = (n) => (n < 1e9 ? `${Lab.number(n / 1e6)} million` : `${Lab.number(n / 1e9)} billion`);
 
 // ---- the list
 
@@ -63,7 +62,7 @@ function row(project) {
     el('td.model', {}, project.model), el('td', {}, project.set),
     figure('prompts', project.train + project.eval, `(${project.eval} of them to evaluate)`), figure('pairs', project.pairs),
     figure('labels', project.human, project.simulated ? `+ ${project.simulated} simulated` : ''), figure('reward models', project.models), figure('runs', project.runs),
-    el('td.actions', {}, open ? el('span.lab-badge.accent', {}, 'open')
+    el('td.actions', {}, open ? el('span.now', {}, 'in use')
       : el('button.lab-button.small', { type: 'button', 'data-do': 'project-open', 'data-project': project.id, 'aria-label': `open ${project.name}`, onclick: (event) => { event.target.disabled = true; ask('open', { project: project.id }, tell); } }, 'Open')));
 }
 
@@ -86,7 +85,7 @@ function drawFetching() {
   bar.style.width = `${share}%`;
   const focused = fetching.contains(document.activeElement);
   fetching.replaceChildren(el('div.lab-row', {}, el('h3', {}, running ? `Downloading ${now.model}` : now.model), el('span.muted.lab-grow', { role: 'status' }, words),
-    running ? el('button.lab-button.small', { type: 'button', 'data-do': 'project-cancel', onclick: () => ask('cancel', {}, tell) }, 'Cancel') : null),
+    running ? el('button.lab-button.small', { type: 'button', 'data-do': 'project-cancel', onclick: () => ask('cancel', {}, teller(() => fetching)) }, 'Cancel') : null),
   running ? el('div.lab-bar', { role: 'progressbar', 'aria-label': 'download', 'aria-valuemin': 0, 'aria-valuemax': 100, 'aria-valuenow': share }, bar) : '');
   if (focused) part('project-cancel')?.focus();
 }
@@ -122,6 +121,21 @@ function buildMake() {
     el('div', { 'data-do': 'new-check-result', role: 'status' }));
 }
 
+const formEnd = () => part('new-check-result');
+
+// The form as it was at first: what stood in it has become a project.
+function empty() {
+  for (const what of ['new-model', 'new-set']) part(what).selectedIndex = 0;
+  for (const what of ['new-name', 'new-text', 'new-other']) part(what).value = '';
+  part('new-seed').value = '0';
+  part('new-other').hidden = true;
+  make.querySelector('.own').hidden = true;
+  delete part('new-text').dataset.file;
+  part('new-file-name').textContent = '';
+  part('new-preview').replaceChildren();
+  forget();
+}
+
 function forget() { checked = null; part('new-check-result').replaceChildren(); }
 function busy(now) { for (const what of ['new-check', 'new-create']) part(what).disabled = now; }
 
@@ -132,7 +146,7 @@ function previewSoon() {
   if (part('new-text').value.trim()) timer = setTimeout(preview, 600);
 }
 function preview() {
-  say('');
+  say('', false, formEnd());
   ask('preview', prompts(), (said) => {
     const into = part('new-preview');
     if (said.error) { into.replaceChildren(el('p.lab-notice.bad', {}, said.error)); return; }
@@ -143,7 +157,7 @@ function preview() {
 }
 async function load(file) {
   if (!file) return;
-  if (file.size > props.data.most_bytes) { say(`${file.name} has ${bytes(file.size)}; at most ${bytes(props.data.most_bytes)} of prompts can be read. Give a part of it.`, true); return; }
+  if (file.size > props.data.most_bytes) { say(`${file.name} has ${bytes(file.size)}; at most ${bytes(props.data.most_bytes)} of prompts can be read. Give a part of it.`, true, formEnd()); return; }
   const words = await file.text();
   part('new-text').value = words;
   part('new-text').dataset.file = file.name;
@@ -181,10 +195,11 @@ function create() {
   const wanted = model();
   if (!wanted) { part('new-other').focus(); return; }
   busy(true);
-  say('Creating the project …');
+  say('Creating the project …', false, formEnd());
   ask('create', { model: wanted, set: part('new-set').value, name: part('new-name').value, seed: part('new-seed').value.trim(), ...prompts() }, (said) => {
     busy(false);
-    tell(said);
+    say(said.error || said.done, !!said.error, formEnd());
+    if (!said.error) empty();
     notice.scrollIntoView({ block: 'nearest' });
   });
 }
@@ -208,15 +223,17 @@ function buildLab() {
   lab.append(el('h2', {}, 'This lab'), props.data.guarded ? guard : '', el('div.engine'), fold);
 }
 function enter() {
-  ask('secret', { secret: part('secret').value }, (said) => { tell(said); if (!said.error) part('secret').value = ''; });
+  ask('secret', { secret: part('secret').value }, (said) => { teller(() => lab.querySelector('form'))(said); if (!said.error) part('secret').value = ''; });
 }
+
+const engine = () => lab.querySelector('.engine');
 
 function drawEngine() {
   const [words, more] = ENGINE[state.engine.state] || [state.engine.state, ''];
   const stop = (what, label) => el('button.lab-button.small.danger', { type: 'button', 'data-do': what, disabled: !state.engine.stoppable,
-    onclick: () => { if (what === 'stop-engine') { confirming = true; drawEngine(); part('stop-engine-sure').focus(); } else { confirming = false; ask('stop-engine', {}, tell); drawEngine(); say('Stopping the engine; up to 20 s …'); } } }, label);
+    onclick: () => { if (what === 'stop-engine') { confirming = true; drawEngine(); part('stop-engine-sure').focus(); } else { confirming = false; ask('stop-engine', {}, teller(engine)); drawEngine(); say('Stopping the engine; up to 20 s …', false, engine()); } } }, label);
   const focus = lab.contains(document.activeElement) ? document.activeElement.dataset.do : null;
-  lab.querySelector('.engine').replaceChildren(el('div.lab-row', {}, el('strong', {}, `The engine ${words}.`), el('span.muted.lab-grow', {}, more),
+  engine().replaceChildren(el('div.lab-row', {}, el('strong', {}, `The engine ${words}.`), el('span.muted.lab-grow', {}, more),
     confirming && state.engine.stoppable ? [el('span', {}, 'Runs stop at their last checkpoint and go on when it is back. Stop it?'), stop('stop-engine-sure', 'Stop'),
       el('button.lab-button.small', { type: 'button', 'data-do': 'stop-engine-leave', onclick: () => { confirming = false; drawEngine(); part('stop-engine').focus(); } }, 'Leave it')] : stop('stop-engine', 'Stop engine')));
   if (focus) part(focus)?.focus();

@@ -1,7 +1,7 @@
 // Part "Quality of the labels": agreement, people one by one, whom to learn from, labels to look at again.
 const { el } = Lab;
 const root = element.querySelector('.lab-quality');
-let state = null, seen = '', source = null, model = null, waiting = 0;
+let state = null, seen = '', source = null, waiting = 0;
 const weights = new Map();   // annotator -> 0 (left out) … most; whoever is not there weighs 1
 let project = null;
 
@@ -20,8 +20,8 @@ function say(words, bad = false) {
 }
 function send(more) { waiting = Date.now(); say(''); trigger('act', { at: waiting, ...more }); }
 
-const percent = (found) => (found[0] === null ? '–' : `${Math.round(100 * found[0])} %`);
-const between = (found) => (found[0] === null ? '' : `95 %: ${Math.round(100 * found[1])}–${Math.round(100 * found[2])} %, of ${found[3]}`);
+const percent = (found) => Lab.percent(found[0]);
+const between = (found) => (found[0] === null ? '' : `95 %: ${Lab.between(found[1], found[2])}, of ${found[3]}`);
 
 function meaning(alpha) {
   if (alpha === null) return 'Alpha needs pairs with votes of two people or more, and votes that differ. Raise the overlap under People.';
@@ -39,7 +39,7 @@ function spark(values, words) {
   svg.setAttribute('preserveAspectRatio', 'none');
   svg.setAttribute('class', 'spark');
   svg.setAttribute('role', 'img');
-  svg.setAttribute('aria-label', `${words}: ${values.map((v) => (v === null ? 'unknown' : `${Math.round(100 * v)} %`)).join(', ')}`);
+  svg.setAttribute('aria-label', `${words}: ${values.map((v) => (v === null ? 'unknown' : Lab.percent(v))).join(', ')}`);
   const there = values.map((value, i) => [i, value]).filter(([, value]) => value !== null);
   if (there.length < 2) return svg;
   const line = document.createElementNS(space, 'polyline');
@@ -51,10 +51,10 @@ function spark(values, words) {
 function drawHead() {
   const pick = el('select.lab-input', { 'aria-label': 'whose votes', 'data-do': 'quality-source', onchange: (event) => { source = event.target.value; weights.clear(); look(); } },
     [['human', 'votes of people'], ['simulated', 'simulated votes']].map(([value, words]) => el('option', { value, selected: value === state.source }, words)));
-  if (!state.votes) { head.replaceChildren(el('div.lab-row', {}, el('h2', {}, 'Quality of the labels'), pick), el('p.muted', {}, 'There are no such votes yet.')); return; }
+  if (!state.votes) { head.replaceChildren(el('div.lab-row', {}, pick), el('p.muted', {}, 'There are no such votes yet.')); return; }
   const trend = (words, key) => el('figure', {}, el('figcaption.muted', {}, words), spark(state.time.map((one) => one[key]), words));
   head.replaceChildren(
-    el('div.lab-row', {}, el('h2', {}, 'Quality of the labels'), pick, el('span.muted', {}, `${state.votes} votes`)),
+    el('div.lab-row', {}, pick, el('span.muted', {}, `${state.votes} votes`)),
     el('div.figures', {},
       el('div', {}, el('div.big', { 'data-do': 'quality-alpha' }, Lab.number(state.alpha, 3)), el('span.muted', {}, "Krippendorff's alpha: 1 is perfect, 0 is chance")),
       el('div', {}, el('div.big', { 'data-do': 'quality-agreement' }, percent(state.agreement)), el('span.muted', {}, `of two votes on a pair say the same (${between(state.agreement) || 'no pair has two'})`))),
@@ -64,7 +64,7 @@ function drawHead() {
 
 function weigh(name) {
   const value = weights.get(name) ?? 1;
-  return el('select.lab-input', { 'aria-label': `weight of ${name}`, 'data-do': 'quality-weight', 'data-name': name,
+  return el('select.lab-input', { 'aria-label': `weight of ${Lab.person(name)}`, 'data-do': 'quality-weight', 'data-name': name,
     onchange: (event) => { weights.set(name, Number(event.target.value)); drawTrain(); } },
   [[0, 'left out'], [1, 'counts once'], ...[2, 3, 5, props.data.heaviest].map((n) => [n, `counts ${n} times`])].map(([n, words]) => el('option', { value: n, selected: n === value }, words)));
 }
@@ -89,10 +89,10 @@ function drawCrowd() {
     el('div.scroll', { tabindex: '0', role: 'group', 'aria-label': 'annotators and their figures' }, el('table', {},
       el('thead', {}, el('tr', {}, words.map((one) => el('th', { scope: 'col' }, one)))),
       el('tbody', {}, state.people.map((person) => el('tr', { 'data-name': person.name },
-        el('th', { scope: 'row' }, person.name, el('p.muted', {}, remarks(person))), el('td.figure', {}, String(person.votes)),
+        el('th', { scope: 'row', title: person.name }, Lab.person(person.name), el('p.muted', {}, remarks(person))), el('td.figure', {}, String(person.votes)),
         cell(person.others, 'others'), cell(person.self, 'self'), cell(person.left, 'left'), cell(person.ties, 'ties'),
         el('td.figure', {}, Lab.number(person.seconds, 2)), el('td.figure', {}, Lab.number(person.without, 3)),
-        el('td', {}, spark(person.time, `agreement of ${person.name} over time`)), el('td', {}, weigh(person.name))))))),
+        el('td', {}, spark(person.time, `agreement of ${Lab.person(person.name)} over time`)), el('td', {}, weigh(person.name))))))),
     state.more ? el('p.muted', {}, `${state.more} with fewer votes are not listed; they count once.`) : null,
     el('div.lab-row.train', {})].filter(Boolean));
   drawTrain();
@@ -115,28 +115,28 @@ function drawModels() {
     el('div.scroll', { tabindex: '0', role: 'group', 'aria-label': 'reward models' }, el('table', {},
       el('thead', {}, el('tr', {}, ['reward model', 'labels', 'learnt from', 'unseen pairs ranked as labelled'].map((one) => el('th', { scope: 'col' }, one)))),
       el('tbody', {}, state.models.map((one) => el('tr', {}, el('th', { scope: 'row' }, String(one.id)), el('td.figure', {}, String(one.labels)),
-        el('td', {}, `${one.source === 'human' ? '' : 'simulated: '}${one.people.join(', ')}${one.all > one.people.length ? ` and ${one.all - one.people.length} more` : ''}`, one.chosen ? el('span.lab-badge', {}, 'chosen people') : null),
-        el('td.figure', {}, one.accuracy === null || one.accuracy === undefined ? 'not measured' : `${Math.round(100 * one.accuracy)} % (${Math.round(100 * one.low)}–${Math.round(100 * one.high)})`)))))));
+        el('td', {}, `${one.people.map(([name, weight]) => `${Lab.person(name)}${weight === 1 ? '' : ` ×${weight}`}`).join(', ')}${one.all > one.people.length ? ` and ${one.all - one.people.length} more` : ''}`, one.chosen ? el('span.lab-badge', {}, 'chosen people') : null),
+        el('td.figure', {}, one.accuracy === null || one.accuracy === undefined ? 'not measured' : `${Lab.percent(one.accuracy)} (${Lab.between(one.low, one.high)})`)))))));
 }
 
 function drawAgain() {
   const found = state.doubts;
   again.hidden = !found || !found.labels.length;
   if (again.hidden) return;
-  again.replaceChildren(el('div.lab-row', {}, el('h3', {}, 'A second look'), el('span.muted.lab-grow', {},
+  again.replaceChildren(el('div.lab-row', {}, el('h3', {}, `A second look at ${state.source === 'human' ? "people's" : 'simulated'} labels`), el('span.muted.lab-grow', {},
     `Labels that reward model ${found.model} finds least likely, trained without them. Some are slips; some are what it has not learnt yet.`)),
   el('ol', {}, found.labels.map((one) => {
-    const side = (text, mine) => el('div.text', { 'data-chosen': mine ? '1' : null }, mine ? el('span.lab-badge.accent', {}, 'chosen') : null, el('p.lab-text', { dir: 'auto' }, text.trim()));
-    return el('li', { 'data-vote': one.vote }, el('p.lab-text.asked', { dir: 'auto' }, one.prompt),
+    const side = (text, mine) => el('div.text.lab-scroll', { 'data-chosen': mine ? '1' : null }, mine ? el('span.lab-badge.accent', {}, 'chosen') : null, el('p.lab-text', { dir: 'auto' }, text.trim()));
+    return el('li', { 'data-vote': one.vote }, el('p.lab-text.asked.lab-scroll', { dir: 'auto' }, one.prompt),
       el('div.two', {}, side(one.first, one.choice === 'first'), side(one.second, one.choice === 'second')),
-      el('div.lab-row', {}, el('span.muted.lab-grow', {}, `${one.annotator}; the model gives this label ${Math.round(100 * one.probability)} %`),
-        one.open ? el('span.muted', {}, 'set aside')
+      el('div.lab-row', {}, el('span.muted.lab-grow', {}, `${Lab.person(one.annotator)}; the model gives this label ${Lab.percent(one.probability)}`),
+        one.open ? el('span.muted', {}, 'set aside') : state.source === 'simulated' ? null  // a judge would say it again
           : el('button.lab-button.small', { type: 'button', 'data-do': 'quality-again', title: 'sets the vote aside and asks this annotator again', onclick: () => send({ do: 'again', vote: one.vote }) }, 'Ask again')));
   })));
 }
 
 async function look() {
-  const reply = await Lab.answer(server.look({ seen, source, model }));
+  const reply = await Lab.answer(server.look({ seen, source }));
   if (reply.same) return;
   const focus = root.contains(document.activeElement) ? [document.activeElement.dataset.do, document.activeElement.dataset.name] : null;
   if (project !== reply.project) weights.clear();

@@ -1,5 +1,5 @@
 // Screen "Reward model": how good it is, how it learns, what it likes. Each part is drawn anew only when its own data changed.
-const { el } = Lab;
+const { el, percent, between, many } = Lab;
 const root = element.querySelector('.lab-reward');
 const P = window.Plotly;
 let state = null;       // what changes: models, training, labels
@@ -12,10 +12,7 @@ let verdict = null;     // its answer
 let refused = '';       // why the last training was not begun
 let tick = () => {};
 
-const percent = (x) => (x === null || x === undefined ? '–' : `${Math.round(100 * x)} %`);
-const between = (low, high) => (low === null || low === undefined ? '' : `${Math.round(100 * low)}–${Math.round(100 * high)} %`);
 const plain = (words) => String(words).replace(/&/g, '&amp;').replace(/</g, '&lt;');  // plotly reads a little markup
-const many = (n, word) => `${n} ${word}${n === 1 ? '' : 's'}`;
 const looked = () => (state && (state.models.find((m) => m.id === chosen) || state.models[0])) || null;
 
 // ---- charts: `figure` says what is drawn now; drawing it again keeps a person's zoom
@@ -77,7 +74,7 @@ function training() {
     el('p.muted', {}, 'Loss, update by update; 0.69 is guessing. Each fold learns without some of the prompts and is tested on them; the last fit learns from all.'));
   card.append(chart('training', 'loss of the training that goes on, over its updates', (c) => ({
     traces: [{ y: lossOf(), x: lossOf().map((_, i) => i + 1), mode: 'lines', line: { color: c.accent, width: 2 }, hovertemplate: '%{y:.3f}<extra></extra>' }],
-    more: { x: 'update of this fold', height: 160, y: { rangemode: 'tozero' } } })));
+    more: { x: 'update of this fold', height: 160, xaxis: { dtick: LabCharts.whole(1, lossOf().length) }, y: { rangemode: 'tozero' } } })));
   return card;
 }
 
@@ -141,7 +138,7 @@ function curve() {
         error_y: { type: 'data', symmetric: false, array: mine.map((m) => m.high - m.accuracy), arrayminus: mine.map((m) => m.accuracy - m.low), thickness: 1.2, width: 4 },
         text: mine.map((m) => plain(`model ${m.id}, ${m.source}: ${percent(m.accuracy)} (${between(m.low, m.high)}) at ${m.labels} labels`)), hovertemplate: '%{text}<extra></extra>' };
     }),
-    more: { x: 'labels', y: { range: [Math.min(0.4, ...known.map((m) => m.low - 0.02)), 1.02], tickformat: '.0%' } } })));
+    more: { x: 'labels', xaxis: { dtick: LabCharts.whole(Math.min(...known.map((m) => m.labels)), Math.max(...known.map((m) => m.labels))) }, y: { range: [Math.min(0.4, ...known.map((m) => m.low - 0.02)), 1.02], tickformat: '.0%' } } })));
   return card;
 }
 
@@ -196,8 +193,7 @@ function explain() {
 }
 
 function waited() {
-  const s = Math.round((Date.now() - question.at) / 1000);
-  return `${question.begun ? 'The engine reads the text' : 'Waiting for the engine; a run in progress lets it in between, a sleeping engine loads the model first'} (${s} s) …`;
+  return `${question.begun ? 'The engine reads the text' : 'Waiting for the engine; a run in progress lets it in between, a sleeping engine loads the model first'} (${Lab.duration((Date.now() - question.at) / 1000)}) …`;
 }
 
 function verdictNow() {
@@ -205,7 +201,7 @@ function verdictNow() {
   if (!out) return;
   if (!verdict) { out.replaceChildren(question ? el('p.muted', { role: 'status' }, waited()) : ''); return; }
   if (verdict.failed) { out.replaceChildren(el('p.lab-notice.bad', { role: 'alert' }, verdict.failed)); return; }
-  const total = el('strong', {}, `Score ${signed(verdict.score)} sd`);
+  const total = el('strong', {}, `Score ${Lab.number(verdict.score, 2)} sd`);
   if (!verdict.token_scores) {
     out.replaceChildren(el('p', { role: 'status' }, total, '. This reward model reads the last token only, so no word has a score of its own; train one with pooling "mean" to see words.'));
     return;
@@ -213,18 +209,17 @@ function verdictNow() {
   const most = Math.max(0.5, ...verdict.token_scores.map(Math.abs));
   const tell = el('p.muted.tell', { 'aria-live': 'polite' }, HINT);
   const say = (event) => { const node = event.target.closest?.('.token'); tell.textContent = node ? node.title : HINT; };
-  const legend = el('div.legend', { 'aria-hidden': 'true' }, el('span', {}, `lowers ${signed(-most)}`), el('i'), el('span', {}, `raises ${signed(most)}`));
+  const legend = el('div.legend', { 'aria-hidden': 'true' }, el('span', {}, `lowers ${Lab.difference(-most, 2)}`), el('i'), el('span', {}, `raises ${Lab.difference(most, 2)}`));
   out.replaceChildren(el('p', { role: 'status' }, total, el('span.muted', {}, ': the mean over its word pieces; 0 is the average text of the base model')), legend,
     el('p.lab-text.pieces', { dir: 'auto', onmouseover: say, onmouseout: () => { tell.textContent = HINT; }, onfocusin: say, onfocusout: () => { tell.textContent = HINT; } },
       verdict.tokens.map((token, i) => piece(token, verdict.token_scores[i], most, i === verdict.tokens.length - 1))), tell);
 }
 
 const HINT = 'Hover over a word or reach it with Tab for its number.';
-const signed = (x) => `${x < 0 ? '−' : x > 0 ? '+' : ''}${Lab.number(Math.abs(x), 2)}`;
 
 function piece(token, value, most, last) {
   const name = token.trim() || (last ? 'end of the text' : 'space');
-  const words_ = `“${name}”: ${signed(value)} sd`;
+  const words_ = `“${name}”: ${Lab.difference(value, 2)} sd`;
   const node = el(`span.token.${value >= 0 ? 'up' : 'down'}`, { tabindex: 0, title: words_, 'aria-label': words_ }, token === '' && last ? '⏎' : token);
   node.style.setProperty('--strength', `${Math.round(85 * Math.min(1, Math.abs(value) / most))}%`);
   return node;

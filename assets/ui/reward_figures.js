@@ -1,15 +1,14 @@
 // Cards of the screen "Reward model" that are drawn from its report alone. `chart` draws: see reward.js.
 window.LabReward = window.LabReward || (() => {
-  const { el } = Lab;
+  const { el, percent } = Lab;
   const ENOUGH = 30;  // unseen pairs for a calibration curve
-  const percent = (x) => `${Math.round(100 * x)} %`;
 
   function losses(report, chart) {
     const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'How it learnt'), el('span.muted', {}, `loss of the last fit${report.seconds ? `; all of it took ${Lab.duration(report.seconds)}` : ''}`)));
     if (report.loss.length < 2) { card.append(el('p.muted', {}, 'Fitted in one go, without updates.')); return card; }
     card.append(el('p.muted', {}, `0.69 (ln 2) is guessing.${report.warm_start ? ' It begins lower: a head is fitted in one go before, and these updates only refine it.' : ''}`));
     card.append(chart('losses', 'loss of the last fit over its updates', (c) => ({
-      traces: [{ y: report.loss, mode: 'lines', line: { color: c.accent, width: 2 }, hovertemplate: '%{y:.3f}<extra></extra>' }], more: { x: 'update', height: 170, xaxis: report.loss.length <= 8 ? { dtick: 1 } : {}, y: { rangemode: 'tozero' } } })));
+      traces: [{ x: report.loss.map((_, i) => i + 1), y: report.loss, mode: 'lines', line: { color: c.accent, width: 2 }, hovertemplate: '%{y:.3f}<extra></extra>' }], more: { x: 'update', height: 170, xaxis: { dtick: LabCharts.whole(1, report.loss.length) }, y: { rangemode: 'tozero' } } })));
     return card;
   }
 
@@ -24,7 +23,7 @@ window.LabReward = window.LabReward || (() => {
     return el('div.lab-card.length', {}, el('div.lab-row', {}, el('h3', {}, 'Does length decide?'), el('span.muted', {}, 'correlation of score and length over base samples')),
       r === null || r === undefined ? null : el('div.interval', { 'aria-hidden': 'true' }, el('div.track', {}, el('i.chance', { style: 'left:50%' }), pin),
         el('div.ends', {}, el('span', {}, '−1: short'), el('span', {}, '0'), el('span', {}, 'long: +1'))),
-      el('p', { 'data-do': 'length' }, r === null || r === undefined ? null : el('strong', {}, `${r.toFixed(2)}. `.replace('-', '−')), words));
+      el('p', { 'data-do': 'length' }, r === null || r === undefined ? null : el('strong', {}, `${Lab.number(r, 2)}. `), words));
   }
 
   function calibration(report, chart) {
@@ -34,14 +33,14 @@ window.LabReward = window.LabReward || (() => {
         el('p.muted', { 'data-do': 'calibration' }, `It takes ${ENOUGH} unseen pairs to tell; there are ${count}. Label on.`));
     }
     const bias = bins.reduce((sum, [said, was, n]) => sum + n * (said - was), 0) / count;
-    const words = error === null ? '' : `Off by ${(100 * error).toFixed(0)} points on average${error < 0.05 ? ': its probabilities can be taken at their word.'
+    const words = error === null ? '' : `Off by ${Lab.many(Math.round(100 * error), 'point')} on average${error < 0.05 ? ': its probabilities can be taken at their word.'
       : bias > 0.02 ? ': it is surer than it may be.' : bias < -0.02 ? ': it is right more often than it thinks.' : '.'}`;
     const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'Is it as right as it is sure?'), el('span.muted', {}, 'on unseen pairs; on the line: exactly')));
     card.append(chart('calibration', 'share of unseen pairs ranked right, against how sure the reward model was', (c) => ({
       traces: [
         { x: [0.5, 1], y: [0.5, 1], mode: 'lines', line: { color: c.muted, width: 1, dash: 'dash' }, hoverinfo: 'skip' },
         { x: bins.map((bin) => bin[0]), y: bins.map((bin) => bin[1]), mode: 'lines+markers', line: { color: c.accent, width: 2 }, marker: { size: 8 },
-          text: bins.map(([said, was, n]) => `${percent(said)} sure, ${percent(was)} right, ${n} label${n === 1 ? '' : 's'}`), hovertemplate: '%{text}<extra></extra>' }],
+          text: bins.map(([said, was, n]) => `${percent(said)} sure, ${percent(was)} right, ${Lab.many(n, 'label')}`), hovertemplate: '%{text}<extra></extra>' }],
       more: { x: 'how sure it was', xaxis: { range: [0.48, 1.02], tickformat: '.0%' }, y: { range: [-0.03, 1.05], tickformat: '.0%' } } })),
     el('p.muted', { 'data-do': 'calibration' }, words));
     return card;
@@ -55,7 +54,7 @@ window.LabReward = window.LabReward || (() => {
     return el('details.lab-card.disagreements', { 'data-do': 'disagreements' },
       el('summary', {}, el('strong', {}, `Labels that it disagrees with most (${report.disagreements.length})`),
         el('span.muted', {}, ' judged without having seen them: slips of the hand, or what it has not understood. Who said what, and asking again: Runs & data, Quality of the labels.')),
-      el('ol', {}, report.disagreements.map(one)));
+      el('ol.lab-scroll', {}, report.disagreements.map(one)));
   }
 
   return { calibration, disagreements, length, losses };

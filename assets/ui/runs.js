@@ -17,6 +17,7 @@ const notice = el('p.lab-notice', { role: 'status', hidden: true, 'data-do': 'ru
 const compare = el('section.lab-card.compare', { 'aria-label': 'compare runs', hidden: true });
 const take = el('section.lab-card.take', { 'aria-label': 'export', hidden: true });
 root.append(notice, list, compare, take);
+take.addEventListener('change', () => { if (part('export-link')) say(''); });
 
 function say(words, bad = false) {
   notice.hidden = !words;
@@ -115,7 +116,7 @@ function row(run) {
   const bar = el('i');
   bar.style.width = `${100 * run.step / Math.max(1, run.total)}%`;
   const figure = (words, value) => el('td.figure', { 'data-words': words }, Lab.number(value));
-  return el('tr', { 'data-run': run.id }, pick, nameCell(run),
+  return el('tr', { 'data-run': run.id }, pick, nameCell(run), el('td.figure', { 'data-words': 'algorithm' }, run.algorithm),
     el('td', {}, el(`span.lab-badge${MOODS[run.status] ? `.${MOODS[run.status]}` : ''}`, { title: run.message || null }, run.status)),
     el('td.step', {}, el('div', {}, `${run.step} of ${run.total}`), el('div.lab-bar', { role: 'progressbar', 'aria-label': `steps of run ${run.id}`, 'aria-valuemin': 0, 'aria-valuemax': run.total, 'aria-valuenow': run.step }, bar)),
     el('td.curve', { title: 'the reward model\'s score over the steps' }, spark(run.spark)),
@@ -131,11 +132,11 @@ function drawList() {
       el('p', {}, 'Label pairs under Label, then start PPO under Train; every run stays here, with its numbers, samples and checkpoints.')));
     return;
   }
-  const head = ['', 'run', 'status', 'step', 'score over steps', 'score (sd)', 'KL (nats)', 'gold (points)', 'made', ''];
+  const head = ['', 'run', 'algorithm', 'status', 'step', 'score over steps', 'score (sd)', 'KL (nats)', 'gold (points)', 'made', ''];
   const table = el('table', {}, el('thead', {}, el('tr', {}, head.map((words) => el('th', { scope: 'col' }, words)))),
     el('tbody', {}, state.runs.map(row)));
   list.replaceChildren(el('div.lab-card', {}, el('div.lab-row', {}, el('h2', {}, `Runs of ${state.name}`),
-    el('span.muted', {}, `tick up to ${COLOURS} to compare`)), table,
+    el('span.muted', {}, `tick up to ${COLOURS} to compare; score, KL and gold are means of the last ${props.data.window} steps`)), table,
     state.more ? el('p.muted', {}, `${state.more} older runs are not listed; python -m rlhf_lab runs lists all.`) : null));
   if (focus && focus[0]) part(focus[0], focus[1])?.focus();
 }
@@ -156,9 +157,9 @@ function drawCompare() {
       el('div.drawn', {},
         el('div.plot.wide', { role: 'img', 'aria-label': 'metric over the steps' }),
         el('div.two', {},
-          el('figure', {}, title('Score against √KL', 'what PPO maximises'), el('div.plot.score', { role: 'img', 'aria-label': 'reward model\'s score over the square root of KL' })),
+          el('figure', {}, title('Score against √KL', 'what the run is paid for'), el('div.plot.score', { role: 'img', 'aria-label': 'reward model\'s score over the square root of KL' })),
           el('figure.gold', {}, title('Gold against √KL', 'what it stands for'), el('div.plot.gold', { role: 'img', 'aria-label': 'gold score over the square root of KL' }))),
-        el('p.muted.how', {}, 'Distance from the base grows to the right; the large dot is the end. Where the score still rises and gold falls, the policy exploits the reward model (over-optimisation, Gao et al. 2022).')),
+        el('p.muted.how', {}, `Distance from the base grows to the right; the large dot is the end. A dot is the mean of a few steps in a row (point at it to see which), at most ${props.data.buckets} a run. Where the score still rises and gold falls, the policy exploits the reward model (over-optimisation, Gao et al. 2022).`)),
       el('div.differs', {}));
   }
 }
@@ -166,13 +167,13 @@ function drawCompare() {
 // Plotly reads a little markup in texts.
 const plain = (words) => String(words).slice(0, 60).replace(/&/g, '&amp;').replace(/</g, '&lt;');
 
-function draw(plot, traces, xaxis, yaxis, revision) {
+function draw(plot, traces, xaxis, yaxis, revision, ticks = {}) {
   const P = window.Plotly, c = Lab.colours(), card = getComputedStyle(document.body).getPropertyValue('--lab-card').trim();
   const axis = (base, title) => ({ ...base, title: { text: title, standoff: 6 }, gridcolor: c.line, zerolinecolor: c.line, color: c.muted, automargin: true });
   const base = structuredClone(props.data.layout);
   const size = document.body.classList.contains('projector') ? 16 : 12;
   const layout = { ...base, margin: { t: 8, r: 12, b: 40, l: 50 }, font: { color: c.ink, family: c.font, size }, uirevision: revision,
-    hoverlabel: { bgcolor: card, bordercolor: c.line, font: { color: c.ink } }, xaxis: axis(base.xaxis, xaxis), yaxis: axis(base.yaxis, yaxis) };
+    hoverlabel: { bgcolor: card, bordercolor: c.line, font: { color: c.ink } }, xaxis: { ...axis(base.xaxis, xaxis), ...ticks }, yaxis: axis(base.yaxis, yaxis) };
   P.react(plot, traces, layout, { ...props.data.config, displayModeBar: matchMedia('(hover: none)').matches ? false : 'hover' });
 }
 
@@ -199,7 +200,8 @@ function drawCharts() {
   compare.querySelector('.plot.wide').setAttribute('aria-label', `${words} over the steps of ${runs.length} runs`);
   draw(compare.querySelector('.plot.wide'), runs.map((run) => ({ x: run.points.map((p) => p[0]), y: run.points.map((p) => p[1]), name: plain(run.name),
     mode: run.points.length > 150 ? 'lines' : 'lines+markers', connectgaps: false, line: { color: colour(chosen.get(run.id)), width: 2 }, marker: { size: 4, color: colour(chosen.get(run.id)) },
-    hovertemplate: `${run.id} ${plain(run.name)}<br>step %{x}: %{y:.4g}<extra></extra>` })), 'step', `${words}${unit ? ` (${unit})` : ''}`, picture.metric);
+    hovertemplate: `${run.id} ${plain(run.name)}<br>step %{x}: %{y:.4g}<extra></extra>` })), 'step', `${words}${unit ? ` (${unit})` : ''}`, picture.metric,
+    { dtick: LabCharts.whole(0, Math.max(...runs.flatMap((run) => run.points.map((p) => p[0])), 0)) });
   draw(compare.querySelector('.plot.score'), frontier('score'), '√KL (√nats)', 'score (sd)', 'score');
   const gold = frontier('gold');
   compare.querySelector('figure.gold').hidden = !gold.length;
@@ -243,6 +245,7 @@ function drawTake() {
   const key = JSON.stringify([state.project, state.labels, state.models, state.runs.map((run) => [run.id, run.name, run.step > 0])]);
   if (key === taken) return;
   taken = key;
+  if (part('export-link')) say('');  // what was offered is no longer what stands here
   const kept = Object.fromEntries(['export-source', 'export-ties', 'export-layout', 'export-agreement', 'export-format', 'export-which-run', 'export-which-model'].map((what) => [what, part(what)?.value]));
   const { human, simulated } = state.labels;
   take.hidden = false;
@@ -265,10 +268,9 @@ function drawTake() {
 
 function offer(file) {
   const link = el('a.lab-button.small', { href: `/gradio_api/file=${encodeURI(file.path)}`, download: file.name, 'data-do': 'export-link' }, 'Save it');
-  const size = file.bytes < 1e6 ? `${Math.max(1, Math.round(file.bytes / 1e3))} kB` : `${(file.bytes / 1e6).toFixed(1)} MB`;
   say('');
   notice.hidden = false;
-  notice.append(`${file.name}, ${size}. `, link);
+  notice.append(`${file.name}, ${Lab.bytes(file.bytes)}. `, link);
   link.click();
 }
 

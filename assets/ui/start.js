@@ -32,9 +32,9 @@ function fill(name) {
 
 function empty(state) {
   const words = state.training !== null
-    ? `The reward model is learning from the labels (${Math.round(100 * state.training)} %); this takes some seconds.`
+    ? `The reward model is learning from the labels (${Lab.percent(state.training)}); this takes some seconds.`
     : state.missing > 0
-      ? `Label ${state.missing} more pair${state.missing === 1 ? '' : 's'} under Label, or let a simulated judge label 40 there; the reward model then trains by itself.`
+      ? `Label ${Lab.many(state.missing, 'more pair')} under Label, or let a simulated judge label 40 there; the reward model then trains by itself.`
       : 'There are enough labels; the reward model is about to be trained.';
   return el('div.lab-card.lab-empty', { role: 'status' }, el('p', {}, 'PPO needs a reward model, and a reward model needs labels.'), el('p', {}, words));
 }
@@ -113,6 +113,11 @@ watch('value', () => {
   if (!said.run) return;
   opened = false;
   window.dispatchEvent(new CustomEvent('lab-run', { detail: said.run }));
+});
+// A greyed setting says why, however late its fold was opened.
+document.addEventListener('mouseover', (event) => {
+  const node = event.target.closest?.('#start-settings [id^="start-"]'), only = node && props.data.only[node.id.slice('start-'.length)];
+  if (only) node.title = only.includes(algorithm) ? '' : `${algorithm} does not read this setting, only ${only.join(', ')}; it stays at its default.`;
 });
 root.append(el('div.lab-card.lab-empty', {}, 'Looking for reward models …'));
 Lab.poll(root, async () => draw(await Lab.answer(server.options({}))), 2000);

@@ -38,7 +38,7 @@ function frame() {
   state.charts = {}; state.extra = {};
   parts = { doing: el('p.lab-notice', { role: 'status', hidden: true }), grid: el('div.grid', { role: 'group', 'aria-label': 'curves' }), more: el('div.more'),
     told: el('p.muted', {}, 'The sentence under a curve speaks of the mean of its last 5 steps, so that the noise of one step does not count.'),
-    none: el('div.lab-card.lab-empty', {}, 'The curves begin with the first step.'), side: el('aside.side', { 'aria-label': 'samples' }) };
+    none: el('div.lab-card.lab-empty', {}, 'The curves begin with the first step.'), side: el('aside.side.lab-scroll', { 'aria-label': 'samples' }) };
   const bar = barFrame();
   root.replaceChildren(bar, parts.doing, el('div.columns', {}, el('div.curves', {}, parts.none, parts.grid, parts.told, parts.more), parts.side));
   for (const curve of CURVES) state.charts[curve.metric] = LabCharts.make(parts.grid, curve, props.data, (x) => goTo(nearest(x)));
@@ -174,7 +174,7 @@ function difference(now, before, what) {
   const change = before === null || before === undefined ? null : now - before;
   const mood = change === null || Math.abs(change) < 0.05 ? '' : change > 0 ? 'good' : 'bad';
   return el(`span.lab-badge${mood && `.${mood}`}`, { title: change === null ? `${what} now` : `${what} now; ${Lab.number(before)} at the start` },
-    `${what} ${Lab.number(now)}${change ? ` (${change >= 0 ? '+' : ''}${Lab.number(change, 2)})` : ''}`);
+    `${what} ${Lab.number(now)}${change ? ` (${Lab.difference(change, 2)})` : ''}`);
 }
 
 function sample(row, step) {

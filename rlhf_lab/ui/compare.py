@@ -23,7 +23,20 @@ MOST_COLUMNS = 3
 MOST_TEXTS = 64  # that one column may write
 MOST_WAITING = 24  # short jobs in the queue, of all pages
 LONGEST = 4000  # characters of a prompt
+#: The numbers of the form: what stands beside the field, its type and its range.
+NUMBERS: dict[str, tuple[str, type, float, float]] = {
+    "samples": ("samples each", int, 1, MOST_SAMPLES), "seed": ("seed", int, 0, MOST_SEED),
+    "temperature": ("temperature", float, 0.05, 5), "tokens": ("max_new_tokens", int, 1, MOST_TOKENS),
+}  # fmt: skip
 BEST_OF = (4, 16)
+
+
+class FieldError(LabError):
+    """One field of the form cannot be used; `field` is its name."""
+
+    def __init__(self, field: str, words: str) -> None:
+        super().__init__(words)
+        self.field = field
 
 
 def build(ctx: Context, operator: gr.BrowserState) -> None:
@@ -44,7 +57,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         try:
             jobs = ask(ctx, said)
         except LabError as error:
-            return {"at": said.get("at"), "error": str(error)}
+            return {"at": said.get("at"), "error": str(error), "field": getattr(error, "field", "")}
         return {"at": said.get("at"), "jobs": [job.id for job in jobs]}
 
     def cancel(event: gr.EventData) -> None:
@@ -65,6 +78,20 @@ def asked(ctx: Context, question: dict[str, Any]) -> list[Job]:
     if any(job.kind is not JobKind.COMPLETE for job in jobs):
         raise LabError("The page asked for something that is no text; reload it.")
     return jobs
+
+
+def number(said: dict[str, Any], name: str) -> Any:
+    """A number of the form. Raises FieldError for what is none, or out of range."""
+    words, kind, low, high = NUMBERS[name]
+    what = "a whole number" if kind is int else "a number"
+    given = str(said.get(name, "")).strip()
+    try:
+        value = kind(given if kind is int else given.replace(",", "."))
+    except ValueError:
+        value = None
+    if value is None or not low <= value <= high:
+        raise FieldError(name, f'{words} = "{given}": give {what} from {low:,} to {high:,}.')
+    return value
 
 
 def refuse_a_crowd(ctx: Context) -> None:
@@ -113,20 +140,12 @@ def ask(ctx: Context, said: dict[str, Any]) -> list[Job]:
     """
     try:
         prompt, models = str(said["prompt"]), [str(model) for model in said["models"]][:MOST_COLUMNS]
-        samples, seed, tokens = int(said["samples"]), int(said["seed"]), int(said["tokens"])
-        temperature, reward = float(said["temperature"]), said.get("reward")
-        scorer = int(reward) if reward else None
+        scorer = int(said["reward"]) if said.get("reward") else None
     except (KeyError, TypeError, ValueError):
-        raise LabError(
-            "A field is not a number: samples, seed and max_new_tokens are whole ones, as in 64; the temperature is as in 0.8."
-        ) from None
+        raise LabError("The page asked for no models. Reload it and try again.") from None
     if not prompt.strip() or len(prompt) > LONGEST:
-        raise LabError(f"Give a prompt of 1 to {LONGEST} characters.")
-    fits = 1 <= samples <= MOST_SAMPLES and 1 <= tokens <= MOST_TOKENS and 0.05 <= temperature <= 5
-    if not (fits and 0 <= seed <= MOST_SEED):
-        raise LabError(
-            f"Samples are 1 to {MOST_SAMPLES}, tokens 1 to {MOST_TOKENS}, the temperature 0.05 to 5, the seed 0 to {MOST_SEED:,}."
-        )
+        raise FieldError("prompt", f"Prompt: write 1 to {LONGEST:,} characters.")
+    samples, seed, temperature, tokens = (number(said, name) for name in NUMBERS)
     if scorer is not None:
         get_reward_model(ctx.db, scorer)
     refuse_a_crowd(ctx)

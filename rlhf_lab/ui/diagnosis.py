@@ -123,38 +123,43 @@ Trends = Mapping[str, Trend]
 def _score(score: Trend, others: Trends) -> Verdict:  # noqa: PLR0911  one return a rule
     gained = score.now - score.first
     if score.points < WINDOW:
-        return Verdict(Level.INFO, f"Score {score.now:+z.2f} sd: too early to say.")
+        return Verdict(Level.INFO, f"Score {score.now:z.2f} sd: too early to say.")
     if _over_optimised(others):
         return Verdict(
             Level.ALERT,
-            f"Score {score.now:+z.2f} sd at its best while gold has fallen: the policy exploits the reward model.",
+            f"Score {score.now:z.2f} sd at its best while gold has fallen: the policy exploits the reward model.",
         )
     if score.change > score.beyond(SCORE_FLAT):
         return Verdict(
-            Level.GOOD, f"Score {score.now:+z.2f} sd, rising: the policy learns what the reward model likes."
+            Level.GOOD, f"Score {score.now:z.2f} sd, rising: the policy learns what the reward model likes."
         )
     if score.change < -score.beyond(SCORE_FLAT):
         return Verdict(
             Level.WARN,
-            f"Score {score.now:+z.2f} sd, falling by {-score.change:.2f}: the updates may be too large; lower lr.",
+            f"Score {score.now:z.2f} sd, falling by {-score.change:.2f}: the updates may be too large; lower lr.",
         )
     if gained > SCORE_LEARNT:
-        return Verdict(Level.GOOD, f"Score {score.now:+z.2f} sd, {gained:+z.2f} since the start, now flat.")
+        return Verdict(Level.GOOD, f"Score {score.now:z.2f} sd, {gained:+z.2f} since the start, now flat.")
     if score.points >= PATIENCE:
         return Verdict(
-            Level.WARN, f"Score {score.now:+z.2f} sd, flat since the start: raise lr, lower beta, or label more pairs."
+            Level.WARN, f"Score {score.now:z.2f} sd, flat since the start: raise lr, lower beta, or label more pairs."
         )
-    return Verdict(Level.INFO, f"Score {score.now:+z.2f} sd: no clear rise yet.")
+    return Verdict(Level.INFO, f"Score {score.now:z.2f} sd: no clear rise yet.")
 
 
 def _reward(reward: Trend, others: Trends) -> Verdict:
+    score = others.get("objective/scores")
+    if score is not None and score.now > 0 and reward.now < -SCORE_FLAT:
+        return Verdict(
+            Level.WARN, f"{reward.now:z.2f}: the KL costs more than the score brings; give it some steps, or lower beta."
+        )
     if reward.points < WINDOW:
-        return Verdict(Level.INFO, f"Score minus KL penalty: {reward.now:+z.2f}.")
+        return Verdict(Level.INFO, f"Score minus KL penalty: {reward.now:z.2f}.")
     if reward.change < -reward.beyond(SCORE_FLAT):
-        return Verdict(Level.WARN, f"{reward.now:+z.2f}, falling: the KL costs more than the score brings.")
+        return Verdict(Level.WARN, f"{reward.now:z.2f}, falling: the KL costs more than the score brings.")
     if reward.now < reward.first - reward.beyond(SCORE_FLAT):
-        return Verdict(Level.WARN, f"{reward.now:+z.2f}, below its start: beta is too high for this lr.")
-    return Verdict(Level.GOOD, f"{reward.now:+z.2f}, {reward.now - reward.first:+z.2f} since the start.")
+        return Verdict(Level.WARN, f"{reward.now:z.2f}, below its start: beta is too high for this lr.")
+    return Verdict(Level.GOOD, f"{reward.now:z.2f}, {reward.now - reward.first:+z.2f} since the start.")
 
 
 def _kl(kl: Trend, others: Trends) -> Verdict:  # noqa: PLR0911  one return a rule
@@ -235,17 +240,17 @@ def _length(length: Trend, others: Trends) -> Verdict:
 def _gold(gold: Trend, others: Trends) -> Verdict:
     gained = gold.now - gold.first
     if gold.points < WINDOW:
-        return Verdict(Level.INFO, f"The judge gives {gold.now:+z.2f}: too early to say.")
+        return Verdict(Level.INFO, f"The judge gives {gold.now:z.2f}: too early to say.")
     if _over_optimised(others):
         return Verdict(
             Level.ALERT,
-            f"Gold {gold.now:+z.2f}, {gold.best:+z.2f} at its best, while the score rose: over-optimisation; stop or raise beta.",
+            f"Gold {gold.now:z.2f}, {gold.best:z.2f} at its best, while the score rose: over-optimisation; stop or raise beta.",
         )
     if gold.best - gold.now > GOLD_DOUBT * gold.beyond(GOLD_FALL / GOLD_DOUBT):
-        return Verdict(Level.WARN, f"Gold {gold.now:+z.2f}, below its best {gold.best:+z.2f}.")
+        return Verdict(Level.WARN, f"Gold {gold.now:z.2f}, below its best {gold.best:z.2f}.")
     if gained > gold.beyond(GOLD_FLAT):
-        return Verdict(Level.GOOD, f"Gold {gold.now:+z.2f}, {gained:+z.2f} since the start: the judge agrees.")
-    return Verdict(Level.INFO, f"Gold {gold.now:+z.2f}: no clear gain yet.")
+        return Verdict(Level.GOOD, f"Gold {gold.now:z.2f}, {gained:+z.2f} since the start: the judge agrees.")
+    return Verdict(Level.INFO, f"Gold {gold.now:z.2f}: no clear gain yet.")
 
 
 def _ratio(ratio: Trend, others: Trends) -> Verdict:

@@ -45,6 +45,15 @@ class Form:
         pairs = zip(values, self.values(before), self.values(after), strict=True)
         return [new if value == old else value for value, old, new in pairs]
 
+    def updates(self, values: Sequence[Any], algorithm: str) -> list[Any]:
+        """The components with these values; what the algorithm does not read is greyed and stands at its default."""
+        return [
+            gr.update(value=value, interactive=True)
+            if item.read_by(algorithm)
+            else gr.update(value=_shown(item, item.default), interactive=False)
+            for item, value in zip(self.settings, values, strict=True)
+        ]
+
 
 def component(item: Setting, prefix: str) -> Any:
     """The native component of one setting."""

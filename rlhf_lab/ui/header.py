@@ -78,12 +78,13 @@ def _engine(status: EngineStatus, busy: bool) -> dict[str, Any]:
 
 
 def _job(ctx: Context, job: Job) -> dict[str, Any]:
-    words, is_run = WORDS.get(job.kind, job.kind.value), job.kind is JobKind.TRAIN_POLICY
+    words, is_run, eta_s = WORDS.get(job.kind, job.kind.value), job.kind is JobKind.TRAIN_POLICY, job.eta_s
     if is_run:
         run = get_run(ctx.db, int(job.payload["run_id"]))
         status = "" if run.status is RunStatus.RUNNING else f" {run.status.value}"
+        eta_s = None if run.status is RunStatus.PAUSED else eta_s  # nobody knows when it goes on
         words = f"run {run.id}{status}, step {run.step} of {run.total_steps}"
-    return {"words": words, "progress": job.progress, "percent": not is_run, "eta_s": job.eta_s}
+    return {"words": words, "progress": job.progress, "percent": not is_run, "eta_s": eta_s}
 
 
 def _warning(ctx: Context) -> str:

@@ -160,7 +160,7 @@ class Live:
                 if name in DRAWN
             },
             "checks": story.checks(history.curves),
-            "asked": story.asked(said),
+            "asked": story.asked(run, said),
             "doing": words,
             "eta_s": job.eta_s if job is not None and working else None,
         }  # fmt: skip

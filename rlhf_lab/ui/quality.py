@@ -46,12 +46,12 @@ class Desk:
         self._held: tuple[Any, dict[str, Any]] | None = None
 
     def look(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Everything shown, for {"source", "model", "seen"}; {"same": True} to a page that has it."""
+        """Everything shown, for {"source", "seen"}; {"same": True} to a page that has it."""
         source = Source(question["source"]) if question.get("source") in tuple(Source) else self._usual()
         shown = self._figures(source) | {
             "source": source.value,
             "models": self._models(),
-            "doubts": self._doubts(question),
+            "doubts": self._doubts(source),
         }
         training = queue.jobs(self.ctx.db, project_id=self.ctx.project.id, kinds=[JobKind.TRAIN_REWARD], statuses=OPEN)
         shown |= {"training": bool(training), "project": self.ctx.project.id}
@@ -82,15 +82,15 @@ class Desk:
         names = annotators_of(self.ctx.db, row.snapshot)
         return {
             "id": row.id, "labels": len(row.snapshot.vote_ids), "source": row.snapshot.source.value,
-            "people": [f"{name} ×{weights[name]}" if name in weights else name for name in names[:12]], "all": len(names),
+            "people": [[name, weights.get(name, 1)] for name in names[:12]], "all": len(names),
             "chosen": bool(row.report.get("annotators")), "accuracy": row.report.get("accuracy"),
             "low": row.report.get("accuracy_low"), "high": row.report.get("accuracy_high"),
         }  # fmt: skip
 
-    def _doubts(self, question: dict[str, Any]) -> dict[str, Any] | None:
+    def _doubts(self, source: Source) -> dict[str, Any] | None:
+        """The labels that the newest reward model on this source's labels finds least likely; None without one."""
         rows = reward_models(self.ctx.db, self.ctx.project.id)
-        wanted = question.get("model")
-        row = next((row for row in rows if row.id == wanted), rows[0] if rows else None)
+        row = next((row for row in rows if row.snapshot.source is source), None)
         if row is None:
             return None
         found = doubts(self.ctx.db, get_reward_model(self.ctx.db, row.id))

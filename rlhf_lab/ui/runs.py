@@ -14,13 +14,14 @@ from rlhf_lab.jobs import control
 from rlhf_lab.records import Choice, Run, Source
 from rlhf_lab.store.comparisons import vote_counts
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.runs import reward_models, runs
-from rlhf_lab.store.steps import Point, metric_series
+from rlhf_lab.store.runs import events, reward_models, runs
+from rlhf_lab.store.steps import Point, metric_series, thin
 from rlhf_lab.ui import data_io, quality, story
 from rlhf_lab.ui.charts import CONFIG, CURVES, abouts, layout
 from rlhf_lab.ui.context import Context, operated, read, told
+from rlhf_lab.ui.diagnosis import WINDOW, trend
 from rlhf_lab.ui.offers import Offers
-from rlhf_lab.ui.overlay import GOLD, KL, MAX_RUNS, SCORE, overlay
+from rlhf_lab.ui.overlay import BUCKETS, EVERYTHING, GOLD, KL, MAX_RUNS, SCORE, overlay
 from rlhf_lab.ui.train import QUIET, whole
 from rlhf_lab.ui.widgets import widget
 
@@ -40,7 +41,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     data = {
         "layout": layout(250) | {"showlegend": False, "hovermode": "closest"},
-        "config": CONFIG, "abouts": abouts(), "most": MAX_RUNS,
+        "config": CONFIG, "abouts": abouts(), "most": MAX_RUNS, "window": WINDOW, "buckets": BUCKETS,
         "titles": {curve.metric: [curve.title, curve.unit] for curve in CURVES},
     }  # fmt: skip
     part = widget("runs", reads=[read(look), read(compare)], charts=True, data=data, label="Runs and data")
@@ -78,27 +79,31 @@ class Listing:
 
 
 def facts(db: Database, run: Run) -> dict[str, Any]:
-    """A run as a line of the list: the last numbers and a small picture of its score."""
-    curves = metric_series(db, run.id, [KL, SCORE, GOLD], max_points=SPARK_POINTS)
+    """A run as a line of the list: where it stands, as the sentences under its curves say it, and a picture of its score."""
+    curves = metric_series(db, run.id, [KL, SCORE, GOLD], max_points=EVERYTHING)
+    recent = story.comparable(curves, events(db, run.id))
     return {
         "id": run.id,
         "name": run.name,
+        "algorithm": str(run.config["algorithm"]),
         "status": run.status,
         "step": run.step,
         "total": run.total_steps,
         "message": run.message,
         "created": run.created_at,
-        "score": last(curves[SCORE]),
-        "kl": last(curves[KL]),
-        "gold": last(curves[GOLD]),
-        "spark": [value for _, value in story.packed(curves[SCORE])],
+        "score": level(recent[SCORE]),
+        "kl": level(recent[KL]),
+        "gold": level(recent[GOLD]),
+        "spark": [value for _, value in story.packed(thin(curves[SCORE], SPARK_POINTS))],
         "resumable": run.status in RESUMABLE,
         "going": run.status in control.GOING,
     }
 
 
-def last(points: Sequence[Point]) -> float | None:
-    return float(f"{points[-1][1]:.4g}") if points and math.isfinite(points[-1][1]) else None
+def level(points: Sequence[Point]) -> float | None:
+    """The mean of the last steps (`diagnosis.WINDOW`); None where there is none, or the newest is not a number."""
+    seen = trend(points)
+    return float(f"{seen.now:.4g}") if seen and math.isfinite(points[-1][1]) else None
 
 
 def listed(ctx: Context, listing: Listing) -> dict[str, Any]:

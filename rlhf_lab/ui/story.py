@@ -11,8 +11,10 @@ from rlhf_lab.store.runs import events, get_reward_model, get_run
 from rlhf_lab.store.steps import Point, samples_at
 
 KNOBS = ("beta", "lr")
-#: Metrics on the scale of the reward model that gave them.
+WAITS = "(takes effect when the run goes on)"
+#: Metrics on the scale of the reward model that gave them; those with the KL in them are on that of beta too.
 OF_THE_REWARD = ("objective/scores", "objective/rlhf_reward", "loss/value_avg", "val/explained_variance")
+OF_BETA = ("objective/rlhf_reward", "loss/value_avg", "val/explained_variance")
 
 
 def pick(found: Sequence[Run], wanted: Any) -> Run | None:
@@ -85,44 +87,50 @@ def marks(run: Run, said: Sequence[RunEvent]) -> list[dict[str, Any]]:
     return found
 
 
-def asked(said: Sequence[RunEvent]) -> list[str]:
+def asked(run: Run, said: Sequence[RunEvent]) -> list[str]:
     """What people told the run and it has not done yet, in words."""
-    found = []
+    found, begins = [], "from the next step on" if run.status in (RunStatus.QUEUED, RunStatus.RUNNING) else WAITS
     for event in said:
         if event.applied_step is not None:
             continue
         if event.kind is EventKind.SET:
-            found.append(f"{event.payload['name']} = {event.payload['value']:g} from the next step on")
+            found.append(f"{event.payload['name']} = {event.payload['value']:g} {begins}")
         elif event.kind is EventKind.SWITCH_REWARD:
-            found.append(f"reward model {event.payload['reward_model_id']} from the next step on")
+            found.append(f"reward model {event.payload['reward_model_id']} {begins}")
         elif event.kind in (EventKind.PAUSE, EventKind.RESUME, EventKind.STOP):
             found.append(event.kind.value)
     return found
 
 
-def switch(said: Sequence[RunEvent]) -> tuple[int, int] | None:
-    """The last change of the reward model: (steps done before it took effect, the new model's id); None where there was none."""
+def switch(said: Sequence[RunEvent]) -> tuple[int, str] | None:
+    """The last change of the reward model: (steps done before it took effect, the new one); None where there was none."""
     found = [event for event in said if event.kind is EventKind.SWITCH_REWARD and event.applied_step is not None]
-    return (found[-1].applied_step or 0, int(found[-1].payload["reward_model_id"])) if found else None
+    return (found[-1].applied_step or 0, f"reward model {found[-1].payload['reward_model_id']}") if found else None
+
+
+def rescaled(name: str, said: Sequence[RunEvent]) -> tuple[int, str] | None:
+    """The last change that gave a metric another scale, as `switch` says it."""
+    changes = [switch(said)] if name in OF_THE_REWARD else []
+    changes += [
+        (event.applied_step, f"beta {event.payload['value']:g}")
+        for event in said
+        if name in OF_BETA and event.kind is EventKind.SET and event.payload["name"] == "beta" and event.applied_step
+    ]
+    return max((change for change in changes if change), key=lambda change: change[0], default=None)
 
 
 def comparable(curves: dict[str, list[Point]], said: Sequence[RunEvent]) -> dict[str, list[Point]]:
-    """The curves without what another reward model gave: before a switch, scores and returns have another scale."""
-    begun = switch(said)
-    if begun is None:
-        return curves
-    return {
-        name: [point for point in points if point[0] > begun[0]] if name in OF_THE_REWARD else points
-        for name, points in curves.items()
-    }
+    """The curves since their last change of scale: another reward model, and where the KL is in them another beta."""
+    begun = {name: change[0] for name in curves if (change := rescaled(name, said))}
+    return {name: [point for point in points if point[0] > begun.get(name, -1)] for name, points in curves.items()}
 
 
 def since(name: str, words: str, said: Sequence[RunEvent]) -> str:
     """A verdict's words, with what it is about where that is less than the whole run."""
-    begun = switch(said)
-    if begun is None or name not in OF_THE_REWARD:
+    begun = rescaled(name, said)
+    if begun is None:
         return words
-    return f"Since reward model {begun[1]} came in at step {begun[0]}: {words[:1].lower()}{words[1:]}"
+    return f"Since {begun[1]} came in at step {begun[0]}: {words[:1].lower()}{words[1:]}"
 
 
 def checks(curves: dict[str, list[Point]]) -> dict[str, float | None]:

@@ -6,7 +6,7 @@ from typing import Any
 import gradio as gr
 
 from rlhf_lab.assets import EMBEDDED
-from rlhf_lab.config import ALGORITHMS, PRESETS, PolicyConfig
+from rlhf_lab.config import ALGORITHMS, PRESETS, PolicyConfig, fields_of
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.jobs import control, queue, steward
 from rlhf_lab.jobs.labelling import judge_of
@@ -23,7 +23,7 @@ from rlhf_lab.ui.live import MAX_POINTS, Live
 from rlhf_lab.ui.widgets import widget
 
 PRESET_WORDS = {
-    "lab": f"lab: tuned on the embedded model; {PolicyConfig(**PRESETS['lab']).steps} steps",
+    "lab": "lab: tuned on the embedded model",
     "gentle": "gentle: small steps, for models nobody has tuned here",
 }
 #: Nothing flickers, no endpoint for programs, no waiting behind others; and what follows before an answer is not dropped.
@@ -67,7 +67,8 @@ def _start(ctx: Context, operator: gr.BrowserState) -> None:
         return start_options(ctx, about)
 
     presets = [{"name": name, "words": words} for name, words in PRESET_WORDS.items()]
-    data = {"presets": presets, "algorithms": list(ALGORITHMS)}
+    only = {item.name: item.only for item in fields_of(PolicyConfig) if item.only is not None}
+    data = {"presets": presets, "algorithms": list(ALGORITHMS), "only": only}
     part = widget("start", reads=[read(options)], data=data, label="Start a new run")
     with gr.Accordion("All settings of the new run", open=False, elem_id="start-settings"):
         form = Form(PolicyConfig, "start")
@@ -77,11 +78,11 @@ def _start(ctx: Context, operator: gr.BrowserState) -> None:
     def fill(algorithm: str, event: gr.EventData) -> list[Any]:
         name = str((event._data or {}).get("preset"))
         filled = {"filled": name, "algorithm": algorithm}
-        return [*form.values(preset(name, algorithm)), name, algorithm, filled]
+        return [*form.updates(form.values(preset(name, algorithm)), algorithm), name, algorithm, filled]
 
     def recommend(algorithm: str, name: str, before: str, *values: Any) -> list[Any]:
         moved = form.moved(values, preset(name, before), preset(name, algorithm))
-        return [*moved, algorithm, {"filled": name, "algorithm": algorithm}]
+        return [*form.updates(moved, algorithm), algorithm, {"filled": name, "algorithm": algorithm}]
 
     def choose(name: str, before: str, event: gr.EventData, *values: Any) -> list[Any]:
         return recommend(str((event._data or {}).get("algorithm")), name, before, *values)

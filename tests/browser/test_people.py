@@ -5,6 +5,7 @@ import sqlite3
 
 import pytest
 from browser_lab import Lab, pair_of, press
+from playwright.sync_api import expect
 
 from rlhf_lab.labelling import LabellingConfig
 from rlhf_lab.store.database import Database
@@ -82,11 +83,16 @@ def test_undo_redo_and_another_answer_from_the_list(lab, open_page):
     assert len(rows(lab, mine)) == 1
     page.click("summary:has-text('Your earlier labels')")
     page.wait_for_selector(".earlier article")
-    assert page.locator(".earlier select").input_value() == "left"
-    page.select_option(".earlier select", "right")
+    answer = page.get_by_label("your answer", exact=True)
+    assert answer.input_value() == "left"
+    expect(page.locator(".earlier [data-do=amend]")).to_be_disabled()
+    answer.select_option("right")
+    page.get_by_label("how much better", exact=True).select_option("slightly")
+    page.locator(".earlier input").fill("  it rhymes")
+    page.click(".earlier [data-do=amend]")
     page.wait_for_selector(".lab-notice:has-text('earlier answer is changed')")
     ((strength, note, choice, _),) = rows(lab, mine)
-    assert (strength, note, choice) == ("much", "so warm", "second" if on_left else "first")
+    assert (strength, note, choice) == ("slightly", "it rhymes", "second" if on_left else "first")
 
 
 def test_a_pair_whose_time_is_over_goes_to_another_and_the_late_vote_is_refused(lab, open_page):

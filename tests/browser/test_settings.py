@@ -2,6 +2,8 @@
 
 import re
 
+from playwright.sync_api import expect
+
 from rlhf_lab.config import PolicyConfig
 
 
@@ -28,3 +30,31 @@ def test_choosing_an_algorithm_fills_in_its_settings(lab, open_page):
             "([name, value]) => document.querySelector(`#start-${name} textarea, #start-${name} input`)?.value === value",
             arg=[name, str(getattr(recommended, name))],
         )
+    page.locator("#start-group-policy-loss button", has_text=re.compile("^Policy loss")).first.click()
+    clip = page.locator("#start-cliprange")
+    expect(clip.locator("textarea, input")).to_be_disabled()
+    clip.hover()
+    expect(clip).to_have_attribute("title", re.compile("rloo does not read this setting, only ppo, grpo"))
+    expect(page.locator("#start-entropy_coef").locator("textarea, input")).to_be_enabled()
+
+
+def test_a_reload_keeps_the_open_screen_and_the_projector(lab, open_page):
+    page = open_page(lab)
+    page.get_by_role("tab", name="Compare", exact=True).click()
+    page.click("button.projector")
+    page.reload()
+    expect(page.get_by_role("tab", name="Compare", exact=True)).to_have_attribute("aria-selected", "true")
+    expect(page.locator("button.projector")).to_have_attribute("aria-pressed", "true")
+    page.click("button.projector")
+    page.get_by_role("tab", name="Label", exact=True).click()
+    page.reload()
+    expect(page.locator("button.projector")).to_have_attribute("aria-pressed", "false")
+    expect(page.get_by_role("tab", name="Label", exact=True)).to_have_attribute("aria-selected", "true")
+
+
+def test_on_a_phone_every_tab_can_be_reached(lab, open_page):
+    page = open_page(lab, viewport={"width": 390, "height": 800})
+    expect(page.get_by_role("tab")).to_have_count(7)
+    page.get_by_role("tab", name="Project", exact=True).click()
+    expect(page.locator(".lab-project")).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

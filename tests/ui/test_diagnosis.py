@@ -56,7 +56,10 @@ CASES = {
     "score: exploited": (
         {SCORE: ramp(0, 2, 20), GOLD: curve((1.0, 5), (2.0, 5), (1.0, 10))}, SCORE, Level.ALERT, "exploits",
     ),
-    "reward: early": ({REWARD: curve((0.3, 3))}, REWARD, Level.INFO, "+0.30"),
+    "reward: early": ({REWARD: curve((0.3, 3))}, REWARD, Level.INFO, ": 0.30."),
+    "reward: the KL eats the score": (
+        {REWARD: curve((-1.0, 3)), SCORE: curve((0.8, 3))}, REWARD, Level.WARN, "costs more than the score brings",
+    ),
     "reward: rising": ({REWARD: ramp(0, 1, 10)}, REWARD, Level.GOOD, "since the start"),
     "reward: falling": ({REWARD: curve((1.0, 5), (0.7, 5))}, REWARD, Level.WARN, "KL costs more"),
     "reward: below its start": ({REWARD: curve((1.0, 5), (0.7, 10))}, REWARD, Level.WARN, "beta is too high"),

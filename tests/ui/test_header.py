@@ -4,9 +4,9 @@ import pytest
 
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.records import JobKind, LabelSnapshot, Source
+from rlhf_lab.records import JobKind, LabelSnapshot, RunStatus, Source
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.runs import add_reward_model, create_run
+from rlhf_lab.store.runs import add_reward_model, create_run, set_run_status
 from rlhf_lab.ui import header
 from rlhf_lab.ui.context import Context, shared_for
 
@@ -40,6 +40,9 @@ def test_a_run_is_named_with_its_step(ctx):
     assert "step 0 of 40" in shown["job"]["words"]
     assert (shown["job"]["progress"], shown["job"]["eta_s"]) == (0.5, 60.0)
     assert not shown["job"]["percent"]  # the steps say it
+    set_run_status(ctx.db, run.id, RunStatus.PAUSED)
+    paused = header.state(ctx)["job"]
+    assert (paused["words"], paused["eta_s"]) == (f"run {run.id} paused, step 0 of 40", None)
     assert shown["engine"] == {
         "words": "engine works", "mood": "busy", "about": header.ENGINE[supervisor.EngineState.ALIVE][2],
         "device": "cpu", "memory_mb": 512.0, "works": True,

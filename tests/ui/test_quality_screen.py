@@ -4,6 +4,8 @@ import pytest
 
 from rlhf_lab.errors import LabError, NotAllowedError
 from rlhf_lab.jobs import queue
+from rlhf_lab.jobs.labelling import label_with_judge
+from rlhf_lab.judges import load_judge
 from rlhf_lab.records import Choice, JobKind, Source, Vote
 from rlhf_lab.store.comparisons import cast_vote, snapshot
 from rlhf_lab.store.projects import read_pairs
@@ -114,12 +116,22 @@ def test_labels_that_the_model_doubts_are_shown_and_asked_about_again(ctx, three
         desk.obey({"do": "again", "vote": worst["vote"]})
 
 
+def test_a_second_look_at_peoples_labels_shows_none_of_a_judge(ctx, three):
+    assert label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 4)
+    pinned = snapshot(ctx.db, ctx.project.id, Source.SIMULATED)
+    report = {"disagreements": [{"index": 0, "probability": 0.1}]}
+    judged = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=report, snapshot=pinned)
+    assert Desk(ctx).look({"source": "human"})["doubts"] is None
+    found = Desk(ctx).look({"source": "simulated"})["doubts"]
+    assert (found["model"], [one["annotator"] for one in found["labels"]]) == (judged.id, ["judge:cheerful"])
+
+
 def test_reward_models_side_by_side_say_whose_labels_they_learnt_from(ctx, three):
     model(ctx, accuracy=0.6, accuracy_low=0.4, accuracy_high=0.8)
     model(ctx, accuracy=0.9, accuracy_low=0.7, accuracy_high=1.0, annotators=["ann", "bob"], weights={"bob": 3})
     newest, first = Desk(ctx).look({})["models"]
-    assert (newest["people"], newest["labels"], newest["chosen"]) == (["ann", "bob ×3"], 8, True)
-    assert (first["people"], first["labels"], first["chosen"]) == (["ann", "bob", "cy"], 12, False)
+    assert (newest["people"], newest["labels"], newest["chosen"]) == ([["ann", 1], ["bob", 3]], 8, True)
+    assert (first["people"], first["labels"], first["chosen"]) == ([["ann", 1], ["bob", 1], ["cy", 1]], 12, False)
 
 
 def test_only_the_operator_acts(ctx, three):

@@ -82,6 +82,15 @@ def test_a_line_of_the_list_says_the_last_numbers(ctx, make):
     json.dumps(shown(ctx), allow_nan=False)
 
 
+def test_the_lists_figures_are_means_of_the_last_steps_like_the_sentences_under_the_curves(ctx, make):
+    run = make("long", {at: {SCORE: float(at), KL: 0.0, GOLD: 0.0} for at in range(1, 13)})
+    (line,) = shown(ctx)["runs"]
+    assert (line["score"], line["algorithm"]) == (10.0, "ppo")
+    other = store.add_event(ctx.db, run, EventKind.SWITCH_REWARD, {"reward_model_id": 1})
+    store.mark_event(ctx.db, other.id, 11)
+    assert shown(ctx)["runs"][0]["score"] == 12.0  # scores of another reward model are on another scale
+
+
 def test_the_list_is_read_again_only_where_a_run_changed(ctx, make, monkeypatch):
     one, two = make("one"), make("two")
     listing, read = screen.Listing(), []

@@ -28,7 +28,9 @@ def test_marks_say_from_what_to_what_once_the_engine_has_done_it(ctx):
         (0, "beta 0.1 → 0.2"), (1, "beta 0.2 → 0.5"), (2, "lr 0.0006 → 0.0003"),
         (3, f"reward model {run.reward_model_id} → {other.id}"), (4, "paused"), (6, "guests arrive"), (7, "stopped"),
     ]  # fmt: skip
-    assert story.asked(said) == ["beta = 9 from the next step on"]
+    assert story.asked(run, said) == ["beta = 9 from the next step on"]
+    set_run_status(ctx.db, run.id, RunStatus.PAUSED)
+    assert story.asked(get_run(ctx.db, run.id), said) == ["beta = 9 (takes effect when the run goes on)"]
     shown = story.now(run, said)
     assert (shown["beta"], shown["lr"], shown["reward_model"]) == (9.0, 3e-4, other.id)
 
@@ -127,3 +129,16 @@ def test_after_a_switch_of_the_reward_model_only_its_own_scores_are_compared(ctx
     scores = [story.written(ctx.db, run.id, at)["rows"][0]["base_score"] for at in (10, 11)]
     assert scores == [0.5, None]
     assert story.written(ctx.db, run.id, 11)["rows"][0]["base_gold"] == 1.0
+
+
+def test_after_a_change_of_beta_the_reward_with_kl_is_judged_from_there_on(ctx):
+    run = a_run(ctx)
+    told = add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": 0.5})
+    mark_event(ctx.db, add_event(ctx.db, run.id, EventKind.SET, {"name": "lr", "value": 1e-4}).id, 12)
+    curves = {name: [(10, 1.0), (11, -1.0)] for name in ("objective/rlhf_reward", "objective/scores")}
+    assert story.comparable(curves, events(ctx.db, run.id)) == curves  # not yet in force, and lr changes no scale
+    mark_event(ctx.db, told.id, 10)
+    said = events(ctx.db, run.id)
+    assert story.comparable(curves, said) == curves | {"objective/rlhf_reward": [(11, -1.0)]}
+    assert story.since("objective/rlhf_reward", "It falls.", said) == "Since beta 0.5 came in at step 10: it falls."
+    assert story.since("objective/scores", "It falls.", said) == "It falls."

@@ -152,6 +152,32 @@ def test_another_algorithm_keeps_what_a_person_changed(form):
     assert {name for name in names if moved[name] != fresh[name]} == {"steps", "beta"}
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_setting_is_greyed_just_where_the_algorithm_takes_no_other_value_than_its_default(form, algorithm):
+    config = PolicyConfig.of(algorithm)
+    updates = form.updates(["mine"] * len(form.settings), algorithm)
+    for item, update in zip(form.settings, updates, strict=True):
+        if item.only is None:
+            assert (update["interactive"], update["value"]) == (True, "mine")
+            continue
+        other = next(value for value in others(item) if value != item.default)
+        try:
+            config.replace(**{item.name: other})
+            taken = True
+        except ConfigError as error:
+            taken = "has no meaning for" not in str(error)
+        assert update["interactive"] == taken, item.name
+        assert form.read(list(form.values(PolicyConfig())))[item.name] == item.default
+        assert update["value"] == ("mine" if taken else form.values(PolicyConfig())[form.settings.index(item)])
+
+
+def others(item):
+    """Values that a setting may have besides its default."""
+    if item.type is bool:
+        return [not item.default]
+    return list(item.choices or (item.type(item.low), item.type(item.high)))
+
+
 def test_an_unknown_preset_is_refused():
     with pytest.raises(ConfigError, match="lab, gentle"):
         train.preset("wild")
