@@ -44,14 +44,17 @@ window.LabCharts = window.LabCharts || (() => {
     const figure = el('figure.lab-card.chart', { 'data-metric': curve.metric, hidden: true },
       el('div.lab-row', {}, el('h3', { title: curve.about || curve.metric }, curve.title), el('span.muted', {}, curve.unit || '')), el('div.stage', {}, plot, cursor), verdict);
     into.append(figure);
-    let drawn = false, held = 0, marked = [], at = null, key = '[]', last = 0, negative = false;
+    let drawn = false, held = 0, marked = [], at = null, key = '[]', last = 0, low = Infinity, high = -Infinity;
 
     // The axis ends where the curve ends, however long the words of a mark are; below 0 there is nothing while no value is.
     function fit(x, y, reset) {
       last = x.reduce((a, b) => Math.max(a, b), reset ? 0 : last);
-      negative = (negative && !reset) || y.some((value) => value < 0);
+      const known = y.filter(Number.isFinite);
+      low = Math.min(reset ? Infinity : low, ...known); high = Math.max(reset ? -Infinity : high, ...known);
       plot.layout.xaxis.autorangeoptions = { minallowed: 0, maxallowed: Math.max(1, 1.04 * last) };
-      plot.layout.yaxis.rangemode = negative ? 'normal' : 'nonnegative';
+      plot.layout.yaxis.rangemode = low < 0 ? 'normal' : 'nonnegative';
+      // Around one value alone plotly would draw 1 up and down.
+      plot.layout.yaxis.autorangeoptions = low === high ? { minallowed: Math.min(0, 1.25 * low), maxallowed: Math.max(low < 0 ? -0.25 * low : 1.25 * low, low ? 0 : 1) } : {};
       const range = plot.layout.xaxis.autorange === false ? plot.layout.xaxis.range : [0, last];
       plot.layout.xaxis.dtick = whole(...range);
     }

@@ -5,7 +5,7 @@ const CURVES = props.data.curves;
 const GOING = ['queued', 'running', 'paused'];
 const MOODS = { running: 'accent', paused: 'warn', failed: 'bad', done: 'good', interrupted: 'warn' };
 const MOST = 2500;  // points a curve may hold in the page before it is sent again, thinned
-const fresh = () => ({ run: null, frame: null, frameId: null, line: null, since: -1, seen: null, step: null, follow: true, steps: [], charts: {}, extra: {}, samples: {} });
+const fresh = () => ({ run: null, frame: null, frameId: null, line: null, since: -1, seen: null, step: null, follow: true, asked: [], steps: [], charts: {}, extra: {}, samples: {} });
 let state = fresh();
 let wanted = null;  // the run a person chose; null: the newest that goes on
 let waiting = null; // {words, since}: what happens and when it began, by this page's clock
@@ -17,7 +17,7 @@ function control(name, more = {}) {
   parts.error.hidden = true;
   for (const button of [parts.pause, parts.resume, parts.stop]) button.disabled = true;
   trigger('control', { at: Date.now(), do: name, run: state.run.id, ...more });
-  setTimeout(() => { if (state.run) controls(state.run, []); }, 4000);  // should the answer get lost
+  setTimeout(() => { if (state.run) controls(state.run, state.asked); }, 4000);  // should the answer get lost
 }
 
 const button = (name, words, kind = '') => el(`button.lab-button.small${kind}`, { type: 'button', 'data-do': name, onclick: () => control(name) }, words);
@@ -92,7 +92,8 @@ function bar(run, reply) {
   parts.step.textContent = `step ${run.step} of ${run.total}${left}`; parts.step.dataset.step = run.step;
   parts.progress.setAttribute('aria-valuemax', run.total); parts.progress.setAttribute('aria-valuenow', run.step);
   parts.fill.style.width = `${run.total ? 100 * run.step / run.total : 0}%`;
-  controls(run, reply.asked);
+  state.asked = reply.asked;
+  controls(run, state.asked);
   for (const name of ['beta', 'lr']) {
     const { input } = parts[name];
     if (document.activeElement !== input && !input.dataset.dirty) input.value = String(run[name]);

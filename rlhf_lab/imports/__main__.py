@@ -1,6 +1,6 @@
 """`python -m rlhf_lab.imports`: one import in a process of its own, for the page. A request as JSON on standard input, the
-answer as JSON on standard output: {"preview"}, {"preview", "saved", "words"}, or {"error"}; with "columns" where only a person
-can say what those mean.
+answer as JSON on standard output: {"preview"}, {"preview", "saved", "words"}, {"texts", "source"}, or {"error"}; with "columns"
+where only a person can say what those mean.
 
 The page must not load torch, which `datasets` does, and a file that eats all memory must not take the page with it.
 """
@@ -16,6 +16,7 @@ from rlhf_lab.imports.columns import ColumnsError
 from rlhf_lab.imports.found import Limits
 from rlhf_lab.imports.report import preview, saved_dict, saved_words
 from rlhf_lab.imports.saving import Into, duplicates_of, save
+from rlhf_lab.imports.texts import texts_of
 from rlhf_lab.imports.understand import Asked, read_all
 from rlhf_lab.imports.values import parse_choices
 from rlhf_lab.records import Source
@@ -24,8 +25,10 @@ from rlhf_lab.store.database import Database
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """request: what, name, map, choices ("0=first,…"), split, config, bytes, home and project; with "save" also the fields
-    of Into: then what was found is written."""
+    of Into: then what was found is written. Or "texts" alone, which `texts_of` reads: then those come back."""
     try:
+        if "texts" in request:
+            return texts_of(str(request["texts"]))._asdict()
         asked = Asked(
             request["what"], request.get("name", ""), request.get("map", {}),
             parse_choices(request["choices"]) if request.get("choices") else {},

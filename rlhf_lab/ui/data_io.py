@@ -1,30 +1,23 @@
 """Part "Import preferences": a file or a Hub data set, looked at first, its columns mapped, then taken in whole or not at all.
 
-All the reading happens in a process of its own (`python -m rlhf_lab.imports`): `datasets` loads torch, and a file made to
-fill the memory must not take the page with it.
+All the reading happens in a process of its own: `reading`.
 """
 
-import json
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 from gradio.utils import get_upload_folder
 
-import rlhf_lab
 from rlhf_lab.errors import ConfigError, DataError
 from rlhf_lab.imports import MEANINGS
 from rlhf_lab.imports.hub import is_hub_name
 from rlhf_lab.records import Source
 from rlhf_lab.ui.context import Context, operated, told
+from rlhf_lab.ui.reading import ROOT, Run, in_a_process
 from rlhf_lab.ui.train import QUIET
 from rlhf_lab.ui.widgets import widget
 
-ROOT = Path(rlhf_lab.__file__).parents[1]
-PATIENCE_S = 300.0
 MOST_BYTES = 5_000_000  # what the page takes as an upload; the command line takes more
 KINDS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".gz", ".ndjson")
 #: What a person maps by hand; the rest is found by its name.
@@ -42,9 +35,6 @@ MAPPED = (
 )
 TICKS = ("use_prompts", "drop_duplicates", "skip_broken")
 
-#: run(request as JSON) -> the answer as JSON
-Run = Callable[[dict[str, Any]], dict[str, Any]]
-
 
 def build(ctx: Context, operator: gr.BrowserState) -> None:
     counter = Counter(ctx)
@@ -55,27 +45,6 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         return operated(ctx, secret, event, counter.obey)
 
     part.act(told(act), operator, part, **QUIET)
-
-
-def in_a_process(request: dict[str, Any]) -> dict[str, Any]:
-    """Raises DataError when the process ends without an answer, or takes too long."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "rlhf_lab.imports"], input=json.dumps(request), capture_output=True, text=True,
-            timeout=PATIENCE_S, check=False, cwd=ROOT,
-        )  # fmt: skip
-        answer: dict[str, Any] = json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
-        raise DataError(
-            f"Reading took longer than {PATIENCE_S / 60:.0f} minutes and was stopped; nothing was imported. Import a part, or "
-            "use the command line: python -m rlhf_lab import FILE."
-        ) from None
-    except (OSError, ValueError):
-        raise DataError(
-            "The process that reads the file ended without an answer; nothing was imported. The file may need more memory than "
-            "there is: import it in parts, or with python -m rlhf_lab import FILE, which says more."
-        ) from None
-    return answer
 
 
 class Counter:

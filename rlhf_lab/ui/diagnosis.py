@@ -130,9 +130,7 @@ def _score(score: Trend, others: Trends) -> Verdict:  # noqa: PLR0911  one retur
             f"Score {score.now:z.2f} sd at its best while gold has fallen: the policy exploits the reward model.",
         )
     if score.change > score.beyond(SCORE_FLAT):
-        return Verdict(
-            Level.GOOD, f"Score {score.now:z.2f} sd, rising: the policy learns what the reward model likes."
-        )
+        return Verdict(Level.GOOD, f"Score {score.now:z.2f} sd, rising: the policy learns what the reward model likes.")
     if score.change < -score.beyond(SCORE_FLAT):
         return Verdict(
             Level.WARN,
@@ -151,7 +149,8 @@ def _reward(reward: Trend, others: Trends) -> Verdict:
     score = others.get("objective/scores")
     if score is not None and score.now > 0 and reward.now < -SCORE_FLAT:
         return Verdict(
-            Level.WARN, f"{reward.now:z.2f}: the KL costs more than the score brings; give it some steps, or lower beta."
+            Level.WARN,
+            f"{reward.now:z.2f}: the KL costs more than the score brings; give it some steps, or lower beta.",
         )
     if reward.points < WINDOW:
         return Verdict(Level.INFO, f"Score minus KL penalty: {reward.now:z.2f}.")

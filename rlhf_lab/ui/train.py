@@ -20,12 +20,14 @@ from rlhf_lab.ui.charts import CONFIG, CURVES, abouts, layout
 from rlhf_lab.ui.context import Context, read, told
 from rlhf_lab.ui.forms import Form
 from rlhf_lab.ui.live import MAX_POINTS, Live
+from rlhf_lab.ui.reading import Run, in_a_process, texts_in
 from rlhf_lab.ui.widgets import widget
 
 PRESET_WORDS = {
     "lab": "lab: tuned on the embedded model",
     "gentle": "gentle: small steps, for models nobody has tuned here",
 }
+TEXT_KINDS = [".txt", ".jsonl", ".json", ".csv", ".tsv", ".parquet", ".gz"]
 #: Nothing flickers, no endpoint for programs, no waiting behind others; and what follows before an answer is not dropped.
 QUIET: dict[str, Any] = {
     "show_progress": "hidden", "api_visibility": "private", "queue": False, "trigger_mode": "multiple",
@@ -72,6 +74,7 @@ def _start(ctx: Context, operator: gr.BrowserState) -> None:
     part = widget("start", reads=[read(options)], data=data, label="Start a new run")
     with gr.Accordion("All settings of the new run", open=False, elem_id="start-settings"):
         form = Form(PolicyConfig, "start")
+        texts = ptx_texts(form.component("ptx_coef"))
         chosen, last = gr.State("lab"), gr.State("ppo")
     algorithm = form.component("algorithm")
 
@@ -88,14 +91,15 @@ def _start(ctx: Context, operator: gr.BrowserState) -> None:
         return recommend(str((event._data or {}).get("algorithm")), name, before, *values)
 
     def start(secret: str | None, event: gr.EventData, *values: Any) -> dict[str, Any]:
-        return begin(ctx, form, secret, dict(event._data or {}), values)
+        *settings, file, column = values
+        return begin(ctx, form, secret, dict(event._data or {}), settings, (file, str(column or "").strip()))
 
     part.preset(told(fill), algorithm, [*form.components, chosen, last, part], **QUIET)
     algorithm.input(
         told(recommend), [algorithm, chosen, last, *form.components], [*form.components, last, part], **QUIET
     )
     part.algorithm(told(choose), [chosen, last, *form.components], [*form.components, last, part], **QUIET)
-    part.start(told(start), [operator, *form.components], part, **QUIET)
+    part.start(told(start), [operator, *form.components, *texts], part, **QUIET)
 
 
 def preset(name: str, algorithm: str = "ppo") -> PolicyConfig:
@@ -149,18 +153,43 @@ def start_options(ctx: Context, note: Callable[[RewardModelRow], str]) -> dict[s
     }
 
 
-def begin(ctx: Context, form: Form, secret: str | None, said: dict[str, Any], values: Sequence[Any]) -> dict[str, Any]:
-    """Start a run with what stands in the form. The widget's answer: {"run": id}, or {"error": why not}."""
+def ptx_texts(coefficient: Any) -> tuple[Any, Any]:
+    """A file of texts for PPO-ptx and the column they stand in; there while the component of ptx_coef says more than 0."""
+    with gr.Row(visible=False, elem_id="start-ptx") as row:
+        file = gr.File(label="Texts for PPO-ptx; none: those of the embedded model", file_types=TEXT_KINDS)
+        column = gr.Textbox(
+            label="column of the texts",
+            max_lines=1,
+            info='empty: the column "text", or the only one; a .txt has a text a line',
+        )
+
+    def show(value: Any) -> Any:
+        return gr.update(visible=str(value).strip() not in ("", "0", "0.0"))
+
+    coefficient.change(show, coefficient, row, **QUIET)
+    return file, column
+
+
+def begin(
+    ctx: Context, form: Form, secret: str | None, said: dict[str, Any], values: Sequence[Any],
+    texts: tuple[str | None, str] = (None, ""), run: Run = in_a_process,
+) -> dict[str, Any]:  # fmt: skip
+    """Start a run with what stands in the form; texts: (file, column) for PPO-ptx, read by `run` where ptx_coef is not 0.
+
+    The widget's answer: {"run": id}, or {"error": why not}.
+    """
     try:
         ctx.require_operator(secret)
         config = PolicyConfig.from_dict(form.read(values))
         reward_model = whole(said, "reward_model")
-        run = control.start_run(
-            ctx.db, ctx.home, ctx.project.id, config, reward_model, name=str(said.get("name") or "")
+        file, column = texts
+        mixed = texts_in(file, column, run) if file and config.ptx_coef > 0 else None
+        made = control.start_run(
+            ctx.db, ctx.home, ctx.project.id, config, reward_model, name=str(said.get("name") or ""), ptx_texts=mixed
         )
     except LabError as error:
         return {"at": said.get("at"), "error": str(error)}
-    return {"at": said.get("at"), "run": run.id}
+    return {"at": said.get("at"), "run": made.id}
 
 
 def answer(ctx: Context, secret: str | None, said: dict[str, Any]) -> dict[str, Any]:

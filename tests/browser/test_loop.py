@@ -152,7 +152,11 @@ def test_pause_change_beta_resume_and_stop(lab, open_page):
     assert step(page) == held
     page.fill("[data-do=knob-beta]", "0.25")
     page.click("[data-do=set-beta]")
-    page.wait_for_function("() => document.querySelector('[data-asked]').textContent.includes('0.25')")
+    asked = page.locator("[data-asked]")
+    expect(asked).to_have_text("asked for: beta = 0.25 (takes effect when the run goes on)")
+    expect(page.locator(".lab-header .job .what")).to_have_text(f"run 1 paused, step {held} of 40")
+    page.wait_for_timeout(5000)  # longer than the page waits for a lost answer to "pause"
+    expect(asked).to_contain_text("beta = 0.25")
     page.click("[data-do=resume]")
     wait_step(page, held + 2)
     with Database.open(lab.home) as db:

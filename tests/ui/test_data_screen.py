@@ -8,7 +8,7 @@ import pytest
 from rlhf_lab.errors import ConfigError, DataError
 from rlhf_lab.records import Choice, Source
 from rlhf_lab.store.comparisons import vote_counts
-from rlhf_lab.ui import data_io
+from rlhf_lab.ui import reading
 from rlhf_lab.ui.data_io import Counter
 
 
@@ -88,10 +88,10 @@ def test_a_process_that_ends_or_hangs_is_told(monkeypatch):
     def hang(*_, timeout, **__):
         raise subprocess.TimeoutExpired("import", timeout)
 
-    monkeypatch.setattr(data_io.subprocess, "run", hang)
-    with pytest.raises(DataError, match=r"longer than 5 minutes.*nothing was imported"):
-        data_io.in_a_process({"what": "x"})
+    monkeypatch.setattr(reading.subprocess, "run", hang)
+    with pytest.raises(DataError, match=r"longer than 5 minutes.*nothing was taken in"):
+        reading.in_a_process({"what": "x"})
     killed = subprocess.CompletedProcess([], -9, stdout="", stderr="")
-    monkeypatch.setattr(data_io.subprocess, "run", lambda *_, **__: killed)
+    monkeypatch.setattr(reading.subprocess, "run", lambda *_, **__: killed)
     with pytest.raises(DataError, match=r"without an answer.*in parts"):
-        data_io.in_a_process({"what": "x"})
+        reading.in_a_process({"what": "x"})

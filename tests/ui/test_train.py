@@ -1,5 +1,6 @@
 """The Train screen without a browser: what its controls do and refuse, what starts a run, and that it needs no torch."""
 
+import json
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ from fake_runs import KL, a_run, reward_model
 
 from rlhf_lab.config import ALGORITHMS, PRESETS, PolicyConfig, fields_of
 from rlhf_lab.errors import ConfigError, LabelError, LabError, StoreError
+from rlhf_lab.home import ptx_texts_file
 from rlhf_lab.jobs import control, queue
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.judges import Judge
@@ -221,6 +223,21 @@ def test_a_run_starts_with_what_stands_in_the_form(ctx, form, name):
     assert PolicyConfig.from_dict(run.config) == PolicyConfig(**PRESETS[name])
     assert (run.name, run.status, run.total_steps) == ("first run", RunStatus.QUEUED, train.preset(name).steps)
     assert queue.jobs(ctx.db)[0].payload == {"run_id": run.id}
+
+
+def test_texts_for_ptx_come_from_a_file_and_its_column(ctx, form, tmp_path):
+    row = reward_model(ctx)
+    file = tmp_path / "mine.csv"
+    file.write_text("said,by\nOnce upon a time.,ann\nThe end.,bob\n")
+    said = {"reward_model": str(row.id)}
+    reply = train.begin(ctx, form, None, said, form.values(PolicyConfig(ptx_coef=0.1)), (str(file), "said"))
+    run = get_run(ctx.db, reply["run"])
+    assert run.manifest["ptx_texts"] == {"source": "mine.csv:said", "count": 2}
+    assert json.loads(ptx_texts_file(ctx.home, run.id).read_text()) == ["Once upon a time.", "The end."]
+    refused = train.begin(ctx, form, None, said, form.values(PolicyConfig(ptx_coef=0.1)), (str(file), "sung"))
+    assert 'no text in a column "sung"' in refused["error"]
+    without = train.begin(ctx, form, None, said, form.values(PolicyConfig()), (str(file), "said"))  # the weight is 0
+    assert "ptx_texts" not in get_run(ctx.db, without["run"]).manifest
 
 
 def test_a_bad_setting_is_refused_by_its_name_and_nothing_starts(ctx, form):
