@@ -140,7 +140,7 @@ function cell(item, column, i) {
   if (text === undefined) return el('div.text', {});
   const score = answer.scores[i], gold = answer.gold[i], n = answer.best_of, among = answer.scores.length;
   return el('div.text', { 'data-column-name': item.labels[column] },
-    text === '' ? el('p.muted', {}, '(it wrote nothing)') : column && n === 1 && first.best_of === 1 && base !== undefined ? Lab.marked(base, text) : el('p.lab-text', { dir: 'auto' }, text),
+    text === '' ? el('p.muted', {}, '(it wrote nothing)') : column && n === 1 && first.best_of === 1 && base !== undefined ? Lab.marked(base, text, 'p.lab-text.lab-scroll') : el('p.lab-text.lab-scroll', { dir: 'auto' }, text),
     el('div.lab-row.badges', {}, score === undefined ? null : el('span.lab-badge', { title: 'reward model, in sd of base samples' }, `score ${Lab.number(score)}`),
       gold === undefined ? null : el('span.lab-badge', { title: `what the judge ${item.judge} says itself` }, `gold ${Lab.number(gold)}`),
       n > 1 ? el('span.lab-badge.accent', {}, `best of ${n} by its score`) : null,

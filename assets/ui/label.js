@@ -42,7 +42,7 @@ function button(name, words, key, extra = '') {
 }
 
 function body(text, other) {
-  if (differ) return Lab.marked(other, text);
+  if (differ) return Lab.marked(other, text, 'p.lab-text.lab-scroll');
   if (shown.pair.markdown && Lab.markdown) return Lab.markdown(text);
   return el('p.lab-text.lab-scroll', { dir: 'auto', tabindex: '0' }, text);
 }

@@ -118,7 +118,7 @@ function headline() {
       el('p.muted', {}, measured && report ? `95 % interval ${between(model.low, model.high)}; cross-validated on ${many(model.labels, 'label')}${report.ties ? `, ${many(report.ties, 'tie')} not counted` : ''}, ${report.folds} folds that never split a prompt.`
         : measured ? '' : 'Too few labels or prompts to keep some of them unseen: label on.'),
       el('p.muted', {}, `Reward model ${model.id}, learnt from ${model.source === 'people' ? "people's labels" : `labels ${model.source}`}.${report ? ` Of its own labels it ranks ${percent(report.train_accuracy)} right.` : ''}`),
-      gap > 0.15 ? el('p.muted.warn', {}, `${Math.round(100 * gap)} points more on its own labels than on unseen ones: it learns them by heart. More labels help.`) : null,
+      gap > 0.15 ? el('p.muted.warn', {}, `${many(Math.round(100 * gap), 'point')} more on its own labels than on unseen ones: it learns them by heart. More labels help.`) : null,
       el('p', { 'data-do': 'foresight' }, seen.decided
         ? `Predict, then reveal: of ${many(seen.decided, 'vote')} on pairs that the reward model of the moment had not learnt from, it ranked ${seen.right} right before they were cast (${percent(seen.right / seen.decided)}, 95 % interval ${between(seen.low, seen.high)}).`
         : 'Predict, then reveal: vote on, and here stands how many of the new votes it ranked right before they were cast.')));
@@ -159,7 +159,7 @@ function table() {
   const newest = looked().id === state.models[0].id;
   return el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'All reward models'), el('span.muted', {}, newest ? 'press a number to look at an older one' : `you look at number ${looked().id}`),
     newest ? null : el('button.lab-button.small', { type: 'button', 'data-do': 'newest', onclick: () => { chosen = null; tick(); } }, 'Back to the newest')),
-  el('div.scroll', { tabindex: 0, role: 'group', 'aria-label': 'list of reward models' }, el('table', {}, el('thead', {}, el('tr', {}, ['', 'accuracy', '95 % interval', 'labels', 'from', 'trained'].map((name) => el('th', { scope: 'col' }, name)))),
+  el('div.scroll.lab-scroll', { tabindex: 0, role: 'group', 'aria-label': 'list of reward models' }, el('table', {}, el('thead', {}, el('tr', {}, ['', 'accuracy', '95 % interval', 'labels', 'from', 'trained'].map((name) => el('th', { scope: 'col' }, name)))),
     el('tbody', {}, state.models.map((m) => el(`tr${m.id === looked().id ? '.open' : ''}`, {}, el('td', {}, look(m)),
       el('td', {}, percent(m.accuracy)), el('td', {}, between(m.low, m.high) || '–'), el('td', {}, String(m.labels)), el('td', {}, m.source), el('td', {}, new Date(1000 * m.when).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' }))))))));
 }
@@ -211,7 +211,7 @@ function verdictNow() {
   const say = (event) => { const node = event.target.closest?.('.token'); tell.textContent = node ? node.title : HINT; };
   const legend = el('div.legend', { 'aria-hidden': 'true' }, el('span', {}, `lowers ${Lab.difference(-most, 2)}`), el('i'), el('span', {}, `raises ${Lab.difference(most, 2)}`));
   out.replaceChildren(el('p', { role: 'status' }, total, el('span.muted', {}, ': the mean over its word pieces; 0 is the average text of the base model')), legend,
-    el('p.lab-text.pieces', { dir: 'auto', onmouseover: say, onmouseout: () => { tell.textContent = HINT; }, onfocusin: say, onfocusout: () => { tell.textContent = HINT; } },
+    el('p.lab-text.pieces.lab-scroll', { dir: 'auto', onmouseover: say, onmouseout: () => { tell.textContent = HINT; }, onfocusin: say, onfocusout: () => { tell.textContent = HINT; } },
       verdict.tokens.map((token, i) => piece(token, verdict.token_scores[i], most, i === verdict.tokens.length - 1))), tell);
 }
 

@@ -28,6 +28,7 @@ function say(words, bad = false) {
 
 function send(name, more) {
   waiting = Date.now();
+  if (name === 'export') take.after(notice); else list.before(notice);  // near what was pressed
   say('');
   trigger(name, { at: waiting, ...more });
 }
@@ -268,9 +269,8 @@ function drawTake() {
 
 function offer(file) {
   const link = el('a.lab-button.small', { href: `/gradio_api/file=${encodeURI(file.path)}`, download: file.name, 'data-do': 'export-link' }, 'Save it');
-  say('');
   notice.hidden = false;
-  notice.append(`${file.name}, ${Lab.bytes(file.bytes)}. `, link);
+  notice.replaceChildren(`${file.name}, ${Lab.bytes(file.bytes)}. `, link);
   link.click();
 }
 

@@ -108,8 +108,8 @@ class Desk:
         if said.get("do") == "train":
             return {"done": self.train(said)}
         if said.get("do") == "again":
-            vote = ask_again(self.ctx.db, self.ctx.project.id, whole(said, "vote"))
-            return {"done": f"The vote is set aside; {vote.annotator} is asked about that pair again."}
+            ask_again(self.ctx.db, self.ctx.project.id, whole(said, "vote"))
+            return {"done": "The vote is set aside; who cast it is asked about that pair again."}
         raise ConfigError(f'The lab cannot "{said.get("do")}" here. Reload the page and try again.')
 
     def train(self, said: dict[str, Any]) -> str:

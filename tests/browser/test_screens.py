@@ -14,7 +14,7 @@ from rlhf_lab.judges import load_judge
 from rlhf_lab.records import EventKind, RunStatus, StepResult
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
-from rlhf_lab.store.runs import create_run, events, reward_models, runs, set_run_status
+from rlhf_lab.store.runs import create_run, delete_run, events, reward_models, runs, set_run_status
 from rlhf_lab.store.steps import record_step
 
 LONG = 3 * PATIENCE
@@ -121,6 +121,24 @@ def test_a_stopped_run_is_renamed_and_resumed_in_the_list(lab, open_page):
     page.wait_for_selector(".lab-train [data-status=stopped]")
 
 
+def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than_its_one_value(lab, open_page):
+    with Database.open(lab.home) as db:
+        first = runs(db)[0]
+        begun = create_run(
+            db, first.project_id, first.reward_model_id, "begun", config=first.config, manifest={}, total_steps=3
+        )
+        record_step(db, begun.id, StepResult(1, {"objective/scores": -0.02, "objective/kl": 0.0}))
+        set_run_status(db, begun.id, RunStatus.STOPPED)
+    page = screen(lab, open_page, "Train")
+    page.wait_for_function(f"() => {SCORES}?.data?.[0]?.x.length === 1")
+    for metric, low in (("objective/scores", -0.1), ("objective/kl", 0.0)):
+        plot = page.locator(f"[data-metric='{metric}']")
+        assert plot.evaluate("node => node.querySelector('.js-plotly-plot')._fullLayout.yaxis.range[0]") >= low
+        assert plot.locator(".xtick").all_text_contents() == ["0", "1"]
+    with Database.open(lab.home) as db:
+        delete_run(db, begun.id)
+
+
 def test_runs_are_drawn_beside_each_other_and_one_is_deleted(lab, open_page):
     with Database.open(lab.home) as db:
         first = runs(db)[0]
@@ -164,6 +182,8 @@ def test_every_export_downloads_and_holds_something(lab, open_page):
         else:
             assert path.read_bytes()[:2] == b"PK", what
         assert part(page, "export-link").count() == 1
+    part(page, "export-ties").select_option("drop")  # another file is meant now: the old one is offered no longer
+    expect(part(page, "export-link")).to_have_count(0)
 
 
 def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, open_page):
@@ -210,10 +230,15 @@ def test_a_new_project_from_pasted_prompts_and_what_is_refused(lab, open_page, t
     part(page, "new-name").fill("mine")
     page.click("[data-do=new-create]")
     says(page, "project-notice", 'Project "mine" is made and open')
+    expect(page.locator(".make [data-do=project-notice]")).to_be_visible()  # beside the button that was pressed
+    expect(part(page, "new-name")).to_have_value("")
+    expect(part(page, "new-set")).not_to_have_value("own")
+    expect(part(page, "new-text")).to_be_hidden()
     with Database.open(lab.home) as db:
         assert current_project(db).name == "mine"
     page.click("[data-do=project-open]")
     says(page, "project-notice", "is open, in every browser")
+    expect(page.locator(".make [data-do=project-notice]")).to_have_count(0)
 
 
 @pytest.fixture(scope="module")

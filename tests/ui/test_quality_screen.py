@@ -109,7 +109,7 @@ def test_labels_that_the_model_doubts_are_shown_and_asked_about_again(ctx, three
     )  # fmt: skip
     worst = found["labels"][0]
     assert (worst["vote"], worst["choice"], worst["open"]) == (row.snapshot.vote_ids[8], "first", False)
-    assert desk.obey({"do": "again", "vote": worst["vote"]})["done"].endswith("cy is asked about that pair again.")
+    assert desk.obey({"do": "again", "vote": worst["vote"]})["done"].endswith("is asked about that pair again.")
     again = desk.look({})["doubts"]["labels"]
     assert [one["open"] for one in again] == [True, False]
     with pytest.raises(LabError, match="taken back meanwhile"):
