@@ -21,8 +21,9 @@ def pytest_collection_modifyitems(items):
 def chromium():
     """The browser; without one the tests skip, and fail where RLHF_LAB_REQUIRE_BROWSER=1."""
     try:
-        from playwright.sync_api import sync_playwright
+        from playwright.sync_api import expect, sync_playwright
 
+        expect.set_options(timeout=PATIENCE)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
             yield browser
