@@ -81,7 +81,7 @@ function nameCell(run) {
     const input = el('input.lab-input', { type: 'text', maxlength: 80, value: run.name, 'aria-label': `new name of run ${run.id}`, 'data-do': 'run-name', 'data-run': run.id,
       onkeydown: (event) => { if (event.key === 'Enter') { event.preventDefault(); keep(); } else if (event.key === 'Escape') leave(); } });
     // Enter must not go on to the button that gets the focus next: it would open the field again.
-    const keep = () => { const name = input.value; if (name.trim() && name !== run.name) { run.name = name; send('control', { do: 'rename', run: run.id, name }); } leave(); };
+    const keep = () => { if (input.value !== run.name) send('control', { do: 'rename', run: run.id, name: input.value }); leave(); };
     return el('td.name', {}, el('div.lab-row', {}, input,
       el('button.lab-button.small', { type: 'button', 'data-do': 'run-name-keep', onclick: keep }, 'Save'),
       el('button.lab-button.small', { type: 'button', 'data-do': 'run-name-leave', onclick: leave }, 'Cancel')));

@@ -174,8 +174,11 @@ def switch_reward(db: Database, run_id: int, reward_model_id: int) -> None:
     add_event(db, run_id, EventKind.SWITCH_REWARD, {"reward_model_id": reward_model_id})
 
 
-def rename(db: Database, run_id: int, name: str) -> None:
-    rename_run(db, run_id, check_name(name))
+def rename(db: Database, run_id: int, name: str) -> str:
+    """Give the run another name; returns it as it was stored. Raises ConfigError for an empty or overlong one."""
+    stored = check_name(name)
+    rename_run(db, run_id, stored)
+    return stored
 
 
 def delete(db: Database, home: Path, run_id: int) -> None:

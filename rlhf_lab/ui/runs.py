@@ -148,8 +148,8 @@ def obey(ctx: Context, said: dict[str, Any]) -> str:
     if run_id not in {run.id for run in runs(ctx.db, ctx.project.id)}:
         raise ConfigError(f"Run {run_id} is not in the open project: it was deleted, or another project was opened.")
     if do == "rename":
-        control.rename(ctx.db, run_id, str(said.get("name") or ""))
-        return ""
+        name = control.rename(ctx.db, run_id, str(said.get("name") or ""))
+        return f'Run {run_id} is called "{name}" now.'
     if do == "resume":
         control.resume(ctx.db, ctx.home, run_id)
         return f"Run {run_id} goes on; watch it under Train."

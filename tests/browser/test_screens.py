@@ -109,7 +109,12 @@ def test_a_stopped_run_is_renamed_and_resumed_in_the_list(lab, open_page):
     page.click("[data-do=run-rename]")
     part(page, "run-name").fill("<b>first</b> try")
     part(page, "run-name").press("Enter")
+    says(page, "runs-notice", 'is called "<b>first</b> try" now')
     expect(page.locator(".lab-runs td.name")).to_contain_text("<b>first</b> try")
+    page.click("[data-do=run-rename]")
+    part(page, "run-name").fill(" ")
+    part(page, "run-name").press("Enter")
+    says(page, "runs-notice", "1 to 80 characters")
     with Database.open(lab.home) as db:
         before = runs(db)[0]
     assert (before.name, before.status) == ("<b>first</b> try", RunStatus.STOPPED)
