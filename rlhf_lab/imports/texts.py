@@ -62,7 +62,7 @@ def _column(rows: Rows, column: str, name: str) -> tuple[str, list[str]]:
         if column not in row.columns or not (value is None or isinstance(value, str)):
             raise DataError(
                 f'{name}, {row.where}: there is no text in a column "{column}". The columns are {", ".join(there)[:300]}. Choose '
-                "one that holds texts, as in FILE:COLUMN."
+                "one that holds texts (FILE:COLUMN on the command line)."
             )
         texts.append((value or "").strip())
         if len(texts) >= MOST:

@@ -184,7 +184,10 @@ def test_rename_resume_and_delete(ctx, make, monkeypatch):
     run_id = make("one", status=RunStatus.STOPPED)
     folder = ctx.home / "runs" / str(run_id)
     folder.mkdir(parents=True)
-    assert screen.obey(ctx, {"do": "rename", "run": run_id, "name": " <b>two</b> "}) == f'Run {run_id} is called "<b>two</b>" now.'
+    assert (
+        screen.obey(ctx, {"do": "rename", "run": run_id, "name": " <b>two</b> "})
+        == f'Run {run_id} is called "<b>two</b>" now.'
+    )
     assert store.get_run(ctx.db, run_id).name == "<b>two</b>"
     with pytest.raises(ConfigError, match="1 to 80"):
         screen.obey(ctx, {"do": "rename", "run": run_id, "name": "  "})
