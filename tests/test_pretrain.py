@@ -12,11 +12,12 @@ from rlhf_lab.assets import PROMPT_SETS, weights_digest
 from rlhf_lab.cli.card import longest_runs
 from rlhf_lab.cli.main import main
 from rlhf_lab.pretrain.corpus import texts
-from rlhf_lab.pretrain.train import PretrainConfig, documents, held_out_perplexity, rate, sharpen, token_loss, train
+from rlhf_lab.pretrain.reading import documents
+from rlhf_lab.pretrain.train import PretrainConfig, held_out_perplexity, rate, sharpen, token_loss, train
 
 SMALL = {
     "texts": 1000, "held_out": 100, "vocab": 400, "hidden": 32, "layers": 1, "heads": 2, "intermediate": 64, "context": 192,
-    "batch": 250, "warmup": 1, "seed": 3,
+    "batch": 250, "warmup": 1, "second_texts": 250, "seed": 3,
 }  # fmt: skip
 SHIPPED = Path(__file__).parents[1] / "assets"
 

@@ -12,8 +12,9 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from rlhf_lab.errors import EngineError
+from rlhf_lab.errors import EngineError, StoreError
 from rlhf_lab.home import default_home
+from rlhf_lab.store.database import Database, is_there
 
 
 class Show(Protocol):
@@ -29,6 +30,13 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 def home_of(args: argparse.Namespace) -> Path:
     return (args.home or default_home()).expanduser().resolve()
+
+
+def lab_there(home: Path) -> Database:
+    """The lab in a home. A mistyped home would otherwise become an empty lab. Raises StoreError where there is none."""
+    if not is_there(home):
+        raise StoreError(f"There is no lab in {home}. Say where it is with --home.")
+    return Database.open(home)
 
 
 def answer(args: argparse.Namespace, result: dict[str, Any], text: str) -> None:

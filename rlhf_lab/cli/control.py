@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.cli.common import add_common, answer, home_of
+from rlhf_lab.cli.common import add_common, answer, home_of, lab_there
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import control, supervisor
 from rlhf_lab.records import RunStatus
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     if len(args.values) != len(wanted):
         needs = " ".join(wanted) or "no value"
         raise ConfigError(f"{args.action} takes {needs}; it was given {len(args.values)} values.")
-    with Database.open(home) as db:
+    with lab_there(home) as db:
         _obey(db, home, args.run_id, args.action, args.values)
         if args.action == "delete":
             answer(args, {"run": args.run_id, "deleted": True}, f"run {args.run_id} is deleted")

@@ -25,7 +25,7 @@ from rlhf_lab.errors import EngineError, LabError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.supervisor import OUTPUT, engine_state, is_gone
 from rlhf_lab.records import EngineRow, EngineState, JobStatus
-from rlhf_lab.store.database import Database
+from rlhf_lab.store.database import Database, is_there
 from rlhf_lab.store.projects import projects
 from rlhf_lab.store.runs import runs
 
@@ -85,6 +85,9 @@ def _look(check: Callable[[], str]) -> tuple[bool, str]:
 def _look_at_home(home: Path) -> Iterator[tuple[str, tuple[bool, str]]]:
     """The home, and the engine where the home can be opened."""
     name = f"home {home}"
+    if not is_there(home):
+        yield name, _look(lambda: f"{writable(_existing(home))}; no lab there yet: python app.py makes one")
+        return
     try:
         with Database.open(home) as db:
             yield name, _look(lambda: store(db, home))
@@ -95,9 +98,15 @@ def _look_at_home(home: Path) -> Iterator[tuple[str, tuple[bool, str]]]:
 
 def store(db: Database, home: Path) -> str:
     """Raises OSError or StoreError when the folder or the database does not take what is written."""
-    with tempfile.TemporaryFile(dir=home), db.write():
+    with db.write():
         pass
-    return f"writable; {_counted(len(projects(db)), 'project')}, {_counted(len(runs(db)), 'run')}"
+    return f"{writable(home)}; {_counted(len(projects(db)), 'project')}, {_counted(len(runs(db)), 'run')}"
+
+
+def writable(folder: Path) -> str:
+    """Raises OSError where no file can be made."""
+    with tempfile.TemporaryFile(dir=folder):
+        return "writable"
 
 
 def _counted(number: int, word: str) -> str:

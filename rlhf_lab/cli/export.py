@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.cli.common import add_common, answer, home_of
-from rlhf_lab.errors import ConfigError, StoreError
+from rlhf_lab.cli.common import add_common, answer, home_of, lab_there
+from rlhf_lab.errors import ConfigError
 from rlhf_lab.exports import (
     FORMATS,
     LAYOUTS,
@@ -20,7 +20,7 @@ from rlhf_lab.exports import (
 )
 from rlhf_lab.jobs.setup import pick_project
 from rlhf_lab.records import Source
-from rlhf_lab.store.database import FILE_NAME, Database
+from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import latest_reward_model, runs
 
 ALL = "all"
@@ -78,14 +78,18 @@ def _kind(kinds: Any, name: str, about: str, function: Any) -> argparse.Argument
 
 def run_labels(args: argparse.Namespace) -> int:
     wanted = _wanted(args)
-    with _open(home_of(args)) as db:
+    if args.out.suffix.lstrip(".") in FORMATS and not args.out.is_dir():
+        raise ConfigError(
+            f"--out is a folder, and the file in it gets its name from what is exported: --out {args.out.parent}"
+        )
+    with lab_there(home_of(args)) as db:
         path = export_labels(db, pick_project(db, args.project).id, _out(args), wanted, force=args.force)
     return _tell(args, [path])
 
 
 def run_dataset(args: argparse.Namespace) -> int:
     wanted = _wanted(args)
-    with _open(home_of(args)) as db:
+    with lab_there(home_of(args)) as db:
         folder = export_dataset(db, pick_project(db, args.project).id, _out(args), wanted, force=args.force)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     if args.push is None:
@@ -97,7 +101,7 @@ def run_dataset(args: argparse.Namespace) -> int:
 
 def run_run(args: argparse.Namespace) -> int:
     home = home_of(args)
-    with _open(home) as db:
+    with lab_there(home) as db:
         run_id = args.run_id if args.run_id is not None else _newest_run(db, args.project)
         if args.step is not None:
             paths = [export_adapter(db, home, run_id, _out(args), step=args.step, force=args.force)]
@@ -108,7 +112,7 @@ def run_run(args: argparse.Namespace) -> int:
 
 def run_reward_model(args: argparse.Namespace) -> int:
     home = home_of(args)
-    with _open(home) as db:
+    with lab_there(home) as db:
         wanted = args.reward_model
         if wanted is None:
             project = pick_project(db, args.project)
@@ -118,13 +122,6 @@ def run_reward_model(args: argparse.Namespace) -> int:
             wanted = row.id
         path = export_reward_model(db, home, wanted, _out(args), force=args.force)
     return _tell(args, [path])
-
-
-def _open(home: Path) -> Database:
-    """A lab that is there. An export from a mistyped home would otherwise make an empty lab and find nothing in it."""
-    if not (home / FILE_NAME).is_file():
-        raise StoreError(f"There is no lab in {home}. Say where it is with --home.")
-    return Database.open(home)
 
 
 def _newest_run(db: Database, project_id: int | None) -> int:

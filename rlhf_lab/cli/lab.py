@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.cli.common import add_common, answer, home_of, progress_line
+from rlhf_lab.cli.common import add_common, answer, home_of, lab_there, progress_line
 from rlhf_lab.config import PolicyConfig, RewardConfig, add_arguments, from_args
 from rlhf_lab.errors import EngineError
 from rlhf_lab.imports import texts_of
@@ -195,7 +195,7 @@ def run_complete(args: argparse.Namespace) -> int:
 
 
 def run_runs(args: argparse.Namespace) -> int:
-    with Database.open(home_of(args)) as db:
+    with lab_there(home_of(args)) as db:
         found = runs(db, args.project)
     rows = [
         {"id": r.id, "name": r.name, "status": r.status, "step": r.step, "of": r.total_steps, "message": r.message}
@@ -208,7 +208,7 @@ def run_runs(args: argparse.Namespace) -> int:
 
 def run_stop(args: argparse.Namespace) -> int:
     home = home_of(args)
-    with Database.open(home) as db:
+    with lab_there(home) as db:
         ended = supervisor.stop_engine(db, home)
     answer(args, {"stopped": ended}, "the engine has ended" if ended else "no engine was there")
     return 0

@@ -67,6 +67,11 @@ def _base() -> Grammar:
     return Grammar.load("tales")
 
 
+def names() -> tuple[str, ...]:
+    """Every name a hero may have."""
+    return _base().symbols["she"] + _base().symbols["he"]
+
+
 def prompt(rng: random.Random) -> tuple[str, dict[str, str]]:
     """The first sentence of a tale, and what it fixed: family, name, kind, topic and the pronouns."""
     grammar = _base()

@@ -5,10 +5,8 @@ learn by heart. Matrices are trained with Muon (Jordan et al. 2024, torch.optim.
 """
 
 import math
-import multiprocessing
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +16,8 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rlhf_lab.config import Config, setting
-from rlhf_lab.pretrain.corpus import texts
+from rlhf_lab.pretrain.reading import BOS_ID, EOS_ID, PAD_ID, batches, documents, encode, pad
+from rlhf_lab.pretrain.wrong_words import WrongWords
 from rlhf_lab.seeds import derive
 
 PAD, BOS, EOS = "<pad>", "<s>", "</s>"
@@ -48,12 +47,11 @@ class PretrainConfig(Config):
         0.3,
         1.0,
     )
+    second_texts: int = setting(40_960, "fresh texts of the second pass, which is about wrong words", 64, 10_000_000)
+    second_rate: float = setting(0.4, "learning rates of the second pass, as a share of the first's", 1e-3, 1.0)
+    name_weight: float = setting(5.0, "weight of picking the right name where a text repeats one", 0.0, 100.0)
+    tail_weight: float = setting(10.0, "weight of giving nothing to words that never follow in the corpus", 0.0, 100.0)
     seed: int = setting(0, "seed of corpus, weights and order", 0, 2**31 - 1)
-
-
-def document(prompt: str, response: str) -> str:
-    """How prompt and response stand in one line of training text."""
-    return f"{prompt} {response}"
 
 
 def train_tokenizer(config: PretrainConfig) -> PreTrainedTokenizerFast:
@@ -68,7 +66,7 @@ def train_tokenizer(config: PretrainConfig) -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     tokenizer.train_from_iterator(documents(config.seed, min(12_000, config.texts), 0), trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, 1)])
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, BOS_ID)])
     return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         pad_token=PAD,
@@ -94,68 +92,23 @@ def build_model(config: PretrainConfig, vocab: int) -> LlamaForCausalLM:
                 intermediate_size=config.intermediate,
                 max_position_embeddings=config.context,
                 tie_word_embeddings=True,
-                pad_token_id=0,
-                bos_token_id=1,
-                eos_token_id=2,
+                pad_token_id=PAD_ID,
+                bos_token_id=BOS_ID,
+                eos_token_id=EOS_ID,
             )
         )
 
 
-def batches(
-    config: PretrainConfig, tokenizer: PreTrainedTokenizerFast, corpus: Path
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """(ids, mask), each (batch, L) int64; texts of similar length together, the order of batches shuffled in blocks.
-
-    Another process writes the texts ahead. Every text read is appended to the file `corpus`, a line each.
-    """
-    generator = torch.Generator().manual_seed(derive(config.seed, "order"))
-    block = config.batch * 32
-    with corpus.open("w", encoding="utf-8") as file:
-        for lines in written_ahead(config.seed, config.texts, block):
-            file.writelines(line.replace("\n", " ") + "\n" for line in lines)
-            rows = encode(config, tokenizer, lines)
-            rows.sort(key=len)
-            groups = [rows[i : i + config.batch] for i in range(0, len(rows), config.batch)]
-            for index in torch.randperm(len(groups), generator=generator).tolist():
-                yield pad(groups[index])
-
-
-def written_ahead(seed: int, total: int, block: int) -> Iterator[list[str]]:
-    """The documents of texts 0 … total in blocks; the next two blocks are written by another process meanwhile."""
-    starts = list(range(0, total, block))
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting = [pool.submit(documents, seed, min(block, total - start), start) for start in starts[:2]]
-        for i in range(len(starts)):
-            yield waiting.pop(0).result()
-            if i + 2 < len(starts):
-                start = starts[i + 2]
-                waiting.append(pool.submit(documents, seed, min(block, total - start), start))
-
-
-def documents(seed: int, count: int, start: int) -> list[str]:
-    """Prompt and response in one string, for texts start … start+count of the corpus."""
-    return [document(t.prompt, t.response) for t in texts(seed, count, start)]
-
-
-def encode(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast, lines: list[str]) -> list[list[int]]:
-    """Token rows, EOS at the end."""
-    encoded: list[list[int]] = tokenizer(lines)["input_ids"]
-    return [[*row[: config.context - 1], 2] for row in encoded]
-
-
-def pad(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    width = max(len(row) for row in rows)
-    ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
-    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
-    return ids, mask
+def token_logits(model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
+    """(tokens, vocab) float32: what the model says of each real token but the first, from those before it."""
+    logits: Tensor = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
+    return logits[:, :-1][mask[:, 1:].bool()].float()
 
 
 def token_loss(model: nn.Module, ids: Tensor, mask: Tensor) -> tuple[Tensor, int]:
     """Summed next-token cross-entropy (nats) over real tokens, and their number."""
-    hidden = model.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state[:, :-1]  # type: ignore[operator]
-    real = mask[:, 1:].bool()
-    logits = model.lm_head(hidden[real])  # type: ignore[operator]
-    return nn.functional.cross_entropy(logits.float(), ids[:, 1:][real], reduction="sum"), int(real.sum())
+    targets = ids[:, 1:][mask[:, 1:].bool()]
+    return nn.functional.cross_entropy(token_logits(model, ids, mask), targets, reduction="sum"), len(targets)
 
 
 def optimisers(model: nn.Module, config: PretrainConfig) -> list[torch.optim.Optimizer]:
@@ -168,9 +121,38 @@ def optimisers(model: nn.Module, config: PretrainConfig) -> list[torch.optim.Opt
     ]
 
 
-def rate(step: int, total: int, warmup: int) -> float:
-    """Share of the peak learning rate: linear warm-up, constant, linear decay to zero over the last 40 %."""
-    return min(1.0, (step + 1) / warmup, (total - step) / (0.4 * total))
+def rate(step: int, total: int, warmup: int, decay: float = 0.4) -> float:
+    """Share of the peak learning rate: linear warm-up, constant, linear decay to zero over the last share `decay`."""
+    return min(1.0, (step + 1) / warmup, (total - step) / (decay * total))
+
+
+def read(
+    model: nn.Module, config: PretrainConfig, stream: Iterator[tuple[Tensor, Tensor]], share: Callable[[int], float],
+    further: Callable[[Tensor, Tensor, Tensor], Tensor | float], tell: Callable[[int, float], None],
+) -> float:  # fmt: skip
+    """One pass: an update a batch. share(update) is the share of the peak rates; tell(updates done, loss).
+
+    further(logits, ids, real) is a further term of the loss.
+
+    Returns the mean loss of the last 100 updates, nats a token, of the next-token part alone.
+    """
+    optims = optimisers(model, config)
+    peaks = [optim.param_groups[0]["lr"] for optim in optims]
+    recent: list[float] = []
+    for step, (ids, mask) in enumerate(stream):
+        real = mask[:, 1:].bool()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = token_logits(model, ids, mask)
+        loss = nn.functional.cross_entropy(logits, ids[:, 1:][real])
+        (loss + further(logits, ids, real)).backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optim, peak in zip(optims, peaks, strict=True):
+            optim.param_groups[0]["lr"] = peak * share(step)
+            optim.step()
+            optim.zero_grad()
+        recent = [*recent[-99:], float(loss.detach())]
+        tell(step + 1, sum(recent) / len(recent))
+    return sum(recent) / len(recent)
 
 
 def train(config: PretrainConfig, out: Path, corpus: Path, progress: Progress) -> dict[str, float]:
@@ -180,27 +162,37 @@ def train(config: PretrainConfig, out: Path, corpus: Path, progress: Progress) -
     parameters, seconds.
     """
     begun = time.monotonic()
+    corpus.unlink(missing_ok=True)
     tokenizer = train_tokenizer(config)
     model = build_model(config, len(tokenizer))
-    total = math.ceil(config.texts / config.batch)
-    optims = optimisers(model, config)
-    peaks = [optim.param_groups[0]["lr"] for optim in optims]
-    recent: list[float] = []
+    first, second = (math.ceil(texts / config.batch) for texts in (config.texts, config.second_texts))
+    training = time.monotonic()
+
+    def stream(span: range, order: str) -> Iterator[tuple[Tensor, Tensor]]:
+        return batches(
+            tokenizer, corpus, span,
+            seed=config.seed, order=derive(config.seed, order), batch=config.batch, context=config.context,
+        )  # fmt: skip
+
+    def tell(done: int, loss: float) -> None:
+        left = (time.monotonic() - training) / done * (first + second - done)
+        progress(done, first + second, loss, left)
+
+    wrong = WrongWords(tokenizer, config.name_weight, config.tail_weight)
+
+    def see(logits: Tensor, ids: Tensor, real: Tensor) -> float:
+        wrong.see(ids, real)
+        return 0.0
+
     model.set_attn_implementation("eager")  # on short texts faster than the fused kernel's backward pass
     model.train()
-    training = time.monotonic()
-    for step, (ids, mask) in enumerate(batches(config, tokenizer, corpus)):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss, tokens = token_loss(model, ids, mask)
-        (loss / tokens).backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optim, peak in zip(optims, peaks, strict=True):
-            optim.param_groups[0]["lr"] = peak * rate(step, total, config.warmup)
-            optim.step()
-            optim.zero_grad()
-        recent = [*recent[-99:], float(loss.detach()) / tokens]
-        left = (time.monotonic() - training) / (step + 1) * (total - step - 1)
-        progress(step + 1, total, sum(recent) / len(recent), left)
+    read(model, config, stream(range(config.texts), "order"), lambda step: rate(step, first, config.warmup), see, tell)
+    fresh = config.texts + config.held_out
+    loss = read(
+        model, config, stream(range(fresh, fresh + config.second_texts), "second order"),
+        lambda step: config.second_rate * rate(step, second, config.warmup // 2 + 1, 0.8), wrong.loss,
+        lambda done, loss: tell(first + done, loss),
+    )  # fmt: skip
     model.set_attn_implementation("sdpa")
     model.eval()  # type: ignore[no-untyped-call]
     plain = held_out_perplexity(model, config, tokenizer)
@@ -208,7 +200,7 @@ def train(config: PretrainConfig, out: Path, corpus: Path, progress: Progress) -
     perplexity = held_out_perplexity(model, config, tokenizer)
     save(model, tokenizer, out)
     return {
-        "loss": sum(recent) / len(recent),
+        "loss": loss,
         "held_out_perplexity": perplexity,
         "held_out_perplexity_unsharpened": plain,
         "parameters": float(sum(p.numel() for p in model.parameters())),
@@ -229,7 +221,7 @@ def sharpen(model: LlamaForCausalLM, temperature: float) -> None:
 @torch.no_grad()
 def held_out_perplexity(model: nn.Module, config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> float:
     """exp(mean loss a token) on texts of the corpus that training never drew."""
-    rows = encode(config, tokenizer, documents(config.seed, config.held_out, config.texts))
+    rows = encode(tokenizer, documents(config.seed, config.held_out, config.texts), config.context)
     rows.sort(key=len)
     nats, count = 0.0, 0
     for i in range(0, len(rows), 128):

@@ -54,7 +54,7 @@ def test_nothing_is_wrong_here(home, capsys, free_port):
     checks = look(capsys, home, free_port)
     assert wrong(checks) == []
     assert "trains in" in checks["device"]["what"]
-    assert checks[f"home {home}"]["what"] == "writable; 0 projects, 0 runs"
+    assert checks[f"home {home}"]["what"] == "writable; no lab there yet: python app.py makes one"
     assert checks["engine"]["what"].startswith("none runs and nothing waits")
     assert [path.name for path in home.iterdir() if not path.name.startswith("lab.db")] == []
 

@@ -1,0 +1,29 @@
+"""What a reader stumbles over in samples, counted: a name from nowhere, and two words that never stand side by side."""
+
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rlhf_lab.pretrain.tales import names
+
+_WORD = re.compile(r"[A-Za-z']+|[.,!?;:]")
+
+
+def strange_names(prompts: Sequence[str], responses: Sequence[str]) -> list[bool]:
+    """For each response, whether it names somebody (of the tales' heroes) whom its prompt does not."""
+    name = re.compile(rf"\b({'|'.join(names())})\b")
+    return [bool({*name.findall(r)} - {*name.findall(p)}) for p, r in zip(prompts, responses, strict=True)]
+
+
+def never_side_by_side(lines: Iterable[str], corpus: Path) -> list[bool]:
+    """For each line, whether two neighbouring words or marks of it stand so nowhere in the file `corpus`.
+
+    The last word is left out: a line that was cut off ends within one.
+    """
+    known = set(pairs(_WORD.findall(corpus.read_text(encoding="utf-8"))))
+    return [bool(set(pairs(_WORD.findall(line)[:-1])) - known) for line in lines]
+
+
+def pairs(words: list[str]) -> Iterable[tuple[str, str]]:
+    return itertools.pairwise(words)
