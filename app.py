@@ -10,6 +10,7 @@ import threading
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from rlhf_lab import runtime
 from rlhf_lab.errors import LabError
 from rlhf_lab.home import default_home
 from rlhf_lab.jobs import queue, supervisor
@@ -51,6 +52,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def serve(ctx: Context, host: str, port: int) -> None:
     """Serve until Ctrl-C, then say what goes on in the background."""
+    runtime.stay_small()
     steward = Steward(ctx.home, ctx.db)
     page = build_page(ctx).queue(default_concurrency_limit=8, max_size=64, api_open=False)
     with contextlib.suppress(KeyboardInterrupt):

@@ -28,6 +28,10 @@ SCREENS = {
 }  # fmt: skip
 
 
+#: Visits whose components Gradio keeps, 0.3 MB each. One that was dropped gets them anew when it comes back.
+MOST_SESSIONS = 40
+
+
 def theme() -> gr.themes.Base:
     """Fonts of the system only: nothing is fetched from elsewhere."""
     return gr.themes.Soft(
@@ -60,6 +64,7 @@ def launch_options(ctx: Context | None = None) -> dict[str, Any]:
     options: dict[str, Any] = {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,
         "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,
+        "state_session_capacity": MOST_SESSIONS,
         "head": f"<style>{styles()}</style>", "footer_links": [],
         "app_kwargs": {"middleware": [Middleware(GZipMiddleware, minimum_size=500)]},  # what a page polls, by half
     }  # fmt: skip

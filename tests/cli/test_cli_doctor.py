@@ -50,11 +50,19 @@ def wrong(checks):
     return [name for name, check in checks.items() if not check["ok"]]
 
 
+def test_a_home_that_is_not_there_is_not_made(home, capsys, free_port, light):
+    checks = look(capsys, home, free_port)
+    assert wrong(checks) == []
+    assert checks[f"home {home}"]["what"] == "writable; no lab there yet: python app.py makes one"
+    assert not home.exists()
+
+
 def test_nothing_is_wrong_here(home, capsys, free_port):
+    Database.open(home).close()
     checks = look(capsys, home, free_port)
     assert wrong(checks) == []
     assert "trains in" in checks["device"]["what"]
-    assert checks[f"home {home}"]["what"] == "writable; no lab there yet: python app.py makes one"
+    assert checks[f"home {home}"]["what"] == "writable; 0 projects, 0 runs"
     assert checks["engine"]["what"].startswith("none runs and nothing waits")
     assert [path.name for path in home.iterdir() if not path.name.startswith("lab.db")] == []
 
