@@ -27,9 +27,12 @@ function look(name, on) {
 
 const screens = () => [...document.querySelectorAll('[role=tab]')];
 
+// A click may come before Gradio listens, so it is asked again until it has been heard.
 function reopen(tries) {
   const wanted = Lab.kept('screen'), tab = screens().find((one) => one.textContent.trim() === wanted);
-  if (tab) { tab.click(); tab.scrollIntoView({ block: 'nearest', inline: 'center' }); } else if (wanted && tries) setTimeout(() => reopen(tries - 1), 50);
+  if (tab?.getAttribute('aria-selected') === 'true') { tab.scrollIntoView({ block: 'nearest', inline: 'center' }); return; }
+  tab?.click();
+  if (wanted && tries) setTimeout(() => reopen(tries - 1), 100);
 }
 
 function draw(state) {
@@ -54,7 +57,7 @@ function draw(state) {
 }
 
 for (const name of ['projector', 'dark']) if (Lab.kept(name)) look(name, Lab.kept(name) === 'on');
-reopen(100);
+reopen(300);
 document.addEventListener('click', (event) => {
   const tab = event.target.closest?.('[role=tab]');
   if (tab) Lab.keep('screen', tab.textContent.trim());

@@ -33,8 +33,11 @@ def test_choosing_an_algorithm_fills_in_its_settings(lab, open_page):
     page.locator("#start-group-policy-loss button", has_text=re.compile("^Policy loss")).first.click()
     clip = page.locator("#start-cliprange")
     expect(clip.locator("textarea, input")).to_be_disabled()
-    clip.hover()
-    expect(clip).to_have_attribute("title", re.compile("rloo does not read this setting, only ppo, grpo"))
+    page.wait_for_function(  # a mouse that moves over it, until the page has heard of the algorithm
+        """() => { const node = document.querySelector('#start-cliprange');
+            node.dispatchEvent(new MouseEvent('mouseover', {bubbles: true}));
+            return node.title.includes('rloo does not read this setting, only ppo, grpo'); }"""
+    )
     expect(page.locator("#start-entropy_coef").locator("textarea, input")).to_be_enabled()
 
 
