@@ -24,6 +24,16 @@ def answer(what):
 """
 
 
+#: Threads of collectives may be about still, and would abort the process at its end.
+TAIL = """
+import os
+if group.size > 1:
+    torch.distributed.barrier()
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
 def launch(folder: Path, script: str, given: object, processes: int) -> object:
     """What the script says with `answer(…)` in the leading process; it finds `given` and its `group`. folder: where it is
     written."""
@@ -31,7 +41,7 @@ def launch(folder: Path, script: str, given: object, processes: int) -> object:
         [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     )
     path = folder / "child.py"
-    path.write_text(HEAD + script)
+    path.write_text(HEAD + script + TAIL)
     command = [sys.executable, *launcher, str(path), str(Path(__file__).parent), json.dumps(given)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

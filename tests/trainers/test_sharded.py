@@ -7,6 +7,8 @@ from launch import launch
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.errors import ConfigError
 
+pytestmark = pytest.mark.slow  # a gathering thread may outlive a process that ends on a busy machine
+
 #: Every kind of pass: several micro-batches and samples, a last one of one row; groups; values by passes of their own and the
 #: exact KL; pretraining text and a second rollout; a penalty measured after the updates.
 CASES = [
