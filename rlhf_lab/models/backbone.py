@@ -67,7 +67,8 @@ class Backbone:
     @property
     def trunk(self) -> nn.Module:
         """The transformer without its language-model head."""
-        return self.model.base_model  # type: ignore[no-any-return]
+        trunk: nn.Module = self.model.base_model
+        return trunk
 
     def encode_prompt(self, text: str) -> list[int]:
         """Token ids of a prompt, as the policy reads it: chat template where the tokenizer has one, its own BOS otherwise."""
@@ -108,11 +109,13 @@ class Backbone:
         Rows begin at column 0 and every position sees those before it: padding may only stand at the end.
         """
         output = self.trunk(input_ids=input_ids, use_cache=False)
-        return output.last_hidden_state  # type: ignore[no-any-return]
+        hidden: Tensor = output.last_hidden_state
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Vocabulary logits (..., V) of hidden states (..., H)."""
-        return self.model.get_output_embeddings()(hidden)  # type: ignore[no-any-return]
+        logits: Tensor = self.model.get_output_embeddings()(hidden)
+        return logits
 
 
 def load_backbone(
