@@ -15,8 +15,8 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.home import default_home
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.steward import Steward
+from rlhf_lab.kinds import EngineState, JobKind, JobStatus
 from rlhf_lab.labelling import Role
-from rlhf_lab.records import EngineState, JobKind, JobStatus
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.access import CODE_VARIABLE
 from rlhf_lab.ui.context import Context

@@ -36,11 +36,11 @@ from rlhf_lab.engine.work import sample_pairs, train_reward_model  # noqa: E402
 from rlhf_lab.jobs.labelling import label_with_judge  # noqa: E402
 from rlhf_lab.jobs.setup import new_project  # noqa: E402
 from rlhf_lab.judges import Judge, load_judge  # noqa: E402
+from rlhf_lab.kinds import Source  # noqa: E402
 from rlhf_lab.models.adapters import Adapters  # noqa: E402
 from rlhf_lab.models.backbone import Backbone  # noqa: E402
 from rlhf_lab.models.reward_model import RewardModel  # noqa: E402
 from rlhf_lab.pretrain import corpus  # noqa: E402
-from rlhf_lab.records import Source  # noqa: E402
 from rlhf_lab.store.database import Database  # noqa: E402
 from rlhf_lab.store.projects import prompts  # noqa: E402
 from rlhf_lab.trainers.evaluation import Mean, best_of, best_of_kl, mean, sequence_kl, write  # noqa: E402

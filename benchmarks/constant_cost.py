@@ -22,9 +22,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks" / "peer")]
 import torch  # noqa: E402
 from our_ppo import save_random_llama  # noqa: E402  (prepares the process before torch comes in)
 
+from rlhf_lab.kinds import Source  # noqa: E402
 from rlhf_lab.models.backbone import load_backbone  # noqa: E402
 from rlhf_lab.models.generation import sample, uniforms  # noqa: E402
-from rlhf_lab.records import LabelSnapshot, Source, StepResult  # noqa: E402
+from rlhf_lab.records import LabelSnapshot, StepResult  # noqa: E402
 from rlhf_lab.store.database import Database  # noqa: E402
 from rlhf_lab.store.projects import create_project  # noqa: E402
 from rlhf_lab.store.runs import add_reward_model, create_run, pending_events  # noqa: E402

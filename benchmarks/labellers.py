@@ -33,8 +33,9 @@ from rlhf_lab.jobs import control, queue, supervisor  # noqa: E402
 from rlhf_lab.jobs.labelling import label_with_judge  # noqa: E402
 from rlhf_lab.jobs.setup import pick_project  # noqa: E402
 from rlhf_lab.judges import load_judge  # noqa: E402
+from rlhf_lab.kinds import JobKind, JobStatus  # noqa: E402
 from rlhf_lab.labelling import LabellingConfig  # noqa: E402
-from rlhf_lab.records import Job, JobKind, JobStatus  # noqa: E402
+from rlhf_lab.records import Job  # noqa: E402
 from rlhf_lab.store.database import Database  # noqa: E402
 from rlhf_lab.store.labelling import set_labelling  # noqa: E402
 from rlhf_lab.store.runs import get_run  # noqa: E402

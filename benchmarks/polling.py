@@ -28,7 +28,8 @@ from ui_latency import free_port, wait_for  # noqa: E402
 
 from rlhf_lab.config import PolicyConfig  # noqa: E402
 from rlhf_lab.jobs.setup import pick_project  # noqa: E402
-from rlhf_lab.records import LabelSnapshot, RunStatus, Source, StepResult  # noqa: E402
+from rlhf_lab.kinds import RunStatus, Source  # noqa: E402
+from rlhf_lab.records import LabelSnapshot, StepResult  # noqa: E402
 from rlhf_lab.store.database import Database  # noqa: E402
 from rlhf_lab.store.runs import add_reward_model, create_run, set_run_status  # noqa: E402
 from rlhf_lab.store.steps import record_step  # noqa: E402

@@ -32,7 +32,8 @@ from rlhf_lab.jobs import queue, steward, supervisor  # noqa: E402
 from rlhf_lab.jobs.labelling import label_with_judge  # noqa: E402
 from rlhf_lab.jobs.setup import pick_project  # noqa: E402
 from rlhf_lab.judges import load_judge  # noqa: E402
-from rlhf_lab.records import Job, JobKind, JobStatus, Source  # noqa: E402
+from rlhf_lab.kinds import JobKind, JobStatus, Source  # noqa: E402
+from rlhf_lab.records import Job  # noqa: E402
 from rlhf_lab.store.database import Database  # noqa: E402
 from rlhf_lab.store.runs import create_run, latest_reward_model  # noqa: E402
 from rlhf_lab.store.steps import metrics_since, sample_steps, samples_at  # noqa: E402

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.records import Choice
+from rlhf_lab.kinds import Choice
 
 GRAIN = 0.25  # points; every score of JUDGES is a multiple of it, so that near-identical texts tie
 SCALE = 10.0  # points; no score of JUDGES goes beyond it

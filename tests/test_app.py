@@ -13,7 +13,7 @@ import pytest
 
 from app import doors, farewell, is_loopback
 from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.records import JobKind
+from rlhf_lab.kinds import JobKind
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.context import Context
 

@@ -12,7 +12,7 @@ import pytest
 from rlhf_lab import judges
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.judges import GRAIN, JUDGES, Judge, load_judge, prefer
-from rlhf_lab.records import Choice
+from rlhf_lab.kinds import Choice
 
 PACKAGE = Path(judges.__file__).parent
 

@@ -7,7 +7,7 @@ from typing import Any
 from rlhf_lab.cli.common import add_common, answer, home_of, lab_there
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import control, supervisor
-from rlhf_lab.records import RunStatus
+from rlhf_lab.kinds import RunStatus
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_run
 

@@ -18,8 +18,9 @@ from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.jobs.setup import new_project
 from rlhf_lab.judges import Judge, load_judge
+from rlhf_lab.kinds import Choice, Source
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.records import Choice, Project, Source
+from rlhf_lab.records import Project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.runs import create_run

@@ -24,7 +24,8 @@ from rlhf_lab.cli.common import add_common, answer, home_of
 from rlhf_lab.errors import EngineError, LabError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.supervisor import OUTPUT, engine_state, is_gone
-from rlhf_lab.records import EngineRow, EngineState, JobStatus
+from rlhf_lab.kinds import EngineState, JobStatus
+from rlhf_lab.records import EngineRow
 from rlhf_lab.store.database import Database, is_there
 from rlhf_lab.store.projects import projects
 from rlhf_lab.store.runs import runs

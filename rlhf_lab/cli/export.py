@@ -19,7 +19,7 @@ from rlhf_lab.exports import (
     push_folder,
 )
 from rlhf_lab.jobs.setup import pick_project
-from rlhf_lab.records import Source
+from rlhf_lab.kinds import Source
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import latest_reward_model, runs
 

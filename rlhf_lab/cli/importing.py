@@ -11,7 +11,7 @@ from rlhf_lab.imports.report import preview, preview_words, saved_dict, saved_wo
 from rlhf_lab.imports.saving import IMPORTED
 from rlhf_lab.imports.values import parse_choices
 from rlhf_lab.jobs.setup import new_project, pick_project
-from rlhf_lab.records import Choice, Source
+from rlhf_lab.kinds import Choice, Source
 from rlhf_lab.store.database import Database
 
 

@@ -13,7 +13,8 @@ from rlhf_lab.jobs import control, queue, supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.jobs.setup import new_project, pick_project
 from rlhf_lab.judges import load_judge
-from rlhf_lab.records import Job, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.kinds import JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.records import Job
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_reward_model, runs
 from rlhf_lab.store.steps import metrics_since

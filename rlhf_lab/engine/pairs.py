@@ -11,11 +11,12 @@ from rlhf_lab.engine.choosing import CANDIDATES, least_alike, least_sure, words
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.texts import JOB, JOB_REWARD, reference_samples, room
 from rlhf_lab.errors import LabelError, LabError
+from rlhf_lab.kinds import Source
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.generation import Tick, no_tick, sample, uniforms
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.records import Completion, LabelSnapshot, NewCompletion, Pair, Project, Prompt, RewardModelRow, Source
+from rlhf_lab.records import Completion, LabelSnapshot, NewCompletion, Pair, Project, Prompt, RewardModelRow
 from rlhf_lab.seeds import derive
 from rlhf_lab.store.comparisons import comparisons, snapshot
 from rlhf_lab.store.projects import add_completions, add_pairs, count_pairs, newest_pairs, prompts

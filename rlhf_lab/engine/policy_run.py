@@ -24,8 +24,9 @@ from rlhf_lab.engine.work import Progress, no_progress
 from rlhf_lab.errors import ConfigError, StoreError
 from rlhf_lab.home import run_folder
 from rlhf_lab.judges import load_judge
+from rlhf_lab.kinds import EventKind, RunStatus
 from rlhf_lab.models.generation import Tick, no_tick
-from rlhf_lab.records import EventKind, Run, RunEvent, RunStatus, StepResult
+from rlhf_lab.records import Run, RunEvent, StepResult
 from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.runs import add_event, events, get_run, mark_event, pending_events, set_manifest, set_run_status
 from rlhf_lab.store.steps import record_step, truncate_after

@@ -23,8 +23,9 @@ from rlhf_lab.engine.work import Progress, reward_job
 from rlhf_lab.errors import LabError, TrainingError
 from rlhf_lab.home import run_folder
 from rlhf_lab.jobs import queue
+from rlhf_lab.kinds import JobStatus, RunStatus
 from rlhf_lab.models.generation import Tick
-from rlhf_lab.records import Job, JobStatus, RunStatus
+from rlhf_lab.records import Job
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_run, set_run_status
 from rlhf_lab.trainers.group import Group, launched, lost_contact

@@ -20,9 +20,10 @@ from rlhf_lab.engine.labels import prepared
 from rlhf_lab.engine.pairs import sample_pairs, score_pairs
 from rlhf_lab.engine.texts import complete, explain, reference_samples
 from rlhf_lab.errors import TrainingError
+from rlhf_lab.kinds import Source
 from rlhf_lab.models.generation import Tick, no_tick
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.records import Comparison, Job, LabelSnapshot, Project, RewardModelRow, Source
+from rlhf_lab.records import Comparison, Job, LabelSnapshot, Project, RewardModelRow
 from rlhf_lab.store.comparisons import snapshot
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.runs import add_reward_model

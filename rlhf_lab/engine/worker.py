@@ -16,7 +16,8 @@ from rlhf_lab.engine.policy_run import POLL_EVERY_S, PolicyRun
 from rlhf_lab.engine.work import Progress, complete, explain, reward_job, sample_pairs
 from rlhf_lab.errors import CorruptStoreError, StoreError
 from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.records import EventKind, Job, JobKind, JobStatus, RunStatus
+from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
+from rlhf_lab.records import Job
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.runs import add_event, get_run, pending_events, runs, set_run_status

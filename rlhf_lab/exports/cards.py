@@ -5,7 +5,8 @@ from typing import Any
 
 from rlhf_lab.assets import EMBEDDED
 from rlhf_lab.exports.words import plain
-from rlhf_lab.records import RewardModelRow, Run, Source
+from rlhf_lab.kinds import Source
+from rlhf_lab.records import RewardModelRow, Run
 
 
 def policy(run: Run, step: int, row: RewardModelRow, base: str, digest: str) -> str:

@@ -12,7 +12,8 @@ from rlhf_lab.errors import LabelError
 from rlhf_lab.exports.staging import staging
 from rlhf_lab.exports.table_files import write_rows
 from rlhf_lab.exports.wanted import LabelExport
-from rlhf_lab.records import Choice, Project, Source
+from rlhf_lab.kinds import Choice, Source
+from rlhf_lab.records import Project
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.comparisons import vote_counts
 from rlhf_lab.store.database import Database

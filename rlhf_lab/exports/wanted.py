@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.records import Source
+from rlhf_lab.kinds import Source
 
 TIES = ("keep", "drop")
 #: votes: a row a vote with all that is known; explicit, implicit: exactly what TRL documents, ties left out.

@@ -19,7 +19,7 @@ from rlhf_lab.imports.saving import Into, duplicates_of, save
 from rlhf_lab.imports.texts import texts_of
 from rlhf_lab.imports.understand import Asked, read_all
 from rlhf_lab.imports.values import parse_choices
-from rlhf_lab.records import Source
+from rlhf_lab.kinds import Source
 from rlhf_lab.store.database import Database
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlhf_lab.records import Choice, Source, Strength
+from rlhf_lab.kinds import Choice, Source, Strength
 
 TOLD = 20  # problems named one by one
 

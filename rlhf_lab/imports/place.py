@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from rlhf_lab.imports.found import Judgement, Side
-from rlhf_lab.records import Choice
+from rlhf_lab.kinds import Choice
 
 Voter = tuple[str, bool]  # an annotator, and whether it was the hidden repeat of a question
 

@@ -10,7 +10,7 @@ from rlhf_lab.chats import UnreadableError
 from rlhf_lab.imports.columns import PAIRED, SCORED, Columns
 from rlhf_lab.imports.found import USUAL, Judgement, Limits, Problem, Row, Side
 from rlhf_lab.imports.values import EMPTY, choice_of, ids_of, list_of, number_of, time_of, whole_of, yes_of
-from rlhf_lab.records import Choice, Source, Strength
+from rlhf_lab.kinds import Choice, Source, Strength
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from rlhf_lab.errors import DataError
 from rlhf_lab.imports.found import Found, Judgement, Side
 from rlhf_lab.imports.place import Content, Place, Places, Voter, content_of, flipped
 from rlhf_lab.imports.understand import summary_of
-from rlhf_lab.records import Project, Source
+from rlhf_lab.kinds import Source
+from rlhf_lab.records import Project
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks
 from rlhf_lab.store.projects import FIRST, SECOND, get_project

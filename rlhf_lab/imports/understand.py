@@ -11,7 +11,7 @@ from rlhf_lab.imports.files import Rows, read_rows
 from rlhf_lab.imports.found import TOLD, USUAL, Found, Judgement, Limits, Problem, Row
 from rlhf_lab.imports.hub import hub_rows, is_hub_name
 from rlhf_lab.imports.rows import Reading, judgements
-from rlhf_lab.records import Choice
+from rlhf_lab.kinds import Choice
 
 AHEAD = 100  # rows whose columns are looked at for the mapping
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlhf_lab.chats import UnreadableError
-from rlhf_lab.records import Choice
+from rlhf_lab.kinds import Choice
 
 WORDS = {
     Choice.FIRST: ("first", "1", "a", "left", "x", "model_a", "response_1", "response_a", "model_x", "chosen"),

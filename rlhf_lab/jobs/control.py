@@ -15,7 +15,8 @@ from rlhf_lab.home import ptx_texts_file, run_folder
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.labelling import judge_of
 from rlhf_lab.judges import JUDGES, load_judge
-from rlhf_lab.records import EventKind, Job, JobKind, JobStatus, RewardModelRow, Run, RunStatus, Source
+from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.records import Job, RewardModelRow, Run
 from rlhf_lab.store.comparisons import annotators_of
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import (

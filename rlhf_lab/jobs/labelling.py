@@ -4,7 +4,8 @@ import random
 import uuid
 
 from rlhf_lab.judges import Judge, prefer
-from rlhf_lab.records import Choice, Source, Vote
+from rlhf_lab.kinds import Choice, Source
+from rlhf_lab.records import Vote
 from rlhf_lab.seeds import derive
 from rlhf_lab.store.comparisons import cast_vote, next_pair
 from rlhf_lab.store.database import Database

@@ -13,7 +13,8 @@ from sqlalchemy import Row, select, update
 
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs.supervisor import engine_row, is_gone
-from rlhf_lab.records import Job, JobKind, JobStatus
+from rlhf_lab.kinds import JobKind, JobStatus
+from rlhf_lab.records import Job
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 

@@ -17,7 +17,8 @@ from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.labelling import annotator_of, label_with_judge
 from rlhf_lab.jobs.setup import copy_project, pick_project
 from rlhf_lab.judges import load_judge
-from rlhf_lab.records import Choice, EngineState, Job, JobKind, JobStatus, Project, Source
+from rlhf_lab.kinds import Choice, EngineState, JobKind, JobStatus, Source
+from rlhf_lab.records import Job, Project
 from rlhf_lab.store.comparisons import pool_size, vote_counts
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.labelling import labelling_of

@@ -18,7 +18,8 @@ import psutil
 from sqlalchemy import Connection, RowMapping, select, update
 
 from rlhf_lab.errors import EngineError
-from rlhf_lab.records import EngineRow, EngineState, EngineStatus, ProcessIdentity
+from rlhf_lab.kinds import EngineState
+from rlhf_lab.records import EngineRow, EngineStatus, ProcessIdentity
 from rlhf_lab.runtime import ENVIRONMENT
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row

@@ -13,7 +13,7 @@ import krippendorff
 import numpy as np
 
 from rlhf_lab.intervals import wilson_interval
-from rlhf_lab.records import Choice
+from rlhf_lab.kinds import Choice
 
 VALUES = (Choice.FIRST, Choice.SECOND, Choice.TIE)
 

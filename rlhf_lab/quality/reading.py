@@ -7,8 +7,9 @@ from sqlalchemy import select, update
 
 from rlhf_lab.errors import StaleVoteError
 from rlhf_lab.exports.labels import SIDES_UNKNOWN
+from rlhf_lab.kinds import Choice, Source
 from rlhf_lab.quality.figures import Said
-from rlhf_lab.records import Choice, Pair, RewardModelRow, Source, Vote
+from rlhf_lab.records import Pair, RewardModelRow, Vote
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.comparisons import vote_of
 from rlhf_lab.store.database import Database

@@ -12,14 +12,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, select, update
 
 from rlhf_lab.errors import LabelError, StaleVoteError, StoreError
-from rlhf_lab.records import (
-    Choice,
-    Comparison,
-    LabelSnapshot,
-    Pair,
-    Source,
-    Vote,
-)
+from rlhf_lab.kinds import Choice, Source
+from rlhf_lab.records import Comparison, LabelSnapshot, Pair, Vote
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks, insert_row
 from rlhf_lab.store.projects import FIRST, SECOND, read_pairs

@@ -2,8 +2,9 @@
 
 from sqlalchemy import delete, insert, select
 
+from rlhf_lab.kinds import Choice, Source
 from rlhf_lab.labelling import LabellingConfig, Standing
-from rlhf_lab.records import Choice, Pair, Source, Vote
+from rlhf_lab.records import Pair, Vote
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.comparisons import vote_of
 from rlhf_lab.store.database import Database

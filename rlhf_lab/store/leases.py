@@ -14,8 +14,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, case, delete, func, insert, select, update
 
 from rlhf_lab.errors import StaleVoteError
+from rlhf_lab.kinds import Choice, Source
 from rlhf_lab.labelling import LabellingConfig, Lease
-from rlhf_lab.records import Choice, Source, Vote
+from rlhf_lab.records import Vote
 from rlhf_lab.seeds import derive
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.comparisons import check_vote, insert_vote, live_vote_on, undo_last, vote_of, vote_of_uuid

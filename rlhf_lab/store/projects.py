@@ -7,7 +7,8 @@ from typing import Any
 from sqlalchemy import Connection, FromClause, RowMapping, and_, func, or_, select, update
 
 from rlhf_lab.errors import LabelError, StoreError
-from rlhf_lab.records import Completion, NewCompletion, Pair, Project, Prompt, Source
+from rlhf_lab.kinds import Source
+from rlhf_lab.records import Completion, NewCompletion, Pair, Project, Prompt
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks, insert_row
 

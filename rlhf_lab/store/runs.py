@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, delete, select, update
 
 from rlhf_lab.errors import StoreError
-from rlhf_lab.records import EventKind, LabelSnapshot, RewardModelRow, Run, RunEvent, RunStatus, Source
+from rlhf_lab.kinds import EventKind, RunStatus, Source
+from rlhf_lab.records import LabelSnapshot, RewardModelRow, Run, RunEvent
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 

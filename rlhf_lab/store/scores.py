@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection, and_, delete, insert, select
 
 from rlhf_lab.intervals import wilson_interval
-from rlhf_lab.records import Choice, Foresight, Pair, Source
+from rlhf_lab.kinds import Choice, Source
+from rlhf_lab.records import Foresight, Pair
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks
 from rlhf_lab.store.projects import read_pairs

@@ -29,7 +29,7 @@ from sqlalchemy import (
     text,
 )
 
-from rlhf_lab import records
+from rlhf_lab import kinds
 from rlhf_lab.store.columns import Json, PackedJson, belongs_to, id_column, needed, words
 
 SCHEMA_VERSION = "0005"
@@ -102,13 +102,13 @@ votes = Table(
     needed("uuid", String(64), unique=True),  # made by the client: a repeated request is one vote
     belongs_to("pair_id", "pairs", nullable=False),
     needed("annotator", Text),
-    needed("source", words(records.Source)),
-    needed("choice", words(records.Choice)),
+    needed("source", words(kinds.Source)),
+    needed("choice", words(kinds.Choice)),
     needed("first_on_left", Boolean),
     Column("response_ms", Integer),
     needed("created_at", Float),
     Column("undone_at", Float),
-    Column("strength", words(records.Strength)),
+    Column("strength", words(kinds.Strength)),
     needed("note", Text, server_default=text("''")),
     needed("repeat", Boolean, server_default=false()),
     needed("via", String(20), server_default=text("'page'")),
@@ -159,7 +159,7 @@ reward_models = Table(
     needed("report", Json),
     needed("vote_ids", Json),
     needed("labels_digest", String(64)),
-    needed("source", words(records.Source)),
+    needed("source", words(kinds.Source)),
     needed("created_at", Float),
 )
 
@@ -180,7 +180,7 @@ runs = Table(
     belongs_to("project_id", "projects", nullable=False, index=True),
     belongs_to("reward_model_id", "reward_models", nullable=False),
     needed("name", Text),
-    needed("status", words(records.RunStatus)),
+    needed("status", words(kinds.RunStatus)),
     needed("config", Json),
     needed("manifest", Json),
     needed("step", Integer),
@@ -234,7 +234,7 @@ run_events = Table(
     metadata,
     id_column(),
     belongs_to("run_id", "runs", nullable=False, index=True, ondelete="CASCADE"),
-    needed("kind", words(records.EventKind)),
+    needed("kind", words(kinds.EventKind)),
     needed("payload", Json),
     needed("created_at", Float),
     Column("applied_step", Integer),
@@ -260,8 +260,8 @@ jobs = Table(
     "jobs",
     metadata,
     id_column(),
-    needed("kind", words(records.JobKind)),
-    needed("status", words(records.JobStatus)),
+    needed("kind", words(kinds.JobKind)),
+    needed("status", words(kinds.JobStatus)),
     belongs_to("project_id", "projects"),
     needed("payload", Json),
     Column("result", Json),

@@ -4,8 +4,9 @@ import hashlib
 from typing import Any
 
 from rlhf_lab.errors import LabelError, StaleVoteError
+from rlhf_lab.kinds import Choice, Source, Strength
 from rlhf_lab.labelling import LabellingConfig
-from rlhf_lab.records import Choice, Pair, Source, Strength, Vote
+from rlhf_lab.records import Pair, Vote
 from rlhf_lab.store import leases
 from rlhf_lab.store.labelling import history, labelling_of
 from rlhf_lab.store.projects import get_pair

@@ -9,7 +9,8 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.labelling import judge_of
 from rlhf_lab.judges import JUDGES, load_judge
-from rlhf_lab.records import Job, JobKind, JobStatus, RewardModelRow, Source
+from rlhf_lab.kinds import JobKind, JobStatus, Source
+from rlhf_lab.records import Job, RewardModelRow
 from rlhf_lab.store.comparisons import annotators_of
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.runs import get_reward_model, reward_models, runs

@@ -12,7 +12,7 @@ from gradio.utils import get_upload_folder
 from rlhf_lab.errors import ConfigError, DataError
 from rlhf_lab.imports import MEANINGS
 from rlhf_lab.imports.hub import is_hub_name
-from rlhf_lab.records import Source
+from rlhf_lab.kinds import Source
 from rlhf_lab.ui.context import Context, operated, told
 from rlhf_lab.ui.reading import ROOT, Run, in_a_process
 from rlhf_lab.ui.train import QUIET

@@ -4,7 +4,8 @@ from typing import Any
 
 from rlhf_lab.assets import EMBEDDED
 from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.records import EngineState, EngineStatus, Job, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.kinds import EngineState, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.records import EngineStatus, Job
 from rlhf_lab.store.comparisons import vote_counts
 from rlhf_lab.store.runs import get_run, latest_reward_model
 from rlhf_lab.ui.context import Context, read, shared_for

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_lab.jobs import control, supervisor
-from rlhf_lab.records import JobStatus, Run
+from rlhf_lab.kinds import JobStatus
+from rlhf_lab.records import Run
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import events, reward_models, runs
 from rlhf_lab.store.steps import Point, metric_names, metric_series, sample_steps, thin

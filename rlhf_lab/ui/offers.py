@@ -17,7 +17,7 @@ from gradio.utils import get_upload_folder
 
 from rlhf_lab import exports
 from rlhf_lab.errors import ConfigError, StoreError
-from rlhf_lab.records import Source
+from rlhf_lab.kinds import Source
 from rlhf_lab.store.runs import get_reward_model, get_run
 from rlhf_lab.ui.context import Context
 

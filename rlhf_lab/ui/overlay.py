@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlhf_lab.config import PolicyConfig, fields_of
-from rlhf_lab.records import Run, RunEvent, Source
+from rlhf_lab.kinds import Source
+from rlhf_lab.records import Run, RunEvent
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import events, get_reward_model
 from rlhf_lab.store.steps import Point, metric_names, metric_series

@@ -17,7 +17,8 @@ from rlhf_lab.jobs.estimate import estimate, machine
 from rlhf_lab.jobs.examine import ModelFacts, examine
 from rlhf_lab.jobs.promptfile import KINDS, LEAST, MAX_BYTES, parse_prompts
 from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.records import Choice, EngineState, Project, Source
+from rlhf_lab.kinds import Choice, EngineState, Source
+from rlhf_lab.records import Project
 from rlhf_lab.store.comparisons import vote_counts
 from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts
 from rlhf_lab.store.runs import reward_models, runs

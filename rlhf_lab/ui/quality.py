@@ -8,8 +8,9 @@ import gradio as gr
 
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.kinds import JobKind, JobStatus, Source
 from rlhf_lab.quality import Agreement, Person, Stretch, alpha, ask_again, doubts, over_time, pairwise, people, votes_of
-from rlhf_lab.records import JobKind, JobStatus, RewardModelRow, Source
+from rlhf_lab.records import RewardModelRow
 from rlhf_lab.store.comparisons import annotators_of
 from rlhf_lab.store.runs import get_reward_model, reward_models
 from rlhf_lab.ui.context import Context, operated, read, told

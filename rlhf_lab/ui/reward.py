@@ -9,7 +9,8 @@ from rlhf_lab.config import RewardConfig
 from rlhf_lab.errors import LabError, StoreError
 from rlhf_lab.jobs import queue, steward, supervisor
 from rlhf_lab.jobs.labelling import judge_of
-from rlhf_lab.records import Choice, Comparison, Job, JobKind, JobStatus, RewardModelRow, Source
+from rlhf_lab.kinds import Choice, JobKind, JobStatus, Source
+from rlhf_lab.records import Comparison, Job, RewardModelRow
 from rlhf_lab.store.comparisons import annotators_of, comparisons, next_pair, vote_counts
 from rlhf_lab.store.runs import get_reward_model, reward_models
 from rlhf_lab.store.scores import foresight

@@ -11,7 +11,8 @@ import gradio as gr
 
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import control
-from rlhf_lab.records import Choice, Run, Source
+from rlhf_lab.kinds import Choice, Source
+from rlhf_lab.records import Run
 from rlhf_lab.store.comparisons import vote_counts
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import events, reward_models, runs

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rlhf_lab.jobs import control
-from rlhf_lab.records import EngineState, EventKind, Job, RewardModelRow, Run, RunEvent, RunStatus, Source
+from rlhf_lab.kinds import EngineState, EventKind, RunStatus, Source
+from rlhf_lab.records import Job, RewardModelRow, Run, RunEvent
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import events, get_reward_model, get_run
 from rlhf_lab.store.steps import Point, samples_at

@@ -10,7 +10,8 @@ from rlhf_lab.config import ALGORITHMS, PRESETS, PolicyConfig, fields_of
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.jobs import control, queue, steward
 from rlhf_lab.jobs.labelling import judge_of
-from rlhf_lab.records import JobKind, JobStatus, RewardModelRow, Source
+from rlhf_lab.kinds import JobKind, JobStatus, Source
+from rlhf_lab.records import RewardModelRow
 from rlhf_lab.store.comparisons import annotators_of
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import reward_models, runs

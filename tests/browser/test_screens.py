@@ -11,7 +11,8 @@ from playwright.sync_api import expect
 
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.judges import load_judge
-from rlhf_lab.records import EventKind, RunStatus, StepResult
+from rlhf_lab.kinds import EventKind, RunStatus
+from rlhf_lab.records import StepResult
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.runs import create_run, delete_run, events, reward_models, runs, set_run_status

@@ -12,7 +12,7 @@ from rlhf_lab.jobs import control, queue, steward, supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.jobs.setup import pick_project
 from rlhf_lab.judges import load_judge
-from rlhf_lab.records import JobKind, JobStatus, Source
+from rlhf_lab.kinds import JobKind, JobStatus, Source
 from rlhf_lab.store.database import Database
 
 

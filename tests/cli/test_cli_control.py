@@ -7,7 +7,8 @@ import pytest
 from rlhf_lab.cli.main import main
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.jobs import control, queue, supervisor
-from rlhf_lab.records import EventKind, JobKind, JobStatus, LabelSnapshot, RunStatus, Source
+from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.records import LabelSnapshot
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import create_project
 from rlhf_lab.store.runs import add_reward_model, create_run, events, get_run, runs, set_run_status

@@ -15,7 +15,7 @@ import pytest
 from rlhf_lab.cli import doctor
 from rlhf_lab.cli.main import main
 from rlhf_lab.jobs import queue
-from rlhf_lab.records import JobKind
+from rlhf_lab.kinds import JobKind
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 

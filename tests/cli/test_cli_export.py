@@ -9,7 +9,8 @@ from rlhf_lab.cli.main import main
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.jobs.setup import new_project
 from rlhf_lab.judges import JUDGES
-from rlhf_lab.records import Choice, Source, StepResult, Vote
+from rlhf_lab.kinds import Choice, Source
+from rlhf_lab.records import StepResult, Vote
 from rlhf_lab.store.comparisons import cast_vote, next_pair, snapshot
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import add_reward_model, create_run

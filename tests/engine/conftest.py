@@ -8,7 +8,7 @@ from workplace import Lab
 from rlhf_lab.jobs import supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.judges import JUDGES
-from rlhf_lab.records import JobKind, JobStatus
+from rlhf_lab.kinds import JobKind, JobStatus
 from rlhf_lab.trainers import gradient_step
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.records import JobKind, JobStatus
+from rlhf_lab.kinds import JobKind, JobStatus
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.store.steps import metrics_since

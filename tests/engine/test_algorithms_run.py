@@ -8,7 +8,7 @@ from rlhf_lab.config import PolicyConfig
 from rlhf_lab.engine.ptx import PTX_TEXTS
 from rlhf_lab.home import ptx_texts_file
 from rlhf_lab.jobs import control
-from rlhf_lab.records import JobStatus, RunStatus
+from rlhf_lab.kinds import JobStatus, RunStatus
 from rlhf_lab.store.runs import create_run, get_run, latest_reward_model
 from rlhf_lab.trainers.pretraining import Pretraining
 

@@ -7,7 +7,7 @@ from workplace import Lab
 from rlhf_lab.engine import pairs as pairs_module
 from rlhf_lab.engine.choosing import CANDIDATES, distance, least_alike, least_sure, words
 from rlhf_lab.engine.pairs import sample_pairs
-from rlhf_lab.records import Source
+from rlhf_lab.kinds import Source
 from rlhf_lab.store import comparisons
 from rlhf_lab.store.projects import count_pairs
 

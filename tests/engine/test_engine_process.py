@@ -8,7 +8,7 @@ from processes import CONFIG, PATIENCE_S, ROOT
 
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.records import EngineState, EventKind, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.kinds import EngineState, EventKind, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.store.comparisons import vote_counts
 from rlhf_lab.store.runs import add_event, events, get_run
 from rlhf_lab.store.steps import samples_at, token_records_at

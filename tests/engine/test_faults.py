@@ -14,7 +14,8 @@ from rlhf_lab.engine.faults import explain_error, out_of_memory
 from rlhf_lab.engine.policy_run import standing
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import control, queue
-from rlhf_lab.records import EventKind, JobKind, JobStatus, RunEvent, RunStatus
+from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
+from rlhf_lab.records import RunEvent
 from rlhf_lab.store.runs import add_event, events, get_run, latest_reward_model, reward_models
 from rlhf_lab.trainers import checkpoint, gradient_step
 from rlhf_lab.trainers.checkpoint import checkpoints, load_latest

@@ -9,8 +9,8 @@ from workplace import REWARD, Lab
 from rlhf_lab.engine.labels import check_weights, prepared
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.imports import Asked, Into, read_all, save
+from rlhf_lab.kinds import JobKind, JobStatus, Source
 from rlhf_lab.models.backbone import load_backbone
-from rlhf_lab.records import JobKind, JobStatus, Source
 from rlhf_lab.store.comparisons import annotator_of_each, snapshot
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.runs import latest_reward_model

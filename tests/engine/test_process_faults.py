@@ -14,7 +14,7 @@ from processes import PATIENCE_S, ROOT
 
 from rlhf_lab.engine.__main__ import _open_log
 from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.records import JobStatus, RunStatus
+from rlhf_lab.kinds import JobStatus, RunStatus
 from rlhf_lab.store.comparisons import vote_counts
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_run

@@ -10,8 +10,8 @@ from rlhf_lab.engine.texts import pieces, room
 from rlhf_lab.engine.work import thinned
 from rlhf_lab.errors import LabelError, ModelError
 from rlhf_lab.jobs import queue
+from rlhf_lab.kinds import JobKind, JobStatus
 from rlhf_lab.models.generation import Sampled
-from rlhf_lab.records import JobKind, JobStatus
 from rlhf_lab.store.projects import count_pairs
 from rlhf_lab.store.runs import latest_reward_model
 from rlhf_lab.store.scores import scores_of, unjudged_pairs

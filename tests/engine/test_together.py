@@ -11,7 +11,7 @@ from workplace import REWARD
 from rlhf_lab.engine import together
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.jobs import control, queue
-from rlhf_lab.records import JobKind, JobStatus, RunStatus
+from rlhf_lab.kinds import JobKind, JobStatus, RunStatus
 from rlhf_lab.store.runs import get_run, reward_models
 from rlhf_lab.store.steps import samples_at
 from rlhf_lab.trainers.checkpoint import checkpoints

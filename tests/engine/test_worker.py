@@ -9,7 +9,7 @@ from workplace import REWARD
 from rlhf_lab.engine.policy_run import PolicyRun, RunStopped
 from rlhf_lab.engine.worker import Worker
 from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.records import EventKind, JobKind, JobStatus, RunStatus
+from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.projects import create_project
 from rlhf_lab.store.runs import (

@@ -7,8 +7,9 @@ import tiny
 from rlhf_lab.engine.work import sample_pairs
 from rlhf_lab.engine.worker import Worker
 from rlhf_lab.jobs import queue
+from rlhf_lab.kinds import Choice, JobKind, Source
 from rlhf_lab.models.backbone import load_backbone
-from rlhf_lab.records import Choice, JobKind, Source, Vote
+from rlhf_lab.records import Vote
 from rlhf_lab.store.comparisons import cast_vote
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import create_project

@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from rlhf_lab.records import Choice, EventKind, NewCompletion, Sample, Source, StepResult, Vote
+from rlhf_lab.kinds import Choice, EventKind, Source
+from rlhf_lab.records import NewCompletion, Sample, StepResult, Vote
 from rlhf_lab.store import projects
 from rlhf_lab.store.comparisons import cast_vote, snapshot, undo_vote
 from rlhf_lab.store.database import Database

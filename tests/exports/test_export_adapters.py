@@ -13,9 +13,10 @@ from transformers import AutoModelForCausalLM
 
 from rlhf_lab.errors import StoreError
 from rlhf_lab.exports import export_adapter, export_reward_model, export_run
+from rlhf_lab.kinds import Source
 from rlhf_lab.models.heads import EnsembleHead, RewardHead
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.records import LabelSnapshot, Source
+from rlhf_lab.records import LabelSnapshot
 from rlhf_lab.store import projects
 from rlhf_lab.store.runs import add_reward_model, create_run
 from rlhf_lab.trainers.checkpoint import folder_of, save_checkpoint

@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.exports import LabelExport, export_labels, table_files
-from rlhf_lab.records import Source
+from rlhf_lab.kinds import Source
 
 COMMON = {"both_bad": False, "source": "human", "annotator": "ann", "created_at": 100.5, "reason": "random",
           "split": "train", "prompt": "Once", "strength": None, "note": "", "repeat": False, "via": "page"}  # fmt: skip

@@ -12,7 +12,8 @@ from rlhf_lab.chats import transcript
 from rlhf_lab.exports import LabelExport, export_labels
 from rlhf_lab.exports.labels import label_rows
 from rlhf_lab.imports import Asked, Into, read_all, save
-from rlhf_lab.records import Choice, NewCompletion, Source, Strength, Vote
+from rlhf_lab.kinds import Choice, Source, Strength
+from rlhf_lab.records import NewCompletion, Vote
 from rlhf_lab.store import projects
 from rlhf_lab.store.comparisons import cast_vote, undo_vote
 from rlhf_lab.store.database import Database

@@ -9,7 +9,7 @@ from rlhf_lab.chats import chat, transcript
 from rlhf_lab.errors import DataError
 from rlhf_lab.imports import parse_map
 from rlhf_lab.imports.values import parse_choices
-from rlhf_lab.records import Choice, Source
+from rlhf_lab.kinds import Choice, Source
 
 PLAIN = [
     {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."},

@@ -11,7 +11,8 @@ from rlhf_lab.cli.main import main
 from rlhf_lab.errors import DataError, StoreError
 from rlhf_lab.imports import Asked, Into, Limits, read_all, save, saving
 from rlhf_lab.imports.__main__ import answer
-from rlhf_lab.records import Choice, NewCompletion, Source, Vote
+from rlhf_lab.kinds import Choice, Source
+from rlhf_lab.records import NewCompletion, Vote
 from rlhf_lab.store import projects
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.comparisons import cast_vote, comparisons, snapshot, vote_counts

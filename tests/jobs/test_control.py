@@ -11,7 +11,8 @@ from rlhf_lab.config import PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.home import ptx_texts_file
 from rlhf_lab.jobs import control, queue, supervisor
-from rlhf_lab.records import Choice, EventKind, JobKind, JobStatus, NewCompletion, Run, RunStatus, Source, Vote
+from rlhf_lab.kinds import Choice, EventKind, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.records import NewCompletion, Run, Vote
 from rlhf_lab.store import projects
 from rlhf_lab.store.comparisons import cast_vote, snapshot
 from rlhf_lab.store.database import Database

@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import queue
-from rlhf_lab.records import JobKind, JobStatus
+from rlhf_lab.kinds import JobKind, JobStatus
 from rlhf_lab.store.database import Database
 
 GONE = {"process_started": 1.0}  # this pid was recycled: the engine that had it is dead
@@ -152,7 +152,7 @@ WORKER = """
 import sys, time
 from pathlib import Path
 from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.records import JobKind
+from rlhf_lab.kinds import JobKind
 from rlhf_lab.store.database import Database
 home = Path(sys.argv[1])
 with Database.open(home) as db:

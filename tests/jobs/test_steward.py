@@ -7,8 +7,9 @@ import pytest
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import queue, steward, supervisor
 from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.kinds import Choice, JobKind, Source
 from rlhf_lab.labelling import LabellingConfig
-from rlhf_lab.records import Choice, JobKind, LabelSnapshot, NewCompletion, Source, Vote
+from rlhf_lab.records import LabelSnapshot, NewCompletion, Vote
 from rlhf_lab.store import comparisons, labelling, leases, projects
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import add_reward_model, create_run

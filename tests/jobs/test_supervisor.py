@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_lab.errors import EngineError
 from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.records import EngineState, JobKind, JobStatus
+from rlhf_lab.kinds import EngineState, JobKind, JobStatus
 from rlhf_lab.runtime import ENVIRONMENT
 from rlhf_lab.store.database import Database
 

@@ -6,8 +6,8 @@ from itertools import combinations
 
 import pytest
 
+from rlhf_lab.kinds import Choice
 from rlhf_lab.quality.figures import Agreement, Said, alpha, over_time, pairwise, people
-from rlhf_lab.records import Choice
 
 F, S, T, B = Choice.FIRST, Choice.SECOND, Choice.TIE, Choice.BOTH_BAD
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rlhf_lab.imports import Asked, Into, parse_map, read_all, save
+from rlhf_lab.kinds import Source
 from rlhf_lab.quality import alpha, pairwise, people, votes_of
-from rlhf_lab.records import Source
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
 

@@ -6,7 +6,8 @@ from itertools import pairwise
 import pytest
 
 from rlhf_lab.errors import LabelError, StaleVoteError, StoreError
-from rlhf_lab.records import Choice, Comparison, NewCompletion, Pair, Project, Source, Vote
+from rlhf_lab.kinds import Choice, Source
+from rlhf_lab.records import Comparison, NewCompletion, Pair, Project, Vote
 from rlhf_lab.store import comparisons, projects
 from rlhf_lab.store.database import Database
 

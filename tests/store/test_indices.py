@@ -7,19 +7,9 @@ import pytest
 from sqlalchemy import event
 
 from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.kinds import Choice, EventKind, JobKind, RunStatus, Source
 from rlhf_lab.labelling import LabellingConfig
-from rlhf_lab.records import (
-    Choice,
-    EventKind,
-    JobKind,
-    LabelSnapshot,
-    Project,
-    RunStatus,
-    Sample,
-    Source,
-    StepResult,
-    Vote,
-)
+from rlhf_lab.records import LabelSnapshot, Project, Sample, StepResult, Vote
 from rlhf_lab.store import comparisons, labelling, leases, projects, runs, steps
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.tables import metadata

@@ -6,8 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from rlhf_lab.errors import LabelError, StaleVoteError
+from rlhf_lab.kinds import Choice, Source, Strength
 from rlhf_lab.labelling import LabellingConfig
-from rlhf_lab.records import Choice, Project, Source, Strength, Vote
+from rlhf_lab.records import Project, Vote
 from rlhf_lab.store import comparisons, labelling, leases
 from rlhf_lab.store.database import Database
 

@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlhf_lab.errors import StaleVoteError
+from rlhf_lab.kinds import Choice, Source
 from rlhf_lab.labelling import LabellingConfig
-from rlhf_lab.records import Choice, NewCompletion, Project, Source, Vote
+from rlhf_lab.records import NewCompletion, Project, Vote
 from rlhf_lab.store import leases, projects
 from rlhf_lab.store.database import Database
 
@@ -65,7 +66,8 @@ WORKER = """
 import os, sys, time
 from pathlib import Path
 from rlhf_lab.labelling import LabellingConfig
-from rlhf_lab.records import Choice, Source, Vote
+from rlhf_lab.kinds import Choice, Source
+from rlhf_lab.records import Vote
 from rlhf_lab.store import leases
 from rlhf_lab.store.database import Database
 home, who, overlap = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])

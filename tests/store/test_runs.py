@@ -4,7 +4,8 @@ from collections.abc import Callable
 import pytest
 
 from rlhf_lab.errors import StoreError
-from rlhf_lab.records import EventKind, LabelSnapshot, Project, Run, RunStatus, Sample, Source, StepResult
+from rlhf_lab.kinds import EventKind, RunStatus, Source
+from rlhf_lab.records import LabelSnapshot, Project, Run, Sample, StepResult
 from rlhf_lab.store import runs, steps
 from rlhf_lab.store.database import Database
 

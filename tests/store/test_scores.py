@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from rlhf_lab.errors import StoreError
-from rlhf_lab.records import Choice, Foresight, LabelSnapshot, Pair, Project, Source, Vote
+from rlhf_lab.kinds import Choice, Source
+from rlhf_lab.records import Foresight, LabelSnapshot, Pair, Project, Vote
 from rlhf_lab.store import comparisons, runs
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database

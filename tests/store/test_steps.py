@@ -4,7 +4,8 @@ import math
 import pytest
 from sqlalchemy import insert
 
-from rlhf_lab.records import EventKind, LabelSnapshot, Project, Sample, Source, StepResult, TokenRecord
+from rlhf_lab.kinds import EventKind, Source
+from rlhf_lab.records import LabelSnapshot, Project, Sample, StepResult, TokenRecord
 from rlhf_lab.store import runs, steps
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.tables import metrics

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlhf_lab.errors import StaleVoteError
-from rlhf_lab.records import Choice, NewCompletion, Project, Source, Vote
+from rlhf_lab.kinds import Choice, Source
+from rlhf_lab.records import NewCompletion, Project, Vote
 from rlhf_lab.store import comparisons, projects
 from rlhf_lab.store.database import Database
 
@@ -70,7 +71,8 @@ VOTER = """
 import os, sys, time
 from pathlib import Path
 from rlhf_lab.errors import StaleVoteError
-from rlhf_lab.records import Choice, Source, Vote
+from rlhf_lab.kinds import Choice, Source
+from rlhf_lab.records import Vote
 from rlhf_lab.store import comparisons
 from rlhf_lab.store.database import Database
 name, annotator, go = sys.argv[2], sys.argv[3], Path(sys.argv[1]) / "go"

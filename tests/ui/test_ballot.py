@@ -6,8 +6,8 @@ from gradio import Error
 
 from rlhf_lab.errors import ConfigError, LabelError, StaleVoteError
 from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.kinds import Choice, Strength
 from rlhf_lab.labelling import LabellingConfig
-from rlhf_lab.records import Choice, Strength
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.labelling import set_labelling
 from rlhf_lab.store.leases import REPEAT_AFTER

@@ -8,7 +8,8 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.judges import load_judge
-from rlhf_lab.records import JobKind, LabelSnapshot, Source, StepResult
+from rlhf_lab.kinds import JobKind, Source
+from rlhf_lab.records import LabelSnapshot, StepResult
 from rlhf_lab.store.comparisons import snapshot
 from rlhf_lab.store.runs import add_reward_model, create_run
 from rlhf_lab.store.steps import record_step

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from rlhf_lab.errors import ConfigError, DataError
-from rlhf_lab.records import Choice, Source
+from rlhf_lab.kinds import Choice, Source
 from rlhf_lab.store.comparisons import vote_counts
 from rlhf_lab.ui import reading
 from rlhf_lab.ui.data_io import Counter

@@ -4,7 +4,8 @@ import pytest
 
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.records import JobKind, LabelSnapshot, RunStatus, Source
+from rlhf_lab.kinds import JobKind, RunStatus, Source
+from rlhf_lab.records import LabelSnapshot
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import add_reward_model, create_run, set_run_status
 from rlhf_lab.ui import header

@@ -5,7 +5,7 @@ import pytest
 from rlhf_lab.errors import LabelError, NotAllowedError, StaleVoteError
 from rlhf_lab.jobs import steward
 from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.records import Choice
+from rlhf_lab.kinds import Choice
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui import label
 from rlhf_lab.ui.context import SECRET_VARIABLE, Context

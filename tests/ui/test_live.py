@@ -6,7 +6,8 @@ import math
 import pytest
 from fake_runs import SCORE, a_run, step
 
-from rlhf_lab.records import RunStatus, Sample, StepResult
+from rlhf_lab.kinds import RunStatus
+from rlhf_lab.records import Sample, StepResult
 from rlhf_lab.store.runs import delete_run, get_run, set_run_status
 from rlhf_lab.store.steps import record_step, truncate_after
 from rlhf_lab.ui import charts, live

@@ -215,7 +215,8 @@ def test_a_reset_of_a_project_on_own_prompts_keeps_them(ctx, desk):
 
 
 def test_runs_are_counted_by_project(ctx, desk):
-    from rlhf_lab.records import LabelSnapshot, Source
+    from rlhf_lab.kinds import Source
+    from rlhf_lab.records import LabelSnapshot
     from rlhf_lab.store.runs import add_reward_model
 
     row = add_reward_model(ctx.db, 1, "x", config={}, report={}, snapshot=LabelSnapshot((), "d" * 64, Source.HUMAN))

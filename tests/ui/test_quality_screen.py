@@ -6,7 +6,8 @@ from rlhf_lab.errors import LabError, NotAllowedError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.judges import load_judge
-from rlhf_lab.records import Choice, JobKind, Source, Vote
+from rlhf_lab.kinds import Choice, JobKind, Source
+from rlhf_lab.records import Vote
 from rlhf_lab.store.comparisons import cast_vote, snapshot
 from rlhf_lab.store.projects import read_pairs
 from rlhf_lab.store.runs import add_reward_model

@@ -7,7 +7,8 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.judges import load_judge
-from rlhf_lab.records import JobKind, LabelSnapshot, Source
+from rlhf_lab.kinds import JobKind, Source
+from rlhf_lab.records import LabelSnapshot
 from rlhf_lab.store.comparisons import comparisons, snapshot
 from rlhf_lab.store.runs import add_reward_model
 from rlhf_lab.ui import compare, reward

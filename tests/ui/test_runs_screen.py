@@ -13,7 +13,8 @@ from rlhf_lab.config import PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import queue, steward
 from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.records import EventKind, JobKind, LabelSnapshot, RunStatus, Sample, Source, StepResult
+from rlhf_lab.kinds import EventKind, JobKind, RunStatus, Source
+from rlhf_lab.records import LabelSnapshot, Sample, StepResult
 from rlhf_lab.store import runs as store
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import open_project

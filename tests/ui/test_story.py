@@ -7,7 +7,8 @@ from fake_runs import KL, a_run, reward_model, step
 
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.errors import StoreError
-from rlhf_lab.records import EngineState, EventKind, RunStatus, Sample, Source
+from rlhf_lab.kinds import EngineState, EventKind, RunStatus, Source
+from rlhf_lab.records import Sample
 from rlhf_lab.store.runs import add_event, create_run, events, get_run, mark_event, set_run_status
 from rlhf_lab.ui import live, story
 

@@ -13,7 +13,7 @@ from rlhf_lab.home import ptx_texts_file
 from rlhf_lab.jobs import control, queue
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.judges import Judge
-from rlhf_lab.records import EventKind, JobKind, RunStatus, Source
+from rlhf_lab.kinds import EventKind, JobKind, RunStatus, Source
 from rlhf_lab.store.comparisons import snapshot
 from rlhf_lab.store.runs import add_reward_model, events, get_run, runs, set_run_status
 from rlhf_lab.ui import charts, train

@@ -1,0 +1,79 @@
+"""Closed sets of words: what a label, a run, a job, an engine or an event can be. They import nothing of ours."""
+
+from enum import StrEnum
+
+
+class Choice(StrEnum):
+    """What an annotator said about a pair. FIRST and SECOND name the pair's completions, not sides of the screen."""
+
+    FIRST = "first"
+    SECOND = "second"
+    TIE = "tie"
+    BOTH_BAD = "both_bad"
+    SKIP = "skip"
+
+
+class Strength(StrEnum):
+    """How much better the chosen side is, where the annotator said so."""
+
+    SLIGHTLY = "slightly"
+    CLEARLY = "clearly"
+    MUCH = "much"
+
+    @property
+    def steps(self) -> int:
+        """Steps of surer than "slightly": what `Comparison.strength` counts."""
+        return list(Strength).index(self)
+
+
+class Source(StrEnum):
+    """Who made a label. The two never mix silently: every query names the source it wants."""
+
+    HUMAN = "human"
+    SIMULATED = "simulated"
+
+
+class RunStatus(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    PAUSED = "paused"
+    INTERRUPTED = "interrupted"
+    DONE = "done"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
+class JobKind(StrEnum):
+    SAMPLE_PAIRS = "sample_pairs"
+    TRAIN_REWARD = "train_reward"
+    TRAIN_POLICY = "train_policy"
+    COMPLETE = "complete"
+    EXPLAIN = "explain"
+
+
+class JobStatus(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class EngineState(StrEnum):
+    """ABSENT: none, or ended in an orderly way. DEAD: it vanished, or it is there and silent."""
+
+    ABSENT = "absent"
+    STARTING = "starting"
+    ALIVE = "alive"
+    DEAD = "dead"
+
+
+class EventKind(StrEnum):
+    """What a person may tell a running run; and what the engine notes about it."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    STOP = "stop"
+    SET = "set"
+    SWITCH_REWARD = "switch_reward"
+    NOTE = "note"
