@@ -51,7 +51,7 @@ def main() -> int:
 def tokens(folder: Path, rounds: int) -> dict[str, Any]:
     save_random_llama(folder, SHAPE, torch.float32)
     backbone = load_backbone(str(folder), device="cpu", dtype=torch.float32)
-    backbone.eos_ids = [-1]  # no row ends by itself
+    backbone.eos_ids = (-1,)  # no row ends by itself
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(4, 4096, (ROWS, 16), generator=generator).tolist()
     seconds: dict[int, list[float]] = {SHORT: [], LONG: []}
@@ -70,7 +70,7 @@ def tokens(folder: Path, rounds: int) -> dict[str, Any]:
 
 def steps(folder: Path) -> dict[str, Any]:
     """The store's part of a step: read controls, write rows, read what is new for a page."""
-    found = {}
+    found: dict[str, Any] = {}
     for stored in STORED:
         with Database.open(folder / f"home{stored}") as db:
             project = create_project(db, "p", "none", "", "tales", 0, [("Once", "train")])

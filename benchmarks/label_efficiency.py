@@ -26,9 +26,9 @@ from rlhf_lab.runtime import prepare
 prepare()
 
 import torch  # noqa: E402
+from sampled_states import HELD, POOL, POOLINGS, Material, Side, sample_all  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from benchmarks.sampled_states import HELD, POOL, POOLINGS, Material, Side, sample_all  # noqa: E402
 from rlhf_lab.config import RewardConfig  # noqa: E402
 from rlhf_lab.judges import JUDGES  # noqa: E402
 from rlhf_lab.models.adapters import Adapters  # noqa: E402
@@ -170,7 +170,7 @@ def train(adapters: Adapters, material: Material, labels: "Judged", drawn: list[
         comparisons.append(
             Comparison(
                 material.prompts[i], better.texts[i], worse.texts[i], tuple(better.tokens[i]), tuple(worse.tokens[i]),
-                tie=labels.pool[i] == 0, group=i,
+                tie=bool(labels.pool[i] == 0), group=i,
             )
         )  # fmt: skip
     config = RewardConfig(**({"folds": 0, "seed": seed} | TRAINED[name]))

@@ -82,10 +82,10 @@ def summary(rounds: list[dict[str, dict[str, Any]]], precisions: list[str], args
     """Medians over the rounds; ratios within a round first."""
 
     def middle(system: str, key: str) -> float:
-        return statistics.median(one[system][key] for one in rounds)
+        return float(statistics.median(one[system][key] for one in rounds))
 
     def ratio(ours: str, theirs: str, key: str = "step") -> float:
-        return statistics.median(one[theirs][key] / one[ours][key] for one in rounds)
+        return float(statistics.median(one[theirs][key] / one[ours][key] for one in rounds))
 
     plain = precisions[0]
     ours = min((f"ours {p}" for p in precisions), key=lambda name: middle(name, "step"))
@@ -140,7 +140,7 @@ def product_rate(args: argparse.Namespace, precision: str) -> float:
         if device == "cuda":
             torch.cuda.synchronize()
         best = min(best, (time.perf_counter() - begun) / 20)
-    return 2 * rows * weight.numel() / best
+    return float(2 * rows * weight.numel() / best)
 
 
 def said(results: dict[str, dict[str, Any]]) -> str:

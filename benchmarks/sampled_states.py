@@ -79,7 +79,7 @@ def states_of(backbone: Backbone, written: Written) -> Tensor:
         return torch.stack([pooled(Hidden(layer, prompts, mask.shape[1]).read.float(), mask) for layer in layers], 1)
 
     lengths = [len(p) + len(r) for p, r in zip(written.prompts, written.tokens, strict=True)]
-    return by_length(some, lengths, backbone.token_budget).cpu()
+    return by_length(some, lengths, backbone).cpu()
 
 
 def pooled(read: Tensor, mask: Tensor) -> Tensor:

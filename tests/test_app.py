@@ -107,3 +107,18 @@ def test_the_doors_are_said_where_visitors_have_roles(tmp_path, monkeypatch):
     monkeypatch.setenv("SPACE_HOST", "me-lab.hf.space")
     assert "https://me-lab.hf.space/enter?key=" in doors(closed, "http://0.0.0.0:7860/", "0.0.0.0")
     alone.db.close()
+
+
+STUBS = """
+import inspect, sys
+opened = []
+sys.addaudithook(lambda event, args: event == "open" and str(args[0]).endswith(".pyi") and opened.append(args[0]))
+import rlhf_lab.ui
+from rlhf_lab.errors import LabError
+assert not opened, opened[:3]
+assert inspect.getfile(LabError).endswith("errors.py")
+"""
+
+
+def test_gradio_comes_in_without_parsing_its_components_for_type_stubs():
+    subprocess.run([sys.executable, "-c", STUBS], check=True, cwd=ROOT, timeout=120)

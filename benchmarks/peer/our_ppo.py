@@ -34,11 +34,10 @@ def save_random_llama(folder: Path, shape: str, dtype: torch.dtype) -> None:
         num_attention_heads=heads, num_key_value_heads=heads, vocab_size=vocab, max_position_embeddings=512,
         tie_word_embeddings=True, pad_token_id=0, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
-    LlamaForCausalLM(config).to(dtype).save_pretrained(folder)
+    LlamaForCausalLM(config).to(dtype).save_pretrained(folder)  # type: ignore[arg-type]
     words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(vocab)}, unk_token="t3"))
-    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="t0", bos_token="t1", eos_token="t2").save_pretrained(
-        folder
-    )
+    special = {"pad_token": "t0", "bos_token": "t1", "eos_token": "t2"}
+    PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)  # type: ignore[no-untyped-call]
 
 
 def trainer_of(backbone: Backbone, args: argparse.Namespace) -> PolicyTrainer:

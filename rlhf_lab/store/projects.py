@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, FromClause, RowMapping, and_, func, or_, select, update
+from sqlalchemy import Connection, FromClause, RowMapping, and_, func, insert, or_, select, update
 
 from rlhf_lab.errors import LabelError, StoreError
 from rlhf_lab.kinds import Source
@@ -36,8 +36,9 @@ def create_project(
         splits.setdefault(text, split)
     with db.write() as conn:
         project_id = insert_row(conn, t.projects, values)
-        for text, split in splits.items():
-            insert_row(conn, t.prompts, {"project_id": project_id, "text": text, "split": split})
+        rows = [{"project_id": project_id, "text": text, "split": split} for text, split in splits.items()]
+        if rows:
+            conn.execute(insert(t.prompts), rows)
     return Project(id=project_id, **values)
 
 

@@ -1,0 +1,29 @@
+"""The page's side. Gradio is imported here before any part of it, without what would keep the page waiting."""
+
+import inspect
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "200")
+
+
+@contextmanager
+def without_stubs() -> Iterator[None]:
+    """Gradio 6.31 parses all its components whenever it is imported, to write type stubs beside them, and that is half of the
+    time its import takes. It leaves out a class whose file is not known (component_meta.create_or_modify_pyi)."""
+
+    def unknown(object: object) -> str:
+        raise OSError("no type stubs wanted")
+
+    getfile = inspect.getfile
+    inspect.getfile = unknown
+    try:
+        yield
+    finally:
+        inspect.getfile = getfile
+
+
+with without_stubs():
+    import gradio  # noqa: F401

@@ -3,9 +3,6 @@
 import os
 from typing import Any
 
-os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "200")
-
 import fastapi
 import gradio as gr
 from starlette.middleware import Middleware
@@ -17,7 +14,6 @@ from rlhf_lab.ui import api, compare, header, label, people, project, reward, ru
 from rlhf_lab.ui.access import Access
 from rlhf_lab.ui.context import Context, guard_events
 from rlhf_lab.ui.entrance import entrance
-from rlhf_lab.ui.sign_in import configured, sign_in
 from rlhf_lab.ui.widgets import STATIC, UI
 
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
@@ -84,6 +80,10 @@ def launch_options(ctx: Context | None = None) -> dict[str, Any]:
 
 def doors(db: Database, access: Access) -> list[BaseRoute]:
     """Join code and operator's link; on a Space with OAuth also the account of Hugging Face."""
+    if not os.environ.get("OPENID_PROVIDER_URL"):
+        return entrance(db, access)
+    from rlhf_lab.ui.sign_in import configured, sign_in  # authlib takes as long to import as a screen to build
+
     provider = configured()
     if provider is None:
         return entrance(db, access)
