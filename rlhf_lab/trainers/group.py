@@ -100,7 +100,7 @@ class Group:
 ALONE = Group()
 
 
-def lost_contact(error: Exception) -> bool:
+def lost_contact(error: BaseException) -> bool:
     """Whether a collective failed because another process is gone."""
     words = str(error).lower()
     return isinstance(error, RuntimeError) and any(
