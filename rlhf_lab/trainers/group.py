@@ -1,6 +1,6 @@
 """The processes that train one model together: who does which part of a step, and how the parts become one again.
 
-Every process holds the whole model and the same state; a step's rows are shared out, and what each found is added up before
+Every process holds the same adapters, heads and state; a step's rows are shared out, and what each found is added up before
 anything depends on it. So the mathematics is that of one process, whatever the number. One process alone pays nothing.
 """
 
