@@ -185,7 +185,9 @@ def train(config: PretrainConfig, out: Path, corpus: Path, progress: Progress) -
 
     model.set_attn_implementation("eager")  # on short texts faster than the fused kernel's backward pass
     model.train()
-    one_pass(model, config, stream(range(config.texts), "order"), lambda step: rate(step, first, config.warmup), see, tell)
+    one_pass(
+        model, config, stream(range(config.texts), "order"), lambda step: rate(step, first, config.warmup), see, tell
+    )
     fresh = config.texts + config.held_out
     loss = one_pass(
         model, config, stream(range(fresh, fresh + config.second_texts), "second order"),
