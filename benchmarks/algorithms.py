@@ -40,7 +40,7 @@ from rlhf_lab.kinds import Source  # noqa: E402
 from rlhf_lab.models.adapters import Adapters  # noqa: E402
 from rlhf_lab.models.backbone import Backbone  # noqa: E402
 from rlhf_lab.models.reward_model import RewardModel  # noqa: E402
-from rlhf_lab.pretrain import corpus  # noqa: E402
+from rlhf_lab.pretrain.reading import documents  # noqa: E402
 from rlhf_lab.store.database import Database  # noqa: E402
 from rlhf_lab.store.projects import prompts  # noqa: E402
 from rlhf_lab.trainers.evaluation import Mean, best_of, best_of_kl, mean, sequence_kl, write  # noqa: E402
@@ -96,9 +96,7 @@ def prepared(args: argparse.Namespace, lab: Lab, db: Database, seed: int) -> Set
 
 
 def trainer_of(setting: Setting, config: PolicyConfig) -> PolicyTrainer:
-    texts = (
-        [f"{text.prompt} {text.response}" for text in corpus.texts(setting.seed, 512)] if config.ptx_coef > 0 else []
-    )
+    texts = documents(setting.seed, 512, 0) if config.ptx_coef > 0 else []
     task = Task(setting.train, setting.scorer, gold=setting.judge.score, ptx_texts=texts)
     return PolicyTrainer(setting.backbone, setting.adapters, task, config)
 

@@ -3,7 +3,7 @@ const { el } = Lab;
 const root = element.querySelector('.lab-header');
 
 function machine(state) {
-  const memory = state.engine.memory_mb ? ` · ${Lab.bytes(1e6 * state.engine.memory_mb)}` : '';
+  const memory = state.engine.memory_mb ? ` · ${Lab.bytes(2 ** 20 * state.engine.memory_mb)}` : '';
   return `${state.engine.words}${state.engine.device ? ` · ${state.engine.device}` : ''}${memory}`;
 }
 

@@ -18,7 +18,7 @@ function who() {
   return el('section.lab-card', { 'aria-label': 'who is here' },
     el('h2', { 'data-here': n }, n === 1 && state.here[0] === state.you.name ? 'Only you have this page open' : n === 1 ? 'One person has this page open' : `${n} people have this page open`),
     n > 1 || names.length ? el('p.muted', {}, list) : null,
-    el('p', {}, WORDS[state.you.role].replace('You', `You${mine}${mine && ','}`)),
+    el('p', {}, WORDS[state.you.role].replace('You', () => `You${mine}${mine && ','}`)),
     state.you.role === 'viewer' ? el('p', {}, el('a.lab-button', { href: 'join' }, 'Join to label')) : null);
 }
 

@@ -42,7 +42,10 @@ function choose(id, on) {
   else if (chosen.size < COLOURS) {
     const used = new Set(chosen.values());
     chosen.set(id, [...Array(COLOURS).keys()].find((slot) => !used.has(slot)));
-  } else say(`At most ${COLOURS} runs can be compared at once. Leave one out first.`, true);
+  } else {
+    list.before(notice);
+    say(`At most ${COLOURS} runs can be compared at once. Leave one out first.`, true);
+  }
   drawList();
   look();
 }

@@ -11,8 +11,8 @@ from rlhf_lab.judges import JUDGES
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.pretrain.corpus import prompt_list
 from rlhf_lab.pretrain.mistakes import never_side_by_side, strange_names
-from rlhf_lab.pretrain.reading import document, documents
-from rlhf_lab.pretrain.train import PretrainConfig
+from rlhf_lab.pretrain.reading import document
+from rlhf_lab.pretrain.train import PretrainConfig, held_out
 from rlhf_lab.seeds import derive
 from rlhf_lab.trainers.evaluation import Written, write
 
@@ -34,9 +34,8 @@ def measure(backbone: Backbone, config: PretrainConfig, corpus: Path, say: Say) 
     runs = longest_runs([written.texts[i * step].strip() for i in range(COPIES_CHECKED)], corpus)
     say("looking for mistakes")
     tales = slice(0, each)
-    unread = documents(config.seed, config.held_out, config.texts)
     lines = [document(prompt, text.strip()) for prompt, text in zip(prompts, written.texts, strict=True)]
-    odd = never_side_by_side([*lines, *unread], corpus)
+    odd = never_side_by_side([*lines, *held_out(config)], corpus)
     say("asking the judges")
     return {
         "samples": len(prompts),

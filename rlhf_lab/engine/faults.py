@@ -3,6 +3,7 @@
 import torch
 
 from rlhf_lab.errors import LabError
+from rlhf_lab.trainers.group import Group, lost_contact
 
 _NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
 
@@ -24,3 +25,8 @@ def explain_error(error: BaseException) -> str:
             f"smaller batch_size, shorter responses (max_new_tokens) or a smaller model. ({type(error).__name__})"
         )
     return f"{type(error).__name__}: {error}. See engine.log in the home."
+
+
+def explain_together(error: BaseException, group: Group, broke: str) -> str:
+    """The same of an error in one of several processes; broke: what to say where another one is gone."""
+    return broke if group.size > 1 and lost_contact(error) else explain_error(error)

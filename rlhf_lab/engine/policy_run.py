@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from rlhf_lab.config import PolicyConfig
-from rlhf_lab.engine.faults import explain_error, out_of_memory
+from rlhf_lab.engine.faults import explain_together, out_of_memory
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.ptx import pretraining_texts
 from rlhf_lab.engine.work import Progress, no_progress
@@ -31,7 +31,6 @@ from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.runs import add_event, events, get_run, mark_event, pending_events, set_manifest, set_run_status
 from rlhf_lab.store.steps import record_step, truncate_after
 from rlhf_lab.trainers.checkpoint import load_latest, save_checkpoint
-from rlhf_lab.trainers.group import lost_contact
 from rlhf_lab.trainers.policy import PolicyTrainer, Task
 
 POLL_EVERY_S = 0.1
@@ -41,6 +40,7 @@ RUN_BROKE = (
     "one of the processes of the run died, and the others were ended (processes.log in the run's folder says more). The last "
     "checkpoint is kept: resume the run, or use fewer processes."
 )
+LEAVES = "the engine was asked to leave; the run goes on when it is back"
 PACKAGES = ("torch", "transformers", "peft", "safetensors", "numpy")
 
 
@@ -130,8 +130,7 @@ class PolicyRun:
             return stop.status
         except Exception as error:
             with suppress(StoreError):  # what made it fail matters more; the worker insists on recording it
-                words = RUN_BROKE if self.group.size > 1 and lost_contact(error) else explain_error(error)
-                set_run_status(db, run_id, RunStatus.FAILED, words)
+                set_run_status(db, run_id, RunStatus.FAILED, explain_together(error, self.group, RUN_BROKE))
             raise
         set_run_status(db, run_id, RunStatus.DONE)
         self._tell_others(None)
@@ -189,7 +188,7 @@ class PolicyRun:
         if time.monotonic() - self._looked < POLL_EVERY_S:
             return
         if self.leaving():
-            raise RunStopped(RunStatus.INTERRUPTED, "the engine was asked to leave; the run goes on when it is back")
+            raise RunStopped(RunStatus.INTERRUPTED, LEAVES)
         self.serve()
         self._obey()
         self._looked = time.monotonic()

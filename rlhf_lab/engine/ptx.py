@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.home import ptx_texts_file
-from rlhf_lab.pretrain import corpus
+from rlhf_lab.pretrain.reading import documents
 from rlhf_lab.records import Run
 
 PTX_TEXTS = 1024  # of the corpus, where a run brings none of its own
@@ -14,7 +14,7 @@ PTX_TEXTS = 1024  # of the corpus, where a run brings none of its own
 def pretraining_texts(home: Path, run: Run, seed: int) -> list[str]:
     """The texts that came with the run, or some of the embedded model's corpus. Raises TrainingError when its own are gone."""
     if "ptx_texts" not in run.manifest:
-        return [f"{text.prompt} {text.response}" for text in corpus.texts(seed, PTX_TEXTS)]
+        return documents(seed, PTX_TEXTS, 0)
     file = ptx_texts_file(home, run.id)
     try:
         own: list[str] = json.loads(file.read_text(encoding="utf-8"))

@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 
 from rlhf_lab.config import PolicyConfig, RewardConfig
-from rlhf_lab.engine.faults import explain_error
+from rlhf_lab.engine.faults import explain_together
 from rlhf_lab.engine.lab import REWARD_MODELS, Lab
-from rlhf_lab.engine.policy_run import POLL_EVERY_S, RUN_BROKE, PolicyRun
+from rlhf_lab.engine.policy_run import LEAVES, POLL_EVERY_S, RUN_BROKE, PolicyRun
 from rlhf_lab.engine.work import Progress, reward_job
 from rlhf_lab.errors import LabError, TrainingError
 from rlhf_lab.home import run_folder
@@ -28,7 +28,7 @@ from rlhf_lab.models.generation import Tick
 from rlhf_lab.records import Job
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_run, set_run_status
-from rlhf_lab.trainers.group import Group, launched, lost_contact
+from rlhf_lab.trainers.group import Group, launched
 
 LOG = "processes.log"
 TERM_WAIT_S = 20.0
@@ -103,14 +103,13 @@ def train_policy(
             return False
         serve()
         done = get_run(db, run_id).step
-        left = (time.monotonic() - began) / max(1, done - first) * (run.total_steps - done)
+        left = (time.monotonic() - began) / (done - first) * (run.total_steps - done) if done > first else None
         progress(done / run.total_steps, left, {"run_id": run_id, "step": done})
         return True
 
     part = ["train-policy", "--run", str(run_id), "--home", str(home)]
     if not run_together(int(run.config["processes"]), part, run_folder(home, run_id), stays):
-        words = "the engine was asked to leave; the run goes on when it is back"
-        set_run_status(db, run_id, RunStatus.INTERRUPTED, words)
+        set_run_status(db, run_id, RunStatus.INTERRUPTED, LEAVES)
         return RunStatus.INTERRUPTED
     ended = get_run(db, run_id)
     if ended.status in UNDER_WAY:
@@ -143,7 +142,12 @@ def take_part_in_run(home: Path, run_id: int) -> RunStatus:
     group = launched()
     with Database.open(home) as db, told_by_the_leading(group):
         sharded = group.size > 1 and PolicyConfig.from_dict(get_run(db, run_id).config).shard_backbone
-        run = PolicyRun(Lab(home, db, group=group, sharded=sharded), run_id)
+        try:
+            run = PolicyRun(Lab(home, db, group=group, sharded=sharded), run_id)
+        except Exception as error:  # what fails later, `execute` records itself
+            if group.leads:
+                set_run_status(db, run_id, RunStatus.FAILED, explain_together(error, group, RUN_BROKE))
+            raise
         if group.leads:
             return run.execute()
         run.follow()
@@ -167,7 +171,7 @@ def take_part_in_reward(home: Path, job_id: int) -> None:
         try:
             queue.finish(db, job_id, reward_job(lab, job, progress=progress))
         except Exception as error:
-            queue.fail(db, job_id, REWARD_BROKE if group.size > 1 and lost_contact(error) else explain_error(error))
+            queue.fail(db, job_id, explain_together(error, group, REWARD_BROKE))
             raise
 
 

@@ -159,10 +159,8 @@ class Worker:
 
         progress = self._progress(job, lambda: self._cancelled(job.payload))
         config = get_run(self.db, run_id).config
-        if int(config.get("processes", 1)) > 1:
+        if self._wants_several(config):
             home = self.lab.home
-            if config.get("shard_backbone"):
-                self.lab.close()  # the model would not fit beside its own parts
             status = together.train_policy(home, self.db, run_id, serve=serve, leaving=self.leaving, progress=progress)
         else:
             status = PolicyRun(self.lab, run_id, serve=serve, leaving=self.leaving, progress=progress).execute()
@@ -172,7 +170,7 @@ class Worker:
         return {"run_id": run_id, "status": status.value, "step": get_run(self.db, run_id).step}
 
     def _result(self, job: Job) -> dict[str, object] | None:
-        """What the job produced; None when the engine leaves and the job is put back for the next one."""
+        """What the job produced; None where it was put back for the next engine, or cancelled."""
         payload = job.payload
         if job.kind is JobKind.TRAIN_POLICY:
             return self._train_policy(job, int(payload["run_id"]))
@@ -201,12 +199,16 @@ class Worker:
         def tick() -> None:
             self._between(job.project_id)
 
-        config = job.payload.get("config", {})
-        if int(config.get("processes", 1)) > 1:
-            if config.get("shard_backbone"):
-                self.lab.close()
+        if self._wants_several(job.payload.get("config", {})):
             return together.train_reward(self.lab.home, self.db, job, tick=tick)
         return reward_job(self.lab, job, progress=self._progress(job, self._drop), tick=tick)
+
+    def _wants_several(self, config: dict[str, Any]) -> bool:
+        """Whether a training wants processes of its own. Where they deal out the model, this one lets go of it to make room."""
+        several = int(config.get("processes", 1)) > 1
+        if several and config.get("shard_backbone"):
+            self.lab.close()
+        return several
 
     def _stay(self) -> None:
         """Leave a job where it is when the engine goes, or when the run it is done in the middle of is to halt."""

@@ -1,8 +1,8 @@
 """What a reader stumbles over in samples, counted: a name from nowhere, and two words that never stand side by side."""
 
-import itertools
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from rlhf_lab.pretrain.tales import names
@@ -21,9 +21,5 @@ def never_side_by_side(lines: Iterable[str], corpus: Path) -> list[bool]:
 
     The last word is left out: a line that was cut off ends within one.
     """
-    known = set(pairs(_WORD.findall(corpus.read_text(encoding="utf-8"))))
-    return [bool(set(pairs(_WORD.findall(line)[:-1])) - known) for line in lines]
-
-
-def pairs(words: list[str]) -> Iterable[tuple[str, str]]:
-    return itertools.pairwise(words)
+    known = set(pairwise(_WORD.findall(corpus.read_text(encoding="utf-8"))))
+    return [bool(set(pairwise(_WORD.findall(line)[:-1])) - known) for line in lines]

@@ -64,6 +64,6 @@ def encode(tokenizer: Tokenizer, lines: list[str], context: int) -> list[list[in
 def pad(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
     """(ids, mask), each (rows, L), with L a multiple of 8: torch keeps memory for every shape of product it has met."""
     width = -(-max(len(row) for row in rows) // 8) * 8
-    ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
+    ids = torch.tensor([row + [PAD_ID] * (width - len(row)) for row in rows])
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
     return ids, mask

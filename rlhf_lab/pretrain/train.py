@@ -126,15 +126,14 @@ def rate(step: int, total: int, warmup: int, decay: float = 0.4) -> float:
     return min(1.0, (step + 1) / warmup, (total - step) / (decay * total))
 
 
-def read(
+def one_pass(
     model: nn.Module, config: PretrainConfig, stream: Iterator[tuple[Tensor, Tensor]], share: Callable[[int], float],
     further: Callable[[Tensor, Tensor, Tensor], Tensor | float], tell: Callable[[int, float], None],
 ) -> float:  # fmt: skip
-    """One pass: an update a batch. share(update) is the share of the peak rates; tell(updates done, loss).
+    """An update a batch. share(update): the share of the peak rates; further(logits, ids, real): a further term of the loss.
 
-    further(logits, ids, real) is a further term of the loss.
-
-    Returns the mean loss of the last 100 updates, nats a token, of the next-token part alone.
+    tell(updates done, loss) hears the mean loss of the last 100 updates, nats a token, of the next-token part alone; the last
+    one is returned.
     """
     optims = optimisers(model, config)
     peaks = [optim.param_groups[0]["lr"] for optim in optims]
@@ -186,9 +185,11 @@ def train(config: PretrainConfig, out: Path, corpus: Path, progress: Progress) -
 
     model.set_attn_implementation("eager")  # on short texts faster than the fused kernel's backward pass
     model.train()
-    read(model, config, stream(range(config.texts), "order"), lambda step: rate(step, first, config.warmup), see, tell)
+    one_pass(
+        model, config, stream(range(config.texts), "order"), lambda step: rate(step, first, config.warmup), see, tell
+    )
     fresh = config.texts + config.held_out
-    loss = read(
+    loss = one_pass(
         model, config, stream(range(fresh, fresh + config.second_texts), "second order"),
         lambda step: config.second_rate * rate(step, second, config.warmup // 2 + 1, 0.8), wrong.loss,
         lambda done, loss: tell(first + done, loss),
@@ -218,10 +219,15 @@ def sharpen(model: LlamaForCausalLM, temperature: float) -> None:
     model.model.norm.weight /= temperature
 
 
+def held_out(config: PretrainConfig) -> list[str]:
+    """The texts of the corpus between those of the two passes, which neither reads."""
+    return documents(config.seed, config.held_out, config.texts)
+
+
 @torch.no_grad()
 def held_out_perplexity(model: nn.Module, config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> float:
-    """exp(mean loss a token) on texts of the corpus that training never drew."""
-    rows = encode(tokenizer, documents(config.seed, config.held_out, config.texts), config.context)
+    """exp(mean loss a token) on the texts kept aside."""
+    rows = encode(tokenizer, held_out(config), config.context)
     rows.sort(key=len)
     nats, count = 0.0, 0
     for i in range(0, len(rows), 128):

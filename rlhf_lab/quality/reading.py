@@ -74,20 +74,18 @@ def doubts(db: Database, model: RewardModelRow) -> list[Doubt]:
     ]
 
 
-def ask_again(db: Database, project_id: int, vote_id: int) -> Vote:
+def ask_again(db: Database, project_id: int, vote_id: int) -> None:
     """Set a live vote aside, so that its annotator is asked about the pair again; the row stays, marked as undone.
 
     StaleVoteError: there is no such live vote in this project (any more).
     """
     v = t.votes.c
     query = (
-        select(t.votes)
+        select(v.id)
         .join(t.pairs, t.pairs.c.id == v.pair_id)
         .where(v.id == vote_id, v.undone_at.is_(None), t.pairs.c.project_id == project_id)
     )
     with db.write() as conn:
-        row = conn.execute(query).one_or_none()
-        if row is None:
+        if conn.execute(query).scalar() is None:
             raise StaleVoteError("That vote was changed or taken back meanwhile. Look at the list again.")
         conn.execute(update(t.votes).where(v.id == vote_id).values(undone_at=time.time()))
-        return vote_of(row)

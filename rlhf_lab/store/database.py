@@ -24,15 +24,13 @@ from rlhf_lab.store import sqlite_file
 from rlhf_lab.store.tables import SCHEMA_VERSION
 
 FILE_NAME = "lab.db"
+_WRITERS_TAKE_TURNS = text("SELECT pg_advisory_xact_lock(7264833)")  # any number, the same for every lab
+_OPENING_TIMEOUT_S = 60.0
 
 
 def is_there(home: Path) -> bool:
     """Whether a lab has been made in the folder."""
     return (home / FILE_NAME).is_file()
-
-
-_WRITERS_TAKE_TURNS = text("SELECT pg_advisory_xact_lock(7264833)")  # any number, the same for every lab
-_OPENING_TIMEOUT_S = 60.0
 
 
 class Database:

@@ -1,6 +1,6 @@
 """The processes that train one model together: who does which part of a step, and how the parts become one again.
 
-Every process holds the whole model and the same state; a step's rows are shared out, and what each found is added up before
+Every process holds the same adapters, heads and state; a step's rows are shared out, and what each found is added up before
 anything depends on it. So the mathematics is that of one process, whatever the number. One process alone pays nothing.
 """
 
@@ -100,7 +100,7 @@ class Group:
 ALONE = Group()
 
 
-def lost_contact(error: Exception) -> bool:
+def lost_contact(error: BaseException) -> bool:
     """Whether a collective failed because another process is gone."""
     words = str(error).lower()
     return isinstance(error, RuntimeError) and any(

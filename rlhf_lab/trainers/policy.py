@@ -32,7 +32,7 @@ from rlhf_lab.seeds import derive
 from rlhf_lab.trainers import gradient_step, natural_step, order, policy_state
 from rlhf_lab.trainers.critic import add_critic
 from rlhf_lab.trainers.estimates import shaped
-from rlhf_lab.trainers.group import ALONE, Group
+from rlhf_lab.trainers.group import ALONE, Group, Span
 from rlhf_lab.trainers.measure import measure
 from rlhf_lab.trainers.metrics import UpdateStats, forget_peak, step_metrics, token_records
 from rlhf_lab.trainers.objectives import Weights
@@ -149,9 +149,11 @@ class PolicyTrainer:
     def learn(self, prompts: list[list[int]], sampled: Sampled, rollout_seconds: float = 0.0) -> StepResult:
         """One optimisation step on given rollouts: score them, then update."""
         begun = time.monotonic()
-        mine = self.group.slice(len(prompts))
-        own = self.scorer.scores(prompts[mine], sampled.tokens[mine], self.tick).tolist()
-        scores = torch.tensor(self.group.joined(own), dtype=torch.float32, device=self.backbone.device)
+
+        def said(mine: Span) -> Tensor:
+            return self.scorer.scores(prompts[mine], sampled.tokens[mine], self.tick)
+
+        scores = self.group.rows(len(prompts), said).float().to(self.backbone.device)
         rows = make_rows(self.backbone, prompts, sampled.tokens)
         return self.advance(rows, scores, sampled.logprobs, (rollout_seconds, begun))
 

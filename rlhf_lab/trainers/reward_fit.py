@@ -51,7 +51,7 @@ class Fit:
 class RewardTask:
     """One training job: encoded texts, the frozen features, and fitting on any subset of the comparisons.
 
-    Several processes share the rows of every batch and of every measuring pass; each holds the whole model.
+    Several processes share the rows of every batch and of every measuring pass; each holds the adapter and the heads whole.
     """
 
     def __init__(
@@ -207,12 +207,11 @@ class RewardTask:
         Of several processes each has the part of its rows: the batch's loss is their sum.
         """
         index = batch[self.group.slice(len(batch))]
-        if not index:
-            nothing = torch.zeros((), device=self.backbone.device)  # a pass all the same where the others need it
-            return (
-                nothing if self.backbone.shards is None else 0.0 * self.part(model, batch[:1], draws, [1] * len(draws))
-            )
-        return self.part(model, index, draws, [int(draw[batch].sum()) for draw in draws])
+        if index:
+            return self.part(model, index, draws, [int(draw[batch].sum()) for draw in draws])
+        if self.backbone.shards is None:
+            return torch.zeros((), device=self.backbone.device)
+        return 0.0 * self.part(model, batch[:1], draws, [1] * len(draws))  # a pass that the others need
 
     def part(self, model: RewardModel, index: list[int], draws: list[Tensor], counts: list[int]) -> Tensor:
         """What some rows add to the loss of a batch. counts: how many labels of the batch each member has drawn."""

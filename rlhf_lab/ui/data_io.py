@@ -14,12 +14,11 @@ from rlhf_lab.imports import MEANINGS
 from rlhf_lab.imports.hub import is_hub_name
 from rlhf_lab.kinds import Source
 from rlhf_lab.ui.context import Context, operated, told
-from rlhf_lab.ui.reading import ROOT, Run, in_a_process
+from rlhf_lab.ui.reading import KINDS, ROOT, Run, in_a_process
 from rlhf_lab.ui.train import QUIET
 from rlhf_lab.ui.widgets import widget
 
 MOST_BYTES = 5_000_000  # what the page takes as an upload; the command line takes more
-KINDS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".gz", ".ndjson")
 #: What a person maps by hand; the rest is found by its name.
 MAPPED = (
     "prompt",

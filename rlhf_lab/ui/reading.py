@@ -15,6 +15,8 @@ from rlhf_lab.errors import DataError
 
 ROOT = Path(rlhf_lab.__file__).parents[1]
 PATIENCE_S = 300.0
+#: Endings of files with rows; texts alone may also stand in a .txt.
+KINDS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".gz", ".ndjson")
 
 #: run(request as JSON) -> the answer as JSON
 Run = Callable[[dict[str, Any]], dict[str, Any]]

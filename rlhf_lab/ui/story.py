@@ -117,7 +117,8 @@ def rescaled(name: str, said: Sequence[RunEvent]) -> tuple[int, str] | None:
         for event in said
         if name in OF_BETA and event.kind is EventKind.SET and event.payload["name"] == "beta" and event.applied_step
     ]
-    return max((change for change in changes if change), key=lambda change: change[0], default=None)
+    told_last_first = (change for change in reversed(changes) if change)
+    return max(told_last_first, key=lambda change: change[0], default=None)
 
 
 def comparable(curves: dict[str, list[Point]], said: Sequence[RunEvent]) -> dict[str, list[Point]]:

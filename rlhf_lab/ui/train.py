@@ -21,14 +21,13 @@ from rlhf_lab.ui.charts import CONFIG, CURVES, abouts, layout
 from rlhf_lab.ui.context import Context, read, told
 from rlhf_lab.ui.forms import Form
 from rlhf_lab.ui.live import MAX_POINTS, Live
-from rlhf_lab.ui.reading import Run, in_a_process, texts_in
+from rlhf_lab.ui.reading import KINDS, Run, in_a_process, texts_in
 from rlhf_lab.ui.widgets import widget
 
 PRESET_WORDS = {
     "lab": "lab: tuned on the embedded model",
     "gentle": "gentle: small steps, for models nobody has tuned here",
 }
-TEXT_KINDS = [".txt", ".jsonl", ".json", ".csv", ".tsv", ".parquet", ".gz"]
 #: Nothing flickers, no endpoint for programs, no waiting behind others; and what follows before an answer is not dropped.
 QUIET: dict[str, Any] = {
     "show_progress": "hidden", "api_visibility": "private", "queue": False, "trigger_mode": "multiple",
@@ -157,7 +156,7 @@ def start_options(ctx: Context, note: Callable[[RewardModelRow], str]) -> dict[s
 def ptx_texts(coefficient: Any) -> tuple[Any, Any]:
     """A file of texts for PPO-ptx and the column they stand in; there while the component of ptx_coef says more than 0."""
     with gr.Row(visible=False, elem_id="start-ptx") as row:
-        file = gr.File(label="Texts for PPO-ptx; none: those of the embedded model", file_types=TEXT_KINDS)
+        file = gr.File(label="Texts for PPO-ptx; none: those of the embedded model", file_types=[".txt", *KINDS])
         column = gr.Textbox(
             label="column of the texts",
             max_lines=1,

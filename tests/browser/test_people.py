@@ -46,7 +46,7 @@ def joined(lab, open_page, name: str, **options):
 
 def test_two_people_join_by_code_and_never_share_a_pair(lab, open_page):
     phone = {"viewport": {"width": 390, "height": 800}, "has_touch": True}
-    ann, bob = joined(lab, open_page, "Ann", **phone), joined(lab, open_page, "Bob")
+    ann, bob = joined(lab, open_page, "Ann", **phone), joined(lab, open_page, "Bo$$")
     assert ann.evaluate("document.documentElement.scrollWidth") <= 390
     assert ann.inner_text("[data-you]") == "you are Ann"
     assert pair_of(ann) != pair_of(bob)
@@ -56,12 +56,13 @@ def test_two_people_join_by_code_and_never_share_a_pair(lab, open_page):
         ann.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=pair)
         press(bob, "2")
     cast = live(lab)
-    assert sorted(name for name, _, _ in cast) == ["Ann"] * 3 + ["Bob"] * 3
+    assert sorted(name for name, _, _ in cast) == ["Ann"] * 3 + ["Bo$$"] * 3
     assert len({pair for _, pair, _ in cast}) == 6
     assert bob.inner_text("[data-here]") == "2 people here"
     bob.click("role=tab[name='People']")
     bob.wait_for_selector("tr[data-name=Ann]")
-    assert bob.inner_text("tr[data-name=Bob]").split()[:2] == ["Bob", "3"]
+    assert bob.inner_text("tr[data-name='Bo$$']").split()[:2] == ["Bo$$", "3"]
+    expect(bob.locator("[aria-label='who is here']")).to_contain_text("You, Bo$$, may label.")
     assert bob.locator(".invite").count() == 0
 
 

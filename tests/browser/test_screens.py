@@ -17,6 +17,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.runs import create_run, delete_run, events, reward_models, runs, set_run_status
 from rlhf_lab.store.steps import record_step
+from rlhf_lab.ui.overlay import MAX_RUNS
 
 LONG = 3 * PATIENCE
 HOSTILE = "</script><img src=x onerror=alert(1)> {{ value }} <b>once"
@@ -190,6 +191,21 @@ def test_every_export_downloads_and_holds_something(lab, open_page):
         assert part(page, "export-link").count() == 1
     part(page, "export-ties").select_option("drop")  # another file is meant now: the old one is offered no longer
     expect(part(page, "export-link")).to_have_count(0)
+    with Database.open(lab.home) as db:
+        first, more = runs(db)[0], []
+        for number in range(MAX_RUNS):
+            options = {"config": first.config, "manifest": {}, "total_steps": 3}
+            more.append(create_run(db, first.project_id, first.reward_model_id, f"more {number}", **options).id)
+            set_run_status(db, more[-1], RunStatus.STOPPED)
+    boxes = part(page, "run-choose")
+    expect(boxes).to_have_count(MAX_RUNS + 1)
+    for number in range(MAX_RUNS):  # the newest; the oldest is ticked already
+        boxes.nth(number).click()
+    says(page, "runs-notice", f"At most {MAX_RUNS} runs")
+    expect(page.locator("[data-do=runs-notice] + .list")).to_be_visible()  # above the list, no longer below the exports
+    with Database.open(lab.home) as db:
+        for run_id in more:
+            delete_run(db, run_id)
 
 
 def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, open_page):

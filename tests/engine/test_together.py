@@ -12,7 +12,7 @@ from rlhf_lab.engine import together
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.jobs import control, queue
 from rlhf_lab.kinds import JobKind, JobStatus, RunStatus
-from rlhf_lab.store.runs import get_run, reward_models
+from rlhf_lab.store.runs import get_run, reward_models, set_manifest
 from rlhf_lab.store.steps import samples_at
 from rlhf_lab.trainers.checkpoint import checkpoints
 
@@ -160,6 +160,25 @@ def test_labels_that_teach_nothing_are_refused_in_their_own_words(lab):
     assert job.status is JobStatus.FAILED
     assert job.error.startswith("there are no labels yet")
     assert not parts("train-reward")
+
+
+def test_a_run_that_cannot_begin_says_why(lab):
+    run_id = lab.run(processes=2, ptx_coef=0.1)
+    set_manifest(lab.db, run_id, {"ptx_texts": {"source": "mine.txt", "count": 3}})  # and the file is gone
+    with pytest.raises(TrainingError, match="cannot be read"):
+        together.take_part_in_run(lab.folder, run_id)
+    run = get_run(lab.db, run_id)
+    assert run.status is RunStatus.FAILED
+    assert run.message.startswith(f"the pretraining texts of run {run_id} cannot be read")
+
+
+def test_nobody_knows_how_long_a_run_takes_before_its_first_step(lab, monkeypatch):
+    run_id, told = lab.run(processes=2), []
+    monkeypatch.setattr(together, "run_together", lambda _processes, _part, _folder, stays: stays())
+    options = {"serve": lambda: None, "leaving": lambda: False, "progress": lambda *said: told.append(said)}
+    with pytest.raises(TrainingError):
+        together.train_policy(lab.folder, lab.db, run_id, **options)
+    assert told == [(0.0, None, {"run_id": run_id, "step": 0})]
 
 
 def test_processes_do_not_share_a_gpu(monkeypatch):

@@ -72,7 +72,7 @@ for changes in given["cases"]:
         resumed = step(again)
     sums = [float(p.detach().double().sum()) for p in trainer.parameters]
     copies = group.joined([whole_weights(trainer.backbone.model)])
-    results.append([steps, resumed, sums, group.joined([sums]), copies, parts[0]])
+    results.append([steps, resumed, sums, group.joined([sums]), copies, parts[-1]])
 answer(results)
 """
 

@@ -143,3 +143,7 @@ def test_after_a_change_of_beta_the_reward_with_kl_is_judged_from_there_on(ctx):
     assert story.comparable(curves, said) == curves | {"objective/rlhf_reward": [(11, -1.0)]}
     assert story.since("objective/rlhf_reward", "It falls.", said) == "Since beta 0.5 came in at step 10: it falls."
     assert story.since("objective/scores", "It falls.", said) == "It falls."
+    again = add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": 0.7})
+    mark_event(ctx.db, again.id, 10)  # told twice before one step: the later stands
+    said = events(ctx.db, run.id)
+    assert story.since("objective/rlhf_reward", "It falls.", said) == "Since beta 0.7 came in at step 10: it falls."
