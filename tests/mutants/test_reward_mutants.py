@@ -21,6 +21,8 @@ MUTANTS = [
            "test_stretch_by_hand"),
     Mutant(WARM_START, "stretched features of any spread", "return self._stretch(x) * self.unit", "return self._stretch(x)",
            "test_stretch_by_hand test_stretched_features_have_unit_spread_whatever_their_scale"),
+    Mutant(WARM_START, "whole steps, wherever they lead", "and share > 1e-9:", "and share > 1.0:",
+           "test_wide_margins_do_not_throw_the_fit_to_and_fro"),
     Mutant(WARM_START, "margins of ties", ".masked_fill(labels.ties, 0.0)", "", "test_margins_counts_and_smoothing_in_the_fit"),
     Mutant(HEADS, "normalisation skipped", "head.scale.copy_(", "torch.empty(()).copy_(",
            "trainers/test_reward.py::test_scores_of_the_reference_have_mean_0_and_sd_1"),
