@@ -512,8 +512,12 @@ def test_gold_is_the_mean_over_the_rollouts(llama_folder):
 
 def test_learning_rate_is_annealed_to_zero(llama_folder):
     """Full at the first step, one step's worth above 0 at the last."""
-    lrs = [result.metrics["lr"] for result in run(tiny.trainer(llama_folder, lr=0.008), 4)]
-    assert lrs == pytest.approx([0.008, 0.006, 0.004, 0.002])
+    results = run(tiny.trainer(llama_folder, lr=0.008), 4)
+    assert [result.metrics["lr"] for result in results] == pytest.approx([0.008, 0.006, 0.004, 0.002])
+    assert [result.metrics["episode"] for result in results] == [6, 12, 18, 24]
+    cosine = run(tiny.trainer(llama_folder, lr=0.008, lr_schedule="cosine"), 4)
+    expected = [0.008, 0.0068284271, 0.004, 0.0011715729]  # 0.004 (1 + cos of 0, 45, 90, 135 degrees)
+    assert [result.metrics["lr"] for result in cosine] == pytest.approx(expected)
     constant = tiny.trainer(llama_folder, lr=0.008, lr_schedule="constant")
     assert [result.metrics["lr"] for result in run(constant, 3)] == [0.008] * 3
 
