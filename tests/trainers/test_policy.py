@@ -553,6 +553,17 @@ def test_knobs(llama_folder):
     assert (trainer.controller.value, trainer.lr) == (0.7, 0.02)
 
 
+def test_the_kl_is_charged_at_the_beta_that_steers(llama_folder):
+    """Not at the config's: a knob or the adaptive controller may have moved it, for the rewards and for a KL in the loss."""
+    trainer = mid_run(llama_folder, beta=0.1, missing_eos_penalty=0.0)
+    trainer.set_knob("beta", 0.7)
+    rollout = trainer.assess(make_rows(trainer.backbone, *tiny.ragged()), torch.arange(5).float(), None)
+    charged = torch.arange(5) - rollout.rewards.double().sum(1)
+    torch.testing.assert_close(charged, 0.7 * rollout.kl.double().sum(1), rtol=1e-4, atol=1e-5)
+    assert float(charged.abs().max()) > 0.01
+    assert trainer.weights.beta == 0.7
+
+
 def test_another_scorer_from_the_next_step_on(llama_folder):
     trainer = tiny.trainer(llama_folder)
     trainer.run_step()
