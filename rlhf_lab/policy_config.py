@@ -90,7 +90,7 @@ class PolicyConfig(Config):
         only=VALUES,
     )  # fmt: skip
     whiten_rewards: bool = setting(
-        False, "divide the per-token rewards of a batch by their standard deviation", group="reward"
+        False, "scale the per-token rewards of a batch to sd 1 around their mean, which stays", group="reward"
     )
 
     beta: float = setting(
@@ -106,8 +106,8 @@ class PolicyConfig(Config):
         2000.0, "episodes over which the adaptive controller corrects", 1.0, 1e9, group="KL"
     )  # fmt: skip
     kl_estimator: str = setting(
-        "k1", "estimator of the per-token KL; full sums over the whole vocabulary", choices=("k1", "k2", "k3", "full"),
-        group="KL",
+        "k1", "estimator of the per-token KL (full: over the whole vocabulary); in the rewards only k1 holds the policy back",
+        choices=("k1", "k2", "k3", "full"), group="KL",
     )  # fmt: skip
     kl_penalty: str = setting(
         "reward", "the KL is taken from the rewards, or its estimate (k2 or k3) is a term of the loss",

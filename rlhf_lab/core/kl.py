@@ -116,7 +116,8 @@ def shape_rewards(
 
     Args:
         scores: (B,) float, one per response, already normalised and clipped.
-        kl: (B, T) float, nats, e.g. `kl_estimate`; anything in padding.
+        kl: (B, T) float, nats, e.g. `kl_estimate`; anything in padding. As a reward only k1 has the slope of the KL; k2, k3
+            and the exact one say (nearly) the same of every token near the reference, so that little is learnt from them.
         mask: (B, T) bool, True on response tokens.
         kl_coef: >= 0, reward per nat.
         placement: "last", or "spread": the score in equal parts on all tokens of the response.

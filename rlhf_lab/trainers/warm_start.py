@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 #: Directions in which the base model's texts do not differ at all still count as if they had this share of the mean variance.
 FLOOR = 0.05
@@ -54,10 +55,11 @@ class Labels(NamedTuple):
     smoothing: float = 0.0
 
 
-def fit(differences: Tensor, labels: Labels, ridge: float, iterations: int = 30) -> Tensor:
+def fit(differences: Tensor, labels: Labels, ridge: float, iterations: int = 100) -> Tensor:
     """Weights (H,) that minimise sum of Bradley-Terry losses + ridge/2 |w|², by Newton's method.
 
     differences: (N, H) float64, features of chosen minus rejected. A tie's target is 0.5.
+    A step that does not lower the loss is halved (Armijo): whole ones jump to and fro for ever where margins begin at flat ends.
     """
     if len(differences) < differences.shape[1]:  # the weights are a combination of the rows: N unknowns, not H
         basis, rows = torch.linalg.qr(differences.T)
@@ -67,11 +69,22 @@ def fit(differences: Tensor, labels: Labels, ridge: float, iterations: int = 30)
     margins = torch.zeros_like(target) if labels.margins is None else labels.margins.masked_fill(labels.ties, 0.0)
     counts = torch.ones_like(target) if labels.weights is None else labels.weights
     eye = torch.eye(differences.shape[1], dtype=differences.dtype)
+
+    def loss(weights: Tensor) -> float:
+        logit = differences @ weights - margins
+        nats = target * logsigmoid(logit) + (1 - target) * logsigmoid(-logit)
+        return float(ridge / 2 * weights @ weights - counts @ nats)
+
     for _ in range(iterations):
         probability = torch.sigmoid(differences @ weights - margins)
         gradient = differences.T @ (counts * (probability - target)) + ridge * weights
         curvature = (counts * probability * (1 - probability))[:, None] * differences
         step = torch.linalg.solve(differences.T @ curvature + ridge * eye, gradient)
+        before, wanted = loss(weights), 0.1 * float(gradient @ step)
+        rounding, share = 1e-12 * before, 1.0
+        while loss(weights - share * step) > before - share * wanted + rounding and share > 1e-9:
+            share /= 2
+        step = share * step
         weights = weights - step
         if float(step.abs().max()) < 1e-10:
             break

@@ -75,6 +75,25 @@ def test_item_10_monte_carlo_agrees_with_full_kl(estimator):
     assert 10 * standard_error < exact  # the test can tell
 
 
+def test_charged_in_the_rewards_only_k1_pulls_back_to_the_reference():
+    """The policy gradient of E[k] in the logits, p_a (k_a - E[k]), as a share of the slope of the exact KL: all of it for k1.
+    k2 and k3 are d^2 / 2 near the reference, the exact KL is the same for every token: next to nothing is left."""
+    reference = f64(REF_LOGITS)
+    logits = (reference + 0.1 * f64(LOGITS)).requires_grad_()
+    slope = torch.autograd.grad(kl.full_kl(logits[None, None], reference[None, None]).sum(), logits)[0]
+    p, shares = logits.detach().softmax(0), {}
+    for estimator in ("k1", "k2", "k3", "full"):
+        charge = kl.kl_from_logits(
+            logits.detach().expand(5, 5), reference.expand(5, 5), torch.arange(5), estimator
+        )  # of each token
+        learnt = p * (charge - (p * charge).sum())
+        shares[estimator] = float(learnt @ slope / (slope @ slope))
+    assert shares["k1"] == pytest.approx(1.0, abs=1e-9)
+    assert abs(shares["k2"]) < 0.1
+    assert abs(shares["k3"]) < 0.1
+    assert shares["full"] == pytest.approx(0.0, abs=1e-9)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 @pytest.mark.parametrize("temperature", [1.0, 0.5])
 def test_full_kl_equals_loop(dtype, tolerance, temperature):

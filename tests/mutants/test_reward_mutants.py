@@ -5,6 +5,7 @@ from runner import Mutant, check_control, check_mutant, controls
 
 HEADS, WARM_START, REWARD = "models/heads.py", "trainers/warm_start.py", "trainers/reward.py"
 REWARD_FIT, REPORT = "trainers/reward_fit.py", "trainers/reward_report.py"
+LOOP = "trainers/test_reward_loop.py::"
 CLASSIFIER, CHOICE = "exports/classifier.py", "trainers/pair_choice.py"
 
 # fmt: off
@@ -21,6 +22,8 @@ MUTANTS = [
            "test_stretch_by_hand"),
     Mutant(WARM_START, "stretched features of any spread", "return self._stretch(x) * self.unit", "return self._stretch(x)",
            "test_stretch_by_hand test_stretched_features_have_unit_spread_whatever_their_scale"),
+    Mutant(WARM_START, "whole steps, wherever they lead", "and share > 1e-9:", "and share > 1.0:",
+           "test_wide_margins_do_not_throw_the_fit_to_and_fro"),
     Mutant(WARM_START, "margins of ties", ".masked_fill(labels.ties, 0.0)", "", "test_margins_counts_and_smoothing_in_the_fit"),
     Mutant(HEADS, "normalisation skipped", "head.scale.copy_(", "torch.empty(()).copy_(",
            "trainers/test_reward.py::test_scores_of_the_reference_have_mean_0_and_sd_1"),
@@ -41,6 +44,24 @@ MUTANTS = [
     Mutant(REWARD_FIT, "shorter fits anneal faster", "self.updates(len(subset), config.epochs), list",
            "self.updates(len(subset), what.epochs), list",
            "trainers/test_reward_options.py::test_stopping_early_is_the_same_fit_cut_short"),
+    Mutant(REWARD_FIT, "the warm start's mean score is not 0", "copy_(-(self.stretch.mean @ weights)[None])", "zero_()",
+           f"{LOOP}test_a_warm_start_is_the_optimum_of_the_loss_written_out"),
+    Mutant(REWARD_FIT, "rate not annealed", "config.lr * (1 - len(losses) / total)", "config.lr",
+           f"{LOOP}test_a_whole_training_equals_a_plain_loop"),
+    Mutant(REWARD_FIT, "decay forgotten", "weight_decay=config.weight_decay", "weight_decay=0.0",
+           f"{LOOP}test_a_whole_training_equals_a_plain_loop"),
+    Mutant(REWARD_FIT, "gradients not clipped", "clip_grad_norm_(parameters, config.max_grad_norm)",
+           "clip_grad_norm_(parameters, 1e9)", f"{LOOP}test_a_whole_training_equals_a_plain_loop"),
+    Mutant(REWARD_FIT, "smoothing forgotten", "            label_smoothing=config.label_smoothing,\n", "",
+           f"{LOOP}test_a_whole_training_equals_a_plain_loop"),
+    Mutant(REWARD_FIT, "ties are votes for chosen", ", tie=self.tie[which].to(chosen.device),", ",",
+           f"{LOOP}test_a_whole_training_equals_a_plain_loop"),
+    Mutant(REWARD_FIT, "labels of a batch weigh alike", "own * (len(times) / count / members)",
+           "own * (len(index) / count / members)",
+           f"{LOOP}test_a_whole_training_equals_a_plain_loop"),
+    Mutant(REWARD_FIT, "the probability of the members' mean", "torch.sigmoid(chosen - rejected).mean(dim=0)",
+           "torch.sigmoid((chosen - rejected).mean(dim=0))",
+           "trainers/test_reward_options.py::test_a_held_out_probability_is_the_mean_of_the_members"),
     Mutant(REWARD, "stops where held-out labels fare worst", "epochs = min(by_passes", "epochs = max(by_passes",
            "trainers/test_reward_options.py::test_early_stopping_takes_the_passes_that_held_out_labels_liked_best"),
     Mutant(REWARD, "held-out labels judged by a model that saw them", "train = [i for i, f in enumerate(assigned) if f != fold]",

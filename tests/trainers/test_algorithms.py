@@ -224,9 +224,8 @@ def test_a_buffer_of_rollouts_is_one_large_rollout(llama_folder):
 def test_the_penalty_steers_itself_by_the_kl_of_the_step(gpt2_folder):
     """The KL is measured after the updates, and the coefficient doubles above the upper bound, halves below the lower."""
     for bounds, factor in (((0.0, 1e-5), 2.0), ((5.0, 10.0), 0.5), ((0.0, 20.0), 1.0)):
-        trainer = tiny.midway(
-            gpt2_folder, "ppo_penalty", penalty_coef=0.25, penalty_kl_min=bounds[0], penalty_kl_max=bounds[1]
-        )
+        settings = {"penalty_coef": 0.25, "penalty_kl_min": bounds[0], "penalty_kl_max": bounds[1]}
+        trainer = tiny.midway(gpt2_folder, "ppo_penalty", temperature=0.7, **settings)
         rollout = tiny.rollout(trainer)
         stats = trainer.update(rollout, 2e-3)
         assert trainer.penalty.value == 0.25 * factor
@@ -235,7 +234,7 @@ def test_the_penalty_steers_itself_by_the_kl_of_the_step(gpt2_folder):
         for i in range(6):
             one = rollout.take(torch.tensor([i]))
             with torch.no_grad():
-                new = trainer.policy.evaluate(one.rows, 1.0).logprobs[0]
+                new = trainer.policy.evaluate(one.rows, 0.7).logprobs[0]
             log_ratio = (new - one.old_logprobs[0])[one.rows.mask[0]]
             total += float((log_ratio.exp() - 1 - log_ratio).sum())
         assert stats.figures["policy/step_kl"] == pytest.approx(total / int(rollout.rows.mask.sum()), rel=1e-4)

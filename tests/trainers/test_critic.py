@@ -80,6 +80,48 @@ def test_values_warm_up_before_the_policy_moves(llama_folder):
     assert not tiny.same(trainer.adapters.tensors("policy"), before)
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
+def test_values_on_their_own_equal_a_plain_loop(gpt2_folder, algorithm):
+    """Warm-up, of trpo too: as many passes as asked for, each in its own order, token by token with clip and weight."""
+    settings = {
+        "value_trunk": "detached",
+        "value_warmup": 2,
+        "epochs": 3,
+        "vf_coef": 0.7,
+        "cliprange_value": 0.05,
+        "micro_batch": 2,
+    }
+    trainer = tiny.midway(gpt2_folder, algorithm, torch.float64, max_grad_norm=0.5, **settings)
+    rollout, head = tiny.rollout(trainer), trainer.policy.value_head.linear
+    batches = [torch.cat(batch).tolist() for epoch in range(3) for batch in trainer.minibatches(epoch, rollout.rows)]
+    before = {name: tensor.detach().clone() for name, tensor in head.state_dict().items()}
+    stats = trainer.update(rollout, 1e-2)
+    found = {name: tensor.detach().clone() for name, tensor in head.state_dict().items()}
+    head.load_state_dict(before)
+    optimiser, losses = torch.optim.Adam(head.parameters(), lr=1e-2, eps=trainer.config.adam_eps), []
+    prompts, responses = tiny.ragged(rows=6)
+    for batch in batches:
+        loss, count = 0.0, sum(len(responses[i]) for i in batch)
+        for i in batch:
+            prompt, response = prompts[i // 2 * 2], responses[i]
+            with torch.no_grad(), trainer.adapters.using("policy"):
+                hidden = trainer.backbone.trunk(input_ids=torch.tensor([[*prompt, *response]])).last_hidden_state[0]
+            for t in range(len(response)):
+                value = hidden[len(prompt) - 1 + t] @ head.weight[0] + head.bias[0]
+                old, wanted = float(rollout.values[i, t]), float(rollout.returns[i, t])
+                near = old + (value - old).clamp(-0.05, 0.05)
+                loss = loss + 0.5 * torch.maximum((value - wanted) ** 2, (near - wanted) ** 2) / count
+        (0.7 * loss).backward()
+        torch.nn.utils.clip_grad_norm_(head.parameters(), 0.5)
+        optimiser.step()
+        optimiser.zero_grad()
+        losses.append(float(loss.detach()))
+    for name, tensor in head.state_dict().items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-6, atol=1e-9)
+    assert stats.updates == len(losses) == 6
+    assert stats.mean("value") == pytest.approx(sum(losses) / 6, rel=1e-6)
+
+
 def test_measured_values_are_the_critics(llama_folder):
     """In batches and alone, without padding; the value after the last token too."""
     trainer = tiny.midway(

@@ -51,6 +51,8 @@ def test_a_cut_response_is_worth_its_last_value_and_an_ended_one_is_not():
     found = rollout(beta=0.0, lam=0.5, bootstrap_cut=True, after=torch.tensor([7.0, 2.0]))
     close(found.advantages, [[1.5, 2.0], [0.75, 0.0]])
     close(found.returns, [[2.0, 3.0], [1.0, 0.0]])
+    ahead = rollout(beta=0.0, advantage="nstep", nstep=2, bootstrap_cut=True, after=torch.tensor([7.0, 2.0]))
+    close(ahead.advantages, [[2.5, 2.0], [0.75, 0.0]])
 
 
 def test_the_score_may_be_spread():

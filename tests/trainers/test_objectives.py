@@ -74,12 +74,25 @@ def test_a_kl_in_the_loss_is_that_of_the_new_policy_and_costs():
     assert float(loss("grpo", Weights(0.25, 0.0), **settings).loss) == pytest.approx(-1.3 + 0.25 * sum(rows) / 2)
 
 
+@pytest.mark.parametrize(
+    ("estimator", "slopes"),
+    [("k2", [math.log(r) - 0.1 for r in RATIOS]), ("k3", [1 - math.exp(0.1) / r for r in RATIOS])],
+)
+def test_a_kl_in_the_loss_has_a_slope_of_its_own(estimator, slopes):
+    """All three ratios are clipped, so the slope is the KL's alone: d of d^2 / 2, and 1 - exp(-d); beta 0.3, three tokens."""
+    config = PolicyConfig(kl_penalty="loss", kl_estimator=estimator)
+    found = torch.autograd.grad(policy_loss(NEW, PART, WHOLE, config, Weights(0.3, 0.0)).loss, NEW)[0]
+    assert found[MASK].tolist() == pytest.approx([0.1 * slope for slope in slopes], abs=1e-6)
+    assert float(found[1, 1]) == 0.0
+
+
 def test_micro_batches_share_the_divisor_of_the_whole():
-    """Half as large a share of a minibatch of 6 tokens and 4 responses."""
-    twice = Whole(torch.tensor(6), 4)
-    for algorithm, changes in (("ppo", {}), ("grpo", {}), ("reinforce", {"loss_mean": "sum"})):
-        assert float(loss(algorithm, whole=twice, **changes).loss) == pytest.approx(
-            float(loss(algorithm, **changes).loss) / 2
+    """Half as large a share of a minibatch of 6 tokens and 4 responses, the KL included."""
+    twice, kl = Whole(torch.tensor(6), 4), {"kl_penalty": "loss", "kl_estimator": "k3"}
+    for algorithm, changes in (("ppo", kl), ("grpo", kl), ("reinforce", {"loss_mean": "sum"}), ("ppo_penalty", {})):
+        weights = Weights(0.3, 0.7)
+        assert float(loss(algorithm, weights, twice, **changes).loss) == pytest.approx(
+            float(loss(algorithm, weights, **changes).loss) / 2
         )
 
 

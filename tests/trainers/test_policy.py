@@ -512,8 +512,12 @@ def test_gold_is_the_mean_over_the_rollouts(llama_folder):
 
 def test_learning_rate_is_annealed_to_zero(llama_folder):
     """Full at the first step, one step's worth above 0 at the last."""
-    lrs = [result.metrics["lr"] for result in run(tiny.trainer(llama_folder, lr=0.008), 4)]
-    assert lrs == pytest.approx([0.008, 0.006, 0.004, 0.002])
+    results = run(tiny.trainer(llama_folder, lr=0.008), 4)
+    assert [result.metrics["lr"] for result in results] == pytest.approx([0.008, 0.006, 0.004, 0.002])
+    assert [result.metrics["episode"] for result in results] == [6, 12, 18, 24]
+    cosine = run(tiny.trainer(llama_folder, lr=0.008, lr_schedule="cosine"), 4)
+    expected = [0.008, 0.0068284271, 0.004, 0.0011715729]  # 0.004 (1 + cos of 0, 45, 90, 135 degrees)
+    assert [result.metrics["lr"] for result in cosine] == pytest.approx(expected)
     constant = tiny.trainer(llama_folder, lr=0.008, lr_schedule="constant")
     assert [result.metrics["lr"] for result in run(constant, 3)] == [0.008] * 3
 
@@ -547,6 +551,17 @@ def test_knobs(llama_folder):
         with pytest.raises(ConfigError, match=name):
             trainer.set_knob(name, value)
     assert (trainer.controller.value, trainer.lr) == (0.7, 0.02)
+
+
+def test_the_kl_is_charged_at_the_beta_that_steers(llama_folder):
+    """Not at the config's: a knob or the adaptive controller may have moved it, for the rewards and for a KL in the loss."""
+    trainer = mid_run(llama_folder, beta=0.1, missing_eos_penalty=0.0)
+    trainer.set_knob("beta", 0.7)
+    rollout = trainer.assess(make_rows(trainer.backbone, *tiny.ragged()), torch.arange(5).float(), None)
+    charged = torch.arange(5) - rollout.rewards.double().sum(1)
+    torch.testing.assert_close(charged, 0.7 * rollout.kl.double().sum(1), rtol=1e-4, atol=1e-5)
+    assert float(charged.abs().max()) > 0.01
+    assert trainer.weights.beta == 0.7
 
 
 def test_another_scorer_from_the_next_step_on(llama_folder):

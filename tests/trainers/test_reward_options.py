@@ -121,6 +121,24 @@ def test_a_members_loss_counts_each_label_as_often_as_it_was_drawn(llama_folder)
     assert float(task.loss(model, [3], draws)) == 0.0
 
 
+def test_a_held_out_probability_is_the_mean_of_the_members(llama_folder):
+    """The mean of their probabilities, not the probability of their mean."""
+    labels = comparisons(4)
+    task = task_of(llama_folder, labels, ensemble=3, warm_start=False)
+    model, _ = train(llama_folder, labels, ensemble=3, **(PLAIN | {"epochs": 0}))
+    prompts = [model.backbone.encode_prompt(c.prompt) for c in labels]
+    gaps = (model.raw_scores(prompts, task.chosen) - model.raw_scores(prompts, task.rejected)).double()
+    with torch.no_grad():
+        for head in model.head.heads:
+            head.linear.weight.mul_(5)
+    gaps = (5 * gaps).tolist()
+    expected = [sum(1 / (1 + math.exp(-gaps[k][i])) for k in range(3)) / 3 for i in (2, 0)]
+    found = task.predict(model, [2, 0])
+    assert [one.index for one in found] == [2, 0]
+    assert [one.probability for one in found] == pytest.approx(expected, abs=1e-5)
+    assert abs(expected[0] - 1 / (1 + math.exp(-sum(gaps[k][2] for k in range(3)) / 3))) > 1e-3
+
+
 # --- early stopping ---
 
 

@@ -12,6 +12,7 @@ from rlhf_lab.errors import ConfigError, ModelError, NotFiniteError, TrainingErr
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.generation import sample
 from rlhf_lab.models.rows import make_rows
+from rlhf_lab.seeds import derive
 from rlhf_lab.trainers.policy import PolicyTrainer, Task
 from rlhf_lab.trainers.sft import Example, SFTConfig, _batches, encode, response_loss, save_merged, supervise
 
@@ -48,6 +49,41 @@ def test_any_micro_batch_gives_the_same_adapter(gpt2_folder, dtype, tolerance):
     assert first == pytest.approx(second, rel=tolerance * 10)
     for name, tensor in whole.tensors("sft").items():
         torch.testing.assert_close(split.tensors("sft")[name], tensor, rtol=0, atol=tolerance * 10)
+
+
+def test_a_whole_start_equals_a_plain_loop(gpt2_folder):
+    """Two passes of two updates, a row at a time: Adam, clipped gradients, and the rate annealed to 0."""
+    settings = {
+        "epochs": 2,
+        "batch_size": 2,
+        "lr": 1e-2,
+        "max_grad_norm": 0.1,
+        "micro_batch": 1,
+        "lora_alpha": 8,
+        "seed": 6,
+    }
+    backbone, found, losses = trained(gpt2_folder, torch.float64, **settings)
+    examples, config = encode(backbone, PAIRS), SFTConfig(**({"lora_r": 4} | settings))
+    backbone = tiny.load(gpt2_folder, torch.float64)
+    adapters = Adapters(backbone)
+    adapters.add("sft", r=4, alpha=8, seed=derive(6, "sft"), trainable=True)
+    parameters, expected = adapters.parameters("sft"), []
+    optimiser = torch.optim.Adam(parameters)
+    for batch in _batches(3, 0, config) + _batches(3, 1, config):
+        loss, count = 0.0, sum(len(examples[i].response) for i in batch)
+        for prompt, response in (examples[i] for i in batch):
+            with adapters.using("sft"):
+                table = backbone.model(input_ids=torch.tensor([[*prompt, *response]])).logits[0].log_softmax(-1)
+            loss = loss - sum(table[len(prompt) - 1 + t, token] for t, token in enumerate(response)) / count
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 0.1)
+        optimiser.param_groups[0]["lr"] = 1e-2 * (4 - len(expected)) / 4
+        optimiser.step()
+        optimiser.zero_grad()
+        expected.append(float(loss.detach()))
+    assert losses == pytest.approx(expected, rel=1e-8)
+    for name, tensor in adapters.tensors("sft").items():
+        torch.testing.assert_close(found.tensors("sft")[name], tensor, rtol=1e-6, atol=1e-9)
 
 
 def test_it_learns_what_it_is_given_and_the_weights_stay(llama_folder):

@@ -19,13 +19,26 @@ def exact_kl_of(trainer, rollout, before):
         rows = rollout.take(torch.tensor([i])).rows
         with torch.no_grad():
             new = trainer.backbone.logits(trainer.policy.predicting(rows)[rows.mask])
-        total += float(full_kl(old, new).sum())
+        total += float(full_kl(old, new, trainer.config.temperature).sum())
     return total / int(rollout.rows.mask.sum())
 
 
-@pytest.mark.parametrize("max_kl", [0.002, 0.05])
-def test_trpo_holds_its_constraint_and_gains(llama_folder, max_kl):
-    trainer = tiny.midway(llama_folder, "trpo", torch.float64, max_kl=max_kl, fisher_rows=6, vf_coef=0.0)
+def surrogate_of(trainer, rollout):
+    """Token mean of -A r, a row and a token at a time."""
+    total, (prompts, responses) = 0.0, tiny.ragged(rows=6)
+    for i, response in enumerate(responses):
+        with trainer.adapters.using("policy"):
+            new = tiny.teacher_forced(trainer.backbone, prompts[i // 2 * 2], response, trainer.config.temperature)
+        for t in range(len(response)):
+            total -= float(rollout.advantages[i, t]) * math.exp(float(new[t]) - float(rollout.old_logprobs[i, t]))
+    return total / sum(len(response) for response in responses)
+
+
+@pytest.mark.parametrize(("max_kl", "temperature"), [(0.002, 1.0), (0.05, 1.0), (0.01, 0.6)])
+def test_trpo_holds_its_constraint_and_gains(llama_folder, max_kl, temperature):
+    trainer = tiny.midway(
+        llama_folder, "trpo", torch.float64, max_kl=max_kl, fisher_rows=6, vf_coef=0.0, temperature=temperature
+    )
     rollout = tiny.rollout(trainer)
     before = []
     for i in range(6):
@@ -42,11 +55,13 @@ def test_trpo_holds_its_constraint_and_gains(llama_folder, max_kl):
     loss, _ = natural.judge([natural._states(part) for part in natural.parts], now)
     assert loss < -1e-3  # whitened advantages: 0 before the step
     assert stats.mean("policy") == pytest.approx(loss, rel=1e-6)
+    assert loss == pytest.approx(surrogate_of(trainer, rollout), rel=1e-4)
 
 
-def test_trpo_curvature_is_the_hessian_of_the_kl(gpt2_folder):
-    """Against differences of the KL's own gradient, which is 0 where the policies meet."""
-    settings = {"fisher_rows": 6, "cg_damping": 0.0, "micro_batch": 4, "temperature": 0.8}
+@pytest.mark.parametrize("rows", [6, 3])
+def test_trpo_curvature_is_the_hessian_of_the_kl(gpt2_folder, rows):
+    """Of all rows or the first few, against differences of the KL's own gradient, which is 0 where the policies meet."""
+    settings = {"fisher_rows": rows, "cg_damping": 0.0, "micro_batch": 4, "temperature": 0.8}
     trainer = tiny.midway(gpt2_folder, "trpo", torch.float64, **settings)
     check_curvature(trainer, step=1e-5, tolerance=1e-6)
 
@@ -102,7 +117,8 @@ def check_curvature(trainer, step, tolerance):
     generator = torch.Generator().manual_seed(3)
     vector = torch.randn(sum(p.numel() for p in parameters), generator=generator, dtype=torch.float64)
     found = natural.curvature(vector)
-    rows, count = rollout.rows, int(rollout.rows.mask.sum())
+    rows = rollout.rows.take(torch.arange(trainer.config.fisher_rows))
+    count = int(rows.mask.sum())
     with torch.no_grad():
         old = trainer.backbone.logits(trainer.policy.predicting(rows)[rows.mask])
     before = [p.detach().clone() for p in parameters]
@@ -120,6 +136,15 @@ def check_curvature(trainer, step, tolerance):
     expected = (slope(step) - slope(-step)) / (2 * step)
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * float(expected.abs().max()))
     assert float(expected.norm()) > 1e-2
+
+
+def test_trpo_asks_for_the_curvature_as_often_as_it_was_told(llama_folder, monkeypatch):
+    """A product for each iteration, and one for the length of the step."""
+    asked, curvature = [], NaturalStep.curvature
+    monkeypatch.setattr(NaturalStep, "curvature", lambda self, vector: asked.append(0) or curvature(self, vector))
+    trainer = tiny.midway(llama_folder, "trpo", cg_iters=2)
+    trainer.update(tiny.rollout(trainer), 1e-3)
+    assert len(asked) == 3
 
 
 def test_trpo_leaves_the_policy_alone_where_no_step_is_allowed(llama_folder):
@@ -155,9 +180,9 @@ def test_trpo_curvature_is_damped(gpt2_folder):
     torch.testing.assert_close(found[1] - found[0], 0.3 * vector)
 
 
-@pytest.mark.parametrize("answer", [(math.nan, math.nan), (5.0, 0.0)])
+@pytest.mark.parametrize("answer", [(math.nan, math.nan), (5.0, 0.0), (-1e-6, 0.0)])
 def test_trpo_takes_back_a_step_that_is_refused(llama_folder, monkeypatch, answer):
-    """Nothing that is tried may be judged: NaN, or no gain."""
+    """Nothing that is tried may be judged: NaN, no gain, or (from 0) far less than the gradient promises."""
     monkeypatch.setattr(NaturalStep, "judge", lambda *_: answer)
     trainer = tiny.midway(llama_folder, "trpo", max_kl=0.05)
     rollout, before = tiny.rollout(trainer), trainer.adapters.tensors("policy")

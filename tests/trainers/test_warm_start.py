@@ -78,6 +78,20 @@ def test_margins_counts_and_smoothing_in_the_fit(smoothing):
         assert abs(slope) < 1e-9
 
 
+@pytest.mark.parametrize(
+    ("margin", "ridge", "optimum"), [(5.0, 0.01, 7.5107562012), (200.0, 1.0, 1.0), (1.0, 1e-3, 6.0942900650)]
+)
+def test_wide_margins_do_not_throw_the_fit_to_and_fro(margin, ridge, optimum):
+    """d = 1: ridge w = sigmoid(margin - w), solved by bisection here; whole Newton steps from 0 never arrive for 5 and 0.01."""
+    low, high = 0.0, 1 / ridge
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if ridge * middle < 1 / (1 + math.exp(middle - margin)) else (low, middle)
+    assert low == pytest.approx(optimum, abs=1e-9)
+    labels = Labels(torch.tensor([False]), torch.tensor([margin]).double())
+    assert fit(torch.ones(1, 1).double(), labels, ridge).tolist() == pytest.approx([optimum], abs=1e-9)
+
+
 def test_stretch_by_hand():
     """Two directions of variance 9 : 1 around (5, 5, 5), the third of none; mean variance 10/3, so v = 2.7, 0.3, 0."""
     base = torch.tensor([[8.0, 5, 5], [2, 5, 5], [5, 6, 5], [5, 4, 5]]).double()
