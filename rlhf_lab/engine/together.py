@@ -4,6 +4,8 @@ The child trains and writes; the engine watches it, goes on serving short jobs, 
 run are rows of the store as ever: the leading process obeys them between two steps and tells the others.
 """
 
+import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -22,15 +24,16 @@ from rlhf_lab.engine.policy_run import LEAVES, POLL_EVERY_S, RUN_BROKE, PolicyRu
 from rlhf_lab.engine.work import Progress, reward_job
 from rlhf_lab.errors import LabError, TrainingError
 from rlhf_lab.home import run_folder
-from rlhf_lab.jobs import queue
+from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.kinds import JobStatus, RunStatus
 from rlhf_lab.models.generation import Tick
-from rlhf_lab.records import Job
+from rlhf_lab.records import Job, ProcessIdentity
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_run, set_run_status
 from rlhf_lab.trainers.group import Group, launched
 
 LOG = "processes.log"
+ENGINE = "RLHF_LAB_ENGINE"  # who started the processes, as JSON: for them alone
 TERM_WAIT_S = 20.0
 TELLING_S = 30.0  # how long a process that met an error leaves the telling to the leading one, which met it too
 UNDER_WAY = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED)
@@ -58,7 +61,7 @@ def run_together(processes: int, part: list[str], folder: Path, stays: Callable[
     with (folder / LOG).open("ab") as log:
         child = subprocess.Popen(
             command_of(processes, part), stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
-            env=os.environ | {"OMP_NUM_THREADS": threads},
+            env=os.environ | {"OMP_NUM_THREADS": threads, ENGINE: json.dumps(dataclasses.asdict(supervisor.this_process()))},
         )  # fmt: skip
         try:
             while child.poll() is None:
@@ -137,9 +140,17 @@ def train_reward(home: Path, db: Database, job: Job, *, tick: Tick) -> dict[str,
     return ended.result if ended.status is JobStatus.DONE else None
 
 
+def join() -> Group:
+    """The group of these processes. Where the engine dies they end with it: the next engine does the work again, and two must
+    not write."""
+    if engine := os.environ.get(ENGINE):
+        supervisor.end_with(ProcessIdentity(**json.loads(engine)))
+    return launched()
+
+
 def take_part_in_run(home: Path, run_id: int) -> RunStatus:
     """What each process of a run does: lead or follow, until the run ends."""
-    group = launched()
+    group = join()
     with Database.open(home) as db, told_by_the_leading(group):
         sharded = group.size > 1 and PolicyConfig.from_dict(get_run(db, run_id).config).shard_backbone
         try:
@@ -156,7 +167,7 @@ def take_part_in_run(home: Path, run_id: int) -> RunStatus:
 
 def take_part_in_reward(home: Path, job_id: int) -> None:
     """What each process of a reward training does; the leading one tells how far it is, and how the job ended."""
-    group = launched()
+    group = join()
     with Database.open(home) as db, told_by_the_leading(group):
         job = queue.get_job(db, job_id)
         sharded = group.size > 1 and RewardConfig.from_dict(job.payload["config"]).shard_backbone

@@ -27,6 +27,7 @@ from rlhf_lab.store.database import Database, insert_row
 ALIVE_S = 10.0  # a heartbeat is good for so long
 STARTING_S = 120.0  # so long may an engine take to its first heartbeat
 GONE_S = 60.0  # after so long without a heartbeat, an engine on another machine is given up
+LOOK_S = 1.0  # between two looks at a process to end with
 OUTPUT = "engine.out"
 _OUTPUT_BYTES = 1_000_000
 _UI_SEEN_EVERY_S = 5.0
@@ -55,6 +56,17 @@ def _find(process: ProcessIdentity) -> psutil.Process | None:
         return found if same and found.status() != psutil.STATUS_ZOMBIE else None
     except psutil.NoSuchProcess:
         return None
+
+
+def end_with(process: ProcessIdentity) -> None:
+    """End this process at once, some moments after another one of this machine has ended, however that ended."""
+
+    def watch() -> None:
+        while _find(process):
+            time.sleep(LOOK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="ends with another process", daemon=True).start()
 
 
 def engine_row(row: RowMapping) -> EngineRow:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from processes import PATIENCE_S, ROOT
 
@@ -111,3 +112,30 @@ def test_kill_9_at_ten_random_moments_changes_no_number_and_loses_no_label(home,
     assert home.curve(run) == home.curve(plain)
     assert sorted(home.curve(run)) == list(range(1, 13))
     assert vote_counts(home.db, home.project.id) == votes
+
+
+def parts(folder):
+    """The processes of a run in this home, whoever they belong to."""
+    named = (p.info["cmdline"] or [] for p in psutil.process_iter(["cmdline"]))
+    return [words for words in named if "train-policy" in words and str(folder) in words]
+
+
+@pytest.mark.slow
+def test_the_processes_of_a_run_end_with_a_killed_engine_and_the_next_one_begins_its_own(home, reward_model_id):
+    alone, job = home.run(reward_model_id, steps=30)
+    assert home.done(job).status is JobStatus.DONE
+    run, job = home.run(reward_model_id, steps=30, processes=2)
+    home.await_steps(run, 3)
+    assert parts(home.folder)
+    home.kill()
+    for _ in range(PATIENCE_S * 10):
+        if not parts(home.folder):
+            break
+        time.sleep(0.1)
+    assert not parts(home.folder)
+    assert home.done(job).status is JobStatus.DONE
+    one, two = home.curve(alone), home.curve(run)
+    assert list(two) == list(one)
+    assert [step["objective/kl"] for step in two.values()] == pytest.approx(
+        [step["objective/kl"] for step in one.values()], rel=1e-2, abs=1e-3
+    )

@@ -1,3 +1,5 @@
+import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -272,3 +274,29 @@ def test_the_page_side_imports_nothing_heavy() -> None:
     root = Path(supervisor.__file__).parents[2]
     said = subprocess.check_output([sys.executable, "-c", f"{code}; {heavy}"], cwd=root, text=True)
     assert said == "set()\n"
+
+
+BOUND = """
+import json, sys, time
+from rlhf_lab.jobs import supervisor
+from rlhf_lab.records import ProcessIdentity
+supervisor.end_with(ProcessIdentity(**json.loads(sys.argv[1])))
+print("bound", flush=True)
+time.sleep(120)
+"""
+
+
+def test_a_process_ends_with_another_one():
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
+    whom = json.dumps(dataclasses.asdict(supervisor._identity(other.pid)))
+    bound = subprocess.Popen([sys.executable, "-c", BOUND, whom], stdout=subprocess.PIPE, text=True)
+    try:
+        assert bound.stdout.readline() == "bound\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            bound.wait(2 * supervisor.LOOK_S)
+        other.kill()  # nobody waits for it: a zombie has ended too
+        assert bound.wait(60) == 1
+    finally:
+        for process in (bound, other):
+            process.kill()
+            process.communicate()
