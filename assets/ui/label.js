@@ -6,6 +6,8 @@ let shown = null;      // the state on screen
 let locked = true;     // an answer is awaited
 let since = 0;         // when the pair came on screen
 let timer = null;
+let opens = null;      // until then nobody can have read the pair, and an answer is the second half of a double click
+const UNREAD_MS = 300;
 
 let strength = '';     // how much better, where somebody says so
 let differ = false;    // differing words marked
@@ -29,7 +31,7 @@ function send(name, more = {}) {
 function act(name) {
   if (element.offsetParent === null) return;
   if (name === 'undo' || name === 'redo') { send(name); return; }
-  if (!shown || !shown.pair) return;
+  if (!('open' in root.dataset)) return;
   const card = root.querySelector(`.side.${name}`);
   if (card && !locked) card.classList.add('chosen');
   send('vote', { pair_id: shown.pair.id, choice: name, uuid: Lab.uuid(), ms: Math.round(performance.now() - since),
@@ -163,6 +165,11 @@ function draw(state) {
   if (state.you.role === 'operator' || !state.you.name) parts.push(helpers());
   root.replaceChildren(...parts);
   root.dataset.pair = state.pair ? state.pair.id : '';
+  if (root.dataset.open !== root.dataset.pair) {
+    clearTimeout(opens);
+    delete root.dataset.open;
+    if (state.pair) opens = setTimeout(() => { root.dataset.open = state.pair.id; }, UNREAD_MS);
+  }
   for (const name of open) { const found = root.querySelector(name); if (found) found.open = true; }
   since = performance.now();
   if (!state.pair) timer = setTimeout(() => { locked = false; send('opened'); }, state.you.role === 'viewer' ? 15000 : 1500);

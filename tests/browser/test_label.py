@@ -61,6 +61,21 @@ def test_a_fast_double_press_is_one_vote(lab, open_page):
     assert len(votes(lab)) == count + 1
 
 
+def test_an_answer_to_a_pair_nobody_can_have_read_does_not_count(lab, open_page):
+    page = open_page(lab)
+    pair_of(page)
+    count = len(votes(lab))
+    page.evaluate("""() => new MutationObserver((_, watcher) => {
+        watcher.disconnect();
+        document.dispatchEvent(new KeyboardEvent('keydown', {key: 'x', bubbles: true}));
+        document.querySelector('[data-do=both_bad]').click();
+    }).observe(document.querySelector('.lab-label'), {attributeFilter: ['data-pair']})""")
+    press(page, "1")
+    press(page, "2")
+    assert [vote[2] for vote in votes(lab)[count:] if vote[2] == "both_bad"] == []
+    assert len(votes(lab)) == count + 2
+
+
 def test_keys_do_nothing_while_typing_or_with_modifiers(lab, open_page):
     page = open_page(lab)
     before, count = pair_of(page), len(votes(lab))
