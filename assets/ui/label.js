@@ -175,11 +175,16 @@ function draw(state) {
   if (!state.pair) timer = setTimeout(() => { locked = false; send('opened'); }, state.you.role === 'viewer' ? 15000 : 1500);
 }
 
+// The counts: answers may overtake each other, and those counted last stay on screen.
+const figures = ({ counted, labels, simulated, goal, left, models }) => ({ counted, labels, simulated, goal, left, models });
+
 function take() {
   clearTimeout(timer);
   locked = false;
   const value = props.value;
-  if (value && value.project) draw(value);
+  if (!value || !value.project) return;
+  const overtaken = shown && shown.project.id === value.project.id && shown.counted > value.counted;
+  draw(overtaken ? { ...value, ...figures(shown) } : value);
 }
 
 function onKey(event) {
@@ -194,11 +199,10 @@ function onKey(event) {
 
 root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Opening …'));
 Lab.poll(root, async () => {
-  const { open, ...now } = await Lab.answer(server.here({ annotator: who }));
+  const now = await Lab.answer(server.here({ annotator: who }));
   if (!shown) return;
-  if (open !== shown.project.id) { send('opened'); return; }  // another project was opened meanwhile
-  if (Object.entries(now).every(([name, value]) => shown[name] === value)) return;
-  Object.assign(shown, now);
+  if (now.open !== shown.project.id) { send('opened'); return; }  // another project was opened meanwhile
+  Object.assign(shown, { here: now.here }, now.counted > shown.counted ? figures(now) : {});
   root.querySelector('.goal')?.replaceWith(goal(shown));
 }, 5000);
 watch('value', take);
