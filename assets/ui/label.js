@@ -29,7 +29,7 @@ function send(name, more = {}) {
 }
 
 function act(name) {
-  if (element.offsetParent === null) return;
+  if (element.offsetParent === null || shown?.you.role === 'viewer') return;
   if (name === 'undo' || name === 'redo') { send(name); return; }
   if (!('open' in root.dataset)) return;
   const card = root.querySelector(`.side.${name}`);
@@ -49,14 +49,16 @@ function body(text, other) {
   return el('p.lab-text.lab-scroll', { dir: 'auto', tabindex: '0' }, text);
 }
 
-function side(name, text, other, words, key) {
-  return el(`article.lab-card.side.${name}`, { 'aria-label': `${words} text` }, body(text, other), button(name, `${words} is better`, key));
+// beside, above: what to call it where the texts stand side by side, and on a phone one above the other.
+function side(name, text, other, beside, above, key) {
+  const words = el('span', {}, el('span.beside', {}, beside), el('span.above', {}, above), ' is better');
+  return el(`article.lab-card.side.${name}`, { 'aria-label': `${beside} text` }, body(text, other), button(name, words, key));
 }
 
 function sides() {
   const { left, right } = shown.pair;
   return el('div.sides', { role: 'group', 'aria-labelledby': 'lab-question' },
-    side('left', left, right, 'Left', '1'), side('right', right, left, 'Right', '2'));
+    side('left', left, right, 'Left', 'First', '1'), side('right', right, left, 'Right', 'Second', '2'));
 }
 
 // What may be said besides, small: how much better, which words differ, why.
@@ -146,7 +148,7 @@ function draw(state) {
   const refused = shown && shown.pair && state.pair && shown.pair.id === state.pair.id;
   shown = state;
   if (!refused) { strength = ''; note = ''; }
-  const parts = [];
+  const parts = [], viewer = state.you.role === 'viewer';
   if (state.guideline) parts.push(el('p.guideline.lab-text', { dir: 'auto' }, state.guideline));
   if (state.pair) {
     parts.push(
@@ -156,13 +158,13 @@ function draw(state) {
         button('skip', 'Skip', 'S'), button('undo', 'Undo', 'U'), button('redo', 'Redo', 'R')), more());
   } else {
     parts.push(el('div.lab-card.lab-empty', { role: 'status' }, state.waiting,
-      state.you.role === 'viewer' ? el('p', {}, el('a.lab-button.lab-main', { href: 'join' }, 'Join to label')) : null),
-    el('div.others', {}, button('undo', 'Undo', 'U')));
+      viewer ? el('p', {}, el('a.lab-button.lab-main', { href: 'join' }, 'Join to label')) : null));
+    if (!viewer) parts.push(el('div.others', {}, button('undo', 'Undo', 'U')));
   }
   if (state.notice) parts.push(el('p.lab-notice', { role: 'status' }, state.notice));  // here it moves no button
   parts.push(goal(state));
-  if (state.you.role !== 'viewer') parts.push(earlier());
-  if (state.you.role === 'operator' || !state.you.name) parts.push(helpers());
+  if (!viewer) parts.push(earlier());
+  if (state.you.role === 'operator' || (!viewer && !state.you.name)) parts.push(helpers());
   root.replaceChildren(...parts);
   root.dataset.pair = state.pair ? state.pair.id : '';
   if (root.dataset.open !== root.dataset.pair) {
@@ -172,7 +174,7 @@ function draw(state) {
   }
   for (const name of open) { const found = root.querySelector(name); if (found) found.open = true; }
   since = performance.now();
-  if (!state.pair) timer = setTimeout(() => { locked = false; send('opened'); }, state.you.role === 'viewer' ? 15000 : 1500);
+  if (!state.pair) timer = setTimeout(() => { locked = false; send('opened'); }, viewer ? 15000 : 1500);
 }
 
 // The counts: answers may overtake each other, and those counted last stay on screen.

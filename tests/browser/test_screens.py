@@ -270,7 +270,7 @@ def test_a_new_project_from_pasted_prompts_and_what_is_refused(lab, open_page, t
     expect(part(page, "new-set")).not_to_have_value("own")
     expect(part(page, "new-text")).to_be_hidden()
     with Database.open(lab.home) as db:
-        assert current_project(db).name == "mine"
+        assert (current_project(db).name, current_project(db).prompt_set) == ("mine", "own prompts")
     page.click("[data-do=project-open]")
     says(page, "project-notice", "is open, in every browser")
     expect(page.locator(".make [data-do=project-notice]")).to_have_count(0)
