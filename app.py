@@ -2,13 +2,12 @@
 
 import argparse
 import contextlib
-import ipaddress
 import os
-import socket
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from rlhf_lab import runtime
 from rlhf_lab.errors import LabError
@@ -19,10 +18,9 @@ from rlhf_lab.kinds import EngineState, JobKind, JobStatus
 from rlhf_lab.labelling import Role
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.access import CODE_VARIABLE
+from rlhf_lab.ui.address import address_for_others, is_loopback
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.page import build_page, launch_options
-
-EVERYWHERE = ("0.0.0.0", "::")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,6 +38,8 @@ def main(argv: list[str] | None = None) -> int:
     home = (args.home or default_home()).expanduser().resolve()
     try:
         ctx = Context.open(home)
+        if not on_space:
+            ctx = replace(ctx, address=address_for_others(args.host, args.port))
         if on_space or args.public_labelling or not is_loopback(args.host):
             ctx = ctx.guarded(open_to_all=args.public_labelling or (on_space and not os.environ.get(CODE_VARIABLE)))
         ctx.project  # noqa: B018  made now, so that the first visitor finds it
@@ -58,7 +58,7 @@ def serve(ctx: Context, host: str, port: int) -> None:
     with contextlib.suppress(KeyboardInterrupt):
         _, url, _ = page.launch(server_name=host, server_port=port, prevent_thread_lock=True, **launch_options(ctx))
         steward.start()
-        print(f"RLHF Lab: {url}\nhome: {ctx.home}{doors(ctx, url, host)}", flush=True)
+        print(f"RLHF Lab: {url}\nhome: {ctx.home}{doors(ctx, ctx.address or url)}", flush=True)
         print("Ctrl-C ends the page; what the engine does goes on.", flush=True)
         threading.Event().wait()
     steward.stop()
@@ -84,35 +84,16 @@ def farewell(db: Database) -> str:
     )
 
 
-def doors(ctx: Context, url: str, host: str) -> str:
+def doors(ctx: Context, url: str) -> str:
     """How the operator and labellers enter, to be printed where only the operator reads it."""
     if not ctx.access.guarded:
         return ""
     if os.environ.get("SPACE_HOST"):
         url = f"https://{os.environ['SPACE_HOST']}/"
-    elif not is_loopback(host):
-        url = url.replace(urlsplit(url).hostname or host, reached_at() if host in EVERYWHERE else host)
     join = "nothing to enter: whoever reaches the page may label"
     if ctx.access.default is Role.VIEWER:
         join = f"{url}join  with the code {ctx.access.join_code}"
     return f"\noperator (keep this link to yourself): {url}enter?key={quote(ctx.access.operator_secret)}\nlabellers: {join}"
-
-
-def reached_at() -> str:
-    """This computer's address in its network, as far as it knows; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-            return str(probe.getsockname()[0])
-        except OSError:
-            return socket.gethostname()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this computer reaches the address."""
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 if __name__ == "__main__":

@@ -152,6 +152,7 @@ def vote(page: Page, votes: int, think: float) -> list[float]:
     waits = []
     for _ in range(votes):
         time.sleep(rng.uniform(0.5, 1.5) * think)
+        page.wait_for_selector(".lab-label[data-open]")
         waits.append(float(page.evaluate(VOTE, rng.choice("120xs"))))
     return waits
 

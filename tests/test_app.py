@@ -11,10 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app import doors, farewell, is_loopback
+from app import doors, farewell
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.kinds import JobKind
 from rlhf_lab.store.database import Database
+from rlhf_lab.ui.address import is_loopback
 from rlhf_lab.ui.context import Context
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -98,14 +99,14 @@ def test_the_doors_are_said_where_visitors_have_roles(tmp_path, monkeypatch):
     monkeypatch.delenv("RLHF_LAB_OPERATOR_SECRET", raising=False)
     monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
     alone = Context.open(tmp_path)
-    assert doors(alone, "http://127.0.0.1:7860/", "127.0.0.1") == ""
+    assert doors(alone, "http://127.0.0.1:7860/") == ""
     closed, open_ = (alone.guarded(open_to_all=everybody) for everybody in (False, True))
-    said = doors(closed, "http://192.168.1.7:7860/", "192.168.1.7")
+    said = doors(closed, "http://192.168.1.7:7860/")
     assert f"http://192.168.1.7:7860/enter?key={closed.operator_secret}" in said
     assert "http://192.168.1.7:7860/join  with the code ABC234" in said
-    assert "ABC234" not in doors(open_, "http://192.168.1.7:7860/", "192.168.1.7")
+    assert "ABC234" not in doors(open_, "http://192.168.1.7:7860/")
     monkeypatch.setenv("SPACE_HOST", "me-lab.hf.space")
-    assert "https://me-lab.hf.space/enter?key=" in doors(closed, "http://0.0.0.0:7860/", "0.0.0.0")
+    assert "https://me-lab.hf.space/enter?key=" in doors(closed, "http://0.0.0.0:7860/")
     alone.db.close()
 
 

@@ -27,9 +27,14 @@ function fill(node, items, fallback) {
   node.value = node.dataset.chosen && known.includes(before) ? before : String(fallback);
 }
 
-function steps(which) {
+// The run in a column; null for the base, its best of n and an empty one.
+function runOf(which) {
   const model = form[`model-${which}`].value;
-  const run = model.startsWith('run/') ? model.split('/')[1] : null, node = form[`step-${which}`];
+  return model.startsWith('run/') ? model.split('/')[1] : null;
+}
+
+function steps(which) {
+  const run = runOf(which), node = form[`step-${which}`];
   if (node.dataset.run !== String(run)) { delete node.dataset.chosen; node.dataset.run = run; }
   fill(node, [['latest', 'latest step'], ...(run ? options.steps[run] || [] : []).map((step) => [step, `step ${step}`])], 'latest');
   node.hidden = !run;
@@ -38,12 +43,12 @@ function steps(which) {
 function build() {
   form.prompt = el('textarea.lab-input', { rows: 2, dir: 'auto', 'aria-label': 'prompt', 'data-do': 'prompt' });
   const pickers = COLUMNS.map((which) => {
-    const node = field(['first column', 'second column', 'third column'][which - 1], el('div.models', {}, select(`model-${which}`, `model ${which}`, () => steps(which)), select(`step-${which}`, `step of model ${which}`)));
+    const node = field(['first column', 'second column', 'third column'][which - 1], el('div.models', {}, select(`model-${which}`, `model ${which}`, () => { steps(which); scorers(); }), select(`step-${which}`, `step of model ${which}`)));
     return node;
   });
   form.note = el('p.muted', { hidden: true });
   form.error = el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'compare-error' });
-  const judge = field('gold: a judge’s own score', select('judge', 'judge', () => { goldChosen = true; }));
+  const judge = field('gold: a judge’s own score', select('judge', 'judge'));
   root.replaceChildren(
     el('div.lab-card.form', {},
       field('Prompt', form.prompt),
@@ -63,7 +68,6 @@ function build() {
   show();
 }
 
-let goldChosen = false;  // a person decided about the judge; until then it is the one behind the newest reward model
 let offered = '';        // the prompt we put there
 
 function refill() {
@@ -72,14 +76,26 @@ function refill() {
     fill(form[`model-${which}`], [...(which > 1 ? [['', 'nothing']] : []), ...options.models], which === 1 ? 'base' : which === 2 ? newest : '');
     steps(which);
   }
-  fill(form.reward, [...options.rewards, ['', 'no scores']], options.rewards.length ? options.rewards[0][0] : '');
-  fill(form.judge, [['', 'no judge'], ...props.data.judges.map(([name]) => [name, `judge ${name}`])], '');
-  if (!goldChosen) form.judge.value = options.judge;
+  scorers();
   form.another.disabled = !options.prompts.length;
   form.source.textContent = options.prompts.length ? 'from those that nothing was trained on' : 'this project keeps no prompts aside; type one';
   form.note.hidden = Boolean(run);
   form.note.textContent = 'No run has done a step yet: start one under Train to see before and after. The base can be sampled already.';
   if (!form.prompt.value || form.prompt.value === offered) { if (!options.prompts.includes(offered)) offered = options.prompts[0] || ''; form.prompt.value = offered; }
+}
+
+// Until a person chooses, what the run on the right learnt from scores; without a run the newest reward model.
+function scorers() {
+  const run = COLUMNS.map(runOf).filter(Boolean).at(-1) || '';
+  const [reward, judge] = options.learnt[run] || options.learnt[''] || ['', ''];
+  fill(form.reward, [...options.rewards, ['', 'no scores']], reward);
+  fill(form.judge, [['', 'no judge'], ...props.data.judges.map(([name]) => [name, `judge ${name}`])], judge);
+}
+
+// Which of the runs asked about learnt from another reward model than the one that scores.
+function strangers(reward) {
+  return [...new Set(COLUMNS.map(runOf).filter((run) => run && reward && String(options.learnt[run]?.[0] ?? reward) !== reward))]
+    .map((run) => ` Run ${run} learnt from reward model ${options.learnt[run][0]}.`).join('');
 }
 
 function another() {
@@ -103,10 +119,10 @@ function named(which) {
 function write() {
   if (asked) return;
   const columns = COLUMNS.map(named).filter(Boolean);
-  for (const name of ['reward', ...COLUMNS.map((which) => `model-${which}`)]) keep(name);  // what was asked about stays chosen
+  for (const which of COLUMNS) keep(`model-${which}`);  // what was asked about stays chosen
   refuse('');
   asked = { labels: columns.map((c) => c[1]), prompt: form.prompt.value, judge: form.judge.value, reward: form.reward.value, seed: form.seed.value,
-    temperature: form.temperature.value, at: Date.now(), jobs: null, columns: [] };
+    temperature: form.temperature.value, strangers: strangers(form.reward.value), at: Date.now(), jobs: null, columns: [] };
   show();
   trigger('write', { at: asked.at, prompt: form.prompt.value, models: columns.map((c) => c[0]), samples: form.samples.value, seed: form.seed.value,
     temperature: form.temperature.value, tokens: form.tokens.value, reward: form.reward.value });
@@ -164,7 +180,7 @@ function block(item) {
   else for (let i = 0; i < rows; i++) item.labels.forEach((_, c) => grid.append(cell(item, c, i)));
   return el('section.lab-card', { 'data-do': item === asked ? 'awaited' : 'answer', 'aria-label': 'answers' },
     el('p.lab-text.asked.lab-scroll', { dir: 'auto' }, item.prompt),
-    el('div.lab-row', {}, el('span.muted', {}, `seed ${item.seed}, temperature ${item.temperature}${item.reward ? `, scored by reward model ${item.reward}` : ''}`),
+    el('div.lab-row', {}, el('span.muted', {}, `seed ${item.seed}, temperature ${item.temperature}${item.reward ? `, scored by reward model ${item.reward}.${item.strangers}` : ''}`),
       item === asked ? el('button.lab-button.small', { type: 'button', 'data-do': 'cancel', onclick: cancel }, 'Cancel') : null), grid);
 }
 

@@ -6,6 +6,8 @@ let shown = null;      // the state on screen
 let locked = true;     // an answer is awaited
 let since = 0;         // when the pair came on screen
 let timer = null;
+let opens = null;      // until then nobody can have read the pair, and an answer is the second half of a double click
+const UNREAD_MS = 300;
 
 let strength = '';     // how much better, where somebody says so
 let differ = false;    // differing words marked
@@ -27,9 +29,9 @@ function send(name, more = {}) {
 }
 
 function act(name) {
-  if (element.offsetParent === null) return;
+  if (element.offsetParent === null || shown?.you.role === 'viewer') return;
   if (name === 'undo' || name === 'redo') { send(name); return; }
-  if (!shown || !shown.pair) return;
+  if (!('open' in root.dataset)) return;
   const card = root.querySelector(`.side.${name}`);
   if (card && !locked) card.classList.add('chosen');
   send('vote', { pair_id: shown.pair.id, choice: name, uuid: Lab.uuid(), ms: Math.round(performance.now() - since),
@@ -47,14 +49,16 @@ function body(text, other) {
   return el('p.lab-text.lab-scroll', { dir: 'auto', tabindex: '0' }, text);
 }
 
-function side(name, text, other, words, key) {
-  return el(`article.lab-card.side.${name}`, { 'aria-label': `${words} text` }, body(text, other), button(name, `${words} is better`, key));
+// beside, above: what to call it where the texts stand side by side, and on a phone one above the other.
+function side(name, text, other, beside, above, key) {
+  const words = el('span', {}, el('span.beside', {}, beside), el('span.above', {}, above), ' is better');
+  return el(`article.lab-card.side.${name}`, { 'aria-label': `${beside} text` }, body(text, other), button(name, words, key));
 }
 
 function sides() {
   const { left, right } = shown.pair;
   return el('div.sides', { role: 'group', 'aria-labelledby': 'lab-question' },
-    side('left', left, right, 'Left', '1'), side('right', right, left, 'Right', '2'));
+    side('left', left, right, 'Left', 'First', '1'), side('right', right, left, 'Right', 'Second', '2'));
 }
 
 // What may be said besides, small: how much better, which words differ, why.
@@ -144,7 +148,7 @@ function draw(state) {
   const refused = shown && shown.pair && state.pair && shown.pair.id === state.pair.id;
   shown = state;
   if (!refused) { strength = ''; note = ''; }
-  const parts = [];
+  const parts = [], viewer = state.you.role === 'viewer';
   if (state.guideline) parts.push(el('p.guideline.lab-text', { dir: 'auto' }, state.guideline));
   if (state.pair) {
     parts.push(
@@ -154,25 +158,35 @@ function draw(state) {
         button('skip', 'Skip', 'S'), button('undo', 'Undo', 'U'), button('redo', 'Redo', 'R')), more());
   } else {
     parts.push(el('div.lab-card.lab-empty', { role: 'status' }, state.waiting,
-      state.you.role === 'viewer' ? el('p', {}, el('a.lab-button.lab-main', { href: 'join' }, 'Join to label')) : null),
-    el('div.others', {}, button('undo', 'Undo', 'U')));
+      viewer ? el('p', {}, el('a.lab-button.lab-main', { href: 'join' }, 'Join to label')) : null));
+    if (!viewer) parts.push(el('div.others', {}, button('undo', 'Undo', 'U')));
   }
   if (state.notice) parts.push(el('p.lab-notice', { role: 'status' }, state.notice));  // here it moves no button
   parts.push(goal(state));
-  if (state.you.role !== 'viewer') parts.push(earlier());
-  if (state.you.role === 'operator' || !state.you.name) parts.push(helpers());
+  if (!viewer) parts.push(earlier());
+  if (state.you.role === 'operator' || (!viewer && !state.you.name)) parts.push(helpers());
   root.replaceChildren(...parts);
   root.dataset.pair = state.pair ? state.pair.id : '';
+  if (root.dataset.open !== root.dataset.pair) {
+    clearTimeout(opens);
+    delete root.dataset.open;
+    if (state.pair) opens = setTimeout(() => { root.dataset.open = state.pair.id; }, UNREAD_MS);
+  }
   for (const name of open) { const found = root.querySelector(name); if (found) found.open = true; }
   since = performance.now();
-  if (!state.pair) timer = setTimeout(() => { locked = false; send('opened'); }, state.you.role === 'viewer' ? 15000 : 1500);
+  if (!state.pair) timer = setTimeout(() => { locked = false; send('opened'); }, viewer ? 15000 : 1500);
 }
+
+// The counts: answers may overtake each other, and those counted last stay on screen.
+const figures = ({ counted, labels, simulated, goal, left, models }) => ({ counted, labels, simulated, goal, left, models });
 
 function take() {
   clearTimeout(timer);
   locked = false;
   const value = props.value;
-  if (value && value.project) draw(value);
+  if (!value || !value.project) return;
+  const overtaken = shown && shown.project.id === value.project.id && shown.counted > value.counted;
+  draw(overtaken ? { ...value, ...figures(shown) } : value);
 }
 
 function onKey(event) {
@@ -187,11 +201,10 @@ function onKey(event) {
 
 root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Opening …'));
 Lab.poll(root, async () => {
-  const { open, ...now } = await Lab.answer(server.here({ annotator: who }));
+  const now = await Lab.answer(server.here({ annotator: who }));
   if (!shown) return;
-  if (open !== shown.project.id) { send('opened'); return; }  // another project was opened meanwhile
-  if (Object.entries(now).every(([name, value]) => shown[name] === value)) return;
-  Object.assign(shown, now);
+  if (now.open !== shown.project.id) { send('opened'); return; }  // another project was opened meanwhile
+  Object.assign(shown, { here: now.here }, now.counted > shown.counted ? figures(now) : {});
   root.querySelector('.goal')?.replaceWith(goal(shown));
 }, 5000);
 watch('value', take);

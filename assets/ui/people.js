@@ -50,8 +50,8 @@ function picture(invite) {
 function invitation() {
   if (state.you.role !== 'operator') return null;
   if (!state.invite) {
-    return state.guarded ? null : el('section.lab-card', {}, el('h2', {}, 'Others'),
-      el('p.muted', {}, 'This lab is reached from this computer only. Start it with --host 0.0.0.0 and others in your network join with a code.'));
+    return el('section.lab-card', {}, el('h2', {}, 'Others'),
+      el('p.muted', {}, 'Phones and other computers cannot reach this lab. Start it with ', el('code', {}, 'python app.py --host 0.0.0.0'), ' and others in your network join with a code.'));
   }
   return el('section.lab-card.invite', { 'aria-label': 'invitation' }, picture(state.invite), el('div', {},
     el('h2', {}, 'Join to label'), el('p.code', { 'data-code': state.invite.code }, state.invite.code),

@@ -97,7 +97,7 @@ function choice(what, label, items, onchange) {
   return el('select.lab-input', { 'data-do': what, 'aria-label': label, onchange }, items.map(([value, words]) => el('option', { value }, words)));
 }
 const model = () => (part('new-model').value === OTHER ? part('new-other').value.trim() : part('new-model').value);
-const prompts = () => (part('new-set').value === OWN ? { text: part('new-text').value, file: part('new-text').dataset.file || 'prompts.txt' } : {});
+const prompts = () => (part('new-set').value === OWN ? { text: part('new-text').value, file: part('new-text').dataset.file || '' } : {});
 
 function buildMake() {
   const other = el('input.lab-input', { type: 'text', 'data-do': 'new-other', 'aria-label': 'Hub id or folder', placeholder: 'owner/name on the Hub, or a folder on the lab\'s machine', hidden: true, oninput: forget });

@@ -18,10 +18,13 @@ NOT_NAMES = ("judge:", "api:", "visitor-", "@")
 def join(db: Database, name: str) -> Person:
     """A new person. A name that is taken, by them or by a visitor who labelled, gets a number behind it: "Ann 2".
 
-    LabelError: no name, one that is too long or a judge's, or a lab that is full.
+    LabelError: no name, one that is too long, not to be seen or a judge's, or a lab that is full.
     """
     name = " ".join(name.split())
-    if not name or len(name) > MAX_NAME or not name.isprintable() or name.startswith(NOT_NAMES):
+    unseen = next((letter for letter in name if not letter.isprintable()), "")
+    if unseen:
+        raise LabelError(f"The name holds a character that cannot be seen (U+{ord(unseen):04X}). Type the name anew.")
+    if not name or len(name) > MAX_NAME or name.startswith(NOT_NAMES):
         raise LabelError(f"Choose a name of 1 to {MAX_NAME} characters that others will know you by.")
     p, v = t.people.c, t.votes.c
     with db.write() as conn:

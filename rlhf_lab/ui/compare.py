@@ -6,16 +6,14 @@ from typing import Any
 import gradio as gr
 
 from rlhf_lab.errors import LabError
-from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.jobs.labelling import judge_of
+from rlhf_lab.jobs import control, queue, supervisor
 from rlhf_lab.judges import JUDGES, load_judge
-from rlhf_lab.kinds import JobKind, JobStatus, Source
-from rlhf_lab.records import Job, RewardModelRow
-from rlhf_lab.store.comparisons import annotators_of
+from rlhf_lab.kinds import JobKind, JobStatus
+from rlhf_lab.records import Job
 from rlhf_lab.store.projects import prompts
-from rlhf_lab.store.runs import get_reward_model, reward_models, runs
+from rlhf_lab.store.runs import events, get_reward_model, reward_models, runs
 from rlhf_lab.ui.context import Context, read, shared_for, told
-from rlhf_lab.ui.story import reward_words
+from rlhf_lab.ui.story import reward_words, scorer
 from rlhf_lab.ui.widgets import widget
 
 OPEN = (JobStatus.QUEUED, JobStatus.RUNNING)
@@ -102,10 +100,17 @@ def refuse_a_crowd(ctx: Context) -> None:
 
 
 def choices(ctx: Context) -> dict[str, Any]:
-    """What can be compared: the base, its best of n, and every run that has done a step."""
+    """What can be compared: the base, its best of n, and every run that has done a step.
+
+    learnt: for each run the reward model it learns from and the judge behind that; under "" the newest reward model's.
+    """
     project = ctx.project
     mine = [run for run in runs(ctx.db, project.id) if run.step > 0][:50]
     rewards = reward_models(ctx.db, project.id)[:30]
+    learnt = {str(run.id): get_reward_model(ctx.db, scorer(run, events(ctx.db, run.id))) for run in mine}
+    learnt |= {"": rewards[0]} if rewards else {}
+    judges = {row.id: control.teacher(ctx.db, row) or "" for row in learnt.values()}
+    offered = {row.id: row for row in [*rewards, *learnt.values()]}
     best = [[f"base/best/{n}", f"base, best of {n}"] for n in BEST_OF] if rewards else []
     return {
         "project": project.id,
@@ -115,16 +120,10 @@ def choices(ctx: Context) -> dict[str, Any]:
             *best,
         ],
         "steps": {str(run.id): stored_steps(ctx, run.id) for run in mine},
-        "rewards": [[row.id, reward_words(row)] for row in rewards],
-        "judge": judge_behind(ctx, rewards[0]) if rewards else "",
+        "rewards": [[row.id, reward_words(row)] for row in offered.values()],
+        "learnt": {run: [row.id, judges[row.id]] for run, row in learnt.items()},
         "prompts": [prompt.text for prompt in prompts(ctx.db, project.id, "eval")[:64]],
     }
-
-
-def judge_behind(ctx: Context, row: RewardModelRow) -> str:
-    """The shipped judge whose labels a reward model learnt from; "" for people's, and for more than one."""
-    names = {judge_of(name) for name in annotators_of(ctx.db, row.snapshot)}
-    return names.pop() if row.snapshot.source is Source.SIMULATED and len(names) == 1 and names <= set(JUDGES) else ""
 
 
 def stored_steps(ctx: Context, run_id: int) -> list[int]:

@@ -27,13 +27,17 @@ SECRET_VARIABLE = "RLHF_LAB_OPERATOR_SECRET"
 
 @dataclass(frozen=True)
 class Context:
-    """One page server. operator_secret: None where everybody at the page is its operator (a laptop)."""
+    """One page server. operator_secret: None where everybody at the page is its operator (a laptop).
+
+    address: how others in the network reach it; "" where they do not, and on a Space.
+    """
 
     home: Path
     db: Database
     operator_secret: str | None = None
     on_space: bool = False
     access: Access = ALONE
+    address: str = ""
 
     @classmethod
     def open(cls, home: Path) -> "Context":

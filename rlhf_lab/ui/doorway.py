@@ -43,7 +43,11 @@ def give_cookie(answer: Response, name: str, value: str, seconds: int, *, https:
 def form(
     code: str = "", problem: str = "", status: int = 200, name: str = "", *, sign_in: bool = False, up: str = ""
 ) -> HTMLResponse:
-    """The page to enter by. sign_in: also by an account of Hugging Face. up: from the page's address to the lab's."""
+    """The page to enter by; what is still to be filled in has the focus, the code first.
+
+    sign_in: also by an account of Hugging Face. up: from the page's address to the lab's.
+    """
+    at_code, at_name = ("", " autofocus") if code else (" autofocus", "")
     alert = f'<p role="alert">{escape(problem)}</p>' if problem else ""
     account = (
         f'<a href="{up}login/huggingface" target="_blank">Sign in with Hugging Face</a><p>or</p>' if sign_in else ""
@@ -52,7 +56,8 @@ def form(
 <meta name="viewport" content="width=device-width, initial-scale=1"><title>Join RLHF Lab</title><style>{STYLE}</style></head>
 <body><form method="post" action="{up}join"><h1>Join RLHF Lab</h1>
 <p>Read two texts, say which is better; a model learns from it.</p>{alert}{account}
-<label for="code">Join code<input id="code" name="code" required maxlength="40" autocomplete="off" value="{escape(code)}"></label>
-<label for="name">Your name here<input id="name" name="name" required maxlength="{MAX_NAME}" autocomplete="nickname" autofocus
+<label for="code">Join code<input id="code" name="code" required maxlength="40" autocomplete="off"{at_code}
+ value="{escape(code)}"></label>
+<label for="name">Your name here<input id="name" name="name" required maxlength="{MAX_NAME}" autocomplete="nickname"{at_name}
  value="{escape(name)}"></label><button>Join</button></form></body></html>"""
     return HTMLResponse(page, status_code=status, headers=HEADERS)

@@ -3,10 +3,9 @@
 from typing import Any
 
 from rlhf_lab.assets import EMBEDDED
-from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs import queue, steward, supervisor
 from rlhf_lab.kinds import EngineState, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.records import EngineStatus, Job
-from rlhf_lab.store.comparisons import vote_counts
 from rlhf_lab.store.runs import get_run, latest_reward_model
 from rlhf_lab.ui.context import Context, read, shared_for
 from rlhf_lab.ui.widgets import widget
@@ -41,8 +40,7 @@ def build(ctx: Context) -> None:
 
 def state(ctx: Context) -> dict[str, Any]:
     project = ctx.project
-    counts = vote_counts(ctx.db, project.id)
-    human, simulated = (sum(counts[source].values()) for source in Source)
+    labels = steward.labels(ctx.db, project.id)
     row = latest_reward_model(ctx.db, project.id)
     running = queue.jobs(ctx.db, statuses=[JobStatus.RUNNING])
     job = min(running, key=lambda job: job.id) if running else None
@@ -50,8 +48,8 @@ def state(ctx: Context) -> dict[str, Any]:
     return {
         "project": project.name,
         "model": "embedded model" if project.model == EMBEDDED else project.model.rstrip("/").rsplit("/", 1)[-1],
-        "labels": human,
-        "simulated": simulated,
+        "labels": labels.human,
+        "simulated": labels.simulated,
         "reward": row and {
             "accuracy": row.report["accuracy"],
             "low": row.report["accuracy_low"] if row.report["accuracy"] is not None else None,

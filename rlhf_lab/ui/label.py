@@ -1,5 +1,6 @@
 """Screen "Label": two texts, which is better? Keys and buttons; the next pair is there at once."""
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -22,6 +23,7 @@ from rlhf_lab.ui.widgets import widget
 __all__ = ["build", "cast", "left_is_first", "name_of", "state"]
 
 MAX_NAME = 60
+_counting = threading.Lock()
 
 
 def build(ctx: Context, operator: gr.BrowserState) -> None:
@@ -150,9 +152,11 @@ def state(ctx: Context, annotator: str, *, lease: Lease | None = None, notice: s
 
 
 def standing(ctx: Context) -> dict[str, int]:
-    """How many labels there are, and how far the next reward model is."""
-    progress = steward.labels(ctx.db, ctx.project.id)
+    """How many labels there are, and how far the next reward model is; of two such answers the greater `counted` is newer."""
+    with _counting:
+        counted, progress = time.time_ns() // 1000, steward.labels(ctx.db, ctx.project.id)
     return {
+        "counted": counted,
         "labels": progress.human,
         "simulated": progress.simulated,
         "goal": progress.goal,

@@ -2,6 +2,7 @@
 
 from dataclasses import asdict
 from typing import Any
+from urllib.parse import urlsplit
 
 import gradio as gr
 import segno
@@ -10,6 +11,7 @@ from rlhf_lab.errors import ConfigError
 from rlhf_lab.labelling import SAMPLING, LabellingConfig, Role
 from rlhf_lab.settings import Setting, fields_of
 from rlhf_lab.store.labelling import labelling_of, set_labelling, standings
+from rlhf_lab.ui.address import is_loopback
 from rlhf_lab.ui.context import Context, operated, read, shared_for
 from rlhf_lab.ui.presence import PRESENCE
 from rlhf_lab.ui.widgets import widget
@@ -32,7 +34,6 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
             "here": PRESENCE.names(),
             "board": board(),
             "rules": labelling_of(ctx.db, ctx.project.id).to_dict(),
-            "guarded": ctx.access.guarded,
             "invite": invitation(ctx, str(question.get("origin") or "")) if visitor.role is Role.OPERATOR else None,
         }
 
@@ -72,8 +73,13 @@ def _value(item: Setting, value: Any) -> Any:
 
 
 def invitation(ctx: Context, origin: str) -> dict[str, Any] | None:
-    """{"code", "link", "size", "path"}: the join code, and the QR code of the link as an SVG path; None where nobody joins."""
-    if not ctx.access.guarded or not ctx.access.join_code:
+    """{"code", "link", "size", "path"}: the join code, and the QR code of the link as an SVG path; None where nobody can join.
+
+    origin: the page's address as the operator sees it, which at the lab's own computer is not the one that phones reach.
+    """
+    if not ctx.on_space and is_loopback(urlsplit(origin).hostname or ""):
+        origin = ctx.address
+    if not ctx.access.guarded or not origin:
         return None
     link = f"{origin.rstrip('/')}/join?code={ctx.access.join_code}"
     return {"code": ctx.access.join_code, "link": link} | qr(link)

@@ -29,15 +29,19 @@ def pick(found: Sequence[Run], wanted: Any) -> Run | None:
 def now(run: Run, said: Sequence[RunEvent]) -> dict[str, Any]:
     """What changes from step to step. The knobs are as last asked for, in force or not."""
     knobs: dict[str, Any] = {name: run.config[name] for name in KNOBS}
-    reward_model = run.reward_model_id
     for event in said:
         if event.kind is EventKind.SET:
             knobs[str(event.payload["name"])] = event.payload["value"]
-        elif event.kind is EventKind.SWITCH_REWARD:
-            reward_model = int(event.payload["reward_model_id"])
     return {
-        "id": run.id, "status": run.status, "step": run.step, "total": run.total_steps, "reward_model": reward_model, **knobs,
+        "id": run.id, "status": run.status, "step": run.step, "total": run.total_steps,
+        "reward_model": scorer(run, said), **knobs,
     }  # fmt: skip
+
+
+def scorer(run: Run, said: Sequence[RunEvent]) -> int:
+    """The reward model that a run learns from: its first one, or the one last switched to."""
+    switches = [event for event in said if event.kind is EventKind.SWITCH_REWARD]
+    return int(switches[-1].payload["reward_model_id"]) if switches else run.reward_model_id
 
 
 def about(db: Database, run: Run, reward_model: int | None = None) -> str:

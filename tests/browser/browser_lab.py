@@ -75,8 +75,8 @@ class Lab:
 
 
 def pair_of(page) -> str:
-    """The pair on the Label screen; waits until there is one."""
-    page.wait_for_selector(".lab-label[data-pair]:not([data-pair=''])", timeout=PATIENCE)
+    """The pair on the Label screen; waits until there is one that takes answers."""
+    page.wait_for_selector(".lab-label[data-open]", timeout=PATIENCE)
     return page.get_attribute(".lab-label", "data-pair")
 
 
@@ -85,7 +85,7 @@ def press(page, key: str) -> str:
     before = pair_of(page)
     page.keyboard.press(key)
     page.wait_for_function(
-        "before => { const now = document.querySelector('.lab-label').dataset.pair; return now && now !== before; }",
+        "before => { const now = document.querySelector('.lab-label').dataset.open; return now && now !== before; }",
         arg=before,
     )
     return before

@@ -1,9 +1,11 @@
 """Labelling in a real browser: keys, buttons, undo, double presses, stale pairs, hostile text."""
 
+import re
 import sqlite3
 
 import pytest
 from browser_lab import pair_of, press
+from playwright.sync_api import expect
 
 from rlhf_lab.records import NewCompletion
 from rlhf_lab.store import projects
@@ -61,6 +63,21 @@ def test_a_fast_double_press_is_one_vote(lab, open_page):
     assert len(votes(lab)) == count + 1
 
 
+def test_an_answer_to_a_pair_nobody_can_have_read_does_not_count(lab, open_page):
+    page = open_page(lab)
+    pair_of(page)
+    count = len(votes(lab))
+    page.evaluate("""() => new MutationObserver((_, watcher) => {
+        watcher.disconnect();
+        document.dispatchEvent(new KeyboardEvent('keydown', {key: 'x', bubbles: true}));
+        document.querySelector('[data-do=both_bad]').click();
+    }).observe(document.querySelector('.lab-label'), {attributeFilter: ['data-pair']})""")
+    press(page, "1")
+    press(page, "2")
+    assert [vote[2] for vote in votes(lab)[count:] if vote[2] == "both_bad"] == []
+    assert len(votes(lab)) == count + 2
+
+
 def test_keys_do_nothing_while_typing_or_with_modifiers(lab, open_page):
     page = open_page(lab)
     before, count = pair_of(page), len(votes(lab))
@@ -72,6 +89,26 @@ def test_keys_do_nothing_while_typing_or_with_modifiers(lab, open_page):
     page.wait_for_timeout(400)
     assert pair_of(page) == before
     assert len(votes(lab)) == count
+
+
+def test_a_count_that_comes_late_is_not_shown_over_a_newer_one(lab, open_page):
+    page, late = open_page(lab), []
+
+    def answer(route):
+        """The first count again and again, from a room of seven."""
+        if "here" not in (route.request.post_data or ""):
+            return route.continue_()
+        late.extend([] if late else [route.fetch().json() | {"here": 7}])
+        return route.fulfill(json=late[0])
+
+    page.route(re.compile("component_server"), answer)
+    page.wait_for_selector("[data-here='7']")
+    count = int(page.get_attribute("[data-count]", "data-count"))
+    press(page, "1")
+    expect(page.locator("[data-count]")).to_have_attribute("data-count", str(count + 1))
+    expect(page.locator("[data-here]")).not_to_have_attribute("data-here", "7")  # the vote's own answer
+    page.wait_for_selector("[data-here='7']")
+    assert page.get_attribute("[data-count]", "data-count") == str(count + 1)
 
 
 def test_a_vote_for_a_stale_pair_is_refused_and_the_next_pair_comes(lab, open_page):

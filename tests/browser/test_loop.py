@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from browser_lab import PATIENCE
+from browser_lab import PATIENCE, pair_of
 from playwright.sync_api import expect
 
 from rlhf_lab.judges import load_judge
@@ -61,8 +61,7 @@ def test_thirty_labels_by_keyboard_and_a_reward_model_by_itself(lab, open_page):
     page.set_default_timeout(LONG)
     voted = 0
     while voted < 30:
-        page.wait_for_selector(".lab-label .side", timeout=LONG)
-        before = page.get_attribute(".lab-label", "data-pair")
+        before = pair_of(page)
         left, right = (judge.score(page.inner_text(f".side.{side} .lab-text")) for side in ("left", "right"))
         key = {3: "0", 5: "s"}.get(voted, "1" if left > right else "2" if right > left else "0")
         page.keyboard.press(key)
@@ -71,7 +70,7 @@ def test_thirty_labels_by_keyboard_and_a_reward_model_by_itself(lab, open_page):
         if voted == 7:  # take one back and give it again
             page.wait_for_selector(".lab-label .side")
             page.keyboard.press("u")
-            page.wait_for_function("b => document.querySelector('.lab-label').dataset.pair === b", arg=before)
+            page.wait_for_selector(f".lab-label[data-open='{before}']")
             page.keyboard.press(key)
             page.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=before)
     with sqlite3.connect(lab.home / "lab.db") as db:

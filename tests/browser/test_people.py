@@ -36,6 +36,8 @@ def live(lab) -> list[tuple[str, int, str]]:
 
 def joined(lab, open_page, name: str, **options):
     page = open_page(lab, **options)
+    page.wait_for_selector("text=Join to label")
+    assert page.locator("[data-do=undo], [data-do=redo], .talks").count() == 0  # a viewer does nothing yet
     page.click("text=Join to label")
     page.fill("#code", keys(lab)["code"].lower())
     page.fill("#name", name)
@@ -48,6 +50,10 @@ def test_two_people_join_by_code_and_never_share_a_pair(lab, open_page):
     phone = {"viewport": {"width": 390, "height": 800}, "has_touch": True}
     ann, bob = joined(lab, open_page, "Ann", **phone), joined(lab, open_page, "Bo$$")
     assert ann.evaluate("document.documentElement.scrollWidth") <= 390
+    assert [page.inner_text("[data-do=left] > span").strip() for page in (ann, bob)] == [
+        "First is better",
+        "Left is better",
+    ]
     assert ann.inner_text("[data-you]") == "you are Ann"
     assert pair_of(ann) != pair_of(bob)
     for _ in range(3):

@@ -18,6 +18,7 @@ from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.runs import create_run, delete_run, events, reward_models, runs, set_run_status
 from rlhf_lab.store.steps import record_step
 from rlhf_lab.ui.overlay import MAX_RUNS
+from rlhf_lab.ui.story import scorer
 
 LONG = 3 * PATIENCE
 HOSTILE = "</script><img src=x onerror=alert(1)> {{ value }} <b>once"
@@ -213,6 +214,11 @@ def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, open_page):
     part(page, "prompt").fill(HOSTILE)
     part(page, "tokens").fill("12")
     part(page, "samples").fill("0")
+    page.wait_for_selector("[data-do=step-2]:visible")  # a run stands on the right, and what it learnt from scores
+    with Database.open(lab.home) as db:
+        learnt = {run.id: str(scorer(run, events(db, run.id))) for run in runs(db)}
+    run, mine = (int(part(page, "model-2").input_value().split("/")[1]), part(page, "reward").input_value())
+    assert mine == learnt[run]
     page.click("[data-do=write]")
     says(page, "compare-error", 'samples each = "0"')
     expect(part(page, "samples")).to_be_focused()
@@ -226,6 +232,13 @@ def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, open_page):
     assert answer.locator("text=score").count() >= 6
     assert answer.locator("text=best of 4 by its score").count() == 2
     assert page.locator(".lab-compare .results img").count() == 0
+    assert "learnt from" not in answer.inner_text()
+    other = next(value for value in ("1", "2") if value != mine)
+    part(page, "reward").select_option(other)
+    page.click("[data-do=write]")
+    expect(answer.first).to_contain_text(f"Run {run} learnt from reward model {mine}.", timeout=LONG)
+    part(page, "model-2").select_option("base")
+    expect(part(page, "reward")).to_have_value(other)  # a person's choice stays
 
 
 def test_a_new_project_from_pasted_prompts_and_what_is_refused(lab, open_page, tmp_path):
@@ -257,7 +270,7 @@ def test_a_new_project_from_pasted_prompts_and_what_is_refused(lab, open_page, t
     expect(part(page, "new-set")).not_to_have_value("own")
     expect(part(page, "new-text")).to_be_hidden()
     with Database.open(lab.home) as db:
-        assert current_project(db).name == "mine"
+        assert (current_project(db).name, current_project(db).prompt_set) == ("mine", "own prompts")
     page.click("[data-do=project-open]")
     says(page, "project-notice", "is open, in every browser")
     expect(page.locator(".make [data-do=project-notice]")).to_have_count(0)

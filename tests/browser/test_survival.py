@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import time
 
+from browser_lab import press
 from test_loop import LONG, tab, training, wait_status, wait_step
 
 from rlhf_lab.config import PolicyConfig
@@ -46,10 +47,7 @@ def test_killed_engine_and_killed_page(lab, open_page):
     wait_step(page, at + 2)
 
     tab(page, "Label")
-    page.wait_for_selector(".lab-label .side", timeout=LONG)
-    before = page.get_attribute(".lab-label", "data-pair")
-    page.keyboard.press("1")
-    page.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=before)
+    press(page, "1")
     lab.kill()  # kill -9 of the page, the engine goes on
     open_page.said.clear()
     page.wait_for_function("() => document.body.classList.contains('lab-offline')", timeout=LONG)

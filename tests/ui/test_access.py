@@ -1,6 +1,7 @@
 """Who a visitor is and what they may do: cookies, the two doors, and the guard before every event."""
 
 import json
+import re
 import stat
 
 import gradio as gr
@@ -137,6 +138,7 @@ def test_over_https_the_cookie_reaches_us_in_the_frame_of_another_site(web):
         ({"code": "ABC234", "name": " "}, 400, "Choose a name"),
         ({"code": "ABC234", "name": "x" * 61}, 400, "Choose a name"),
         ({"code": "ABC234", "name": "judge:cheerful"}, 400, "Choose a name"),
+        ({"code": "ABC234", "name": "An\u200bn"}, 400, "cannot be seen (U+200B)"),
         ({"code": "ABC234", "name": "x" * 9000}, 413, "too long"),
         ({}, 403, "not the join code"),
     ],
@@ -146,6 +148,17 @@ def test_who_cannot_join_is_told_why_and_gets_no_cookie(ctx, web, said, status, 
     assert answer.status_code == status
     assert words in answer.text
     assert "set-cookie" not in answer.headers
+
+
+def test_the_focus_is_on_what_is_missing_or_wrong(web):
+    def focused(answer):
+        (field,) = re.findall(r"<input id=\"(\w+)\"[^>]* autofocus", answer.text)
+        return field
+
+    assert focused(web.get("/join")) == "code"
+    assert focused(web.get("/join?code=ABC234")) == "name"
+    assert focused(web.post("/join", data={"code": "WRONG1", "name": "Ann"})) == "code"
+    assert focused(web.post("/join", data={"code": "ABC234", "name": " "})) == "name"
 
 
 def test_guessing_codes_ends_and_the_right_one_waits_a_minute(web):

@@ -1,17 +1,15 @@
 """Screen "Compare" without a browser: what can be compared, what is asked of the engine, what is refused."""
 
-from dataclasses import replace
-
 import pytest
 
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.judges import load_judge
-from rlhf_lab.kinds import JobKind, Source
+from rlhf_lab.kinds import EventKind, JobKind, Source
 from rlhf_lab.records import LabelSnapshot, StepResult
 from rlhf_lab.store.comparisons import snapshot
-from rlhf_lab.store.runs import add_reward_model, create_run
+from rlhf_lab.store.runs import add_event, add_reward_model, create_run
 from rlhf_lab.store.steps import record_step
 from rlhf_lab.ui import compare
 
@@ -130,16 +128,31 @@ def test_every_text_of_an_ordinary_column_is_shown(ctx):
     assert (shown["texts"], shown["scores"], shown["best_of"]) == (["a", "b"], [1.0, 2.0], 1)
 
 
-def test_the_judge_behind_the_newest_reward_model_is_proposed(ctx):
-    assert compare.choices(ctx)["judge"] == ""
+def test_the_scorer_proposed_is_what_the_run_learnt_from_and_its_judge(ctx):
+    assert compare.choices(ctx)["learnt"] == {}
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 4)
     pinned = snapshot(ctx.db, ctx.project.id, Source.SIMULATED)
     row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={}, snapshot=pinned)
-    assert compare.choices(ctx)["judge"] == "cheerful"
+    run = create_run(ctx.db, ctx.project.id, row.id, "judged", config={}, manifest={}, total_steps=9)
+    record_step(ctx.db, run.id, StepResult(5, {"lr": 1.0}))
+    assert compare.choices(ctx)["learnt"] == {"": [row.id, "cheerful"], str(run.id): [row.id, "cheerful"]}
+    newest = model(ctx)  # by people, and the run did not learn from it
+    assert compare.choices(ctx)["learnt"] == {"": [newest.id, ""], str(run.id): [row.id, "cheerful"]}
+    add_event(ctx.db, run.id, EventKind.SWITCH_REWARD, {"reward_model_id": newest.id})
+    assert compare.choices(ctx)["learnt"][str(run.id)] == [newest.id, ""]
     label_with_judge(ctx.db, ctx.project.id, load_judge("polite"), 4)
     both = snapshot(ctx.db, ctx.project.id, Source.SIMULATED)
-    assert compare.judge_behind(ctx, replace(row, snapshot=both)) == ""
-    assert compare.judge_behind(ctx, model(ctx)) == ""
+    mixed = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={}, snapshot=both)
+    assert compare.choices(ctx)["learnt"][""] == [mixed.id, ""]
+
+
+def test_an_old_runs_reward_model_is_offered_behind_many_newer_ones(ctx):
+    row = model(ctx)
+    run = create_run(ctx.db, ctx.project.id, row.id, "old", config={}, manifest={}, total_steps=9)
+    record_step(ctx.db, run.id, StepResult(5, {"lr": 1.0}))
+    for _ in range(31):
+        model(ctx)
+    assert row.id in [known for known, _ in compare.choices(ctx)["rewards"]]
 
 
 def test_a_page_gets_the_texts_it_asked_for_and_no_other_job(ctx):

@@ -8,7 +8,7 @@ from rlhf_lab.kinds import JobKind, RunStatus, Source
 from rlhf_lab.records import LabelSnapshot
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import add_reward_model, create_run, set_run_status
-from rlhf_lab.ui import header
+from rlhf_lab.ui import header, label
 from rlhf_lab.ui.context import Context, shared_for
 
 
@@ -24,6 +24,13 @@ def test_a_new_home_rests(ctx):
     assert shown["engine"]["words"] == "engine rests"
     assert (shown["labels"], shown["reward"], shown["job"], shown["warning"]) == (0, None, None, "")
     assert shown["model"] == "embedded model"
+
+
+def test_skips_are_no_labels_here_as_under_label(ctx):
+    for choice in ("left", "skip", "tie"):
+        pair = label.state(ctx, "ann")["pair"]["id"]
+        label.cast(ctx, {"uuid": choice, "pair_id": pair, "annotator": "ann", "choice": choice})
+    assert header.state(ctx)["labels"] == label.state(ctx, "ann")["labels"] == 2
 
 
 def test_a_run_is_named_with_its_step(ctx):

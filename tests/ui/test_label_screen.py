@@ -74,6 +74,14 @@ def test_the_counter_names_the_next_reward_model(ctx):
     assert (shown["labels"], shown["goal"], shown["left"]) == (3, 10, 7)
 
 
+def test_of_two_counts_the_newer_one_is_known(ctx):
+    before = label.standing(ctx)
+    say(ctx, "left")
+    after = label.state(ctx, "ann")
+    assert (before["labels"], after["labels"]) == (0, 1)
+    assert before["counted"] < after["counted"] < label.standing(ctx)["counted"]
+
+
 def test_a_judge_labels_what_is_there_and_the_rest_later(ctx):
     words = steward.ask_judge(ctx.db, ctx.project.id, "cheerful", 40)
     shown = label.state(ctx, "ann")

@@ -1,0 +1,32 @@
+"""Where the lab is reached: by this computer alone, or by others in its network."""
+
+import contextlib
+import ipaddress
+import socket
+
+EVERYWHERE = ("0.0.0.0", "::")
+
+
+def address_for_others(host: str, port: int) -> str:
+    """The lab's address in its network; "" where it listens on this computer's own alone."""
+    if is_loopback(host):
+        return ""
+    name = reached_at() if host in EVERYWHERE else host
+    return f"http://{f'[{name}]' if ':' in name else name}:{port}/"
+
+
+def reached_at() -> str:
+    """This computer's address in its network, as far as it knows; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this computer reaches the address."""
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
