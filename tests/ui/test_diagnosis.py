@@ -6,7 +6,8 @@ import random
 import pytest
 
 from rlhf_lab.ui.charts import CURVES
-from rlhf_lab.ui.diagnosis import RULES, Level, diagnose, noise, trend
+from rlhf_lab.ui.diagnosis import RULES, Change, Level, diagnose
+from rlhf_lab.ui.trends import noise, trend
 
 SCORE, REWARD, KL, GOLD = "objective/scores", "objective/rlhf_reward", "objective/kl", "objective/gold"
 CLIP, VALUE, ENTROPY, LENGTH = "policy/clipfrac_avg", "loss/value_avg", "policy/entropy_avg", "tokens/response_len"
@@ -113,6 +114,26 @@ CASES = {
 def test_rule(case):
     curves, metric, level, words = CASES[case]
     verdict = diagnose(curves)[metric]
+    assert (verdict.level, words in verdict.words) == (level, True), verdict
+
+
+FALLS = curve((1.0, 5), (0.8, 5))
+UP, DOWN = Change(4, "beta", 0.1, 0.5), Change(4, "beta", 0.5, 0.1)
+TURNED = {
+    "beta raised": ([UP], Level.INFO, "falling by 0.20, probably because beta went from 0.1 to 0.5 at step 4: a higher beta"),
+    "beta lowered": ([DOWN], Level.WARN, "lower lr"),
+    "lr raised": ([Change(4, "lr", 1e-4, 1e-3)], Level.WARN, "probably because lr went from 0.0001 to 0.001 at step 4: set it"),
+    "lr lowered": ([Change(4, "lr", 1e-3, 1e-4)], Level.INFO, "after lr went from 0.001 to 0.0001 at step 4: give it some steps"),
+    "both at once": ([UP, Change(4, "lr", 1e-3, 1e-4)], Level.INFO, "beta went from 0.1 to 0.5"),
+    "the later of two": ([UP, Change(7, "lr", 1e-4, 1e-3)], Level.WARN, "lr went from 0.0001 to 0.001 at step 7"),
+    "long ago": ([UP._replace(step=-21)], Level.WARN, "lower lr"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TURNED, ids=str)
+def test_a_falling_score_names_the_knob_that_was_turned(case):
+    turned, level, words = TURNED[case]
+    verdict = diagnose({SCORE: FALLS}, turned)[SCORE]
     assert (verdict.level, words in verdict.words) == (level, True), verdict
 
 
