@@ -23,7 +23,7 @@ SETTLING = 30  # steps in which a turned knob may still move the score
 PATIENCE = 15  # steps after which no learning at all is worth a word
 KL_HEALTHY, KL_HIGH = 8.0, 14.0  # nats a response
 KL_SLOW, KL_FAST = 0.5, 2.0  # nats in a window
-CLIP_LOW, CLIP_HIGH, CLIP_ALERT = 0.02, 0.25, 0.4  # share of tokens
+CLIP_HIGH, CLIP_ALERT = 0.25, 0.4  # share of tokens
 VALUE_GROWTH = 2.0  # times its earlier size
 VALUE_STEADY = 0.1  # of its earlier size: a smaller change is none
 ENTROPY_LOW, ENTROPY_COLLAPSE = 0.6, 0.35  # share of its first value
@@ -171,16 +171,12 @@ def _kl(kl: Trend, others: Trends) -> Verdict:  # noqa: PLR0911  one return a ru
 
 
 def _clip(clip: Trend, others: Trends) -> Verdict:
-    share = f"{100 * clip.now:.0f} % of tokens clipped"
+    share = f"{100 * clip.now:.{0 if clip.now > 0.1 else 1}f} % of tokens clipped"
     if clip.now > CLIP_ALERT:
         return Verdict(Level.ALERT, f"{share}: updates far too large; lower lr.")
     if clip.now > CLIP_HIGH:
         return Verdict(Level.WARN, f"{share}: updates are large; lower lr or epochs.")
-    if clip.now < CLIP_LOW and clip.points >= WINDOW:
-        return Verdict(
-            Level.INFO, f"{100 * clip.now:.1f} % of tokens clipped: gentle updates; there is room for more lr."
-        )
-    return Verdict(Level.GOOD, f"{share}: updates of a healthy size.")
+    return Verdict(Level.GOOD, f"{share}: no update was too large. The score says whether they are large enough.")
 
 
 def _value(value: Trend, others: Trends) -> Verdict:

@@ -78,8 +78,8 @@ CASES = {
     "kl: rising with gold": ({KL: curve((9.0, 5), (10.0, 5)), GOLD: ramp(0, 3, 10)}, KL, Level.WARN, "read the samples"),
     "kl: negative": ({KL: curve((-0.6, 10))}, KL, Level.WARN, "negative"),
     "kl: nothing happens": ({KL: curve((0.01, 15)), SCORE: curve((0.0, 15))}, KL, Level.WARN, "hardly moved"),
-    "clip: healthy": ({CLIP: curve((0.1, 10))}, CLIP, Level.GOOD, "10 % of tokens"),
-    "clip: none": ({CLIP: curve((0.01, 5))}, CLIP, Level.INFO, "1.0 % of tokens"),
+    "clip: healthy": ({CLIP: curve((0.12, 10))}, CLIP, Level.GOOD, "12 % of tokens"),
+    "clip: nearly none": ({CLIP: curve((0.002, 10))}, CLIP, Level.GOOD, "0.2 % of tokens clipped: no update was too large"),
     "clip: large": ({CLIP: curve((0.3, 10))}, CLIP, Level.WARN, "lower lr or epochs"),
     "clip: far too large": ({CLIP: curve((0.45, 10))}, CLIP, Level.ALERT, "far too large"),
     "value: falling": (
@@ -140,7 +140,6 @@ def test_a_falling_score_names_the_knob_that_was_turned(case):
 INSIDE = {
     "score falls by less than counts": (SCORE, curve((1.0, 5), (0.86, 5)), Level.INFO),
     "clip at its upper limit": (CLIP, curve((0.25, 10)), Level.GOOD),
-    "clip at its lower limit": (CLIP, curve((0.02, 10)), Level.GOOD),
     "kl at its limit": (KL, curve((8.0, 10)), Level.GOOD),
     "kl still small at step 14": (KL, curve((0.01, 14)), Level.GOOD),
     "value loss just doubled": (VALUE, curve((1.0, 5), (2.0, 5)), Level.GOOD),
