@@ -41,7 +41,9 @@ def add_parser(commands: Any) -> None:
     run.add_argument("run_id", metavar="RUN", nargs="?", type=int, help="id of the run (default: the project's newest)")
     run.add_argument("--step", type=int, default=None, help="only the adapter, of this step's checkpoint")
     reward = _kind(kinds, "reward-model", "adapter, head and report of a reward model", run_reward_model)
-    reward.add_argument("reward_model", metavar="ID", nargs="?", type=int, help="its id (default: the project's newest)")
+    reward.add_argument(
+        "reward_model", metavar="ID", nargs="?", type=int, help="its id (default: the project's newest)"
+    )
 
 
 def _add_labels(parser: argparse.ArgumentParser, format_: str) -> None:
