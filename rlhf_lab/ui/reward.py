@@ -149,7 +149,7 @@ def training(ctx: Context, job: Job) -> dict[str, Any]:
     return {
         "id": job.id, "begun": job.status is JobStatus.RUNNING, "progress": job.progress, "eta_s": job.eta_s,
         "stage": known.get("stage", ""), "loss": rounded(known.get("loss", [])), "note": known.get("note", ""),
-        "words": steward.learning(ctx.db, job.project_id),
+        "words": steward.learning(ctx.db, ctx.project.id),
     }  # fmt: skip
 
 
