@@ -140,7 +140,7 @@ class PolicyConfig(Config):
     )
 
     cliprange: float | None = setting(
-        0.2, "PPO clip of the probability ratio; none leaves it unclipped", 0.01, 10.0, group="policy loss",
+        0.2, "PPO clip of the probability ratio; none leaves it unclipped", 0.01, 1.0, group="policy loss",
         only=("ppo", "grpo"),
     )  # fmt: skip
     loss_mean: str = setting(

@@ -77,6 +77,7 @@ def test_every_range_is_inclusive_and_enforced(cls):
         ({"algorithm": "magic"}, "algorithm = 'magic' is unknown; choose one of ppo"),
         ({"whiten_rewards": 1}, "whiten_rewards = 1 is not a bool"),
         ({"batch_size": 4, "minibatches": 5}, "minibatches = 5 exceeds batch_size = 4"),
+        ({"cliprange": 7.0}, "cliprange = 7.0 is above its greatest value 1"),
         ({"stepz": 3, "lrr": 1}, r"unknown setting\(s\) lrr, stepz; known: adam_eps"),
     ],
 )

@@ -52,11 +52,11 @@ function bar() {
     el('option', { value: 'human' }, `people's labels (${human})`), el('option', { value: 'simulated' }, `simulated labels (${simulated})`));
   from.value = shown;
   const have = shown === 'human' ? human : simulated, goal = goals[shown];
-  const next = state.job ? 'It learns now' : have >= goal ? 'It is due and begins by itself' : `It also trains by itself, every ${every} labels: next at ${goal}, ${many(goal - have, 'label')} to go`;
+  const next = state.job ? state.job.words : have >= goal ? 'It is due and begins by itself.' : `It also trains by itself, every ${every} labels: next at ${goal}, ${many(goal - have, 'label')} to go.`;
   const failure = refused || state.failed;
   return el('div.lab-card', {}, el('div.lab-row', {},
-    el('button.lab-button.lab-main', { type: 'button', 'data-do': 'train', disabled: state.job !== null, onclick: train }, state.job ? 'Training …' : 'Train now'),
-    el('span.muted', {}, 'from'), from, el('span.muted.lab-grow', { 'data-do': 'next' }, `${next}.`)),
+    el('button.lab-button.lab-main', { type: 'button', 'data-do': 'train', disabled: state.job !== null, onclick: train }, state.job ? (state.job.begun ? 'Training …' : 'Waiting …') : 'Train now'),
+    el('span.muted', {}, 'from'), from, el('span.muted.lab-grow', { 'data-do': 'next' }, next)),
   failure ? el('p.lab-notice.bad', { role: 'alert', 'data-do': 'train-error' }, `${refused ? '' : 'The last training failed. '}${failure}`) : null);
 }
 
@@ -68,7 +68,7 @@ function train() {
 function training() {
   const lossOf = () => state.job?.loss || [];
   const card = el('div.lab-card.training', { 'data-do': 'training' },
-    el('div.lab-row', {}, el('h2', {}, 'Learning from the labels'), el('span.muted.lab-grow', { role: 'status' })),
+    el('div.lab-row', {}, el('h2'), el('span.muted.lab-grow', { role: 'status' })),
     el('div.lab-bar', { role: 'progressbar', 'aria-label': 'training of the reward model', 'aria-valuemin': 0, 'aria-valuemax': 100 }, el('i')),
     el('p.muted.note'),
     el('p.muted', {}, 'Loss, update by update; 0.69 is guessing. Each fold learns without some of the prompts and is tested on them; the last fit learns from all.'));
@@ -84,7 +84,8 @@ function advance() {
   const job = state.job, share = Math.round(100 * job.progress);
   const left = job.eta_s === null ? '' : ` · about ${Lab.duration(job.eta_s)} left`;
   card.querySelector('[role=status]').textContent = job.begun ? `${job.stage === 'final' ? 'last fit, on all labels' : job.stage || 'reading the texts'} · ${share} %${left}`
-    : 'waiting for the engine: it begins when it has loaded the model, or when the run before it has ended';
+    : job.words;
+  card.querySelector('h2').textContent = job.begun ? 'Learning from the labels' : 'Waiting to learn from the labels';
   card.querySelector('.lab-bar').setAttribute('aria-valuenow', share);
   card.querySelector('.lab-bar > i').style.width = `${share}%`;
   card.querySelector('.note').textContent = job.note;
@@ -228,7 +229,7 @@ function piece(token, value, most, last) {
 // ---- drawing
 
 const parts = {
-  bar: [() => [state.labels, state.job && state.job.id, state.failed, refused, source], bar],
+  bar: [() => [state.labels, state.job && [state.job.begun, state.job.words], state.failed, refused, source], bar],
   training: [() => state.job && state.job.id, training],
   intro: [() => !state.models.length && !state.job && state.labels, intro],
   headline: [() => looked() && [looked(), state.foresight, !!report], headline],

@@ -31,8 +31,8 @@ function fill(name) {
 }
 
 function empty(state) {
-  const words = state.training !== null
-    ? `The reward model is learning from the labels (${Lab.percent(state.training)}); this takes some seconds.`
+  const words = state.learning
+    ? `${state.learning}${state.training === null ? '' : ` ${Lab.percent(state.training)} done; this takes some seconds.`}`
     : state.missing > 0
       ? `Label ${Lab.many(state.missing, 'more pair')} under Label, or let a simulated judge label 40 there; the reward model then trains by itself.`
       : 'There are enough labels; the reward model is about to be trained.';

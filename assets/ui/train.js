@@ -112,7 +112,7 @@ function check(badge, words, value, limit, about) {
 
 function tellDoing() {
   if (!parts.doing || !waiting) return;
-  const time = waiting.since === null ? '' : ` (${Lab.duration((performance.now() - waiting.since) / 1000)})`;
+  const time = waiting.since === null ? '' : ` (for ${Lab.duration((performance.now() - waiting.since) / 1000)})`;
   const words = `${waiting.words}${time}`;
   if (parts.doing.textContent !== words) parts.doing.textContent = words;
 }

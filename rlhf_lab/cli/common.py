@@ -18,9 +18,9 @@ from rlhf_lab.store.database import Database, is_there
 
 
 class Show(Protocol):
-    """show(share done, seconds left or None, a few words)"""
+    """show(share done, seconds left or None, a few words); begins: a new part of the work does, which is always told"""
 
-    def __call__(self, share: float, left: float | None, words: str = "") -> None: ...
+    def __call__(self, share: float, left: float | None, words: str = "", *, begins: bool = False) -> None: ...
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -46,10 +46,10 @@ def answer(args: argparse.Namespace, result: dict[str, Any], text: str) -> None:
 
 @contextlib.contextmanager
 def progress_line(title: str) -> Iterator[Show]:
-    """A progress bar with time left on a terminal; silent elsewhere. Goes to standard error, so that --json stays clean."""
+    """A progress bar with time left on a terminal, lines elsewhere. Goes to standard error, so that --json stays clean."""
     console = Console(stderr=True)
     if not console.is_terminal or not sys.stderr.isatty():
-        yield _silent
+        yield _lines(title)
         return
     columns = (
         TextColumn("[bold]{task.description}"),
@@ -61,15 +61,27 @@ def progress_line(title: str) -> Iterator[Show]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=1.0, left="")
 
-        def show(share: float, left: float | None, words: str = "") -> None:
+        def show(share: float, left: float | None, words: str = "", *, begins: bool = False) -> None:
             remaining = "" if left is None else f"{_minutes(left)} left"
             bar.update(task, completed=share, left=f"{remaining} {words}".strip())
 
         yield show
 
 
-def _silent(share: float, left: float | None, words: str = "") -> None:
-    return None
+def _lines(title: str) -> Show:
+    """A line where a part begins and at every tenth of the work."""
+    told = -1
+
+    def show(share: float, left: float | None, words: str = "", *, begins: bool = False) -> None:
+        nonlocal told
+        tenth = int(10 * share + 1e-9)
+        if begins or tenth > told:
+            remaining = "" if left is None else f"{_minutes(left)} left"
+            said = ", ".join(filter(None, (f"{100 * share:.0f} %", words, remaining)))
+            print(f"{title}: {said}", file=sys.stderr, flush=True)
+        told = max(told, tenth)
+
+    return show
 
 
 def _minutes(seconds: float) -> str:

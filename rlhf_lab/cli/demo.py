@@ -81,21 +81,28 @@ def demo(args: argparse.Namespace, home: Path) -> dict[str, Any]:
             db, model=args.model, prompt_set=args.prompt_set or judge.prompt_set, prompts_file=args.prompts,
             seed=policy_config.seed, name=f"demo: {judge.name}, seed {policy_config.seed}",
         )  # fmt: skip
+        show(0.0, None, "sampling pairs", begins=True)
         sample_pairs(lab, project, args.labels)
+        show(0.08, None, f"the judge {judge.name} labels", begins=True)
         said = label_with_judge(db, project.id, judge, args.labels, noise=args.noise, seed=policy_config.seed)
-        clock.done("sample", 0.1)
+        clock.done("sample", 0.1, "training the reward model")
         row = train_reward_model(lab, project, reward_config, Source.SIMULATED)
-        clock.done("reward", 0.25)
+        clock.done("reward", 0.25, "training the policy")
         stored = create_run(
             db, project.id, row.id, f"demo {judge.name}", config=policy_config.to_dict(),
             manifest={"judge": args.judge, "labels": dataclasses.asdict(row.snapshot)}, total_steps=policy_config.steps,
         )  # fmt: skip
-        run = PolicyRun(lab, stored.id, progress=lambda share, left, _: show(0.25 + 0.5 * share, left, "training"))
+        steps = policy_config.steps
+
+        def advance(share: float, left: float | None, _: object) -> None:
+            show(0.25 + 0.5 * share, left, f"step {round(share * steps)} of {steps}")
+
+        run = PolicyRun(lab, stored.id, progress=advance)
         run.execute()
-        clock.done("policy", 0.75)
+        clock.done("policy", 0.75, "evaluating")
         scorer = lab.reward_model(row.id, "reward")
         figures = evaluate(lab, project, run, scorer, judge, policy_config)
-        clock.done("evaluate", 1.0)
+        clock.done("evaluate", 1.0, "done")
     return {
         "labels": sum(said.values()), "label_ties": said.get(Choice.TIE, 0), "judge": judge.name,
         "seed": policy_config.seed, "algorithm": policy_config.algorithm, "model": args.model,
@@ -112,10 +119,10 @@ class _Clock:
         self.begun = self.last = time.monotonic()
         self.parts: dict[str, float] = {}
 
-    def done(self, part: str, share: float) -> None:
+    def done(self, part: str, share: float, now_comes: str) -> None:
         now = time.monotonic()
         self.parts[part], self.last = now - self.last, now
-        self.show(share, None, "")
+        self.show(share, None, now_comes, begins=True)
 
     def seconds(self) -> dict[str, float]:
         return {k: round(v, 2) for k, v in (self.parts | {"total": time.monotonic() - self.begun}).items()}

@@ -38,10 +38,12 @@ def add_parser(commands: Any) -> None:
     )
     dataset.add_argument("--public", action="store_true", help="the Hub's repository is public, not private")
     run = _kind(kinds, "run", "metrics, samples, manifest, TensorBoard file and the adapter of a run", run_run)
-    run.add_argument("--run", dest="run_id", type=int, default=None, help="run id (default: the project's newest)")
+    run.add_argument("run_id", metavar="RUN", nargs="?", type=int, help="id of the run (default: the project's newest)")
     run.add_argument("--step", type=int, default=None, help="only the adapter, of this step's checkpoint")
     reward = _kind(kinds, "reward-model", "adapter, head and report of a reward model", run_reward_model)
-    reward.add_argument("--reward-model", type=int, default=None, help="its id (default: the project's newest)")
+    reward.add_argument(
+        "reward_model", metavar="ID", nargs="?", type=int, help="its id (default: the project's newest)"
+    )
 
 
 def _add_labels(parser: argparse.ArgumentParser, format_: str) -> None:
@@ -69,7 +71,7 @@ def _wanted(args: argparse.Namespace) -> LabelExport:
 def _kind(kinds: Any, name: str, about: str, function: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = kinds.add_parser(name, help=about)
     add_common(parser)
-    parser.add_argument("--project", type=int, default=None, help="project id (default: the newest)")
+    parser.add_argument("--project", type=int, default=None, help="project id (default: the one opened last)")
     parser.add_argument("--out", type=Path, required=True, help="the folder to write to; made if missing")
     parser.add_argument("--force", action="store_true", help="replace files that are there")
     parser.set_defaults(run=function)
@@ -125,9 +127,10 @@ def run_reward_model(args: argparse.Namespace) -> int:
 
 
 def _newest_run(db: Database, project_id: int | None) -> int:
-    found = runs(db, None if project_id is None else pick_project(db, project_id).id)
+    project = pick_project(db, project_id)
+    found = runs(db, project.id)
     if not found:
-        raise ConfigError("There is no run to export yet. Start one with `train-policy`.")
+        raise ConfigError(f"Project {project.id} has no run to export yet. Start one with `train-policy`.")
     return found[0].id
 
 

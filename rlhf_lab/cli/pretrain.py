@@ -49,13 +49,7 @@ def run(args: argparse.Namespace) -> int:
         with progress_line("pretrain") as show:
 
             def tell(done: int, total: int, loss: float, left: float) -> None:
-                show(done / total, left, f"loss {loss:.3f}")
-                if not sys.stderr.isatty() and done % 50 == 0:
-                    print(
-                        f"update {done} of {total}, loss {loss:.3f}, {left / 60:.1f} min left",
-                        file=sys.stderr,
-                        flush=True,
-                    )
+                show(done / total, left, f"update {done} of {total}, loss {loss:.3f}")
 
             trained = train(config, args.out, corpus, tell)
         backbone = load_backbone(str(args.out), device="cpu")

@@ -14,12 +14,12 @@ from typing import Any
 from rlhf_lab.config import RewardConfig
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.jobs.labelling import annotator_of, label_with_judge
+from rlhf_lab.jobs.labelling import annotator_of, judge_of, label_with_judge
 from rlhf_lab.jobs.setup import copy_project, pick_project
 from rlhf_lab.judges import load_judge
 from rlhf_lab.kinds import Choice, EngineState, JobKind, JobStatus, Source
 from rlhf_lab.records import Job, Project
-from rlhf_lab.store.comparisons import pool_size, vote_counts
+from rlhf_lab.store.comparisons import pool_size, vote_counts, voters
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.labelling import labelling_of
 from rlhf_lab.store.leases import free_pairs, holders
@@ -194,6 +194,28 @@ def why_no_pair(db: Database, project_id: int) -> str:
     if state not in (EngineState.ALIVE, EngineState.STARTING):
         return "You have seen every pair. The engine, which writes new ones, is not running; it is started again by itself …"
     return "You have seen every pair. The engine is writing new ones …"
+
+
+def learning(db: Database, project_id: int) -> str:
+    """The reward model that is being learnt, waits, or is due, and from whose labels, in words; "" where there is none."""
+    found = queue.jobs(db, project_id=project_id, kinds=[JobKind.TRAIN_REWARD], statuses=OPEN, limit=1)
+    if not found:
+        late = [source for source in Source if due(db, project_id, source)]
+        whose = _whose(db, project_id, late[0]) if late else ""
+        return f"A reward model from {whose} is due and begins by itself." if late else ""
+    job, whose = found[0], _whose(db, project_id, Source(found[0].payload["source"]))
+    if job.status is JobStatus.RUNNING:
+        return f"A reward model learns from {whose}."
+    before = [run for run in queue.jobs(db, kinds=[JobKind.TRAIN_POLICY], statuses=OPEN) if run.id < job.id]
+    what = f"until run {before[0].payload['run_id']} has ended" if before else "for the engine"
+    return f"A reward model from {whose} waits {what}."
+
+
+def _whose(db: Database, project_id: int, source: Source) -> str:
+    if source is Source.HUMAN:
+        return "people's labels"
+    names = ", ".join(sorted({judge_of(name) for name in voters(db, project_id, source)}))
+    return f"labels simulated by {names}" if names else "simulated labels"
 
 
 def due(db: Database, project_id: int, source: Source) -> bool:

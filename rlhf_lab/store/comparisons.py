@@ -143,6 +143,13 @@ def vote_counts(db: Database, project_id: int) -> dict[Source, dict[Choice, int]
     return counts
 
 
+def voters(db: Database, project_id: int, source: Source) -> list[str]:
+    """Who cast the live votes of a source, by name."""
+    names = _live_votes(project_id, source).with_only_columns(t.votes.c.annotator).order_by(None).distinct()
+    with db.read() as conn:
+        return sorted(conn.execute(names).scalars())
+
+
 def snapshot(db: Database, project_id: int, source: Source, annotators: list[str] | None = None) -> LabelSnapshot:
     """Pin the live votes of one source (and of these annotators), in the order they were cast.
 

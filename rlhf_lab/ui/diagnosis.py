@@ -6,26 +6,24 @@ Pure functions of the curves; docs/METRICS.md says what the metrics are. The thr
 sd of the base's samples, responses of tens of tokens); they are where people start to look, not laws.
 """
 
-import itertools
 import math
 import re
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from rlhf_lab.ui.trends import WINDOW, Trend, trend
+
 Curves = Mapping[str, Sequence[tuple[int, float]]]
 
 MINUS = re.compile(r"(?<!\w)-(?=\d)")  # a hyphen before a number, which people read as a minus
-WINDOW = 5  # steps that count as "now"; as many before them are "before"
-NOISE_STEPS = 50  # the last steps that say how noisy a curve is
-MEDIAN_OF_DIFFERENCES = 0.6745 * math.sqrt(2)  # of two draws from a normal distribution of sd 1
 SCORE_FLAT = 0.15  # sd: a smaller change of the score is called flat
 SCORE_LEARNT = 0.3  # sd above the start: something was learnt
+SETTLING = 30  # steps in which a turned knob may still move the score
 PATIENCE = 15  # steps after which no learning at all is worth a word
 KL_HEALTHY, KL_HIGH = 8.0, 14.0  # nats a response
 KL_SLOW, KL_FAST = 0.5, 2.0  # nats in a window
-CLIP_LOW, CLIP_HIGH, CLIP_ALERT = 0.02, 0.25, 0.4  # share of tokens
+CLIP_HIGH, CLIP_ALERT = 0.25, 0.4  # share of tokens
 VALUE_GROWTH = 2.0  # times its earlier size
 VALUE_STEADY = 0.1  # of its earlier size: a smaller change is none
 ENTROPY_LOW, ENTROPY_COLLAPSE = 0.6, 0.35  # share of its first value
@@ -47,53 +45,27 @@ class Verdict(NamedTuple):
     words: str
 
 
-class Trend(NamedTuple):
-    """first: mean of the first steps; before, now: means of the last two windows; best: the highest window's mean.
+class Change(NamedTuple):
+    """A knob (beta, lr) turned during a run, after `step` steps."""
 
-    points: how many are finite. doubt: the change that noise alone makes between two windows (2 standard errors).
-    """
-
-    first: float
-    before: float
-    now: float
-    best: float
-    points: int
-    doubt: float
-
-    @property
-    def change(self) -> float:
-        return self.now - self.before
-
-    def beyond(self, threshold: float) -> float:
-        """The threshold, or what noise alone makes if that is more."""
-        return max(threshold, self.doubt)
+    step: int
+    name: str
+    old: float
+    new: float
 
 
-def trend(points: Sequence[tuple[int, float]]) -> Trend | None:
-    """None for a curve without a finite point. With few points the windows shrink."""
-    values = [value for _, value in points if math.isfinite(value)]
-    if not values:
-        return None
-    window = max(1, min(WINDOW, len(values) // 2))
-    now = values[-window:]
-    before = values[-2 * window : -window] or now
-    sums = [0.0, *itertools.accumulate(values)]
-    best = max(sums[i + window] - sums[i] for i in range(len(values) - window + 1)) / window
-    doubt = 2 * noise(values[-NOISE_STEPS:]) * math.sqrt(2 / window)
-    return Trend(_mean(values[:window]), _mean(before), _mean(now), best, len(values), doubt)
+class Trends(dict[str, Trend]):
+    """The trend of every curve; `turned`: the knobs turned not long ago."""
+
+    turned: Sequence[Change] = ()
 
 
-def noise(values: Sequence[float]) -> float:
-    """The sd of the noise around a smooth curve, from the median difference of neighbours; 0 for fewer than 3 values."""
-    if len(values) < 3:
-        return 0.0
-    return statistics.median(abs(b - a) for a, b in itertools.pairwise(values)) / MEDIAN_OF_DIFFERENCES
-
-
-def diagnose(curves: Curves) -> dict[str, Verdict]:
+def diagnose(curves: Curves, turned: Sequence[Change] = ()) -> dict[str, Verdict]:
     """A verdict for every metric that has a rule and a curve; an alert where its newest value is not a number."""
     found: dict[str, Verdict] = {}
-    trends = {name: seen for name, points in curves.items() if (seen := trend(points)) is not None}
+    trends = Trends({name: seen for name, points in curves.items() if (seen := trend(points)) is not None})
+    now = max((points[-1][0] for points in curves.values() if points), default=0)
+    trends.turned = [change for change in turned if now - change.step <= SETTLING]
     for name, rule in RULES.items():
         points = curves.get(name)
         if not points:
@@ -117,9 +89,6 @@ def _lost(points: Sequence[tuple[int, float]]) -> int | None:
     return since
 
 
-Trends = Mapping[str, Trend]
-
-
 def _score(score: Trend, others: Trends) -> Verdict:  # noqa: PLR0911  one return a rule
     gained = score.now - score.first
     if score.points < WINDOW:
@@ -132,10 +101,7 @@ def _score(score: Trend, others: Trends) -> Verdict:  # noqa: PLR0911  one retur
     if score.change > score.beyond(SCORE_FLAT):
         return Verdict(Level.GOOD, f"Score {score.now:z.2f} sd, rising: the policy learns what the reward model likes.")
     if score.change < -score.beyond(SCORE_FLAT):
-        return Verdict(
-            Level.WARN,
-            f"Score {score.now:z.2f} sd, falling by {-score.change:.2f}: the updates may be too large; lower lr.",
-        )
+        return _fall(f"Score {score.now:z.2f} sd, falling by {-score.change:.2f}", others.turned)
     if gained > SCORE_LEARNT:
         return Verdict(Level.GOOD, f"Score {score.now:z.2f} sd, {gained:+z.2f} since the start, now flat.")
     if score.points >= PATIENCE:
@@ -143,6 +109,22 @@ def _score(score: Trend, others: Trends) -> Verdict:  # noqa: PLR0911  one retur
             Level.WARN, f"Score {score.now:z.2f} sd, flat since the start: raise lr, lower beta, or label more pairs."
         )
     return Verdict(Level.INFO, f"Score {score.now:z.2f} sd: no clear rise yet.")
+
+
+def _fall(words: str, turned: Sequence[Change]) -> Verdict:
+    """A falling score and its likely cause; a lowered beta is none."""
+    causes = [change for change in turned if change.name == "lr" or change.new > change.old]
+    if not causes:
+        return Verdict(Level.WARN, f"{words}: the updates may be too large; lower lr.")
+    cause = max(causes, key=lambda change: (change.step, change.name == "beta"))
+    moved = f"{cause.name} went from {cause.old:g} to {cause.new:g} at step {cause.step}"
+    if cause.new < cause.old:
+        return Verdict(Level.INFO, f"{words} after {moved}: give it some steps.")
+    if cause.name == "lr":
+        return Verdict(Level.WARN, f"{words}, probably because {moved}: set it back.")
+    return Verdict(
+        Level.INFO, f"{words}, probably because {moved}: a higher beta holds the policy nearer to the base model."
+    )
 
 
 def _reward(reward: Trend, others: Trends) -> Verdict:
@@ -189,16 +171,12 @@ def _kl(kl: Trend, others: Trends) -> Verdict:  # noqa: PLR0911  one return a ru
 
 
 def _clip(clip: Trend, others: Trends) -> Verdict:
-    share = f"{100 * clip.now:.0f} % of tokens clipped"
+    share = f"{100 * clip.now:.{0 if clip.now > 0.1 else 1}f} % of tokens clipped"
     if clip.now > CLIP_ALERT:
         return Verdict(Level.ALERT, f"{share}: updates far too large; lower lr.")
     if clip.now > CLIP_HIGH:
         return Verdict(Level.WARN, f"{share}: updates are large; lower lr or epochs.")
-    if clip.now < CLIP_LOW and clip.points >= WINDOW:
-        return Verdict(
-            Level.INFO, f"{100 * clip.now:.1f} % of tokens clipped: gentle updates; there is room for more lr."
-        )
-    return Verdict(Level.GOOD, f"{share}: updates of a healthy size.")
+    return Verdict(Level.GOOD, f"{share}: no update was too large. The score says whether they are large enough.")
 
 
 def _value(value: Trend, others: Trends) -> Verdict:
@@ -274,10 +252,6 @@ def _over_optimised(others: Trends) -> bool:
         return False
     fallen = gold.best - gold.now > GOLD_DOUBT * gold.beyond(GOLD_FALL / GOLD_DOUBT)
     return fallen and score.now >= score.best - score.beyond(SCORE_FLAT)
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 RULES: dict[str, Callable[[Trend, Trends], Verdict]] = {

@@ -150,7 +150,7 @@ class Live:
         job, engine = control.open_job(db, run.id), supervisor.engine_state(db).state
         working = job is not None and job.status is JobStatus.RUNNING
         said = events(db, run.id)
-        verdicts = diagnose(story.comparable(history.curves, said))
+        verdicts = diagnose(story.comparable(history.curves, said), story.turned(run, said))
         waits_for = [other.id for other in found if other.id < run.id and other.status in control.GOING]
         words = story.doing(run, engine, working=working, sampled=bool(history.sampled), waits_for=waits_for)
         return {

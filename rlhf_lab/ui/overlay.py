@@ -71,7 +71,8 @@ def differs(db: Database, chosen: Sequence[Run]) -> list[dict[str, Any]]:
     rows = []
     for name in names:
         values = [column.get(name, "–") for column in columns]
-        if len(set(values)) > 1:
+        known = {values[i] for i, run in enumerate(chosen) if name in columns[i] or run.manifest.get("machine")}
+        if len(known) > 1:  # a run that never began has no record of its machine
             rows.append({"name": name, "about": about.get(name, ""), "values": values})
     return rows
 

@@ -137,7 +137,7 @@ class Desk:
             payload["annotators"] = kept
         queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, payload)
         supervisor.ensure_engine(ctx.db, ctx.home)
-        return f"A reward model is learning from {len(kept)} of {len(voted)} annotators; compare it below when it is there."
+        return f"A reward model from {len(kept)} of {len(voted)} annotators is asked for; compare it below when it is there."
 
 
 def number(value: float | None) -> float | None:

@@ -131,7 +131,7 @@ def seen(ctx: Context) -> dict[str, Any]:
     return {
         "project": project.id,
         "models": [summary(ctx, row) for row in rows[:50]],
-        "job": training(latest[0]) if latest and latest[0].status in OPEN else None,
+        "job": training(ctx, latest[0]) if latest and latest[0].status in OPEN else None,
         "failed": latest[0].error if latest and latest[0].status is JobStatus.FAILED else "",
         "labels": {"human": now.human, "simulated": now.simulated, "goals": goals, "every": steward.TRAIN_EVERY},
         "foresight": {source.value: told_before(ctx, source) for source in Source},
@@ -144,11 +144,12 @@ def told_before(ctx: Context, source: Source) -> dict[str, Any]:
     return {"right": known.right, "decided": known.decided, "low": known.low, "high": known.high}
 
 
-def training(job: Job) -> dict[str, Any]:
+def training(ctx: Context, job: Job) -> dict[str, Any]:
     known = job.result or {}
     return {
         "id": job.id, "begun": job.status is JobStatus.RUNNING, "progress": job.progress, "eta_s": job.eta_s,
         "stage": known.get("stage", ""), "loss": rounded(known.get("loss", [])), "note": known.get("note", ""),
+        "words": steward.learning(ctx.db, ctx.project.id),
     }  # fmt: skip
 
 

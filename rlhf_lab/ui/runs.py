@@ -20,10 +20,10 @@ from rlhf_lab.store.steps import Point, metric_series, thin
 from rlhf_lab.ui import data_io, quality, story
 from rlhf_lab.ui.charts import CONFIG, CURVES, abouts, layout
 from rlhf_lab.ui.context import Context, operated, read, told
-from rlhf_lab.ui.diagnosis import WINDOW, trend
 from rlhf_lab.ui.offers import Offers
 from rlhf_lab.ui.overlay import BUCKETS, EVERYTHING, GOLD, KL, MAX_RUNS, SCORE, overlay
 from rlhf_lab.ui.train import QUIET, whole
+from rlhf_lab.ui.trends import WINDOW, trend
 from rlhf_lab.ui.widgets import widget
 
 MAX_LISTED = 200
@@ -102,7 +102,7 @@ def facts(db: Database, run: Run) -> dict[str, Any]:
 
 
 def level(points: Sequence[Point]) -> float | None:
-    """The mean of the last steps (`diagnosis.WINDOW`); None where there is none, or the newest is not a number."""
+    """The mean of the last steps (`trends.WINDOW`); None where there is none, or the newest is not a number."""
     seen = trend(points)
     return float(f"{seen.now:.4g}") if seen and math.isfinite(points[-1][1]) else None
 

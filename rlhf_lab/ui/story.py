@@ -10,6 +10,7 @@ from rlhf_lab.records import Job, RewardModelRow, Run, RunEvent
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import events, get_reward_model, get_run
 from rlhf_lab.store.steps import Point, samples_at
+from rlhf_lab.ui.diagnosis import Change
 
 KNOBS = ("beta", "lr")
 WAITS = "(takes effect when the run goes on)"
@@ -90,6 +91,19 @@ def marks(run: Run, said: Sequence[RunEvent]) -> list[dict[str, Any]]:
         if words:
             found.append({"step": event.applied_step, "words": words})
     return found
+
+
+def turned(run: Run, said: Sequence[RunEvent]) -> list[Change]:
+    """How beta and lr were changed, from step to step: what was told twice before one step counts once."""
+    current: dict[str, float] = {name: run.config[name] for name in KNOBS}
+    found: dict[tuple[int, str], Change] = {}
+    for event in said:
+        if event.kind is EventKind.SET and event.applied_step is not None:
+            name, value, at = str(event.payload["name"]), event.payload["value"], event.applied_step
+            begun = found.get((at, name))
+            found[at, name] = Change(at, name, begun.old if begun else current[name], value)
+            current[name] = value
+    return [change for change in found.values() if change.new != change.old]
 
 
 def asked(run: Run, said: Sequence[RunEvent]) -> list[str]:

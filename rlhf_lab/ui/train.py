@@ -140,14 +140,14 @@ def start_options(ctx: Context, note: Callable[[RewardModelRow], str]) -> dict[s
     """The reward models to start on, newest first, and what to do where there is none."""
     project = ctx.project
     found, started = reward_models(ctx.db, project.id), runs(ctx.db, project.id)
-    open_ = (JobStatus.QUEUED, JobStatus.RUNNING)
-    training = queue.jobs(ctx.db, project_id=project.id, kinds=[JobKind.TRAIN_REWARD], statuses=open_)
+    training = queue.jobs(ctx.db, project_id=project.id, kinds=[JobKind.TRAIN_REWARD], statuses=[JobStatus.RUNNING])
     return {
         "project": project.id,
         "models": [[row.id, story.reward_words(row), note(row)] for row in found[:30]],
         "preset": "lab" if project.model == EMBEDDED else "gentle",
         "missing": steward.labels(ctx.db, project.id).to_next,
         "training": round(training[-1].progress, 2) if training else None,
+        "learning": steward.learning(ctx.db, project.id),
         "runs": len(started),
         "going": [run.id for run in started if run.status in control.GOING],
     }

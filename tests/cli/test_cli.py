@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from rlhf_lab.cli.common import progress_line
 from rlhf_lab.cli.main import main
 from rlhf_lab.errors import LabelError
 
@@ -44,9 +45,35 @@ def test_errors_name_the_remedy(tmp_path, capsys, words, kind, remedy):
     assert remedy in said["error"]
 
 
+def test_without_a_terminal_the_progress_is_a_line_for_every_part_and_every_tenth(capsys):
+    with progress_line("PPO") as show:
+        for done in range(41):
+            show(done / 40, 70.0 if done == 4 else None, f"step {done}", begins=done == 2)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines()[:3] == [
+        "PPO: 0 %, step 0",
+        "PPO: 5 %, step 2",
+        "PPO: 10 %, step 4, 1 min 10 s left",
+    ]
+    assert len(printed.err.splitlines()) == 12
+
+
 def test_demo_runs_the_whole_loop(tmp_path, capsys):
     words = ["demo", "--labels", "60", "--judge", "cheerful", "--steps", "2", "--seed", "0", "--max-new-tokens", "32"]
-    status, said = call(capsys, *words, *home(tmp_path))
+    status = main([*words, *home(tmp_path), "--json"])
+    printed = capsys.readouterr()
+    said = json.loads(printed.out)
+    parts = [
+        "sampling pairs",
+        "the judge cheerful labels",
+        "training the reward model",
+        "training the policy",
+        "evaluating",
+    ]
+    told = [line for line in printed.err.splitlines() if line.startswith("demo: ")]
+    assert [next((i for i, line in enumerate(told) if part in line), None) for part in parts][:4] == [0, 1, 2, 3]
+    assert [line for line in told if "step 2 of 2" in line or parts[4] in line or "done" in line] == told[-3:]
     assert status == 0
     assert (said["labels"], said["judge"], said["seed"], said["algorithm"]) == (60, "cheerful", 0, "ppo")
     assert said["reward_accuracy_low"] <= said["reward_accuracy"] <= said["reward_accuracy_high"]

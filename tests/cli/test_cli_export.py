@@ -13,6 +13,7 @@ from rlhf_lab.kinds import Choice, Source
 from rlhf_lab.records import StepResult, Vote
 from rlhf_lab.store.comparisons import cast_vote, next_pair, snapshot
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import open_project
 from rlhf_lab.store.runs import add_reward_model, create_run
 from rlhf_lab.store.steps import record_step
 
@@ -70,11 +71,11 @@ def test_labels_of_people_unless_others_are_asked_for(export, tmp_path):
         (["labels", "--ties", "drop"], "LabelError", "3 simulated"),
         (["labels", "--project", "1"], "LabelError", "--source"),
         (["labels", "--project", "9"], "ConfigError", "2 (Tales)"),
-        (["run", "--run", "9"], "StoreError", "python -m rlhf_lab runs"),
+        (["run", "9"], "StoreError", "python -m rlhf_lab runs"),
         (["run", "--project", "1"], "ConfigError", "train-policy"),
         (["run", "--step", "5"], "StoreError", "no checkpoint yet"),
         (["reward-model"], "StoreError", "Train it again"),
-        (["reward-model", "--reward-model", "9"], "StoreError", "no reward model 9"),
+        (["reward-model", "9"], "StoreError", "no reward model 9"),
         (["reward-model", "--project", "1"], "ConfigError", "train-reward"),
     ],
 )
@@ -90,7 +91,7 @@ def test_the_newest_run_or_the_named_one(export):
     names = [file.rpartition("/")[2] for file in said["files"]]
     assert names[:3] == ["run-2-metrics.csv", "run-2-samples.jsonl", "run-2-manifest.json"]
     assert ".run-2" in names[3]
-    _, said = export("run", "--run", "1")
+    _, said = export("run", "1")
     assert all("run-1" in file for file in said["files"])
 
 
@@ -115,3 +116,9 @@ def test_a_home_without_a_lab_is_not_made_into_one(tmp_path, capsys):
     assert "There is no lab in" in capsys.readouterr().err
     assert not home.exists()
     assert not (tmp_path / "out").exists()
+
+
+def test_without_a_project_it_is_the_one_opened_last(lab, export):
+    with Database.open(lab) as db:
+        open_project(db, 1)
+    assert "Project 1 has no run" in export("run")[1]["error"]

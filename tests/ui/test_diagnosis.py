@@ -6,7 +6,8 @@ import random
 import pytest
 
 from rlhf_lab.ui.charts import CURVES
-from rlhf_lab.ui.diagnosis import RULES, Level, diagnose, noise, trend
+from rlhf_lab.ui.diagnosis import RULES, Change, Level, diagnose
+from rlhf_lab.ui.trends import noise, trend
 
 SCORE, REWARD, KL, GOLD = "objective/scores", "objective/rlhf_reward", "objective/kl", "objective/gold"
 CLIP, VALUE, ENTROPY, LENGTH = "policy/clipfrac_avg", "loss/value_avg", "policy/entropy_avg", "tokens/response_len"
@@ -77,8 +78,8 @@ CASES = {
     "kl: rising with gold": ({KL: curve((9.0, 5), (10.0, 5)), GOLD: ramp(0, 3, 10)}, KL, Level.WARN, "read the samples"),
     "kl: negative": ({KL: curve((-0.6, 10))}, KL, Level.WARN, "negative"),
     "kl: nothing happens": ({KL: curve((0.01, 15)), SCORE: curve((0.0, 15))}, KL, Level.WARN, "hardly moved"),
-    "clip: healthy": ({CLIP: curve((0.1, 10))}, CLIP, Level.GOOD, "10 % of tokens"),
-    "clip: none": ({CLIP: curve((0.01, 5))}, CLIP, Level.INFO, "1.0 % of tokens"),
+    "clip: healthy": ({CLIP: curve((0.12, 10))}, CLIP, Level.GOOD, "12 % of tokens"),
+    "clip: nearly none": ({CLIP: curve((0.002, 10))}, CLIP, Level.GOOD, "0.2 % of tokens clipped: no update was too large"),
     "clip: large": ({CLIP: curve((0.3, 10))}, CLIP, Level.WARN, "lower lr or epochs"),
     "clip: far too large": ({CLIP: curve((0.45, 10))}, CLIP, Level.ALERT, "far too large"),
     "value: falling": (
@@ -116,10 +117,29 @@ def test_rule(case):
     assert (verdict.level, words in verdict.words) == (level, True), verdict
 
 
+FALLS = curve((1.0, 5), (0.8, 5))
+UP, DOWN = Change(4, "beta", 0.1, 0.5), Change(4, "beta", 0.5, 0.1)
+TURNED = {
+    "beta raised": ([UP], Level.INFO, "falling by 0.20, probably because beta went from 0.1 to 0.5 at step 4: a higher beta"),
+    "beta lowered": ([DOWN], Level.WARN, "lower lr"),
+    "lr raised": ([Change(4, "lr", 1e-4, 1e-3)], Level.WARN, "probably because lr went from 0.0001 to 0.001 at step 4: set it"),
+    "lr lowered": ([Change(4, "lr", 1e-3, 1e-4)], Level.INFO, "after lr went from 0.001 to 0.0001 at step 4: give it some steps"),
+    "both at once": ([UP, Change(4, "lr", 1e-3, 1e-4)], Level.INFO, "beta went from 0.1 to 0.5"),
+    "the later of two": ([UP, Change(7, "lr", 1e-4, 1e-3)], Level.WARN, "lr went from 0.0001 to 0.001 at step 7"),
+    "long ago": ([UP._replace(step=-21)], Level.WARN, "lower lr"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TURNED, ids=str)
+def test_a_falling_score_names_the_knob_that_was_turned(case):
+    turned, level, words = TURNED[case]
+    verdict = diagnose({SCORE: FALLS}, turned)[SCORE]
+    assert (verdict.level, words in verdict.words) == (level, True), verdict
+
+
 INSIDE = {
     "score falls by less than counts": (SCORE, curve((1.0, 5), (0.86, 5)), Level.INFO),
     "clip at its upper limit": (CLIP, curve((0.25, 10)), Level.GOOD),
-    "clip at its lower limit": (CLIP, curve((0.02, 10)), Level.GOOD),
     "kl at its limit": (KL, curve((8.0, 10)), Level.GOOD),
     "kl still small at step 14": (KL, curve((0.01, 14)), Level.GOOD),
     "value loss just doubled": (VALUE, curve((1.0, 5), (2.0, 5)), Level.GOOD),

@@ -4,14 +4,14 @@ import pytest
 
 from rlhf_lab.config import RewardConfig
 from rlhf_lab.errors import LabError
-from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs import queue, steward, supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.judges import load_judge
 from rlhf_lab.kinds import JobKind, Source
 from rlhf_lab.records import LabelSnapshot
 from rlhf_lab.store.comparisons import comparisons, snapshot
-from rlhf_lab.store.runs import add_reward_model
-from rlhf_lab.ui import compare, reward
+from rlhf_lab.store.runs import add_reward_model, create_run
+from rlhf_lab.ui import compare, reward, train
 
 REPORT = {
     "labels": 14, "ties": 1, "folds": 5, "accuracy": 0.8, "accuracy_low": 0.6, "accuracy_high": 0.92, "train_accuracy": 0.95,
@@ -93,6 +93,7 @@ def test_training_shows_loss_and_stage_and_a_second_one_is_refused(ctx):
     queue.update_progress(ctx.db, job.id, 0.5, 4.0, {"loss": [0.7, 0.61234567], "stage": "fold 2 of 5"})
     assert reward.seen(ctx)["job"] == {
         "id": job.id, "begun": True, "stage": "fold 2 of 5", "loss": [0.7, 0.6123], "progress": 0.5, "eta_s": 4.0, "note": "",
+        "words": "A reward model learns from labels simulated by cheerful.",
     }  # fmt: skip
     with pytest.raises(LabError, match="already"):
         reward.begin(ctx, Source.SIMULATED, RewardConfig())
@@ -100,6 +101,30 @@ def test_training_shows_loss_and_stage_and_a_second_one_is_refused(ctx):
     seen = reward.seen(ctx)
     assert seen["job"] is None
     assert seen["failed"] == "all labels are ties"
+
+
+def test_a_training_behind_a_run_says_what_it_waits_for_and_whose_labels_it_learns(ctx):
+    row = add(ctx)
+    assert steward.learning(ctx.db, ctx.project.id) == ""
+    run = create_run(ctx.db, ctx.project.id, row.id, "r", config={}, manifest={}, total_steps=5)
+    first = queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id})
+    job = steward.submit_training(ctx.db, ctx.project.id, Source.SIMULATED)
+    words = reward.seen(ctx)["job"]["words"]
+    assert words == f"A reward model from labels simulated by cheerful waits until run {run.id} has ended."
+    assert train.start_options(ctx, train.reward_notes(ctx.db))["learning"] == words
+    queue.cancel(ctx.db, first.id)
+    queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id + 1})  # behind it: no matter
+    assert reward.seen(ctx)["job"]["words"].endswith(" waits for the engine.")
+    queue.cancel(ctx.db, job.id)
+    steward.submit_training(ctx.db, ctx.project.id, Source.HUMAN)
+    assert reward.seen(ctx)["job"]["words"].startswith("A reward model from people's labels waits ")
+
+
+def test_labels_enough_for_a_reward_model_that_nobody_asked_for_yet_are_said_to_be_due(ctx):
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
+    assert steward.learning(ctx.db, ctx.project.id) == (
+        "A reward model from labels simulated by cheerful is due and begins by itself."
+    )
 
 
 def test_too_few_labels_are_refused_before_the_engine_is_asked(ctx):

@@ -173,6 +173,23 @@ def test_a_knob_turned_on_the_way_is_a_difference_and_a_pause_is_not(ctx, make):
     assert row["values"] == ["nothing", "beta 0.1 → 0.5 after step 1"]
 
 
+def test_what_a_run_that_never_began_has_no_record_of_is_no_difference(ctx, make):
+    ids = [make("begun", beta=0.1), make("begun too", beta=0.1), make("waits", beta=0.3)]
+    for run_id, device in zip(ids[:2], ("cpu", "cuda"), strict=True):
+        machine = {
+            "device": device,
+            "dtype": "float32",
+            "threads": 2,
+            "packages": {"torch": "2"},
+            "backbone_sha256": "ab",
+        }
+        store.set_manifest(ctx.db, run_id, {"judge": "cheerful", "machine": machine})
+    first, second, waits = (store.get_run(ctx.db, run_id) for run_id in ids)
+    assert [row["name"] for row in differs(ctx.db, [first, waits])] == ["beta"]
+    rows = {row["name"]: row["values"] for row in differs(ctx.db, [first, second, waits])}
+    assert rows == {"beta": ["0.1", "0.1", "0.3"], "device": ["cpu", "cuda", "–"]}
+
+
 def test_an_old_record_without_a_setting_had_its_default(ctx, make):
     old, new = (store.get_run(ctx.db, make(name)) for name in ("old", "new"))
     del old.config["beta"]

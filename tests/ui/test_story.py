@@ -147,3 +147,23 @@ def test_after_a_change_of_beta_the_reward_with_kl_is_judged_from_there_on(ctx):
     mark_event(ctx.db, again.id, 10)  # told twice before one step: the later stands
     said = events(ctx.db, run.id)
     assert story.since("objective/rlhf_reward", "It falls.", said) == "Since beta 0.7 came in at step 10: it falls."
+
+
+def test_after_a_raise_of_beta_a_falling_score_names_it_and_is_no_warning(ctx):
+    run = a_run(ctx)
+    for at in range(1, 13):
+        step(ctx, run, at, score=3.0 if at <= 7 else 1.0)
+    set_run_status(ctx.db, run.id, RunStatus.RUNNING)
+    told = add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": 0.5})
+    look = live.Live(ctx)
+    assert "lower lr" in look.points({"run": run.id})["verdicts"]["objective/scores"][1]  # not yet in force
+    mark_event(ctx.db, told.id, 7)
+    level, words = look.points({"run": run.id})["verdicts"]["objective/scores"]
+    assert (level, "probably because beta went from 0.1 to 0.5 at step 7" in words) == ("info", True), words
+
+
+def test_a_knob_turned_twice_before_one_step_is_turned_once(ctx):
+    run = a_run(ctx)
+    for at, value in ((3, 0.5), (3, 0.2), (5, 0.9), (5, 0.2)):
+        mark_event(ctx.db, add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": value}).id, at)
+    assert story.turned(run, events(ctx.db, run.id)) == [(3, "beta", 0.1, 0.2)]

@@ -10,7 +10,7 @@ from fake_runs import KL, a_run, reward_model
 from rlhf_lab.config import ALGORITHMS, PRESETS, PolicyConfig, fields_of
 from rlhf_lab.errors import ConfigError, LabelError, LabError, StoreError
 from rlhf_lab.home import ptx_texts_file
-from rlhf_lab.jobs import control, queue
+from rlhf_lab.jobs import control, queue, supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.judges import Judge
 from rlhf_lab.kinds import EventKind, JobKind, RunStatus, Source
@@ -88,8 +88,15 @@ def test_a_run_that_is_done_cannot_be_paused(ctx):
 def test_without_a_reward_model_it_says_how_many_labels_are_missing(ctx):
     options = train.start_options(ctx, train.reward_notes(ctx.db))
     assert (options["models"], options["missing"], options["training"], options["runs"]) == ([], 10, None, 0)
-    queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, {})
-    assert train.start_options(ctx, train.reward_notes(ctx.db))["training"] == 0.0
+    queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, {"source": "human"})
+    options = train.start_options(ctx, train.reward_notes(ctx.db))
+    assert (options["training"], options["learning"]) == (
+        None,
+        "A reward model from people's labels waits for the engine.",
+    )
+    queue.claim(ctx.db, [JobKind.TRAIN_REWARD], supervisor.beat(ctx.db, "x"))
+    options = train.start_options(ctx, train.reward_notes(ctx.db))
+    assert (options["training"], options["learning"]) == (0.0, "A reward model learns from people's labels.")
 
 
 def test_reward_models_are_offered_newest_first_with_source_and_accuracy(ctx):
