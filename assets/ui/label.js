@@ -115,7 +115,7 @@ function crowd(n) { return el('span.lab-badge', { 'data-here': n, hidden: n < 2 
 function goal(state) {
   const words = state.left > 0
     ? `${state.left} more by people and ${state.models ? 'the reward model learns again' : 'a reward model learns from them'}`
-    : 'A reward model is learning from the labels of people';
+    : state.learning;
   const share = state.goal ? Math.min(1, state.labels / state.goal) : 0;
   return el('div.goal', {},
     el('div.lab-row', {},
@@ -178,7 +178,7 @@ function draw(state) {
 }
 
 // The counts: answers may overtake each other, and those counted last stay on screen.
-const figures = ({ counted, labels, simulated, goal, left, models }) => ({ counted, labels, simulated, goal, left, models });
+const figures = ({ counted, labels, simulated, goal, left, models, learning }) => ({ counted, labels, simulated, goal, left, models, learning });
 
 function take() {
   clearTimeout(timer);

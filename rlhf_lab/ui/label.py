@@ -151,7 +151,7 @@ def state(ctx: Context, annotator: str, *, lease: Lease | None = None, notice: s
     } | standing(ctx)
 
 
-def standing(ctx: Context) -> dict[str, int]:
+def standing(ctx: Context) -> dict[str, Any]:
     """How many labels there are, and how far the next reward model is; of two such answers the greater `counted` is newer."""
     with _counting:
         counted, progress = time.time_ns() // 1000, steward.labels(ctx.db, ctx.project.id)
@@ -162,4 +162,5 @@ def standing(ctx: Context) -> dict[str, int]:
         "goal": progress.goal,
         "left": progress.to_next,
         "models": progress.newest_model,
+        "learning": "" if progress.to_next > 0 else steward.learning(ctx.db, ctx.project.id),
     }

@@ -3,9 +3,9 @@
 import pytest
 
 from rlhf_lab.errors import LabelError, NotAllowedError, StaleVoteError
-from rlhf_lab.jobs import steward
+from rlhf_lab.jobs import queue, steward, supervisor
 from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.kinds import Choice
+from rlhf_lab.kinds import Choice, JobKind
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui import label
 from rlhf_lab.ui.context import SECRET_VARIABLE, Context
@@ -72,6 +72,18 @@ def test_the_counter_names_the_next_reward_model(ctx):
     say(ctx, "skip")
     shown = label.state(ctx, "ann")
     assert (shown["labels"], shown["goal"], shown["left"]) == (3, 10, 7)
+
+
+def test_enough_labels_are_said_to_wait_until_the_model_learns_from_them(ctx):
+    for _ in range(9):
+        say(ctx, "left")
+    assert label.state(ctx, "ann")["learning"] == ""
+    say(ctx, "right")
+    assert label.state(ctx, "ann")["learning"] == "A reward model from people's labels is due and begins by itself."
+    queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, {"source": "human"})
+    assert label.state(ctx, "ann")["learning"] == "A reward model from people's labels waits for the engine."
+    queue.claim(ctx.db, [JobKind.TRAIN_REWARD], supervisor.beat(ctx.db, "x"))
+    assert label.state(ctx, "ann")["learning"] == "A reward model learns from people's labels."
 
 
 def test_of_two_counts_the_newer_one_is_known(ctx):
