@@ -85,7 +85,7 @@ def test_import_look_at_the_figures_leave_somebody_out_and_take_the_data_set_hom
     page.locator('[data-do="quality-weight"][data-name="cy"]').select_option("0")
     expect(page.locator(".lab-quality .train")).to_contain_text("Without 1 of 3.")
     part(page, "quality-train").click()
-    expect(part(page, "quality-notice")).to_contain_text("learning from 2 of 3 annotators")
+    expect(part(page, "quality-notice")).to_contain_text("from 2 of 3 annotators is asked for")
     expect(page.locator(".lab-quality .models")).to_contain_text("ann, bob")
 
     part(page, "export-layout").select_option("explicit")
