@@ -44,7 +44,7 @@ def test_choosing_an_algorithm_fills_in_its_settings(lab, open_page):
 
 def choose(page, name):
     """Choose an algorithm in the fold; whether the page told the server. In the moments after a fold was opened Gradio
-    draws a field but does not listen to it yet, and sends nothing: faster than a hand, not than a test."""
+    draws a field but does not listen to it yet, and sends nothing: a test is quick enough to fall into them."""
     page.locator("#start-algorithm input").click()
     try:
         with page.expect_request("**/queue/join", timeout=3000):
