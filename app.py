@@ -54,9 +54,11 @@ def serve(ctx: Context, host: str, port: int) -> None:
     """Serve until Ctrl-C, then say what goes on in the background."""
     runtime.stay_small()
     steward = Steward(ctx.home, ctx.db)
-    page = build_page(ctx).queue(default_concurrency_limit=8, max_size=64, api_open=False)
+    with runtime.to_stay():
+        page = build_page(ctx).queue(default_concurrency_limit=8, max_size=64, api_open=False)
     with contextlib.suppress(KeyboardInterrupt):
-        _, url, _ = page.launch(server_name=host, server_port=port, prevent_thread_lock=True, **launch_options(ctx))
+        with runtime.to_stay():
+            _, url, _ = page.launch(server_name=host, server_port=port, prevent_thread_lock=True, **launch_options(ctx))
         steward.start()
         print(f"RLHF Lab: {url}\nhome: {ctx.home}{doors(ctx, ctx.address or url)}", flush=True)
         print("Ctrl-C ends the page; what the engine does goes on.", flush=True)

@@ -18,6 +18,7 @@ const ACTIONS = {
 };
 const KEYS = Object.fromEntries(Object.entries(ACTIONS).flatMap(([name, keys]) => keys.map((key) => [key, name])));
 const STRENGTHS = ['slightly', 'clearly', 'much'];
+const STACKED = matchMedia('(max-width: 640px)');  // the texts stand one above the other: label.css
 const WORDS = { left: 'left is better', right: 'right is better', tie: 'equally good', both_bad: 'both bad', skip: 'skipped' };
 
 function send(name, more = {}) {
@@ -89,7 +90,8 @@ async function list(details) {
 function line(vote) {
   const pick = (label, options, now) => el('select.lab-input', { 'aria-label': label, onchange: look },
     options.map(([value, words]) => el('option', { value, selected: value === now }, words)));
-  const choice = pick('your answer', Object.entries(WORDS), vote.choice);
+  const words = STACKED.matches ? { ...WORDS, left: 'first is better', right: 'second is better' } : WORDS;
+  const choice = pick('your answer', Object.entries(words), vote.choice);
   const much = pick('how much better', [['', 'how much: not said'], ...STRENGTHS.map((word) => [word, `${word} better`])], vote.strength);
   const why = el('input.lab-input.note', { type: 'text', maxlength: 1000, placeholder: 'note (optional)', 'aria-label': 'note on this pair', value: vote.note, oninput: look });
   const change = el('button.lab-button.small', { type: 'button', 'data-do': 'amend', disabled: true,

@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rlhf_lab.errors import EngineError, LabError, StoreError
-from rlhf_lab.jobs.supervisor import beat
+from rlhf_lab.jobs.supervisor import STARTING, beat
 from rlhf_lab.runtime import prepare
 from rlhf_lab.store.database import Database
 
@@ -56,7 +56,7 @@ def run(home: Path, idle_exit_s: float, threads: int) -> None:
         _open_log(home)
         _be_modest()
         db = Database.open(home)
-        beat(db, "starting")
+        beat(db, STARTING)
         prepare()
         import torch  # only now: it takes seconds, and it reads the environment when it is imported
 

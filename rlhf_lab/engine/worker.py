@@ -3,7 +3,8 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rlhf_lab.engine.faults import explain_error
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.policy_run import POLL_EVERY_S, PolicyRun
 from rlhf_lab.engine.work import Progress, complete, explain, reward_job, sample_pairs
-from rlhf_lab.errors import CorruptStoreError, StoreError
+from rlhf_lab.errors import CorruptStoreError, StoreError, TrainingError
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
 from rlhf_lab.records import Job
@@ -22,12 +23,18 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.runs import add_event, get_run, pending_events, runs, set_run_status
 
-SHORT = (JobKind.COMPLETE, JobKind.EXPLAIN, JobKind.SAMPLE_PAIRS)
+ANSWERS = (JobKind.COMPLETE, JobKind.EXPLAIN)  # somebody waits for them
+SHORT = (*ANSWERS, JobKind.SAMPLE_PAIRS)
 ALL = tuple(JobKind)
 BEAT_EVERY_S = 2.0
 IDLE_POLL_S = 0.1
 IDLE_EXIT_S = 600.0
 INSIST_EVERY_S = 1.0
+
+DEALT_OUT = (
+    "A training has dealt the model out among its processes, and there is no room to load it whole beside them. Ask again when "
+    "the training has ended, or stop it."
+)
 
 log = logging.getLogger("rlhf_lab.engine")
 
@@ -49,6 +56,7 @@ class Worker:
         self._ended = threading.Event()
         self.engine_id = supervisor.beat(db, self.state)
         self._serving: int | None = None
+        self._dealt_out = False
         self._halts: Callable[[], bool] = lambda: False
 
     def leave(self) -> None:
@@ -159,11 +167,14 @@ class Worker:
 
         progress = self._progress(job, lambda: self._cancelled(job.payload))
         config = get_run(self.db, run_id).config
-        if self._wants_several(config):
-            home = self.lab.home
-            status = together.train_policy(home, self.db, run_id, serve=serve, leaving=self.leaving, progress=progress)
-        else:
-            status = PolicyRun(self.lab, run_id, serve=serve, leaving=self.leaving, progress=progress).execute()
+        with self._processes(config) as several:
+            if several:
+                home = self.lab.home
+                status = together.train_policy(
+                    home, self.db, run_id, serve=serve, leaving=self.leaving, progress=progress
+                )
+            else:
+                status = PolicyRun(self.lab, run_id, serve=serve, leaving=self.leaving, progress=progress).execute()
         if status is RunStatus.INTERRUPTED:
             queue.put_back(self.db, job.id)
             return None
@@ -174,6 +185,8 @@ class Worker:
         payload = job.payload
         if job.kind is JobKind.TRAIN_POLICY:
             return self._train_policy(job, int(payload["run_id"]))
+        if self._dealt_out:
+            raise TrainingError(DEALT_OUT)
         assert job.project_id is not None
         project = get_project(self.db, job.project_id)
         if job.kind is JobKind.SAMPLE_PAIRS:
@@ -199,16 +212,22 @@ class Worker:
         def tick() -> None:
             self._between(job.project_id)
 
-        if self._wants_several(job.payload.get("config", {})):
-            return together.train_reward(self.lab.home, self.db, job, tick=tick)
-        return reward_job(self.lab, job, progress=self._progress(job, self._drop), tick=tick)
+        with self._processes(job.payload.get("config", {})) as several:
+            if several:
+                return together.train_reward(self.lab.home, self.db, job, tick=tick)
+            return reward_job(self.lab, job, progress=self._progress(job, self._drop), tick=tick)
 
-    def _wants_several(self, config: dict[str, Any]) -> bool:
-        """Whether a training wants processes of its own. Where they deal out the model, this one lets go of it to make room."""
+    @contextmanager
+    def _processes(self, config: dict[str, Any]) -> Iterator[bool]:
+        """Whether a training wants processes of its own. While they deal out the model among them, none is loaded here."""
         several = int(config.get("processes", 1)) > 1
-        if several and config.get("shard_backbone"):
+        self._dealt_out = several and bool(config.get("shard_backbone"))
+        if self._dealt_out:
             self.lab.close()
-        return several
+        try:
+            yield several
+        finally:
+            self._dealt_out = False
 
     def _stay(self) -> None:
         """Leave a job where it is when the engine goes, or when the run it is done in the middle of is to halt."""
@@ -253,7 +272,8 @@ class Worker:
         """
         if self._serving is not None or halts():
             return
-        job = queue.claim(self.db, SHORT, self.engine_id, project_id=project_id)
+        kinds = ANSWERS if self._dealt_out else SHORT  # new pairs can wait
+        job = queue.claim(self.db, kinds, self.engine_id, project_id=project_id)
         if job is None:
             return
         self._serving, self._halts = job.id, halts

@@ -25,7 +25,8 @@ from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 
 ALIVE_S = 10.0  # a heartbeat is good for so long
-STARTING_S = 120.0  # so long may an engine take to its first heartbeat
+STARTING = "starting"  # what an engine says of itself until it has loaded torch, which a cold disk makes slow
+STARTING_S = 120.0  # so long may that take
 GONE_S = 60.0  # after so long without a heartbeat, an engine on another machine is given up
 LOOK_S = 1.0  # between two looks at a process to end with
 OUTPUT = "engine.out"
@@ -161,7 +162,7 @@ def judge(row: EngineRow) -> EngineState:
         return EngineState.ABSENT
     if row.process.host == socket.gethostname() and _find(row.process) is None:
         return EngineState.DEAD
-    if row.beat_at is None:
+    if row.beat_at is None or row.state == STARTING:
         return EngineState.STARTING if now - row.started_at < STARTING_S else EngineState.DEAD
     return EngineState.ALIVE if now - row.beat_at < ALIVE_S else EngineState.DEAD
 
@@ -185,7 +186,7 @@ def ensure_engine(db: Database, home: Path, command: Sequence[str] | None = None
             return status
         if any(row.stopped_at is None and _find(row.process) for row in _recent(conn)):
             return status
-        _row_of(conn, start_engine(home, command), state="starting")
+        _row_of(conn, start_engine(home, command), state=STARTING)
         return _engine_state(conn)
 
 

@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rlhf_lab.runtime import to_stay
+
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "200")
 
@@ -25,5 +27,5 @@ def without_stubs() -> Iterator[None]:
         inspect.getfile = getfile
 
 
-with without_stubs():
+with to_stay(), without_stubs():
     import gradio  # noqa: F401

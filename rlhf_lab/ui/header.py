@@ -16,7 +16,6 @@ WORDS = {
     JobKind.TRAIN_POLICY: "PPO",
     JobKind.COMPLETE: "writing",
 }
-STARTING = "starting"  # what an engine says of itself at first
 ENGINE = {
     EngineState.ABSENT: ("engine rests", "", "It starts by itself as soon as there is something to do."),
     EngineState.STARTING: ("engine starts", "busy", "It loads the model; some seconds."),
@@ -64,11 +63,9 @@ def state(ctx: Context) -> dict[str, Any]:
 
 def _engine(status: EngineStatus, busy: bool) -> dict[str, Any]:
     words, mood, about = ENGINE[status.state]
-    works = False
-    if status.state is EngineState.ALIVE and status.row is not None and status.row.state == STARTING:
-        words, mood, about = ENGINE[EngineState.STARTING]  # it speaks before it has loaded anything
-    elif busy and status.state is EngineState.ALIVE:
-        words, mood, works = "engine works", "busy", True
+    works = busy and status.state is EngineState.ALIVE
+    if works:
+        words, mood = "engine works", "busy"
     row = status.row if status.state is EngineState.ALIVE else None
     return {
         "words": words, "mood": mood or "rest", "about": about, "device": row.device if row else "",

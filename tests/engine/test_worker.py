@@ -6,6 +6,7 @@ import threading
 import pytest
 from workplace import REWARD
 
+from rlhf_lab.engine import together
 from rlhf_lab.engine.policy_run import PolicyRun, RunStopped
 from rlhf_lab.engine.worker import Worker
 from rlhf_lab.jobs import queue, supervisor
@@ -150,3 +151,27 @@ def test_a_run_whose_engine_died_too_often_has_failed(lab, monkeypatch):
     assert queue.get_job(lab.db, job.id).status is JobStatus.FAILED
     assert get_run(lab.db, run_id).status is RunStatus.FAILED
     assert supervisor.engine_state(lab.db).row.stopped_at is not None
+
+
+def test_while_the_model_is_dealt_out_nothing_loads_it_whole(lab, monkeypatch):
+    """Who asks is told why not; new pairs wait until the training has ended."""
+    asked = lab.submit(JobKind.COMPLETE, prompts=["the cat"], max_new_tokens=2)
+    pairs = lab.submit(JobKind.SAMPLE_PAIRS, count=1)
+    loaded = []
+
+    def train_policy(home, db, run_id, *, serve, leaving, progress):
+        serve()
+        serve()
+        loaded.append(lab.worker.lab.device_name)
+        return RunStatus.STOPPED
+
+    monkeypatch.setattr(together, "train_policy", train_policy)
+    lab.train(lab.run(processes=2, shard_backbone=True))
+    assert loaded == [""]
+    refused = queue.get_job(lab.db, asked.id)
+    assert refused.status is JobStatus.FAILED
+    assert "there is no room to load it whole" in refused.error
+    assert queue.get_job(lab.db, pairs.id).status is JobStatus.QUEUED
+    assert lab.do(pairs).status is JobStatus.DONE
+    again = lab.submit(JobKind.COMPLETE, prompts=["the cat"], max_new_tokens=2)
+    assert lab.do(again).status is JobStatus.DONE

@@ -85,6 +85,11 @@ def test_beat_says_who_and_how(db: Database) -> None:
         ({"beat_at": +3}, ALIVE),  # the clock was set back
         ({"beat_at": None, "started_at": -110}, STARTING),
         ({"beat_at": None, "started_at": -130}, DEAD),
+        (
+            {"beat_at": -50, "started_at": -51, "state": "starting"},
+            STARTING,
+        ),  # it loads torch, and says nothing meanwhile
+        ({"beat_at": -129, "started_at": -130, "state": "starting"}, DEAD),
         ({"beat_at": 0, "process_started": 1.0}, DEAD),  # a recycled pid
         ({"beat_at": None, "started_at": 0, "process_started": 1.0}, DEAD),
         ({"beat_at": 0, "pid": 2**22 + 1}, DEAD),  # no such process
