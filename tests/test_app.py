@@ -1,5 +1,6 @@
 """`python app.py`: serves the lab, says what goes on when it ends, keeps torch out, refuses open addresses."""
 
+import gc
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import psutil
 import pytest
 
 from app import doors, farewell
+from rlhf_lab import runtime
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.kinds import JobKind
 from rlhf_lab.store.database import Database
@@ -53,6 +55,19 @@ def fetch(url: str, server: subprocess.Popen) -> str:
         except OSError:
             time.sleep(0.1)
     raise AssertionError("the page was not served within a minute")
+
+
+def test_what_is_made_to_stay_is_never_searched_for_unused_cycles():
+    with runtime.to_stay():
+        assert not gc.isenabled()
+        kept = [object() for _ in range(3)]
+        kept.append(kept)
+    assert gc.isenabled()
+    assert not any(found is kept for found in gc.get_objects())
+    with pytest.raises(KeyError), runtime.to_stay():
+        raise KeyError
+    assert gc.isenabled()
+    gc.unfreeze()
 
 
 def test_the_page_is_served_without_torch_and_ctrl_c_says_what_goes_on(tmp_path):

@@ -61,6 +61,9 @@ def test_two_people_join_by_code_and_never_share_a_pair(lab, open_page):
         ann.tap("[data-do=left]")
         ann.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=pair)
         press(bob, "2")
+    for page, words in ((ann, "first is better"), (bob, "left is better")):
+        page.click("summary:has-text('Your earlier labels')")
+        expect(page.locator(".earlier select").first.locator("option").first).to_have_text(words)
     cast = live(lab)
     assert sorted(name for name, _, _ in cast) == ["Ann"] * 3 + ["Bo$$"] * 3
     assert len({pair for _, pair, _ in cast}) == 6

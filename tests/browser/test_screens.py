@@ -81,6 +81,9 @@ def test_reward_models_train_by_themselves_and_by_the_button_and_words_have_scor
     expect(page.locator(".headline")).to_contain_text("Reward model 1")
     page.click("[data-do=newest]")
     expect(page.locator(".headline")).to_contain_text("Reward model 2")
+    low, high = (newest.report[f"accuracy_{end}"] for end in ("low", "high"))
+    figure = f"{round(100 * low)}–{100 * high:.0f}" if high - low > 0.25 else f"{100 * newest.report['accuracy']:.0f}"
+    expect(page.locator(".headline .big")).to_contain_text(figure)  # so few labels have an interval, no figure
     part(page, "explain-text").fill(f"She smiled and was happy. {HOSTILE}")
     page.click("[data-do=explain]")
     page.wait_for_selector(".lab-reward .token")
