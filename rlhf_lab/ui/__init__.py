@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,5 +28,19 @@ def without_stubs() -> Iterator[None]:
         inspect.getfile = getfile
 
 
-with to_stay(), without_stubs():
+@contextmanager
+def without_arrow() -> Iterator[None]:
+    """Gradio imports pandas, for components that the lab does not use, and pandas imports pyarrow where it is installed: 34 MB
+    of memory, and seconds when the disk is cold. Whoever wants pyarrow later gets it."""
+    hidden = "pyarrow" not in sys.modules
+    if hidden:
+        sys.modules["pyarrow"] = None  # type: ignore[assignment]  # how Python says that a module is not to be found
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules["pyarrow"]
+
+
+with to_stay(), without_stubs(), without_arrow():
     import gradio  # noqa: F401
