@@ -2,8 +2,12 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -19,7 +23,8 @@ SMALL = {
     "texts": 1000, "held_out": 100, "vocab": 400, "hidden": 32, "layers": 1, "heads": 2, "intermediate": 64, "context": 192,
     "batch": 250, "warmup": 1, "second_texts": 250, "seed": 3,
 }  # fmt: skip
-SHIPPED = Path(__file__).parents[1] / "assets"
+ROOT = Path(__file__).parents[1]
+SHIPPED = ROOT / "assets"
 
 
 def pretrain(out: Path, *more: str) -> int:
@@ -116,3 +121,27 @@ def test_the_shipped_card_is_of_the_shipped_weights():
     digest = weights_digest(SHIPPED / "model")
     assert digest in (SHIPPED / "model" / "README.md").read_text()
     assert json.loads((SHIPPED / "pairs.json").read_text())["model_sha256"] == digest
+
+
+READER = """
+from rlhf_lab.pretrain.reading import written_ahead
+if __name__ == "__main__":
+    for _ in written_ahead(0, range(10_000_000), 64):
+        print("read", flush=True)
+"""
+
+
+def test_who_writes_ahead_ends_with_a_reader_that_is_killed(tmp_path):
+    (tmp_path / "reader.py").write_text(READER)
+    reader = psutil.Popen(
+        [sys.executable, str(tmp_path / "reader.py")],
+        stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert reader.stdout.readline() == b"read\n"
+    writers = reader.children(recursive=True)
+    assert writers
+    reader.kill()
+    reader.wait()
+    reader.stdout.close()
+    assert psutil.wait_procs(writers, timeout=60)[1] == []

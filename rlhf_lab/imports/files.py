@@ -32,11 +32,24 @@ def read_rows(path: Path, limits: Limits = USUAL) -> tuple[str, Rows]:
         raise DataError(
             f"{path.name} is a zip archive or a spreadsheet. Unpack it, or save the sheet as CSV, and import that."
         )
-    name = path.name.lower().removesuffix(".gz")
+    name = plain_name(path)
     text, cut = _text(path.name, *_unpacked(path.name, content, limits))
     if not text.strip() and not cut:
         raise DataError(f"{path.name} is empty: there is no row 1. Choose the file that holds the preferences.")
     return digest, _with_cut(_text_rows(name, text), cut)
+
+
+def read_lines(path: Path, limits: Limits = USUAL) -> list[str]:
+    """The lines of a text, unpacked. DataError: it cannot be read to its end."""
+    text, cut = _text(path.name, *_unpacked(path.name, _content(path, limits), limits))
+    if cut:
+        raise DataError(f"{path.name}: {cut}.")
+    return text.splitlines()
+
+
+def plain_name(path: Path) -> str:
+    """The name that tells what a file holds, packed or not, in whatever letters."""
+    return path.name.lower().removesuffix(".gz")
 
 
 def _content(path: Path, limits: Limits) -> bytes:

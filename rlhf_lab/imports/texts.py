@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rlhf_lab.errors import DataError
-from rlhf_lab.imports.files import Rows, read_rows
+from rlhf_lab.imports.files import Rows, plain_name, read_lines, read_rows
 from rlhf_lab.imports.found import USUAL, Limits, Problem
 from rlhf_lab.imports.hub import hub_rows, is_hub_name
 
@@ -20,21 +20,16 @@ class Texts(NamedTuple):
 
 
 def texts_of(what: str, limits: Limits = USUAL) -> Texts:
-    """`what`: FILE.txt with a text a line, or FILE:COLUMN or OWNER/NAME:COLUMN of any kind of file that can be imported.
+    """`what`: FILE.txt (or .txt.gz) with a text a line, or FILE:COLUMN or OWNER/NAME:COLUMN of any kind of file that can be
+    imported.
 
     Without :COLUMN the column "text" is read, or the only one. At most MOST texts are kept, the first. DataError names the
     row and the columns.
     """
     name, column = _parted(what)
     path = Path(name).expanduser()
-    if path.suffix == ".txt":
-        try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{path.name} cannot be read as text ({error}). Check the name; save it as UTF-8."
-            ) from error
-        return Texts(_some([line.strip() for line in lines], path.name), path.name)
+    if plain_name(path).endswith(".txt"):
+        return Texts(_some([line.strip() for line in read_lines(path, limits)], path.name), path.name)
     if not path.exists() and is_hub_name(name):
         rows = hub_rows(name, limits=Limits(limits.bytes, MOST, limits.characters))[1]
     else:

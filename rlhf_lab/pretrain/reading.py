@@ -1,6 +1,8 @@
 """The corpus as batches of token ids: written ahead by another process, and each text seen once."""
 
 import multiprocessing
+import os
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -41,13 +43,25 @@ def batches(
 def written_ahead(seed: int, span: range, block: int) -> Iterator[list[str]]:
     """The documents of the texts of `span` in blocks; the next two blocks are written by another process meanwhile."""
     starts = span[::block]
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent) as pool:
         waiting = [pool.submit(documents, seed, min(block, span.stop - start), start) for start in starts[:2]]
         for i in range(len(starts)):
             yield waiting.pop(0).result()
             if i + 2 < len(starts):
                 start = starts[i + 2]
                 waiting.append(pool.submit(documents, seed, min(block, span.stop - start), start))
+
+
+def end_with_parent() -> None:
+    """This process ends when the one that started it has ended, however that ended."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def documents(seed: int, count: int, start: int) -> list[str]:

@@ -1,5 +1,7 @@
 """Texts of one column: what PPO-ptx mixes in."""
 
+import gzip
+
 import pytest
 
 from rlhf_lab.errors import DataError
@@ -24,6 +26,23 @@ def test_a_text_a_line(tmp_path):
     path = tmp_path / "tales: mine.txt"
     path.write_text("\ufeffone\n\n  two \n")  # with the mark that some editors put first
     assert texts_of(str(path)) == (["one", "two"], "tales: mine.txt")
+
+
+@pytest.mark.parametrize("name", ["TALES.TXT", "tales.txt.gz"])
+def test_a_text_a_line_in_capitals_or_packed(tmp_path, name):
+    content = b"one\n{two\n"
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    assert texts_of(str(tmp_path / name)) == (["one", "{two"], name)
+
+
+def test_a_text_that_breaks_off_is_refused(tmp_path):
+    whole = gzip.compress(b"".join(b"%d one\n" % (i * i) for i in range(5000)))
+    (tmp_path / "a.txt.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"a\.txt\.gz: the gzip stream is damaged here.*Copy or download"):
+        texts_of(str(tmp_path / "a.txt.gz"))
+    (tmp_path / "b.txt").write_bytes(b"one\n\xe9t\xe9\n")
+    with pytest.raises(DataError, match=r"b\.txt: byte 0xe9 in line 2 is not UTF-8"):
+        texts_of(str(tmp_path / "b.txt"))
 
 
 def test_the_first_of_very_many(files, monkeypatch):
