@@ -124,10 +124,12 @@ def test_the_shipped_card_is_of_the_shipped_weights():
 
 
 READER = """
+import time
 from rlhf_lab.pretrain.reading import written_ahead
 if __name__ == "__main__":
     for _ in written_ahead(0, range(10_000_000), 64):
         print("read", flush=True)
+        time.sleep(1000)  # so that the writer soon waits for more to do
 """
 
 
@@ -141,6 +143,8 @@ def test_who_writes_ahead_ends_with_a_reader_that_is_killed(tmp_path):
     assert reader.stdout.readline() == b"read\n"
     writers = reader.children(recursive=True)
     assert writers
+    while any(writer.cpu_percent(0.5) for writer in writers):
+        pass
     reader.kill()
     reader.wait()
     reader.stdout.close()
