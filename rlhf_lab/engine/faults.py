@@ -1,18 +1,8 @@
 """What goes wrong on a machine, in words for people."""
 
-import torch
-
 from rlhf_lab.errors import LabError
+from rlhf_lab.models.memory import out_of_memory
 from rlhf_lab.trainers.group import Group, lost_contact
-
-_NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether a smaller batch may help. PyTorch has a class for GPUs only; on a CPU the words say it."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _NO_MEMORY)
 
 
 def explain_error(error: BaseException) -> str:

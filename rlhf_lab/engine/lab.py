@@ -1,6 +1,5 @@
 """What the engine holds in memory: the store, one backbone at a time, and the adapters laid over it."""
 
-import gc
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from rlhf_lab.errors import ModelError
 from rlhf_lab.home import run_folder
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone, load_backbone
+from rlhf_lab.models.memory import free_memory
 from rlhf_lab.models.reward_model import RewardModel, load_reward_model
 from rlhf_lab.records import Project
 from rlhf_lab.store.database import Database
@@ -64,14 +64,7 @@ class Lab:
         """Let the backbone go, and give its memory back."""
         self._adapters = None
         self._slots.clear()
-        self.free_memory()
-
-    @staticmethod
-    def free_memory() -> None:
-        """Give back what the last failure left reserved."""
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free_memory()
 
     def reward_model(self, reward_model_id: int, slot: str) -> RewardModel:
         """A stored reward model, loaded into the slot unless it is there already. The project must be open."""

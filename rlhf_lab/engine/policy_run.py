@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from rlhf_lab.config import PolicyConfig
-from rlhf_lab.engine.faults import explain_together, out_of_memory
+from rlhf_lab.engine.faults import explain_together
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.ptx import pretraining_texts
 from rlhf_lab.engine.work import Progress, no_progress
@@ -26,6 +26,7 @@ from rlhf_lab.home import run_folder
 from rlhf_lab.judges import load_judge
 from rlhf_lab.kinds import EventKind, RunStatus
 from rlhf_lab.models.generation import Tick, no_tick
+from rlhf_lab.models.memory import free_memory, out_of_memory
 from rlhf_lab.records import Run, RunEvent, StepResult
 from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.runs import add_event, events, get_run, mark_event, pending_events, set_manifest, set_run_status
@@ -161,7 +162,7 @@ class PolicyRun:
                 if not out_of_memory(error) or largest == 1 or self.group.size > 1:
                     raise
             self.trainer.load_state(*kept)
-            self.lab.free_memory()
+            free_memory()
             smaller = largest // 2
             step = self.trainer.steps_done + 1
             words = f"memory ran out in step {step}; it goes on with micro_batch {smaller}: slower, same result"

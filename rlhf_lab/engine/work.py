@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError
 
 from rlhf_lab.config import RewardConfig
-from rlhf_lab.engine.faults import out_of_memory
 from rlhf_lab.engine.lab import REWARD_MODELS, Lab
 from rlhf_lab.engine.labels import prepared
 from rlhf_lab.engine.pairs import sample_pairs, score_pairs
@@ -22,6 +21,7 @@ from rlhf_lab.engine.texts import complete, explain, reference_samples
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.kinds import Source
 from rlhf_lab.models.generation import Tick, no_tick
+from rlhf_lab.models.memory import free_memory, out_of_memory
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.records import Comparison, Job, LabelSnapshot, Project, RewardModelRow
 from rlhf_lab.store.comparisons import snapshot
@@ -149,7 +149,7 @@ def _fit(
                 raise
         config = config.replace(batch_size=max(1, min(config.batch_size, len(labels)) // 2))
         watch.restart(f"memory ran out; trained again with batch_size {config.batch_size}")
-        lab.free_memory()
+        free_memory()
 
 
 def _cut_words(cut: int) -> str:

@@ -41,7 +41,8 @@ class Backbone:
     """A loaded model. `name` is what was asked for, `digest` the SHA-256 of its weights.
 
     wiring: set by what is laid over the model (adapters). graphs: what models/graphed.py keeps between two samplings.
-    shards: the processes that hold its weights together; None: this one holds all.
+    shards: the processes that hold its weights together; None: this one holds all. pieces: how many a batch of rows is cut
+    into, since memory ran out (models/memory.py).
     """
 
     name: str
@@ -54,6 +55,7 @@ class Backbone:
     wiring: Wiring = field(default_factory=Wiring)
     graphs: Any = None
     shards: Shards | None = None
+    pieces: int = 1
 
     @property
     def hidden_size(self) -> int:

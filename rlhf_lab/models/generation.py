@@ -18,6 +18,7 @@ from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.draw import Writing, refuse_not_finite
 from rlhf_lab.models.graphed import graphs_of
 from rlhf_lab.models.kv_cache import reserved_cache
+from rlhf_lab.models.memory import in_pieces
 
 #: Called between pieces of work; may serve other work, may raise to stop.
 Tick = Callable[[], None]
@@ -85,7 +86,8 @@ def sample(
 ) -> Sampled:
     """Continue each prompt until EOS (kept as the last id) or until `uniform` (B, T) has no more columns.
 
-    A prompt that occurs several times is read once. `tick` is called every TICK_EVERY tokens.
+    A prompt that occurs several times is read once. `tick` is called every TICK_EVERY tokens. Where memory runs out it goes on
+    with fewer rows at once.
     Raises ModelError when prompt and response do not fit the model's context, NotFiniteError for logits that are not finite.
     """
     length = uniform.shape[1]
@@ -95,7 +97,16 @@ def sample(
             f"a prompt of {longest} tokens and a response of {length} do not fit the model's context of "
             f"{backbone.context}. Shorten the prompt or lower max_new_tokens."
         )
-    graphs = graphs_of(backbone)
+    parts = in_pieces(
+        backbone, len(prompts), lambda rows: _sample(backbone, prompts[rows], uniform[rows], temperature, tick)
+    )
+    return Sampled([row for part in parts for row in part.tokens], [row for part in parts for row in part.logprobs])
+
+
+def _sample(
+    backbone: Backbone, prompts: Sequence[Sequence[int]], uniform: Tensor, temperature: float, tick: Tick
+) -> Sampled:
+    length, graphs = uniform.shape[1], graphs_of(backbone)
     writing, cache = _read(backbone, prompts, uniform.to(backbone.device), temperature, 0 if graphs else length)
     if graphs is None or not graphs.write(backbone, writing, cache, tick, TICK_EVERY):
         _write(backbone, writing, cache, tick)

@@ -14,6 +14,7 @@ from torch import Tensor
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.generation import pad_left, pad_right
+from rlhf_lab.models.memory import in_pieces
 
 
 class Rows(NamedTuple):
@@ -87,9 +88,14 @@ def forward(backbone: Backbone, rows: Rows) -> Hidden:
 def by_length(function: Callable[[list[int]], Tensor], lengths: Sequence[int], backbone: Backbone) -> Tensor:
     """Apply `function` (indices -> (n, …)) to batches of rows of similar length; results in the original order.
 
-    A batch has at most the backbone's `token_budget`, padding included (a longer single row still is one).
+    A batch has at most the backbone's `token_budget`, padding included (a longer single row still is one), and less where memory
+    runs out.
     """
     budget = backbone.token_budget
+
+    def some(batch: list[int]) -> list[Tensor]:
+        return in_pieces(backbone, len(batch), lambda rows: function(batch[rows]))
+
     order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
     batches: list[list[int]] = []
     for i in order:
@@ -97,7 +103,7 @@ def by_length(function: Callable[[list[int]], Tensor], lengths: Sequence[int], b
             batches.append([])
         batches[-1].append(i)
     wanted = backbone.most(len(batches))  # asked before the first pass, where all processes are at the same point
-    joined = torch.cat([function(batch) for batch in batches])
+    joined = torch.cat([part for batch in batches for part in some(batch)])
     for _ in range(wanted - len(batches)):
         function(batches[0])  # for the others' sake
     result = torch.empty_like(joined)

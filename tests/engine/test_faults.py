@@ -10,11 +10,12 @@ import torch
 from workplace import REWARD
 
 from rlhf_lab.engine import work, worker
-from rlhf_lab.engine.faults import explain_error, out_of_memory
+from rlhf_lab.engine.faults import explain_error
 from rlhf_lab.engine.policy_run import standing
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import control, queue
 from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
+from rlhf_lab.models.memory import out_of_memory
 from rlhf_lab.records import RunEvent
 from rlhf_lab.store.runs import add_event, events, get_run, latest_reward_model, reward_models
 from rlhf_lab.trainers import checkpoint, gradient_step

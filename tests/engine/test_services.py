@@ -1,5 +1,8 @@
 """What the engine does for the page besides training: explain, complete with words, write pairs, score beforehand, tell."""
 
+import gc
+import weakref
+
 import pytest
 import tiny
 from workplace import REWARD, Lab
@@ -11,8 +14,8 @@ from rlhf_lab.engine.work import thinned
 from rlhf_lab.errors import LabelError, ModelError
 from rlhf_lab.jobs import queue
 from rlhf_lab.kinds import JobKind, JobStatus
-from rlhf_lab.models.generation import Sampled
-from rlhf_lab.store.projects import count_pairs
+from rlhf_lab.models.generation import Sampled, sample, uniforms
+from rlhf_lab.store.projects import count_pairs, create_project, get_pair
 from rlhf_lab.store.runs import latest_reward_model
 from rlhf_lab.store.scores import scores_of, unjudged_pairs
 
@@ -192,3 +195,33 @@ def test_thinned_keeps_both_ends():
     assert thinned([1.0, 2.0, 3.0], 3) == [1.0, 2.0, 3.0]
     assert thinned([float(i) for i in range(9)], 3) == [0.0, 4.0, 8.0]
     assert len(thinned([0.0] * 1000, 300)) == 300
+
+
+def test_pairs_of_a_policy_are_written_by_the_policy(lab):
+    """From the stored seeds the run's adapter writes the stored texts again, and the base others."""
+    run_id = lab.run(lr=0.3)
+    lab.train(run_id)
+    name = f"run/{run_id}/latest"
+    made = lab.do(lab.submit(JobKind.SAMPLE_PAIRS, count=6, checkpoint=name, max_new_tokens=8)).result
+    pairs = [get_pair(lab.db, pair_id) for pair_id in made["pair_ids"]]
+    texts = [text for pair in pairs for text in (pair.first, pair.second)]
+    backbone, adapters = lab.worker.lab.open(lab.project)
+    asked = [backbone.encode_prompt(pair.prompt.text) for pair in pairs for _ in range(2)]
+    uniform = uniforms([text.seed for text in texts], 8)
+    with adapters.using(lab.worker.lab.checkpoint(name, "again")):
+        assert [tuple(row) for row in sample(backbone, asked, uniform).tokens] == [text.token_ids for text in texts]
+    with adapters.using(None):
+        assert [tuple(row) for row in sample(backbone, asked, uniform).tokens] != [text.token_ids for text in texts]
+
+
+def test_a_project_on_another_model_lets_the_one_before_go(lab, tmp_path):
+    other = tiny.save_gpt2(tmp_path / "gpt2")
+    elsewhere = create_project(lab.db, "other", str(other), "", "tiny", 0, [("the cat", "train")])
+    asks = {"prompts": ["the cat"], "max_new_tokens": 2}
+    assert lab.do(lab.submit(JobKind.COMPLETE, **asks)).status is JobStatus.DONE
+    before = weakref.ref(lab.worker.lab.open(lab.project)[0].model)
+    assert before() is not None
+    assert lab.do(lab.submit(JobKind.COMPLETE, elsewhere.id, **asks)).status is JobStatus.DONE
+    assert lab.worker.lab.open(elsewhere)[0].name == str(other)
+    gc.collect()
+    assert before() is None

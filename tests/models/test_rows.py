@@ -106,7 +106,7 @@ def test_rows_that_cannot_be_read_are_refused(llama_folder):
 
 def test_by_length_keeps_the_order_and_groups_similar_lengths():
     lengths, seen = [5, 1, 4, 2, 3], []
-    backbone = SimpleNamespace(token_budget=6, most=lambda count: count)
+    backbone = SimpleNamespace(token_budget=6, most=lambda count: count, pieces=1, shards=None)
 
     def function(index):
         seen.append(index)
