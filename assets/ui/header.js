@@ -2,9 +2,8 @@
 const { el } = Lab;
 const root = element.querySelector('.lab-header');
 
-function machine(state) {
-  const memory = state.engine.memory_mb ? ` · ${Lab.bytes(2 ** 20 * state.engine.memory_mb)}` : '';
-  return `${state.engine.words}${state.engine.device ? ` · ${state.engine.device}` : ''}${memory}`;
+function place({ engine: { device, memory_mb: mb } }) {
+  return [device, mb ? Lab.bytes(2 ** 20 * mb) : ''].filter(Boolean).join(' · ');
 }
 
 function job(state) {
@@ -13,7 +12,7 @@ function job(state) {
   const left = state.job.eta_s === null ? '' : ` · ${Lab.duration(state.job.eta_s)} left`;
   const bar = el('i');
   bar.style.width = `${share}%`;
-  return el('div.job', { title: `${state.job.words}${percent}${left}; ${machine(state)}` },
+  return el('div.job', { title: `${state.job.words}${percent}${left}` },
     el('div.what', {}, `${state.job.words}${percent}${left}`),
     el('div.lab-bar', { role: 'progressbar', 'aria-label': state.job.words, 'aria-valuemin': 0, 'aria-valuemax': 100, 'aria-valuenow': share }, bar));
 }
@@ -39,11 +38,11 @@ function draw(state) {
   const accuracy = state.reward
     ? `accuracy ${Lab.percent(state.reward.accuracy)}${state.reward.low === null ? '' : ` (${Lab.between(state.reward.low, state.reward.high)})`}${state.reward.simulated ? ', simulated' : ''}`
     : 'no reward model yet';
-  const works = state.job && state.engine.works;  // then the work says it all, and the strip stays one line
+  const works = state.job && state.engine.works;  // then the work says what it does, and the strip stays one line
   root.replaceChildren(el('div.strip', {}, [
     el('span.name', {}, 'RLHF Lab'),
     el('span.what', {}, `${state.project} · ${state.model}`),
-    works ? null : el('span.lab-badge.machine', { title: state.engine.about }, el(`i.dot.${state.engine.mood}`), machine(state)),
+    el('span.lab-badge.machine', { title: `${state.engine.words}. ${state.engine.about}` }, el(`i.dot.${state.engine.mood}`), works ? place(state) : `${state.engine.words}${place(state) && ` · ${place(state)}`}`),
     el('span.lab-badge', {}, `${Lab.many(state.labels, 'label')}${state.simulated ? ` + ${state.simulated} simulated` : ''}`),
     el('span.lab-badge', { title: 'cross-validated accuracy of the newest reward model, with its 95 % interval' }, accuracy),
     job(state),

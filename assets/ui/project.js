@@ -116,7 +116,7 @@ function buildMake() {
       field('Seed', '', el('input.lab-input', { type: 'text', inputmode: 'numeric', value: '0', 'data-do': 'new-seed' }))),
     own,
     el('div.lab-row', {}, el('button.lab-button', { type: 'button', 'data-do': 'new-check', onclick: check }, 'Check the model'),
-      el('button.lab-button.lab-main', { type: 'button', 'data-do': 'new-create', onclick: create }, 'Create and open'),
+      el('button.lab-button.lab-main', { type: 'button', 'data-do': 'new-create', onclick: () => create() }, 'Create and open'),
       el('span.muted', {}, 'The check reads only what the model says of itself; nothing is loaded.')),
     el('div', { 'data-do': 'new-check-result', role: 'status' }));
 }
@@ -191,17 +191,24 @@ function verdict(found) {
     el('p.muted', {}, 'For texts of 128 tokens and the presets; longer ones need more. On a CPU it came within 5 % of what a model of 135 million parameters took; on a GPU nobody has compared it yet.')));
 }
 
-function create() {
+function create(sure = false) {
   const wanted = model();
   if (!wanted) { part('new-other').focus(); return; }
   busy(true);
   say('Creating the project …', false, formEnd());
-  ask('create', { model: wanted, set: part('new-set').value, name: part('new-name').value, seed: part('new-seed').value.trim(), ...prompts() }, (said) => {
+  ask('create', { model: wanted, set: part('new-set').value, name: part('new-name').value, seed: part('new-seed').value.trim(), sure, ...prompts() }, (said) => {
     busy(false);
+    if (said.doubt) { doubt(said); return; }
     say(said.error || said.done, !!said.error, formEnd());
     if (!said.error) empty();
     notice.scrollIntoView({ block: 'nearest' });
   });
+}
+
+function doubt(said) {
+  say('', false, formEnd());
+  part('new-check-result').replaceChildren(verdict(said.check), el('div.lab-notice.lab-row', { role: 'alert' }, said.doubt,
+    el('button.lab-button.small', { type: 'button', 'data-do': 'new-sure', onclick: () => create(true) }, 'Create it all the same')));
 }
 
 // ---- the lab itself

@@ -13,7 +13,7 @@ from rlhf_lab.assets import EMBEDDED, PROMPT_SETS, split
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import supervisor
 from rlhf_lab.jobs.download import Downloads
-from rlhf_lab.jobs.estimate import estimate, machine
+from rlhf_lab.jobs.estimate import Verdict, estimate, machine
 from rlhf_lab.jobs.examine import ModelFacts, examine
 from rlhf_lab.jobs.promptfile import KINDS, LEAST, MAX_BYTES, parse_prompts
 from rlhf_lab.jobs.setup import new_project
@@ -109,21 +109,21 @@ class Desk:
 
     def check(self, said: dict[str, Any]) -> dict[str, Any]:
         """What the model is, what it needs, and whether it fits."""
-        facts = self.facts(said)
+        return {"check": self.fit(self.facts(said))}
+
+    def fit(self, facts: ModelFacts) -> dict[str, Any]:
         found = estimate(facts, machine())
         return {
-            "check": {
-                "model": model_words(facts.name),
-                "architecture": facts.architecture,
-                "parameters": facts.parameters,
-                "download": facts.download_bytes,
-                "parts": [[part.name, part.size, part.formula] for part in found.parts],
-                "need": found.need,
-                "free": found.machine.free,
-                "where": found.machine.name,
-                "verdict": found.verdict,
-                "advice": found.advice,
-            }
+            "model": model_words(facts.name),
+            "architecture": facts.architecture,
+            "parameters": facts.parameters,
+            "download": facts.download_bytes,
+            "parts": [[part.name, part.size, part.formula] for part in found.parts],
+            "need": found.need,
+            "free": found.machine.free,
+            "where": found.machine.name,
+            "verdict": found.verdict,
+            "advice": found.advice,
         }
 
     def facts(self, said: dict[str, Any]) -> ModelFacts:
@@ -137,7 +137,7 @@ class Desk:
         return {"preview": {"count": len(texts), "eval": held, "first": texts[:5]}}
 
     def create(self, said: dict[str, Any]) -> dict[str, Any]:
-        """A new project, at once or when its model has been downloaded."""
+        """A new project, at once or when its model has been downloaded. A model that does not fit is doubted once."""
         facts = self.facts(said)
         chosen, seed = str(said.get("set")), whole(said, "seed")
         if not 0 <= seed <= MAX_SEED:
@@ -147,6 +147,12 @@ class Desk:
             raise ConfigError(f'There is no prompt set "{chosen}"; choose one of {", ".join(PROMPT_SETS)}.')
         title = " ".join(Path(str(said.get("file") or "own prompts")).name.split())[:60] if own else chosen
         name = str(said.get("name") or "")
+        fit = self.fit(facts)
+        if fit["verdict"] is Verdict.TOO_LARGE and said.get("sure") is not True:
+            return {
+                "check": fit,
+                "doubt": "This model is too large for this machine, as far as can be told beforehand.",
+            }
 
         def make(_: Path | None = None) -> str:
             with self._lock:

@@ -8,10 +8,12 @@ from fake_hub import FakeHub, model
 
 from rlhf_lab.errors import ConfigError, EngineError, ModelError, StoreError
 from rlhf_lab.jobs import steward
+from rlhf_lab.jobs.estimate import Machine
 from rlhf_lab.jobs.setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project, projects, prompts
 from rlhf_lab.store.runs import create_run
+from rlhf_lab.ui import project as screen
 from rlhf_lab.ui.context import Context, operated
 from rlhf_lab.ui.lab_files import TAIL_BYTES, TAIL_LINES, about_home, tail
 from rlhf_lab.ui.project import OFFERED, Desk, model_words
@@ -68,6 +70,17 @@ def test_a_project_is_created_and_open(ctx, desk):
     said = desk.obey(new(set="support", seed="7", name="My <b>own</b>"))
     assert said == {"done": 'Project "My <b>own</b>" is made and open. The engine writes its first pairs.'}
     assert (ctx.project.name, ctx.project.prompt_set, ctx.project.seed) == ("My <b>own</b>", "support", 7)
+
+
+def test_a_model_that_does_not_fit_is_doubted_before_anything_is_made(ctx, desk, tmp_path, monkeypatch):
+    asked = new(model=str(model(tmp_path / "tiny-llama")))
+    monkeypatch.setattr(screen, "machine", lambda: Machine("cpu", "CPU", 1_000_000))
+    said = desk.obey(asked)
+    assert "too large for this machine" in said["doubt"]
+    assert said["check"]["verdict"] == "does not fit"
+    assert len(projects(ctx.db)) == 1
+    assert "is made and open" in desk.obey(asked | {"sure": True})["done"]
+    assert len(projects(ctx.db)) == 2
 
 
 def test_own_prompts_are_shown_and_then_used(ctx, desk):
