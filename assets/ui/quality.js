@@ -31,19 +31,28 @@ function meaning(alpha) {
   return 'They hardly agree more than by chance: look at the guideline, and at the people below.';
 }
 
-// A small picture of shares 0 … 1 over time.
-function spark(values, words) {
+// What may be looked at over time: its words, and how a value of it is said.
+const TRENDS = {
+  others: ['agreement with others', Lab.percent], self: ['agreement with themselves', Lab.percent], alpha: ['alpha', (v) => Lab.number(v, 2)],
+  left: ['share of left', Lab.percent], ties: ['share of ties', Lab.percent], seconds: ['seconds a vote', (v) => Lab.number(v, 1)],
+};
+let trend = 'others';   // what the table shows over time
+
+// A small picture of one of them, from 0 to 1; of seconds, to the largest.
+function spark(time, key, whose) {
+  const [name, say] = TRENDS[key], values = time.map((one) => one[key]), words = `${name}${whose} over time`;
+  const most = key === 'seconds' ? Math.max(...values, 1e-9) : 1;
   const space = 'http://www.w3.org/2000/svg';
   const svg = document.createElementNS(space, 'svg');
   svg.setAttribute('viewBox', '0 0 100 28');
   svg.setAttribute('preserveAspectRatio', 'none');
   svg.setAttribute('class', 'spark');
   svg.setAttribute('role', 'img');
-  svg.setAttribute('aria-label', `${words}: ${values.map((v) => (v === null ? 'unknown' : Lab.percent(v))).join(', ')}`);
+  svg.setAttribute('aria-label', `${words}: ${values.map((v) => (v === null ? 'unknown' : say(v))).join(', ')}`);
   const there = values.map((value, i) => [i, value]).filter(([, value]) => value !== null);
   if (there.length < 2) return svg;
   const line = document.createElementNS(space, 'polyline');
-  line.setAttribute('points', there.map(([i, v]) => `${(100 * i / (values.length - 1)).toFixed(1)},${(26 - 24 * v).toFixed(1)}`).join(' '));
+  line.setAttribute('points', there.map(([i, v]) => `${(100 * i / (values.length - 1)).toFixed(1)},${(26 - 24 * Math.max(0, v) / most).toFixed(1)}`).join(' '));
   svg.append(line);
   return svg;
 }
@@ -52,14 +61,14 @@ function drawHead() {
   const pick = el('select.lab-input', { 'aria-label': 'whose votes', 'data-do': 'quality-source', onchange: (event) => { source = event.target.value; weights.clear(); look(); } },
     [['human', 'votes of people'], ['simulated', 'simulated votes']].map(([value, words]) => el('option', { value, selected: value === state.source }, words)));
   if (!state.votes) { head.replaceChildren(el('div.lab-row', {}, pick), el('p.muted', {}, 'There are no such votes yet.')); return; }
-  const trend = (words, key) => el('figure', {}, el('figcaption.muted', {}, words), spark(state.time.map((one) => one[key]), words));
+  const picture = (key) => el('figure', { 'data-trend': key }, el('figcaption.muted', {}, `${TRENDS[key][0]} over time`), spark(state.time, key, ''));
   head.replaceChildren(
     el('div.lab-row', {}, pick, el('span.muted', {}, `${state.votes} votes`)),
     el('div.figures', {},
       el('div', {}, el('div.big', { 'data-do': 'quality-alpha' }, Lab.number(state.alpha, 3)), el('span.muted', {}, "Krippendorff's alpha: 1 is perfect, 0 is chance")),
       el('div', {}, el('div.big', { 'data-do': 'quality-agreement' }, percent(state.agreement)), el('span.muted', {}, `of two votes on a pair say the same (${between(state.agreement) || 'no pair has two'})`))),
     el('p', {}, meaning(state.alpha)),
-    el('div.trends', {}, trend('agreement with others over time', 'others'), trend('share of left', 'left'), trend('share of ties', 'ties')));
+    el('div.trends', {}, Object.keys(TRENDS).filter((key) => state.time.some((one) => one[key] !== null)).map(picture)));
 }
 
 function weigh(name) {
@@ -80,10 +89,15 @@ function remarks(person) {
   return found.join(', ');
 }
 
+function trendChoice() {
+  return el('select.lab-input', { 'aria-label': 'what to show over time', 'data-do': 'quality-trend', onchange: (event) => { trend = event.target.value; drawCrowd(); } },
+    Object.entries(TRENDS).filter(([key]) => key !== 'alpha').map(([key, [name]]) => el('option', { value: key, selected: key === trend }, `${name} over time`)));
+}
+
 function drawCrowd() {
   crowd.hidden = !state.people.length;
   if (crowd.hidden) return;
-  const words = ['annotator', 'votes', 'agree with others', 'with themselves', 'left', 'ties', 'seconds', 'alpha without', 'over time', 'in the next reward model'];
+  const words = ['annotator', 'votes', 'agree with others', 'with themselves', 'left', 'ties', 'seconds', 'alpha without', trendChoice(), 'in the next reward model'];
   const cell = (found, name) => el('td.figure', { 'data-words': name, title: between(found) || null }, percent(found));
   crowd.replaceChildren(...[el('div.lab-row', {}, el('h3', {}, 'One by one'), el('span.muted', {}, 'point at a figure for its interval')),
     el('div.scroll', { tabindex: '0', role: 'group', 'aria-label': 'annotators and their figures' }, el('table', {},
@@ -92,7 +106,7 @@ function drawCrowd() {
         el('th', { scope: 'row', title: person.name }, Lab.person(person.name), el('p.muted', {}, remarks(person))), el('td.figure', {}, String(person.votes)),
         cell(person.others, 'others'), cell(person.self, 'self'), cell(person.left, 'left'), cell(person.ties, 'ties'),
         el('td.figure', {}, Lab.number(person.seconds, 2)), el('td.figure', {}, Lab.number(person.without, 3)),
-        el('td', {}, spark(person.time, `agreement of ${Lab.person(person.name)} over time`)), el('td', {}, weigh(person.name))))))),
+        el('td', {}, spark(person.time, trend, ` of ${Lab.person(person.name)}`)), el('td', {}, weigh(person.name))))))),
     state.more ? el('p.muted', {}, `${state.more} with fewer votes are not listed; they count once.`) : null,
     el('div.lab-row.train', {})].filter(Boolean));
   drawTrain();

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 import krippendorff
 import numpy as np
@@ -61,15 +62,18 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Votes in a row, as a point of a curve: seconds since 1970 of the first and last of them."""
+    """Votes in a row, as a point of a curve: seconds since 1970 of the first and last of them. alpha: of all votes on the pairs
+    that were judged then."""
 
     start: float
     end: float
     votes: int
     with_others: Agreement
+    with_self: Agreement
     left: Agreement
     ties: Agreement
     seconds: float | None
+    alpha: float | None
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,8 @@ def pairwise(votes: Iterable[Said]) -> Agreement:
 
 def people(votes: Sequence[Said], *, blocks: int = 6) -> list[Person]:
     """Everybody's figures, most votes first."""
-    counts = _counts(votes)
+    known = _Known.of(votes)
+    counts = known.counts
     mine: defaultdict[str, list[Said]] = defaultdict(list)
     for vote in votes:
         mine[vote.annotator].append(vote)
@@ -117,20 +122,20 @@ def people(votes: Sequence[Said], *, blocks: int = 6) -> list[Person]:
         rest = table.copy()
         for vote in _first_looks(said):
             rest[index[vote.pair], VALUES.index(vote.value)] -= 1
-        whole = _stretch(said, counts)
+        whole = _stretch(said, known)
         found.append(
             Person(
-                annotator, len(_first_looks(said)), whole.with_others, _with_self(said), whole.left, whole.ties, whole.seconds,
-                _alpha(rest), over_time(said, blocks, counts),
+                annotator, len(_first_looks(said)), whole.with_others, whole.with_self, whole.left, whole.ties, whole.seconds,
+                _alpha(rest), over_time(said, blocks, known),
             )
         )  # fmt: skip
     return sorted(found, key=lambda person: (-person.votes, person.annotator))
 
 
-def over_time(votes: Sequence[Said], blocks: int, counts: "dict[int, list[int]] | None" = None) -> list[Stretch]:
-    """The votes in the order they were cast, in so many stretches of equal length; counts: of all votes, to compare with."""
+def over_time(votes: Sequence[Said], blocks: int, known: "_Known | None" = None) -> list[Stretch]:
+    """The votes in the order they were cast, in so many stretches of equal length; known: of all votes, to compare with."""
     ordered = sorted(votes, key=lambda vote: (vote.at, vote.vote_id))
-    known = _counts(votes) if counts is None else counts
+    known = _Known.of(votes) if known is None else known
     blocks = max(1, min(blocks, len(ordered)))
     edges = [round(i * len(ordered) / blocks) for i in range(blocks + 1)]
     return [_stretch(ordered[a:b], known) for a, b in itertools.pairwise(edges) if b > a]
@@ -156,31 +161,37 @@ def _alpha(counts: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> float |
     return float(krippendorff.alpha(value_counts=several, level_of_measurement="nominal"))
 
 
-def _with_self(votes: Iterable[Said]) -> Agreement:
-    """The hidden repeats of a person's own votes."""
-    first: dict[int, Choice] = {}
-    again: list[Said] = []
-    for vote in votes:
-        if vote.repeat:
-            again.append(vote)
-        else:
-            first[vote.pair] = vote.value
-    judged = [vote for vote in again if vote.pair in first]
-    return Agreement(sum(vote.value is first[vote.pair] for vote in judged), len(judged))
+class _Known(NamedTuple):
+    """What votes are compared with. counts: pair -> how many said each of VALUES; firsts: what somebody said first of a pair."""
+
+    counts: dict[int, list[int]]
+    firsts: dict[tuple[str, int], Choice]
+
+    @classmethod
+    def of(cls, votes: Iterable[Said]) -> "_Known":
+        looks = _first_looks(votes)
+        return cls(_counts(looks), {(vote.annotator, vote.pair): vote.value for vote in looks})
 
 
-def _stretch(votes: Sequence[Said], counts: dict[int, list[int]]) -> Stretch:
-    """votes: one person's or everybody's; counts: of all votes."""
+def _stretch(votes: Sequence[Said], known: _Known) -> Stretch:
+    """votes: one person's or everybody's; known: of all votes."""
     agreed = compared = 0
-    for vote in _first_looks(votes):
-        row = counts[vote.pair]
+    looks = _first_looks(votes)
+    for vote in looks:
+        row = known.counts[vote.pair]
         agreed += row[VALUES.index(vote.value)] - 1
         compared += sum(row) - 1
+    again = [
+        vote.value is first
+        for vote in votes
+        if vote.repeat and (first := known.firsts.get((vote.annotator, vote.pair))) is not None
+    ]
     sides = Counter(vote.left for vote in votes)
     ties = sum(vote.value is Choice.TIE for vote in votes)
     times = [vote.response_ms for vote in votes if vote.response_ms is not None]
+    rows = [known.counts[pair] for pair in {vote.pair for vote in looks}]
     return Stretch(
         min(vote.at for vote in votes), max(vote.at for vote in votes), len(votes), Agreement(agreed, compared),
-        Agreement(sides[True], sides[True] + sides[False]), Agreement(ties, len(votes)),
-        median(times) / 1000 if times else None,
+        Agreement(sum(again), len(again)), Agreement(sides[True], sides[True] + sides[False]), Agreement(ties, len(votes)),
+        median(times) / 1000 if times else None, _alpha(np.array(rows, dtype=np.int64).reshape(-1, len(VALUES))),
     )  # fmt: skip

@@ -153,7 +153,8 @@ def share(found: Agreement) -> list[float | int | None]:
 def stretch_line(stretch: Stretch) -> dict[str, Any]:
     return {
         "start": stretch.start, "end": stretch.end, "votes": stretch.votes, "others": number(stretch.with_others.share),
-        "left": number(stretch.left.share), "ties": number(stretch.ties.share), "seconds": number(stretch.seconds),
+        "self": number(stretch.with_self.share), "alpha": number(stretch.alpha), "left": number(stretch.left.share),
+        "ties": number(stretch.ties.share), "seconds": number(stretch.seconds),
     }  # fmt: skip
 
 
@@ -161,5 +162,5 @@ def person_line(person: Person) -> dict[str, Any]:
     return {
         "name": person.annotator, "votes": person.votes, "others": share(person.with_others), "self": share(person.with_self),
         "left": share(person.left), "ties": share(person.ties), "seconds": number(person.seconds),
-        "without": number(person.alpha_without), "time": [number(stretch.with_others.share) for stretch in person.time],
+        "without": number(person.alpha_without), "time": [stretch_line(stretch) for stretch in person.time],
     }  # fmt: skip

@@ -1,6 +1,7 @@
 """Data in and out, and the figures of annotators, in a real browser."""
 
 import json
+import re
 import time
 
 from browser_lab import PATIENCE
@@ -80,6 +81,10 @@ def test_import_look_at_the_figures_leave_somebody_out_and_take_the_data_set_hom
     page.locator("#runs-quality > button").click()
     expect(part(page, "quality-agreement")).to_have_text("33 %")
     expect(page.locator('.lab-quality tr[data-name="cy"]')).to_contain_text("the others agree better without")
+    expect(page.locator(".lab-quality [data-trend=alpha]")).to_contain_text("alpha over time")
+    course = page.locator('.lab-quality tr[data-name="cy"] .spark')
+    part(page, "quality-trend").select_option("ties")
+    expect(course).to_have_attribute("aria-label", re.compile("^share of ties of cy over time: .*%"))
     trained_by_itself(lab)  # so many labels start it; the button would say that one is being trained already
     expect(part(page, "quality-train")).to_be_enabled(timeout=PATIENCE)
     page.locator('[data-do="quality-weight"][data-name="cy"]').select_option("0")

@@ -106,6 +106,24 @@ def test_over_time_in_stretches_of_equal_length():
     assert len(over_time(votes[:2], 6)) == 2
 
 
+def test_consistency_and_alpha_over_time():
+    """Early: pairs 1 and 2, a and b agree once of two; late: the repeats, one of two alike, and pair 3 where they agree."""
+    votes = [
+        said(1, "a", F, at=1.0), said(1, "b", F, at=2.0), said(2, "a", F, at=3.0), said(2, "b", S, at=4.0),
+        said(1, "a", F, at=5.0, repeat=True), said(2, "b", F, at=6.0, repeat=True), said(3, "a", S, at=7.0),
+        said(3, "b", S, at=8.0),
+    ]  # fmt: skip
+    early, late = over_time(votes, 2)
+    assert (early.with_self, late.with_self) == (Agreement(0, 0), Agreement(1, 2))
+    assert (early.with_others, late.with_others) == (Agreement(2, 4), Agreement(2, 2))
+    # F-F 2, F-S 1, S-F 1; n_F = 3, n_S = 1, n = 4: observed 2/4, expected 2 * 3 / (4 * 3), alpha = 1 - 1 = 0
+    assert early.alpha == pytest.approx(0.0)
+    assert late.alpha is None  # on pair 3 all say the same
+    of_b = people(votes)[1]
+    assert [stretch.with_self for stretch in of_b.time][-2:] == [Agreement(0, 1), Agreement(0, 0)]
+    assert [stretch.seconds for stretch in of_b.time] == [None] * 4
+
+
 def test_the_interval_is_wilsons():
     low, high = Agreement(8, 10).interval
     assert (low, high) == (pytest.approx(0.4902, abs=1e-4), pytest.approx(0.9433, abs=1e-4))
