@@ -67,25 +67,19 @@ window.Lab = window.Lab || (() => {
     const bytes = crypto.getRandomValues(new Uint8Array(16));
     return Array.from(bytes, (b) => b.toString(16).padStart(2, '0')).join('');
   }
-  let volatileName = null;
   function annotator() {
-    try {
-      let name = localStorage.getItem(NAME);
-      if (!name) { name = `visitor-${uuid().slice(0, 8)}`; localStorage.setItem(NAME, name); }
-      return name;
-    } catch (error) {  // storage is forbidden here: a name for this visit
-      volatileName = volatileName || `visitor-${uuid().slice(0, 8)}`;
-      return volatileName;
-    }
+    let name = localStorage.getItem(NAME);
+    if (!name) { name = `visitor-${uuid().slice(0, 8)}`; localStorage.setItem(NAME, name); }
+    return name;
   }
 
   // An annotator for people's eyes: a judge is called one, and nobody is called by the number their browser made up.
   const isVisitor = (name) => name.startsWith('visitor-');
   const person = (name) => (isVisitor(name) ? `visitor ${name.slice(8, 12)}` : name.startsWith('judge:') ? `judge ${name.slice(6)} (simulated)` : name);
 
-  // What this tab of the browser keeps over a reload; null where storage is forbidden, or nothing was kept.
-  function keep(name, value) { try { sessionStorage.setItem(`rlhf-lab-${name}`, value); } catch (error) { /* not kept, then */ } }
-  function kept(name) { try { return sessionStorage.getItem(`rlhf-lab-${name}`); } catch (error) { return null; } }
+  // What this tab of the browser keeps over a reload; null where nothing was kept.
+  function keep(name, value) { sessionStorage.setItem(`rlhf-lab-${name}`, value); }
+  function kept(name) { return sessionStorage.getItem(`rlhf-lab-${name}`); }
 
   function number(value, digits = 3) {
     if (value === null || value === undefined || Number.isNaN(value)) return '–';

@@ -57,11 +57,12 @@ def styles() -> str:
 
 def launch_options(ctx: Context | None = None) -> dict[str, Any]:
     """Everything `launch` gets besides the address; safe defaults. Where visitors have roles, the pages to enter by."""
+    storage = (UI / "storage.js").read_text(encoding="utf-8")
     options: dict[str, Any] = {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,
         "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,
         "state_session_capacity": MOST_SESSIONS,
-        "head": f"<style>{styles()}</style>", "footer_links": [],
+        "head": f"<style>{styles()}</style><script>{storage}</script>", "footer_links": [],
         "app_kwargs": {"middleware": [Middleware(GZipMiddleware, minimum_size=500)]},  # what a page polls, by half
     }  # fmt: skip
     if ctx is None or not ctx.access.guarded:

@@ -1,0 +1,82 @@
+"""What stands in front of a Space: https, and the header that tells the lab of it. A request a connection."""
+
+import asyncio
+import datetime
+import ssl
+import threading
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+def context(folder: Path) -> ssl.SSLContext:
+    """A certificate that nobody vouches for."""
+    key, name = (
+        ec.generate_private_key(ec.SECP256R1()),
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]),
+    )
+    now = datetime.datetime.now(datetime.UTC)
+    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    made = made.serial_number(1).not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
+    (folder / "cert.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    plain = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "key.pem").write_bytes(key.private_bytes(*plain))
+    found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    found.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return found
+
+
+class Front:
+    """https://localhost:PORT/ for what is served at http://127.0.0.1:`behind`/."""
+
+    def __init__(self, behind: int, folder: Path) -> None:
+        self.behind, self.ssl, self.port = behind, context(folder), 0
+        self.ready = threading.Event()
+        self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self.thread.start()
+        assert self.ready.wait(30)
+
+    @property
+    def url(self) -> str:
+        return f"https://localhost:{self.port}/"
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.ended.set)
+        self.thread.join()
+
+    async def _serve(self) -> None:
+        self.loop, self.ended = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(self._pass, "127.0.0.1", 0, ssl=self.ssl)
+        self.port = server.sockets[0].getsockname()[1]
+        self.ready.set()
+        await self.ended.wait()
+        server.close()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One request and its answer, which may come in pieces for as long as the page listens."""
+        into = None
+        try:
+            first, _, headers = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
+            kept = [line for line in headers.split(b"\r\n") if line and not line.lower().startswith(b"connection:")]
+            behind, into = await asyncio.open_connection("127.0.0.1", self.behind)
+            into.write(b"\r\n".join([first, *kept, b"X-Forwarded-Proto: https", b"Connection: close", b"", b""]))
+            sent = asyncio.create_task(pump(reader, into))
+            await pump(behind, writer)
+            sent.cancel()
+            writer.close()
+            await writer.wait_closed()
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            for end in (into, writer):
+                if end is not None:
+                    end.transport.abort()
+
+
+async def pump(source: asyncio.StreamReader, into: asyncio.StreamWriter) -> None:
+    while some := await source.read(1 << 16):
+        into.write(some)
+        await into.drain()
