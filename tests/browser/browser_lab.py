@@ -10,9 +10,15 @@ import urllib.request
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 ROOT = Path(__file__).resolve().parents[2]
 #: Waiting for a machine that may be busy, in milliseconds.
 PATIENCE = 120_000
+#: Every process of a lab imports the sitecustomize that lies here.
+RECORDER = Path(__file__).parent / "recorder"
+#: What the page's process may take, in bytes.
+MOST_MEMORY = 300 * 2**20
 
 
 @dataclass
@@ -37,7 +43,7 @@ class Lab:
         command = [sys.executable, "app.py", "--port", str(self.port), "--home", str(self.home), *self.options]
         with (self.home.parent / f"{self.home.name}.log").open("ab") as log:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, stdout=log, stderr=log, env=os.environ | self.environment
+                command, cwd=ROOT, stdout=log, stderr=log, env=os.environ | self.recorded() | self.environment
             )
         for _ in range(900):
             assert self.process.poll() is None, "app.py ended"
@@ -47,6 +53,15 @@ class Lab:
             except OSError:
                 time.sleep(0.1)
         raise AssertionError("the page was not served")
+
+    @property
+    def record(self) -> Path:
+        return self.home.parent / f"{self.home.name}.record"
+
+    def recorded(self) -> dict[str, str]:
+        """The environment in which page and engine write down what they must not do."""
+        path = os.pathsep.join(filter(None, [str(RECORDER), os.environ.get("PYTHONPATH")]))
+        return {"PYTHONPATH": path, "RLHF_LAB_RECORD": str(self.record)}
 
     def kill(self) -> None:
         assert self.process is not None
@@ -63,15 +78,22 @@ class Lab:
         return row.process.pid
 
     def end(self) -> None:
+        """End page and engine. AssertionError: the page has grown, or one of them did what it must not."""
         from rlhf_lab.jobs.supervisor import stop_engine
         from rlhf_lab.store.database import Database
 
+        memory = 0
         if self.process is not None and self.process.poll() is None:
+            memory = psutil.Process(self.process.pid).memory_info().rss
             self.process.terminate()
             self.process.wait(30)
         if (self.home / "lab.db").exists():
             with Database.open(self.home) as db:
                 stop_engine(db, self.home)
+        noted = set(self.record.read_text().splitlines())
+        assert "page" in noted
+        assert noted <= {"page", "other"}, noted
+        assert memory < MOST_MEMORY, memory
 
 
 def pair_of(page) -> str:

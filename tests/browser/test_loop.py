@@ -4,9 +4,7 @@ One lab for the file; the tests build on each other, in order.
 """
 
 import sqlite3
-from pathlib import Path
 
-import psutil
 import pytest
 from browser_lab import PATIENCE, pair_of
 from playwright.sync_api import expect
@@ -181,11 +179,3 @@ def test_labelling_goes_on_while_nothing_runs_and_keys_reach_only_the_visible_sc
     page.wait_for_timeout(500)
     with sqlite3.connect(lab.home / "lab.db") as db:
         assert db.execute("SELECT count(*) FROM votes").fetchone() == before
-
-
-def test_the_page_process_has_no_torch_and_stays_small_after_all_this(lab):
-    assert lab.process is not None
-    page = psutil.Process(lab.process.pid)
-    loaded = {Path(item.path).name for item in page.memory_maps()}
-    assert not [name for name in loaded if "torch" in name]
-    assert page.memory_info().rss < 300 * 2**20
