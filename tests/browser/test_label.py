@@ -78,17 +78,25 @@ def test_an_answer_to_a_pair_nobody_can_have_read_does_not_count(lab, open_page)
     assert len(votes(lab)) == count + 2
 
 
-def test_keys_do_nothing_while_typing_or_with_modifiers(lab, open_page):
+def test_keys_do_nothing_in_the_fields_of_the_page_or_with_modifiers(lab, open_page):
     page = open_page(lab)
-    before, count = pair_of(page), len(votes(lab))
-    page.evaluate("const t = document.createElement('textarea'); t.id = 'typing'; document.body.append(t); t.focus()")
-    page.keyboard.type("1 2 x s u")
-    page.evaluate("document.getElementById('typing').remove()")
+    press(page, "1")
+    before, cast = pair_of(page), votes(lab)
+    page.click("summary:has-text('For talks')")
+    page.click("summary:has-text('Your earlier labels')")
+    for field in (".more .note", ".earlier .note"):
+        page.locator(field).first.click()
+        page.keyboard.type("1 2 x s u")
+        expect(page.locator(field).first).to_have_value("1 2 x s u")
+    for choice in (".talks select", ".earlier select"):
+        page.locator(choice).first.focus()
+        page.keyboard.type("12xsu")
+    page.locator("body").click(position={"x": 2, "y": 2})
     page.keyboard.press("Control+1")
     page.keyboard.press("Alt+2")
     page.wait_for_timeout(400)
     assert pair_of(page) == before
-    assert len(votes(lab)) == count
+    assert votes(lab) == cast
 
 
 def test_a_count_that_comes_late_is_not_shown_over_a_newer_one(lab, open_page):
@@ -162,6 +170,11 @@ def test_hostile_and_long_texts_are_inert_and_legible(lab, open_page, text):
     assert {" ".join(item.split()) for item in shown} == {" ".join(f"{text} {side}".split()) for side in (1, 2)}
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.locator(".lab-label script, .lab-label img").count() == 0
+    page.set_viewport_size({"width": 1280, "height": 800})  # a long text scrolls, the buttons stay where they are
+    scrolls = "nodes => nodes.map(node => node.scrollHeight > node.clientHeight)"
+    assert page.locator(".side .lab-text").evaluate_all(scrolls) == [len(text) > 1000] * 2
+    for name in ("left", "right", "tie", "both_bad", "skip", "undo", "redo"):
+        expect(page.locator(f"[data-do={name}]")).to_be_in_viewport(ratio=1)
 
 
 def test_two_people_label_at_once(lab, open_page):
@@ -173,3 +186,31 @@ def test_two_people_label_at_once(lab, open_page):
     names = [vote[1] for vote in votes(lab)[count:]]
     assert len(names) == 6
     assert len(set(names)) == 2
+
+
+def test_a_judge_labels_by_the_button_and_a_reset_begins_a_fresh_project(lab, open_page):
+    with Database.open(lab.home) as db:  # enough for a judge, however many the engine has written by now
+        project = projects.projects(db)[-1]
+        prompt = projects.prompts(db, project.id, "train")[0]
+        made = [NewCompletion(prompt.id, f"a text {i}", (5, i), "base", i) for i in range(80)]
+        texts = [text.id for text in projects.add_completions(db, made)]
+        projects.add_pairs(db, project.id, [(*two, "test") for two in zip(texts[::2], texts[1::2], strict=True)])
+    page = open_page(lab)
+    pair_of(page)
+    page.click("summary:has-text('For talks')")
+    page.click("[data-do=judge]")
+    expect(page.locator(".goal")).to_contain_text("40 simulated, kept apart")
+    cast = votes(lab)
+    for sure in ("false", "true"):
+        page.evaluate(f"window.confirm = words => {{ window.asked = words; return {sure}; }}")
+        page.click("[data-do=reset]")
+        assert "The labels so far stay in the old one" in page.evaluate("window.asked")
+    expect(page.locator("[data-count]")).to_have_attribute("data-count", "0")
+    expect(page.locator(".lab-notice")).to_contain_text("A fresh project begins")
+    expect(page.locator(".goal")).not_to_contain_text("simulated")
+    expect(page.locator(".lab-header .lab-badge", has_text=re.compile("^0 labels$"))).to_be_visible()
+    assert votes(lab) == cast
+    with Database.open(lab.home) as db:
+        assert len(projects.projects(db)) == 2
+    press(page, "1")
+    expect(page.locator("[data-count]")).to_have_attribute("data-count", "1")
