@@ -35,3 +35,10 @@ def test_readme_has_the_two_commands():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "\npip install -r requirements.txt && python app.py\n" in text
     assert "\npip install -r requirements.txt -r tests/requirements.txt && python -m pytest\n" in text
+
+
+def test_a_space_gets_the_gradio_that_is_pinned():
+    front = (ROOT / "README.md").read_text(encoding="utf-8").split("---\n")[1]
+    pins = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    (version,) = re.findall(r"^sdk_version: (\S+)$", front, re.MULTILINE)
+    assert re.findall(r"^gradio==(\S+)$", pins, re.MULTILINE) == [version]

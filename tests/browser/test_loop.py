@@ -3,6 +3,7 @@
 One lab for the file; the tests build on each other, in order.
 """
 
+import re
 import sqlite3
 
 import pytest
@@ -15,6 +16,14 @@ from rlhf_lab.store.runs import events, runs
 
 LONG = 3 * PATIENCE
 CURVES = ("objective/scores", "objective/kl", "policy/clipfrac_avg", "loss/value_avg")
+#: All that Train draws, in order; gold only where a judge labelled.
+DRAWN = ["objective/scores", "objective/rlhf_reward", "objective/kl", "objective/gold", "policy/clipfrac_avg", "loss/value_avg",
+         "policy/entropy_avg", "tokens/response_len"]  # fmt: skip
+#: Where a curve's point of a step is, in pixels of the window; null before it is drawn.
+POINT = """(step) => {
+    const plot = document.querySelector("[data-metric='objective/scores'] .js-plotly-plot");
+    const box = plot?.querySelectorAll('.scatterlayer .point')[plot.data[0].x.indexOf(step)]?.getBoundingClientRect();
+    return box ? [box.x + box.width / 2, box.y + box.height / 2] : null; }"""
 SCORES = "document.querySelector(`[data-metric='objective/scores'] .js-plotly-plot`)"
 
 
@@ -54,6 +63,17 @@ def points(page, metric: str) -> int:
     )
 
 
+def cursor_stands_at(page, step: int) -> None:
+    """Wait until the line that marks a step on the curves stands at the curve's point of that step."""
+    page.wait_for_function(
+        f"""step => {{
+            const line = document.querySelector("[data-metric='objective/scores'] .cursor").getBoundingClientRect();
+            const at = ({POINT})(step);
+            return line.height > 50 && at && Math.abs(line.x + line.width / 2 - at[0]) < 2; }}""",
+        arg=step,
+    )
+
+
 def test_thirty_labels_by_keyboard_and_a_reward_model_by_itself(lab, open_page):
     page, judge = open_page(lab), load_judge("cheerful")
     page.set_default_timeout(LONG)
@@ -87,12 +107,20 @@ def test_ppo_by_the_button_curves_grow_and_samples_change(lab, open_page):
         expect(page.locator("[data-do=start]")).to_have_text(words)
     page.wait_for_selector("[data-do=start]:not([disabled])")
     page.click("[data-do=start]")
-    page.wait_for_selector(".lab-train [data-step]")
+    page.wait_for_selector(".lab-train .side mark", timeout=60_000)  # a minute later the texts are others
     wait_step(page, 2)
     before = {metric: points(page, metric) for metric in CURVES}
     assert all(before.values())
     wait_step(page, 11)
     assert all(points(page, metric) > before[metric] for metric in CURVES)
+    shown = "figures => figures.filter(one => one.offsetParent).map(one => one.dataset.metric)"
+    figures = page.locator(".lab-train .grid > [data-metric]")
+    assert figures.evaluate_all("figures => figures.map(one => one.dataset.metric)") == DRAWN
+    assert figures.evaluate_all(shown) == [metric for metric in DRAWN if metric != "objective/gold"]
+    for metric in CURVES:
+        verdict = page.locator(f"[data-metric='{metric}'] .verdict")
+        expect(verdict).to_have_attribute("data-level", re.compile("^(info|good|warn|alert)$"))
+        expect(verdict).to_have_text(re.compile(r"\w+ .*\w"))
     assert page.locator(".lab-train [data-check=ok]").count() == 2
     page.wait_for_function("() => Number(document.querySelector('.lab-train [data-at]').dataset.at) >= 10")
     now = page.inner_text(".lab-train .side")
@@ -109,6 +137,10 @@ def test_ppo_by_the_button_curves_grow_and_samples_change(lab, open_page):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     page.wait_for_function("() => document.querySelector('.lab-train [data-at]').dataset.at === '10'")
+    cursor_stands_at(page, 10)
+    page.keyboard.press("ArrowLeft")
+    cursor_stands_at(page, 5)
+    page.keyboard.press("ArrowRight")
     page.wait_for_function(
         "t => document.querySelector('.lab-train .side').innerText.replace(/\\s+/g, ' ').includes(t)",
         arg=" ".join(texts[0].split()),
@@ -169,6 +201,10 @@ def test_pause_change_beta_resume_and_stop(lab, open_page):
     page.click("[data-do=stop]")
     wait_status(page, "stopped")
     assert page.is_visible("[data-do=resume]")
+    page.locator("[data-metric='objective/scores']").scroll_into_view_if_needed()
+    page.mouse.click(*page.evaluate(POINT, 5))  # a click on a curve shows the texts of that step
+    page.wait_for_selector(".lab-train [data-at='5']")
+    cursor_stands_at(page, 5)
 
 
 def test_labelling_goes_on_while_nothing_runs_and_keys_reach_only_the_visible_screen(lab, open_page):

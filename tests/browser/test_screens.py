@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.judges import load_judge
 from rlhf_lab.kinds import EventKind, RunStatus
-from rlhf_lab.records import StepResult
+from rlhf_lab.records import Sample, StepResult
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.runs import create_run, delete_run, events, reward_models, runs, set_run_status
@@ -97,6 +97,11 @@ def test_another_reward_model_during_a_run_marks_the_curve(lab, open_page):
     page = screen(lab, open_page, "Train")
     page.click("[data-do=start]:not([disabled])")
     wait_step(page, 2)
+    gold = page.locator("[data-metric='objective/gold']")  # a judge's labels: its own score is drawn as well
+    expect(gold.locator(".verdict")).not_to_have_text("")
+    assert (
+        gold.evaluate("figure => figure.querySelector('.js-plotly-plot').data[0].y.filter(Number.isFinite).length") >= 2
+    )
     assert page.input_value("[data-do=switch]") == "2"
     part(page, "switch").select_option("1")
     page.wait_for_function(
@@ -138,7 +143,10 @@ def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than
         begun = create_run(
             db, first.project_id, first.reward_model_id, "begun", config=first.config, manifest={}, total_steps=3
         )
-        record_step(db, begun.id, StepResult(1, {"objective/scores": -0.02, "objective/kl": 0.0}))
+        texts = [Sample(HOSTILE, 1, text, 0.0) for text in ("${alert(1)} {{value}}", HOSTILE)]
+        record_step(db, begun.id, StepResult(0, {}, samples=texts))
+        values = {"objective/scores": -0.02, "objective/kl": 0.0}
+        record_step(db, begun.id, StepResult(1, values, samples=texts[::-1]))
         set_run_status(db, begun.id, RunStatus.STOPPED)
     page = screen(lab, open_page, "Train")
     page.wait_for_function(f"() => {SCORES}?.data?.[0]?.x.length === 1")
@@ -146,6 +154,10 @@ def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than
         plot = page.locator(f"[data-metric='{metric}']")
         assert plot.evaluate("node => node.querySelector('.js-plotly-plot')._fullLayout.yaxis.range[0]") >= low
         assert plot.locator(".xtick").all_text_contents() == ["0", "1"]
+    shown = page.locator(".lab-train .sample")  # whatever a model writes stays a text
+    expect(shown.locator(".now .lab-text")).to_have_text([HOSTILE, "${alert(1)} {{value}}"])
+    expect(shown.locator(".before .lab-text")).to_have_text(["${alert(1)} {{value}}", HOSTILE])
+    assert shown.locator("img, script, b").count() == 0
     with Database.open(lab.home) as db:
         delete_run(db, begun.id)
 
@@ -168,6 +180,9 @@ def test_runs_are_drawn_beside_each_other_and_one_is_deleted(lab, open_page):
     page = screen(lab, open_page, "Runs & data")
     page.wait_for_function("() => document.querySelector('.lab-runs .plot.wide')?.data?.length === 2")
     expect(page.locator(".differs")).to_contain_text("0.77")
+    distances = page.evaluate("document.querySelector('.lab-runs .plot.score').data.map(run => run.x)")
+    assert len(distances) == 2
+    assert [0.4472, 0.6325, 0.7746] in distances  # √ of the KL above
     part(page, "run-choose").first.uncheck()
     page.wait_for_function("() => document.querySelector('.lab-runs .plot.wide').data.length === 1")
     page.click(f"[data-do=run-delete][data-run='{other.id}']")

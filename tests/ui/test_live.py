@@ -6,7 +6,8 @@ import math
 import pytest
 from fake_runs import SCORE, a_run, step
 
-from rlhf_lab.kinds import RunStatus
+from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.kinds import JobKind, RunStatus
 from rlhf_lab.records import Sample, StepResult
 from rlhf_lab.store.runs import delete_run, get_run, set_run_status
 from rlhf_lab.store.steps import record_step, truncate_after
@@ -172,3 +173,12 @@ def test_the_picker_learns_that_an_older_run_was_deleted(ctx):
     seen = told.points({"run": new.id})["seen"]
     delete_run(ctx.db, old.id)
     assert told.points({"run": new.id, "seen": seen})["frame"]["runs"] == [[new.id, "new", "queued"]]
+
+
+def test_the_time_left_is_that_of_the_job_while_it_runs(ctx):
+    run, told = a_run(ctx), live.Live(ctx)
+    job = queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id})
+    assert told.points({})["eta_s"] is None
+    queue.claim(ctx.db, [JobKind.TRAIN_POLICY], supervisor.beat(ctx.db, "working"))
+    queue.update_progress(ctx.db, job.id, 0.25, 30.0)
+    assert told.points({})["eta_s"] == 30.0
