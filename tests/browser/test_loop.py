@@ -8,6 +8,7 @@ import sqlite3
 
 import pytest
 from browser_lab import PATIENCE, pair_of
+from looks import SCREENS, look
 from playwright.sync_api import expect
 
 from rlhf_lab.judges import load_judge
@@ -215,3 +216,21 @@ def test_labelling_goes_on_while_nothing_runs_and_keys_reach_only_the_visible_sc
     page.wait_for_timeout(500)
     with sqlite3.connect(lab.home / "lab.db") as db:
         assert db.execute("SELECT count(*) FROM votes").fetchone() == before
+
+
+def test_every_screen_is_legible_light_dark_and_from_the_back_of_the_room(lab, open_page):
+    page = open_page(lab, viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
+    page.set_default_timeout(LONG)
+    expect(page.get_by_role("tab")).to_have_text(list(SCREENS))
+    light = {name: look(page, name) for name in SCREENS}
+    page.get_by_role("button", name="Dark").click()
+    dark = {name: look(page, name) for name in SCREENS}
+    page.get_by_role("button", name="Projector").click()
+    large = {name: look(page, name) for name in SCREENS}
+    for name in SCREENS:
+        assert [text for text in light[name] + dark[name] if text.contrast < 4.5] == []
+        assert all(text.behind > text.ink for text in light[name] if text.contrast > 12)
+        assert all(text.behind < text.ink for text in dark[name] if text.contrast > 12)
+        small, big = ([text.size for text in texts] for texts in (dark[name], large[name]))
+        assert min(big) > 1.2 * min(small)
+        assert max(big) > 1.2 * max(small)

@@ -1,12 +1,12 @@
-"""Reward model, a switch during a run, Runs & data, Compare, Project, by hand; and the operator's secret on a Space.
+"""Reward model, a switch during a run, Runs & data, Compare, Project, by hand.
 
 One lab for the file; the tests build on each other, in order.
 """
 
+import re
 import time
 
-import pytest
-from browser_lab import PATIENCE, Lab
+from browser_lab import PATIENCE
 from playwright.sync_api import expect
 
 from rlhf_lab.jobs.labelling import label_with_judge
@@ -22,8 +22,8 @@ from rlhf_lab.ui.story import scorer
 
 LONG = 3 * PATIENCE
 HOSTILE = "</script><img src=x onerror=alert(1)> {{ value }} <b>once"
+TEMPLATE = "${alert(1)} {{value}}"
 SCORES = "document.querySelector(`[data-metric='objective/scores'] .js-plotly-plot`)"
-SECRET = "three small owls"
 
 
 def screen(lab, open_page, name: str, **options):
@@ -143,10 +143,10 @@ def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than
         begun = create_run(
             db, first.project_id, first.reward_model_id, "begun", config=first.config, manifest={}, total_steps=3
         )
-        texts = [Sample(HOSTILE, 1, text, 0.0) for text in ("${alert(1)} {{value}}", HOSTILE)]
-        record_step(db, begun.id, StepResult(0, {}, samples=texts))
         values = {"objective/scores": -0.02, "objective/kl": 0.0}
-        record_step(db, begun.id, StepResult(1, values, samples=texts[::-1]))
+        for at, texts in enumerate(((TEMPLATE, HOSTILE), (HOSTILE, TEMPLATE))):
+            samples = [Sample(HOSTILE, seed, text, 0.0) for seed, text in enumerate(texts)]
+            record_step(db, begun.id, StepResult(at, values if at else {}, samples=samples))
         set_run_status(db, begun.id, RunStatus.STOPPED)
     page = screen(lab, open_page, "Train")
     page.wait_for_function(f"() => {SCORES}?.data?.[0]?.x.length === 1")
@@ -155,8 +155,8 @@ def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than
         assert plot.evaluate("node => node.querySelector('.js-plotly-plot')._fullLayout.yaxis.range[0]") >= low
         assert plot.locator(".xtick").all_text_contents() == ["0", "1"]
     shown = page.locator(".lab-train .sample")  # whatever a model writes stays a text
-    expect(shown.locator(".now .lab-text")).to_have_text([HOSTILE, "${alert(1)} {{value}}"])
-    expect(shown.locator(".before .lab-text")).to_have_text(["${alert(1)} {{value}}", HOSTILE])
+    expect(shown.locator(".now .lab-text")).to_have_text([HOSTILE, TEMPLATE])
+    expect(shown.locator(".before .lab-text")).to_have_text([TEMPLATE, HOSTILE])
     assert shown.locator("img, script, b").count() == 0
     with Database.open(lab.home) as db:
         delete_run(db, begun.id)
@@ -227,6 +227,14 @@ def test_every_export_downloads_and_holds_something(lab, open_page):
             delete_run(db, run_id)
 
 
+def writes_markup(route) -> None:
+    """The models' texts arrive as markup: the base's as a template, the others' as elements."""
+    reply = route.fetch().json()
+    for number, column in enumerate(reply.get("columns", [])):
+        column["texts"] = [HOSTILE if number else TEMPLATE for _ in column.get("texts", [])]
+    route.fulfill(json=reply)
+
+
 def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, open_page):
     page = screen(lab, open_page, "Compare")
     part(page, "prompt").fill(HOSTILE)
@@ -253,8 +261,11 @@ def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, open_page):
     assert "learnt from" not in answer.inner_text()
     other = next(value for value in ("1", "2") if value != mine)
     part(page, "reward").select_option(other)
+    page.route(re.compile("component_server"), writes_markup)
     page.click("[data-do=write]")
     expect(answer.first).to_contain_text(f"Run {run} learnt from reward model {mine}.", timeout=LONG)
+    expect(answer.first.locator("[data-column-name] .lab-text")).to_have_text([TEMPLATE, HOSTILE, HOSTILE] * 2)
+    assert page.locator(".lab-compare .results").locator("img, script, b").count() == 0
     part(page, "model-2").select_option("base")
     expect(part(page, "reward")).to_have_value(other)  # a person's choice stays
 
@@ -292,31 +303,3 @@ def test_a_new_project_from_pasted_prompts_and_what_is_refused(lab, open_page, t
     page.click("[data-do=project-open]")
     says(page, "project-notice", "is open, in every browser")
     expect(page.locator(".make [data-do=project-notice]")).to_have_count(0)
-
-
-@pytest.fixture(scope="module")
-def space(tmp_path_factory):
-    """A lab as a Space runs it: everybody may label, the operator has a secret."""
-    environment = {"SPACE_ID": "somebody/lab", "RLHF_LAB_OPERATOR_SECRET": SECRET}
-    lab = Lab(tmp_path_factory.mktemp("space") / "home", environment=environment).start()
-    yield lab
-    lab.end()
-
-
-def test_on_a_space_only_the_operators_secret_trains(space, open_page):
-    page = screen(space, open_page, "Reward model")
-    page.click("[data-do=train]:not([disabled])")
-    says(page, "train-error", "Only the operator may do this")
-    page.get_by_role("tab", name="Project", exact=True).click()
-    part(page, "secret").fill("three small cats")
-    page.click("[data-do=secret-enter]")
-    says(page, "project-notice", "Only the operator may do this")
-    part(page, "secret").fill(SECRET)
-    page.click("[data-do=secret-enter]")
-    says(page, "project-notice", "You are the operator")
-    page.get_by_role("tab", name="Reward model", exact=True).click()
-    page.click("[data-do=train]:not([disabled])")
-    says(page, "train-error", "fewer than 2 decided")
-    other = screen(space, open_page, "Reward model")  # another browser has no secret
-    other.click("[data-do=train]:not([disabled])")
-    says(other, "train-error", "Only the operator may do this")

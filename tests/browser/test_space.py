@@ -1,0 +1,37 @@
+"""The lab as a Space runs it, in a real browser."""
+
+import pytest
+from browser_lab import Lab
+from playwright.sync_api import expect
+from test_screens import part, says, screen
+
+SECRET = "three small owls"
+
+
+@pytest.fixture(scope="module")
+def space(tmp_path_factory):
+    """A lab as a Space runs it: everybody may label, the operator has a secret."""
+    environment = {"SPACE_ID": "somebody/lab", "RLHF_LAB_OPERATOR_SECRET": SECRET}
+    lab = Lab(tmp_path_factory.mktemp("space") / "home", environment=environment).start()
+    yield lab
+    lab.end()
+
+
+def test_on_a_space_only_the_operators_secret_trains(space, open_page):
+    page = screen(space, open_page, "Reward model")
+    expect(page.get_by_role("alert").filter(has_text="This Space keeps labels and models on a disk")).to_be_visible()
+    page.click("[data-do=train]:not([disabled])")
+    says(page, "train-error", "Only the operator may do this")
+    page.get_by_role("tab", name="Project", exact=True).click()
+    part(page, "secret").fill("three small cats")
+    page.click("[data-do=secret-enter]")
+    says(page, "project-notice", "Only the operator may do this")
+    part(page, "secret").fill(SECRET)
+    page.click("[data-do=secret-enter]")
+    says(page, "project-notice", "You are the operator")
+    page.get_by_role("tab", name="Reward model", exact=True).click()
+    page.click("[data-do=train]:not([disabled])")
+    says(page, "train-error", "fewer than 2 decided")
+    other = screen(space, open_page, "Reward model")  # another browser has no secret
+    other.click("[data-do=train]:not([disabled])")
+    says(other, "train-error", "Only the operator may do this")
