@@ -5,6 +5,7 @@ from pathlib import Path
 
 from platformdirs import user_data_path
 
+STORE_VARIABLE = "RLHF_LAB_STORE"
 RUNS = "runs"
 _PTX_TEXTS = "ptx_texts.json"
 
@@ -12,6 +13,11 @@ _PTX_TEXTS = "ptx_texts.json"
 def default_home() -> Path:
     """RLHF_LAB_HOME, or the user's data folder."""
     return Path(os.environ.get("RLHF_LAB_HOME") or user_data_path("rlhf-lab"))
+
+
+def store_elsewhere() -> str | None:
+    """RLHF_LAB_STORE: the URL of the database that holds a home's tables in place of its lab.db; None where it is not set."""
+    return os.environ.get(STORE_VARIABLE) or None
 
 
 def run_folder(home: Path, run_id: int) -> Path:

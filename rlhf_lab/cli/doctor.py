@@ -22,6 +22,7 @@ import psutil
 from rlhf_lab.assets import embedded_folder, weights_digest
 from rlhf_lab.cli.common import add_common, answer, home_of
 from rlhf_lab.errors import EngineError, LabError
+from rlhf_lab.home import store_elsewhere
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.supervisor import OUTPUT, engine_state, is_gone
 from rlhf_lab.kinds import EngineState, JobStatus
@@ -101,7 +102,8 @@ def store(db: Database, home: Path) -> str:
     """Raises OSError or StoreError when the folder or the database does not take what is written."""
     with db.write():
         pass
-    return f"{writable(home)}; {_counted(len(projects(db)), 'project')}, {_counted(len(runs(db)), 'run')}"
+    elsewhere = f"its tables in {db.where}; " if store_elsewhere() else ""
+    return f"{writable(home)}; {elsewhere}{_counted(len(projects(db)), 'project')}, {_counted(len(runs(db)), 'run')}"
 
 
 def writable(folder: Path) -> str:

@@ -178,13 +178,14 @@ def is_gone(row: EngineRow) -> bool:
 def ensure_engine(db: Database, home: Path, command: Sequence[str] | None = None) -> EngineStatus:
     """Start the engine unless it is there; of several callers at once, one starts it.
 
-    One that is there but silent is left alone and reported as DEAD: `stop_engine` ends it, then call this again.
+    One that is there but silent is left alone and reported as DEAD: `stop_engine` ends it, then call this again. One on
+    another machine counts as there until it has been silent for GONE_S.
     """
     with db.write() as conn:  # the turn to write is what makes "look, then start" one act
         status = _engine_state(conn)
         if status.state in (EngineState.ALIVE, EngineState.STARTING):
             return status
-        if any(row.stopped_at is None and _find(row.process) for row in _recent(conn)):
+        if any(row.stopped_at is None and not is_gone(row) for row in _recent(conn)):
             return status
         _row_of(conn, start_engine(home, command), state=STARTING)
         return _engine_state(conn)

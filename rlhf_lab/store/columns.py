@@ -5,8 +5,11 @@ import zlib
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Column, Dialect, Enum, ForeignKey, Integer, LargeBinary, Text
+from sqlalchemy import BigInteger, Column, Dialect, Enum, ForeignKey, Integer, LargeBinary, Text
 from sqlalchemy.types import TypeDecorator
+
+#: A whole number of 63 bits, as seeds are. SQLite's INTEGER holds one as it is.
+LONG = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Json(TypeDecorator[Any]):

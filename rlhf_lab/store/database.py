@@ -20,6 +20,7 @@ from sqlalchemy import URL, Connection, Engine, Table, create_engine, insert, in
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
 from rlhf_lab.errors import StoreError
+from rlhf_lab.home import store_elsewhere
 from rlhf_lab.store import sqlite_file
 from rlhf_lab.store.tables import SCHEMA_VERSION
 
@@ -29,8 +30,8 @@ _OPENING_TIMEOUT_S = 60.0
 
 
 def is_there(home: Path) -> bool:
-    """Whether a lab has been made in the folder."""
-    return (home / FILE_NAME).is_file()
+    """Whether a lab has been made in the folder. Where its tables are elsewhere, its folder is all there is to see."""
+    return home.is_dir() if store_elsewhere() else (home / FILE_NAME).is_file()
 
 
 class Database:
@@ -47,23 +48,25 @@ class Database:
 
     @classmethod
     def open(cls, where: Path | str, *, busy_timeout_s: float = 10.0) -> Self:
-        """A home folder (its lab.db is made if missing) or a database URL. Brings old tables up to date.
+        """A home folder (its tables are in its lab.db, or where RLHF_LAB_STORE says; both are made if missing) or a
+        database URL. Brings old tables up to date.
 
         StoreError: it cannot be used, and what to do. CorruptStoreError: it was damaged and is set aside.
         """
-        if isinstance(where, str) and "://" in where:
-            url = _parse(where)
-            if url.get_backend_name() == "postgresql":
-                return cls._open_server(url, busy_timeout_s)
-            path = Path(url.database or "")
-        else:
-            path = Path(where) / FILE_NAME
-        return cls._open_file(path.expanduser(), busy_timeout_s)
+        address = where if isinstance(where, str) and "://" in where else store_elsewhere()
+        if address != where:
+            _make_folder(Path(where).expanduser())
+        if address is None:
+            return cls._open_file(Path(where).expanduser() / FILE_NAME, busy_timeout_s)
+        url = _parse(address)
+        if url.get_backend_name() == "postgresql":
+            return cls._open_server(url, busy_timeout_s)
+        return cls._open_file(Path(url.database or "").expanduser(), busy_timeout_s)
 
     @classmethod
     def _open_file(cls, path: Path, busy_timeout_s: float) -> Self:
+        _make_folder(path.parent)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             lock = path.with_name(path.name + ".lock")
             lock.touch()  # says at once what is wrong with the folder; FileLock would try for its whole timeout
             with FileLock(lock, timeout=_OPENING_TIMEOUT_S):  # one process at a time checks, sets aside and upgrades
@@ -78,10 +81,7 @@ class Database:
                 "`python -m rlhf_lab doctor` says what is running."
             ) from exc
         except OSError as exc:
-            raise StoreError(
-                f"The home {path.parent} cannot be used: {exc.strerror or exc}. Check that it is a folder on a disk "
-                "with free space that you may write to, or choose another with --home."
-            ) from exc
+            raise _unusable(path.parent, exc) from exc
         except sqlite3.Error as exc:
             raise sqlite_file.explain(exc, str(path)) from exc
         return db
@@ -171,6 +171,20 @@ class Database:
         return None
 
 
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise _unusable(folder, exc) from exc
+
+
+def _unusable(folder: Path, exc: OSError) -> StoreError:
+    return StoreError(
+        f"The home {folder} cannot be used: {exc.strerror or exc}. Check that it is a folder on a disk with free space that "
+        "you may write to, or choose another with --home."
+    )
+
+
 def _parse(where: str) -> URL:
     try:
         url = make_url(where)
@@ -182,6 +196,8 @@ def _parse(where: str) -> URL:
         raise StoreError(
             "A database in memory cannot be shared by the page and the engine: name a file or a home folder."
         )
+    if url.get_backend_name() == "sqlite" and not Path(url.database or "").expanduser().is_absolute():
+        raise StoreError("Name the database's file by its whole path, as in sqlite:////data/lab.db.")
     return url
 
 

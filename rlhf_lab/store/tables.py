@@ -30,7 +30,7 @@ from sqlalchemy import (
 )
 
 from rlhf_lab import kinds
-from rlhf_lab.store.columns import Json, PackedJson, belongs_to, id_column, needed, words
+from rlhf_lab.store.columns import LONG, Json, PackedJson, belongs_to, id_column, needed, words
 
 SCHEMA_VERSION = "0005"
 
@@ -53,7 +53,7 @@ projects = Table(
     needed("model", Text),
     needed("model_hash", Text),
     needed("prompt_set", Text),
-    needed("seed", Integer),
+    needed("seed", LONG),
     needed("created_at", Float),
     Column("opened_at", Float),  # the page shows the project opened last; NULL: never since it was made
 )
@@ -78,7 +78,7 @@ completions = Table(
     needed("text", Text),
     needed("token_ids", Json),
     needed("checkpoint", Text),  # "base", "shipped" or "run/<id>/<step>"
-    needed("seed", Integer),
+    needed("seed", LONG),
     needed("created_at", Float),
 )
 
@@ -105,7 +105,7 @@ votes = Table(
     needed("source", words(kinds.Source)),
     needed("choice", words(kinds.Choice)),
     needed("first_on_left", Boolean),
-    Column("response_ms", Integer),
+    Column("response_ms", LONG),
     needed("created_at", Float),
     Column("undone_at", Float),
     Column("strength", words(kinds.Strength)),
@@ -214,7 +214,7 @@ samples = Table(
     Column("step", Integer, primary_key=True, autoincrement=False),
     Column("position", Integer, primary_key=True, autoincrement=False),
     needed("prompt", Text),
-    needed("seed", Integer),
+    needed("seed", LONG),
     needed("text", Text),
     Column("score", Float),  # NULL is NaN
     Column("gold", Float),

@@ -1,52 +1,15 @@
-"""An empty lab, scripts in processes of their own, and engines that only pretend."""
+"""Engines that only pretend."""
 
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import psutil
 import pytest
+from stores import *  # noqa: F403
 
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
-
-ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def db(home: Path) -> Iterator[Database]:
-    with Database.open(home) as opened:
-        yield opened
-
-
-@pytest.fixture
-def script(home: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start a Python script in a new process; it finds the lab at sys.argv[1]. None outlives the test."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(source: str, *arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-c", source, str(home), *arguments],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture

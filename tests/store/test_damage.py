@@ -12,6 +12,8 @@ from rlhf_lab.errors import CorruptStoreError, StoreError
 from rlhf_lab.store import projects, sqlite_file
 from rlhf_lab.store.database import Database
 
+pytestmark = pytest.mark.sqlite
+
 
 def aside(home: Path) -> list[str]:
     """What was set aside; looking at a file makes SQLite put an empty log beside it, which goes along."""

@@ -12,6 +12,7 @@ from rlhf_lab.errors import CorruptStoreError, StoreError
 from rlhf_lab.store import database
 from rlhf_lab.store.database import Database, in_chunks
 
+pytestmark = pytest.mark.sqlite
 SEEN = text("SELECT seen_at FROM presence WHERE who = :who")
 SET = text("INSERT INTO presence VALUES (:who, :at) ON CONFLICT DO UPDATE SET seen_at = :at")
 

@@ -14,6 +14,7 @@ from rlhf_lab.store import comparisons, labelling, leases, projects, runs, steps
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.tables import metadata
 
+pytestmark = pytest.mark.sqlite
 SMALL = {"projects", "engines", "presence", "runs", "reward_models"}
 
 

@@ -63,7 +63,7 @@ def test_a_crowd_that_comes_goes_and_hesitates(
 
 
 WORKER = """
-import os, sys, time
+import sys, time
 from pathlib import Path
 from rlhf_lab.labelling import LabellingConfig
 from rlhf_lab.kinds import Choice, Source
@@ -72,7 +72,7 @@ from rlhf_lab.store import leases
 from rlhf_lab.store.database import Database
 home, who, overlap = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 rules = LabellingConfig(overlap=overlap)
-with Database.open(os.environ["STORE"]) as db:
+with Database.open(home) as db:
     print("ready", flush=True)
     while not (home / "go").exists():
         time.sleep(0.002)

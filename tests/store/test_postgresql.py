@@ -1,16 +1,14 @@
-"""Whether the tests of this folder also ran on PostgreSQL."""
-
-import os
+"""Whether the tests on a store ran on PostgreSQL too."""
 
 import pytest
+from stores import POSTGRES, REQUIRED
 
 from rlhf_lab.store.database import Database
 
-POSTGRES = os.environ.get("RLHF_LAB_POSTGRES")
 
-
-@pytest.mark.skipif(not POSTGRES, reason="RLHF_LAB_POSTGRES is not set: the store is tested on SQLite only")
 def test_the_database_named_is_postgresql() -> None:
-    assert POSTGRES
+    if not POSTGRES and not REQUIRED:
+        pytest.skip("RLHF_LAB_POSTGRES is not set: the store is tested on SQLite only")
+    assert POSTGRES, "RLHF_LAB_REQUIRE_POSTGRES=1, and RLHF_LAB_POSTGRES names no server"
     with Database.open(POSTGRES) as db, db.read() as conn:
         assert conn.dialect.name == "postgresql"

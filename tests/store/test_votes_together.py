@@ -68,17 +68,17 @@ def test_threads_with_two_answers_to_one_pair_and_one_of_them_counts(db: Databas
 
 
 VOTER = """
-import os, sys, time
+import sys, time
 from pathlib import Path
 from rlhf_lab.errors import StaleVoteError
 from rlhf_lab.kinds import Choice, Source
 from rlhf_lab.records import Vote
 from rlhf_lab.store import comparisons
 from rlhf_lab.store.database import Database
-name, annotator, go = sys.argv[2], sys.argv[3], Path(sys.argv[1]) / "go"
-with Database.open(os.environ["STORE"]) as db:
+home, name, annotator = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+with Database.open(home) as db:
     print("ready", flush=True)
-    while not go.exists():
+    while not (home / "go").exists():
         time.sleep(0.002)
     for pair_id in range(1, 101):
         for uuid in (f"same-{annotator}-{pair_id}", f"{name}-{annotator}-{pair_id}"):
@@ -110,11 +110,12 @@ def test_two_processes_vote_and_none_is_lost_or_doubled(
 
 
 WRITER = """
-import os, itertools
+import itertools, sys
+from pathlib import Path
 from rlhf_lab.records import NewCompletion
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
-with Database.open(os.environ["STORE"]) as db:
+with Database.open(Path(sys.argv[1])) as db:
     for n in itertools.count():
         project = projects.create_project(db, f"p{n}", "m", "h", "s", n, [(f"{i}", "train") for i in range(20)])
         print(project.id, flush=True)

@@ -3,6 +3,8 @@
 import sqlalchemy as sa
 from alembic import op
 
+from rlhf_lab.store.columns import LONG
+
 revision = "0001"
 down_revision = None
 branch_labels = None
@@ -24,7 +26,7 @@ def _labels() -> None:
         sa.Column("model", sa.Text(), nullable=False),
         sa.Column("model_hash", sa.Text(), nullable=False),
         sa.Column("prompt_set", sa.Text(), nullable=False),
-        sa.Column("seed", sa.Integer(), nullable=False),
+        sa.Column("seed", LONG, nullable=False),
         sa.Column("created_at", sa.Float(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_projects"),
     )
@@ -46,7 +48,7 @@ def _labels() -> None:
         sa.Column("text", sa.Text(), nullable=False),
         sa.Column("token_ids", sa.Text(), nullable=False),
         sa.Column("checkpoint", sa.Text(), nullable=False),
-        sa.Column("seed", sa.Integer(), nullable=False),
+        sa.Column("seed", LONG, nullable=False),
         sa.Column("created_at", sa.Float(), nullable=False),
         sa.ForeignKeyConstraint(["prompt_id"], ["prompts.id"], name="fk_completions_prompt_id"),
         sa.PrimaryKeyConstraint("id", name="pk_completions"),
@@ -77,7 +79,7 @@ def _labels() -> None:
         sa.Column("source", sa.String(length=20), nullable=False),
         sa.Column("choice", sa.String(length=20), nullable=False),
         sa.Column("first_on_left", sa.Boolean(), nullable=False),
-        sa.Column("response_ms", sa.Integer()),
+        sa.Column("response_ms", LONG),
         sa.Column("created_at", sa.Float(), nullable=False),
         sa.Column("undone_at", sa.Float()),
         sa.ForeignKeyConstraint(["pair_id"], ["pairs.id"], name="fk_votes_pair_id"),
@@ -151,7 +153,7 @@ def _steps() -> None:
         sa.Column("step", sa.Integer(), nullable=False),
         sa.Column("position", sa.Integer(), nullable=False),
         sa.Column("prompt", sa.Text(), nullable=False),
-        sa.Column("seed", sa.Integer(), nullable=False),
+        sa.Column("seed", LONG, nullable=False),
         sa.Column("text", sa.Text(), nullable=False),
         sa.Column("score", sa.Float()),
         sa.Column("gold", sa.Float()),
