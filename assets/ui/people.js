@@ -4,6 +4,7 @@ const root = element.querySelector('.lab-people');
 let state = null;
 let drawnRules = '';
 let said = null;
+let sorted = 'labels';
 
 const WORDS = { viewer: 'You may look around, but not label.', labeller: 'You may label.', operator: 'You may do everything here: label, train, change projects and rules.' };
 const RULES = { overlap: 'Votes wanted for each pair', repeats: 'Share of pairs shown a second time (0 to 0.5)', hold_s: 'Keep a pair for one person (seconds)', sampling: 'Which pairs are shown',
@@ -22,14 +23,25 @@ function who() {
     state.you.role === 'viewer' ? el('p', {}, el('a.lab-button', { href: 'join' }, 'Join to label')) : null);
 }
 
+const ORDER = { labels: (one) => [one.labels], themselves: (one) => [one.same / one.repeated, one.repeated], others: (one) => [one.agreed / one.shared, one.shared] };
+
+// The highest first; whoever has no figure comes last, and among equals who has more pairs behind it.
+function inOrder() {
+  const figures = (one) => ORDER[sorted](one).map((figure) => (Number.isNaN(figure) ? -1 : figure));
+  const before = (a, b) => { const i = a.findIndex((figure, k) => figure !== b[k]); return i < 0 ? 0 : b[i] - a[i]; };
+  return [...state.board].sort((a, b) => before(figures(a), figures(b)));
+}
+
 function board() {
   if (!state.board.length) return el('section.lab-card', {}, el('h2', {}, 'Labels'), el('p.muted', {}, 'Nobody has labelled in this project yet.'));
-  const head = [['Name', ''], ['Labels', 'skips left out'], ['Agrees with themselves', 'on pairs shown twice, sides swapped'],
-    ['Agrees with others', 'on pairs others judged too']];
+  const head = [['labels', 'Labels', 'skips left out'], ['themselves', 'Agrees with themselves', 'on pairs shown twice, sides swapped'],
+    ['others', 'Agrees with others', 'on pairs others judged too']];
   return el('section.lab-card', { 'aria-label': 'leaderboard' }, el('h2', {}, 'Labels'),
     el('div.scroll', {}, el('table', {},
-      el('thead', {}, el('tr', {}, head.map(([name, title]) => el('th', { scope: 'col', title }, name)))),
-      el('tbody', {}, state.board.map((one) => el(one.annotator === state.you.name ? 'tr.me' : 'tr', { 'data-name': one.annotator },
+      el('thead', {}, el('tr', {}, el('th', { scope: 'col' }, 'Name'), head.map(([key, name, title]) =>
+        el('th', { scope: 'col', 'aria-sort': key === sorted ? 'descending' : 'none' },
+          el('button', { type: 'button', 'data-sort': key, title: `${title}; press to put the highest first`, onclick: () => { sorted = key; draw(); } }, name))))),
+      el('tbody', {}, inOrder().map((one) => el(one.annotator === state.you.name ? 'tr.me' : 'tr', { 'data-name': one.annotator },
         el('th', { scope: 'row', dir: 'auto', title: one.annotator }, Lab.person(one.annotator)), el('td', {}, one.labels),
         el('td', {}, share(one.same, one.repeated)), el('td', {}, share(one.agreed, one.shared))))))));
 }
@@ -88,9 +100,11 @@ function draw() {
   const key = JSON.stringify([state.rules, state.you.role]);
   const keep = key === drawnRules ? root.querySelector('details') : null;  // a form somebody is filling in stays
   drawnRules = key;
+  const held = document.activeElement?.dataset.sort;  // the head of a column that is in focus stays so
   const form = state.you.role === 'operator' ? keep || rules() : null;
   for (const child of [...root.children]) if (child !== keep) child.remove();  // it is never taken out: it would lose the focus
   root.prepend(...[invitation(), who(), board()].filter(Boolean));
+  if (held) root.querySelector(`[data-sort=${held}]`)?.focus();
   if (form && form !== keep) root.append(form);
 }
 
