@@ -49,9 +49,10 @@ class Text(NamedTuple):
 
 
 def look(page, screen: str) -> list[Text]:
-    """Open a screen; its texts. AssertionError: it is wider than the window, or a control has no name."""
+    """Open a screen and all its folds; its texts. AssertionError: it is wider than the window, or a control has no name."""
     page.get_by_role("tab", name=screen, exact=True).click()
     page.locator(SCREENS[screen]).first.wait_for()
+    page.evaluate("for (const fold of document.querySelectorAll('.lab details')) fold.open = true")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), screen
     for part in page.locator(".lab:visible").all():
         described = part.aria_snapshot()
