@@ -12,6 +12,11 @@ MAX_GUIDELINE = 4000
 SAMPLING = ("random", "information", "uncertainty", "diversity")
 
 
+def was_chosen(reason: str) -> bool:
+    """Whether a pair was picked out of several for what it would teach, so that it is no random sample."""
+    return reason.split(":", maxsplit=1)[0] in SAMPLING[1:]
+
+
 @dataclass(frozen=True)
 class LabellingConfig(Config):
     """How the people of a project label."""

@@ -46,7 +46,7 @@ class Completion(NewCompletion):
 
 @dataclass(frozen=True)
 class Pair:
-    """Two completions of one prompt. `reason` says why they were put side by side (random, shipped, uncertainty …)."""
+    """Two completions of one prompt. `reason` says why they were put side by side (random, shipped, uncertainty: gap …)."""
 
     id: int
     project_id: int
@@ -123,12 +123,17 @@ class RewardModelRow:
 
 @dataclass(frozen=True)
 class Foresight:
-    """How many votes the reward model of their day had foreseen, of those it could; low, high: 95 % Wilson interval."""
+    """How many votes the reward model of their day had foreseen, of those it could; low, high: 95 % Wilson interval.
+
+    chosen_…: the same of votes on pairs that were picked for what they teach (`labelling.was_chosen`), counted apart.
+    """
 
     right: int
     decided: int
     low: float
     high: float
+    chosen_right: int = 0
+    chosen_decided: int = 0
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,8 @@ function headline() {
       gap > 0.15 ? el('p.muted.warn', {}, `${many(Math.round(100 * gap), 'point')} more on its own labels than on unseen ones: it learns them by heart. More labels help.`) : null,
       el('p', { 'data-do': 'foresight' }, seen.decided
         ? `Predict, then reveal: of ${many(seen.decided, 'vote')} on pairs that the reward model of the moment had not learnt from, it ranked ${seen.right} right before they were cast (${percent(seen.right / seen.decided)}, 95 % interval ${between(seen.low, seen.high)}).`
-        : 'Predict, then reveal: vote on, and here stands how many of the new votes it ranked right before they were cast.')));
+        : 'Predict, then reveal: vote on, and here stands how many of the new votes it ranked right before they were cast.',
+      seen.chosen_decided ? ` Apart from these, on pairs chosen for what they teach (harder than most): ${seen.chosen_right} of ${seen.chosen_decided}.` : '')));
 }
 
 function curve() {

@@ -7,6 +7,7 @@ nothing about pairs in general.
 from collections.abc import Sequence
 
 from rlhf_lab.models.generation import Tick, no_tick
+from rlhf_lab.models.heads import EnsembleHead
 from rlhf_lab.models.reward_model import RewardModel
 
 CANDIDATES = 4  # pairs written for each pair kept
@@ -26,6 +27,11 @@ def least_sure(
     doubt = gaps.std(dim=0, correction=0) if gaps.shape[0] > 1 else -gaps[0].abs()
     order = sorted(range(len(prompts)), key=lambda i: (-float(doubt[i]), i))
     return sorted(order[:keep])
+
+
+def doubt_of(model: RewardModel) -> str:
+    """What `least_sure` goes by with this reward model, in a word."""
+    return "ensemble" if isinstance(model.head, EnsembleHead) else "gap"
 
 
 def least_alike(candidates: Sequence[frozenset[str]], known: Sequence[frozenset[str]], keep: int) -> list[int]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from rlhf_lab.config import RewardConfig
-from rlhf_lab.engine.choosing import CANDIDATES, least_alike, least_sure, words
+from rlhf_lab.engine.choosing import CANDIDATES, doubt_of, least_alike, least_sure, words
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.texts import JOB, JOB_REWARD, reference_samples, room
 from rlhf_lab.errors import LabelError, LabError
@@ -56,7 +56,8 @@ def sample_pairs(
     """Write `count` pairs of different responses to train prompts, and score them with the newest reward model, if any.
 
     sampling: "random" keeps what was written; the others write CANDIDATES times as many and keep some: "information" whose
-    answers would tell the most (`pair_choice`), "uncertainty" and "diversity" as in `choosing`. Each pair says which it was;
+    answers would tell the most (`pair_choice`), "uncertainty" and "diversity" as in `choosing`. Each pair says which it was,
+    those of "uncertainty" also by what doubt;
     while there is no label, or no reward model, to choose by, the pairs are random ones.
     The n-th random pair of a project is a function of its seed, the checkpoint and n, however the pairs were asked for.
     Raises LabelError when two responses to a prompt keep coming out equal; the pairs before that one are kept.
@@ -67,14 +68,15 @@ def sample_pairs(
         raise LabelError(f"project {project.id} has no prompts to write for. Add some prompts.")
     length = room(backbone, [prompt.text for prompt in available], max_new_tokens)
     wanted = _Wanted(project, checkpoint, lab.checkpoint(checkpoint, JOB), length, available)
-    if sampling == "uncertainty" and newest_judge(lab, project) is None:
+    judge = newest_judge(lab, project) if sampling == "uncertainty" else None
+    if sampling == "uncertainty" and judge is None:
         sampling = "random"
     if sampling == "information" and not labels_so_far(lab, project).vote_ids:
         sampling = "random"
     whole, missing = _whole(backbone, adapters, wanted, count, count_pairs(lab.db, project.id), sampling, tick)
     if sampling != "random":
         whole = _chosen(lab, project, whole, count, sampling, tick)
-    pairs = _add(lab, project, whole, sampling)
+    pairs = _add(lab, project, whole, sampling if judge is None else f"{sampling}: {doubt_of(judge)}")
     if missing:
         raise LabelError(
             f"{len(pairs)} of {count} pairs were written: then two responses to the same prompt came out equal {TRIES} times "

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, and_, delete, insert, select
 
 from rlhf_lab.intervals import wilson_interval
 from rlhf_lab.kinds import Choice, Source
+from rlhf_lab.labelling import was_chosen
 from rlhf_lab.records import Foresight, Pair
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks
@@ -53,29 +54,31 @@ def foresight(db: Database, project_id: int, source: Source) -> Foresight:
 
     Counted are the live, decided votes of `source` on a pair that the newest reward model (of labels of the same source)
     when the vote was cast has scored, both sides, and was not trained on. Right: it scored the chosen side strictly higher.
+    Pairs picked for what they teach stand apart: they are harder than pairs in general.
     """
     with db.read() as conn:
         models = _models(conn, project_id, source)
         votes = _votes(conn, project_id, source)
-        decided: dict[int, list[tuple[int, int]]] = {}  # model's place -> (chosen, rejected) completions
+        decided: dict[int, list[tuple[int, int, bool]]] = {}  # model's place -> (better, worse) completions, picked?
         born = [created_at for _, created_at, _ in models]
         known: dict[int, set[int]] = {}
         pair_of = _pairs_of_votes(conn, project_id)
-        for pair_id, created_at, chosen, rejected in votes:
+        for pair_id, created_at, reason, *sides in votes:
             place = bisect_left(born, created_at) - 1
             if place < 0:
                 continue
             if place not in known:
                 known[place] = {pair_of[vote_id] for vote_id in models[place][2] if vote_id in pair_of}
             if pair_id not in known[place]:
-                decided.setdefault(place, []).append((chosen, rejected))
-        right = total = 0
-        for place, sides in decided.items():
-            scores = _scores(conn, models[place][0], sorted({side for both in sides for side in both}))
-            scored = [(scores[a], scores[b]) for a, b in sides if a in scores and b in scores]
-            right, total = right + sum(a > b for a, b in scored), total + len(scored)
-    low, high = wilson_interval(right, total)
-    return Foresight(right, total, low, high)
+                decided.setdefault(place, []).append((sides[0], sides[1], was_chosen(reason)))
+        hits: dict[bool, list[bool]] = {False: [], True: []}
+        for place, asked in decided.items():
+            scores = _scores(conn, models[place][0], sorted({side for *both, _ in asked for side in both}))
+            for better, worse, picked in asked:
+                if better in scores and worse in scores:
+                    hits[picked].append(scores[better] > scores[worse])
+    low, high = wilson_interval(sum(hits[False]), len(hits[False]))
+    return Foresight(sum(hits[False]), len(hits[False]), low, high, sum(hits[True]), len(hits[True]))
 
 
 def _models(conn: Connection, project_id: int, source: Source) -> list[tuple[int, float, list[int]]]:
@@ -85,11 +88,11 @@ def _models(conn: Connection, project_id: int, source: Source) -> list[tuple[int
     return [(row.id, row.created_at, row.vote_ids) for row in conn.execute(query.order_by(m.created_at, m.id))]
 
 
-def _votes(conn: Connection, project_id: int, source: Source) -> list[tuple[int, float, int, int]]:
-    """(pair id, created_at, chosen completion, rejected completion) of every live, decided vote."""
+def _votes(conn: Connection, project_id: int, source: Source) -> list[tuple[int, float, str, int, int]]:
+    """(pair id, created_at, the pair's reason, chosen completion, rejected completion) of every live, decided vote."""
     v, p = t.votes.c, t.pairs.c
     query = (
-        select(v.pair_id, v.created_at, v.choice, p.first_id, p.second_id)
+        select(v.pair_id, v.created_at, v.choice, p.reason, p.first_id, p.second_id)
         .join(t.pairs, p.id == v.pair_id)
         .where(
             p.project_id == project_id, v.source == source, v.undone_at.is_(None), v.repeat.is_(False),
@@ -97,9 +100,9 @@ def _votes(conn: Connection, project_id: int, source: Source) -> list[tuple[int,
         )
     )  # fmt: skip
     return [
-        (row.pair_id, row.created_at, row.first_id, row.second_id)
+        (row.pair_id, row.created_at, row.reason, row.first_id, row.second_id)
         if row.choice is Choice.FIRST
-        else (row.pair_id, row.created_at, row.second_id, row.first_id)
+        else (row.pair_id, row.created_at, row.reason, row.second_id, row.first_id)
         for row in conn.execute(query)
     ]
 

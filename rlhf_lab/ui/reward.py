@@ -1,5 +1,6 @@
 """Screen "Reward model": train it, see what it has learnt, and which words it likes."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -141,7 +142,7 @@ def seen(ctx: Context) -> dict[str, Any]:
 def told_before(ctx: Context, source: Source) -> dict[str, Any]:
     """Predict, then reveal: each vote against the reward model that was the newest when it was cast."""
     known = foresight(ctx.db, ctx.project.id, source)
-    return {"right": known.right, "decided": known.decided, "low": known.low, "high": known.high}
+    return dataclasses.asdict(known)
 
 
 def training(ctx: Context, job: Job) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from workplace import Lab
 from rlhf_lab.engine import pairs as pairs_module
 from rlhf_lab.engine.choosing import CANDIDATES, distance, least_alike, least_sure, words
 from rlhf_lab.engine.pairs import sample_pairs
-from rlhf_lab.kinds import Source
+from rlhf_lab.kinds import JobStatus, Source
+from rlhf_lab.labelling import was_chosen
 from rlhf_lab.store import comparisons
 from rlhf_lab.store.projects import count_pairs
 
@@ -60,7 +61,8 @@ def test_chosen_pairs_say_so_are_as_many_as_asked_for_and_never_come_again(lab, 
         for pair in sample_pairs(lab.worker.lab, lab.project, n, sampling=sampling, max_new_tokens=8)
     ]
     assert count_pairs(lab.db, lab.project.id) == before + 5
-    assert {pair.reason for pair in made} == {sampling}
+    assert {pair.reason for pair in made} == {"uncertainty: gap" if sampling == "uncertainty" else sampling}
+    assert all(was_chosen(pair.reason) for pair in made)
     assert len({pair.first.seed for pair in made}) == 5
 
 
@@ -88,6 +90,12 @@ def test_the_most_telling_are_chosen_by_the_labels_there_are(lab, monkeypatch):
     made = sample_pairs(lab.worker.lab, lab.project, 3, sampling="information", max_new_tokens=8)
     assert seen == [(said, 128, 3 * CANDIDATES, 3, "mean")]
     assert len(made) == 3
+
+
+def test_pairs_that_an_ensemble_doubts_say_so(lab):
+    assert lab.train_reward(ensemble=3).status is JobStatus.DONE
+    made = sample_pairs(lab.worker.lab, lab.project, 2, sampling="uncertainty", max_new_tokens=8)
+    assert [pair.reason for pair in made] == ["uncertainty: ensemble"] * 2
 
 
 @pytest.mark.parametrize("sampling", ["information", "uncertainty"])

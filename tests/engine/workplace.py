@@ -49,8 +49,8 @@ class Lab:
             choice = Choice.FIRST if i % 3 else Choice.SECOND
             cast_vote(self.db, Vote(str(uuid.uuid4()), pair.id, "judge:x", Source.SIMULATED, choice, True))
 
-    def train_reward(self):
-        return self.do(self.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD))
+    def train_reward(self, **changes):
+        return self.do(self.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD | changes))
 
     def run(self, **changes):
         config = CONFIG | changes

@@ -74,6 +74,31 @@ def test_foresight_by_hand(db: Database, project: Project, make_pairs: Callable)
     assert (simulated.right, simulated.decided) == (0, 1)
 
 
+def test_pairs_picked_for_what_they_teach_are_counted_apart(
+    db: Database, project: Project, make_pairs: Callable
+) -> None:
+    reasons = (
+        "random",
+        "shipped",
+        "import of uncertainty",
+        "uncertainty: gap",
+        "uncertainty: ensemble",
+        "information",
+        "diversity",
+    )
+    p = make_pairs(len(reasons))
+    made = model(db, project, 10.0, [])
+    for pair, reason in zip(p, reasons, strict=True):
+        with db.write() as conn:
+            conn.execute(t.pairs.update().where(t.pairs.c.id == pair.id).values(reason=reason))
+        add_scores(db, made, {pair.first.id: 1.0, pair.second.id: 0.0})
+        vote(db, pair, Choice.SECOND if reason in ("shipped", "diversity") else Choice.FIRST, 15.0)
+    got = foresight(db, project.id, HUMAN)
+    assert (got.right, got.decided, got.chosen_right, got.chosen_decided) == (2, 3, 3, 4)
+    # Wilson by hand, z = 1.96, 2 of 3: 0.2077 to 0.9385
+    assert (got.low, got.high) == pytest.approx((0.2077, 0.9385), abs=5e-4)
+
+
 def test_a_vote_at_the_very_moment_of_the_model_is_not_foreseen(
     db: Database, project: Project, make_pairs: Callable
 ) -> None:

@@ -41,7 +41,9 @@ def test_a_model_with_its_figures_and_whose_labels(ctx):
         "kind": "simulated",
     }  # fmt: skip
     assert seen["labels"]["goals"] == {"human": 10, "simulated": 34}
-    assert seen["foresight"]["simulated"] == {"right": 0, "decided": 0, "low": 0.0, "high": 1.0}
+    assert seen["foresight"]["simulated"] == {
+        "right": 0, "decided": 0, "low": 0.0, "high": 1.0, "chosen_right": 0, "chosen_decided": 0,
+    }  # fmt: skip
 
 
 def test_each_model_has_its_own_report(ctx):
