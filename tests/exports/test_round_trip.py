@@ -60,6 +60,16 @@ def random_lab(home, seed):
     return db, project
 
 
+def in_the_table(db):
+    """What people and judges said, straight from the votes: all but skips and what was taken back."""
+    with db.read() as conn:
+        rows = conn.exec_driver_sql(
+            "SELECT uuid, annotator, source, choice, repeat, response_ms, created_at, strength, note, via FROM votes"
+            " WHERE choice <> 'skip' AND undone_at IS NULL ORDER BY uuid"
+        )
+        return [tuple(row) for row in rows]
+
+
 def comparable(rows, imported):
     """Rows without what another lab must number anew; which votes share a pair is kept."""
     pairs: dict = {}
@@ -91,7 +101,10 @@ def test_import_of_export_loses_nothing(tmp_path, format_, seed):
         done = save(other, found, Into(there.id))
         assert (done.votes, done.duplicates) == (len(before), 0)
         after = list(label_rows(other, there, ALL))
+        said, again = in_the_table(db), in_the_table(other)
     db.close()
+    assert len(said) == len(before)
+    assert again == said
     assert comparable(after, True) == comparable(before, False)
 
 
