@@ -234,41 +234,8 @@ function drawDiffers() {
 
 // ---- exports
 
-function options(what, label, items) {
-  return el('select.lab-input', { 'aria-label': label, 'data-do': what }, items.map(([value, words]) => el('option', { value }, words)));
-}
-
-function exporter(what, words, about, controls, question, able) {
-  return el('div.line', {}, el('div', {}, el('h3', {}, words), el('p.muted', {}, about)),
-    el('div.lab-row', {}, controls, what.map(([name, label]) => el('button.lab-button.small', { type: 'button', 'data-do': `export-${name}`, disabled: !able,
-      onclick: () => { send('export', { what: name, ...question() }); say('Writing the file …'); } }, label))));
-}
-
-let taken = '';
-function drawTake() {
-  const key = JSON.stringify([state.project, state.labels, state.models, state.runs.map((run) => [run.id, run.name, run.step > 0])]);
-  if (key === taken) return;
-  taken = key;
-  if (part('export-link')) say('');  // what was offered is no longer what stands here
-  const kept = Object.fromEntries(['export-source', 'export-ties', 'export-layout', 'export-agreement', 'export-format', 'export-which-run', 'export-which-model'].map((what) => [what, part(what)?.value]));
-  const { human, simulated } = state.labels;
-  take.hidden = false;
-  take.replaceChildren(el('h2', {}, 'Take it with you'),
-    exporter([['labels', 'Labels'], ['dataset', 'Data set (zip)']], 'Labels', `${human} by people, ${simulated} simulated. Prompt, chosen, rejected: the format that TRL reads. The data set has a card and its provenance, and load_dataset opens it.`,
-      [options('export-source', 'whose labels', [['human', 'by people'], ['simulated', 'simulated'], ['all', 'all, each marked']]), options('export-ties', 'ties', [['keep', 'keep ties'], ['drop', 'drop ties']]),
-        options('export-layout', 'what is in a row', [['votes', 'every vote with all columns'], ['explicit', 'TRL, explicit prompt'], ['implicit', 'TRL, implicit prompt'], ['explicit+chats', 'TRL, explicit, chats'], ['implicit+chats', 'TRL, implicit, chats']]),
-        options('export-agreement', 'agreement', [['0', 'any agreement'], ['0.5', 'half of the votes agree'], ['0.66', 'two thirds agree'], ['1', 'all agree']]),
-        options('export-format', 'format', [['jsonl', 'JSON Lines'], ['jsonl.gz', 'JSON Lines, gzip'], ['json', 'JSON'], ['csv', 'CSV'], ['parquet', 'Parquet']])],
-      () => ({ source: part('export-source').value, ties: part('export-ties').value, layout: part('export-layout').value, agreement: Number(part('export-agreement').value), format: part('export-format').value }), human + simulated > 0),
-    exporter([['run', 'Run (zip)'], ['adapter', 'Adapter (zip)']], 'Run', 'Metrics as CSV and TensorBoard, samples, manifest; or the LoRA adapter of its latest checkpoint, as PEFT loads it.',
-      [options('export-which-run', 'run', state.runs.length ? state.runs.map((run) => [run.id, `${run.id} ${run.name}`]) : [['', 'no run yet']])],
-      () => ({ run: part('export-which-run').value }), state.runs.length > 0),
-    exporter([['reward-model', 'Reward model (zip)']], 'Reward model', 'Adapter, head and report.',
-      [options('export-which-model', 'reward model', state.models.length ? state.models : [['', 'none yet']])],
-      () => ({ reward_model: part('export-which-model').value }), state.models.length > 0));
-  for (const [what, value] of Object.entries(kept)) if (value && [...part(what).options].some((option) => option.value === value)) part(what).value = value;
-  if (!human && simulated && !kept['export-source']) part('export-source').value = 'simulated';
-}
+const ask = (name, question) => { send('export', { what: name, ...question }); say('Writing the file …'); };
+const drawTake = () => { if (LabTake.draw(take, state, ask) && part('export-link')) say(''); };  // what was offered is no longer what stands here
 
 function offer(file) {
   const link = el('a.lab-button.small', { href: `/gradio_api/file=${encodeURI(file.path)}`, download: file.name, 'data-do': 'export-link' }, 'Save it');

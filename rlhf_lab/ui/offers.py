@@ -37,8 +37,8 @@ class Offers:
     def make(self, said: dict[str, Any]) -> dict[str, Any]:
         """Write what the page asked for; {"path": what the browser may fetch, "name", "bytes"}.
 
-        said: {"what": labels | dataset | run | adapter | reward-model, …}. Raises LabError for what cannot be read,
-        found or written.
+        said: {"what": labels | dataset | run | adapter | reward-model, …}; labels of "annotators" only, or of all. Raises
+        LabError for what cannot be read, found or written.
         """
         self.tidy()
         out = self.ctx.home / FOLDER / secrets.token_hex(8)
@@ -100,8 +100,11 @@ def _labels(said: dict[str, Any]) -> exports.LabelExport:
     agreement = said.get("agreement", 0)
     if not isinstance(agreement, int | float):
         raise ConfigError("The share of agreement is no number. Reload the page.")
+    annotators = said.get("annotators", [])
+    if not isinstance(annotators, list) or not all(isinstance(name, str) for name in annotators):
+        raise ConfigError("The page named no annotators. Reload it.")
     return exports.LabelExport(
-        SOURCES[str(said["source"])], ties=str(said.get("ties")), layout=layout, messages=bool(chats),
+        SOURCES[str(said["source"])], tuple(annotators), ties=str(said.get("ties")), layout=layout, messages=bool(chats),
         agreement=float(agreement), format=str(said.get("format", "jsonl")),
     )  # fmt: skip
 

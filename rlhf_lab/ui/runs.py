@@ -13,7 +13,7 @@ from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import control
 from rlhf_lab.kinds import Choice, Source
 from rlhf_lab.records import Run
-from rlhf_lab.store.comparisons import vote_counts
+from rlhf_lab.store.comparisons import vote_counts, voters
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import events, reward_models, runs
 from rlhf_lab.store.steps import Point, metric_series, thin
@@ -45,7 +45,8 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         "config": CONFIG, "abouts": abouts(), "most": MAX_RUNS, "window": WINDOW, "buckets": BUCKETS,
         "titles": {curve.metric: [curve.title, curve.unit] for curve in CURVES},
     }  # fmt: skip
-    part = widget("runs", reads=[read(look), read(compare)], charts=True, data=data, label="Runs and data")
+    reads, scripts = [read(look), read(compare)], ["runs_take"]
+    part = widget("runs", reads=reads, charts=True, scripts=scripts, data=data, label="Runs and data")
 
     def act(secret: str | None, event: gr.EventData) -> dict[str, Any]:
         return operated(ctx, secret, event, lambda said: {"done": obey(ctx, said)})
@@ -120,6 +121,7 @@ def listed(ctx: Context, listing: Listing) -> dict[str, Any]:
         "more": max(0, len(found) - MAX_LISTED),
         "models": [[row.id, story.reward_words(row)] for row in reward_models(ctx.db, project.id)],
         "labels": labels,
+        "annotators": {source.value: voters(ctx.db, project.id, source) for source in Source},
     }
 
 

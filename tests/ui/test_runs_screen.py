@@ -70,6 +70,7 @@ def test_an_empty_project_lists_nothing_and_offers_its_labels(ctx):
     assert shown(ctx)["labels"] == {"human": 0, "simulated": 0}
     steward.ask_judge(ctx.db, ctx.project.id, "cheerful", 5)
     assert shown(ctx)["labels"] == {"human": 0, "simulated": 5}
+    assert shown(ctx)["annotators"] == {"human": [], "simulated": ["judge:cheerful"]}
 
 
 def test_a_line_of_the_list_says_the_last_numbers(ctx, make):
@@ -252,6 +253,22 @@ def test_labels_are_offered_from_the_cache_and_nothing_stays_in_the_home(ctx, tm
     with pytest.raises(LabelError, match="no human labels"):
         offers.make({"what": "labels", "source": "human", "ties": "keep"})
     assert list((ctx.home / "exports").iterdir()) == []
+
+
+def test_labels_of_one_annotator_are_offered_and_of_nobody_there_are_none(ctx, tmp_path):
+    steward.ask_judge(ctx.db, ctx.project.id, "cheerful", 5)
+    steward.ask_judge(ctx.db, ctx.project.id, "gloomy", 3)
+    offers = Offers(ctx, tmp_path / "cache")
+    for names, count in (([], 8), (["judge:gloomy"], 3), (["judge:gloomy", "judge:cheerful"], 8)):
+        said = {"what": "labels", "source": "simulated", "ties": "keep", "annotators": names}
+        lines = Path(offers.make(said)["path"]).read_text(encoding="utf-8").splitlines()
+        assert len(lines) == count
+        assert {json.loads(line)["annotator"] for line in lines} <= set(names or ["judge:gloomy", "judge:cheerful"])
+    with pytest.raises(LabelError, match="no simulated labels"):
+        offers.make({"what": "labels", "source": "simulated", "ties": "keep", "annotators": ["nobody"]})
+    for names in ("judge:gloomy", [3], None):
+        with pytest.raises(ConfigError, match="named no annotators"):
+            offers.make({"what": "labels", "source": "simulated", "ties": "keep", "annotators": names})
 
 
 def test_a_run_is_offered_as_a_zip_of_all_its_files(ctx, make, tmp_path):
