@@ -9,7 +9,7 @@ Votes that come through here carry via = "api", and their annotator is "api:NAME
 person who joined.
 """
 
-from typing import Any
+from typing import Literal, TypedDict
 
 from gradio.events import api
 
@@ -26,12 +26,35 @@ from rlhf_lab.ui.presence import PRESENCE
 MAX_NAME = 50
 
 
+class Asked(TypedDict):
+    id: int | None
+    prompt: str
+    left: str
+    right: str
+
+
+class Taken(TypedDict):
+    vote_id: int | None
+    uuid: str
+    counted: bool
+    why: str
+
+
+class Status(TypedDict):
+    project: str
+    labels: int
+    simulated: int
+    goal: int
+    ready: int
+    here: int
+
+
 def build(ctx: Context) -> None:
     """The three endpoints. They bypass the queue's limit: a full hall is not refused."""
     caller = Caller(ctx)
 
     @for_viewers
-    def next_pair(name: str = "", code: str = "") -> dict[str, Any]:
+    def next_pair(name: str = "", code: str = "") -> Asked:
         """The pair to judge next: {"id", "prompt", "left", "right"}; {"id": null} while none is ready. It stays yours for a
         while. name: who judges. code: the join code, where the lab has one."""
         who = caller.name(name, code)
@@ -41,12 +64,13 @@ def build(ctx: Context) -> None:
         if lease is None:
             return {"id": None, "prompt": "", "left": "", "right": ""}
         shown = ballot.shown(lease.pair, who, lease.repeat, rules)
-        return {key: shown[key] for key in ("id", "prompt", "left", "right")}
+        return {"id": shown["id"], "prompt": shown["prompt"], "left": shown["left"], "right": shown["right"]}
 
     @for_viewers
     def submit_vote(
-        name: str, pair_id: int, choice: str, uuid: str, code: str = "", strength: str = "", note: str = "", ms: int = 0
-    ) -> dict[str, Any]:
+        name: str, pair_id: int, choice: Literal["left", "right", "tie", "both_bad", "skip"], uuid: str, code: str = "",
+        strength: Literal["", "slightly", "clearly", "much"] = "", note: str = "", ms: int = 0,
+    ) -> Taken:  # fmt: skip
         """Your answer to a pair that next_pair gave you. choice: left, right, tie, both_bad or skip. uuid: any text that
         names this vote: sent again, it counts once. strength: slightly, clearly, much or empty.
         Returns {"vote_id", "uuid", "counted"}; counted is false, with "why", where the pair is not yours (any more)."""
@@ -63,7 +87,7 @@ def build(ctx: Context) -> None:
         return {"vote_id": vote.id, "uuid": vote.uuid, "counted": True, "why": ""}
 
     @for_viewers
-    def status() -> dict[str, Any]:
+    def status() -> Status:
         """{"project", "labels", "simulated", "goal", "ready", "here"}: labels by people and simulated ones, the number at
         which the next reward model is trained, pairs ready for somebody new, people here now."""
         project = ctx.project
