@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import os
+import shlex
 import sys
 import threading
 from dataclasses import replace
@@ -65,11 +66,12 @@ def serve(ctx: Context, host: str, port: int) -> None:
         threading.Event().wait()
     steward.stop()
     page.close(verbose=False)
-    print(f"\n{farewell(ctx.db)}", flush=True)
+    print(f"\n{farewell(ctx.db, ctx.home)}", flush=True)
 
 
-def farewell(db: Database) -> str:
+def farewell(db: Database, home: Path) -> str:
     """What still runs when the page ends, and how to stop it."""
+    where = "" if home == default_home().expanduser().resolve() else f" --home {shlex.quote(str(home))}"
     engine = supervisor.engine_state(db)
     if engine.state not in (EngineState.ALIVE, EngineState.STARTING) or engine.row is None:
         return "The page has ended; no engine is running."
@@ -82,7 +84,7 @@ def farewell(db: Database) -> str:
     doing = f"is still at work ({what})" if what else "rests, and leaves by itself after 10 minutes"
     return (
         f"The page has ended. The engine (pid {engine.row.process.pid}) {doing}.\n"
-        "Start `python app.py` again to watch it; `python -m rlhf_lab stop-engine` ends it (a run resumes later)."
+        f"Start `python app.py{where}` again to watch it; `python -m rlhf_lab stop-engine{where}` ends it (a run resumes later)."
     )
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from app import doors, farewell
 from rlhf_lab import runtime
+from rlhf_lab.home import default_home
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.kinds import JobKind
 from rlhf_lab.store.database import Database
@@ -89,15 +90,17 @@ def test_the_page_is_served_without_torch_and_ctrl_c_says_what_goes_on(tmp_path)
 
 def test_the_farewell_names_the_run_and_how_to_stop_it(tmp_path):
     with Database.open(tmp_path) as db:
-        assert "no engine is running" in farewell(db)
+        assert "no engine is running" in farewell(db, tmp_path)
         engine_id = supervisor.beat(db, "working")  # this process plays the engine
         queue.submit(db, JobKind.TRAIN_POLICY, None, {"run_id": 7})
         job = queue.claim(db, [JobKind.TRAIN_POLICY], engine_id)
         assert job is not None
         queue.update_progress(db, job.id, 0.25, 30.0)
-        words = farewell(db)
+        words = farewell(db, tmp_path / "a home")
+        assert "--home" not in farewell(db, default_home().resolve())
     assert "PPO run 7, 25% done" in words
-    assert "stop-engine" in words
+    assert f"python app.py --home '{tmp_path}/a home'" in words
+    assert f"stop-engine --home '{tmp_path}/a home'" in words
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])

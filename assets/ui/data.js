@@ -2,6 +2,7 @@
 const { el, many } = Lab;
 const root = element.querySelector('.lab-data');
 let file = null;        // {path, name} of what was uploaded
+let sending = false;    // a file is on its way
 let preview = null, waiting = 0, doing = '';
 const mapping = {};
 let choices = '';       // what the votes' words mean, as a person wrote it
@@ -15,7 +16,7 @@ const ask = el('section.lab-card.ask', { 'aria-label': 'what to import' },
   el('div.lab-row', {}, el('span.muted.lab-grow', {}, 'JSON Lines, JSON, CSV or Parquet, also .gz: chosen and rejected, votes of several people, scores, chats, transcripts.')),
   el('div.lab-row', {}, el('button.lab-button', { type: 'button', 'data-do': 'data-choose', onclick: () => choose.click() }, 'Choose a file'), choose, named,
     el('span.muted', {}, 'or from the Hub'), hub, split,
-    el('button.lab-button.small', { type: 'button', 'data-do': 'data-hub-look', onclick: () => { file = null; named.textContent = ''; forget(); look(); } }, 'Look at it')),
+    el('button.lab-button.small', { type: 'button', 'data-do': 'data-hub-look', onclick: lookAtIt }, 'Look at it')),
   el('p.muted', {}, `Files up to ${Lab.bytes(props.data.most)} here; larger ones with: python -m rlhf_lab import FILE`));
 const found = el('section.lab-card.found', { 'aria-label': 'what was understood', hidden: true });
 root.append(ask, found, notice);  // below the buttons: what it says moves none of them
@@ -28,10 +29,19 @@ function say(words, bad = false) {
   notice.setAttribute('role', bad ? 'alert' : 'status');
 }
 
+// With nothing named on the Hub it is about the file, which is looked at by itself as soon as it has been sent.
+function lookAtIt() {
+  if (sending) return;
+  if (hub.value.trim() || !file) { file = null; named.textContent = ''; forget(); }
+  look();
+}
+
 async function upload(chosen) {
   if (!chosen) return;
+  hub.value = '';
   if (chosen.size > props.data.most) { say(`${chosen.name} has ${Lab.bytes(chosen.size)}. Import it with: python -m rlhf_lab import FILE`, true); return; }
   say('Sending the file …');
+  sending = true;
   const form = new FormData();
   form.append('files', chosen);
   try {
@@ -41,7 +51,7 @@ async function upload(chosen) {
   } catch (error) {
     say(`The file could not be sent (${error.message}). Try again.`, true);
     return;
-  } finally { choose.value = ''; }
+  } finally { choose.value = ''; sending = false; }
   named.textContent = chosen.name;
   forget();
   look();

@@ -36,7 +36,7 @@ function reopen(tries) {
 
 function draw(state) {
   const accuracy = state.reward
-    ? `accuracy ${Lab.percent(state.reward.accuracy)}${state.reward.low === null ? '' : ` (${Lab.between(state.reward.low, state.reward.high)})`}${state.reward.simulated ? ', simulated' : ''}`
+    ? `accuracy ${Lab.accuracy(state.reward)}${state.reward.low === null || Lab.isWide(state.reward) ? '' : ` (${Lab.between(state.reward.low, state.reward.high)})`}${state.reward.simulated ? ', simulated' : ''}`
     : 'no reward model yet';
   const works = state.job && state.engine.works;  // then the work says what it does, and the strip stays one line
   root.replaceChildren(el('div.strip', {}, [
@@ -61,4 +61,4 @@ document.addEventListener('click', (event) => {
   const tab = event.target.closest?.('[role=tab]');
   if (tab) Lab.keep('screen', tab.textContent.trim());
 });
-Lab.poll(root, async () => draw(await Lab.answer(server.status({}))), 1500);
+Lab.poll(root, async () => draw(await Lab.answer(server.status({ annotator: Lab.annotator() }))), 1500);

@@ -151,6 +151,10 @@ window.Lab = window.Lab || (() => {
     };
   }
 
-  return { el, poll, answer, uuid, annotator, isVisitor, person, keep, kept, number, difference, percent, between, many, bytes, duration, changed, marked,
+  // An accuracy {accuracy, low, high}: an interval wider than a quarter stands in the place of the figure.
+  const isWide = ({ low, high }) => low !== null && high - low > 0.25;
+  const accuracy = (found) => (isWide(found) ? between(found.low, found.high) : percent(found.accuracy));
+
+  return { el, poll, isWide, accuracy, answer, uuid, annotator, isVisitor, person, keep, kept, number, difference, percent, between, many, bytes, duration, changed, marked,
     isOurKey, colours };
 })();

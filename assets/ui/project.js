@@ -183,7 +183,7 @@ function verdict(found) {
   const mood = VERDICTS[found.verdict];
   return el('div.verdict', { 'data-verdict': found.verdict },
     el('div.lab-row', {}, el(`span.lab-badge.${mood}`, {}, found.verdict),
-      el('strong', {}, `about ${bytes(found.need)} of ${bytes(found.free)} free on this ${found.where}`),
+      el('strong', {}, `about ${bytes(found.need)} of ${bytes(found.free)} free memory on this machine (${found.where})`),
       el('span.muted', {}, `${found.architecture}, ${millions(found.parameters)} parameters${found.download ? `, ${bytes(found.download)} to download` : ', all files are here'}`)),
     el('p', {}, found.advice),
     el('details', {}, el('summary.muted', {}, 'How this was estimated'), el('table', {}, el('tbody', {},

@@ -100,8 +100,6 @@ function intro() {
     el('p', {}, left > 0 ? `${many(left, 'more label')} under Label and it trains by itself; or let a simulated judge label 40 there.` : 'There are enough labels; training begins in a moment.'));
 }
 
-const WIDE = 0.25;  // an interval wider than this stands in the place of the figure
-
 function scale(model) {
   const at = (share) => `${Math.max(0, Math.min(100, 100 * share))}%`;
   const band = el('i.band'), point = el('i.point'), chance = el('i.chance');
@@ -114,13 +112,13 @@ function scale(model) {
 function headline() {
   const model = looked(), seen = state.foresight[model.kind], measured = model.accuracy !== null;
   const gap = measured && report ? report.train_accuracy - model.accuracy : 0;
-  const wide = measured && model.high - model.low > WIDE;
+  const wide = measured && Lab.isWide(model);
   return el('div.lab-card.headline', {},
-    el('div', {}, el(`div.big${wide ? '.range' : ''}`, { 'data-accuracy': model.accuracy ?? '' }, wide ? between(model.low, model.high) : percent(model.accuracy)), measured ? scale(model) : null),
+    el('div', {}, el(`div.big${wide ? '.range' : ''}`, { 'data-accuracy': model.accuracy ?? '' }, measured ? Lab.accuracy(model) : percent(null)), measured ? scale(model) : null),
     el('div', {},
       el('h2', {}, measured ? 'of unseen pairs ranked as labelled' : 'Accuracy not measured'),
       wide ? el('p.warn', {}, `Too few labels for one figure: ${percent(model.accuracy)} came out right, and that may be luck.`) : null,
-      el('p.muted', {}, measured && report ? `95 % interval ${between(model.low, model.high)}; cross-validated on ${many(model.labels, 'label')}${report.ties ? `, ${many(report.ties, 'tie')} not counted` : ''}, ${report.folds} folds that never split a prompt.`
+      el('p.muted', {}, measured && report ? `95 % interval ${between(model.low, model.high)}; cross-validated on ${many(model.labels, 'label')}${report.ties ? `, ${many(report.ties, 'tie')} (or both bad) not counted` : ''}, ${report.folds} folds that never split a prompt.`
         : measured ? '' : 'Too few labels or prompts to keep some of them unseen: label on.'),
       el('p.muted', {}, `Reward model ${model.id}, learnt from ${model.source === 'people' ? "people's labels" : `labels ${model.source}`}.${report ? ` Of its own labels it ranks ${percent(report.train_accuracy)} right.` : ''}`),
       gap > 0.15 ? el('p.muted.warn', {}, `${many(Math.round(100 * gap), 'point')} more on its own labels than on unseen ones: it learns them by heart. More labels help.`) : null,

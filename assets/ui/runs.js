@@ -140,7 +140,7 @@ function drawList() {
   const table = el('table', {}, el('thead', {}, el('tr', {}, head.map((words) => el('th', { scope: 'col' }, words)))),
     el('tbody', {}, state.runs.map(row)));
   list.replaceChildren(el('div.lab-card', {}, el('div.lab-row', {}, el('h2', {}, `Runs of ${state.name}`),
-    el('span.muted', {}, `tick up to ${COLOURS} to compare; score, KL and gold are means of the last ${props.data.window} steps`)), table,
+    el('span.muted', {}, `tick up to ${COLOURS} to compare; score, KL and gold are means of the last ${props.data.window} steps, of fewer before step ${2 * props.data.window}`)), table,
     state.more ? el('p.muted', {}, `${state.more} older runs are not listed; python -m rlhf_lab runs lists all.`) : null));
   if (focus && focus[0]) part(focus[0], focus[1])?.focus();
 }

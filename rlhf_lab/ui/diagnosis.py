@@ -21,11 +21,12 @@ SCORE_FLAT = 0.15  # sd: a smaller change of the score is called flat
 SCORE_LEARNT = 0.3  # sd above the start: something was learnt
 SETTLING = 30  # steps in which a turned knob may still move the score
 PATIENCE = 15  # steps after which no learning at all is worth a word
-KL_HEALTHY, KL_HIGH = 8.0, 14.0  # nats a response
-KL_SLOW, KL_FAST = 0.5, 2.0  # nats in a window
+KL_NEAR, KL_HEALTHY, KL_HIGH = 4.0, 8.0, 14.0  # nats a response; the preset ends below the first
+KL_SLOW, KL_FAST = 0.2, 2.0  # nats in a window
 CLIP_HIGH, CLIP_ALERT = 0.25, 0.4  # share of tokens
 VALUE_GROWTH = 2.0  # times its earlier size
 VALUE_STEADY = 0.1  # of its earlier size: a smaller change is none
+EXPLAINED_LEAST = 0.05  # of the returns' variance: values that explain less help nobody
 ENTROPY_LOW, ENTROPY_COLLAPSE = 0.6, 0.35  # share of its first value
 LENGTH_DRIFT, LENGTH_ALERT = 0.25, 0.5  # share of the first length
 GOLD_FLAT = 0.1  # judge points
@@ -117,9 +118,9 @@ def _fall(words: str, turned: Sequence[Change]) -> Verdict:
     if not causes:
         return Verdict(Level.WARN, f"{words}: the updates may be too large; lower lr.")
     cause = max(causes, key=lambda change: (change.step, change.name == "beta"))
-    moved = f"{cause.name} went from {cause.old:g} to {cause.new:g} at step {cause.step}"
+    moved = f"{cause.name} went from {cause.old:g} to {cause.new:g} after step {cause.step}"
     if cause.new < cause.old:
-        return Verdict(Level.INFO, f"{words} after {moved}: give it some steps.")
+        return Verdict(Level.INFO, f"{words} since {moved}: give it some steps.")
     if cause.name == "lr":
         return Verdict(Level.WARN, f"{words}, probably because {moved}: set it back.")
     return Verdict(
@@ -167,6 +168,14 @@ def _kl(kl: Trend, others: Trends) -> Verdict:  # noqa: PLR0911  one return a ru
         )
     if kl.points >= PATIENCE and kl.now < 0.05 and (score is None or score.now - score.first < SCORE_LEARNT):
         return Verdict(Level.WARN, f"KL {kl.now:.2f}: the policy has hardly moved; raise lr or lower beta.")
+    if kl.now > KL_NEAR:
+        return Verdict(
+            Level.INFO, f"KL {kl.now:.1f} nats a response {speed}: no longer near the base; read the samples."
+        )
+    if kl.points < WINDOW:
+        return Verdict(Level.INFO, f"KL {kl.now:.2f} nats a response: too early to say.")
+    if kl.now < 0:
+        return Verdict(Level.GOOD, f"KL {kl.now:.2f}: an estimate, and so near 0 its noise reaches below.")
     return Verdict(Level.GOOD, f"KL {kl.now:.1f} nats a response {speed}: near the base model.")
 
 
@@ -184,9 +193,12 @@ def _value(value: Trend, others: Trends) -> Verdict:
     tail = f" The values explain {100 * max(explained.now, 0):.0f} % of the returns." if explained else ""
     if value.points >= 2 * WINDOW and value.now > VALUE_GROWTH * max(value.before, 1e-3):
         return Verdict(Level.WARN, f"Value loss {value.now:.3g}, doubled: the values cannot follow.{tail}")
-    small = VALUE_STEADY * abs(value.before)
+    if value.points < WINDOW:
+        return Verdict(Level.INFO, f"Value loss {value.now:.3g}: too early to say.")
+    small = value.beyond(VALUE_STEADY * abs(value.before))
     moving = "falling" if value.change < -small else "rising" if value.change > small else "steady"
-    return Verdict(Level.GOOD, f"Value loss {value.now:.3g}, {moving}.{tail}")
+    blind = explained is not None and value.points >= PATIENCE and explained.now < EXPLAINED_LEAST
+    return Verdict(Level.INFO if blind else Level.GOOD, f"Value loss {value.now:.3g}, {moving}.{tail}")
 
 
 def _entropy(entropy: Trend, others: Trends) -> Verdict:
@@ -206,6 +218,8 @@ def _entropy(entropy: Trend, others: Trends) -> Verdict:
 
 def _length(length: Trend, others: Trends) -> Verdict:
     drift = length.now / length.first - 1 if length.first > 0 else 0.0
+    if length.points < WINDOW:
+        return Verdict(Level.INFO, f"{length.now:.0f} tokens: too early to say.")
     words = f"{length.now:.0f} tokens, {100 * drift:+z.0f} % since the start"
     if abs(drift) > LENGTH_ALERT:
         return Verdict(Level.ALERT, f"{words}: length itself is probably being rewarded.")
@@ -226,6 +240,11 @@ def _gold(gold: Trend, others: Trends) -> Verdict:
     if gold.best - gold.now > GOLD_DOUBT * gold.beyond(GOLD_FALL / GOLD_DOUBT):
         return Verdict(Level.WARN, f"Gold {gold.now:z.2f}, below its best {gold.best:z.2f}.")
     if gained > gold.beyond(GOLD_FLAT):
+        if gold.best - gold.now > GOLD_FALL:
+            return Verdict(
+                Level.INFO,
+                f"Gold {gold.now:z.2f}, {gained:+z.2f} since the start, but {gold.best:z.2f} at its best: it may be turning.",
+            )
         return Verdict(Level.GOOD, f"Gold {gold.now:z.2f}, {gained:+z.2f} since the start: the judge agrees.")
     return Verdict(Level.INFO, f"Gold {gold.now:z.2f}: no clear gain yet.")
 

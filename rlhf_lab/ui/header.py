@@ -5,9 +5,12 @@ from typing import Any
 from rlhf_lab.assets import EMBEDDED
 from rlhf_lab.jobs import queue, steward, supervisor
 from rlhf_lab.kinds import EngineState, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.labelling import Role
 from rlhf_lab.records import EngineStatus, Job
+from rlhf_lab.store.people import MAX_NAME
 from rlhf_lab.store.runs import get_run, latest_reward_model
 from rlhf_lab.ui.context import Context, read, shared_for
+from rlhf_lab.ui.presence import PRESENCE
 from rlhf_lab.ui.widgets import widget
 
 WORDS = {
@@ -31,7 +34,11 @@ def build(ctx: Context) -> None:
 
     shared = shared_for(1.0, look)
 
-    def status(_: dict[str, Any]) -> dict[str, Any]:
+    def status(said: dict[str, Any]) -> dict[str, Any]:
+        visitor = ctx.visitor()
+        name = visitor.name or str(said.get("annotator") or "")[:MAX_NAME]
+        if name and visitor.role.may(Role.LABELLER):
+            PRESENCE.touch(name)  # on whatever screen
         return shared()
 
     widget("header", reads=[read(status)], label="State of the lab")

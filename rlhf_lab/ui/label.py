@@ -86,7 +86,7 @@ def voting(ctx: Context) -> dict[str, Callable[[gr.EventData], dict[str, Any]]]:
         taken = take_back(ctx.db, project.id, who, labelling_of(ctx.db, project.id))
         if taken is None:
             return state(ctx, who, notice="There is nothing to undo.")
-        return state(ctx, who, lease=taken, notice="Your last vote is taken back.")
+        return state(ctx, who, lease=taken, notice="Your last answer is taken back.")
 
     def redo(event: gr.EventData) -> dict[str, Any]:
         who = name_of(ctx, event)

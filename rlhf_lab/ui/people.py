@@ -27,8 +27,6 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def look(question: dict[str, Any]) -> dict[str, Any]:
         visitor = ctx.visitor()
         name = visitor.name or str(question.get("annotator") or "")[:60]
-        if name and visitor.role.may(Role.LABELLER):
-            PRESENCE.touch(name)
         return {
             "you": {"name": name, "role": visitor.role.value},
             "here": PRESENCE.names(),

@@ -13,7 +13,8 @@ from rlhf_lab.store.steps import Point, samples_at
 from rlhf_lab.ui.diagnosis import Change
 
 KNOBS = ("beta", "lr")
-WAITS = "(takes effect when the run goes on)"
+WIDE = 0.25  # an interval wider than this stands in the place of the figure, here and on the page (lab.js)
+WAITS = "(takes effect with the next whole step)"
 #: Metrics on the scale of the reward model that gave them; those with the KL in them are on that of beta too.
 OF_THE_REWARD = ("objective/scores", "objective/rlhf_reward", "loss/value_avg", "val/explained_variance")
 OF_BETA = ("objective/rlhf_reward", "loss/value_avg", "val/explained_variance")
@@ -59,8 +60,13 @@ def about(db: Database, run: Run, reward_model: int | None = None) -> str:
 
 def reward_words(row: RewardModelRow) -> str:
     """A reward model in a list: "3: 40 simulated labels, accuracy 81%"."""
-    accuracy = row.report.get("accuracy")
-    seen = "accuracy not measured" if accuracy is None else f"accuracy {100 * accuracy:.0f} %"
+    accuracy, low, high = (row.report.get(name) for name in ("accuracy", "accuracy_low", "accuracy_high"))
+    if accuracy is None:
+        seen = "accuracy not measured"
+    elif low is None or high is None or high - low <= WIDE:
+        seen = f"accuracy {100 * accuracy:.0f} %"
+    else:
+        seen = f"accuracy {100 * low:.0f}–{100 * high:.0f} %"
     who = "simulated" if row.snapshot.source is Source.SIMULATED else "people's"
     return f"{row.id}: {len(row.snapshot.vote_ids)} {who} labels, {seen}"
 
@@ -150,7 +156,7 @@ def since(name: str, words: str, said: Sequence[RunEvent]) -> str:
     begun = rescaled(name, said)
     if begun is None:
         return words
-    return f"Since {begun[1]} came in at step {begun[0]}: {words[:1].lower()}{words[1:]}"
+    return f"Since {begun[1]} came in after step {begun[0]}: {words[:1].lower()}{words[1:]}"
 
 
 def checks(curves: dict[str, list[Point]]) -> dict[str, float | None]:

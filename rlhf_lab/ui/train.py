@@ -131,6 +131,8 @@ def reward_notes(db: Database) -> Callable[[RewardModelRow], str]:
                 )
             else:
                 known[row.id] = "It learns from simulated labels by several judges; no gold score is drawn."
+            if (row.report.get("accuracy_low") or 1.0) <= 0.5:
+                known[row.id] += " On unseen pairs it may rank no better than guessing: more labels first would help."
         return known[row.id]
 
     return note

@@ -9,9 +9,11 @@ from rlhf_lab.store.steps import record_step
 SCORE, KL = "objective/scores", "objective/kl"
 
 
-def reward_model(ctx, source=Source.SIMULATED, accuracy=0.81):
+def reward_model(ctx, source=Source.SIMULATED, accuracy=0.81, **report):
     snapshot = LabelSnapshot((1, 2, 3), "digest", source)
-    return add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={"accuracy": accuracy}, snapshot=snapshot)
+    return add_reward_model(
+        ctx.db, ctx.project.id, "x", config={}, report={"accuracy": accuracy} | report, snapshot=snapshot
+    )
 
 
 def a_run(ctx, name="a run", steps=40, judge="cheerful"):

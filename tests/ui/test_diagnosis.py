@@ -67,6 +67,10 @@ CASES = {
     "kl: near": ({KL: curve((1.0, 10))}, KL, Level.GOOD, "and steady: near the base"),
     "kl: rising slowly": ({KL: curve((1.0, 5), (2.0, 5))}, KL, Level.GOOD, "and rising"),
     "kl: coming back": ({KL: curve((3.0, 5), (2.0, 5))}, KL, Level.GOOD, "and falling"),
+    "kl: no longer near": ({KL: curve((5.0, 10))}, KL, Level.INFO, "5.0 nats a response and steady: no longer near the base"),
+    "kl: creeps up": ({KL: ramp(0, 0.8, 8)}, KL, Level.GOOD, "and rising"),
+    "kl: early": ({KL: curve((0.0, 1))}, KL, Level.INFO, "too early"),
+    "kl: an estimate below 0": ({KL: curve((-0.08, 6))}, KL, Level.GOOD, "KL −0.08: an estimate"),
     "kl: fast": ({KL: curve((1.0, 5), (3.5, 5))}, KL, Level.WARN, "+2.5 in 5 steps: fast"),
     "kl: high": ({KL: curve((9.0, 10))}, KL, Level.WARN, "above the usual 8"),
     "kl: far": ({KL: curve((15.0, 10))}, KL, Level.ALERT, "far from the base"),
@@ -85,6 +89,16 @@ CASES = {
     "value: falling": (
         {VALUE: curve((1.0, 5), (0.5, 5)), EXPLAINED: curve((0.4, 10))}, VALUE, Level.GOOD, "falling. The values explain 40 %",
     ),
+    "value: early": ({VALUE: curve((1.0, 4))}, VALUE, Level.INFO, "too early"),
+    "value: explains nothing": (
+        {VALUE: curve((1.0, 15)), EXPLAINED: curve((0.04, 15))}, VALUE, Level.INFO, "steady. The values explain 4 %",
+    ),
+    "value: explains a little": (
+        {VALUE: curve((1.0, 15)), EXPLAINED: curve((0.06, 15))}, VALUE, Level.GOOD, "explain 6 %",
+    ),
+    "value: moves within its noise": (
+        {VALUE: [(i, 0.02 + 0.01 * (i % 2) + 0.003 * (i > 10)) for i in range(1, 16)]}, VALUE, Level.GOOD, "steady",
+    ),
     "value: steady": ({VALUE: curve((1.0, 5), (1.05, 5))}, VALUE, Level.GOOD, "steady"),
     "value: rising": ({VALUE: curve((1.0, 5), (1.5, 5))}, VALUE, Level.GOOD, "rising"),
     "value: doubled": ({VALUE: curve((1.0, 5), (2.1, 5))}, VALUE, Level.WARN, "doubled"),
@@ -92,11 +106,16 @@ CASES = {
     "entropy: shrinks": ({ENTROPY: curve((2.0, 5), (1.0, 5))}, ENTROPY, Level.WARN, "50 % of its start"),
     "entropy: collapsed": ({ENTROPY: curve((2.0, 5), (0.5, 5))}, ENTROPY, Level.ALERT, "says one thing"),
     "length: as before": ({LENGTH: curve((40.0, 5), (44.0, 5))}, LENGTH, Level.GOOD, "+10 %"),
+    "length: early": ({LENGTH: curve((40.0, 4))}, LENGTH, Level.INFO, "40 tokens: too early"),
     "length: longer": ({LENGTH: curve((40.0, 5), (52.0, 5))}, LENGTH, Level.WARN, "+30 %"),
     "length: shorter": ({LENGTH: curve((40.0, 5), (28.0, 5))}, LENGTH, Level.WARN, "−30 %"),
     "length: exploited": ({LENGTH: curve((40.0, 5), (62.0, 5))}, LENGTH, Level.ALERT, "being rewarded"),
     "gold: early": ({GOLD: curve((1.0, 4))}, GOLD, Level.INFO, "too early"),
     "gold: rising": ({GOLD: ramp(0, 2, 20)}, GOLD, Level.GOOD, "the judge agrees"),
+    "gold: past its best, within the noise": (
+        {GOLD: [(i, (i > 5) * 4.0 - (i > 10) * 0.8 + 0.8 * (-1) ** i) for i in range(1, 16)]}, GOLD, Level.INFO,
+        "at its best: it may be turning",
+    ),
     "gold: no gain": ({GOLD: curve((1.0, 20))}, GOLD, Level.INFO, "no clear gain yet"),
     "gold: fallen": ({GOLD: curve((1.0, 5), (2.0, 5), (1.4, 5))}, GOLD, Level.WARN, "below its best"),
     "gold: over-optimised": (
@@ -120,12 +139,12 @@ def test_rule(case):
 FALLS = curve((1.0, 5), (0.8, 5))
 UP, DOWN = Change(4, "beta", 0.1, 0.5), Change(4, "beta", 0.5, 0.1)
 TURNED = {
-    "beta raised": ([UP], Level.INFO, "falling by 0.20, probably because beta went from 0.1 to 0.5 at step 4: a higher beta"),
+    "beta raised": ([UP], Level.INFO, "falling by 0.20, probably because beta went from 0.1 to 0.5 after step 4: a higher beta"),
     "beta lowered": ([DOWN], Level.WARN, "lower lr"),
-    "lr raised": ([Change(4, "lr", 1e-4, 1e-3)], Level.WARN, "probably because lr went from 0.0001 to 0.001 at step 4: set it"),
-    "lr lowered": ([Change(4, "lr", 1e-3, 1e-4)], Level.INFO, "after lr went from 0.001 to 0.0001 at step 4: give it some steps"),
+    "lr raised": ([Change(4, "lr", 1e-4, 1e-3)], Level.WARN, "because lr went from 0.0001 to 0.001 after step 4: set it"),
+    "lr lowered": ([Change(4, "lr", 1e-3, 1e-4)], Level.INFO, "since lr went from 0.001 to 0.0001 after step 4: give it"),
     "both at once": ([UP, Change(4, "lr", 1e-3, 1e-4)], Level.INFO, "beta went from 0.1 to 0.5"),
-    "the later of two": ([UP, Change(7, "lr", 1e-4, 1e-3)], Level.WARN, "lr went from 0.0001 to 0.001 at step 7"),
+    "the later of two": ([UP, Change(7, "lr", 1e-4, 1e-3)], Level.WARN, "lr went from 0.0001 to 0.001 after step 7"),
     "long ago": ([UP._replace(step=-21)], Level.WARN, "lower lr"),
 }  # fmt: skip
 
@@ -140,7 +159,8 @@ def test_a_falling_score_names_the_knob_that_was_turned(case):
 INSIDE = {
     "score falls by less than counts": (SCORE, curve((1.0, 5), (0.86, 5)), Level.INFO),
     "clip at its upper limit": (CLIP, curve((0.25, 10)), Level.GOOD),
-    "kl at its limit": (KL, curve((8.0, 10)), Level.GOOD),
+    "kl at its limit": (KL, curve((4.0, 10)), Level.GOOD),
+    "kl no longer near": (KL, curve((8.0, 10)), Level.INFO),
     "kl still small at step 14": (KL, curve((0.01, 14)), Level.GOOD),
     "value loss just doubled": (VALUE, curve((1.0, 5), (2.0, 5)), Level.GOOD),
     "entropy at its limit": (ENTROPY, curve((2.0, 5), (1.21, 5)), Level.GOOD),

@@ -31,7 +31,7 @@ def test_marks_say_from_what_to_what_once_the_engine_has_done_it(ctx):
     ]  # fmt: skip
     assert story.asked(run, said) == ["beta = 9 from the next step on"]
     set_run_status(ctx.db, run.id, RunStatus.PAUSED)
-    assert story.asked(get_run(ctx.db, run.id), said) == ["beta = 9 (takes effect when the run goes on)"]
+    assert story.asked(get_run(ctx.db, run.id), said) == ["beta = 9 (takes effect with the next whole step)"]
     shown = story.now(run, said)
     assert (shown["beta"], shown["lr"], shown["reward_model"]) == (9.0, 3e-4, other.id)
 
@@ -122,7 +122,7 @@ def test_after_a_switch_of_the_reward_model_only_its_own_scores_are_compared(ctx
     assert story.switch(events(ctx.db, run.id)) is None  # not yet done
     mark_event(ctx.db, told.id, 10)
     verdicts = live.Live(ctx).points({"run": run.id})["verdicts"]
-    assert verdicts["objective/scores"][1].startswith(f"Since reward model {other.id} came in at step 10: ")
+    assert verdicts["objective/scores"][1].startswith(f"Since reward model {other.id} came in after step 10: ")
     assert "falling" not in verdicts["objective/scores"][1]
     assert not verdicts["objective/kl"][1].startswith("Since")
     curves = {"objective/scores": [(10, 3.0), (11, 1.0)], "objective/kl": [(10, 1.0), (11, 1.1)]}
@@ -141,12 +141,12 @@ def test_after_a_change_of_beta_the_reward_with_kl_is_judged_from_there_on(ctx):
     mark_event(ctx.db, told.id, 10)
     said = events(ctx.db, run.id)
     assert story.comparable(curves, said) == curves | {"objective/rlhf_reward": [(11, -1.0)]}
-    assert story.since("objective/rlhf_reward", "It falls.", said) == "Since beta 0.5 came in at step 10: it falls."
+    assert story.since("objective/rlhf_reward", "It falls.", said) == "Since beta 0.5 came in after step 10: it falls."
     assert story.since("objective/scores", "It falls.", said) == "It falls."
     again = add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": 0.7})
     mark_event(ctx.db, again.id, 10)  # told twice before one step: the later stands
     said = events(ctx.db, run.id)
-    assert story.since("objective/rlhf_reward", "It falls.", said) == "Since beta 0.7 came in at step 10: it falls."
+    assert story.since("objective/rlhf_reward", "It falls.", said) == "Since beta 0.7 came in after step 10: it falls."
 
 
 def test_after_a_raise_of_beta_a_falling_score_names_it_and_is_no_warning(ctx):
@@ -159,7 +159,7 @@ def test_after_a_raise_of_beta_a_falling_score_names_it_and_is_no_warning(ctx):
     assert "lower lr" in look.points({"run": run.id})["verdicts"]["objective/scores"][1]  # not yet in force
     mark_event(ctx.db, told.id, 7)
     level, words = look.points({"run": run.id})["verdicts"]["objective/scores"]
-    assert (level, "probably because beta went from 0.1 to 0.5 at step 7" in words) == ("info", True), words
+    assert (level, "probably because beta went from 0.1 to 0.5 after step 7" in words) == ("info", True), words
 
 
 def test_a_knob_turned_twice_before_one_step_is_turned_once(ctx):

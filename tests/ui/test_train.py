@@ -110,6 +110,16 @@ def test_reward_models_are_offered_newest_first_with_source_and_accuracy(ctx):
     assert "simulated labels" in models[1][2]
 
 
+def test_a_reward_model_that_may_be_guessing_says_so_before_a_run_starts(ctx):
+    wide = reward_model(ctx, accuracy=0.17, accuracy_low=0.03, accuracy_high=0.56)
+    good = reward_model(ctx, accuracy=0.8, accuracy_low=0.7, accuracy_high=0.9)
+    (_, said, note), (_, doubtful, warned) = train.start_options(ctx, train.reward_notes(ctx.db))["models"]
+    assert doubtful == f"{wide.id}: 3 simulated labels, accuracy 3–56 %"
+    assert "no better than guessing" in warned
+    assert said == f"{good.id}: 3 simulated labels, accuracy 80 %"
+    assert "guessing" not in note
+
+
 @pytest.mark.parametrize(
     ("names", "words"),
     [
