@@ -9,6 +9,7 @@ doubled or given to one person twice, and how long the page took to answer (medi
 """
 
 import argparse
+import http.client
 import json
 import random
 import socket
@@ -195,7 +196,7 @@ class Client:
                 return said
             except urllib.error.HTTPError as error:
                 raise RuntimeError(error.read().decode()[:300]) from error
-            except OSError:  # killed in the middle: nobody knows whether it was counted
+            except (OSError, http.client.HTTPException):  # killed in the middle, perhaps of an answer: nobody knows whether it was counted
                 self.sent_again += 1
                 time.sleep(0.5)
 
