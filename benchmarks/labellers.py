@@ -196,10 +196,7 @@ class Client:
                 return said
             except urllib.error.HTTPError as error:
                 raise RuntimeError(error.read().decode()[:300]) from error
-            except (
-                OSError,
-                http.client.HTTPException,
-            ):  # killed in the middle, perhaps of an answer: nobody knows whether it was counted
+            except (OSError, http.client.HTTPException):  # killed meanwhile: nobody knows whether it was counted
                 self.sent_again += 1
                 time.sleep(0.5)
 
