@@ -109,7 +109,8 @@ def sampled_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0
     _check_logits(logits, tokens.shape, temperature)
 
     def compute(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        return _Sampled.apply(logits, tokens, temperature)  # type: ignore[no-untyped-call, no-any-return]
+        both: tuple[Tensor, Tensor] = _Sampled.apply(logits, tokens, temperature)  # type: ignore[no-untyped-call]
+        return both
 
     logprobs, entropy = in_row_chunks(compute, logits, tokens)
     return logprobs, entropy

@@ -39,7 +39,8 @@ class RewardHead(nn.Module):
 
     def raw(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """(B,) scores before normalisation."""
-        return self.linear(self.pool(hidden, mask)).squeeze(-1)  # type: ignore[no-any-return]
+        raw: Tensor = self.linear(self.pool(hidden, mask)).squeeze(-1)
+        return raw
 
     def raw_members(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """(1, B): `raw`, as the members of an ensemble say it."""
@@ -65,8 +66,8 @@ class RewardHead(nn.Module):
 
     def per_token(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """(B, T) shares of the score; with mean pooling their masked mean is the score. Zero on padding."""
-        raw = self.linear(hidden.float()).squeeze(-1)
-        return ((raw - self.shift) / self.scale).masked_fill(~mask, 0.0)  # type: ignore[no-any-return]
+        raw: Tensor = self.linear(hidden.float()).squeeze(-1)
+        return ((raw - self.shift) / self.scale).masked_fill(~mask, 0.0)
 
 
 class EnsembleHead(nn.Module):
@@ -149,7 +150,8 @@ class ValueHead(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(..., H) -> (...)."""
-        return self.linear(hidden.to(self.linear.weight.dtype)).squeeze(-1)  # type: ignore[no-any-return]
+        values: Tensor = self.linear(hidden.to(self.linear.weight.dtype)).squeeze(-1)
+        return values
 
 
 def _linear(hidden_size: int) -> nn.Linear:

@@ -34,7 +34,8 @@ class RewardModel:
     def score_rows(self, rows: Rows) -> Tensor:
         """(B,) normalised scores; gradients flow if the caller allows them."""
         with self.adapters.using(self.adapter):
-            return self.head(forward(self.backbone, rows).read, rows.mask)  # type: ignore[no-any-return]
+            scores: Tensor = self.head(forward(self.backbone, rows).read, rows.mask)
+            return scores
 
     @torch.no_grad()
     def scores(

@@ -76,7 +76,8 @@ class Policy:
         return self._values(hidden.predicting, rows), after
 
     def _values(self, hidden: Tensor, rows: Rows) -> Tensor:
-        return self.value_head(hidden).masked_fill(~rows.mask, 0.0)  # type: ignore[no-any-return]
+        values: Tensor = self.value_head(hidden)
+        return values.masked_fill(~rows.mask, 0.0)
 
     @torch.no_grad()
     def reference_logprobs(self, rows: Rows, temperature: float) -> Tensor:
