@@ -183,8 +183,8 @@ MUTANTS = [
     Mutant(REWARD_MODEL, "normalisation not saved", "for k, v in self.head.state_dict().items()}",
            'for k, v in (self.head.state_dict() | {"scale": torch.ones(())}).items()}',
            "test_item_21_saved_with_its_head"),
-    Mutant(REWARD_MODEL, "scored without its adapter", "using(self.adapter):\n            return",
-           "using(None):\n            return", "test_score_by_hand"),
+    Mutant(REWARD_MODEL, "scored without its adapter", "using(self.adapter):\n            scores",
+           "using(None):\n            scores", "test_score_by_hand"),
     Mutant(REWARD_MODEL, "another backbone accepted", 'about["backbone_sha256"] != backbone.digest', "False",
            "test_files_that_cannot_be_used"),
     # --- trainers/rollout.py ---
