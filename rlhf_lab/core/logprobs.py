@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
 
 from rlhf_lab.errors import ConfigError
 
 CHUNK_ELEMENTS = 2**22  # logits worked on at once where no gradient is wanted: 16 MiB in float32
+NEAR_ELEMENTS = 2**18  # those that a processor's cache holds: 1 MiB in float32
 
 
 def response_mask(responses: Tensor, eos_token_id: int | Sequence[int]) -> Tensor:
@@ -138,6 +140,72 @@ class _Sampled(torch.autograd.Function):
         g = (gradients[0] / ctx.temperature).unsqueeze(-1)
         dlogits = (probs * -g).scatter_add_(-1, tokens.unsqueeze(-1), g)
         return dlogits.to(ctx.dtype), None, None
+
+
+def head_logprobs(
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, *, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """`sampled_logprobs` of the logits hidden @ weight.T + bias, where the vocabulary head is frozen.
+
+    Nothing of the logits' size is kept for the gradient: d logprob / d hidden = (onehot - p) @ weight / temperature is found
+    on the way forward, with the probabilities in the place of the logits.
+
+    Args:
+        hidden: (N, H) float, where each token is predicted.
+        weight: (V, H), bias: (V,) or None; both of hidden's dtype, and neither gets a gradient.
+        tokens: (N,) int64 ids in [0, V).
+        temperature: > 0, the one the tokens were sampled at.
+
+    Returns:
+        (logprobs, entropy), each (N,), nats, float32 for half precision. logprobs are differentiable (once) in hidden; entropy
+        has no gradient.
+
+    Raises:
+        ConfigError: temperature not positive and finite, shapes that do not belong together.
+    """
+    check_temperature(temperature)
+    if hidden.dim() != 2 or hidden.shape[:-1] != tokens.shape or weight.shape[1:] != hidden.shape[1:]:
+        raise ConfigError(
+            f"hidden is {tuple(hidden.shape)}, weight {tuple(weight.shape)}, tokens {tuple(tokens.shape)}: "
+            "pass (N, H), (V, H) and (N,)."
+        )
+    both: tuple[Tensor, Tensor] = _Head.apply(hidden, weight, bias, tokens, temperature)  # type: ignore[no-untyped-call]
+    return both
+
+
+class _Head(torch.autograd.Function):
+    """One buffer of the logits' size: what it holds is made into onehot - p a few rows at a time, in the cache."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        logits = linear(hidden, weight, bias)
+        learns = ctx.needs_input_grad[0]
+        most = NEAR_ELEMENTS if logits.device.type == "cpu" else 16 * CHUNK_ELEMENTS
+        found = []
+        rows = max(1, most // len(weight))
+        for start in range(0, max(1, len(tokens)), rows):
+            part, at = logits[start : start + rows], tokens[start : start + rows].unsqueeze(-1)
+            every = scale_logits(part, temperature).log_softmax(dim=-1)
+            probs = every.exp()
+            logprobs = every.gather(-1, at).squeeze(-1)
+            every.clamp_min_(torch.finfo(every.dtype).min)  # 0 log 0 = 0, never 0 * -inf
+            found.append((logprobs, -every.mul_(probs).sum(dim=-1)))
+            if learns:
+                part.copy_(probs.neg_().scatter_add_(-1, at, torch.ones_like(probs[:, :1])))
+        if learns:
+            ctx.save_for_backward(logits @ weight)
+        ctx.temperature = temperature
+        logprobs, entropy = (torch.cat(parts) for parts in zip(*found, strict=True))
+        ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (slope,) = ctx.saved_tensors
+        return (slope * (gradients[0] / ctx.temperature).unsqueeze(-1)).to(slope.dtype), None, None, None, None
 
 
 def scale_logits(logits: Tensor, temperature: float) -> Tensor:

@@ -114,6 +114,12 @@ class Backbone:
         hidden: Tensor = output.last_hidden_state
         return hidden
 
+    @property
+    def plain_head(self) -> nn.Linear | None:
+        """The vocabulary head where it is a frozen linear layer whose whole weight is here; else None: see `logits`."""
+        head = self.model.get_output_embeddings()
+        return head if type(head) is nn.Linear and not head.weight.requires_grad and self.shards is None else None
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Vocabulary logits (..., V) of hidden states (..., H)."""
         logits: Tensor = self.model.get_output_embeddings()(hidden)

@@ -118,6 +118,8 @@ class FastLayer:
 
         def apart(x: Tensor) -> Tensor:
             a, b = self.halves(parts)
+            if not torch.is_grad_enabled():
+                return _apart(x, a, b, parts.base)[0]
             out: Tensor = _Apart.apply(x, parts.a, parts.b, a, b, parts.base, parts.scale)  # type: ignore[no-untyped-call]
             return out
 
@@ -127,6 +129,14 @@ class FastLayer:
 def _halved(a: Tensor, b: Tensor, scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """A and s·B in the precision of W."""
     return a.to(dtype), (scale * b).to(dtype)
+
+
+def _apart(x: Tensor, a: Tensor, b: Tensor, base: nn.Linear) -> tuple[Tensor, Tensor]:
+    """y = x·Wᵀ + bias + (x·aᵀ)·bᵀ, and a·xᵀ (r, rows)."""
+    low = a @ x.reshape(-1, x.shape[-1]).t()  # the long dimension last, as below
+    out = linear(x, base.weight, base.bias)
+    out.view(-1, out.shape[-1]).addmm_(low.t(), b.t())
+    return out, low
 
 
 class _Merged(torch.autograd.Function):
@@ -160,9 +170,7 @@ class _Apart(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, wide_a: Tensor, wide_b: Tensor, a: Tensor, b: Tensor, base: nn.Linear, scale: float
     ) -> Tensor:
-        low = a @ x.reshape(-1, x.shape[-1]).t()  # (r, rows): the long dimension last, as below
-        out = linear(x, base.weight, base.bias)
-        out.view(-1, out.shape[-1]).addmm_(low.t(), b.t())
+        out, low = _apart(x, a, b, base)
         ctx.save_for_backward(x, wide_a, wide_b, a, b, low, base.weight)
         ctx.scale = scale
         return out

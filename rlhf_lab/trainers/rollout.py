@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from rlhf_lab.core.logprobs import logprobs_and_entropy, sampled_logprobs
+from rlhf_lab.core.logprobs import head_logprobs, logprobs_and_entropy, sampled_logprobs
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.generation import Tick, no_tick
@@ -158,8 +158,11 @@ def response_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """(B, R) log-probabilities and entropies; the vocabulary head runs on real response positions only."""
     real = rows.mask.nonzero(as_tuple=True)  # as a mask, it would be looked through, and a GPU waited for, each time
-    logits = backbone.logits(hidden[real])
-    both = logprobs_and_entropy if learn_entropy else sampled_logprobs
-    logprobs, entropy = both(logits, rows.responses[real], temperature=temperature)
+    states, tokens, head = hidden[real], rows.responses[real], backbone.plain_head
+    if head is not None and not learn_entropy:
+        logprobs, entropy = head_logprobs(states, head.weight, head.bias, tokens, temperature=temperature)
+    else:
+        both = logprobs_and_entropy if learn_entropy else sampled_logprobs
+        logprobs, entropy = both(backbone.logits(states), tokens, temperature=temperature)
     empty = torch.zeros(rows.mask.shape, dtype=logprobs.dtype, device=logprobs.device)
     return empty.masked_scatter(rows.mask, logprobs), empty.masked_scatter(rows.mask, entropy)

@@ -122,6 +122,63 @@ def test_sampled_logprobs_by_hand():
     assert logits.grad[0].tolist() == pytest.approx([-first / 2, first / 2], abs=1e-12)
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("elements", [1, 19, 10_000])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_head_logprobs_are_those_of_its_logits(temperature, elements, with_bias, monkeypatch):
+    """Values, entropy and gradient against autograd through the plain formula, whatever is worked on at once."""
+    monkeypatch.setattr(logprobs, "NEAR_ELEMENTS", elements)
+    hidden, weight, tokens = random_logits(4, 6), random_logits(9, 6), torch.tensor([0, 8, 3, 3])
+    bias = random_logits(1, 9)[0] if with_bias else None
+    if bias is not None:
+        bias[2] = -math.inf  # impossible: of probability, entropy and slope 0
+    weights, found = torch.tensor([1.0, -2.0, 0.5, 0.25], dtype=torch.float64), []
+    for through_head in (True, False):
+        x = hidden.clone().requires_grad_()
+        if through_head:
+            logprob, entropy = logprobs.head_logprobs(x, weight, bias, tokens, temperature=temperature)
+            assert not entropy.requires_grad
+        else:
+            logits = x @ weight.T + (0 if bias is None else bias)
+            logprob, entropy = logprobs.logprobs_and_entropy(logits, tokens, temperature=temperature)
+        (logprob * weights).sum().backward()
+        found.append((logprob.detach(), entropy.detach(), x.grad))
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-13)
+    assert float(found[0][2].abs().max()) > 0.1
+    with torch.no_grad():
+        again = logprobs.head_logprobs(hidden, weight, bias, tokens, temperature=temperature)
+    torch.testing.assert_close(again, found[0][:2], rtol=0, atol=0)
+
+
+def test_head_logprobs_by_hand():
+    """Odds 1 : 3 at temperature 2 are 1 : sqrt 3; the slope of the second token's log-probability is p(first) / 2."""
+    hidden = torch.tensor([[1.0]], dtype=torch.float64, requires_grad=True)
+    weight = torch.tensor([[0.0], [math.log(3.0)]], dtype=torch.float64)
+    logprob, entropy = logprobs.head_logprobs(hidden, weight, None, torch.tensor([1]), temperature=2.0)
+    first = 1 / (1 + math.sqrt(3))
+    assert logprob.item() == pytest.approx(math.log(1 - first), abs=1e-12)
+    assert entropy.item() == pytest.approx(-first * math.log(first) - (1 - first) * math.log(1 - first), abs=1e-12)
+    logprob.sum().backward()
+    assert hidden.grad.item() == pytest.approx(first / 2 * math.log(3.0), abs=1e-12)
+
+
+def test_head_logprobs_of_a_sure_token_in_half_precision():
+    """p = 0.9995, which bfloat16 takes for 1: the slope is (1 - p) times the difference of the weights, not 0."""
+    hidden = torch.tensor([[7.625]], dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.tensor([[1.0], [0.0]], dtype=torch.bfloat16)
+    logprob, _ = logprobs.head_logprobs(hidden, weight, None, torch.tensor([0]))
+    assert logprob.dtype == torch.float32
+    logprob.sum().backward()
+    assert hidden.grad.item() == pytest.approx(1 / (1 + math.exp(7.625)), rel=2**-8)
+
+
+def test_a_head_that_does_not_belong_to_the_states_is_refused():
+    with pytest.raises(ConfigError, match="hidden is"):
+        logprobs.head_logprobs(random_logits(2, 3), random_logits(5, 4), None, torch.tensor([0, 1]))
+    with pytest.raises(ConfigError, match="temperature"):
+        logprobs.head_logprobs(random_logits(1, 3), random_logits(5, 3), None, torch.tensor([0]), temperature=0.0)
+
+
 def test_chunks_change_nothing(monkeypatch):
     """The path without gradient works in chunks; every chunk size, one that does not divide the batch too, agrees."""
     logits, tokens = random_logits(5, 3, 11), torch.randint(11, (5, 3), generator=torch.Generator().manual_seed(1))

@@ -46,7 +46,8 @@ def test_two_processes_give_the_numbers_of_one(tmp_path):
         for one, two in zip(metrics, found, strict=True):
             assert one.keys() == two.keys()
             for name in one:
-                assert two[name] == pytest.approx(one[name], rel=1e-5, abs=1e-7), (case, name)
+                # Adapters are float32 and Adam divides by small gradients: sums in another order show up to 2e-5 (an Intel CPU).
+                assert two[name] == pytest.approx(one[name], rel=1e-4, abs=1e-7), (case, name)
         assert sums == pytest.approx(total, rel=1e-7)
         assert everyones[0] == everyones[1]  # and both hold the same weights, bit for bit
 

@@ -125,11 +125,12 @@ class PlainStep:
             optimiser.zero_grad()
 
 
-def test_a_whole_step_equals_a_plain_loop(gpt2_folder):
+@pytest.mark.parametrize("entropy_coef", [0.02, 0.0])  # the logits themselves, and without them
+def test_a_whole_step_equals_a_plain_loop(entropy_coef, gpt2_folder):
     """Items 1, 2, 5, 9, 12-17, 20 at once: every weight and every figure after three epochs."""
     settings = {
         "steps": 4, "batch_size": 5, "epochs": 3, "minibatches": 1, "micro_batch": 2, "temperature": 0.8, "lr": 2e-2,
-        "beta": 0.3, "gamma": 0.97, "lam": 0.9, "score_clip": 1.5, "missing_eos_penalty": 0.7, "entropy_coef": 0.02,
+        "beta": 0.3, "gamma": 0.97, "lam": 0.9, "score_clip": 1.5, "missing_eos_penalty": 0.7, "entropy_coef": entropy_coef,
         "vf_coef": 0.4, "cliprange": 0.1, "cliprange_value": 0.15,
         "sample_every": 100,
     }  # fmt: skip
