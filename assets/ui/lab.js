@@ -1,5 +1,5 @@
 // Shared by every widget: small DOM builder, polling, names, numbers, word differences. No library, no markup from data.
-window.Lab = window.Lab || (() => {
+window.Lab = (() => {
   // An element: Lab.el('p.note', {title: 'x', onclick: f}, 'text', child, …). Strings become text, never markup.
   function el(what, attributes = {}, ...children) {
     const [tag, ...classes] = what.split('.');

@@ -74,7 +74,7 @@ class PolicyRun:
         self.replay = self._resume()
         self._looked = 0.0
         self._began = time.monotonic()
-        self._first = self.trainer.steps_done
+        self._first, self._warm = self.trainer.steps_done, False
 
     def _trainer(self) -> PolicyTrainer:
         db, project = self.lab.db, get_project(self.lab.db, self.run.project_id)
@@ -98,11 +98,21 @@ class PolicyRun:
         step = self.trainer.steps_done
         if self.group.leads:
             truncate_after(self.lab.db, self.run.id, step)
+            self._note_loss(self.run.step, step)
         known = standing(events(self.lab.db, self.run.id))
         for event in known:  # knobs are in the checkpoint; these are not
             if event.kind in (EventKind.SWITCH_REWARD, EventKind.NOTE) and (event.applied_step or 0) < step:
                 self._apply(event)
         return [event for event in known if (event.applied_step or 0) >= step]
+
+    def _note_loss(self, reached: int, step: int) -> None:
+        """Say in the run's history which steps are taken once more, because they came after the last checkpoint."""
+        if reached > step:
+            where = f"the checkpoint of step {step}" if step else "the beginning"
+            again = f"steps {step + 1} to {reached} are" if reached > step + 1 else f"step {reached} is"
+            words = f"goes on from {where}: {again} taken again"
+            note = add_event(self.lab.db, self.run.id, EventKind.NOTE, {"words": words})
+            mark_event(self.lab.db, note.id, step)
 
     def execute(self) -> RunStatus:
         """Train until the end or until somebody stops it. Sets the run's status; raises what made it fail."""
@@ -175,7 +185,10 @@ class PolicyRun:
 
     def _tell(self) -> None:
         done = self.trainer.steps_done
-        per_step = (time.monotonic() - self._began) / max(1, done - self._first)
+        now = time.monotonic()
+        per_step = (now - self._began) / max(1, done - self._first)
+        if not self._warm:  # the first step takes longer, and is left out once there are others
+            self._began, self._first, self._warm = now, done, True
         known = {"run_id": self.run.id, "step": done}
         self.progress(done / self.config.steps, per_step * (self.config.steps - done), known)
 

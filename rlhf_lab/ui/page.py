@@ -14,6 +14,7 @@ from rlhf_lab.ui import api, compare, header, label, people, project, reward, ru
 from rlhf_lab.ui.access import Access
 from rlhf_lab.ui.context import Context, guard_events
 from rlhf_lab.ui.entrance import entrance
+from rlhf_lab.ui.first_look import EarlyHead, first_look
 from rlhf_lab.ui.widgets import STATIC, UI
 
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
@@ -50,22 +51,27 @@ def build_page(ctx: Context) -> gr.Blocks:
     return page
 
 
-def styles() -> str:
-    """Every style sheet of ours. In the head and not as `css`, where Gradio rewrites selectors and media queries are lost."""
-    return "\n".join(path.read_text(encoding="utf-8") for path in sorted(UI.glob("*.css")))
+def early_head() -> str:
+    """Every style sheet of ours, and the scripts that must run before Gradio's. Not as its `css`, where Gradio rewrites
+    selectors and media queries are lost."""
+    styles = "\n".join(path.read_text(encoding="utf-8") for path in sorted(UI.glob("*.css")))
+    scripts = "\n".join((UI / f"{name}.js").read_text(encoding="utf-8") for name in ("storage", "lab", "first"))
+    return f"<style>{styles}</style><script>{scripts}</script>"
 
 
-def launch_options(ctx: Context | None = None) -> dict[str, Any]:
+def launch_options(ctx: Context) -> dict[str, Any]:
     """Everything `launch` gets besides the address; safe defaults. Where visitors have roles, the pages to enter by."""
-    storage = (UI / "storage.js").read_text(encoding="utf-8")
+    middleware = [
+        Middleware(GZipMiddleware, minimum_size=500),  # what a page polls, by half
+        Middleware(EarlyHead, head=early_head()),
+    ]
     options: dict[str, Any] = {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,
         "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,
         "state_session_capacity": MOST_SESSIONS,
-        "head": f"<style>{styles()}</style><script>{storage}</script>", "footer_links": [],
-        "app_kwargs": {"middleware": [Middleware(GZipMiddleware, minimum_size=500)]},  # what a page polls, by half
+        "footer_links": [], "app_kwargs": {"middleware": middleware, "routes": [first_look(ctx)]},
     }  # fmt: skip
-    if ctx is None or not ctx.access.guarded:
+    if not ctx.access.guarded:
         return options
     access = ctx.access
 
@@ -75,7 +81,7 @@ def launch_options(ctx: Context | None = None) -> dict[str, Any]:
 
     return options | {
         "auth_dependency": user,
-        "app_kwargs": options["app_kwargs"] | {"routes": doors(ctx.db, access)},
+        "app_kwargs": options["app_kwargs"] | {"routes": [first_look(ctx), *doors(ctx.db, access)]},
     }
 
 

@@ -30,11 +30,11 @@ def widget(
 ) -> gr.HTML:  # fmt: skip
     """`assets/ui/NAME.js` at work in an empty element; the events its `trigger` sends are attributes of what is returned.
 
-    reads: its server functions. charts: load plotly.js and charts.js too. scripts: other files of
-    assets/ui that it needs, by name. data: JSON that reaches the script as props.data, once.
+    reads: its server functions. charts: load plotly.js and charts.js too. scripts: other files of assets/ui that it needs, by
+    name (lab.js is there before: ui/page.py). data: JSON that reaches the script as props.data, once.
     A function and not a subclass of gr.HTML: Gradio writes a .pyi file beside every subclass.
     """
-    needed = [UI / "lab.js", *((PLOTLY, UI / "charts.js") if charts else ()), *(UI / f"{one}.js" for one in scripts)]
+    needed = [*((PLOTLY, UI / "charts.js") if charts else ()), *(UI / f"{one}.js" for one in scripts)]
     return gr.HTML(
         html_template=f'<div class="lab lab-{name}" role="region" aria-label="{label or name}"></div>',
         js_on_load=(UI / f"{name}.js").read_text(encoding="utf-8"),

@@ -43,7 +43,8 @@ def test_a_knob_that_made_a_run_fail_is_not_turned_again_after_it_was_taken_back
     assert job.status is JobStatus.QUEUED
     lab.next_engine()  # and not after another resume either
     assert lab.do(job).status is JobStatus.DONE
-    assert [event.applied_step for event in events(lab.db, run_id)] == [3, 2]
+    turned = [event.applied_step for event in events(lab.db, run_id) if event.kind is EventKind.SET]
+    assert turned == [3, 2]
     assert lab.curve(run_id) == lab.curve(plain)
 
 

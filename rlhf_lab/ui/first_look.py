@@ -1,0 +1,84 @@
+"""What stands on the page before Gradio has drawn it: our styles and scripts in the HTML itself, and the pair to label.
+
+Gradio adds a head of its users only when its own script runs, seconds later on a slow machine; reading can begin before.
+"""
+
+import json
+from typing import Any
+
+from gradio.context import LocalContext
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rlhf_lab.errors import LabError
+from rlhf_lab.ui import label
+from rlhf_lab.ui.context import Context
+
+MOST_BYTES = 1_000
+START = b"<head>"
+
+
+class EarlyHead:
+    """ASGI middleware: puts `head` at the beginning of the page's <head>. Inside what compresses answers."""
+
+    def __init__(self, app: ASGIApp, head: str) -> None:
+        self.app, self.head = app, head.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
+            await self.app(scope, receive, send)
+            return
+        begun: Message = {}
+        body = b""
+
+        async def collect(message: Message) -> None:
+            nonlocal begun, body
+            if message["type"] == "http.response.start":
+                begun = message
+                return
+            body += message.get("body", b"")
+            if message.get("more_body"):
+                return
+            body = body.replace(START, START + self.head, 1)
+            length = (b"content-length", str(len(body)).encode())
+            begun["headers"] = [*(pair for pair in begun["headers"] if pair[0] != length[0]), length]
+            await send(begun)
+            await send({"type": "http.response.body", "body": body})
+
+        await self.app(scope, receive, collect)
+
+
+def first_look(ctx: Context) -> Route:
+    """POST /first {annotator}: {prompt, left, right, guideline} of the pair that the screen Label will show, kept for this
+    person as there; 204 where there is none to show. Only JSON is taken, which another site's page cannot send."""
+
+    async def answer(request: Request) -> Response:
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MOST_BYTES:
+                return Response(status_code=413)
+        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            return Response(status_code=415)
+        try:
+            said = json.loads(body)
+        except ValueError:
+            return Response(status_code=400)
+        LocalContext.request.set(request)  # type: ignore[arg-type]  # who asks, as in an event
+        found = await run_in_threadpool(look, ctx, said)
+        return JSONResponse(found) if found else Response(status_code=204)
+
+    return Route("/first", answer, methods=["POST"])
+
+
+def look(ctx: Context, said: Any) -> dict[str, Any] | None:
+    """What to show, or None: whatever is wrong is told by the screen itself, a moment later."""
+    try:
+        state = label.state(ctx, label.checked_name(ctx, said.get("annotator")))
+    except (LabError, AttributeError):
+        return None
+    pair = state["pair"]
+    return pair and {name: pair[name] for name in ("prompt", "left", "right")} | {"guideline": state["guideline"]}

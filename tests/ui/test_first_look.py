@@ -1,0 +1,103 @@
+"""What a page shows before Gradio has drawn it: the head in the HTML itself, and the pair that Label will show."""
+
+import pytest
+from sqlalchemy import select
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import HTMLResponse, StreamingResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.labelling import Role
+from rlhf_lab.store import tables
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.leases import lease_pair
+from rlhf_lab.ui import label
+from rlhf_lab.ui.access import COOKIE, Visitor
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.first_look import EarlyHead, first_look
+from rlhf_lab.ui.page import early_head
+
+HEAD = "<style>p { margin: 0 }</style><script>'</head> … é'</script>"
+PAGE = "<!doctype html><html><head><meta charset='utf-8'></head><body><head>once</body></html>"
+
+
+@pytest.fixture
+def ctx(tmp_path):
+    with Database.open(tmp_path) as db:
+        new_project(db)
+        yield Context(tmp_path, db)
+
+
+def ask(ctx, said, **more):
+    client = TestClient(Starlette(routes=[first_look(ctx)]))
+    return client.post("/first", **({"json": said} | more))
+
+
+def app(page=PAGE):
+    async def whole(request):
+        return HTMLResponse(page)
+
+    async def pieces(request):
+        return StreamingResponse(iter([page[:20].encode(), page[20:].encode()]), media_type="text/html")
+
+    middleware = [Middleware(GZipMiddleware, minimum_size=50), Middleware(EarlyHead, head=HEAD)]
+    return TestClient(Starlette(routes=[Route("/other", whole), Route("/", whole)], middleware=middleware)), pieces
+
+
+def test_the_head_begins_the_page_and_nothing_else():
+    client, _ = app()
+    answer = client.get("/")
+    assert answer.text == PAGE.replace("<head>", f"<head>{HEAD}", 1)
+    plain = client.get("/", headers={"accept-encoding": "identity"})
+    assert int(plain.headers["content-length"]) == len(answer.content)
+    assert client.get("/other").text == PAGE
+
+
+def test_a_page_sent_in_pieces_is_put_together():
+    _, pieces = app()
+    client = TestClient(Starlette(routes=[Route("/", pieces)], middleware=[Middleware(EarlyHead, head=HEAD)]))
+    assert client.get("/").text == PAGE.replace("<head>", f"<head>{HEAD}", 1)
+
+
+def test_our_scripts_do_not_end_the_element_they_stand_in():
+    head = early_head()
+    assert head.count("</script") == head.count("</style") == 1
+    assert head.index("window.Lab =") < head.index("fetch('first'")
+
+
+def test_it_is_the_pair_that_the_screen_shows_afterwards(ctx):
+    first = ask(ctx, {"annotator": "ann"}).json()
+    again = ask(ctx, {"annotator": "ann"}).json()
+    shown = label.state(ctx, "ann")["pair"]
+    assert first == again == {name: shown[name] for name in ("prompt", "left", "right")} | {"guideline": ""}
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"annotator": ""}, {"annotator": "judge:cheerful"}, [], "ann", {"annotator": 3 * "x" * 30}]
+)
+def test_who_may_not_label_is_shown_nothing(ctx, said):
+    assert ask(ctx, said).status_code == 204
+
+
+def test_a_guarded_lab_shows_it_to_those_who_have_joined(ctx):
+    guarded = ctx.guarded(open_to_all=False)
+    assert ask(guarded, {"annotator": "ann"}).status_code == 204
+    cookie = guarded.access.cookie(Visitor(Role.LABELLER, "Ann"))
+    answer = ask(guarded, {"annotator": "somebody"}, headers={"cookie": f"{COOKIE}={cookie}"})
+    held = lease_pair(ctx.db, ctx.project.id, "Ann")  # kept for the cookie's name, not for the one that was said
+    assert held is not None
+    assert {answer.json()["left"], answer.json()["right"]} == {
+        held.pair.first.text.strip(),
+        held.pair.second.text.strip(),
+    }
+    with ctx.db.read() as conn:
+        assert set(conn.execute(select(tables.leases.c.annotator)).scalars()) == {"Ann"}
+
+
+def test_only_short_json_is_read(ctx):
+    assert ask(ctx, None, json=None, content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
+    assert ask(ctx, {"annotator": "x" * 2000}).status_code == 413
+    assert ask(ctx, None, json=None, content=b"{", headers={"content-type": "application/json"}).status_code == 400
