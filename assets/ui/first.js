@@ -28,8 +28,7 @@
         el('section.prompt.lab-scroll', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), el('p.lab-text', { dir: 'auto' }, prompt)),
         el('h2', {}, 'Which continuation is better?'),
         el('div.sides', {}, side('left', left, 'Left', 'First'), side('right', right, 'Right', 'Second'))));
-    const show = () => { if (document.body) { if (!drawn()) document.body.append(place); } else requestAnimationFrame(show); };
-    show();
+    if (!drawn()) document.body.append(place);
   }
 
   fetch('first', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ annotator: Lab.annotator() }) })

@@ -1,9 +1,11 @@
 """What stands on the page before Gradio has drawn it: our styles and scripts in the HTML itself, and the pair to label.
 
-Gradio adds a head of its users only when its own script runs, seconds later on a slow machine; reading can begin before.
+Gradio adds its users' head only when its own script runs, seconds later on a slow machine; reading can begin before. In the body
+our styles also come after all of Gradio's, whose rules would win otherwise.
 """
 
 import json
+import re
 from typing import Any
 
 from gradio.context import LocalContext
@@ -18,35 +20,35 @@ from rlhf_lab.ui import label
 from rlhf_lab.ui.context import Context
 
 MOST_BYTES = 1_000
-START = b"<head>"
+BODY = re.compile(rb"<body\b[^>]*>")  # what Gradio puts into scripts has no "<"
 
 
-class EarlyHead:
-    """ASGI middleware: puts `head` at the beginning of the page's <head>. Inside what compresses answers."""
+class BodyStart:
+    """ASGI middleware: puts `html` at the beginning of the page's <body>. Inside what compresses answers."""
 
-    def __init__(self, app: ASGIApp, head: str) -> None:
-        self.app, self.head = app, head.encode()
+    def __init__(self, app: ASGIApp, html: str) -> None:
+        self.app, self.html = app, html.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
             await self.app(scope, receive, send)
             return
         begun: Message = {}
-        body = b""
+        page = b""
 
         async def collect(message: Message) -> None:
-            nonlocal begun, body
+            nonlocal begun, page
             if message["type"] == "http.response.start":
                 begun = message
                 return
-            body += message.get("body", b"")
+            page += message.get("body", b"")
             if message.get("more_body"):
                 return
-            body = body.replace(START, START + self.head, 1)
-            length = (b"content-length", str(len(body)).encode())
+            page = BODY.sub(lambda found: found[0] + self.html, page, count=1)
+            length = (b"content-length", str(len(page)).encode())
             begun["headers"] = [*(pair for pair in begun["headers"] if pair[0] != length[0]), length]
             await send(begun)
-            await send({"type": "http.response.body", "body": body})
+            await send({"type": "http.response.body", "body": page})
 
         await self.app(scope, receive, collect)
 

@@ -14,7 +14,7 @@ from rlhf_lab.ui import api, compare, header, label, people, project, reward, ru
 from rlhf_lab.ui.access import Access
 from rlhf_lab.ui.context import Context, guard_events
 from rlhf_lab.ui.entrance import entrance
-from rlhf_lab.ui.first_look import EarlyHead, first_look
+from rlhf_lab.ui.first_look import BodyStart, first_look
 from rlhf_lab.ui.widgets import STATIC, UI
 
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
@@ -51,7 +51,7 @@ def build_page(ctx: Context) -> gr.Blocks:
     return page
 
 
-def early_head() -> str:
+def body_start() -> str:
     """Every style sheet of ours, and the scripts that must run before Gradio's. Not as its `css`, where Gradio rewrites
     selectors and media queries are lost."""
     styles = "\n".join(path.read_text(encoding="utf-8") for path in sorted(UI.glob("*.css")))
@@ -63,7 +63,7 @@ def launch_options(ctx: Context) -> dict[str, Any]:
     """Everything `launch` gets besides the address; safe defaults. Where visitors have roles, the pages to enter by."""
     middleware = [
         Middleware(GZipMiddleware, minimum_size=500),  # what a page polls, by half
-        Middleware(EarlyHead, head=early_head()),
+        Middleware(BodyStart, html=body_start()),
     ]
     options: dict[str, Any] = {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,

@@ -52,6 +52,34 @@ def test_buttons_do_what_keys_do_and_the_sides_are_shown_as_recorded(lab, open_p
     assert chosen.text.strip() == left
 
 
+def test_the_pair_stands_there_before_gradio_has_drawn_the_page(lab, open_page):
+    """Gradio's script is held back: the pair can be read, not judged. Whoever left from another screen comes back to that one."""
+    page, held, asked = open_page(lab), [], []
+
+    def hold(route):
+        held.append(route)
+
+    pair = pair_of(page)
+    texts = [page.locator(f".lab-label .{side} .lab-text").inner_text() for side in ("left", "right")]
+    page.route("**/assets/index*.js", hold)
+    page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/first") else None)
+    page.reload(wait_until="commit")
+    first = page.locator(".lab-first")
+    expect(first.locator(".side .lab-text")).to_have_text(texts)
+    assert first.locator("button:not(:disabled)").count() == 0
+    assert page.locator(".lab-label").count() == 0
+    for request in held:
+        request.continue_()
+    page.unroute("**/assets/index*.js")
+    assert pair_of(page) == pair
+    expect(first).to_have_count(0)
+    assert len(asked) == 1
+    page.get_by_role("tab", name="Compare").click()
+    page.reload()
+    expect(page.get_by_role("tab", name="Compare")).to_have_attribute("aria-selected", "true")
+    assert len(asked) == 1
+
+
 def test_a_fast_double_press_is_one_vote(lab, open_page):
     page = open_page(lab)
     before, count = pair_of(page), len(votes(lab))
@@ -103,19 +131,19 @@ def test_a_count_that_comes_late_is_not_shown_over_a_newer_one(lab, open_page):
     page, late = open_page(lab), []
 
     def answer(route):
-        """The first count again and again, from a room of seven."""
+        """The first count again and again, from a room of seventy-seven."""
         if "here" not in (route.request.post_data or ""):
             return route.continue_()
-        late.extend([] if late else [route.fetch().json() | {"here": 7}])
+        late.extend([] if late else [route.fetch().json() | {"here": 77}])
         return route.fulfill(json=late[0])
 
     page.route(re.compile("component_server"), answer)
-    page.wait_for_selector("[data-here='7']")
+    page.wait_for_selector("[data-here='77']")
     count = int(page.get_attribute("[data-count]", "data-count"))
     press(page, "1")
     expect(page.locator("[data-count]")).to_have_attribute("data-count", str(count + 1))
-    expect(page.locator("[data-here]")).not_to_have_attribute("data-here", "7")  # the vote's own answer
-    page.wait_for_selector("[data-here='7']")
+    expect(page.locator("[data-here]")).not_to_have_attribute("data-here", "77")  # the vote's own answer
+    page.wait_for_selector("[data-here='77']")
     assert page.get_attribute("[data-count]", "data-count") == str(count + 1)
 
 

@@ -1,4 +1,4 @@
-"""What a page shows before Gradio has drawn it: the head in the HTML itself, and the pair that Label will show."""
+"""What a page shows before Gradio has drawn it: styles and scripts in the HTML itself, and the pair that Label will show."""
 
 import pytest
 from sqlalchemy import select
@@ -17,11 +17,12 @@ from rlhf_lab.store.leases import lease_pair
 from rlhf_lab.ui import label
 from rlhf_lab.ui.access import COOKIE, Visitor
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.first_look import EarlyHead, first_look
-from rlhf_lab.ui.page import early_head
+from rlhf_lab.ui.first_look import BodyStart, first_look
+from rlhf_lab.ui.page import body_start
 
-HEAD = "<style>p { margin: 0 }</style><script>'</head> … é'</script>"
-PAGE = "<!doctype html><html><head><meta charset='utf-8'></head><body><head>once</body></html>"
+START = "<style>p { margin: 0 }</style><script>'<body> … é \\\\1'</script>"
+PAGE = "<!doctype html><html><head><meta charset='utf-8'></head><body style='margin: 0'>once</body></html>"
+WANTED = PAGE.replace("once", f"{START}once")
 
 
 @pytest.fixture
@@ -43,14 +44,14 @@ def app(page=PAGE):
     async def pieces(request):
         return StreamingResponse(iter([page[:20].encode(), page[20:].encode()]), media_type="text/html")
 
-    middleware = [Middleware(GZipMiddleware, minimum_size=50), Middleware(EarlyHead, head=HEAD)]
+    middleware = [Middleware(GZipMiddleware, minimum_size=50), Middleware(BodyStart, html=START)]
     return TestClient(Starlette(routes=[Route("/other", whole), Route("/", whole)], middleware=middleware)), pieces
 
 
-def test_the_head_begins_the_page_and_nothing_else():
+def test_it_begins_the_body_of_the_page_and_of_nothing_else():
     client, _ = app()
     answer = client.get("/")
-    assert answer.text == PAGE.replace("<head>", f"<head>{HEAD}", 1)
+    assert answer.text == WANTED
     plain = client.get("/", headers={"accept-encoding": "identity"})
     assert int(plain.headers["content-length"]) == len(answer.content)
     assert client.get("/other").text == PAGE
@@ -58,14 +59,14 @@ def test_the_head_begins_the_page_and_nothing_else():
 
 def test_a_page_sent_in_pieces_is_put_together():
     _, pieces = app()
-    client = TestClient(Starlette(routes=[Route("/", pieces)], middleware=[Middleware(EarlyHead, head=HEAD)]))
-    assert client.get("/").text == PAGE.replace("<head>", f"<head>{HEAD}", 1)
+    client = TestClient(Starlette(routes=[Route("/", pieces)], middleware=[Middleware(BodyStart, html=START)]))
+    assert client.get("/").text == WANTED
 
 
 def test_our_scripts_do_not_end_the_element_they_stand_in():
-    head = early_head()
-    assert head.count("</script") == head.count("</style") == 1
-    assert head.index("window.Lab =") < head.index("fetch('first'")
+    start = body_start()
+    assert start.count("</script") == start.count("</style") == 1
+    assert start.index("window.Lab =") < start.index("fetch('first'")
 
 
 def test_it_is_the_pair_that_the_screen_shows_afterwards(ctx):
