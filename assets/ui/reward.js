@@ -24,10 +24,10 @@ function paint({ node, figure }) {
   const size = document.body.classList.contains('projector') ? 16 : 12;
   const axis = { gridcolor: c.line, zerolinecolor: c.line, color: c.muted };
   const layout = { ...structuredClone(props.data.layout), height: more.height || 200, barmode: 'overlay', hovermode: 'closest', uirevision: 'keep',
-    margin: { t: 8, r: 10, b: 40, l: 46 }, font: { color: c.ink, family: c.font, size },
+    margin: { t: 8, r: 10, b: 40, l: 60 }, font: { color: c.ink, family: c.font, size },
     hoverlabel: { bgcolor: body.getPropertyValue('--lab-card').trim(), bordercolor: c.line, font: { color: c.ink } } };
   layout.xaxis = { ...layout.xaxis, ...axis, rangemode: 'normal', title: { text: more.x || '', standoff: 6 }, ...(more.xaxis || {}) };
-  layout.yaxis = { ...layout.yaxis, ...axis, ...(more.y || {}) };
+  layout.yaxis = { ...layout.yaxis, ...axis, title: { text: more.beside || '', standoff: 6 }, ...(more.y || {}) };
   node.style.height = `${layout.height}px`;  // plotly's own would not grow back after a resize
   P.react(node, traces, layout, { ...props.data.config, displayModeBar: matchMedia('(hover: none)').matches ? false : 'hover' });
 }
@@ -74,7 +74,7 @@ function training() {
     el('p.muted', {}, 'Loss, update by update; 0.69 is guessing. Each fold learns without some of the prompts and is tested on them; the last fit learns from all.'));
   card.append(chart('training', 'loss of the training that goes on, over its updates', (c) => ({
     traces: [{ y: lossOf(), x: lossOf().map((_, i) => i + 1), mode: 'lines', line: { color: c.accent, width: 2 }, hovertemplate: '%{y:.3f}<extra></extra>' }],
-    more: { x: 'update of this fold', height: 160, xaxis: { dtick: LabCharts.whole(1, lossOf().length) }, y: { rangemode: 'tozero' } } })));
+    more: { x: 'update of this fold', beside: 'loss', height: 160, xaxis: { dtick: LabCharts.whole(1, lossOf().length) }, y: { rangemode: 'tozero' } } })));
   return card;
 }
 
@@ -142,7 +142,7 @@ function curve() {
         error_y: { type: 'data', symmetric: false, array: mine.map((m) => m.high - m.accuracy), arrayminus: mine.map((m) => m.accuracy - m.low), thickness: 1.2, width: 4 },
         text: mine.map((m) => plain(`model ${m.id}, ${m.source}: ${percent(m.accuracy)} (${between(m.low, m.high)}) at ${m.labels} labels`)), hovertemplate: '%{text}<extra></extra>' };
     }),
-    more: { x: 'labels', xaxis: { dtick: LabCharts.whole(Math.min(...known.map((m) => m.labels)), Math.max(...known.map((m) => m.labels))) }, y: { range: [Math.min(0.4, ...known.map((m) => m.low - 0.02)), 1.02], tickformat: '.0%' } } })));
+    more: { x: 'labels', beside: 'accuracy', xaxis: { dtick: LabCharts.whole(Math.min(...known.map((m) => m.labels)), Math.max(...known.map((m) => m.labels))) }, y: { range: [Math.min(0.4, ...known.map((m) => m.low - 0.02)), 1.02], tickformat: '.0%' } } })));
   return card;
 }
 
@@ -153,7 +153,7 @@ function histogram() {
   const all = [...report.chosen, ...report.rejected], size = Math.max(0.1, Math.round((Math.max(...all) - Math.min(...all)) / 1.6) / 10);
   const one = (x, color, name) => ({ type: 'histogram', x, marker: { color }, opacity: 0.6, xbins: { start: -50, end: 50, size }, autobinx: false, hovertemplate: `${name}: %{y} between %{x}<extra></extra>` });
   card.append(chart('histogram', 'histogram of the scores of preferred and of other texts', (c) => ({
-    traces: [one(report.chosen, c.left, 'preferred'), one(report.rejected, c.right, 'not preferred')], more: { x: 'score, in sd of base samples' } })));
+    traces: [one(report.chosen, c.left, 'preferred'), one(report.rejected, c.right, 'not preferred')], more: { x: 'score, in sd of base samples', beside: 'texts', y: { dtick: report.chosen.length <= 12 ? 1 : null } } })));
   return card;
 }
 

@@ -8,7 +8,7 @@ window.LabReward = window.LabReward || (() => {
     if (report.loss.length < 2) { card.append(el('p.muted', {}, 'Fitted in one go, without updates.')); return card; }
     card.append(el('p.muted', {}, `0.69 (ln 2) is guessing.${report.warm_start ? ' It begins lower: a head is fitted in one go before, and these updates only refine it.' : ''}`));
     card.append(chart('losses', 'loss of the last fit over its updates', (c) => ({
-      traces: [{ x: report.loss.map((_, i) => i + 1), y: report.loss, mode: 'lines', line: { color: c.accent, width: 2 }, hovertemplate: '%{y:.3f}<extra></extra>' }], more: { x: 'update', height: 170, xaxis: { dtick: LabCharts.whole(1, report.loss.length) }, y: { rangemode: 'tozero' } } })));
+      traces: [{ x: report.loss.map((_, i) => i + 1), y: report.loss, mode: 'lines', line: { color: c.accent, width: 2 }, hovertemplate: '%{y:.3f}<extra></extra>' }], more: { x: 'update', beside: 'loss', height: 170, xaxis: { dtick: LabCharts.whole(1, report.loss.length) }, y: { rangemode: 'tozero' } } })));
     return card;
   }
 
@@ -41,7 +41,7 @@ window.LabReward = window.LabReward || (() => {
         { x: [0.5, 1], y: [0.5, 1], mode: 'lines', line: { color: c.muted, width: 1, dash: 'dash' }, hoverinfo: 'skip' },
         { x: bins.map((bin) => bin[0]), y: bins.map((bin) => bin[1]), mode: 'lines+markers', line: { color: c.accent, width: 2 }, marker: { size: 8 },
           text: bins.map(([said, was, n]) => `${percent(said)} sure, ${percent(was)} right, ${Lab.many(n, 'label')}`), hovertemplate: '%{text}<extra></extra>' }],
-      more: { x: 'how sure it was', xaxis: { range: [0.48, 1.02], tickformat: '.0%' }, y: { range: [-0.03, 1.05], tickformat: '.0%' } } })),
+      more: { x: 'how sure it was', beside: 'ranked right', xaxis: { range: [0.48, 1.02], tickformat: '.0%' }, y: { range: [-0.03, 1.05], tickformat: '.0%' } } })),
     el('p.muted', { 'data-do': 'calibration' }, words));
     return card;
   }

@@ -108,9 +108,7 @@ class PolicyRun:
     def _note_loss(self, reached: int, step: int) -> None:
         """Say in the run's history which steps are taken once more, because they came after the last checkpoint."""
         if reached > step:
-            where = f"the checkpoint of step {step}" if step else "the beginning"
-            again = f"steps {step + 1} to {reached} are" if reached > step + 1 else f"step {reached} is"
-            words = f"goes on from {where}: {again} taken again"
+            words = f"steps {step + 1} to {reached} taken again" if reached > step + 1 else f"step {reached} taken again"
             note = add_event(self.lab.db, self.run.id, EventKind.NOTE, {"words": words})
             mark_event(self.lab.db, note.id, step)
 
