@@ -54,11 +54,29 @@ const millions = (n) => (n < 1e9 ? `${Lab.number(n / 1e6)} million` : `${Lab.num
 
 // ---- the list
 
+let renaming = null;       // the project whose name is being written
+
+function nameCell(project) {
+  const number = el('span.muted', {}, `${project.id} `);
+  const again = () => { drawList(); part('project-rename', `[data-project="${project.id}"]`)?.focus(); };
+  if (renaming !== project.id) {
+    return el('td.name', {}, number, el('button.plain', { type: 'button', title: 'rename', 'aria-label': `rename project ${project.id}, ${project.name}`, 'data-do': 'project-rename', 'data-project': project.id,
+      onclick: () => { renaming = project.id; drawList(); part('project-name').select(); } }, project.name));
+  }
+  const input = el('input.lab-input', { type: 'text', maxlength: 80, value: project.name, 'aria-label': `new name of project ${project.id}`, 'data-do': 'project-name',
+    onkeydown: (event) => { if (event.key === 'Enter') { event.preventDefault(); keep(); } else if (event.key === 'Escape') leave(); } });
+  const leave = () => { renaming = null; again(); };
+  const keep = () => { if (input.value !== project.name) ask('rename', { project: project.id, name: input.value }, tell); leave(); };
+  return el('td.name', {}, el('div.lab-row', {}, input,
+    el('button.lab-button.small', { type: 'button', 'data-do': 'project-name-keep', onclick: keep }, 'Save'),
+    el('button.lab-button.small', { type: 'button', onclick: leave }, 'Cancel')));
+}
+
 function row(project) {
   const open = project.id === state.current;
   const figure = (words, value, more) => el('td.figure', { 'data-words': words }, value, more ? el('span.muted', {}, ` ${more}`) : null);
   return el('tr', { 'data-project': project.id, class: open ? 'open' : null },
-    el('td.name', {}, el('span.muted', {}, `${project.id} `), el('strong', {}, project.name)),
+    nameCell(project),
     el('td.model', {}, project.model), el('td', {}, project.set),
     figure('prompts', project.train + project.eval, `(${project.eval} of them to evaluate)`), figure('pairs', project.pairs),
     figure('labels', project.human, project.simulated ? `+ ${project.simulated} simulated` : ''), figure('reward models', project.models), figure('runs', project.runs),
@@ -265,7 +283,7 @@ async function look() {
   if (key === drawn) return;
   drawn = key;
   state = reply;
-  drawList();
+  if (renaming === null) drawList();
   drawFetching();
   drawEngine();
 }

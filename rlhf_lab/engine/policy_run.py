@@ -108,7 +108,9 @@ class PolicyRun:
     def _note_loss(self, reached: int, step: int) -> None:
         """Say in the run's history which steps are taken once more, because they came after the last checkpoint."""
         if reached > step:
-            words = f"steps {step + 1} to {reached} taken again" if reached > step + 1 else f"step {reached} taken again"
+            words = (
+                f"steps {step + 1} to {reached} taken again" if reached > step + 1 else f"step {reached} taken again"
+            )
             note = add_event(self.lab.db, self.run.id, EventKind.NOTE, {"words": words})
             mark_event(self.lab.db, note.id, step)
 

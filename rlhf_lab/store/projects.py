@@ -75,6 +75,13 @@ def open_project(db: Database, project_id: int) -> None:
             raise _no_such_project(project_id)
 
 
+def rename_project(db: Database, project_id: int, name: str) -> None:
+    """Give a project another name. StoreError: there is none."""
+    with db.write() as conn:
+        if conn.execute(update(t.projects).where(t.projects.c.id == project_id).values(name=name)).rowcount == 0:
+            raise _no_such_project(project_id)
+
+
 def _no_such_project(project_id: int) -> StoreError:
     return StoreError(f"There is no project {project_id}. See which there are: `python -m rlhf_lab doctor`.")
 

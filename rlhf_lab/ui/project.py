@@ -12,6 +12,7 @@ import gradio as gr
 from rlhf_lab.assets import EMBEDDED, PROMPT_SETS, split
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import supervisor
+from rlhf_lab.jobs.control import check_name
 from rlhf_lab.jobs.download import Downloads
 from rlhf_lab.jobs.estimate import Verdict, estimate, machine
 from rlhf_lab.jobs.examine import ModelFacts, examine
@@ -20,7 +21,7 @@ from rlhf_lab.jobs.setup import new_project
 from rlhf_lab.kinds import Choice, EngineState, Source
 from rlhf_lab.records import Project
 from rlhf_lab.store.comparisons import vote_counts
-from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts
+from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts, rename_project
 from rlhf_lab.store.runs import reward_models, runs
 from rlhf_lab.ui.context import Context, operated, read, shared_for
 from rlhf_lab.ui.lab_files import about_home
@@ -96,7 +97,7 @@ class Desk:
         """One act of the operator: {"do", …}. Raises LabError for what cannot be done or read."""
         acts = {
             "open": self.open, "check": self.check, "preview": self.preview, "create": self.create,
-            "cancel": self.cancel, "stop-engine": self.stop_engine, "about": self.about,
+            "cancel": self.cancel, "stop-engine": self.stop_engine, "about": self.about, "rename": self.rename,
         }  # fmt: skip
         act = acts.get(str(said.get("do")))
         if act is None:
@@ -106,6 +107,11 @@ class Desk:
     def open(self, said: dict[str, Any]) -> dict[str, Any]:
         open_project(self.ctx.db, whole(said, "project"))
         return {"done": f'"{self.ctx.project.name}" is open, in every browser that looks at this lab.'}
+
+    def rename(self, said: dict[str, Any]) -> dict[str, Any]:
+        name = check_name(str(said.get("name") or ""))
+        rename_project(self.ctx.db, whole(said, "project"), name)
+        return {"done": f'The project is called "{name}" now.'}
 
     def check(self, said: dict[str, Any]) -> dict[str, Any]:
         """What the model is, what it needs, and whether it fits."""

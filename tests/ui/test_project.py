@@ -66,6 +66,19 @@ def test_opening_a_project_opens_it_for_all(ctx, desk):
         desk.obey({"do": "open", "project": 9})
 
 
+def test_a_project_gets_another_name(ctx, desk):
+    assert desk.obey({"do": "rename", "project": 1, "name": " <b>Fox</b>\n tales "})["done"].endswith(
+        '"<b>Fox</b> tales" now.'
+    )
+    assert (ctx.project.name, desk.look()["projects"][0]["name"]) == ("<b>Fox</b> tales", "<b>Fox</b> tales")
+    for name in ("  ", "x" * 81):
+        with pytest.raises(ConfigError, match="1 to 80 characters"):
+            desk.obey({"do": "rename", "project": 1, "name": name})
+    with pytest.raises(StoreError, match="no project 9"):
+        desk.obey({"do": "rename", "project": 9, "name": "Nine"})
+    assert ctx.project.name == "<b>Fox</b> tales"
+
+
 def test_a_project_is_created_and_open(ctx, desk):
     said = desk.obey(new(set="support", seed="7", name="My <b>own</b>"))
     assert said == {"done": 'Project "My <b>own</b>" is made and open. The engine writes its first pairs.'}
