@@ -28,13 +28,13 @@ from rlhf_lab.ui.lab_files import about_home
 from rlhf_lab.ui.train import QUIET, whole
 from rlhf_lab.ui.widgets import widget
 
-#: Models offered by name, smallest first. None has been tried here yet: a figure in docs/DECISIONS.md would say so.
+#: Models offered by name and their parameters. None has been tried here yet: a figure in docs/DECISIONS.md would say so.
 OFFERED = (
-    ("HuggingFaceTB/SmolLM2-135M-Instruct", "135 million parameters"),
-    ("openai-community/gpt2", "124 million parameters"),
-    ("HuggingFaceTB/SmolLM2-360M-Instruct", "360 million parameters"),
-    ("Qwen/Qwen2.5-0.5B-Instruct", "494 million parameters"),
-    ("Qwen/Qwen3-0.6B", "596 million parameters"),
+    ("HuggingFaceTB/SmolLM2-135M-Instruct", "135 M"),
+    ("openai-community/gpt2", "124 M"),
+    ("HuggingFaceTB/SmolLM2-360M-Instruct", "360 M"),
+    ("Qwen/Qwen2.5-0.5B-Instruct", "494 M"),
+    ("Qwen/Qwen3-0.6B", "596 M"),
 )
 SETS = {
     "tales": "tales: the beginning of a story",
@@ -53,8 +53,8 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         return shared()
 
     data = {
-        "models": [[EMBEDDED, "embedded model: ships with the lab, trained for its prompt sets"]]
-        + [[name, f"{name}: {size}, untested here"] for name, size in OFFERED],
+        "models": [[EMBEDDED, "embedded model: ships with the lab"]]
+        + [[name, f"{name}: {size}, untested"] for name, size in OFFERED],
         "sets": [[name, SETS[name]] for name in PROMPT_SETS],
         "kinds": list(KINDS), "most_bytes": MAX_BYTES, "least": LEAST, "guarded": ctx.operator_secret is not None,
     }  # fmt: skip
