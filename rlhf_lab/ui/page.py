@@ -69,6 +69,7 @@ def launch_options(ctx: Context) -> dict[str, Any]:
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,
         "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,
         "state_session_capacity": MOST_SESSIONS,
+        "_frontend": False,  # else Gradio looks at its own page and ends where a busy machine takes 3 s to draw it
         "footer_links": [], "app_kwargs": {"middleware": middleware, "routes": [first_look(ctx)]},
     }  # fmt: skip
     if not ctx.access.guarded:

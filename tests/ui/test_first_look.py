@@ -1,5 +1,9 @@
 """What a page shows before Gradio has drawn it: styles and scripts in the HTML itself, and the pair that Label will show."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from sqlalchemy import select
 from starlette.applications import Starlette
@@ -20,6 +24,7 @@ from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.first_look import BodyStart, first_look
 from rlhf_lab.ui.page import body_start
 
+ROOT = Path(__file__).resolve().parents[2]
 START = "<style>p { margin: 0 }</style><script>'<body> … é \\\\1'</script>"
 PAGE = "<!doctype html><html><head><meta charset='utf-8'></head><body style='margin: 0'>once</body></html>"
 WANTED = PAGE.replace("once", f"{START}once")
@@ -67,6 +72,32 @@ def test_our_scripts_do_not_end_the_element_they_stand_in():
     start = body_start()
     assert start.count("</script") == start.count("</style") == 1
     assert start.index("window.Lab =") < start.index("fetch('first'")
+
+
+#: In a process of its own: Gradio's server leaves sockets and loops to the collector.
+SLOW = """
+import os, sys
+from pathlib import Path
+import gradio.networking, httpx
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.page import build_page, launch_options
+
+gradio.networking.url_ok = lambda url: False
+ctx = Context.open(Path(sys.argv[1]))
+ctx.project
+_, url, _ = build_page(ctx).launch(server_name="127.0.0.1", prevent_thread_lock=True, **launch_options(ctx))
+print(httpx.get(url).text, flush=True)
+os._exit(0)
+"""
+
+
+def test_a_lab_whose_page_is_slow_at_first_starts_all_the_same(tmp_path):
+    """Gradio asks for its own page at the start, and would end the lab if that took more than 3 s."""
+    command = [sys.executable, "-c", SLOW, str(tmp_path / "home")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    html = done.stdout
+    assert not done.returncode, done.stderr[-3000:]
+    assert html.index("<body") < html.index(".lab-first") < html.index("fetch('first'") < html.index("<gradio-app")
 
 
 def test_it_is_the_pair_that_the_screen_shows_afterwards(ctx):
