@@ -58,7 +58,6 @@ function draw(state) {
 for (const name of ['projector', 'dark']) if (Lab.kept(name)) look(name, Lab.kept(name) === 'on');
 reopen(300);
 document.addEventListener('click', (event) => {
-  const tab = event.target.closest?.('[role=tab]');
-  if (tab) Lab.keep('screen', tab.textContent.trim());
-});
+  if (event.isTrusted && event.target.closest?.('[role=tab]')) setTimeout(() => reopen(50), 200);
+}, true);
 Lab.poll(root, async () => draw(await Lab.answer(server.status({ annotator: Lab.annotator() }))), 1500);

@@ -81,6 +81,12 @@ window.Lab = (() => {
   function keep(name, value) { sessionStorage.setItem(`rlhf-lab-${name}`, value); }
   function kept(name) { return sessionStorage.getItem(`rlhf-lab-${name}`); }
 
+  // The screen somebody asks for, from the first moment on: the header opens it again where Gradio did not hear the click.
+  document.addEventListener('click', (event) => {
+    const tab = event.target.closest?.('[role=tab]');
+    if (tab) keep('screen', tab.textContent.trim());
+  }, true);
+
   function number(value, digits = 3) {
     if (value === null || value === undefined || Number.isNaN(value)) return '–';
     const size = Math.abs(value);

@@ -80,6 +80,20 @@ def test_the_pair_stands_there_before_gradio_has_drawn_the_page(lab, open_page):
     assert len(asked) == 1
 
 
+def test_a_tab_that_gradio_did_not_hear_is_opened_all_the_same(lab, open_page):
+    page = open_page(lab)
+    page.add_init_script("""new MutationObserver((_, watcher) => {
+        const tab = [...document.querySelectorAll('[role=tab]')].find((one) => one.textContent.trim() === 'Compare');
+        if (!tab) return;
+        watcher.disconnect();
+        tab.addEventListener('click', (event) => { if (!window.deaf) { window.deaf = 1; event.stopImmediatePropagation(); } }, true);
+    }).observe(document, {childList: true, subtree: true})""")
+    page.reload()
+    page.get_by_role("tab", name="Compare").click()
+    expect(page.get_by_role("tab", name="Compare")).to_have_attribute("aria-selected", "true")
+    assert page.evaluate("window.deaf") == 1
+
+
 def test_a_fast_double_press_is_one_vote(lab, open_page):
     page = open_page(lab)
     before, count = pair_of(page), len(votes(lab))
