@@ -86,7 +86,9 @@ def test_a_tab_that_gradio_did_not_hear_is_opened_all_the_same(lab, open_page):
         const tab = [...document.querySelectorAll('[role=tab]')].find((one) => one.textContent.trim() === 'Compare');
         if (!tab) return;
         watcher.disconnect();
-        tab.addEventListener('click', (event) => { if (!window.deaf) { window.deaf = 1; event.stopImmediatePropagation(); } }, true);
+        tab.addEventListener('click', (event) => {
+            if (!window.deaf) { window.deaf = 1; event.stopImmediatePropagation(); }
+        }, true);
     }).observe(document, {childList: true, subtree: true})""")
     page.reload()
     page.get_by_role("tab", name="Compare").click()
