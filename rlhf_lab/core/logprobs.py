@@ -118,16 +118,21 @@ def sampled_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0
     return logprobs, entropy
 
 
+def _figures(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities of the tokens and entropies (...), and all probabilities (..., V); no gradient is kept."""
+    all_logprobs = scale_logits(logits, temperature).log_softmax(dim=-1)
+    logprobs = all_logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    probs = all_logprobs.exp()
+    all_logprobs.clamp_min_(torch.finfo(all_logprobs.dtype).min)  # 0 log 0 = 0, never 0 * -inf
+    return logprobs, -all_logprobs.mul_(probs).sum(dim=-1), probs
+
+
 class _Sampled(torch.autograd.Function):
     """Keeps one tensor of the logits' size, the probabilities: d logprob / d logits = (onehot - p) / temperature."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        all_logprobs = scale_logits(logits, temperature).log_softmax(dim=-1)
-        logprobs = all_logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-        probs = all_logprobs.exp()
-        all_logprobs.clamp_min_(torch.finfo(all_logprobs.dtype).min)  # 0 log 0 = 0, never 0 * -inf
-        entropy = -all_logprobs.mul_(probs).sum(dim=-1)
+        logprobs, entropy, probs = _figures(logits, tokens, temperature)
         ctx.save_for_backward(probs, tokens)
         ctx.temperature, ctx.dtype = temperature, logits.dtype
         ctx.mark_non_differentiable(entropy)
@@ -186,14 +191,11 @@ class _Head(torch.autograd.Function):
         found = []
         rows = max(1, most // len(weight))
         for start in range(0, max(1, len(tokens)), rows):
-            part, at = logits[start : start + rows], tokens[start : start + rows].unsqueeze(-1)
-            every = scale_logits(part, temperature).log_softmax(dim=-1)
-            probs = every.exp()
-            logprobs = every.gather(-1, at).squeeze(-1)
-            every.clamp_min_(torch.finfo(every.dtype).min)  # 0 log 0 = 0, never 0 * -inf
-            found.append((logprobs, -every.mul_(probs).sum(dim=-1)))
+            part, chosen = logits[start : start + rows], tokens[start : start + rows]
+            *figures, probs = _figures(part, chosen, temperature)
+            found.append(figures)
             if learns:
-                part.copy_(probs.neg_().scatter_add_(-1, at, torch.ones_like(probs[:, :1])))
+                part.copy_(probs.neg_().scatter_add_(-1, chosen.unsqueeze(-1), torch.ones_like(probs[:, :1])))
         if learns:
             ctx.save_for_backward(logits @ weight)
         ctx.temperature = temperature

@@ -18,6 +18,7 @@ import torch
 
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.engine.faults import explain_together
+from rlhf_lab.engine.history import standing, told_by
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.ptx import pretraining_texts
 from rlhf_lab.engine.work import Progress, no_progress
@@ -266,31 +267,6 @@ class PolicyRun:
                     return
             self.serve()
             time.sleep(POLL_EVERY_S)
-
-
-def told_by(event: RunEvent) -> tuple[str, ...] | None:
-    """What an event sets: of two that set the same, the one told later stands. None: nothing."""
-    if event.kind is EventKind.SET:
-        return ("set", str(event.payload.get("name")))
-    return ("reward",) if event.kind is EventKind.SWITCH_REWARD else None
-
-
-def standing(told: list[RunEvent]) -> list[RunEvent]:
-    """The applied events that a resume follows, in the order they were told.
-
-    An event is out when a later-told one set the same at the same step or before it: that happens when a run failed, somebody
-    turned the knob back, and the run went on from a checkpoint before the mistake. The mistake is not to be made again.
-    """
-    applied = [event for event in told if event.applied_step is not None]
-    return [
-        event
-        for i, event in enumerate(applied)
-        if told_by(event) is None
-        or not any(
-            told_by(later) == told_by(event) and (later.applied_step or 0) <= (event.applied_step or 0)
-            for later in applied[i + 1 :]
-        )
-    ]
 
 
 def machine(trainer: PolicyTrainer) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from workplace import REWARD
 
 from rlhf_lab.engine import work, worker
 from rlhf_lab.engine.faults import explain_error
-from rlhf_lab.engine.policy_run import standing
+from rlhf_lab.engine.history import standing
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import control, queue
 from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
