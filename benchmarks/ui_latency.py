@@ -2,8 +2,9 @@
 
     python benchmarks/ui_latency.py --votes 60 --json
 
-Prints seconds from process start to the served page and to the first pair on screen, milliseconds from key press to the next
-pair (median, 95th percentile, worst) at rest and while a run trains on the same cores, and the page process's memory.
+Prints seconds from process start to the served page and to the first pair on screen; at rest and while a run trains on the same
+cores milliseconds from key press to the next pair and until that takes an answer, the vote being stored and 0.3 s passed
+(median, 95th percentile, worst); and the page process's memory.
 Needs tests/requirements.txt and a Chromium (RLHF_LAB_CHROMIUM or on the PATH).
 """
 
@@ -38,11 +39,13 @@ from rlhf_lab.store.database import Database  # noqa: E402
 from rlhf_lab.store.runs import create_run, latest_reward_model  # noqa: E402
 from rlhf_lab.store.steps import metrics_since, sample_steps, samples_at  # noqa: E402
 
-# In the page: press a key, and time until another pair is drawn.
+# In the page: press a key, and time until another pair is drawn, and until it takes an answer because the vote is stored.
 VOTE = """key => new Promise((done) => {
   const root = document.querySelector('.lab-label'), before = root.dataset.pair, start = performance.now();
+  let drawn = null;
   const watcher = new MutationObserver(() => {
-    if (root.dataset.pair && root.dataset.pair !== before) { watcher.disconnect(); done(performance.now() - start); }
+    if (drawn === null && root.dataset.pair && root.dataset.pair !== before) drawn = performance.now() - start;
+    if (drawn !== null && root.dataset.open) { watcher.disconnect(); done([drawn, performance.now() - start]); }
   });
   watcher.observe(root, {attributes: true});
   document.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));
@@ -89,7 +92,9 @@ def measure(home: Path, votes: int, think: float) -> dict[str, Any]:
         server.wait()
     return {
         "page_served_s": round(served, 2), "first_pair_on_screen_s": round(first, 2),
-        **summary("vote_at_rest", rest), **summary("vote_while_ppo_trains", busy),
+        **summary("next_pair_at_rest", [drawn for drawn, _ in rest]), **summary("stored_at_rest", [done for _, done in rest]),
+        **summary("next_pair_while_ppo_trains", [drawn for drawn, _ in busy]),
+        **summary("stored_while_ppo_trains", [done for _, done in busy]),
         "start_to_changed_samples_s": round(until_changed, 1),
         "ppo_step_while_voting_s": round(step, 2),
         "ppo_was_running": trained.status is JobStatus.RUNNING and run_id > 0, "page_process_mb": round(memory),
@@ -147,13 +152,13 @@ def finish(db: Database, home: Path, job: Job) -> None:
         time.sleep(0.3)
 
 
-def vote(page: Page, votes: int, think: float) -> list[float]:
+def vote(page: Page, votes: int, think: float) -> list[tuple[float, float]]:
     rng = random.Random(0)
     waits = []
     for _ in range(votes):
         time.sleep(rng.uniform(0.5, 1.5) * think)
         page.wait_for_selector(".lab-label[data-open]")
-        waits.append(float(page.evaluate(VOTE, rng.choice("120xs"))))
+        waits.append(tuple(page.evaluate(VOTE, rng.choice("120xs"))))
     return waits
 
 

@@ -1,13 +1,17 @@
-// Screen "Label". The vote names the pair that is on screen; until the answer is there, a second press does nothing.
+// Screen "Label". A vote names the pair that was on screen. The next pair is at hand and is drawn at once; it takes no answer
+// before the one to the last pair is stored, so that one vote at most is on its way.
 const { el } = Lab;
 const root = element.querySelector('.lab-label');
 const who = Lab.annotator();
+const UNREAD_MS = 300, PATIENCE_MS = 5000;
 let shown = null;      // the state on screen
 let locked = true;     // an answer is awaited
+let unsaved = null;    // the vote on its way
 let since = 0;         // when the pair came on screen
 let timer = null;
-let opens = null;      // until then nobody can have read the pair, and an answer is the second half of a double click
-const UNREAD_MS = 300;
+let patience = PATIENCE_MS;
+let readable = false;  // before that nobody can have read the pair, and an answer is the second half of a double click
+let reads = null;
 
 let strength = '';     // how much better, where somebody says so
 let differ = false;    // differing words marked
@@ -23,10 +27,32 @@ const WORDS = { left: 'left is better', right: 'right is better', tie: 'equally 
 
 function send(name, more = {}) {
   if (locked) return;
-  locked = true;
+  lock(true);
   clearTimeout(timer);
-  timer = setTimeout(() => { locked = false; if (!shown || !shown.pair) send('opened'); }, 5000);  // the answer never came
+  timer = setTimeout(() => unanswered(name), patience);
   trigger(name, { annotator: who, ...more });
+}
+
+// A vote is sent again as it was, which counts once, less and less often; anything else may be tried again.
+function unanswered(name) {
+  lock(false);
+  if (name === 'vote') {
+    patience = Math.min(60000, 2 * patience);
+    resend();
+  } else if (!shown || !shown.pair) send('opened');
+}
+
+function resend() {
+  tell('Your last answer is not stored yet; it is sent again …');
+  send('vote', unsaved);
+}
+
+function lock(now) { locked = now; ready(); }
+
+// Whether the pair on screen takes an answer.
+function ready() {
+  if (shown?.pair && readable && !locked) root.dataset.open = shown.pair.id;
+  else delete root.dataset.open;
 }
 
 function act(name) {
@@ -34,9 +60,12 @@ function act(name) {
   if (name === 'undo' || name === 'redo') { send(name); return; }
   if (!('open' in root.dataset)) return;
   const card = root.querySelector(`.side.${name}`);
-  if (card && !locked) card.classList.add('chosen');
-  send('vote', { pair_id: shown.pair.id, choice: name, uuid: Lab.uuid(), ms: Math.round(performance.now() - since),
-    strength: card ? strength : '', note });
+  unsaved = { pair_id: shown.pair.id, choice: name, uuid: Lab.uuid(), ms: Math.round(performance.now() - since),
+    strength: card ? strength : '', note };
+  Lab.keep('vote', JSON.stringify(unsaved));
+  send('vote', unsaved);
+  if (shown.after) draw({ ...shown, pair: shown.after, after: null, notice: '' });
+  else card?.classList.add('chosen');
 }
 
 function button(name, words, key, extra = '') {
@@ -145,11 +174,25 @@ function helpers() {
       } }, 'Reset demo')));
 }
 
+function tell(words) {
+  const place = root.querySelector('.said');
+  place?.replaceChildren(...(words ? [el('p.lab-notice', { role: 'status' }, words)] : []));
+}
+
+// What differs between two answers about the same pair: counts, the pair after it, a word on what was done.
+function update(state) {
+  shown = state;
+  tell(state.notice);
+  root.querySelector('.goal').replaceWith(goal(state));
+  const history = root.querySelector('details.history');
+  if (history?.open) list(history);
+}
+
 function draw(state) {
   const open = ['details.talks', 'details.history'].filter((name) => root.querySelector(name)?.open);
-  const refused = shown && shown.pair && state.pair && shown.pair.id === state.pair.id;
+  const same = shown?.pair?.id === state.pair?.id, back = state.pair && unsaved?.pair_id === state.pair.id;
   shown = state;
-  if (!refused) { strength = ''; note = ''; }
+  if (!same) { strength = back ? unsaved.strength : ''; note = back ? unsaved.note : ''; }
   const parts = [], viewer = state.you.role === 'viewer';
   if (state.guideline) parts.push(el('p.guideline.lab-text', { dir: 'auto' }, state.guideline));
   if (state.pair) {
@@ -163,32 +206,41 @@ function draw(state) {
       viewer ? el('p', {}, el('a.lab-button.lab-main', { href: 'join' }, 'Join to label')) : null));
     if (!viewer) parts.push(el('div.others', {}, button('undo', 'Undo', 'U')));
   }
-  if (state.notice) parts.push(el('p.lab-notice', { role: 'status' }, state.notice));  // here it moves no button
-  parts.push(goal(state));
+  parts.push(el('div.said'), goal(state));  // what is said there moves no button
   if (!viewer) parts.push(earlier());
   if (state.you.role === 'operator' || (!viewer && !state.you.name)) parts.push(helpers());
   root.replaceChildren(...parts);
+  tell(state.notice);
   root.dataset.pair = state.pair ? state.pair.id : '';
-  if (root.dataset.open !== root.dataset.pair) {
-    clearTimeout(opens);
-    delete root.dataset.open;
-    if (state.pair) opens = setTimeout(() => { root.dataset.open = state.pair.id; }, UNREAD_MS);
+  if (!same) {
+    readable = false;
+    clearTimeout(reads);
+    reads = setTimeout(() => { readable = true; ready(); }, UNREAD_MS);
+    since = performance.now();
   }
+  ready();
   for (const name of open) { const found = root.querySelector(name); if (found) found.open = true; }
-  since = performance.now();
-  if (!state.pair) timer = setTimeout(() => { locked = false; send('opened'); }, viewer ? 15000 : 1500);
+  if (!state.pair) timer = setTimeout(() => { lock(false); send('opened'); }, viewer ? 15000 : 1500);
 }
 
 // The counts: answers may overtake each other, and those counted last stay on screen.
 const figures = ({ counted, labels, simulated, goal, left, models, learning }) => ({ counted, labels, simulated, goal, left, models, learning });
 
+const still = ({ pair, you, guideline, project }) => JSON.stringify([pair, you, guideline, project]);
+
 function take() {
   clearTimeout(timer);
-  locked = false;
+  patience = PATIENCE_MS;
   const value = props.value;
-  if (!value || !value.project) return;
-  const overtaken = shown && shown.project.id === value.project.id && shown.counted > value.counted;
-  draw(overtaken ? { ...value, ...figures(shown) } : value);
+  const cut = shown === null && Lab.kept('vote');  // Gradio loads the page anew when the way to the server is cut
+  if (value?.project) {
+    const overtaken = shown && shown.project.id === value.project.id && shown.counted > value.counted;
+    const state = overtaken ? { ...value, ...figures(shown) } : value;
+    if (shown?.pair && still(shown) === still(state)) update(state);
+    else draw(state);
+  }
+  lock(false);
+  if (cut) { unsaved = JSON.parse(cut); resend(); } else Lab.keep('vote', '');
 }
 
 function onKey(event) {
@@ -201,7 +253,6 @@ function onKey(event) {
   act(name);
 }
 
-root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Opening …'));
 Lab.poll(root, async () => {
   const now = await Lab.answer(server.here({ annotator: who }));
   if (!shown) return;

@@ -1,9 +1,10 @@
 """The queue of people: who has which pair on screen, and the votes on it.
 
-A pair that is shown is leased to that person for a while: others get other pairs. Every function is one writing
+A pair that is shown is leased to that person for a while: others get other pairs. So is the one that they see next, which
+their page has at hand already. A person's leases are a stack: the one begun last is on screen. Every function is one writing
 transaction, so that two processes never decide on the same moment.
 
-    lease_pair ──▶ cast_leased ──▶ take_back ──▶ put_back
+    lease_pairs ─▶ cast_leased ──▶ take_back ──▶ put_back
      (shown)        (voted)        (undone)      (redone)
                         └──────▶ change_vote     (another answer, from the history)
 """
@@ -23,6 +24,7 @@ from rlhf_lab.store.comparisons import check_vote, insert_vote, live_vote_on, un
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import FIRST, read_pairs
 
+BEHIND_S = 0.001  # how much earlier than the pair on screen the one after it is said to be leased
 REPEAT_AFTER = 8  # own votes between the first look at a pair and its hidden repeat
 FORGOTTEN_S = 86_400.0  # a lease this long over is removed: a vote for it would be refused as never given
 
@@ -36,19 +38,28 @@ def lease_pair(
     enough, then the oldest (the newest where the policy writes: what it says now). Pairs that have enough come last. None:
     they have judged every pair.
     """
+    return next(iter(lease_pairs(db, project_id, annotator, config, ahead=0, now=now)), None)
+
+
+def lease_pairs(
+    db: Database, project_id: int, annotator: str, config: LabellingConfig | None = None, *, ahead: int = 1,
+    now: float | None = None,
+) -> list[Lease]:  # fmt: skip
+    """`lease_pair`, and up to `ahead` pairs that come after it; these only while they still want votes."""
     config, now = config or LabellingConfig(), time.time() if now is None else now
     with db.write() as conn:
         conn.execute(
             delete(t.leases).where(t.leases.c.annotator == annotator, t.leases.c.expires_at < now - FORGOTTEN_S)
         )
-        held = _held(conn, project_id, annotator, config, now)
-        if held is None:
-            repeat = _repeat_due(conn, project_id, annotator, config)
-            pair_id = repeat or _next(conn, project_id, annotator, config, now)
+        found = _held(conn, project_id, annotator, config, now)[: 1 + ahead]
+        while len(found) <= ahead:
+            before = [pair_id for pair_id, _ in found]
+            repeat = _repeat_due(conn, project_id, annotator, config, before)
+            pair_id = repeat or _next(conn, project_id, annotator, config, before, now)
             if pair_id is None:
-                return None
-            held = (pair_id, repeat is not None)
-        return _keep(conn, *held, annotator, config, now)
+                break
+            found.append((pair_id, repeat is not None))
+        return [_keep(conn, *one, annotator, config, now - place * BEHIND_S) for place, one in enumerate(found)]
 
 
 def free_pairs(
@@ -161,8 +172,8 @@ def _with(vote: Vote, **changes: Any) -> Vote:
 
 def _held(
     conn: Connection, project_id: int, annotator: str, config: LabellingConfig, now: float
-) -> tuple[int, bool] | None:
-    """(pair, repeat) that this person holds: the newest whose time is not over, or over but wanted by nobody else."""
+) -> list[tuple[int, bool]]:
+    """(pair, repeat) that this person holds, newest first: those whose time is not over, or over but wanted by nobody else."""
     own = t.leases.c
     query = (
         select(own.pair_id, own.repeat, own.expires_at)
@@ -170,10 +181,11 @@ def _held(
         .where(own.annotator == annotator, t.pairs.c.project_id == project_id)
         .order_by(own.leased_at.desc(), own.pair_id)
     )
-    for row in conn.execute(query).all():
-        if row.expires_at > now or row.repeat or not _full(conn, row.pair_id, annotator, config, now):
-            return row.pair_id, row.repeat
-    return None
+    return [
+        (row.pair_id, row.repeat)
+        for row in conn.execute(query).all()
+        if row.expires_at > now or row.repeat or not _full(conn, row.pair_id, annotator, config, now)
+    ]
 
 
 def _keep(conn: Connection, pair_id: int, repeat: bool, annotator: str, config: LabellingConfig, now: float) -> Lease:
@@ -186,8 +198,10 @@ def _keep(conn: Connection, pair_id: int, repeat: bool, annotator: str, config: 
     return Lease(read_pairs(conn, [pair_id])[0], annotator, repeat, until)
 
 
-def _repeat_due(conn: Connection, project_id: int, annotator: str, config: LabellingConfig) -> int | None:
-    """A pair for a second look; whether one is due is a draw that a reload does not repeat."""
+def _repeat_due(
+    conn: Connection, project_id: int, annotator: str, config: LabellingConfig, before: list[int]
+) -> int | None:
+    """A pair for a second look behind those `before`; whether one is due is a draw that a reload does not repeat."""
     if config.repeats <= 0:
         return None
     v, again = t.votes.c, t.votes.alias("again")
@@ -197,20 +211,19 @@ def _repeat_due(conn: Connection, project_id: int, annotator: str, config: Label
     count = conn.execute(
         select(func.count()).select_from(t.votes).join(t.pairs, t.pairs.c.id == v.pair_id).where(mine)
     ).scalar_one()
-    if derive(project_id, "hidden repeat", annotator, count) % 10_000 >= round(10_000 * config.repeats):
+    if derive(project_id, "hidden repeat", annotator, count + len(before)) % 10_000 >= round(10_000 * config.repeats):
         return None
     seen = and_(
         again.c.pair_id == v.pair_id, again.c.annotator == annotator, again.c.repeat.is_(True),
         again.c.undone_at.is_(None),
     )  # fmt: skip
-    newest = (
-        select(v.id).join(t.pairs, t.pairs.c.id == v.pair_id).where(mine).order_by(v.id.desc()).limit(REPEAT_AFTER)
-    ).subquery()
+    newest = select(v.id).join(t.pairs, t.pairs.c.id == v.pair_id).where(mine).order_by(v.id.desc()).limit(REPEAT_AFTER)
     query = (
         select(v.pair_id)
         .join(t.pairs, t.pairs.c.id == v.pair_id)
         .where(
-            mine, v.repeat.is_(False), v.choice != Choice.SKIP, v.id.not_in(select(newest.c.id)),
+            mine, v.repeat.is_(False), v.choice != Choice.SKIP, v.id.not_in(newest),
+            *([v.pair_id.not_in(before)] if before else []),
             ~select(again.c.id).where(seen).exists(),
         )
         .order_by(v.id)
@@ -220,7 +233,9 @@ def _repeat_due(conn: Connection, project_id: int, annotator: str, config: Label
     return found
 
 
-def _next(conn: Connection, project_id: int, annotator: str, config: LabellingConfig, now: float) -> int | None:
+def _next(
+    conn: Connection, project_id: int, annotator: str, config: LabellingConfig, before: list[int], now: float
+) -> int | None:
     taken, v = _taken(annotator, now), t.votes.c
     enough = taken >= config.overlap
     skipped = and_(v.pair_id == t.pairs.c.id, v.choice == Choice.SKIP, v.source == Source.HUMAN, v.undone_at.is_(None))
@@ -228,7 +243,7 @@ def _next(conn: Connection, project_id: int, annotator: str, config: LabellingCo
     order = t.pairs.c.id.desc() if config.texts == "policy" else t.pairs.c.id
     query = (
         select(t.pairs.c.id)
-        .where(_unseen(project_id, annotator))
+        .where(_unseen(project_id, annotator), *([t.pairs.c.id.not_in(before), ~enough] if before else []))
         .order_by(case((enough, 1), else_=0), skips, case((enough, taken), else_=-taken), order)
         .limit(1)
     )

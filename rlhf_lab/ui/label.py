@@ -12,7 +12,7 @@ from rlhf_lab.jobs import steward
 from rlhf_lab.judges import JUDGES
 from rlhf_lab.labelling import Lease, Role
 from rlhf_lab.store.labelling import labelling_of
-from rlhf_lab.store.leases import lease_pair, put_back, take_back
+from rlhf_lab.store.leases import lease_pairs, put_back, take_back
 from rlhf_lab.store.people import has_joined
 from rlhf_lab.ui import ballot
 from rlhf_lab.ui.ballot import cast, left_is_first
@@ -45,7 +45,10 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         data={"judges": judges},
         label="Label pairs of texts",
     )
-    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
+    # "multiple": else Gradio sends nothing again while an answer is outstanding; the script itself sends one at a time.
+    quiet: dict[str, Any] = {
+        "show_progress": "hidden", "api_visibility": "private", "queue": False, "trigger_mode": "multiple",
+    }  # fmt: skip
 
     def judge(secret: str | None, event: gr.EventData) -> dict[str, Any]:
         ctx.require_operator(secret)
@@ -77,7 +80,7 @@ def voting(ctx: Context) -> dict[str, Callable[[gr.EventData], dict[str, Any]]]:
         who = name_of(ctx, event)
         try:
             cast(ctx, dict(event._data or {}) | {"annotator": who})
-        except StaleVoteError as error:
+        except LabelError as error:  # the page has gone on to the next pair; this answer takes it back to the right one
             return state(ctx, who, notice=str(error))
         return state(ctx, who)
 
@@ -86,7 +89,7 @@ def voting(ctx: Context) -> dict[str, Callable[[gr.EventData], dict[str, Any]]]:
         taken = take_back(ctx.db, project.id, who, labelling_of(ctx.db, project.id))
         if taken is None:
             return state(ctx, who, notice="There is nothing to undo.")
-        return state(ctx, who, lease=taken, notice="Your last answer is taken back.")
+        return state(ctx, who, notice="Your last answer is taken back.")
 
     def redo(event: gr.EventData) -> dict[str, Any]:
         who = name_of(ctx, event)
@@ -129,21 +132,26 @@ def present(ctx: Context, name: str) -> int:
     return PRESENCE.count()
 
 
-def state(ctx: Context, annotator: str, *, lease: Lease | None = None, notice: str = "") -> dict[str, Any]:
-    """Everything the widget shows. `pair` is null while the engine writes new ones; `waiting` says so."""
+def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
+    """Everything the widget shows. `pair` is null while the engine writes new ones; `waiting` says so.
+
+    `after` is the pair that comes next, kept for this person too: the page draws it at the press of a key.
+    """
     project, visitor = ctx.project, ctx.visitor()
     rules = labelling_of(ctx.db, project.id)
-    waiting = ""
+    waiting, kept = "", list[Lease]()
     if not visitor.role.may(Role.LABELLER):
         waiting = "You may look around. To label, enter with the join code."
     else:
-        lease = lease or lease_pair(ctx.db, project.id, annotator, rules)
+        kept = lease_pairs(ctx.db, project.id, annotator, rules)
+    pair, after, *_ = [*(ballot.shown(one.pair, annotator, one.repeat, rules) for one in kept), None, None]
     here = present(ctx, annotator)
     return {
         "at": time.time_ns(),  # a value equal to the one before would not reach the script
         "project": {"id": project.id, "name": project.name, "set": project.prompt_set},
-        "pair": lease and ballot.shown(lease.pair, annotator, lease.repeat, rules),
-        "waiting": "" if lease else waiting or steward.why_no_pair(ctx.db, project.id),
+        "pair": pair,
+        "after": after,
+        "waiting": "" if pair else waiting or steward.why_no_pair(ctx.db, project.id),
         "you": {"name": visitor.name, "role": visitor.role.value},
         "guideline": rules.guideline,
         "here": here,

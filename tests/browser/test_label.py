@@ -34,7 +34,7 @@ def test_every_answer_by_key_and_undo(lab, open_page):
     assert words[1] == ("second" if cast[1][3] else "first")
     assert all(vote[5] > 0 for vote in cast)
     page.keyboard.press("u")
-    page.wait_for_function("pair => document.querySelector('.lab-label').dataset.pair === pair", arg=seen[-1])
+    page.wait_for_selector(f".lab-label[data-open='{seen[-1]}']")
     assert votes(lab)[-1][4] is not None
     assert page.locator("[data-count]").get_attribute("data-count") == "6"  # eight votes, one undone, one skip
 
@@ -44,7 +44,7 @@ def test_buttons_do_what_keys_do_and_the_sides_are_shown_as_recorded(lab, open_p
     pair = int(pair_of(page))
     left = page.locator(".side.left .lab-text").inner_text()
     page.click("[data-do=left]")
-    page.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=str(pair))
+    assert pair_of(page) != str(pair)
     with Database.open(lab.home) as db:
         row = projects.get_pair(db, pair)
     vote = votes(lab)[-1]
@@ -80,6 +80,23 @@ def test_the_pair_stands_there_before_gradio_has_drawn_the_page(lab, open_page):
     assert len(asked) == 1
 
 
+def test_a_screen_that_waits_for_what_draws_its_charts_says_so(lab, open_page):
+    page, held = open_page(lab), []
+
+    def hold(route):
+        held.append(route)
+
+    pair_of(page)
+    page.route("**/plotly.min.js*", hold)
+    page.get_by_role("tab", name="Reward model").click()
+    before = "() => getComputedStyle(document.querySelector('.lab-reward'), '::before').content"
+    page.wait_for_function(f"() => document.querySelector('.lab-reward') && ({before})() === '\"Opening …\"'")
+    for request in held:
+        request.continue_()
+    page.wait_for_selector(".lab-reward [data-do=train]")
+    assert page.evaluate(before) == "none"
+
+
 def test_a_tab_that_gradio_did_not_hear_is_opened_all_the_same(lab, open_page):
     page = open_page(lab)
     page.add_init_script("""new MutationObserver((_, watcher) => {
@@ -96,6 +113,71 @@ def test_a_tab_that_gradio_did_not_hear_is_opened_all_the_same(lab, open_page):
     assert page.evaluate("window.deaf") == 1
 
 
+def votes_cut(page, *ways):
+    """The way to the server is cut for so many votes; returns what was sent, these and all after them."""
+    sent = []
+
+    def cut(route):
+        if '"pair_id"' not in (route.request.post_data or ""):
+            return route.continue_()
+        sent.append(route.request.post_data_json["event_data"])
+        return ways[len(sent) - 1](route) if len(sent) <= len(ways) else route.continue_()
+
+    page.route("**/gradio_api/**", cut)
+    return sent
+
+
+def test_the_next_pair_is_there_at_once_and_takes_no_answer_before_the_last_one_is_stored(lab, open_page):
+    """No answer comes back: the vote is sent again as it was, and counts once."""
+    page = open_page(lab)
+    first = press(page, "1")
+    second, count = pair_of(page), len(votes(lab))
+    held = []
+
+    def hold(route):
+        held.append(route)
+
+    sent = votes_cut(page, lambda route: route.fetch(), hold)
+    page.click("[data-strength=much]")
+    page.fill(".more .note", "so warm")
+    page.locator("body").click(position={"x": 2, "y": 2})
+    page.keyboard.press("2")
+    third = page.get_attribute(".lab-label", "data-pair")
+    assert third not in (first, second)  # without having waited
+    page.wait_for_timeout(400)
+    page.keyboard.press("1")
+    assert page.get_attribute(".lab-label", "data-pair") == third
+    expect(page.locator(".lab-notice")).to_contain_text("is not stored yet", timeout=8000)
+    while not held:
+        page.wait_for_timeout(50)
+    held[0].continue_()
+    page.wait_for_selector(f".lab-label[data-open='{third}']")
+    expect(page.locator(".lab-notice")).to_have_count(0)
+    assert [one["uuid"] for one in sent] == [sent[0]["uuid"]] * 2
+    assert len(votes(lab)) == count + 1
+    page.keyboard.press("u")
+    page.wait_for_selector(f".lab-label[data-open='{second}']")
+    expect(page.locator(".more .note")).to_have_value("so warm")
+    expect(page.locator("[data-strength=much]")).to_have_attribute("aria-pressed", "true")
+
+
+def test_a_vote_that_did_not_reach_the_lab_is_sent_again_by_the_page_that_gradio_loads_anew(lab, open_page):
+    page = open_page(lab)
+    pair, count = pair_of(page), len(votes(lab))
+    sent = votes_cut(page, lambda route: route.abort())
+    page.keyboard.press("0")
+    with page.expect_navigation(timeout=30000):
+        pass
+    page.wait_for_function("() => document.querySelector('[data-count]')")
+    assert pair_of(page) != pair
+    assert [one["uuid"] for one in sent] == [sent[0]["uuid"]] * 2
+    assert [(str(vote[0]), vote[2]) for vote in votes(lab)[count:]] == [(pair, "tie")]
+    page.reload()
+    pair_of(page)
+    assert len(sent) == 2
+    open_page.said[:] = [words for words in open_page.said if "ERR_FAILED" not in words]
+
+
 def test_a_fast_double_press_is_one_vote(lab, open_page):
     page = open_page(lab)
     before, count = pair_of(page), len(votes(lab))
@@ -104,6 +186,7 @@ def test_a_fast_double_press_is_one_vote(lab, open_page):
     )
     page.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=before)
     page.wait_for_timeout(500)
+    pair_of(page)
     assert len(votes(lab)) == count + 1
 
 

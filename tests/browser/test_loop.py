@@ -87,11 +87,12 @@ def test_thirty_labels_by_keyboard_and_a_reward_model_by_itself(lab, open_page):
         page.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=before)
         voted += 1
         if voted == 7:  # take one back and give it again
-            page.wait_for_selector(".lab-label .side")
+            pair_of(page)
             page.keyboard.press("u")
             page.wait_for_selector(f".lab-label[data-open='{before}']")
             page.keyboard.press(key)
             page.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=before)
+    pair_of(page)
     with sqlite3.connect(lab.home / "lab.db") as db:
         live, undone = db.execute("SELECT sum(undone_at IS NULL), sum(undone_at IS NOT NULL) FROM votes").fetchone()
     assert (live, undone) == (30, 1)

@@ -59,7 +59,7 @@ def test_two_people_join_by_code_and_never_share_a_pair(lab, open_page):
     for _ in range(3):
         pair = pair_of(ann)
         ann.tap("[data-do=left]")
-        ann.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=pair)
+        assert pair_of(ann) != pair
         press(bob, "2")
     for page, words in ((ann, "first is better"), (bob, "left is better")):
         page.click("summary:has-text('Your earlier labels')")
@@ -87,7 +87,7 @@ def test_undo_redo_and_another_answer_from_the_list(lab, open_page):
     ((strength, note, choice, on_left),) = rows(lab, mine)
     assert (strength, note, choice) == ("much", "so warm", "first" if on_left else "second")
     page.keyboard.press("u")
-    page.wait_for_function("pair => document.querySelector('.lab-label').dataset.pair === pair", arg=first)
+    page.wait_for_selector(f".lab-label[data-open='{first}']")
     assert rows(lab, mine) == []
     press(page, "r")
     assert len(rows(lab, mine)) == 1

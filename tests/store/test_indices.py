@@ -49,7 +49,7 @@ def test_no_query_reads_a_growing_table_whole(
     leases.take_back(db, project.id, "bob")
     leases.put_back(db, project.id, "bob")
     for n in range(4):  # with any of these a hidden repeat may be due
-        leases.lease_pair(db, project.id, f"visitor {n}", rules)
+        leases.lease_pairs(db, project.id, f"visitor {n}", rules)
     leases.free_pairs(db, project.id, "bob")
     labelling.history(db, project.id, "bob")
     labelling.standings(db, project.id)

@@ -60,11 +60,11 @@ def test_a_hidden_repeat_swaps_the_sides_and_looks_like_any_pair(ctx):
     set_labelling(ctx.db, ctx.project.id, LabellingConfig(repeats=0.5))
     first, again = {}, []
     for n in range(14):
-        pair = label.state(ctx, "ann")["pair"]
+        pair = label.state(ctx, "cid")["pair"]
         if pair is None:
             break
         assert set(pair) == {"id", "prompt", "left", "right", "markdown"}
-        vote = ballot.cast(ctx, {"uuid": f"{n}", "pair_id": pair["id"], "annotator": "ann", "choice": "left"})
+        vote = ballot.cast(ctx, {"uuid": f"{n}", "pair_id": pair["id"], "annotator": "cid", "choice": "left"})
         if vote.repeat:
             again.append(vote)
             before = first[pair["id"]]
@@ -78,7 +78,7 @@ def test_a_hidden_repeat_swaps_the_sides_and_looks_like_any_pair(ctx):
 
 def test_a_guideline_and_the_way_texts_are_shown_reach_the_page(ctx):
     people.change_rules(ctx, {"rules": {"guideline": "kind words", "markdown": True, "overlap": "3", "repeats": "0.1"}})
-    shown = label.state(ctx, "ann")
+    shown = label.state(ctx, "cid")
     assert (shown["guideline"], shown["pair"]["markdown"]) == ("kind words", True)
 
 

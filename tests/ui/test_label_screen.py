@@ -54,6 +54,14 @@ def test_what_cannot_be_read_is_refused_and_nothing_is_stored(ctx, broken):
     assert label.state(ctx, "ann")["labels"] == 0
 
 
+def test_the_pair_that_comes_next_is_told_with_its_sides(ctx):
+    shown = label.state(ctx, "ann")
+    label.cast(ctx, {"uuid": "u", "pair_id": shown["pair"]["id"], "annotator": "ann", "choice": "left"})
+    following = label.state(ctx, "ann")
+    assert following["pair"] == shown["after"]
+    assert following["after"]["id"] not in (shown["pair"]["id"], shown["after"]["id"])
+
+
 def test_a_response_time_is_kept_within_an_hour(ctx):
     assert say(ctx, "left", {"ms": 10**9})[1].response_ms == 3_600_000
     assert say(ctx, "left", {"ms": -5})[1].response_ms == 0
