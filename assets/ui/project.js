@@ -72,6 +72,13 @@ function nameCell(project) {
     el('button.lab-button.small', { type: 'button', onclick: leave }, 'Cancel')));
 }
 
+// What is lost with a project, and how to keep it.
+function remove(project) {
+  const held = [Lab.many(project.human, 'label'), Lab.many(project.models, 'reward model'), Lab.many(project.runs, 'run')].join(', ');
+  const words = `Delete "${project.name}" for good? With it go ${held} and all its texts. Labels, adapters and curves can be exported under Runs & data while it is open.`;
+  if (confirm(words)) ask('delete', { project: project.id }, tell);
+}
+
 function row(project) {
   const open = project.id === state.current;
   const figure = (words, value, more) => el('td.figure', { 'data-words': words }, value, more ? el('span.muted', {}, ` ${more}`) : null);
@@ -81,7 +88,8 @@ function row(project) {
     figure('prompts', project.train + project.eval, `(${project.eval} of them to evaluate)`), figure('pairs', project.pairs),
     figure('labels', project.human, project.simulated ? `+ ${project.simulated} simulated` : ''), figure('reward models', project.models), figure('runs', project.runs),
     el('td.actions', {}, open ? el('span.now', {}, 'in use')
-      : el('button.lab-button.small', { type: 'button', 'data-do': 'project-open', 'data-project': project.id, 'aria-label': `open ${project.name}`, onclick: (event) => { event.target.disabled = true; ask('open', { project: project.id }, tell); } }, 'Open')));
+      : el('button.lab-button.small', { type: 'button', 'data-do': 'project-open', 'data-project': project.id, 'aria-label': `open ${project.name}`, onclick: (event) => { event.target.disabled = true; ask('open', { project: project.id }, tell); } }, 'Open'),
+      open ? null : el('button.lab-button.small', { type: 'button', 'data-do': 'project-delete', 'aria-label': `delete ${project.name}`, onclick: () => remove(project) }, 'Delete')));
 }
 
 function drawList() {

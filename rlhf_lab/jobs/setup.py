@@ -1,5 +1,6 @@
 """Projects made ready: prompts split, shipped pairs put in place. No model is loaded for it."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,12 +13,22 @@ from rlhf_lab.assets import (
     split,
     weights_digest,
 )
-from rlhf_lab.errors import ConfigError
+from rlhf_lab.errors import ConfigError, StoreError
+from rlhf_lab.home import run_folder
 from rlhf_lab.jobs.examine import cached, examine_folder
 from rlhf_lab.jobs.promptfile import read_prompt_file
 from rlhf_lab.records import NewCompletion, Project
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import add_completions, add_pairs, create_project, current_project, projects, prompts
+from rlhf_lab.store.projects import (
+    add_completions,
+    add_pairs,
+    create_project,
+    current_project,
+    get_project,
+    projects,
+    prompts,
+)
+from rlhf_lab.store.removal import delete_project
 
 MAX_NAME = 80
 
@@ -50,6 +61,25 @@ def copy_project(db: Database, project: Project) -> Project:
     return new_project(
         db, model=project.model, prompt_set=project.prompt_set, own_prompts=own, seed=project.seed, name=project.name
     )
+
+
+def remove_project(db: Database, home: Path, project_id: int) -> Project:
+    """Delete a project with its labels, reward models and runs, rows and files; returns what it was.
+
+    Raises StoreError for the one that is open, while something of it goes on, and if files cannot be deleted.
+    """
+    project = get_project(db, project_id)
+    if project == current_project(db):
+        raise StoreError(f'"{project.name}" is open. Open another project, then delete this one.')
+    left = delete_project(db, project_id)
+    folders = [*(run_folder(home, run_id) for run_id in left.runs), *(home / path for path in left.reward_models)]
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    if still := [str(folder) for folder in folders if folder.exists()]:
+        raise StoreError(
+            f'"{project.name}" is deleted, but some files of it are not. Delete by hand: {", ".join(still)}'
+        )
+    return project
 
 
 def _prompts_of(db: Database, project: Project) -> list[str]:

@@ -52,7 +52,7 @@ def get_project(db: Database, project_id: int) -> Project:
     with db.read() as conn:
         row = conn.execute(select(t.projects).where(t.projects.c.id == project_id)).one_or_none()
     if row is None:
-        raise _no_such_project(project_id)
+        raise no_such_project(project_id)
     return Project(**row._mapping)
 
 
@@ -72,17 +72,17 @@ def open_project(db: Database, project_id: int) -> None:
         latest = conn.execute(select(func.max(func.coalesce(p.opened_at, p.created_at)))).scalar() or 0.0
         now = max(time.time(), latest + 1e-3)
         if conn.execute(update(t.projects).where(p.id == project_id).values(opened_at=now)).rowcount == 0:
-            raise _no_such_project(project_id)
+            raise no_such_project(project_id)
 
 
 def rename_project(db: Database, project_id: int, name: str) -> None:
     """Give a project another name. StoreError: there is none."""
     with db.write() as conn:
         if conn.execute(update(t.projects).where(t.projects.c.id == project_id).values(name=name)).rowcount == 0:
-            raise _no_such_project(project_id)
+            raise no_such_project(project_id)
 
 
-def _no_such_project(project_id: int) -> StoreError:
+def no_such_project(project_id: int) -> StoreError:
     return StoreError(f"There is no project {project_id}. See which there are: `python -m rlhf_lab doctor`.")
 
 

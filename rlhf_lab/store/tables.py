@@ -32,7 +32,7 @@ from sqlalchemy import (
 from rlhf_lab import kinds
 from rlhf_lab.store.columns import LONG, Json, PackedJson, belongs_to, id_column, needed, words
 
-SCHEMA_VERSION = "0005"
+SCHEMA_VERSION = "0006"
 
 
 metadata = MetaData(
@@ -88,7 +88,7 @@ pairs = Table(
     id_column(),
     belongs_to("project_id", "projects", nullable=False, index=True),
     belongs_to("first_id", "completions", nullable=False),
-    belongs_to("second_id", "completions", nullable=False),
+    belongs_to("second_id", "completions", nullable=False, index=True),
     needed("reason", Text),
     needed("created_at", Float),
     UniqueConstraint("first_id", "second_id"),
@@ -100,7 +100,7 @@ votes = Table(
     metadata,
     id_column(),
     needed("uuid", String(64), unique=True),  # made by the client: a repeated request is one vote
-    belongs_to("pair_id", "pairs", nullable=False),
+    belongs_to("pair_id", "pairs", nullable=False, index=True),
     needed("annotator", Text),
     needed("source", words(kinds.Source)),
     needed("choice", words(kinds.Choice)),
@@ -168,7 +168,7 @@ scores = Table(
     "scores",
     metadata,
     belongs_to("reward_model_id", "reward_models", primary_key=True, ondelete="CASCADE"),
-    belongs_to("completion_id", "completions", primary_key=True, ondelete="CASCADE"),
+    belongs_to("completion_id", "completions", primary_key=True, ondelete="CASCADE", index=True),
     Column("score", Float),  # NULL is NaN
     sqlite_with_rowid=False,
 )

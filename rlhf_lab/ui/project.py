@@ -17,7 +17,7 @@ from rlhf_lab.jobs.download import Downloads
 from rlhf_lab.jobs.estimate import Verdict, estimate, machine
 from rlhf_lab.jobs.examine import ModelFacts, examine
 from rlhf_lab.jobs.promptfile import KINDS, LEAST, MAX_BYTES, parse_prompts
-from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.jobs.setup import new_project, remove_project
 from rlhf_lab.kinds import Choice, EngineState, Source
 from rlhf_lab.records import Project
 from rlhf_lab.store.comparisons import vote_counts
@@ -98,6 +98,7 @@ class Desk:
         acts = {
             "open": self.open, "check": self.check, "preview": self.preview, "create": self.create,
             "cancel": self.cancel, "stop-engine": self.stop_engine, "about": self.about, "rename": self.rename,
+            "delete": self.delete,
         }  # fmt: skip
         act = acts.get(str(said.get("do")))
         if act is None:
@@ -112,6 +113,10 @@ class Desk:
         name = check_name(str(said.get("name") or ""))
         rename_project(self.ctx.db, whole(said, "project"), name)
         return {"done": f'The project is called "{name}" now.'}
+
+    def delete(self, said: dict[str, Any]) -> dict[str, Any]:
+        gone = remove_project(self.ctx.db, self.ctx.home, whole(said, "project"))
+        return {"done": f'The project "{gone.name}" is deleted.'}
 
     def check(self, said: dict[str, Any]) -> dict[str, Any]:
         """What the model is, what it needs, and whether it fits."""

@@ -60,8 +60,9 @@ class Desk:
         return {"same": True} if question.get("seen") == seen else shown | {"seen": seen}
 
     def _usual(self) -> Source:
-        """People's votes, where there are any."""
-        return Source.HUMAN if votes_of(self.ctx.db, self.ctx.project.id, Source.HUMAN) else Source.SIMULATED
+        """People's votes, unless there are only simulated ones."""
+        human, simulated = (votes_of(self.ctx.db, self.ctx.project.id, source) for source in Source)
+        return Source.SIMULATED if simulated and not human else Source.HUMAN
 
     def _figures(self, source: Source) -> dict[str, Any]:
         votes = votes_of(self.ctx.db, self.ctx.project.id, source)

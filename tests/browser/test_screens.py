@@ -9,12 +9,14 @@ import time
 from browser_lab import PATIENCE
 from playwright.sync_api import expect
 
+from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.labelling import label_with_judge
+from rlhf_lab.jobs.steward import OPEN
 from rlhf_lab.judges import load_judge
 from rlhf_lab.kinds import EventKind, RunStatus
 from rlhf_lab.records import Sample, StepResult
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import current_project
+from rlhf_lab.store.projects import current_project, projects
 from rlhf_lab.store.runs import create_run, delete_run, events, reward_models, runs, set_run_status
 from rlhf_lab.store.steps import record_step
 from rlhf_lab.ui.overlay import MAX_RUNS
@@ -312,3 +314,12 @@ def test_a_new_project_from_pasted_prompts_and_what_is_refused(lab, open_page, t
     page.keyboard.press("Enter")
     says(page, "project-notice", 'is called "<b>ours</b>" now')
     expect(part(page, "project-rename").first).to_have_text("<b>ours</b>")
+    with Database.open(lab.home) as db:
+        while queue.jobs(db, project_id=projects(db)[-1].id, statuses=OPEN):  # its first pairs are being written
+            page.wait_for_timeout(200)
+    for sure, left in (("false", 2), ("true", 1)):
+        page.evaluate(f"window.confirm = words => {{ window.asked = words; return {sure}; }}")
+        part(page, "project-delete").click()  # of the one that is not open
+        assert page.evaluate("window.asked").startswith('Delete "<b>ours</b>" for good? With it go 0 labels, ')
+        expect(part(page, "project-rename")).to_have_count(left)
+    says(page, "project-notice", 'The project "<b>ours</b>" is deleted.')
