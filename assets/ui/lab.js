@@ -138,6 +138,24 @@ window.Lab = (() => {
     return node;
   }
 
+  // In the place of a row's name: a field for another one.
+  function nameField(value, label, what, about, keep, leave) {
+    const input = el('input.lab-input', { type: 'text', maxlength: 80, value, 'aria-label': label, 'data-do': what, ...about,
+      onkeydown: (event) => { if (event.key === 'Enter') { event.preventDefault(); done(); } else if (event.key === 'Escape') leave(); } });
+    // Enter must not go on to the button that gets the focus next: it would open the field again.
+    const done = () => { if (input.value !== value) keep(input.value); leave(); };
+    return el('div.lab-row', {}, input,
+      el('button.lab-button.small', { type: 'button', 'data-do': `${what}-keep`, onclick: done }, 'Save'),
+      el('button.lab-button.small', { type: 'button', 'data-do': `${what}-leave`, onclick: leave }, 'Cancel'));
+  }
+
+  // In the place of a row's buttons: whether it is to go for good.
+  function deleteField(words, what, about, go, leave) {
+    return el('div.lab-row', {}, el('span', {}, words),
+      el('button.lab-button.small.danger', { type: 'button', 'data-do': `${what}-sure`, ...about, onclick: () => { go(); leave(); } }, 'Delete'),
+      el('button.lab-button.small', { type: 'button', 'data-do': `${what}-leave`, onclick: leave }, 'Keep'));
+  }
+
   // Keys pressed while typing, with modifiers, or repeated are not for us.
   function isOurKey(event) {
     if (event.defaultPrevented || event.repeat || event.isComposing) return false;
@@ -161,6 +179,6 @@ window.Lab = (() => {
   const isWide = ({ low, high }) => low !== null && high - low > 0.25;
   const accuracy = (found) => (isWide(found) ? between(found.low, found.high) : percent(found.accuracy));
 
-  return { el, poll, isWide, accuracy, answer, uuid, annotator, isVisitor, person, keep, kept, number, difference, percent, between, many, bytes, duration, changed, marked,
+  return { el, poll, isWide, accuracy, answer, uuid, annotator, isVisitor, person, keep, kept, number, difference, percent, between, many, bytes, duration, changed, marked, nameField, deleteField,
     isOurKey, colours };
 })();

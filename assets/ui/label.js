@@ -1,15 +1,16 @@
 // Screen "Label". A vote names the pair that was on screen. The next pair is at hand and is drawn at once; it takes no answer
-// before the one to the last pair is stored, so that one vote at most is on its way.
+// before the vote on the last one is stored.
 const { el } = Lab;
 const root = element.querySelector('.lab-label');
 const who = Lab.annotator();
-const UNREAD_MS = 300, PATIENCE_MS = 5000;
+const UNREAD_MS = 300, PATIENCE_MS = 5000, TRIES = 4;
 let shown = null;      // the state on screen
 let locked = true;     // an answer is awaited
-let unsaved = null;    // the vote on its way
+let unsaved = null;    // the last vote
+let awaited = null;    // its uuid, until the lab has answered it
+let tries = 0;
 let since = 0;         // when the pair came on screen
 let timer = null;
-let patience = PATIENCE_MS;
 let readable = false;  // before that nobody can have read the pair, and an answer is the second half of a double click
 let reads = null;
 
@@ -29,22 +30,35 @@ function send(name, more = {}) {
   if (locked) return;
   lock(true);
   clearTimeout(timer);
-  timer = setTimeout(() => unanswered(name), patience);
+  timer = setTimeout(() => unanswered(name), PATIENCE_MS * 2 ** tries);
   trigger(name, { annotator: who, ...more });
 }
 
-// A vote is sent again as it was, which counts once, less and less often; anything else may be tried again.
+// A vote is sent again as it was, which counts once, less and less often. Given up, its pair comes on screen again.
 function unanswered(name) {
   lock(false);
-  if (name === 'vote') {
-    patience = Math.min(60000, 2 * patience);
-    resend();
-  } else if (!shown || !shown.pair) send('opened');
+  tries += 1;
+  if (name === 'vote' && tries < TRIES) { recast(unsaved); return; }
+  answered();
+  if (name === 'vote' || !shown || !shown.pair) send('opened');
 }
 
-function resend() {
+function cast(vote) {
+  unsaved = vote;
+  awaited = vote.uuid;
+  Lab.keep('vote', JSON.stringify(vote));
+  send('vote', vote);
+}
+
+function recast(vote) {
   tell('Your last answer is not stored yet; it is sent again …');
-  send('vote', unsaved);
+  cast(vote);
+}
+
+function answered() {
+  awaited = null;
+  tries = 0;
+  Lab.keep('vote', '');
 }
 
 function lock(now) { locked = now; ready(); }
@@ -60,10 +74,8 @@ function act(name) {
   if (name === 'undo' || name === 'redo') { send(name); return; }
   if (!('open' in root.dataset)) return;
   const card = root.querySelector(`.side.${name}`);
-  unsaved = { pair_id: shown.pair.id, choice: name, uuid: Lab.uuid(), ms: Math.round(performance.now() - since),
-    strength: card ? strength : '', note };
-  Lab.keep('vote', JSON.stringify(unsaved));
-  send('vote', unsaved);
+  cast({ pair_id: shown.pair.id, choice: name, uuid: Lab.uuid(), ms: Math.round(performance.now() - since),
+    strength: card ? strength : '', note, by: shown.you.name || who });
   if (shown.after) draw({ ...shown, pair: shown.after, after: null, notice: '' });
   else card?.classList.add('chosen');
 }
@@ -229,18 +241,18 @@ const figures = ({ counted, labels, simulated, goal, left, models, learning }) =
 const still = ({ pair, you, guideline, project }) => JSON.stringify([pair, you, guideline, project]);
 
 function take() {
-  clearTimeout(timer);
-  patience = PATIENCE_MS;
   const value = props.value;
-  const cut = shown === null && Lab.kept('vote');  // Gradio loads the page anew when the way to the server is cut
-  if (value?.project) {
-    const overtaken = shown && shown.project.id === value.project.id && shown.counted > value.counted;
-    const state = overtaken ? { ...value, ...figures(shown) } : value;
-    if (shown?.pair && still(shown) === still(state)) update(state);
-    else draw(state);
-  }
+  if (!value?.project || (awaited && value.vote !== awaited)) return;  // the late answer to something before the vote
+  clearTimeout(timer);
+  // Gradio loads the page anew when the way to the server is cut: a vote of the page before may be lost.
+  const cut = shown === null && Lab.kept('vote') ? JSON.parse(Lab.kept('vote')) : null;
+  const overtaken = shown && shown.project.id === value.project.id && shown.counted > value.counted;
+  const state = overtaken ? { ...value, ...figures(shown) } : value;
+  if (shown?.pair && still(shown) === still(state)) update(state);
+  else draw(state);
+  answered();
   lock(false);
-  if (cut) { unsaved = JSON.parse(cut); resend(); } else Lab.keep('vote', '');
+  if (cut && state.you.role !== 'viewer' && cut.by === (state.you.name || who)) recast(cut);
 }
 
 function onKey(event) {

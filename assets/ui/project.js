@@ -54,51 +54,50 @@ const millions = (n) => (n < 1e9 ? `${Lab.number(n / 1e6)} million` : `${Lab.num
 
 // ---- the list
 
-let renaming = null;       // the project whose name is being written
+let editing = null;        // {project, what}: whose name is being written, or who is about to be deleted
+
+const of = (id) => `[data-project="${id}"]`;
+function edit(id, what) { editing = { project: id, what }; drawList(); part(what === 'name' ? 'project-name' : 'project-delete-sure', of(id))?.focus(); }
+function leave() { const { project, what } = editing; editing = null; drawList(); part(what === 'name' ? 'project-rename' : 'project-delete', of(project))?.focus(); }
+const edits = (project, what) => editing?.project === project.id && editing.what === what;
 
 function nameCell(project) {
-  const number = el('span.muted', {}, `${project.id} `);
-  const again = () => { drawList(); part('project-rename', `[data-project="${project.id}"]`)?.focus(); };
-  if (renaming !== project.id) {
-    return el('td.name', {}, number, el('button.plain', { type: 'button', title: 'rename', 'aria-label': `rename project ${project.id}, ${project.name}`, 'data-do': 'project-rename', 'data-project': project.id,
-      onclick: () => { renaming = project.id; drawList(); part('project-name').select(); } }, project.name));
+  const about = { 'data-project': project.id };
+  if (edits(project, 'name')) {
+    return el('td.name', {}, Lab.nameField(project.name, `new name of project ${project.id}`, 'project-name', about, (name) => ask('rename', { project: project.id, name }, tell), leave));
   }
-  const input = el('input.lab-input', { type: 'text', maxlength: 80, value: project.name, 'aria-label': `new name of project ${project.id}`, 'data-do': 'project-name',
-    onkeydown: (event) => { if (event.key === 'Enter') { event.preventDefault(); keep(); } else if (event.key === 'Escape') leave(); } });
-  const leave = () => { renaming = null; again(); };
-  const keep = () => { if (input.value !== project.name) ask('rename', { project: project.id, name: input.value }, tell); leave(); };
-  return el('td.name', {}, el('div.lab-row', {}, input,
-    el('button.lab-button.small', { type: 'button', 'data-do': 'project-name-keep', onclick: keep }, 'Save'),
-    el('button.lab-button.small', { type: 'button', onclick: leave }, 'Cancel')));
+  return el('td.name', {}, el('span.muted', {}, `${project.id} `), el('button.plain', { type: 'button', title: 'rename', 'aria-label': `rename project ${project.id}, ${project.name}`,
+    'data-do': 'project-rename', ...about, onclick: () => edit(project.id, 'name') }, project.name));
 }
 
-// What is lost with a project, and how to keep it.
-function remove(project) {
-  const held = [Lab.many(project.human, 'label'), Lab.many(project.models, 'reward model'), Lab.many(project.runs, 'run')].join(', ');
-  const words = `Delete "${project.name}" for good? With it go ${held} and all its texts. Labels, adapters and curves can be exported under Runs & data while it is open.`;
-  if (confirm(words)) ask('delete', { project: project.id }, tell);
+function actions(project) {
+  const about = { type: 'button', 'data-project': project.id }, button = (what, name, words, onclick) => el(`button.lab-button.small${name}`, { ...about, 'data-do': what, 'aria-label': `${words} ${project.name}`, onclick }, words);
+  if (project.id === state.current) return el('span.now', {}, 'in use');
+  if (edits(project, 'delete')) {
+    const held = [Lab.many(project.human, 'label'), Lab.many(project.models, 'reward model'), Lab.many(project.runs, 'run')].join(', ');
+    return Lab.deleteField(`Delete it for good, with its texts, ${held}?`, 'project-delete', { 'data-project': project.id }, () => ask('delete', { project: project.id }, tell), leave);
+  }
+  return el('div.lab-row', {},
+    button('project-open', '', 'Open', (event) => { event.target.disabled = true; ask('open', { project: project.id }, tell); }),
+    button('project-delete', '.danger', 'Delete', () => edit(project.id, 'delete')));
 }
 
 function row(project) {
-  const open = project.id === state.current;
   const figure = (words, value, more) => el('td.figure', { 'data-words': words }, value, more ? el('span.muted', {}, ` ${more}`) : null);
-  return el('tr', { 'data-project': project.id, class: open ? 'open' : null },
-    nameCell(project),
-    el('td.model', {}, project.model), el('td', {}, project.set),
+  return el('tr', { 'data-project': project.id, class: project.id === state.current ? 'open' : null },
+    nameCell(project), el('td.model', {}, project.model), el('td', {}, project.set),
     figure('prompts', project.train + project.eval, `(${project.eval} of them to evaluate)`), figure('pairs', project.pairs),
     figure('labels', project.human, project.simulated ? `+ ${project.simulated} simulated` : ''), figure('reward models', project.models), figure('runs', project.runs),
-    el('td.actions', {}, open ? el('span.now', {}, 'in use')
-      : el('button.lab-button.small', { type: 'button', 'data-do': 'project-open', 'data-project': project.id, 'aria-label': `open ${project.name}`, onclick: (event) => { event.target.disabled = true; ask('open', { project: project.id }, tell); } }, 'Open'),
-      open ? null : el('button.lab-button.small', { type: 'button', 'data-do': 'project-delete', 'aria-label': `delete ${project.name}`, onclick: () => remove(project) }, 'Delete')));
+    el('td.actions', {}, actions(project)));
 }
 
 function drawList() {
-  const focus = list.contains(document.activeElement) ? document.activeElement.dataset.project : null;
+  const focus = list.contains(document.activeElement) ? { ...document.activeElement.dataset } : null;
   const head = ['project', 'model', 'prompts of', 'prompts', 'pairs', 'labels by people', 'reward models', 'runs', ''];
   list.replaceChildren(el('div.lab-card', {}, el('div.lab-row', {}, el('h2', {}, 'Projects'),
     el('span.muted', {}, 'A project is a model with its prompts, labels, reward models and runs. Opening one opens it for everybody at this lab.')),
   el('table', {}, el('thead', {}, el('tr', {}, head.map((words) => el('th', { scope: 'col' }, words)))), el('tbody', {}, state.projects.map(row)))));
-  if (focus) part('project-open', `[data-project="${focus}"]`)?.focus();
+  if (focus) part(focus.do, of(focus.project))?.focus();
 }
 
 function drawFetching() {
@@ -291,7 +290,7 @@ async function look() {
   if (key === drawn) return;
   drawn = key;
   state = reply;
-  if (renaming === null) drawList();
+  if (!editing) drawList();
   drawFetching();
   drawEngine();
 }

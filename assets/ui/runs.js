@@ -81,13 +81,8 @@ function leave() { const { run, what } = editing || {}; editing = null; drawList
 
 function nameCell(run) {
   if (editing?.run === run.id && editing.what === 'name') {
-    const input = el('input.lab-input', { type: 'text', maxlength: 80, value: run.name, 'aria-label': `new name of run ${run.id}`, 'data-do': 'run-name', 'data-run': run.id,
-      onkeydown: (event) => { if (event.key === 'Enter') { event.preventDefault(); keep(); } else if (event.key === 'Escape') leave(); } });
-    // Enter must not go on to the button that gets the focus next: it would open the field again.
-    const keep = () => { if (input.value !== run.name) send('control', { do: 'rename', run: run.id, name: input.value }); leave(); };
-    return el('td.name', {}, el('div.lab-row', {}, input,
-      el('button.lab-button.small', { type: 'button', 'data-do': 'run-name-keep', onclick: keep }, 'Save'),
-      el('button.lab-button.small', { type: 'button', 'data-do': 'run-name-leave', onclick: leave }, 'Cancel')));
+    return el('td.name', {}, Lab.nameField(run.name, `new name of run ${run.id}`, 'run-name', { 'data-run': run.id },
+      (name) => send('control', { do: 'rename', run: run.id, name }), leave));
   }
   return el('td.name', {}, el('span.muted', {}, `${run.id}`), ' ',
     el('button.plain', { type: 'button', title: 'rename', 'aria-label': `rename run ${run.id}, ${run.name}`, 'data-do': 'run-rename', 'data-run': run.id, onclick: () => edit(run.id, 'name') }, run.name),
@@ -96,9 +91,8 @@ function nameCell(run) {
 
 function actions(run) {
   if (editing?.run === run.id && editing.what === 'delete') {
-    return el('div.lab-row', {}, el('span', {}, `Delete run ${run.id} for good?`),
-      el('button.lab-button.small.danger', { type: 'button', 'data-do': 'run-delete-sure', 'data-run': run.id, onclick: () => { send('control', { do: 'delete', run: run.id }); leave(); } }, 'Delete'),
-      el('button.lab-button.small', { type: 'button', 'data-do': 'run-delete-leave', onclick: leave }, 'Keep'));
+    return Lab.deleteField(`Delete run ${run.id} for good?`, 'run-delete', { 'data-run': run.id },
+      () => send('control', { do: 'delete', run: run.id }), leave);
   }
   return el('div.lab-row', {},
     el('button.lab-button.small', { type: 'button', 'data-do': 'run-watch', 'data-run': run.id, title: 'its curves and samples, under Train', onclick: () => watchRun(run.id) }, 'Watch'),

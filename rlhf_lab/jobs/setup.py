@@ -68,11 +68,9 @@ def remove_project(db: Database, home: Path, project_id: int) -> Project:
 
     Raises StoreError for the one that is open, while something of it goes on, and if files cannot be deleted.
     """
-    project = get_project(db, project_id)
-    if project == current_project(db):
-        raise StoreError(f'"{project.name}" is open. Open another project, then delete this one.')
-    left = delete_project(db, project_id)
+    project, left = get_project(db, project_id), delete_project(db, project_id)
     folders = [*(run_folder(home, run_id) for run_id in left.runs), *(home / path for path in left.reward_models)]
+    folders = [folder for folder in folders if home.resolve() in folder.resolve().parents]
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     if still := [str(folder) for folder in folders if folder.exists()]:

@@ -83,6 +83,13 @@ def ask_judge(db: Database, project_id: int, name: str, count: int) -> str:
     return f"The judge {name} labelled {said} pairs. They are marked as simulated and never mixed with yours."
 
 
+def forget(project_id: int) -> None:
+    """A project is gone; another one may get its number."""
+    with _lock:
+        for wanted in [key for key in _wanted if key[0] == project_id]:
+            del _wanted[wanted]
+
+
 def fresh_copy(db: Database, project: Project) -> Project:
     """A new project like this one, without labels; the old one stays as it is."""
     return copy_project(db, project)
@@ -151,9 +158,11 @@ class Steward:
             ready = pool_size(self.db, project_id, annotator_of(judge))
             said = sum(label_with_judge(self.db, project_id, judge, min(count, ready)).values()) if ready else 0
             with _lock:
-                _wanted[project_id, name] -= said
-                if _wanted[project_id, name] <= 0:
-                    del _wanted[project_id, name]
+                left = _wanted.get((project_id, name), 0) - said
+                if left > 0:
+                    _wanted[project_id, name] = left
+                else:
+                    _wanted.pop((project_id, name), None)
 
     def _retrain(self, project: Project, kinds: set[JobKind]) -> None:
         """Train on the labels of a source when enough are new; on a judge's when it has finished."""

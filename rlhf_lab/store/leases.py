@@ -25,6 +25,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import FIRST, read_pairs
 
 BEHIND_S = 0.001  # how much earlier than the pair on screen the one after it is said to be leased
+SPARE = 4  # pairs that stay for others when one is kept for somebody who has one on screen already
 REPEAT_AFTER = 8  # own votes between the first look at a pair and its hidden repeat
 FORGOTTEN_S = 86_400.0  # a lease this long over is removed: a vote for it would be refused as never given
 
@@ -45,7 +46,7 @@ def lease_pairs(
     db: Database, project_id: int, annotator: str, config: LabellingConfig | None = None, *, ahead: int = 1,
     now: float | None = None,
 ) -> list[Lease]:  # fmt: skip
-    """`lease_pair`, and up to `ahead` pairs that come after it; these only while they still want votes."""
+    """`lease_pair`, and up to `ahead` pairs that come after it; none of these in a small pool, nor any that has enough votes."""
     config, now = config or LabellingConfig(), time.time() if now is None else now
     with db.write() as conn:
         conn.execute(
@@ -59,7 +60,8 @@ def lease_pairs(
             if pair_id is None:
                 break
             found.append((pair_id, repeat is not None))
-        return [_keep(conn, *one, annotator, config, now - place * BEHIND_S) for place, one in enumerate(found)]
+        top = _top(conn, annotator, now)
+        return [_keep(conn, *one, annotator, config, now, top - place * BEHIND_S) for place, one in enumerate(found)]
 
 
 def free_pairs(
@@ -123,7 +125,10 @@ def take_back(
     config, now = config or LabellingConfig(), time.time() if now is None else now
     with db.write() as conn:
         undone = undo_last(conn, project_id, annotator)
-        return None if undone is None else _keep(conn, undone.pair_id, undone.repeat, annotator, config, now)
+        if undone is None:
+            return None
+        above = _top(conn, annotator, now) + BEHIND_S
+        return _keep(conn, undone.pair_id, undone.repeat, annotator, config, now, above)
 
 
 def put_back(db: Database, project_id: int, annotator: str) -> Vote | None:
@@ -141,6 +146,12 @@ def put_back(db: Database, project_id: int, annotator: str) -> Vote | None:
         conn.execute(update(t.votes).where(v.id == undone.id).values(undone_at=None))
         conn.execute(delete(t.leases).where(t.leases.c.pair_id == undone.pair_id, t.leases.c.annotator == annotator))
         return vote_of(conn.execute(select(t.votes).where(v.id == undone.id)).one())
+
+
+def stored_vote(db: Database, uuid: str) -> Vote | None:
+    """The vote of a click that has arrived before."""
+    with db.read() as conn:
+        return vote_of_uuid(conn, uuid)
 
 
 def change_vote(db: Database, project_id: int, vote_id: int, new: Vote) -> Vote:
@@ -188,10 +199,18 @@ def _held(
     ]
 
 
-def _keep(conn: Connection, pair_id: int, repeat: bool, annotator: str, config: LabellingConfig, now: float) -> Lease:
-    """The lease, begun now (again)."""
+def _top(conn: Connection, annotator: str, now: float) -> float:
+    """Now; where the clock was set back, the beginning of this person's newest lease."""
+    own = t.leases.c
+    return max(now, conn.execute(select(func.max(own.leased_at)).where(own.annotator == annotator)).scalar() or now)
+
+
+def _keep(
+    conn: Connection, pair_id: int, repeat: bool, annotator: str, config: LabellingConfig, now: float, leased_at: float
+) -> Lease:
+    """The lease, begun now (again); leased_at is its place in the stack."""
     until = now + config.hold_s
-    values = {"repeat": repeat, "leased_at": now, "expires_at": until}
+    values = {"repeat": repeat, "leased_at": leased_at, "expires_at": until}
     here = and_(t.leases.c.pair_id == pair_id, t.leases.c.annotator == annotator)
     if conn.execute(update(t.leases).where(here).values(**values)).rowcount == 0:
         conn.execute(insert(t.leases).values(pair_id=pair_id, annotator=annotator, **values))
@@ -243,12 +262,13 @@ def _next(
     order = t.pairs.c.id.desc() if config.texts == "policy" else t.pairs.c.id
     query = (
         select(t.pairs.c.id)
-        .where(_unseen(project_id, annotator), *([t.pairs.c.id.not_in(before), ~enough] if before else []))
+        .where(_unseen(project_id, annotator))
         .order_by(case((enough, 1), else_=0), skips, case((enough, taken), else_=-taken), order)
-        .limit(1)
     )
-    found: int | None = conn.execute(query).scalar()
-    return found
+    if before:
+        query = query.where(t.pairs.c.id.not_in(before), ~enough)
+    found = conn.execute(query.limit(1 + SPARE if before else 1)).scalars().all()
+    return None if len(found) <= (SPARE if before else 0) else found[0]
 
 
 def _unseen(project_id: int, annotator: str) -> ColumnElement[bool]:

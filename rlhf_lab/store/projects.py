@@ -14,6 +14,11 @@ from rlhf_lab.store.database import Database, in_chunks, insert_row
 
 FIRST = t.completions.alias("first")
 SECOND = t.completions.alias("second")
+CURRENT = (
+    select(t.projects)
+    .order_by(func.coalesce(t.projects.c.opened_at, t.projects.c.created_at).desc(), t.projects.c.id.desc())
+    .limit(1)
+)
 
 
 def create_project(
@@ -58,10 +63,8 @@ def get_project(db: Database, project_id: int) -> Project:
 
 def current_project(db: Database) -> Project | None:
     """The project opened (or made) last; None where there is none yet."""
-    p = t.projects.c
-    last = func.coalesce(p.opened_at, p.created_at)
     with db.read() as conn:
-        row = conn.execute(select(t.projects).order_by(last.desc(), p.id.desc()).limit(1)).one_or_none()
+        row = conn.execute(CURRENT).one_or_none()
     return None if row is None else Project(**row._mapping)
 
 

@@ -8,7 +8,7 @@ from rlhf_lab.errors import StoreError
 from rlhf_lab.kinds import JobStatus, RunStatus
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import no_such_project
+from rlhf_lab.store.projects import CURRENT, no_such_project
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Removed:
 def delete_project(db: Database, project_id: int) -> Removed:
     """Delete a project's rows: prompts, texts, pairs, votes, reward models, runs, jobs. Its files are left to the caller.
 
-    StoreError: there is none, or something of it is still going on.
+    StoreError: there is none, it is the one that is open, or something of it is still going on.
     """
     project = t.projects.c.id == project_id
     texts = select(t.completions.c.id).join(t.prompts, t.prompts.c.id == t.completions.c.prompt_id)
@@ -31,11 +31,14 @@ def delete_project(db: Database, project_id: int) -> Removed:
     with db.write() as conn:
         if conn.execute(select(t.projects.c.id).where(project)).first() is None:
             raise no_such_project(project_id)
+        if conn.execute(CURRENT).one().id == project_id:
+            raise StoreError("This project is open. Open another one, then delete this one.")
         work = select(t.jobs.c.id).where(
             t.jobs.c.project_id == project_id, t.jobs.c.status.in_([JobStatus.QUEUED, JobStatus.RUNNING])
         )
         going = select(t.runs.c.id).where(
-            t.runs.c.project_id == project_id, t.runs.c.status.in_([RunStatus.RUNNING, RunStatus.PAUSED])
+            t.runs.c.project_id == project_id,
+            t.runs.c.status.in_([RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED]),
         )
         if conn.execute(work).first() is not None or conn.execute(going).first() is not None:
             raise StoreError(

@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any
 
-from rlhf_lab.errors import LabelError, StaleVoteError
+from rlhf_lab.errors import LabelError, StaleVoteError, StoreError
 from rlhf_lab.kinds import Choice, Source, Strength
 from rlhf_lab.labelling import LabellingConfig
 from rlhf_lab.records import Pair, Vote
@@ -41,11 +41,18 @@ def cast(ctx: Context, said: dict[str, Any], via: str = "page") -> Vote:
     Raises LabelError for anything else, StaleVoteError for a pair that is not open to this annotator.
     """
     try:
-        pair_id, annotator = int(said["pair_id"]), str(said["annotator"])
-        pair = get_pair(ctx.db, pair_id)
+        pair_id, annotator, uuid = int(said["pair_id"]), str(said["annotator"]), str(said["uuid"])
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable(error) from error
+    try:
+        pair = get_pair(ctx.db, pair_id)
+    except StoreError as error:
+        raise StaleVoteError(
+            "That pair is not there any more; here is the next one. Your vote was not counted."
+        ) from error
     if pair.project_id != ctx.project.id:
+        if (known := leases.stored_vote(ctx.db, uuid)) is not None:
+            return known  # sent again, because its answer was lost
         raise StaleVoteError("Another project was opened meanwhile; here is its next pair. Your vote was not counted.")
     on_left = left_is_first(annotator, pair_id, leases.is_repeat(ctx.db, pair_id, annotator))
     return leases.cast_leased(

@@ -77,12 +77,13 @@ def voting(ctx: Context) -> dict[str, Callable[[gr.EventData], dict[str, Any]]]:
         return state(ctx, name_of(ctx, event))
 
     def vote(event: gr.EventData) -> dict[str, Any]:
-        who = name_of(ctx, event)
+        said = dict(event._data or {}) | {"annotator": name_of(ctx, event)}
+        notice = ""
         try:
-            cast(ctx, dict(event._data or {}) | {"annotator": who})
+            cast(ctx, said)
         except LabelError as error:  # the page has gone on to the next pair; this answer takes it back to the right one
-            return state(ctx, who, notice=str(error))
-        return state(ctx, who)
+            notice = str(error)
+        return state(ctx, said["annotator"], notice=notice) | {"vote": said.get("uuid")}
 
     def undo(event: gr.EventData) -> dict[str, Any]:
         who, project = name_of(ctx, event), ctx.project
@@ -156,6 +157,7 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
         "guideline": rules.guideline,
         "here": here,
         "notice": notice,
+        "vote": None,  # the click that this answers
     } | standing(ctx)
 
 

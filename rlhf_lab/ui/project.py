@@ -11,7 +11,7 @@ import gradio as gr
 
 from rlhf_lab.assets import EMBEDDED, PROMPT_SETS, split
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.jobs import supervisor
+from rlhf_lab.jobs import steward, supervisor
 from rlhf_lab.jobs.control import check_name
 from rlhf_lab.jobs.download import Downloads
 from rlhf_lab.jobs.estimate import Verdict, estimate, machine
@@ -116,6 +116,7 @@ class Desk:
 
     def delete(self, said: dict[str, Any]) -> dict[str, Any]:
         gone = remove_project(self.ctx.db, self.ctx.home, whole(said, "project"))
+        steward.forget(gone.id)
         return {"done": f'The project "{gone.name}" is deleted.'}
 
     def check(self, said: dict[str, Any]) -> dict[str, Any]:

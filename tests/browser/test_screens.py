@@ -317,9 +317,11 @@ def test_a_new_project_from_pasted_prompts_and_what_is_refused(lab, open_page, t
     with Database.open(lab.home) as db:
         while queue.jobs(db, project_id=projects(db)[-1].id, statuses=OPEN):  # its first pairs are being written
             page.wait_for_timeout(200)
-    for sure, left in (("false", 2), ("true", 1)):
-        page.evaluate(f"window.confirm = words => {{ window.asked = words; return {sure}; }}")
-        part(page, "project-delete").click()  # of the one that is not open
-        assert page.evaluate("window.asked").startswith('Delete "<b>ours</b>" for good? With it go 0 labels, ')
-        expect(part(page, "project-rename")).to_have_count(left)
+    part(page, "project-delete").click()  # of the one that is not open
+    expect(page.locator("td.actions .lab-row")).to_contain_text("with its texts, 0 labels, 0 reward models, 0 runs?")
+    part(page, "project-delete-leave").click()
+    part(page, "project-delete").press("Enter")
+    expect(part(page, "project-delete-sure")).to_be_focused()
+    part(page, "project-delete-sure").press("Enter")
     says(page, "project-notice", 'The project "<b>ours</b>" is deleted.')
+    expect(part(page, "project-rename")).to_have_count(1)

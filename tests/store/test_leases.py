@@ -129,25 +129,31 @@ def at_hand(db: Database, project: Project, who: str, rules: LabellingConfig = R
 
 
 def test_the_pair_after_the_one_on_screen_is_kept_too(db, project, make_pairs):
-    one, two, three, four = (pair.id for pair in make_pairs(4))
+    one, two, three, four, *_ = (pair.id for pair in make_pairs(4 + leases.SPARE))
     assert [at_hand(db, project, "ann", now=now) for now in (0.0, 1.0)] == [[one, two]] * 2  # and after a reload
     assert at_hand(db, project, "bob", now=2.0) == [three, four]
     leases.cast_leased(db, vote(one), RULES, now=3.0)
-    assert at_hand(db, project, "ann", now=3.0) == [two]  # what others hold is no pair to keep besides
-    leases.cast_leased(db, vote(two), RULES, now=4.0)
-    assert at_hand(db, project, "ann", now=4.0) == [three]  # more than wanted when nothing else is left
-    assert at_hand(db, project, "cid", now=63.0) == [four]  # bob's time for both is over, ann's for three is not
+    assert at_hand(db, project, "ann", now=3.0) == [two]
     with pytest.raises(StaleVoteError, match="not given to you"):
-        leases.cast_leased(db, vote(four, "dan"), RULES, now=64.0)
+        leases.cast_leased(db, vote(four, "dan"), RULES, now=4.0)
+    assert at_hand(db, project, "cid", now=62.5)[0] == three  # bob's time for both is over, ann's for two is not
+
+
+def test_a_small_pool_is_left_to_everybody(db, project, make_pairs):
+    one, two = (pair.id for pair in make_pairs(2))
+    assert at_hand(db, project, "ann") == [one]
+    assert at_hand(db, project, "bob") == [two]
+    leases.cast_leased(db, vote(one), RULES, now=1.0)
+    assert at_hand(db, project, "ann", now=2.0) == [two]  # more than wanted when nothing else is left
 
 
 def test_undo_comes_before_what_was_on_screen(db, project, make_pairs):
-    one, two, three, four = (pair.id for pair in make_pairs(4))
-    for now, pair in ((1.0, one), (2.0, two)):
+    one, two, three, four, *_ = (pair.id for pair in make_pairs(4 + leases.SPARE))
+    for now, pair in ((11.0, one), (12.0, two)):
         assert at_hand(db, project, "ann", now=now)[0] == pair
         leases.cast_leased(db, vote(pair), RULES, now=now)
-    assert at_hand(db, project, "ann", now=3.0) == [three, four]
-    leases.take_back(db, project.id, "ann", RULES, now=4.0)
+    assert at_hand(db, project, "ann", now=13.0) == [three, four]
+    leases.take_back(db, project.id, "ann", RULES, now=4.0)  # the clock was set back meanwhile
     assert at_hand(db, project, "ann", now=5.0) == [two, three]
     leases.take_back(db, project.id, "ann", RULES, now=6.0)
     assert at_hand(db, project, "ann", now=7.0) == [one, two]
@@ -158,7 +164,7 @@ def test_undo_comes_before_what_was_on_screen(db, project, make_pairs):
 def test_what_is_announced_comes_hidden_repeats_among_it(db, project, make_pairs):
     make_pairs(40)
     rules, announced, repeats = LabellingConfig(repeats=0.5), None, 0
-    for turn in range(36):
+    for turn in range(34):
         now, after = leases.lease_pairs(db, project.id, "ann", rules, now=float(turn))
         assert now.pair.id != after.pair.id
         assert announced in (None, (now.pair.id, now.repeat))

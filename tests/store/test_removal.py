@@ -62,27 +62,35 @@ def test_everything_of_a_project_goes_and_nothing_of_another(db: Database, proje
     filled = rows(db)
     grown = {name for name in filled if len(filled[name]) > len(before[name])}
     assert grown == set(filled) - APART - {"prompts", "token_records"}
+    projects.open_project(db, other.id)
+    before = before | {"projects": [one for one in rows(db)["projects"] if "'other'" in one]}
     left = delete_project(db, project.id)
     assert (left.runs, left.reward_models) == ([run_id], [f"rm/{project.id}"])
     after = rows(db)
-    assert after.pop("projects") == [one for one in before.pop("projects") if repr("other") in one]
     assert len(after.pop("prompts")) == 1
     del before["prompts"]
     assert after == before
 
 
-def test_a_project_stays_whole_while_something_of_it_goes_on(db: Database, project: Project) -> None:
+def test_a_project_stays_whole_while_it_is_open_or_something_of_it_goes_on(
+    db: Database, project: Project, other: Project
+) -> None:
+    projects.open_project(db, other.id)
     run_id = fill(db, project)
     filled = rows(db)
     with pytest.raises(StoreError, match="still going on"):  # a job waits
         delete_project(db, project.id)
     assert rows(db) == filled
     finish(db)
-    runs.set_run_status(db, run_id, RunStatus.PAUSED)
-    filled = rows(db)
-    with pytest.raises(StoreError, match="still going on"):
+    for status in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED):
+        runs.set_run_status(db, run_id, status)
+        filled = rows(db)
+        with pytest.raises(StoreError, match="still going on"):
+            delete_project(db, project.id)
+        assert rows(db) == filled
+    projects.open_project(db, project.id)
+    with pytest.raises(StoreError, match="is open"):
         delete_project(db, project.id)
-    assert rows(db) == filled
     with pytest.raises(StoreError, match="no project 99"):
         delete_project(db, 99)
 

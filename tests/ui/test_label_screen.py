@@ -1,5 +1,6 @@
 """Screen "Label" without a browser: what is stored for what was said, and what is refused."""
 
+import gradio as gr
 import pytest
 
 from rlhf_lab.errors import LabelError, NotAllowedError, StaleVoteError
@@ -7,6 +8,7 @@ from rlhf_lab.jobs import queue, steward, supervisor
 from rlhf_lab.jobs.setup import new_project
 from rlhf_lab.kinds import Choice, JobKind
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import open_project
 from rlhf_lab.ui import label
 from rlhf_lab.ui.context import SECRET_VARIABLE, Context
 
@@ -70,8 +72,25 @@ def test_a_response_time_is_kept_within_an_hour(ctx):
 def test_a_pair_of_another_project_is_stale(ctx):
     old = label.state(ctx, "ann")["pair"]["id"]
     new_project(ctx.db, prompt_set="reviews")
+    said = {"uuid": "u", "pair_id": old, "annotator": "ann", "choice": "left"}
     with pytest.raises(StaleVoteError, match="Another project"):
-        label.cast(ctx, {"uuid": "u", "pair_id": old, "annotator": "ann", "choice": "left"})
+        label.cast(ctx, said)
+    open_project(ctx.db, 1)
+    vote = label.cast(ctx, said)
+    open_project(ctx.db, 2)
+    assert label.cast(ctx, said) == vote  # sent again, its answer was lost
+
+
+def test_a_vote_is_answered_by_name_also_when_its_pair_is_gone(ctx):
+    vote = label.voting(ctx)["vote"]
+    pair = label.state(ctx, "ann")["pair"]["id"]
+    for pair_id, words in ((pair, ""), (9999, "not there any more"), (pair, "already voted")):
+        said = {"annotator": "ann", "pair_id": pair_id, "choice": "left", "uuid": f"{pair_id}{words}"}
+        answer = vote(gr.EventData(None, said))
+        assert answer["vote"] == said["uuid"]
+        assert words in answer["notice"]
+    assert answer["labels"] == 1
+    assert label.state(ctx, "ann")["vote"] is None
 
 
 def test_the_counter_names_the_next_reward_model(ctx):

@@ -10,7 +10,7 @@ from rlhf_lab.errors import ConfigError, EngineError, ModelError, StoreError
 from rlhf_lab.jobs import steward
 from rlhf_lab.jobs.estimate import Machine
 from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.kinds import Source
+from rlhf_lab.kinds import RunStatus, Source
 from rlhf_lab.records import LabelSnapshot
 from rlhf_lab.store import runs
 from rlhf_lab.store.database import Database
@@ -73,17 +73,21 @@ def test_a_project_is_deleted_with_its_files_but_not_the_one_that_is_open(ctx, d
     home, snapshot = ctx.home, LabelSnapshot((), "", Source.HUMAN)
     model = runs.add_reward_model(ctx.db, 1, "reward-models/one", config={}, report={}, snapshot=snapshot)
     run = runs.create_run(ctx.db, 1, model.id, "r", config={}, manifest={}, total_steps=1)
+    runs.add_reward_model(ctx.db, 1, "", config={}, report={}, snapshot=snapshot)  # no path must name the whole home
+    runs.set_run_status(ctx.db, run.id, RunStatus.STOPPED)
+    steward.ask_judge(ctx.db, 1, "cheerful", 1000)
     mine = [home / "reward-models" / "one", home / "runs" / str(run.id)]
     others = [home / "reward-models" / "two", home / "runs" / str(run.id + 1)]
     for folder in mine + others:
         folder.mkdir(parents=True)
         (folder / "weights").write_text("w")
-    with pytest.raises(StoreError, match="Open another project"):
+    with pytest.raises(StoreError, match="Open another one"):
         desk.obey({"do": "delete", "project": 1})
     second = new_project(ctx.db, prompt_set="reviews", name="two")
     assert desk.obey({"do": "delete", "project": 1})["done"] == 'The project "Tales" is deleted.'
     assert [line["id"] for line in desk.look()["projects"]] == [second.id]
     assert [folder.exists() for folder in mine + others] == [False, False, True, True]
+    assert not any(project == 1 for project, _ in steward._wanted)
     with pytest.raises(StoreError, match="no project 1"):
         desk.obey({"do": "delete", "project": 1})
 
