@@ -161,6 +161,36 @@ def test_the_next_pair_is_there_at_once_and_takes_no_answer_before_the_last_one_
     expect(page.locator("[data-strength=much]")).to_have_attribute("aria-pressed", "true")
 
 
+def test_a_late_answer_to_an_earlier_vote_changes_nothing(lab, open_page):
+    """The vote was sent again and answered; its first answer comes while the next vote is on its way."""
+    page, held = open_page(lab), []
+
+    def hold(route):
+        held.append(route)
+
+    def waited_for(count):
+        while len(held) < count:
+            page.wait_for_timeout(50)
+
+    first, count = pair_of(page), len(votes(lab))
+    votes_cut(page, hold, lambda route: route.continue_(), hold)
+    page.keyboard.press("1")
+    second = page.get_attribute(".lab-label", "data-pair")
+    page.wait_for_selector(f".lab-label[data-open='{second}']")
+    page.keyboard.press("2")
+    third = page.get_attribute(".lab-label", "data-pair")
+    assert len({first, second, third}) == 3
+    waited_for(2)
+    with page.expect_response(lambda response: response.url.endswith("/predict")):
+        held[0].continue_()
+    page.wait_for_timeout(500)
+    assert page.get_attribute(".lab-label", "data-pair") == third
+    assert page.locator(".lab-label[data-open]").count() == 0
+    held[1].continue_()
+    page.wait_for_selector(f".lab-label[data-open='{third}']")
+    assert [str(vote[0]) for vote in votes(lab)[count:]] == [first, second]
+
+
 def test_a_vote_that_did_not_reach_the_lab_is_sent_again_by_the_page_that_gradio_loads_anew(lab, open_page):
     page = open_page(lab)
     pair, count = pair_of(page), len(votes(lab))
