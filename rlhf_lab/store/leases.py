@@ -12,21 +12,19 @@ transaction, so that two processes never decide on the same moment.
 import time
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, case, delete, func, insert, select, update
+from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
 from rlhf_lab.errors import StaleVoteError
-from rlhf_lab.kinds import Choice, Source
+from rlhf_lab.kinds import Source
 from rlhf_lab.labelling import LabellingConfig, Lease
 from rlhf_lab.records import Vote
-from rlhf_lab.seeds import derive
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.comparisons import check_vote, insert_vote, live_vote_on, undo_last, vote_of, vote_of_uuid
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.picking import full, next_wanted, repeat_due, taken, unseen
 from rlhf_lab.store.projects import FIRST, read_pairs
 
 BEHIND_S = 0.001  # how much earlier than the pair on screen the one after it is said to be leased
-SPARE = 4  # pairs that stay for others when one is kept for somebody who has one on screen already
-REPEAT_AFTER = 8  # own votes between the first look at a pair and its hidden repeat
 FORGOTTEN_S = 86_400.0  # a lease this long over is removed: a vote for it would be refused as never given
 
 
@@ -55,8 +53,8 @@ def lease_pairs(
         found = _held(conn, project_id, annotator, config, now)[: 1 + ahead]
         while len(found) <= ahead:
             before = [pair_id for pair_id, _ in found]
-            repeat = _repeat_due(conn, project_id, annotator, config, before)
-            pair_id = repeat or _next(conn, project_id, annotator, config, before, now)
+            repeat = repeat_due(conn, project_id, annotator, config, before)
+            pair_id = repeat or next_wanted(conn, project_id, annotator, config, before, now)
             if pair_id is None:
                 break
             found.append((pair_id, repeat is not None))
@@ -73,7 +71,7 @@ def free_pairs(
     query = (
         select(func.count())
         .select_from(t.pairs)
-        .where(_unseen(project_id, annotator), _taken(annotator, now) < config.overlap)
+        .where(unseen(project_id, annotator), taken(annotator, now) < config.overlap)
     )
     if checkpoint is not None:
         query = query.join(FIRST, FIRST.c.id == t.pairs.c.first_id).where(FIRST.c.checkpoint == checkpoint)
@@ -109,7 +107,7 @@ def cast_leased(db: Database, vote: Vote, config: LabellingConfig | None = None,
         lease = conn.execute(select(t.leases).where(here)).one_or_none()
         if lease is None:
             raise StaleVoteError(_never_given(conn, vote))
-        if lease.expires_at <= now and not lease.repeat and _full(conn, vote.pair_id, vote.annotator, config, now):
+        if lease.expires_at <= now and not lease.repeat and full(conn, vote.pair_id, vote.annotator, config, now):
             raise StaleVoteError(
                 "The pair was kept for you for a while; meanwhile others have judged it. Your vote was not counted; "
                 "here is the next pair."
@@ -195,7 +193,7 @@ def _held(
     return [
         (row.pair_id, row.repeat)
         for row in conn.execute(query).all()
-        if row.expires_at > now or row.repeat or not _full(conn, row.pair_id, annotator, config, now)
+        if row.expires_at > now or row.repeat or not full(conn, row.pair_id, annotator, config, now)
     ]
 
 
@@ -215,84 +213,6 @@ def _keep(
     if conn.execute(update(t.leases).where(here).values(**values)).rowcount == 0:
         conn.execute(insert(t.leases).values(pair_id=pair_id, annotator=annotator, **values))
     return Lease(read_pairs(conn, [pair_id])[0], annotator, repeat, until)
-
-
-def _repeat_due(
-    conn: Connection, project_id: int, annotator: str, config: LabellingConfig, before: list[int]
-) -> int | None:
-    """A pair for a second look behind those `before`; whether one is due is a draw that a reload does not repeat."""
-    if config.repeats <= 0:
-        return None
-    v, again = t.votes.c, t.votes.alias("again")
-    mine = and_(
-        t.pairs.c.project_id == project_id, v.annotator == annotator, v.source == Source.HUMAN, v.undone_at.is_(None)
-    )
-    count = conn.execute(
-        select(func.count()).select_from(t.votes).join(t.pairs, t.pairs.c.id == v.pair_id).where(mine)
-    ).scalar_one()
-    if derive(project_id, "hidden repeat", annotator, count + len(before)) % 10_000 >= round(10_000 * config.repeats):
-        return None
-    seen = and_(
-        again.c.pair_id == v.pair_id, again.c.annotator == annotator, again.c.repeat.is_(True),
-        again.c.undone_at.is_(None),
-    )  # fmt: skip
-    newest = select(v.id).join(t.pairs, t.pairs.c.id == v.pair_id).where(mine).order_by(v.id.desc()).limit(REPEAT_AFTER)
-    query = (
-        select(v.pair_id)
-        .join(t.pairs, t.pairs.c.id == v.pair_id)
-        .where(
-            mine, v.repeat.is_(False), v.choice != Choice.SKIP, v.id.not_in(newest),
-            *([v.pair_id.not_in(before)] if before else []),
-            ~select(again.c.id).where(seen).exists(),
-        )
-        .order_by(v.id)
-        .limit(1)
-    )  # fmt: skip
-    found: int | None = conn.execute(query).scalar()
-    return found
-
-
-def _next(
-    conn: Connection, project_id: int, annotator: str, config: LabellingConfig, before: list[int], now: float
-) -> int | None:
-    taken, v = _taken(annotator, now), t.votes.c
-    enough = taken >= config.overlap
-    skipped = and_(v.pair_id == t.pairs.c.id, v.choice == Choice.SKIP, v.source == Source.HUMAN, v.undone_at.is_(None))
-    skips = select(func.count()).select_from(t.votes).where(skipped).correlate(t.pairs).scalar_subquery()
-    order = t.pairs.c.id.desc() if config.texts == "policy" else t.pairs.c.id
-    query = (
-        select(t.pairs.c.id)
-        .where(_unseen(project_id, annotator))
-        .order_by(case((enough, 1), else_=0), skips, case((enough, taken), else_=-taken), order)
-    )
-    if before:
-        query = query.where(t.pairs.c.id.not_in(before), ~enough)
-    found = conn.execute(query.limit(1 + SPARE if before else 1)).scalars().all()
-    return None if len(found) <= (SPARE if before else 0) else found[0]
-
-
-def _unseen(project_id: int, annotator: str) -> ColumnElement[bool]:
-    v = t.votes.c
-    mine = and_(v.pair_id == t.pairs.c.id, v.annotator == annotator, v.undone_at.is_(None))
-    return and_(t.pairs.c.project_id == project_id, ~select(v.id).where(mine).correlate(t.pairs).exists())
-
-
-def _taken(annotator: str, now: float) -> ColumnElement[int]:
-    """Of the pair in the query around it: votes of people that say something, and leases of others that still run."""
-    v, own = t.votes.c, t.leases.c
-    said = and_(
-        v.pair_id == t.pairs.c.id, v.source == Source.HUMAN, v.undone_at.is_(None), v.repeat.is_(False),
-        v.choice != Choice.SKIP,
-    )  # fmt: skip
-    kept = and_(own.pair_id == t.pairs.c.id, own.annotator != annotator, own.expires_at > now, own.repeat.is_(False))
-    votes = select(func.count()).select_from(t.votes).where(said).correlate(t.pairs).scalar_subquery()
-    leases = select(func.count()).select_from(t.leases).where(kept).correlate(t.pairs).scalar_subquery()
-    return votes + leases
-
-
-def _full(conn: Connection, pair_id: int, annotator: str, config: LabellingConfig, now: float) -> bool:
-    query = select(_taken(annotator, now) >= config.overlap).select_from(t.pairs).where(t.pairs.c.id == pair_id)
-    return bool(conn.execute(query).scalar())
 
 
 def _never_given(conn: Connection, vote: Vote) -> str:

@@ -11,6 +11,7 @@ from rlhf_lab.labelling import LabellingConfig
 from rlhf_lab.records import Project, Vote
 from rlhf_lab.store import comparisons, labelling, leases
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.picking import REPEAT_AFTER, SPARE
 
 RULES = LabellingConfig(hold_s=60)
 CLICK = itertools.count()
@@ -129,7 +130,7 @@ def at_hand(db: Database, project: Project, who: str, rules: LabellingConfig = R
 
 
 def test_the_pair_after_the_one_on_screen_is_kept_too(db, project, make_pairs):
-    one, two, three, four, *_ = (pair.id for pair in make_pairs(4 + leases.SPARE))
+    one, two, three, four, *_ = (pair.id for pair in make_pairs(4 + SPARE))
     assert [at_hand(db, project, "ann", now=now) for now in (0.0, 1.0)] == [[one, two]] * 2  # and after a reload
     assert at_hand(db, project, "bob", now=2.0) == [three, four]
     leases.cast_leased(db, vote(one), RULES, now=3.0)
@@ -148,7 +149,7 @@ def test_a_small_pool_is_left_to_everybody(db, project, make_pairs):
 
 
 def test_undo_comes_before_what_was_on_screen(db, project, make_pairs):
-    one, two, three, four, *_ = (pair.id for pair in make_pairs(4 + leases.SPARE))
+    one, two, three, four, *_ = (pair.id for pair in make_pairs(4 + SPARE))
     for now, pair in ((11.0, one), (12.0, two)):
         assert at_hand(db, project, "ann", now=now)[0] == pair
         leases.cast_leased(db, vote(pair), RULES, now=now)
@@ -231,7 +232,7 @@ def test_repeats_come_later_are_hidden_and_are_no_labels(db, project, make_pairs
     place = {one.pair_id: n for n, one in enumerate(cast) if not one.repeat}
     for n, one in enumerate(cast):
         if one.repeat:
-            assert n - place[one.pair_id] >= leases.REPEAT_AFTER
+            assert n - place[one.pair_id] >= REPEAT_AFTER
     assert len({one.pair_id for one in repeats}) == len(repeats)
     assert comparisons.vote_counts(db, project.id)[Source.HUMAN][Choice.FIRST] == 60 - len(repeats)
     assert len(comparisons.snapshot(db, project.id, Source.HUMAN).vote_ids) == 60 - len(repeats)

@@ -10,7 +10,7 @@ from rlhf_lab.kinds import Choice, Strength
 from rlhf_lab.labelling import LabellingConfig
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.labelling import set_labelling
-from rlhf_lab.store.leases import REPEAT_AFTER
+from rlhf_lab.store.picking import REPEAT_AFTER
 from rlhf_lab.ui import api, ballot, label, people
 from rlhf_lab.ui.context import Context
 
