@@ -10,7 +10,7 @@ from rlhf_lab.assets import PROMPT_SETS
 from rlhf_lab.judges import JUDGES
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.pretrain.corpus import prompt_list
-from rlhf_lab.pretrain.mistakes import never_side_by_side, strange_names
+from rlhf_lab.pretrain.mistakes import never_side_by_side, strange_names, unwritable
 from rlhf_lab.pretrain.reading import document
 from rlhf_lab.pretrain.train import PretrainConfig, held_out
 from rlhf_lab.seeds import derive
@@ -28,24 +28,26 @@ def measure(backbone: Backbone, config: PretrainConfig, corpus: Path, say: Say) 
     each = -(-SAMPLES // len(PROMPT_SETS))
     prompts = [p for name in PROMPT_SETS for p in prompt_list(name, each, derive(config.seed, "card"))][:SAMPLES]
     written = write(backbone, prompts, seed=config.seed, purpose="card", max_new_tokens=LENGTH)
-    ended = sum(row[-1] in backbone.eos_ids for row in written.tokens)
+    ended = [row[-1] in backbone.eos_ids for row in written.tokens]
     say("looking for copies of the training text")
     step = len(prompts) // COPIES_CHECKED
     runs = longest_runs([written.texts[i * step].strip() for i in range(COPIES_CHECKED)], corpus)
     say("looking for mistakes")
-    tales = slice(0, each)
     lines = [document(prompt, text.strip()) for prompt, text in zip(prompts, written.texts, strict=True)]
+    sets = {name: slice(i * each, (i + 1) * each) for i, name in enumerate(PROMPT_SETS)}
+    broken = [x for name, part in sets.items() for x in unwritable(name, written.texts[part], ended[part])]
     odd = never_side_by_side([*lines, *held_out(config)], corpus)
     say("asking the judges")
     return {
         "samples": len(prompts),
-        "ended_within_64": ended / len(prompts),
+        "ended_within_64": share(ended),
         "distinct": len(set(written.texts)) / len(prompts),
         "mean_tokens": sum(map(len, written.tokens)) / len(prompts),
         "copied_whole": sum(run["whole"] for run in runs),
         "longest_common_run_words": max(run["words"] for run in runs),
         "median_common_run_words": sorted(run["words"] for run in runs)[len(runs) // 2],
-        "strange_names": share(strange_names(prompts[tales], written.texts[tales])),
+        "strange_names": share(strange_names(prompts[sets["tales"]], written.texts[sets["tales"]])),
+        "unwritable": share(broken),
         "odd_pairs": share(odd[: len(lines)]),
         "odd_pairs_corpus": share(odd[len(lines) :]),
         "told_apart": told_apart(backbone, config),
@@ -133,6 +135,8 @@ minutes on 2 cores for the shipped weights.
 | mean length | {figures["mean_tokens"]:.1f} tokens |
 | of {COPIES_CHECKED} samples, copied whole from the training text | {figures["copied_whole"]} |
 | tales with a hero's name that the prompt does not know | {figures["strange_names"]:.1%} |
+| samples that the grammar could not have written, whatever the mood and the prompt (its own texts: none) | \
+{figures["unwritable"]:.1%} |
 | samples with two words side by side that stand so nowhere in the training text (texts of the grammar kept aside) | \
 {figures["odd_pairs"]:.1%} ({figures["odd_pairs_corpus"]:.1%}) |
 | longest run of words shared with the training text (longest, median of {COPIES_CHECKED}) | \

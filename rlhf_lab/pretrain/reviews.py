@@ -31,7 +31,7 @@ MAX_PROMPT_WORDS = 12
 MAX_PLANS = 400
 _WORD = re.compile(r"[a-z']+")
 _INNER_QUOTE = re.compile(r', "([a-z])')
-_TAIL = re.compile(r" (from|for|at|in|on|by|with|along|to|through|round|across|near) .*")
+TAIL = re.compile(r" (from|for|at|in|on|by|with|along|to|through|round|across|near) .*")
 # Words that may stand twice in one text; any other repeated word makes the writer draw again.
 _PLAIN_WORDS = """
 a an the and or but if of to in on at by for with from as so it its is was are were be been i my me we our us you your
@@ -91,7 +91,7 @@ def prompt(rng: random.Random) -> tuple[str, dict[str, str]]:
         named = tidy(fresh.fill(template, rng, {"item": item, "hostel": item}))
         text = f"Review of {named[0].lower()}{named[1:]}:"
         if len(text.split()) <= MAX_PROMPT_WORDS:
-            full = _TAIL.sub("", re.sub("^an? ", "this ", text.removeprefix("Review of ").rstrip(":")))
+            full = TAIL.sub("", re.sub("^an? ", "this ", text.removeprefix("Review of ").rstrip(":")))
             # "blue kettle"; only the noun where a proper name describes it ("the Lantern Cafe")
             thing = re.sub("^(this|the) ", "", full)
             thing = thing if thing[0].islower() else noun
