@@ -21,7 +21,7 @@ from rlhf_lab.pretrain.train import PretrainConfig, held_out_perplexity, rate, s
 
 SMALL = {
     "texts": 1000, "held_out": 100, "vocab": 400, "hidden": 32, "layers": 1, "heads": 2, "intermediate": 64, "context": 192,
-    "batch": 250, "warmup": 1, "second_texts": 250, "seed": 3,
+    "batch": 250, "warmup": 1, "second_texts": 250, "third_texts": 250, "seed": 3,
 }  # fmt: skip
 ROOT = Path(__file__).parents[1]
 SHIPPED = ROOT / "assets"
@@ -125,9 +125,13 @@ def test_the_shipped_card_is_of_the_shipped_weights():
 
 READER = """
 import time
-from rlhf_lab.pretrain.reading import written_ahead
+from rlhf_lab.pretrain.reading import documents, written_ahead
+
+def write(count, start):
+    return documents(0, count, start)
+
 if __name__ == "__main__":
-    for _ in written_ahead(0, range(10_000_000), 64):
+    for _ in written_ahead(write, range(10_000_000), 64):
         print("read", flush=True)
         time.sleep(1000)  # so that the writer soon waits for more to do
 """

@@ -1,4 +1,4 @@
-"""The second pass of pretraining, and the mistakes it is about, counted."""
+"""The later passes of pretraining, and the mistakes it is about, counted."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 
 from rlhf_lab.pretrain import wrong_words
 from rlhf_lab.pretrain.mistakes import never_side_by_side, strange_names
-from rlhf_lab.pretrain.reading import documents
+from rlhf_lab.pretrain.reading import Batch, documents
 from rlhf_lab.pretrain.tales import names
 from rlhf_lab.pretrain.train import PretrainConfig, train
 from rlhf_lab.pretrain.wrong_words import WrongWords
@@ -29,7 +29,7 @@ class Tokenizer:
 def terms(monkeypatch):
     monkeypatch.setattr(wrong_words, "names", lambda: ("Ben", "Ada", "Cleo", "Emil"))
     terms = WrongWords(Tokenizer(), name_weight=3.0, tail_weight=2.0)
-    terms.see(torch.tensor([[1, 4, 7, 4, 2], [1, 8, 7, 2, 0]]), torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]).bool())
+    terms.see(None, Batch(torch.tensor([[1, 4, 7, 4, 2], [1, 8, 7, 2, 0]]), torch.tensor([[1] * 5, [1, 1, 1, 1, 0]])))
     return terms
 
 
@@ -49,7 +49,7 @@ def test_a_name_counts_where_it_stood_before(terms):
 def test_both_terms_against_a_loop(terms):
     """Text 1: Ada sat Ada(again) sat; text 2: Ben Ben(again), two tokens of padding. Loop in float64."""
     ids = torch.tensor([[1, 4, 7, 4, 7], [1, 5, 5, 0, 0]])
-    real = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]]).bool()
+    batch = Batch(ids, torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]))
     logits = torch.randn(6, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     steps = [(1, 4, False), (4, 7, False), (7, 4, True), (4, 7, False), (1, 5, False), (5, 5, True)]
     allowed = {1: {4, 8}, 4: {7, 2}, 7: {4, 2}, 5: set()}
@@ -59,19 +59,29 @@ def test_both_terms_against_a_loop(terms):
         if again:
             total += -3.0 * math.log(weights[target] / sum(weights[i] for i in (4, 5, 6)))
         total += -2.0 * math.log(sum(weights[i] for i in allowed[before] | {target}) / sum(weights))
-    torch.testing.assert_close(terms.loss(logits, ids, real), torch.tensor(total / 6, dtype=torch.float64))
+    torch.testing.assert_close(terms.loss(logits, batch), torch.tensor(total / 6, dtype=torch.float64))
+
+
+def test_what_a_batch_says_goes_before_what_was_seen(terms):
+    """Ada sat: after Ada the batch allows 5 and 6 (7 is the token itself), after sat only the end."""
+    batch = Batch(torch.tensor([[4, 7, 2]]), torch.ones(1, 3, dtype=torch.long), torch.zeros(2, 9, dtype=torch.bool))
+    batch.possible[0, [5, 6]] = True
+    logits = torch.arange(18, dtype=torch.float64).reshape(2, 9) / 10
+    first, second = ([math.exp(value) for value in row] for row in logits.tolist())
+    total = -2.0 * (math.log((first[5] + first[6] + first[7]) / sum(first)) + math.log(second[2] / sum(second)))
+    torch.testing.assert_close(terms.loss(logits, batch), torch.tensor(total / 2, dtype=torch.float64))
 
 
 def test_no_name_at_all_is_no_loss(terms):
-    ids, real = torch.tensor([[1, 8, 7]]), torch.ones(1, 2, dtype=torch.bool)
+    batch = Batch(torch.tensor([[1, 8, 7]]), torch.ones(1, 3, dtype=torch.long))
     sure = torch.full((2, 9), -100.0).scatter(1, torch.tensor([[8], [7]]), 100.0).requires_grad_()
-    loss = terms.loss(sure, ids, real)
+    loss = terms.loss(sure, batch)
     loss.backward()
     assert float(loss.detach()) == pytest.approx(0.0, abs=1e-6)
     assert sure.grad.isfinite().all()
 
 
-def test_the_second_pass_reads_fresh_texts_after_those_kept_aside(tmp_path):
+def test_the_later_passes_read_fresh_texts_after_those_kept_aside(tmp_path):
     shape = {
         "vocab": 400,
         "hidden": 16,
@@ -82,12 +92,12 @@ def test_the_second_pass_reads_fresh_texts_after_those_kept_aside(tmp_path):
         "batch": 250,
         "warmup": 2,
     }
-    config = PretrainConfig(texts=1000, held_out=100, second_texts=500, seed=3, **shape)
+    config = PretrainConfig(texts=1000, held_out=100, second_texts=500, third_texts=250, seed=3, **shape)
     told = []
     train(config, tmp_path / "out", tmp_path / "corpus.txt", lambda *said: told.append(said[:2]))
     lines = (tmp_path / "corpus.txt").read_text().splitlines()
-    assert lines == [line.replace("\n", " ") for line in (*documents(3, 1000, 0), *documents(3, 500, 1100))]
-    assert told == [(i, 6) for i in range(1, 7)]
+    assert lines == [line.replace("\n", " ") for line in (*documents(3, 1000, 0), *documents(3, 750, 1100))]
+    assert told == [(i, 7) for i in range(1, 8)]
     assert tmp_path.joinpath("out", "model.safetensors").exists()
 
 

@@ -1,13 +1,17 @@
-"""The corpus as batches of token ids: written ahead by another process, and each text seen once."""
+"""The corpus as batches of token ids: written ahead by other processes, and each text seen once."""
 
 import multiprocessing
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast as Tokenizer
 
@@ -16,40 +20,100 @@ from rlhf_lab.pretrain.corpus import texts
 PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
 
 
-def document(prompt: str, response: str) -> str:
-    """How prompt and response stand in one line of training text."""
-    return f"{prompt} {response}"
+@dataclass(frozen=True)
+class Row:
+    """A text ready to be read.
+
+    ids: its tokens, EOS at the end; possible: (len(ids) - 1, vocabulary / 8) uint8, packed bits: for each token after the first,
+    which tokens might stand there; None where nobody asked.
+    """
+
+    line: str
+    ids: list[int]
+    possible: NDArray[np.uint8] | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """ids, mask (B, L) int64; possible (targets, vocabulary) bool, or None."""
+
+    ids: Tensor
+    mask: Tensor
+    possible: Tensor | None = None
+
+    @property
+    def real(self) -> Tensor:
+        """(B, L-1) bool: whether ids[:, 1:] is a token of the text."""
+        return self.mask[:, 1:].bool()
+
+    @property
+    def targets(self) -> Tensor:
+        """(targets,) int64: the tokens to be foretold."""
+        return self.ids[:, 1:][self.real]
+
+
+#: rows of the texts start … start+count of the corpus: write(count, start)
+Write = Callable[[int, int], list[Row]]
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Writes the corpus of `seed` as rows of at most `context` tokens."""
+
+    tokenizer: Tokenizer
+    seed: int
+    context: int
+
+    def __call__(self, count: int, start: int) -> list[Row]:
+        lines = documents(self.seed, count, start)
+        return [Row(line, ids) for line, ids in zip(lines, encode(self.tokenizer, lines, self.context), strict=True)]
 
 
 def batches(
-    tokenizer: Tokenizer, corpus: Path, span: range, *, seed: int, order: int, batch: int, context: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """(ids, mask), each (batch, L) int64, of the texts of `span`; texts of similar length together, batches shuffled in blocks.
+    write: Write, corpus: Path, span: range, *, order: int, batch: int, vocab: int, writers: int = 1
+) -> Iterator[Batch]:
+    """The texts of `span`; texts of similar length together, batches shuffled in blocks.
 
-    seed: of the corpus; order: of the shuffling. Another process writes the texts ahead. Every text read is appended to the
-    file `corpus`, a line each.
+    order: seed of the shuffling; writers: processes that write ahead. Every text read is appended to the file `corpus`, a line
+    each.
     """
     generator = torch.Generator().manual_seed(order)
     with corpus.open("a", encoding="utf-8") as file:
-        for lines in written_ahead(seed, span, batch * 32):
-            file.writelines(line.replace("\n", " ") + "\n" for line in lines)
-            rows = encode(tokenizer, lines, context)
-            rows.sort(key=len)
+        for rows in written_ahead(write, span, batch * 32, writers):
+            file.writelines(row.line.replace("\n", " ") + "\n" for row in rows)
+            rows.sort(key=lambda row: len(row.ids))
             groups = [rows[i : i + batch] for i in range(0, len(rows), batch)]
             for index in torch.randperm(len(groups), generator=generator).tolist():
-                yield pad(groups[index])
+                packed = [row.possible for row in groups[index] if row.possible is not None]
+                bits = np.unpackbits(np.concatenate(packed), axis=1, count=vocab).view(np.bool_) if packed else None
+                yield Batch(*pad([row.ids for row in groups[index]]), None if bits is None else torch.from_numpy(bits))
 
 
-def written_ahead(seed: int, span: range, block: int) -> Iterator[list[str]]:
-    """The documents of the texts of `span` in blocks; the next two blocks are written by another process meanwhile."""
+def written_ahead(write: Write, span: range, block: int, writers: int = 1) -> Iterator[list[Row]]:
+    """The rows of the texts of `span` in blocks; the next blocks are written by other processes meanwhile."""
     starts = span[::block]
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent) as pool:
-        waiting = [pool.submit(documents, seed, min(block, span.stop - start), start) for start in starts[:2]]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(writers, context, initializer=_begin, initargs=(write,)) as pool:
+        waiting = [pool.submit(_write, min(block, span.stop - start), start) for start in starts[: writers + 1]]
         for i in range(len(starts)):
             yield waiting.pop(0).result()
-            if i + 2 < len(starts):
-                start = starts[i + 2]
-                waiting.append(pool.submit(documents, seed, min(block, span.stop - start), start))
+            if i + writers + 1 < len(starts):
+                start = starts[i + writers + 1]
+                waiting.append(pool.submit(_write, min(block, span.stop - start), start))
+
+
+_writer: dict[str, Any] = {}
+
+
+def _begin(write: Write) -> None:
+    """What a writing process begins with: it keeps what it writes with from block to block, and ends with its parent."""
+    _writer["write"] = write
+    end_with_parent()
+
+
+def _write(count: int, start: int) -> list[Row]:
+    rows: list[Row] = _writer["write"](count, start)
+    return rows
 
 
 def end_with_parent() -> None:
@@ -62,6 +126,11 @@ def end_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def document(prompt: str, response: str) -> str:
+    """How prompt and response stand in one line of training text."""
+    return f"{prompt} {response}"
 
 
 def documents(seed: int, count: int, start: int) -> list[str]:

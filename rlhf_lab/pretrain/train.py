@@ -6,7 +6,7 @@ learn by heart. Matrices are trained with Muon (Jordan et al. 2024, torch.optim.
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +16,16 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rlhf_lab.config import Config, setting
-from rlhf_lab.pretrain.reading import BOS_ID, EOS_ID, PAD_ID, batches, documents, encode, pad
+from rlhf_lab.pretrain.next_tokens import Marked, NextTokens
+from rlhf_lab.pretrain.reading import BOS_ID, EOS_ID, PAD_ID, Batch, Plain, Write, batches, documents, encode, pad
 from rlhf_lab.pretrain.wrong_words import WrongWords
 from rlhf_lab.seeds import derive
 
 PAD, BOS, EOS = "<pad>", "<s>", "</s>"
 #: progress(done, total, loss, seconds left)
 Progress = Callable[[int, int, float, float], None]
+#: a further term of the loss: further(logits, batch), logits (targets, vocabulary)
+Further = Callable[[Tensor, Batch], Tensor | float]
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,31 @@ class PretrainConfig(Config):
     )
     second_texts: int = setting(40_960, "fresh texts of the second pass, which is about wrong words", 64, 10_000_000)
     second_rate: float = setting(0.4, "learning rates of the second pass, as a share of the first's", 1e-3, 1.0)
+    third_texts: int = setting(
+        0, "fresh texts of a third pass, which is about broken phrases; 0: no such pass", 0, 10_000_000
+    )
+    third_rate: float = setting(0.3, "learning rates of the third pass, as a share of the first's", 1e-3, 1.0)
     name_weight: float = setting(5.0, "weight of picking the right name where a text repeats one", 0.0, 100.0)
     tail_weight: float = setting(10.0, "weight of giving nothing to words that never follow in the corpus", 0.0, 100.0)
+    phrase_weight: float = setting(
+        60.0, "the same for what the grammar cannot write there, in the third pass", 0.0, 1000.0
+    )
     seed: int = setting(0, "seed of corpus, weights and order", 0, 2**31 - 1)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """span: of the corpus; order: what its shuffling is named; share: of the peak learning rates; writers: processes."""
+
+    span: range
+    order: str
+    write: Write
+    further: Further
+    share: float
+    writers: int = 1
+
+    def updates(self, batch: int) -> int:
+        return math.ceil(len(self.span) / batch)
 
 
 def train_tokenizer(config: PretrainConfig) -> PreTrainedTokenizerFast:
@@ -127,10 +152,10 @@ def rate(step: int, total: int, warmup: int, decay: float = 0.4) -> float:
 
 
 def one_pass(
-    model: nn.Module, config: PretrainConfig, stream: Iterator[tuple[Tensor, Tensor]], share: Callable[[int], float],
-    further: Callable[[Tensor, Tensor, Tensor], Tensor | float], tell: Callable[[int, float], None],
+    model: nn.Module, config: PretrainConfig, stream: Iterator[Batch], rates: Sequence[float], further: Further,
+    tell: Callable[[int, float], None],
 ) -> float:  # fmt: skip
-    """An update a batch. share(update): the share of the peak rates; further(logits, ids, real): a further term of the loss.
+    """An update a batch. rates: each one's share of the peak rates.
 
     tell(updates done, loss) hears the mean loss of the last 100 updates, nats a token, of the next-token part alone; the last
     one is returned.
@@ -138,20 +163,61 @@ def one_pass(
     optims = optimisers(model, config)
     peaks = [optim.param_groups[0]["lr"] for optim in optims]
     recent: list[float] = []
-    for step, (ids, mask) in enumerate(stream):
-        real = mask[:, 1:].bool()
+    for step, batch in enumerate(stream):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            logits = token_logits(model, ids, mask)
-        loss = nn.functional.cross_entropy(logits, ids[:, 1:][real])
-        (loss + further(logits, ids, real)).backward()  # type: ignore[no-untyped-call]
+            logits = token_logits(model, batch.ids, batch.mask)
+        loss = nn.functional.cross_entropy(logits, batch.targets)
+        (loss + further(logits, batch)).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optim, peak in zip(optims, peaks, strict=True):
-            optim.param_groups[0]["lr"] = peak * share(step)
+            optim.param_groups[0]["lr"] = peak * rates[step]
             optim.step()
             optim.zero_grad()
         recent = [*recent[-99:], float(loss.detach())]
         tell(step + 1, sum(recent) / len(recent))
     return sum(recent) / len(recent)
+
+
+def passes(
+    model: nn.Module, tokenizer: PreTrainedTokenizerFast, config: PretrainConfig, corpus: Path, progress: Progress
+) -> float:
+    """The first pass learns the language, the second right names and known neighbours, the third whole phrases.
+
+    Returns the last one's loss.
+    """
+    plan = [*planned(config, tokenizer)]
+    total = sum(one.updates(config.batch) for one in plan)
+    begun, done, loss = time.monotonic(), 0, 0.0
+
+    def tell(here: int, loss: float) -> None:
+        progress(done + here, total, loss, (time.monotonic() - begun) / (done + here) * (total - done - here))
+
+    for one in plan:
+        updates = one.updates(config.batch)
+        warmup, decay = (config.warmup, 0.4) if one is plan[0] else (config.warmup // 2 + 1, 0.8)
+        stream = batches(
+            one.write, corpus, one.span, batch=config.batch, order=derive(config.seed, one.order),
+            vocab=len(tokenizer), writers=one.writers,
+        )  # fmt: skip
+        rates = [one.share * rate(step, updates, warmup, decay) for step in range(updates)]
+        loss = one_pass(model, config, stream, rates, one.further, tell)
+        done += updates
+    return loss
+
+
+def planned(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> Iterator[Pass]:
+    """The passes, each over texts of its own; those kept aside lie between the first's and the second's."""
+    words = WrongWords(tokenizer, config.name_weight, config.tail_weight)
+    plain = Plain(tokenizer, config.seed, config.context)
+    yield Pass(range(config.texts), "order", plain, words.see, 1.0)
+    start = config.texts + config.held_out
+    yield Pass(range(start, start + config.second_texts), "second order", plain, words.loss, config.second_rate)
+    if config.third_texts:
+        start += config.second_texts
+        marked = Marked(NextTokens(tokenizer), config.seed)
+        phrases = WrongWords(tokenizer, config.name_weight, config.phrase_weight)
+        span = range(start, start + config.third_texts)
+        yield Pass(span, "third order", marked, phrases.loss, config.third_rate, writers=2)
 
 
 def train(config: PretrainConfig, out: Path, corpus: Path, progress: Progress) -> dict[str, float]:
@@ -164,36 +230,9 @@ def train(config: PretrainConfig, out: Path, corpus: Path, progress: Progress) -
     corpus.unlink(missing_ok=True)
     tokenizer = train_tokenizer(config)
     model = build_model(config, len(tokenizer))
-    first, second = (math.ceil(texts / config.batch) for texts in (config.texts, config.second_texts))
-    training = time.monotonic()
-
-    def stream(span: range, order: str) -> Iterator[tuple[Tensor, Tensor]]:
-        return batches(
-            tokenizer, corpus, span,
-            seed=config.seed, order=derive(config.seed, order), batch=config.batch, context=config.context,
-        )  # fmt: skip
-
-    def tell(done: int, loss: float) -> None:
-        left = (time.monotonic() - training) / done * (first + second - done)
-        progress(done, first + second, loss, left)
-
-    wrong = WrongWords(tokenizer, config.name_weight, config.tail_weight)
-
-    def see(logits: Tensor, ids: Tensor, real: Tensor) -> float:
-        wrong.see(ids, real)
-        return 0.0
-
     model.set_attn_implementation("eager")  # on short texts faster than the fused kernel's backward pass
     model.train()
-    one_pass(
-        model, config, stream(range(config.texts), "order"), lambda step: rate(step, first, config.warmup), see, tell
-    )
-    fresh = config.texts + config.held_out
-    loss = one_pass(
-        model, config, stream(range(fresh, fresh + config.second_texts), "second order"),
-        lambda step: config.second_rate * rate(step, second, config.warmup // 2 + 1, 0.8), wrong.loss,
-        lambda done, loss: tell(first + done, loss),
-    )  # fmt: skip
+    loss = passes(model, tokenizer, config, corpus, progress)
     model.set_attn_implementation("sdpa")
     model.eval()  # type: ignore[no-untyped-call]
     plain = held_out_perplexity(model, config, tokenizer)

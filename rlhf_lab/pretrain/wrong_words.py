@@ -1,4 +1,4 @@
-"""What the second pass of pretraining asks for besides the next token: the right name again, and no word out of place.
+"""What the later passes of pretraining ask for besides the next token: the right name again, and no word out of place.
 
 Both are mistakes that cost the next-token loss little and a reader much. Neither term moves what a perfect model would say: one
 is the same cross-entropy among names alone, the other punishes only what the corpus never writes.
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast as Tokenizer
 
+from rlhf_lab.pretrain.reading import Batch
 from rlhf_lab.pretrain.tales import names
 
 
@@ -22,17 +23,22 @@ class WrongWords:
         self.follows = torch.zeros(len(tokenizer), len(tokenizer), dtype=torch.bool)
         self.name_weight, self.tail_weight = name_weight, tail_weight
 
-    def see(self, ids: Tensor, real: Tensor) -> None:
-        """Learn what follows what. ids (B, L); real (B, L-1) bool: whether ids[:, 1:] is a token of the text."""
-        self.follows[ids[:, :-1][real], ids[:, 1:][real]] = True
+    def see(self, _logits: Tensor, batch: Batch) -> float:
+        """Learn what follows what; a term that is 0."""
+        self.follows[batch.ids[:, :-1][batch.real], batch.targets] = True
+        return 0.0
 
-    def loss(self, logits: Tensor, ids: Tensor, real: Tensor) -> Tensor:
-        """Scalar, nats a token. logits (tokens, vocab) for the targets ids[:, 1:][real]; ids (B, L); real (B, L-1) bool."""
-        targets, before = ids[:, 1:][real], ids[:, :-1][real]
-        again = self.repeated(ids)[real]
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        """Scalar, nats a token. logits (targets, vocab).
+
+        Out of place is what the batch says cannot stand there, and where it does not say, what never followed in what was seen.
+        """
+        targets = batch.targets
+        again = self.repeated(batch.ids)[batch.real]
         among = logits[again][:, self.names].log_softmax(-1)
         named = -among.gather(1, self.place[targets[again], None]).sum()
-        possible = self.follows[before].scatter(1, targets[:, None], True)
+        known = self.follows[batch.ids[:, :-1][batch.real]] if batch.possible is None else batch.possible
+        possible = known.scatter(1, targets[:, None], True)
         tail = logits.logsumexp(-1) - logits.masked_fill(~possible, float("-inf")).logsumexp(-1)
         return (self.name_weight * named + self.tail_weight * tail.sum()) / len(targets)
 
