@@ -33,7 +33,7 @@ from rlhf_lab.jobs import queue, steward, supervisor  # noqa: E402
 from rlhf_lab.jobs.labelling import label_with_judge  # noqa: E402
 from rlhf_lab.jobs.setup import pick_project  # noqa: E402
 from rlhf_lab.judges import load_judge  # noqa: E402
-from rlhf_lab.kinds import JobKind, JobStatus, Source  # noqa: E402
+from rlhf_lab.kinds import OPEN, JobKind, JobStatus, Source  # noqa: E402
 from rlhf_lab.records import Job  # noqa: E402
 from rlhf_lab.store.database import Database  # noqa: E402
 from rlhf_lab.store.runs import create_run, latest_reward_model  # noqa: E402
@@ -147,7 +147,7 @@ def changed(db: Database, run_id: int) -> bool:
 
 
 def finish(db: Database, home: Path, job: Job) -> None:
-    while queue.get_job(db, job.id).status in (JobStatus.QUEUED, JobStatus.RUNNING):
+    while queue.get_job(db, job.id).status in OPEN:
         supervisor.ensure_engine(db, home)
         time.sleep(0.3)
 

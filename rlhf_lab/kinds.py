@@ -43,6 +43,10 @@ class RunStatus(StrEnum):
     FAILED = "failed"
 
 
+#: A run that goes on, or will: nothing of it may be deleted.
+GOING = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED)
+
+
 class JobKind(StrEnum):
     SAMPLE_PAIRS = "sample_pairs"
     TRAIN_REWARD = "train_reward"
@@ -57,6 +61,10 @@ class JobStatus(StrEnum):
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+#: A job that is not over.
+OPEN = (JobStatus.QUEUED, JobStatus.RUNNING)
 
 
 class EngineState(StrEnum):

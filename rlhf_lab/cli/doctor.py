@@ -25,7 +25,7 @@ from rlhf_lab.errors import EngineError, LabError
 from rlhf_lab.home import store_elsewhere
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.supervisor import OUTPUT, engine_state, is_gone
-from rlhf_lab.kinds import EngineState, JobStatus
+from rlhf_lab.kinds import OPEN, EngineState
 from rlhf_lab.records import EngineRow
 from rlhf_lab.store.database import Database, is_there
 from rlhf_lab.store.projects import projects
@@ -168,7 +168,7 @@ def _is_the_lab(number: int) -> bool:
 def engine(db: Database, home: Path) -> str:
     """How the engine is. Raises EngineError with the remedy when it is not as it should be."""
     status = engine_state(db)
-    waiting = len(queue.jobs(db, statuses=[JobStatus.QUEUED, JobStatus.RUNNING]))
+    waiting = len(queue.jobs(db, statuses=OPEN))
     jobs = f"{waiting} {'job waits' if waiting == 1 else 'jobs wait'}" if waiting else "nothing waits"
     row = status.row
     if row is None or status.state is EngineState.ABSENT:

@@ -25,7 +25,7 @@ from rlhf_lab.engine.work import Progress, reward_job
 from rlhf_lab.errors import LabError, TrainingError
 from rlhf_lab.home import run_folder
 from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.kinds import JobStatus, RunStatus
+from rlhf_lab.kinds import GOING, JobStatus, RunStatus
 from rlhf_lab.models.generation import Tick
 from rlhf_lab.records import Job, ProcessIdentity
 from rlhf_lab.store.database import Database
@@ -36,7 +36,6 @@ LOG = "processes.log"
 ENGINE = "RLHF_LAB_ENGINE"  # who started the processes, as JSON: for them alone
 TERM_WAIT_S = 20.0
 TELLING_S = 30.0  # how long a process that met an error leaves the telling to the leading one, which met it too
-UNDER_WAY = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED)
 REWARD_BROKE = (
     f"one of the processes that trained the reward model died, and the others were ended ({LOG} in the home's folder "
     f"{REWARD_MODELS} says more). The labels are untouched: train it again, or use fewer processes."
@@ -115,7 +114,7 @@ def train_policy(
         set_run_status(db, run_id, RunStatus.INTERRUPTED, LEAVES)
         return RunStatus.INTERRUPTED
     ended = get_run(db, run_id)
-    if ended.status in UNDER_WAY:
+    if ended.status in GOING:
         raise TrainingError(RUN_BROKE)
     if ended.status is RunStatus.FAILED:
         raise TrainingError(ended.message)

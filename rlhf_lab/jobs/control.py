@@ -15,7 +15,7 @@ from rlhf_lab.home import ptx_texts_file, run_folder
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.labelling import judge_of
 from rlhf_lab.judges import JUDGES, load_judge
-from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.kinds import GOING, OPEN, EventKind, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.records import Job, RewardModelRow, Run
 from rlhf_lab.store.comparisons import annotators_of
 from rlhf_lab.store.database import Database
@@ -32,7 +32,6 @@ from rlhf_lab.store.runs import (
     set_run_status,
 )
 
-GOING = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED)
 ENDED = (RunStatus.STOPPED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 MAX_NAME = 80
 
@@ -105,7 +104,7 @@ def submit(db: Database, home: Path, run: Run) -> Job:
 
 def open_job(db: Database, run_id: int) -> Job | None:
     """The job that works (or will work) on a run."""
-    return _newest_job(db, run_id, [JobStatus.QUEUED, JobStatus.RUNNING])
+    return _newest_job(db, run_id, OPEN)
 
 
 def last_job(db: Database, run_id: int) -> Job | None:
@@ -113,7 +112,7 @@ def last_job(db: Database, run_id: int) -> Job | None:
     return _newest_job(db, run_id, None)
 
 
-def _newest_job(db: Database, run_id: int, statuses: list[JobStatus] | None) -> Job | None:
+def _newest_job(db: Database, run_id: int, statuses: Sequence[JobStatus] | None) -> Job | None:
     found = queue.jobs(db, kinds=[JobKind.TRAIN_POLICY], statuses=statuses, limit=1000)
     return next((job for job in found if job.payload.get("run_id") == run_id), None)
 

@@ -13,13 +13,12 @@ from sqlalchemy import Row, select, update
 
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs.supervisor import engine_row, is_gone
-from rlhf_lab.kinds import JobKind, JobStatus
+from rlhf_lab.kinds import OPEN, JobKind, JobStatus
 from rlhf_lab.records import Job
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 
 MAX_ATTEMPTS = 5  # interruptions in a row without progress
-_OPEN = (JobStatus.QUEUED, JobStatus.RUNNING)
 
 
 def submit(db: Database, kind: JobKind, project_id: int | None, payload: dict[str, Any]) -> Job:
@@ -87,12 +86,12 @@ def finish(db: Database, job_id: int, result: dict[str, Any]) -> bool:
 
 def fail(db: Database, job_id: int, error: str) -> bool:
     """False, and nothing changed: the job had ended before."""
-    return _change(db, job_id, _OPEN, status=JobStatus.FAILED, error=error, eta_s=None)
+    return _change(db, job_id, OPEN, status=JobStatus.FAILED, error=error, eta_s=None)
 
 
 def cancel(db: Database, job_id: int) -> bool:
     """A running job learns of it at its next `update_progress`. False: the job had ended before."""
-    return _change(db, job_id, _OPEN, status=JobStatus.CANCELLED, eta_s=None)
+    return _change(db, job_id, OPEN, status=JobStatus.CANCELLED, eta_s=None)
 
 
 def get_job(db: Database, job_id: int) -> Job:

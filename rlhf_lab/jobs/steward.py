@@ -17,7 +17,7 @@ from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.labelling import annotator_of, judge_of, label_with_judge
 from rlhf_lab.jobs.setup import copy_project, pick_project
 from rlhf_lab.judges import load_judge
-from rlhf_lab.kinds import Choice, EngineState, JobKind, JobStatus, Source
+from rlhf_lab.kinds import OPEN, Choice, EngineState, JobKind, JobStatus, Source
 from rlhf_lab.records import Job, Project
 from rlhf_lab.store.comparisons import pool_size, vote_counts, voters
 from rlhf_lab.store.database import Database
@@ -36,7 +36,6 @@ PER_PERSON = 8  # more pairs for each further person who has one on screen
 BATCH = 16  # pairs asked for at once: a batch is written in a few seconds
 TRAIN_EVERY = 20  # labels from one reward model to the next
 FIRST_AT = 10  # labels that the first one needs
-OPEN = (JobStatus.QUEUED, JobStatus.RUNNING)
 
 _wanted: dict[tuple[int, str], int] = {}  # (project, judge) -> labels still asked for
 _judging: list[int] = []  # projects that a judge is labelling at this moment

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy import delete, select
 
 from rlhf_lab.errors import StoreError
-from rlhf_lab.kinds import JobStatus, RunStatus
+from rlhf_lab.kinds import GOING, OPEN
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import CURRENT, no_such_project
@@ -33,13 +33,8 @@ def delete_project(db: Database, project_id: int) -> Removed:
             raise no_such_project(project_id)
         if conn.execute(CURRENT).one().id == project_id:
             raise StoreError("This project is open. Open another one, then delete this one.")
-        work = select(t.jobs.c.id).where(
-            t.jobs.c.project_id == project_id, t.jobs.c.status.in_([JobStatus.QUEUED, JobStatus.RUNNING])
-        )
-        going = select(t.runs.c.id).where(
-            t.runs.c.project_id == project_id,
-            t.runs.c.status.in_([RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED]),
-        )
+        work = select(t.jobs.c.id).where(t.jobs.c.project_id == project_id, t.jobs.c.status.in_(OPEN))
+        going = select(t.runs.c.id).where(t.runs.c.project_id == project_id, t.runs.c.status.in_(GOING))
         if conn.execute(work).first() is not None or conn.execute(going).first() is not None:
             raise StoreError(
                 f"Something of project {project_id} is still going on: stop its runs, or wait a moment, and delete it then."

@@ -8,7 +8,7 @@ import gradio as gr
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import control, queue, supervisor
 from rlhf_lab.judges import JUDGES, load_judge
-from rlhf_lab.kinds import JobKind, JobStatus
+from rlhf_lab.kinds import OPEN, JobKind, JobStatus
 from rlhf_lab.records import Job
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.runs import events, get_reward_model, reward_models, runs
@@ -16,7 +16,6 @@ from rlhf_lab.ui.context import Context, read, shared_for, told
 from rlhf_lab.ui.story import reward_words, scorer
 from rlhf_lab.ui.widgets import widget
 
-OPEN = (JobStatus.QUEUED, JobStatus.RUNNING)
 MOST_SAMPLES, MOST_TOKENS, MOST_SEED = 16, 512, 2**31 - 1
 MOST_COLUMNS = 3
 MOST_TEXTS = 64  # that one column may write

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_lab.jobs import control, supervisor
-from rlhf_lab.kinds import JobStatus
+from rlhf_lab.kinds import GOING, JobStatus
 from rlhf_lab.records import Run
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import events, reward_models, runs
@@ -151,7 +151,7 @@ class Live:
         working = job is not None and job.status is JobStatus.RUNNING
         said = events(db, run.id)
         verdicts = diagnose(story.comparable(history.curves, said), story.turned(run, said))
-        waits_for = [other.id for other in found if other.id < run.id and other.status in control.GOING]
+        waits_for = [other.id for other in found if other.id < run.id and other.status in GOING]
         words = story.doing(run, engine, working=working, sampled=bool(history.sampled), waits_for=waits_for)
         return {
             "run": story.now(run, said),

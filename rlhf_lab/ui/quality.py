@@ -8,7 +8,7 @@ import gradio as gr
 
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.kinds import JobKind, JobStatus, Source
+from rlhf_lab.kinds import OPEN, JobKind, Source
 from rlhf_lab.quality import Agreement, Person, Stretch, alpha, ask_again, doubts, over_time, pairwise, people, votes_of
 from rlhf_lab.records import RewardModelRow
 from rlhf_lab.store.comparisons import annotators_of
@@ -20,7 +20,6 @@ from rlhf_lab.ui.widgets import widget
 MOST_PEOPLE = 200
 MOST_MODELS = 12
 HEAVIEST = 10
-OPEN = (JobStatus.QUEUED, JobStatus.RUNNING)
 BLOCKS = 8
 
 

@@ -10,7 +10,7 @@ from rlhf_lab.config import RewardConfig
 from rlhf_lab.errors import LabError, StoreError
 from rlhf_lab.jobs import queue, steward, supervisor
 from rlhf_lab.jobs.labelling import judge_of
-from rlhf_lab.kinds import Choice, JobKind, JobStatus, Source
+from rlhf_lab.kinds import OPEN, Choice, JobKind, JobStatus, Source
 from rlhf_lab.records import Comparison, Job, RewardModelRow
 from rlhf_lab.store.comparisons import annotators_of, comparisons, next_pair, vote_counts
 from rlhf_lab.store.runs import get_reward_model, reward_models
@@ -21,7 +21,6 @@ from rlhf_lab.ui.context import Context, operated, read, shared_for, told
 from rlhf_lab.ui.forms import Form
 from rlhf_lab.ui.widgets import widget
 
-OPEN = (JobStatus.QUEUED, JobStatus.RUNNING)
 LONGEST = 4000  # characters of a text to explain
 EXAMPLES = 4  # labelled pairs whose texts are offered
 MOST_POINTS = 300  # of a loss curve

@@ -11,7 +11,7 @@ import gradio as gr
 
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import control
-from rlhf_lab.kinds import Choice, Source
+from rlhf_lab.kinds import GOING, Choice, RunStatus, Source
 from rlhf_lab.records import Run
 from rlhf_lab.store.comparisons import vote_counts, voters
 from rlhf_lab.store.database import Database
@@ -28,7 +28,7 @@ from rlhf_lab.ui.widgets import widget
 
 MAX_LISTED = 200
 SPARK_POINTS = 48
-RESUMABLE = {*control.ENDED, control.GOING[-1]}
+RESUMABLE = {*control.ENDED, RunStatus.PAUSED}
 
 
 def build(ctx: Context, operator: gr.BrowserState) -> None:
@@ -98,7 +98,7 @@ def facts(db: Database, run: Run) -> dict[str, Any]:
         "gold": level(recent[GOLD]),
         "spark": [value for _, value in story.packed(thin(curves[SCORE], SPARK_POINTS))],
         "resumable": run.status in RESUMABLE,
-        "going": run.status in control.GOING,
+        "going": run.status in GOING,
     }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rlhf_lab.jobs import control
-from rlhf_lab.kinds import EngineState, EventKind, RunStatus, Source
+from rlhf_lab.kinds import GOING, EngineState, EventKind, RunStatus, Source
 from rlhf_lab.records import Job, RewardModelRow, Run, RunEvent
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import events, get_reward_model, get_run
@@ -25,7 +25,7 @@ def pick(found: Sequence[Run], wanted: Any) -> Run | None:
     for run in found:
         if wanted is not None and str(run.id) == str(wanted):
             return run
-    return next((run for run in found if run.status in control.GOING), found[0] if found else None)
+    return next((run for run in found if run.status in GOING), found[0] if found else None)
 
 
 def now(run: Run, said: Sequence[RunEvent]) -> dict[str, Any]:

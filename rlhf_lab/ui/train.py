@@ -10,7 +10,7 @@ from rlhf_lab.config import ALGORITHMS, PRESETS, PolicyConfig, fields_of
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.jobs import control, queue, steward
 from rlhf_lab.jobs.labelling import judge_of
-from rlhf_lab.kinds import JobKind, JobStatus, Source
+from rlhf_lab.kinds import GOING, JobKind, JobStatus, Source
 from rlhf_lab.records import RewardModelRow
 from rlhf_lab.store.comparisons import annotators_of
 from rlhf_lab.store.database import Database
@@ -151,7 +151,7 @@ def start_options(ctx: Context, note: Callable[[RewardModelRow], str]) -> dict[s
         "training": round(training[-1].progress, 2) if training else None,
         "learning": steward.learning(ctx.db, project.id),
         "runs": len(started),
-        "going": [run.id for run in started if run.status in control.GOING],
+        "going": [run.id for run in started if run.status in GOING],
     }
 
 

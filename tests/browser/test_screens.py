@@ -11,9 +11,8 @@ from playwright.sync_api import expect
 
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.labelling import label_with_judge
-from rlhf_lab.jobs.steward import OPEN
 from rlhf_lab.judges import load_judge
-from rlhf_lab.kinds import EventKind, RunStatus
+from rlhf_lab.kinds import OPEN, EventKind, RunStatus
 from rlhf_lab.records import Sample, StepResult
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project, projects

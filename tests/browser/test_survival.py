@@ -13,14 +13,14 @@ from rlhf_lab.jobs import control, queue, steward, supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.jobs.setup import pick_project
 from rlhf_lab.judges import load_judge
-from rlhf_lab.kinds import JobKind, JobStatus, Source
+from rlhf_lab.kinds import OPEN, JobKind, JobStatus, Source
 from rlhf_lab.store.database import Database
 
 
 def finish(db, home, job) -> None:
     for _ in range(3000):
         now = queue.get_job(db, job.id)
-        if now.status not in (JobStatus.QUEUED, JobStatus.RUNNING):
+        if now.status not in OPEN:
             assert now.status is JobStatus.DONE, now.error
             return
         supervisor.ensure_engine(db, home)

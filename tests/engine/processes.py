@@ -8,7 +8,7 @@ from pathlib import Path
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.kinds import JobKind, JobStatus
+from rlhf_lab.kinds import OPEN, JobKind
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.store.steps import metrics_since
@@ -37,7 +37,7 @@ class Home:
         for _ in range(PATIENCE_S * 10):
             self.engine()
             now = queue.get_job(self.db, job.id)
-            if now.status not in (JobStatus.QUEUED, JobStatus.RUNNING):
+            if now.status not in OPEN:
                 return now
             time.sleep(0.1)
         raise AssertionError(f"job {job.id} did not end: {(self.folder / 'engine.log').read_text()[-2000:]}")

@@ -7,7 +7,7 @@ import pytest
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import queue, steward, supervisor
 from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.kinds import Choice, JobKind, Source
+from rlhf_lab.kinds import OPEN, Choice, JobKind, Source
 from rlhf_lab.labelling import LabellingConfig
 from rlhf_lab.records import LabelSnapshot, NewCompletion, Vote
 from rlhf_lab.store import comparisons, labelling, leases, projects
@@ -38,7 +38,7 @@ def caretaker(db, tmp_path, monkeypatch):
 
 
 def open_kinds(db):
-    return [job.kind for job in queue.jobs(db, statuses=steward.OPEN)]
+    return [job.kind for job in queue.jobs(db, statuses=OPEN)]
 
 
 def add_pairs(db, project, count):
@@ -55,7 +55,7 @@ def label(db, project, count, source=Source.HUMAN, choice=Choice.FIRST):
 
 
 def train_jobs(db):
-    return [job for job in queue.jobs(db, statuses=steward.OPEN) if job.kind is JobKind.TRAIN_REWARD]
+    return [job for job in queue.jobs(db, statuses=OPEN) if job.kind is JobKind.TRAIN_REWARD]
 
 
 def test_pairs_are_written_ahead_once_and_an_engine_is_called_for_them(db, project, caretaker):
@@ -71,7 +71,7 @@ def test_who_has_seen_every_pair_is_told_what_is_true(db, project, caretaker):
     supervisor.beat(db, "idle")
     assert "is writing new ones" in steward.why_no_pair(db, project.id)
     caretaker.look()
-    (job,) = queue.jobs(db, statuses=steward.OPEN)
+    (job,) = queue.jobs(db, statuses=OPEN)
     assert "is writing new ones" in steward.why_no_pair(db, project.id)
     queue.fail(db, job.id, "The model cannot be loaded.")
     assert "could not be written: The model cannot be loaded. It is tried again" in steward.why_no_pair(db, project.id)
@@ -81,7 +81,7 @@ def test_who_has_seen_every_pair_is_told_what_is_true(db, project, caretaker):
 
 def test_pairs_that_could_not_be_written_are_tried_again_after_a_while(db, project, caretaker, monkeypatch):
     caretaker.look()
-    (job,) = queue.jobs(db, statuses=steward.OPEN)
+    (job,) = queue.jobs(db, statuses=OPEN)
     queue.fail(db, job.id, "the model cannot be loaded")
     at = queue.get_job(db, job.id).updated_at
     monkeypatch.setattr(steward.time, "time", lambda: at + steward.RETRY_S - 1)
@@ -206,7 +206,7 @@ def rule(db, project, **changes):
 def test_what_was_chosen_for_the_project_reaches_the_engine(db, project, caretaker):
     rule(db, project, sampling="uncertainty")
     caretaker.look()
-    (job,) = queue.jobs(db, statuses=steward.OPEN)
+    (job,) = queue.jobs(db, statuses=OPEN)
     assert job.payload["sampling"] == "uncertainty"
     assert "checkpoint" not in job.payload
 
@@ -222,7 +222,7 @@ def test_pairs_of_the_policy_come_from_its_newest_checkpoint(db, project, careta
     for step in (10, 9, 100):
         (tmp_path / "runs" / str(run.id) / f"step-{step:06d}").mkdir(parents=True)
     caretaker.look()
-    (job,) = queue.jobs(db, statuses=steward.OPEN)
+    (job,) = queue.jobs(db, statuses=OPEN)
     assert job.payload == {"count": steward.POOL_POLICY, "checkpoint": f"run/{run.id}/100"}
 
 
