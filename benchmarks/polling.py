@@ -104,7 +104,7 @@ async def watch(
         cores = (sum(process.cpu_times()[:2]) - before) / took
     wire = [size for viewer in people for size in viewer.wire[1:]]
     return {
-        "first_reply_kb": round(statistics.median(first) / 1024, 1),
+        "first_reply_kib": round(statistics.median(first) / 1024, 1),
         "bytes_a_step_on_the_wire": round(statistics.median(wire)),
         "bytes_a_step_unpacked": round(statistics.median(size for viewer in people for size in viewer.plain[1:])),
         "server_cores": round(cores, 3), "polls_a_second": round(len(wire) / took, 1),

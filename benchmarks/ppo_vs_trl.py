@@ -101,7 +101,7 @@ def summary(rounds: list[dict[str, dict[str, Any]]], precisions: list[str], args
         "memory_ratio": 1 / ratio(f"ours {plain}", f"trl {plain}", "peak_bytes"),
         "best_memory_ratio": 1 / ratio(ours, theirs, "peak_bytes"),
         "seconds": {name: middle(name, "step") for name in rounds[0]},
-        "peak_mb": {name: middle(name, "peak_bytes") / 2**20 for name in rounds[0]},
+        "peak_mib": {name: middle(name, "peak_bytes") / 2**20 for name in rounds[0]},
         "parts": {name: statistics.median(part[name] for part in parts) for name in ("rollout", "score", "update")},
         "gflop_per_step": needed / 1e9, "gflops_measured": rate / 1e9, "floor_seconds": needed / rate,
     }  # fmt: skip
@@ -144,12 +144,12 @@ def product_rate(args: argparse.Namespace, precision: str) -> float:
 
 
 def said(results: dict[str, dict[str, Any]]) -> str:
-    return ", ".join(f"{name} {one['step']:.2f} s {one['peak_bytes'] / 2**20:.0f} MB" for name, one in results.items())
+    return ", ".join(f"{name} {one['step']:.2f} s {one['peak_bytes'] / 2**20:.0f} MiB" for name, one in results.items())
 
 
 def table(result: dict[str, Any]) -> str:
-    seconds, memory = result["seconds"], result["peak_mb"]
-    lines = [f"{'':16}{'s a step':>10}{'peak MB':>10}"]
+    seconds, memory = result["seconds"], result["peak_mib"]
+    lines = [f"{'':16}{'s a step':>10}{'peak MiB':>10}"]
     lines += [f"{name:16}{seconds[name]:10.2f}{memory[name]:10.0f}" for name in seconds]
     parts = ", ".join(f"{name} {value:.2f} s" for name, value in result["parts"].items())
     return "\n".join([

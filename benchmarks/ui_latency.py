@@ -97,7 +97,7 @@ def measure(home: Path, votes: int, think: float) -> dict[str, Any]:
         **summary("stored_while_ppo_trains", [done for _, done in busy]),
         "start_to_changed_samples_s": round(until_changed, 1),
         "ppo_step_while_voting_s": round(step, 2),
-        "ppo_was_running": trained.status is JobStatus.RUNNING and run_id > 0, "page_process_mb": round(memory),
+        "ppo_was_running": trained.status is JobStatus.RUNNING and run_id > 0, "page_process_mib": round(memory),
     }  # fmt: skip
 
 

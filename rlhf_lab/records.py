@@ -203,7 +203,7 @@ class EngineRow:
     stopped_at: float | None
     state: str
     device: str
-    memory_mb: float | None
+    memory_mb: float | None  # in MiB
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ import torch
 if torch.cuda.is_available():
     free, total = torch.cuda.mem_get_info()
     bf16 = "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
-    print(f"{torch.cuda.get_device_name()}, {free >> 20} of {total >> 20} MB free, trains in {bf16}")
+    print(f"{torch.cuda.get_device_name()}, {free // 10**6} of {total // 10**6} MB free, trains in {bf16}")
 else:
     print(f"CPU, {torch.get_num_threads()} threads, trains in float32")
 """
@@ -177,7 +177,7 @@ def engine(db: Database, home: Path) -> str:
     if status.state is EngineState.STARTING:
         return f"starts since {_ago(row.started_at)} ({who})"
     if status.state is EngineState.ALIVE:
-        memory = f", {row.memory_mb:.0f} MB" if row.memory_mb is not None else ""
+        memory = f", {row.memory_mb * 2**20 / 1e6:.0f} MB" if row.memory_mb is not None else ""
         return f"alive ({who}): {row.state}; last heartbeat {_beat(row)}; {row.device or 'no model loaded'}{memory}; {jobs}"
     if not is_gone(row):
         raise EngineError(
@@ -215,7 +215,7 @@ def _existing(folder: Path) -> Path:
 
 def _enough(free: int, what: str, remedy: str) -> str:
     """free: bytes."""
-    free_mb = free >> 20
+    free_mb = free // 10**6
     if free_mb < LEAST_FREE_MB:
         raise OSError(f"only {free_mb} MB of {what} are free. {remedy}")
     return f"{free_mb} MB free"

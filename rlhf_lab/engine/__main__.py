@@ -72,7 +72,7 @@ def run(home: Path, idle_exit_s: float, threads: int) -> None:
 
 
 def _open_log(home: Path) -> None:
-    """HOME/engine.log, turned over at 2 MB, three old ones kept."""
+    """HOME/engine.log, turned over at 2 MiB, three old ones kept."""
     handler = logging.handlers.RotatingFileHandler(home / "engine.log", maxBytes=2 * 2**20, backupCount=3)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)

@@ -252,7 +252,7 @@ engines = Table(
     Column("stopped_at", Float),
     needed("state", Text),
     needed("device", Text),
-    Column("memory_mb", Float),
+    Column("memory_mb", Float),  # in MiB
     Index(None, "host", "pid"),
 )
 

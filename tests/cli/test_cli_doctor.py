@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -123,6 +124,11 @@ def test_a_full_disk_and_little_memory(home, light, capsys, monkeypatch, free_po
     assert "--home" in checks["disk"]["what"]
 
 
+def test_a_megabyte_is_a_million_bytes_as_on_the_page(home, light, capsys, monkeypatch, free_port):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=2_345_678_901))
+    assert look(capsys, home, free_port)["disk"]["what"] == "2345 MB free"
+
+
 # ---- the port
 
 
@@ -180,7 +186,7 @@ def test_an_engine_that_is_well(home, light, capsys, free_port):
     check = look(capsys, home, free_port)["engine"]
     assert check["ok"]
     assert check["what"].startswith(f"alive (pid {os.getpid()} on ")
-    assert check["what"].endswith(" s ago; cpu, 321 MB; 1 job waits")
+    assert check["what"].endswith(" s ago; cpu, 337 MB; 1 job waits")
 
 
 def test_an_engine_that_is_silent(home, light, capsys, free_port):
