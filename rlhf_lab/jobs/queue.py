@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, select, update
+from sqlalchemy import Connection, Row, select, update
 
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs.supervisor import engine_row, is_gone
@@ -23,6 +23,19 @@ MAX_ATTEMPTS = 5  # interruptions in a row without progress
 
 def submit(db: Database, kind: JobKind, project_id: int | None, payload: dict[str, Any]) -> Job:
     """Ask the engine for something."""
+    with db.write() as conn:
+        return _submit(conn, kind, project_id, payload)
+
+
+def submit_once(db: Database, kind: JobKind, project_id: int, payload: dict[str, Any]) -> Job:
+    """The same, unless a job of this kind is open in the project: then that one. Two pages of a home may ask at once."""
+    there = (t.jobs.c.kind == kind) & (t.jobs.c.project_id == project_id) & t.jobs.c.status.in_(OPEN)
+    with db.write() as conn:
+        row = conn.execute(select(t.jobs).where(there)).first()
+        return _submit(conn, kind, project_id, payload) if row is None else _job(row)
+
+
+def _submit(conn: Connection, kind: JobKind, project_id: int | None, payload: dict[str, Any]) -> Job:
     now = time.time()
     values = {
         "kind": kind,
@@ -36,9 +49,8 @@ def submit(db: Database, kind: JobKind, project_id: int | None, payload: dict[st
         "created_at": now,
         "updated_at": now,
     }
-    with db.write() as conn:
-        job_id = insert_row(conn, t.jobs, values)
-        return _job(conn.execute(select(t.jobs).where(t.jobs.c.id == job_id)).one())
+    job_id = insert_row(conn, t.jobs, values)
+    return _job(conn.execute(select(t.jobs).where(t.jobs.c.id == job_id)).one())
 
 
 def claim(db: Database, kinds: Sequence[JobKind], engine_id: int, project_id: int | None = None) -> Job | None:

@@ -147,7 +147,7 @@ class Steward:
             payload["sampling"] = rules.sampling
         if writer:
             payload["checkpoint"] = writer
-        queue.submit(self.db, JobKind.SAMPLE_PAIRS, project.id, payload)
+        queue.submit_once(self.db, JobKind.SAMPLE_PAIRS, project.id, payload)
 
     def _let_judges_label(self) -> None:
         with _lock:
@@ -243,8 +243,8 @@ def goal_of(db: Database, project_id: int, source: Source) -> int:
 
 
 def submit_training(db: Database, project_id: int, source: Source, config: RewardConfig | None = None) -> Job:
-    """Ask the engine for a reward model on the labels of one source."""
+    """Ask the engine for a reward model on the labels of one source, unless one is asked for already."""
     counts = vote_counts(db, project_id)[source]
     have = sum(counts.values()) - counts[Choice.SKIP]
     payload = {"source": source.value, "config": (config or RewardConfig()).to_dict(), "labels": have}
-    return queue.submit(db, JobKind.TRAIN_REWARD, project_id, payload)
+    return queue.submit_once(db, JobKind.TRAIN_REWARD, project_id, payload)

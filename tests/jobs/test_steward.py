@@ -1,6 +1,8 @@
 """What happens by itself: pairs are written ahead, judges go on, reward models are retrained, an engine is there for it."""
 
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -235,3 +237,25 @@ def test_votes_wanted_and_pairs_on_other_screens_count(db, project, caretaker):
     assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
     rule(db, project, overlap=50)
     assert leases.free_pairs(db, project.id, "ann", labelling.labelling_of(db, project.id)) == free
+
+
+def test_two_pages_of_one_home_ask_for_everything_once(db, project, caretaker, monkeypatch, tmp_path):
+    """Both have looked, and found the same to be due, before either asks for it."""
+    add_pairs(db, project, 20)
+    label(db, project, 12)
+    both = threading.Barrier(2, timeout=60)
+
+    def together(find):
+        def found(*args):
+            answer = find(*args)
+            both.wait()
+            return answer
+
+        return found
+
+    for name in ("holders", "due"):
+        monkeypatch.setattr(steward, name, together(getattr(steward, name)))
+    with Database.open(tmp_path) as theirs, ThreadPoolExecutor() as pages:
+        for look in [pages.submit(one.look) for one in (caretaker, steward.Steward(tmp_path, theirs))]:
+            look.result()
+    assert sorted(open_kinds(db)) == [JobKind.SAMPLE_PAIRS, JobKind.TRAIN_REWARD]
