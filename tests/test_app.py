@@ -1,6 +1,7 @@
 """`python app.py`: serves the lab, says what goes on when it ends, keeps torch out, refuses open addresses."""
 
 import gc
+import platform
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import app
 from app import doors, farewell
 from rlhf_lab import runtime
 from rlhf_lab.home import default_home
@@ -69,6 +71,48 @@ def test_what_is_made_to_stay_is_never_searched_for_unused_cycles():
         raise KeyError
     assert gc.isenabled()
     gc.unfreeze()
+
+
+HEAPS = """
+import ctypes, sys, threading
+from rlhf_lab import runtime
+
+if sys.argv[1] == "small":
+    runtime.stay_small()
+libc = ctypes.CDLL(None)
+libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+for _ in range(3):
+    thread = threading.Thread(target=libc.malloc, args=(1000,))
+    thread.start()
+    thread.join()
+libc.fopen.restype = ctypes.c_void_p
+file = libc.fopen(sys.argv[2].encode(), b"w")
+libc.malloc_info(0, ctypes.c_void_p(file))
+libc.fclose(ctypes.c_void_p(file))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="one heap a thread is a habit of glibc")
+def test_threads_of_the_page_share_one_heap(tmp_path):
+    heaps = []
+    for how in ("small", "as it is"):
+        subprocess.run([sys.executable, "-c", HEAPS, how, tmp_path / "heaps"], check=True, cwd=ROOT, timeout=120)
+        heaps.append((tmp_path / "heaps").read_text().count("<heap nr="))
+    assert heaps[0] == 1 < heaps[1]
+
+
+def test_the_page_is_told_to_stay_small_before_anything_of_it_is_made(tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(runtime, "stay_small", lambda: told.append("small"))
+
+    def build(_):
+        told.append("built")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(app, "build_page", build)
+    with Database.open(tmp_path) as db, pytest.raises(KeyboardInterrupt):
+        app.serve(Context(tmp_path, db), "127.0.0.1", 0)
+    assert told == ["small", "built"]
 
 
 def test_the_page_is_served_without_torch_and_ctrl_c_says_what_goes_on(tmp_path):
