@@ -4,7 +4,7 @@ import re
 import sqlite3
 
 import pytest
-from browser_lab import pair_of, press
+from browser_lab import pair_of, press, votes_cut
 from playwright.sync_api import expect
 
 from rlhf_lab.records import NewCompletion
@@ -111,20 +111,6 @@ def test_a_tab_that_gradio_did_not_hear_is_opened_all_the_same(lab, open_page):
     page.get_by_role("tab", name="Compare").click()
     expect(page.get_by_role("tab", name="Compare")).to_have_attribute("aria-selected", "true")
     assert page.evaluate("window.deaf") == 1
-
-
-def votes_cut(page, *ways):
-    """The way to the server is cut for so many votes; returns what was sent, these and all after them."""
-    sent = []
-
-    def cut(route):
-        if '"pair_id"' not in (route.request.post_data or ""):
-            return route.continue_()
-        sent.append(route.request.post_data_json["event_data"])
-        return ways[len(sent) - 1](route) if len(sent) <= len(ways) else route.continue_()
-
-    page.route("**/gradio_api/**", cut)
-    return sent
 
 
 def test_the_next_pair_is_there_at_once_and_takes_no_answer_before_the_last_one_is_stored(lab, open_page):

@@ -4,7 +4,7 @@ import json
 import sqlite3
 
 import pytest
-from browser_lab import Lab, pair_of, press
+from browser_lab import Lab, pair_of, press, votes_cut
 from playwright.sync_api import expect
 
 from rlhf_lab.labelling import LabellingConfig
@@ -73,6 +73,19 @@ def test_two_people_join_by_code_and_never_share_a_pair(lab, open_page):
     assert bob.inner_text("tr[data-name='Bo$$']").split()[:2] == ["Bo$$", "3"]
     expect(bob.locator("[aria-label='who is here']")).to_contain_text("You, Bo$$, may label.")
     assert bob.locator(".invite").count() == 0
+
+
+def test_a_lost_vote_is_dropped_where_only_looking_is_allowed(lab, open_page):
+    page = open_page(lab)
+    page.wait_for_selector("text=Join to label")
+    page.evaluate("""sessionStorage.setItem('rlhf-lab-vote', JSON.stringify({ pair_id: 1, choice: 'left', uuid: 'lost',
+        by: localStorage.getItem('rlhf-lab-annotator') }))""")
+    sent = votes_cut(page)
+    page.reload()
+    page.wait_for_selector("text=Join to label")
+    assert page.evaluate("sessionStorage.getItem('rlhf-lab-vote')") == ""
+    page.wait_for_timeout(500)
+    assert sent == []
 
 
 def test_undo_redo_and_another_answer_from_the_list(lab, open_page):

@@ -1,5 +1,7 @@
 """Python imports this first in every process of a lab under test, which then writes what it must not do into a file.
 
+RLHF_LAB_FREE_MEMORY: the bytes of memory that the machine seems to have free.
+
 Every process: look up or reach another machine. The page's process: import what only the engine may. Each begins with a
 line that says which it is, so that a recorder that never came to life is noticed.
 """
@@ -7,8 +9,9 @@ line that says which it is, so that a recorder that never came to life is notice
 import os
 import socket
 import sys
+from types import SimpleNamespace
 
-RECORD = os.environ["RLHF_LAB_RECORD"]
+RECORD, FREE = os.environ["RLHF_LAB_RECORD"], os.environ.get("RLHF_LAB_FREE_MEMORY")
 IS_PAGE = "app.py" in sys.orig_argv
 ENGINES_OWN = {"torch", "transformers", "peft"}
 HERE = {"", "localhost", "0.0.0.0", "::", "::1", "None"}
@@ -40,5 +43,9 @@ def hook(event: str, args: tuple) -> None:
         note(f"{sys.orig_argv} looks up {args[0]}")
 
 
+if FREE:
+    import psutil
+
+    psutil.virtual_memory = lambda: SimpleNamespace(available=int(FREE))
 note("page" if IS_PAGE else "other")
 sys.addaudithook(hook)
