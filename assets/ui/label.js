@@ -75,7 +75,7 @@ function act(name) {
   if (!('open' in root.dataset)) return;
   const card = root.querySelector(`.side.${name}`);
   cast({ pair_id: shown.pair.id, choice: name, uuid: Lab.uuid(), ms: Math.round(performance.now() - since),
-    strength: card ? strength : '', note, by: shown.you.name || who });
+    strength: card ? strength : '', note, by: shown.you.name || who, made: shown.project.made });
   if (shown.after) draw({ ...shown, pair: shown.after, after: null, notice: '' });
   else card?.classList.add('chosen');
 }
@@ -136,7 +136,7 @@ function line(vote) {
   const much = pick('how much better', [['', 'how much: not said'], ...STRENGTHS.map((word) => [word, `${word} better`])], vote.strength);
   const why = el('input.lab-input.note', { type: 'text', maxlength: 1000, placeholder: 'note (optional)', 'aria-label': 'note on this pair', value: vote.note, oninput: look });
   const change = el('button.lab-button.small', { type: 'button', 'data-do': 'amend', disabled: true,
-    onclick: () => send('amend', { vote_id: vote.id, uuid: Lab.uuid(), ...said() }) }, 'Change');
+    onclick: () => send('amend', { vote_id: vote.id, uuid: Lab.uuid(), made: shown.project.made, ...said() }) }, 'Change');
   const said = () => ({ choice: choice.value, strength: much.hidden ? '' : much.value, note: why.value.trim() });
   function look() {
     much.hidden = !['left', 'right'].includes(choice.value);  // a tie is no better by anything
@@ -246,7 +246,7 @@ function take() {
   clearTimeout(timer);
   // Gradio loads the page anew when the way to the server is cut: a vote of the page before may be lost.
   const cut = shown === null && Lab.kept('vote') ? JSON.parse(Lab.kept('vote')) : null;
-  const overtaken = shown && shown.project.id === value.project.id && shown.counted > value.counted;
+  const overtaken = shown && shown.project.made === value.project.made && shown.counted > value.counted;
   const state = overtaken ? { ...value, ...figures(shown) } : value;
   if (shown?.pair && still(shown) === still(state)) update(state);
   else draw(state);
@@ -268,7 +268,7 @@ function onKey(event) {
 Lab.poll(root, async () => {
   const now = await Lab.answer(server.here({ annotator: who }));
   if (!shown) return;
-  if (now.open !== shown.project.id) { send('opened'); return; }  // another project was opened meanwhile
+  if (now.open !== shown.project.made) { send('opened'); return; }  // another project was opened meanwhile
   Object.assign(shown, { here: now.here }, now.counted > shown.counted ? figures(now) : {});
   root.querySelector('.goal')?.replaceWith(goal(shown));
 }, 5000);

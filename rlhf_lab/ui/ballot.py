@@ -36,7 +36,7 @@ def word_of(vote: Vote) -> str:
 
 
 def cast(ctx: Context, said: dict[str, Any], via: str = "page") -> Vote:
-    """Store what was said: {uuid, pair_id, annotator, choice: left|right|tie|both_bad|skip, ms, strength, note}.
+    """Store what was said: {uuid, pair_id, annotator, choice: left|right|tie|both_bad|skip, ms, strength, note, made}.
 
     Raises LabelError for anything else, StaleVoteError for a pair that is not open to this annotator.
     """
@@ -50,7 +50,7 @@ def cast(ctx: Context, said: dict[str, Any], via: str = "page") -> Vote:
         raise StaleVoteError(
             "That pair is not there any more; here is the next one. Your vote was not counted."
         ) from error
-    if pair.project_id != ctx.project.id:
+    if pair.project_id != ctx.project.id or _of_another(ctx, said):
         if (known := leases.stored_vote(ctx.db, uuid)) is not None:
             return known  # sent again, because its answer was lost
         raise StaleVoteError("Another project was opened meanwhile; here is its next pair. Your vote was not counted.")
@@ -61,14 +61,22 @@ def cast(ctx: Context, said: dict[str, Any], via: str = "page") -> Vote:
 
 
 def change(ctx: Context, said: dict[str, Any]) -> Vote:
-    """Another answer to an earlier pair: {vote_id, uuid, annotator, choice, strength, note}; sides as they were shown then."""
+    """Another answer to an earlier pair: {vote_id, uuid, annotator, choice, strength, note, made}; sides as they were then."""
     try:
         vote_id, annotator = int(said["vote_id"]), str(said["annotator"])
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable(error) from error
+    if _of_another(ctx, said):
+        raise StaleVoteError("Another project was opened meanwhile; your answer was not changed.")
     old = next((vote for vote, _ in history(ctx.db, ctx.project.id, annotator, 1000) if vote.id == vote_id), None)
     new = _vote(said, 0 if old is None else old.pair_id, annotator, old is not None and old.first_on_left, "page")
     return leases.change_vote(ctx.db, ctx.project.id, vote_id, new)
+
+
+def _of_another(ctx: Context, said: dict[str, Any]) -> bool:
+    """Whether the page that speaks shows another project. When that was `made` says so: a deleted one's ids are given again."""
+    made = ctx.project.created_at
+    return bool(said.get("made", made) != made)
 
 
 def earlier(ctx: Context, annotator: str) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     """The screen's widget and its events."""
     judges = [{"name": judge.name, "about": judge.description, "set": judge.prompt_set} for judge in JUDGES.values()]
 
-    shared = shared_for(1.0, lambda: {"open": ctx.project.id} | standing(ctx))
+    shared = shared_for(1.0, lambda: {"open": ctx.project.created_at} | standing(ctx))
 
     def earlier(question: dict[str, Any]) -> dict[str, Any]:
         return {"votes": ballot.earlier(ctx, checked_name(ctx, question.get("annotator")))}
@@ -149,7 +149,7 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
     here = present(ctx, annotator)
     return {
         "at": time.time_ns(),  # a value equal to the one before would not reach the script
-        "project": {"id": project.id, "name": project.name, "set": project.prompt_set},
+        "project": {"made": project.created_at, "name": project.name, "set": project.prompt_set},
         "pair": pair,
         "after": after,
         "waiting": "" if pair else waiting or steward.why_no_pair(ctx.db, project.id),

@@ -5,11 +5,11 @@ import pytest
 
 from rlhf_lab.errors import LabelError, NotAllowedError, StaleVoteError
 from rlhf_lab.jobs import queue, steward, supervisor
-from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.jobs.setup import new_project, remove_project
 from rlhf_lab.kinds import Choice, JobKind
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import open_project
-from rlhf_lab.ui import label
+from rlhf_lab.ui import ballot, label
 from rlhf_lab.ui.context import SECRET_VARIABLE, Context
 
 
@@ -79,6 +79,27 @@ def test_a_pair_of_another_project_is_stale(ctx):
     vote = label.cast(ctx, said)
     open_project(ctx.db, 2)
     assert label.cast(ctx, said) == vote  # sent again, its answer was lost
+
+
+def test_ids_that_a_deleted_project_leaves_to_the_next_are_not_taken_for_its_own(ctx):
+    new_project(ctx.db, prompt_set="reviews")
+    shown = label.state(ctx, "ann")
+    said = {"annotator": "ann", "made": shown["project"]["made"]}
+    first = label.cast(ctx, said | {"uuid": "first", "pair_id": shown["pair"]["id"], "choice": "left"})
+    open_project(ctx.db, 1)
+    remove_project(ctx.db, ctx.home, 2)
+    again = new_project(ctx.db, prompt_set="support")
+    now = label.state(ctx, "ann")
+    assert (again.id, now["pair"]["id"]) == (2, shown["pair"]["id"])
+    stale = said | {"uuid": "stale", "pair_id": now["pair"]["id"], "choice": "right"}
+    with pytest.raises(StaleVoteError, match="Another project"):
+        label.cast(ctx, stale)
+    mine = label.cast(ctx, stale | {"made": now["project"]["made"]})
+    assert mine.id == first.id
+    change = {"annotator": "ann", "vote_id": mine.id, "uuid": "changed", "choice": "tie"}
+    with pytest.raises(StaleVoteError, match="Another project"):
+        ballot.change(ctx, said | change)
+    assert ballot.change(ctx, change | {"made": now["project"]["made"]}).choice is Choice.TIE
 
 
 def test_a_vote_is_answered_by_name_also_when_its_pair_is_gone(ctx):
