@@ -24,13 +24,11 @@ def answer(what):
 """
 
 
-#: Threads of collectives may be about still, and would abort the process at its end.
 TAIL = """
-import os
-if group.size > 1:
-    torch.distributed.barrier()
-sys.stdout.flush()
-os._exit(0)
+from rlhf_lab.trainers.group import leave
+
+group.told(None)
+leave()
 """
 
 

@@ -30,7 +30,7 @@ from rlhf_lab.models.generation import Tick
 from rlhf_lab.records import Job, ProcessIdentity
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_run, set_run_status
-from rlhf_lab.trainers.group import Group, launched
+from rlhf_lab.trainers.group import Group, launched, leave
 
 LOG = "processes.log"
 ENGINE = "RLHF_LAB_ENGINE"  # who started the processes, as JSON: for them alone
@@ -139,18 +139,31 @@ def train_reward(home: Path, db: Database, job: Job, *, tick: Tick) -> dict[str,
     return ended.result if ended.status is JobStatus.DONE else None
 
 
-def join() -> Group:
-    """The group of these processes. Where the engine dies they end with it: the next engine does the work again, and two must
-    not write."""
+@contextmanager
+def joined() -> Iterator[Group]:
+    """The group of these processes, for as long as they work. Where the engine dies they end with it: the next engine does
+    the work again, and two must not write.
+
+    Nobody leaves before the leading one has stored what was found: the end of one, should it be no good one, ends all. And all
+    meet an error of ours at the same point; one that left at once would take the leading one down before that has told anybody.
+    """
     if engine := os.environ.get(ENGINE):
         supervisor.end_with(ProcessIdentity(**json.loads(engine)))
-    return launched()
+    group = launched()
+    try:
+        yield group
+        group.told(None)
+    except LabError:
+        if not group.leads:
+            time.sleep(TELLING_S)
+        raise
+    finally:
+        leave()
 
 
 def take_part_in_run(home: Path, run_id: int) -> RunStatus:
     """What each process of a run does: lead or follow, until the run ends."""
-    group = join()
-    with Database.open(home) as db, told_by_the_leading(group):
+    with joined() as group, Database.open(home) as db:
         sharded = group.size > 1 and PolicyConfig.from_dict(get_run(db, run_id).config).shard_backbone
         try:
             run = PolicyRun(Lab(home, db, group=group, sharded=sharded), run_id)
@@ -166,8 +179,7 @@ def take_part_in_run(home: Path, run_id: int) -> RunStatus:
 
 def take_part_in_reward(home: Path, job_id: int) -> None:
     """What each process of a reward training does; the leading one tells how far it is, and how the job ended."""
-    group = join()
-    with Database.open(home) as db, told_by_the_leading(group):
+    with joined() as group, Database.open(home) as db:
         job = queue.get_job(db, job_id)
         sharded = group.size > 1 and RewardConfig.from_dict(job.payload["config"]).shard_backbone
         lab = Lab(home, db, group=group, sharded=sharded)
@@ -183,15 +195,3 @@ def take_part_in_reward(home: Path, job_id: int) -> None:
         except Exception as error:
             queue.fail(db, job_id, explain_together(error, group, REWARD_BROKE))
             raise
-
-
-@contextmanager
-def told_by_the_leading(group: Group) -> Iterator[None]:
-    """All processes meet an error of ours at the same point; one that left at once would take the leading one down with it,
-    before that has told anybody."""
-    try:
-        yield
-    except LabError:
-        if not group.leads:
-            time.sleep(TELLING_S)
-        raise

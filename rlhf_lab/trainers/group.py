@@ -5,6 +5,7 @@ anything depends on it. So the mathematics is that of one process, whatever the 
 """
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,6 +20,7 @@ from rlhf_lab.errors import TrainingError
 T = TypeVar("T")
 Span = slice  # the rows of one process; `Group.slice` hides the name
 PATIENCE = timedelta(days=7)  # a paused run keeps the others waiting; one that has died is noticed by the launcher
+LEAVING_S = 20.0  # for the others to leave as well, should that be waited for
 
 
 @dataclass(frozen=True)
@@ -126,3 +128,12 @@ def launched() -> Group:
                 f"the processes of this run could not join: {error}. Start it again with one process."
             ) from error
     return Group(dist.get_rank(), dist.get_world_size())
+
+
+def leave() -> None:
+    """End the group, in each process when it has nothing more to say: a thread of its that is still about would abort the
+    process at its end. One that another process keeps waiting, or that has met an error, goes all the same."""
+    if dist.is_initialized():
+        ending = threading.Thread(target=dist.destroy_process_group, daemon=True)
+        ending.start()
+        ending.join(LEAVING_S)

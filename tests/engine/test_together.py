@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import nullcontext
 
 import psutil
 import pytest
@@ -15,6 +16,7 @@ from rlhf_lab.kinds import JobKind, JobStatus, RunStatus
 from rlhf_lab.store.runs import get_run, reward_models, set_manifest
 from rlhf_lab.store.steps import samples_at
 from rlhf_lab.trainers.checkpoint import checkpoints
+from rlhf_lab.trainers.group import Group
 
 STEPS = {"steps": 4, "checkpoint_every": 2}
 LONG = REWARD | {"processes": 2, "epochs": 200, "folds": 3}
@@ -170,6 +172,23 @@ def test_a_run_that_cannot_begin_says_why(lab):
     run = get_run(lab.db, run_id)
     assert run.status is RunStatus.FAILED
     assert run.message.startswith(f"the pretraining texts of run {run_id} cannot be read")
+
+
+@pytest.mark.parametrize("error", [None, TrainingError, RuntimeError])
+def test_a_group_is_left_once_all_is_stored_or_something_went_wrong(monkeypatch, error):
+    said = []
+
+    class Followers(Group):
+        def told(self, thing):
+            said.append("told")
+
+    monkeypatch.setattr(together, "launched", lambda: Followers(1, 2))
+    monkeypatch.setattr(together, "leave", lambda: said.append("left"))
+    monkeypatch.setattr(together.time, "sleep", said.append)
+    with pytest.raises(error) if error else nullcontext(), together.joined():
+        if error:
+            raise error("x")
+    assert said == {None: ["told", "left"], TrainingError: [30.0, "left"], RuntimeError: ["left"]}[error]
 
 
 def test_nobody_knows_how_long_a_run_takes_before_its_first_step(lab, monkeypatch):

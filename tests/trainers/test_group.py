@@ -1,11 +1,14 @@
 """Several processes train as one: the same numbers from the same rows, whatever the algorithm."""
 
+import threading
+
 import pytest
 import tiny
 import torch
 from launch import launch
 
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.trainers import group
 from rlhf_lab.trainers.group import ALONE, Group
 
 #: One config a line of reductions: values and clipping; penalty and its KL; groups; critic of its own, exact KL and a warm-up;
@@ -66,6 +69,19 @@ def test_alone_nothing_is_sent():
     assert tensor.tolist() == [1.0, 1.0]
     assert tensor.grad is None
     assert (ALONE.joined([1, 2]), ALONE.told("x"), ALONE.leads) == ([1, 2], "x", True)
+
+
+def test_who_leaves_has_no_group_any_more_and_waits_for_nobody(monkeypatch):
+    group.leave()  # in none
+    group.dist.init_process_group("gloo", rank=0, world_size=1, store=group.dist.HashStore())
+    group.leave()
+    assert not group.dist.is_initialized()
+    never = threading.Event()
+    monkeypatch.setattr(group.dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(group.dist, "destroy_process_group", never.wait)
+    monkeypatch.setattr(group, "LEAVING_S", 0.01)
+    group.leave()
+    never.set()
 
 
 @pytest.mark.parametrize(
