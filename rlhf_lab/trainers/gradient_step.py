@@ -76,27 +76,31 @@ def take(trainer: "PolicyTrainer", stats: UpdateStats) -> None:
 
 def accumulate(trainer: "PolicyTrainer", rollout: Rollout, minibatch: list[Tensor], stats: UpdateStats) -> None:
     """Gradients of one minibatch, micro-batch by micro-batch; the split changes nothing but memory."""
-    config = trainer.config
-    bonus = config.entropy_coef > 0
-    together = config.uses_values and trainer.policy.trunk != "critic"
     whole = whole_of(rollout, minibatch)
     stats.begin_update()
     for index in trainer.group.own(minibatch):
         trainer.tick()
-        part = rollout.take(index)
-        now = trainer.policy.evaluate(part.rows, config.temperature, bonus)
-        policy = policy_loss(now.logprobs, part, whole, config, trainer.weights)
-        entropy = token_mean(now.entropy, part.rows.mask, whole.tokens)
-        value = value_loss(now.values, part, whole, config) if together else None
-        total_loss(
-            policy.loss, value=value.loss if value else 0.0, entropy=entropy,
-            vf_coef=config.vf_coef, entropy_coef=config.entropy_coef,
-        ).backward()  # type: ignore[no-untyped-call]  # fmt: skip
-        stats.add_policy(policy, now.logprobs, part.old_logprobs, part.rows.mask, entropy)
-        if value is not None:
-            stats.add_value(value)
-        elif config.uses_values:  # after the policy's gradient: one adapter at a time is merged
-            value_gradient(trainer, part, whole, stats)
+        micro_gradient(trainer, rollout.take(index), whole, stats)
+
+
+def micro_gradient(trainer: "PolicyTrainer", part: Part, whole: Whole, stats: UpdateStats) -> None:
+    """The gradient of one micro-batch. A function of its own, so that its graph is gone before the next forward pass: what is
+    left of a graph lies among the activations it held, and their room could not be used again."""
+    config = trainer.config
+    together = config.uses_values and trainer.policy.trunk != "critic"
+    now = trainer.policy.evaluate(part.rows, config.temperature, config.entropy_coef > 0)
+    policy = policy_loss(now.logprobs, part, whole, config, trainer.weights)
+    entropy = token_mean(now.entropy, part.rows.mask, whole.tokens)
+    value = value_loss(now.values, part, whole, config) if together else None
+    total_loss(
+        policy.loss, value=value.loss if value else 0.0, entropy=entropy,
+        vf_coef=config.vf_coef, entropy_coef=config.entropy_coef,
+    ).backward()  # type: ignore[no-untyped-call]  # fmt: skip
+    stats.add_policy(policy, now.logprobs, part.old_logprobs, part.rows.mask, entropy)
+    if value is not None:
+        stats.add_value(value)
+    elif config.uses_values:  # after the policy's gradient: one adapter at a time is merged
+        value_gradient(trainer, part, whole, stats)
 
 
 def value_gradient(trainer: "PolicyTrainer", part: Part, whole: Whole, stats: UpdateStats) -> None:

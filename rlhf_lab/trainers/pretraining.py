@@ -46,10 +46,14 @@ class Pretraining:
         for part in group.own(in_parts(torch.arange(len(batch)), micro_batch, group.size)):
             self.tick()
             tokens, mask = pad_right([batch[i] for i in part.tolist()], backbone.pad_id, backbone.device)
-            with self.policy.adapters.using(self.policy.adapter):
-                logits = backbone.logits(backbone.hidden(tokens))
-            loss = ptx_loss(logits, tokens, mask, denominator=predicted)
-            (config.ptx_coef * loss).backward()  # type: ignore[no-untyped-call]
-            total = total + loss.detach()
+            total = total + self._gradient(tokens, mask, predicted)
         group.add_up([total])
         return total
+
+    def _gradient(self, tokens: Tensor, mask: Tensor, predicted: int) -> Tensor:
+        """Of some texts of the batch; returns what they add to its loss. The graph ends here (gradient_step.micro_gradient)."""
+        with self.policy.adapters.using(self.policy.adapter):
+            logits = self.policy.backbone.logits(self.policy.backbone.hidden(tokens))
+        loss = ptx_loss(logits, tokens, mask, denominator=predicted)
+        (self.config.ptx_coef * loss).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()

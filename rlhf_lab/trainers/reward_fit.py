@@ -180,16 +180,13 @@ class RewardTask:
             order = torch.randperm(len(subset), generator=generator).tolist()
             for start in range(0, len(order), config.batch_size):
                 self.tick()
-                loss = self.loss(model, [subset[i] for i in order[start : start + config.batch_size]], draws)
-                if loss.requires_grad:
-                    loss.backward()  # type: ignore[no-untyped-call]
+                whole = self.gradient(model, [subset[i] for i in order[start : start + config.batch_size]], draws)
                 self.group.add_gradients(parameters)
                 torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
                 for group in optimiser.param_groups:
                     group["lr"] = config.lr * (1 - len(losses) / total)
                 optimiser.step()
                 optimiser.zero_grad()
-                whole = loss.detach().clone()
                 self.group.add_up([whole])
                 losses.append(float(whole))
                 if not math.isfinite(losses[-1]):
@@ -200,6 +197,13 @@ class RewardTask:
                 what.count(losses[-1])
             what.at_pass(done, model)
         return losses
+
+    def gradient(self, model: RewardModel, batch: list[int], draws: list[Tensor]) -> Tensor:
+        """Of one batch; returns its loss. The graph ends here (gradient_step.micro_gradient)."""
+        loss = self.loss(model, batch, draws)
+        if loss.requires_grad:
+            loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach().clone()
 
     def loss(self, model: RewardModel, batch: list[int], draws: list[Tensor]) -> Tensor:
         """The mean over the members of their losses on a batch, each label as often as the member has drawn it.

@@ -99,12 +99,17 @@ def _update(
         some = by_length[start : start + config.micro_batch]
         rows = make_rows(backbone, [x.prompt for x in some], [x.response for x in some])
         with adapters.using(adapter):
-            loss = response_loss(backbone, rows, tokens)
-        loss.backward()  # type: ignore[no-untyped-call]
-        total += float(loss.detach())
+            total += _gradient(backbone, rows, tokens)
     if not torch.isfinite(torch.tensor(total)):
         raise NotFiniteError("the loss of the supervised start became NaN or infinite. Lower the learning rate.")
     return total
+
+
+def _gradient(backbone: Backbone, rows: Rows, tokens: float) -> float:
+    """Of one micro-batch; returns what it adds to the loss. The graph ends here (gradient_step.micro_gradient)."""
+    loss = response_loss(backbone, rows, tokens)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return float(loss.detach())
 
 
 def _batches(count: int, epoch: int, config: SFTConfig) -> list[list[int]]:

@@ -127,7 +127,7 @@ MUTANTS = [
            "exact_kl(policy, some, states, 1.0)", f"{OWN}test_the_exact_kl_is_over_the_whole_vocabulary"),
     Mutant(PRETRAINING, "mean of means over texts", "denominator=predicted", "denominator=None",
            f"{OWN}test_pretraining_text_adds_the_gradient_of_its_cross_entropy"),
-    Mutant(PRETRAINING, "its weight forgotten", "(config.ptx_coef * loss)", "(loss)",
+    Mutant(PRETRAINING, "its weight forgotten", "(self.config.ptx_coef * loss)", "(loss)",
            f"{OWN}test_pretraining_text_adds_the_gradient_of_its_cross_entropy"),
     Mutant("trainers/sft.py", "mean of means over examples", "response_loss(backbone, rows, tokens)",
            "response_loss(backbone, rows)", "test_any_micro_batch_gives_the_same_adapter"),

@@ -1,0 +1,76 @@
+"""What a gradient needed is gone before the next forward pass, or its rests cut up the memory that pass wants (glibc's heap)."""
+
+import weakref
+
+import pytest
+import tiny
+import torch
+from labelled import comparisons, reference_of
+
+from rlhf_lab.config import RewardConfig
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.trainers.reward import train_reward
+from rlhf_lab.trainers.sft import SFTConfig, encode, supervise
+
+
+class Sign:
+    """Lies in a graph and lives as long as that."""
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """How many earlier graphs there were at each forward pass that made one."""
+    hidden, signs, found = Backbone.hidden, [], []
+
+    def watched(backbone, input_ids):
+        alive = sum(sign() is not None for sign in signs)
+        states = hidden(backbone, input_ids)
+        if states.grad_fn is not None:
+            sign = Sign()
+            states.grad_fn.metadata["sign"] = sign
+            signs.append(weakref.ref(sign))
+            found.append(alive)
+        return states
+
+    monkeypatch.setattr(Backbone, "hidden", watched)
+    return found
+
+
+def policy(folder):
+    tiny.trainer(folder, micro_batch=2, minibatches=2, epochs=2).run_step()
+
+
+def pretraining_text(folder):
+    trainer = tiny.learner(folder, "rloo", ptx_coef=0.3, ptx_batch=5, micro_batch=2)
+    trainer.pretraining.accumulate(0, 0, 0, 2, trainer.group)
+
+
+def supervised(folder):
+    backbone = tiny.load(folder)
+    examples = encode(backbone, [("the cat", "sat . !"), ("a dog", "saw the moon ."), ("the king", "sat .")])
+    supervise(backbone, Adapters(backbone), examples, SFTConfig(lora_r=4, epochs=2, micro_batch=1))
+
+
+def reward(folder):
+    backbone, config = tiny.load(folder), RewardConfig(epochs=2, batch_size=2, folds=0)
+    train_reward(Adapters(backbone), comparisons(8), reference_of(backbone), config)
+
+
+@pytest.mark.parametrize("train", [policy, pretraining_text, supervised, reward])
+def test_a_graph_is_gone_before_the_next_forward_pass(train, graphs, llama_folder):
+    train(llama_folder)
+    assert len(graphs) >= 3
+    assert not any(graphs)
+
+
+def test_a_graph_that_is_kept_is_seen(graphs, llama_folder):
+    backbone = tiny.load(llama_folder)
+    adapters = Adapters(backbone)
+    adapters.add("kept", r=2, alpha=4, seed=0, trainable=True)
+    ids = torch.tensor([tiny.ids("the cat")])
+    with adapters.using("kept"):
+        loss = backbone.hidden(ids).sum()
+        backbone.hidden(ids)
+    loss.backward()
+    assert graphs == [0, 1]
