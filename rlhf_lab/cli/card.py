@@ -97,6 +97,11 @@ def card(config: PretrainConfig, trained: dict[str, float], figures: dict[str, A
         for name, by_judge in figures["told_apart"].items()
     )
     judges = list(next(iter(figures["told_apart"].values())))
+    third = (
+        f"A third pass over {config.third_texts:,} gives nothing to any token that the grammar could not write at its place.\n"
+        if config.third_texts
+        else ""
+    )
     return f"""# The embedded model of RLHF Lab
 
 A Llama of {trained["parameters"] / 1e6:.2f} million parameters that writes tiny tales, support replies and reviews. It exists so
@@ -114,7 +119,7 @@ independently of the prompt, so that two samples for one prompt usually differ i
 
 `python -m rlhf_lab pretrain --out DIR` makes it again. Byte-level BPE; Muon for the matrices, AdamW for the rest; bfloat16
 autocast on the CPU. A second, short pass over {config.second_texts:,} fresh texts adds two terms to the loss: the right
-name where a text repeats one, and nothing for words that never follow in the corpus. The temperature {config.sharpen:g} is
+name where a text repeats one, and nothing for words that never follow in the corpus. {third}The temperature {config.sharpen:g} is
 built into the last norm afterwards, which takes more of the thin tail of wrong words away. {trained["seconds"] / 60:.0f}
 minutes on 2 cores for the shipped weights.
 
