@@ -7,7 +7,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from browser_lab import PATIENCE, Lab
-from playwright.sync_api import expect
+from playwright.sync_api import TimeoutError, expect
 from space_front import Front
 
 CODE = "FRAME7"
@@ -19,6 +19,21 @@ def lab(tmp_path_factory):
     lab = Lab(tmp_path_factory.mktemp("framed") / "home", environment=environment).start()
     yield lab
     lab.end()
+
+
+def framed(page, url):
+    """The frame, with the lab in it; once it is loaded again, for a machine short of memory kills a frame's process first."""
+    said, frame = [], page.frame_locator("iframe")
+    page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+    page.on("requestfailed", lambda request: said.append(f"{request.failure}: {request.url}"))
+    page.on("response", lambda response: said.append(f"{response.status}: {response.url}"))
+    page.goto(url)
+    try:
+        frame.get_by_text("Join to label").wait_for(timeout=PATIENCE / 2)
+    except TimeoutError:
+        print("not in the frame:", *said, [part.url for part in page.frames], sep="\n")
+        page.reload()
+    return frame
 
 
 def test_in_the_frame_of_another_site_one_joins_by_code_and_votes(lab, chromium, tmp_path):
@@ -34,8 +49,7 @@ def test_in_the_frame_of_another_site_one_joins_by_code_and_votes(lab, chromium,
     )
     site = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=tmp_path / "site"))
     threading.Thread(target=site.serve_forever, daemon=True).start()
-    page.goto(f"http://127.0.0.1:{site.server_port}/")  # to a browser another site than localhost
-    frame = page.frame_locator("iframe")
+    frame = framed(page, f"http://127.0.0.1:{site.server_port}/")  # to a browser another site than localhost
     frame.get_by_text("Join to label").click()
     frame.locator("#code").fill(CODE)
     frame.locator("#name").fill("Fay")
