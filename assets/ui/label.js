@@ -71,7 +71,7 @@ function ready() {
 
 function act(name) {
   if (element.offsetParent === null || shown?.you.role === 'viewer') return;
-  if (name === 'undo' || name === 'redo') { send(name); return; }
+  if (name === 'undo' || name === 'redo') { send(name, { made: shown?.project.made }); return; }
   if (!('open' in root.dataset)) return;
   const card = root.querySelector(`.side.${name}`);
   cast({ pair_id: shown.pair.id, choice: name, uuid: Lab.uuid(), ms: Math.round(performance.now() - since),

@@ -1,6 +1,7 @@
 """What the browser says about a pair, read and stored: votes, other answers to earlier pairs, and the list of those."""
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 from rlhf_lab.errors import LabelError, StaleVoteError, StoreError
@@ -50,7 +51,7 @@ def cast(ctx: Context, said: dict[str, Any], via: str = "page") -> Vote:
         raise StaleVoteError(
             "That pair is not there any more; here is the next one. Your vote was not counted."
         ) from error
-    if pair.project_id != ctx.project.id or _of_another(ctx, said):
+    if pair.project_id != ctx.project.id or of_another(ctx, said):
         if (known := leases.stored_vote(ctx.db, uuid)) is not None:
             return known  # sent again, because its answer was lost
         raise StaleVoteError("Another project was opened meanwhile; here is its next pair. Your vote was not counted.")
@@ -66,14 +67,14 @@ def change(ctx: Context, said: dict[str, Any]) -> Vote:
         vote_id, annotator = int(said["vote_id"]), str(said["annotator"])
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable(error) from error
-    if _of_another(ctx, said):
+    if of_another(ctx, said):
         raise StaleVoteError("Another project was opened meanwhile; your answer was not changed.")
     old = next((vote for vote, _ in history(ctx.db, ctx.project.id, annotator, 1000) if vote.id == vote_id), None)
     new = _vote(said, 0 if old is None else old.pair_id, annotator, old is not None and old.first_on_left, "page")
     return leases.change_vote(ctx.db, ctx.project.id, vote_id, new)
 
 
-def _of_another(ctx: Context, said: dict[str, Any]) -> bool:
+def of_another(ctx: Context, said: Mapping[str, Any]) -> bool:
     """Whether the page that speaks shows another project. When that was `made` says so: a deleted one's ids are given again."""
     made = ctx.project.created_at
     return bool(said.get("made", made) != made)

@@ -23,6 +23,7 @@ from rlhf_lab.ui.widgets import widget
 __all__ = ["build", "cast", "left_is_first", "name_of", "state"]
 
 MAX_NAME = 60
+OTHER_PROJECT = "Another project was opened meanwhile; here is its next pair. Nothing was taken back or counted again."
 _counting = threading.Lock()
 
 
@@ -87,6 +88,8 @@ def voting(ctx: Context) -> dict[str, Callable[[gr.EventData], dict[str, Any]]]:
 
     def undo(event: gr.EventData) -> dict[str, Any]:
         who, project = name_of(ctx, event), ctx.project
+        if ballot.of_another(ctx, event._data or {}):
+            return state(ctx, who, notice=OTHER_PROJECT)
         taken = take_back(ctx.db, project.id, who, labelling_of(ctx.db, project.id))
         if taken is None:
             return state(ctx, who, notice="There is nothing to undo.")
@@ -94,6 +97,8 @@ def voting(ctx: Context) -> dict[str, Callable[[gr.EventData], dict[str, Any]]]:
 
     def redo(event: gr.EventData) -> dict[str, Any]:
         who = name_of(ctx, event)
+        if ballot.of_another(ctx, event._data or {}):
+            return state(ctx, who, notice=OTHER_PROJECT)
         if put_back(ctx.db, ctx.project.id, who) is None:
             return state(ctx, who, notice="There is nothing to redo.")
         return state(ctx, who, notice="The vote you had undone counts again.")

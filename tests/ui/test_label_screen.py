@@ -102,6 +102,22 @@ def test_ids_that_a_deleted_project_leaves_to_the_next_are_not_taken_for_its_own
     assert ballot.change(ctx, change | {"made": now["project"]["made"]}).choice is Choice.TIE
 
 
+def test_a_page_of_another_project_takes_nothing_back_in_this_one(ctx):
+    act, old = label.voting(ctx), label.state(ctx, "ann")["project"]["made"]
+    new_project(ctx.db, prompt_set="reviews")
+    say(ctx, "left")
+
+    def press(name, made):
+        answer = act[name](gr.EventData(None, {"annotator": "ann", "made": made}))
+        return answer["labels"], answer["notice"].split(";")[0]
+
+    now = label.state(ctx, "ann")["project"]["made"]
+    assert press("undo", old) == (1, "Another project was opened meanwhile")
+    assert press("undo", now) == (0, "Your last answer is taken back.")
+    assert press("redo", old) == (0, "Another project was opened meanwhile")
+    assert press("redo", now) == (1, "The vote you had undone counts again.")
+
+
 def test_a_vote_is_answered_by_name_also_when_its_pair_is_gone(ctx):
     vote = label.voting(ctx)["vote"]
     pair = label.state(ctx, "ann")["pair"]["id"]
