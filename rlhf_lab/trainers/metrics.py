@@ -129,6 +129,7 @@ def step_metrics(rollout: Rollout, stats: UpdateStats, *, beta: float, lr: float
         "objective/kl_coef": beta,
         "objective/scores": float(score),
         "objective/scores_sd": float(rollout.scores.std()) if len(rollout.scores) > 1 else 0.0,
+        **({} if rollout.clipped is None else {"objective/score_clipfrac": float(rollout.clipped)}),
         "objective/non_score_reward": float(non_score),
         "objective/rlhf_reward": float(score + non_score),
         "objective/entropy": float(-(rollout.old_logprobs * mask).sum(1).mean()),

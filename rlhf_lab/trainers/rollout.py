@@ -120,7 +120,8 @@ class Rollout(NamedTuple):
     """A batch of B responses of at most R tokens. (B, R) float32 unless said otherwise; 0 on padding.
 
     scores: (B,) as the reward model gave them. rewards: -beta·kl per token, plus the score. advantages: as the loss uses them;
-    returns: what the values should be. sampler_logprobs: from the cached decode.
+    returns: what the values should be. sampler_logprobs: from the cached decode. clipped: (), share of the scores that the clip
+    changed; None without one.
     """
 
     rows: Rows
@@ -133,6 +134,7 @@ class Rollout(NamedTuple):
     rewards: Tensor
     advantages: Tensor
     returns: Tensor
+    clipped: Tensor | None = None
 
     def take(self, part: Tensor) -> "Part":
         """The rows of `part` (indices, on the CPU), as the loss wants them."""

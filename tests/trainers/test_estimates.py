@@ -21,7 +21,7 @@ REF = torch.tensor([[-1.2, -1.6], [-1.5, 9.0]])  # k1: 0.2, -0.4 and 1.0
 VALUES = torch.tensor([[0.5, 1.0], [0.25, 0.0]])
 SCORES = torch.tensor([3.0, -1.0])
 EXACT = torch.tensor([[0.5, 0.25], [0.125, 0.0]])
-PLAIN = {"whiten_advantages": False, "missing_eos_penalty": 0.0}
+PLAIN = {"whiten_advantages": False, "missing_eos_penalty": 0.0, "score_clip": None}
 
 
 def rollout(algorithm="ppo", beta=0.5, scale=1.0, after=None, rows=ROWS, **changes):
@@ -74,6 +74,13 @@ def test_scores_are_scaled_then_clipped_then_penalised():
     found = rollout(beta=0.0, scale=2.0, score_clip=1.2, missing_eos_penalty=0.7, scale_scores=True)
     close(found.rewards, [[0.0, 1.2], [-1.2, 0.0]])
     assert torch.equal(found.scores, SCORES)
+
+
+@pytest.mark.parametrize(("clip", "share"), [(1.6, 0.0), (1.5, 0.0), (1.4, 0.5), (0.4, 1.0)])
+def test_the_share_of_the_scores_that_the_clip_changed(clip, share):
+    """Scaled they are 1.5 and -0.5."""
+    assert float(rollout(scale=2.0, score_clip=clip, missing_eos_penalty=0.7).clipped) == share
+    assert rollout(scale=2.0, score_clip=None).clipped is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,10 @@ from rlhf_lab.trainers.rollout import Rollout
 MASK = torch.tensor([[True, True, True], [True, False, False]])
 
 
-def rollout_by_hand():
+SHARES = (None, torch.tensor(0.25))
+
+
+def rollout_by_hand(clipped=None):
     rows = Rows(
         torch.tensor([[9], [9]]), torch.ones(2, 1, dtype=torch.int64),
         torch.tensor([[20, 21, 0], [22, 0, 0]]), MASK, torch.tensor([True, False]),
@@ -32,6 +35,7 @@ def rollout_by_hand():
         rewards=torch.tensor([[-0.1, 0.0, 3.0], [0.5, 0.0, 0.0]]),
         advantages=torch.tensor([[1.0, -1.0, 2.0], [-2.0, 0.0, 0.0]]),
         returns=torch.tensor([[1.0, 1.0, 4.0], [2.0, 0.0, 0.0]]),
+        clipped=clipped,
     )
 
 
@@ -121,6 +125,11 @@ def test_metrics_by_hand():
     }  # fmt: skip
     assert metrics.pop("memory/peak") > 1
     assert metrics == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_share_of_clipped_scores_is_told_where_something_clips():
+    found = [step_metrics(rollout_by_hand(share), UpdateStats(), beta=0.2, lr=0.01, episode=64) for share in SHARES]
+    assert [metrics.get("objective/score_clipfrac") for metrics in found] == [None, 0.25]
 
 
 def test_ratio_variance_by_hand():
