@@ -173,7 +173,7 @@ MUTANTS = [
     Mutant(CONFIG, "settings of other algorithms pass", "not item.read_by(self.algorithm)", "False",
            "test_config.py::test_settings_that_contradict_each_other"),
     Mutant(ESTIMATES, "share of the clipped scores from those before scaling", "(used != scaled)", "(used != measured.scores)",
-           "test_estimates.py::test_the_share_of_the_scores_that_the_clip_changed"),
+           "trainers/test_estimates.py::test_the_share_of_the_scores_that_the_clip_changed"),
     Mutant(CONFIG, "the command line recommends nothing", 'return ALGORITHMS.get(given.get("algorithm", "ppo"), {})',
            "return {}", "test_config.py::test_every_algorithm_has_a_recommended_config"),
 ]
