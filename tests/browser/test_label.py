@@ -4,9 +4,10 @@ import re
 import sqlite3
 
 import pytest
-from browser_lab import pair_of, press, votes_cut
+from browser_lab import Lab, pair_of, press, votes_cut
 from playwright.sync_api import expect
 
+from rlhf_lab.jobs.setup import new_project
 from rlhf_lab.records import NewCompletion
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
@@ -37,6 +38,22 @@ def test_every_answer_by_key_and_undo(lab, open_page):
     page.wait_for_selector(f".lab-label[data-open='{seen[-1]}']")
     assert votes(lab)[-1][4] is not None
     assert page.locator("[data-count]").get_attribute("data-count") == "6"  # eight votes, one undone, one skip
+
+
+def test_undo_on_a_page_of_another_project_takes_nothing_back(tmp_path_factory, open_page):
+    lab = Lab(tmp_path_factory.mktemp("two") / "home").start()
+    try:
+        page = open_page(lab)
+        press(page, "1")
+        page.route("**/component_server/**", lambda route: None)  # so it does not hear of the other project
+        with Database.open(lab.home) as db:
+            new_project(db, prompt_set="reviews")
+        page.keyboard.press("u")
+        page.wait_for_selector("text=Nothing was taken back")
+        assert [vote[4] for vote in votes(lab)] == [None]
+        page.close()
+    finally:
+        lab.end()
 
 
 def test_buttons_do_what_keys_do_and_the_sides_are_shown_as_recorded(lab, open_page):
@@ -133,7 +150,7 @@ def test_the_next_pair_is_there_at_once_and_takes_no_answer_before_the_last_one_
     page.wait_for_timeout(400)
     page.keyboard.press("1")
     assert page.get_attribute(".lab-label", "data-pair") == third
-    expect(page.locator(".lab-notice")).to_contain_text("is not stored yet", timeout=8000)
+    expect(page.locator(".lab-notice")).to_contain_text("is not stored yet")
     while not held:
         page.wait_for_timeout(50)
     held[0].continue_()
