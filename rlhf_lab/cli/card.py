@@ -98,7 +98,8 @@ def card(config: PretrainConfig, trained: dict[str, float], figures: dict[str, A
     )
     judges = list(next(iter(figures["told_apart"].values())))
     third = (
-        f"A third pass over {config.third_texts:,} gives nothing to any token that the grammar could not write at its place.\n"
+        f"A third pass over {config.third_texts:,} gives nothing to any token that the grammar could not write at its place\n"
+        "and leaves out every response that was read before. "
         if config.third_texts
         else ""
     )

@@ -116,4 +116,4 @@ class Marked:
         starts = [end - begins for end in [0, *ends[:-1]] if end >= begins]
         after = self.next_tokens.after(prompt_set, response, starts)
         anything = np.ones((len(ids) - len(starts) - 1, after.shape[1]), dtype=np.bool_)
-        return Row(line, [*ids, EOS_ID], np.packbits(np.concatenate([anything, after]), axis=1))
+        return Row(line, response, [*ids, EOS_ID], np.packbits(np.concatenate([anything, after]), axis=1))

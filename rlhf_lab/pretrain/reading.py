@@ -1,4 +1,4 @@
-"""The corpus as batches of token ids: written ahead by other processes, and each text seen once."""
+"""The corpus as batches of token ids, written ahead by other processes."""
 
 import multiprocessing
 import os
@@ -24,11 +24,12 @@ PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
 class Row:
     """A text ready to be read.
 
-    ids: its tokens, EOS at the end; possible: (len(ids) - 1, vocabulary / 8) uint8, packed bits: for each token after the first,
-    which tokens might stand there; None where nobody asked.
+    line: prompt and response. ids: its tokens, EOS at the end. possible: (len(ids) - 1, vocabulary / 8) uint8, packed bits: for
+    each token after the first, which tokens might stand there; None where nobody asked.
     """
 
     line: str
+    response: str
     ids: list[int]
     possible: NDArray[np.uint8] | None = None
 
@@ -65,24 +66,45 @@ class Plain:
     context: int
 
     def __call__(self, count: int, start: int) -> list[Row]:
-        lines = documents(self.seed, count, start)
-        return [Row(line, ids) for line, ids in zip(lines, encode(self.tokenizer, lines, self.context), strict=True)]
+        written = list(texts(self.seed, count, start))
+        lines = [document(text.prompt, text.response) for text in written]
+        rows = zip(lines, written, encode(self.tokenizer, lines, self.context), strict=True)
+        return [Row(line, text.response, ids) for line, text, ids in rows]
 
 
-def batches(
-    write: Write, corpus: Path, span: range, *, order: int, batch: int, vocab: int, writers: int = 1
-) -> Iterator[Batch]:
-    """The texts of `span`; texts of similar length together, batches shuffled in blocks.
+@dataclass(frozen=True)
+class Stretch:
+    """A part of the corpus, and how it is read.
 
-    order: seed of the shuffling; writers: processes that write ahead. Every text read is appended to the file `corpus`, a line
-    each.
+    order: seed of the shuffling; writers: processes that write ahead; again: whether a response that was read before is read once
+    more (without, the batches are as many and hold fewer texts).
     """
-    generator = torch.Generator().manual_seed(order)
+
+    span: range
+    write: Write
+    order: int
+    writers: int = 1
+    again: bool = True
+
+
+def batches(stretch: Stretch, read: set[str], corpus: Path, *, batch: int, vocab: int) -> Iterator[Batch]:
+    """The texts of a stretch; texts of similar length together, batches shuffled in blocks.
+
+    read: the responses read so far; those of this stretch are added. Every text read is appended to `corpus`, a line each.
+    """
+    generator = torch.Generator().manual_seed(stretch.order)
     with corpus.open("a", encoding="utf-8") as file:
-        for rows in written_ahead(write, span, batch * 32, writers):
-            file.writelines(row.line.replace("\n", " ") + "\n" for row in rows)
-            rows.sort(key=lambda row: len(row.ids))
-            groups = [rows[i : i + batch] for i in range(0, len(rows), batch)]
+        for rows in written_ahead(stretch.write, stretch.span, batch * 32, stretch.writers):
+            count = -(-len(rows) // batch)
+            kept: list[Row] = []
+            for row in rows:
+                if stretch.again or row.response not in read:
+                    kept.append(row)
+                read.add(row.response)
+            file.writelines(row.line.replace("\n", " ") + "\n" for row in kept)
+            kept.sort(key=lambda row: len(row.ids))
+            size = max(1, -(-len(kept) // count))
+            groups = [kept[i : i + size] for i in range(0, len(kept), size)]
             for index in torch.randperm(len(groups), generator=generator).tolist():
                 packed = [row.possible for row in groups[index] if row.possible is not None]
                 bits = np.unpackbits(np.concatenate(packed), axis=1, count=vocab).view(np.bool_) if packed else None

@@ -13,7 +13,7 @@ FAMILIES = ("home", "travel", "search", "make", "wait")
 MOODS = {-2: ("gloomy", "down"), -1: ("sad", "down"), 0: ("plain",), 1: ("glad", "up"), 2: ("merry", "up")}
 DETAILS = ("vague", "usual", "exact")
 MANNERS = {-1: "rude", 0: "calm", 1: "polite"}
-WORDS = ((14, 19), (22, 30), (34, 43))
+WORDS = ((16, 20), (22, 30), (34, 43))
 PROMPT_WORDS = (8, 18)
 
 _LEVELS = {level for names in MOODS.values() for level in names} | set(DETAILS) | set(MANNERS.values())

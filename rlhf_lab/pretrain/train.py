@@ -1,6 +1,6 @@
 """Train the embedded model from the generated corpus: tokenizer, then a small Llama, on a CPU.
 
-Every text is written fresh by the grammar and seen once, so the model learns the language of the corpus and has no text to
+Every text is written fresh by the grammar and read once, so the model learns the language of the corpus and has hardly a text to
 learn by heart. Matrices are trained with Muon (Jordan et al. 2024, torch.optim.Muon), the rest with AdamW.
 """
 
@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rlhf_lab.config import Config, setting
 from rlhf_lab.pretrain.next_tokens import Marked, NextTokens
-from rlhf_lab.pretrain.reading import BOS_ID, EOS_ID, PAD_ID, Batch, Plain, Write, batches, documents, encode, pad
+from rlhf_lab.pretrain.reading import BOS_ID, EOS_ID, PAD_ID, Batch, Plain, Stretch, batches, documents, encode, pad
 from rlhf_lab.pretrain.wrong_words import WrongWords
 from rlhf_lab.seeds import derive
 
@@ -53,7 +53,7 @@ class PretrainConfig(Config):
     second_texts: int = setting(40_960, "fresh texts of the second pass, which is about wrong words", 64, 10_000_000)
     second_rate: float = setting(0.4, "learning rates of the second pass, as a share of the first's", 1e-3, 1.0)
     third_texts: int = setting(
-        0, "fresh texts of a third pass, which is about broken phrases; 0: no such pass", 0, 10_000_000
+        40_960, "fresh texts of a third pass, which is about broken phrases; 0: no such pass", 0, 10_000_000
     )
     third_rate: float = setting(0.3, "learning rates of the third pass, as a share of the first's", 1e-3, 1.0)
     name_weight: float = setting(5.0, "weight of picking the right name where a text repeats one", 0.0, 100.0)
@@ -66,17 +66,14 @@ class PretrainConfig(Config):
 
 @dataclass(frozen=True)
 class Pass:
-    """span: of the corpus; order: what its shuffling is named; share: of the peak learning rates; writers: processes."""
+    """share: of the peak learning rates."""
 
-    span: range
-    order: str
-    write: Write
+    stretch: Stretch
     further: Further
     share: float
-    writers: int = 1
 
     def updates(self, batch: int) -> int:
-        return math.ceil(len(self.span) / batch)
+        return math.ceil(len(self.stretch.span) / batch)
 
 
 def train_tokenizer(config: PretrainConfig) -> PreTrainedTokenizerFast:
@@ -183,11 +180,13 @@ def passes(
 ) -> float:
     """The first pass learns the language, the second right names and known neighbours, the third whole phrases.
 
+    The third reads no response a second time: short ones come again among so many, and what comes often is learnt by heart.
+
     Returns the last one's loss.
     """
     plan = [*planned(config, tokenizer)]
     total = sum(one.updates(config.batch) for one in plan)
-    begun, done, loss = time.monotonic(), 0, 0.0
+    begun, done, loss, read = time.monotonic(), 0, 0.0, set[str]()
 
     def tell(here: int, loss: float) -> None:
         progress(done + here, total, loss, (time.monotonic() - begun) / (done + here) * (total - done - here))
@@ -195,10 +194,7 @@ def passes(
     for one in plan:
         updates = one.updates(config.batch)
         warmup, decay = (config.warmup, 0.4) if one is plan[0] else (config.warmup // 2 + 1, 0.8)
-        stream = batches(
-            one.write, corpus, one.span, batch=config.batch, order=derive(config.seed, one.order),
-            vocab=len(tokenizer), writers=one.writers,
-        )  # fmt: skip
+        stream = batches(one.stretch, read, corpus, batch=config.batch, vocab=len(tokenizer))
         rates = [one.share * rate(step, updates, warmup, decay) for step in range(updates)]
         loss = one_pass(model, config, stream, rates, one.further, tell)
         done += updates
@@ -209,15 +205,16 @@ def planned(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> Itera
     """The passes, each over texts of its own; those kept aside lie between the first's and the second's."""
     words = WrongWords(tokenizer, config.name_weight, config.tail_weight)
     plain = Plain(tokenizer, config.seed, config.context)
-    yield Pass(range(config.texts), "order", plain, words.see, 1.0)
+    yield Pass(Stretch(range(config.texts), plain, derive(config.seed, "order")), words.see, 1.0)
     start = config.texts + config.held_out
-    yield Pass(range(start, start + config.second_texts), "second order", plain, words.loss, config.second_rate)
+    second = Stretch(range(start, start + config.second_texts), plain, derive(config.seed, "second order"))
+    yield Pass(second, words.loss, config.second_rate)
     if config.third_texts:
         start += config.second_texts
         marked = Marked(NextTokens(tokenizer), config.seed)
+        span, order = range(start, start + config.third_texts), derive(config.seed, "third order")
         phrases = WrongWords(tokenizer, config.name_weight, config.phrase_weight)
-        span = range(start, start + config.third_texts)
-        yield Pass(span, "third order", marked, phrases.loss, config.third_rate, writers=2)
+        yield Pass(Stretch(span, marked, order, writers=2, again=False), phrases.loss, config.third_rate)
 
 
 def train(config: PretrainConfig, out: Path, corpus: Path, progress: Progress) -> dict[str, float]:
