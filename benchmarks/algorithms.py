@@ -2,7 +2,7 @@
 
     python benchmarks/algorithms.py --seeds 5                         gold, KL and seconds of each, with its recommended settings
     python benchmarks/algorithms.py --frontier --seeds 5              gold over sqrt(KL): ppo along its run, best-of-n of the base
-    python benchmarks/algorithms.py --overoptimise --steps 400        proxy and gold with KL off, beside the preset
+    python benchmarks/algorithms.py --overoptimise --steps 400        proxy and gold with KL (and clip) off, beside the preset
     python benchmarks/algorithms.py --algorithms ppo --dtype bfloat16 --seeds 5     the same labels in half precision
     python benchmarks/algorithms.py --algorithms trpo --set max_kl=0.02 --set cg_iters=5
 
@@ -143,10 +143,11 @@ def frontier(args: argparse.Namespace, setting: Setting) -> list[dict[str, Any]]
         rows.append(
             {"what": f"best of {n}", "seed": setting.seed, "kl": best_of_kl(n), "gold": setting.above(best.value)}
         )
-    config = PolicyConfig(
-        steps=args.steps, max_new_tokens=args.length, seed=setting.seed, token_rows=0, sample_every=10_000
-    )
-    trainer = trainer_of(setting, config.replace(**args.changes))
+    config = PolicyConfig.of(
+        "ppo", steps=args.steps, max_new_tokens=args.length, seed=setting.seed, token_rows=0, sample_every=10_000,
+        **args.changes,
+    )  # fmt: skip
+    trainer = trainer_of(setting, config)
     for _ in range(args.steps):
         step = trainer.run_step().step
         if step % args.every == 0 or step == args.steps:
@@ -157,11 +158,12 @@ def frontier(args: argparse.Namespace, setting: Setting) -> list[dict[str, Any]]
 
 
 def overoptimise(args: argparse.Namespace, setting: Setting) -> list[dict[str, Any]]:
-    """The same long run with KL off and with the preset's."""
+    """The same long run without KL penalty and clip, without the penalty, and with the preset."""
     rows = []
-    for what, changes in {"KL off": {"beta": 0.0}, "preset": {}}.items():
-        config = PolicyConfig(
-            steps=args.steps, max_new_tokens=args.length, seed=setting.seed, token_rows=0, sample_every=10_000,
+    arms = {"KL and clip off": {"beta": 0.0, "score_clip": None}, "KL off": {"beta": 0.0}, "preset": {}}
+    for what, changes in arms.items():
+        config = PolicyConfig.of(
+            "ppo", steps=args.steps, max_new_tokens=args.length, seed=setting.seed, token_rows=0, sample_every=10_000,
             lr_schedule="constant", **(changes | args.changes),
         )  # fmt: skip
         trainer, window = trainer_of(setting, config), max(1, args.every)

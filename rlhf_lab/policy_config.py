@@ -20,7 +20,10 @@ ALONE_WITH_SHARDS = (
 )
 FIRST_ORDER = ("ppo", "ppo_penalty", "a2c", "reinforce", "rloo", "grpo")
 
-#: What each algorithm is recommended to start with, where it differs from the defaults (found by trials, docs/DECISIONS.md).
+#: What every algorithm is recommended with. Scores of a reward model are in sd of the base's samples, so that one clip fits all;
+#: those of a reward function from Python have units of their own, so the default is none.
+RECOMMENDED: dict[str, Any] = {"score_clip": 1.5}
+#: What each is recommended to start with besides, where it differs from the defaults (found by trials, docs/DECISIONS.md).
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "ppo": {},
     "ppo_penalty": {},
@@ -34,7 +37,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class PolicyConfig(Config):
-    """How the policy learns from the reward model. The defaults are the shipped preset."""
+    """How the policy learns from the reward model. The defaults with RECOMMENDED are the shipped preset."""
 
     algorithm: str = setting("ppo", "the learning algorithm", choices=tuple(ALGORITHMS), group="run")
     steps: int = setting(40, "optimisation steps; one step is one batch of rollouts", 1, 1_000_000, group="run")
@@ -236,7 +239,7 @@ class PolicyConfig(Config):
 
     @classmethod
     def recommended(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return ALGORITHMS.get(given.get("algorithm", "ppo"), {})
+        return RECOMMENDED | ALGORITHMS.get(given.get("algorithm", "ppo"), {})
 
     @property
     def responses(self) -> int:

@@ -98,9 +98,9 @@ def parse(*words, cls=PolicyConfig, **fixed):
 
 
 def test_command_line():
-    assert parse() == PolicyConfig()
-    assert parse("--lr", "0.001", "--batch-size", "4", "--kl-estimator", "k3") == PolicyConfig(
-        lr=0.001, batch_size=4, kl_estimator="k3"
+    assert parse() == PolicyConfig.of("ppo")
+    assert parse("--lr", "0.001", "--batch-size", "4", "--kl-estimator", "k3") == PolicyConfig.of(
+        "ppo", lr=0.001, batch_size=4, kl_estimator="k3"
     )
     assert parse("--whiten-rewards").whiten_rewards is True
     assert parse("--no-whiten-advantages").whiten_advantages is False
@@ -108,8 +108,10 @@ def test_command_line():
 
 
 def test_command_line_over_fixed_over_default():
-    assert parse("--lr", "0.5", lr=0.25, beta=0.75) == PolicyConfig(lr=0.5, beta=0.75)
-    assert parse("--steps", "7", **PRESETS["gentle"]) == PolicyConfig(steps=7, lr=1e-4, beta=0.2, epochs=2)
+    assert parse("--lr", "0.5", lr=0.25, beta=0.75) == PolicyConfig.of("ppo", lr=0.5, beta=0.75)
+    assert parse("--steps", "7", **PRESETS["gentle"]) == PolicyConfig(
+        steps=7, lr=1e-4, beta=0.2, epochs=2, score_clip=1.5
+    )
     assert from_args(RewardConfig, argparse.Namespace(pooling=None, seed=3)) == RewardConfig(seed=3)
 
 
@@ -156,7 +158,8 @@ def test_every_algorithm_has_a_recommended_config(algorithm):
     assert config.algorithm == algorithm
     assert parse("--algorithm", algorithm) == config
     assert parse("--lr", "0.25", "--algorithm", algorithm) == PolicyConfig.of(algorithm, lr=0.25)
-    assert PolicyConfig.of("ppo") == PolicyConfig()
+    assert config.score_clip == 1.5
+    assert PolicyConfig.of("ppo") == PolicyConfig(score_clip=1.5)
     assert PolicyConfig.of(algorithm, batch_size=4) == config.replace(batch_size=4)
 
 

@@ -185,8 +185,8 @@ def same(a, b):
 
 
 def learner(folder, algorithm, dtype=torch.float32, scorer=None, **changes):
-    """A small trainer of the algorithm with what is recommended for it; `changes` over that."""
-    shared = {k: v for k, v in SMALL.items() if k not in ("epochs", "minibatches")} | {"seed": 0}
+    """A small trainer of the algorithm with what is recommended for it, but no clip: scores count tokens. `changes` over that."""
+    shared = {k: v for k, v in SMALL.items() if k not in ("epochs", "minibatches")} | {"seed": 0, "score_clip": None}
     several = {} if algorithm in ON_POLICY else {"epochs": 2, "minibatches": 2}
     own = {"group_size": 2} if algorithm in GROUPED else {"cg_iters": 3} if algorithm == "trpo" else {}
     config = PolicyConfig.of(algorithm, **(shared | several | own | changes))

@@ -21,6 +21,7 @@ SCORE_FLAT = 0.15  # sd: a smaller change of the score is called flat
 SCORE_LEARNT = 0.3  # sd above the start: something was learnt
 SETTLING = 30  # steps in which a turned knob may still move the score
 PATIENCE = 15  # steps after which no learning at all is worth a word
+SCORES_CLIPPED = 0.9  # share of the scores: nearly nothing is left to gain
 KL_NEAR, KL_HEALTHY, KL_HIGH = 4.0, 8.0, 14.0  # nats a response; the preset ends below the first
 KL_SLOW, KL_FAST = 0.2, 2.0  # nats in a window
 CLIP_HIGH, CLIP_ALERT = 0.25, 0.4  # share of tokens
@@ -98,6 +99,13 @@ def _score(score: Trend, others: Trends) -> Verdict:  # noqa: PLR0911  one retur
         return Verdict(
             Level.ALERT,
             f"Score {score.now:z.2f} sd at its best while gold has fallen: the policy exploits the reward model.",
+        )
+    clipped = others.get("objective/score_clipfrac")
+    if clipped is not None and clipped.now > SCORES_CLIPPED:
+        return Verdict(
+            Level.INFO,
+            f"Score {score.now:z.2f} sd, {100 * clipped.now:.0f} % beyond score_clip, where better earns no more: stop here, "
+            "or start with a higher clip.",
         )
     if score.change > score.beyond(SCORE_FLAT):
         return Verdict(Level.GOOD, f"Score {score.now:z.2f} sd, rising: the policy learns what the reward model likes.")

@@ -30,7 +30,7 @@ MAX_POINTS = 1000  # of a curve sent at once
 KEPT = 8  # runs whose curves are kept in memory
 MAX_LISTED = 50  # runs in the picker
 DRAWN = tuple(curve.metric for curve in CURVES)
-READ = (*DRAWN, "val/first_ratio_deviation", "val/explained_variance")
+READ = (*DRAWN, "objective/score_clipfrac", "val/first_ratio_deviation", "val/explained_variance")
 
 
 class History:

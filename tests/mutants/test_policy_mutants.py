@@ -174,7 +174,8 @@ MUTANTS = [
            "test_config.py::test_settings_that_contradict_each_other"),
     Mutant(ESTIMATES, "share of the clipped scores from those before scaling", "(used != scaled)", "(used != measured.scores)",
            "trainers/test_estimates.py::test_the_share_of_the_scores_that_the_clip_changed"),
-    Mutant(CONFIG, "the command line recommends nothing", 'return ALGORITHMS.get(given.get("algorithm", "ppo"), {})',
+    Mutant(CONFIG, "the command line recommends nothing",
+           'return RECOMMENDED | ALGORITHMS.get(given.get("algorithm", "ppo"), {})',
            "return {}", "test_config.py::test_every_algorithm_has_a_recommended_config"),
 ]
 # fmt: on

@@ -11,7 +11,12 @@ from rlhf_lab.ui.trends import noise, trend
 
 SCORE, REWARD, KL, GOLD = "objective/scores", "objective/rlhf_reward", "objective/kl", "objective/gold"
 CLIP, VALUE, ENTROPY, LENGTH = "policy/clipfrac_avg", "loss/value_avg", "policy/entropy_avg", "tokens/response_len"
-RATIO, STOPS, EXPLAINED = "val/ratio", "val/stop_token_rate", "val/explained_variance"
+CLIPPED, RATIO, STOPS, EXPLAINED = (
+    "objective/score_clipfrac",
+    "val/ratio",
+    "val/stop_token_rate",
+    "val/explained_variance",
+)
 
 
 def curve(*parts):
@@ -54,6 +59,10 @@ CASES = {
     "score: not yet": ({SCORE: curve((0.0, 14))}, SCORE, Level.INFO, "no clear rise yet"),
     "score: never": ({SCORE: curve((0.0, 15))}, SCORE, Level.WARN, "flat since the start"),
     "score: falling": ({SCORE: curve((1.0, 5), (0.8, 5))}, SCORE, Level.WARN, "falling by 0.20"),
+    "score: all that is wanted": (
+        {SCORE: ramp(0, 2, 20), CLIPPED: ramp(0.8, 0.96, 20)}, SCORE, Level.INFO, "94 % beyond score_clip",
+    ),
+    "score: room below the clip": ({SCORE: ramp(0, 2, 20), CLIPPED: curve((0.9, 20))}, SCORE, Level.GOOD, "rising"),
     "score: exploited": (
         {SCORE: ramp(0, 2, 20), GOLD: curve((1.0, 5), (2.0, 5), (1.0, 10))}, SCORE, Level.ALERT, "exploits",
     ),

@@ -145,7 +145,7 @@ def test_another_model_than_the_embedded_one_begins_gently(ctx, monkeypatch):
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_has_words_and_is_a_config(name):
     assert train.PRESET_WORDS[name].startswith(name)
-    assert train.preset(name) == PolicyConfig(**PRESETS[name])
+    assert train.preset(name) == PolicyConfig.of("ppo", **PRESETS[name])
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -161,7 +161,7 @@ def test_every_setting_of_a_form_stands_in_a_group():
 
 
 def test_another_algorithm_keeps_what_a_person_changed(form):
-    ppo, rloo = PolicyConfig(), PolicyConfig.of("rloo")
+    ppo, rloo = PolicyConfig.of("ppo"), PolicyConfig.of("rloo")
     assert ppo.epochs != rloo.epochs
     names = [item.name for item in form.settings]
     shown = dict(zip(names, form.values(ppo), strict=True)) | {"algorithm": "rloo", "steps": "12", "beta": "abc"}
@@ -237,7 +237,7 @@ def test_a_run_starts_with_what_stands_in_the_form(ctx, form, name):
     said = {"reward_model": str(row.id), "name": "  first  run "}
     reply = train.begin(ctx, form, None, said, form.values(train.preset(name)))
     run = get_run(ctx.db, reply["run"])
-    assert PolicyConfig.from_dict(run.config) == PolicyConfig(**PRESETS[name])
+    assert PolicyConfig.from_dict(run.config) == PolicyConfig.of("ppo", **PRESETS[name])
     assert (run.name, run.status, run.total_steps) == ("first run", RunStatus.QUEUED, train.preset(name).steps)
     assert queue.jobs(ctx.db)[0].payload == {"run_id": run.id}
 
