@@ -77,7 +77,7 @@ class Stretch:
     """A part of the corpus, and how it is read.
 
     order: seed of the shuffling; writers: processes that write ahead; again: whether a response that was read before is read once
-    more (without, the batches are as many and hold fewer texts).
+    more (without, batches hold fewer texts).
     """
 
     span: range
