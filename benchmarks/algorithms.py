@@ -95,6 +95,14 @@ def prepared(args: argparse.Namespace, lab: Lab, db: Database, seed: int) -> Set
     )  # fmt: skip
 
 
+def config_of(args: argparse.Namespace, setting: Setting, algorithm: str, **changes: Any) -> PolicyConfig:
+    """What is recommended for the algorithm, with these changes and those of the command line over them."""
+    shared: dict[str, Any] = {
+        "steps": args.steps, "max_new_tokens": args.length, "seed": setting.seed, "token_rows": 0, "sample_every": 10_000,
+    }  # fmt: skip
+    return PolicyConfig.of(algorithm, **(shared | changes | args.changes))
+
+
 def trainer_of(setting: Setting, config: PolicyConfig) -> PolicyTrainer:
     texts = documents(setting.seed, 512, 0) if config.ptx_coef > 0 else []
     task = Task(setting.train, setting.scorer, gold=setting.judge.score, ptx_texts=texts)
@@ -117,9 +125,7 @@ def every_algorithm(args: argparse.Namespace, setting: Setting) -> list[dict[str
     """One run of each, with what is recommended for it and the changes of the command line."""
     rows = []
     for name in args.algorithms:
-        config = PolicyConfig.of(name, steps=args.steps, max_new_tokens=args.length, seed=setting.seed, token_rows=0,
-                                 sample_every=10_000, **args.changes)  # fmt: skip
-        trainer, begun = trainer_of(setting, config), time.monotonic()
+        trainer, begun = trainer_of(setting, config_of(args, setting, name)), time.monotonic()
         steps = [trainer.run_step().metrics for _ in range(args.steps)]
         seconds = time.monotonic() - begun
         gold, kl = worth(setting, trainer)
@@ -143,11 +149,7 @@ def frontier(args: argparse.Namespace, setting: Setting) -> list[dict[str, Any]]
         rows.append(
             {"what": f"best of {n}", "seed": setting.seed, "kl": best_of_kl(n), "gold": setting.above(best.value)}
         )
-    config = PolicyConfig.of(
-        "ppo", steps=args.steps, max_new_tokens=args.length, seed=setting.seed, token_rows=0, sample_every=10_000,
-        **args.changes,
-    )  # fmt: skip
-    trainer = trainer_of(setting, config)
+    trainer = trainer_of(setting, config_of(args, setting, "ppo"))
     for _ in range(args.steps):
         step = trainer.run_step().step
         if step % args.every == 0 or step == args.steps:
@@ -160,12 +162,13 @@ def frontier(args: argparse.Namespace, setting: Setting) -> list[dict[str, Any]]
 def overoptimise(args: argparse.Namespace, setting: Setting) -> list[dict[str, Any]]:
     """The same long run without KL penalty and clip, without the penalty, and with the preset."""
     rows = []
-    arms = {"KL and clip off": {"beta": 0.0, "score_clip": None}, "KL off": {"beta": 0.0}, "preset": {}}
+    arms: dict[str, dict[str, Any]] = {
+        "KL and clip off": {"beta": 0.0, "score_clip": None},
+        "KL off": {"beta": 0.0},
+        "preset": {},
+    }
     for what, changes in arms.items():
-        config = PolicyConfig.of(
-            "ppo", steps=args.steps, max_new_tokens=args.length, seed=setting.seed, token_rows=0, sample_every=10_000,
-            lr_schedule="constant", **(changes | args.changes),
-        )  # fmt: skip
+        config = config_of(args, setting, "ppo", lr_schedule="constant", **changes)
         trainer, window = trainer_of(setting, config), max(1, args.every)
         steps = [trainer.run_step().metrics for _ in range(args.steps)]
         for end in range(window, args.steps + 1, window):

@@ -19,7 +19,7 @@ from rlhf_lab.cli.main import main
 from rlhf_lab.pretrain import reading
 from rlhf_lab.pretrain.corpus import texts
 from rlhf_lab.pretrain.reading import Row, Stretch, batches, documents
-from rlhf_lab.pretrain.train import PretrainConfig, held_out_perplexity, rate, sharpen, token_loss, train
+from rlhf_lab.pretrain.train import PretrainConfig, held_out_perplexity, planned, rate, sharpen, token_loss, train
 
 SMALL = {
     "texts": 1000, "held_out": 100, "vocab": 400, "hidden": 32, "layers": 1, "heads": 2, "intermediate": 64, "context": 192,
@@ -137,6 +137,15 @@ def test_the_shipped_card_is_of_the_shipped_weights():
     digest = weights_digest(SHIPPED / "model")
     assert digest in (SHIPPED / "model" / "README.md").read_text()
     assert json.loads((SHIPPED / "pairs.json").read_text())["model_sha256"] == digest
+
+
+def test_the_third_pass_alone_reads_nothing_again_and_no_pass_reads_what_another_did(made):
+    config = PretrainConfig(**SMALL)
+    passes = list(planned(config, AutoTokenizer.from_pretrained(made / "model")))
+    assert [one.stretch.again for one in passes] == [True, True, False]
+    assert [one.stretch.span for one in passes] == [range(1000), range(1100, 1350), range(1350, 1600)]
+    assert len({one.stretch.order for one in passes}) == 3
+    assert len(list(planned(config.replace(third_texts=0), passes[0].stretch.write.tokenizer))) == 2
 
 
 def written(count, start):

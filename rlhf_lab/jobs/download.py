@@ -130,7 +130,8 @@ def fetch(facts: ModelFacts, stop: threading.Event) -> Path:
         def update(self, n: float | None = 1) -> bool | None:
             if stop.is_set():
                 raise _CancelledError
-            return super().update(n)  # type: ignore[no-any-return]
+            drawn: bool | None = super().update(n)
+            return drawn
 
     names = [file for file, _ in facts.files]
     return Path(

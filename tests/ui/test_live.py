@@ -123,6 +123,13 @@ def test_a_step_costs_little(ctx):
     assert len(json.dumps(reply["points"])) < 400
 
 
+def test_the_page_is_told_when_nearly_all_scores_lie_beyond_the_clip(ctx):
+    run = a_run(ctx)
+    for at in range(1, 11):
+        record_step(ctx.db, run.id, StepResult(at, {SCORE: 0.2 * at, "objective/score_clipfrac": 0.95}))
+    assert "95 % beyond score_clip" in live.Live(ctx).points({})["verdicts"][SCORE][1]
+
+
 def test_nan_is_a_gap_and_not_broken_json(ctx):
     run, told = a_run(ctx), live.Live(ctx)
     step(ctx, run, 1, score=1.0)
