@@ -60,6 +60,7 @@ def train_reward(
         epochs = min(by_passes, key=lambda passes: (log_loss(by_passes[passes], comparisons), passes))
     watch.stage = "final"
     model, losses = task.fit(Fit(list(range(len(comparisons))), epochs, "all", watch.count))
+    task.normalise(model)
     held = by_passes.get(epochs, [])
     return model, RewardReport(**_of_final(task, model, losses), **held_out_figures(held, comparisons), folds=folds,
                                agreement=agreement(comparisons), epochs=epochs)  # fmt: skip

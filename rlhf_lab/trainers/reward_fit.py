@@ -110,7 +110,7 @@ class RewardTask:
         return epochs * math.ceil(labels / self.config.batch_size)
 
     def fit(self, what: Fit) -> tuple[RewardModel, list[float]]:
-        """A normalised reward model from the comparisons of `what.subset`, and its losses. Raises NotFiniteError."""
+        """A reward model from the comparisons of `what.subset`, not yet normalised, and its losses. Raises NotFiniteError."""
         config, trained = self.config, self.config.epochs > 0
         draws = self.draws(what.subset)
         head = self.new_head(len(draws))
@@ -125,14 +125,17 @@ class RewardTask:
         if trained:
             self.adapters.freeze(self.adapter)
         head.requires_grad_(False)
+        return model, losses
+
+    def normalise(self, model: RewardModel) -> None:
+        """Make its scores mean 0, sd 1 on the base model's own texts. Raises NotFiniteError."""
         raw = self.asked(model.raw_scores, *self.reference)
         if not bool(raw.isfinite().all()):
             raise NotFiniteError(
                 "the reward model scores the base model's own texts with numbers that are not finite. Lower its learning "
                 "rate (lr) or raise ridge; if that does not help, the model's weights are damaged."
             )
-        head.normalise(raw.to(self.backbone.device))
-        return model, losses
+        model.head.normalise(raw.to(self.backbone.device))
 
     def new_head(self, members: int) -> RewardHead | EnsembleHead:
         config, hidden = self.config, self.backbone.hidden_size
