@@ -25,7 +25,7 @@ FIRST_ORDER = ("ppo", "ppo_penalty", "a2c", "reinforce", "rloo", "grpo")
 RECOMMENDED: dict[str, Any] = {"score_clip": 1.5}
 #: What each is recommended to start with besides, where it differs from the defaults (found by trials, docs/DECISIONS.md).
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    "ppo": {},
+    "ppo": {"epochs": 1, "minibatches": 4},
     "ppo_penalty": {},
     "trpo": {"value_trunk": "detached"},
     "a2c": {"lr": 5e-3, "epochs": 1, "minibatches": 1},
@@ -37,7 +37,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class PolicyConfig(Config):
-    """How the policy learns from the reward model. The defaults with RECOMMENDED are the shipped preset."""
+    """How the policy learns from the reward model. The shipped preset is `PolicyConfig.of("ppo")`."""
 
     algorithm: str = setting("ppo", "the learning algorithm", choices=tuple(ALGORITHMS), group="run")
     steps: int = setting(40, "optimisation steps; one step is one batch of rollouts", 1, 1_000_000, group="run")

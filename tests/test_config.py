@@ -110,7 +110,7 @@ def test_command_line():
 def test_command_line_over_fixed_over_default():
     assert parse("--lr", "0.5", lr=0.25, beta=0.75) == PolicyConfig.of("ppo", lr=0.5, beta=0.75)
     assert parse("--steps", "7", **PRESETS["gentle"]) == PolicyConfig(
-        steps=7, lr=1e-4, beta=0.2, epochs=2, score_clip=1.5
+        steps=7, lr=1e-4, beta=0.2, epochs=1, minibatches=4, score_clip=1.5
     )
     assert from_args(RewardConfig, argparse.Namespace(pooling=None, seed=3)) == RewardConfig(seed=3)
 
@@ -159,7 +159,7 @@ def test_every_algorithm_has_a_recommended_config(algorithm):
     assert parse("--algorithm", algorithm) == config
     assert parse("--lr", "0.25", "--algorithm", algorithm) == PolicyConfig.of(algorithm, lr=0.25)
     assert config.score_clip == 1.5
-    assert PolicyConfig.of("ppo") == PolicyConfig(score_clip=1.5)
+    assert PolicyConfig.of("ppo") == PolicyConfig(score_clip=1.5, epochs=1, minibatches=4)
     assert PolicyConfig.of(algorithm, batch_size=4) == config.replace(batch_size=4)
 
 

@@ -162,7 +162,7 @@ def test_every_setting_of_a_form_stands_in_a_group():
 
 def test_another_algorithm_keeps_what_a_person_changed(form):
     ppo, rloo = PolicyConfig.of("ppo"), PolicyConfig.of("rloo")
-    assert ppo.epochs != rloo.epochs
+    assert ppo.minibatches != rloo.minibatches
     names = [item.name for item in form.settings]
     shown = dict(zip(names, form.values(ppo), strict=True)) | {"algorithm": "rloo", "steps": "12", "beta": "abc"}
     moved = dict(zip(names, form.moved(list(shown.values()), ppo, rloo), strict=True))
