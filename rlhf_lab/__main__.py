@@ -4,7 +4,7 @@ import sys
 
 from rlhf_lab.runtime import prepare
 
-prepare()
+prepare(alone=sys.argv[1:2] in (["demo"], ["sft"]))
 
 from rlhf_lab.cli.main import main  # noqa: E402  after prepare: torch reads the environment when it is imported
 

@@ -3,8 +3,10 @@ the page.
 
 Measured on 2 shared cores. OpenMP threads that spin for long made an update up to 25 times slower while another process was
 busy; threads that sleep at once made a PPO step 1.35 to 1.7 times slower on an idle machine, because a small operation is over
-before a sleeper is awake. So they spin for as long as waking takes, some 20 microseconds. And glibc gave every large tensor's
-pages back to the kernel at once, so that each step faulted them in again (2.9 s for a forward and backward instead of 1.1 s).
+before a sleeper is awake. So beside a page they spin for as long as waking takes, some 20 microseconds; ten times as long in a
+command that has the machine to itself, for waking a thread may mean waking a virtual core. And glibc gave every large
+tensor's pages back to the kernel at once, so that each step faulted them in again (2.9 s for a forward and backward instead of
+1.1 s).
 
 The page is the other way round: every visit left 2 to 4 MB behind in the heaps of its threads, though Python held 0.3 MB of it.
 With one heap that gives back what is free, 1 MB. And what it makes at its start stays, modules and components alike: Python's
@@ -25,11 +27,13 @@ ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
+#: What differs in a command that trains by itself, with no page beside it.
+ALONE = {"GOMP_SPINCOUNT": "10000"}
 
 
-def prepare() -> None:
+def prepare(alone: bool = False) -> None:
     """Set the environment where the person has not, and let glibc keep freed memory for the next tensor."""
-    for name, value in ENVIRONMENT.items():
+    for name, value in (ENVIRONMENT | (ALONE if alone else {})).items():
         os.environ.setdefault(name, value)
     _tell_glibc({_M_MMAP_THRESHOLD: 1 << 30, _M_TRIM_THRESHOLD: 2**31 - 1})
 

@@ -2,6 +2,7 @@
 
 import gc
 import platform
+import runpy
 import signal
 import socket
 import subprocess
@@ -58,6 +59,18 @@ def fetch(url: str, server: subprocess.Popen) -> str:
         except OSError:
             time.sleep(0.1)
     raise AssertionError("the page was not served within a minute")
+
+
+@pytest.mark.parametrize(("words", "looks"), [("demo --labels 9", "10000"), ("sft", "10000"), ("pretrain", "1000")])
+def test_threads_of_a_command_that_trains_alone_look_longer_for_work(words, looks, monkeypatch):
+    """Writers of text work beside `pretrain`. What a person has set stays."""
+    monkeypatch.setattr(runtime, "_tell_glibc", lambda options: None)
+    monkeypatch.setattr(sys, "argv", ["rlhf_lab", *words.split()])
+    for before, after in ((None, looks), ("7", "7")):
+        environment = {} if before is None else {"GOMP_SPINCOUNT": before}
+        monkeypatch.setattr(runtime.os, "environ", environment)
+        runpy.run_module("rlhf_lab.__main__")
+        assert (environment["GOMP_SPINCOUNT"], environment["OMP_WAIT_POLICY"]) == (after, "passive")
 
 
 def test_what_is_made_to_stay_is_never_searched_for_unused_cycles():
