@@ -25,6 +25,8 @@ MUTANTS = [
     Mutant(WARM_START, "whole steps, wherever they lead", "and share > 1e-9:", "and share > 1.0:",
            "test_wide_margins_do_not_throw_the_fit_to_and_fro"),
     Mutant(WARM_START, "margins of ties", ".masked_fill(labels.ties, 0.0)", "", "test_margins_counts_and_smoothing_in_the_fit"),
+    Mutant(REWARD, "the finished model is not normalised", "    task.normalise(model)\n", "",
+           "trainers/test_reward_options.py::test_an_ensemble_learns_and_is_normalised"),
     Mutant(HEADS, "normalisation skipped", "head.scale.copy_(", "torch.empty(()).copy_(",
            "trainers/test_reward.py::test_scores_of_the_reference_have_mean_0_and_sd_1"),
     Mutant(HEADS, "members are not normalised", "        for head, row in zip(self.heads, raw, strict=True):\n"
