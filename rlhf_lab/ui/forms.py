@@ -10,10 +10,14 @@ from rlhf_lab.errors import ConfigError
 
 
 class Form:
-    """The components of a config, in `components`; `read` turns their values into a dict, `values` the other way."""
+    """The components of a config, in `components`; `read` turns their values into a dict, `values` the other way.
 
-    def __init__(self, config: type[Config], prefix: str, skip: tuple[str, ...] = ()) -> None:
-        self.settings = [item for item in fields_of(config) if item.name not in skip]
+    begins: what they show at first.
+    """
+
+    def __init__(self, begins: Config, prefix: str) -> None:
+        self.settings = fields_of(type(begins))
+        shown = {item.name: value for item, value in zip(self.settings, self.values(begins), strict=True)}
         self.components: list[Any] = []
         made: dict[str, Any] = {}
         for group in dict.fromkeys(item.group for item in self.settings):
@@ -24,7 +28,7 @@ class Form:
                 elem_id=f"{prefix}-group-{group.lower().replace(' ', '-')}",
             )
             with fold, gr.Row(elem_classes="lab-form-row"):
-                made |= {item.name: component(item, prefix) for item in mine}
+                made |= {item.name: component(item, prefix, shown[item.name]) for item in mine}
         self.components = [made[item.name] for item in self.settings]
 
     def component(self, name: str) -> Any:
@@ -55,14 +59,14 @@ class Form:
         ]
 
 
-def component(item: Setting, prefix: str) -> Any:
+def component(item: Setting, prefix: str, value: Any) -> Any:
     """The native component of one setting."""
     common: dict[str, Any] = {"label": item.name, "info": about(item), "elem_id": f"{prefix}-{item.name}"}
     if item.type is bool:
-        return gr.Checkbox(value=item.default, **common)
+        return gr.Checkbox(value=value, **common)
     if item.choices:
-        return gr.Dropdown(choices=list(item.choices), value=item.default, **common)
-    return gr.Textbox(value=_shown(item, item.default), max_lines=1, **common)
+        return gr.Dropdown(choices=list(item.choices), value=value, **common)
+    return gr.Textbox(value=value, max_lines=1, **common)
 
 
 def about(item: Setting) -> str:

@@ -45,7 +45,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         label="Reward model",
     )  # fmt: skip
     with gr.Accordion("All settings of the next reward model", open=False, elem_id="reward-settings"):
-        form = Form(RewardConfig, "reward")
+        form = Form(RewardConfig(), "reward")
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
 
     def train(secret: str | None, event: gr.EventData, *values: Any) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def _start(ctx: Context, operator: gr.BrowserState) -> None:
     data = {"presets": presets, "algorithms": list(ALGORITHMS), "only": only}
     part = widget("start", reads=[read(options)], data=data, label="Start a new run")
     with gr.Accordion("All settings of the new run", open=False, elem_id="start-settings"):
-        form = Form(PolicyConfig, "start")
+        form = Form(preset("lab"), "start")
         texts = ptx_texts(form.component("ptx_coef"))
         chosen, last = gr.State("lab"), gr.State("ppo")
     algorithm = form.component("algorithm")
