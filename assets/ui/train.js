@@ -5,7 +5,7 @@ const CURVES = props.data.curves;
 const GOING = ['queued', 'running', 'paused'];
 const MOODS = { running: 'accent', paused: 'warn', failed: 'bad', done: 'good', interrupted: 'warn' };
 const MOST = 2500;  // points a curve may hold in the page before it is sent again, thinned
-const fresh = () => ({ run: null, frame: null, frameId: null, line: null, since: -1, seen: null, step: null, follow: true, asked: [], steps: [], charts: {}, extra: {}, samples: {} });
+const fresh = () => ({ run: null, frame: null, frameId: null, line: null, since: -1, seen: null, step: null, follow: true, asked: [], steps: [], charts: {}, extra: {}, samples: {}, shown: null, asking: null });
 let state = fresh();
 let wanted = null;  // the run a person chose; null: the newest that goes on
 let waiting = null; // {words, since}: what happens and when it began, by this page's clock
@@ -144,7 +144,7 @@ function goTo(step, follow = false) {
   state.step = step;
   scrubber();
   markAll();
-  fetchSamples(step);
+  fetchSamples();
 }
 
 function scrubber() {
@@ -162,12 +162,18 @@ function scrubber() {
 const charts = () => [...Object.values(state.charts), ...Object.values(state.extra)];
 const markAll = () => { for (const chart of charts()) chart.mark(state.frame.events, state.step); };
 
-async function fetchSamples(step) {
-  const mine = state, key = `${state.line}/${step}`;
+// Asked again with every look at the run until they are there: an answer may be lost on the way.
+async function fetchSamples() {
+  const mine = state, { line, step } = mine, key = `${line}/${step}`;
+  if (step === null || mine.shown === key || mine.asking === key) return;
   if (!mine.samples[key]) {
-    try { mine.samples[key] = await Lab.answer(server.samples({ run: mine.run.id, step })); } catch (error) { return; }
+    if (!mine.shown) parts.rows.replaceChildren(el('p.lab-empty', {}, 'The texts of this step are on their way …'));
+    mine.asking = key;
+    try { mine.samples[key] = await Lab.answer(server.samples({ run: mine.run.id, step })); } catch (error) { return; } finally { mine.asking = null; }
   }
-  if (state === mine && state.step === step) drawSamples(mine.samples[key]);
+  if (state !== mine || mine.step !== step) return;
+  mine.shown = key;
+  drawSamples(mine.samples[key]);
 }
 
 function difference(now, before, what) {
@@ -191,7 +197,6 @@ function sample(row, step) {
 function drawSamples(reply) {
   const top = parts.side.scrollTop;
   parts.rows.replaceChildren(...(reply.rows.length ? reply.rows.map((row) => sample(row, reply.step)) : [el('p.lab-empty', {}, 'No samples were kept at this step.')]));
-  parts.rows.dataset.shown = reply.step;
   parts.side.scrollTop = top;
 }
 
@@ -238,9 +243,9 @@ async function update() {
   const stay = state.run && (GOING.includes(state.run.status) || !state.follow);
   const reply = await Lab.answer(server.points({ run: asked ?? (stay ? state.run.id : null), line, since, frame: frameId, seen }));
   if (asked !== wanted) { setTimeout(tick, 0); return; }  // another run was chosen meanwhile
-  if (reply.same) return;
-  if (!reply.run) { noRun(); return; }
-  take(reply);
+  if (!reply.same && !reply.run) { noRun(); return; }
+  if (!reply.same) take(reply);
+  fetchSamples();
 }
 
 function take(reply) {

@@ -163,6 +163,24 @@ def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than
         delete_run(db, begun.id)
 
 
+def test_samples_whose_answer_was_lost_are_asked_for_again_though_the_run_has_ended(lab, open_page):
+    page, lost = open_page(lab), []
+
+    def lose_the_first(route):
+        if "samples" in (route.request.post_data or "") and not lost:
+            lost.append(route)  # unanswered: until then the page says what it waits for
+        else:
+            route.continue_()
+
+    page.route(re.compile("component_server"), lose_the_first)
+    page.get_by_role("tab", name="Train", exact=True).click()
+    rows = page.locator(".lab-train .rows")
+    expect(rows).to_have_text("The texts of this step are on their way …")
+    lost[0].abort()
+    page.wait_for_selector(".lab-train .sample")
+    open_page.said[:] = [words for words in open_page.said if "ERR_FAILED" not in words]
+
+
 def test_runs_are_drawn_beside_each_other_and_one_is_deleted(lab, open_page):
     with Database.open(lab.home) as db:
         first = runs(db)[0]
