@@ -23,11 +23,11 @@ def shaped(measured: Measured, beta: float, config: PolicyConfig, scale: float =
     rows, values = measured.rows, measured.values
     kl = to_reference(measured, config)
     scaled = normalise_scores(measured.scores, scale=scale)
-    used = normalise_scores(scaled, clip=config.score_clip)
-    clipped = None if config.score_clip is None else (used != scaled).double().mean()
-    used = missing_eos_penalty(used, rows.ended, config.missing_eos_penalty)
+    within = normalise_scores(scaled, clip=config.score_clip)
+    clipped = None if config.score_clip is None else (within != scaled).double().mean()
+    earned = missing_eos_penalty(within, rows.ended, config.missing_eos_penalty)
     charged = beta if config.kl_penalty == "reward" else 0.0
-    rewards = shape_rewards(used, kl, rows.mask, charged, config.score_placement)  # type: ignore[arg-type]
+    rewards = shape_rewards(earned, kl, rows.mask, charged, config.score_placement)  # type: ignore[arg-type]
     if config.whiten_rewards:
         rewards = whiten(rewards, rows.mask, shift_mean=False)
     last = None if measured.after is None else truncation_values(measured.after, rows.ended)
@@ -39,7 +39,7 @@ def shaped(measured: Measured, beta: float, config: PolicyConfig, scale: float =
     if config.whiten_advantages:
         advantages = whiten(advantages, rows.mask)
     old, ref, sampler = measured.old_logprobs, measured.ref_logprobs, measured.sampler_logprobs
-    return Rollout(rows, measured.scores, old, ref, sampler, values, kl, rewards, advantages, returns, clipped)
+    return Rollout(rows, measured.scores, earned, old, ref, sampler, values, kl, rewards, advantages, returns, clipped)
 
 
 def to_reference(measured: Measured, config: PolicyConfig) -> Tensor:

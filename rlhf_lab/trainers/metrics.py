@@ -121,17 +121,16 @@ def step_metrics(rollout: Rollout, stats: UpdateStats, *, beta: float, lr: float
     """The metrics of one step, before the times are known."""
     mask = rollout.rows.mask
     sequence_kl = rollout.kl.sum(1).mean()
-    score = rollout.scores.mean()
     non_score = -beta * sequence_kl
     gap = (rollout.sampler_logprobs - rollout.old_logprobs).abs().masked_fill(~mask, 0.0)
     return {
         "objective/kl": float(sequence_kl),
         "objective/kl_coef": beta,
-        "objective/scores": float(score),
+        "objective/scores": float(rollout.scores.mean()),
         "objective/scores_sd": float(rollout.scores.std()) if len(rollout.scores) > 1 else 0.0,
         **({} if rollout.clipped is None else {"objective/score_clipfrac": float(rollout.clipped)}),
         "objective/non_score_reward": float(non_score),
-        "objective/rlhf_reward": float(score + non_score),
+        "objective/rlhf_reward": float(rollout.earned.mean() + non_score),
         "objective/entropy": float(-(rollout.old_logprobs * mask).sum(1).mean()),
         "val/first_ratio_deviation": float(stats.first_ratio_deviation)
         if stats.first_ratio_deviation is not None

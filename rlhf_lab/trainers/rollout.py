@@ -119,13 +119,14 @@ class Measured(NamedTuple):
 class Rollout(NamedTuple):
     """A batch of B responses of at most R tokens. (B, R) float32 unless said otherwise; 0 on padding.
 
-    scores: (B,) as the reward model gave them. rewards: -beta·kl per token, plus the score. advantages: as the loss uses them;
-    returns: what the values should be. sampler_logprobs: from the cached decode. clipped: (), share of the scores that the clip
-    changed; None without one.
+    scores: (B,) as the reward model gave them; earned: (B,) what a response is rewarded with, scaled, clipped and penalised.
+    rewards: -beta·kl per token, plus what is earned. advantages: as the loss uses them; returns: what the values should be.
+    sampler_logprobs: from the cached decode. clipped: (), share of the scores that the clip changed; None without one.
     """
 
     rows: Rows
     scores: Tensor
+    earned: Tensor
     old_logprobs: Tensor
     ref_logprobs: Tensor
     sampler_logprobs: Tensor

@@ -19,7 +19,7 @@ class Curve(NamedTuple):
 
 CURVES = (
     Curve("objective/scores", "Reward model's score", "sd", "What the reward model gives the rollouts, in sd of base samples."),
-    Curve("objective/rlhf_reward", "Reward with KL", "sd", "Score minus beta times the KL: what a run maximises."),
+    Curve("objective/rlhf_reward", "Reward with KL", "sd", "Score as it is rewarded, less beta times the KL: what is maximised."),
     Curve("objective/kl", "KL to the reference", "nats", "Distance from the base model, summed over a response."),
     Curve("objective/gold", "Gold: judge's score", "points", "What the simulated judge says itself. PPO never sees it."),
     Curve("policy/clipfrac_avg", "Clip fraction", "share", "Share of tokens whose probability ratio was clipped."),

@@ -74,6 +74,7 @@ def test_scores_are_scaled_then_clipped_then_penalised():
     found = rollout(beta=0.0, scale=2.0, score_clip=1.2, missing_eos_penalty=0.7, scale_scores=True)
     close(found.rewards, [[0.0, 1.2], [-1.2, 0.0]])
     assert torch.equal(found.scores, SCORES)
+    close(found.earned, [1.2, -1.2])
 
 
 @pytest.mark.parametrize(("clip", "share"), [(1.6, 0.0), (1.5, 0.0), (1.4, 0.5), (0.4, 1.0)])

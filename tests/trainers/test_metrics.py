@@ -27,6 +27,7 @@ def rollout_by_hand(clipped=None):
     return Rollout(
         rows=rows,
         scores=torch.tensor([3.0, 1.0]),
+        earned=torch.tensor([2.5, 1.0]),
         old_logprobs=old,
         ref_logprobs=old - 0.5,
         sampler_logprobs=old + torch.tensor([[0.0, -0.02, 0.0], [0.01, 9.0, 9.0]]),
@@ -111,7 +112,7 @@ def test_metrics_by_hand():
     metrics = step_metrics(rollout_by_hand(), stats_by_hand(), beta=0.2, lr=0.01, episode=64)
     expected = {
         "objective/kl": (0.6 + 2.0) / 2, "objective/kl_coef": 0.2, "objective/scores": 2.0,
-        "objective/scores_sd": math.sqrt(2), "objective/non_score_reward": -0.26, "objective/rlhf_reward": 1.74,
+        "objective/scores_sd": math.sqrt(2), "objective/non_score_reward": -0.26, "objective/rlhf_reward": 1.49,
         "objective/entropy": (6.0 + 4.0) / 2, "policy/approxkl_avg": 0.7, "policy/clipfrac_avg": 0.6,
         "policy/entropy_avg": 0.9, "loss/policy_avg": 0.6, "loss/value_avg": 0.8, "val/clipfrac_avg": 0.8,
         # ratios 1, 1, 1, 0.5 and 2 of the two updates: mean 1.1, mean square 1.45
