@@ -121,19 +121,20 @@ def build_model(config: PretrainConfig, vocab: int) -> LlamaForCausalLM:
         )
 
 
-def token_logits(model: nn.Module, ids: Tensor, mask: Tensor) -> Tensor:
+def token_logits(model: LlamaForCausalLM, ids: Tensor, mask: Tensor) -> Tensor:
     """(tokens, vocab) float32: what the model says of each real token but the first, from those before it."""
-    logits: Tensor = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
-    return logits[:, :-1][mask[:, 1:].bool()].float()
+    hidden: Tensor = model.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+    logits: Tensor = model.lm_head(hidden[:, :-1][mask[:, 1:].bool()])
+    return logits.float()
 
 
-def token_loss(model: nn.Module, ids: Tensor, mask: Tensor) -> tuple[Tensor, int]:
+def token_loss(model: LlamaForCausalLM, ids: Tensor, mask: Tensor) -> tuple[Tensor, int]:
     """Summed next-token cross-entropy (nats) over real tokens, and their number."""
     targets = ids[:, 1:][mask[:, 1:].bool()]
     return nn.functional.cross_entropy(token_logits(model, ids, mask), targets, reduction="sum"), len(targets)
 
 
-def optimisers(model: nn.Module, config: PretrainConfig) -> list[torch.optim.Optimizer]:
+def optimisers(model: LlamaForCausalLM, config: PretrainConfig) -> list[torch.optim.Optimizer]:
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n and "lm_head" not in n]
     known = {id(p) for p in matrices}
     rest = [p for p in model.parameters() if id(p) not in known]
@@ -149,7 +150,7 @@ def rate(step: int, total: int, warmup: int, decay: float = 0.4) -> float:
 
 
 def one_pass(
-    model: nn.Module, config: PretrainConfig, stream: Iterator[Batch], rates: Sequence[float], further: Further,
+    model: LlamaForCausalLM, config: PretrainConfig, stream: Iterator[Batch], rates: Sequence[float], further: Further,
     tell: Callable[[int, float], None],
 ) -> float:  # fmt: skip
     """An update a batch. rates: each one's share of the peak rates.
@@ -176,7 +177,11 @@ def one_pass(
 
 
 def passes(
-    model: nn.Module, tokenizer: PreTrainedTokenizerFast, config: PretrainConfig, corpus: Path, progress: Progress
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    config: PretrainConfig,
+    corpus: Path,
+    progress: Progress,
 ) -> float:
     """The first pass learns the language, the second right names and known neighbours, the third whole phrases.
 
@@ -261,7 +266,7 @@ def held_out(config: PretrainConfig) -> list[str]:
 
 
 @torch.no_grad()
-def held_out_perplexity(model: nn.Module, config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> float:
+def held_out_perplexity(model: LlamaForCausalLM, config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> float:
     """exp(mean loss a token) on the texts kept aside."""
     rows = encode(tokenizer, held_out(config), config.context)
     rows.sort(key=len)
