@@ -31,6 +31,10 @@ class RewardConfig(Config):
         choices=("mean", "last"),
         group="model",
     )
+    last_weight: float = setting(
+        0.1, "with pooling mean: what the last token weighs besides, for its state has read the whole text; 0: all tokens alike",
+        0.0, 1.0, group="model",
+    )  # fmt: skip
     lora_r: int = setting(8, "rank of the LoRA adapter", 1, 256, group="model")
     lora_alpha: int = setting(16, "LoRA scale: the update is multiplied by lora_alpha / lora_r", 1, 1024, group="model")
     ensemble: int = setting(

@@ -25,7 +25,7 @@ FIRST_ORDER = ("ppo", "ppo_penalty", "a2c", "reinforce", "rloo", "grpo")
 RECOMMENDED: dict[str, Any] = {"score_clip": 1.5}
 #: What each is recommended to start with besides, where it differs from the defaults (found by trials, docs/DECISIONS.md).
 ALGORITHMS: dict[str, dict[str, Any]] = {
-    "ppo": {"epochs": 1, "minibatches": 4},
+    "ppo": {"epochs": 1, "minibatches": 4, "beta": 0.11},
     "ppo_penalty": {},
     "trpo": {"value_trunk": "detached"},
     "a2c": {"lr": 5e-3, "epochs": 1, "minibatches": 1},

@@ -159,7 +159,7 @@ def test_every_algorithm_has_a_recommended_config(algorithm):
     assert parse("--algorithm", algorithm) == config
     assert parse("--lr", "0.25", "--algorithm", algorithm) == PolicyConfig.of(algorithm, lr=0.25)
     assert config.score_clip == 1.5
-    assert PolicyConfig.of("ppo") == PolicyConfig(score_clip=1.5, epochs=1, minibatches=4)
+    assert PolicyConfig.of("ppo") == PolicyConfig(score_clip=1.5, epochs=1, minibatches=4, beta=0.11)
     assert PolicyConfig.of(algorithm, batch_size=4) == config.replace(batch_size=4)
 
 

@@ -210,7 +210,7 @@ function verdictNow() {
     out.replaceChildren(el('p', { role: 'status' }, total, '. This reward model reads the last token only, so no word has a score of its own; train one with pooling "mean" to see words.'));
     return;
   }
-  const most = Math.max(0.5, ...verdict.token_scores.map(Math.abs));
+  const most = Math.max(0.5, ...verdict.token_scores.slice(0, -1).map(Math.abs));  // the end speaks of the whole text, and louder
   const tell = el('p.muted.tell', { 'aria-live': 'polite' }, HINT);
   const say = (event) => { const node = event.target.closest?.('.token'); tell.textContent = node ? node.title : HINT; };
   const legend = el('div.legend', { 'aria-hidden': 'true' }, el('span', {}, `lowers ${Lab.difference(-most, 2)}`), el('i'), el('span', {}, `raises ${Lab.difference(most, 2)}`));
@@ -222,7 +222,7 @@ function verdictNow() {
 const HINT = 'Hover over a word or reach it with Tab for its number.';
 
 function piece(token, value, most, last) {
-  const name = token.trim() || (last ? 'end of the text' : 'space');
+  const name = token.trim() || (last ? 'the end, which has read the whole text' : 'space');
   const words_ = `“${name}”: ${Lab.difference(value, 2)} sd`;
   const node = el(`span.token.${value >= 0 ? 'up' : 'down'}`, { tabindex: 0, title: words_, 'aria-label': words_ }, token === '' && last ? '⏎' : token);
   node.style.setProperty('--strength', `${Math.round(85 * Math.min(1, Math.abs(value) / most))}%`);

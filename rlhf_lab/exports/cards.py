@@ -102,7 +102,10 @@ def _by_hand(base: str, about: dict[str, Any]) -> str:
     """Code that applies adapter and head (or heads)."""
     loaded = "base = PeftModel.from_pretrained(base, FOLDER).get_base_model()\n" if about["adapter"] else ""
     imported = "from peft import PeftModel\n" if about["adapter"] else ""
-    pooled = ".mean(0)" if about["pooling"] == "mean" else "[-1]"
+    last = 1.0 if about["pooling"] == "last" else float(about.get("last_weight", 0.0))
+    pooled = {0.0: "states.mean(0)", 1.0: "states[-1]"}.get(
+        last, f"{1 - last!r} * states.mean(0) + {last!r} * states[-1]"
+    )
     return f"""import torch
 {imported}from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -117,7 +120,8 @@ base = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
 def score(prompt_ids, response_ids):
     with torch.no_grad():
         states = base.base_model(torch.tensor([[*prompt_ids, *response_ids]])).last_hidden_state[0]
-    pooled = states[len(prompt_ids) :].float(){pooled}
+    states = states[len(prompt_ids) :].float()
+    pooled = {pooled}
 {_combined(about)}"""
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from rlhf_lab.core.advantages import is_last_token
 from rlhf_lab.core.preference import Combination, combine
 
 
@@ -12,15 +13,17 @@ class RewardHead(nn.Module):
     """A score per response: a linear map of the mean (or the last) of its hidden states, then normalised.
 
     raw = w · pool(h) + b;  score = (raw - shift) / scale, where shift and scale make reference samples mean 0, sd 1.
+    pool(h) = (1 - a) mean(h) + a h_last, a = last_weight with pooling "mean" and 1 with "last": a mean tells from few labels what
+    words are worth, and the last state has read the whole text.
     Initialised as w ~ N(0, 1/(H+1)), b = 0 (Ziegler et al. 2019; Huang et al. 2024, detail 2).
     """
 
     shift: Tensor
     scale: Tensor
 
-    def __init__(self, hidden_size: int, pooling: str, seed: int) -> None:
+    def __init__(self, hidden_size: int, pooling: str, seed: int, last_weight: float = 0.0) -> None:
         super().__init__()
-        self.pooling = pooling
+        self.pooling, self.last_weight = pooling, last_weight
         self.linear = _linear(hidden_size)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
@@ -32,10 +35,13 @@ class RewardHead(nn.Module):
     def pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """(B, H) from hidden states (B, T, H) of the response and its bool mask (B, T); padding is ignored."""
         hidden = hidden.float().masked_fill(~mask[..., None], 0.0)
-        lengths = mask.sum(1).clamp_min(1)
-        if self.pooling == "last":
-            return hidden[torch.arange(len(hidden), device=hidden.device), lengths - 1]
-        return hidden.sum(1) / lengths[:, None]
+        return (self.token_weights(mask)[..., None] * hidden).sum(1)
+
+    def token_weights(self, mask: Tensor) -> Tensor:
+        """(B, T) what each token's hidden state weighs in the pooled one; a row sums to 1 (0 without any token)."""
+        last_weight = 1.0 if self.pooling == "last" else self.last_weight
+        lengths = mask.sum(1, keepdim=True).clamp_min(1)
+        return (1 - last_weight) / lengths * mask + last_weight * is_last_token(mask)
 
     def raw(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """(B,) scores before normalisation."""
@@ -65,9 +71,9 @@ class RewardHead(nn.Module):
         return (self.raw(hidden, mask) - self.shift) / self.scale
 
     def per_token(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """(B, T) shares of the score; with mean pooling their masked mean is the score. Zero on padding."""
-        raw: Tensor = self.linear(hidden.float()).squeeze(-1)
-        return ((raw - self.shift) / self.scale).masked_fill(~mask, 0.0)
+        """(B, T) shares of the score, whose masked mean it is. Zero on padding."""
+        raw = torch.matmul(hidden.float(), self.linear.weight[0]) * self.token_weights(mask) * mask.sum(1, keepdim=True)
+        return ((raw + self.linear.bias - self.shift) / self.scale).masked_fill(~mask, 0.0)
 
 
 class EnsembleHead(nn.Module):
@@ -80,11 +86,12 @@ class EnsembleHead(nn.Module):
     scale: Tensor
 
     def __init__(
-        self, hidden_size: int, pooling: str, seeds: Sequence[int], mode: Combination = "mean", coef: float = 1.0
-    ) -> None:
+        self, hidden_size: int, pooling: str, seeds: Sequence[int], mode: Combination = "mean", coef: float = 1.0,
+        last_weight: float = 0.0,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.pooling, self.mode, self.coef = pooling, mode, coef
-        self.members = nn.ModuleList(RewardHead(hidden_size, pooling, seed) for seed in seeds)
+        self.pooling, self.last_weight, self.mode, self.coef = pooling, last_weight, mode, coef
+        self.members = nn.ModuleList(RewardHead(hidden_size, pooling, seed, last_weight) for seed in seeds)
         self.register_buffer("shift", torch.zeros(()))
         self.register_buffer("scale", torch.ones(()))
 
@@ -119,7 +126,7 @@ class EnsembleHead(nn.Module):
         return (scores - self.shift) / self.scale
 
     def per_token(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """(B, T) shares of the score, whose masked mean it is with mean pooling. Zero on padding.
+        """(B, T) shares of the score, whose masked mean it is. Zero on padding.
 
         worst: the shares of the member that is the worst of the text. uncertainty: the members' mean, the penalty dealt evenly.
         """
@@ -156,5 +163,5 @@ class ValueHead(nn.Module):
 
 def _linear(hidden_size: int) -> nn.Linear:
     """Unfilled: the usual initialisation would draw from the global generator, which is not ours to move."""
-    linear: nn.Linear = nn.utils.skip_init(nn.Linear, hidden_size, 1)  # type: ignore[no-untyped-call]
+    linear: nn.Linear = nn.Linear(hidden_size, 1, device="meta").to_empty(device="cpu")
     return linear

@@ -89,7 +89,10 @@ class RewardModel:
 
     @torch.no_grad()
     def token_scores(self, prompt: Sequence[int], response: Sequence[int]) -> list[float]:
-        """What each response token adds to a mean-pooled score; their mean is the score. Only for pooling = mean."""
+        """What each response token adds to a mean-pooled score; their mean is the score. Only for pooling = mean.
+
+        The end of the text has the last token's weight besides.
+        """
         if self.head.pooling != "mean":
             raise ModelError(
                 "word scores exist for pooling = mean only: a head on the last token has one score a text."
@@ -107,6 +110,7 @@ class RewardModel:
         save_file({k: v.detach().cpu().contiguous() for k, v in self.head.state_dict().items()}, folder / HEAD_FILE)
         about: dict[str, Any] = {
             "pooling": self.head.pooling,
+            "last_weight": self.head.last_weight,
             "hidden_size": self.backbone.hidden_size,
             "adapter": self.adapter is not None,
             "backbone": self.backbone.name,
@@ -147,8 +151,8 @@ def load_reward_model(backbone: Backbone, adapters: Adapters, folder: Path, adap
 
 def _empty_head(backbone: Backbone, about: dict[str, Any]) -> RewardHead | EnsembleHead:
     """A head of the kind that was saved, to be filled."""
-    several = about.get("ensemble")
+    several, last_weight = about.get("ensemble"), float(about.get("last_weight", 0.0))  # older ones: a plain mean
     if several is None:
-        return RewardHead(backbone.hidden_size, about["pooling"], seed=0)
-    seeds = [0] * int(several["members"])
-    return EnsembleHead(backbone.hidden_size, about["pooling"], seeds, several["mode"], float(several["coef"]))
+        return RewardHead(backbone.hidden_size, about["pooling"], 0, last_weight)
+    seeds, coef = [0] * int(several["members"]), float(several["coef"])
+    return EnsembleHead(backbone.hidden_size, about["pooling"], seeds, several["mode"], coef, last_weight)

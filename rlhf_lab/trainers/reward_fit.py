@@ -80,7 +80,7 @@ class RewardTask:
     @torch.no_grad()
     def features(self, prompts: Ids, responses: Ids) -> Tensor:
         """(N, H) float64 pooled hidden states of the frozen backbone. Raises NotFiniteError."""
-        pool = RewardHead(self.backbone.hidden_size, self.config.pooling, seed=0).pool
+        pool = RewardHead(self.backbone.hidden_size, self.config.pooling, 0, self.config.last_weight).pool
 
         def of(mine: Span) -> Tensor:
             asked, said = prompts[mine], responses[mine]
@@ -141,9 +141,10 @@ class RewardTask:
         config, hidden = self.config, self.backbone.hidden_size
         seeds = [derive(config.seed, "head"), *(derive(config.seed, "head", k) for k in range(1, members))]
         if members == 1:
-            return RewardHead(hidden, config.pooling, seeds[0]).to(self.backbone.device)
+            return RewardHead(hidden, config.pooling, seeds[0], config.last_weight).to(self.backbone.device)
         mode, coef = config.ensemble_score, config.ensemble_penalty
-        return EnsembleHead(hidden, config.pooling, seeds, mode, coef).to(self.backbone.device)  # type: ignore[arg-type]
+        head = EnsembleHead(hidden, config.pooling, seeds, mode, coef, config.last_weight)  # type: ignore[arg-type]
+        return head.to(self.backbone.device)
 
     def draws(self, subset: list[int]) -> list[Tensor]:
         """How often each comparison counts, (all comparisons,) int64 a member: drawn with replacement (Breiman 1996), so that

@@ -35,7 +35,8 @@ CLASSIFIER = 2
 
 def head_of(size, pooling, mode):
     """A head, or three, with a bias and a scale that the code in a README must not forget."""
-    head = EnsembleHead(size, pooling, [3, 4, 5], mode, 0.5) if mode else RewardHead(size, pooling, seed=3)
+    weight = 0.0 if mode == "mean" else 0.3  # of the last token, besides its part of the mean
+    head = EnsembleHead(size, pooling, [3, 4, 5], mode, 0.5, weight) if mode else RewardHead(size, pooling, 3, weight)
     for i, part in enumerate(dict.fromkeys([head, *head.heads])):
         part.shift.fill_(0.25 + i)
         part.scale.fill_(0.5 + i)

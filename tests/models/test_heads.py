@@ -11,9 +11,9 @@ HIDDEN = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [NAN, NAN]], [[5.0, 6.0], [-1.0,
 MASK = torch.tensor([[True, True, False], [True, True, True]])
 
 
-def head_of(pooling, shift=0.0, scale=1.0):
+def head_of(pooling, shift=0.0, scale=1.0, last_weight=0.0):
     """raw = 2 x - y + 0.5"""
-    head = RewardHead(2, pooling, seed=0)
+    head = RewardHead(2, pooling, 0, last_weight)
     with torch.no_grad():
         head.linear.weight.copy_(torch.tensor([[2.0, -1.0]]))
         head.linear.bias.fill_(0.5)
@@ -36,6 +36,16 @@ def test_last_pooling_by_hand():
     assert head(HIDDEN, MASK).tolist() == [2.5, 16.5]
 
 
+def test_the_last_token_may_weigh_more_in_the_mean():
+    """3/4 of the means (2, 3) and (11/3, 4/3), 1/4 of the last tokens (3, 4) and (7, -2)."""
+    head = head_of("mean", last_weight=0.25)
+    torch.testing.assert_close(head.pool(HIDDEN, MASK), torch.tensor([[2.25, 3.25], [4.5, 0.5]]))
+    torch.testing.assert_close(head.token_weights(MASK), torch.tensor([[0.375, 0.625, 0.0], [0.25, 0.25, 0.5]]))
+    assert torch.equal(head_of("last", last_weight=0.25).pool(HIDDEN, MASK), head_of("last").pool(HIDDEN, MASK))
+    nothing = torch.zeros(1, 3, dtype=torch.bool)
+    assert head.pool(HIDDEN[:1], nothing).tolist() == [[0.0, 0.0]]
+
+
 @pytest.mark.parametrize("pooling", ["mean", "last"])
 def test_score_is_shifted_then_scaled(pooling):
     raw = head_of(pooling)(HIDDEN, MASK)
@@ -48,6 +58,14 @@ def test_per_token_shares_average_to_the_score():
     head = head_of("mean", shift=1.5, scale=4.0)
     shares = head.per_token(HIDDEN, MASK)
     torch.testing.assert_close(shares, torch.tensor([[-0.25, 0.25, 0.0], [0.75, -0.75, 3.75]]))
+    torch.testing.assert_close(shares.sum(1) / MASK.sum(1), head(HIDDEN, MASK))
+
+
+def test_per_token_shares_with_a_last_token_that_weighs_more():
+    """raw - 0.5 is 0, 2 and 4, -2, 16; times 0.75 and 1.25 of two tokens, 0.75, 0.75 and 1.5 of three; then (+ 0.5 - 1.5) / 4."""
+    head = head_of("mean", shift=1.5, scale=4.0, last_weight=0.25)
+    shares = head.per_token(HIDDEN, MASK)
+    torch.testing.assert_close(shares, torch.tensor([[-0.25, 0.375, 0.0], [0.5, -0.625, 5.75]]))
     torch.testing.assert_close(shares.sum(1) / MASK.sum(1), head(HIDDEN, MASK))
 
 

@@ -13,10 +13,10 @@ from rlhf_lab.models.reward_model import HEAD_CONFIG, HEAD_FILE, RewardModel, lo
 from rlhf_lab.models.rows import make_rows
 
 
-def model_of(folder, pooling="mean", adapter="reward", dtype=torch.float32):
+def model_of(folder, pooling="mean", adapter="reward", dtype=torch.float32, last_weight=0.3):
     backbone = tiny.load(folder, dtype)
     adapters = tiny.adapters_of(backbone, "policy", *([adapter] if adapter else []))
-    head = RewardHead(backbone.hidden_size, pooling, seed=11)
+    head = RewardHead(backbone.hidden_size, pooling, 11, last_weight)
     with torch.no_grad():
         head.linear.bias.fill_(0.3)
         head.shift.fill_(-0.4)
@@ -29,7 +29,7 @@ def by_hand(model, prompt, response):
     with torch.no_grad(), model.adapters.using(model.adapter):
         hidden = model.backbone.trunk(input_ids=torch.tensor([[*prompt, *response]])).last_hidden_state[0].double()
     states = [hidden[len(prompt) + i] for i in range(len(response))]
-    pooled = sum(states) / len(states) if model.head.pooling == "mean" else states[-1]
+    pooled = 0.7 * sum(states) / len(states) + 0.3 * states[-1] if model.head.pooling == "mean" else states[-1]
     raw = sum(float(w) * float(h) for w, h in zip(model.head.linear.weight[0], pooled, strict=True)) + 0.3
     return (raw - float(model.head.shift)) / float(model.head.scale)
 
@@ -102,6 +102,17 @@ def test_item_21_saved_with_its_head(llama_folder, tmp_path, pooling, adapter):
     assert torch.equal(again.scores(prompts, responses), model.scores(prompts, responses))
     assert tiny.same(again.head.state_dict(), model.head.state_dict())
     assert not [p for p in again.head.parameters() if p.requires_grad]
+
+
+def test_a_head_from_before_the_last_token_weighed_more_is_a_plain_mean(llama_folder, tmp_path):
+    model = model_of(llama_folder, last_weight=0.0)
+    model.save(tmp_path)
+    about = json.loads((tmp_path / HEAD_CONFIG).read_text())
+    assert about.pop("last_weight") == 0.0
+    (tmp_path / HEAD_CONFIG).write_text(json.dumps(about))
+    again = load_reward_model(model.backbone, Adapters(model.backbone), tmp_path, "judge")
+    prompts, responses = tiny.ragged()
+    assert torch.equal(again.scores(prompts, responses), model.scores(prompts, responses))
 
 
 def test_files_that_cannot_be_used(llama_folder, gpt2_folder, tmp_path):

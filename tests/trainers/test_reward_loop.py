@@ -18,7 +18,7 @@ from rlhf_lab.trainers.reward import train_reward
 
 SETTINGS = {
     "epochs": 3, "batch_size": 3, "folds": 0, "lora_r": 2, "lora_alpha": 4, "lr": 3e-3, "weight_decay": 0.3, "seed": 4,
-    "max_grad_norm": 0.2, "label_smoothing": 0.1, "margin": 0.4, "centering": 0.05, "score_l2": 0.02,
+    "max_grad_norm": 0.2, "label_smoothing": 0.1, "margin": 0.4, "centering": 0.05, "score_l2": 0.02, "last_weight": 0.2,
 }  # fmt: skip
 
 
@@ -38,9 +38,9 @@ def begun(folder):
 
 
 def pooled(model, prompt, ids):
-    """(H,) float32 mean of the states where the response's tokens have been read, or the last of them."""
+    """(H,) float32 mean of the states where the response's tokens have been read, with some of the last; or the last of them."""
     states = model.backbone.trunk(input_ids=torch.tensor([[*prompt, *ids]])).last_hidden_state[0, len(prompt) :].float()
-    return states[-1] if model.head.pooling == "last" else sum(states) / len(states)
+    return states[-1] if model.head.pooling == "last" else 0.8 * sum(states) / len(states) + 0.2 * states[-1]
 
 
 def nats(model, label, config):
@@ -66,7 +66,7 @@ def test_a_whole_training_equals_a_plain_loop(llama_folder, pooling):
     found, report = train_reward(adapters, mixed(), reference_of(backbone), config)
     backbone, adapters = begun(llama_folder)
     adapters.add("reward", r=2, alpha=4, seed=derive(4, "reward adapter"), trainable=True)
-    model = RewardModel(backbone, adapters, "reward", RewardHead(32, pooling, derive(4, "head")))
+    model = RewardModel(backbone, adapters, "reward", RewardHead(32, pooling, derive(4, "head"), 0.2))
     parameters = [*adapters.parameters("reward"), *model.head.parameters()]
     optimiser = torch.optim.AdamW(parameters, weight_decay=0.3)
     generator, labels, losses = torch.Generator().manual_seed(derive(4, "order", "all")), mixed(), []
