@@ -77,7 +77,7 @@ def prepared(args: argparse.Namespace, lab: Lab, db: Database, seed: int) -> Set
     )
     sample_pairs(lab, project, args.labels)
     label_with_judge(db, project.id, judge, args.labels, noise=0.0, seed=seed)
-    row = train_reward_model(lab, project, RewardConfig(seed=seed), Source.SIMULATED)
+    row = train_reward_model(lab, project, RewardConfig(seed=seed, last_weight=args.last_weight), Source.SIMULATED)
     backbone, adapters = lab.open(project)
     scorer = lab.reward_model(row.id, "reward")
     known = [prompt.text for prompt in prompts(db, project.id, "eval")]
@@ -236,6 +236,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=PolicyConfig().steps)
     parser.add_argument("--every", type=int, default=5, help="steps between points of a curve")
     parser.add_argument("--labels", type=int, default=60)
+    parser.add_argument("--last-weight", type=float, default=RewardConfig().last_weight, help="of the reward head")
     parser.add_argument("--judge", default="cheerful")
     parser.add_argument("--model", default="embedded")
     parser.add_argument(

@@ -51,6 +51,12 @@ def layer(number: int, pooling: str = "mean") -> Feature:
     return lambda side, _base: side.states[:, number, POOLINGS.index(pooling)].double()
 
 
+def weighted(last_weight: float) -> Feature:
+    """The mean of the last layer with so much of the last token's state besides (`RewardConfig.last_weight`)."""
+    mean, last = layer(-1), layer(-1, "last")
+    return lambda side, base: (1 - last_weight) * mean(side, base) + last_weight * last(side, base)
+
+
 def root_length(side: Side, base: Side) -> Tensor:
     """Distance of the mean from the base's mean, times the root of the length: nearer to a sum over the text."""
     length = torch.tensor([float(len(row)) for row in side.written.tokens], dtype=torch.float64)
@@ -66,7 +72,7 @@ def joined(*parts: tuple[Feature, float]) -> Feature:
     return all_of
 
 
-LAST_LAYER = layer(-1)
+LAST_LAYER = weighted(PRESET.last_weight)
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,11 @@ HEADS: dict[str, Head] = {
     "power 0.15": Head(power=0.15),
     "power 0.35": Head(power=0.35),
     "power 0.5": Head(power=0.5),
+    "plain mean": Head(weighted(0.0)),
+    "last weight 0.05": Head(weighted(0.05)),
+    "last weight 0.2": Head(weighted(0.2)),
     "last token": Head(layer(-1, "last")),
+    "mean beside last": Head(joined((layer(-1), 1.0), (layer(-1, "last"), 0.7))),
     "mean and max": Head(joined((LAST_LAYER, 1.0), (layer(-1, "max"), 1.0))),
     "mean and sd": Head(joined((LAST_LAYER, 1.0), (layer(-1, "sd"), 1.0))),
     "word embeddings alone": Head(layer(0)),
