@@ -1,6 +1,7 @@
 """Projects made ready: prompts split, shipped pairs put in place. No model is loaded for it."""
 
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from rlhf_lab.store.projects import (
 from rlhf_lab.store.removal import delete_project
 
 MAX_NAME = 80
+_MAKING_THE_FIRST = threading.Lock()
 
 
 def new_project(
@@ -117,13 +119,19 @@ def _add_shipped(db: Database, project: Project, digest: str) -> None:
 def pick_project(db: Database, project_id: int | None) -> Project:
     """The named project, or the one opened last; a first one on the embedded model where there is none. ConfigError."""
     if project_id is None:
-        return current_project(db) or new_project(db)
+        return current_project(db) or _first_project(db)
     known = projects(db)
     found = [project for project in known if project.id == project_id]
     if not found:
         there = ", ".join(f"{project.id} ({project.name})" for project in known) or "none yet"
         raise ConfigError(f"there is no project {project_id}; there are: {there}.")
     return found[0]
+
+
+def _first_project(db: Database) -> Project:
+    """Made once, however many threads of a page look into a brand-new home at the same moment."""
+    with _MAKING_THE_FIRST:
+        return current_project(db) or new_project(db)
 
 
 def _name(model: str, prompt_set: str) -> str:

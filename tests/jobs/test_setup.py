@@ -1,5 +1,9 @@
 """New projects: which prompts they get, and what is refused before there is a row."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
 import pytest
 from fake_hub import model
 
@@ -73,3 +77,18 @@ def test_the_project_opened_last_is_picked(db):
     assert pick_project(db, second.id).id == second.id
     with pytest.raises(ConfigError, match="no project 9"):
         pick_project(db, 9)
+
+
+def test_a_brand_new_home_has_one_project_however_many_look_at_once(db, monkeypatch):
+    both_have_looked = threading.Barrier(2, timeout=0.5)
+
+    def make(db):
+        with suppress(threading.BrokenBarrierError):
+            both_have_looked.wait()  # the other is making one as well
+        return new_project(db)
+
+    monkeypatch.setattr("rlhf_lab.jobs.setup.new_project", make)
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: pick_project(db, None), range(2))
+    assert one == other
+    assert len(projects(db)) == 1
