@@ -6,7 +6,7 @@ busy; threads that sleep at once made a PPO step 1.35 to 1.7 times slower on an 
 before a sleeper is awake. So beside a page they spin for as long as waking takes, some 20 microseconds; ten times as long in a
 command that has the machine to itself, for waking a thread may mean waking a virtual core. And glibc gave every large
 tensor's pages back to the kernel at once, so that each step faulted them in again (2.9 s for a forward and backward instead of
-1.1 s). oneDNN, which computes bfloat16 products on a CPU, keeps the workspace of each shape it has met, of 1,024 shapes by itself:
+1.1 s). oneDNN, which computes bfloat16 products on a CPU, keeps the workspace of each shape it has met, by itself of 1,024:
 texts differ in length, so a long training grew to 20 GB. It keeps 32, which is as fast.
 
 The page is the other way round: every visit left 2 to 4 MB behind in the heaps of its threads, though Python held 0.3 MB of it.
