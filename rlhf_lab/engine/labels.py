@@ -4,10 +4,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from rlhf_lab.errors import ConfigError
+from rlhf_lab.errors import ConfigError, LabelError
+from rlhf_lab.kinds import Choice, Source
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.records import Comparison, LabelSnapshot
-from rlhf_lab.store.comparisons import annotator_of_each, comparisons
+from rlhf_lab.store.comparisons import annotator_of_each, comparisons, vote_counts
 from rlhf_lab.store.database import Database
 
 HEAVIEST = 10
@@ -29,6 +30,23 @@ def check_weights(weights: Mapping[str, int]) -> dict[str, int]:
                 "not choosing them."
             )
     return dict(weights)
+
+
+def check_any(db: Database, project_id: int, pinned: LabelSnapshot, annotators: Sequence[str] | None) -> None:
+    """Raises LabelError where a snapshot holds no label, and says where there are some."""
+    if pinned.vote_ids:
+        return
+    human, simulated = (
+        sum(n for choice, n in vote_counts(db, project_id)[source].items() if choice is not Choice.SKIP)
+        for source in (Source.HUMAN, Source.SIMULATED)
+    )
+    whose = "of people" if pinned.source is Source.HUMAN else "of a judge"
+    by = f" by {', '.join(annotators)}" if annotators else ""
+    raise LabelError(
+        f"there are no labels {whose}{by} yet: a reward model needs at least 2 decided pairs. This project has {human} labels of "
+        f"people and {simulated} simulated ones, ties included. Label some pairs first, or choose others (on the command line: "
+        "`label`, `train-reward --source`)."
+    )
 
 
 def prepared(db: Database, pinned: LabelSnapshot, backbone: Backbone, weights: Mapping[str, int]) -> Prepared:

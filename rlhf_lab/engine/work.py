@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from rlhf_lab.config import RewardConfig
 from rlhf_lab.engine.lab import REWARD_MODELS, Lab
-from rlhf_lab.engine.labels import prepared
+from rlhf_lab.engine.labels import check_any, prepared
 from rlhf_lab.engine.pairs import sample_pairs, score_pairs
 from rlhf_lab.engine.texts import complete, explain, reference_samples
 from rlhf_lab.errors import TrainingError
@@ -123,6 +123,7 @@ def trained(
     """Pin the labels and train on them: what every process of the lab's group does, on the labels of the leading one."""
     backbone, _ = lab.open(project)
     pinned = lab.group.told(snapshot(lab.db, project.id, source, annotators))
+    check_any(lab.db, project.id, pinned, annotators)
     labels, cut = prepared(lab.db, pinned, backbone, weights or {})
     model, report, config = _fit(lab, project, labels, config, _Watch(progress, _cut_words(cut)), tick)
     pairs = lab.group.told(unjudged_pairs(lab.db, project.id, SCORED_PAIRS))

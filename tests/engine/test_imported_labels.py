@@ -64,6 +64,22 @@ def test_what_is_cut_keeps_the_end_of_the_prompt_and_the_beginning_of_the_texts(
     assert all(label.chosen_ids == () for label in others)
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"source": "human"}, "no labels of people yet"),
+        ({"source": "simulated", "annotators": ["gloomy"]}, "no labels of a judge by gloomy yet"),
+    ],
+)
+def test_where_labels_are_is_said_when_those_asked_for_are_none(fresh, tmp_path, asked, said):
+    take_in(fresh, tmp_path, "simulated")
+    job = fresh.do(fresh.submit(JobKind.TRAIN_REWARD, config=REWARD, **asked))
+    assert job.status is JobStatus.FAILED
+    assert said in job.error
+    assert "0 labels of people and 12 simulated ones" in job.error
+    assert "train-reward --source" in job.error
+
+
 def test_people_weigh_as_chosen_and_others_are_left_out(fresh, tmp_path, model):
     take_in(fresh, tmp_path)
     pinned = snapshot(fresh.db, fresh.project.id, Source.HUMAN)

@@ -160,7 +160,7 @@ def test_a_cancelled_training_ends_its_processes(lab):
 def test_labels_that_teach_nothing_are_refused_in_their_own_words(lab):
     job = lab.do(lab.submit(JobKind.TRAIN_REWARD, source="human", config=REWARD | {"processes": 2}))
     assert job.status is JobStatus.FAILED
-    assert job.error.startswith("there are no labels yet")
+    assert job.error.startswith("there are no labels of people yet")
     assert not parts("train-reward")
 
 
