@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 HEAD = """
-import faulthandler, json, os, sys
+import faulthandler, glob, json, os, sys
 import torch
 faulthandler.dump_traceback_later(280, exit=True)  # processes that wait for each other end, and say where
 sys.path[:0] = [sys.argv[1], os.path.dirname(sys.argv[1])]
@@ -29,12 +29,15 @@ from rlhf_lab.trainers.group import leave
 
 group.told(None)
 leave()
+about = [open(path).read().strip() for path in glob.glob("/proc/self/task/*/comm")]  # Linux; elsewhere nothing is looked at
+if not given.get("sharded") and any("gloo" in name for name in about):
+    sys.exit(f"threads of the group are about after leave(), and may abort the process at its end: {about}")
 """
 
 
-def launch(folder: Path, script: str, given: object, processes: int) -> object:
+def launch(folder: Path, script: str, given: dict[str, object], processes: int) -> object:
     """What the script says with `answer(…)` in the leading process; it finds `given` and its `group`. folder: where it is
-    written."""
+    written. given: with "sharded" for a backbone dealt out, for torch itself then keeps the group beyond its end."""
     launcher = (
         [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     )

@@ -4,6 +4,7 @@ Every process holds the same adapters, heads and state; a step's rows are shared
 anything depends on it. So the mathematics is that of one process, whatever the number. One process alone pays nothing.
 """
 
+import importlib
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -118,6 +119,9 @@ def launched() -> Group:
     if not dist.is_torchelastic_launched():
         return ALONE
     if not dist.is_initialized():
+        # Its functions take the group of all as a default, that of the moment they are defined. Imported later, as transformers
+        # does, they would hold the group for good, and its threads with it, in spite of `leave`.
+        importlib.import_module("torch.distributed.nn")
         cuda = torch.cuda.is_available()
         try:
             if cuda:

@@ -83,7 +83,7 @@ def both(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("sharded")
     save = {"llama": tiny.save_llama, "gpt2": tiny.save_gpt2}[request.param]
     cases = CASES if request.param == "llama" else CASES[:1]
-    given = {"folder": str(save(folder / "model")), "cases": cases}
+    given = {"folder": str(save(folder / "model")), "cases": cases, "sharded": True}
     return cases, [launch(folder, CHILD, given, processes) for processes in (1, 2)]
 
 
