@@ -15,8 +15,8 @@ def write(mode: str, rows: Rows, path: Path) -> None:
     """mode: "frontier" or "overoptimise"."""
     figure = FIGURES[mode](rows)
     figure.update_layout(
-        template="plotly_white", width=860, height=460, margin={"t": 30, "r": 20, "b": 60, "l": 70},
-        legend={"orientation": "h", "y": 1.08}, font={"family": "system-ui, sans-serif", "size": 14},
+        template="plotly_white", width=860, height=460, margin={"t": 70, "r": 20, "b": 60, "l": 70},
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom"}, font={"family": "system-ui, sans-serif", "size": 14},
     )  # fmt: skip
     figure.write_html(path, include_plotlyjs=True)
 
@@ -53,7 +53,7 @@ def overoptimise(rows: Rows) -> go.Figure:
             line = {"color": COLOURS[number], "dash": dash, "width": 2.5}
             figure.add_scatter(x=steps, y=means, name=f"{run}: {words}", mode="lines", line=line)
     figure.update_xaxes(title="step", rangemode="tozero")
-    figure.update_yaxes(title="sd above the base")
+    figure.update_yaxes(title="sd above the base", rangemode="tozero")
     return figure
 
 
