@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import linear
 
+from rlhf_lab.core.products import linear
 from rlhf_lab.errors import ConfigError
 
 CHUNK_ELEMENTS = 2**22  # logits worked on at once where no gradient is wanted: 16 MiB in float32
@@ -197,7 +197,7 @@ class _Head(torch.autograd.Function):
             if learns:
                 part.copy_(probs.neg_().scatter_add_(-1, chosen.unsqueeze(-1), torch.ones_like(probs[:, :1])))
         if learns:
-            ctx.save_for_backward(logits @ weight)
+            ctx.save_for_backward(linear(logits, weight.t()))
         ctx.temperature = temperature
         logprobs, entropy = (torch.cat(parts) for parts in zip(*found, strict=True))
         ctx.mark_non_differentiable(entropy)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from rlhf_lab.config import PolicyConfig
+from rlhf_lab.core import products
 from rlhf_lab.engine.faults import explain_together
 from rlhf_lab.engine.history import standing, told_by
 from rlhf_lab.engine.lab import Lab
@@ -279,6 +280,7 @@ def machine(trainer: PolicyTrainer) -> dict[str, Any]:
         "device": str(backbone.device),
         "dtype": str(backbone.model.dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
+        "float32_products": "oneDNN" if products.BY_ONEDNN else "PyTorch's",
         "backbone": backbone.name,
         "backbone_sha256": backbone.digest,
     }

@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from rlhf_lab.assets import EMBEDDED, embedded_folder, weights_digest
+from rlhf_lab.core.products import linear
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models import attention
 from rlhf_lab.models.sharding import Shards
@@ -122,6 +123,9 @@ class Backbone:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Vocabulary logits (..., V) of hidden states (..., H)."""
+        head = self.plain_head
+        if head is not None:
+            return linear(hidden, head.weight, head.bias)
         logits: Tensor = self.model.get_output_embeddings()(hidden)
         return logits
 

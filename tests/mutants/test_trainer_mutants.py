@@ -145,8 +145,8 @@ MUTANTS = [
            "slope * gradients[0]", f"test_head_logprobs_by_hand test_head_logprobs_are_those_of_its_logits {PLAIN_LOOP}"),
     Mutant(LOGPROBS, "slope of a sure token rounded away",
            "probs.neg_().scatter_add_(-1, chosen.unsqueeze(-1), torch.ones_like(probs[:, :1])))\n"
-           "        if learns:\n            ctx.save_for_backward(logits @ weight)",
-           "probs)\n        if learns:\n            ctx.save_for_backward(weight[tokens] - logits @ weight)",
+           "        if learns:\n            ctx.save_for_backward(linear(logits, weight.t()))",
+           "probs)\n        if learns:\n            ctx.save_for_backward(weight[tokens] - linear(logits, weight.t()))",
            "test_head_logprobs_of_a_sure_token_in_half_precision"),
     # --- models/adapters.py ---
     Mutant(ADAPTERS, "adapters not restored after an exception", "        finally:\n            self._apply(before",
