@@ -120,7 +120,7 @@ MUTANTS = [
     # --- models/lora_linear.py ---
     Mutant(LORA, "scale forgotten in the merged weight", "alpha=parts.scale", "alpha=1.0",
            "test_states_and_gradients_equal_pefts test_by_hand"),
-    Mutant(LORA, "scale forgotten in the gradient", "da = ctx.scale * (", "da = 1.0 * (",
+    Mutant(LORA, "scale forgotten in the gradient", "da = ctx.scale * linear(", "da = 1.0 * linear(",
            "test_states_and_gradients_equal_pefts test_by_hand"),
     Mutant(LORA, "merged weight of before the update", "held and self._versions == (parts.a._version, parts.b._version)", "held",
            "test_the_merged_weight_follows_an_optimiser_step trainers/test_golden.py::test_three_steps_as_recorded"),
