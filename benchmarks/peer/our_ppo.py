@@ -37,7 +37,7 @@ def save_random_llama(folder: Path, shape: str, dtype: torch.dtype) -> None:
     LlamaForCausalLM(config).to(dtype).save_pretrained(folder)  # type: ignore[arg-type]
     words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(vocab)}, unk_token="t3"))
     special = {"pad_token": "t0", "bos_token": "t1", "eos_token": "t2"}
-    PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)  # type: ignore[no-untyped-call]
+    PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
 
 
 def trainer_of(backbone: Backbone, args: argparse.Namespace) -> PolicyTrainer:

@@ -111,8 +111,7 @@ def sampled_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0
     _check_logits(logits, tokens.shape, temperature)
 
     def compute(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        both: tuple[Tensor, Tensor] = _Sampled.apply(logits, tokens, temperature)  # type: ignore[no-untyped-call]
-        return both
+        return _sampled(logits, tokens, temperature)
 
     logprobs, entropy = in_row_chunks(compute, logits, tokens)
     return logprobs, entropy
@@ -147,6 +146,9 @@ class _Sampled(torch.autograd.Function):
         return dlogits.to(ctx.dtype), None, None
 
 
+_sampled: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]] = _Sampled.apply
+
+
 def head_logprobs(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, *, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
@@ -174,8 +176,7 @@ def head_logprobs(
             f"hidden is {tuple(hidden.shape)}, weight {tuple(weight.shape)}, tokens {tuple(tokens.shape)}: "
             "pass (N, H), (V, H) and (N,)."
         )
-    both: tuple[Tensor, Tensor] = _Head.apply(hidden, weight, bias, tokens, temperature)  # type: ignore[no-untyped-call]
-    return both
+    return _head(hidden, weight, bias, tokens, temperature)
 
 
 class _Head(torch.autograd.Function):
@@ -208,6 +209,9 @@ class _Head(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (slope,) = ctx.saved_tensors
         return (slope * (gradients[0] / ctx.temperature).unsqueeze(-1)).to(slope.dtype), None, None, None, None
+
+
+_head: Callable[[Tensor, Tensor, Tensor | None, Tensor, float], tuple[Tensor, Tensor]] = _Head.apply
 
 
 def scale_logits(logits: Tensor, temperature: float) -> Tensor:

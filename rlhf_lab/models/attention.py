@@ -5,6 +5,7 @@ took 18 ms, plain batched products 3.5 ms (2 cores, AVX-512 bf16). In float32, a
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -42,8 +43,7 @@ def attention(
     scaling = options.get("scaling")
     scale = float(scaling) if scaling is not None else query.shape[3] ** -0.5
     q, k, v = (x.reshape(-1, length, x.shape[3]) for x in (query, key, value))
-    out: Tensor = _Causal.apply(q, k, v, scale)  # type: ignore[no-untyped-call]
-    return out.view(query.shape).transpose(1, 2), None
+    return _causal(q, k, v, scale).view(query.shape).transpose(1, 2), None
 
 
 @functools.lru_cache(maxsize=8)
@@ -77,3 +77,6 @@ class _Causal(torch.autograd.Function):
         d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype).mul_(ctx.scale)
         d_value = weights.transpose(1, 2) @ g
         return d_scores @ k, d_scores.transpose(1, 2) @ q, d_value, None
+
+
+_causal: Callable[[Tensor, Tensor, Tensor, float], Tensor] = _Causal.apply

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -130,8 +131,8 @@ class Decoder:
     def _step(self, backbone: Backbone) -> Call:
         """One token for the rows in use: nothing is allocated that outlives it, nothing is read back."""
         rows, at, t = self.part(), self.at, self.t
-        layers = [FixedLayer(keys[: self.used], values[: self.used], at) for keys, values in self.states]
-        trunk, logits_of, cache = backbone.trunk, backbone.logits, Cache(layers=layers)  # type: ignore[arg-type]
+        layers: list[Any] = [FixedLayer(keys[: self.used], values[: self.used], at) for keys, values in self.states]
+        trunk, logits_of, cache = backbone.trunk, backbone.logits, Cache(layers=layers)
 
         @torch.no_grad()
         def step() -> None:

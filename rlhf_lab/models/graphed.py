@@ -38,7 +38,7 @@ class CudaRecorder:
     def __call__(self, step: Call, restore: Call) -> Call:
         """Rehearses the step on a stream of its own, as CUDA asks, and records it; recording computes nothing."""
         with torch.cuda.device(self.device):
-            self.stream = self.stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            self.stream = self.stream or torch.cuda.Stream()
             self.pool = self.pool or torch.cuda.graph_pool_handle()
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):

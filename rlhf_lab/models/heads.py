@@ -1,6 +1,7 @@
 """Linear heads on the trunk's hidden states: the reward model's score (one head or several) and the policy's value."""
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -97,7 +98,7 @@ class EnsembleHead(nn.Module):
 
     @property
     def heads(self) -> list[RewardHead]:
-        return list(self.members)  # type: ignore[arg-type]
+        return cast("list[RewardHead]", list(self.members))
 
     def raw_members(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """(K, B) scores of each member before normalisation."""

@@ -11,7 +11,7 @@ from transformers import Cache, DynamicCache, PreTrainedConfig
 from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 
-class ReservedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+class ReservedLayer(DynamicLayer):
     """Keys and values (B, heads, T, head size) of one layer, with room for `extra` tokens after the first update.
 
     on_gpu: transformers then always makes a mask for a single token. It looks first whether one is needed otherwise, and a GPU
@@ -19,7 +19,7 @@ class ReservedLayer(DynamicLayer):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, extra: int, on_gpu: bool = False) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # transformers annotates its layers only in part
         self.extra = extra
         self.is_compileable = on_gpu
         self.room: list[Tensor] = []
@@ -67,7 +67,7 @@ class FixedLayer(CacheLayerMixin):
     is_compileable = True
 
     def __init__(self, keys: Tensor, values: Tensor, at: Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # transformers annotates its layers only in part
         self.keys, self.values, self.room, self.at, self.is_initialized = keys, values, (keys, values), at, True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:

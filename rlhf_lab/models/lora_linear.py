@@ -114,15 +114,13 @@ class FastLayer:
             weight = self.weight(parts)
             if not torch.is_grad_enabled():
                 return linear(x, weight, parts.base.bias)
-            out: Tensor = _Merged.apply(x, parts.a, parts.b, weight, parts.base.bias, parts.scale)  # type: ignore[no-untyped-call]
-            return out
+            return _merged(x, parts.a, parts.b, weight, parts.base.bias, parts.scale)
 
         def apart(x: Tensor) -> Tensor:
             a, b = self.halves(parts)
             if not torch.is_grad_enabled():
                 return _apart(x, a, b, parts.base)[0]
-            out: Tensor = _Apart.apply(x, parts.a, parts.b, a, b, parts.base, parts.scale)  # type: ignore[no-untyped-call]
-            return out
+            return _apart_recorded(x, parts.a, parts.b, a, b, parts.base, parts.scale)
 
         return apart if parts.base.weight.dtype in HALF or not keep else merged
 
@@ -164,6 +162,9 @@ class _Merged(torch.autograd.Function):
         return dx, da, db, None, None, None
 
 
+_merged: Callable[..., Tensor] = _Merged.apply
+
+
 class _Apart(torch.autograd.Function):
     """y = x·Wᵀ + bias + (x·aᵀ)·bᵀ in half precision with a = A and b = s·B converted; gradients to x, A and B only."""
 
@@ -188,3 +189,6 @@ class _Apart(torch.autograd.Function):
         da = (low_g @ inputs).to(wide_a.dtype) if ctx.needs_input_grad[1] else None
         db = ctx.scale * (low @ rows).t().to(wide_b.dtype) if ctx.needs_input_grad[2] else None
         return dx, da, db, None, None, None, None
+
+
+_apart_recorded: Callable[..., Tensor] = _Apart.apply

@@ -89,7 +89,7 @@ def train_tokenizer(config: PretrainConfig) -> PreTrainedTokenizerFast:
     )
     tokenizer.train_from_iterator(documents(config.seed, min(12_000, config.texts), 0), trainer)
     tokenizer.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, BOS_ID)])
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         bos_token=BOS,
@@ -165,7 +165,7 @@ def one_pass(
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits = token_logits(model, batch.ids, batch.mask)
         loss = nn.functional.cross_entropy(logits, batch.targets)
-        (loss + further(logits, batch)).backward()  # type: ignore[no-untyped-call]
+        (loss + further(logits, batch)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optim, peak in zip(optims, peaks, strict=True):
             optim.param_groups[0]["lr"] = peak * rates[step]
@@ -236,7 +236,7 @@ def train(config: PretrainConfig, out: Path, corpus: Path, progress: Progress) -
     model.train()
     loss = passes(model, tokenizer, config, corpus, progress)
     model.set_attn_implementation("sdpa")
-    model.eval()  # type: ignore[no-untyped-call]
+    model.eval()
     plain = held_out_perplexity(model, config, tokenizer)
     sharpen(model, config.sharpen)
     perplexity = held_out_perplexity(model, config, tokenizer)

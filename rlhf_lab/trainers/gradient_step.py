@@ -95,7 +95,7 @@ def micro_gradient(trainer: "PolicyTrainer", part: Part, whole: Whole, stats: Up
     total_loss(
         policy.loss, value=value.loss if value else 0.0, entropy=entropy,
         vf_coef=config.vf_coef, entropy_coef=config.entropy_coef,
-    ).backward()  # type: ignore[no-untyped-call]  # fmt: skip
+    ).backward()  # fmt: skip
     stats.add_policy(policy, now.logprobs, part.old_logprobs, part.rows.mask, entropy)
     if value is not None:
         stats.add_value(value)
@@ -106,7 +106,7 @@ def micro_gradient(trainer: "PolicyTrainer", part: Part, whole: Whole, stats: Up
 def value_gradient(trainer: "PolicyTrainer", part: Part, whole: Whole, stats: UpdateStats) -> None:
     """The gradient of the values' loss by a forward pass of their own."""
     value = value_loss(trainer.policy.values_of(part.rows)[0], part, whole, trainer.config)
-    (trainer.config.vf_coef * value.loss).backward()  # type: ignore[no-untyped-call]
+    (trainer.config.vf_coef * value.loss).backward()
     stats.add_value(value)
 
 

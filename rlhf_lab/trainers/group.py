@@ -76,7 +76,7 @@ class Group:
             some = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = torch.cat([tensor.flatten() for tensor in some])
             dist.all_reduce(flat)
-            for tensor, total in zip(some, flat.split([tensor.numel() for tensor in some]), strict=True):  # type: ignore[no-untyped-call]
+            for tensor, total in zip(some, flat.split([tensor.numel() for tensor in some]), strict=True):
                 tensor.copy_(total.view_as(tensor))
 
     def add_gradients(self, parameters: Sequence[Tensor]) -> None:

@@ -46,7 +46,7 @@ class NaturalStep:
         self.parts = [part for minibatch in trainer.minibatches(0, rollout.rows) for part in minibatch]
         self.whole = whole_of(rollout, self.parts)
         chosen = torch.cat(self.parts).sort().values[: self.config.fisher_rows]
-        self.sample = list(chosen.split(self.config.micro_batch))  # type: ignore[no-untyped-call]
+        self.sample = list(chosen.split(self.config.micro_batch))
         self.sample_tokens = whole_of(rollout, self.sample).tokens
 
     def take(self, stats: UpdateStats) -> Search:

@@ -46,6 +46,6 @@ def in_parts(rows: Tensor, most: int, processes: int) -> list[Tensor]:
     """Rows (N,) in parts of at most `most`. For several processes in equally many for each, of sizes that differ by at most
     one, as long as there are rows: then a part may have more rows than that."""
     if processes == 1:
-        return list(rows.split(most))  # type: ignore[no-untyped-call]
+        return list(rows.split(most))
     each = max(1, min(math.ceil(len(rows) / (most * processes)), len(rows) // processes))
     return list(rows.tensor_split(min(each * processes, len(rows))))

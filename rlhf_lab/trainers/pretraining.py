@@ -55,5 +55,5 @@ class Pretraining:
         with self.policy.adapters.using(self.policy.adapter):
             logits = self.policy.backbone.logits(self.policy.backbone.hidden(tokens))
         loss = ptx_loss(logits, tokens, mask, denominator=predicted)
-        (self.config.ptx_coef * loss).backward()  # type: ignore[no-untyped-call]
+        (self.config.ptx_coef * loss).backward()
         return loss.detach()

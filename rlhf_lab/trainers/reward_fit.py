@@ -206,7 +206,7 @@ class RewardTask:
         """Of one batch; returns its loss. The graph ends here (gradient_step.micro_gradient)."""
         loss = self.loss(model, batch, draws)
         if loss.requires_grad:
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         return loss.detach().clone()
 
     def loss(self, model: RewardModel, batch: list[int], draws: list[Tensor]) -> Tensor:

@@ -108,7 +108,7 @@ def _update(
 def _gradient(backbone: Backbone, rows: Rows, tokens: float) -> float:
     """Of one micro-batch; returns what it adds to the loss. The graph ends here (gradient_step.micro_gradient)."""
     loss = response_loss(backbone, rows, tokens)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     return float(loss.detach())
 
 
