@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 HEAD = """
-import faulthandler, glob, json, os, sys
+import contextlib, faulthandler, glob, json, os, sys
 import torch
 faulthandler.dump_traceback_later(280, exit=True)  # processes that wait for each other end, and say where
 sys.path[:0] = [sys.argv[1], os.path.dirname(sys.argv[1])]
@@ -29,7 +29,10 @@ from rlhf_lab.trainers.group import leave
 
 group.told(None)
 leave()
-about = [open(path).read().strip() for path in glob.glob("/proc/self/task/*/comm")]  # Linux; elsewhere nothing is looked at
+about = []
+for path in glob.glob("/proc/self/task/*/comm"):  # Linux; elsewhere nothing is looked at
+    with contextlib.suppress(OSError):  # it ended in between
+        about.append(open(path).read().strip())
 if not given.get("sharded") and any("gloo" in name for name in about):
     sys.exit(f"threads of the group are about after leave(), and may abort the process at its end: {about}")
 """
