@@ -54,6 +54,14 @@ def saved(tmp_path_factory):
     return {kind: families.save(kind, tmp_path_factory.mktemp(kind)) for kind in families.KINDS}
 
 
+@pytest.fixture(scope="session")
+def whole_folders(tmp_path_factory):
+    """A model of each kind whose layers are computed as one function each."""
+    import families
+
+    return {kind: families.save(kind, tmp_path_factory.mktemp(kind)) for kind in families.WHOLE}
+
+
 @pytest.fixture
 def llama_copy(llama_folder, tmp_path):
     """A copy that a test may spoil."""

@@ -4,6 +4,8 @@ import tiny
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    MistralConfig,
+    MistralForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen2Tokenizer,
@@ -12,6 +14,8 @@ from transformers import (
 )
 
 KINDS = ("llama", "gpt2", "qwen2", "qwen3", "gemma3")
+#: Those whose layers are computed as one function each.
+WHOLE = ("llama", "qwen2", "mistral")
 SHARED = {
     "vocab_size": len(tiny.WORDS), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 48, "initializer_range": 0.3,
@@ -41,6 +45,9 @@ def save(kind, folder):
         return tiny.save_gpt2(folder)
     model, config, words = {
         "qwen2": (Qwen2ForCausalLM, lambda: Qwen2Config(**SHARED | {"vocab_size": 128}), qwen_words()),
+        "mistral": (MistralForCausalLM, lambda: MistralConfig(
+            **SHARED, sliding_window=None, head_dim=8, pad_token_id=tiny.PAD,
+        ), tiny.tokenizer()),
         "qwen3": (Qwen3ForCausalLM, lambda: Qwen3Config(**SHARED | {"vocab_size": 128}, head_dim=8), qwen_words()),
         "gemma3": (Gemma3ForCausalLM, lambda: Gemma3TextConfig(
             **SHARED, head_dim=8, query_pre_attn_scalar=8, sliding_window=4, pad_token_id=tiny.PAD,

@@ -56,3 +56,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         return functional.linear(x, weight, bias)
     out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return out
+
+
+def linear_onto(onto: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """onto + x @ weight.T, with `linear`'s library. onto: (rows, out), x: (rows, in), weight: (out, in)."""
+    return linear(x, weight).add_(onto) if BY_ONEDNN else torch.addmm(onto, x, weight.t())

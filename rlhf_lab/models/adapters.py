@@ -119,6 +119,7 @@ class Adapters:
             layer.__dict__.pop("forward", None)
         self._layers = [module for module in modules if isinstance(module, LoraLayer)]
         self._merged = [FastLayer() for _ in self._layers]
+        self.backbone.whole.hold(dict(zip(self._layers, self._merged, strict=True)))
         self._copies, self._made = {}, object()
         self._parts = {name: [parts_of(layer, name) for layer in self._layers] for name in self.names}
         self._parameters = {
@@ -165,6 +166,7 @@ class Adapters:
                 self._apply_peft(layer, state.name, state.merged)
             else:
                 layer.__dict__["forward"] = merged.forward_of(part, keep=self.backbone.shards is None)
+        self.backbone.whole.use(dict(zip(self._layers, parts, strict=True)) if state.name is not None else {})
         used = [(merged, part) for merged, part in zip(self._merged, parts, strict=True) if part is not None]
         self.backbone.wiring = Wiring(self._made, state, partial(_refresh, used))
         for name, trainable in self._trainable.items():

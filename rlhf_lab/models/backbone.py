@@ -18,6 +18,7 @@ from rlhf_lab.assets import EMBEDDED, embedded_folder, weights_digest
 from rlhf_lab.core.products import linear
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models import attention
+from rlhf_lab.models.decoder_layers import WholeLayers
 from rlhf_lab.models.sharding import Shards
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -41,7 +42,8 @@ class Wiring:
 class Backbone:
     """A loaded model. `name` is what was asked for, `digest` the SHA-256 of its weights.
 
-    wiring: set by what is laid over the model (adapters). graphs: what models/graphed.py keeps between two samplings.
+    wiring: set by what is laid over the model (adapters). whole: the layers that are computed as one function each.
+    graphs: what models/graphed.py keeps between two samplings.
     shards: the processes that hold its weights together; None: this one holds all. pieces: how many a batch of rows is cut
     into, since memory ran out (models/memory.py).
     """
@@ -54,6 +56,7 @@ class Backbone:
     eos_ids: tuple[int, ...]
     pad_id: int
     wiring: Wiring = field(default_factory=Wiring)
+    whole: WholeLayers = field(default_factory=WholeLayers)
     graphs: Any = None
     shards: Shards | None = None
     pieces: int = 1
@@ -160,6 +163,8 @@ def load_backbone(
     model.requires_grad_(False)
     eos = _eos_ids(model, tokenizer)
     backbone = Backbone(name, weights_digest(folder), model, tokenizer, where, eos, 0, shards=shards)
+    if shards is None:
+        backbone.whole = WholeLayers(model)
     pad = tokenizer.pad_token_id
     embeddings: Any = model.get_input_embeddings()  # a pad token added to the tokenizer alone has no row here
     backbone.pad_id = int(pad if pad is not None and pad < len(embeddings.weight) else backbone.eos_ids[0])

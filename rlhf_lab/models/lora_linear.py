@@ -63,6 +63,10 @@ class FastLayer:
         self._halves: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
         self._halved: dict[nn.Parameter, tuple[int, int]] = {}
 
+    def place(self, room: Tensor) -> None:
+        """Keep the merged weight in this tensor from now on."""
+        self._weight, self._parts = room, None
+
     def weight(self, parts: Parts) -> Tensor:
         """W + s·B·A of these parts as they are now; computed only if it is not held already."""
         if self._weight is not None and self._is_held(parts):

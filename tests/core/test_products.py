@@ -70,6 +70,7 @@ def test_both_give_the_same_numbers(monkeypatch, rows):
             (products.linear(g, weight.t()), g.double() @ weight.double()),  # an input's gradient
             (products.linear(weight[:3], x[0]), weight[:3].double() @ x[0].double().t()),  # few rows, many columns
             (products.linear(random(3, rows), g.t()), random(3, rows).double() @ g.double()),
+            (products.linear_onto(g, x[0], weight), g.double() + x[0].double() @ weight.double().t()),
         ]
     for ours, exact in pairs:
         assert ours.shape == exact.shape

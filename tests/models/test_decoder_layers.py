@@ -1,0 +1,200 @@
+"""Models whose decoder layers are computed as one function: the modules' numbers, and the modules where those do not suit."""
+
+import pytest
+import tiny
+import torch
+from families import SHARED, WHOLE
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+
+from rlhf_lab.models import decoder_layers
+from rlhf_lab.models.decoder_layers import WholeLayers, suits
+from rlhf_lab.models.generation import sample, uniforms
+
+IDS = torch.tensor([tiny.ids("the cat sat . the very old king"), tiny.ids("so ran . the moon the cat sat")])
+
+
+def loaded(folder, monkeypatch, known, *names):
+    monkeypatch.setattr(decoder_layers, "KNOWN", known)
+    backbone = tiny.load(folder)
+    for module in backbone.trunk.layers:  # biases that do something, norms that are not one
+        for i, (name, parameter) in enumerate(sorted(module.named_parameters())):
+            if name.endswith("bias") or "norm" in name:
+                generator = torch.Generator().manual_seed(i)
+                parameter.data.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    if known:
+        backbone.whole = WholeLayers(backbone.model)
+    return backbone, tiny.adapters_of(backbone, *names)
+
+
+def outcome(backbone, adapters, ids=IDS):
+    """States and gradients under the adapter, states of the reference, and samples."""
+    with adapters.using("a"):
+        hidden = backbone.hidden(ids)
+        (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
+    with torch.no_grad(), adapters.using(None):
+        reference = backbone.hidden(ids)
+    with adapters.using("a", merged=True):
+        samples = sample(
+            backbone, [tiny.ids("the cat"), tiny.ids("moon"), tiny.ids("so the old")], uniforms([1, 2, 3], 9)
+        )
+    return [hidden.detach(), reference, *(p.grad for p in adapters.parameters("a"))], samples
+
+
+def in_use(backbone):
+    return [layer for layer in backbone.trunk.layers if "forward" in layer.__dict__]
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_states_gradients_and_samples_are_the_modules(whole_folders, kind, monkeypatch):
+    ours, our_samples = outcome(*(pair := loaded(whole_folders[kind], monkeypatch, decoder_layers.KNOWN, "a", "b")))
+    assert len(in_use(pair[0])) == 2
+    theirs, their_samples = outcome(*(pair := loaded(whole_folders[kind], monkeypatch, (), "a", "b")))
+    assert not in_use(pair[0])
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
+    assert our_samples.tokens == their_samples.tokens
+    for mine, other in zip(our_samples.logprobs, their_samples.logprobs, strict=True):
+        assert mine == pytest.approx(other, abs=1e-4)
+
+
+def test_a_fresh_adapter_is_the_reference_to_the_last_bit(whole_folders, monkeypatch):
+    backbone, _ = loaded(whole_folders["qwen2"], monkeypatch, decoder_layers.KNOWN)
+    adapters = tiny.Adapters(backbone)
+    with torch.no_grad():
+        before = backbone.hidden(IDS)
+        adapters.add("a", r=4, alpha=8, seed=0, trainable=True)
+        for name in (None, "a"):
+            with adapters.using(name):
+                assert torch.equal(backbone.hidden(IDS), before)
+
+
+def test_weights_are_the_files_and_lie_in_one_tensor(llama_folder, monkeypatch):
+    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a")
+    outcome(backbone, adapters)
+    adapters.remove("a")
+    assert len(in_use(backbone)) == 2
+    fresh = LlamaForCausalLM.from_pretrained(llama_folder)
+    for (name, mine), (_, theirs) in zip(backbone.model.named_parameters(), fresh.named_parameters(), strict=True):
+        assert torch.equal(mine, theirs) or "norm" in name, name
+    attention = backbone.trunk.layers[0].self_attn
+    storages = {
+        one.weight.untyped_storage().data_ptr() for one in (attention.q_proj, attention.k_proj, attention.v_proj)
+    }
+    assert len(storages) == 1
+
+
+def test_the_merged_weights_follow_an_optimiser_step(llama_folder, monkeypatch):
+    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a")
+    optimiser = torch.optim.Adam(adapters.parameters("a"), lr=0.1)
+    with adapters.using("a"):
+        backbone.hidden(IDS).square().sum().backward()
+        optimiser.step()
+        after = backbone.hidden(IDS).detach()
+    other, plain = loaded(llama_folder, monkeypatch, (), "a")
+    plain.load_tensors("a", adapters.tensors("a"))
+    with plain.using("a"):
+        torch.testing.assert_close(after, other.hidden(IDS).detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_gradient_after_another_adapters_pass_is_refused_rather_than_wrong(llama_folder, monkeypatch):
+    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a", "b")
+    with adapters.using("a"):
+        loss = backbone.hidden(IDS).square().sum()
+    with adapters.using("b"):
+        backbone.hidden(IDS)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_the_modules_compute_long_texts_and_texts_under_a_mask(llama_folder, monkeypatch):
+    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a")
+    monkeypatch.setattr(decoder_layers, "layer", lambda *_: pytest.fail("computed as one function"))
+    with torch.no_grad(), adapters.using("a"):
+        hidden = backbone.trunk(
+            input_ids=IDS, attention_mask=torch.ones_like(IDS).index_fill(1, torch.tensor([0]), 0), use_cache=False
+        )
+        assert hidden.last_hidden_state.shape == (2, 8, 32)
+        monkeypatch.setattr(decoder_layers, "LONGEST", 7)
+        longer = backbone.hidden(IDS)
+    other, plain = loaded(llama_folder, monkeypatch, (), "a")
+    with torch.no_grad(), plain.using("a"):
+        torch.testing.assert_close(longer, other.hidden(IDS), rtol=1e-4, atol=1e-4)
+
+
+def test_layers_whose_updates_have_two_scales_are_left_to_the_modules(llama_folder, monkeypatch):
+    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a", "b")
+    parts = adapters._parts["a"]
+    parts[3] = parts[3]._replace(scale=7.0)
+    with adapters.using("a"):
+        assert len(in_use(backbone)) == 1
+    with adapters.using("b"):
+        assert len(in_use(backbone)) == 2
+
+
+def test_a_model_moved_to_another_precision_is_computed_by_its_modules(llama_folder, monkeypatch):
+    backbone, _ = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN)
+    before = backbone.hidden(IDS)
+    backbone.model.double()
+    assert torch.allclose(backbone.hidden(IDS), before.double(), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"hidden_act": "gelu"},
+        {"mlp_bias": True},
+        {"attention_bias": True},
+        "float64",
+        "window",
+        "another kind",
+        "adapter",
+    ],
+)
+def test_what_the_function_does_not_do_is_left_to_the_modules(what):
+    model = LlamaForCausalLM(LlamaConfig(**SHARED, **(what if isinstance(what, dict) else {})))
+    if what == "window":
+        model = MistralForCausalLM(MistralConfig(**SHARED, sliding_window=4, head_dim=8))
+    layer = model.model.layers[0]
+    assert not isinstance(what, str) or what == "window" or suits(layer)
+    if what == "float64":
+        layer.mlp.up_proj.double()
+    elif what == "another kind":
+        layer = model.model.norm
+    elif what == "adapter":
+        layer.self_attn.k_proj = torch.nn.Sequential(layer.self_attn.k_proj)
+    assert not suits(layer)
+
+
+def test_a_longer_text_is_rotated_further(llama_folder, monkeypatch):
+    """The angles are made once for a pass, and anew for the next."""
+    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a")
+    with torch.no_grad(), adapters.using("a"):
+        short, long = backbone.hidden(IDS[:, :3]), backbone.hidden(IDS)
+    torch.testing.assert_close(long[:, :3], short, rtol=1e-4, atol=1e-5)
+    other, plain = loaded(llama_folder, monkeypatch, (), "a")
+    with torch.no_grad(), plain.using("a"):
+        torch.testing.assert_close(long, other.hidden(IDS), rtol=1e-4, atol=1e-4)
+
+
+def test_an_adapter_that_is_added_later_is_merged_too(llama_folder, monkeypatch):
+    """Adding one makes new holders of merged weights for all."""
+    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a")
+    with torch.no_grad(), adapters.using("a"):
+        backbone.hidden(IDS)
+    adapters.add("b", r=4, alpha=8, seed=1, trainable=True)
+    tiny.disturb(adapters, "b", 6)
+    other, plain = loaded(llama_folder, monkeypatch, (), "a", "b")
+    for name in ("b", "a"):
+        plain.load_tensors(name, adapters.tensors(name))
+        with torch.no_grad(), adapters.using(name), plain.using(name):
+            torch.testing.assert_close(backbone.hidden(IDS), other.hidden(IDS), rtol=1e-4, atol=1e-4)
+
+
+def test_a_layer_that_was_merged_by_itself_is_merged_again(llama_folder, monkeypatch):
+    """A pass of the modules before the first as one function leaves merged weights at another place."""
+    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a")
+    with torch.no_grad(), adapters.using("a"):
+        with monkeypatch.context() as patch:
+            patch.setattr(decoder_layers, "LONGEST", 0)
+            by_modules = backbone.hidden(IDS)
+        torch.testing.assert_close(backbone.hidden(IDS), by_modules, rtol=1e-4, atol=1e-4)

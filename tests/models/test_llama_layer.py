@@ -1,0 +1,154 @@
+"""A decoder layer as one function: its numbers against loops over positions, its gradients against differences."""
+
+import math
+
+import pytest
+import torch
+
+from rlhf_lab.models.llama_layer import Shape, Turn, Update, Weights, layer, plain_layer
+
+WIDTH, INNER, RANK, SCALE = 6, 5, 2, 0.5
+
+
+def made(heads=4, groups=2, size=4, bias=True, length=3, batch=2):
+    """x, frozen weights, shape, angles (T, D / 2) and the seven pairs, all random in float64."""
+    generator = torch.Generator().manual_seed(heads + 10 * groups + length)
+
+    def some(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    rows = [(heads * size, WIDTH), (groups * size, WIDTH), (groups * size, WIDTH), (WIDTH, heads * size)]
+    rows += [(INNER, WIDTH), (INNER, WIDTH), (WIDTH, INNER)]
+    each = [some(*shape) for shape in rows]
+    stacks = (torch.cat(each[:3]), each[3], torch.cat(each[4:6]), each[6])
+    frozen = Weights(*stacks, (some(WIDTH), some(WIDTH)), some(len(stacks[0])) if bias else None)
+    pairs = [0.3 * some(*shape) for out, into in rows for shape in ((RANK, into), (out, RANK))]
+    return some(batch, length, WIDTH), frozen, Shape(heads, groups, size, (1e-3, 2e-3)), some(length, size // 2), pairs
+
+
+def turn_of(angles, shape):
+    cos, sin = angles.cos(), angles.sin()
+    heads = shape.heads + shape.groups
+    return Turn(torch.cat([cos, cos], 1).repeat(1, heads), torch.cat([-sin, sin], 1).repeat(1, heads))
+
+
+def merged(frozen, pairs):
+    """W + s B A of each layer, in one tensor where they lie in one."""
+    with torch.no_grad():
+        updates = [SCALE * b @ a for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
+        joined = (torch.cat(updates[:3]), updates[3], torch.cat(updates[4:6]), updates[6])
+        return frozen._replace(
+            **{name: getattr(frozen, name) + update for name, update in zip(Weights._fields, joined, strict=False)}
+        )
+
+
+def whole(x, frozen, shape, angles, *pairs):
+    weights = merged(frozen, pairs) if pairs else frozen
+    return layer(x, weights, shape, turn_of(angles, shape), Update(frozen, SCALE), pairs)
+
+
+def by_loops(x, weights, shape, angles):
+    """The layer's output, one number at a time."""
+    heads, groups, size, (eps1, eps2) = shape
+    out = []
+
+    def norm(row, weight, eps):
+        inverse = 1 / math.sqrt(sum(v * v for v in row) / len(row) + eps)
+        return [v * inverse * w for v, w in zip(row, weight.tolist(), strict=True)]
+
+    def times(matrix, row):
+        return [sum(m * v for m, v in zip(line, row, strict=True)) for line in matrix.tolist()]
+
+    def rotate(vector, at):
+        half, turned = size // 2, [0.0] * size
+        for j, angle in enumerate(angles[at].tolist()):
+            first, second = vector[j], vector[j + half]
+            turned[j] = first * math.cos(angle) - second * math.sin(angle)
+            turned[j + half] = second * math.cos(angle) + first * math.sin(angle)
+        return turned
+
+    for text in x.tolist():
+        read = [times(weights.qkv, norm(row, weights.norms[0], eps1)) for row in text]
+        if weights.bias is not None:
+            read = [[v + b for v, b in zip(row, weights.bias.tolist(), strict=True)] for row in read]
+        cut = [[row[i * size : (i + 1) * size] for i in range(heads + 2 * groups)] for row in read]
+        rows = []
+        for t, row in enumerate(text):
+            mixed = []
+            for head in range(heads):
+                group = head // (heads // groups)
+                q = rotate(cut[t][head], t)
+                scores = [
+                    sum(a * b for a, b in zip(q, rotate(cut[s][heads + group], s), strict=True)) / math.sqrt(size)
+                    for s in range(t + 1)
+                ]
+                shares = [math.exp(score - max(scores)) for score in scores]
+                values = [cut[s][heads + groups + group] for s in range(t + 1)]
+                mixed += [sum(a * v[d] for a, v in zip(shares, values, strict=True)) / sum(shares) for d in range(size)]
+            middle = [v + u for v, u in zip(row, times(weights.o, mixed), strict=True)]
+            opened = times(weights.gate_up, norm(middle, weights.norms[1], eps2))
+            inner = [g / (1 + math.exp(-g)) * u for g, u in zip(opened[:INNER], opened[INNER:], strict=True)]
+            rows.append([v + u for v, u in zip(middle, times(weights.down, inner), strict=True)])
+        out.append(rows)
+    return torch.tensor(out, dtype=torch.float64)
+
+
+CASES = [
+    {},
+    {"groups": 4, "bias": False},
+    {"groups": 1, "length": 5, "batch": 1},
+    {"heads": 1, "groups": 1, "size": 2, "length": 1},
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_its_numbers_are_those_of_loops(case):
+    x, frozen, shape, angles, pairs = made(**case)
+    expected = by_loops(x, merged(frozen, pairs), shape, angles)
+    torch.testing.assert_close(whole(x, frozen, shape, angles, *pairs), expected, rtol=1e-12, atol=1e-12)
+    plainly = plain_layer(x, shape, turn_of(angles, shape), Update(frozen, SCALE), pairs)
+    torch.testing.assert_close(plainly, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        whole(x, frozen, shape, angles), by_loops(x, frozen, shape, angles), rtol=1e-12, atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_its_gradients_are_those_of_differences(case):
+    x, frozen, shape, angles, pairs = made(**case)
+    inputs = [tensor.requires_grad_() for tensor in (x, *pairs)]
+    assert torch.autograd.gradcheck(lambda x, *pairs: whole(x, frozen, shape, angles, *pairs), inputs, atol=1e-7)
+
+
+def test_the_first_layer_gives_no_gradient_to_the_words_and_the_same_to_its_pairs():
+    x, frozen, shape, angles, pairs = made()
+    for tensor in pairs:
+        tensor.requires_grad_()
+    weight = torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    alone = torch.autograd.grad((whole(x, frozen, shape, angles, *pairs) * weight).sum(), pairs)
+    both = torch.autograd.grad((whole(x.requires_grad_(), frozen, shape, angles, *pairs) * weight).sum(), [x, *pairs])
+    assert all(torch.equal(one, other) for one, other in zip(alone, both[1:], strict=True))
+
+
+def test_without_pairs_the_gradient_of_x_is_that_of_differences():
+    x, frozen, shape, angles, _ = made()
+    assert torch.autograd.gradcheck(lambda x: whole(x, frozen, shape, angles), [x.requires_grad_()], atol=1e-7)
+
+
+def test_it_can_be_differentiated_twice():
+    """As trpo's curvature needs it: the weights depend on the pairs, also in the gradients."""
+    x, frozen, shape, angles, pairs = made(heads=2, groups=1, size=2, length=2, batch=1)
+    for tensors in ([x.requires_grad_(), *pairs], [x.detach(), *pairs]):
+        inputs = [tensors[0], *(tensor.requires_grad_() for tensor in pairs)]
+        assert torch.autograd.gradgradcheck(
+            lambda x, *pairs: whole(x, frozen, shape, angles, *pairs), inputs, atol=1e-6
+        )
+
+
+def test_nothing_that_is_given_is_changed():
+    x, frozen, shape, angles, pairs = made()
+    given = [x.requires_grad_(), *(tensor.requires_grad_() for tensor in pairs)]
+    before = [tensor.detach().clone() for tensor in (*given, *frozen[:4], *frozen.norms, frozen.bias)]
+    whole(x, frozen, shape, angles, *pairs).square().sum().backward()
+    after = (*given, *frozen[:4], *frozen.norms, frozen.bias)
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))

@@ -1,0 +1,79 @@
+"""Mutants of whole decoder layers and of products with frozen weights: see runner.py."""
+
+import pytest
+from runner import Mutant, check_control, check_mutant, controls
+
+PRODUCTS, LAYER, LAYERS = "core/products.py", "models/llama_layer.py", "models/decoder_layers.py"
+NUMBERS, GRADIENTS = "test_its_numbers_are_those_of_loops", "test_its_gradients_are_those_of_differences"
+ASKED = "test_the_other_library_is_asked_where_it_is_quicker_and_may_be"
+MODULES = "test_states_gradients_and_samples_are_the_modules"
+
+# A table: two or three lines a row, not seven.
+# fmt: off
+MUTANTS = [
+    # --- core/products.py ---
+    Mutant(PRODUCTS, "before Zen 5 too", "int(family[1]) >= ZEN_5", "int(family[1]) >= 25",
+           "test_the_processor_is_told_from_its_description"),
+    Mutant(PRODUCTS, "of any maker", '"AuthenticAMD" in processor', "processor",
+           "test_the_processor_is_told_from_its_description"),
+    Mutant(PRODUCTS, "a gradient is lost", ' or torch.is_grad_enabled()', "", ASKED),
+    Mutant(PRODUCTS, "half precision too", " or x.dtype != torch.float32", "", ASKED),
+    Mutant(PRODUCTS, "few rows too", "few = max(", "few = 10**9 < max(", ASKED),
+    Mutant(PRODUCTS, "the bias is forgotten", "_linear_pointwise(x, weight, bias,", "_linear_pointwise(x, weight, None,",
+           "test_both_give_the_same_numbers"),
+    Mutant(PRODUCTS, "what it is added to is forgotten", "linear(x, weight).add_(onto)", "linear(x, weight)",
+           "test_both_give_the_same_numbers"),
+    # --- models/llama_layer.py ---
+    Mutant(LAYER, "looks ahead", ".triu(1)", ".triu(2)", NUMBERS),
+    Mutant(LAYER, "the first norm's epsilon for both", "inverse_rms(middle, shape.eps[1])", "inverse_rms(middle, shape.eps[0])",
+           NUMBERS),
+    Mutant(LAYER, "sum of squares, not their mean", ".square_().div_(x.shape[-1])", ".square_()", NUMBERS),
+    Mutant(LAYER, "scores are not scaled", "keys, alpha=shape.size**-0.5)", "keys)", NUMBERS),
+    Mutant(LAYER, "q and k are not rotated", "out.mul_(turn.sin).addcmul_(x.view(out.shape), turn.cos)",
+           "out.copy_(x.view(out.shape))", NUMBERS),
+    Mutant(LAYER, "the bias is forgotten", "weights.qkv, weights.bias)", "weights.qkv)", NUMBERS),
+    Mutant(LAYER, "a head reads another group", "x[:, :, None].expand(-1, -1, heads // groups, -1, -1)",
+           "x[:, None].expand(-1, heads // groups, -1, -1, -1)", NUMBERS),
+    Mutant(LAYER, "rotated on, not back", "turn.sin, value=-1)", "turn.sin)", GRADIENTS),
+    Mutant(LAYER, "scores are not scaled on the way back", "_times(sharp, d_scores.transpose(1, 2), q)",
+           "_times(1.0, d_scores.transpose(1, 2), q)", GRADIENTS),
+    Mutant(LAYER, "one head of a group learns", "slope.sum(2)", "slope[:, :, 0]", GRADIENTS),
+    Mutant(LAYER, "nothing comes around the norm", "torch.addcmul(around, slope, inverse)", "torch.mul(slope, inverse)",
+           GRADIENTS),
+    Mutant(LAYER, "the norm's own slope", "inverse.pow(3)", "inverse.pow(2)", GRADIENTS),
+    Mutant(LAYER, "the norm's weight on the way back", "    slope.mul_(weight)\n", "", GRADIENTS),
+    Mutant(LAYER, "scale forgotten in dA", "linear(ahead, inputs.t()).mul_(scale)", "linear(ahead, inputs.t())", GRADIENTS),
+    Mutant(LAYER, "scale forgotten in dB", "linear(low, slope.t()).mul_(scale)", "linear(low, slope.t())", GRADIENTS),
+    Mutant(LAYER, "gate and up change about", "learn([d_gate, d_up]", "learn([d_up, d_gate]", GRADIENTS),
+    Mutant(LAYER, "what is read by down, without up", "learn([dy], open_gate * up,", "learn([dy], open_gate,", GRADIENTS),
+    Mutant(LAYER, "slopes have none themselves", "if torch.is_grad_enabled():", "if False:",
+           "test_it_can_be_differentiated_twice"),
+    Mutant(LAYER, "the weights do not depend on the pairs", "stack + change for", "stack + change.detach() for",
+           "test_it_can_be_differentiated_twice"),
+    # --- models/decoder_layers.py ---
+    Mutant(LAYERS, "the rotation of another pass", "self._turn is None or self._of is not cos", "self._turn is None",
+           "test_a_longer_text_is_rotated_further"),
+    Mutant(LAYERS, "a window is forgotten", "if window or config", "if config",
+           "test_what_the_function_does_not_do_is_left_to_the_modules"),
+    Mutant(LAYERS, "two scales as one", " and len({part.scale for part in own}) == 1", "",
+           "test_layers_whose_updates_have_two_scales_are_left_to_the_modules"),
+    Mutant(LAYERS, "a mask is forgotten", "mask is None and x.shape[1] <= LONGEST", "x.shape[1] <= LONGEST",
+           "test_the_modules_compute_long_texts_and_texts_under_a_mask"),
+    Mutant(LAYERS, "merged where nobody looks", "                fast.place(view)\n", "                pass\n",
+           "test_the_merged_weights_follow_an_optimiser_step"),
+    Mutant(LAYERS, "merged weights of another adapter stay", "            whole.merged = None\n", "            pass\n",
+           "test_an_adapter_that_is_added_later_is_merged_too"),
+    Mutant("models/lora_linear.py", "held where it was never computed", "self._weight, self._parts = room, None",
+           "self._weight = room", "models/test_decoder_layers.py::test_a_layer_that_was_merged_by_itself_is_merged_again"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.file} {mutant.name}" for mutant in MUTANTS])
+def test_mutant_is_killed(mutant, request):
+    check_mutant(mutant, request)
+
+
+@pytest.mark.parametrize(("file", "test"), controls(MUTANTS))
+def test_without_a_mutant_it_passes(file, test, request):
+    check_control(file, test, request)
