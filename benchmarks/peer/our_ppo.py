@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rlhf_lab.runtime import prepare
 
-prepare()
+prepare(alone=True)  # as `demo` does, which has the machine to itself too
 
 import torch  # noqa: E402
 from tokenizers import Tokenizer, models  # noqa: E402

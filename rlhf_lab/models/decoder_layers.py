@@ -1,7 +1,7 @@
 """Which decoder layers of a model are computed as one function (llama_layer.py), and how under an adapter.
 
 That is those of Llama, Mistral and Qwen2 in float32 on a CPU, where a third of the time and more goes into what lies between the
-matrix products. Weights that read the same input are laid into one tensor, of which the model's own become views.
+matrix products. The weights of q, k and v are laid into one tensor, of which the model's own become views.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,6 @@ from rlhf_lab.models.lora_linear import FastLayer, Parts
 
 KNOWN = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-STACKS = ((0, 3), (3, 4), (4, 6), (6, 7))  # which of them lie in one tensor
 
 
 class WholeLayers:
@@ -64,9 +63,9 @@ class WholeLayer:
         self.shape = Shape(heads, groups, attention.head_dim, (first, second))
         biases = [one.bias.detach() for one in self.linears[:3] if one.bias is not None]
         weights = [one.weight.detach() for one in self.linears]
-        qkv, o, gate_up, down = (torch.cat(weights[a:b]) for a, b in STACKS)
         scales = (norms[0].weight.detach(), norms[1].weight.detach())
-        self.frozen = Weights(qkv, o, gate_up, down, scales, torch.cat(biases) if biases else None)
+        o, gate, up, down = weights[3:]
+        self.frozen = Weights(torch.cat(weights[:3]), o, gate, up, down, scales, torch.cat(biases) if biases else None)
         for one, view in zip(self.linears, self._views(self.frozen), strict=True):
             one.weight.data = view
         self.fast: Sequence[FastLayer] = ()
@@ -74,16 +73,15 @@ class WholeLayer:
 
     def _views(self, weights: Weights) -> list[Tensor]:
         """The weight of each projection."""
-        sizes = [[one.out_features for one in self.linears[a:b]] for a, b in STACKS]
-        return [view for stack, rows in zip(weights[:4], sizes, strict=True) for view in stack.split(rows)]
+        return [*weights.qkv.split([one.out_features for one in self.linears[:3]]), *weights[1:5]]
 
     def weights(self, parts: Sequence[Parts]) -> Weights:
         """Of these parts as they are now; computed only if they are not held already."""
         if not parts:
             return self.frozen
         if self.merged is None:
-            qkv, o, gate_up, down = map(torch.empty_like, self.frozen[:4])
-            self.merged = self.frozen._replace(qkv=qkv, o=o, gate_up=gate_up, down=down)
+            qkv, o, gate, up, down = map(torch.empty_like, self.frozen[:5])
+            self.merged = self.frozen._replace(qkv=qkv, o=o, gate=gate, up=up, down=down)
             for fast, view in zip(self.fast, self._views(self.merged), strict=True):
                 fast.place(view)
         for fast, part in zip(self.fast, parts, strict=True):
@@ -129,8 +127,8 @@ class WholeLayer:
         mixed, _ = sdpa_attention_forward(attention, q, k, v, mask, scaling=shape.size**-0.5)
         middle = linear_onto(rows, mixed.reshape(len(rows), -1), weights.o)
         inner = normed(middle, inverse_rms(middle, shape.eps[1]), weights.norms[1])
-        gate, up = linear(inner, weights.gate_up).chunk(2, 1)
-        return linear_onto(middle, nn.functional.silu(gate).mul_(up), weights.down).view(x.shape)
+        opened = nn.functional.silu(linear(inner, weights.gate)).mul_(linear(inner, weights.up))
+        return linear_onto(middle, opened, weights.down).view(x.shape)
 
 
 class Turns:

@@ -4,8 +4,8 @@
     y = h + down(silu(gate(n2(h))) · up(n2(h)))
 
 Of modules, such a layer is some 50 small operations forward and 100 backward, and all their results stay until the gradient.
-Here weights that read the same input are one product (q, k and v; gate and up), norms, rotation, gate and sums are done where
-the numbers lie, and what is quick to find again is not kept. The mathematics is Llama's (Touvron et al. 2023, arXiv 2302.13971)
+Here q, k and v are one product, norms, rotation, gate and sums are done where the numbers lie, and what is quick to find again is
+not kept. The mathematics is Llama's (Touvron et al. 2023, arXiv 2302.13971)
 with grouped keys (Ainslie et al. 2023, arXiv 2305.13245), and LoRA's gradients are those of lora_linear.py; rounding differs in
 the last bits.
 """
@@ -35,12 +35,13 @@ class Shape(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """Of one layer: qkv ((heads + 2 groups)·D, H), o (H, heads·D), gate_up (2 I, H), down (H, I), the norms (H,) each, and the
+    """Of one layer: qkv ((heads + 2 groups)·D, H), o (H, heads·D), gate and up (I, H), down (H, I), the norms (H,) each, and the
     bias of qkv or None."""
 
     qkv: Tensor
     o: Tensor
-    gate_up: Tensor
+    gate: Tensor
+    up: Tensor
     down: Tensor
     norms: tuple[Tensor, Tensor]
     bias: Tensor | None
@@ -73,12 +74,12 @@ def layer(x: Tensor, weights: Weights, shape: Shape, turn: Turn, update: Update,
 def plain_layer(x: Tensor, shape: Shape, turn: Turn, update: Update, pairs: Pairs) -> Tensor:
     """`layer` in operations that torch differentiates."""
     frozen, scale = update
-    stacks: list[Tensor] = [*frozen[:4]]
+    weights: list[Tensor] = [*frozen[:5]]
     if pairs:
         updates = [scale * (b @ a) for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
-        joined = (torch.cat(updates[:3]), updates[3], torch.cat(updates[4:6]), updates[6])
-        stacks = [stack + change for stack, change in zip(stacks, joined, strict=True)]
-    qkv, o, gate_up, down = stacks
+        updates[:3] = [torch.cat(updates[:3])]
+        weights = [weight + change for weight, change in zip(weights, updates, strict=True)]
+    qkv, o, gate, up, down = weights
 
     def norm(x: Tensor, which: int) -> Tensor:
         return x * (x.square().mean(-1, keepdim=True) + shape.eps[which]).rsqrt() * frozen.norms[which]
@@ -92,8 +93,8 @@ def plain_layer(x: Tensor, shape: Shape, turn: Turn, update: Update, pairs: Pair
     k, v = (part.repeat_interleave(shape.heads // shape.groups, 1) for part in (k, v))
     scores = q @ k.transpose(2, 3) * shape.size**-0.5 + _after(x.shape[1], x.dtype)
     middle = x + functional.linear((scores.softmax(-1) @ v).transpose(1, 2).flatten(2), o)
-    gate, up = functional.linear(norm(middle, 1), gate_up).chunk(2, -1)
-    out: Tensor = middle + functional.linear(functional.silu(gate) * up, down)
+    inner = norm(middle, 1)
+    out: Tensor = middle + functional.linear(functional.silu(inner @ gate.t()) * (inner @ up.t()), down)
     return out
 
 
@@ -156,12 +157,12 @@ class _Layer(torch.autograd.Function):
         mixed = mixed.reshape(len(rows), -1)
         middle = linear_onto(rows, mixed, weights.o)
         inverse2 = inverse_rms(middle, shape.eps[1])
-        opened = linear(normed(middle, inverse2, weights.norms[1]), weights.gate_up)
-        gate, up = opened.chunk(2, 1)
+        inner = normed(middle, inverse2, weights.norms[1])
+        gate, up = linear(inner, weights.gate), linear(inner, weights.up)
         out = linear_onto(middle, functional.silu(gate).mul_(up), weights.down)
         if any(ctx.needs_input_grad):
             ctx.save_for_backward(
-                x, *pairs, *weights[:4], inverse1, q, k, v, seen, mixed, middle, inverse2, opened
+                x, *pairs, *weights[:5], inverse1, q, k, v, seen, mixed, middle, inverse2, gate, up
             )  # fmt: skip
             ctx.norms, ctx.shape, ctx.turn, ctx.update = weights.norms, shape, turn, update
         return out.view(x.shape)
@@ -169,13 +170,13 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, *rest = ctx.saved_tensors
-        pairs = rest[:-13]
+        pairs = rest[:-15]
         if torch.is_grad_enabled():  # to be differentiated again: trpo's curvature
             wanted = [*([x] if ctx.needs_input_grad[0] else []), *pairs]
             out = plain_layer(x, ctx.shape, ctx.turn, ctx.update, pairs)
             found = list(torch.autograd.grad(out, wanted, gradients[0], create_graph=True))
             return (found.pop(0) if ctx.needs_input_grad[0] else None, *[None] * 4, *found)
-        dx, *slopes = _slopes(ctx, x, pairs, rest[-13:], gradients[0].reshape(-1, x.shape[-1]))
+        dx, *slopes = _slopes(ctx, x, pairs, rest[-15:], gradients[0].reshape(-1, x.shape[-1]))
         return (dx, *[None] * 4, *slopes)
 
 
@@ -184,22 +185,19 @@ _layer: Callable[..., Tensor] = _Layer.apply
 
 def _slopes(ctx: Any, x: Tensor, pairs: Pairs, saved: Sequence[Tensor], dy: Tensor) -> list[Tensor | None]:
     """The slopes of x and of the pairs from that of the output, (B·T, H); from the last product to the first."""
-    qkv, o, gate_up, down, inverse1, q, k, v, seen, mixed, middle, inverse2, opened = saved
+    qkv, o, *of_mlp, inverse1, q, k, v, seen, mixed, middle, inverse2, gate, up = saved
     shape, turn, norms = ctx.shape, ctx.turn, ctx.norms
     (batch, length, _), rows, both = x.shape, x.reshape(-1, x.shape[-1]), turn.sin.shape[1]
     learn = functools.partial(_low_rank, scale=ctx.update.scale)
 
-    gate, up = opened.chunk(2, 1)
-    d_inner, open_gate = linear(dy, down.t()), functional.silu(gate)
+    d_inner, open_gate = linear(dy, of_mlp[2].t()), functional.silu(gate)
     of_down = learn([dy], open_gate * up, pairs[OF_DOWN])
-    d_opened = torch.empty_like(opened)
-    d_gate, d_up = d_opened.chunk(2, 1)
-    torch.mul(d_inner, open_gate, out=d_up)
-    torch.ops.aten.silu_backward.grad_input(d_inner.mul_(up), gate, grad_input=d_gate)
-    del d_inner, open_gate
+    d_up, d_gate = open_gate.mul_(d_inner), torch.ops.aten.silu_backward(d_inner.mul_(up), gate)
+    del d_inner
     of_gate_up = learn([d_gate, d_up], normed(middle, inverse2, norms[1]), pairs[OF_GATE_UP])
-    d_middle = _normed_back(linear(d_opened, gate_up.t()), middle, inverse2, norms[1], dy)
-    del d_opened, d_gate, d_up
+    d_normed = linear_onto(linear(d_gate, of_mlp[0].t()), d_up, of_mlp[1].t())
+    d_middle = _normed_back(d_normed, middle, inverse2, norms[1], dy)
+    del open_gate, d_gate, d_up
 
     of_o = learn([d_middle], mixed, pairs[OF_O])
     d_mixed = by_head(linear(d_middle, o.t()), batch, shape.size).reshape(q.shape)

@@ -20,8 +20,8 @@ def made(heads=4, groups=2, size=4, bias=True, length=3, batch=2):
     rows = [(heads * size, WIDTH), (groups * size, WIDTH), (groups * size, WIDTH), (WIDTH, heads * size)]
     rows += [(INNER, WIDTH), (INNER, WIDTH), (WIDTH, INNER)]
     each = [some(*shape) for shape in rows]
-    stacks = (torch.cat(each[:3]), each[3], torch.cat(each[4:6]), each[6])
-    frozen = Weights(*stacks, (some(WIDTH), some(WIDTH)), some(len(stacks[0])) if bias else None)
+    qkv = torch.cat(each[:3])
+    frozen = Weights(qkv, *each[3:], (some(WIDTH), some(WIDTH)), some(len(qkv)) if bias else None)
     pairs = [0.3 * some(*shape) for out, into in rows for shape in ((RANK, into), (out, RANK))]
     return some(batch, length, WIDTH), frozen, Shape(heads, groups, size, (1e-3, 2e-3)), some(length, size // 2), pairs
 
@@ -36,7 +36,7 @@ def merged(frozen, pairs):
     """W + s B A of each layer, in one tensor where they lie in one."""
     with torch.no_grad():
         updates = [SCALE * b @ a for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
-        joined = (torch.cat(updates[:3]), updates[3], torch.cat(updates[4:6]), updates[6])
+        joined = (torch.cat(updates[:3]), *updates[3:])
         return frozen._replace(
             **{name: getattr(frozen, name) + update for name, update in zip(Weights._fields, joined, strict=False)}
         )
@@ -86,8 +86,8 @@ def by_loops(x, weights, shape, angles):
                 values = [cut[s][heads + groups + group] for s in range(t + 1)]
                 mixed += [sum(a * v[d] for a, v in zip(shares, values, strict=True)) / sum(shares) for d in range(size)]
             middle = [v + u for v, u in zip(row, times(weights.o, mixed), strict=True)]
-            opened = times(weights.gate_up, norm(middle, weights.norms[1], eps2))
-            inner = [g / (1 + math.exp(-g)) * u for g, u in zip(opened[:INNER], opened[INNER:], strict=True)]
+            gate, up = (times(w, norm(middle, weights.norms[1], eps2)) for w in (weights.gate, weights.up))
+            inner = [g / (1 + math.exp(-g)) * u for g, u in zip(gate, up, strict=True)]
             rows.append([v + u for v, u in zip(middle, times(weights.down, inner), strict=True)])
         out.append(rows)
     return torch.tensor(out, dtype=torch.float64)
@@ -148,7 +148,7 @@ def test_it_can_be_differentiated_twice():
 def test_nothing_that_is_given_is_changed():
     x, frozen, shape, angles, pairs = made()
     given = [x.requires_grad_(), *(tensor.requires_grad_() for tensor in pairs)]
-    before = [tensor.detach().clone() for tensor in (*given, *frozen[:4], *frozen.norms, frozen.bias)]
+    before = [tensor.detach().clone() for tensor in (*given, *frozen[:5], *frozen.norms, frozen.bias)]
     whole(x, frozen, shape, angles, *pairs).square().sum().backward()
-    after = (*given, *frozen[:4], *frozen.norms, frozen.bias)
+    after = (*given, *frozen[:5], *frozen.norms, frozen.bias)
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))

@@ -48,7 +48,7 @@ MUTANTS = [
     Mutant(LAYER, "what is read by down, without up", "learn([dy], open_gate * up,", "learn([dy], open_gate,", GRADIENTS),
     Mutant(LAYER, "slopes have none themselves", "if torch.is_grad_enabled():", "if False:",
            "test_it_can_be_differentiated_twice"),
-    Mutant(LAYER, "the weights do not depend on the pairs", "stack + change for", "stack + change.detach() for",
+    Mutant(LAYER, "the weights do not depend on the pairs", "weight + change for", "weight + change.detach() for",
            "test_it_can_be_differentiated_twice"),
     # --- models/decoder_layers.py ---
     Mutant(LAYERS, "the rotation of another pass", "self._turn is None or self._of is not cos", "self._turn is None",
