@@ -5,7 +5,8 @@
 
 The ways take turns within one process, so that another program on the machine slows all of them; look at the ratios, and at
 seconds only on an idle machine. "plain" is the textbook: PEFT's three-product layers, left-padded rows under a mask in one
-batch, a full log-softmax with an entropy that carries a gradient. The others are "ours" with one thing changed.
+batch, a full log-softmax with an entropy that carries a gradient. The others are "ours" with one thing changed; "modules" are
+transformers' decoder layers in the place of ours, and "peft-layers" and "padded-rows" need them.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -34,6 +36,7 @@ from rlhf_lab.models import adapters as adapters_module  # noqa: E402
 from rlhf_lab.models import reward_model as reward_module  # noqa: E402
 from rlhf_lab.models.adapters import Adapters  # noqa: E402
 from rlhf_lab.models.backbone import Backbone, load_backbone  # noqa: E402
+from rlhf_lab.models.decoder_layers import WholeLayer  # noqa: E402
 from rlhf_lab.models.heads import RewardHead  # noqa: E402
 from rlhf_lab.models.reward_model import RewardModel  # noqa: E402
 from rlhf_lab.models.rows import Hidden, Rows  # noqa: E402
@@ -57,6 +60,17 @@ def padded(backbone: Backbone, rows: Rows) -> Hidden:
 @contextmanager
 def peft_layers(trainer: PolicyTrainer) -> Iterator[None]:
     with patch.object(adapters_module, "parts_of", lambda *_: None):
+        trainer.adapters._index()
+        yield
+    trainer.adapters._index()
+
+
+@contextmanager
+def modules(trainer: PolicyTrainer) -> Iterator[None]:
+    def forward_of(whole: WholeLayer, _parts: object) -> Callable[..., Any]:
+        return partial(type(whole.module).forward, whole.module)
+
+    with patch.object(WholeLayer, "forward_of", forward_of):
         trainer.adapters._index()
         yield
     trainer.adapters._index()
@@ -109,6 +123,7 @@ def eager_attention(trainer: PolicyTrainer) -> Iterator[None]:
 WAYS: dict[str, tuple[Callable[[PolicyTrainer], Any], ...]] = {
     "ours": (),
     "plain": (peft_layers, padded_rows, full_softmax, one_batch),
+    "modules": (modules,),
     "peft-layers": (peft_layers,),
     "padded-rows": (padded_rows,),
     "full-softmax": (full_softmax,),

@@ -47,14 +47,14 @@ def attention(
 
 
 @functools.lru_cache(maxsize=8)
-def _after(length: int, dtype: torch.dtype) -> Tensor:
+def ahead(length: int, dtype: torch.dtype) -> Tensor:
     """(1, T, T): -inf where a token would look ahead."""
     return torch.full((1, length, length), -torch.inf, dtype=dtype).triu(1)
 
 
 def _weights(q: Tensor, k: Tensor, scale: float) -> Tensor:
     """(N, T, T): how much each token looks at those up to itself."""
-    return torch.baddbmm(_after(q.shape[1], q.dtype), q, k.transpose(1, 2), alpha=scale).softmax(dim=-1)
+    return torch.baddbmm(ahead(q.shape[1], q.dtype), q, k.transpose(1, 2), alpha=scale).softmax(dim=-1)
 
 
 class _Causal(torch.autograd.Function):

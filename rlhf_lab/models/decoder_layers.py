@@ -4,6 +4,7 @@ That is those of Llama, Mistral and Qwen2 in float32 on a CPU, where a third of 
 matrix products. The weights of q, k and v are laid into one tensor, of which the model's own become views.
 """
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,11 +13,14 @@ from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from rlhf_lab.core.products import linear, linear_onto
-from rlhf_lab.models.attention import LONGEST
 from rlhf_lab.models.llama_layer import Shape, Turn, Update, Weights, by_head, inverse_rms, layer, normed, turned
 from rlhf_lab.models.lora_linear import FastLayer, Parts
 
 KNOWN = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer")
+#: Tokens, for each number of a head's size: beyond this torch's attention, which keeps no (T, T) weights, is quicker.
+LONGEST = 6
+#: What a model may be asked for that its modules alone do.
+ASKED = ("is_causal", "sliding_window", "output_attentions")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -33,7 +37,7 @@ class WholeLayers:
         """From now on these keep the merged weights of the adapters' layers."""
         self._fast = fast
         for whole in self._layers:
-            whole.merged = None
+            whole.fast, whole.merged = (), None
 
     def use(self, parts: Mapping[Any, Parts | None]) -> None:
         """From now on compute under these parts of the adapters' layers; empty: frozen."""
@@ -51,16 +55,17 @@ class WholeLayers:
 
 
 class WholeLayer:
-    """One decoder layer, computed as one function. Raises nothing where something is asked for that is done by the module alone:
-    the module then does it."""
+    """One decoder layer, computed as one function; by the module where that is trained itself, or was moved to another device or
+    precision, and for what `layer` does not do. A copy of the model would go on with the weights of this one."""
 
     def __init__(self, module: Any, turns: "Turns") -> None:
-        self.module, self.turns = module, turns
+        self._module, self.turns = weakref.ref(module), turns  # the module holds what is made here
         self.linears = projections(module)
         attention, norms = module.self_attn, (module.input_layernorm, module.post_attention_layernorm)
         heads, groups = (self.linears[i].out_features // attention.head_dim for i in (0, 1))
         first, second = (float(norm.variance_epsilon) for norm in norms)
         self.shape = Shape(heads, groups, attention.head_dim, (first, second))
+        self.attention, self.longest = attention, LONGEST * attention.head_dim
         biases = [one.bias.detach() for one in self.linears[:3] if one.bias is not None]
         weights = [one.weight.detach() for one in self.linears]
         scales = (norms[0].weight.detach(), norms[1].weight.detach())
@@ -68,8 +73,17 @@ class WholeLayer:
         self.frozen = Weights(torch.cat(weights[:3]), o, gate, up, down, scales, torch.cat(biases) if biases else None)
         for one, view in zip(self.linears, self._views(self.frozen), strict=True):
             one.weight.data = view
+        if self.frozen.bias is not None:
+            sizes = [one.out_features for one in self.linears[:3]]
+            for one, view in zip(self.linears, self.frozen.bias.split(sizes), strict=False):
+                one.bias.data = view
         self.fast: Sequence[FastLayer] = ()
         self.merged: Weights | None = None
+        self._rooms: list[Tensor] = []
+
+    @property
+    def module(self) -> Any:
+        return self._module()
 
     def _views(self, weights: Weights) -> list[Tensor]:
         """The weight of each projection."""
@@ -82,10 +96,9 @@ class WholeLayer:
         if self.merged is None:
             qkv, o, gate, up, down = map(torch.empty_like, self.frozen[:5])
             self.merged = self.frozen._replace(qkv=qkv, o=o, gate=gate, up=up, down=down)
-            for fast, view in zip(self.fast, self._views(self.merged), strict=True):
-                fast.place(view)
-        for fast, part in zip(self.fast, parts, strict=True):
-            fast.weight(part)
+            self._rooms = self._views(self.merged)
+        for fast, part, room in zip(self.fast, parts, self._rooms, strict=True):
+            fast.weight(part, room)
         return self.merged
 
     def forward_of(self, parts: Sequence[Parts]) -> Callable[..., Tensor]:
@@ -103,23 +116,28 @@ class WholeLayer:
                 torch.is_grad_enabled(),
                 past_key_values is not None,
             )
-            alike = (x.dtype, x.device) == (self.frozen.qkv.dtype, self.frozen.qkv.device)
-            if alike and (not records if cached else mask is None and x.shape[1] <= LONGEST):
+            usual = self._is_usual(x) and all(options.get(name) is None for name in ASKED)
+            if usual and (not records if cached else mask is None and x.shape[1] <= self.longest):
                 turn = self.turns.of(position_embeddings, self.shape)
                 if cached:
                     return self._cached(x, self.weights(parts), turn, mask, past_key_values)
                 return layer(x, self.weights(parts), self.shape, turn, update, pairs if records else ())
-            out: Tensor = type(self.module).forward(
-                self.module, x, attention_mask=mask, position_ids=position_ids, past_key_values=past_key_values,
+            module = self.module
+            out: Tensor = type(module).forward(
+                module, x, attention_mask=mask, position_ids=position_ids, past_key_values=past_key_values,
                 use_cache=use_cache, position_embeddings=position_embeddings, **options,
             )  # fmt: skip
             return out
 
         return forward
 
+    def _is_usual(self, x: Tensor) -> bool:
+        moved = (x.dtype, x.device) != (self.frozen.qkv.dtype, self.frozen.qkv.device)
+        return not moved and not self.module.training and not any(one.weight.requires_grad for one in self.linears)
+
     def _cached(self, x: Tensor, weights: Weights, turn: Turn, mask: Tensor | None, cache: Any) -> Tensor:
         """The layer where earlier tokens lie in a cache; no gradient."""
-        shape, rows, both, attention = self.shape, x.reshape(-1, x.shape[-1]), turn.sin.shape[1], self.module.self_attn
+        shape, rows, both, attention = self.shape, x.reshape(-1, x.shape[-1]), turn.sin.shape[1], self.attention
         read = linear(normed(rows, inverse_rms(rows, shape.eps[0]), weights.norms[0]), weights.qkv, weights.bias)
         rotated = by_head(turned(read[:, :both], turn, shape.size), len(x), shape.size)
         q, k = rotated.split([shape.heads, shape.groups], 1)
@@ -161,7 +179,11 @@ def suits(module: Any) -> bool:
     window = (
         attention.sliding_window if hasattr(attention, "sliding_window") else getattr(config, "sliding_window", None)
     )
-    if window or config.hidden_act != "silu" or any(type(one) is not nn.Linear for one in linears):
+    if window and window < LONGEST * attention.head_dim:
+        return False
+    if config.hidden_act != "silu" or not getattr(config, "is_causal", True) or not attention.is_causal:
+        return False
+    if any(type(one) is not nn.Linear for one in linears):
         return False
     biased = [one.bias is not None for one in linears]
     here = all(one.weight.dtype == torch.float32 and one.weight.device.type == "cpu" for one in linears)

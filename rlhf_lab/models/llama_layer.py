@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlhf_lab.core.products import linear, linear_onto
+from rlhf_lab.models.attention import ahead
 
 #: A and B of q, k, v, o, gate, up and down, in turn; or none.
 Pairs = Sequence[Tensor]
@@ -48,8 +49,8 @@ class Weights(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """The rotation of q and k at T positions, (T, (heads + groups)·D) each: x · cos + swap(x) · sin, where `swap` changes the
-    halves of each head about and sin is negative on the first."""
+    """The rotation of q and k, (T or B·T, (heads + groups)·D) each: x · cos + swap(x) · sin, where `swap` changes the halves of
+    each head about and sin is negative on the first."""
 
     cos: Tensor
     sin: Tensor
@@ -87,11 +88,12 @@ def plain_layer(x: Tensor, shape: Shape, turn: Turn, update: Update, pairs: Pair
     both = turn.sin.shape[1]
     read = functional.linear(norm(x, 0), qkv, frozen.bias)
     swapped = read[..., :both].unflatten(-1, (-1, 2, shape.size // 2)).flip(-2).flatten(-3)
-    rotated = read[..., :both] * turn.cos + swapped * turn.sin
+    cos, sin = (part.view(-1, x.shape[1], both) for part in turn)
+    rotated = read[..., :both] * cos + swapped * sin
     heads = torch.cat([rotated, read[..., both:]], -1).unflatten(-1, (-1, shape.size)).transpose(1, 2)
     q, k, v = heads.split((shape.heads, shape.groups, shape.groups), 1)
     k, v = (part.repeat_interleave(shape.heads // shape.groups, 1) for part in (k, v))
-    scores = q @ k.transpose(2, 3) * shape.size**-0.5 + _after(x.shape[1], x.dtype)
+    scores = q @ k.transpose(2, 3) * shape.size**-0.5 + ahead(x.shape[1], x.dtype)
     middle = x + functional.linear((scores.softmax(-1) @ v).transpose(1, 2).flatten(2), o)
     inner = norm(middle, 1)
     out: Tensor = middle + functional.linear(functional.silu(inner @ gate.t()) * (inner @ up.t()), down)
@@ -120,12 +122,6 @@ def by_head(x: Tensor, batch: int, size: int) -> Tensor:
     return x.view(batch, -1, x.shape[-1] // size, size).transpose(1, 2)
 
 
-@functools.lru_cache(maxsize=8)
-def _after(length: int, dtype: torch.dtype) -> Tensor:
-    """(1, T, T): -inf where a token would look ahead."""
-    return torch.full((1, length, length), -torch.inf, dtype=dtype).triu(1)
-
-
 def _swap(x: Tensor, size: int) -> Tensor:
     """The two halves of each head changed about, (N, n·D); a copy."""
     return x.reshape(x.shape[0], -1, 2, size // 2).flip(2).view(x.shape)
@@ -152,7 +148,7 @@ class _Layer(torch.autograd.Function):
         v = by_head(read[:, both:], batch, shape.size).contiguous()
         del read, rotated
         keys = _spread(k, shape.heads).transpose(1, 2)
-        seen = torch.baddbmm(_after(length, q.dtype), q, keys, alpha=shape.size**-0.5).softmax(-1)
+        seen = torch.baddbmm(ahead(length, q.dtype), q, keys, alpha=shape.size**-0.5).softmax(-1)
         mixed = (seen @ _spread(v, shape.heads)).view(batch, -1, length, shape.size).transpose(1, 2)
         mixed = mixed.reshape(len(rows), -1)
         middle = linear_onto(rows, mixed, weights.o)
@@ -172,10 +168,13 @@ class _Layer(torch.autograd.Function):
         x, *rest = ctx.saved_tensors
         pairs = rest[:-15]
         if torch.is_grad_enabled():  # to be differentiated again: trpo's curvature
-            wanted = [*([x] if ctx.needs_input_grad[0] else []), *pairs]
+            inputs = (x, *[None] * 4, *pairs)
+            wanted = [
+                one for one, needed in zip(inputs, ctx.needs_input_grad, strict=True) if one is not None and needed
+            ]
             out = plain_layer(x, ctx.shape, ctx.turn, ctx.update, pairs)
-            found = list(torch.autograd.grad(out, wanted, gradients[0], create_graph=True))
-            return (found.pop(0) if ctx.needs_input_grad[0] else None, *[None] * 4, *found)
+            found = iter(torch.autograd.grad(out, wanted, gradients[0], create_graph=True))
+            return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
         dx, *slopes = _slopes(ctx, x, pairs, rest[-15:], gradients[0].reshape(-1, x.shape[-1]))
         return (dx, *[None] * 4, *slopes)
 

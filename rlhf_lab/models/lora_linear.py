@@ -63,12 +63,10 @@ class FastLayer:
         self._halves: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
         self._halved: dict[nn.Parameter, tuple[int, int]] = {}
 
-    def place(self, room: Tensor) -> None:
-        """Keep the merged weight in this tensor from now on."""
-        self._weight, self._parts = room, None
-
-    def weight(self, parts: Parts) -> Tensor:
-        """W + s·B·A of these parts as they are now; computed only if it is not held already."""
+    def weight(self, parts: Parts, room: Tensor | None = None) -> Tensor:
+        """W + s·B·A of these parts as they are now; computed only if it is not held already. room: where it is to be kept."""
+        if room is not None and self._weight is not room:
+            self._weight, self._parts = room, None
         if self._weight is not None and self._is_held(parts):
             return self._weight
         frozen = parts.base.weight

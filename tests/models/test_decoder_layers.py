@@ -1,11 +1,15 @@
 """Models whose decoder layers are computed as one function: the modules' numbers, and the modules where those do not suit."""
 
+import gc
+import weakref
+
 import pytest
 import tiny
 import torch
 from families import SHARED, WHOLE
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
+from rlhf_lab.core import products
 from rlhf_lab.models import decoder_layers
 from rlhf_lab.models.decoder_layers import WholeLayers, suits
 from rlhf_lab.models.generation import sample, uniforms
@@ -40,6 +44,14 @@ def outcome(backbone, adapters, ids=IDS):
     return [hidden.detach(), reference, *(p.grad for p in adapters.parameters("a"))], samples
 
 
+def whole_of(layer):
+    return (
+        layer.__dict__["forward"]
+        .__closure__[[*layer.__dict__["forward"].__code__.co_freevars].index("self")]
+        .cell_contents
+    )
+
+
 def in_use(backbone):
     return [layer for layer in backbone.trunk.layers if "forward" in layer.__dict__]
 
@@ -55,6 +67,16 @@ def test_states_gradients_and_samples_are_the_modules(whole_folders, kind, monke
     assert our_samples.tokens == their_samples.tokens
     for mine, other in zip(our_samples.logprobs, their_samples.logprobs, strict=True):
         assert mine == pytest.approx(other, abs=1e-4)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch has no oneDNN here")
+def test_by_the_other_library_too(whole_folders, monkeypatch):
+    """Columns of a wider tensor, transposed weights, few rows: whatever the function asks of it."""
+    theirs, _ = outcome(*loaded(whole_folders["qwen2"], monkeypatch, (), "a"))
+    monkeypatch.setattr(products, "BY_ONEDNN", True)
+    ours, _ = outcome(*loaded(whole_folders["qwen2"], monkeypatch, decoder_layers.KNOWN, "a"))
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
 
 
 def test_a_fresh_adapter_is_the_reference_to_the_last_bit(whole_folders, monkeypatch):
@@ -114,7 +136,8 @@ def test_the_modules_compute_long_texts_and_texts_under_a_mask(llama_folder, mon
             input_ids=IDS, attention_mask=torch.ones_like(IDS).index_fill(1, torch.tensor([0]), 0), use_cache=False
         )
         assert hidden.last_hidden_state.shape == (2, 8, 32)
-        monkeypatch.setattr(decoder_layers, "LONGEST", 7)
+        for layer in backbone.trunk.layers:
+            monkeypatch.setattr(whole_of(layer), "longest", 7)
         longer = backbone.hidden(IDS)
     other, plain = loaded(llama_folder, monkeypatch, (), "a")
     with torch.no_grad(), plain.using("a"):
@@ -195,6 +218,63 @@ def test_a_layer_that_was_merged_by_itself_is_merged_again(llama_folder, monkeyp
     backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a")
     with torch.no_grad(), adapters.using("a"):
         with monkeypatch.context() as patch:
-            patch.setattr(decoder_layers, "LONGEST", 0)
+            for layer in backbone.trunk.layers:
+                patch.setattr(whole_of(layer), "longest", 0)
             by_modules = backbone.hidden(IDS)
         torch.testing.assert_close(backbone.hidden(IDS), by_modules, rtol=1e-4, atol=1e-4)
+
+
+def test_no_merged_weight_outlives_its_adapter(llama_folder, monkeypatch):
+    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a")
+    with torch.no_grad(), adapters.using("a"):
+        backbone.hidden(IDS)
+    whole = [whole_of(layer) for layer in backbone.trunk.layers]
+    assert all(one.merged is not None for one in whole)
+    adapters.remove("a")
+    assert all(one.merged is None and not one.fast for one in whole)
+
+
+def test_a_model_that_nobody_holds_goes_at_once(llama_folder, monkeypatch):
+    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN)
+    weight = weakref.ref(backbone.trunk.layers[0].mlp.up_proj.weight)
+    gc.disable()
+    try:
+        del backbone, adapters
+        assert weight() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("how", ["training", "weights"])
+def test_a_model_that_is_trained_itself_is_computed_by_its_modules(llama_folder, monkeypatch, how):
+    backbone, _ = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN)
+    if how == "training":
+        backbone.model.train()
+        assert not torch.equal(backbone.hidden(IDS), backbone.hidden(IDS))  # half of the attention drops out
+    else:
+        backbone.model.requires_grad_(True)
+        backbone.hidden(IDS).square().sum().backward()
+        assert all(layer.self_attn.q_proj.weight.grad is not None for layer in backbone.trunk.layers)
+
+
+def test_what_is_cached_has_gradients_by_the_modules(llama_folder, monkeypatch):
+    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a")
+    with adapters.using("a"):
+        cached = backbone.trunk(input_ids=IDS, use_cache=True).last_hidden_state
+        weight = torch.linspace(-1, 1, cached.numel()).view_as(cached)
+        found = [
+            torch.autograd.grad((states * weight).sum(), adapters.parameters("a"))
+            for states in (cached, backbone.hidden(IDS))
+        ]
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
+
+
+def test_new_weights_and_biases_are_read(whole_folders, monkeypatch):
+    backbone, _ = loaded(whole_folders["qwen2"], monkeypatch, decoder_layers.KNOWN)
+    other, _ = loaded(whole_folders["qwen2"], monkeypatch, ())
+    changed = {name: tensor + 0.1 for name, tensor in other.model.state_dict().items()}
+    for model in (backbone.model, other.model):
+        model.load_state_dict(changed)
+    with torch.no_grad():
+        torch.testing.assert_close(backbone.hidden(IDS), other.hidden(IDS), rtol=1e-4, atol=1e-4)

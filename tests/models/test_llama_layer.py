@@ -152,3 +152,15 @@ def test_nothing_that_is_given_is_changed():
     whole(x, frozen, shape, angles, *pairs).square().sum().backward()
     after = (*given, *frozen[:5], *frozen.norms, frozen.bias)
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_twice_where_some_pairs_learn_and_each_row_has_positions_of_its_own():
+    x, frozen, shape, _, pairs = made(heads=2, groups=1, size=2, length=2, batch=2)
+    angles = torch.linspace(0, 3, 4, dtype=torch.float64)[:, None]  # (B T, D / 2)
+    learning = [tensor.requires_grad_() for tensor in pairs[4:7]]
+
+    def some(x, *learning):
+        return whole(x, frozen, shape, angles, *pairs[:4], *learning, *pairs[7:])
+
+    assert torch.autograd.gradcheck(some, [x.requires_grad_(), *learning], atol=1e-7)
+    assert torch.autograd.gradgradcheck(some, [x, *learning], atol=1e-6)

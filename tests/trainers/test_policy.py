@@ -279,8 +279,9 @@ def test_item_24_any_micro_batch_gives_the_same_steps(llama_folder, micro_batch)
         torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-5)
 
 
-def test_item_18_the_backbone_and_the_other_adapters_are_never_trained(llama_folder):
-    backbone = tiny.load(llama_folder)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_item_18_the_backbone_and_the_other_adapters_are_never_trained(llama_folder, dtype):
+    backbone = tiny.load(llama_folder, dtype)
     before = tiny.weights_hash(backbone)
     trainer = tiny.trainer(llama_folder, backbone=backbone, lr=3e-2)
     trainer.adapters.add("reward", r=4, alpha=8, seed=0, trainable=False)
