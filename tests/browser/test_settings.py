@@ -6,6 +6,8 @@ from playwright.sync_api import TimeoutError, expect
 
 from rlhf_lab.config import PolicyConfig
 
+FILLED_IN = ("group_size", "epochs", "minibatches", "batch_size")
+
 
 def test_choosing_an_algorithm_fills_in_its_settings(lab, open_page):
     page = open_page(lab)
@@ -22,13 +24,7 @@ def test_choosing_an_algorithm_fills_in_its_settings(lab, open_page):
     ]
     for name in ("Run", "Rollouts"):
         page.locator(f"#start-group-{name.lower()} button", has_text=re.compile(f"^{name}")).first.click()
-    recommended = PolicyConfig.of("rloo")
-    choose_until_filled_in(page, "rloo", recommended.group_size)
-    for name in ("group_size", "epochs", "minibatches", "batch_size"):
-        page.wait_for_function(
-            "([name, value]) => document.querySelector(`#start-${name} textarea, #start-${name} input`)?.value === value",
-            arg=[name, str(getattr(recommended, name))],
-        )
+    choose_until_filled_in(page, "rloo")
     page.locator("#start-group-policy-loss button", has_text=re.compile("^Policy loss")).first.click()
     clip = page.locator("#start-cliprange")
     expect(clip.locator("textarea, input")).to_be_disabled()
@@ -40,21 +36,27 @@ def test_choosing_an_algorithm_fills_in_its_settings(lab, open_page):
     expect(page.locator("#start-entropy_coef").locator("textarea, input")).to_be_enabled()
 
 
-def choose_until_filled_in(page, name, group_size):
-    """Choose an algorithm in the fold. In the moments after a fold was opened Gradio draws a field but does not listen to it
-    yet, and sends nothing: a test is quick enough to fall into them, and chooses again."""
+def choose_until_filled_in(page, name):
+    """Choose an algorithm in the fold, until every field shows what is recommended. In the moments after a fold was opened Gradio
+    draws a field but does not listen to it yet, and neither sends nor shows anything: a test is quick enough for them."""
     for choice in (name, "ppo", name, "ppo", name):
+        recommended = PolicyConfig.of(choice)
         page.locator("#start-algorithm input").click()
         page.get_by_role("option", name=choice, exact=True).click()
         try:
             page.wait_for_function(
-                "value => document.querySelector('#start-group_size textarea, #start-group_size input')?.value === value",
-                arg=str(group_size),
-                timeout=20_000 if choice == name else 3_000,
-            )
+                """given => Object.entries(given).every(([name, value]) =>
+                    document.querySelector(`#start-${name} textarea, #start-${name} input`)?.value === value)""",
+                arg={field: str(getattr(recommended, field)) for field in FILLED_IN}, timeout=30_000,
+            )  # fmt: skip
         except TimeoutError:
             continue
-        return
+        if choice == name:
+            return
+    shown = {
+        field: page.locator(f"#start-{field}").locator("textarea, input").first.input_value() for field in FILLED_IN
+    }
+    raise AssertionError(f"the fields show {shown}")
 
 
 def test_a_reload_keeps_the_open_screen_and_the_projector(lab, open_page):
