@@ -60,8 +60,9 @@ def test_leaving_for_another_adapter_before_the_gradient_is_fine(llama_folder):
     assert all(p.grad is None for p in adapters.parameters("b"))
 
 
-def test_a_gradient_after_another_adapters_pass_is_refused_rather_than_wrong(llama_folder):
-    backbone = tiny.load(llama_folder, torch.float64)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])  # by modules, by whole layers
+def test_a_gradient_after_another_adapters_pass_is_refused_rather_than_wrong(llama_folder, dtype):
+    backbone = tiny.load(llama_folder, dtype)
     adapters = tiny.adapters_of(backbone, "a", "b")
     with adapters.using("a"):
         loss = backbone.hidden(IDS).square().sum()
