@@ -13,7 +13,7 @@ import importlib
 import inspect
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -55,6 +55,20 @@ def check_control(file: str, test: str, request: pytest.FixtureRequest) -> None:
 def controls(mutants: list[Mutant]) -> list[tuple[str, str]]:
     """(file, test) of every test that a row names."""
     return sorted({(mutant.file, test) for mutant in mutants for test in mutant.tests.split()})
+
+
+def mutant_tests(mutants: list[Mutant]) -> tuple[Callable[..., None], Callable[..., None]]:
+    """The two tests of a table: every mutant is killed, and without one the tests that kill it pass."""
+
+    @pytest.mark.parametrize("mutant", mutants, ids=[f"{mutant.file} {mutant.name}" for mutant in mutants])
+    def test_mutant_is_killed(mutant: Mutant, request: pytest.FixtureRequest) -> None:
+        check_mutant(mutant, request)
+
+    @pytest.mark.parametrize(("file", "test"), controls(mutants))
+    def test_without_a_mutant_it_passes(file: str, test: str, request: pytest.FixtureRequest) -> None:
+        check_control(file, test, request)
+
+    return test_mutant_is_killed, test_without_a_mutant_it_passes
 
 
 def is_ours(name: str) -> bool:

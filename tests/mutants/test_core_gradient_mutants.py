@@ -1,7 +1,6 @@
 """Mutants of the core beyond PPO-clip, and the mistakes that the texts themselves make (docs/FROM_THE_TEXTS.md)."""
 
-import pytest
-from runner import Mutant, check_control, check_mutant, controls
+from runner import Mutant, mutant_tests
 
 PREFERENCE, LOGPROBS, KL = "core/preference.py", "core/logprobs.py", "core/kl.py"
 ADVANTAGES, LOSSES, GRADIENTS = "core/advantages.py", "core/policy_losses.py", "core/policy_gradients.py"
@@ -202,12 +201,4 @@ MUTANTS = [
 ]
 # fmt: on
 
-
-@pytest.mark.parametrize("mutant", TEXTS + MUTANTS, ids=[mutant.name for mutant in TEXTS + MUTANTS])
-def test_new_core_mutant_is_killed(mutant, request):
-    check_mutant(mutant, request)
-
-
-@pytest.mark.parametrize(("file", "test"), controls(TEXTS + MUTANTS))
-def test_without_a_new_core_mutant_it_passes(file, test, request):
-    check_control(file, test, request)
+test_mutant_is_killed, test_without_a_mutant_it_passes = mutant_tests(TEXTS + MUTANTS)

@@ -1,7 +1,6 @@
 """Mutants of the learning core: each row breaks one line, and the tests it names must notice (runner.py)."""
 
-import pytest
-from runner import Mutant, check_control, check_mutant, controls
+from runner import Mutant, mutant_tests
 
 PREFERENCE, LOGPROBS, KL = "core/preference.py", "core/logprobs.py", "core/kl.py"
 ADVANTAGES, LOSSES, SHAPING = "core/advantages.py", "core/policy_losses.py", "core/score_shaping.py"
@@ -181,12 +180,4 @@ MUTANTS = [
 ]
 # fmt: on
 
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[mutant.name for mutant in MUTANTS])
-def test_mutant_is_killed(mutant, request):
-    check_mutant(mutant, request)
-
-
-@pytest.mark.parametrize(("file", "test"), controls(MUTANTS))
-def test_without_a_mutant_it_passes(file, test, request):
-    check_control(file, test, request)
+test_mutant_is_killed, test_without_a_mutant_it_passes = mutant_tests(MUTANTS)

@@ -1,7 +1,6 @@
 """Mutants of the figures of annotators and of chats as texts: each must make the tests named beside it fail."""
 
-import pytest
-from runner import Mutant, check_control, check_mutant, controls
+from runner import Mutant, mutant_tests
 
 FIGURES, CHATS = "quality/figures.py", "chats.py"
 HERE = "quality/test_quality_figures.py::"
@@ -32,12 +31,4 @@ MUTANTS = [
 ]
 # fmt: on
 
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.file} {mutant.name}" for mutant in MUTANTS])
-def test_mutant_is_killed(mutant, request):
-    check_mutant(mutant, request)
-
-
-@pytest.mark.parametrize(("file", "test"), controls(MUTANTS))
-def test_without_a_mutant_it_passes(file, test, request):
-    check_control(file, test, request)
+test_mutant_is_killed, test_without_a_mutant_it_passes = mutant_tests(MUTANTS)

@@ -1,7 +1,6 @@
 """Mutants of whole decoder layers and of products with frozen weights: see runner.py."""
 
-import pytest
-from runner import Mutant, check_control, check_mutant, controls
+from runner import Mutant, mutant_tests
 
 PRODUCTS, LAYER, LAYERS = "core/products.py", "models/llama_layer.py", "models/decoder_layers.py"
 NUMBERS, GRADIENTS = "test_its_numbers_are_those_of_loops", "test_its_gradients_are_those_of_differences"
@@ -73,12 +72,4 @@ MUTANTS = [
 ]
 # fmt: on
 
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.file} {mutant.name}" for mutant in MUTANTS])
-def test_mutant_is_killed(mutant, request):
-    check_mutant(mutant, request)
-
-
-@pytest.mark.parametrize(("file", "test"), controls(MUTANTS))
-def test_without_a_mutant_it_passes(file, test, request):
-    check_control(file, test, request)
+test_mutant_is_killed, test_without_a_mutant_it_passes = mutant_tests(MUTANTS)

@@ -1,7 +1,6 @@
 """Mutants of the algorithms: estimates, objectives, the steps, the critic, pretraining text (runner.py)."""
 
-import pytest
-from runner import Mutant, check_control, check_mutant, controls
+from runner import Mutant, mutant_tests
 
 ESTIMATES, OBJECTIVES, GRADIENT = "trainers/estimates.py", "trainers/objectives.py", "trainers/gradient_step.py"
 NATURAL, CRITIC, PRETRAINING = "trainers/natural_step.py", "trainers/critic.py", "trainers/pretraining.py"
@@ -182,12 +181,4 @@ MUTANTS = [
 ]
 # fmt: on
 
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.file} {mutant.name}" for mutant in MUTANTS])
-def test_mutant_is_killed(mutant, request):
-    check_mutant(mutant, request)
-
-
-@pytest.mark.parametrize(("file", "test"), controls(MUTANTS))
-def test_without_a_mutant_it_passes(file, test, request):
-    check_control(file, test, request)
+test_mutant_is_killed, test_without_a_mutant_it_passes = mutant_tests(MUTANTS)

@@ -1,7 +1,6 @@
 """Mutants of the reward trainer: each must make the tests named beside it fail. The runner says how."""
 
-import pytest
-from runner import Mutant, check_control, check_mutant, controls
+from runner import Mutant, mutant_tests
 
 HEADS, WARM_START, REWARD = "models/heads.py", "trainers/warm_start.py", "trainers/reward.py"
 REWARD_FIT, REPORT = "trainers/reward_fit.py", "trainers/reward_report.py"
@@ -97,12 +96,4 @@ MUTANTS = [
 ]
 # fmt: on
 
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.file} {mutant.name}" for mutant in MUTANTS])
-def test_mutant_is_killed(mutant, request):
-    check_mutant(mutant, request)
-
-
-@pytest.mark.parametrize(("file", "test"), controls(MUTANTS))
-def test_without_a_mutant_it_passes(file, test, request):
-    check_control(file, test, request)
+test_mutant_is_killed, test_without_a_mutant_it_passes = mutant_tests(MUTANTS)

@@ -1,7 +1,6 @@
 """Mutants of models, trainers and settings: each row breaks a line, and the tests it names must notice (runner.py)."""
 
-import pytest
-from runner import Mutant, check_control, check_mutant, controls
+from runner import Mutant, mutant_tests
 
 ROWS, BACKBONE, GENERATION = "models/rows.py", "models/backbone.py", "models/generation.py"
 DRAW, DECODER, GRAPHED, CACHE = "models/draw.py", "models/decoder.py", "models/graphed.py", "models/kv_cache.py"
@@ -348,12 +347,4 @@ MUTANTS = [
 ]
 # fmt: on
 
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.file} {mutant.name}" for mutant in MUTANTS])
-def test_mutant_is_killed(mutant, request):
-    check_mutant(mutant, request)
-
-
-@pytest.mark.parametrize(("file", "test"), controls(MUTANTS))
-def test_without_a_mutant_it_passes(file, test, request):
-    check_control(file, test, request)
+test_mutant_is_killed, test_without_a_mutant_it_passes = mutant_tests(MUTANTS)
