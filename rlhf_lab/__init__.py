@@ -20,7 +20,8 @@ Layers; a module may import only from layers below its own (tests/test_layers.py
     intervals                confidence intervals in plain arithmetic
     labelling                who labels and by which rules
     config, policy_config, settings   typed settings: those of the trainings, and what a setting is
-    records, errors                typed rows, one exception tree; import nothing of ours
+    records                  typed rows
+    errors, kinds            one exception tree, closed sets of words; import nothing of ours
 """
 
 __version__ = "0.1.0"

@@ -1,8 +1,10 @@
 """The settings of the two trainings; what a setting is stands in `settings`."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.kinds import Combination
 from rlhf_lab.policy_config import ALGORITHMS, ALONE_WITH_SHARDS, KNOBS, PRESETS, PolicyConfig
 from rlhf_lab.settings import Config, Setting, add_arguments, fields_of, from_args, setting
 
@@ -25,10 +27,9 @@ __all__ = [
 class RewardConfig(Config):
     """How a reward model learns from comparisons."""
 
-    pooling: str = setting(
+    pooling: Literal["mean", "last"] = setting(
         "mean",
         "which hidden states the head reads: the mean over the response, or its last token",
-        choices=("mean", "last"),
         group="model",
     )
     last_weight: float = setting(
@@ -44,10 +45,9 @@ class RewardConfig(Config):
         16,
         group="model",
     )
-    ensemble_score: str = setting(
+    ensemble_score: Combination = setting(
         "mean",
         "one score out of those of the heads: their mean, the worst of them, or the mean less what they differ by",
-        choices=("mean", "worst", "uncertainty"),
         group="model",
     )
     ensemble_penalty: float = setting(

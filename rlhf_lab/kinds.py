@@ -1,6 +1,20 @@
-"""Closed sets of words: what a label, a run, a job, an engine or an event can be. They import nothing of ours."""
+"""Closed sets of words: what a label, a run, a job, an engine or an event can be, and what the core can do one way or another.
+They import nothing of ours.
+"""
 
 from enum import StrEnum
+from typing import Literal
+
+#: What the core offers a choice of, by its name.
+Credit = Literal["to_go", "total"]
+Baseline = Literal["value", "batch_mean", "none"]
+Target = Literal["gae", "monte_carlo"]
+#: Estimators of the KL from the tokens that were sampled; "full" sums over the vocabulary.
+Estimator = Literal["k1", "k2", "k3"]
+AnyEstimator = Literal["k1", "k2", "k3", "full"]
+Combination = Literal["mean", "worst", "uncertainty"]
+Placement = Literal["last", "spread"]
+Reduction = Literal["token_mean", "trajectory_mean", "trajectory_sum"]
 
 
 class Choice(StrEnum):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal, get_args
 
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.records import Pair
@@ -9,7 +10,8 @@ from rlhf_lab.settings import Config, setting
 
 MAX_GUIDELINE = 4000
 #: How a pair was put together; stands at the beginning of its `reason`.
-SAMPLING = ("random", "information", "uncertainty", "diversity")
+Sampling = Literal["random", "information", "uncertainty", "diversity"]
+SAMPLING: tuple[Sampling, ...] = get_args(Sampling)
 
 
 def was_chosen(reason: str) -> bool:
@@ -29,14 +31,13 @@ class LabellingConfig(Config):
         0.0, 0.5,
     )  # fmt: skip
     hold_s: int = setting(180, "seconds for which a pair shown to one person is kept from the others", 5, 3600)
-    sampling: str = setting(
+    sampling: Sampling = setting(
         "random",
         "which pairs of those written are shown: any; whose answers would teach the most; where the reward model is least sure; "
         "what is least like the pairs there are",
-        choices=SAMPLING,
     )
-    texts: str = setting(
-        "base", "who writes the texts: the base model, or the newest checkpoint of a run", choices=("base", "policy")
+    texts: Literal["base", "policy"] = setting(
+        "base", "who writes the texts: the base model, or the newest checkpoint of a run"
     )
     markdown: bool = setting(False, "show **bold**, lists and `code` of the texts as such (no links, no pictures)")
     guideline: str = setting("", "what labellers are asked to look at; stands above the pair")

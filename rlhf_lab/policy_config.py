@@ -1,11 +1,13 @@
 """How the policy learns: every setting with its range, the algorithms that read it, and what may not stand together."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.kinds import AnyEstimator, Baseline, Credit, Placement, Target
 from rlhf_lab.settings import Config, fields_of, setting
 
+Algorithm = Literal["ppo", "ppo_penalty", "trpo", "a2c", "reinforce", "rloo", "grpo"]
 #: Algorithms that estimate advantages with a value function; REINFORCE may, as a baseline.
 ACTOR_CRITIC = ("ppo", "ppo_penalty", "trpo", "a2c")
 VALUES = (*ACTOR_CRITIC, "reinforce")
@@ -24,7 +26,7 @@ FIRST_ORDER = ("ppo", "ppo_penalty", "a2c", "reinforce", "rloo", "grpo")
 #: those of a reward function from Python have units of their own, so the default is none.
 RECOMMENDED: dict[str, Any] = {"score_clip": 1.5}
 #: What each is recommended to start with besides, where it differs from the defaults (found by trials, docs/DECISIONS.md).
-ALGORITHMS: dict[str, dict[str, Any]] = {
+ALGORITHMS: dict[Algorithm, dict[str, Any]] = {
     "ppo": {"epochs": 1, "minibatches": 4, "beta": 0.11},
     "ppo_penalty": {},
     "trpo": {"value_trunk": "detached"},
@@ -39,11 +41,11 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 class PolicyConfig(Config):
     """How the policy learns from the reward model. The shipped preset is `PolicyConfig.of("ppo")`."""
 
-    algorithm: str = setting("ppo", "the learning algorithm", choices=tuple(ALGORITHMS), group="run")
+    algorithm: Algorithm = setting("ppo", "the learning algorithm", group="run")
     steps: int = setting(40, "optimisation steps; one step is one batch of rollouts", 1, 1_000_000, group="run")
     lr: float = setting(1.5e-3, "learning rate (Adam)", 1e-8, 1.0, group="run")
-    lr_schedule: str = setting(
-        "linear", "how the learning rate moves over the run", choices=("linear", "cosine", "constant"), group="run"
+    lr_schedule: Literal["linear", "cosine", "constant"] = setting(
+        "linear", "how the learning rate moves over the run", group="run"
     )
     adam_eps: float = setting(1e-5, "Adam epsilon", 1e-12, 1e-1, group="run")
     max_grad_norm: float = setting(1.0, "gradient clipping by global norm", 1e-3, 1e3, group="run")
@@ -88,8 +90,8 @@ class PolicyConfig(Config):
     missing_eos_penalty: float = setting(
         1.0, "taken from the score of a response that never ends", 0.0, 100.0, group="reward"
     )
-    score_placement: str = setting(
-        "last", "the score stands on the last token, or in equal parts on all", choices=("last", "spread"), group="reward",
+    score_placement: Placement = setting(
+        "last", "the score stands on the last token, or in equal parts on all", group="reward",
         only=VALUES,
     )  # fmt: skip
     whiten_rewards: bool = setting(
@@ -99,8 +101,8 @@ class PolicyConfig(Config):
     beta: float = setting(
         0.13, "weight of the per-token KL penalty against the frozen reference", 0.0, 10.0, group="KL"
     )
-    kl_controller: str = setting(
-        "fixed", "keep beta, or steer it towards kl_target", choices=("fixed", "adaptive"), group="KL"
+    kl_controller: Literal["fixed", "adaptive"] = setting(
+        "fixed", "keep beta, or steer it towards kl_target", group="KL"
     )
     kl_target: float = setting(
         6.0, "sequence KL that the adaptive controller aims at, in nats", 0.01, 1000.0, group="KL"
@@ -108,31 +110,30 @@ class PolicyConfig(Config):
     kl_horizon: float = setting(
         2000.0, "episodes over which the adaptive controller corrects", 1.0, 1e9, group="KL"
     )  # fmt: skip
-    kl_estimator: str = setting(
+    kl_estimator: AnyEstimator = setting(
         "k1", "estimator of the per-token KL (full: over the whole vocabulary); in the rewards only k1 holds the policy back",
-        choices=("k1", "k2", "k3", "full"), group="KL",
+        group="KL",
     )  # fmt: skip
-    kl_penalty: str = setting(
+    kl_penalty: Literal["reward", "loss"] = setting(
         "reward", "the KL is taken from the rewards, or its estimate (k2 or k3) is a term of the loss",
-        choices=("reward", "loss"), group="KL", only=FIRST_ORDER,
+        group="KL", only=FIRST_ORDER,
     )  # fmt: skip
 
     gamma: float = setting(1.0, "discount per token", 0.0, 1.0, group="advantages", only=VALUES)
     lam: float = setting(0.95, "GAE lambda", 0.0, 1.0, group="advantages", only=VALUES)
-    advantage: str = setting(
+    advantage: Literal["gae", "nstep"] = setting(
         "gae",
         "advantages by GAE, or by n-step returns",
-        choices=("gae", "nstep"),
         group="advantages",
         only=ACTOR_CRITIC,
     )
     nstep: int = setting(8, "tokens an n-step return looks ahead", 1, 4096, group="advantages", only=ACTOR_CRITIC)
-    credit: str = setting(
-        "to_go", "what a token is told: the rewards from it on, or the total of the response", choices=("to_go", "total"),
+    credit: Credit = setting(
+        "to_go", "what a token is told: the rewards from it on, or the total of the response",
         group="advantages", only=("reinforce",),
     )  # fmt: skip
-    baseline: str = setting(
-        "value", "what is taken from the return", choices=("value", "batch_mean", "none"), group="advantages",
+    baseline: Baseline = setting(
+        "value", "what is taken from the return", group="advantages",
         only=("reinforce",),
     )  # fmt: skip
     group_scale: bool = setting(
@@ -146,10 +147,9 @@ class PolicyConfig(Config):
         0.2, "PPO clip of the probability ratio; none leaves it unclipped", 0.01, 1.0, group="policy loss",
         only=("ppo", "grpo"),
     )  # fmt: skip
-    loss_mean: str = setting(
+    loss_mean: Literal["token", "trajectory", "sum"] = setting(
         "token", "mean over all tokens, over the means of the responses, or over the sums of the responses",
-        choices=("token", "trajectory", "sum"), group="policy loss",
-        only=("ppo", "trpo", "a2c", "reinforce", "rloo", "grpo"),
+        group="policy loss", only=("ppo", "trpo", "a2c", "reinforce", "rloo", "grpo"),
     )  # fmt: skip
     entropy_coef: float = setting(
         0.0, "weight of the entropy bonus", 0.0, 1.0, group="policy loss", only=FIRST_ORDER
@@ -192,12 +192,12 @@ class PolicyConfig(Config):
         10.0, "skip an update whose mean ratio exceeds this", 1.0, 1e6, group="policy loss", only=RATIO
     )
 
-    value_trunk: str = setting(
+    value_trunk: Literal["shared", "detached", "critic"] = setting(
         "shared", "values read the policy's states and train its adapter; or only read them; or have an adapter of their own",
-        choices=("shared", "detached", "critic"), group="value", only=VALUES,
+        group="value", only=VALUES,
     )  # fmt: skip
-    critic_init: str = setting(
-        "fresh", "the critic's own adapter begins fresh, or as the reward model's", choices=("fresh", "reward"),
+    critic_init: Literal["fresh", "reward"] = setting(
+        "fresh", "the critic's own adapter begins fresh, or as the reward model's",
         group="value", only=VALUES,
     )  # fmt: skip
     value_warmup: int = setting(
@@ -207,8 +207,8 @@ class PolicyConfig(Config):
     cliprange_value: float | None = setting(
         0.2, "clip of the value around the old value; none leaves it unclipped", 0.01, 100.0, group="value", only=VALUES
     )
-    value_target: str = setting(
-        "gae", "values learn the lambda-return, or the rewards that really followed", choices=("gae", "monte_carlo"),
+    value_target: Target = setting(
+        "gae", "values learn the lambda-return, or the rewards that really followed",
         group="value", only=VALUES,
     )  # fmt: skip
     bootstrap_cut: bool = setting(

@@ -41,19 +41,19 @@ def setting(
     help: str,
     low: float | None = None,
     high: float | None = None,
-    choices: tuple[str, ...] | None = None,
     *,
     group: str = "other",
     only: tuple[str, ...] | None = None,
 ) -> Any:
-    """A dataclass field with its help text, range (inclusive) or choices.
+    """A dataclass field with its help text and range (inclusive). Its choices are those of its type, where that is a Literal.
 
     group: the heading it stands under in a form. only: the algorithms that read it; None: all.
     """
-    about = {"help": help, "low": low, "high": high, "choices": choices, "group": group, "only": only}
+    about = {"help": help, "low": low, "high": high, "group": group, "only": only}
     return dataclasses.field(default=default, metadata=about)
 
 
+@dataclass(frozen=True)
 class Config:
     """Base of the configs: validation, (de)serialisation and arguments from the field metadata."""
 
@@ -62,7 +62,7 @@ class Config:
             _check(item, getattr(self, item.name))
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
+        return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
@@ -90,8 +90,9 @@ def fields_of(cls: type) -> list[Setting]:
         hint = hints[item.name]
         optional = isinstance(hint, types.UnionType)
         kind = next(arg for arg in typing.get_args(hint) if arg is not type(None)) if optional else hint
-        meta = item.metadata
-        found.append(Setting(item.name, kind, item.default, optional, **meta))
+        choices = typing.get_args(kind) or None
+        kind = str if choices else kind
+        found.append(Setting(item.name, kind, item.default, optional, choices=choices, **item.metadata))
     return found
 
 

@@ -3,17 +3,12 @@
 B is the batch, T the response length, P prompts with G samples each. The mask is bool, True on response tokens.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from rlhf_lab.core.advantages import check_masked, gae, rewards_to_go
 from rlhf_lab.errors import ConfigError
-
-Credit = Literal["total", "to_go"]
-Baseline = Literal["none", "batch_mean", "value"]
-Target = Literal["gae", "monte_carlo"]
+from rlhf_lab.kinds import Baseline, Credit, Target
 
 GROUP_EPS = 1e-4  # added to the standard deviation of a group; TRL uses the same
 

@@ -4,17 +4,15 @@ Sign, everywhere: `kl = logprobs - ref_logprobs` (policy minus reference) and it
 """
 
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from rlhf_lab.core.advantages import check_masked
 from rlhf_lab.core.logprobs import check_temperature, in_row_chunks, scale_logits, token_logprobs
-from rlhf_lab.core.score_shaping import Placement, place_scores
+from rlhf_lab.core.score_shaping import place_scores
 from rlhf_lab.errors import ConfigError, NotFiniteError
-
-Estimator = Literal["k1", "k2", "k3"]
+from rlhf_lab.kinds import AnyEstimator, Estimator, Placement
 
 MAX_PROPORTIONAL_ERROR = 0.2  # Ziegler et al. 2019 §2.2
 
@@ -57,7 +55,7 @@ def kl_from_logits(
     logits: Tensor,
     ref_logits: Tensor,
     tokens: Tensor,
-    estimator: Estimator | Literal["full"] = "k1",
+    estimator: AnyEstimator = "k1",
     temperature: float = 1.0,
 ) -> Tensor:
     """Per-token KL(policy || reference) by any estimator; "full" sums over the whole vocabulary (`full_kl`).

@@ -13,8 +13,9 @@ from torch import Tensor
 from rlhf_lab.core.advantages import check_masked
 from rlhf_lab.core.kl import kl_estimate
 from rlhf_lab.core.logprobs import token_logprobs
-from rlhf_lab.core.policy_losses import Reduction, clipped_value_loss, ppo_clip, reduce_tokens, token_mean
+from rlhf_lab.core.policy_losses import clipped_value_loss, ppo_clip, reduce_tokens, token_mean
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.kinds import Reduction
 
 
 class A2CLoss(NamedTuple):

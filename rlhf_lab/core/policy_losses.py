@@ -6,15 +6,14 @@ to exactly those of the minibatch, however it was split. (A mean of means would 
 Other reductions exist for comparison, see `reduce_tokens`.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from rlhf_lab.core.advantages import check_masked, masked_mean, masked_var
 from rlhf_lab.errors import ConfigError
-
-Reduction = Literal["token_mean", "trajectory_mean", "trajectory_sum"]
+from rlhf_lab.kinds import Reduction
 
 
 class PolicyLoss(NamedTuple):

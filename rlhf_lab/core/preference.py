@@ -5,15 +5,14 @@ Sources: Bradley & Terry 1952; Christiano et al. 2017 (ties are target 0.5); Tou
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from rlhf_lab.errors import ConfigError
-
-Combination = Literal["mean", "worst", "uncertainty"]
+from rlhf_lab.kinds import Combination
 
 
 class CalibrationBins(NamedTuple):

@@ -4,15 +4,13 @@ B is the batch, T the response length; scores are in units of the reward model (
 """
 
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from rlhf_lab.core.advantages import check_masked, is_last_token
 from rlhf_lab.errors import ConfigError, NotFiniteError
-
-Placement = Literal["last", "spread"]
+from rlhf_lab.kinds import Placement
 
 
 def missing_eos_penalty(scores: Tensor, ended: Tensor, penalty: float) -> Tensor:

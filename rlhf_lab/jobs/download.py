@@ -125,7 +125,7 @@ def fetch(facts: ModelFacts, stop: threading.Event) -> Path:
 
     class Watched(tqdm):  # the client's only seam that is called while bytes arrive
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]
+            super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]  # tqdm has no annotations
 
         def update(self, n: float | None = 1) -> bool | None:
             if stop.is_set():

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_lab.core.advantages import is_last_token
-from rlhf_lab.core.preference import Combination, combine
+from rlhf_lab.core.preference import combine
+from rlhf_lab.kinds import Combination
 
 
 class RewardHead(nn.Module):

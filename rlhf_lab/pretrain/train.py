@@ -280,5 +280,5 @@ def held_out_perplexity(model: LlamaForCausalLM, config: PretrainConfig, tokeniz
 def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     """A plain transformers folder: config, float16 safetensors, tokenizer."""
     out.mkdir(parents=True, exist_ok=True)
-    model.to(dtype=torch.float16).save_pretrained(out)  # type: ignore[call-arg]
+    model.half().save_pretrained(out)
     tokenizer.save_pretrained(out)

@@ -27,14 +27,14 @@ def shaped(measured: Measured, beta: float, config: PolicyConfig, scale: float =
     clipped = None if config.score_clip is None else (within != scaled).double().mean()
     earned = missing_eos_penalty(within, rows.ended, config.missing_eos_penalty)
     charged = beta if config.kl_penalty == "reward" else 0.0
-    rewards = shape_rewards(earned, kl, rows.mask, charged, config.score_placement)  # type: ignore[arg-type]
+    rewards = shape_rewards(earned, kl, rows.mask, charged, config.score_placement)
     if config.whiten_rewards:
         rewards = whiten(rewards, rows.mask, shift_mean=False)
     last = None if measured.after is None else truncation_values(measured.after, rows.ended)
     advantages = advantages_of(measured, rewards, last, config)
     returns = value_targets(
         rewards, values, rows.mask, gamma=config.gamma, lam=config.lam,
-        target=config.value_target, last_values=last,  # type: ignore[arg-type]
+        target=config.value_target, last_values=last,
     )  # fmt: skip
     if config.whiten_advantages:
         advantages = whiten(advantages, rows.mask)
@@ -47,7 +47,7 @@ def to_reference(measured: Measured, config: PolicyConfig) -> Tensor:
     if config.kl_estimator == "full":
         assert measured.full_kl is not None
         return measured.full_kl
-    kl = kl_estimate(measured.old_logprobs, measured.ref_logprobs, config.kl_estimator)  # type: ignore[arg-type]
+    kl = kl_estimate(measured.old_logprobs, measured.ref_logprobs, config.kl_estimator)
     return kl.masked_fill(~measured.rows.mask, 0.0)
 
 
@@ -62,8 +62,7 @@ def advantages_of(measured: Measured, rewards: Tensor, last: Tensor | None, conf
         return over_tokens(compared.flatten(), mask)
     if config.algorithm == "reinforce":
         return reinforce_weights(
-            rewards, mask, gamma=config.gamma, credit=config.credit,  # type: ignore[arg-type]
-            baseline=config.baseline, values=values,  # type: ignore[arg-type]
+            rewards, mask, gamma=config.gamma, credit=config.credit, baseline=config.baseline, values=values
         )  # fmt: skip
     if config.advantage == "nstep":
         return nstep(rewards, values, mask, gamma=config.gamma, n=config.nstep, last_values=last)[0]

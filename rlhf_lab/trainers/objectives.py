@@ -8,7 +8,8 @@ from torch import Tensor
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.core.kl import kl_estimate
 from rlhf_lab.core.policy_gradients import ppo_penalty, reinforce_loss
-from rlhf_lab.core.policy_losses import PolicyLoss, Reduction, ValueLoss, clipped_value_loss, ppo_clip, reduce_tokens
+from rlhf_lab.core.policy_losses import PolicyLoss, ValueLoss, clipped_value_loss, ppo_clip, reduce_tokens
+from rlhf_lab.kinds import Reduction
 from rlhf_lab.policy_config import ON_POLICY
 from rlhf_lab.trainers.rollout import Part, Rollout
 
@@ -64,7 +65,8 @@ def policy_loss(logprobs: Tensor, part: Part, whole: Whole, config: PolicyConfig
             ).loss
             loss = loss._replace(loss=own)
     if config.kl_penalty == "loss":
-        kl = kl_estimate(logprobs, part.ref_logprobs, config.kl_estimator)  # type: ignore[arg-type]
+        assert config.kl_estimator != "full"  # PolicyConfig refuses it
+        kl = kl_estimate(logprobs, part.ref_logprobs, config.kl_estimator)
         loss = loss._replace(loss=loss.loss + weights.beta * reduce_tokens(kl, mask, reduction, divisor))
     return loss
 

@@ -143,7 +143,7 @@ class RewardTask:
         if members == 1:
             return RewardHead(hidden, config.pooling, seeds[0], config.last_weight).to(self.backbone.device)
         mode, coef = config.ensemble_score, config.ensemble_penalty
-        head = EnsembleHead(hidden, config.pooling, seeds, mode, coef, config.last_weight)  # type: ignore[arg-type]
+        head = EnsembleHead(hidden, config.pooling, seeds, mode, coef, config.last_weight)
         return head.to(self.backbone.device)
 
     def draws(self, subset: list[int]) -> list[Tensor]:
