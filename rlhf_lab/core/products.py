@@ -51,11 +51,17 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         (..., out).
     """
-    few = max(x.numel(), weight.numel()) < FEWEST_ROWS * x.shape[-1]
-    if few or not BY_ONEDNN or x.dtype != torch.float32 or x.device.type != "cpu" or torch.is_grad_enabled():
+    if not BY_ONEDNN or torch.is_grad_enabled() or not _suits_onednn(x, weight):
         return functional.linear(x, weight, bias)
     out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return out
+
+
+def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
+    if x.dtype != torch.float32 or x.device.type != "cpu":
+        return False
+    few = max(x.numel(), weight.numel()) < FEWEST_ROWS * x.shape[-1]
+    return not few and all(one.is_contiguous() or one.mT.is_contiguous() for one in (x, weight))  # others cost it 25 ms
 
 
 def linear_onto(onto: Tensor, x: Tensor, weight: Tensor) -> Tensor:

@@ -50,12 +50,18 @@ def test_the_other_library_is_asked_where_it_is_quicker_and_may_be(monkeypatch):
         products.linear(many.bfloat16(), weight.bfloat16())
         products.linear(weight, many)  # few rows read, many written
         assert asked == [(12, 4), (5, 4)]
+        wide = random(12, 9)
+        products.linear(wide[:, :4], weight)  # a part of each row: it copies such numbers one by one
+        products.linear(random(5, 4), wide[:, 5:])
+        assert asked == [(12, 4), (5, 4)]
+        products.linear(random(4, 12).t(), weight)
+        assert asked == [(12, 4), (5, 4), (12, 4)]
         monkeypatch.setattr(products, "BY_ONEDNN", False)
         products.linear(many, weight)
     monkeypatch.setattr(products, "BY_ONEDNN", True)
     out = products.linear(many, weight.requires_grad_())
     assert out.requires_grad
-    assert asked == [(12, 4), (5, 4)]
+    assert asked == [(12, 4), (5, 4), (12, 4)]
 
 
 @pytest.mark.skipif(not ONEDNN, reason="PyTorch has no oneDNN here")
