@@ -31,6 +31,7 @@ import torch  # noqa: E402
 
 from rlhf_lab.assets import shipped_prompts  # noqa: E402
 from rlhf_lab.config import PolicyConfig  # noqa: E402
+from rlhf_lab.core import products as products_module  # noqa: E402
 from rlhf_lab.core.logprobs import logprobs_and_entropy  # noqa: E402
 from rlhf_lab.models import adapters as adapters_module  # noqa: E402
 from rlhf_lab.models import reward_model as reward_module  # noqa: E402
@@ -98,19 +99,22 @@ def one_batch(trainer: PolicyTrainer) -> Iterator[None]:
         trainer.config = before
 
 
-def products(precision: str) -> Callable[[PolicyTrainer], Any]:
-    """Matrix products of float32 tensors done in another precision, or by another library (tf32 on a CPU: oneDNN)."""
+@contextmanager
+def bfloat16_products(trainer: PolicyTrainer) -> Iterator[None]:
+    """Float32 tensors, multiplied in bfloat16."""
+    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
+    before, matmul.fp32_precision = matmul.fp32_precision, "bf16"
+    try:
+        yield
+    finally:
+        matmul.fp32_precision = before
 
-    @contextmanager
-    def way(trainer: PolicyTrainer) -> Iterator[None]:
-        matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
-        before, matmul.fp32_precision = matmul.fp32_precision, precision
-        try:
-            yield
-        finally:
-            matmul.fp32_precision = before
 
-    return way
+@contextmanager
+def other_library(trainer: PolicyTrainer) -> Iterator[None]:
+    """Products with frozen weights by oneDNN where MKL computes them, and the other way about: see core/products.py."""
+    with patch.object(products_module, "BY_ONEDNN", not products_module.BY_ONEDNN):
+        yield
 
 
 @contextmanager
@@ -128,8 +132,8 @@ WAYS: dict[str, tuple[Callable[[PolicyTrainer], Any], ...]] = {
     "padded-rows": (padded_rows,),
     "full-softmax": (full_softmax,),
     "one-batch": (one_batch,),
-    "onednn": (products("tf32"),),
-    "bfloat16": (products("bf16"),),
+    "other-library": (other_library,),
+    "bfloat16": (bfloat16_products,),
     "eager": (eager_attention,),
 }
 
