@@ -91,12 +91,8 @@ def full_softmax(trainer: PolicyTrainer) -> Iterator[None]:
 
 @contextmanager
 def one_batch(trainer: PolicyTrainer) -> Iterator[None]:
-    before = trainer.config
-    trainer.config = before.replace(micro_batch=before.batch_size)
-    try:
+    with patch.object(trainer, "config", trainer.config.replace(micro_batch=trainer.config.batch_size)):
         yield
-    finally:
-        trainer.config = before
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+import torch
 
 from rlhf_lab.config import (
     ALGORITHMS,
@@ -17,8 +18,14 @@ from rlhf_lab.config import (
     fields_of,
     from_args,
 )  # fmt: skip
+from rlhf_lab.core.credit import reinforce_weights, value_targets
+from rlhf_lab.core.kl import kl_from_logits
+from rlhf_lab.core.policy_losses import reduce_tokens
+from rlhf_lab.core.preference import combine
+from rlhf_lab.core.score_shaping import place_scores
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.seeds import derive
+from rlhf_lab.trainers.objectives import REDUCTIONS
 
 BOTH = [PolicyConfig, RewardConfig]
 #: What must stand beside a setting so that both ends of its range are allowed.
@@ -150,6 +157,32 @@ def test_derived_seeds():
     seeds = {derive(seed, purpose, i) for seed in range(3) for purpose in ("a", "b") for i in range(50)}
     assert len(seeds) == 300
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_what_can_be_chosen_is_what_there_is():
+    """The words of a form, of the algorithms' table and of the core are the same ones, and the core knows each."""
+    choices = {item.name: item.choices for cls in BOTH for item in fields_of(cls)}
+    assert choices["algorithm"] == tuple(ALGORITHMS)
+    assert set(choices["loss_mean"]) == set(REDUCTIONS)
+    row, mask = torch.tensor([[0.5, -1.0, 0.0]]), torch.tensor([[True, True, False]])
+    on = {"gamma": 1.0, "values": row}
+    for word in choices["kl_estimator"]:
+        assert kl_from_logits(row[..., None], row[..., None], torch.zeros(1, 3, dtype=torch.int64), word).shape == (
+            1,
+            3,
+        )
+    for word in choices["score_placement"]:
+        assert place_scores(torch.ones(1), mask, word).sum() == 1
+    for word in choices["credit"]:
+        assert reinforce_weights(row, mask, credit=word, **on).shape == row.shape
+    for word in choices["baseline"]:
+        assert reinforce_weights(row, mask, baseline=word, **on).shape == row.shape
+    for word in choices["value_target"]:
+        assert value_targets(row, row, mask, gamma=1.0, lam=0.9, target=word).shape == row.shape
+    for word in choices["ensemble_score"]:
+        assert combine(torch.ones(2, 3), word).shape == (3,)
+    for word in REDUCTIONS.values():
+        assert reduce_tokens(row, mask, word).shape == ()
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

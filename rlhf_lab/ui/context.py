@@ -91,7 +91,7 @@ def told(handler: Callable[P, T]) -> Callable[P, T]:
 
 def for_viewers(handler: Callable[P, T]) -> Callable[P, T]:
     """Marks an event that somebody who may only look may trigger; `guard_events` lets it pass."""
-    handler.for_viewers = True  # type: ignore[attr-defined]
+    handler.for_viewers = True  # type: ignore[attr-defined]  # stays with the function through functools.wraps
     return handler
 
 
