@@ -75,13 +75,16 @@ def make_rows(backbone: Backbone, prompts: Sequence[Sequence[int]], responses: S
     return Rows(*left, *right, ended)
 
 
-def forward(backbone: Backbone, rows: Rows) -> Hidden:
-    """Hidden states of the response under whatever adapter is on."""
+def forward(backbone: Backbone, rows: Rows, *, to_predict: bool = False) -> Hidden:
+    """Hidden states of the response under whatever adapter is on.
+
+    to_predict: where `predicting` alone is wanted; the last token of the longest text is then not read, for it predicts none.
+    """
     prompts = rows.prompt_mask.sum(1)
-    total = prompts + rows.mask.sum(1)
+    longest = int((prompts + rows.mask.sum(1)).max()) - to_predict
     joined = torch.cat([rows.prompts, rows.responses], dim=1)
     start = rows.prompts.shape[1] - prompts
-    index = start[:, None] + torch.arange(int(total.max()), device=joined.device)
+    index = start[:, None] + torch.arange(longest, device=joined.device)
     return Hidden(backbone.hidden(joined.gather(1, index.clamp_max(joined.shape[1] - 1))), prompts, rows.mask.shape[1])
 
 

@@ -58,7 +58,7 @@ class Policy:
     def predicting(self, rows: Rows) -> Tensor:
         """(B, R, H) hidden states of the policy where each response token is predicted."""
         with self.adapters.using(self.adapter):
-            return forward(self.backbone, rows).predicting
+            return forward(self.backbone, rows, to_predict=True).predicting
 
     def values_of(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """(B, R) values by a forward pass of their own, and (B,) the value of the state after the last token.
@@ -88,7 +88,7 @@ class Policy:
     def reference_states(self, rows: Rows) -> Tensor:
         """(B, R, H) hidden states of the reference where each response token is predicted."""
         with self.adapters.using(None):
-            return forward(self.backbone, rows).predicting
+            return forward(self.backbone, rows, to_predict=True).predicting
 
 
 class Evaluation(NamedTuple):

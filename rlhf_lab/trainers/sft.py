@@ -83,7 +83,7 @@ def supervise(
 
 def response_loss(backbone: Backbone, rows: Rows, denominator: Tensor | float | None = None) -> Tensor:
     """Mean cross-entropy of the response tokens under whatever adapter is on, nats a token; differentiable."""
-    hidden = forward(backbone, rows).predicting
+    hidden = forward(backbone, rows, to_predict=True).predicting
     logprobs = token_logprobs(backbone.logits(hidden[rows.mask]), rows.responses[rows.mask])
     return -token_mean(logprobs, torch.ones_like(logprobs, dtype=torch.bool), denominator)
 

@@ -73,6 +73,21 @@ def test_item_20_any_stop_token_in_force_ends(tmp_path):
     assert rows.ended.tolist() == [True, True, False, False]
 
 
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_to_predict_the_last_token_of_all_is_not_read(folders, kind, monkeypatch):
+    backbone = tiny.load(folders[kind], torch.float64)
+    prompts, responses = tiny.ragged()
+    rows = make_rows(backbone, prompts, responses)
+    with torch.no_grad():
+        whole, short = forward(backbone, rows), forward(backbone, rows, to_predict=True)
+    assert (
+        short.states.shape[1] == whole.states.shape[1] - 1 == max(map(len, map(list.__add__, prompts, responses))) - 1
+    )
+    torch.testing.assert_close(short.predicting[rows.mask], whole.predicting[rows.mask], rtol=1e-12, atol=1e-12)
+    one = make_rows(backbone, [[9]], [[20]])
+    assert forward(backbone, one, to_predict=True).predicting.shape == (1, 1, backbone.hidden_size)
+
+
 def test_read_is_where_the_token_was_read(gpt2_folder):
     backbone = tiny.load(gpt2_folder, torch.float64)
     prompts, responses = tiny.ragged()
