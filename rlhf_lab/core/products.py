@@ -1,29 +1,36 @@
 """Matrix products with a weight that gets no gradient, by the library that is quicker on this processor.
 
 PyTorch computes float32 products on x86 with MKL, which uses half of the vector width of AMD's Zen 5: 58 to 100 GFLOP/s of one
-core where oneDNN, which PyTorch has for other dtypes, reaches 110 to 220. On Zen 4 they were equal. Which of them computes
-follows from the processor alone, so a run that is resumed there goes on to the last bit.
+core where oneDNN, which PyTorch has for other dtypes, reaches 110 to 220. On Zen 4 oneDNN takes 0.85 of MKL's time where a
+product is large, and more where it is small. Which of them computes follows from the processor and the shapes alone, so a run
+that is resumed there goes on to the last bit.
+
+Both rearrange a weight at every product. Where many products of few rows read the same weights, as in sampling, that is half of
+the time: within `Packed` a weight is rearranged once.
 """
 
 import platform
 import re
+from contextvars import ContextVar, Token
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-ZEN_5 = 26  # AMD's number of the family
-FEWEST_ROWS = 12  # of the input or of the weight; below, a product is over before oneDNN has begun
+ZEN_4 = 25  # AMD's number of the family; Zen 3 has it too, but no AVX-512
+#: Multiplications from which on oneDNN is the quicker one: with a weight that it has to rearrange, and without.
+FEWEST, FEWEST_PACKED = 4_000_000, 1_000_000
+MOST_PACKED = 2**28  # bytes that `Packed` holds; weights beyond are rearranged at every product
 
 
-def is_zen5(processor: str) -> bool:
-    """Whether a processor with AVX-512 is of AMD's family 26 or later.
+def is_zen4(processor: str) -> bool:
+    """Whether a processor with AVX-512 is AMD's Zen 4 or later.
 
     processor: as Linux describes it in /proc/cpuinfo, or Windows in `platform.processor()`.
     """
     family = re.search(r"cpu family\s*:\s*(\d+)", processor) or re.search(r"Family (\d+)", processor)
-    return "AuthenticAMD" in processor and family is not None and int(family[1]) >= ZEN_5
+    return "AuthenticAMD" in processor and family is not None and int(family[1]) >= ZEN_4
 
 
 def _described() -> str:
@@ -33,11 +40,54 @@ def _described() -> str:
 
 def _onednn_is_quicker() -> bool:
     has_it = hasattr(torch.ops.mkldnn, "_linear_pointwise")  # not in every build
-    return has_it and torch.backends.cpu.get_cpu_capability() == "AVX512" and is_zen5(_described())
+    return has_it and torch.backends.cpu.get_cpu_capability() == "AVX512" and is_zen4(_described())
 
 
-#: Whether float32 products on this machine's CPU go to oneDNN.
-BY_ONEDNN = _onednn_is_quicker()
+def _onednn_packs_bfloat16() -> bool:
+    """PyTorch computes bfloat16 products with oneDNN as it is."""
+    supported: bool = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return supported
+
+
+#: Whether float32 products on this machine's CPU go to oneDNN, and whether weights in bfloat16 can be packed.
+BY_ONEDNN, PACKS_BFLOAT16 = _onednn_is_quicker(), _onednn_packs_bfloat16()
+
+
+class Packed:
+    """Weights as oneDNN reads them, each laid out when the first product within the context reads it.
+
+        packed = Packed()
+        with packed: ...     # as often as wanted; the layouts are kept between
+
+    It changes nothing where oneDNN is not asked. A weight that has been changed in place is laid out anew.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[Tensor, int, Tensor]] = {}
+        self._outer: list[Token[Packed | None]] = []
+        self._room = MOST_PACKED
+
+    def __enter__(self) -> None:
+        self._outer.append(_packed.set(self))
+
+    def __exit__(self, *_: object) -> None:
+        _packed.reset(self._outer.pop())
+
+    def of(self, weight: Tensor) -> Tensor | None:
+        """The weight's layout, opaque; None where there is no room for it."""
+        held, version, layout = self._held.get(id(weight), (None, 0, weight))
+        if held is weight and version == weight._version:
+            return layout
+        if held is None and weight.nbytes > self._room:
+            return None
+        if held is None:
+            self._room -= weight.nbytes
+        made: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
+        self._held[id(weight)] = weight, weight._version, made
+        return made
+
+
+_packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -51,17 +101,29 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         (..., out).
     """
-    if not BY_ONEDNN or torch.is_grad_enabled() or not _suits_onednn(x, weight):
+    layout = None if torch.is_grad_enabled() or x.device.type != "cpu" else _layout(x, weight)
+    if layout is None:
         return functional.linear(x, weight, bias)
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, layout, bias, "none", [], "")
     return out
 
 
-def _suits_onednn(x: Tensor, weight: Tensor) -> bool:
-    if x.dtype != torch.float32 or x.device.type != "cpu":
-        return False
-    few = max(x.numel(), weight.numel()) < FEWEST_ROWS * x.shape[-1]
-    return not few and all(one.is_contiguous() or one.mT.is_contiguous() for one in (x, weight))  # others cost it 25 ms
+def _layout(x: Tensor, weight: Tensor) -> Tensor | None:
+    """What oneDNN is to multiply x with: the weight, or its packed layout; None where it is not to."""
+    if not (BY_ONEDNN if x.dtype == torch.float32 else PACKS_BFLOAT16 and x.dtype == torch.bfloat16):
+        return None
+    multiplications, packed = x.numel() * len(weight), _packed.get()
+    layout: Tensor | None = None
+    if packed is not None and multiplications >= FEWEST_PACKED:
+        layout = packed.of(weight)
+    if layout is None and x.dtype == torch.float32 and multiplications >= FEWEST and _whole(x) and _whole(weight):
+        return weight
+    return layout
+
+
+def _whole(one: Tensor) -> bool:
+    """Whether rows or columns lie one behind the other: of parts of rows oneDNN copies one number after the other, 25 ms."""
+    return one.is_contiguous() or one.mT.is_contiguous()
 
 
 def linear_onto(onto: Tensor, x: Tensor, weight: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from rlhf_lab.core.products import Packed
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.draw import Writing, refuse_not_finite
@@ -146,6 +147,7 @@ def _read(
 def _write(backbone: Backbone, writing: Writing, cache: DynamicCache, tick: Tick) -> None:
     """Draw the other tokens, one forward pass each."""
     length, every = writing.tokens.shape[1], LOOK_EVERY.get(backbone.device.type, 1)
+    packed = Packed()
     for t in range(1, length):
         if t % every == 0:
             living = writing.living()
@@ -158,9 +160,11 @@ def _write(backbone: Backbone, writing: Writing, cache: DynamicCache, tick: Tick
         if t % TICK_EVERY == 0:
             tick()
         writing.mask = torch.cat([writing.mask, writing.mask.new_ones(len(writing.rows), 1)], dim=1)
-        output = backbone.trunk(
-            input_ids=writing.ids, attention_mask=writing.mask, position_ids=writing.positions, past_key_values=cache,
-            use_cache=True,
-        )  # fmt: skip
-        writing.take(backbone.logits(output.last_hidden_state[:, -1]), t)
+        with packed:
+            output = backbone.trunk(
+                input_ids=writing.ids, attention_mask=writing.mask, position_ids=writing.positions, past_key_values=cache,
+                use_cache=True,
+            )  # fmt: skip
+            logits = backbone.logits(output.last_hidden_state[:, -1])
+        writing.take(logits, t)
     refuse_not_finite(writing.finite)

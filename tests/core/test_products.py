@@ -19,55 +19,175 @@ def random(*shape, seed=0):
     ("processor", "expected"),
     [
         (ZEN_5, True),
-        (ZEN_5.replace("26", "25"), False),
+        (ZEN_5.replace("26", "25"), True),
+        (ZEN_5.replace("26", "23"), False),
         (ZEN_5.replace("AuthenticAMD", "GenuineIntel"), False),
         ("AMD64 Family 26 Model 68 Stepping 0, AuthenticAMD", True),
-        ("AMD64 Family 25 Model 97 Stepping 2, AuthenticAMD", False),
+        ("AMD64 Family 25 Model 97 Stepping 2, AuthenticAMD", True),
+        ("AMD64 Family 23 Model 113 Stepping 0, AuthenticAMD", False),
         ("Intel64 Family 6 Model 143 Stepping 8, GenuineIntel", False),
         ("arm", False),
         ("", False),
     ],
 )
 def test_the_processor_is_told_from_its_description(processor, expected):
-    assert products.is_zen5(processor) is expected
+    assert products.is_zen4(processor) is expected
+
+
+def small(monkeypatch):
+    """Products of 200 multiplications and more are oneDNN's, of packed weights those of 60 and more."""
+    monkeypatch.setattr(products, "BY_ONEDNN", True)
+    monkeypatch.setattr(products, "FEWEST", 200)
+    monkeypatch.setattr(products, "FEWEST_PACKED", 60)
+
+
+def asked_for(monkeypatch):
+    """(shape of the input, whether the weight is packed) of each product that oneDNN is asked for, and the weights packed.
+
+    Packing is marked by a number behind the weight's last row, which a real layout would not show.
+    """
+    seen = {"products": [], "packed": []}
+
+    def reorder(weight):
+        seen["packed"].append(tuple(weight.shape))
+        return torch.cat([weight.flatten(), torch.tensor([float(len(weight))]).to(weight)])
+
+    def linear(x, weight, bias, *_):
+        seen["products"].append((tuple(x.shape), weight.dim() == 1))
+        plain = weight if weight.dim() == 2 else weight[:-1].view(int(weight[-1]), -1)
+        return torch.nn.functional.linear(x, plain, bias)
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", linear, raising=False)
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", reorder, raising=False)
+    return seen
 
 
 def test_the_other_library_is_asked_where_it_is_quicker_and_may_be(monkeypatch):
-    asked = []
-
-    def linear(x, weight, bias, *_):
-        asked.append(tuple(x.shape))
-        return torch.nn.functional.linear(x, weight, bias)
-
-    monkeypatch.setattr(torch.ops.mkldnn, "_linear_pointwise", linear, raising=False)
-    monkeypatch.setattr(products, "BY_ONEDNN", True)
-    many, few, weight = random(12, 4), random(11, 4), random(5, 4)
+    small(monkeypatch)
+    asked = asked_for(monkeypatch)
+    many, few, weight = random(10, 4), random(9, 4), random(5, 4)
+    plain = [((10, 4), False)]
+    monkeypatch.setattr(products, "PACKS_BFLOAT16", True)
     with torch.no_grad():
         products.linear(many, weight)
-        assert asked == [(12, 4)]
-        products.linear(few, weight)
+        assert asked["products"] == plain
+        products.linear(few, weight)  # 180 multiplications
         products.linear(many.double(), weight.double())
         products.linear(many.bfloat16(), weight.bfloat16())
-        products.linear(weight, many)  # few rows read, many written
-        assert asked == [(12, 4), (5, 4)]
         wide = random(12, 9)
         products.linear(wide[:, :4], weight)  # a part of each row: it copies such numbers one by one
-        products.linear(random(5, 4), wide[:, 5:])
-        assert asked == [(12, 4), (5, 4)]
+        products.linear(random(50, 4), wide[:, 5:])
+        assert asked["products"] == plain
         products.linear(random(4, 12).t(), weight)
-        assert asked == [(12, 4), (5, 4), (12, 4)]
+        assert asked["products"] == [*plain, ((12, 4), False)]
         monkeypatch.setattr(products, "BY_ONEDNN", False)
-        products.linear(many, weight)
+        with products.Packed():
+            products.linear(many, weight)
     monkeypatch.setattr(products, "BY_ONEDNN", True)
-    out = products.linear(many, weight.requires_grad_())
+    with products.Packed():
+        out = products.linear(many, weight.requires_grad_())
     assert out.requires_grad
-    assert asked == [(12, 4), (5, 4), (12, 4)]
+    assert len(asked["products"]) == 2
+    assert not asked["packed"]
+
+
+def test_a_weight_is_packed_once_until_it_changes(monkeypatch):
+    small(monkeypatch)
+    asked = asked_for(monkeypatch)
+    few, weight, other = random(3, 4), random(5, 4), random(6, 4)
+    packed = products.Packed()
+
+    def product(weight):
+        torch.testing.assert_close(products.linear(few, weight), few @ weight.t())
+
+    with torch.no_grad():
+        for _ in range(3):
+            with packed:
+                product(weight)
+        assert asked["packed"] == [(5, 4)]
+        with packed:
+            product(other)
+            product(weight.mul_(2))
+            product(weight)
+            products.linear(few[:2], weight)  # 40 multiplications
+        assert asked["packed"] == [(5, 4), (6, 4), (5, 4)]
+        assert asked["products"] == [((3, 4), True)] * 6
+        product(weight)  # outside, and too small for a weight that is not packed
+        assert len(asked["products"]) == 6
+
+
+def test_what_is_done_in_between_packs_nothing_into_another_context(monkeypatch):
+    """Another sampling that is served while this one goes on has its own, and this one goes on with what it had."""
+    small(monkeypatch)
+    asked = asked_for(monkeypatch)
+    few, weight = random(3, 4), random(5, 4)
+    outer, inner = products.Packed(), products.Packed()
+    with torch.no_grad():
+        with outer:
+            products.linear(few, weight)
+            with inner:
+                products.linear(few, weight)
+            products.linear(few, weight)
+            with outer:  # entered again from within
+                products.linear(few, weight)
+            products.linear(few, weight)
+        products.linear(few, weight)
+    assert asked["packed"] == [(5, 4), (5, 4)]
+    assert len(asked["products"]) == 5
+
+
+def test_weights_for_which_there_is_no_room_stay_as_they_are(monkeypatch):
+    small(monkeypatch)
+    asked = asked_for(monkeypatch)
+    monkeypatch.setattr(products, "MOST_PACKED", 2 * 5 * 4 * 4)
+    few, weights = random(3, 4), [random(5, 4, seed=i) for i in range(3)]
+    with torch.no_grad(), products.Packed():
+        for weight in [*weights, *weights]:
+            products.linear(few, weight)
+            products.linear(few, weight.mul_(2))  # laid out anew in the room it has
+    assert len(asked["packed"]) == 2 * 3  # each when first met and after each change
+    assert asked["products"] == [((3, 4), True)] * 8
+    with torch.no_grad(), products.Packed():
+        products.linear(few, weights[0])
+        products.linear(random(10, 4), weights[0])
+        products.linear(random(10, 4), torch.cat(weights))  # no room, but large enough without
+    assert [packed for _, packed in asked["products"][8:]] == [True, True, False]
+
+
+def test_half_precision_is_packed_where_pytorch_computes_it_so_anyway(monkeypatch):
+    small(monkeypatch)
+    asked = asked_for(monkeypatch)
+    x, weight = random(10, 4).bfloat16(), random(5, 4).bfloat16()
+    monkeypatch.setattr(products, "BY_ONEDNN", False)
+    for supported in (False, True):
+        monkeypatch.setattr(products, "PACKS_BFLOAT16", supported)
+        with torch.no_grad(), products.Packed():
+            products.linear(x, weight)
+            products.linear(x.half(), weight.half())
+            products.linear(x.float(), weight.float())
+    assert asked == {"products": [((10, 4), True)], "packed": [(5, 4)]}
+
+
+@pytest.mark.skipif(not ONEDNN, reason="PyTorch has no oneDNN here")
+@pytest.mark.parametrize("rows", [1, 12, 200])
+def test_packed_weights_give_the_same_numbers(monkeypatch, rows):
+    small(monkeypatch)
+    x, weight, bias = random(2, rows, 24), random(40, 24, seed=1), random(40, seed=2)
+    half = [one.bfloat16() for one in (x, weight, bias)]
+    with torch.no_grad(), products.Packed():
+        ours, again = products.linear(x, weight, bias), products.linear(x, weight, bias)
+        halved = products.linear(*half)
+    exact = x.double() @ weight.double().t() + bias
+    torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-5)
+    assert torch.equal(ours, again)
+    exact = half[0].double() @ half[1].double().t() + half[2].double()
+    torch.testing.assert_close(halved.double(), exact, rtol=2**-7, atol=2**-5)
 
 
 @pytest.mark.skipif(not ONEDNN, reason="PyTorch has no oneDNN here")
 @pytest.mark.parametrize("rows", [12, 37, 200])
 def test_both_give_the_same_numbers(monkeypatch, rows):
-    monkeypatch.setattr(products, "BY_ONEDNN", True)
+    small(monkeypatch)
     x, weight, bias, g = random(2, rows, 24), random(40, 24, seed=1), random(40, seed=2), random(rows, 40, seed=3)
     with torch.no_grad():
         pairs = [
@@ -86,6 +206,7 @@ def test_both_give_the_same_numbers(monkeypatch, rows):
 @pytest.mark.skipif(not ONEDNN, reason="PyTorch has no oneDNN here")
 def test_a_merged_layer_and_the_vocabulary_head_learn_the_same_by_it(monkeypatch):
     """Values and gradients in float32 by oneDNN beside autograd's in float64."""
+    small(monkeypatch)
 
     def outcome(dtype, by_onednn):
         monkeypatch.setattr(products, "BY_ONEDNN", by_onednn)

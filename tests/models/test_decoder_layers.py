@@ -14,6 +14,7 @@ from rlhf_lab.models import decoder_layers
 from rlhf_lab.models.decoder_layers import WholeLayers, suits
 from rlhf_lab.models.generation import sample, uniforms
 
+KNOWN = decoder_layers.KNOWN  # `loaded` changes the module's
 IDS = torch.tensor([tiny.ids("the cat sat . the very old king"), tiny.ids("so ran . the moon the cat sat")])
 
 
@@ -58,7 +59,7 @@ def in_use(backbone):
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_states_gradients_and_samples_are_the_modules(whole_folders, kind, monkeypatch):
-    ours, our_samples = outcome(*(pair := loaded(whole_folders[kind], monkeypatch, decoder_layers.KNOWN, "a", "b")))
+    ours, our_samples = outcome(*(pair := loaded(whole_folders[kind], monkeypatch, KNOWN, "a", "b")))
     assert len(in_use(pair[0])) == 2
     theirs, their_samples = outcome(*(pair := loaded(whole_folders[kind], monkeypatch, (), "a", "b")))
     assert not in_use(pair[0])
@@ -71,16 +72,25 @@ def test_states_gradients_and_samples_are_the_modules(whole_folders, kind, monke
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch has no oneDNN here")
 def test_by_the_other_library_too(whole_folders, monkeypatch):
-    """Columns of a wider tensor, transposed weights, few rows: whatever the function asks of it."""
-    theirs, _ = outcome(*loaded(whole_folders["qwen2"], monkeypatch, (), "a"))
-    monkeypatch.setattr(products, "BY_ONEDNN", True)
-    ours, _ = outcome(*loaded(whole_folders["qwen2"], monkeypatch, decoder_layers.KNOWN, "a"))
+    """Columns of a wider tensor, transposed weights, few rows, packed weights: whatever is asked of it."""
+    theirs, their_samples = outcome(*loaded(whole_folders["qwen2"], monkeypatch, (), "a"))
+    for name, value in {"BY_ONEDNN": True, "FEWEST": 1, "FEWEST_PACKED": 1}.items():
+        monkeypatch.setattr(products, name, value)
+    packed, reorder = [], torch.ops.mkldnn._reorder_linear_weight
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", lambda x: packed.append(x) or reorder(x))
+    ours, our_samples = outcome(*(pair := loaded(whole_folders["qwen2"], monkeypatch, KNOWN, "a")))
+    assert len(in_use(pair[0])) == 2
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
+    assert our_samples.tokens == their_samples.tokens
+    for mine, other in zip(our_samples.logprobs, their_samples.logprobs, strict=True):
+        assert mine == pytest.approx(other, abs=1e-4)
+    assert max(map(len, our_samples.tokens)) > 2
+    assert len(packed) == 2 * 5 + 1, "each weight of a layer and the head's once, whatever is sampled"
 
 
 def test_a_fresh_adapter_is_the_reference_to_the_last_bit(whole_folders, monkeypatch):
-    backbone, _ = loaded(whole_folders["qwen2"], monkeypatch, decoder_layers.KNOWN)
+    backbone, _ = loaded(whole_folders["qwen2"], monkeypatch, KNOWN)
     adapters = tiny.Adapters(backbone)
     with torch.no_grad():
         before = backbone.hidden(IDS)
@@ -91,7 +101,7 @@ def test_a_fresh_adapter_is_the_reference_to_the_last_bit(whole_folders, monkeyp
 
 
 def test_weights_are_the_files_and_lie_in_one_tensor(llama_folder, monkeypatch):
-    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a")
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
     outcome(backbone, adapters)
     adapters.remove("a")
     assert len(in_use(backbone)) == 2
@@ -106,7 +116,7 @@ def test_weights_are_the_files_and_lie_in_one_tensor(llama_folder, monkeypatch):
 
 
 def test_the_merged_weights_follow_an_optimiser_step(llama_folder, monkeypatch):
-    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a")
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
     optimiser = torch.optim.Adam(adapters.parameters("a"), lr=0.1)
     with adapters.using("a"):
         backbone.hidden(IDS).square().sum().backward()
@@ -119,7 +129,7 @@ def test_the_merged_weights_follow_an_optimiser_step(llama_folder, monkeypatch):
 
 
 def test_the_modules_compute_long_texts_and_texts_under_a_mask(llama_folder, monkeypatch):
-    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a")
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
     monkeypatch.setattr(decoder_layers, "layer", lambda *_: pytest.fail("computed as one function"))
     with torch.no_grad(), adapters.using("a"):
         hidden = backbone.trunk(
@@ -135,7 +145,7 @@ def test_the_modules_compute_long_texts_and_texts_under_a_mask(llama_folder, mon
 
 
 def test_layers_whose_updates_have_two_scales_are_left_to_the_modules(llama_folder, monkeypatch):
-    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a", "b")
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a", "b")
     parts = adapters._parts["a"]
     parts[3] = parts[3]._replace(scale=7.0)
     with adapters.using("a"):
@@ -145,7 +155,7 @@ def test_layers_whose_updates_have_two_scales_are_left_to_the_modules(llama_fold
 
 
 def test_a_model_moved_to_another_precision_is_computed_by_its_modules(llama_folder, monkeypatch):
-    backbone, _ = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN)
+    backbone, _ = loaded(llama_folder, monkeypatch, KNOWN)
     before = backbone.hidden(IDS)
     backbone.model.double()
     assert torch.allclose(backbone.hidden(IDS), before.double(), atol=1e-4)
@@ -180,7 +190,7 @@ def test_what_the_function_does_not_do_is_left_to_the_modules(what):
 
 def test_a_longer_text_is_rotated_further(llama_folder, monkeypatch):
     """The angles are made once for a pass, and anew for the next."""
-    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a")
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
     with torch.no_grad(), adapters.using("a"):
         short, long = backbone.hidden(IDS[:, :3]), backbone.hidden(IDS)
     torch.testing.assert_close(long[:, :3], short, rtol=1e-4, atol=1e-5)
@@ -191,7 +201,7 @@ def test_a_longer_text_is_rotated_further(llama_folder, monkeypatch):
 
 def test_an_adapter_that_is_added_later_is_merged_too(llama_folder, monkeypatch):
     """Adding one makes new holders of merged weights for all."""
-    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a")
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
     with torch.no_grad(), adapters.using("a"):
         backbone.hidden(IDS)
     adapters.add("b", r=4, alpha=8, seed=1, trainable=True)
@@ -205,7 +215,7 @@ def test_an_adapter_that_is_added_later_is_merged_too(llama_folder, monkeypatch)
 
 def test_a_layer_that_was_merged_by_itself_is_merged_again(llama_folder, monkeypatch):
     """A pass of the modules before the first as one function leaves merged weights at another place."""
-    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a")
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
     with torch.no_grad(), adapters.using("a"):
         with monkeypatch.context() as patch:
             for layer in backbone.trunk.layers:
@@ -215,7 +225,7 @@ def test_a_layer_that_was_merged_by_itself_is_merged_again(llama_folder, monkeyp
 
 
 def test_no_merged_weight_outlives_its_adapter(llama_folder, monkeypatch):
-    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a")
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
     with torch.no_grad(), adapters.using("a"):
         backbone.hidden(IDS)
     whole = [whole_of(layer) for layer in backbone.trunk.layers]
@@ -225,7 +235,7 @@ def test_no_merged_weight_outlives_its_adapter(llama_folder, monkeypatch):
 
 
 def test_a_model_that_nobody_holds_goes_at_once(llama_folder, monkeypatch):
-    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN)
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN)
     weight = weakref.ref(backbone.trunk.layers[0].mlp.up_proj.weight)
     gc.disable()
     try:
@@ -237,7 +247,7 @@ def test_a_model_that_nobody_holds_goes_at_once(llama_folder, monkeypatch):
 
 @pytest.mark.parametrize("how", ["training", "weights"])
 def test_a_model_that_is_trained_itself_is_computed_by_its_modules(llama_folder, monkeypatch, how):
-    backbone, _ = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN)
+    backbone, _ = loaded(llama_folder, monkeypatch, KNOWN)
     if how == "training":
         backbone.model.train()
         assert not torch.equal(backbone.hidden(IDS), backbone.hidden(IDS))  # half of the attention drops out
@@ -248,7 +258,7 @@ def test_a_model_that_is_trained_itself_is_computed_by_its_modules(llama_folder,
 
 
 def test_what_is_cached_has_gradients_by_the_modules(llama_folder, monkeypatch):
-    backbone, adapters = loaded(llama_folder, monkeypatch, decoder_layers.KNOWN, "a")
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
     with adapters.using("a"):
         cached = backbone.trunk(input_ids=IDS, use_cache=True).last_hidden_state
         weight = torch.linspace(-1, 1, cached.numel()).view_as(cached)
@@ -261,7 +271,7 @@ def test_what_is_cached_has_gradients_by_the_modules(llama_folder, monkeypatch):
 
 
 def test_new_weights_and_biases_are_read(whole_folders, monkeypatch):
-    backbone, _ = loaded(whole_folders["qwen2"], monkeypatch, decoder_layers.KNOWN)
+    backbone, _ = loaded(whole_folders["qwen2"], monkeypatch, KNOWN)
     other, _ = loaded(whole_folders["qwen2"], monkeypatch, ())
     changed = {name: tensor + 0.1 for name, tensor in other.model.state_dict().items()}
     for model in (backbone.model, other.model):

@@ -4,26 +4,45 @@ from runner import Mutant, mutant_tests
 
 PRODUCTS, LAYER, LAYERS = "core/products.py", "models/llama_layer.py", "models/decoder_layers.py"
 NUMBERS, GRADIENTS = "test_its_numbers_are_those_of_loops", "test_its_gradients_are_those_of_differences"
+ONCE = "test_a_weight_is_packed_once_until_it_changes"
 ASKED = "test_the_other_library_is_asked_where_it_is_quicker_and_may_be"
+BY_IT = "models/test_decoder_layers.py::test_by_the_other_library_too"
 MODULES = "test_states_gradients_and_samples_are_the_modules"
 
 # A table: two or three lines a row, not seven.
 # fmt: off
 MUTANTS = [
     # --- core/products.py ---
-    Mutant(PRODUCTS, "before Zen 5 too", "int(family[1]) >= ZEN_5", "int(family[1]) >= 25",
+    Mutant(PRODUCTS, "before Zen 4 too", "int(family[1]) >= ZEN_4", "int(family[1]) >= 23",
            "test_the_processor_is_told_from_its_description"),
     Mutant(PRODUCTS, "of any maker", '"AuthenticAMD" in processor', "processor",
            "test_the_processor_is_told_from_its_description"),
-    Mutant(PRODUCTS, "a gradient is lost", " or torch.is_grad_enabled()", "", ASKED),
-    Mutant(PRODUCTS, "half precision too", "x.dtype != torch.float32 or ", "", ASKED),
-    Mutant(PRODUCTS, "few rows too", "few = max(", "few = 10**9 < max(", ASKED),
-    Mutant(PRODUCTS, "parts of rows too", "not few and all(", "not few and any(", ASKED),
+    Mutant(PRODUCTS, "a gradient is lost", "torch.is_grad_enabled() or ", "", ASKED),
+    Mutant(PRODUCTS, "half precision that is not packed too", "x.dtype == torch.float32 and multi", "multi", ASKED),
+    Mutant(PRODUCTS, "small products too", "multiplications >= FEWEST and", "multiplications >= 0 and", ASKED),
+    Mutant(PRODUCTS, "parts of rows of weights too", " and _whole(weight)", "", ASKED),
+    Mutant(PRODUCTS, "parts of rows of inputs too", "_whole(x) and ", "", ASKED),
     Mutant(PRODUCTS, "transposed ones never", " or one.mT.is_contiguous()", "", ASKED),
-    Mutant(PRODUCTS, "the bias is forgotten", "_linear_pointwise(x, weight, bias,", "_linear_pointwise(x, weight, None,",
+    Mutant(PRODUCTS, "the bias is forgotten", "_linear_pointwise(x, layout, bias,", "_linear_pointwise(x, layout, None,",
            "test_both_give_the_same_numbers"),
     Mutant(PRODUCTS, "what it is added to is forgotten", "linear(x, weight).add_(onto)", "linear(x, weight)",
            "test_both_give_the_same_numbers"),
+    Mutant(PRODUCTS, "packed for every product", "if held is weight and version == weight._version:", "if False:", ONCE),
+    Mutant(PRODUCTS, "a changed weight is not packed anew", " and version == weight._version", "", ONCE),
+    Mutant(PRODUCTS, "packed for the smallest product", "multiplications >= FEWEST_PACKED", "True", ONCE),
+    Mutant(PRODUCTS, "the context is never left", "_packed.reset(self._outer.pop())", "self._outer.pop()", ONCE),
+    Mutant(PRODUCTS, "room without end", "self._room -= weight.nbytes", "pass",
+           "test_weights_for_which_there_is_no_room_stay_as_they_are"),
+    Mutant(PRODUCTS, "room is taken for each change", "        if held is None:\n", "        if True:\n",
+           "test_weights_for_which_there_is_no_room_stay_as_they_are"),
+    Mutant(PRODUCTS, "every other precision packed", "PACKS_BFLOAT16 and x.dtype == torch.bfloat16", "PACKS_BFLOAT16",
+           "test_half_precision_is_packed_where_pytorch_computes_it_so_anyway"),
+    Mutant("models/generation.py", "nothing is packed", "        with packed:\n", "        if True:\n", BY_IT),
+    Mutant("models/generation.py", "packed for each token", "        with packed:\n", "        with Packed():\n", BY_IT),
+    Mutant("models/rows.py", "the last token but one is not read either", "- to_predict", "- 2 * to_predict",
+           "test_to_predict_the_last_token_of_all_is_not_read"),
+    Mutant("models/rows.py", "the last token is read in vain", " - to_predict", "",
+           "test_to_predict_the_last_token_of_all_is_not_read"),
     # --- models/llama_layer.py ---
     Mutant("models/attention.py", "looks ahead", ".triu(1)", ".triu(2)", f"models/test_llama_layer.py::{NUMBERS}"),
     Mutant(LAYER, "the first norm's epsilon for both", "inverse_rms(middle, shape.eps[1])", "inverse_rms(middle, shape.eps[0])",
