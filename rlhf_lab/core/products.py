@@ -21,7 +21,8 @@ from torch.nn import functional
 ZEN_4 = 25  # AMD's number of the family; Zen 3 has it too, but no AVX-512
 #: Multiplications from which on oneDNN is the quicker one: with a weight that it has to rearrange, and without.
 FEWEST, FEWEST_PACKED = 4_000_000, 1_000_000
-MOST_PACKED = 2**28  # bytes that `Packed` holds; weights beyond are rearranged at every product
+MOST_PACKED = 2**27  # bytes that `Packed` holds; weights beyond are rearranged at every product
+LARGEST = 2**25  # bytes of a weight that is rearranged elsewhere: that takes as much memory again, MKL next to none
 
 
 def is_zen4(processor: str) -> bool:
@@ -113,12 +114,13 @@ def _layout(x: Tensor, weight: Tensor) -> Tensor | None:
     if not (BY_ONEDNN if x.dtype == torch.float32 else PACKS_BFLOAT16 and x.dtype == torch.bfloat16):
         return None
     multiplications, packed = x.numel() * len(weight), _packed.get()
-    layout: Tensor | None = None
     if packed is not None and multiplications >= FEWEST_PACKED:
         layout = packed.of(weight)
-    if layout is None and x.dtype == torch.float32 and multiplications >= FEWEST and _whole(x) and _whole(weight):
-        return weight
-    return layout
+        if layout is not None:
+            return layout
+    small = weight.nbytes <= (LARGEST if packed is None else MOST_PACKED)
+    suits = small and multiplications >= FEWEST and _whole(x) and _whole(weight)
+    return weight if suits and x.dtype == torch.float32 else None
 
 
 def _whole(one: Tensor) -> bool:

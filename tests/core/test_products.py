@@ -83,11 +83,15 @@ def test_the_other_library_is_asked_where_it_is_quicker_and_may_be(monkeypatch):
         monkeypatch.setattr(products, "BY_ONEDNN", False)
         with products.Packed():
             products.linear(many, weight)
-    monkeypatch.setattr(products, "BY_ONEDNN", True)
+        asked["products"].clear()
+        monkeypatch.setattr(products, "BY_ONEDNN", True)
+        monkeypatch.setattr(products, "LARGEST", 5 * 4 * 4)
+        products.linear(many, weight)
+        products.linear(many, random(6, 4))  # a weight that would take as much memory again
     with products.Packed():
         out = products.linear(many, weight.requires_grad_())
     assert out.requires_grad
-    assert len(asked["products"]) == 2
+    assert asked["products"] == plain
     assert not asked["packed"]
 
 
@@ -150,8 +154,10 @@ def test_weights_for_which_there_is_no_room_stay_as_they_are(monkeypatch):
     with torch.no_grad(), products.Packed():
         products.linear(few, weights[0])
         products.linear(random(10, 4), weights[0])
-        products.linear(random(10, 4), torch.cat(weights))  # no room, but large enough without
-    assert [packed for _, packed in asked["products"][8:]] == [True, True, False]
+        products.linear(few, weights[1])
+        products.linear(random(10, 4), weights[2])  # no room any more, but large enough without
+        products.linear(random(10, 4), random(11, 4))  # larger than all the room
+    assert [packed for _, packed in asked["products"][8:]] == [True, True, True, False]
 
 
 def test_half_precision_is_packed_where_pytorch_computes_it_so_anyway(monkeypatch):
