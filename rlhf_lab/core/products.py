@@ -39,19 +39,18 @@ def _described() -> str:
     return cpuinfo.read_text(errors="replace").split("\n\n")[0] if cpuinfo.exists() else platform.processor()
 
 
-def _onednn_is_quicker() -> bool:
-    has_it = hasattr(torch.ops.mkldnn, "_linear_pointwise")  # not in every build
-    return has_it and torch.backends.cpu.get_cpu_capability() == "AVX512" and is_zen4(_described())
+def _has_onednn() -> bool:
+    """Not in every build, and slow where vectors are short."""
+    return hasattr(torch.ops.mkldnn, "_linear_pointwise") and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
-def _onednn_packs_bfloat16() -> bool:
-    """PyTorch computes bfloat16 products with oneDNN as it is."""
-    supported: bool = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return supported
+def _packs_bfloat16() -> bool:
+    """PyTorch computes bfloat16 products with oneDNN by itself then."""
+    return _has_onednn() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 #: Whether float32 products on this machine's CPU go to oneDNN, and whether weights in bfloat16 can be packed.
-BY_ONEDNN, PACKS_BFLOAT16 = _onednn_is_quicker(), _onednn_packs_bfloat16()
+BY_ONEDNN, PACKS_BFLOAT16 = _has_onednn() and is_zen4(_described()), _packs_bfloat16()
 
 
 class Packed:
@@ -114,7 +113,7 @@ def _layout(x: Tensor, weight: Tensor) -> Tensor | None:
     if not (BY_ONEDNN if x.dtype == torch.float32 else PACKS_BFLOAT16 and x.dtype == torch.bfloat16):
         return None
     multiplications, packed = x.numel() * len(weight), _packed.get()
-    if packed is not None and multiplications >= FEWEST_PACKED:
+    if packed is not None and multiplications >= FEWEST_PACKED and _whole(x):
         layout = packed.of(weight)
         if layout is not None:
             return layout

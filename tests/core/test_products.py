@@ -114,6 +114,7 @@ def test_a_weight_is_packed_once_until_it_changes(monkeypatch):
             product(weight.mul_(2))
             product(weight)
             products.linear(few[:2], weight)  # 40 multiplications
+            products.linear(random(3, 9)[:, :4], weight)  # parts of rows
         assert asked["packed"] == [(5, 4), (6, 4), (5, 4)]
         assert asked["products"] == [((3, 4), True)] * 6
         product(weight)  # outside, and too small for a weight that is not packed

@@ -33,6 +33,7 @@ MUTANTS = [
     Mutant(PRODUCTS, "packed for every product", "if held is weight and version == weight._version:", "if False:", ONCE),
     Mutant(PRODUCTS, "a changed weight is not packed anew", " and version == weight._version", "", ONCE),
     Mutant(PRODUCTS, "packed for the smallest product", "multiplications >= FEWEST_PACKED", "True", ONCE),
+    Mutant(PRODUCTS, "parts of rows with a packed weight", "FEWEST_PACKED and _whole(x)", "FEWEST_PACKED", ONCE),
     Mutant(PRODUCTS, "the context is never left", "_packed.reset(self._outer.pop())", "self._outer.pop()", ONCE),
     Mutant(PRODUCTS, "room without end", "self._room -= weight.nbytes", "pass",
            "test_weights_for_which_there_is_no_room_stay_as_they_are"),
