@@ -38,6 +38,20 @@ def by_hand(**changes):
     return shaped(Measured(ROWS, SCORES, OLD, REF, OLD, VALUES.masked_fill(~ROWS.mask, 0.0)), 0.5, config)
 
 
+def test_policy_and_reference_read_what_predicts_and_values_of_their_own_read_all(gpt2_folder, monkeypatch):
+    policy = policy_of(gpt2_folder)
+    rows = make_rows(policy.backbone, [[9, 9], [9]], [[20, 21, 22], [20]])
+    widths, hidden = [], type(policy.backbone).hidden
+    monkeypatch.setattr(
+        type(policy.backbone), "hidden", lambda self, ids: widths.append(ids.shape[1]) or hidden(self, ids)
+    )
+    policy.evaluate(rows, 1.0)
+    policy.reference_states(rows)
+    assert widths == [4, 4]
+    policy.values_of(rows)  # the value of the state after the last token is among them
+    assert widths == [4, 4, 5]
+
+
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_item_05_temperature_divides_old_and_reference(gpt2_folder, temperature):
     """Against one plain forward a row, at the temperature, with the adapter and without."""
