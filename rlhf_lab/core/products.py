@@ -78,9 +78,9 @@ class Packed:
         held, version, layout = self._held.get(id(weight), (None, 0, weight))
         if held is weight and version == weight._version:
             return layout
-        if held is None and weight.nbytes > self._room:
-            return None
         if held is None:
+            if weight.nbytes > self._room:
+                return None
             self._room -= weight.nbytes
         made: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
         self._held[id(weight)] = weight, weight._version, made
