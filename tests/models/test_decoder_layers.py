@@ -10,7 +10,7 @@ from families import SHARED, WHOLE
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from rlhf_lab.core import products
-from rlhf_lab.models import decoder_layers
+from rlhf_lab.models import decoder_layers, generation
 from rlhf_lab.models.decoder_layers import WholeLayers, suits
 from rlhf_lab.models.generation import sample, uniforms
 
@@ -87,6 +87,39 @@ def test_by_the_other_library_too(whole_folders, monkeypatch):
         assert mine == pytest.approx(other, abs=1e-4)
     assert max(map(len, our_samples.tokens)) > 2
     assert len(packed) == 2 * 5 + 1, "each weight of a layer and the head's once, whatever is sampled"
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch has no oneDNN here")
+def test_other_work_while_packed_weights_sample_changes_nothing_and_no_layout_stays(llama_folder, monkeypatch):
+    """Another adapter computes and samples between two tokens, in the tensors that hold the first one's merged weights."""
+    for name, value in {"BY_ONEDNN": True, "FEWEST": 1, "FEWEST_PACKED": 1}.items():
+        monkeypatch.setattr(products, name, value)
+    monkeypatch.setattr(generation, "TICK_EVERY", 2)
+    layouts, reorder = weakref.WeakSet(), torch.ops.mkldnn._reorder_linear_weight
+
+    def laid_out(weight):
+        layouts.add(layout := reorder(weight))
+        return layout
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", laid_out)
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a", "b")
+    prompts, lengths = [tiny.ids("the cat"), tiny.ids("moon"), tiny.ids("so the old")], []
+
+    def other_work():
+        lengths.append(len(layouts))
+        with torch.no_grad(), adapters.using("b"):
+            backbone.hidden(IDS)
+        with adapters.using("b", merged=True):
+            sample(backbone, prompts[:2], uniforms([4, 5], 3))
+
+    with adapters.using("a", merged=True):
+        alone = sample(backbone, prompts, uniforms([1, 2, 3], 9))
+        assert not layouts
+        disturbed = sample(backbone, prompts, uniforms([1, 2, 3], 9), tick=other_work)
+    assert lengths
+    assert min(lengths) >= 2 * 5 + 1
+    assert disturbed == alone
+    assert not layouts
 
 
 def test_a_fresh_adapter_is_the_reference_to_the_last_bit(whole_folders, monkeypatch):

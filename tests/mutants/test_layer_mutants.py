@@ -41,6 +41,8 @@ MUTANTS = [
            "test_weights_for_which_there_is_no_room_stay_as_they_are"),
     Mutant(PRODUCTS, "every other precision packed", "PACKS_BFLOAT16 and x.dtype == torch.bfloat16", "PACKS_BFLOAT16",
            "test_half_precision_is_packed_where_pytorch_computes_it_so_anyway"),
+    Mutant(PRODUCTS, "layouts outlive the sampling", "_packed.reset(self._outer.pop())", "self._outer.pop()",
+           "models/test_decoder_layers.py::test_other_work_while_packed_weights_sample_changes_nothing_and_no_layout_stays"),
     Mutant("models/generation.py", "nothing is packed", "        with packed:\n", "        if True:\n", BY_IT),
     Mutant("models/generation.py", "packed for each token", "        with packed:\n", "        with Packed():\n", BY_IT),
     Mutant("models/rows.py", "the last token but one is not read either", "- to_predict", "- 2 * to_predict",
