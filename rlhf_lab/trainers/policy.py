@@ -30,6 +30,7 @@ from rlhf_lab.models.rows import Rows, make_rows
 from rlhf_lab.records import Sample, StepResult
 from rlhf_lab.seeds import derive
 from rlhf_lab.trainers import gradient_step, natural_step, order, policy_state
+from rlhf_lab.trainers.adam import fused
 from rlhf_lab.trainers.critic import add_critic
 from rlhf_lab.trainers.estimates import shaped
 from rlhf_lab.trainers.group import ALONE, Group, Span
@@ -82,7 +83,7 @@ class PolicyTrainer:
             self.parameters += head.parameters()
         self.critic = add_critic(adapters, head, task.scorer, config) if config.value_trunk == "critic" else []
         self.parameters += self.critic
-        self.optimiser = torch.optim.Adam(self.parameters, lr=config.lr, eps=config.adam_eps)
+        self.optimiser = fused(torch.optim.Adam, self.parameters, lr=config.lr, eps=config.adam_eps)
         self.controller: FixedKL | AdaptiveKL = (
             FixedKL(config.beta)
             if config.kl_controller == "fixed"

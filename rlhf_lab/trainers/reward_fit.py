@@ -18,6 +18,7 @@ from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.models.rows import by_length, forward, make_rows
 from rlhf_lab.records import Comparison
 from rlhf_lab.seeds import derive
+from rlhf_lab.trainers.adam import fused
 from rlhf_lab.trainers.group import ALONE, Group, Span
 from rlhf_lab.trainers.reward_report import HeldOut
 from rlhf_lab.trainers.warm_start import Labels, Stretch, fit
@@ -176,7 +177,7 @@ class RewardTask:
         config, subset = self.config, what.subset
         heads = [p for head in model.head.heads for p in head.linear.parameters()]
         parameters = [*self.adapters.parameters(self.adapter), *heads]
-        optimiser = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay)
+        optimiser = fused(torch.optim.AdamW, parameters, lr=config.lr, weight_decay=config.weight_decay)
         generator = torch.Generator().manual_seed(derive(config.seed, "order", what.purpose))
         total, losses = self.updates(len(subset), config.epochs), list[float]()
         what.at_pass(0, model)

@@ -22,6 +22,7 @@ from rlhf_lab.models.generation import Tick, no_tick
 from rlhf_lab.models.lora_linear import parts_of
 from rlhf_lab.models.rows import Rows, forward, make_rows
 from rlhf_lab.seeds import derive
+from rlhf_lab.trainers.adam import fused
 
 Told = Callable[[int, int, float], None]  # updates done, of how many, loss
 
@@ -66,7 +67,7 @@ def supervise(
         raise TrainingError("there are no examples to learn from. Give prompts with their responses.")
     adapters.add(adapter, r=config.lora_r, alpha=config.lora_alpha, seed=derive(config.seed, "sft"), trainable=True)
     parameters = adapters.parameters(adapter)
-    optimiser = torch.optim.Adam(parameters, lr=config.lr)
+    optimiser = fused(torch.optim.Adam, parameters, lr=config.lr)
     batches = [batch for epoch in range(config.epochs) for batch in _batches(len(examples), epoch, config)]
     losses: list[float] = []
     for number, batch in enumerate(batches):

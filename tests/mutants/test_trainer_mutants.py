@@ -9,7 +9,7 @@ ROLLOUT, METRICS, POLICY = "trainers/rollout.py", "trainers/metrics.py", "traine
 ESTIMATES, MEASURE, ORDER = "trainers/estimates.py", "trainers/measure.py", "trainers/order.py"
 OBJECTIVES, GRADIENT, STATE = "trainers/objectives.py", "trainers/gradient_step.py", "trainers/policy_state.py"
 SELFCHECKS, NATURAL, CRITIC = "trainers/selfchecks.py", "trainers/natural_step.py", "trainers/critic.py"
-PRETRAINING, SFT = "trainers/pretraining.py", "trainers/sft.py"
+PRETRAINING, SFT, ADAM = "trainers/pretraining.py", "trainers/sft.py", "trainers/adam.py"
 CHECKPOINT, EVALUATION = "trainers/checkpoint.py", "trainers/evaluation.py"
 LORA, LOGPROBS = "models/lora_linear.py", "core/logprobs.py"
 SETTINGS = "settings.py"
@@ -20,6 +20,9 @@ PLAIN_LOOP = "trainers/test_policy.py::test_a_whole_step_equals_a_plain_loop"
 # fmt: off
 MUTANTS = [
     # --- models/rows.py ---
+    Mutant(ADAM, "a step that nobody notices", "    optimiser.register_step_post_hook(", "    repr(",
+           "test_a_step_counts_as_a_change_of_every_tensor"),
+    Mutant(ADAM, "torch's own settings", "fused=True, **options", "fused=True", "test_three_steps_are_those_of_a_loop"),
     Mutant(ROWS, "logits slice off by one", "self._at(self.prompts - 1)", "self._at(self.prompts)",
            f"test_item_01_logits_slice {PLAIN_LOOP}"),
     Mutant(ROWS, "score reads the position before", "self._at(self.prompts)", "self._at(self.prompts - 1)",
