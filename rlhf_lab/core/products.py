@@ -101,16 +101,25 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         (..., out).
     """
-    layout = None if torch.is_grad_enabled() or x.device.type != "cpu" else _layout(x, weight)
-    if layout is None:
-        return functional.linear(x, weight, bias)
+    layout = None if torch.is_grad_enabled() else _layout(x, weight)
+    return functional.linear(x, weight, bias) if layout is None else _by_onednn(x, layout, bias)
+
+
+def linear_onto(onto: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """onto + x @ weight.T, no gradient. onto: (rows, out), x: (rows, in), weight: (out, in)."""
+    layout = _layout(x, weight)
+    return torch.addmm(onto, x, weight.t()) if layout is None else _by_onednn(x, layout, None).add_(onto)
+
+
+def _by_onednn(x: Tensor, layout: Tensor, bias: Tensor | None) -> Tensor:
     out: Tensor = torch.ops.mkldnn._linear_pointwise(x, layout, bias, "none", [], "")
     return out
 
 
 def _layout(x: Tensor, weight: Tensor) -> Tensor | None:
     """What oneDNN is to multiply x with: the weight, or its packed layout; None where it is not to."""
-    if not (BY_ONEDNN if x.dtype == torch.float32 else PACKS_BFLOAT16 and x.dtype == torch.bfloat16):
+    asked = BY_ONEDNN if x.dtype == torch.float32 else PACKS_BFLOAT16 and x.dtype == torch.bfloat16
+    if not asked or x.device.type != "cpu":
         return None
     multiplications, packed = x.numel() * len(weight), _packed.get()
     if packed is not None and multiplications >= FEWEST_PACKED and _whole(x):
@@ -125,8 +134,3 @@ def _layout(x: Tensor, weight: Tensor) -> Tensor | None:
 def _whole(one: Tensor) -> bool:
     """Whether rows or columns lie one behind the other: of parts of rows oneDNN copies one number after the other, 25 ms."""
     return one.is_contiguous() or one.mT.is_contiguous()
-
-
-def linear_onto(onto: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """onto + x @ weight.T, with `linear`'s library. onto: (rows, out), x: (rows, in), weight: (out, in)."""
-    return linear(x, weight).add_(onto) if BY_ONEDNN else torch.addmm(onto, x, weight.t())

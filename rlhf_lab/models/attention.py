@@ -52,9 +52,11 @@ def ahead(length: int, dtype: torch.dtype) -> Tensor:
     return torch.full((1, length, length), -torch.inf, dtype=dtype).triu(1)
 
 
-def _weights(q: Tensor, k: Tensor, scale: float) -> Tensor:
-    """(N, T, T): how much each token looks at those up to itself."""
-    return torch.baddbmm(ahead(q.shape[1], q.dtype), q, k.transpose(1, 2), alpha=scale).softmax(dim=-1)
+def looks(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """(N, T, T): how much each token looks at those up to itself. q, k: (N, T, D)."""
+    scores = torch.baddbmm(ahead(q.shape[1], q.dtype), q, k.transpose(1, 2), alpha=scale)
+    wide = torch.promote_types(q.dtype, torch.float32)  # of bfloat16 itself a softmax takes three times as long
+    return scores.softmax(-1, dtype=wide).to(q.dtype)
 
 
 class _Causal(torch.autograd.Function):
@@ -62,7 +64,7 @@ class _Causal(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        weights = _weights(q, k, scale)
+        weights = looks(q, k, scale)
         ctx.save_for_backward(q, k, v, weights)
         ctx.scale = scale
         return weights @ v
@@ -72,7 +74,7 @@ class _Causal(torch.autograd.Function):
         q, k, v, weights = ctx.saved_tensors
         (g,) = gradients
         if torch.is_grad_enabled():  # differentiated again (trpo's curvature): the weights depend on q and k
-            weights = _weights(q, k, ctx.scale)
+            weights = looks(q, k, ctx.scale)
         d_weights = g @ v.transpose(1, 2)
         d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype).mul_(ctx.scale)
         d_value = weights.transpose(1, 2) @ g

@@ -1,7 +1,7 @@
 """Which decoder layers of a model are computed as one function (llama_layer.py), and how under an adapter.
 
-That is those of Llama, Mistral and Qwen2 in float32 on a CPU, where a third of the time and more goes into what lies between the
-matrix products. The weights of q, k and v are laid into one tensor, of which the model's own become views.
+That is those of Llama, Mistral and Qwen2 in float32 or bfloat16 on a CPU, where a third of the time and more goes into what lies
+between the matrix products. The weights of q, k and v are laid into one tensor, of which the model's own become views.
 """
 
 import weakref
@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from rlhf_lab.core.products import linear, linear_onto
-from rlhf_lab.models.llama_layer import Shape, Turn, Update, Weights, by_head, inverse_rms, layer, normed, turned
-from rlhf_lab.models.lora_linear import FastLayer, Parts
+from rlhf_lab.models.layer_weights import Beside, Merged, by_projection
+from rlhf_lab.models.llama_layer import Shape, Turn, Update, Weights, by_head, layer, norm, turned
+from rlhf_lab.models.lora_linear import HALF, FastLayer, Parts
+from rlhf_lab.models.low_rank import widened
 
 KNOWN = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer")
 #: Tokens, for each number of a head's size: beyond this torch's attention, which keeps no (T, T) weights, is quicker.
@@ -34,10 +36,10 @@ class WholeLayers:
         self.use({})
 
     def hold(self, fast: Mapping[Any, FastLayer]) -> None:
-        """From now on these keep the merged weights of the adapters' layers."""
+        """From now on these keep the weights of the adapters' layers."""
         self._fast = fast
         for whole in self._layers:
-            whole.fast, whole.merged = (), None
+            whole.kept = None
 
     def use(self, parts: Mapping[Any, Parts | None]) -> None:
         """From now on compute under these parts of the adapters' layers; empty: frozen."""
@@ -48,7 +50,7 @@ class WholeLayers:
             linears = projections(whole.module)
             own = [part for part in map(parts.get, linears) if part is not None]
             if len(own) == len(linears) and len({part.scale for part in own}) == 1:
-                whole.fast = [self._fast[one] for one in linears]
+                whole.kept = whole.kept or whole.keeping([self._fast[one] for one in linears])
                 whole.module.__dict__["forward"] = whole.forward_of(own)
             else:
                 whole.module.__dict__.pop("forward", None)
@@ -71,40 +73,31 @@ class WholeLayer:
         scales = (norms[0].weight.detach(), norms[1].weight.detach())
         o, gate, up, down = weights[3:]
         self.frozen = Weights(torch.cat(weights[:3]), o, gate, up, down, scales, torch.cat(biases) if biases else None)
-        for one, view in zip(self.linears, self._views(self.frozen), strict=True):
+        self.sizes = [one.out_features for one in self.linears[:3]]
+        for one, view in zip(self.linears, by_projection(self.frozen, self.sizes), strict=True):
             one.weight.data = view
         if self.frozen.bias is not None:
-            sizes = [one.out_features for one in self.linears[:3]]
-            for one, view in zip(self.linears, self.frozen.bias.split(sizes), strict=False):
+            for one, view in zip(self.linears, self.frozen.bias.split(self.sizes), strict=False):
                 one.bias.data = view
-        self.fast: Sequence[FastLayer] = ()
-        self.merged: Weights | None = None
-        self._rooms: list[Tensor] = []
+        self.kept: Merged | Beside | None = None
 
     @property
     def module(self) -> Any:
         return self._module()
 
-    def _views(self, weights: Weights) -> list[Tensor]:
-        """The weight of each projection."""
-        return [*weights.qkv.split([one.out_features for one in self.linears[:3]]), *weights[1:5]]
-
-    def weights(self, parts: Sequence[Parts]) -> Weights:
-        """Of these parts as they are now; computed only if they are not held already."""
-        if not parts:
-            return self.frozen
-        if self.merged is None:
-            qkv, o, gate, up, down = map(torch.empty_like, self.frozen[:5])
-            self.merged = self.frozen._replace(qkv=qkv, o=o, gate=gate, up=up, down=down)
-            self._rooms = self._views(self.merged)
-        for fast, part, room in zip(self.fast, parts, self._rooms, strict=True):
-            fast.weight(part, room)
-        return self.merged
+    def keeping(self, fast: Sequence[FastLayer]) -> Merged | Beside:
+        """What keeps the weights under an adapter. fast: of the seven projections."""
+        if self.frozen.qkv.dtype in HALF:
+            return Beside(self.frozen, self.sizes)
+        return Merged(self.frozen, self.sizes, fast)
 
     def forward_of(self, parts: Sequence[Parts]) -> Callable[..., Tensor]:
         """The layer's forward pass under these parts; none: frozen."""
         pairs = [tensor for part in parts for tensor in (part.a, part.b)]
-        update = Update(self.frozen, parts[0].scale if parts else 1.0)
+        update, kept = Update(self.frozen, parts[0].scale if parts else 1.0), self.kept
+
+        def weights() -> Weights:
+            return kept.of(parts) if kept is not None and parts else self.frozen
 
         def forward(
             hidden_states: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None,
@@ -120,8 +113,8 @@ class WholeLayer:
             if usual and (not records if cached else mask is None and x.shape[1] <= self.longest):
                 turn = self.turns.of(position_embeddings, self.shape)
                 if cached:
-                    return self._cached(x, self.weights(parts), turn, mask, past_key_values)
-                return layer(x, self.weights(parts), self.shape, turn, update, pairs if records else ())
+                    return self._cached(x, weights(), turn, mask, past_key_values)
+                return layer(x, weights(), self.shape, turn, update, pairs if records else ())
             module = self.module
             out: Tensor = type(module).forward(
                 module, x, attention_mask=mask, position_ids=position_ids, past_key_values=past_key_values,
@@ -138,15 +131,19 @@ class WholeLayer:
     def _cached(self, x: Tensor, weights: Weights, turn: Turn, mask: Tensor | None, cache: Any) -> Tensor:
         """The layer where earlier tokens lie in a cache; no gradient."""
         shape, rows, both, attention = self.shape, x.reshape(-1, x.shape[-1]), turn.sin.shape[1], self.attention
-        read = linear(normed(rows, inverse_rms(rows, shape.eps[0]), weights.norms[0]), weights.qkv, weights.bias)
+        beside = weights.beside
+        inner, _ = norm(rows, weights.norms[0], shape.eps[0])
+        read = linear(widened(inner, beside[0])[0], weights.qkv, weights.bias)
         rotated = by_head(turned(read[:, :both], turn, shape.size), len(x), shape.size)
         q, k = rotated.split([shape.heads, shape.groups], 1)
         k, v = cache.update(k, by_head(read[:, both:], len(x), shape.size), attention.layer_idx)
-        mixed, _ = sdpa_attention_forward(attention, q, k, v, mask, scaling=shape.size**-0.5)
-        middle = linear_onto(rows, mixed.reshape(len(rows), -1), weights.o)
-        inner = normed(middle, inverse_rms(middle, shape.eps[1]), weights.norms[1])
+        q, k, v = (one.float() for one in (q, k, v))  # of bfloat16 a token's attention takes torch twice as long
+        mixed = sdpa_attention_forward(attention, q, k, v, mask, scaling=shape.size**-0.5)[0].to(x.dtype)
+        middle = linear_onto(rows, widened(mixed.reshape(len(rows), -1), beside[1])[0], weights.o)
+        inner, _ = norm(middle, weights.norms[1], shape.eps[1])
+        inner, _ = widened(inner, beside[2])
         opened = nn.functional.silu(linear(inner, weights.gate)).mul_(linear(inner, weights.up))
-        return linear_onto(middle, opened, weights.down).view(x.shape)
+        return linear_onto(middle, widened(opened, beside[3])[0], weights.down).view(x.shape)
 
 
 class Turns:
@@ -186,5 +183,7 @@ def suits(module: Any) -> bool:
     if any(type(one) is not nn.Linear for one in linears):
         return False
     biased = [one.bias is not None for one in linears]
-    here = all(one.weight.dtype == torch.float32 and one.weight.device.type == "cpu" for one in linears)
+    here = all(
+        one.weight.dtype in (torch.float32, torch.bfloat16) and one.weight.device.type == "cpu" for one in linears
+    )
     return here and not any(biased[3:]) and len(set(biased[:3])) == 1

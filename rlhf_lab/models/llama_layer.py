@@ -10,7 +10,6 @@ with grouped keys (Ainslie et al. 2023, arXiv 2305.13245), and LoRA's gradients 
 the last bits.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,11 +18,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlhf_lab.core.products import linear, linear_onto
-from rlhf_lab.models.attention import ahead
+from rlhf_lab.models.attention import ahead, looks
+from rlhf_lab.models.low_rank import narrowed, slopes_of, widened
 
 #: A and B of q, k, v, o, gate, up and down, in turn; or none.
 Pairs = Sequence[Tensor]
 OF_QKV, OF_O, OF_GATE_UP, OF_DOWN = slice(0, 6), slice(6, 8), slice(8, 12), slice(12, 14)
+KEPT = 24  # tensors kept for the gradient, before the pairs
 
 
 class Shape(NamedTuple):
@@ -37,7 +38,10 @@ class Shape(NamedTuple):
 
 class Weights(NamedTuple):
     """Of one layer: qkv ((heads + 2 groups)·D, H), o (H, heads·D), gate and up (I, H), down (H, I), the norms (H,) each, and the
-    bias of qkv or None."""
+    bias of qkv or None.
+
+    beside: A of what reads the same input, for q, k and v, o, gate and up, and down, where updates stay beside the weights
+    (low_rank.py), which then have further columns; else None four times."""
 
     qkv: Tensor
     o: Tensor
@@ -46,6 +50,7 @@ class Weights(NamedTuple):
     down: Tensor
     norms: tuple[Tensor, Tensor]
     bias: Tensor | None
+    beside: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None] = (None,) * 4
 
 
 class Turn(NamedTuple):
@@ -73,20 +78,24 @@ def layer(x: Tensor, weights: Weights, shape: Shape, turn: Turn, update: Update,
 
 
 def plain_layer(x: Tensor, shape: Shape, turn: Turn, update: Update, pairs: Pairs) -> Tensor:
-    """`layer` in operations that torch differentiates."""
-    frozen, scale = update
-    weights: list[Tensor] = [*frozen[:5]]
+    """`layer` in operations that torch differentiates, in float32 at the least."""
+    dtype, scale = x.dtype, update.scale
+    x, *rest = (
+        one.to(torch.promote_types(dtype, torch.float32)) for one in (x, *update.frozen[:5], *update.frozen.norms)
+    )
+    weights, norms = rest[:5], rest[5:]
+    bias = update.frozen.bias.to(x.dtype) if update.frozen.bias is not None else None
     if pairs:
         updates = [scale * (b @ a) for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
         updates[:3] = [torch.cat(updates[:3])]
         weights = [weight + change for weight, change in zip(weights, updates, strict=True)]
     qkv, o, gate, up, down = weights
 
-    def norm(x: Tensor, which: int) -> Tensor:
-        return x * (x.square().mean(-1, keepdim=True) + shape.eps[which]).rsqrt() * frozen.norms[which]
+    def scaled(x: Tensor, which: int) -> Tensor:
+        return x * (x.square().mean(-1, keepdim=True) + shape.eps[which]).rsqrt() * norms[which]
 
     both = turn.sin.shape[1]
-    read = functional.linear(norm(x, 0), qkv, frozen.bias)
+    read = functional.linear(scaled(x, 0), qkv, bias)
     swapped = read[..., :both].unflatten(-1, (-1, 2, shape.size // 2)).flip(-2).flatten(-3)
     cos, sin = (part.view(-1, x.shape[1], both) for part in turn)
     rotated = read[..., :both] * cos + swapped * sin
@@ -95,19 +104,22 @@ def plain_layer(x: Tensor, shape: Shape, turn: Turn, update: Update, pairs: Pair
     k, v = (part.repeat_interleave(shape.heads // shape.groups, 1) for part in (k, v))
     scores = q @ k.transpose(2, 3) * shape.size**-0.5 + ahead(x.shape[1], x.dtype)
     middle = x + functional.linear((scores.softmax(-1) @ v).transpose(1, 2).flatten(2), o)
-    inner = norm(middle, 1)
+    inner = scaled(middle, 1)
     out: Tensor = middle + functional.linear(functional.silu(inner @ gate.t()) * (inner @ up.t()), down)
-    return out
+    return out.to(dtype)
 
 
-def inverse_rms(x: Tensor, eps: float) -> Tensor:
-    """(N, 1): 1 / sqrt(mean square + eps) of each row."""
-    size: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return size.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+def norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """w · x / rms(x) of each row, and 1 / sqrt(mean square + eps), (N, 1), in float32 at the least. x: (N, H)."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    size = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    inverse = size.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    return (wide * inverse).mul_(weight).to(x.dtype), inverse
 
 
 def normed(x: Tensor, inverse: Tensor, weight: Tensor) -> Tensor:
-    return (x * inverse).mul_(weight)
+    """The same once more."""
+    return (x.to(inverse.dtype) * inverse).mul_(weight).to(x.dtype)
 
 
 def turned(x: Tensor, turn: Turn, size: int) -> Tensor:
@@ -124,7 +136,7 @@ def by_head(x: Tensor, batch: int, size: int) -> Tensor:
 
 def _swap(x: Tensor, size: int) -> Tensor:
     """The two halves of each head changed about, (N, n·D); a copy."""
-    return x.reshape(x.shape[0], -1, 2, size // 2).flip(2).view(x.shape)
+    return x.reshape(x.shape[0], -1, 2, size // 2).roll(1, 2).view(x.shape)
 
 
 def _spread(x: Tensor, heads: int) -> Tensor:
@@ -140,33 +152,36 @@ class _Layer(torch.autograd.Function):
     ) -> Tensor:
         batch, length, _ = x.shape
         rows, both = x.reshape(-1, x.shape[-1]), turn.sin.shape[1]
-        inverse1 = inverse_rms(rows, shape.eps[0])
-        read = linear(normed(rows, inverse1, weights.norms[0]), weights.qkv, weights.bias)
+        inner, inverse1 = norm(rows, weights.norms[0], shape.eps[0])
+        wide, low1 = widened(inner, weights.beside[0])
+        read = linear(wide, weights.qkv, weights.bias)
         rotated = by_head(turned(read[:, :both], turn, shape.size), batch, shape.size)
         q = rotated[:, : shape.heads].reshape(-1, length, shape.size)
         k = rotated[:, shape.heads :].contiguous()
         v = by_head(read[:, both:], batch, shape.size).contiguous()
         del read, rotated
-        keys = _spread(k, shape.heads).transpose(1, 2)
-        seen = torch.baddbmm(ahead(length, q.dtype), q, keys, alpha=shape.size**-0.5).softmax(-1)
+        seen = looks(q, _spread(k, shape.heads), shape.size**-0.5)
         mixed = (seen @ _spread(v, shape.heads)).view(batch, -1, length, shape.size).transpose(1, 2)
         mixed = mixed.reshape(len(rows), -1)
-        middle = linear_onto(rows, mixed, weights.o)
-        inverse2 = inverse_rms(middle, shape.eps[1])
-        inner = normed(middle, inverse2, weights.norms[1])
-        gate, up = linear(inner, weights.gate), linear(inner, weights.up)
-        out = linear_onto(middle, functional.silu(gate).mul_(up), weights.down)
+        wide, low2 = widened(mixed, weights.beside[1])
+        middle = linear_onto(rows, wide, weights.o)
+        inner, inverse2 = norm(middle, weights.norms[1], shape.eps[1])
+        wide, low3 = widened(inner, weights.beside[2])
+        gate, up = linear(wide, weights.gate), linear(wide, weights.up)
+        wide, low4 = widened(functional.silu(gate).mul_(up), weights.beside[3])
+        out = linear_onto(middle, wide, weights.down)
         if any(ctx.needs_input_grad):
             ctx.save_for_backward(
-                x, *pairs, *weights[:5], inverse1, q, k, v, seen, mixed, middle, inverse2, gate, up
+                x, *weights[:5], *weights.beside, low1, low2, low3, low4, inverse1, q, k, v, seen, mixed, middle, inverse2,
+                gate, up, *pairs,
             )  # fmt: skip
             ctx.norms, ctx.shape, ctx.turn, ctx.update = weights.norms, shape, turn, update
         return out.view(x.shape)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, *rest = ctx.saved_tensors
-        pairs = rest[:-15]
+        kept = ctx.saved_tensors
+        x, pairs = kept[0], kept[KEPT:]
         if torch.is_grad_enabled():  # to be differentiated again: trpo's curvature
             inputs = (x, *[None] * 4, *pairs)
             wanted = [
@@ -175,31 +190,33 @@ class _Layer(torch.autograd.Function):
             out = plain_layer(x, ctx.shape, ctx.turn, ctx.update, pairs)
             found = iter(torch.autograd.grad(out, wanted, gradients[0], create_graph=True))
             return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
-        dx, *slopes = _slopes(ctx, x, pairs, rest[-15:], gradients[0].reshape(-1, x.shape[-1]))
+        dx, *slopes = _slopes(ctx, kept, gradients[0].reshape(-1, x.shape[-1]))
         return (dx, *[None] * 4, *slopes)
 
 
 _layer: Callable[..., Tensor] = _Layer.apply
 
 
-def _slopes(ctx: Any, x: Tensor, pairs: Pairs, saved: Sequence[Tensor], dy: Tensor) -> list[Tensor | None]:
+def _slopes(ctx: Any, kept: Sequence[Tensor], dy: Tensor) -> list[Tensor | None]:
     """The slopes of x and of the pairs from that of the output, (B·T, H); from the last product to the first."""
-    qkv, o, *of_mlp, inverse1, q, k, v, seen, mixed, middle, inverse2, gate, up = saved
-    shape, turn, norms = ctx.shape, ctx.turn, ctx.norms
+    (x, qkv, o, *of_mlp), a, lows, pairs = kept[:6], kept[6:10], kept[10:14], kept[KEPT:]
+    inverse1, q, k, v, seen, mixed, middle, inverse2, gate, up = kept[14:KEPT]
+    shape, turn, norms, scale = ctx.shape, ctx.turn, ctx.norms, ctx.update.scale
     (batch, length, _), rows, both = x.shape, x.reshape(-1, x.shape[-1]), turn.sin.shape[1]
-    learn = functools.partial(_low_rank, scale=ctx.update.scale)
 
-    d_inner, open_gate = linear(dy, of_mlp[2].t()), functional.silu(gate)
-    of_down = learn([dy], open_gate * up, pairs[OF_DOWN])
+    d_inner, low = narrowed(linear(dy, of_mlp[2].t()), a[3])
+    open_gate = functional.silu(gate)
+    of_down = slopes_of(pairs[OF_DOWN], scale, open_gate * up, [dy], lows[3], low)
     d_up, d_gate = open_gate.mul_(d_inner), torch.ops.aten.silu_backward(d_inner.mul_(up), gate)
     del d_inner
-    of_gate_up = learn([d_gate, d_up], normed(middle, inverse2, norms[1]), pairs[OF_GATE_UP])
-    d_normed = linear_onto(linear(d_gate, of_mlp[0].t()), d_up, of_mlp[1].t())
+    d_normed, low = narrowed(linear_onto(linear(d_gate, of_mlp[0].t()), d_up, of_mlp[1].t()), a[2])
+    of_gate_up = slopes_of(pairs[OF_GATE_UP], scale, normed(middle, inverse2, norms[1]), [d_gate, d_up], lows[2], low)
     d_middle = _normed_back(d_normed, middle, inverse2, norms[1], dy)
     del open_gate, d_gate, d_up
 
-    of_o = learn([d_middle], mixed, pairs[OF_O])
-    d_mixed = by_head(linear(d_middle, o.t()), batch, shape.size).reshape(q.shape)
+    d_mixed, low = narrowed(linear(d_middle, o.t()), a[1])
+    of_o = slopes_of(pairs[OF_O], scale, mixed, [d_middle], lows[1], low)
+    d_mixed = by_head(d_mixed, batch, shape.size).reshape(q.shape)
     d_seen = d_mixed @ _spread(v, shape.heads).transpose(1, 2)
     d_scores = torch._softmax_backward_data(d_seen, seen, -1, seen.dtype)
     d_rotated, d_read = dy.new_empty(len(rows), both), dy.new_empty(len(rows), len(qkv))
@@ -211,31 +228,23 @@ def _slopes(ctx: Any, x: Tensor, pairs: Pairs, saved: Sequence[Tensor], dy: Tens
     del d_mixed, d_seen, d_scores
     _turned_back(d_rotated, turn, shape.size, d_read[:, :both])
     each = d_read.split([n * shape.size for n in (shape.heads, shape.groups, shape.groups)], 1)
-    of_qkv = learn(each, normed(rows, inverse1, norms[0]), pairs[OF_QKV])
-    dx = None
+    dx, low = None, None
     if ctx.needs_input_grad[0]:
-        dx = _normed_back(linear(d_read, qkv.t()), rows, inverse1, norms[0], d_middle).view(x.shape)
+        d_normed, low = narrowed(linear(d_read, qkv.t()), a[0])
+        dx = _normed_back(d_normed, rows, inverse1, norms[0], d_middle).view(x.shape)
+    elif a[0] is not None:
+        low = linear(d_read, qkv[:, x.shape[-1] :].t())
+    of_qkv = slopes_of(pairs[OF_QKV], scale, normed(rows, inverse1, norms[0]), each, lows[0], low)
     return [dx, *of_qkv, *of_o, *of_gate_up, *of_down]
-
-
-def _low_rank(slopes: Sequence[Tensor], inputs: Tensor, pairs: Pairs, *, scale: float) -> list[Tensor]:
-    """dA and dB, in turn, of layers that read the same input. slopes: (N, out) each; inputs: (N, in); pairs: A, B of each."""
-    if not pairs:
-        return []
-    a, b = pairs[::2], pairs[1::2]
-    ranks = [len(one) for one in a]
-    ahead = torch.cat([linear(one.t(), slope) for one, slope in zip(b, slopes, strict=True)])
-    below = linear(torch.cat([*a]), inputs).split(ranks)
-    da = linear(ahead, inputs.t()).mul_(scale).split(ranks)
-    db = (linear(low, slope.t()).mul_(scale).t() for low, slope in zip(below, slopes, strict=True))
-    return [slope for both in zip(da, db, strict=True) for slope in both]
 
 
 def _normed_back(slope: Tensor, x: Tensor, inverse: Tensor, weight: Tensor, around: Tensor) -> Tensor:
     """The slope of x from that of `normed`, which is used up, and that which came around the norm."""
+    dtype = around.dtype
+    slope, x, around = (one.to(inverse.dtype) for one in (slope, x, around))
     slope.mul_(weight)
     share = (slope * x).sum(-1, keepdim=True).mul_(inverse.pow(3)).div_(-x.shape[-1])
-    return torch.addcmul(around, slope, inverse).addcmul_(x, share)
+    return torch.addcmul(around, slope, inverse).addcmul_(x, share).to(dtype)
 
 
 def _turned_back(slope: Tensor, turn: Turn, size: int, out: Tensor) -> None:

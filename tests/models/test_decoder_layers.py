@@ -13,19 +13,20 @@ from rlhf_lab.core import products
 from rlhf_lab.models import decoder_layers, generation
 from rlhf_lab.models.decoder_layers import WholeLayers, suits
 from rlhf_lab.models.generation import sample, uniforms
+from rlhf_lab.models.rows import forward, make_rows
 
 KNOWN = decoder_layers.KNOWN  # `loaded` changes the module's
 IDS = torch.tensor([tiny.ids("the cat sat . the very old king"), tiny.ids("so ran . the moon the cat sat")])
 
 
-def loaded(folder, monkeypatch, known, *names):
+def loaded(folder, monkeypatch, known, *names, dtype=torch.float32):
     monkeypatch.setattr(decoder_layers, "KNOWN", known)
-    backbone = tiny.load(folder)
+    backbone = tiny.load(folder, dtype)
     for module in backbone.trunk.layers:  # biases that do something, norms that are not one
         for i, (name, parameter) in enumerate(sorted(module.named_parameters())):
             if name.endswith("bias") or "norm" in name:
                 generator = torch.Generator().manual_seed(i)
-                parameter.data.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+                parameter.data.add_(0.3 * torch.randn(parameter.shape, generator=generator).to(dtype))
     if known:
         backbone.whole = WholeLayers(backbone.model)
     return backbone, tiny.adapters_of(backbone, *names)
@@ -35,7 +36,7 @@ def outcome(backbone, adapters, ids=IDS):
     """States and gradients under the adapter, states of the reference, and samples."""
     with adapters.using("a"):
         hidden = backbone.hidden(ids)
-        (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
+        (hidden.float() * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
     with torch.no_grad(), adapters.using(None):
         reference = backbone.hidden(ids)
     with adapters.using("a", merged=True):
@@ -68,6 +69,33 @@ def test_states_gradients_and_samples_are_the_modules(whole_folders, kind, monke
     assert our_samples.tokens == their_samples.tokens
     for mine, other in zip(our_samples.logprobs, their_samples.logprobs, strict=True):
         assert mine == pytest.approx(other, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_in_bfloat16_it_is_as_near_the_exact_numbers_as_the_modules(whole_folders, kind, monkeypatch):
+    """Exact: float32 with the weights that bfloat16 has. Every number counts by its share of its own tensor's size."""
+    half = loaded(whole_folders[kind], monkeypatch, KNOWN, "a", dtype=torch.bfloat16)
+    assert len(in_use(half[0])) == 2
+    modules = loaded(whole_folders[kind], monkeypatch, (), "a", dtype=torch.bfloat16)
+    exact = loaded(whole_folders[kind], monkeypatch, (), "a")
+    for mine, other in zip(exact[0].model.parameters(), modules[0].model.parameters(), strict=True):
+        mine.data.copy_(other.float() if other.dtype == torch.bfloat16 else other)
+    (expected, _), (ours, samples), (theirs, _) = (outcome(*pair) for pair in (exact, half, modules))
+
+    def error(found):
+        shares = [((a.float() - b).norm() / b.norm()).square() for a, b in zip(found, expected, strict=True)]
+        return float(torch.stack(shares).mean().sqrt())
+
+    assert error(ours) < 0.1
+    assert error(ours) < 1.1 * error(theirs)
+    assert {one.dtype for one in ours[2:]} == {torch.float32}
+    backbone, adapters = exact
+    prompts = [tiny.ids("the cat"), tiny.ids("moon"), tiny.ids("so the old")]
+    rows = make_rows(backbone, prompts, samples.tokens)
+    with torch.no_grad(), adapters.using("a"):
+        logprobs = backbone.logits(forward(backbone, rows).predicting).log_softmax(-1)
+    for row, tokens, found in zip(logprobs, samples.tokens, samples.logprobs, strict=True):
+        assert found == pytest.approx([float(row[i, token]) for i, token in enumerate(tokens)], abs=0.25)
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch has no oneDNN here")
@@ -122,8 +150,9 @@ def test_other_work_while_packed_weights_sample_changes_nothing_and_no_layout_st
     assert not layouts
 
 
-def test_a_fresh_adapter_is_the_reference_to_the_last_bit(whole_folders, monkeypatch):
-    backbone, _ = loaded(whole_folders["qwen2"], monkeypatch, KNOWN)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_fresh_adapter_is_the_reference_to_the_last_bit(whole_folders, monkeypatch, dtype):
+    backbone, _ = loaded(whole_folders["qwen2"], monkeypatch, KNOWN, dtype=dtype)
     adapters = tiny.Adapters(backbone)
     with torch.no_grad():
         before = backbone.hidden(IDS)
@@ -262,9 +291,9 @@ def test_no_merged_weight_outlives_its_adapter(llama_folder, monkeypatch):
     with torch.no_grad(), adapters.using("a"):
         backbone.hidden(IDS)
     whole = [whole_of(layer) for layer in backbone.trunk.layers]
-    assert all(one.merged is not None for one in whole)
+    assert all(one.kept is not None for one in whole)
     adapters.remove("a")
-    assert all(one.merged is None and not one.fast for one in whole)
+    assert all(one.kept is None for one in whole)
 
 
 def test_a_model_that_nobody_holds_goes_at_once(llama_folder, monkeypatch):

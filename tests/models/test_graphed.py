@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from rlhf_lab.errors import NotFiniteError
 from rlhf_lab.models import decoder as decoder_module
+from rlhf_lab.models import decoder_layers
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.decoder import Decoder, size_of
 from rlhf_lab.models.draw import Writing
@@ -105,8 +106,9 @@ def test_old_recordings_follow_an_optimiser_step(saved, kind, merged):
         assert found.tokens != before.tokens
 
 
-def test_half_precision_follows_an_optimiser_step(saved):
-    """In bfloat16 A and B are converted copies: those, too, stay where they are."""
+def test_half_precision_follows_an_optimiser_step(saved, monkeypatch):
+    """In bfloat16 A and B are converted copies: those, too, stay where they are. By the modules, as on a GPU."""
+    monkeypatch.setattr(decoder_layers, "KNOWN", ())
     backbone, tapes = tiny.load(saved["llama"], torch.bfloat16), Tapes()
     adapters = tiny.adapters_of(backbone, "policy")
     with adapters.using("policy", merged=True):

@@ -3,6 +3,9 @@
 from runner import Mutant, mutant_tests
 
 PRODUCTS, LAYER, LAYERS = "core/products.py", "models/llama_layer.py", "models/decoder_layers.py"
+RANK, KEPT = "models/low_rank.py", "models/layer_weights.py"
+SLOPES = "test_products_and_slopes_are_autograds"
+UPDATE = "test_they_are_the_frozen_ones_with_the_update"
 NUMBERS, GRADIENTS = "test_its_numbers_are_those_of_loops", "test_its_gradients_are_those_of_differences"
 ONCE = "test_a_weight_is_packed_once_until_it_changes"
 ASKED = "test_the_other_library_is_asked_where_it_is_quicker_and_may_be"
@@ -17,7 +20,7 @@ MUTANTS = [
            "test_the_processor_is_told_from_its_description"),
     Mutant(PRODUCTS, "of any maker", '"AuthenticAMD" in processor', "processor",
            "test_the_processor_is_told_from_its_description"),
-    Mutant(PRODUCTS, "a gradient is lost", "torch.is_grad_enabled() or ", "", ASKED),
+    Mutant(PRODUCTS, "a gradient is lost", "None if torch.is_grad_enabled() else _layout", "_layout", ASKED),
     Mutant(PRODUCTS, "half precision that is not packed too", "suits and x.dtype == torch.float32", "suits", ASKED),
     Mutant(PRODUCTS, "small products too", "multiplications >= FEWEST and", "multiplications >= 0 and", ASKED),
     Mutant(PRODUCTS, "any memory for a weight", "weight.nbytes <= (LARGEST if packed is None else MOST_PACKED)", "True", ASKED),
@@ -28,7 +31,7 @@ MUTANTS = [
     Mutant(PRODUCTS, "transposed ones never", " or one.mT.is_contiguous()", "", ASKED),
     Mutant(PRODUCTS, "the bias is forgotten", "_linear_pointwise(x, layout, bias,", "_linear_pointwise(x, layout, None,",
            "test_both_give_the_same_numbers"),
-    Mutant(PRODUCTS, "what it is added to is forgotten", "linear(x, weight).add_(onto)", "linear(x, weight)",
+    Mutant(PRODUCTS, "what it is added to is forgotten", "_by_onednn(x, layout, None).add_(onto)", "_by_onednn(x, layout, None)",
            "test_both_give_the_same_numbers"),
     Mutant(PRODUCTS, "packed for every product", "if held is weight and version == weight._version:", "if False:", ONCE),
     Mutant(PRODUCTS, "a changed weight is not packed anew", " and version == weight._version", "", ONCE),
@@ -51,10 +54,11 @@ MUTANTS = [
            "test_to_predict_the_last_token_of_all_is_not_read"),
     # --- models/llama_layer.py ---
     Mutant("models/attention.py", "looks ahead", ".triu(1)", ".triu(2)", f"models/test_llama_layer.py::{NUMBERS}"),
-    Mutant(LAYER, "the first norm's epsilon for both", "inverse_rms(middle, shape.eps[1])", "inverse_rms(middle, shape.eps[0])",
+    Mutant(LAYER, "the first norm's epsilon for both", "weights.norms[1], shape.eps[1])", "weights.norms[1], shape.eps[0])",
            NUMBERS),
     Mutant(LAYER, "sum of squares, not their mean", ".square_().div_(x.shape[-1])", ".square_()", NUMBERS),
-    Mutant(LAYER, "scores are not scaled", "keys, alpha=shape.size**-0.5)", "keys)", NUMBERS),
+    Mutant(LAYER, "scores are not scaled", "_spread(k, shape.heads), shape.size**-0.5)", "_spread(k, shape.heads), 1.0)",
+           NUMBERS),
     Mutant(LAYER, "q and k are not rotated", "out.mul_(turn.sin).addcmul_(x.view(out.shape), turn.cos)",
            "out.copy_(x.view(out.shape))", NUMBERS),
     Mutant(LAYER, "the bias is forgotten", "weights.qkv, weights.bias)", "weights.qkv)", NUMBERS),
@@ -68,10 +72,31 @@ MUTANTS = [
            GRADIENTS),
     Mutant(LAYER, "the norm's own slope", "inverse.pow(3)", "inverse.pow(2)", GRADIENTS),
     Mutant(LAYER, "the norm's weight on the way back", "    slope.mul_(weight)\n", "", GRADIENTS),
-    Mutant(LAYER, "scale forgotten in dA", "linear(ahead, inputs.t()).mul_(scale)", "linear(ahead, inputs.t())", GRADIENTS),
-    Mutant(LAYER, "scale forgotten in dB", "linear(low, slope.t()).mul_(scale)", "linear(low, slope.t())", GRADIENTS),
-    Mutant(LAYER, "gate and up change about", "learn([d_gate, d_up]", "learn([d_up, d_gate]", GRADIENTS),
-    Mutant(LAYER, "what is read by down, without up", "learn([dy], open_gate * up,", "learn([dy], open_gate,", GRADIENTS),
+    Mutant(LAYER, "gate and up change about", "[d_gate, d_up], lows[2]", "[d_up, d_gate], lows[2]", GRADIENTS),
+    Mutant(LAYER, "what is read by down, without up", "scale, open_gate * up,", "scale, open_gate,", GRADIENTS),
+    Mutant(LAYER, "another input's low", "mixed, [d_middle], lows[1]", "mixed, [d_middle], lows[3]", GRADIENTS),
+    Mutant(LAYER, "beside, the first layer's A learns from x", "qkv[:, x.shape[-1] :]", "qkv[:, : lows[0].shape[1]]",
+           "test_the_first_layer_gives_no_gradient_to_the_words_and_the_same_to_its_pairs"),
+    Mutant(LAYER, "the second derivative in half precision", "torch.promote_types(dtype, torch.float32)) for", "dtype) for",
+           "test_twice_in_bfloat16_as_in_float64"),
+    # --- models/low_rank.py ---
+    Mutant(RANK, "scale forgotten in dA", "strict=True)]).mul_(scale)", "strict=True)])", SLOPES),
+    Mutant(RANK, "scale forgotten in dB", ".to(b[0].dtype) * scale for", ".to(b[0].dtype) for", SLOPES),
+    Mutant(RANK, "beside, x learns nothing through A", "return own.addmm_(low, a), low", "return own, low", SLOPES),
+    Mutant(RANK, "beside, scaled twice", "below, back = low.t(), low_slope.t()", "below, back = low.t(), scale * low_slope.t()",
+           SLOPES),
+    Mutant(RANK, "slopes in half precision", "linear(back, x.t()).to(a[0].dtype)", "linear(back, x.t())",
+           "test_half_precision_gives_slopes_in_that_of_the_pairs"),
+    # --- models/layer_weights.py ---
+    Mutant(KEPT, "scale forgotten", "part.scale * part.b.detach()", "part.b.detach()", UPDATE),
+    Mutant(KEPT, "k in v's place", "(0, q, q + k, 0, 0, gate, 0)", "(0, q + k, q, 0, 0, gate, 0)",
+           "test_beside_is_laid_out_as_the_products_read_it"),
+    Mutant(KEPT, "made at every pass", "if [(id(one), version)", "if True or [(id(one), version)",
+           "test_they_stay_where_they_are_and_are_not_made_twice"),
+    Mutant(KEPT, "training is not noticed", "[(id(one), one._version) for one in now]", "[(id(one), v) for one, v in self._held]",
+           "test_they_follow_what_is_trained_and_whoever_computes"),
+    Mutant(KEPT, "the other rank's room stays", "!= self._ranks:", "!= self._ranks and not self._ranks:",
+           "test_another_rank_takes_other_room_and_leaves_nothing_behind"),
     Mutant(LAYER, "slopes have none themselves", "if torch.is_grad_enabled():", "if False:",
            "test_it_can_be_differentiated_twice"),
     Mutant(LAYER, "the weights do not depend on the pairs", "weight + change for", "weight + change.detach() for",
@@ -85,9 +110,9 @@ MUTANTS = [
            "test_layers_whose_updates_have_two_scales_are_left_to_the_modules"),
     Mutant(LAYERS, "a mask is forgotten", "mask is None and x.shape[1] <= self.longest", "x.shape[1] <= self.longest",
            "test_the_modules_compute_long_texts_and_texts_under_a_mask"),
-    Mutant(LAYERS, "merged where nobody looks", "fast.weight(part, room)", "fast.weight(part)",
-           "test_the_merged_weights_follow_an_optimiser_step"),
-    Mutant(LAYERS, "merged weights of another adapter stay", "whole.fast, whole.merged = (), None", "whole.fast = ()",
+    Mutant(KEPT, "merged where nobody looks", "fast.weight(part, room)", "fast.weight(part)",
+           UPDATE),
+    Mutant(LAYERS, "merged weights of another adapter stay", "            whole.kept = None\n", "            pass\n",
            "test_no_merged_weight_outlives_its_adapter"),
     Mutant(LAYERS, "a model that is trained itself", "not moved and not self.module.training", "not moved",
            "test_a_model_that_is_trained_itself_is_computed_by_its_modules"),

@@ -111,7 +111,7 @@ MUTANTS = [
            f"{TRPO}test_trpo_curvature_in_half_precision_is_that_of_float32"),
     Mutant(LORA, "product with the input a constant in the second derivative", "            low = a @ inputs.t()\n", "",
            f"{TRPO}test_a_half_precision_layer_can_be_differentiated_twice"),
-    Mutant("models/attention.py", "attention a constant in the second derivative", "weights = _weights(q, k, ctx.scale)", "pass",
+    Mutant("models/attention.py", "attention a constant in the second derivative", "weights = looks(q, k, ctx.scale)", "pass",
            "test_it_can_be_differentiated_twice"),
     # --- critic, pretraining text ---
     Mutant(CRITIC, "head not taken over", "head.linear.bias.copy_(bias)", "pass",

@@ -7,6 +7,7 @@ import tiny
 import torch
 
 from rlhf_lab.core.kl import full_kl
+from rlhf_lab.models import decoder_layers
 from rlhf_lab.models.lora_linear import _Apart, _Merged
 from rlhf_lab.trainers.metrics import UpdateStats
 from rlhf_lab.trainers.natural_step import NaturalStep
@@ -97,8 +98,11 @@ def test_a_half_precision_layer_can_be_differentiated_twice():
     assert torch.autograd.gradgradcheck(product, [tensor.requires_grad_() for tensor in (x, a, b)])
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_trpo_curvature_in_half_precision_is_that_of_float32(folders, kind):
+@pytest.mark.parametrize(("kind", "whole"), [("llama", True), ("llama", False), ("gpt2", False)])
+def test_trpo_curvature_in_half_precision_is_that_of_float32(folders, kind, whole, monkeypatch):
+    """Layers as one function and by modules."""
+    if not whole:
+        monkeypatch.setattr(decoder_layers, "KNOWN", ())
     found = []
     for dtype in (torch.float32, torch.bfloat16):
         trainer = tiny.midway(folders[kind], "trpo", dtype, fisher_rows=6, cg_damping=0.0)

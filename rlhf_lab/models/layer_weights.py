@@ -1,0 +1,76 @@
+"""The weights of a decoder layer with an adapter's updates, kept in one place for whichever adapter computes."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rlhf_lab.models.llama_layer import Weights
+from rlhf_lab.models.lora_linear import FastLayer, Parts
+
+
+def by_projection(weights: Weights, sizes: Sequence[int]) -> list[Tensor]:
+    """The weights of q, k, v, o, gate, up and down, as views. sizes: rows of the first three."""
+    return [*weights.qkv.split([*sizes]), *weights[1:5]]
+
+
+class Merged:
+    """W + s·B·A of the adapter that computed last."""
+
+    def __init__(self, frozen: Weights, sizes: Sequence[int], fast: Sequence[FastLayer]) -> None:
+        qkv, o, gate, up, down = map(torch.empty_like, frozen[:5])
+        self._weights = frozen._replace(qkv=qkv, o=o, gate=gate, up=up, down=down)
+        self._rooms = [*zip(fast, by_projection(self._weights, sizes), strict=True)]
+
+    def of(self, parts: Sequence[Parts]) -> Weights:
+        """Under these parts as they are now; computed only if they are not held already."""
+        for (fast, room), part in zip(self._rooms, parts, strict=True):
+            fast.weight(part, room)
+        return self._weights
+
+
+class Beside:
+    """[W | s·B] and A, as low_rank.py has them, of the adapter that computed last."""
+
+    def __init__(self, frozen: Weights, sizes: Sequence[int]) -> None:
+        self._frozen, self._sizes, self._weights = frozen, sizes, frozen
+        self._ranks: list[int] = []
+        self._rooms: list[tuple[Tensor, Tensor]] = []
+        self._held: list[tuple[Tensor, int]] = []
+
+    def of(self, parts: Sequence[Parts]) -> Weights:
+        """Under these parts as they are now; converted only if they are not held already."""
+        if (ranks := [len(part.a) for part in parts]) != self._ranks:
+            self._make_room(ranks)
+        now = [tensor for part in parts for tensor in (part.a, part.b)]
+        if [(id(one), version) for one, version in self._held] != [(id(one), one._version) for one in now]:
+            for (a, b), part in zip(self._rooms, parts, strict=True):
+                a.copy_(part.a.detach())
+                b.copy_(part.scale * part.b.detach())
+            self._held = [(one, one._version) for one in now]
+        return self._weights
+
+    def _make_room(self, ranks: list[int]) -> None:
+        frozen, (q, k, v, o, gate, up, down) = self._frozen, ranks
+        self._ranks, self._held = ranks, []
+
+        def wide(weight: Tensor, rank: int) -> Tensor:
+            return torch.cat([weight, weight.new_zeros(len(weight), rank)], 1)
+
+        def lows(weight: Tensor, rank: int) -> Tensor:
+            return weight.new_empty(rank, weight.shape[1])
+
+        beside = (
+            lows(frozen.qkv, q + k + v), lows(frozen.o, o), lows(frozen.gate, gate + up), lows(frozen.down, down),
+        )  # fmt: skip
+        self._weights = frozen._replace(
+            qkv=wide(frozen.qkv, q + k + v), o=wide(frozen.o, o), gate=wide(frozen.gate, gate + up),
+            up=wide(frozen.up, gate + up), down=wide(frozen.down, down), beside=beside,
+        )  # fmt: skip
+        of_a = [*beside[0].split([q, k, v]), beside[1], *beside[2].split([gate, up]), beside[3]]
+        first = (0, q, q + k, 0, 0, gate, 0)  # where B's columns begin, behind those of W
+        of_b = [
+            one[:, a.shape[1] + column :][:, :rank]
+            for one, a, column, rank in zip(by_projection(self._weights, self._sizes), of_a, first, ranks, strict=True)
+        ]
+        self._rooms = [*zip(of_a, of_b, strict=True)]

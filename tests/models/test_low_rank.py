@@ -1,0 +1,72 @@
+"""A low-rank update beside a weight or in it: its product and its slopes against autograd's, in float64."""
+
+import pytest
+import torch
+
+from rlhf_lab.models.low_rank import narrowed, slopes_of, widened
+
+SCALE = 0.5
+
+
+def made():
+    """x, two weights that read it, their A and B in turn (of ranks 2 and 3), and what comes back to each."""
+    generator = torch.Generator().manual_seed(0)
+
+    def some(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    return (
+        some(7, 4),
+        [some(5, 4), some(6, 4)],
+        [some(2, 4), some(5, 2), some(3, 4), some(6, 3)],
+        [some(7, 5), some(7, 6)],
+    )
+
+
+def by_autograd(x, weights, pairs, slopes):
+    """Both products, the slope of x, and those of the pairs."""
+    inputs = [one.clone().requires_grad_() for one in (x, *pairs)]
+    x, a1, b1, a2, b2 = inputs
+    out = [x @ (w + SCALE * b @ a).t() for w, a, b in ((weights[0], a1, b1), (weights[1], a2, b2))]
+    return out, torch.autograd.grad(out, inputs, slopes)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_products_and_slopes_are_autograds(beside):
+    x, weights, pairs, slopes = made()
+    out, (dx, *of_pairs) = by_autograd(x, weights, pairs, slopes)
+    a1, b1, a2, b2 = pairs
+    a = torch.cat([a1, a2]) if beside else None
+    if beside:
+        none = torch.zeros
+        weights = [
+            torch.cat([weights[0], SCALE * b1, none(5, 3)], 1), torch.cat([weights[1], none(6, 2), SCALE * b2], 1),
+        ]  # fmt: skip
+    else:
+        weights = [weights[0] + SCALE * b1 @ a1, weights[1] + SCALE * b2 @ a2]
+    wide, low = widened(x, a)
+    for weight, expected in zip(weights, out, strict=True):
+        torch.testing.assert_close(wide @ weight.t(), expected, rtol=1e-12, atol=1e-12)
+    found, low_slope = narrowed(slopes[0] @ weights[0] + slopes[1] @ weights[1], a)
+    torch.testing.assert_close(found, dx, rtol=1e-12, atol=1e-12)
+    for mine, theirs in zip(slopes_of(pairs, SCALE, x, slopes, low, low_slope), of_pairs, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_where_nothing_learns_there_are_no_slopes():
+    x, _, _, slopes = made()
+    assert slopes_of([], SCALE, x, slopes, None, None) == []
+
+
+def test_half_precision_gives_slopes_in_that_of_the_pairs():
+    """A and B of 1, x of 3, g of 2 in one row: dA = s · 2 · 3, dB the same."""
+    pairs = [torch.ones(1, 2, requires_grad=True), torch.ones(1, 1, requires_grad=True)]
+    x, slope = torch.full((1, 2), 3.0, dtype=torch.bfloat16), torch.full((1, 1), 2.0, dtype=torch.bfloat16)
+    with torch.no_grad():
+        _, low = widened(x, torch.ones(1, 2, dtype=torch.bfloat16))
+        weight = torch.tensor([[1.0, 1.0, SCALE]], dtype=torch.bfloat16)
+        dx, low_slope = narrowed(slope @ weight, torch.ones(1, 2, dtype=torch.bfloat16))
+        found = slopes_of(pairs, SCALE, x, [slope], low, low_slope)
+    assert dx.tolist() == [[3.0, 3.0]]  # 2 · (1 + s)
+    assert [one.dtype for one in found] == [torch.float32, torch.float32]
+    assert [one.tolist() for one in found] == [[[3.0, 3.0]], [[6.0]]]  # dB = s · 2 · (3 + 3)
