@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from rlhf_lab.models.llama_layer import Weights
 from rlhf_lab.models.lora_linear import FastLayer, Parts
@@ -20,12 +21,18 @@ class Merged:
     def __init__(self, frozen: Weights, sizes: Sequence[int], fast: Sequence[FastLayer]) -> None:
         qkv, o, gate, up, down = map(torch.empty_like, frozen[:5])
         self._weights = frozen._replace(qkv=qkv, o=o, gate=gate, up=up, down=down)
-        self._rooms = [*zip(fast, by_projection(self._weights, sizes), strict=True)]
+        # .data: where modules merge q, k and v one after the other, each counts its own changes, not those of the one tensor.
+        self._rooms = [(one, room.data) for one, room in zip(fast, by_projection(self._weights, sizes), strict=True)]
+        self._changes: list[int] = []
 
     def of(self, parts: Sequence[Parts]) -> Weights:
         """Under these parts as they are now; computed only if they are not held already."""
         for (fast, room), part in zip(self._rooms, parts, strict=True):
             fast.weight(part, room)
+        changes = [room._version for _, room in self._rooms[:3]]
+        if changes != self._changes:
+            self._changes = changes
+            increment_version(self._weights.qkv)
         return self._weights
 
 

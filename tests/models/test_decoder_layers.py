@@ -206,6 +206,24 @@ def test_the_modules_compute_long_texts_and_texts_under_a_mask(llama_folder, mon
         torch.testing.assert_close(longer, other.hidden(IDS), rtol=1e-4, atol=1e-4)
 
 
+def test_long_texts_learn_by_the_modules_where_short_ones_are_computed_as_one(llama_folder, monkeypatch):
+    """The modules merge q, k and v one after the other in the one tensor that holds them for the whole layer."""
+    found = []
+    for known in (KNOWN, ()):
+        backbone, adapters = loaded(llama_folder, monkeypatch, known, "a")
+        for layer in in_use(backbone):
+            monkeypatch.setattr(whole_of(layer), "longest", 5)
+        with adapters.using("a"):
+            with torch.no_grad():
+                backbone.hidden(IDS[:, :5])
+                for parameter in adapters.parameters("a"):
+                    parameter.mul_(1.5)
+            backbone.hidden(IDS).square().sum().backward()
+        found.append([parameter.grad for parameter in adapters.parameters("a")])
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
+
+
 def test_layers_whose_updates_have_two_scales_are_left_to_the_modules(llama_folder, monkeypatch):
     backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a", "b")
     parts = adapters._parts["a"]

@@ -95,6 +95,24 @@ def test_they_stay_where_they_are_and_are_not_made_twice(kind):
     assert [one._version for one in again[:5]] == versions
 
 
+def test_what_the_modules_merge_on_their_own_counts_as_a_change_for_each_alone():
+    """q is merged by a pass of the modules: not a change of k's, which may wait for its gradient, but one of the whole's."""
+    weights = frozen()
+    fast = [FastLayer() for _ in ROWS]
+    kept, parts = Merged(weights, SIZES, fast), parts_of(weights)
+    whole = kept.of(parts).qkv
+    with torch.no_grad():
+        for part in parts[:3]:
+            part.b.add_(1)
+    k = fast[1].weight(parts[1])
+    before = k._version, whole._version
+    fast[0].weight(parts[0]), fast[2].weight(parts[2])
+    assert k._version == before[0]
+    assert kept.of(parts).qkv is whole
+    assert whole._version > before[1]
+    assert torch.equal(whole, torch.cat([part.base.weight for part in parts[:3]]))  # B is 0 now
+
+
 def test_another_rank_takes_other_room_and_leaves_nothing_behind():
     weights = frozen()
     kept = keeper(Beside, weights)
