@@ -11,7 +11,9 @@ the time: within `Packed` a weight is rearranged once.
 
 import platform
 import re
+import weakref
 from contextvars import ContextVar, Token
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -59,11 +61,12 @@ class Packed:
         packed = Packed()
         with packed: ...     # as often as wanted; the layouts are kept between
 
-    It changes nothing where oneDNN is not asked. A weight that has been changed in place is laid out anew.
+    It changes nothing where oneDNN is not asked. A weight that has been changed in place is laid out anew, and the layout of one
+    that is gone goes too.
     """
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[Tensor, int, Tensor]] = {}
+        self._held: dict[int, tuple[weakref.ref[Tensor], int, Tensor]] = {}
         self._outer: list[Token[Packed | None]] = []
         self._room = MOST_PACKED
 
@@ -75,16 +78,25 @@ class Packed:
 
     def of(self, weight: Tensor) -> Tensor | None:
         """The weight's layout, opaque; None where there is no room for it."""
-        held, version, layout = self._held.get(id(weight), (None, 0, weight))
-        if held is weight and version == weight._version:
-            return layout
-        if held is None:
-            if weight.nbytes > self._room:
-                return None
-            self._room -= weight.nbytes
+        key, held = id(weight), self._held.get(id(weight))
+        if held is not None and held[1] == weight._version:
+            return held[2]
+        if held is None and weight.nbytes > self._room:
+            return None
         made: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight)
-        self._held[id(weight)] = weight, weight._version, made
+        if held is None:
+            self._room -= weight.nbytes
+        forget = partial(_forget, weakref.ref(self), key, weight.nbytes)
+        self._held[key] = weakref.ref(weight, forget), weight._version, made
         return made
+
+
+def _forget(holder: weakref.ref[Packed], key: int, size: int, _: object) -> None:
+    """A weight is gone."""
+    packed = holder()
+    if packed is not None:
+        del packed._held[key]
+        packed._room += size
 
 
 _packed: ContextVar[Packed | None] = ContextVar("packed", default=None)

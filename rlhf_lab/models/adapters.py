@@ -147,8 +147,8 @@ class Adapters:
         if name is not None and name not in self._trainable:
             raise ModelError(f'no adapter named "{name}" is loaded; there are: {", ".join(self.names) or "none"}.')
         before = self._state
-        self._apply(_State(name, merged and self.backbone.shards is None))
         try:
+            self._apply(_State(name, merged and self.backbone.shards is None))  # takes memory, which may not be there
             yield
         finally:
             self._apply(before if before.name is None or before.name in self._trainable else _State(None, False))

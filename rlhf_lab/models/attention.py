@@ -53,8 +53,9 @@ def ahead(length: int, dtype: torch.dtype) -> Tensor:
 
 
 def looks(q: Tensor, k: Tensor, scale: float) -> Tensor:
-    """(N, T, T): how much each token looks at those up to itself. q, k: (N, T, D)."""
-    scores = torch.baddbmm(ahead(q.shape[1], q.dtype), q, k.transpose(1, 2), alpha=scale)
+    """(N, S, T): how much each of the last S tokens looks at those up to itself. q: (N, S, D), k: (N, T, D)."""
+    length = k.shape[1]
+    scores = torch.baddbmm(ahead(length, q.dtype)[:, length - q.shape[1] :], q, k.transpose(1, 2), alpha=scale)
     wide = torch.promote_types(q.dtype, torch.float32)  # of bfloat16 itself a softmax takes three times as long
     return scores.softmax(-1, dtype=wide).to(q.dtype)
 

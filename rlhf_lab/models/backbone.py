@@ -109,14 +109,16 @@ class Backbone:
         """How many passes to make where `count` would do: as many as any process that holds a part of the weights."""
         return self.shards.most(count) if self.shards is not None else count
 
-    def hidden(self, input_ids: Tensor) -> Tensor:
-        """Last hidden states (B, L, H) of the trunk under whatever adapter is on; input_ids: (B, L) int64.
+    def hidden(self, input_ids: Tensor, first: int = 0) -> Tensor:
+        """Last hidden states (B, L - first, H) of the trunk, from position `first` on, under whatever adapter is on.
 
-        Rows begin at column 0 and every position sees those before it: padding may only stand at the end.
+        input_ids: (B, L) int64. Rows begin at column 0 and every position sees those before it: padding may only stand at the
+        end.
         """
-        output = self.trunk(input_ids=input_ids, use_cache=False)
+        with self.whole.ending_at(first):
+            output = self.trunk(input_ids=input_ids, use_cache=False)
         hidden: Tensor = output.last_hidden_state
-        return hidden
+        return hidden[:, first - input_ids.shape[1] :]
 
     @property
     def plain_head(self) -> nn.Linear | None:

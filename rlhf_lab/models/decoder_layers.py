@@ -5,12 +5,14 @@ between the matrix products. The weights of q, k and v are laid into one tensor,
 """
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from rlhf_lab.core.products import linear, linear_onto
 from rlhf_lab.models.layer_weights import Beside, Merged, by_projection
@@ -30,10 +32,23 @@ class WholeLayers:
     """The decoder layers of one model that are computed as one function each; none for no model."""
 
     def __init__(self, model: nn.Module | None = None) -> None:
-        turns, modules = Turns(), model.modules() if model is not None else ()
+        turns, modules = Turns(), list(model.modules()) if model is not None else []
         self._layers = [WholeLayer(module, turns) for module in modules if suits(module)]
+        last = [module for module in modules if isinstance(module, GradientCheckpointingLayer)][-1:]
+        self._last = [whole for whole in self._layers if [whole.module] == last]
         self._fast: Mapping[Any, FastLayer] = {}
         self.use({})
+
+    @contextmanager
+    def ending_at(self, first: int) -> Iterator[None]:
+        """Within, the states of the positions before `first` need not be given: the last layer leaves them out if it is whole."""
+        for whole in self._last:
+            whole.first = first
+        try:
+            yield
+        finally:
+            for whole in self._last:
+                whole.first = 0
 
     def hold(self, fast: Mapping[Any, FastLayer]) -> None:
         """From now on these keep the weights of the adapters' layers."""
@@ -80,6 +95,7 @@ class WholeLayer:
             for one, view in zip(self.linears, self.frozen.bias.split(self.sizes), strict=False):
                 one.bias.data = view
         self.kept: Merged | Beside | None = None
+        self.first = 0  # the position from which on the output is wanted
 
     @property
     def module(self) -> Any:
@@ -114,7 +130,7 @@ class WholeLayer:
                 turn = self.turns.of(position_embeddings, self.shape)
                 if cached:
                     return self._cached(x, weights(), turn, mask, past_key_values)
-                return layer(x, weights(), self.shape, turn, update, pairs if records else ())
+                return layer(x, weights(), self.shape, turn, update, pairs if records else (), self.first)
             module = self.module
             out: Tensor = type(module).forward(
                 module, x, attention_mask=mask, position_ids=position_ids, past_key_values=past_key_values,

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
 from rlhf_lab.models.llama_layer import Weights
-from rlhf_lab.models.lora_linear import FastLayer, Parts
+from rlhf_lab.models.lora_linear import FastLayer, Parts, Room
+
+MOST_RANKS = 2  # sets of ranks, a copy of the weights each: the policy's and the reward model's
 
 
 def by_projection(weights: Weights, sizes: Sequence[int]) -> list[Tensor]:
@@ -21,45 +22,39 @@ class Merged:
     def __init__(self, frozen: Weights, sizes: Sequence[int], fast: Sequence[FastLayer]) -> None:
         qkv, o, gate, up, down = map(torch.empty_like, frozen[:5])
         self._weights = frozen._replace(qkv=qkv, o=o, gate=gate, up=up, down=down)
-        # .data: where modules merge q, k and v one after the other, each counts its own changes, not those of the one tensor.
-        self._rooms = [(one, room.data) for one, room in zip(fast, by_projection(self._weights, sizes), strict=True)]
-        self._changes: list[int] = []
+        # q, k and v as .data: modules merge one after the other, and what waits for its gradient must not see that as a change.
+        of_qkv = [Room(part.data, qkv) for part in qkv.split([*sizes])]
+        self._rooms = [*zip(fast, [*of_qkv, *map(Room, (o, gate, up, down))], strict=True)]
 
     def of(self, parts: Sequence[Parts]) -> Weights:
         """Under these parts as they are now; computed only if they are not held already."""
         for (fast, room), part in zip(self._rooms, parts, strict=True):
             fast.weight(part, room)
-        changes = [room._version for _, room in self._rooms[:3]]
-        if changes != self._changes:
-            self._changes = changes
-            increment_version(self._weights.qkv)
         return self._weights
 
 
 class Beside:
-    """[W | s·B] and A, as low_rank.py has them, of the adapter that computed last."""
+    """[W | s·B] and A, as low_rank.py has them, of the adapter that computed last among those of its ranks."""
 
     def __init__(self, frozen: Weights, sizes: Sequence[int]) -> None:
-        self._frozen, self._sizes, self._weights = frozen, sizes, frozen
-        self._ranks: list[int] = []
-        self._rooms: list[tuple[Tensor, Tensor]] = []
-        self._held: list[tuple[Tensor, int]] = []
+        self._frozen, self._sizes = frozen, sizes
+        self._columns: dict[tuple[int, ...], Columns] = {}
 
     def of(self, parts: Sequence[Parts]) -> Weights:
         """Under these parts as they are now; converted only if they are not held already."""
-        if (ranks := [len(part.a) for part in parts]) != self._ranks:
-            self._make_room(ranks)
-        now = [tensor for part in parts for tensor in (part.a, part.b)]
-        if [(id(one), version) for one, version in self._held] != [(id(one), one._version) for one in now]:
-            for (a, b), part in zip(self._rooms, parts, strict=True):
-                a.copy_(part.a.detach())
-                b.copy_(part.scale * part.b.detach())
-            self._held = [(one, one._version) for one in now]
-        return self._weights
+        ranks = tuple(len(part.a) for part in parts)
+        if ranks not in self._columns:
+            if len(self._columns) == MOST_RANKS:
+                del self._columns[next(iter(self._columns))]
+            self._columns[ranks] = Columns(self._frozen, self._sizes, ranks)
+        return self._columns[ranks].of(parts)
 
-    def _make_room(self, ranks: list[int]) -> None:
-        frozen, (q, k, v, o, gate, up, down) = self._frozen, ranks
-        self._ranks, self._held = ranks, []
+
+class Columns:
+    """[W | s·B] and A of updates of these ranks."""
+
+    def __init__(self, frozen: Weights, sizes: Sequence[int], ranks: tuple[int, ...]) -> None:
+        q, k, v, o, gate, up, down = ranks
 
         def wide(weight: Tensor, rank: int) -> Tensor:
             return torch.cat([weight, weight.new_zeros(len(weight), rank)], 1)
@@ -70,6 +65,7 @@ class Beside:
         beside = (
             lows(frozen.qkv, q + k + v), lows(frozen.o, o), lows(frozen.gate, gate + up), lows(frozen.down, down),
         )  # fmt: skip
+        self._held: list[tuple[Tensor, int]] = []
         self._weights = frozen._replace(
             qkv=wide(frozen.qkv, q + k + v), o=wide(frozen.o, o), gate=wide(frozen.gate, gate + up),
             up=wide(frozen.up, gate + up), down=wide(frozen.down, down), beside=beside,
@@ -78,6 +74,17 @@ class Beside:
         first = (0, q, q + k, 0, 0, gate, 0)  # where B's columns begin, behind those of W
         of_b = [
             one[:, a.shape[1] + column :][:, :rank]
-            for one, a, column, rank in zip(by_projection(self._weights, self._sizes), of_a, first, ranks, strict=True)
+            for one, a, column, rank in zip(by_projection(self._weights, sizes), of_a, first, ranks, strict=True)
         ]
         self._rooms = [*zip(of_a, of_b, strict=True)]
+
+    def of(self, parts: Sequence[Parts]) -> Weights:
+        """Under these parts as they are now; converted only if they are not held already."""
+        now = [tensor for part in parts for tensor in (part.a, part.b)]
+        if [(id(one), version) for one, version in self._held] != [(id(one), one._version) for one in now]:
+            self._held = []
+            for (a, b), part in zip(self._rooms, parts, strict=True):
+                a.copy_(part.a.detach())
+                b.copy_(part.scale * part.b.detach())
+            self._held = [(one, one._version) for one in now]
+        return self._weights

@@ -68,17 +68,19 @@ class Update(NamedTuple):
     scale: float
 
 
-def layer(x: Tensor, weights: Weights, shape: Shape, turn: Turn, update: Update, pairs: Pairs) -> Tensor:
-    """The layer's output (B, T, H) of x (B, T, H), where position t sees those up to t.
+def layer(
+    x: Tensor, weights: Weights, shape: Shape, turn: Turn, update: Update, pairs: Pairs, first: int = 0
+) -> Tensor:  # fmt: skip
+    """The layer's output (B, T - first, H) of x (B, T, H), where position t sees those up to t; of the first ones there is none.
 
     weights: with the update in them. Gradients flow to x and to the pairs, and may be differentiated again, which takes as long
     as with modules.
     """
-    return _layer(x, weights, shape, turn, update, *pairs)
+    return _layer(x, weights, shape, turn, update, first, *pairs)
 
 
 def plain_layer(x: Tensor, shape: Shape, turn: Turn, update: Update, pairs: Pairs) -> Tensor:
-    """`layer` in operations that torch differentiates, in float32 at the least."""
+    """`layer` of all positions in operations that torch differentiates, in float32 at the least."""
     dtype, scale = x.dtype, update.scale
     x, *rest = (
         one.to(torch.promote_types(dtype, torch.float32)) for one in (x, *update.frozen[:5], *update.frozen.norms)
@@ -148,7 +150,7 @@ def _spread(x: Tensor, heads: int) -> Tensor:
 class _Layer(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weights: Weights, shape: Shape, turn: Turn, update: Update, *pairs: Tensor
+        ctx: Any, x: Tensor, weights: Weights, shape: Shape, turn: Turn, update: Update, first: int, *pairs: Tensor
     ) -> Tensor:
         batch, length, _ = x.shape
         rows, both = x.reshape(-1, x.shape[-1]), turn.sin.shape[1]
@@ -156,15 +158,15 @@ class _Layer(torch.autograd.Function):
         wide, low1 = widened(inner, weights.beside[0])
         read = linear(wide, weights.qkv, weights.bias)
         rotated = by_head(turned(read[:, :both], turn, shape.size), batch, shape.size)
-        q = rotated[:, : shape.heads].reshape(-1, length, shape.size)
+        q = rotated[:, : shape.heads, first:].reshape(-1, length - first, shape.size)
         k = rotated[:, shape.heads :].contiguous()
         v = by_head(read[:, both:], batch, shape.size).contiguous()
         del read, rotated
         seen = looks(q, _spread(k, shape.heads), shape.size**-0.5)
-        mixed = (seen @ _spread(v, shape.heads)).view(batch, -1, length, shape.size).transpose(1, 2)
-        mixed = mixed.reshape(len(rows), -1)
+        mixed = (seen @ _spread(v, shape.heads)).view(batch, -1, length - first, shape.size).transpose(1, 2)
+        mixed = mixed.reshape(batch * (length - first), -1)
         wide, low2 = widened(mixed, weights.beside[1])
-        middle = linear_onto(rows, wide, weights.o)
+        middle = linear_onto(x[:, first:].reshape(len(mixed), -1), wide, weights.o)
         inner, inverse2 = norm(middle, weights.norms[1], shape.eps[1])
         wide, low3 = widened(inner, weights.beside[2])
         gate, up = linear(wide, weights.gate), linear(wide, weights.up)
@@ -175,44 +177,47 @@ class _Layer(torch.autograd.Function):
                 x, *weights[:5], *weights.beside, low1, low2, low3, low4, inverse1, q, k, v, seen, mixed, middle, inverse2,
                 gate, up, *pairs,
             )  # fmt: skip
-            ctx.norms, ctx.shape, ctx.turn, ctx.update = weights.norms, shape, turn, update
-        return out.view(x.shape)
+            ctx.norms, ctx.shape, ctx.turn, ctx.update, ctx.first = weights.norms, shape, turn, update, first
+        return out.view(batch, length - first, -1)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         kept = ctx.saved_tensors
         x, pairs = kept[0], kept[KEPT:]
         if torch.is_grad_enabled():  # to be differentiated again: trpo's curvature
-            inputs = (x, *[None] * 4, *pairs)
+            inputs = (x, *[None] * 5, *pairs)
             wanted = [
                 one for one, needed in zip(inputs, ctx.needs_input_grad, strict=True) if one is not None and needed
             ]
-            out = plain_layer(x, ctx.shape, ctx.turn, ctx.update, pairs)
+            out = plain_layer(x, ctx.shape, ctx.turn, ctx.update, pairs)[:, ctx.first :]
             found = iter(torch.autograd.grad(out, wanted, gradients[0], create_graph=True))
             return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
         dx, *slopes = _slopes(ctx, kept, gradients[0].reshape(-1, x.shape[-1]))
-        return (dx, *[None] * 4, *slopes)
+        return (dx, *[None] * 5, *slopes)
 
 
 _layer: Callable[..., Tensor] = _Layer.apply
 
 
 def _slopes(ctx: Any, kept: Sequence[Tensor], dy: Tensor) -> list[Tensor | None]:
-    """The slopes of x and of the pairs from that of the output, (B·T, H); from the last product to the first."""
+    """The slopes of x and of the pairs from that of the output, (B·(T - first), H); from the last product to the first."""
     (x, qkv, o, *of_mlp), a, lows, pairs = kept[:6], kept[6:10], kept[10:14], kept[KEPT:]
     inverse1, q, k, v, seen, mixed, middle, inverse2, gate, up = kept[14:KEPT]
-    shape, turn, norms, scale = ctx.shape, ctx.turn, ctx.norms, ctx.update.scale
+    shape, turn, norms, scale, first = ctx.shape, ctx.turn, ctx.norms, ctx.update.scale, ctx.first
     (batch, length, _), rows, both = x.shape, x.reshape(-1, x.shape[-1]), turn.sin.shape[1]
 
     d_inner, low = narrowed(linear(dy, of_mlp[2].t()), a[3])
     open_gate = functional.silu(gate)
     of_down = slopes_of(pairs[OF_DOWN], scale, open_gate * up, [dy], lows[3], low)
-    d_up, d_gate = open_gate.mul_(d_inner), torch.ops.aten.silu_backward(d_inner.mul_(up), gate)
-    del d_inner
+    both_slopes = dy.new_empty(2, *gate.shape)
+    d_gate, d_up = both_slopes
+    torch.mul(open_gate, d_inner, out=d_up)
+    torch.ops.aten.silu_backward.grad_input(d_inner.mul_(up), gate, grad_input=d_gate)
+    del d_inner, open_gate
     d_normed, low = narrowed(linear_onto(linear(d_gate, of_mlp[0].t()), d_up, of_mlp[1].t()), a[2])
-    of_gate_up = slopes_of(pairs[OF_GATE_UP], scale, normed(middle, inverse2, norms[1]), [d_gate, d_up], lows[2], low)
+    of_gate_up = slopes_of(pairs[OF_GATE_UP], scale, normed(middle, inverse2, norms[1]), both_slopes, lows[2], low)
     d_middle = _normed_back(d_normed, middle, inverse2, norms[1], dy)
-    del open_gate, d_gate, d_up
+    del both_slopes, d_gate, d_up
 
     d_mixed, low = narrowed(linear(d_middle, o.t()), a[1])
     of_o = slopes_of(pairs[OF_O], scale, mixed, [d_middle], lows[1], low)
@@ -222,16 +227,23 @@ def _slopes(ctx: Any, kept: Sequence[Tensor], dy: Tensor) -> list[Tensor | None]
     d_rotated, d_read = dy.new_empty(len(rows), both), dy.new_empty(len(rows), len(qkv))
     to_qk, to_v = by_head(d_rotated, batch, shape.size), d_read.view(batch, length, -1, shape.size).transpose(1, 2)
     sharp = shape.size**-0.5
-    to_qk[:, : shape.heads] = _times(sharp, d_scores, _spread(k, shape.heads)).view(batch, -1, length, shape.size)
+    to_qk[:, : shape.heads, :first] = 0
+    d_q = _times(sharp, d_scores, _spread(k, shape.heads))
+    to_qk[:, : shape.heads, first:] = d_q.view(batch, -1, length - first, shape.size)
     to_qk[:, shape.heads :] = _gathered(_times(sharp, d_scores.transpose(1, 2), q), k)
     to_v[:, shape.heads + shape.groups :] = _gathered(seen.transpose(1, 2) @ d_mixed, v)
-    del d_mixed, d_seen, d_scores
+    del d_mixed, d_seen, d_scores, d_q
     _turned_back(d_rotated, turn, shape.size, d_read[:, :both])
-    each = d_read.split([n * shape.size for n in (shape.heads, shape.groups, shape.groups)], 1)
+    each: Sequence[Tensor] | Tensor = d_read.split(
+        [n * shape.size for n in (shape.heads, shape.groups, shape.groups)], 1
+    )
+    if shape.heads == shape.groups:
+        each = d_read.view(len(rows), 3, -1).transpose(0, 1)
     dx, low = None, None
     if ctx.needs_input_grad[0]:
         d_normed, low = narrowed(linear(d_read, qkv.t()), a[0])
-        dx = _normed_back(d_normed, rows, inverse1, norms[0], d_middle).view(x.shape)
+        around = functional.pad(d_middle.view(batch, length - first, -1), (0, 0, first, 0)) if first else d_middle
+        dx = _normed_back(d_normed, rows, inverse1, norms[0], around.view(rows.shape)).view(x.shape)
     elif a[0] is not None:
         low = linear(d_read, qkv[:, x.shape[-1] :].t())
     of_qkv = slopes_of(pairs[OF_QKV], scale, normed(rows, inverse1, norms[0]), each, lows[0], low)

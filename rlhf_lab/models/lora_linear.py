@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
 from rlhf_lab.core.products import linear
 
@@ -50,6 +51,13 @@ def parts_of(layer: Any, name: str) -> Parts | None:
     return Parts(base, a.weight, b.weight, float(layer.scaling[name]))
 
 
+class Room(NamedTuple):
+    """Where a merged weight is kept; within: the tensor it is a part of, if that is to count a merging as a change of its own."""
+
+    weight: Tensor
+    within: Tensor | None = None
+
+
 class FastLayer:
     """How one layer computes under an adapter; it holds what one adapter needs, made when a forward pass needs it.
 
@@ -58,24 +66,27 @@ class FastLayer:
 
     def __init__(self) -> None:
         self._parts: Parts | None = None
-        self._weight: Tensor | None = None
+        self._room: Room | None = None
         self._versions = (-1, -1)
         self._halves: dict[nn.Parameter, tuple[Tensor, Tensor]] = {}
         self._halved: dict[nn.Parameter, tuple[int, int]] = {}
 
-    def weight(self, parts: Parts, room: Tensor | None = None) -> Tensor:
+    def weight(self, parts: Parts, room: Room | None = None) -> Tensor:
         """W + s·B·A of these parts as they are now; computed only if it is not held already. room: where it is to be kept."""
-        if room is not None and self._weight is not room:
-            self._weight, self._parts = room, None
-        if self._weight is not None and self._is_held(parts):
-            return self._weight
+        if room is not None and self._room is not room:
+            self._room, self._parts = room, None
+        if self._room is not None and self._is_held(parts):
+            return self._room.weight
         frozen = parts.base.weight
-        if self._weight is None or self._weight.device != frozen.device or self._weight.dtype != frozen.dtype:
-            self._weight = torch.empty_like(frozen)
+        if self._room is None or self._room.weight.device != frozen.device or self._room.weight.dtype != frozen.dtype:
+            self._room = Room(torch.empty_like(frozen))
+        weight, within = self._room
         with torch.no_grad():
-            torch.addmm(frozen, parts.b, parts.a, alpha=parts.scale, out=self._weight)
+            torch.addmm(frozen, parts.b, parts.a, alpha=parts.scale, out=weight)
+        if within is not None:
+            increment_version(within)
         self._hold(parts)
-        return self._weight
+        return weight
 
     def halves(self, parts: Parts) -> tuple[Tensor, Tensor]:
         """A and s·B in the precision of W; converted only if they are not held already, each adapter's in its own storage."""

@@ -36,14 +36,14 @@ def slopes_of(
     pairs: Sequence[Tensor],
     scale: float,
     x: Tensor,
-    slopes: Sequence[Tensor],
+    slopes: Sequence[Tensor] | Tensor,
     low: Tensor | None,
     low_slope: Tensor | None,
 ) -> list[Tensor]:
     """dA = s·(g·B)ᵀ·x and dB = s·gᵀ·(x·Aᵀ), in turn, of weights that read the same input.
 
-    pairs: their A (r, in) and B (out, r), in turn; none where nothing learns. x: (N, in). slopes: g (N, out) of each.
-    low, low_slope: of `widened` and `narrowed`.
+    pairs: their A (r, in) and B (out, r), in turn; none where nothing learns. x: (N, in). slopes: g (N, out) of each, one tensor
+    where their sizes are the same. low, low_slope: of `widened` and `narrowed`.
     """
     if not pairs:
         return []
@@ -52,10 +52,17 @@ def slopes_of(
     # The long dimension (rows) comes last in the rank-r products: four times as fast as with r last (BLAS, measured).
     if low is None or low_slope is None:
         below = linear(torch.cat([*a]), x)
-        back = torch.cat([linear(one.t(), slope) for one, slope in zip(b, slopes, strict=True)]).mul_(scale)
+        turned = slopes.mT if isinstance(slopes, Tensor) else [slope.t() for slope in slopes]
+        back = torch.cat(_products([one.t() for one in b], turned)).mul_(scale)
     else:
         below, back = low.t(), low_slope.t()
     da = linear(back, x.t()).to(a[0].dtype).split(ranks)
-    parts = zip(below.split(ranks), slopes, strict=True)
-    db = (linear(part, slope.t()).t().to(b[0].dtype) * scale for part, slope in parts)
+    db = (one.t().to(b[0].dtype) * scale for one in _products(below.split(ranks), slopes))
     return [slope for both in zip(da, db, strict=True) for slope in both]
+
+
+def _products(few: Sequence[Tensor], many: Sequence[Tensor] | Tensor) -> list[Tensor]:
+    """few (r, K) @ many (K, M) of each; where the sizes are the same, as batched ones, which take two thirds of the time."""
+    if isinstance(many, Tensor) and len({one.shape for one in few}) == 1:
+        return [*torch.bmm(torch.stack([*few]), many)]
+    return [linear(one, other.t()) for one, other in zip(few, many, strict=True)]

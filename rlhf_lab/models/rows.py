@@ -35,7 +35,8 @@ class Rows(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """Hidden states (B, L, H) of whole rows; prompts: (B,) their lengths; length: R, the longest response."""
+    """Hidden states (B, L, H) from the end of the shortest prompt on; prompts: (B,) how many of them are the prompt's, one at the
+    least; length: R, the longest response."""
 
     states: Tensor
     prompts: Tensor
@@ -81,11 +82,13 @@ def forward(backbone: Backbone, rows: Rows, *, to_predict: bool = False) -> Hidd
     to_predict: where `predicting` alone is wanted; the last token of the longest text is then not read, for it predicts none.
     """
     prompts = rows.prompt_mask.sum(1)
-    longest = int((prompts + rows.mask.sum(1)).max()) - to_predict
+    ends = torch.stack([(prompts + rows.mask.sum(1)).max(), prompts.min()])  # a GPU is waited for once
+    longest, shortest = ends.tolist()
     joined = torch.cat([rows.prompts, rows.responses], dim=1)
     start = rows.prompts.shape[1] - prompts
-    index = start[:, None] + torch.arange(longest, device=joined.device)
-    return Hidden(backbone.hidden(joined.gather(1, index.clamp_max(joined.shape[1] - 1))), prompts, rows.mask.shape[1])
+    index = start[:, None] + torch.arange(longest - to_predict, device=joined.device)
+    states = backbone.hidden(joined.gather(1, index.clamp_max(joined.shape[1] - 1)), shortest - 1)
+    return Hidden(states, prompts - (shortest - 1), rows.mask.shape[1])
 
 
 def by_length(function: Callable[[list[int]], Tensor], lengths: Sequence[int], backbone: Backbone) -> Tensor:

@@ -15,5 +15,5 @@ def fused(kind: type[torch.optim.Adam], parameters: Sequence[nn.Parameter], **op
     adapter knows that they are of before (models/lora_linear.py). Here it is counted.
     """
     optimiser = kind(parameters, fused=True, **options)
-    optimiser.register_step_post_hook(lambda *_: increment_version(parameters))
+    optimiser.register_step_post_hook(lambda *_: increment_version([one for one in parameters if one.grad is not None]))
     return optimiser

@@ -28,6 +28,11 @@ def taken(trainer: "PolicyTrainer") -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, numbers
 
 
+def beside(parameter: Tensor, entry: dict[str, Tensor]) -> dict[str, Tensor]:
+    """An optimiser's tensors of one parameter, copied to where it lies: fused Adam reads its count of steps there too."""
+    return {key: value.clone().to(parameter.device) for key, value in entry.items()}
+
+
 def restore(trainer: "PolicyTrainer", tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
     """Put back what `taken` returned. Raises ModelError if an adapter does not fit."""
 
@@ -43,9 +48,7 @@ def restore(trainer: "PolicyTrainer", tensors: dict[str, Tensor], numbers: dict[
     for i, parameter in enumerate(trainer.parameters):
         entry = part(f"optimiser.{i}.")
         if entry:
-            trainer.optimiser.state[parameter] = {
-                k: v.clone() if k == "step" else v.clone().to(parameter.device) for k, v in entry.items()
-            }
+            trainer.optimiser.state[parameter] = beside(parameter, entry)
     trainer.steps_done = int(numbers["step"])
     trainer.controller.value, trainer.lr = float(numbers["beta"]), float(numbers["lr"])
     if trainer.penalty is not None:

@@ -1,5 +1,8 @@
 """Products with a frozen weight: the same numbers by either library, and which of them is asked."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -159,6 +162,27 @@ def test_weights_for_which_there_is_no_room_stay_as_they_are(monkeypatch):
         products.linear(random(10, 4), weights[2])  # no room any more, but large enough without
         products.linear(random(10, 4), random(11, 4))  # larger than all the room
     assert [packed for _, packed in asked["products"][8:]] == [True, True, True, False]
+
+
+def test_a_weight_that_is_gone_leaves_its_room_to_another(monkeypatch):
+    small(monkeypatch)
+    asked = asked_for(monkeypatch)
+    monkeypatch.setattr(products, "MOST_PACKED", 2 * 5 * 4 * 4)
+    few, weights = random(3, 4), [random(5, 4, seed=i) for i in range(3)]
+    with torch.no_grad(), (packed := products.Packed()):
+        for _ in range(3):
+            weights = [random(5, 4, seed=i) for i in range(2)]  # those of before go
+            for weight in weights:
+                products.linear(few, weight)
+    assert len(asked["packed"]) == 6
+    assert len(packed._held) == 2
+    gone = weakref.ref(packed)
+    gc.disable()
+    try:
+        del packed
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_half_precision_is_packed_where_pytorch_computes_it_so_anyway(monkeypatch):

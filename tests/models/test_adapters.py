@@ -95,6 +95,25 @@ def test_item_18_state_is_restored_after_an_exception(llama_folder, merged):
         assert torch.equal(logits(backbone), expected)
 
 
+def test_memory_that_runs_out_where_an_adapter_is_taken_leaves_it_unused(llama_folder, monkeypatch):
+    backbone = tiny.load(llama_folder)
+    base = logits(backbone)
+    adapters = tiny.adapters_of(backbone, "a")
+    use, calls = type(backbone.whole).use, []
+
+    def fails_once(whole, parts):
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("can't allocate memory")
+        use(whole, parts)
+
+    monkeypatch.setattr(type(backbone.whole), "use", fails_once)
+    with pytest.raises(RuntimeError, match="allocate"), adapters.using("a"):
+        pytest.fail("it was taken all the same")
+    assert torch.equal(logits(backbone), base)
+    adapters.remove("a")
+
+
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_item_18_merging_gives_the_identical_tensors_back(folders, kind):
     """Not equal weights: the very same tensor objects with the very same bits, also after an exception.

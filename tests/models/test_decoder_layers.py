@@ -218,8 +218,44 @@ def test_long_texts_learn_by_the_modules_where_short_ones_are_computed_as_one(ll
                 backbone.hidden(IDS[:, :5])
                 for parameter in adapters.parameters("a"):
                     parameter.mul_(1.5)
-            backbone.hidden(IDS).square().sum().backward()
+            hidden = backbone.hidden(IDS)
+            (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
         found.append([parameter.grad for parameter in adapters.parameters("a")])
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
+
+
+def test_torch_refuses_a_gradient_whose_weights_another_adapter_has_overwritten_by_the_modules(
+    llama_folder, monkeypatch
+):
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a", "b")
+    with adapters.using("a"):
+        hidden = backbone.hidden(IDS)
+    for layer in in_use(backbone):
+        monkeypatch.setattr(whole_of(layer), "longest", 5)
+    with torch.no_grad(), adapters.using("b"):
+        backbone.hidden(IDS)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        hidden.sum().backward()
+
+
+@pytest.mark.parametrize("first", [0, 3, 7])
+def test_of_the_last_positions_alone_states_and_gradients_are_the_modules(llama_folder, monkeypatch, first):
+    """Whether the last layer is whole or not, and as before once it is over, also by an exception."""
+    found, shapes = [], []
+    for known in (KNOWN, ()):
+        backbone, adapters = loaded(llama_folder, monkeypatch, known, "a")
+        backbone.trunk.norm.register_forward_pre_hook(lambda _, given: shapes.append(given[0].shape[1]))
+        with pytest.raises(ZeroDivisionError), backbone.whole.ending_at(5):
+            raise ZeroDivisionError
+        with adapters.using("a"):
+            hidden = backbone.hidden(IDS, first)
+            (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
+            after = backbone.trunk(input_ids=IDS, use_cache=False).last_hidden_state.detach()
+        assert hidden.shape == (2, 8 - first, 32)
+        torch.testing.assert_close(hidden.detach(), after[:, first:], rtol=1e-4, atol=1e-5)
+        found.append([hidden.detach(), *(parameter.grad for parameter in adapters.parameters("a"))])
+    assert shapes == [8 - first, 8, 8, 8]
     for mine, other in zip(*found, strict=True):
         torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
 

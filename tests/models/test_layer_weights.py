@@ -108,9 +108,47 @@ def test_what_the_modules_merge_on_their_own_counts_as_a_change_for_each_alone()
     before = k._version, whole._version
     fast[0].weight(parts[0]), fast[2].weight(parts[2])
     assert k._version == before[0]
-    assert kept.of(parts).qkv is whole
     assert whole._version > before[1]
+    assert kept.of(parts).qkv is whole
     assert torch.equal(whole, torch.cat([part.base.weight for part in parts[:3]]))  # B is 0 now
+    o = kept.of(parts).o
+    version = o._version
+    with torch.no_grad():
+        parts[3].b.add_(1)
+    fast[3].weight(parts[3])
+    assert kept.of(parts).o is o
+    assert o._version > version
+
+
+def test_adapters_of_two_ranks_that_take_turns_have_a_room_each():
+    weights = frozen()
+    kept, narrow, wide, widest = (
+        keeper(Beside, weights), parts_of(weights), parts_of(weights, (2,) * 7), parts_of(weights, (3,) * 7),
+    )  # fmt: skip
+    rooms = [kept.of(parts).qkv for parts in (narrow, wide, narrow, wide)]
+    assert rooms[0] is rooms[2]
+    assert rooms[1] is rooms[3]
+    kept.of(widest)  # a third takes the place of the first
+    assert kept.of(wide).qkv is rooms[1]
+    assert kept.of(narrow).qkv is not rooms[0]
+
+
+def test_memory_that_runs_out_leaves_nothing_half_made(monkeypatch):
+    weights = frozen()
+    kept, parts = keeper(Beside, weights), parts_of(weights)
+    cat, calls = torch.cat, []
+
+    def fails_once(tensors, *rest):
+        calls.append(1)
+        if len(calls) == 3:
+            raise RuntimeError("can't allocate memory")
+        return cat(tensors, *rest)
+
+    monkeypatch.setattr(torch, "cat", fails_once)
+    with pytest.raises(RuntimeError, match="allocate"):
+        kept.of(parts)
+    for i, part in enumerate(parts):
+        assert torch.equal(effect(kept.of(parts), i), part.base.weight + 2.0 * part.b.detach() @ part.a.detach())
 
 
 def test_another_rank_takes_other_room_and_leaves_nothing_behind():

@@ -54,9 +54,9 @@ def beside(frozen, pairs):
         )  # fmt: skip
 
 
-def whole(x, frozen, shape, angles, *pairs, how=merged):
+def whole(x, frozen, shape, angles, *pairs, how=merged, first=0):
     weights = how(frozen, pairs) if pairs else frozen
-    return layer(x, weights, shape, turn_of(angles, shape), Update(frozen, SCALE), pairs)
+    return layer(x, weights, shape, turn_of(angles, shape), Update(frozen, SCALE), pairs, first)
 
 
 BOTH = pytest.mark.parametrize("how", [merged, beside])
@@ -137,6 +137,30 @@ def test_its_gradients_are_those_of_differences(case, how):
     assert torch.autograd.gradcheck(
         lambda x, *pairs: whole(x, frozen, shape, angles, *pairs, how=how), inputs, atol=1e-7
     )
+
+
+@BOTH
+@pytest.mark.parametrize("case", [{}, {"groups": 4, "bias": False}, {"groups": 1, "length": 5}])
+@pytest.mark.parametrize("first", [1, 2])
+def test_of_the_last_positions_alone_numbers_and_gradients_are_the_same(case, first, how):
+    """Once and twice: the earlier positions still learn through what the later ones read of them."""
+    x, frozen, shape, angles, pairs = made(**case)
+    inputs = [tensor.requires_grad_() for tensor in (x, *pairs)]
+    out, all_of_them = (whole(*made(**case)[:4], *pairs, how=how, first=start) for start in (first, 0))
+    torch.testing.assert_close(out, all_of_them[:, first:], rtol=1e-12, atol=1e-12)
+
+    def some(x, *pairs):
+        return whole(x, frozen, shape, angles, *pairs, how=how, first=first)
+
+    assert torch.autograd.gradcheck(some, inputs, atol=1e-7)
+    weight = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape)
+    found = []
+    for output in (some(*inputs), whole(x, frozen, shape, angles, *pairs, how=how)[:, first:]):
+        slopes = torch.autograd.grad((output * weight).sum(), inputs, create_graph=True)
+        again = torch.autograd.grad(sum(one.square().sum() for one in slopes), inputs)
+        found.append([*slopes, *again])
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-10, atol=1e-10)
 
 
 @BOTH

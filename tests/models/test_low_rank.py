@@ -53,6 +53,23 @@ def test_products_and_slopes_are_autograds(beside):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("ranks", [(2, 2), (1, 2)])
+@pytest.mark.parametrize("beside", [False, True])
+def test_slopes_of_weights_of_one_size_are_those_of_each(ranks, beside):
+    """Batched where the ranks are the same too, of parts of rows as q, k and v have them."""
+    x, _, _, _ = made()
+    generator = torch.Generator().manual_seed(1)
+    pairs = [torch.randn(shape, generator=generator, dtype=torch.float64) for r in ranks for shape in ((r, 4), (5, r))]
+    rows = torch.randn(7, 10, generator=generator, dtype=torch.float64)
+    a1, b1, a2, b2 = pairs
+    low = x @ torch.cat([a1, a2]).t() if beside else None
+    low_slope = SCALE * torch.cat([rows[:, :5] @ b1, rows[:, 5:] @ b2], 1) if beside else None
+    _, (_, *expected) = by_autograd(x, [torch.zeros(5, 4).double()] * 2, pairs, [*rows.split(5, 1)])
+    slopes = rows.view(7, 2, 5).transpose(0, 1)
+    for mine, theirs in zip(slopes_of(pairs, SCALE, x, slopes, low, low_slope), expected, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
 def test_where_nothing_learns_there_are_no_slopes():
     x, _, _, slopes = made()
     assert slopes_of([], SCALE, x, slopes, None, None) == []

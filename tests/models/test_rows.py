@@ -80,9 +80,8 @@ def test_to_predict_the_last_token_of_all_is_not_read(folders, kind, monkeypatch
     rows = make_rows(backbone, prompts, responses)
     with torch.no_grad():
         whole, short = forward(backbone, rows), forward(backbone, rows, to_predict=True)
-    assert (
-        short.states.shape[1] == whole.states.shape[1] - 1 == max(map(len, map(list.__add__, prompts, responses))) - 1
-    )
+    longest, shortest = max(map(len, map(list.__add__, prompts, responses))), min(map(len, prompts))
+    assert short.states.shape[1] == whole.states.shape[1] - 1 == longest - 1 - (shortest - 1)
     torch.testing.assert_close(short.predicting[rows.mask], whole.predicting[rows.mask], rtol=1e-12, atol=1e-12)
     one = make_rows(backbone, [[9]], [[20]])
     assert forward(backbone, one, to_predict=True).predicting.shape == (1, 1, backbone.hidden_size)

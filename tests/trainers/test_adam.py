@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from rlhf_lab.trainers.adam import fused
+from rlhf_lab.trainers.policy_state import beside
 
 
 @pytest.mark.parametrize(("kind", "decay"), [(torch.optim.Adam, 0.0), (torch.optim.AdamW, 0.1)])
@@ -25,6 +26,26 @@ def test_three_steps_are_those_of_a_loop(kind, decay):
                 values[i][j] -= 0.01 * (decay * values[i][j] + first[i][j] / (1 - 0.9**t) / size)
         optimiser.step()
         assert [p.tolist() for p in parameters] == [pytest.approx(row, rel=1e-5, abs=1e-7) for row in values]
+
+
+def test_what_has_no_gradient_is_not_changed_and_not_counted():
+    """Where only the values learn, the policy's merged weights stay as they are."""
+    parameters = [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(1))]
+    optimiser = fused(torch.optim.Adam, parameters, lr=0.01)
+    parameters[1].grad = torch.ones(1)
+    before = [p._version for p in parameters]
+    optimiser.step()
+    assert parameters[0].tolist() == [1, 1]
+    assert [p._version - version for p, version in zip(parameters, before, strict=True)] == [0, 1]
+
+
+def test_what_is_restored_lies_where_a_first_step_would_put_it():
+    """The count of steps too: on a GPU fused Adam reads it there (torch/optim/adam.py, _init_group). "meta" stands for a GPU."""
+    parameter = torch.nn.Parameter(torch.empty(2, device="meta"))
+    entry = {"step": torch.tensor(3.0), "exp_avg": torch.zeros(2), "exp_avg_sq": torch.zeros(2)}
+    assert {value.device.type for value in beside(parameter, entry).values()} == {"meta"}
+    copied = beside(torch.nn.Parameter(torch.empty(2)), entry)
+    assert all(torch.equal(copied[key], value) and copied[key] is not value for key, value in entry.items())
 
 
 def test_a_step_counts_as_a_change_of_every_tensor():

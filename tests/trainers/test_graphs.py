@@ -23,9 +23,9 @@ def graphs(monkeypatch):
     """How many earlier graphs there were at each forward pass that made one."""
     hidden, signs, found = Backbone.hidden, [], []
 
-    def watched(backbone, input_ids):
+    def watched(backbone, input_ids, first=0):
         alive = sum(sign() is not None for sign in signs)
-        states = hidden(backbone, input_ids)
+        states = hidden(backbone, input_ids, first)
         if states.grad_fn is not None:
             sign = Sign()
             states.grad_fn.metadata["sign"] = sign

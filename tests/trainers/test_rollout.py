@@ -43,7 +43,9 @@ def test_policy_and_reference_read_what_predicts_and_values_of_their_own_read_al
     rows = make_rows(policy.backbone, [[9, 9], [9]], [[20, 21, 22], [20]])
     widths, hidden = [], type(policy.backbone).hidden
     monkeypatch.setattr(
-        type(policy.backbone), "hidden", lambda self, ids: widths.append(ids.shape[1]) or hidden(self, ids)
+        type(policy.backbone),
+        "hidden",
+        lambda self, ids, first: widths.append(ids.shape[1]) or hidden(self, ids, first),
     )
     policy.evaluate(rows, 1.0)
     policy.reference_states(rows)
