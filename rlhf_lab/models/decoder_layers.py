@@ -25,7 +25,13 @@ KNOWN = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer")
 LONGEST = 6
 #: What a model may be asked for that its modules alone do.
 ASKED = ("is_causal", "sliding_window", "output_attentions")
+#: Models that do nothing beside their layers but embed, turn and scale.
+TRUNKS = ("LlamaModel", "MistralModel", "Qwen2Model")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+#: ids (B, 1), positions (B, 1), mask (B, L) of the tokens read so far, the cache of those before -> states (B, H).
+NextToken = Callable[[Tensor, Tensor, Tensor, Any], Tensor]
 
 
 class WholeLayers:
@@ -34,8 +40,10 @@ class WholeLayers:
     def __init__(self, model: nn.Module | None = None) -> None:
         turns, modules = Turns(), list(model.modules()) if model is not None else []
         self._layers = [WholeLayer(module, turns) for module in modules if suits(module)]
-        last = [module for module in modules if isinstance(module, GradientCheckpointingLayer)][-1:]
-        self._last = [whole for whole in self._layers if [whole.module] == last]
+        layers = [module for module in modules if isinstance(module, GradientCheckpointingLayer)]
+        self._last = [whole for whole in self._layers if [whole.module] == layers[-1:]]
+        self._are_all = bool(layers) and len(self._layers) == len(layers)
+        self._turns = turns
         self._fast: Mapping[Any, FastLayer] = {}
         self.use({})
 
@@ -49,6 +57,29 @@ class WholeLayers:
         finally:
             for whole in self._last:
                 whole.first = 0
+
+    def next_token(self, trunk: Any, padded: bool) -> NextToken | None:
+        """What gives the trunk's states of a token more of each row. What transformers does between its layers at every token is
+        done once here; good while nothing but tokens changes.
+
+        padded: some row's mask is 0 somewhere. None: the trunk itself has to be asked, for it does more than embed, turn, compute
+        whole layers and scale.
+        """
+        plain = type(trunk).__name__ in TRUNKS and not getattr(trunk.config, "sliding_window", None)
+        if not plain or not self._are_all or not all(whole.computes and whole.is_usual() for whole in self._layers):
+            return None
+        layers = [(whole, whole.weights()) for whole in self._layers]
+        weight, eps = trunk.norm.weight.detach(), float(trunk.norm.variance_epsilon)
+
+        def states(ids: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
+            seen = mask[:, None, None].bool() if padded else None
+            x = trunk.embed_tokens(ids)
+            turn = self._turns.of(trunk.rotary_emb(x, positions), self._layers[0].shape)
+            for whole, weights in layers:
+                x = whole.cached(x, weights, turn, seen, cache)
+            return norm(x.squeeze(1), weight, eps)[0]
+
+        return states
 
     def hold(self, fast: Mapping[Any, FastLayer]) -> None:
         """From now on these keep the weights of the adapters' layers."""
@@ -69,6 +100,7 @@ class WholeLayers:
                 whole.module.__dict__["forward"] = whole.forward_of(own)
             else:
                 whole.module.__dict__.pop("forward", None)
+                whole.computes = False
 
 
 class WholeLayer:
@@ -95,6 +127,8 @@ class WholeLayer:
             for one, view in zip(self.linears, self.frozen.bias.split(self.sizes), strict=False):
                 one.bias.data = view
         self.kept: Merged | Beside | None = None
+        self.parts: Sequence[Parts] = ()
+        self.computes = False  # what `forward_of` made last is the module's forward pass
         self.first = 0  # the position from which on the output is wanted
 
     @property
@@ -110,10 +144,8 @@ class WholeLayer:
     def forward_of(self, parts: Sequence[Parts]) -> Callable[..., Tensor]:
         """The layer's forward pass under these parts; none: frozen."""
         pairs = [tensor for part in parts for tensor in (part.a, part.b)]
-        update, kept = Update(self.frozen, parts[0].scale if parts else 1.0), self.kept
-
-        def weights() -> Weights:
-            return kept.of(parts) if kept is not None and parts else self.frozen
+        update = Update(self.frozen, parts[0].scale if parts else 1.0)
+        self.parts, self.computes = parts, True
 
         def forward(
             hidden_states: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None,
@@ -125,12 +157,12 @@ class WholeLayer:
                 torch.is_grad_enabled(),
                 past_key_values is not None,
             )
-            usual = self._is_usual(x) and all(options.get(name) is None for name in ASKED)
+            usual = self.is_usual(x) and all(options.get(name) is None for name in ASKED)
             if usual and (not records if cached else mask is None and x.shape[1] <= self.longest):
                 turn = self.turns.of(position_embeddings, self.shape)
                 if cached:
-                    return self._cached(x, weights(), turn, mask, past_key_values)
-                return layer(x, weights(), self.shape, turn, update, pairs if records else (), self.first)
+                    return self.cached(x, self.weights(), turn, mask, past_key_values)
+                return layer(x, self.weights(), self.shape, turn, update, pairs if records else (), self.first)
             module = self.module
             out: Tensor = type(module).forward(
                 module, x, attention_mask=mask, position_ids=position_ids, past_key_values=past_key_values,
@@ -140,11 +172,17 @@ class WholeLayer:
 
         return forward
 
-    def _is_usual(self, x: Tensor) -> bool:
+    def weights(self) -> Weights:
+        """Those in use, with the update in them."""
+        return self.kept.of(self.parts) if self.kept is not None and self.parts else self.frozen
+
+    def is_usual(self, x: Tensor | None = None) -> bool:
+        """Whether this computes, and not the module. x: the input, or the module's own dtype and device."""
+        x = self.module.input_layernorm.weight if x is None else x
         moved = (x.dtype, x.device) != (self.frozen.qkv.dtype, self.frozen.qkv.device)
         return not moved and not self.module.training and not any(one.weight.requires_grad for one in self.linears)
 
-    def _cached(self, x: Tensor, weights: Weights, turn: Turn, mask: Tensor | None, cache: Any) -> Tensor:
+    def cached(self, x: Tensor, weights: Weights, turn: Turn, mask: Tensor | None, cache: Any) -> Tensor:
         """The layer where earlier tokens lie in a cache; no gradient."""
         shape, rows, both, attention = self.shape, x.reshape(-1, x.shape[-1]), turn.sin.shape[1], self.attention
         beside = weights.beside

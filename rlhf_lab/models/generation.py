@@ -16,6 +16,7 @@ from transformers import DynamicCache
 from rlhf_lab.core.products import Packed
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.decoder_layers import NextToken
 from rlhf_lab.models.draw import Writing, refuse_not_finite
 from rlhf_lab.models.graphed import graphs_of
 from rlhf_lab.models.kv_cache import reserved_cache
@@ -147,7 +148,7 @@ def _read(
 def _write(backbone: Backbone, writing: Writing, cache: DynamicCache, tick: Tick) -> None:
     """Draw the other tokens, one forward pass each."""
     length, every = writing.tokens.shape[1], LOOK_EVERY.get(backbone.device.type, 1)
-    packed = Packed()
+    packed, step, padded = Packed(), None, not bool(writing.mask.all())
     for t in range(1, length):
         if t % every == 0:
             living = writing.living()
@@ -159,12 +160,23 @@ def _write(backbone: Backbone, writing: Writing, cache: DynamicCache, tick: Tick
                 writing.keep(keep)
         if t % TICK_EVERY == 0:
             tick()
+            step = None
         writing.mask = torch.cat([writing.mask, writing.mask.new_ones(len(writing.rows), 1)], dim=1)
         with packed:
-            output = backbone.trunk(
-                input_ids=writing.ids, attention_mask=writing.mask, position_ids=writing.positions, past_key_values=cache,
-                use_cache=True,
-            )  # fmt: skip
-            logits = backbone.logits(output.last_hidden_state[:, -1])
+            step = step or _step(backbone, padded)
+            logits = backbone.logits(step(writing.ids, writing.positions, writing.mask, cache))
         writing.take(logits, t)
     refuse_not_finite(writing.finite)
+
+
+def _step(backbone: Backbone, padded: bool) -> NextToken:
+    """States of a token more of each row, under the adapter in use. padded: some prompts are shorter than others."""
+
+    def by_trunk(ids: Tensor, positions: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
+        output = backbone.trunk(
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+        )
+        states: Tensor = output.last_hidden_state[:, -1]
+        return states
+
+    return backbone.whole.next_token(backbone.trunk, padded) or by_trunk

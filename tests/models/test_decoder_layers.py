@@ -12,7 +12,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralFo
 from rlhf_lab.core import products
 from rlhf_lab.models import decoder_layers, generation
 from rlhf_lab.models.decoder_layers import WholeLayers, suits
-from rlhf_lab.models.generation import sample, uniforms
+from rlhf_lab.models.generation import pad_left, sample, uniforms
+from rlhf_lab.models.kv_cache import reserved_cache
 from rlhf_lab.models.rows import forward, make_rows
 
 KNOWN = decoder_layers.KNOWN  # `loaded` changes the module's
@@ -258,6 +259,66 @@ def test_of_the_last_positions_alone_states_and_gradients_are_the_modules(llama_
     assert shapes == [8 - first, 8, 8, 8]
     for mine, other in zip(*found, strict=True):
         torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_token_more_of_each_row_is_the_trunks(whole_folders, kind, padded, monkeypatch):
+    """Under an adapter and without one; of prompts of different lengths, what stands before the shorter ones is not looked at."""
+    prompts = [tiny.ids("the cat sat"), tiny.ids("moon . so")] if not padded else [tiny.ids("the cat sat"), [9]]
+    found = []
+    for known in (KNOWN, ()):
+        backbone, adapters = loaded(whole_folders[kind], monkeypatch, known, "a")
+        ids, mask = pad_left(prompts, backbone.pad_id, backbone.device)
+        states = []
+        for name in ("a", None):
+            with torch.no_grad(), adapters.using(name, merged=True):
+                cache, positions = reserved_cache(backbone.model.config, 3), (mask.cumsum(1) - 1).clamp_min(0)
+                given = {"attention_mask": mask, "position_ids": positions, "past_key_values": cache}
+                backbone.trunk(input_ids=ids, **given, use_cache=True)
+                step, longer, at = backbone.whole.next_token(backbone.trunk, padded), mask, positions[:, -1:]
+                assert (step is None) is (known == ())
+                for token in (9, 17):
+                    longer, at = torch.cat([longer, longer.new_ones(2, 1)], 1), at + 1
+                    words, given = torch.tensor([[token], [token + 1]]), {"position_ids": at, "past_key_values": cache}
+                    states += [
+                        step(words, at, longer, cache)
+                        if step is not None
+                        else backbone.trunk(input_ids=words, attention_mask=longer, **given).last_hidden_state[:, -1]
+                    ]
+        found.append(states)
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("what", ["window", "another precision", "another trunk", "no model"])
+def test_the_trunk_is_asked_for_a_token_where_it_does_more(llama_folder, monkeypatch, what):
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    whole, trunk = backbone.whole, backbone.trunk
+    with torch.no_grad(), adapters.using("a"):
+        assert whole.next_token(trunk, False) is not None
+        if what == "window":
+            trunk.config.sliding_window = 60
+        elif what == "another precision":
+            trunk.double()
+        elif what == "another trunk":
+            trunk.__class__ = type("GemmaModel", (type(trunk),), {})
+        else:
+            whole = WholeLayers()
+        try:
+            assert whole.next_token(trunk, False) is None
+        finally:
+            trunk.float()
+
+
+def test_where_one_layer_is_left_to_its_module_the_trunk_is_asked_for_a_token(llama_folder, monkeypatch):
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    parts = adapters._parts["a"]
+    parts[3] = parts[3]._replace(scale=7.0)
+    with torch.no_grad(), adapters.using("a"):
+        assert backbone.whole.next_token(backbone.trunk, False) is None
+    with torch.no_grad(), adapters.using(None):
+        assert backbone.whole.next_token(backbone.trunk, False) is not None
 
 
 def test_layers_whose_updates_have_two_scales_are_left_to_the_modules(llama_folder, monkeypatch):
