@@ -18,7 +18,7 @@ from rlhf_lab.assets import EMBEDDED, embedded_folder, weights_digest
 from rlhf_lab.core.products import linear
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models import attention
-from rlhf_lab.models.decoder_layers import WholeLayers
+from rlhf_lab.models.decoder_layers import WholeLayers, tried
 from rlhf_lab.models.sharding import Shards
 
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -166,7 +166,7 @@ def load_backbone(
     eos = _eos_ids(model, tokenizer)
     backbone = Backbone(name, weights_digest(folder), model, tokenizer, where, eos, 0, shards=shards)
     if shards is None:
-        backbone.whole = WholeLayers(model)
+        backbone.whole = tried(model)
     pad = tokenizer.pad_token_id
     embeddings: Any = model.get_input_embeddings()  # a pad token added to the tokenizer alone has no row here
     backbone.pad_id = int(pad if pad is not None and pad < len(embeddings.weight) else backbone.eos_ids[0])

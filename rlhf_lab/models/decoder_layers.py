@@ -4,6 +4,7 @@ That is those of Llama, Mistral and Qwen2 in float32 or bfloat16 on a CPU, where
 between the matrix products. The weights of q, k and v are laid into one tensor, of which the model's own become views.
 """
 
+import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import __version__ as VERSION
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -20,9 +22,12 @@ from rlhf_lab.models.llama_layer import Shape, Turn, Update, Weights, by_head, l
 from rlhf_lab.models.lora_linear import HALF, FastLayer, Parts
 from rlhf_lab.models.low_rank import widened
 
+log = logging.getLogger("rlhf_lab.models")
+
 KNOWN = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer")
 #: Tokens, for each number of a head's size: beyond this torch's attention, which keeps no (T, T) weights, is quicker.
 LONGEST = 6
+TRIED = 5  # tokens
 #: What a model may be asked for that its modules alone do.
 ASKED = ("is_causal", "sliding_window", "output_attentions")
 #: Models that do nothing beside their layers but embed, turn and scale.
@@ -46,6 +51,15 @@ class WholeLayers:
         self._turns = turns
         self._fast: Mapping[Any, FastLayer] = {}
         self.use({})
+
+    @property
+    def there_are(self) -> bool:
+        return bool(self._layers)
+
+    def leave(self) -> None:
+        """From now on the modules compute."""
+        for whole in self._layers:
+            whole.leave()
 
     @contextmanager
     def ending_at(self, first: int) -> Iterator[None]:
@@ -99,8 +113,7 @@ class WholeLayers:
                 whole.kept = whole.kept or whole.keeping([self._fast[one] for one in linears])
                 whole.module.__dict__["forward"] = whole.forward_of(own)
             else:
-                whole.module.__dict__.pop("forward", None)
-                whole.computes = False
+                whole.leave()
 
 
 class WholeLayer:
@@ -172,6 +185,11 @@ class WholeLayer:
 
         return forward
 
+    def leave(self) -> None:
+        """From now on the module computes."""
+        self.module.__dict__.pop("forward", None)
+        self.computes = False
+
     def weights(self) -> Weights:
         """Those in use, with the update in them."""
         return self.kept.of(self.parts) if self.kept is not None and self.parts else self.frozen
@@ -215,6 +233,27 @@ class Turns:
             signed = torch.cat([-sin[..., :half], sin[..., half:]], -1)
             self._of, self._turn = cos, Turn(*(x.flatten(0, 1).repeat(1, heads) for x in (cos, signed)))
         return self._turn
+
+
+@torch.no_grad()
+def tried(model: Any) -> WholeLayers:
+    """The whole layers of a model just loaded, if they say of a few tokens what its modules say; else none, and a line of log."""
+    whole, trunk = WholeLayers(model), model.base_model
+    if not whole.there_are:
+        return whole
+    ids = torch.arange(TRIED)[None] % len(trunk.embed_tokens.weight)
+    whole.leave()
+    expected = trunk(input_ids=ids, use_cache=False).last_hidden_state.float()
+    whole.use({})
+    found = trunk(input_ids=ids, use_cache=False).last_hidden_state.float()
+    most = 0.1 if model.dtype in HALF else 1e-3
+    if float((found - expected).norm()) <= most * float(expected.norm()):
+        return whole
+    log.warning(
+        "its modules compute the model: as one function each, layers did not say the same (transformers %s)", VERSION
+    )
+    whole.leave()
+    return WholeLayers()
 
 
 def projections(module: Any) -> list[Any]:

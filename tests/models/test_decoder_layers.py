@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -319,6 +320,25 @@ def test_where_one_layer_is_left_to_its_module_the_trunk_is_asked_for_a_token(ll
         assert backbone.whole.next_token(backbone.trunk, False) is None
     with torch.no_grad(), adapters.using(None):
         assert backbone.whole.next_token(backbone.trunk, False) is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", WHOLE)
+def test_a_model_is_tried_when_it_is_loaded(whole_folders, kind, dtype, monkeypatch, caplog):
+    """Its modules compute where whole layers say something else, as those of another transformers might."""
+    model = tiny.load(whole_folders[kind], dtype).model
+    expected = model.base_model(input_ids=IDS).last_hidden_state
+    assert in_use(SimpleNamespace(trunk=model.base_model))
+    monkeypatch.setattr(decoder_layers, "layer", lambda x, *_: 1.5 * x)
+    tried = decoder_layers.tried(model)
+    assert not tried.there_are
+    assert "did not say the same" in caplog.text
+    assert not in_use(SimpleNamespace(trunk=model.base_model))
+    by_modules = model.base_model(input_ids=IDS).last_hidden_state
+    torch.testing.assert_close(by_modules, expected, rtol=0.1, atol=0.3 if dtype == torch.bfloat16 else 1e-3)
+    monkeypatch.undo()
+    assert decoder_layers.tried(model).there_are
+    assert len(in_use(SimpleNamespace(trunk=model.base_model))) == 2
 
 
 def test_layers_whose_updates_have_two_scales_are_left_to_the_modules(llama_folder, monkeypatch):
