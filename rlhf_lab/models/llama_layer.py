@@ -207,17 +207,16 @@ def _slopes(ctx: Any, kept: Sequence[Tensor], dy: Tensor) -> list[Tensor | None]
     (batch, length, _), rows, both = x.shape, x.reshape(-1, x.shape[-1]), turn.sin.shape[1]
 
     d_inner, low = narrowed(linear(dy, of_mlp[2].t()), a[3])
-    open_gate = functional.silu(gate)
+    d_gate, open_gate = both_slopes = gate.new_empty(2, *gate.shape)
+    torch.ops.aten.silu.out(gate, out=open_gate)
     of_down = slopes_of(pairs[OF_DOWN], scale, open_gate * up, [dy], lows[3], low)
-    both_slopes = dy.new_empty(2, *gate.shape)
-    d_gate, d_up = both_slopes
-    torch.mul(open_gate, d_inner, out=d_up)
+    d_up = open_gate.mul_(d_inner)
     torch.ops.aten.silu_backward.grad_input(d_inner.mul_(up), gate, grad_input=d_gate)
-    del d_inner, open_gate
+    del d_inner
     d_normed, low = narrowed(linear_onto(linear(d_gate, of_mlp[0].t()), d_up, of_mlp[1].t()), a[2])
     of_gate_up = slopes_of(pairs[OF_GATE_UP], scale, normed(middle, inverse2, norms[1]), both_slopes, lows[2], low)
     d_middle = _normed_back(d_normed, middle, inverse2, norms[1], dy)
-    del both_slopes, d_gate, d_up
+    del both_slopes, open_gate, d_gate, d_up
 
     d_mixed, low = narrowed(linear(d_middle, o.t()), a[1])
     of_o = slopes_of(pairs[OF_O], scale, mixed, [d_middle], lows[1], low)
