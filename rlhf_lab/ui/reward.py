@@ -75,10 +75,13 @@ def begin(ctx: Context, source: Source, config: RewardConfig) -> Job:
         raise LabError(
             f"There are fewer than {FEWEST} decided {whose} labels. Label some pairs under Label, or choose the other labels."
         )
+    busy = LabError("A reward model is being trained already; wait for it.")
     if queue.jobs(ctx.db, project_id=ctx.project.id, kinds=[JobKind.TRAIN_REWARD], statuses=OPEN):
-        raise LabError("A reward model is being trained already; wait for it.")
+        raise busy
     job = steward.submit_training(ctx.db, ctx.project.id, source, config)
     supervisor.ensure_engine(ctx.db, ctx.home)
+    if (job.payload["source"], job.payload["config"]) != (source.value, config.to_dict()):
+        raise busy  # somebody asked for another one since that look
     return job
 
 

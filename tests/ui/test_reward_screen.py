@@ -86,6 +86,16 @@ def test_a_long_loss_curve_is_thinned_and_keeps_its_end(count, length, first):
         assert (thinned[0], thinned[-1]) == (first, float(count))
 
 
+def test_who_asks_in_the_same_moment_for_another_one_is_told(ctx, monkeypatch):
+    """Both have seen that none is being trained; who asks for the very same gets it."""
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
+    job = reward.begin(ctx, Source.SIMULATED, RewardConfig(epochs=1))
+    monkeypatch.setattr(queue, "jobs", lambda *_, **__: [])
+    assert reward.begin(ctx, Source.SIMULATED, RewardConfig(epochs=1)).id == job.id
+    with pytest.raises(LabError, match="already"):
+        reward.begin(ctx, Source.SIMULATED, RewardConfig(epochs=2))
+
+
 def test_training_shows_loss_and_stage_and_a_second_one_is_refused(ctx):
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
     job = reward.begin(ctx, Source.SIMULATED, RewardConfig(epochs=1))
