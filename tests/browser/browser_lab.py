@@ -115,13 +115,16 @@ def press(page, key: str) -> str:
 
 def votes_cut(page, *ways):
     """The way to the server is cut for so many votes; returns what was sent, these and all after them."""
-    sent = []
+    sent, asked = [], []
 
     def cut(route):
         if '"pair_id"' not in (route.request.post_data or ""):
+            asked.append(route.request.url)
             return route.continue_()
         sent.append(route.request.post_data_json["event_data"])
         return ways[len(sent) - 1](route) if len(sent) <= len(ways) else route.continue_()
 
     page.route("**/gradio_api/**", cut)
+    while not any(url.endswith("app_id") for url in asked):  # Chromium says so before requests really go that way
+        page.evaluate("fetch('gradio_api/app_id').then((reply) => reply.text())")
     return sent

@@ -198,9 +198,8 @@ def test_a_vote_that_did_not_reach_the_lab_is_sent_again_by_the_page_that_gradio
     page = open_page(lab)
     pair, count = pair_of(page), len(votes(lab))
     sent = votes_cut(page, lambda route: route.abort())
-    page.keyboard.press("0")
     with page.expect_navigation(timeout=30000):
-        pass
+        page.keyboard.press("0")
     page.wait_for_function("() => document.querySelector('[data-count]')")
     assert pair_of(page) != pair
     assert [one["uuid"] for one in sent] == [sent[0]["uuid"]] * 2
