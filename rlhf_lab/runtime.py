@@ -7,7 +7,7 @@ before a sleeper is awake. So beside a page they spin for as long as waking take
 command that has the machine to itself, for waking a thread may mean waking a virtual core. And glibc gave every large
 tensor's pages back to the kernel at once, so that each step faulted them in again (2.9 s for a forward and backward instead of
 1.1 s). oneDNN, which computes bfloat16 products on a CPU, keeps the workspace of each shape it has met, by itself of 1,024:
-texts differ in length, so a long training grew to 20 GB. It keeps 64: with 32 a PPO step in bfloat16 made some anew at every pass.
+texts differ in length, so a long training grew to 20 GB. It keeps 64: with 32 a PPO step in bfloat16 made some anew at each pass.
 
 The page is the other way round: every visit left 2 to 4 MB behind in the heaps of its threads, though Python held 0.3 MB of it.
 With one heap that gives back what is free, 1 MB. And what it makes at its start stays, modules and components alike: Python's
