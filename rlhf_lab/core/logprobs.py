@@ -117,13 +117,18 @@ def sampled_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0
     return logprobs, entropy
 
 
-def _figures(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities of the tokens and entropies (...), and all probabilities (..., V); no gradient is kept."""
-    all_logprobs = scale_logits(logits, temperature).log_softmax(dim=-1)
-    logprobs = all_logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-    probs = all_logprobs.exp()
-    all_logprobs.clamp_min_(torch.finfo(all_logprobs.dtype).min)  # 0 log 0 = 0, never 0 * -inf
-    return logprobs, -all_logprobs.mul_(probs).sum(dim=-1), probs
+def _figures(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities of the tokens and entropies (...), and all probabilities (..., V); no gradient is kept.
+
+    logits: in float32 or float64, divided by the temperature; used up. With the largest of them subtracted, the log of the sum
+    of their exponentials is that of 1 / max p.
+    """
+    logits.sub_(logits.amax(-1, keepdim=True))
+    probs = logits.softmax(dim=-1)
+    log_sum = probs.amax(-1).log_().neg_()
+    logprobs = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - log_sum
+    logits.clamp_min_(torch.finfo(logits.dtype).min)  # 0 log 0 = 0, never 0 * -inf
+    return logprobs, log_sum - torch.linalg.vecdot(probs, logits), probs
 
 
 class _Sampled(torch.autograd.Function):
@@ -131,7 +136,8 @@ class _Sampled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        logprobs, entropy, probs = _figures(logits, tokens, temperature)
+        scaled = scale_logits(logits, temperature)
+        logprobs, entropy, probs = _figures(scaled.clone() if scaled is logits else scaled, tokens)
         ctx.save_for_backward(probs, tokens)
         ctx.temperature, ctx.dtype = temperature, logits.dtype
         ctx.mark_non_differentiable(entropy)
@@ -193,7 +199,7 @@ class _Head(torch.autograd.Function):
         rows = max(1, most // len(weight))
         for start in range(0, max(1, len(tokens)), rows):
             part, chosen = logits[start : start + rows], tokens[start : start + rows]
-            *figures, probs = _figures(part, chosen, temperature)
+            *figures, probs = _figures(scale_logits(part, temperature), chosen)
             found.append(figures)
             if learns:
                 part.copy_(probs.neg_().scatter_add_(-1, chosen.unsqueeze(-1), torch.ones_like(probs[:, :1])))

@@ -12,11 +12,12 @@ def draw(logits: Tensor, uniform: Tensor, temperature: float | Tensor) -> tuple[
     """(B,) token ids from (B, V) logits and (B,) uniforms by inversion of the cumulative softmax(logits / temperature);
     their (B,) log-probabilities, nats; and whether the logits were finite, () bool (the rest is worthless if not).
     """
-    probabilities = torch.softmax(logits.double() / temperature, dim=-1)
-    cumulative = probabilities.cumsum(dim=-1)
+    wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    probabilities = torch.softmax(wide / temperature, dim=-1)
+    cumulative = probabilities.cumsum(dim=-1, dtype=torch.float64)
     total = cumulative[:, -1:]
     index = torch.searchsorted(cumulative, uniform[:, None] * total, right=True).clamp_max(logits.shape[1] - 1)
-    return index.squeeze(1), probabilities.gather(1, index).log().squeeze(1), torch.isfinite(total).all()
+    return index.squeeze(1), probabilities.gather(1, index).double().log().squeeze(1), torch.isfinite(total).all()
 
 
 def refuse_not_finite(finite: Tensor) -> None:

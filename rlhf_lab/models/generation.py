@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
 from rlhf_lab.core.products import Packed
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
-from rlhf_lab.models.decoder_layers import NextToken
 from rlhf_lab.models.draw import Writing, refuse_not_finite
 from rlhf_lab.models.graphed import graphs_of
 from rlhf_lab.models.kv_cache import reserved_cache
@@ -24,6 +24,8 @@ from rlhf_lab.models.memory import in_pieces
 
 #: Called between pieces of work; may serve other work, may raise to stop.
 Tick = Callable[[], None]
+#: ids (B, 1), positions (B, 1), mask (B, L) of the tokens read so far, the cache of those before -> states (B, H).
+Step = Callable[[Tensor, Tensor, Tensor, DynamicCache], Tensor]
 TICK_EVERY = 16
 #: Tokens between two looks at which rows have ended, by the type of device: a GPU has to be waited for at each.
 LOOK_EVERY = {"cuda": TICK_EVERY}
@@ -50,24 +52,24 @@ def uniforms(seeds: Sequence[int], length: int) -> Tensor:
 
 def pad_left(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """(B, L) ids and mask of ragged rows, right-aligned."""
-    width = max(len(row) for row in rows)
-    ids = torch.full((len(rows), width), pad_id, dtype=torch.int64)
-    mask = torch.zeros((len(rows), width), dtype=torch.int64)
-    for i, row in enumerate(rows):
-        ids[i, width - len(row) :] = torch.tensor(row)
-        mask[i, width - len(row) :] = 1
-    return ids.to(device), mask.to(device)
+    ids, lengths = _padded(rows, pad_id, "left")
+    mask = torch.arange(ids.shape[1]) >= ids.shape[1] - lengths
+    return ids.to(device), mask.long().to(device)
 
 
 def pad_right(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """(B, L) ids and bool mask of ragged rows, left-aligned. The mask comes from the lengths: pad may equal EOS."""
-    width = max(1, max(len(row) for row in rows))
-    ids = torch.full((len(rows), width), pad_id, dtype=torch.int64)
-    mask = torch.zeros((len(rows), width), dtype=torch.bool)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = torch.tensor(row, dtype=torch.int64)
-        mask[i, : len(row)] = True
-    return ids.to(device), mask.to(device)
+    ids, lengths = _padded(rows, pad_id, "right")
+    return ids.to(device), (torch.arange(ids.shape[1]) < lengths).to(device)
+
+
+def _padded(rows: Sequence[Sequence[int]], pad_id: int, side: str) -> tuple[Tensor, Tensor]:
+    """(B, L) ids, L at least 1, and (B, 1) lengths."""
+    each = [torch.tensor(row, dtype=torch.int64) for row in rows]
+    ids = pad_sequence(each, batch_first=True, padding_value=pad_id, padding_side=side)
+    if not ids.shape[1]:
+        ids = torch.full((len(rows), 1), pad_id)
+    return ids, torch.tensor([len(row) for row in rows])[:, None]
 
 
 def _unlike(prompts: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]], list[int]]:
@@ -169,7 +171,7 @@ def _write(backbone: Backbone, writing: Writing, cache: DynamicCache, tick: Tick
     refuse_not_finite(writing.finite)
 
 
-def _step(backbone: Backbone, padded: bool) -> NextToken:
+def _step(backbone: Backbone, padded: bool) -> Step:
     """States of a token more of each row, under the adapter in use. padded: some prompts are shorter than others."""
 
     def by_trunk(ids: Tensor, positions: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:

@@ -111,6 +111,19 @@ def test_sampled_logprobs_have_the_same_gradient_and_none_for_the_entropy(temper
     assert float(grads[0].abs().max()) > 0.1
 
 
+def test_what_is_added_to_all_logits_changes_no_figure():
+    """Nor do the logits themselves change. They are sixteenths, which float32 can still hold beside 3,000."""
+    logits = (random_logits(3, 7) * 16).round().div(16).float()
+    tokens = torch.tensor([0, 6, 3])
+    expected = logprobs.logprobs_and_entropy(logits.double(), tokens)
+    for offset in (0.0, 3000.0, -3000.0):
+        given = logits + offset
+        before = given.clone().requires_grad_()
+        for found, exact in zip(logprobs.sampled_logprobs(before, tokens), expected, strict=True):
+            torch.testing.assert_close(found.double(), exact, rtol=0, atol=2e-6)
+        assert torch.equal(before.detach(), given)
+
+
 def test_sampled_logprobs_by_hand():
     """Odds 1 : 3 at temperature 2 are 1 : sqrt 3; the slope of the second token's log-probability is p(first) / 2."""
     logits = torch.tensor([[0.0, math.log(3.0)]], dtype=torch.float64, requires_grad=True)
