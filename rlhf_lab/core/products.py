@@ -133,7 +133,7 @@ def _layout(x: Tensor, weight: Tensor) -> Tensor | None:
     asked = BY_ONEDNN if x.dtype == torch.float32 else PACKS_BFLOAT16 and x.dtype == torch.bfloat16
     if not asked or x.device.type != "cpu":
         return None
-    multiplications, packed = x.numel() * len(weight), _packed.get()
+    multiplications, packed = x.numel() * weight.shape[0], _packed.get()
     if packed is not None and multiplications >= FEWEST_PACKED and _whole(x):
         layout = packed.of(weight)
         if layout is not None:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone, Wiring
-from rlhf_lab.models.lora_linear import FastLayer, Parts, parts_of
+from rlhf_lab.models.lora_linear import FastLayer, Forward, Parts, parts_of
 
 ADAPTER_FILE = "adapter_model.safetensors"
 
@@ -56,6 +56,7 @@ class Adapters:
         self._layers: list[Any] = []
         self._merged: list[FastLayer] = []
         self._parts: dict[str, list[Parts | None]] = {}
+        self._forwards: dict[str | None, list[Forward | None]] = {None: []}  # of layers; None: PEFT's own
         self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
 
     @property
@@ -122,6 +123,13 @@ class Adapters:
         self.backbone.whole.hold(dict(zip(self._layers, self._merged, strict=True)))
         self._copies, self._made = {}, object()
         self._parts = {name: [parts_of(layer, name) for layer in self._layers] for name in self.names}
+        keep = self.backbone.shards is None
+        self._forwards = {None: [layer.get_base_layer().forward for layer in self._layers]} | {
+            name: [
+                part and merged.forward_of(part, keep=keep) for merged, part in zip(self._merged, parts, strict=True)
+            ]
+            for name, parts in self._parts.items()
+        }
         self._parameters = {
             name: [(key, value) for key, value in named if key.endswith(f".{name}.weight")] for name in self.names
         }
@@ -159,13 +167,11 @@ class Adapters:
         self._scratch = []
         self._state = state
         parts = self._parts[state.name] if state.name is not None else [None] * len(self._layers)
-        for layer, merged, part in zip(self._layers, self._merged, parts, strict=True):
-            if state.name is None:
-                layer.__dict__["forward"] = layer.get_base_layer().forward
-            elif part is None:
-                self._apply_peft(layer, state.name, state.merged)
+        for layer, forward in zip(self._layers, self._forwards[state.name], strict=True):
+            if forward is None:
+                self._apply_peft(layer, str(state.name), state.merged)
             else:
-                layer.__dict__["forward"] = merged.forward_of(part, keep=self.backbone.shards is None)
+                layer.__dict__["forward"] = forward
         self.backbone.whole.use(dict(zip(self._layers, parts, strict=True)) if state.name is not None else {})
         used = [(merged, part) for merged, part in zip(self._merged, parts, strict=True) if part is not None]
         self.backbone.wiring = Wiring(self._made, state, partial(_refresh, used))

@@ -47,15 +47,14 @@ def attention(
 
 
 @functools.lru_cache(maxsize=8)
-def ahead(length: int, dtype: torch.dtype) -> Tensor:
-    """(1, T, T): -inf where a token would look ahead."""
-    return torch.full((1, length, length), -torch.inf, dtype=dtype).triu(1)
+def ahead(length: int, last: int, dtype: torch.dtype) -> Tensor:
+    """(1, S, T): -inf where one of the last S of T tokens would look ahead."""
+    return torch.full((1, length, length), -torch.inf, dtype=dtype).triu(1)[:, length - last :]
 
 
 def looks(q: Tensor, k: Tensor, scale: float) -> Tensor:
     """(N, S, T): how much each of the last S tokens looks at those up to itself. q: (N, S, D), k: (N, T, D)."""
-    length = k.shape[1]
-    scores = torch.baddbmm(ahead(length, q.dtype)[:, length - q.shape[1] :], q, k.transpose(1, 2), alpha=scale)
+    scores = torch.baddbmm(ahead(k.shape[1], q.shape[1], q.dtype), q, k.mT, alpha=scale)
     wide = torch.promote_types(q.dtype, torch.float32)  # of bfloat16 itself a softmax takes three times as long
     return scores.softmax(-1, dtype=wide).to(q.dtype)
 

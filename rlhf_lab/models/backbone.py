@@ -115,10 +115,10 @@ class Backbone:
         input_ids: (B, L) int64. Rows begin at column 0 and every position sees those before it: padding may only stand at the
         end.
         """
-        with self.whole.ending_at(first):
-            output = self.trunk(input_ids=input_ids, use_cache=False)
-        hidden: Tensor = output.last_hidden_state
-        return hidden[:, first - input_ids.shape[1] :]
+        hidden = self.whole.states(self.trunk, input_ids, first)
+        if hidden is None:
+            hidden = self.trunk(input_ids=input_ids, use_cache=False).last_hidden_state[:, first:]
+        return hidden
 
     @property
     def plain_head(self) -> nn.Linear | None:

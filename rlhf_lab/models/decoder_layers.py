@@ -7,20 +7,22 @@ between the matrix products. The weights of q, k and v are laid into one tensor,
 import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import DynamicCache
 from transformers import __version__ as VERSION
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from rlhf_lab.core.products import linear, linear_onto
 from rlhf_lab.models.layer_weights import Beside, Merged, by_projection
-from rlhf_lab.models.llama_layer import Shape, Turn, Update, Weights, by_head, layer, norm, turned
+from rlhf_lab.models.llama_layer import Shape, Update, Weights, by_head, layer, norm
 from rlhf_lab.models.lora_linear import HALF, FastLayer, Parts
 from rlhf_lab.models.low_rank import widened
+from rlhf_lab.models.next_token import NextToken
+from rlhf_lab.models.rotation import Places, Turn, Turns, turned
 
 log = logging.getLogger("rlhf_lab.models")
 
@@ -30,13 +32,9 @@ LONGEST = 6
 TRIED = 5  # tokens
 #: What a model may be asked for that its modules alone do.
 ASKED = ("is_causal", "sliding_window", "output_attentions")
-#: Models that do nothing beside their layers but embed, turn and scale.
+#: Models that do nothing beside their layers but embed, rotate and scale.
 TRUNKS = ("LlamaModel", "MistralModel", "Qwen2Model")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-
-
-#: ids (B, 1), positions (B, 1), mask (B, L) of the tokens read so far, the cache of those before -> states (B, H).
-NextToken = Callable[[Tensor, Tensor, Tensor, Any], Tensor]
 
 
 class WholeLayers:
@@ -46,9 +44,8 @@ class WholeLayers:
         turns, modules = Turns(), list(model.modules()) if model is not None else []
         self._layers = [WholeLayer(module, turns) for module in modules if suits(module)]
         layers = [module for module in modules if isinstance(module, GradientCheckpointingLayer)]
-        self._last = [whole for whole in self._layers if [whole.module] == layers[-1:]]
         self._are_all = bool(layers) and len(self._layers) == len(layers)
-        self._turns = turns
+        self._places: Places | None = None
         self._fast: Mapping[Any, FastLayer] = {}
         self.use({})
 
@@ -61,39 +58,41 @@ class WholeLayers:
         for whole in self._layers:
             whole.leave()
 
-    @contextmanager
-    def ending_at(self, first: int) -> Iterator[None]:
-        """Within, the states of the positions before `first` need not be given: the last layer leaves them out if it is whole."""
-        for whole in self._last:
-            whole.first = first
-        try:
-            yield
-        finally:
-            for whole in self._last:
-                whole.first = 0
+    def states(self, trunk: Any, ids: Tensor, first: int) -> Tensor | None:
+        """The trunk's states (B, L - first, H) of whole texts, ids (B, L), from `first` on. What transformers does around
+        its layers at every pass is left out, and so is what the last layer would make of the first positions.
+
+        None: the trunk itself has to be asked, for it does more than embed, rotate, compute whole layers and scale.
+        """
+        places = self._places_of(trunk)
+        if places is None or ids.shape[1] > self._layers[0].longest:
+            return None
+        x, turn, last = trunk.embed_tokens(ids), places.begin(ids.shape[1]), self._layers[-1]
+        for whole in self._layers:
+            x = whole.of_text(x, turn, first if whole is last else 0)
+        states: Tensor = trunk.norm(x)
+        return states
 
     def next_token(self, trunk: Any, padded: bool) -> NextToken | None:
-        """What gives the trunk's states of a token more of each row. What transformers does between its layers at every token is
-        done once here; good while nothing but tokens changes.
+        """What gives the trunk's states of a token more of each row; good while nothing but tokens changes. None: as of `states`.
 
-        padded: some row's mask is 0 somewhere. None: the trunk itself has to be asked, for it does more than embed, turn, compute
-        whole layers and scale.
+        padded: some row's mask is 0 somewhere.
         """
+        places = self._places_of(trunk)
+        if places is None:
+            return None
+        return NextToken(trunk, [(whole.weights(), whole.shape) for whole in self._layers], places, padded)
+
+    def _places_of(self, trunk: Any) -> Places | None:
+        """The rotation of a trunk that does nothing but embed, rotate, compute whole layers and scale; else None."""
         plain = type(trunk).__name__ in TRUNKS and not getattr(trunk.config, "sliding_window", None)
         if not plain or not self._are_all or not all(whole.computes and whole.is_usual() for whole in self._layers):
             return None
-        layers = [(whole, whole.weights()) for whole in self._layers]
-        weight, eps = trunk.norm.weight.detach(), float(trunk.norm.variance_epsilon)
-
-        def states(ids: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
-            seen = mask[:, None, None].bool() if padded else None
-            x = trunk.embed_tokens(ids)
-            turn = self._turns.of(trunk.rotary_emb(x, positions), self._layers[0].shape)
-            for whole, weights in layers:
-                x = whole.cached(x, weights, turn, seen, cache)
-            return norm(x.squeeze(1), weight, eps)[0]
-
-        return states
+        if getattr(trunk.rotary_emb, "rope_type", None) not in Places.KINDS:
+            return None
+        if self._places is None:
+            self._places = Places(trunk.rotary_emb, trunk.embed_tokens.weight)
+        return self._places
 
     def hold(self, fast: Mapping[Any, FastLayer]) -> None:
         """From now on these keep the weights of the adapters' layers."""
@@ -120,7 +119,7 @@ class WholeLayer:
     """One decoder layer, computed as one function; by the module where that is trained itself, or was moved to another device or
     precision, and for what `layer` does not do. A copy of the model would go on with the weights of this one."""
 
-    def __init__(self, module: Any, turns: "Turns") -> None:
+    def __init__(self, module: Any, turns: Turns) -> None:
         self._module, self.turns = weakref.ref(module), turns  # the module holds what is made here
         self.linears = projections(module)
         attention, norms = module.self_attn, (module.input_layernorm, module.post_attention_layernorm)
@@ -141,8 +140,9 @@ class WholeLayer:
                 one.bias.data = view
         self.kept: Merged | Beside | None = None
         self.parts: Sequence[Parts] = ()
+        self.pairs: Sequence[Tensor] = ()
+        self.update = Update(self.frozen, 1.0)
         self.computes = False  # what `forward_of` made last is the module's forward pass
-        self.first = 0  # the position from which on the output is wanted
 
     @property
     def module(self) -> Any:
@@ -156,9 +156,9 @@ class WholeLayer:
 
     def forward_of(self, parts: Sequence[Parts]) -> Callable[..., Tensor]:
         """The layer's forward pass under these parts; none: frozen."""
-        pairs = [tensor for part in parts for tensor in (part.a, part.b)]
-        update = Update(self.frozen, parts[0].scale if parts else 1.0)
         self.parts, self.computes = parts, True
+        self.pairs = [tensor for part in parts for tensor in (part.a, part.b)]
+        self.update = Update(self.frozen, parts[0].scale if parts else 1.0)
 
         def forward(
             hidden_states: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None,
@@ -172,10 +172,10 @@ class WholeLayer:
             )
             usual = self.is_usual(x) and all(options.get(name) is None for name in ASKED)
             if usual and (not records if cached else mask is None and x.shape[1] <= self.longest):
-                turn = self.turns.of(position_embeddings, self.shape)
+                turn = self.turns.of(position_embeddings)
                 if cached:
                     return self.cached(x, self.weights(), turn, mask, past_key_values)
-                return layer(x, self.weights(), self.shape, turn, update, pairs if records else (), self.first)
+                return self.of_text(x, turn)
             module = self.module
             out: Tensor = type(module).forward(
                 module, x, attention_mask=mask, position_ids=position_ids, past_key_values=past_key_values,
@@ -184,6 +184,11 @@ class WholeLayer:
             return out
 
         return forward
+
+    def of_text(self, x: Tensor, turn: Turn, first: int = 0) -> Tensor:
+        """As `layer`, under the parts in use."""
+        pairs = self.pairs if torch.is_grad_enabled() else ()
+        return layer(x, self.weights(), self.shape, turn, self.update, pairs, first)
 
     def leave(self) -> None:
         """From now on the module computes."""
@@ -202,13 +207,12 @@ class WholeLayer:
 
     def cached(self, x: Tensor, weights: Weights, turn: Turn, mask: Tensor | None, cache: Any) -> Tensor:
         """The layer where earlier tokens lie in a cache; no gradient."""
-        shape, rows, both, attention = self.shape, x.reshape(-1, x.shape[-1]), turn.sin.shape[1], self.attention
-        beside = weights.beside
+        shape, attention, beside, rows = self.shape, self.attention, weights.beside, x.reshape(-1, x.shape[-1])
         inner, _ = norm(rows, weights.norms[0], shape.eps[0])
         read = linear(widened(inner, beside[0])[0], weights.qkv, weights.bias)
-        rotated = by_head(turned(read[:, :both], turn, shape.size), len(x), shape.size)
-        q, k = rotated.split([shape.heads, shape.groups], 1)
-        k, v = cache.update(k, by_head(read[:, both:], len(x), shape.size), attention.layer_idx)
+        heads = by_head(read, len(x), shape.size)
+        q, k = turned(heads[: -shape.groups], turn).transpose(0, 1).split((shape.heads, shape.groups), 1)
+        k, v = cache.update(k, heads[-shape.groups :].transpose(0, 1), attention.layer_idx)
         q, k, v = (one.float() for one in (q, k, v))  # of bfloat16 a token's attention takes torch twice as long
         mixed = sdpa_attention_forward(attention, q, k, v, mask, scaling=shape.size**-0.5)[0].to(x.dtype)
         middle = linear_onto(rows, widened(mixed.reshape(len(rows), -1), beside[1])[0], weights.o)
@@ -216,23 +220,6 @@ class WholeLayer:
         inner, _ = widened(inner, beside[2])
         opened = nn.functional.silu(linear(inner, weights.gate)).mul_(linear(inner, weights.up))
         return linear_onto(middle, widened(opened, beside[3])[0], weights.down).view(x.shape)
-
-
-class Turns:
-    """The rotation of the forward pass that is under way, made for its first layer and used by all."""
-
-    def __init__(self) -> None:
-        self._of: Tensor | None = None
-        self._turn: Turn | None = None
-
-    def of(self, embeddings: tuple[Tensor, Tensor], shape: Shape) -> Turn:
-        """embeddings: cosines and sines, (1 or B, T, D), as transformers makes them once for all layers."""
-        cos, sin = embeddings
-        if self._turn is None or self._of is not cos:
-            half, heads = shape.size // 2, shape.heads + shape.groups
-            signed = torch.cat([-sin[..., :half], sin[..., half:]], -1)
-            self._of, self._turn = cos, Turn(*(x.flatten(0, 1).repeat(1, heads) for x in (cos, signed)))
-        return self._turn
 
 
 @torch.no_grad()
@@ -245,15 +232,25 @@ def tried(model: Any) -> WholeLayers:
     whole.leave()
     expected = trunk(input_ids=ids, use_cache=False).last_hidden_state.float()
     whole.use({})
-    found = trunk(input_ids=ids, use_cache=False).last_hidden_state.float()
-    most = 0.1 if model.dtype in HALF else 1e-3
-    if float((found - expected).norm()) <= most * float(expected.norm()):
+    most = (0.1 if model.dtype in HALF else 1e-3) * float(expected.norm())
+    if all(float((found - expected[:, -found.shape[1] :]).norm()) <= most for found in _all_ways(whole, trunk, ids)):
         return whole
     log.warning(
         "its modules compute the model: as one function each, layers did not say the same (transformers %s)", VERSION
     )
     whole.leave()
     return WholeLayers()
+
+
+def _all_ways(whole: WholeLayers, trunk: Any, ids: Tensor) -> Iterator[Tensor]:
+    """What whole layers make of a text (1, T): asked by the trunk, asked directly, and of its last token behind the others."""
+    yield trunk(input_ids=ids, use_cache=False).last_hidden_state.float()
+    states, step = whole.states(trunk, ids, 0), whole.next_token(trunk, padded=False)
+    if states is not None and step is not None:
+        yield states.float()
+        cache, mask = DynamicCache(config=trunk.config), torch.ones_like(ids)
+        trunk(input_ids=ids[:, :-1], past_key_values=cache, use_cache=True)
+        yield step(ids[:, -1:], mask.sum(1, keepdim=True) - 1, mask, cache)[None].float()
 
 
 def projections(module: Any) -> list[Any]:

@@ -23,31 +23,31 @@ class ReservedLayer(DynamicLayer):
         self.extra = extra
         self.is_compileable = on_gpu
         self.room: list[Tensor] = []
+        self.used = 0  # tokens
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Append the states of new tokens; returns all there are, as views of the room."""
         both = (key_states, value_states)
-        used = self.get_seq_length()
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self.room = [self._with_room(states) for states in both]
-        length = used + key_states.shape[-2]
-        if length > self.room[0].shape[-2]:  # more tokens than announced: slower, still right
-            self.room = [self._with_room(room[:, :, :used], key_states.shape[-2]) for room in self.room]
+        new = key_states.shape[2]
+        length = self.used + new
+        if length > self.room[0].shape[2]:  # more tokens than announced: slower, still right
+            self.room = [self._with_room(room[:, :, : self.used], new) for room in self.room]
         for room, states in zip(self.room, both, strict=True):
-            room[:, :, used:length] = states
+            room.narrow(2, self.used, new).copy_(states)
         return self._view(length)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep these rows; a row may occur several times."""
-        length = self.get_seq_length()
-        if length:
+        if self.used:
             self.room = [room[indices] for room in self.room]
-            self._view(length)
+            self._view(self.used)
 
     def _view(self, length: int) -> tuple[Tensor, Tensor]:
-        keys, values = (room[:, :, :length] for room in self.room)
-        self.keys, self.values = keys, values
+        keys, values = (room.narrow(2, 0, length) for room in self.room)
+        self.keys, self.values, self.used = keys, values, length
         return keys, values
 
     def _with_room(self, states: Tensor, more: int = 0) -> Tensor:

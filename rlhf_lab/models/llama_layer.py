@@ -10,6 +10,7 @@ with grouped keys (Ainslie et al. 2023, arXiv 2305.13245), and LoRA's gradients 
 the last bits.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +20,9 @@ from torch.nn import functional
 
 from rlhf_lab.core.products import linear, linear_onto
 from rlhf_lab.models.attention import ahead, looks
+from rlhf_lab.models.lora_linear import HALF
 from rlhf_lab.models.low_rank import narrowed, slopes_of, widened
+from rlhf_lab.models.rotation import Turn, turned
 
 #: A and B of q, k, v, o, gate, up and down, in turn; or none.
 Pairs = Sequence[Tensor]
@@ -51,14 +54,6 @@ class Weights(NamedTuple):
     norms: tuple[Tensor, Tensor]
     bias: Tensor | None
     beside: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None] = (None,) * 4
-
-
-class Turn(NamedTuple):
-    """The rotation of q and k, (T or B·T, (heads + groups)·D) each: x · cos + swap(x) · sin, where `swap` changes the halves of
-    each head about and sin is negative on the first."""
-
-    cos: Tensor
-    sin: Tensor
 
 
 class Update(NamedTuple):
@@ -96,16 +91,12 @@ def plain_layer(x: Tensor, shape: Shape, turn: Turn, update: Update, pairs: Pair
     def scaled(x: Tensor, which: int) -> Tensor:
         return x * (x.square().mean(-1, keepdim=True) + shape.eps[which]).rsqrt() * norms[which]
 
-    both = turn.sin.shape[1]
-    read = functional.linear(scaled(x, 0), qkv, bias)
-    swapped = read[..., :both].unflatten(-1, (-1, 2, shape.size // 2)).flip(-2).flatten(-3)
-    cos, sin = (part.view(-1, x.shape[1], both) for part in turn)
-    rotated = read[..., :both] * cos + swapped * sin
-    heads = torch.cat([rotated, read[..., both:]], -1).unflatten(-1, (-1, shape.size)).transpose(1, 2)
-    q, k, v = heads.split((shape.heads, shape.groups, shape.groups), 1)
-    k, v = (part.repeat_interleave(shape.heads // shape.groups, 1) for part in (k, v))
-    scores = q @ k.transpose(2, 3) * shape.size**-0.5 + ahead(x.shape[1], x.dtype)
-    middle = x + functional.linear((scores.softmax(-1) @ v).transpose(1, 2).flatten(2), o)
+    read = functional.linear(scaled(x, 0), qkv, bias).unflatten(-1, (-1, shape.size)).permute(2, 0, 1, 3)
+    q, k, v = read.split((shape.heads, shape.groups, shape.groups))
+    q, k = (part * turn.cos + part.roll(shape.size // 2, -1) * turn.sin for part in (q, k))
+    k, v = (part.repeat_interleave(shape.heads // shape.groups, 0) for part in (k, v))
+    scores = q @ k.mT * shape.size**-0.5 + ahead(x.shape[1], x.shape[1], x.dtype)
+    middle = x + functional.linear((scores.softmax(-1) @ v).permute(1, 2, 0, 3).flatten(2), o)
     inner = scaled(middle, 1)
     out: Tensor = middle + functional.linear(functional.silu(inner @ gate.t()) * (inner @ up.t()), down)
     return out.to(dtype)
@@ -113,10 +104,15 @@ def plain_layer(x: Tensor, shape: Shape, turn: Turn, update: Update, pairs: Pair
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """w · x / rms(x) of each row, and 1 / sqrt(mean square + eps), (N, 1), in float32 at the least. x: (N, H)."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    wide = x.float() if x.dtype in HALF else x
     size = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    inverse = size.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+    inverse = torch.addcmul(_number(eps, wide.dtype), size, size, value=1 / x.shape[-1]).rsqrt_()
     return (wide * inverse).mul_(weight).to(x.dtype), inverse
+
+
+@functools.lru_cache(maxsize=16)
+def _number(value: float, dtype: torch.dtype) -> Tensor:
+    return torch.tensor(value, dtype=dtype)
 
 
 def normed(x: Tensor, inverse: Tensor, weight: Tensor) -> Tensor:
@@ -124,27 +120,17 @@ def normed(x: Tensor, inverse: Tensor, weight: Tensor) -> Tensor:
     return (x.to(inverse.dtype) * inverse).mul_(weight).to(x.dtype)
 
 
-def turned(x: Tensor, turn: Turn, size: int) -> Tensor:
-    """Rotated q and k, (B, T, (heads + groups)·D). x: the same as (B·T, …), any strides."""
-    out: Tensor = _swap(x, size).view(-1, *turn.sin.shape)
-    out.mul_(turn.sin).addcmul_(x.view(out.shape), turn.cos)
-    return out
-
-
 def by_head(x: Tensor, batch: int, size: int) -> Tensor:
-    """(B·T, n·D), or in three dimensions, as (B, n, T, D); no copy."""
-    return x.view(batch, -1, x.shape[-1] // size, size).transpose(1, 2)
-
-
-def _swap(x: Tensor, size: int) -> Tensor:
-    """The two halves of each head changed about, (N, n·D); a copy."""
-    return x.reshape(x.shape[0], -1, 2, size // 2).roll(1, 2).view(x.shape)
+    """(B·T, n·D) as (n, B, T, D); no copy."""
+    return x.view(batch, -1, x.shape[-1] // size, size).permute(2, 0, 1, 3)
 
 
 def _spread(x: Tensor, heads: int) -> Tensor:
-    """(B, groups, T, D) -> (B·heads, T, D): the keys or values of a group for each head that reads them."""
-    batch, groups, length, size = x.shape
-    return x[:, :, None].expand(-1, -1, heads // groups, -1, -1).reshape(batch * heads, length, size)
+    """(groups, B, T, D) -> (heads·B, T, D): the keys or values of a group for each head that reads them."""
+    groups, batch, length, size = x.shape
+    if groups == heads:
+        return x.view(-1, length, size)
+    return x[:, None].expand(-1, heads // groups, -1, -1, -1).reshape(heads * batch, length, size)
 
 
 class _Layer(torch.autograd.Function):
@@ -153,18 +139,16 @@ class _Layer(torch.autograd.Function):
         ctx: Any, x: Tensor, weights: Weights, shape: Shape, turn: Turn, update: Update, first: int, *pairs: Tensor
     ) -> Tensor:
         batch, length, _ = x.shape
-        rows, both = x.reshape(-1, x.shape[-1]), turn.sin.shape[1]
+        rows, rotated = x.reshape(-1, x.shape[-1]), shape.heads + shape.groups
         inner, inverse1 = norm(rows, weights.norms[0], shape.eps[0])
         wide, low1 = widened(inner, weights.beside[0])
-        read = linear(wide, weights.qkv, weights.bias)
-        rotated = by_head(turned(read[:, :both], turn, shape.size), batch, shape.size)
-        q = rotated[:, : shape.heads, first:].reshape(-1, length - first, shape.size)
-        k = rotated[:, shape.heads :].contiguous()
-        v = by_head(read[:, both:], batch, shape.size).contiguous()
-        del read, rotated
+        read = by_head(linear(wide, weights.qkv, weights.bias), batch, shape.size)
+        both, v = turned(read[:rotated], turn), read[rotated:].contiguous()
+        q, k = both[: shape.heads, :, first:].reshape(-1, length - first, shape.size), both[shape.heads :]
+        del read, both
         seen = looks(q, _spread(k, shape.heads), shape.size**-0.5)
-        mixed = (seen @ _spread(v, shape.heads)).view(batch, -1, length - first, shape.size).transpose(1, 2)
-        mixed = mixed.reshape(batch * (length - first), -1)
+        mixed = torch.bmm(seen, _spread(v, shape.heads)).view(-1, batch, length - first, shape.size)
+        mixed = mixed.permute(1, 2, 0, 3).reshape(batch * (length - first), -1)
         wide, low2 = widened(mixed, weights.beside[1])
         middle = linear_onto(x[:, first:].reshape(len(mixed), -1), wide, weights.o)
         inner, inverse2 = norm(middle, weights.norms[1], shape.eps[1])
@@ -204,12 +188,12 @@ def _slopes(ctx: Any, kept: Sequence[Tensor], dy: Tensor) -> list[Tensor | None]
     (x, qkv, o, *of_mlp), a, lows, pairs = kept[:6], kept[6:10], kept[10:14], kept[KEPT:]
     inverse1, q, k, v, seen, mixed, middle, inverse2, gate, up = kept[14:KEPT]
     shape, turn, norms, scale, first = ctx.shape, ctx.turn, ctx.norms, ctx.update.scale, ctx.first
-    (batch, length, _), rows, both = x.shape, x.reshape(-1, x.shape[-1]), turn.sin.shape[1]
+    (batch, length, _), rows = x.shape, x.reshape(-1, x.shape[-1])
 
     d_inner, low = narrowed(linear(dy, of_mlp[2].t()), a[3])
     d_gate, open_gate = both_slopes = gate.new_empty(2, *gate.shape)
     torch.ops.aten.silu.out(gate, out=open_gate)
-    of_down = slopes_of(pairs[OF_DOWN], scale, open_gate * up, [dy], lows[3], low)
+    of_down = slopes_of(pairs[OF_DOWN], scale, open_gate * up, dy[None], lows[3], low)
     d_up = open_gate.mul_(d_inner)
     torch.ops.aten.silu_backward.grad_input(d_inner.mul_(up), gate, grad_input=d_gate)
     del d_inner
@@ -219,20 +203,21 @@ def _slopes(ctx: Any, kept: Sequence[Tensor], dy: Tensor) -> list[Tensor | None]
     del both_slopes, open_gate, d_gate, d_up
 
     d_mixed, low = narrowed(linear(d_middle, o.t()), a[1])
-    of_o = slopes_of(pairs[OF_O], scale, mixed, [d_middle], lows[1], low)
+    of_o = slopes_of(pairs[OF_O], scale, mixed, d_middle[None], lows[1], low)
     d_mixed = by_head(d_mixed, batch, shape.size).reshape(q.shape)
-    d_seen = d_mixed @ _spread(v, shape.heads).transpose(1, 2)
+    d_seen = torch.bmm(d_mixed, _spread(v, shape.heads).mT)
     d_scores = torch._softmax_backward_data(d_seen, seen, -1, seen.dtype)
-    d_rotated, d_read = dy.new_empty(len(rows), both), dy.new_empty(len(rows), len(qkv))
-    to_qk, to_v = by_head(d_rotated, batch, shape.size), d_read.view(batch, length, -1, shape.size).transpose(1, 2)
-    sharp = shape.size**-0.5
-    to_qk[:, : shape.heads, :first] = 0
-    d_q = _times(sharp, d_scores, _spread(k, shape.heads))
-    to_qk[:, : shape.heads, first:] = d_q.view(batch, -1, length - first, shape.size)
-    to_qk[:, shape.heads :] = _gathered(_times(sharp, d_scores.transpose(1, 2), q), k)
-    to_v[:, shape.heads + shape.groups :] = _gathered(seen.transpose(1, 2) @ d_mixed, v)
+    d_read = dy.new_empty(len(rows), len(qkv))
+    to = by_head(d_read, batch, shape.size)
+    to_q, to_k, to_v = to[: shape.heads], to[shape.heads : -shape.groups], to[-shape.groups :]
+    if first:
+        to_q[:, :, :first] = 0
+    sharp, last = shape.size**-0.5, length - first
+    d_q = _times(sharp, d_scores, _spread(k, shape.heads)).view(-1, batch, last, shape.size)
+    turned(d_q, turn.last(last), back=True, out=to_q[:, :, first:])
+    turned(_gathered(_times(sharp, d_scores.mT, q), k), turn, back=True, out=to_k)
+    to_v.copy_(_gathered(torch.bmm(seen.mT, d_mixed), v))
     del d_mixed, d_seen, d_scores, d_q
-    _turned_back(d_rotated, turn, shape.size, d_read[:, :both])
     each: Sequence[Tensor] | Tensor = d_read.split(
         [n * shape.size for n in (shape.heads, shape.groups, shape.groups)], 1
     )
@@ -254,24 +239,16 @@ def _normed_back(slope: Tensor, x: Tensor, inverse: Tensor, weight: Tensor, arou
     dtype = around.dtype
     slope, x, around = (one.to(inverse.dtype) for one in (slope, x, around))
     slope.mul_(weight)
-    share = (slope * x).sum(-1, keepdim=True).mul_(inverse.pow(3)).div_(-x.shape[-1])
-    return torch.addcmul(around, slope, inverse).addcmul_(x, share).to(dtype)
-
-
-def _turned_back(slope: Tensor, turn: Turn, size: int, out: Tensor) -> None:
-    """The slope of what was turned, into `out`."""
-    shape = (-1, *turn.sin.shape)
-    torch.mul(slope.view(shape), turn.cos, out=out.view(shape))
-    out.view(shape).addcmul_(_swap(slope, size).view(shape), turn.sin, value=-1)  # sin swapped is -sin
+    share = (slope * x).sum(-1, keepdim=True).mul_(inverse.pow(3))
+    return torch.addcmul(around, slope, inverse).addcmul_(x, share, value=-1 / x.shape[-1]).to(dtype)
 
 
 def _times(factor: float, a: Tensor, b: Tensor) -> Tensor:
     """factor · a @ b."""
-    return torch.baddbmm(b.new_empty(1, 1, 1), a, b, beta=0, alpha=factor)
+    return torch.baddbmm(_number(0.0, b.dtype), a, b, beta=0, alpha=factor)
 
 
 def _gathered(slope: Tensor, like: Tensor) -> Tensor:
-    """(B·heads, T, D) -> (B, groups, T, D): the slopes of a group's heads added up."""
-    batch, groups, length, size = like.shape
-    slope = slope.view(batch, groups, -1, length, size)
-    return slope.squeeze(2) if slope.shape[2] == 1 else slope.sum(2)
+    """(heads·B, T, D) -> (groups, B, T, D): the slopes of a group's heads added up."""
+    slope = slope.view(like.shape[0], -1, *like.shape[1:])
+    return slope.squeeze(1) if slope.shape[1] == 1 else slope.sum(1)

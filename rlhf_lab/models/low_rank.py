@@ -28,7 +28,7 @@ def narrowed(slope: Tensor, a: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """The slopes of x and of low from that of what `widened` made of x, which is used up."""
     if a is None:
         return slope, None
-    own, low = slope.split([a.shape[1], len(a)], 1)
+    own, low = slope.split_with_sizes((a.shape[1], a.shape[0]), 1)
     return own.addmm_(low, a), low
 
 
@@ -48,21 +48,26 @@ def slopes_of(
     if not pairs:
         return []
     a, b = pairs[::2], pairs[1::2]
-    ranks = [len(one) for one in a]
+    ranks = [one.shape[0] for one in a]
+    if isinstance(slopes, Tensor) and len(a) > 1 and len(set(ranks)) == 1:
+        alike = [(torch.stack([*b]), slopes)]
+    else:
+        alike = [(one[None], slope[None]) for one, slope in zip(b, slopes, strict=True)]
     # The long dimension (rows) comes last in the rank-r products: four times as fast as with r last (BLAS, measured).
     if low is None or low_slope is None:
-        below = linear(torch.cat([*a]), x)
-        turned = slopes.mT if isinstance(slopes, Tensor) else [slope.t() for slope in slopes]
-        back = torch.cat(_products([one.t() for one in b], turned)).mul_(scale)
+        below = (torch.cat([*a]) if len(a) > 1 else a[0]).mm(x.t())
+        back = [_products(one.mT, slope.mT).flatten(0, 1) for one, slope in alike]
+        da = (torch.cat(back) if len(back) > 1 else back[0]).mm(x).mul_(scale)
     else:
-        below, back = low.t(), low_slope.t()
-    da = linear(back, x.t()).to(a[0].dtype).split(ranks)
-    db = (one.t().to(b[0].dtype) * scale for one in _products(below.split(ranks), slopes))
-    return [slope for both in zip(da, db, strict=True) for slope in both]
+        below = low.t()
+        da = low_slope.t().mm(x).to(a[0].dtype)
+    db: list[Tensor] = []
+    for (one, slope), part in zip(alike, below.split([one.shape[0] * one.shape[2] for one, _ in alike]), strict=True):
+        made = _products(part.unflatten(0, (len(one), -1)), slope).mT.to(one.dtype)
+        db += torch.mul(made, scale, out=torch.empty_like(one)).unbind()
+    return [slope for both in zip(da.split(ranks), db, strict=True) for slope in both]
 
 
-def _products(few: Sequence[Tensor], many: Sequence[Tensor] | Tensor) -> list[Tensor]:
-    """few (r, K) @ many (K, M) of each; where the sizes are the same, as batched ones, which take two thirds of the time."""
-    if isinstance(many, Tensor) and len({one.shape for one in few}) == 1:
-        return [*torch.bmm(torch.stack([*few]), many)]
-    return [linear(one, other.t()) for one, other in zip(few, many, strict=True)]
+def _products(few: Tensor, many: Tensor) -> Tensor:
+    """few (n, r, K) @ many (n, K, M): as batched ones they take two thirds of the time."""
+    return torch.bmm(few, many) if len(few) > 1 else few[0].mm(many[0])[None]

@@ -15,6 +15,8 @@ from rlhf_lab.models import decoder_layers, generation
 from rlhf_lab.models.decoder_layers import WholeLayers, suits
 from rlhf_lab.models.generation import pad_left, sample, uniforms
 from rlhf_lab.models.kv_cache import reserved_cache
+from rlhf_lab.models.llama_layer import Weights
+from rlhf_lab.models.next_token import NextToken
 from rlhf_lab.models.rows import forward, make_rows
 
 KNOWN = decoder_layers.KNOWN  # `loaded` changes the module's
@@ -243,13 +245,11 @@ def test_torch_refuses_a_gradient_whose_weights_another_adapter_has_overwritten_
 
 @pytest.mark.parametrize("first", [0, 3, 7])
 def test_of_the_last_positions_alone_states_and_gradients_are_the_modules(llama_folder, monkeypatch, first):
-    """Whether the last layer is whole or not, and as before once it is over, also by an exception."""
+    """Whether layers are whole, which leave the others out, or modules."""
     found, shapes = [], []
     for known in (KNOWN, ()):
         backbone, adapters = loaded(llama_folder, monkeypatch, known, "a")
         backbone.trunk.norm.register_forward_pre_hook(lambda _, given: shapes.append(given[0].shape[1]))
-        with pytest.raises(ZeroDivisionError), backbone.whole.ending_at(5):
-            raise ZeroDivisionError
         with adapters.using("a"):
             hidden = backbone.hidden(IDS, first)
             (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
@@ -292,7 +292,7 @@ def test_a_token_more_of_each_row_is_the_trunks(whole_folders, kind, padded, mon
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("what", ["window", "another precision", "another trunk", "no model"])
+@pytest.mark.parametrize("what", ["window", "another precision", "another trunk", "no model", "rotation by length"])
 def test_the_trunk_is_asked_for_a_token_where_it_does_more(llama_folder, monkeypatch, what):
     backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
     whole, trunk = backbone.whole, backbone.trunk
@@ -302,12 +302,15 @@ def test_the_trunk_is_asked_for_a_token_where_it_does_more(llama_folder, monkeyp
             trunk.config.sliding_window = 60
         elif what == "another precision":
             trunk.double()
+        elif what == "rotation by length":
+            trunk.rotary_emb.rope_type = "dynamic"
         elif what == "another trunk":
             trunk.__class__ = type("GemmaModel", (type(trunk),), {})
         else:
             whole = WholeLayers()
         try:
             assert whole.next_token(trunk, False) is None
+            assert whole.states(trunk, IDS, 0) is None
         finally:
             trunk.float()
 
@@ -324,12 +327,22 @@ def test_where_one_layer_is_left_to_its_module_the_trunk_is_asked_for_a_token(ll
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", WHOLE)
-def test_a_model_is_tried_when_it_is_loaded(whole_folders, kind, dtype, monkeypatch, caplog):
+@pytest.mark.parametrize("wrong", ["layer", "weights", "states", "next token"])
+def test_a_model_is_tried_when_it_is_loaded(whole_folders, kind, dtype, wrong, monkeypatch, caplog):
     """Its modules compute where whole layers say something else, as those of another transformers might."""
     model = tiny.load(whole_folders[kind], dtype).model
     expected = model.base_model(input_ids=IDS).last_hidden_state
     assert in_use(SimpleNamespace(trunk=model.base_model))
-    monkeypatch.setattr(decoder_layers, "layer", lambda x, *_: 1.5 * x)
+    if wrong == "layer":
+        monkeypatch.setattr(decoder_layers, "layer", lambda x, *_: 1.5 * x)
+    elif wrong == "weights":
+        monkeypatch.setattr(
+            decoder_layers, "Weights", lambda *those: Weights(*those)._replace(norms=(2 * those[5][0], those[5][1]))
+        )
+    elif wrong == "states":
+        monkeypatch.setattr(WholeLayers, "states", lambda _, trunk, ids, __: 1.5 * trunk(ids).last_hidden_state)
+    else:
+        monkeypatch.setattr(NextToken, "__call__", lambda _, ids, *__: torch.ones(1, 32, dtype=dtype) * ids)
     tried = decoder_layers.tried(model)
     assert not tried.there_are
     assert "did not say the same" in caplog.text

@@ -26,10 +26,9 @@ def made(heads=4, groups=2, size=4, bias=True, length=3, batch=2):
     return some(batch, length, WIDTH), frozen, Shape(heads, groups, size, (1e-3, 2e-3)), some(length, size // 2), pairs
 
 
-def turn_of(angles, shape):
+def turn_of(angles):
     cos, sin = angles.cos(), angles.sin()
-    heads = shape.heads + shape.groups
-    return Turn(torch.cat([cos, cos], 1).repeat(1, heads), torch.cat([-sin, sin], 1).repeat(1, heads))
+    return Turn(torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1))
 
 
 def merged(frozen, pairs):
@@ -56,7 +55,7 @@ def beside(frozen, pairs):
 
 def whole(x, frozen, shape, angles, *pairs, how=merged, first=0):
     weights = how(frozen, pairs) if pairs else frozen
-    return layer(x, weights, shape, turn_of(angles, shape), Update(frozen, SCALE), pairs, first)
+    return layer(x, weights, shape, turn_of(angles), Update(frozen, SCALE), pairs, first)
 
 
 BOTH = pytest.mark.parametrize("how", [merged, beside])
@@ -122,7 +121,7 @@ def test_its_numbers_are_those_of_loops(case, how):
     x, frozen, shape, angles, pairs = made(**case)
     expected = by_loops(x, merged(frozen, pairs), shape, angles)
     torch.testing.assert_close(whole(x, frozen, shape, angles, *pairs, how=how), expected, rtol=1e-12, atol=1e-12)
-    plainly = plain_layer(x, shape, turn_of(angles, shape), Update(frozen, SCALE), pairs)
+    plainly = plain_layer(x, shape, turn_of(angles), Update(frozen, SCALE), pairs)
     torch.testing.assert_close(plainly, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(
         whole(x, frozen, shape, angles), by_loops(x, frozen, shape, angles), rtol=1e-12, atol=1e-12
@@ -204,7 +203,7 @@ def test_nothing_that_is_given_is_changed(how):
 
 def test_twice_where_some_pairs_learn_and_each_row_has_positions_of_its_own():
     x, frozen, shape, _, pairs = made(heads=2, groups=1, size=2, length=2, batch=2)
-    angles = torch.linspace(0, 3, 4, dtype=torch.float64)[:, None]  # (B T, D / 2)
+    angles = torch.linspace(0, 3, 4, dtype=torch.float64).view(2, 2, 1)  # (B, T, D / 2)
     learning = [tensor.requires_grad_() for tensor in pairs[4:7]]
 
     def some(x, *learning):
@@ -236,8 +235,7 @@ def test_twice_in_bfloat16_as_in_float64():
     found = []
     for dtype in (torch.float64, torch.bfloat16):
         half = [
-            one.to(torch.bfloat16).to(dtype)
-            for one in (x, *frozen[:5], *frozen.norms, frozen.bias, *turn_of(angles, shape))
+            one.to(torch.bfloat16).to(dtype) for one in (x, *frozen[:5], *frozen.norms, frozen.bias, *turn_of(angles))
         ]
         given, weights = half[0], Weights(*half[1:6], (half[6], half[7]), half[8])
         learning = [

@@ -1,0 +1,70 @@
+"""A token more of each row through whole decoder layers, where those before it lie in a cache.
+
+A layer computes little of a single token: most of the time goes into asking for it. So here nothing is asked for twice that holds
+for all tokens, and nothing in two operations that one does.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rlhf_lab.core.products import linear, linear_onto
+from rlhf_lab.models.llama_layer import Shape, Weights, norm
+from rlhf_lab.models.low_rank import widened
+from rlhf_lab.models.rotation import Places, Turn
+
+
+class NextToken:
+    """What a trunk's layers make of a token more of each row; good while nothing but tokens changes.
+
+    layers: weights and shape of each. padded: some row's mask is 0 somewhere.
+    """
+
+    def __init__(self, trunk: Any, layers: Sequence[tuple[Weights, Shape]], places: Places, padded: bool) -> None:
+        self._embed, self._norm, self._places, self._padded = trunk.embed_tokens, trunk.norm, places, padded
+        self._layers = [OneMore(weights, shape) for weights, shape in layers]
+
+    def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
+        """The states (B, H) behind the last norm. ids, positions: (B, 1); mask: (B, L), of all tokens read so far, this one among
+        them; cache: what those before it left, with one layer for each of the model's."""
+        seen = mask[:, None, None].bool() if self._padded else None
+        turn = self._places.at(positions, mask.shape[1])
+        x = self._embed(ids).squeeze(1)
+        for layer, past in zip(self._layers, cache.layers, strict=True):
+            x = layer(x, turn, seen, past)
+        return norm(x, self._norm.weight, self._norm.variance_epsilon)[0]
+
+
+class OneMore:
+    """One layer."""
+
+    def __init__(self, weights: Weights, shape: Shape) -> None:
+        self._weights, self._shape, rotated = weights, shape, shape.heads + shape.groups
+        self._split = [shape.heads, shape.groups, shape.groups]
+        places = torch.arange(rotated * shape.size, device=weights.o.device)
+        #: Which number of q and k is the one that each is rotated with.
+        self._swapped = places.view(rotated, 2, -1).flip(1).flatten()
+
+    def __call__(self, x: Tensor, turn: Turn, seen: Tensor | None, past: Any) -> Tensor:
+        """(B, H) -> (B, H). seen: (B, 1, 1, L) bool, which tokens a row looks at; None: all. past: the cache's layer."""
+        weights, shape, batch = self._weights, self._shape, x.shape[0]
+        beside, (scale1, scale2) = weights.beside, weights.norms
+        inner, _ = norm(x, scale1, shape.eps[0])
+        read = linear(widened(inner, beside[0])[0], weights.qkv, weights.bias)
+        swapped = read.index_select(1, self._swapped).view(batch, -1, shape.size)
+        heads = read.view(batch, -1, shape.size)
+        heads.narrow(1, 0, swapped.shape[1]).mul_(turn.cos).addcmul_(swapped, turn.sin)
+        q, k, v = heads.unsqueeze(2).split_with_sizes(self._split, 1)
+        k, v = past.update(k, v)
+        if x.dtype == torch.bfloat16:  # of which a token's attention takes torch twice as long
+            q, k, v = q.float(), k.float(), v.float()
+        q = q.reshape(batch, shape.groups, -1, shape.size)
+        mixed = functional.scaled_dot_product_attention(q, k, v, seen, scale=shape.size**-0.5)
+        middle = linear_onto(x, widened(mixed.reshape(batch, -1).to(x.dtype), beside[1])[0], weights.o)
+        inner, _ = norm(middle, scale2, shape.eps[1])
+        inner, _ = widened(inner, beside[2])
+        opened = functional.silu(linear(inner, weights.gate)).mul_(linear(inner, weights.up))
+        return linear_onto(middle, widened(opened, beside[3])[0], weights.down)
