@@ -177,7 +177,7 @@ def _discounted_sums(x: Tensor, mask: Tensor, factor: float) -> Tensor:
     """sum_l factor^l x_{t+l} over response tokens, (B, T), 0 on padding."""
     running = torch.zeros_like(x[:, 0])
     columns = []
-    for column, inside in zip(x.flip(1).unbind(1), mask.flip(1).unbind(1), strict=True):
-        running = (column + factor * running).masked_fill(~inside, 0.0)
+    for column, outside in zip(x.flip(1).unbind(1), (~mask).flip(1).unbind(1), strict=True):
+        running = (column + factor * running).masked_fill(outside, 0.0)
         columns.append(running)
     return torch.stack(columns[::-1], dim=1)

@@ -193,7 +193,7 @@ def _slopes(ctx: Any, kept: Sequence[Tensor], dy: Tensor) -> list[Tensor | None]
     d_inner, low = narrowed(linear(dy, of_mlp[2].t()), a[3])
     d_gate, open_gate = both_slopes = gate.new_empty(2, *gate.shape)
     torch.ops.aten.silu.out(gate, out=open_gate)
-    of_down = slopes_of(pairs[OF_DOWN], scale, open_gate * up, dy[None], lows[3], low)
+    of_down = slopes_of(pairs[OF_DOWN], scale, open_gate * up, [dy], lows[3], low)
     d_up = open_gate.mul_(d_inner)
     torch.ops.aten.silu_backward.grad_input(d_inner.mul_(up), gate, grad_input=d_gate)
     del d_inner
@@ -203,7 +203,7 @@ def _slopes(ctx: Any, kept: Sequence[Tensor], dy: Tensor) -> list[Tensor | None]
     del both_slopes, open_gate, d_gate, d_up
 
     d_mixed, low = narrowed(linear(d_middle, o.t()), a[1])
-    of_o = slopes_of(pairs[OF_O], scale, mixed, d_middle[None], lows[1], low)
+    of_o = slopes_of(pairs[OF_O], scale, mixed, [d_middle], lows[1], low)
     d_mixed = by_head(d_mixed, batch, shape.size).reshape(q.shape)
     d_seen = torch.bmm(d_mixed, _spread(v, shape.heads).mT)
     d_scores = torch._softmax_backward_data(d_seen, seen, -1, seen.dtype)

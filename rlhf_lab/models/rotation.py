@@ -34,9 +34,9 @@ def turned(x: Tensor, turn: Turn, *, back: bool = False, out: Tensor | None = No
     back: by the same angles the other way round, which makes slopes of what has been rotated those of what it was.
     """
     out = torch.mul(x, turn.cos, out=x.new_empty(x.shape) if out is None else out)
-    half, sign = x.shape[-1] // 2, -1 if back else 1
-    for to, by in ((0, half), (half, 0)):
-        out.narrow(-1, to, half).addcmul_(x.narrow(-1, by, half), turn.sin.narrow(-1, to, half), value=sign)
+    (x1, x2), (out1, out2), (sin1, sin2) = (one.chunk(2, -1) for one in (x, out, turn.sin))
+    out1.addcmul_(x2, sin1, value=-1 if back else 1)
+    out2.addcmul_(x1, sin2, value=-1 if back else 1)
     return out
 
 
