@@ -60,7 +60,8 @@ class WholeLayers:
 
     def states(self, trunk: Any, ids: Tensor, first: int) -> Tensor | None:
         """The trunk's states (B, L - first, H) of whole texts, ids (B, L), from `first` on. What transformers does around
-        its layers at every pass is left out, and so is what the last layer would make of the first positions.
+        its layers at every pass is left out, hooks of trunk and layers too, and so is what the last layer would make of the first
+        positions.
 
         None: the trunk itself has to be asked, for it does more than embed, rotate, compute whole layers and scale.
         """
@@ -74,19 +75,20 @@ class WholeLayers:
         return states
 
     def next_token(self, trunk: Any, padded: bool) -> NextToken | None:
-        """What gives the trunk's states of a token more of each row; good while nothing but tokens changes. None: as of `states`.
+        """What gives the trunk's states of a token more of each row; good while nothing but tokens changes. None: as of `states`,
+        or because tokens far back are not to be seen.
 
         padded: some row's mask is 0 somewhere.
         """
         places = self._places_of(trunk)
-        if places is None:
+        if places is None or getattr(trunk.config, "sliding_window", None):
             return None
         return NextToken(trunk, [(whole.weights(), whole.shape) for whole in self._layers], places, padded)
 
     def _places_of(self, trunk: Any) -> Places | None:
         """The rotation of a trunk that does nothing but embed, rotate, compute whole layers and scale; else None."""
-        plain = type(trunk).__name__ in TRUNKS and not getattr(trunk.config, "sliding_window", None)
-        if not plain or not self._are_all or not all(whole.computes and whole.is_usual() for whole in self._layers):
+        plain = type(trunk).__name__ in TRUNKS and self._are_all
+        if not plain or not all(whole.computes and whole.is_usual() for whole in self._layers):
             return None
         if getattr(trunk.rotary_emb, "rope_type", None) not in Places.KINDS:
             return None
@@ -232,14 +234,19 @@ def tried(model: Any) -> WholeLayers:
     whole.leave()
     expected = trunk(input_ids=ids, use_cache=False).last_hidden_state.float()
     whole.use({})
-    most = (0.1 if model.dtype in HALF else 1e-3) * float(expected.norm())
-    if all(float((found - expected[:, -found.shape[1] :]).norm()) <= most for found in _all_ways(whole, trunk, ids)):
+    most = 0.1 if model.dtype in HALF else 1e-3
+    if all(_differ(found, expected[:, -found.shape[1] :]) <= most for found in _all_ways(whole, trunk, ids)):
         return whole
     log.warning(
         "its modules compute the model: as one function each, layers did not say the same (transformers %s)", VERSION
     )
     whole.leave()
     return WholeLayers()
+
+
+def _differ(found: Tensor, expected: Tensor) -> float:
+    """By what share of what was expected."""
+    return float((found - expected).norm() / expected.norm())
 
 
 def _all_ways(whole: WholeLayers, trunk: Any, ids: Tensor) -> Iterator[Tensor]:

@@ -23,7 +23,6 @@ class ReservedLayer(DynamicLayer):
         self.extra = extra
         self.is_compileable = on_gpu
         self.room: list[Tensor] = []
-        self.used = 0  # tokens
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Append the states of new tokens; returns all there are, as views of the room."""
@@ -31,23 +30,24 @@ class ReservedLayer(DynamicLayer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self.room = [self._with_room(states) for states in both]
-        new = key_states.shape[2]
-        length = self.used + new
+        used, new = self.get_seq_length(), key_states.shape[2]
+        length = used + new
         if length > self.room[0].shape[2]:  # more tokens than announced: slower, still right
-            self.room = [self._with_room(room[:, :, : self.used], new) for room in self.room]
+            self.room = [self._with_room(room[:, :, :used], new) for room in self.room]
         for room, states in zip(self.room, both, strict=True):
-            room.narrow(2, self.used, new).copy_(states)
+            room.narrow(2, used, new).copy_(states)
         return self._view(length)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep these rows; a row may occur several times."""
-        if self.used:
+        used = self.get_seq_length()
+        if used:
             self.room = [room[indices] for room in self.room]
-            self._view(self.used)
+            self._view(used)
 
     def _view(self, length: int) -> tuple[Tensor, Tensor]:
         keys, values = (room.narrow(2, 0, length) for room in self.room)
-        self.keys, self.values, self.used = keys, values, length
+        self.keys, self.values = keys, values
         return keys, values
 
     def _with_room(self, states: Tensor, more: int = 0) -> Tensor:

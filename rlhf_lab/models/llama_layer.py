@@ -139,13 +139,16 @@ class _Layer(torch.autograd.Function):
         ctx: Any, x: Tensor, weights: Weights, shape: Shape, turn: Turn, update: Update, first: int, *pairs: Tensor
     ) -> Tensor:
         batch, length, _ = x.shape
-        rows, rotated = x.reshape(-1, x.shape[-1]), shape.heads + shape.groups
+        rows = x.reshape(-1, x.shape[-1])
         inner, inverse1 = norm(rows, weights.norms[0], shape.eps[0])
         wide, low1 = widened(inner, weights.beside[0])
         read = by_head(linear(wide, weights.qkv, weights.bias), batch, shape.size)
-        both, v = turned(read[:rotated], turn), read[rotated:].contiguous()
-        q, k = both[: shape.heads, :, first:].reshape(-1, length - first, shape.size), both[shape.heads :]
-        del read, both
+        q, k = turned(read[: -shape.groups], turn).split_with_sizes((shape.heads, shape.groups))
+        v = read[-shape.groups :].contiguous()
+        if first:  # copies, so that what is not asked for does not stay
+            q, k = q[:, :, first:].clone(memory_format=torch.contiguous_format), k.clone()
+        q = q.view(-1, length - first, shape.size)
+        del read
         seen = looks(q, _spread(k, shape.heads), shape.size**-0.5)
         mixed = torch.bmm(seen, _spread(v, shape.heads)).view(-1, batch, length - first, shape.size)
         mixed = mixed.permute(1, 2, 0, 3).reshape(batch * (length - first), -1)

@@ -75,11 +75,11 @@ class FastLayer:
         """W + s·B·A of these parts as they are now; computed only if it is not held already. room: where it is to be kept."""
         if room is not None and self._room is not room:
             self._room, self._parts = room, None
-        if self._room is not None and self._is_held(parts):
-            return self._room.weight
         frozen = parts.base.weight
         if self._room is None or self._room.weight.device != frozen.device or self._room.weight.dtype != frozen.dtype:
-            self._room = Room(torch.empty_like(frozen))
+            self._room, self._parts = Room(torch.empty_like(frozen)), None
+        if self._is_held(parts):
+            return self._room.weight
         weight, within = self._room
         with torch.no_grad():
             torch.addmm(frozen, parts.b, parts.a, alpha=parts.scale, out=weight)

@@ -51,9 +51,9 @@ def slopes_of(
     ranks = [one.shape[0] for one in a]
     # The long dimension (rows) comes last in the rank-r products: four times as fast as with r last (BLAS, measured).
     if low is None or low_slope is None:
-        turned = slopes.mT if isinstance(slopes, Tensor) else [slope.t() for slope in slopes]
+        by_column = slopes.mT if isinstance(slopes, Tensor) else [slope.t() for slope in slopes]
         below = _joined(a).mm(x.t())
-        da = _joined(_products([one.t() for one in b], turned)).mm(x).mul_(scale)
+        da = _joined(_products([one.t() for one in b], by_column)).mm(x).mul_(scale)
     else:
         below = low.t()
         da = low_slope.t().mm(x).to(a[0].dtype)

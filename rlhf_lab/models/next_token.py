@@ -39,7 +39,7 @@ class NextToken:
 
 
 class OneMore:
-    """One layer."""
+    """One whole layer, asked for one token of each row at a time."""
 
     def __init__(self, weights: Weights, shape: Shape) -> None:
         self._weights, self._shape, rotated = weights, shape, shape.heads + shape.groups

@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Turn(NamedTuple):
-    """By how much the T tokens of a text are rotated, (T, D) each, or (B, T, D) where texts differ.
+    """By how much the T tokens of a text are rotated, (T, D) or (1, T, D) each, or (B, T, D) where texts differ.
 
     A head x becomes x · cos + swap(x) · sin, where `swap` changes its halves about and sin is negative on the first.
     """
@@ -29,7 +29,7 @@ def turn_of(embeddings: tuple[Tensor, Tensor]) -> Turn:
 
 
 def turned(x: Tensor, turn: Turn, *, back: bool = False, out: Tensor | None = None) -> Tensor:
-    """Rotated heads, (n, B, T, D), as their numbers lie there or in `out`. x: the same, any strides.
+    """Rotated heads, (n, B, T, D), contiguous or in `out`. x: the same, any strides.
 
     back: by the same angles the other way round, which makes slopes of what has been rotated those of what it was.
     """

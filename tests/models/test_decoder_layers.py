@@ -310,7 +310,7 @@ def test_the_trunk_is_asked_for_a_token_where_it_does_more(llama_folder, monkeyp
             whole = WholeLayers()
         try:
             assert whole.next_token(trunk, False) is None
-            assert whole.states(trunk, IDS, 0) is None
+            assert (whole.states(trunk, IDS, 0) is None) is (what != "window")  # shorter than any window
         finally:
             trunk.float()
 

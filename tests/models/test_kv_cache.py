@@ -31,6 +31,18 @@ def test_it_holds_what_the_plain_layer_holds(extra):
             assert torch.equal(reserved.values, plain.values)
 
 
+def test_what_is_cropped_or_reset_does_not_come_back():
+    plain, reserved = DynamicLayer(), ReservedLayer(3)
+    for change in (lambda layer: None, lambda layer: layer.crop(-2), lambda layer: layer.reset()):
+        for step, length in enumerate((4, 1)):
+            if step:
+                change(plain)
+                change(reserved)
+            keys, values = states(2, length, step)
+            for found, expected in zip(reserved.update(keys, values), plain.update(keys, values), strict=True):
+                assert torch.equal(found, expected)
+
+
 def test_tokens_are_written_into_the_room_and_nothing_is_copied():
     layer = ReservedLayer(4)
     layer.update(*states(2, 3, 0))

@@ -137,3 +137,15 @@ def test_half_precision_keeps_an_update_that_a_weight_would_round_away():
     assert out.float().flatten().tolist() == pytest.approx([0.72] * 100, rel=0.01)
     merged = parts.base.weight.float() + 2.0 * parts.b @ parts.a
     assert torch.equal(merged.to(torch.bfloat16), parts.base.weight)  # 1.0006 is 1 in bfloat16
+
+
+def test_a_model_that_is_moved_to_another_precision_is_merged_there():
+    base = torch.nn.Linear(4, 3)
+    a, b = (
+        torch.nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(1))) for shape in ((2, 4), (3, 2))
+    )
+    fast, parts = FastLayer(), Parts(base, a, b, 2.0)
+    fast.weight(parts)
+    base.double()
+    a.data, b.data = a.data.double(), b.data.double()
+    torch.testing.assert_close(fast.weight(parts), base.weight + 2.0 * b @ a, rtol=1e-12, atol=1e-12)
