@@ -253,8 +253,9 @@ def _all_ways(whole: WholeLayers, trunk: Any, ids: Tensor) -> Iterator[Tensor]:
     """What whole layers make of a text (1, T): asked by the trunk, asked directly, and of its last token behind the others."""
     yield trunk(input_ids=ids, use_cache=False).last_hidden_state.float()
     states, step = whole.states(trunk, ids, 0), whole.next_token(trunk, padded=False)
-    if states is not None and step is not None:
+    if states is not None:
         yield states.float()
+    if step is not None:
         cache, mask = DynamicCache(config=trunk.config), torch.ones_like(ids)
         trunk(input_ids=ids[:, :-1], past_key_values=cache, use_cache=True)
         yield step(ids[:, -1:], mask.sum(1, keepdim=True) - 1, mask, cache)[None].float()
