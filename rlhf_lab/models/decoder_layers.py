@@ -16,13 +16,11 @@ from transformers import __version__ as VERSION
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from rlhf_lab.core.products import linear, linear_onto
 from rlhf_lab.models.layer_weights import Beside, Merged, by_projection
-from rlhf_lab.models.llama_layer import Shape, Update, Weights, by_head, layer, norm
+from rlhf_lab.models.llama_layer import Shape, Update, Weights, by_head, layer
 from rlhf_lab.models.lora_linear import HALF, FastLayer, Parts
-from rlhf_lab.models.low_rank import widened
-from rlhf_lab.models.next_token import NextToken
-from rlhf_lab.models.rotation import Places, Turn, Turns, turned
+from rlhf_lab.models.next_token import NextToken, read, rest
+from rlhf_lab.models.rotation import Places, Turn, turn_of, turned
 
 log = logging.getLogger("rlhf_lab.models")
 
@@ -41,8 +39,8 @@ class WholeLayers:
     """The decoder layers of one model that are computed as one function each; none for no model."""
 
     def __init__(self, model: nn.Module | None = None) -> None:
-        turns, modules = Turns(), list(model.modules()) if model is not None else []
-        self._layers = [WholeLayer(module, turns) for module in modules if suits(module)]
+        modules = list(model.modules()) if model is not None else []
+        self._layers = [WholeLayer(module) for module in modules if suits(module)]
         layers = [module for module in modules if isinstance(module, GradientCheckpointingLayer)]
         self._are_all = bool(layers) and len(self._layers) == len(layers)
         self._places: Places | None = None
@@ -121,8 +119,8 @@ class WholeLayer:
     """One decoder layer, computed as one function; by the module where that is trained itself, or was moved to another device or
     precision, and for what `layer` does not do. A copy of the model would go on with the weights of this one."""
 
-    def __init__(self, module: Any, turns: Turns) -> None:
-        self._module, self.turns = weakref.ref(module), turns  # the module holds what is made here
+    def __init__(self, module: Any) -> None:
+        self._module = weakref.ref(module)  # the module holds what is made here
         self.linears = projections(module)
         attention, norms = module.self_attn, (module.input_layernorm, module.post_attention_layernorm)
         heads, groups = (self.linears[i].out_features // attention.head_dim for i in (0, 1))
@@ -174,7 +172,7 @@ class WholeLayer:
             )
             usual = self.is_usual(x) and all(options.get(name) is None for name in ASKED)
             if usual and (not records if cached else mask is None and x.shape[1] <= self.longest):
-                turn = self.turns.of(position_embeddings)
+                turn = turn_of(position_embeddings)
                 if cached:
                     return self.cached(x, self.weights(), turn, mask, past_key_values)
                 return self.of_text(x, turn)
@@ -209,19 +207,13 @@ class WholeLayer:
 
     def cached(self, x: Tensor, weights: Weights, turn: Turn, mask: Tensor | None, cache: Any) -> Tensor:
         """The layer where earlier tokens lie in a cache; no gradient."""
-        shape, attention, beside, rows = self.shape, self.attention, weights.beside, x.reshape(-1, x.shape[-1])
-        inner, _ = norm(rows, weights.norms[0], shape.eps[0])
-        read = linear(widened(inner, beside[0])[0], weights.qkv, weights.bias)
-        heads = by_head(read, len(x), shape.size)
+        shape, attention, rows = self.shape, self.attention, x.reshape(-1, x.shape[-1])
+        heads = by_head(read(rows, weights, shape), len(x), shape.size)
         q, k = turned(heads[: -shape.groups], turn).transpose(0, 1).split((shape.heads, shape.groups), 1)
         k, v = cache.update(k, heads[-shape.groups :].transpose(0, 1), attention.layer_idx)
         q, k, v = (one.float() for one in (q, k, v))  # of bfloat16 a token's attention takes torch twice as long
         mixed = sdpa_attention_forward(attention, q, k, v, mask, scaling=shape.size**-0.5)[0].to(x.dtype)
-        middle = linear_onto(rows, widened(mixed.reshape(len(rows), -1), beside[1])[0], weights.o)
-        inner, _ = norm(middle, weights.norms[1], shape.eps[1])
-        inner, _ = widened(inner, beside[2])
-        opened = nn.functional.silu(linear(inner, weights.gate)).mul_(linear(inner, weights.up))
-        return linear_onto(middle, widened(opened, beside[3])[0], weights.down).view(x.shape)
+        return rest(rows, mixed.reshape(len(rows), -1), weights, shape).view(x.shape)
 
 
 @torch.no_grad()

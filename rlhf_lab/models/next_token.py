@@ -38,6 +38,21 @@ class NextToken:
         return norm(x, self._norm.weight, self._norm.variance_epsilon)[0]
 
 
+def read(x: Tensor, weights: Weights, shape: Shape) -> Tensor:
+    """q, k and v, (N, (heads + 2 groups)·D), not rotated yet. x: (N, H), what comes into the layer; no gradient."""
+    inner, _ = norm(x, weights.norms[0], shape.eps[0])
+    return linear(widened(inner, weights.beside[0])[0], weights.qkv, weights.bias)
+
+
+def rest(x: Tensor, mixed: Tensor, weights: Weights, shape: Shape) -> Tensor:
+    """The layer's output (N, H). mixed: (N, heads·D), what its heads made of the values; no gradient."""
+    middle = linear_onto(x, widened(mixed, weights.beside[1])[0], weights.o)
+    inner, _ = norm(middle, weights.norms[1], shape.eps[1])
+    inner, _ = widened(inner, weights.beside[2])
+    opened = functional.silu(linear(inner, weights.gate)).mul_(linear(inner, weights.up))
+    return linear_onto(middle, widened(opened, weights.beside[3])[0], weights.down)
+
+
 class OneMore:
     """One whole layer, asked for one token of each row at a time."""
 
@@ -50,12 +65,10 @@ class OneMore:
 
     def __call__(self, x: Tensor, turn: Turn, seen: Tensor | None, past: Any) -> Tensor:
         """(B, H) -> (B, H). seen: (B, 1, 1, L) bool, which tokens a row looks at; None: all. past: the cache's layer."""
-        weights, shape, batch = self._weights, self._shape, x.shape[0]
-        beside, (scale1, scale2) = weights.beside, weights.norms
-        inner, _ = norm(x, scale1, shape.eps[0])
-        read = linear(widened(inner, beside[0])[0], weights.qkv, weights.bias)
-        swapped = read.index_select(1, self._swapped).view(batch, -1, shape.size)
-        heads = read.view(batch, -1, shape.size)
+        shape, batch = self._shape, x.shape[0]
+        flat = read(x, self._weights, shape)
+        swapped = flat.index_select(1, self._swapped).view(batch, -1, shape.size)
+        heads = flat.view(batch, -1, shape.size)
         heads.narrow(1, 0, swapped.shape[1]).mul_(turn.cos).addcmul_(swapped, turn.sin)
         q, k, v = heads.unsqueeze(2).split_with_sizes(self._split, 1)
         k, v = past.update(k, v)
@@ -63,8 +76,4 @@ class OneMore:
             q, k, v = q.float(), k.float(), v.float()
         q = q.reshape(batch, shape.groups, -1, shape.size)
         mixed = functional.scaled_dot_product_attention(q, k, v, seen, scale=shape.size**-0.5)
-        middle = linear_onto(x, widened(mixed.reshape(batch, -1).to(x.dtype), beside[1])[0], weights.o)
-        inner, _ = norm(middle, scale2, shape.eps[1])
-        inner, _ = widened(inner, beside[2])
-        opened = functional.silu(linear(inner, weights.gate)).mul_(linear(inner, weights.up))
-        return linear_onto(middle, widened(opened, beside[3])[0], weights.down)
+        return rest(x, mixed.reshape(batch, -1).to(x.dtype), self._weights, shape)

@@ -40,20 +40,6 @@ def turned(x: Tensor, turn: Turn, *, back: bool = False, out: Tensor | None = No
     return out
 
 
-class Turns:
-    """The rotation of the forward pass that is under way, made for its first layer and used by all."""
-
-    def __init__(self) -> None:
-        self._of: Tensor | None = None
-        self._turn: Turn | None = None
-
-    def of(self, embeddings: tuple[Tensor, Tensor]) -> Turn:
-        """As `turn_of`, of the cosines and sines that transformers makes once for all layers."""
-        if self._turn is None or self._of is not embeddings[0]:
-            self._of, self._turn = embeddings[0], turn_of(embeddings)
-        return self._turn
-
-
 class Places:
     """The rotation by places, for models in which it follows from the place alone; made some places at a time.
 

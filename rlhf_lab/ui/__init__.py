@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rlhf_lab.runtime import to_stay
 
@@ -34,7 +35,8 @@ def without_arrow() -> Iterator[None]:
     of memory, and seconds when the disk is cold. Whoever wants pyarrow later gets it."""
     hidden = "pyarrow" not in sys.modules
     if hidden:
-        sys.modules["pyarrow"] = None  # type: ignore[assignment]  # how Python says that a module is not to be found
+        modules: dict[str, Any] = sys.modules
+        modules["pyarrow"] = None  # how Python says that a module is not to be found
     try:
         yield
     finally:

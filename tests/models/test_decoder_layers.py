@@ -327,7 +327,7 @@ def test_where_one_layer_is_left_to_its_module_the_trunk_is_asked_for_a_token(ll
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", WHOLE)
-@pytest.mark.parametrize("wrong", ["layer", "weights", "states", "next token"])
+@pytest.mark.parametrize("wrong", ["layer", "weights", "states", "next token", "next token, a little"])
 def test_a_model_is_tried_when_it_is_loaded(whole_folders, kind, dtype, wrong, monkeypatch, caplog):
     """Its modules compute where whole layers say something else, as those of another transformers might."""
     model = tiny.load(whole_folders[kind], dtype).model
@@ -341,8 +341,11 @@ def test_a_model_is_tried_when_it_is_loaded(whole_folders, kind, dtype, wrong, m
         )
     elif wrong == "states":
         monkeypatch.setattr(WholeLayers, "states", lambda _, trunk, ids, __: 1.5 * trunk(ids).last_hidden_state)
-    else:
+    elif wrong == "next token":
         monkeypatch.setattr(NextToken, "__call__", lambda _, ids, *__: torch.ones(1, 32, dtype=dtype) * ids)
+    else:
+        rightly = NextToken.__call__
+        monkeypatch.setattr(NextToken, "__call__", lambda *given: 1.15 * rightly(*given))
     tried = decoder_layers.tried(model)
     assert not tried.there_are
     assert "did not say the same" in caplog.text

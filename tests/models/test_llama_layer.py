@@ -249,3 +249,21 @@ def test_twice_in_bfloat16_as_in_float64():
         found.append([one.detach().double() for one in (out, *first, *torch.autograd.grad(once, learning))])
     for exact, mine in zip(*found, strict=True):
         assert float((mine - exact).norm() / exact.norm()) < 0.02
+
+
+@BOTH
+def test_nothing_of_the_first_positions_queries_is_kept(how):
+    """What waits for the gradient has no more room than it has numbers."""
+    x, frozen, shape, angles, pairs = made()
+    kept = []
+
+    def note(one):
+        kept.append(one)
+        return one
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda one: one):
+        whole(x, frozen, shape, angles, *[one.requires_grad_() for one in pairs], how=how, first=2)
+    heads = [one for one in kept if one.dim() >= 3 and one.shape[-1] == shape.size]  # q, k and v
+    assert len(heads) == 3
+    for one in heads:
+        assert one.untyped_storage().nbytes() == one.nbytes

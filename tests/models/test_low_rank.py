@@ -53,6 +53,16 @@ def test_products_and_slopes_are_autograds(beside):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("alike", [False, True])
+def test_slopes_lie_as_what_they_are_slopes_of(alike):
+    """Autograd takes such a slope as the gradient; any other it copies."""
+    x, _, pairs, slopes = made()
+    if alike:
+        pairs, slopes = [*pairs[:2], *pairs[:2]], torch.stack([slopes[0], slopes[0]])
+    for pair, slope in zip(pairs, slopes_of(pairs, SCALE, x, slopes, None, None), strict=True):
+        assert slope.stride() == pair.stride()
+
+
 @pytest.mark.parametrize("ranks", [(2, 2), (1, 2)])
 @pytest.mark.parametrize("beside", [False, True])
 def test_slopes_of_weights_of_one_size_are_those_of_each(ranks, beside):
