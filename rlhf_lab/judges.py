@@ -221,6 +221,16 @@ _BUILT_IN = (
 JUDGES: dict[str, Judge] = {judge.name: judge for judge in _BUILT_IN}
 
 
+def shipped_judge(name: str) -> Judge:
+    """The judge called `name`: all that a page may ask for, where a file would let whoever speaks run code.
+
+    Raises ConfigError for an unknown name.
+    """
+    if name not in JUDGES:
+        raise ConfigError(f"There is no judge {name!r} on the page. Say one of {', '.join(JUDGES)}.")
+    return JUDGES[name]
+
+
 def load_judge(spec: str) -> Judge:
     """The judge called `spec`, or a function text -> float of your own, written "FILE.py:NAME".
 

@@ -16,7 +16,7 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.labelling import annotator_of, judge_of, label_with_judge
 from rlhf_lab.jobs.setup import copy_project, pick_project
-from rlhf_lab.judges import load_judge
+from rlhf_lab.judges import shipped_judge
 from rlhf_lab.kinds import OPEN, Choice, EngineState, JobKind, JobStatus, Source
 from rlhf_lab.records import Job, Project
 from rlhf_lab.store.comparisons import pool_size, vote_counts, voters
@@ -62,8 +62,11 @@ def labels(db: Database, project_id: int) -> Labels:
 
 
 def ask_judge(db: Database, project_id: int, name: str, count: int) -> str:
-    """Let a judge label; what is not there yet it labels as soon as it is written. Returns what to tell the person."""
-    judge = load_judge(name)
+    """Let a shipped judge label; what is not there yet it labels as soon as it is written. Returns what to tell the person.
+
+    Raises ConfigError for an unknown judge.
+    """
+    judge = shipped_judge(name)
     count = min(max(count, 1), 1000)
     with _lock:
         _judging.append(project_id)
@@ -153,7 +156,7 @@ class Steward:
         with _lock:
             waiting = dict(_wanted)
         for (project_id, name), count in waiting.items():
-            judge = load_judge(name)
+            judge = shipped_judge(name)
             ready = pool_size(self.db, project_id, annotator_of(judge))
             said = sum(label_with_judge(self.db, project_id, judge, min(count, ready)).values()) if ready else 0
             with _lock:
