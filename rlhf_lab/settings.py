@@ -117,12 +117,13 @@ def _check(item: Setting, value: Any) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser, cls: type[Config], skip: tuple[str, ...] = ()) -> None:
-    """One `--name` option a field; an absent option leaves the default, so presets and options can be combined."""
+    """One `--name` option a field; an absent option leaves what is recommended, so presets and options can be combined."""
+    recommended = cls.recommended({})
     for item in fields_of(cls):
         if item.name in skip:
             continue
         kwargs: dict[str, Any] = {"dest": item.name, "default": None}
-        about = f"{item.help} (default {item.default})".replace("%", "%%")
+        about = f"{item.help} (default {recommended.get(item.name, item.default)})".replace("%", "%%")
         if item.type is bool:
             kwargs["action"] = argparse.BooleanOptionalAction
         else:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.cli.common import add_common, answer, home_of, lab_there, progress_line
-from rlhf_lab.config import PolicyConfig, RewardConfig, add_arguments, from_args
-from rlhf_lab.errors import EngineError
+from rlhf_lab.config import PolicyConfig, RewardConfig, add_arguments, fields_of, from_args
+from rlhf_lab.errors import ConfigError, EngineError
 from rlhf_lab.imports import texts_of
 from rlhf_lab.jobs import control, queue, supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
@@ -113,7 +113,7 @@ def run_pairs(args: argparse.Namespace) -> int:
 
 def run_label(args: argparse.Namespace) -> int:
     judge = load_judge(args.judge)
-    with Database.open(home_of(args)) as db:
+    with lab_there(home_of(args)) as db:
         project = pick_project(db, args.project)
         said = label_with_judge(db, project.id, judge, args.count, noise=args.noise, seed=project.seed)
     count = sum(said.values())
@@ -131,17 +131,19 @@ def run_reward(args: argparse.Namespace) -> int:
         take_part_in_reward(home, args.job)
         return 0
     config: RewardConfig = from_args(RewardConfig, args)
-    with Database.open(home) as db:
+    with lab_there(home) as db:
         project = pick_project(db, args.project)
         payload = {"source": args.source, "config": config.to_dict()}
         result = follow(
             db, home, queue.submit(db, JobKind.TRAIN_REWARD, project.id, payload), "training the reward model"
         )
         report = get_reward_model(db, result["reward_model_id"]).report
-    accuracy = "not measured" if report["accuracy"] is None else f"{report['accuracy']:.0%}"
+    accuracy = "not measured"
+    if report["accuracy"] is not None:
+        accuracy = f"{report['accuracy']:.0%} (95 %: {report['accuracy_low']:.0%} to {report['accuracy_high']:.0%})"
     text = (
         f"reward model {result['reward_model_id']} from {report['labels']} {args.source} labels; cross-validated accuracy "
-        f"{accuracy} (95 %: {report['accuracy_low']:.0%} to {report['accuracy_high']:.0%})"
+        + accuracy
     )
     answer(args, result | {"report": report}, text)
     return 0
@@ -154,7 +156,7 @@ def run_policy(args: argparse.Namespace) -> int:
 
         status = take_part_in_run(home, args.run_here)
         return 0 if status is not RunStatus.FAILED else 1
-    with Database.open(home) as db:
+    with lab_there(home) as db:
         run_id = _submitted(args, db, home)
         job = control.last_job(db, run_id)
         assert job is not None
@@ -172,8 +174,15 @@ def run_policy(args: argparse.Namespace) -> int:
 
 
 def _submitted(args: argparse.Namespace, db: Database, home: Path) -> int:
-    """A new run, or the one to resume; the engine has its job."""
+    """A new run, or the one to resume; the engine has its job. Raises ConfigError for what a run that goes on does not take."""
     if args.resume is not None:
+        names = [*(item.name for item in fields_of(PolicyConfig)), "reward_model", "judge", "name", "ptx_texts"]
+        given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, "")]
+        if given:
+            raise ConfigError(
+                f"--resume goes on with the run as it was begun, without {', '.join(given)}. beta, lr and the reward model "
+                f"change by `control`, any setting in a new run."
+            )
         control.resume(db, home, args.resume)
         return int(args.resume)
     config: PolicyConfig = from_args(PolicyConfig, args)
@@ -184,7 +193,7 @@ def _submitted(args: argparse.Namespace, db: Database, home: Path) -> int:
 
 def run_complete(args: argparse.Namespace) -> int:
     home = home_of(args)
-    with Database.open(home) as db:
+    with lab_there(home) as db:
         project = pick_project(db, args.project)
         payload = {"prompts": args.prompt, "checkpoint": args.checkpoint, "seed": args.seed}
         if args.reward_model is not None:

@@ -41,8 +41,15 @@ def masked_var(x: Tensor, mask: Tensor) -> Tensor:
     Raises:
         ConfigError: shapes that differ, a mask that is not bool.
     """
-    deviation = (x - masked_mean(x, mask)).masked_fill(~mask, 0.0)
-    return deviation.square().sum() / (mask.sum() - 1).clamp(min=1)
+    return centred(x, mask).square().sum() / (mask.sum() - 1).clamp(min=1)
+
+
+def centred(x: Tensor, mask: Tensor) -> Tensor:
+    """x less its mean over the mask, 0 outside; exactly 0 where all are alike, which takes a second look: the mean of twelve
+    float32 numbers 1000.1 is another number, and a division by their spread would make something of the difference.
+    """
+    rough = (x - masked_mean(x, mask)).masked_fill(~mask, 0.0)
+    return (rough - masked_mean(rough, mask)).masked_fill(~mask, 0.0)
 
 
 def whiten(x: Tensor, mask: Tensor, shift_mean: bool = True) -> Tensor:
@@ -61,11 +68,10 @@ def whiten(x: Tensor, mask: Tensor, shift_mean: bool = True) -> Tensor:
 
     Source: TRL `masked_whiten`; OpenAI lm-human-preferences `utils.whiten` (there with the biased variance).
     """
-    mean, var = masked_mean(x, mask), masked_var(x, mask)
-    whitened = (x.masked_fill(~mask, 0.0) - mean) * torch.rsqrt(var + WHITEN_EPS)
+    whitened = centred(x, mask) * torch.rsqrt(masked_var(x, mask) + WHITEN_EPS)
     if not shift_mean:
-        whitened = whitened + mean
-    return whitened.masked_fill(~mask, 0.0)
+        whitened = (whitened + masked_mean(x, mask)).masked_fill(~mask, 0.0)
+    return whitened
 
 
 def gae(

@@ -97,7 +97,7 @@ def rloo_advantages(scores: Tensor) -> Tensor:
     Source: Kool et al. 2019; Ahmadian et al. 2024 "Back to basics".
     """
     group = _group_size(scores)
-    return (scores - scores.mean(dim=1, keepdim=True)) * (group / (group - 1))
+    return _centred(scores) * (group / (group - 1))
 
 
 def grpo_advantages(scores: Tensor, *, scale: bool = True) -> Tensor:
@@ -115,9 +115,16 @@ def grpo_advantages(scores: Tensor, *, scale: bool = True) -> Tensor:
 
     Source: Shao et al. 2024 (DeepSeekMath) §4.1.2; unscaled: Liu et al. 2025 (Dr. GRPO). Deviation with G - 1, as TRL.
     """
-    _group_size(scores)
-    centred = scores - scores.mean(dim=1, keepdim=True)
-    return centred / (scores.std(dim=1, keepdim=True) + GROUP_EPS) if scale else centred
+    group = _group_size(scores)
+    centred = _centred(scores)
+    spread = (centred.square().sum(dim=1, keepdim=True) / (group - 1)).sqrt()
+    return centred / (spread + GROUP_EPS) if scale else centred
+
+
+def _centred(scores: Tensor) -> Tensor:
+    """(P, G) less each row's mean; exactly 0 where a row is all alike, as `advantages.centred`."""
+    rough = scores - scores.mean(dim=1, keepdim=True)
+    return rough - rough.mean(dim=1, keepdim=True)
 
 
 def over_tokens(per_response: Tensor, mask: Tensor) -> Tensor:

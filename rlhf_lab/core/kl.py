@@ -145,6 +145,9 @@ class FixedKL:
             raise ConfigError(f"The KL coefficient is {coef}: choose 0 or more.")
         self.value = float(coef)
 
+    def check(self, n: int) -> None:
+        """Any number of sequences will do."""
+
     def update(self, sequence_kl: float, n: int) -> float:  # noqa: ARG002  same face as AdaptiveKL
         """Returns the coefficient, unchanged."""
         return self.value
@@ -170,6 +173,11 @@ class AdaptiveKL:
         self.target = float(target)
         self.horizon = float(horizon)
 
+    def check(self, n: int) -> None:
+        """Raises ConfigError for more sequences in a step than `update` takes; to be asked before anything learns."""
+        if not 0 <= n * MAX_PROPORTIONAL_ERROR < self.horizon:
+            raise ConfigError(f"n is {n}, horizon {self.horizon}: choose a horizon well above the sequences in a step.")
+
     def update(self, sequence_kl: float, n: int) -> float:
         """Take in one step's measurement and return the new coefficient.
 
@@ -185,8 +193,7 @@ class AdaptiveKL:
             raise NotFiniteError(
                 f"The KL to the reference is {sequence_kl}: the policy broke. Lower the learning rate."
             )
-        if not 0 <= n * MAX_PROPORTIONAL_ERROR < self.horizon:
-            raise ConfigError(f"n is {n}, horizon {self.horizon}: choose a horizon well above the sequences in a step.")
+        self.check(n)
         error = min(max(float(sequence_kl) / self.target - 1.0, -MAX_PROPORTIONAL_ERROR), MAX_PROPORTIONAL_ERROR)
         self.value *= 1.0 + error * n / self.horizon
         return self.value

@@ -1,6 +1,6 @@
 """Log-probabilities of the sampled tokens, entropy, and the mask that says which tokens are the response's own.
 
-The log-probability of a token is `logit[token] - logsumexp(logits)`: no softmax over the vocabulary is kept. Where no
+The log-probability of a token is `logit[token] - logsumexp(logits)`, with the largest logit subtracted from both. Where no
 gradient is wanted the work goes through in chunks of rows, so the peak stays at a few megabytes whatever the batch.
 """
 
@@ -65,8 +65,7 @@ def token_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) 
     _check_logits(logits, tokens.shape, temperature)
 
     def compute(logits: Tensor, tokens: Tensor) -> tuple[Tensor]:
-        scaled = scale_logits(logits, temperature)
-        return (scaled.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - scaled.logsumexp(dim=-1),)
+        return (scale_logits(logits, temperature).log_softmax(dim=-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1),)
 
     return in_row_chunks(compute, logits, tokens)[0]
 

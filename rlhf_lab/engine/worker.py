@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,25 +134,33 @@ class Worker:
                 queue.finish(self.db, job.id, result)
                 log.info("job %d is done", job.id)
         except _Dropped:
-            put_back = queue.put_back(self.db, job.id)
-            log.info("job %d is %s", job.id, "put back" if put_back else "left: it was cancelled")
+            self._insist(partial(self._put_back, job), f"that job {job.id} is put back")
         except Exception as error:
             log.exception("job %d failed", job.id)
-            self._failed(job, explain_error(error))
+            self._insist(partial(self._failed, job, explain_error(error)), f"that job {job.id} failed")
         finally:
             self.state = before
 
+    def _put_back(self, job: Job) -> None:
+        put_back = queue.put_back(self.db, job.id)
+        log.info("job %d is %s", job.id, "put back" if put_back else "left: it was cancelled")
+
     def _failed(self, job: Job, message: str) -> None:
-        """Record that a job failed. Where that cannot be written (a full disk), try until it can be."""
-        while not self._leave:
+        queue.fail(self.db, job.id, message)
+        if job.kind is JobKind.TRAIN_POLICY:
+            self._run_failed(int(job.payload["run_id"]), message)
+
+    def _insist(self, record: Callable[[], None], what: str) -> None:
+        """Record how a job ended. Where that cannot be written (a full disk), try until it can be, or the worker is to leave:
+        the next engine finds the job interrupted then."""
+        while True:
             try:
-                queue.fail(self.db, job.id, message)
-                if job.kind is JobKind.TRAIN_POLICY:
-                    self._run_failed(int(job.payload["run_id"]), message)
-                return
+                return record()
             except StoreError as error:
-                log.warning("that job %d failed could not be recorded, and is tried again: %s", job.id, error)
-                time.sleep(INSIST_EVERY_S)
+                log.warning("%s could not be recorded: %s", what, error)
+            if self._leave:
+                return
+            time.sleep(INSIST_EVERY_S)
 
     def _run_failed(self, run_id: int, message: str) -> None:
         """Raises StoreError where nothing can be written."""

@@ -67,19 +67,23 @@ def start_run(
         manifest={"judge": judge, "labels": dataclasses.asdict(row.snapshot),
                   **({"ptx_texts": {"source": source, "count": len(texts)}} if texts else {})},
     )  # fmt: skip
-    if texts:
-        _keep(db, home, run.id, texts)
-    submit(db, home, run)
+    try:
+        if texts:
+            _keep(home, run.id, texts)
+        submit(db, home, run)
+    except StoreError:
+        if open_job(db, run.id) is None:
+            delete_run(db, run.id)
+        raise
     return run
 
 
-def _keep(db: Database, home: Path, run_id: int, texts: Sequence[str]) -> None:
+def _keep(home: Path, run_id: int, texts: Sequence[str]) -> None:
     file = ptx_texts_file(home, run_id)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(list(texts)), encoding="utf-8")
     except OSError as error:
-        delete_run(db, run_id)
         raise StoreError(
             f"The run was not started: its pretraining texts could not be written ({error.strerror or error}). Is the disk full?"
         ) from error
@@ -146,13 +150,14 @@ def resume(db: Database, home: Path, run_id: int) -> None:
 def stop(db: Database, run_id: int) -> None:
     """The run ends after its last finished step, which is kept; it can be resumed.
 
-    One that no engine works on at the moment is stopped at once.
+    One that no engine works on at the moment is stopped at once, one whose job could not be written among them.
     """
     run = _going(db, run_id, "stopped")
     event = add_event(db, run_id, EventKind.STOP, {})
     job = open_job(db, run_id)
+    waits = run.status is RunStatus.QUEUED if job is None else job.status is JobStatus.QUEUED
     # Should an engine take the job at this very moment, it learns at its next progress report that it was cancelled, and stops.
-    if job is not None and job.status is JobStatus.QUEUED and queue.cancel(db, job.id):
+    if waits and (job is None or queue.cancel(db, job.id)):
         mark_event(db, event.id, run.step)
         set_run_status(db, run_id, RunStatus.STOPPED, f"stopped after step {run.step}; it can be resumed")
 

@@ -119,6 +119,10 @@ class Steward:
                 self.look()
             except LabError as error:
                 log.warning("%s", error)
+            except (
+                Exception
+            ):  # without this thread no pair is written and nothing learns until the page is started again
+                log.exception("a look at what is due failed; the next one comes")
 
     def look(self) -> None:
         """One round: submit what is due, and see that an engine is there for what waits."""

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone, Wiring
-from rlhf_lab.models.lora_linear import FastLayer, Forward, Parts, parts_of
+from rlhf_lab.models.lora_linear import FastLayer, Forward, Parts, frozen, parts_of
 
 ADAPTER_FILE = "adapter_model.safetensors"
 
@@ -124,7 +124,7 @@ class Adapters:
         self._copies, self._made = {}, object()
         self._parts = {name: [parts_of(layer, name) for layer in self._layers] for name in self.names}
         keep = self.backbone.shards is None
-        self._forwards = {None: [layer.get_base_layer().forward for layer in self._layers]} | {
+        self._forwards = {None: [frozen(layer.get_base_layer(), keep=keep) for layer in self._layers]} | {
             name: [
                 part and merged.forward_of(part, keep=keep) for merged, part in zip(self._merged, parts, strict=True)
             ]

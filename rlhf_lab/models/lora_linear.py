@@ -138,6 +138,18 @@ class FastLayer:
         return apart if parts.base.weight.dtype in HALF or not keep else merged
 
 
+def frozen(base: nn.Module, *, keep: bool = True) -> Forward:
+    """The forward pass of a layer with its adapter off, by the library that computes it under one: else an adapter that says
+    nothing yet would change the last bits, and with them the KL to the reference.
+
+    keep: as in `FastLayer.forward_of`; without it the layer's weight may lie elsewhere between passes.
+    """
+    if type(base) is not nn.Linear or not keep:
+        forward: Forward = base.forward
+        return forward
+    return lambda x: linear(x, base.weight, base.bias)
+
+
 def _halved(a: Tensor, b: Tensor, scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """A and s·B in the precision of W."""
     return a.to(dtype), (scale * b).to(dtype)

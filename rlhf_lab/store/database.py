@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from filelock import FileLock, Timeout
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, insert, inspect, make_url, text
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from rlhf_lab.errors import StoreError
 from rlhf_lab.home import store_elsewhere
@@ -27,6 +27,7 @@ from rlhf_lab.store.tables import SCHEMA_VERSION
 FILE_NAME = "lab.db"
 _WRITERS_TAKE_TURNS = text("SELECT pg_advisory_xact_lock(7264833)")  # any number, the same for every lab
 _OPENING_TIMEOUT_S = 60.0
+CONNECT_S = 10  # until a server that does not answer is given up
 
 
 def is_there(home: Path) -> bool:
@@ -89,7 +90,7 @@ class Database:
     @classmethod
     def _open_server(cls, url: URL, patience_s: float) -> Self:
         try:
-            engine = create_engine(url)
+            engine = create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": CONNECT_S})
         except (ModuleNotFoundError, NoSuchModuleError) as exc:
             raise StoreError(f"The database driver is missing ({exc}): pip install 'psycopg[binary]'.") from exc
         db = cls(engine, url.render_as_string(hide_password=True), patience_s)
@@ -114,6 +115,7 @@ class Database:
         try:
             with self._transaction(self._writer) as conn:
                 if conn.dialect.name == "postgresql":
+                    conn.execute(text(f"SET LOCAL lock_timeout = {round(1000 * self._patience_s)}"))
                     conn.execute(_WRITERS_TAKE_TURNS)
                 yield conn
         finally:
@@ -135,6 +137,8 @@ class Database:
                 yield conn
         except DBAPIError as exc:
             raise sqlite_file.explain(exc.orig, self.where) from exc
+        except SQLAlchemyError as exc:  # no connection became free, for one
+            raise StoreError(f"The database {self.where} failed: nothing was stored. Try again. ({exc})") from exc
 
     @contextmanager
     def _closed_on_error(self) -> Iterator[None]:

@@ -97,7 +97,7 @@ class PolicyTrainer:
         self.moments = RunningMoments()
         self.pretraining = Pretraining(self.policy, task.ptx_texts, config, self._tick) if config.ptx_coef > 0 else None
         self.lr = config.lr
-        self.steps_done = 0
+        self.steps_done = self.episodes = 0
 
     def _tick(self) -> None:
         self.tick()
@@ -167,7 +167,7 @@ class PolicyTrainer:
                 its stop token here.
             scores: one a response, in any unit; beta is in that unit a nat.
 
-        Raises ConfigError for lists of different lengths, ModelError for an empty or too long text, NotFiniteError for scores,
+        Raises ConfigError for lists of different lengths or too many for `kl_horizon`, ModelError for an empty or too long text, NotFiniteError for scores,
         losses or gradients that are not finite: no such gradient is applied, minibatches before it have been; `state` and
         `load_state` around a step undo those.
         """
@@ -177,6 +177,7 @@ class PolicyTrainer:
             raise ConfigError(
                 f"{len(queries)} queries, {len(responses)} responses, {len(scores)} scores: pass as many of each, at least one."
             )
+        self.controller.check(len(scores))
         prompts = [backbone.encode_prompt(x) if isinstance(x, str) else list(x) for x in queries]
         tokens = [backbone.encode_response(x) if isinstance(x, str) else list(x) for x in responses]
         given = torch.as_tensor(scores, dtype=torch.float32).to(backbone.device)
@@ -193,7 +194,7 @@ class PolicyTrainer:
         scored, count = time.monotonic(), len(scores)
         beta, lr = self.controller.value, self.scheduled_lr()
         stats = self.update(rollout, lr)
-        metrics = step_metrics(rollout, stats, beta=beta, lr=lr, episode=(self.steps_done + 1) * count)
+        metrics = step_metrics(rollout, stats, beta=beta, lr=lr, episode=self.episodes + count)
         if self.task.gold is not None:
             written = [
                 self.backbone.decode(row[inside].tolist())
@@ -202,7 +203,7 @@ class PolicyTrainer:
             metrics["objective/gold"] = sum(map(self.task.gold, written)) / count
         self.check(metrics)
         self.controller.update(metrics["objective/kl"], count)
-        self.steps_done += 1
+        self.steps_done, self.episodes = self.steps_done + 1, self.episodes + count
         done = time.monotonic()
         metrics |= {
             "time/rollout": rollout_seconds,

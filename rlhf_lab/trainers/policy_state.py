@@ -20,7 +20,9 @@ def taken(trainer: "PolicyTrainer") -> tuple[dict[str, Tensor], dict[str, Any]]:
     for i, parameter in enumerate(trainer.parameters):
         for key, value in trainer.optimiser.state.get(parameter, {}).items():
             tensors[f"optimiser.{i}.{key}"] = value.detach().cpu().clone()
-    numbers: dict[str, Any] = {"step": trainer.steps_done, "beta": trainer.controller.value, "lr": trainer.lr}
+    numbers: dict[str, Any] = {
+        "step": trainer.steps_done, "episodes": trainer.episodes, "beta": trainer.controller.value, "lr": trainer.lr,
+    }  # fmt: skip
     if trainer.penalty is not None:
         numbers["penalty"] = trainer.penalty.value
     if trainer.config.scale_scores:
@@ -50,6 +52,7 @@ def restore(trainer: "PolicyTrainer", tensors: dict[str, Tensor], numbers: dict[
         if entry:
             trainer.optimiser.state[parameter] = beside(parameter, entry)
     trainer.steps_done = int(numbers["step"])
+    trainer.episodes = int(numbers.get("episodes", trainer.steps_done * trainer.config.batch_size))  # not in old ones
     trainer.controller.value, trainer.lr = float(numbers["beta"]), float(numbers["lr"])
     if trainer.penalty is not None:
         trainer.penalty.value = float(numbers["penalty"])

@@ -82,14 +82,18 @@ def calibration(probabilities: Sequence[float], bins: int = BINS) -> list[tuple[
     probabilities: those of the labels. The model's own choice is right where it is above 0.5, and its confidence is
     max(p, 1 - p). Fewer labels than bins make a bin each.
     """
-    ordered = sorted((max(p, 1 - p), p > 0.5) for p in probabilities)
+    alike = defaultdict(list)
+    for p in probabilities:
+        alike[max(p, 1 - p)].append(p > 0.5)
+    # Labels of one confidence count as the share of them that is right, else a bin's edge would part right from wrong.
+    ordered = [(one, sum(hits) / len(hits)) for one, hits in sorted(alike.items()) for _ in hits]
     bins = min(bins, len(ordered))
     edges = [i * len(ordered) // bins for i in range(bins + 1)] if bins else []
     found = []
     for start, end in itertools.pairwise(edges):
         some = ordered[start:end]
         predicted = math.fsum(confidence for confidence, _ in some) / len(some)
-        found.append((predicted, sum(hit for _, hit in some) / len(some), len(some)))
+        found.append((predicted, math.fsum(share for _, share in some) / len(some), len(some)))
     return found
 
 

@@ -326,3 +326,10 @@ def test_bad_arguments_are_refused():
     for call in refused:
         with pytest.raises(ConfigError):
             call()
+
+
+@pytest.mark.parametrize("constant", [100.1, 1000.1, 12345.678])
+def test_a_constant_in_float32_is_whitened_to_zero(constant):
+    x, mask = torch.full((3, 4), constant), torch.ones(3, 4, dtype=torch.bool)
+    assert advantages.whiten(x, mask).eq(0).all()
+    assert advantages.masked_var(x, mask) == 0

@@ -185,3 +185,16 @@ def test_bad_arguments_are_refused():
     for call in refused:
         with pytest.raises(ConfigError):
             call()
+
+
+@pytest.mark.parametrize("constant", [10.1, 1000.1, 12345.678])
+@pytest.mark.parametrize("group", [3, 6, 7, 12])
+def test_a_group_that_scores_alike_has_no_advantage(constant, group):
+    """In float32, where the mean of so many equal numbers may be another number."""
+    scores = torch.full((2, group), constant)
+    for found in (
+        credit.grpo_advantages(scores),
+        credit.grpo_advantages(scores, scale=False),
+        credit.rloo_advantages(scores),
+    ):
+        assert found.eq(0).all()

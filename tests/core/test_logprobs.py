@@ -272,3 +272,12 @@ def test_temperature_must_be_positive(temperature):
 def test_unshifted_logits_are_refused(function):
     with pytest.raises(ConfigError, match="shifted"):
         getattr(logprobs, function)(random_logits(1, 3, 3), torch.tensor([[0, 1]]))
+
+
+@pytest.mark.parametrize("offset", [0.0, 300.0, 1e4])
+def test_a_log_probability_does_not_depend_on_what_all_logits_have_in_common(offset):
+    """Offsets that float32 adds without rounding: quarters."""
+    logits = torch.tensor([[[0.25, 1.5, -2.0, 3.75]]])
+    tokens = torch.tensor([[1]])
+    expected = 1.5 - math.log(sum(math.exp(x) for x in (0.25, 1.5, -2.0, 3.75)))
+    assert logprobs.token_logprobs(logits + offset, tokens).item() == pytest.approx(expected, abs=5e-7)

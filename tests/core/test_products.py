@@ -259,3 +259,20 @@ def test_a_merged_layer_and_the_vocabulary_head_learn_the_same_by_it(monkeypatch
 
     for ours, exact in zip(outcome(torch.float32, True), outcome(torch.float64, False), strict=True):
         torch.testing.assert_close(ours, exact, rtol=2e-5, atol=1e-4)
+
+
+@pytest.mark.skipif(not ONEDNN, reason="this build has no oneDNN")
+def test_a_recorded_product_is_that_of_a_pass_without_gradient(monkeypatch):
+    """To the bit; and its gradient, and that of its gradient, are PyTorch's own."""
+    x, weight, bias = random(64, 520), random(80, 520, seed=1), random(80, seed=2)
+    monkeypatch.setattr(products, "BY_ONEDNN", True)
+    monkeypatch.setattr(products, "FEWEST", 1)
+    with torch.no_grad():
+        plain = products.linear(x, weight, bias)
+    recorded = products.linear(x.requires_grad_(), weight, bias)
+    assert torch.equal(recorded, plain)
+    own = torch.nn.functional.linear(x, weight, bias)
+    found, expected = (torch.autograd.grad(out.square().sum(), x, create_graph=True)[0] for out in (recorded, own))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-3)
+    again = [torch.autograd.grad((one * x).sum(), x)[0] for one in (found, expected)]
+    torch.testing.assert_close(*again, rtol=1e-5, atol=1e-3)

@@ -35,6 +35,13 @@ def test_calibration_by_hand():
     assert calibration_error(bins) == pytest.approx((abs(0.7 - 2 / 3) + abs(0.95 - 2 / 3)) / 2)
 
 
+def test_equal_confidences_are_right_alike_in_whatever_bin_they_lie():
+    """60 of 100 labels of confidence .6 are right: calibrated. Wrong ones first, the bins would say 0, 0, 1, 1, 1."""
+    bins = calibration([0.6] * 60 + [0.4] * 40)
+    assert bins == [(pytest.approx(0.6), pytest.approx(0.6), 20)] * 5
+    assert calibration_error(bins) == pytest.approx(0.0, abs=1e-12)
+
+
 def test_bins_differ_by_one_at_most_and_none_is_empty():
     assert [count for _, _, count in calibration([0.6] * 13)] == [2, 3, 2, 3, 3]
     assert [count for _, _, count in calibration([0.6, 0.3])] == [1, 1]
