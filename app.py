@@ -47,19 +47,24 @@ def main(argv: list[str] | None = None) -> int:
     except LabError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    serve(ctx, args.host, args.port)
-    return 0
+    return serve(ctx, args.host, args.port)
 
 
-def serve(ctx: Context, host: str, port: int) -> None:
-    """Serve until Ctrl-C, then say what goes on in the background."""
+def serve(ctx: Context, host: str, port: int) -> int:
+    """Serve until Ctrl-C, then say what goes on in the background. Returns the exit status: 1 where it could not be served."""
     runtime.stay_small()
     steward = Steward(ctx.home, ctx.db)
     with runtime.to_stay():
         page = build_page(ctx).queue(default_concurrency_limit=8, max_size=64, api_open=False)
     with contextlib.suppress(KeyboardInterrupt):
         with runtime.to_stay():
-            _, url, _ = page.launch(server_name=host, server_port=port, prevent_thread_lock=True, **launch_options(ctx))
+            try:
+                _, url, _ = page.launch(
+                    server_name=host, server_port=port, prevent_thread_lock=True, **launch_options(ctx)
+                )
+            except OSError as error:  # the port is taken, or the address is not this machine's
+                print(f"error: {host}:{port} cannot be served ({error}). Choose another with --port.", file=sys.stderr)
+                return 1
         steward.start()
         print(f"RLHF Lab: {url}\nhome: {ctx.home}{doors(ctx, ctx.address or url)}", flush=True)
         print("Ctrl-C ends the page; what the engine does goes on.", flush=True)
@@ -67,6 +72,7 @@ def serve(ctx: Context, host: str, port: int) -> None:
     steward.stop()
     page.close(verbose=False)
     print(f"\n{farewell(ctx.db, ctx.home)}", flush=True)
+    return 0
 
 
 def farewell(db: Database, home: Path) -> str:

@@ -3,7 +3,7 @@
 //   chart.points([[step, value], …], reset); chart.mark(events, step); chart.say(level, words); chart.restyle(); chart.drop()
 window.LabCharts = window.LabCharts || (() => {
   const { el } = Lab;
-  const LABELLED = 6;  // the newest marks carry their words; older ones would cover each other
+  const LABELLED = 3;  // the newest marks carry their words, in a line of its own each; older ones would cover each other
 
   // Plotly reads a little markup in texts.
   const plain = (words) => String(words).slice(0, 40).replace(/&/g, '&amp;').replace(/</g, '&lt;');
@@ -19,6 +19,9 @@ window.LabCharts = window.LabCharts || (() => {
   // The distance of ticks on an axis that counts: a few steps have no halves between them. null: plotly finds its own.
   const whole = (from, to) => (to - from <= 8 ? 1 : null);
 
+  // What was changed at one place, short enough to stand over a curve: numbers are never cut.
+  const brief = (words) => (words.length > 2 ? `${words[0]} and ${words.length - 1} more changes` : words.join(', '));
+
   // Thin lines where something was changed (between two steps).
   function lines(events, last) {
     const c = Lab.colours(), shapes = [], annotations = [], named = new Map();
@@ -29,10 +32,10 @@ window.LabCharts = window.LabCharts || (() => {
       shapes.push({ type: 'line', x0: x, x1: x, yref: 'paper', y0: 0, y1: 1, line: { color: c.warn, width: 1, dash: 'dot' } });
       if (i < all.length - LABELLED) return;
       const late = x > last / 2;  // the words stay inside the figure
-      annotations.push({ x, yref: 'paper', y: 1, yanchor: 'bottom', xanchor: late ? 'right' : 'left', xshift: late ? 3 : -3, yshift: 11 * (i % 2), text: plain([...new Set(words)].join(', ')),
+      annotations.push({ x, yref: 'paper', y: 1, yanchor: 'bottom', xanchor: late ? 'right' : 'left', xshift: late ? 3 : -3, yshift: 11 * (i % LABELLED), text: plain(brief([...new Set(words)])),
         showarrow: false, font: { size: document.body.classList.contains('projector') ? 13 : 10, color: c.warn }, borderpad: 0 });
     });
-    return { shapes, annotations, 'margin.t': all.length ? 28 : 6 };
+    return { shapes, annotations, 'margin.t': all.length ? 6 + 11 * Math.min(LABELLED, all.length) : 6 };
   }
 
   function make(into, curve, base, onStep) {

@@ -223,6 +223,8 @@ Lab.poll(root, async () => {
   fetched = Date.now();
   const reply = await Lab.answer(server.options({}));
   const key = JSON.stringify(reply), first = !options;
+  // What another project's models wrote is not this one's to show.
+  if (!first && options.project !== reply.project) { answers.length = 0; asked = null; show(); }
   options = reply;
   if (first) build();
   if (key !== drawn) { drawn = key; refill(); }

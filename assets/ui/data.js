@@ -115,7 +115,7 @@ function draw(unknown) {
     el('div.lab-row', {}, el('button.lab-button.lab-main', { type: 'button', 'data-do': 'data-import', disabled: !preview.votes, onclick: () => send('import', {
       source: source.value, annotator: found.querySelector('[data-do=data-annotator]').value,
       use_prompts: ticked('use_prompts'), drop_duplicates: ticked('drop_duplicates'), skip_broken: ticked('skip_broken') }) }, 'Import into this project'),
-    el('span.muted', {}, 'All rows or none.'))].filter(Boolean));
+    el('span.muted', {}, 'If one row cannot be used none is imported, unless such rows are left out.'))].filter(Boolean));
 }
 
 watch('value', () => {

@@ -265,7 +265,7 @@ async function update() {
   const reply = await Lab.answer(server.state({}));
   if (!state) root.replaceChildren(...Object.values(holders));
   if (state && state.project !== reply.project) { chosen = null; draft = null; refused = ''; }
-  if (reply.job) refused = '';
+  if (reply.job || (state && JSON.stringify(reply.labels) !== JSON.stringify(state.labels))) refused = '';
   state = reply;
   const model = looked();
   if (!model || !report || report.id !== model.id) {

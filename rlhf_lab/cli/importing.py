@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     found = read_all(asked(args))
     said = preview(found)
     if args.preview:
-        answer(args, {"preview": said}, preview_words(said))
+        answer(args, {"imported": 0, "skipped": 0, "errors": said["problems"], "preview": said}, preview_words(said))
         return 1 if found.problems else 0
     with Database.open(home_of(args)) as db:
         if args.new_project is not None:
@@ -62,7 +62,10 @@ def run(args: argparse.Namespace) -> int:
             project.id, Source(args.source), args.annotator, args.drop_duplicates, args.use_prompts, args.skip_broken
         )
         saved = save(db, found, into)
-    result = {"project": project.id, "saved": saved_dict(saved), "preview": said}
+    result = {
+        "imported": saved.votes, "skipped": saved.broken + saved.dropped, "errors": said["problems"], "project": project.id,
+        "saved": saved_dict(saved), "preview": said,
+    }  # fmt: skip
     answer(args, result, f"Project {project.id}: {saved_words(saved, found.name)}")
     return 0
 

@@ -252,6 +252,7 @@ class PolicyRun:
         if event.kind is EventKind.STOP:
             raise RunStopped(RunStatus.STOPPED, f"stopped after step {self.trainer.steps_done}; it can be resumed")
         set_run_status(db, run_id, RunStatus.PAUSED, f"paused in step {self.trainer.steps_done + 1}")
+        since = time.monotonic()
         while True:
             if self.leaving():
                 raise RunStopped(RunStatus.INTERRUPTED, "the engine was asked to leave while the run was paused")
@@ -265,6 +266,9 @@ class PolicyRun:
                     if later.id < event.id:
                         continue  # it was meant for something before this pause
                     set_run_status(db, run_id, RunStatus.RUNNING)
+                    self._began += (
+                        time.monotonic() - since
+                    )  # a pause says nothing of how long the other steps will take
                     return
             self.serve()
             time.sleep(POLL_EVERY_S)

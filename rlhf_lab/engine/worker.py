@@ -155,9 +155,11 @@ class Worker:
         the next engine finds the job interrupted then."""
         while True:
             try:
-                return record()
+                record()
             except StoreError as error:
                 log.warning("%s could not be recorded: %s", what, error)
+            else:
+                return
             if self._leave:
                 return
             time.sleep(INSIST_EVERY_S)

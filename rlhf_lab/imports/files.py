@@ -19,7 +19,7 @@ from rlhf_lab.imports.found import USUAL, Limits, Problem, Row
 Rows = Iterator[Row | Problem]
 CSV_KINDS = (".csv", ".tsv", ".tab")
 DELIMITERS = ",;\t|"
-NO_KEY = "\0more"
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_rows(path: Path, limits: Limits = USUAL) -> tuple[str, Rows]:
@@ -28,12 +28,19 @@ def read_rows(path: Path, limits: Limits = USUAL) -> tuple[str, Rows]:
     digest = hashlib.sha256(content).hexdigest()
     if content[:4] == b"PAR1":
         return digest, _parquet(path.name, content, limits)
+    if plain_name(path).endswith(".parquet"):
+        raise DataError(f"{path.name} is not a Parquet file: it does not begin as one. Copy or download it again.")
     if content[:2] == b"PK":
         raise DataError(
             f"{path.name} is a zip archive or a spreadsheet. Unpack it, or save the sheet as CSV, and import that."
         )
     name = plain_name(path)
-    text, cut = _text(path.name, *_unpacked(path.name, content, limits))
+    plain, cut = _unpacked(path.name, content, limits)
+    if b"\0" in plain[:1000] and plain[:2] not in UTF_16:
+        raise DataError(
+            f"{path.name} holds no text but something else. Choose a CSV, JSON, JSON Lines or Parquet file."
+        )
+    text, cut = _text(path.name, plain, cut)
     if not text.strip() and not cut:
         raise DataError(f"{path.name} is empty: there is no row 1. Choose the file that holds the preferences.")
     return digest, _with_cut(_text_rows(name, text), cut)
@@ -85,7 +92,7 @@ def _unpacked(name: str, content: bytes, limits: Limits) -> tuple[bytes, str]:
 
 def _text(name: str, content: bytes, cut: str) -> tuple[str, str]:
     """The characters, as far as they can be read, and what is wrong after them."""
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    if content[:2] in UTF_16:
         raise DataError(f"{name} is in UTF-16 from row 1 on. Save it as UTF-8 and import that.")
     try:
         return content.decode("utf-8-sig"), cut

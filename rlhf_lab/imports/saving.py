@@ -56,8 +56,8 @@ def save(db: Database, found: Found, into: Into) -> Saved:
     """Write what was found. DataError names the rows with problems; then, and after any other error, nothing is written."""
     if found.problems and not into.skip_broken:
         raise DataError(
-            f"{_rows(len(found.problems))} of {found.name} cannot be used; nothing was imported. Mend the file, or leave "
-            f"them out (--skip-broken).\n{summary_of(found.problems)}"
+            f"{_rows(len(found.problems))} of {found.name} cannot be used; nothing was imported. Mend the file, or have "
+            f"such rows left out (on the command line: --skip-broken).\n{summary_of(found.problems)}"
         )
     if not found.judgements:
         raise DataError(f"{found.name} holds no row that can be used.\n{summary_of(found.problems)}")

@@ -124,7 +124,8 @@ class Adapters:
         self._copies, self._made = {}, object()
         self._parts = {name: [parts_of(layer, name) for layer in self._layers] for name in self.names}
         keep = self.backbone.shards is None
-        self._forwards = {None: [frozen(layer.get_base_layer(), keep=keep) for layer in self._layers]} | {
+        off: list[Forward | None] = [frozen(layer.get_base_layer(), keep=keep) for layer in self._layers]
+        self._forwards = {None: off} | {
             name: [
                 part and merged.forward_of(part, keep=keep) for merged, part in zip(self._merged, parts, strict=True)
             ]

@@ -167,9 +167,9 @@ class PolicyTrainer:
                 its stop token here.
             scores: one a response, in any unit; beta is in that unit a nat.
 
-        Raises ConfigError for lists of different lengths or too many for `kl_horizon`, ModelError for an empty or too long text, NotFiniteError for scores,
-        losses or gradients that are not finite: no such gradient is applied, minibatches before it have been; `state` and
-        `load_state` around a step undo those.
+        Raises ConfigError for lists of different lengths or too many for `kl_horizon`, ModelError for an empty or too long
+        text, NotFiniteError for scores, losses or gradients that are not finite: no such gradient is applied, minibatches
+        before it have been; `state` and `load_state` around a step undo those.
         """
         begun, backbone = time.monotonic(), self.backbone
         forget_peak(backbone.device)

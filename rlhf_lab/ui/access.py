@@ -118,8 +118,10 @@ def _keys(home: Path) -> dict[str, str]:
             code = "".join(secrets.choice(CODE_LETTERS) for _ in range(6))
             made = {"key": secrets.token_hex(32), "operator": secrets.token_urlsafe(18), "code": code}
             home.mkdir(parents=True, exist_ok=True)
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            fresh = path.with_name(f"{path.name}.{made['key'][:8]}")
+            with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 json.dump(made, file)
+            fresh.replace(path)  # never half a file, whenever this ends
         keys = json.loads(path.read_text(encoding="utf-8"))
         return {name: str(keys[name]) for name in ("key", "operator", "code")}
     except (OSError, ValueError, KeyError) as error:

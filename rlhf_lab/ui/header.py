@@ -1,13 +1,16 @@
 """The strip above every screen: engine, device, memory, labels, reward accuracy, what runs and how long it still takes."""
 
+import contextlib
 from typing import Any
 
 from rlhf_lab.assets import EMBEDDED
+from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import queue, steward, supervisor
 from rlhf_lab.kinds import EngineState, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.labelling import Role
 from rlhf_lab.records import EngineStatus, Job
 from rlhf_lab.store.people import MAX_NAME
+from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.runs import get_run, latest_reward_model
 from rlhf_lab.ui.context import Context, read, shared_for
 from rlhf_lab.ui.presence import PRESENCE
@@ -87,6 +90,9 @@ def _job(ctx: Context, job: Job) -> dict[str, Any]:
         status = "" if run.status is RunStatus.RUNNING else f" {run.status.value}"
         eta_s = None if run.status is RunStatus.PAUSED else eta_s  # nobody knows when it goes on
         words = f"run {run.id}{status}, step {run.step} of {run.total_steps}"
+    if job.project_id not in (None, ctx.project.id):
+        with contextlib.suppress(LabError):  # it may have been deleted meanwhile
+            words += f" for {get_project(ctx.db, job.project_id).name}"
     return {"words": words, "progress": job.progress, "percent": not is_run, "eta_s": eta_s}
 
 

@@ -156,7 +156,8 @@ def since(name: str, words: str, said: Sequence[RunEvent]) -> str:
     begun = rescaled(name, said)
     if begun is None:
         return words
-    return f"Since {begun[1]} came in after step {begun[0]}: {words[:1].lower()}{words[1:]}"
+    words = words[:1].lower() + words[1:].replace("since the start", "since then")
+    return f"Since {begun[1]} came in after step {begun[0]}: {words}"
 
 
 def checks(curves: dict[str, list[Point]]) -> dict[str, float | None]:

@@ -198,7 +198,7 @@ def test_no_file_of_a_judge_is_run_for_the_page(db, project, tmp_path):
     """A page may be spoken to by a program, and a file may have been uploaded."""
     trace, file = tmp_path / "trace", tmp_path / "own.py"
     file.write_text(f"open({str(trace)!r}, 'w').close()\ndef f(text): return 1.0\n")
-    with pytest.raises(ConfigError, match="no judge .* on the page. Say one of cheerful"):
+    with pytest.raises(ConfigError, match=r"no judge .* on the page. Say one of cheerful"):
         steward.ask_judge(db, project.id, f"{file}:f", 4)
     assert not trace.exists()
 

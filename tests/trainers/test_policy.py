@@ -547,7 +547,7 @@ def test_too_many_sequences_for_the_horizon_are_refused_before_anything_learns(l
     trainer = tiny.trainer(llama_folder, kl_controller="adaptive", kl_horizon=3.0)
     prompts, sampled = some(16)
     before = trainer.state()[0]
-    with pytest.raises(ConfigError, match="n is 16, horizon 3.0"):
+    with pytest.raises(ConfigError, match=r"n is 16, horizon 3\.0"):
         trainer.step(prompts, sampled, [1.0] * 16)
     assert tiny.same(trainer.state()[0], before)
 
