@@ -37,7 +37,7 @@ def chat_of(value: Sequence[Any]) -> Chat:
         if not isinstance(message, dict) or not {"role", "content"} <= set(message):
             raise UnreadableError(f'has a message {number} that is not {{"role", "content"}}')
         role, content = message["role"], message["content"]
-        if role not in NAMES:
+        if not isinstance(role, str) or role not in NAMES:
             raise UnreadableError(f"has a message {number} of role {str(role)[:40]!r}; roles are {', '.join(NAMES)}")
         if not isinstance(content, str):
             raise UnreadableError(f"has a message {number} whose content is {_kind(content)}, not a text")

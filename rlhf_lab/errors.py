@@ -44,6 +44,10 @@ class StoreError(LabError):
     pass
 
 
+class BusyStoreError(StoreError):
+    """Somebody else wrote to the database for too long; later it will do."""
+
+
 class CorruptStoreError(StoreError):
     pass
 

@@ -13,7 +13,7 @@ from rlhf_lab.jobs import control, queue, supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.jobs.setup import new_project, pick_project
 from rlhf_lab.judges import load_judge
-from rlhf_lab.kinds import JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.kinds import OPEN, EngineState, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.records import Job
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_reward_model, runs
@@ -79,17 +79,30 @@ def _command(commands: Any, name: str, about: str, function: Any) -> argparse.Ar
 
 
 def follow(db: Database, home: Path, job: Job, title: str) -> dict[str, Any]:
-    """Wait for a job; an engine that dies meanwhile is started again. Raises EngineError with the job's own explanation."""
+    """Wait for a job; an engine that dies meanwhile is started again, one that was stopped is not. Raises EngineError with the
+    job's own explanation, or where nobody waits any more."""
+    begun = False
     with progress_line(title) as show:
         while True:
+            if begun and supervisor.engine_state(db).state is EngineState.ABSENT:
+                now = queue.get_job(db, job.id)  # it may have been the engine's last one
+                if now.status in OPEN:
+                    raise EngineError(
+                        f"{title}: the engine was stopped; the job goes on as soon as there is one again."
+                    )
             supervisor.ensure_engine(db, home)
-            now = queue.get_job(db, job.id)
+            now, begun = queue.get_job(db, job.id), True
             show(now.progress, now.eta_s)
             if now.status is JobStatus.DONE:
                 return now.result or {}
             if now.status in (JobStatus.FAILED, JobStatus.CANCELLED):
                 raise EngineError(f"{title}: {now.error or 'cancelled'}")
-            time.sleep(POLL_S)
+            try:
+                time.sleep(POLL_S)
+            except KeyboardInterrupt:
+                raise EngineError(
+                    f"no longer waiting; {title} goes on in the background. End the engine with `stop-engine`."
+                ) from None
 
 
 def run_pairs(args: argparse.Namespace) -> int:
@@ -113,7 +126,7 @@ def run_pairs(args: argparse.Namespace) -> int:
 
 def run_label(args: argparse.Namespace) -> int:
     judge = load_judge(args.judge)
-    with lab_there(home_of(args)) as db:
+    with Database.open(home_of(args)) as db:
         project = pick_project(db, args.project)
         said = label_with_judge(db, project.id, judge, args.count, noise=args.noise, seed=project.seed)
     count = sum(said.values())
@@ -160,12 +173,7 @@ def run_policy(args: argparse.Namespace) -> int:
         run_id = _submitted(args, db, home)
         job = control.last_job(db, run_id)
         assert job is not None
-        try:
-            result = follow(db, home, job, f"run {run_id}")
-        except KeyboardInterrupt:
-            raise EngineError(
-                f"no longer waiting; run {run_id} goes on in the background. See `runs`; end it with `stop-engine`."
-            ) from None
+        result = follow(db, home, job, f"run {run_id}")
         steps = metrics_since(db, run_id, 0)
     last = steps[-1][1] if steps else {}
     lines = ", ".join(f"{name} {last[name]:.3g}" for name in SHOWN if name in last)

@@ -5,6 +5,7 @@ checkpoint and write the later steps again, bit for bit the same. Controls are r
 the step it took effect at before it takes effect, so a resume replays it at the same step.
 """
 
+import logging
 import math
 import platform
 import time
@@ -23,7 +24,7 @@ from rlhf_lab.engine.history import standing, told_by
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.ptx import pretraining_texts
 from rlhf_lab.engine.work import Progress, no_progress
-from rlhf_lab.errors import ConfigError, StoreError
+from rlhf_lab.errors import BusyStoreError, ConfigError, StoreError
 from rlhf_lab.home import run_folder
 from rlhf_lab.judges import load_judge
 from rlhf_lab.kinds import EventKind, RunStatus
@@ -37,11 +38,13 @@ from rlhf_lab.trainers.checkpoint import load_latest, save_checkpoint
 from rlhf_lab.trainers.policy import PolicyTrainer, Task
 
 POLL_EVERY_S = 0.1
+RECORDING_S = 300.0  # how long a step is tried again that cannot be stored while somebody else writes
+log = logging.getLogger("rlhf_lab.engine")
 State = tuple[dict[str, torch.Tensor], dict[str, Any]]
 SLOT = "policy"
 RUN_BROKE = (
     "one of the processes of the run died, and the others were ended (processes.log in the run's folder says more). The last "
-    "checkpoint is kept: resume the run, or use fewer processes."
+    "checkpoint is kept: resume the run."
 )
 LEAVES = "the engine was asked to leave; the run goes on when it is back"
 PACKAGES = ("torch", "transformers", "peft", "safetensors", "numpy")
@@ -124,13 +127,13 @@ class PolicyRun:
         kept = self.trainer.state()
         try:
             if self.trainer.steps_done == 0:
-                record_step(db, run_id, StepResult(0, {}, samples=self.trainer.samples()))
+                self._record(StepResult(0, {}, samples=self.trainer.samples()))
             while self.trainer.steps_done < self.config.steps:
                 self._controls()
                 kept = self.trainer.state()
                 self._tell_others(self._applied)
                 result = self._step(kept)
-                record_step(db, run_id, result)
+                self._record(result)
                 kept = self.trainer.state()
                 if result.step % self.config.checkpoint_every == 0 or result.step == self.config.steps:
                     self._save(kept)
@@ -181,6 +184,18 @@ class PolicyRun:
             note = add_event(self.lab.db, self.run.id, EventKind.NOTE, {"words": words, "micro_batch": smaller})
             mark_event(self.lab.db, note.id, self.trainer.steps_done)
             self._apply(note)
+
+    def _record(self, result: StepResult) -> None:
+        """Store a step. Where somebody else is writing it is tried again for a while: a large import may take minutes."""
+        patience = time.monotonic() + RECORDING_S
+        while True:
+            try:
+                return record_step(self.lab.db, self.run.id, result)
+            except BusyStoreError as error:
+                if time.monotonic() > patience or self.leaving():
+                    raise
+                log.warning("step %d could not be stored, and is tried again: %s", result.step, error)
+                time.sleep(1.0)
 
     def _save(self, state: State) -> None:
         save_checkpoint(self.folder, self.trainer.adapters, SLOT, *state)

@@ -12,17 +12,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import torch
+from filelock import FileLock, Timeout
 
 from rlhf_lab.config import PolicyConfig, RewardConfig
 from rlhf_lab.engine.faults import explain_together
 from rlhf_lab.engine.lab import REWARD_MODELS, Lab
 from rlhf_lab.engine.policy_run import LEAVES, POLL_EVERY_S, RUN_BROKE, PolicyRun
 from rlhf_lab.engine.work import Progress, reward_job
-from rlhf_lab.errors import LabError, TrainingError
+from rlhf_lab.errors import EngineError, LabError, TrainingError
 from rlhf_lab.home import run_folder
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.kinds import GOING, JobStatus, RunStatus
@@ -35,10 +36,13 @@ from rlhf_lab.trainers.group import Group, launched, leave
 LOG = "processes.log"
 ENGINE = "RLHF_LAB_ENGINE"  # who started the processes, as JSON: for them alone
 TERM_WAIT_S = 20.0
+CLAIM = "training.lock"  # in the run's folder, held by the process that writes there
+CLAIM_WAIT_S = 10.0  # what is left of a group whose launcher was killed ends within moments
+LAUNCHED = "TORCHELASTIC_RUN_ID"  # in the environment of what `accelerate launch` starts
 TELLING_S = 30.0  # how long a process that met an error leaves the telling to the leading one, which met it too
 REWARD_BROKE = (
     f"one of the processes that trained the reward model died, and the others were ended ({LOG} in the home's folder "
-    f"{REWARD_MODELS} says more). The labels are untouched: train it again, or use fewer processes."
+    f"{REWARD_MODELS} says more). The labels are untouched: train it again."
 )
 
 
@@ -84,6 +88,28 @@ def end(child: subprocess.Popen[bytes]) -> None:
             continue
 
 
+def last_words(folder: Path) -> str:
+    """ " It ended with: …", the last line that the processes wrote; "" where there is none."""
+    with suppress(OSError):
+        lines = (folder / LOG).read_bytes()[-4000:].decode("utf-8", "replace").splitlines()
+        said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f" It ended with: {said[:300]}" if said else ""
+    return ""
+
+
+@contextmanager
+def claimed(folder: Path, run_id: int) -> Iterator[None]:
+    """Be the only process that writes a run. Raises EngineError while another one, or its group, is at work on it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / CLAIM, timeout=CLAIM_WAIT_S):
+            yield
+    except Timeout as error:
+        raise EngineError(
+            f"run {run_id} is being trained by another process. Stop it first: python -m rlhf_lab control {run_id} stop"
+        ) from error
+
+
 def check_devices(processes: int) -> None:
     """Raises TrainingError where processes would share a GPU."""
     gpus = torch.cuda.device_count()
@@ -115,7 +141,7 @@ def train_policy(
         return RunStatus.INTERRUPTED
     ended = get_run(db, run_id)
     if ended.status in GOING:
-        raise TrainingError(RUN_BROKE)
+        raise TrainingError(RUN_BROKE + last_words(run_folder(home, run_id)))
     if ended.status is RunStatus.FAILED:
         raise TrainingError(ended.message)
     return ended.status
@@ -133,7 +159,7 @@ def train_reward(home: Path, db: Database, job: Job, *, tick: Tick) -> dict[str,
     run_together(int(job.payload["config"]["processes"]), part, home / REWARD_MODELS, stays)
     ended = queue.get_job(db, job.id)
     if ended.status is JobStatus.RUNNING:
-        raise TrainingError(REWARD_BROKE)
+        raise TrainingError(REWARD_BROKE + last_words(home / REWARD_MODELS))
     if ended.status is JobStatus.FAILED:
         raise TrainingError(ended.error)
     return ended.result if ended.status is JobStatus.DONE else None
@@ -141,14 +167,16 @@ def train_reward(home: Path, db: Database, job: Job, *, tick: Tick) -> dict[str,
 
 @contextmanager
 def joined() -> Iterator[Group]:
-    """The group of these processes, for as long as they work. Where the engine dies they end with it: the next engine does
-    the work again, and two must not write.
+    """The group of these processes, for as long as they work. Where the engine or their launcher dies they end with it: the
+    next one does the work again, and two must not write.
 
     Nobody leaves before the leading one has stored what was found: the end of one, should it be no good one, ends all. And all
     meet an error of ours at the same point; one that left at once would take the leading one down before that has told anybody.
     """
     if engine := os.environ.get(ENGINE):
         supervisor.end_with(ProcessIdentity(**json.loads(engine)))
+    if LAUNCHED in os.environ:
+        supervisor.end_with(supervisor.parent_process())
     group = launched()
     try:
         yield group
@@ -161,9 +189,14 @@ def joined() -> Iterator[Group]:
         leave()
 
 
+def _leading(group: Group, home: Path, run_id: int) -> AbstractContextManager[None]:
+    """The leading process claims the run for all."""
+    return claimed(run_folder(home, run_id), run_id) if group.leads else nullcontext()
+
+
 def take_part_in_run(home: Path, run_id: int) -> RunStatus:
     """What each process of a run does: lead or follow, until the run ends."""
-    with joined() as group, Database.open(home) as db:
+    with joined() as group, Database.open(home) as db, _leading(group, home, run_id):
         sharded = group.size > 1 and PolicyConfig.from_dict(get_run(db, run_id).config).shard_backbone
         try:
             run = PolicyRun(Lab(home, db, group=group, sharded=sharded), run_id)
@@ -181,6 +214,8 @@ def take_part_in_reward(home: Path, job_id: int) -> None:
     """What each process of a reward training does; the leading one tells how far it is, and how the job ended."""
     with joined() as group, Database.open(home) as db:
         job = queue.get_job(db, job_id)
+        if job.status is not JobStatus.RUNNING:
+            raise EngineError(f"job {job_id} is {job.status.value}; only one that the engine works on has processes.")
         sharded = group.size > 1 and RewardConfig.from_dict(job.payload["config"]).shard_backbone
         lab = Lab(home, db, group=group, sharded=sharded)
         if not group.leads:

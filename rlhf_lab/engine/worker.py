@@ -17,6 +17,7 @@ from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.policy_run import POLL_EVERY_S, PolicyRun
 from rlhf_lab.engine.work import Progress, complete, explain, reward_job, sample_pairs
 from rlhf_lab.errors import CorruptStoreError, StoreError, TrainingError
+from rlhf_lab.home import run_folder
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
 from rlhf_lab.records import Job
@@ -185,7 +186,8 @@ class Worker:
                     home, self.db, run_id, serve=serve, leaving=self.leaving, progress=progress
                 )
             else:
-                status = PolicyRun(self.lab, run_id, serve=serve, leaving=self.leaving, progress=progress).execute()
+                with together.claimed(run_folder(self.lab.home, run_id), run_id):
+                    status = PolicyRun(self.lab, run_id, serve=serve, leaving=self.leaving, progress=progress).execute()
         if status is RunStatus.INTERRUPTED:
             queue.put_back(self.db, job.id)
             return None

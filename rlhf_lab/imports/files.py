@@ -168,17 +168,19 @@ def _list_inside(text: str) -> int | None:
     if isinstance(value, dict):
         lists = [name for name, item in value.items() if isinstance(item, list) and item and isinstance(item[0], dict)]
         if len(lists) == 1 and "chosen" not in value:
-            return text.index("[", text.index(json.dumps(lists[0], ensure_ascii=False))) + 1
+            at = text.find(json.dumps(lists[0], ensure_ascii=False))
+            return text.index("[", at) + 1 if at >= 0 else None  # a name that is written with escapes is not looked for
     return None
 
 
 def _array(text: str, at: int) -> Rows:
     """Item by item, so that a mistake is known by its row."""
-    decoder, number = json.JSONDecoder(), 0
+    decoder, number, line, counted = json.JSONDecoder(), 0, 1, 0
     while True:
         at = _past_space(text, at)
+        line, counted = line + text.count("\n", counted, at), at
         number += 1
-        where = f"row {number} (line {text.count(chr(10), 0, at) + 1})"
+        where = f"row {number} (line {line})"
         if text[at : at + 1] == "]":
             return
         try:
@@ -259,6 +261,6 @@ def _parquet(name: str, content: bytes, limits: Limits) -> Rows:
             for columns in batch.to_pylist():
                 number += 1
                 yield Row(number, f"row {number}", columns)
-    except (pyarrow.ArrowException, OSError, ValueError, UnicodeDecodeError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         said = str(error).split("\n", 1)[0][:120]
         yield Problem(0, f"row {number + 1}", f"the Parquet file is damaged here ({said}). Copy or download it again")

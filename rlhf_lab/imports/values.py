@@ -55,6 +55,8 @@ def number_of(value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError):
         raise UnreadableError(f"is {str(value)[:40]!r}, not a number") from None
+    except OverflowError:
+        raise UnreadableError("is a number of more digits than any score has") from None
     if isinstance(value, bool) or not math.isfinite(number):
         raise UnreadableError(f"is {value}, not a finite number")
     return number

@@ -43,6 +43,10 @@ def this_process() -> ProcessIdentity:
     return _identity(os.getpid())
 
 
+def parent_process() -> ProcessIdentity:
+    return _identity(os.getppid())
+
+
 def _identity(pid: int) -> ProcessIdentity:
     return ProcessIdentity(socket.gethostname(), pid, psutil.Process(pid).create_time())
 

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, insert, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
-from rlhf_lab.errors import StoreError
+from rlhf_lab.errors import BusyStoreError, StoreError
 from rlhf_lab.home import store_elsewhere
 from rlhf_lab.store import sqlite_file
 from rlhf_lab.store.tables import SCHEMA_VERSION
@@ -108,7 +108,7 @@ class Database:
     def write(self) -> Iterator[Connection]:
         """A transaction to write in: committed at the end, undone by an exception, alone meanwhile."""
         if not self._turn.acquire(timeout=self._patience_s):
-            raise StoreError(
+            raise BusyStoreError(
                 f"The database {self.where} failed: another part of this program has been writing for "
                 f"{self._patience_s:.0f} s. Try again."
             )

@@ -9,7 +9,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from rlhf_lab.errors import CorruptStoreError, StoreError
+from rlhf_lab.errors import BusyStoreError, CorruptStoreError, StoreError
 
 WRITER = "rlhf_lab_writer"  # execution option: this connection's transactions begin with the write lock
 
@@ -136,4 +136,5 @@ def explain(exc: BaseException | None, path: str) -> StoreError:
             f"The database {path} is damaged ({exc}). Stop the lab and copy the file; "
             "the next start examines it and sets it aside."
         )
-    return StoreError(f"The database {path} failed: {advice.get(code or 0, 'nothing was stored.')} ({exc})")
+    kind = BusyStoreError if code == sqlite3.SQLITE_BUSY else StoreError
+    return kind(f"The database {path} failed: {advice.get(code or 0, 'nothing was stored.')} ({exc})")

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ def _tidy(run: Path) -> None:
         if target.exists():
             shutil.rmtree(aside, ignore_errors=True)
         else:
-            aside.rename(target)
+            with suppress(FileNotFoundError):  # another process of the run has just done it
+                aside.rename(target)
     for building in run.glob(".building-*"):
         shutil.rmtree(building, ignore_errors=True)
 

@@ -40,7 +40,7 @@ def build(ctx: Context) -> None:
     def status(said: dict[str, Any]) -> dict[str, Any]:
         visitor = ctx.visitor()
         name = visitor.name or str(said.get("annotator") or "")[:MAX_NAME]
-        if name and visitor.role.may(Role.LABELLER):
+        if name and name.isprintable() and visitor.role.may(Role.LABELLER):
             PRESENCE.touch(name)  # on whatever screen
         return shared()
 

@@ -126,7 +126,7 @@ def checked_name(ctx: Context, said: object) -> str:
         return visitor.name
     name = str(said or "").strip()
     reserved = name.startswith(("judge:", "api:")) or (ctx.access.guarded and has_joined(ctx.db, name))
-    if not name or len(name) > MAX_NAME or reserved:
+    if not name or len(name) > MAX_NAME or not name.isprintable() or reserved:
         raise LabelError("This page has no usable name for you; reload it.")
     return name
 

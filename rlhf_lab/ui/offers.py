@@ -1,6 +1,7 @@
 """Files made for a download: written under HOME/exports, handed to Gradio's cache (which may serve them), then removed.
 
-The cache's path holds a hash of the content, so nobody finds a file that was not offered; it goes after an hour.
+The cache's path holds a hash of the content, so nobody finds a file that was not offered; after an hour it goes when the next
+one is made.
 """
 
 import contextlib

@@ -1,10 +1,12 @@
 """The page: a header strip and one tab a screen. No torch here: it starts in seconds and answers whatever the engine does."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import fastapi
 import gradio as gr
+from gradio.utils import get_upload_folder
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import BaseRoute
@@ -15,6 +17,7 @@ from rlhf_lab.ui.access import Access
 from rlhf_lab.ui.context import Context, guard_events
 from rlhf_lab.ui.entrance import entrance
 from rlhf_lab.ui.first_look import BodyStart, first_look
+from rlhf_lab.ui.gate import Gate
 from rlhf_lab.ui.widgets import STATIC, UI
 
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
@@ -27,6 +30,8 @@ SCREENS = {
 
 #: Visits whose components Gradio keeps, 0.3 MB each. One that was dropped gets them anew when it comes back.
 MOST_SESSIONS = 40
+#: What visitors sent is looked at every ten minutes and goes after an hour; seconds.
+KEPT = (600, 3600)
 
 
 def theme() -> gr.themes.Base:
@@ -38,7 +43,7 @@ def theme() -> gr.themes.Base:
 
 def build_page(ctx: Context) -> gr.Blocks:
     gr.set_static_paths(list(STATIC))
-    page: gr.Blocks = gr.Blocks(title="RLHF Lab", analytics_enabled=False, fill_width=True)
+    page: gr.Blocks = gr.Blocks(title="RLHF Lab", analytics_enabled=False, fill_width=True, delete_cache=KEPT)
     with page:
         operator = gr.BrowserState("", storage_key=OPERATOR, secret="rlhf-lab")
         header.build(ctx)
@@ -64,6 +69,7 @@ def launch_options(ctx: Context) -> dict[str, Any]:
     middleware = [
         Middleware(GZipMiddleware, minimum_size=500),  # what a page polls, by half
         Middleware(BodyStart, html=body_start()),
+        Middleware(Gate, alone=not ctx.access.guarded, uploads=Path(get_upload_folder())),
     ]
     options: dict[str, Any] = {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,

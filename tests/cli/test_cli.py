@@ -6,7 +6,9 @@ import pytest
 
 from rlhf_lab.cli.common import progress_line
 from rlhf_lab.cli.main import main
+from rlhf_lab.config import PolicyConfig
 from rlhf_lab.errors import LabelError
+from rlhf_lab.store.database import Database
 
 
 def call(capsys, *words):
@@ -40,9 +42,36 @@ def test_a_judge_labels_the_shipped_pairs_and_says_that_it_is_simulated(tmp_path
     ],
 )
 def test_errors_name_the_remedy(tmp_path, capsys, words, kind, remedy):
+    if words[0] == "train-policy":
+        call(capsys, "label", "--judge", "cheerful", "--count", "1", *home(tmp_path))
     status, said = call(capsys, *words, *home(tmp_path))
     assert (status, said["kind"]) == (1, kind)
     assert remedy in said["error"]
+
+
+@pytest.mark.parametrize("words", [["train-policy"], ["train-reward"], ["complete", "--prompt", "x"]])
+def test_a_mistyped_home_does_not_become_a_lab(tmp_path, capsys, words):
+    status, said = call(capsys, *words, *home(tmp_path))
+    assert (status, said["kind"]) == (1, "StoreError")
+    assert "There is no lab in" in said["error"]
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_run_that_goes_on_takes_no_settings(tmp_path, capsys):
+    Database.open(tmp_path / "home").close()
+    status, said = call(capsys, "train-policy", "--resume", "1", "--beta", "0.5", "--name", "x", *home(tmp_path))
+    assert (status, said["kind"]) == (1, "ConfigError")
+    assert "without --beta, --name" in said["error"]
+
+
+def test_help_says_the_defaults_that_are_used(capsys):
+    with pytest.raises(SystemExit):
+        main(["train-policy", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    config = PolicyConfig.of("ppo")
+    for words in (f"(default {config.minibatches})", f"(default {config.beta})", "(default 1.5)"):
+        assert words in said
+    assert "(default 0.13)" not in said
 
 
 def test_without_a_terminal_the_progress_is_a_line_for_every_part_and_every_tenth(capsys):
@@ -90,6 +119,7 @@ def test_pretraining_texts_of_a_file_are_handed_to_the_run(tmp_path, monkeypatch
         raise LabelError("far enough")
 
     monkeypatch.setattr("rlhf_lab.cli.lab.control.start_run", start)
+    call(capsys, "label", "--judge", "cheerful", "--count", "1", *home(tmp_path))
     own = tmp_path / "own.txt"
     own.write_text("a tale\nanother\n")
     command = ["train-policy", *home(tmp_path), "--ptx-coef", "0.2", "--ptx-texts"]

@@ -9,10 +9,10 @@ import pytest
 import torch
 from workplace import REWARD
 
-from rlhf_lab.engine import work, worker
+from rlhf_lab.engine import policy_run, together, work, worker
 from rlhf_lab.engine.faults import explain_error
 from rlhf_lab.engine.history import standing
-from rlhf_lab.errors import StoreError
+from rlhf_lab.errors import BusyStoreError, StoreError
 from rlhf_lab.jobs import control, queue
 from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
 from rlhf_lab.models.memory import out_of_memory
@@ -193,6 +193,44 @@ def test_a_full_disk_stores_no_half_reward_model(lab, monkeypatch):
     assert lab.train_reward().status is JobStatus.DONE
 
 
+@pytest.mark.parametrize("patient", [True, False])
+def test_a_step_waits_for_a_database_that_somebody_else_writes(lab, monkeypatch, patient):
+    monkeypatch.setattr("rlhf_lab.engine.policy_run.time.sleep", lambda _: None)
+    if not patient:
+        monkeypatch.setattr("rlhf_lab.engine.policy_run.RECORDING_S", -1.0)
+    record, tried = policy_run.record_step, []
+
+    def busy_twice(*args):
+        tried.append(1)
+        if len(tried) in (2, 3):
+            raise BusyStoreError("The database failed: another process kept it locked for too long.")
+        return record(*args)
+
+    monkeypatch.setattr(policy_run, "record_step", busy_twice)
+    job = lab.train(lab.run(steps=2))
+    assert job.status is (JobStatus.DONE if patient else JobStatus.FAILED)
+    assert len(tried) == (5 if patient else 2)  # before the first step, each of two, and two that had to wait
+
+
+def test_a_short_job_that_cannot_be_put_back_now_is_put_back_when_it_can(lab, monkeypatch):
+    put_back, tried = queue.put_back, []
+
+    def refused_once(*args):
+        tried.append(1)
+        if len(tried) == 1:
+            raise StoreError("The database failed: the disk is full.")
+        return put_back(*args)
+
+    def dropped(*_, **__):
+        raise worker._Dropped
+
+    monkeypatch.setattr(worker, "INSIST_EVERY_S", 0.0)
+    monkeypatch.setattr(worker, "sample_pairs", dropped)
+    monkeypatch.setattr(queue, "put_back", refused_once)
+    assert lab.do(lab.submit(JobKind.SAMPLE_PAIRS, count=1)).status is JobStatus.QUEUED
+    assert len(tried) == 2
+
+
 def test_a_failure_that_cannot_be_recorded_is_recorded_when_it_can(lab, monkeypatch):
     run_id = lab.run(steps=2)
     fail, tried = queue.fail, []
@@ -237,7 +275,7 @@ def test_a_crash_while_a_checkpoint_is_replaced_leaves_the_old_one(lab, at, monk
     assert list(folder.glob(".*")) == []
     checkpoint.save_checkpoint(folder, adapters, "policy", tensors, numbers | {"beta": 9.0})
     assert load_latest(folder)[1]["beta"] == 9.0
-    assert [path.name for path in folder.iterdir()] == ["step-000002"]
+    assert {path.name for path in folder.iterdir()} == {"step-000002", together.CLAIM}
 
 
 @pytest.mark.parametrize("kind", [EventKind.STOP, EventKind.PAUSE])

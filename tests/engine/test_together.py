@@ -10,7 +10,7 @@ import tiny
 from workplace import REWARD
 
 from rlhf_lab.engine import together
-from rlhf_lab.errors import TrainingError
+from rlhf_lab.errors import EngineError, TrainingError
 from rlhf_lab.jobs import control, queue
 from rlhf_lab.kinds import JobKind, JobStatus, RunStatus
 from rlhf_lab.store.runs import get_run, reward_models, set_manifest
@@ -85,6 +85,51 @@ def test_a_killed_process_ends_the_run_and_it_resumes(lab, sharded):
     job = lab.do(control.last_job(lab.db, run_id))
     assert job.status is JobStatus.DONE
     assert lab.curve(run_id) == lab.curve(whole)
+
+
+@pytest.mark.slow
+def test_processes_end_with_their_launcher_and_a_resumed_run_has_one_writer(lab):
+    run_id = lab.run(processes=2, steps=200, checkpoint_every=5)
+    left = []
+
+    def kill_the_launcher():
+        while get_run(lab.db, run_id).step < 5:
+            time.sleep(0.02)
+        left.extend(part for part in parts("train-policy") if part.environ().get("RANK"))
+        left[0].parent().kill()
+
+    killer = threading.Thread(target=kill_the_launcher)
+    killer.start()
+    job = lab.train(run_id)
+    killer.join()
+    assert job.status is JobStatus.FAILED
+    assert len(left) == 2
+    assert psutil.wait_procs(left, timeout=10)[1] == []
+    reached = get_run(lab.db, run_id).step
+    time.sleep(1.0)
+    assert get_run(lab.db, run_id).step == reached < 200
+
+
+def test_a_run_that_another_process_writes_is_not_begun(lab, monkeypatch):
+    monkeypatch.setattr(together, "CLAIM_WAIT_S", 0.05)
+    run_id = lab.run(steps=1)
+    with together.claimed(lab.folder / "runs" / str(run_id), run_id):
+        with pytest.raises(EngineError, match=f"run {run_id} is being trained by another process. Stop it first"):
+            together.take_part_in_run(lab.folder, run_id)
+        assert get_run(lab.db, run_id).status is RunStatus.QUEUED
+    assert together.take_part_in_run(lab.folder, run_id) is RunStatus.DONE
+
+
+def test_a_reward_model_that_no_engine_asked_for_is_not_trained(lab):
+    job = lab.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD)
+    with pytest.raises(EngineError, match=f"job {job.id} is queued"):
+        together.take_part_in_reward(lab.folder, job.id)
+
+
+def test_the_last_line_of_the_processes_is_told(tmp_path):
+    assert together.last_words(tmp_path) == ""
+    (tmp_path / together.LOG).write_text("Traceback\n  line\nValueError: unknown keys\n\n")
+    assert together.last_words(tmp_path) == " It ended with: ValueError: unknown keys"
 
 
 def kill_one(name, rank=1):

@@ -9,6 +9,7 @@ import pytest
 
 from rlhf_lab.errors import DataError
 from rlhf_lab.imports import Asked, Into, Limits, read_all, save
+from rlhf_lab.imports.files import read_rows
 from rlhf_lab.store.comparisons import vote_counts
 from rlhf_lab.store.projects import count_pairs
 
@@ -88,6 +89,11 @@ BROKEN = {
     "gzip that breaks off": ("a.jsonl.gz", CUT_GZ[: len(CUT_GZ) // 2], "row ", "Copy or download"),
     "gzip that is none": ("a.jsonl.gz", b"\x1f\x8bnothing", "row 1", "Copy or download"),
     "Parquet without its end": ("a.parquet", parquet(500), "row 1", "Copy or download"),
+    "a picture": ("a.jsonl", b"\x89PNG\r\n\x1a\n\0\0\0", "holds no text", "Choose a CSV"),
+    "Parquet by name alone": ("a.parquet", b"\x98\0\0", "is not a Parquet file", "Copy or download"),
+    "a role that is a list": ("a.jsonl", chats(prompt=[{"role": ["user"], "content": "x"}]), "row 3", "roles are user"),
+    "a score of 400 digits": ("a.jsonl", row(score_chosen=10**400, score_rejected=1), "row 3", "Mend the row"),
+    "rows under an escaped name": ("a.json", b'{"d\\u0061ta": [' + json.dumps(GOOD).encode() + b"]}", "ow 1", "chosen"),
     "a zip": ("a.jsonl", zipped(), "zip archive", "Unpack it"),
 }  # fmt: skip
 
@@ -147,3 +153,12 @@ def test_many_problems_are_counted_and_the_first_twenty_named(db, project, files
     assert str(caught.value).endswith("and 10 more")
     assert save(db, found, Into(project.id, skip_broken=True)).broken == 30
     assert count_pairs(db, project.id) == 1
+
+
+def test_a_long_list_tells_each_rows_line(tmp_path):
+    """Counted on from row to row: from the beginning each time, 40,000 rows took 37 s."""
+    file = tmp_path / "list.json"
+    rows = [json.dumps({"prompt": "p", "chosen": "a", "rejected": "b"})] * 3
+    file.write_text("[\n" + ",\n\n".join(rows) + "\n]")
+    _, found = read_rows(file)
+    assert [row.where for row in found] == ["row 1 (line 2)", "row 2 (line 4)", "row 3 (line 6)"]

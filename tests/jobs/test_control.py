@@ -304,3 +304,27 @@ def test_every_control_names_a_run_that_is_not_there(db: Database, home: Path, s
         with pytest.raises(StoreError, match="no run 9"):
             call()
     assert started == []
+
+
+def test_a_run_whose_job_cannot_be_stored_is_not_there(
+    db: Database, home: Path, monkeypatch: pytest.MonkeyPatch, started: list[Path]
+) -> None:
+    project_id = project(db)
+    reward_model(db, project_id)
+
+    def refused(*_: object) -> None:
+        raise StoreError("The database failed: the disk is full.")
+
+    monkeypatch.setattr(queue, "submit", refused)
+    with pytest.raises(StoreError, match="disk is full"):
+        control.start_run(db, home, project_id, CONFIG)
+    assert (runs(db), started) == ([], [])
+
+
+def test_a_run_without_a_job_is_stopped_and_deleted(db: Database, home: Path, run: Run) -> None:
+    """The page was killed between storing the run and storing its job."""
+    control.stop(db, run.id)
+    assert get_run(db, run.id).status is RunStatus.STOPPED
+    assert pending_events(db, run.id) == []
+    control.delete(db, home, run.id)
+    assert runs(db) == []

@@ -268,3 +268,23 @@ def test_two_pages_of_one_home_ask_for_everything_once(db, project, caretaker, m
         for look in [pages.submit(one.look) for one in (caretaker, steward.Steward(tmp_path, theirs))]:
             look.result()
     assert sorted(open_kinds(db)) == [JobKind.SAMPLE_PAIRS, JobKind.TRAIN_REWARD]
+
+
+def test_an_error_of_any_kind_does_not_end_the_steward(db, tmp_path, monkeypatch):
+    seen = threading.Event()
+    looks = []
+
+    def look(self):
+        looks.append(1)
+        if len(looks) == 1:
+            raise RuntimeError("no connection became free")
+        seen.set()
+
+    monkeypatch.setattr(steward, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(steward.Steward, "look", look)
+    caretaker = steward.Steward(tmp_path, db)
+    caretaker.start()
+    try:
+        assert seen.wait(10)
+    finally:
+        caretaker.stop()

@@ -167,6 +167,13 @@ def test_guessing_codes_ends_and_the_right_one_waits_a_minute(web):
     assert web.post("/join", data={"code": "ABC234", "name": "Ann"}).status_code == 429
 
 
+def test_guessed_codes_do_not_keep_the_operator_out(ctx, web):
+    for _ in range(doors.WRONG_PER_MINUTE):
+        web.post("/join", data={"code": "GUESS1", "name": "Ann"})
+    assert web.get("/enter?key=guess").status_code == 403
+    assert web.get("/enter", params={"key": ctx.operator_secret}).status_code == 303
+
+
 def test_the_operators_link_and_a_wrong_one(ctx, web):
     assert web.get("/enter?key=guess").status_code == 403
     assert web.get("/enter").status_code == 403

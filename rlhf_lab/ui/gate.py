@@ -1,0 +1,60 @@
+"""What is looked at before a request reaches the page: by which name it asks, and whether another file still fits."""
+
+import contextlib
+import os
+from pathlib import Path
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rlhf_lab.ui.address import is_loopback
+
+UPLOAD = "/gradio_api/upload"
+#: Bytes of files that visitors sent and the lab still holds (an hour, see `page.KEPT`).
+MOST_HELD = 1_000_000_000
+ELSEWHERE = (
+    "This lab is for its own computer: open it as http://localhost. To let others in, start it with --host; it then asks who "
+    "comes.\n"
+)
+FULL = "The lab holds too many files that were sent to it. They go after an hour; try again then.\n"
+
+
+class Gate:
+    """ASGI middleware.
+
+    alone: the lab has one visitor, who needs no login. A page elsewhere whose name is made to lead here (DNS rebinding) would be
+    taken for that visitor, but its requests still carry its name.
+    uploads: where Gradio puts what visitors send.
+    """
+
+    def __init__(self, app: ASGIApp, alone: bool, uploads: Path) -> None:
+        self.app, self.alone, self.uploads = app, alone, uploads
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = self._refused(scope) if scope["type"] == "http" else None
+        await (refused or self.app)(scope, receive, send)
+
+    def _refused(self, scope: Scope) -> PlainTextResponse | None:
+        if self.alone and not is_loopback(name_in(Headers(scope=scope).get("host", ""))):
+            return PlainTextResponse(ELSEWHERE, status_code=421)
+        if scope["path"].startswith(UPLOAD) and scope["method"] == "POST" and held(self.uploads) > MOST_HELD:
+            return PlainTextResponse(FULL, status_code=507)
+        return None
+
+
+def name_in(host: str) -> str:
+    """The name in a Host header, without its port: "[::1]:7860" -> "::1"; "localhost" where there is none."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0] or "localhost"
+
+
+def held(folder: Path) -> int:
+    """Bytes of the files below a folder; those that go meanwhile do not count."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += Path(root, name).lstat().st_size
+    return total
