@@ -12,7 +12,7 @@ import torch
 
 from rlhf_lab.assets import PROMPT_SETS, weights_digest
 from rlhf_lab.cli.card import card, measure
-from rlhf_lab.cli.common import answer, progress_line
+from rlhf_lab.cli.common import add_common, answer, progress_line
 from rlhf_lab.config import add_arguments, from_args
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.models.backbone import Backbone, load_backbone
@@ -32,7 +32,7 @@ def add_parser(commands: Any) -> None:
         "--ship", type=Path, default=None, help="also write prompt sets and sampled pairs to this folder"
     )
     parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 takes every core")
-    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
+    add_common(parser)
     add_arguments(parser, PretrainConfig)
     parser.set_defaults(run=run)
 

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.cli.common import answer, progress_line
+from rlhf_lab.cli.common import add_common, answer, progress_line
 from rlhf_lab.config import add_arguments, from_args
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.models.adapters import Adapters
@@ -20,7 +20,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--model", default="embedded", help='"embedded", a model folder, or a Hub id')
     parser.add_argument("--data", type=Path, required=True, help='JSON Lines: {"prompt": ..., "response": ...} a line')
     parser.add_argument("--out", type=Path, required=True, help="folder of the new model; give it as --model elsewhere")
-    parser.add_argument("--json", action="store_true", help="print one JSON object on standard output, nothing else")
+    add_common(parser)
     add_arguments(parser, SFTConfig)
     parser.set_defaults(run=run)
 

@@ -6,6 +6,7 @@ A control is a row (run_events) that the engine finds; what cannot be done is re
 import dataclasses
 import json
 import shutil
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -201,6 +202,8 @@ def delete(db: Database, home: Path, run_id: int) -> None:
 def check_name(name: str) -> str:
     """Raises ConfigError for an empty or very long name."""
     name = " ".join(name.split())
+    if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in name):
+        raise ConfigError("a name is of letters, digits and signs that can be seen; this one has others.")
     if not 0 < len(name) <= MAX_NAME:
         raise ConfigError(f"a name has 1 to {MAX_NAME} characters; this one has {len(name)}.")
     return name

@@ -137,6 +137,10 @@ class Database:
                 yield conn
         except DBAPIError as exc:
             raise sqlite_file.explain(exc.orig, self.where) from exc
+        except (OverflowError, UnicodeEncodeError) as exc:  # a number beyond 64 bits, half a character
+            raise StoreError(
+                f"The database {self.where} does not take such a value: {exc}. Nothing was stored."
+            ) from exc
         except SQLAlchemyError as exc:  # no connection became free, for one
             raise StoreError(f"The database {self.where} failed: nothing was stored. Try again. ({exc})") from exc
 

@@ -43,7 +43,7 @@ def cast(ctx: Context, said: dict[str, Any], via: str = "page") -> Vote:
     """
     try:
         pair_id, annotator, uuid = int(said["pair_id"]), str(said["annotator"]), str(said["uuid"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise _unreadable(error) from error
     try:
         pair = get_pair(ctx.db, pair_id)
@@ -65,7 +65,7 @@ def change(ctx: Context, said: dict[str, Any]) -> Vote:
     """Another answer to an earlier pair: {vote_id, uuid, annotator, choice, strength, note, made}; sides as they were then."""
     try:
         vote_id, annotator = int(said["vote_id"]), str(said["annotator"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise _unreadable(error) from error
     if of_another(ctx, said):
         raise StaleVoteError("Another project was opened meanwhile; your answer was not changed.")
@@ -105,11 +105,13 @@ def _vote(said: dict[str, Any], pair_id: int, annotator: str, on_left: bool, via
         ms = min(max(int(said.get("ms") or 0), 0), LONGEST_MS)
         strength = Strength(said["strength"]) if said.get("strength") and word in SIDES else None
         note = str(said.get("note") or "").strip()
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise _unreadable(error) from error
     if choice in (Choice.FIRST, Choice.SECOND) and word not in SIDES:
         raise LabelError("The vote could not be read. Reload the page and vote again.")
-    if len(note) > MAX_NOTE or len(uuid) > 64:
+    if len(uuid) > 64:
+        raise LabelError("The vote's number is too long; 64 characters fit. Reload the page and vote again.")
+    if len(note) > MAX_NOTE:
         raise LabelError(
             f"The note has {len(note):,} characters; {MAX_NOTE:,} fit. Your vote was not counted: shorten it."
         )

@@ -70,7 +70,7 @@ def asked(ctx: Context, question: dict[str, Any]) -> list[Job]:
     """The jobs that a page speaks of. Raises LabError for any that writes no text."""
     try:
         numbers = [int(job) for job in question["jobs"]][:MOST_COLUMNS]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise LabError("The page named no texts; reload it.") from None
     jobs = [queue.get_job(ctx.db, number) for number in numbers]
     if any(job.kind is not JobKind.COMPLETE for job in jobs):
@@ -139,8 +139,10 @@ def ask(ctx: Context, said: dict[str, Any]) -> list[Job]:
     """
     try:
         prompt, models = str(said["prompt"]), [str(model) for model in said["models"]][:MOST_COLUMNS]
+        if isinstance(said["models"], str):
+            raise TypeError("one text where a list belongs")
         scorer = int(said["reward"]) if said.get("reward") else None
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise LabError("The page asked for no models. Reload it and try again.") from None
     if not prompt.strip() or len(prompt) > LONGEST:
         raise FieldError("prompt", f"Prompt: write 1 to {LONGEST:,} characters.")

@@ -226,7 +226,7 @@ def whole(said: dict[str, Any], name: str) -> int:
     """Raises ConfigError for what is not a whole number."""
     try:
         return int(said[name])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise ConfigError(f"The page sent no usable {name.replace('_', ' ')}. Reload it and try again.") from None
 
 

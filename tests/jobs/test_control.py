@@ -328,3 +328,14 @@ def test_a_run_without_a_job_is_stopped_and_deleted(db: Database, home: Path, ru
     assert pending_events(db, run.id) == []
     control.delete(db, home, run.id)
     assert runs(db) == []
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\x1bb", "a\ud800"])
+def test_a_name_that_cannot_be_seen_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="can be seen"):
+        control.check_name(name)
+
+
+def test_names_may_hold_emoji_and_writing_from_right_to_left() -> None:
+    for name in ("\U0001f469\u200d\U0001f467 run", "\u200f\u05d0\u05d1"):
+        assert control.check_name(name) == name

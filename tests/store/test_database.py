@@ -264,3 +264,12 @@ def test_chunks() -> None:
     assert [list(chunk) for chunk in in_chunks([1, 2])] == [[1, 2]]
     assert [len(chunk) for chunk in in_chunks(range(10_001))] == [5000, 5000, 1]
     assert list(in_chunks([])) == []
+
+
+@pytest.mark.parametrize("value", [10**30, "half \ud800"])
+def test_a_value_that_no_database_takes_is_refused_in_words(tmp_path, value):
+    with Database.open(tmp_path) as db:
+        with pytest.raises(StoreError, match="does not take such a value"), db.read() as conn:
+            conn.execute(text("SELECT :x"), {"x": value})
+        with db.read() as conn:
+            assert conn.execute(text("SELECT 1")).scalar() == 1

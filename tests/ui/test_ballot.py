@@ -37,7 +37,7 @@ def test_strength_and_note_are_kept_and_strength_belongs_to_a_side(ctx):
 
 @pytest.mark.parametrize("broken", [{"strength": "very"}, {"note": "x" * 1001}, {"uuid": "x" * 65}])
 def test_what_cannot_be_kept_is_refused_and_changes_nothing(ctx, broken):
-    with pytest.raises(LabelError, match=r"could not be read|shorten it"):
+    with pytest.raises(LabelError, match=r"could not be read|shorten it|number is too long"):
         say(ctx, **broken)
     assert label.state(ctx, "ann")["labels"] == 0
 
@@ -149,3 +149,14 @@ def test_programs_need_the_join_code_where_people_do(ctx, monkeypatch, in_loop):
     for nobody in ("", "x" * 51):
         with pytest.raises(Error, match="who judges"):
             ask(name=nobody, code="ABC234")
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [({"ms": float("inf")}, "could not be read"), ({"pair_id": float("inf")}, "could not be read"),
+     ({"uuid": "u" * 65}, "number is too long"), ({"note": "n" * 1001}, "shorten it")],
+)  # fmt: skip
+def test_a_vote_that_cannot_be_is_refused_in_words(ctx, said, words):
+    (pair,) = [label.state(ctx, "ann")["pair"]]
+    with pytest.raises(LabelError, match=words):
+        ballot.cast(ctx, {"uuid": "u", "pair_id": pair["id"], "annotator": "ann", "choice": "left"} | said)
