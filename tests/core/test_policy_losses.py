@@ -344,10 +344,12 @@ def test_explained_variance_of_tiny_returns_is_not_rounding():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("constant", [0.0, 0.1, -1e6 / 3])
 def test_explained_variance_of_constant_returns_is_zero(dtype, constant):
-    """Nothing to explain; rounding in the mean (0.1 has no exact float) must not pass for variance."""
+    """Nothing to explain; the last bit of one of them must not pass for variance."""
     returns = torch.full((1, 7), constant, dtype=dtype)
-    values = torch.arange(7, dtype=dtype).unsqueeze(0)
-    assert policy_losses.explained_variance(values, returns, torch.ones(1, 7, dtype=torch.bool)).item() == 0.0
+    values, mask = torch.arange(7, dtype=dtype).unsqueeze(0), torch.ones(1, 7, dtype=torch.bool)
+    assert policy_losses.explained_variance(values, returns, mask).item() == 0.0
+    returns[0, 3] *= 1 + torch.finfo(dtype).eps
+    assert policy_losses.explained_variance(values, returns, mask).item() == 0.0
 
 
 def test_bad_arguments_are_refused():

@@ -519,6 +519,11 @@ def test_learning_rate_is_annealed_to_zero(llama_folder):
     results = run(tiny.trainer(llama_folder, lr=0.008), 4)
     assert [result.metrics["lr"] for result in results] == pytest.approx([0.008, 0.006, 0.004, 0.002])
     assert [result.metrics["episode"] for result in results] == [6, 12, 18, 24]
+    cosine = run(tiny.trainer(llama_folder, lr=0.008, lr_schedule="cosine"), 4)
+    expected = [0.008, 0.0068284271, 0.004, 0.0011715729]  # 0.004 (1 + cos of 0, 45, 90, 135 degrees)
+    assert [result.metrics["lr"] for result in cosine] == pytest.approx(expected)
+    constant = tiny.trainer(llama_folder, lr=0.008, lr_schedule="constant")
+    assert [result.metrics["lr"] for result in run(constant, 3)] == [0.008] * 3
 
 
 def some(count):
