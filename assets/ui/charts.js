@@ -20,7 +20,7 @@ window.LabCharts = window.LabCharts || (() => {
   const whole = (from, to) => (to - from <= 8 ? 1 : null);
 
   // What was changed at one place, short enough to stand over a curve: numbers are never cut.
-  const brief = (words) => (words.length > 2 ? `${words[0]} and ${words.length - 1} more changes` : words.join(', '));
+  const brief = (words) => { const all = words.join(', '); return words.length > 1 && all.length > 30 ? `${words.length} changes` : all; };
 
   // Thin lines where something was changed (between two steps).
   function lines(events, last) {
