@@ -7,21 +7,19 @@ the step it took effect at before it takes effect, so a resume replays it at the
 
 import logging
 import math
-import platform
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from rlhf_lab.config import PolicyConfig
-from rlhf_lab.core import products
 from rlhf_lab.engine.faults import explain_together
 from rlhf_lab.engine.history import standing, told_by
 from rlhf_lab.engine.lab import Lab
+from rlhf_lab.engine.machine import machine
 from rlhf_lab.engine.ptx import pretraining_texts
 from rlhf_lab.engine.work import Progress, no_progress
 from rlhf_lab.errors import BusyStoreError, ConfigError, StoreError
@@ -47,7 +45,6 @@ RUN_BROKE = (
     "checkpoint is kept: resume the run."
 )
 LEAVES = "the engine was asked to leave; the run goes on when it is back"
-PACKAGES = ("torch", "transformers", "peft", "safetensors", "numpy")
 
 
 class RunStopped(Exception):  # noqa: N818  not an error: somebody asked for it
@@ -281,25 +278,7 @@ class PolicyRun:
                     if later.id < event.id:
                         continue  # it was meant for something before this pause
                     set_run_status(db, run_id, RunStatus.RUNNING)
-                    self._began += (
-                        time.monotonic() - since
-                    )  # a pause says nothing of how long the other steps will take
+                    self._began += time.monotonic() - since  # a pause tells nothing of other steps
                     return
             self.serve()
             time.sleep(POLL_EVERY_S)
-
-
-def machine(trainer: PolicyTrainer) -> dict[str, Any]:
-    """What a run depends on besides its config, for the manifest."""
-    backbone = trainer.backbone
-    return {
-        "packages": {name: version(name) for name in PACKAGES},
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "device": str(backbone.device),
-        "dtype": str(backbone.model.dtype).removeprefix("torch."),
-        "threads": torch.get_num_threads(),
-        "float32_products": "oneDNN" if products.BY_ONEDNN else "PyTorch's",
-        "backbone": backbone.name,
-        "backbone_sha256": backbone.digest,
-    }
