@@ -216,7 +216,15 @@ class EngineStatus:
 
 @dataclass(frozen=True)
 class TokenRecord:
-    """Everything PPO computed about the tokens of one rollout row; every list is as long as token_ids."""
+    """Everything that was computed about the tokens of one rollout row; every list is as long as token_ids.
+
+    tokens: their texts, which joined are the response. logprob, ratio: after the step's updates; all else is as the updates
+    were told. What has a default is not in records of older versions.
+
+    raw_advantage: before whitening, which took `centre` from it and divided it by `spread` (None: not whitened). target: what
+    the values learnt, empty without values. score: the reward model's; earned: what the response was rewarded with. after: what
+    the state behind the last token counted as.
+    """
 
     row: int
     prompt: str
@@ -231,6 +239,13 @@ class TokenRecord:
     advantage: list[float]
     ratio: list[float]
     clipped: list[bool]
+    raw_advantage: list[float] = field(default_factory=list)
+    target: list[float] = field(default_factory=list)
+    score: float | None = None
+    earned: float | None = None
+    centre: float | None = None
+    spread: float | None = None
+    after: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from rlhf_lab.models import attention
 from rlhf_lab.models.decoder_layers import WholeLayers, tried
 from rlhf_lab.models.sharding import Shards
 
+UNFINISHED = "\ufffd"  # what a tokenizer says of a character of which a token is missing
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -98,7 +99,20 @@ class Backbone:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def token_strings(self, ids: Sequence[int]) -> list[str]:
-        return [str(self.tokenizer.decode([i])) for i in ids]
+        """The text that each token adds to those before it; joined they are the whole text, special tokens shown.
+
+        A character of several tokens stands with the last of them, the others are empty.
+        """
+        found: list[str] = []
+        begun = known = 0  # where the token before the last whole text begins, and where what is known ends
+        for end in range(1, len(ids) + 1):
+            before, now = (str(self.tokenizer.decode(list(ids[begun:stop]))) for stop in (known, end))
+            if now.endswith(UNFINISHED) and end < len(ids):
+                found.append("")
+                continue
+            found.append(now[len(before) :])
+            begun, known = known, end
+        return found
 
     @property
     def token_budget(self) -> int:

@@ -31,7 +31,7 @@ def shaped(measured: Measured, beta: float, config: PolicyConfig, scale: float =
     if config.whiten_rewards:
         rewards = whiten(rewards, rows.mask, shift_mean=False)
     last = None if measured.after is None else truncation_values(measured.after, rows.ended)
-    advantages = advantages_of(measured, rewards, last, config)
+    raw = advantages = advantages_of(measured, rewards, last, config)
     returns = value_targets(
         rewards, values, rows.mask, gamma=config.gamma, lam=config.lam,
         target=config.value_target, last_values=last,
@@ -39,7 +39,9 @@ def shaped(measured: Measured, beta: float, config: PolicyConfig, scale: float =
     if config.whiten_advantages:
         advantages = whiten(advantages, rows.mask)
     old, ref, sampler = measured.old_logprobs, measured.ref_logprobs, measured.sampler_logprobs
-    return Rollout(rows, measured.scores, earned, old, ref, sampler, values, kl, rewards, advantages, returns, clipped)
+    return Rollout(
+        rows, measured.scores, earned, old, ref, sampler, values, kl, rewards, raw, advantages, returns, clipped, last
+    )  # fmt: skip
 
 
 def to_reference(measured: Measured, config: PolicyConfig) -> Tensor:

@@ -1,4 +1,4 @@
-"""The numbers of a step, under TRL's names (docs/METRICS.md says what each means), and the per-token records."""
+"""The numbers of a step, under TRL's names (docs/METRICS.md says what each means)."""
 
 import resource
 import sys
@@ -7,14 +7,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rlhf_lab.config import PolicyConfig
 from rlhf_lab.core.advantages import masked_mean, masked_var
 from rlhf_lab.core.policy_losses import PolicyLoss, ValueLoss, explained_variance
-from rlhf_lab.models.rows import Rows
-from rlhf_lab.records import TokenRecord
 from rlhf_lab.trainers.group import Group
-from rlhf_lab.trainers.objectives import clip_of
-from rlhf_lab.trainers.rollout import Policy, Rollout
+from rlhf_lab.trainers.rollout import Rollout
 
 
 @dataclass
@@ -187,42 +183,3 @@ def peak_memory(device: torch.device) -> float:
         return torch.cuda.max_memory_allocated(device) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
-
-
-@torch.no_grad()
-def token_records(policy: Policy, rollout: Rollout, config: PolicyConfig) -> list[TokenRecord]:
-    """Per-token numbers of the first rows of a rollout; logprob and ratio are the policy's after the step's updates."""
-    index = torch.arange(min(config.token_rows, len(rollout.scores)), device=rollout.scores.device)
-    rows = rollout.rows.take(index)
-    length = rows.mask.shape[1]
-    logprobs = policy.evaluate(rows, config.temperature).logprobs
-    old = rollout.old_logprobs[index, :length]
-    advantages = rollout.advantages[index, :length]
-    ratio = (logprobs - old).exp()
-    clipped, clip = torch.zeros_like(rows.mask), clip_of(config)
-    if clip is not None:
-        clipped = ((ratio > 1 + clip) & (advantages > 0)) | ((ratio < 1 - clip) & (advantages < 0))
-    columns = {
-        "logprob": logprobs, "old_logprob": old, "ref_logprob": rollout.ref_logprobs[index, :length],
-        "kl": rollout.kl[index, :length], "value": rollout.values[index, :length],
-        "reward": rollout.rewards[index, :length], "advantage": advantages, "ratio": ratio,
-    }  # fmt: skip
-    records = []
-    rows, clipped = Rows(*(part.cpu() for part in rows)), clipped.cpu()
-    columns = {name: column.cpu() for name, column in columns.items()}
-    for row in range(len(index)):
-        count = int(rows.mask[row].sum())
-        ids = rows.responses[row, :count].tolist()
-        prompt = rows.prompts[row][rows.prompt_mask[row].bool()].tolist()
-        numbers = {name: column[row, :count].tolist() for name, column in columns.items()}
-        records.append(
-            TokenRecord(
-                row=row,
-                prompt=policy.backbone.decode(prompt),
-                token_ids=ids,
-                tokens=policy.backbone.token_strings(ids),
-                clipped=clipped[row, :count].tolist(),
-                **numbers,
-            )  # fmt: skip
-        )
-    return records

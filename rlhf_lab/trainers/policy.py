@@ -35,11 +35,12 @@ from rlhf_lab.trainers.critic import add_critic
 from rlhf_lab.trainers.estimates import shaped
 from rlhf_lab.trainers.group import ALONE, Group, Span
 from rlhf_lab.trainers.measure import measure
-from rlhf_lab.trainers.metrics import UpdateStats, forget_peak, step_metrics, token_records
+from rlhf_lab.trainers.metrics import UpdateStats, forget_peak, step_metrics
 from rlhf_lab.trainers.objectives import Weights
 from rlhf_lab.trainers.pretraining import Pretraining
 from rlhf_lab.trainers.rollout import Policy, Rollout, Scorer
 from rlhf_lab.trainers.selfchecks import check_finite, check_first_ratio, check_group, check_metrics
+from rlhf_lab.trainers.token_records import token_records
 
 Text = str | Sequence[int]
 

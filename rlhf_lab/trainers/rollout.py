@@ -120,8 +120,9 @@ class Rollout(NamedTuple):
     """A batch of B responses of at most R tokens. (B, R) float32 unless said otherwise; 0 on padding.
 
     scores: (B,) as the reward model gave them; earned: (B,) what a response is rewarded with, scaled, clipped and penalised.
-    rewards: -beta·kl per token, plus what is earned. advantages: as the loss uses them; returns: what the values should be.
-    sampler_logprobs: from the cached decode. clipped: (), share of the scores that the clip changed; None without one.
+    rewards: -beta·kl per token, plus what is earned. advantages: as the loss uses them, raw_advantages: before whitening;
+    returns: what the values should be. sampler_logprobs: from the cached decode. clipped: (), share of the scores that the clip
+    changed; None without one. after: (B,), what the state behind the last token counts as; None: nothing.
     """
 
     rows: Rows
@@ -133,9 +134,11 @@ class Rollout(NamedTuple):
     values: Tensor
     kl: Tensor
     rewards: Tensor
+    raw_advantages: Tensor
     advantages: Tensor
     returns: Tensor
     clipped: Tensor | None = None
+    after: Tensor | None = None
 
     def take(self, part: Tensor) -> "Part":
         """The rows of `part` (indices, on the CPU), as the loss wants them."""

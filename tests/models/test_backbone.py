@@ -1,12 +1,14 @@
 """Loading a model, its prompts, and errors a person can act on."""
 
+import dataclasses
 import json
 import shutil
 
 import pytest
 import tiny
 import torch
-from transformers import BertConfig, BertForSequenceClassification, MambaConfig
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import BertConfig, BertForSequenceClassification, MambaConfig, PreTrainedTokenizerFast
 
 from rlhf_lab.assets import weights_digest
 from rlhf_lab.errors import ModelError
@@ -78,7 +80,7 @@ def test_item_19_decoding_and_encoding_again_changes_ids(llama_folder):
     sampled = tiny.ids("not_good cat")
     assert backbone.decode(sampled) == "not good cat"
     assert backbone.encode_response("not good cat")[:-1] == tiny.ids("not good cat") != sampled
-    assert backbone.token_strings([*sampled, tiny.EOS]) == ["not good", "cat", "<eos>"]
+    assert backbone.token_strings([*sampled, tiny.EOS]) == ["not good", " cat", " <eos>"]
     assert backbone.decode([*sampled, tiny.EOS]) == "not good cat"
 
 
@@ -182,3 +184,25 @@ def test_a_context_that_is_not_stated_is_no_limit(llama_folder):
     backbone = tiny.load(llama_folder)
     backbone.model.config = MambaConfig()
     assert backbone.context == 2**20
+
+
+def byte_tokenizer():
+    """Every byte a token."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bytewise = Tokenizer(models.BPE({letter: i for i, letter in enumerate(letters)}, []))
+    bytewise.pre_tokenizer, bytewise.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=bytewise)
+
+
+@pytest.mark.parametrize("text", ["Zoë sang “naïve” songs 🎉 – twice.", "two  spaces\n\nand lines", "", "ends in 🎉"])
+def test_the_texts_of_tokens_join_to_the_whole_text(llama_folder, text):
+    """Characters of two, three and four tokens stand with their last one."""
+    backbone = dataclasses.replace(tiny.load(llama_folder), tokenizer=byte_tokenizer())
+    pieces = backbone.token_strings(backbone.tokenizer(text)["input_ids"])
+    assert pieces == [piece for letter in text for piece in [*[""] * (len(letter.encode()) - 1), letter]]
+
+
+def test_a_text_that_ends_within_a_character_says_so(llama_folder):
+    backbone = dataclasses.replace(tiny.load(llama_folder), tokenizer=byte_tokenizer())
+    ids = backbone.tokenizer("a🎉")["input_ids"][:-2]
+    assert backbone.token_strings(ids) == ["a", "", "\ufffd"]

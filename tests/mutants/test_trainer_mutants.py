@@ -6,6 +6,7 @@ ROWS, BACKBONE, GENERATION = "models/rows.py", "models/backbone.py", "models/gen
 DRAW, DECODER, GRAPHED, CACHE = "models/draw.py", "models/decoder.py", "models/graphed.py", "models/kv_cache.py"
 ADAPTERS, HEADS, REWARD_MODEL = "models/adapters.py", "models/heads.py", "models/reward_model.py"
 ROLLOUT, METRICS, POLICY = "trainers/rollout.py", "trainers/metrics.py", "trainers/policy.py"
+TOKENS = "trainers/token_records.py"
 ESTIMATES, MEASURE, ORDER = "trainers/estimates.py", "trainers/measure.py", "trainers/order.py"
 OBJECTIVES, GRADIENT, STATE = "trainers/objectives.py", "trainers/gradient_step.py", "trainers/policy_state.py"
 SELFCHECKS, NATURAL, CRITIC = "trainers/selfchecks.py", "trainers/natural_step.py", "trainers/critic.py"
@@ -257,10 +258,26 @@ MUTANTS = [
            f"test_metrics_by_hand {PLAIN_LOOP}"),
     Mutant(METRICS, "sampler gap over padding", "rollout.old_logprobs).abs().masked_fill(~mask, 0.0)",
            "rollout.old_logprobs).abs()", "test_metrics_by_hand"),
-    Mutant(METRICS, "clipped whatever the advantage", "((ratio > 1 + clip) & (advantages > 0))", "(ratio > 1 + clip)",
+    # --- trainers/token_records.py ---
+    Mutant(TOKENS, "clipped whatever the advantage", "((ratio > 1 + clip) & (advantages > 0))", "(ratio > 1 + clip)",
            "test_token_records"),
-    Mutant(METRICS, "ratio upside down in the records", "ratio = (logprobs - old).exp()\n    clipped",
-           "ratio = (old - logprobs).exp()\n    clipped", "test_token_records"),
+    Mutant(TOKENS, "ratio upside down in the records", "ratio = (logprobs - old).exp()",
+           "ratio = (old - logprobs).exp()", "test_token_records"),
+    Mutant(TOKENS, "the whitened ones for the raw", "first(rollout.raw_advantages)", "first(rollout.advantages)",
+           "test_token_records"),
+    Mutant(TOKENS, "variance for sd", "(masked_var(raw, mask) + WHITEN_EPS).sqrt()", "(masked_var(raw, mask) + WHITEN_EPS)",
+           "test_token_records"),
+    Mutant(TOKENS, "score and what is earned", "score=float(rollout.scores[row])", "score=float(rollout.earned[row])",
+           "test_token_records"),
+    Mutant(TOKENS, "nothing after a cut text", "0.0 if rollout.after is None else float(rollout.after[row])", "0.0",
+           "test_what_an_algorithm_does_not_have_is_not_recorded"),
+    Mutant(ESTIMATES, "raw advantages whitened too", "    raw = advantages = advantages_of(measured, rewards, last, config)",
+           "    advantages = advantages_of(measured, rewards, last, config)\n    raw = whiten(advantages, rows.mask)",
+           "trainers/test_token_records.py::test_token_records"),
+    Mutant(BACKBONE, "halves of a character shown", "if now.endswith(UNFINISHED) and end < len(ids):", "if False:",
+           "test_the_texts_of_tokens_join_to_the_whole_text"),
+    Mutant(BACKBONE, "tokens by themselves", "begun, known = known, end", "begun, known = end, end",
+           "test_item_19_decoding_and_encoding_again_changes_ids"),
     Mutant(METRICS, "first ratios of one micro-batch alone", "torch.maximum(before, worst)", "before",
            "test_item_07_first_ratio_deviation_is_that_of_the_first_minibatch"),
     Mutant(METRICS, "first ratios of every minibatch", "if not self.updates and not self.skipped:  #", "if True:  #",

@@ -1,4 +1,4 @@
-"""The numbers of a step and of its tokens, on a rollout made by hand."""
+"""The numbers of a step, on a rollout made by hand."""
 
 import math
 
@@ -7,9 +7,9 @@ import tiny
 import torch
 
 from rlhf_lab.core.policy_losses import PolicyLoss, ValueLoss
-from rlhf_lab.models.rows import Rows, make_rows
+from rlhf_lab.models.rows import Rows
 from rlhf_lab.trainers import policy as policy_module
-from rlhf_lab.trainers.metrics import UpdateStats, forget_peak, peak_memory, step_metrics, token_records
+from rlhf_lab.trainers.metrics import UpdateStats, forget_peak, peak_memory, step_metrics
 from rlhf_lab.trainers.rollout import Rollout
 
 MASK = torch.tensor([[True, True, True], [True, False, False]])
@@ -34,6 +34,7 @@ def rollout_by_hand(clipped=None):
         values=torch.tensor([[1.0, 2.0, 3.0], [2.0, 0.0, 0.0]]),
         kl=torch.tensor([[0.5, 0.25, -0.15], [2.0, 0.0, 0.0]]),
         rewards=torch.tensor([[-0.1, 0.0, 3.0], [0.5, 0.0, 0.0]]),
+        raw_advantages=torch.tensor([[1.5, -0.5, 2.5], [-1.5, 0.0, 0.0]]),
         advantages=torch.tensor([[1.0, -1.0, 2.0], [-2.0, 0.0, 0.0]]),
         returns=torch.tensor([[1.0, 1.0, 4.0], [2.0, 0.0, 0.0]]),
         clipped=clipped,
@@ -168,48 +169,6 @@ def test_what_is_said_of_updates_is_left_out_where_the_policy_had_none(gpt2_fold
     skipped.skip()
     metrics = step_metrics(rollout_by_hand(), skipped, beta=0.2, lr=0.01, episode=64)
     assert not UPDATE_METRICS & metrics.keys()
-
-
-@pytest.mark.parametrize(("cliprange", "clips"), [(0.2, True), (None, False)])
-def test_token_records(gpt2_folder, cliprange, clips):
-    """The policy moved since the rollout: ratio = exp(logprob - old_logprob), clipped by the side of the advantage."""
-    trainer = tiny.trainer(gpt2_folder, cliprange=cliprange, token_rows=2, temperature=0.9)
-    prompts, responses = tiny.ragged(rows=3)
-    rows = make_rows(trainer.backbone, prompts, responses)
-    rollout = trainer.assess(rows, torch.tensor([1.0, -2.0, 0.5]), [[0.0] * len(r) for r in responses])
-    tiny.disturb(trainer.adapters, "policy", scale=0.1)
-    records = token_records(trainer.policy, rollout, trainer.config)
-    assert [record.row for record in records] == [0, 1]
-    seen = set()
-    for record, prompt, response in zip(records, prompts, responses, strict=False):
-        i, count = record.row, len(response)
-        assert record.token_ids == response
-        assert record.tokens == [tiny.WORDS[token] for token in response]
-        assert record.prompt == " ".join(tiny.WORDS[token] for token in prompt)
-        lists = (record.logprob, record.old_logprob, record.ref_logprob, record.kl, record.value, record.reward)
-        assert {len(x) for x in (*lists, record.advantage, record.ratio, record.clipped)} == {count}
-        with trainer.adapters.using("policy"):
-            now = tiny.teacher_forced(trainer.backbone, prompt, response, 0.9)
-        assert record.logprob == pytest.approx(now.tolist(), abs=1e-4)
-        before = tiny.teacher_forced(trainer.backbone, prompt, response, 0.9)
-        assert record.old_logprob == pytest.approx(before.tolist(), abs=1e-4)
-        for t in range(count):
-            ratio, advantage = record.ratio[t], record.advantage[t]
-            assert ratio == pytest.approx(math.exp(record.logprob[t] - record.old_logprob[t]), rel=1e-5)
-            assert record.kl[t] == pytest.approx(record.old_logprob[t] - record.ref_logprob[t], abs=1e-6)
-            outside = (ratio > 1.2 and advantage > 0) or (ratio < 0.8 and advantage < 0)
-            assert record.clipped[t] == (clips and outside)
-            seen.add(record.clipped[t])
-        missing = 0.0 if response[-1] == tiny.EOS else 1.0
-        expected = float(rollout.scores[i]) - missing - 0.1 * sum(record.kl)
-        assert sum(record.reward) == pytest.approx(expected, abs=1e-5)
-    assert seen == ({True, False} if clips else {False})
-
-
-def test_token_records_stop_at_the_rows_there_are(llama_folder):
-    trainer = tiny.trainer(llama_folder, token_rows=64)
-    assert len(trainer.run_step().tokens) == 6
-    assert tiny.trainer(llama_folder, token_rows=0).run_step().tokens == []
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
