@@ -10,6 +10,7 @@ let state = fresh();
 let wanted = null;  // the run a person chose; null: the newest that goes on
 let waiting = null; // {words, since}: what happens and when it began, by this page's clock
 let parts = {};
+const scope = LabMicroscope((question) => server.tokens(question));
 
 // ---- what the person does
 
@@ -40,7 +41,7 @@ function frame() {
     told: el('p.muted', {}, 'The sentence under a curve speaks of the mean of its last 5 steps (fewer before step 10), so that the noise of one step does not count.'),
     none: el('div.lab-card.lab-empty', {}, 'The curves begin with the first step.'), side: el('aside.side.lab-scroll', { 'aria-label': 'samples' }) };
   const bar = barFrame();
-  root.replaceChildren(bar, parts.doing, el('div.columns', {}, el('div.curves', {}, parts.none, parts.grid, parts.told, parts.more), parts.side));
+  root.replaceChildren(bar, parts.doing, el('div.columns', {}, el('div.curves', {}, parts.none, parts.grid, parts.told, parts.more), parts.side), scope.fold);
   for (const curve of CURVES) state.charts[curve.metric] = LabCharts.make(parts.grid, curve, props.data, (x) => goTo(nearest(x)));
   moreFrame();
   sideFrame();
@@ -131,7 +132,8 @@ function sideFrame() {
   parts.latest = el('button.lab-button.small', { type: 'button', 'data-do': 'latest', 'aria-pressed': 'true', onclick: () => goTo(state.steps.at(-1), true) }, 'Latest');
   parts.rows = el('div.rows', {}, el('p.lab-empty', {}, 'The base model writes to the fixed prompts first.'));
   parts.side.replaceChildren(
-    el('div.lab-row', {}, el('h2', {}, 'Samples'), parts.at, el('span.lab-grow'), parts.latest),
+    el('div.lab-row', {}, el('h2', {}, 'Samples'), parts.at, el('span.lab-grow'),
+      el('button.lab-button.small', { type: 'button', 'data-do': 'tokens', onclick: scope.open }, 'Tokens'), parts.latest),
     el('div.scrub', {}, parts.scrub),
     el('p.muted', {}, 'Same prompts, same seeds as at the start; changed words are marked.'), parts.rows);
 }
@@ -145,6 +147,7 @@ function goTo(step, follow = false) {
   scrubber();
   markAll();
   fetchSamples();
+  scope.show(state.run.id, step);
 }
 
 function scrubber() {
@@ -246,6 +249,7 @@ async function update() {
   if (!reply.same && !reply.run) { noRun(); return; }
   if (!reply.same) take(reply);
   fetchSamples();
+  scope.again();
 }
 
 function take(reply) {

@@ -77,6 +77,15 @@ def metrics_since(db: Database, run_id: int, after_step: int) -> list[tuple[int,
     return list(steps.items())
 
 
+def metric_at(db: Database, run_id: int, step: int, name: str) -> float | None:
+    """A metric of one step; None where it was not recorded."""
+    m = t.metrics.c
+    query = select(m.value).where(m.run_id == run_id, m.step == step, m.name == name)
+    with db.read() as conn:
+        found = list(conn.execute(query).scalars())
+    return _number(found[0]) if found else None
+
+
 def metric_series(
     db: Database, run_id: int, names: Sequence[str], after_step: int = -1, max_points: int = 1000
 ) -> dict[str, list[Point]]:

@@ -16,7 +16,7 @@ from rlhf_lab.store.comparisons import annotators_of
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import reward_models, runs
 from rlhf_lab.store.steps import metric_series
-from rlhf_lab.ui import story
+from rlhf_lab.ui import microscope, story
 from rlhf_lab.ui.charts import CONFIG, CURVES, abouts, layout
 from rlhf_lab.ui.context import Context, read, told
 from rlhf_lab.ui.forms import Form
@@ -43,6 +43,9 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def samples(question: dict[str, Any]) -> dict[str, Any]:
         return story.written(ctx.db, int(question["run"]), int(question["step"]))
 
+    def tokens(question: dict[str, Any]) -> dict[str, Any]:
+        return microscope.looked_at(ctx.db, int(question["run"]), int(question["step"]))
+
     def more(question: dict[str, Any]) -> dict[str, Any]:
         name, run_id = str(question["metric"]), int(question["run"])
         return {"points": story.packed(metric_series(ctx.db, run_id, [name], max_points=MAX_POINTS)[name])}
@@ -52,8 +55,9 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         "curves": [curve._asdict() for curve in CURVES], "layout": layout(), "config": CONFIG, "abouts": abouts(),
     }  # fmt: skip
     part = widget(
-        "train", reads=[read(points), read(samples), read(more)], charts=True, data=data, label="Training run"
-    )
+        "train", reads=[read(points), read(samples), read(tokens), read(more)], charts=True, scripts=["microscope"],
+        data=data, label="Training run",
+    )  # fmt: skip
 
     def act(secret: str | None, event: gr.EventData) -> dict[str, Any]:
         return answer(ctx, secret, dict(event._data or {}))

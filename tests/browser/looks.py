@@ -53,6 +53,8 @@ def look(page, screen: str) -> list[Text]:
     page.get_by_role("tab", name=screen, exact=True).click()
     page.locator(SCREENS[screen]).first.wait_for()
     page.evaluate("for (const fold of document.querySelectorAll('.lab details')) fold.open = true")
+    if screen == "Train":
+        page.locator(".microscope .token.seen").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), screen
     for part in page.locator(".lab:visible").all():
         described = part.aria_snapshot()

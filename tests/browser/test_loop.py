@@ -14,6 +14,7 @@ from playwright.sync_api import expect
 from rlhf_lab.judges import load_judge
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import events, runs
+from rlhf_lab.store.steps import token_records_at
 
 LONG = 3 * PATIENCE
 CURVES = ("objective/scores", "objective/kl", "policy/clipfrac_avg", "loss/value_avg")
@@ -210,6 +211,50 @@ def test_pause_change_beta_resume_and_stop(lab, open_page):
     page.mouse.click(*page.evaluate(POINT, 5))  # a click on a curve shows the texts of that step
     page.wait_for_selector(".lab-train [data-at='5']")
     cursor_stands_at(page, 5)
+
+
+def said(value: float) -> str:
+    """A token's number as the microscope writes it."""
+    return f"{value:.4f}".replace("-0.0000", "0.0000").replace("-", "−")
+
+
+def test_the_microscope_tells_of_every_token_what_the_step_knew(lab, open_page):
+    page = training(lab, open_page)
+    page.click("[data-do=tokens]")
+    page.wait_for_selector(".microscope .token.seen")
+    shown, heading = page.locator("[data-token-step]"), page.locator(".microscope .facts .lab-row")
+    at = int(shown.get_attribute("data-token-step"))
+    assert at == int(page.get_attribute(".lab-train [data-at]", "data-at"))
+    with Database.open(lab.home) as db:
+        first, second = token_records_at(db, runs(db)[0].id, at)
+        before = token_records_at(db, runs(db)[0].id, at - 1)
+    texts = page.locator(".microscope .tokens")
+    assert texts.all_text_contents() == ["".join(record.tokens) for record in (first, second)]
+    count = len(first.tokens)
+    expect(heading).to_contain_text(f"token {count} of {count}")
+    sums = page.locator(".microscope .sum").all_text_contents()
+    assert sums[0].startswith(f"{said(first.kl[-1])} = ")
+    assert sums[1].startswith(f"{said(first.reward[-1])} = −0.")
+    assert sums[1].endswith(f" + {said(first.earned)}")  # the score stands on the last token
+    texts.nth(1).locator(".token").first.hover()
+    expect(heading).to_contain_text(f"token 1 of {len(second.tokens)}")
+    texts.nth(0).locator(".token").first.click()
+    texts.nth(1).locator(".token").nth(2).hover()
+    expect(heading).to_contain_text(f"token 1 of {count}")  # what was clicked stays
+    page.keyboard.press("ArrowRight")
+    expect(heading).to_contain_text(f"token 2 of {count}")
+    page.keyboard.press("Enter")
+    texts.nth(1).locator(".token").nth(4).hover()
+    expect(heading).to_contain_text(f"token 5 of {len(second.tokens)}")
+    for shade, white in (("ratio", "1"), ("kl", "0")):
+        page.select_option("[data-do=token-colour]", shade)
+        expect(page.locator(".microscope .legend")).to_contain_text(white)
+    page.click("[data-do=token-back]")
+    expect(shown).to_have_text(f"step {at - 1}")
+    assert texts.all_text_contents() == ["".join(record.tokens) for record in before]
+    page.locator("[data-do=scrub]").focus()
+    page.keyboard.press("Home")  # the base learnt from nothing: the first step's tokens
+    expect(shown).to_have_text("step 1")
 
 
 def test_labelling_goes_on_while_nothing_runs_and_keys_reach_only_the_visible_screen(lab, open_page):

@@ -13,7 +13,7 @@ from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.judges import load_judge
 from rlhf_lab.kinds import OPEN, EventKind, RunStatus
-from rlhf_lab.records import Sample, StepResult
+from rlhf_lab.records import Sample, StepResult, TokenRecord
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project, projects
 from rlhf_lab.store.runs import create_run, delete_run, events, reward_models, runs, set_run_status
@@ -24,6 +24,11 @@ from rlhf_lab.ui.story import scorer
 LONG = 3 * PATIENCE
 HOSTILE = "</script><img src=x onerror=alert(1)> {{ value }} <b>once"
 TEMPLATE = "${alert(1)} {{value}}"
+HOSTILE_TOKENS = TokenRecord(
+    row=0, prompt=HOSTILE, token_ids=[1, 2], tokens=[HOSTILE, f" {TEMPLATE}"], logprob=[-1.0, -2.0], old_logprob=[-1.0, -2.5],
+    ref_logprob=[-1.0, -1.0], kl=[0.0, -1.5], value=[0.5, 0.25], reward=[0.0, 1.0], advantage=[1.0, -1.0], ratio=[1.0, 1.6487],
+    clipped=[False, True],
+)  # fmt: skip
 SCORES = "document.querySelector(`[data-metric='objective/scores'] .js-plotly-plot`)"
 
 
@@ -147,7 +152,7 @@ def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than
         values = {"objective/scores": -0.02, "objective/kl": 0.0}
         for at, texts in enumerate(((TEMPLATE, HOSTILE), (HOSTILE, TEMPLATE))):
             samples = [Sample(HOSTILE, seed, text, 0.0) for seed, text in enumerate(texts)]
-            record_step(db, begun.id, StepResult(at, values if at else {}, samples=samples))
+            record_step(db, begun.id, StepResult(at, values if at else {}, [HOSTILE_TOKENS] if at else [], samples))
         set_run_status(db, begun.id, RunStatus.STOPPED)
     page = screen(lab, open_page, "Train")
     page.wait_for_function(f"() => {SCORES}?.data?.[0]?.x.length === 1")
@@ -159,6 +164,10 @@ def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than
     expect(shown.locator(".now .lab-text")).to_have_text([HOSTILE, TEMPLATE])
     expect(shown.locator(".before .lab-text")).to_have_text([TEMPLATE, HOSTILE])
     assert shown.locator("img, script, b").count() == 0
+    page.click("[data-do=tokens]")
+    expect(page.locator(".microscope .tokens")).to_have_text("".join(HOSTILE_TOKENS.tokens))
+    expect(page.locator(".microscope .word")).to_have_text(f"“{TEMPLATE}”")
+    assert page.locator(".microscope").locator("img, script, b").count() == 0
     with Database.open(lab.home) as db:
         delete_run(db, begun.id)
 
