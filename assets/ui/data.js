@@ -7,7 +7,7 @@ let preview = null, waiting = 0, doing = '';
 const mapping = {};
 let choices = '';       // what the votes' words mean, as a person wrote it
 
-const notice = el('p.lab-notice', { role: 'status', hidden: true, 'data-do': 'data-notice' });
+const notice = el('p.lab-notice.lab-text', { role: 'status', hidden: true, 'data-do': 'data-notice' });
 const choose = el('input', { type: 'file', hidden: true, accept: props.data.kinds.join(','), 'data-do': 'data-file', onchange: (event) => upload(event.target.files[0]) });
 const hub = el('input.lab-input', { type: 'text', placeholder: 'OWNER/NAME', 'aria-label': 'data set on the Hub', 'data-do': 'data-hub' });
 const split = el('input.lab-input', { type: 'text', value: 'train', 'aria-label': 'split', size: 12 });
@@ -21,13 +21,7 @@ const ask = el('section.lab-card.ask', { 'aria-label': 'what to import' },
 const found = el('section.lab-card.found', { 'aria-label': 'what was understood', hidden: true });
 root.append(ask, found, notice);  // below the buttons: what it says moves none of them
 
-function say(words, bad = false) {
-  notice.hidden = !words;
-  notice.textContent = words || '';
-  notice.style.whiteSpace = 'pre-wrap';
-  notice.classList.toggle('bad', bad);
-  notice.setAttribute('role', bad ? 'alert' : 'status');
-}
+const say = (words, bad = false) => Lab.tell(notice, words, bad);
 
 // With nothing named on the Hub it is about the file, which is looked at by itself as soon as it has been sent.
 function lookAtIt() {

@@ -84,8 +84,19 @@ window.Lab = (() => {
   // The screen somebody asks for, from the first moment on: the header opens it again where Gradio did not hear the click.
   document.addEventListener('click', (event) => {
     const tab = event.target.closest?.('[role=tab]');
-    if (tab) keep('screen', tab.textContent.trim());
+    if (!tab) return;
+    keep('screen', tab.textContent.trim());
+    if (tab.getAttribute('aria-selected') !== 'true') document.querySelectorAll('.lab-notice.bad[data-told]').forEach((notice) => tell(notice, ''));
   }, true);
+
+  // What an act was answered with. A refusal goes with the next act or when somebody leaves the screen.
+  function tell(notice, words, bad = false) {
+    notice.hidden = !words;
+    notice.textContent = words || '';
+    notice.classList.toggle('bad', bad);
+    notice.setAttribute('role', bad ? 'alert' : 'status');
+    notice.dataset.told = '';
+  }
 
   function number(value, digits = 3) {
     if (value === null || value === undefined || Number.isNaN(value)) return '–';
@@ -179,6 +190,6 @@ window.Lab = (() => {
   const isWide = ({ low, high }) => low !== null && high - low > 0.25;
   const accuracy = (found) => (isWide(found) ? between(found.low, found.high) : percent(found.accuracy));
 
-  return { el, poll, isWide, accuracy, answer, uuid, annotator, isVisitor, person, keep, kept, number, difference, percent, between, many, bytes, duration, changed, marked, nameField, deleteField,
+  return { el, poll, isWide, accuracy, answer, uuid, annotator, isVisitor, person, keep, kept, number, difference, percent, between, many, bytes, duration, changed, marked, nameField, deleteField, tell,
     isOurKey, colours };
 })();

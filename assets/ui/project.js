@@ -19,10 +19,7 @@ root.append(notice, list, fetching, make, lab);
 // The answer stands below what was pressed.
 function say(words, bad = false, after = list) {
   after.after(notice);
-  notice.hidden = !words;
-  notice.textContent = words || '';
-  notice.classList.toggle('bad', bad);
-  notice.setAttribute('role', bad ? 'alert' : 'status');
+  Lab.tell(notice, words, bad);
 }
 
 // One act at a time: the server's answers carry the time they answer to.

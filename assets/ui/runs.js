@@ -19,12 +19,7 @@ const take = el('section.lab-card.take', { 'aria-label': 'export', hidden: true 
 root.append(notice, list, compare, take);
 take.addEventListener('change', () => { if (part('export-link')) say(''); });
 
-function say(words, bad = false) {
-  notice.hidden = !words;
-  notice.textContent = words || '';
-  notice.classList.toggle('bad', bad);
-  notice.setAttribute('role', bad ? 'alert' : 'status');
-}
+const say = (words, bad = false) => Lab.tell(notice, words, bad);
 
 function send(name, more) {
   waiting = Date.now();

@@ -316,6 +316,10 @@ def test_a_new_project_from_pasted_prompts_and_what_is_refused(lab, open_page, t
     says(page, "new-preview", "line 2")
     page.click("[data-do=new-create]")
     says(page, "project-notice", "cannot be used")
+    for name in ("People", "Project"):  # a refusal goes when one leaves, what was entered stays
+        page.get_by_role("tab", name=name, exact=True).click()
+    expect(part(page, "project-notice")).to_be_hidden()
+    expect(part(page, "new-set")).to_have_value("own")
     part(page, "new-text").fill("")
     part(page, "new-text").fill("\n".join([f"Prompt number {i} {HOSTILE}" for i in range(6)]))
     says(page, "new-preview", "6 prompts")
