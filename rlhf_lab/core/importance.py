@@ -4,6 +4,10 @@ w = p(x) / q(x), x sampled from q. The mean of f w is unbiased; its variance gro
 that is why PPO clips, penalises, or samples anew.
 """
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -29,6 +33,36 @@ def trajectory_log_ratio(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -
     """
     check_masked(mask, logprobs=logprobs, old_logprobs=old_logprobs)
     return (logprobs - old_logprobs).masked_fill(~mask, 0.0).sum(dim=-1)
+
+
+def finite_exponent(x: Tensor) -> Tensor:
+    """x, but no larger than 0.9 of the largest exponent of its dtype: 79.8 in float32, 638 in float64.
+
+    The exponential of what comes back is finite, and so is its product with an advantage; 0 times it is 0, where 0 times infinity
+    would be NaN. The slope stays 1 beyond, so that a loss goes on pulling the ratio back.
+
+    Args:
+        x: any shape, float, e.g. log-ratios in nats; NaN stays NaN.
+
+    Returns:
+        Shape of x, differentiable; x itself, to the last bit, wherever it is below.
+    """
+    return _bounded(x)
+
+
+class _Bounded(torch.autograd.Function):
+    """`clamp` with the gradient of the identity."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ARG004  nothing is kept
+        return x.clamp(max=0.9 * math.log(torch.finfo(x.dtype).max))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:  # noqa: ARG004
+        return gradients[0]
+
+
+_bounded: Callable[[Tensor], Tensor] = _Bounded.apply
 
 
 def importance_mean(x: Tensor, ratios: Tensor, mask: Tensor, *, normalise: bool = False) -> Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rlhf_lab.core.advantages import check_masked
+from rlhf_lab.core.importance import finite_exponent
 from rlhf_lab.core.logprobs import check_temperature, in_row_chunks, scale_logits, token_logprobs
 from rlhf_lab.core.score_shaping import place_scores
 from rlhf_lab.errors import ConfigError, NotFiniteError
@@ -21,7 +22,8 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: Estimator = "
     """Per-token estimate of KL(policy || reference) from tokens sampled by the policy; d = logprobs - ref_logprobs.
 
     k1 = d: unbiased, may be negative per token.  k2 = d^2 / 2: biased, low variance.
-    k3 = exp(-d) - 1 + d: unbiased, never negative (grows like exp(-d) where the reference likes the token far more).
+    k3 = exp(-d) - 1 + d: unbiased, never negative (grows like exp(-d) where the reference likes the token far more,
+    up to e^80 in float32, see `finite_exponent`).
 
     Args:
         logprobs, ref_logprobs: (B, T) float, nats, at the same temperature.
@@ -45,7 +47,7 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: Estimator = "
     if estimator == "k2":
         return 0.5 * difference.square()
     if estimator == "k3":
-        return torch.expm1(-difference) + difference
+        return torch.expm1(finite_exponent(-difference)) + difference
     raise ConfigError(
         f"There is no KL estimator {estimator!r} on sampled tokens. Choose k1, k2 or k3 (full: see kl_from_logits)."
     )

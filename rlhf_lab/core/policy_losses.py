@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from rlhf_lab.core.advantages import check_masked, masked_mean, masked_var
+from rlhf_lab.core.importance import finite_exponent
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.kinds import Reduction
 
@@ -55,7 +56,8 @@ def ppo_clip(
         reduction: see `reduce_tokens`; the statistics stay shares and means under "trajectory_sum" too.
 
     Returns:
-        PolicyLoss(loss, clipfrac, approx_kl, ratio_mean), to be minimised.
+        PolicyLoss(loss, clipfrac, approx_kl, ratio_mean), to be minimised. Where the clipped term counts, the gradient is exactly
+        0. A ratio too large for the dtype counts as e^80 (float32, see `finite_exponent`), its slope too.
 
     Raises:
         ConfigError: shapes that differ, a mask that is not bool, cliprange or denominator not positive, no such
@@ -66,7 +68,7 @@ def ppo_clip(
     check_masked(mask, logprobs=logprobs, old_logprobs=old_logprobs, advantages=advantages)
     _check_cliprange("cliprange", cliprange)
     log_ratio = (logprobs - old_logprobs).masked_fill(~mask, 0.0)
-    ratio = log_ratio.exp()
+    ratio = finite_exponent(log_ratio).exp()
     advantages = advantages.masked_fill(~mask, 0.0)
     unclipped = -advantages * ratio
     clipped = unclipped if cliprange is None else -advantages * ratio.clamp(1.0 - cliprange, 1.0 + cliprange)

@@ -29,6 +29,19 @@ def test_trajectory_log_ratio_is_the_sum_over_the_response(junk):
     assert new.grad.tolist() == mask.double().tolist()
 
 
+@pytest.mark.parametrize(("dtype", "largest"), [(torch.float32, 79.850), (torch.float64, 638.804)])
+def test_an_exponent_is_bounded_and_keeps_its_slope(dtype, largest):
+    """0.9 log(3.4028e38) and 0.9 log(1.7977e308); below it nothing changes, to the last bit."""
+    ordinary = torch.tensor([-INF, -1e30, -2.7, -0.0, 1e-30, 0.3, 79.8], dtype=dtype)
+    assert torch.equal(importance.finite_exponent(ordinary), ordinary)
+    huge = torch.tensor([largest + 1, 1e6, 1e30, INF], dtype=dtype).requires_grad_()
+    bounded = importance.finite_exponent(huge)
+    assert bounded.tolist() == pytest.approx([largest] * 4, abs=1e-3)
+    bounded.sum().backward()
+    assert huge.grad.tolist() == [1.0] * 4
+    assert math.isnan(importance.finite_exponent(torch.tensor(NAN, dtype=dtype)))
+
+
 @pytest.mark.parametrize("junk", JUNK)
 def test_importance_mean_by_hand(junk):
     """x = 2, 8 with weights 1/2, 3: (1 + 24) / 2 = 12.5; normalised 25 / 3.5."""
@@ -91,6 +104,7 @@ def test_gradcheck():
             lambda a, b, n=normalise: importance.importance_mean(a, b.exp(), mask, normalise=n), (x, old)
         )
     assert torch.autograd.gradcheck(lambda a: importance.ess(a.exp(), mask), (x,))
+    assert torch.autograd.gradgradcheck(lambda a: importance.finite_exponent(a).exp(), (x,))
     p, q = x.detach().softmax(-1), old.detach().softmax(-1)
     assert torch.autograd.gradcheck(lambda a: importance.importance_variance(a, p, q), (x,))
 

@@ -54,6 +54,18 @@ def test_k3_is_accurate_for_small_differences():
     assert got.tolist() == pytest.approx([4.9998e-9, 5.0002e-9], rel=1e-2)
 
 
+@pytest.mark.parametrize("gap", [89.0, 150.0])
+def test_k3_stays_a_number_and_pulls_back(gap):
+    """The reference likes the token e^gap times more, beyond float32: k3 counts it as e^79.85, and its slope leads back."""
+    logprobs = torch.tensor([[-1.0 - gap]]).requires_grad_()
+    got = kl.kl_estimate(logprobs, torch.tensor([[-1.0]]), "k3")
+    (0.0 * got).sum().backward()
+    assert logprobs.grad.item() == 0.0
+    (slope,) = torch.autograd.grad(kl.kl_estimate(logprobs, torch.tensor([[-1.0]]), "k3").sum(), logprobs)
+    assert got.item() == pytest.approx(math.exp(79.850), rel=2e-3)
+    assert slope.item() == pytest.approx(-math.exp(79.850), rel=2e-3)
+
+
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
 def test_item_10_expectation_is_the_exact_kl(estimator):
     """Summed over the vocabulary with the policy's probabilities, k1 and k3 are the exact KL: they are unbiased."""

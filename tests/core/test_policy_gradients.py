@@ -111,6 +111,18 @@ def test_ppo_penalty_equals_loop_whatever_the_padding(junk, dtype, tolerance):
     assert got.kl.item() == pytest.approx(kl, abs=tolerance)
 
 
+@pytest.mark.parametrize("coef", [0.0, 0.5])
+def test_a_penalty_of_a_ratio_beyond_the_dtype_is_a_number(coef):
+    """Advantages 2 and -2, log-ratios 100 in float32: slopes of -+2 e^79.85 / 2, to which the penalty adds coef e^79.85 / 2."""
+    logprobs, old = torch.full((1, 2), 99.0).requires_grad_(), torch.full((1, 2), -1.0)
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    got = policy_gradients.ppo_penalty(logprobs, old, torch.tensor([[2.0, -2.0]]), mask, coef=coef)
+    got.loss.backward()
+    largest = math.exp(79.850)
+    assert logprobs.grad.tolist()[0] == pytest.approx([largest * (coef - 2) / 2, largest * (coef + 2) / 2], rel=2e-3)
+    assert got.loss.item() == pytest.approx(coef * largest, rel=2e-3)
+
+
 def test_ppo_penalty_takes_the_exact_kl():
     """Its expectation over tokens of the old policy is what k3 estimates; the gradient of the exact one flows."""
     old_logits, logits = f64([[[0.5, -1.0, 0.0]]]), f64([[[0.0, 0.3, -0.4]]]).requires_grad_()

@@ -122,6 +122,41 @@ def test_item_07_first_minibatch():
     torch.testing.assert_close(logprobs.grad, -advantages.masked_fill(~mask, 0.0) / mask.sum(), rtol=0, atol=1e-15)
 
 
+@pytest.mark.parametrize("cliprange", [0.2, None])
+@pytest.mark.parametrize("log_ratio", [89.0, 150.0, 1e30])
+def test_a_ratio_beyond_the_dtype_has_a_loss_and_a_gradient(log_ratio, cliprange):
+    """float32 ends at e^88.7. Advantages 1 (clipped: gradient 0), -1, -1000, 0, and an ordinary token with ratio 1 beside them.
+
+    Beyond, a ratio counts as e^79.85 = 4.77e34, and pulls back by as much times -A / 5.
+    """
+    logprobs = torch.tensor([[log_ratio] * 4 + [-1.0]]).requires_grad_()
+    old, mask = torch.tensor([[0.0] * 4 + [-1.0]]), torch.ones(1, 5, dtype=torch.bool)
+    got = policy_losses.ppo_clip(
+        logprobs, old, torch.tensor([[1.0, -1.0, -1e3, 0.0, 2.0]]), mask, cliprange=cliprange
+    )  # fmt: skip
+    got.loss.backward()
+    largest = math.exp(79.850)
+    first = 0.0 if cliprange else -largest / 5
+    assert logprobs.grad.tolist()[0] == pytest.approx([first, largest / 5, 200 * largest, 0.0, -0.4], rel=2e-3, abs=0)
+    assert got.loss.item() == pytest.approx((1001 if cliprange else 1000) * largest / 5, rel=2e-3)
+    assert got.ratio_mean.item() == pytest.approx(0.8 * largest, rel=2e-3)
+    alone = policy_losses.ppo_clip(logprobs[:, :1], old[:, :1], torch.ones(1, 1), mask[:, :1], cliprange=0.2)
+    assert alone.loss.item() == pytest.approx(-1.2)
+
+
+def test_an_ordinary_ratio_is_the_plain_exponential_to_the_last_bit():
+    """Loss and gradient of float32 ratios from e^-60 to e^60, against the formula without any bound."""
+    generator = torch.Generator().manual_seed(1)
+    old, advantages = torch.randn(2, 40, 5, generator=generator)
+    spread = torch.linspace(0, 20, 40).unsqueeze(1)
+    new = (old + spread * torch.randn(40, 5, generator=generator).clamp(-3, 3)).requires_grad_()
+    got = policy_losses.ppo_clip(new, old, advantages, torch.ones(40, 5, dtype=torch.bool), cliprange=0.2).loss
+    ratio = (new - old).exp()
+    plain = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(0.8, 1.2)).sum() / 200
+    assert torch.equal(got, plain)
+    assert torch.equal(*(torch.autograd.grad(loss, new)[0] for loss in (got, plain)))
+
+
 def test_only_the_loss_carries_a_gradient():
     logprobs, old, advantages, mask = batch()
     policy = policy_losses.ppo_clip(logprobs.requires_grad_(), old, advantages, mask, cliprange=0.2)

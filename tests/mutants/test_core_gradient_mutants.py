@@ -156,6 +156,14 @@ MUTANTS = [
     Mutant(GRADIENTS, "a token with nothing before it is predicted", "predicted = mask[:, 1:] & mask[:, :-1]",
            "predicted = mask[:, 1:]", "test_ptx_loss_by_hand"),
     # --- core/importance.py ---
+    Mutant(IMPORTANCE, "no slope beyond the largest exponent", "return _bounded(x)",
+           "return x.clamp(max=0.9 * math.log(torch.finfo(x.dtype).max))",
+           "test_an_exponent_is_bounded_and_keeps_its_slope "
+           "core/test_policy_losses.py::test_a_ratio_beyond_the_dtype_has_a_loss_and_a_gradient"),
+    Mutant(IMPORTANCE, "no room for an advantage", "0.9 * math.log", "1.0 * math.log",
+           "core/test_policy_losses.py::test_a_ratio_beyond_the_dtype_has_a_loss_and_a_gradient"),
+    Mutant(IMPORTANCE, "all exponents bounded", "return x.clamp(max=", "return x.clamp(min=-9.0, max=",
+           "test_an_exponent_is_bounded_and_keeps_its_slope"),
     Mutant(IMPORTANCE, "weights never normalised", "if normalise and bool(mask.any()) else", "if False else",
            "test_importance_mean_by_hand test_normalised_weights_know_a_constant"),
     Mutant(IMPORTANCE, "second moment under the new policy, unweighted", "(p * x).square() / q", "p * x.square()",
