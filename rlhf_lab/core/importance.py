@@ -78,14 +78,22 @@ def importance_mean(x: Tensor, ratios: Tensor, mask: Tensor, *, normalise: bool 
         Scalar, differentiable; 0 for an empty mask.
 
     Raises:
-        ConfigError: shapes that differ, a mask that is not bool.
+        ConfigError: shapes that differ, a mask that is not bool; normalise where all weights are 0: a mean of nothing.
 
     Source: Owen, "Monte Carlo theory, methods and examples", chapter 9.
     """
     check_masked(mask, x=x, ratios=ratios)
     x, ratios = x.masked_fill(~mask, 0.0), ratios.masked_fill(~mask, 0.0)
     estimate = masked_mean(x * ratios, mask)
-    return estimate / masked_mean(ratios, mask) if normalise and bool(mask.any()) else estimate
+    if not (normalise and bool(mask.any())):
+        return estimate
+    weight = masked_mean(ratios, mask)
+    if bool(weight == 0):
+        raise ConfigError(
+            "All weights are 0: the new policy does nothing of what was sampled, so the samples say nothing of it. Sample anew; "
+            "where exp(log-ratio) came out as 0, pass exp(log-ratio - the largest one), which is the same once normalised."
+        )
+    return estimate / weight
 
 
 def importance_variance(x: Tensor, p: Tensor, q: Tensor) -> Tensor:
@@ -103,9 +111,10 @@ def importance_variance(x: Tensor, p: Tensor, q: Tensor) -> Tensor:
     """
     if not x.shape == p.shape == q.shape:
         raise ConfigError(f"x is {tuple(x.shape)}, p {tuple(p.shape)}, q {tuple(q.shape)}: they must have one shape.")
-    terms = (p * x).square() / q
-    second = terms.masked_fill(p * x == 0, 0.0).sum(dim=-1)  # 0 / 0 where neither ever happens
-    return second - (p * x).sum(dim=-1).square()
+    mean = (p * x).sum(dim=-1, keepdim=True)
+    # sum q (x p / q - mean)^2: the same, but a difference of two large squares would leave their rounding
+    terms = (p * x - q * mean).square() / q
+    return terms.masked_fill((p * x == 0) & (q == 0), 0.0).sum(dim=-1)  # 0 / 0 where neither ever happens
 
 
 def ess(ratios: Tensor, mask: Tensor) -> Tensor:

@@ -58,6 +58,29 @@ def test_normalised_weights_know_a_constant():
     assert importance.importance_mean(f64([4.0] * 3), ratios, mask).item() == pytest.approx(6.0)
 
 
+def test_weights_of_nothing_are_refused_where_they_are_divided_by():
+    """0 / 0; without the division the mean of nothing but zeros is 0. Weights outside the mask do not count."""
+    x, ratios, mask = f64([2.0, 8.0, 1.0]), f64([0.0, 0.0, 5.0]), torch.tensor([True, True, False])
+    assert importance.importance_mean(x, ratios, mask).item() == 0.0
+    with pytest.raises(ConfigError, match="All weights are 0"):
+        importance.importance_mean(x, ratios, mask, normalise=True)
+    tiny = f64([-800.0, -801.0, 0.0])  # as the error says: e^-800 is 0, and the same weights up to a factor are not
+    shifted = (tiny - tiny[mask].max()).exp()
+    expected = (2.0 + 8.0 * math.exp(-1)) / (1 + math.exp(-1))
+    assert importance.importance_mean(x, shifted, mask, normalise=True).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_variance_of_a_large_number_is_no_rounding():
+    """1000 +- 1 with chances 1/2 in float32, whose squares are exact to 0.06: the variance is 1; with p/q = 1/2, 3/2 by hand.
+
+    x p / q = 1001 / 2, 999 * 3 / 2 under q = 1/2, 1/2 of p = 1/4, 3/4: half their distance squared, 499^2.
+    """
+    x, half = torch.tensor([1001.0, 999.0]), torch.tensor([0.5, 0.5])
+    assert importance.importance_variance(x, half, half).item() == 1.0
+    assert importance.importance_variance(x + 1e5, half, half).item() == 1.0
+    assert importance.importance_variance(x, torch.tensor([0.25, 0.75]), half).item() == 499.0**2
+
+
 def test_variance_by_hand():
     """x = 1, 3; p = 1/2, 1/2; q = 1/4, 3/4: x p / q = 2 and 2, so it does not vary at all; under p itself it is 1."""
     x, p, q = f64([1.0, 3.0]), f64([0.5, 0.5]), f64([0.25, 0.75])
