@@ -1,6 +1,5 @@
 """The simulated judges: scores worked out by hand, orderings written before the scores were seen, and hostile input."""
 
-import ast
 import random
 import re
 from itertools import combinations, product
@@ -8,6 +7,7 @@ from pathlib import Path
 from statistics import pstdev
 
 import pytest
+from source_imports import imports, package_of, touches
 
 from rlhf_lab import judges
 from rlhf_lab.errors import ConfigError
@@ -552,42 +552,10 @@ def test_a_file_that_is_not_python_is_refused(tmp_path: Path) -> None:
         load_judge(f"{path}:vowels")
 
 
-def imports(source: str, package: str) -> set[str]:
-    """Every dotted name that a module of `package` imports, relative ones made absolute."""
-    found = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            base = ".".join([*above, *([node.module] if node.module else [])])
-            found |= {base} | {f"{base}.{alias.name}" for alias in node.names}
-    return found
-
-
-def touches(found: set[str], module: str) -> bool:
-    return any(name == module or name.startswith(f"{module}.") for name in found)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "import rlhf_lab.judges",
-        "from rlhf_lab import judges",
-        "from rlhf_lab.judges import JUDGES",
-        "from .. import judges",
-        "def f():\n    from ..judges import JUDGES",
-    ],
-)
-def test_the_import_finder_sees_every_form(line: str) -> None:
-    assert touches(imports(line, "rlhf_lab.pretrain"), "rlhf_lab.judges")
-    assert not touches(imports("from rlhf_lab import judges_of_old", "rlhf_lab.pretrain"), "rlhf_lab.judges")
-
-
 def test_the_judges_and_the_corpus_do_not_know_each_other() -> None:
     assert not touches(imports((PACKAGE / "judges.py").read_text(encoding="utf-8"), "rlhf_lab"), "rlhf_lab.pretrain")
     corpus = sorted((PACKAGE / "pretrain").rglob("*.py"))
     assert corpus
     for path in corpus:
-        package = ".".join(path.parent.relative_to(PACKAGE.parent).parts)
-        assert not touches(imports(path.read_text(encoding="utf-8"), package), "rlhf_lab.judges"), path.name
+        found = imports(path.read_text(encoding="utf-8"), package_of(path, PACKAGE.parent))
+        assert not touches(found, "rlhf_lab.judges"), path.name

@@ -1,11 +1,11 @@
 """Imports go one way, and the page's side never loads torch."""
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from source_imports import imports, package_of, touches
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "rlhf_lab"
@@ -90,14 +90,13 @@ def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> set[str]:
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return found
+def imports_of(path: Path) -> set[str]:
+    return imports(path.read_text(encoding="utf-8"), package_of(path, ROOT))
+
+
+def ours(found: set[str]) -> set[str]:
+    """The parts of rlhf_lab among the imported names."""
+    return {name.split(".")[1] for name in found if name.startswith("rlhf_lab.")} & set(ALLOWED)
 
 
 FILES = sorted(PACKAGE.rglob("*.py"))
@@ -106,15 +105,57 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(PACKAGE)) for path in FILES])
 def test_imports_go_one_way(path):
     part = part_of(path)
-    known = set(ALLOWED)
-    ours = {name.split(".")[1] for name in imports(path) if name.startswith("rlhf_lab.")} & known
-    assert ours <= ALLOWED[part] | {part}
+    assert ours(imports_of(path)) <= ALLOWED[part] | {part}
 
 
 @pytest.mark.parametrize("path", FILES, ids=[str(path.relative_to(PACKAGE)) for path in FILES])
 def test_the_light_parts_import_no_torch(path):
     if part_of(path) in LIGHT:
-        assert not {name.split(".")[0] for name in imports(path)} & HEAVY
+        assert not {name.split(".")[0] for name in imports_of(path)} & HEAVY
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import rlhf_lab.judges",
+        "import os, rlhf_lab.judges as known",
+        "from rlhf_lab import judges",
+        "from rlhf_lab.judges import JUDGES",
+        "from .. import judges",
+        "from ..judges import JUDGES",
+        "def f():\n    from ..judges import JUDGES",
+        'import importlib\nimportlib.import_module("rlhf_lab.judges")',
+        'from importlib import import_module\nimport_module("..judges", package=__package__)',
+        'load = lambda: import_module(name="rlhf_lab.judges")',
+        '__import__("rlhf_lab.judges")',
+    ],
+)
+def test_the_import_finder_sees_every_form(line):
+    found = imports(line, "rlhf_lab.pretrain")
+    assert touches(found, "rlhf_lab.judges")
+    assert ours(found) == {"judges"}
+    assert not touches(imports(line.replace("judges", "judges_of_old"), "rlhf_lab.pretrain"), "rlhf_lab.judges")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("from . import kl", {"rlhf_lab.core", "rlhf_lab.core.kl"}),
+        ("from .kl import full_kl", {"rlhf_lab.core.kl", "rlhf_lab.core.kl.full_kl"}),
+        ("from ..store import runs", {"rlhf_lab.store", "rlhf_lab.store.runs"}),
+        ('import_module(".kl", __package__)', {"rlhf_lab.core.kl"}),
+        ("import_module(name)", set()),  # not to be known before it runs
+        ('find("rlhf_lab.store")', set()),
+    ],
+)
+def test_relative_imports_become_absolute(line, expected):
+    assert imports(line, "rlhf_lab.core") == expected
+
+
+def test_a_package_and_its_modules_are_one_package():
+    for name in ("__init__.py", "kl.py"):
+        assert package_of(PACKAGE / "core" / name, ROOT) == "rlhf_lab.core"
+    assert package_of(PACKAGE / "config.py", ROOT) == "rlhf_lab"
 
 
 def test_a_page_is_built_without_torch(tmp_path):
