@@ -15,6 +15,7 @@ Layers; a module may import only from layers below its own (tests/test_layers.py
     models                   backbone, adapters, heads, generation
     core                     pure functions on tensors
     judges                   simulated annotators: text -> score
+    judge_files              the same of a person's own: a function out of a file
     chats                    conversations and transcripts as texts, and back
     assets, home, seeds, runtime   what is shipped, where a lab lives, derived seeds, process settings
     intervals                confidence intervals in plain arithmetic

@@ -9,20 +9,17 @@ so that the score lies between -10 and 10, a text without entries scores 0, and 
 Modifiers (judge_words/modifiers.txt): "very happy" counts 1.5 times, "not happy" -0.5 times. Lists: judge_words/*.txt.
 """
 
-import importlib.util
 import math
 import random
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
-from numbers import Real
+from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.judge_files import score_of
 from rlhf_lab.kinds import Choice
 
 GRAIN = 0.25  # points; every score of JUDGES is a multiple of it, so that near-identical texts tie
@@ -234,8 +231,7 @@ def shipped_judge(name: str) -> Judge:
 def load_judge(spec: str) -> Judge:
     """The judge called `spec`, or a function text -> float of your own, written "FILE.py:NAME".
 
-    Raises ConfigError for an unknown name, and for a file or a function that is missing or cannot be used. The score
-    of an outside judge raises ConfigError when the function raises, or returns anything but a finite number.
+    Raises ConfigError for an unknown name, and as `judge_files.score_of`.
     """
     if spec in JUDGES:
         return JUDGES[spec]
@@ -243,44 +239,7 @@ def load_judge(spec: str) -> Judge:
     if not file or not name.isidentifier():
         known = ", ".join(JUDGES)
         raise ConfigError(f"There is no judge {spec!r}. Say one of {known}, or FILE.py:NAME.")
-    function = getattr(_module(Path(file)), name, None)
-    if function is None:
-        raise ConfigError(f"The file {file} has no function {name!r}. Write `def {name}(text: str) -> float:` into it.")
-    if not callable(function):
-        raise ConfigError(f"{name!r} in {file} is no function. It must take a text and return a number.")
-    return Judge(name, f"The function {name} of {file}.", "tales", partial(_outside_score, function, spec))
-
-
-def _module(path: Path) -> ModuleType:
-    """Import a file by its path, anew each time. Raises ConfigError when that does not work."""
-    if not path.is_file():
-        raise ConfigError(f"The judge's file {path} does not exist. Check the path, or say FILE.py:NAME.")
-    name = f"rlhf_lab_outside_judge_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"The judge's file {path} is no Python file. Its name must end in .py.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look a module up by its name
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        raise ConfigError(f"The judge's file {path} cannot be imported: {error!r}. Correct it.") from error
-    return module
-
-
-def _outside_score(function: Callable[[str], object], spec: str, text: str) -> float:
-    """Call an outside judge. True and False count as 1 and 0. Raises ConfigError as load_judge says."""
-    start = repr(text[:40])
-    try:
-        value = function(text)
-        score = float(value) if isinstance(value, Real) else None
-    except Exception as error:
-        message = f"The judge {spec} failed on the text that begins {start}: {error!r}. Correct the function."
-        raise ConfigError(message) from error
-    if score is None or not math.isfinite(score):
-        raise ConfigError(f"The judge {spec} gave {value!r} for the text that begins {start}. Return a number.")
-    return score
+    return Judge(name, f"The function {name} of {file}.", "tales", score_of(file, name))
 
 
 def prefer(judge: Judge, first: str, second: str, *, noise: float = 0.0, rng: random.Random | None = None) -> Choice:
