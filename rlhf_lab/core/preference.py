@@ -1,11 +1,9 @@
-"""Preference learning: the Bradley-Terry loss, what keeps scores in place, ensembles, and the honest report.
+"""Preference learning: the Bradley-Terry loss, what keeps scores in place, and ensembles.
 
-Sources: Bradley & Terry 1952; Christiano et al. 2017 (ties are target 0.5); Touvron et al. 2023 (Llama 2) eq. 2
-(margin); Guo et al. 2017 (calibration bins).
+Sources: Bradley & Terry 1952; Christiano et al. 2017 (ties are target 0.5); Touvron et al. 2023 (Llama 2) eq. 2 (margin).
 """
 
 import math
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,14 +11,6 @@ from torch import Tensor
 
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.kinds import Combination
-
-
-class CalibrationBins(NamedTuple):
-    """One row per bin of predicted probability; see `calibration_bins`."""
-
-    predicted: Tensor  # (bins,) mean predicted probability, NaN in an empty bin
-    observed: Tensor  # (bins,) share that was right, NaN in an empty bin
-    counts: Tensor  # (bins,) int64
 
 
 def bradley_terry_loss(
@@ -143,57 +133,6 @@ def combine(scores: Tensor, mode: Combination = "mean", coef: float = 1.0) -> Te
     if mode == "uncertainty":
         return scores.mean(dim=0) - coef * scores.var(dim=0, correction=0)
     raise ConfigError(f"There is no mode {mode!r}. Choose mean, worst or uncertainty.")
-
-
-def pairwise_accuracy(chosen: Tensor, rejected: Tensor, tie: Tensor | None = None) -> Tensor:
-    """Share of decided pairs whose chosen text scores strictly higher; ties are left out, equal scores are wrong.
-
-    Args:
-        chosen, rejected: (N,) float scores.
-        tie: (N,) bool.
-
-    Returns:
-        Scalar in [0, 1], dtype of `chosen`; NaN where no pair is decided (a share of nothing).
-
-    Raises:
-        ConfigError: shapes that differ, a tie that is not bool.
-    """
-    decided = ~_check_pairs(chosen, rejected, tie)
-    right = (chosen > rejected) & decided
-    return right.sum().to(chosen.dtype) / decided.sum()
-
-
-def calibration_bins(prob: Tensor, correct: Tensor, bins: int = 10) -> CalibrationBins:
-    """Compare predicted probabilities with what happened, in bins of equal width.
-
-    Args:
-        prob: (N,) float in [0, 1], the predicted probability, e.g. sigmoid(score difference).
-        correct: (N,) bool, whether the predicted thing happened.
-        bins: how many; bin i holds i/bins <= prob < (i+1)/bins, the last one also prob = 1.
-
-    Returns:
-        CalibrationBins(predicted, observed, counts), each (bins,); NaN in empty bins, so that a plot leaves a gap.
-
-    Raises:
-        ConfigError: shapes that differ, `correct` not bool, bins < 1, a probability outside [0, 1] or NaN.
-
-    Source: reliability diagram, Guo et al. 2017 "On calibration of modern neural networks" §2.
-    """
-    if prob.dim() != 1 or correct.shape != prob.shape or correct.dtype != torch.bool:
-        raise ConfigError(
-            f"prob is {tuple(prob.shape)}, correct {tuple(correct.shape)} {correct.dtype}: "
-            "both must be (N,), and correct a bool."
-        )
-    if bins < 1:
-        raise ConfigError(f"bins is {bins}: there must be at least one.")
-    if not bool(((prob >= 0) & (prob <= 1)).all()):
-        raise ConfigError("A probability lies outside [0, 1] or is NaN. Pass sigmoid(score difference), not scores.")
-    index = (prob * bins).long().clamp(max=bins - 1)
-    counts = torch.zeros(bins, dtype=torch.int64, device=prob.device).index_add(0, index, torch.ones_like(index))
-    empty = torch.zeros(bins, dtype=prob.dtype, device=prob.device)
-    predicted = empty.index_add(0, index, prob) / counts  # 0 / 0 is NaN
-    observed = empty.index_add(0, index, correct.to(prob.dtype)) / counts
-    return CalibrationBins(predicted, observed, counts)
 
 
 def _check_pairs(chosen: Tensor, rejected: Tensor, tie: Tensor | None) -> Tensor:

@@ -15,7 +15,7 @@ from rlhf_lab.config import RewardConfig
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.labelling import annotator_of, judge_of, label_with_judge
-from rlhf_lab.jobs.setup import copy_project, pick_project
+from rlhf_lab.jobs.setup import pick_project
 from rlhf_lab.judges import shipped_judge
 from rlhf_lab.kinds import OPEN, Choice, EngineState, JobKind, JobStatus, Source
 from rlhf_lab.records import Job, Project
@@ -90,11 +90,6 @@ def forget(project_id: int) -> None:
     with _lock:
         for wanted in [key for key in _wanted if key[0] == project_id]:
             del _wanted[wanted]
-
-
-def fresh_copy(db: Database, project: Project) -> Project:
-    """A new project like this one, without labels; the old one stays as it is."""
-    return copy_project(db, project)
 
 
 class Steward:

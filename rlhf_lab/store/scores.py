@@ -29,12 +29,6 @@ def add_scores(db: Database, reward_model_id: int, scores: Mapping[int, float]) 
             conn.execute(insert(t.scores), rows)
 
 
-def scores_of(db: Database, reward_model_id: int, completion_ids: Sequence[int]) -> dict[int, float]:
-    """completion id -> score; completions without one are left out."""
-    with db.read() as conn:
-        return _scores(conn, reward_model_id, completion_ids)
-
-
 def unjudged_pairs(db: Database, project_id: int, limit: int) -> list[Pair]:
     """The newest `limit` pairs that no person has a live vote on, oldest first."""
     v = t.votes.c

@@ -1,7 +1,7 @@
 """What a reward model and a policy are worth, on prompts neither has seen: accuracy, gold, KL, and best-of-n beside them."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +15,6 @@ from rlhf_lab.seeds import derive
 from rlhf_lab.trainers.rollout import Policy
 
 BATCH = 512
-Gold = Callable[[str], float]
 
 
 class Written(NamedTuple):

@@ -9,6 +9,7 @@ import gradio as gr
 
 from rlhf_lab.errors import LabelError, StaleVoteError
 from rlhf_lab.jobs import steward
+from rlhf_lab.jobs.setup import copy_project
 from rlhf_lab.judges import JUDGES
 from rlhf_lab.labelling import Lease, Role
 from rlhf_lab.store.labelling import labelling_of
@@ -58,7 +59,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     def reset(secret: str | None, event: gr.EventData) -> dict[str, Any]:
         ctx.require_operator(secret)
-        project = steward.fresh_copy(ctx.db, ctx.project)
+        project = copy_project(ctx.db, ctx.project)
         return state(
             ctx, name_of(ctx, event),
             notice=f'A fresh project begins: "{project.name}". The old one is kept under Project.',

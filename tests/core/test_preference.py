@@ -1,4 +1,4 @@
-"""The Bradley-Terry loss and the report on a reward model. Expected values: plain Python, or worked by hand."""
+"""The Bradley-Terry loss, penalties and ensembles. Expected values: plain Python, or worked by hand."""
 
 import math
 
@@ -183,54 +183,3 @@ def test_tied_or_not_loss_equals_loop_property(pairs):
 def test_loss_refuses_bad_arguments(arguments):
     with pytest.raises(ConfigError):
         preference.bradley_terry_loss(**{"chosen": f64(CHOSEN), "rejected": f64(REJECTED)} | arguments)
-
-
-def test_accuracy_by_hand():
-    """Differences +1, -0.7, 0, +3: two of four are right (equal scores are wrong)."""
-    assert preference.pairwise_accuracy(f64(CHOSEN), f64(REJECTED)).item() == 0.5
-
-
-def test_accuracy_leaves_ties_out():
-    """Without pair 2 (wrong) and pair 4 (right, but a tie): one of two; NaN on a tie does no harm."""
-    chosen = f64([1.5, -0.3, 0.2, NAN])
-    tie = torch.tensor([False, True, False, True])
-    assert preference.pairwise_accuracy(chosen, f64(REJECTED), tie).item() == 0.5
-    tie = torch.tensor([False, True, True, True])
-    assert preference.pairwise_accuracy(chosen, f64(REJECTED), tie).item() == 1.0
-
-
-def test_accuracy_of_nothing_is_nan():
-    accuracy = preference.pairwise_accuracy(f64([1.0]), f64([0.0]), torch.tensor([True]))
-    assert math.isnan(accuracy.item())
-
-
-def test_calibration_bins_by_hand():
-    """Four bins; an edge belongs to the bin above it, 1.0 to the last one; the third bin is empty."""
-    prob = f64([0.0, 0.2, 0.25, 0.75, 1.0, 1.0])
-    correct = torch.tensor([False, True, True, False, True, True])
-    predicted, observed, counts = preference.calibration_bins(prob, correct, bins=4)
-    assert counts.tolist() == [2, 1, 0, 3]
-    assert predicted.tolist() == pytest.approx([0.1, 0.25, NAN, 2.75 / 3], abs=1e-12, nan_ok=True)
-    assert observed.tolist() == pytest.approx([0.5, 1.0, NAN, 2 / 3], abs=1e-12, nan_ok=True)
-
-
-def test_calibration_bins_at_their_limits():
-    """One bin holds all; ten by default."""
-    prob, correct = f64([0.25, 0.75]), torch.tensor([False, True])
-    assert [x.tolist() for x in preference.calibration_bins(prob, correct, bins=1)] == [[0.5], [0.5], [2]]
-    assert preference.calibration_bins(prob, correct).counts.tolist() == [0, 0, 1, 0, 0, 0, 0, 1, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("prob", "correct", "bins"),
-    [
-        (f64([1.2]), torch.tensor([True]), 10),
-        (f64([NAN]), torch.tensor([True]), 10),
-        (f64([0.2]), torch.tensor([1]), 10),
-        (f64([0.2]), torch.tensor([True, False]), 10),
-        (f64([0.2]), torch.tensor([True]), 0),
-    ],
-)
-def test_calibration_bins_refuse_bad_arguments(prob, correct, bins):
-    with pytest.raises(ConfigError):
-        preference.calibration_bins(prob, correct, bins)

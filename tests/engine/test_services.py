@@ -17,7 +17,7 @@ from rlhf_lab.kinds import JobKind, JobStatus
 from rlhf_lab.models.generation import Sampled, sample, uniforms
 from rlhf_lab.store.projects import count_pairs, create_project, get_pair
 from rlhf_lab.store.runs import latest_reward_model
-from rlhf_lab.store.scores import scores_of, unjudged_pairs
+from rlhf_lab.store.scores import _scores, unjudged_pairs
 
 
 @pytest.fixture
@@ -163,7 +163,9 @@ def test_a_new_reward_model_and_new_pairs_are_scored_beforehand(lab):
     for pair in (pairs[0], pairs[-1]):
         for side in (pair.first, pair.second):
             alone = scorer.scores([scorer.backbone.encode_prompt(pair.prompt.text)], [list(side.token_ids)])
-            assert scores_of(lab.db, row.id, [side.id])[side.id] == pytest.approx(float(alone[0]), abs=1e-4)
+            with lab.db.read() as conn:
+                kept = _scores(conn, row.id, [side.id])
+            assert kept[side.id] == pytest.approx(float(alone[0]), abs=1e-4)
 
 
 def test_reward_training_tells_its_losses_and_its_stage(lab, monkeypatch):

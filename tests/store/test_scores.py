@@ -12,7 +12,7 @@ from rlhf_lab.records import Foresight, LabelSnapshot, Pair, Project, Vote
 from rlhf_lab.store import comparisons, runs
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.scores import add_scores, foresight, scores_of, unjudged_pairs
+from rlhf_lab.store.scores import _scores, add_scores, foresight, unjudged_pairs
 
 HUMAN, SIMULATED = Source.HUMAN, Source.SIMULATED
 
@@ -28,6 +28,11 @@ def model(db: Database, project: Project, at: float, trained_on: list[Vote], sou
     with db.write() as conn:
         conn.execute(t.reward_models.update().where(t.reward_models.c.id == row.id).values(created_at=at))
     return row.id
+
+
+def scores_of(db: Database, reward_model_id: int, completion_ids: list[int]) -> dict[int, float]:
+    with db.read() as conn:
+        return _scores(conn, reward_model_id, completion_ids)
 
 
 def test_scores_come_back_replaced_and_with_nan(db: Database, project: Project, make_pairs: Callable) -> None:

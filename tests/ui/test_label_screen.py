@@ -5,7 +5,7 @@ import pytest
 
 from rlhf_lab.errors import LabelError, NotAllowedError, StaleVoteError
 from rlhf_lab.jobs import queue, steward, supervisor
-from rlhf_lab.jobs.setup import new_project, remove_project
+from rlhf_lab.jobs.setup import copy_project, new_project, remove_project
 from rlhf_lab.kinds import Choice, JobKind
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import open_project
@@ -170,7 +170,7 @@ def test_a_judge_labels_what_is_there_and_the_rest_later(ctx):
 def test_a_fresh_copy_keeps_the_old_project(ctx):
     before = ctx.project
     say(ctx, "left")
-    after = steward.fresh_copy(ctx.db, before)
+    after = copy_project(ctx.db, before)
     assert after.id != before.id
     assert ctx.project.id == after.id
     assert label.state(ctx, "ann")["labels"] == 0

@@ -9,7 +9,7 @@ from fake_hub import FakeHub, model
 from rlhf_lab.errors import ConfigError, EngineError, ModelError, StoreError
 from rlhf_lab.jobs import steward
 from rlhf_lab.jobs.estimate import Machine
-from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.jobs.setup import copy_project, new_project
 from rlhf_lab.kinds import RunStatus, Source
 from rlhf_lab.records import LabelSnapshot
 from rlhf_lab.store import runs
@@ -261,7 +261,7 @@ def test_the_end_of_a_long_log(tmp_path):
 def test_a_reset_of_a_project_on_own_prompts_keeps_them(ctx, desk):
     desk.obey(new(set="own", text="a\nb\nc\nd", name="mine"))
     before = ctx.project
-    after = steward.fresh_copy(ctx.db, before)
+    after = copy_project(ctx.db, before)
     assert [prompt.text for prompt in prompts(ctx.db, after.id, "train")] == ["a", "b", "c"]
     assert get_project(ctx.db, after.id).name == "mine"
 
