@@ -78,8 +78,8 @@ class UpdateStats:
         self.skipped += 1
 
     def finish_update(self, grad_norm: Tensor) -> None:
-        self.current["grad_norm"] = grad_norm.detach()
-        if "ratio" in self.current:
+        if "ratio" in self.current:  # an update of the policy; a gradient of the values alone is another thing
+            self.current["grad_norm"] = grad_norm.detach()
             # ess / n = (sum r)^2 / (n sum r^2), and `ratio` is (sum r) / n
             self.current["ess"] = (
                 self.current["ratio"].double().square() * self.current["tokens"] / self.current["ratio_square"]
@@ -136,7 +136,6 @@ def step_metrics(rollout: Rollout, stats: UpdateStats, *, beta: float, lr: float
         "val/stop_token_rate": float(rollout.rows.ended.double().mean()),
         "val/skipped_updates": float(stats.skipped),
         "tokens/response_len": float(mask.sum(1).double().mean()),
-        "grad_norm": stats.mean("grad_norm"),
         "lr": lr,
         "episode": float(episode),
         "memory/peak": peak_memory(rollout.scores.device),
@@ -157,6 +156,7 @@ def update_metrics(stats: UpdateStats) -> dict[str, float]:
         "val/ratio": stats.mean("ratio"),
         "val/ratio_var": stats.ratio_variance(),
         "val/ess": stats.mean("ess"),
+        "grad_norm": stats.mean("grad_norm"),
     }
 
 

@@ -313,6 +313,12 @@ MUTANTS = [
     Mutant(ROLLOUT, "returns in place of old values", "self.advantages, self.values, self.returns)",
            "self.advantages, self.returns, self.returns)",
            PLAIN_LOOP),
+    Mutant(METRICS, "the values' gradient in the policy's norm",
+           'if "ratio" in self.current:  # an update of the policy; a gradient of the values alone is another thing\n'
+           '            self.current["grad_norm"] = grad_norm.detach()\n',
+           'self.current["grad_norm"] = grad_norm.detach()\n        if "ratio" in self.current:\n',
+           "test_the_gradient_of_the_values_alone_is_not_the_policys "
+           "trainers/test_trpo.py::test_the_gradient_norm_of_trpo_is_the_surrogates"),
     Mutant(GRADIENT, "gradients not clipped", "clip_grad_norm_(trainer.parameters, trainer.config.max_grad_norm)",
            "clip_grad_norm_(trainer.parameters, 1e9)", PLAIN_LOOP),
     Mutant(POLICY, "sampled without the policy", "using(self.policy.adapter, merged=True)", "using(None)",

@@ -134,6 +134,19 @@ def test_the_share_of_clipped_scores_is_told_where_something_clips():
     assert [metrics.get("objective/score_clipfrac") for metrics in found] == [None, 0.25]
 
 
+def test_the_gradient_of_the_values_alone_is_not_the_policys():
+    """As in a step of trpo: norm 3 of the policy's update, 100 of the values'."""
+    stats = UpdateStats()
+    stats.begin_update()
+    add(stats, [1.0], (0.0,) * 7)
+    stats.finish_update(torch.tensor(3.0))
+    stats.begin_update()
+    stats.add_value(ValueLoss(torch.tensor(2.0), torch.tensor(0.0)))
+    stats.finish_update(torch.tensor(100.0))
+    metrics = step_metrics(rollout_by_hand(), stats, beta=0.2, lr=0.01, episode=64)
+    assert (metrics["grad_norm"], metrics["loss/value_avg"], stats.updates) == (3.0, 1.0, 2)
+
+
 def test_ratio_variance_by_hand():
     """Ratios 1, 1, 1, 2 of one update: mean 1.25, mean square 1.75."""
     stats = UpdateStats()
@@ -154,7 +167,7 @@ def test_a_step_whose_updates_were_all_skipped_has_finite_numbers():
 
 UPDATE_METRICS = {
     "policy/approxkl_avg", "policy/clipfrac_avg", "policy/entropy_avg", "loss/policy_avg", "val/ratio", "val/ratio_var",
-    "val/ess",
+    "val/ess", "grad_norm",
 }  # fmt: skip
 
 

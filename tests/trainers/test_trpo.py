@@ -151,6 +151,17 @@ def test_trpo_asks_for_the_curvature_as_often_as_it_was_told(llama_folder, monke
     assert len(asked) == 3
 
 
+@pytest.mark.parametrize("trunk", ["detached", "critic"])
+def test_the_gradient_norm_of_trpo_is_the_surrogates(llama_folder, trunk):
+    """Whatever the values' own updates have, which are not among its parameters."""
+    trainer = tiny.midway(llama_folder, "trpo", value_trunk=trunk, vf_coef=10.0)
+    rollout = tiny.rollout(trainer)
+    gradient, _ = NaturalStep(trainer, rollout).gradient(UpdateStats())
+    stats = trainer.update(rollout, 1e-3)
+    assert stats.updates > 1
+    assert stats.mean("grad_norm") == pytest.approx(float(gradient.norm()), rel=1e-5)
+
+
 def test_trpo_leaves_the_policy_alone_where_no_step_is_allowed(llama_folder):
     """Advantages of 0: there is no direction that gains."""
     trainer = tiny.midway(llama_folder, "trpo")
