@@ -6,7 +6,7 @@ from typing import Any
 
 from rlhf_lab.cli.common import add_common, answer, home_of, lab_there
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.jobs import control, supervisor
+from rlhf_lab.jobs import claims, control, supervisor
 from rlhf_lab.kinds import RunStatus
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_run
@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
         needs = " ".join(wanted) or "no value"
         raise ConfigError(f"{args.action} takes {needs}; it was given {len(args.values)} values.")
     with lab_there(home) as db:
+        claims.mark_lost(db, home)
         _obey(db, home, args.run_id, args.action, args.values)
         if args.action == "delete":
             answer(args, {"run": args.run_id, "deleted": True}, f"run {args.run_id} is deleted")

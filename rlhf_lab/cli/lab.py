@@ -9,7 +9,7 @@ from rlhf_lab.cli.common import add_common, answer, home_of, lab_there, progress
 from rlhf_lab.config import PolicyConfig, RewardConfig, add_arguments, fields_of, from_args
 from rlhf_lab.errors import ConfigError, EngineError
 from rlhf_lab.imports import texts_of
-from rlhf_lab.jobs import control, queue, supervisor
+from rlhf_lab.jobs import claims, control, queue, supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.jobs.setup import new_project, pick_project
 from rlhf_lab.judges import load_judge
@@ -213,7 +213,9 @@ def run_complete(args: argparse.Namespace) -> int:
 
 
 def run_runs(args: argparse.Namespace) -> int:
-    with lab_there(home_of(args)) as db:
+    home = home_of(args)
+    with lab_there(home) as db:
+        claims.mark_lost(db, home)
         found = runs(db, args.project)
     rows = [
         {"id": r.id, "name": r.name, "status": r.status, "step": r.step, "of": r.total_steps, "message": r.message}

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 
 import torch
-from filelock import FileLock, Timeout
 
 from rlhf_lab.config import PolicyConfig, RewardConfig
 from rlhf_lab.engine.faults import explain_together
@@ -26,6 +25,7 @@ from rlhf_lab.engine.work import Progress, reward_job
 from rlhf_lab.errors import EngineError, LabError, TrainingError
 from rlhf_lab.home import run_folder
 from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs.claims import claimed
 from rlhf_lab.kinds import GOING, JobStatus, RunStatus
 from rlhf_lab.models.generation import Tick
 from rlhf_lab.records import Job, ProcessIdentity
@@ -36,8 +36,6 @@ from rlhf_lab.trainers.group import Group, launched, leave
 LOG = "processes.log"
 ENGINE = "RLHF_LAB_ENGINE"  # who started the processes, as JSON: for them alone
 TERM_WAIT_S = 20.0
-CLAIM = "training.lock"  # in the run's folder, held by the process that writes there
-CLAIM_WAIT_S = 10.0  # what is left of a group whose launcher was killed ends within moments
 LAUNCHED = "TORCHELASTIC_RUN_ID"  # in the environment of what `accelerate launch` starts
 TELLING_S = 30.0  # how long a process that met an error leaves the telling to the leading one, which met it too
 REWARD_BROKE = (
@@ -95,19 +93,6 @@ def last_words(folder: Path) -> str:
         said = next((line.strip() for line in reversed(lines) if line.strip()), "")
         return f" It ended with: {said[:300]}" if said else ""
     return ""
-
-
-@contextmanager
-def claimed(folder: Path, run_id: int) -> Iterator[None]:
-    """Be the only process that writes a run. Raises EngineError while another one, or its group, is at work on it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(folder / CLAIM, timeout=CLAIM_WAIT_S):
-            yield
-    except Timeout as error:
-        raise EngineError(
-            f"run {run_id} is being trained by another process. Stop it first: python -m rlhf_lab control {run_id} stop"
-        ) from error
 
 
 def check_devices(processes: int) -> None:
@@ -191,7 +176,7 @@ def joined() -> Iterator[Group]:
 
 def _leading(group: Group, home: Path, run_id: int) -> AbstractContextManager[None]:
     """The leading process claims the run for all."""
-    return claimed(run_folder(home, run_id), run_id) if group.leads else nullcontext()
+    return claimed(home, run_id) if group.leads else nullcontext()
 
 
 def take_part_in_run(home: Path, run_id: int) -> RunStatus:

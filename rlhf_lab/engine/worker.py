@@ -17,8 +17,7 @@ from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.policy_run import POLL_EVERY_S, PolicyRun
 from rlhf_lab.engine.work import Progress, complete, explain, reward_job, sample_pairs
 from rlhf_lab.errors import CorruptStoreError, StoreError, TrainingError
-from rlhf_lab.home import run_folder
-from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs import claims, queue, supervisor
 from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
 from rlhf_lab.records import Job
 from rlhf_lab.store.database import Database
@@ -80,6 +79,8 @@ class Worker:
         supervisor.sign_off(self.db, self.engine_id)
 
     def _work(self) -> None:
+        for run_id in claims.mark_lost(self.db, self.lab.home):
+            log.info("run %d has lost its process and is interrupted", run_id)
         for found in queue.requeue_interrupted(self.db):
             if found.status is JobStatus.FAILED:
                 log.error("job %d (%s) was interrupted too often: %s", found.id, found.kind, found.error)
@@ -186,7 +187,7 @@ class Worker:
                     home, self.db, run_id, serve=serve, leaving=self.leaving, progress=progress
                 )
             else:
-                with together.claimed(run_folder(self.lab.home, run_id), run_id):
+                with claims.claimed(self.lab.home, run_id):
                     status = PolicyRun(self.lab, run_id, serve=serve, leaving=self.leaving, progress=progress).execute()
         if status is RunStatus.INTERRUPTED:
             queue.put_back(self.db, job.id)

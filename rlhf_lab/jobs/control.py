@@ -13,7 +13,7 @@ from pathlib import Path
 from rlhf_lab.config import KNOBS, PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.home import ptx_texts_file, run_folder
-from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs import claims, queue, supervisor
 from rlhf_lab.jobs.labelling import judge_of
 from rlhf_lab.judges import JUDGES, load_judge
 from rlhf_lab.kinds import GOING, OPEN, EventKind, JobKind, JobStatus, RunStatus, Source
@@ -131,14 +131,19 @@ def pause(db: Database, run_id: int) -> None:
 def resume(db: Database, home: Path, run_id: int) -> None:
     """A paused run goes on; one that was stopped, failed or was interrupted goes on from its last checkpoint.
 
-    Raises StoreError for a run that has done all its steps.
+    Raises StoreError for a run that has done all its steps, or that a process works on which somebody started by hand.
     """
+    claims.mark_lost(db, home)
     run = get_run(db, run_id)
     if open_job(db, run_id) is not None:
         add_event(db, run_id, EventKind.RESUME, {})
         supervisor.ensure_engine(db, home)
     elif run.status is RunStatus.DONE:
         raise StoreError(f"Run {run_id} has done all its {run.total_steps} steps. Start a new one.")
+    elif run.status in claims.AT_WORK and claims.held(home, run_id):  # without a job: somebody started its processes
+        if run.status is not RunStatus.PAUSED:
+            raise StoreError(f"Run {run_id} goes on already, in processes that somebody started without the engine.")
+        add_event(db, run_id, EventKind.RESUME, {})
     else:
         for event in pending_events(
             db, run_id
@@ -189,6 +194,7 @@ def rename(db: Database, run_id: int, name: str) -> str:
 
 def delete(db: Database, home: Path, run_id: int) -> None:
     """Delete a run with its numbers and checkpoints. Raises StoreError while it goes on, or if files cannot be deleted."""
+    claims.mark_lost(db, home)
     run = get_run(db, run_id)
     if run.status in GOING or open_job(db, run_id) is not None:
         raise StoreError(f"Run {run_id} is {run.status.value}: stop it before you delete it.")

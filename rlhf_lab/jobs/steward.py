@@ -13,7 +13,7 @@ from typing import Any
 
 from rlhf_lab.config import RewardConfig
 from rlhf_lab.errors import LabError
-from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs import claims, queue, supervisor
 from rlhf_lab.jobs.labelling import annotator_of, judge_of, label_with_judge
 from rlhf_lab.jobs.setup import pick_project
 from rlhf_lab.judges import shipped_judge
@@ -120,7 +120,8 @@ class Steward:
                 log.exception("a look at what is due failed; the next one comes")
 
     def look(self) -> None:
-        """One round: submit what is due, and see that an engine is there for what waits."""
+        """One round: mark runs that lost their process, submit what is due, and see that an engine is there for what waits."""
+        claims.mark_lost(self.db, self.home)
         project = pick_project(self.db, None)
         open_jobs = queue.jobs(self.db, statuses=OPEN)
         kinds = {job.kind for job in open_jobs if job.project_id == project.id}

@@ -9,11 +9,11 @@ import pytest
 import torch
 from workplace import REWARD
 
-from rlhf_lab.engine import policy_run, together, work, worker
+from rlhf_lab.engine import policy_run, work, worker
 from rlhf_lab.engine.faults import explain_error
 from rlhf_lab.engine.history import standing
 from rlhf_lab.errors import BusyStoreError, StoreError
-from rlhf_lab.jobs import control, queue
+from rlhf_lab.jobs import claims, control, queue
 from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
 from rlhf_lab.models.memory import out_of_memory
 from rlhf_lab.records import RunEvent
@@ -275,7 +275,7 @@ def test_a_crash_while_a_checkpoint_is_replaced_leaves_the_old_one(lab, at, monk
     assert list(folder.glob(".*")) == []
     checkpoint.save_checkpoint(folder, adapters, "policy", tensors, numbers | {"beta": 9.0})
     assert load_latest(folder)[1]["beta"] == 9.0
-    assert {path.name for path in folder.iterdir()} == {"step-000002", together.CLAIM}
+    assert {path.name for path in folder.iterdir()} == {"step-000002", claims.CLAIM, claims.WRITER}
 
 
 @pytest.mark.parametrize("kind", [EventKind.STOP, EventKind.PAUSE])

@@ -1,5 +1,6 @@
 """Work of two processes under the engine: the numbers of one process, and what happens when a process dies."""
 
+import subprocess
 import threading
 import time
 from contextlib import nullcontext
@@ -11,7 +12,7 @@ from workplace import REWARD
 
 from rlhf_lab.engine import together
 from rlhf_lab.errors import EngineError, TrainingError
-from rlhf_lab.jobs import control, queue
+from rlhf_lab.jobs import claims, control, queue
 from rlhf_lab.kinds import JobKind, JobStatus, RunStatus
 from rlhf_lab.store.runs import get_run, reward_models, set_manifest
 from rlhf_lab.store.steps import samples_at
@@ -110,10 +111,34 @@ def test_processes_end_with_their_launcher_and_a_resumed_run_has_one_writer(lab)
     assert get_run(lab.db, run_id).step == reached < 200
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["launcher", "leader"])
+def test_a_run_started_by_hand_that_dies_is_noticed_and_resumes(lab, victim):
+    run_id = lab.run(processes=2, steps=200, checkpoint_every=5)
+    part = ["train-policy", "--run", str(run_id), "--home", str(lab.folder)]
+    launcher = subprocess.Popen(together.command_of(2, part), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while get_run(lab.db, run_id).step < 5:
+            time.sleep(0.02)
+        assert claims.mark_lost(lab.db, lab.folder) == []
+        writes = [part for part in parts("train-policy") if part.environ().get("RANK") == "0"]
+        (launcher if victim == "launcher" else writes[0]).kill()
+        launcher.wait(60)
+        psutil.wait_procs(writes, timeout=60)
+    finally:
+        launcher.kill()
+    assert get_run(lab.db, run_id).status is RunStatus.RUNNING
+    assert claims.mark_lost(lab.db, lab.folder) == [run_id]
+    assert get_run(lab.db, run_id).status is RunStatus.INTERRUPTED
+    control.resume(lab.db, lab.folder, run_id)
+    control.stop(lab.db, run_id)
+    assert get_run(lab.db, run_id).status is RunStatus.STOPPED
+
+
 def test_a_run_that_another_process_writes_is_not_begun(lab, monkeypatch):
-    monkeypatch.setattr(together, "CLAIM_WAIT_S", 0.05)
+    monkeypatch.setattr(claims, "CLAIM_WAIT_S", 0.05)
     run_id = lab.run(steps=1)
-    with together.claimed(lab.folder / "runs" / str(run_id), run_id):
+    with claims.claimed(lab.folder, run_id):
         with pytest.raises(EngineError, match=f"run {run_id} is being trained by another process. Stop it first"):
             together.take_part_in_run(lab.folder, run_id)
         assert get_run(lab.db, run_id).status is RunStatus.QUEUED
