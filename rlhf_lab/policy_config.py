@@ -281,6 +281,11 @@ def _contradictions(c: PolicyConfig) -> list[tuple[bool, str]]:
          "beta = 0 cannot be steered: the adaptive controller multiplies it. Choose a positive beta or kl_controller = fixed"),
         (c.kl_controller == "adaptive" and c.responses * 0.2 >= c.kl_horizon,
          f"kl_horizon = {c.kl_horizon:g} is too short for {c.responses} episodes a step. Choose at least {c.responses}"),
+        (c.algorithm == "trpo" and c.processes > 1,
+         f"processes = {c.processes}: trpo searches along one line with all rows at once, in one process. Set processes to 1"),
+        (c.batch_size < c.processes or c.responses < c.processes * c.minibatches,
+         f"batch_size = {c.batch_size} in {c.minibatches} minibatches leaves some of {c.processes} processes without a response. "
+         "Raise batch_size or use fewer processes"),
         (c.shard_backbone and c.processes < 2, ALONE_WITH_SHARDS),
         (c.shard_backbone and c.ptx_coef > 0 and c.ptx_batch < c.processes,
          f"ptx_batch = {c.ptx_batch} leaves some of {c.processes} processes without a text, and shard_backbone needs all of them "

@@ -32,6 +32,7 @@ BOTH = [PolicyConfig, RewardConfig]
 BESIDE = {
     "minibatches": {"batch_size": 64},
     "batch_size": {"minibatches": 1},
+    "processes": {"batch_size": 256},
     "group_size": {"batch_size": 256},
     "value_warmup": {"value_trunk": "detached"},
     "penalty_kl_max": {"penalty_kl_min": 0.0},
@@ -215,6 +216,10 @@ def test_an_option_goes_before_what_is_recommended():
         ("rloo", {"epochs": 3}, "Set both to 1"),
         ("trpo", {"value_trunk": "shared"}, "value_trunk = shared lets the value loss move the policy"),
         ("ppo", {"value_warmup": 3}, "value_warmup = 3 with value_trunk = shared"),
+        ("trpo", {"processes": 2}, "processes = 2: trpo searches along one line with all rows at once, in one process"),
+        ("ppo", {"processes": 3, "batch_size": 2, "rollouts": 9, "minibatches": 1},
+           "batch_size = 2 in 1 minibatches leaves some of 3 processes without a response"),
+        ("ppo", {"processes": 3, "batch_size": 8, "minibatches": 3}, "batch_size = 8 in 3 minibatches leaves some"),
         ("ppo", {"critic_init": "reward"}, "needs value_trunk = critic; it is shared"),
         ("reinforce", {"baseline": "none", "value_trunk": "critic"}, "baseline = none has no value function"),
         ("reinforce", {"baseline": "batch_mean",

@@ -6,7 +6,7 @@ from typing import NoReturn
 import torch
 
 from rlhf_lab.config import PolicyConfig
-from rlhf_lab.errors import ConfigError, NotFiniteError, SelfCheckError
+from rlhf_lab.errors import NotFiniteError, SelfCheckError
 
 RATIO_TOLERANCE = 1e-5
 START_KL_TOLERANCE = 1e-4
@@ -49,13 +49,5 @@ def check_metrics(metrics: dict[str, float], dtype: torch.dtype, step: int) -> N
 
 
 def check_group(processes: int, config: PolicyConfig) -> None:
-    """Raises ConfigError for what several processes cannot share."""
-    if processes > 1 and config.algorithm == "trpo":
-        raise ConfigError(
-            "trpo searches along one line with all rows at once; it runs in one process. Set processes to 1."
-        )
-    if config.batch_size < processes or config.responses < processes * config.minibatches:
-        raise ConfigError(
-            f"batch_size = {config.batch_size} in {config.minibatches} minibatches leaves some of {processes} processes without "
-            "a response. Raise batch_size or use fewer processes."
-        )
+    """Raises ConfigError for what so many processes cannot share; one started by hand has others than its config says."""
+    config.replace(processes=processes, shard_backbone=config.shard_backbone and processes > 1)

@@ -130,3 +130,10 @@ def test_train_policy_makes_its_run_as_the_page_does(db, home, capsys, monkeypat
     status = main(["train-policy", "--resume", "2", "--json", "--home", str(home)])
     assert (status, len(queue.jobs(db))) == (1, 3)
     assert get_run(db, 2).id == max(run.id for run in runs(db))
+
+
+def test_what_several_processes_cannot_share_is_refused_before_there_is_a_run(db, home, capsys):
+    status = main(["train-policy", "--algorithm", "trpo", "--processes", "2", "--json", "--home", str(home)])
+    assert status == 1
+    assert "Set processes to 1" in json.loads(capsys.readouterr().out)["error"]
+    assert [run.id for run in runs(db)] == [1]

@@ -353,6 +353,10 @@ MUTANTS = [
     Mutant(SELFCHECKS, "first ratio not checked", "and not worst < RATIO_TOLERANCE", "and worst < 0",
            "trainers/test_policy.py::test_old_logprobs_that_are_not_the_policys"),
     Mutant(SELFCHECKS, "NaN passes", "if broken:", "if False:", "trainers/test_policy.py::test_nan_from_the_scorer"),
+    Mutant(SELFCHECKS, "a group of another size is not checked", "config.replace(processes=processes, shard",
+           "config.replace(processes=1, shard", "trainers/test_group.py::test_what_processes_cannot_share_is_refused"),
+    Mutant(SELFCHECKS, "a lone process of a dealt-out run is refused", " and processes > 1", "",
+           "trainers/test_group.py::test_a_group_of_another_size_than_the_config_says_may_train"),
     # --- trainers/checkpoint.py ---
     Mutant(CHECKPOINT, "content not verified", "all(_sha256(folder / name) == digest for",
            "all((folder / name).exists() for", "test_a_damaged_checkpoint_falls_back_to_the_one_before"),

@@ -98,3 +98,11 @@ def test_what_processes_cannot_share_is_refused(llama_folder, changes, message):
 
     with pytest.raises(ConfigError, match=message):
         check_group(3, PolicyConfig(**(tiny.SMALL | {"minibatches": 2} | changes)))
+
+
+def test_a_group_of_another_size_than_the_config_says_may_train():
+    from rlhf_lab.config import PolicyConfig
+    from rlhf_lab.trainers.selfchecks import check_group
+
+    for processes in (1, 3):
+        check_group(processes, PolicyConfig(**tiny.SMALL, processes=2, shard_backbone=True))
