@@ -50,7 +50,10 @@ def add_parser(commands: Any) -> None:
     policy.add_argument("--judge", default=None, help="also record this judge's score as objective/gold")
     policy.add_argument("--name", default="", help="a name for the run")
     policy.add_argument(
-        "--resume", type=int, default=None, help="id of a stopped, failed or interrupted run to go on with"
+        "--resume",
+        type=int,
+        default=None,
+        help="id of a stopped, failed or interrupted run to go on with, as it was begun; with --processes in so many",
     )
     policy.add_argument(
         "--run", dest="run_here", type=int, default=None,
@@ -185,13 +188,14 @@ def _submitted(args: argparse.Namespace, db: Database, home: Path) -> int:
     """A new run, or the one to resume; the engine has its job. Raises ConfigError for what a run that goes on does not take."""
     if args.resume is not None:
         names = [*(item.name for item in fields_of(PolicyConfig)), "reward_model", "judge", "name", "ptx_texts"]
+        names.remove("processes")  # who computes it changes nothing of a run
         given = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, "")]
         if given:
             raise ConfigError(
                 f"--resume goes on with the run as it was begun, without {', '.join(given)}. beta, lr and the reward model "
-                f"change by `control`, any setting in a new run."
+                f"change by `control`, --processes here, any setting in a new run."
             )
-        control.resume(db, home, args.resume)
+        control.resume(db, home, args.resume, args.processes)
         return int(args.resume)
     config: PolicyConfig = from_args(PolicyConfig, args)
     project = pick_project(db, args.project)

@@ -235,7 +235,7 @@ class PolicyRun:
             mark_event(self.lab.db, event.id, step)
             self._apply(event)
             # Told after a failure, while the run resumes from before it: what it takes back is not to be replayed.
-            self.replay = [old for old in self.replay if told_by(old) != told_by(event)]
+            self.replay = [old for old in self.replay if told_by(event) is None or told_by(old) != told_by(event)]
 
     def _apply(self, event: RunEvent) -> None:
         """A knob or a switch of the reward model. A bad value was refused when it was asked for; if not, it is noted."""

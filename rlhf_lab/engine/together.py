@@ -24,7 +24,7 @@ from rlhf_lab.engine.policy_run import LEAVES, POLL_EVERY_S, RUN_BROKE, PolicyRu
 from rlhf_lab.engine.work import Progress, reward_job
 from rlhf_lab.errors import EngineError, LabError, TrainingError
 from rlhf_lab.home import run_folder
-from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs import control, queue, supervisor
 from rlhf_lab.jobs.claims import claimed
 from rlhf_lab.kinds import GOING, JobStatus, RunStatus
 from rlhf_lab.models.generation import Tick
@@ -100,7 +100,8 @@ def check_devices(processes: int) -> None:
     gpus = torch.cuda.device_count()
     if 0 < gpus < processes:
         raise TrainingError(
-            f"{processes} processes need a GPU each, and there are {gpus}. Set processes to {gpus} or fewer."
+            f"{processes} processes need a GPU each, and there are {gpus}. Set processes to {gpus} or fewer; a run begun with "
+            f"more goes on so: python -m rlhf_lab train-policy --resume RUN --processes {gpus}"
         )
 
 
@@ -121,7 +122,7 @@ def train_policy(
         return True
 
     part = ["train-policy", "--run", str(run_id), "--home", str(home)]
-    if not run_together(int(run.config["processes"]), part, run_folder(home, run_id), stays):
+    if not run_together(control.processes_of(db, run), part, run_folder(home, run_id), stays):
         set_run_status(db, run_id, RunStatus.INTERRUPTED, LEAVES)
         return RunStatus.INTERRUPTED
     ended = get_run(db, run_id)

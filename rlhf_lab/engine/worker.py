@@ -17,7 +17,7 @@ from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.policy_run import POLL_EVERY_S, PolicyRun
 from rlhf_lab.engine.work import Progress, complete, explain, reward_job, sample_pairs
 from rlhf_lab.errors import CorruptStoreError, StoreError, TrainingError
-from rlhf_lab.jobs import claims, queue, supervisor
+from rlhf_lab.jobs import claims, control, queue, supervisor
 from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
 from rlhf_lab.records import Job
 from rlhf_lab.store.database import Database
@@ -179,8 +179,8 @@ class Worker:
             self.serve(job.project_id, halts)
 
         progress = self._progress(job, lambda: self._cancelled(job.payload))
-        config = get_run(self.db, run_id).config
-        with self._processes(config) as several:
+        run = get_run(self.db, run_id)
+        with self._processes(run.config | {"processes": control.processes_of(self.db, run)}) as several:
             if several:
                 home = self.lab.home
                 status = together.train_policy(

@@ -24,6 +24,7 @@ from rlhf_lab.store.runs import (
     add_event,
     create_run,
     delete_run,
+    events,
     get_reward_model,
     get_run,
     latest_reward_model,
@@ -128,19 +129,24 @@ def pause(db: Database, run_id: int) -> None:
     add_event(db, run_id, EventKind.PAUSE, {})
 
 
-def resume(db: Database, home: Path, run_id: int) -> None:
+def resume(db: Database, home: Path, run_id: int, processes: int | None = None) -> None:
     """A paused run goes on; one that was stopped, failed or was interrupted goes on from its last checkpoint.
 
-    Raises StoreError for a run that has done all its steps, or that a process works on which somebody started by hand.
+    processes: go on in so many, from this checkpoint on; None: in as many as before. Raises StoreError for a run that has done
+    all its steps, or that a process works on which somebody started by hand; ConfigError for processes that it cannot have.
     """
     claims.mark_lost(db, home)
     run = get_run(db, run_id)
-    if open_job(db, run_id) is not None:
+    job = open_job(db, run_id)
+    by_hand = job is None and run.status in claims.AT_WORK and claims.held(home, run_id)
+    if processes is not None and (job is not None or by_hand):
+        raise StoreError(f"Run {run_id} is {run.status.value}: stop it, then resume it in another number of processes.")
+    if job is not None:
         add_event(db, run_id, EventKind.RESUME, {})
         supervisor.ensure_engine(db, home)
     elif run.status is RunStatus.DONE:
         raise StoreError(f"Run {run_id} has done all its {run.total_steps} steps. Start a new one.")
-    elif run.status in claims.AT_WORK and claims.held(home, run_id):  # without a job: somebody started its processes
+    elif by_hand:
         if run.status is not RunStatus.PAUSED:
             raise StoreError(f"Run {run_id} goes on already, in processes that somebody started without the engine.")
         add_event(db, run_id, EventKind.RESUME, {})
@@ -150,7 +156,26 @@ def resume(db: Database, home: Path, run_id: int) -> None:
         ):  # a pause or a second stop that came too late must not halt the new start
             if event.kind in (EventKind.PAUSE, EventKind.STOP):
                 mark_event(db, event.id, run.step)
+        if processes is not None:
+            _regroup(db, run, processes)
         submit(db, home, run)
+
+
+def _regroup(db: Database, run: Run, processes: int) -> None:
+    """Note that the run goes on in so many processes: its config tells how it was begun. The rows of a step and what is learnt
+    from them stay the same. Raises ConfigError."""
+    PolicyConfig.from_dict(run.config).replace(processes=processes)
+    before = processes_of(db, run)
+    if processes != before:
+        words = f"processes {before} → {processes}"
+        add_event(db, run.id, EventKind.NOTE, {"words": words, "processes": processes})
+
+
+def processes_of(db: Database, run: Run) -> int:
+    """In how many processes the run goes on: as it was begun, or as it was last resumed."""
+    notes = [event.payload for event in events(db, run.id) if event.kind is EventKind.NOTE]
+    told = [note["processes"] for note in notes if "processes" in note]
+    return int(told[-1] if told else run.config.get("processes", 1))
 
 
 def stop(db: Database, run_id: int) -> None:

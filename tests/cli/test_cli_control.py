@@ -137,3 +137,12 @@ def test_what_several_processes_cannot_share_is_refused_before_there_is_a_run(db
     assert status == 1
     assert "Set processes to 1" in json.loads(capsys.readouterr().out)["error"]
     assert [run.id for run in runs(db)] == [1]
+
+
+def test_a_resumed_run_may_have_other_processes(db, home, capsys, monkeypatch):
+    queue.cancel(db, 1)
+    set_run_status(db, 1, RunStatus.STOPPED)
+    monkeypatch.setattr(supervisor, "ensure_engine", lambda opened, _: queue.fail(opened, 2, "nobody is here"))
+    assert main(["train-policy", "--resume", "1", "--processes", "2", "--json", "--home", str(home)]) == 1
+    assert "run 1: nobody is here" in json.loads(capsys.readouterr().out)["error"]
+    assert [event.payload["processes"] for event in events(db, 1)] == [2]

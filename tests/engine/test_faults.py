@@ -65,6 +65,16 @@ def test_which_events_stand():
     ]  # fmt: skip
 
 
+def test_what_a_note_says_takes_nothing_back(lab):
+    run = policy_run.PolicyRun(lab.worker.lab, lab.run())
+    again = [RunEvent(9, 1, EventKind.NOTE, {"micro_batch": 1}, 0.0, 3)]
+    run.replay = list(again)
+    add_event(lab.db, run.run.id, EventKind.NOTE, {"words": "processes 2 → 1", "processes": 1})
+    run._controls()
+    assert run.replay == again
+    assert [event.applied_step for event in events(lab.db, run.run.id)] == [0]
+
+
 def test_a_switch_of_the_reward_model_is_repeated_after_a_stop(lab, at):
     first = latest_reward_model(lab.db, lab.project.id).id
     lab.do(lab.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD | {"seed": 7, "epochs": 2}))

@@ -14,7 +14,7 @@ from rlhf_lab.engine import together
 from rlhf_lab.errors import EngineError, TrainingError
 from rlhf_lab.jobs import claims, control, queue
 from rlhf_lab.kinds import JobKind, JobStatus, RunStatus
-from rlhf_lab.store.runs import get_run, reward_models, set_manifest
+from rlhf_lab.store.runs import events, get_run, reward_models, set_manifest, set_run_status
 from rlhf_lab.store.steps import samples_at
 from rlhf_lab.trainers.checkpoint import checkpoints
 from rlhf_lab.trainers.group import Group
@@ -41,6 +41,47 @@ def test_two_processes_draw_the_curve_of_one(lab):
     for (_, one), (_, two) in zip(*curves, strict=True):
         del one["val/clipfrac_avg"], two["val/clipfrac_avg"]  # counts values whose two losses differ by rounding alone
         assert two == pytest.approx(one, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_a_run_of_two_processes_goes_on_in_one_and_draws_the_same_curve(lab):
+    whole, run_id = lab.run(**STEPS), lab.run(processes=2, **STEPS)
+    assert lab.train(whole).status is JobStatus.DONE
+
+    def stop_later():
+        while get_run(lab.db, run_id).step < 1:
+            time.sleep(0.01)
+        control.stop(lab.db, run_id)
+
+    stopper = threading.Thread(target=stop_later)
+    stopper.start()
+    lab.train(run_id)
+    stopper.join()
+    reached = get_run(lab.db, run_id).step
+    assert get_run(lab.db, run_id).status is RunStatus.STOPPED
+    control.resume(lab.db, lab.folder, run_id, processes=1)
+    assert lab.do(control.last_job(lab.db, run_id)).status is JobStatus.DONE
+    assert [event.applied_step for event in events(lab.db, run_id) if "processes" in event.payload] == [reached]
+    for (_, one), (_, two) in zip(lab.curve(whole), lab.curve(run_id), strict=True):
+        del one["val/clipfrac_avg"], two["val/clipfrac_avg"]
+        assert two == pytest.approx(one, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize(("begun", "asked"), [(2, 1), (1, 2)])
+def test_a_run_is_trained_in_as_many_processes_as_it_was_resumed_with(lab, monkeypatch, begun, asked):
+    together_with = []
+
+    def run_together(processes, *_):
+        together_with.append(processes)
+        return False
+
+    monkeypatch.setattr(together, "run_together", run_together)
+    run_id = lab.run(processes=begun, steps=1)
+    set_run_status(lab.db, run_id, RunStatus.STOPPED)
+    control.resume(lab.db, lab.folder, run_id, asked)
+    lab.do(control.last_job(lab.db, run_id))
+    assert together_with == ([2] if asked == 2 else [])
+    assert get_run(lab.db, run_id).status is (RunStatus.INTERRUPTED if asked == 2 else RunStatus.DONE)
 
 
 @pytest.mark.slow
@@ -274,5 +315,5 @@ def test_nobody_knows_how_long_a_run_takes_before_its_first_step(lab, monkeypatc
 def test_processes_do_not_share_a_gpu(monkeypatch):
     monkeypatch.setattr(together.torch.cuda, "device_count", lambda: 2)
     together.check_devices(2)
-    with pytest.raises(TrainingError, match="Set processes to 2 or fewer"):
+    with pytest.raises(TrainingError, match=r"Set processes to 2 or fewer; .*--resume RUN --processes 2"):
         together.check_devices(3)

@@ -10,7 +10,7 @@ import pytest
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.home import ptx_texts_file
-from rlhf_lab.jobs import control, queue, supervisor
+from rlhf_lab.jobs import claims, control, queue, supervisor
 from rlhf_lab.kinds import Choice, EventKind, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.records import NewCompletion, Run, Vote
 from rlhf_lab.store import projects
@@ -198,6 +198,44 @@ def test_resume_of_an_ended_run_is_a_new_job_that_an_old_stop_does_not_halt(
     assert job.id > first
     assert control.last_job(db, run.id) == job
     assert started == [home]
+
+
+def test_a_run_is_resumed_in_another_number_of_processes(
+    db: Database, home: Path, run: Run, started: list[Path]
+) -> None:
+    """The config tells how it was begun, a note what it goes on with; the next resume knows it still."""
+    for asked, now in ((None, 1), (2, 2), (None, 2), (2, 2), (1, 1)):
+        set_run_status(db, run.id, RunStatus.STOPPED)
+        control.resume(db, home, run.id, asked)
+        assert control.processes_of(db, get_run(db, run.id)) == now
+        queue.cancel(db, queue.jobs(db)[0].id)
+    notes = [event.payload for event in pending_events(db, run.id)]
+    assert notes == [
+        {"words": "processes 1 → 2", "processes": 2},
+        {"words": "processes 2 → 1", "processes": 1},
+    ]
+    assert get_run(db, run.id).config == CONFIG.to_dict()
+
+
+def test_processes_that_a_run_cannot_have_are_refused(
+    db: Database, home: Path, run: Run, started: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_run_status(db, run.id, RunStatus.STOPPED)
+    with pytest.raises(ConfigError, match="leaves some of 64 processes without a response"):
+        control.resume(db, home, run.id, 64)
+    config = CONFIG.replace(processes=2, shard_backbone=True).to_dict()
+    dealt = create_run(db, run.project_id, run.reward_model_id, "b", config=config, manifest={}, total_steps=8)
+    with pytest.raises(ConfigError, match="Choose processes = 2 or more"):
+        control.resume(db, home, dealt.id, 1)
+    assert (queue.jobs(db), events(db, run.id), events(db, dealt.id)) == ([], [], [])
+    submit(db, run)
+    with pytest.raises(StoreError, match="is stopped: stop it, then resume it in another number"):
+        control.resume(db, home, run.id, 2)
+    set_run_status(db, dealt.id, RunStatus.PAUSED)
+    monkeypatch.setattr(claims, "held", lambda *_: True)
+    with pytest.raises(StoreError, match="is paused: stop it, then"):
+        control.resume(db, home, dealt.id, 3)
+    assert (events(db, run.id), events(db, dealt.id)) == ([], [])
 
 
 def test_a_run_that_is_done_is_not_resumed(db: Database, home: Path, run: Run, started: list[Path]) -> None:
