@@ -33,6 +33,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_run, set_run_status
 from rlhf_lab.trainers.group import Group, launched, leave
 
+LAUNCH = Path(__file__).with_name("launch.yaml")
 LOG = "processes.log"
 ENGINE = "RLHF_LAB_ENGINE"  # who started the processes, as JSON: for them alone
 TERM_WAIT_S = 20.0
@@ -45,10 +46,9 @@ REWARD_BROKE = (
 
 
 def command_of(processes: int, part: list[str]) -> list[str]:
-    """What starts the processes; part: their command line. `--multi_gpu` is accelerate's word for several, on CPUs too."""
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_machines", "1"]
-    plain = ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-    return [*launch, "--num_processes", str(processes), *plain, "-m", "rlhf_lab", *part]
+    """What starts the processes; part: their command line."""
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(LAUNCH)]
+    return [*launch, "--num_processes", str(processes), "-m", "rlhf_lab", *part]
 
 
 def run_together(processes: int, part: list[str], folder: Path, stays: Callable[[], bool]) -> bool:

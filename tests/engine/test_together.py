@@ -1,6 +1,7 @@
 """Work of two processes under the engine: the numbers of one process, and what happens when a process dies."""
 
 import subprocess
+import sys
 import threading
 import time
 from contextlib import nullcontext
@@ -8,6 +9,8 @@ from contextlib import nullcontext
 import psutil
 import pytest
 import tiny
+from accelerate.commands import launch
+from accelerate.commands.config import config_args
 from workplace import REWARD
 
 from rlhf_lab.engine import together
@@ -310,6 +313,31 @@ def test_nobody_knows_how_long_a_run_takes_before_its_first_step(lab, monkeypatc
     with pytest.raises(TrainingError):
         together.train_policy(lab.folder, lab.db, run_id, **options)
     assert told == [(0.0, None, {"run_id": run_id, "step": 0})]
+
+
+def test_the_config_that_a_person_has_for_accelerate_is_not_read(tmp_path, monkeypatch):
+    theirs = tmp_path / "default_config.yaml"
+    theirs.write_text(
+        "distributed_type: DEEPSPEED\nnum_machines: 4\nmachine_rank: 3\nnum_processes: 8\nmixed_precision: fp16\n"
+        "gpu_ids: '0'\nmain_process_ip: 10.0.0.1\nmain_process_port: 77\nuse_cpu: true\nenable_cpu_affinity: true\n"
+        "dynamo_config: {dynamo_backend: INDUCTOR}\ndeepspeed_config: {zero_stage: 3}\n"
+    )
+    for module in (launch, config_args):
+        monkeypatch.setattr(module, "default_config_file", str(theirs))
+    python, *words = together.command_of(2, ["train-policy", "--run", "7"])
+    assert (python, words[:2]) == (sys.executable, ["-m", "accelerate.commands.launch"])
+    args, *_ = launch._validate_launch_command(launch.launch_command_parser().parse_args(words[2:]))
+    assert [args.module, args.training_script, *args.training_script_args] == [
+        True,
+        "rlhf_lab",
+        "train-policy",
+        "--run",
+        "7",
+    ]
+    assert (args.num_processes, args.num_machines, args.machine_rank, args.gpu_ids) == (2, 1, 0, "all")
+    assert (args.multi_gpu, args.use_deepspeed, args.use_fsdp, args.cpu, args.use_cpu) == (True, *4 * [False])
+    assert (args.mixed_precision, args.dynamo_backend, args.debug) == ("no", "no", False)
+    assert (args.main_process_ip, args.main_process_port, args.enable_cpu_affinity) == (None, 0, False)
 
 
 def test_processes_do_not_share_a_gpu(monkeypatch):
