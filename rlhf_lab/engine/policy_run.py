@@ -70,7 +70,8 @@ class PolicyRun:
         self.run: Run = get_run(lab.db, run_id)
         self.config = PolicyConfig.from_dict(self.run.config)
         self.folder: Path = run_folder(lab.home, run_id)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.group.leads:
+            self.folder.mkdir(parents=True, exist_ok=True)
         self._applied: list[RunEvent] = []
         self.trainer = self._trainer()
         self.replay = self._resume()
@@ -94,7 +95,10 @@ class PolicyRun:
 
     def _resume(self) -> list[RunEvent]:
         """Continue from the newest whole checkpoint; returns the recorded events that are still to be replayed."""
-        found = load_latest(self.folder)
+        found = load_latest(self.folder) if self.group.leads else None
+        self.group.told(None)  # the folder is tidied up: now the others may look
+        if not self.group.leads:
+            found = load_latest(self.folder, writes=False)
         if found is not None:
             self.trainer.load_state(*found)
         step = self.trainer.steps_done
@@ -249,7 +253,8 @@ class PolicyRun:
             elif event.kind is EventKind.NOTE and "micro_batch" in event.payload:
                 self.trainer.config = self.trainer.config.replace(micro_batch=int(event.payload["micro_batch"]))
         except (ConfigError, KeyError, TypeError, ValueError) as error:
-            set_run_status(self.lab.db, self.run.id, RunStatus.RUNNING, f"a change was ignored: {error}")
+            if self.group.leads:
+                set_run_status(self.lab.db, self.run.id, RunStatus.RUNNING, f"a change was ignored: {error}")
 
     def _obey(self) -> None:
         """Every pause and stop that waits; looked up anew each time, since a pause may have taken later events with it."""

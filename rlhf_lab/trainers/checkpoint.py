@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import shutil
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +83,7 @@ def _tidy(run: Path) -> None:
         if target.exists():
             shutil.rmtree(aside, ignore_errors=True)
         else:
-            with suppress(FileNotFoundError):  # another process of the run has just done it
-                aside.rename(target)
+            aside.rename(target)
     for building in run.glob(".building-*"):
         shutil.rmtree(building, ignore_errors=True)
 
@@ -95,9 +93,13 @@ def checkpoints(run: Path) -> list[int]:
     return sorted(int(path.name.removeprefix("step-")) for path in run.glob("step-*") if (path / STATE_FILE).is_file())
 
 
-def load_latest(run: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """Tensors and numbers of the newest checkpoint that is whole and can be resumed; None where there is none."""
-    _tidy(run)
+def load_latest(run: Path, *, writes: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """Tensors and numbers of the newest checkpoint that is whole and can be resumed; None where there is none.
+
+    writes: what a crash left is cleared away first. Of several processes the leading one does that, before the others look.
+    """
+    if writes:
+        _tidy(run)
     for step in reversed(checkpoints(run)):
         folder = folder_of(run, step)
         if not _whole(folder):

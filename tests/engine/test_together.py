@@ -13,10 +13,12 @@ from accelerate.commands import launch
 from accelerate.commands.config import config_args
 from workplace import REWARD
 
-from rlhf_lab.engine import together
+from rlhf_lab.engine import policy_run, together
+from rlhf_lab.engine.lab import Lab
 from rlhf_lab.errors import EngineError, TrainingError
 from rlhf_lab.jobs import claims, control, queue
-from rlhf_lab.kinds import JobKind, JobStatus, RunStatus
+from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
+from rlhf_lab.records import RunEvent
 from rlhf_lab.store.runs import events, get_run, reward_models, set_manifest, set_run_status
 from rlhf_lab.store.steps import samples_at
 from rlhf_lab.trainers.checkpoint import checkpoints
@@ -177,6 +179,40 @@ def test_a_run_started_by_hand_that_dies_is_noticed_and_resumes(lab, victim):
     control.resume(lab.db, lab.folder, run_id)
     control.stop(lab.db, run_id)
     assert get_run(lab.db, run_id).status is RunStatus.STOPPED
+
+
+class Following(Group):
+    def told(self, thing):
+        return thing
+
+
+def test_a_process_that_follows_leaves_the_runs_folder_and_row_alone(lab):
+    run_id = lab.run(steps=2, batch_size=4, checkpoint_every=1)
+    folder = lab.folder / "runs" / str(run_id)
+    follower = Lab(lab.folder, lab.db, group=Following(1, 2))
+    policy_run.PolicyRun(follower, run_id)
+    assert not folder.exists()
+    assert lab.train(run_id).status is JobStatus.DONE
+    (folder / "step-000002").rename(folder / ".replaced-step-000002")
+    (folder / ".building-step-000003-1").mkdir()
+    before, row = sorted(path.name for path in folder.iterdir()), get_run(lab.db, run_id)
+    run = policy_run.PolicyRun(follower, run_id)
+    run._apply(RunEvent(1, run_id, EventKind.SET, {"name": "beta", "value": -1.0}, 0.0, 1))
+    assert run.trainer.steps_done == 1
+    assert sorted(path.name for path in folder.iterdir()) == before
+    assert get_run(lab.db, run_id) == row
+    assert policy_run.PolicyRun(lab.worker.lab, run_id).trainer.steps_done == 2  # the leading one does tidy up
+    assert {path.name for path in folder.glob(".*")} == set()
+
+
+def test_the_leading_process_tidies_up_before_the_others_look(lab, monkeypatch):
+    said = []
+    run_id = lab.run(steps=2, batch_size=4)
+    monkeypatch.setattr(policy_run, "load_latest", lambda _, **options: said.append(options))
+    monkeypatch.setattr(Following, "told", lambda *_: said.append("told"))
+    for rank in (0, 1):
+        policy_run.PolicyRun(Lab(lab.folder, lab.db, group=Following(rank, 2)), run_id)
+    assert said == [{}, "told", "told", {"writes": False}]
 
 
 def test_a_run_that_another_process_writes_is_not_begun(lab, monkeypatch):
