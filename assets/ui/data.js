@@ -82,8 +82,9 @@ function mapper(columns, said, open) {
     el('button.lab-button.small', { type: 'button', 'data-do': 'data-again', onclick: look }, 'Look again'));
 }
 
-function doubts({ duplicates, same_texts: same, empty_texts: empty }) {
-  const words = [duplicates && `${many(duplicates, 'vote')} by somebody who has answered about the same two texts before, in the file or in this project`,
+function doubts({ held, repeated, duplicates, same_texts: same, empty_texts: empty }) {
+  const words = [held && `${many(held, 'vote')} that this project has already, left out`, repeated && `${many(repeated, 'vote')} that the file says again, left out`,
+    duplicates && `${many(duplicates, 'vote')} by somebody who has answered about the same two texts before, in the file or in this project`,
     same && `${many(same, 'comparison')} of a text with itself: nothing can be learnt there`, empty && `${many(empty, 'comparison')} with an empty text`].filter(Boolean);
   return words.length ? el('p.lab-notice', { 'data-do': 'data-doubts' }, `Look again: ${words.join('; ')}.`) : null;
 }
@@ -105,7 +106,7 @@ function draw(unknown) {
       el('tbody', {}, preview.first.map((row) => el('tr', {}, el('td', {}, String(row.row)),
         ...[row.prompt, row.first, row.second].map((text) => el('td', {}, el('p.lab-text', { dir: 'auto' }, text))), el('td', {}, row.choice.replace('_', ' ')), el('td', {}, row.annotator)))))),
     el('div.lab-row', {}, source, el('label', {}, el('span.muted', {}, 'annotator, where the file names none '), el('input.lab-input', { type: 'text', maxlength: 60, placeholder: 'imported', 'data-do': 'data-annotator' }))),
-    el('div.lab-row', {}, tick('use_prompts', 'sample from new prompts too'), tick('drop_duplicates', 'leave out what the same person said of the same two texts before'), tick('skip_broken', 'leave out rows that cannot be used')),
+    el('div.lab-row', {}, tick('use_prompts', 'sample from new prompts too'), tick('drop_duplicates', 'leave out other answers of the same person about the same two texts'), tick('skip_broken', 'leave out rows that cannot be used')),
     el('div.lab-row', {}, el('button.lab-button.lab-main', { type: 'button', 'data-do': 'data-import', disabled: !preview.votes, onclick: () => send('import', {
       source: source.value, annotator: found.querySelector('[data-do=data-annotator]').value,
       use_prompts: ticked('use_prompts'), drop_duplicates: ticked('drop_duplicates'), skip_broken: ticked('skip_broken') }) }, 'Import into this project'),

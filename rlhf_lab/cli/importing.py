@@ -7,8 +7,8 @@ from rlhf_lab.chats import UnreadableError
 from rlhf_lab.cli.common import add_common, answer, home_of
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.imports import MEANINGS, Asked, Into, Limits, parse_map, read_all, save
+from rlhf_lab.imports.found import IMPORTED
 from rlhf_lab.imports.report import preview, preview_words, saved_dict, saved_words
-from rlhf_lab.imports.saving import IMPORTED
 from rlhf_lab.imports.values import parse_choices
 from rlhf_lab.jobs.setup import new_project, pick_project
 from rlhf_lab.kinds import Choice, Source
@@ -35,7 +35,11 @@ def add_parser(commands: Any) -> None:
         action="store_true",
         help="new prompts are also sampled from; else they only carry their labels",
     )
-    add("--drop-duplicates", action="store_true", help="leave out the same person on the same two texts again")
+    add(
+        "--drop-duplicates",
+        action="store_true",
+        help="leave out further answers of the same person about the same two texts",
+    )
     add("--skip-broken", action="store_true", help="leave out rows with a problem instead of importing nothing")
     add("--preview", action="store_true", help="say what would be imported, and write nothing")
     add("--max-mb", type=int, default=Limits.bytes // 1_000_000, help="the largest file taken, unpacked")
@@ -63,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         )
         saved = save(db, found, into)
     result = {
-        "imported": saved.votes, "skipped": saved.broken + saved.dropped, "errors": said["problems"], "project": project.id,
+        "imported": saved.votes, "skipped": saved.skipped, "errors": said["problems"], "project": project.id,
         "saved": saved_dict(saved), "preview": said,
     }  # fmt: skip
     answer(args, result, f"Project {project.id}: {saved_words(saved, found.name)}")

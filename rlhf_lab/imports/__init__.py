@@ -6,7 +6,8 @@ except where `datasets` reads from the Hub.
     columns      which column means what
     values, rows a row -> judgements
     understand   a whole file: mapping, judgements, problems; writes nothing
-    saving, place  into the tables: one transaction, on the pairs there are or on new ones
+    there, place what the project holds already, and which pair a judgement is about
+    saving       into the tables, piece by piece, on the pairs there are or on new ones
     texts        texts of one column, for PPO-ptx
     __main__     all of it in a process of its own, for the page
 

@@ -15,7 +15,7 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.imports.columns import ColumnsError
 from rlhf_lab.imports.found import Limits
 from rlhf_lab.imports.report import preview, saved_dict, saved_words
-from rlhf_lab.imports.saving import Into, duplicates_of, save
+from rlhf_lab.imports.saving import Into, doubts_of, save
 from rlhf_lab.imports.texts import texts_of
 from rlhf_lab.imports.understand import Asked, read_all
 from rlhf_lab.imports.values import parse_choices
@@ -39,7 +39,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         annotator = str(request.get("annotator") or Into.annotator)
         into = Into(int(request["project"]), Source(request.get("source", Source.HUMAN)), annotator, **more)
         with Database.open(Path(request["home"])) as db:
-            said: dict[str, Any] = {"preview": preview(found) | {"duplicates": duplicates_of(db, found, into)}}
+            said: dict[str, Any] = {"preview": preview(found) | doubts_of(db, found, into)}
             if request.get("save"):
                 saved = save(db, found, into)
                 said |= {"saved": saved_dict(saved), "words": saved_words(saved, found.name)}

@@ -6,6 +6,7 @@ from typing import Any
 from rlhf_lab.kinds import Choice, Source, Strength
 
 TOLD = 20  # problems named one by one
+IMPORTED = "imported"  # the annotator of rows that name none
 
 
 @dataclass(frozen=True)

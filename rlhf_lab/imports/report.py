@@ -57,9 +57,14 @@ def _short(text: str) -> str:
 def saved_words(saved: Saved, name: str) -> str:
     """What was done, in a sentence or two."""
     parts = [f"{saved.votes:,} votes of {name} are in, on {saved.pairs:,} new pairs and {saved.prompts:,} new prompts."]
+    if saved.held:
+        same = "the same answer of the same person about the same two texts"
+        parts.append(f"{saved.held:,} were left out, because this project has them already: {same}.")
+    if saved.repeated:
+        parts.append(f"{saved.repeated:,} were left out, because the file has said the same before.")
     if saved.duplicates:
-        kept = "left out" if saved.dropped else "kept: duplicates are left out only when that is asked for"
-        parts.append(f"{saved.duplicates:,} are duplicates: the same person on the same two texts again ({kept}).")
+        kept = "left out" if saved.dropped else "kept; they are left out when that is asked for"
+        parts.append(f"{saved.duplicates:,} are further answers of the same person about the same two texts ({kept}).")
     if saved.broken:
         parts.append(f"{saved.broken:,} rows with a problem were left out.")
     if saved.same_texts:

@@ -1,25 +1,35 @@
-"""Judgements into a project's tables, all in one transaction or none."""
+"""Judgements into a project's tables, some hundred at a time, so that whoever votes meanwhile hardly waits.
 
+Each piece is one short transaction with its prompts, texts, pairs and votes: an import that is cut off leaves whole pieces, and
+the same file again brings the rest, because what is there is not taken in twice. So do two imports at once.
+"""
+
+import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, Table, insert, select, update
 
 from rlhf_lab.assets import split
-from rlhf_lab.errors import DataError
-from rlhf_lab.imports.found import Found, Judgement, Side
-from rlhf_lab.imports.place import Content, Place, Places, Voter, content_of, flipped
+from rlhf_lab.errors import DataError, StoreError
+from rlhf_lab.imports.found import IMPORTED, Found, Judgement, Side
+from rlhf_lab.imports.place import Answer, Place, flipped
+from rlhf_lab.imports.there import There
 from rlhf_lab.imports.understand import summary_of
 from rlhf_lab.kinds import Source
-from rlhf_lab.records import Project
 from rlhf_lab.store import tables as t
-from rlhf_lab.store.database import Database, in_chunks
-from rlhf_lab.store.projects import FIRST, SECOND, get_project
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import get_project
 
-IMPORTED = "imported"
 SIDED, UNSIDED = "import", "import unsided"  # votes.via: does anybody know where the two texts stood?
+PIECE = 200  # judgements written at once: some 40 ms, and few enough for an `IN (…)`
+#: Between two pieces. Whoever waits for SQLite's lock sleeps and looks again, every 0.1 s at the latest: a gap as long as that
+#: is theirs, where an import without gaps would keep them out for seconds.
+REST_S = 0.1
+
+Chosen = list[tuple[Judgement, Place, str]]  # a judgement that is to be kept, its pair, and who said it
 
 
 @dataclass(frozen=True)
@@ -28,6 +38,7 @@ class Into:
 
     source, annotator: of rows that name none. use_prompts: prompts the project does not have yet become its own, for
     sampling and PPO too; without it they only carry their labels. skip_broken: leave out rows with a problem.
+    drop_duplicates: leave out what somebody says of two texts who has said something else of them.
     """
 
     project_id: int
@@ -40,20 +51,33 @@ class Into:
 
 @dataclass(frozen=True)
 class Saved:
-    """What was written. duplicates: the same person on the same two texts again, `dropped` of them left out."""
+    """What was written, and what was left out: held (the project has it), repeated (the file has said it before), broken.
+
+    duplicates: another answer of the same person to the same two texts, `dropped` of them left out.
+    """
 
     votes: int = 0
     pairs: int = 0
     prompts: int = 0
+    held: int = 0
+    repeated: int = 0
     duplicates: int = 0
     dropped: int = 0
     broken: int = 0
     same_texts: int = 0
     annotators: list[str] = field(default_factory=list)
 
+    @property
+    def skipped(self) -> int:
+        return self.held + self.repeated + self.dropped + self.broken
+
 
 def save(db: Database, found: Found, into: Into) -> Saved:
-    """Write what was found. DataError names the rows with problems; then, and after any other error, nothing is written."""
+    """Write what was found and is not there yet.
+
+    DataError names the rows with problems; then nothing is written. StoreError: not all could be written; it says how much
+    is in, and stays in.
+    """
     if found.problems and not into.skip_broken:
         raise DataError(
             f"{_rows(len(found.problems))} of {found.name} cannot be used; nothing was imported. Mend the file, or have "
@@ -61,17 +85,14 @@ def save(db: Database, found: Found, into: Into) -> Saved:
         )
     if not found.judgements:
         raise DataError(f"{found.name} holds no row that can be used.\n{summary_of(found.problems)}")
-    project = get_project(db, into.project_id)
-    with db.write() as conn:
-        writing = _Writing(conn, project, found, into)
-        return writing.run()
+    return _Writing(db, found, into).run()
 
 
-def duplicates_of(db: Database, found: Found, into: Into) -> int:
-    """How many judgements are of a person who said something of the same two texts before, in the project or in the file."""
-    project = get_project(db, into.project_id)
-    with db.read() as conn:
-        return _Writing(conn, project, found, into).duplicates()
+def doubts_of(db: Database, found: Found, into: Into) -> dict[str, int]:
+    """{"held", "repeated", "duplicates", …}: what an import would meet (see `Saved`). Nothing is written."""
+    writing = _Writing(db, found, into)
+    writing.place(found.judgements)
+    return asdict(writing.there.places.counts)
 
 
 def _rows(number: int) -> str:
@@ -84,123 +105,123 @@ def _via(item: Judgement) -> str:
 
 
 class _Writing:
-    """One import inside its transaction."""
+    """One import. Whatever can be looked up and decided beforehand is, while nobody waits."""
 
-    def __init__(self, conn: Connection, project: Project, found: Found, into: Into) -> None:
-        self.conn, self.project, self.found, self.into = conn, project, found, into
+    def __init__(self, db: Database, found: Found, into: Into) -> None:
+        self.db, self.found, self.into = db, found, into
+        self.there = There(get_project(db, into.project_id))
+        prompts = {item.prompt: item.split for item in found.judgements}
+        with db.read() as conn:
+            self.there.read(conn, prompts)
+        new = [text for text in prompts if text not in self.there.prompts]
+        parts = dict(split(new)) if new and into.use_prompts else {}
+        self.parts = {
+            text: said if said in ("train", "eval") else parts.get(text, "train") for text, said in prompts.items()
+        }
+        self.pairs = self.prompts = 0
 
     def run(self) -> Saved:
-        judgements = self.found.judgements
-        prompts, new_prompts = self._prompts(judgements)
-        places, chosen = self._placed(prompts)
-        dropped = len(judgements) - len(chosen)
-        pairs = self._pairs(list(places.new()))
-        self._votes(chosen)
+        judgements, votes, people = self.found.judgements, 0, set[str]()
+        for start in range(0, len(judgements), PIECE):
+            if start:
+                time.sleep(REST_S)
+            try:
+                with self.db.write() as conn:
+                    chosen = self._piece(conn, judgements[start : start + PIECE])
+            except StoreError as error:
+                raise type(error)(f"{error}{self._so_far(votes)}") from error
+            votes += len(chosen)
+            people |= {annotator for _, _, annotator in chosen}
         return Saved(
-            votes=len(chosen), pairs=pairs, prompts=new_prompts, duplicates=places.duplicates, dropped=dropped,
-            broken=len(self.found.problems), same_texts=sum(item.first.text == item.second.text for item in judgements),
-            annotators=sorted({annotator for _, _, annotator in chosen}),
+            votes=votes, pairs=self.pairs, prompts=self.prompts, broken=len(self.found.problems),
+            same_texts=sum(item.first.text == item.second.text for item in judgements), annotators=sorted(people),
+            **asdict(self.there.places.counts),
         )  # fmt: skip
 
-    def duplicates(self) -> int:
-        """The duplicates that run() would meet; nothing is written, and prompts that are new have a number below 0."""
-        known = self._known_prompts()
-        texts = dict.fromkeys(item.prompt for item in self.found.judgements)
-        places, _ = self._placed({text: known.get(text, -1 - i) for i, text in enumerate(texts)})
-        return places.duplicates
+    def _so_far(self, votes: int) -> str:
+        if not votes:
+            return ""
+        return (
+            f" {votes:,} votes of {self.found.name} are in and stay. Import it again for the rest: what is in is not taken in "
+            "twice."
+        )
 
-    def _placed(self, prompts: Mapping[str, int]) -> tuple[Places, list[tuple[Judgement, Place, str]]]:
+    def _piece(self, conn: Connection, judgements: Sequence[Judgement]) -> Chosen:
+        self.there.catch_up(conn)
+        self._make_prompts(conn, judgements)
+        chosen = self._still_free(conn, self.place(judgements))
+        self._make_pairs(conn, chosen)
+        self._cast(conn, chosen)
+        self.there.mark(conn)
+        return chosen
+
+    def place(self, judgements: Sequence[Judgement]) -> Chosen:
         """Every judgement that is to be kept, its pair, and who said it."""
-        places = Places(self._known(prompts))
-        chosen: list[tuple[Judgement, Place, str]] = []
-        for item in self.found.judgements:
-            content = content_of(prompts[item.prompt], item)
+        chosen: Chosen = []
+        for item in judgements:
             annotator = item.annotator or self.into.annotator
-            place = places.find(content, item, (annotator, item.repeat), drop=self.into.drop_duplicates)
+            answer = Answer((annotator, item.repeat), item.source or self.into.source, item.choice, item.strength)
+            place = self.there.places.find(item, answer, drop=self.into.drop_duplicates)
             if place is not None:
                 chosen.append((item, place, annotator))
-        return places, chosen
+        return chosen
 
-    def _known_prompts(self) -> dict[str, int]:
-        p = t.prompts.c
-        rows = self.conn.execute(select(p.text, p.id).where(p.project_id == self.project.id))
-        return {row.text: row.id for row in rows}
-
-    def _prompts(self, judgements: Sequence[Judgement]) -> tuple[dict[str, int], int]:
-        """text -> id, those new to the project made; and how many those are."""
-        p = t.prompts.c
-        known = self._known_prompts()
-        wanted = {item.prompt: item.split for item in judgements if item.prompt not in known}
-        parts = dict(split(list(wanted))) if wanted and self.into.use_prompts else {}
-        values = [
-            {"project_id": self.project.id, "text": text, "labels_only": not self.into.use_prompts,
-             "split": said if said in ("train", "eval") else parts.get(text, "train")}
-            for text, said in wanted.items()
-        ]  # fmt: skip
+    def _make_prompts(self, conn: Connection, judgements: Sequence[Judgement]) -> None:
+        """Those new to the project; those that only carried labels become its own where that is wished."""
+        wanted, known = dict.fromkeys(item.prompt for item in judgements), self.there.prompts
+        new = [text for text in wanted if text not in known]
         if self.into.use_prompts:
-            mine = sorted({known[item.prompt] for item in judgements if item.prompt in known})
-            for some in in_chunks(mine):
-                self.conn.execute(update(t.prompts).where(p.id.in_(some)).values(labels_only=False))
-        known |= dict(zip(wanted, self._insert(t.prompts, values), strict=True))
-        return known, len(values)
-
-    def _known(self, prompts: Mapping[str, int]) -> Iterator[tuple[Content, Place]]:
-        """The pairs there are about these prompts, with who has voted on them."""
-        ids = sorted(set(prompts.values()))
-        for some in in_chunks(ids):
-            c = t.pairs.c
-            query = (
-                select(c.id, FIRST.c.prompt_id, FIRST.c.text.label("first"), SECOND.c.text.label("second"))
-                .join(FIRST, FIRST.c.id == c.first_id)
-                .join(SECOND, SECOND.c.id == c.second_id)
-                .where(c.project_id == self.project.id, FIRST.c.prompt_id.in_(some))
-                .order_by(c.id)
-            )
-            rows = self.conn.execute(query).all()
-            voters: dict[int, set[Voter]] = {}
-            for few in in_chunks([row.id for row in rows]):
-                v = t.votes.c
-                said = self.conn.execute(
-                    select(v.pair_id, v.annotator, v.repeat).where(v.pair_id.in_(few), v.undone_at.is_(None))
-                )
-                for vote in said:
-                    voters.setdefault(vote.pair_id, set()).add((vote.annotator, vote.repeat))
-            for row in rows:
-                place = Place(
-                    row.prompt_id, row.first, row.second, pair_id=row.id, annotators=voters.get(row.id, set())
-                )
-                yield Content.of(row.prompt_id, row.first, row.second), place
-
-    def _pairs(self, places: Sequence[Place]) -> int:
-        """Completions and pairs of the places that are new."""
-        sides = [self._completion(place, side) for place in places for side in place.sides()]
-        ids = self._insert(t.completions, sides)
+            mine = [known[text] for text in wanted if text in known]
+            conn.execute(update(t.prompts).where(t.prompts.c.id.in_(mine)).values(labels_only=False))
         values = [
-            {"project_id": self.project.id, "first_id": ids[2 * i], "second_id": ids[2 * i + 1],
+            {"project_id": self.there.project.id, "text": text, "labels_only": not self.into.use_prompts,
+             "split": self.parts[text]}
+            for text in new
+        ]  # fmt: skip
+        known |= dict(zip(new, _insert(conn, t.prompts, values), strict=True))
+        self.prompts += len(new)
+
+    def _still_free(self, conn: Connection, chosen: Chosen) -> Chosen:
+        """Without those whose person has brought back a vote on the pair (redo) since the import looked."""
+        v = t.votes.c
+        there = [place.pair_id for _, place, _ in chosen if place.pair_id is not None]
+        rows = conn.execute(select(v.pair_id, v.annotator, v.repeat).where(v.pair_id.in_(there), v.undone_at.is_(None)))
+        taken = {(row.pair_id, row.annotator, row.repeat) for row in rows}
+        free = [one for one in chosen if (one[1].pair_id, one[2], one[0].repeat) not in taken]
+        self.there.places.counts.held += len(chosen) - len(free)
+        return free
+
+    def _make_pairs(self, conn: Connection, chosen: Chosen) -> None:
+        """Completions and pairs of the places that are new."""
+        places = list(dict.fromkeys(place for _, place, _ in chosen if place.pair_id is None))
+        ids = _insert(
+            conn, t.completions, [self._completion(place, side) for place in places for side in place.sides()]
+        )
+        values = [
+            {"project_id": self.there.project.id, "first_id": ids[2 * i], "second_id": ids[2 * i + 1],
              "reason": place.reason or f"import of {self.found.name[:80]}", "created_at": place.created_at}
             for i, place in enumerate(places)
         ]  # fmt: skip
-        for place, pair_id in zip(places, self._insert(t.pairs, values), strict=True):
-            place.pair_id = pair_id
-        return len(values)
+        for place, pair_id in zip(places, _insert(conn, t.pairs, values), strict=True):
+            self.there.places.made(place, pair_id)
+        self.pairs += len(values)
 
     def _completion(self, place: Place, side: Side) -> dict[str, Any]:
         """Token ids count only where the same weights wrote them; another lab's runs are not this one's."""
-        ours = bool(place.model_hash) and place.model_hash == self.project.model_hash
+        ours = bool(place.model_hash) and place.model_hash == self.there.project.model_hash
         checkpoint = side.checkpoint or IMPORTED
         if not checkpoint.startswith(IMPORTED):
             checkpoint = f"{IMPORTED}/{checkpoint}"
         return {
-            "prompt_id": place.prompt_id, "text": side.text, "token_ids": list(side.ids) if ours else [],
-            "checkpoint": checkpoint, "seed": side.seed, "created_at": place.created_at,
+            "prompt_id": self.there.prompts[place.content.prompt], "text": side.text,
+            "token_ids": list(side.ids) if ours else [], "checkpoint": checkpoint, "seed": side.seed,
+            "created_at": place.created_at,
         }  # fmt: skip
 
-    def _votes(self, chosen: Sequence[tuple[Judgement, Place, str]]) -> None:
+    def _cast(self, conn: Connection, chosen: Chosen) -> None:
         v = t.votes.c
         wanted = [item.uuid for item, _, _ in chosen if item.uuid]
-        taken: set[str] = set()
-        for start in range(0, len(wanted), 5_000):
-            taken |= set(self.conn.execute(select(v.uuid).where(v.uuid.in_(wanted[start : start + 5_000]))).scalars())
+        taken = set(conn.execute(select(v.uuid).where(v.uuid.in_(wanted))).scalars())
         values = []
         for item, place, annotator in chosen:
             turned = not place.same_way(item)
@@ -215,12 +236,11 @@ class _Writing:
                 "strength": item.strength, "note": item.note[:1000], "repeat": item.repeat, "via": _via(item),
                 "response_ms": item.response_ms, "created_at": place.created_at if item.created_at is None else item.created_at,
             })  # fmt: skip
-        self._insert(t.votes, values)
+        _insert(conn, t.votes, values)
 
-    def _insert(self, table: Table, values: list[dict[str, Any]]) -> list[int]:
-        """Ids in the order of the values."""
-        ids: list[int] = []
-        for start in range(0, len(values), 5_000):
-            query = insert(table).returning(table.c.id, sort_by_parameter_order=True)
-            ids += self.conn.execute(query, values[start : start + 5_000]).scalars()
-        return ids
+
+def _insert(conn: Connection, table: Table, values: list[dict[str, Any]]) -> list[int]:
+    """Ids in the order of the values."""
+    if not values:
+        return []
+    return list(conn.execute(insert(table).returning(table.c.id, sort_by_parameter_order=True), values).scalars())

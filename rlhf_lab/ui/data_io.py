@@ -1,4 +1,5 @@
-"""Part "Import preferences": a file or a Hub data set, looked at first, its columns mapped, then taken in whole or not at all.
+"""Part "Import preferences": a file or a Hub data set, looked at first, its columns mapped, then taken in: what is there already
+stays as it is, and with a row that cannot be used nothing is, unless such rows are left out.
 
 All the reading happens in a process of its own: `reading`.
 """

@@ -24,6 +24,9 @@ Run = Callable[[dict[str, Any]], dict[str, Any]]
 
 def in_a_process(request: dict[str, Any]) -> dict[str, Any]:
     """Raises DataError when the process ends without an answer, or takes too long."""
+    left = "nothing was taken in"
+    if request.get("save"):  # an import writes piece by piece, and its pieces stay
+        left = "what was taken in until then stays, and the same file again brings the rest"
     try:
         done = subprocess.run(
             [sys.executable, "-m", "rlhf_lab.imports"], input=json.dumps(request), capture_output=True, text=True,
@@ -32,12 +35,12 @@ def in_a_process(request: dict[str, Any]) -> dict[str, Any]:
         answer: dict[str, Any] = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         raise DataError(
-            f"Reading took longer than {PATIENCE_S / 60:.0f} minutes and was stopped; nothing was taken in. Give a part of "
+            f"Reading took longer than {PATIENCE_S / 60:.0f} minutes and was stopped; {left}. Give a part of "
             "it, or use the command line: python -m rlhf_lab."
         ) from None
     except (OSError, ValueError):
         raise DataError(
-            "The process that reads the file ended without an answer; nothing was taken in. The file may need more memory than "
+            f"The process that reads the file ended without an answer; {left}. The file may need more memory than "
             "there is: give it in parts, or on the command line (python -m rlhf_lab), which says more."
         ) from None
     return answer

@@ -100,8 +100,12 @@ def test_import_of_export_loses_nothing(tmp_path, format_, seed):
         assert found.problems == []
         done = save(other, found, Into(there.id))
         assert (done.votes, done.duplicates) == (len(before), 0)
+        more = save(other, found, Into(there.id))
+        assert (more.votes, more.held, more.pairs, more.duplicates) == (0, len(before), 0, 0)
         after = list(label_rows(other, there, ALL))
         said, again = in_the_table(db), in_the_table(other)
+    assert save(db, found, Into(project.id)).held == len(before)
+    assert list(label_rows(db, project, ALL)) == before
     db.close()
     assert len(said) == len(before)
     assert again == said
@@ -196,12 +200,13 @@ def test_only_votes_that_others_share(db, project, voted, out):
     assert [row["uuid"] for row in label_rows(db, project, LabelExport(agreement=0.67))] == ["u2", "u3", "u6"]
 
 
-def test_where_imported_texts_stood_stays_unknown(tmp_path, db, project):
+def test_where_imported_texts_stood_stays_unknown(tmp_path, db):
     path = tmp_path / "plain.jsonl"
     path.write_text('{"prompt": "Once", "chosen": "a", "rejected": "b"}')
     for turn in range(2):
-        save(db, read_all(Asked(str(path))), Into(project.id, drop_duplicates=False))
-        rows = list(label_rows(db, project, LabelExport()))
-        assert [row["first_on_left"] for row in rows] == [None] * (turn + 1)
-        path = export_labels(db, project.id, tmp_path / f"out{turn}")
+        there = projects.create_project(db, f"{turn}", "embedded", "abc", "own", turn, [("Once", "train")])
+        save(db, read_all(Asked(str(path))), Into(there.id))
+        rows = list(label_rows(db, there, LabelExport()))
+        assert [row["first_on_left"] for row in rows] == [None]
+        path = export_labels(db, there.id, tmp_path / f"out{turn}")
     assert {row["via"] for row in rows} == {"import unsided"}

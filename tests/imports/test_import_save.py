@@ -1,4 +1,4 @@
-"""Into the tables: on pairs that are there or on new ones, whole or not at all, duplicates told."""
+"""Into the tables: on pairs that are there or on new ones, what is there already left out, duplicates told."""
 
 import json
 import subprocess
@@ -24,6 +24,7 @@ VOTES = [
     {"prompt": "Once", "first": "a", "second": "b", "annotator": "cy", "winner": "tie"},
     {"prompt": "New", "first": "a", "second": "b", "annotator": "ann", "winner": "second"},
 ]
+OTHER = {"first": "second", "second": "first", "tie": "tie"}
 
 
 def votes(db):
@@ -88,18 +89,22 @@ def test_a_vote_joins_the_pair_that_is_there(db, project, files):
 
 @pytest.mark.parametrize(("drop", "kept", "pairs"), [(False, 6, 4), (True, 4, 2)])
 def test_duplicates_are_told_and_kept_unless_they_are_dropped(db, project, files, drop, kept, pairs):
-    again = [VOTES[0], VOTES[3] | {"first": "b", "second": "a", "winner": "first"}]
+    again = [VOTES[0] | {"winner": "tie"}, VOTES[3] | {"first": "b", "second": "a"}]  # ann thinks otherwise now
     done = save(db, files.found("v.jsonl", VOTES + again), Into(project.id, drop_duplicates=drop))
     assert (done.duplicates, done.dropped, done.votes, done.pairs) == (2, 2 if drop else 0, kept, pairs)
     assert projects.count_pairs(db, project.id) == pairs
 
 
-def test_the_same_file_twice_is_all_duplicates(db, project, files):
-    found = files.found("v.jsonl", [row | {"pair_id": i // 3} for i, row in enumerate(VOTES)])
-    save(db, found, Into(project.id))
-    assert save(db, found, Into(project.id, drop_duplicates=True)).votes == 0
-    kept = save(db, found, Into(project.id))
-    assert (kept.votes, kept.duplicates, kept.pairs) == (4, 4, 2)
+@pytest.mark.parametrize("named", [False, True])
+def test_the_same_file_twice_counts_once(db, project, files, named):
+    rows = [row | ({"pair_id": i // 3} if named else {}) for i, row in enumerate(VOTES)]
+    save(db, files.found("v.jsonl", rows), Into(project.id))
+    before = votes(db)
+    turned = [row | {"first": row["second"], "second": row["first"], "winner": OTHER[row["winner"]]} for row in rows]
+    for again in (rows, rows[::-1], turned):
+        done = save(db, files.found("again.jsonl", again), Into(project.id))
+        assert (done.votes, done.held, done.skipped, done.duplicates, done.pairs, done.prompts) == (0, 4, 4, 0, 0, 0)
+    assert votes(db) == before
 
 
 def test_a_repeated_question_with_a_name_of_its_own_is_no_duplicate(db, project, files):
@@ -145,8 +150,8 @@ def test_token_ids_count_only_where_the_same_weights_wrote_them(db, project, fil
     ]
 
 
-def test_an_error_in_the_middle_leaves_nothing(db, project, files, monkeypatch):
-    monkeypatch.setattr(saving._Writing, "_votes", lambda *_: 1 / 0)
+def test_an_error_leaves_nothing_of_what_was_being_written(db, project, files, monkeypatch):
+    monkeypatch.setattr(saving._Writing, "_cast", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         save(db, files.found("v.jsonl", VOTES), Into(project.id))
     assert projects.count_pairs(db, project.id) == 0
@@ -167,14 +172,23 @@ def test_uuids_are_kept_where_they_are_free(db, project, files):
 
 def test_the_command(tmp_path, files, capsys):
     home = str(tmp_path / "home")
-    path = str(files.rows("v.jsonl", [*VOTES, VOTES[0]]))
+    path = str(files.rows("v.jsonl", [*VOTES, VOTES[0], VOTES[0] | {"winner": "tie"}]))
     assert main(["import", path, "--home", home, "--preview", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)["preview"]
-    assert (said["votes"], said["choices"], said["people"]) == (5, {"first": 3, "tie": 1, "second": 1}, 3)
+    assert (said["votes"], said["choices"], said["people"]) == (6, {"first": 3, "tie": 2, "second": 1}, 3)
     assert not (tmp_path / "home").exists()
     assert main(["import", path, "--home", home, "--json", "--drop-duplicates"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert (said["saved"]["votes"], said["saved"]["dropped"]) == (4, 1)
+    assert (said["imported"], said["skipped"], said["errors"]) == (4, 2, [])
+    assert (said["saved"]["votes"], said["saved"]["repeated"], said["saved"]["dropped"]) == (4, 1, 1)
+    assert main(["import", path, "--home", home, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["imported"], said["skipped"], said["saved"]["held"], said["saved"]["duplicates"]) == (1, 5, 4, 1)
+    assert main(["import", path, "--home", home]) == 0
+    words = capsys.readouterr().out
+    assert "0 votes of v.jsonl are in" in words
+    assert "5 were left out, because this project has them already: the same answer of the same person" in words
+    assert "1 were left out, because the file has said the same before." in words
     assert main(["import", str(tmp_path / "none.csv"), "--home", home, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["kind"] == "DataError"
     assert main(["import", path, "--home", home, "--choices", "x=y"]) == 1
@@ -198,7 +212,7 @@ def test_a_new_project_of_the_files_prompts(tmp_path, files, capsys):
 def test_a_process_of_its_own_for_the_page(db, project, files, tmp_path):
     path = files.rows("up.jsonl", VOTES)
     there = {"what": str(path), "home": str(tmp_path / "home"), "project": project.id}
-    assert answer(there)["preview"]["duplicates"] == 0
+    assert {answer(there)["preview"][name] for name in ("held", "repeated", "duplicates")} == {0}
     assert votes(db) == []
     request = {**there, "name": "votes.jsonl", "save": True}
     done = subprocess.run(
@@ -212,7 +226,7 @@ def test_a_process_of_its_own_for_the_page(db, project, files, tmp_path):
     assert said["saved"]["votes"] == 4
     assert said["words"].startswith("4 votes of votes.jsonl are in, on 2 new pairs and 1 new prompts.")
     assert len(votes(db)) == 4
-    assert answer(there)["preview"]["duplicates"] == 4
+    assert [answer(there)["preview"][name] for name in ("held", "repeated", "duplicates")] == [4, 0, 0]
     assert "error" in answer({**there, "what": str(tmp_path / "none")})
     assert "meanings of the votes" in answer({**there, "choices": "huh"})["error"]
     unknown = files.rows("unknown.jsonl", [{"question": "?", "good": "a", "bad": "b"}])

@@ -1,8 +1,9 @@
-"""Mutants of the figures of annotators and of chats as texts: each must make the tests named beside it fail."""
+"""Mutants of the figures of annotators, of chats as texts and of where imported votes go: each must make the tests named beside
+it fail."""
 
 from runner import Mutant, mutant_tests
 
-FIGURES, CHATS = "quality/figures.py", "chats.py"
+FIGURES, CHATS, PLACE = "quality/figures.py", "chats.py", "imports/place.py"
 HERE = "quality/test_quality_figures.py::"
 
 # fmt: off
@@ -28,6 +29,25 @@ MUTANTS = [
            "test_a_word_is_not_cut_in_two"),
     Mutant(CHATS, "turns within turns are lost", 'parts[-1]["content"] += TURN + piece', 'parts[-1]["content"] += piece',
            "test_several_turns_and_back"),
+    Mutant(PLACE, "what is there is not known where its texts are turned",
+           "answer if first == content.one else answer._replace(choice=flipped(answer.choice))", "answer",
+           "test_what_the_project_holds_is_left_out_whichever_way_round"),
+    Mutant(PLACE, "what is held is left out for ever", "self._votes[said] >= self._wanted[said]", "self._votes[said] >= 1",
+           "test_rows_that_name_nobody_may_be_several_people test_a_file_says_a_thing_as_often_as_it_has_names_for_it"),
+    Mutant(PLACE, "nobody is a person", "voter[0] != IMPORTED and (said, item.pair)", "(said, item.pair)",
+           "test_rows_that_name_nobody_may_be_several_people"),
+    Mutant(PLACE, "a name does not tell rows apart", "and (said, item.pair) in self._rows",
+           "and said in {one for one, _ in self._rows}",
+           "test_a_file_says_a_thing_as_often_as_it_has_names_for_it"),
+    Mutant(PLACE, "a name is given before it is known", "place.name = name", "pass",
+           "test_a_pair_that_is_there_gets_the_first_name_and_what_is_held_is_left_out_as_often_as_it_is_held"),
+    Mutant(PLACE, "a named pair forgets its people", "            self._called[place.content, place.name].judged.add(voter)",
+           "            pass", "test_a_file_says_a_thing_as_often_as_it_has_names_for_it"),
+    Mutant(PLACE, "every duplicate looks at all before it", "        self._reached[voter] = at\n", "",
+           "test_many_duplicates_of_one_person_take_as_many_steps_as_there_are"),
+    Mutant(PLACE, "every name looks at all pairs", "            self._named += 1", "            self._named += 1\n"
+           "        at, self._named = self._named, 0\n        return self.places[at] if at < len(self.places) else None",
+           "test_many_duplicates_of_one_person_take_as_many_steps_as_there_are"),
 ]
 # fmt: on
 

@@ -93,5 +93,9 @@ def test_a_process_that_ends_or_hangs_is_told(monkeypatch):
         reading.in_a_process({"what": "x"})
     killed = subprocess.CompletedProcess([], -9, stdout="", stderr="")
     monkeypatch.setattr(reading.subprocess, "run", lambda *_, **__: killed)
-    with pytest.raises(DataError, match=r"without an answer.*in parts"):
+    with pytest.raises(DataError, match=r"without an answer; nothing was taken in.*in parts"):
         reading.in_a_process({"what": "x"})
+    with pytest.raises(
+        DataError, match=r"without an answer; what was taken in until then stays, and the same file again"
+    ):
+        reading.in_a_process({"what": "x", "save": True})
