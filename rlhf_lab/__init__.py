@@ -17,6 +17,7 @@ Layers; a module may import only from layers below its own (tests/test_layers.py
     judges                   simulated annotators: text -> score
     judge_files              the same of a person's own: a function out of a file
     chats                    conversations and transcripts as texts, and back
+    cells                    cells of a CSV that no spreadsheet computes
     assets, home, seeds, runtime   what is shipped, where a lab lives, derived seeds, process settings
     intervals                confidence intervals in plain arithmetic
     labelling                who labels and by which rules

@@ -25,6 +25,7 @@ BOTTOM = {
     "home",
     "assets",
     "chats",
+    "cells",
 }
 STORE = BOTTOM | {"store"}
 JOBS = STORE | {"jobs", "judges"}
@@ -48,6 +49,7 @@ ALLOWED = {
     "judges": {"errors", "judge_files", "kinds"},
     "judge_files": {"errors"},
     "chats": set(),
+    "cells": set(),
     "core": {"errors", "intervals", "kinds"},
     "models": CORE,
     "trainers": MODELS,
@@ -79,6 +81,7 @@ LIGHT = (
     "judges",
     "judge_files",
     "chats",
+    "cells",
     "store",
     "exports",
     "imports",

@@ -58,7 +58,8 @@ def _add_labels(parser: argparse.ArgumentParser, format_: str) -> None:
         help="votes: all that is known; explicit, implicit: exactly TRL's columns, without ties")  # fmt: skip
     add("--messages", action="store_true", help="texts as chats: TRL's conversational format")
     add("--token-ids", action="store_true", help="also the sampled token ids")
-    add("--format", choices=FORMATS, default=format_, help=f"default {format_}")
+    add("--format", choices=FORMATS, default=format_,
+        help=f"default {format_}; csv: names and notes get an apostrophe before = + - @, the texts stay exact")  # fmt: skip
 
 
 def _wanted(args: argparse.Namespace) -> LabelExport:

@@ -36,6 +36,10 @@ COLUMNS = {
     "rejected_ids": "token ids as sampled, for the model named below",
     "model_hash": "SHA-256 of the weights that the ids belong to",
 }
+IN_A_CSV = (
+    " It is a CSV: prompt, chosen and rejected are exactly the texts, which a spreadsheet may take for formulas; in the other "
+    "columns an apostrophe keeps it from that, and the lab's import takes the apostrophe away."
+)
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 
 
@@ -116,7 +120,7 @@ def _how(facts: DatasetFacts) -> str:
         parts.append("without ties")
     if wanted.agreement:
         parts.append(f"only votes that at least {wanted.agreement:.0%} of the pair's votes agree with")
-    return ", ".join(parts) + "."
+    return ", ".join(parts) + "." + (IN_A_CSV if wanted.format == "csv" else "")
 
 
 def _columns(facts: DatasetFacts) -> str:

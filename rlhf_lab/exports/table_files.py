@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.cells import defused
 from rlhf_lab.exports.words import plain, write_lines
 
 #: column -> its type; every other one is a text. For Parquet, where a column of nothing but null would have none.
@@ -19,7 +20,11 @@ TEXTS = ("prompt", "chosen", "rejected")
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], format_: str) -> int:
-    """Write the rows in one of exports.wanted.FORMATS; returns how many. All rows have the same columns."""
+    """Write the rows in one of exports.wanted.FORMATS; returns how many. All rows have the same columns.
+
+    In a CSV annotators, notes and whatever else is no text to learn from begin with an apostrophe where a spreadsheet would take
+    them for a formula; `imports` takes it away again. `TEXTS` stay as they are: whoever trains on the file reads every character.
+    """
     if format_ == "jsonl":
         return write_lines(path, rows)
     if format_ == "jsonl.gz":
@@ -41,15 +46,15 @@ def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         if rows:
             writer = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
             writer.writerow(list(rows[0]))
-            writer.writerows([_cell(value) for value in row.values()] for row in rows)
+            writer.writerows([_cell(name, value) for name, value in row.items()] for row in rows)
 
 
-def _cell(value: Any) -> Any:
+def _cell(name: str, value: Any) -> Any:
     if value is None:
         return ""
     if isinstance(value, bool | list):
         return json.dumps(value, ensure_ascii=False)
-    return value
+    return defused(value) if isinstance(value, str) and name not in TEXTS else value
 
 
 def _write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

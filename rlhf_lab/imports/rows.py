@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_lab import chats
+from rlhf_lab.cells import restored
 from rlhf_lab.chats import UnreadableError
 from rlhf_lab.imports.columns import PAIRED, SCORED, Columns
 from rlhf_lab.imports.found import USUAL, Judgement, Limits, Problem, Row, Side
@@ -57,9 +58,15 @@ class _Row:
         return text
 
     def word(self, meaning: str) -> str:
-        """A short text that may be missing."""
+        """A short text that may be missing; in a CSV of ours without the apostrophe that keeps spreadsheets from computing it."""
         value = self.said(meaning)
-        return "" if value in EMPTY else self._checked(meaning, str(value))
+        text = "" if value in EMPTY else str(value)
+        return self._checked(meaning, restored(text) if self.row.texts_only and self.ours else text)
+
+    @property
+    def ours(self) -> bool:
+        """Whether the file is an export of the lab, with all columns."""
+        return "first_on_left" in self.reading.columns.columns
 
     def texts(self, a: str, b: str) -> tuple[str, str, str]:
         """(prompt, one text, the other)."""
@@ -115,8 +122,7 @@ def _paired(row: _Row) -> list[Judgement]:
 def _said_choice(row: _Row) -> Choice | None:
     """Our own export says which completion was the first beside chosen and rejected; in other files such a column may
     say anything."""
-    ours = row.reading.columns.columns
-    if "first_on_left" not in ours or row.said("choice") in EMPTY:
+    if not row.ours or row.said("choice") in EMPTY:
         return None
     choice: Choice = row.take("choice", choice_of, {})
     return choice

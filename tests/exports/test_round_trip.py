@@ -9,7 +9,7 @@ import random
 import pytest
 
 from rlhf_lab.chats import transcript
-from rlhf_lab.exports import LabelExport, export_labels
+from rlhf_lab.exports import LabelExport, export_dataset, export_labels
 from rlhf_lab.exports.labels import label_rows
 from rlhf_lab.imports import Asked, Into, read_all, save
 from rlhf_lab.kinds import Choice, Source, Strength
@@ -47,7 +47,7 @@ def random_lab(home, seed):
         (pair,) = projects.add_pairs(
             db, project.id, [(sides[0].id, sides[1].id, rng.choice(["random", "uncertainty: 0.3"]))]
         )
-        for who in rng.sample(["ann", "bob, jr.", "судья", "judge:polite"], rng.randint(0, 4)):
+        for who in rng.sample(["ann", "@bob, jr.", "'=судья", "judge:polite"], rng.randint(0, 4)):
             for repeat in (False, True)[: rng.randint(1, 2)]:
                 cast_vote(db, Vote(
                     f"{seed}-{number}-{who}-{repeat}", pair.id, who,
@@ -210,3 +210,46 @@ def test_where_imported_texts_stood_stays_unknown(tmp_path, db):
         assert [row["first_on_left"] for row in rows] == [None]
         path = export_labels(db, there.id, tmp_path / f"out{turn}")
     assert {row["via"] for row in rows} == {"import unsided"}
+
+
+def test_a_spreadsheet_computes_no_words_of_strangers_and_every_reader_gets_the_texts_as_they_are(
+    tmp_path, db, project
+):
+    prompt = projects.prompts(db, project.id, "train")[0]
+    sides = projects.add_completions(db, [NewCompletion(prompt.id, text, (1,), "base", 3) for text in ("-a", "=b")])
+    (pair,) = projects.add_pairs(db, project.id, [(sides[0].id, sides[1].id, "@reason")])
+    notes = {
+        "=1+1": "'=1+1",
+        "+x": "'+x",
+        "-x": "'-x",
+        "@x": "'@x",
+        "\tx": "'\tx",
+        "'=x": "''=x",
+        "'x": "'x",
+        "1-1": "1-1",
+    }
+    for number, note in enumerate(notes):
+        cast_vote(
+            db,
+            Vote(f"-u{number}", pair.id, f"=who{number}", Source.HUMAN, Choice.FIRST, True, created_at=-1.5, note=note),
+        )
+    path = export_labels(db, project.id, tmp_path / "out", LabelExport(format="csv"))
+    rows = rows_of(path)
+    assert [row["note"] for row in rows] == list(notes.values())
+    assert {(row["chosen"], row["rejected"], row["reason"], row["created_at"]) for row in rows} == {
+        ("-a", "=b", "'@reason", "-1.5")
+    }
+    assert [(row["annotator"], row["uuid"]) for row in rows] == [(f"'=who{i}", f"'-u{i}") for i in range(len(notes))]
+    assert b",-1.5," in path.read_bytes()  # a number, without quotes
+    found = read_all(Asked(str(path))).judgements
+    assert [item.note for item in found] == list(notes)
+    assert {(item.annotator, item.uuid, item.reason) for item in found} == {
+        (f"=who{i}", f"-u{i}", "@reason") for i in range(len(notes))
+    }
+    for format_, told in (("csv", True), ("jsonl", False)):
+        folder = export_dataset(db, project.id, tmp_path / format_, LabelExport(format=format_))
+        assert ("takes the apostrophe away" in (folder / "README.md").read_text()) is told
+    others = tmp_path / "others.csv"
+    others.write_text("prompt,chosen,rejected,annotator\nOnce,'=a,b,'=ann\n")
+    (theirs,) = read_all(Asked(str(others))).judgements  # not ours: nothing is taken away
+    assert (decided(theirs)[1], theirs.annotator) == ("'=a", "'=ann")
