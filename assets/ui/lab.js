@@ -60,7 +60,8 @@ window.Lab = (() => {
     document.body.classList.toggle('lab-offline', now);
   }
 
-  // Who labels here: a name kept by this browser.
+  // Who labels here: a name that the lab signed and sent with the page, as its cookie says too, which a browser may refuse.
+  // Else whoever has entered is known by another cookie, and a lab of one's own believes the name that this browser made up.
   const NAME = 'rlhf-lab-annotator';
   function uuid() {
     if (crypto.randomUUID) return crypto.randomUUID();
@@ -68,7 +69,7 @@ window.Lab = (() => {
     return Array.from(bytes, (b) => b.toString(16).padStart(2, '0')).join('');
   }
   function annotator() {
-    let name = localStorage.getItem(NAME);
+    let name = document.querySelector('meta[name=lab-visitor]')?.content || localStorage.getItem(NAME);
     if (!name) { name = `visitor-${uuid().slice(0, 8)}`; localStorage.setItem(NAME, name); }
     return name;
   }

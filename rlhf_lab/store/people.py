@@ -11,12 +11,16 @@ from rlhf_lab.store.database import Database
 
 MAX_NAME = 60
 MOST_PEOPLE = 5_000
+#: How the names of those begin who came without one.
+NEWCOMER = "visitor-"
 #: What names of people never begin with: judges, programs, visitors without a name, accounts.
-NOT_NAMES = ("judge:", "api:", "visitor-", "@")
+NOT_NAMES = ("judge:", "api:", NEWCOMER, "@")
+#: Who came by the operator's link.
+OPERATOR = "operator"
 
 
 def join(db: Database, name: str) -> Person:
-    """A new person. A name that is taken, by them or by a visitor who labelled, gets a number behind it: "Ann 2".
+    """A new person. A name that is taken, by somebody or on a vote, gets a number behind it: "Ann 2".
 
     LabelError: no name, one that is too long, not to be seen or a judge's, or a lab that is full.
     """
@@ -31,7 +35,8 @@ def join(db: Database, name: str) -> Person:
         _require_room(conn)
         number, free = 1, name
         while (
-            conn.execute(select(p.id).where(p.name == free)).scalar() is not None
+            free == OPERATOR
+            or conn.execute(select(p.id).where(p.name == free)).scalar() is not None
             or conn.execute(select(v.id).where(v.annotator == free).limit(1)).scalar() is not None
         ):
             number += 1
@@ -64,9 +69,3 @@ def _made(conn: Connection, name: str) -> Person:
     now = time.time()
     made = conn.execute(insert(t.people).values(name=name, joined_at=now).returning(t.people.c.id)).scalar_one()
     return Person(made, name, now)
-
-
-def has_joined(db: Database, name: str) -> bool:
-    """Whether the name belongs to somebody who entered with the join code."""
-    with db.read() as conn:
-        return conn.execute(select(t.people.c.id).where(t.people.c.name == name)).scalar() is not None

@@ -2,8 +2,10 @@
 
     alone          the lab on this computer's own address: whoever reaches it is its operator, without any login
     guarded        other addresses: the operator enters by a secret link, labellers by the join code and a name;
-                   everybody else may look (or label too, where labelling is open to all)
+                   everybody else may look (or label too, where labelling is open to all, by a random name that comes with
+                   the page)
 
+Names are no secret: the screen People shows them. So where a lab is guarded nobody is believed a name that the lab did not sign.
 The signing key, the operator's secret and the join code live in the home, readable by its owner only.
 """
 
@@ -20,6 +22,7 @@ from urllib.parse import urlsplit
 
 from rlhf_lab.errors import StoreError
 from rlhf_lab.labelling import Role
+from rlhf_lab.store.people import NEWCOMER
 
 COOKIE = "rlhf_lab_visitor"
 KEYS_FILE = "access.json"
@@ -39,10 +42,15 @@ class Request(Protocol):
 
 @dataclass(frozen=True)
 class Visitor:
-    """name: "" where the browser names itself (a visitor without a join code)."""
+    """name: "" where the browser names itself (a lab of one's own), and for who may only look."""
 
     role: Role
     name: str = ""
+
+    @property
+    def nickname(self) -> str:
+        """The name that they entered by; "" for who came without one."""
+        return "" if self.name.startswith(NEWCOMER) else self.name
 
 
 @dataclass(frozen=True)
@@ -62,10 +70,30 @@ class Access:
         """Who asks. A cookie counts only for requests of our own pages: another site's page cannot act with it."""
         if request is None or not self.key or _from_elsewhere(request):
             return Visitor(self.default)
-        found = self._read(request.cookies.get(COOKIE) or "")
-        if found is None or (self.default.may(found.role) and not found.name):
-            return Visitor(self.default)
-        return found
+        for cookie in (COOKIE, self.page_cookie):
+            if (found := self._read(request.cookies.get(cookie) or "")) is not None:
+                return Visitor(found.role if found.role.may(self.default) else self.default, found.name)
+        return Visitor(self.default)
+
+    @property
+    def page_cookie(self) -> str:
+        """The cookie that comes with the page. Each lab has its own: a browser sends them to every port of a computer."""
+        return f"{COOKIE}_{hashlib.sha256(self.key).hexdigest()[:8]}"
+
+    def newcomer(self, request: Request) -> str:
+        """The signed name of a visitor who may label without having entered, known or new; "" for everybody else.
+
+        It says "viewer": they may label for as long as everybody may.
+        """
+        visitor = self.visitor(request)
+        if not self.guarded or not visitor.role.may(Role.LABELLER) or visitor.nickname:
+            return ""
+        return self.cookie(Visitor(Role.VIEWER, visitor.name or f"{NEWCOMER}{secrets.token_hex(6)}"))
+
+    def named(self, said: object) -> str:
+        """Whose page it is that says so, where its browser keeps no cookie: `newcomer`'s name; "" for anything else."""
+        found = self._read(said) if isinstance(said, str) else None
+        return found.name if found is not None and not found.nickname else ""
 
     def cookie(self, visitor: Visitor) -> str:
         """The cookie's value for a visitor."""
@@ -79,7 +107,7 @@ class Access:
     def unseal(self, value: str) -> list[str] | None:
         """What was sealed; None for anything else."""
         body, _, signature = value.partition(".")
-        if not body or not hmac.compare_digest(signature.encode(), self._sign(body).encode()):
+        if not body or not value.isascii() or not hmac.compare_digest(signature.encode(), self._sign(body).encode()):
             return None
         return [str(word) for word in json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))]
 

@@ -60,6 +60,13 @@ class Context:
         """Who asked for what is being done now; the operator where nobody has to say who they are."""
         return self.access.visitor(LocalContext.request.get(None))
 
+    def name(self, said: object) -> str:
+        """The annotator that asks; "" where nobody knows. said: what their page sends, which counts as it stands on a lab of
+        one's own alone."""
+        if not self.access.guarded:
+            return str(said or "").strip()
+        return self.visitor().name or self.access.named(said)
+
     def require_operator(self, secret: str | None) -> None:
         """Raises NotAllowedError unless the visitor entered as the operator, gives their secret, or none is asked for."""
         if self.operator_secret is None or (self.access.guarded and self.visitor().role is Role.OPERATOR):

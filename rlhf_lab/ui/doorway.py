@@ -29,15 +29,22 @@ a { display: grid; place-items: center; border-radius: 10px; text-decoration: no
 def let_in(request: Request, access: Access, visitor: Visitor, to: str = "./") -> Response:
     """Off to the lab, known from now on. to: the page's address, from the door's."""
     answer = RedirectResponse(to, status_code=303, headers=HEADERS)
-    https = request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "").startswith("https")
-    give_cookie(answer, COOKIE, access.cookie(visitor), MONTH_S, https=https)
+    give_cookie(answer, COOKIE, access.cookie(visitor), MONTH_S, https=is_https(request))
     return answer
 
 
+def is_https(request: Request) -> bool:
+    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "").startswith("https")
+
+
 def give_cookie(answer: Response, name: str, value: str, seconds: int, *, https: bool) -> None:
-    """Over https the cookie is one that also reaches us inside another site's frame, as on Spaces."""
+    answer.headers.append("set-cookie", cookie_line(name, value, seconds, https=https))
+
+
+def cookie_line(name: str, value: str, seconds: int, *, https: bool) -> str:
+    """A Set-Cookie header. Over https the cookie is one that also reaches us inside another site's frame, as on Spaces."""
     scope = "SameSite=None; Secure; Partitioned" if https else "SameSite=Lax"
-    answer.headers.append("set-cookie", f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; {scope}")
+    return f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; {scope}"
 
 
 def form(

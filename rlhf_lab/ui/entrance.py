@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 from rlhf_lab.errors import LabError
 from rlhf_lab.labelling import Role
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.people import join
+from rlhf_lab.store.people import OPERATOR, join
 from rlhf_lab.ui.access import Access, Visitor
 from rlhf_lab.ui.doorway import form, let_in
 
@@ -73,7 +73,7 @@ def entrance(db: Database, access: Access, *, sign_in: bool = False) -> list[Bas
             return show_form(
                 "", "That is not the operator's link of this lab; it is printed where the lab is started.", 403
             )
-        return let_in(request, access, Visitor(Role.OPERATOR, "operator"))
+        return let_in(request, access, Visitor(Role.OPERATOR, OPERATOR))
 
     return [Route("/join", show, methods=["GET", "POST"]), Route("/enter", operator, methods=["GET"])]
 

@@ -17,17 +17,20 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlhf_lab.errors import LabError
 from rlhf_lab.ui import label
+from rlhf_lab.ui.access import ALONE, Access
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.doorway import MONTH_S, cookie_line, is_https
 
 MOST_BYTES = 1_000
 BODY = re.compile(rb"<body\b[^>]*>")  # what Gradio puts into scripts has no "<"
 
 
 class BodyStart:
-    """ASGI middleware: puts `html` at the beginning of the page's <body>. Inside what compresses answers."""
+    """ASGI middleware: puts `html` at the beginning of the page's <body>, and before it the name of who may label without
+    having entered, which their cookie says too. Inside what compresses answers."""
 
-    def __init__(self, app: ASGIApp, html: str) -> None:
-        self.app, self.html = app, html.encode()
+    def __init__(self, app: ASGIApp, html: str, access: Access = ALONE) -> None:
+        self.app, self.html, self.access = app, html, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
@@ -35,6 +38,7 @@ class BodyStart:
             return
         begun: Message = {}
         page = b""
+        start, more = self._greeting(Request(scope))
 
         async def collect(message: Message) -> None:
             nonlocal begun, page
@@ -44,13 +48,22 @@ class BodyStart:
             page += message.get("body", b"")
             if message.get("more_body"):
                 return
-            page = BODY.sub(lambda found: found[0] + self.html, page, count=1)
+            page = BODY.sub(lambda found: found[0] + start, page, count=1)
             length = (b"content-length", str(len(page)).encode())
-            begun["headers"] = [*(pair for pair in begun["headers"] if pair[0] != length[0]), length]
+            begun["headers"] = [*(pair for pair in begun["headers"] if pair[0] != length[0]), length, *more]
             await send(begun)
             await send({"type": "http.response.body", "body": page})
 
         await self.app(scope, receive, collect)
+
+    def _greeting(self, request: Request) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+        """What the body begins with, and the headers beside it: nobody may keep the page with its name for somebody else."""
+        name = self.access.newcomer(request)
+        if not name:
+            return self.html.encode(), []
+        cookie = cookie_line(self.access.page_cookie, name, MONTH_S, https=is_https(request))
+        start = f'<meta name="lab-visitor" content="{name}">{self.html}'
+        return start.encode(), [(b"set-cookie", cookie.encode()), (b"cache-control", b"private, no-cache")]
 
 
 def first_look(ctx: Context) -> Route:

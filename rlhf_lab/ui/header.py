@@ -38,9 +38,8 @@ def build(ctx: Context) -> None:
     shared = shared_for(1.0, look)
 
     def status(said: dict[str, Any]) -> dict[str, Any]:
-        visitor = ctx.visitor()
-        name = visitor.name or str(said.get("annotator") or "")[:MAX_NAME]
-        if name and name.isprintable() and visitor.role.may(Role.LABELLER):
+        name = ctx.name(said.get("annotator"))[:MAX_NAME]
+        if name and name.isprintable() and ctx.visitor().role.may(Role.LABELLER):
             PRESENCE.touch(name)  # on whatever screen
         return shared()
 

@@ -14,7 +14,7 @@ from rlhf_lab.judges import JUDGES
 from rlhf_lab.labelling import Lease, Role
 from rlhf_lab.store.labelling import labelling_of
 from rlhf_lab.store.leases import lease_pairs, put_back, take_back
-from rlhf_lab.store.people import has_joined
+from rlhf_lab.store.people import MAX_NAME
 from rlhf_lab.ui import ballot
 from rlhf_lab.ui.ballot import cast, left_is_first
 from rlhf_lab.ui.context import Context, for_viewers, read, shared_for, told
@@ -23,7 +23,6 @@ from rlhf_lab.ui.widgets import widget
 
 __all__ = ["build", "cast", "left_is_first", "name_of", "state"]
 
-MAX_NAME = 60
 OTHER_PROJECT = "Another project was opened meanwhile; here is its next pair. Nothing was taken back or counted again."
 _counting = threading.Lock()
 
@@ -38,7 +37,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         return {"votes": ballot.earlier(ctx, checked_name(ctx, question.get("annotator")))}
 
     def here(question: dict[str, Any]) -> dict[str, Any]:
-        return {"here": present(ctx, checked_name(ctx, question.get("annotator")))} | shared()
+        return {"here": present(ctx, name_if_any(ctx, question.get("annotator")))} | shared()
 
     part = widget(
         "label",
@@ -76,7 +75,7 @@ def voting(ctx: Context) -> dict[str, Callable[[gr.EventData], dict[str, Any]]]:
 
     @for_viewers
     def opened(event: gr.EventData) -> dict[str, Any]:
-        return state(ctx, name_of(ctx, event))
+        return state(ctx, name_if_any(ctx, (event._data or {}).get("annotator")))
 
     def vote(event: gr.EventData) -> dict[str, Any]:
         said = dict(event._data or {}) | {"annotator": name_of(ctx, event)}
@@ -116,20 +115,21 @@ def voting(ctx: Context) -> dict[str, Callable[[gr.EventData], dict[str, Any]]]:
 
 
 def name_of(ctx: Context, event: gr.EventData) -> str:
-    """The annotator's name: that of their cookie, else the one their browser made up. Raises LabelError."""
+    """The name of the annotator who sends an event. Raises LabelError."""
     return checked_name(ctx, (event._data or {}).get("annotator"))
 
 
 def checked_name(ctx: Context, said: object) -> str:
-    """A name that may label. Raises LabelError for none, one that is too long, and one that belongs to somebody else."""
-    visitor = ctx.visitor()
-    if visitor.name:
-        return visitor.name
-    name = str(said or "").strip()
-    reserved = name.startswith(("judge:", "api:")) or (ctx.access.guarded and has_joined(ctx.db, name))
-    if not name or len(name) > MAX_NAME or not name.isprintable() or reserved:
+    """A name that may label. Raises LabelError for none, one that is too long, and one that the lab did not give."""
+    name = ctx.name(said)
+    if not name or len(name) > MAX_NAME or not name.isprintable() or name.startswith(("judge:", "api:")):
         raise LabelError("This page has no usable name for you; reload it.")
     return name
+
+
+def name_if_any(ctx: Context, said: object) -> str:
+    """`checked_name`; "" for who may only look."""
+    return checked_name(ctx, said) if ctx.visitor().role.may(Role.LABELLER) else ""
 
 
 def present(ctx: Context, name: str) -> int:
@@ -159,7 +159,7 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
         "pair": pair,
         "after": after,
         "waiting": "" if pair else waiting or steward.why_no_pair(ctx.db, project.id),
-        "you": {"name": visitor.name, "role": visitor.role.value},
+        "you": {"name": visitor.nickname, "role": visitor.role.value},
         "guideline": rules.guideline,
         "here": here,
         "notice": notice,

@@ -11,6 +11,7 @@ from rlhf_lab.errors import ConfigError
 from rlhf_lab.labelling import SAMPLING, LabellingConfig, Role
 from rlhf_lab.settings import Setting, fields_of
 from rlhf_lab.store.labelling import labelling_of, set_labelling, standings
+from rlhf_lab.store.people import MAX_NAME
 from rlhf_lab.ui.address import is_loopback
 from rlhf_lab.ui.context import Context, operated, read, shared_for
 from rlhf_lab.ui.presence import PRESENCE
@@ -26,9 +27,8 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     def look(question: dict[str, Any]) -> dict[str, Any]:
         visitor = ctx.visitor()
-        name = visitor.name or str(question.get("annotator") or "")[:60]
         return {
-            "you": {"name": name, "role": visitor.role.value},
+            "you": {"name": ctx.name(question.get("annotator"))[:MAX_NAME], "role": visitor.role.value},
             "here": PRESENCE.names(),
             "board": board(),
             "rules": labelling_of(ctx.db, ctx.project.id).to_dict(),

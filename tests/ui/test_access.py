@@ -7,14 +7,16 @@ import stat
 import gradio as gr
 import pytest
 from gradio.context import LocalContext
+from sqlalchemy import select
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from rlhf_lab.errors import LabelError, NotAllowedError, StoreError
 from rlhf_lab.jobs.setup import new_project
 from rlhf_lab.labelling import Role
+from rlhf_lab.store import tables
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.people import has_joined, join
+from rlhf_lab.store.people import join
 from rlhf_lab.ui import entrance as doors
 from rlhf_lab.ui import label
 from rlhf_lab.ui.access import ALONE, COOKIE, KEYS_FILE, Visitor, guarded_access
@@ -37,6 +39,11 @@ def ctx(tmp_path, monkeypatch):
     with Database.open(tmp_path) as db:
         new_project(db)
         yield Context(tmp_path, db).guarded(open_to_all=False)
+
+
+def joined(ctx):
+    with ctx.db.read() as conn:
+        return set(conn.execute(select(tables.people.c.name)).scalars())
 
 
 @pytest.fixture
@@ -123,7 +130,7 @@ def test_joining_gives_a_cookie_with_the_role_of_a_labeller(ctx, web):
     assert "HttpOnly" in cookie
     assert "SameSite=Lax" in cookie
     assert ctx.access.visitor(Asked(web.cookies[COOKIE])) == Visitor(Role.LABELLER, "Ann Lee")
-    assert has_joined(ctx.db, "Ann Lee")
+    assert joined(ctx) == {"Ann Lee"}
 
 
 def test_over_https_the_cookie_reaches_us_in_the_frame_of_another_site(web):
@@ -184,7 +191,8 @@ def test_the_operators_link_and_a_wrong_one(ctx, web):
 
 def test_names_are_nobody_elses(ctx):
     assert [join(ctx.db, "Ann").name for _ in range(3)] == ["Ann", "Ann 2", "Ann 3"]
-    assert not has_joined(ctx.db, "Bob")
+    assert join(ctx.db, "operator").name == "operator 2"  # the first one came by the operator's link
+    assert joined(ctx) == {"Ann", "Ann 2", "Ann 3", "operator 2"}
 
 
 def test_a_visitor_cannot_label_under_the_name_of_who_joined(ctx, asked_by):
