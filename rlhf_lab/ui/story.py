@@ -80,13 +80,14 @@ def marks(run: Run, said: Sequence[RunEvent]) -> list[dict[str, Any]]:
     """What people changed, as it stands on the curves: {"step": done before it took effect, "words"}."""
     current: dict[str, Any] = {name: run.config.get(name) for name in KNOBS} | {"reward": run.reward_model_id}
     found = []
-    for event in said:
-        if event.applied_step is None:
+    for at, event in enumerate(said):
+        if event.applied_step is None or _superseded(event, said[at + 1 :]):
             continue
         words = ""
         if event.kind is EventKind.SET:
             name, value = str(event.payload["name"]), event.payload["value"]
-            words, current[name] = f"{name} {current.get(name):g} → {value:g}", value
+            if value != current[name]:
+                words, current[name] = f"{name} {current[name]:g} → {value:g}", value
         elif event.kind is EventKind.SWITCH_REWARD:
             value = event.payload["reward_model_id"]
             words, current["reward"] = f"reward model {current['reward']} → {value}", value
@@ -113,10 +114,10 @@ def turned(run: Run, said: Sequence[RunEvent]) -> list[Change]:
 
 
 def asked(run: Run, said: Sequence[RunEvent]) -> list[str]:
-    """What people told the run and it has not done yet, in words."""
+    """What people told the run and it has not done yet, in words; of several values of one knob the last."""
     found, begins = [], "from the next step on" if run.status in (RunStatus.QUEUED, RunStatus.RUNNING) else WAITS
-    for event in said:
-        if event.applied_step is not None:
+    for at, event in enumerate(said):
+        if event.applied_step is not None or _superseded(event, said[at + 1 :]):
             continue
         if event.kind is EventKind.SET:
             found.append(f"{event.payload['name']} = {event.payload['value']:g} {begins}")
@@ -125,6 +126,14 @@ def asked(run: Run, said: Sequence[RunEvent]) -> list[str]:
         elif event.kind in (EventKind.PAUSE, EventKind.RESUME, EventKind.STOP):
             found.append(event.kind.value)
     return found
+
+
+def _superseded(event: RunEvent, later: Sequence[RunEvent]) -> bool:
+    """Whether a knob or the reward model was set anew before the same step, so that no step was taken with this value."""
+    if event.kind not in (EventKind.SET, EventKind.SWITCH_REWARD):
+        return False
+    what = (event.kind, event.payload.get("name"), event.applied_step)
+    return any((other.kind, other.payload.get("name"), other.applied_step) == what for other in later)
 
 
 def switch(said: Sequence[RunEvent]) -> tuple[int, str] | None:

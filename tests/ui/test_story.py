@@ -166,4 +166,28 @@ def test_a_knob_turned_twice_before_one_step_is_turned_once(ctx):
     run = a_run(ctx)
     for at, value in ((3, 0.5), (3, 0.2), (5, 0.9), (5, 0.2)):
         mark_event(ctx.db, add_event(ctx.db, run.id, EventKind.SET, {"name": "beta", "value": value}).id, at)
-    assert story.turned(run, events(ctx.db, run.id)) == [(3, "beta", 0.1, 0.2)]
+    said = events(ctx.db, run.id)
+    assert story.turned(run, said) == [(3, "beta", 0.1, 0.2)]
+    assert story.marks(run, said) == [{"step": 3, "words": "beta 0.1 → 0.2"}]
+    assert [event.payload["value"] for event in said] == [0.5, 0.2, 0.9, 0.2]  # what was asked for is all on record
+
+
+def test_of_what_was_asked_for_meanwhile_the_last_counts(ctx):
+    run, (one, other) = a_run(ctx), (reward_model(ctx), reward_model(ctx))
+    set_run_status(ctx.db, run.id, RunStatus.PAUSED)
+    for kind, payload in (
+        (EventKind.SET, {"name": "beta", "value": 0.5}), (EventKind.SWITCH_REWARD, {"reward_model_id": one.id}),
+        (EventKind.SET, {"name": "beta", "value": 0.9}), (EventKind.SET, {"name": "lr", "value": 3e-4}),
+        (EventKind.SWITCH_REWARD, {"reward_model_id": other.id}), (EventKind.SET, {"name": "beta", "value": 0.2}),
+        (EventKind.RESUME, {}),
+    ):  # fmt: skip
+        add_event(ctx.db, run.id, kind, payload)
+    told = story.asked(get_run(ctx.db, run.id), events(ctx.db, run.id))
+    assert [words.removesuffix(f" {story.WAITS}") for words in told] == [
+        "lr = 0.0003", f"reward model {other.id}", "beta = 0.2", "resume",
+    ]  # fmt: skip
+    for event in events(ctx.db, run.id):
+        mark_event(ctx.db, event.id, 4)
+    assert [mark["words"] for mark in story.marks(run, events(ctx.db, run.id))] == [
+        "lr 0.0006 → 0.0003", f"reward model {run.reward_model_id} → {other.id}", "beta 0.1 → 0.2",
+    ]  # fmt: skip
