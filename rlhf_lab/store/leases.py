@@ -217,7 +217,10 @@ def _keep(
 
 def _never_given(conn: Connection, vote: Vote) -> str:
     if live_vote_on(conn, vote.pair_id, vote.annotator) is not None:
-        return f"{vote.annotator} has already voted on pair {vote.pair_id}. Undo that vote to change it, or go on."
+        return (
+            "You have already voted on this pair, in another tab perhaps: that answer counts, this one does not. Undo it to "
+            "change it, or go on."
+        )
     return "That pair was not given to you, so the vote was not counted. Reload the page for the next pair."
 
 

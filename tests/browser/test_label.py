@@ -289,6 +289,7 @@ def test_a_vote_for_a_stale_pair_is_refused_and_the_next_pair_comes(lab, open_pa
     other.keyboard.press("2")
     other.wait_for_selector(".lab-notice")
     assert "already voted" in other.inner_text(".lab-notice")
+    assert "in another tab perhaps: that answer counts, this one does not" in other.inner_text(".lab-notice")
     assert pair_of(other) != pair
     assert len(votes(lab)) == count
 
