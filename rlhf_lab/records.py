@@ -184,6 +184,17 @@ class Job:
 
 
 @dataclass(frozen=True)
+class BlindTest:
+    """Texts that two jobs wrote to the same prompts."""
+
+    id: int
+    project_id: int
+    first_job: int
+    second_job: int
+    created_at: float
+
+
+@dataclass(frozen=True)
 class ProcessIdentity:
     """One process and no other: a pid alone may be recycled, so it goes with the time the process started (psutil)."""
 

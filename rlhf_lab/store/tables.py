@@ -6,7 +6,8 @@
               ├─ reward_models ── scores                                      what it thought of completions, beforehand
               │       └────────── runs ─┬─ metrics, samples, token_records     written step by step
               │                         └─ run_events                          what people and the engine changed
-              └─ jobs ── engines                                               who works on what
+              └─ jobs ─┬─ engines                                              who works on what
+                       └─ blind_tests ── blind_votes                           whose texts people like, not knowing whose
     people                                                                     who entered with the join code
     presence                                                                   is a page open?
 
@@ -32,7 +33,7 @@ from sqlalchemy import (
 from rlhf_lab import kinds
 from rlhf_lab.store.columns import LONG, Json, PackedJson, belongs_to, id_column, needed, words
 
-SCHEMA_VERSION = "0006"
+SCHEMA_VERSION = "0007"
 
 
 metadata = MetaData(
@@ -275,6 +276,28 @@ jobs = Table(
     needed("updated_at", Float),
     Index(None, "status", "kind", "id"),
     Index(None, "project_id", "id"),
+)
+
+blind_tests = Table(
+    "blind_tests",
+    metadata,
+    id_column(),
+    belongs_to("project_id", "projects", nullable=False, index=True),
+    belongs_to("first_job", "jobs", nullable=False),  # whose results are the texts
+    belongs_to("second_job", "jobs", nullable=False),
+    needed("created_at", Float),
+    sqlite_autoincrement=True,
+)
+
+blind_votes = Table(
+    "blind_votes",
+    metadata,
+    belongs_to("test_id", "blind_tests", primary_key=True, autoincrement=False, ondelete="CASCADE"),
+    Column("annotator", String(200), primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    needed("choice", words(kinds.Choice)),
+    needed("created_at", Float),
+    sqlite_with_rowid=False,
 )
 
 presence = Table(

@@ -10,7 +10,7 @@ from rlhf_lab.jobs import queue
 from rlhf_lab.kinds import Choice, EventKind, JobKind, RunStatus, Source
 from rlhf_lab.labelling import LabellingConfig
 from rlhf_lab.records import LabelSnapshot, NewCompletion, Project, Sample, StepResult, Vote
-from rlhf_lab.store import comparisons, labelling, leases, projects, runs, steps
+from rlhf_lab.store import blind, comparisons, labelling, leases, projects, runs, steps
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.removal import delete_project
@@ -34,7 +34,8 @@ def fill(db: Database, project: Project) -> int:
     steps.record_step(db, run.id, StepResult(1, {"a": 1.0}, [], [Sample("p", 1, "t", 0.5)]))
     runs.add_event(db, run.id, EventKind.NOTE, {})
     runs.set_run_status(db, run.id, RunStatus.STOPPED)
-    queue.submit(db, JobKind.COMPLETE, project.id, {})
+    job = queue.submit(db, JobKind.COMPLETE, project.id, {})
+    blind.give(db, blind.add_test(db, project.id, job.id, job.id).id, "ann", {0: Choice.TIE})
     return run.id
 
 
