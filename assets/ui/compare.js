@@ -10,6 +10,7 @@ let drawn = '';
 let asked = null;        // the question whose answers are awaited: {labels, jobs, prompt, …, columns}
 const answers = [];      // the last answered ones, newest first
 const results = el('div.results');
+let blind = null;        // the card of the blind test
 
 // ---- the form: built once; what can be chosen is refreshed in place, so that nothing a person entered is lost
 
@@ -65,8 +66,14 @@ function build() {
         el('span.muted.lab-grow', {}, 'The same seed gives every model the same random numbers; words that differ from the first column are marked.')),
       form.note, form.error),
     results);
+  blind = LabBlind({ root, ask: (question) => server.tested(question), asked: said,
+    acts: { begin: (words) => trigger('begin', words), prefer: (words) => trigger('prefer', words) } });
   show();
 }
+
+// The models of the columns, and how they are to write.
+const said = () => ({ models: COLUMNS.map(named).filter(Boolean).map((column) => column[0]), seed: form.seed.value, temperature: form.temperature.value,
+  tokens: form.tokens.value, reward: form.reward.value });
 
 let offered = '';        // the prompt we put there
 
@@ -124,8 +131,7 @@ function write() {
   asked = { labels: columns.map((c) => c[1]), prompt: form.prompt.value, judge: form.judge.value, reward: form.reward.value, seed: form.seed.value,
     temperature: form.temperature.value, strangers: strangers(form.reward.value), at: Date.now(), jobs: null, columns: [] };
   show();
-  trigger('write', { at: asked.at, prompt: form.prompt.value, models: columns.map((c) => c[0]), samples: form.samples.value, seed: form.seed.value,
-    temperature: form.temperature.value, tokens: form.tokens.value, reward: form.reward.value });
+  trigger('write', { at: asked.at, prompt: form.prompt.value, samples: form.samples.value, ...said() });
 }
 
 function cancel() {
@@ -209,6 +215,7 @@ function clock() {
 
 watch('value', () => {
   const said = props.value;
+  if (blind?.take(said)) return;
   if (!said || !asked || said.at !== asked.at) return;
   if (said.error) { asked = null; show(); refuse(said.error, said.field); return; }
   asked.jobs = said.jobs;
@@ -218,14 +225,16 @@ watch('value', () => {
 let fetched = 0;  // when the choices were asked for
 root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Looking for models …'));
 Lab.poll(root, async () => {
-  if (options) await follow();
+  if (options) { blind.follow(); await follow(); }
   if (options && Date.now() - fetched < 4000) return;
   fetched = Date.now();
   const reply = await Lab.answer(server.options({}));
   const key = JSON.stringify(reply), first = !options;
   // What another project's models wrote is not this one's to show.
-  if (!first && options.project !== reply.project) { answers.length = 0; asked = null; show(); }
+  const other = !first && options.project !== reply.project;
+  if (other) { answers.length = 0; asked = null; show(); }
   options = reply;
   if (first) build();
+  blind.offered(reply.tests, other);
   if (key !== drawn) { drawn = key; refill(); }
 }, 700);

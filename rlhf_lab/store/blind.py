@@ -16,9 +16,10 @@ MAX_LISTED = 30
 
 def add_test(db: Database, project_id: int, first_job: int, second_job: int) -> BlindTest:
     """A test of the texts that two jobs write."""
-    values = {"project_id": project_id, "first_job": first_job, "second_job": second_job, "created_at": time.time()}
+    now = time.time()
+    values = {"project_id": project_id, "first_job": first_job, "second_job": second_job, "created_at": now}
     with db.write() as conn:
-        return BlindTest(id=insert_row(conn, t.blind_tests, values), **values)
+        return BlindTest(insert_row(conn, t.blind_tests, values), project_id, first_job, second_job, now)
 
 
 def blind_tests(db: Database, project_id: int) -> list[BlindTest]:

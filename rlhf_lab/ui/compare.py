@@ -1,40 +1,25 @@
-"""Screen "Compare": the base and any checkpoint on a prompt of your own, with the same seed, scores beside."""
+"""Screen "Compare": the base and any checkpoint on a prompt of your own, with the same seed, scores beside; and blind tests."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
 
 from rlhf_lab.errors import LabError
-from rlhf_lab.jobs import control, queue, supervisor
-from rlhf_lab.judges import JUDGES, load_judge
-from rlhf_lab.kinds import OPEN, JobKind, JobStatus
+from rlhf_lab.jobs import control, queue
+from rlhf_lab.judges import JUDGES
+from rlhf_lab.kinds import JobKind
 from rlhf_lab.records import Job
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.runs import events, get_reward_model, reward_models, runs
+from rlhf_lab.ui import blind
+from rlhf_lab.ui.asking import BEST_OF, MOST_COLUMNS, FieldError, column, models_of, number, submit
 from rlhf_lab.ui.context import Context, read, shared_for, told
+from rlhf_lab.ui.label import name_if_any, name_of
 from rlhf_lab.ui.story import reward_words, scorer
 from rlhf_lab.ui.widgets import widget
 
-MOST_SAMPLES, MOST_TOKENS, MOST_SEED = 16, 512, 2**31 - 1
-MOST_COLUMNS = 3
-MOST_TEXTS = 64  # that one column may write
-MOST_WAITING = 24  # short jobs in the queue, of all pages
 LONGEST = 4000  # characters of a prompt
-#: The numbers of the form: what stands beside the field, its type and its range.
-NUMBERS: dict[str, tuple[str, type, float, float]] = {
-    "samples": ("samples each", int, 1, MOST_SAMPLES), "seed": ("seed", int, 0, MOST_SEED),
-    "temperature": ("temperature", float, 0.05, 5), "tokens": ("max_new_tokens", int, 1, MOST_TOKENS),
-}  # fmt: skip
-BEST_OF = (4, 16)
-
-
-class FieldError(LabError):
-    """One field of the form cannot be used; `field` is its name."""
-
-    def __init__(self, field: str, words: str) -> None:
-        super().__init__(words)
-        self.field = field
 
 
 def build(ctx: Context, operator: gr.BrowserState) -> None:
@@ -46,24 +31,46 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def answers(question: dict[str, Any]) -> dict[str, Any]:
         return {"columns": [column(job, question.get("judge")) for job in asked(ctx, question)]}
 
+    def tested(question: dict[str, Any]) -> dict[str, Any]:
+        return blind.state(ctx, question.get("test"), name_if_any(ctx, question.get("annotator")))
+
     judges = [[judge.name, judge.description] for judge in JUDGES.values()]
-    part = widget("compare", reads=[read(options), read(answers)], data={"judges": judges}, label="Compare models")
+    part = widget(
+        "compare", reads=[read(options), read(answers), read(tested)], scripts=["blind"], data={"judges": judges},
+        label="Compare models",
+    )  # fmt: skip
     quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
 
     def write(event: gr.EventData) -> dict[str, Any]:
-        said = event._data
-        try:
-            jobs = ask(ctx, said)
-        except LabError as error:
-            return {"at": said.get("at"), "error": str(error), "field": getattr(error, "field", "")}
-        return {"at": said.get("at"), "jobs": [job.id for job in jobs]}
+        return answered(event, lambda said: {"jobs": [job.id for job in ask(ctx, said)]})
 
     def cancel(event: gr.EventData) -> None:
         for job in asked(ctx, event._data):
             queue.cancel(ctx.db, job.id)
 
+    def begin(secret: str | None, event: gr.EventData) -> dict[str, Any]:
+        def made(said: dict[str, Any]) -> dict[str, Any]:
+            ctx.require_operator(secret)
+            return {"test": blind.state(ctx, blind.begin(ctx, said).id, name_of(ctx, event))}
+
+        return answered(event, made)
+
+    def prefer(event: gr.EventData) -> dict[str, Any]:
+        return answered(event, lambda said: {"test": blind.prefer(ctx, said, name_of(ctx, event))})
+
     part.write(told(write), None, part, **quiet)
+    part.begin(told(begin), operator, part, **quiet)
+    part.prefer(told(prefer), None, part, **quiet)
     part.cancel(told(cancel), None, None, **quiet)
+
+
+def answered(event: gr.EventData, do: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """What the widget is told about an act: what `do` says, or why not and which field is wrong; with the "at" it was sent at."""
+    said = dict(event._data or {})
+    try:
+        return {"at": said.get("at"), **do(said)}
+    except LabError as error:
+        return {"at": said.get("at"), "error": str(error), "field": getattr(error, "field", "")}
 
 
 def asked(ctx: Context, question: dict[str, Any]) -> list[Job]:
@@ -76,26 +83,6 @@ def asked(ctx: Context, question: dict[str, Any]) -> list[Job]:
     if any(job.kind is not JobKind.COMPLETE for job in jobs):
         raise LabError("The page asked for something that is no text; reload it.")
     return jobs
-
-
-def number(said: dict[str, Any], name: str) -> Any:
-    """A number of the form. Raises FieldError for what is none, or out of range."""
-    words, kind, low, high = NUMBERS[name]
-    what = "a whole number" if kind is int else "a number"
-    given = str(said.get(name, "")).strip()
-    try:
-        value = kind(given if kind is int else given.replace(",", "."))
-    except ValueError:
-        value = None
-    if value is None or not low <= value <= high:
-        raise FieldError(name, f'{words} = "{given}": give {what} from {low:,} to {high:,}.')
-    return value
-
-
-def refuse_a_crowd(ctx: Context) -> None:
-    """Raises LabError where so many short jobs wait that another one would wait for minutes."""
-    if len(queue.jobs(ctx.db, kinds=[JobKind.COMPLETE, JobKind.EXPLAIN], statuses=OPEN)) >= MOST_WAITING:
-        raise LabError(f"{MOST_WAITING} texts wait for the engine already. Try again in a moment.")
 
 
 def choices(ctx: Context) -> dict[str, Any]:
@@ -122,6 +109,7 @@ def choices(ctx: Context) -> dict[str, Any]:
         "rewards": [[row.id, reward_words(row)] for row in offered.values()],
         "learnt": {run: [row.id, judges[row.id]] for run, row in learnt.items()},
         "prompts": [prompt.text for prompt in prompts(ctx.db, project.id, "eval")[:64]],
+        "tests": blind.listed(ctx),
     }
 
 
@@ -137,67 +125,7 @@ def ask(ctx: Context, said: dict[str, Any]) -> list[Job]:
 
     Raises LabError for what is out of range.
     """
-    try:
-        prompt, models = str(said["prompt"]), [str(model) for model in said["models"]][:MOST_COLUMNS]
-        if isinstance(said["models"], str):
-            raise TypeError("one text where a list belongs")
-        scorer = int(said["reward"]) if said.get("reward") else None
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise LabError("The page asked for no models. Reload it and try again.") from None
+    models, prompt = models_of(said), str(said.get("prompt", ""))
     if not prompt.strip() or len(prompt) > LONGEST:
         raise FieldError("prompt", f"Prompt: write 1 to {LONGEST:,} characters.")
-    samples, seed, temperature, tokens = (number(said, name) for name in NUMBERS)
-    if scorer is not None:
-        get_reward_model(ctx.db, scorer)
-    refuse_a_crowd(ctx)
-    common: dict[str, Any] = {"seed": seed, "temperature": temperature, "max_new_tokens": tokens}
-    if scorer is not None:
-        common["reward_model_id"] = scorer
-    payloads = [common | payload_of(model, prompt, samples, scorer) for model in models]
-    jobs = [queue.submit(ctx.db, JobKind.COMPLETE, ctx.project.id, payload) for payload in payloads]
-    supervisor.ensure_engine(ctx.db, ctx.home)
-    return jobs
-
-
-def payload_of(model: str, prompt: str, samples: int, scorer: int | None) -> dict[str, Any]:
-    """What the engine is asked for one column; best of n writes n texts for each one shown.
-
-    Raises LabError for best of n with nothing to choose by, and for more texts than anybody waits for.
-    """
-    if not model.startswith("base/best/"):
-        return {"prompts": [prompt] * samples, "checkpoint": model}
-    n = next((n for n in BEST_OF if model == f"base/best/{n}"), None)
-    if n is None:
-        raise LabError(f"Best of {', '.join(map(str, BEST_OF))} can be asked for; reload the page and choose again.")
-    if scorer is None:
-        raise LabError('Best of n needs a reward model to choose by: pick one under "scored by".')
-    if n * samples > MOST_TEXTS:
-        raise LabError(
-            f"Best of {n} with {samples} samples means {n * samples} texts; at most {MOST_TEXTS}. Ask for fewer."
-        )
-    return {"prompts": [prompt] * (n * samples), "checkpoint": "base", "best_of": n}
-
-
-def column(job: Job, judge: Any) -> dict[str, Any]:
-    """What one model wrote: texts, scores and the judge's gold side by side; of best-of-n the chosen texts alone."""
-    if job.status in OPEN:
-        return {"waiting": True, "begun": job.status is JobStatus.RUNNING}
-    if job.status is not JobStatus.DONE or not job.result:
-        return {"waiting": False, "failed": job.error or "It was cancelled."}
-    texts = [text.strip() for text in job.result["texts"]]
-    scores = list(job.result.get("scores", []))
-    n = int(job.payload.get("best_of", 1))
-    shown = best_places(scores, n) if n > 1 else range(len(texts))
-    texts, scores = [texts[i] for i in shown], [scores[i] for i in shown] if scores else []
-    return {
-        "waiting": False,
-        "texts": texts,
-        "scores": [round(score, 3) for score in scores],
-        "gold": [round(load_judge(str(judge)).score(text), 3) for text in texts] if judge in JUDGES else [],
-        "best_of": n,
-    }
-
-
-def best_places(scores: Sequence[float], n: int) -> list[int]:
-    """The place of the best score in each group of n; of equal ones the first."""
-    return [max(range(i, i + n), key=lambda k: scores[k]) for i in range(0, len(scores) - n + 1, n)]
+    return submit(ctx, said, models, [prompt] * number(said, "samples"))

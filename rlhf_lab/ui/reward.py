@@ -15,8 +15,8 @@ from rlhf_lab.records import Comparison, Job, RewardModelRow
 from rlhf_lab.store.comparisons import annotators_of, comparisons, next_pair, vote_counts
 from rlhf_lab.store.runs import get_reward_model, reward_models
 from rlhf_lab.store.scores import foresight
+from rlhf_lab.ui.asking import refuse_a_crowd
 from rlhf_lab.ui.charts import CONFIG, layout
-from rlhf_lab.ui.compare import refuse_a_crowd
 from rlhf_lab.ui.context import Context, operated, read, shared_for, told
 from rlhf_lab.ui.forms import Form
 from rlhf_lab.ui.widgets import widget

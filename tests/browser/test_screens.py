@@ -298,6 +298,42 @@ def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, open_page):
     expect(part(page, "reward")).to_have_value(other)  # a person's choice stays
 
 
+def test_a_blind_test_is_judged_by_keys_and_tells_whose_texts_they_were(lab, open_page):
+    page = screen(lab, open_page, "Compare")
+    part(page, "blind-pairs").fill("999")
+    part(page, "blind-begin").click()
+    says(page, "blind-notice", "from 1 to 64")
+    part(page, "blind-pairs").fill("8")
+    part(page, "blind-begin").click()
+    page.wait_for_selector("[data-judged='0']")
+    expect(part(page, "blind-notice")).to_be_hidden()
+    page.locator(".blind h2").click()  # away from the field
+    count = int(re.search(r"of (\d+)", page.inner_text("[data-judged]"))[1])
+    assert 2 <= count <= 8
+    said = []
+    while len(said) < count - 1:
+        left, right = (page.inner_text(f".blind .{side} .lab-text") for side in ("left", "right"))
+        assert left != right
+        said.append(sorted((left, right)))
+        page.keyboard.press("1" if len(said) % 2 else "0")
+        page.wait_for_selector(f"[data-judged='{len(said)}']")
+    another = screen(lab, open_page, "Compare")  # somebody else has all of them before them
+    another.wait_for_selector("[data-judged='0']")
+    part(another, "blind-stop").click()
+    says(another, "blind-result", "You decided no pair.")
+    part(page, "blind-tie").click()
+    says(page, "blind-result", f"{count // 2} decided pair")
+    says(page, "blind-result", "reward model")
+    page.locator(".blind summary").click()
+    rows = page.locator(".blind tbody tr")
+    expect(rows).to_have_count(count)
+    shown = [sorted(row.locator("td:not(:first-child) .lab-text").all_inner_texts()) for row in rows.all()]
+    assert shown[: len(said)] == said
+    page.reload()
+    page.get_by_role("tab", name="Compare", exact=True).click()
+    says(page, "blind-result", f"{count // 2} decided pair")
+
+
 def test_a_new_project_from_pasted_prompts_and_what_is_refused(lab, open_page, tmp_path):
     page = screen(lab, open_page, "Project")
     page.wait_for_selector("[data-do=new-create]")

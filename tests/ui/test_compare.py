@@ -11,7 +11,7 @@ from rlhf_lab.records import LabelSnapshot, StepResult
 from rlhf_lab.store.comparisons import snapshot
 from rlhf_lab.store.runs import add_event, add_reward_model, create_run
 from rlhf_lab.store.steps import record_step
-from rlhf_lab.ui import compare
+from rlhf_lab.ui import asking, compare
 
 SAID = {
     "prompt": "Once upon a time", "models": ["base", "run/1/latest"], "samples": "2", "seed": "7", "temperature": "0.8",
@@ -29,7 +29,7 @@ def finished(ctx, job, texts, scores):
     """The column of a job whose engine wrote this."""
     queue.claim(ctx.db, [JobKind.COMPLETE], supervisor.beat(ctx.db, "x"))
     queue.finish(ctx.db, job.id, {"texts": texts, "scores": scores})
-    return compare.column(queue.get_job(ctx.db, job.id), "cheerful")
+    return asking.column(queue.get_job(ctx.db, job.id), "cheerful")
 
 
 def test_a_new_project_has_its_base_and_unseen_prompts(ctx):
@@ -98,18 +98,18 @@ def test_what_is_out_of_range_is_refused_before_anything_is_asked(ctx, change, w
 def test_a_column_waits_fails_or_shows_texts_with_scores_and_gold(ctx):
     model(ctx)
     job = compare.ask(ctx, SAID)[0]
-    assert compare.column(job, "cheerful") == {"waiting": True, "begun": False}
+    assert asking.column(job, "cheerful") == {"waiting": True, "begun": False}
     engine = supervisor.beat(ctx.db, "x")
     queue.claim(ctx.db, [JobKind.COMPLETE], engine)
     queue.finish(ctx.db, job.id, {"texts": [" so happy and merry ", "the end"], "scores": [1.23456, 0.5]})
-    shown = compare.column(queue.get_job(ctx.db, job.id), "cheerful")
+    shown = asking.column(queue.get_job(ctx.db, job.id), "cheerful")
     assert shown["texts"] == ["so happy and merry", "the end"]
     assert shown["scores"] == [1.235, 0.5]
     assert shown["gold"] == [load_judge("cheerful").score(text) for text in shown["texts"]]
-    assert compare.column(queue.get_job(ctx.db, job.id), "no such judge")["gold"] == []
+    assert asking.column(queue.get_job(ctx.db, job.id), "no such judge")["gold"] == []
     other = compare.ask(ctx, SAID)[1]
     queue.fail(ctx.db, other.id, "run 1 has no checkpoint yet")
-    assert compare.column(queue.get_job(ctx.db, other.id), "")["failed"] == "run 1 has no checkpoint yet"
+    assert asking.column(queue.get_job(ctx.db, other.id), "")["failed"] == "run 1 has no checkpoint yet"
 
 
 def test_best_of_n_writes_n_texts_for_each_one_shown(ctx):
@@ -166,7 +166,7 @@ def test_a_page_gets_the_texts_it_asked_for_and_no_other_job(ctx):
 
 
 def test_a_full_queue_is_refused_with_words(ctx):
-    for _ in range(compare.MOST_WAITING):
+    for _ in range(asking.MOST_WAITING):
         queue.submit(ctx.db, JobKind.COMPLETE, ctx.project.id, {})
     with pytest.raises(LabError, match="24 texts wait"):
         compare.ask(ctx, SAID | {"reward": ""})

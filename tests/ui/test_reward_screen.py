@@ -11,7 +11,7 @@ from rlhf_lab.kinds import JobKind, Source
 from rlhf_lab.records import LabelSnapshot
 from rlhf_lab.store.comparisons import comparisons, snapshot
 from rlhf_lab.store.runs import add_reward_model, create_run
-from rlhf_lab.ui import compare, reward, train
+from rlhf_lab.ui import asking, reward, train
 
 REPORT = {
     "labels": 14, "ties": 1, "folds": 5, "accuracy": 0.8, "accuracy_low": 0.6, "accuracy_high": 0.92, "train_accuracy": 0.95,
@@ -177,7 +177,7 @@ def test_only_a_model_that_exists_and_only_so_many_at_once(ctx):
     row = add(ctx)
     with pytest.raises(LabError):
         reward.ask(ctx, row.id + 1, "p", "t")
-    for _ in range(compare.MOST_WAITING):
+    for _ in range(asking.MOST_WAITING):
         reward.ask(ctx, row.id, "p", "t")
     with pytest.raises(LabError, match="wait for the engine already"):
         reward.ask(ctx, row.id, "p", "t")

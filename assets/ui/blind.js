@@ -1,0 +1,116 @@
+// A blind test on the screen "Compare": which of two texts is better, and whose they were when all are judged.
+// ask({test, annotator}) -> ui/blind.py's state; acts: begin and prefer; asked(): what the form above says.
+window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
+  const { el } = Lab;
+  let state = null, wanted = null, tests = [], drawn = '', sent = null, answered = 0, fetching = false;
+
+  const pairs = el('input.lab-input', { type: 'text', inputmode: 'numeric', value: '20', 'aria-label': 'pairs', 'data-do': 'blind-pairs' });
+  const begin = el('button.lab-button', { type: 'button', 'data-do': 'blind-begin', onclick: start }, 'Begin a blind test');
+  const picker = el('select.lab-input', { 'aria-label': 'blind test', 'data-do': 'blind-pick', onchange: () => { wanted = Number(picker.value); state = null; look(); } });
+  const notice = el('p.lab-notice', { hidden: true, 'data-do': 'blind-notice' });
+  const stage = el('div.stage');
+  const card = el('section.lab-card.blind', { 'aria-label': 'blind test' },
+    el('div.lab-row', {}, el('h2', {}, 'Blind test'), el('span.lab-grow'), picker),
+    el('p.muted', {}, 'Both models of the first two columns write to prompts that nothing was trained on; you say which text is better, and learn whose it was when all are judged. The reward model can be fooled by what PPO found; you are asked instead. Nothing learns from these answers.'),
+    el('div.lab-row', {}, el('label.lab-row', {}, el('span.muted', {}, 'pairs'), pairs), begin), notice, stage);
+
+  function act(name, more) {
+    if (sent) return;
+    sent = Date.now();
+    const mine = sent;
+    Lab.tell(notice, '');
+    busy();
+    acts[name]({ at: sent, annotator: Lab.annotator(), ...more });
+    setTimeout(() => { if (sent === mine) { sent = null; busy(); look(); } }, 6000);  // the answer got lost
+  }
+
+  function start() { act('begin', { ...asked(), pairs: pairs.value }); }
+  function prefer(side) { if (state?.pair) act('prefer', { test: state.id, position: state.pair.position, prefer: side }); }
+  function stop() { act('prefer', { test: state.id, prefer: 'stop' }); }
+  function busy() { for (const button of card.querySelectorAll('button')) button.disabled = Boolean(sent); }
+
+  // What an act was answered with; true: it was one of ours.
+  function take(said) {
+    if (!said || said.at !== sent) return false;
+    sent = null; answered += 1;
+    if (said.error) { Lab.tell(notice, said.error, true); if (said.field === 'pairs') pairs.focus(); look(); } else { wanted = said.test.id; see(said.test); }
+    busy();
+    return true;
+  }
+
+  async function look() {
+    if (fetching) return;
+    fetching = true;
+    const before = answered;
+    try {
+      const reply = await Lab.answer(ask({ test: wanted, annotator: Lab.annotator() }));
+      if (before === answered && !sent) see(reply);
+    } catch (error) { /* asked again with the next look */ } finally { fetching = false; }
+  }
+
+  function see(reply) {
+    state = reply;
+    const key = JSON.stringify(reply);
+    if (key === drawn) return;
+    drawn = key;
+    stage.replaceChildren(...parts());
+    pick();
+    busy();
+  }
+
+  function pick() {
+    picker.hidden = !tests.length;
+    picker.replaceChildren(...tests.map(([id, words]) => el('option', { value: id }, words)));
+    if (state?.id) picker.value = state.id;
+  }
+
+  function parts() {
+    if (state.id === null) return [];
+    if (state.failed) return [el('p.lab-notice.bad', { role: 'alert' }, `It could not be written: ${state.failed} Begin another one.`)];
+    if (state.waiting) return [el('p.muted', { role: 'status' }, `The engine writes for ${state.names.join(' and ')} …`)];
+    if (state.pair) return judging(state.pair);
+    if (state.closed) return [el('p.muted', {}, state.closed)];
+    return result();
+  }
+
+  const choice = (side, words, key) => el('button.lab-button', { type: 'button', 'data-do': `blind-${side}`, onclick: () => prefer(side) }, words, el('kbd', {}, key));
+
+  function judging(pair) {
+    const side = (name, words, key) => el(`div.lab-card.side.${name}`, {}, el('p.lab-text.lab-scroll', { dir: 'auto' }, pair[name] || '(nothing)'), choice(name, words, key));
+    return [
+      el('div.lab-row', {}, el('strong', { 'data-judged': state.judged }, `${state.judged + 1} of ${state.count}`), el('span.muted', {}, `${state.names.join(' against ')}${state.alike ? `; ${Lab.many(state.alike, 'pair')} alike left out` : ''}`)),
+      el('p.lab-text.asked.lab-scroll', { dir: 'auto' }, pair.prompt),
+      el('div.sides', {}, side('left', 'This one', '1'), side('right', 'This one', '2')),
+      el('div.lab-row', {}, choice('tie', 'No difference', '0'), el('span.lab-grow'),
+        el('button.lab-button.small', { type: 'button', 'data-do': 'blind-stop', title: 'the rest is left out, and whose texts they were is told', onclick: stop }, 'Stop here and tell')),
+    ];
+  }
+
+  function result() {
+    const rows = state.rows.map((row) => el('tr', {}, el('td', {}, el('p.lab-text', { dir: 'auto' }, row.prompt)),
+      ...['first', 'second'].map((which) => el('td', {}, el('p.lab-text', { dir: 'auto' }, row[which]), row.choice === which ? el('span.lab-badge.good', {}, 'you chose this') : row.choice === 'tie' && which === 'second' ? el('span.lab-badge', {}, 'no difference') : null))));
+    const head = el('tr', {}, el('th', {}, 'prompt'), ...state.names.map((name) => el('th', {}, name)));
+    return [
+      el('div.told', { 'data-do': 'blind-result', role: 'status' }, ...state.lines.map((line, i) => el(i ? 'p' : 'p.main', {}, line))),
+      rows.length ? el('details', {}, el('summary.muted', {}, 'The pairs, with their names'), el('div.lab-scroll', {}, el('table', {}, el('thead', {}, head), el('tbody', {}, ...rows)))) : null,
+    ].filter(Boolean);
+  }
+
+  document.addEventListener('keydown', (event) => {
+    const side = { 1: 'left', ArrowLeft: 'left', 2: 'right', ArrowRight: 'right', 0: 'tie', '=': 'tie' }[event.key];
+    if (!side || !state?.pair || stage.offsetParent === null || !Lab.isOurKey(event)) return;
+    event.preventDefault();
+    prefer(side);
+  });
+
+  // With every look at what can be compared. listed: the project's tests.
+  function offered(listed, other) {
+    if (other) { wanted = null; state = null; drawn = ''; stage.replaceChildren(); Lab.tell(notice, ''); }
+    tests = listed;
+    pick();
+    if (!state || !state.pair) look();
+  }
+
+  root.append(card);
+  return { card, take, offered, follow: () => { if (state?.waiting) look(); } };
+});

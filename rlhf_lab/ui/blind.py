@@ -1,0 +1,238 @@
+"""Blind tests on the screen "Compare": people say which of two texts they like, and learn whose it was when all are judged.
+
+It is the check that no reward model can be fooled at: PPO learns to please the reward model, not those who judge here. These
+answers are no labels; nothing learns from them.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from rlhf_lab.errors import LabError, StaleVoteError
+from rlhf_lab.intervals import wilson_interval
+from rlhf_lab.jobs import queue
+from rlhf_lab.kinds import Choice
+from rlhf_lab.records import BlindTest, Job
+from rlhf_lab.store.blind import add_test, answers, blind_tests, give
+from rlhf_lab.store.projects import prompts
+from rlhf_lab.ui.asking import FieldError, column, models_of, number, submit
+from rlhf_lab.ui.context import Context
+
+SIDES = {"left": Choice.FIRST, "right": Choice.SECOND, "tie": Choice.TIE}
+
+
+class Couple(NamedTuple):
+    """What both models wrote to one prompt, and what the reward model gave them; None without one."""
+
+    prompt: str
+    first: str
+    second: str
+    scores: tuple[float, float] | None
+
+
+class Tally(NamedTuple):
+    """Answers by what they said."""
+
+    first: int
+    second: int
+    ties: int
+
+
+def begin(ctx: Context, said: dict[str, Any]) -> BlindTest:
+    """Ask both models for texts to prompts that nothing was trained on. said: models (the first two count), pairs, seed,
+    temperature, tokens, reward. Raises LabError."""
+    models = models_of(said)[:2]
+    if len(models) < 2 or models[0] == models[1]:
+        raise LabError("A blind test needs two different models: choose them in the first and the second column.")
+    aside = [prompt.text for prompt in prompts(ctx.db, ctx.project.id, "eval")]
+    count = number(said, "pairs")
+    if count > len(aside):
+        raise FieldError(
+            "pairs", f"pairs = {count}: this project keeps {len(aside)} prompts aside. Ask for as many or fewer."
+        )
+    chosen = random.Random(number(said, "seed")).sample(aside, count)
+    jobs = submit(ctx, said, models, chosen)
+    return add_test(ctx.db, ctx.project.id, jobs[0].id, jobs[1].id)
+
+
+def prefer(ctx: Context, said: dict[str, Any], annotator: str) -> dict[str, Any]:
+    """Take an answer: {"test", "position", "prefer": left, right, tie, or stop for "no more of these"}; what is to be seen then.
+
+    Raises StaleVoteError for a pair that is not to be judged, LabError for what cannot be read.
+    """
+    test = found(ctx, said.get("test"))
+    couples = couples_of(*jobs_of(ctx, test)) if test else None
+    if test is None or couples is None:
+        raise StaleVoteError("This blind test is not there any more, or not written yet. Nothing was recorded.")
+    left = to_judge(couples, answers(ctx.db, test.id).get(annotator, {}))
+    if said.get("prefer") == "stop":
+        give(ctx.db, test.id, annotator, dict.fromkeys(left, Choice.SKIP))
+        return state(ctx, test.id, annotator)
+    try:
+        position, choice = int(said["position"]), SIDES[str(said["prefer"])]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise LabError("The page sent no usable answer. Reload it and try again.") from None
+    if position not in left:
+        raise StaleVoteError("That pair is judged already; here is the next one.")
+    if choice is not Choice.TIE and not first_on_left(test.id, position, annotator):
+        choice = Choice.SECOND if choice is Choice.FIRST else Choice.FIRST
+    give(ctx.db, test.id, annotator, {position: choice})
+    return state(ctx, test.id, annotator)
+
+
+def listed(ctx: Context) -> list[list[Any]]:
+    """The project's tests, newest first: [id, words]."""
+    return [
+        [test.id, f"test {test.id}: {' against '.join(map(name_of_job, jobs_of(ctx, test)))}"]
+        for test in blind_tests(ctx.db, ctx.project.id)
+    ]
+
+
+def state(ctx: Context, wanted: Any, annotator: str) -> dict[str, Any]:
+    """What this person sees of a test (None: the newest): the next pair without its makers' names, or how it came out.
+
+    annotator: "" for who may not judge.
+    """
+    test = found(ctx, wanted)
+    if test is None:
+        return {"id": None}
+    jobs = jobs_of(ctx, test)
+    both = [column(job, None) for job in jobs]
+    names, reward = [name_of_job(job) for job in jobs], jobs[0].payload.get("reward_model_id")
+    reply: dict[str, Any] = {"id": test.id, "names": names, "reward": reward}
+    failed = next((one["failed"] for one in both if "failed" in one), None)
+    couples = couples_of(*jobs)
+    if failed or couples is None:
+        return reply | {"waiting": not failed, "failed": failed}
+    said = answers(ctx.db, test.id)
+    mine = said.get(annotator, {})
+    left = to_judge(couples, mine) if annotator else []
+    alike = sum(couple.first == couple.second for couple in couples)
+    reply |= {"count": len(couples) - alike, "alike": alike, "judged": len(couples) - alike - len(left), "pair": None}
+    if left:
+        return reply | {"pair": shown(test.id, left[0], couples[left[0]], annotator)}
+    if not annotator:
+        return reply | {"closed": "To judge, enter with the join code. How it came out is told to those who judged."}
+    return reply | outcome(couples, said, annotator, names, reward)
+
+
+def shown(test_id: int, position: int, couple: Couple, annotator: str) -> dict[str, Any]:
+    """A pair for somebody to judge: nothing in it tells whose text is whose."""
+    sides = (couple.first, couple.second)
+    left, right = sides if first_on_left(test_id, position, annotator) else sides[::-1]
+    return {"position": position, "prompt": couple.prompt, "left": left, "right": right}
+
+
+def first_on_left(test_id: int, position: int, annotator: str) -> bool:
+    """Whether the first model's text stands on the left: random, the same after a reload, another for everybody."""
+    return hashlib.sha256(f"blind/{test_id}/{position}/{annotator}".encode()).digest()[0] % 2 == 0
+
+
+def outcome(
+    couples: list[Couple], said: dict[str, dict[int, Choice]], annotator: str, names: list[str], reward: int | None
+) -> dict[str, Any]:
+    """How a test came out for one person, for everybody, and in the eyes of the reward model on the pairs that person judged."""
+    mine = {at: choice for at, choice in said.get(annotator, {}).items() if choice is not Choice.SKIP}
+    lines = [f"You {preferred(tally(mine.values()), names)}"]
+    others = [given for given in said.values() if any(choice is not Choice.SKIP for choice in given.values())]
+    if len(others) > 1:
+        everybody = tally(choice for given in others for choice in given.values())
+        lines.append(f"All {len(others)} people together {preferred(everybody, names, interval=False)}")
+    by_score = {at: opinion(couples[at]) for at in mine if couples[at].scores is not None}
+    if by_score and reward is not None:
+        lines.append(
+            f"On the same pairs reward model {reward} {preferred(tally(by_score.values()), names, third=True)}"
+        )
+        decided = [at for at in by_score if Choice.TIE not in (mine[at], by_score[at])]
+        agreed = sum(mine[at] is by_score[at] for at in decided)
+        lines.append(f"Where you and it both decided, you agreed on {agreed} of {len(decided)}.")
+    rows = [
+        {
+            "prompt": couples[at].prompt,
+            "first": couples[at].first,
+            "second": couples[at].second,
+            "choice": mine[at].value,
+        }
+        for at in sorted(mine)
+    ]
+    return {"lines": lines, "rows": rows}
+
+
+def tally(choices: Iterable[Choice]) -> Tally:
+    """Skipped ones count nowhere."""
+    given = list(choices)
+    return Tally(given.count(Choice.FIRST), given.count(Choice.SECOND), given.count(Choice.TIE))
+
+
+def preferred(count: Tally, names: list[str], *, interval: bool = True, third: bool = False) -> str:
+    """ "prefer run 1, step 40: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %), 2 ties."; with a warning where it may
+    be chance.
+
+    interval: not where the answers of several people to the same pairs are counted together, which are not independent.
+    """
+    decided = count.first + count.second
+    ties = f", {count.ties} tie{'' if count.ties == 1 else 's'}" if count.ties else ""
+    if not decided:
+        return f"decided no pair{ties}."
+    verb = "likes" if third else "like"
+    if count.first == count.second:
+        return f"{verb} both as often: {count.first} of {decided} decided pairs each{ties}."
+    wins = max(count.first, count.second)
+    winner = names[0] if wins == count.first else names[1]
+    low, high = wilson_interval(wins, decided)
+    share = f"{100 * wins / decided:.0f} %"
+    if interval:
+        share += f", 95 % interval {100 * low:.0f} to {100 * high:.0f} %"
+    chance = " It may be chance: the interval holds one half." if interval and low <= 0.5 else ""
+    the = "the " if winner.startswith("base") else ""
+    return f"{verb} {the}{winner} more often: {wins} of {decided} decided pairs ({share}){ties}.{chance}"
+
+
+def opinion(couple: Couple) -> Choice:
+    """What the scores say."""
+    assert couple.scores is not None
+    first, second = couple.scores
+    return Choice.TIE if first == second else Choice.FIRST if first > second else Choice.SECOND
+
+
+def to_judge(couples: list[Couple], mine: dict[int, Choice]) -> list[int]:
+    """The places that one person has still to judge; where both wrote the same there is nothing to say."""
+    return [at for at, couple in enumerate(couples) if at not in mine and couple.first != couple.second]
+
+
+def couples_of(first: Job, second: Job) -> list[Couple] | None:
+    """What both wrote, side by side; None until both have written."""
+    one, other = column(first, None), column(second, None)
+    if "texts" not in one or "texts" not in other:
+        return None
+    every = int(first.payload.get("best_of", 1))
+    asked = first.payload["prompts"][::every]
+    scores = (
+        list(zip(one["scores"], other["scores"], strict=True))
+        if one["scores"] and other["scores"]
+        else [None] * len(asked)
+    )
+    return [Couple(*parts) for parts in zip(asked, one["texts"], other["texts"], scores, strict=True)]
+
+
+def found(ctx: Context, wanted: Any) -> BlindTest | None:
+    """The project's test of that number; without a number, or where there is none such, its newest."""
+    tests = blind_tests(ctx.db, ctx.project.id)
+    return next((test for test in tests if str(test.id) == str(wanted)), tests[0] if tests and wanted is None else None)
+
+
+def jobs_of(ctx: Context, test: BlindTest) -> tuple[Job, Job]:
+    return queue.get_job(ctx.db, test.first_job), queue.get_job(ctx.db, test.second_job)
+
+
+def name_of_job(job: Job) -> str:
+    """Who writes: "base model", "base, best of 4", "run 1, step 40"."""
+    if n := job.payload.get("best_of"):
+        return f"base, best of {n}"
+    parts = str(job.payload["checkpoint"]).split("/")
+    return (
+        f"run {parts[1]}, {'latest step' if parts[2] == 'latest' else f'step {parts[2]}'}"
+        if len(parts) == 3
+        else "base model"
+    )

@@ -1,0 +1,205 @@
+"""Blind tests without a browser: what is asked of the engine, what a judge sees and may say, and how a test comes out."""
+
+import pytest
+
+from rlhf_lab.errors import LabError, StaleVoteError
+from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs.setup import copy_project
+from rlhf_lab.kinds import Choice, JobKind, Source
+from rlhf_lab.records import LabelSnapshot
+from rlhf_lab.store.blind import answers, blind_tests
+from rlhf_lab.store.projects import prompts
+from rlhf_lab.store.runs import add_reward_model
+from rlhf_lab.ui import asking, blind
+
+SAID = {
+    "models": ["base", "run/1/40", ""], "pairs": "4", "seed": "7", "temperature": "0.8", "tokens": "40", "reward": "1",
+}  # fmt: skip
+BASE, RUN = ["a", "b", "same", "d"], ["A", "B", "same", "D"]
+
+
+@pytest.fixture
+def begun(ctx):
+    pinned = LabelSnapshot((), "", Source.HUMAN)
+    add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={"accuracy": 0.8}, snapshot=pinned)
+    return blind.begin(ctx, SAID)
+
+
+def written(ctx, test, texts=(BASE, RUN), scores=((1.0, 1.0, 1.0, 0.5), (2.0, 0.0, 1.0, 0.5))):
+    """The engine has written for both."""
+    for job, mine, given in zip(blind.jobs_of(ctx, test), texts, scores, strict=True):
+        queue.claim(ctx.db, [JobKind.COMPLETE], supervisor.beat(ctx.db, "x"))
+        queue.finish(ctx.db, job.id, {"texts": mine, "scores": list(given)})
+
+
+def judge(ctx, test, annotator, wanted):
+    """Say to each pair what is wanted of it: the text on whichever side it stands, or "tie"."""
+    seen = []
+    while (state := blind.state(ctx, test.id, annotator))["pair"]:
+        pair = state["pair"]
+        text = wanted[pair["position"]]
+        side = text if text == "tie" else "left" if pair["left"] == text else "right"
+        blind.prefer(ctx, {"test": test.id, "position": pair["position"], "prefer": side}, annotator)
+        seen.append((pair["position"], {pair["left"], pair["right"]}))
+    return seen, state
+
+
+def test_both_models_are_asked_for_the_same_prompts_that_nothing_was_trained_on(ctx, begun):
+    first, second = (job.payload for job in blind.jobs_of(ctx, begun))
+    aside = [prompt.text for prompt in prompts(ctx.db, ctx.project.id, "eval")]
+    assert (first["checkpoint"], second["checkpoint"]) == ("base", "run/1/40")
+    assert first["prompts"] == second["prompts"]
+    assert len(set(first["prompts"])) == 4
+    assert set(first["prompts"]) <= set(aside)
+    assert first["prompts"] != aside[:4]
+    for payload in (first, second):
+        assert (payload["seed"], payload["temperature"], payload["max_new_tokens"], payload["reward_model_id"]) == (
+            7,
+            0.8,
+            40,
+            1,
+        )
+    again, other = blind.begin(ctx, SAID), blind.begin(ctx, SAID | {"seed": "8"})
+    assert blind.jobs_of(ctx, again)[0].payload == first
+    assert blind.jobs_of(ctx, other)[0].payload["prompts"] != first["prompts"]
+    assert blind.listed(ctx)[-1] == [begun.id, f"test {begun.id}: base model against run 1, step 40"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"models": ["base", "base"]}, "two different models"), ({"models": ["base"]}, "two different models"),
+        ({"models": "base"}, "no models"), ({"pairs": "65"}, "from 1 to 64"), ({"pairs": "many"}, "whole number"),
+        ({"models": ["base", "base/best/16"], "pairs": "5"}, "80 texts; at most 64"), ({"temperature": "0"}, "temperature"),
+        ({"reward": "x"}, "no reward model"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_asked_for_is_refused_and_leaves_nothing(ctx, begun, change, words):
+    before = len(queue.jobs(ctx.db))
+    with pytest.raises(LabError, match=words):
+        blind.begin(ctx, SAID | change)
+    assert (len(queue.jobs(ctx.db)), len(blind_tests(ctx.db, ctx.project.id))) == (before, 1)
+
+
+def test_no_more_pairs_than_prompts_are_kept_aside(ctx, begun, monkeypatch):
+    monkeypatch.setattr(blind, "prompts", lambda db, project, split: prompts(db, project, split)[:3])
+    with pytest.raises(asking.FieldError, match="keeps 3 prompts aside") as refused:
+        blind.begin(ctx, SAID)
+    assert refused.value.field == "pairs"
+
+
+def test_a_judge_sees_texts_without_names_and_then_how_it_came_out(ctx, begun):
+    assert blind.state(ctx, None, "ann") == {
+        "id": begun.id, "names": ["base model", "run 1, step 40"], "reward": 1, "waiting": True, "failed": None
+    }  # fmt: skip
+    written(ctx, begun)
+    state = blind.state(ctx, begun.id, "ann")
+    assert (state["count"], state["alike"], state["judged"]) == (3, 1, 0)
+    assert set(state["pair"]) == {"position", "prompt", "left", "right"}
+    assert "lines" not in state
+    seen, done = judge(ctx, begun, "ann", {0: "A", 1: "B", 3: "tie"})
+    assert seen == [
+        (0, {"a", "A"}),
+        (1, {"b", "B"}),
+        (3, {"d", "D"}),
+    ]  # where both wrote the same there is nothing to say
+    assert answers(ctx.db, begun.id) == {"ann": {0: Choice.SECOND, 1: Choice.SECOND, 3: Choice.TIE}}
+    assert done["lines"] == [
+        "You like run 1, step 40 more often: 2 of 2 decided pairs (100 %, 95 % interval 34 to 100 %), 1 tie. "
+        "It may be chance: the interval holds one half.",
+        "On the same pairs reward model 1 likes both as often: 1 of 2 decided pairs each, 1 tie.",
+        "Where you and it both decided, you agreed on 1 of 2.",
+    ]
+    asked = blind.jobs_of(ctx, begun)[0].payload["prompts"]
+    assert done["rows"][0] == {"prompt": asked[0], "first": "a", "second": "A", "choice": "second"}
+    assert [row["choice"] for row in done["rows"]] == ["second", "second", "tie"]
+
+
+def test_sides_are_dealt_for_everybody_anew(ctx, begun):
+    written(ctx, begun)
+    sides = [blind.state(ctx, begun.id, f"person {i}")["pair"]["left"] for i in range(64)]
+    assert 16 < sides.count("a") < 48
+    assert sides == [blind.state(ctx, begun.id, f"person {i}")["pair"]["left"] for i in range(64)]
+
+
+def test_several_people_and_one_who_stops(ctx, begun):
+    written(ctx, begun)
+    judge(ctx, begun, "ann", {0: "A", 1: "B", 3: "D"})
+    judge(ctx, begun, "bob", {0: "a", 1: "B", 3: "tie"})
+    pair = blind.state(ctx, begun.id, "eve")["pair"]
+    side = "left" if pair["left"] == "a" else "right"
+    blind.prefer(ctx, {"test": begun.id, "position": 0, "prefer": side}, "eve")
+    stopped = blind.prefer(ctx, {"test": begun.id, "prefer": "stop"}, "eve")
+    assert stopped["lines"][:2] == [
+        "You like the base model more often: 1 of 1 decided pairs (100 %, 95 % interval 21 to 100 %). "
+        "It may be chance: the interval holds one half.",
+        "All 3 people together like run 1, step 40 more often: 4 of 6 decided pairs (67 %), 1 tie.",
+    ]
+    assert stopped["lines"][3] == "Where you and it both decided, you agreed on 0 of 1."
+    assert len(stopped["rows"]) == 1
+    nobody = blind.prefer(ctx, {"test": begun.id, "prefer": "stop"}, "zoe")
+    assert nobody["lines"][0] == "You decided no pair."
+    assert nobody["lines"][1].startswith("All 3 people")  # who said nothing is not one of them
+
+
+def test_a_clear_preference_is_not_called_chance():
+    names = ["base model", "run 1, step 40"]
+    assert blind.preferred(blind.Tally(4, 14, 2), names) == (
+        "like run 1, step 40 more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %), 2 ties."
+    )
+    assert blind.preferred(blind.Tally(14, 4, 0), names, third=True) == (
+        "likes the base model more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %)."
+    )
+
+
+def test_answers_to_what_is_not_there_are_refused_and_nothing_is_recorded(ctx, begun):
+    with pytest.raises(StaleVoteError, match="not written yet"):
+        blind.prefer(ctx, {"test": begun.id, "position": 0, "prefer": "left"}, "ann")
+    written(ctx, begun)
+    for wrong in ({"position": 2}, {"position": 4}, {"position": -1}):  # alike; beyond the end; before the beginning
+        with pytest.raises(StaleVoteError, match="judged already"):
+            blind.prefer(ctx, {"test": begun.id, "prefer": "left"} | wrong, "ann")
+    for wrong in (
+        {"position": "x"},
+        {"position": None},
+        {"prefer": "second"},
+        {"prefer": ["left"]},
+        {"position": 1e999},
+    ):
+        with pytest.raises(LabError, match="no usable answer"):
+            blind.prefer(ctx, {"test": begun.id, "position": 0, "prefer": "left"} | wrong, "ann")
+    with pytest.raises(StaleVoteError, match="not there any more"):
+        blind.prefer(ctx, {"test": begun.id + 1, "position": 0, "prefer": "left"}, "ann")
+    blind.prefer(ctx, {"test": begun.id, "position": 0, "prefer": "tie"}, "ann")
+    with pytest.raises(StaleVoteError, match="judged already"):
+        blind.prefer(ctx, {"test": begun.id, "position": 0, "prefer": "left"}, "ann")
+    assert answers(ctx.db, begun.id) == {"ann": {0: Choice.TIE}}
+    copy_project(ctx.db, ctx.project)  # another project is open: what was asked about is not this one's
+    assert blind.state(ctx, begun.id, "ann") == {"id": None}
+    assert blind.listed(ctx) == []
+
+
+def test_who_may_only_look_judges_nothing_and_is_told_nothing(ctx, begun):
+    written(ctx, begun)
+    state = blind.state(ctx, begun.id, "")
+    assert state["pair"] is None
+    assert "join code" in state["closed"]
+    assert "lines" not in state
+
+
+def test_a_text_that_could_not_be_written_says_why(ctx, begun):
+    queue.fail(ctx.db, begun.second_job, "There is no checkpoint.")
+    state = blind.state(ctx, None, "ann")
+    assert (state["failed"], state["waiting"]) == ("There is no checkpoint.", False)
+
+
+def test_of_best_of_n_the_chosen_texts_are_judged(ctx, begun):
+    test = blind.begin(ctx, SAID | {"models": ["base/best/4", "run/1/latest"], "pairs": "2"})
+    for job in blind.jobs_of(ctx, begun):
+        queue.cancel(ctx.db, job.id)
+    eight = ["a1", "a2", "a3", "a4", "b1", "b2", "b3", "b4"]
+    written(ctx, test, (eight, ["A", "B"]), ((0, 3, 1, 2, 5, 4, 3, 2), (1, 1)))
+    seen, done = judge(ctx, test, "ann", {0: "a2", 1: "b1"})
+    assert seen == [(0, {"a2", "A"}), (1, {"b1", "B"})]
+    assert done["names"] == ["base, best of 4", "run 1, latest step"]
+    assert done["rows"][1]["prompt"] == blind.jobs_of(ctx, test)[1].payload["prompts"][1]
