@@ -1,12 +1,13 @@
 """Files made for a download: written under HOME/exports, handed to Gradio's cache (which may serve them), then removed.
 
-The cache's path holds a hash of the content, so nobody finds a file that was not offered; after an hour it goes when the next
-one is made.
+The cache's path holds a hash of the content, so nobody finds a file that was not offered. An hour after it was last
+offered it goes; what a page that ended leaves there, the next one removes.
 """
 
 import contextlib
 import secrets
 import shutil
+import threading
 import time
 import zipfile
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from rlhf_lab.store.runs import get_reward_model, get_run
 from rlhf_lab.ui.context import Context
 
 FOLDER = "exports"
+CACHED = "rlhf-lab"  # our folder in Gradio's cache, which other programs use too
 KEPT_S = 3600.0
 SOURCES: dict[str, Source | None] = {**{source.value: source for source in Source}, "all": None}
 
@@ -32,8 +34,8 @@ class Offers:
 
     def __init__(self, ctx: Context, cache: Path | None = None) -> None:
         self.ctx = ctx
-        self.cache = cache or Path(get_upload_folder())
-        self._made: list[tuple[float, Path]] = []
+        self.cache = cache or Path(get_upload_folder()) / CACHED
+        self.tidy()
 
     def make(self, said: dict[str, Any]) -> dict[str, Any]:
         """Write what the page asked for; {"path": what the browser may fetch, "name", "bytes"}.
@@ -41,7 +43,6 @@ class Offers:
         said: {"what": labels | dataset | run | adapter | reward-model, …}; labels of "annotators" only, or of all. Raises
         LabError for what cannot be read, found or written.
         """
-        self.tidy()
         out = self.ctx.home / FOLDER / secrets.token_hex(8)
         try:
             path = self._write(out, said)
@@ -52,7 +53,9 @@ class Offers:
             ) from error
         finally:
             shutil.rmtree(out, ignore_errors=True)
-        self._made.append((time.time(), offered))
+        later = threading.Timer(KEPT_S + 1, self.tidy)
+        later.daemon = True
+        later.start()
         return {"path": offered.as_posix(), "name": offered.name, "bytes": offered.stat().st_size}
 
     def _write(self, out: Path, said: dict[str, Any]) -> Path:
@@ -80,17 +83,19 @@ class Offers:
 
     def tidy(self) -> None:
         """Remove what was offered more than an hour ago, and what an interrupted export left."""
-        now = time.time()
-        old = [path for at, path in self._made if now - at > KEPT_S]
-        self._made = [(at, path) for at, path in self._made if now - at <= KEPT_S]
-        wanted = {path for _, path in self._made}  # the same content again is the same file
-        for path in old:
-            if path not in wanted:
-                path.unlink(missing_ok=True)
+        for file in self.cache.glob("*/*"):
+            with contextlib.suppress(OSError):  # another page was quicker, or more is offered from its folder
+                if _over(file):
+                    file.unlink()
+                    file.parent.rmdir()
         for folder in (self.ctx.home / FOLDER).glob("*"):
             with contextlib.suppress(OSError):
-                if now - folder.stat().st_mtime > KEPT_S:
-                    shutil.rmtree(folder, ignore_errors=True)
+                if _over(folder):
+                    shutil.rmtree(folder)
+
+
+def _over(path: Path) -> bool:
+    return time.time() - path.stat().st_mtime > KEPT_S
 
 
 def _labels(said: dict[str, Any]) -> exports.LabelExport:

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import time
 import zipfile
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from rlhf_lab.store.projects import open_project
 from rlhf_lab.store.steps import record_step
 from rlhf_lab.ui import runs as screen
 from rlhf_lab.ui.context import Context, operated
-from rlhf_lab.ui.offers import KEPT_S, Offers
+from rlhf_lab.ui.offers import Offers
 from rlhf_lab.ui.overlay import MAX_RUNS, differs, frontier, overlay
 
 SCORE, KL, GOLD = "objective/scores", "objective/kl", "objective/gold"
@@ -312,21 +313,72 @@ def test_another_projects_run_is_not_exported(ctx, make, tmp_path):
         Offers(ctx, tmp_path / "cache").make({"what": "run", "run": run_id})
 
 
-def test_offers_go_after_an_hour(ctx, tmp_path, monkeypatch):
+@pytest.fixture
+def timers(monkeypatch):
+    """What is to be done later: (seconds, what)."""
+    found = []
+
+    class Timer:
+        daemon = False
+
+        def __init__(self, seconds, what):
+            self.wanted = (seconds, what)
+
+        def start(self):
+            assert self.daemon  # a page that ends waits for none
+            found.append(self.wanted)
+
+    monkeypatch.setattr("rlhf_lab.ui.offers.threading.Timer", Timer)
+    return found
+
+
+def aged(path, seconds):
+    at = time.time() - seconds
+    os.utime(path, (at, at))
+
+
+def test_offers_go_after_an_hour(ctx, tmp_path, timers):
     steward.ask_judge(ctx.db, ctx.project.id, "cheerful", 3)
     offers = Offers(ctx, tmp_path / "cache")
     said = {"what": "labels", "source": "all", "ties": "keep"}
     first = Path(offers.make(said)["path"])
-    left = ctx.home / "exports" / "interrupted"
-    left.mkdir()
-    os.utime(left, (0, 0))
-    offers.tidy()
+    ((seconds, tidy),) = timers
+    assert seconds == 3601
+    aged(first, 3590)
+    tidy()
     assert first.exists()
-    assert not left.exists()
-    later = offers._made[0][0] + KEPT_S + 1
-    monkeypatch.setattr("rlhf_lab.ui.offers.time.time", lambda: later)
-    offers.tidy()
-    assert not first.exists()
+    assert Path(offers.make(said)["path"]) == first  # the same content: its hour begins again
+    assert time.time() - first.stat().st_mtime < 60
+    aged(first, 3601)
+    tidy()
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_a_page_that_starts_removes_what_an_earlier_one_left_for_an_hour(ctx, tmp_path):
+    steward.ask_judge(ctx.db, ctx.project.id, "cheerful", 3)
+    said = {"what": "labels", "source": "all", "ties": "keep"}
+    old = Path(Offers(ctx, tmp_path / "cache").make(said)["path"])
+    new = Path(Offers(ctx, tmp_path / "cache").make(said | {"format": "csv"})["path"])
+    left, going_on = ctx.home / "exports" / "interrupted", ctx.home / "exports" / "going on"
+    for folder in (left, going_on):
+        folder.mkdir()
+        (folder / "half").touch()
+    aged(left, 3601)
+    aged(old, 3601)
+    Offers(ctx, tmp_path / "cache")
+    assert [old.exists(), new.exists(), left.exists(), going_on.exists()] == [False, True, False, True]
+
+
+def test_files_that_others_hold_in_gradios_cache_are_left_alone(ctx, tmp_path, monkeypatch):
+    monkeypatch.setattr("rlhf_lab.ui.offers.get_upload_folder", lambda: str(tmp_path))
+    theirs = tmp_path / "hash" / "upload.csv"
+    theirs.parent.mkdir()
+    theirs.touch()
+    aged(theirs, 7200)
+    steward.ask_judge(ctx.db, ctx.project.id, "cheerful", 3)
+    offered = Path(Offers(ctx).make({"what": "labels", "source": "all", "ties": "keep"})["path"])
+    assert theirs.exists()
+    assert offered.is_relative_to(tmp_path / "rlhf-lab")
 
 
 def test_an_act_asks_for_the_operator_where_a_secret_is_set(ctx, make):
