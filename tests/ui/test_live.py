@@ -189,3 +189,47 @@ def test_the_time_left_is_that_of_the_job_while_it_runs(ctx):
     queue.claim(ctx.db, [JobKind.TRAIN_POLICY], supervisor.beat(ctx.db, "working"))
     queue.update_progress(ctx.db, job.id, 0.25, 30.0)
     assert told.points({})["eta_s"] == 30.0
+
+
+def test_the_curves_of_eight_runs_are_kept_those_asked_for_last(ctx):
+    told, lines = live.Live(ctx), {}
+    made = [a_run(ctx, f"run {n}") for n in range(9)]
+
+    def look(run):
+        """Whether its curves are still known, so that only what is new is sent."""
+        reply = told.points({"run": run.id, "line": lines.get(run.id), "since": 1})
+        lines[run.id] = reply["line"]
+        return not reply["reset"]
+
+    for run in made:
+        step(ctx, run, 1)
+    assert [look(run) for run in made[:8]] == [False] * 8
+    assert [look(run) for run in made[:8]] == [True] * 8
+    assert look(made[0])
+    assert not look(made[8])  # a ninth: the one that nobody has asked for longest goes, which is no longer the first
+    assert [look(made[n]) for n in (0, 2, 3, 4, 5, 6, 7, 8)] == [True] * 8
+    assert not look(made[1])
+    assert not look(made[0])
+
+
+def test_the_picker_lists_the_newest_fifty_runs(ctx):
+    told = live.Live(ctx)
+    for n in range(1, 51):
+        a_run(ctx, f"run {n}")
+    names = [name for _, name, _ in told.points({})["frame"]["runs"]]
+    assert names == [f"run {n}" for n in range(50, 0, -1)]
+    oldest = min(number for number, _, _ in told.points({})["frame"]["runs"])
+    a_run(ctx, "run 51")
+    names = [name for _, name, _ in told.points({})["frame"]["runs"]]
+    assert names == [f"run {n}" for n in range(51, 1, -1)]
+    assert told.points({"run": oldest})["run"]["id"] == oldest  # no longer in the list, but still to be seen
+
+
+def test_a_page_that_fell_behind_is_sent_a_thousand_points_of_a_curve_at_once(ctx):
+    run, told, page = a_run(ctx, steps=3000), live.Live(ctx), {"ask": {}}
+    step(ctx, run, 1)
+    follow(page, told.points(page["ask"]))
+    for at in range(2, 1003):
+        step(ctx, run, at)
+    points = told.points(page["ask"])["points"][SCORE]
+    assert (len(points), points[0][0], points[-1][0]) == (1000, 3, 1002)

@@ -1,0 +1,110 @@
+"""The limits of the queue of people, each on both of its sides: how long a pair is kept, how many are left to others, when a
+pair may come again."""
+
+import pytest
+
+from rlhf_lab.errors import ConfigError, StaleVoteError
+from rlhf_lab.kinds import Choice, Source
+from rlhf_lab.labelling import LabellingConfig
+from rlhf_lab.records import Vote
+from rlhf_lab.store import leases
+
+MINUTE = LabellingConfig(hold_s=60)
+DAY_S = 86_400.0
+
+
+def given(db, project, who, now, rules=MINUTE):
+    found = leases.lease_pair(db, project.id, who, rules, now=now)
+    return found and found.pair.id
+
+
+def vote(db, pair_id, who, now, uuid=""):
+    one = Vote(uuid or f"{who}-{pair_id}", pair_id, who, Source.HUMAN, Choice.FIRST, True)
+    return leases.cast_leased(db, one, MINUTE, now=now)
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(59.999, True), (60.0, False)])
+def test_a_pair_is_kept_until_its_last_second(db, project, make_pairs, seconds, kept):
+    one, two = (pair.id for pair in make_pairs(2))
+    assert given(db, project, "ann", 0.0) == one
+    assert leases.holders(db, project.id, seconds) == kept
+    assert given(db, project, "bob", seconds) == (two if kept else one)
+
+
+@pytest.mark.parametrize(("seconds", "counts"), [(59.999, True), (60.0, False)])
+def test_a_vote_in_time_counts_although_others_have_judged_the_pair(db, project, make_pairs, seconds, counts):
+    """bob gets it too, for nothing else is left."""
+    (one,) = make_pairs(1)
+    assert [given(db, project, who, 0.0) for who in ("ann", "bob")] == [one.id, one.id]
+    vote(db, one.id, "bob", 1.0)
+    if counts:
+        assert vote(db, one.id, "ann", seconds).id > 0
+    else:
+        with pytest.raises(StaleVoteError, match="meanwhile others have judged it"):
+            vote(db, one.id, "ann", seconds)
+
+
+@pytest.mark.parametrize(("seconds", "remembered"), [(60.0 + DAY_S, True), (60.5 + DAY_S, False)])
+def test_a_lease_is_remembered_for_a_day_after_its_end(db, project, make_pairs, seconds, remembered):
+    one, two = make_pairs(2)
+    assert given(db, project, "ann", 0.0) == one.id
+    assert given(db, project, "bob", 61.0) == one.id
+    vote(db, one.id, "bob", 62.0)
+    assert given(db, project, "ann", seconds) == two.id  # and what is over for more than a day is cleared away
+    with db.read() as conn:
+        held = sorted(conn.exec_driver_sql("SELECT pair_id FROM leases WHERE annotator = 'ann'").scalars())
+    assert held == ([one.id, two.id] if remembered else [two.id])
+    with pytest.raises(StaleVoteError, match="others have judged it" if remembered else "not given to you"):
+        vote(db, one.id, "ann", seconds)
+
+
+def test_only_ones_own_old_leases_are_cleared_away(db, project, make_pairs):
+    make_pairs(2)
+    for who in ("ann", "bob"):
+        given(db, project, who, 0.0)
+    given(db, project, "bob", 10 * DAY_S)
+    with db.read() as conn:
+        rows = conn.exec_driver_sql("SELECT annotator, expires_at FROM leases ORDER BY annotator").all()
+    assert [tuple(row) for row in rows] == [("ann", 60.0), ("bob", 60.0 + 10 * DAY_S)]
+
+
+@pytest.mark.parametrize(("pairs", "ahead"), [(5, 0), (6, 1)])
+def test_a_second_pair_is_kept_ahead_only_where_four_are_left_to_others(db, project, make_pairs, pairs, ahead):
+    make_pairs(pairs)
+    assert len(leases.lease_pairs(db, project.id, "ann", MINUTE, now=0.0)) == 1 + ahead
+
+
+@pytest.mark.parametrize(("pairs", "asked", "got"), [(7, 2, 3), (6, 2, 2), (7, 0, 1)])
+def test_no_more_are_kept_than_were_asked_for(db, project, make_pairs, pairs, asked, got):
+    make_pairs(pairs)
+    assert len(leases.lease_pairs(db, project.id, "ann", MINUTE, ahead=asked, now=0.0)) == got
+
+
+@pytest.mark.parametrize(("votes", "may_come"), [(8, False), (9, True)])
+def test_a_pair_comes_again_after_eight_others_at_the_earliest(db, project, make_pairs, votes, may_come):
+    """Whether one comes is drawn for each person, half of the times here: of twelve some get one."""
+    pairs = make_pairs(10)
+    rules, again = LabellingConfig(overlap=20, repeats=0.5), []
+    for who in (f"w{n}" for n in range(12)):
+        for pair in pairs[:votes]:
+            with db.write() as conn:
+                conn.exec_driver_sql(
+                    "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, created_at, repeat) "
+                    f"VALUES ('{who}-{pair.id}', {pair.id}, '{who}', 'human', 'first', TRUE, 0, FALSE)"
+                )
+        found = leases.lease_pair(db, project.id, who, rules, now=0.0)
+        again += [found.pair.id] if found.repeat else []
+    assert set(again) == ({pairs[0].id} if may_come else set())
+
+
+@pytest.mark.parametrize("seconds", [5, 3600])
+def test_the_shortest_and_the_longest_hold(db, project, make_pairs, seconds):
+    (one,) = make_pairs(1)
+    found = leases.lease_pair(db, project.id, "ann", LabellingConfig(hold_s=seconds), now=100.0)
+    assert (found.pair.id, found.expires_at) == (one.id, 100.0 + seconds)
+
+
+@pytest.mark.parametrize("seconds", [4, 3601])
+def test_other_holds_are_refused(seconds):
+    with pytest.raises(ConfigError, match="hold_s"):
+        LabellingConfig(hold_s=seconds)
