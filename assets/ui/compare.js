@@ -161,7 +161,7 @@ function cell(item, column, i) {
   const text = answer.texts[i], base = first && first.texts ? first.texts[i] : undefined;
   if (text === undefined) return el('div.text', {});
   const score = answer.scores[i], gold = answer.gold[i], n = answer.best_of, among = answer.scores.length;
-  return el('div.text', { 'data-column-name': item.labels[column] },
+  return el('div.text', { 'data-column-name': item.labels[column] }, answer.note && !i ? el('p.muted', {}, answer.note) : null,
     text === '' ? el('p.muted', {}, '(it wrote nothing)') : column && n === 1 && first.best_of === 1 && base !== undefined ? Lab.marked(base, text, 'p.lab-text.lab-scroll') : el('p.lab-text.lab-scroll', { dir: 'auto' }, text),
     el('div.lab-row.badges', {}, score === undefined ? null : el('span.lab-badge', { title: 'reward model, in sd of base samples' }, `score ${Lab.number(score)}`),
       gold === undefined ? null : el('span.lab-badge', { title: `what the judge ${item.judge} says itself` }, `gold ${Lab.number(gold)}`),

@@ -66,7 +66,9 @@ def add_parser(commands: Any) -> None:
     add_arguments(policy, PolicyConfig)
     complete = _command(commands, "complete", "continue prompts with the base or a checkpoint", run_complete)
     complete.add_argument("--prompt", action="append", required=True, help="may be given several times")
-    complete.add_argument("--checkpoint", default="base", help="base, run/ID/latest or run/ID/STEP")
+    complete.add_argument(
+        "--checkpoint", default="base", help="base, run/ID/latest (the newest that is whole) or run/ID/STEP"
+    )
     complete.add_argument("--seed", type=int, default=0, help="seed of the samples")
     complete.add_argument("--reward-model", type=int, default=None, help="score the texts with this reward model")
     _command(commands, "runs", "list the runs", run_runs)
@@ -212,7 +214,7 @@ def run_complete(args: argparse.Namespace) -> int:
             payload["reward_model_id"] = args.reward_model
         result = follow(db, home, queue.submit(db, JobKind.COMPLETE, project.id, payload), "writing")
     text = "\n\n".join(f"{p}\n  {t.strip()}" for p, t in zip(args.prompt, result["texts"], strict=True))
-    answer(args, result, text)
+    answer(args, result, f"{result['note']}\n\n{text}" if result["note"] else text)
     return 0
 
 

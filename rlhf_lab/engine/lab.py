@@ -14,7 +14,7 @@ from rlhf_lab.models.reward_model import RewardModel, load_reward_model
 from rlhf_lab.records import Project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_reward_model
-from rlhf_lab.trainers.checkpoint import checkpoints, folder_of
+from rlhf_lab.trainers.checkpoint import checkpoints, folder_of, newest, step_of
 from rlhf_lab.trainers.group import ALONE, Group
 
 REWARD_MODELS = "reward_models"
@@ -91,7 +91,21 @@ class Lab:
             self._slots[slot] = (folder, None)
         return slot
 
+    def resolved(self, name: str) -> tuple[str, str]:
+        """A checkpoint by its step, "run/ID/STEP" (or "base"), and in words that newer ones are passed over, or "".
+
+        Raises ModelError when there is no such checkpoint.
+        """
+        if name == "base":
+            return name, ""
+        folder = self.checkpoint_folder(name)
+        used, last = step_of(folder), checkpoints(folder.parent)[-1]
+        passed = name.endswith("/latest") and used != last
+        note = f"The checkpoint of step {last} is damaged; the one of step {used} was used." if passed else ""
+        return f"run/{folder.parent.name}/{used}", note
+
     def checkpoint_folder(self, name: str) -> Path:
+        """Where a checkpoint is; "latest" is the newest whose files are those that were saved. Raises ModelError."""
         parts = name.split("/")
         if len(parts) != 3 or parts[0] != "run" or not parts[1].isdigit():
             raise ModelError(f'"{name}" is no checkpoint; say "base", "run/ID/latest" or "run/ID/STEP".')
@@ -99,7 +113,12 @@ class Lab:
         steps = checkpoints(run)
         if not steps:
             raise ModelError(f"run {parts[1]} has no checkpoint yet; wait for its first, or use the base.")
-        step = steps[-1] if parts[2] == "latest" else int(parts[2]) if parts[2].isdigit() else -1
+        step = newest(run) if parts[2] == "latest" else int(parts[2]) if parts[2].isdigit() else -1
+        if step is None:
+            raise ModelError(
+                f"every checkpoint of run {parts[1]} is damaged: its files are missing or not those that were saved. Resume the "
+                "run to make another, or use the base."
+            )
         if step not in steps:
             raise ModelError(
                 f"run {parts[1]} has no checkpoint of step {parts[2]}; it has {', '.join(map(str, steps))}."

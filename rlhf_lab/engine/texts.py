@@ -52,18 +52,20 @@ def complete(lab: Lab, project: Project, payload: dict[str, Any], *, tick: Tick 
     """Continue prompts with the base or a checkpoint, and score the texts where a reward model is named.
 
     payload: prompts (list of texts), checkpoint, seed, and optionally temperature, max_new_tokens, reward_model_id, words
-    (true: also say what each token adds to the score). Result: texts, tokens (ids); with a reward model also scores, and
-    with words also `words` and `token_scores` as `explain` gives them.
+    (true: also say what each token adds to the score). Result: texts, tokens (ids), checkpoint (the one that wrote; for "latest"
+    its step), note (that newer ones are damaged, or ""); with a reward model also scores, and with words also `words` and
+    `token_scores` as `explain` gives them.
     """
     backbone, adapters = lab.open(project)
-    slot = lab.checkpoint(payload.get("checkpoint", "base"), JOB)
+    writer, note = lab.resolved(payload.get("checkpoint", "base"))
+    slot = lab.checkpoint(writer, JOB)
     with adapters.using(slot, merged=slot is not None):
         written: Written = write(
             backbone, payload["prompts"], seed=int(payload.get("seed", 0)), purpose="complete",
             max_new_tokens=room(backbone, payload["prompts"], payload.get("max_new_tokens")),
             temperature=float(payload.get("temperature", 1.0)), tick=tick,
         )  # fmt: skip
-    result: dict[str, Any] = {"texts": written.texts, "tokens": written.tokens}
+    result: dict[str, Any] = {"texts": written.texts, "tokens": written.tokens, "checkpoint": writer, "note": note}
     if payload.get("reward_model_id") is not None:
         scorer = lab.reward_model(int(payload["reward_model_id"]), JOB_REWARD)
         result["scores"] = scorer.scores(written.prompts, written.tokens, tick).tolist()

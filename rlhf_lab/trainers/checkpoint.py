@@ -33,6 +33,10 @@ def folder_of(run: Path, step: int) -> Path:
     return run / f"step-{step:06d}"
 
 
+def step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
+
+
 def save_checkpoint(
     run: Path, adapters: Adapters, adapter: str, tensors: dict[str, Tensor], numbers: dict[str, Any]
 ) -> Path:
@@ -90,7 +94,7 @@ def _tidy(run: Path) -> None:
 
 def checkpoints(run: Path) -> list[int]:
     """The steps that have a checkpoint, ascending."""
-    return sorted(int(path.name.removeprefix("step-")) for path in run.glob("step-*") if (path / STATE_FILE).is_file())
+    return sorted(step_of(path) for path in run.glob("step-*") if (path / STATE_FILE).is_file())
 
 
 def load_latest(run: Path, *, writes: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
@@ -110,11 +114,19 @@ def load_latest(run: Path, *, writes: bool = True) -> tuple[dict[str, Tensor], d
     return None
 
 
-def _whole(folder: Path) -> bool:
-    """Every file of state.json is there and has the content it was written with."""
+def newest(run: Path) -> int | None:
+    """The newest step whose adapter is as it was written; None where there is none."""
+    return next(
+        (step for step in reversed(checkpoints(run)) if _whole(folder_of(run, step), without=TRAINER_FILE)), None
+    )
+
+
+def _whole(folder: Path, without: str = "") -> bool:
+    """Every file of state.json, but the one `without`, is there and has the content it was written with."""
     try:
         files: dict[str, str] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))["sha256"]
-        return TRAINER_FILE in files and all(_sha256(folder / name) == digest for name, digest in files.items())
+        kept = {name: digest for name, digest in files.items() if name != without}
+        return TRAINER_FILE in files and all(_sha256(folder / name) == digest for name, digest in kept.items())
     except (OSError, ValueError, KeyError):
         return False
 

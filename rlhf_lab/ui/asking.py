@@ -114,6 +114,7 @@ def column(job: Job, judge: Any) -> dict[str, Any]:
         "scores": [round(score, 3) for score in scores],
         "gold": [round(load_judge(str(judge)).score(text), 3) for text in texts] if judge in JUDGES else [],
         "best_of": n,
+        "note": str(job.result.get("note", "")),
     }
 
 

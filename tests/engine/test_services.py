@@ -216,6 +216,28 @@ def test_pairs_of_a_policy_are_written_by_the_policy(lab):
         assert [tuple(row) for row in sample(backbone, asked, uniform).tokens] != [text.token_ids for text in texts]
 
 
+def test_the_latest_checkpoint_is_the_newest_that_is_whole(lab):
+    run_id = lab.run(lr=0.3, steps=2, checkpoint_every=1)
+    lab.train(run_id)
+    folder = lab.folder / "runs" / str(run_id)
+
+    def write(step):
+        asks = {"prompts": ["the cat"], "max_new_tokens": 8, "checkpoint": f"run/{run_id}/{step}"}
+        return lab.do(lab.submit(JobKind.COMPLETE, **asks))
+
+    one, latest = write(1).result, write("latest").result
+    assert (latest["checkpoint"], latest["note"], one["note"]) == (f"run/{run_id}/2", "", "")
+    weights = folder / "step-000002" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+    fallen = write("latest").result
+    assert fallen["checkpoint"] == f"run/{run_id}/1"
+    assert fallen["note"] == "The checkpoint of step 2 is damaged; the one of step 1 was used."
+    assert fallen["tokens"] == one["tokens"] != latest["tokens"]
+    (folder / "step-000001" / "adapter_model.safetensors").unlink()
+    assert f"every checkpoint of run {run_id} is damaged" in write("latest").error
+    assert lab.do(lab.submit(JobKind.COMPLETE, prompts=["the cat"], max_new_tokens=2)).result["checkpoint"] == "base"
+
+
 def test_a_project_on_another_model_lets_the_one_before_go(lab, tmp_path):
     other = tiny.save_gpt2(tmp_path / "gpt2")
     elsewhere = create_project(lab.db, "other", str(other), "", "tiny", 0, [("the cat", "train")])

@@ -369,6 +369,8 @@ MUTANTS = [
            "test_older_checkpoints_keep_the_adapter_alone"),
     Mutant(CHECKPOINT, "newest by name of the oldest", "for step in reversed(checkpoints(run)):",
            "for step in checkpoints(run):", "test_the_newest_is_loaded_and_a_step_can_be_written_again"),
+    Mutant(CHECKPOINT, "texts need the optimiser's state", ", without=TRAINER_FILE", "",
+           "test_the_newest_adapter_is_the_last_one_that_is_whole"),
     # --- trainers/evaluation.py ---
     Mutant(EVALUATION, "best of n by the gold score", "key=lambda i: row_scores[i]", "key=lambda i: row_gold[i]",
            "test_best_of_by_hand"),

@@ -19,6 +19,7 @@ from rlhf_lab.trainers.checkpoint import (
     checkpoints,
     folder_of,
     load_latest,
+    newest,
     save_checkpoint,
 )  # fmt: skip
 
@@ -104,6 +105,20 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(llama_folder, tmp_pat
     else:
         (folder_of(run, 2) / STATE_FILE).write_text("" if damage == "empty state" else json.dumps({"numbers": {}}))
     assert step_of(run) == 1
+
+
+def test_the_newest_adapter_is_the_last_one_that_is_whole(llama_folder, tmp_path):
+    run = new_run(tmp_path)
+    assert newest(run) is None
+    adapters = adapters_in(llama_folder)
+    for step in (1, 2, 3):
+        save(run, adapters, step)
+    assert newest(run) == 3
+    (folder_of(run, 3) / TRAINER_FILE).write_bytes(b"")  # no text is written by it
+    assert newest(run) == 3
+    for step, left in ((3, 2), (2, 1), (1, None)):  # the first has given up what a resume needs
+        (folder_of(run, step) / ADAPTER_FILE).write_bytes(b"")
+        assert newest(run) == left
 
 
 def test_all_damaged_is_none(llama_folder, tmp_path):

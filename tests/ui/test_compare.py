@@ -101,12 +101,15 @@ def test_a_column_waits_fails_or_shows_texts_with_scores_and_gold(ctx):
     assert asking.column(job, "cheerful") == {"waiting": True, "begun": False}
     engine = supervisor.beat(ctx.db, "x")
     queue.claim(ctx.db, [JobKind.COMPLETE], engine)
-    queue.finish(ctx.db, job.id, {"texts": [" so happy and merry ", "the end"], "scores": [1.23456, 0.5]})
+    queue.finish(
+        ctx.db, job.id, {"texts": [" so happy and merry ", "the end"], "scores": [1.23456, 0.5], "note": "an older one"}
+    )
     shown = asking.column(queue.get_job(ctx.db, job.id), "cheerful")
     assert shown["texts"] == ["so happy and merry", "the end"]
     assert shown["scores"] == [1.235, 0.5]
     assert shown["gold"] == [load_judge("cheerful").score(text) for text in shown["texts"]]
     assert asking.column(queue.get_job(ctx.db, job.id), "no such judge")["gold"] == []
+    assert shown["note"] == "an older one"
     other = compare.ask(ctx, SAID)[1]
     queue.fail(ctx.db, other.id, "run 1 has no checkpoint yet")
     assert asking.column(queue.get_job(ctx.db, other.id), "")["failed"] == "run 1 has no checkpoint yet"
