@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_lab.jobs import control, supervisor
-from rlhf_lab.kinds import GOING, JobStatus
+from rlhf_lab.kinds import GOING, EngineState, JobStatus, RunStatus
 from rlhf_lab.records import Run
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import events, reward_models, runs
@@ -125,11 +125,11 @@ class Live:
 
     def _revision(self, run: Run, found: list[Run]) -> str:
         """Changes whenever a page would show something else."""
-        job = control.open_job(self.ctx.db, run.id)
+        job, engine = control.open_job(self.ctx.db, run.id), supervisor.engine_state(self.ctx.db)
         said = events(self.ctx.db, run.id)
         parts = [
             run.id, run.updated_at, len(said), sum(event.applied_step is None for event in said),
-            job and (job.id, job.status, job.progress), supervisor.engine_state(self.ctx.db).state,
+            job and (job.id, job.status, job.progress), engine.state, engine.row and engine.row.id,
             len(found), max(other.updated_at for other in found if other.id != run.id) if len(found) > 1 else 0,
         ]  # fmt: skip
         return f"{zlib.crc32(repr(parts).encode()):x}"
@@ -147,12 +147,17 @@ class Live:
 
     def _shared(self, run: Run, found: list[Run], history: History) -> dict[str, Any]:
         db = self.ctx.db
-        job, engine = control.open_job(db, run.id), supervisor.engine_state(db).state
+        job, engine = control.open_job(db, run.id), supervisor.engine_state(db)
         working = job is not None and job.status is JobStatus.RUNNING
         said = events(db, run.id)
         verdicts = diagnose(story.comparable(history.curves, said), story.turned(run, said))
         waits_for = [other.id for other in found if other.id < run.id and other.status in GOING]
-        words = story.doing(run, engine, working=working, sampled=bool(history.sampled), waits_for=waits_for)
+        again = job is not None and engine.row is not None and engine.row.started_at > run.updated_at
+        by_hand = job is None and run.status is RunStatus.RUNNING  # in processes that no engine has to do with
+        state = EngineState.ALIVE if by_hand else engine.state
+        words = story.doing(
+            run, state, working=working, sampled=bool(history.sampled), waits_for=waits_for, again=again
+        )
         return {
             "run": story.now(run, said),
             "verdicts": {

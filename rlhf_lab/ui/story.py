@@ -14,6 +14,8 @@ from rlhf_lab.ui.diagnosis import Change
 
 KNOBS = ("beta", "lr")
 WIDE = 0.25  # an interval wider than this stands in the place of the figure, here and on the page (lab.js)
+LOST = "The engine is lost. It is started again by itself, and the run goes on from its last checkpoint."
+STARTED_AGAIN = "The engine ended unexpectedly and loads again; the run goes on from its last checkpoint."
 WAITS = "(takes effect with the next whole step)"
 #: Metrics on the scale of the reward model that gave them; those with the KL in them are on that of beta too.
 OF_THE_REWARD = ("objective/scores", "objective/rlhf_reward", "loss/value_avg", "val/explained_variance")
@@ -176,16 +178,20 @@ def checks(curves: dict[str, list[Point]]) -> dict[str, float | None]:
     return {"first_ratio": max(ratios, default=None), "start_kl": kl[0][1] if kl and math.isfinite(kl[0][1]) else None}
 
 
-def doing(run: Run, engine: EngineState, *, working: bool, sampled: bool, waits_for: Sequence[int] = ()) -> str:
+def doing(
+    run: Run, engine: EngineState, *, working: bool, sampled: bool, waits_for: Sequence[int] = (), again: bool = False
+) -> str:
     """What happens now, in words, while there is nothing new to see; empty while the curves speak.
 
-    working: the engine has taken the run. sampled: the base's samples are there.
+    working: the engine has taken the run. sampled: the base's samples are there. again: this engine has been started since
+    anything was written of the run.
     """
     lost = engine in (EngineState.DEAD, EngineState.ABSENT)
     if run.status is RunStatus.QUEUED and not working:
         return _waiting(engine, waits_for)
-    if run.status in (RunStatus.QUEUED, RunStatus.RUNNING) and lost:
-        return "The engine is lost. It is started again by itself, and the run goes on from its last checkpoint."
+    again = again and run.status is RunStatus.RUNNING
+    if again or (lost and run.status in (RunStatus.QUEUED, RunStatus.RUNNING)):
+        return LOST if lost else STARTED_AGAIN
     if run.status is RunStatus.QUEUED:
         return "Loading the model and the reward model …"
     if run.status is not RunStatus.RUNNING:

@@ -2,13 +2,20 @@
 
 import json
 import math
+import socket
+import subprocess
+import sys
+import time
 
+import psutil
 import pytest
 from fake_runs import SCORE, a_run, step
 
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.kinds import JobKind, RunStatus
 from rlhf_lab.records import Sample, StepResult
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import insert_row
 from rlhf_lab.store.runs import delete_run, get_run, set_run_status
 from rlhf_lab.store.steps import record_step, truncate_after
 from rlhf_lab.ui import charts, live
@@ -233,3 +240,41 @@ def test_a_page_that_fell_behind_is_sent_a_thousand_points_of_a_curve_at_once(ct
         step(ctx, run, at)
     points = told.points(page["ask"])["points"][SCORE]
     assert (len(points), points[0][0], points[-1][0]) == (1000, 3, 1002)
+
+
+def test_a_killed_engine_is_told_until_the_run_goes_on(ctx):
+    """The page learns it with its next look: on this machine an engine is known by its process."""
+    run, told = a_run(ctx), live.Live(ctx)
+    queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id})
+    killed = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
+    values = {
+        "host": socket.gethostname(),
+        "pid": killed.pid,
+        "process_started": psutil.Process(killed.pid).create_time(),
+    }
+    values |= {"started_at": time.time(), "beat_at": time.time(), "state": "busy", "device": ""}
+    with ctx.db.write() as conn:
+        engine = insert_row(conn, t.engines, values)
+    queue.claim(ctx.db, [JobKind.TRAIN_POLICY], engine)
+    step(ctx, run, 1)
+    set_run_status(ctx.db, run.id, RunStatus.RUNNING)
+    assert told.points({})["doing"] == ""
+    killed.kill()
+    killed.wait()
+    assert told.points({})["doing"].startswith("The engine is lost. It is started again by itself")
+    supervisor.beat(ctx.db, supervisor.STARTING)
+    assert told.points({})["doing"].startswith("The engine ended unexpectedly and loads again")
+    queue.requeue_interrupted(ctx.db)
+    queue.claim(ctx.db, [JobKind.TRAIN_POLICY], supervisor.beat(ctx.db, "working"))
+    loading = told.points({})
+    assert loading["doing"].startswith("The engine ended unexpectedly")
+    truncate_after(ctx.db, run.id, 1)  # what a run does first once the model is loaded
+    assert told.points({"seen": loading["seen"]})["doing"] == ""
+
+
+def test_a_run_in_processes_that_somebody_started_misses_no_engine(ctx):
+    run, told = a_run(ctx), live.Live(ctx)
+    assert "being started" in told.points({})["doing"]
+    step(ctx, run, 1)
+    set_run_status(ctx.db, run.id, RunStatus.RUNNING)
+    assert told.points({})["doing"] == ""
