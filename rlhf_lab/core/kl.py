@@ -25,6 +25,9 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: Estimator = "
     k3 = exp(-d) - 1 + d: unbiased, never negative (grows like exp(-d) where the reference likes the token far more,
     up to e^80 in float32, see `finite_exponent`).
 
+    As a term of a loss on the policy's own samples, the slope of k1 is 0 on average, that of k2 is the slope of
+    KL(policy || reference), and that of k3 the slope of KL(reference || policy).
+
     Args:
         logprobs, ref_logprobs: (B, T) float, nats, at the same temperature.
         estimator: "k1", "k2" or "k3".

@@ -15,7 +15,8 @@ from rlhf_lab.trainers.rollout import CRITIC
 def add_critic(adapters: Adapters, head: ValueHead, scorer: object, config: PolicyConfig) -> list[nn.Parameter]:
     """Add the critic's adapter and return its tensors; begun as the reward model, the head starts as that one's too.
 
-    With mean pooling a reward model's score is the mean of its per-token scores: that is what the values start as.
+    What the head says of a single state is what the values start as; their mean over a response is its score where mean pooling
+    reads nothing besides (last_weight 0).
     Raises TrainingError where there is no reward model with an adapter to begin with.
     """
     if config.critic_init == "fresh":

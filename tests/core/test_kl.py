@@ -54,6 +54,21 @@ def test_k3_is_accurate_for_small_differences():
     assert got.tolist() == pytest.approx([4.9998e-9, 5.0002e-9], rel=1e-2)
 
 
+def test_the_slope_of_each_estimator_as_a_loss():
+    """Summed over the vocabulary with the policy's probabilities held fixed: nothing, one KL's slope, and the other's."""
+    logits, ref_logits = f64([LOGITS]).requires_grad_(), f64([REF_LOGITS])
+    new, ref = logits.log_softmax(-1), ref_logits.log_softmax(-1)
+    found = {}
+    for estimator in ("k1", "k2", "k3"):
+        loss = (new.detach().exp() * kl.kl_estimate(new, ref, estimator)).sum()
+        (found[estimator],) = torch.autograd.grad(loss, logits, retain_graph=True)
+    (forth,) = torch.autograd.grad(kl.full_kl(logits, ref_logits).sum(), logits)
+    (back,) = torch.autograd.grad(kl.full_kl(ref_logits, logits).sum(), logits)
+    assert (forth - back).abs().max() > 0.05
+    for estimator, expected in {"k1": torch.zeros_like(forth), "k2": forth, "k3": back}.items():
+        torch.testing.assert_close(found[estimator], expected, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("gap", [89.0, 150.0])
 def test_k3_stays_a_number_and_pulls_back(gap):
     """The reference likes the token e^gap times more, beyond float32: k3 counts it as e^79.85, and its slope leads back."""
