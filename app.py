@@ -11,15 +11,20 @@ from pathlib import Path
 from urllib.parse import quote
 
 from rlhf_lab import runtime
-from rlhf_lab.errors import LabError
+from rlhf_lab.errors import LabError, ModelError
 from rlhf_lab.home import default_home
 from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs.download import Downloads, DownloadStatus
+from rlhf_lab.jobs.estimate import Verdict, estimate, machine
+from rlhf_lab.jobs.examine import ModelFacts, examine
+from rlhf_lab.jobs.setup import open_model
 from rlhf_lab.jobs.steward import Steward
 from rlhf_lab.kinds import EngineState, JobKind, JobStatus
 from rlhf_lab.labelling import Role
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.access import CODE_VARIABLE
 from rlhf_lab.ui.address import address_for_others, is_loopback
+from rlhf_lab.ui.auth_file import read_people
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.page import build_page, launch_options
 
@@ -35,19 +40,56 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--public-labelling", action="store_true", help="whoever reaches the page may label, without the join code"
     )
+    parser.add_argument(
+        "--model", default=None, help="open the project on this model, or make one: embedded, a folder, or a Hub id"
+    )
+    parser.add_argument(
+        "--auth-file", type=Path, default=None,
+        help="people who enter by name and password at /enter, beside the join code: a file of lines NAME:PASSWORD or "
+        "NAME:PASSWORD:operator; `python -m rlhf_lab password` makes a hash to write in a password's place",
+    )  # fmt: skip
     args = parser.parse_args(argv)
-    home = (args.home or default_home()).expanduser().resolve()
     try:
-        ctx = Context.open(home)
-        if not on_space:
-            ctx = replace(ctx, address=address_for_others(args.host, args.port))
-        if on_space or args.public_labelling or not is_loopback(args.host):
-            ctx = ctx.guarded(open_to_all=args.public_labelling or (on_space and not os.environ.get(CODE_VARIABLE)))
-        ctx.project  # noqa: B018  made now, so that the first visitor finds it
+        ctx = opened(args, on_space)
     except LabError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # while a model is downloaded
+        print("stopped", file=sys.stderr)
+        return 130
     return serve(ctx, args.host, args.port)
+
+
+def opened(args: argparse.Namespace, on_space: bool) -> Context:
+    """The lab that was asked for, with the project that it opens on. Raises LabError."""
+    people = read_people(args.auth_file.expanduser()) if args.auth_file is not None else {}
+    ctx = Context.open((args.home or default_home()).expanduser().resolve())
+    if not on_space:
+        ctx = replace(ctx, address=address_for_others(args.host, args.port))
+    if on_space or args.public_labelling or people or not is_loopback(args.host):
+        to_all = args.public_labelling or (on_space and not people and not os.environ.get(CODE_VARIABLE))
+        ctx = ctx.guarded(open_to_all=to_all, people=people)
+    if args.model is not None:
+        open_model(ctx.db, brought(args.model))
+    ctx.project  # noqa: B018  made now, so that the first visitor finds it
+    return ctx
+
+
+def brought(model: str) -> ModelFacts:
+    """What the model is, all its files here; says so where they come from the Hub. Raises LabError."""
+    facts = examine(model)
+    if facts.files:
+        print(f"Downloading {facts.name}, {facts.download_bytes / 1e6:,.0f} MB …", flush=True)
+        downloads = Downloads()
+        downloads.start(facts, lambda _: "")
+        downloads.wait()
+        done = downloads.progress()
+        if done is None or done.status is not DownloadStatus.DONE:
+            raise ModelError(f"{facts.name}: {done.words if done else 'it was not downloaded.'}")
+    found = estimate(facts, machine())
+    if found.verdict is Verdict.TOO_LARGE:
+        print(f"{facts.name} may be too large for this machine. {found.advice}", file=sys.stderr)
+    return facts
 
 
 def serve(ctx: Context, host: str, port: int) -> int:
@@ -103,6 +145,8 @@ def doors(ctx: Context, url: str) -> str:
     join = "nothing to enter: whoever reaches the page may label"
     if ctx.access.default is Role.VIEWER:
         join = f"{url}join  with the code {ctx.access.join_code}"
+    if ctx.access.people:
+        join += f"\npeople of the file: {url}enter  with name and password"
     return f"\noperator (keep this link to yourself): {url}enter?key={quote(ctx.access.operator_secret)}\nlabellers: {join}"
 
 

@@ -23,6 +23,7 @@ Layers; a module may import only from layers below its own (tests/test_layers.py
     labelling                who labels and by which rules
     config, policy_config, settings   typed settings: those of the trainings, and what a setting is
     records                  typed rows
+    passwords                hashes of passwords, and whether one fits
     errors, kinds            one exception tree, closed sets of words; import nothing of ours
 """
 

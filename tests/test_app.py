@@ -13,14 +13,18 @@ from pathlib import Path
 
 import psutil
 import pytest
+from fake_hub import FakeHub, model
 
 import app
 from app import doors, farewell
 from rlhf_lab import runtime
 from rlhf_lab.home import default_home
 from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.jobs.estimate import Machine
 from rlhf_lab.kinds import JobKind
+from rlhf_lab.labelling import Role
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import projects
 from rlhf_lab.ui.address import is_loopback
 from rlhf_lab.ui.context import Context
 
@@ -184,6 +188,90 @@ def test_the_doors_are_said_where_visitors_have_roles(tmp_path, monkeypatch):
     monkeypatch.setenv("SPACE_HOST", "me-lab.hf.space")
     assert "https://me-lab.hf.space/enter?key=" in doors(closed, "http://0.0.0.0:7860/")
     alone.db.close()
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """The labs that `app.main` would have served, as (context, host)."""
+    found = []
+    monkeypatch.delenv("SPACE_ID", raising=False)
+    monkeypatch.delenv("RLHF_LAB_OPERATOR_SECRET", raising=False)
+    monkeypatch.setattr(app, "serve", lambda ctx, host, port: found.append(ctx) or 0)
+    yield found
+    for ctx in found:
+        ctx.db.close()
+
+
+def test_a_model_of_choice_is_the_one_that_the_lab_opens_with(tmp_path, served, capsys, monkeypatch):
+    folder = model(tmp_path / "small")
+    home = ["--home", str(tmp_path / "home")]
+    for chosen in (str(folder), "embedded", str(folder)):
+        assert app.main([*home, "--model", chosen]) == 0
+    assert app.main(home) == 0
+    opened = [ctx.project for ctx in served[-1:]]
+    assert [project.model for project in opened] == [str(folder)]
+    assert len(projects(served[-1].db)) == 2
+    hub = FakeHub(tmp_path / "cache").use(monkeypatch)
+    hub.models["someone/small"] = folder
+    assert app.main([*home, "--model", "someone/small"]) == 0
+    assert served[-1].project.model == "someone/small"
+    assert len(served[-1].project.model_hash) == 64  # its files are here
+    said = capsys.readouterr()
+    assert "Downloading someone/small, 0 MB" in said.out
+    assert said.err == ""
+
+
+def test_a_model_too_large_is_doubted_and_opened(tmp_path, served, capsys, monkeypatch):
+    monkeypatch.setattr(app, "machine", lambda: Machine("cpu", "a small machine", 1000))
+    assert app.main(["--home", str(tmp_path / "home"), "--model", str(model(tmp_path / "large"))]) == 0
+    assert "large may be too large for this machine." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--model", "no such/model at all"], "neither a folder nor a Hub id"),
+        (["--model", "{here}"], "there is no config.json"),
+        (["--model", "someone/gone"], "could not|cannot be reached"),
+        (["--model", "someone/broken"], "The download broke off (OSError: check the network). Ask for it again"),
+        (["--auth-file", "{here}/none.txt"], "none.txt cannot be read"),
+        (["--auth-file", "{here}/bad.txt"], "bad.txt, line 1: there is no password"),
+    ],
+)
+def test_a_bad_model_or_file_is_refused_in_words_and_no_project_is_made(
+    tmp_path, served, capsys, monkeypatch, options, words
+):
+    hub = FakeHub(tmp_path / "cache").use(monkeypatch)
+    hub.models["someone/broken"] = model(tmp_path / "remote")
+    (tmp_path / "bad.txt").write_text("Ann")
+    if options[1] == "someone/broken":
+        monkeypatch.setattr("rlhf_lab.jobs.download.fetch", lambda facts, stop: (_ for _ in ()).throw(OSError("no")))
+    said = [option.format(here=tmp_path) for option in options]
+    assert app.main(["--home", str(tmp_path / "home"), *said]) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert any(part in err for part in words.split("|"))
+    assert served == []
+    with Database.open(tmp_path / "home") as db:
+        assert projects(db) == []
+
+
+def test_a_file_of_people_makes_a_lab_that_asks_who_comes(tmp_path, served, monkeypatch):
+    monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
+    (tmp_path / "people.txt").write_text("Ann:x")
+    home, people = ["--home", str(tmp_path / "home")], ["--auth-file", str(tmp_path / "people.txt")]
+    for more in ([], people, [*people, "--public-labelling"]):
+        assert app.main([*home, *more]) == 0
+    alone, closed, to_all = served
+    assert not alone.access.guarded
+    assert (closed.access.default, list(closed.access.people)) == (Role.VIEWER, ["Ann"])
+    assert to_all.access.default is Role.LABELLER
+    assert "http://127.0.0.1:1/enter  with name and password" in doors(closed, "http://127.0.0.1:1/")
+    monkeypatch.setenv("SPACE_ID", "somebody/lab")
+    monkeypatch.delenv("RLHF_LAB_JOIN_CODE")
+    for more in ([], people):
+        assert app.main([*home, *more]) == 0
+    assert [ctx.access.default for ctx in served[3:]] == [Role.LABELLER, Role.VIEWER]
 
 
 STUBS = """

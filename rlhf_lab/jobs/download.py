@@ -111,7 +111,7 @@ class Downloads:
             why = "the disk is full: free some space" if full else f"{type(error).__name__}: check the network"
             status, words = (
                 DownloadStatus.FAILED,
-                f"The download broke off ({why}). Create it again to go on from there.",
+                f"The download broke off ({why}). Ask for it again to go on from there.",
             )
         with self._lock:
             if not stop.is_set():

@@ -16,7 +16,7 @@ from rlhf_lab.assets import (
 )
 from rlhf_lab.errors import ConfigError, StoreError
 from rlhf_lab.home import run_folder
-from rlhf_lab.jobs.examine import cached, examine_folder
+from rlhf_lab.jobs.examine import ModelFacts, cached, examine_folder
 from rlhf_lab.jobs.promptfile import read_prompt_file
 from rlhf_lab.records import NewCompletion, Project
 from rlhf_lab.store.database import Database
@@ -26,6 +26,7 @@ from rlhf_lab.store.projects import (
     create_project,
     current_project,
     get_project,
+    open_project,
     projects,
     prompts,
 )
@@ -53,6 +54,16 @@ def new_project(
     if model == EMBEDDED and not own_prompts:
         _add_shipped(db, project, digest)
     return project
+
+
+def open_model(db: Database, facts: ModelFacts) -> Project:
+    """The project on a model that was opened last, opened again; a new one where there is none yet."""
+    known = [project for project in projects(db) if project.model == facts.name]
+    if not known:
+        return new_project(db, model=facts.name)
+    last = max(known, key=lambda project: (project.opened_at or project.created_at, project.id))
+    open_project(db, last.id)
+    return get_project(db, last.id)
 
 
 def copy_project(db: Database, project: Project) -> Project:

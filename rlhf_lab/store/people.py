@@ -1,6 +1,7 @@
 """People who entered with the join code or an account: one name each, and nobody else's."""
 
 import time
+from collections.abc import Collection
 
 from sqlalchemy import Connection, func, insert, select
 
@@ -19,8 +20,10 @@ NOT_NAMES = ("judge:", "api:", NEWCOMER, "@")
 OPERATOR = "operator"
 
 
-def join(db: Database, name: str) -> Person:
+def join(db: Database, name: str, taken: Collection[str] = ()) -> Person:
     """A new person. A name that is taken, by somebody or on a vote, gets a number behind it: "Ann 2".
+
+    taken: names that are somebody's besides.
 
     LabelError: no name, one that is too long, not to be seen or a judge's, or a lab that is full.
     """
@@ -35,7 +38,7 @@ def join(db: Database, name: str) -> Person:
         _require_room(conn)
         number, free = 1, name
         while (
-            free == OPERATOR
+            free in (OPERATOR, *taken)
             or conn.execute(select(p.id).where(p.name == free)).scalar() is not None
             or conn.execute(select(v.id).where(v.annotator == free).limit(1)).scalar() is not None
         ):

@@ -3,7 +3,7 @@
     alone          the lab on this computer's own address: whoever reaches it is its operator, without any login
     guarded        other addresses: the operator enters by a secret link, labellers by the join code and a name;
                    everybody else may look (or label too, where labelling is open to all, by a random name that comes with
-                   the page)
+                   the page). Who stands in a file of names and passwords enters as that name, and nobody else does
 
 Names are no secret: the screen People shows them. So where a lab is guarded nobody is believed a name that the lab did not sign.
 The signing key, the operator's secret and the join code live in the home, readable by its owner only.
@@ -15,7 +15,8 @@ import hmac
 import json
 import os
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from urllib.parse import urlsplit
 from rlhf_lab.errors import StoreError
 from rlhf_lab.labelling import Role
 from rlhf_lab.store.people import NEWCOMER
+from rlhf_lab.ui.auth_file import Entry
 
 COOKIE = "rlhf_lab_visitor"
 KEYS_FILE = "access.json"
@@ -55,12 +57,13 @@ class Visitor:
 
 @dataclass(frozen=True)
 class Access:
-    """How visitors are told apart. default: what a visitor without a cookie may do."""
+    """How visitors are told apart. default: what a visitor without a cookie may do. people: who enters by a password."""
 
     default: Role = Role.OPERATOR
     key: bytes = b""
     operator_secret: str = ""
     join_code: str = ""
+    people: Mapping[str, Entry] = field(default_factory=dict)
 
     @property
     def guarded(self) -> bool:
@@ -97,7 +100,8 @@ class Access:
 
     def cookie(self, visitor: Visitor) -> str:
         """The cookie's value for a visitor."""
-        return self.seal([visitor.role.value, visitor.name])
+        entry = self.people.get(visitor.name)
+        return self.seal([visitor.role.value, visitor.name, *([self._mark(entry)] if entry else [])])
 
     def seal(self, said: list[str]) -> str:
         """The words with a signature, to be kept by a browser."""
@@ -112,8 +116,15 @@ class Access:
         return [str(word) for word in json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))]
 
     def _read(self, value: str) -> Visitor | None:
-        said = self.unseal(value)
-        return Visitor(Role(said[0]), said[1]) if said and len(said) == 2 else None
+        role, name, *mark = self.unseal(value) or ("", "")
+        entry = self.people.get(name)
+        if entry is not None:  # another password, or none any more, ends the cookie; the line says the role
+            return Visitor(entry.role, name) if mark == [self._mark(entry)] else None
+        return Visitor(Role(role), name) if role and not mark else None
+
+    def _mark(self, entry: Entry) -> str:
+        """Stands in the cookie of who gave this password, and does not tell it."""
+        return self._sign(f"{entry.name}:{entry.password}")[:16]
 
     def _sign(self, body: str) -> str:
         """The operator's secret and the join code are part of it: with a new one, old cookies end."""
@@ -125,8 +136,10 @@ class Access:
 ALONE = Access()
 
 
-def guarded_access(home: Path, *, open_to_all: bool, operator_secret: str | None = None) -> Access:
-    """The access of a lab that others reach. open_to_all: labelling needs no code.
+def guarded_access(
+    home: Path, *, open_to_all: bool, operator_secret: str | None = None, people: Mapping[str, Entry] | None = None
+) -> Access:
+    """The access of a lab that others reach. open_to_all: labelling needs no code. people: who enters by a password.
 
     The join code is RLHF_LAB_JOIN_CODE, or one kept in the home. Raises StoreError where the home cannot be written.
     """
@@ -136,6 +149,7 @@ def guarded_access(home: Path, *, open_to_all: bool, operator_secret: str | None
         key=bytes.fromhex(keys["key"]),
         operator_secret=operator_secret or keys["operator"],
         join_code=os.environ.get(CODE_VARIABLE) or keys["code"],
+        people=people or {},
     )
 
 

@@ -5,7 +5,7 @@ import hmac
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -19,6 +19,7 @@ from rlhf_lab.labelling import Role
 from rlhf_lab.records import Project
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.access import ALONE, Access, Visitor, guarded_access
+from rlhf_lab.ui.auth_file import Entry
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,9 +47,9 @@ class Context:
         secret = os.environ.get(SECRET_VARIABLE, "") if on_space else os.environ.get(SECRET_VARIABLE)
         return cls(home, Database.open(home), secret, on_space)
 
-    def guarded(self, *, open_to_all: bool) -> "Context":
-        """The same lab for an address that others reach: visitors have roles. Raises StoreError."""
-        access = guarded_access(self.home, open_to_all=open_to_all, operator_secret=self.operator_secret)
+    def guarded(self, *, open_to_all: bool, people: Mapping[str, Entry] | None = None) -> "Context":
+        """The same lab for an address that others reach: visitors have roles. people: who enters by a password. StoreError."""
+        access = guarded_access(self.home, open_to_all=open_to_all, operator_secret=self.operator_secret, people=people)
         return replace(self, access=access, operator_secret=access.operator_secret)
 
     @property

@@ -48,23 +48,40 @@ def cookie_line(name: str, value: str, seconds: int, *, https: bool) -> str:
 
 
 def form(
-    code: str = "", problem: str = "", status: int = 200, name: str = "", *, sign_in: bool = False, up: str = ""
-) -> HTMLResponse:
+    code: str = "", problem: str = "", status: int = 200, name: str = "", *, sign_in: bool = False, up: str = "",
+    passwords: bool = False,
+) -> HTMLResponse:  # fmt: skip
     """The page to enter by; what is still to be filled in has the focus, the code first.
 
-    sign_in: also by an account of Hugging Face. up: from the page's address to the lab's.
+    sign_in: also by an account of Hugging Face. up: from the page's address to the lab's. passwords: also by a password.
     """
     at_code, at_name = ("", " autofocus") if code else (" autofocus", "")
-    alert = f'<p role="alert">{escape(problem)}</p>' if problem else ""
-    account = (
+    others = (
         f'<a href="{up}login/huggingface" target="_blank">Sign in with Hugging Face</a><p>or</p>' if sign_in else ""
-    )
-    page = f"""<!doctype html><html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1"><title>Join RLHF Lab</title><style>{STYLE}</style></head>
-<body><form method="post" action="{up}join"><h1>Join RLHF Lab</h1>
-<p>Read two texts, say which is better; a model learns from it.</p>{alert}{account}
+    ) + (f'<a href="{up}enter">Enter with a password</a><p>or</p>' if passwords else "")
+    fields = f"""{others}
 <label for="code">Join code<input id="code" name="code" required maxlength="40" autocomplete="off"{at_code}
  value="{escape(code)}"></label>
 <label for="name">Your name here<input id="name" name="name" required maxlength="{MAX_NAME}" autocomplete="nickname"{at_name}
- value="{escape(name)}"></label><button>Join</button></form></body></html>"""
+ value="{escape(name)}"></label><button>Join</button>"""
+    return _page(f"{up}join", "Join RLHF Lab", problem, fields, status)
+
+
+def password_form(problem: str = "", status: int = 200, name: str = "") -> HTMLResponse:
+    """The page for those who have a password here."""
+    at_name, at_password = ("", " autofocus") if name else (" autofocus", "")
+    fields = f"""
+<label for="name">Name<input id="name" name="name" required maxlength="{MAX_NAME}" autocomplete="username"{at_name}
+ value="{escape(name)}"></label>
+<label for="password">Password<input id="password" name="password" type="password" required maxlength="1000"
+ autocomplete="current-password"{at_password}></label><button>Enter</button>"""
+    return _page("enter", "Enter RLHF Lab", problem, fields, status)
+
+
+def _page(action: str, title: str, problem: str, fields: str, status: int) -> HTMLResponse:
+    alert = f'<p role="alert">{escape(problem)}</p>' if problem else ""
+    page = f"""<!doctype html><html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title><style>{STYLE}</style></head>
+<body><form method="post" action="{action}"><h1>{title}</h1>
+<p>Read two texts, say which is better; a model learns from it.</p>{alert}{fields}</form></body></html>"""
     return HTMLResponse(page, status_code=status, headers=HEADERS)

@@ -1,9 +1,11 @@
 """The command line: what it says, its exit status, one JSON object on standard output."""
 
+import io
 import json
 
 import pytest
 
+from rlhf_lab import passwords
 from rlhf_lab.cli.common import progress_line
 from rlhf_lab.cli.main import main
 from rlhf_lab.config import PolicyConfig
@@ -128,3 +130,13 @@ def test_pretraining_texts_of_a_file_are_handed_to_the_run(tmp_path, monkeypatch
     assert main([*command, str(tmp_path / "none.txt")]) == 1
     assert "none.txt cannot be read" in capsys.readouterr().err
     assert len(handed) == 1
+
+
+def test_a_password_becomes_a_hash_that_fits_it(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("two owls\r\n"))
+    assert main(["password"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert passwords.matches("two owls", line)
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    assert main(["password"]) == 1
+    assert "the password is empty" in capsys.readouterr().err

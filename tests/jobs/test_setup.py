@@ -8,7 +8,8 @@ import pytest
 from fake_hub import model
 
 from rlhf_lab.errors import ConfigError, ModelError
-from rlhf_lab.jobs.setup import copy_project, new_project, pick_project
+from rlhf_lab.jobs.examine import examine
+from rlhf_lab.jobs.setup import copy_project, new_project, open_model, pick_project
 from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts
 
 OWN = [f"prompt {i}" for i in range(9)]
@@ -92,3 +93,21 @@ def test_a_brand_new_home_has_one_project_however_many_look_at_once(db, monkeypa
         one, other = pool.map(lambda _: pick_project(db, None), range(2))
     assert one == other
     assert len(projects(db)) == 1
+
+
+def test_a_model_opens_its_project_of_last_time_or_a_new_one(db, tmp_path):
+    embedded, other = examine("embedded"), examine(str(model(tmp_path / "m")))
+    first = open_model(db, embedded)
+    assert (first.model, count_pairs(db, first.id) > 0) == ("embedded", True)
+    second = new_project(db, prompt_set="reviews")
+    open_project(db, first.id)
+    assert open_model(db, embedded).id == first.id  # not the newest
+    made = open_model(db, other)
+    assert (made.model, made.name) == (str(tmp_path / "m"), "m: tales")
+    assert pick_project(db, None).id == made.id
+    assert open_model(db, embedded).id == first.id
+    assert pick_project(db, None).id == first.id
+    open_project(db, second.id)
+    assert open_model(db, other).id == made.id
+    assert open_model(db, embedded).id == second.id
+    assert len(projects(db)) == 3

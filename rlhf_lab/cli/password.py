@@ -1,0 +1,23 @@
+"""`python -m rlhf_lab password`: a password's hash, for the file of `python app.py --auth-file`."""
+
+import argparse
+import getpass
+import sys
+from typing import Any
+
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.passwords import hashed
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("password", help="hash a password, for a line of `python app.py --auth-file`")
+    parser.set_defaults(run=run)
+
+
+def run(_: argparse.Namespace) -> int:
+    """Asks on a terminal, else reads one line of standard input. Raises ConfigError for an empty password."""
+    password = getpass.getpass("password: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
+    if not password:
+        raise ConfigError("the password is empty. Give one, on the terminal or as a line of standard input.")
+    print(hashed(password))
+    return 0
