@@ -10,7 +10,7 @@ from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.kinds import Choice, EventKind, JobKind, RunStatus, Source
 from rlhf_lab.labelling import LabellingConfig
 from rlhf_lab.records import LabelSnapshot, Project, Sample, StepResult, Vote
-from rlhf_lab.store import comparisons, labelling, leases, projects, runs, steps
+from rlhf_lab.store import blind, comparisons, labelling, leases, projects, runs, steps
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.tables import metadata
 
@@ -68,12 +68,16 @@ def test_no_query_reads_a_growing_table_whole(
     steps.sample_steps(db, run.id)
     steps.samples_at(db, run.id, 1)
     steps.token_records_at(db, run.id, 1)
+    steps.metric_at(db, run.id, 1, "a")
     steps.truncate_after(db, run.id, 0)
     runs.mark_event(db, runs.add_event(db, run.id, EventKind.NOTE, {}).id, 1)
     runs.pending_events(db, run.id)
     runs.set_run_status(db, run.id, RunStatus.DONE)
     runs.delete_run(db, run.id)
     job = queue.submit(db, JobKind.COMPLETE, project.id, {})
+    blind.give(db, blind.add_test(db, project.id, job.id, job.id).id, "ann", {0: Choice.TIE})
+    blind.blind_tests(db, project.id)
+    blind.answers(db, 1)
     engine_id = supervisor.beat(db, "idle")
     queue.claim(db, [JobKind.COMPLETE, JobKind.SAMPLE_PAIRS], engine_id)
     queue.update_progress(db, job.id, 0.5)
