@@ -25,6 +25,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.trainers.evaluation import (
+    above_base,
     best_of,
     best_of_kl,
     distinct_2,
@@ -131,7 +132,10 @@ class _Clock:
 def evaluate(
     lab: Lab, project: Project, run: PolicyRun, scorer: RewardModel, judge: Judge, config: PolicyConfig
 ) -> dict[str, Any]:
-    """Base, best-of-n and policy on prompts that nothing was trained on. Gold is in units of the base's sd."""
+    """Base, best-of-n and policy on prompts that nothing was trained on. Gold is in units of the base's sd.
+
+    The standard errors of gold_gain and of best-of-n (best_of_n_se) are those of the distance to the base.
+    """
     backbone, adapters = lab.open(project)
     held = [prompt.text for prompt in prompts(lab.db, project.id, "eval")]
     texts = [held[i % len(held)] for i in range(len(SAMPLES))]
@@ -150,25 +154,26 @@ def evaluate(
     raw_base = [judge.score(text) for text in base.texts]
     spread = _sd(raw_base)
     gold = [score / spread for score in raw_base]
-    gold_policy = mean([judge.score(text) / spread for text in now.texts])
+    gold_now = [judge.score(text) / spread for text in now.texts]
     kl = sequence_kl(policy, now, config.temperature)
     rows_scores, rows_gold = _rows(scores_base), _rows(gold)
     best = {n: best_of(n, rows_scores, rows_gold) for n in (4, 16)}
     accuracy = ranking_accuracy(_pairs(rows_gold), _pairs(rows_scores), ACCURACY_PAIRS)
-    gold_base = _mean_of(rows_gold)
+    gold_base, gold_policy, gain = _mean_of(rows_gold), mean(gold_now), above_base(gold_now, rows_gold)
     first = [row[0] for row in _rows(base.texts)]
     return {
         "reward_accuracy": accuracy.value, "reward_accuracy_low": accuracy.low, "reward_accuracy_high": accuracy.high,
         "accuracy_pairs": accuracy.pairs, "tie_share": accuracy.tie_share,
         "gold_base": gold_base, "gold_base_sd": spread,
         "gold_policy": gold_policy.value, "gold_policy_se": gold_policy.standard_error,
-        "gold_gain": gold_policy.value - gold_base, "kl": kl.value, "kl_se": kl.standard_error,
+        "gold_gain": gain.value, "gold_gain_se": gain.standard_error, "kl": kl.value, "kl_se": kl.standard_error,
         "scores_base": _mean_of(rows_scores), "scores_policy": mean(scores_policy).value,
         "response_len_base": _mean_of(_rows([float(len(row)) for row in base.tokens])),
         "response_len_policy": mean([float(len(row)) for row in now.tokens]).value,
         "distinct2_base": distinct_2(first), "distinct2_policy": distinct_2(now.texts),
-        "best_of_4_gold": best[4].value, "best_of_4_kl": best_of_kl(4),
-        "best_of_16_gold": best[16].value, "best_of_16_kl": best_of_kl(16),
+        "best_of_4_gold": best[4].value, "best_of_4_se": best[4].standard_error,
+        "best_of_16_gold": best[16].value, "best_of_16_se": best[16].standard_error,
+        "best_of_4_kl": best_of_kl(4), "best_of_16_kl": best_of_kl(16),
         "samples": [
             {"prompt": texts[i], "base": first[i], "policy": now.texts[i]} for i in range(min(3, len(texts)))
         ],
@@ -206,9 +211,9 @@ def describe(result: dict[str, Any]) -> str:
         f'{r["labels"]} simulated labels by the judge "{r["judge"]}" ({r["label_ties"]} ties), seed {r["seed"]}',
         f"reward model: {r['reward_accuracy']:.0%} of {r['accuracy_pairs']} unseen pairs ranked as the judge does "
         f"(95 %: {r['reward_accuracy_low']:.0%} to {r['reward_accuracy_high']:.0%}; {r['tie_share']:.0%} of pairs were ties)",
-        f"gold above the base, in its sd: policy {r['gold_policy'] - base:+.2f} ± {r['gold_policy_se']:.2f} at KL {r['kl']:.1f}; "
-        f"best of 4 {r['best_of_4_gold'] - base:+.2f} at {r['best_of_4_kl']:.1f}; "
-        f"best of 16 {r['best_of_16_gold'] - base:+.2f} at {r['best_of_16_kl']:.1f}",
+        f"gold above the base, in its sd: policy {r['gold_gain']:+.2f} ± {r['gold_gain_se']:.2f} at KL {r['kl']:.1f}; "
+        f"best of 4 {r['best_of_4_gold'] - base:+.2f} ± {r['best_of_4_se']:.2f} at {r['best_of_4_kl']:.1f}; "
+        f"best of 16 {r['best_of_16_gold'] - base:+.2f} ± {r['best_of_16_se']:.2f} at {r['best_of_16_kl']:.1f}",
         f"length {r['response_len_base']:.1f} → {r['response_len_policy']:.1f} tokens, "
         f"distinct-2 {r['distinct2_base']:.2f} → {r['distinct2_policy']:.2f}",
         f"{r['seconds']['total']:.0f} s: " + ", ".join(f"{k} {v:.0f}" for k, v in r["seconds"].items() if k != "total"),

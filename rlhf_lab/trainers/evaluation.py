@@ -1,8 +1,10 @@
 """What a reward model and a policy are worth, on prompts neither has seen: accuracy, gold, KL, and best-of-n beside them."""
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean, variance
 from typing import NamedTuple
 
 import torch
@@ -82,17 +84,34 @@ def mean(values: Sequence[float]) -> Mean:
     return Mean(float(x.mean()), float(x.std() / math.sqrt(len(x))) if len(x) > 1 else 0.0)
 
 
+def above_base(gold: Sequence[float], base: Sequence[Sequence[float]]) -> Mean:
+    """How far gold lies above the mean of the base's samples for the same prompt, over prompts.
+
+    gold: one number a prompt; base: one list a prompt. The standard error is that of the differences: it has the base's own
+    noise in it, and not what makes one prompt easier than another.
+    """
+    return mean([one - fmean(row) for one, row in zip(gold, base, strict=True)])
+
+
 def best_of(n: int, scores: Sequence[Sequence[float]], gold: Sequence[Sequence[float]]) -> Mean:
     """Mean gold of the response that the reward model likes best among n, over disjoint groups of n per prompt.
 
-    scores, gold: one list a prompt, of the same base samples.
+    scores, gold: one list a prompt, of the same base samples. The standard error is that of its distance to the base's mean,
+    in which every prompt counts once: from what each prompt adds to that distance, among those with as many samples.
     """
-    chosen = []
-    for row_scores, row_gold in zip(scores, gold, strict=True):
-        for start in range(0, len(row_scores) - n + 1, n):
-            best = max(range(start, start + n), key=lambda i: row_scores[i])
-            chosen.append(row_gold[best])
-    return mean(chosen)
+    chosen = [_choices(n, *row) for row in zip(scores, gold, strict=True)]
+    groups = sum(map(len, chosen)) or math.nan
+    added = defaultdict(list)
+    for picked, row in zip(chosen, gold, strict=True):
+        added[len(row)].append(sum(picked) / groups - fmean(row) / len(gold))
+    spread = sum(len(some) * variance(some) for some in added.values() if len(some) > 1)
+    return Mean(sum(map(sum, chosen)) / groups, math.sqrt(spread))
+
+
+def _choices(n: int, scores: Sequence[float], gold: Sequence[float]) -> list[float]:
+    """Gold of the best-scored sample of each whole group of n."""
+    starts = range(0, len(scores) - n + 1, n)
+    return [gold[max(range(start, start + n), key=lambda i: scores[i])] for start in starts]
 
 
 def best_of_kl(n: int) -> float:

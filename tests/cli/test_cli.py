@@ -110,6 +110,10 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys):
     assert said["reward_accuracy_low"] <= said["reward_accuracy"] <= said["reward_accuracy_high"]
     assert said["reward_accuracy"] > 0.7
     assert said["best_of_16_gold"] > said["best_of_4_gold"] > said["gold_base"]
+    assert said["gold_gain"] == pytest.approx(said["gold_policy"] - said["gold_base"], abs=1e-12)
+    # Of differences by prompt: one text less its prompt's mean spreads by nearly 1 over 256 prompts; choosing spreads less.
+    assert 0.04 < said["gold_gain_se"] < 0.09
+    assert 0.01 < said["best_of_4_se"] < said["best_of_16_se"] < 0.05
     assert set(said["seconds"]) >= {"sample", "reward", "policy", "total"}
 
 

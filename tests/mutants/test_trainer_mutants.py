@@ -372,8 +372,14 @@ MUTANTS = [
     Mutant(CHECKPOINT, "texts need the optimiser's state", ", without=TRAINER_FILE", "",
            "test_the_newest_adapter_is_the_last_one_that_is_whole"),
     # --- trainers/evaluation.py ---
-    Mutant(EVALUATION, "best of n by the gold score", "key=lambda i: row_scores[i]", "key=lambda i: row_gold[i]",
+    Mutant(EVALUATION, "best of n by the gold score", "key=lambda i: scores[i]", "key=lambda i: gold[i]",
            "test_best_of_by_hand"),
+    Mutant(EVALUATION, "an error of choosing alone", " - fmean(row) / len(gold))", ")",
+           "test_the_error_of_best_of_by_hand test_the_error_of_best_of_is_how_much_its_distance_to_the_base_varies"),
+    Mutant(EVALUATION, "prompts with few and many samples are alike", "added[len(row)].append", "added[0].append",
+           "test_the_error_of_best_of_by_hand"),
+    Mutant(EVALUATION, "an error without the base's noise", "[one - fmean(row) for one, row in zip(gold, base, strict=True)]",
+           "[one - fmean(map(fmean, base)) for one, row in zip(gold, base, strict=True)]", "test_above_base_by_hand"),
     Mutant(EVALUATION, "KL a token, not a sequence", "return difference.sum(1)", "return difference.mean(1)",
            "test_sequence_kl_against_exact_enumeration "
            "test_sequence_kl_uses_the_temperature_and_is_zero_for_the_base"),

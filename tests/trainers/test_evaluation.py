@@ -1,6 +1,8 @@
 """What a reward model and a policy are worth. Expected: literals, and exact enumeration on a toy."""
 
 import math
+import random
+import statistics
 
 import pytest
 import tiny
@@ -11,6 +13,7 @@ from rlhf_lab.models.heads import ValueHead
 from rlhf_lab.seeds import derive
 from rlhf_lab.trainers.evaluation import (
     Written,
+    above_base,
     best_of,
     best_of_kl,
     distinct_2,
@@ -45,12 +48,44 @@ def test_mean_by_hand():
     assert mean([4.0]) == (4.0, 0.0)
 
 
+def test_above_base_by_hand():
+    """5 - 3 and 1 - 4: mean -1/2, sd of the two differences 5 / sqrt 2, standard error 5/2."""
+    assert above_base([5.0, 1.0], [[2.0, 4.0], [4.0]]) == pytest.approx((-0.5, 2.5))
+
+
 def test_best_of_by_hand():
     """Groups of 2 a prompt, the odd sample out is left: the reward model picks 20, 30 and 7."""
     scores = [[0.1, 0.9, 0.5, 0.4, 99.0], [1.0, -1.0]]
     gold = [[10.0, 20.0, 30.0, 40.0, 50.0], [7.0, 8.0]]
     assert best_of(2, scores, gold).value == pytest.approx(19.0)
     assert best_of(1, scores, gold).value == pytest.approx((10 + 20 + 30 + 40 + 50 + 7 + 8) / 7)
+
+
+def test_the_error_of_best_of_by_hand():
+    """Six groups of 2 of four prompts: 3 + 5, 2 + 4, 1, 6 are picked, 21 / 6; the prompts' means are 4, 2, 1/2 and 7/2.
+
+    They add 8/6 - 4/4 = 1/3, 6/6 - 2/4 = 1/2 (four samples each), 1/6 - 1/8 = 1/24, 6/6 - 7/8 = 1/8 (two) to the distance:
+    variance (1/6)^2 + (1/12)^2.
+    """
+    scores = [[0, 1, 1, 0], [1, 0, 1, 0], [1, 0], [0, 1]]
+    gold = [[1, 3, 5, 7], [2, 0, 4, 2], [1, 0], [1, 6]]
+    assert best_of(2, scores, gold) == pytest.approx((3.5, math.sqrt(5 / 144)))
+
+
+@pytest.mark.parametrize("n", [4, 8])
+def test_the_error_of_best_of_is_how_much_its_distance_to_the_base_varies(n):
+    """Prompts of their own ease, half of them with 8 samples and half with 4; a reward model that is right half of the time."""
+    rng = random.Random(n)
+    distances, errors = [], []
+    for _ in range(400):
+        gold = [
+            [ease + rng.gauss(0, 1) for _ in range(size)] for size in [8] * 15 + [4] * 15 for ease in [rng.gauss(0, 1)]
+        ]
+        scores = [[x + rng.gauss(0, 1) for x in row] for row in gold]
+        found = best_of(n, scores, gold)
+        distances.append(found.value - statistics.fmean(map(statistics.fmean, gold)))
+        errors.append(found.standard_error)
+    assert statistics.fmean(errors) == pytest.approx(statistics.stdev(distances), rel=0.1)
 
 
 def test_best_of_kl_literals():
