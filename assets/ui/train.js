@@ -133,7 +133,7 @@ function sideFrame() {
   parts.rows = el('div.rows', {}, el('p.lab-empty', {}, 'The base model writes to the fixed prompts first.'));
   parts.side.replaceChildren(
     el('div.lab-row', {}, el('h2', {}, 'Samples'), parts.at, el('span.lab-grow'),
-      el('button.lab-button.small', { type: 'button', 'data-do': 'tokens', onclick: scope.open }, 'Tokens'), parts.latest),
+      el('button.lab-button.small', { type: 'button', 'data-do': 'to-tokens', onclick: scope.open }, 'Tokens'), parts.latest),
     el('div.scrub', {}, parts.scrub),
     el('p.muted', {}, 'Same prompts, same seeds as at the start; changed words are marked.'), parts.rows);
 }

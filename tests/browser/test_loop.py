@@ -220,7 +220,7 @@ def said(value: float) -> str:
 
 def test_the_microscope_tells_of_every_token_what_the_step_knew(lab, open_page):
     page = training(lab, open_page)
-    page.click("[data-do=tokens]")
+    page.click("[data-do=to-tokens]")
     page.wait_for_selector(".microscope .token.seen")
     shown, heading = page.locator("[data-token-step]"), page.locator(".microscope .facts .lab-row")
     at = int(shown.get_attribute("data-token-step"))

@@ -164,7 +164,7 @@ def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than
     expect(shown.locator(".now .lab-text")).to_have_text([HOSTILE, TEMPLATE])
     expect(shown.locator(".before .lab-text")).to_have_text([TEMPLATE, HOSTILE])
     assert shown.locator("img, script, b").count() == 0
-    page.click("[data-do=tokens]")
+    page.click("[data-do=to-tokens]")
     expect(page.locator(".microscope .tokens")).to_have_text("".join(HOSTILE_TOKENS.tokens))
     expect(page.locator(".microscope .word")).to_have_text(f"“{TEMPLATE}”")
     assert page.locator(".microscope").locator("img, script, b").count() == 0
