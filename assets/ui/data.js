@@ -82,8 +82,8 @@ function mapper(columns, said, open) {
     el('button.lab-button.small', { type: 'button', 'data-do': 'data-again', onclick: look }, 'Look again'));
 }
 
-function doubts({ held, repeated, duplicates, same_texts: same, empty_texts: empty }) {
-  const words = [held && `${many(held, 'vote')} that this project has already, left out`, repeated && `${many(repeated, 'vote')} that the file says again, left out`,
+function doubts({ held, duplicates, same_texts: same, empty_texts: empty }) {
+  const words = [held && `${many(held, 'vote')} that this project has already, left out`,
     duplicates && `${many(duplicates, 'vote')} by somebody who has answered about the same two texts before, in the file or in this project`,
     same && `${many(same, 'comparison')} of a text with itself: nothing can be learnt there`, empty && `${many(empty, 'comparison')} with an empty text`].filter(Boolean);
   return words.length ? el('p.lab-notice', { 'data-do': 'data-doubts' }, `Look again: ${words.join('; ')}.`) : null;

@@ -1,10 +1,10 @@
 """Which pair a judgement is about: one that is there with the same two texts, a new one, or none, because it is there already.
 
 A judgement counts once: what the project holds (the same person, source and answer about the same two texts, whichever way
-round) is left out, as often as it is held. So is a row that the file repeats, unless it names nobody: then it may be another
-person's. The lab lets a person vote once on a pair. Another answer of the same person to the same two texts is a duplicate:
-kept, it gets a pair of its own. Where the file names its pairs, two names are two pairs, even with equal texts (a repeated
-question).
+round) is left out, as often as it is held. The lab lets a person vote once on a pair. A further answer of the same person to
+the same two texts, whatever it says, is a duplicate: kept, it gets a pair of its own, for people are asked about equal texts
+twice (where two models wrote the same), and rows that name nobody may be several people's. Where the file names its pairs, two
+names are two pairs, even with equal texts (a repeated question).
 """
 
 import time
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from rlhf_lab.imports.found import IMPORTED, Judgement, Side
+from rlhf_lab.imports.found import Judgement, Side
 from rlhf_lab.kinds import Choice, Source, Strength
 
 Voter = tuple[str, bool]  # an annotator, and whether it was the hidden repeat of a question
@@ -112,11 +112,10 @@ class Line:
 
 @dataclass
 class Counts:
-    """held: the project has them; repeated: the file has said them before; duplicates: another answer of the same person to
-    the same two texts, `dropped` of them left out."""
+    """held: the project has them; duplicates: a further answer of the same person to the same two texts, `dropped` of them
+    left out."""
 
     held: int = 0
-    repeated: int = 0
     duplicates: int = 0
     dropped: int = 0
 
@@ -131,7 +130,6 @@ class Places:
         self._by_id: dict[int, Place] = {}
         self._votes: Counter[Said] = Counter()  # in the project
         self._wanted: Counter[Said] = Counter()  # in the file, so far
-        self._rows: set[tuple[Said, str]] = set()
         self._now = time.time()
 
     def add(self, pair_id: int, content: Content, first: str, second: str) -> None:
@@ -156,10 +154,6 @@ class Places:
         content = Content.of(item.prompt, item.first.text, item.second.text)
         said, voter = Said.of(content, item.first.text, answer), answer.voter
         line = self._line(content, item.pair)
-        if voter[0] != IMPORTED and (said, item.pair) in self._rows:
-            self.counts.repeated += 1
-            return None
-        self._rows.add((said, item.pair))
         self._wanted[said] += 1
         if self._votes[said] >= self._wanted[said]:
             self.counts.held += 1

@@ -60,8 +60,6 @@ def saved_words(saved: Saved, name: str) -> str:
     if saved.held:
         same = "the same answer of the same person about the same two texts"
         parts.append(f"{saved.held:,} were left out, because this project has them already: {same}.")
-    if saved.repeated:
-        parts.append(f"{saved.repeated:,} were left out, because the file has said the same before.")
     if saved.duplicates:
         kept = "left out" if saved.dropped else "kept; they are left out when that is asked for"
         parts.append(f"{saved.duplicates:,} are further answers of the same person about the same two texts ({kept}).")

@@ -38,7 +38,7 @@ class Into:
 
     source, annotator: of rows that name none. use_prompts: prompts the project does not have yet become its own, for
     sampling and PPO too; without it they only carry their labels. skip_broken: leave out rows with a problem.
-    drop_duplicates: leave out what somebody says of two texts who has said something else of them.
+    drop_duplicates: leave out what somebody says of two texts who has said something of them before.
     """
 
     project_id: int
@@ -51,16 +51,15 @@ class Into:
 
 @dataclass(frozen=True)
 class Saved:
-    """What was written, and what was left out: held (the project has it), repeated (the file has said it before), broken.
+    """What was written, and what was left out: held (the project has it), broken.
 
-    duplicates: another answer of the same person to the same two texts, `dropped` of them left out.
+    duplicates: a further answer of the same person to the same two texts, `dropped` of them left out.
     """
 
     votes: int = 0
     pairs: int = 0
     prompts: int = 0
     held: int = 0
-    repeated: int = 0
     duplicates: int = 0
     dropped: int = 0
     broken: int = 0
@@ -69,7 +68,7 @@ class Saved:
 
     @property
     def skipped(self) -> int:
-        return self.held + self.repeated + self.dropped + self.broken
+        return self.held + self.dropped + self.broken
 
 
 def save(db: Database, found: Found, into: Into) -> Saved:
@@ -89,7 +88,7 @@ def save(db: Database, found: Found, into: Into) -> Saved:
 
 
 def doubts_of(db: Database, found: Found, into: Into) -> dict[str, int]:
-    """{"held", "repeated", "duplicates", …}: what an import would meet (see `Saved`). Nothing is written."""
+    """{"held", "duplicates", …}: what an import would meet (see `Saved`). Nothing is written."""
     writing = _Writing(db, found, into)
     writing.place(found.judgements)
     return asdict(writing.there.places.counts)

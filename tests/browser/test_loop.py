@@ -235,7 +235,8 @@ def test_the_microscope_tells_of_every_token_what_the_step_knew(lab, open_page):
     sums = page.locator(".microscope .sum").all_text_contents()
     assert sums[0].startswith(f"{said(first.kl[-1])} = ")
     assert sums[1].startswith(f"{said(first.reward[-1])} = −0.")
-    assert sums[1].endswith(f" + {said(first.earned)}")  # the score stands on the last token
+    earned = said(first.earned)  # the score stands on the last token
+    assert sums[1].endswith(f" + ({earned})" if first.earned < 0 else f" + {earned}")
     texts.nth(1).locator(".token").first.hover()
     expect(heading).to_contain_text(f"token 1 of {len(second.tokens)}")
     texts.nth(0).locator(".token").first.click()

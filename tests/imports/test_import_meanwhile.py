@@ -237,19 +237,22 @@ def test_what_is_the_same_answer(db, project, files):
         assert save(db, files.found("other.jsonl", [row("Once", **ours) | other]), Into(project.id)).votes == 1
 
 
-def test_a_row_that_the_file_repeats_counts_once_unless_it_names_nobody_or_another_pair(db, project, files):
-    done = save(db, files.found("v.jsonl", [row("Once")] * 3), Into(project.id))
-    assert (done.votes, done.repeated, done.held, done.duplicates) == (1, 2, 0, 0)
+def test_a_row_that_the_file_repeats_is_a_duplicate_and_not_taken_in_with_the_file_once_more(db, project, files):
+    thrice = files.found("v.jsonl", [row("Once")] * 3)
+    done = save(db, thrice, Into(project.id, drop_duplicates=True))
+    assert (done.votes, done.held, done.duplicates, done.dropped) == (1, 0, 2, 2)
+    done = save(db, thrice, Into(project.id))
+    assert (done.votes, done.held, done.duplicates, done.dropped) == (2, 1, 2, 0)
+    assert (save(db, thrice, Into(project.id)).held, len(thrice.judgements)) == (3, 3)
     done = save(db, files.found("names.jsonl", [row("Far", pair_id=i // 2) for i in range(4)]), Into(project.id))
-    assert (done.votes, done.repeated, done.duplicates, done.pairs) == (2, 2, 0, 2)
+    assert (done.votes, done.duplicates, done.pairs) == (4, 2, 4)
     otherwise = [row("q", pair_id=1), row("q", "tie", pair_id=1), row("q", "tie", pair_id=2)]
     done = save(db, files.found("otherwise.jsonl", otherwise), Into(project.id))
-    assert (done.votes, done.repeated, done.duplicates, done.pairs) == (3, 0, 1, 3)
+    assert (done.votes, done.duplicates, done.pairs) == (3, 1, 3)
     nobody = files.found("nobody.jsonl", [row("p", annotator="")] * 3)
     done = save(db, nobody, Into(project.id))  # three people perhaps
-    assert (done.votes, done.repeated, done.duplicates, done.pairs) == (3, 0, 2, 3)
+    assert (done.votes, done.duplicates, done.pairs) == (3, 2, 3)
     assert save(db, nobody, Into(project.id)).held == 3
-    assert save(db, nobody, Into(project.id, annotator="cy")).repeated == 2  # somebody says that they are one person's
 
 
 @pytest.mark.sqlite

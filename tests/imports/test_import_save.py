@@ -180,15 +180,14 @@ def test_the_command(tmp_path, files, capsys):
     assert main(["import", path, "--home", home, "--json", "--drop-duplicates"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["imported"], said["skipped"], said["errors"]) == (4, 2, [])
-    assert (said["saved"]["votes"], said["saved"]["repeated"], said["saved"]["dropped"]) == (4, 1, 1)
+    assert (said["saved"]["votes"], said["saved"]["duplicates"], said["saved"]["dropped"]) == (4, 2, 2)
     assert main(["import", path, "--home", home, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert (said["imported"], said["skipped"], said["saved"]["held"], said["saved"]["duplicates"]) == (1, 5, 4, 1)
+    assert (said["imported"], said["skipped"], said["saved"]["held"], said["saved"]["duplicates"]) == (2, 4, 4, 2)
     assert main(["import", path, "--home", home]) == 0
     words = capsys.readouterr().out
     assert "0 votes of v.jsonl are in" in words
-    assert "5 were left out, because this project has them already: the same answer of the same person" in words
-    assert "1 were left out, because the file has said the same before." in words
+    assert "6 were left out, because this project has them already: the same answer of the same person" in words
     assert main(["import", str(tmp_path / "none.csv"), "--home", home, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["kind"] == "DataError"
     assert main(["import", path, "--home", home, "--choices", "x=y"]) == 1
@@ -212,7 +211,7 @@ def test_a_new_project_of_the_files_prompts(tmp_path, files, capsys):
 def test_a_process_of_its_own_for_the_page(db, project, files, tmp_path):
     path = files.rows("up.jsonl", VOTES)
     there = {"what": str(path), "home": str(tmp_path / "home"), "project": project.id}
-    assert {answer(there)["preview"][name] for name in ("held", "repeated", "duplicates")} == {0}
+    assert {answer(there)["preview"][name] for name in ("held", "duplicates")} == {0}
     assert votes(db) == []
     request = {**there, "name": "votes.jsonl", "save": True}
     done = subprocess.run(
@@ -226,7 +225,7 @@ def test_a_process_of_its_own_for_the_page(db, project, files, tmp_path):
     assert said["saved"]["votes"] == 4
     assert said["words"].startswith("4 votes of votes.jsonl are in, on 2 new pairs and 1 new prompts.")
     assert len(votes(db)) == 4
-    assert [answer(there)["preview"][name] for name in ("held", "repeated", "duplicates")] == [4, 0, 0]
+    assert [answer(there)["preview"][name] for name in ("held", "duplicates")] == [4, 0]
     assert "error" in answer({**there, "what": str(tmp_path / "none")})
     assert "meanings of the votes" in answer({**there, "choices": "huh"})["error"]
     unknown = files.rows("unknown.jsonl", [{"question": "?", "good": "a", "bad": "b"}])
