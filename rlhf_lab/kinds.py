@@ -1,4 +1,5 @@
-"""Closed sets of words: what a label, a run, a job, an engine or an event can be, and what the core can do one way or another.
+"""Closed sets of words: what a label, a run, a job, an engine or an event can be, what the core can do one way or another, and
+the algorithms.
 They import nothing of ours.
 """
 
@@ -15,6 +16,19 @@ AnyEstimator = Literal["k1", "k2", "k3", "full"]
 Combination = Literal["mean", "worst", "uncertainty"]
 Placement = Literal["last", "spread"]
 Reduction = Literal["token_mean", "trajectory_mean", "trajectory_sum"]
+
+Algorithm = Literal["ppo", "ppo_penalty", "trpo", "a2c", "reinforce", "rloo", "grpo"]
+#: Algorithms that estimate advantages with a value function; REINFORCE may, as a baseline.
+ACTOR_CRITIC = ("ppo", "ppo_penalty", "trpo", "a2c")
+VALUES = (*ACTOR_CRITIC, "reinforce")
+#: Algorithms with a probability ratio, which may pass over the same rollouts several times.
+RATIO = ("ppo", "ppo_penalty", "grpo")
+#: Algorithms that learn from a rollout once, since they have no ratio.
+ON_POLICY = ("a2c", "reinforce", "rloo")
+#: Algorithms that compare samples of one prompt with each other.
+GROUPED = ("rloo", "grpo")
+#: Algorithms that follow the gradient of a loss; trpo takes a natural step.
+FIRST_ORDER = ("ppo", "ppo_penalty", "a2c", "reinforce", "rloo", "grpo")
 
 
 class Choice(StrEnum):

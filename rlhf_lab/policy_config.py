@@ -4,23 +4,25 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.kinds import AnyEstimator, Baseline, Credit, Placement, Target
+from rlhf_lab.kinds import (
+    ACTOR_CRITIC,
+    FIRST_ORDER,
+    GROUPED,
+    ON_POLICY,
+    RATIO,
+    VALUES,
+    Algorithm,
+    AnyEstimator,
+    Baseline,
+    Credit,
+    Placement,
+    Target,
+)
 from rlhf_lab.settings import Config, fields_of, setting
 
-Algorithm = Literal["ppo", "ppo_penalty", "trpo", "a2c", "reinforce", "rloo", "grpo"]
-#: Algorithms that estimate advantages with a value function; REINFORCE may, as a baseline.
-ACTOR_CRITIC = ("ppo", "ppo_penalty", "trpo", "a2c")
-VALUES = (*ACTOR_CRITIC, "reinforce")
-#: Algorithms with a probability ratio, which may pass over the same rollouts several times.
-RATIO = ("ppo", "ppo_penalty", "grpo")
-#: Algorithms that learn from a rollout once, since they have no ratio.
-ON_POLICY = ("a2c", "reinforce", "rloo")
-#: Algorithms that compare samples of one prompt with each other.
-GROUPED = ("rloo", "grpo")
 ALONE_WITH_SHARDS = (
     "shard_backbone deals the frozen weights out over the processes, and there is one. Choose processes = 2 or more"
 )
-FIRST_ORDER = ("ppo", "ppo_penalty", "a2c", "reinforce", "rloo", "grpo")
 
 #: What every algorithm is recommended with. Scores of a reward model are in sd of the base's samples, so that one clip fits all;
 #: those of a reward function from Python have units of their own, so the default is none.
@@ -111,8 +113,7 @@ class PolicyConfig(Config):
         2000.0, "episodes over which the adaptive controller corrects", 1.0, 1e9, group="KL"
     )  # fmt: skip
     kl_estimator: AnyEstimator = setting(
-        "k1", "estimator of the per-token KL (full: over the whole vocabulary); in the rewards only k1 holds the policy back",
-        group="KL",
+        "k1", "estimator of the per-token KL (full: over the whole vocabulary); in the rewards only k1 holds it back", group="KL"
     )  # fmt: skip
     kl_penalty: Literal["reward", "loss"] = setting(
         "reward", "the KL is taken from the rewards, or its estimate (k2 or k3) is a term of the loss",
@@ -122,10 +123,7 @@ class PolicyConfig(Config):
     gamma: float = setting(1.0, "discount per token", 0.0, 1.0, group="advantages", only=VALUES)
     lam: float = setting(0.95, "GAE lambda", 0.0, 1.0, group="advantages", only=VALUES)
     advantage: Literal["gae", "nstep"] = setting(
-        "gae",
-        "advantages by GAE, or by n-step returns",
-        group="advantages",
-        only=ACTOR_CRITIC,
+        "gae", "advantages by GAE, or by n-step returns", group="advantages", only=ACTOR_CRITIC
     )
     nstep: int = setting(8, "tokens an n-step return looks ahead", 1, 4096, group="advantages", only=ACTOR_CRITIC)
     credit: Credit = setting(
@@ -133,8 +131,7 @@ class PolicyConfig(Config):
         group="advantages", only=("reinforce",),
     )  # fmt: skip
     baseline: Baseline = setting(
-        "value", "what is taken from the return", group="advantages",
-        only=("reinforce",),
+        "value", "what is taken from the return", group="advantages", only=("reinforce",)
     )  # fmt: skip
     group_scale: bool = setting(
         True, "divide a group's advantages by its standard deviation", group="advantages", only=("grpo",)
@@ -155,13 +152,9 @@ class PolicyConfig(Config):
         0.0, "weight of the entropy bonus", 0.0, 1.0, group="policy loss", only=FIRST_ORDER
     )  # fmt: skip
     ptx_coef: float = setting(
-        0.0,
-        "weight of the cross-entropy of pretraining text (PPO-ptx)",
-        0.0,
-        100.0,
-        group="policy loss",
+        0.0, "weight of the cross-entropy of pretraining text (PPO-ptx)", 0.0, 100.0, group="policy loss",
         only=FIRST_ORDER,
-    )
+    )  # fmt: skip
     ptx_batch: int = setting(8, "pretraining texts per update", 1, 1024, group="policy loss", only=FIRST_ORDER)
     penalty_coef: float = setting(
         0.5, "first weight of the KL between old and new policy", 1e-4, 1e3, group="policy loss", only=("ppo_penalty",)

@@ -12,11 +12,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rlhf_lab.config import PolicyConfig
+from rlhf_lab.kinds import GROUPED, ON_POLICY
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.models.generation import uniforms
 from rlhf_lab.models.rows import make_rows
-from rlhf_lab.policy_config import GROUPED, ON_POLICY
 from rlhf_lab.trainers.policy import PolicyTrainer, Task
 
 torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Kinds of columns: ids, references, enums as their words, JSON."""
+"""What tables are made of: kinds of columns (ids, references, enums as their words, JSON) and how keys and indices are called."""
 
 import json
 import zlib
@@ -7,6 +7,15 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Column, Dialect, Enum, ForeignKey, Integer, LargeBinary, Text
 from sqlalchemy.types import TypeDecorator
+
+#: How keys and indices are called.
+NAMES = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
 
 #: A whole number of 63 bits, as seeds are. SQLite's INTEGER holds one as it is.
 LONG = BigInteger().with_variant(Integer, "sqlite")

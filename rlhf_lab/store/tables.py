@@ -31,20 +31,11 @@ from sqlalchemy import (
 )
 
 from rlhf_lab import kinds
-from rlhf_lab.store.columns import LONG, Json, PackedJson, belongs_to, id_column, needed, words
+from rlhf_lab.store.columns import LONG, NAMES, Json, PackedJson, belongs_to, id_column, needed, words
 
 SCHEMA_VERSION = "0007"
 
-
-metadata = MetaData(
-    naming_convention={
-        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-        "ck": "ck_%(table_name)s_%(constraint_name)s",
-        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-        "pk": "pk_%(table_name)s",
-    }
-)
+metadata = MetaData(naming_convention=NAMES)
 
 projects = Table(
     "projects",

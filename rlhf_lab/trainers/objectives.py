@@ -9,8 +9,7 @@ from rlhf_lab.config import PolicyConfig
 from rlhf_lab.core.kl import kl_estimate
 from rlhf_lab.core.policy_gradients import ppo_penalty, reinforce_loss
 from rlhf_lab.core.policy_losses import PolicyLoss, ValueLoss, clipped_value_loss, ppo_clip, reduce_tokens
-from rlhf_lab.kinds import Reduction
-from rlhf_lab.policy_config import ON_POLICY
+from rlhf_lab.kinds import ON_POLICY, Reduction
 from rlhf_lab.trainers.rollout import Part, Rollout
 
 REDUCTIONS: dict[str, Reduction] = {"token": "token_mean", "trajectory": "trajectory_mean", "sum": "trajectory_sum"}

@@ -7,7 +7,8 @@ An equation is a template over the names of columns (a number a token) and const
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rlhf_lab.policy_config import ON_POLICY, PolicyConfig
+from rlhf_lab.kinds import ON_POLICY
+from rlhf_lab.policy_config import PolicyConfig
 from rlhf_lab.records import TokenRecord
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_run

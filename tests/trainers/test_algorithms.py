@@ -10,9 +10,9 @@ import torch
 from rlhf_lab.config import ALGORITHMS
 from rlhf_lab.core.policy_gradients import a2c_loss
 from rlhf_lab.errors import ConfigError, NotFiniteError, SelfCheckError, TrainingError
+from rlhf_lab.kinds import ACTOR_CRITIC, ON_POLICY, VALUES
 from rlhf_lab.models.generation import Sampled
 from rlhf_lab.models.rows import make_rows
-from rlhf_lab.policy_config import ACTOR_CRITIC, ON_POLICY, VALUES
 from rlhf_lab.trainers import gradient_step
 from rlhf_lab.trainers.checkpoint import load_latest, save_checkpoint
 from rlhf_lab.trainers.metrics import UpdateStats
