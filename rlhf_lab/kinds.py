@@ -27,6 +27,8 @@ RATIO = ("ppo", "ppo_penalty", "grpo")
 ON_POLICY = ("a2c", "reinforce", "rloo")
 #: Algorithms that compare samples of one prompt with each other.
 GROUPED = ("rloo", "grpo")
+#: Algorithms that clip the probability ratio.
+CLIPPED = ("ppo", "grpo")
 #: Algorithms that follow the gradient of a loss; trpo takes a natural step.
 FIRST_ORDER = ("ppo", "ppo_penalty", "a2c", "reinforce", "rloo", "grpo")
 

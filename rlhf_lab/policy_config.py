@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.kinds import (
     ACTOR_CRITIC,
+    CLIPPED,
     FIRST_ORDER,
     GROUPED,
     ON_POLICY,
@@ -142,7 +143,7 @@ class PolicyConfig(Config):
 
     cliprange: float | None = setting(
         0.2, "PPO clip of the probability ratio; none leaves it unclipped", 0.01, 1.0, group="policy loss",
-        only=("ppo", "grpo"),
+        only=CLIPPED,
     )  # fmt: skip
     loss_mean: Literal["token", "trajectory", "sum"] = setting(
         "token", "mean over all tokens, over the means of the responses, or over the sums of the responses",

@@ -9,7 +9,7 @@ from rlhf_lab.config import PolicyConfig
 from rlhf_lab.core.kl import kl_estimate
 from rlhf_lab.core.policy_gradients import ppo_penalty, reinforce_loss
 from rlhf_lab.core.policy_losses import PolicyLoss, ValueLoss, clipped_value_loss, ppo_clip, reduce_tokens
-from rlhf_lab.kinds import ON_POLICY, Reduction
+from rlhf_lab.kinds import CLIPPED, ON_POLICY, Reduction
 from rlhf_lab.trainers.rollout import Part, Rollout
 
 REDUCTIONS: dict[str, Reduction] = {"token": "token_mean", "trajectory": "trajectory_mean", "sum": "trajectory_sum"}
@@ -39,7 +39,7 @@ def whole_of(rollout: Rollout, minibatch: list[Tensor]) -> Whole:
 
 def clip_of(config: PolicyConfig) -> float | None:
     """The clip of the ratio, for the algorithms that have one."""
-    return config.cliprange if config.algorithm in ("ppo", "grpo") else None
+    return config.cliprange if config.algorithm in CLIPPED else None
 
 
 def policy_loss(logprobs: Tensor, part: Part, whole: Whole, config: PolicyConfig, weights: Weights) -> PolicyLoss:

@@ -20,7 +20,12 @@ LONGEST_MS = 3_600_000
 
 def left_is_first(annotator: str, pair_id: int, repeat: bool = False) -> bool:
     """Which completion stands on the left: random, the same after a reload, and the other way at a hidden repeat."""
-    return (hashlib.sha256(f"{annotator}/{pair_id}".encode()).digest()[0] % 2 == 0) is not repeat
+    return coin(f"{annotator}/{pair_id}") is not repeat
+
+
+def coin(words: str) -> bool:
+    """Heads or tails by what is said: the same for the same words."""
+    return hashlib.sha256(words.encode()).digest()[0] % 2 == 0
 
 
 def sides(pair: Pair, on_left: bool) -> tuple[str, str]:

@@ -4,7 +4,6 @@ It is the check that no reward model can be fooled at: PPO learns to please the 
 answers are no labels; nothing learns from them.
 """
 
-import hashlib
 import random
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from rlhf_lab.records import BlindTest, Job
 from rlhf_lab.store.blind import add_test, answers, blind_tests, give
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.ui.asking import FieldError, column, models_of, number, submit
+from rlhf_lab.ui.ballot import coin
 from rlhf_lab.ui.context import Context
 
 SIDES = {"left": Choice.FIRST, "right": Choice.SECOND, "tie": Choice.TIE}
@@ -126,7 +126,7 @@ def shown(test_id: int, position: int, couple: Couple, annotator: str) -> dict[s
 
 def first_on_left(test_id: int, position: int, annotator: str) -> bool:
     """Whether the first model's text stands on the left: random, the same after a reload, another for everybody."""
-    return hashlib.sha256(f"blind/{test_id}/{position}/{annotator}".encode()).digest()[0] % 2 == 0
+    return coin(f"blind/{test_id}/{position}/{annotator}")
 
 
 def outcome(

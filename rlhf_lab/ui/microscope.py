@@ -7,7 +7,7 @@ An equation is a template over the names of columns (a number a token) and const
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rlhf_lab.kinds import ON_POLICY
+from rlhf_lab.kinds import CLIPPED, ON_POLICY
 from rlhf_lab.policy_config import PolicyConfig
 from rlhf_lab.records import TokenRecord
 from rlhf_lab.store.database import Database
@@ -43,11 +43,12 @@ def looked_at(db: Database, run_id: int, step: int) -> dict[str, Any]:
     beta = metric_at(db, run_id, step, "objective/kl_coef")
     constants = constants_of(config, config.beta if beta is None else beta)
     records = token_records_at(db, run_id, step)
+    columns = [columns_of(record, config, constants) for record in records]
     return {
         "run": run_id, "step": step, "steps": run.step, "kept": config.token_rows, "constants": constants,
-        "lines": [line._asdict() for line in lines_of(config, records)],
+        "lines": [line._asdict() for line in lines_of(config, columns)],
         "shades": [shade._asdict() for shade in shades_of(config)],
-        "rows": [_row(record, config, constants) for record in records],
+        "rows": [_row(*both) for both in zip(records, columns, strict=True)],
     }  # fmt: skip
 
 
@@ -95,11 +96,11 @@ def _loss(config: PolicyConfig, constants: dict[str, float], advantage: float, r
 
 
 def _clips(config: PolicyConfig) -> bool:
-    return config.algorithm in ("ppo", "grpo") and config.cliprange is not None
+    return config.algorithm in CLIPPED and config.cliprange is not None
 
 
-def lines_of(config: PolicyConfig, records: Sequence[TokenRecord]) -> list[Line]:
-    """The equations of an algorithm with these settings, in the order in which the numbers are found."""
+def lines_of(config: PolicyConfig, columns: Sequence[Columns]) -> list[Line]:
+    """The equations of an algorithm with these settings that the columns can fill, in the order in which numbers are found."""
     parts = [_kl(config), _reward(config), *_advantage(config)]
     if config.whiten_advantages:
         parts.append(
@@ -107,9 +108,8 @@ def lines_of(config: PolicyConfig, records: Sequence[TokenRecord]) -> list[Line]
                  "Whitened over the batch. Above 0 the token is made likelier, below 0 less likely.")
         )  # fmt: skip
     parts += [_ratio(), *_learning(config)]
-    known = set().union(*(columns_of(record, config, constants_of(config, 0.0)) for record in records))
-    known |= set(constants_of(config, 0.0))
-    return [line for line in parts if not records or names_in(line.equation) <= known]
+    known = set(constants_of(config, 0.0)).union(*columns)
+    return [line for line in parts if not columns or names_in(line.equation) <= known]
 
 
 def names_in(equation: str) -> set[str]:
@@ -210,8 +210,7 @@ def shades_of(config: PolicyConfig) -> list[Shade]:
     return shades
 
 
-def _row(record: TokenRecord, config: PolicyConfig, constants: dict[str, float]) -> dict[str, Any]:
-    columns = columns_of(record, config, constants)
+def _row(record: TokenRecord, columns: Columns) -> dict[str, Any]:
     return {
         "prompt": record.prompt, "tokens": record.tokens, "score": record.score, "earned": record.earned,
         "clipped": record.clipped,

@@ -310,28 +310,32 @@ def test_a_blind_test_is_judged_by_keys_and_tells_whose_texts_they_were(lab, ope
     page.locator(".blind h2").click()  # away from the field
     count = int(re.search(r"of (\d+)", page.inner_text("[data-judged]"))[1])
     assert 2 <= count <= 8
-    said = []
+    said, chosen = [], []
     while len(said) < count - 1:
         left, right = (page.inner_text(f".blind .{side} .lab-text") for side in ("left", "right"))
         assert left != right
         said.append(sorted((left, right)))
-        page.keyboard.press("1" if len(said) % 2 else "0")
+        key = "102"[len(said) % 3]
+        chosen += {"1": [left], "2": [right], "0": []}[key]
+        page.keyboard.press(key)
         page.wait_for_selector(f"[data-judged='{len(said)}']")
     another = screen(lab, open_page, "Compare")  # somebody else has all of them before them
     another.wait_for_selector("[data-judged='0']")
     part(another, "blind-stop").click()
     says(another, "blind-result", "You decided no pair.")
     part(page, "blind-tie").click()
-    says(page, "blind-result", f"{count // 2} decided pair")
+    says(page, "blind-result", f"{len(chosen)} decided pair")
     says(page, "blind-result", "reward model")
     page.locator(".blind summary").click()
     rows = page.locator(".blind tbody tr")
     expect(rows).to_have_count(count)
     shown = [sorted(row.locator("td:not(:first-child) .lab-text").all_inner_texts()) for row in rows.all()]
     assert shown[: len(said)] == said
+    mine = rows.locator("td", has_text="you chose this").locator(".lab-text")
+    assert mine.all_inner_texts() == chosen
     page.reload()
     page.get_by_role("tab", name="Compare", exact=True).click()
-    says(page, "blind-result", f"{count // 2} decided pair")
+    says(page, "blind-result", f"{len(chosen)} decided pair")
 
 
 def test_a_new_project_from_pasted_prompts_and_what_is_refused(lab, open_page, tmp_path):

@@ -38,7 +38,7 @@ MUTANTS = [
     Mutant(ESTIMATES, "sampled KL for the exact one", 'config.kl_estimator == "full"', "False",
            "test_the_exact_kl_is_taken_where_asked_for"),
     # --- objectives ---
-    Mutant(OBJECTIVES, "grpo unclipped", 'in ("ppo", "grpo")', 'in ("ppo",)', "test_policy_loss"),
+    Mutant(OBJECTIVES, "grpo unclipped", 'in CLIPPED', 'in ("ppo",)', "test_policy_loss"),
     Mutant(OBJECTIVES, "the ratio in place of log-probabilities", "if config.algorithm in ON_POLICY:", "if False:",
            "test_policy_loss"),
     Mutant(OBJECTIVES, "distance to the reference pays", "loss.loss + weights.beta", "loss.loss - weights.beta",
