@@ -4,6 +4,7 @@ window.LabMicroscope = window.LabMicroscope || ((ask) => {
   const { el, number } = Lab;
   const STRONGEST = 42;  // per cent of colour in the strongest token
   let run = null, step = null, held = null, wanted = '', shade = null;
+  let bring = false;
   let at = [0, -1], pinned = false;  // the text and the token looked at (-1: the last), and whether it stays
 
   const which = el('strong', { 'data-token-step': '' });
@@ -17,6 +18,8 @@ window.LabMicroscope = window.LabMicroscope || ((ask) => {
     el('div.lab-row', {}, back, which, on, el('label.lab-row.shade', {}, el('span.muted', {}, 'colour'), colour), legend),
     texts, facts);
 
+  // Asked for, it comes to the top of the window, and once more when what it shows has come.
+  const come = () => fold.scrollIntoView({ block: 'start' });
   function move(by) { step += by; fetchIt(); }
 
   // Look at this step; fetched when the fold is open.
@@ -35,6 +38,8 @@ window.LabMicroscope = window.LabMicroscope || ((ask) => {
     if (wanted !== mine) return;
     held = reply;
     draw();
+    if (bring) come();
+    bring = false;
   }
 
   function draw() {
@@ -118,5 +123,5 @@ window.LabMicroscope = window.LabMicroscope || ((ask) => {
     return [el('strong', {}, line.name), el('span.sum', {}, said || '–'), el('span.muted', {}, el('code', {}, line.symbols), ` ${line.about}`)];
   }
 
-  return { fold, show, again: fetchIt, open: () => { fold.open = true; fold.scrollIntoView({ block: 'start' }); } };
+  return { fold, show, again: fetchIt, open: () => { fold.open = bring = true; come(); } };
 });
