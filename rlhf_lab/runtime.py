@@ -3,8 +3,8 @@ the page.
 
 Measured on 2 shared cores. OpenMP threads that spin for long made an update up to 25 times slower while another process was
 busy; threads that sleep at once made a PPO step 1.35 to 1.7 times slower on an idle machine, because a small operation is over
-before a sleeper is awake. So beside a page they spin for as long as waking takes, some 20 microseconds; ten times as long in a
-command that has the machine to itself, for waking a thread may mean waking a virtual core. And glibc gave every large
+before a sleeper is awake. So beside a page they spin for as long as waking takes, some 40 microseconds where that means waking a
+virtual core; three times as long in a command that has the machine to itself. And glibc gave every large
 tensor's pages back to the kernel at once, so that each step faulted them in again (2.9 s for a forward and backward instead of
 1.1 s). oneDNN, which computes bfloat16 products on a CPU, keeps the workspace of each shape it has met, by itself of 1,024:
 texts differ in length, so a long training grew to 20 GB. It keeps 64: with 32 a PPO step in bfloat16 made some anew at each pass.
@@ -24,7 +24,7 @@ from contextlib import contextmanager
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 ENVIRONMENT = {
     "OMP_WAIT_POLICY": "passive",
-    "GOMP_SPINCOUNT": "1000",
+    "GOMP_SPINCOUNT": "3000",
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_TELEMETRY": "1",

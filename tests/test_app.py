@@ -65,7 +65,7 @@ def fetch(url: str, server: subprocess.Popen) -> str:
     raise AssertionError("the page was not served within a minute")
 
 
-@pytest.mark.parametrize(("words", "looks"), [("demo --labels 9", "10000"), ("sft", "10000"), ("pretrain", "1000")])
+@pytest.mark.parametrize(("words", "looks"), [("demo --labels 9", "10000"), ("sft", "10000"), ("pretrain", "3000")])
 def test_threads_of_a_command_that_trains_alone_look_longer_for_work(words, looks, monkeypatch):
     """Writers of text work beside `pretrain`. What a person has set stays."""
     monkeypatch.setattr(runtime, "_tell_glibc", lambda options: None)
