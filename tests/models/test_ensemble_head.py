@@ -131,6 +131,9 @@ def test_a_description_of_another_number_of_heads(llama_folder, tmp_path):
 def test_a_single_reference_sample_has_no_spread():
     """Refused, and neither shift nor scale is touched: they became NaN."""
     for head in (RewardHead(2, "mean", 0), EnsembleHead(2, "mean", [0, 1])):
-        with warnings.catch_warnings(action="ignore"), pytest.raises(ConfigError, match=r"there are 1\. Give at least 2"):
+        with (
+            warnings.catch_warnings(action="ignore"),
+            pytest.raises(ConfigError, match=r"there are 1\. Give at least 2"),
+        ):
             head.normalise(torch.tensor([[3.0], [4.0]]))
         assert all((float(one.shift), float(one.scale)) == (0.0, 1.0) for one in (head, *head.heads))
