@@ -8,13 +8,13 @@ network a lock that looks free may not be.
 import dataclasses
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 from sqlalchemy import select
 
-from rlhf_lab.errors import EngineError
+from rlhf_lab.errors import ClaimedError
 from rlhf_lab.home import run_folder
 from rlhf_lab.jobs import supervisor
 from rlhf_lab.kinds import OPEN, JobKind, RunStatus
@@ -31,18 +31,29 @@ AT_WORK = (RunStatus.RUNNING, RunStatus.PAUSED)
 
 @contextmanager
 def claimed(home: Path, run_id: int) -> Iterator[None]:
-    """Be the only process that writes a run. Raises EngineError while another one, or its group, is at work on it."""
+    """Be the only process that writes a run. Raises ClaimedError while another one, or its group, is at work on it."""
+    with _lock(home, run_id):
+        who = json.dumps(dataclasses.asdict(supervisor.this_process()))
+        (run_folder(home, run_id) / WRITER).write_text(who, encoding="utf-8")
+        yield
+
+
+def check_free(home: Path, run_id: int) -> None:
+    """Raises ClaimedError while a process writes the run."""
+    with _lock(home, run_id):
+        return
+
+
+def _lock(home: Path, run_id: int) -> AbstractContextManager[object]:
+    """The lock of a run, held. Raises ClaimedError."""
     folder = run_folder(home, run_id)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        lock = FileLock(folder / CLAIM, timeout=CLAIM_WAIT_S).acquire()
+        return FileLock(folder / CLAIM, timeout=CLAIM_WAIT_S).acquire()
     except Timeout as error:
-        raise EngineError(
+        raise ClaimedError(
             f"run {run_id} is being trained by another process. Stop it first: python -m rlhf_lab control {run_id} stop"
         ) from error
-    with lock:
-        (folder / WRITER).write_text(json.dumps(dataclasses.asdict(supervisor.this_process())), encoding="utf-8")
-        yield
 
 
 def held(home: Path, run_id: int) -> bool:
