@@ -2,7 +2,8 @@
 
 The lock is let go when its process ends, however that ends. So a run that is said to go on, that no job stands for and whose
 lock is free, has lost its process: one that was started by hand and killed. Only the machine where that worked judges it: over a
-network a lock that looks free may not be.
+network a lock that looks free may not be. It is known by its host name, or by its kernel's boot id: a container made anew has
+another name.
 """
 
 import dataclasses
@@ -83,8 +84,8 @@ def mark_lost(db: Database, home: Path) -> list[int]:
 
 
 def _lost(home: Path, run_id: int) -> bool:
-    last = writer(home, run_id)
-    return last is not None and last.host == supervisor.this_process().host and not held(home, run_id)
+    last, here = writer(home, run_id), supervisor.this_process()
+    return last is not None and (last.host == here.host or "" != last.boot == here.boot) and not held(home, run_id)
 
 
 def _interrupted(db: Database, run_id: int) -> bool:
