@@ -12,6 +12,7 @@ LabError                      anything this project raises on purpose; str(error
 │   ├── NotFiniteError        a NaN or infinity appeared
 │   └── SelfCheckError        an invariant of the algorithm does not hold on this machine
 ├── EngineError               the engine is missing, dead, or a second one was started
+│   └── ClaimedError          another process is at work on the run
 └── NotAllowedError           only the operator may do this
 """
 
@@ -66,6 +67,10 @@ class SelfCheckError(TrainingError):
 
 class EngineError(LabError):
     pass
+
+
+class ClaimedError(EngineError):
+    """Another process is at work on the run: it is that one's to say how the run is."""
 
 
 class NotAllowedError(LabError):

@@ -196,11 +196,16 @@ class BlindTest:
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """One process and no other: a pid alone may be recycled, so it goes with the time the process started (psutil)."""
+    """One process and no other: a pid alone may be recycled, so it goes with the time the process started (psutil).
+
+    boot: which start of which kernel it runs on, where that is known; a container that is made anew has another host name, but
+    the same kernel.
+    """
 
     host: str
     pid: int
     process_started: float
+    boot: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ PACKAGE = ROOT / "rlhf_lab"
 
 #: What each part may import of ours, besides itself.
 BOTTOM = {
+    "checkpoints",
     "config",
     "policy_config",
     "settings",
@@ -42,6 +43,7 @@ ALLOWED = {
     "passwords": set(),
     "runtime": set(),
     "home": set(),
+    "checkpoints": set(),
     "config": {"errors", "kinds", "policy_config", "settings"},
     "policy_config": {"errors", "kinds", "settings"},
     "settings": {"errors"},
@@ -68,6 +70,7 @@ ALLOWED = {
 }
 HEAVY = {"torch", "transformers", "peft", "accelerate"}
 LIGHT = (
+    "checkpoints",
     "config",
     "policy_config",
     "settings",

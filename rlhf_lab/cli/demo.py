@@ -15,6 +15,7 @@ from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.engine.work import sample_pairs, train_reward_model
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.jobs.claims import claimed
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.jobs.setup import new_project
 from rlhf_lab.judges import Judge, load_judge
@@ -98,8 +99,9 @@ def demo(args: argparse.Namespace, home: Path) -> dict[str, Any]:
         def advance(share: float, left: float | None, _: object) -> None:
             show(0.25 + 0.5 * share, left, f"step {round(share * steps)} of {steps}")
 
-        run = PolicyRun(lab, stored.id, progress=advance)
-        run.execute()
+        with claimed(home, stored.id):
+            run = PolicyRun(lab, stored.id, progress=advance)
+            run.execute()
         clock.done("policy", 0.75, "evaluating")
         scorer = lab.reward_model(row.id, "reward")
         figures = evaluate(lab, project, run, scorer, judge, policy_config)

@@ -125,7 +125,8 @@ def ess(ratios: Tensor, mask: Tensor) -> Tensor:
         mask: bool, same shape.
 
     Returns:
-        Scalar from 1 to n, the number of elements: n if all weights are equal; 0 for an empty mask.
+        Scalar from 1 to n, the number of elements: n if all weights are equal; 0, with slope 0, for an empty mask and where all
+        weights are 0. Differentiable.
 
     Raises:
         ConfigError: shapes that differ, a mask that is not bool.
@@ -137,4 +138,4 @@ def ess(ratios: Tensor, mask: Tensor) -> Tensor:
     largest = weights.max().clamp(min=torch.finfo(weights.dtype).tiny) if weights.numel() else weights.sum()
     weights = weights / largest  # squares of large ratios must not overflow
     squares = weights.square().sum()
-    return (weights.sum().square() / squares).masked_fill(squares == 0, 0.0)
+    return weights.sum().square() / squares.masked_fill(squares == 0, 1.0)

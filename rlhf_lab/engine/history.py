@@ -27,3 +27,10 @@ def standing(told: list[RunEvent]) -> list[RunEvent]:
             for later in applied[i + 1 :]
         )
     ]
+
+
+def lasting(told: list[RunEvent]) -> list[RunEvent]:
+    """Of events that take effect at one moment, in the order they were told, those that show: of several that set the same, the
+    last. The others need not be carried out: a reward model that is switched to and away from is not loaded."""
+    last = {told_by(event): event for event in told}
+    return [event for event in told if told_by(event) is None or last[told_by(event)] is event]

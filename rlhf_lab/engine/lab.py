@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from rlhf_lab.checkpoints import checkpoints, folder_of, newest, passed_over, step_of
 from rlhf_lab.errors import ModelError
 from rlhf_lab.home import run_folder
 from rlhf_lab.models.adapters import Adapters
@@ -14,7 +15,6 @@ from rlhf_lab.models.reward_model import RewardModel, load_reward_model
 from rlhf_lab.records import Project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_reward_model
-from rlhf_lab.trainers.checkpoint import checkpoints, folder_of, newest, step_of
 from rlhf_lab.trainers.group import ALONE, Group
 
 REWARD_MODELS = "reward_models"
@@ -99,9 +99,8 @@ class Lab:
         if name == "base":
             return name, ""
         folder = self.checkpoint_folder(name)
-        used, last = step_of(folder), checkpoints(folder.parent)[-1]
-        passed = name.endswith("/latest") and used != last
-        note = f"The checkpoint of step {last} is damaged; the one of step {used} was used." if passed else ""
+        used = step_of(folder)
+        note = passed_over(folder.parent, used) if name.endswith("/latest") else ""
         return f"run/{folder.parent.name}/{used}", note
 
     def checkpoint_folder(self, name: str) -> Path:

@@ -17,7 +17,7 @@ import torch
 
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.engine.faults import explain_together
-from rlhf_lab.engine.history import standing, told_by
+from rlhf_lab.engine.history import lasting, standing, told_by
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.machine import machine
 from rlhf_lab.engine.ptx import pretraining_texts
@@ -40,6 +40,7 @@ RECORDING_S = 300.0  # how long a step is tried again that cannot be stored whil
 log = logging.getLogger("rlhf_lab.engine")
 State = tuple[dict[str, torch.Tensor], dict[str, Any]]
 SLOT = "policy"
+HALTS = (EventKind.PAUSE, EventKind.STOP)  # asked for this very moment: the next tick obeys
 RUN_BROKE = (
     "one of the processes of the run died, and the others were ended (processes.log in the run's folder says more). The last "
     "checkpoint is kept: resume the run."
@@ -106,9 +107,9 @@ class PolicyRun:
             truncate_after(self.lab.db, self.run.id, step)
             self._note_loss(self.run.step, step)
         known = standing(events(self.lab.db, self.run.id))
-        for event in known:  # knobs are in the checkpoint; these are not
-            if event.kind in (EventKind.SWITCH_REWARD, EventKind.NOTE) and (event.applied_step or 0) < step:
-                self._apply(event)
+        unsaved = (EventKind.SWITCH_REWARD, EventKind.NOTE)  # knobs are in the checkpoint; these are not
+        for event in lasting([event for event in known if event.kind in unsaved and (event.applied_step or 0) < step]):
+            self._apply(event)
         return [event for event in known if (event.applied_step or 0) >= step]
 
     def _note_loss(self, reached: int, step: int) -> None:
@@ -233,11 +234,12 @@ class PolicyRun:
         for event in due:
             self._apply(event)
         self._obey()
-        for event in pending_events(self.lab.db, self.run.id):
-            if event.kind in (EventKind.PAUSE, EventKind.STOP):
-                continue  # asked for this very moment: the next tick obeys
+        told = [event for event in pending_events(self.lab.db, self.run.id) if event.kind not in HALTS]
+        last = lasting(told)
+        for event in told:
             mark_event(self.lab.db, event.id, step)
-            self._apply(event)
+            if event in last:
+                self._apply(event)
             # Told after a failure, while the run resumes from before it: what it takes back is not to be replayed.
             self.replay = [old for old in self.replay if told_by(event) is None or told_by(old) != told_by(event)]
 
@@ -258,8 +260,7 @@ class PolicyRun:
 
     def _obey(self) -> None:
         """Every pause and stop that waits; looked up anew each time, since a pause may have taken later events with it."""
-        halts = (EventKind.PAUSE, EventKind.STOP)
-        while waiting := [event for event in pending_events(self.lab.db, self.run.id) if event.kind in halts]:
+        while waiting := [event for event in pending_events(self.lab.db, self.run.id) if event.kind in HALTS]:
             self._halt(waiting[0])
 
     def _halt(self, event: RunEvent) -> None:

@@ -25,7 +25,7 @@ from rlhf_lab.engine.work import Progress, reward_job
 from rlhf_lab.errors import EngineError, LabError, TrainingError
 from rlhf_lab.home import run_folder
 from rlhf_lab.jobs import control, queue, supervisor
-from rlhf_lab.jobs.claims import claimed
+from rlhf_lab.jobs.claims import check_free, claimed
 from rlhf_lab.kinds import GOING, JobStatus, RunStatus
 from rlhf_lab.models.generation import Tick
 from rlhf_lab.records import Job, ProcessIdentity
@@ -108,7 +108,9 @@ def check_devices(processes: int) -> None:
 def train_policy(
     home: Path, db: Database, run_id: int, *, serve: Tick, leaving: Callable[[], bool], progress: Progress
 ) -> RunStatus:
-    """A run in processes of its own, until it ends. Raises TrainingError when it failed or one of them died."""
+    """A run in processes of its own, until it ends. Raises TrainingError when it failed or one of them died, ClaimedError while
+    it has some already."""
+    check_free(home, run_id)
     run = get_run(db, run_id)
     began, first = time.monotonic(), run.step
 
@@ -127,6 +129,7 @@ def train_policy(
         return RunStatus.INTERRUPTED
     ended = get_run(db, run_id)
     if ended.status in GOING:
+        check_free(home, run_id)  # somebody was quicker; what is left of our own ends within moments
         raise TrainingError(RUN_BROKE + last_words(run_folder(home, run_id)))
     if ended.status is RunStatus.FAILED:
         raise TrainingError(ended.message)

@@ -16,7 +16,7 @@ from rlhf_lab.engine.faults import explain_error
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.policy_run import POLL_EVERY_S, PolicyRun
 from rlhf_lab.engine.work import Progress, complete, explain, reward_job, sample_pairs
-from rlhf_lab.errors import CorruptStoreError, StoreError, TrainingError
+from rlhf_lab.errors import ClaimedError, CorruptStoreError, StoreError, TrainingError
 from rlhf_lab.jobs import claims, control, queue, supervisor
 from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
 from rlhf_lab.records import Job
@@ -139,7 +139,7 @@ class Worker:
             self._insist(partial(self._put_back, job), f"that job {job.id} is put back")
         except Exception as error:
             log.exception("job %d failed", job.id)
-            self._insist(partial(self._failed, job, explain_error(error)), f"that job {job.id} failed")
+            self._insist(partial(self._failed, job, error), f"that job {job.id} failed")
         finally:
             self.state = before
 
@@ -147,10 +147,11 @@ class Worker:
         put_back = queue.put_back(self.db, job.id)
         log.info("job %d is %s", job.id, "put back" if put_back else "left: it was cancelled")
 
-    def _failed(self, job: Job, message: str) -> None:
-        queue.fail(self.db, job.id, message)
-        if job.kind is JobKind.TRAIN_POLICY:
-            self._run_failed(int(job.payload["run_id"]), message)
+    def _failed(self, job: Job, error: Exception) -> None:
+        """The job has, and its run with it; not one that another process has claimed, which goes on."""
+        queue.fail(self.db, job.id, explain_error(error))
+        if job.kind is JobKind.TRAIN_POLICY and not isinstance(error, ClaimedError):
+            self._run_failed(int(job.payload["run_id"]), explain_error(error))
 
     def _insist(self, record: Callable[[], None], what: str) -> None:
         """Record how a job ended. Where that cannot be written (a full disk), try until it can be, or the worker is to leave:

@@ -1,6 +1,5 @@
 """A trained policy or a reward model as a zip that PEFT and safetensors read, with a README that says what it is."""
 
-import hashlib
 import json
 import shutil
 import zipfile
@@ -11,6 +10,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from rlhf_lab.assets import EMBEDDED
+from rlhf_lab.checkpoints import adapter_whole, checkpoints, folder_of
 from rlhf_lab.errors import StoreError
 from rlhf_lab.exports import cards, classifier
 from rlhf_lab.exports.staging import Stage, staging
@@ -21,7 +21,6 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.runs import get_reward_model, get_run
 
-STATE_FILE = "state.json"
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_FILES = (ADAPTER_CONFIG, "adapter_model.safetensors")
 HEAD_CONFIG = "reward_head.json"
@@ -71,12 +70,6 @@ def export_reward_model(db: Database, home: Path, reward_model_id: int, out: Pat
     return stage.paths[0]
 
 
-def checkpoints(home: Path, run_id: int) -> list[int]:
-    """The steps of a run that have a checkpoint, ascending."""
-    found = run_folder(home, run_id).glob(f"step-*/{STATE_FILE}")
-    return sorted(int(path.parent.name.removeprefix("step-")) for path in found)
-
-
 def add_adapter(stage: Stage, db: Database, home: Path, run: Run, step: int | None) -> None:
     step, folder = _checkpoint(home, run, step)
     project, row = get_project(db, run.project_id), get_reward_model(db, run.reward_model_id)
@@ -90,7 +83,7 @@ def add_adapter(stage: Stage, db: Database, home: Path, run: Run, step: int | No
 
 def _checkpoint(home: Path, run: Run, step: int | None) -> tuple[int, Path]:
     """The checkpoint of a step, or the newest one that is whole."""
-    there = checkpoints(home, run.id)
+    there = checkpoints(run_folder(home, run.id))
     if not there:
         raise StoreError(f"Run {run.id} has no checkpoint yet. Let it train a few more steps, then try again.")
     if step is not None and step not in there:
@@ -98,28 +91,14 @@ def _checkpoint(home: Path, run: Run, step: int | None) -> tuple[int, Path]:
             f"Run {run.id} has no checkpoint of step {step}; it has those of {', '.join(map(str, there))}."
         )
     for candidate in [step] if step is not None else reversed(there):
-        folder = run_folder(home, run.id) / f"step-{candidate:06d}"
-        if _whole(folder):
+        folder = folder_of(run_folder(home, run.id), candidate)
+        if adapter_whole(folder):
             return candidate, folder
     which = f"The checkpoint of step {step}" if step is not None else "Every checkpoint"
     raise StoreError(
         f"{which} of run {run.id} is damaged: its files are missing or not those that were saved. Resume the run to make "
         "another, or choose another step."
     )
-
-
-def _whole(folder: Path) -> bool:
-    """The adapter's files have the content they were saved with."""
-    try:
-        saved: dict[str, str] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))["sha256"]
-        return all(_sha256(folder / name) == saved[name] for name in ADAPTER_FILES)
-    except (OSError, ValueError, KeyError):
-        return False
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def base_of(model: str) -> str:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab import __version__
-from rlhf_lab.exports.adapters import add_adapter, checkpoints
+from rlhf_lab.checkpoints import checkpoints
+from rlhf_lab.exports.adapters import add_adapter
 from rlhf_lab.exports.event_file import EventFile
 from rlhf_lab.exports.staging import Stage, staging
 from rlhf_lab.exports.words import portable, write_json, write_lines
+from rlhf_lab.home import run_folder
 from rlhf_lab.records import RewardModelRow, Run, Sample
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
@@ -27,7 +29,7 @@ def export_run(db: Database, home: Path, run_id: int, out: Path, *, force: bool 
     with staging(out, force=force) as stage:
         for add in (_add_metrics, _add_samples, _add_manifest, _add_tensorboard):
             add(stage, db, run)
-        if checkpoints(home, run_id):
+        if checkpoints(run_folder(home, run_id)):
             add_adapter(stage, db, home, run, None)
     return stage.paths
 

@@ -2,19 +2,20 @@
 
 The lock is let go when its process ends, however that ends. So a run that is said to go on, that no job stands for and whose
 lock is free, has lost its process: one that was started by hand and killed. Only the machine where that worked judges it: over a
-network a lock that looks free may not be.
+network a lock that looks free may not be. It is known by its host name, or by its kernel's boot id: a container made anew has
+another name.
 """
 
 import dataclasses
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 from sqlalchemy import select
 
-from rlhf_lab.errors import EngineError
+from rlhf_lab.errors import ClaimedError
 from rlhf_lab.home import run_folder
 from rlhf_lab.jobs import supervisor
 from rlhf_lab.kinds import OPEN, JobKind, RunStatus
@@ -31,18 +32,29 @@ AT_WORK = (RunStatus.RUNNING, RunStatus.PAUSED)
 
 @contextmanager
 def claimed(home: Path, run_id: int) -> Iterator[None]:
-    """Be the only process that writes a run. Raises EngineError while another one, or its group, is at work on it."""
+    """Be the only process that writes a run. Raises ClaimedError while another one, or its group, is at work on it."""
+    with _lock(home, run_id):
+        who = json.dumps(dataclasses.asdict(supervisor.this_process()))
+        (run_folder(home, run_id) / WRITER).write_text(who, encoding="utf-8")
+        yield
+
+
+def check_free(home: Path, run_id: int) -> None:
+    """Raises ClaimedError while a process writes the run."""
+    with _lock(home, run_id):
+        return
+
+
+def _lock(home: Path, run_id: int) -> AbstractContextManager[object]:
+    """The lock of a run, held. Raises ClaimedError."""
     folder = run_folder(home, run_id)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        lock = FileLock(folder / CLAIM, timeout=CLAIM_WAIT_S).acquire()
+        return FileLock(folder / CLAIM, timeout=CLAIM_WAIT_S).acquire()
     except Timeout as error:
-        raise EngineError(
+        raise ClaimedError(
             f"run {run_id} is being trained by another process. Stop it first: python -m rlhf_lab control {run_id} stop"
         ) from error
-    with lock:
-        (folder / WRITER).write_text(json.dumps(dataclasses.asdict(supervisor.this_process())), encoding="utf-8")
-        yield
 
 
 def held(home: Path, run_id: int) -> bool:
@@ -72,8 +84,8 @@ def mark_lost(db: Database, home: Path) -> list[int]:
 
 
 def _lost(home: Path, run_id: int) -> bool:
-    last = writer(home, run_id)
-    return last is not None and last.host == supervisor.this_process().host and not held(home, run_id)
+    last, here = writer(home, run_id), supervisor.this_process()
+    return last is not None and (last.host == here.host or "" != last.boot == here.boot) and not held(home, run_id)
 
 
 def _interrupted(db: Database, run_id: int) -> bool:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.checkpoints import newest, passed_over
 from rlhf_lab.config import RewardConfig
 from rlhf_lab.errors import LabError
+from rlhf_lab.home import run_folder
 from rlhf_lab.jobs import claims, queue, supervisor
 from rlhf_lab.jobs.labelling import annotator_of, judge_of, label_with_judge
 from rlhf_lab.jobs.setup import pick_project
@@ -150,6 +152,9 @@ class Steward:
             payload["sampling"] = rules.sampling
         if writer:
             payload["checkpoint"] = writer
+            _, run_id, step = writer.split("/")
+            if note := passed_over(run_folder(self.home, int(run_id)), int(step)):
+                log.warning("run %s: %s", run_id, note)
         queue.submit_once(self.db, JobKind.SAMPLE_PAIRS, project.id, payload)
 
     def _let_judges_label(self) -> None:
@@ -179,13 +184,9 @@ class Steward:
 
 
 def newest_checkpoint(home: Path, db: Database, project_id: int) -> str | None:
-    """The newest checkpoint of the project's newest run that has one, as "run/ID/STEP"; None where there is none."""
-    for run in runs(db, project_id)[:20]:
-        steps = [path.name.removeprefix("step-") for path in (home / "runs" / str(run.id)).glob("step-*")]
-        whole = [int(step) for step in steps if step.isdigit()]
-        if whole:
-            return f"run/{run.id}/{max(whole)}"
-    return None
+    """The newest whole checkpoint of the project's newest run that has one, as "run/ID/STEP"; None where there is none."""
+    found = ((run.id, newest(run_folder(home, run.id))) for run in runs(db, project_id)[:20])
+    return next((f"run/{run_id}/{step}" for run_id, step in found if step is not None), None)
 
 
 def failed_just_now(db: Database, project_id: int, kind: JobKind) -> bool:

@@ -33,6 +33,7 @@ OUTPUT = "engine.out"
 _OUTPUT_BYTES = 1_000_000
 _UI_SEEN_EVERY_S = 5.0
 _SAME_START_S = 2.0  # two processes read the same start time up to a second apart: the kernel derives it from the clock
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -48,7 +49,16 @@ def parent_process() -> ProcessIdentity:
 
 
 def _identity(pid: int) -> ProcessIdentity:
-    return ProcessIdentity(socket.gethostname(), pid, psutil.Process(pid).create_time())
+    return ProcessIdentity(socket.gethostname(), pid, psutil.Process(pid).create_time(), boot_id())
+
+
+def boot_id() -> str:
+    """What tells this start of the kernel from every other, the same in all its containers; "" where it does not say (Linux
+    does)."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def _find(process: ProcessIdentity) -> psutil.Process | None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from rlhf_lab.core.advantages import is_last_token
 from rlhf_lab.core.preference import combine
+from rlhf_lab.errors import ConfigError
 from rlhf_lab.kinds import Combination
 
 
@@ -142,10 +143,20 @@ class EnsembleHead(nn.Module):
 
 
 def _normalise(head: "RewardHead | EnsembleHead", raw: Tensor) -> None:
-    """Set the head's shift and scale from what it says of reference samples, in double precision."""
+    """Set the head's shift and scale from what it says of reference samples, in double precision. Raises ConfigError."""
+    check_reference(len(raw))
     raw = raw.double()
     head.shift.copy_(raw.mean())
     head.scale.copy_(raw.std().clamp_min(1e-6))
+
+
+def check_reference(samples: int) -> None:
+    """Raises ConfigError where so few reference samples have no spread."""
+    if samples < 2:
+        raise ConfigError(
+            f"a reward model's scores are scaled by how they spread over the base model's texts, and there are {samples}. "
+            "Give at least 2."
+        )
 
 
 class ValueHead(nn.Module):

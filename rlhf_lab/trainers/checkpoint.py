@@ -8,7 +8,6 @@
 A checkpoint is built in a hidden folder, flushed to disk and renamed: a crash leaves the old one or the new one, never half.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -19,22 +18,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from rlhf_lab.checkpoints import STATE_FILE, TRAINER_FILE, checkpoints, folder_of, sha256, whole
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.adapters import ADAPTER_FILE, Adapters
 
-TRAINER_FILE = "trainer.safetensors"
-STATE_FILE = "state.json"
 #: How many of the newest checkpoints keep what a resume needs; older ones keep the adapter alone.
 RESUMABLE = 2
 _ASIDE = ".replaced-"
-
-
-def folder_of(run: Path, step: int) -> Path:
-    return run / f"step-{step:06d}"
-
-
-def step_of(folder: Path) -> int:
-    return int(folder.name.removeprefix("step-"))
 
 
 def save_checkpoint(
@@ -47,7 +37,7 @@ def save_checkpoint(
         _tidy(run)
         adapters.save(adapter, building)
         save_file({k: v for k, v in tensors.items() if not k.startswith("adapter.")}, building / TRAINER_FILE)
-        files = {path.name: _sha256(path) for path in sorted(building.iterdir())}
+        files = {path.name: sha256(path) for path in sorted(building.iterdir())}
         (building / STATE_FILE).write_text(
             json.dumps({"numbers": numbers, "sha256": files}, indent=1), encoding="utf-8"
         )
@@ -92,11 +82,6 @@ def _tidy(run: Path) -> None:
         shutil.rmtree(building, ignore_errors=True)
 
 
-def checkpoints(run: Path) -> list[int]:
-    """The steps that have a checkpoint, ascending."""
-    return sorted(step_of(path) for path in run.glob("step-*") if (path / STATE_FILE).is_file())
-
-
 def load_latest(run: Path, *, writes: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """Tensors and numbers of the newest checkpoint that is whole and can be resumed; None where there is none.
 
@@ -106,33 +91,12 @@ def load_latest(run: Path, *, writes: bool = True) -> tuple[dict[str, Tensor], d
         _tidy(run)
     for step in reversed(checkpoints(run)):
         folder = folder_of(run, step)
-        if not _whole(folder):
+        if not whole(folder):
             continue
         numbers = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))["numbers"]
         adapter = {f"adapter.{k}": v for k, v in load_file(folder / ADAPTER_FILE).items()}
         return load_file(folder / TRAINER_FILE) | adapter, numbers
     return None
-
-
-def newest(run: Path) -> int | None:
-    """The newest step whose adapter is as it was written; None where there is none."""
-    return next(
-        (step for step in reversed(checkpoints(run)) if _whole(folder_of(run, step), without=TRAINER_FILE)), None
-    )
-
-
-def _whole(folder: Path, without: str = "") -> bool:
-    """Every file of state.json, but the one `without`, is there and has the content it was written with."""
-    try:
-        files: dict[str, str] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))["sha256"]
-        kept = {name: digest for name, digest in files.items() if name != without}
-        return TRAINER_FILE in files and all(_sha256(folder / name) == digest for name, digest in kept.items())
-    except (OSError, ValueError, KeyError):
-        return False
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _flush(path: Path) -> None:

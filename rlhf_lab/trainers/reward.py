@@ -11,6 +11,7 @@ from rlhf_lab.config import RewardConfig
 from rlhf_lab.errors import LabelError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.generation import Tick, no_tick
+from rlhf_lab.models.heads import check_reference
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.records import Comparison
 from rlhf_lab.trainers.group import ALONE, Group
@@ -47,9 +48,10 @@ def train_reward(
     With early_stopping the folds also decide the passes of the final fit: the number after which the mean log-loss of all
     held-out labels was least. The report's figures are those of that number, so they are a little kind to it.
     Leaves the adapter `adapter` loaded and frozen. The processes of the group share the work, and all have the same result.
-    Raises LabelError for too few or only tied labels, NotFiniteError.
+    Raises LabelError for too few or only tied labels, ConfigError for less than 2 reference samples, NotFiniteError.
     """
     check_labels(comparisons)
+    check_reference(len(reference.responses))
     task = RewardTask(adapters, comparisons, reference, config, adapter=adapter, tick=tick, group=group)
     folds = min(config.folds, len({c.group for c in comparisons}))
     folds = folds if folds > 1 else 0

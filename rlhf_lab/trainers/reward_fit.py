@@ -173,7 +173,7 @@ class RewardTask:
             head.linear.bias.copy_(-(self.stretch.mean @ weights)[None])
 
     def descend(self, model: RewardModel, what: Fit, draws: list[Tensor]) -> list[float]:
-        """AdamW on adapter and heads; the loss of every update."""
+        """AdamW on adapter and heads; the loss of every update. Raises NotFiniteError before a broken gradient is applied."""
         config, subset = self.config, what.subset
         heads = [p for head in model.head.heads for p in head.linear.parameters()]
         parameters = [*self.adapters.parameters(self.adapter), *heads]
@@ -187,18 +187,14 @@ class RewardTask:
                 self.tick()
                 whole = self.gradient(model, [subset[i] for i in order[start : start + config.batch_size]], draws)
                 self.group.add_gradients(parameters)
-                torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
+                norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
+                self.group.add_up([whole])
+                _check_finite({"loss": float(whole), "gradient": float(norm)}, len(losses))
                 for group in optimiser.param_groups:
                     group["lr"] = config.lr * (1 - len(losses) / total)
                 optimiser.step()
                 optimiser.zero_grad()
-                self.group.add_up([whole])
                 losses.append(float(whole))
-                if not math.isfinite(losses[-1]):
-                    raise NotFiniteError(
-                        f"the reward model's loss became {losses[-1]} after {len(losses)} updates. "
-                        "Lower its learning rate (lr); the labels are untouched."
-                    )
                 what.count(losses[-1])
             what.at_pass(done, model)
         return losses
@@ -257,3 +253,13 @@ class RewardTask:
         rejected = self.asked(model.raw_scores, prompts, [self.rejected[i] for i in held]).double()
         probabilities = torch.sigmoid(chosen - rejected).mean(dim=0)
         return [HeldOut(i, float(p)) for i, p in zip(held, probabilities, strict=True)]
+
+
+def _check_finite(found: dict[str, float], updates: int) -> None:
+    """Raises NotFiniteError that names the first number that is broken. updates: how many were done before."""
+    for name, value in found.items():
+        if not math.isfinite(value):
+            raise NotFiniteError(
+                f"the reward model's {name} became {value} after {updates} updates. "
+                "Lower its learning rate (lr); the labels are untouched."
+            )

@@ -5,7 +5,9 @@ from typing import Any
 
 import gradio as gr
 
+from rlhf_lab.checkpoints import checkpoints
 from rlhf_lab.errors import LabError
+from rlhf_lab.home import run_folder
 from rlhf_lab.jobs import control, queue
 from rlhf_lab.judges import JUDGES
 from rlhf_lab.kinds import JobKind
@@ -115,9 +117,7 @@ def choices(ctx: Context) -> dict[str, Any]:
 
 def stored_steps(ctx: Context, run_id: int) -> list[int]:
     """The steps whose checkpoints are still there."""
-    folder = ctx.home / "runs" / str(run_id)
-    found = [path.name.removeprefix("step-") for path in folder.glob("step-*")]
-    return sorted(int(name) for name in found if name.isdigit())
+    return checkpoints(run_folder(ctx.home, run_id))
 
 
 def ask(ctx: Context, said: dict[str, Any]) -> list[Job]:

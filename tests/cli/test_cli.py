@@ -9,7 +9,9 @@ from rlhf_lab import passwords
 from rlhf_lab.cli.common import progress_line
 from rlhf_lab.cli.main import main
 from rlhf_lab.config import PolicyConfig
+from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.errors import LabelError
+from rlhf_lab.jobs import claims, supervisor
 from rlhf_lab.store.database import Database
 
 
@@ -115,6 +117,20 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys):
     assert 0.04 < said["gold_gain_se"] < 0.09
     assert 0.01 < said["best_of_4_se"] < said["best_of_16_se"] < 0.05
     assert set(said["seconds"]) >= {"sample", "reward", "policy", "total"}
+
+
+def test_the_run_of_a_demo_is_claimed_while_it_is_written(tmp_path, monkeypatch):
+    """So nobody else writes it, and a lab on the same home tells when its process is gone."""
+    seen = []
+
+    def execute(run):
+        seen.append((claims.held(tmp_path, run.run.id), claims.writer(tmp_path, run.run.id)))
+        raise LabelError("far enough")
+
+    monkeypatch.setattr(PolicyRun, "execute", execute)
+    words = ["demo", "--labels", "12", "--steps", "1", "--max-new-tokens", "8", "--home", str(tmp_path)]
+    assert main(words) != 0
+    assert seen == [(True, supervisor.this_process())]
 
 
 def test_pretraining_texts_of_a_file_are_handed_to_the_run(tmp_path, monkeypatch, capsys):

@@ -117,6 +117,21 @@ def test_effective_sample_size_at_its_ends():
     assert importance.ess(torch.ones(0), three[:0]).item() == 0.0
 
 
+@pytest.mark.parametrize(
+    ("weights", "slopes"),
+    [
+        ([0.0, 0.0, 0.0], [0.0, 0.0, 0.0]),
+        ([0.0, 1.0, 3.0], [0.8, 0.48, -0.16]),
+        ([0.0, 1e30, 3e30], [0.8e-30, 0.48e-30, -0.16e-30]),
+    ],
+)
+def test_effective_sample_size_has_a_slope_at_weights_of_zero(weights, slopes):
+    """ess = S^2 / Q, its slope (2 S Q - 2 w S^2) / Q^2; S = 4, Q = 10: 0.8 - 0.32 w."""
+    ratios = torch.tensor(weights, requires_grad=True)
+    importance.ess(ratios, torch.ones(3, dtype=torch.bool)).backward()
+    assert ratios.grad.tolist() == pytest.approx(slopes, rel=1e-5, abs=0.0)
+
+
 def test_gradcheck():
     generator = torch.Generator().manual_seed(0)
     x, old = (torch.randn(2, 3, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2))

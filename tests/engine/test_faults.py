@@ -11,7 +11,8 @@ from workplace import REWARD
 
 from rlhf_lab.engine import policy_run, work, worker
 from rlhf_lab.engine.faults import explain_error
-from rlhf_lab.engine.history import standing
+from rlhf_lab.engine.history import lasting, standing
+from rlhf_lab.engine.lab import Lab
 from rlhf_lab.errors import BusyStoreError, StoreError
 from rlhf_lab.jobs import claims, control, queue
 from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
@@ -63,6 +64,48 @@ def test_which_events_stand():
     assert standing([bad, other, switch, note, pending, back, later, switched_back]) == [
         other, note, back, later, switched_back,
     ]  # fmt: skip
+
+
+def test_which_events_of_one_moment_show():
+    def event(number, kind=EventKind.SET, **payload):
+        return RunEvent(number, 1, kind, payload, 0.0, None)
+
+    bad, good = event(1, name="lr", value=1.0), event(5, name="lr", value=0.001)
+    away, back = (event(n, EventKind.SWITCH_REWARD, reward_model_id=n) for n in (2, 6))
+    other, note, more = event(3, name="beta", value=0.2), event(4, EventKind.NOTE), event(7, EventKind.NOTE)
+    assert lasting([bad, away, other, note, good, back, more]) == [other, note, good, back, more]
+    assert lasting([]) == []
+
+
+def test_of_several_switches_at_once_the_last_is_loaded(lab, at, monkeypatch):
+    """While the run goes on, where all are marked; and when it resumes after two that took effect at steps of their own."""
+    first = latest_reward_model(lab.db, lab.project.id).id
+    for seed in (7, 8):
+        lab.train_reward(seed=seed)
+    second, third = (row.id for row in reward_models(lab.db, lab.project.id) if row.id != first)
+    run_id, loaded, get = lab.run(), [], Lab.reward_model
+    with lab.db.write() as conn:
+        conn.exec_driver_sql(f"UPDATE runs SET reward_model_id = {first} WHERE id = {run_id}")
+
+    def reward_model(self, reward_model_id, slot):
+        if slot == "reward":
+            loaded.append(reward_model_id)
+        return get(self, reward_model_id, slot)
+
+    def told():
+        for model in (third, second, first, second):
+            control.switch_reward(lab.db, run_id, model)
+
+    monkeypatch.setattr(Lab, "reward_model", reward_model)
+    at(1, told)
+    at(2, lambda: control.switch_reward(lab.db, run_id, third))
+    at(4, lambda: control.stop(lab.db, run_id))
+    assert lab.train(run_id).result["status"] == "stopped"
+    assert loaded == [first, second, third]
+    assert [event.applied_step for event in events(lab.db, run_id)][:5] == [2, 2, 2, 2, 3]
+    loaded.clear()
+    assert lab.train(run_id).status is JobStatus.DONE
+    assert loaded == [first, third]
 
 
 def test_what_a_note_says_takes_nothing_back(lab):

@@ -225,6 +225,43 @@ def test_a_run_that_another_process_writes_is_not_begun(lab, monkeypatch):
     assert together.take_part_in_run(lab.folder, run_id) is RunStatus.DONE
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_job_of_a_run_that_was_begun_by_hand_ends_alone(lab, monkeypatch, processes):
+    """The run stays what it is, for whoever trains it."""
+    monkeypatch.setattr(claims, "CLAIM_WAIT_S", 0.05)
+    monkeypatch.setattr(together, "run_together", lambda *_: pytest.fail("processes were started"))
+    run_id = lab.run(processes=processes, steps=1)
+    with claims.claimed(lab.folder, run_id):
+        set_run_status(lab.db, run_id, RunStatus.PAUSED, "its own words")
+        ended = lab.train(run_id)
+    assert ended.status is JobStatus.FAILED
+    assert ended.error.startswith(f"run {run_id} is being trained by another process. Stop it first")
+    run = get_run(lab.db, run_id)
+    assert (run.status, run.message) == (RunStatus.PAUSED, "its own words")
+
+
+def test_a_run_that_was_begun_by_hand_while_the_processes_started_stays_what_it_is(lab, monkeypatch):
+    monkeypatch.setattr(claims, "CLAIM_WAIT_S", 0.05)
+    run_id = lab.run(processes=2, steps=1)
+    other = claims.claimed(lab.folder, run_id)
+
+    def quicker(*_):
+        other.__enter__()
+        set_run_status(lab.db, run_id, RunStatus.RUNNING)
+        return True
+
+    monkeypatch.setattr(together, "run_together", quicker)
+    ended = lab.train(run_id)
+    assert ended.status is JobStatus.FAILED
+    assert "another process" in ended.error
+    assert get_run(lab.db, run_id).status is RunStatus.RUNNING
+    other.__exit__(None, None, None)
+    set_run_status(lab.db, run_id, RunStatus.QUEUED)
+    monkeypatch.setattr(together, "run_together", lambda *_: True)
+    assert lab.train(run_id).error.startswith(together.RUN_BROKE)
+    assert get_run(lab.db, run_id).status is RunStatus.FAILED
+
+
 def test_a_reward_model_that_no_engine_asked_for_is_not_trained(lab):
     job = lab.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD)
     with pytest.raises(EngineError, match=f"job {job.id} is queued"):

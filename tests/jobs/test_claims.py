@@ -70,12 +70,36 @@ def test_a_run_whose_process_was_killed_is_marked_and_says_how_to_go_on(db, home
     assert claims.mark_lost(db, home) == []
 
 
-def test_a_run_of_another_machine_is_not_judged(db, home, run, process):
+def written_elsewhere(home, run, **there):
+    known = dataclasses.asdict(claims.writer(home, run))
+    (run_folder(home, run) / claims.WRITER).write_text(json.dumps(known | {"host": "gpu-box"} | there))
+
+
+@pytest.mark.parametrize(("there", "here"), [("a", "b"), ("", "b"), ("a", ""), ("", "")])
+def test_a_run_of_another_machine_is_not_judged(db, home, run, process, monkeypatch, there, here):
+    monkeypatch.setattr(supervisor, "boot_id", lambda: here)
     end(process)
-    there = dataclasses.asdict(claims.writer(home, run)) | {"host": "gpu-box"}
-    (run_folder(home, run) / claims.WRITER).write_text(json.dumps(there))
+    written_elsewhere(home, run, boot=there)
     assert claims.mark_lost(db, home) == []
     assert status(db, run) is RunStatus.RUNNING
+
+
+def test_a_run_of_a_container_that_was_made_anew_is_judged_by_its_lock(db, home, run, process, monkeypatch):
+    """Another host name, the same kernel: the lock is the kernel's, so it tells."""
+    monkeypatch.setattr(supervisor, "boot_id", lambda: "a")
+    written_elsewhere(home, run, boot="a")
+    assert claims.mark_lost(db, home) == []
+    assert status(db, run) is RunStatus.RUNNING
+    end(process)
+    assert claims.mark_lost(db, home) == [run]
+
+
+def test_the_boot_id_is_told_where_the_kernel_says_it(tmp_path, monkeypatch):
+    (tmp_path / "boot_id").write_text("0b7c\n")
+    monkeypatch.setattr(supervisor, "_BOOT_ID", tmp_path / "boot_id")
+    assert supervisor.this_process().boot == "0b7c"
+    monkeypatch.setattr(supervisor, "_BOOT_ID", tmp_path / "nowhere")
+    assert supervisor.this_process().boot == ""
 
 
 def test_a_run_that_nobody_is_known_to_have_written_is_not_judged(db, home, run):

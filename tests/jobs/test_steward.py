@@ -1,11 +1,13 @@
 """What happens by itself: pairs are written ahead, judges go on, reward models are retrained, an engine is there for it."""
 
+import json
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from rlhf_lab.checkpoints import TRAINER_FILE, sha256
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import queue, steward, supervisor
 from rlhf_lab.jobs.setup import new_project
@@ -54,6 +56,16 @@ def label(db, project, count, source=Source.HUMAN, choice=Choice.FIRST):
     for _ in range(count):
         pair = comparisons.next_pair(db, project.id, who, source)
         comparisons.cast_vote(db, Vote(f"{who}{pair.id}", pair.id, who, source, choice, True))
+
+
+def write_checkpoint(run, step):
+    """Whole, but for what a resume needs, which older ones have given up."""
+    folder = run / f"step-{step:06d}"
+    folder.mkdir(parents=True)
+    (folder / "adapter.bin").write_text(f"of step {step}")
+    digests = {"adapter.bin": sha256(folder / "adapter.bin"), TRAINER_FILE: "given up"}
+    (folder / "state.json").write_text(json.dumps({"sha256": digests}))
+    return folder
 
 
 def train_jobs(db):
@@ -231,10 +243,25 @@ def test_pairs_of_the_policy_come_from_its_newest_checkpoint(db, project, careta
     model = add_reward_model(db, project.id, "x", config={}, report={}, snapshot=none)
     run = create_run(db, project.id, model.id, "r", config={}, manifest={}, total_steps=9)
     for step in (10, 9, 100):
-        (tmp_path / "runs" / str(run.id) / f"step-{step:06d}").mkdir(parents=True)
+        write_checkpoint(tmp_path / "runs" / str(run.id), step)
     caretaker.look()
     (job,) = queue.jobs(db, statuses=OPEN)
     assert job.payload == {"count": steward.POOL_POLICY, "checkpoint": f"run/{run.id}/100"}
+
+
+def test_a_damaged_checkpoint_writes_no_pairs(db, project, tmp_path):
+    """The newest whole one does; and of the newest run that has one."""
+    none = LabelSnapshot((), "", Source.HUMAN)
+    model = add_reward_model(db, project.id, "x", config={}, report={}, snapshot=none)
+    old, new = (create_run(db, project.id, model.id, "r", config={}, manifest={}, total_steps=9) for _ in range(2))
+    made = [write_checkpoint(tmp_path / "runs" / str(run.id), step) for run, step in ((old, 9), (new, 10), (new, 20))]
+    assert steward.newest_checkpoint(tmp_path, db, project.id) == f"run/{new.id}/20"
+    (made[2] / "adapter.bin").write_text("of step 2")
+    assert steward.newest_checkpoint(tmp_path, db, project.id) == f"run/{new.id}/10"
+    (made[1] / "adapter.bin").unlink()
+    assert steward.newest_checkpoint(tmp_path, db, project.id) == f"run/{old.id}/9"
+    (made[0] / "state.json").unlink()
+    assert steward.newest_checkpoint(tmp_path, db, project.id) is None
 
 
 def test_votes_wanted_and_pairs_on_other_screens_count(db, project, caretaker):

@@ -1,12 +1,13 @@
 """Several heads and one score, against hand computation; and an ensemble as a reward model: uncertainty and files."""
 
 import json
+import warnings
 
 import pytest
 import tiny
 import torch
 
-from rlhf_lab.errors import ModelError
+from rlhf_lab.errors import ConfigError, ModelError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.heads import EnsembleHead, RewardHead
 from rlhf_lab.models.reward_model import HEAD_CONFIG, RewardModel, load_reward_model
@@ -125,3 +126,14 @@ def test_a_description_of_another_number_of_heads(llama_folder, tmp_path):
     backbone = tiny.load(llama_folder)
     with pytest.raises(ModelError, match="does not fit its description"):
         load_reward_model(backbone, Adapters(backbone), tmp_path / "m", "judge")
+
+
+def test_a_single_reference_sample_has_no_spread():
+    """Refused, and neither shift nor scale is touched: they became NaN."""
+    for head in (RewardHead(2, "mean", 0), EnsembleHead(2, "mean", [0, 1])):
+        with (
+            warnings.catch_warnings(action="ignore"),
+            pytest.raises(ConfigError, match=r"there are 1\. Give at least 2"),
+        ):
+            head.normalise(torch.tensor([[3.0], [4.0]]))
+        assert all((float(one.shift), float(one.scale)) == (0.0, 1.0) for one in (head, *head.heads))

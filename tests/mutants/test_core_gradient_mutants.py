@@ -181,6 +181,9 @@ MUTANTS = [
            "test_effective_sample_size_by_hand_and_by_the_variance_of_the_weights test_effective_sample_size_at_its_ends"),
     Mutant(IMPORTANCE, "squares overflow", "weights = weights / largest", "weights = weights * 1",
            "test_effective_sample_size_at_its_ends"),
+    Mutant(IMPORTANCE, "no slope where all weights are 0", "weights.sum().square() / squares.masked_fill(squares == 0, 1.0)",
+           "(weights.sum().square() / squares).masked_fill(squares == 0, 0.0)",
+           "test_effective_sample_size_has_a_slope_at_weights_of_zero"),
     # --- core/trust_region.py ---
     Mutant(REGION, "steepest descent: directions not conjugate", "residual + (square / before) * direction", "residual",
            "test_conjugate_gradient_by_hand test_conjugate_gradient_solves_in_n_steps"),

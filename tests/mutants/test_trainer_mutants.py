@@ -11,6 +11,7 @@ ESTIMATES, MEASURE, ORDER = "trainers/estimates.py", "trainers/measure.py", "tra
 OBJECTIVES, GRADIENT, STATE = "trainers/objectives.py", "trainers/gradient_step.py", "trainers/policy_state.py"
 SELFCHECKS, NATURAL, CRITIC = "trainers/selfchecks.py", "trainers/natural_step.py", "trainers/critic.py"
 PRETRAINING, SFT, ADAM = "trainers/pretraining.py", "trainers/sft.py", "trainers/adam.py"
+CHECKPOINTS = "checkpoints.py"
 CHECKPOINT, EVALUATION = "trainers/checkpoint.py", "trainers/evaluation.py"
 LORA, LOGPROBS = "models/lora_linear.py", "core/logprobs.py"
 SETTINGS = "settings.py"
@@ -358,8 +359,9 @@ MUTANTS = [
     Mutant(SELFCHECKS, "a lone process of a dealt-out run is refused", " and processes > 1", "",
            "trainers/test_group.py::test_a_group_of_another_size_than_the_config_says_may_train"),
     # --- trainers/checkpoint.py ---
-    Mutant(CHECKPOINT, "content not verified", "all(_sha256(folder / name) == digest for",
-           "all((folder / name).exists() for", "test_a_damaged_checkpoint_falls_back_to_the_one_before"),
+    Mutant(CHECKPOINTS, "content not verified", "all(digest_of(folder / name) == digest for",
+           "all((folder / name).exists() for",
+           "trainers/test_checkpoint.py::test_a_damaged_checkpoint_falls_back_to_the_one_before"),
     Mutant(CHECKPOINT, "full disk not recognised", "(OSError, SafetensorError)", "OSError",
            "test_a_full_disk_keeps_the_last_checkpoint_and_says_so"),
     Mutant(CHECKPOINT, "half a checkpoint left behind",
@@ -369,8 +371,12 @@ MUTANTS = [
            "test_older_checkpoints_keep_the_adapter_alone"),
     Mutant(CHECKPOINT, "newest by name of the oldest", "for step in reversed(checkpoints(run)):",
            "for step in checkpoints(run):", "test_the_newest_is_loaded_and_a_step_can_be_written_again"),
-    Mutant(CHECKPOINT, "texts need the optimiser's state", ", without=TRAINER_FILE", "",
-           "test_the_newest_adapter_is_the_last_one_that_is_whole"),
+    Mutant(CHECKPOINTS, "texts need the optimiser's state", "_as_written(folder, TRAINER_FILE, digest_of)",
+           '_as_written(folder, "", digest_of)',
+           "trainers/test_checkpoint.py::test_the_newest_adapter_is_the_last_one_that_is_whole"),
+    Mutant(CHECKPOINTS, "a file that changed is not read again", "_sha256_of(path, about.st_size, about.st_mtime_ns)",
+           "_sha256_of(path, 0, about.st_mtime_ns * 0)",
+           "trainers/test_checkpoint.py::test_the_newest_adapter_is_the_last_one_that_is_whole"),
     # --- trainers/evaluation.py ---
     Mutant(EVALUATION, "best of n by the gold score", "key=lambda i: scores[i]", "key=lambda i: gold[i]",
            "test_best_of_by_hand"),

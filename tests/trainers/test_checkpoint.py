@@ -10,18 +10,11 @@ import tiny
 import torch
 from safetensors import SafetensorError
 
+from rlhf_lab.checkpoints import STATE_FILE, TRAINER_FILE, checkpoints, folder_of, newest
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.adapters import ADAPTER_FILE, Adapters
 from rlhf_lab.trainers import checkpoint
-from rlhf_lab.trainers.checkpoint import (
-    STATE_FILE,
-    TRAINER_FILE,
-    checkpoints,
-    folder_of,
-    load_latest,
-    newest,
-    save_checkpoint,
-)  # fmt: skip
+from rlhf_lab.trainers.checkpoint import load_latest, save_checkpoint
 
 
 def new_run(tmp_path):
@@ -132,7 +125,7 @@ class Crash(BaseException):
     """The process dies here: nothing after it runs, not even error handling for Exception."""
 
 
-@pytest.mark.parametrize("where", ["save_file", "_sha256", "_flush", "rename"])
+@pytest.mark.parametrize("where", ["save_file", "sha256", "_flush", "rename"])
 def test_a_crash_at_any_point_leaves_the_last_checkpoint(llama_folder, tmp_path, where):
     """Killed before the adapter, between the files, before the rename: the next start finds step 1, and can go on."""
     run = new_run(tmp_path)

@@ -9,7 +9,7 @@ import torch
 from labelled import QUICK, comparisons, contradicting, raw_gap, reference_of, train
 
 from rlhf_lab.config import RewardConfig
-from rlhf_lab.errors import LabelError, NotFiniteError
+from rlhf_lab.errors import ConfigError, LabelError, NotFiniteError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.reward_model import load_reward_model
 from rlhf_lab.trainers.reward import check_labels, train_reward
@@ -249,3 +249,13 @@ def test_nan_weights(llama_folder, warm_start):
         backbone.model.model.layers[0].mlp.up_proj.weight[0, 0] = float("nan")
     with pytest.raises(NotFiniteError):
         train_reward(Adapters(backbone), comparisons(), reference, RewardConfig(**(QUICK | {"warm_start": warm_start})))
+
+
+def test_one_reference_sample_is_refused_before_anything_is_trained(llama_folder):
+    backbone, done = tiny.load(llama_folder), []
+    with pytest.raises(ConfigError, match="Give at least 2"):
+        train_reward(
+            Adapters(backbone), comparisons(), reference_of(backbone, 1), RewardConfig(**QUICK, warm_start=False),
+            progress=lambda *said: done.append(said),
+        )  # fmt: skip
+    assert done == []

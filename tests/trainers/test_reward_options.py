@@ -211,3 +211,27 @@ def test_nan_weights_are_noticed_without_any_pass(llama_folder):
     config = RewardConfig(epochs=0, warm_start=False, folds=0)
     with pytest.raises(NotFiniteError, match="not finite"):
         train_reward(Adapters(backbone), comparisons(), reference, config)
+
+
+@pytest.mark.parametrize(("broken", "name"), [("loss", "loss became nan"), ("gradient", "gradient became inf")])
+def test_a_broken_update_is_refused_before_it_reaches_the_weights(llama_folder, broken, name):
+    """The third of three: the weights are those after two."""
+    gradient, weights, done = RewardTask.gradient, [], []
+
+    def breaks(task, model, batch, draws):
+        weights.append((model, model.head.linear.weight.detach().clone()))
+        whole = gradient(task, model, batch, draws)
+        if len(weights) < 3:
+            return whole
+        if broken == "loss":
+            return whole * math.nan
+        model.head.linear.weight.grad[0, 0] = math.inf
+        return whole
+
+    refused = pytest.raises(NotFiniteError, match=f"reward model's {name} after 2 updates. Lower its learning rate")
+    with pytest.MonkeyPatch.context() as change, refused:
+        change.setattr(RewardTask, "gradient", breaks)
+        train(llama_folder, epochs=1, progress=lambda *said: done.append(said[0]))
+    model, before = weights[-1]
+    assert torch.equal(model.head.linear.weight, before)
+    assert done == [1, 2]

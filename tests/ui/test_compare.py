@@ -44,8 +44,15 @@ def test_runs_with_steps_and_their_checkpoints_are_offered(ctx):
     kept = create_run(ctx.db, ctx.project.id, row.id, "kept", config={}, manifest={}, total_steps=9)
     create_run(ctx.db, ctx.project.id, row.id, "not begun", config={}, manifest={}, total_steps=9)
     record_step(ctx.db, kept.id, StepResult(5, {"lr": 1.0}))
-    for name in ("step-5", "step-10", ".building-step-15", "step-x"):
-        (ctx.home / "runs" / str(kept.id) / name).mkdir(parents=True)
+    for name in (
+        "step-000005/state.json",
+        "step-000010/state.json",
+        ".building-step-000015/state.json",
+        "step-x/state.json",
+    ):
+        path = ctx.home / "runs" / str(kept.id) / name
+        path.parent.mkdir(parents=True)
+        path.touch()
     found = compare.choices(ctx)
     assert found["models"][1:] == [
         [f"run/{kept.id}/latest", f"run {kept.id}: kept"],
