@@ -14,14 +14,14 @@ const split = el('input.lab-input', { type: 'text', value: 'train', 'aria-label'
 const named = el('span.muted', {});
 // Whose votes they are decides which of them the project has already.
 const again = () => { if (preview) look(); };
-const source = el('select.lab-input', { 'aria-label': 'whose votes', 'data-do': 'data-source', onchange: again }, el('option', { value: 'human' }, 'votes of people'), el('option', { value: 'simulated' }, 'simulated votes'));
+const source = el('select.lab-input', { 'data-do': 'data-source', onchange: again }, el('option', { value: 'human' }, 'votes of people'), el('option', { value: 'simulated' }, 'simulated votes'));
 const annotator = el('input.lab-input', { type: 'text', maxlength: 60, placeholder: 'imported', 'data-do': 'data-annotator', onchange: again });
 const ask = el('section.lab-card.ask', { 'aria-label': 'what to import' },
   el('div.lab-row', {}, el('span.muted.lab-grow', {}, 'JSON Lines, JSON, CSV or Parquet, also .gz: chosen and rejected, votes of several people, scores, chats, transcripts.')),
   el('div.lab-row', {}, el('button.lab-button', { type: 'button', 'data-do': 'data-choose', onclick: () => choose.click() }, 'Choose a file'), choose, named,
     el('span.muted', {}, 'or from the Hub'), hub, split,
     el('button.lab-button.small', { type: 'button', 'data-do': 'data-hub-look', onclick: lookAtIt }, 'Look at it')),
-  el('div.lab-row', {}, source, el('label', {}, el('span.muted', {}, 'annotator, where the file names none '), annotator)),
+  el('div.lab-row', {}, el('label', {}, el('span.muted', {}, 'whose votes'), source), el('label', {}, el('span.muted', {}, 'annotator, where the file names none'), annotator)),
   el('p.muted', {}, `Files up to ${Lab.bytes(props.data.most)} here; larger ones with: python -m rlhf_lab import FILE`));
 const found = el('section.lab-card.found', { 'aria-label': 'what was understood', hidden: true });
 const past = el('section.lab-card.past', { 'aria-label': 'what was imported', hidden: true });
@@ -120,7 +120,7 @@ function draw(unknown) {
 
 // What was imported, each with its way back; `leaving` is {id, words} of the one that is asked about.
 let state = null, leaving = null, asked = 0;
-const count = (left, all, word) => (left === all ? many(all, word) : `${left} of ${many(all, word)}`);
+const count = (left, all, word) => `${left === all ? '' : `${left.toLocaleString('en')} of `}${all.toLocaleString('en')} ${word}${all === 1 ? '' : 's'}`;
 function line(one) {
   const left = one.votes_left || one.pairs_left, name = { 'data-import': one.id };
   const about = [new Date(one.created_at * 1000).toLocaleString([], { dateStyle: 'medium', timeStyle: 'short' }), one.who && `by ${Lab.person(one.who)}`].filter(Boolean).join(', ');

@@ -1,9 +1,13 @@
 """An import is taken back: only what it brought goes, whatever people, other imports and reward models do meanwhile."""
 
+import json
+import re
+
 import pytest
 from sqlalchemy import select
 from stores import *  # noqa: F403
 
+from rlhf_lab.cli.main import main
 from rlhf_lab.errors import DataError, StaleVoteError, StoreError
 from rlhf_lab.imports import Into, save, saving
 from rlhf_lab.kinds import Choice, Source
@@ -89,6 +93,29 @@ def test_an_import_is_listed_and_goes_whole(db, project, bring):
     for again in (take_back, what_goes):
         with pytest.raises(StoreError, match=r"v\.jsonl was taken back already"):
             again(db, project.id, found.id)
+
+
+def test_the_command(tmp_path, files, capsys):
+    home, path = str(tmp_path / "home"), str(files.rows("v.jsonl", ROWS))
+    assert main(["imports", "--home", home]) == 1
+    assert "There is no lab" in capsys.readouterr().err
+    assert main(["import", path, "--home", home]) == 0
+    capsys.readouterr()
+    assert main(["imports", "--home", home]) == 0
+    assert re.fullmatch(
+        r"1: \d{4}-\d\d-\d\d \d\d:\d\d v\.jsonl by command line: 10 of 10 votes, 5 of 5 new pairs\n",
+        capsys.readouterr().out,
+    )
+    assert main(["imports", "--home", home, "--take-back", "1"]) == 0
+    assert capsys.readouterr().out == "10 votes and 5 pairs go. Add --yes to take it back.\n"
+    assert main(["imports", "--home", home, "--take-back", "1", "--yes", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["taken_back"], said["votes"], said["pairs"]) == (True, 10, 5)
+    assert main(["imports", "--home", home, "--take-back", "1", "--yes"]) == 1
+    assert "was taken back already" in capsys.readouterr().err
+    assert main(["imports", "--home", home, "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["imports"]
+    assert (one["votes"], one["votes_left"], one["pairs_left"]) == (10, 0, 0)
 
 
 def test_votes_given_since_stay_with_their_pairs(db, project, bring, gaps):
