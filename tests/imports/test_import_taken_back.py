@@ -11,12 +11,13 @@ from rlhf_lab.cli.main import main
 from rlhf_lab.errors import DataError, StaleVoteError, StoreError
 from rlhf_lab.imports import Into, save, saving
 from rlhf_lab.kinds import Choice, Source
-from rlhf_lab.records import Vote
+from rlhf_lab.records import NewCompletion, Vote
 from rlhf_lab.store import comparisons, imports, leases, projects
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.imports import TakenBack, imports_of, take_back, what_goes
 from rlhf_lab.store.labelling import history
 from rlhf_lab.store.runs import add_reward_model
+from rlhf_lab.store.scores import unjudged_pairs
 
 
 def row(prompt, winner="first", annotator="ann", **more):
@@ -85,7 +86,7 @@ def test_an_import_is_listed_and_goes_whole(db, project, bring):
     assert take_back(db, project.id, found.id) == expected
     assert live(db, project) == []
     assert projects.count_pairs(db, project.id) == comparisons.pool_size(db, project.id, "me") == 0
-    assert projects.newest_pairs(db, project.id, 9) == []
+    assert projects.newest_pairs(db, project.id, 9) == unjudged_pairs(db, project.id, 9) == []
     assert leases.lease_pair(db, project.id, "me") is comparisons.next_pair(db, project.id, "me") is None
     (found,) = imports_of(db, project.id)
     assert (found.votes, found.votes_left, found.pairs, found.pairs_left) == (10, 0, 5, 0)
@@ -131,6 +132,21 @@ def test_votes_given_since_stay_with_their_pairs(db, project, bring, gaps):
     assert gone == TakenBack(votes=9, pairs=2, staying=3, prompts=0, models=0)
     assert live(db, project) == [("p0", "me"), ("p1", "me"), ("p4", "a")]
     assert projects.count_pairs(db, project.id) == 3
+
+
+def test_pairs_that_were_there_before_stay_without_any_vote(db, project, bring):
+    """Texts of the project's own model, and an earlier import whose votes a person has undone."""
+    prompt = projects.prompts(db, project.id, "train")[0]
+    texts = [NewCompletion(prompt.id, f"{prompt.text} {side}", (1,), "base", 1) for side in "ab"]
+    one, two = projects.add_completions(db, texts)
+    projects.add_pairs(db, project.id, [(one.id, two.id, "r")])
+    bring([row("p0")])
+    leases.take_back(db, project.id, "ann")
+    bring([row("Once"), row("p0", annotator="b")], name="w.jsonl")
+    newest = imports_of(db, project.id)[0]
+    expected = TakenBack(votes=2, pairs=0, staying=0, prompts=0, models=0)
+    assert what_goes(db, project.id, newest.id) == take_back(db, project.id, newest.id) == expected
+    assert {pair.prompt.text for pair in projects.newest_pairs(db, project.id, 9)} == {"Once", "p0"}
 
 
 def test_nobody_votes_on_a_pair_that_went_or_redoes_what_went(db, project, bring):
