@@ -62,7 +62,7 @@ class Vote:
 
     first_on_left: which completion stood on the left. response_ms: None where no clock ran (a judge).
     repeat: a second look at a pair the same person had judged: it tells how consistent they are and is no label.
-    via: the door it came through: "page", "api" …
+    via: the door it came through: "page", "api" … import_id: which import brought it; None where somebody voted here.
     """
 
     uuid: str
@@ -79,6 +79,7 @@ class Vote:
     note: str = ""
     repeat: bool = False
     via: str = "page"
+    import_id: int | None = None
 
 
 @dataclass(frozen=True)

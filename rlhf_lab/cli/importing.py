@@ -1,18 +1,22 @@
-"""`python -m rlhf_lab import FILE|OWNER/NAME`: preferences that others collected, into a project."""
+"""`python -m rlhf_lab import FILE|OWNER/NAME`: preferences that others collected, into a project. `imports`: what was taken in,
+and how it is taken back."""
 
 import argparse
+import time
+from dataclasses import asdict
 from typing import Any
 
 from rlhf_lab.chats import UnreadableError
-from rlhf_lab.cli.common import add_common, answer, home_of
+from rlhf_lab.cli.common import add_common, answer, home_of, lab_there
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.imports import MEANINGS, Asked, Into, Limits, parse_map, read_all, save
 from rlhf_lab.imports.found import IMPORTED
-from rlhf_lab.imports.report import preview, preview_words, saved_dict, saved_words
+from rlhf_lab.imports.report import goes_words, preview, preview_words, saved_dict, saved_words
 from rlhf_lab.imports.values import parse_choices
 from rlhf_lab.jobs.setup import new_project, pick_project
 from rlhf_lab.kinds import Choice, Source
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.imports import Import, imports_of, take_back, what_goes
 
 
 def add_parser(commands: Any) -> None:
@@ -44,6 +48,12 @@ def add_parser(commands: Any) -> None:
     add("--preview", action="store_true", help="say what would be imported, and write nothing")
     add("--max-mb", type=int, default=Limits.bytes // 1_000_000, help="the largest file taken, unpacked")
     parser.set_defaults(run=run)
+    parser = commands.add_parser("imports", help="what was imported into a project; take one back")
+    add_common(parser)
+    parser.add_argument("--project", type=int, default=None, help="project id (default: the one opened last)")
+    parser.add_argument("--take-back", type=int, default=None, metavar="ID", help="say what would go with an import")
+    parser.add_argument("--yes", action="store_true", help="with --take-back: let it go")
+    parser.set_defaults(run=run_imports)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,8 +73,9 @@ def run(args: argparse.Namespace) -> int:
         else:
             project = pick_project(db, args.project)
         into = Into(
-            project.id, Source(args.source), args.annotator, args.drop_duplicates, args.use_prompts, args.skip_broken
-        )
+            project.id, Source(args.source), args.annotator, args.drop_duplicates, args.use_prompts, args.skip_broken,
+            "command line",
+        )  # fmt: skip
         saved = save(db, found, into)
     result = {
         "imported": saved.votes, "skipped": saved.skipped, "errors": said["problems"], "project": project.id,
@@ -72,6 +83,26 @@ def run(args: argparse.Namespace) -> int:
     }  # fmt: skip
     answer(args, result, f"Project {project.id}: {saved_words(saved, found.name)}")
     return 0
+
+
+def run_imports(args: argparse.Namespace) -> int:
+    with lab_there(home_of(args)) as db:
+        project = pick_project(db, args.project).id
+        if args.take_back is None:
+            found = imports_of(db, project)
+            lines = [_line(one) for one in found] or ["nothing was imported into this project"]
+            answer(args, {"project": project, "imports": [asdict(one) for one in found]}, "\n".join(lines))
+            return 0
+        goes = (take_back if args.yes else what_goes)(db, project, args.take_back)
+    words = goes_words(goes, done=args.yes) + ("" if args.yes else " Add --yes to take it back.")
+    answer(args, {"project": project, "import": args.take_back, "taken_back": args.yes, **asdict(goes)}, words)
+    return 0
+
+
+def _line(one: Import) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created_at))
+    there = f"{one.votes_left:,} of {one.votes:,} votes, {one.pairs_left:,} of {one.pairs:,} new pairs"
+    return f"{one.id}: {when} {one.name} by {one.who}: {there}" + (", taken back" if one.taken_back_at else "")
 
 
 def asked(args: argparse.Namespace) -> Asked:

@@ -35,7 +35,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
             request.get("split", "train"), request.get("config"), Limits(bytes=int(request.get("bytes", Limits.bytes))),
         )  # fmt: skip
         found = read_all(asked)
-        more = {key: request[key] for key in ("drop_duplicates", "use_prompts", "skip_broken") if key in request}
+        more = {key: request[key] for key in ("drop_duplicates", "use_prompts", "skip_broken", "who") if key in request}
         annotator = str(request.get("annotator") or Into.annotator)
         into = Into(int(request["project"]), Source(request.get("source", Source.HUMAN)), annotator, **more)
         with Database.open(Path(request["home"])) as db:

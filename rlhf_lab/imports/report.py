@@ -5,6 +5,7 @@ from typing import Any
 
 from rlhf_lab.imports.found import TOLD, Found, Judgement
 from rlhf_lab.imports.saving import Saved
+from rlhf_lab.store.imports import TakenBack
 
 SHOWN = 5  # judgements in a preview
 
@@ -68,6 +69,24 @@ def saved_words(saved: Saved, name: str) -> str:
     if saved.same_texts:
         parts.append(f"{saved.same_texts:,} compare a text with itself and teach nothing.")
     return " ".join(parts)
+
+
+def goes_words(goes: TakenBack, *, done: bool = False) -> str:
+    """What would go with an import, or what went."""
+    will, stay = ("went", "stayed") if done else ("go", "stay")
+    parts = [f"{_many(goes.votes, 'vote')} and {_many(goes.pairs, 'pair')} {will}."]
+    if goes.staying:
+        parts.append(f"{_many(goes.staying, 'pair')} {stay}, because others have voted there.")
+    if goes.prompts:
+        parts.append(f"{_many(goes.prompts, 'prompt')} will not be sampled from any more.")
+    if goes.models:
+        learnt = "1 reward model has" if goes.models == 1 else f"{goes.models} reward models have"
+        parts.append(f"{learnt} learnt from these votes and will not change: train another one afterwards.")
+    return " ".join(parts)
+
+
+def _many(number: int, word: str) -> str:
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def saved_dict(saved: Saved) -> dict[str, Any]:

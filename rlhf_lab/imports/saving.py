@@ -20,14 +20,11 @@ from rlhf_lab.imports.there import There
 from rlhf_lab.imports.understand import summary_of
 from rlhf_lab.kinds import Source
 from rlhf_lab.store import tables as t
-from rlhf_lab.store.database import Database
+from rlhf_lab.store.database import Database, insert_row
+from rlhf_lab.store.imports import PIECE, REST_S
 from rlhf_lab.store.projects import get_project
 
 SIDED, UNSIDED = "import", "import unsided"  # votes.via: does anybody know where the two texts stood?
-PIECE = 200  # judgements written at once: some 40 ms, and few enough for an `IN (…)`
-#: Between two pieces. Whoever waits for SQLite's lock sleeps and looks again, every 0.1 s at the latest: a gap as long as that
-#: is theirs, where an import without gaps would keep them out for seconds.
-REST_S = 0.1
 
 Chosen = list[tuple[Judgement, Place, str]]  # a judgement that is to be kept, its pair, and who said it
 
@@ -38,7 +35,7 @@ class Into:
 
     source, annotator: of rows that name none. use_prompts: prompts the project does not have yet become its own, for
     sampling and PPO too; without it they only carry their labels. skip_broken: leave out rows with a problem.
-    drop_duplicates: leave out what somebody says of two texts who has said something of them before.
+    drop_duplicates: leave out what somebody says of two texts who has said something of them before. who: imports it.
     """
 
     project_id: int
@@ -47,6 +44,7 @@ class Into:
     drop_duplicates: bool = False
     use_prompts: bool = False
     skip_broken: bool = False
+    who: str = ""
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ class _Writing:
         self.parts = {
             text: said if said in ("train", "eval") else parts.get(text, "train") for text, said in prompts.items()
         }
-        self.pairs = self.prompts = 0
+        self.pairs = self.prompts = self.id = 0
 
     def run(self) -> Saved:
         judgements, votes, people = self.found.judgements, 0, set[str]()
@@ -147,12 +145,18 @@ class _Writing:
 
     def _piece(self, conn: Connection, judgements: Sequence[Judgement]) -> Chosen:
         self.there.catch_up(conn)
+        self.id = self.id or self._begin(conn)
         self._make_prompts(conn, judgements)
         chosen = self._still_free(conn, self.place(judgements))
         self._make_pairs(conn, chosen)
         self._cast(conn, chosen)
         self.there.mark(conn)
         return chosen
+
+    def _begin(self, conn: Connection) -> int:
+        values = {"project_id": self.there.project.id, "name": self.found.name, "who": self.into.who[:60],
+                  "use_prompts": self.into.use_prompts, "created_at": time.time()}  # fmt: skip
+        return insert_row(conn, t.imports, values)
 
     def place(self, judgements: Sequence[Judgement]) -> Chosen:
         """Every judgement that is to be kept, its pair, and who said it."""
@@ -171,10 +175,11 @@ class _Writing:
         new = [text for text in wanted if text not in known]
         if self.into.use_prompts:
             mine = [known[text] for text in wanted if text in known]
-            conn.execute(update(t.prompts).where(t.prompts.c.id.in_(mine)).values(labels_only=False))
+            idle = update(t.prompts).where(t.prompts.c.id.in_(mine), t.prompts.c.labels_only.is_(True))
+            conn.execute(idle.values(labels_only=False, import_id=self.id))
         values = [
             {"project_id": self.there.project.id, "text": text, "labels_only": not self.into.use_prompts,
-             "split": self.parts[text]}
+             "split": self.parts[text], "import_id": self.id if self.into.use_prompts else None}
             for text in new
         ]  # fmt: skip
         known |= dict(zip(new, _insert(conn, t.prompts, values), strict=True))
@@ -198,7 +203,8 @@ class _Writing:
         )
         values = [
             {"project_id": self.there.project.id, "first_id": ids[2 * i], "second_id": ids[2 * i + 1],
-             "reason": place.reason or f"import of {self.found.name[:80]}", "created_at": place.created_at}
+             "reason": place.reason or f"import of {self.found.name[:80]}", "created_at": place.created_at,
+             "import_id": self.id}
             for i, place in enumerate(places)
         ]  # fmt: skip
         for place, pair_id in zip(places, _insert(conn, t.pairs, values), strict=True):
@@ -234,8 +240,11 @@ class _Writing:
                 "choice": flipped(item.choice) if turned else item.choice, "first_on_left": on_left is not turned,
                 "strength": item.strength, "note": item.note[:1000], "repeat": item.repeat, "via": _via(item),
                 "response_ms": item.response_ms, "created_at": place.created_at if item.created_at is None else item.created_at,
+                "import_id": self.id,
             })  # fmt: skip
         _insert(conn, t.votes, values)
+        again = update(t.pairs).where(t.pairs.c.id.in_({place.pair_id for _, place, _ in chosen}))
+        conn.execute(again.where(t.pairs.c.taken_back_at.is_not(None)).values(taken_back_at=None, import_id=self.id))
 
 
 def _insert(conn: Connection, table: Table, values: list[dict[str, Any]]) -> list[int]:

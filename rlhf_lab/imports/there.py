@@ -29,10 +29,18 @@ class There:
         self.prompts: dict[str, int] = {}
         self.places = Places()
         self._known = _Newest()
+        self._gone: list[tuple[int, float]] = []
 
     def read(self, conn: Connection, prompts: Iterable[str]) -> None:
-        """Everything about these prompts."""
+        """Everything about these prompts. DataError: an import is being taken back, and what is held may be going."""
         c, v, newest = t.pairs.c, t.votes.c, _newest(conn)
+        self._gone = self._taken_back(conn)
+        going = select(v.id).where(v.import_id.in_([one for one, _ in self._gone]), v.undone_at.is_(None)).limit(1)
+        if conn.execute(going).first():
+            raise DataError(
+                "An import of this project is being taken back. Wait a moment and import this then; if that was cut off, take "
+                "the rest of it back first."
+            )
         self._read_prompts(conn, 0)
         ids = sorted({self.prompts[text] for text in prompts if text in self.prompts})
         for some in in_chunks(ids):
@@ -42,15 +50,21 @@ class There:
         self._known = newest
 
     def catch_up(self, conn: Connection) -> None:
-        """What others have written meanwhile, inside a writing transaction. DataError: the project is gone.
+        """What others have written meanwhile, inside a writing transaction. DataError: the project is gone, or an import of
+        it was taken back: its votes may be what this one left out as held.
 
-        A vote that was taken back meanwhile still counts as there: the import saw it.
+        A single vote that was taken back meanwhile still counts as there: the import saw it.
         """
         found = conn.execute(select(t.projects.c.created_at).where(t.projects.c.id == self.project.id)).scalar()
         if found != self.project.created_at:  # another project may have its number by now
             raise DataError(
                 f'The project "{self.project.name}" was deleted during the import, and what had been taken in with it. Open '
                 "another one and import the file there."
+            )
+        if self._taken_back(conn) != self._gone:
+            raise DataError(
+                "An import of this project was taken back meanwhile, and this one ended. What it had taken in stays, unless it "
+                "is the one that was taken back; the same file again brings the rest."
             )
         self._read_prompts(conn, self._known.prompt)
         self._read_pairs(conn, t.pairs.c.id > self._known.pair)
@@ -59,6 +73,12 @@ class There:
     def mark(self, conn: Connection) -> None:
         """Whatever is in the tables is known: the end of a writing transaction that began by catching up."""
         self._known = _newest(conn)
+
+    def _taken_back(self, conn: Connection) -> list[tuple[int, float]]:
+        """The imports that were, and when."""
+        i = t.imports.c
+        query = select(i.id, i.taken_back_at).where(i.project_id == self.project.id, i.taken_back_at.is_not(None))
+        return [(row.id, row.taken_back_at) for row in conn.execute(query.order_by(i.id))]
 
     def _read_prompts(self, conn: Connection, after: int) -> None:
         p = t.prompts.c

@@ -21,7 +21,7 @@ from rlhf_lab.jobs.setup import pick_project
 from rlhf_lab.judges import shipped_judge
 from rlhf_lab.kinds import OPEN, Choice, EngineState, JobKind, JobStatus, Source
 from rlhf_lab.records import Job, Project
-from rlhf_lab.store.comparisons import pool_size, vote_counts, voters
+from rlhf_lab.store.comparisons import pool_size, still_live, vote_counts, voters
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.labelling import labelling_of
 from rlhf_lab.store.leases import free_pairs, holders
@@ -241,9 +241,9 @@ def due(db: Database, project_id: int, source: Source) -> bool:
 
 
 def goal_of(db: Database, project_id: int, source: Source) -> int:
-    """The number of labels at which the next reward model is trained."""
+    """The number of labels at which the next reward model is trained: so many more than the newest one's that still count."""
     newest = latest_reward_model(db, project_id, source)
-    return len(newest.snapshot.vote_ids) + TRAIN_EVERY if newest else FIRST_AT
+    return still_live(db, project_id, newest.snapshot) + TRAIN_EVERY if newest else FIRST_AT
 
 
 def submit_training(db: Database, project_id: int, source: Source, config: RewardConfig | None = None) -> Job:

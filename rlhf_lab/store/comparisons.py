@@ -44,7 +44,8 @@ def pool_size(db: Database, project_id: int, annotator: str) -> int:
 
 def _open_to(project_id: int, annotator: str) -> ColumnElement[bool]:
     mine = and_(t.votes.c.pair_id == t.pairs.c.id, t.votes.c.annotator == annotator, t.votes.c.undone_at.is_(None))
-    return and_(t.pairs.c.project_id == project_id, ~select(t.votes.c.id).where(mine).correlate(t.pairs).exists())
+    here = and_(t.pairs.c.project_id == project_id, t.pairs.c.taken_back_at.is_(None))
+    return and_(here, ~select(t.votes.c.id).where(mine).correlate(t.pairs).exists())
 
 
 def cast_vote(db: Database, vote: Vote) -> Vote:
@@ -57,7 +58,8 @@ def cast_vote(db: Database, vote: Vote) -> Vote:
         known = vote_of_uuid(conn, vote.uuid)
         if known is not None:
             return known
-        if conn.execute(select(t.pairs.c.id).where(t.pairs.c.id == vote.pair_id)).scalar() is None:
+        there = select(t.pairs.c.id).where(t.pairs.c.id == vote.pair_id, t.pairs.c.taken_back_at.is_(None))
+        if conn.execute(there).scalar() is None:
             raise StaleVoteError(f"Pair {vote.pair_id} does not exist (any more). Reload the page for the next pair.")
         if live_vote_on(conn, vote.pair_id, vote.annotator, vote.repeat) is not None:
             raise StaleVoteError(
@@ -161,6 +163,17 @@ def snapshot(db: Database, project_id: int, source: Source, annotators: list[str
     with db.read() as conn:
         vote_ids = tuple(conn.execute(query.with_only_columns(t.votes.c.id)).scalars())
         return LabelSnapshot(vote_ids, _digest(_labels(conn, vote_ids)), source)
+
+
+def still_live(db: Database, project_id: int, snapshot: LabelSnapshot) -> int:
+    """How many labels of a snapshot still count, one for each that was taken back the less; not more than it pinned."""
+    v = t.votes.c
+    query = _live_votes(project_id, snapshot.source).where(
+        v.choice != Choice.SKIP, v.id <= max(snapshot.vote_ids, default=0)
+    )
+    with db.read() as conn:
+        live = conn.execute(query.with_only_columns(func.count()).order_by(None)).scalar_one()
+    return min(live, len(snapshot.vote_ids))
 
 
 def annotators_of(db: Database, snapshot: LabelSnapshot) -> list[str]:

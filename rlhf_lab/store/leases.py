@@ -130,9 +130,16 @@ def take_back(
 
 
 def put_back(db: Database, project_id: int, annotator: str) -> Vote | None:
-    """Redo: the vote that was undone last counts again, unless another was cast since. None: there is nothing to redo."""
-    v = t.votes.c
-    mine = and_(t.pairs.c.project_id == project_id, v.annotator == annotator, v.source == Source.HUMAN)
+    """Redo: the vote that was undone last counts again, unless another was cast since. None: there is nothing to redo.
+
+    What went with an import is not theirs to bring back.
+    """
+    v, i = t.votes.c, t.imports.c
+    gone = select(i.id).where(i.id == v.import_id, i.taken_back_at.is_not(None)).correlate(t.votes).exists()
+    mine = and_(
+        t.pairs.c.project_id == project_id, t.pairs.c.taken_back_at.is_(None), v.annotator == annotator,
+        v.source == Source.HUMAN, ~gone,
+    )  # fmt: skip
     own = select(t.votes).join(t.pairs, t.pairs.c.id == v.pair_id).where(mine)
     with db.write() as conn:
         undone = conn.execute(own.where(v.undone_at.is_not(None)).order_by(v.undone_at.desc(), v.id).limit(1)).first()

@@ -68,7 +68,8 @@ def next_wanted(
 def unseen(project_id: int, annotator: str) -> ColumnElement[bool]:
     v = t.votes.c
     mine = and_(v.pair_id == t.pairs.c.id, v.annotator == annotator, v.undone_at.is_(None))
-    return and_(t.pairs.c.project_id == project_id, ~select(v.id).where(mine).correlate(t.pairs).exists())
+    here = and_(t.pairs.c.project_id == project_id, t.pairs.c.taken_back_at.is_(None))
+    return and_(here, ~select(v.id).where(mine).correlate(t.pairs).exists())
 
 
 def taken(annotator: str, now: float) -> ColumnElement[int]:

@@ -154,12 +154,14 @@ def _add_pair(conn: Connection, project_id: int, first_id: int, second_id: int, 
 def count_pairs(db: Database, project_id: int) -> int:
     with db.read() as conn:
         query = select(func.count()).select_from(t.pairs).where(t.pairs.c.project_id == project_id)
+        query = query.where(t.pairs.c.taken_back_at.is_(None))
         return conn.execute(query).scalar_one()
 
 
 def newest_pairs(db: Database, project_id: int, count: int) -> list[Pair]:
     """The newest pairs of a project, oldest of them first."""
-    query = select(t.pairs.c.id).where(t.pairs.c.project_id == project_id).order_by(t.pairs.c.id.desc()).limit(count)
+    here = and_(t.pairs.c.project_id == project_id, t.pairs.c.taken_back_at.is_(None))
+    query = select(t.pairs.c.id).where(here).order_by(t.pairs.c.id.desc()).limit(count)
     with db.read() as conn:
         return read_pairs(conn, list(conn.execute(query).scalars()))
 

@@ -35,7 +35,8 @@ def unjudged_pairs(db: Database, project_id: int, limit: int) -> list[Pair]:
     judged = select(v.id).where(v.pair_id == t.pairs.c.id, v.source == Source.HUMAN, v.undone_at.is_(None))
     query = (
         select(t.pairs.c.id)
-        .where(t.pairs.c.project_id == project_id, ~judged.correlate(t.pairs).exists())
+        .where(t.pairs.c.project_id == project_id, t.pairs.c.taken_back_at.is_(None))
+        .where(~judged.correlate(t.pairs).exists())
         .order_by(t.pairs.c.id.desc())
         .limit(limit)
     )

@@ -3,6 +3,7 @@
     projects ─┬─ prompts ── completions ── pairs ─┬─ votes
               │                                   └─ leases                    who has which pair on screen
               ├─ labelling                                                     by which rules its people label
+              ├─ imports                                                       which files brought prompts, pairs and votes
               ├─ reward_models ── scores                                      what it thought of completions, beforehand
               │       └────────── runs ─┬─ metrics, samples, token_records     written step by step
               │                         └─ run_events                          what people and the engine changed
@@ -33,7 +34,7 @@ from sqlalchemy import (
 from rlhf_lab import kinds
 from rlhf_lab.store.columns import LONG, NAMES, Json, PackedJson, belongs_to, id_column, needed, words
 
-SCHEMA_VERSION = "0007"
+SCHEMA_VERSION = "0008"
 
 metadata = MetaData(naming_convention=NAMES)
 
@@ -50,6 +51,14 @@ projects = Table(
     Column("opened_at", Float),  # the page shows the project opened last; NULL: never since it was made
 )
 
+# What an import brought names it (import_id, without a foreign key: SQLite would copy whole tables to add one).
+imports = Table(
+    "imports", metadata, id_column(), belongs_to("project_id", "projects", nullable=False, index=True),
+    needed("name", Text), needed("who", Text), needed("use_prompts", Boolean), needed("created_at", Float),
+    Column("taken_back_at", Float),  # when that began
+    sqlite_autoincrement=True,
+)  # fmt: skip
+
 prompts = Table(
     "prompts",
     metadata,
@@ -59,6 +68,7 @@ prompts = Table(
     needed("split", String(8)),
     needed("labels_only", Boolean, server_default=false()),  # came with imported labels: nobody writes texts for it
     CheckConstraint("split IN ('train', 'eval')", name="split"),
+    Column("import_id", Integer, index=True),  # which import made it one to write texts for
     Index(None, "project_id", "split"),
 )
 
@@ -85,6 +95,8 @@ pairs = Table(
     needed("created_at", Float),
     UniqueConstraint("first_id", "second_id"),
     CheckConstraint("first_id <> second_id", name="distinct"),
+    Column("import_id", Integer, index=True),
+    Column("taken_back_at", Float),  # with its import: nobody is shown it any more
 )
 
 votes = Table(
@@ -104,6 +116,7 @@ votes = Table(
     needed("note", Text, server_default=text("''")),
     needed("repeat", Boolean, server_default=false()),
     needed("via", String(20), server_default=text("'page'")),
+    Column("import_id", Integer, index=True),
     Index(None, "annotator", "id"),
 )
 
@@ -114,11 +127,8 @@ Index(
 )  # fmt: skip  # one live vote per pair and annotator, and one more as a hidden repeat
 
 labelling = Table(
-    "labelling",
-    metadata,
-    belongs_to("project_id", "projects", primary_key=True, autoincrement=False),
-    needed("settings", Json),
-)
+    "labelling", metadata, belongs_to("project_id", "projects", primary_key=True, autoincrement=False), needed("settings", Json)
+)  # fmt: skip
 
 # Who has which pair on screen. One row per pair and person; it ends with the vote.
 leases = Table(
@@ -133,13 +143,7 @@ leases = Table(
     sqlite_with_rowid=False,
 )
 
-people = Table(
-    "people",
-    metadata,
-    id_column(),
-    needed("name", String(200), unique=True),
-    needed("joined_at", Float),
-)
+people = Table("people", metadata, id_column(), needed("name", String(200), unique=True), needed("joined_at", Float))
 
 reward_models = Table(
     "reward_models",
@@ -291,9 +295,4 @@ blind_votes = Table(
     sqlite_with_rowid=False,
 )
 
-presence = Table(
-    "presence",
-    metadata,
-    Column("who", String(20), primary_key=True),
-    needed("seen_at", Float),
-)
+presence = Table("presence", metadata, Column("who", String(20), primary_key=True), needed("seen_at", Float))

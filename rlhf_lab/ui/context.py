@@ -2,9 +2,11 @@
 
 import functools
 import hmac
+import json
 import os
 import threading
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -133,6 +135,12 @@ def read(function: Callable[[Any], T]) -> Callable[[Any], T | dict[str, str]]:
             return {"error": str(error)}
 
     return wrapped
+
+
+def unless_seen(reply: dict[str, Any], question: dict[str, Any]) -> dict[str, Any]:
+    """The reply, or {"same": True} to a page that has it already."""
+    seen = f"{zlib.crc32(json.dumps(reply, sort_keys=True).encode()):x}"
+    return {"same": True} if question.get("seen") == seen else reply | {"seen": seen}
 
 
 def operated(

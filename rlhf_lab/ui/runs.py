@@ -19,7 +19,7 @@ from rlhf_lab.store.runs import events, reward_models, runs
 from rlhf_lab.store.steps import Point, metric_series, thin
 from rlhf_lab.ui import data_io, quality, story
 from rlhf_lab.ui.charts import CONFIG, CURVES, abouts, layout
-from rlhf_lab.ui.context import Context, operated, read, told
+from rlhf_lab.ui.context import Context, operated, read, told, unless_seen
 from rlhf_lab.ui.offers import Offers
 from rlhf_lab.ui.overlay import BUCKETS, EVERYTHING, GOLD, KL, MAX_RUNS, SCORE, overlay
 from rlhf_lab.ui.train import QUIET, whole
@@ -123,12 +123,6 @@ def listed(ctx: Context, listing: Listing) -> dict[str, Any]:
         "labels": labels,
         "annotators": {source.value: voters(ctx.db, project.id, source) for source in Source},
     }
-
-
-def unless_seen(reply: dict[str, Any], question: dict[str, Any]) -> dict[str, Any]:
-    """The reply, or {"same": True} to a page that has it already."""
-    seen = f"{zlib.crc32(json.dumps(reply, sort_keys=True).encode()):x}"
-    return {"same": True} if question.get("seen") == seen else reply | {"seen": seen}
 
 
 def compared(ctx: Context, question: dict[str, Any]) -> dict[str, Any]:

@@ -101,6 +101,38 @@ def test_import_look_at_the_figures_leave_somebody_out_and_take_the_data_set_hom
     assert page.locator("img[src=x]").count() == 0
 
 
+def test_what_was_imported_is_taken_back_after_one_question(lab, open_page):
+    page = open_page(lab)
+    show(page, "runs-import")
+    name = "<img src=x onerror=alert(1)>.jsonl"
+    file = {
+        "name": name,
+        "mimeType": "application/json",
+        "buffer": json.dumps({**votes()[0], "prompt": "back"}).encode(),
+    }
+    part(page, "data-file").set_input_files(file)
+    part(page, "data-import").click()
+    expect(part(page, "data-notice")).to_contain_text("are in, on 1 new pairs")
+    mine = page.locator(".lab-data .past li").filter(has_text=name)
+    expect(mine).to_contain_text("1 vote, 1 new pair")
+
+    part(page, "data-file").set_input_files(file)
+    expect(part(page, "data-doubts")).to_contain_text("1 vote that this project has already, left out")
+    part(page, "data-source").select_option("simulated")
+    expect(part(page, "data-doubts")).to_have_text(re.compile("^Look again: 1 vote by somebody who has answered"))
+
+    mine.locator("[data-do=data-back]").click()
+    expect(mine).to_contain_text("1 vote and 1 pair go.")
+    part(page, "data-back-leave").click()
+    expect(mine.locator("[data-do=data-back]")).to_be_focused()
+    mine.locator("[data-do=data-back]").click()
+    part(page, "data-back-sure").click()
+    expect(part(page, "data-notice")).to_have_text("Taken back: 1 vote and 1 pair went.")
+    expect(mine).to_contain_text("0 of 1 vote, 0 of 1 new pair (taken back)")
+    expect(mine.locator("button")).to_have_count(0)
+    assert page.locator("img[src=x]").count() == 0
+
+
 def test_both_parts_fit_a_phone(lab, open_page):
     page = open_page(lab)
     show(page, "runs-import")

@@ -35,6 +35,9 @@ def fill(db: Database, project: Project) -> int:
     runs.add_event(db, run.id, EventKind.NOTE, {})
     runs.set_run_status(db, run.id, RunStatus.STOPPED)
     job = queue.submit(db, JobKind.COMPLETE, project.id, {})
+    with db.write() as conn:
+        values = {"project_id": project.id, "name": "f", "who": "", "use_prompts": False, "created_at": 1.0}
+        conn.execute(t.imports.insert().values(**values))
     blind.give(db, blind.add_test(db, project.id, job.id, job.id).id, "ann", {0: Choice.TIE})
     return run.id
 

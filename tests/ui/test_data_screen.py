@@ -1,15 +1,20 @@
 """Part "Import preferences" without a browser: only what was uploaded is read, in a process of its own."""
 
+import dataclasses
 import json
 import subprocess
 
+import gradio as gr
 import pytest
 
-from rlhf_lab.errors import ConfigError, DataError
+from rlhf_lab.errors import ConfigError, DataError, StoreError
+from rlhf_lab.imports.report import goes_words
 from rlhf_lab.kinds import Choice, Source
 from rlhf_lab.store.comparisons import vote_counts
+from rlhf_lab.store.imports import TakenBack
 from rlhf_lab.ui import reading
-from rlhf_lab.ui.data_io import Counter
+from rlhf_lab.ui.context import operated
+from rlhf_lab.ui.data_io import Counter, listed
 
 
 @pytest.fixture
@@ -29,6 +34,7 @@ ROWS = [{"question": "Why?", "good": "a", "bad": "b"}, {"question": "Who?", "goo
 
 def test_look_map_and_import(counter, ctx):
     file = upload(counter, ROWS)
+    file |= {"source": "human"}
     asked = counter.obey({"do": "preview", **file})
     assert asked["columns"] == ["question", "good", "bad"]
     assert "Say above what they mean" in asked["error"]
@@ -40,15 +46,59 @@ def test_look_map_and_import(counter, ctx):
     )  # fmt: skip
     assert shown["duplicates"] == 0
     assert sum(vote_counts(ctx.db, ctx.project.id)[Source.HUMAN].values()) == 0
-    done = counter.obey({"do": "import", **file, **mapped, "source": "human", "annotator": " ann "})
+    done = counter.obey({"do": "import", **file, **mapped, "annotator": " ann "})
     assert done["done"].startswith("2 votes of my votes.jsonl are in")
     counts = vote_counts(ctx.db, ctx.project.id)[Source.HUMAN]
     assert counts[Choice.FIRST] + counts[Choice.SECOND] == 2
     again = {"do": "preview", **file, **mapped, "annotator": "ann"}
     assert counter.obey(again | {"map": mapped["map"] | {"rejected": ""}})["columns"]  # "–" takes a meaning away
-    assert (
-        counter.obey(again)["preview"]["duplicates"] == 0
-    )  # the page's preview does not know yet who will have said it
+    assert counter.obey(again)["preview"]["held"] == 2
+    for other in ({"annotator": "bob"}, {"source": "simulated"}):  # whose votes they are decides
+        assert counter.obey(again | other)["preview"]["held"] == 0
+
+
+def test_what_was_imported_is_listed_and_taken_back(counter, ctx):
+    mapped = {"map": {"prompt": "question", "chosen": "good", "rejected": "bad"}, "source": "human"}
+    counter.obey({"do": "import", **upload(counter, ROWS), **mapped})
+    said = listed(ctx)
+    (one,) = said["imports"]
+    assert (one["name"], one["who"], one["votes_left"], one["pairs_left"]) == ("my votes.jsonl", "operator", 2, 2)
+    this = {"project": said["project"], "import": one["id"]}
+    assert counter.obey({"do": "ask", **this}) == {"goes": "2 votes and 2 pairs go."}
+    with pytest.raises(ConfigError, match="Another project was opened"):
+        counter.obey({"do": "back", **this, "project": said["project"] + 1})
+    for wrong in (one["id"] + 1, 2**70):
+        with pytest.raises(StoreError):
+            counter.obey({"do": "back", **this, "import": wrong})
+    assert listed(ctx) == said
+    assert counter.obey({"do": "back", **this}) == {"done": "Taken back: 2 votes and 2 pairs went."}
+    assert sum(vote_counts(ctx.db, ctx.project.id)[Source.HUMAN].values()) == 0
+    with pytest.raises(StoreError, match="already"):
+        counter.obey({"do": "back", **this})
+    assert listed(ctx)["imports"][0]["votes_left"] == 0
+
+
+def test_only_the_operator_takes_back(ctx, counter):
+    mapped = {"map": {"prompt": "question", "chosen": "good", "rejected": "bad"}, "source": "human"}
+    counter.obey({"do": "import", **upload(counter, ROWS), **mapped})
+    one = listed(ctx)["imports"][0]
+    guarded = dataclasses.replace(ctx, operator_secret="secret")
+    for do in ("ask", "back"):
+        event = gr.EventData(None, {"do": do, "project": ctx.project.id, "import": one["id"], "at": 1})
+        assert "Only the operator" in operated(guarded, "guess", event, counter.obey)["error"]
+    assert listed(ctx)["imports"] == [one]
+
+
+def test_what_goes_in_words():
+    words = goes_words(TakenBack(1_234, 1_200, 34, 7, 2))
+    assert words == (
+        "1,234 votes and 1,200 pairs go. 34 pairs stay, because others have voted there. 7 prompts will not be sampled from "
+        "any more. 2 reward models have learnt from these votes and will not change: train another one afterwards."
+    )
+    assert goes_words(TakenBack(1, 0, 1, 0, 1), done=True) == (
+        "1 vote and 0 pairs went. 1 pair stayed, because others have voted there. 1 reward model has learnt from these votes "
+        "and will not change: train another one afterwards."
+    )
 
 
 def test_no_other_file_of_this_machine_is_read(counter, ctx, tmp_path):
@@ -73,8 +123,9 @@ def test_a_name_on_the_hub_is_handed_on(ctx, tmp_path):
         asked.append(request)
         return {"preview": {"votes": 1}}
 
-    Counter(ctx, run=run, uploads=tmp_path).obey({"do": "preview", "hub": " someone/pairs ", "split": "test"})
-    common = {"home": str(ctx.home), "project": ctx.project.id}
+    said = {"do": "preview", "hub": " someone/pairs ", "split": "test", "source": "human"}
+    Counter(ctx, run=run, uploads=tmp_path).obey(said)
+    common = {"home": str(ctx.home), "project": ctx.project.id, "source": "human", "annotator": ""}
     assert asked == [{**common, "map": {}, "choices": "", "what": "someone/pairs", "split": "test"}]
 
 
