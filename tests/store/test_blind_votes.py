@@ -13,11 +13,12 @@ from rlhf_lab.store.database import Database
 @pytest.fixture
 def made(db: Database, project: Project) -> list:
     jobs = [queue.submit(db, JobKind.COMPLETE, project.id, {}).id for _ in range(2)]
-    return [blind.add_test(db, project.id, *jobs) for _ in range(blind.MAX_LISTED + 1)]
+    return [blind.add_test(db, project.id, *jobs) for _ in range(31)]
 
 
-def test_the_newest_tests_of_a_project(db: Database, project: Project, made: list) -> None:
-    assert blind.blind_tests(db, project.id) == made[:0:-1]  # the oldest of 31 is not listed
+def test_all_tests_of_a_project_newest_first(db: Database, project: Project, made: list) -> None:
+    assert blind.blind_tests(db, project.id) == made[::-1]
+    assert list(blind.asked(db, project.id)) == [test.id for test in made[::-1]]
     assert blind.blind_tests(db, project.id + 1) == []
 
 

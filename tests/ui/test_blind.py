@@ -62,7 +62,7 @@ def test_both_models_are_asked_for_the_same_prompts_that_nothing_was_trained_on(
     again, other = blind.begin(ctx, SAID), blind.begin(ctx, SAID | {"seed": "8"})
     assert blind.jobs_of(ctx, again)[0].payload == first
     assert blind.jobs_of(ctx, other)[0].payload["prompts"] != first["prompts"]
-    assert blind.listed(ctx)[-1] == [begun.id, f"test {begun.id}: base model against run 1, step 40"]
+    assert blind.listed(ctx)[-1] == [begun.id, "base model against run 1, step 40"]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,8 @@ def test_no_more_pairs_than_prompts_are_kept_aside(ctx, begun, monkeypatch):
 
 def test_a_judge_sees_texts_without_names_and_then_how_it_came_out(ctx, begun):
     assert blind.state(ctx, None, "ann") == {
-        "id": begun.id, "names": ["base model", "run 1, step 40"], "reward": 1, "waiting": True, "failed": None
+        "id": begun.id, "names": ["base model", "run 1, step 40"], "reward": 1, "waiting": True, "failed": None,
+        "losing": "with its texts; nobody had answered",
     }  # fmt: skip
     written(ctx, begun)
     state = blind.state(ctx, begun.id, "ann")
@@ -133,7 +134,8 @@ def test_several_people_and_one_who_stops(ctx, begun):
     assert stopped["lines"][:2] == [
         "You like the base model more often: 1 of 1 decided pairs (100 %, 95 % interval 21 to 100 %). "
         "It may be chance: the interval holds one half.",
-        "All 3 people together like run 1, step 40 more often: 4 of 6 decided pairs (67 %), 1 tie.",
+        "All 3 people together like run 1, step 40 more often: 4 of 6 decided answers to 3 pairs (67 %; an interval takes "
+        "5 pairs), 1 tie.",
     ]
     assert stopped["lines"][3] == "Where you and it both decided, you agreed on 0 of 1."
     assert len(stopped["rows"]) == 1
