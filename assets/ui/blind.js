@@ -1,5 +1,5 @@
 // A blind test on the screen "Compare": which of two texts is better, and whose they were when all are judged.
-// ask({test, annotator}) -> ui/blind.py's state; acts: begin, prefer, and change for a name or an end; asked(): what the form above says.
+// ask({test, annotator}) -> ui/blind.py's state; acts: begin, prefer, and manage for a name or an end; asked(): what the form above says.
 window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
   const { el } = Lab;
   let state = null, wanted = null, tests = [], drawn = '', sent = null, answered = 0, fetching = false, editing = '', listed = '';
@@ -33,9 +33,9 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
 
   // What an act was answered with; true: it was one of ours.
   function take(said) {
-    if (!said || said.at !== sent) return false;
+    if (!said || !sent || said.at !== sent) return false;
     sent = null; answered += 1;
-    if (said.error) { Lab.tell(notice, said.error, true); if (said.field === 'pairs') pairs.focus(); look(); } else { tests = said.tests || tests; wanted = said.test.id; see(said.test); pick(); Lab.tell(notice, said.done || ''); }
+    if (said.error) { Lab.tell(notice, said.error, true); if (said.field === 'pairs') pairs.focus(); look(); } else { tests = said.tests || tests; wanted = said.test.id; see(said.test); pick(); Lab.tell(notice, said.done || ''); if (narrow.matches && !said.done) card.scrollIntoView(); }
     busy();
     return true;
   }
@@ -53,7 +53,7 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
   function see(reply) {
     state = reply;
     if (reply.id === null) wanted = null;  // somebody deleted it: the next look shows the newest
-    if ((reply.pair || reply.waiting) && !card.classList.contains('begun')) { card.classList.add('begun'); if (wanted && narrow.matches) card.scrollIntoView(); }
+    if (reply.pair || reply.waiting) card.classList.add('begun');
     const key = JSON.stringify({ ...reply, losing: '' });  // what others say must not draw anew what somebody reads
     if (key === drawn) return;
     drawn = key;
@@ -76,7 +76,8 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
     if (!state?.id) return;
     await look();  // how many have answered by now
     if (!state?.id) return;
-    const id = state.id, name = tests.find(([one]) => one === id)?.[1] ?? '', change = (more) => act('change', { test: id, do: what, ...more });
+    const id = state.id, name = tests.find(([one]) => one === id)?.[1] ?? '', change = (more) => act('manage', { test: id, do: what, ...more });
+    Lab.tell(notice, '');
     editing = what;
     controls.replaceChildren(what === 'rename' ? Lab.nameField(name, `new name of test ${id}`, 'blind-name', {}, (words) => change({ name: words }), leave)
       : Lab.deleteField(`Delete test ${id} for good, ${state.losing}?`, 'blind-delete', {}, () => change({}), leave));

@@ -70,7 +70,7 @@ function build() {
       form.note, form.error),
     results);
   blind = LabBlind({ root, ask: (question) => server.tested(question), asked: said,
-    acts: { begin: (words) => trigger('begin', words), prefer: (words) => trigger('prefer', words), change: (words) => trigger('change', words) } });
+    acts: { begin: (words) => trigger('begin', words), prefer: (words) => trigger('prefer', words), manage: (words) => trigger('manage', words) } });
   form.fold.open = !narrow.matches;  // on a phone the texts come first
   narrow.addEventListener('change', () => { form.fold.open = !narrow.matches; });
   show();
@@ -84,7 +84,7 @@ const said = () => ({ models: COLUMNS.map(named).filter(Boolean).map((column) =>
 function sum() {
   const models = COLUMNS.map(named).filter(Boolean).map(([, words]) => words);
   form.chosen.replaceChildren(el('strong', {}, models.join(' against ')),
-    el('span.muted', {}, `: ${Lab.many(Number(form.samples.value), 'text')} each, seed ${form.seed.value}, temperature ${form.temperature.value}, ${form.tokens.value} tokens, scored by ${form.reward.selectedOptions[0].textContent}`));
+    el('span.muted', {}, `: ${Lab.many(Number(form.samples.value), 'text')} each, seed ${form.seed.value}, temperature ${form.temperature.value}, ${form.tokens.value} tokens, ${form.reward.value ? 'scored by ' : ''}${form.reward.selectedOptions[0].textContent}`));
 }
 
 let offered = '';        // the prompt we put there
@@ -141,6 +141,7 @@ function write() {
   const columns = COLUMNS.map(named).filter(Boolean);
   for (const which of COLUMNS) keep(`model-${which}`);  // what was asked about stays chosen
   refuse('');
+  if (narrow.matches) form.fold.open = false;  // the texts come below
   asked = { labels: columns.map((c) => c[1]), prompt: form.prompt.value, judge: form.judge.value, reward: form.reward.value, seed: form.seed.value,
     temperature: form.temperature.value, strangers: strangers(form.reward.value), at: Date.now(), jobs: null, columns: [] };
   show();

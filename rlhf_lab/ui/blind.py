@@ -111,7 +111,7 @@ def change(ctx: Context, said: dict[str, Any], annotator: str) -> dict[str, Any]
 def losing(answered: dict[str, int]) -> str:
     """What goes with a test: "with its texts and 14 answers of 2 people"."""
     if not answered:
-        return "with its texts; nobody had answered"
+        return "with its texts (nobody had answered)"
     count, people = sum(answered.values()), len(answered)
     of = f"{people} people" if people > 1 else "one person"
     return f"with its texts and {count} answer{'' if count == 1 else 's'} of {of}"

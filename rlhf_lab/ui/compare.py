@@ -58,7 +58,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
         return answered(event, made)
 
-    def change(secret: str | None, event: gr.EventData) -> dict[str, Any]:
+    def manage(secret: str | None, event: gr.EventData) -> dict[str, Any]:
         def changed(said: dict[str, Any]) -> dict[str, Any]:
             ctx.require_operator(secret)
             return {**blind.change(ctx, said, name_of(ctx, event)), "tests": blind.listed(ctx)}
@@ -70,7 +70,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     part.write(told(write), None, part, **quiet)
     part.begin(told(begin), operator, part, **quiet)
-    part.change(told(change), operator, part, **quiet)
+    part.manage(told(manage), operator, part, **quiet)
     part.prefer(told(prefer), None, part, **quiet)
     part.cancel(told(cancel), None, None, **quiet)
 
