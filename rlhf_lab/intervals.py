@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from rlhf_lab.errors import ConfigError
 
-#: Of fewer clusters no interval is told: it would hold nearly everything (docs/DECISIONS.md).
+#: Of fewer clusters no interval is told: it would be too wide to tell anything (docs/DECISIONS.md).
 FEWEST_CLUSTERS = 5
 
 
