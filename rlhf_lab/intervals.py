@@ -1,8 +1,12 @@
 """How sure a share is. Plain arithmetic, so that the parts without torch can use it too."""
 
 import math
+from collections.abc import Iterable
 
 from rlhf_lab.errors import ConfigError
+
+#: Of fewer clusters no interval is told: it would be too wide to tell anything (docs/DECISIONS.md).
+FEWEST_CLUSTERS = 5
 
 
 def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, float]:
@@ -21,11 +25,56 @@ def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, flo
         raise ConfigError(f"successes={successes}, n={n}, z={z}: the interval needs 0 <= successes <= n and z > 0.")
     if n == 0:
         return 0.0, 1.0
-    share = successes / n
+    return _wilson(successes / n, n, z)
+
+
+def clustered_interval(clusters: Iterable[tuple[int, int]]) -> tuple[float, float] | None:
+    """A 95 % interval for a share whose trials come in clusters, those of one cluster alike: several people's answers to a pair.
+
+    clusters: (successes, trials) of each; those without a trial count nowhere.
+
+    Returns:
+        (low, high) as `wilson_interval`; None for fewer than FEWEST_CLUSTERS.
+
+    Raises:
+        ConfigError: a negative count, more successes than trials in a cluster.
+
+    Clusters are what another sample would have others of: for answers it speaks of the same people and other pairs. The share
+    p = sum(x_i) / sum(n_i) is a ratio of two sums over m clusters, its variance by linearisation
+    v = m / (m - 1) · sum((x_i - p·n_i)²) / sum(n_i)² (Cochran 1977, Sampling Techniques, 3rd ed., section 3.12). The interval is
+    Wilson's for as many independent trials as have that variance, p·(1 - p) / v, at most those there are, with Student's t of
+    m - 1 degrees of freedom for z (Korn & Graubard 1998, Survey Methodology 24; Dean & Pagano 2015, Journal of Survey Statistics
+    and Methodology 3). At 0 and 1 v is 0 and says nothing: m trials then, as if each cluster had said one thing.
+    """
+    counts = [(x, n) for x, n in clusters if (x, n) != (0, 0)]
+    if not all(0 <= x <= n for x, n in counts):
+        raise ConfigError(f"clusters={counts}: the interval needs 0 <= successes <= trials.")
+    m, total = len(counts), sum(n for _, n in counts)
+    if m < FEWEST_CLUSTERS:
+        return None
+    share = sum(x for x, _ in counts) / total
+    like, trials = share * (1.0 - share), float(m)
+    if like > 0:
+        variance = m / (m - 1) * sum((x - share * n) ** 2 for x, n in counts) / total**2
+        trials = like / max(variance, like / total)
+    return _wilson(share, trials, _student(m - 1))
+
+
+def _student(freedom: int, z: float = 1.96) -> float:
+    """The t that stands as far out as z does on the normal curve; from 4 degrees of freedom on right to 0.3 %.
+
+    Source: Abramowitz & Stegun 1964, 26.7.5, to the third power of 1 / freedom.
+    """
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3
+
+
+def _wilson(share: float, n: float, z: float) -> tuple[float, float]:
     centre = share + z * z / (2 * n)
     half_width = z * math.sqrt(share * (1.0 - share) / n + z * z / (4.0 * n * n))
     scale = 1.0 + z * z / n
     # At the ends the exact values are 0 and 1; rounding would leave a hair beside them.
-    low = 0.0 if successes == 0 else (centre - half_width) / scale
-    high = 1.0 if successes == n else (centre + half_width) / scale
+    low = 0.0 if share == 0.0 else (centre - half_width) / scale
+    high = 1.0 if share == 1.0 else (centre + half_width) / scale
     return low, high

@@ -1,18 +1,20 @@
 // A blind test on the screen "Compare": which of two texts is better, and whose they were when all are judged.
-// ask({test, annotator}) -> ui/blind.py's state; acts: begin and prefer; asked(): what the form above says.
+// ask({test, annotator}) -> ui/blind.py's state; acts: begin, prefer, and manage for a name or an end; asked(): what the form above says.
 window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
   const { el } = Lab;
-  let state = null, wanted = null, tests = [], drawn = '', sent = null, answered = 0, fetching = false;
+  let state = null, wanted = null, tests = [], drawn = '', sent = null, answered = 0, fetching = false, editing = '', listed = '';
+  const narrow = matchMedia('(max-width: 640px)');
 
   const pairs = el('input.lab-input', { type: 'text', inputmode: 'numeric', value: '20', 'aria-label': 'pairs', 'data-do': 'blind-pairs' });
   const begin = el('button.lab-button', { type: 'button', 'data-do': 'blind-begin', onclick: start }, 'Begin a blind test');
-  const picker = el('select.lab-input', { 'aria-label': 'blind test', 'data-do': 'blind-pick', onchange: () => { wanted = Number(picker.value); state = null; look(); } });
+  const picker = el('select.lab-input', { 'aria-label': 'blind test', 'data-do': 'blind-pick', onchange: () => { wanted = Number(picker.value); state = null; leave(); look(); } });
+  const controls = el('div.lab-row.controls');
   const notice = el('p.lab-notice', { hidden: true, 'data-do': 'blind-notice' });
   const stage = el('div.stage');
   const card = el('section.lab-card.blind', { 'aria-label': 'blind test' },
-    el('div.lab-row', {}, el('h2', {}, 'Blind test'), el('span.lab-grow'), picker),
-    el('p.muted', {}, 'Both models of the first two columns write to prompts that nothing was trained on; you say which text is better, and learn whose it was when all are judged. The reward model can be fooled by what PPO found; you are asked instead. Nothing learns from these answers.'),
-    el('div.lab-row', {}, el('label.lab-row', {}, el('span.muted', {}, 'pairs'), pairs), begin), notice, stage);
+    el('div.lab-row', {}, el('h2', {}, 'Blind test'), el('span.lab-grow'), controls),
+    el('p.muted.about', {}, 'Both models of the first two columns write to prompts that nothing was trained on; you say which text is better, and learn whose it was when all are judged. The reward model can be fooled by what PPO found; you are asked instead. Nothing learns from these answers.'),
+    el('div.lab-row.new', {}, el('label.lab-row', {}, el('span.muted', {}, 'pairs'), pairs), begin), notice, stage);
 
   function act(name, more) {
     if (sent) return;
@@ -31,9 +33,9 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
 
   // What an act was answered with; true: it was one of ours.
   function take(said) {
-    if (!said || said.at !== sent) return false;
+    if (!said || !sent || said.at !== sent) return false;
     sent = null; answered += 1;
-    if (said.error) { Lab.tell(notice, said.error, true); if (said.field === 'pairs') pairs.focus(); look(); } else { wanted = said.test.id; see(said.test); }
+    if (said.error) { Lab.tell(notice, said.error, true); if (said.field === 'pairs') pairs.focus(); look(); } else { tests = said.tests || tests; wanted = said.test.id; see(said.test); pick(); Lab.tell(notice, said.done || ''); if (narrow.matches && !said.done) card.scrollIntoView(); }
     busy();
     return true;
   }
@@ -50,7 +52,9 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
 
   function see(reply) {
     state = reply;
-    const key = JSON.stringify(reply);
+    if (reply.id === null) wanted = null;  // somebody deleted it: the next look shows the newest
+    if (reply.pair || reply.waiting) card.classList.add('begun');
+    const key = JSON.stringify({ ...reply, losing: '' });  // what others say must not draw anew what somebody reads
     if (key === drawn) return;
     drawn = key;
     stage.replaceChildren(...parts());
@@ -59,9 +63,33 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
   }
 
   function pick() {
-    picker.hidden = !tests.length;
-    picker.replaceChildren(...tests.map(([id, words]) => el('option', { value: id }, words)));
+    if (!editing && controls.contains(picker) !== Boolean(tests.length)) controls.replaceChildren(...(tests.length ? [picker, small('rename'), small('delete')] : []));
+    const key = JSON.stringify(tests);
+    if (key !== listed) picker.replaceChildren(...tests.map(([id, words]) => el('option', { value: id }, `test ${id}: ${words}`)));
+    listed = key;
     if (state?.id) picker.value = state.id;
+  }
+
+  const small = (what) => el(`button.lab-button.small${what === 'delete' ? '.danger' : ''}`, { type: 'button', 'data-do': `blind-${what}`, title: what === 'delete' ? 'asks first' : null, onclick: () => edit(what) }, what === 'delete' ? 'Delete' : 'Rename');
+
+  async function edit(what) {
+    if (!state?.id) return;
+    await look();  // how many have answered by now
+    if (!state?.id) return;
+    const id = state.id, name = tests.find(([one]) => one === id)?.[1] ?? '', change = (more) => act('manage', { test: id, do: what, ...more });
+    Lab.tell(notice, '');
+    editing = what;
+    controls.replaceChildren(what === 'rename' ? Lab.nameField(name, `new name of test ${id}`, 'blind-name', {}, (words) => change({ name: words }), leave)
+      : Lab.deleteField(`Delete test ${id} for good, ${state.losing}?`, 'blind-delete', {}, () => change({}), leave));
+    controls.querySelector('input, button').focus();
+  }
+
+  function leave() {
+    const what = editing;
+    editing = '';
+    if (what) controls.replaceChildren();
+    pick();
+    if (what) controls.querySelector(`[data-do=blind-${what}]`)?.focus();
   }
 
   function parts() {
@@ -103,10 +131,10 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
     prefer(side);
   });
 
-  // With every look at what can be compared. listed: the project's tests.
-  function offered(listed, other) {
-    if (other) { wanted = null; state = null; drawn = ''; stage.replaceChildren(); Lab.tell(notice, ''); }
-    tests = listed;
+  // With every look at what can be compared. there: the project's tests.
+  function offered(there, other) {
+    if (other) { card.classList.remove('begun'); leave(); wanted = null; state = null; drawn = ''; stage.replaceChildren(); Lab.tell(notice, ''); }
+    tests = there;
     pick();
     if (!state || !state.pair) look();
   }

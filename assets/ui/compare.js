@@ -11,6 +11,8 @@ let asked = null;        // the question whose answers are awaited: {labels, job
 const answers = [];      // the last answered ones, newest first
 const results = el('div.results');
 let blind = null;        // the card of the blind test
+const narrow = matchMedia('(max-width: 640px)');
+let fetched = 0;         // when the choices were asked for
 
 // ---- the form: built once; what can be chosen is refreshed in place, so that nothing a person entered is lost
 
@@ -56,24 +58,34 @@ function build() {
       el('div.lab-row', {},
         form.another = el('button.lab-button.small', { type: 'button', 'data-do': 'another', onclick: another }, 'Another prompt'),
         form.source = el('span.muted', {}, 'from those that nothing was trained on')),
-      el('div.fields.wide', {}, pickers),
-      el('div.fields', {}, number('samples', 'samples each', '2', '1 to 16'), number('seed', 'seed', '0', '0 or more'), number('temperature', 'temperature', '1', '0.05 to 5; small: always the likeliest words'),
-        number('tokens', 'max_new_tokens', '64', 'the longest a text may get, in tokens: 1 to 512')),
-      el('div.fields.wide', {}, field('scored by', select('reward', 'reward model that scores')), judge),
+      form.fold = el('details.fold', { oninput: sum, ontoggle: sum }, form.chosen = el('summary'), el('div.inside', {},
+        el('div.fields.wide', {}, pickers),
+        el('div.fields', {}, number('samples', 'samples each', '2', '1 to 16'), number('seed', 'seed', '0', '0 or more'), number('temperature', 'temperature', '1', '0.05 to 5; small: always the likeliest words'),
+          number('tokens', 'max_new_tokens', '64', 'the longest a text may get, in tokens: 1 to 512')),
+        el('div.fields.wide', {}, field('scored by', select('reward', 'reward model that scores')), judge))),
       el('div.lab-row', {},
         form.write = el('button.lab-button.lab-main', { type: 'button', 'data-do': 'write', onclick: () => write() }, 'Write'),
-        form.dice = el('button.lab-button.small', { type: 'button', title: 'write again with another seed', 'data-do': 'dice', onclick: () => { form.seed.value = Math.floor(Math.random() * 1e6); write(); } }, 'Another seed'),
-        el('span.muted.lab-grow', {}, 'The same seed gives every model the same random numbers; words that differ from the first column are marked.')),
+        form.dice = el('button.lab-button.small', { type: 'button', title: 'write again with another seed', 'data-do': 'dice', onclick: () => { form.seed.value = Math.floor(Math.random() * 1e6); sum(); write(); } }, 'Another seed'),
+        el('span.muted.lab-grow.hint', {}, 'The same seed gives every model the same random numbers; words that differ from the first column are marked.')),
       form.note, form.error),
     results);
   blind = LabBlind({ root, ask: (question) => server.tested(question), asked: said,
-    acts: { begin: (words) => trigger('begin', words), prefer: (words) => trigger('prefer', words) } });
+    acts: { begin: (words) => trigger('begin', words), prefer: (words) => trigger('prefer', words), manage: (words) => trigger('manage', words) } });
+  form.fold.open = !narrow.matches;  // on a phone the texts come first
+  narrow.addEventListener('change', () => { form.fold.open = !narrow.matches; });
   show();
 }
 
 // The models of the columns, and how they are to write.
 const said = () => ({ models: COLUMNS.map(named).filter(Boolean).map((column) => column[0]), seed: form.seed.value, temperature: form.temperature.value,
   tokens: form.tokens.value, reward: form.reward.value });
+
+// What the folded form says of itself.
+function sum() {
+  const models = COLUMNS.map(named).filter(Boolean).map(([, words]) => words);
+  form.chosen.replaceChildren(el('strong', {}, models.join(' against ')),
+    el('span.muted', {}, `: ${Lab.many(Number(form.samples.value), 'text')} each, seed ${form.seed.value}, temperature ${form.temperature.value}, ${form.tokens.value} tokens, ${form.reward.value ? 'scored by ' : ''}${form.reward.selectedOptions[0].textContent}`));
+}
 
 let offered = '';        // the prompt we put there
 
@@ -84,6 +96,7 @@ function refill() {
     steps(which);
   }
   scorers();
+  sum();
   form.another.disabled = !options.prompts.length;
   form.source.textContent = options.prompts.length ? 'from those that nothing was trained on' : 'this project keeps no prompts aside; type one';
   form.note.hidden = Boolean(run);
@@ -128,6 +141,7 @@ function write() {
   const columns = COLUMNS.map(named).filter(Boolean);
   for (const which of COLUMNS) keep(`model-${which}`);  // what was asked about stays chosen
   refuse('');
+  if (narrow.matches) form.fold.open = false;  // the texts come below
   asked = { labels: columns.map((c) => c[1]), prompt: form.prompt.value, judge: form.judge.value, reward: form.reward.value, seed: form.seed.value,
     temperature: form.temperature.value, strangers: strangers(form.reward.value), at: Date.now(), jobs: null, columns: [] };
   show();
@@ -144,6 +158,7 @@ function refuse(words, field) {
   form.error.hidden = !words;
   form.error.textContent = words;
   for (const name of ['prompt', ...NUMBERS]) form[name].toggleAttribute('aria-invalid', name === field);
+  if (field && field !== 'prompt') form.fold.open = true;
   if (field) form[field].focus();
 }
 
@@ -215,14 +230,13 @@ function clock() {
 
 watch('value', () => {
   const said = props.value;
-  if (blind?.take(said)) return;
+  if (blind?.take(said)) { fetched = Date.now(); return; }  // it brought the list of tests: what others share may be older
   if (!said || !asked || said.at !== asked.at) return;
   if (said.error) { asked = null; show(); refuse(said.error, said.field); return; }
   asked.jobs = said.jobs;
   follow();
 });
 
-let fetched = 0;  // when the choices were asked for
 root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Looking for models …'));
 Lab.poll(root, async () => {
   if (options) { blind.follow(); await follow(); }

@@ -8,12 +8,13 @@ import random
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from rlhf_lab.errors import LabError, StaleVoteError
-from rlhf_lab.intervals import wilson_interval
+from rlhf_lab.errors import LabError, StaleVoteError, StoreError
+from rlhf_lab.intervals import FEWEST_CLUSTERS, clustered_interval, wilson_interval
 from rlhf_lab.jobs import queue
+from rlhf_lab.jobs.control import check_name
 from rlhf_lab.kinds import Choice
 from rlhf_lab.records import BlindTest, Job
-from rlhf_lab.store.blind import add_test, answers, blind_tests, give
+from rlhf_lab.store.blind import NAME, add_test, answers, asked, blind_tests, delete_test, give, given, rename_test
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.ui.asking import FieldError, column, models_of, number, submit
 from rlhf_lab.ui.ballot import coin
@@ -82,11 +83,38 @@ def prefer(ctx: Context, said: dict[str, Any], annotator: str) -> dict[str, Any]
 
 
 def listed(ctx: Context) -> list[list[Any]]:
-    """The project's tests, newest first: [id, words]."""
+    """The project's tests, newest first: [id, name]; the name is the models' until somebody gives another."""
     return [
-        [test.id, f"test {test.id}: {' against '.join(map(name_of_job, jobs_of(ctx, test)))}"]
-        for test in blind_tests(ctx.db, ctx.project.id)
+        [test_id, both[0].get(NAME) or " against ".join(map(maker, both))]
+        for test_id, both in asked(ctx.db, ctx.project.id).items()
     ]
+
+
+def change(ctx: Context, said: dict[str, Any], annotator: str) -> dict[str, Any]:
+    """Rename or delete a test: {"test", "do": rename or delete, "name"}; what is to be seen then, and "done": words.
+
+    Raises LabError for a name that is none, StoreError for a test that is not there.
+    """
+    test = found(ctx, said.get("test"))
+    if test is None or said.get("test") is None:
+        raise StoreError("This blind test is not there any more. Nothing was changed.")
+    if said.get("do") == "rename":
+        name = check_name(str(said.get("name") or ""))
+        rename_test(ctx.db, test.id, name)
+        return {"test": state(ctx, test.id, annotator), "done": f'Test {test.id} is called "{name}" now.'}
+    if said.get("do") == "delete":
+        lost = delete_test(ctx.db, test.id)
+        return {"test": state(ctx, None, annotator), "done": f"Test {test.id} is deleted, {losing(lost)}."}
+    raise LabError("The page asked for no change that there is. Reload it and try again.")
+
+
+def losing(answered: dict[str, int]) -> str:
+    """What goes with a test: "with its texts and 14 answers of 2 people"."""
+    if not answered:
+        return "with its texts (nobody had answered)"
+    count, people = sum(answered.values()), len(answered)
+    of = f"{people} people" if people > 1 else "one person"
+    return f"with its texts and {count} answer{'' if count == 1 else 's'} of {of}"
 
 
 def state(ctx: Context, wanted: Any, annotator: str) -> dict[str, Any]:
@@ -99,8 +127,8 @@ def state(ctx: Context, wanted: Any, annotator: str) -> dict[str, Any]:
         return {"id": None}
     jobs = jobs_of(ctx, test)
     both = [column(job, None) for job in jobs]
-    names, reward = [name_of_job(job) for job in jobs], jobs[0].payload.get("reward_model_id")
-    reply: dict[str, Any] = {"id": test.id, "names": names, "reward": reward}
+    names, reward = [maker(job.payload) for job in jobs], jobs[0].payload.get("reward_model_id")
+    reply: dict[str, Any] = {"id": test.id, "names": names, "reward": reward, "losing": losing(given(ctx.db, test.id))}
     failed = next((one["failed"] for one in both if "failed" in one), None)
     couples = couples_of(*jobs)
     if failed or couples is None:
@@ -135,10 +163,10 @@ def outcome(
     """How a test came out for one person, for everybody, and in the eyes of the reward model on the pairs that person judged."""
     mine = {at: choice for at, choice in said.get(annotator, {}).items() if choice is not Choice.SKIP}
     lines = [f"You {preferred(tally(mine.values()), names)}"]
-    others = [given for given in said.values() if any(choice is not Choice.SKIP for choice in given.values())]
+    others = [one for one in said.values() if any(choice is not Choice.SKIP for choice in one.values())]
     if len(others) > 1:
-        everybody = tally(choice for given in others for choice in given.values())
-        lines.append(f"All {len(others)} people together {preferred(everybody, names, interval=False)}")
+        pairs = [tally(one.get(at, Choice.SKIP) for one in others) for at in range(len(couples))]
+        lines.append(f"All {len(others)} people together {preferred_by_all(pairs, names)}")
     by_score = {at: opinion(couples[at]) for at in mine if couples[at].scores is not None}
     if by_score and reward is not None:
         lines.append(
@@ -165,28 +193,43 @@ def tally(choices: Iterable[Choice]) -> Tally:
     return Tally(given.count(Choice.FIRST), given.count(Choice.SECOND), given.count(Choice.TIE))
 
 
-def preferred(count: Tally, names: list[str], *, interval: bool = True, third: bool = False) -> str:
-    """ "prefer run 1, step 40: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %), 2 ties."; with a warning where it may
-    be chance.
+def preferred(count: Tally, names: list[str], *, third: bool = False) -> str:
+    """ "like run 1, step 40 more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %), 2 ties."; with a warning where
+    it may be chance. third: in the third person."""
+    wins, decided = max(count.first, count.second), count.first + count.second
+    return told(count, names, "likes" if third else "like", "decided pairs", wilson_interval(wins, decided))
 
-    interval: not where the answers of several people to the same pairs are counted together, which are not independent.
-    """
+
+def preferred_by_all(pairs: list[Tally], names: list[str]) -> str:
+    """The same for several people, whose answers to one pair are alike. pairs: what all of them said to each."""
+    count = Tally(*(sum(numbers) for numbers in zip(*pairs, strict=True)))
+    decided = [(pair.first, pair.second) for pair in pairs if pair.first + pair.second]
+    wins = [pair[count.second > count.first] for pair in decided]
+    interval = clustered_interval(zip(wins, map(sum, decided), strict=True))
+    return told(
+        count, names, "like", f"decided answers to {len(decided)} pair{'' if len(decided) == 1 else 's'}", interval
+    )
+
+
+def told(count: Tally, names: list[str], verb: str, of: str, interval: tuple[float, float] | None) -> str:
+    """interval: of the share of the one that is liked more often; None where there are too few pairs for one."""
     decided = count.first + count.second
     ties = f", {count.ties} tie{'' if count.ties == 1 else 's'}" if count.ties else ""
     if not decided:
         return f"decided no pair{ties}."
-    verb = "likes" if third else "like"
     if count.first == count.second:
-        return f"{verb} both as often: {count.first} of {decided} decided pairs each{ties}."
+        return f"{verb} both as often: {count.first} of {decided} {of} each{ties}."
     wins = max(count.first, count.second)
     winner = names[0] if wins == count.first else names[1]
-    low, high = wilson_interval(wins, decided)
-    share = f"{100 * wins / decided:.0f} %"
-    if interval:
-        share += f", 95 % interval {100 * low:.0f} to {100 * high:.0f} %"
-    chance = " It may be chance: the interval holds one half." if interval and low <= 0.5 else ""
     the = "the " if winner.startswith("base") else ""
-    return f"{verb} {the}{winner} more often: {wins} of {decided} decided pairs ({share}){ties}.{chance}"
+    share, chance = f"{100 * wins / decided:.0f} %", ""
+    if interval is None:
+        share += f"; an interval takes {FEWEST_CLUSTERS} pairs"
+    else:
+        low, high = interval
+        share += f", 95 % interval {100 * low:.0f} to {100 * high:.0f} %"
+        chance = " It may be chance: the interval holds one half." if low <= 0.5 else ""
+    return f"{verb} {the}{winner} more often: {wins} of {decided} {of} ({share}){ties}.{chance}"
 
 
 def opinion(couple: Couple) -> Choice:
@@ -226,11 +269,11 @@ def jobs_of(ctx: Context, test: BlindTest) -> tuple[Job, Job]:
     return queue.get_job(ctx.db, test.first_job), queue.get_job(ctx.db, test.second_job)
 
 
-def name_of_job(job: Job) -> str:
-    """Who writes: "base model", "base, best of 4", "run 1, step 40"."""
-    if n := job.payload.get("best_of"):
+def maker(payload: dict[str, Any]) -> str:
+    """Who writes, by what was asked: "base model", "base, best of 4", "run 1, step 40"."""
+    if n := payload.get("best_of"):
         return f"base, best of {n}"
-    parts = str(job.payload["checkpoint"]).split("/")
+    parts = str(payload["checkpoint"]).split("/")
     return (
         f"run {parts[1]}, {'latest step' if parts[2] == 'latest' else f'step {parts[2]}'}"
         if len(parts) == 3

@@ -53,15 +53,26 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def begin(secret: str | None, event: gr.EventData) -> dict[str, Any]:
         def made(said: dict[str, Any]) -> dict[str, Any]:
             ctx.require_operator(secret)
-            return {"test": blind.state(ctx, blind.begin(ctx, said).id, name_of(ctx, event))}
+            return {
+                "test": blind.state(ctx, blind.begin(ctx, said).id, name_of(ctx, event)),
+                "tests": blind.listed(ctx),
+            }
 
         return answered(event, made)
+
+    def manage(secret: str | None, event: gr.EventData) -> dict[str, Any]:
+        def changed(said: dict[str, Any]) -> dict[str, Any]:
+            ctx.require_operator(secret)
+            return {**blind.change(ctx, said, name_of(ctx, event)), "tests": blind.listed(ctx)}
+
+        return answered(event, changed)
 
     def prefer(event: gr.EventData) -> dict[str, Any]:
         return answered(event, lambda said: {"test": blind.prefer(ctx, said, name_of(ctx, event))})
 
     part.write(told(write), None, part, **quiet)
     part.begin(told(begin), operator, part, **quiet)
+    part.manage(told(manage), operator, part, **quiet)
     part.prefer(told(prefer), None, part, **quiet)
     part.cancel(told(cancel), None, None, **quiet)
 

@@ -338,6 +338,58 @@ def test_a_blind_test_is_judged_by_keys_and_tells_whose_texts_they_were(lab, ope
     says(page, "blind-result", f"{len(chosen)} decided pair")
 
 
+def test_a_blind_test_is_renamed_and_deleted(lab, open_page):
+    page = screen(lab, open_page, "Compare")
+    part(page, "blind-begin").click()
+    page.wait_for_selector("[data-judged='0']")
+    names = part(page, "blind-pick").locator("option")
+    expect(names).to_have_count(2)
+    part(page, "blind-rename").click()
+    part(page, "blind-name").fill(HOSTILE)
+    page.keyboard.press("Enter")
+    says(page, "blind-notice", "is called")
+    expect(names.first).to_contain_text(HOSTILE)
+    page.wait_for_selector("[data-judged='0']")
+    page.keyboard.press("1")
+    page.wait_for_selector("[data-judged='1']")
+    part(page, "blind-delete").click()
+    expect(page.locator(".blind .controls")).to_contain_text("for good, with its texts and 1 answer of one person?")
+    part(page, "blind-delete-leave").click()
+    expect(names).to_have_count(2)
+    part(page, "blind-delete").click()
+    part(page, "blind-delete-sure").click()
+    says(page, "blind-notice", "is deleted, with its texts and 1 answer of one person.")
+    expect(names).to_have_count(1)
+    part(page, "blind-stop").click()  # the one that is left is shown; this person has not judged it
+    says(page, "blind-result", "You decided no pair.")
+
+
+def test_on_a_phone_the_question_comes_first_and_the_settings_are_folded(lab, open_page):
+    page = screen(lab, open_page, "Compare", viewport={"width": 390, "height": 844})
+    page.wait_for_selector("[data-judged='0']")
+    top = "(what) => document.querySelector(what).getBoundingClientRect().top"
+    assert page.evaluate(top, ".blind .asked") < page.evaluate(top, ".lab-compare .form")
+    assert page.evaluate(top, ".blind .sides") < page.evaluate(top, "[data-do=blind-begin]")
+    expect(part(page, "seed")).to_be_hidden()
+    page.locator(".fold summary").click()
+    part(page, "seed").fill("7")
+    expect(page.locator(".fold summary")).to_contain_text("seed 7")
+    part(page, "tokens").fill("12")
+    part(page, "samples").fill("0")
+    part(page, "write").click()
+    says(page, "compare-error", 'samples each = "0"')
+    expect(part(page, "samples")).to_be_focused()  # unfolded, though writing folds
+    part(page, "samples").fill("1")
+    part(page, "write").click()
+    page.wait_for_selector("[data-do=answer] [data-column-name]")
+    expect(part(page, "seed")).to_be_hidden()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.set_viewport_size({"width": 1280, "height": 900})
+    expect(part(page, "seed")).to_have_value("7")
+    expect(part(page, "seed")).to_be_visible()
+    assert page.evaluate(top, ".lab-compare .form") < page.evaluate(top, ".blind .asked")
+
+
 def test_a_new_project_from_pasted_prompts_and_what_is_refused(lab, open_page, tmp_path):
     page = screen(lab, open_page, "Project")
     page.wait_for_selector("[data-do=new-create]")

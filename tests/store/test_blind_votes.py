@@ -3,8 +3,8 @@
 import pytest
 
 from rlhf_lab.errors import StoreError
-from rlhf_lab.jobs import queue
-from rlhf_lab.kinds import Choice, JobKind
+from rlhf_lab.jobs import queue, supervisor
+from rlhf_lab.kinds import Choice, JobKind, JobStatus
 from rlhf_lab.records import Project
 from rlhf_lab.store import blind
 from rlhf_lab.store.database import Database
@@ -12,12 +12,13 @@ from rlhf_lab.store.database import Database
 
 @pytest.fixture
 def made(db: Database, project: Project) -> list:
-    jobs = [queue.submit(db, JobKind.COMPLETE, project.id, {}).id for _ in range(2)]
-    return [blind.add_test(db, project.id, *jobs) for _ in range(blind.MAX_LISTED + 1)]
+    jobs = [queue.submit(db, JobKind.COMPLETE, project.id, {}).id for _ in range(62)]
+    return [blind.add_test(db, project.id, *jobs[2 * i : 2 * i + 2]) for i in range(31)]
 
 
-def test_the_newest_tests_of_a_project(db: Database, project: Project, made: list) -> None:
-    assert blind.blind_tests(db, project.id) == made[:0:-1]  # the oldest of 31 is not listed
+def test_all_tests_of_a_project_newest_first(db: Database, project: Project, made: list) -> None:
+    assert blind.blind_tests(db, project.id) == made[::-1]
+    assert list(blind.asked(db, project.id)) == [test.id for test in made[::-1]]
     assert blind.blind_tests(db, project.id + 1) == []
 
 
@@ -33,6 +34,42 @@ def test_the_first_answer_to_a_pair_counts(db: Database, made: list) -> None:
     assert blind.answers(db, other.id) == {}
 
 
+def test_a_name_is_kept_with_what_was_asked(db: Database, project: Project, made: list) -> None:
+    first, second = (queue.submit(db, JobKind.COMPLETE, project.id, {"prompts": [side]}) for side in "ab")
+    test = blind.add_test(db, project.id, first.id, second.id)
+    blind.rename_test(db, test.id, "before")
+    blind.rename_test(db, test.id, "after")
+    assert blind.asked(db, project.id)[test.id] == ({"prompts": ["a"], "name": "after"}, {"prompts": ["b"]})
+    assert all(blind.NAME not in both[0] for test_id, both in blind.asked(db, project.id).items() if test_id != test.id)
+
+
+def test_a_deleted_test_takes_its_answers_and_texts_and_nothing_else(
+    db: Database, project: Project, made: list
+) -> None:
+    one, other = made[:2]
+    queue.claim(db, [JobKind.COMPLETE], supervisor.beat(db, "x"))
+    queue.finish(db, one.first_job, {"texts": ["a", "b", "c"]})
+    for test in (one, other):
+        blind.give(db, test.id, "ann", {0: Choice.FIRST, 1: Choice.SKIP, 2: Choice.TIE})
+        blind.give(db, test.id, "bob", {0: Choice.SECOND})
+        blind.give(db, test.id, "eve", {0: Choice.SKIP})
+    assert blind.given(db, one.id) == blind.delete_test(db, one.id) == {"ann": 2, "bob": 1}
+    assert blind.blind_tests(db, project.id) == made[:0:-1]
+    assert blind.answers(db, one.id) == {}
+    assert blind.given(db, other.id) == {"ann": 2, "bob": 1}
+    with pytest.raises(StoreError, match="no job"):
+        queue.get_job(db, one.first_job)
+    assert (
+        queue.get_job(db, one.second_job).status is JobStatus.CANCELLED
+    )  # it waited: the engine may be about to take it
+    assert {queue.get_job(db, job).status for job in (other.first_job, other.second_job)} == {JobStatus.QUEUED}
+
+
 def test_no_such_test(db: Database, made: list) -> None:
-    with pytest.raises(StoreError, match="no blind test 999"):
-        blind.give(db, 999, "ann", {0: Choice.FIRST})
+    for act in (
+        lambda: blind.give(db, 999, "ann", {0: Choice.FIRST}),
+        lambda: blind.rename_test(db, 999, "x"),
+        lambda: blind.delete_test(db, 999),
+    ):
+        with pytest.raises(StoreError, match="no blind test 999"):
+            act()
