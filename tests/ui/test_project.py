@@ -139,7 +139,7 @@ def test_own_prompts_are_shown_and_then_used(ctx, desk):
         (new(set="poems"), ConfigError, "poems"),
         (new(set="own"), ConfigError, "0 different prompts"),
         (new(set="own", text="a\nb\nc"), ConfigError, "3 different prompts"),
-        (new(seed="many"), ConfigError, "seed"),
+        (new(seed="many"), ConfigError, "whole number from 0"), (new(seed="1e30"), ConfigError, "whole number from 0"),
         (new(seed="-1"), ConfigError, "0 to"),
         (new(seed=2**31), ConfigError, "0 to"),
         (new(model=""), ModelError, "neither"),
