@@ -24,7 +24,7 @@
     place.replaceChildren(
       el('div.top', {}, el('span.name', {}, 'RLHF Lab'), el('span.muted', {}, 'getting ready …')),
       el('div.screen', {},
-        guideline ? el('p.guideline.lab-text', { dir: 'auto' }, guideline) : null,
+        guideline ? el('p.guideline.lab-scroll.lab-text', { dir: 'auto' }, guideline) : null,
         el('section.prompt.lab-scroll', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), el('p.lab-text', { dir: 'auto' }, prompt)),
         el('h2', {}, 'Which continuation is better?'),
         el('div.sides', {}, side('left', left, 'Left', 'First'), side('right', right, 'Right', 'Second'))));

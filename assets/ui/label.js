@@ -206,7 +206,7 @@ function draw(state) {
   shown = state;
   if (!same) { strength = back ? unsaved.strength : ''; note = back ? unsaved.note : ''; }
   const parts = [], viewer = state.you.role === 'viewer';
-  if (state.guideline) parts.push(el('p.guideline.lab-text', { dir: 'auto' }, state.guideline));
+  if (state.guideline) parts.push(el('p.guideline.lab-scroll.lab-text', { dir: 'auto' }, state.guideline));
   if (state.pair) {
     parts.push(
       el('section.prompt.lab-scroll', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), el('p.lab-text', { dir: 'auto' }, state.pair.prompt)),

@@ -24,7 +24,7 @@ const percent = (found) => Lab.percent(found[0]);
 const between = (found) => (found[0] === null ? '' : `95 %: ${Lab.between(found[1], found[2])}, of ${found[3]}`);
 
 function meaning(alpha) {
-  if (alpha === null) return 'Alpha needs pairs with votes of two people or more, and votes that differ. Raise the overlap under People.';
+  if (alpha === null) return 'Alpha needs pairs with votes of two people or more, and votes that differ. Ask for more votes for each pair under People, Labelling rules.';
   if (alpha >= 0.8) return 'They agree well.';
   if (alpha >= 0.67) return 'They agree enough for careful conclusions.';
   if (alpha >= 0.2) return 'They agree somewhat: a matter of taste, or a guideline that leaves much open.';

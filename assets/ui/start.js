@@ -4,7 +4,7 @@ const root = element.querySelector('.lab-start');
 let drawn = '';       // the state on screen, as JSON
 let shown = null;     // the same, as an object
 let opened = false;   // a person asked for another run
-let picked = false;   // a person chose the reward model; else the newest one is meant
+let picked = false;   // a person chose the reward model; else the one that the lab chose is meant
 let filling = false;  // the settings of a preset are on their way
 let timer = null;
 let algorithm = 'ppo';  // what the fold below says
@@ -43,7 +43,9 @@ function note() {
   const chosen = shown.models.find(([id]) => String(id) === part('start-reward').value);
   const wait = shown.going.length ? ` Run ${shown.going.join(', ')} is going on; this one waits for its turn.`
     : ' It trains in the background: close this page, come back, it is all there.';
-  part('start-note').textContent = `${chosen ? chosen[2] : ''}${wait}`;
+  const [newest] = shown.models[0];
+  const newer = chosen && chosen[0] === shown.chosen && newest !== shown.chosen ? ` Reward model ${newest} is newer, but a simulated judge taught it.` : '';
+  part('start-note').textContent = `${chosen ? chosen[2] : ''}${newer}${wait}`;
 }
 
 function form(state) {
@@ -90,7 +92,7 @@ function redraw(state, other) {
   const error = part('start-error')?.textContent || '';
   root.replaceChildren(form(state));
   for (const [what, value] of Object.entries(kept)) if (value !== undefined) part(what).value = value;
-  if (!part('start-reward').value) part('start-reward').selectedIndex = 0;
+  if (!picked || !part('start-reward').value) part('start-reward').value = state.chosen;
   if (error) { part('start-error').hidden = false; part('start-error').textContent = error; }
   if (focus) part(focus)?.focus();
   note();

@@ -24,9 +24,10 @@ function control(name, more = {}) {
 const button = (name, words, kind = '') => el(`button.lab-button.small${kind}`, { type: 'button', 'data-do': name, onclick: () => control(name) }, words);
 
 function knob(name) {
-  const set = () => control('set', { name, value: input.value });
+  const set = () => { if (input.value.trim()) control('set', { name, value: input.value }); };
+  const leave = () => { if (!input.value.trim()) { delete input.dataset.dirty; input.value = String(state.run[name]); } };  // what is in force
   const input = el('input.lab-input.knob', { type: 'text', inputmode: 'decimal', 'aria-label': name, 'data-do': `knob-${name}`,
-    onkeydown: (e) => { if (e.key === 'Enter') { set(); e.target.blur(); } }, oninput: () => { input.dataset.dirty = '1'; } });
+    onkeydown: (e) => { if (e.key === 'Enter') { set(); e.target.blur(); } }, oninput: () => { input.dataset.dirty = '1'; }, onblur: leave });
   const label = el('label.lab-row.knobs', {}, el('span.muted', {}, name), input,
     el('button.lab-button.small', { type: 'button', 'data-do': `set-${name}`, 'aria-label': `set ${name}`, onclick: set }, 'Set'));
   return { input, label };

@@ -29,6 +29,7 @@ from rlhf_lab.ui.diagnosis import diagnose
 MAX_POINTS = 1000  # of a curve sent at once
 KEPT = 8  # runs whose curves are kept in memory
 MAX_LISTED = 50  # runs in the picker
+MAX_MODELS = 30  # reward models a run can be switched to
 DRAWN = tuple(curve.metric for curve in CURVES)
 READ = (*DRAWN, "objective/score_clipfrac", "val/first_ratio_deviation", "val/explained_variance")
 
@@ -174,10 +175,12 @@ class Live:
     def _frame(self, run: Run, found: list[Run]) -> dict[str, Any]:
         """What hardly ever changes; sent when it did."""
         db, said = self.ctx.db, events(self.ctx.db, run.id)
+        scorer = story.scorer(run, said)
+        models = story.listed(reward_models(db, run.project_id), MAX_MODELS, scorer)
         return {
-            "about": story.about(db, run, story.now(run, said)["reward_model"]),
-            "runs": [[other.id, other.name, other.status] for other in found[:MAX_LISTED]],
+            "about": story.about(db, run, scorer),
+            "runs": [[other.id, other.name, other.status] for other in story.listed(found, MAX_LISTED, run.id)],
             "events": story.marks(run, said),
             "names": [name for name in metric_names(db, run.id) if name not in DRAWN],
-            "models": [[row.id, story.reward_words(row)] for row in reward_models(db, run.project_id)[:30]],
+            "models": [[row.id, story.reward_words(row)] for row in models],
         }

@@ -1,5 +1,6 @@
 """Screen "Project": which projects there are, a new one on a model and prompts of choice, and the lab itself."""
 
+import contextlib
 import functools
 import threading
 import time
@@ -151,7 +152,9 @@ class Desk:
     def create(self, said: dict[str, Any]) -> dict[str, Any]:
         """A new project, at once or when its model has been downloaded. A model that does not fit is doubted once."""
         facts = self.facts(said)
-        chosen, seed = str(said.get("set")), whole(said, "seed")
+        chosen, seed = str(said.get("set")), -1
+        with contextlib.suppress(ValueError):
+            seed = int(str(said.get("seed")))
         if not 0 <= seed <= MAX_SEED:
             raise ConfigError(f"The seed is a whole number from 0 to {MAX_SEED:,}.")
         own = own_prompts(said) if chosen == OWN else []

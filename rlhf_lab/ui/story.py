@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from rlhf_lab.jobs import control
 from rlhf_lab.kinds import GOING, EngineState, EventKind, RunStatus, Source
@@ -12,6 +12,7 @@ from rlhf_lab.store.runs import events, get_reward_model, get_run
 from rlhf_lab.store.steps import Point, samples_at
 from rlhf_lab.ui.diagnosis import Change
 
+_Row = TypeVar("_Row", Run, RewardModelRow)
 KNOBS = ("beta", "lr")
 WIDE = 0.25  # an interval wider than this stands in the place of the figure, here and on the page (lab.js)
 LOST = "The engine is lost. It is started again by itself, and the run goes on from its last checkpoint."
@@ -28,6 +29,11 @@ def pick(found: Sequence[Run], wanted: Any) -> Run | None:
         if wanted is not None and str(run.id) == str(wanted):
             return run
     return next((run for run in found if run.status in GOING), found[0] if found else None)
+
+
+def listed(found: Sequence[_Row], most: int, shown: int | None) -> list[_Row]:
+    """As many of the newest, and the one that is shown, however old it is (found: newest first)."""
+    return [row for at, row in enumerate(found) if at < most or row.id == shown]
 
 
 def now(run: Run, said: Sequence[RunEvent]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from rlhf_lab.ui import microscope, story
 from rlhf_lab.ui.charts import CONFIG, CURVES, abouts, layout
 from rlhf_lab.ui.context import Context, read, told
 from rlhf_lab.ui.forms import Form
-from rlhf_lab.ui.live import MAX_POINTS, Live
+from rlhf_lab.ui.live import MAX_MODELS, MAX_POINTS, Live
 from rlhf_lab.ui.reading import KINDS, Run, in_a_process, texts_in
 from rlhf_lab.ui.widgets import widget
 
@@ -143,13 +143,16 @@ def reward_notes(db: Database) -> Callable[[RewardModelRow], str]:
 
 
 def start_options(ctx: Context, note: Callable[[RewardModelRow], str]) -> dict[str, Any]:
-    """The reward models to start on, newest first, and what to do where there is none."""
+    """The reward models to start on, newest first, which is chosen (the newest that people taught, if any did), and what to do
+    where there is none."""
     project = ctx.project
     found, started = reward_models(ctx.db, project.id), runs(ctx.db, project.id)
+    chosen = next((row.id for row in found if row.snapshot.source is Source.HUMAN), found[0].id if found else None)
     training = queue.jobs(ctx.db, project_id=project.id, kinds=[JobKind.TRAIN_REWARD], statuses=[JobStatus.RUNNING])
     return {
         "project": project.id,
-        "models": [[row.id, story.reward_words(row), note(row)] for row in found[:30]],
+        "models": [[row.id, story.reward_words(row), note(row)] for row in story.listed(found, MAX_MODELS, chosen)],
+        "chosen": chosen,
         "preset": "lab" if project.model == EMBEDDED else "gentle",
         "missing": steward.labels(ctx.db, project.id).to_next,
         "training": round(training[-1].progress, 2) if training else None,

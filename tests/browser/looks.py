@@ -10,7 +10,7 @@ SCREENS = {
     "Project": "[data-do=new-create]",
 }  # fmt: skip
 NAMELESS = re.compile(r"^\s*- (button|textbox|combobox|checkbox|radio|slider|spinbutton|listbox)(?! \")", re.MULTILINE)
-#: Every visible text of ours: the words, their size in pixels, the luminance of the ink and of what lies behind (WCAG 2).
+#: Every visible text of ours and of the tabs: words, size in pixels, luminance of the ink and of what lies behind (WCAG 2).
 TEXTS = """() => {
     const pen = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
     const channel = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
@@ -20,7 +20,7 @@ TEXTS = """() => {
         return 0.2126 * r + 0.7152 * g + 0.0722 * b;
     };
     const found = [];
-    for (const part of document.querySelectorAll('.lab')) {
+    for (const part of document.querySelectorAll('.lab, [role=tab]')) {
         const words = document.createTreeWalker(part, NodeFilter.SHOW_TEXT);
         while (words.nextNode()) {
             const node = words.currentNode.parentElement, text = words.currentNode.data.trim();

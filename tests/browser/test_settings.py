@@ -5,6 +5,11 @@ import re
 from playwright.sync_api import TimeoutError, expect
 
 from rlhf_lab.config import PolicyConfig
+from rlhf_lab.kinds import RunStatus, Source
+from rlhf_lab.records import LabelSnapshot
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import current_project
+from rlhf_lab.store.runs import add_reward_model, create_run, set_run_status
 
 FILLED_IN = ("group_size", "epochs", "minibatches", "batch_size")
 
@@ -79,3 +84,42 @@ def test_on_a_phone_every_tab_can_be_reached(lab, open_page):
     page.get_by_role("tab", name="Project", exact=True).click()
     expect(page.locator(".lab-project")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def taught(db, source: Source) -> int:
+    """A reward model that nothing was trained for."""
+    snapshot, report = LabelSnapshot((), "", source), {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9}
+    return add_reward_model(db, current_project(db).id, "x", config={}, report=report, snapshot=snapshot).id
+
+
+def test_a_judges_newer_reward_model_is_told_of_and_what_people_taught_stays_chosen(lab, open_page):
+    with Database.open(lab.home) as db:
+        own, judged = taught(db, Source.HUMAN), taught(db, Source.SIMULATED)
+        page = open_page(lab)
+        page.get_by_role("tab", name="Train", exact=True).click()
+        reward, note = page.locator("[data-do=start-reward]"), page.locator("[data-do=start-note]")
+        expect(reward).to_have_value(str(own))
+        expect(note).to_contain_text(f"Reward model {judged} is newer, but a simulated judge taught it.")
+        reward.select_option(str(judged))
+        expect(note).not_to_contain_text("is newer")
+        later = taught(db, Source.HUMAN)  # the form is drawn anew, and keeps what was chosen
+        expect(reward.locator("option").first).to_have_attribute("value", str(later))
+        expect(reward).to_have_value(str(judged))
+
+
+def test_a_setting_of_a_run_that_was_emptied_shows_what_is_in_force_again(lab, open_page):
+    with Database.open(lab.home) as db:
+        config = PolicyConfig(beta=0.25).to_dict()
+        model = taught(db, Source.HUMAN)
+        run = create_run(db, current_project(db).id, model, "", config=config, manifest={}, total_steps=40)
+        set_run_status(db, run.id, RunStatus.RUNNING)
+        page = open_page(lab)
+        page.get_by_role("tab", name="Train", exact=True).click()
+        beta = page.locator("[data-do=knob-beta]")
+        expect(beta).to_have_value("0.25")
+        for leave in ("Enter", "Tab"):
+            beta.fill("")
+            beta.press(leave)
+            expect(beta).to_have_value("0.25")
+        expect(page.locator("[data-do=error]")).to_be_hidden()
+        set_run_status(db, run.id, RunStatus.STOPPED)

@@ -189,6 +189,19 @@ def test_the_picker_learns_that_an_older_run_was_deleted(ctx):
     assert told.points({"run": new.id, "seen": seen})["frame"]["runs"] == [[new.id, "new", "queued"]]
 
 
+def test_the_run_that_is_shown_stands_in_the_picker_however_old_it_is(ctx, monkeypatch):
+    monkeypatch.setattr(live, "MAX_LISTED", 2)
+    monkeypatch.setattr(live, "MAX_MODELS", 1)
+    old, _, third, fourth = (a_run(ctx, name) for name in ("old", "second", "third", "fourth"))
+    told = live.Live(ctx)
+    frame = told.points({"run": old.id})["frame"]
+    assert [at for at, *_ in frame["runs"]] == [fourth.id, third.id, old.id]
+    assert [at for at, _ in frame["models"]] == [fourth.reward_model_id, old.reward_model_id]
+    frame = told.points({"run": third.id})["frame"]
+    assert [at for at, *_ in frame["runs"]] == [fourth.id, third.id]
+    assert [at for at, _ in frame["models"]] == [fourth.reward_model_id, third.reward_model_id]
+
+
 def test_the_time_left_is_that_of_the_job_while_it_runs(ctx):
     run, told = a_run(ctx), live.Live(ctx)
     job = queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id})

@@ -110,6 +110,19 @@ def test_reward_models_are_offered_newest_first_with_source_and_accuracy(ctx):
     assert "simulated labels" in models[1][2]
 
 
+def test_a_judges_reward_model_is_not_chosen_where_people_taught_one(ctx, monkeypatch):
+    note = train.reward_notes(ctx.db)
+    assert train.start_options(ctx, note)["chosen"] is None
+    judged = reward_model(ctx)
+    assert train.start_options(ctx, note)["chosen"] == judged.id
+    own = reward_model(ctx, Source.HUMAN)
+    monkeypatch.setattr(train, "MAX_MODELS", 2)
+    later = [reward_model(ctx).id for _ in range(3)]
+    options = train.start_options(ctx, note)
+    assert options["chosen"] == own.id
+    assert [row[0] for row in options["models"]] == [later[2], later[1], own.id]
+
+
 def test_a_reward_model_that_may_be_guessing_says_so_before_a_run_starts(ctx):
     wide = reward_model(ctx, accuracy=0.17, accuracy_low=0.03, accuracy_high=0.56)
     good = reward_model(ctx, accuracy=0.8, accuracy_low=0.7, accuracy_high=0.9)
