@@ -16,7 +16,7 @@ from rlhf_lab.engine.faults import explain_error
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.policy_run import POLL_EVERY_S, PolicyRun
 from rlhf_lab.engine.work import Progress, complete, explain, reward_job, sample_pairs
-from rlhf_lab.errors import ClaimedError, CorruptStoreError, StoreError, TrainingError
+from rlhf_lab.errors import ClaimedError, CorruptStoreError, LabError, StoreError, TrainingError
 from rlhf_lab.jobs import claims, control, queue, supervisor
 from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
 from rlhf_lab.records import Job
@@ -138,7 +138,8 @@ class Worker:
         except _Dropped:
             self._insist(partial(self._put_back, job), f"that job {job.id} is put back")
         except Exception as error:
-            log.exception("job %d failed", job.id)
+            # What a person can mend is said in a line; only what nobody foresaw needs to be traced.
+            log.error("job %d failed: %s", job.id, error, exc_info=not isinstance(error, LabError))
             self._insist(partial(self._failed, job, error), f"that job {job.id} failed")
         finally:
             self.state = before

@@ -102,7 +102,8 @@ def column(job: Job, judge: Any) -> dict[str, Any]:
     if job.status in OPEN:
         return {"waiting": True, "begun": job.status is JobStatus.RUNNING}
     if job.status is not JobStatus.DONE or not job.result:
-        return {"waiting": False, "failed": job.error or "It was cancelled."}
+        said = job.error or "It was cancelled."
+        return {"waiting": False, "failed": said[:1].upper() + said[1:]}
     texts = [text.strip() for text in job.result["texts"]]
     scores = list(job.result.get("scores", []))
     n = int(job.payload.get("best_of", 1))

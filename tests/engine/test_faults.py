@@ -284,6 +284,17 @@ def test_a_short_job_that_cannot_be_put_back_now_is_put_back_when_it_can(lab, mo
     assert len(tried) == 2
 
 
+@pytest.mark.parametrize(("error", "traced"), [(StoreError("The disk is full."), False), (KeyError("x"), True)])
+def test_only_errors_that_nobody_foresaw_are_traced_in_the_log(lab, error, traced, monkeypatch, caplog):
+    def broken(*_):
+        raise error
+
+    monkeypatch.setattr(worker.Worker, "_result", broken)
+    assert lab.train(lab.run(steps=2)).status is JobStatus.FAILED
+    assert ("Traceback" in caplog.text) is traced
+    assert str(error) in caplog.text
+
+
 def test_a_failure_that_cannot_be_recorded_is_recorded_when_it_can(lab, monkeypatch):
     run_id = lab.run(steps=2)
     fail, tried = queue.fail, []

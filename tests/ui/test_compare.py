@@ -119,7 +119,7 @@ def test_a_column_waits_fails_or_shows_texts_with_scores_and_gold(ctx):
     assert shown["note"] == "an older one"
     other = compare.ask(ctx, SAID)[1]
     queue.fail(ctx.db, other.id, "run 1 has no checkpoint yet")
-    assert asking.column(queue.get_job(ctx.db, other.id), "")["failed"] == "run 1 has no checkpoint yet"
+    assert asking.column(queue.get_job(ctx.db, other.id), "")["failed"] == "Run 1 has no checkpoint yet"
 
 
 def test_best_of_n_writes_n_texts_for_each_one_shown(ctx):
