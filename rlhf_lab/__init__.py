@@ -20,6 +20,7 @@ Layers; a module may import only from layers below its own (tests/test_layers.py
     cells                    cells of a CSV that no spreadsheet computes
     assets, home, seeds, runtime   what is shipped, where a lab lives, derived seeds, process settings
     checkpoints              which a run has, and whether one is as it was written
+    counted                  numbers of things in words
     intervals                confidence intervals in plain arithmetic
     labelling                who labels and by which rules
     config, policy_config, settings   typed settings: those of the trainings, and what a setting is

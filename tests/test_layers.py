@@ -14,6 +14,7 @@ PACKAGE = ROOT / "rlhf_lab"
 BOTTOM = {
     "checkpoints",
     "config",
+    "counted",
     "policy_config",
     "settings",
     "labelling",
@@ -44,6 +45,7 @@ ALLOWED = {
     "runtime": set(),
     "home": set(),
     "checkpoints": set(),
+    "counted": set(),
     "config": {"errors", "kinds", "policy_config", "settings"},
     "policy_config": {"errors", "kinds", "settings"},
     "settings": {"errors"},
@@ -72,6 +74,7 @@ HEAVY = {"torch", "transformers", "peft", "accelerate"}
 LIGHT = (
     "checkpoints",
     "config",
+    "counted",
     "policy_config",
     "settings",
     "labelling",

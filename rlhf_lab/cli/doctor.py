@@ -21,6 +21,7 @@ import psutil
 
 from rlhf_lab.assets import embedded_folder, weights_digest
 from rlhf_lab.cli.common import add_common, answer, home_of
+from rlhf_lab.counted import counted
 from rlhf_lab.errors import EngineError, LabError
 from rlhf_lab.home import store_elsewhere
 from rlhf_lab.jobs import queue
@@ -103,17 +104,13 @@ def store(db: Database, home: Path) -> str:
     with db.write():
         pass
     elsewhere = f"its tables in {db.where}; " if store_elsewhere() else ""
-    return f"{writable(home)}; {elsewhere}{_counted(len(projects(db)), 'project')}, {_counted(len(runs(db)), 'run')}"
+    return f"{writable(home)}; {elsewhere}{counted(len(projects(db)), 'project')}, {counted(len(runs(db)), 'run')}"
 
 
 def writable(folder: Path) -> str:
     """Raises OSError where no file can be made."""
     with tempfile.TemporaryFile(dir=folder):
         return "writable"
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def device() -> str:

@@ -150,9 +150,10 @@ class Worker:
 
     def _failed(self, job: Job, error: Exception) -> None:
         """The job has, and its run with it; not one that another process has claimed, which goes on."""
-        queue.fail(self.db, job.id, explain_error(error))
+        message = explain_error(error)
+        queue.fail(self.db, job.id, message)
         if job.kind is JobKind.TRAIN_POLICY and not isinstance(error, ClaimedError):
-            self._run_failed(int(job.payload["run_id"]), explain_error(error))
+            self._run_failed(int(job.payload["run_id"]), message)
 
     def _insist(self, record: Callable[[], None], what: str) -> None:
         """Record how a job ended. Where that cannot be written (a full disk), try until it can be, or the worker is to leave:

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
+from rlhf_lab.counted import counted
 from rlhf_lab.imports.found import TOLD, Found, Judgement
 from rlhf_lab.imports.saving import Saved
 from rlhf_lab.store.imports import TakenBack
@@ -74,19 +75,15 @@ def saved_words(saved: Saved, name: str) -> str:
 def goes_words(goes: TakenBack, *, done: bool = False) -> str:
     """What would go with an import, or what went."""
     will, stay = ("went", "stayed") if done else ("go", "stay")
-    parts = [f"{_many(goes.votes, 'vote')} and {_many(goes.pairs, 'pair')} {will}."]
+    parts = [f"{counted(goes.votes, 'vote')} and {counted(goes.pairs, 'pair')} {will}."]
     if goes.staying:
-        parts.append(f"{_many(goes.staying, 'pair')} {stay}, because others have voted there.")
+        parts.append(f"{counted(goes.staying, 'pair')} {stay}, because others have voted there.")
     if goes.prompts:
-        parts.append(f"{_many(goes.prompts, 'prompt')} will not be sampled from any more.")
+        parts.append(f"{counted(goes.prompts, 'prompt')} will not be sampled from any more.")
     if goes.models:
         learnt = "1 reward model has" if goes.models == 1 else f"{goes.models} reward models have"
         parts.append(f"{learnt} learnt from these votes and will not change: train another one afterwards.")
     return " ".join(parts)
-
-
-def _many(number: int, word: str) -> str:
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def saved_dict(saved: Saved) -> dict[str, Any]:

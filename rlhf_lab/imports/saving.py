@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, insert, select, update
 
 from rlhf_lab.assets import split
+from rlhf_lab.counted import counted
 from rlhf_lab.errors import DataError, StoreError
 from rlhf_lab.imports.found import IMPORTED, Found, Judgement, Side
 from rlhf_lab.imports.place import Answer, Place, flipped
@@ -77,7 +78,7 @@ def save(db: Database, found: Found, into: Into) -> Saved:
     """
     if found.problems and not into.skip_broken:
         raise DataError(
-            f"{_rows(len(found.problems))} of {found.name} cannot be used; nothing was imported. Mend the file, or have "
+            f"{counted(len(found.problems), 'row')} of {found.name} cannot be used; nothing was imported. Mend the file, or have "
             f"such rows left out (on the command line: --skip-broken).\n{summary_of(found.problems)}"
         )
     if not found.judgements:
@@ -90,10 +91,6 @@ def doubts_of(db: Database, found: Found, into: Into) -> dict[str, int]:
     writing = _Writing(db, found, into)
     writing.place(found.judgements)
     return asdict(writing.there.places.counts)
-
-
-def _rows(number: int) -> str:
-    return f"{number:,} row{'' if number == 1 else 's'}"
 
 
 def _via(item: Judgement) -> str:

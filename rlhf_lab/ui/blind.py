@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from rlhf_lab.counted import counted
 from rlhf_lab.errors import LabError, StaleVoteError, StoreError
 from rlhf_lab.intervals import FEWEST_CLUSTERS, clustered_interval, wilson_interval
 from rlhf_lab.jobs import queue
@@ -114,7 +115,7 @@ def losing(answered: dict[str, int]) -> str:
         return "with its texts (nobody had answered)"
     count, people = sum(answered.values()), len(answered)
     of = f"{people} people" if people > 1 else "one person"
-    return f"with its texts and {count} answer{'' if count == 1 else 's'} of {of}"
+    return f"with its texts and {counted(count, 'answer')} of {of}"
 
 
 def state(ctx: Context, wanted: Any, annotator: str) -> dict[str, Any]:
@@ -197,7 +198,7 @@ def preferred(count: Tally, names: list[str], *, third: bool = False) -> str:
     """ "like run 1, step 40 more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %), 2 ties."; with a warning where
     it may be chance. third: in the third person."""
     wins, decided = max(count.first, count.second), count.first + count.second
-    return told(count, names, "likes" if third else "like", "decided pairs", wilson_interval(wins, decided))
+    return in_words(count, names, "likes" if third else "like", "decided pairs", wilson_interval(wins, decided))
 
 
 def preferred_by_all(pairs: list[Tally], names: list[str]) -> str:
@@ -206,15 +207,13 @@ def preferred_by_all(pairs: list[Tally], names: list[str]) -> str:
     decided = [(pair.first, pair.second) for pair in pairs if pair.first + pair.second]
     wins = [pair[count.second > count.first] for pair in decided]
     interval = clustered_interval(zip(wins, map(sum, decided), strict=True))
-    return told(
-        count, names, "like", f"decided answers to {len(decided)} pair{'' if len(decided) == 1 else 's'}", interval
-    )
+    return in_words(count, names, "like", f"decided answers to {counted(len(decided), 'pair')}", interval)
 
 
-def told(count: Tally, names: list[str], verb: str, of: str, interval: tuple[float, float] | None) -> str:
+def in_words(count: Tally, names: list[str], verb: str, of: str, interval: tuple[float, float] | None) -> str:
     """interval: of the share of the one that is liked more often; None where there are too few pairs for one."""
     decided = count.first + count.second
-    ties = f", {count.ties} tie{'' if count.ties == 1 else 's'}" if count.ties else ""
+    ties = f", {counted(count.ties, 'tie')}" if count.ties else ""
     if not decided:
         return f"decided no pair{ties}."
     if count.first == count.second:
