@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from rlhf_lab.cli.common import Show, add_common, alone_on, answer, progress_line
 from rlhf_lab.config import PolicyConfig, RewardConfig, add_arguments, from_args
+from rlhf_lab.engine.fitting import fitting
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.engine.work import sample_pairs, train_reward_model
@@ -139,7 +140,9 @@ def evaluate(
     The standard errors of gold_gain and of best-of-n (best_of_n_se) are those of the distance to the base.
     """
     backbone, adapters = lab.open(project)
-    held = [prompt.text for prompt in prompts(lab.db, project.id, "eval")]
+    held = [
+        prompt.text for prompt in fitting(backbone, prompts(lab.db, project.id, "eval"), config.max_new_tokens).prompts
+    ]
     texts = [held[i % len(held)] for i in range(len(SAMPLES))]
     many = [text for text, count in zip(texts, SAMPLES, strict=True) for _ in range(count)]
     length = config.max_new_tokens

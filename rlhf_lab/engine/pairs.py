@@ -8,8 +8,9 @@ import torch
 
 from rlhf_lab.config import RewardConfig
 from rlhf_lab.engine.choosing import CANDIDATES, doubt_of, least_alike, least_sure, words
+from rlhf_lab.engine.fitting import fitting
 from rlhf_lab.engine.lab import Lab
-from rlhf_lab.engine.texts import JOB, JOB_REWARD, reference_samples, room
+from rlhf_lab.engine.texts import JOB, JOB_REWARD, reference_samples
 from rlhf_lab.errors import LabelError, LabError
 from rlhf_lab.kinds import Source
 from rlhf_lab.models.adapters import Adapters
@@ -66,8 +67,10 @@ def sample_pairs(
     available = prompts(lab.db, project.id, "train")
     if not available:
         raise LabelError(f"project {project.id} has no prompts to write for. Add some prompts.")
-    length = room(backbone, [prompt.text for prompt in available], max_new_tokens)
-    wanted = _Wanted(project, checkpoint, lab.checkpoint(checkpoint, JOB), length, available)
+    fit = fitting(backbone, available, max_new_tokens)
+    if fit.left_out:
+        log.warning("project %d: %s", project.id, fit.words)
+    wanted = _Wanted(project, checkpoint, lab.checkpoint(checkpoint, JOB), fit.length, fit.prompts)
     judge = newest_judge(lab, project) if sampling == "uncertainty" else None
     if sampling == "uncertainty" and judge is None:
         sampling = "random"

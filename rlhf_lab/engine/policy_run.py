@@ -17,6 +17,7 @@ import torch
 
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.engine.faults import explain_together
+from rlhf_lab.engine.fitting import fitting
 from rlhf_lab.engine.history import lasting, standing, told_by
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.machine import machine
@@ -84,11 +85,15 @@ class PolicyRun:
         db, project = self.lab.db, get_project(self.lab.db, self.run.project_id)
         backbone, adapters = self.lab.open(project)
         judge = self.run.manifest.get("judge")
-        shown = [prompt.text for prompt in prompts(db, project.id, "eval")][: self.config.sample_count]
+        fit, aside = (
+            fitting(backbone, prompts(db, project.id, part), self.config.max_new_tokens) for part in ("train", "eval")
+        )
+        if self.group.leads and fit.left_out and not events(db, self.run.id):
+            self._note(fit.words, 0)
         task = Task(
-            prompts=[prompt.text for prompt in prompts(db, project.id, "train")],
+            prompts=[prompt.text for prompt in fit.prompts],
             scorer=self.lab.reward_model(self.run.reward_model_id, "reward"),
-            sample_prompts=shown,
+            sample_prompts=[prompt.text for prompt in aside.prompts][: self.config.sample_count],
             gold=load_judge(judge).score if judge else None,
             ptx_texts=pretraining_texts(self.lab.home, self.run, self.config.seed) if self.config.ptx_coef > 0 else (),
         )
@@ -115,11 +120,14 @@ class PolicyRun:
     def _note_loss(self, reached: int, step: int) -> None:
         """Say in the run's history which steps are taken once more, because they came after the last checkpoint."""
         if reached > step:
-            words = (
-                f"steps {step + 1} to {reached} taken again" if reached > step + 1 else f"step {reached} taken again"
-            )
-            note = add_event(self.lab.db, self.run.id, EventKind.NOTE, {"words": words})
-            mark_event(self.lab.db, note.id, step)
+            again = f"steps {step + 1} to {reached}" if reached > step + 1 else f"step {reached}"
+            self._note(f"{again} taken again", step)
+
+    def _note(self, words: str, step: int, **more: int) -> RunEvent:
+        """A line of the run's history."""
+        note = add_event(self.lab.db, self.run.id, EventKind.NOTE, {"words": words, **more})
+        mark_event(self.lab.db, note.id, step)
+        return note
 
     def execute(self) -> RunStatus:
         """Train until the end or until somebody stops it. Sets the run's status; raises what made it fail."""
@@ -183,9 +191,7 @@ class PolicyRun:
             smaller = largest // 2
             step = self.trainer.steps_done + 1
             words = f"memory ran out in step {step}; it goes on with micro_batch {smaller}: slower, same result"
-            note = add_event(self.lab.db, self.run.id, EventKind.NOTE, {"words": words, "micro_batch": smaller})
-            mark_event(self.lab.db, note.id, self.trainer.steps_done)
-            self._apply(note)
+            self._apply(self._note(words, self.trainer.steps_done, micro_batch=smaller))
 
     def _record(self, result: StepResult) -> None:
         """Store a step. Where somebody else is writing it is tried again for a while: a large import may take minutes."""

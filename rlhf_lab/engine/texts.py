@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from rlhf_lab.engine.fitting import MAX_NEW_TOKENS, fitting
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
@@ -14,7 +15,6 @@ from rlhf_lab.store.projects import prompts
 from rlhf_lab.trainers.evaluation import Written, write
 from rlhf_lab.trainers.reward import Reference
 
-MAX_NEW_TOKENS = 64
 REFERENCE_SAMPLES = 128
 JOB, JOB_REWARD = "job", "job reward"  # slots for adapters of jobs: a run's own stay where they are
 
@@ -39,12 +39,10 @@ def room(backbone: Backbone, prompts: Sequence[str], wanted: int | None = None) 
 def reference_samples(lab: Lab, project: Project, tick: Tick = no_tick) -> Reference:
     """Base samples on train prompts: the scale of the scores. The same for every reward model of a project."""
     backbone, adapters = lab.open(project)
-    available = prompts(lab.db, project.id, "train")
-    texts = [available[i % len(available)].text for i in range(REFERENCE_SAMPLES)]
+    fit = fitting(backbone, prompts(lab.db, project.id, "train"))
+    texts = [fit.prompts[i % len(fit.prompts)].text for i in range(REFERENCE_SAMPLES)]
     with adapters.using(None):
-        written = write(
-            backbone, texts, seed=project.seed, purpose="reference", max_new_tokens=room(backbone, texts), tick=tick
-        )
+        written = write(backbone, texts, seed=project.seed, purpose="reference", max_new_tokens=fit.length, tick=tick)
     return Reference(written.prompts, written.tokens)
 
 
