@@ -66,7 +66,7 @@ def judged(lab, count: int) -> None:
 
 
 def test_reward_models_train_by_themselves_and_by_the_button_and_words_have_scores(lab, open_page):
-    page = screen(lab, open_page, "Reward model")
+    page = screen(lab, open_page, "Reward model", reduced_motion="reduce")
     page.wait_for_selector("[data-do=train]")
     part(page, "train").click()
     says(page, "train-error", "fewer than 2 decided people's labels")

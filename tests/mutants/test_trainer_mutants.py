@@ -386,6 +386,13 @@ MUTANTS = [
            "test_the_error_of_best_of_by_hand"),
     Mutant(EVALUATION, "an error without the base's noise", "[one - fmean(row) for one, row in zip(gold, base, strict=True)]",
            "[one - fmean(map(fmean, base)) for one, row in zip(gold, base, strict=True)]", "test_above_base_by_hand"),
+    Mutant(EVALUATION, "rows of one prompt are several", "found.setdefault(prompt, ([], []))",
+           "found.setdefault(len(found), ([], []))", "test_difference_by_hand"),
+    Mutant(EVALUATION, "prompts that one wrote nothing to", "if first and second]", "if first or second]",
+           "test_difference_by_hand"),
+    Mutant(EVALUATION, "two samples on their own", "apart = [fmean(first) - fmean(second) for",
+           "middle = fmean(x for _, row in found.values() for x in row)\n    apart = [fmean(first) - middle for",
+           "test_what_makes_a_prompt_easy_for_both_is_not_in_the_interval"),
     Mutant(EVALUATION, "KL a token, not a sequence", "return difference.sum(1)", "return difference.mean(1)",
            "test_sequence_kl_against_exact_enumeration "
            "test_sequence_kl_uses_the_temperature_and_is_zero_for_the_base"),
