@@ -120,7 +120,7 @@ def test_coverage_for_three_people_whose_answers_to_a_pair_are_alike(share, alik
 
 
 def test_mean_interval_by_hand():
-    """1 to 5: mean 3, sd sqrt(5/2), t(4) = 2.7764 (tables); ten values 0 or 2, five each: mean 1, sd sqrt(10/9), t(9) = 2.2622."""
+    """1 to 5: mean 3, sd sqrt(5/2), t(4) = 2.7764 (tables); five times 0 and 2: mean 1, sd sqrt(10/9), t(9) = 2.2622."""
     low, high = intervals.mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])
     assert (low, high) == pytest.approx((3 - 2.7764 * math.sqrt(0.5), 3 + 2.7764 * math.sqrt(0.5)), abs=7e-3)
     low, high = intervals.mean_interval([0.0, 2.0] * 5)

@@ -109,7 +109,7 @@ def best_of(n: int, scores: Sequence[Sequence[float]], gold: Sequence[Sequence[f
 
 
 def picked(n: int, scores: Sequence[Sequence[float]], gold: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Gold of the response that the reward model likes best of each group of n; one list a prompt, empty where there are fewer."""
+    """Gold of the response that the reward model likes best of each group of n; a list a prompt, empty where it has fewer."""
     return [_choices(n, *row) for row in zip(scores, gold, strict=True)]
 
 
@@ -122,12 +122,10 @@ class Difference(NamedTuple):
     prompts: int
 
 
-def difference(
-    prompts: Sequence[str], one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]
-) -> Difference:
+def difference(prompts: Sequence[str], one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> Difference:
     """How far one's gold lies above the other's, prompt by prompt: what makes a prompt easy for both is not in the interval.
 
-    one, other: a list a row, the texts to its prompt. Rows of the same prompt are one; a prompt counts where both have texts to it.
+    one, other: a list a row, the texts to its prompt. Rows of one prompt are put together; prompts count where both have texts.
     """
     found: dict[str, tuple[list[float], list[float]]] = {}
     for prompt, *both in zip(prompts, one, other, strict=True):

@@ -97,7 +97,7 @@ def test_what_the_reward_model_picks():
 
 
 def test_difference_by_hand():
-    """Six prompts, one of them twice, one with texts of one alone: 2 - 1, 5 - 3, 4 - 1, (1 + 3) / 2 - 6, 0 - 0 make 1, 2, 3, -4, 0.
+    """Six prompts, one twice, one with texts of one alone: 2 - 1, 5 - 3, 4 - 1, (1 + 3) / 2 - 6, 0 - 0 make 1, 2, 3, -4, 0.
 
     Mean 2/5; squares 0.36 + 2.56 + 6.76 + 19.36 + 0.16 = 29.2; sd sqrt(7.3); t(4) = 2.7764.
     """
