@@ -377,6 +377,8 @@ MUTANTS = [
     Mutant(CHECKPOINTS, "a file that changed is not read again", "_sha256_of(path, about.st_size, about.st_mtime_ns)",
            "_sha256_of(path, 0, about.st_mtime_ns * 0)",
            "trainers/test_checkpoint.py::test_the_newest_adapter_is_the_last_one_that_is_whole"),
+    Mutant("trainers/metrics.py", "ratios beyond float32 are infinite", "finite_exponent(logprobs - old).exp()",
+           "(logprobs - old).exp()", "test_ratios_beyond_float32_are_those_the_loss_counts"),
     # --- trainers/evaluation.py ---
     Mutant(EVALUATION, "best of n by the gold score", "key=lambda i: scores[i]", "key=lambda i: gold[i]",
            "test_best_of_by_hand"),
