@@ -262,8 +262,8 @@ MUTANTS = [
     # --- trainers/token_records.py ---
     Mutant(TOKENS, "clipped whatever the advantage", "((ratio > 1 + clip) & (advantages > 0))", "(ratio > 1 + clip)",
            "test_token_records"),
-    Mutant(TOKENS, "ratio upside down in the records", "ratio = (logprobs - old).exp()",
-           "ratio = (old - logprobs).exp()", "test_token_records"),
+    Mutant(TOKENS, "ratio upside down in the records", "finite_exponent(logprobs - old)",
+           "finite_exponent(old - logprobs)", "test_token_records"),
     Mutant(TOKENS, "the whitened ones for the raw", "first(rollout.raw_advantages)", "first(rollout.advantages)",
            "test_token_records"),
     Mutant(TOKENS, "variance for sd", "(masked_var(raw, mask) + WHITEN_EPS).sqrt()", "(masked_var(raw, mask) + WHITEN_EPS)",
