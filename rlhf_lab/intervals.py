@@ -1,7 +1,8 @@
-"""How sure a share is. Plain arithmetic, so that the parts without torch can use it too."""
+"""How sure a share or a mean is. Plain arithmetic, so that the parts without torch can use it too."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from statistics import fmean, stdev
 
 from rlhf_lab.errors import ConfigError
 
@@ -58,6 +59,20 @@ def clustered_interval(clusters: Iterable[tuple[int, int]]) -> tuple[float, floa
         variance = m / (m - 1) * sum((x - share * n) ** 2 for x, n in counts) / total**2
         trials = like / max(variance, like / total)
     return _wilson(share, trials, _student(m - 1))
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """A 95 % interval for the mean of values that know nothing of each other: mean ± t · sd / sqrt(n).
+
+    Returns:
+        (low, high); None for fewer than FEWEST_CLUSTERS values.
+
+    t is Student's of n - 1 degrees of freedom (Student 1908, Biometrika 6), sd that of the sample.
+    """
+    if len(values) < FEWEST_CLUSTERS:
+        return None
+    middle, half = fmean(values), _student(len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    return middle - half, middle + half
 
 
 def _student(freedom: int, z: float = 1.96) -> float:

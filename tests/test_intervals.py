@@ -117,3 +117,23 @@ def test_coverage_for_three_people_whose_answers_to_a_pair_are_alike(share, alik
     assert 0.92 <= covered / 2000 <= 0.985
     if alike >= 0.5:
         assert naive / 2000 < 0.9
+
+
+def test_mean_interval_by_hand():
+    """1 to 5: mean 3, sd sqrt(5/2), t(4) = 2.7764 (tables); five times 0 and 2: mean 1, sd sqrt(10/9), t(9) = 2.2622."""
+    low, high = intervals.mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert (low, high) == pytest.approx((3 - 2.7764 * math.sqrt(0.5), 3 + 2.7764 * math.sqrt(0.5)), abs=7e-3)
+    low, high = intervals.mean_interval([0.0, 2.0] * 5)
+    assert (low, high) == pytest.approx((1 - 2.2622 / 3, 1 + 2.2622 / 3), abs=7e-4)
+    assert intervals.mean_interval([4.0] * 5) == (4.0, 4.0)
+
+
+def test_of_few_values_no_interval_is_told():
+    assert intervals.mean_interval([1.0, 2.0, 3.0, 4.0]) is None
+    assert intervals.mean_interval([]) is None
+
+
+def test_mean_interval_holds_the_mean_19_times_of_20():
+    rng = random.Random(0)
+    draws = [intervals.mean_interval([rng.gauss(2, 3) for _ in range(6)]) for _ in range(4000)]
+    assert sum(low <= 2 <= high for low, high in draws) / 4000 == pytest.approx(0.95, abs=0.01)

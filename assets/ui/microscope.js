@@ -2,7 +2,6 @@
 // ask({run, step}) -> what ui/microscope.py's looked_at says.
 window.LabMicroscope = window.LabMicroscope || ((ask) => {
   const { el, number } = Lab;
-  const STRONGEST = 42;  // per cent of colour in the strongest token
   let run = null, step = null, held = null, wanted = '', shade = null;
   let bring = false;
   let at = [0, -1], pinned = false;  // the text and the token looked at (-1: the last), and whether it stays
@@ -80,15 +79,12 @@ window.LabMicroscope = window.LabMicroscope || ((ask) => {
   const token = (nth, i) => texts.children[nth].querySelector(`[data-token="${i}"]`);
 
   function paint() {
-    const { middle, name, valued } = held.shades.find((one) => one.column === shade);
-    const all = held.rows.map((row) => row.columns[shade].map((value) => value - middle));
-    const most = Math.max(1e-12, ...all.flat().map(Math.abs));
+    const { name, valued, marks } = held.shades.find((one) => one.column === shade);
     const [above, below] = valued ? ['--lab-good', '--lab-bad'] : ['--lab-left', '--lab-right'];
-    const mixed = (value) => `color-mix(in srgb, var(${value > 0 ? above : below}) ${Math.round(STRONGEST * Math.abs(value) / most)}%, transparent)`;
-    all.forEach((row, nth) => row.forEach((value, i) => { token(nth, i).style.background = mixed(value); }));
-    const mark = (value) => { const box = el('i.swatch'); box.style.background = mixed(value); return [box, number(value + middle)]; };
-    const ends = [Math.min(...all.flat()), Math.max(...all.flat())];
-    legend.replaceChildren(name, ...(ends[0] < 0 ? mark(ends[0]) : []), ...mark(0), ...(ends[1] > 0 ? mark(ends[1]) : []),
+    const mixed = (tint) => `color-mix(in srgb, var(${tint > 0 ? above : below}) calc(${Math.abs(tint)} * var(--lab-strongest)), transparent)`;
+    held.rows.forEach((row, nth) => row.tints[shade].forEach((tint, i) => { token(nth, i).style.background = mixed(tint); }));
+    const mark = ([value, tint]) => { const box = el('i.swatch'); box.style.background = mixed(tint); return [box, number(value)]; };
+    legend.replaceChildren(name, ...marks.flatMap(mark),
       ...(held.rows.some((row) => row.clipped.some(Boolean)) ? [el('span.token.clipped', {}, 'clipped')] : []));
   }
 
@@ -104,14 +100,14 @@ window.LabMicroscope = window.LabMicroscope || ((ask) => {
   }
 
   function heading(row, i) {
-    const share = (name) => { const p = 100 * Math.exp(row.columns[name][i]); return p < 0.1 ? 'under 0.1 %' : `${number(p, p >= 99.95 ? 4 : 3)} %`; };
+    const share = (name) => { if (row.columns[name][i] === null) return 'unknown'; const p = 100 * Math.exp(row.columns[name][i]); return p < 0.1 ? 'under 0.1 %' : `${number(p, p >= 99.95 ? 4 : 3)} %`; };
     return el('div.lab-row', {}, el('strong.lab-text.word', {}, row.tokens[i].trim() ? `“${row.tokens[i].trim()}”` : 'a blank or a part of a letter'), el('span.muted', {}, `token ${i + 1} of ${row.tokens.length}`),
       el('span.lab-badge', {}, `chance when written ${share('old_logprob')}`), el('span.lab-badge', {}, `of the reference ${share('ref_logprob')}`),
       el('span.lab-badge.accent', {}, `after the step ${share('logprob')}`), row.clipped[i] ? el('span.lab-badge.warn', {}, 'clipped') : null, pinned ? el('span.muted', {}, 'stays; click it again to go on') : null);
   }
 
   // A token's number with as many decimals as its neighbours, so that sums can be followed; a setting as it was set.
-  const decimals = (value) => (Math.abs(value) < 100 ? value.toFixed(4) : number(value, 6)).replace(/^-(0\.0+)$/, '$1').replaceAll('-', '−');
+  const decimals = (value) => value === null ? 'not finite' : (Math.abs(value) < 100 ? value.toFixed(4) : number(value, 6)).replace(/^-(0\.0+)$/, '$1').replaceAll('-', '−');
 
   function equation(line, row, i) {
     let said = '';

@@ -225,7 +225,7 @@ function piece(token, value, most, last) {
   const name = token.trim() || (last ? 'the end, which has read the whole text' : 'space');
   const words_ = `“${name}”: ${Lab.difference(value, 2)} sd`;
   const node = el(`span.token.${value >= 0 ? 'up' : 'down'}`, { tabindex: 0, title: words_, 'aria-label': words_ }, token === '' && last ? '⏎' : token);
-  node.style.setProperty('--strength', `${Math.round(85 * Math.min(1, Math.abs(value) / most))}%`);
+  node.style.setProperty('--strength', Math.min(1, Math.abs(value) / most).toFixed(2));
   return node;
 }
 

@@ -30,8 +30,10 @@ from rlhf_lab.trainers.evaluation import (
     above_base,
     best_of,
     best_of_kl,
+    difference,
     distinct_2,
     mean,
+    picked,
     ranking_accuracy,
     sequence_kl,
     write,
@@ -42,6 +44,10 @@ T = TypeVar("T")
 #: Base samples of each evaluated prompt: 16 where best-of-16 is measured, 4 for the others (best-of-4, gold, spread).
 SAMPLES = [16] * 128 + [4] * 128
 ACCURACY_PAIRS = 300
+#: Whose gold is told less whose, prompt by prompt.
+PAIRED = (
+    ("policy", "base"), ("best_of_4", "base"), ("best_of_16", "base"), ("policy", "best_of_4"), ("policy", "best_of_16"),
+)  # fmt: skip
 
 
 def add_parser(commands: Any) -> None:
@@ -137,7 +143,8 @@ def evaluate(
 ) -> dict[str, Any]:
     """Base, best-of-n and policy on prompts that nothing was trained on. Gold is in units of the base's sd.
 
-    The standard errors of gold_gain and of best-of-n (best_of_n_se) are those of the distance to the base.
+    The standard errors of gold_gain and of best-of-n (best_of_n_se) are those of the distance to the base; paired: differences
+    by prompt with their 95 % intervals, best of 16 on the prompts that have as many samples.
     """
     backbone, adapters = lab.open(project)
     held = [
@@ -166,6 +173,9 @@ def evaluate(
     accuracy = ranking_accuracy(_pairs(rows_gold), _pairs(rows_scores), ACCURACY_PAIRS)
     gold_base, gold_policy, gain = _mean_of(rows_gold), mean(gold_now), above_base(gold_now, rows_gold)
     first = [row[0] for row in _rows(base.texts)]
+    arms = {"policy": [[one] for one in gold_now], "base": rows_gold}
+    arms |= {f"best_of_{n}": picked(n, rows_scores, rows_gold) for n in best}
+    paired = {f"{one}_over_{other}": difference(texts, arms[one], arms[other])._asdict() for one, other in PAIRED}
     return {
         "reward_accuracy": accuracy.value, "reward_accuracy_low": accuracy.low, "reward_accuracy_high": accuracy.high,
         "accuracy_pairs": accuracy.pairs, "tie_share": accuracy.tie_share,
@@ -178,7 +188,7 @@ def evaluate(
         "distinct2_base": distinct_2(first), "distinct2_policy": distinct_2(now.texts),
         "best_of_4_gold": best[4].value, "best_of_4_se": best[4].standard_error,
         "best_of_16_gold": best[16].value, "best_of_16_se": best[16].standard_error,
-        "best_of_4_kl": best_of_kl(4), "best_of_16_kl": best_of_kl(16),
+        "best_of_4_kl": best_of_kl(4), "best_of_16_kl": best_of_kl(16), "paired": paired,
         "samples": [
             {"prompt": texts[i], "base": first[i], "policy": now.texts[i]} for i in range(min(3, len(texts)))
         ],
@@ -208,6 +218,12 @@ def _pairs(rows: list[list[float]]) -> list[tuple[float, float]]:
     return [(row[i], row[i + 1]) for i in range(0, max(SAMPLES), 2) for row in rows if i < len(row)]
 
 
+def _in_words(name: str, of: dict[str, Any]) -> str:
+    """ "policy over best of 4 +0.12 (-0.03 to +0.27)"; the interval stands where there are prompts enough for one."""
+    between = "" if of["low"] is None else f" ({of['low']:+.2f} to {of['high']:+.2f})"
+    return f"{name.replace('_', ' ')} {of['difference']:+.2f}{between}"
+
+
 def describe(result: dict[str, Any]) -> str:
     """The figures for people."""
     r = result
@@ -219,6 +235,7 @@ def describe(result: dict[str, Any]) -> str:
         f"gold above the base, in its sd: policy {r['gold_gain']:+.2f} ± {r['gold_gain_se']:.2f} at KL {r['kl']:.1f}; "
         f"best of 4 {r['best_of_4_gold'] - base:+.2f} ± {r['best_of_4_se']:.2f} at {r['best_of_4_kl']:.1f}; "
         f"best of 16 {r['best_of_16_gold'] - base:+.2f} ± {r['best_of_16_se']:.2f} at {r['best_of_16_kl']:.1f}",
+        "prompt by prompt (95 %): " + "; ".join(_in_words(name, of) for name, of in r["paired"].items()),
         f"length {r['response_len_base']:.1f} → {r['response_len_policy']:.1f} tokens, "
         f"distinct-2 {r['distinct2_base']:.2f} → {r['distinct2_policy']:.2f}",
         f"{r['seconds']['total']:.0f} s: " + ", ".join(f"{k} {v:.0f}" for k, v in r["seconds"].items() if k != "total"),

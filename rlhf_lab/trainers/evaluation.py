@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from rlhf_lab.intervals import wilson_interval
+from rlhf_lab.intervals import mean_interval, wilson_interval
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.generation import Tick, no_tick, sample, uniforms
 from rlhf_lab.models.rows import by_length, make_rows
@@ -99,13 +99,41 @@ def best_of(n: int, scores: Sequence[Sequence[float]], gold: Sequence[Sequence[f
     scores, gold: one list a prompt, of the same base samples. The standard error is that of its distance to the base's mean,
     in which every prompt counts once: from what each prompt adds to that distance, among those with as many samples.
     """
-    chosen = [_choices(n, *row) for row in zip(scores, gold, strict=True)]
+    chosen = picked(n, scores, gold)
     groups = sum(map(len, chosen)) or math.nan
     added = defaultdict(list)
-    for picked, row in zip(chosen, gold, strict=True):
-        added[len(row)].append(sum(picked) / groups - fmean(row) / len(gold))
+    for mine, row in zip(chosen, gold, strict=True):
+        added[len(row)].append(sum(mine) / groups - fmean(row) / len(gold))
     spread = sum(len(some) * variance(some) for some in added.values() if len(some) > 1)
     return Mean(sum(map(sum, chosen)) / groups, math.sqrt(spread))
+
+
+def picked(n: int, scores: Sequence[Sequence[float]], gold: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Gold of the response that the reward model likes best of each group of n; a list a prompt, empty where it has fewer."""
+    return [_choices(n, *row) for row in zip(scores, gold, strict=True)]
+
+
+class Difference(NamedTuple):
+    """A mean over prompts with its 95 % interval, None of too few prompts."""
+
+    difference: float
+    low: float | None
+    high: float | None
+    prompts: int
+
+
+def difference(prompts: Sequence[str], one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> Difference:
+    """How far one's gold lies above the other's, prompt by prompt: what makes a prompt easy for both is not in the interval.
+
+    one, other: a list a row, the texts to its prompt. Rows of one prompt are put together; prompts count where both have texts.
+    """
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for prompt, *both in zip(prompts, one, other, strict=True):
+        for known, more in zip(found.setdefault(prompt, ([], [])), both, strict=True):
+            known.extend(more)
+    apart = [fmean(first) - fmean(second) for first, second in found.values() if first and second]
+    low, high = mean_interval(apart) or (None, None)
+    return Difference(fmean(apart) if apart else math.nan, low, high, len(apart))
 
 
 def _choices(n: int, scores: Sequence[float], gold: Sequence[float]) -> list[float]:

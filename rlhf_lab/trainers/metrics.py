@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rlhf_lab.core.advantages import masked_mean, masked_var
+from rlhf_lab.core.importance import finite_exponent
 from rlhf_lab.core.policy_losses import PolicyLoss, ValueLoss, explained_variance
 from rlhf_lab.trainers.group import Group
 from rlhf_lab.trainers.rollout import Rollout
@@ -51,7 +52,7 @@ class UpdateStats:
     ) -> None:  # fmt: skip
         """One micro-batch of the policy. logprobs, old, mask: (B, R); entropy: scalar."""
         with torch.no_grad():
-            ratio = (logprobs - old).exp().masked_fill(~mask, 1.0)
+            ratio = finite_exponent(logprobs - old).exp().masked_fill(~mask, 1.0)  # as the loss counts it
             if not self.updates and not self.skipped:  # every micro-batch of the first minibatch
                 worst, before = (ratio - 1).abs().max(), self.first_ratio_deviation
                 self.first_ratio_deviation = worst if before is None else torch.maximum(before, worst)

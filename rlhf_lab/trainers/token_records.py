@@ -7,6 +7,7 @@ from torch import Tensor
 
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.core.advantages import WHITEN_EPS, masked_mean, masked_var
+from rlhf_lab.core.importance import finite_exponent
 from rlhf_lab.models.rows import Rows
 from rlhf_lab.records import TokenRecord
 from rlhf_lab.trainers.objectives import clip_of
@@ -50,7 +51,7 @@ def _columns(policy: Policy, rollout: Rollout, rows: Rows, config: PolicyConfig)
 
     logprobs = policy.evaluate(rows, config.temperature).logprobs
     old, advantages = first(rollout.old_logprobs), first(rollout.advantages)
-    ratio = (logprobs - old).exp()
+    ratio = finite_exponent(logprobs - old).exp()  # as the loss counts it
     clipped, clip = torch.zeros_like(rows.mask), clip_of(config)
     if clip is not None:
         clipped = ((ratio > 1 + clip) & (advantages > 0)) | ((ratio < 1 - clip) & (advantages < 0))

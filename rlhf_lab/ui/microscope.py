@@ -4,7 +4,8 @@ An equation is a template over the names of columns (a number a token) and const
 "{kl} = {old_logprob} − {ref_logprob}": the page puts a token's numbers in, and a test puts in all of them and does the sum.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rlhf_lab.kinds import CLIPPED, ON_POLICY
@@ -15,6 +16,7 @@ from rlhf_lab.store.runs import get_run
 from rlhf_lab.store.steps import metric_at, token_records_at
 
 Columns = dict[str, list[float]]
+NO_SIZE = 1e-12  # what is nearer to the middle has no colour
 
 
 class Line(NamedTuple):
@@ -44,11 +46,12 @@ def looked_at(db: Database, run_id: int, step: int) -> dict[str, Any]:
     constants = constants_of(config, config.beta if beta is None else beta)
     records = token_records_at(db, run_id, step)
     columns = [columns_of(record, config, constants) for record in records]
+    shades = shades_of(config)
     return {
         "run": run_id, "step": step, "steps": run.step, "kept": config.token_rows, "constants": constants,
         "lines": [line._asdict() for line in lines_of(config, columns)],
-        "shades": [shade._asdict() for shade in shades_of(config)],
-        "rows": [_row(*both) for both in zip(records, columns, strict=True)],
+        "shades": [shade._asdict() | {"marks": marks(shade, columns)} for shade in shades],
+        "rows": [_row(*both) | {"tints": tints_of(shades, both[1], columns)} for both in zip(records, columns, strict=True)],
     }  # fmt: skip
 
 
@@ -210,9 +213,51 @@ def shades_of(config: PolicyConfig) -> list[Shade]:
     return shades
 
 
+def tints_of(shades: Sequence[Shade], columns: Columns, of_all: Sequence[Columns]) -> dict[str, list[float]]:
+    """The colours of one text's tokens for every shade; of_all: the columns of all texts, which share a scale."""
+    found = {}
+    for shade in shades:
+        most = farthest(shade, of_all)
+        found[shade.column] = [tint(value - shade.middle, most) for value in columns[shade.column]]
+    return found
+
+
+def farthest(shade: Shade, columns: Iterable[Columns]) -> float:
+    """How far from the middle the farthest finite number is."""
+    away = (abs(value - shade.middle) for column in columns for value in column[shade.column])
+    return max((size for size in away if math.isfinite(size)), default=0.0)
+
+
+def tint(away: float, most: float) -> float:
+    """How much colour a token gets: above 0 that of what lies above the middle, below 0 the other.
+
+    It grows with the distance from the middle, to 1 (as strong as colours get behind text: lab.css) at `most` and beyond it.
+    What is no number stays white.
+    """
+    if math.isnan(away) or abs(away) < NO_SIZE:
+        return 0.0
+    return round(math.copysign(min(1.0, abs(away) / max(most, NO_SIZE)), away), 2)
+
+
+def marks(shade: Shade, columns: Sequence[Columns]) -> list[tuple[float, float]]:
+    """The legend: (number, its colour) of the lowest, the middle and the highest; an end on the middle's own side is left out."""
+    values = [value for column in columns for value in column[shade.column] if math.isfinite(value)]
+    low, high = min(values, default=shade.middle), max(values, default=shade.middle)
+    most = farthest(shade, columns)
+    ends = [*([low] if low < shade.middle else []), shade.middle, *([high] if high > shade.middle else [])]
+    return [(_short(value), tint(value - shade.middle, most)) for value in ends]
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
 def _row(record: TokenRecord, columns: Columns) -> dict[str, Any]:
+    """What is not finite becomes null, which JSON can say."""
     return {
         "prompt": record.prompt, "tokens": record.tokens, "score": record.score, "earned": record.earned,
         "clipped": record.clipped,
-        "columns": {name: [float(f"{value:.6g}") for value in column] for name, column in columns.items()},
+        "columns": {
+            name: [_short(value) if math.isfinite(value) else None for value in column] for name, column in columns.items()
+        },
     }  # fmt: skip

@@ -59,4 +59,9 @@ def look(page, screen: str) -> list[Text]:
     for part in page.locator(".lab:visible").all():
         described = part.aria_snapshot()
         assert not NAMELESS.search(described), described
+    return texts_of(page)
+
+
+def texts_of(page) -> list[Text]:
+    """The texts that are to be seen now."""
     return [Text(*text) for text in page.evaluate(TEXTS)]

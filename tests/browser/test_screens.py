@@ -3,10 +3,12 @@
 One lab for the file; the tests build on each other, in order.
 """
 
+import math
 import re
 import time
 
 from browser_lab import PATIENCE
+from looks import texts_of
 from playwright.sync_api import expect
 
 from rlhf_lab.jobs import queue
@@ -26,7 +28,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)> {{ value }} <b>once"
 TEMPLATE = "${alert(1)} {{value}}"
 HOSTILE_TOKENS = TokenRecord(
     row=0, prompt=HOSTILE, token_ids=[1, 2], tokens=[HOSTILE, f" {TEMPLATE}"], logprob=[-1.0, -2.0], old_logprob=[-1.0, -2.5],
-    ref_logprob=[-1.0, -1.0], kl=[0.0, -1.5], value=[0.5, 0.25], reward=[0.0, 1.0], advantage=[1.0, -1.0], ratio=[1.0, 1.6487],
+    ref_logprob=[-1.0, -1.0], kl=[0.0, -1.5], value=[0.5, 0.25], reward=[0.0, 1.0], advantage=[1.0, -1.0], ratio=[1.0, math.inf],
     clipped=[False, True],
 )  # fmt: skip
 SCORES = "document.querySelector(`[data-metric='objective/scores'] .js-plotly-plot`)"
@@ -64,7 +66,7 @@ def judged(lab, count: int) -> None:
 
 
 def test_reward_models_train_by_themselves_and_by_the_button_and_words_have_scores(lab, open_page):
-    page = screen(lab, open_page, "Reward model")
+    page = screen(lab, open_page, "Reward model", reduced_motion="reduce")
     page.wait_for_selector("[data-do=train]")
     part(page, "train").click()
     says(page, "train-error", "fewer than 2 decided people's labels")
@@ -97,6 +99,10 @@ def test_reward_models_train_by_themselves_and_by_the_button_and_words_have_scor
     assert "smiled" in written
     assert "onerror" in written
     assert page.locator(".lab-reward .tokens img").count() == 0
+    assert page.locator(".lab-reward .token.up, .lab-reward .token.down").count()
+    assert [text for text in texts_of(page) if text.contrast < 4.5] == []
+    page.get_by_role("button", name="Dark").click()
+    assert [text for text in texts_of(page) if text.contrast < 4.5] == []
 
 
 def test_another_reward_model_during_a_run_marks_the_curve(lab, open_page):
@@ -167,6 +173,7 @@ def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than
     page.click("[data-do=to-tokens]")
     expect(page.locator(".microscope .tokens")).to_have_text("".join(HOSTILE_TOKENS.tokens))
     expect(page.locator(".microscope .word")).to_have_text(f"“{TEMPLATE}”")
+    expect(page.locator(".microscope .sum").filter(has_text="not finite")).to_have_count(2)  # ratio and loss
     assert page.locator(".microscope").locator("img, script, b").count() == 0
     with Database.open(lab.home) as db:
         delete_run(db, begun.id)

@@ -116,6 +116,16 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys):
     # Of differences by prompt: one text less its prompt's mean spreads by nearly 1 over 256 prompts; choosing spreads less.
     assert 0.04 < said["gold_gain_se"] < 0.09
     assert 0.01 < said["best_of_4_se"] < said["best_of_16_se"] < 0.05
+    paired = said["paired"]
+    assert [(name, of["prompts"]) for name, of in paired.items()] == [
+        ("policy_over_base", 256), ("best_of_4_over_base", 256), ("best_of_16_over_base", 128), ("policy_over_best_of_4", 256),
+        ("policy_over_best_of_16", 128),
+    ]  # fmt: skip
+    gain, best = paired["policy_over_base"], paired["best_of_16_over_base"]
+    assert gain["difference"] == pytest.approx(said["gold_gain"], abs=1e-12)
+    assert gain["high"] - gain["low"] == pytest.approx(2 * 1.97 * said["gold_gain_se"], rel=0.01)
+    assert best["low"] > 0.5
+    assert paired["policy_over_best_of_16"]["high"] < 0  # two steps are not worth sixteen samples
     assert set(said["seconds"]) >= {"sample", "reward", "policy", "total"}
 
 

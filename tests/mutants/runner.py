@@ -4,9 +4,10 @@ A row is (file, name, source snippet, mutated snippet, tests). `rlhf_lab/core/kl
 `tests/core/test_kl.py`; a test elsewhere is named with its file: `trainers/test_policy.py::test_...`. Every named test
 must fail; a snippet that is gone from the source, or no longer unique, fails loudly: then the row must follow the code.
 
-The mutant is executed in a fresh module; the rest of rlhf_lab, `tiny`, `labelled` and the test file are imported afresh
-around it, and all modules are put back afterwards. Fixtures come from pytest and are made with the true source, so those
-that the mutated tests use may hold paths, but nothing of ours.
+The mutant is executed in a fresh module; the rest of rlhf_lab, `tiny`, `labelled`, `fake_runs` and the test file are imported
+afresh around it, and all modules are put back afterwards. So are the fixtures of the test file and of the conftest.py beside it:
+pytest knows those of this folder and above alone, and what it makes is of the true source, whose classes and errors are others.
+What comes from pytest may hold paths, but nothing of ours.
 """
 
 import importlib
@@ -14,7 +15,7 @@ import inspect
 import itertools
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import NamedTuple
@@ -72,7 +73,7 @@ def mutant_tests(mutants: list[Mutant]) -> tuple[Callable[..., None], Callable[.
 
 
 def is_ours(name: str) -> bool:
-    return name in {"rlhf_lab", "tiny", "labelled"} or name.startswith("rlhf_lab.")
+    return name in {"rlhf_lab", "tiny", "labelled", "fake_runs"} or name.startswith("rlhf_lab.")
 
 
 @contextmanager
@@ -83,6 +84,7 @@ def package_with(file: str, source: str) -> Iterator[None]:
     try:
         parent = importlib.import_module(name.rpartition(".")[0])
         module = sys.modules[name] = ModuleType(name)
+        module.__file__ = str(ROOT / "rlhf_lab" / file)
         setattr(parent, name.rpartition(".")[2], module)
         exec(compile(source, f"mutant of {file}", "exec"), module.__dict__)
         yield
@@ -105,20 +107,53 @@ def cases(function: FunctionType) -> Iterator[dict[str, object]]:
         yield {name: value for part in combination for name, value in part.items()}
 
 
+def module_of(path: Path) -> ModuleType:
+    """The file's code, run in a module that nobody else has."""
+    module = ModuleType(path.stem)
+    module.__file__ = str(path)
+    if path.is_file():
+        exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
+    return module
+
+
+def fixture(
+    name: str, modules: list[ModuleType], request: pytest.FixtureRequest, made: dict, stack: ExitStack
+) -> object:
+    """A fixture by name, made anew where one of the modules has it; `made` holds those of this case, `stack` what ends them."""
+    if name not in made:
+        own = next((found for module in modules if (found := getattr(module, name, None)) is not None), None)
+        if own is None:
+            return request.getfixturevalue(name)
+        function = inspect.unwrap(own)
+        given = {each: fixture(each, modules, request, made, stack) for each in inspect.signature(function).parameters}
+        if inspect.isgeneratorfunction(function):
+            made[name] = stack.enter_context(contextmanager(function)(**given))
+        else:
+            made[name] = function(**given)
+    return made[name]
+
+
 def first_failure(file: str, source: str, test: str, request: pytest.FixtureRequest) -> BaseException | None:
-    """Run one test function, all its cases, against `source` in place of `file`; fixtures come from `request`."""
+    """Run one test function, all its cases, against `source` in place of `file`."""
     folder, _, stem = file.removesuffix(".py").rpartition("/")
     where, _, test = test.rpartition("::")
     path = ROOT / "tests" / (where or Path(folder, f"test_{stem}.py"))
-    with package_with(file, source):
-        module = ModuleType(path.stem)
-        exec(compile(path.read_text(), str(path), "exec"), module.__dict__)
-        function = getattr(module, test)
+    with package_with(file, source), pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(path.parent)
+        modules = [module_of(path), module_of(path.with_name("conftest.py"))]
+        function = getattr(modules[0], test)
         for case in cases(function):
-            fixtures = [name for name in inspect.signature(function).parameters if name not in case]
-            given = {name: request.getfixturevalue(name) for name in fixtures}  # outside: a missing one is no kill
-            try:
-                function(**case, **given)
-            except (Exception, pytest.fail.Exception) as failure:
-                return failure
+            with ExitStack() as stack:
+                made = {
+                    "tmp_path": request.getfixturevalue("tmp_path_factory").mktemp("case"),
+                    "monkeypatch": stack.enter_context(pytest.MonkeyPatch.context()),
+                }
+                names = [name for name in inspect.signature(function).parameters if name not in case]
+                given = {
+                    name: fixture(name, modules, request, made, stack) for name in names
+                }  # a missing one is no kill
+                try:
+                    function(**case, **given)
+                except (Exception, pytest.fail.Exception) as failure:
+                    return failure
     return None

@@ -23,6 +23,10 @@ MUTANTS = [
            "test_loss_equals_loop"),
     Mutant(PREFERENCE, "unstable log sigmoid", "target * F.logsigmoid(logit)", "target * logit.sigmoid().log()",
            "test_loss_stays_finite_for_large_differences"),
+    Mutant("intervals.py", "a mean's interval of many values", "_student(len(values) - 1) * stdev", "1.96 * stdev",
+           "test_mean_interval_by_hand test_mean_interval_holds_the_mean_19_times_of_20"),
+    Mutant("intervals.py", "a mean as sure as one value", "* stdev(values) / math.sqrt(len(values))", "* stdev(values)",
+           "test_mean_interval_by_hand test_mean_interval_holds_the_mean_19_times_of_20"),
     Mutant("intervals.py", "Wald instead of Wilson", "+ z * z / (4.0 * n * n)", "",
            "test_wilson_interval_by_hand test_wilson_interval_against_published_values"),
     # --- core/logprobs.py ---

@@ -262,8 +262,8 @@ MUTANTS = [
     # --- trainers/token_records.py ---
     Mutant(TOKENS, "clipped whatever the advantage", "((ratio > 1 + clip) & (advantages > 0))", "(ratio > 1 + clip)",
            "test_token_records"),
-    Mutant(TOKENS, "ratio upside down in the records", "ratio = (logprobs - old).exp()",
-           "ratio = (old - logprobs).exp()", "test_token_records"),
+    Mutant(TOKENS, "ratio upside down in the records", "finite_exponent(logprobs - old)",
+           "finite_exponent(old - logprobs)", "test_token_records"),
     Mutant(TOKENS, "the whitened ones for the raw", "first(rollout.raw_advantages)", "first(rollout.advantages)",
            "test_token_records"),
     Mutant(TOKENS, "variance for sd", "(masked_var(raw, mask) + WHITEN_EPS).sqrt()", "(masked_var(raw, mask) + WHITEN_EPS)",
@@ -377,6 +377,8 @@ MUTANTS = [
     Mutant(CHECKPOINTS, "a file that changed is not read again", "_sha256_of(path, about.st_size, about.st_mtime_ns)",
            "_sha256_of(path, 0, about.st_mtime_ns * 0)",
            "trainers/test_checkpoint.py::test_the_newest_adapter_is_the_last_one_that_is_whole"),
+    Mutant("trainers/metrics.py", "ratios beyond float32 are infinite", "finite_exponent(logprobs - old).exp()",
+           "(logprobs - old).exp()", "test_ratios_beyond_float32_are_those_the_loss_counts"),
     # --- trainers/evaluation.py ---
     Mutant(EVALUATION, "best of n by the gold score", "key=lambda i: scores[i]", "key=lambda i: gold[i]",
            "test_best_of_by_hand"),
@@ -386,6 +388,13 @@ MUTANTS = [
            "test_the_error_of_best_of_by_hand"),
     Mutant(EVALUATION, "an error without the base's noise", "[one - fmean(row) for one, row in zip(gold, base, strict=True)]",
            "[one - fmean(map(fmean, base)) for one, row in zip(gold, base, strict=True)]", "test_above_base_by_hand"),
+    Mutant(EVALUATION, "rows of one prompt are several", "found.setdefault(prompt, ([], []))",
+           "found.setdefault(len(found), ([], []))", "test_difference_by_hand"),
+    Mutant(EVALUATION, "prompts that one wrote nothing to", "if first and second]", "if first or second]",
+           "test_difference_by_hand"),
+    Mutant(EVALUATION, "two samples on their own", "apart = [fmean(first) - fmean(second) for",
+           "middle = fmean(x for _, row in found.values() for x in row)\n    apart = [fmean(first) - middle for",
+           "test_what_makes_a_prompt_easy_for_both_is_not_in_the_interval"),
     Mutant(EVALUATION, "KL a token, not a sequence", "return difference.sum(1)", "return difference.mean(1)",
            "test_sequence_kl_against_exact_enumeration "
            "test_sequence_kl_uses_the_temperature_and_is_zero_for_the_base"),

@@ -16,8 +16,10 @@ from rlhf_lab.trainers.evaluation import (
     above_base,
     best_of,
     best_of_kl,
+    difference,
     distinct_2,
     mean,
+    picked,
     ranking_accuracy,
     sequence_kl,
     write,
@@ -86,6 +88,40 @@ def test_the_error_of_best_of_is_how_much_its_distance_to_the_base_varies(n):
         distances.append(found.value - statistics.fmean(map(statistics.fmean, gold)))
         errors.append(found.standard_error)
     assert statistics.fmean(errors) == pytest.approx(statistics.stdev(distances), rel=0.1)
+
+
+def test_what_the_reward_model_picks():
+    scores = [[0.1, 0.9, 0.5, 0.4, 99.0], [1.0, -1.0], [1.0]]
+    gold = [[10.0, 20.0, 30.0, 40.0, 50.0], [7.0, 8.0], [9.0]]
+    assert picked(2, scores, gold) == [[20.0, 30.0], [7.0], []]
+
+
+def test_difference_by_hand():
+    """Six prompts, one twice, one with texts of one alone: 2 - 1, 5 - 3, 4 - 1, (1 + 3) / 2 - 6, 0 - 0 make 1, 2, 3, -4, 0.
+
+    Mean 2/5; squares 0.36 + 2.56 + 6.76 + 19.36 + 0.16 = 29.2; sd sqrt(7.3); t(4) = 2.7764.
+    """
+    prompts = ["a", "b", "c", "d", "d", "e", "f"]
+    one = [[2.0], [5.0], [4.0], [1.0], [3.0], [0.0], []]
+    other = [[1.0], [2.0, 4.0], [0.0, 2.0, 1.0], [6.0], [], [0.0], [9.0]]
+    found = difference(prompts, one, other)
+    half = 2.7764 * math.sqrt(7.3 / 5)
+    assert (found.difference, found.prompts) == (pytest.approx(0.4), 5)
+    assert (found.low, found.high) == pytest.approx((0.4 - half, 0.4 + half), rel=4e-3)
+    back = difference(prompts, other, one)
+    assert (back.difference, back.low, back.high) == pytest.approx((-0.4, -found.high, -found.low))
+    assert difference(prompts[:4], one[:4], other[:4])[1:] == (None, None, 4)
+    assert math.isnan(difference(["a"], [[1.0]], [[]]).difference)
+
+
+def test_what_makes_a_prompt_easy_for_both_is_not_in_the_interval():
+    """Ease of sd 5, texts of sd 1: by prompts the interval is sqrt(1 + 25) times as narrow as of two samples on their own."""
+    rng = random.Random(0)
+    ease = [rng.gauss(0, 5) for _ in range(400)]
+    one, other = ([[easy + by + rng.gauss(0, 1)] for easy in ease] for by in (0.5, 0.0))
+    found = difference([str(i) for i in range(400)], one, other)
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * math.sqrt(2 / 400), rel=0.1)
+    assert found.low < 0.5 < found.high
 
 
 def test_best_of_kl_literals():

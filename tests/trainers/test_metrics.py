@@ -6,7 +6,7 @@ import pytest
 import tiny
 import torch
 
-from rlhf_lab.core.policy_losses import PolicyLoss, ValueLoss
+from rlhf_lab.core.policy_losses import PolicyLoss, ValueLoss, ppo_clip
 from rlhf_lab.models.rows import Rows
 from rlhf_lab.trainers import policy as policy_module
 from rlhf_lab.trainers.metrics import UpdateStats, forget_peak, peak_memory, step_metrics
@@ -155,6 +155,23 @@ def test_ratio_variance_by_hand():
     stats.finish_update(torch.tensor(0.0))
     metrics = step_metrics(rollout_by_hand(), stats, beta=0.0, lr=0.0, episode=1)
     assert metrics["val/ratio_var"] == pytest.approx(1.75 - 1.25**2)
+
+
+def test_ratios_beyond_float32_are_those_the_loss_counts():
+    """exp(100) twice beside 1 twice; the loss counts e^79.8: mean e^79.8 / 2, variance its square, two weights of four tell."""
+    old, mask = torch.zeros(1, 4), torch.ones(1, 4, dtype=torch.bool)
+    new = torch.tensor([[100.0, 100.0, 0.0, 0.0]])
+    stats = UpdateStats()
+    stats.begin_update()
+    policy = ppo_clip(new, old, torch.ones(1, 4), mask, cliprange=0.2)
+    stats.add_policy(policy, new, old, mask, torch.tensor(0.0))
+    stats.finish_update(torch.tensor(0.0))
+    metrics = step_metrics(rollout_by_hand(), stats, beta=0.0, lr=0.0, episode=1)
+    most = math.exp(0.9 * math.log(torch.finfo(torch.float32).max))
+    assert metrics["val/ratio"] == pytest.approx(most / 2, rel=1e-4)
+    assert metrics["val/ratio_var"] == pytest.approx((most / 2) ** 2, rel=1e-4)
+    assert metrics["val/ess"] == pytest.approx(0.5, rel=1e-4)
+    assert metrics["val/first_ratio_deviation"] == pytest.approx(most, rel=1e-4)
 
 
 def test_a_step_whose_updates_were_all_skipped_has_finite_numbers():

@@ -3,6 +3,7 @@
 import json
 import re
 import stat
+import time
 
 import gradio as gr
 import pytest
@@ -21,6 +22,7 @@ from rlhf_lab.ui import entrance as doors
 from rlhf_lab.ui import label
 from rlhf_lab.ui.access import ALONE, COOKIE, KEYS_FILE, Visitor, guarded_access
 from rlhf_lab.ui.context import SECRET_VARIABLE, Context, for_viewers, guard_events
+from rlhf_lab.ui.doorway import form
 from rlhf_lab.ui.page import build_page, launch_options
 
 
@@ -136,6 +138,8 @@ def test_joining_gives_a_cookie_with_the_role_of_a_labeller(ctx, web):
 def test_over_https_the_cookie_reaches_us_in_the_frame_of_another_site(web):
     answer = web.post("/join", data={"code": "ABC234", "name": "Ann"}, headers={"x-forwarded-proto": "https"})
     assert "SameSite=None; Secure" in answer.headers["set-cookie"]
+    answer = web.post("/join", data={"code": "ABC234", "name": "Bob"}, headers={"x-forwarded-proto": "https,http"})
+    assert "SameSite=None; Secure" in answer.headers["set-cookie"]  # one proxy behind another
 
 
 @pytest.mark.parametrize(
@@ -257,3 +261,28 @@ def test_the_server_asks_only_where_visitors_have_roles(ctx):
     ask = launch_options(ctx)["auth_dependency"]
     assert ask(Asked(ctx.access.cookie(Visitor(Role.LABELLER, "Ann")))) == "labeller:Ann"
     assert ask(Asked()) == "viewer:"
+
+
+def test_after_a_minute_the_right_code_opens_again(web, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    for _ in range(doors.WRONG_PER_MINUTE):
+        web.post("/join", data={"code": "GUESS1", "name": "Ann"})
+    now[0] += 59
+    assert web.post("/join", data={"code": "ABC234", "name": "Ann"}).status_code == 429
+    now[0] += 1
+    assert web.post("/join", data={"code": "ABC234", "name": "Ann"}).status_code == 303
+
+
+def test_where_no_secret_is_set_none_opens():
+    assert doors.same("sesame", "sesame")
+    assert not doors.same("", "")
+    assert not doors.same("sesam", "sesame")
+
+
+def test_what_was_said_comes_back_as_text(web):
+    """The name that was given stays in the form, whatever it holds; so does what was wrong with it."""
+    answer = web.post("/join", data={"code": "WRONG1", "name": '"><img src=x>'})
+    assert 'value="&quot;&gt;&lt;img src=x&gt;"' in answer.text
+    assert "<img" not in answer.text
+    assert '<p role="alert">&lt;b&gt;no&lt;/b&gt;</p>' in form(problem="<b>no</b>").body.decode()

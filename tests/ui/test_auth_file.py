@@ -181,3 +181,9 @@ def test_without_a_file_the_door_is_the_operators_alone(ctx):
         assert client.get("/enter").status_code == 403
         assert enter(client, "Bob", "x").status_code == 405
         assert "password" not in client.get("/join").text
+
+
+def test_a_name_comes_back_as_text(web):
+    answer = web.post("/enter", data={"name": '"><img src=x>', "password": "x"})
+    assert 'value="&quot;&gt;&lt;img src=x&gt;"' in answer.text
+    assert "<img" not in answer.text

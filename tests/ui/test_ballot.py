@@ -6,8 +6,9 @@ from gradio import Error
 
 from rlhf_lab.errors import ConfigError, LabelError, StaleVoteError
 from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.kinds import Choice, Strength
+from rlhf_lab.kinds import Choice, Source, Strength
 from rlhf_lab.labelling import LabellingConfig
+from rlhf_lab.records import Vote
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.labelling import set_labelling
 from rlhf_lab.store.picking import REPEAT_AFTER
@@ -160,3 +161,17 @@ def test_a_vote_that_cannot_be_is_refused_in_words(ctx, said, words):
     (pair,) = [label.state(ctx, "ann")["pair"]]
     with pytest.raises(LabelError, match=words):
         ballot.cast(ctx, {"uuid": "u", "pair_id": pair["id"], "annotator": "ann", "choice": "left"} | said)
+
+
+def test_what_just_fits_is_kept(ctx):
+    vote = say(ctx, uuid="u" * 64, note="n" * 1000)
+    assert (vote.uuid, vote.note) == ("u" * 64, "n" * 1000)
+
+
+@pytest.mark.parametrize(
+    ("choice", "first_on_left", "word"),
+    [(Choice.FIRST, True, "left"), (Choice.FIRST, False, "right"), (Choice.SECOND, True, "right"),
+     (Choice.SECOND, False, "left"), (Choice.TIE, False, "tie"), (Choice.BOTH_BAD, True, "both_bad")],
+)  # fmt: skip
+def test_a_choice_is_named_by_the_side_it_stood_on(choice, first_on_left, word):
+    assert ballot.word_of(Vote("u", 1, "ann", Source.HUMAN, choice, first_on_left)) == word

@@ -284,3 +284,10 @@ def test_of_best_of_n_the_chosen_texts_are_judged(ctx, begun):
     assert seen == [(0, {"a2", "A"}), (1, {"b1", "B"})]
     assert done["names"] == ["base, best of 4", "run 1, latest step"]
     assert done["rows"][1]["prompt"] == blind.jobs_of(ctx, test)[1].payload["prompts"][1]
+
+
+@pytest.mark.parametrize(
+    ("scores", "choice"), [((2.0, 1.0), Choice.FIRST), ((-2.0, -1.0), Choice.SECOND), ((0.5, 0.5), Choice.TIE)]
+)
+def test_the_higher_score_is_the_reward_models_choice(scores, choice):
+    assert blind.opinion(blind.Couple("p", "a", "b", scores)) is choice

@@ -1,8 +1,10 @@
 """The token microscope: its equations are true of every token that a trainer records, whatever the algorithm."""
 
 import dataclasses
+import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 import tiny
@@ -13,7 +15,7 @@ from rlhf_lab.errors import StoreError
 from rlhf_lab.records import StepResult, TokenRecord
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.store.steps import record_step
-from rlhf_lab.ui.microscope import looked_at, names_in
+from rlhf_lab.ui.microscope import looked_at, names_in, tint
 
 SIGNS = {"−": "-", "·": "*", "½": "0.5", "²": "**2"}
 KNOWN = {"exp": math.exp, "max": max, "clip": lambda x, low, high: min(max(x, low), high)}
@@ -124,3 +126,115 @@ def test_a_step_without_tokens_and_no_run(ctx):
     assert (reply["rows"], reply["kept"], reply["step"], reply["steps"]) == ([], PolicyConfig().token_rows, 3, 0)
     with pytest.raises(StoreError, match="run 99"):
         looked_at(ctx.db, 99, 1)
+
+
+def looked(ctx, *records, **settings):
+    """What the page is told of a step with these records; `settings` of the run."""
+    config = PolicyConfig(**settings).to_dict()
+    run = create_run(ctx.db, ctx.project.id, a_run(ctx).reward_model_id, "r", config=config, manifest={}, total_steps=9)
+    record_step(ctx.db, run.id, StepResult(1, {"objective/kl_coef": 0.25}, tokens=list(records)))
+    return looked_at(ctx.db, run.id, 1)
+
+
+def test_a_score_in_equal_parts_and_a_value_behind_the_end(ctx):
+    """A text that was cut: what comes after the last token still counts, here with gamma 0.5 and 0.4."""
+    record = dataclasses.replace(OLD, score=3.0, earned=3.0, after=0.4)
+    columns = looked(ctx, record, score_placement="spread", gamma=0.5)["rows"][0]["columns"]
+    assert columns["earned"] == [1.5, 1.5]
+    assert columns["next_value"] == [0.25, 0.4]
+    assert columns["delta"] == pytest.approx([-0.02 + 0.5 * 0.25 - 0.5, 1.1 + 0.5 * 0.4 - 0.25])
+
+
+def test_numbers_reach_the_page_with_six_digits(ctx):
+    record = dataclasses.replace(OLD, kl=[0.123456789, -1234567.0])
+    assert looked(ctx, record)["rows"][0]["columns"]["kl"] == [0.123457, -1234570.0]
+
+
+@pytest.mark.parametrize(
+    ("away", "most", "colour"),
+    [(2.0, 2.0, 1.0), (-2.0, 2.0, -1.0), (0.0, 2.0, 0.0), (-0.0, 2.0, 0.0), (0.5, 2.0, 0.25), (-0.02, 2.0, -0.01),
+     (3.0, 2.0, 1.0), (-3.0, 2.0, -1.0), (math.inf, 2.0, 1.0), (-math.inf, 2.0, -1.0), (math.nan, 2.0, 0.0),
+     (0.0, 0.0, 0.0), (1e-13, 0.0, 0.0), (math.inf, 0.0, 1.0)],
+)  # fmt: skip
+def test_how_much_colour_a_number_gets(away, most, colour):
+    """At both ends, at zero, between them, beyond them; what is no number gets none."""
+    assert tint(away, most) == colour
+    assert math.copysign(1, tint(away, most)) == (-1 if colour < 0 else 1)
+
+
+def test_all_texts_of_a_step_share_a_scale_and_its_legend(ctx):
+    """Ratios count from 1, all else from 0; the strongest colour is the farthest number's of both texts."""
+    other = dataclasses.replace(OLD, row=1, advantage=[0.5, 4.0], ratio=[1.4, 0.9], kl=[0.0, 0.05], reward=[0.0, 0.0])
+    reply = looked(ctx, OLD, other)
+    tints = [row["tints"] for row in reply["rows"]]
+    assert [row["advantage"] for row in tints] == [[0.25, -0.25], [0.12, 1.0]]
+    assert [row["ratio"] for row in tints] == [[0.0, -0.98], [1.0, -0.25]]
+    assert [row["kl"] for row in tints] == [[0.2, -1.0], [0.0, 0.05]]
+    assert [row["old_logprob"] for row in tints] == [[-0.05, -1.0]] * 2
+    assert {shade["column"]: shade["marks"] for shade in reply["shades"]} == {
+        "advantage": [(-1.0, -0.25), (0.0, 0.0), (4.0, 1.0)],
+        "reward": [(-0.02, -0.02), (0.0, 0.0), (1.1, 1.0)],
+        "kl": [(-1.0, -1.0), (0.0, 0.0), (0.2, 0.2)],
+        "ratio": [(0.606531, -0.98), (1.0, 0.0), (1.4, 1.0)],
+        "old_logprob": [(-2.0, -1.0), (0.0, 0.0)],
+        "value": [(0.0, 0.0), (0.5, 1.0)],
+    }
+    assert [shade["column"] for shade in reply["shades"] if shade["valued"]] == ["advantage", "reward"]
+
+
+def test_what_is_not_finite_spoils_neither_colours_nor_the_answer(ctx):
+    record = dataclasses.replace(OLD, advantage=[math.nan, 2.0], ratio=[math.inf, 1.5])
+    reply = looked(ctx, record)
+    (row,) = reply["rows"]
+    assert (row["columns"]["advantage"], row["columns"]["ratio"]) == ([None, 2.0], [None, 1.5])
+    assert (row["tints"]["advantage"], row["tints"]["ratio"]) == ([0.0, 1.0], [1.0, 1.0])
+    legends = {shade["column"]: shade["marks"] for shade in reply["shades"]}
+    assert (legends["advantage"], legends["ratio"]) == ([(0.0, 0.0), (2.0, 1.0)], [(1.0, 0.0), (1.5, 1.0)])
+    json.dumps(reply, allow_nan=False)
+    nothing = looked(ctx, dataclasses.replace(OLD, advantage=[math.nan, math.nan]))
+    assert nothing["shades"][0]["marks"] == [(0.0, 0.0)]
+
+
+ASSETS = Path(__file__).resolve().parents[2] / "assets" / "ui"
+LAB_CSS = (ASSETS / "lab.css").read_text()
+
+
+def palette(rule):
+    """The colours of a rule of lab.css, (red, green, blue) by name."""
+    found = re.findall(r"--lab-(\w+): #(\w{6})", LAB_CSS.partition(rule)[2].partition("}")[0])
+    return {name: tuple(bytes.fromhex(colour)) for name, colour in found}
+
+
+def luminance(colour):
+    """WCAG 2.2, relative luminance."""
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (part / 255 for part in colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_contrast_by_hand():
+    assert contrast((255, 255, 255), (0, 0, 0)) == pytest.approx(21)
+    assert contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(
+        4.478, abs=1e-3
+    )  # #777 on white just falls short
+
+
+@pytest.mark.parametrize("rule", [":root, body {", "body.dark, "])
+@pytest.mark.parametrize("colour", ["good", "bad", "left", "right"])
+def test_text_on_the_strongest_colour_is_legible(rule, colour):
+    """What lies behind tokens, here and on the screen Reward model: 4.5 to 1 in light and dark, on a card."""
+    strongest = int(re.search(r"--lab-strongest: (\d+)%", LAB_CSS)[1]) / 100
+    colours = palette(rule)
+    behind = [strongest * a + (1 - strongest) * b for a, b in zip(colours[colour], colours["card"], strict=True)]
+    assert contrast(colours["ink"], behind) >= 4.5
+
+
+@pytest.mark.parametrize("file", ["microscope.js", "reward.css"])
+def test_no_colour_behind_a_token_is_stronger(file):
+    mixed = re.findall(r"color-mix\(in srgb, .*?transparent\)", (ASSETS / file).read_text())
+    assert mixed
+    assert all("var(--lab-strongest)" in one for one in mixed)

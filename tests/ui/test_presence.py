@@ -2,6 +2,7 @@
 
 import time
 
+from rlhf_lab.ui import presence
 from rlhf_lab.ui.presence import HERE_S, Presence
 
 
@@ -15,5 +16,14 @@ def test_people_are_here_until_they_are_silent_for_a_while(monkeypatch):
     assert here.names() == ["ann", "bob"]
     now[0] += HERE_S - 1
     here.touch("ann")
-    now[0] += 2
+    assert here.names() == ["ann", "bob"]
+    now[0] += 1
     assert (here.names(), here.count()) == (["ann"], 1)
+
+
+def test_only_so_many_names_are_kept(monkeypatch):
+    monkeypatch.setattr(presence, "MOST", 2)
+    here = Presence()
+    for name in ("ann", "bob", "cid", "ann"):
+        here.touch(name)
+    assert here.names() == ["ann", "bob"]

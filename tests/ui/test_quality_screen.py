@@ -148,3 +148,18 @@ def test_only_the_operator_acts(ctx, three):
     assert "Only the operator" in reply["error"]
     with pytest.raises(NotAllowedError):
         guarded.require_operator("")
+
+
+def test_the_heaviest_weight_is_one(ctx, three):
+    Desk(ctx).obey({"do": "train", "source": "human", "weights": {"ann": 10}})
+    (job,) = queue.jobs(ctx.db, project_id=ctx.project.id, kinds=[JobKind.TRAIN_REWARD])
+    assert job.payload["weights"] == {"ann": 10}
+
+
+def test_repeats_are_no_labels_to_learn_from(ctx, three):
+    again = Vote("again", three[0, "ann"].pair_id, "ann", Source.HUMAN, Choice.FIRST, False, repeat=True)
+    cast_vote(ctx.db, again)
+    assert Desk(ctx).look({})["votes"] == 13
+    Desk(ctx).obey({"do": "train", "source": "human", "weights": {}})
+    (job,) = queue.jobs(ctx.db, project_id=ctx.project.id, kinds=[JobKind.TRAIN_REWARD])
+    assert job.payload["labels"] == 12

@@ -155,6 +155,12 @@ def test_steps_of_a_longer_run_are_put_together():
     assert len(frontier([(i, 1.0) for i in many], [(i, 1.0) for i in many])) == 16
 
 
+def test_up_to_eight_steps_each_one_is_a_point():
+    steps = range(1, 9)
+    found = frontier([(i, float(i * i)) for i in steps], [(i, float(i)) for i in steps])
+    assert found == [[float(i), float(i), i, i] for i in steps]
+
+
 def test_only_what_differs(ctx, make):
     ids = make("one", beta=0.1, cliprange=0.2), make("two", beta=0.3, cliprange=None)
     chosen = [store.get_run(ctx.db, run_id) for run_id in ids]

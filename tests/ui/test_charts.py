@@ -1,0 +1,32 @@
+"""The figures' fixed part, and what the documents say of a metric, taken from their tables."""
+
+import json
+
+from rlhf_lab.ui.charts import abouts, layout
+
+DOCUMENT = """
+# Metrics
+
+| key | what | unit | healthy | otherwise |
+|---|---|---|---|---|
+| `objective/kl` | distance from the base | nats | below 8 | raise beta |
+| `grad_norm` | norm of the gradient | – | – | – |
+| `a` | b |
+| kl | no key, | nats | so | left out |
+"""
+
+
+def test_what_the_documents_say_of_a_metric(tmp_path):
+    path = tmp_path / "METRICS.md"
+    path.write_text(DOCUMENT)
+    assert abouts(path) == {
+        "objective/kl": "Distance from the base (nats). Healthy: below 8. Otherwise: raise beta.",
+        "grad_norm": "Norm of the gradient.",
+    }
+
+
+def test_a_small_chart_is_one_curve_on_the_pages_own_ground():
+    small = layout(120)
+    assert (small["height"], small["showlegend"], small["uirevision"]) == (120, False, "keep")
+    assert small["paper_bgcolor"] == small["plot_bgcolor"] == "rgba(0,0,0,0)"
+    assert len(json.dumps(small)) < 1000  # without plotly's template, which is many times as long
