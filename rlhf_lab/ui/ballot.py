@@ -80,7 +80,7 @@ def change(ctx: Context, said: dict[str, Any]) -> Vote:
 
 
 def of_another(ctx: Context, said: Mapping[str, Any]) -> bool:
-    """Whether the page that speaks shows another project. When that was `made` says so: a deleted one's ids are given again."""
+    """Whether the page that speaks shows another project than the one that is open: when that was `made` says so."""
     made = ctx.project.created_at
     return bool(said.get("made", made) != made)
 

@@ -210,8 +210,7 @@ def test_a_project_that_is_deleted_meanwhile_takes_all_with_it(db, project, file
 
     def gone():
         delete_project(db, short.id)
-        again = projects.create_project(db, "of the same number", *other)
-        assert again.id == short.id or db.where.startswith("postgresql")
+        assert projects.create_project(db, "the next one", *other).id > short.id
 
     gaps.todo += [gone]
     with pytest.raises(DataError, match=r'"short-lived" was deleted during the import.*import the file there'):
