@@ -122,7 +122,7 @@ def test_what_is_in_is_said_when_the_database_refuses_the_rest(db, project, file
         real(self, conn, chosen)
 
     monkeypatch.setattr(saving._Writing, "_cast", full)
-    with pytest.raises(BusyStoreError, match=r"disk is full\. 4 votes of v\.jsonl are in and stay\. Import it again"):
+    with pytest.raises(BusyStoreError, match=r"disk is full\. What is in stays: 4 votes of v\.jsonl\. Import it again"):
         save(db, files.found("v.jsonl", ROWS), Into(project.id))
     with pytest.raises(BusyStoreError, match=r"^The disk is full\.$"):
         save(db, files.found("w.jsonl", [row("new")]), Into(project.id))
