@@ -4,3 +4,8 @@
 def counted(number: int, word: str) -> str:
     """ "1 vote", "25,000 votes"."""
     return f"{number:,} {word}{'' if number == 1 else 's'}"
+
+
+def counted_of(part: int, whole: int, word: str) -> str:
+    """ "3 of 10 votes"; "10 votes" where none is missing."""
+    return ("" if part == whole else f"{part:,} of ") + counted(whole, word)

@@ -58,7 +58,7 @@ ALLOWED = {
     "core": {"errors", "intervals", "kinds"},
     "models": CORE,
     "trainers": MODELS,
-    "pretrain": {"config", "errors", "seeds"},
+    "pretrain": {"errors", "seeds", "settings"},
     "store": BOTTOM,
     "exports": STORE | {"__init__"},
     "imports": STORE,

@@ -16,14 +16,24 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlhf_lab.assets import PROMPT_SETS, weights_digest
 from rlhf_lab.cli.card import longest_runs
 from rlhf_lab.cli.main import main
-from rlhf_lab.pretrain import reading
+from rlhf_lab.pretrain import precision, reading
 from rlhf_lab.pretrain.corpus import texts
-from rlhf_lab.pretrain.reading import Row, Stretch, batches, documents
-from rlhf_lab.pretrain.train import PretrainConfig, held_out_perplexity, planned, rate, sharpen, token_loss, train
+from rlhf_lab.pretrain.reading import Batch, Row, Stretch, batches, documents
+from rlhf_lab.pretrain.train import (
+    PretrainConfig,
+    build_model,
+    held_out_perplexity,
+    one_pass,
+    planned,
+    rate,
+    sharpen,
+    token_loss,
+    train,
+)
 
 SMALL = {
     "texts": 1000, "held_out": 100, "vocab": 400, "hidden": 32, "layers": 1, "heads": 2, "intermediate": 64, "context": 192,
-    "batch": 250, "warmup": 1, "second_texts": 250, "third_texts": 250, "seed": 3,
+    "batch": 250, "warmup": 1, "second_texts": 250, "third_texts": 250, "precision": "float32", "seed": 3,
 }  # fmt: skip
 ROOT = Path(__file__).parents[1]
 SHIPPED = ROOT / "assets"
@@ -51,6 +61,8 @@ def test_the_command_writes_a_plain_folder_with_its_card_and_what_a_page_opens_w
     card = (made / "model" / "README.md").read_text()
     for said in (
         '"texts": 1000',
+        '"precision": "float32"',
+        "the rest; float32\non the CPU",
         "held-out perplexity",
         "A third pass over 250 ",
         "longest run of words",
@@ -63,6 +75,33 @@ def test_the_command_writes_a_plain_folder_with_its_card_and_what_a_page_opens_w
     for name in PROMPT_SETS:
         lines = (made / "prompts" / f"{name}.jsonl").read_text().splitlines()
         assert len({json.loads(line)["prompt"] for line in lines}) == 1024
+
+
+@pytest.mark.parametrize(("took", "quicker"), [((0.008, 0.016), "float32"), ((0.008, 0.004), "bfloat16")])
+def test_the_quicker_precision_is_chosen_and_said_unless_one_is_asked_for(monkeypatch, took, quicker):
+    monkeypatch.setattr(precision, "measured", lambda *_: dict(zip(("float32", "bfloat16"), took, strict=True)))
+    said = f"{quicker}: a product of the model's size takes 8.0 ms in float32 and {1000 * took[1]:.1f} ms in bfloat16"
+    assert precision.chosen("auto", 256, 640) == (quicker, said)
+    for asked in ("float32", "bfloat16"):
+        assert precision.chosen(asked, 256, 640) == (asked, f"{asked}, as asked for")
+
+
+def test_both_precisions_are_measured():
+    took = precision.measured(64, 128)
+    assert list(took) == ["float32", "bfloat16"]
+    assert all(0 < seconds < math.inf for seconds in took.values())
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16"])
+def test_the_products_are_of_the_chosen_precision(monkeypatch, name):
+    seen = set()
+    config = PretrainConfig(**SMALL | {"precision": name})
+    model = build_model(config, 400)
+    model.model.layers[0].mlp.up_proj.register_forward_hook(lambda _, __, out: seen.add(out.dtype))
+    ids = torch.tensor([[1, 5, 9, 2]])
+    batch = Batch(ids, torch.ones_like(ids), ids[0, 1:])
+    one_pass(model, config, iter([batch]), [1.0], lambda *_: 0.0, lambda *_: None)
+    assert seen == {getattr(torch, name)}
 
 
 @pytest.mark.slow

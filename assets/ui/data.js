@@ -25,7 +25,9 @@ const ask = el('section.lab-card.ask', { 'aria-label': 'what to import' },
   el('p.muted', {}, `Files up to ${Lab.bytes(props.data.most)} here; larger ones with: python -m rlhf_lab import FILE`));
 const found = el('section.lab-card.found', { 'aria-label': 'what was understood', hidden: true });
 const past = el('section.lab-card.past', { 'aria-label': 'what was imported', hidden: true });
-root.append(ask, found, notice, past);  // below the buttons: what it says moves none of them
+const refused = el('p.lab-notice', { hidden: true, 'data-do': 'data-refused' },
+  "Only the operator imports and takes back. Open the operator's link, or enter the operator's secret under Project.");
+root.append(refused, ask, found, notice, past);  // below the buttons: what it says moves none of them
 
 const say = (words, bad = false) => Lab.tell(notice, words, bad);
 
@@ -90,13 +92,6 @@ function mapper(columns, said, open) {
     el('button.lab-button.small', { type: 'button', 'data-do': 'data-again', onclick: look }, 'Look again'));
 }
 
-function doubts({ held, duplicates, same_texts: same, empty_texts: empty }) {
-  const words = [held && `${many(held, 'vote')} that this project has already, left out`,
-    duplicates && `${many(duplicates, 'vote')} by somebody who has answered about the same two texts before, in the file or in this project`,
-    same && `${many(same, 'comparison')} of a text with itself: nothing can be learnt there`, empty && `${many(empty, 'comparison')} with an empty text`].filter(Boolean);
-  return words.length ? el('p.lab-notice', { 'data-do': 'data-doubts' }, `Look again: ${words.join('; ')}.`) : null;
-}
-
 function draw(unknown) {
   found.hidden = !preview && !unknown;
   if (unknown) { found.replaceChildren(mapper(unknown, mapping, true)); return; }
@@ -104,8 +99,8 @@ function draw(unknown) {
   const columns = [...new Set([...Object.values(preview.mapping), ...preview.unused])].filter((name) => !name.includes(', '));
   const votes = Object.entries(preview.choices).map(([name, n]) => `${n} ${name.replace('_', ' ')}`).join(', ');
   found.replaceChildren(...[
-    el('div.lab-row', {}, el('h3', {}, preview.name), el('span.muted', { 'data-do': 'data-counts' }, `${many(preview.rows, 'row')}, ${many(preview.votes, 'vote')} on ${many(preview.prompts, 'prompt')} (${preview.shape}); ${votes || 'no votes'}${preview.people ? `; ${preview.people} annotators` : ''}`)),
-    doubts(preview),
+    el('div.lab-row', {}, el('h3', {}, preview.name), el('span.muted', { 'data-do': 'data-counts' }, `${many(preview.rows, 'row')}, ${many(preview.votes, 'vote')} on ${many(preview.prompts, 'prompt')} (${preview.shape}); ${votes || 'no votes'}${preview.people ? `; ${many(preview.people, 'annotator')}` : ''}`)),
+    preview.doubts ? el('p.lab-notice', { 'data-do': 'data-doubts' }, preview.doubts) : null,
     mapper(columns, preview.mapping, false),
     preview.problems.length ? el('pre.problems', { role: 'alert', 'data-do': 'data-problems' }, `${many(preview.broken, 'row')} cannot be used:\n${preview.problems.join('\n')}`) : null,
     el('div.scroll', { tabindex: '0', role: 'group', 'aria-label': 'the first rows' }, el('table', {},
@@ -137,10 +132,16 @@ function line(one) {
 function drawPast() {
   past.hidden = !state.imports.length;
   past.replaceChildren(el('h3', {}, 'Imported so far'), el('ul', {}, state.imports.map(line)));
+  permit();
+}
+// Who may not import sees why before they click.
+function permit() {
+  refused.hidden = state.may || Lab.hasSecret();
+  root.querySelectorAll('[data-do=data-choose], [data-do=data-hub-look], [data-do=data-back]').forEach((button) => { button.disabled = !refused.hidden; });
 }
 const refresh = Lab.poll(root, async () => {
   const reply = await Lab.answer(server.look({ seen: state?.seen }));
-  if (reply.same) return;
+  if (reply.same) { permit(); return; }  // the secret may have been entered meanwhile
   if (reply.project !== state?.project) leaving = null;
   const held = past.contains(document.activeElement) && { ...document.activeElement.dataset, id: document.activeElement.closest('li')?.dataset.import };
   state = reply;

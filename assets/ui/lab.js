@@ -74,6 +74,9 @@ window.Lab = (() => {
     return name;
   }
 
+  // Whether this browser keeps the operator's secret (screen Project); the server alone knows whether it is the right one.
+  const hasSecret = () => Boolean(localStorage.getItem('rlhf-lab-operator'));
+
   // An annotator for people's eyes: a judge is called one, and nobody is called by the number their browser made up.
   const isVisitor = (name) => name.startsWith('visitor-');
   const person = (name) => (isVisitor(name) ? `visitor ${name.slice(8, 12)}` : name.startsWith('judge:') ? `judge ${name.slice(6)} (simulated)` : name);
@@ -191,6 +194,6 @@ window.Lab = (() => {
   const isWide = ({ low, high }) => low !== null && high - low > 0.25;
   const accuracy = (found) => (isWide(found) ? between(found.low, found.high) : percent(found.accuracy));
 
-  return { el, poll, isWide, accuracy, answer, uuid, annotator, isVisitor, person, keep, kept, number, difference, percent, between, many, bytes, duration, changed, marked, nameField, deleteField, tell,
+  return { el, poll, isWide, accuracy, answer, uuid, annotator, hasSecret, isVisitor, person, keep, kept, number, difference, percent, between, many, bytes, duration, changed, marked, nameField, deleteField, tell,
     isOurKey, colours };
 })();

@@ -103,6 +103,7 @@ def card(config: PretrainConfig, trained: dict[str, float], figures: dict[str, A
         if config.third_texts
         else ""
     )
+    computed = "bfloat16 autocast" if config.precision == "bfloat16" else "float32"
     return f"""# The embedded model of RLHF Lab
 
 A Llama of {trained["parameters"] / 1e6:.2f} million parameters that writes tiny tales, support replies and reviews. It exists so
@@ -118,8 +119,8 @@ independently of the prompt, so that two samples for one prompt usually differ i
 
 ## Recipe
 
-`python -m rlhf_lab pretrain --out DIR` makes it again. Byte-level BPE; Muon for the matrices, AdamW for the rest; bfloat16
-autocast on the CPU. A second, short pass over {config.second_texts:,} fresh texts adds two terms to the loss: the right
+`python -m rlhf_lab pretrain --out DIR` makes it again. Byte-level BPE; Muon for the matrices, AdamW for the rest; {computed}
+on the CPU. A second, short pass over {config.second_texts:,} fresh texts adds two terms to the loss: the right
 name where a text repeats one, and nothing for words that never follow in the corpus. {third}The temperature {config.sharpen:g} is
 built into the last norm afterwards, which takes more of the thin tail of wrong words away. {trained["seconds"] / 60:.0f}
 minutes on 2 cores for the shipped weights.

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.cli.common import add_common, answer, home_of, lab_there
+from rlhf_lab.counted import counted
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import claims, control, supervisor
 from rlhf_lab.kinds import RunStatus
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     home, wanted = home_of(args), ACTIONS[args.action]
     if len(args.values) != len(wanted):
         needs = " ".join(wanted) or "no value"
-        raise ConfigError(f"{args.action} takes {needs}; it was given {len(args.values)} values.")
+        raise ConfigError(f"{args.action} takes {needs}; it was given {counted(len(args.values), 'value')}.")
     with lab_there(home) as db:
         claims.mark_lost(db, home)
         _obey(db, home, args.run_id, args.action, args.values)

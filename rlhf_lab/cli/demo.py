@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from rlhf_lab.cli.common import Show, add_common, alone_on, answer, progress_line
 from rlhf_lab.config import PolicyConfig, RewardConfig, add_arguments, from_args
+from rlhf_lab.counted import counted
 from rlhf_lab.engine.fitting import fitting
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.policy_run import PolicyRun
@@ -229,8 +230,9 @@ def describe(result: dict[str, Any]) -> str:
     r = result
     base = r["gold_base"]
     lines = [
-        f'{r["labels"]} simulated labels by the judge "{r["judge"]}" ({r["label_ties"]} ties), seed {r["seed"]}',
-        f"reward model: {r['reward_accuracy']:.0%} of {r['accuracy_pairs']} unseen pairs ranked as the judge does "
+        f'{counted(r["labels"], "simulated label")} by the judge "{r["judge"]}" '
+        f"({counted(r['label_ties'], 'tie')}), seed {r['seed']}",
+        f"reward model: {r['reward_accuracy']:.0%} of {counted(r['accuracy_pairs'], 'unseen pair')} ranked as the judge does "
         f"(95 %: {r['reward_accuracy_low']:.0%} to {r['reward_accuracy_high']:.0%}; {r['tie_share']:.0%} of pairs were ties)",
         f"gold above the base, in its sd: policy {r['gold_gain']:+.2f} ± {r['gold_gain_se']:.2f} at KL {r['kl']:.1f}; "
         f"best of 4 {r['best_of_4_gold'] - base:+.2f} ± {r['best_of_4_se']:.2f} at {r['best_of_4_kl']:.1f}; "

@@ -8,15 +8,18 @@ from typing import Any
 
 from rlhf_lab.chats import UnreadableError
 from rlhf_lab.cli.common import add_common, answer, home_of, lab_there
+from rlhf_lab.counted import counted_of
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.imports import MEANINGS, Asked, Into, Limits, parse_map, read_all, save
-from rlhf_lab.imports.found import IMPORTED
+from rlhf_lab.imports.found import IMPORTED, Found
 from rlhf_lab.imports.report import goes_words, preview, preview_words, saved_dict, saved_words
+from rlhf_lab.imports.saving import doubts_of
 from rlhf_lab.imports.values import parse_choices
 from rlhf_lab.jobs.setup import new_project, pick_project
 from rlhf_lab.kinds import Choice, Source
-from rlhf_lab.store.database import Database
+from rlhf_lab.store.database import Database, is_there
 from rlhf_lab.store.imports import Import, imports_of, take_back, what_goes
+from rlhf_lab.store.projects import current_project
 
 
 def add_parser(commands: Any) -> None:
@@ -58,10 +61,11 @@ def add_parser(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     found = read_all(asked(args))
-    said = preview(found)
     if args.preview:
+        said = preview(found, _doubts(args, found))
         answer(args, {"imported": 0, "skipped": 0, "errors": said["problems"], "preview": said}, preview_words(said))
         return 1 if found.problems else 0
+    said = preview(found)
     with Database.open(home_of(args)) as db:
         if args.new_project is not None:
             prompts = list(dict.fromkeys(item.prompt for item in found.judgements))
@@ -72,17 +76,29 @@ def run(args: argparse.Namespace) -> int:
             )
         else:
             project = pick_project(db, args.project)
-        into = Into(
-            project.id, Source(args.source), args.annotator, args.drop_duplicates, args.use_prompts, args.skip_broken,
-            "command line",
-        )  # fmt: skip
-        saved = save(db, found, into)
+        saved = save(db, found, _into(args, project.id))
     result = {
         "imported": saved.votes, "skipped": saved.skipped, "errors": said["problems"], "project": project.id,
         "saved": saved_dict(saved), "preview": said,
     }  # fmt: skip
     answer(args, result, f"Project {project.id}: {saved_words(saved, found.name)}")
     return 0
+
+
+def _into(args: argparse.Namespace, project_id: int) -> Into:
+    return Into(
+        project_id, Source(args.source), args.annotator, args.drop_duplicates, args.use_prompts, args.skip_broken,
+        "command line",
+    )  # fmt: skip
+
+
+def _doubts(args: argparse.Namespace, found: Found) -> dict[str, int]:
+    """What the import would meet in its project, which may have to be made for it. Nothing is written."""
+    if args.new_project is None and is_there(home_of(args)):
+        with Database.open(home_of(args)) as db:
+            if args.project is not None or current_project(db) is not None:
+                return doubts_of(db, found, _into(args, pick_project(db, args.project).id))
+    return doubts_of(None, found, _into(args, 0))
 
 
 def run_imports(args: argparse.Namespace) -> int:
@@ -101,7 +117,7 @@ def run_imports(args: argparse.Namespace) -> int:
 
 def _line(one: Import) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created_at))
-    there = f"{one.votes_left:,} of {one.votes:,} votes, {one.pairs_left:,} of {one.pairs:,} new pairs"
+    there = f"{counted_of(one.votes_left, one.votes, 'vote')}, {counted_of(one.pairs_left, one.pairs, 'new pair')}"
     return f"{one.id}: {when} {one.name} by {one.who}: {there}" + (", taken back" if one.taken_back_at else "")
 
 

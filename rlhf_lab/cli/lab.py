@@ -7,6 +7,7 @@ from typing import Any
 
 from rlhf_lab.cli.common import add_common, answer, home_of, lab_there, progress_line
 from rlhf_lab.config import PolicyConfig, RewardConfig, add_arguments, fields_of, from_args
+from rlhf_lab.counted import counted
 from rlhf_lab.errors import ConfigError, EngineError
 from rlhf_lab.imports import texts_of
 from rlhf_lab.jobs import claims, control, queue, supervisor
@@ -125,7 +126,7 @@ def run_pairs(args: argparse.Namespace) -> int:
             project = pick_project(db, args.project)
         job = queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": args.count})
         result = {"project": project.id} | follow(db, home, job, "sampling pairs")
-    answer(args, result, f"{len(result['pair_ids'])} new pairs in project {project.id} ({project.name})")
+    answer(args, result, f"{counted(len(result['pair_ids']), 'new pair')} in project {project.id} ({project.name})")
     return 0
 
 
@@ -136,8 +137,12 @@ def run_label(args: argparse.Namespace) -> int:
         said = label_with_judge(db, project.id, judge, args.count, noise=args.noise, seed=project.seed)
     count = sum(said.values())
     result = {"project": project.id, "simulated": True, "judge": judge.name, "labels": count, "choices": said}
-    few = "" if count == args.count else f" (only {count} pairs were left; sample more with `pairs`)"
-    answer(args, result, f"{count} simulated labels by the judge {judge.name}{few}")
+    few = (
+        ""
+        if count == args.count
+        else f" (no more than {counted(count, 'pair')} left to label; sample more with `pairs`)"
+    )
+    answer(args, result, f"{counted(count, 'simulated label')} by the judge {judge.name}{few}")
     return 0
 
 
@@ -160,8 +165,8 @@ def run_reward(args: argparse.Namespace) -> int:
     if report["accuracy"] is not None:
         accuracy = f"{report['accuracy']:.0%} (95 %: {report['accuracy_low']:.0%} to {report['accuracy_high']:.0%})"
     text = (
-        f"reward model {result['reward_model_id']} from {report['labels']} {args.source} labels; cross-validated accuracy "
-        + accuracy
+        f"reward model {result['reward_model_id']} from {counted(report['labels'], f'{args.source} label')}; cross-validated "
+        f"accuracy {accuracy}"
     )
     answer(args, result | {"report": report}, text)
     return 0

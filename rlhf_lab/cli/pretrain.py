@@ -17,6 +17,7 @@ from rlhf_lab.config import add_arguments, from_args
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.models.backbone import Backbone, load_backbone
 from rlhf_lab.pretrain.corpus import prompt_list
+from rlhf_lab.pretrain.precision import chosen
 from rlhf_lab.pretrain.train import PretrainConfig, train
 from rlhf_lab.seeds import derive
 from rlhf_lab.trainers.evaluation import write
@@ -44,6 +45,9 @@ def run(args: argparse.Namespace) -> int:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"the folder {args.out} cannot be made ({error}). Give another --out.") from error
+    precision, why = chosen(config.precision, config.hidden, config.intermediate)
+    config = config.replace(precision=precision)
+    print(f"pretrain: in {why}", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="rlhf-lab-pretrain-") as scratch:
         corpus = Path(scratch) / "corpus.txt"
         with progress_line("pretrain") as show:
@@ -57,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
     (args.out / "README.md").write_text(card(config, trained, figures, backbone.digest), encoding="utf-8")
     if args.ship is not None:
         ship(args.ship, backbone, config)
-    answer(args, trained | figures, f"perplexity {trained['held_out_perplexity']:.3f}; see {args.out / 'README.md'}")
+    words = f"perplexity {trained['held_out_perplexity']:.3f}; see {args.out / 'README.md'}"
+    answer(args, trained | figures | {"precision": precision}, words)
     return 0
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from rlhf_lab.cli.common import add_common, answer, progress_line
 from rlhf_lab.config import add_arguments, from_args
+from rlhf_lab.counted import counted
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
     save_merged(backbone, adapters, "sft", args.out)
     result = {"examples": len(pairs), "updates": len(losses), "first_loss": losses[0], "last_loss": losses[-1]}
-    words = f"{len(pairs)} examples, loss {losses[0]:.3f} → {losses[-1]:.3f}; start from it with --model {args.out}"
+    words = f"{counted(len(pairs), 'example')}, loss {losses[0]:.3f} → {losses[-1]:.3f}; start from it with --model {args.out}"
     answer(args, result | {"model": str(args.out)}, words)
     return 0
 
@@ -68,6 +69,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
     if wrong:
         named = ", ".join(map(str, wrong[:TOLD])) + (", …" if len(wrong) > TOLD else "")
         raise ConfigError(
-            f'{len(wrong)} line(s) of {path.name} cannot be used: {named}. Each needs {{"prompt": "…", "response": "…"}}.'
+            f"{counted(len(wrong), 'line')} of {path.name} cannot be used: {named}. "
+            'Each needs {"prompt": "…", "response": "…"}.'
         )
     return pairs

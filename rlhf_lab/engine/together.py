@@ -25,7 +25,7 @@ from rlhf_lab.engine.work import Progress, reward_job
 from rlhf_lab.errors import EngineError, LabError, TrainingError
 from rlhf_lab.home import run_folder
 from rlhf_lab.jobs import control, queue, supervisor
-from rlhf_lab.jobs.claims import check_free, claimed
+from rlhf_lab.jobs.claims import check_free, claimed, held
 from rlhf_lab.kinds import GOING, JobStatus, RunStatus
 from rlhf_lab.models.generation import Tick
 from rlhf_lab.records import Job, ProcessIdentity
@@ -108,8 +108,8 @@ def check_devices(processes: int) -> None:
 def train_policy(
     home: Path, db: Database, run_id: int, *, serve: Tick, leaving: Callable[[], bool], progress: Progress
 ) -> RunStatus:
-    """A run in processes of its own, until it ends. Raises TrainingError when it failed or one of them died, ClaimedError while
-    it has some already."""
+    """A run in processes of its own, until it ends; INTERRUPTED when the engine leaves, for its job to be put back. Raises
+    TrainingError when it failed or one of them died, ClaimedError while it has some already."""
     check_free(home, run_id)
     run = get_run(db, run_id)
     began, first = time.monotonic(), run.step
@@ -125,7 +125,8 @@ def train_policy(
 
     part = ["train-policy", "--run", str(run_id), "--home", str(home)]
     if not run_together(control.processes_of(db, run), part, run_folder(home, run_id), stays):
-        set_run_status(db, run_id, RunStatus.INTERRUPTED, LEAVES)
+        if not held(home, run_id):  # else somebody was quicker, and ours were still waiting
+            set_run_status(db, run_id, RunStatus.INTERRUPTED, LEAVES)
         return RunStatus.INTERRUPTED
     ended = get_run(db, run_id)
     if ended.status in GOING:

@@ -39,7 +39,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         annotator = str(request.get("annotator") or Into.annotator)
         into = Into(int(request["project"]), Source(request.get("source", Source.HUMAN)), annotator, **more)
         with Database.open(Path(request["home"])) as db:
-            said: dict[str, Any] = {"preview": preview(found) | doubts_of(db, found, into)}
+            said: dict[str, Any] = {"preview": preview(found, doubts_of(db, found, into))}
             if request.get("save"):
                 saved = save(db, found, into)
                 said |= {"saved": saved_dict(saved), "words": saved_words(saved, found.name)}

@@ -16,7 +16,7 @@ from rlhf_lab.assets import split
 from rlhf_lab.counted import counted
 from rlhf_lab.errors import DataError, StoreError
 from rlhf_lab.imports.found import IMPORTED, Found, Judgement, Side
-from rlhf_lab.imports.place import Answer, Place, flipped
+from rlhf_lab.imports.place import Answer, Place, Places, flipped
 from rlhf_lab.imports.there import There
 from rlhf_lab.imports.understand import summary_of
 from rlhf_lab.kinds import Source
@@ -86,11 +86,23 @@ def save(db: Database, found: Found, into: Into) -> Saved:
     return _Writing(db, found, into).run()
 
 
-def doubts_of(db: Database, found: Found, into: Into) -> dict[str, int]:
-    """{"held", "duplicates", …}: what an import would meet (see `Saved`). Nothing is written."""
-    writing = _Writing(db, found, into)
-    writing.place(found.judgements)
-    return asdict(writing.there.places.counts)
+def doubts_of(db: Database | None, found: Found, into: Into) -> dict[str, int]:
+    """{"held", "duplicates", …}: what an import would meet (see `Saved`). Nothing is written. db: None for a new project."""
+    places = Places() if db is None else _Writing(db, found, into).there.places
+    _place(places, found.judgements, into)
+    return asdict(places.counts)
+
+
+def _place(places: Places, judgements: Sequence[Judgement], into: Into) -> Chosen:
+    """Every judgement that is to be kept, its pair, and who said it."""
+    chosen: Chosen = []
+    for item in judgements:
+        annotator = item.annotator or into.annotator
+        answer = Answer((annotator, item.repeat), item.source or into.source, item.choice, item.strength)
+        place = places.find(item, answer, drop=into.drop_duplicates)
+        if place is not None:
+            chosen.append((item, place, annotator))
+    return chosen
 
 
 def _via(item: Judgement) -> str:
@@ -136,15 +148,15 @@ class _Writing:
         if not votes:
             return ""
         return (
-            f" {votes:,} votes of {self.found.name} are in and stay. Import it again for the rest: what is in is not taken in "
-            "twice."
+            f" What is in stays: {counted(votes, 'vote')} of {self.found.name}. Import it again for the rest: nothing is "
+            "taken in twice."
         )
 
     def _piece(self, conn: Connection, judgements: Sequence[Judgement]) -> Chosen:
         self.there.catch_up(conn)
         self.id = self.id or self._begin(conn)
         self._make_prompts(conn, judgements)
-        chosen = self._still_free(conn, self.place(judgements))
+        chosen = self._still_free(conn, _place(self.there.places, judgements, self.into))
         self._make_pairs(conn, chosen)
         self._cast(conn, chosen)
         self.there.mark(conn)
@@ -154,17 +166,6 @@ class _Writing:
         values = {"project_id": self.there.project.id, "name": self.found.name, "who": self.into.who[:60],
                   "use_prompts": self.into.use_prompts, "created_at": time.time()}  # fmt: skip
         return insert_row(conn, t.imports, values)
-
-    def place(self, judgements: Sequence[Judgement]) -> Chosen:
-        """Every judgement that is to be kept, its pair, and who said it."""
-        chosen: Chosen = []
-        for item in judgements:
-            annotator = item.annotator or self.into.annotator
-            answer = Answer((annotator, item.repeat), item.source or self.into.source, item.choice, item.strength)
-            place = self.there.places.find(item, answer, drop=self.into.drop_duplicates)
-            if place is not None:
-                chosen.append((item, place, annotator))
-        return chosen
 
     def _make_prompts(self, conn: Connection, judgements: Sequence[Judgement]) -> None:
         """Those new to the project; those that only carried labels become its own where that is wished."""

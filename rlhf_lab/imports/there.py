@@ -55,8 +55,7 @@ class There:
 
         A single vote that was taken back meanwhile still counts as there: the import saw it.
         """
-        found = conn.execute(select(t.projects.c.created_at).where(t.projects.c.id == self.project.id)).scalar()
-        if found != self.project.created_at:  # another project may have its number by now
+        if conn.execute(select(t.projects.c.id).where(t.projects.c.id == self.project.id)).first() is None:
             raise DataError(
                 f'The project "{self.project.name}" was deleted during the import, and what had been taken in with it. Open '
                 "another one and import the file there."

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from rlhf_lab.counted import counted
 from rlhf_lab.errors import ConfigError
 
 LEAST, MOST = 4, 20_000
@@ -49,7 +50,7 @@ def parse_prompts(text: str, name: str = "prompts.txt") -> list[str]:
     if wrong:
         more = f"; and {len(wrong) - TOLD} more" if len(wrong) > TOLD else ""
         raise ConfigError(
-            f"{len(wrong)} line(s) cannot be used. {'; '.join(wrong[:TOLD])}{more}. Mend them and try again."
+            f"{counted(len(wrong), 'line')} cannot be used. {'; '.join(wrong[:TOLD])}{more}. Mend them and try again."
         )
     if not LEAST <= len(found) <= MOST:
         have = "There is 1 different prompt" if len(found) == 1 else f"There are {len(found):,} different prompts"

@@ -15,11 +15,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rlhf_lab.config import Config, setting
 from rlhf_lab.pretrain.next_tokens import Marked, NextTokens
+from rlhf_lab.pretrain.precision import Precision, chosen
 from rlhf_lab.pretrain.reading import BOS_ID, EOS_ID, PAD_ID, Batch, Plain, Stretch, batches, documents, encode, pad
 from rlhf_lab.pretrain.wrong_words import WrongWords
 from rlhf_lab.seeds import derive
+from rlhf_lab.settings import Config, setting
 
 PAD, BOS, EOS = "<pad>", "<s>", "</s>"
 #: progress(done, total, loss, seconds left)
@@ -61,6 +62,7 @@ class PretrainConfig(Config):
     phrase_weight: float = setting(
         60.0, "the same for what the grammar cannot write there, in the third pass", 0.0, 1000.0
     )
+    precision: Precision = setting("auto", "precision of the products; auto: the quicker one on this machine")
     seed: int = setting(0, "seed of corpus, weights and order", 0, 2**31 - 1)
 
 
@@ -162,7 +164,7 @@ def one_pass(
     peaks = [optim.param_groups[0]["lr"] for optim in optims]
     recent: list[float] = []
     for step, batch in enumerate(stream):
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=config.precision == "bfloat16"):
             logits = token_logits(model, batch.ids, batch.mask)
         loss = nn.functional.cross_entropy(logits, batch.targets)
         (loss + further(logits, batch)).backward()
@@ -229,6 +231,7 @@ def train(config: PretrainConfig, out: Path, corpus: Path, progress: Progress) -
     parameters, seconds.
     """
     begun = time.monotonic()
+    config = config.replace(precision=chosen(config.precision, config.hidden, config.intermediate)[0])
     corpus.unlink(missing_ok=True)
     tokenizer = train_tokenizer(config)
     model = build_model(config, len(tokenizer))

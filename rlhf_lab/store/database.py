@@ -75,7 +75,9 @@ class Database:
                 db = cls(sqlite_file.connect(path, busy_timeout_s), str(path), busy_timeout_s)
                 with db._closed_on_error():
                     sqlite_file.use_wal(db._reader, path)
-                    db._bring_up_to_date()
+                    loose = sqlite_file.connect(path, busy_timeout_s, foreign_keys=False)
+                    with cls(loose, str(path), busy_timeout_s) as migrating:
+                        migrating._bring_up_to_date()
         except Timeout as exc:
             raise StoreError(
                 f"Another process has been opening {path} for {_OPENING_TIMEOUT_S:.0f} s. Wait for it or end it; "

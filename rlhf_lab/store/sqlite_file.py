@@ -20,8 +20,11 @@ QUICK_CHECK_BELOW = 256 * 2**20
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
-def connect(path: Path, busy_timeout_s: float) -> Engine:
-    """An engine whose transactions we begin ourselves, because Python's sqlite3 begins them too late (see `begin`)."""
+def connect(path: Path, busy_timeout_s: float, *, foreign_keys: bool = True) -> Engine:
+    """An engine whose transactions we begin ourselves, because Python's sqlite3 begins them too late (see `begin`).
+
+    foreign_keys: False for migrations alone. SQLite does not change it within a transaction.
+    """
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
         connect_args={"timeout": busy_timeout_s},  # seconds; this is PRAGMA busy_timeout
@@ -31,7 +34,7 @@ def connect(path: Path, busy_timeout_s: float) -> Engine:
     @event.listens_for(engine, "connect")
     def prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
         connection.isolation_level = None
-        for pragma in ("foreign_keys=ON", "synchronous=FULL"):
+        for pragma in (f"foreign_keys={'ON' if foreign_keys else 'OFF'}", "synchronous=FULL"):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")

@@ -12,6 +12,9 @@
     people                                                                     who entered with the join code
     presence                                                                   is a page open?
 
+What can be deleted and is known by its id outside (a page that stays open, an export, a folder) never leaves that id to another:
+PostgreSQL gives none twice, and SQLite does not where a table has `sqlite_autoincrement`.
+
 A change here needs a new file in migrations/versions and a new SCHEMA_VERSION (a test compares the two).
 """
 
@@ -34,7 +37,7 @@ from sqlalchemy import (
 from rlhf_lab import kinds
 from rlhf_lab.store.columns import LONG, NAMES, Json, PackedJson, belongs_to, id_column, needed, words
 
-SCHEMA_VERSION = "0008"
+SCHEMA_VERSION = "0009"
 
 metadata = MetaData(naming_convention=NAMES)
 
@@ -49,6 +52,7 @@ projects = Table(
     needed("seed", LONG),
     needed("created_at", Float),
     Column("opened_at", Float),  # the page shows the project opened last; NULL: never since it was made
+    sqlite_autoincrement=True,
 )
 
 # What an import brought names it (import_id, without a foreign key: SQLite would copy whole tables to add one).
@@ -70,6 +74,7 @@ prompts = Table(
     CheckConstraint("split IN ('train', 'eval')", name="split"),
     Column("import_id", Integer, index=True),  # which import made it one to write texts for
     Index(None, "project_id", "split"),
+    sqlite_autoincrement=True,
 )
 
 completions = Table(
@@ -82,6 +87,7 @@ completions = Table(
     needed("checkpoint", Text),  # "base", "shipped" or "run/<id>/<step>"
     needed("seed", LONG),
     needed("created_at", Float),
+    sqlite_autoincrement=True,
 )
 
 pairs = Table(
@@ -97,6 +103,7 @@ pairs = Table(
     CheckConstraint("first_id <> second_id", name="distinct"),
     Column("import_id", Integer, index=True),
     Column("taken_back_at", Float),  # with its import: nobody is shown it any more
+    sqlite_autoincrement=True,
 )
 
 votes = Table(
@@ -118,6 +125,7 @@ votes = Table(
     needed("via", String(20), server_default=text("'page'")),
     Column("import_id", Integer, index=True),
     Index(None, "annotator", "id"),
+    sqlite_autoincrement=True,
 )
 
 _LIVE = text("undone_at IS NULL")
@@ -157,6 +165,7 @@ reward_models = Table(
     needed("labels_digest", String(64)),
     needed("source", words(kinds.Source)),
     needed("created_at", Float),
+    sqlite_autoincrement=True,
 )
 
 # Clustered by reward model, as they are read: no row ids.
@@ -184,8 +193,7 @@ runs = Table(
     needed("message", Text),
     needed("created_at", Float),
     needed("updated_at", Float),
-    # A deleted run's id names its folder and the completions it wrote ("run/<id>/<step>"): never give it away again.
-    sqlite_autoincrement=True,
+    sqlite_autoincrement=True,  # its id names a folder and the completions it wrote ("run/<id>/<step>")
 )
 
 # One narrow row per number, clustered by curve. Measured with 40 metrics x 10,000 steps against one JSON row per step:
@@ -271,6 +279,7 @@ jobs = Table(
     needed("updated_at", Float),
     Index(None, "status", "kind", "id"),
     Index(None, "project_id", "id"),
+    sqlite_autoincrement=True,
 )
 
 blind_tests = Table(

@@ -42,7 +42,7 @@ def word_of(vote: Vote) -> str:
 
 
 def cast(ctx: Context, said: dict[str, Any], via: str = "page") -> Vote:
-    """Store what was said: {uuid, pair_id, annotator, choice: left|right|tie|both_bad|skip, ms, strength, note, made}.
+    """Store what was said: {uuid, pair_id, annotator, choice: left|right|tie|both_bad|skip, ms, strength, note}.
 
     Raises LabelError for anything else, StaleVoteError for a pair that is not open to this annotator.
     """
@@ -56,7 +56,7 @@ def cast(ctx: Context, said: dict[str, Any], via: str = "page") -> Vote:
         raise StaleVoteError(
             "That pair is not there any more; here is the next one. Your vote was not counted."
         ) from error
-    if pair.project_id != ctx.project.id or of_another(ctx, said):
+    if pair.project_id != ctx.project.id:
         if (known := leases.stored_vote(ctx.db, uuid)) is not None:
             return known  # sent again, because its answer was lost
         raise StaleVoteError("Another project was opened meanwhile; here is its next pair. Your vote was not counted.")
@@ -80,7 +80,7 @@ def change(ctx: Context, said: dict[str, Any]) -> Vote:
 
 
 def of_another(ctx: Context, said: Mapping[str, Any]) -> bool:
-    """Whether the page that speaks shows another project. When that was `made` says so: a deleted one's ids are given again."""
+    """Whether the page that speaks shows another project than the one that is open: when that was `made` says so."""
     made = ctx.project.created_at
     return bool(said.get("made", made) != made)
 

@@ -70,9 +70,13 @@ class Context:
             return str(said or "").strip()
         return self.visitor().name or self.access.named(said)
 
+    def operates(self) -> bool:
+        """Whether the visitor entered as the operator, or none is asked for: who may do everything without the secret."""
+        return self.operator_secret is None or (self.access.guarded and self.visitor().role is Role.OPERATOR)
+
     def require_operator(self, secret: str | None) -> None:
-        """Raises NotAllowedError unless the visitor entered as the operator, gives their secret, or none is asked for."""
-        if self.operator_secret is None or (self.access.guarded and self.visitor().role is Role.OPERATOR):
+        """Raises NotAllowedError unless the visitor `operates` or gives the operator's secret."""
+        if self.operates():
             return
         if not self.operator_secret or not hmac.compare_digest((secret or "").encode(), self.operator_secret.encode()):
             raise NotAllowedError(

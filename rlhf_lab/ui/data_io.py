@@ -56,9 +56,13 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
 
 def listed(ctx: Context) -> dict[str, Any]:
-    """The imports of the open project, newest first."""
+    """The imports of the open project, newest first. may: whether the visitor may import, without the secret."""
     project = ctx.project
-    return {"project": project.id, "imports": [asdict(one) for one in imports_of(ctx.db, project.id)]}
+    return {
+        "project": project.id,
+        "may": ctx.operates(),
+        "imports": [asdict(one) for one in imports_of(ctx.db, project.id)],
+    }
 
 
 class Counter:

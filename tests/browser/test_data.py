@@ -76,7 +76,7 @@ def test_import_look_at_the_figures_leave_somebody_out_and_take_the_data_set_hom
     part(page, "data-file").set_input_files(good)
     expect(part(page, "data-counts")).to_contain_text("36 rows, 36 votes on 12 prompts")
     part(page, "data-import").click()
-    expect(part(page, "data-notice")).to_contain_text("36 votes of votes.jsonl are in, on 12 new pairs")
+    expect(part(page, "data-notice")).to_contain_text("Taken in: 36 votes of votes.jsonl, on 12 new pairs")
 
     page.locator("#runs-quality > button").click()
     expect(part(page, "quality-agreement")).to_have_text("33 %")
@@ -112,7 +112,7 @@ def test_what_was_imported_is_taken_back_after_one_question(lab, open_page):
     }
     part(page, "data-file").set_input_files(file)
     part(page, "data-import").click()
-    expect(part(page, "data-notice")).to_contain_text("are in, on 1 new pairs")
+    expect(part(page, "data-notice")).to_contain_text(", on 1 new pair and")
     mine = page.locator(".lab-data .past li").filter(has_text=name)
     expect(mine).to_contain_text("1 vote, 1 new pair")
 

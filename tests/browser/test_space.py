@@ -35,3 +35,19 @@ def test_on_a_space_only_the_operators_secret_trains(space, open_page):
     other = screen(space, open_page, "Reward model")  # another browser has no secret
     other.click("[data-do=train]:not([disabled])")
     says(other, "train-error", "Only the operator may do this")
+
+
+def test_who_may_not_import_is_told_before_they_click(space, open_page):
+    page = screen(space, open_page, "Runs & data")
+    page.locator("#runs-import > button").click()
+    expect(part(page, "data-refused")).to_contain_text("Only the operator imports and takes back.")
+    for button in ("data-choose", "data-hub-look"):
+        expect(part(page, button)).to_be_disabled()
+    page.get_by_role("tab", name="Project", exact=True).click()
+    part(page, "secret").fill(SECRET)
+    page.click("[data-do=secret-enter]")
+    says(page, "project-notice", "You are the operator")
+    page.get_by_role("tab", name="Runs & data", exact=True).click()
+    expect(part(page, "data-refused")).to_be_hidden()
+    for button in ("data-choose", "data-hub-look"):
+        expect(part(page, button)).to_be_enabled()

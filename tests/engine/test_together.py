@@ -262,6 +262,27 @@ def test_a_run_that_was_begun_by_hand_while_the_processes_started_stays_what_it_
     assert get_run(lab.db, run_id).status is RunStatus.FAILED
 
 
+def test_an_engine_that_leaves_while_its_processes_wait_for_a_claimed_run_leaves_the_run_alone(lab, monkeypatch):
+    run_id = lab.run(processes=2, steps=1)
+    other = claims.claimed(lab.folder, run_id)
+
+    def told_to_leave(*_):
+        other.__enter__()
+        set_run_status(lab.db, run_id, RunStatus.RUNNING, "its own words")
+        return False
+
+    monkeypatch.setattr(together, "run_together", told_to_leave)
+    job = lab.train(run_id)
+    assert job.status is JobStatus.QUEUED
+    run = get_run(lab.db, run_id)
+    assert (run.status, run.message) == (RunStatus.RUNNING, "its own words")
+    other.__exit__(None, None, None)
+    monkeypatch.setattr(together, "run_together", lambda *_: False)
+    assert lab.do(job).status is JobStatus.QUEUED
+    run = get_run(lab.db, run_id)
+    assert (run.status, run.message) == (RunStatus.INTERRUPTED, policy_run.LEAVES)
+
+
 def test_a_reward_model_that_no_engine_asked_for_is_not_trained(lab):
     job = lab.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD)
     with pytest.raises(EngineError, match=f"job {job.id} is queued"):

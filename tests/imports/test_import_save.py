@@ -186,12 +186,55 @@ def test_the_command(tmp_path, files, capsys):
     assert (said["imported"], said["skipped"], said["saved"]["held"], said["saved"]["duplicates"]) == (2, 4, 4, 2)
     assert main(["import", path, "--home", home]) == 0
     words = capsys.readouterr().out
-    assert "0 votes of v.jsonl are in" in words
-    assert "6 were left out, because this project has them already: the same answer of the same person" in words
+    assert "Taken in: 0 votes of v.jsonl, on 0 new pairs and 0 new prompts." in words
+    assert "Left out, because this project has that already: 6 votes (the same answer of the same person" in words
     assert main(["import", str(tmp_path / "none.csv"), "--home", home, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["kind"] == "DataError"
     assert main(["import", path, "--home", home, "--choices", "x=y"]) == 1
     assert "--choices cannot be read" in capsys.readouterr().err
+
+
+ONCE = {"prompt": "Once", "chosen": "a", "rejected": "b", "annotator": "ann"}
+
+
+def test_the_commands_preview_counts_what_the_import_would_meet_and_says_it_as_the_page_does(
+    db, project, files, tmp_path, capsys
+):
+    home = str(tmp_path / "home")
+    path = str(files.rows("v.jsonl", [ONCE, ONCE | {"chosen": "b", "rejected": "a"}, ONCE | {"rejected": "a"}]))
+    save(db, files.found("held.jsonl", [ONCE]), Into(project.id))
+
+    def preview(*more):
+        assert main(["import", path, "--home", home, "--preview", "--json", *more]) == 0
+        return json.loads(capsys.readouterr().out)["preview"]
+
+    said = preview()
+    assert (said["held"], said["duplicates"], said["dropped"]) == (1, 1, 0)
+    assert said["doubts"] == (
+        "Look again: 1 vote that this project has already, left out; 1 vote by somebody who has answered about the same two "
+        "texts before, in the file or in this project; 1 comparison of a text with itself: nothing can be learnt there."
+    )
+    assert said == answer({"what": path, "home": home, "project": project.id})["preview"]
+    assert preview("--project", "1", "--drop-duplicates")["dropped"] == 1
+    assert preview("--source", "simulated")["held"] == 0
+    for more in (["--new-project", "x"], ["--home", str(tmp_path / "none")]):
+        said = preview(*more)
+        assert (said["held"], said["duplicates"]) == (0, 1)
+    assert not (tmp_path / "none").exists()
+    assert len(projects.projects(db)) == len(votes(db)) == 1
+    assert main(["import", path, "--home", home, "--preview"]) == 0
+    words = capsys.readouterr().out
+    assert words.startswith("v.jsonl: 3 rows, 3 votes on 1 prompt (")
+    assert "; 1 annotator\n" in words
+    assert "\nLook again: 1 vote that this project has already, left out; 1 vote by" in words
+
+
+def test_a_preview_makes_no_project_where_the_lab_has_none(files, tmp_path):
+    path = str(files.rows("v.jsonl", [ONCE]))
+    Database.open(tmp_path / "home").close()
+    assert main(["import", path, "--home", str(tmp_path / "home"), "--preview"]) == 0
+    with Database.open(tmp_path / "home") as db:
+        assert projects.projects(db) == []
 
 
 def test_a_new_project_of_the_files_prompts(tmp_path, files, capsys):
@@ -223,7 +266,7 @@ def test_a_process_of_its_own_for_the_page(db, project, files, tmp_path):
     )
     said = json.loads(done.stdout)
     assert said["saved"]["votes"] == 4
-    assert said["words"].startswith("4 votes of votes.jsonl are in, on 2 new pairs and 1 new prompts.")
+    assert said["words"].startswith("Taken in: 4 votes of votes.jsonl, on 2 new pairs and 1 new prompt.")
     assert len(votes(db)) == 4
     assert [answer(there)["preview"][name] for name in ("held", "duplicates")] == [4, 0]
     assert "error" in answer({**there, "what": str(tmp_path / "none")})

@@ -104,7 +104,7 @@ def test_the_command(tmp_path, files, capsys):
     capsys.readouterr()
     assert main(["imports", "--home", home]) == 0
     assert re.fullmatch(
-        r"1: \d{4}-\d\d-\d\d \d\d:\d\d v\.jsonl by command line: 10 of 10 votes, 5 of 5 new pairs\n",
+        r"1: \d{4}-\d\d-\d\d \d\d:\d\d v\.jsonl by command line: 10 votes, 5 new pairs\n",
         capsys.readouterr().out,
     )
     assert main(["imports", "--home", home, "--take-back", "1"]) == 0

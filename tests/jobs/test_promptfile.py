@@ -48,7 +48,7 @@ def test_a_mistake_is_told_with_its_line(name, text, words):
 def test_many_mistakes_are_counted_and_five_are_told():
     with pytest.raises(ConfigError) as told:
         parse_prompts("{\n" * 7, "p.jsonl")
-    assert str(told.value).startswith("7 line(s)")
+    assert str(told.value).startswith("7 lines cannot be used")
     assert str(told.value).count("line ") == 5
     assert "2 more" in str(told.value)
 

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
+from test_removal import fill, finish
 
 from rlhf_lab.errors import StoreError
-from rlhf_lab.store import migrations
+from rlhf_lab.store import migrations, projects, sqlite_file
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.removal import delete_project
 from rlhf_lab.store.tables import SCHEMA_VERSION, metadata
 
 ADDED = re.compile(r", (\w+ [A-Z]+)")
@@ -29,11 +32,11 @@ def test_upgrading_an_empty_database_gives_the_tables_of_the_code(db: Database) 
 def _ddl(path: Path) -> dict[str, list[str]]:
     """Every table and index with its clauses, sorted; Alembic's comparison overlooks checks and partial indices.
 
-    A column that was added later stands on the line of the one before it.
+    A column that was added later stands on the line of the one before it; a table that was made anew has its name in quotes.
     """
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    found = {name: ADDED.sub(r",\n\1", sql.replace(" (", "(\n", 1)) for name, sql in rows}
+    found = {name: ADDED.sub(r",\n\1", sql.replace(f'"{name}"', name, 1).replace(" (", "(\n", 1)) for name, sql in rows}
     return {
         name: sorted(line.strip().rstrip(",") for line in sql.splitlines() if line.strip())
         for name, sql in found.items()
@@ -122,3 +125,124 @@ while not (Path(sys.argv[1]) / "go").exists():
     time.sleep(0.002)
 Database.open(Path(sys.argv[1])).close()
 """
+
+
+# A lab of schema 0008, the last whose ids were given again.
+
+
+@pytest.fixture
+def old(home: Path) -> Path:
+    """Two projects with a row at least in every table that belongs to one; nothing of the second goes on."""
+    home.mkdir()
+    path = home / "lab.db"
+    engine = sqlite_file.connect(path, 5.0)
+    with engine.begin() as conn:
+        migrations.upgrade(conn, "0008")
+    with Database(engine, str(path), 5.0) as db:
+        for name in ("kept", "leaving"):
+            fill(db, projects.create_project(db, name, "assets/model", "abc", "tiny tales", 7, [("Once", "train")]))
+        finish(db)
+        projects.open_project(db, 1)
+    return home
+
+
+def _contents(home: Path) -> tuple[dict[str, list], list]:
+    """The rows of every table, and what SQLite finds wrong with the file."""
+    with closing(sqlite3.connect(home / "lab.db")) as connection:
+        rows = {name: connection.execute(f"SELECT * FROM {name} ORDER BY 1, 2").fetchall() for name in metadata.tables}
+        wrong = connection.execute("PRAGMA integrity_check").fetchall()
+        return rows, wrong + connection.execute("PRAGMA foreign_key_check").fetchall()
+
+
+def _version(home: Path) -> str:
+    with closing(sqlite3.connect(home / "lab.db")) as connection:
+        return str(connection.execute("SELECT version_num FROM alembic_version").fetchone()[0])
+
+
+@pytest.mark.sqlite
+def test_a_lab_of_the_version_before_keeps_every_row(old: Path, tmp_path: Path) -> None:
+    before, sound = _contents(old)
+    assert {name for name, rows in before.items() if not rows} == {"token_records", "engines", "people", "presence"}
+    Database.open(old).close()
+    assert _contents(old) == (before, sound) == (before, [("ok",)])
+    Database.open(tmp_path / "new").close()
+    assert _ddl(old / "lab.db") == _ddl(tmp_path / "new" / "lab.db")
+
+
+@pytest.mark.sqlite
+def test_foreign_keys_are_back_after_a_migration(old: Path) -> None:
+    with Database.open(old) as db:
+        with db.write() as conn:
+            assert conn.execute(text("PRAGMA foreign_keys")).scalar() == 1
+        with pytest.raises(StoreError, match="contradict"), db.write() as conn:
+            conn.execute(text("DELETE FROM projects WHERE id = 1"))
+    assert len(_contents(old)[0]["scores"]) == 2
+
+
+def _ids(home: Path) -> dict[str, list[int]]:
+    return {
+        name: [row[0] for row in rows] for name, rows in _contents(home)[0].items() if "id" in metadata.tables[name].c
+    }
+
+
+@pytest.mark.sqlite
+def test_no_id_of_a_deleted_project_is_given_again(old: Path) -> None:
+    with Database.open(old) as db:
+        before = _ids(old)
+        delete_project(db, 2)
+        fill(db, projects.create_project(db, "next", "assets/model", "abc", "tiny tales", 7, [("Once", "train")]))
+    after = _ids(old)
+    for name in before.keys() - {"run_events", "engines", "people"}:
+        new = set(after[name]) - set(before[name])
+        assert (name, min(new)) == (name, max(before[name]) + 1)
+
+
+@pytest.mark.sqlite
+def test_a_migration_that_is_cut_off_leaves_the_lab_as_it_was(old: Path, script: Callable) -> None:
+    before = _contents(old)
+    process = script(CUT_OFF)
+    assert (process.communicate(timeout=60)[1], process.returncode) == ("", 9)
+    assert (_version(old), _contents(old)) == ("0008", before)
+    Database.open(old).close()
+    assert (_version(old), _contents(old)) == (SCHEMA_VERSION, before)
+
+
+CUT_OFF = """
+import os, sys
+from pathlib import Path
+from rlhf_lab.store import migrations, projects, sqlite_file
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.removal import delete_project
+asked = []
+def dangling(connection):
+    asked.append(connection)
+    if len(asked) == 2:  # every table has been made anew
+        assert "AUTOINCREMENT" in connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name = 'jobs'").scalar()
+        os._exit(9)
+    return set()
+migrations._dangling = dangling
+Database.open(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.sqlite
+def test_a_migration_that_would_cut_rows_off_is_undone(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, upgrade = _contents(old), migrations.command.upgrade
+
+    def careless(config: Config, revision: str) -> None:
+        upgrade(config, revision)
+        config.attributes["connection"].execute(text("DELETE FROM prompts WHERE id = 1"))
+
+    monkeypatch.setattr(migrations.command, "upgrade", careless)
+    with pytest.raises(StoreError, match=r"4 rows of it would be cut off.*Nothing was changed"):
+        Database.open(old)
+    assert (_version(old), _contents(old)) == ("0008", before)
+
+
+@pytest.mark.sqlite
+def test_a_lab_with_a_row_that_pointed_nowhere_before_is_brought_up_to_date(old: Path) -> None:
+    with closing(sqlite3.connect(old / "lab.db")) as connection, connection:
+        connection.execute("UPDATE votes SET pair_id = 99 WHERE id = 1")
+    before = _contents(old)
+    Database.open(old).close()
+    assert (_version(old), _contents(old)) == (SCHEMA_VERSION, before)

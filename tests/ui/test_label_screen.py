@@ -81,25 +81,26 @@ def test_a_pair_of_another_project_is_stale(ctx):
     assert label.cast(ctx, said) == vote  # sent again, its answer was lost
 
 
-def test_ids_that_a_deleted_project_leaves_to_the_next_are_not_taken_for_its_own(ctx):
+@pytest.mark.parametrize("via", ["page", "api"])
+def test_what_still_shows_a_deleted_project_says_nothing_about_the_next(ctx, via):
     new_project(ctx.db, prompt_set="reviews")
     shown = label.state(ctx, "ann")
-    said = {"annotator": "ann", "made": shown["project"]["made"]}
-    first = label.cast(ctx, said | {"uuid": "first", "pair_id": shown["pair"]["id"], "choice": "left"})
+    said = {"annotator": "ann", "uuid": "first", "pair_id": shown["pair"]["id"], "choice": "left"}
+    first = ballot.cast(ctx, said, via)
     open_project(ctx.db, 1)
     remove_project(ctx.db, ctx.home, 2)
-    again = new_project(ctx.db, prompt_set="support")
+    new_project(ctx.db, prompt_set="support")
     now = label.state(ctx, "ann")
-    assert (again.id, now["pair"]["id"]) == (2, shown["pair"]["id"])
-    stale = said | {"uuid": "stale", "pair_id": now["pair"]["id"], "choice": "right"}
+    with pytest.raises(StaleVoteError, match="not there any more"):
+        ballot.cast(ctx, said | {"uuid": "stale"}, via)
+    mine = ballot.cast(ctx, said | {"uuid": "mine", "pair_id": now["pair"]["id"]}, via)
+    assert mine.id > first.id
+    change = {"annotator": "ann", "uuid": "changed", "choice": "tie"}
+    with pytest.raises(LabelError):
+        ballot.change(ctx, change | {"vote_id": first.id})
     with pytest.raises(StaleVoteError, match="Another project"):
-        label.cast(ctx, stale)
-    mine = label.cast(ctx, stale | {"made": now["project"]["made"]})
-    assert mine.id == first.id
-    change = {"annotator": "ann", "vote_id": mine.id, "uuid": "changed", "choice": "tie"}
-    with pytest.raises(StaleVoteError, match="Another project"):
-        ballot.change(ctx, said | change)
-    assert ballot.change(ctx, change | {"made": now["project"]["made"]}).choice is Choice.TIE
+        ballot.change(ctx, change | {"vote_id": mine.id, "made": shown["project"]["made"]})
+    assert ballot.change(ctx, change | {"vote_id": mine.id, "made": now["project"]["made"]}).choice is Choice.TIE
 
 
 def test_a_page_of_another_project_takes_nothing_back_in_this_one(ctx):

@@ -7,6 +7,9 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
+from rlhf_lab.counted import counted
+from rlhf_lab.errors import StoreError
+
 
 def _config() -> Config:
     config = Config()
@@ -19,8 +22,25 @@ def revisions() -> list[str]:
     return [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
 
 
-def upgrade(connection: Connection) -> None:
-    """Bring the tables to the newest revision, inside the transaction that `connection` is in."""
+def upgrade(connection: Connection, revision: str = "head") -> None:
+    """Bring the tables to a revision, inside the transaction that `connection` is in.
+
+    SQLite: on a connection without foreign keys, for to drop a table that is made anew would delete what points to it.
+    StoreError: rows would point nowhere that did not before.
+    """
     config = _config()
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    before = _dangling(connection)
+    command.upgrade(config, revision)
+    if lost := _dangling(connection) - before:
+        raise StoreError(
+            f"The database could not be brought up to date: {counted(len(lost), 'row')} of it would be cut off from others. "
+            "Nothing was changed; go on with the version of the lab that made it, and report this."
+        )
+
+
+def _dangling(connection: Connection) -> set[tuple[object, ...]]:
+    """The rows of SQLite that point to rows that are not there: (table, row, the table pointed to)."""
+    if connection.dialect.name != "sqlite":
+        return set()
+    return {tuple(row)[:3] for row in connection.exec_driver_sql("PRAGMA foreign_key_check")}

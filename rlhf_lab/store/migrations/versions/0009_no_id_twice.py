@@ -1,0 +1,38 @@
+"""In SQLite the id of a deleted project, or of something that went with it, is not given to another one.
+
+A table gets AUTOINCREMENT by being made anew, in the steps that https://www.sqlite.org/lang_altertable.html gives (section 7);
+foreign keys are off meanwhile (`Database`).
+"""
+
+import re
+
+from alembic import op
+from sqlalchemy import Connection
+
+revision = "0009"
+down_revision = "0008"
+branch_labels = None
+depends_on = None
+
+TABLES = ("projects", "prompts", "completions", "pairs", "votes", "reward_models", "jobs")
+
+
+def upgrade() -> None:
+    if op.get_context().dialect.name == "sqlite":
+        for table in TABLES:
+            _make_anew(op.get_bind(), table)
+
+
+def _make_anew(conn: Connection, table: str) -> None:
+    """The same columns, rows and indices: only the key is said otherwise."""
+    made, *indices = conn.exec_driver_sql(
+        "SELECT sql FROM sqlite_master WHERE tbl_name = ? AND sql IS NOT NULL ORDER BY type DESC", (table,)
+    ).scalars()
+    columns = re.sub(rf",\s*CONSTRAINT pk_{table} PRIMARY KEY \(id\)", "", made.partition("(")[2])
+    columns = columns.replace("id INTEGER NOT NULL", "id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT", 1)
+    conn.exec_driver_sql(f"CREATE TABLE {table}_anew ({columns}")
+    conn.exec_driver_sql(f"INSERT INTO {table}_anew SELECT * FROM {table}")
+    conn.exec_driver_sql(f"DROP TABLE {table}")
+    conn.exec_driver_sql(f"ALTER TABLE {table}_anew RENAME TO {table}")
+    for index in indices:
+        conn.exec_driver_sql(index)

@@ -1,0 +1,7 @@
+from rlhf_lab.counted import counted, counted_of
+
+
+def test_numbers_in_words():
+    assert [counted(n, "vote") for n in (0, 1, 25_000)] == ["0 votes", "1 vote", "25,000 votes"]
+    assert [counted_of(n, 1, "vote") for n in (0, 1)] == ["0 of 1 vote", "1 vote"]
+    assert counted_of(1_000, 2_000, "new pair") == "1,000 of 2,000 new pairs"
