@@ -17,7 +17,7 @@ function job(state) {
     el('div.lab-bar', { role: 'progressbar', 'aria-label': state.job.words, 'aria-valuemin': 0, 'aria-valuemax': 100, 'aria-valuenow': share }, bar));
 }
 
-// Larger type, dark: kept by this tab of the browser, as the open screen is.
+// Larger type, dark: kept by this tab of the browser.
 function look(name, on) {
   document.body.classList.toggle(name, on);
   Lab.keep(name, on ? 'on' : 'off');
@@ -28,10 +28,10 @@ const screens = () => [...document.querySelectorAll('[role=tab]')];
 
 // A click may come before Gradio listens, so it is asked again until it has been heard.
 function reopen(tries) {
-  const wanted = Lab.kept('screen'), tab = screens().find((one) => one.textContent.trim() === wanted);
+  const tab = screens().find((one) => Lab.inAddress(one) === Lab.screen());
   if (tab?.getAttribute('aria-selected') === 'true') { tab.scrollIntoView({ block: 'nearest', inline: 'center' }); return; }
   tab?.click();
-  if (wanted && tries) setTimeout(() => reopen(tries - 1), 100);
+  if (tries) setTimeout(() => reopen(tries - 1), 100);
 }
 
 function draw(state) {
@@ -57,7 +57,5 @@ function draw(state) {
 
 for (const name of ['projector', 'dark']) if (Lab.kept(name)) look(name, Lab.kept(name) === 'on');
 reopen(300);
-document.addEventListener('click', (event) => {
-  if (event.isTrusted && event.target.closest?.('[role=tab]')) setTimeout(() => reopen(50), 200);
-}, true);
+window.addEventListener('hashchange', () => reopen(50));
 Lab.poll(root, async () => draw(await Lab.answer(server.status({ annotator: Lab.annotator() }))), 1500);
