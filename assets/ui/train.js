@@ -39,7 +39,7 @@ function frame() {
   for (const chart of [...Object.values(state.charts), ...Object.values(state.extra)]) chart.drop();
   state.charts = {}; state.extra = {};
   parts = { doing: el('p.lab-notice', { role: 'status', hidden: true }), grid: el('div.grid', { role: 'group', 'aria-label': 'curves' }), more: el('div.more'),
-    told: el('p.muted', {}, 'The sentence under a curve speaks of the mean of its last 5 steps (fewer before step 10), so that the noise of one step does not count.'),
+    told: el('p.muted', {}, 'The sentence under a curve speaks of the mean of its last 5 steps (fewer before step 10), so that the noise of one step does not count; rising or falling it calls a curve whose newest step says so too.'),
     none: el('div.lab-card.lab-empty', {}, 'The curves begin with the first step.'), side: el('aside.side.lab-scroll', { 'aria-label': 'samples' }) };
   const bar = barFrame();
   root.replaceChildren(bar, parts.doing, el('div.columns', {}, el('div.curves', {}, parts.none, parts.grid, parts.told, parts.more), parts.side), scope.fold);
