@@ -131,8 +131,8 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
     prefer(side);
   });
 
-  // With every look at what can be compared. there: the project's tests.
-  function offered(there, other) {
+  // With every look at what can be compared. there: the project's tests, if they are others than before.
+  function offered(there = tests, other = false) {
     if (other) { card.classList.remove('begun'); leave(); wanted = null; state = null; drawn = ''; stage.replaceChildren(); Lab.tell(notice, ''); }
     tests = there;
     pick();

@@ -271,8 +271,13 @@ def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, open_page):
     page.wait_for_selector("[data-do=step-2]:visible")  # a run stands on the right, and what it learnt from scores
     with Database.open(lab.home) as db:
         learnt = {run.id: str(scorer(run, events(db, run.id))) for run in runs(db)}
-    run, mine = (int(part(page, "model-2").input_value().split("/")[1]), part(page, "reward").input_value())
+    models = part(page, "model-2")
+    expect(part(page, "write")).to_be_enabled()
+    run, mine = int(models.input_value().split("/")[1]), part(page, "reward").input_value()
     assert mine == learnt[run]
+    for chosen in (min(learnt), run):  # what a run learnt from comes when it is chosen
+        models.select_option(f"run/{chosen}/latest")
+        expect(part(page, "reward")).to_have_value(learnt[chosen])
     page.click("[data-do=write]")
     says(page, "compare-error", 'samples each = "0"')
     expect(part(page, "samples")).to_be_focused()
@@ -294,6 +299,7 @@ def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, open_page):
     expect(answer.first).to_contain_text(f"Run {run} learnt from reward model {mine}.", timeout=LONG)
     expect(answer.first.locator("[data-column-name] .lab-text")).to_have_text([TEMPLATE, HOSTILE, HOSTILE] * 2)
     assert page.locator(".lab-compare .results").locator("img, script, b").count() == 0
+    page.unroute_all(behavior="wait")
     part(page, "model-2").select_option("base")
     expect(part(page, "reward")).to_have_value(other)  # a person's choice stays
 
@@ -344,11 +350,20 @@ def test_a_blind_test_is_renamed_and_deleted(lab, open_page):
     page.wait_for_selector("[data-judged='0']")
     names = part(page, "blind-pick").locator("option")
     expect(names).to_have_count(2)
+    held = []
+
+    def hold(route):
+        held.append(route) if '"options"' in (route.request.post_data or "") else route.continue_()
+
+    page.route(re.compile("component_server"), hold)  # the name is there at once, not with the next look at all tests
     part(page, "blind-rename").click()
     part(page, "blind-name").fill(HOSTILE)
     page.keyboard.press("Enter")
     says(page, "blind-notice", "is called")
     expect(names.first).to_contain_text(HOSTILE)
+    page.unroute(re.compile("component_server"))
+    for route in held:
+        route.continue_()
     page.wait_for_selector("[data-judged='0']")
     page.keyboard.press("1")
     page.wait_for_selector("[data-judged='1']")
