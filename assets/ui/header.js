@@ -9,7 +9,7 @@ function place({ engine: { device, memory_mb: mb } }) {
 function job(state) {
   if (!state.job) return null;
   const share = Math.round(100 * state.job.progress), percent = state.job.percent ? ` ${Lab.percent(state.job.progress)}` : '';
-  const left = state.job.eta_s === null ? '' : ` · ${Lab.duration(state.job.eta_s)} left`;
+  const left = Lab.left(state.job.eta_s, state.job.progress);
   const bar = el('i');
   bar.style.width = `${share}%`;
   return el('div.job', { title: `${state.job.words}${percent}${left}` },
@@ -44,7 +44,7 @@ function draw(state) {
     el('span.what', {}, `${state.project} · ${state.model}`),
     el('span.lab-badge.machine', { title: `${state.engine.words}. ${state.engine.about}` }, el(`i.dot.${state.engine.mood}`), works ? place(state) : `${state.engine.words}${place(state) && ` · ${place(state)}`}`),
     el('span.lab-badge', {}, `${Lab.many(state.labels, 'label')}${state.simulated ? ` + ${state.simulated} simulated` : ''}`),
-    el('span.lab-badge', { title: 'cross-validated accuracy of the newest reward model, with its 95 % interval' }, accuracy),
+    el('span.lab-badge', { title: state.reward && `cross-validated accuracy of reward model ${state.reward.id}, the newest that ${state.reward.simulated ? 'a simulated judge taught; people taught none' : 'people taught'}, with its 95 % interval` }, accuracy),
     job(state),
     el('span.lab-grow'), el('span.buttons', {},
     el('button.lab-button.small.projector', { type: 'button', title: 'larger type for the back of the room', 'aria-pressed': document.body.classList.contains('projector') ? 'true' : 'false',

@@ -124,6 +124,12 @@ window.Lab = (() => {
     return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
   }
 
+  // How long work still takes, as far as it is known; with nothing left to count it still writes what it made.
+  function left(seconds, share, about = '') {
+    if (share >= 1 || (seconds !== null && Math.round(seconds) <= 0)) return ' · finishing';
+    return seconds === null ? '' : ` · ${about}${duration(seconds)} left`;
+  }
+
   // The words of `after`, each with whether it is new with respect to `before` (longest common subsequence).
   function changed(before, after) {
     const a = before.split(/(\s+)/).filter((w) => w.trim()), b = after.split(/(\s+)/).filter((w) => w.trim());
@@ -193,6 +199,6 @@ window.Lab = (() => {
   const isWide = ({ low, high }) => low !== null && high - low > 0.25;
   const accuracy = (found) => (isWide(found) ? between(found.low, found.high) : percent(found.accuracy));
 
-  return { el, poll, isWide, accuracy, answer, uuid, annotator, isVisitor, person, keep, kept, inAddress, screen, number, difference, percent, between, many, bytes, duration, changed, marked, nameField, deleteField, tell,
+  return { el, poll, isWide, accuracy, answer, uuid, annotator, isVisitor, person, keep, kept, inAddress, screen, number, difference, percent, between, many, bytes, duration, left, changed, marked, nameField, deleteField, tell,
     isOurKey, colours };
 })();

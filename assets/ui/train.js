@@ -90,7 +90,7 @@ function bar(run, reply) {
   if (document.activeElement !== parts.picker) parts.picker.value = run.id;
   if (document.activeElement !== parts.reward) parts.reward.value = run.reward_model;
   parts.status.textContent = run.status; parts.status.className = `lab-badge ${MOODS[run.status] || ''}`; parts.status.dataset.status = run.status;
-  const left = reply.eta_s === null || run.status !== 'running' || !run.step ? '' : ` · about ${Lab.duration(reply.eta_s)} left`;
+  const left = run.status === 'running' && run.step ? Lab.left(reply.eta_s, run.step / run.total, 'about ') : '';
   parts.step.textContent = `step ${run.step} of ${run.total}${left}`; parts.step.dataset.step = run.step;
   parts.progress.setAttribute('aria-valuemax', run.total); parts.progress.setAttribute('aria-valuenow', run.step);
   parts.fill.style.width = `${run.total ? 100 * run.step / run.total : 0}%`;

@@ -126,13 +126,13 @@ def about_runs(ctx: Context, wanted: Any) -> dict[str, Any]:
     """The steps of the runs in a page's columns, and what each learns from; asked for as they are chosen, for there may be
     a thousand runs. Runs that are not there any more are left out. Raises LabError for what names no runs."""
     try:
-        numbers = {int(number) for number in (wanted or [])[:MOST_COLUMNS]}
+        asked_about = {int(run_id) for run_id in (wanted or [])[:MOST_COLUMNS]}
     except (TypeError, ValueError, OverflowError, KeyError):
         raise LabError("The page named no runs; reload it.") from None
     mine = []
-    for number in numbers:
+    for run_id in asked_about:
         with contextlib.suppress(StoreError):
-            mine.append(get_run(ctx.db, number))
+            mine.append(get_run(ctx.db, run_id))
     mine = [run for run in mine if run.project_id == ctx.project.id]
     return {
         "steps": {str(run.id): stored_steps(ctx, run.id) for run in mine},

@@ -15,7 +15,7 @@ class Trend(NamedTuple):
     """first: mean of the first steps; before, now: means of the last two windows; best: the highest window's mean.
 
     points: how many are finite. doubt: the change that noise alone makes between two windows (2 standard errors).
-    last: the newest value. A curve that ends on the other side of its window's mean is not said to rise or fall: it may be turning.
+    last: the newest value. A curve that ends on the other side of its window's mean neither rises nor falls: it may be turning.
     """
 
     first: float

@@ -104,6 +104,22 @@ def test_back_and_forward_go_from_screen_to_screen_and_a_link_opens_one(lab, ope
     opened(other, "People")
 
 
+def test_work_with_nothing_left_to_count_is_finishing(lab, open_page):
+    page, job = open_page(lab), {"words": "training the reward model", "progress": 0.99, "percent": True, "eta_s": 3.0}
+
+    def working(route):
+        route.fulfill(json=route.fetch().json() | {"job": job})
+
+    page.route(lambda url: "component_server" in url, working)
+    what = page.locator(".lab-header .job .what")
+    expect(what).to_have_text("training the reward model 99 % · 3 s left")
+    job["eta_s"] = 0.3
+    expect(what).to_have_text("training the reward model 99 % · finishing")
+    job |= {"progress": 1.0, "eta_s": None}
+    expect(what).to_have_text("training the reward model 100 % · finishing")
+    page.unroute_all(behavior="wait")
+
+
 def test_on_a_phone_every_tab_can_be_reached(lab, open_page):
     page = open_page(lab, viewport={"width": 390, "height": 800})
     expect(page.get_by_role("tab")).to_have_count(7)
