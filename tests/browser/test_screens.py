@@ -3,6 +3,7 @@
 One lab for the file; the tests build on each other, in order.
 """
 
+import itertools
 import re
 import time
 
@@ -379,12 +380,21 @@ def test_a_blind_test_is_renamed_and_deleted(lab, open_page):
     says(page, "blind-result", "You decided no pair.")
 
 
+def goes_down(page) -> bool:
+    """Whether the tab key never goes up a row on the screen "Compare"."""
+    stops = page.locator(".lab-compare").locator("button, select, input, textarea, summary").all()
+    boxes = [stop.bounding_box() for stop in stops if stop.is_visible()]
+    assert len(boxes) > 5
+    return all(box["y"] + box["height"] > before["y"] for before, box in itertools.pairwise(boxes))
+
+
 def test_on_a_phone_the_question_comes_first_and_the_settings_are_folded(lab, open_page):
     page = screen(lab, open_page, "Compare", viewport={"width": 390, "height": 844})
     page.wait_for_selector("[data-judged='0']")
     top = "(what) => document.querySelector(what).getBoundingClientRect().top"
     assert page.evaluate(top, ".blind .asked") < page.evaluate(top, ".lab-compare .form")
     assert page.evaluate(top, ".blind .sides") < page.evaluate(top, "[data-do=blind-begin]")
+    assert goes_down(page)
     expect(part(page, "seed")).to_be_hidden()
     page.locator(".fold summary").click()
     part(page, "seed").fill("7")
@@ -402,6 +412,7 @@ def test_on_a_phone_the_question_comes_first_and_the_settings_are_folded(lab, op
     page.set_viewport_size({"width": 1280, "height": 900})
     expect(part(page, "seed")).to_have_value("7")
     expect(part(page, "seed")).to_be_visible()
+    assert goes_down(page)
     assert page.evaluate(top, ".lab-compare .form") < page.evaluate(top, ".blind .asked")
 
 
