@@ -88,6 +88,7 @@ function bar(run, reply) {
     parts.about.textContent = state.frame.about;
   }
   if (document.activeElement !== parts.picker) parts.picker.value = run.id;
+  parts.picker.title = parts.picker.selectedOptions[0]?.textContent ?? '';  // a long name is cut
   if (document.activeElement !== parts.reward) parts.reward.value = run.reward_model;
   parts.status.textContent = run.status; parts.status.className = `lab-badge ${MOODS[run.status] || ''}`; parts.status.dataset.status = run.status;
   const left = run.status === 'running' && run.step ? Lab.left(reply.eta_s, run.step / run.total, 'about ') : '';

@@ -7,6 +7,7 @@ import itertools
 import re
 import time
 
+import pytest
 from browser_lab import PATIENCE
 from playwright.sync_api import expect
 
@@ -17,7 +18,7 @@ from rlhf_lab.kinds import OPEN, EventKind, RunStatus
 from rlhf_lab.records import Sample, StepResult, TokenRecord
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project, projects
-from rlhf_lab.store.runs import create_run, delete_run, events, reward_models, runs, set_run_status
+from rlhf_lab.store.runs import create_run, delete_run, events, rename_run, reward_models, runs, set_run_status
 from rlhf_lab.store.steps import record_step
 from rlhf_lab.ui.overlay import MAX_RUNS
 from rlhf_lab.ui.story import scorer
@@ -142,6 +143,21 @@ def test_a_stopped_run_is_renamed_and_resumed_in_the_list(lab, open_page):
     wait_step(page, before.step + 2)
     page.click("[data-do=stop]")
     page.wait_for_selector(".lab-train [data-status=stopped]")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_long_name_is_cut_and_moves_no_button(lab, open_page, width):
+    places, name = [], "all that can be said of an experiment stands in its name, however long it gets: 7"
+    with Database.open(lab.home) as db:
+        run = runs(db)[0]
+        for shown in ("a", name[:80]):
+            rename_run(db, run.id, shown)
+            page = screen(lab, open_page, "Train", viewport={"width": width, "height": 900})
+            expect(part(page, "pick")).to_have_attribute("title", f"{run.id} · {shown} ({run.status})")
+            places.append(part(page, "resume").bounding_box()["y"])
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        rename_run(db, run.id, run.name)
+    assert places[0] == places[1]
 
 
 def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than_its_one_value(lab, open_page):
