@@ -13,8 +13,18 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
   const stage = el('div.stage');
   const card = el('section.lab-card.blind', { 'aria-label': 'blind test' },
     el('div.lab-row', {}, el('h2', {}, 'Blind test'), el('span.lab-grow'), controls),
+    notice, stage,
     el('p.muted.about', {}, 'Both models of the first two columns write to prompts that nothing was trained on; you say which text is better, and learn whose it was when all are judged. The reward model can be fooled by what PPO found; you are asked instead. Nothing learns from these answers.'),
-    el('div.lab-row.new', {}, el('label.lab-row', {}, el('span.muted', {}, 'pairs'), pairs), begin), notice, stage);
+    el('div.lab-row.new', {}, el('label.lab-row', {}, el('span.muted', {}, 'pairs'), pairs), begin));
+
+  // Begun, on a phone, it comes before everything else.
+  let begun = false;
+  function place() {
+    const first = begun && narrow.matches, held = card.contains(document.activeElement) ? document.activeElement : null;
+    if ((root.firstElementChild === card) === first) return;
+    root[first ? 'prepend' : 'append'](card);
+    held?.focus({ preventScroll: true });
+  }
 
   function act(name, more) {
     if (sent) return;
@@ -53,7 +63,7 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
   function see(reply) {
     state = reply;
     if (reply.id === null) wanted = null;  // somebody deleted it: the next look shows the newest
-    if (reply.pair || reply.waiting) card.classList.add('begun');
+    if (reply.pair || reply.waiting) { begun = true; place(); }
     const key = JSON.stringify({ ...reply, losing: '' });  // what others say must not draw anew what somebody reads
     if (key === drawn) return;
     drawn = key;
@@ -131,14 +141,15 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
     prefer(side);
   });
 
-  // With every look at what can be compared. there: the project's tests.
-  function offered(there, other) {
-    if (other) { card.classList.remove('begun'); leave(); wanted = null; state = null; drawn = ''; stage.replaceChildren(); Lab.tell(notice, ''); }
+  // With every look at what can be compared. there: the project's tests, if they are others than before.
+  function offered(there = tests, other = false) {
+    if (other) { begun = false; place(); leave(); wanted = null; state = null; drawn = ''; stage.replaceChildren(); Lab.tell(notice, ''); }
     tests = there;
     pick();
     if (!state || !state.pair) look();
   }
 
   root.append(card);
+  narrow.addEventListener('change', place);
   return { card, take, offered, follow: () => { if (state?.waiting) look(); } };
 });

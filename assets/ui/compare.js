@@ -6,13 +6,13 @@ const NUMBERS = ['samples', 'seed', 'temperature', 'tokens'];
 const KEPT = 5;          // answers that stay in view
 const form = {};         // the form's elements by name
 let options = null;
-let drawn = '';
 let asked = null;        // the question whose answers are awaited: {labels, jobs, prompt, …, columns}
 const answers = [];      // the last answered ones, newest first
 const results = el('div.results');
 let blind = null;        // the card of the blind test
 const narrow = matchMedia('(max-width: 640px)');
 let fetched = 0;         // when the choices were asked for
+let seen = '';           // which of them are on screen
 
 // ---- the form: built once; what can be chosen is refreshed in place, so that nothing a person entered is lost
 
@@ -24,8 +24,9 @@ const number = (name, label, value, hint) => field(label, form[name] = el('input
   onkeydown: (event) => { if (event.key === 'Enter') write(); } }));
 
 function fill(node, items, fallback) {
-  const before = node.value;
-  node.replaceChildren(...items.map(([id, words]) => el('option', { value: id }, words)));
+  const before = node.value, key = JSON.stringify(items);
+  if (node.lastItems !== key) node.replaceChildren(...items.map(([id, words]) => el('option', { value: id }, words)));
+  node.lastItems = key;
   const known = items.map(([id]) => String(id));
   node.value = node.dataset.chosen && known.includes(before) ? before : String(fallback);
 }
@@ -35,6 +36,9 @@ function runOf(which) {
   const model = form[`model-${which}`].value;
   return model.startsWith('run/') ? model.split('/')[1] : null;
 }
+
+const runsChosen = () => [...new Set(COLUMNS.map(runOf).filter(Boolean))];
+const runsKnown = () => runsChosen().every((run) => options.learnt[run]);  // what the runs in the columns learnt from
 
 function steps(which) {
   const run = runOf(which), node = form[`step-${which}`];
@@ -46,7 +50,7 @@ function steps(which) {
 function build() {
   form.prompt = el('textarea.lab-input', { rows: 2, dir: 'auto', 'aria-label': 'prompt', 'data-do': 'prompt' });
   const pickers = COLUMNS.map((which) => {
-    const node = field(['first column', 'second column', 'third column'][which - 1], el('div.models', {}, select(`model-${which}`, `model ${which}`, () => { steps(which); scorers(); }), select(`step-${which}`, `step of model ${which}`)));
+    const node = field(['first column', 'second column', 'third column'][which - 1], el('div.models', {}, select(`model-${which}`, `model ${which}`, () => { steps(which); scorers(); look(); }), select(`step-${which}`, `step of model ${which}`)));
     return node;
   });
   form.note = el('p.muted', { hidden: true });
@@ -97,6 +101,7 @@ function refill() {
   }
   scorers();
   sum();
+  ready();
   form.another.disabled = !options.prompts.length;
   form.source.textContent = options.prompts.length ? 'from those that nothing was trained on' : 'this project keeps no prompts aside; type one';
   form.note.hidden = Boolean(run);
@@ -107,14 +112,14 @@ function refill() {
 // Until a person chooses, what the run on the right learnt from scores; without a run the newest reward model.
 function scorers() {
   const run = COLUMNS.map(runOf).filter(Boolean).at(-1) || '';
-  const [reward, judge] = options.learnt[run] || options.learnt[''] || ['', ''];
+  const [reward, judge] = options.learnt[run] || options.newest || ['', ''];
   fill(form.reward, [...options.rewards, ['', 'no scores']], reward);
   fill(form.judge, [['', 'no judge'], ...props.data.judges.map(([name]) => [name, `judge ${name}`])], judge);
 }
 
 // Which of the runs asked about learnt from another reward model than the one that scores.
 function strangers(reward) {
-  return [...new Set(COLUMNS.map(runOf).filter((run) => run && reward && String(options.learnt[run]?.[0] ?? reward) !== reward))]
+  return runsChosen().filter((run) => reward && String(options.learnt[run]?.[0] ?? reward) !== reward)
     .map((run) => ` Run ${run} learnt from reward model ${options.learnt[run][0]}.`).join('');
 }
 
@@ -137,7 +142,7 @@ function named(which) {
 }
 
 function write() {
-  if (asked) return;
+  if (asked || !runsKnown()) return;
   const columns = COLUMNS.map(named).filter(Boolean);
   for (const which of COLUMNS) keep(`model-${which}`);  // what was asked about stays chosen
   refuse('');
@@ -208,9 +213,11 @@ function block(item) {
 function show() {
   const blocks = [asked, ...answers].filter(Boolean).map(block);
   results.replaceChildren(...(blocks.length ? blocks : [el('div.lab-card.lab-empty', {}, 'Press Write: what the models make of the prompt stands here, side by side. The last five answers stay while the page is open.')]));
-  form.write.disabled = form.dice.disabled = Boolean(asked);
   form.write.textContent = asked ? 'Writing …' : 'Write';
+  ready();
 }
+
+const ready = () => { form.write.disabled = form.dice.disabled = Boolean(asked) || !runsKnown(); };
 
 async function follow() {
   if (!asked || !asked.jobs) { clock(); return; }
@@ -237,18 +244,28 @@ watch('value', () => {
   follow();
 });
 
+// What can be chosen, with what is known of the runs in the columns.
+async function look() {
+  fetched = Date.now();
+  const first = !options, runs = first ? [] : runsChosen();
+  if (!first) ready();
+  const reply = await Lab.answer(server.options({ seen, runs }));
+  if (reply.same) { blind.offered(); return; }
+  // What another project's models wrote is not this one's to show.
+  const other = !first && options.project !== reply.project;
+  if (other) { answers.length = 0; asked = null; }
+  options = reply;
+  seen = reply.seen;
+  if (first) build();
+  else if (other) show();
+  blind.offered(reply.tests, other);
+  refill();
+}
+
 root.append(el('div.lab-card.lab-empty', { role: 'status' }, 'Looking for models …'));
 Lab.poll(root, async () => {
   if (options) { blind.follow(); await follow(); }
-  if (options && Date.now() - fetched < 4000) return;
-  fetched = Date.now();
-  const reply = await Lab.answer(server.options({}));
-  const key = JSON.stringify(reply), first = !options;
-  // What another project's models wrote is not this one's to show.
-  const other = !first && options.project !== reply.project;
-  if (other) { answers.length = 0; asked = null; show(); }
-  options = reply;
-  if (first) build();
-  blind.offered(reply.tests, other);
-  if (key !== drawn) { drawn = key; refill(); }
+  if (options && Date.now() - fetched < 4000 && runsKnown()) return;
+  await look();
+  if (!runsKnown()) await look();
 }, 700);

@@ -1,7 +1,7 @@
 // Until Gradio has drawn the page: the pair that is to be labelled, so that reading can begin. Its buttons wait.
 (() => {
-  const { el } = Lab, screen = Lab.kept('screen');
-  if (screen && screen !== 'Label') return;
+  const { el } = Lab;
+  if (Lab.screen() !== 'label') return;
   const place = el('div.lab.lab-first', { 'aria-busy': 'true' });
   const dark = Lab.kept('dark');
   place.classList.toggle('dark', dark ? dark === 'on' : matchMedia('(prefers-color-scheme: dark)').matches);

@@ -9,7 +9,7 @@ function place({ engine: { device, memory_mb: mb } }) {
 function job(state) {
   if (!state.job) return null;
   const share = Math.round(100 * state.job.progress), percent = state.job.percent ? ` ${Lab.percent(state.job.progress)}` : '';
-  const left = state.job.eta_s === null ? '' : ` · ${Lab.duration(state.job.eta_s)} left`;
+  const left = Lab.left(state.job.eta_s, state.job.progress);
   const bar = el('i');
   bar.style.width = `${share}%`;
   return el('div.job', { title: `${state.job.words}${percent}${left}` },
@@ -17,7 +17,7 @@ function job(state) {
     el('div.lab-bar', { role: 'progressbar', 'aria-label': state.job.words, 'aria-valuemin': 0, 'aria-valuemax': 100, 'aria-valuenow': share }, bar));
 }
 
-// Larger type, dark: kept by this tab of the browser, as the open screen is.
+// Larger type, dark: kept by this tab of the browser.
 function look(name, on) {
   document.body.classList.toggle(name, on);
   Lab.keep(name, on ? 'on' : 'off');
@@ -28,10 +28,10 @@ const screens = () => [...document.querySelectorAll('[role=tab]')];
 
 // A click may come before Gradio listens, so it is asked again until it has been heard.
 function reopen(tries) {
-  const wanted = Lab.kept('screen'), tab = screens().find((one) => one.textContent.trim() === wanted);
+  const tab = screens().find((one) => Lab.inAddress(one) === Lab.screen());
   if (tab?.getAttribute('aria-selected') === 'true') { tab.scrollIntoView({ block: 'nearest', inline: 'center' }); return; }
   tab?.click();
-  if (wanted && tries) setTimeout(() => reopen(tries - 1), 100);
+  if (tries) setTimeout(() => reopen(tries - 1), 100);
 }
 
 function draw(state) {
@@ -44,7 +44,7 @@ function draw(state) {
     el('span.what', {}, `${state.project} · ${state.model}`),
     el('span.lab-badge.machine', { title: `${state.engine.words}. ${state.engine.about}` }, el(`i.dot.${state.engine.mood}`), works ? place(state) : `${state.engine.words}${place(state) && ` · ${place(state)}`}`),
     el('span.lab-badge', {}, `${Lab.many(state.labels, 'label')}${state.simulated ? ` + ${state.simulated} simulated` : ''}`),
-    el('span.lab-badge', { title: 'cross-validated accuracy of the newest reward model, with its 95 % interval' }, accuracy),
+    el('span.lab-badge', { title: state.reward && `cross-validated accuracy of reward model ${state.reward.id}, the newest that ${state.reward.simulated ? 'a simulated judge taught; people taught none' : 'people taught'}, with its 95 % interval` }, accuracy),
     job(state),
     el('span.lab-grow'), el('span.buttons', {},
     el('button.lab-button.small.projector', { type: 'button', title: 'larger type for the back of the room', 'aria-pressed': document.body.classList.contains('projector') ? 'true' : 'false',
@@ -57,7 +57,5 @@ function draw(state) {
 
 for (const name of ['projector', 'dark']) if (Lab.kept(name)) look(name, Lab.kept(name) === 'on');
 reopen(300);
-document.addEventListener('click', (event) => {
-  if (event.isTrusted && event.target.closest?.('[role=tab]')) setTimeout(() => reopen(50), 200);
-}, true);
+window.addEventListener('hashchange', () => reopen(50));
 Lab.poll(root, async () => draw(await Lab.answer(server.status({ annotator: Lab.annotator() }))), 1500);

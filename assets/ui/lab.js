@@ -85,11 +85,13 @@ window.Lab = (() => {
   function keep(name, value) { sessionStorage.setItem(`rlhf-lab-${name}`, value); }
   function kept(name) { return sessionStorage.getItem(`rlhf-lab-${name}`); }
 
-  // The screen somebody asks for, from the first moment on: the header opens it again where Gradio did not hear the click.
+  // The open screen stands in the address, from the first moment on: Back, a reload and a link find it again, the header opens it.
+  const inAddress = (tab) => tab.textContent.trim().toLowerCase().replace(/\W+/g, '-');
+  const screen = () => location.hash.slice(1) || 'label';
   document.addEventListener('click', (event) => {
     const tab = event.target.closest?.('[role=tab]');
     if (!tab) return;
-    keep('screen', tab.textContent.trim());
+    if (inAddress(tab) !== screen()) location.hash = inAddress(tab);
     if (tab.getAttribute('aria-selected') !== 'true') document.querySelectorAll('.lab-notice.bad[data-told]').forEach((notice) => tell(notice, ''));
   }, true);
 
@@ -123,6 +125,12 @@ window.Lab = (() => {
     if (whole < 60) return `${whole} s`;
     if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
     return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+  }
+
+  // How long work still takes, as far as it is known; with nothing left to count it still writes what it made.
+  function left(seconds, share, about = '') {
+    if (share >= 1 || (seconds !== null && Math.round(seconds) <= 0)) return ' · finishing';
+    return seconds === null ? '' : ` · ${about}${duration(seconds)} left`;
   }
 
   // The words of `after`, each with whether it is new with respect to `before` (longest common subsequence).
@@ -194,6 +202,6 @@ window.Lab = (() => {
   const isWide = ({ low, high }) => low !== null && high - low > 0.25;
   const accuracy = (found) => (isWide(found) ? between(found.low, found.high) : percent(found.accuracy));
 
-  return { el, poll, isWide, accuracy, answer, uuid, annotator, hasSecret, isVisitor, person, keep, kept, number, difference, percent, between, many, bytes, duration, changed, marked, nameField, deleteField, tell,
+  return { el, poll, isWide, accuracy, answer, uuid, annotator, hasSecret, isVisitor, person, keep, kept, inAddress, screen, number, difference, percent, between, many, bytes, duration, left, changed, marked, nameField, deleteField, tell,
     isOurKey, colours };
 })();

@@ -10,6 +10,9 @@ const WORDS = { viewer: 'You may look around, but not label.', labeller: 'You ma
 const RULES = { overlap: 'Votes wanted for each pair', repeats: 'Share of pairs shown a second time (0 to 0.5)', hold_s: 'Keep a pair for one person (seconds)', sampling: 'Which pairs are shown',
   texts: 'Who writes the texts', markdown: 'Show Markdown', guideline: 'Guideline' };
 
+const CHOICES = { random: 'any', information: 'whose answers would teach the most', uncertainty: 'where the reward model is least sure', diversity: 'least like the pairs there are',
+  base: 'the base model', policy: 'the newest checkpoint of a run' };
+
 const share = (part, whole) => (whole ? `${Lab.percent(part / whole)} of ${whole}` : '–');
 
 function who() {
@@ -75,7 +78,7 @@ function field(item) {
   const common = { id, name: item.name, 'aria-describedby': `${id}-help` };
   let input;
   if (item.type === 'bool') input = el('input', { ...common, type: 'checkbox', checked: value });
-  else if (item.choices) input = el('select.lab-input', common, item.choices.map((c) => el('option', { value: c, selected: c === value }, c)));
+  else if (item.choices) input = el('select.lab-input', common, item.choices.map((c) => el('option', { value: c, selected: c === value }, CHOICES[c] || c)));
   else if (item.name === 'guideline') { input = el('textarea.lab-input', { ...common, rows: 3 }); input.value = value; }
   else input = el('input.lab-input', { ...common, type: 'number', min: item.low, max: item.high, step: item.type === 'int' ? 1 : 'any', value });
   return el(item.name === 'guideline' ? 'div.rule.wide' : 'div.rule', {}, el('label', { for: id }, RULES[item.name] || item.name), input,

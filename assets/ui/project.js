@@ -102,7 +102,7 @@ function drawFetching() {
   fetching.hidden = !now;
   if (!now) return;
   const share = now.total ? Math.round(100 * now.held / now.total) : 0, running = now.status === 'running';
-  const words = running ? `${bytes(now.held)} of ${bytes(now.total)}${now.eta_s === null ? '' : `, ${Lab.duration(now.eta_s)} left`}` : now.words;
+  const words = running ? `${bytes(now.held)} of ${bytes(now.total)}${Lab.left(now.eta_s, now.total ? now.held / now.total : 0)}` : now.words;
   const bar = el('i');
   bar.style.width = `${share}%`;
   const focused = fetching.contains(document.activeElement);

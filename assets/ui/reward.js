@@ -82,7 +82,7 @@ function advance() {
   const card = root.querySelector('.training');
   if (!card || !state.job) return;
   const job = state.job, share = Math.round(100 * job.progress);
-  const left = job.eta_s === null ? '' : ` · about ${Lab.duration(job.eta_s)} left`;
+  const left = Lab.left(job.eta_s, job.progress, 'about ');
   card.querySelector('[role=status]').textContent = job.begun ? `${job.stage === 'final' ? 'last fit, on all labels' : job.stage || 'reading the texts'} · ${share} %${left}`
     : job.words;
   card.querySelector('h2').textContent = job.begun ? 'Learning from the labels' : 'Waiting to learn from the labels';

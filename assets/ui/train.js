@@ -39,7 +39,7 @@ function frame() {
   for (const chart of [...Object.values(state.charts), ...Object.values(state.extra)]) chart.drop();
   state.charts = {}; state.extra = {};
   parts = { doing: el('p.lab-notice', { role: 'status', hidden: true }), grid: el('div.grid', { role: 'group', 'aria-label': 'curves' }), more: el('div.more'),
-    told: el('p.muted', {}, 'The sentence under a curve speaks of the mean of its last 5 steps (fewer before step 10), so that the noise of one step does not count.'),
+    told: el('p.muted', {}, 'The sentence under a curve speaks of the mean of its last 5 steps (fewer before step 10), so that the noise of one step does not count; rising or falling it calls a curve whose newest step says so too.'),
     none: el('div.lab-card.lab-empty', {}, 'The curves begin with the first step.'), side: el('aside.side.lab-scroll', { 'aria-label': 'samples' }) };
   const bar = barFrame();
   root.replaceChildren(bar, parts.doing, el('div.columns', {}, el('div.curves', {}, parts.none, parts.grid, parts.told, parts.more), parts.side), scope.fold);
@@ -88,9 +88,10 @@ function bar(run, reply) {
     parts.about.textContent = state.frame.about;
   }
   if (document.activeElement !== parts.picker) parts.picker.value = run.id;
+  parts.picker.title = parts.picker.selectedOptions[0]?.textContent ?? '';  // a long name is cut
   if (document.activeElement !== parts.reward) parts.reward.value = run.reward_model;
   parts.status.textContent = run.status; parts.status.className = `lab-badge ${MOODS[run.status] || ''}`; parts.status.dataset.status = run.status;
-  const left = reply.eta_s === null || run.status !== 'running' || !run.step ? '' : ` · about ${Lab.duration(reply.eta_s)} left`;
+  const left = run.status === 'running' && run.step ? Lab.left(reply.eta_s, run.step / run.total, 'about ') : '';
   parts.step.textContent = `step ${run.step} of ${run.total}${left}`; parts.step.dataset.step = run.step;
   parts.progress.setAttribute('aria-valuemax', run.total); parts.progress.setAttribute('aria-valuenow', run.step);
   parts.fill.style.width = `${run.total ? 100 * run.step / run.total : 0}%`;

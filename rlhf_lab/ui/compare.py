@@ -1,22 +1,23 @@
 """Screen "Compare": the base and any checkpoint on a prompt of your own, with the same seed, scores beside; and blind tests."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import gradio as gr
 
 from rlhf_lab.checkpoints import checkpoints
-from rlhf_lab.errors import LabError
+from rlhf_lab.errors import LabError, StoreError
 from rlhf_lab.home import run_folder
 from rlhf_lab.jobs import control, queue
 from rlhf_lab.judges import JUDGES
 from rlhf_lab.kinds import JobKind
-from rlhf_lab.records import Job
+from rlhf_lab.records import Job, RewardModelRow
 from rlhf_lab.store.projects import prompts
-from rlhf_lab.store.runs import events, get_reward_model, reward_models, runs
+from rlhf_lab.store.runs import events, get_reward_model, get_run, reward_models, runs
 from rlhf_lab.ui import blind
 from rlhf_lab.ui.asking import BEST_OF, MOST_COLUMNS, FieldError, column, models_of, number, submit
-from rlhf_lab.ui.context import Context, read, shared_for, told
+from rlhf_lab.ui.context import Context, read, shared_for, told, unless_seen
 from rlhf_lab.ui.label import name_if_any, name_of
 from rlhf_lab.ui.story import reward_words, scorer
 from rlhf_lab.ui.widgets import widget
@@ -27,8 +28,8 @@ LONGEST = 4000  # characters of a prompt
 def build(ctx: Context, operator: gr.BrowserState) -> None:
     shared = shared_for(1.0, lambda: choices(ctx))
 
-    def options(_: dict[str, Any]) -> dict[str, Any]:
-        return shared()
+    def options(question: dict[str, Any]) -> dict[str, Any]:
+        return unless_seen(shared() | about_runs(ctx, question.get("runs")), question)
 
     def answers(question: dict[str, Any]) -> dict[str, Any]:
         return {"columns": [column(job, question.get("judge")) for job in asked(ctx, question)]}
@@ -99,31 +100,51 @@ def asked(ctx: Context, question: dict[str, Any]) -> list[Job]:
 
 
 def choices(ctx: Context) -> dict[str, Any]:
-    """What can be compared: the base, its best of n, and every run that has done a step.
-
-    learnt: for each run the reward model it learns from and the judge behind that; under "" the newest reward model's.
-    """
+    """What can be compared: the base, its best of n, and every run that has done a step; the same for every page."""
     project = ctx.project
-    mine = [run for run in runs(ctx.db, project.id) if run.step > 0][:50]
-    rewards = reward_models(ctx.db, project.id)[:30]
-    learnt = {str(run.id): get_reward_model(ctx.db, scorer(run, events(ctx.db, run.id))) for run in mine}
-    learnt |= {"": rewards[0]} if rewards else {}
-    judges = {row.id: control.teacher(ctx.db, row) or "" for row in learnt.values()}
-    offered = {row.id: row for row in [*rewards, *learnt.values()]}
+    rewards = reward_models(ctx.db, project.id)
     best = [[f"base/best/{n}", f"base, best of {n}"] for n in BEST_OF] if rewards else []
     return {
         "project": project.id,
         "models": [
             ["base", "base model"],
-            *([f"run/{run.id}/latest", f"run {run.id}: {run.name}"] for run in mine),
+            *(
+                [f"run/{run.id}/latest", f"run {run.id}: {run.name}"]
+                for run in runs(ctx.db, project.id)
+                if run.step > 0
+            ),
             *best,
         ],
-        "steps": {str(run.id): stored_steps(ctx, run.id) for run in mine},
-        "rewards": [[row.id, reward_words(row)] for row in offered.values()],
-        "learnt": {run: [row.id, judges[row.id]] for run, row in learnt.items()},
+        "rewards": [[row.id, reward_words(row)] for row in rewards],
+        "newest": teaching(ctx, rewards[0]) if rewards else None,
         "prompts": [prompt.text for prompt in prompts(ctx.db, project.id, "eval")[:64]],
         "tests": blind.listed(ctx),
     }
+
+
+def about_runs(ctx: Context, wanted: Any) -> dict[str, Any]:
+    """The steps of the runs in a page's columns, and what each learns from; asked for as they are chosen, for there may be
+    a thousand runs. Runs that are not there any more are left out. Raises LabError for what names no runs."""
+    try:
+        asked_about = {int(run_id) for run_id in (wanted or [])[:MOST_COLUMNS]}
+    except (TypeError, ValueError, OverflowError, KeyError):
+        raise LabError("The page named no runs; reload it.") from None
+    mine = []
+    for run_id in asked_about:
+        with contextlib.suppress(StoreError):
+            mine.append(get_run(ctx.db, run_id))
+    mine = [run for run in mine if run.project_id == ctx.project.id]
+    return {
+        "steps": {str(run.id): stored_steps(ctx, run.id) for run in mine},
+        "learnt": {
+            str(run.id): teaching(ctx, get_reward_model(ctx.db, scorer(run, events(ctx.db, run.id)))) for run in mine
+        },
+    }
+
+
+def teaching(ctx: Context, row: RewardModelRow) -> list[Any]:
+    """A reward model and the judge behind it: [id, name], the name "" for people and several judges."""
+    return [row.id, control.teacher(ctx.db, row) or ""]
 
 
 def stored_steps(ctx: Context, run_id: int) -> list[int]:

@@ -108,8 +108,11 @@ def _score(score: Trend, others: Trends) -> Verdict:  # noqa: PLR0911  one retur
             "or start with a higher clip.",
         )
     if score.change > score.beyond(SCORE_FLAT):
-        return Verdict(Level.GOOD, f"Score {score.now:z.2f} sd, rising: the policy learns what the reward model likes.")
-    if score.change < -score.beyond(SCORE_FLAT):
+        moves = "rising" if score.rises(SCORE_FLAT) else "higher than before"
+        return Verdict(
+            Level.GOOD, f"Score {score.now:z.2f} sd, {moves}: the policy learns what the reward model likes."
+        )
+    if score.falls(SCORE_FLAT):
         return _fall(f"Score {score.now:z.2f} sd, falling by {-score.change:.2f}", others.turned)
     if gained > SCORE_LEARNT:
         return Verdict(Level.GOOD, f"Score {score.now:z.2f} sd, {gained:+z.2f} since the start, now flat.")
@@ -145,7 +148,7 @@ def _reward(reward: Trend, others: Trends) -> Verdict:
         )
     if reward.points < WINDOW:
         return Verdict(Level.INFO, f"Score minus KL penalty: {reward.now:z.2f}.")
-    if reward.change < -reward.beyond(SCORE_FLAT):
+    if reward.falls(SCORE_FLAT):
         return Verdict(Level.WARN, f"{reward.now:z.2f}, falling: the KL costs more than the score brings.")
     if reward.now < reward.first - reward.beyond(SCORE_FLAT):
         return Verdict(Level.WARN, f"{reward.now:z.2f}, below its start: beta is too high for this lr.")
@@ -154,17 +157,17 @@ def _reward(reward: Trend, others: Trends) -> Verdict:
 
 def _kl(kl: Trend, others: Trends) -> Verdict:  # noqa: PLR0911  one return a rule
     gold, score = others.get("objective/gold"), others.get("objective/scores")
-    rising, falling = kl.change > kl.beyond(KL_SLOW), kl.change < -kl.beyond(KL_SLOW)
-    speed = "and rising" if rising else "and falling" if falling else "and steady"
+    rising = kl.rises(KL_SLOW)
+    speed = "and rising" if rising else "and falling" if kl.falls(KL_SLOW) else "and steady"
     if kl.now > KL_HEALTHY and rising and gold is not None and gold.change <= GOLD_FLAT:
-        moves = "falls" if gold.change < -gold.beyond(GOLD_FLAT) else "is flat"
+        moves = "falls" if gold.falls(GOLD_FLAT) else "is flat"
         return Verdict(
             Level.ALERT,
             f"KL {kl.now:.1f} {speed} while gold {moves}: the policy probably exploits the reward model; raise beta or stop.",
         )
     if kl.now > KL_HIGH:
         return Verdict(Level.ALERT, f"KL {kl.now:.1f} {speed}: far from the base model; raise beta or lower lr.")
-    if kl.change > KL_FAST:
+    if rising and kl.change > KL_FAST:
         return Verdict(
             Level.WARN, f"KL {kl.now:.1f}, {kl.change:+z.1f} in {WINDOW} steps: fast; raise beta or lower lr."
         )
@@ -203,8 +206,8 @@ def _value(value: Trend, others: Trends) -> Verdict:
         return Verdict(Level.WARN, f"Value loss {value.now:.3g}, doubled: the values cannot follow.{tail}")
     if value.points < WINDOW:
         return Verdict(Level.INFO, f"Value loss {value.now:.3g}: too early to say.")
-    small = value.beyond(VALUE_STEADY * abs(value.before))
-    moving = "falling" if value.change < -small else "rising" if value.change > small else "steady"
+    small = VALUE_STEADY * abs(value.before)
+    moving = "falling" if value.falls(small) else "rising" if value.rises(small) else "steady"
     blind = explained is not None and value.points >= PATIENCE and explained.now < EXPLAINED_LEAST
     return Verdict(Level.INFO if blind else Level.GOOD, f"Value loss {value.now:.3g}, {moving}.{tail}")
 

@@ -21,6 +21,7 @@ WORDS = {
     JobKind.TRAIN_REWARD: "training the reward model",
     JobKind.TRAIN_POLICY: "PPO",
     JobKind.COMPLETE: "writing",
+    JobKind.EXPLAIN: "reading a text",
 }
 ENGINE = {
     EngineState.ABSENT: ("engine rests", "", "It starts by itself as soon as there is something to do."),
@@ -49,7 +50,7 @@ def build(ctx: Context) -> None:
 def state(ctx: Context) -> dict[str, Any]:
     project = ctx.project
     labels = steward.labels(ctx.db, project.id)
-    row = latest_reward_model(ctx.db, project.id)
+    row = latest_reward_model(ctx.db, project.id, Source.HUMAN) or latest_reward_model(ctx.db, project.id)
     running = queue.jobs(ctx.db, statuses=[JobStatus.RUNNING])
     job = min(running, key=lambda job: job.id) if running else None
     engine = supervisor.engine_state(ctx.db)
@@ -59,6 +60,7 @@ def state(ctx: Context) -> dict[str, Any]:
         "labels": labels.human,
         "simulated": labels.simulated,
         "reward": row and {
+            "id": row.id,
             "accuracy": row.report["accuracy"],
             "low": row.report["accuracy_low"] if row.report["accuracy"] is not None else None,
             "high": row.report["accuracy_high"],
@@ -83,7 +85,7 @@ def _engine(status: EngineStatus, busy: bool) -> dict[str, Any]:
 
 
 def _job(ctx: Context, job: Job) -> dict[str, Any]:
-    words, is_run, eta_s = WORDS.get(job.kind, job.kind.value), job.kind is JobKind.TRAIN_POLICY, job.eta_s
+    words, is_run, eta_s = WORDS[job.kind], job.kind is JobKind.TRAIN_POLICY, job.eta_s
     if is_run:
         run = get_run(ctx.db, int(job.payload["run_id"]))
         status = "" if run.status is RunStatus.RUNNING else f" {run.status.value}"

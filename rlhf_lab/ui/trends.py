@@ -15,6 +15,7 @@ class Trend(NamedTuple):
     """first: mean of the first steps; before, now: means of the last two windows; best: the highest window's mean.
 
     points: how many are finite. doubt: the change that noise alone makes between two windows (2 standard errors).
+    last: the newest value. A curve that ends on the other side of its window's mean neither rises nor falls: it may be turning.
     """
 
     first: float
@@ -23,6 +24,7 @@ class Trend(NamedTuple):
     best: float
     points: int
     doubt: float
+    last: float
 
     @property
     def change(self) -> float:
@@ -31,6 +33,12 @@ class Trend(NamedTuple):
     def beyond(self, threshold: float) -> float:
         """The threshold, or what noise alone makes if that is more."""
         return max(threshold, self.doubt)
+
+    def rises(self, threshold: float) -> bool:
+        return self.change > self.beyond(threshold) and self.last >= self.now
+
+    def falls(self, threshold: float) -> bool:
+        return self.change < -self.beyond(threshold) and self.last <= self.now
 
 
 def trend(points: Sequence[tuple[int, float]]) -> Trend | None:
@@ -44,7 +52,7 @@ def trend(points: Sequence[tuple[int, float]]) -> Trend | None:
     sums = [0.0, *itertools.accumulate(values)]
     best = max(sums[i + window] - sums[i] for i in range(len(values) - window + 1)) / window
     doubt = 2 * noise(values[-NOISE_STEPS:]) * math.sqrt(2 / window)
-    return Trend(_mean(values[:window]), _mean(before), _mean(now), best, len(values), doubt)
+    return Trend(_mean(values[:window]), _mean(before), _mean(now), best, len(values), doubt, values[-1])
 
 
 def noise(values: Sequence[float]) -> float:
@@ -55,4 +63,4 @@ def noise(values: Sequence[float]) -> float:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    return statistics.fmean(values)

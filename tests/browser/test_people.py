@@ -135,6 +135,14 @@ def test_a_pair_whose_time_is_over_goes_to_another_and_the_late_vote_is_refused(
     assert len(live(lab)) == count
 
 
+WORDS_OF_RULES = {
+    "sampling": [
+        "any", "whose answers would teach the most", "where the reward model is least sure", "least like the pairs there are",
+    ],
+    "texts": ["the base model", "the newest checkpoint of a run"],
+}  # fmt: skip
+
+
 def test_only_the_operator_makes_rules_and_they_reach_the_others(lab, open_page):
     page = joined(lab, open_page, "Fay")
     judge = page.evaluate("window.gradio_config.dependencies.find(d => d.api_name === 'judge').id")
@@ -149,6 +157,8 @@ def test_only_the_operator_makes_rules_and_they_reach_the_others(lab, open_page)
     operator.wait_for_selector(f"[data-code='{keys(lab)['code']}']")
     assert operator.locator(".invite svg.qr path").count() == 1
     operator.click("summary:has-text('Labelling rules')")
+    for name, words in WORDS_OF_RULES.items():
+        expect(operator.locator(f"select[name={name}] option")).to_have_text(words)
     operator.fill("[name=guideline]", "Prefer the kinder text.")
     operator.click("text=Use these rules")
     operator.wait_for_selector(".told:has-text('From the next pair on')")

@@ -3,10 +3,12 @@
 One lab for the file; the tests build on each other, in order.
 """
 
+import itertools
 import math
 import re
 import time
 
+import pytest
 from browser_lab import PATIENCE
 from looks import texts_of
 from playwright.sync_api import expect
@@ -18,7 +20,7 @@ from rlhf_lab.kinds import OPEN, EventKind, RunStatus
 from rlhf_lab.records import Sample, StepResult, TokenRecord
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project, projects
-from rlhf_lab.store.runs import create_run, delete_run, events, reward_models, runs, set_run_status
+from rlhf_lab.store.runs import create_run, delete_run, events, rename_run, reward_models, runs, set_run_status
 from rlhf_lab.store.steps import record_step
 from rlhf_lab.ui.overlay import MAX_RUNS
 from rlhf_lab.ui.story import scorer
@@ -147,6 +149,21 @@ def test_a_stopped_run_is_renamed_and_resumed_in_the_list(lab, open_page):
     wait_step(page, before.step + 2)
     page.click("[data-do=stop]")
     page.wait_for_selector(".lab-train [data-status=stopped]")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_a_long_name_is_cut_and_moves_no_button(lab, open_page, width):
+    places, name = [], "all that can be said of an experiment stands in its name, however long it gets: 7"
+    with Database.open(lab.home) as db:
+        run = runs(db)[0]
+        for shown in ("a", name[:80]):
+            rename_run(db, run.id, shown)
+            page = screen(lab, open_page, "Train", viewport={"width": width, "height": 900})
+            expect(part(page, "pick")).to_have_attribute("title", f"{run.id} · {shown} ({run.status})")
+            places.append(part(page, "resume").bounding_box()["y"])
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        rename_run(db, run.id, run.name)
+    assert places[0] == places[1]
 
 
 def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than_its_one_value(lab, open_page):
@@ -278,8 +295,13 @@ def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, open_page):
     page.wait_for_selector("[data-do=step-2]:visible")  # a run stands on the right, and what it learnt from scores
     with Database.open(lab.home) as db:
         learnt = {run.id: str(scorer(run, events(db, run.id))) for run in runs(db)}
-    run, mine = (int(part(page, "model-2").input_value().split("/")[1]), part(page, "reward").input_value())
+    models = part(page, "model-2")
+    expect(part(page, "write")).to_be_enabled()
+    run, mine = int(models.input_value().split("/")[1]), part(page, "reward").input_value()
     assert mine == learnt[run]
+    for chosen in (min(learnt), run):  # what a run learnt from comes when it is chosen
+        models.select_option(f"run/{chosen}/latest")
+        expect(part(page, "reward")).to_have_value(learnt[chosen])
     page.click("[data-do=write]")
     says(page, "compare-error", 'samples each = "0"')
     expect(part(page, "samples")).to_be_focused()
@@ -301,6 +323,7 @@ def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, open_page):
     expect(answer.first).to_contain_text(f"Run {run} learnt from reward model {mine}.", timeout=LONG)
     expect(answer.first.locator("[data-column-name] .lab-text")).to_have_text([TEMPLATE, HOSTILE, HOSTILE] * 2)
     assert page.locator(".lab-compare .results").locator("img, script, b").count() == 0
+    page.unroute_all(behavior="wait")
     part(page, "model-2").select_option("base")
     expect(part(page, "reward")).to_have_value(other)  # a person's choice stays
 
@@ -351,11 +374,20 @@ def test_a_blind_test_is_renamed_and_deleted(lab, open_page):
     page.wait_for_selector("[data-judged='0']")
     names = part(page, "blind-pick").locator("option")
     expect(names).to_have_count(2)
+    held = []
+
+    def hold(route):
+        held.append(route) if '"options"' in (route.request.post_data or "") else route.continue_()
+
+    page.route(re.compile("component_server"), hold)  # the name is there at once, not with the next look at all tests
     part(page, "blind-rename").click()
     part(page, "blind-name").fill(HOSTILE)
     page.keyboard.press("Enter")
     says(page, "blind-notice", "is called")
     expect(names.first).to_contain_text(HOSTILE)
+    page.unroute(re.compile("component_server"))
+    for route in held:
+        route.continue_()
     page.wait_for_selector("[data-judged='0']")
     page.keyboard.press("1")
     page.wait_for_selector("[data-judged='1']")
@@ -371,12 +403,21 @@ def test_a_blind_test_is_renamed_and_deleted(lab, open_page):
     says(page, "blind-result", "You decided no pair.")
 
 
+def goes_down(page) -> bool:
+    """Whether the tab key never goes up a row on the screen "Compare"."""
+    stops = page.locator(".lab-compare").locator("button, select, input, textarea, summary").all()
+    boxes = [stop.bounding_box() for stop in stops if stop.is_visible()]
+    assert len(boxes) > 5
+    return all(box["y"] + box["height"] > before["y"] for before, box in itertools.pairwise(boxes))
+
+
 def test_on_a_phone_the_question_comes_first_and_the_settings_are_folded(lab, open_page):
     page = screen(lab, open_page, "Compare", viewport={"width": 390, "height": 844})
     page.wait_for_selector("[data-judged='0']")
     top = "(what) => document.querySelector(what).getBoundingClientRect().top"
     assert page.evaluate(top, ".blind .asked") < page.evaluate(top, ".lab-compare .form")
     assert page.evaluate(top, ".blind .sides") < page.evaluate(top, "[data-do=blind-begin]")
+    assert goes_down(page)
     expect(part(page, "seed")).to_be_hidden()
     page.locator(".fold summary").click()
     part(page, "seed").fill("7")
@@ -394,6 +435,7 @@ def test_on_a_phone_the_question_comes_first_and_the_settings_are_folded(lab, op
     page.set_viewport_size({"width": 1280, "height": 900})
     expect(part(page, "seed")).to_have_value("7")
     expect(part(page, "seed")).to_be_visible()
+    assert goes_down(page)
     assert page.evaluate(top, ".lab-compare .form") < page.evaluate(top, ".blind .asked")
 
 

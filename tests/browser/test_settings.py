@@ -78,6 +78,48 @@ def test_a_reload_keeps_the_open_screen_and_the_projector(lab, open_page):
     expect(page.get_by_role("tab", name="Label", exact=True)).to_have_attribute("aria-selected", "true")
 
 
+def opened(page, name: str) -> None:
+    expect(page.get_by_role("tab", name=name, exact=True)).to_have_attribute("aria-selected", "true")
+
+
+def test_back_and_forward_go_from_screen_to_screen_and_a_link_opens_one(lab, open_page):
+    page = open_page(lab)
+    page.get_by_role("tab", name="Reward model", exact=True).click()
+    expect(page).to_have_url(f"{lab.url}#reward-model")
+    page.get_by_role("tab", name="Runs & data", exact=True).click()
+    page.get_by_role("tab", name="Runs & data", exact=True).click()  # it is open: no step of its own
+    expect(page).to_have_url(f"{lab.url}#runs-data")
+    opened(page, "Runs & data")
+    page.evaluate("history.back()")
+    opened(page, "Reward model")
+    page.evaluate("history.back()")
+    opened(page, "Label")
+    expect(page).to_have_url(lab.url)
+    page.evaluate("history.forward()")
+    opened(page, "Reward model")
+    page.evaluate("history.forward()")
+    opened(page, "Runs & data")
+    other = page.context.new_page()
+    other.goto(f"{lab.url}#people")
+    opened(other, "People")
+
+
+def test_work_with_nothing_left_to_count_is_finishing(lab, open_page):
+    page, job = open_page(lab), {"words": "training the reward model", "progress": 0.99, "percent": True, "eta_s": 3.0}
+
+    def working(route):
+        route.fulfill(json=route.fetch().json() | {"job": job})
+
+    page.route(lambda url: "component_server" in url, working)
+    what = page.locator(".lab-header .job .what")
+    expect(what).to_have_text("training the reward model 99 % · 3 s left")
+    job["eta_s"] = 0.3
+    expect(what).to_have_text("training the reward model 99 % · finishing")
+    job |= {"progress": 1.0, "eta_s": None}
+    expect(what).to_have_text("training the reward model 100 % · finishing")
+    page.unroute_all(behavior="wait")
+
+
 def test_on_a_phone_every_tab_can_be_reached(lab, open_page):
     page = open_page(lab, viewport={"width": 390, "height": 800})
     expect(page.get_by_role("tab")).to_have_count(7)

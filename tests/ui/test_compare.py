@@ -5,6 +5,7 @@ import pytest
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.labelling import label_with_judge
+from rlhf_lab.jobs.setup import new_project
 from rlhf_lab.judges import load_judge
 from rlhf_lab.kinds import EventKind, JobKind, Source
 from rlhf_lab.records import LabelSnapshot, StepResult
@@ -59,8 +60,35 @@ def test_runs_with_steps_and_their_checkpoints_are_offered(ctx):
         ["base/best/4", "base, best of 4"],
         ["base/best/16", "base, best of 16"],
     ]
-    assert found["steps"] == {str(kept.id): [5, 10]}
     assert found["rewards"][0][0] == row.id
+    assert compare.about_runs(ctx, [str(kept.id)])["steps"] == {str(kept.id): [5, 10]}
+
+
+def test_every_run_and_reward_model_can_be_chosen_however_many_there_are(ctx):
+    for _ in range(31):
+        row = model(ctx)
+    made = [
+        create_run(ctx.db, ctx.project.id, row.id, "many", config={}, manifest={}, total_steps=9) for _ in range(51)
+    ]
+    for run in made:
+        record_step(ctx.db, run.id, StepResult(5, {"lr": 1.0}))
+    found = compare.choices(ctx)
+    runs = [name for name, _ in found["models"] if name.startswith("run/")]
+    assert runs == [f"run/{run.id}/latest" for run in reversed(made)]
+    assert [known for known, _ in found["rewards"]] == list(range(31, 0, -1))
+    oldest = str(made[0].id)
+    assert compare.about_runs(ctx, [oldest]) == {"steps": {oldest: []}, "learnt": {oldest: [31, ""]}}
+
+
+def test_runs_of_no_page_are_refused_and_those_that_are_not_there_or_another_projects_left_out(ctx):
+    nothing = {"steps": {}, "learnt": {}}
+    assert compare.about_runs(ctx, None) == compare.about_runs(ctx, []) == compare.about_runs(ctx, ["7"]) == nothing
+    run = create_run(ctx.db, ctx.project.id, model(ctx).id, "mine", config={}, manifest={}, total_steps=9)
+    new_project(ctx.db)
+    assert compare.about_runs(ctx, [str(run.id)]) == nothing
+    for wanted in ("x", {"1": 1}, [None], [{}], 7, [float("inf")]):
+        with pytest.raises(LabError, match="reload it"):
+            compare.about_runs(ctx, wanted)
 
 
 def test_one_job_a_column_with_the_same_seed(ctx):
@@ -139,30 +167,25 @@ def test_every_text_of_an_ordinary_column_is_shown(ctx):
 
 
 def test_the_scorer_proposed_is_what_the_run_learnt_from_and_its_judge(ctx):
-    assert compare.choices(ctx)["learnt"] == {}
+    assert compare.choices(ctx)["newest"] is None
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 4)
     pinned = snapshot(ctx.db, ctx.project.id, Source.SIMULATED)
     row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={}, snapshot=pinned)
     run = create_run(ctx.db, ctx.project.id, row.id, "judged", config={}, manifest={}, total_steps=9)
     record_step(ctx.db, run.id, StepResult(5, {"lr": 1.0}))
-    assert compare.choices(ctx)["learnt"] == {"": [row.id, "cheerful"], str(run.id): [row.id, "cheerful"]}
+
+    def learnt():
+        return compare.about_runs(ctx, [str(run.id)])["learnt"][str(run.id)]
+
+    assert compare.choices(ctx)["newest"] == learnt() == [row.id, "cheerful"]
     newest = model(ctx)  # by people, and the run did not learn from it
-    assert compare.choices(ctx)["learnt"] == {"": [newest.id, ""], str(run.id): [row.id, "cheerful"]}
+    assert (compare.choices(ctx)["newest"], learnt()) == ([newest.id, ""], [row.id, "cheerful"])
     add_event(ctx.db, run.id, EventKind.SWITCH_REWARD, {"reward_model_id": newest.id})
-    assert compare.choices(ctx)["learnt"][str(run.id)] == [newest.id, ""]
+    assert learnt() == [newest.id, ""]
     label_with_judge(ctx.db, ctx.project.id, load_judge("polite"), 4)
     both = snapshot(ctx.db, ctx.project.id, Source.SIMULATED)
     mixed = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={}, snapshot=both)
-    assert compare.choices(ctx)["learnt"][""] == [mixed.id, ""]
-
-
-def test_an_old_runs_reward_model_is_offered_behind_many_newer_ones(ctx):
-    row = model(ctx)
-    run = create_run(ctx.db, ctx.project.id, row.id, "old", config={}, manifest={}, total_steps=9)
-    record_step(ctx.db, run.id, StepResult(5, {"lr": 1.0}))
-    for _ in range(31):
-        model(ctx)
-    assert row.id in [known for known, _ in compare.choices(ctx)["rewards"]]
+    assert compare.choices(ctx)["newest"] == [mixed.id, ""]
 
 
 def test_a_page_gets_the_texts_it_asked_for_and_no_other_job(ctx):

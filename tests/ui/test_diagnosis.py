@@ -52,7 +52,40 @@ def test_noise_is_what_neighbours_differ_by_and_one_jump_is_none():
     assert noise([draw.gauss(3, 2) for _ in range(5000)]) == pytest.approx(2, rel=0.05)
 
 
+def through(*values):
+    return list(enumerate(values, start=1))
+
+
+# Peaks and dips within the last five steps: the window's mean has moved, the curve's end goes the other way.
+PEAK = through(1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 4.0, 3.5, 3.0, 2.5)  # 2.0, then 3.4, and at last 2.5
+DIP = through(3.0, 2.5, 2.0, 1.5, 1.0, 0.0, 0.0, 0.5, 1.0, 1.5)  # 2.0, then 0.6, and at last 1.5
+
+
+def test_a_curve_that_has_turned_within_its_last_window_neither_rises_nor_falls():
+    # neighbours differ by 0.5 in the median: noise 0.5 / 0.953873 = 0.524, doubt 2 * 0.524 * sqrt(2 / 5) = 0.663
+    peak, dip = trend(PEAK), trend(DIP)
+    assert (peak.before, peak.now, peak.last, dip.before, dip.now, dip.last) == (2.0, 3.4, 2.5, 2.0, 0.6, 1.5)
+    assert peak.change > peak.beyond(0.2)
+    assert not peak.rises(0.2)
+    assert dip.change < -dip.beyond(0.2)
+    assert not dip.falls(0.2)
+    assert trend(PEAK[:-3]).rises(0.2)
+    assert trend(DIP[:-3]).falls(0.2)
+
+
 CASES = {
+    "score: past a peak": ({SCORE: PEAK}, SCORE, Level.GOOD, "Score 3.40 sd, higher than before: the policy learns"),
+    "score: out of a dip": ({SCORE: DIP}, SCORE, Level.INFO, "no clear rise yet"),
+    "reward: out of a dip": ({REWARD: DIP}, REWARD, Level.WARN, "below its start"),
+    "kl: past a peak": ({KL: PEAK}, KL, Level.GOOD, "KL 3.4 nats a response and steady"),
+    "kl: out of a dip": ({KL: DIP}, KL, Level.GOOD, "KL 0.6 nats a response and steady"),
+    "kl: fast no longer": ({KL: through(*[2 * value for _, value in PEAK])}, KL, Level.INFO, "KL 6.8 nats a response and steady"),
+    "kl: past a peak while gold is flat": (
+        {KL: through(*[8 + value for _, value in PEAK]), GOLD: curve((2.0, 10))}, KL, Level.WARN, "KL 11.4 and steady: above",
+    ),
+    "kl: rising while gold is out of a dip": ({KL: ramp(9, 14, 10), GOLD: DIP}, KL, Level.ALERT, "while gold is flat"),
+    "value: past a peak": ({VALUE: PEAK}, VALUE, Level.GOOD, "Value loss 3.4, steady"),
+    "value: out of a dip": ({VALUE: DIP}, VALUE, Level.GOOD, "Value loss 0.6, steady"),
     "score: early": ({SCORE: curve((0.3, 4))}, SCORE, Level.INFO, "too early"),
     "score: rising": ({SCORE: curve((0.0, 5), (0.2, 5))}, SCORE, Level.GOOD, "rising"),
     "score: learnt, then flat": ({SCORE: curve((0.0, 5), (0.5, 5), (0.6, 5))}, SCORE, Level.GOOD, "now flat"),

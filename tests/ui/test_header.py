@@ -55,13 +55,36 @@ def test_a_run_is_named_with_its_step(ctx):
         "words": "engine works", "mood": "busy", "about": header.ENGINE[supervisor.EngineState.ALIVE][2],
         "device": "cpu", "memory_mb": 512.0, "works": True,
     }  # fmt: skip
-    assert shown["reward"] == {"accuracy": 0.8, "low": 0.7, "high": 0.88, "simulated": True}
+    assert shown["reward"] == {"id": row.id, "accuracy": 0.8, "low": 0.7, "high": 0.88, "simulated": True}
+
+
+def test_the_accuracy_is_that_of_the_newest_reward_model_that_people_taught(ctx):
+    def taught(source, accuracy):
+        pinned, report = (
+            LabelSnapshot((), "", source),
+            {"accuracy": accuracy, "accuracy_low": 0.5, "accuracy_high": 1.0},
+        )
+        return add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=report, snapshot=pinned).id
+
+    def shown():
+        reward = header.state(ctx)["reward"]
+        return reward["id"], reward["accuracy"], reward["simulated"]
+
+    first = taught(Source.SIMULATED, 0.9)
+    assert shown() == (first, 0.9, True)
+    mine = taught(Source.HUMAN, 0.6)
+    taught(Source.SIMULATED, 0.95)
+    assert shown() == (mine, 0.6, False)
 
 
 def test_a_space_says_that_its_disk_is_wiped(tmp_path):
     with Database.open(tmp_path) as db:
         new_project(db)
         assert "wiped" in header.state(Context(tmp_path, db, "secret", on_space=True))["warning"]
+
+
+def test_every_kind_of_work_has_words():
+    assert set(header.WORDS) == set(JobKind)
 
 
 def test_many_pages_ask_once():
