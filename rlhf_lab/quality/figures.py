@@ -1,6 +1,7 @@
 """Figures of votes. A vote says first, second or tie ("both are bad" is a tie here, as it is to the reward model).
 
-Agreement between people counts one vote a person and pair; hidden repeats only tell how consistent a person is.
+Agreement between people counts one vote a person and pair. A hidden repeat tells how consistent a person is, and counts as a vote
+in what speaks of a person alone: sides, ties and seconds.
 """
 
 import itertools
