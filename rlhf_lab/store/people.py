@@ -63,6 +63,12 @@ def account(db: Database, name: str) -> Person:
         return _made(conn, name)
 
 
+def joined_at(db: Database, name: str) -> float | None:
+    """When somebody joined by a name; None where nobody of that name is here (any more)."""
+    with db.read() as conn:
+        return conn.execute(select(t.people.c.joined_at).where(t.people.c.name == name)).scalar()
+
+
 def _require_room(conn: Connection) -> None:
     if conn.execute(select(func.count()).select_from(t.people)).scalar_one() >= MOST_PEOPLE:
         raise LabelError("This lab has as many people as it can hold. Ask its operator to begin a new home.")
