@@ -33,5 +33,5 @@ def let_go(ctx: Context, said: dict[str, Any]) -> str:
     count = forget_person(ctx.db, ctx.home, name, votes=votes)
     PRESENCE.forget(name)
     became = "taken back" if votes else "kept, as those of a visitor without a name"
-    told = f"{name} is out of this lab" + (f"; votes that are {became}: {count}." if count else ".")
+    told = "The name is out of this lab" + (f"; votes that are {became}: {count}." if count else ".")
     return told + (IN_FILE if name in ctx.access.people else "")

@@ -58,7 +58,7 @@ def test_the_operator_alone_sees_whom_there_is_and_takes_them_out(lab, part, ask
     PRESENCE.touch("Ann")
     asked_by(lab.access.cookie(Visitor(Role.OPERATOR, OPERATOR)))
     assert part.known({}) == {"names": ["Ann"]}
-    assert part.leave("", sent("Ann")) == {"at": 1, "done": "Ann is out of this lab."}
+    assert part.leave("", sent("Ann")) == {"at": 1, "done": "The name is out of this lab."}
     assert (part.known({}), "Ann" in PRESENCE.names()) == ({"names": []}, False)
     assert "Nobody here is called" in part.leave("", sent("Ann"))["error"]
 
