@@ -197,6 +197,11 @@ def test_names_are_nobody_elses(ctx):
     assert [join(ctx.db, "Ann").name for _ in range(3)] == ["Ann", "Ann 2", "Ann 3"]
     assert join(ctx.db, "operator").name == "operator 2"  # the first one came by the operator's link
     assert joined(ctx) == {"Ann", "Ann 2", "Ann 3", "operator 2"}
+    assert [join(ctx.db, name, ("Dan",)).name for name in ("ANN", "Operator", "dan")] == [
+        "ANN 4",
+        "Operator 3",
+        "dan 2",
+    ]
 
 
 def test_a_visitor_cannot_label_under_the_name_of_who_joined(ctx, asked_by):
