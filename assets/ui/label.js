@@ -268,7 +268,8 @@ function onKey(event) {
 Lab.poll(root, async () => {
   const now = await Lab.answer(server.here({ annotator: who }));
   if (!shown) return;
-  if (now.open !== shown.project.made) { send('opened'); return; }  // another project was opened meanwhile
+  // Another project was opened meanwhile, or who labelled here may not any more.
+  if (now.open !== shown.project.made || JSON.stringify(now.you) !== JSON.stringify(shown.you)) { send('opened'); return; }
   Object.assign(shown, { here: now.here }, now.counted > shown.counted ? figures(now) : {});
   root.querySelector('.goal')?.replaceWith(goal(shown));
 }, 5000);

@@ -30,11 +30,11 @@ window.LabTake = window.LabTake || (() => {
     take.hidden = false;
     take.replaceChildren(el('h2', {}, 'Take it with you'),
       exporter(ask, [['labels', 'Labels'], ['dataset', 'Data set (zip)']], 'Labels', `${human} by people, ${simulated} simulated. Prompt, chosen, rejected: the format that TRL reads. The data set has a card and its provenance, and load_dataset opens it.`,
-        [options('export-source', 'whose labels', [['human', 'by people'], ['simulated', 'simulated'], ['all', 'all, each marked']]), options('export-annotator', 'annotator', []), options('export-ties', 'ties', [['keep', 'keep ties'], ['drop', 'drop ties']]),
+        [options('export-source', 'whose labels', [['human', 'by people'], ['simulated', 'simulated'], ['all', 'all, each marked']]), options('export-annotator', 'annotator', []), options('export-names', 'names', [['with', 'with names'], ['without', 'without names']]), options('export-ties', 'ties', [['keep', 'keep ties'], ['drop', 'drop ties']]),
           options('export-layout', 'what is in a row', [['votes', 'every vote with all columns'], ['explicit', 'TRL, explicit prompt'], ['implicit', 'TRL, implicit prompt'], ['explicit+chats', 'TRL, explicit, chats'], ['implicit+chats', 'TRL, implicit, chats']]),
           options('export-agreement', 'agreement', [['0', 'any agreement'], ['0.5', 'half of the votes agree'], ['0.66', 'two thirds agree'], ['1', 'all agree']]),
           options('export-format', 'format', [['jsonl', 'JSON Lines'], ['jsonl.gz', 'JSON Lines, gzip'], ['json', 'JSON'], ['csv', 'CSV'], ['parquet', 'Parquet']])],
-        () => ({ source: part('export-source').value, annotators: [part('export-annotator').value].filter(Boolean), ties: part('export-ties').value, layout: part('export-layout').value, agreement: Number(part('export-agreement').value), format: part('export-format').value }), human + simulated > 0),
+        () => ({ source: part('export-source').value, annotators: [part('export-annotator').value].filter(Boolean), names: part('export-names').value === 'with', ties: part('export-ties').value, layout: part('export-layout').value, agreement: Number(part('export-agreement').value), format: part('export-format').value }), human + simulated > 0),
       exporter(ask, [['run', 'Run (zip)'], ['adapter', 'Adapter (zip)']], 'Run', 'Metrics as CSV and TensorBoard, samples, manifest; or the LoRA adapter of its latest checkpoint, as PEFT loads it.',
         [options('export-which-run', 'run', state.runs.length ? state.runs.map((run) => [run.id, `${run.id} ${run.name}`]) : [['', 'no run yet']])],
         () => ({ run: part('export-which-run').value }), state.runs.length > 0),

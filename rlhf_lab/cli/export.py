@@ -51,6 +51,7 @@ def _add_labels(parser: argparse.ArgumentParser, format_: str) -> None:
     add("--source", choices=[*(s.value for s in Source), ALL], default=Source.HUMAN.value,
         help="whose labels (default human); each row says whose it is")  # fmt: skip
     add("--annotator", action="append", default=[], help="only this annotator's; may be given several times")
+    add("--no-names", action="store_true", help="people as visitors without a name; what they noted stays")
     add("--ties", choices=TIES, default="keep", help='keep them with "tie": true, or drop them')
     add("--agreement", type=float, default=0.0, metavar="SHARE",
         help="only votes that at least this share of the pair's votes agree with")  # fmt: skip
@@ -66,6 +67,7 @@ def _wanted(args: argparse.Namespace) -> LabelExport:
     return LabelExport(
         source=None if args.source == ALL else Source(args.source), annotators=tuple(args.annotator), ties=args.ties,
         agreement=args.agreement, layout=args.layout, messages=args.messages, token_ids=args.token_ids, format=args.format,
+        names=not args.no_names,
     )  # fmt: skip
 
 

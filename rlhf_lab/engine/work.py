@@ -165,14 +165,19 @@ class _Watch:
         self.restart(note)
 
     def restart(self, note: str) -> None:
-        self.begun, self.stage, self.note = time.monotonic(), "", note
+        self.begun, self.first, self.stage, self.note = 0.0, 0, "", note
         self.losses: list[float] = []
 
     def update(self, done: int, total: int, loss: float, stage: str) -> None:
         if stage != self.stage:
             self.stage, self.losses = stage, []
         self.losses.append(loss)
-        left = (time.monotonic() - self.begun) / done * (total - done)
+        now = time.monotonic()
+        left: float | None = None
+        if not self.first:  # what comes before it, the reference's texts above all, is not done once an update
+            self.begun, self.first = now, done
+        elif done > self.first:
+            left = (now - self.begun) / (done - self.first) * (total - done)
         so_far: dict[str, Any] = {"loss": thinned(self.losses, MOST_POINTS), "stage": stage}
         self.progress(done / total, left, so_far | ({"note": self.note} if self.note else {}))
 

@@ -1,11 +1,12 @@
 """Labels as preference data: TRL's {"prompt", "chosen", "rejected"}, and everything else that is known of a vote."""
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Row, Select, select
+from sqlalchemy import Connection, Row, Select, func, select
 
 from rlhf_lab.chats import chat
 from rlhf_lab.errors import LabelError
@@ -17,6 +18,7 @@ from rlhf_lab.records import Project
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.comparisons import vote_counts
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.people import NEWCOMER
 from rlhf_lab.store.projects import FIRST, SECOND, get_project
 
 USUAL = LabelExport()
@@ -46,11 +48,12 @@ def label_rows(db: Database, project: Project, wanted: LabelExport) -> Iterator[
     query = _query(project.id, wanted)
     with db.read() as conn:
         agreed = _agreed(conn.execute(query.with_only_columns(t.votes.c.pair_id, t.votes.c.choice)), wanted)
+        nameless = {} if wanted.names else _nameless(conn)
         for row in conn.execute(query):
             if wanted.drops_ties and row.choice in (Choice.TIE, Choice.BOTH_BAD):
                 continue
             if agreed is None or (row.pair_id, row.choice) in agreed:
-                yield _label(row, project, wanted)
+                yield _label(row, project, wanted, nameless.get(row.annotator, row.annotator))
 
 
 def _query(project_id: int, wanted: LabelExport) -> Select[*tuple[Any, ...]]:
@@ -78,6 +81,14 @@ def _query(project_id: int, wanted: LabelExport) -> Select[*tuple[Any, ...]]:
     return query
 
 
+def _nameless(conn: Connection) -> dict[str, str]:
+    """What people are called where none is named: by their first vote, so that it is the same next time and tells nothing."""
+    v = t.votes.c
+    first = select(func.min(v.id)).where(v.source == Source.HUMAN).group_by(v.annotator)
+    found = conn.execute(select(v.annotator, v.uuid).where(v.id.in_(first)))
+    return {who: f"{NEWCOMER}{hashlib.sha256(uuid.encode()).hexdigest()[:12]}" for who, uuid in found}
+
+
 def _agreed(votes: Any, wanted: LabelExport) -> set[tuple[int, Choice]] | None:
     """(pair, choice) that enough of the pair's votes say; None where that is not asked for."""
     if wanted.agreement <= 0:
@@ -89,7 +100,7 @@ def _agreed(votes: Any, wanted: LabelExport) -> set[tuple[int, Choice]] | None:
     return {(pair_id, choice) for (pair_id, choice), n in said.items() if n >= wanted.agreement * of_pair[pair_id]}
 
 
-def _label(row: Row[*tuple[Any, ...]], project: Project, wanted: LabelExport) -> dict[str, Any]:
+def _label(row: Row[*tuple[Any, ...]], project: Project, wanted: LabelExport, annotator: str) -> dict[str, Any]:
     found = row._mapping
     sides = ("second", "first") if row.choice is Choice.SECOND else ("first", "second")
     chosen, rejected = ({name: found[f"{side}_{name}"] for name in _OF_A_SIDE} for side in sides)
@@ -98,7 +109,7 @@ def _label(row: Row[*tuple[Any, ...]], project: Project, wanted: LabelExport) ->
         return label
     label |= {
         "tie": row.choice in (Choice.TIE, Choice.BOTH_BAD), "both_bad": row.choice is Choice.BOTH_BAD,
-        "choice": row.choice.value, "source": row.source.value, "annotator": row.annotator,
+        "choice": row.choice.value, "source": row.source.value, "annotator": annotator,
         "first_on_left": None if row.via == SIDES_UNKNOWN else row.first_on_left, "response_ms": row.response_ms,
         "created_at": row.created_at, "strength": row.strength.value if row.strength else None, "note": row.note,
         "repeat": row.repeat, "via": row.via, "uuid": row.uuid, "pair_id": row.pair_id, "reason": row.reason,

@@ -16,6 +16,7 @@ class LabelExport:
     """source: people's, simulated, or (None) both, each row saying whose it is. annotators: only these people's (empty: all).
 
     agreement: keep a vote only where at least this share of the pair's votes (of those chosen here) say the same.
+    names: False: people are visitors without a name, each the same in every export of a lab; judges and notes stay.
     messages: texts as chats, TRL's conversational format. token_ids: also the sampled ids, and whose weights they belong to.
     """
 
@@ -27,6 +28,7 @@ class LabelExport:
     messages: bool = False
     token_ids: bool = False
     format: str = "jsonl"
+    names: bool = True
 
     def __post_init__(self) -> None:
         """Raises ConfigError for an unknown word or a share outside 0 … 1."""
@@ -46,9 +48,10 @@ class LabelExport:
         return self.ties == "drop" or self.layout != "votes"
 
     def to_dict(self) -> dict[str, object]:
-        """For the provenance file."""
+        """For the provenance file. annotators: how many, where none is named."""
         return {
-            "source": self.source.value if self.source else "all", "annotators": list(self.annotators),
+            "source": self.source.value if self.source else "all", "names": self.names,
+            "annotators": list(self.annotators) if self.names else len(self.annotators),
             "ties": "drop" if self.drops_ties else "keep", "agreement": self.agreement, "layout": self.layout,
             "messages": self.messages, "token_ids": self.token_ids, "format": self.format,
         }  # fmt: skip

@@ -1,5 +1,6 @@
 """Projects made ready: prompts split, shipped pairs put in place. No model is loaded for it."""
 
+import re
 import shutil
 import threading
 from collections.abc import Sequence
@@ -42,6 +43,7 @@ def new_project(
 ) -> Project:  # fmt: skip
     """A project on a model and a prompt set of ours, on prompts from a file, or on own prompts, which prompt_set names.
 
+    A name that another project has gets a number behind it.
     The embedded model's projects begin with the shipped pairs of their set, so that labelling can start at once.
     Raises ConfigError; ModelError for a folder that holds no model that can be used.
     """
@@ -49,7 +51,7 @@ def new_project(
         own_prompts, prompt_set = read_prompt_file(prompts_file), prompts_file.name
     texts = list(own_prompts) or shipped_prompts(prompt_set)
     digest = _digest(model)
-    name = " ".join(name.split())[:MAX_NAME] or _name(model, prompt_set)
+    name = _free(db, " ".join(name.split())[:MAX_NAME] or _name(model, prompt_set))
     project = create_project(db, name, model, digest, prompt_set, seed, split(texts))
     if model == EMBEDDED and not own_prompts:
         _add_shipped(db, project, digest)
@@ -143,6 +145,15 @@ def _first_project(db: Database) -> Project:
     """Made once, however many threads of a page look into a brand-new home at the same moment."""
     with _MAKING_THE_FIRST:
         return current_project(db) or new_project(db)
+
+
+def _free(db: Database, name: str) -> str:
+    """The name, or "Tales 2" where there is a "Tales"; after that "Tales 3"."""
+    taken, number, free = {project.name for project in projects(db)}, 1, name
+    while free in taken:
+        number += 1
+        free = f"{re.sub(r' [0-9]+$', '', name)[: MAX_NAME - 5]} {number}"
+    return free
 
 
 def _name(model: str, prompt_set: str) -> str:

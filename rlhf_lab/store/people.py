@@ -21,7 +21,8 @@ OPERATOR = "operator"
 
 
 def join(db: Database, name: str, taken: Collection[str] = ()) -> Person:
-    """A new person. A name that is taken, by somebody or on a vote, gets a number behind it: "Ann 2".
+    """A new person. A name that is taken, by somebody or on a vote, gets a number behind it: "Ann 2". So does one that differs
+    in capitals alone, which nobody tells apart when it is read out (SQLite knows those of ASCII).
 
     taken: names that are somebody's besides.
 
@@ -37,9 +38,10 @@ def join(db: Database, name: str, taken: Collection[str] = ()) -> Person:
     with db.write() as conn:
         _require_room(conn)
         number, free = 1, name
+        others = {one.casefold() for one in (OPERATOR, *taken)}
         while (
-            free in (OPERATOR, *taken)
-            or conn.execute(select(p.id).where(p.name == free)).scalar() is not None
+            free.casefold() in others
+            or conn.execute(select(p.id).where(func.lower(p.name) == func.lower(free))).scalar() is not None
             or conn.execute(select(v.id).where(v.annotator == free).limit(1)).scalar() is not None
         ):
             number += 1
@@ -61,6 +63,12 @@ def account(db: Database, name: str) -> Person:
             return Person(known.id, known.name, known.joined_at)
         _require_room(conn)
         return _made(conn, name)
+
+
+def joined_at(db: Database, name: str) -> float | None:
+    """When somebody joined by a name; None where nobody of that name is here (any more)."""
+    with db.read() as conn:
+        return conn.execute(select(t.people.c.joined_at).where(t.people.c.name == name)).scalar()
 
 
 def _require_room(conn: Connection) -> None:

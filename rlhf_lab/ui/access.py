@@ -15,7 +15,7 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -57,13 +57,17 @@ class Visitor:
 
 @dataclass(frozen=True)
 class Access:
-    """How visitors are told apart. default: what a visitor without a cookie may do. people: who enters by a password."""
+    """How visitors are told apart. default: what a visitor without a cookie may do. people: who enters by a password.
+
+    since: when somebody joined by a name; None where nobody of that name is here (any more). Without it every signed name counts.
+    """
 
     default: Role = Role.OPERATOR
     key: bytes = b""
     operator_secret: str = ""
     join_code: str = ""
     people: Mapping[str, Entry] = field(default_factory=dict)
+    since: Callable[[str], float | None] | None = None
 
     @property
     def guarded(self) -> bool:
@@ -100,8 +104,9 @@ class Access:
 
     def cookie(self, visitor: Visitor) -> str:
         """The cookie's value for a visitor."""
-        entry = self.people.get(visitor.name)
-        return self.seal([visitor.role.value, visitor.name, *([self._mark(entry)] if entry else [])])
+        entry, joined = self.people.get(visitor.name), self._joined(visitor)
+        mark = self._mark(entry) if entry else joined and self._mark_of_joined(visitor.name, joined)
+        return self.seal([visitor.role.value, visitor.name, *([mark] if mark else [])])
 
     def seal(self, said: list[str]) -> str:
         """The words with a signature, to be kept by a browser."""
@@ -120,7 +125,19 @@ class Access:
         entry = self.people.get(name)
         if entry is not None:  # another password, or none any more, ends the cookie; the line says the role
             return Visitor(entry.role, name) if mark == [self._mark(entry)] else None
-        return Visitor(Role(role), name) if role and not mark else None
+        if role == Role.LABELLER and (joined := self._joined(Visitor(Role.LABELLER, name))) is not None:
+            # Without a mark it is a cookie of earlier versions.
+            return Visitor(Role.LABELLER, name) if mark in ([], [self._mark_of_joined(name, joined)]) else None
+        known = role != Role.LABELLER or self.since is None or name.startswith(NEWCOMER)
+        return Visitor(Role(role), name) if role and known and not mark else None
+
+    def _joined(self, visitor: Visitor) -> float | None:
+        """When a labeller joined by their name; None for everybody else."""
+        return self.since(visitor.name) if self.since and visitor.role is Role.LABELLER and visitor.nickname else None
+
+    def _mark_of_joined(self, name: str, at: float) -> str:
+        """Stands in the cookie of who joined: whoever takes the name when they have left the lab is somebody else."""
+        return self._sign(f"{name}|{at!r}")[:16]
 
     def _mark(self, entry: Entry) -> str:
         """Stands in the cookie of who gave this password, and does not tell it."""
@@ -137,9 +154,11 @@ ALONE = Access()
 
 
 def guarded_access(
-    home: Path, *, open_to_all: bool, operator_secret: str | None = None, people: Mapping[str, Entry] | None = None
-) -> Access:
-    """The access of a lab that others reach. open_to_all: labelling needs no code. people: who enters by a password.
+    home: Path, *, open_to_all: bool, operator_secret: str | None = None, people: Mapping[str, Entry] | None = None,
+    since: Callable[[str], float | None] | None = None,
+) -> Access:  # fmt: skip
+    """The access of a lab that others reach. open_to_all: labelling needs no code. people: who enters by a password; since: who
+    has joined (see Access).
 
     The join code is RLHF_LAB_JOIN_CODE, or one kept in the home. Raises StoreError where the home cannot be written.
     """
@@ -150,6 +169,7 @@ def guarded_access(
         operator_secret=operator_secret or keys["operator"],
         join_code=os.environ.get(CODE_VARIABLE) or keys["code"],
         people=people or {},
+        since=since,
     )
 
 

@@ -20,6 +20,7 @@ from rlhf_lab.jobs.setup import pick_project
 from rlhf_lab.labelling import Role
 from rlhf_lab.records import Project
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.people import joined_at
 from rlhf_lab.ui.access import ALONE, Access, Visitor, guarded_access
 from rlhf_lab.ui.auth_file import Entry
 
@@ -51,7 +52,10 @@ class Context:
 
     def guarded(self, *, open_to_all: bool, people: Mapping[str, Entry] | None = None) -> "Context":
         """The same lab for an address that others reach: visitors have roles. people: who enters by a password. StoreError."""
-        access = guarded_access(self.home, open_to_all=open_to_all, operator_secret=self.operator_secret, people=people)
+        access = guarded_access(
+            self.home, open_to_all=open_to_all, operator_secret=self.operator_secret, people=people,
+            since=functools.partial(joined_at, self.db),
+        )  # fmt: skip
         return replace(self, access=access, operator_secret=access.operator_secret)
 
     @property

@@ -37,7 +37,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         return {"votes": ballot.earlier(ctx, checked_name(ctx, question.get("annotator")))}
 
     def here(question: dict[str, Any]) -> dict[str, Any]:
-        return {"here": present(ctx, name_if_any(ctx, question.get("annotator")))} | shared()
+        return {"here": present(ctx, name_if_any(ctx, question.get("annotator"))), "you": you(ctx)} | shared()
 
     part = widget(
         "label",
@@ -159,12 +159,18 @@ def state(ctx: Context, annotator: str, *, notice: str = "") -> dict[str, Any]:
         "pair": pair,
         "after": after,
         "waiting": "" if pair else waiting or steward.why_no_pair(ctx.db, project.id),
-        "you": {"name": visitor.nickname, "role": visitor.role.value},
+        "you": you(ctx),
         "guideline": rules.guideline,
         "here": here,
         "notice": notice,
         "vote": None,  # the click that this answers
     } | standing(ctx)
+
+
+def you(ctx: Context) -> dict[str, str]:
+    """Who asks, and what they may do."""
+    visitor = ctx.visitor()
+    return {"name": visitor.nickname, "role": visitor.role.value}
 
 
 def standing(ctx: Context) -> dict[str, Any]:

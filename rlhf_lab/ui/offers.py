@@ -111,7 +111,7 @@ def _labels(said: dict[str, Any]) -> exports.LabelExport:
         raise ConfigError("The page named no annotators. Reload it.")
     return exports.LabelExport(
         SOURCES[str(said["source"])], tuple(annotators), ties=str(said.get("ties")), layout=layout, messages=bool(chats),
-        agreement=float(agreement), format=str(said.get("format", "jsonl")),
+        agreement=float(agreement), format=str(said.get("format", "jsonl")), names=said.get("names") is not False,
     )  # fmt: skip
 
 

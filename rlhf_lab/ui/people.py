@@ -12,6 +12,7 @@ from rlhf_lab.labelling import SAMPLING, LabellingConfig, Role
 from rlhf_lab.settings import Setting, fields_of
 from rlhf_lab.store.labelling import labelling_of, set_labelling, standings
 from rlhf_lab.store.people import MAX_NAME
+from rlhf_lab.ui import leaving
 from rlhf_lab.ui.address import is_loopback
 from rlhf_lab.ui.context import Context, operated, read, shared_for
 from rlhf_lab.ui.presence import PRESENCE
@@ -42,6 +43,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         return operated(ctx, secret, event, lambda said: change_rules(ctx, said))
 
     part.rules(rules, operator, part, show_progress="hidden", api_visibility="private", queue=False)
+    leaving.build(ctx, operator)
 
 
 def leaderboard(ctx: Context) -> list[dict[str, Any]]:

@@ -17,6 +17,10 @@ class Presence:
             if name in self._seen or len(self._seen) < MOST:
                 self._seen[name] = time.monotonic()
 
+    def forget(self, name: str) -> None:
+        with self._lock:
+            self._seen.pop(name, None)
+
     def names(self) -> list[str]:
         """Who is here, by name."""
         now = time.monotonic()

@@ -227,3 +227,24 @@ def test_the_board_is_put_in_order_by_labels_or_by_consistency(lab, open_page):
     assert page.evaluate("document.activeElement.dataset.sort") == "themselves"
     page.click("role=button[name='Labels']")
     assert order() == ["Many", "Steady", "New"]
+
+
+def test_the_operator_takes_somebody_out_and_they_join_again(lab, open_page):
+    page = joined(lab, open_page, "<b>Rude</b>")
+    press(page, "1")
+    operator = open_page(lab)
+    operator.goto(f"{lab.url}enter?key={keys(lab)['operator']}")
+    operator.click("role=tab[name='People']")
+    operator.click("summary:has-text('Take somebody out')")
+    operator.locator("[data-do=leaving-name]").select_option("<b>Rude</b>")
+    operator.click("[data-do=leaving]")
+    expect(operator.locator(".lab-leaving")).to_contain_text("Take <b>Rude</b> out of every project for good, and keep")
+    operator.click("[data-do=leaving-sure]")
+    operator.wait_for_selector(".lab-leaving .told:has-text('The name is out of this lab')")
+    expect(operator.locator("[data-do=leaving-name] option", has_text="Rude")).to_have_count(0)
+    assert "<b>Rude</b>" not in [name for name, _, _ in live(lab)]
+    page.wait_for_selector("text=Join to label")  # told without a press of a key
+    ann = joined(lab, open_page, "Hal")
+    ann.click("role=tab[name='People']")
+    ann.wait_for_selector("tr[data-name=Hal], .lab-people h2")
+    assert ann.locator(".lab-leaving details").is_hidden()

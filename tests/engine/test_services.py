@@ -8,6 +8,7 @@ import tiny
 from workplace import REWARD, Lab
 
 from rlhf_lab.engine import pairs as pairs_module
+from rlhf_lab.engine import work
 from rlhf_lab.engine.pairs import TRIES, sample_pairs
 from rlhf_lab.engine.texts import pieces, room
 from rlhf_lab.engine.work import thinned
@@ -249,3 +250,16 @@ def test_a_project_on_another_model_lets_the_one_before_go(lab, tmp_path):
     assert lab.worker.lab.open(elsewhere)[0].name == str(other)
     gc.collect()
     assert before() is None
+
+
+def test_the_time_left_of_a_reward_model_is_told_by_its_updates_alone(monkeypatch):
+    """The reference's 30 s of writing come once; an update takes 2 s, and with memory run out it begins anew."""
+    clock, told = iter([30.0, 32.0, 36.0, 50.0, 53.0]), []
+    monkeypatch.setattr(work.time, "monotonic", lambda: next(clock))
+    watch = work._Watch(lambda share, left, so_far: told.append(left))
+    for done in (1, 2, 4):
+        watch.update(done, 100, 0.7, "fold 1 of 5")
+    watch.restart("again")
+    for done in (1, 2):
+        watch.update(done, 100, 0.7, "fold 1 of 5")
+    assert told == [None, 2.0 * 98, 2.0 * 96, None, 3.0 * 98]

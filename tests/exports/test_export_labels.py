@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
-from rlhf_lab.exports import LabelExport, export_labels, table_files
+from rlhf_lab.exports import LabelExport, export_dataset, export_labels, table_files
 from rlhf_lab.kinds import Source
 
 COMMON = {"both_bad": False, "source": "human", "annotator": "ann", "created_at": 100.5, "reason": "random",
@@ -63,6 +63,20 @@ def test_simulated_labels_say_so_and_texts_come_back_unchanged(db, project, vote
 )
 def test_filters(db, project, voted, out, asked, uuids):
     assert [row["uuid"] for row in read(export_labels(db, project.id, out, LabelExport(**asked)))] == uuids
+
+
+def test_without_names_people_are_told_apart_and_the_same_next_time(db, project, voted, out, tmp_path):
+    wanted = LabelExport(None, names=False)
+    rows = read(export_labels(db, project.id, out, wanted))
+    ann, same, bob, again, judge = [row["annotator"] for row in rows]
+    assert (ann, ann) == (same, again) != (bob, bob)
+    assert (ann, bob) == ("visitor-bb82030dbc2b", "visitor-011e39efe225")
+    assert judge == "judge:polite"
+    assert read(export_labels(db, project.id, tmp_path / "again", wanted)) == rows
+    folder = export_dataset(db, project.id, tmp_path / "set", LabelExport(annotators=("ann",), names=False))
+    told = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file())
+    assert '"ann"' not in told
+    assert json.loads((folder / "provenance.json").read_text())["chosen_with"]["annotators"] == 1
 
 
 def test_token_ids_only_when_asked_for(db, project, voted, out):

@@ -38,7 +38,7 @@ def test_a_copy_has_the_same_prompts_in_the_same_parts(db, own, name):
     copy = copy_project(db, project)
     assert copy.id != project.id
     assert texts(db, copy) == texts(db, project)
-    assert (copy.name, copy.seed, copy.prompt_set) == ("x", 5, project.prompt_set)
+    assert (copy.name, copy.seed, copy.prompt_set) == ("x 2", 5, project.prompt_set)
     assert (count_pairs(db, copy.id) > 0) == (own == ())
 
 
@@ -54,6 +54,13 @@ def test_a_name_is_one_line_of_80_characters(db):
     assert new_project(db, name="  a\n b ").name == "a b"
     assert len(new_project(db, name="x" * 200).name) == 80
     assert new_project(db, name=" ").name == "Tales"
+
+
+def test_projects_of_the_same_name_are_told_apart(db):
+    made = [
+        new_project(db, own_prompts=OWN, name=name).name for name in ("a", "a", "a 2", "b 7", "b 7", "x" * 80, "x" * 80)
+    ]
+    assert made == ["a", "a 2", "a 3", "b 7", "b 2", "x" * 80, "x" * 75 + " 2"]
 
 
 def test_nothing_is_made_of_what_is_refused(db, tmp_path):

@@ -77,7 +77,7 @@ def test_roles_contain_those_before_them():
 
 
 def test_a_cookie_says_who_somebody_is_and_cannot_be_forged(ctx):
-    access, ann = ctx.access, Visitor(Role.LABELLER, "Ann")
+    access, ann = ctx.access, Visitor(Role.LABELLER, join(ctx.db, "Ann").name)
     cookie = access.cookie(ann)
     assert access.visitor(Asked(cookie)) == ann
     assert access.visitor(Asked()) == access.visitor(None) == Visitor(Role.VIEWER)
@@ -95,7 +95,7 @@ def test_a_cookie_says_who_somebody_is_and_cannot_be_forged(ctx):
 def test_a_new_secret_or_code_ends_old_cookies(ctx, variable):
     from dataclasses import replace
 
-    cookie = ctx.access.cookie(Visitor(Role.LABELLER, "Ann"))
+    cookie = ctx.access.cookie(Visitor(Role.LABELLER, join(ctx.db, "Ann").name))
     assert replace(ctx.access, **{variable: "other"}).visitor(Asked(cookie)).role is Role.VIEWER
 
 
@@ -197,6 +197,11 @@ def test_names_are_nobody_elses(ctx):
     assert [join(ctx.db, "Ann").name for _ in range(3)] == ["Ann", "Ann 2", "Ann 3"]
     assert join(ctx.db, "operator").name == "operator 2"  # the first one came by the operator's link
     assert joined(ctx) == {"Ann", "Ann 2", "Ann 3", "operator 2"}
+    assert [join(ctx.db, name, ("Dan",)).name for name in ("ANN", "Operator", "dan")] == [
+        "ANN 4",
+        "Operator 3",
+        "dan 2",
+    ]
 
 
 def test_a_visitor_cannot_label_under_the_name_of_who_joined(ctx, asked_by):
@@ -209,6 +214,7 @@ def test_a_visitor_cannot_label_under_the_name_of_who_joined(ctx, asked_by):
 
 @pytest.mark.parametrize("role", Role)
 def test_what_each_role_may_do(ctx, asked_by, role):
+    join(ctx.db, "Ann")
     asked_by(Asked(ctx.access.cookie(Visitor(role, "Ann"))))
     for needed, ask in ((Role.LABELLER, ctx.require_labeller), (Role.OPERATOR, lambda: ctx.require_operator(None))):
         if role.may(needed):
@@ -252,14 +258,14 @@ def test_the_guard_lets_labellers_pass(ctx, asked_by, in_loop):
     assert acts[1]() == "seen"
     with pytest.raises(gr.Error):
         acts[0]()
-    asked_by(Asked(ctx.access.cookie(Visitor(Role.LABELLER, "Ann"))))
+    asked_by(Asked(ctx.access.cookie(Visitor(Role.LABELLER, join(ctx.db, "Ann").name))))
     assert acts[0]() == "done"
 
 
 def test_the_server_asks_only_where_visitors_have_roles(ctx):
     assert "auth_dependency" not in launch_options(Context(ctx.home, ctx.db))
     ask = launch_options(ctx)["auth_dependency"]
-    assert ask(Asked(ctx.access.cookie(Visitor(Role.LABELLER, "Ann")))) == "labeller:Ann"
+    assert ask(Asked(ctx.access.cookie(Visitor(Role.LABELLER, join(ctx.db, "Ann").name)))) == "labeller:Ann"
     assert ask(Asked()) == "viewer:"
 
 

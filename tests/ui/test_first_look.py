@@ -18,6 +18,7 @@ from rlhf_lab.labelling import Role
 from rlhf_lab.store import tables
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.leases import lease_pair
+from rlhf_lab.store.people import join
 from rlhf_lab.ui import label
 from rlhf_lab.ui.access import COOKIE, Visitor
 from rlhf_lab.ui.context import Context
@@ -122,7 +123,7 @@ def test_who_may_not_label_is_shown_nothing(ctx, said):
 def test_a_guarded_lab_shows_it_to_those_who_have_joined(ctx):
     guarded = ctx.guarded(open_to_all=False)
     assert ask(guarded, {"annotator": "ann"}).status_code == 204
-    cookie = guarded.access.cookie(Visitor(Role.LABELLER, "Ann"))
+    cookie = guarded.access.cookie(Visitor(Role.LABELLER, join(ctx.db, "Ann").name))
     answer = ask(guarded, {"annotator": "somebody"}, headers={"cookie": f"{COOKIE}={cookie}"})
     held = lease_pair(ctx.db, ctx.project.id, "Ann")  # kept for the cookie's name, not for the one that was said
     assert held is not None

@@ -264,7 +264,7 @@ def test_a_reset_of_a_project_on_own_prompts_keeps_them(ctx, desk):
     before = ctx.project
     after = copy_project(ctx.db, before)
     assert [prompt.text for prompt in prompts(ctx.db, after.id, "train")] == ["a", "b", "c"]
-    assert get_project(ctx.db, after.id).name == "mine"
+    assert get_project(ctx.db, after.id).name == "mine 2"
 
 
 def test_runs_are_counted_by_project(ctx, desk):

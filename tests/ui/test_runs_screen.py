@@ -14,10 +14,13 @@ from rlhf_lab.config import PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import queue, steward
 from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.kinds import EventKind, JobKind, RunStatus, Source
-from rlhf_lab.records import LabelSnapshot, Sample, StepResult
+from rlhf_lab.kinds import Choice, EventKind, JobKind, RunStatus, Source
+from rlhf_lab.records import LabelSnapshot, Sample, StepResult, Vote
 from rlhf_lab.store import runs as store
+from rlhf_lab.store.comparisons import cast_vote
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.labelling import labelling_of
+from rlhf_lab.store.leases import lease_pairs
 from rlhf_lab.store.projects import open_project
 from rlhf_lab.store.steps import record_step
 from rlhf_lab.ui import runs as screen
@@ -276,6 +279,15 @@ def test_labels_of_one_annotator_are_offered_and_of_nobody_there_are_none(ctx, t
     for names in ("judge:gloomy", [3], None):
         with pytest.raises(ConfigError, match="named no annotators"):
             offers.make({"what": "labels", "source": "simulated", "ties": "keep", "annotators": names})
+
+
+def test_labels_are_offered_without_names(ctx, tmp_path):
+    pair = lease_pairs(ctx.db, ctx.project.id, "Ann", labelling_of(ctx.db, ctx.project.id))[0].pair
+    cast_vote(ctx.db, Vote("u1", pair.id, "Ann", Source.HUMAN, Choice.FIRST, True))
+    offers = Offers(ctx, tmp_path / "cache")
+    said = {"what": "labels", "source": "human", "ties": "keep"}
+    told = [Path(offers.make(said | {"names": names})["path"]).read_text(encoding="utf-8") for names in (True, False)]
+    assert ['"Ann"' in lines for lines in told] == [True, False]
 
 
 def test_a_run_is_offered_as_a_zip_of_all_its_files(ctx, make, tmp_path):

@@ -109,6 +109,7 @@ def test_a_browser_that_refuses_the_cookie_labels_by_the_name_of_its_page(lab, a
 
 
 def test_whoever_has_entered_is_given_no_other_name(lab):
+    join(lab.db, "Ann")
     for visitor in (Visitor(Role.LABELLER, "Ann"), Visitor(Role.OPERATOR, OPERATOR)):
         client = browser(lab)
         client.cookies.set(COOKIE, lab.access.cookie(visitor))
@@ -199,6 +200,7 @@ def test_forged_tampered_and_foreign_names_are_nobody(lab, victim, asked_by, whe
 def test_a_page_is_not_believed_the_name_of_who_entered(lab, asked_by):
     """Their cookie is one that scripts cannot read; it counts as a cookie alone."""
     asked_by()
+    join(lab.db, "Ann")
     for visitor in (Visitor(Role.LABELLER, "Ann"), Visitor(Role.OPERATOR, OPERATOR)):
         everything(lab, lab.access.cookie(visitor))
 
@@ -238,7 +240,7 @@ def test_the_screen_names_those_who_gave_a_name(lab, asked_by):
     mine, _ = newcomer(lab)
     asked_by(mine)
     assert say(lab, "opened", "")["you"] == {"name": "", "role": "labeller"}
-    asked_by({COOKIE: lab.access.cookie(Visitor(Role.LABELLER, "Ann"))})
+    asked_by({COOKIE: lab.access.cookie(Visitor(Role.LABELLER, join(lab.db, "Ann").name))})
     assert say(lab, "opened", "")["you"] == {"name": "Ann", "role": "labeller"}
 
 

@@ -1,0 +1,90 @@
+"""Somebody is taken out of a lab: by its operator alone, and the browser that entered by the name is a stranger's then."""
+
+from types import SimpleNamespace
+
+import pytest
+from gradio.context import LocalContext
+
+from rlhf_lab.labelling import Role
+from rlhf_lab.store.forgetting import names
+from rlhf_lab.store.people import OPERATOR, join
+from rlhf_lab.ui import leaving
+from rlhf_lab.ui.access import COOKIE, Visitor
+from rlhf_lab.ui.auth_file import Entry
+from rlhf_lab.ui.presence import PRESENCE
+
+
+class Asked:
+    def __init__(self, cookie: str) -> None:
+        self.cookies, self.headers = {COOKIE: cookie}, {"host": "lab.example"}
+
+
+@pytest.fixture
+def lab(ctx):
+    return ctx.guarded(open_to_all=False)
+
+
+@pytest.fixture
+def part(lab, monkeypatch):
+    """The part's read and its event, as the page calls them."""
+    found = {}
+
+    def widget(name, *, reads, label):
+        return SimpleNamespace(leave=lambda handler, *_, **__: found.update(known=reads[0], leave=handler))
+
+    monkeypatch.setattr(leaving, "widget", widget)
+    leaving.build(lab, None)
+    return SimpleNamespace(**found)
+
+
+@pytest.fixture
+def asked_by():
+    tokens = []
+    yield lambda cookie: tokens.append(LocalContext.request.set(Asked(cookie)))
+    for token in reversed(tokens):
+        LocalContext.request.reset(token)
+
+
+def sent(name, *, votes=False):
+    return SimpleNamespace(_data={"at": 1, "name": name, "votes": votes})
+
+
+def test_the_operator_alone_sees_whom_there_is_and_takes_them_out(lab, part, asked_by):
+    ann = lab.access.cookie(Visitor(Role.LABELLER, join(lab.db, "Ann").name))
+    asked_by(ann)
+    assert part.known({}) == {"names": None}
+    assert "Only the operator" in part.leave("", sent("Ann"))["error"]
+    assert names(lab.db) == ["Ann"]
+    PRESENCE.touch("Ann")
+    asked_by(lab.access.cookie(Visitor(Role.OPERATOR, OPERATOR)))
+    assert part.known({}) == {"names": ["Ann"]}
+    assert part.leave("", sent("Ann")) == {"at": 1, "done": "The name is out of this lab."}
+    assert (part.known({}), "Ann" in PRESENCE.names()) == ({"names": []}, False)
+    assert "Nobody here is called" in part.leave("", sent("Ann"))["error"]
+
+
+def test_their_cookie_ends_also_for_whoever_takes_the_name_after_them(lab):
+    def seen(cookie):
+        return lab.access.visitor(Asked(cookie))
+
+    cookie = lab.access.cookie(Visitor(Role.LABELLER, join(lab.db, "Ann").name))
+    bob = lab.access.cookie(Visitor(Role.LABELLER, join(lab.db, "Bob").name))
+    assert seen(cookie) == Visitor(Role.LABELLER, "Ann")
+    leaving.let_go(lab, {"name": "Ann"})
+    assert (seen(cookie), seen(bob)) == (Visitor(Role.VIEWER), Visitor(Role.LABELLER, "Bob"))
+    other = lab.access.cookie(Visitor(Role.LABELLER, join(lab.db, "Ann").name))
+    assert (seen(cookie), seen(other)) == (Visitor(Role.VIEWER), Visitor(Role.LABELLER, "Ann"))
+
+
+def test_a_cookie_of_before_people_were_marked_counts_while_they_are_here(lab):
+    join(lab.db, "Ann")
+    old = lab.access.seal([Role.LABELLER.value, "Ann"])
+    assert lab.access.visitor(Asked(old)) == Visitor(Role.LABELLER, "Ann")
+    leaving.let_go(lab, {"name": "Ann"})
+    assert lab.access.visitor(Asked(old)) == Visitor(Role.VIEWER)
+
+
+def test_a_name_of_the_file_of_passwords_is_said_to_be_there_still(ctx):
+    lab = ctx.guarded(open_to_all=False, people={"Ann": Entry("Ann", Role.LABELLER, "x")})
+    join(lab.db, "Ann")
+    assert "take its line out too" in leaving.let_go(lab, {"name": "Ann"})
