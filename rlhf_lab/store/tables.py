@@ -13,10 +13,12 @@
     presence                                                                   is a page open?
 
 What can be deleted and is known by its id outside (a page that stays open, an export, a folder) never leaves that id to another:
-PostgreSQL gives none twice, and SQLite does not where a table has `sqlite_autoincrement`.
+PostgreSQL gives none twice, and SQLite does not where a table is `_numbered`.
 
 A change here needs a new file in migrations/versions and a new SCHEMA_VERSION (a test compares the two).
 """
+
+from functools import partial
 
 from sqlalchemy import (
     Boolean,
@@ -40,8 +42,9 @@ from rlhf_lab.store.columns import LONG, NAMES, Json, PackedJson, belongs_to, id
 SCHEMA_VERSION = "0009"
 
 metadata = MetaData(naming_convention=NAMES)
+_numbered = partial(Table, sqlite_autoincrement=True)
 
-projects = Table(
+projects = _numbered(
     "projects",
     metadata,
     id_column(),
@@ -52,18 +55,16 @@ projects = Table(
     needed("seed", LONG),
     needed("created_at", Float),
     Column("opened_at", Float),  # the page shows the project opened last; NULL: never since it was made
-    sqlite_autoincrement=True,
 )
 
 # What an import brought names it (import_id, without a foreign key: SQLite would copy whole tables to add one).
-imports = Table(
+imports = _numbered(
     "imports", metadata, id_column(), belongs_to("project_id", "projects", nullable=False, index=True),
     needed("name", Text), needed("who", Text), needed("use_prompts", Boolean), needed("created_at", Float),
     Column("taken_back_at", Float),  # when that began
-    sqlite_autoincrement=True,
 )  # fmt: skip
 
-prompts = Table(
+prompts = _numbered(
     "prompts",
     metadata,
     id_column(),
@@ -74,10 +75,9 @@ prompts = Table(
     CheckConstraint("split IN ('train', 'eval')", name="split"),
     Column("import_id", Integer, index=True),  # which import made it one to write texts for
     Index(None, "project_id", "split"),
-    sqlite_autoincrement=True,
 )
 
-completions = Table(
+completions = _numbered(
     "completions",
     metadata,
     id_column(),
@@ -87,10 +87,9 @@ completions = Table(
     needed("checkpoint", Text),  # "base", "shipped" or "run/<id>/<step>"
     needed("seed", LONG),
     needed("created_at", Float),
-    sqlite_autoincrement=True,
 )
 
-pairs = Table(
+pairs = _numbered(
     "pairs",
     metadata,
     id_column(),
@@ -103,10 +102,9 @@ pairs = Table(
     CheckConstraint("first_id <> second_id", name="distinct"),
     Column("import_id", Integer, index=True),
     Column("taken_back_at", Float),  # with its import: nobody is shown it any more
-    sqlite_autoincrement=True,
 )
 
-votes = Table(
+votes = _numbered(
     "votes",
     metadata,
     id_column(),
@@ -125,7 +123,6 @@ votes = Table(
     needed("via", String(20), server_default=text("'page'")),
     Column("import_id", Integer, index=True),
     Index(None, "annotator", "id"),
-    sqlite_autoincrement=True,
 )
 
 _LIVE = text("undone_at IS NULL")
@@ -153,7 +150,7 @@ leases = Table(
 
 people = Table("people", metadata, id_column(), needed("name", String(200), unique=True), needed("joined_at", Float))
 
-reward_models = Table(
+reward_models = _numbered(
     "reward_models",
     metadata,
     id_column(),
@@ -165,7 +162,6 @@ reward_models = Table(
     needed("labels_digest", String(64)),
     needed("source", words(kinds.Source)),
     needed("created_at", Float),
-    sqlite_autoincrement=True,
 )
 
 # Clustered by reward model, as they are read: no row ids.
@@ -178,10 +174,10 @@ scores = Table(
     sqlite_with_rowid=False,
 )
 
-runs = Table(
+runs = _numbered(
     "runs",
     metadata,
-    id_column(),
+    id_column(),  # its id names a folder and the completions it wrote ("run/<id>/<step>")
     belongs_to("project_id", "projects", nullable=False, index=True),
     belongs_to("reward_model_id", "reward_models", nullable=False),
     needed("name", Text),
@@ -193,7 +189,6 @@ runs = Table(
     needed("message", Text),
     needed("created_at", Float),
     needed("updated_at", Float),
-    sqlite_autoincrement=True,  # its id names a folder and the completions it wrote ("run/<id>/<step>")
 )
 
 # One narrow row per number, clustered by curve. Measured with 40 metrics x 10,000 steps against one JSON row per step:
@@ -260,7 +255,7 @@ engines = Table(
     Index(None, "host", "pid"),
 )
 
-jobs = Table(
+jobs = _numbered(
     "jobs",
     metadata,
     id_column(),
@@ -279,10 +274,9 @@ jobs = Table(
     needed("updated_at", Float),
     Index(None, "status", "kind", "id"),
     Index(None, "project_id", "id"),
-    sqlite_autoincrement=True,
 )
 
-blind_tests = Table(
+blind_tests = _numbered(
     "blind_tests",
     metadata,
     id_column(),
@@ -290,7 +284,6 @@ blind_tests = Table(
     belongs_to("first_job", "jobs", nullable=False),  # whose results are the texts
     belongs_to("second_job", "jobs", nullable=False),
     needed("created_at", Float),
-    sqlite_autoincrement=True,
 )
 
 blind_votes = Table(
