@@ -5,7 +5,7 @@ import zlib
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Dialect, Enum, ForeignKey, Integer, LargeBinary, Text
+from sqlalchemy import BigInteger, Column, Dialect, Enum, ForeignKey, Integer, LargeBinary, Table, Text
 from sqlalchemy.types import TypeDecorator
 
 #: How keys and indices are called.
@@ -51,6 +51,11 @@ def words(kind: type[StrEnum]) -> Enum:
     return Enum(
         kind, native_enum=False, length=20, values_callable=lambda members: [member.value for member in members]
     )
+
+
+def numbered(name: str, *parts: Any) -> Table:
+    """A table that gives the id of what was deleted to nothing else, on SQLite too."""
+    return Table(name, *parts, sqlite_autoincrement=True)
 
 
 def id_column() -> Column[int]:

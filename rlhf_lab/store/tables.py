@@ -13,12 +13,10 @@
     presence                                                                   is a page open?
 
 What can be deleted and is known by its id outside (a page that stays open, an export, a folder) never leaves that id to another:
-PostgreSQL gives none twice, and SQLite does not where a table is `_numbered`.
+PostgreSQL gives none twice, and SQLite does not where a table is `numbered`.
 
 A change here needs a new file in migrations/versions and a new SCHEMA_VERSION (a test compares the two).
 """
-
-from functools import partial
 
 from sqlalchemy import (
     Boolean,
@@ -37,14 +35,13 @@ from sqlalchemy import (
 )
 
 from rlhf_lab import kinds
-from rlhf_lab.store.columns import LONG, NAMES, Json, PackedJson, belongs_to, id_column, needed, words
+from rlhf_lab.store.columns import LONG, NAMES, Json, PackedJson, belongs_to, id_column, needed, numbered, words
 
 SCHEMA_VERSION = "0009"
 
 metadata = MetaData(naming_convention=NAMES)
-_numbered = partial(Table, sqlite_autoincrement=True)
 
-projects = _numbered(
+projects = numbered(
     "projects",
     metadata,
     id_column(),
@@ -58,13 +55,13 @@ projects = _numbered(
 )
 
 # What an import brought names it (import_id, without a foreign key: SQLite would copy whole tables to add one).
-imports = _numbered(
+imports = numbered(
     "imports", metadata, id_column(), belongs_to("project_id", "projects", nullable=False, index=True),
     needed("name", Text), needed("who", Text), needed("use_prompts", Boolean), needed("created_at", Float),
     Column("taken_back_at", Float),  # when that began
 )  # fmt: skip
 
-prompts = _numbered(
+prompts = numbered(
     "prompts",
     metadata,
     id_column(),
@@ -77,7 +74,7 @@ prompts = _numbered(
     Index(None, "project_id", "split"),
 )
 
-completions = _numbered(
+completions = numbered(
     "completions",
     metadata,
     id_column(),
@@ -89,7 +86,7 @@ completions = _numbered(
     needed("created_at", Float),
 )
 
-pairs = _numbered(
+pairs = numbered(
     "pairs",
     metadata,
     id_column(),
@@ -104,7 +101,7 @@ pairs = _numbered(
     Column("taken_back_at", Float),  # with its import: nobody is shown it any more
 )
 
-votes = _numbered(
+votes = numbered(
     "votes",
     metadata,
     id_column(),
@@ -150,7 +147,7 @@ leases = Table(
 
 people = Table("people", metadata, id_column(), needed("name", String(200), unique=True), needed("joined_at", Float))
 
-reward_models = _numbered(
+reward_models = numbered(
     "reward_models",
     metadata,
     id_column(),
@@ -174,7 +171,7 @@ scores = Table(
     sqlite_with_rowid=False,
 )
 
-runs = _numbered(
+runs = numbered(
     "runs",
     metadata,
     id_column(),  # its id names a folder and the completions it wrote ("run/<id>/<step>")
@@ -255,7 +252,7 @@ engines = Table(
     Index(None, "host", "pid"),
 )
 
-jobs = _numbered(
+jobs = numbered(
     "jobs",
     metadata,
     id_column(),
@@ -276,7 +273,7 @@ jobs = _numbered(
     Index(None, "project_id", "id"),
 )
 
-blind_tests = _numbered(
+blind_tests = numbered(
     "blind_tests",
     metadata,
     id_column(),
