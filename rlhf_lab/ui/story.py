@@ -218,7 +218,7 @@ def _waiting(engine: EngineState, waits_for: Sequence[int]) -> str:
         return "The engine is being started; it loads the model next …"
     if waits_for:
         return f"Waits until run {waits_for[-1]} has ended."
-    return "Waits for the engine, which finishes what it is doing …"
+    return "Waits for the engine, which first finishes what stands at the top of the page …"
 
 
 def _resting(run: Run) -> str:
