@@ -168,7 +168,7 @@ def test_lines_that_cannot_be_used(tmp_path):
     path.write_text(
         '{"prompt": "a", "response": "b"}\nnot json\n{"prompt": "a"}\n[]\n{"prompt": "a", "response": " "}\n'
     )
-    with pytest.raises(ConfigError, match=r"4 line\(s\) of bad.jsonl cannot be used: 2, 3, 4, 5\. Each needs"):
+    with pytest.raises(ConfigError, match=r"4 lines of bad.jsonl cannot be used: 2, 3, 4, 5\. Each needs"):
         read_pairs(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_pairs(tmp_path / "missing.jsonl")
