@@ -106,7 +106,7 @@ function draw() {
   const held = document.activeElement?.dataset.sort;  // the head of a column that is in focus stays so
   const form = state.you.role === 'operator' ? keep || rules() : null;
   for (const child of [...root.children]) if (child !== keep) child.remove();  // it is never taken out: it would lose the focus
-  root.prepend(...(state.invite ? [invitation(), who(), board()] : [who(), board(), invitation()]).filter(Boolean));
+  root.prepend(...(state.invite ? [invitation(), who(), board()] : [who(), invitation(), board()]).filter(Boolean));
   if (held) root.querySelector(`[data-sort=${held}]`)?.focus();
   if (form && form !== keep) root.append(form);
 }
