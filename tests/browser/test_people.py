@@ -156,6 +156,11 @@ def test_only_the_operator_makes_rules_and_they_reach_the_others(lab, open_page)
     operator.click("role=tab[name='People']")
     operator.wait_for_selector(f"[data-code='{keys(lab)['code']}']")
     assert operator.locator(".invite svg.qr path").count() == 1
+    wide = "document.querySelector('.invite svg.qr').getBoundingClientRect().width"
+    usual = operator.evaluate(wide)
+    operator.click("text=Projector")
+    assert operator.evaluate(wide) > 1.5 * usual  # to be read from the back of a room
+    operator.click("text=Projector")
     operator.click("summary:has-text('Labelling rules')")
     for name, words in WORDS_OF_RULES.items():
         expect(operator.locator(f"select[name={name}] option")).to_have_text(words)

@@ -7,6 +7,7 @@ import itertools
 import math
 import re
 import time
+import uuid
 
 import pytest
 from browser_lab import PATIENCE
@@ -16,8 +17,9 @@ from playwright.sync_api import expect
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.labelling import label_with_judge
 from rlhf_lab.judges import load_judge
-from rlhf_lab.kinds import OPEN, EventKind, RunStatus
-from rlhf_lab.records import Sample, StepResult, TokenRecord
+from rlhf_lab.kinds import OPEN, Choice, EventKind, RunStatus, Source
+from rlhf_lab.records import Sample, StepResult, TokenRecord, Vote
+from rlhf_lab.store.comparisons import cast_vote, next_pair
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project, projects
 from rlhf_lab.store.runs import create_run, delete_run, events, rename_run, reward_models, runs, set_run_status
@@ -261,6 +263,15 @@ def test_every_export_downloads_and_holds_something(lab, open_page):
         else:
             assert path.read_bytes()[:2] == b"PK", what
         assert part(page, "export-link").count() == 1
+    with Database.open(lab.home) as db:
+        pair = next_pair(db, runs(db)[0].project_id, "Ann")
+        cast_vote(db, Vote(str(uuid.uuid4()), pair.id, "Ann", Source.HUMAN, Choice.FIRST, True))
+    part(page, "export-source").select_option("human")
+    for names, known in (("with", True), ("without", False)):
+        part(page, "export-names").select_option(names)
+        with page.expect_download() as download:
+            part(page, "export-labels").click()
+        assert ('"Ann"' in download.value.path().read_text()) is known
     part(page, "export-ties").select_option("drop")  # another file is meant now: the old one is offered no longer
     expect(part(page, "export-link")).to_have_count(0)
     with Database.open(lab.home) as db:

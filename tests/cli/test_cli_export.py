@@ -13,6 +13,7 @@ from rlhf_lab.kinds import Choice, Source
 from rlhf_lab.records import StepResult, Vote
 from rlhf_lab.store.comparisons import cast_vote, next_pair, snapshot
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.people import NEWCOMER
 from rlhf_lab.store.projects import open_project
 from rlhf_lab.store.runs import add_reward_model, create_run
 from rlhf_lab.store.steps import record_step
@@ -56,6 +57,9 @@ def test_labels_of_people_unless_others_are_asked_for(export, tmp_path):
     status, said = export("labels")
     assert (status, said) == (0, {"files": [str(tmp_path / "out" / "labels-project-2.jsonl")]})
     assert [(row["source"], row["tie"]) for row in labels(said)] == [("human", True)]
+    assert labels(said)[0]["annotator"] == "ann"
+    _, said = export("labels", "--no-names", out="nameless")
+    assert [row["annotator"].startswith(NEWCOMER) for row in labels(said)] == [True]
     _, said = export("labels", "--source", "simulated", out="judge")
     assert [(row["source"], row["annotator"]) for row in labels(said)] == [("simulated", "judge:cheerful")] * 3
     _, said = export("labels", "--source", "all", "--token-ids", out="both")

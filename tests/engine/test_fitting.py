@@ -4,9 +4,12 @@ import pytest
 import tiny
 from workplace import Lab
 
+from rlhf_lab.cli import demo
 from rlhf_lab.engine.fitting import fitting
+from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.engine.work import sample_pairs
 from rlhf_lab.errors import ModelError
+from rlhf_lab.judges import JUDGES
 from rlhf_lab.kinds import EventKind, JobStatus
 from rlhf_lab.records import Prompt
 from rlhf_lab.store import tables as t
@@ -61,9 +64,10 @@ def too_long(lab):
             conn.execute(t.prompts.insert().values(**row))
 
 
-def test_a_prompt_that_is_too_long_stops_nothing(lab):
+def test_a_prompt_that_is_too_long_stops_nothing(lab, caplog):
     too_long(lab)
     assert {pair.prompt.text for pair in sample_pairs(lab.worker.lab, lab.project, 12)} == set(tiny.PROMPTS)
+    assert "1 prompt left out: too long for the model with 64 new tokens" in caplog.text
     assert lab.train_reward().status is JobStatus.DONE
     run_id = lab.run(sample_count=6)
     assert lab.train(run_id).result["status"] == "done"
@@ -85,3 +89,13 @@ def test_the_others_are_written_to_as_if_it_were_not_there(tmp_path, model):
         written.append([(pair.prompt.text, pair.first.text, pair.second.text) for pair in pairs])
         lab.db.close()
     assert written[0] == written[1]
+
+
+def test_the_demo_evaluates_on_those_that_fit(lab, monkeypatch):
+    too_long(lab)
+    monkeypatch.setattr(demo, "SAMPLES", [16, 16, 4])
+    run = PolicyRun(lab.worker.lab, lab.run(steps=1))
+    run.execute()
+    scorer = lab.worker.lab.reward_model(run.run.reward_model_id, "reward")
+    found = demo.evaluate(lab.worker.lab, lab.project, run, scorer, JUDGES["concise"], run.config)
+    assert [sample["prompt"] for sample in found["samples"]] == ["a good bird", "the moon", "a good bird"]
