@@ -291,6 +291,12 @@ def test_every_export_downloads_and_holds_something(lab, open_page):
             delete_run(db, run_id)
 
 
+def knows_no_run(route) -> None:
+    """What a run learnt from is not told yet."""
+    reply = route.fetch().json()
+    route.fulfill(json=reply | {"learnt": {}, "seen": ""} if "learnt" in reply else reply)
+
+
 def writes_markup(route) -> None:
     """The models' texts arrive as markup: the base's as a template, the others' as elements."""
     reply = route.fetch().json()
@@ -311,6 +317,11 @@ def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, open_page):
     expect(part(page, "write")).to_be_enabled()
     run, mine = int(models.input_value().split("/")[1]), part(page, "reward").input_value()
     assert mine == learnt[run]
+    page.route(re.compile("component_server"), knows_no_run)
+    models.select_option("base")
+    models.select_option(f"run/{run}/latest")
+    expect(part(page, "write")).to_be_disabled()  # it would be scored by another model than it learnt from
+    page.unroute(re.compile("component_server"))
     for chosen in (min(learnt), run):  # what a run learnt from comes when it is chosen
         models.select_option(f"run/{chosen}/latest")
         expect(part(page, "reward")).to_have_value(learnt[chosen])
