@@ -291,10 +291,19 @@ def test_every_export_downloads_and_holds_something(lab, open_page):
             delete_run(db, run_id)
 
 
-def knows_no_run(route) -> None:
-    """What a run learnt from is not told yet."""
-    reply = route.fetch().json()
-    route.fulfill(json=reply | {"learnt": {}, "seen": ""} if "learnt" in reply else reply)
+class KnowsNoRun:
+    """A route's handler: what a run learnt from is not told yet, until it is. It stays to the end of its test: an answer on
+    its way when a route is taken off can no longer be given.
+    """
+
+    told = False
+
+    def __call__(self, route) -> None:
+        if self.told:
+            return route.continue_()
+        reply = route.fetch().json()
+        silent = {"learnt": {}, "seen": ""} if "learnt" in reply and not self.told else {}
+        return route.fulfill(json=reply | silent)
 
 
 def writes_markup(route) -> None:
@@ -317,11 +326,12 @@ def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, open_page):
     expect(part(page, "write")).to_be_enabled()
     run, mine = int(models.input_value().split("/")[1]), part(page, "reward").input_value()
     assert mine == learnt[run]
+    knows_no_run = KnowsNoRun()
     page.route(re.compile("component_server"), knows_no_run)
     models.select_option("base")
     models.select_option(f"run/{run}/latest")
     expect(part(page, "write")).to_be_disabled()  # it would be scored by another model than it learnt from
-    page.unroute_all(behavior="wait")  # an answer on its way is given first: none can be given afterwards
+    knows_no_run.told = True
     for chosen in (min(learnt), run):  # what a run learnt from comes when it is chosen
         models.select_option(f"run/{chosen}/latest")
         expect(part(page, "reward")).to_have_value(learnt[chosen])
