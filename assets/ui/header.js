@@ -13,7 +13,7 @@ function job(state) {
   const bar = el('i');
   bar.style.width = `${share}%`;
   return el('div.job', { title: `${state.job.words}${percent}${left}` },
-    el('div.what', {}, `${state.job.words}${percent}${left}`),
+    el('div.what', {}, el('span', {}, `${state.job.words}${percent}`), el('span.left', {}, left)),
     el('div.lab-bar', { role: 'progressbar', 'aria-label': state.job.words, 'aria-valuemin': 0, 'aria-valuemax': 100, 'aria-valuenow': share }, bar));
 }
 

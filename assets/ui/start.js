@@ -45,7 +45,8 @@ function note() {
     : ' It trains in the background: close this page, come back, it is all there.';
   const [newest] = shown.models[0];
   const newer = chosen && chosen[0] === shown.chosen && newest !== shown.chosen ? ` Reward model ${newest} is newer, but a simulated judge taught it.` : '';
-  part('start-note').textContent = `${chosen ? chosen[2] : ''}${newer}${wait}`;
+  const learning = shown.learning && chosen ? ` ${shown.learning} A run started now learns from reward model ${chosen[0]} and can be switched to that one later.` : '';
+  part('start-note').textContent = `${chosen ? chosen[2] : ''}${newer}${learning}${wait}`;
 }
 
 function form(state) {
@@ -71,7 +72,7 @@ const folded = (state) => el('div.lab-row', {}, el('button.lab-button.small', { 
   onclick: () => { opened = true; draw(state); part('start')?.focus(); } }, 'Start another run …'));
 
 function draw(state) {
-  const key = JSON.stringify([state, opened]);
+  const key = JSON.stringify([{ ...state, training: state.models.length ? null : state.training }, opened]);  // it says how far only where there is none yet
   if (key === drawn) return;
   const other = shown !== null && shown.project !== state.project;
   drawn = key;

@@ -117,6 +117,12 @@ def test_work_with_nothing_left_to_count_is_finishing(lab, open_page):
     expect(what).to_have_text("training the reward model 99 % · finishing")
     job |= {"progress": 1.0, "eta_s": None}
     expect(what).to_have_text("training the reward model 100 % · finishing")
+    job |= {"words": "run 1, step 26 of 40 for " + "a long name " * 9, "progress": 0.65, "percent": False, "eta_s": 190.0}
+    left = what.locator(".left")
+    expect(left).to_have_text(" · 3 min 10 s left")  # the name is cut, not what people look for
+    edges = [box["x"] + box["width"] for box in (left.bounding_box(), what.bounding_box())]
+    assert edges[0] <= edges[1] + 0.5
+    assert left.evaluate("e => e.scrollWidth <= e.clientWidth")
     page.unroute_all(behavior="wait")
 
 
@@ -147,6 +153,19 @@ def test_a_judges_newer_reward_model_is_told_of_and_what_people_taught_stays_cho
         later = taught(db, Source.HUMAN)  # the form is drawn anew, and keeps what was chosen
         expect(reward.locator("option").first).to_have_attribute("value", str(later))
         expect(reward).to_have_value(str(judged))
+        learns = {"learning": "A reward model learns from people's labels.", "training": 0.25}
+
+        def learning(route):
+            reply = route.fetch().json()
+            route.fulfill(json=reply | learns if "learning" in reply and "chosen" in reply else reply)
+
+        page.route(re.compile("component_server"), learning)
+        expect(note).to_contain_text(f"{learns['learning']} A run started now learns from reward model {judged} and can be")
+        reward.evaluate("e => { e.seen = true; }")
+        learns["training"] = 0.5
+        page.wait_for_timeout(3000)
+        assert reward.evaluate("e => e.seen")  # a list that somebody has open is not drawn anew at every per cent
+        page.unroute_all(behavior="wait")
 
 
 def test_a_setting_of_a_run_that_was_emptied_shows_what_is_in_force_again(lab, open_page):
