@@ -68,9 +68,10 @@ function invitation() {
     return el('section.lab-card', {}, el('h2', {}, 'Others'),
       el('p.muted', {}, 'Phones and other computers cannot reach this lab. Start it with ', el('code', {}, 'python app.py --host 0.0.0.0'), ' and others in your network join with a code.'));
   }
+  const [address] = state.invite.link.split('?');  // enough to type; to copy there is all of it
   return el('section.lab-card.invite', { 'aria-label': 'invitation' }, picture(state.invite), el('div', {},
     el('h2', {}, 'Join to label'), el('p.code', { 'data-code': state.invite.code }, state.invite.code),
-    el('p.lab-text', {}, state.invite.link)));
+    el('p.lab-text', {}, address, el('span.muted', {}, state.invite.link.slice(address.length)))));
 }
 
 function field(item) {

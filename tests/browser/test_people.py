@@ -156,6 +156,9 @@ def test_only_the_operator_makes_rules_and_they_reach_the_others(lab, open_page)
     operator.click("role=tab[name='People']")
     operator.wait_for_selector(f"[data-code='{keys(lab)['code']}']")
     assert operator.locator(".invite svg.qr path").count() == 1
+    link = operator.locator(".invite .lab-text")  # all of it to copy; what has to be typed stands out
+    expect(link).to_have_text(re.compile(f"/join\\?code={keys(lab)['code']}$"))
+    expect(link.locator(".muted")).to_have_text(f"?code={keys(lab)['code']}")
     wide = "document.querySelector('.invite svg.qr').getBoundingClientRect().width"
     usual = operator.evaluate(wide)
     operator.click("text=Projector")
