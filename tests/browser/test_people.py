@@ -1,6 +1,7 @@
 """Several people in one lab: joining by code on a phone, pairs kept apart, redo and changed answers, roles."""
 
 import json
+import re
 import sqlite3
 
 import pytest
