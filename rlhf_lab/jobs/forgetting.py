@@ -11,6 +11,7 @@ from rlhf_lab.store.forgetting import forget
 def forget_person(db: Database, home: Path, name: str, *, votes: bool) -> int:
     """Forget somebody (`store.forgetting.forget`); returns how many votes were theirs. LabelError; StoreError for the files."""
     gone = forget(db, name, votes=votes)
+    db.empty_log()
     for path, report in gone.reports.items():
         file = home / path / "report.json"
         try:

@@ -123,6 +123,11 @@ class Database:
         finally:
             self._turn.release()
 
+    def empty_log(self) -> None:
+        """What was deleted leaves SQLite's log too; where a reader still needs the log, with its next checkpoint."""
+        if self._reader.dialect.name == "sqlite":
+            sqlite_file.empty_wal(self._reader)
+
     def close(self) -> None:
         self._reader.dispose()
 

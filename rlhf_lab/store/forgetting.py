@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, select, update
 
 from rlhf_lab.errors import LabelError
 from rlhf_lab.kinds import OPEN, Source
@@ -35,6 +35,15 @@ def names(db: Database) -> list[str]:
     return sorted(name for name in found if not name.startswith(NEWCOMER) and name != OPERATOR)
 
 
+def known(db: Database, name: str) -> int:
+    """How many votes somebody gave, those they took back among them. LabelError: nobody here has this name."""
+    if name not in names(db):
+        raise LabelError(f'Nobody here is called "{name}" (any more).')
+    with db.read() as conn:
+        mine = select(func.count()).select_from(t.votes).where(t.votes.c.annotator == name)
+        return conn.execute(mine).scalar_one()
+
+
 def forget(db: Database, name: str, *, votes: bool) -> Forgotten:
     """Put a visitor without a name in somebody's place, in every project. Whoever entered by the name has to enter again.
 
@@ -42,8 +51,7 @@ def forget(db: Database, name: str, *, votes: bool) -> Forgotten:
 
     LabelError: nobody here has this name, or work that is under way was asked for by it.
     """
-    if name not in names(db):
-        raise LabelError(f'Nobody here is called "{name}" (any more).')
+    known(db, name)
     nobody = f"{NEWCOMER}{secrets.token_hex(6)}"
     v, b = t.votes.c, t.blind_votes.c
     mine = v.annotator == name

@@ -1,5 +1,6 @@
 """The embedded database as a file: how connections talk to it, whether it is sound, and where it goes if it is not."""
 
+import contextlib
 import sqlite3
 import time
 from contextlib import closing
@@ -34,7 +35,8 @@ def connect(path: Path, busy_timeout_s: float, *, foreign_keys: bool = True) -> 
     @event.listens_for(engine, "connect")
     def prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
         connection.isolation_level = None
-        for pragma in (f"foreign_keys={'ON' if foreign_keys else 'OFF'}", "synchronous=FULL"):
+        # secure_delete: what was deleted or changed is overwritten with zeros, so that nobody finds a name in the file.
+        for pragma in (f"foreign_keys={'ON' if foreign_keys else 'OFF'}", "synchronous=FULL", "secure_delete=ON"):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")
@@ -62,6 +64,16 @@ def use_wal(engine: Engine, path: Path) -> None:
             f"The database {path} cannot use a write-ahead log: its disk does not support shared memory between "
             "processes (a network disk?). Choose a home on a local disk with --home."
         )
+
+
+def empty_wal(engine: Engine) -> None:
+    """Copy the write-ahead log into the file and cut it to nothing; as far as readers and the disk allow."""
+    connection = engine.raw_connection()
+    try:
+        with contextlib.suppress(sqlite3.Error):
+            connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+    finally:
+        connection.close()
 
 
 def set_aside_if_damaged(path: Path, busy_timeout_s: float) -> None:

@@ -117,7 +117,12 @@ def test_work_with_nothing_left_to_count_is_finishing(lab, open_page):
     expect(what).to_have_text("training the reward model 99 % · finishing")
     job |= {"progress": 1.0, "eta_s": None}
     expect(what).to_have_text("training the reward model 100 % · finishing")
-    job |= {"words": "run 1, step 26 of 40 for " + "a long name " * 9, "progress": 0.65, "percent": False, "eta_s": 190.0}
+    job |= {
+        "words": "run 1, step 26 of 40 for " + "a long name " * 9,
+        "progress": 0.65,
+        "percent": False,
+        "eta_s": 190.0,
+    }
     left = what.locator(".left")
     expect(left).to_have_text(" · 3 min 10 s left")  # the name is cut, not what people look for
     edges = [box["x"] + box["width"] for box in (left.bounding_box(), what.bounding_box())]
@@ -160,7 +165,9 @@ def test_a_judges_newer_reward_model_is_told_of_and_what_people_taught_stays_cho
             route.fulfill(json=reply | learns if "learning" in reply and "chosen" in reply else reply)
 
         page.route(re.compile("component_server"), learning)
-        expect(note).to_contain_text(f"{learns['learning']} A run started now learns from reward model {judged} and can be")
+        expect(note).to_contain_text(
+            f"{learns['learning']} A run started now learns from reward model {judged} and can be"
+        )
         reward.evaluate("e => { e.seen = true; }")
         learns["training"] = 0.5
         page.wait_for_timeout(3000)

@@ -111,3 +111,20 @@ def test_a_reward_model_that_is_asked_for_by_name_comes_first(
         forget_person(db, home, "Ann", votes=False)
     assert everything(db, home) == before
     assert forget_person(db, home, "Bob", votes=False) == 1
+
+
+def on_disk(home: Path) -> bytes:
+    """The database's file and its log, byte by byte."""
+    return b"".join(file.read_bytes() for file in (home / "lab.db", home / "lab.db-wal") if file.exists())
+
+
+def test_no_byte_of_the_file_names_them(tmp_path: Path) -> None:
+    """Rows that are deleted or changed leave their old bytes in a SQLite file, and copies in its log."""
+    with Database.open(tmp_path) as db:
+        join(db, "Annegret")
+        join(db, "Bob")
+        assert b"Annegret" in on_disk(tmp_path)
+        forget_person(db, tmp_path, "Annegret", votes=True)
+        assert b"Annegret" not in on_disk(tmp_path)
+        assert b"Bob" in on_disk(tmp_path)
+        assert names(db) == ["Bob"]
