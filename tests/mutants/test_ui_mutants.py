@@ -3,7 +3,8 @@
 from runner import Mutant, mutant_tests
 
 CHARTS, MICROSCOPE, OVERLAY = "ui/charts.py", "ui/microscope.py", "ui/overlay.py"
-BALLOT, BLIND, QUALITY, FORMS = "ui/ballot.py", "ui/blind.py", "ui/quality.py", "ui/forms.py"
+BALLOT, QUALITY, FORMS = "ui/ballot.py", "ui/quality.py", "ui/forms.py"
+BLIND, OUTCOME = "ui/blind.py", "ui/blind_outcome.py"
 FIRST, LIVE, PRESENCE, FILES = "ui/first_look.py", "ui/live.py", "ui/presence.py", "ui/lab_files.py"
 DOORWAY, ENTRANCE, GATE, ACCESS = "ui/doorway.py", "ui/entrance.py", "ui/gate.py", "ui/access.py"
 DIAGNOSIS, TRENDS, STORY = "ui/diagnosis.py", "ui/trends.py", "ui/story.py"
@@ -69,15 +70,15 @@ MUTANTS = [
            "test_several_people_and_one_who_stops"),
     Mutant(BLIND, "texts that are alike are asked about", "if at not in mine and couple.first != couple.second",
            "if at not in mine", "test_a_judge_sees_texts_without_names_and_then_how_it_came_out"),
-    Mutant(BLIND, "the loser is named", "winner = names[0] if wins == count.first", "winner = names[1] if wins == count.first",
+    Mutant(OUTCOME, "the loser is named", "winner = names[0] if wins == count.first", "winner = names[1] if wins == count.first",
            "test_a_clear_preference_is_not_called_chance"),
-    Mutant(BLIND, "nothing is chance", "if low <= 0.5 else", "if low < 0.3 else",
+    Mutant(OUTCOME, "nothing is chance", "if low <= 0.5 else", "if low < 0.3 else",
            "test_several_people_have_an_interval_over_pairs"),
-    Mutant(BLIND, "ties are agreement", "if Choice.TIE not in (mine[at], by_score[at])", "if True",
-           "test_a_judge_sees_texts_without_names_and_then_how_it_came_out"),
-    Mutant(BLIND, "who said nothing is one of them", "if any(choice is not Choice.SKIP for choice in one.values())", "if one",
-           "test_several_people_and_one_who_stops"),
-    Mutant(BLIND, "the reward model likes the lower score", "if first > second else Choice.SECOND",
+    Mutant(OUTCOME, "ties are agreement", "if Choice.TIE not in (mine[at], by_score[at])", "if True",
+           "ui/test_blind.py::test_a_judge_sees_texts_without_names_and_then_how_it_came_out"),
+    Mutant(OUTCOME, "who said nothing is one of them", "if any(choice is not Choice.SKIP for choice in one.values())", "if one",
+           "ui/test_blind.py::test_several_people_and_one_who_stops"),
+    Mutant(OUTCOME, "the reward model likes the lower score", "if first > second else Choice.SECOND",
            "if first < second else Choice.SECOND", "test_the_higher_score_is_the_reward_models_choice"),
     Mutant(QUALITY, "repeats are labels", "+ (not vote.repeat)", "+ 1", SCREEN + "test_repeats_are_no_labels_to_learn_from"),
     Mutant(QUALITY, "the heaviest weight is too heavy", "0 <= weight <= HEAVIEST", "0 <= weight < HEAVIEST",

@@ -148,37 +148,6 @@ def test_several_people_and_one_who_stops(ctx, begun):
     assert nobody["lines"][1].startswith("All 3 people")  # who said nothing is not one of them
 
 
-def test_a_clear_preference_is_not_called_chance():
-    names = ["base model", "run 1, step 40"]
-    assert blind.preferred(blind.Tally(4, 14, 2), names) == (
-        "like run 1, step 40 more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %), 2 ties."
-    )
-    assert blind.preferred(blind.Tally(14, 4, 0), names, third=True) == (
-        "likes the base model more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %)."
-    )
-
-
-def test_several_people_have_an_interval_over_pairs():
-    """Ten pairs, three people: run 1 is liked 3 3 3 3 3 3 2 1 0 0 times, which tests/test_intervals.py works out by hand; a pair
-    with ties alone counts nowhere."""
-    names = ["base model", "run 1, step 40"]
-    pairs = [blind.Tally(3 - wins, wins, 0) for wins in (3, 3, 3, 3, 3, 3, 2, 1, 0, 0)] + [blind.Tally(0, 0, 3)]
-    assert blind.preferred_by_all(pairs, names) == (
-        "like run 1, step 40 more often: 21 of 30 decided answers to 10 pairs (70 %, 95 % interval 38 to 90 %), 3 ties. "
-        "It may be chance: the interval holds one half."
-    )
-    swapped = [blind.Tally(second, first, ties) for first, second, ties in pairs]
-    assert blind.preferred_by_all(swapped, names).startswith("like the base model more often: 21 of 30")
-    assert "interval 38 to 90 %" in blind.preferred_by_all(swapped, names)
-    assert blind.preferred_by_all([blind.Tally(0, 3, 0)] * 10, names) == (
-        "like run 1, step 40 more often: 30 of 30 decided answers to 10 pairs (100 %, 95 % interval 66 to 100 %)."
-    )
-    assert blind.preferred_by_all([blind.Tally(1, 1, 1)], names) == (
-        "like both as often: 1 of 2 decided answers to 1 pair each, 1 tie."
-    )
-    assert blind.preferred_by_all([blind.Tally(0, 0, 2)], names) == "decided no pair, 2 ties."
-
-
 def test_a_test_is_renamed_and_deleted_with_what_was_said(ctx, begun):
     written(ctx, begun)
     other = blind.begin(ctx, SAID)
@@ -284,10 +253,3 @@ def test_of_best_of_n_the_chosen_texts_are_judged(ctx, begun):
     assert seen == [(0, {"a2", "A"}), (1, {"b1", "B"})]
     assert done["names"] == ["base, best of 4", "run 1, latest step"]
     assert done["rows"][1]["prompt"] == blind.jobs_of(ctx, test)[1].payload["prompts"][1]
-
-
-@pytest.mark.parametrize(
-    ("scores", "choice"), [((2.0, 1.0), Choice.FIRST), ((-2.0, -1.0), Choice.SECOND), ((0.5, 0.5), Choice.TIE)]
-)
-def test_the_higher_score_is_the_reward_models_choice(scores, choice):
-    assert blind.opinion(blind.Couple("p", "a", "b", scores)) is choice
