@@ -7,7 +7,7 @@ answers are no labels; nothing learns from them.
 import random
 from typing import Any
 
-from rlhf_lab.counted import counted
+from rlhf_lab.counted import counted, too_long
 from rlhf_lab.errors import LabError, StaleVoteError, StoreError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.control import check_name
@@ -36,7 +36,7 @@ def begin(ctx: Context, said: dict[str, Any]) -> BlindTest:
             "pairs", f"pairs = {count}: this project keeps {len(aside)} prompts aside. Ask for as many or fewer."
         )
     chosen = random.Random(number(said, "seed")).sample(aside, count)
-    jobs = submit(ctx, said, models, chosen)
+    jobs = submit(ctx, said, models, chosen, leave_out=True)
     return add_test(ctx.db, ctx.project.id, jobs[0].id, jobs[1].id)
 
 
@@ -119,8 +119,9 @@ def state(ctx: Context, wanted: Any, annotator: str) -> dict[str, Any]:
     said = answers(ctx.db, test.id)
     mine = said.get(annotator, {})
     left = to_judge(couples, mine) if annotator else []
-    alike = sum(couple.first == couple.second for couple in couples)
+    alike = sum(couple.first == couple.second for couple in couples.values())
     reply |= {"count": len(couples) - alike, "alike": alike, "judged": len(couples) - alike - len(left), "pair": None}
+    reply |= {"left_out": unfit(jobs[0], couples), "others": others(couples, said, annotator)}
     if left:
         return reply | {"pair": shown(test.id, left[0], couples[left[0]], annotator)}
     if not annotator:
@@ -140,24 +141,50 @@ def first_on_left(test_id: int, position: int, annotator: str) -> bool:
     return coin(f"blind/{test_id}/{position}/{annotator}")
 
 
-def to_judge(couples: list[Couple], mine: dict[int, Choice]) -> list[int]:
+def to_judge(couples: dict[int, Couple], mine: dict[int, Choice]) -> list[int]:
     """The places that one person has still to judge; where both wrote the same there is nothing to say."""
-    return [at for at, couple in enumerate(couples) if at not in mine and couple.first != couple.second]
+    return [at for at, couple in couples.items() if at not in mine and couple.first != couple.second]
 
 
-def couples_of(first: Job, second: Job) -> list[Couple] | None:
-    """What both wrote, side by side; None until both have written."""
-    one, other = column(first, None), column(second, None)
-    if "texts" not in one or "texts" not in other:
+def others(couples: dict[int, Couple], said: dict[str, dict[int, Choice]], annotator: str) -> dict[str, int]:
+    """How many other people have answered: done, who have no pair left to judge, and at_it, who have."""
+    left = [bool(to_judge(couples, answered)) for person, answered in said.items() if person != annotator]
+    return {"done": left.count(False), "at_it": left.count(True)}
+
+
+def couples_of(first: Job, second: Job) -> dict[int, Couple] | None:
+    """What both wrote, side by side, by the place of the prompt among those asked; None until both have written."""
+    one, other = by_place(first), by_place(second)
+    if one is None or other is None:
         return None
-    every = int(first.payload.get("best_of", 1))
-    asked = first.payload["prompts"][::every]
-    scores = (
-        list(zip(one["scores"], other["scores"], strict=True))
-        if one["scores"] and other["scores"]
-        else [None] * len(asked)
-    )
-    return [Couple(*parts) for parts in zip(asked, one["texts"], other["texts"], scores, strict=True)]
+    asked = asked_of(first)
+    couples = {}
+    for at in sorted(one.keys() & other.keys()):
+        (text, score), (against, its_score) = one[at], other[at]
+        scores = None if score is None or its_score is None else (score, its_score)
+        couples[at] = Couple(asked[at], text, against, scores)
+    return couples
+
+
+def by_place(job: Job) -> dict[int, tuple[str, float | None]] | None:
+    """The text and score for each prompt that was not too long, by its place among those asked; None until they are written."""
+    found, every = column(job, None), int(job.payload.get("best_of", 1))
+    if "texts" not in found:
+        return None
+    left_out = {at // every for at in (job.result or {}).get("left_out", [])}
+    places = [at for at in range(len(asked_of(job))) if at not in left_out]
+    scores = found["scores"] or [None] * len(places)
+    return {at: (text, score) for at, text, score in zip(places, found["texts"], scores, strict=True)}
+
+
+def asked_of(job: Job) -> list[str]:
+    """The prompts of a test; best of n was asked each n times."""
+    return list(job.payload["prompts"][:: int(job.payload.get("best_of", 1))])
+
+
+def unfit(job: Job, couples: dict[int, Couple]) -> str:
+    """That prompts were too long for the model, and how many; "" where none was."""
+    return too_long(len(asked_of(job)) - len(couples), int(job.payload.get("max_new_tokens", 0)))
 
 
 def found(ctx: Context, wanted: Any) -> BlindTest | None:

@@ -26,14 +26,14 @@ class Tally(NamedTuple):
 
 
 def outcome(
-    couples: list[Couple], said: dict[str, dict[int, Choice]], annotator: str, names: list[str], reward: int | None
+    couples: dict[int, Couple], said: dict[str, dict[int, Choice]], annotator: str, names: list[str], reward: int | None
 ) -> dict[str, Any]:
     """How a test came out for one person, for everybody, and in the eyes of the reward model on the pairs that person judged."""
     mine = {at: choice for at, choice in said.get(annotator, {}).items() if choice is not Choice.SKIP}
     lines = [f"You {preferred(tally(mine.values()), names)}"]
     others = [one for one in said.values() if any(choice is not Choice.SKIP for choice in one.values())]
     if len(others) > 1:
-        pairs = [tally(one.get(at, Choice.SKIP) for one in others) for at in range(len(couples))]
+        pairs = [tally(one.get(at, Choice.SKIP) for one in others) for at in couples]
         lines.append(f"All {len(others)} people together {preferred_by_all(pairs, names)}")
     by_score = {at: opinion(couples[at]) for at in mine if couples[at].scores is not None}
     if by_score and reward is not None:
