@@ -54,16 +54,18 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
   async function look() {
     if (fetching) return;
     fetching = true;
-    const before = answered;
+    const before = answered, about = wanted;
     try {
-      const reply = await Lab.answer(ask({ test: state?.pair ? state.id : wanted, annotator: Lab.annotator() }));
-      if (before === answered && !sent) see(reply);
+      const reply = await Lab.answer(ask({ test: about, annotator: Lab.annotator() }));
+      if (before === answered && !sent && about === wanted) see(reply);
     } catch (error) { /* asked again with the next look */ } finally { fetching = false; }
+    if (about !== wanted && !state) await look();  // another test was picked meanwhile
   }
 
   function see(reply) {
     state = reply;
     if (reply.id === null) wanted = null;  // somebody deleted it: the next look shows the newest
+    else if (reply.pair) wanted = reply.id;  // a newer test does not take the place of what somebody judges
     if (reply.pair || reply.waiting) { begun = true; place(); }
     others.textContent = company(reply.others);
     const key = JSON.stringify({ ...reply, losing: '', others: null });  // what others say must not draw anew what somebody reads

@@ -384,10 +384,18 @@ def test_a_blind_test_is_judged_by_keys_and_tells_whose_texts_they_were(lab, ope
         page.wait_for_selector(f"[data-judged='{len(said)}']")
     another = screen(lab, open_page, "Compare")  # somebody else has all of them before them
     another.wait_for_selector("[data-judged='0']")
+    expect(part(another, "blind-others")).to_have_text("1 other: 1 at it")
+    expect(part(page, "blind-others")).to_have_text("")  # who only looks is not at it
+    shown = page.locator(".blind .sides").element_handle()
     part(another, "blind-stop").click()
     says(another, "blind-result", "You decided no pair.")
+    expect(part(another, "blind-others")).to_have_text("1 other: 1 at it")
+    expect(part(page, "blind-others")).to_have_text("1 other: 1 done")  # without an answer, and nothing is drawn anew
+    assert shown.evaluate("node => node.isConnected")
     part(page, "blind-tie").click()
     says(page, "blind-result", f"{len(chosen)} decided pair")
+    expect(part(page, "blind-others")).to_have_text("1 other: 1 done")
+    expect(part(another, "blind-others")).to_have_text("1 other: 1 done")
     says(page, "blind-result", "reward model")
     page.locator(".blind summary").click()
     rows = page.locator(".blind tbody tr")
