@@ -13,6 +13,6 @@ def counted_of(part: int, whole: int, word: str) -> str:
 
 def too_long(prompts: int, new_tokens: int) -> str:
     """ "2 prompts left out: too long for the model with 64 new tokens"; "" where none is."""
-    return (
-        f"{counted(prompts, 'prompt')} left out: too long for the model with {new_tokens} new tokens" if prompts else ""
-    )
+    if not prompts:
+        return ""
+    return f"{counted(prompts, 'prompt')} left out: too long for the model with {counted(new_tokens, 'new token')}"

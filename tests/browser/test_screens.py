@@ -410,11 +410,23 @@ def test_a_blind_test_is_judged_by_keys_and_tells_whose_texts_they_were(lab, ope
 
 
 def test_a_blind_test_is_renamed_and_deleted(lab, open_page):
+    another = screen(lab, open_page, "Compare")
+    another.wait_for_selector("[data-judged='0']")
+    judged = part(another, "blind-pick").input_value()
     page = screen(lab, open_page, "Compare")
     part(page, "blind-begin").click()
     page.wait_for_selector("[data-judged='0']")
     names = part(page, "blind-pick").locator("option")
     expect(names).to_have_count(2)
+    expect(part(another, "blind-pick").locator("option")).to_have_count(2)
+    for _ in range(2):  # a newer test does not take the place of what somebody judges
+        with another.expect_response(lambda reply: '"tested"' in (reply.request.post_data or "")):
+            pass
+    expect(part(another, "blind-pick")).to_have_value(judged)
+    newest = names.first.get_attribute("value")
+    part(another, "blind-pick").select_option(newest)
+    expect(part(another, "blind-pick")).to_have_value(newest)
+    another.wait_for_selector("[data-judged='0']")
     held = []
 
     def hold(route):
