@@ -11,6 +11,7 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
   const controls = el('div.lab-row.controls');
   const notice = el('p.lab-notice', { hidden: true, 'data-do': 'blind-notice' });
   const stage = el('div.stage');
+  const others = el('span.muted', { 'data-do': 'blind-others', title: 'done: no pair is left for them to judge' });
   const card = el('section.lab-card.blind', { 'aria-label': 'blind test' },
     el('div.lab-row', {}, el('h2', {}, 'Blind test'), el('span.lab-grow'), controls),
     notice, stage,
@@ -53,23 +54,32 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
   async function look() {
     if (fetching) return;
     fetching = true;
-    const before = answered;
+    const before = answered, about = wanted;
     try {
-      const reply = await Lab.answer(ask({ test: wanted, annotator: Lab.annotator() }));
-      if (before === answered && !sent) see(reply);
+      const reply = await Lab.answer(ask({ test: about, annotator: Lab.annotator() }));
+      if (before === answered && !sent && about === wanted) see(reply);
     } catch (error) { /* asked again with the next look */ } finally { fetching = false; }
+    if (about !== wanted && !state) await look();  // another test was picked meanwhile
   }
 
   function see(reply) {
     state = reply;
     if (reply.id === null) wanted = null;  // somebody deleted it: the next look shows the newest
+    else if (reply.pair) wanted = reply.id;  // a newer test does not take the place of what somebody judges
     if (reply.pair || reply.waiting) { begun = true; place(); }
-    const key = JSON.stringify({ ...reply, losing: '' });  // what others say must not draw anew what somebody reads
+    others.textContent = company(reply.others);
+    const key = JSON.stringify({ ...reply, losing: '', others: null });  // what others say must not draw anew what somebody reads
     if (key === drawn) return;
     drawn = key;
     stage.replaceChildren(...parts());
     pick();
     busy();
+  }
+
+  // "3 others: 2 done, 1 at it"; "" where there are none.
+  function company({ done = 0, at_it: going = 0 } = {}) {
+    const parts = [done && `${done} done`, going && `${going} at it`].filter(Boolean);
+    return parts.length ? `${Lab.many(done + going, 'other')}: ${parts.join(', ')}` : '';
   }
 
   function pick() {
@@ -107,16 +117,17 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
     if (state.failed) return [el('p.lab-notice.bad', { role: 'alert' }, `It could not be written: ${state.failed} Begin another one.`)];
     if (state.waiting) return [el('p.muted', { role: 'status' }, `The engine writes for ${state.names.join(' and ')} …`)];
     if (state.pair) return judging(state.pair);
-    if (state.closed) return [el('p.muted', {}, state.closed)];
+    if (state.closed) return [el('p.muted', {}, state.closed), beside()];
     return result();
   }
 
+  const beside = () => el('div.lab-row.beside', {}, state.left_out ? el('span.muted', { 'data-do': 'blind-left-out' }, state.left_out) : null, others);
   const choice = (side, words, key) => el('button.lab-button', { type: 'button', 'data-do': `blind-${side}`, onclick: () => prefer(side) }, words, el('kbd', {}, key));
 
   function judging(pair) {
     const side = (name, words, key) => el(`div.lab-card.side.${name}`, {}, el('p.lab-text.lab-scroll', { dir: 'auto' }, pair[name] || '(nothing)'), choice(name, words, key));
     return [
-      el('div.lab-row', {}, el('strong', { 'data-judged': state.judged }, `${state.judged + 1} of ${state.count}`), el('span.muted', {}, `${state.names.join(' against ')}${state.alike ? `; ${Lab.many(state.alike, 'pair')} alike left out` : ''}`)),
+      el('div.lab-row', {}, el('strong', { 'data-judged': state.judged }, `${state.judged + 1} of ${state.count}`), el('span.muted', {}, state.names.join(' against '), state.alike ? `; ${Lab.many(state.alike, 'pair')} alike left out` : ''), beside()),
       el('p.lab-text.asked.lab-scroll', { dir: 'auto' }, pair.prompt),
       el('div.sides', {}, side('left', 'This one', '1'), side('right', 'This one', '2')),
       el('div.lab-row', {}, choice('tie', 'No difference', '0'), el('span.lab-grow'),
@@ -130,6 +141,7 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
     const head = el('tr', {}, el('th', {}, 'prompt'), ...state.names.map((name) => el('th', {}, name)));
     return [
       el('div.told', { 'data-do': 'blind-result', role: 'status' }, ...state.lines.map((line, i) => el(i ? 'p' : 'p.main', {}, line))),
+      beside(),
       rows.length ? el('details', {}, el('summary.muted', {}, 'The pairs, with their names'), el('div.lab-scroll', {}, el('table', {}, el('thead', {}, head), el('tbody', {}, ...rows)))) : null,
     ].filter(Boolean);
   }
@@ -146,7 +158,7 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
     if (other) { begun = false; place(); leave(); wanted = null; state = null; drawn = ''; stage.replaceChildren(); Lab.tell(notice, ''); }
     tests = there;
     pick();
-    if (!state || !state.pair) look();
+    look();
   }
 
   root.append(card);

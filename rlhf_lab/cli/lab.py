@@ -126,7 +126,8 @@ def run_pairs(args: argparse.Namespace) -> int:
             project = pick_project(db, args.project)
         job = queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": args.count})
         result = {"project": project.id} | follow(db, home, job, "sampling pairs")
-    answer(args, result, f"{counted(len(result['pair_ids']), 'new pair')} in project {project.id} ({project.name})")
+    text = f"{counted(len(result['pair_ids']), 'new pair')} in project {project.id} ({project.name})"
+    answer(args, result, f"{text}; {result['note']}" if result.get("note") else text)
     return 0
 
 

@@ -1,7 +1,7 @@
 """Writing pairs to compare, and what the reward model of the day thinks of them beforehand."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -52,6 +52,7 @@ def sample_pairs(
     checkpoint: str = "base",
     max_new_tokens: int | None = None,
     sampling: str = "random",
+    note: Callable[[str], None] | None = None,
     tick: Tick = no_tick,
 ) -> list[Pair]:
     """Write `count` pairs of different responses to train prompts, and score them with the newest reward model, if any.
@@ -61,6 +62,7 @@ def sample_pairs(
     those of "uncertainty" also by what doubt;
     while there is no label, or no reward model, to choose by, the pairs are random ones.
     The n-th random pair of a project is a function of its seed, the checkpoint and n, however the pairs were asked for.
+    note is called with what a person should know: how many prompts were too long.
     Raises LabelError when two responses to a prompt keep coming out equal; the pairs before that one are kept.
     """
     backbone, adapters = lab.open(project)
@@ -70,6 +72,8 @@ def sample_pairs(
     fit = fitting(backbone, available, max_new_tokens)
     if fit.left_out:
         log.warning("project %d: %s", project.id, fit.words)
+        if note is not None:
+            note(fit.words)
     wanted = _Wanted(project, checkpoint, lab.checkpoint(checkpoint, JOB), fit.length, fit.prompts)
     judge = newest_judge(lab, project) if sampling == "uncertainty" else None
     if sampling == "uncertainty" and judge is None:

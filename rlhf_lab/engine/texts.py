@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from rlhf_lab.engine.fitting import MAX_NEW_TOKENS, fitting
+from rlhf_lab.engine.fitting import MAX_NEW_TOKENS, fitting, places
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
@@ -50,20 +50,30 @@ def complete(lab: Lab, project: Project, payload: dict[str, Any], *, tick: Tick 
     """Continue prompts with the base or a checkpoint, and score the texts where a reward model is named.
 
     payload: prompts (list of texts), checkpoint, seed, and optionally temperature, max_new_tokens, reward_model_id, words
-    (true: also say what each token adds to the score). Result: texts, tokens (ids), checkpoint (the one that wrote; for "latest"
-    its step), note (that newer ones are damaged, or ""); with a reward model also scores, and with words also `words` and
-    `token_scores` as `explain` gives them.
+    (true: also say what each token adds to the score), leave_out (true: write to the prompts that fit alone). Result: texts,
+    tokens (ids), checkpoint (the one that wrote; for "latest" its step), note (that newer ones are damaged, or ""); with a
+    reward model also scores, with words also `words` and `token_scores` as `explain` gives them, and with leave_out also
+    left_out: the places in `prompts` of those that were too long, of which there is no text. Raises ModelError where a prompt
+    is too long, with leave_out where all are.
     """
     backbone, adapters = lab.open(project)
+    asked, length = [str(prompt) for prompt in payload["prompts"]], payload.get("max_new_tokens")
+    left_out: list[int] = []
+    if payload.get("leave_out"):
+        kept, length = places(backbone, asked, length)
+        left_out = [i for i in range(len(asked)) if i not in kept]
+        asked = [asked[i] for i in kept]
     writer, note = lab.resolved(payload.get("checkpoint", "base"))
     slot = lab.checkpoint(writer, JOB)
     with adapters.using(slot, merged=slot is not None):
         written: Written = write(
-            backbone, payload["prompts"], seed=int(payload.get("seed", 0)), purpose="complete",
-            max_new_tokens=room(backbone, payload["prompts"], payload.get("max_new_tokens")),
+            backbone, asked, seed=int(payload.get("seed", 0)), purpose="complete",
+            max_new_tokens=room(backbone, asked, length),
             temperature=float(payload.get("temperature", 1.0)), tick=tick,
         )  # fmt: skip
     result: dict[str, Any] = {"texts": written.texts, "tokens": written.tokens, "checkpoint": writer, "note": note}
+    if payload.get("leave_out"):
+        result["left_out"] = left_out
     if payload.get("reward_model_id") is not None:
         scorer = lab.reward_model(int(payload["reward_model_id"]), JOB_REWARD)
         result["scores"] = scorer.scores(written.prompts, written.tokens, tick).tolist()

@@ -35,6 +35,7 @@ __all__ = [
     "complete",
     "explain",
     "no_progress",
+    "pairs_job",
     "reference_samples",
     "reward_job",
     "sample_pairs",
@@ -62,6 +63,17 @@ class Trained(NamedTuple):
     pinned: LabelSnapshot
     cut: int
     scores: dict[int, float]
+
+
+def pairs_job(lab: Lab, project: Project, payload: dict[str, Any], *, tick: Tick = no_tick) -> dict[str, object]:
+    """Write the pairs that a SAMPLE_PAIRS job asks for. Result: pair_ids, note (what a person should know of it, or "")."""
+    notes: list[str] = []
+    pairs = sample_pairs(
+        lab, project, int(payload["count"]), checkpoint=str(payload.get("checkpoint", "base")),
+        max_new_tokens=payload.get("max_new_tokens"), sampling=str(payload.get("sampling", "random")), note=notes.append,
+        tick=tick,
+    )  # fmt: skip
+    return {"pair_ids": [pair.id for pair in pairs], "note": "; ".join(notes)}
 
 
 def reward_job(lab: Lab, job: Job, *, progress: Progress = no_progress, tick: Tick = no_tick) -> dict[str, object]:

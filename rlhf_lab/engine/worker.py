@@ -15,7 +15,7 @@ from rlhf_lab.engine import together
 from rlhf_lab.engine.faults import explain_error
 from rlhf_lab.engine.lab import Lab
 from rlhf_lab.engine.policy_run import POLL_EVERY_S, PolicyRun
-from rlhf_lab.engine.work import Progress, complete, explain, reward_job, sample_pairs
+from rlhf_lab.engine.work import Progress, complete, explain, pairs_job, reward_job
 from rlhf_lab.errors import ClaimedError, CorruptStoreError, LabError, StoreError, TrainingError
 from rlhf_lab.jobs import claims, control, queue, supervisor
 from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
@@ -207,16 +207,7 @@ class Worker:
         assert job.project_id is not None
         project = get_project(self.db, job.project_id)
         if job.kind is JobKind.SAMPLE_PAIRS:
-            pairs = sample_pairs(
-                self.lab,
-                project,
-                int(payload["count"]),
-                checkpoint=str(payload.get("checkpoint", "base")),
-                max_new_tokens=payload.get("max_new_tokens"),
-                sampling=str(payload.get("sampling", "random")),
-                tick=self._stay,
-            )
-            return {"pair_ids": [pair.id for pair in pairs]}
+            return pairs_job(self.lab, project, payload, tick=self._stay)
         if job.kind is JobKind.COMPLETE:
             return complete(self.lab, project, payload, tick=self._stay)
         if job.kind is JobKind.EXPLAIN:

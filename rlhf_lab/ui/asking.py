@@ -52,14 +52,21 @@ def refuse_a_crowd(ctx: Context) -> None:
         raise LabError(f"{MOST_WAITING} texts wait for the engine already. Try again in a moment.")
 
 
-def submit(ctx: Context, said: dict[str, Any], models: Sequence[str], prompts: Sequence[str]) -> list[Job]:
-    """One COMPLETE job a model, with the seed, temperature, tokens and reward said. Raises LabError."""
+def submit(
+    ctx: Context, said: dict[str, Any], models: Sequence[str], prompts: Sequence[str], *, leave_out: bool = False
+) -> list[Job]:
+    """One COMPLETE job a model, with the seed, temperature, tokens and reward said. Raises LabError.
+
+    leave_out: prompts too long for the model are left out; otherwise the job fails.
+    """
     seed, temperature, tokens = (number(said, name) for name in ("seed", "temperature", "tokens"))
     try:
         scorer = int(said["reward"]) if said.get("reward") else None
     except (TypeError, ValueError, OverflowError):
         raise LabError("The page named no reward model. Reload it and try again.") from None
     common: dict[str, Any] = {"seed": seed, "temperature": temperature, "max_new_tokens": tokens}
+    if leave_out:
+        common["leave_out"] = True
     if scorer is not None:
         get_reward_model(ctx.db, scorer)
         common["reward_model_id"] = scorer

@@ -5,12 +5,10 @@ answers are no labels; nothing learns from them.
 """
 
 import random
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
-from rlhf_lab.counted import counted
+from rlhf_lab.counted import counted, too_long
 from rlhf_lab.errors import LabError, StaleVoteError, StoreError
-from rlhf_lab.intervals import FEWEST_CLUSTERS, clustered_interval, wilson_interval
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.control import check_name
 from rlhf_lab.kinds import Choice
@@ -19,26 +17,10 @@ from rlhf_lab.store.blind import NAME, add_test, answers, asked, blind_tests, de
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.ui.asking import FieldError, column, models_of, number, submit
 from rlhf_lab.ui.ballot import coin
+from rlhf_lab.ui.blind_outcome import Couple, outcome
 from rlhf_lab.ui.context import Context
 
 SIDES = {"left": Choice.FIRST, "right": Choice.SECOND, "tie": Choice.TIE}
-
-
-class Couple(NamedTuple):
-    """What both models wrote to one prompt, and what the reward model gave them; None without one."""
-
-    prompt: str
-    first: str
-    second: str
-    scores: tuple[float, float] | None
-
-
-class Tally(NamedTuple):
-    """Answers by what they said."""
-
-    first: int
-    second: int
-    ties: int
 
 
 def begin(ctx: Context, said: dict[str, Any]) -> BlindTest:
@@ -54,7 +36,7 @@ def begin(ctx: Context, said: dict[str, Any]) -> BlindTest:
             "pairs", f"pairs = {count}: this project keeps {len(aside)} prompts aside. Ask for as many or fewer."
         )
     chosen = random.Random(number(said, "seed")).sample(aside, count)
-    jobs = submit(ctx, said, models, chosen)
+    jobs = submit(ctx, said, models, chosen, leave_out=True)
     return add_test(ctx.db, ctx.project.id, jobs[0].id, jobs[1].id)
 
 
@@ -137,8 +119,9 @@ def state(ctx: Context, wanted: Any, annotator: str) -> dict[str, Any]:
     said = answers(ctx.db, test.id)
     mine = said.get(annotator, {})
     left = to_judge(couples, mine) if annotator else []
-    alike = sum(couple.first == couple.second for couple in couples)
+    alike = sum(couple.first == couple.second for couple in couples.values())
     reply |= {"count": len(couples) - alike, "alike": alike, "judged": len(couples) - alike - len(left), "pair": None}
+    reply |= {"left_out": unfit(jobs[0], couples), "others": others(couples, said, annotator)}
     if left:
         return reply | {"pair": shown(test.id, left[0], couples[left[0]], annotator)}
     if not annotator:
@@ -158,104 +141,50 @@ def first_on_left(test_id: int, position: int, annotator: str) -> bool:
     return coin(f"blind/{test_id}/{position}/{annotator}")
 
 
-def outcome(
-    couples: list[Couple], said: dict[str, dict[int, Choice]], annotator: str, names: list[str], reward: int | None
-) -> dict[str, Any]:
-    """How a test came out for one person, for everybody, and in the eyes of the reward model on the pairs that person judged."""
-    mine = {at: choice for at, choice in said.get(annotator, {}).items() if choice is not Choice.SKIP}
-    lines = [f"You {preferred(tally(mine.values()), names)}"]
-    others = [one for one in said.values() if any(choice is not Choice.SKIP for choice in one.values())]
-    if len(others) > 1:
-        pairs = [tally(one.get(at, Choice.SKIP) for one in others) for at in range(len(couples))]
-        lines.append(f"All {len(others)} people together {preferred_by_all(pairs, names)}")
-    by_score = {at: opinion(couples[at]) for at in mine if couples[at].scores is not None}
-    if by_score and reward is not None:
-        lines.append(
-            f"On the same pairs reward model {reward} {preferred(tally(by_score.values()), names, third=True)}"
-        )
-        decided = [at for at in by_score if Choice.TIE not in (mine[at], by_score[at])]
-        agreed = sum(mine[at] is by_score[at] for at in decided)
-        lines.append(f"Where you and it both decided, you agreed on {agreed} of {len(decided)}.")
-    rows = [
-        {
-            "prompt": couples[at].prompt,
-            "first": couples[at].first,
-            "second": couples[at].second,
-            "choice": mine[at].value,
-        }
-        for at in sorted(mine)
-    ]
-    return {"lines": lines, "rows": rows}
-
-
-def tally(choices: Iterable[Choice]) -> Tally:
-    """Skipped ones count nowhere."""
-    given = list(choices)
-    return Tally(given.count(Choice.FIRST), given.count(Choice.SECOND), given.count(Choice.TIE))
-
-
-def preferred(count: Tally, names: list[str], *, third: bool = False) -> str:
-    """ "like run 1, step 40 more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %), 2 ties."; with a warning where
-    it may be chance. third: in the third person."""
-    wins, decided = max(count.first, count.second), count.first + count.second
-    return in_words(count, names, "likes" if third else "like", "decided pairs", wilson_interval(wins, decided))
-
-
-def preferred_by_all(pairs: list[Tally], names: list[str]) -> str:
-    """The same for several people, whose answers to one pair are alike. pairs: what all of them said to each."""
-    count = Tally(*(sum(numbers) for numbers in zip(*pairs, strict=True)))
-    decided = [(pair.first, pair.second) for pair in pairs if pair.first + pair.second]
-    wins = [pair[count.second > count.first] for pair in decided]
-    interval = clustered_interval(zip(wins, map(sum, decided), strict=True))
-    return in_words(count, names, "like", f"decided answers to {counted(len(decided), 'pair')}", interval)
-
-
-def in_words(count: Tally, names: list[str], verb: str, of: str, interval: tuple[float, float] | None) -> str:
-    """interval: of the share of the one that is liked more often; None where there are too few pairs for one."""
-    decided = count.first + count.second
-    ties = f", {counted(count.ties, 'tie')}" if count.ties else ""
-    if not decided:
-        return f"decided no pair{ties}."
-    if count.first == count.second:
-        return f"{verb} both as often: {count.first} of {decided} {of} each{ties}."
-    wins = max(count.first, count.second)
-    winner = names[0] if wins == count.first else names[1]
-    the = "the " if winner.startswith("base") else ""
-    share, chance = f"{100 * wins / decided:.0f} %", ""
-    if interval is None:
-        share += f"; an interval takes {FEWEST_CLUSTERS} pairs"
-    else:
-        low, high = interval
-        share += f", 95 % interval {100 * low:.0f} to {100 * high:.0f} %"
-        chance = " It may be chance: the interval holds one half." if low <= 0.5 else ""
-    return f"{verb} {the}{winner} more often: {wins} of {decided} {of} ({share}){ties}.{chance}"
-
-
-def opinion(couple: Couple) -> Choice:
-    """What the scores say."""
-    assert couple.scores is not None
-    first, second = couple.scores
-    return Choice.TIE if first == second else Choice.FIRST if first > second else Choice.SECOND
-
-
-def to_judge(couples: list[Couple], mine: dict[int, Choice]) -> list[int]:
+def to_judge(couples: dict[int, Couple], mine: dict[int, Choice]) -> list[int]:
     """The places that one person has still to judge; where both wrote the same there is nothing to say."""
-    return [at for at, couple in enumerate(couples) if at not in mine and couple.first != couple.second]
+    return [at for at, couple in couples.items() if at not in mine and couple.first != couple.second]
 
 
-def couples_of(first: Job, second: Job) -> list[Couple] | None:
-    """What both wrote, side by side; None until both have written."""
-    one, other = column(first, None), column(second, None)
-    if "texts" not in one or "texts" not in other:
+def others(couples: dict[int, Couple], said: dict[str, dict[int, Choice]], annotator: str) -> dict[str, int]:
+    """How many other people have answered: done, who have no pair left to judge, and at_it, who have."""
+    left = [bool(to_judge(couples, answered)) for person, answered in said.items() if person != annotator]
+    return {"done": left.count(False), "at_it": left.count(True)}
+
+
+def couples_of(first: Job, second: Job) -> dict[int, Couple] | None:
+    """What both wrote, side by side, by the place of the prompt among those asked; None until both have written."""
+    one, other = by_place(first), by_place(second)
+    if one is None or other is None:
         return None
-    every = int(first.payload.get("best_of", 1))
-    asked = first.payload["prompts"][::every]
-    scores = (
-        list(zip(one["scores"], other["scores"], strict=True))
-        if one["scores"] and other["scores"]
-        else [None] * len(asked)
-    )
-    return [Couple(*parts) for parts in zip(asked, one["texts"], other["texts"], scores, strict=True)]
+    asked = asked_of(first)
+    couples = {}
+    for at in sorted(one.keys() & other.keys()):
+        (text, score), (against, its_score) = one[at], other[at]
+        scores = None if score is None or its_score is None else (score, its_score)
+        couples[at] = Couple(asked[at], text, against, scores)
+    return couples
+
+
+def by_place(job: Job) -> dict[int, tuple[str, float | None]] | None:
+    """The text and score for each prompt that was not too long, by its place among those asked; None until they are written."""
+    found, every = column(job, None), int(job.payload.get("best_of", 1))
+    if "texts" not in found:
+        return None
+    left_out = {at // every for at in (job.result or {}).get("left_out", [])}
+    places = [at for at in range(len(asked_of(job))) if at not in left_out]
+    scores = found["scores"] or [None] * len(places)
+    return {at: (text, score) for at, text, score in zip(places, found["texts"], scores, strict=True)}
+
+
+def asked_of(job: Job) -> list[str]:
+    """The prompts of a test; best of n was asked each n times."""
+    return list(job.payload["prompts"][:: int(job.payload.get("best_of", 1))])
+
+
+def unfit(job: Job, couples: dict[int, Couple]) -> str:
+    """That prompts were too long for the model, and how many; "" where none was."""
+    return too_long(len(asked_of(job)) - len(couples), int(job.payload.get("max_new_tokens", 0)))
 
 
 def found(ctx: Context, wanted: Any) -> BlindTest | None:

@@ -384,10 +384,18 @@ def test_a_blind_test_is_judged_by_keys_and_tells_whose_texts_they_were(lab, ope
         page.wait_for_selector(f"[data-judged='{len(said)}']")
     another = screen(lab, open_page, "Compare")  # somebody else has all of them before them
     another.wait_for_selector("[data-judged='0']")
+    expect(part(another, "blind-others")).to_have_text("1 other: 1 at it")
+    expect(part(page, "blind-others")).to_have_text("")  # who only looks is not at it
+    shown = page.locator(".blind .sides").element_handle()
     part(another, "blind-stop").click()
     says(another, "blind-result", "You decided no pair.")
+    expect(part(another, "blind-others")).to_have_text("1 other: 1 at it")
+    expect(part(page, "blind-others")).to_have_text("1 other: 1 done")  # without an answer, and nothing is drawn anew
+    assert shown.evaluate("node => node.isConnected")
     part(page, "blind-tie").click()
     says(page, "blind-result", f"{len(chosen)} decided pair")
+    expect(part(page, "blind-others")).to_have_text("1 other: 1 done")
+    expect(part(another, "blind-others")).to_have_text("1 other: 1 done")
     says(page, "blind-result", "reward model")
     page.locator(".blind summary").click()
     rows = page.locator(".blind tbody tr")
@@ -402,11 +410,23 @@ def test_a_blind_test_is_judged_by_keys_and_tells_whose_texts_they_were(lab, ope
 
 
 def test_a_blind_test_is_renamed_and_deleted(lab, open_page):
+    another = screen(lab, open_page, "Compare")
+    another.wait_for_selector("[data-judged='0']")
+    judged = part(another, "blind-pick").input_value()
     page = screen(lab, open_page, "Compare")
     part(page, "blind-begin").click()
     page.wait_for_selector("[data-judged='0']")
     names = part(page, "blind-pick").locator("option")
     expect(names).to_have_count(2)
+    expect(part(another, "blind-pick").locator("option")).to_have_count(2)
+    for _ in range(2):  # a newer test does not take the place of what somebody judges
+        with another.expect_response(lambda reply: '"tested"' in (reply.request.post_data or "")):
+            pass
+    expect(part(another, "blind-pick")).to_have_value(judged)
+    newest = names.first.get_attribute("value")
+    part(another, "blind-pick").select_option(newest)
+    expect(part(another, "blind-pick")).to_have_value(newest)
+    another.wait_for_selector("[data-judged='0']")
     held = []
 
     def hold(route):

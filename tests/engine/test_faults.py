@@ -278,7 +278,7 @@ def test_a_short_job_that_cannot_be_put_back_now_is_put_back_when_it_can(lab, mo
         raise worker._Dropped
 
     monkeypatch.setattr(worker, "INSIST_EVERY_S", 0.0)
-    monkeypatch.setattr(worker, "sample_pairs", dropped)
+    monkeypatch.setattr(worker, "pairs_job", dropped)
     monkeypatch.setattr(queue, "put_back", refused_once)
     assert lab.do(lab.submit(JobKind.SAMPLE_PAIRS, count=1)).status is JobStatus.QUEUED
     assert len(tried) == 2

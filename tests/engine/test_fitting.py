@@ -1,21 +1,28 @@
 """Prompts that are too long for the model: the work goes on with the others, and says so."""
 
+import json
+
 import pytest
 import tiny
 from workplace import Lab
 
 from rlhf_lab.cli import demo
+from rlhf_lab.cli.main import main
 from rlhf_lab.engine.fitting import fitting
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.engine.work import sample_pairs
 from rlhf_lab.errors import ModelError
+from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.judges import JUDGES
-from rlhf_lab.kinds import EventKind, JobStatus
+from rlhf_lab.kinds import EventKind, JobKind, JobStatus
 from rlhf_lab.records import Prompt
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.projects import prompts
-from rlhf_lab.store.runs import events, get_run
+from rlhf_lab.store.runs import events, get_run, latest_reward_model
 from rlhf_lab.store.steps import samples_at
+from rlhf_lab.ui.asking import submit
+from rlhf_lab.ui.blind import couples_of, unfit
+from rlhf_lab.ui.context import Context
 
 LONG = "the " * 200  # the context is 96
 
@@ -89,6 +96,80 @@ def test_the_others_are_written_to_as_if_it_were_not_there(tmp_path, model):
         written.append([(pair.prompt.text, pair.first.text, pair.second.text) for pair in pairs])
         lab.db.close()
     assert written[0] == written[1]
+
+
+def test_a_prompt_that_is_too_long_is_left_out_of_texts_where_that_is_asked(lab):
+    """91 words and 5 new tokens fill the context of 96."""
+    fits, scorer = ["the " * 91, "moon", "the cat"], latest_reward_model(lab.db, lab.project.id).id
+    ask = {"max_new_tokens": 5, "reward_model_id": scorer, "words": True}
+    plain = lab.do(lab.submit(JobKind.COMPLETE, prompts=fits, **ask)).result
+    assert "left_out" not in plain
+    asked = [fits[0], "the " * 92, fits[1], LONG, fits[2]]
+    done = lab.do(lab.submit(JobKind.COMPLETE, prompts=asked, leave_out=True, **ask)).result
+    assert done == plain | {"left_out": [1, 3]}  # each word as if the others were not there
+    assert len(done["texts"]) == len(done["scores"]) == len(done["token_scores"]) == 3
+    assert lab.do(lab.submit(JobKind.COMPLETE, prompts=fits, leave_out=True, **ask)).result == plain | {"left_out": []}
+    job = lab.do(lab.submit(JobKind.COMPLETE, prompts=asked, **ask))  # a prompt by hand is nothing to leave out
+    assert job.status is JobStatus.FAILED
+    assert "a prompt of 200 tokens and a response of 5 do not fit" in job.error
+    job = lab.do(lab.submit(JobKind.COMPLETE, prompts=[LONG, "the " * 92], leave_out=True, **ask))
+    assert job.status is JobStatus.FAILED
+    assert "no prompt leaves room for a response of 5 tokens: the shortest takes 92" in job.error
+
+
+def test_by_default_texts_are_as_long_as_fits_behind_the_usual_prompts(lab):
+    """48 words leave room for 48 tokens, which do not fit behind 49 words."""
+    asked = [LONG, "the " * 48, "the " * 49]
+    done = lab.do(lab.submit(JobKind.COMPLETE, prompts=asked, leave_out=True)).result
+    assert (done["left_out"], len(done["texts"])) == ([0, 2], 1)
+    assert len(done["tokens"][0]) <= 48
+
+
+def test_pairs_say_what_was_left_out(lab):
+    assert lab.do(lab.submit(JobKind.SAMPLE_PAIRS, count=2)).result["note"] == ""
+    too_long(lab)
+    done = lab.do(lab.submit(JobKind.SAMPLE_PAIRS, count=2, max_new_tokens=8)).result
+    assert (len(done["pair_ids"]), done["note"]) == (
+        2, "1 prompt left out: too long for the model with 8 new tokens"
+    )  # fmt: skip
+
+
+def test_the_command_line_says_what_pairs_left_out(lab, monkeypatch, capsys):
+    def work(db, home):
+        for job in queue.jobs(lab.db, statuses=[JobStatus.QUEUED]):
+            lab.do(job)
+
+    monkeypatch.setattr(supervisor, "ensure_engine", work)
+    command = ["pairs", "--count", "3", "--home", str(lab.worker.lab.home)]
+    assert main(command) == 0
+    assert capsys.readouterr().out == "3 new pairs in project 1 (tiny)\n"
+    too_long(lab)
+    assert main(command) == 0
+    left_out = "1 prompt left out: too long for the model with 64 new tokens"
+    assert capsys.readouterr().out == f"3 new pairs in project 1 (tiny); {left_out}\n"
+    assert main([*command, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["project"], len(said["pair_ids"]), said["note"]) == (1, 3, left_out)
+
+
+def test_a_blind_test_leaves_out_the_same_prompts_for_both_models(lab, monkeypatch):
+    """Prompts 0 and 3 are too long; best of 4 was asked each prompt four times, the other model once."""
+    monkeypatch.setattr(supervisor, "ensure_engine", lambda db, home: None)
+    ctx, scorer = Context(lab.worker.lab.home, lab.db), latest_reward_model(lab.db, lab.project.id).id
+    said = {"seed": "1", "temperature": "1", "tokens": "8", "reward": str(scorer)}
+    asked = [LONG, "the cat", "moon", "the " * 89, "the king and the frog"]
+    for job in (jobs := submit(ctx, said, ["base/best/4", "base"], asked, leave_out=True)):
+        lab.do(job)
+    first, second = (queue.get_job(lab.db, job.id) for job in jobs)
+    assert (first.result["left_out"], second.result["left_out"]) == ([0, 1, 2, 3, 12, 13, 14, 15], [0, 3])
+    couples = couples_of(first, second)
+    assert {at: couple.prompt for at, couple in couples.items()} == {
+        1: "the cat", 2: "moon", 4: "the king and the frog"
+    }  # fmt: skip
+    assert [couple.second for couple in couples.values()] == [text.strip() for text in second.result["texts"]]
+    assert couples[4].first in [text.strip() for text in first.result["texts"][8:]]
+    assert couples[4].scores[0] == round(max(first.result["scores"][8:]), 3)
+    assert unfit(first, couples) == "2 prompts left out: too long for the model with 8 new tokens"
 
 
 def test_the_demo_evaluates_on_those_that_fit(lab, monkeypatch):

@@ -3,7 +3,8 @@
 from runner import Mutant, mutant_tests
 
 CHARTS, MICROSCOPE, OVERLAY = "ui/charts.py", "ui/microscope.py", "ui/overlay.py"
-BALLOT, BLIND, QUALITY, FORMS = "ui/ballot.py", "ui/blind.py", "ui/quality.py", "ui/forms.py"
+BALLOT, QUALITY, FORMS = "ui/ballot.py", "ui/quality.py", "ui/forms.py"
+BLIND, OUTCOME = "ui/blind.py", "ui/blind_outcome.py"
 FIRST, LIVE, PRESENCE, FILES = "ui/first_look.py", "ui/live.py", "ui/presence.py", "ui/lab_files.py"
 DOORWAY, ENTRANCE, GATE, ACCESS = "ui/doorway.py", "ui/entrance.py", "ui/gate.py", "ui/access.py"
 DIAGNOSIS, TRENDS, STORY = "ui/diagnosis.py", "ui/trends.py", "ui/story.py"
@@ -69,15 +70,23 @@ MUTANTS = [
            "test_several_people_and_one_who_stops"),
     Mutant(BLIND, "texts that are alike are asked about", "if at not in mine and couple.first != couple.second",
            "if at not in mine", "test_a_judge_sees_texts_without_names_and_then_how_it_came_out"),
-    Mutant(BLIND, "the loser is named", "winner = names[0] if wins == count.first", "winner = names[1] if wins == count.first",
+    Mutant(BLIND, "a place that was left out shifts the others", "if at not in left_out]", "if at < len(found[\"texts\"])]",
+           "test_prompts_that_were_too_long_are_left_out_and_the_others_keep_their_places"),
+    Mutant(BLIND, "what is left out of best of n is a place of its own", "{at // every for at in", "{at for at in",
+           "test_of_best_of_n_a_prompt_is_left_out_with_all_its_texts"),
+    Mutant(BLIND, "one is one of the others", "if person != annotator]", "]",
+           "test_everybody_learns_how_far_the_others_are_and_nothing_else"),
+    Mutant(BLIND, "who is at it is done", '"at_it": left.count(True)', '"at_it": left.count(False)',
+           "test_everybody_learns_how_far_the_others_are_and_nothing_else"),
+    Mutant(OUTCOME, "the loser is named", "winner = names[0] if wins == count.first", "winner = names[1] if wins == count.first",
            "test_a_clear_preference_is_not_called_chance"),
-    Mutant(BLIND, "nothing is chance", "if low <= 0.5 else", "if low < 0.3 else",
+    Mutant(OUTCOME, "nothing is chance", "if low <= 0.5 else", "if low < 0.3 else",
            "test_several_people_have_an_interval_over_pairs"),
-    Mutant(BLIND, "ties are agreement", "if Choice.TIE not in (mine[at], by_score[at])", "if True",
-           "test_a_judge_sees_texts_without_names_and_then_how_it_came_out"),
-    Mutant(BLIND, "who said nothing is one of them", "if any(choice is not Choice.SKIP for choice in one.values())", "if one",
-           "test_several_people_and_one_who_stops"),
-    Mutant(BLIND, "the reward model likes the lower score", "if first > second else Choice.SECOND",
+    Mutant(OUTCOME, "ties are agreement", "if Choice.TIE not in (mine[at], by_score[at])", "if True",
+           "ui/test_blind.py::test_a_judge_sees_texts_without_names_and_then_how_it_came_out"),
+    Mutant(OUTCOME, "who said nothing is one of them", "if any(choice is not Choice.SKIP for choice in one.values())", "if one",
+           "ui/test_blind.py::test_several_people_and_one_who_stops"),
+    Mutant(OUTCOME, "the reward model likes the lower score", "if first > second else Choice.SECOND",
            "if first < second else Choice.SECOND", "test_the_higher_score_is_the_reward_models_choice"),
     Mutant(QUALITY, "repeats are labels", "+ (not vote.repeat)", "+ 1", SCREEN + "test_repeats_are_no_labels_to_learn_from"),
     Mutant(QUALITY, "the heaviest weight is too heavy", "0 <= weight <= HEAVIEST", "0 <= weight < HEAVIEST",

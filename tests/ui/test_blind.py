@@ -15,6 +15,7 @@ from rlhf_lab.store.blind import answers, blind_tests
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.runs import add_reward_model
 from rlhf_lab.ui import asking, blind, compare
+from rlhf_lab.ui.blind_outcome import Couple
 
 SAID = {
     "models": ["base", "run/1/40", ""], "pairs": "4", "seed": "7", "temperature": "0.8", "tokens": "40", "reward": "1",
@@ -29,11 +30,12 @@ def begun(ctx):
     return blind.begin(ctx, SAID)
 
 
-def written(ctx, test, texts=(BASE, RUN), scores=((1.0, 1.0, 1.0, 0.5), (2.0, 0.0, 1.0, 0.5))):
-    """The engine has written for both."""
+def written(ctx, test, texts=(BASE, RUN), scores=((1.0, 1.0, 1.0, 0.5), (2.0, 0.0, 1.0, 0.5)), left_out=None):
+    """The engine has written for both; left_out: the places of prompts that were too long, None as earlier versions say it."""
+    more = {} if left_out is None else {"left_out": list(left_out)}
     for job, mine, given in zip(blind.jobs_of(ctx, test), texts, scores, strict=True):
         queue.claim(ctx.db, [JobKind.COMPLETE], supervisor.beat(ctx.db, "x"))
-        queue.finish(ctx.db, job.id, {"texts": mine, "scores": list(given)})
+        queue.finish(ctx.db, job.id, {"texts": mine, "scores": list(given)} | more)
 
 
 def judge(ctx, test, annotator, wanted):
@@ -148,37 +150,6 @@ def test_several_people_and_one_who_stops(ctx, begun):
     assert nobody["lines"][1].startswith("All 3 people")  # who said nothing is not one of them
 
 
-def test_a_clear_preference_is_not_called_chance():
-    names = ["base model", "run 1, step 40"]
-    assert blind.preferred(blind.Tally(4, 14, 2), names) == (
-        "like run 1, step 40 more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %), 2 ties."
-    )
-    assert blind.preferred(blind.Tally(14, 4, 0), names, third=True) == (
-        "likes the base model more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %)."
-    )
-
-
-def test_several_people_have_an_interval_over_pairs():
-    """Ten pairs, three people: run 1 is liked 3 3 3 3 3 3 2 1 0 0 times, which tests/test_intervals.py works out by hand; a pair
-    with ties alone counts nowhere."""
-    names = ["base model", "run 1, step 40"]
-    pairs = [blind.Tally(3 - wins, wins, 0) for wins in (3, 3, 3, 3, 3, 3, 2, 1, 0, 0)] + [blind.Tally(0, 0, 3)]
-    assert blind.preferred_by_all(pairs, names) == (
-        "like run 1, step 40 more often: 21 of 30 decided answers to 10 pairs (70 %, 95 % interval 38 to 90 %), 3 ties. "
-        "It may be chance: the interval holds one half."
-    )
-    swapped = [blind.Tally(second, first, ties) for first, second, ties in pairs]
-    assert blind.preferred_by_all(swapped, names).startswith("like the base model more often: 21 of 30")
-    assert "interval 38 to 90 %" in blind.preferred_by_all(swapped, names)
-    assert blind.preferred_by_all([blind.Tally(0, 3, 0)] * 10, names) == (
-        "like run 1, step 40 more often: 30 of 30 decided answers to 10 pairs (100 %, 95 % interval 66 to 100 %)."
-    )
-    assert blind.preferred_by_all([blind.Tally(1, 1, 1)], names) == (
-        "like both as often: 1 of 2 decided answers to 1 pair each, 1 tie."
-    )
-    assert blind.preferred_by_all([blind.Tally(0, 0, 2)], names) == "decided no pair, 2 ties."
-
-
 def test_a_test_is_renamed_and_deleted_with_what_was_said(ctx, begun):
     written(ctx, begun)
     other = blind.begin(ctx, SAID)
@@ -260,6 +231,86 @@ def test_answers_to_what_is_not_there_are_refused_and_nothing_is_recorded(ctx, b
     assert blind.listed(ctx) == []
 
 
+def test_prompts_that_were_too_long_are_left_out_and_the_others_keep_their_places(ctx, begun):
+    assert all(job.payload["leave_out"] is True for job in blind.jobs_of(ctx, begun))
+    written(ctx, begun, (["b", "d"], ["B", "D"]), ((1.0, 0.5), (0.0, 0.75)), (0, 2))
+    state = blind.state(ctx, begun.id, "ann")
+    assert (state["count"], state["alike"], state["judged"]) == (2, 0, 0)
+    assert state["left_out"] == "2 prompts left out: too long for the model with 40 new tokens"
+    for gone in (0, 2, 4):
+        with pytest.raises(StaleVoteError, match="judged already"):
+            blind.prefer(ctx, {"test": begun.id, "position": gone, "prefer": "left"}, "ann")
+    seen, done = judge(ctx, begun, "ann", {1: "b", 3: "D"})
+    assert seen == [(1, {"b", "B"}), (3, {"d", "D"})]
+    assert answers(ctx.db, begun.id) == {"ann": {1: Choice.FIRST, 3: Choice.SECOND}}
+    asked = blind.jobs_of(ctx, begun)[0].payload["prompts"]
+    assert [row["prompt"] for row in done["rows"]] == [asked[1], asked[3]]
+    assert done["lines"][-1] == "Where you and it both decided, you agreed on 2 of 2."
+    assert done["left_out"] == state["left_out"]
+
+
+def test_of_best_of_n_a_prompt_is_left_out_with_all_its_texts(ctx, begun):
+    """Two prompts, the first too long: of the first model its four texts are left out, of the second its one."""
+    test = blind.begin(ctx, SAID | {"models": ["base/best/4", "run/1/latest"], "pairs": "2"})
+    for job in blind.jobs_of(ctx, begun):
+        queue.cancel(ctx.db, job.id)
+    one, other = blind.jobs_of(ctx, test)
+    for job, result in (
+        (one, {"texts": ["b1", "b2", "b3", "b4"], "scores": [5.0, 4.0, 6.0, 2.0], "left_out": [0, 1, 2, 3]}),
+        (other, {"texts": ["B"], "scores": [1.0], "left_out": [0]}),
+    ):
+        queue.claim(ctx.db, [JobKind.COMPLETE], supervisor.beat(ctx.db, "x"))
+        queue.finish(ctx.db, job.id, result)
+    assert blind.couples_of(*blind.jobs_of(ctx, test)) == {
+        1: Couple(other.payload["prompts"][1], "b3", "B", (6.0, 1.0))
+    }  # fmt: skip
+    state = blind.state(ctx, test.id, "ann")
+    assert (state["count"], state["pair"]["position"]) == (1, 1)
+    assert state["left_out"] == "1 prompt left out: too long for the model with 40 new tokens"
+
+
+def test_where_one_model_left_out_more_what_both_wrote_is_judged(ctx, begun):
+    """So it is if a folder's model was changed between the two jobs."""
+    first, second = blind.jobs_of(ctx, begun)
+    for job, result in (
+        (first, {"texts": ["a", "b", "d"], "left_out": [2]}), (second, {"texts": ["B", "C", "D"], "left_out": [0]})
+    ):  # fmt: skip
+        queue.claim(ctx.db, [JobKind.COMPLETE], supervisor.beat(ctx.db, "x"))
+        queue.finish(ctx.db, job.id, result)
+    couples = blind.couples_of(*blind.jobs_of(ctx, begun))
+    assert {at: (couple.first, couple.second, couple.scores) for at, couple in couples.items()} == {
+        1: ("b", "B", None), 3: ("d", "D", None)
+    }  # fmt: skip
+    assert blind.state(ctx, begun.id, "ann")["left_out"].startswith("2 prompts left out")
+
+
+def test_everybody_learns_how_far_the_others_are_and_nothing_else(ctx, begun):
+    """Three pairs differ. Bob judges all, Eve one, Zoe none but stops; Ann is never one of her own others."""
+    written(ctx, begun)
+
+    def seen(annotator):
+        return blind.state(ctx, begun.id, annotator)["others"]
+
+    assert seen("ann") == {"done": 0, "at_it": 0}
+    judge(ctx, begun, "bob", {0: "a", 1: "B"} | {3: "tie"})
+    assert seen("ann") == {"done": 1, "at_it": 0}
+    blind.prefer(ctx, {"test": begun.id, "position": 1, "prefer": "tie"}, "eve")
+    assert seen("ann") == {"done": 1, "at_it": 1}
+    blind.prefer(ctx, {"test": begun.id, "prefer": "stop"}, "zoe")
+    assert (seen("ann"), seen("bob"), seen("eve"), seen("")) == (
+        {"done": 2, "at_it": 1}, {"done": 1, "at_it": 1}, {"done": 2, "at_it": 0}, {"done": 2, "at_it": 1},
+    )  # fmt: skip
+    state = blind.state(ctx, begun.id, "ann")
+    assert set(state) == {
+        "id", "names", "reward", "losing", "count", "alike", "judged", "pair", "left_out", "others"
+    }  # fmt: skip
+    assert state["left_out"] == ""
+    blind.prefer(ctx, {"test": begun.id, "prefer": "stop"}, "eve")  # one judged, the others left
+    _, done = judge(ctx, begun, "ann", {0: "A", 1: "B", 3: "tie"})
+    assert done["others"] == {"done": 3, "at_it": 0}
+    assert "lines" in done
+
+
 def test_who_may_only_look_judges_nothing_and_is_told_nothing(ctx, begun):
     written(ctx, begun)
     state = blind.state(ctx, begun.id, "")
@@ -284,10 +335,3 @@ def test_of_best_of_n_the_chosen_texts_are_judged(ctx, begun):
     assert seen == [(0, {"a2", "A"}), (1, {"b1", "B"})]
     assert done["names"] == ["base, best of 4", "run 1, latest step"]
     assert done["rows"][1]["prompt"] == blind.jobs_of(ctx, test)[1].payload["prompts"][1]
-
-
-@pytest.mark.parametrize(
-    ("scores", "choice"), [((2.0, 1.0), Choice.FIRST), ((-2.0, -1.0), Choice.SECOND), ((0.5, 0.5), Choice.TIE)]
-)
-def test_the_higher_score_is_the_reward_models_choice(scores, choice):
-    assert blind.opinion(blind.Couple("p", "a", "b", scores)) is choice
