@@ -15,8 +15,8 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
     el('div.lab-row', {}, el('h2', {}, 'Blind test'), el('span.lab-grow'), controls),
     notice, stage,
     el('p.muted.about', {}, 'Both models of the first two columns write to prompts that nothing was trained on; you say which text is better, and learn whose it was when all are judged. The reward model can be fooled by what PPO found; you are asked instead. Nothing learns from these answers.'),
-    el('div.lab-row.new', {}, Lab.operator(el('label.lab-row', {}, el('span.muted', {}, 'pairs'), pairs), begin)),
-    Lab.only('Only the operator begins and changes blind tests here; you can judge their pairs.'));
+    Lab.only('Only the operator begins and changes blind tests here; you can judge their pairs.'),
+    el('div.lab-row.new', {}, Lab.operator(el('label.lab-row', {}, el('span.muted', {}, 'pairs'), pairs), begin)));
 
   // Begun, on a phone, it comes before everything else.
   let begun = false;

@@ -16,7 +16,7 @@ const list = el('section.list', { 'aria-label': 'runs of this project' }, el('di
 const notice = el('p.lab-notice', { role: 'status', hidden: true, 'data-do': 'runs-notice' });
 const compare = el('section.lab-card.compare', { 'aria-label': 'compare runs', hidden: true });
 const take = el('section.lab-card.take', { 'aria-label': 'export', hidden: true });
-root.append(Lab.only('Only the operator renames, resumes, deletes, exports and imports here; you can look and compare.'), notice, list, compare, take);
+root.append(Lab.only('Only the operator changes runs, trains, exports and imports here; you can look and compare.'), notice, list, compare, take);
 take.addEventListener('change', () => { if (part('export-link')) say(''); });
 
 const say = (words, bad = false) => Lab.tell(notice, words, bad);

@@ -6,6 +6,7 @@ let drawn = '';       // the state on screen, as JSON
 let shown = null;     // the same, as an object
 let opened = false;   // a person asked for another run
 let picked = false;   // a person chose the reward model; else the one that the lab chose is meant
+let filled = false;   // those of a preset were asked for
 let filling = false;  // the settings of a preset are on their way
 let timer = null;
 let algorithm = 'ppo';  // what the fold below says
@@ -27,7 +28,7 @@ function begin() {
 
 function fill(name) {
   ready(false);
-  filling = true;
+  filled = filling = true;
   trigger('preset', { preset: name });
 }
 
@@ -72,7 +73,7 @@ const folded = (state) => el('div.lab-row', {}, Lab.operator(el('button.lab-butt
   onclick: () => { opened = true; draw(state); part('start')?.focus(); } }, 'Start another run …')));
 
 function draw(state) {
-  const key = JSON.stringify([state, opened]);
+  const key = JSON.stringify([state, opened, Lab.operates()]);
   if (key === drawn) return;
   const other = shown !== null && shown.project !== state.project;
   drawn = key;
@@ -97,7 +98,7 @@ function redraw(state, other) {
   if (error) { part('start-error').hidden = false; part('start-error').textContent = error; }
   if (focus) part(focus)?.focus();
   note();
-  if (kept['start-preset'] === undefined) fill(state.preset);
+  if (Lab.operates() && (!filled || kept['start-preset'] === undefined)) fill(kept['start-preset'] ?? state.preset);
   else ready(!filling);
 }
 
