@@ -191,6 +191,20 @@ def test_the_operator_sees_no_such_words_and_everything_enabled(guarded, open_pa
     sees_everything(page)
 
 
+def test_a_page_whose_visitor_ceases_to_be_the_operator_says_so_by_itself(guarded, open_page):
+    page = open_page(guarded)
+    page.goto(f"{guarded.url}enter?key={keys(guarded)['operator']}")
+    go_to(page, "Train")
+    open_to(page, "pause")
+    kept = page.context.cookies()
+    page.context.clear_cookies()
+    for what in ("pause", "start-open", "set-lr"):
+        closed(page, what)
+    expect(page.locator(".lab-only", has_text=WORDS["Train"])).to_be_visible()
+    page.context.add_cookies(kept)
+    open_to(page, "pause")
+
+
 def test_whoever_is_alone_with_the_lab_sees_no_change(own, open_page):
     sees_everything(open_page(own))
 
