@@ -16,7 +16,8 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
     el('div.lab-row', {}, el('h2', {}, 'Blind test'), el('span.lab-grow'), controls),
     notice, stage,
     el('p.muted.about', {}, 'Both models of the first two columns write to prompts that nothing was trained on; you say which text is better, and learn whose it was when all are judged. The reward model can be fooled by what PPO found; you are asked instead. Nothing learns from these answers.'),
-    el('div.lab-row.new', {}, el('label.lab-row', {}, el('span.muted', {}, 'pairs'), pairs), begin));
+    Lab.only('Only the operator begins and changes blind tests here; you can judge their pairs.'),
+    el('div.lab-row.new', {}, Lab.operator(el('label.lab-row', {}, el('span.muted', {}, 'pairs'), pairs), begin)));
 
   // Begun, on a phone, it comes before everything else.
   let begun = false;
@@ -83,7 +84,7 @@ window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
   }
 
   function pick() {
-    if (!editing && controls.contains(picker) !== Boolean(tests.length)) controls.replaceChildren(...(tests.length ? [picker, small('rename'), small('delete')] : []));
+    if (!editing && controls.contains(picker) !== Boolean(tests.length)) controls.replaceChildren(...(tests.length ? [picker, Lab.operator(small('rename'), small('delete'))] : []));
     const key = JSON.stringify(tests);
     if (key !== listed) picker.replaceChildren(...tests.map(([id, words]) => el('option', { value: id }, `test ${id}: ${words}`)));
     listed = key;

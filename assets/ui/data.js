@@ -25,9 +25,8 @@ const ask = el('section.lab-card.ask', { 'aria-label': 'what to import' },
   el('p.muted', {}, `Files up to ${Lab.bytes(props.data.most)} here; larger ones with: python -m rlhf_lab import FILE`));
 const found = el('section.lab-card.found', { 'aria-label': 'what was understood', hidden: true });
 const past = el('section.lab-card.past', { 'aria-label': 'what was imported', hidden: true });
-const refused = el('p.lab-notice', { hidden: true, 'data-do': 'data-refused' },
-  "Only the operator imports and takes back. Open the operator's link, or enter the operator's secret under Project.");
-root.append(refused, ask, found, notice, past);  // below the buttons: what it says moves none of them
+const refused = Lab.only("Only the operator imports and takes back. Open the operator's link, or enter the operator's secret under Project.");
+root.append(refused, Lab.operator(ask, found), notice, past);  // below the buttons: what it says moves none of them
 
 const say = (words, bad = false) => Lab.tell(notice, words, bad);
 
@@ -127,21 +126,15 @@ function line(one) {
       ? el('div.sure', {}, el('p', {}, leaving.words), el('div.lab-row', {},
         el('button.lab-button.small.danger', { type: 'button', 'data-do': 'data-back-sure', onclick: () => { leaving = null; back('back'); drawPast(); } }, 'Take back'),
         el('button.lab-button.small', { type: 'button', 'data-do': 'data-back-leave', onclick: () => { leaving = null; drawPast(); past.querySelector(`[data-import="${one.id}"] button`)?.focus(); } }, 'Keep')))
-      : left && !(one.taken_back_at && !one.votes_left) ? el('button.lab-button.small', { type: 'button', 'data-do': 'data-back', 'aria-label': `Take back ${one.name}`, onclick: () => back('ask') }, 'Take back') : null);
+      : left && !(one.taken_back_at && !one.votes_left) ? Lab.operator(el('button.lab-button.small', { type: 'button', 'data-do': 'data-back', 'aria-label': `Take back ${one.name}`, onclick: () => back('ask') }, 'Take back')) : null);
 }
 function drawPast() {
   past.hidden = !state.imports.length;
   past.replaceChildren(el('h3', {}, 'Imported so far'), el('ul', {}, state.imports.map(line)));
-  permit();
-}
-// Who may not import sees why before they click.
-function permit() {
-  refused.hidden = state.may || Lab.hasSecret();
-  root.querySelectorAll('[data-do=data-choose], [data-do=data-hub-look], [data-do=data-back]').forEach((button) => { button.disabled = !refused.hidden; });
 }
 const refresh = Lab.poll(root, async () => {
   const reply = await Lab.answer(server.look({ seen: state?.seen }));
-  if (reply.same) { permit(); return; }  // the secret may have been entered meanwhile
+  if (reply.same) return;
   if (reply.project !== state?.project) leaving = null;
   const held = past.contains(document.activeElement) && { ...document.activeElement.dataset, id: document.activeElement.closest('li')?.dataset.import };
   state = reply;

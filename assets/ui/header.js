@@ -34,6 +34,16 @@ function reopen(tries) {
   if (tries) setTimeout(() => reopen(tries - 1), 100);
 }
 
+// Whether this visitor operates the lab. The server does not see the secret that a browser keeps (screen Project) until it is shown it.
+let secret = null, proof = null, shown = 0, tries = 0;
+function standing(operates) {
+  const kept = localStorage.getItem('rlhf-lab-operator');
+  if (kept !== secret) { secret = kept; proof = null; tries = 0; }
+  if (!operates && secret && !proof && tries < 4) { tries += 1; shown = Date.now(); trigger('prove', { at: shown }); }  // Gradio may not have read it yet
+  settle(operates || (secret ? proof : false));
+}
+function settle(now) { if (now !== null && now !== Lab.operates()) Lab.setOperates(now); }
+
 function draw(state) {
   const accuracy = state.reward
     ? `accuracy ${Lab.accuracy(state.reward)}${state.reward.low === null || Lab.isWide(state.reward) ? '' : ` (${Lab.between(state.reward.low, state.reward.high)})`}${state.reward.simulated ? ', simulated' : ''}`
@@ -58,4 +68,13 @@ function draw(state) {
 for (const name of ['projector', 'dark']) if (Lab.kept(name)) look(name, Lab.kept(name) === 'on');
 reopen(300);
 window.addEventListener('hashchange', () => reopen(50));
-Lab.poll(root, async () => draw(await Lab.answer(server.status({ annotator: Lab.annotator() }))), 1500);
+watch('value', () => {
+  if (!props.value || props.value.at !== shown) return;
+  proof = props.value.operates;
+  settle(proof);
+});
+Lab.poll(root, async () => {
+  const state = await Lab.answer(server.status({ annotator: Lab.annotator() }));
+  standing(state.operates);
+  draw(state);
+}, 1500);

@@ -74,8 +74,19 @@ window.Lab = (() => {
     return name;
   }
 
-  // Whether this browser keeps the operator's secret (screen Project); the server alone knows whether it is the right one.
-  const hasSecret = () => Boolean(localStorage.getItem('rlhf-lab-operator'));
+  // What only the operator may do stands in `operator(…)`: a fieldset switches off whatever is in it, for mouse, keyboard and
+  // readers of the screen. `only(…)` says who may; it is seen by everybody else, who see nothing of the class lab-operating.
+  const NOT_YOURS = 'Only the operator may do this.';
+  let operating = true;  // until the header knows better
+  const operates = () => operating;
+  const operator = (...children) => el('fieldset.lab-operator', { role: 'presentation', disabled: !operating, title: operating ? null : NOT_YOURS }, ...children);
+  const only = (words) => el('p.lab-notice.lab-only', {}, words);
+  const orJudge = (comma = ',') => el('span.lab-operating', {}, `${comma} or let a simulated judge label 40 there`);  // under Label
+  function setOperates(now) {
+    operating = now;
+    document.body.classList.toggle('lab-guest', !now);
+    for (const part of document.querySelectorAll('fieldset.lab-operator')) { part.disabled = !now; part.title = now ? '' : NOT_YOURS; }
+  }
 
   // An annotator for people's eyes: a judge is called one, and nobody is called by the number their browser made up.
   const isVisitor = (name) => name.startsWith('visitor-');
@@ -202,6 +213,6 @@ window.Lab = (() => {
   const isWide = ({ low, high }) => low !== null && high - low > 0.25;
   const accuracy = (found) => (isWide(found) ? between(found.low, found.high) : percent(found.accuracy));
 
-  return { el, poll, isWide, accuracy, answer, uuid, annotator, hasSecret, isVisitor, person, keep, kept, inAddress, screen, number, difference, percent, between, many, bytes, duration, left, changed, marked, nameField, deleteField, tell,
+  return { el, poll, isWide, accuracy, answer, uuid, annotator, operates, operator, only, orJudge, setOperates, isVisitor, person, keep, kept, inAddress, screen, number, difference, percent, between, many, bytes, duration, left, changed, marked, nameField, deleteField, tell,
     isOurKey, colours };
 })();

@@ -176,7 +176,7 @@ function helpers() {
   const fitting = judges.find((judge) => judge.set === (shown && shown.project.set)) || judges[0];
   const choice = el('select.lab-input', { 'aria-label': 'simulated judge' },
     judges.map((judge) => el('option', { value: judge.name, title: judge.about, selected: judge === fitting }, judge.name)));
-  return el('details.talks', {},
+  return el('details.talks.lab-operating', {},
     el('summary.muted', {}, 'For talks: let a simulated judge label, or begin again'),
     el('div.lab-row', { style: 'margin-top:10px' },
       choice,
@@ -220,7 +220,7 @@ function draw(state) {
   }
   parts.push(el('div.said'), goal(state));  // what is said there moves no button
   if (!viewer) parts.push(earlier());
-  if (state.you.role === 'operator' || (!viewer && !state.you.name)) parts.push(helpers());
+  if (!viewer) parts.push(helpers());
   root.replaceChildren(...parts);
   tell(state.notice);
   root.dataset.pair = state.pair ? state.pair.id : '';

@@ -15,7 +15,7 @@ function ask(sure = false) {
   const words = `Take ${name} out of every project for good, ${votes.checked ? 'with all votes' : 'and keep the votes without a name'}?`;
   place.replaceChildren(sure && name
     ? Lab.deleteField(words, 'leaving', {}, () => { said = Date.now(); trigger('leave', { at: said, name, votes: votes.checked }); }, () => ask())
-    : el('button.lab-button.danger', { type: 'button', 'data-do': 'leaving', disabled: !name, onclick: () => ask(true) }, 'Take out …'));
+    : Lab.operator(el('button.lab-button.danger', { type: 'button', 'data-do': 'leaving', disabled: !name, onclick: () => ask(true) }, 'Take out …')));
 }
 
 const part = el('details.lab-card', {}, el('summary', {}, 'Take somebody out of this lab'),

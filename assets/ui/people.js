@@ -23,7 +23,8 @@ function who() {
     el('h2', { 'data-here': n }, n === 1 && state.here[0] === state.you.name ? 'Only you have this page open' : n === 1 ? 'One person has this page open' : `${n} people have this page open`),
     n > 1 || names.length ? el('p.muted', {}, list) : null,
     el('p', {}, WORDS[state.you.role].replace('You', () => `You${mine}${mine && ','}`)),
-    state.you.role === 'viewer' ? el('p', {}, el('a.lab-button', { href: 'join' }, 'Join to label')) : null);
+    state.you.role === 'viewer' ? el('p', {}, el('a.lab-button', { href: 'join' }, 'Join to label')) : null,
+    Lab.only('Only the operator makes the labelling rules and takes people out of the lab.'));
 }
 
 const ORDER = { labels: (one) => [one.labels], themselves: (one) => [one.same / one.repeated, one.repeated], others: (one) => [one.agreed / one.shared, one.shared] };
@@ -95,17 +96,18 @@ function rules() {
     }));
     said = Date.now();
     trigger('rules', { at: said, rules: values });
-  } }, el('div.rules', {}, props.data.fields.map(field)), el('button.lab-button.lab-main', { type: 'submit' }, 'Use these rules'),
+  } }, Lab.operator(el('div.rules', {}, props.data.fields.map(field)), el('button.lab-button.lab-main', { type: 'submit' }, 'Use these rules')),
   el('p.told', { role: 'status' }));
   return el('details.lab-card', { open: root.querySelector('details')?.open }, el('summary', {}, 'Labelling rules of this project'), form);
 }
 
 function draw() {
-  const key = JSON.stringify([state.rules, state.you.role]);
+  const rule = state.you.role === 'operator' || Lab.operates();
+  const key = JSON.stringify([state.rules, rule]);
   const keep = key === drawnRules ? root.querySelector('details') : null;  // a form somebody is filling in stays
   drawnRules = key;
   const held = document.activeElement?.dataset.sort;  // the head of a column that is in focus stays so
-  const form = state.you.role === 'operator' ? keep || rules() : null;
+  const form = rule ? keep || rules() : null;
   for (const child of [...root.children]) if (child !== keep) child.remove();  // it is never taken out: it would lose the focus
   root.prepend(...(state.invite ? [invitation(), who(), board()] : [who(), invitation(), board()]).filter(Boolean));
   if (held) root.querySelector(`[data-sort=${held}]`)?.focus();

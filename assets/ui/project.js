@@ -12,9 +12,9 @@ const part = (what, more = '') => root.querySelector(`[data-do="${what}"]${more}
 const notice = el('p.lab-notice', { role: 'status', hidden: true, 'data-do': 'project-notice' });
 const list = el('section', { 'aria-label': 'projects' }, el('div.lab-card.lab-empty', { role: 'status' }, 'Looking for projects …'));
 const fetching = el('section.lab-card.fetching', { 'aria-label': 'download', hidden: true });
-const make = el('section.lab-card.make', { 'aria-label': 'new project' });
+const make = el('section.lab-card.make.lab-operating', { 'aria-label': 'new project' });
 const lab = el('section.lab-card.lab-itself', { 'aria-label': 'this lab' });
-root.append(notice, list, fetching, make, lab);
+root.append(Lab.only('Only the operator opens, makes and changes projects here; you can look.'), notice, list, fetching, make, lab);
 
 // The answer stands below what was pressed.
 function say(words, bad = false, after = list) {
@@ -63,8 +63,8 @@ function nameCell(project) {
   if (edits(project, 'name')) {
     return el('td.name', {}, Lab.nameField(project.name, `new name of project ${project.id}`, 'project-name', about, (name) => ask('rename', { project: project.id, name }, tell), leave));
   }
-  return el('td.name', {}, el('span.muted', {}, `${project.id} `), el('button.plain', { type: 'button', title: 'rename', 'aria-label': `rename project ${project.id}, ${project.name}`,
-    'data-do': 'project-rename', ...about, onclick: () => edit(project.id, 'name') }, project.name));
+  return el('td.name', {}, el('span.muted', {}, `${project.id} `), Lab.operator(el('button.plain', { type: 'button', title: 'rename', 'aria-label': `rename project ${project.id}, ${project.name}`,
+    'data-do': 'project-rename', ...about, onclick: () => edit(project.id, 'name') }, project.name)));
 }
 
 function actions(project) {
@@ -74,9 +74,9 @@ function actions(project) {
     const held = [Lab.many(project.human, 'label'), Lab.many(project.models, 'reward model'), Lab.many(project.runs, 'run')].join(', ');
     return Lab.deleteField(`Delete it for good, with its texts, ${held}?`, 'project-delete', { 'data-project': project.id }, () => ask('delete', { project: project.id }, tell), leave);
   }
-  return el('div.lab-row', {},
+  return el('div.lab-row', {}, Lab.operator(
     button('project-open', '', 'Open', (event) => { event.target.disabled = true; ask('open', { project: project.id }, tell); }),
-    button('project-delete', '.danger', 'Delete', () => edit(project.id, 'delete')));
+    button('project-delete', '.danger', 'Delete', () => edit(project.id, 'delete'))));
 }
 
 function row(project) {
@@ -107,7 +107,7 @@ function drawFetching() {
   bar.style.width = `${share}%`;
   const focused = fetching.contains(document.activeElement);
   fetching.replaceChildren(el('div.lab-row', {}, el('h3', {}, running ? `Downloading ${now.model}` : now.model), el('span.muted.lab-grow', { role: 'status' }, words),
-    running ? el('button.lab-button.small', { type: 'button', 'data-do': 'project-cancel', onclick: () => ask('cancel', {}, teller(() => fetching)) }, 'Cancel') : null),
+    running ? Lab.operator(el('button.lab-button.small', { type: 'button', 'data-do': 'project-cancel', onclick: () => ask('cancel', {}, teller(() => fetching)) }, 'Cancel')) : null),
   running ? el('div.lab-bar', { role: 'progressbar', 'aria-label': 'download', 'aria-valuemin': 0, 'aria-valuemax': 100, 'aria-valuenow': share }, bar) : '');
   if (focused) part('project-cancel')?.focus();
 }
@@ -247,7 +247,7 @@ function buildLab() {
     el('label', { for: 'lab-secret' }, 'Operator\'s secret'), el('input.lab-input', { type: 'password', id: 'lab-secret', autocomplete: 'current-password', 'data-do': 'secret' }),
     el('button.lab-button.small', { type: 'submit', 'data-do': 'secret-enter' }, 'Enter'),
     el('span.muted', {}, 'Only the operator trains, deletes, exports and changes projects. This browser keeps the secret.'));
-  const fold = el('details', { 'data-do': 'lab-about', ontoggle: () => { if (fold.open) about(); } },
+  const fold = el('details.lab-operating', { 'data-do': 'lab-about', ontoggle: () => { if (fold.open) about(); } },
     el('summary', {}, 'Folder, disk and the engine\'s log'), el('div.inside', {}, el('p.muted', {}, 'Counting …')));
   lab.append(el('h2', {}, 'This lab'), props.data.guarded ? guard : '', el('div.engine'), fold);
 }
@@ -263,8 +263,8 @@ function drawEngine() {
     onclick: () => { if (what === 'stop-engine') { confirming = true; drawEngine(); part('stop-engine-sure').focus(); } else { confirming = false; ask('stop-engine', {}, teller(engine)); drawEngine(); say('Stopping the engine; up to 20 s …', false, engine()); } } }, label);
   const focus = lab.contains(document.activeElement) ? document.activeElement.dataset.do : null;
   engine().replaceChildren(el('div.lab-row', {}, el('strong', {}, `The engine ${words}.`), el('span.muted.lab-grow', {}, more),
-    confirming && state.engine.stoppable ? [el('span', {}, 'Runs stop at their last checkpoint and go on when it is back. Stop it?'), stop('stop-engine-sure', 'Stop'),
-      el('button.lab-button.small', { type: 'button', 'data-do': 'stop-engine-leave', onclick: () => { confirming = false; drawEngine(); part('stop-engine').focus(); } }, 'Leave it')] : stop('stop-engine', 'Stop engine')));
+    Lab.operator(...(confirming && state.engine.stoppable ? [el('span', {}, 'Runs stop at their last checkpoint and go on when it is back. Stop it?'), stop('stop-engine-sure', 'Stop'),
+      el('button.lab-button.small', { type: 'button', 'data-do': 'stop-engine-leave', onclick: () => { confirming = false; drawEngine(); part('stop-engine').focus(); } }, 'Leave it')] : [stop('stop-engine', 'Stop engine')]))));
   if (focus) part(focus)?.focus();
 }
 

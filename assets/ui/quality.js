@@ -73,9 +73,9 @@ function drawHead() {
 
 function weigh(name) {
   const value = weights.get(name) ?? 1;
-  return el('select.lab-input', { 'aria-label': `weight of ${Lab.person(name)}`, 'data-do': 'quality-weight', 'data-name': name,
+  return Lab.operator(el('select.lab-input', { 'aria-label': `weight of ${Lab.person(name)}`, 'data-do': 'quality-weight', 'data-name': name,
     onchange: (event) => { weights.set(name, Number(event.target.value)); drawTrain(); } },
-  [[0, 'left out'], [1, 'counts once'], ...[2, 3, 5, props.data.heaviest].map((n) => [n, `counts ${n} times`])].map(([n, words]) => el('option', { value: n, selected: n === value }, words)));
+  [[0, 'left out'], [1, 'counts once'], ...[2, 3, 5, props.data.heaviest].map((n) => [n, `counts ${n} times`])].map(([n, words]) => el('option', { value: n, selected: n === value }, words))));
 }
 
 // What stands out, in words; nothing where the interval is wide enough for chance.
@@ -117,8 +117,8 @@ function drawTrain() {
   if (!row) return;
   const out = state.people.filter((person) => weights.get(person.name) === 0).length;
   row.replaceChildren(
-    el('button.lab-button.small', { type: 'button', 'data-do': 'quality-train', disabled: state.training || null, onclick: () => send({ do: 'train', source: state.source, weights: Object.fromEntries(weights) }) },
-      'Train a reward model like this'),
+    Lab.operator(el('button.lab-button.small', { type: 'button', 'data-do': 'quality-train', disabled: state.training || null, onclick: () => send({ do: 'train', source: state.source, weights: Object.fromEntries(weights) }) },
+      'Train a reward model like this')),
     el('span.muted', {}, state.training ? 'One is being trained; wait for it.' : `${out ? `Without ${out} of ${state.people.length}.` : 'Everybody is in.'} Train it with and without somebody and compare below: each group gets a reward model of its own.`));
 }
 
@@ -145,7 +145,7 @@ function drawAgain() {
       el('div.two', {}, side(one.first, one.choice === 'first'), side(one.second, one.choice === 'second')),
       el('div.lab-row', {}, el('span.muted.lab-grow', {}, `${Lab.person(one.annotator)}; the model gives this label ${Lab.percent(one.probability)}`),
         one.open ? el('span.muted', {}, 'set aside') : state.source === 'simulated' ? null  // a judge would say it again
-          : el('button.lab-button.small', { type: 'button', 'data-do': 'quality-again', title: 'sets the vote aside and asks this annotator again', onclick: () => send({ do: 'again', vote: one.vote }) }, 'Ask again')));
+          : Lab.operator(el('button.lab-button.small', { type: 'button', 'data-do': 'quality-again', title: 'sets the vote aside and asks this annotator again', onclick: () => send({ do: 'again', vote: one.vote }) }, 'Ask again'))));
   })));
 }
 

@@ -54,9 +54,10 @@ function bar() {
   const have = shown === 'human' ? human : simulated, goal = goals[shown];
   const next = state.job ? state.job.words : have >= goal ? 'It is due and begins by itself.' : `It also trains by itself, every ${every} labels: next at ${goal}, ${many(goal - have, 'label')} to go.`;
   const failure = refused || state.failed;
-  return el('div.lab-card', {}, el('div.lab-row', {},
+  return el('div.lab-card', {}, el('div.lab-row', {}, Lab.operator(
     el('button.lab-button.lab-main', { type: 'button', 'data-do': 'train', disabled: state.job !== null, onclick: train }, state.job ? (state.job.begun ? 'Training …' : 'Waiting …') : 'Train now'),
-    el('span.muted', {}, 'from'), from, el('span.muted.lab-grow', { 'data-do': 'next' }, next)),
+    el('span.muted', {}, 'from'), from, el('span.muted.lab-grow', { 'data-do': 'next' }, next))),
+  Lab.only('Only the operator trains reward models here; you can look, and ask about texts of your own.'),
   failure ? el('p.lab-notice.bad', { role: 'alert', 'data-do': 'train-error' }, `${refused ? '' : 'The last training failed. '}${failure}`) : null);
 }
 
@@ -97,7 +98,7 @@ function intro() {
   const left = Math.max(0, state.labels.goals.human - state.labels.human);
   return el('div.lab-card.lab-empty', { 'data-do': 'empty' },
     el('p', {}, 'A reward model reads a text and gives it a score. It learns the scores from pairs: the text that was preferred shall score higher.'),
-    el('p', {}, left > 0 ? `${many(left, 'more label')} under Label and it trains by itself; or let a simulated judge label 40 there.` : 'There are enough labels; training begins in a moment.'));
+    el('p', {}, left > 0 ? [`${many(left, 'more label')} under Label and it trains by itself`, Lab.orJudge(';'), '.'] : 'There are enough labels; training begins in a moment.'));
 }
 
 function scale(model) {

@@ -16,7 +16,7 @@ const list = el('section.list', { 'aria-label': 'runs of this project' }, el('di
 const notice = el('p.lab-notice', { role: 'status', hidden: true, 'data-do': 'runs-notice' });
 const compare = el('section.lab-card.compare', { 'aria-label': 'compare runs', hidden: true });
 const take = el('section.lab-card.take', { 'aria-label': 'export', hidden: true });
-root.append(notice, list, compare, take);
+root.append(Lab.only('Only the operator changes runs, trains, exports and imports here; you can look and compare.'), notice, list, compare, take);
 take.addEventListener('change', () => { if (part('export-link')) say(''); });
 
 const say = (words, bad = false) => Lab.tell(notice, words, bad);
@@ -80,7 +80,7 @@ function nameCell(run) {
       (name) => send('control', { do: 'rename', run: run.id, name }), leave));
   }
   return el('td.name', {}, el('span.muted', {}, `${run.id}`), ' ',
-    el('button.plain', { type: 'button', title: 'rename', 'aria-label': `rename run ${run.id}, ${run.name}`, 'data-do': 'run-rename', 'data-run': run.id, onclick: () => edit(run.id, 'name') }, run.name),
+    Lab.operator(el('button.plain', { type: 'button', title: 'rename', 'aria-label': `rename run ${run.id}, ${run.name}`, 'data-do': 'run-rename', 'data-run': run.id, onclick: () => edit(run.id, 'name') }, run.name)),
     run.message && run.status === 'failed' ? el('p.muted.message', {}, run.message) : null);
 }
 
@@ -91,9 +91,9 @@ function actions(run) {
   }
   return el('div.lab-row', {},
     el('button.lab-button.small', { type: 'button', 'data-do': 'run-watch', 'data-run': run.id, title: 'its curves and samples, under Train', onclick: () => watchRun(run.id) }, 'Watch'),
-    run.resumable ? el('button.lab-button.small', { type: 'button', 'data-do': 'run-resume', 'data-run': run.id, onclick: () => send('control', { do: 'resume', run: run.id }) }, 'Resume') : null,
+    Lab.operator(run.resumable ? el('button.lab-button.small', { type: 'button', 'data-do': 'run-resume', 'data-run': run.id, onclick: () => send('control', { do: 'resume', run: run.id }) }, 'Resume') : null,
     el('button.lab-button.small.danger', { type: 'button', 'data-do': 'run-delete', 'data-run': run.id, disabled: run.going, title: run.going ? 'stop it under Train first' : 'asks first',
-      onclick: () => edit(run.id, 'delete') }, 'Delete'));
+      onclick: () => edit(run.id, 'delete') }, 'Delete')));
 }
 
 function watchRun(id) {

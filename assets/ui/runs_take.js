@@ -9,8 +9,8 @@ window.LabTake = window.LabTake || (() => {
 
   function exporter(ask, what, words, about, controls, question, able) {
     return el('div.line', {}, el('div', {}, el('h3', {}, words), el('p.muted', {}, about)),
-      el('div.lab-row', {}, controls, what.map(([name, label]) => el('button.lab-button.small', { type: 'button', 'data-do': `export-${name}`, disabled: !able,
-        onclick: () => ask(name, question()) }, label))));
+      el('div.lab-row', {}, Lab.operator(...controls, ...what.map(([name, label]) => el('button.lab-button.small', { type: 'button', 'data-do': `export-${name}`, disabled: !able,
+        onclick: () => ask(name, question()) }, label)))));
   }
 
   // Everybody, and by name each whose labels are of the chosen source.

@@ -1,10 +1,12 @@
 // What begins a new run. Every setting stands in the fold below; choosing a preset fills it.
 const { el } = Lab;
 const root = element.querySelector('.lab-start');
+const place = el('div', {}, el('div.lab-card.lab-empty', {}, 'Looking for reward models …'));
 let drawn = '';       // the state on screen, as JSON
 let shown = null;     // the same, as an object
 let opened = false;   // a person asked for another run
 let picked = false;   // a person chose the reward model; else the one that the lab chose is meant
+let filled = false;   // those of a preset were asked for
 let filling = false;  // the settings of a preset are on their way
 let timer = null;
 let algorithm = 'ppo';  // what the fold below says
@@ -26,7 +28,7 @@ function begin() {
 
 function fill(name) {
   ready(false);
-  filling = true;
+  filled = filling = true;
   trigger('preset', { preset: name });
 }
 
@@ -34,7 +36,7 @@ function empty(state) {
   const words = state.learning
     ? `${state.learning}${state.training === null ? '' : ` ${Lab.percent(state.training)} done; this takes some seconds.`}`
     : state.missing > 0
-      ? `Label ${Lab.many(state.missing, 'more pair')} under Label, or let a simulated judge label 40 there; the reward model then trains by itself.`
+      ? [`Label ${Lab.many(state.missing, 'more pair')} under Label`, Lab.orJudge(), '; the reward model then trains by itself.']
       : 'There are enough labels; the reward model is about to be trained.';
   return el('div.lab-card.lab-empty', { role: 'status' }, el('p', {}, 'PPO needs a reward model, and a reward model needs labels.'), el('p', {}, words));
 }
@@ -58,21 +60,22 @@ function form(state) {
     props.data.algorithms.map((item) => el('option', { value: item, selected: item === algorithm }, item)));
   const name = el('input.lab-input', { type: 'text', maxlength: 80, placeholder: 'name (optional)', 'aria-label': 'name of the run', 'data-do': 'start-name',
     onkeydown: (e) => { if (e.key === 'Enter' && !part('start').disabled) begin(); } });
-  return el('div.lab-card', {},
+  return el('div.lab-card', {}, Lab.operator(
     el('div.lab-row', {}, el('h2', {}, state.runs ? 'Another run' : 'Start a run'), reward, how, preset),
     el('div.lab-row', {}, name,
       el('button.lab-button.lab-main', { type: 'button', 'data-do': 'start', onclick: begin }, starts()),
       state.runs ? el('button.lab-button.small', { type: 'button', 'data-do': 'start-close', onclick: () => { opened = false; draw(state); } }, 'Close') : null,
       el('p.muted.note', { 'data-do': 'start-note' })),
-    el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'start-error' }));
+    el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'start-error' })));
 }
 
 // With a run on screen the form folds into one button.
-const folded = (state) => el('div.lab-row', {}, el('button.lab-button.small', { type: 'button', 'data-do': 'start-open', 'aria-expanded': 'false',
-  onclick: () => { opened = true; draw(state); part('start')?.focus(); } }, 'Start another run …'));
+const folded = (state) => el('div.lab-row', {}, Lab.operator(el('button.lab-button.small', { type: 'button', 'data-do': 'start-open', 'aria-expanded': 'false',
+  onclick: () => { opened = true; draw(state); part('start')?.focus(); } }, 'Start another run …')));
 
 function draw(state) {
-  const key = JSON.stringify([{ ...state, training: state.models.length ? null : state.training }, opened]);  // it says how far only where there is none yet
+  // how far a reward model is, it says only where there is none yet
+  const key = JSON.stringify([{ ...state, training: state.models.length ? null : state.training }, opened, Lab.operates()]);
   if (key === drawn) return;
   const other = shown !== null && shown.project !== state.project;
   drawn = key;
@@ -80,8 +83,8 @@ function draw(state) {
   const open = opened || state.runs === 0;
   document.body.classList.toggle('lab-start-open', open && state.models.length > 0);
   if (!open || other) picked = false;
-  if (!open) { root.replaceChildren(folded(state)); return; }
-  if (!state.models.length) { root.replaceChildren(empty(state)); return; }
+  if (!open) { place.replaceChildren(folded(state)); return; }
+  if (!state.models.length) { place.replaceChildren(empty(state)); return; }
   redraw(state, other);
 }
 
@@ -91,13 +94,13 @@ function redraw(state, other) {
   const kept = other ? {} : Object.fromEntries(whats.map((what) => [what, part(what)?.value]));
   const focus = root.contains(document.activeElement) ? document.activeElement.dataset.do : null;
   const error = part('start-error')?.textContent || '';
-  root.replaceChildren(form(state));
+  place.replaceChildren(form(state));
   for (const [what, value] of Object.entries(kept)) if (value !== undefined) part(what).value = value;
   if (!picked || !part('start-reward').value) part('start-reward').value = state.chosen;
   if (error) { part('start-error').hidden = false; part('start-error').textContent = error; }
   if (focus) part(focus)?.focus();
   note();
-  if (kept['start-preset'] === undefined) fill(state.preset);
+  if (Lab.operates() && (!filled || kept['start-preset'] === undefined)) fill(kept['start-preset'] ?? state.preset);
   else ready(!filling);
 }
 
@@ -122,5 +125,5 @@ document.addEventListener('mouseover', (event) => {
   const node = event.target.closest?.('#start-settings [id^="start-"]'), only = node && props.data.only[node.id.slice('start-'.length)];
   if (only) node.title = only.includes(algorithm) ? '' : `${algorithm} does not read this setting, only ${only.join(', ')}; it stays at its default.`;
 });
-root.append(el('div.lab-card.lab-empty', {}, 'Looking for reward models …'));
+root.append(Lab.only('Only the operator starts and steers runs here; you can watch.'), place);
 Lab.poll(root, async () => draw(await Lab.answer(server.options({}))), 2000);

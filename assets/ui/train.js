@@ -62,9 +62,9 @@ function barFrame() {
   parts.ratio = el('span.lab-badge'); parts.kl = el('span.lab-badge');
   parts.about = el('span.muted.lab-grow'); parts.asked = el('span.muted', { role: 'status', 'data-asked': '' });
   parts.error = el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'error' });
-  parts.knobs = el('div.lab-row', {}, parts.beta.label, parts.lr.label, parts.rewardRow, parts.asked);
+  parts.knobs = el('div.lab-row', {}, Lab.operator(parts.beta.label, parts.lr.label, parts.rewardRow), parts.asked);
   return el('div.lab-card.bar', {},
-    el('div.lab-row', {}, parts.picker, parts.status, el('span.lab-grow.progress', {}, parts.step, parts.progress), parts.pause, parts.resume, parts.stop),
+    el('div.lab-row', {}, parts.picker, parts.status, el('span.lab-grow.progress', {}, parts.step, parts.progress), Lab.operator(parts.pause, parts.resume, parts.stop)),
     parts.knobs, el('div.lab-row', {}, parts.ratio, parts.kl, parts.about), parts.error);
 }
 

@@ -80,13 +80,19 @@ class Context:
 
     def require_operator(self, secret: str | None) -> None:
         """Raises NotAllowedError unless the visitor `operates` or gives the operator's secret."""
-        if self.operates():
-            return
-        if not self.operator_secret or not hmac.compare_digest((secret or "").encode(), self.operator_secret.encode()):
+        if not self.operates() and not self._is_secret(secret):
             raise NotAllowedError(
                 "Only the operator may do this. Open the operator's link that was printed when the lab was started, or enter "
                 f"the operator's secret under Project; it is the value of {SECRET_VARIABLE} where the lab runs."
             )
+
+    def may_operate(self, secret: str | None) -> bool:
+        """Whether `require_operator` lets the visitor pass; never whoever may only look, whose events end before that."""
+        return self.operates() or (self.visitor().role.may(Role.LABELLER) and self._is_secret(secret))
+
+    def _is_secret(self, said: str | None) -> bool:
+        secret = self.operator_secret
+        return bool(secret) and hmac.compare_digest((said or "").encode(), (secret or "").encode())
 
     def require_labeller(self) -> None:
         """Raises NotAllowedError for a visitor who may only look."""

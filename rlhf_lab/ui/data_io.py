@@ -56,11 +56,10 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
 
 def listed(ctx: Context) -> dict[str, Any]:
-    """The imports of the open project, newest first. may: whether the visitor may import, without the secret."""
+    """The imports of the open project, newest first."""
     project = ctx.project
     return {
         "project": project.id,
-        "may": ctx.operates(),
         "imports": [asdict(one) for one in imports_of(ctx.db, project.id)],
     }
 

@@ -3,6 +3,8 @@
 import contextlib
 from typing import Any
 
+import gradio as gr
+
 from rlhf_lab.assets import EMBEDDED
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import queue, steward, supervisor
@@ -12,7 +14,7 @@ from rlhf_lab.records import EngineStatus, Job
 from rlhf_lab.store.people import MAX_NAME
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.runs import get_run, latest_reward_model
-from rlhf_lab.ui.context import Context, read, shared_for
+from rlhf_lab.ui.context import Context, for_viewers, read, shared_for
 from rlhf_lab.ui.presence import PRESENCE
 from rlhf_lab.ui.widgets import widget
 
@@ -31,7 +33,7 @@ ENGINE = {
 }  # fmt: skip
 
 
-def build(ctx: Context) -> None:
+def build(ctx: Context, operator: gr.BrowserState) -> None:
     def look() -> dict[str, Any]:
         supervisor.touch_ui(ctx.db)
         return state(ctx)
@@ -42,9 +44,15 @@ def build(ctx: Context) -> None:
         name = ctx.name(said.get("annotator"))[:MAX_NAME]
         if name and name.isprintable() and ctx.visitor().role.may(Role.LABELLER):
             PRESENCE.touch(name)  # on whatever screen
-        return shared()
+        return shared() | {"operates": ctx.operates()}
 
-    widget("header", reads=[read(status)], label="State of the lab")
+    @for_viewers
+    def prove(secret: str | None, event: gr.EventData) -> dict[str, Any]:
+        """Whether the secret that a browser keeps is the operator's."""
+        return {"at": (event._data or {}).get("at"), "operates": ctx.may_operate(secret)}
+
+    part = widget("header", reads=[read(status)], label="State of the lab")
+    part.prove(prove, operator, part, show_progress="hidden", api_visibility="private", queue=False)
 
 
 def state(ctx: Context) -> dict[str, Any]:

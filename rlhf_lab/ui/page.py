@@ -46,7 +46,7 @@ def build_page(ctx: Context) -> gr.Blocks:
     page: gr.Blocks = gr.Blocks(title="RLHF Lab", analytics_enabled=False, fill_width=True, delete_cache=KEPT)
     with page:
         operator = gr.BrowserState("", storage_key=OPERATOR, secret="rlhf-lab")
-        header.build(ctx)
+        header.build(ctx, operator)
         with gr.Tabs():
             for name, screen in SCREENS.items():
                 with gr.Tab(name):

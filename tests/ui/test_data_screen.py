@@ -10,11 +10,9 @@ import pytest
 from rlhf_lab.errors import ConfigError, DataError, StoreError
 from rlhf_lab.imports.report import goes_words
 from rlhf_lab.kinds import Choice, Source
-from rlhf_lab.labelling import Role
 from rlhf_lab.store.comparisons import vote_counts
 from rlhf_lab.store.imports import TakenBack
 from rlhf_lab.ui import reading
-from rlhf_lab.ui.access import Access, Visitor
 from rlhf_lab.ui.context import operated
 from rlhf_lab.ui.data_io import Counter, listed
 
@@ -89,14 +87,6 @@ def test_only_the_operator_takes_back(ctx, counter):
         event = gr.EventData(None, {"do": do, "project": ctx.project.id, "import": one["id"], "at": 1})
         assert "Only the operator" in operated(guarded, "guess", event, counter.obey)["error"]
     assert listed(ctx)["imports"] == [one]
-
-
-def test_the_page_knows_who_may_import_without_the_secret(ctx, monkeypatch):
-    assert listed(ctx)["may"] is True
-    assert listed(dataclasses.replace(ctx, operator_secret="secret"))["may"] is False
-    for role, may in ((Role.VIEWER, False), (Role.LABELLER, False), (Role.OPERATOR, True)):
-        monkeypatch.setattr(Access, "visitor", lambda *_, role=role: Visitor(role, "ann"))
-        assert listed(ctx.guarded(open_to_all=False))["may"] is may
 
 
 def test_what_goes_in_words():

@@ -1,14 +1,19 @@
 """The header strip: what it says of the lab, and that many pages ask the store once."""
 
+import dataclasses
+from types import SimpleNamespace
+
 import pytest
 
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.jobs.setup import new_project
 from rlhf_lab.kinds import JobKind, RunStatus, Source
+from rlhf_lab.labelling import Role
 from rlhf_lab.records import LabelSnapshot
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import add_reward_model, create_run, set_run_status
 from rlhf_lab.ui import header, label
+from rlhf_lab.ui.access import Access, Visitor
 from rlhf_lab.ui.context import Context, shared_for
 
 
@@ -100,3 +105,37 @@ def test_an_engine_that_has_only_just_begun_starts(ctx):
     assert not header.state(ctx)["engine"]["works"]  # so the page says that it starts, whatever job waits for it
     supervisor.beat(ctx.db, "idle")
     assert header.state(ctx)["engine"]["words"] == "engine ready"
+
+
+def told(ctx, monkeypatch):
+    """The header's read and its event, as the page calls them."""
+    found = {}
+
+    def widget(name, *, reads, label):
+        return SimpleNamespace(prove=lambda handler, *_, **__: found.update(status=reads[0], prove=handler))
+
+    monkeypatch.setattr(header, "widget", widget)
+    header.build(ctx, None)
+    return lambda: found["status"]({})["operates"], lambda secret: found["prove"](
+        secret, SimpleNamespace(_data={"at": 7})
+    )
+
+
+def test_whoever_is_alone_with_the_lab_operates_it_and_a_secret_has_to_be_shown(ctx, monkeypatch):
+    operates, prove = told(ctx, monkeypatch)
+    assert operates() is True
+    operates, prove = told(dataclasses.replace(ctx, operator_secret="sesame"), monkeypatch)
+    assert operates() is False
+    assert [prove(said) for said in ("", None, "Sesame")] == [{"at": 7, "operates": False}] * 3
+    assert prove("sesame") == {"at": 7, "operates": True}
+    assert told(dataclasses.replace(ctx, operator_secret=""), monkeypatch)[1]("")["operates"] is False
+
+
+@pytest.mark.parametrize(
+    ("role", "entered", "by_secret"),
+    [(Role.VIEWER, False, False), (Role.LABELLER, False, True), (Role.OPERATOR, True, True)],
+)
+def test_in_a_lab_with_roles_each_visitor_is_told_whether_they_operate_it(ctx, monkeypatch, role, entered, by_secret):
+    monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(role, "ann"))
+    operates, prove = told(dataclasses.replace(ctx, operator_secret="sesame").guarded(open_to_all=False), monkeypatch)
+    assert (operates(), prove("wrong")["operates"], prove("sesame")["operates"]) == (entered, entered, by_secret)
