@@ -37,8 +37,7 @@ def names(db: Database) -> list[str]:
 
 def known(db: Database, name: str) -> int:
     """How many votes somebody gave, those they took back among them. LabelError: nobody here has this name."""
-    if name not in names(db):
-        raise LabelError(f'Nobody here is called "{name}" (any more).')
+    _check_known(db, name)
     with db.read() as conn:
         mine = select(func.count()).select_from(t.votes).where(t.votes.c.annotator == name)
         return conn.execute(mine).scalar_one()
@@ -51,7 +50,7 @@ def forget(db: Database, name: str, *, votes: bool) -> Forgotten:
 
     LabelError: nobody here has this name, or work that is under way was asked for by it.
     """
-    known(db, name)
+    _check_known(db, name)
     nobody = f"{NEWCOMER}{secrets.token_hex(6)}"
     v, b = t.votes.c, t.blind_votes.c
     mine = v.annotator == name
@@ -76,6 +75,11 @@ def forget(db: Database, name: str, *, votes: bool) -> Forgotten:
                     raise LabelError(f"A reward model is asked for that names {name}. Wait until it is there.")
                 conn.execute(update(t.jobs).where(t.jobs.c.id == job.id).values(payload=asked))
     return Forgotten(moved, reports)
+
+
+def _check_known(db: Database, name: str) -> None:
+    if name not in names(db):
+        raise LabelError(f'Nobody here is called "{name}" (any more).')
 
 
 def _without(said: dict[str, Any], name: str, nobody: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A lab without an engine, for the screens."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,3 +27,21 @@ def in_loop():
         return make()
 
     return lambda make: asyncio.run(inside(make))
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """calls(module, ctx, event): the `read` of a module's part and the handler of its `event`, as the page calls them."""
+
+    def of(module, ctx, event):
+        found = SimpleNamespace()
+
+        def widget(name, *, reads, label):
+            found.read = reads[0]
+            return SimpleNamespace(**{event: lambda handler, *_, **__: setattr(found, "event", handler)})
+
+        monkeypatch.setattr(module, "widget", widget)
+        module.build(ctx, None)
+        return found
+
+    return of

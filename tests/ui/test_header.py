@@ -107,35 +107,34 @@ def test_an_engine_that_has_only_just_begun_starts(ctx):
     assert header.state(ctx)["engine"]["words"] == "engine ready"
 
 
-def told(ctx, monkeypatch):
-    """The header's read and its event, as the page calls them."""
-    found = {}
+@pytest.fixture
+def told(calls):
+    """told(ctx): what the header says of its visitor, and what it answers to a secret."""
 
-    def widget(name, *, reads, label):
-        return SimpleNamespace(prove=lambda handler, *_, **__: found.update(status=reads[0], prove=handler))
+    def of(ctx):
+        part = calls(header, ctx, "prove")
+        return lambda: part.read({})["operates"], lambda said: part.event(said, SimpleNamespace(_data={"at": 7}))
 
-    monkeypatch.setattr(header, "widget", widget)
-    header.build(ctx, None)
-    return lambda: found["status"]({})["operates"], lambda secret: found["prove"](
-        secret, SimpleNamespace(_data={"at": 7})
-    )
+    return of
 
 
-def test_whoever_is_alone_with_the_lab_operates_it_and_a_secret_has_to_be_shown(ctx, monkeypatch):
-    operates, prove = told(ctx, monkeypatch)
+def test_whoever_is_alone_with_the_lab_operates_it_and_a_secret_has_to_be_shown(ctx, told):
+    operates, prove = told(ctx)
     assert operates() is True
-    operates, prove = told(dataclasses.replace(ctx, operator_secret="sesame"), monkeypatch)
+    operates, prove = told(dataclasses.replace(ctx, operator_secret="sesame"))
     assert operates() is False
     assert [prove(said) for said in ("", None, "Sesame")] == [{"at": 7, "operates": False}] * 3
     assert prove("sesame") == {"at": 7, "operates": True}
-    assert told(dataclasses.replace(ctx, operator_secret=""), monkeypatch)[1]("")["operates"] is False
+    assert told(dataclasses.replace(ctx, operator_secret=""))[1]("")["operates"] is False
 
 
 @pytest.mark.parametrize(
     ("role", "entered", "by_secret"),
     [(Role.VIEWER, False, False), (Role.LABELLER, False, True), (Role.OPERATOR, True, True)],
 )
-def test_in_a_lab_with_roles_each_visitor_is_told_whether_they_operate_it(ctx, monkeypatch, role, entered, by_secret):
+def test_in_a_lab_with_roles_each_visitor_is_told_whether_they_operate_it(
+    ctx, told, monkeypatch, role, entered, by_secret
+):
     monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(role, "ann"))
-    operates, prove = told(dataclasses.replace(ctx, operator_secret="sesame").guarded(open_to_all=False), monkeypatch)
+    operates, prove = told(dataclasses.replace(ctx, operator_secret="sesame").guarded(open_to_all=False))
     assert (operates(), prove("wrong")["operates"], prove("sesame")["operates"]) == (entered, entered, by_secret)

@@ -25,16 +25,8 @@ def lab(ctx):
 
 
 @pytest.fixture
-def part(lab, monkeypatch):
-    """The part's read and its event, as the page calls them."""
-    found = {}
-
-    def widget(name, *, reads, label):
-        return SimpleNamespace(leave=lambda handler, *_, **__: found.update(known=reads[0], leave=handler))
-
-    monkeypatch.setattr(leaving, "widget", widget)
-    leaving.build(lab, None)
-    return SimpleNamespace(**found)
+def part(lab, calls):
+    return calls(leaving, lab, "leave")
 
 
 @pytest.fixture
@@ -52,15 +44,15 @@ def sent(name, *, votes=False):
 def test_the_operator_alone_sees_whom_there_is_and_takes_them_out(lab, part, asked_by):
     ann = lab.access.cookie(Visitor(Role.LABELLER, join(lab.db, "Ann").name))
     asked_by(ann)
-    assert part.known({}) == {"names": None}
-    assert "Only the operator" in part.leave("", sent("Ann"))["error"]
+    assert part.read({}) == {"names": None}
+    assert "Only the operator" in part.event("", sent("Ann"))["error"]
     assert names(lab.db) == ["Ann"]
     PRESENCE.touch("Ann")
     asked_by(lab.access.cookie(Visitor(Role.OPERATOR, OPERATOR)))
-    assert part.known({}) == {"names": ["Ann"]}
-    assert part.leave("", sent("Ann")) == {"at": 1, "done": "The name is out of this lab."}
-    assert (part.known({}), "Ann" in PRESENCE.names()) == ({"names": []}, False)
-    assert "Nobody here is called" in part.leave("", sent("Ann"))["error"]
+    assert part.read({}) == {"names": ["Ann"]}
+    assert part.event("", sent("Ann")) == {"at": 1, "done": "The name is out of this lab."}
+    assert (part.read({}), "Ann" in PRESENCE.names()) == ({"names": []}, False)
+    assert "Nobody here is called" in part.event("", sent("Ann"))["error"]
 
 
 def test_their_cookie_ends_also_for_whoever_takes_the_name_after_them(lab):
