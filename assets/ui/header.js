@@ -46,7 +46,7 @@ function settle(now) { if (now !== null && now !== Lab.operates()) Lab.setOperat
 
 function draw(state) {
   const accuracy = state.reward
-    ? `accuracy ${Lab.accuracy(state.reward)}${state.reward.low === null || Lab.isWide(state.reward) ? '' : ` (${Lab.between(state.reward.low, state.reward.high)})`}${state.reward.simulated ? ', simulated' : ''}`
+    ? `accuracy ${Lab.accuracy(state.reward)}${Lab.isWide(state.reward) ? ' (few labels)' : state.reward.low === null ? '' : ` (${Lab.between(state.reward.low, state.reward.high)})`}${state.reward.simulated ? ', simulated' : ''}`
     : 'no reward model yet';
   const works = state.job && state.engine.works;  // then the work says what it does, and the strip stays one line
   root.replaceChildren(el('div.strip', {}, [

@@ -77,7 +77,8 @@ window.Lab = (() => {
   // What only the operator may do stands in `operator(…)`: a fieldset switches off whatever is in it, for mouse, keyboard and
   // readers of the screen. `only(…)` says who may; it is seen by everybody else, who see nothing of the class lab-operating.
   const NOT_YOURS = 'Only the operator may do this.';
-  let operating = true;  // until the header knows better
+  let operating = !document.querySelector('meta[name=lab-guest]');  // as the page came; the header tells what changes
+  document.body.classList.toggle('lab-guest', !operating);
   const operates = () => operating;
   const operator = (...children) => el('fieldset.lab-operator', { role: 'presentation', disabled: !operating, title: operating ? null : NOT_YOURS }, ...children);
   const only = (words) => el('p.lab-notice.lab-only', {}, words);

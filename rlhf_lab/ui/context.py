@@ -74,9 +74,13 @@ class Context:
             return str(said or "").strip()
         return self.visitor().name or self.access.named(said)
 
-    def operates(self) -> bool:
-        """Whether the visitor entered as the operator, or none is asked for: who may do everything without the secret."""
-        return self.operator_secret is None or (self.access.guarded and self.visitor().role is Role.OPERATOR)
+    def operates(self, request: Any = None) -> bool:
+        """Whether the visitor entered as the operator, or none is asked for: who may do everything without the secret.
+
+        request: the visitor's, where it is no event's.
+        """
+        visitor = self.access.visitor(request) if request is not None else self.visitor()
+        return self.operator_secret is None or (self.access.guarded and visitor.role is Role.OPERATOR)
 
     def require_operator(self, secret: str | None) -> None:
         """Raises NotAllowedError unless the visitor `operates` or gives the operator's secret."""

@@ -6,6 +6,7 @@ our styles also come after all of Gradio's, whose rules would win otherwise.
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 from gradio.context import LocalContext
@@ -27,10 +28,15 @@ BODY = re.compile(rb"<body\b[^>]*>")  # what Gradio puts into scripts has no "<"
 
 class BodyStart:
     """ASGI middleware: puts `html` at the beginning of the page's <body>, and before it the name of who may label without
-    having entered, which their cookie says too. Inside what compresses answers."""
+    having entered, which their cookie says too, and whether somebody else operates the lab. Inside what compresses answers.
 
-    def __init__(self, app: ASGIApp, html: str, access: Access = ALONE) -> None:
-        self.app, self.html, self.access = app, html, access
+    operates: whether who sent a request is the operator.
+    """
+
+    def __init__(
+        self, app: ASGIApp, html: str, access: Access = ALONE, operates: Callable[[Request], bool] = lambda _: True
+    ) -> None:
+        self.app, self.html, self.access, self.operates = app, html, access, operates
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
@@ -57,13 +63,17 @@ class BodyStart:
         await self.app(scope, receive, collect)
 
     def _greeting(self, request: Request) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-        """What the body begins with, and the headers beside it: nobody may keep the page with its name for somebody else."""
-        name = self.access.newcomer(request)
-        if not name:
-            return self.html.encode(), []
-        cookie = cookie_line(self.access.page_cookie, name, MONTH_S, https=is_https(request))
-        start = f'<meta name="lab-visitor" content="{name}">{self.html}'
-        return start.encode(), [(b"set-cookie", cookie.encode()), (b"cache-control", b"private, no-cache")]
+        """What the body begins with, and the headers beside it: nobody may keep what is one visitor's for somebody else."""
+        start, more = self.html, []
+        if not self.operates(request):
+            start = f'<meta name="lab-guest">{start}'
+        if name := self.access.newcomer(request):
+            start = f'<meta name="lab-visitor" content="{name}">{start}'
+            cookie = cookie_line(self.access.page_cookie, name, MONTH_S, https=is_https(request))
+            more = [(b"set-cookie", cookie.encode())]
+        if start is not self.html:
+            more.append((b"cache-control", b"private, no-cache"))
+        return start.encode(), more
 
 
 def first_look(ctx: Context) -> Route:

@@ -68,7 +68,7 @@ def launch_options(ctx: Context) -> dict[str, Any]:
     """Everything `launch` gets besides the address; safe defaults. Where visitors have roles, the pages to enter by."""
     middleware = [
         Middleware(GZipMiddleware, minimum_size=500),  # what a page polls, by half
-        Middleware(BodyStart, html=body_start(), access=ctx.access),
+        Middleware(BodyStart, html=body_start(), access=ctx.access, operates=ctx.operates),
         Middleware(Gate, alone=not ctx.access.guarded, uploads=Path(get_upload_folder())),
     ]
     options: dict[str, Any] = {

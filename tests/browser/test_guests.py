@@ -4,6 +4,7 @@ Both labs of the file hold what the buttons are about: a run that goes on, one t
 """
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -183,6 +184,29 @@ def test_a_labeller_sees_at_once_what_is_the_operators_and_who_that_is(guarded, 
             expect(page.locator(what).first).to_be_hidden()
     go_to(page, "People")
     assert page.locator("summary:has-text('Labelling rules')").count() == 0
+
+
+class Silent:
+    """A route's handler: the header never says who operates the lab."""
+
+    held = 0
+
+    def __call__(self, route) -> None:
+        if '"status"' in (route.request.post_data or ""):
+            self.held += 1
+            return None
+        return route.continue_()
+
+
+def test_a_page_says_so_from_its_first_moment_on_before_the_lab_has_answered_it(guarded, own, open_page):
+    for page, look in ((open_page(own), open_to), (joined(guarded, open_page, "Cid"), closed)):
+        silent = Silent()
+        page.route(re.compile("component_server"), silent)
+        page.reload()
+        go_to(page, "Train")
+        look(page, "start-open")
+        assert silent.held > 0
+        assert page.locator(".lab-header .strip").count() == 0
 
 
 def test_the_operator_sees_no_such_words_and_everything_enabled(guarded, open_page):

@@ -24,7 +24,7 @@ from rlhf_lab.ui.presence import PRESENCE
 
 PAGE = "<!doctype html><html><head></head><body>lab</body></html>"
 JSON = {"content-type": "application/json"}
-META = re.compile(r'<body><meta name="lab-visitor" content="([\w.-]+)"><b>')
+META = re.compile(r'<body><meta name="lab-visitor" content="([\w.-]+)"><meta name="lab-guest"><b>')
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def asked_by():
 
 def browser(lab, url="http://lab.example"):
     page = Route("/", lambda request: HTMLResponse(PAGE, headers={"set-cookie": "other=1", "etag": "x"}))
-    middleware = [Middleware(BodyStart, html="<b>start</b>", access=lab.access)]
+    middleware = [Middleware(BodyStart, html="<b>start</b>", access=lab.access, operates=lab.operates)]
     return TestClient(Starlette(routes=[page, first_look(lab)], middleware=middleware), base_url=url)
 
 
@@ -114,14 +114,18 @@ def test_whoever_has_entered_is_given_no_other_name(lab):
         client = browser(lab)
         client.cookies.set(COOKIE, lab.access.cookie(visitor))
         answer = client.get("/")
-        assert answer.text == PAGE.replace("<body>", "<body><b>start</b>")
+        guest = '<meta name="lab-guest">' if visitor.role is Role.LABELLER else ""
+        assert answer.text == PAGE.replace("<body>", f"<body>{guest}<b>start</b>")
+        assert answer.headers.get("cache-control") == ("private, no-cache" if guest else None)
         assert answer.headers.get_list("set-cookie") == ["other=1"]
 
 
 def test_where_labelling_needs_a_code_and_on_a_lab_of_ones_own_no_name_comes(ctx, lab):
     for other in (ctx, ctx.guarded(open_to_all=False)):
         answer = browser(other).get("/")
-        assert (META.findall(answer.text), answer.headers.get_list("set-cookie")) == ([], ["other=1"])
+        assert "lab-visitor" not in answer.text
+        assert answer.headers.get_list("set-cookie") == ["other=1"]
+        assert ("lab-guest" in answer.text) is (other is not ctx)  # on a lab of one's own everybody is the operator
 
 
 def test_who_enters_by_a_door_is_known_by_that_from_then_on(lab, asked_by):
