@@ -64,10 +64,11 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def act(secret: str | None, event: gr.EventData) -> dict[str, Any]:
         return operated(ctx, secret, event, desk.obey)
 
-    def enter(event: gr.EventData) -> tuple[str, dict[str, Any]]:
+    def enter(event: gr.EventData) -> tuple[str | dict[str, Any], dict[str, Any]]:
+        """What the browser is to keep, and the answer; a wrong secret leaves it what it has."""
         secret = str((event._data or {}).get("secret") or "")
         reply = operated(ctx, secret, event, lambda _: {"done": "You are the operator in this browser now."})
-        return ("" if "error" in reply else secret), reply
+        return (gr.skip() if "error" in reply else secret), reply
 
     part.act(act, operator, part, **QUIET)
     part.secret(enter, None, [operator, part], **QUIET)

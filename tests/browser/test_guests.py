@@ -265,3 +265,18 @@ def test_who_may_only_look_is_told_the_same(guarded, open_page):
     closed(page, "start-open")
     closed(page, "stop")
     assert page.locator(".toast-body").count() == 0
+
+
+def test_a_wrong_secret_after_a_right_one_takes_nothing_away(guarded, open_page):
+    page = joined(guarded, open_page, "Dan")
+    go_to(page, "Project")
+    for said, answer in ((keys(guarded)["operator"], "You are the operator"), ("not it", "Only the operator may do this")):
+        named(page, "secret").fill(said)
+        named(page, "secret-enter").click()
+        expect(named(page, "project-notice")).to_contain_text(answer)
+        open_to(page, "stop-engine")
+    go_to(page, "Runs & data")
+    named(page, "run-rename").click()
+    named(page, "run-name").fill("renamed by Dan")
+    named(page, "run-name-keep").click()
+    expect(named(page, "runs-notice")).to_contain_text("renamed by Dan")  # the server goes by the same secret
