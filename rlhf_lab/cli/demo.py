@@ -92,7 +92,8 @@ def demo(args: argparse.Namespace, home: Path) -> dict[str, Any]:
             seed=policy_config.seed, name=f"demo: {judge.name}, seed {policy_config.seed}",
         )  # fmt: skip
         show(0.0, None, "sampling pairs", begins=True)
-        sample_pairs(lab, project, args.labels)
+        left_out: list[str] = []
+        sample_pairs(lab, project, args.labels, note=left_out.append)
         show(0.08, None, f"the judge {judge.name} labels", begins=True)
         said = label_with_judge(db, project.id, judge, args.labels, noise=args.noise, seed=policy_config.seed)
         clock.done("sample", 0.1, "training the reward model")
@@ -117,7 +118,7 @@ def demo(args: argparse.Namespace, home: Path) -> dict[str, Any]:
     return {
         "labels": sum(said.values()), "label_ties": said.get(Choice.TIE, 0), "judge": judge.name,
         "seed": policy_config.seed, "algorithm": policy_config.algorithm, "model": args.model,
-        "prompt_set": project.prompt_set, "simulated": True,
+        "prompt_set": project.prompt_set, "simulated": True, "note": "".join(left_out),
         "cross_validated_accuracy": row.report["accuracy"], **figures, "seconds": clock.seconds(),
     }  # fmt: skip
 
@@ -231,7 +232,7 @@ def describe(result: dict[str, Any]) -> str:
     base = r["gold_base"]
     lines = [
         f'{counted(r["labels"], "simulated label")} by the judge "{r["judge"]}" '
-        f"({counted(r['label_ties'], 'tie')}), seed {r['seed']}",
+        f"({counted(r['label_ties'], 'tie')}), seed {r['seed']}" + (f"; {r['note']}" if r["note"] else ""),
         f"reward model: {r['reward_accuracy']:.0%} of {counted(r['accuracy_pairs'], 'unseen pair')} ranked as the judge does "
         f"(95 %: {r['reward_accuracy_low']:.0%} to {r['reward_accuracy_high']:.0%}; {r['tie_share']:.0%} of pairs were ties)",
         f"gold above the base, in its sd: policy {r['gold_gain']:+.2f} ± {r['gold_gain_se']:.2f} at KL {r['kl']:.1f}; "

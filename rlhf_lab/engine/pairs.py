@@ -88,7 +88,7 @@ def sample_pairs(
         raise LabelError(
             f"{len(pairs)} of {count} pairs were written: then two responses to the same prompt came out equal {TRIES} times "
             "in a row, and equal texts teach nothing. The model hardly varies here: allow longer responses "
-            "(max_new_tokens), or use another checkpoint or more prompts."
+            "(max_new_tokens), or use another checkpoint or more prompts." + (f" {fit.words}." if fit.words else "")
         )
     return pairs
 

@@ -270,7 +270,10 @@ def test_who_may_only_look_is_told_the_same(guarded, open_page):
 def test_a_wrong_secret_after_a_right_one_takes_nothing_away(guarded, open_page):
     page = joined(guarded, open_page, "Dan")
     go_to(page, "Project")
-    for said, answer in ((keys(guarded)["operator"], "You are the operator"), ("not it", "Only the operator may do this")):
+    for said, answer in (
+        (keys(guarded)["operator"], "You are the operator"),
+        ("not it", "Only the operator may do this"),
+    ):
         named(page, "secret").fill(said)
         named(page, "secret-enter").click()
         expect(named(page, "project-notice")).to_contain_text(answer)

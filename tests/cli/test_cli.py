@@ -6,6 +6,7 @@ import json
 import pytest
 
 from rlhf_lab import passwords
+from rlhf_lab.cli import demo
 from rlhf_lab.cli.common import progress_line
 from rlhf_lab.cli.main import main
 from rlhf_lab.config import PolicyConfig
@@ -92,7 +93,13 @@ def test_without_a_terminal_the_progress_is_a_line_for_every_part_and_every_tent
     assert len(printed.err.splitlines()) == 12
 
 
-def test_demo_runs_the_whole_loop(tmp_path, capsys):
+def test_demo_runs_the_whole_loop(tmp_path, capsys, monkeypatch):
+    def sample_pairs(*args, note):
+        note("1 prompt left out")
+        return real(*args, note=note)
+
+    real = demo.sample_pairs
+    monkeypatch.setattr(demo, "sample_pairs", sample_pairs)
     words = ["demo", "--labels", "60", "--judge", "cheerful", "--steps", "2", "--seed", "0", "--max-new-tokens", "32"]
     status = main([*words, *home(tmp_path), "--json"])
     printed = capsys.readouterr()
@@ -127,6 +134,10 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys):
     assert best["low"] > 0.5
     assert paired["policy_over_best_of_16"]["high"] < 0  # two steps are not worth sixteen samples
     assert set(said["seconds"]) >= {"sample", "reward", "policy", "total"}
+    assert said["note"] == "1 prompt left out"
+    first, *_ = demo.describe(said).splitlines()
+    assert first.endswith("seed 0; 1 prompt left out")
+    assert demo.describe(said | {"note": ""}).splitlines()[0].endswith("seed 0")
 
 
 def test_the_run_of_a_demo_is_claimed_while_it_is_written(tmp_path, monkeypatch):

@@ -8,10 +8,11 @@ from workplace import Lab
 
 from rlhf_lab.cli import demo
 from rlhf_lab.cli.main import main
+from rlhf_lab.engine import pairs
 from rlhf_lab.engine.fitting import fitting
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.engine.work import sample_pairs
-from rlhf_lab.errors import ModelError
+from rlhf_lab.errors import LabelError, ModelError
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.judges import JUDGES
 from rlhf_lab.kinds import EventKind, JobKind, JobStatus
@@ -96,6 +97,16 @@ def test_the_others_are_written_to_as_if_it_were_not_there(tmp_path, model):
         written.append([(pair.prompt.text, pair.first.text, pair.second.text) for pair in pairs])
         lab.db.close()
     assert written[0] == written[1]
+
+
+def test_pairs_that_end_early_say_what_was_left_out_as_well(lab, monkeypatch):
+    monkeypatch.setattr(pairs, "_whole", lambda *_: ([], True))
+    with pytest.raises(LabelError) as plain:
+        sample_pairs(lab.worker.lab, lab.project, 3)
+    too_long(lab)
+    with pytest.raises(LabelError) as found:
+        sample_pairs(lab.worker.lab, lab.project, 3)
+    assert str(found.value) == f"{plain.value} 1 prompt left out: too long for the model with 64 new tokens."
 
 
 def test_a_prompt_that_is_too_long_is_left_out_of_texts_where_that_is_asked(lab):
