@@ -44,17 +44,23 @@ function standing(operates) {
 }
 function settle(now) { if (now !== null && now !== Lab.operates()) Lab.setOperates(now); }
 
+// What stands behind an accuracy: its interval, or why it is one; a phone has no room for that.
+function why(reward) {
+  if (Lab.isWide(reward)) return el('span.why', {}, ' (few labels)');
+  return reward.low === null ? '' : ` (${Lab.between(reward.low, reward.high)})`;
+}
+
 function draw(state) {
   const accuracy = state.reward
-    ? `accuracy ${Lab.accuracy(state.reward)}${Lab.isWide(state.reward) ? ' (few labels)' : state.reward.low === null ? '' : ` (${Lab.between(state.reward.low, state.reward.high)})`}${state.reward.simulated ? ', simulated' : ''}`
-    : 'no reward model yet';
+    ? [`accuracy ${Lab.accuracy(state.reward)}${state.reward.simulated ? ', simulated' : ''}`, why(state.reward)]
+    : ['no reward model yet'];
   const works = state.job && state.engine.works;  // then the work says what it does, and the strip stays one line
   root.replaceChildren(el('div.strip', {}, [
     el('span.name', {}, 'RLHF Lab'),
     el('span.what', {}, `${state.project} · ${state.model}`),
     el('span.lab-badge.machine', { title: `${state.engine.words}. ${state.engine.about}` }, el(`i.dot.${state.engine.mood}`), works ? place(state) : `${state.engine.words}${place(state) && ` · ${place(state)}`}`),
     el('span.lab-badge', {}, `${Lab.many(state.labels, 'label')}${state.simulated ? ` + ${state.simulated} simulated` : ''}`),
-    el('span.lab-badge', { title: state.reward && `cross-validated accuracy of reward model ${state.reward.id}, the newest that ${state.reward.simulated ? 'a simulated judge taught; people taught none' : 'people taught'}, with its 95 % interval` }, accuracy),
+    el('span.lab-badge', { title: state.reward && `cross-validated accuracy of reward model ${state.reward.id}, the newest that ${state.reward.simulated ? 'a simulated judge taught; people taught none' : 'people taught'}, with its 95 % interval` }, ...accuracy),
     job(state),
     el('span.lab-grow'), el('span.buttons', {},
     el('button.lab-button.small.projector', { type: 'button', title: 'larger type for the back of the room', 'aria-pressed': document.body.classList.contains('projector') ? 'true' : 'false',

@@ -96,6 +96,8 @@ def test_reward_models_train_by_themselves_and_by_the_button_and_words_have_scor
     low, high = (newest.report[f"accuracy_{end}"] for end in ("low", "high"))
     figure = f"{round(100 * low)}–{100 * high:.0f}" if high - low > 0.25 else f"{100 * newest.report['accuracy']:.0f}"
     expect(page.locator(".headline .big")).to_contain_text(figure)  # so few labels have an interval, no figure
+    why = "few labels" if high - low > 0.25 else f"{round(100 * low)}–{100 * high:.0f} %"
+    expect(page.locator(".lab-header")).to_contain_text(f"accuracy {figure} %, simulated ({why})")
     part(page, "explain-text").fill(f"She smiled and was happy. {HOSTILE}")
     page.click("[data-do=explain]")
     page.wait_for_selector(".lab-reward .token")
