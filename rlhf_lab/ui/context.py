@@ -63,9 +63,9 @@ class Context:
         """The project that the page shows: the one opened last."""
         return pick_project(self.db, None)
 
-    def visitor(self) -> Visitor:
-        """Who asked for what is being done now; the operator where nobody has to say who they are."""
-        return self.access.visitor(LocalContext.request.get(None))
+    def visitor(self, request: Any = None) -> Visitor:
+        """Who sent a request, else who asked for what is being done now; the operator where nobody has to say who they are."""
+        return self.access.visitor(LocalContext.request.get(None) if request is None else request)
 
     def name(self, said: object) -> str:
         """The annotator that asks; "" where nobody knows. said: what their page sends, which counts as it stands on a lab of
@@ -75,12 +75,8 @@ class Context:
         return self.visitor().name or self.access.named(said)
 
     def operates(self, request: Any = None) -> bool:
-        """Whether the visitor entered as the operator, or none is asked for: who may do everything without the secret.
-
-        request: the visitor's, where it is no event's.
-        """
-        visitor = self.access.visitor(request) if request is not None else self.visitor()
-        return self.operator_secret is None or (self.access.guarded and visitor.role is Role.OPERATOR)
+        """Whether the visitor entered as the operator, or none is asked for: who may do everything without the secret."""
+        return self.operator_secret is None or (self.access.guarded and self.visitor(request).role is Role.OPERATOR)
 
     def require_operator(self, secret: str | None) -> None:
         """Raises NotAllowedError unless the visitor `operates` or gives the operator's secret."""

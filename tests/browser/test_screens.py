@@ -98,6 +98,11 @@ def test_reward_models_train_by_themselves_and_by_the_button_and_words_have_scor
     expect(page.locator(".headline .big")).to_contain_text(figure)  # so few labels have an interval, no figure
     why = "few labels" if high - low > 0.25 else f"{round(100 * low)}–{100 * high:.0f} %"
     expect(page.locator(".lab-header")).to_contain_text(f"accuracy {figure} %, simulated ({why})")
+    usual = page.viewport_size
+    assert page.locator(".lab-header .why:visible").count() == (why == "few labels")
+    page.set_viewport_size({"width": 390, "height": 844})  # where it would take another line
+    expect(page.locator(".lab-header .why:visible")).to_have_count(0)
+    page.set_viewport_size(usual)
     part(page, "explain-text").fill(f"She smiled and was happy. {HOSTILE}")
     page.click("[data-do=explain]")
     page.wait_for_selector(".lab-reward .token")
@@ -431,13 +436,17 @@ def test_a_blind_test_is_renamed_and_deleted(lab, open_page):
     another.wait_for_selector("[data-judged='0']")
     words = "2 prompts left out: too long for the model with 64 new tokens"
 
+    seen = []
+
     def leave_out(route):
+        if seen:
+            return route.continue_()
         reply = route.fetch().json()
-        route.fulfill(json=reply | ({"left_out": words} if "judged" in reply else {}))
+        return route.fulfill(json=reply | ({"left_out": words} if "judged" in reply else {}))
 
     another.route(re.compile("component_server"), leave_out)
     expect(part(another, "blind-left-out")).to_have_text(words)
-    another.unroute_all(behavior="wait")
+    seen.append(True)
     held, released = [], []
 
     def hold(route):
