@@ -19,6 +19,7 @@ from rlhf_lab.core.products import linear
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models import attention
 from rlhf_lab.models.decoder_layers import WholeLayers, tried
+from rlhf_lab.models.packing import one_text_a_row
 from rlhf_lab.models.sharding import Shards
 
 UNFINISHED = "\ufffd"  # what a tokenizer says of a character of which a token is missing
@@ -190,14 +191,12 @@ def load_backbone(
 
 def _load_whole(name: str, folder: Path, where: torch.device, dtype: torch.dtype) -> Any:
     """The model on the CPU."""
+    one_text_a_row()
     try:
         return AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=dtype,
-            use_safetensors=True,
-            trust_remote_code=False,
+            folder, dtype=dtype, use_safetensors=True, trust_remote_code=False,
             attn_implementation=_attention(where, dtype),
-        )
+        )  # fmt: skip
     except Exception as error:
         raise ModelError(
             f"{name}: its weights cannot be loaded ({_first_line(error)}). "

@@ -54,13 +54,14 @@ def pad_left(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -
     """(B, L) ids and mask of ragged rows, right-aligned."""
     ids, lengths = _padded(rows, pad_id, "left")
     mask = torch.arange(ids.shape[1]) >= ids.shape[1] - lengths
-    return ids.to(device), mask.long().to(device)
+    return ids.to(device, non_blocking=True), mask.long().to(device, non_blocking=True)
 
 
 def pad_right(rows: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """(B, L) ids and bool mask of ragged rows, left-aligned. The mask comes from the lengths: pad may equal EOS."""
     ids, lengths = _padded(rows, pad_id, "right")
-    return ids.to(device), (torch.arange(ids.shape[1]) < lengths).to(device)
+    mask = torch.arange(ids.shape[1]) < lengths
+    return ids.to(device, non_blocking=True), mask.to(device, non_blocking=True)
 
 
 def _padded(rows: Sequence[Sequence[int]], pad_id: int, side: str) -> tuple[Tensor, Tensor]:

@@ -19,19 +19,31 @@ from rlhf_lab.models.memory import in_pieces
 
 class Rows(NamedTuple):
     """A batch of rows: prompts (B, Q), prompt_mask (B, Q), responses (B, R) int64; mask (B, R) bool on response tokens;
-    ended (B,) bool where the last token is a stop token in force."""
+    ended (B,) bool where the last token is a stop token in force; lengths (B, 2) int64, tokens of prompt and response, on the
+    CPU wherever the others lie: shapes follow from them, and no GPU is waited for to know one."""
 
     prompts: Tensor
     prompt_mask: Tensor
     responses: Tensor
     mask: Tensor
     ended: Tensor
+    lengths: Tensor
 
     def take(self, index: Tensor) -> "Rows":
-        """The rows of `index`, trimmed to their longest prompt and response."""
-        prompts, prompt_mask, responses, mask, ended = (part[index] for part in self)
-        width, length = torch.stack([prompt_mask.sum(1).max(), mask.sum(1).max()]).tolist()  # a GPU is waited for once
-        return Rows(prompts[:, -width:], prompt_mask[:, -width:], responses[:, :length], mask[:, :length], ended)
+        """The rows of `index`, (N,) on the CPU, trimmed to their longest prompt and response."""
+        lengths, there = self.lengths[index], index.to(self.ended.device, non_blocking=True)
+        width, length = lengths.amax(0).tolist()
+        prompts, prompt_mask, responses, mask, ended = (part[there] for part in self[:-1])
+        return Rows(
+            prompts[:, -width:], prompt_mask[:, -width:], responses[:, :length], mask[:, :length], ended, lengths
+        )
+
+    @property
+    def real(self) -> tuple[Tensor, Tensor]:
+        """Row and column of every response token, (N,) int64 each."""
+        row, column = (torch.arange(self.mask.shape[1]) < self.lengths[:, 1:]).nonzero(as_tuple=True)
+        device = self.ended.device
+        return row.to(device, non_blocking=True), column.to(device, non_blocking=True)
 
 
 class Hidden(NamedTuple):
@@ -70,10 +82,11 @@ def make_rows(backbone: Backbone, prompts: Sequence[Sequence[int]], responses: S
                 f"a text of {len(prompt) + len(response)} tokens does not fit the model's context of "
                 f"{backbone.context}. Shorten the prompt or the response."
             )
-    ended = torch.tensor([response[-1] in backbone.eos_ids for response in responses], device=backbone.device)
+    ended = torch.tensor([response[-1] in backbone.eos_ids for response in responses])
+    lengths = torch.tensor([[len(one) for one in both] for both in zip(prompts, responses, strict=True)])
     left = pad_left(prompts, backbone.pad_id, backbone.device)
     right = pad_right(responses, backbone.pad_id, backbone.device)
-    return Rows(*left, *right, ended)
+    return Rows(*left, *right, ended.to(backbone.device, non_blocking=True), lengths)
 
 
 def forward(backbone: Backbone, rows: Rows, *, to_predict: bool = False) -> Hidden:
@@ -82,8 +95,7 @@ def forward(backbone: Backbone, rows: Rows, *, to_predict: bool = False) -> Hidd
     to_predict: where `predicting` alone is wanted; the last token of the longest text is then not read, for it predicts none.
     """
     prompts = rows.prompt_mask.sum(1)
-    ends = torch.stack([(prompts + rows.mask.sum(1)).max(), prompts.min()])  # a GPU is waited for once
-    longest, shortest = ends.tolist()
+    longest, shortest = int(rows.lengths.sum(1).max()), int(rows.lengths[:, 0].min())
     joined = torch.cat([rows.prompts, rows.responses], dim=1)
     start = rows.prompts.shape[1] - prompts
     index = start[:, None] + torch.arange(longest - to_predict, device=joined.device)

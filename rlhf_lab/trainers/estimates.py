@@ -73,7 +73,7 @@ def advantages_of(measured: Measured, rewards: Tensor, last: Tensor | None, conf
 
 def grouped(measured: Measured, totals: Tensor, size: int) -> Tensor:
     """(B,) -> (P, G): rows of one prompt stand side by side. Raises TrainingError where they do not."""
-    prompts, lengths = measured.rows.prompts, measured.rows.prompt_mask.sum(1)
+    prompts, lengths = measured.rows.prompts, measured.rows.lengths[:, 0]
     count = len(totals)
     alike = count % size == 0
     if alike:

@@ -30,8 +30,7 @@ def measure(
     wants_kl, own_pass = config.kl_estimator == "full", policy.trunk == "critic" or config.bootstrap_cut
     for part in parts:
         tick()
-        index = part.to(old.device)
-        some = rows.take(index)
+        some, index = rows.take(part), part.to(old.device, non_blocking=True)
         length = some.mask.shape[1]
         evaluated = policy.evaluate(some, config.temperature)
         states = policy.reference_states(some)
@@ -49,7 +48,7 @@ def measure(
     else:
         length = old.shape[1]
         padded = [[*row, *[0.0] * (length - len(row))] for row in sampler_logprobs]
-        sampler = torch.tensor(padded, dtype=sampler.dtype).to(old.device)
+        sampler = torch.tensor(padded, dtype=sampler.dtype).to(old.device, non_blocking=True)
     return Measured(
         rows, scores, old, ref, sampler, values,
         full_kl=exact if wants_kl else None, after=after if config.bootstrap_cut else None,
@@ -58,6 +57,7 @@ def measure(
 
 def exact_kl(policy: Policy, rows: Rows, reference: Tensor, temperature: float) -> Tensor:
     """(B, R) KL(policy || reference) over the whole vocabulary, 0 on padding. reference: (B, R, H) hidden states."""
-    logits = policy.backbone.logits(policy.predicting(rows)[rows.mask])
-    kl = full_kl(logits, policy.backbone.logits(reference[rows.mask]), temperature)
+    real = rows.real
+    logits = policy.backbone.logits(policy.predicting(rows)[real])
+    kl = full_kl(logits, policy.backbone.logits(reference[real]), temperature)
     return torch.zeros(rows.mask.shape, dtype=kl.dtype, device=kl.device).masked_scatter(rows.mask, kl)

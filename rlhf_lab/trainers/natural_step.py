@@ -96,7 +96,7 @@ class NaturalStep:
             self.trainer.tick()
             rows = self.rollout.take(index).rows
             with sdpa_kernel(SDPBackend.MATH):  # the fused attention cannot be differentiated twice
-                logits = self.policy.backbone.logits(self.policy.predicting(rows)[rows.mask])
+                logits = self.policy.backbone.logits(self.policy.predicting(rows)[rows.real])
                 kl = full_kl(logits.detach(), logits, self.config.temperature).sum() / self.sample_tokens
                 total = total + fisher_product(kl, self.parameters)(vector)
         return total
@@ -115,12 +115,13 @@ class NaturalStep:
             self.trainer.tick()
             part = self.rollout.take(index)
             mask, hidden = part.rows.mask, self.policy.predicting(part.rows)
-            if not bool(torch.isfinite(hidden[mask]).all()):
+            now = hidden[part.rows.real]
+            if not bool(torch.isfinite(now).all()):
                 return math.nan, math.nan
             logprobs, entropies = response_logprobs(backbone, hidden, part.rows, temperature)
             policy = policy_loss(logprobs, part, self.whole, self.config, self.trainer.weights)
             loss += float(policy.loss)
-            distance = full_kl(backbone.logits(old), backbone.logits(hidden[mask]), temperature)
+            distance = full_kl(backbone.logits(old), backbone.logits(now), temperature)
             kl += float(distance.sum() / self.whole.tokens)
             entropy = token_mean(entropies, mask, self.whole.tokens)
             stats.add_policy(policy, logprobs, part.old_logprobs, mask, entropy)
@@ -129,4 +130,4 @@ class NaturalStep:
     @torch.no_grad()
     def _states(self, index: Tensor) -> Tensor:
         rows = self.rollout.take(index).rows
-        return self.policy.predicting(rows)[rows.mask]
+        return self.policy.predicting(rows)[rows.real]

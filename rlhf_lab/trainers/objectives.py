@@ -18,10 +18,10 @@ REDUCTIONS: dict[str, Reduction] = {"token": "token_mean", "trajectory": "trajec
 class Whole(NamedTuple):
     """The minibatch that micro-batches are parts of: what their losses are divided by, so that they add up."""
 
-    tokens: Tensor  # scalar
+    tokens: int
     responses: int
 
-    def of(self, reduction: Reduction) -> Tensor | float:
+    def of(self, reduction: Reduction) -> float:
         return self.tokens if reduction == "token_mean" else float(self.responses)
 
 
@@ -34,7 +34,7 @@ class Weights(NamedTuple):
 
 def whole_of(rollout: Rollout, minibatch: list[Tensor]) -> Whole:
     index = torch.cat(minibatch)
-    return Whole(rollout.rows.mask[index.to(rollout.scores.device)].sum(), len(index))
+    return Whole(int(rollout.rows.lengths[index, 1].sum()), len(index))
 
 
 def clip_of(config: PolicyConfig) -> float | None:

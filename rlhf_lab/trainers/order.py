@@ -35,7 +35,7 @@ def minibatches(step: int, epoch: int, rows: Rows, config: PolicyConfig, process
     As many as the config says, of sizes that differ by at most one row (one a row where there are fewer rows).
     """
     seed = derive(config.seed, "minibatches", step, epoch)
-    lengths = (rows.prompt_mask.sum(1) + rows.mask.sum(1)).cpu()
+    lengths = rows.lengths.sum(1)
     order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(seed))
     for minibatch in order.tensor_split(min(config.minibatches, len(order))):
         by_length = minibatch[lengths[minibatch].argsort(stable=True)]

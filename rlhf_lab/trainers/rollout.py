@@ -142,8 +142,7 @@ class Rollout(NamedTuple):
 
     def take(self, part: Tensor) -> "Part":
         """The rows of `part` (indices, on the CPU), as the loss wants them."""
-        index = part.to(self.scores.device)
-        rows = self.rows.take(index)
+        rows, index = self.rows.take(part), part.to(self.scores.device, non_blocking=True)
         columns = (self.old_logprobs, self.ref_logprobs, self.advantages, self.values, self.returns)
         return Part(rows, *(column[index, : rows.mask.shape[1]] for column in columns))
 
@@ -163,8 +162,8 @@ def response_logprobs(
     backbone: Backbone, hidden: Tensor, rows: Rows, temperature: float, learn_entropy: bool = False
 ) -> tuple[Tensor, Tensor]:
     """(B, R) log-probabilities and entropies; the vocabulary head runs on real response positions only."""
-    real = rows.mask.nonzero(as_tuple=True)  # as a mask, it would be looked through, and a GPU waited for, each time
-    states, tokens, head = hidden[real], rows.responses[real], backbone.plain_head
+    real, head = rows.real, backbone.plain_head
+    states, tokens = hidden[real], rows.responses[real]
     if head is not None and not learn_entropy:
         logprobs, entropy = head_logprobs(states, head.weight, head.bias, tokens, temperature=temperature)
     else:

@@ -85,7 +85,8 @@ def supervise(
 def response_loss(backbone: Backbone, rows: Rows, denominator: Tensor | float | None = None) -> Tensor:
     """Mean cross-entropy of the response tokens under whatever adapter is on, nats a token; differentiable."""
     hidden = forward(backbone, rows, to_predict=True).predicting
-    logprobs = token_logprobs(backbone.logits(hidden[rows.mask]), rows.responses[rows.mask])
+    real = rows.real
+    logprobs = token_logprobs(backbone.logits(hidden[real]), rows.responses[real])
     return -token_mean(logprobs, torch.ones_like(logprobs, dtype=torch.bool), denominator)
 
 

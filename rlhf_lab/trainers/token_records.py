@@ -18,7 +18,7 @@ from rlhf_lab.trainers.rollout import Policy, Rollout
 def token_records(policy: Policy, rollout: Rollout, config: PolicyConfig) -> list[TokenRecord]:
     """Of the first rows of a rollout, after the step's updates; for a forward pass of these rows."""
     count = min(config.token_rows, len(rollout.scores))
-    rows = rollout.rows.take(torch.arange(count, device=rollout.scores.device))
+    rows = rollout.rows.take(torch.arange(count))
     columns = _columns(policy, rollout, rows, config)
     centre, spread = _whitening(rollout) if config.whiten_advantages else (None, None)
     cpu = Rows(*(part.cpu() for part in rows))

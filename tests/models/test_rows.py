@@ -47,6 +47,8 @@ def test_item_03_masks_come_from_lengths(gpt2_folder):
     assert rows.responses.tolist() == [[tiny.EOS] * 3, [20, 21, tiny.EOS], [20, 21, 22]]
     assert rows.mask.tolist() == [[True, False, False], [True, True, True], [True, True, True]]
     assert rows.ended.tolist() == [True, True, False]
+    assert rows.lengths.tolist() == [[1, 1], [2, 3], [1, 3]]
+    assert [part.tolist() for part in rows.real] == [[0, 1, 1, 1, 2, 2, 2], [0, 0, 1, 2, 0, 1, 2]]
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])

@@ -47,6 +47,10 @@ MUTANTS = [
            "models/test_reward_model.py::test_item_04_score_ignores_padding"),
     Mutant(ROWS, "take keeps the left end of the prompts", "prompts[:, -width:]", "prompts[:, :width]",
            f"test_take_trims_to_what_its_rows_need {PLAIN_LOOP}"),
+    Mutant(ROWS, "the lengths of prompts in the place of the responses'", "self.lengths[:, 1:]", "self.lengths[:, :1]",
+           f"test_item_03_masks_come_from_lengths {PLAIN_LOOP}"),
+    Mutant(ROWS, "the rows taken have the lengths of the first ones", "lengths, there = self.lengths[index]",
+           "lengths, there = self.lengths[: len(index)]", PLAIN_LOOP),
     # --- models/backbone.py ---
     Mutant(BACKBONE, "dropout stays on", "    model.eval()\n", "    model.train()\n",
            "models/test_rows.py::test_item_08_dropout_is_off "
@@ -85,7 +89,7 @@ MUTANTS = [
            "test_item_05_sampler_logprobs_equal_teacher_forcing test_a_row_does_not_depend_on_its_batch"),
     Mutant(DRAW, "impossible token at u = 0", "right=True", "right=False",
            f"{SAMPLER}test_an_impossible_token_is_not_drawn_at_the_very_bottom"),
-    Mutant(GENERATION, "mask where the token is not the pad", "(torch.arange(ids.shape[1]) < lengths)", "(ids != pad_id)",
+    Mutant(GENERATION, "mask where the token is not the pad", "torch.arange(ids.shape[1]) < lengths", "(ids != pad_id)",
            "test_padding_by_hand models/test_rows.py::test_item_03_masks_come_from_lengths"),
     Mutant(GENERATION, "repeated prompts mixed up", "positions = logits[index], mask[index], positions[index]",
            "positions = logits[index.flip(0)], mask[index], positions[index]",

@@ -15,6 +15,7 @@ ROWS = Rows(
     responses=torch.tensor([[20, 0], [21, 0]]),
     mask=torch.tensor([[True, True], [True, False]]),
     ended=torch.tensor([True, False]),
+    lengths=torch.tensor([[1, 2], [1, 1]]),
 )
 OLD = torch.tensor([[-1.0, -2.0], [-0.5, 7.0]])  # 7, 9 and 5 stand in padding
 REF = torch.tensor([[-1.2, -1.6], [-1.5, 9.0]])  # k1: 0.2, -0.4 and 1.0

@@ -22,6 +22,7 @@ def rollout_by_hand(clipped=None):
     rows = Rows(
         torch.tensor([[9], [9]]), torch.ones(2, 1, dtype=torch.int64),
         torch.tensor([[20, 21, 0], [22, 0, 0]]), MASK, torch.tensor([True, False]),
+        torch.tensor([[1, 3], [1, 1]]),
     )  # fmt: skip
     old = torch.tensor([[-1.0, -2.0, -3.0], [-4.0, 0.0, 0.0]])
     return Rollout(

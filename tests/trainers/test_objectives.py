@@ -10,19 +10,19 @@ from rlhf_lab.models.rows import Rows
 from rlhf_lab.trainers.objectives import Weights, Whole, policy_loss, value_loss
 from rlhf_lab.trainers.rollout import Part
 
-MASK = torch.tensor([[True, True], [True, False]])
+MASK, LENGTHS = torch.tensor([[True, True], [True, False]]), torch.tensor([[1, 2], [1, 1]])
 RATIOS = [1.5, 0.5, 2.0]
 NEW = torch.tensor([[math.log(1.5), math.log(0.5)], [math.log(2.0), 3.0]], requires_grad=True)
 ADVANTAGES = torch.tensor([[1.0, -1.0], [2.0, 9.0]])
 PART = Part(
-    rows=Rows(torch.zeros(2, 1), torch.ones(2, 1), torch.zeros(2, 2), MASK, torch.tensor([True, True])),
+    rows=Rows(torch.zeros(2, 1), torch.ones(2, 1), torch.zeros(2, 2), MASK, torch.tensor([True, True]), LENGTHS),
     old_logprobs=torch.zeros(2, 2),
     ref_logprobs=torch.full((2, 2), 0.1),
     advantages=ADVANTAGES,
     values=torch.tensor([[1.0, 0.0], [2.0, 0.0]]),
     returns=torch.tensor([[2.0, 1.0], [2.5, 0.0]]),
 )
-WHOLE = Whole(torch.tensor(3), 2)
+WHOLE = Whole(3, 2)
 NONE = Weights(beta=0.0, coef=0.0)
 K3 = [r - 1 - math.log(r) for r in RATIOS]
 TO_REFERENCE = [math.exp(0.1 - math.log(r)) - 1 + math.log(r) - 0.1 for r in RATIOS]
