@@ -15,6 +15,11 @@ from rlhf_lab.trainers.group import launched
 
 group = launched()
 given = json.loads(sys.argv[2])
+if given.get("elsewhere") and group.size > 1:
+    sys.path.insert(0, sys.argv[1] + "/elsewhere")
+    import nccl
+
+    nccl.pretend()
 
 
 def answer(what):
@@ -40,7 +45,8 @@ if not given.get("sharded") and any("gloo" in name for name in about):
 
 def launch(folder: Path, script: str, given: dict[str, object], processes: int) -> object:
     """What the script says with `answer(…)` in the leading process; it finds `given` and its `group`. folder: where it is
-    written. given: with "sharded" for a backbone dealt out, for torch itself then keeps the group beyond its end."""
+    written. given: with "sharded" for a backbone dealt out, for torch itself then keeps the group beyond its end; with
+    "elsewhere" for several processes whose models lie on devices that are not the CPU (elsewhere/nccl.py)."""
     launcher = (
         [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     )

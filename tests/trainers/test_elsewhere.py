@@ -1,15 +1,29 @@
-"""The package on a device that is not the CPU, where no GPU is at hand (tests/elsewhere)."""
+"""The package on a device that is not the CPU, where no GPU is at hand (tests/elsewhere). In processes of their own: a device
+stays registered, and other libraries would find it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[1]
+ELSEWHERE = TESTS / "elsewhere"
+ENGINE = ["worker", "algorithms_run"]  # the whole folder takes ten minutes
 
 
-def test_the_package_elsewhere():
-    """In a process of its own: a device stays registered, and other libraries would find it."""
-    checks = str(TESTS / "elsewhere" / "checks.py")
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", checks]
-    found = subprocess.run(command, check=False, capture_output=True, text=True, cwd=TESTS.parent)
+def run(*what):
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *map(str, what)]
+    environment = os.environ | {"PYTHONPATH": str(ELSEWHERE)}
+    found = subprocess.run(command, check=False, capture_output=True, text=True, cwd=TESTS.parent, env=environment)
     assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
+
+
+def test_the_package():
+    run(ELSEWHERE / "checks.py")
+
+
+@pytest.mark.slow
+def test_the_tests_of_the_engine():
+    run("-p", "everything", *(TESTS / "engine" / f"test_{name}.py" for name in ENGINE))

@@ -24,7 +24,7 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.trainers.reward import train_reward
 
 def train(labels, changes):
-    sharded = given["sharded"] and group.size > 1
+    sharded = given.get("sharded", False) and group.size > 1
     backbone = load_backbone(given["folder"], device="cpu", dtype=torch.float64, sharded=sharded)
     adapters = Adapters(backbone)
     config, reference = RewardConfig(**(labelled.QUICK | changes)), labelled.reference_of(backbone)
@@ -50,11 +50,11 @@ answer([results, refused])
 """
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["whole", "dealt out"])
+@pytest.fixture(scope="module", params=["whole", "sharded", "elsewhere"])
 def both(request, tmp_path_factory):
     """What one process found, and what two did."""
     folder = tmp_path_factory.mktemp("group")
-    given = {"folder": str(tiny.save_llama(folder / "model")), "cases": CASES, "sharded": request.param}
+    given = {"folder": str(tiny.save_llama(folder / "model")), "cases": CASES, request.param: True}
     return [launch(folder, CHILD, given, processes) for processes in (1, 2)]
 
 
