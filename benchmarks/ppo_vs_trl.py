@@ -4,9 +4,9 @@
         --peer-python peer/bin/python --json
 
 Every run is a process of its own. The systems take turns, so that another program on the machine slows all of them: look at
-the ratios, each a median over rounds of one round's ratio. speed_ratio: seconds a step of theirs over ours, float32 against
-float32 (bfloat16 against bfloat16 on a GPU); best_speed_ratio: their faster precision against our faster one.
-memory_ratio: our peak memory over theirs, float32; of the whole process on a CPU, of tensors on a GPU.
+the ratios, each a median over rounds of one round's ratio. speed_ratio: seconds a step of theirs over ours, both in the
+first of --precisions (on a GPU give bfloat16); best_speed_ratio: their faster precision against our faster one.
+memory_ratio: our peak memory over theirs, in that first precision; of the whole process on a CPU, what torch reserves on a GPU.
 
 floor: what the matrix products of our step would take at the rate that one large product of its shapes reaches here, and the
 rest as nothing; a step cannot be faster without fewer products. See docs/PERFORMANCE.md for what stands in between.

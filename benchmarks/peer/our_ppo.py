@@ -70,16 +70,17 @@ def main() -> None:
         save_random_llama(Path(folder), args.shape, getattr(torch, args.dtype))
         backbone = load_backbone(folder, device=device, dtype=getattr(torch, args.dtype))
         trainer = trainer_of(backbone, args)
-    parts, seconds = [], []
+    parts, seconds, reserved = [], [], 0
     for _ in range(args.steps):
         begun = time.perf_counter()
         metrics = trainer.run_step().metrics
         if device == "cuda":
             torch.cuda.synchronize()
+            reserved = max(reserved, torch.cuda.max_memory_reserved())  # graphs' memory too; a step lets its peak begin anew
         seconds.append(time.perf_counter() - begun)
         parts.append({name: metrics[f"time/{name}"] for name in ("rollout", "score", "update")})
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    peak = torch.cuda.max_memory_allocated() if device == "cuda" else rss
+    peak = reserved if device == "cuda" else rss
     print(
         json.dumps(
             {"system": "rlhf lab", "dtype": args.dtype, "seconds": seconds[1:], "parts": parts[1:], "peak_bytes": peak}

@@ -85,7 +85,7 @@ def main() -> None:
             train_dataset=data, eval_dataset=data.select(range(args.batch)), callbacks=[clock],
             peft_config=LoraConfig(r=8, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"),
         ).train()  # fmt: skip
-    peak = torch.cuda.max_memory_allocated() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = torch.cuda.max_memory_reserved() if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     seconds = [after - before for before, after in zip(clock.ends, clock.ends[1:], strict=False)]
     print(json.dumps({"system": f"trl {trl.__version__}", "dtype": args.dtype, "seconds": seconds, "peak_bytes": peak}))
 

@@ -41,7 +41,7 @@ _DEVICE = """
 import torch
 if torch.cuda.is_available():
     free, total = torch.cuda.mem_get_info()
-    bf16 = "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+    bf16 = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     print(f"{torch.cuda.get_device_name()}, {free // 10**6} of {total // 10**6} MB free, trains in {bf16}")
 else:
     print(f"CPU, {torch.get_num_threads()} threads, trains in float32")

@@ -16,6 +16,7 @@ from rlhf_lab.core.products import linear
 from rlhf_lab.errors import ConfigError
 
 CHUNK_ELEMENTS = 2**22  # logits worked on at once where no gradient is wanted: 16 MiB in float32
+ON_GPU = 2**26  # there, where a chunk costs as much to ask for as to compute: 256 MiB in float32
 NEAR_ELEMENTS = 2**18  # those that a processor's cache holds: 1 MiB in float32
 
 
@@ -193,7 +194,7 @@ class _Head(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         logits = linear(hidden, weight, bias)
         learns = ctx.needs_input_grad[0]
-        most = NEAR_ELEMENTS if logits.device.type == "cpu" else 16 * CHUNK_ELEMENTS
+        most = NEAR_ELEMENTS if logits.device.type == "cpu" else ON_GPU
         found = []
         rows = max(1, most // len(weight))
         for start in range(0, max(1, len(tokens)), rows):
@@ -237,10 +238,11 @@ def check_temperature(temperature: float) -> None:
 def in_row_chunks(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
     """function(*tensors), a few rows of dimension 0 at a time where no gradient is wanted, else all at once.
 
-    The function must treat rows alone. Chunks hold about CHUNK_ELEMENTS elements of the first tensor.
+    The function must treat rows alone. Chunks hold about CHUNK_ELEMENTS elements of the first tensor,
+    or ON_GPU.
     """
-    rows = tensors[0].shape[0]
-    chunk = max(1, CHUNK_ELEMENTS * rows // max(1, tensors[0].numel()))
+    rows, most = tensors[0].shape[0], CHUNK_ELEMENTS if tensors[0].device.type == "cpu" else ON_GPU
+    chunk = max(1, most * rows // max(1, tensors[0].numel()))
     wants_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if wants_grad or rows <= chunk:
         return function(*tensors)

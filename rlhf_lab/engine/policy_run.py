@@ -187,7 +187,7 @@ class PolicyRun:
                 if not out_of_memory(error) or largest == 1 or self.group.size > 1:
                     raise
             self.trainer.load_state(*kept)
-            free_memory()
+            free_memory(self.trainer.backbone)
             smaller = largest // 2
             step = self.trainer.steps_done + 1
             words = f"memory ran out in step {step}; it goes on with micro_batch {smaller}: slower, same result"

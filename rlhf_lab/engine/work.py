@@ -162,7 +162,7 @@ def _fit(
                 raise
         config = config.replace(batch_size=max(1, min(config.batch_size, len(labels)) // 2))
         watch.restart(f"memory ran out; trained again with batch_size {config.batch_size}")
-        free_memory()
+        free_memory(adapters.backbone)
 
 
 def _cut_words(cut: int) -> str:

@@ -197,9 +197,9 @@ class Adapters:
             base.weight = self._copies[base]
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The adapter's tensors under PEFT's own names, copied to the CPU."""
+        """The adapter's tensors under PEFT's own names, copied where they lie."""
         state = get_peft_model_state_dict(self._peft, adapter_name=name, save_embedding_layers=False)
-        return {key: value.detach().cpu().clone().contiguous() for key, value in state.items()}
+        return {key: value.detach().clone().contiguous() for key, value in state.items()}
 
     def load_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
         """Overwrite the adapter with tensors saved by `tensors`. Raises ModelError if they do not fit."""

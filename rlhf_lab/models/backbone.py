@@ -6,6 +6,7 @@ the backbone with every adapter off.
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,8 @@ def load_backbone(
     folder = resolve(name)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if dtype is None:
-        dtype = torch.bfloat16 if where.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
+        half = where.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        dtype = torch.bfloat16 if half else torch.float32
     _check_folder(name, folder)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -171,10 +173,7 @@ def load_backbone(
             "tokenizer.save_pretrained(folder)."
         ) from error
 
-    def whole() -> Any:
-        return _load_whole(name, folder, where, dtype)
-
-    shards = Shards(where) if sharded else None
+    whole, shards = partial(_load_whole, name, folder, where, dtype), Shards(where) if sharded else None
     model = shards.load(whole) if shards is not None else whole().to(device=where)
     model.eval()
     model.requires_grad_(False)
@@ -205,6 +204,8 @@ def _load_whole(name: str, folder: Path, where: torch.device, dtype: torch.dtype
 
 
 def _attention(device: torch.device, dtype: torch.dtype) -> str:
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)  # makes a plan for every shape, and micro-batches have all kinds
     return attention.register() if device.type == "cpu" and dtype == torch.bfloat16 else "sdpa"
 
 

@@ -14,7 +14,7 @@ from rlhf_lab.models.kv_cache import FixedLayer
 
 log = logging.getLogger("rlhf_lab.graphs")
 
-MOST_GRAPHS = 8  # kept at once
+MOST_GRAPHS = 16  # kept at once, those used last
 
 Call = Callable[[], None]
 #: (step, restore) -> what runs the step; `restore` undoes a step.
@@ -118,6 +118,7 @@ class Decoder:
                 self.graphs[key] = step
             if len(self.graphs) > MOST_GRAPHS:
                 del self.graphs[next(iter(self.graphs))]
+        self.graphs[key] = self.graphs.pop(key)
         return self.graphs[key]
 
     def part(self) -> Writing:

@@ -10,6 +10,7 @@ that go on move up into half the size or less. Whatever cannot be recorded is wr
 
 import logging
 import os
+import weakref
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.decoder import Call, Decoder, Record, size_of
 from rlhf_lab.models.draw import Writing
 from rlhf_lab.models.kv_cache import states_of
+from rlhf_lab.models.memory import out_of_memory
 
 log = logging.getLogger("rlhf_lab.graphs")
 
@@ -28,27 +30,51 @@ COLUMNS = 64  # the room of a row is a multiple of it
 
 
 class CudaRecorder:
-    """Records steps as CUDA graphs. All share one pool of memory: they run one after the other and keep nothing in it."""
+    """Records steps as CUDA graphs, on a stream of its own: when a graph ends, torch takes back what products use on the stream
+    it was recorded on. All share one pool: they run one after the other and keep nothing in it."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.stream: Any = None
+        self.rehearsal: Any = None  # streams
+        self.capture: Any = None
         self.pool: Any = None
+        self.graphs: weakref.WeakSet[Any] = (
+            weakref.WeakSet()
+        )  # a pool ends with the last graph that was recorded into it
 
     def __call__(self, step: Call, restore: Call) -> Call:
-        """Rehearses the step on a stream of its own, as CUDA asks, and records it; recording computes nothing."""
+        """Rehearses the step beside the stream of all else, as CUDA asks, and records it; recording computes nothing.
+
+        Raises whatever the step raises, and RuntimeError where it waits for the GPU; then the thread is where it was before.
+        """
         with torch.cuda.device(self.device):
-            self.stream = self.stream or torch.cuda.Stream()
-            self.pool = self.pool or torch.cuda.graph_pool_handle()
-            self.stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.stream):
-                for _ in range(2):
-                    step()
-                    restore()
-            torch.cuda.current_stream().wait_stream(self.stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+            self.rehearsal = self.rehearsal or torch.cuda.Stream()
+            self.capture = self.capture or torch.cuda.Stream()
+            before = torch.cuda.current_stream()
+            self.rehearsal.wait_stream(before)
+            with torch.cuda.stream(self.rehearsal):
+                for waiting in ("default", "error"):  # the first one may: it sets things up
+                    mode = torch.cuda.get_sync_debug_mode()
+                    torch.cuda.set_sync_debug_mode(waiting)
+                    try:
+                        step()
+                    finally:
+                        torch.cuda.set_sync_debug_mode(mode)
+                        restore()
+            before.wait_stream(self.rehearsal)
+            return self._recorded(step, before)
+
+    def _recorded(self, step: Call, before: Any) -> Call:
+        graph = torch.cuda.CUDAGraph()
+        if not self.graphs:
+            self.pool = torch.cuda.graph_pool_handle()
+        try:
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.capture, capture_error_mode="thread_local"):
                 step()
+        except BaseException:
+            torch.cuda.set_stream(before)  # torch leaves a thread on the stream of a recording that failed
+            raise
+        self.graphs.add(graph)
         return graph.replay
 
 
@@ -75,10 +101,16 @@ class Graphs:
     def ready(self) -> bool:
         return not (self.busy or self.given_up)
 
+    def free(self) -> None:
+        """Let go of buffers and recordings; the next sampling makes them anew."""
+        self.decoder = None
+
     def write(self, backbone: Backbone, writing: Writing, cache: DynamicCache, tick: Call, every: int) -> bool:
         """Draw all but the first tokens into `writing`, looking at the rows every so many tokens, where `tick` is called.
 
-        False where that cannot be done here: then `writing` and `cache` are as they were. Raises NotFiniteError.
+        False where that cannot be done here: then `writing` and `cache` are as they were.
+
+        Raises NotFiniteError, and what torch raises where memory runs out.
         """
         if writing.tokens.shape[1] < SHORTEST:
             return False
@@ -87,6 +119,9 @@ class Graphs:
             try:
                 decoder, run = self._begin(backbone, writing, cache)
             except Exception as error:  # whatever a model, a cache or a driver has against it
+                if out_of_memory(error):
+                    self.decoder = None
+                    raise  # fewer rows may do (memory.in_pieces)
                 self._give_up(error)
                 return False
             cache.layers.clear()  # copied: the memory is free for the steps

@@ -10,7 +10,7 @@ import torch
 
 from rlhf_lab.models.backbone import Backbone
 
-_NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory")
+_NO_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "not enough memory", "alloc_failed")
 _T = TypeVar("_T")
 
 log = logging.getLogger("rlhf_lab.models")
@@ -23,8 +23,10 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(words in str(error).lower() for words in _NO_MEMORY)
 
 
-def free_memory() -> None:
-    """Give back what the last failure left reserved."""
+def free_memory(backbone: Backbone | None = None) -> None:
+    """Give back what the last failure left reserved, and what a backbone keeps between samplings."""
+    if backbone is not None and backbone.graphs is not None:
+        backbone.graphs.free()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -47,7 +49,7 @@ def in_pieces(backbone: Backbone, count: int, do: Callable[[slice], _T]) -> list
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error) or rows.stop - start == 1 or backbone.shards is not None:
                 raise
-        free_memory()
+        free_memory(backbone)
         backbone.pieces *= 2
         log.warning("memory ran out at %d rows; it goes on with half as many: slower, same result", rows.stop - start)
     return done

@@ -103,13 +103,15 @@ def forward(backbone: Backbone, rows: Rows, *, to_predict: bool = False) -> Hidd
     return Hidden(states, prompts - (shortest - 1), rows.mask.shape[1])
 
 
-def by_length(function: Callable[[list[int]], Tensor], lengths: Sequence[int], backbone: Backbone) -> Tensor:
+def by_length(
+    function: Callable[[list[int]], Tensor], lengths: Sequence[int], backbone: Backbone, most: int | None = None
+) -> Tensor:
     """Apply `function` (indices -> (n, …)) to batches of rows of similar length; results in the original order.
 
     A batch has at most the backbone's `token_budget`, padding included (a longer single row still is one), and less where memory
-    runs out.
+    runs out. most: tokens, where a batch should have fewer than that.
     """
-    budget = backbone.token_budget
+    budget = min(backbone.token_budget, most or backbone.token_budget)
 
     def some(batch: list[int]) -> list[Tensor]:
         return in_pieces(backbone, len(batch), lambda rows: function(batch[rows]))

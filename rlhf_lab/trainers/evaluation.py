@@ -17,6 +17,7 @@ from rlhf_lab.seeds import derive
 from rlhf_lab.trainers.rollout import Policy
 
 BATCH = 512
+MOST_LOGITS = 2**30  # of one pass: 4 GiB in float32
 
 
 class Written(NamedTuple):
@@ -158,7 +159,8 @@ def sequence_kl(policy: Policy, written: Written, temperature: float, tick: Tick
         return difference.sum(1)
 
     lengths = [len(p) + len(t) for p, t in zip(written.prompts, written.tokens, strict=True)]
-    return mean(by_length(some, lengths, policy.backbone).double().tolist())
+    most = max(1, MOST_LOGITS // len(policy.backbone.model.get_output_embeddings().weight))
+    return mean(by_length(some, lengths, policy.backbone, most).double().tolist())
 
 
 def distinct_2(texts: Sequence[str]) -> float:

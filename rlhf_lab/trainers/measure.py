@@ -60,4 +60,4 @@ def exact_kl(policy: Policy, rows: Rows, reference: Tensor, temperature: float) 
     real = rows.real
     logits = policy.backbone.logits(policy.predicting(rows)[real])
     kl = full_kl(logits, policy.backbone.logits(reference[real]), temperature)
-    return torch.zeros(rows.mask.shape, dtype=kl.dtype, device=kl.device).masked_scatter(rows.mask, kl)
+    return torch.zeros(rows.mask.shape, dtype=kl.dtype, device=kl.device).index_put(real, kl)

@@ -4,7 +4,7 @@ One step: sample a batch, score it, penalise the KL to the frozen reference per 
 update by the algorithm of the config: gradient descent on its loss (gradient_step.py, objectives.py), or a natural step within
 a trust region (natural_step.py).
 
-Every random draw is derived from the seed and the step, so a resumed run repeats the uninterrupted one bit for bit. The
+Every random draw is derived from the seed and the step, so on a CPU a resumed run repeats the uninterrupted one bit for bit. The
 trainer knows no database: results go to the caller, and `tick` is called between pieces of work (it may raise to stop).
 """
 

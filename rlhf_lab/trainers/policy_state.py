@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 
 
 def taken(trainer: "PolicyTrainer") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Everything a resume needs, copied: tensors, and plain numbers."""
+    """Everything a resume needs, copied: tensors, where they lie, so that nothing waits for a GPU, and plain numbers."""
     policy = trainer.policy
     tensors = {f"adapter.{k}": v for k, v in trainer.adapters.tensors(policy.adapter).items()}
-    tensors |= {f"value.{k}": v.detach().cpu().clone() for k, v in policy.value_head.state_dict().items()}
+    tensors |= {f"value.{k}": v.detach().clone() for k, v in policy.value_head.state_dict().items()}
     if trainer.critic:
         tensors |= {f"critic.{k}": v for k, v in trainer.adapters.tensors(CRITIC).items()}
     for i, parameter in enumerate(trainer.parameters):
         for key, value in trainer.optimiser.state.get(parameter, {}).items():
-            tensors[f"optimiser.{i}.{key}"] = value.detach().cpu().clone()
+            tensors[f"optimiser.{i}.{key}"] = value.detach().clone()
     numbers: dict[str, Any] = {
         "step": trainer.steps_done, "episodes": trainer.episodes, "beta": trainer.controller.value, "lr": trainer.lr,
     }  # fmt: skip

@@ -25,6 +25,7 @@ LOOKS = (
     "unique_consecutive",
     "equal",
     "bincount",
+    "masked_scatter_backward",
 )
 INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 import logging
 import math
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from rlhf_lab.models.draw import Writing
 from rlhf_lab.models.generation import TICK_EVERY, sample
 from rlhf_lab.models.graphed import SWITCH, CudaRecorder, Graphs, graphs_of
 from rlhf_lab.models.kv_cache import reserved_cache
+from rlhf_lab.models.memory import free_memory
 
 KINDS = ("llama", "gpt2", "qwen2")
 LENGTH = 38
@@ -174,39 +176,123 @@ def test_a_step_makes_nothing_on_the_cpu(saved, kind):
     assert len(tape.operations) > 100
 
 
-def test_how_cuda_is_asked(monkeypatch):
-    """No GPU needed: two rehearsals on a stream of their own, waited for on both sides, then one recording."""
-    done = []
-
-    def context(name):
-        @contextlib.contextmanager
-        def inside(*args, **options):
-            done.append(name)
-            yield
-
-        return inside
+@pytest.fixture
+def cuda(monkeypatch):
+    """torch.cuda, asked without a GPU: what it was asked for, in order."""
+    done, names = [], iter(["rehearsal", "capture", "rehearsal 2", "capture 2"])
+    now = ["main"]
 
     class Stream:
-        def __init__(self, name="side"):
-            self.name = name
+        def __init__(self, name=None):
+            self.name = name or next(names)
 
         def wait_stream(self, other):
             done.append(f"{self.name} waits for {other.name}")
 
+    class Graph:
+        def replay(self):
+            done.append("replay")
+
+    @contextlib.contextmanager
+    def beside(stream):
+        now[0] = stream.name
+        try:
+            yield
+        finally:
+            now[0] = "main"
+
+    @contextlib.contextmanager
+    def graph(graph, pool, stream, capture_error_mode):
+        """As torch's: a recording that fails leaves the thread on its stream."""
+        done.append(f"recording into {pool} on {stream.name}")
+        now[0] = stream.name
+        yield
+        now[0] = "main"
+
+    def set_stream(stream):
+        now[0] = stream.name
+
+    pools = iter(["pool 1", "pool 2", "pool 3"])
     fakes = {
-        "device": context("device"), "stream": context("beside"), "graph": context("recording"), "Stream": Stream,
-        "current_stream": lambda: Stream("main"), "graph_pool_handle": lambda: "pool",
-        "CUDAGraph": lambda: SimpleNamespace(replay=lambda: done.append("replay")),
+        "device": lambda device: contextlib.nullcontext(), "stream": beside, "graph": graph, "Stream": Stream,
+        "current_stream": lambda: Stream(now[0]), "set_stream": set_stream, "graph_pool_handle": lambda: next(pools),
+        "CUDAGraph": Graph, "get_sync_debug_mode": lambda: 0, "set_sync_debug_mode": lambda mode: done.append(f"wait {mode}"),
     }  # fmt: skip
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
+    return SimpleNamespace(done=done, now=now)
+
+
+def test_how_cuda_is_asked(cuda):
+    """Two rehearsals beside everything else, waited for on both sides, the second without waiting; then one recording."""
     recorder = CudaRecorder(torch.device("cuda"))
-    replay = recorder(lambda: done.append("step"), lambda: done.append("restore"))
-    replay()
-    assert done == [
-        "device", "side waits for main", "beside", "step", "restore", "step", "restore", "main waits for side",
-        "recording", "step", "replay",
+    recorder(lambda: cuda.done.append(f"step on {cuda.now[0]}"), lambda: cuda.done.append("restore"))()
+    assert cuda.done == [
+        "rehearsal waits for main",
+        "wait default", "step on rehearsal", "wait 0", "restore", "wait error", "step on rehearsal", "wait 0", "restore",
+        "main waits for rehearsal", "recording into pool 1 on capture", "step on capture", "replay",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+def test_a_step_that_cannot_be_recorded_leaves_the_thread_where_it_was(cuda, fails_at):
+    calls, restored = [], []
+
+    def step():
+        calls.append(cuda.now[0])
+        if len(calls) == fails_at:
+            raise RuntimeError("it waits for the GPU")
+
+    with pytest.raises(RuntimeError, match="waits"):
+        CudaRecorder(torch.device("cuda"))(step, lambda: restored.append(True))
+    assert torch.cuda.current_stream().name == "main"
+    assert len(restored) == min(fails_at, 2)
+    assert cuda.done[-1] in ("wait 0", "recording into pool 1 on capture")
+
+
+def test_a_pool_ends_with_its_last_recording(cuda):
+    """Each recorder has a stream to record on; graphs share a pool as long as there are any."""
+    recorder, other = CudaRecorder(torch.device("cuda")), CudaRecorder(torch.device("cuda"))
+    first = recorder(lambda: None, lambda: None)
+    second = recorder(lambda: None, lambda: None)
+    del first
+    third = recorder(lambda: None, lambda: None)
+    del second, third
+    gc.collect()
+    recorder(lambda: None, lambda: None)
+    other(lambda: None, lambda: None)
+    assert [line for line in cuda.done if "recording" in line] == [
+        *["recording into pool 1 on capture"] * 3, "recording into pool 2 on capture", "recording into pool 3 on capture 2",
+    ]  # fmt: skip
+
+
+def test_memory_that_runs_out_is_a_matter_of_fewer_rows(saved):
+    """Smaller pieces are tried, with recordings; in training what sampling holds is let go of first."""
+    backbone = tiny.load(saved["llama"], torch.float64)
+    rows = []
+
+    def record(step, restore):
+        rows.append(backbone.graphs.decoder.size if backbone.graphs.decoder else None)
+        if len(rows) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return played(step, restore)
+
+    assert_same(written(backbone, record), written(backbone))
+    assert not backbone.graphs.given_up
+    assert backbone.pieces == 2
+    assert backbone.graphs.decoder is not None
+    free_memory(backbone)
+    assert backbone.graphs.decoder is None
+
+
+def test_the_recording_used_longest_ago_goes_first(saved, monkeypatch):
+    monkeypatch.setattr(decoder_module, "MOST_GRAPHS", 2)
+    backbone, tapes = tiny.load(saved["llama"], torch.float64), Tapes()
+    sizes = lambda: [size for _, size in backbone.graphs.decoder.graphs]  # noqa: E731
+    for rows, expected in ((12, [12]), (8, [12, 8]), (12, [8, 12]), (6, [12, 6])):
+        monkeypatch.setattr(decoder_module.Decoder, "write", lambda *args: None)
+        written(backbone, tapes, rows=rows)
+        assert sizes() == expected
 
 
 def test_other_work_between_tokens_changes_nothing(saved):
