@@ -130,6 +130,10 @@ def test_by_length_keeps_the_order_and_groups_similar_lengths():
 
     assert by_length(function, lengths, backbone).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
     assert seen == [[1, 3], [4], [2], [0]]  # 2 rows x 2 tokens; 2 x 4 would be more than 6
+    for most, expected in ((3, 5), (60, 4)):
+        seen.clear()
+        assert by_length(function, lengths, backbone, most).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
+        assert len(seen) == expected
     seen.clear()
     backbone.token_budget = 1
     assert by_length(function, lengths, backbone).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]

@@ -11,6 +11,7 @@ import torch
 from rlhf_lab.models.generation import sample
 from rlhf_lab.models.heads import ValueHead
 from rlhf_lab.seeds import derive
+from rlhf_lab.trainers import evaluation
 from rlhf_lab.trainers.evaluation import (
     Written,
     above_base,
@@ -173,7 +174,7 @@ def test_sequence_kl_against_exact_enumeration(llama_folder):
     assert literal.value == pytest.approx(float(sum(by_hand)) / len(every), abs=1e-9)
 
 
-def test_sequence_kl_uses_the_temperature_and_is_zero_for_the_base(llama_folder):
+def test_sequence_kl_uses_the_temperature_and_is_zero_for_the_base(llama_folder, monkeypatch):
     policy = policy_of(llama_folder)
     prompts, responses = tiny.ragged()
     written = Written(prompts, responses, [])
@@ -183,6 +184,10 @@ def test_sequence_kl_uses_the_temperature_and_is_zero_for_the_base(llama_folder)
             expected += float(tiny.teacher_forced(policy.backbone, prompt, response, 0.5).sum())
         expected -= float(tiny.teacher_forced(policy.backbone, prompt, response, 0.5).sum())
     assert sequence_kl(policy, written, 0.5).value == pytest.approx(expected / 5, abs=1e-9)
+    passes = []
+    monkeypatch.setattr(evaluation, "MOST_LOGITS", 12 * len(tiny.WORDS))  # a vocabulary of logits for each of 12 tokens
+    assert sequence_kl(policy, written, 0.5, lambda: passes.append(True)).value == pytest.approx(expected / 5, abs=1e-9)
+    assert len(passes) > 1
     policy.adapters.add("policy", r=4, alpha=8, seed=0, trainable=False)
     assert sequence_kl(policy, written, 0.5) == (0.0, 0.0)
 
