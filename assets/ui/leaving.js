@@ -18,15 +18,14 @@ function ask(sure = false) {
     : Lab.operator(el('button.lab-button.danger', { type: 'button', 'data-do': 'leaving', disabled: !name, onclick: () => ask(true) }, 'Take out …')));
 }
 
-const part = el('details.lab-card', {}, el('summary', {}, 'Take somebody out of this lab'),
+const part = el('details.lab-card.lab-operating', { ontoggle: () => look() }, el('summary', {}, 'Take somebody out of this lab'),
   el('p.muted', {}, 'Where somebody asks for it, or chose a name that cannot stay: the name goes from votes, blind tests and reward models of every project, and whoever entered by it joins again. '
     + 'What a reward model has learnt, it keeps; what was exported before is not changed.'),
   el('div.lab-row', {}, el('label', { for: 'lab-leaving-name' }, 'Name'), choice, el('label', {}, votes, ' take their votes and notes back too')), place, told);
 
 function draw(names) {
-  part.hidden = !names;
   const key = JSON.stringify(names);
-  if (!names || key === drawn) return;
+  if (key === drawn) return;
   drawn = key;
   const kept = choice.value;
   choice.replaceChildren(el('option', { value: '' }, names.length ? 'choose …' : 'nobody has a name here'), ...names.map((name) => el('option', { value: name }, name)));
@@ -34,15 +33,20 @@ function draw(names) {
   if (choice.value !== kept || !place.firstChild) ask();
 }
 
-const look = async () => draw((await Lab.answer(server.known({}))).names);
+// Whom there is to choose is told to whoever shows the secret, so by an event, and only while somebody looks.
+function look() {
+  if (!part.open || root.offsetParent === null || document.hidden) return;
+  if (Lab.operates() && !document.body.classList.contains('lab-offline')) trigger('known', { at: Date.now() });
+}
 
 watch('value', () => {
   const reply = props.value;
-  if (!reply || reply.at !== said) return;
+  if (reply?.names) draw(reply.names);
+  if (!reply || reply.at !== said || reply.names) return;
   told.textContent = reply.error || reply.done;
   told.classList.toggle('bad', Boolean(reply.error));
   look();
 });
 
 root.append(part);
-Lab.poll(root, look, 4000);
+setInterval(look, 4000);

@@ -4,6 +4,7 @@ const root = element.querySelector('.lab-people');
 let state = null;
 let drawnRules = '';
 let said = null;
+let invite;            // what whoever operates the lab is told of the way in; undefined until they are
 let sorted = 'labels';
 
 const WORDS = { viewer: 'You may look around, but not label.', labeller: 'You may label.', operator: 'You may do everything here: label, train, change projects and rules.' };
@@ -12,6 +13,9 @@ const RULES = { overlap: 'Votes wanted for each pair', repeats: 'Share of pairs 
 
 const CHOICES = { random: 'any', information: 'whose answers would teach the most', uncertainty: 'where the reward model is least sure', diversity: 'least like the pairs there are',
   base: 'the base model', policy: 'the newest checkpoint of a run' };
+
+// What this visitor may do; whoever shows the operator's secret does everything, and stays who they are.
+const role = () => (Lab.operates() ? 'operator' : state.you.role === 'viewer' ? 'viewer' : 'labeller');
 
 const share = (part, whole) => (whole ? `${Lab.percent(part / whole)} of ${whole}` : '–');
 
@@ -22,8 +26,8 @@ function who() {
   return el('section.lab-card', { 'aria-label': 'who is here' },
     el('h2', { 'data-here': n }, n === 1 && state.here[0] === state.you.name ? 'Only you have this page open' : n === 1 ? 'One person has this page open' : `${n} people have this page open`),
     n > 1 || names.length ? el('p.muted', {}, list) : null,
-    el('p', {}, WORDS[state.you.role].replace('You', () => `You${mine}${mine && ','}`)),
-    state.you.role === 'viewer' ? el('p', {}, el('a.lab-button', { href: 'join' }, 'Join to label')) : null,
+    el('p', {}, WORDS[role()].replace('You', () => `You${mine}${mine && ','}`)),
+    role() === 'viewer' ? el('p', {}, el('a.lab-button', { href: 'join' }, 'Join to label')) : null,
     Lab.only('Only the operator makes the labelling rules and takes people out of the lab.'));
 }
 
@@ -50,7 +54,7 @@ function board() {
         el('td', {}, share(one.same, one.repeated)), el('td', {}, share(one.agreed, one.shared))))))));
 }
 
-function picture(invite) {
+function picture() {
   const NS = 'http://www.w3.org/2000/svg';
   const svg = document.createElementNS(NS, 'svg');
   svg.setAttribute('viewBox', `0 0 ${invite.size} ${invite.size}`);
@@ -64,15 +68,15 @@ function picture(invite) {
 }
 
 function invitation() {
-  if (state.you.role !== 'operator') return null;
-  if (!state.invite) {
+  if (invite === undefined) return null;
+  if (!invite) {
     return el('section.lab-card', {}, el('h2', {}, 'Others'),
       el('p.muted', {}, 'Phones and other computers cannot reach this lab. Start it with ', el('code', {}, 'python app.py --host 0.0.0.0'), ' and others in your network join with a code.'));
   }
-  const [address] = state.invite.link.split('?');  // enough to type; to copy there is all of it
-  return el('section.lab-card.invite', { 'aria-label': 'invitation' }, picture(state.invite), el('div', {},
-    el('h2', {}, 'Join to label'), el('p.code', { 'data-code': state.invite.code }, state.invite.code),
-    el('p.lab-text', {}, address, el('span.muted', {}, state.invite.link.slice(address.length)))));
+  const [address] = invite.link.split('?');  // enough to type; to copy there is all of it
+  return el('section.lab-card.invite', { 'aria-label': 'invitation' }, picture(), el('div', {},
+    el('h2', {}, 'Join to label'), el('p.code', { 'data-code': invite.code }, invite.code),
+    el('p.lab-text', {}, address, el('span.muted', {}, invite.link.slice(address.length)))));
 }
 
 function field(item) {
@@ -102,20 +106,21 @@ function rules() {
 }
 
 function draw() {
-  const rule = state.you.role === 'operator' || Lab.operates();
+  const rule = Lab.operates();
   const key = JSON.stringify([state.rules, rule]);
   const keep = key === drawnRules ? root.querySelector('details') : null;  // a form somebody is filling in stays
   drawnRules = key;
   const held = document.activeElement?.dataset.sort;  // the head of a column that is in focus stays so
   const form = rule ? keep || rules() : null;
   for (const child of [...root.children]) if (child !== keep) child.remove();  // it is never taken out: it would lose the focus
-  root.prepend(...(state.invite ? [invitation(), who(), board()] : [who(), invitation(), board()]).filter(Boolean));
+  root.prepend(...(invite ? [invitation(), who(), board()] : [who(), invitation(), board()]).filter(Boolean));
   if (held) root.querySelector(`[data-sort=${held}]`)?.focus();
   if (form && form !== keep) root.append(form);
 }
 
 watch('value', () => {
   const reply = props.value;
+  if (reply && 'invite' in reply && Lab.operates()) { invite = reply.invite; draw(); }
   const place = root.querySelector('.told');
   if (!reply || !place || reply.at !== said) return;
   place.textContent = reply.error || reply.done;
@@ -123,6 +128,8 @@ watch('value', () => {
 });
 
 Lab.poll(root, async () => {
-  state = await Lab.answer(server.look({ annotator: Lab.annotator(), origin: location.origin + location.pathname }));
+  state = await Lab.answer(server.look({ annotator: Lab.annotator() }));
+  if (!Lab.operates()) invite = undefined;
+  else if (invite === undefined) trigger('invite', { at: Date.now(), origin: location.origin + location.pathname });
   draw();
 }, 4000);

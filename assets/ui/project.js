@@ -252,7 +252,12 @@ function buildLab() {
   lab.append(el('h2', {}, 'This lab'), props.data.guarded ? guard : '', el('div.engine'), fold);
 }
 function enter() {
-  ask('secret', { secret: part('secret').value }, (said) => { teller(() => lab.querySelector('form'))(said); if (!said.error) part('secret').value = ''; });
+  const secret = part('secret').value;
+  ask('secret', { secret }, (said) => {
+    if (said.door) { location.assign(`enter?key=${encodeURIComponent(secret)}${location.hash}`); return; }  // it leads back to this screen
+    teller(() => lab.querySelector('form'))(said);
+    if (!said.error) part('secret').value = '';
+  });
 }
 
 const engine = () => lab.querySelector('.engine');

@@ -5,9 +5,8 @@ from typing import Any
 import gradio as gr
 
 from rlhf_lab.jobs.forgetting import forget_person
-from rlhf_lab.labelling import Role
 from rlhf_lab.store.forgetting import names
-from rlhf_lab.ui.context import Context, operated, read
+from rlhf_lab.ui.context import Context, operated
 from rlhf_lab.ui.presence import PRESENCE
 from rlhf_lab.ui.widgets import widget
 
@@ -15,16 +14,18 @@ IN_FILE = " The name stands in the file of passwords: take its line out too, and
 
 
 def build(ctx: Context, operator: gr.BrowserState) -> None:
-    def known(_: dict[str, Any]) -> dict[str, Any]:
-        """Whom the operator can choose; nothing for everybody else."""
-        return {"names": names(ctx.db) if ctx.visitor().role is Role.OPERATOR else None}
+    part = widget("leaving", label="Somebody leaves")
 
-    part = widget("leaving", reads=[read(known)], label="Somebody leaves")
+    def known(secret: str | None, event: gr.EventData) -> dict[str, Any]:
+        """Whom the operator can choose."""
+        return operated(ctx, secret, event, lambda _: {"names": names(ctx.db)})
 
     def leave(secret: str | None, event: gr.EventData) -> dict[str, Any]:
         return operated(ctx, secret, event, lambda said: {"done": let_go(ctx, said)})
 
-    part.leave(leave, operator, part, show_progress="hidden", api_visibility="private", queue=False)
+    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
+    part.known(known, operator, part, **quiet)
+    part.leave(leave, operator, part, **quiet)
 
 
 def let_go(ctx: Context, said: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ import gradio as gr
 import segno
 
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.labelling import SAMPLING, LabellingConfig, Role
+from rlhf_lab.labelling import SAMPLING, LabellingConfig
 from rlhf_lab.settings import Setting, fields_of
 from rlhf_lab.store.labelling import labelling_of, set_labelling, standings
 from rlhf_lab.store.people import MAX_NAME
@@ -27,13 +27,12 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     board = shared_for(3.0, lambda: leaderboard(ctx))
 
     def look(question: dict[str, Any]) -> dict[str, Any]:
-        visitor = ctx.visitor()
+        name = ctx.name(question.get("annotator"))[:MAX_NAME]
         return {
-            "you": {"name": ctx.name(question.get("annotator"))[:MAX_NAME], "role": visitor.role.value},
+            "you": {"name": name, "role": ctx.visitor().role.value},
             "here": PRESENCE.names(),
             "board": board(),
             "rules": labelling_of(ctx.db, ctx.project.id).to_dict(),
-            "invite": invitation(ctx, str(question.get("origin") or "")) if visitor.role is Role.OPERATOR else None,
         }
 
     fields = [asdict(item) | {"type": item.type.__name__} for item in fields_of(LabellingConfig)]
@@ -42,7 +41,13 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def rules(secret: str | None, event: gr.EventData) -> dict[str, Any]:
         return operated(ctx, secret, event, lambda said: change_rules(ctx, said))
 
-    part.rules(rules, operator, part, show_progress="hidden", api_visibility="private", queue=False)
+    def invite(secret: str | None, event: gr.EventData) -> dict[str, Any]:
+        """An event and no server function: these come without the secret that a browser keeps."""
+        return operated(ctx, secret, event, lambda said: {"invite": invitation(ctx, str(said.get("origin") or ""))})
+
+    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
+    part.rules(rules, operator, part, **quiet)
+    part.invite(invite, operator, part, **quiet)
     leaving.build(ctx, operator)
 
 

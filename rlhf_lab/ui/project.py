@@ -24,7 +24,7 @@ from rlhf_lab.records import Project
 from rlhf_lab.store.comparisons import vote_counts
 from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts, rename_project
 from rlhf_lab.store.runs import reward_models, runs
-from rlhf_lab.ui.context import Context, operated, read, shared_for
+from rlhf_lab.ui.context import Context, for_viewers, operated, read, shared_for
 from rlhf_lab.ui.lab_files import about_home
 from rlhf_lab.ui.train import QUIET, whole
 from rlhf_lab.ui.widgets import widget
@@ -64,11 +64,17 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def act(secret: str | None, event: gr.EventData) -> dict[str, Any]:
         return operated(ctx, secret, event, desk.obey)
 
+    @for_viewers
     def enter(event: gr.EventData) -> tuple[str | dict[str, Any], dict[str, Any]]:
-        """What the browser is to keep, and the answer; a wrong secret leaves it what it has."""
+        """What the browser is to keep, and the answer; a wrong secret leaves it what it has.
+
+        Whoever may only look is sent through the operator's door: their events end before anybody asks for a secret, and as
+        they have no name they become nobody else by that.
+        """
         secret = str((event._data or {}).get("secret") or "")
-        reply = operated(ctx, secret, event, lambda _: {"done": "You are the operator in this browser now."})
-        return (gr.skip() if "error" in reply else secret), reply
+        known = {"done": "You are the operator in this browser now."} if ctx.may_operate(secret) else {"door": True}
+        reply = operated(ctx, secret, event, lambda _: known)
+        return (secret if "done" in reply else gr.skip()), reply
 
     part.act(act, operator, part, **QUIET)
     part.secret(enter, None, [operator, part], **QUIET)

@@ -31,14 +31,19 @@ def in_loop():
 
 @pytest.fixture
 def calls(monkeypatch):
-    """calls(module, ctx, event): the `read` of a module's part and the handler of its `event`, as the page calls them."""
+    """calls(module, ctx, *events): the first of the `reads` of a module's part, as `read`, and the handler of each event by the
+    event's name, as the page calls them."""
 
-    def of(module, ctx, event):
+    def of(module, ctx, *events):
         found = SimpleNamespace()
 
-        def widget(name, *, reads, label):
-            found.read = reads[0]
-            return SimpleNamespace(**{event: lambda handler, *_, **__: setattr(found, "event", handler)})
+        def widget(name, *, reads=(), **_):
+            found.read = next(iter(reads), None)
+
+            def keeper(event):
+                return lambda handler, *_, **__: setattr(found, event, handler)
+
+            return SimpleNamespace(**{event: keeper(event) for event in events})
 
         monkeypatch.setattr(module, "widget", widget)
         module.build(ctx, None)

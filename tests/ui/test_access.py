@@ -235,7 +235,7 @@ def test_a_viewer_is_shown_no_pair_and_how_to_join(ctx, asked_by):
 def test_every_event_of_the_page_is_guarded_but_the_marked(ctx, asked_by, in_loop):
     page = in_loop(lambda: build_page(ctx))
     open_to_viewers = {event.fn.__name__ for event in page.fns.values() if getattr(event.fn, "for_viewers", False)}
-    assert open_to_viewers == {"opened", "next_pair", "submit_vote", "status", "prove"}
+    assert open_to_viewers == {"opened", "next_pair", "submit_vote", "status", "prove", "enter"}
     asked_by(Asked())
     others = [event for event in page.fns.values() if event.fn is not None and event.fn.__name__ not in open_to_viewers]
     assert len(others) > 10

@@ -113,7 +113,7 @@ def told(calls):
 
     def of(ctx):
         part = calls(header, ctx, "prove")
-        return lambda: part.read({})["operates"], lambda said: part.event(said, SimpleNamespace(_data={"at": 7}))
+        return lambda: part.read({})["operates"], lambda said: part.prove(said, SimpleNamespace(_data={"at": 7}))
 
     return of
 

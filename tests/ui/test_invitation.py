@@ -1,10 +1,14 @@
 """Screen "People" without a browser: the link and QR code by which others join."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from rlhf_lab.labelling import Role
+from rlhf_lab.store.people import OPERATOR
 from rlhf_lab.ui import address, people
+from rlhf_lab.ui.access import Access, Visitor
 
 
 @pytest.fixture
@@ -41,3 +45,46 @@ def test_on_a_space_the_link_is_the_pages_own(room):
     space = replace(room, on_space=True, address="")
     assert people.invitation(space, "https://me-lab.hf.space/")["link"] == "https://me-lab.hf.space/join?code=ABC234"
     assert people.invitation(space, "http://localhost:7860/")["link"] == "http://localhost:7860/join?code=ABC234"
+
+
+ASKED = SimpleNamespace(_data={"at": 7, "origin": "http://192.168.1.9:7861/"})
+
+
+@pytest.fixture
+def screen(room, calls, monkeypatch):
+    """The screen People of the room, for somebody called Ann."""
+    monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(Role.LABELLER, "Ann"))
+    monkeypatch.setattr(people.leaving, "build", lambda *_: None)
+    return calls(people, room, "rules", "invite")
+
+
+def test_whoever_has_the_secret_is_shown_the_way_in_and_nobody_else(room, screen):
+    for wrong in (None, "", "Sesame", room.operator_secret.swapcase(), room.access.join_code):
+        answer = screen.invite(wrong, ASKED)
+        assert "Only the operator" in answer.pop("error")
+        assert answer == {"at": 7}
+    answer = screen.invite(room.operator_secret, ASKED)
+    assert (answer["at"], answer["invite"]["code"]) == (7, "ABC234")
+    assert answer["invite"]["link"] == "http://192.168.1.9:7861/join?code=ABC234"
+
+
+def test_who_entered_as_the_operator_needs_no_secret_for_it(screen, monkeypatch):
+    monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(Role.OPERATOR, OPERATOR))
+    assert screen.invite("", ASKED)["invite"]["code"] == "ABC234"
+
+
+@pytest.mark.parametrize("role", Role)
+def test_what_the_screen_reads_by_itself_tells_nobody_the_code(room, screen, monkeypatch, role):
+    monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(role, "Ann"))
+    read = screen.read({"origin": "http://192.168.1.9:7861/"})
+    assert read["you"] == {"name": "Ann", "role": role.value}
+    assert room.access.join_code not in str(read)
+    assert room.operator_secret not in str(read)
+
+
+def test_a_lab_that_nobody_else_reaches_says_so_to_whoever_operates_it(ctx, calls, monkeypatch):
+    monkeypatch.setattr(people.leaving, "build", lambda *_: None)
+    assert calls(people, ctx, "rules", "invite").invite("", ASKED) == {"at": 7, "invite": None}
+    guarded = calls(people, replace(ctx, operator_secret="sesame"), "rules", "invite")
+    assert "Only the operator" in guarded.invite("", ASKED)["error"]
+    assert guarded.invite("sesame", ASKED) == {"at": 7, "invite": None}

@@ -1,5 +1,6 @@
 """Somebody is taken out of a lab: by its operator alone, and the browser that entered by the name is a stranger's then."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -26,7 +27,7 @@ def lab(ctx):
 
 @pytest.fixture
 def part(lab, calls):
-    return calls(leaving, lab, "leave")
+    return calls(leaving, lab, "known", "leave")
 
 
 @pytest.fixture
@@ -41,18 +42,39 @@ def sent(name, *, votes=False):
     return SimpleNamespace(_data={"at": 1, "name": name, "votes": votes})
 
 
+ASKED = SimpleNamespace(_data={"at": 1})
+
+
 def test_the_operator_alone_sees_whom_there_is_and_takes_them_out(lab, part, asked_by):
     ann = lab.access.cookie(Visitor(Role.LABELLER, join(lab.db, "Ann").name))
     asked_by(ann)
-    assert part.read({}) == {"names": None}
-    assert "Only the operator" in part.event("", sent("Ann"))["error"]
+    for refused in (part.known("", ASKED), part.leave("", sent("Ann"))):
+        assert "Only the operator" in refused.pop("error")
+        assert refused == {"at": 1}
+    assert part.read is None  # what a page reads by itself comes without the secret
     assert names(lab.db) == ["Ann"]
     PRESENCE.touch("Ann")
     asked_by(lab.access.cookie(Visitor(Role.OPERATOR, OPERATOR)))
-    assert part.read({}) == {"names": ["Ann"]}
-    assert part.event("", sent("Ann")) == {"at": 1, "done": "The name is out of this lab."}
-    assert (part.read({}), "Ann" in PRESENCE.names()) == ({"names": []}, False)
-    assert "Nobody here is called" in part.event("", sent("Ann"))["error"]
+    assert part.known("", ASKED) == {"at": 1, "names": ["Ann"]}
+    assert part.leave("", sent("Ann")) == {"at": 1, "done": "The name is out of this lab."}
+    assert (part.known("", ASKED)["names"], "Ann" in PRESENCE.names()) == ([], False)
+    assert "Nobody here is called" in part.leave("", sent("Ann"))["error"]
+
+
+def test_whoever_has_the_secret_does_so_too_and_stays_who_they_are(lab, part, asked_by):
+    asked_by(lab.access.cookie(Visitor(Role.LABELLER, join(lab.db, "Ann").name)))
+    join(lab.db, "Bob")
+    for wrong in (None, "", lab.operator_secret.swapcase(), lab.access.join_code):
+        assert "Only the operator" in part.known(wrong, ASKED)["error"]
+    assert part.known(lab.operator_secret, ASKED) == {"at": 1, "names": ["Ann", "Bob"]}
+    assert "done" in part.leave(lab.operator_secret, sent("Bob"))
+    assert lab.visitor() == Visitor(Role.LABELLER, "Ann")
+
+
+def test_at_a_lab_of_ones_own_with_a_secret_nobody_chooses_without_it(ctx, calls):
+    part = calls(leaving, replace(ctx, operator_secret="sesame"), "known", "leave")
+    assert "Only the operator" in part.known("", ASKED)["error"]
+    assert part.known("sesame", ASKED) == {"at": 1, "names": []}
 
 
 def test_their_cookie_ends_also_for_whoever_takes_the_name_after_them(lab):

@@ -1,6 +1,7 @@
 """Screen "Project" without a browser: the list, checks, creation with and without a download, the operator, the home."""
 
 import threading
+from dataclasses import replace
 
 import gradio as gr
 import pytest
@@ -11,12 +12,14 @@ from rlhf_lab.jobs import steward
 from rlhf_lab.jobs.estimate import Machine
 from rlhf_lab.jobs.setup import copy_project, new_project
 from rlhf_lab.kinds import RunStatus, Source
+from rlhf_lab.labelling import Role
 from rlhf_lab.records import LabelSnapshot
 from rlhf_lab.store import runs
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project, projects, prompts
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.ui import project as screen
+from rlhf_lab.ui.access import Access, Visitor
 from rlhf_lab.ui.context import Context, operated
 from rlhf_lab.ui.lab_files import TAIL_BYTES, TAIL_LINES, about_home, tail
 from rlhf_lab.ui.project import OFFERED, Desk, model_words
@@ -233,6 +236,23 @@ def test_only_the_operator_acts_and_a_right_secret_is_said_so(ctx):
     assert len(projects(ctx.db)) == 1
     assert "is made" in operated(guarded, "sesame", event, desk.obey)["done"]
     assert len(projects(ctx.db)) == 2
+
+
+@pytest.mark.parametrize("role", [Role.LABELLER, Role.VIEWER])
+def test_the_browser_keeps_a_right_secret_and_who_may_only_look_goes_in_by_the_link(ctx, calls, monkeypatch, role):
+    """A secret makes no labeller of a viewer, and events end before it is looked at: the link's cookie makes them operator."""
+    monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(role))
+    part = calls(screen, replace(ctx, operator_secret="sesame").guarded(open_to_all=False), "act", "secret")
+    assert part.secret.for_viewers
+    for wrong in ("", "Sesame"):
+        kept, told = part.secret(gr.EventData(None, {"at": 1, "secret": wrong}))
+        assert kept == gr.skip()
+        assert "Only the operator" in told["error"]
+    kept, told = part.secret(gr.EventData(None, {"at": 2, "secret": "sesame"}))
+    if role is Role.LABELLER:
+        assert (kept, told) == ("sesame", {"at": 2, "done": "You are the operator in this browser now."})
+    else:
+        assert (kept, told) == (gr.skip(), {"at": 2, "door": True})
 
 
 def test_what_fills_a_home(ctx):
