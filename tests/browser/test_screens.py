@@ -71,6 +71,7 @@ def stopped(lab):
         with going_run(db, lab.home, batch_size=8, checkpoint_every=1, sample_every=1) as run:
             control.switch_reward(db, run.id, 1)
             until(lambda: not pending_events(db, run.id), "another reward model in a run")
+            until(lambda: get_run(db, run.id).step >= 6, "a policy that writes other texts than the base")
         return run
 
 
@@ -84,9 +85,9 @@ def run(lab, stopped):
 
 @pytest.fixture
 def blind_test(lab, run):
-    """The base against the run: texts to 4 prompts are written, nobody has judged them."""
+    """The base against the run: texts to 8 prompts are written, nobody has judged them."""
     with Database.open(lab.home) as db:
-        asked = {"prompts": [prompt.text for prompt in prompts(db, run.project_id, "eval")[:4]], "reward_model_id": 1}
+        asked = {"prompts": [prompt.text for prompt in prompts(db, run.project_id, "eval")[:8]], "reward_model_id": 1}
         asked |= {"seed": 0, "temperature": 1.0, "max_new_tokens": 24}
         jobs = [
             queue.submit(db, JobKind.COMPLETE, run.project_id, asked | {"checkpoint": checkpoint})
