@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+from waits import until
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Waiting for a machine that may be busy, in milliseconds.
-PATIENCE = 120_000
 #: Every process of a lab imports the sitecustomize that lies here.
 RECORDER = Path(__file__).parent / "recorder"
 #: What the page's process may take, in bytes.
@@ -41,18 +40,22 @@ class Lab:
                 probe.bind(("127.0.0.1", 0))
                 self.port = probe.getsockname()[1]
         command = [sys.executable, "app.py", "--port", str(self.port), "--home", str(self.home), *self.options]
-        with (self.home.parent / f"{self.home.name}.log").open("ab") as log:
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command, cwd=ROOT, stdout=log, stderr=log, env=os.environ | self.recorded() | self.environment
             )
-        for _ in range(900):
-            assert self.process.poll() is None, "app.py ended"
+        for _ in range(600):
+            assert self.process.poll() is None, f"app.py ended: {self.log.read_text()[-2000:]}"
             try:
                 urllib.request.urlopen(self.url, timeout=5).close()
                 return self
             except OSError:
                 time.sleep(0.1)
-        raise AssertionError("the page was not served")
+        raise AssertionError(f"the page was not served: {self.log.read_text()[-2000:]}")
+
+    @property
+    def log(self) -> Path:
+        return self.home.parent / f"{self.home.name}.log"
 
     @property
     def record(self) -> Path:
@@ -98,7 +101,7 @@ class Lab:
 
 def pair_of(page) -> str:
     """The pair on the Label screen; waits until there is one that takes answers."""
-    page.wait_for_selector(".lab-label[data-open]", timeout=PATIENCE)
+    page.wait_for_selector(".lab-label[data-open]")
     return page.get_attribute(".lab-label", "data-pair")
 
 
@@ -125,6 +128,10 @@ def votes_cut(page, *ways):
         return ways[len(sent) - 1](route) if len(sent) <= len(ways) else route.continue_()
 
     page.route("**/gradio_api/**", cut)
-    while not any(url.endswith("app_id") for url in asked):  # Chromium says so before requests really go that way
+
+    def cut_now():
         page.evaluate("fetch('gradio_api/app_id').then((reply) => reply.text())")
+        return any(url.endswith("app_id") for url in asked)
+
+    until(cut_now, "the cut", page)  # Chromium says so before requests really go that way
     return sent

@@ -5,7 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from browser_lab import PATIENCE, Lab
+from browser_lab import Lab
+from prepared import another_project
+from waits import PATIENCE, shown
+
+from rlhf_lab.store.database import Database
 
 REQUIRED = os.environ.get("RLHF_LAB_REQUIRE_BROWSER") == "1"
 CHROMIUM = os.environ.get("RLHF_LAB_CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
@@ -15,6 +19,15 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if Path(item.path).parent == Path(__file__).parent:
             item.add_marker(pytest.mark.browser)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A test that fails says what its pages showed."""
+    report = yield
+    if report.failed and "chromium" in getattr(item, "funcargs", {}):
+        report.sections.append(("what the pages showed", shown(item.funcargs["chromium"])))
+    return report
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +52,13 @@ def lab(tmp_path_factory):
     lab = Lab(tmp_path_factory.mktemp("lab") / "home").start()
     yield lab
     lab.end()
+
+
+@pytest.fixture
+def fresh(lab):
+    """A new project, open in the lab for as long as the test lasts."""
+    with Database.open(lab.home) as db, another_project(db, lab.home) as project:
+        yield project
 
 
 @pytest.fixture

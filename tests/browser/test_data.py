@@ -2,18 +2,13 @@
 
 import json
 import re
-import time
 
-from browser_lab import PATIENCE
 from playwright.sync_api import expect
+from waits import WORK, part, until
 
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.runs import reward_models
-
-
-def part(page, name):
-    return page.locator(f'[data-do="{name}"]')
 
 
 def show(page, section):
@@ -35,11 +30,8 @@ def votes():
 
 
 def trained_by_itself(lab):
-    until = time.monotonic() + 3 * PATIENCE / 1000
     with Database.open(lab.home) as db:
-        while not reward_models(db, current_project(db).id):
-            assert time.monotonic() < until
-            time.sleep(0.2)
+        until(lambda: reward_models(db, current_project(db).id), "a reward model by itself")
 
 
 def test_import_look_at_the_figures_leave_somebody_out_and_take_the_data_set_home(lab, open_page, tmp_path):
@@ -86,7 +78,7 @@ def test_import_look_at_the_figures_leave_somebody_out_and_take_the_data_set_hom
     part(page, "quality-trend").select_option("ties")
     expect(course).to_have_attribute("aria-label", re.compile("^share of ties of cy over time: .*%"))
     trained_by_itself(lab)  # so many labels start it; the button would say that one is being trained already
-    expect(part(page, "quality-train")).to_be_enabled(timeout=PATIENCE)
+    expect(part(page, "quality-train")).to_be_enabled(timeout=WORK)
     page.locator('[data-do="quality-weight"][data-name="cy"]').select_option("0")
     expect(page.locator(".lab-quality .train")).to_contain_text("Without 1 of 3.")
     part(page, "quality-train").click()

@@ -6,9 +6,10 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from browser_lab import PATIENCE, Lab
+from browser_lab import Lab
 from playwright.sync_api import TimeoutError, expect
 from space_front import Front
+from waits import PATIENCE
 
 CODE = "FRAME7"
 
@@ -29,7 +30,7 @@ def framed(page, url):
     page.on("response", lambda response: said.append(f"{response.status}: {response.url}"))
     page.goto(url)
     try:
-        frame.get_by_text("Join to label").wait_for(timeout=PATIENCE / 2)
+        frame.get_by_text("Join to label").wait_for()
     except TimeoutError:
         print("not in the frame:", *said, [part.url for part in page.frames], sep="\n")
         page.reload()

@@ -6,6 +6,7 @@ import sqlite3
 import pytest
 from browser_lab import Lab, pair_of, press, votes_cut
 from playwright.sync_api import expect
+from waits import until
 
 from rlhf_lab.jobs.setup import new_project
 from rlhf_lab.records import NewCompletion
@@ -151,8 +152,7 @@ def test_the_next_pair_is_there_at_once_and_takes_no_answer_before_the_last_one_
     page.keyboard.press("1")
     assert page.get_attribute(".lab-label", "data-pair") == third
     expect(page.locator(".lab-notice")).to_contain_text("is not stored yet")
-    while not held:
-        page.wait_for_timeout(50)
+    until(lambda: held, "the vote that is sent again", page)
     held[0].continue_()
     page.wait_for_selector(f".lab-label[data-open='{third}']")
     expect(page.locator(".lab-notice")).to_have_count(0)
@@ -171,10 +171,6 @@ def test_a_late_answer_to_an_earlier_vote_changes_nothing(lab, open_page):
     def hold(route):
         held.append(route)
 
-    def waited_for(count):
-        while len(held) < count:
-            page.wait_for_timeout(50)
-
     first, count = pair_of(page), len(votes(lab))
     votes_cut(page, hold, lambda route: route.continue_(), hold)
     page.keyboard.press("1")
@@ -183,7 +179,7 @@ def test_a_late_answer_to_an_earlier_vote_changes_nothing(lab, open_page):
     page.keyboard.press("2")
     third = page.get_attribute(".lab-label", "data-pair")
     assert len({first, second, third}) == 3
-    waited_for(2)
+    until(lambda: len(held) == 2, "the second vote", page)
     with page.expect_response(lambda response: response.url.endswith("/predict")):
         held[0].continue_()
     page.wait_for_timeout(500)
@@ -198,7 +194,7 @@ def test_a_vote_that_did_not_reach_the_lab_is_sent_again_by_the_page_that_gradio
     page = open_page(lab)
     pair, count = pair_of(page), len(votes(lab))
     sent = votes_cut(page, lambda route: route.abort())
-    with page.expect_navigation(timeout=30000):
+    with page.expect_navigation():
         page.keyboard.press("0")
     page.wait_for_function("() => document.querySelector('[data-count]')")
     assert pair_of(page) != pair

@@ -1,22 +1,27 @@
-"""The whole loop by hand: a new home, 30 labels by keyboard, a reward model by itself, PPO by the button, its controls.
+"""The whole loop by hand: a new project, 30 labels by keyboard, a reward model by itself, PPO by the button; a run's controls.
 
-One lab for the file; the tests build on each other, in order.
+One lab for the file, with a person's labels and a reward model. The run that a test needs goes on or has been stopped.
 """
 
 import re
 import sqlite3
 
 import pytest
-from browser_lab import PATIENCE, pair_of
+from browser_lab import Lab, pair_of
 from looks import SCREENS, look
 from playwright.sync_api import expect
+from prepared import ask_for_reward_model, finished, going_run, label
+from waits import made, screen, tab, until, wait_status, wait_step, works
 
+from rlhf_lab.config import RewardConfig
+from rlhf_lab.jobs import control
+from rlhf_lab.jobs.setup import new_project
 from rlhf_lab.judges import load_judge
+from rlhf_lab.kinds import Source
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.runs import events, runs
+from rlhf_lab.store.runs import events, get_run, pending_events
 from rlhf_lab.store.steps import token_records_at
 
-LONG = 3 * PATIENCE
 CURVES = ("objective/scores", "objective/kl", "policy/clipfrac_avg", "loss/value_avg")
 #: All that Train draws, in order; gold only where a judge labelled.
 DRAWN = ["objective/scores", "objective/rlhf_reward", "objective/kl", "objective/gold", "policy/clipfrac_avg", "loss/value_avg",
@@ -29,34 +34,55 @@ POINT = """(step) => {
 SCORES = "document.querySelector(`[data-metric='objective/scores'] .js-plotly-plot`)"
 
 
-def tab(page, name: str) -> None:
-    page.get_by_role("tab", name=name, exact=True).click()
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    lab = Lab(tmp_path_factory.mktemp("lab") / "home")
+    with Database.open(lab.home) as db:
+        project = new_project(db)
+        label(db, project.id, Source.HUMAN, 14)
+        job = ask_for_reward_model(db, project.id, Source.HUMAN, RewardConfig())
+        try:
+            lab.start()
+            finished(db, job)
+            yield lab
+        finally:
+            lab.end()
+
+
+@pytest.fixture(scope="module")
+def finished_run(lab):
+    """A run whose beta was changed while it went on, and that was stopped then."""
+    with Database.open(lab.home) as db:
+        with going_run(db, lab.home, batch_size=8) as run:
+            control.set_knob(db, run.id, "beta", 0.25)
+            until(lambda: not pending_events(db, run.id) and get_run(db, run.id).step >= 10, "a change of beta")
+        return run
+
+
+@pytest.fixture
+def stopped(lab, finished_run):
+    """The run of the lab, which has been stopped."""
+    with Database.open(lab.home) as db:
+        return get_run(db, finished_run.id)
+
+
+@pytest.fixture
+def going(lab):
+    """A run that goes on while the test lasts, and is gone after it."""
+    with Database.open(lab.home) as db:
+        with going_run(db, lab.home) as run:
+            yield run
+        control.delete(db, lab.home, run.id)
 
 
 def training(lab, open_page, **options):
-    page = open_page(lab, **options)
-    page.set_default_timeout(LONG)
-    tab(page, "Train")
+    page = screen(lab, open_page, "Train", **options)
     page.wait_for_selector(".lab-train [data-step]")
     return page
 
 
 def step(page) -> int:
     return int(page.get_attribute(".lab-train [data-step]", "data-step"))
-
-
-def wait_step(page, at_least: int) -> None:
-    page.wait_for_function(
-        "n => Number(document.querySelector('.lab-train [data-step]').dataset.step) >= n", arg=at_least, timeout=LONG
-    )
-
-
-def wait_status(page, *wanted: str) -> None:
-    page.wait_for_function(
-        "wanted => wanted.includes(document.querySelector('.lab-train [data-status]').dataset.status)",
-        arg=list(wanted),
-        timeout=LONG,
-    )
 
 
 def points(page, metric: str) -> int:
@@ -76,10 +102,16 @@ def cursor_stands_at(page, step: int) -> None:
     )
 
 
-def test_thirty_labels_by_keyboard_and_a_reward_model_by_itself(lab, open_page):
-    page, judge = open_page(lab), load_judge("cheerful")
-    page.set_default_timeout(LONG)
-    voted = 0
+def test_thirty_labels_by_keyboard_a_reward_model_by_itself_and_ppo_by_the_button(lab, fresh, open_page):
+    page = open_page(lab)
+    thirty_labels(lab, fresh, page)
+    works(page, "() => /accuracy \\d/.test(document.querySelector('.lab-header').innerText)")
+    tab(page, "Train")
+    curves_grow_and_samples_change(lab, fresh, page)
+
+
+def thirty_labels(lab, project, page):
+    voted, judge = 0, load_judge("cheerful")
     while voted < 30:
         before = pair_of(page)
         left, right = (judge.score(page.inner_text(f".side.{side} .lab-text")) for side in ("left", "right"))
@@ -95,22 +127,22 @@ def test_thirty_labels_by_keyboard_and_a_reward_model_by_itself(lab, open_page):
             page.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=before)
     pair_of(page)
     with sqlite3.connect(lab.home / "lab.db") as db:
-        live, undone = db.execute("SELECT sum(undone_at IS NULL), sum(undone_at IS NOT NULL) FROM votes").fetchone()
+        live, undone = db.execute(
+            "SELECT sum(undone_at IS NULL), sum(undone_at IS NOT NULL) FROM votes"
+            " WHERE pair_id IN (SELECT id FROM pairs WHERE project_id = ?)",
+            (project.id,),
+        ).fetchone()
     assert (live, undone) == (30, 1)
-    page.wait_for_function("() => /accuracy \\d/.test(document.querySelector('.lab-header').innerText)", timeout=LONG)
 
 
-def test_ppo_by_the_button_curves_grow_and_samples_change(lab, open_page):
-    page = open_page(lab)
-    page.set_default_timeout(LONG)
-    tab(page, "Train")
+def curves_grow_and_samples_change(lab, project, page):
     for algorithm, words in (("ppo_penalty", "Start PPO PENALTY"), ("ppo", "Start PPO")):
         page.wait_for_selector("[data-do=start]:not([disabled])")
         page.select_option("[data-do=start-algorithm]", algorithm)
         expect(page.locator("[data-do=start]")).to_have_text(words)
     page.wait_for_selector("[data-do=start]:not([disabled])")
     page.click("[data-do=start]")
-    page.wait_for_selector(".lab-train .side mark")
+    made(page, ".lab-train .side mark")
     wait_step(page, 2)
     before = {metric: points(page, metric) for metric in CURVES}
     assert all(before.values())
@@ -125,14 +157,12 @@ def test_ppo_by_the_button_curves_grow_and_samples_change(lab, open_page):
         expect(verdict).to_have_attribute("data-level", re.compile("^(info|good|warn|alert)$"))
         expect(verdict).to_have_text(re.compile(r"\w+ .*\w"))
     assert page.locator(".lab-train [data-check=ok]").count() == 2
-    page.wait_for_function("() => Number(document.querySelector('.lab-train [data-at]').dataset.at) >= 10")
+    works(page, "() => Number(document.querySelector('.lab-train [data-at]').dataset.at) >= 10")
     now = page.inner_text(".lab-train .side")
     assert page.locator(".lab-train .side mark").count() > 0
     with sqlite3.connect(lab.home / "lab.db") as db:
-        texts = [row[0] for row in db.execute("SELECT text FROM samples WHERE step = 10")]
-        early, base = (
-            [row[0] for row in db.execute("SELECT text FROM samples WHERE step = ?", (at,))] for at in (5, 0)
-        )
+        query = "SELECT text FROM samples JOIN runs ON runs.id = run_id WHERE project_id = ? AND samples.step = ?"
+        texts, early, base = ([row[0] for row in db.execute(query, (project.id, at))] for at in (10, 5, 0))
     assert texts != base
     assert early != base  # seen to change within the first steps
     flat = " ".join(now.split())
@@ -153,7 +183,7 @@ def test_ppo_by_the_button_curves_grow_and_samples_change(lab, open_page):
     )
 
 
-def test_zoom_survives_the_next_step(lab, open_page):
+def test_zoom_survives_the_next_step(lab, going, open_page):
     page = training(lab, open_page)
     wait_step(page, 3)
     page.wait_for_selector("[data-metric='objective/scores'] .js-plotly-plot")
@@ -167,7 +197,7 @@ def test_zoom_survives_the_next_step(lab, open_page):
     assert page.evaluate(where) == pytest.approx([2, 6])
 
 
-def test_a_reload_and_a_second_person_see_the_same_run(lab, open_page):
+def test_a_reload_and_a_second_person_see_the_same_run(lab, going, open_page):
     first, second = training(lab, open_page), training(lab, open_page)
     first.reload()
     tab(first, "Train")
@@ -175,11 +205,12 @@ def test_a_reload_and_a_second_person_see_the_same_run(lab, open_page):
     at = step(second)
     wait_step(first, at)
     assert abs(step(first) - step(second)) <= 2
-    assert first.input_value("[data-do=pick]") == second.input_value("[data-do=pick]")
+    assert first.input_value("[data-do=pick]") == second.input_value("[data-do=pick]") == str(going.id)
 
 
-def test_pause_change_beta_resume_and_stop(lab, open_page):
+def test_pause_change_beta_resume_and_stop(lab, going, open_page):
     page = training(lab, open_page)
+    works(page, "() => Number(document.querySelector('.lab-train [data-at]').dataset.at) >= 5")
     page.click("[data-do=pause]")
     wait_status(page, "paused")
     held = step(page)
@@ -189,17 +220,15 @@ def test_pause_change_beta_resume_and_stop(lab, open_page):
     page.click("[data-do=set-beta]")
     asked = page.locator("[data-asked]")
     expect(asked).to_have_text("asked for: beta = 0.25 (takes effect with the next whole step)")
-    expect(page.locator(".lab-header .job .what")).to_have_text(f"run 1 paused, step {held} of 40")
+    expect(page.locator(".lab-header .job .what")).to_have_text(f"run {going.id} paused, step {held} of 400")
     page.wait_for_timeout(5000)  # longer than the page waits for a lost answer to "pause"
     expect(asked).to_contain_text("beta = 0.25")
     page.click("[data-do=resume]")
     wait_step(page, held + 2)
     with Database.open(lab.home) as db:
-        run = runs(db)[0]
-        assert [event.payload for event in events(db, run.id) if event.kind == "set"] == [
-            {"name": "beta", "value": 0.25}
-        ]
-    page.wait_for_function(f"() => ({SCORES}.layout.annotations || []).some(mark => mark.text.includes('0.25'))")
+        told = [event.payload for event in events(db, going.id) if event.kind == "set"]
+        assert told == [{"name": "beta", "value": 0.25}]
+    works(page, f"() => ({SCORES}.layout.annotations || []).some(mark => mark.text.includes('0.25'))")
     page.fill("[data-do=knob-lr]", "7")
     page.click("[data-do=set-lr]")
     page.wait_for_selector("[data-do=error]:not([hidden])")
@@ -218,7 +247,7 @@ def said(value: float) -> str:
     return f"{value:.4f}".replace("-0.0000", "0.0000").replace("-", "−")
 
 
-def test_the_microscope_tells_of_every_token_what_the_step_knew(lab, open_page):
+def test_the_microscope_tells_of_every_token_what_the_step_knew(lab, stopped, open_page):
     page = training(lab, open_page)
     page.click("[data-do=to-tokens]")
     page.wait_for_selector(".microscope .token.seen")
@@ -226,8 +255,8 @@ def test_the_microscope_tells_of_every_token_what_the_step_knew(lab, open_page):
     at = int(shown.get_attribute("data-token-step"))
     assert at == int(page.get_attribute(".lab-train [data-at]", "data-at"))
     with Database.open(lab.home) as db:
-        first, second = token_records_at(db, runs(db)[0].id, at)
-        before = token_records_at(db, runs(db)[0].id, at - 1)
+        first, second = token_records_at(db, stopped.id, at)
+        before = token_records_at(db, stopped.id, at - 1)
     texts = page.locator(".microscope .tokens")
     assert texts.all_text_contents() == ["".join(record.tokens) for record in (first, second)]
     count = len(first.tokens)
@@ -258,7 +287,7 @@ def test_the_microscope_tells_of_every_token_what_the_step_knew(lab, open_page):
     expect(shown).to_have_text("step 1")
 
 
-def test_labelling_goes_on_while_nothing_runs_and_keys_reach_only_the_visible_screen(lab, open_page):
+def test_labelling_goes_on_while_nothing_runs_and_keys_reach_only_the_visible_screen(lab, stopped, open_page):
     page = training(lab, open_page)
     with sqlite3.connect(lab.home / "lab.db") as db:
         before = db.execute("SELECT count(*) FROM votes").fetchone()
@@ -268,9 +297,8 @@ def test_labelling_goes_on_while_nothing_runs_and_keys_reach_only_the_visible_sc
         assert db.execute("SELECT count(*) FROM votes").fetchone() == before
 
 
-def test_every_screen_is_legible_light_dark_and_from_the_back_of_the_room(lab, open_page):
+def test_every_screen_is_legible_light_dark_and_from_the_back_of_the_room(lab, stopped, open_page):
     page = open_page(lab, viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
-    page.set_default_timeout(LONG)
     expect(page.get_by_role("tab")).to_have_text(list(SCREENS))
     light = {name: look(page, name) for name in SCREENS}
     page.get_by_role("button", name="Dark").click()

@@ -1,6 +1,6 @@
 """What cannot be done or told at the moment, and the reason that is shown; what stands on the axes of a run that has begun.
 
-One lab for the file, on a machine that seems to have a megabyte of memory; the tests build on each other, in order.
+One lab for the file, on a machine that seems to have a megabyte of memory.
 """
 
 import re
@@ -89,16 +89,15 @@ def test_where_nothing_can_be_started_stands_why(lab, open_page):
     expect(reason).to_have_text("It also trains by itself, every 20 labels: next at 10, 10 labels to go.")
 
 
-def test_before_its_first_step_nobody_says_how_long_a_run_takes_and_then_its_axes_are_named(lab, open_page):
+def test_before_its_first_step_nobody_says_how_long_a_run_takes_and_then_its_axes_are_named(lab, fresh, open_page):
     page = screen(lab, open_page, "Train")
     expect(page.locator(".lab-header")).to_contain_text(re.compile("engine (ready|works)|writing pairs"))
     with Database.open(lab.home) as db:
-        project = current_project(db).id
         learnt = LabelSnapshot((), "", Source.HUMAN)
         report = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9}
-        model = add_reward_model(db, project, "x", config={}, report=report, snapshot=learnt)
+        model = add_reward_model(db, fresh.id, "x", config={}, report=report, snapshot=learnt)
         config = PolicyConfig(steps=3).to_dict()
-        run = create_run(db, project, model.id, "begun", config=config, manifest={}, total_steps=3)
+        run = create_run(db, fresh.id, model.id, "begun", config=config, manifest={}, total_steps=3)
         set_run_status(db, run.id, RunStatus.RUNNING)
         job = at_work(db, JobKind.TRAIN_POLICY, run_id=run.id)
         step, header = page.locator(".lab-train [data-step]"), page.locator(".lab-header .job .what")

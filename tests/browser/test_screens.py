@@ -1,33 +1,42 @@
 """Reward model, a switch during a run, Runs & data, Compare, Project, by hand.
 
-One lab for the file; the tests build on each other, in order.
+One lab for the file, with a judge's labels, two reward models and a stopped run. What a test adds to it is gone after the test.
 """
 
 import itertools
 import math
 import re
-import time
 import uuid
 
 import pytest
-from browser_lab import PATIENCE
+from browser_lab import Lab
 from looks import texts_of
 from playwright.sync_api import expect
+from prepared import AT_ONCE, ask_for_reward_model, finished, going_run, label, only
+from waits import WORK, made, part, says, screen, tab, until, wait_status, wait_step, works
 
-from rlhf_lab.jobs import queue
-from rlhf_lab.jobs.labelling import label_with_judge
-from rlhf_lab.judges import load_judge
-from rlhf_lab.kinds import OPEN, Choice, EventKind, RunStatus, Source
+from rlhf_lab.jobs import control, queue
+from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.kinds import OPEN, Choice, EventKind, JobKind, RunStatus, Source
 from rlhf_lab.records import Sample, StepResult, TokenRecord, Vote
+from rlhf_lab.store.blind import add_test
 from rlhf_lab.store.comparisons import cast_vote, next_pair
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import current_project, projects
-from rlhf_lab.store.runs import create_run, delete_run, events, rename_run, reward_models, runs, set_run_status
+from rlhf_lab.store.projects import current_project, projects, prompts
+from rlhf_lab.store.runs import (
+    create_run,
+    events,
+    get_run,
+    pending_events,
+    rename_run,
+    reward_models,
+    runs,
+    set_run_status,
+)
 from rlhf_lab.store.steps import record_step
 from rlhf_lab.ui.overlay import MAX_RUNS
 from rlhf_lab.ui.story import scorer
 
-LONG = 3 * PATIENCE
 HOSTILE = "</script><img src=x onerror=alert(1)> {{ value }} <b>once"
 TEMPLATE = "${alert(1)} {{value}}"
 HOSTILE_TOKENS = TokenRecord(
@@ -38,61 +47,80 @@ HOSTILE_TOKENS = TokenRecord(
 SCORES = "document.querySelector(`[data-metric='objective/scores'] .js-plotly-plot`)"
 
 
-def screen(lab, open_page, name: str, **options):
-    page = open_page(lab, **options)
-    page.set_default_timeout(LONG)
-    page.get_by_role("tab", name=name, exact=True).click()
-    return page
-
-
-def part(page, name: str):
-    return page.locator(f'[data-do="{name}"]')
-
-
-def says(page, name: str, words: str) -> None:
-    expect(part(page, name)).to_contain_text(words, timeout=LONG)
-
-
-def wait_step(page, at_least: int) -> None:
-    page.wait_for_function(
-        "n => Number(document.querySelector('.lab-train [data-step]')?.dataset.step ?? -1) >= n", arg=at_least
-    )
-
-
-def judged(lab, count: int) -> None:
-    """A judge labels the first pairs, as soon as they are written."""
-    said, judge, until = 0, load_judge("cheerful"), time.monotonic() + LONG / 1000
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """A lab with a judge's 14 labels and two reward models, 1 and 2, that learnt from them."""
+    lab = Lab(tmp_path_factory.mktemp("lab") / "home")
     with Database.open(lab.home) as db:
-        while said < count and time.monotonic() < until:
-            said += sum(label_with_judge(db, current_project(db).id, judge, count - said).values())
-            time.sleep(0.2)
-    assert said == count
+        project = new_project(db)
+        label(db, project.id, Source.SIMULATED, 14)
+        jobs = [ask_for_reward_model(db, project.id, Source.SIMULATED, AT_ONCE) for _ in range(2)]
+        try:
+            lab.start()
+            for job in jobs:
+                finished(db, job)
+            yield lab
+        finally:
+            lab.end()
 
 
-def test_reward_models_train_by_themselves_and_by_the_button_and_words_have_scores(lab, open_page):
+@pytest.fixture(scope="module")
+def stopped(lab):
+    """A run that began on reward model 2, went on with 1 and was stopped."""
+    with Database.open(lab.home) as db:
+        with going_run(db, lab.home, batch_size=8, checkpoint_every=1, sample_every=1) as run:
+            control.switch_reward(db, run.id, 1)
+            until(lambda: not pending_events(db, run.id), "another reward model in a run")
+            until(lambda: get_run(db, run.id).step >= 6, "a policy that writes other texts than the base")
+        return run
+
+
+@pytest.fixture
+def run(lab, stopped):
+    """The run of the lab, which has been stopped; it stands alone there before and after the test."""
+    with Database.open(lab.home) as db:
+        yield get_run(db, stopped.id)
+        only(db, lab.home, stopped)
+
+
+@pytest.fixture
+def blind_test(lab, run):
+    """The base against the run: texts to 8 prompts are written, nobody has judged them."""
+    with Database.open(lab.home) as db:
+        asked = {"prompts": [prompt.text for prompt in prompts(db, run.project_id, "eval")[:8]], "reward_model_id": 1}
+        asked |= {"seed": 0, "temperature": 1.0, "max_new_tokens": 24}
+        jobs = [
+            queue.submit(db, JobKind.COMPLETE, run.project_id, asked | {"checkpoint": checkpoint})
+            for checkpoint in ("base", f"run/{run.id}/latest")
+        ]
+        for job in jobs:
+            finished(db, job)
+        return add_test(db, run.project_id, *(job.id for job in jobs))
+
+
+def test_reward_models_train_by_themselves_and_by_the_button_and_words_have_scores(lab, fresh, open_page):
     page = screen(lab, open_page, "Reward model", reduced_motion="reduce")
     page.wait_for_selector("[data-do=train]")
     part(page, "train").click()
     says(page, "train-error", "fewer than 2 decided people's labels")
-    judged(lab, 14)
-    page.wait_for_selector(".headline [data-accuracy]")
-    part(page, "source").select_option("simulated")
-    page.click("[data-do=train]:not([disabled])")
-    page.wait_for_selector("[data-do=look-2]")
     with Database.open(lab.home) as db:
-        newest = reward_models(db, current_project(db).id)[0]
-    assert newest.id == 2
+        label(db, fresh.id, Source.SIMULATED, 14)
+        page.locator(".headline [data-accuracy]").wait_for(timeout=WORK)
+        part(page, "source").select_option("simulated")
+        page.click("[data-do=train]:not([disabled])")
+        works(page, "() => document.querySelectorAll('[data-do^=look-]').length === 2")
+        newest, first = reward_models(db, fresh.id)
     assert len(newest.snapshot.vote_ids) == 14
     for name in ("curve", "histogram", "losses"):
-        expect(page.locator(f".{name}-part .js-plotly-plot")).to_be_visible(timeout=LONG)
+        expect(page.locator(f".{name}-part .js-plotly-plot")).to_be_visible()
     says(page, "calibration", "It takes 30 unseen pairs to tell; there are")
     if newest.report["disagreements"]:
         part(page, "disagreements").locator("summary").click()
         expect(part(page, "disagreements").locator("li")).to_have_count(len(newest.report["disagreements"]))
-    page.click("[data-do=look-1]")
-    expect(page.locator(".headline")).to_contain_text("Reward model 1")
+    page.click(f"[data-do=look-{first.id}]")
+    expect(page.locator(".headline")).to_contain_text(f"Reward model {first.id}")
     page.click("[data-do=newest]")
-    expect(page.locator(".headline")).to_contain_text("Reward model 2")
+    expect(page.locator(".headline")).to_contain_text(f"Reward model {newest.id}")
     low, high = (newest.report[f"accuracy_{end}"] for end in ("low", "high"))
     figure = f"{round(100 * low)}–{100 * high:.0f}" if high - low > 0.25 else f"{100 * newest.report['accuracy']:.0f}"
     expect(page.locator(".headline .big")).to_contain_text(figure)  # so few labels have an interval, no figure
@@ -105,7 +133,7 @@ def test_reward_models_train_by_themselves_and_by_the_button_and_words_have_scor
     page.set_viewport_size(usual)
     part(page, "explain-text").fill(f"She smiled and was happy. {HOSTILE}")
     page.click("[data-do=explain]")
-    page.wait_for_selector(".lab-reward .token")
+    made(page, ".lab-reward .token")
     written = "".join(page.locator(".lab-reward .token").all_inner_texts())
     assert "smiled" in written
     assert "onerror" in written
@@ -116,9 +144,11 @@ def test_reward_models_train_by_themselves_and_by_the_button_and_words_have_scor
     assert [text for text in texts_of(page) if text.contrast < 4.5] == []
 
 
-def test_another_reward_model_during_a_run_marks_the_curve(lab, open_page):
+def test_another_reward_model_during_a_run_marks_the_curve(lab, run, open_page):
     page = screen(lab, open_page, "Train")
+    page.click("[data-do=start-open]")
     page.click("[data-do=start]:not([disabled])")
+    wait_status(page, "queued", "running")
     wait_step(page, 2)
     gold = page.locator("[data-metric='objective/gold']")  # a judge's labels: its own score is drawn as well
     expect(gold.locator(".verdict")).not_to_have_text("")
@@ -127,18 +157,17 @@ def test_another_reward_model_during_a_run_marks_the_curve(lab, open_page):
     )
     assert page.input_value("[data-do=switch]") == "2"
     part(page, "switch").select_option("1")
-    page.wait_for_function(
-        f"() => ({SCORES}?.layout.annotations || []).some(mark => mark.text.includes('reward model 2 → 1'))"
-    )
+    works(page, f"() => ({SCORES}?.layout.annotations || []).some(mark => mark.text.includes('reward model 2 → 1'))")
     page.click("[data-do=stop]")
-    page.wait_for_selector(".lab-train [data-status=stopped]")
+    wait_status(page, "stopped")
     with Database.open(lab.home) as db:
-        run = runs(db)[0]
-        assert EventKind.SWITCH_REWARD in [event.kind for event in events(db, run.id)]
+        started = runs(db)[0]
+        assert started.id > run.id
+        assert EventKind.SWITCH_REWARD in [event.kind for event in events(db, started.id)]
     expect(part(page, "switch")).to_have_value("1")
 
 
-def test_a_stopped_run_is_renamed_and_resumed_in_the_list(lab, open_page):
+def test_a_stopped_run_is_renamed_and_resumed_in_the_list(lab, run, open_page):
     page = screen(lab, open_page, "Runs & data")
     page.click("[data-do=run-rename]")
     part(page, "run-name").fill("<b>first</b> try")
@@ -157,14 +186,13 @@ def test_a_stopped_run_is_renamed_and_resumed_in_the_list(lab, open_page):
     page.click("[data-do=run-watch]")
     wait_step(page, before.step + 2)
     page.click("[data-do=stop]")
-    page.wait_for_selector(".lab-train [data-status=stopped]")
+    wait_status(page, "stopped")
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_a_long_name_is_cut_and_moves_no_button(lab, open_page, width):
+def test_a_long_name_is_cut_and_moves_no_button(lab, run, open_page, width):
     places, name = [], "all that can be said of an experiment stands in its name, however long it gets: 7"
     with Database.open(lab.home) as db:
-        run = runs(db)[0]
         for shown in ("a", name[:80]):
             rename_run(db, run.id, shown)
             page = screen(lab, open_page, "Train", viewport={"width": width, "height": 900})
@@ -172,15 +200,13 @@ def test_a_long_name_is_cut_and_moves_no_button(lab, open_page, width):
             button, picker = (part(page, name).bounding_box() for name in ("resume", "pick"))
             places.append(button["y"] - picker["y"])  # what stands above both changes while the lab works
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        rename_run(db, run.id, run.name)
     assert places[0] == places[1]
 
 
-def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than_its_one_value(lab, open_page):
+def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than_its_one_value(lab, run, open_page):
     with Database.open(lab.home) as db:
-        first = runs(db)[0]
         begun = create_run(
-            db, first.project_id, first.reward_model_id, "begun", config=first.config, manifest={}, total_steps=3
+            db, run.project_id, run.reward_model_id, "begun", config=run.config, manifest={}, total_steps=3
         )
         values = {"objective/scores": -0.02, "objective/kl": 0.0}
         for at, texts in enumerate(((TEMPLATE, HOSTILE), (HOSTILE, TEMPLATE))):
@@ -202,11 +228,9 @@ def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than
     expect(page.locator(".microscope .word")).to_have_text(f"“{TEMPLATE}”")
     expect(page.locator(".microscope .sum").filter(has_text="not finite")).to_have_count(2)  # ratio and loss
     assert page.locator(".microscope").locator("img, script, b").count() == 0
-    with Database.open(lab.home) as db:
-        delete_run(db, begun.id)
 
 
-def test_samples_whose_answer_was_lost_are_asked_for_again_though_the_run_has_ended(lab, open_page):
+def test_samples_whose_answer_was_lost_are_asked_for_again_though_the_run_has_ended(lab, run, open_page):
     page, lost = open_page(lab), []
 
     def lose_the_first(route):
@@ -216,7 +240,7 @@ def test_samples_whose_answer_was_lost_are_asked_for_again_though_the_run_has_en
             route.continue_()
 
     page.route(re.compile("component_server"), lose_the_first)
-    page.get_by_role("tab", name="Train", exact=True).click()
+    tab(page, "Train")
     rows = page.locator(".lab-train .rows")
     expect(rows).to_have_text("The texts of this step are on their way …")
     lost[0].abort()
@@ -224,18 +248,10 @@ def test_samples_whose_answer_was_lost_are_asked_for_again_though_the_run_has_en
     open_page.said[:] = [words for words in open_page.said if "ERR_FAILED" not in words]
 
 
-def test_runs_are_drawn_beside_each_other_and_one_is_deleted(lab, open_page):
+def test_runs_are_drawn_beside_each_other_and_one_is_deleted(lab, run, open_page):
     with Database.open(lab.home) as db:
-        first = runs(db)[0]
-        other = create_run(
-            db,
-            first.project_id,
-            first.reward_model_id,
-            "other",
-            config=first.config | {"beta": 0.77},
-            manifest={},
-            total_steps=3,
-        )
+        config = run.config | {"beta": 0.77}
+        other = create_run(db, run.project_id, run.reward_model_id, "other", config=config, manifest={}, total_steps=3)
         for step in (1, 2, 3):
             record_step(db, other.id, StepResult(step, {"objective/scores": 0.1 * step, "objective/kl": 0.2 * step}))
         set_run_status(db, other.id, RunStatus.STOPPED)
@@ -253,10 +269,10 @@ def test_runs_are_drawn_beside_each_other_and_one_is_deleted(lab, open_page):
     page.click("[data-do=run-delete-sure]")
     says(page, "runs-notice", f"Run {other.id} is deleted")
     with Database.open(lab.home) as db:
-        assert [run.id for run in runs(db)] == [first.id]
+        assert [left.id for left in runs(db)] == [run.id]
 
 
-def test_every_export_downloads_and_holds_something(lab, open_page):
+def test_every_export_downloads_and_holds_something(lab, run, open_page):
     page = screen(lab, open_page, "Runs & data")
     page.wait_for_selector("[data-do=export-labels]:not([disabled])")
     part(page, "export-source").select_option("simulated")
@@ -271,7 +287,7 @@ def test_every_export_downloads_and_holds_something(lab, open_page):
             assert path.read_bytes()[:2] == b"PK", what
         assert part(page, "export-link").count() == 1
     with Database.open(lab.home) as db:
-        pair = next_pair(db, runs(db)[0].project_id, "Ann")
+        pair = next_pair(db, run.project_id, "Ann")
         cast_vote(db, Vote(str(uuid.uuid4()), pair.id, "Ann", Source.HUMAN, Choice.FIRST, True))
     part(page, "export-source").select_option("human")
     for names, known in (("with", True), ("without", False)):
@@ -282,20 +298,16 @@ def test_every_export_downloads_and_holds_something(lab, open_page):
     part(page, "export-ties").select_option("drop")  # another file is meant now: the old one is offered no longer
     expect(part(page, "export-link")).to_have_count(0)
     with Database.open(lab.home) as db:
-        first, more = runs(db)[0], []
         for number in range(MAX_RUNS):
-            options = {"config": first.config, "manifest": {}, "total_steps": 3}
-            more.append(create_run(db, first.project_id, first.reward_model_id, f"more {number}", **options).id)
-            set_run_status(db, more[-1], RunStatus.STOPPED)
+            options = {"config": run.config, "manifest": {}, "total_steps": 3}
+            more = create_run(db, run.project_id, run.reward_model_id, f"more {number}", **options)
+            set_run_status(db, more.id, RunStatus.STOPPED)
     boxes = part(page, "run-choose")
     expect(boxes).to_have_count(MAX_RUNS + 1)
     for number in range(MAX_RUNS):  # the newest; the oldest is ticked already
         boxes.nth(number).click()
     says(page, "runs-notice", f"At most {MAX_RUNS} runs")
     expect(page.locator("[data-do=runs-notice] + .list")).to_be_visible()  # above the list, no longer below the exports
-    with Database.open(lab.home) as db:
-        for run_id in more:
-            delete_run(db, run_id)
 
 
 class KnowsNoRun:
@@ -321,34 +333,34 @@ def writes_markup(route) -> None:
     route.fulfill(json=reply)
 
 
-def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, open_page):
+def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, run, open_page):
     page = screen(lab, open_page, "Compare")
     part(page, "prompt").fill(HOSTILE)
     part(page, "tokens").fill("12")
     part(page, "samples").fill("0")
     page.wait_for_selector("[data-do=step-2]:visible")  # a run stands on the right, and what it learnt from scores
     with Database.open(lab.home) as db:
-        learnt = {run.id: str(scorer(run, events(db, run.id))) for run in runs(db)}
+        learnt = str(scorer(run, events(db, run.id)))
     models = part(page, "model-2")
     expect(part(page, "write")).to_be_enabled()
-    run, mine = int(models.input_value().split("/")[1]), part(page, "reward").input_value()
-    assert mine == learnt[run]
+    assert int(models.input_value().split("/")[1]) == run.id
+    mine = part(page, "reward").input_value()
+    assert mine == learnt
     knows_no_run = KnowsNoRun()
     page.route(re.compile("component_server"), knows_no_run)
     models.select_option("base")
-    models.select_option(f"run/{run}/latest")
+    models.select_option(f"run/{run.id}/latest")
     expect(part(page, "write")).to_be_disabled()  # it would be scored by another model than it learnt from
     knows_no_run.told = True
-    for chosen in (min(learnt), run):  # what a run learnt from comes when it is chosen
-        models.select_option(f"run/{chosen}/latest")
-        expect(part(page, "reward")).to_have_value(learnt[chosen])
+    models.select_option(f"run/{run.id}/latest")  # what a run learnt from comes when it is chosen
+    expect(part(page, "reward")).to_have_value(learnt)
     page.click("[data-do=write]")
     says(page, "compare-error", 'samples each = "0"')
     expect(part(page, "samples")).to_be_focused()
     part(page, "samples").fill("2")
     part(page, "model-3").select_option("base/best/4")
     page.click("[data-do=write]")
-    page.wait_for_selector("[data-do=answer] [data-column-name]")
+    made(page, "[data-do=answer] [data-column-name]")
     answer = part(page, "answer")
     assert answer.locator(".asked").inner_text() == HOSTILE
     assert answer.locator(".text").count() == 6
@@ -360,7 +372,7 @@ def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, open_page):
     part(page, "reward").select_option(other)
     page.route(re.compile("component_server"), writes_markup)
     page.click("[data-do=write]")
-    expect(answer.first).to_contain_text(f"Run {run} learnt from reward model {mine}.", timeout=LONG)
+    expect(answer.first).to_contain_text(f"Run {run.id} learnt from reward model {mine}.", timeout=WORK)
     expect(answer.first.locator("[data-column-name] .lab-text")).to_have_text([TEMPLATE, HOSTILE, HOSTILE] * 2)
     assert page.locator(".lab-compare .results").locator("img, script, b").count() == 0
     page.unroute_all(behavior="wait")
@@ -368,14 +380,14 @@ def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, open_page):
     expect(part(page, "reward")).to_have_value(other)  # a person's choice stays
 
 
-def test_a_blind_test_is_judged_by_keys_and_tells_whose_texts_they_were(lab, open_page):
+def test_a_blind_test_is_judged_by_keys_and_tells_whose_texts_they_were(lab, run, open_page):
     page = screen(lab, open_page, "Compare")
     part(page, "blind-pairs").fill("999")
     part(page, "blind-begin").click()
     says(page, "blind-notice", "from 1 to 64")
     part(page, "blind-pairs").fill("8")
     part(page, "blind-begin").click()
-    page.wait_for_selector("[data-judged='0']")
+    made(page, "[data-judged='0']")
     expect(part(page, "blind-notice")).to_be_hidden()
     page.locator(".blind h2").click()  # away from the field
     count = int(re.search(r"of (\d+)", page.inner_text("[data-judged]"))[1])
@@ -412,17 +424,17 @@ def test_a_blind_test_is_judged_by_keys_and_tells_whose_texts_they_were(lab, ope
     mine = rows.locator("td", has_text="you chose this").locator(".lab-text")
     assert mine.all_inner_texts() == chosen
     page.reload()
-    page.get_by_role("tab", name="Compare", exact=True).click()
+    tab(page, "Compare")
     says(page, "blind-result", f"{len(chosen)} decided pair")
 
 
-def test_a_blind_test_is_renamed_and_deleted(lab, open_page):
+def test_a_blind_test_is_renamed_and_deleted(lab, blind_test, open_page):
     another = screen(lab, open_page, "Compare")
     another.wait_for_selector("[data-judged='0']")
     judged = part(another, "blind-pick").input_value()
     page = screen(lab, open_page, "Compare")
     part(page, "blind-begin").click()
-    page.wait_for_selector("[data-judged='0']")
+    made(page, "[data-judged='0']")
     names = part(page, "blind-pick").locator("option")
     expect(names).to_have_count(2)
     expect(part(another, "blind-pick").locator("option")).to_have_count(2)
@@ -485,7 +497,7 @@ def goes_down(page) -> bool:
     return all(box["y"] + box["height"] > before["y"] for before, box in itertools.pairwise(boxes))
 
 
-def test_on_a_phone_the_question_comes_first_and_the_settings_are_folded(lab, open_page):
+def test_on_a_phone_the_question_comes_first_and_the_settings_are_folded(lab, blind_test, open_page):
     page = screen(lab, open_page, "Compare", viewport={"width": 390, "height": 844})
     page.wait_for_selector("[data-judged='0']")
     top = "(what) => document.querySelector(what).getBoundingClientRect().top"
@@ -503,7 +515,7 @@ def test_on_a_phone_the_question_comes_first_and_the_settings_are_folded(lab, op
     expect(part(page, "samples")).to_be_focused()  # unfolded, though writing folds
     part(page, "samples").fill("1")
     part(page, "write").click()
-    page.wait_for_selector("[data-do=answer] [data-column-name]")
+    made(page, "[data-do=answer] [data-column-name]")
     expect(part(page, "seed")).to_be_hidden()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.set_viewport_size({"width": 1280, "height": 900})
@@ -532,7 +544,7 @@ def test_a_new_project_from_pasted_prompts_and_what_is_refused(lab, open_page, t
     page.click("[data-do=new-create]")
     says(page, "project-notice", "cannot be used")
     for name in ("People", "Project"):  # a refusal goes when one leaves, what was entered stays
-        page.get_by_role("tab", name=name, exact=True).click()
+        tab(page, name)
     expect(part(page, "project-notice")).to_be_hidden()
     expect(part(page, "new-set")).to_have_value("own")
     part(page, "new-text").fill("")
@@ -560,8 +572,8 @@ def test_a_new_project_from_pasted_prompts_and_what_is_refused(lab, open_page, t
     says(page, "project-notice", 'is called "<b>ours</b>" now')
     expect(part(page, "project-rename").first).to_have_text("<b>ours</b>")
     with Database.open(lab.home) as db:
-        while queue.jobs(db, project_id=projects(db)[-1].id, statuses=OPEN):  # its first pairs are being written
-            page.wait_for_timeout(200)
+        written = projects(db)[-1].id
+        until(lambda: not queue.jobs(db, project_id=written, statuses=OPEN), "its first pairs")
     part(page, "project-delete").click()  # of the one that is not open
     expect(page.locator("td.actions .lab-row")).to_contain_text("with its texts, 0 labels, 0 reward models, 0 runs?")
     part(page, "project-delete-leave").click()

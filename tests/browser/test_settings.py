@@ -3,6 +3,7 @@
 import re
 
 from playwright.sync_api import TimeoutError, expect
+from waits import PATIENCE
 
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.kinds import RunStatus, Source
@@ -52,7 +53,7 @@ def choose_until_filled_in(page, name):
             page.wait_for_function(
                 """given => Object.entries(given).every(([name, value]) =>
                     document.querySelector(`#start-${name} textarea, #start-${name} input`)?.value === value)""",
-                arg={field: str(getattr(recommended, field)) for field in FILLED_IN}, timeout=30_000,
+                arg={field: str(getattr(recommended, field)) for field in FILLED_IN}, timeout=PATIENCE / 3,
             )  # fmt: skip
         except TimeoutError:
             continue

@@ -5,7 +5,7 @@ from browser_lab import Lab, pair_of
 from playwright.sync_api import expect
 from test_guests import WORDS
 from test_people import keys, rows
-from test_screens import part, says, screen
+from waits import part, says, screen, tab
 
 SECRET, CODE = "three small owls", "ABC234"
 ENABLED_AGAIN = """() => { window.enabledAgain = 0;
@@ -69,7 +69,7 @@ def test_on_a_space_only_the_operators_secret_trains(space, open_page):
     page = screen(space, open_page, "Reward model")
     expect(page.get_by_role("alert").filter(has_text="This Space keeps labels and models on a disk")).to_be_visible()
     expect(part(page, "train")).to_be_disabled()
-    page.get_by_role("tab", name="Project", exact=True).click()
+    tab(page, "Project")
     part(page, "secret").fill("three small cats")
     page.click("[data-do=secret-enter]")
     says(page, "project-notice", "Only the operator may do this")
@@ -77,7 +77,7 @@ def test_on_a_space_only_the_operators_secret_trains(space, open_page):
     part(page, "secret").fill(SECRET)
     page.click("[data-do=secret-enter]")
     says(page, "project-notice", "You are the operator")
-    page.get_by_role("tab", name="Reward model", exact=True).click()
+    tab(page, "Reward model")
     page.click("[data-do=train]:not([disabled])")
     says(page, "train-error", "fewer than 2 decided")
     other = screen(space, open_page, "Reward model")  # another browser has no secret
@@ -102,11 +102,11 @@ def test_who_may_not_import_is_told_before_they_click(space, open_page):
     expect(page.locator(".lab-data .lab-only")).to_contain_text("Only the operator imports and takes back.")
     for button in ("data-choose", "data-hub-look"):
         expect(part(page, button)).to_be_disabled()
-    page.get_by_role("tab", name="Project", exact=True).click()
+    tab(page, "Project")
     part(page, "secret").fill(SECRET)
     page.click("[data-do=secret-enter]")
     says(page, "project-notice", "You are the operator")
-    page.get_by_role("tab", name="Runs & data", exact=True).click()
+    tab(page, "Runs & data")
     expect(page.locator(".lab-data .lab-only")).to_be_hidden()
     for button in ("data-choose", "data-hub-look"):
         expect(part(page, button)).to_be_enabled()

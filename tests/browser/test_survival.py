@@ -6,7 +6,8 @@ import sqlite3
 import time
 
 from browser_lab import press
-from test_loop import LONG, tab, training, wait_status, wait_step
+from test_loop import training
+from waits import WORK, tab, wait_status, wait_step
 
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.jobs import control, queue, steward, supervisor
@@ -40,7 +41,7 @@ def test_killed_engine_and_killed_page(lab, open_page):
 
     os.kill(lab.engine_pid(), signal.SIGKILL)  # found dead and started again by the page's process
     page.wait_for_function(
-        "() => /engine (lost|starts|rests)/.test(document.querySelector('.lab-header').innerText)", timeout=LONG
+        "() => /engine (lost|starts|rests)/.test(document.querySelector('.lab-header').innerText)", timeout=WORK
     )
     with sqlite3.connect(lab.home / "lab.db") as db:
         at = db.execute("SELECT step FROM runs").fetchone()[0]
@@ -50,7 +51,7 @@ def test_killed_engine_and_killed_page(lab, open_page):
     press(page, "1")
     lab.kill()  # kill -9 of the page, the engine goes on
     open_page.said.clear()
-    page.wait_for_function("() => document.body.classList.contains('lab-offline')", timeout=LONG)
+    page.wait_for_function("() => document.body.classList.contains('lab-offline')", timeout=WORK)
     open_page.said.clear()  # the console rightly complains while nobody answers
     lab.start()
     with sqlite3.connect(lab.home / "lab.db") as db:
