@@ -38,9 +38,7 @@ class CudaRecorder:
         self.rehearsal: Any = None  # streams
         self.capture: Any = None
         self.pool: Any = None
-        self.graphs: weakref.WeakSet[Any] = (
-            weakref.WeakSet()
-        )  # a pool ends with the last graph that was recorded into it
+        self.graphs = weakref.WeakSet[Any]()  # a pool ends with the last graph that was recorded into it
 
     def __call__(self, step: Call, restore: Call) -> Call:
         """Rehearses the step beside the stream of all else, as CUDA asks, and records it; recording computes nothing.

@@ -43,10 +43,10 @@ answer(results)
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["on the CPU", "on devices that are not the CPU"])
 def test_two_processes_give_the_numbers_of_one(tmp_path, elsewhere):
-    folder = tiny.save_llama(tmp_path / "model")
-    given = {"folder": str(folder), "cases": CASES, "elsewhere": elsewhere}
+    folder, cases = tiny.save_llama(tmp_path / "model"), CASES[3:5] if elsewhere else CASES  # what sends most
+    given = {"folder": str(folder), "cases": cases, "elsewhere": elsewhere}
     alone, together = (launch(tmp_path, CHILD, given, processes) for processes in (1, 2))
-    for case, (metrics, total, _), (found, sums, everyones) in zip(CASES, alone, together, strict=True):
+    for case, (metrics, total, _), (found, sums, everyones) in zip(cases, alone, together, strict=True):
         for one, two in zip(metrics, found, strict=True):
             assert one.keys() == two.keys()
             for name in one:
