@@ -219,7 +219,7 @@ class Adapters:
         assert self._peft is not None
         folder.mkdir(parents=True, exist_ok=True)
         self._peft.peft_config[name].save_pretrained(str(folder))
-        save_file(self.tensors(name), folder / ADAPTER_FILE)
+        save_file({key: value.cpu() for key, value in self.tensors(name).items()}, folder / ADAPTER_FILE)
 
     def load(self, name: str, folder: Path, *, trainable: bool = False) -> None:
         """Add the adapter saved in `folder` under `name`. Raises ModelError if it is missing or does not fit."""

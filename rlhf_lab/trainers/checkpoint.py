@@ -36,7 +36,8 @@ def save_checkpoint(
     try:
         _tidy(run)
         adapters.save(adapter, building)
-        save_file({k: v for k, v in tensors.items() if not k.startswith("adapter.")}, building / TRAINER_FILE)
+        own = {key: value.cpu() for key, value in tensors.items() if not key.startswith("adapter.")}
+        save_file(own, building / TRAINER_FILE)
         files = {path.name: sha256(path) for path in sorted(building.iterdir())}
         (building / STATE_FILE).write_text(
             json.dumps({"numbers": numbers, "sha256": files}, indent=1), encoding="utf-8"

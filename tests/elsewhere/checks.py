@@ -13,6 +13,7 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.models.generation import sample
 from rlhf_lab.models.graphed import Graphs
+from rlhf_lab.trainers.checkpoint import load_latest, save_checkpoint
 from rlhf_lab.trainers.sft import SFTConfig, encode, supervise
 
 #: Algorithms, and what of PPO goes ways of its own.
@@ -186,12 +187,12 @@ def test_the_supervised_start(llama_folder, place):
 
 
 @pytest.mark.parametrize("places", [("cpu", device.NAME), (device.NAME, "cpu")])
-def test_a_run_goes_on_where_it_did_not_begin(llama_folder, place, places):
+def test_a_run_goes_on_where_it_did_not_begin(llama_folder, place, places, tmp_path):
     def made(where):
         return numbers(place, where, lambda: tiny.learner(llama_folder, "ppo", torch.float64))
 
     first, second = map(made, places)
     tiny.run(first, 2)
-    tensors, figures = first.state()
-    second.load_state({key: value.cpu() for key, value in tensors.items()}, figures)
+    save_checkpoint(tmp_path, first.adapters, "policy", *first.state())
+    second.load_state(*load_latest(tmp_path))
     near(*[[tiny.numbers(one.metrics) for one in tiny.run(trainer, 2)] for trainer in (first, second)])
