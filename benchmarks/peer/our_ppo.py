@@ -76,9 +76,7 @@ def main() -> None:
         metrics = trainer.run_step().metrics
         if device == "cuda":
             torch.cuda.synchronize()
-            reserved = max(
-                reserved, torch.cuda.max_memory_reserved()
-            )  # graphs' memory too; a step lets its peak begin anew
+            reserved = max(reserved, torch.cuda.max_memory_reserved())  # with graphs'; each step begins it anew
         seconds.append(time.perf_counter() - begun)
         parts.append({name: metrics[f"time/{name}"] for name in ("rollout", "score", "update")})
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -20,7 +20,7 @@ from rlhf_lab.ui.asking import BEST_OF, MOST_COLUMNS, FieldError, column, models
 from rlhf_lab.ui.context import Context, read, shared_for, told, unless_seen
 from rlhf_lab.ui.label import name_if_any, name_of
 from rlhf_lab.ui.story import reward_words, scorer
-from rlhf_lab.ui.widgets import widget
+from rlhf_lab.ui.widgets import UNSEEN, widget
 
 LONGEST = 4000  # characters of a prompt
 
@@ -42,7 +42,6 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         "compare", reads=[read(options), read(answers), read(tested)], scripts=["blind"], data={"judges": judges},
         label="Compare models",
     )  # fmt: skip
-    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
 
     def write(event: gr.EventData) -> dict[str, Any]:
         return answered(event, lambda said: {"jobs": [job.id for job in ask(ctx, said)]})
@@ -71,11 +70,11 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def prefer(event: gr.EventData) -> dict[str, Any]:
         return answered(event, lambda said: {"test": blind.prefer(ctx, said, name_of(ctx, event))})
 
-    part.write(told(write), None, part, **quiet)
-    part.begin(told(begin), operator, part, **quiet)
-    part.manage(told(manage), operator, part, **quiet)
-    part.prefer(told(prefer), None, part, **quiet)
-    part.cancel(told(cancel), None, None, **quiet)
+    part.write(told(write), None, part, **UNSEEN)
+    part.begin(told(begin), operator, part, **UNSEEN)
+    part.manage(told(manage), operator, part, **UNSEEN)
+    part.prefer(told(prefer), None, part, **UNSEEN)
+    part.cancel(told(cancel), None, None, **UNSEEN)
 
 
 def answered(event: gr.EventData, do: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:

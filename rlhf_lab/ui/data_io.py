@@ -20,8 +20,8 @@ from rlhf_lab.kinds import Source
 from rlhf_lab.store.imports import imports_of, take_back, what_goes
 from rlhf_lab.ui.context import Context, operated, read, told, unless_seen
 from rlhf_lab.ui.reading import KINDS, ROOT, Run, in_a_process
-from rlhf_lab.ui.train import QUIET, whole
-from rlhf_lab.ui.widgets import widget
+from rlhf_lab.ui.train import whole
+from rlhf_lab.ui.widgets import QUIET, widget
 
 MOST_BYTES = 5_000_000  # what the page takes as an upload; the command line takes more
 #: What a person maps by hand; the rest is found by its name.

@@ -16,7 +16,7 @@ from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.runs import get_run, latest_reward_model
 from rlhf_lab.ui.context import Context, for_viewers, read, shared_for
 from rlhf_lab.ui.presence import PRESENCE
-from rlhf_lab.ui.widgets import widget
+from rlhf_lab.ui.widgets import UNSEEN, widget
 
 WORDS = {
     JobKind.SAMPLE_PAIRS: "writing pairs",
@@ -52,7 +52,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         return {"at": (event._data or {}).get("at"), "operates": ctx.may_operate(secret)}
 
     part = widget("header", reads=[read(status)], label="State of the lab")
-    part.prove(prove, operator, part, show_progress="hidden", api_visibility="private", queue=False)
+    part.prove(prove, operator, part, **UNSEEN)
 
 
 def state(ctx: Context) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from rlhf_lab.ui import ballot
 from rlhf_lab.ui.ballot import cast, left_is_first
 from rlhf_lab.ui.context import Context, for_viewers, read, shared_for, told
 from rlhf_lab.ui.presence import PRESENCE
-from rlhf_lab.ui.widgets import widget
+from rlhf_lab.ui.widgets import QUIET, widget
 
 __all__ = ["build", "cast", "left_is_first", "name_of", "state"]
 
@@ -46,10 +46,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         data={"judges": judges},
         label="Label pairs of texts",
     )
-    # "multiple": else Gradio sends nothing again while an answer is outstanding; the script itself sends one at a time.
-    quiet: dict[str, Any] = {
-        "show_progress": "hidden", "api_visibility": "private", "queue": False, "trigger_mode": "multiple",
-    }  # fmt: skip
+    # QUIET: else Gradio sends nothing again while an answer is outstanding; the script itself sends one at a time.
 
     def judge(secret: str | None, event: gr.EventData) -> dict[str, Any]:
         ctx.require_operator(secret)
@@ -65,9 +62,9 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         )  # fmt: skip
 
     for name, handler in voting(ctx).items():
-        getattr(part, name)(told(handler), None, part, **quiet)
-    part.judge(told(judge), operator, part, **quiet)
-    part.reset(told(reset), operator, part, **quiet)
+        getattr(part, name)(told(handler), None, part, **QUIET)
+    part.judge(told(judge), operator, part, **QUIET)
+    part.reset(told(reset), operator, part, **QUIET)
 
 
 def voting(ctx: Context) -> dict[str, Callable[[gr.EventData], dict[str, Any]]]:

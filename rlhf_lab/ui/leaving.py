@@ -8,7 +8,7 @@ from rlhf_lab.jobs.forgetting import forget_person
 from rlhf_lab.store.forgetting import names
 from rlhf_lab.ui.context import Context, operated
 from rlhf_lab.ui.presence import PRESENCE
-from rlhf_lab.ui.widgets import widget
+from rlhf_lab.ui.widgets import UNSEEN, widget
 
 IN_FILE = " The name stands in the file of passwords: take its line out too, and start the lab again."
 
@@ -23,9 +23,8 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     def leave(secret: str | None, event: gr.EventData) -> dict[str, Any]:
         return operated(ctx, secret, event, lambda said: {"done": let_go(ctx, said)})
 
-    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
-    part.known(known, operator, part, **quiet)
-    part.leave(leave, operator, part, **quiet)
+    part.known(known, operator, part, **UNSEEN)
+    part.leave(leave, operator, part, **UNSEEN)
 
 
 def let_go(ctx: Context, said: dict[str, Any]) -> str:

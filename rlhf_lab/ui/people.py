@@ -16,7 +16,7 @@ from rlhf_lab.ui import leaving
 from rlhf_lab.ui.address import is_loopback
 from rlhf_lab.ui.context import Context, operated, read, shared_for
 from rlhf_lab.ui.presence import PRESENCE
-from rlhf_lab.ui.widgets import widget
+from rlhf_lab.ui.widgets import UNSEEN, widget
 
 __all__ = ["SAMPLING", "build"]
 
@@ -45,9 +45,8 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         """An event and no server function: these come without the secret that a browser keeps."""
         return operated(ctx, secret, event, lambda said: {"invite": invitation(ctx, str(said.get("origin") or ""))})
 
-    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
-    part.rules(rules, operator, part, **quiet)
-    part.invite(invite, operator, part, **quiet)
+    part.rules(rules, operator, part, **UNSEEN)
+    part.invite(invite, operator, part, **UNSEEN)
     leaving.build(ctx, operator)
 
 

@@ -26,8 +26,8 @@ from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts
 from rlhf_lab.store.runs import reward_models, runs
 from rlhf_lab.ui.context import Context, for_viewers, operated, read, shared_for
 from rlhf_lab.ui.lab_files import about_home
-from rlhf_lab.ui.train import QUIET, whole
-from rlhf_lab.ui.widgets import widget
+from rlhf_lab.ui.train import whole
+from rlhf_lab.ui.widgets import QUIET, widget
 
 #: Models offered by name and their parameters. None has been tried here yet: a figure in docs/DECISIONS.md would say so.
 OFFERED = (

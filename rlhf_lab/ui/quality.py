@@ -14,8 +14,8 @@ from rlhf_lab.records import RewardModelRow
 from rlhf_lab.store.comparisons import annotators_of
 from rlhf_lab.store.runs import get_reward_model, reward_models
 from rlhf_lab.ui.context import Context, operated, read, told
-from rlhf_lab.ui.train import QUIET, whole
-from rlhf_lab.ui.widgets import widget
+from rlhf_lab.ui.train import whole
+from rlhf_lab.ui.widgets import QUIET, widget
 
 MOST_PEOPLE = 200
 MOST_MODELS = 12

@@ -19,7 +19,7 @@ from rlhf_lab.ui.asking import refuse_a_crowd
 from rlhf_lab.ui.charts import CONFIG, layout
 from rlhf_lab.ui.context import Context, operated, read, shared_for, told
 from rlhf_lab.ui.forms import Form
-from rlhf_lab.ui.widgets import widget
+from rlhf_lab.ui.widgets import UNSEEN, widget
 
 LONGEST = 4000  # characters of a text to explain
 EXAMPLES = 4  # labelled pairs whose texts are offered
@@ -46,7 +46,6 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     )  # fmt: skip
     with gr.Accordion("All settings of the next reward model", open=False, elem_id="reward-settings"):
         form = Form(RewardConfig(), "reward")
-    quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
 
     def train(secret: str | None, event: gr.EventData, *values: Any) -> dict[str, Any]:
         def do(said: dict[str, Any]) -> dict[str, Any]:
@@ -63,8 +62,8 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
             return {"at": said.get("at"), "error": str(error)}
         return {"at": said.get("at"), "job": job.id}
 
-    part.train(train, [operator, *form.components], part, **quiet)
-    part.explain(told(explain), None, part, **quiet)
+    part.train(train, [operator, *form.components], part, **UNSEEN)
+    part.explain(told(explain), None, part, **UNSEEN)
 
 
 def begin(ctx: Context, source: Source, config: RewardConfig) -> Job:

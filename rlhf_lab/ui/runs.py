@@ -22,9 +22,9 @@ from rlhf_lab.ui.charts import CONFIG, CURVES, abouts, layout
 from rlhf_lab.ui.context import Context, operated, read, told, unless_seen
 from rlhf_lab.ui.offers import Offers
 from rlhf_lab.ui.overlay import BUCKETS, EVERYTHING, GOLD, KL, MAX_RUNS, SCORE, overlay
-from rlhf_lab.ui.train import QUIET, whole
+from rlhf_lab.ui.train import whole
 from rlhf_lab.ui.trends import WINDOW, trend
-from rlhf_lab.ui.widgets import widget
+from rlhf_lab.ui.widgets import QUIET, widget
 
 MAX_LISTED = 200
 SPARK_POINTS = 48

@@ -22,16 +22,12 @@ from rlhf_lab.ui.context import Context, read, told
 from rlhf_lab.ui.forms import Form
 from rlhf_lab.ui.live import MAX_MODELS, MAX_POINTS, Live
 from rlhf_lab.ui.reading import KINDS, Run, in_a_process, texts_in
-from rlhf_lab.ui.widgets import widget
+from rlhf_lab.ui.widgets import QUIET, widget
 
 PRESET_WORDS = {
     "lab": "lab: tuned on the embedded model",
     "gentle": "gentle: small steps, for models nobody has tuned here",
 }
-#: Nothing flickers, no endpoint for programs, no waiting behind others; and what follows before an answer is not dropped.
-QUIET: dict[str, Any] = {
-    "show_progress": "hidden", "api_visibility": "private", "queue": False, "trigger_mode": "multiple",
-}  # fmt: skip
 
 
 def build(ctx: Context, operator: gr.BrowserState) -> None:

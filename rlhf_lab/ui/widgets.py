@@ -18,6 +18,10 @@ UI = ASSETS / "ui"
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 #: What the browser may fetch as files.
 STATIC = (UI, PLOTLY)
+#: Options of an event: nothing flickers, no endpoint for programs, no waiting behind others.
+UNSEEN: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "queue": False}
+#: The same where what follows before an answer must not be dropped.
+QUIET: dict[str, Any] = UNSEEN | {"trigger_mode": "multiple"}
 
 
 def _script(path: Path) -> str:

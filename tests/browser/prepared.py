@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from browser_lab import Lab
 from waits import until
 
 from rlhf_lab.config import PolicyConfig, RewardConfig
@@ -46,6 +47,23 @@ def label(db: Database, project_id: int, source: Source, count: int) -> None:
         pair = next_pair(db, project_id, "Ann")
         choice = prefer(judge, pair.first.text, pair.second.text)
         cast_vote(db, Vote(str(uuid.uuid4()), pair.id, "Ann", source, choice, first_on_left=True))
+
+
+@contextmanager
+def learnt_lab(home: Path, source: Source, *configs: RewardConfig) -> Iterator[Lab]:
+    """A lab that has been started, with 14 labels and a reward model by each config, numbered from 1."""
+    lab = Lab(home)
+    with Database.open(home) as db:
+        project = new_project(db)
+        label(db, project.id, source, 14)
+        jobs = [ask_for_reward_model(db, project.id, source, config) for config in configs]
+        try:
+            lab.start()
+            for job in jobs:
+                finished(db, job)
+            yield lab
+        finally:
+            lab.end()
 
 
 def ask_for_reward_model(db: Database, project_id: int, source: Source, config: RewardConfig) -> Job:

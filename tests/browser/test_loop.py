@@ -7,15 +7,14 @@ import re
 import sqlite3
 
 import pytest
-from browser_lab import Lab, pair_of
+from browser_lab import pair_of
 from looks import SCREENS, look
 from playwright.sync_api import expect
-from prepared import ask_for_reward_model, finished, going_run, label
+from prepared import going_run, learnt_lab
 from waits import made, screen, tab, until, wait_status, wait_step, works
 
 from rlhf_lab.config import RewardConfig
 from rlhf_lab.jobs import control
-from rlhf_lab.jobs.setup import new_project
 from rlhf_lab.judges import load_judge
 from rlhf_lab.kinds import Source
 from rlhf_lab.store.database import Database
@@ -36,17 +35,8 @@ SCORES = "document.querySelector(`[data-metric='objective/scores'] .js-plotly-pl
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    lab = Lab(tmp_path_factory.mktemp("lab") / "home")
-    with Database.open(lab.home) as db:
-        project = new_project(db)
-        label(db, project.id, Source.HUMAN, 14)
-        job = ask_for_reward_model(db, project.id, Source.HUMAN, RewardConfig())
-        try:
-            lab.start()
-            finished(db, job)
-            yield lab
-        finally:
-            lab.end()
+    with learnt_lab(tmp_path_factory.mktemp("lab") / "home", Source.HUMAN, RewardConfig()) as lab:
+        yield lab
 
 
 @pytest.fixture(scope="module")

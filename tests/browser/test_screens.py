@@ -9,14 +9,12 @@ import re
 import uuid
 
 import pytest
-from browser_lab import Lab
 from looks import texts_of
 from playwright.sync_api import expect
-from prepared import AT_ONCE, ask_for_reward_model, finished, going_run, label, only
+from prepared import AT_ONCE, finished, going_run, label, learnt_lab, only
 from waits import WORK, made, part, says, screen, tab, until, wait_status, wait_step, works
 
 from rlhf_lab.jobs import control, queue
-from rlhf_lab.jobs.setup import new_project
 from rlhf_lab.kinds import OPEN, Choice, EventKind, JobKind, RunStatus, Source
 from rlhf_lab.records import Sample, StepResult, TokenRecord, Vote
 from rlhf_lab.store.blind import add_test
@@ -50,18 +48,8 @@ SCORES = "document.querySelector(`[data-metric='objective/scores'] .js-plotly-pl
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """A lab with a judge's 14 labels and two reward models, 1 and 2, that learnt from them."""
-    lab = Lab(tmp_path_factory.mktemp("lab") / "home")
-    with Database.open(lab.home) as db:
-        project = new_project(db)
-        label(db, project.id, Source.SIMULATED, 14)
-        jobs = [ask_for_reward_model(db, project.id, Source.SIMULATED, AT_ONCE) for _ in range(2)]
-        try:
-            lab.start()
-            for job in jobs:
-                finished(db, job)
-            yield lab
-        finally:
-            lab.end()
+    with learnt_lab(tmp_path_factory.mktemp("lab") / "home", Source.SIMULATED, AT_ONCE, AT_ONCE) as lab:
+        yield lab
 
 
 @pytest.fixture(scope="module")
