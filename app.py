@@ -25,8 +25,11 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.ui.access import CODE_VARIABLE
 from rlhf_lab.ui.address import address_for_others, is_loopback
 from rlhf_lab.ui.auth_file import read_people
-from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.context import SECRET_VARIABLE, Context
 from rlhf_lab.ui.page import build_page, launch_options
+
+#: Characters of an operator's secret that nobody guesses; wrong ones are not counted, so that nobody keeps the operator out.
+LEAST_SECRET = 16
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -147,7 +150,10 @@ def doors(ctx: Context, url: str) -> str:
         join = f"{url}join  with the code {ctx.access.join_code}"
     if ctx.access.people:
         join += f"\npeople of the file: {url}enter  with name and password"
-    return f"\noperator (keep this link to yourself): {url}enter?key={quote(ctx.access.operator_secret)}\nlabellers: {join}"
+    secret, doubt = ctx.access.operator_secret, ""
+    if len(secret) < LEAST_SECRET:
+        doubt = f"\nThe operator's secret is short and can be guessed: give {SECRET_VARIABLE} {LEAST_SECRET} characters or more."
+    return f"\noperator (keep this link to yourself): {url}enter?key={quote(secret)}\nlabellers: {join}{doubt}"
 
 
 if __name__ == "__main__":

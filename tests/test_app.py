@@ -185,6 +185,12 @@ def test_the_doors_are_said_where_visitors_have_roles(tmp_path, monkeypatch):
     assert f"http://192.168.1.7:7860/enter?key={closed.operator_secret}" in said
     assert "http://192.168.1.7:7860/join  with the code ABC234" in said
     assert "ABC234" not in doors(open_, "http://192.168.1.7:7860/")
+    assert "can be guessed" not in said
+    monkeypatch.setenv("RLHF_LAB_OPERATOR_SECRET", "five big cats")
+    chosen = Context.open(tmp_path)
+    short = doors(chosen.guarded(open_to_all=False), "http://192.168.1.7:7860/")
+    assert "give RLHF_LAB_OPERATOR_SECRET 16 characters or more" in short
+    chosen.db.close()
     monkeypatch.setenv("SPACE_HOST", "me-lab.hf.space")
     assert "https://me-lab.hf.space/enter?key=" in doors(closed, "http://0.0.0.0:7860/")
     alone.db.close()
