@@ -60,21 +60,25 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:  # while a model is downloaded
         print("stopped", file=sys.stderr)
         return 130
-    return serve(ctx, args.host, args.port)
+    with ctx.db:
+        return serve(ctx, args.host, args.port)
 
 
 def opened(args: argparse.Namespace, on_space: bool) -> Context:
     """The lab that was asked for, with the project that it opens on. Raises LabError."""
     people = read_people(args.auth_file.expanduser()) if args.auth_file is not None else {}
-    ctx = Context.open((args.home or default_home()).expanduser().resolve())
-    if not on_space:
-        ctx = replace(ctx, address=address_for_others(args.host, args.port))
-    if on_space or args.public_labelling or people or not is_loopback(args.host):
-        to_all = args.public_labelling or (on_space and not people and not os.environ.get(CODE_VARIABLE))
-        ctx = ctx.guarded(open_to_all=to_all, people=people)
-    if args.model is not None:
-        open_model(ctx.db, brought(args.model))
-    ctx.project  # noqa: B018  made now, so that the first visitor finds it
+    with contextlib.ExitStack() as undone:
+        ctx = Context.open((args.home or default_home()).expanduser().resolve())
+        undone.enter_context(ctx.db)
+        if not on_space:
+            ctx = replace(ctx, address=address_for_others(args.host, args.port))
+        if on_space or args.public_labelling or people or not is_loopback(args.host):
+            to_all = args.public_labelling or (on_space and not people and not os.environ.get(CODE_VARIABLE))
+            ctx = ctx.guarded(open_to_all=to_all, people=people)
+        if args.model is not None:
+            open_model(ctx.db, brought(args.model))
+        ctx.project  # noqa: B018  made now, so that the first visitor finds it
+        undone.pop_all()
     return ctx
 
 

@@ -226,14 +226,14 @@ from pathlib import Path
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
-db = Database.open(Path(sys.argv[1]))
-resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
-for n in range(1000):
-    try:
-        projects.create_project(db, f"p{n}", "m", "h", "s", 0, [("x" * 20_000, "train")])
-    except StoreError as exc:
-        print(n, exc)
-        break
+with Database.open(Path(sys.argv[1])) as db:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
+    for n in range(1000):
+        try:
+            projects.create_project(db, f"p{n}", "m", "h", "s", 0, [("x" * 20_000, "train")])
+        except StoreError as exc:
+            print(n, exc)
+            break
 """
 
 

@@ -98,6 +98,7 @@ def test_no_query_reads_a_growing_table_whole(
                 used.update(re.findall(r"INDEX (\w+)", row[3]))
                 scanned = re.match(r"SCAN (?!CONSTANT)(\w+)", row[3])
                 whole_run = row[3].endswith("metrics USING PRIMARY KEY (run_id=?)")
+                whole_run = whole_run and not sql.startswith("DELETE FROM runs")  # which takes all of the run's
                 if whole_run or (scanned and scanned[1] not in SMALL):
                     scans.append((row[3], sql))
     assert scans == []
