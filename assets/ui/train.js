@@ -1,16 +1,19 @@
-// A run, live: curves, what each says, samples beside them, one scrubber for both, and the run's controls.
+// A run, live: curves, what each says, samples beside them (samples.js), one scrubber for both, and the run's controls.
 const { el } = Lab;
 const root = element.querySelector('.lab-train');
 const CURVES = props.data.curves;
 const GOING = ['queued', 'running', 'paused'];
 const MOODS = { running: 'accent', paused: 'warn', failed: 'bad', done: 'good', interrupted: 'warn' };
 const MOST = 2500;  // points a curve may hold in the page before it is sent again, thinned
-const fresh = () => ({ run: null, frame: null, frameId: null, line: null, since: -1, seen: null, step: null, follow: true, asked: [], steps: [], charts: {}, extra: {}, samples: {}, shown: null, asking: null });
+const fresh = () => ({ run: null, frame: null, frameId: null, line: null, since: -1, seen: null, asked: [], charts: {}, extra: {}, samples: null });
 let state = fresh();
 let wanted = null;  // the run a person chose; null: the newest that goes on
 let waiting = null; // {words, since}: what happens and when it began, by this page's clock
 let parts = {};
 const scope = LabMicroscope((question) => server.tokens(question));
+const charts = () => [...Object.values(state.charts), ...Object.values(state.extra)];
+const markAll = () => { for (const chart of charts()) chart.mark(state.frame.events, state.samples.step()); };
+const pick = (x) => state.samples.goTo(state.samples.nearest(x));
 
 // ---- what the person does
 
@@ -36,16 +39,14 @@ function knob(name) {
 // ---- the frame: built once a run, then only filled
 
 function frame() {
-  for (const chart of [...Object.values(state.charts), ...Object.values(state.extra)]) chart.drop();
-  state.charts = {}; state.extra = {};
+  state.samples = LabSamples(state.run.id, (question) => server.samples(question), (step) => { markAll(); scope.show(state.run.id, step); }, scope.open);
   parts = { doing: el('p.lab-notice', { role: 'status', hidden: true }), grid: el('div.grid', { role: 'group', 'aria-label': 'curves' }), more: el('div.more'),
     told: el('p.muted', {}, 'The sentence under a curve speaks of the mean of its last 5 steps (fewer before step 10), so that the noise of one step does not count; rising or falling it calls a curve whose newest step says so too.'),
-    none: el('div.lab-card.lab-empty', {}, 'The curves begin with the first step.'), side: el('aside.side.lab-scroll', { 'aria-label': 'samples' }) };
+    none: el('div.lab-card.lab-empty', {}, 'The curves begin with the first step.') };
   const bar = barFrame();
-  root.replaceChildren(bar, parts.doing, el('div.columns', {}, el('div.curves', {}, parts.none, parts.grid, parts.told, parts.more), parts.side), scope.fold);
-  for (const curve of CURVES) state.charts[curve.metric] = LabCharts.make(parts.grid, curve, props.data, (x) => goTo(nearest(x)));
+  root.replaceChildren(bar, parts.doing, el('div.columns', {}, el('div.curves', {}, parts.none, parts.grid, parts.told, parts.more), state.samples.box), scope.fold);
+  for (const curve of CURVES) state.charts[curve.metric] = LabCharts.make(parts.grid, curve, props.data, pick);
   moreFrame();
-  sideFrame();
 }
 
 function barFrame() {
@@ -120,91 +121,6 @@ function tellDoing() {
   if (parts.doing.textContent !== words) parts.doing.textContent = words;
 }
 
-// ---- samples and the scrubber
-
-function sideFrame() {
-  let due = false;
-  parts.scrub = el('input', { type: 'range', min: 0, max: 0, step: 1, value: 0, 'aria-label': 'step of the samples', 'data-do': 'scrub',
-    oninput: () => {
-      if (due) return;
-      due = true;
-      requestAnimationFrame(() => { due = false; const i = Number(parts.scrub.value); goTo(state.steps[i], i === state.steps.length - 1); });
-    } });
-  parts.at = el('strong', { 'data-at': '', 'aria-live': 'off' }, '');
-  parts.latest = el('button.lab-button.small', { type: 'button', 'data-do': 'latest', 'aria-pressed': 'true', onclick: () => goTo(state.steps.at(-1), true) }, 'Latest');
-  parts.rows = el('div.rows', {}, el('p.lab-empty', {}, 'The base model writes to the fixed prompts first.'));
-  parts.side.replaceChildren(
-    el('div.lab-row', {}, el('h2', {}, 'Samples'), parts.at, el('span.lab-grow'),
-      el('button.lab-button.small', { type: 'button', 'data-do': 'to-tokens', onclick: scope.open }, 'Tokens'), parts.latest),
-    el('div.scrub', {}, parts.scrub),
-    el('p.muted', {}, 'Same prompts, same seeds as at the start; changed words are marked.'), parts.rows);
-}
-
-const nearest = (x) => state.steps.reduce((best, s) => (Math.abs(s - x) < Math.abs(best - x) ? s : best), state.steps[0] ?? null);
-
-function goTo(step, follow = false) {
-  if (step === undefined || step === null) return;
-  state.follow = follow;
-  state.step = step;
-  scrubber();
-  markAll();
-  fetchSamples();
-  scope.show(state.run.id, step);
-}
-
-function scrubber() {
-  parts.scrub.max = Math.max(0, state.steps.length - 1);
-  parts.scrub.value = Math.max(0, state.steps.indexOf(state.step));
-  parts.scrub.disabled = state.steps.length < 2;
-  const words = state.step === null ? '' : state.step === 0 ? 'step 0: the base model' : `step ${state.step}`;
-  parts.scrub.setAttribute('aria-valuetext', words);
-  parts.at.textContent = words;
-  parts.at.dataset.at = state.step ?? '';
-  parts.latest.setAttribute('aria-pressed', state.follow);
-  parts.latest.disabled = !state.steps.length;
-}
-
-const charts = () => [...Object.values(state.charts), ...Object.values(state.extra)];
-const markAll = () => { for (const chart of charts()) chart.mark(state.frame.events, state.step); };
-
-// Asked again with every look at the run until they are there: an answer may be lost on the way.
-async function fetchSamples() {
-  const mine = state, { line, step } = mine, key = `${line}/${step}`;
-  if (step === null || mine.shown === key || mine.asking === key) return;
-  if (!mine.samples[key]) {
-    if (!mine.shown) parts.rows.replaceChildren(el('p.lab-empty', {}, 'The texts of this step are on their way …'));
-    mine.asking = key;
-    try { mine.samples[key] = await Lab.answer(server.samples({ run: mine.run.id, step })); } catch (error) { return; } finally { mine.asking = null; }
-  }
-  if (state !== mine || mine.step !== step) return;
-  mine.shown = key;
-  drawSamples(mine.samples[key]);
-}
-
-function difference(now, before, what) {
-  if (now === null) return null;
-  const change = before === null || before === undefined ? null : now - before;
-  const mood = change === null || Math.abs(change) < 0.05 ? '' : change > 0 ? 'good' : 'bad';
-  return el(`span.lab-badge${mood && `.${mood}`}`, { title: change === null ? `${what} now` : `${what} now; ${Lab.number(before)} at the start` },
-    `${what} ${Lab.number(now)}${change ? ` (${Lab.difference(change, 2)})` : ''}`);
-}
-
-function sample(row, step) {
-  const beside = step !== 0 && row.base !== null;
-  return el('article.lab-card.sample', {},
-    el('p.muted.lab-text', { dir: 'auto' }, row.prompt),
-    el('div.pair', {},
-      beside ? el('div.before', {}, el('span.tag', {}, 'base'), el('p.lab-text', { dir: 'auto' }, row.base)) : null,
-      el('div.now', {}, el('span.tag', {}, step === 0 ? 'base' : `step ${step}`), beside ? Lab.marked(row.base, row.text) : el('p.lab-text', { dir: 'auto' }, row.text))),
-    el('div.lab-row', {}, difference(row.score, beside ? row.base_score : null, 'score'), difference(row.gold, beside ? row.base_gold : null, 'gold')));
-}
-
-function drawSamples(reply) {
-  const top = parts.side.scrollTop;
-  parts.rows.replaceChildren(...(reply.rows.length ? reply.rows.map((row) => sample(row, reply.step)) : [el('p.lab-empty', {}, 'No samples were kept at this step.')]));
-  parts.side.scrollTop = top;
-}
-
 // ---- any other metric
 
 function moreFrame() {
@@ -218,7 +134,7 @@ async function another(metric) {
   parts.moreSelect.value = '';
   if (!metric || state.extra[metric]) return;
   const about = props.data.abouts[metric] || '';
-  state.extra[metric] = LabCharts.make(parts.moreGrid, { metric, title: metric, unit: '', about }, props.data, (x) => goTo(nearest(x)));
+  state.extra[metric] = LabCharts.make(parts.moreGrid, { metric, title: metric, unit: '', about }, props.data, pick);
   if (about) state.extra[metric].say('info', about);
   await refreshExtra(metric);
 }
@@ -227,7 +143,7 @@ async function refreshExtra(metric) {
   const mine = state, reply = await Lab.answer(server.more({ run: state.run.id, metric }));
   if (state !== mine) return;
   mine.extra[metric].points(reply.points, true);
-  mine.extra[metric].mark(mine.frame.events, mine.step);
+  mine.extra[metric].mark(mine.frame.events, mine.samples.step());
 }
 
 // ---- the loop
@@ -245,12 +161,12 @@ async function update() {
   const { line, since, frameId, seen } = state;
   const asked = wanted;
   // Nobody chose: stay with a run that goes on or is being read, otherwise follow whatever trains next.
-  const stay = state.run && (GOING.includes(state.run.status) || !state.follow);
+  const stay = state.run && (GOING.includes(state.run.status) || !state.samples.follows());
   const reply = await Lab.answer(server.points({ run: asked ?? (stay ? state.run.id : null), line, since, frame: frameId, seen }));
   if (asked !== wanted) { setTimeout(tick, 0); return; }  // another run was chosen meanwhile
   if (!reply.same && !reply.run) { noRun(); return; }
   if (!reply.same) take(reply);
-  fetchSamples();
+  state.samples.fetch();
   scope.again();
 }
 
@@ -264,15 +180,13 @@ function take(reply) {
   state.run = reply.run; state.line = reply.line; state.since = reply.to; state.seen = reply.seen;
   if (reply.frame) { state.frame = reply.frame; state.frameId = reply.frame_id; }
   if (first) frame();
-  state.steps = reply.reset ? reply.sampled : [...state.steps, ...reply.sampled];
   bar(reply.run, reply);
   waiting = { words: reply.doing, since: reply.for_s === null ? null : performance.now() - 1000 * reply.for_s };
   parts.doing.hidden = !reply.doing;
   parts.doing.classList.toggle('bad', reply.run.status === 'failed');
   tellDoing();
   curves(reply);
-  if (state.steps.length && (state.follow || !state.steps.includes(state.step))) { if (state.step !== state.steps.at(-1) || reply.reset) goTo(state.steps.at(-1), true); }
-  scrubber();
+  state.samples.take(reply.line, reply.sampled, reply.reset);
   markAll();
 }
 

@@ -51,7 +51,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         "curves": [curve._asdict() for curve in CURVES], "layout": layout(), "config": CONFIG, "abouts": abouts(),
     }  # fmt: skip
     part = widget(
-        "train", reads=[read(points), read(samples), read(tokens), read(more)], charts=True, scripts=["microscope"],
+        "train", reads=[read(points), read(samples), read(tokens), read(more)], charts=True, scripts=["microscope", "samples"],
         data=data, label="Training run",
     )  # fmt: skip
 
