@@ -23,7 +23,7 @@ from rlhf_lab.kinds import EngineState, JobKind, JobStatus
 from rlhf_lab.labelling import Role
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.access import CODE_VARIABLE
-from rlhf_lab.ui.address import address_for_others, is_loopback
+from rlhf_lab.ui.address import address_for_others, behind_proxy, is_loopback
 from rlhf_lab.ui.auth_file import read_people
 from rlhf_lab.ui.context import SECRET_VARIABLE, Context
 from rlhf_lab.ui.page import build_page, launch_options
@@ -37,6 +37,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--host", default="0.0.0.0" if on_space else "127.0.0.1", help="address to serve on (default 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--url",
+        default=None,
+        help="the address at which a proxy before the lab serves it, such as https://lab.example.org/",
     )
     parser.add_argument("--port", type=int, default=7860, help="port to serve on (default 7860)")
     parser.add_argument("--home", type=Path, default=None, help=f"the lab's folder (default {default_home()})")
@@ -67,12 +72,13 @@ def main(argv: list[str] | None = None) -> int:
 def opened(args: argparse.Namespace, on_space: bool) -> Context:
     """The lab that was asked for, with the project that it opens on. Raises LabError."""
     people = read_people(args.auth_file.expanduser()) if args.auth_file is not None else {}
+    front = behind_proxy(args.url) if args.url is not None else ""
     with contextlib.ExitStack() as undone:
         ctx = Context.open((args.home or default_home()).expanduser().resolve())
         undone.enter_context(ctx.db)
         if not on_space:
-            ctx = replace(ctx, address=address_for_others(args.host, args.port))
-        if on_space or args.public_labelling or people or not is_loopback(args.host):
+            ctx = replace(ctx, address=front or address_for_others(args.host, args.port), proxied=bool(front))
+        if on_space or args.public_labelling or people or front or not is_loopback(args.host):
             to_all = args.public_labelling or (on_space and not people and not os.environ.get(CODE_VARIABLE))
             ctx = ctx.guarded(open_to_all=to_all, people=people)
         if args.model is not None:

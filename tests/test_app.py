@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -27,6 +28,8 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import projects
 from rlhf_lab.ui.address import is_loopback
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.page import launch_options
+from rlhf_lab.ui.people import invitation
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -194,6 +197,25 @@ def test_the_doors_are_said_where_visitors_have_roles(tmp_path, monkeypatch):
     monkeypatch.setenv("SPACE_HOST", "me-lab.hf.space")
     assert "https://me-lab.hf.space/enter?key=" in doors(closed, "http://0.0.0.0:7860/")
     alone.db.close()
+
+
+def test_behind_a_proxy_visitors_have_roles_and_are_shown_its_address(tmp_path, served):
+    assert app.main(["--home", str(tmp_path), "--url", "https://lab.example.org:8443/rlhf"]) == 0
+    assert served[0].access.guarded
+    address = "https://lab.example.org:8443/rlhf/"
+    assert f"{address}enter?key=" in doors(served[0], served[0].address)
+    assert invitation(served[0], "http://localhost:7860/")["link"].startswith(f"{address}join?code=")
+    assert launch_options(served[0])["root_path"] == address.rstrip("/")
+    assert "root_path" not in launch_options(replace(served[0], proxied=False))
+
+
+@pytest.mark.parametrize(
+    "said", ["lab.example.org", "ftp://lab.example.org", "https://", "https://a@b/", "https://b/?x=1"]
+)
+def test_what_is_no_address_of_a_proxy_is_refused(tmp_path, capsys, said):
+    assert app.main(["--home", str(tmp_path), "--url", said]) == 1
+    assert f"--url {said}: give the address that people open" in capsys.readouterr().err
+    assert not (tmp_path / "lab.db").exists()
 
 
 @pytest.fixture

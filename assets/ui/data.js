@@ -46,7 +46,7 @@ async function upload(chosen) {
   const form = new FormData();
   form.append('files', chosen);
   try {
-    const reply = await fetch('/gradio_api/upload', { method: 'POST', body: form });
+    const reply = await fetch('gradio_api/upload', { method: 'POST', body: form });
     if (!reply.ok) throw new Error(`the page answered ${reply.status}`);
     file = { path: (await reply.json())[0], name: chosen.name };
   } catch (error) {

@@ -227,7 +227,7 @@ const ask = (name, question) => { send('export', { what: name, ...question }); s
 const drawTake = () => { if (LabTake.draw(take, state, ask) && part('export-link')) say(''); };  // what was offered is no longer what stands here
 
 function offer(file) {
-  const link = el('a.lab-button.small', { href: `/gradio_api/file=${encodeURI(file.path)}`, download: file.name, 'data-do': 'export-link' }, 'Save it');
+  const link = el('a.lab-button.small', { href: `gradio_api/file=${encodeURI(file.path)}`, download: file.name, 'data-do': 'export-link' }, 'Save it');
   notice.hidden = false;
   notice.replaceChildren(`${file.name}, ${Lab.bytes(file.bytes)}. `, link);
   link.click();

@@ -59,13 +59,15 @@ class Visitor:
 class Access:
     """How visitors are told apart. default: what a visitor without a cookie may do. people: who enters by a password.
 
-    since: when somebody joined by a name; None where nobody of that name is here (any more). Without it every signed name counts.
+    host: the name and port that a proxy serves the lab by. since: when somebody joined by a name; None where nobody of that name
+    is here (any more). Without it every signed name counts.
     """
 
     default: Role = Role.OPERATOR
     key: bytes = b""
     operator_secret: str = ""
     join_code: str = ""
+    host: str = ""
     people: Mapping[str, Entry] = field(default_factory=dict)
     since: Callable[[str], float | None] | None = None
 
@@ -75,7 +77,7 @@ class Access:
 
     def visitor(self, request: Request | None) -> Visitor:
         """Who asks. A cookie counts only for requests of our own pages: another site's page cannot act with it."""
-        if request is None or not self.key or _from_elsewhere(request):
+        if request is None or not self.key or self._from_elsewhere(request):
             return Visitor(self.default)
         for cookie in (COOKIE, self.page_cookie):
             if (found := self._read(request.cookies.get(cookie) or "")) is not None:
@@ -130,6 +132,20 @@ class Access:
             return Visitor(Role.LABELLER, name) if mark in ([], [self._mark_of_joined(name, joined)]) else None
         known = role != Role.LABELLER or self.since is None or name.startswith(NEWCOMER)
         return Visitor(Role(role), name) if role and known and not mark else None
+
+    def _from_elsewhere(self, request: Request) -> bool:
+        """Whether a page of another site sent the request."""
+        origin = request.headers.get("origin")
+        if not origin:
+            return False
+        host = urlsplit(origin).netloc
+        ours = {
+            request.headers.get("host"),
+            request.headers.get("x-forwarded-host"),
+            os.environ.get("SPACE_HOST"),
+            self.host,
+        }
+        return host not in ours - {None, ""}
 
     def _joined(self, visitor: Visitor) -> float | None:
         """When a labeller joined by their name; None for everybody else."""
@@ -190,13 +206,3 @@ def _keys(home: Path) -> dict[str, str]:
         raise StoreError(
             f"{path} cannot be used ({error}). Delete it to get a new join code and operator's link; people join again."
         ) from error
-
-
-def _from_elsewhere(request: Request) -> bool:
-    """Whether a page of another site sent the request."""
-    origin = request.headers.get("origin")
-    if not origin:
-        return False
-    host = urlsplit(origin).netloc
-    ours = {request.headers.get("host"), request.headers.get("x-forwarded-host"), os.environ.get("SPACE_HOST")}
-    return host not in ours - {None, ""}

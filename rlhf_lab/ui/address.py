@@ -3,6 +3,9 @@
 import contextlib
 import ipaddress
 import socket
+from urllib.parse import urlsplit
+
+from rlhf_lab.errors import ConfigError
 
 EVERYWHERE = ("0.0.0.0", "::")
 
@@ -13,6 +16,16 @@ def address_for_others(host: str, port: int) -> str:
         return ""
     name = reached_at() if host in EVERYWHERE else host
     return f"http://{f'[{name}]' if ':' in name else name}:{port}/"
+
+
+def behind_proxy(said: str) -> str:
+    """The address at which a proxy serves the lab, as a person says it, with a slash at its end. Raises ConfigError."""
+    given = urlsplit(said.strip())
+    if given.scheme not in ("http", "https") or not given.hostname or given.query or given.fragment or given.username:
+        raise ConfigError(
+            f"--url {said}: give the address that people open, such as https://lab.example.org/ or with a path."
+        )
+    return f"{given.scheme}://{given.netloc}{given.path.rstrip('/')}/"
 
 
 def reached_at() -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
+from urllib.parse import urlsplit
 
 import gradio as gr
 from gradio.context import LocalContext
@@ -33,7 +34,7 @@ SECRET_VARIABLE = "RLHF_LAB_OPERATOR_SECRET"
 class Context:
     """One page server. operator_secret: None where everybody at the page is its operator (a laptop).
 
-    address: how others in the network reach it; "" where they do not, and on a Space.
+    address: how others reach it; "" where they do not, and on a Space. proxied: it is a proxy's that stands before the lab.
     """
 
     home: Path
@@ -42,6 +43,7 @@ class Context:
     on_space: bool = False
     access: Access = ALONE
     address: str = ""
+    proxied: bool = False
 
     @classmethod
     def open(cls, home: Path) -> "Context":
@@ -56,6 +58,8 @@ class Context:
             self.home, open_to_all=open_to_all, operator_secret=self.operator_secret, people=people,
             since=functools.partial(joined_at, self.db),
         )  # fmt: skip
+        if self.proxied:
+            access = replace(access, host=urlsplit(self.address).netloc)
         return replace(self, access=access, operator_secret=access.operator_secret)
 
     @property

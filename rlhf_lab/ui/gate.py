@@ -14,8 +14,8 @@ UPLOAD = "/gradio_api/upload"
 #: Bytes of files that visitors sent and the lab still holds (an hour, see `page.KEPT`).
 MOST_HELD = 1_000_000_000
 ELSEWHERE = (
-    "This lab is for its own computer: open it as http://localhost. To let others in, start it with --host; it then asks who "
-    "comes.\n"
+    "This lab is for its own computer: open it as http://localhost. To let others in, start it with --host, or with --url where "
+    "a proxy stands before it; it then asks who comes.\n"
 )
 FULL = "The lab holds too many files that were sent to it. They go after an hour; try again then.\n"
 

@@ -78,6 +78,8 @@ def launch_options(ctx: Context) -> dict[str, Any]:
         "_frontend": False,  # else Gradio looks at its own page and ends where a busy machine takes 3 s to draw it
         "footer_links": [], "app_kwargs": {"middleware": middleware, "routes": [first_look(ctx)]},
     }  # fmt: skip
+    if ctx.proxied:
+        options["root_path"] = ctx.address.rstrip("/")
     if not ctx.access.guarded:
         return options
     access = ctx.access

@@ -25,7 +25,7 @@ QUIET: dict[str, Any] = UNSEEN | {"trigger_mode": "multiple"}
 
 
 def _script(path: Path) -> str:
-    return f'<script src="/gradio_api/file={path}?v={int(path.stat().st_mtime)}"></script>'
+    return f'<script src="gradio_api/file={path}?v={int(path.stat().st_mtime)}"></script>'
 
 
 def widget(

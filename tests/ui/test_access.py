@@ -110,6 +110,18 @@ def test_a_page_of_another_site_cannot_act_with_the_cookie(ctx, monkeypatch):
     assert ctx.access.visitor(Asked(cookie, origin="https://me.hf.space")).role is Role.OPERATOR
 
 
+def test_a_proxy_may_ask_by_another_name_than_people_do(tmp_path):
+    with Database.open(tmp_path) as db:
+        new_project(db)
+        lab = Context(tmp_path, db, address="https://lab.example/rlhf/", proxied=True).guarded(open_to_all=False)
+        cookie = lab.access.cookie(Visitor(Role.OPERATOR, "operator"))
+        role = {
+            origin: lab.access.visitor(Asked(cookie, host="127.0.0.1:7860", origin=origin)).role
+            for origin in ("https://lab.example", "https://evil.example", "https://lab.example:8443")
+        }
+    assert [name for name, found in role.items() if found is Role.OPERATOR] == ["https://lab.example"]
+
+
 def test_the_keys_stay_and_only_their_owner_reads_them(tmp_path, monkeypatch):
     monkeypatch.delenv("RLHF_LAB_JOIN_CODE", raising=False)
     first, again = (guarded_access(tmp_path / "h", open_to_all=True) for _ in range(2))

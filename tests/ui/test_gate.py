@@ -1,5 +1,8 @@
 """The gate before the page: names by which a lab of one's own is asked, and how much it holds of what was sent."""
 
+import re
+from pathlib import Path
+
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -7,8 +10,9 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from rlhf_lab.ui import gate
+from rlhf_lab.ui import gate, widgets
 from rlhf_lab.ui.gate import UPLOAD, Gate, held, name_in
+from rlhf_lab.ui.widgets import UI
 
 
 def said(request):
@@ -53,3 +57,9 @@ def test_files_are_taken_while_there_is_room(tmp_path, monkeypatch):
     assert asked.post(UPLOAD).status_code == 507
     assert (asked.get(UPLOAD).status_code, asked.get("/").status_code) == (200, 200)
     assert held(tmp_path / "none") == 0
+
+
+@pytest.mark.parametrize("file", [*sorted(UI.glob("*.js")), Path(widgets.__file__)], ids=lambda file: file.name)
+def test_a_page_below_a_path_asks_its_own_lab(file):
+    """Whatever an address begins with "/" is a proxy's root, which may be another site."""
+    assert not re.search(r"[\"'`(=]/(gradio_api|join|enter)\b", file.read_text(encoding="utf-8"))
