@@ -102,4 +102,7 @@ def test_no_query_reads_a_growing_table_whole(
                 if whole_run or (scanned and scanned[1] not in SMALL):
                     scans.append((row[3], sql))
     assert scans == []
+    # Newer SQLite (3.46) goes by the key for an equal step and reads the whole run; this one may not.
+    equal = r"metrics\.run_id = \? AND metrics\.step = \?(?! AND metrics\.name)"
+    assert [sql for sql, _ in statements if re.search(equal, sql)] == []
     assert {index.name for table in metadata.tables.values() for index in table.indexes} - used == DELETING
