@@ -112,6 +112,7 @@ def test_who_may_not_import_is_told_before_they_click(space, open_page):
         expect(part(page, button)).to_be_enabled()
 
 
+@pytest.mark.slow
 def test_whoever_gave_the_secret_shows_a_class_the_way_in_and_takes_people_out(space, open_page):
     code = keys(space)["code"]
     guest = screen(space, open_page, "People")

@@ -27,6 +27,8 @@ RUNS = {name: {"algorithm": name} for name in Algorithm.__args__} | {
     "target": {"target_kl": 1e-4},
 }
 KINDS = ("llama", "gpt2", "qwen2")
+FEW = ("ppo", "grpo", "critic", "full KL")  # what every run of the tests does; the rest is LONG
+LONG = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -114,8 +116,12 @@ class Watched:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [*((name, "llama") for name in RUNS), ("ppo", "gpt2"), ("ppo", "qwen2"), ("critic", "qwen2")]
-)
+    ("name", "kind"),
+    [
+        *((name, "llama") if name in FEW else pytest.param(name, "llama", marks=LONG) for name in RUNS),
+        ("ppo", "gpt2"), pytest.param("ppo", "qwen2", marks=LONG), pytest.param("critic", "qwen2", marks=LONG),
+    ],
+)  # fmt: skip
 def test_runs_are_the_same_and_passes_are_asked_for_without_waiting(saved, place, name, kind):
     """Measuring a batch waits for nothing; an update twice an optimiser step (is the ratio wild, is the gradient finite) and
     for what steers a run, such as an epoch's KL. Not so where numbers decide what is computed: a search along a line (trpo),
@@ -164,7 +170,13 @@ def test_half_precision_keeps_its_adapter_in_float32(llama_folder, place):
     )
 
 
-@pytest.mark.parametrize("changes", [{}, {"folds": 3, "ensemble": 2}, {"pooling": "last", "warm_start": False}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"folds": 3, "ensemble": 2},
+        *(pytest.param(one, marks=LONG) for one in ({}, {"pooling": "last", "warm_start": False})),
+    ],
+)
 def test_reward_models(llama_folder, place, changes):
     def work():
         model, report = train(llama_folder, **changes)
@@ -186,7 +198,7 @@ def test_the_supervised_start(llama_folder, place):
     assert there == pytest.approx(here, rel=1e-7)
 
 
-@pytest.mark.parametrize("places", [("cpu", device.NAME), (device.NAME, "cpu")])
+@pytest.mark.parametrize("places", [pytest.param(("cpu", device.NAME), marks=LONG), (device.NAME, "cpu")])
 def test_a_run_goes_on_where_it_did_not_begin(llama_folder, place, places, tmp_path):
     def made(where):
         return numbers(place, where, lambda: tiny.learner(llama_folder, "ppo", torch.float64))

@@ -18,7 +18,7 @@ from rlhf_lab.store.database import Database
 
 
 @pytest.mark.parametrize("overlap", [1, 3])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_a_crowd_that_comes_goes_and_hesitates(
     db: Database, project: Project, make_pairs: Callable, overlap: int, seed: int
 ) -> None:

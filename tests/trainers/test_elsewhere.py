@@ -25,5 +25,10 @@ def test_the_package():
 
 
 @pytest.mark.slow
+def test_the_package_with_every_algorithm_and_family():
+    run("-m", "", ELSEWHERE / "checks.py")
+
+
+@pytest.mark.slow
 def test_the_tests_of_the_engine():
     run("-p", "everything", *(TESTS / "engine" / f"test_{name}.py" for name in ENGINE))

@@ -41,7 +41,11 @@ answer(results)
 """
 
 
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["on the CPU", "on devices that are not the CPU"])
+@pytest.mark.parametrize(
+    "elsewhere",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["on the CPU", "on devices that are not the CPU"],
+)
 def test_two_processes_give_the_numbers_of_one(tmp_path, elsewhere):
     folder, cases = tiny.save_llama(tmp_path / "model"), CASES[3:5] if elsewhere else CASES  # what sends most
     given = {"folder": str(folder), "cases": cases, "elsewhere": elsewhere}

@@ -50,7 +50,7 @@ answer([results, refused])
 """
 
 
-@pytest.fixture(scope="module", params=["whole", "sharded", "elsewhere"])
+@pytest.fixture(scope="module", params=["whole", "sharded", pytest.param("elsewhere", marks=pytest.mark.slow)])
 def both(request, tmp_path_factory):
     """What one process found, and what two did."""
     folder = tmp_path_factory.mktemp("group")
