@@ -210,7 +210,16 @@ def test_behind_a_proxy_visitors_have_roles_and_are_shown_its_address(tmp_path, 
 
 
 @pytest.mark.parametrize(
-    "said", ["lab.example.org", "ftp://lab.example.org", "https://", "https://a@b/", "https://b/?x=1"]
+    "said",
+    [
+        "lab.example.org",
+        "ftp://lab.example.org",
+        "https://",
+        "https://a@b/",
+        "https://b/?x=1",
+        "https://[::1",
+        "https://b:x/",
+    ],
 )
 def test_what_is_no_address_of_a_proxy_is_refused(tmp_path, capsys, said):
     assert app.main(["--home", str(tmp_path), "--url", said]) == 1

@@ -20,8 +20,12 @@ def address_for_others(host: str, port: int) -> str:
 
 def behind_proxy(said: str) -> str:
     """The address at which a proxy serves the lab, as a person says it, with a slash at its end. Raises ConfigError."""
-    given = urlsplit(said.strip())
-    if given.scheme not in ("http", "https") or not given.hostname or given.query or given.fragment or given.username:
+    try:
+        given = urlsplit(said.strip())
+        odd = given.query or given.fragment or given.username or given.port == 0
+    except ValueError:  # half an IPv6 address, no number for a port
+        given, odd = urlsplit(""), True
+    if odd or given.scheme not in ("http", "https") or not given.hostname:
         raise ConfigError(
             f"--url {said}: give the address that people open, such as https://lab.example.org/ or with a path."
         )
