@@ -258,6 +258,17 @@ def test_a_model_of_choice_is_the_one_that_the_lab_opens_with(tmp_path, served, 
     assert said.err == ""
 
 
+@pytest.mark.parametrize(("more", "status"), [([], 0), (["--model", "no/such/folder/here"], 1)])
+def test_the_store_is_closed_whichever_way_it_ends(tmp_path, served, monkeypatch, capsys, more, status):
+    closed = []
+    monkeypatch.setattr(Database, "close", lambda db, close=Database.close: (closed.append(db), close(db)))
+    opened_by_app = app.Context.open
+    seen = []
+    monkeypatch.setattr(app.Context, "open", lambda home: seen.append(opened_by_app(home)) or seen[-1])
+    assert app.main(["--home", str(tmp_path), *more]) == status
+    assert seen[0].db in closed
+
+
 def test_a_model_too_large_is_doubted_and_opened(tmp_path, served, capsys, monkeypatch):
     monkeypatch.setattr(app, "machine", lambda: Machine("cpu", "a small machine", 1000))
     assert app.main(["--home", str(tmp_path / "home"), "--model", str(model(tmp_path / "large"))]) == 0
