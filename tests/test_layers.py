@@ -32,7 +32,7 @@ BOTTOM = {
 STORE = BOTTOM | {"store"}
 JOBS = STORE | {"jobs", "judges"}
 EXPORTS = {"exports", "imports", "quality"}
-CORE = BOTTOM | {"core"}
+CORE = BOTTOM | {"core", "fused"}
 MODELS = CORE | {"models"}
 TRAINERS = MODELS | {"trainers"}
 ALLOWED = {
@@ -55,7 +55,8 @@ ALLOWED = {
     "judge_files": {"errors"},
     "chats": set(),
     "cells": set(),
-    "core": {"errors", "intervals", "kinds"},
+    "fused": {"errors"},
+    "core": {"errors", "intervals", "kinds", "fused"},
     "models": CORE,
     "trainers": MODELS,
     "pretrain": {"errors", "seeds", "settings"},

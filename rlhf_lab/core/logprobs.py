@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from rlhf_lab.core.products import linear
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.fused import calls
 
 CHUNK_ELEMENTS = 2**22  # logits worked on at once where no gradient is wanted: 16 MiB in float32
 ON_GPU = 2**26  # there, where a chunk costs as much to ask for as to compute: 256 MiB in float32
@@ -185,8 +186,24 @@ def head_logprobs(
     return _head(hidden, weight, bias, tokens, temperature)
 
 
+def _in_pieces(logits: Tensor, tokens: Tensor, temperature: float, learns: bool) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of the tokens and entropies, (N,) each; where something learns, logits (N, V) become onehot - p. A few
+    rows at a time, in the cache."""
+    most = NEAR_ELEMENTS if logits.device.type == "cpu" else ON_GPU
+    found = []
+    rows = max(1, most // logits.shape[1])
+    for start in range(0, max(1, len(tokens)), rows):
+        part, chosen = logits[start : start + rows], tokens[start : start + rows]
+        *figures, probs = _figures(scale_logits(part, temperature), chosen)
+        found.append(figures)
+        if learns:
+            part.copy_(probs.neg_().scatter_add_(-1, chosen.unsqueeze(-1), torch.ones_like(probs[:, :1])))
+    logprobs, entropy = (torch.cat(parts) for parts in zip(*found, strict=True))
+    return logprobs, entropy
+
+
 class _Head(torch.autograd.Function):
-    """One buffer of the logits' size: what it holds is made into onehot - p a few rows at a time, in the cache."""
+    """One buffer of the logits' size, made into onehot - p where it lies."""
 
     @staticmethod
     def forward(
@@ -194,19 +211,11 @@ class _Head(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         logits = linear(hidden, weight, bias)
         learns = ctx.needs_input_grad[0]
-        most = NEAR_ELEMENTS if logits.device.type == "cpu" else ON_GPU
-        found = []
-        rows = max(1, most // len(weight))
-        for start in range(0, max(1, len(tokens)), rows):
-            part, chosen = logits[start : start + rows], tokens[start : start + rows]
-            *figures, probs = _figures(scale_logits(part, temperature), chosen)
-            found.append(figures)
-            if learns:
-                part.copy_(probs.neg_().scatter_add_(-1, chosen.unsqueeze(-1), torch.ones_like(probs[:, :1])))
+        figures = calls.head_figures if calls.takes(logits) else _in_pieces
+        logprobs, entropy = figures(logits, tokens, temperature, learns)
         if learns:
             ctx.save_for_backward(linear(logits, weight.t()))
         ctx.temperature = temperature
-        logprobs, entropy = (torch.cat(parts) for parts in zip(*found, strict=True))
         ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
 

@@ -5,6 +5,7 @@ between the matrix products. The weights of q, k and v are laid into one tensor,
 """
 
 import logging
+import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -16,8 +17,10 @@ from transformers import __version__ as VERSION
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from rlhf_lab.fused import calls
+from rlhf_lab.models.between import Shape, by_head
 from rlhf_lab.models.layer_weights import Beside, Merged, by_projection
-from rlhf_lab.models.llama_layer import Shape, Update, Weights, by_head, layer
+from rlhf_lab.models.llama_layer import Update, Weights, layer
 from rlhf_lab.models.lora_linear import HALF, FastLayer, Parts
 from rlhf_lab.models.next_token import NextToken, read, rest
 from rlhf_lab.models.rotation import Places, Turn, turn_of, turned
@@ -25,7 +28,8 @@ from rlhf_lab.models.rotation import Places, Turn, turn_of, turned
 log = logging.getLogger("rlhf_lab.models")
 
 KNOWN = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer")
-#: Tokens, for each number of a head's size: beyond this torch's attention, which keeps no (T, T) weights, is quicker.
+#: Tokens, for each number of a head's size: beyond this torch's attention, which keeps no (T, T) weights, is quicker than its
+#: batched products, though not than a compiled kernel.
 LONGEST = 6
 TRIED = 5  # tokens
 #: What a model may be asked for that its modules alone do.
@@ -64,7 +68,7 @@ class WholeLayers:
         None: the trunk itself has to be asked, for it does more than embed, rotate, compute whole layers and scale.
         """
         places = self._places_of(trunk)
-        if places is None or ids.shape[1] > self._layers[0].longest:
+        if places is None or ids.shape[1] > min(whole.longest for whole in self._layers):
             return None
         x, turn, last = trunk.embed_tokens(ids), places.begin(ids.shape[1]), self._layers[-1]
         for whole in self._layers:
@@ -126,7 +130,7 @@ class WholeLayer:
         heads, groups = (self.linears[i].out_features // attention.head_dim for i in (0, 1))
         first, second = (float(norm.variance_epsilon) for norm in norms)
         self.shape = Shape(heads, groups, attention.head_dim, (first, second))
-        self.attention, self.longest = attention, LONGEST * attention.head_dim
+        self.attention = attention
         biases = [one.bias.detach() for one in self.linears[:3] if one.bias is not None]
         weights = [one.weight.detach() for one in self.linears]
         scales = (norms[0].weight.detach(), norms[1].weight.detach())
@@ -138,6 +142,9 @@ class WholeLayer:
         if self.frozen.bias is not None:
             for one, view in zip(self.linears, self.frozen.bias.split(self.sizes), strict=False):
                 one.bias.data = view
+        #: Tokens of the longest text that is computed as one: all that a window shows, by kernels; else as torch is quicker.
+        by_kernels = calls.takes(self.frozen.qkv)
+        self.longest = min(math.inf if by_kernels else LONGEST * self.shape.size, window_of(attention))
         self.kept: Merged | Beside | None = None
         self.parts: Sequence[Parts] = ()
         self.pairs: Sequence[Tensor] = ()
@@ -258,15 +265,19 @@ def projections(module: Any) -> list[Any]:
     return [getattr(module.self_attn if i < 4 else module.mlp, name) for i, name in enumerate(PROJECTIONS)]
 
 
+def window_of(attention: Any) -> float:
+    """How many tokens back one looks."""
+    if hasattr(attention, "sliding_window"):
+        return attention.sliding_window or math.inf
+    return getattr(attention.config, "sliding_window", None) or math.inf
+
+
 def suits(module: Any) -> bool:
     """Whether a module is a decoder layer of a known kind that does nothing but what `llama_layer` does."""
     if type(module).__name__ not in KNOWN or not type(module).__module__.startswith("transformers."):
         return False
     attention, config, linears = module.self_attn, module.self_attn.config, projections(module)
-    window = (
-        attention.sliding_window if hasattr(attention, "sliding_window") else getattr(config, "sliding_window", None)
-    )
-    if window and window < LONGEST * attention.head_dim:
+    if window_of(attention) < LONGEST * attention.head_dim:
         return False
     if config.hidden_act != "silu" or not getattr(config, "is_causal", True) or not attention.is_causal:
         return False

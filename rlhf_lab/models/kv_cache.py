@@ -26,17 +26,29 @@ class ReservedLayer(DynamicLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
         """Append the states of new tokens; returns all there are, as views of the room."""
-        both = (key_states, value_states)
+        both, new = (key_states, value_states), key_states.shape[2]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self.room = [self._with_room(states) for states in both]
-        used, new = self.get_seq_length(), key_states.shape[2]
-        length = used + new
-        if length > self.room[0].shape[2]:  # more tokens than announced: slower, still right
-            self.room = [self._with_room(room[:, :, :used], new) for room in self.room]
+        used = self._make_room(new)
         for room, states in zip(self.room, both, strict=True):
             room.narrow(2, used, new).copy_(states)
-        return self._view(length)
+        return self._view(used + new)
+
+    def one_more(self) -> tuple[Tensor, Tensor, int]:
+        """The room of keys and of values, and the column where the caller writes those of a token more, which counts as read.
+        There have to be some already."""
+        used = self._make_room(1)
+        self._view(used + 1)
+        keys, values = self.room
+        return keys, values, used
+
+    def _make_room(self, new: int) -> int:
+        """How many tokens there are, once there is room for `new` more: where more come than announced, slower, still right."""
+        used = self.get_seq_length()
+        if used + new > self.room[0].shape[2]:
+            self.room = [self._with_room(room[:, :, :used], new) for room in self.room]
+        return used
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep these rows; a row may occur several times."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rlhf_lab.core.products import linear
+from rlhf_lab.fused import calls
 
 
 def widened(x: Tensor, a: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -48,6 +49,9 @@ def slopes_of(
     if not pairs:
         return []
     a, b = pairs[::2], pairs[1::2]
+    if low is None and all(calls.takes_slopes(x, slope) for slope in slopes):
+        each = (calls.lora_slopes(x, g, a, b, scale) for a, b, g in zip(a, b, slopes, strict=True))
+        return [slope for both in each for slope in both]
     ranks = [one.shape[0] for one in a]
     # The long dimension (rows) comes last in the rank-r products: four times as fast as with r last (BLAS, measured).
     if low is None or low_slope is None:

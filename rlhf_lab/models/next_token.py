@@ -12,7 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlhf_lab.core.products import linear, linear_onto
-from rlhf_lab.models.llama_layer import Shape, Weights, norm
+from rlhf_lab.fused import calls
+from rlhf_lab.models.between import Shape, norm, swiglu
+from rlhf_lab.models.kv_cache import ReservedLayer
+from rlhf_lab.models.llama_layer import Weights
 from rlhf_lab.models.low_rank import widened
 from rlhf_lab.models.rotation import Places, Turn
 
@@ -49,7 +52,7 @@ def rest(x: Tensor, mixed: Tensor, weights: Weights, shape: Shape) -> Tensor:
     middle = linear_onto(x, widened(mixed, weights.beside[1])[0], weights.o)
     inner, _ = norm(middle, weights.norms[1], shape.eps[1])
     inner, _ = widened(inner, weights.beside[2])
-    opened = functional.silu(linear(inner, weights.gate)).mul_(linear(inner, weights.up))
+    opened = swiglu(linear(inner, weights.gate), linear(inner, weights.up))
     return linear_onto(middle, widened(opened, weights.beside[3])[0], weights.down)
 
 
@@ -65,15 +68,24 @@ class OneMore:
 
     def __call__(self, x: Tensor, turn: Turn, seen: Tensor | None, past: Any) -> Tensor:
         """(B, H) -> (B, H). seen: (B, 1, 1, L) bool, which tokens a row looks at; None: all. past: the cache's layer."""
-        shape, batch = self._shape, x.shape[0]
-        flat = read(x, self._weights, shape)
+        flat = read(x, self._weights, self._shape)
+        if isinstance(past, ReservedLayer) and calls.takes(flat):
+            keys, values, used = past.one_more()
+            mixed = calls.attend_next(flat, *turn, seen, keys, values, used, self._shape.heads)
+        else:
+            mixed = self._attended(flat, turn, seen, past)
+        return rest(x, mixed, self._weights, self._shape)
+
+    def _attended(self, flat: Tensor, turn: Turn, seen: Tensor | None, past: Any) -> Tensor:
+        """What each row's heads make of the values, (B, heads·D), by PyTorch's operations. flat: q, k and v, not rotated yet."""
+        shape, batch = self._shape, flat.shape[0]
         swapped = flat.index_select(1, self._swapped).view(batch, -1, shape.size)
         heads = flat.view(batch, -1, shape.size)
         heads.narrow(1, 0, swapped.shape[1]).mul_(turn.cos).addcmul_(swapped, turn.sin)
         q, k, v = heads.unsqueeze(2).split_with_sizes(self._split, 1)
         k, v = past.update(k, v)
-        if x.dtype == torch.bfloat16:  # of which a token's attention takes torch twice as long
+        if flat.dtype == torch.bfloat16:  # of which a token's attention takes torch twice as long
             q, k, v = q.float(), k.float(), v.float()
         q = q.reshape(batch, shape.groups, -1, shape.size)
         mixed = functional.scaled_dot_product_attention(q, k, v, seen, scale=shape.size**-0.5)
-        return rest(x, mixed.reshape(batch, -1).to(x.dtype), self._weights, shape)
+        return mixed.reshape(batch, -1).to(flat.dtype)

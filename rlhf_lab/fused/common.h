@@ -1,0 +1,95 @@
+/* What the kernels share. They do what lies between the matrix products of a decoder layer, and behind a vocabulary head, each in one
+ * pass over its numbers.
+ *
+ * Numbers are float32. Tensors lie one row behind the other unless a distance is given, which counts numbers as all sizes do.
+ * Every row, and every head of a text, is computed by one thread in one order: results do not depend on how many threads there are.
+ * calls.py has the shapes of what each function takes.
+ */
+
+#ifndef COMMON_H
+#define COMMON_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define WIDE 16 /* numbers computed at once; rows of working memory are as long as a multiple of it */
+#define TILE 8  /* rows of a product computed at once */
+
+typedef int64_t size;
+typedef float wide __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
+typedef float half __attribute__((vector_size(2 * WIDE)));
+typedef float quarter __attribute__((vector_size(WIDE)));
+
+static inline size rounded(size count) { return (count + WIDE - 1) / WIDE * WIDE; }
+
+/* Does things `from` to `to` of a job; number: of the thread, from 0 on. */
+typedef void (*work)(const void *job, size from, size to, size number);
+
+/* Do `count` things of `each` numbers with at most so many threads. */
+void share(work run, const void *job, size count, size each, size threads);
+
+/* e^x within 2 units in the last place: 2^n · e^r, |r| <= ln 2 / 2, and e^r by its series. Below -87.3 it is 0; NaN stays NaN. */
+static inline float exponential(float x) {
+    float held = x < -87.3f ? -87.3f : x;
+    held = held > 88.0f ? 88.0f : held;
+    float n = rintf(held * 1.44269504f), r = fmaf(n, -0.693359375f, held);
+    r = fmaf(n, 2.12194440e-4f, r);
+    float sum = 1.0f / 5040;
+    sum = fmaf(sum, r, 1.0f / 720);
+    sum = fmaf(sum, r, 1.0f / 120);
+    sum = fmaf(sum, r, 1.0f / 24);
+    sum = fmaf(sum, r, 1.0f / 6);
+    sum = fmaf(sum, r, 0.5f);
+    sum = fmaf(sum, r, 1.0f);
+    sum = fmaf(sum, r, 1.0f);
+    union {
+        uint32_t bits;
+        float number;
+    } power = {.bits = (uint32_t)((int32_t)n + 127) << 23};
+    return x < -87.3f ? 0.0f : sum * power.number;
+}
+
+/* The sum of all its numbers, by halves. */
+static inline float total(wide x) {
+    union {
+        wide all;
+        half halves[2];
+    } of = {x};
+    union {
+        half all;
+        quarter quarters[2];
+    } next = {of.halves[0] + of.halves[1]};
+    quarter last = next.quarters[0] + next.quarters[1];
+    return (last[0] + last[2]) + (last[1] + last[3]);
+}
+
+/* Products of small matrices, `count` rows at a time: to (count, WIDE) = of · row, or added to what is there. */
+#define PRODUCT(count)                                                                                                        \
+    {                                                                                                                         \
+        wide sum[count] = {0};                                                                                                \
+        for (size t = 0; add && t < count; t++) sum[t] = *(const wide *)(to + t * apart);                                     \
+        for (size k = 0; k < depth; k++)                                                                                      \
+            for (size t = 0; t < count; t++) sum[t] += of[t * down + k * along] * *(const wide *)(row + k * step);            \
+        for (size t = 0; t < count; t++) *(wide *)(to + t * apart) = sum[t];                                                  \
+    }
+
+/* out (rows, width) = a · b, or added to it: a's number (i, k) lies at a[i * down + k * along]; rows of b are `step` apart, of out
+ * `apart`; width is a multiple of WIDE. */
+static inline void product(float *restrict out, size apart, const float *restrict a, size down, size along, const float *restrict b,
+                    size step, size rows, size depth, size width, int add) {
+    for (size column = 0; column < width; column += WIDE)
+        for (size i = 0; i < rows;) {
+            float *to = out + i * apart + column;
+            const float *of = a + i * down, *row = b + column;
+            if (i + TILE <= rows) {
+                PRODUCT(TILE)
+                i += TILE;
+            } else {
+                PRODUCT(1)
+                i++;
+            }
+        }
+}
+
+#endif

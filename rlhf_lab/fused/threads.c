@@ -1,0 +1,36 @@
+/* Work shared among PyTorch's own threads: a second pool of them would compete for the cores. */
+
+#include "common.h"
+
+#define FEW 8192 /* numbers that are not worth waking a second thread for */
+
+static void (*in_parallel)(void (*)(void *), void *, unsigned, unsigned);
+static int (*own_number)(void);
+
+/* parallel, number: GOMP_parallel and omp_get_thread_num of the OpenMP library that PyTorch runs on. */
+void use_threads_of(void *parallel, void *number) {
+    in_parallel = (void (*)(void (*)(void *), void *, unsigned, unsigned))parallel;
+    own_number = (int (*)(void))number;
+}
+
+typedef struct {
+    work run;
+    const void *job;
+    size count, parts;
+} shares;
+
+static void own_share(void *all) {
+    const shares *of = all;
+    size number = own_number();
+    of->run(of->job, of->count * number / of->parts, of->count * (number + 1) / of->parts, number);
+}
+
+void share(work run, const void *job, size count, size each, size threads) {
+    size parts = threads < count ? threads : count;
+    if (!in_parallel || parts < 2 || count * each < FEW) {
+        run(job, 0, count, 0);
+        return;
+    }
+    shares all = {run, job, count, parts};
+    in_parallel(own_share, &all, (unsigned)parts, 0);
+}

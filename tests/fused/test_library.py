@@ -1,0 +1,109 @@
+"""The kernels are compiled once and kept; whatever goes wrong, there are none and one line says so."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf_lab.fused import library
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """Nothing is kept yet; what `library` found so far is forgotten before and after."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(library.SWITCH, raising=False)
+    library.library.cache_clear()
+    yield tmp_path / "cache"
+    library.library.cache_clear()
+
+
+def script(path, text):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_without_a_compiler_there_are_none(own_cache, tmp_path, monkeypatch, caplog):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with caplog.at_level("INFO", "rlhf_lab.fused"):
+        assert library.library() is None
+    assert "no C compiler (cc, gcc, clang)" in caplog.text
+
+
+def test_a_compiler_that_is_named_but_is_not_there(own_cache, monkeypatch):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert library.compiler_here() is None
+
+
+def test_a_compiler_that_fails_says_why(own_cache, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("CC", script(tmp_path / "cc", '[ "$1" = --version ] || { echo "no room left" >&2; exit 1; }'))
+    assert library.library() is None
+    assert "did not compile the kernels" in caplog.text
+    assert "no room left" in caplog.text
+    assert not list(own_cache.rglob("*.so"))
+
+
+def test_what_a_compiler_made_but_cannot_be_loaded(own_cache, tmp_path, monkeypatch, caplog):
+    made = 'while [ "$1" != -o ]; do [ "$1" = --version ] && exit 0; shift; done; echo nothing > "$2"'
+    monkeypatch.setenv("CC", script(tmp_path / "cc", made))
+    assert library.library() is None
+    assert "so PyTorch's operations compute" in caplog.text
+
+
+def test_they_can_be_turned_off(own_cache, monkeypatch):
+    monkeypatch.setenv(library.SWITCH, "0")
+    assert library.library() is None
+
+
+def test_they_are_compiled_once(kernels, own_cache, monkeypatch):
+    compiler = library.compiler_here()
+    path = library.compiled(compiler)
+    assert path.is_relative_to(own_cache)
+    assert [path] == list(own_cache.rglob("*.so"))
+    monkeypatch.setattr(library, "_compile", lambda *_: pytest.fail("compiled twice"))
+    assert library.compiled(compiler) == path
+
+
+def test_another_source_or_processor_is_another_library(kernels, own_cache, tmp_path, monkeypatch):
+    compiler = library.compiler_here()
+    monkeypatch.setattr(library, "_compile", lambda *_: None)
+    paths = [library.compiled(compiler)]
+    monkeypatch.setattr(library.torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    paths.append(library.compiled(compiler))
+    other = tmp_path / "rows.c"
+    other.write_text("/* changed */")
+    monkeypatch.setattr(library, "SOURCES", [other])
+    paths.append(library.compiled(compiler))
+    assert len(set(paths)) == 3
+
+
+@pytest.mark.parametrize("capability", ["DEFAULT", "AVX2"])
+def test_they_compile_for_older_processors(kernels, own_cache, monkeypatch, capability):
+    monkeypatch.setattr(library.torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert library.compiled(library.compiler_here()).stat().st_size > 10_000
+
+
+def test_where_nothing_can_be_kept_they_are_compiled_for_this_process(kernels, own_cache):
+    own_cache.write_text("a file where the folder should be")
+    path = library.compiled(library.compiler_here())
+    assert path.exists()
+    assert not path.is_relative_to(own_cache)
+
+
+def test_threads_are_pytorchs(kernels):
+    """One OpenMP library in the process, so one pool of threads."""
+    code = (
+        "import torch, re\nfrom pathlib import Path\nfrom rlhf_lab.fused import calls\ntorch.set_num_threads(2)\n"
+        "x = torch.randn(5000, 64)\ncalls.norm(x, torch.ones(64), 1e-6)\n"
+        "print(len(set(re.findall(r'/\\S*gomp\\S*|/\\S*iomp\\S*', Path('/proc/self/maps').read_text()))))"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=root, env=os.environ
+    )
+    assert done.stdout.strip() == "1"
