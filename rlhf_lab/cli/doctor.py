@@ -36,6 +36,7 @@ PACKAGES = ("torch", "transformers", "peft", "gradio", "SQLAlchemy")
 LEAST_FREE_MB = 500
 PORT = 7860
 TORCH_TIMEOUT_S = 120.0
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 #: In a process of its own: torch takes seconds to import, and a broken installation may end the process that imports it.
 _DEVICE = """
 import torch
@@ -44,7 +45,8 @@ if torch.cuda.is_available():
     bf16 = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     print(f"{torch.cuda.get_device_name()}, {free // 10**6} of {total // 10**6} MB free, trains in {bf16}")
 else:
-    print(f"CPU, {torch.get_num_threads()} threads, trains in float32")
+    from rlhf_lab.fused.library import described
+    print(f"CPU, {torch.get_num_threads()} threads, trains in float32, {described()}")
 """
 
 
@@ -117,8 +119,9 @@ def device() -> str:
     """What torch will work on. Raises OSError when torch cannot be used."""
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _DEVICE], capture_output=True, text=True, timeout=TORCH_TIMEOUT_S, check=False
-        )
+            [sys.executable, "-c", _DEVICE], capture_output=True, text=True, timeout=TORCH_TIMEOUT_S, check=False,
+            cwd=_PACKAGE_ROOT,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise OSError(
             f"torch could not be imported within {TORCH_TIMEOUT_S:.0f} s. The machine is very busy, or its disk very slow."

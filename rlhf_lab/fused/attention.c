@@ -49,27 +49,32 @@ static void scatter(float *to, size step, const float *from, size width, const f
 
 /* (rows, width) -> (of_head, across), 0 behind the rows. */
 static void transpose(float *to, size across, const float *from, size width, size rows, size of_head) {
-    for (size i = 0; i < of_head; i++, to += across) {
-        for (size t = 0; t < rows; t++) to[t] = from[t * width + i];
-        for (size t = rows; t < across; t++) to[t] = 0;
-    }
+    for (size t = 0; t < rows; t++)
+        for (size i = 0; i < of_head; i++) to[i * across + t] = from[t * width + i];
+    for (size i = 0; i < of_head; i++)
+        for (size t = rows; t < across; t++) to[i * across + t] = 0;
 }
 
 /* softmax of the first `count` of a row; what is behind them, up to a multiple of WIDE, becomes 0. */
 static void soften(float *row, size count) {
     size last = rounded(count);
-    float most = -INFINITY, sum = 0;
+    float most[WIDE], sums[WIDE] = {0}, largest = -INFINITY;
     for (size t = count; t < last; t++) row[t] = -INFINITY;
-#pragma omp simd reduction(max : most)
-    for (size t = 0; t < last; t++) most = row[t] > most ? row[t] : most;
-#pragma omp simd reduction(+ : sum)
-    for (size t = 0; t < last; t++) {
-        row[t] = exponential(row[t] - most);
-        sum += row[t];
-    }
-    sum = 1 / sum;
+    for (size w = 0; w < WIDE; w++) most[w] = -INFINITY;
+    for (size t = 0; t < last; t += WIDE)
+        for (size w = 0; w < WIDE; w++) most[w] = row[t + w] > most[w] ? row[t + w] : most[w];
+#pragma omp simd reduction(max : largest)
+    for (size w = 0; w < WIDE; w++) largest = most[w] > largest ? most[w] : largest;
+    for (size t = 0; t < last; t += WIDE)
 #pragma omp simd
-    for (size t = 0; t < last; t++) row[t] *= sum;
+        for (size w = 0; w < WIDE; w++) {
+            row[t + w] = exponential(row[t + w] - largest);
+            sums[w] += row[t + w];
+        }
+    float share = 1 / total(*(const wide *)sums);
+    for (size t = 0; t < last; t += WIDE)
+#pragma omp simd
+        for (size w = 0; w < WIDE; w++) row[t + w] *= share;
 }
 
 /* How much queries look at the tokens up to themselves, (rows, across); the first of them is token `start`. */

@@ -52,6 +52,7 @@ def norm_back(slope: Tensor, x: Tensor, inverse: Tensor, weight: Tensor, around:
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) · up, of any shape."""
+    gate, up = gate.contiguous(), up.contiguous()
     out = torch.empty_like(gate)
     _call("swiglu", gate, up, out, gate.numel())
     return out
@@ -59,20 +60,19 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 def swiglu_back(slope: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
     """The slopes of gate and up, (2, N, I), from that of what `swiglu` gave; and what it gave once more. All (N, I)."""
+    gate, up = gate.contiguous(), up.contiguous()
     both, out = gate.new_empty(2, *gate.shape), torch.empty_like(gate)
     _call("swiglu_back", slope.contiguous(), gate, up, both[0], both[1], out, gate.numel())
     return both, out
 
 
-def attend(
-    read: Tensor, cos: Tensor, sin: Tensor, batch: int, first: int, heads: int, groups: int
-) -> Tensor:  # fmt: skip
+def attend(read: Tensor, cos: Tensor, sin: Tensor, batch: int, first: int, heads: int, groups: int) -> Tensor:
     """Causal attention of the tokens from `first` on, (B·(T - first), heads·D).
 
     read: (B·T, (heads + 2 groups)·D): q, k and v of each token, not rotated yet. cos, sin: (T, D), (1, T, D) or (B, T, D),
     rotation.py's. No tensor of T² numbers is made.
     """
-    length, size, turns = _sizes(read, cos, batch, heads, groups)
+    read, (length, size, turns) = read.contiguous(), _sizes(read, cos, batch, heads, groups)
     mixed = read.new_empty(batch * (length - first), heads * size)
     room = _room("attend_room", length, size, read)
     _call(
@@ -125,6 +125,7 @@ def lora_slopes(x: Tensor, slope: Tensor, a: Tensor, b: Tensor, scale: float) ->
 
     x: (N, in), slope: g (N, out), whose rows may be parts of longer ones, a: (r, in), b: (out, r).
     """
+    a, b = a.contiguous(), b.contiguous()
     (rows, read), rank, d_a, d_b = x.shape, len(a), torch.empty_like(a), torch.empty_like(b)
     room = x.new_empty((2 * rows + len(b)) * rank)
     _call(
@@ -142,7 +143,7 @@ def head_figures(logits: Tensor, tokens: Tensor, temperature: float, learns: boo
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < logits.shape[1]:
         raise ConfigError(f"a token is not one of the {logits.shape[1]} words.")
     logprobs, entropies = logits.new_empty(len(tokens)), logits.new_empty(len(tokens))
-    _call("head_figures", logits, tokens.contiguous(), logprobs, entropies, *logits.shape, temperature, learns)
+    _call("head_figures", logits, tokens.long().contiguous(), logprobs, entropies, *logits.shape, temperature, learns)
     return logprobs, entropies
 
 

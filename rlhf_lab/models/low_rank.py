@@ -49,7 +49,7 @@ def slopes_of(
     if not pairs:
         return []
     a, b = pairs[::2], pairs[1::2]
-    if low is None and all(calls.takes_slopes(x, slope) for slope in slopes):
+    if all(calls.takes_slopes(x, slope) for slope in slopes):
         each = (calls.lora_slopes(x, g, a, b, scale) for a, b, g in zip(a, b, slopes, strict=True))
         return [slope for both in each for slope in both]
     ranks = [one.shape[0] for one in a]

@@ -55,9 +55,24 @@ def test_what_a_compiler_made_but_cannot_be_loaded(own_cache, tmp_path, monkeypa
     assert "so PyTorch's operations compute" in caplog.text
 
 
+def test_a_compiler_that_dies_leaves_nothing(own_cache, tmp_path, monkeypatch):
+    half = 'while [ "$1" != -o ]; do [ "$1" = --version ] && exit 0; shift; done; echo half > "$2"; exit 1'
+    monkeypatch.setenv("CC", script(tmp_path / "cc", half))
+    assert library.library() is None
+    assert not list(own_cache.rglob("*.so"))
+
+
 def test_they_can_be_turned_off(own_cache, monkeypatch):
     monkeypatch.setenv(library.SWITCH, "0")
     assert library.library() is None
+    assert library.described() == "no kernels (RLHF_LAB_KERNELS=0)"
+
+
+def test_it_is_said_what_there_is(kernels, own_cache, tmp_path, monkeypatch):
+    assert library.described() == f"kernels compiled by {library.compiler_here()}"
+    library.library.cache_clear()
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert "a C compiler (gcc or clang) on the PATH" in library.described()
 
 
 def test_they_are_compiled_once(kernels, own_cache, monkeypatch):

@@ -1,6 +1,7 @@
 """Models whose decoder layers are computed as one function: the modules' numbers, and the modules where those do not suit."""
 
 import gc
+import math
 import weakref
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ from families import SHARED, WHOLE
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from rlhf_lab.core import products
+from rlhf_lab.fused import calls
 from rlhf_lab.models import decoder_layers, generation
 from rlhf_lab.models.decoder_layers import WholeLayers, suits
 from rlhf_lab.models.generation import pad_left, sample, uniforms
@@ -262,10 +264,30 @@ def test_of_the_last_positions_alone_states_and_gradients_are_the_modules(llama_
         torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
 
 
+def test_a_text_is_as_long_as_the_shortest_window(llama_folder, monkeypatch):
+    """By kernels; by torch's operations six times a head's size is the most."""
+    layers, found = tiny.load(llama_folder).trunk.layers, []
+    most = 6 * layers[0].self_attn.head_dim
+    layers[1].self_attn.sliding_window = most + 2
+    for takes in (True, False):
+        monkeypatch.setattr(calls, "takes", lambda _, takes=takes: takes)
+        found.append([decoder_layers.WholeLayer(layer).longest for layer in layers])
+    assert found == [[math.inf, most + 2], [most, most]]
+    backbone, _ = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    whole, trunk = backbone.whole, backbone.trunk
+    for lengths, there_are in (((math.inf, 8), True), ((math.inf, 7), False), ((7, 8), False)):
+        for layer, length in zip(in_use(backbone), lengths, strict=True):
+            whole_of(layer).longest = length
+        assert (whole.states(trunk, IDS, 0) is not None) is there_are
+
+
 @pytest.mark.parametrize("kind", WHOLE)
 @pytest.mark.parametrize("padded", [False, True])
-def test_a_token_more_of_each_row_is_the_trunks(whole_folders, kind, padded, monkeypatch):
+@pytest.mark.parametrize("by_kernels", [False, True])
+def test_a_token_more_of_each_row_is_the_trunks(whole_folders, kind, padded, by_kernels, monkeypatch):
     """Under an adapter and without one; of prompts of different lengths, what stands before the shorter ones is not looked at."""
+    if not by_kernels:
+        monkeypatch.setattr(calls, "takes", lambda _: False)
     prompts = [tiny.ids("the cat sat"), tiny.ids("moon . so")] if not padded else [tiny.ids("the cat sat"), [9]]
     found = []
     for known in (KNOWN, ()):

@@ -59,6 +59,18 @@ def test_layers_with_a_window_stay_transformers_own():
     assert kinds == [DynamicSlidingWindowLayer] * 5 + [ReservedLayer]
 
 
+def test_a_token_more_finds_room():
+    """Also behind the last that was announced; what was there stays."""
+    layer, states = ReservedLayer(1), torch.arange(24.0).view(1, 2, 3, 4)
+    layer.update(states, states + 1)
+    for used in (3, 4, 5):
+        keys, values, at = layer.one_more()
+        assert at == used == layer.get_seq_length() - 1
+        assert keys.shape[2] > used
+        assert torch.equal(keys[:, :, :3], states)
+        assert torch.equal(values[:, :, :3], states + 1)
+
+
 @pytest.mark.parametrize("folder", ["llama_folder", "gpt2_folder"])
 def test_samples_are_those_of_the_plain_cache(folder, request, monkeypatch):
     backbone = tiny.load(request.getfixturevalue(folder), torch.float64)

@@ -5,7 +5,10 @@ import math
 import pytest
 import torch
 
-from rlhf_lab.models.llama_layer import Shape, Turn, Update, Weights, layer, plain_layer
+from rlhf_lab.fused import calls, library
+from rlhf_lab.models.between import Shape
+from rlhf_lab.models.llama_layer import Update, Weights, layer, plain_layer
+from rlhf_lab.models.rotation import Turn
 
 WIDTH, INNER, RANK, SCALE = 6, 5, 2, 0.5
 
@@ -267,3 +270,46 @@ def test_nothing_of_the_first_positions_queries_is_kept(how):
     assert len(heads) == 3
     for one in heads:
         assert one.untyped_storage().nbytes() == one.nbytes
+
+
+def single(one):
+    """The same in float32, of whatever holds tensors."""
+    if isinstance(one, torch.Tensor):
+        return one.detach().float()
+    if isinstance(one, tuple):
+        return type(one)(*map(single, one)) if hasattr(one, "_fields") else tuple(map(single, one))
+    return one
+
+
+@pytest.mark.skipif(library.library() is None, reason="no C compiler here")
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize("sizes", [(6, 5), (16, 32)], ids=["odd", "even"])
+@pytest.mark.parametrize("learns", ["words and pairs", "pairs"])
+def test_by_kernels_numbers_and_gradients_are_those_of_float64(case, first, sizes, learns, monkeypatch):
+    """even: the slopes of the pairs come from a kernel too."""
+    monkeypatch.setattr("test_llama_layer.WIDTH", sizes[0])
+    monkeypatch.setattr("test_llama_layer.INNER", sizes[1])
+    x, frozen, shape, angles, pairs = made(**case)
+    frozen = Weights(*(one / sizes[0] ** 0.5 for one in frozen[:5]), *frozen[5:])  # so that numbers stay near 1
+    first = min(first, x.shape[1] - 1)
+    weight = torch.linspace(-1, 1, x[:, first:].numel(), dtype=torch.float64).view(x[:, first:].shape)
+    found, asked = [], []
+    monkeypatch.setattr(calls, "_call", lambda name, *given, call=calls._call: (asked.append(name), call(name, *given)))
+    for how in (lambda one: one, single):
+        inputs = [how(one).requires_grad_() for one in (x, *pairs)]
+        inputs[0].requires_grad_(learns == "words and pairs")
+        weights, held = how(merged(frozen, pairs)), Update(how(frozen), SCALE)
+        out = layer(inputs[0], weights, shape, how(turn_of(angles)), held, inputs[1:], first)
+        (out * how(weight)).sum().backward()
+        found.append([out, *(one.grad for one in inputs if one.requires_grad)])
+    for expected, mine in zip(*found, strict=True):
+        assert mine.dtype == torch.float32
+        torch.testing.assert_close(
+            mine.double(), expected, rtol=0, atol=2e-6 * max(1.0, float(expected.detach().abs().max()))
+        )
+    often = {"norm": 2, "attend": 1, "swiglu": 1, "swiglu_back": 1, "attend_back": 1}
+    often["norm_back"] = 1 + (learns == "words and pairs")
+    qkv, o = ((width * shape.size) % 16 == 0 for width in (shape.groups, shape.heads))
+    often["lora_slopes"] = 3 * qkv + o + 3 if sizes == (16, 32) else 0
+    assert {name: asked.count(name) for name in often} == often

@@ -13,7 +13,9 @@ What comes from pytest may hold paths, but nothing of ours.
 import importlib
 import inspect
 import itertools
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -94,6 +96,24 @@ def package_with(file: str, source: str) -> Iterator[None]:
         sys.modules.update(saved)
 
 
+@contextmanager
+def kernels_with(file: str, source: str) -> Iterator[None]:
+    """While inside, fresh modules whose kernels are compiled with `source` in place of `file`, and kept in a folder that goes."""
+    saved = {key: sys.modules.pop(key) for key in list(sys.modules) if is_ours(key)}
+    try:
+        library = importlib.import_module("rlhf_lab.fused.library")
+        with tempfile.TemporaryDirectory() as folder:
+            copies = [Path(shutil.copy(each, folder)) for each in library.SOURCES]
+            Path(folder, Path(file).name).write_text(source)
+            library.SOURCES, library._kept_in = copies, lambda: Path(folder)
+            assert library.library() is not None, "the mutant does not compile"
+            yield
+    finally:
+        for key in [key for key in sys.modules if is_ours(key)]:
+            del sys.modules[key]
+        sys.modules.update(saved)
+
+
 def cases(function: FunctionType) -> Iterator[dict[str, object]]:
     """The arguments of every parametrized case of a test function."""
     axes = []
@@ -138,7 +158,8 @@ def first_failure(file: str, source: str, test: str, request: pytest.FixtureRequ
     folder, _, stem = file.removesuffix(".py").rpartition("/")
     where, _, test = test.rpartition("::")
     path = ROOT / "tests" / (where or Path(folder, f"test_{stem}.py"))
-    with package_with(file, source), pytest.MonkeyPatch.context() as patch:
+    around = package_with if file.endswith(".py") else kernels_with
+    with around(file, source), pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(path.parent)
         modules = [module_of(path), module_of(path.with_name("conftest.py"))]
         function = getattr(modules[0], test)

@@ -3,16 +3,18 @@
 from runner import Mutant, mutant_tests
 
 PRODUCTS, LAYER, LAYERS = "core/products.py", "models/llama_layer.py", "models/decoder_layers.py"
+BETWEEN, CALLS, LIBRARY = "models/between.py", "fused/calls.py", "fused/library.py"
 RANK, KEPT = "models/low_rank.py", "models/layer_weights.py"
 ROTATION, NEXT = "models/rotation.py", "models/next_token.py"
 SLOPES = "test_products_and_slopes_are_autograds"
 UPDATE = "test_they_are_the_frozen_ones_with_the_update"
-NUMBERS, GRADIENTS = "test_its_numbers_are_those_of_loops", "test_its_gradients_are_those_of_differences"
+NUMBERS = "models/test_llama_layer.py::test_its_numbers_are_those_of_loops"
+GRADIENTS = "models/test_llama_layer.py::test_its_gradients_are_those_of_differences"
 ONCE = "test_a_weight_is_packed_once_until_it_changes"
 ASKED = "test_the_other_library_is_asked_where_it_is_quicker_and_may_be"
 BY_IT = "models/test_decoder_layers.py::test_by_the_other_library_too"
 A_TOKEN = "models/test_decoder_layers.py::test_a_token_more_of_each_row_is_the_trunks"
-LAST = "test_of_the_last_positions_alone_numbers_and_gradients_are_the_same"
+LAST = "models/test_llama_layer.py::test_of_the_last_positions_alone_numbers_and_gradients_are_the_same"
 MODULES = "test_states_gradients_and_samples_are_the_modules"
 
 # A table: two or three lines a row, not seven.
@@ -63,46 +65,46 @@ MUTANTS = [
     Mutant("models/rows.py", "the last token is read in vain", " - to_predict", "",
            "test_to_predict_the_last_token_of_all_is_not_read"),
     # --- models/llama_layer.py ---
-    Mutant("models/attention.py", "looks ahead", ".triu(1)", ".triu(2)", f"models/test_llama_layer.py::{NUMBERS}"),
+    Mutant("models/attention.py", "looks ahead", ".triu(1)", ".triu(2)", NUMBERS),
     Mutant(LAYER, "the first norm's epsilon for both", "weights.norms[1], shape.eps[1])", "weights.norms[1], shape.eps[0])",
            NUMBERS),
-    Mutant(LAYER, "sum of squares, not their mean", "size, size, value=1 / x.shape[-1])", "size, size)", NUMBERS),
-    Mutant(LAYER, "scores are not scaled", "_spread(k, shape.heads), shape.size**-0.5)", "_spread(k, shape.heads), 1.0)",
+    Mutant(BETWEEN, "sum of squares, not their mean", "size, size, value=1 / x.shape[-1])", "size, size)", NUMBERS),
+    Mutant(BETWEEN, "scores are not scaled", "_spread(k, shape.heads), shape.size**-0.5)", "_spread(k, shape.heads), 1.0)",
            NUMBERS),
-    Mutant(LAYER, "q and k are not rotated", "turned(read[: -shape.groups], turn)", "read[: -shape.groups].contiguous()",
+    Mutant(BETWEEN, "q and k are not rotated", "turned(heads[: -shape.groups], turn)", "heads[: -shape.groups].contiguous()",
            NUMBERS),
     Mutant(LAYER, "the bias is forgotten", "weights.qkv, weights.bias)", "weights.qkv)", NUMBERS),
-    Mutant(LAYER, "a head reads another group", "x[:, None].expand(-1, heads // groups, -1, -1, -1)",
+    Mutant(BETWEEN, "a head reads another group", "x[:, None].expand(-1, heads // groups, -1, -1, -1)",
            "x[None].expand(heads // groups, -1, -1, -1, -1)", NUMBERS),
-    Mutant(LAYER, "keys are rotated on, not back", "turn, back=True, out=to_k", "turn, out=to_k", GRADIENTS),
-    Mutant(LAYER, "queries are rotated on, not back", "turn.last(last), back=True", "turn.last(last)", GRADIENTS),
-    Mutant(LAYER, "queries are rotated back as if they were the first", "turned(d_q, turn.last(last),",
-           "turned(d_q, Turn(turn.cos[:last], turn.sin[:last]),", LAST),
-    Mutant(LAYER, "scores are not scaled on the way back", "_times(sharp, d_scores.mT, q)", "_times(1.0, d_scores.mT, q)",
+    Mutant(BETWEEN, "keys are rotated on, not back", "turn, back=True, out=to_k", "turn, out=to_k", GRADIENTS),
+    Mutant(BETWEEN, "queries are rotated on, not back", "turn.last(queries), back=True", "turn.last(queries)", GRADIENTS),
+    Mutant(BETWEEN, "queries are rotated back as if they were the first", "turned(d_q, turn.last(queries),",
+           "turned(d_q, Turn(turn.cos[:queries], turn.sin[:queries]),", LAST),
+    Mutant(BETWEEN, "scores are not scaled on the way back", "_times(sharp, d_scores.mT, q)", "_times(1.0, d_scores.mT, q)",
            GRADIENTS),
-    Mutant(LAYER, "one head of a group learns", "slope.sum(1)", "slope[:, 0]", GRADIENTS),
-    Mutant(LAYER, "nothing comes around the norm", "torch.addcmul(around, slope, inverse)", "torch.mul(slope, inverse)",
+    Mutant(BETWEEN, "one head of a group learns", "slope.sum(1)", "slope[:, 0]", GRADIENTS),
+    Mutant(BETWEEN, "nothing comes around the norm", "torch.addcmul(around, slope, inverse)", "torch.mul(slope, inverse)",
            GRADIENTS),
-    Mutant(LAYER, "the norm's own slope", "inverse.pow(3)", "inverse.pow(2)", GRADIENTS),
-    Mutant(LAYER, "the norm's weight on the way back", "    slope.mul_(weight)\n", "", GRADIENTS),
-    Mutant(LAYER, "gate and up change about", "norms[1]), both_slopes, lows[2]",
-           "norms[1]), both_slopes.flip(0), lows[2]", GRADIENTS),
-    Mutant(LAYER, "what is read by down, without up", "scale, open_gate * up,", "scale, open_gate,", GRADIENTS),
+    Mutant(BETWEEN, "the norm's own slope", "inverse.pow(3)", "inverse.pow(2)", GRADIENTS),
+    Mutant(BETWEEN, "the norm's weight on the way back", "    slope.mul_(weight)\n", "", GRADIENTS),
+    Mutant(LAYER, "gate and up change about", "scale, inner, both_slopes, lows[2]",
+           "scale, inner, both_slopes.flip(0), lows[2]", GRADIENTS),
+    Mutant(BETWEEN, "what is read by down, without up", "again = opened * up", "again = opened.clone()", GRADIENTS),
     Mutant(LAYER, "another input's low", "mixed, [d_middle], lows[1]", "mixed, [d_middle], lows[3]", GRADIENTS),
     Mutant(LAYER, "beside, the first layer's A learns from x", "qkv[:, x.shape[-1] :]", "qkv[:, : lows[0].shape[1]]",
            "test_the_first_layer_gives_no_gradient_to_the_words_and_the_same_to_its_pairs"),
     Mutant(LAYER, "the second derivative in half precision", "torch.promote_types(dtype, torch.float32)) for", "dtype) for",
            "test_twice_in_bfloat16_as_in_float64"),
-    Mutant(LAYER, "what is not asked for stays until the gradient", "k.clone()", "k",
-           "test_nothing_of_the_first_positions_queries_is_kept"),
-    Mutant(LAYER, "queries of the first positions", "q[:, :, first:].clone(", "q[:, :, : length - first].clone(", LAST),
+    Mutant(BETWEEN, "what is not asked for stays until the gradient", "k.clone()", "k",
+           "models/test_llama_layer.py::test_nothing_of_the_first_positions_queries_is_kept"),
+    Mutant(BETWEEN, "queries of the first positions", "q[:, :, first:].clone(", "q[:, :, :queries].clone(", LAST),
     Mutant(LAYER, "the first positions' texts go around", "x[:, first:].reshape", "x[:, : length - first].reshape", LAST),
     Mutant(LAYER, "what comes around goes to the first", "(0, 0, first, 0)) if first", "(0, 0, 0, first)) if first", LAST),
-    Mutant(LAYER, "slopes of queries that were not asked", "to_q[:, :, :first] = 0\n", "to_q[:, :, :first] = 1\n", LAST),
+    Mutant(BETWEEN, "slopes of queries that were not asked", "to_q[:, :, :first] = 0\n", "to_q[:, :, :first] = 1\n", LAST),
     Mutant(LAYER, "all positions where it is differentiated again", "pairs)[:, ctx.first :]",
            "pairs)[:, : x.shape[1] - ctx.first]", LAST),
     Mutant("models/attention.py", "the last look as the first do", "[:, length - last :]", "[:, :last]",
-           f"models/test_llama_layer.py::{LAST}"),
+           LAST),
     # --- models/low_rank.py ---
     Mutant(RANK, "scale forgotten in dA", ".mm(x).mul_(scale)", ".mm(x)", SLOPES),
     Mutant(RANK, "slopes of B lie across, for autograd to copy", "scale, out=torch.empty_like(one))", "scale)",
@@ -138,13 +140,14 @@ MUTANTS = [
     Mutant(LAYER, "the weights do not depend on the pairs", "weight + change for", "weight + change.detach() for",
            "test_it_can_be_differentiated_twice"),
     # --- models/decoder_layers.py ---
-    Mutant(LAYERS, "a window is forgotten", "if window and window < LONGEST * attention.head_dim:", "if False:",
+    Mutant(LAYERS, "a window is forgotten", "if window_of(attention) < LONGEST * attention.head_dim:", "if False:",
            "test_what_the_function_does_not_do_is_left_to_the_modules"),
     Mutant(LAYERS, "every layer leaves the first out", "first if whole is last else 0", "first",
            "test_of_the_last_positions_alone_states_and_gradients_are_the_modules"),
     Mutant(LAYERS, "the last norm is forgotten", "= trunk.norm(x)", "= x",
            f"{MODULES} test_a_model_is_tried_when_it_is_loaded"),
-    Mutant(LAYERS, "long texts as one too", "places is None or ids.shape[1] > self._layers[0].longest", "places is None",
+    Mutant(LAYERS, "long texts as one too", "places is None or ids.shape[1] > min(whole.longest for whole in self._layers)",
+           "places is None",
            "test_the_modules_compute_long_texts_and_texts_under_a_mask"),
     Mutant(LAYERS, "rotated by any kind of places", "not in Places.KINDS", "in ()",
            "test_the_trunk_is_asked_for_a_token_where_it_does_more"),
@@ -169,6 +172,30 @@ MUTANTS = [
            "weights.norms[1], shape.eps[0] + 0.1)", A_TOKEN),
     Mutant(NEXT, "what came before the feed-forward layer is lost", "linear_onto(middle, widened(opened",
            "linear_onto(x, widened(opened", A_TOKEN),
+    Mutant("models/kv_cache.py", "a token more than there is room for", "if used + new > self.room[0].shape[2]:", "if False:",
+           "test_it_holds_what_the_plain_layer_holds test_a_token_more_finds_room"),
+    Mutant("models/kv_cache.py", "a token more is not counted", "        self._view(used + 1)\n", "",
+           "test_a_token_more_finds_room"),
+    # --- fused/ and who asks it ---
+    Mutant(LAYERS, "longer than the window", ", window_of(attention))", ", math.inf)",
+           "models/test_decoder_layers.py::test_a_text_is_as_long_as_the_shortest_window"),
+    Mutant(LAYERS, "the first layer's window for all", "min(whole.longest for whole in self._layers)", "self._layers[0].longest",
+           "models/test_decoder_layers.py::test_a_text_is_as_long_as_the_shortest_window"),
+    Mutant(LAYERS, "long texts by torch as one", "math.inf if by_kernels else", "math.inf if True else",
+           "models/test_decoder_layers.py::test_a_text_is_as_long_as_the_shortest_window"),
+    Mutant(CALLS, "every precision", "x.dtype == torch.float32 and ", "", "fused/test_kernels.py::test_what_they_do_not_take"),
+    Mutant(CALLS, "every device", 'x.device.type == "cpu" and ', "", "fused/test_kernels.py::test_what_they_do_not_take"),
+    Mutant(CALLS, "all texts are rotated as the first", "length * size if cos.dim() == 3 and len(cos) > 1 else 0", "0",
+           "fused/test_kernels.py::test_attention_and_its_slopes_are_autograds"),
+    Mutant(CALLS, "any token", "0 <= int(tokens.min()) <= int(tokens.max()) < logits.shape[1]", "True",
+           "fused/test_kernels.py::test_a_token_that_is_no_word_is_refused"),
+    Mutant(CALLS, "blocks that are not filled", "even = x.shape[1] % WIDE == 0 and", "even = True and",
+           "fused/test_kernels.py::test_slopes_that_do_not_fill_its_blocks_are_left_to_others"),
+    Mutant(LIBRARY, "the same library for another source", ", *(source.read_bytes() for source in SOURCES)", "",
+           "test_another_source_or_processor_is_another_library"),
+    Mutant(LIBRARY, "half a library for the other process", "made = Path(folder, path.name)", "made = path",
+           "test_a_compiler_that_dies_leaves_nothing"),
+    Mutant(LIBRARY, "cannot be turned off", 'os.environ.get(SWITCH) == "0" or', "", "test_they_can_be_turned_off"),
     # --- models/rotation.py ---
     Mutant(ROTATION, "both halves by the first's sine", "addcmul_(x1, sin2", "addcmul_(x1, sin1",
            "test_by_hand test_a_text_is_rotated_as_transformers_does_it"),

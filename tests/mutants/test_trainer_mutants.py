@@ -161,9 +161,8 @@ MUTANTS = [
     Mutant(LOGPROBS, "temperature missing in the head's slope", "slope * (gradients[0] / ctx.temperature)",
            "slope * gradients[0]", f"test_head_logprobs_by_hand test_head_logprobs_are_those_of_its_logits {PLAIN_LOOP}"),
     Mutant(LOGPROBS, "slope of a sure token rounded away",
-           "probs.neg_().scatter_add_(-1, chosen.unsqueeze(-1), torch.ones_like(probs[:, :1])))\n"
-           "        if learns:\n            ctx.save_for_backward(linear(logits, weight.t()))",
-           "probs)\n        if learns:\n            ctx.save_for_backward(weight[tokens] - linear(logits, weight.t()))",
+           "probs.neg_().scatter_add_(-1, chosen.unsqueeze(-1), torch.ones_like(probs[:, :1])))",
+           "probs).neg_().scatter_add_(-1, chosen.unsqueeze(-1), torch.ones_like(part[:, :1]))",
            "test_head_logprobs_of_a_sure_token_in_half_precision"),
     # --- models/adapters.py ---
     Mutant(ADAPTERS, "adapters not restored after an exception", "        finally:\n            self._apply(before",

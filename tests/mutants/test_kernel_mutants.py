@@ -1,0 +1,56 @@
+"""Mutants of the kernels in C: see runner.py. Each is compiled anew."""
+
+import shutil
+
+import pytest
+from runner import Mutant, mutant_tests
+
+if not any(map(shutil.which, ("cc", "gcc", "clang"))):
+    pytest.skip("no C compiler here", allow_module_level=True)
+
+ROWS, ATTENTION, LORA, COMMON = "fused/rows.c", "fused/attention.c", "fused/lora.c", "fused/common.h"
+K = "fused/test_kernels.py::"
+NORM, NORM_BACK = f"{K}test_a_norm_is_that_of_a_loop", f"{K}test_a_norms_slope_is_autograds"
+GATED, TEXTS = f"{K}test_the_gated_unit_and_its_slopes_are_autograds", f"{K}test_attention_and_its_slopes_are_autograds"
+ONE_MORE, SLOPES = (
+    f"{K}test_one_token_more_looks_at_what_lies_in_the_cache",
+    f"{K}test_slopes_of_a_low_rank_update_are_autograds",
+)
+HEAD, DIGITS = f"{K}test_what_a_head_says_is_what_softmax_says", f"{K}test_a_probability_is_right_to_its_last_digits"
+
+# A table: two or three lines a row, not seven.
+# fmt: off
+MUTANTS = [
+    Mutant(ROWS, "epsilon forgotten", "squares / width + j->eps", "squares / width", NORM),
+    Mutant(ROWS, "the norm's own slope", "along *= inverse * inverse * inverse / width;",
+           "along *= inverse * inverse / width;", NORM_BACK),
+    Mutant(ROWS, "nothing comes around the norm", "out[i] = around[i] + slope[i]", "out[i] = slope[i]", NORM_BACK),
+    Mutant(ROWS, "the gate opens without a slope", "(open + opened * (1 - open))", "open", GATED),
+    Mutant(ROWS, "numbers behind the last block are left", "share(gated, &j, rounded(count) / WIDE,",
+           "share(gated, &j, count / WIDE,", GATED),
+    Mutant(ROWS, "no temperature", "if (j->temperature != 1)", "if (0)", HEAD),
+    Mutant(ROWS, "0 times minus infinity", "(below < -1e30f ? -1e30f : below)", "below", HEAD),
+    Mutant(ROWS, "the token's own slope", "row[j->tokens[n]] += 1;", "", HEAD),
+    Mutant(COMMON, "a term of the series less", "sum = fmaf(sum, r, 1.0f / 720);", "sum = 1.0f / 720;", DIGITS),
+    Mutant(COMMON, "always added to what is there", "t = 0; add && t < count", "t = 0; t < count", TEXTS),
+    Mutant(ATTENTION, "a token looks ahead", "soften(row, start + i + 1);", "soften(row, start + i + 2);", TEXTS),
+    Mutant(ATTENTION, "sharpness forgotten on the way back", "own_cos, own_sin, rows, of_head, j->sharp);\n            }",
+           "own_cos, own_sin, rows, of_head, 1);\n            }", TEXTS),
+    Mutant(ATTENTION, "rotated on, not back", "to[i] = (from[i] * c[i] + from[i + half] * s[i + half]) * by;",
+           "to[i] = (from[i] * c[i] + from[i + half] * s[i]) * by;", TEXTS),
+    Mutant(ATTENTION, "keys learn from the last head alone", "across, q, width, count, rows, width, 1);",
+           "across, q, width, count, rows, width, 0);", TEXTS),
+    Mutant(ATTENTION, "queries that were not asked keep what was there", "for (size t = 0; t < j->first; t++)",
+           "for (size t = 0; t < 0; t++)", TEXTS),
+    Mutant(ATTENTION, "what is before a prompt is looked at", "j->seen && !j->seen[text * count + t]", "0", ONE_MORE),
+    Mutant(ATTENTION, "the value goes to the next column", "memcpy(values + j->used * of_head,",
+           "memcpy(values + (j->used + 1) * of_head,", ONE_MORE),
+    Mutant(LORA, "scale forgotten in dB", "rank + r + t] = found[t * WIDE + i] * j->scale;",
+           "rank + r + t] = found[t * WIDE + i];", SLOPES),
+    Mutant(LORA, "parts of rows as whole ones", "j->g + row * j->apart", "j->g + row * j->out", SLOPES),
+    Mutant(LORA, "ranks beyond 64 as the first", "product(found, WIDE, j->low_g + r,",
+           "product(found, WIDE, j->low_g,", SLOPES),
+]
+# fmt: on
+
+test_mutant_is_killed, test_without_a_mutant_it_passes = mutant_tests(MUTANTS)
