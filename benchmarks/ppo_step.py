@@ -6,7 +6,7 @@
 The ways take turns within one process, so that another program on the machine slows all of them; look at the ratios, and at
 seconds only on an idle machine. "plain" is the textbook: PEFT's three-product layers, left-padded rows under a mask in one
 batch, a full log-softmax with an entropy that carries a gradient. The others are "ours" with one thing changed; "modules" are
-transformers' decoder layers in the place of ours, and "peft-layers" and "padded-rows" need them.
+transformers' decoder layers in the place of ours; "peft-layers", "padded-rows" and "eager" need them.
 """
 
 import argparse
@@ -33,6 +33,7 @@ from rlhf_lab.assets import shipped_prompts  # noqa: E402
 from rlhf_lab.config import PolicyConfig  # noqa: E402
 from rlhf_lab.core import products as products_module  # noqa: E402
 from rlhf_lab.core.logprobs import logprobs_and_entropy  # noqa: E402
+from rlhf_lab.fused import calls  # noqa: E402
 from rlhf_lab.models import adapters as adapters_module  # noqa: E402
 from rlhf_lab.models import reward_model as reward_module  # noqa: E402
 from rlhf_lab.models.adapters import Adapters  # noqa: E402
@@ -47,8 +48,8 @@ from rlhf_lab.trainers.policy import PolicyTrainer, Task  # noqa: E402
 PARTS = ("rollout", "score", "update", "step", "cpu")
 
 
-def padded(backbone: Backbone, rows: Rows) -> Hidden:
-    """Left-padded rows under a mask, positions counted from it."""
+def padded(backbone: Backbone, rows: Rows, **_: bool) -> Hidden:
+    """Left-padded rows under a mask, positions counted from it, read to their ends."""
     mask = torch.cat([rows.prompt_mask, rows.mask.long()], dim=1)
     output = backbone.trunk(
         input_ids=torch.cat([rows.prompts, rows.responses], dim=1), attention_mask=mask,
@@ -69,6 +70,7 @@ def peft_layers(trainer: PolicyTrainer) -> Iterator[None]:
 @contextmanager
 def modules(trainer: PolicyTrainer) -> Iterator[None]:
     def forward_of(whole: WholeLayer, _parts: object) -> Callable[..., Any]:
+        whole.computes = False  # so that nobody goes around the modules
         return partial(type(whole.module).forward, whole.module)
 
     with patch.object(WholeLayer, "forward_of", forward_of):
@@ -85,7 +87,10 @@ def padded_rows(trainer: PolicyTrainer) -> Iterator[None]:
 
 @contextmanager
 def full_softmax(trainer: PolicyTrainer) -> Iterator[None]:
-    with patch.object(rollout_module, "sampled_logprobs", logprobs_and_entropy):
+    def full(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *rest: Any, **more: Any) -> Any:
+        return logprobs_and_entropy(torch.nn.functional.linear(hidden, weight, bias), *rest, **more)
+
+    with patch.object(rollout_module, "head_logprobs", full):
         yield
 
 
@@ -114,6 +119,13 @@ def other_library(trainer: PolicyTrainer) -> Iterator[None]:
 
 
 @contextmanager
+def no_kernels(trainer: PolicyTrainer) -> Iterator[None]:
+    """What lies between products by PyTorch's operations, as where there is no C compiler."""
+    with patch.object(calls, "takes", lambda _: False):
+        yield
+
+
+@contextmanager
 def eager_attention(trainer: PolicyTrainer) -> Iterator[None]:
     trainer.backbone.model.set_attn_implementation("eager")
     yield
@@ -129,8 +141,9 @@ WAYS: dict[str, tuple[Callable[[PolicyTrainer], Any], ...]] = {
     "full-softmax": (full_softmax,),
     "one-batch": (one_batch,),
     "other-library": (other_library,),
+    "no-kernels": (no_kernels,),
     "bfloat16": (bfloat16_products,),
-    "eager": (eager_attention,),
+    "eager": (modules, eager_attention),
 }
 
 

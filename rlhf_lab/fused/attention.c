@@ -2,7 +2,7 @@
 
 #include "common.h"
 
-#define BLOCK 32 /* queries of a head computed at once */
+#define BLOCK 16 /* queries of a head computed at once */
 #define AHEAD 16 /* keys between the one computed and the one asked for */
 
 typedef struct {
