@@ -190,15 +190,6 @@ typedef struct {
 
 size attend_next_room(size used, size of_head) { return rounded(used + 1) + rounded(of_head); }
 
-static inline float dot(const float *a, const float *b, size count) {
-    wide sum = {0};
-    size i = 0;
-    for (; i + WIDE <= count; i += WIDE) sum += *(const wide *)(a + i) * *(const wide *)(b + i);
-    float rest = 0;
-    for (; i < count; i++) rest += a[i] * b[i];
-    return total(sum) + rest;
-}
-
 /* out (width,) = shares · rows, four rows at a time so that no sum waits for the one before. */
 static void weigh(float *out, const float *shares, const float *rows, size count, size width) {
     size i = 0;

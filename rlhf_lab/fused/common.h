@@ -3,6 +3,7 @@
  *
  * Numbers are float32. Tensors lie one row behind the other unless a distance is given, which counts numbers as all sizes do.
  * Every row, and every head of a text, is computed by one thread in one order: results do not depend on how many threads there are.
+ * Long sums have WIDE parts whatever the compiler makes of them, so their rounding does not grow with the length as one part's would.
  * calls.py has the shapes of what each function takes.
  */
 
@@ -62,6 +63,15 @@ static inline float total(wide x) {
     } next = {of.halves[0] + of.halves[1]};
     quarter last = next.quarters[0] + next.quarters[1];
     return (last[0] + last[2]) + (last[1] + last[3]);
+}
+
+static inline float dot(const float *a, const float *b, size count) {
+    wide sum = {0};
+    size i = 0;
+    for (; i + WIDE <= count; i += WIDE) sum += *(const wide *)(a + i) * *(const wide *)(b + i);
+    float rest = 0;
+    for (; i < count; i++) rest += a[i] * b[i];
+    return total(sum) + rest;
 }
 
 /* Products of small matrices, `count` rows at a time: to (count, WIDE) = of · row, or added to what is there. */

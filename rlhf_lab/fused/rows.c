@@ -2,6 +2,8 @@
 
 #include "common.h"
 
+#define PIECE 1024 /* words whose sum is taken in float32 */
+
 /* --------------------------------------------------------------------------------------------------------------- norm */
 
 typedef struct {
@@ -17,10 +19,7 @@ static void norm_rows(const void *data, size from, size to, size number) {
     size width = j->width;
     for (size row = from; row < to; row++) {
         const float *x = j->x + row * width;
-        float *out = j->out + row * width, squares = 0;
-#pragma omp simd reduction(+ : squares)
-        for (size i = 0; i < width; i++) squares += x[i] * x[i];
-        float inverse = 1 / sqrtf(squares / width + j->eps);
+        float *out = j->out + row * width, inverse = 1 / sqrtf(dot(x, x, width) / width + j->eps);
         j->inverse[row] = inverse;
 #pragma omp simd
         for (size i = 0; i < width; i++) out[i] = x[i] * inverse * j->weight[i];
@@ -38,10 +37,10 @@ static void norm_rows_back(const void *data, size from, size to, size number) {
     size width = j->width;
     for (size row = from; row < to; row++) {
         const float *x = j->x + row * width, *slope = j->slope + row * width, *around = j->around + row * width;
-        float *out = j->out + row * width, *again = j->again + row * width, inverse = j->kept[row], along = 0;
-#pragma omp simd reduction(+ : along)
-        for (size i = 0; i < width; i++) along += slope[i] * j->weight[i] * x[i];
-        along *= inverse * inverse * inverse / width;
+        float *out = j->out + row * width, *again = j->again + row * width, inverse = j->kept[row];
+#pragma omp simd
+        for (size i = 0; i < width; i++) again[i] = slope[i] * j->weight[i];
+        float along = dot(again, x, width) * inverse * inverse * inverse / width;
 #pragma omp simd
         for (size i = 0; i < width; i++) {
             float scaled = inverse * j->weight[i];
@@ -107,28 +106,41 @@ typedef struct {
     int learns;
 } head_job;
 
+/* Each logit becomes its e^(logit - most), added to its sum; and so is that times (logit - most), 0 where it is -inf. */
+static inline void weigh(float *logits, size count, float most, float *sums, float *means) {
+#pragma omp simd
+    for (size w = 0; w < count; w++) {
+        float below = logits[w] - most, one = exponential(below);
+        sums[w] += one;
+        means[w] += one * (below < -1e30f ? -1e30f : below);
+        logits[w] = one;
+    }
+}
+
 static void head_rows(const void *data, size from, size to, size number) {
     (void)number;
     const head_job *j = data;
     size words = j->words;
     for (size n = from; n < to; n++) {
-        float *row = j->logits + n * words, most = -INFINITY, sum = 0, mean = 0;
+        float *row = j->logits + n * words, most = -INFINITY;
+        double sum = 0, mean = 0;
         if (j->temperature != 1)
 #pragma omp simd
             for (size i = 0; i < words; i++) row[i] /= j->temperature;
 #pragma omp simd reduction(max : most)
         for (size i = 0; i < words; i++) most = row[i] > most ? row[i] : most;
         float own = row[j->tokens[n]] - most;
-#pragma omp simd reduction(+ : sum, mean)
-        for (size i = 0; i < words; i++) {
-            float below = row[i] - most, one = exponential(below);
-            sum += one;
-            mean += one * (below < -1e30f ? -1e30f : below);
-            row[i] = one;
+        for (size start = 0; start < words; start += PIECE) {
+            size end = words - start < PIECE ? words : start + PIECE;
+            float sums[WIDE] = {0}, means[WIDE] = {0};
+            size i = start;
+            for (; i + WIDE <= end; i += WIDE) weigh(row + i, WIDE, most, sums, means);
+            weigh(row + i, end - i, most, sums, means);
+            sum += total(*(const wide *)sums), mean += total(*(const wide *)means);
         }
-        float log_sum = logf(sum), share = -1 / sum;
+        float log_sum = (float)log(sum), share = (float)(-1 / sum);
         j->logprobs[n] = own - log_sum;
-        j->entropies[n] = log_sum - mean / sum;
+        j->entropies[n] = log_sum - (float)(mean / sum);
         if (j->learns) {
 #pragma omp simd
             for (size i = 0; i < words; i++) row[i] *= share;

@@ -21,9 +21,9 @@ HEAD, DIGITS = f"{K}test_what_a_head_says_is_what_softmax_says", f"{K}test_a_pro
 # A table: two or three lines a row, not seven.
 # fmt: off
 MUTANTS = [
-    Mutant(ROWS, "epsilon forgotten", "squares / width + j->eps", "squares / width", NORM),
-    Mutant(ROWS, "the norm's own slope", "along *= inverse * inverse * inverse / width;",
-           "along *= inverse * inverse / width;", NORM_BACK),
+    Mutant(ROWS, "epsilon forgotten", "width) / width + j->eps", "width) / width", NORM),
+    Mutant(ROWS, "the norm's own slope", "* inverse * inverse * inverse / width;",
+           "* inverse * inverse / width;", NORM_BACK),
     Mutant(ROWS, "nothing comes around the norm", "out[i] = around[i] + slope[i]", "out[i] = slope[i]", NORM_BACK),
     Mutant(ROWS, "the gate opens without a slope", "(open + opened * (1 - open))", "open", GATED),
     Mutant(ROWS, "numbers behind the last block are left", "share(gated, &j, rounded(count) / WIDE,",
