@@ -87,14 +87,15 @@ def test_they_are_compiled_once(kernels, own_cache, monkeypatch):
 def test_another_source_or_processor_is_another_library(kernels, own_cache, tmp_path, monkeypatch):
     compiler = library.compiler_here()
     monkeypatch.setattr(library, "_compile", lambda *_: None)
-    paths = [library.compiled(compiler)]
-    monkeypatch.setattr(library.torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
-    paths.append(library.compiled(compiler))
+    paths = []
+    for capability in ("AVX512", "AVX2", "DEFAULT"):
+        monkeypatch.setattr(library.torch.backends.cpu, "get_cpu_capability", lambda found=capability: found)
+        paths.append(library.compiled(compiler))
     other = tmp_path / "rows.c"
     other.write_text("/* changed */")
     monkeypatch.setattr(library, "SOURCES", [other])
     paths.append(library.compiled(compiler))
-    assert len(set(paths)) == 3
+    assert len(set(paths)) == 4
 
 
 @pytest.mark.parametrize("capability", ["DEFAULT", "AVX2"])
