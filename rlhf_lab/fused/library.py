@@ -10,6 +10,7 @@ import hashlib
 import logging
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -42,39 +43,43 @@ def library() -> ctypes.CDLL | None:
     if os.environ.get(SWITCH) == "0" or sys.platform == "win32":
         return None
     compiler = compiler_here()
-    if compiler is None:
+    if not compiler:
         log.info("no C compiler (%s): PyTorch's operations compute instead, a fifth slower", ", ".join(COMPILERS))
         return None
     try:
         return _loaded(compiled(compiler))
     except (OSError, subprocess.SubprocessError, AttributeError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        log.warning("%s did not compile the kernels, so PyTorch's operations compute: %s", compiler, said[-1:])
+        log.warning("%s did not compile the kernels, so PyTorch's operations compute: %s", compiler[0], said[-1:])
         return None
 
 
 def described() -> str:
     """Whether there are kernels, in words."""
     if library() is not None:
-        return f"kernels compiled by {compiler_here()}"
+        return f"kernels compiled by {' '.join(compiler_here())}"
     if os.environ.get(SWITCH) == "0":
         return f"no kernels ({SWITCH}=0)"
     return "no kernels: a C compiler (gcc or clang) on the PATH would make PPO a fifth faster"
 
 
-def compiler_here() -> str | None:
-    """The C compiler that the variable CC names, else the first one found."""
-    chosen = os.environ.get("CC")
-    return next(filter(None, map(shutil.which, [chosen] if chosen else COMPILERS)), None)
+def compiler_here() -> list[str]:
+    """The C compiler as words of a command: what the variable CC says, else the first one found; none where there is none."""
+    chosen = shlex.split(os.environ.get("CC", ""))
+    for name, *options in [chosen] if chosen else [[name] for name in COMPILERS]:
+        found = shutil.which(name)
+        if found is not None:
+            return [found, *options]
+    return []
 
 
-def compiled(compiler: str, folder: Path | None = None) -> Path:
+def compiled(compiler: Sequence[str], folder: Path | None = None) -> Path:
     """The library's file, compiled unless it is there. folder: where it is kept; by itself, the person's folder for such.
 
     Raises OSError, or subprocess.SubprocessError with what the compiler said.
     """
-    command = [compiler, *FLAGS, *VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())]
-    release = subprocess.run([compiler, "--version"], check=True, capture_output=True, timeout=LONGEST).stdout
+    command = [*compiler, *FLAGS, *VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())]
+    release = subprocess.run([*compiler, "--version"], check=True, capture_output=True, timeout=LONGEST).stdout
     key = hashlib.sha256(b"".join([repr(command).encode(), release, *(source.read_bytes() for source in SOURCES)]))
     folder = folder or _kept_in()
     path = folder / f"{key.hexdigest()[:24]}.so"
@@ -113,7 +118,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
     kernels = ctypes.CDLL(str(path))
     openmp = _openmp()
     if openmp is not None:
-        entries = (getattr(openmp, name) for name in ("GOMP_parallel", "omp_get_thread_num"))
+        entries = (getattr(openmp, name) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"))
         kernels.use_threads_of(*(ctypes.cast(entry, ctypes.c_void_p) for entry in entries))
     return kernels
 

@@ -5,24 +5,26 @@
 #define FEW 8192 /* numbers that are not worth waking a second thread for */
 
 static void (*in_parallel)(void (*)(void *), void *, unsigned, unsigned);
-static int (*own_number)(void);
+static int (*own_number)(void), (*how_many)(void);
 
-/* parallel, number: GOMP_parallel and omp_get_thread_num of the OpenMP library that PyTorch runs on. */
-void use_threads_of(void *parallel, void *number) {
+/* GOMP_parallel, omp_get_thread_num and omp_get_num_threads of the OpenMP library that PyTorch runs on. */
+void use_threads_of(void *parallel, void *number, void *count) {
     in_parallel = (void (*)(void (*)(void *), void *, unsigned, unsigned))parallel;
     own_number = (int (*)(void))number;
+    how_many = (int (*)(void))count;
 }
 
 typedef struct {
     work run;
     const void *job;
-    size count, parts;
+    size count;
 } shares;
 
+/* There may be fewer threads than were asked for. */
 static void own_share(void *all) {
     const shares *of = all;
-    size number = own_number();
-    of->run(of->job, of->count * number / of->parts, of->count * (number + 1) / of->parts, number);
+    size number = own_number(), parts = how_many();
+    of->run(of->job, of->count * number / parts, of->count * (number + 1) / parts, number);
 }
 
 void share(work run, const void *job, size count, size each, size threads) {
@@ -31,6 +33,6 @@ void share(work run, const void *job, size count, size each, size threads) {
         run(job, 0, count, 0);
         return;
     }
-    shares all = {run, job, count, parts};
+    shares all = {run, job, count};
     in_parallel(own_share, &all, (unsigned)parts, 0);
 }

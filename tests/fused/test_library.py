@@ -37,7 +37,15 @@ def test_without_a_compiler_there_are_none(own_cache, tmp_path, monkeypatch, cap
 
 def test_a_compiler_that_is_named_but_is_not_there(own_cache, monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler")
-    assert library.compiler_here() is None
+    assert library.compiler_here() == []
+    assert library.library() is None
+
+
+def test_a_compiler_may_come_with_options(kernels, own_cache, monkeypatch):
+    plain = library.compiler_here()
+    monkeypatch.setenv("CC", f"{plain[0]} -g0")
+    assert library.compiler_here() == [plain[0], "-g0"]
+    assert library.library() is not None
 
 
 def test_a_compiler_that_fails_says_why(own_cache, tmp_path, monkeypatch, caplog):
@@ -69,7 +77,7 @@ def test_they_can_be_turned_off(own_cache, monkeypatch):
 
 
 def test_it_is_said_what_there_is(kernels, own_cache, tmp_path, monkeypatch):
-    assert library.described() == f"kernels compiled by {library.compiler_here()}"
+    assert library.described() == f"kernels compiled by {library.compiler_here()[0]}"
     library.library.cache_clear()
     monkeypatch.setenv("CC", "no-such-compiler")
     assert "a C compiler (gcc or clang) on the PATH" in library.described()
@@ -123,3 +131,13 @@ def test_threads_are_pytorchs(kernels):
         [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=root, env=os.environ
     )
     assert done.stdout.strip() == "1"
+
+
+def test_fewer_threads_than_asked_for_do_all_the_work(kernels):
+    code = (
+        "import torch\nfrom rlhf_lab.fused import calls\ntorch.set_num_threads(4)\nx = torch.randn(5000, 64)\n"
+        "found = calls.swiglu(x, x)\ntorch.testing.assert_close(found, torch.nn.functional.silu(x) * x)"
+    )
+    root = Path(__file__).resolve().parents[2]
+    environment = {**os.environ, "OMP_THREAD_LIMIT": "2"}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env=environment)
