@@ -26,7 +26,7 @@ from rlhf_lab.labelling import Role
 from rlhf_lab.store.people import NEWCOMER
 from rlhf_lab.ui.auth_file import Entry
 
-COOKIE = "rlhf_lab_visitor"
+COOKIE = "rlhf_lab_visitor"  # as such, of who entered before each lab had its own
 KEYS_FILE = "access.json"
 CODE_VARIABLE = "RLHF_LAB_JOIN_CODE"
 #: Letters and digits that nobody confuses when a code is read out.
@@ -79,15 +79,24 @@ class Access:
         """Who asks. A cookie counts only for requests of our own pages: another site's page cannot act with it."""
         if request is None or not self.key or self._from_elsewhere(request):
             return Visitor(self.default)
-        for cookie in (COOKIE, self.page_cookie):
+        for cookie in (self.entered_cookie, COOKIE, self.page_cookie):
             if (found := self._read(request.cookies.get(cookie) or "")) is not None:
                 return Visitor(found.role if found.role.may(self.default) else self.default, found.name)
         return Visitor(self.default)
 
     @property
+    def entered_cookie(self) -> str:
+        """The cookie of who entered. Each lab has its own: a browser sends them to every port of a computer."""
+        return f"{COOKIE}_entered_{self._digest}"
+
+    @property
     def page_cookie(self) -> str:
-        """The cookie that comes with the page. Each lab has its own: a browser sends them to every port of a computer."""
-        return f"{COOKIE}_{hashlib.sha256(self.key).hexdigest()[:8]}"
+        """The cookie that comes with the page, each lab's own too."""
+        return f"{COOKIE}_{self._digest}"
+
+    @property
+    def _digest(self) -> str:
+        return hashlib.sha256(self.key).hexdigest()[:8]
 
     def newcomer(self, request: Request) -> str:
         """The signed name of a visitor who may label without having entered, known or new; "" for everybody else.

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from rlhf_lab.store.people import MAX_NAME
-from rlhf_lab.ui.access import COOKIE, Access, Visitor
+from rlhf_lab.ui.access import Access, Visitor
 
 MONTH_S = 30 * 86_400
 HEADERS = {
@@ -29,7 +29,7 @@ a { display: grid; place-items: center; border-radius: 10px; text-decoration: no
 def let_in(request: Request, access: Access, visitor: Visitor, to: str = "./") -> Response:
     """Off to the lab, known from now on. to: the page's address, from the door's."""
     answer = RedirectResponse(to, status_code=303, headers=HEADERS)
-    give_cookie(answer, COOKIE, access.cookie(visitor), MONTH_S, https=is_https(request))
+    give_cookie(answer, access.entered_cookie, access.cookie(visitor), MONTH_S, https=is_https(request))
     return answer
 
 

@@ -143,8 +143,19 @@ def test_joining_gives_a_cookie_with_the_role_of_a_labeller(ctx, web):
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=Lax" in cookie
-    assert ctx.access.visitor(Asked(web.cookies[COOKIE])) == Visitor(Role.LABELLER, "Ann Lee")
+    assert ctx.access.visitor(Asked(web.cookies[ctx.access.entered_cookie])) == Visitor(Role.LABELLER, "Ann Lee")
     assert joined(ctx) == {"Ann Lee"}
+
+
+def test_one_browser_enters_two_labs_of_one_computer(tmp_path):
+    """Cookies go to every port and path of a computer: each lab reads its own, and the one that it gave when all had one name."""
+    labs = [guarded_access(tmp_path / name, open_to_all=False) for name in ("one", "other")]
+    own = [Visitor(Role.OPERATOR, "Ann"), Visitor(Role.LABELLER, "Ann at work")]
+    asked = Asked()
+    asked.cookies = {lab.entered_cookie: lab.cookie(visitor) for lab, visitor in zip(labs, own, strict=True)}
+    assert [lab.visitor(asked) for lab in labs] == own
+    asked.cookies = {COOKIE: labs[0].cookie(own[0])}
+    assert [lab.visitor(asked) for lab in labs] == [own[0], Visitor(Role.VIEWER)]
 
 
 def test_over_https_the_cookie_reaches_us_in_the_frame_of_another_site(web):
@@ -202,7 +213,7 @@ def test_the_operators_link_and_a_wrong_one(ctx, web):
     assert web.get("/enter").status_code == 403
     answer = web.get("/enter", params={"key": ctx.operator_secret})
     assert answer.status_code == 303
-    assert ctx.access.visitor(Asked(web.cookies[COOKIE])).role is Role.OPERATOR
+    assert ctx.access.visitor(Asked(web.cookies[ctx.access.entered_cookie])).role is Role.OPERATOR
 
 
 def test_names_are_nobody_elses(ctx):

@@ -117,7 +117,7 @@ def test_name_and_password_let_somebody_in_as_that_name(lab, web, name, password
     answer = enter(web, name, password)
     assert (answer.status_code, answer.headers["location"]) == (303, "./")
     assert "HttpOnly; SameSite=Lax" in answer.headers["set-cookie"]
-    assert lab.access.visitor(Asked(web.cookies[COOKIE])) == Visitor(role, name.strip())
+    assert lab.access.visitor(Asked(web.cookies[lab.access.entered_cookie])) == Visitor(role, name.strip())
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_nobody_is_compared_with_a_hash_too(web, monkeypatch):
 
 def test_nobody_joins_by_code_under_a_name_of_the_file(lab, web):
     web.post("/join", data={"code": "ABC234", "name": "Bob"})
-    assert lab.access.visitor(Asked(web.cookies[COOKIE])) == Visitor(Role.LABELLER, "Bob 2")
+    assert lab.access.visitor(Asked(web.cookies[lab.access.entered_cookie])) == Visitor(Role.LABELLER, "Bob 2")
 
 
 def test_a_cookie_ends_with_its_line_or_password_and_does_as_the_line_says(lab):
