@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,14 +39,17 @@ LONGEST = 60  # seconds for the compiler
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The compiled kernels, ready to be called; None where there are none."""
-    if os.environ.get(SWITCH) == "0" or sys.platform == "win32":
+    if os.environ.get(SWITCH) == "0":
         return None
-    compiler = compiler_here()
+    compiler, openmp = compiler_here(), _openmp()
+    if openmp is None:
+        log.info("PyTorch does not run on GNU's OpenMP here, so kernels would have one thread: its operations compute")
+        return None
     if not compiler:
         log.info("no C compiler (%s): PyTorch's operations compute instead, a fifth slower", ", ".join(COMPILERS))
         return None
     try:
-        return _loaded(compiled(compiler))
+        return _loaded(compiled(compiler), openmp)
     except (OSError, subprocess.SubprocessError, AttributeError) as error:
         said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
         log.warning("%s did not compile the kernels, so PyTorch's operations compute: %s", compiler[0], said[-1:])
@@ -60,6 +62,8 @@ def described() -> str:
         return f"kernels compiled by {' '.join(compiler_here())}"
     if os.environ.get(SWITCH) == "0":
         return f"no kernels ({SWITCH}=0)"
+    if _openmp() is None:
+        return "no kernels: PyTorch does not run on GNU's OpenMP here"
     return "no kernels: a C compiler (gcc or clang) on the PATH would make PPO a fifth faster"
 
 
@@ -114,17 +118,15 @@ def _own_folder() -> "tempfile.TemporaryDirectory[str]":
     return tempfile.TemporaryDirectory(prefix="rlhf-lab-kernels-")
 
 
-def _loaded(path: Path) -> ctypes.CDLL:
+def _loaded(path: Path, openmp: ctypes.CDLL) -> ctypes.CDLL:
     kernels = ctypes.CDLL(str(path))
-    openmp = _openmp()
-    if openmp is not None:
-        entries = (getattr(openmp, name) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"))
-        kernels.use_threads_of(*(ctypes.cast(entry, ctypes.c_void_p) for entry in entries))
+    entries = (getattr(openmp, name) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"))
+    kernels.use_threads_of(*(ctypes.cast(entry, ctypes.c_void_p) for entry in entries))
     return kernels
 
 
 def _openmp() -> ctypes.CDLL | None:
-    """The OpenMP library that PyTorch runs on; None where it is not GNU's: then a kernel runs on one thread."""
+    """The OpenMP library that PyTorch runs on; None where it is not GNU's, as on macOS and Windows."""
     maps = Path("/proc/self/maps")
     found = re.findall(r"(/\S*libgomp\S*\.so\S*)", maps.read_text()) if maps.exists() else []
     of_torch = [path for path in found if "/torch" in path] or found

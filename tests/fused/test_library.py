@@ -35,6 +35,15 @@ def test_without_a_compiler_there_are_none(own_cache, tmp_path, monkeypatch, cap
     assert "no C compiler (cc, gcc, clang)" in caplog.text
 
 
+def test_where_pytorch_has_other_threads_there_are_none(own_cache, monkeypatch, caplog):
+    """One thread of a kernel beside all of PyTorch's would be slower."""
+    monkeypatch.setattr(library, "_openmp", lambda: None)
+    with caplog.at_level("INFO", "rlhf_lab.fused"):
+        assert library.library() is None
+    assert "one thread" in caplog.text
+    assert library.described() == "no kernels: PyTorch does not run on GNU's OpenMP here"
+
+
 def test_a_compiler_that_is_named_but_is_not_there(own_cache, monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler")
     assert library.compiler_here() == []

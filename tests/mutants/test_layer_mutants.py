@@ -195,7 +195,8 @@ MUTANTS = [
            "test_another_source_or_processor_is_another_library"),
     Mutant(LIBRARY, "half a library for the other process", "made = Path(folder, path.name)", "made = path",
            "test_a_compiler_that_dies_leaves_nothing"),
-    Mutant(LIBRARY, "cannot be turned off", 'os.environ.get(SWITCH) == "0" or', "", "test_they_can_be_turned_off"),
+    Mutant(LIBRARY, "cannot be turned off", 'SWITCH) == "0":\n        return None', 'SWITCH) == "":\n        return None',
+           "test_they_can_be_turned_off"),
     # --- models/rotation.py ---
     Mutant(ROTATION, "both halves by the first's sine", "addcmul_(x1, sin2", "addcmul_(x1, sin1",
            "test_by_hand test_a_text_is_rotated_as_transformers_does_it"),
