@@ -14,6 +14,8 @@ from rlhf_lab.fused.library import library
 
 POINTER, SIZE, NUMBER, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
 WIDE = 16  # as in common.h
+KNOWN = (torch.float32, torch.int64, torch.bool)
+PLAIN = (Tensor, torch.nn.Parameter)  # kinds whose numbers lie where they say
 #: What each function is given, with the number of threads as the last.
 TAKES: dict[str, list[Any]] = {
     "norm": [POINTER] * 4 + [SIZE] * 2 + [NUMBER],
@@ -30,7 +32,8 @@ TAKES: dict[str, list[Any]] = {
 
 def takes(x: Tensor) -> bool:
     """Whether there are kernels and they compute on tensors like this one."""
-    return x.dtype == torch.float32 and x.device.type == "cpu" and library() is not None
+    known = type(x) in PLAIN and x.dtype == torch.float32 and x.device.type == "cpu" and x.layout == torch.strided
+    return known and library() is not None
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -86,7 +89,7 @@ def attend_back(
     slope: Tensor, read: Tensor, cos: Tensor, sin: Tensor, batch: int, first: int, heads: int, groups: int
 ) -> Tensor:
     """The slope of read from that of what `attend` gave."""
-    length, size, turns = _sizes(read, cos, batch, heads, groups)
+    read, (length, size, turns) = read.contiguous(), _sizes(read, cos, batch, heads, groups)
     d_read, room = torch.empty_like(read), _room("attend_room", length, size, read)
     _call(
         "attend_back", slope.contiguous(), read, cos.contiguous(), sin.contiguous(), d_read, room,
@@ -117,7 +120,7 @@ def attend_next(
 def takes_slopes(x: Tensor, slope: Tensor) -> bool:
     """Whether `lora_slopes` computes on these."""
     even = x.shape[1] % WIDE == 0 and slope.shape[1] % WIDE == 0
-    return even and x.is_contiguous() and slope.stride(1) == 1 and takes(x)
+    return even and x.is_contiguous() and slope.stride(1) == 1 and slope.dtype == x.dtype and takes(x)
 
 
 def lora_slopes(x: Tensor, slope: Tensor, a: Tensor, b: Tensor, scale: float) -> tuple[Tensor, Tensor]:
@@ -129,7 +132,7 @@ def lora_slopes(x: Tensor, slope: Tensor, a: Tensor, b: Tensor, scale: float) ->
     (rows, read), rank, d_a, d_b = x.shape, len(a), torch.empty_like(a), torch.empty_like(b)
     room = x.new_empty((2 * rows + len(b)) * rank)
     _call(
-        "lora_slopes", x, slope, a, b, d_a, d_b, room, rows, read, len(b), rank, slope.stride(0), scale,
+        "lora_slopes", x, slope.data_ptr(), a, b, d_a, d_b, room, rows, read, len(b), rank, slope.stride(0), scale,
     )  # fmt: skip
     return d_a, d_b
 
@@ -170,5 +173,12 @@ def _call(name: str, *arguments: Any) -> None:
     function = getattr(_library(), name)
     if function.argtypes is None:
         function.argtypes, function.restype = [*TAKES[name], SIZE], None
-    given = [one.data_ptr() if isinstance(one, Tensor) else one for one in arguments]
+    given = [_address(one) if isinstance(one, Tensor) else one for one in arguments]
     function(*given, torch.get_num_threads())
+
+
+def _address(one: Tensor) -> int:
+    """Where a tensor's numbers begin. Raises ValueError for what a kernel would read wrongly."""
+    if one.dtype not in KNOWN or not one.is_contiguous():
+        raise ValueError(f"a kernel was given {tuple(one.shape)} numbers of {one.dtype} with strides {one.stride()}")
+    return one.data_ptr()

@@ -1,7 +1,7 @@
 """The kernels beside this file, compiled by the machine's C compiler when they are first wanted, and kept.
 
 Nothing needs them: what they compute, PyTorch's operations compute too, in a fifth more time a PPO step. So where there is no
-compiler, or it fails, one line of log says so and that is all.
+compiler, or anything goes wrong with it, one line of log says so and that is all.
 """
 
 import ctypes
@@ -9,7 +9,7 @@ import functools
 import hashlib
 import logging
 import os
-import re
+import platform
 import shlex
 import shutil
 import subprocess
@@ -26,7 +26,8 @@ COMPILERS = ("cc", "gcc", "clang")
 SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
 #: Every sum keeps its order: no flag lets a compiler change the numbers, but for products and sums in one rounding.
 FLAGS = (
-    "-std=c11", "-O3", "-shared", "-fPIC", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast",
+    "-std=c11", "-O3", "-shared", "-fPIC", "-Wl,-Bsymbolic", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math",
+    "-ffp-contract=fast",
 )  # fmt: skip
 #: What PyTorch found the processor to have.
 VECTORS = {
@@ -36,57 +37,80 @@ VECTORS = {
 LONGEST = 60  # seconds for the compiler
 
 
-@functools.cache
 def library() -> ctypes.CDLL | None:
     """The compiled kernels, ready to be called; None where there are none."""
-    if os.environ.get(SWITCH) == "0":
-        return None
-    compiler, openmp = compiler_here(), _openmp()
-    if openmp is None:
-        log.info("PyTorch does not run on GNU's OpenMP here, so kernels would have one thread: its operations compute")
-        return None
-    if not compiler:
-        log.info("no C compiler (%s): PyTorch's operations compute instead, a fifth slower", ", ".join(COMPILERS))
-        return None
-    try:
-        return _loaded(compiled(compiler), openmp)
-    except (OSError, subprocess.SubprocessError, AttributeError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        log.warning("%s did not compile the kernels, so PyTorch's operations compute: %s", compiler[0], said[-1:])
-        return None
+    return _found()[0]
 
 
 def described() -> str:
-    """Whether there are kernels, in words."""
-    if library() is not None:
-        return f"kernels compiled by {' '.join(compiler_here())}"
+    """Whether there are kernels, and why not, in words."""
+    return _found()[1]
+
+
+@functools.cache
+def _found() -> tuple[ctypes.CDLL | None, str]:
     if os.environ.get(SWITCH) == "0":
-        return f"no kernels ({SWITCH}=0)"
-    if _openmp() is None:
-        return "no kernels: PyTorch does not run on GNU's OpenMP here"
-    return "no kernels: a C compiler (gcc or clang) on the PATH would make PPO a fifth faster"
+        return None, f"no kernels ({SWITCH}=0)"
+    try:
+        kernels, said = _made()
+    except (OSError, subprocess.SubprocessError, AttributeError, RuntimeError, ValueError) as error:
+        lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
+        kernels, said = None, f"no kernels: they could not be compiled and loaded: {' '.join(lines[-1:])}"
+        log.warning("%s; PyTorch's operations compute instead", said)
+    else:
+        log.info(said)
+    return kernels, said
+
+
+def _made() -> tuple[ctypes.CDLL | None, str]:
+    vectors, openmp = _vectors(), _openmp()
+    if vectors is None:
+        return None, "no kernels: this processor's vectors are too short for them"
+    if openmp is None:
+        return None, "no kernels: PyTorch does not run on GNU's OpenMP here, whose threads they would use"
+    compiler = compiler_here()
+    if not compiler:
+        return None, f"no kernels: a C compiler ({', '.join(COMPILERS)}) on the PATH would make PPO a fifth faster"
+    path = compiled(compiler, vectors)
+    try:
+        kernels = ctypes.CDLL(str(path))
+    except OSError:  # damaged on the disk
+        path.unlink()
+        kernels = ctypes.CDLL(str(compiled(compiler, vectors)))
+    entries = (getattr(openmp, name) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"))
+    kernels.use_threads_of(*(ctypes.cast(entry, ctypes.c_void_p) for entry in entries))
+    return kernels, f"kernels compiled by {' '.join(compiler)}"
+
+
+def _vectors() -> Sequence[str] | None:
+    """What the compiler is told of the processor; None where PyTorch has only what every x86 has, products and sums apart."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    plain = capability not in VECTORS and platform.machine() in ("x86_64", "AMD64", "i686")
+    return None if plain else VECTORS.get(capability, ())
 
 
 def compiler_here() -> list[str]:
     """The C compiler as words of a command: what the variable CC says, else the first one found; none where there is none."""
-    chosen = shlex.split(os.environ.get("CC", ""))
-    for name, *options in [chosen] if chosen else [[name] for name in COMPILERS]:
+    chosen = os.environ.get("CC", "")
+    whole = shutil.which(chosen) if chosen else None
+    if whole is not None:
+        return [whole]
+    for name, *options in [shlex.split(chosen)] if chosen else [[name] for name in COMPILERS]:
         found = shutil.which(name)
         if found is not None:
             return [found, *options]
     return []
 
 
-def compiled(compiler: Sequence[str], folder: Path | None = None) -> Path:
-    """The library's file, compiled unless it is there. folder: where it is kept; by itself, the person's folder for such.
+def compiled(compiler: Sequence[str], vectors: Sequence[str]) -> Path:
+    """The library's file, compiled unless it is there.
 
     Raises OSError, or subprocess.SubprocessError with what the compiler said.
     """
-    command = [*compiler, *FLAGS, *VECTORS.get(torch.backends.cpu.get_cpu_capability(), ())]
+    command = [*compiler, *FLAGS, *vectors]
     release = subprocess.run([*compiler, "--version"], check=True, capture_output=True, timeout=LONGEST).stdout
     key = hashlib.sha256(b"".join([repr(command).encode(), release, *(source.read_bytes() for source in SOURCES)]))
-    folder = folder or _kept_in()
-    path = folder / f"{key.hexdigest()[:24]}.so"
+    path = _kept_in() / f"{key.hexdigest()[:24]}.so"
     if not path.exists():
         _compile(command, path)
     return path
@@ -97,19 +121,23 @@ def _compile(command: Sequence[str], path: Path) -> None:
         made = Path(folder, path.name)
         sources = [str(source) for source in SOURCES if source.suffix == ".c"]
         subprocess.run(
-            [*command, "-o", str(made), *sources, "-lm"], check=True, capture_output=True, text=True, timeout=LONGEST
-        )
+            [*command, "-o", str(made), *sources, "-lm"], check=True, capture_output=True, timeout=LONGEST,
+            text=True, errors="replace",
+        )  # fmt: skip
+        with made.open("rb") as file:
+            os.fsync(file.fileno())
         made.replace(path)  # whole, whoever else compiles it now
 
 
 def _kept_in() -> Path:
     """A folder of the person's own; a new one that goes with the process where that cannot be written."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "rlhf-lab" / "kernels"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        folder = (cache if cache.is_absolute() else Path("~/.cache").expanduser()) / "rlhf-lab" / "kernels"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryFile(dir=folder):
             return folder
-    except OSError:
+    except (OSError, RuntimeError):  # the latter where nobody knows whose home it would be
         return Path(_own_folder().name)
 
 
@@ -118,16 +146,10 @@ def _own_folder() -> "tempfile.TemporaryDirectory[str]":
     return tempfile.TemporaryDirectory(prefix="rlhf-lab-kernels-")
 
 
-def _loaded(path: Path, openmp: ctypes.CDLL) -> ctypes.CDLL:
-    kernels = ctypes.CDLL(str(path))
-    entries = (getattr(openmp, name) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"))
-    kernels.use_threads_of(*(ctypes.cast(entry, ctypes.c_void_p) for entry in entries))
-    return kernels
-
-
 def _openmp() -> ctypes.CDLL | None:
     """The OpenMP library that PyTorch runs on; None where it is not GNU's, as on macOS and Windows."""
     maps = Path("/proc/self/maps")
-    found = re.findall(r"(/\S*libgomp\S*\.so\S*)", maps.read_text()) if maps.exists() else []
-    of_torch = [path for path in found if "/torch" in path] or found
-    return ctypes.CDLL(of_torch[0]) if of_torch else None
+    lines = maps.read_text(errors="replace").splitlines() if maps.exists() else []
+    found = {line.split(maxsplit=5)[-1] for line in lines if "libgomp" in line.rpartition("/")[2]}
+    of_torch = [path for path in found if "/torch/lib/" in path or "/torch.libs/" in path]
+    return ctypes.CDLL(min(of_torch or found)) if of_torch or len(found) == 1 else None

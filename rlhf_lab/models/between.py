@@ -1,7 +1,7 @@
 """What lies between the matrix products of a decoder layer, forward and on the way back: norms, the gated unit and attention.
 
 Each in one pass by a compiled kernel (rlhf_lab/fused) where there are some and they take the numbers, else by PyTorch's
-operations. Rounding differs in the last bits; one machine goes one way, with a gradient or without.
+operations. Rounding differs in the last bits; a process goes one way throughout, with a gradient or without.
 """
 
 import functools

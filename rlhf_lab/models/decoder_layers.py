@@ -284,7 +284,9 @@ def suits(module: Any) -> bool:
     if any(type(one) is not nn.Linear for one in linears):
         return False
     biased = [one.bias is not None for one in linears]
+    weights = [one.weight for one in (*linears, module.input_layernorm, module.post_attention_layernorm)]
     here = all(
-        one.weight.dtype in (torch.float32, torch.bfloat16) and one.weight.device.type == "cpu" for one in linears
+        one.dtype == weights[0].dtype and one.dtype in (torch.float32, torch.bfloat16) and one.device.type == "cpu"
+        for one in weights
     )
     return here and not any(biased[3:]) and len(set(biased[:3])) == 1

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.fused import calls
@@ -244,3 +245,23 @@ def test_what_they_do_not_take(kernels):
     assert not calls.takes(some(2).double())
     assert not calls.takes(some(2).bfloat16())
     assert not calls.takes(torch.empty(2, device="meta"))
+    assert not calls.takes(some(2, 2).to_sparse())
+    with FakeTensorMode():
+        assert not calls.takes(torch.empty(2))
+    assert not calls.takes_slopes(some(3, 32), some(3, 32).bfloat16())
+
+
+@pytest.mark.parametrize(
+    "weight", [some(16).double(), some(16).bfloat16(), some(32)[::2]], ids=["double", "half", "strided"]
+)
+def test_numbers_that_would_be_read_wrongly_are_refused(kernels, weight):
+    with pytest.raises(ValueError, match="a kernel was given"):
+        calls.norm(some(2, 16), weight, 1e-6)
+
+
+def test_numbers_that_lie_apart_are_gathered_first(kernels):
+    read, (cos, sin) = some(10, 96)[:, ::2], turns(16, 5)
+    found = calls.attend(read, cos, sin, 2, 0, 1, 1), calls.attend_back(some(10, 16), read, cos, sin, 2, 0, 1, 1)
+    read = read.contiguous()
+    assert torch.equal(found[0], calls.attend(read, cos, sin, 2, 0, 1, 1))
+    assert torch.equal(found[1], calls.attend_back(some(10, 16), read, cos, sin, 2, 0, 1, 1))

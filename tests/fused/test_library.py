@@ -16,9 +16,9 @@ def own_cache(tmp_path, monkeypatch):
     """Nothing is kept yet; what `library` found so far is forgotten before and after."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv(library.SWITCH, raising=False)
-    library.library.cache_clear()
+    library._found.cache_clear()
     yield tmp_path / "cache"
-    library.library.cache_clear()
+    library._found.cache_clear()
 
 
 def script(path, text):
@@ -32,22 +32,43 @@ def test_without_a_compiler_there_are_none(own_cache, tmp_path, monkeypatch, cap
     monkeypatch.setenv("PATH", str(tmp_path))
     with caplog.at_level("INFO", "rlhf_lab.fused"):
         assert library.library() is None
-    assert "no C compiler (cc, gcc, clang)" in caplog.text
+    assert "a C compiler (cc, gcc, clang) on the PATH would make PPO a fifth faster" in caplog.text
+    assert library.described() in caplog.text
 
 
-def test_where_pytorch_has_other_threads_there_are_none(own_cache, monkeypatch, caplog):
+@pytest.mark.parametrize("chosen", ["no-such-compiler", 'gcc "'])
+def test_a_compiler_that_is_named_but_is_not_there(own_cache, monkeypatch, chosen):
+    monkeypatch.setenv("CC", chosen)
+    assert library.library() is None
+
+
+def test_where_pytorch_has_other_threads_there_are_none(own_cache, monkeypatch):
     """One thread of a kernel beside all of PyTorch's would be slower."""
     monkeypatch.setattr(library, "_openmp", lambda: None)
-    with caplog.at_level("INFO", "rlhf_lab.fused"):
-        assert library.library() is None
-    assert "one thread" in caplog.text
-    assert library.described() == "no kernels: PyTorch does not run on GNU's OpenMP here"
-
-
-def test_a_compiler_that_is_named_but_is_not_there(own_cache, monkeypatch):
-    monkeypatch.setenv("CC", "no-such-compiler")
-    assert library.compiler_here() == []
     assert library.library() is None
+    assert "GNU's OpenMP" in library.described()
+
+
+@pytest.mark.parametrize(("machine", "there_are"), [("x86_64", False), ("aarch64", True)])
+def test_processors_without_a_product_and_sum_in_one_have_none(own_cache, monkeypatch, machine, there_are):
+    monkeypatch.setattr(library.torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    monkeypatch.setattr(library.platform, "machine", lambda: machine)
+    assert (library._vectors() is not None) is there_are
+    if not there_are:
+        assert library.library() is None
+
+
+@pytest.mark.parametrize("folder", ["/opt/of mine/torch/lib/", "/opt/torch.libs/"])
+def test_the_threads_are_those_of_the_library_beside_torch(monkeypatch, tmp_path, folder):
+    lines = [
+        f"7f0-7f1 r-xp 00000000 fe:00 12 {path}" for path in ("/usr/lib/libgomp.so.1", f"{folder}libgomp.so.1", "/x.so")
+    ]
+    (tmp_path / "maps").write_text("\n".join(lines))
+    monkeypatch.setattr(library, "Path", lambda *_: tmp_path / "maps")
+    monkeypatch.setattr(library.ctypes, "CDLL", lambda path: path)
+    assert library._openmp() == f"{folder}libgomp.so.1"
+    (tmp_path / "maps").write_text("\n".join([lines[0], lines[0].replace(".1", ".2")]))
+    assert library._openmp() is None
 
 
 def test_a_compiler_may_come_with_options(kernels, own_cache, monkeypatch):
@@ -58,10 +79,11 @@ def test_a_compiler_may_come_with_options(kernels, own_cache, monkeypatch):
 
 
 def test_a_compiler_that_fails_says_why(own_cache, tmp_path, monkeypatch, caplog):
-    monkeypatch.setenv("CC", script(tmp_path / "cc", '[ "$1" = --version ] || { echo "no room left" >&2; exit 1; }'))
+    """In whatever letters."""
+    failing = '[ "$1" = --version ] || { printf "no f\\344hler left" >&2; exit 1; }'
+    monkeypatch.setenv("CC", script(tmp_path / "a compiler", failing))
     assert library.library() is None
-    assert "did not compile the kernels" in caplog.text
-    assert "no room left" in caplog.text
+    assert "could not be compiled and loaded: no f\ufffdhler left; PyTorch's operations compute" in caplog.text
     assert not list(own_cache.rglob("*.so"))
 
 
@@ -69,7 +91,7 @@ def test_what_a_compiler_made_but_cannot_be_loaded(own_cache, tmp_path, monkeypa
     made = 'while [ "$1" != -o ]; do [ "$1" = --version ] && exit 0; shift; done; echo nothing > "$2"'
     monkeypatch.setenv("CC", script(tmp_path / "cc", made))
     assert library.library() is None
-    assert "so PyTorch's operations compute" in caplog.text
+    assert "PyTorch's operations compute instead" in caplog.text
 
 
 def test_a_compiler_that_dies_leaves_nothing(own_cache, tmp_path, monkeypatch):
@@ -87,45 +109,68 @@ def test_they_can_be_turned_off(own_cache, monkeypatch):
 
 def test_it_is_said_what_there_is(kernels, own_cache, tmp_path, monkeypatch):
     assert library.described() == f"kernels compiled by {library.compiler_here()[0]}"
-    library.library.cache_clear()
+    library._found.cache_clear()
     monkeypatch.setenv("CC", "no-such-compiler")
-    assert "a C compiler (gcc or clang) on the PATH" in library.described()
+    assert "a C compiler (cc, gcc, clang) on the PATH" in library.described()
+
+
+def path_of(compiler, capability=None):
+    vectors = library._vectors() if capability is None else library.VECTORS.get(capability, ())
+    return library.compiled(compiler, vectors)
 
 
 def test_they_are_compiled_once(kernels, own_cache, monkeypatch):
     compiler = library.compiler_here()
-    path = library.compiled(compiler)
+    path = path_of(compiler)
     assert path.is_relative_to(own_cache)
     assert [path] == list(own_cache.rglob("*.so"))
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     monkeypatch.setattr(library, "_compile", lambda *_: pytest.fail("compiled twice"))
-    assert library.compiled(compiler) == path
+    assert path_of(compiler) == path
+
+
+def test_what_is_damaged_is_compiled_anew(kernels, own_cache):
+    path = path_of(library.compiler_here())
+    path.write_bytes(b"")
+    assert library.library() is not None
+    assert path.stat().st_size > 10_000
 
 
 def test_another_source_or_processor_is_another_library(kernels, own_cache, tmp_path, monkeypatch):
     compiler = library.compiler_here()
     monkeypatch.setattr(library, "_compile", lambda *_: None)
-    paths = []
-    for capability in ("AVX512", "AVX2", "DEFAULT"):
-        monkeypatch.setattr(library.torch.backends.cpu, "get_cpu_capability", lambda found=capability: found)
-        paths.append(library.compiled(compiler))
+    paths = [path_of(compiler, capability) for capability in ("AVX512", "AVX2", "DEFAULT")]
     other = tmp_path / "rows.c"
     other.write_text("/* changed */")
     monkeypatch.setattr(library, "SOURCES", [other])
-    paths.append(library.compiled(compiler))
+    paths.append(path_of(compiler, "AVX512"))
     assert len(set(paths)) == 4
 
 
 @pytest.mark.parametrize("capability", ["DEFAULT", "AVX2"])
-def test_they_compile_for_older_processors(kernels, own_cache, monkeypatch, capability):
-    monkeypatch.setattr(library.torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    assert library.compiled(library.compiler_here()).stat().st_size > 10_000
+def test_they_compile_for_other_processors(kernels, own_cache, capability):
+    if library.platform.machine() != "x86_64":
+        pytest.skip("these are options for x86")
+    assert path_of(library.compiler_here(), capability).stat().st_size > 10_000
 
 
-def test_where_nothing_can_be_kept_they_are_compiled_for_this_process(kernels, own_cache):
-    own_cache.write_text("a file where the folder should be")
-    path = library.compiled(library.compiler_here())
+@pytest.mark.parametrize("what", ["a file in its place", "a relative one", "nobody's home"])
+def test_where_nothing_can_be_kept_they_are_compiled_for_this_process(kernels, own_cache, monkeypatch, what):
+    if what == "a file in its place":
+        own_cache.write_text("a file where the folder should be")
+    else:
+        monkeypatch.setenv("XDG_CACHE_HOME", "here")
+
+    def nobody(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    if what == "nobody's home":
+        monkeypatch.setattr(library.Path, "expanduser", nobody)
+    elif what == "a relative one":
+        monkeypatch.setattr(library.Path, "expanduser", lambda _: own_cache)
+    path = path_of(library.compiler_here())
     assert path.exists()
-    assert not path.is_relative_to(own_cache)
+    assert path.is_relative_to(own_cache) is (what == "a relative one")
 
 
 def test_threads_are_pytorchs(kernels):

@@ -403,6 +403,7 @@ def test_a_model_moved_to_another_precision_is_computed_by_its_modules(llama_fol
         {"mlp_bias": True},
         {"attention_bias": True},
         "float64",
+        "a norm in half precision",
         "window",
         "another kind",
         "adapter",
@@ -416,6 +417,8 @@ def test_what_the_function_does_not_do_is_left_to_the_modules(what):
     assert not isinstance(what, str) or what == "window" or suits(layer)
     if what == "float64":
         layer.mlp.up_proj.double()
+    elif what == "a norm in half precision":
+        layer.post_attention_layernorm.bfloat16()
     elif what == "another kind":
         layer = model.model.norm
     elif what == "adapter":
