@@ -124,8 +124,8 @@ SOLVES = {
     "rloo": {"group_size": 4},
     "grpo": {"minibatches": 1, "group_size": 4},
 }
-#: trpo's steps are as long as its trust region, so its score swings: a millionth more of beta, or other rounding, and the last three
-#: have a mean of 3.5 to 5.2 (twelve ways tried).
+#: trpo's steps are as long as its trust region, so its score swings: a millionth more of beta, or other rounding, and the last
+#: three have a mean of 3.5 to 5.2 (twelve ways tried).
 REACHES = {"trpo": 3.0}
 
 
