@@ -159,7 +159,8 @@ def _sizes(read: Tensor, cos: Tensor, batch: int, heads: int, groups: int) -> tu
 def _room(function: str, length: int, size: int, like: Tensor) -> Tensor:
     """Working memory of all threads."""
     of_one = getattr(_library(), function)
-    of_one.restype, of_one.argtypes = SIZE, [SIZE, SIZE]
+    if of_one.argtypes is None:
+        of_one.argtypes, of_one.restype = [SIZE, SIZE], SIZE
     return like.new_empty(torch.get_num_threads() * of_one(length, size))
 
 
