@@ -25,7 +25,7 @@ from torch.nn import functional
 ZEN_4 = 25  # AMD's number of the family; Zen 3 has it too, but no AVX-512
 #: Multiplications from which on oneDNN is the quicker one: with a weight that it has to rearrange, and without.
 FEWEST, FEWEST_PACKED = 4_000_000, 1_000_000
-MOST_PACKED = 2**27  # bytes that `Packed` holds; weights beyond are rearranged at every product
+MOST_PACKED = 2**28  # bytes that `Packed` holds; weights beyond are rearranged at every product
 LARGEST = 2**25  # bytes of a weight that is rearranged elsewhere: that takes as much memory again, MKL next to none
 
 

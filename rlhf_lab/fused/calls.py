@@ -1,6 +1,7 @@
-"""The compiled kernels as functions of tensors: float32, on the CPU, no gradient recorded.
+"""The compiled kernels as functions of tensors: float32 or bfloat16, on the CPU, no gradient recorded.
 
-`takes` says whether they compute on a tensor. Results are new tensors; inputs are copied only where they are not contiguous.
+`takes` says whether they compute on a tensor. All tensors of a call are of one dtype unless said otherwise, and what is computed
+is rounded to it once, at the end. Results are new tensors; inputs are copied only where they are not contiguous.
 """
 
 import ctypes
@@ -12,41 +13,42 @@ from torch import Tensor
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.fused.library import library
 
-POINTER, SIZE, NUMBER, FLAG = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
+SIZE, NUMBER, FLAG = ctypes.c_int64, ctypes.c_float, ctypes.c_int
+OWN = "numbers of the first tensor's dtype"
+FLOATS, PLACES, BOOLS = torch.float32, torch.int64, torch.bool
 WIDE = 16  # as in common.h
-KNOWN = (torch.float32, torch.int64, torch.bool)
 PLAIN = (Tensor, torch.nn.Parameter)  # kinds whose numbers lie where they say
-#: What each function is given, with the number of threads as the last.
+#: What each function is given, tensors by the dtype of their numbers, with the number of threads as the last.
 TAKES: dict[str, list[Any]] = {
-    "norm": [POINTER] * 4 + [SIZE] * 2 + [NUMBER],
-    "norm_back": [POINTER] * 7 + [SIZE] * 2,
-    "swiglu": [POINTER] * 3 + [SIZE],
-    "swiglu_back": [POINTER] * 6 + [SIZE],
-    "attend": [POINTER] * 5 + [SIZE] * 7 + [NUMBER],
-    "attend_back": [POINTER] * 6 + [SIZE] * 7 + [NUMBER],
-    "attend_next": [POINTER] * 8 + [SIZE] * 6 + [NUMBER],
-    "lora_slopes": [POINTER] * 7 + [SIZE] * 5 + [NUMBER],
-    "head_figures": [POINTER] * 4 + [SIZE] * 2 + [NUMBER, FLAG],
+    "norm": [OWN, OWN, OWN, FLOATS, SIZE, SIZE, NUMBER],
+    "norm_back": [OWN, OWN, FLOATS, OWN, OWN, OWN, OWN, SIZE, SIZE],
+    "swiglu": [OWN, OWN, OWN, SIZE],
+    "swiglu_back": [OWN, OWN, OWN, OWN, OWN, OWN, SIZE],
+    "attend": [OWN, OWN, OWN, OWN, FLOATS, *[SIZE] * 7, NUMBER],
+    "attend_back": [OWN, OWN, OWN, OWN, OWN, FLOATS, *[SIZE] * 7, NUMBER],
+    "attend_next": [OWN, OWN, OWN, BOOLS, OWN, OWN, OWN, FLOATS, *[SIZE] * 6, NUMBER],
+    "lora_slopes": [OWN, OWN, FLOATS, FLOATS, OWN, OWN, FLOATS, FLOATS, FLOATS, *[SIZE] * 7, NUMBER],
+    "head_figures": [OWN, PLACES, FLOATS, FLOATS, FLOATS, SIZE, SIZE, NUMBER, FLAG],
 }
 
 
 def takes(x: Tensor) -> bool:
     """Whether there are kernels and they compute on tensors like this one."""
-    known = type(x) in PLAIN and x.dtype == torch.float32 and x.device.type == "cpu" and x.layout == torch.strided
-    return known and library() is not None
+    known = type(x) in PLAIN and x.device.type == "cpu" and x.layout == torch.strided
+    return known and library(x.dtype) is not None
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """weight · x / rms(x) of each row, and 1 / sqrt(mean square + eps), (N, 1). x: (N, H), weight: (H,)."""
+    """weight · x / rms(x) of each row, and 1 / sqrt(mean square + eps), (N, 1) float32. x: (N, H), weight: (H,)."""
     x = x.contiguous()
-    out, inverse = torch.empty_like(x), x.new_empty(len(x), 1)
+    out, inverse = torch.empty_like(x), _floats(len(x), 1)
     _call("norm", x, weight, out, inverse, *x.shape, eps)
     return out, inverse
 
 
 def norm_back(slope: Tensor, x: Tensor, inverse: Tensor, weight: Tensor, around: Tensor) -> tuple[Tensor, Tensor]:
     """around + the slope of x, from that of what `norm` gave; and what it gave once more. All (N, H), but weight (H,) and
-    inverse (N, 1)."""
+    inverse (N, 1) float32."""
     x = x.contiguous()
     out, again = torch.empty_like(x), torch.empty_like(x)
     _call("norm_back", slope.contiguous(), x, inverse, weight, around.contiguous(), out, again, *x.shape)
@@ -77,7 +79,7 @@ def attend(read: Tensor, cos: Tensor, sin: Tensor, batch: int, first: int, heads
     """
     read, (length, size, turns) = read.contiguous(), _sizes(read, cos, batch, heads, groups)
     mixed = read.new_empty(batch * (length - first), heads * size)
-    room = _room("attend_room", length, size, read)
+    room = _room("attend_room", read, length, size)
     _call(
         "attend", read, cos.contiguous(), sin.contiguous(), mixed, room,
         batch, length, first, heads, groups, size, turns, size**-0.5,
@@ -90,7 +92,7 @@ def attend_back(
 ) -> Tensor:
     """The slope of read from that of what `attend` gave."""
     read, (length, size, turns) = read.contiguous(), _sizes(read, cos, batch, heads, groups)
-    d_read, room = torch.empty_like(read), _room("attend_room", length, size, read)
+    d_read, room = torch.empty_like(read), _room("attend_room", read, length, size)
     _call(
         "attend_back", slope.contiguous(), read, cos.contiguous(), sin.contiguous(), d_read, room,
         batch, length, first, heads, groups, size, turns, size**-0.5,
@@ -109,7 +111,7 @@ def attend_next(
     batch, groups, places, size = keys.shape
     looked = None if seen is None else seen.reshape(batch, used + 1).contiguous()
     mixed = read.new_empty(batch, heads * size)
-    room = _room("attend_next_room", used, size, read)
+    room = _room("attend_next_room", read, used, size)
     _call(
         "attend_next", read, cos.contiguous(), sin.contiguous(), looked, keys, values, mixed, room,
         batch, used, places, heads, groups, size, size**-0.5,
@@ -123,30 +125,36 @@ def takes_slopes(x: Tensor, slope: Tensor) -> bool:
     return even and x.is_contiguous() and slope.stride(1) == 1 and slope.dtype == x.dtype and takes(x)
 
 
-def lora_slopes(x: Tensor, slope: Tensor, a: Tensor, b: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """dA = scale · (g·B)ᵀ·x and dB = scale · gᵀ·(x·Aᵀ).
+def lora_slopes(
+    x: Tensor, slope: Tensor, a: Tensor, b: Tensor, scale: float, known: tuple[Tensor, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """dA = scale · (g·B)ᵀ·x and dB = scale · gᵀ·(x·Aᵀ), in float32.
 
-    x: (N, in), slope: g (N, out), whose rows may be parts of longer ones, a: (r, in), b: (out, r).
+    x: (N, in), slope: g (N, out), whose rows may be parts of longer ones, a: (r, in), b: (out, r), both float32.
+    known: x·Aᵀ and scale · g·B, (N, r) each, whose rows may be parts of longer ones; None: they are found here, in float32.
     """
-    a, b = a.contiguous(), b.contiguous()
-    (rows, read), rank, d_a, d_b = x.shape, len(a), torch.empty_like(a), torch.empty_like(b)
-    room = x.new_empty((2 * rows + len(b)) * rank)
+    (rows, read), (written, rank) = x.shape, b.shape
+    d_a, d_b = _floats(rank, read), _floats(written, rank)
+    room = _room("lora_room", x, rows, rank, (2 * rows + written) * rank)
+    low, low_slope = known or (None, None)
     _call(
-        "lora_slopes", x, slope.data_ptr(), a, b, d_a, d_b, room, rows, read, len(b), rank, slope.stride(0), scale,
+        "lora_slopes", x, _parts(slope, x), a.contiguous(), b.contiguous(), _parts(low, x), _parts(low_slope, x), d_a, d_b, room,
+        rows, read, written, rank, slope.stride(0), *(0 if one is None else one.stride(0) for one in (low, low_slope)), scale,
     )  # fmt: skip
     return d_a, d_b
 
 
 def head_figures(logits: Tensor, tokens: Tensor, temperature: float, learns: bool) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the tokens under softmax(logits / temperature) and its entropies, (N,) each, nats.
+    """Log-probabilities of the tokens under softmax(logits / temperature) and its entropies, (N,) float32 each, nats.
 
     logits: (N, V), used up; where something learns they become onehot(token) - p. tokens: (N,) int64.
     Raises ConfigError for a token that is no word.
     """
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < logits.shape[1]:
         raise ConfigError(f"a token is not one of the {logits.shape[1]} words.")
-    logprobs, entropies = logits.new_empty(len(tokens)), logits.new_empty(len(tokens))
-    _call("head_figures", logits, tokens.long().contiguous(), logprobs, entropies, *logits.shape, temperature, learns)
+    tokens, room = tokens.long().contiguous(), _room("head_room", logits, logits.shape[1], 1)
+    logprobs, entropies = _floats(len(tokens)), _floats(len(tokens))
+    _call("head_figures", logits, tokens, logprobs, entropies, room, *logits.shape, temperature, learns)
     return logprobs, entropies
 
 
@@ -156,30 +164,43 @@ def _sizes(read: Tensor, cos: Tensor, batch: int, heads: int, groups: int) -> tu
     return length, size, length * size if cos.dim() == 3 and len(cos) > 1 else 0
 
 
-def _room(function: str, length: int, size: int, like: Tensor) -> Tensor:
-    """Working memory of all threads."""
-    of_one = getattr(_library(), function)
+def _floats(*shape: int) -> Tensor:
+    return torch.empty(shape, dtype=torch.float32)
+
+
+def _room(function: str, of: Tensor, length: int, size: int, beside: int = 0) -> Tensor:
+    """Working memory of all threads for a call on numbers like these, and so many numbers more."""
+    of_one = getattr(library(of.dtype), function)
     if of_one.argtypes is None:
         of_one.argtypes, of_one.restype = [SIZE, SIZE], SIZE
-    return like.new_empty(torch.get_num_threads() * of_one(length, size))
-
-
-def _library() -> Any:
-    kernels = library()
-    assert kernels is not None
-    return kernels
+    return _floats(torch.get_num_threads() * of_one(length, size) + beside)
 
 
 def _call(name: str, *arguments: Any) -> None:
-    function = getattr(_library(), name)
+    kinds, own = TAKES[name], arguments[0].dtype
+    function = getattr(library(own), name)
     if function.argtypes is None:
-        function.argtypes, function.restype = [*TAKES[name], SIZE], None
-    given = [_address(one) if isinstance(one, Tensor) else one for one in arguments]
+        pointers = (OWN, FLOATS, PLACES, BOOLS)
+        function.argtypes = [*(ctypes.c_void_p if kind in pointers else kind for kind in kinds), SIZE]
+        function.restype = None
+    given = [
+        _address(one, own if kind is OWN else kind) if isinstance(one, Tensor) else one
+        for one, kind in zip(arguments, kinds, strict=True)
+    ]
     function(*given, torch.get_num_threads())
 
 
-def _address(one: Tensor) -> int:
+def _address(one: Tensor, dtype: torch.dtype) -> int:
     """Where a tensor's numbers begin. Raises ValueError for what a kernel would read wrongly."""
-    if one.dtype not in KNOWN or not one.is_contiguous():
+    if one.dtype != dtype or not one.is_contiguous():
+        raise ValueError(f"a kernel was given {tuple(one.shape)} numbers of {one.dtype} with strides {one.stride()}")
+    return one.data_ptr()
+
+
+def _parts(one: Tensor | None, like: Tensor) -> int | None:
+    """Where rows begin that may be parts of longer ones. Raises ValueError as `_address`."""
+    if one is None:
+        return None
+    if one.dtype != like.dtype or one.stride(1) != 1:
         raise ValueError(f"a kernel was given {tuple(one.shape)} numbers of {one.dtype} with strides {one.stride()}")
     return one.data_ptr()

@@ -1,7 +1,9 @@
 /* What the kernels share. They do what lies between the matrix products of a decoder layer, and behind a vocabulary head, each in one
  * pass over its numbers.
  *
- * Numbers are float32. Tensors lie one row behind the other unless a distance is given, which counts numbers as all sizes do.
+ * Tensors are of float32, or of bfloat16 where BFLOAT16 is defined: a `number` is one of theirs. What is computed with them, and
+ * whatever else says float, is float32. They lie one row behind the other unless a distance is given, which counts numbers as all
+ * sizes do.
  * Every row, and every head of a text, is computed by one thread in one order: results do not depend on how many threads there are.
  * Long sums have WIDE parts whatever the compiler makes of them, so their rounding does not grow with the length as one part's would.
  * calls.py has the shapes of what each function takes.
@@ -22,10 +24,54 @@ typedef float wide __attribute__((vector_size(4 * WIDE), aligned(4), may_alias))
 typedef float half __attribute__((vector_size(2 * WIDE)));
 typedef float quarter __attribute__((vector_size(WIDE)));
 
+#ifdef BFLOAT16
+
+/* The upper half of a float32. */
+typedef uint16_t number;
+typedef uint16_t packed __attribute__((vector_size(2 * WIDE), aligned(2), may_alias));
+typedef uint32_t lanes __attribute__((vector_size(4 * WIDE)));
+
+static inline float widened(number x) {
+    union {
+        uint32_t bits;
+        float one;
+    } of = {.bits = (uint32_t)x << 16};
+    return of.one;
+}
+
+/* The nearest one, of two the even one. NaN stays NaN, for those that processors make and those of bfloat16 end in zeros. */
+static inline number narrowed(float x) {
+    union {
+        float one;
+        uint32_t bits;
+    } of = {x};
+    return (number)((of.bits + 0x7fff + (of.bits >> 16 & 1)) >> 16);
+}
+
+static inline wide wide_at(const number *p) { return (wide)(__builtin_convertvector(*(const packed *)p, lanes) << 16); }
+
+static inline void put_wide(number *p, wide x) {
+    lanes bits = (lanes)x;
+    *(packed *)p = __builtin_convertvector((bits + 0x7fff + (bits >> 16 & 1)) >> 16, packed);
+}
+
+#else
+
+typedef float number;
+
+static inline float widened(number x) { return x; }
+static inline number narrowed(float x) { return x; }
+static inline wide wide_at(const number *p) { return *(const wide *)p; }
+static inline void put_wide(number *p, wide x) { *(wide *)p = x; }
+
+#endif
+
+#define IS_HALF (sizeof(number) < sizeof(float))
+
 static inline size rounded(size count) { return (count + WIDE - 1) / WIDE * WIDE; }
 
-/* Does things `from` to `to` of a job; number: of the thread, from 0 on. */
-typedef void (*work)(const void *job, size from, size to, size number);
+/* Does things `from` to `to` of a job; threads are counted from 0 on. */
+typedef void (*work)(const void *job, size from, size to, size thread);
 
 /* Do `count` things of `each` numbers with at most so many threads. */
 void share(work run, const void *job, size count, size each, size threads);
@@ -63,15 +109,6 @@ static inline float total(wide x) {
     } next = {of.halves[0] + of.halves[1]};
     quarter last = next.quarters[0] + next.quarters[1];
     return (last[0] + last[2]) + (last[1] + last[3]);
-}
-
-static inline float dot(const float *a, const float *b, size count) {
-    wide sum = {0};
-    size i = 0;
-    for (; i + WIDE <= count; i += WIDE) sum += *(const wide *)(a + i) * *(const wide *)(b + i);
-    float rest = 0;
-    for (; i < count; i++) rest += a[i] * b[i];
-    return total(sum) + rest;
 }
 
 /* Products of small matrices, `count` rows at a time: to (count, WIDE) = of · row, or added to what is there. */

@@ -34,25 +34,27 @@ VECTORS = {
     "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"),
     "AVX2": ("-mavx2", "-mfma"),
 }
+#: What it is told of the numbers of tensors.
+KINDS: dict[torch.dtype, Sequence[str]] = {torch.float32: (), torch.bfloat16: ("-DBFLOAT16",)}
 LONGEST = 60  # seconds for the compiler
 
 
-def library() -> ctypes.CDLL | None:
-    """The compiled kernels, ready to be called; None where there are none."""
-    return _found()[0]
+def library(dtype: torch.dtype = torch.float32) -> ctypes.CDLL | None:
+    """The kernels for tensors of a dtype, compiled and ready to be called; None where there are none."""
+    return _found(dtype)[0] if dtype in KINDS else None
 
 
 def described() -> str:
     """Whether there are kernels, and why not, in words."""
-    return _found()[1]
+    return _found(torch.float32)[1]
 
 
 @functools.cache
-def _found() -> tuple[ctypes.CDLL | None, str]:
+def _found(dtype: torch.dtype) -> tuple[ctypes.CDLL | None, str]:
     if os.environ.get(SWITCH) == "0":
         return None, f"no kernels ({SWITCH}=0)"
     try:
-        kernels, said = _made()
+        kernels, said = _made(KINDS[dtype])
     except (OSError, subprocess.SubprocessError, AttributeError, RuntimeError, ValueError) as error:
         lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
         kernels, said = None, f"no kernels: they could not be compiled and loaded: {' '.join(lines[-1:])}"
@@ -62,7 +64,7 @@ def _found() -> tuple[ctypes.CDLL | None, str]:
     return kernels, said
 
 
-def _made() -> tuple[ctypes.CDLL | None, str]:
+def _made(kind: Sequence[str]) -> tuple[ctypes.CDLL | None, str]:
     vectors, openmp = _vectors(), _openmp()
     if vectors is None:
         return None, "no kernels: this processor's vectors are too short for them"
@@ -71,12 +73,13 @@ def _made() -> tuple[ctypes.CDLL | None, str]:
     compiler = compiler_here()
     if not compiler:
         return None, f"no kernels: a C compiler ({', '.join(COMPILERS)}) on the PATH would make PPO a fifth faster"
-    path = compiled(compiler, vectors)
+    options = [*vectors, *kind]
+    path = compiled(compiler, options)
     try:
         kernels = ctypes.CDLL(str(path))
     except OSError:  # damaged on the disk
         path.unlink()
-        kernels = ctypes.CDLL(str(compiled(compiler, vectors)))
+        kernels = ctypes.CDLL(str(compiled(compiler, options)))
     entries = (getattr(openmp, name) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"))
     kernels.use_threads_of(*(ctypes.cast(entry, ctypes.c_void_p) for entry in entries))
     return kernels, f"kernels compiled by {' '.join(compiler)}"
@@ -102,12 +105,12 @@ def compiler_here() -> list[str]:
     return []
 
 
-def compiled(compiler: Sequence[str], vectors: Sequence[str]) -> Path:
+def compiled(compiler: Sequence[str], options: Sequence[str]) -> Path:
     """The library's file, compiled unless it is there.
 
     Raises OSError, or subprocess.SubprocessError with what the compiler said.
     """
-    command = [*compiler, *FLAGS, *vectors]
+    command = [*compiler, *FLAGS, *options]
     release = subprocess.run([*compiler, "--version"], check=True, capture_output=True, timeout=LONGEST).stdout
     key = hashlib.sha256(b"".join([repr(command).encode(), release, *(source.read_bytes() for source in SOURCES)]))
     path = _kept_in() / f"{key.hexdigest()[:24]}.so"

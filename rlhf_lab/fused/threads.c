@@ -23,8 +23,8 @@ typedef struct {
 /* There may be fewer threads than were asked for. */
 static void own_share(void *all) {
     const shares *of = all;
-    size number = own_number(), parts = how_many();
-    of->run(of->job, of->count * number / parts, of->count * (number + 1) / parts, number);
+    size thread = own_number(), parts = how_many();
+    of->run(of->job, of->count * thread / parts, of->count * (thread + 1) / parts, thread);
 }
 
 void share(work run, const void *job, size count, size each, size threads) {

@@ -1,13 +1,21 @@
 """A PPO step asks every kernel; else each could be right and none of use."""
 
+import pytest
 import tiny
+import torch
 
 from rlhf_lab.fused import calls
 
 
-def test_a_step_of_ppo_asks_all_of_them(kernels, llama_folder, monkeypatch):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_step_of_ppo_asks_all_of_them(kernels, llama_folder, monkeypatch, dtype):
     asked = set()
-    monkeypatch.setattr(calls, "_call", lambda name, *given, call=calls._call: (asked.add(name), call(name, *given)))
-    trainer = tiny.learner(llama_folder, "ppo", batch_size=4, minibatches=1, micro_batch=2, steps=1, token_rows=0)
-    tiny.run(trainer, 1)
-    assert asked == set(calls.TAKES)
+
+    def call(name, *given, call=calls._call):
+        asked.add((name, given[0].dtype))
+        call(name, *given)
+
+    monkeypatch.setattr(calls, "_call", call)
+    small = {"batch_size": 4, "minibatches": 1, "micro_batch": 2, "steps": 1, "token_rows": 0}
+    tiny.run(tiny.learner(llama_folder, "ppo", dtype, **small), 1)
+    assert asked == {(name, dtype) for name in calls.TAKES}

@@ -12,19 +12,23 @@ from rlhf_lab.fused import calls
 pytestmark = pytest.mark.usefixtures("kernels")
 
 
-def some(*shape, seed=0, scale=1.0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))) * scale
+BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+
+
+def some(*shape, seed=0, scale=1.0, dtype=torch.float32):
+    return (torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))) * scale).to(dtype)
 
 
 def wide(*tensors):
     return [one.detach().double().requires_grad_() for one in tensors]
 
 
-def close(found, expected, most=2e-6):
-    """Within `most` of the largest number."""
-    assert found.dtype == torch.float32
+def close(found, expected, most=2e-6, *, dtype=torch.float32):
+    """Within `most` of the largest number, and what one rounding to the dtype takes."""
+    assert found.dtype == dtype
+    atol = most * max(1.0, float(expected.detach().abs().max()))
     torch.testing.assert_close(
-        found.double(), expected.detach(), rtol=0, atol=most * max(1.0, float(expected.detach().abs().max()))
+        found.double(), expected.detach(), rtol=2**-8 if dtype == torch.bfloat16 else 0, atol=atol
     )
 
 
@@ -32,37 +36,43 @@ WIDTHS = [1, 5, 16, 40, 192]
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_norm_is_that_of_a_loop(kernels, width):
-    x, weight = some(7, width), some(width, seed=1)
+@BOTH
+def test_a_norm_is_that_of_a_loop(dtype, width):
+    x, weight = some(7, width, dtype=dtype), some(width, seed=1, dtype=dtype)
     out, inverse = calls.norm(x, weight, 1e-3)
-    for row, said, size in zip(x.tolist(), out.tolist(), inverse.squeeze(1).tolist(), strict=True):
-        expected = 1 / math.sqrt(sum(v * v for v in row) / width + 1e-3)
-        assert size == pytest.approx(expected, rel=1e-6)
-        assert said == pytest.approx([v * expected * w for v, w in zip(row, weight.tolist(), strict=True)], abs=4e-6)
+    expected = [1 / math.sqrt(sum(v * v for v in row) / width + 1e-3) for row in x.tolist()]
+    assert inverse.squeeze(1).tolist() == pytest.approx(expected, rel=1e-6)
+    rows = [
+        [v * e * w for v, w in zip(row, weight.tolist(), strict=True)]
+        for row, e in zip(x.tolist(), expected, strict=True)
+    ]
+    close(out, torch.tensor(rows, dtype=torch.float64), dtype=dtype)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_norms_slope_is_autograds(kernels, width):
-    x, weight, slope, around = some(7, width), some(width, seed=1), some(7, width, seed=2), some(7, width, seed=3)
-    out, inverse = calls.norm(x, weight, 1e-3)
-    found, again = calls.norm_back(slope, x, inverse, weight, around)
+@BOTH
+def test_a_norms_slope_is_autograds(dtype, width):
+    x, weight, slope, around = (some(*shape, width, seed=i, dtype=dtype) for i, shape in enumerate([[7], [], [7], [7]]))
+    found, again = calls.norm_back(slope, x, calls.norm(x, weight, 1e-3)[1], weight, around)
     (exact,) = wide(x)
-    (exact * (exact.square().mean(-1, keepdim=True) + 1e-3).rsqrt() * weight.double()).backward(slope.double())
-    close(found, around.double() + exact.grad)
-    torch.testing.assert_close(again, out, rtol=1e-6, atol=1e-6)
+    expected = exact * (exact.square().mean(-1, keepdim=True) + 1e-3).rsqrt() * weight.double()
+    expected.backward(slope.double())
+    close(found, around.double() + exact.grad, dtype=dtype)
+    close(again, expected, dtype=dtype)
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 33, 20_000])
-def test_the_gated_unit_and_its_slopes_are_autograds(kernels, count):
-    gate, up, slope = (some(1, count, seed=seed, scale=4) for seed in range(3))
+@BOTH
+def test_the_gated_unit_and_its_slopes_are_autograds(dtype, count):
+    gate, up, slope = (some(1, count, seed=seed, scale=4, dtype=dtype) for seed in range(3))
     exact_gate, exact_up = wide(gate, up)
     exact = exact_gate * torch.sigmoid(exact_gate) * exact_up
     exact.backward(slope.double())
-    close(calls.swiglu(gate, up), exact)
+    close(calls.swiglu(gate, up), exact, dtype=dtype)
     (d_gate, d_up), again = calls.swiglu_back(slope, gate, up)
-    close(d_gate, exact_gate.grad)
-    close(d_up, exact_up.grad)
-    close(again, exact)
+    close(d_gate, exact_gate.grad, dtype=dtype)
+    close(d_up, exact_up.grad, dtype=dtype)
+    close(again, exact, dtype=dtype)
 
 
 def test_the_gated_unit_of_large_numbers(kernels):
@@ -78,9 +88,10 @@ def rotated(x, cos, sin):
     return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 
 
-def turns(size, *shape):
+def turns(size, *shape, dtype=torch.float32):
     angles = some(*shape, size // 2, seed=5)
-    return torch.cat([angles.cos(), angles.cos()], -1), torch.cat([-angles.sin(), angles.sin()], -1)
+    cos, sin = torch.cat([angles.cos(), angles.cos()], -1), torch.cat([-angles.sin(), angles.sin()], -1)
+    return cos.to(dtype), sin.to(dtype)
 
 
 def attention(read, cos, sin, batch, heads, groups):
@@ -107,26 +118,29 @@ CASES = [
 @pytest.mark.parametrize("each_its_own", [False, True])
 @pytest.mark.parametrize("first", [0, 1, 34])
 @pytest.mark.parametrize("case", CASES)
-def test_attention_and_its_slopes_are_autograds(kernels, case, first, each_its_own):
+@BOTH
+def test_attention_and_its_slopes_are_autograds(dtype, case, first, each_its_own):
     """each_its_own: texts are rotated by places of their own."""
     heads, groups, size, length = case.values()
     first = min(first, length - 1)
-    read, slope = some(3 * length, (heads + 2 * groups) * size), some(3 * (length - first), heads * size, seed=1)
-    cos, sin = turns(size, *([3] if each_its_own else []), length)
+    read = some(3 * length, (heads + 2 * groups) * size, dtype=dtype)
+    slope = some(3 * (length - first), heads * size, seed=1, dtype=dtype)
+    cos, sin = turns(size, *([3] if each_its_own else []), length, dtype=dtype)
     (exact,) = wide(read)
     expected = attention(exact, cos, sin, 3, heads, groups)[:, first:].flatten(0, 1)
     expected.backward(slope.double())
-    close(calls.attend(read, cos, sin, 3, first, heads, groups), expected)
-    close(calls.attend_back(slope, read, cos, sin, 3, first, heads, groups), exact.grad)
+    close(calls.attend(read, cos, sin, 3, first, heads, groups), expected, dtype=dtype)
+    close(calls.attend_back(slope, read, cos, sin, 3, first, heads, groups), exact.grad, dtype=dtype)
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("padded", [False, True])
-def test_one_token_more_looks_at_what_lies_in_the_cache(kernels, case, padded):
+@BOTH
+def test_one_token_more_looks_at_what_lies_in_the_cache(dtype, case, padded):
     """Its key and value are written behind the others, and nothing else is."""
     heads, groups, size, used = case.values()
-    read, (cos, sin) = some(3, (heads + 2 * groups) * size), turns(size, 3, 1)
-    room = [some(3, groups, used + 4, size, seed=seed) for seed in (1, 2)]
+    read, (cos, sin) = some(3, (heads + 2 * groups) * size, dtype=dtype), turns(size, 3, 1, dtype=dtype)
+    room = [some(3, groups, used + 4, size, seed=seed, dtype=dtype) for seed in (1, 2)]
     before = [one.clone() for one in room]
     seen = torch.ones(3, used + 1, dtype=torch.bool)
     if padded:
@@ -138,28 +152,40 @@ def test_one_token_more_looks_at_what_lies_in_the_cache(kernels, case, padded):
         rotated(each[:, heads:-groups], cos[:, None], sin[:, None]),
     )
     for now, was, new in zip(room, before, (k, each[:, -groups:]), strict=True):
-        close(now[:, :, used : used + 1], new)
+        close(now[:, :, used : used + 1], new, dtype=dtype)
         now[:, :, used] = was[:, :, used]
         assert torch.equal(now, was)
     keys, values = (
-        torch.cat([was[:, :, :used].double(), new], 2).repeat_interleave(heads // groups, 1)
+        torch.cat([was[:, :, :used].double(), new.to(dtype).double()], 2).repeat_interleave(heads // groups, 1)
         for was, new in zip(before, (k, each[:, -groups:]), strict=True)
     )
     scores = (q @ keys.mT / math.sqrt(size)).masked_fill(~seen[:, None, None], -torch.inf)
-    close(found, (scores.softmax(-1) @ values).flatten(1))
+    close(found, (scores.softmax(-1) @ values).flatten(1), dtype=dtype)
 
 
 @pytest.mark.parametrize("rank", [1, 8, 11, 70])
 @pytest.mark.parametrize("part", [False, True])
-def test_slopes_of_a_low_rank_update_are_autograds(kernels, rank, part):
+@BOTH
+def test_slopes_of_a_low_rank_update_are_autograds(dtype, rank, part):
     """part: the slope of the product is a part of longer rows."""
-    x, a, b = some(45, 32), some(rank, 32, seed=1), some(48, rank, seed=2)
-    slope = some(45, 80, seed=3)[:, 16:64] if part else some(45, 48, seed=3)
+    x, a, b = some(45, 32, dtype=dtype), some(rank, 32, seed=1), some(48, rank, seed=2)
+    slope = some(45, 80, seed=3, dtype=dtype)[:, 16:64] if part else some(45, 48, seed=3, dtype=dtype)
     assert calls.takes_slopes(x, slope)
     exact_a, exact_b = wide(a, b)
     (0.5 * x.double() @ exact_a.t() @ exact_b.t()).backward(slope.double())
     for found, exact in zip(calls.lora_slopes(x, slope, a, b, 0.5), (exact_a, exact_b), strict=True):
         close(found, exact.grad)
+
+
+@pytest.mark.parametrize("rank", [1, 8, 70])
+@BOTH
+def test_slopes_of_a_low_rank_update_from_what_is_known(dtype, rank):
+    """What lies beside the parts that are known is not looked at."""
+    x, slope, a, b = some(45, 32, dtype=dtype), some(45, 48, seed=3, dtype=dtype), some(rank, 32), some(48, rank)
+    known, of_slope = (some(45, 2 * rank, seed=seed, dtype=dtype)[:, rank:] for seed in (4, 5))
+    d_a, d_b = calls.lora_slopes(x, slope, a, b, 0.5, (known, of_slope))
+    close(d_a, of_slope.double().t() @ x.double())
+    close(d_b, 0.5 * slope.double().t() @ known.double())
 
 
 def test_slopes_that_do_not_fill_its_blocks_are_left_to_others(kernels):
@@ -173,8 +199,10 @@ def test_slopes_that_do_not_fill_its_blocks_are_left_to_others(kernels):
 @pytest.mark.parametrize("words", [2, 16, 50, 4096])
 @pytest.mark.parametrize("temperature", [1.0, 0.3])
 @pytest.mark.parametrize("learns", [False, True])
-def test_what_a_head_says_is_what_softmax_says(kernels, words, temperature, learns):
-    logits, tokens = some(9, words, scale=5) + 1000 * some(9, 1, seed=1), torch.arange(9) % words
+@BOTH
+def test_what_a_head_says_is_what_softmax_says(dtype, words, temperature, learns):
+    logits = (some(9, words, scale=5) + 1000 * some(9, 1, seed=1)).to(dtype)
+    tokens = torch.arange(9) % words
     if words > 2:
         logits[3, 1], tokens[3] = -torch.inf, 0
     exact = (logits.double() / temperature).log_softmax(-1)
@@ -186,7 +214,7 @@ def test_what_a_head_says_is_what_softmax_says(kernels, words, temperature, lear
     torch.testing.assert_close(entropies.double(), expected, rtol=2e-5, atol=rounded)
     assert float(entropies.min()) >= 0
     if learns:
-        torch.testing.assert_close(logits.double(), own - probs, rtol=0, atol=2e-6 + 2 * rounded)
+        close(logits, own - probs, 2e-6 + 2 * rounded, dtype=dtype)
 
 
 def test_a_probability_is_right_to_its_last_digits(kernels):
@@ -206,21 +234,38 @@ def test_a_token_that_is_no_word_is_refused(kernels):
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
-def test_what_is_not_finite_is_not_hidden(kernels, wrong):
-    x = some(4, 48)
+@BOTH
+def test_what_is_not_finite_is_not_hidden(dtype, wrong):
+    x, ones, (cos, sin) = some(4, 48, dtype=dtype), torch.ones(4, 48, dtype=dtype), turns(16, 4, dtype=dtype)
     x[2, 20] = wrong  # a part of the key that tokens 2 and 3 look at
-    cos, sin = turns(16, 4)
-    assert not calls.norm(x, torch.ones(48), 1e-6)[0][2].isfinite().all()
-    assert not calls.swiglu(x, torch.zeros(4, 48) + 1).isfinite().all()
+    assert not calls.norm(x, ones[0], 1e-6)[0][2].isfinite().all()
+    assert not calls.swiglu(x, ones).isfinite().all()
     assert not calls.attend(x, cos, sin, 1, 0, 1, 1)[2:].isfinite().any()
     assert calls.attend(x, cos, sin, 1, 0, 1, 1)[:2].isfinite().all()
+    rooms = [torch.zeros(4, 1, 2, 16, dtype=dtype) for _ in range(2)]
+    mixed = calls.attend_next(x, cos[:, None], sin[:, None], None, *rooms, 1, 1)
+    assert mixed.isfinite().all(1).tolist() == [True, True, False, True]
     logprobs, entropies = calls.head_figures(x, torch.zeros(4, dtype=torch.int64), 1.0, False)
     assert logprobs.isfinite().tolist() == entropies.isfinite().tolist() == [True, True, False, True]
 
 
-def test_any_number_of_threads_gives_the_same_numbers(kernels):
-    read, (cos, sin), slope = some(5 * 40, 96), turns(16, 40), some(5 * 40, 32, seed=1)
-    x, weight, logits = some(300, 64), some(64), some(40, 500)
+def test_numbers_halfway_between_two_of_bfloat16_go_to_the_even_one(kernels):
+    """1 + 2⁻⁸ down to 1, 1 + 3·2⁻⁸ up to 1 + 2⁻⁶; both where numbers are rounded one by one and where many at once."""
+    step, zeros, ones = 2**-7, torch.zeros(1, 16).bfloat16(), torch.ones(1, 16).bfloat16()
+    for low, expected in ((1, 1), (1 + step, 1 + 2 * step)):
+        around, slope = ones * low, ones * (step / 2)
+        found, _ = calls.norm_back(slope, zeros, torch.ones(1, 1), ones[0], around)
+        assert found.tolist() == [[expected] * 16]
+        rooms = zeros.view(1, 1, 1, 16).repeat(1, 1, 2, 1), (ones * low).view(1, 1, 1, 16).repeat(1, 1, 2, 1)
+        read = torch.cat([zeros, zeros, ones * (low + step)], 1)  # a query that looks at both tokens alike
+        assert calls.attend_next(read, ones, zeros, None, *rooms, 1, 1).tolist() == [[expected] * 16]
+
+
+@BOTH
+def test_any_number_of_threads_gives_the_same_numbers(dtype):
+    read, (cos, sin) = some(5 * 40, 96, dtype=dtype), turns(16, 40, dtype=dtype)
+    slope, of_lora = some(5 * 40, 32, seed=1, dtype=dtype), some(300, 32, dtype=dtype)
+    x, weight, logits = some(300, 64, dtype=dtype), some(64, dtype=dtype), some(40, 500, dtype=dtype)
     tokens, a, b = torch.arange(40), some(8, 64), some(32, 8)
     before, found = torch.get_num_threads(), []
     try:
@@ -231,7 +276,7 @@ def test_any_number_of_threads_gives_the_same_numbers(kernels):
             found.append([
                 out, *calls.norm_back(x, x, inverse, weight, x), calls.swiglu(x, x), *calls.swiglu_back(x, x, x),
                 calls.attend(read, cos, sin, 5, 0, 2, 2), calls.attend_back(slope, read, cos, sin, 5, 0, 2, 2),
-                *calls.lora_slopes(x, some(300, 32), a, b, 1.0), *calls.head_figures(said, tokens, 1.0, True), said,
+                *calls.lora_slopes(x, of_lora, a, b, 1.0), *calls.head_figures(said, tokens, 1.0, True), said,
             ])  # fmt: skip
     finally:
         torch.set_num_threads(before)
@@ -242,8 +287,9 @@ def test_any_number_of_threads_gives_the_same_numbers(kernels):
 
 def test_what_they_do_not_take(kernels):
     assert calls.takes(some(2))
+    assert calls.takes(some(2).bfloat16())
     assert not calls.takes(some(2).double())
-    assert not calls.takes(some(2).bfloat16())
+    assert not calls.takes(some(2).half())
     assert not calls.takes(torch.empty(2, device="meta"))
     assert not calls.takes(some(2, 2).to_sparse())
     with FakeTensorMode():
@@ -257,6 +303,15 @@ def test_what_they_do_not_take(kernels):
 def test_numbers_that_would_be_read_wrongly_are_refused(kernels, weight):
     with pytest.raises(ValueError, match="a kernel was given"):
         calls.norm(some(2, 16), weight, 1e-6)
+
+
+def test_numbers_of_another_kind_are_refused(kernels):
+    half, whole, a, b = some(4, 16).bfloat16(), some(4, 16), some(2, 16), some(16, 2)
+    for given in [(half, whole, a, b, 1.0), (half, half, a.bfloat16(), b, 1.0), (half, half, a, b, 1.0, (a, b))]:
+        with pytest.raises(ValueError, match="a kernel was given"):
+            calls.lora_slopes(*given)
+    with pytest.raises(ValueError, match="a kernel was given"):
+        calls.norm(half, whole[0], 1e-6)
 
 
 def test_numbers_that_lie_apart_are_gathered_first(kernels):
