@@ -36,17 +36,25 @@ PACKAGES = ("torch", "transformers", "peft", "gradio", "SQLAlchemy")
 LEAST_FREE_MB = 500
 PORT = 7860
 TORCH_TIMEOUT_S = 120.0
+SAID_WRONGLY = 78  # sysexits' EX_CONFIG: nothing but a person's setting is wrong
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 #: In a process of its own: torch takes seconds to import, and a broken installation may end the process that imports it.
-_DEVICE = """
-import torch
-if torch.cuda.is_available():
+_DEVICE = f"""
+import sys, torch
+from rlhf_lab.errors import ModelError
+from rlhf_lab.fused.library import described
+from rlhf_lab.models.precision import usual
+has = torch.cuda.is_available()
+try:
+    dtype = str(usual(torch.device("cuda" if has else "cpu"))).removeprefix("torch.")
+except ModelError as error:
+    print(error, file=sys.stderr)
+    sys.exit({SAID_WRONGLY})
+if has:
     free, total = torch.cuda.mem_get_info()
-    bf16 = "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    print(f"{torch.cuda.get_device_name()}, {free // 10**6} of {total // 10**6} MB free, trains in {bf16}")
+    print(f"{{torch.cuda.get_device_name()}}, {{free // 10**6}} of {{total // 10**6}} MB free, trains in {{dtype}}")
 else:
-    from rlhf_lab.fused.library import described
-    print(f"CPU, {torch.get_num_threads()} threads, trains in float32, {described()}")
+    print(f"CPU, {{torch.get_num_threads()}} threads, trains in {{dtype}}, {{described()}}")
 """
 
 
@@ -116,7 +124,7 @@ def writable(folder: Path) -> str:
 
 
 def device() -> str:
-    """What torch will work on. Raises OSError when torch cannot be used."""
+    """What torch will work on. Raises OSError when torch cannot be used, or the precision is none."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _DEVICE], capture_output=True, text=True, timeout=TORCH_TIMEOUT_S, check=False,
@@ -128,6 +136,8 @@ def device() -> str:
         ) from None
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or [f"it ended with status {done.returncode}"])[-1]
+        if done.returncode == SAID_WRONGLY:
+            raise OSError(last)
         raise OSError(f"torch cannot be used: {last}. Install it again: pip install -r requirements.txt")
     return done.stdout.strip()
 

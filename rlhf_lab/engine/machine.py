@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from rlhf_lab.core import products
+from rlhf_lab.fused.library import described
 from rlhf_lab.trainers.policy import PolicyTrainer
 
 PACKAGES = ("torch", "transformers", "peft", "safetensors", "numpy")
@@ -22,6 +23,7 @@ def machine(trainer: PolicyTrainer) -> dict[str, Any]:
         "device": str(backbone.device),
         "dtype": str(backbone.model.dtype).removeprefix("torch."),
         "threads": torch.get_num_threads(),
+        "kernels": described(),
         "float32_products": "oneDNN" if products.BY_ONEDNN else "PyTorch's",
         "backbone": backbone.name,
         "backbone_sha256": backbone.digest,

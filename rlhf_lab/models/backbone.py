@@ -21,6 +21,7 @@ from rlhf_lab.errors import ModelError
 from rlhf_lab.models import attention
 from rlhf_lab.models.decoder_layers import WholeLayers, tried
 from rlhf_lab.models.packing import one_text_a_row
+from rlhf_lab.models.precision import usual
 from rlhf_lab.models.sharding import Shards
 
 UNFINISHED = "\ufffd"  # what a tokenizer says of a character of which a token is missing
@@ -156,14 +157,12 @@ def load_backbone(
 ) -> Backbone:
     """Load a model by name: "embedded", a local folder, or a Hub id (downloaded once, safetensors only, no remote code).
 
-    dtype: float32 on a CPU and bfloat16 on a GPU that has it, unless given. sharded: over all processes of the group that this
+    dtype: `precision.usual` unless given. sharded: over all processes of the group that this
     one was launched into, which load it at the same time. Raises ModelError with the remedy.
     """
     folder = resolve(name)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if dtype is None:
-        half = where.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        dtype = torch.bfloat16 if half else torch.float32
+    dtype = dtype or usual(where)
     _check_folder(name, folder)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

@@ -92,6 +92,13 @@ def test_a_torch_that_cannot_be_imported(home, capsys, monkeypatch, free_port, c
     assert "pip install -r requirements.txt" in checks["device"]["what"]
 
 
+def test_a_precision_that_is_none(home, capsys, monkeypatch, free_port):
+    monkeypatch.setenv("RLHF_LAB_DTYPE", "half")
+    checks = look(capsys, home, free_port)
+    assert wrong(checks) == ["device"]
+    assert checks["device"]["what"].endswith("say float32 or bfloat16, or nothing.")
+
+
 def test_a_torch_that_does_not_answer(home, capsys, monkeypatch, free_port):
     monkeypatch.setattr(doctor, "_DEVICE", "import time; time.sleep(60)")
     monkeypatch.setattr(doctor, "TORCH_TIMEOUT_S", 0.1)
