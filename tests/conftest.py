@@ -11,7 +11,8 @@ import pytest
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported
-os.environ.pop("RLHF_LAB_STORE", None)  # somebody's own lab is not for tests
+for own in ("RLHF_LAB_STORE", "RLHF_LAB_DTYPE"):  # somebody's own lab and its settings are not for tests
+    os.environ.pop(own, None)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -43,10 +43,10 @@ _DEVICE = f"""
 import sys, torch
 from rlhf_lab.errors import ModelError
 from rlhf_lab.fused.library import described
-from rlhf_lab.models.precision import usual
+from rlhf_lab.precision import usual
 has = torch.cuda.is_available()
 try:
-    dtype = str(usual(torch.device("cuda" if has else "cpu"))).removeprefix("torch.")
+    dtype = usual(gpu=has and torch.cuda.is_bf16_supported(including_emulation=False))
 except ModelError as error:
     print(error, file=sys.stderr)
     sys.exit({SAID_WRONGLY})
@@ -54,7 +54,7 @@ if has:
     free, total = torch.cuda.mem_get_info()
     print(f"{{torch.cuda.get_device_name()}}, {{free // 10**6}} of {{total // 10**6}} MB free, trains in {{dtype}}")
 else:
-    print(f"CPU, {{torch.get_num_threads()}} threads, trains in {{dtype}}, {{described()}}")
+    print(f"CPU, {{torch.get_num_threads()}} threads, trains in {{dtype}}, {{described(getattr(torch, dtype))}}")
 """
 
 

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
                 show(done / total, left, f"update {done} of {total}, loss {loss:.3f}")
 
             trained = train(config, args.out, corpus, tell)
-        backbone = load_backbone(str(args.out), device="cpu")
+        backbone = load_backbone(str(args.out), device="cpu", dtype=torch.float32)
         figures = measure(backbone, config, corpus, lambda words: print(words, file=sys.stderr, flush=True))
     (args.out / "README.md").write_text(card(config, trained, figures, backbone.digest), encoding="utf-8")
     if args.ship is not None:

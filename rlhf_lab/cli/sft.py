@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rlhf_lab.cli.common import add_common, answer, progress_line
 from rlhf_lab.config import add_arguments, from_args
 from rlhf_lab.counted import counted
@@ -32,7 +34,9 @@ def run(args: argparse.Namespace) -> int:
     pairs = read_pairs(args.data)
     if args.out.exists() and any(args.out.iterdir()):
         raise ConfigError(f"the folder {args.out} is not empty. Give another --out, so that nothing is overwritten.")
-    backbone = load_backbone(args.model)
+    backbone = load_backbone(
+        args.model, dtype=torch.float32
+    )  # bfloat16 would round the update away that goes into the weights
     adapters = Adapters(backbone)
     with progress_line("supervised start") as show:
         losses = supervise(

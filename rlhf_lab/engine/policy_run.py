@@ -20,7 +20,7 @@ from rlhf_lab.engine.faults import explain_together
 from rlhf_lab.engine.fitting import fitting
 from rlhf_lab.engine.history import lasting, standing, told_by
 from rlhf_lab.engine.lab import Lab
-from rlhf_lab.engine.machine import machine
+from rlhf_lab.engine.machine import machine, moved
 from rlhf_lab.engine.ptx import pretraining_texts
 from rlhf_lab.engine.work import Progress, no_progress
 from rlhf_lab.errors import BusyStoreError, ConfigError, StoreError
@@ -132,7 +132,10 @@ class PolicyRun:
     def execute(self) -> RunStatus:
         """Train until the end or until somebody stops it. Sets the run's status; raises what made it fail."""
         db, run_id = self.lab.db, self.run.id
-        set_manifest(db, run_id, self.run.manifest | {"machine": machine(self.trainer)})
+        before, now = self.run.manifest.get("machine") or {}, machine(self.trainer)
+        if words := moved(before, now):
+            self._note(words, self.trainer.steps_done)
+        set_manifest(db, run_id, self.run.manifest | {"machine": now})
         set_run_status(db, run_id, RunStatus.RUNNING)
         kept = self.trainer.state()
         try:

@@ -32,8 +32,13 @@ TAKES: dict[str, list[Any]] = {
 }
 
 
-def takes(x: Tensor) -> bool:
-    """Whether there are kernels and they compute on tensors like this one."""
+def takes(x: Tensor, *others: Tensor) -> bool:
+    """Whether there are kernels and they compute on tensors like this one.
+
+    others: of the same call, which may be of another dtype where somebody's program mixes them (autocast, a layer in float32).
+    """
+    if any(one.dtype != x.dtype for one in others):
+        return False
     known = type(x) in PLAIN and x.device.type == "cpu" and x.layout == torch.strided
     return known and library(x.dtype) is not None
 

@@ -44,9 +44,13 @@ def library(dtype: torch.dtype = torch.float32) -> ctypes.CDLL | None:
     return _found(dtype)[0] if dtype in KINDS else None
 
 
-def described() -> str:
-    """Whether there are kernels, and why not, in words."""
-    return _found(torch.float32)[1]
+def described(dtype: torch.dtype = torch.float32) -> str:
+    """Whether there are kernels for tensors of a dtype, and why not, in words."""
+    return _found(dtype)[1] if dtype in KINDS else f"no kernels: there are none for {_name(dtype)}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 @functools.cache
@@ -58,9 +62,9 @@ def _found(dtype: torch.dtype) -> tuple[ctypes.CDLL | None, str]:
     except (OSError, subprocess.SubprocessError, AttributeError, RuntimeError, ValueError) as error:
         lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
         kernels, said = None, f"no kernels: they could not be compiled and loaded: {' '.join(lines[-1:])}"
-        log.warning("%s; PyTorch's operations compute instead", said)
+        log.warning("%s: %s; PyTorch's operations compute instead", _name(dtype), said)
     else:
-        log.info(said)
+        log.info("%s: %s", _name(dtype), said)
     return kernels, said
 
 

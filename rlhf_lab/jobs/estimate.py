@@ -2,9 +2,9 @@
 
     estimate(facts, machine()) -> Estimate(parts, need, free, verdict)
 
-With P parameters, b bytes a number (4 on a CPU, 2 on a GPU), L layers of width H and inner width I, V vocabulary entries,
-N rollouts a step of T tokens, of which R are the response's; B of them are in a micro-batch, and C texts in an update of the
-reward model, which takes both texts of a batch of comparisons at once:
+With P parameters, b bytes a number (4 on a CPU and 2 on a GPU, unless RLHF_LAB_DTYPE says so), L layers of width H and inner
+width I, V vocabulary entries, N rollouts a step of T tokens, of which R are the response's; B of them are in a micro-batch, and C
+texts in an update of the reward model, which takes both texts of a batch of comparisons at once:
 
     weights        P · b
     merged copy    (P − V·H) · b                   the layers once more, with an adapter added in
@@ -26,6 +26,7 @@ import psutil
 
 from rlhf_lab.config import PolicyConfig, RewardConfig
 from rlhf_lab.jobs.examine import ModelFacts
+from rlhf_lab.precision import usual
 
 PROMPT_TOKENS = 64
 PROGRAM = {"cpu": 650_000_000, "gpu": 900_000_000}
@@ -116,7 +117,10 @@ def shape_of(config: dict[str, Any]) -> Shape | None:
 
 
 def estimate(facts: ModelFacts, where: Machine, config: PolicyConfig | None = None) -> Estimate:
-    """What a reward model and a PPO run need with the model on this machine. config: of the run, the preset by default."""
+    """What a reward model and a PPO run need with the model on this machine. config: of the run, the preset by default.
+
+    Raises ModelError for a precision that is none.
+    """
     run = config or PolicyConfig()
     shape = shape_of(facts.config)
     parts = [*(_parts(facts.parameters, shape, where, run) if shape else _coarse(facts.parameters, where))]
@@ -128,7 +132,7 @@ def estimate(facts: ModelFacts, where: Machine, config: PolicyConfig | None = No
 
 
 def _parts(parameters: int, shape: Shape, where: Machine, run: PolicyConfig) -> list[Part]:
-    b = 2 if where.kind == "gpu" else 4
+    b = _bytes(where)
     n = min(run.micro_batch, run.batch_size)
     most = max(n, 2 * RewardConfig().batch_size)
     new, tokens = run.max_new_tokens, PROMPT_TOKENS + run.max_new_tokens
@@ -148,8 +152,13 @@ def _parts(parameters: int, shape: Shape, where: Machine, run: PolicyConfig) -> 
     ]  # fmt: skip
 
 
+def _bytes(where: Machine) -> int:
+    """Of one of the model's numbers."""
+    return 2 if usual(gpu=where.kind == "gpu") == "bfloat16" else 4
+
+
 def _coarse(parameters: int, where: Machine) -> list[Part]:
-    b = 2 if where.kind == "gpu" else 4
+    b = _bytes(where)
     return [
         Part("weights", parameters * b, f"{parameters:,} × {b} bytes"),
         Part("the rest", 2 * parameters * b, "twice the weights: its config.json does not state its sizes"),

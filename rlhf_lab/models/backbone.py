@@ -21,8 +21,8 @@ from rlhf_lab.errors import ModelError
 from rlhf_lab.models import attention
 from rlhf_lab.models.decoder_layers import WholeLayers, tried
 from rlhf_lab.models.packing import one_text_a_row
-from rlhf_lab.models.precision import usual
 from rlhf_lab.models.sharding import Shards
+from rlhf_lab.precision import usual
 
 UNFINISHED = "\ufffd"  # what a tokenizer says of a character of which a token is missing
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -157,12 +157,14 @@ def load_backbone(
 ) -> Backbone:
     """Load a model by name: "embedded", a local folder, or a Hub id (downloaded once, safetensors only, no remote code).
 
-    dtype: `precision.usual` unless given. sharded: over all processes of the group that this
+    dtype: rlhf_lab/precision.py's unless given. sharded: over all processes of the group that this
     one was launched into, which load it at the same time. Raises ModelError with the remedy.
     """
     folder = resolve(name)
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    dtype = dtype or usual(where)
+    if dtype is None:
+        has = where.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        dtype = getattr(torch, usual(gpu=has))
     _check_folder(name, folder)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

@@ -29,7 +29,7 @@ class Shape(NamedTuple):
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """w · x / rms(x) of each row, and 1 / sqrt(mean square + eps), (N, 1), in float32 at the least. x: (N, H)."""
-    if calls.takes(x):
+    if calls.takes(x, weight):
         return calls.norm(x, weight, eps)
     wide = x.float() if x.dtype in HALF else x
     size = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
@@ -49,7 +49,7 @@ def normed(x: Tensor, inverse: Tensor, weight: Tensor) -> Tensor:
 
 def norm_back(slope: Tensor, x: Tensor, inverse: Tensor, weight: Tensor, around: Tensor) -> tuple[Tensor, Tensor]:
     """What came around the norm + the slope of x from that of `norm`'s result, which is used up; and that result again."""
-    if calls.takes(x):
+    if calls.takes(x, weight, slope, around):
         return calls.norm_back(slope, x, inverse, weight, around)
     dtype, again = around.dtype, normed(x, inverse, weight)
     slope, x, around = (one.to(inverse.dtype) for one in (slope, x, around))
@@ -60,12 +60,12 @@ def norm_back(slope: Tensor, x: Tensor, inverse: Tensor, weight: Tensor, around:
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) · up."""
-    return calls.swiglu(gate, up) if calls.takes(gate) else functional.silu(gate).mul_(up)
+    return calls.swiglu(gate, up) if calls.takes(gate, up) else functional.silu(gate).mul_(up)
 
 
 def swiglu_back(slope: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
     """The slopes of gate and up, (2, N, I), from that of `swiglu`'s result (N, I), which is used up; and that result again."""
-    if calls.takes(gate):
+    if calls.takes(gate, up, slope):
         return calls.swiglu_back(slope, gate, up)
     d_gate, opened = both = gate.new_empty(2, *gate.shape)
     torch.ops.aten.silu.out(gate, out=opened)
@@ -85,7 +85,7 @@ def attend(read: Tensor, turn: Turn, batch: int, first: int, shape: Shape) -> tu
 
     read: (B·T, (heads + 2 groups)·D), q, k and v of each token, not rotated yet.
     """
-    if calls.takes(read):
+    if calls.takes(read, turn.cos):
         return calls.attend(read, turn.cos, turn.sin, batch, first, shape.heads, shape.groups), (read,)
     heads = by_head(read, batch, shape.size)
     q, k = turned(heads[: -shape.groups], turn).split_with_sizes((shape.heads, shape.groups))

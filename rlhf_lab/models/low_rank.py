@@ -5,8 +5,7 @@ Merged, the weight is W + s·B·A. Where that sum would round the update away (l
 the slopes of x and of A need both.
 """
 
-import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -52,10 +51,10 @@ def slopes_of(
     a, b = pairs[::2], pairs[1::2]
     ranks = [one.shape[0] for one in a]
     if all(calls.takes_slopes(x, slope) for slope in slopes) and all(one.dtype == torch.float32 for one in pairs):
-        known: Iterable[tuple[Tensor, Tensor] | None] = itertools.repeat(None)
+        known: list[tuple[Tensor, Tensor] | None] = [None] * len(a)
         if low is not None and low_slope is not None:
-            known = zip(low.split(ranks, 1), low_slope.split(ranks, 1), strict=True)
-        each = (calls.lora_slopes(x, g, a, b, scale, lows) for a, b, g, lows in zip(a, b, slopes, known, strict=False))
+            known = [*zip(low.split(ranks, 1), low_slope.split(ranks, 1), strict=True)]
+        each = (calls.lora_slopes(x, g, a, b, scale, lows) for a, b, g, lows in zip(a, b, slopes, known, strict=True))
         return [slope for both in each for slope in both]
     # The long dimension (rows) comes last in the rank-r products: four times as fast as with r last (BLAS, measured).
     if low is None or low_slope is None:

@@ -69,7 +69,7 @@ class OneMore:
     def __call__(self, x: Tensor, turn: Turn, seen: Tensor | None, past: Any) -> Tensor:
         """(B, H) -> (B, H). seen: (B, 1, 1, L) bool, which tokens a row looks at; None: all. past: the cache's layer."""
         flat = read(x, self._weights, self._shape)
-        if isinstance(past, ReservedLayer) and calls.takes(flat):
+        if isinstance(past, ReservedLayer) and calls.takes(flat, turn.cos):
             keys, values, used = past.one_more()
             mixed = calls.attend_next(flat, *turn, seen, keys, values, used, self._shape.heads)
         else:

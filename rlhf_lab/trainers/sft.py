@@ -19,7 +19,7 @@ from rlhf_lab.errors import ModelError, NotFiniteError, TrainingError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.generation import Tick, no_tick
-from rlhf_lab.models.lora_linear import parts_of
+from rlhf_lab.models.lora_linear import HALF, parts_of
 from rlhf_lab.models.rows import Rows, forward, make_rows
 from rlhf_lab.seeds import derive
 from rlhf_lab.trainers.adam import fused
@@ -131,7 +131,7 @@ def save_merged(backbone: Backbone, adapters: Adapters, adapter: str, folder: Pa
     for name, layer in model.named_modules():
         if hasattr(layer, "lora_A") and adapter in layer.lora_A:
             parts = parts_of(layer, adapter)
-            if parts is None:
+            if parts is None or parts.base.weight.dtype in HALF:
                 raise ModelError(
                     f"{name} cannot take the update into its weights ({type(layer.get_base_layer()).__name__}, "
                     f"{layer.get_base_layer().weight.dtype}). Load the model in float32, or keep the adapter beside it."

@@ -4,6 +4,7 @@ import math
 import threading
 
 import pytest
+import torch
 from workplace import REWARD
 
 from rlhf_lab.engine import together
@@ -93,6 +94,20 @@ def test_nan_fails_the_run_keeps_its_checkpoint_and_it_can_be_resumed(lab, monke
     said = [(event.payload["words"], event.applied_step) for event in events(lab.db, run_id)]
     assert said == [("step 3 taken again", 2)]
     assert not events(lab.db, plain)
+
+
+def test_a_run_that_goes_on_in_another_precision_says_so(lab, at):
+    run_id = lab.run()
+    at(1, lambda: add_event(lab.db, run_id, EventKind.STOP, {}))
+    lab.train(run_id)
+    lab.next_engine()
+    lab.worker.lab.dtype = torch.bfloat16
+    lab.train(run_id)
+    run, reached = get_run(lab.db, run_id), get_run(lab.db, run_id).step
+    assert (run.status, run.manifest["machine"]["dtype"]) == (RunStatus.DONE, "bfloat16")
+    (note,) = [event for event in events(lab.db, run_id) if event.kind is EventKind.NOTE]
+    assert note.payload["words"] == "computed in bfloat16 from here on, in float32 before"
+    assert note.applied_step < reached
 
 
 @pytest.mark.parametrize("before", [["pause", "pause", "resume"], ["pause", "resume"]])

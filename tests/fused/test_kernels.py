@@ -263,8 +263,10 @@ def test_numbers_halfway_between_two_of_bfloat16_go_to_the_even_one(kernels):
 
 @BOTH
 def test_any_number_of_threads_gives_the_same_numbers(dtype):
-    read, (cos, sin) = some(5 * 40, 96, dtype=dtype), turns(16, 40, dtype=dtype)
-    slope, of_lora = some(5 * 40, 32, seed=1, dtype=dtype), some(300, 32, dtype=dtype)
+    read, (cos, sin) = some(5 * 80, 96, dtype=dtype), turns(16, 80, dtype=dtype)
+    slope, of_lora = some(5 * 80, 32, seed=1, dtype=dtype), some(300, 32, dtype=dtype)
+    keys, values = (some(6, 1, 100, 16, seed=seed, dtype=dtype) for seed in (2, 3))
+    nexts, at = some(6, 48, dtype=dtype), [one[:, None] for one in turns(16, 6, dtype=dtype)]
     x, weight, logits = some(300, 64, dtype=dtype), some(64, dtype=dtype), some(40, 500, dtype=dtype)
     tokens, a, b = torch.arange(40), some(8, 64), some(32, 8)
     before, found = torch.get_num_threads(), []
@@ -276,6 +278,7 @@ def test_any_number_of_threads_gives_the_same_numbers(dtype):
             found.append([
                 out, *calls.norm_back(x, x, inverse, weight, x), calls.swiglu(x, x), *calls.swiglu_back(x, x, x),
                 calls.attend(read, cos, sin, 5, 0, 2, 2), calls.attend_back(slope, read, cos, sin, 5, 0, 2, 2),
+                calls.attend_next(nexts, *at, None, keys.clone(), values.clone(), 90, 1),
                 *calls.lora_slopes(x, of_lora, a, b, 1.0), *calls.head_figures(said, tokens, 1.0, True), said,
             ])  # fmt: skip
     finally:

@@ -40,6 +40,15 @@ def test_a_gpu_halves_the_numbers_but_not_the_adapters_and_logits():
     assert (gpu["adapters"], gpu["logits"]) == (cpu["adapters"], cpu["logits"])
 
 
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+@pytest.mark.parametrize(("name", "size"), [("float32", 4), ("bfloat16", 2)])
+def test_the_precision_that_a_person_says(monkeypatch, kind, name, size):
+    monkeypatch.setenv("RLHF_LAB_DTYPE", name)
+    assert sizes(estimate(FACTS, Machine(kind, "", 10**9), RUN))["weights"] == 1800 * size
+    coarse = estimate(ModelFacts("m", "X", {}, 1000, None), Machine(kind, "", 10**10))
+    assert sizes(coarse)["weights"] == 1000 * size
+
+
 def test_the_formula_is_shown_with_its_numbers():
     found = estimate(FACTS, Machine("cpu", "CPU", 10**9), RUN)
     told = {part.name: part.formula for part in found.parts}

@@ -270,7 +270,7 @@ def test_a_text_is_as_long_as_the_shortest_window(llama_folder, monkeypatch):
     most = 6 * layers[0].self_attn.head_dim
     layers[1].self_attn.sliding_window = most + 2
     for takes in (True, False):
-        monkeypatch.setattr(calls, "takes", lambda _, takes=takes: takes)
+        monkeypatch.setattr(calls, "takes", lambda *_, takes=takes: takes)
         found.append([decoder_layers.WholeLayer(layer).longest for layer in layers])
     assert found == [[math.inf, most + 2], [most, most]]
     backbone, _ = loaded(llama_folder, monkeypatch, KNOWN, "a")
@@ -287,7 +287,7 @@ def test_a_text_is_as_long_as_the_shortest_window(llama_folder, monkeypatch):
 def test_a_token_more_of_each_row_is_the_trunks(whole_folders, kind, padded, by_kernels, monkeypatch):
     """Under an adapter and without one; of prompts of different lengths, what stands before the shorter ones is not looked at."""
     if not by_kernels:
-        monkeypatch.setattr(calls, "takes", lambda _: False)
+        monkeypatch.setattr(calls, "takes", lambda *_: False)
     prompts = [tiny.ids("the cat sat"), tiny.ids("moon . so")] if not padded else [tiny.ids("the cat sat"), [9]]
     found = []
     for known in (KNOWN, ()):
@@ -394,6 +394,22 @@ def test_a_model_moved_to_another_precision_is_computed_by_its_modules(llama_fol
     before = backbone.hidden(IDS)
     backbone.model.double()
     assert torch.allclose(backbone.hidden(IDS), before.double(), atol=1e-4)
+
+
+def test_a_last_norm_in_another_precision(llama_folder):
+    """A norm in float32 behind layers in bfloat16 is computed all the same."""
+    model = tiny.load(llama_folder, torch.bfloat16).model
+    model.model.norm.float()
+    assert decoder_layers.tried(model).there_are
+
+
+def test_products_in_another_precision_than_the_rest(llama_folder, monkeypatch):
+    """As a person's own program may have them (autocast)."""
+    backbone, _ = loaded(llama_folder, monkeypatch, KNOWN)
+    expected = backbone.hidden(IDS)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        found = backbone.hidden(IDS)
+    assert float((found - expected).norm() / expected.norm()) < 0.03
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,9 @@ def test_half_precision_follows_an_optimiser_step(saved, monkeypatch):
 
 
 def test_recorded_steps_read_nothing_back_and_make_no_shape_from_numbers(saved, monkeypatch):
-    monkeypatch.setattr(calls, "takes", lambda _: False)  # kernels are a CPU's, and no recorder of operations sees them
+    monkeypatch.setattr(
+        calls, "takes", lambda *_: False
+    )  # kernels are a CPU's, and no recorder of operations sees them
     for kind in KINDS:
         backbone, tapes = tiny.load(saved[kind]), Tapes()
         with tiny.adapters_of(backbone, "policy").using("policy", merged=True):

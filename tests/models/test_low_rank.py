@@ -97,3 +97,21 @@ def test_half_precision_gives_slopes_in_that_of_the_pairs():
     assert dx.tolist() == [[3.0, 3.0]]  # 2 · (1 + s)
     assert [one.dtype for one in found] == [torch.float32, torch.float32]
     assert [one.tolist() for one in found] == [[[3.0, 3.0]], [[6.0]]]  # dB = s · 2 · (3 + 3)
+
+
+@pytest.mark.parametrize("of_pairs", [torch.float32, torch.bfloat16])
+def test_half_precision_in_sizes_that_kernels_take(of_pairs):
+    """Each weight's slopes come from its own columns of what is known, and nothing is found anew: A and B are not looked at."""
+    generator = torch.Generator().manual_seed(0)
+
+    def some(*shape):
+        return torch.randn(shape, generator=generator).bfloat16()
+
+    x, slopes, low, low_slope = some(40, 16), [some(40, 32), some(40, 16)], some(40, 5), some(40, 5)
+    pairs = [some(*shape).to(of_pairs) for shape in ((2, 16), (32, 2), (3, 16), (16, 3))]
+    found = slopes_of(pairs, SCALE, x, slopes, low, low_slope)
+    of_a = (low_slope.double().t() @ x.double()).split([2, 3])
+    of_b = [SCALE * g.double().t() @ one for g, one in zip(slopes, low.double().split([2, 3], 1), strict=True)]
+    for mine, exact in zip(found, (of_a[0], of_b[0], of_a[1], of_b[1]), strict=True):
+        assert mine.dtype == of_pairs
+        torch.testing.assert_close(mine.double(), exact, rtol=2**-7, atol=2**-7 * float(exact.abs().max()))

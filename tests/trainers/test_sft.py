@@ -134,6 +134,14 @@ def test_layers_that_cannot_be_merged(gpt2_folder, tmp_path):
         save_merged(backbone, adapters, "sft", tmp_path)
 
 
+def test_weights_that_would_round_the_update_away(llama_folder, tmp_path):
+    backbone = tiny.load(llama_folder, torch.bfloat16)
+    adapters = Adapters(backbone)
+    adapters.add("sft", r=2, alpha=4, seed=0, trainable=True)
+    with pytest.raises(ModelError, match=r"Load the model in float32"):
+        save_merged(backbone, adapters, "sft", tmp_path)
+
+
 def test_what_cannot_be_learnt(llama_folder):
     backbone = tiny.load(llama_folder)
     with pytest.raises(TrainingError, match="no examples"):
@@ -148,7 +156,9 @@ def test_what_cannot_be_learnt(llama_folder):
         supervise(backbone, Adapters(backbone), examples, SFTConfig())
 
 
-def test_command_line(llama_folder, tmp_path, capsys):
+def test_command_line(llama_folder, tmp_path, capsys, monkeypatch):
+    """Whatever precision a person says for other work."""
+    monkeypatch.setenv("RLHF_LAB_DTYPE", "bfloat16")
     data, out = tmp_path / "data.jsonl", tmp_path / "out"
     data.write_text("".join(json.dumps({"prompt": p, "response": r}) + "\n\n" for p, r in PAIRS))
     words = ["sft", "--model", str(llama_folder), "--data", str(data), "--out", str(out), "--json"]
