@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from rlhf_lab.fused import library
 
@@ -34,6 +35,18 @@ def test_without_a_compiler_there_are_none(own_cache, tmp_path, monkeypatch, cap
         assert library.library() is None
     assert "a C compiler (cc, gcc, clang) on the PATH would make PPO a fifth faster" in caplog.text
     assert library.described() in caplog.text
+
+
+def test_each_dtype_has_kernels_of_its_own(kernels, own_cache, tmp_path, monkeypatch):
+    """A compiler that cannot make those for bfloat16 makes the others all the same."""
+    refuses = f'case "$*" in *BFLOAT16*) exit 1;; esac\nexec {" ".join(library.compiler_here())} "$@"'
+    monkeypatch.setenv("CC", script(tmp_path / "cc", refuses))
+    assert library.library(torch.float32) is not None
+    assert library.library(torch.bfloat16) is None
+    assert library.described(torch.float32).startswith("kernels compiled by")
+    assert library.described(torch.bfloat16).startswith("no kernels: they could not be compiled")
+    assert library.library(torch.float64) is None
+    assert library.described(torch.float64) == "no kernels: there are none for float64"
 
 
 @pytest.mark.parametrize("chosen", ["no-such-compiler", 'gcc "'])

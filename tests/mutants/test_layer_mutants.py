@@ -15,6 +15,7 @@ ASKED = "test_the_other_library_is_asked_where_it_is_quicker_and_may_be"
 BY_IT = "models/test_decoder_layers.py::test_by_the_other_library_too"
 A_TOKEN = "models/test_decoder_layers.py::test_a_token_more_of_each_row_is_the_trunks"
 LAST = "models/test_llama_layer.py::test_of_the_last_positions_alone_numbers_and_gradients_are_the_same"
+IN_HALF = "test_half_precision_in_sizes_that_kernels_take"
 MODULES = "test_states_gradients_and_samples_are_the_modules"
 
 # A table: two or three lines a row, not seven.
@@ -115,6 +116,13 @@ MUTANTS = [
     Mutant(RANK, "beside, x learns nothing through A", "return own.addmm_(low, a), low", "return own, low", SLOPES),
     Mutant(RANK, "beside, scaled twice", "da = low_slope.t().mm(x)", "da = scale * low_slope.t().mm(x)",
            SLOPES),
+    Mutant(RANK, "what is known is found anew", "a, b, scale, lows)", "a, b, scale)", IN_HALF),
+    Mutant(RANK, "another weight's columns", "low.split(ranks, 1)", "low.split(ranks[::-1], 1)", IN_HALF),
+    Mutant(RANK, "pairs in half precision as if they were not", "one.dtype == torch.float32 for one", "True for one",
+           IN_HALF),
+    Mutant(CALLS, "a mixture as if it were none", "any(one.dtype != x.dtype for one in others)", "False",
+           "models/test_decoder_layers.py::test_a_last_norm_in_another_precision"
+           " models/test_decoder_layers.py::test_products_in_another_precision_than_the_rest"),
     Mutant(RANK, "slopes in half precision", "low_slope.t().mm(x).to(a[0].dtype)", "low_slope.t().mm(x)",
            "test_half_precision_gives_slopes_in_that_of_the_pairs"),
     # --- models/layer_weights.py ---
@@ -183,7 +191,8 @@ MUTANTS = [
            "models/test_decoder_layers.py::test_a_text_is_as_long_as_the_shortest_window"),
     Mutant(LAYERS, "long texts by torch as one", "math.inf if by_kernels else", "math.inf if True else",
            "models/test_decoder_layers.py::test_a_text_is_as_long_as_the_shortest_window"),
-    Mutant(CALLS, "every precision", "x.dtype == torch.float32 and ", "", "fused/test_kernels.py::test_what_they_do_not_take"),
+    Mutant(CALLS, "every precision", "library(x.dtype) is not None", "library() is not None",
+           "fused/test_kernels.py::test_what_they_do_not_take"),
     Mutant(CALLS, "every device", 'x.device.type == "cpu" and ', "", "fused/test_kernels.py::test_what_they_do_not_take"),
     Mutant(CALLS, "all texts are rotated as the first", "length * size if cos.dim() == 3 and len(cos) > 1 else 0", "0",
            "fused/test_kernels.py::test_attention_and_its_slopes_are_autograds"),
@@ -201,8 +210,12 @@ MUTANTS = [
            "test_the_threads_are_those_of_the_library_beside_torch"),
     Mutant(LIBRARY, "a product and a sum by a function of the library", "None if plain else VECTORS", "VECTORS",
            "test_processors_without_a_product_and_sum_in_one_have_none"),
-    Mutant(CALLS, "numbers of any kind are read", "if one.dtype not in KNOWN or not one.is_contiguous():", "if False:",
+    Mutant(CALLS, "numbers of any kind are read", "if one.dtype != dtype or not one.is_contiguous():", "if False:",
            "fused/test_kernels.py::test_numbers_that_would_be_read_wrongly_are_refused"),
+    Mutant(CALLS, "parts of any kind are read", "if one.dtype != like.dtype or one.stride(1) != 1:", "if False:",
+           "fused/test_kernels.py::test_numbers_of_another_kind_are_refused"),
+    Mutant(LIBRARY, "one library for every dtype", "options = [*vectors, *kind]", "options = [*vectors]",
+           "test_each_dtype_has_kernels_of_its_own"),
     Mutant(CALLS, "tensors without numbers", "type(x) in PLAIN and ", "", "fused/test_kernels.py::test_what_they_do_not_take"),
     Mutant(LAYERS, "norms of another precision", "(*linears, module.input_layernorm, module.post_attention_layernorm)", "linears",
            "test_what_the_function_does_not_do_is_left_to_the_modules"),
