@@ -57,8 +57,11 @@ class Lab:
 
     @property
     def device_name(self) -> str:
-        """Where the model is, for people; empty while none is loaded."""
-        return str(self._adapters.backbone.device) if self._adapters is not None else ""
+        """Where the model is and in which precision, for people; empty while none is loaded."""
+        if self._adapters is None:
+            return ""
+        backbone = self._adapters.backbone
+        return f"{backbone.device}, {str(backbone.model.dtype).removeprefix('torch.')}"
 
     def close(self) -> None:
         """Let the backbone go, and give its memory back."""

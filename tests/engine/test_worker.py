@@ -10,6 +10,7 @@ from workplace import REWARD
 from rlhf_lab.engine import together
 from rlhf_lab.engine.policy_run import PolicyRun, RunStopped
 from rlhf_lab.engine.worker import Worker
+from rlhf_lab.fused.library import described
 from rlhf_lab.jobs import queue, supervisor
 from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
 from rlhf_lab.store import tables as t
@@ -100,11 +101,14 @@ def test_a_run_that_goes_on_in_another_precision_says_so(lab, at):
     run_id = lab.run()
     at(1, lambda: add_event(lab.db, run_id, EventKind.STOP, {}))
     lab.train(run_id)
+    assert lab.worker.lab.device_name == "cpu, float32"
     lab.next_engine()
     lab.worker.lab.dtype = torch.bfloat16
     lab.train(run_id)
+    assert lab.worker.lab.device_name == "cpu, bfloat16"
     run, reached = get_run(lab.db, run_id), get_run(lab.db, run_id).step
     assert (run.status, run.manifest["machine"]["dtype"]) == (RunStatus.DONE, "bfloat16")
+    assert run.manifest["machine"]["kernels"] == described(torch.bfloat16)
     (note,) = [event for event in events(lab.db, run_id) if event.kind is EventKind.NOTE]
     assert note.payload["words"] == "computed in bfloat16 from here on, in float32 before"
     assert note.applied_step < reached
