@@ -28,6 +28,7 @@ BOTTOM = {
     "assets",
     "chats",
     "cells",
+    "precision",
 }
 STORE = BOTTOM | {"store"}
 JOBS = STORE | {"jobs", "judges"}
@@ -55,6 +56,7 @@ ALLOWED = {
     "judge_files": {"errors"},
     "chats": set(),
     "cells": set(),
+    "precision": {"errors"},
     "fused": {"errors"},
     "core": {"errors", "intervals", "kinds", "fused"},
     "models": CORE,
@@ -91,6 +93,7 @@ LIGHT = (
     "judge_files",
     "chats",
     "cells",
+    "precision",
     "store",
     "exports",
     "imports",

@@ -175,8 +175,14 @@ def test_head_logprobs_by_hand():
     assert hidden.grad.item() == pytest.approx(first / 2 * math.log(3.0), abs=1e-12)
 
 
-def test_head_logprobs_of_a_sure_token_in_half_precision():
-    """p = 0.9995, which bfloat16 takes for 1: the slope is (1 - p) times the difference of the weights, not 0."""
+@pytest.mark.parametrize("by_kernel", [False, True])
+def test_head_logprobs_of_a_sure_token_in_half_precision(monkeypatch, by_kernel):
+    """p = 0.9995, which bfloat16 takes for 1: the slope is (1 - p) times the difference of the weights, not 0.
+
+    by_kernel: if there is one here.
+    """
+    if not by_kernel:
+        monkeypatch.setattr(logprobs.calls, "takes", lambda *_: False)
     hidden = torch.tensor([[7.625]], dtype=torch.bfloat16, requires_grad=True)
     weight = torch.tensor([[1.0], [0.0]], dtype=torch.bfloat16)
     logprob, _ = logprobs.head_logprobs(hidden, weight, None, torch.tensor([0]))

@@ -288,6 +288,35 @@ def test_any_number_of_threads_gives_the_same_numbers(dtype):
             assert torch.equal(mine, theirs)
 
 
+@BOTH
+def test_each_thread_works_in_a_place_of_its_own(dtype, monkeypatch):
+    """Of the working memory of two threads, both parts are written to."""
+    read, (cos, sin) = some(5 * 80, 96, dtype=dtype), turns(16, 80, dtype=dtype)
+    x, logits, at = some(300, 64, dtype=dtype), some(40, 500, dtype=dtype), turns(16, 6, 1, dtype=dtype)
+    keys, values = (some(6, 1, 100, 16, dtype=dtype) for _ in range(2))
+    rooms, made = [], calls._room
+
+    def noted(*given):
+        rooms.append((made(*given).fill_(torch.nan), *given[4:]))
+        return rooms[-1][0]
+
+    monkeypatch.setattr(calls, "_room", noted)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        calls.attend(read, cos, sin, 5, 0, 2, 2)
+        calls.attend_back(read[:, :32], read, cos, sin, 5, 0, 2, 2)
+        calls.attend_next(some(6, 48, dtype=dtype), *at, None, keys, values, 90, 1)
+        if dtype == torch.bfloat16:  # the others need none in float32
+            calls.lora_slopes(x, x, some(8, 64), some(64, 8), 1.0)
+            calls.head_figures(logits, torch.arange(40), 1.0, True)
+    finally:
+        torch.set_num_threads(before)
+    for room, *beside in rooms:
+        of_both = room[sum(beside) :].view(2, -1)
+        assert not of_both.isnan().all(1).any()
+
+
 def test_what_they_do_not_take(kernels):
     assert calls.takes(some(2))
     assert calls.takes(some(2).bfloat16())

@@ -16,10 +16,8 @@ ONE_MORE, SLOPES = (
     f"{K}test_one_token_more_looks_at_what_lies_in_the_cache",
     f"{K}test_slopes_of_a_low_rank_update_are_autograds",
 )
-KNOWN, THREADS = (
-    f"{K}test_slopes_of_a_low_rank_update_from_what_is_known",
-    f"{K}test_any_number_of_threads_gives_the_same_numbers",
-)
+KNOWN = f"{K}test_slopes_of_a_low_rank_update_from_what_is_known"
+ROOMS = f"{K}test_each_thread_works_in_a_place_of_its_own"
 EVEN = f"{K}test_numbers_halfway_between_two_of_bfloat16_go_to_the_even_one"
 HEAD, DIGITS = f"{K}test_what_a_head_says_is_what_softmax_says", f"{K}test_a_probability_is_right_to_its_last_digits"
 
@@ -36,9 +34,16 @@ MUTANTS = [
     Mutant(ROWS, "no temperature", "if (j->temperature != 1)", "if (0)", HEAD),
     Mutant(ROWS, "0 times minus infinity", "(below < -1e30f ? -1e30f : below)", "below", HEAD),
     Mutant(ROWS, "the token's own slope", "logits[j->tokens[n]] = narrowed(of_own);", "", HEAD),
-    Mutant(ROWS, "one row's logits where all threads keep theirs", "j->room + thread * words", "j->room", THREADS),
+    Mutant(ROWS, "one row's logits where all threads keep theirs", "j->room + thread * words", "j->room", ROOMS),
     Mutant(COMMON, "a term of the series less", "sum = fmaf(sum, r, 1.0f / 720);", "sum = 1.0f / 720;", DIGITS),
     Mutant(COMMON, "always added to what is there", "t = 0; add && t < count", "t = 0; t < count", TEXTS),
+    Mutant(ATTENTION, "all threads work in one place",
+           "*k = j->room + thread * attend_room(length, of_head), *v = k + length * width, *k_across",
+           "*k = j->room, *v = k + length * width, *k_across", ROOMS),
+    Mutant(ATTENTION, "all threads work in one place on the way back",
+           "*k = j->room + thread * attend_room(length, of_head), *v = k + length * width, *d_k",
+           "*k = j->room, *v = k + length * width, *d_k", ROOMS),
+    Mutant(ATTENTION, "all threads look in one place", "j->room + thread * attend_next_room(j->used, of_head)", "j->room", ROOMS),
     Mutant(ATTENTION, "a token looks ahead", "soften(row, start + i + 1);", "soften(row, start + i + 2);", TEXTS),
     Mutant(ATTENTION, "sharpness forgotten on the way back", "own_cos, own_sin, rows, of_head, j->sharp);\n            }",
            "own_cos, own_sin, rows, of_head, 1);\n            }", TEXTS),
@@ -56,7 +61,7 @@ MUTANTS = [
     Mutant(COMMON, "halfway always up, many at once", "0x7fff + (bits >> 16 & 1)", "0x8000", EVEN),
     Mutant(LORA, "scale twice in dA", "j->known_g ? 1 : j->scale", "j->scale", KNOWN),
     Mutant(LORA, "parts of what is known as whole ones", "row * j->apart_g + r", "row * j->rank + r", KNOWN),
-    Mutant(LORA, "all threads copy to one place", "j->strips + thread * j->rows * WIDE", "j->strips", THREADS),
+    Mutant(LORA, "all threads copy to one place", "j->strips + thread * j->rows * WIDE", "j->strips", ROOMS),
     Mutant(LORA, "scale forgotten in dB", "rank + r + t] = found[t * WIDE + i] * j->scale;",
            "rank + r + t] = found[t * WIDE + i];", SLOPES),
     Mutant(LORA, "parts of rows as whole ones", "j->g + row * j->apart", "j->g + row * j->out", SLOPES),
