@@ -57,11 +57,11 @@ class Lab:
 
     @property
     def device_name(self) -> str:
-        """Where the model is and in which precision, for people; empty while none is loaded."""
+        """Where the model is, and in which precision unless float32, for people; empty while none is loaded."""
         if self._adapters is None:
             return ""
-        backbone = self._adapters.backbone
-        return f"{backbone.device}, {str(backbone.model.dtype).removeprefix('torch.')}"
+        where, dtype = str(self._adapters.backbone.device), self._adapters.backbone.model.dtype
+        return where if dtype == torch.float32 else f"{where}, {str(dtype).removeprefix('torch.')}"
 
     def close(self) -> None:
         """Let the backbone go, and give its memory back."""

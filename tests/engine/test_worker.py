@@ -101,7 +101,7 @@ def test_a_run_that_goes_on_in_another_precision_says_so(lab, at):
     run_id = lab.run()
     at(1, lambda: add_event(lab.db, run_id, EventKind.STOP, {}))
     lab.train(run_id)
-    assert lab.worker.lab.device_name == "cpu, float32"
+    assert lab.worker.lab.device_name == "cpu"
     lab.next_engine()
     lab.worker.lab.dtype = torch.bfloat16
     lab.train(run_id)
