@@ -14,12 +14,14 @@ Layers; a module may import only from layers below its own (tests/test_layers.py
     trainers                 reward model, rollouts, policy optimisation; call back, know no database
     models                   backbone, adapters, heads, generation
     core                     pure functions on tensors
+    fused                    kernels in C: what lies between matrix products, in one pass
     judges                   simulated annotators: text -> score
     judge_files              the same of a person's own: a function out of a file
     chats                    conversations and transcripts as texts, and back
     cells                    cells of a CSV that no spreadsheet computes
     assets, home, seeds, runtime   what is shipped, where a lab lives, derived seeds, process settings
     checkpoints              which a run has, and whether one is as it was written
+    precision                of a model's weights, where nobody says which; no torch
     counted                  numbers of things in words
     intervals                confidence intervals in plain arithmetic
     labelling                who labels and by which rules
