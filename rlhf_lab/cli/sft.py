@@ -34,9 +34,8 @@ def run(args: argparse.Namespace) -> int:
     pairs = read_pairs(args.data)
     if args.out.exists() and any(args.out.iterdir()):
         raise ConfigError(f"the folder {args.out} is not empty. Give another --out, so that nothing is overwritten.")
-    backbone = load_backbone(
-        args.model, dtype=torch.float32
-    )  # bfloat16 would round the update away that goes into the weights
+    # In bfloat16 the weights that are written would round the update away.
+    backbone = load_backbone(args.model, dtype=torch.float32)
     adapters = Adapters(backbone)
     with progress_line("supervised start") as show:
         losses = supervise(
