@@ -409,7 +409,9 @@ def test_products_in_another_precision_than_the_rest(llama_folder, monkeypatch):
     expected = backbone.hidden(IDS)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         found = backbone.hidden(IDS)
+        written = sample(backbone, [tiny.ids("the cat sat")], uniforms([1], 4))
     assert float((found - expected).norm() / expected.norm()) < 0.03
+    assert torch.tensor(written.logprobs[0]).isfinite().all()
 
 
 @pytest.mark.parametrize(
