@@ -195,17 +195,13 @@ def _call(name: str, *arguments: Any) -> None:
     function(*given, torch.get_num_threads())
 
 
-def _address(one: Tensor, dtype: torch.dtype) -> int:
-    """Where a tensor's numbers begin. Raises ValueError for what a kernel would read wrongly."""
-    if one.dtype != dtype or not one.is_contiguous():
+def _address(one: Tensor, dtype: torch.dtype, *, parts: bool = False) -> int:
+    """Where a tensor's numbers begin; parts: its rows may be parts of longer ones. Raises ValueError for what a kernel would read
+    wrongly."""
+    if one.dtype != dtype or not (one.stride(1) == 1 if parts else one.is_contiguous()):
         raise ValueError(f"a kernel was given {tuple(one.shape)} numbers of {one.dtype} with strides {one.stride()}")
     return one.data_ptr()
 
 
 def _parts(one: Tensor | None, like: Tensor) -> int | None:
-    """Where rows begin that may be parts of longer ones. Raises ValueError as `_address`."""
-    if one is None:
-        return None
-    if one.dtype != like.dtype or one.stride(1) != 1:
-        raise ValueError(f"a kernel was given {tuple(one.shape)} numbers of {one.dtype} with strides {one.stride()}")
-    return one.data_ptr()
+    return None if one is None else _address(one, like.dtype, parts=True)
