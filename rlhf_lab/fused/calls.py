@@ -189,13 +189,13 @@ def _call(name: str, *arguments: Any) -> None:
         function.argtypes = [*(ctypes.c_void_p if kind in pointers else kind for kind in kinds), SIZE]
         function.restype = None
     given = [
-        _address(one, own if kind is OWN else kind) if isinstance(one, Tensor) else one
+        address(one, own if kind is OWN else kind) if isinstance(one, Tensor) else one
         for one, kind in zip(arguments, kinds, strict=True)
     ]
     function(*given, torch.get_num_threads())
 
 
-def _address(one: Tensor, dtype: torch.dtype, *, parts: bool = False) -> int:
+def address(one: Tensor, dtype: torch.dtype, *, parts: bool = False) -> int:
     """Where a tensor's numbers begin; parts: its rows may be parts of longer ones. Raises ValueError for what a kernel would read
     wrongly."""
     if one.dtype != dtype or not (one.stride(1) == 1 if parts else one.is_contiguous()):
@@ -204,4 +204,4 @@ def _address(one: Tensor, dtype: torch.dtype, *, parts: bool = False) -> int:
 
 
 def _parts(one: Tensor | None, like: Tensor) -> int | None:
-    return None if one is None else _address(one, like.dtype, parts=True)
+    return None if one is None else address(one, like.dtype, parts=True)

@@ -36,6 +36,9 @@ VECTORS = {
 }
 #: What it is told of the numbers of tensors.
 KINDS: dict[torch.dtype, Sequence[str]] = {torch.float32: (), torch.bfloat16: ("-DBFLOAT16",)}
+#: And of instructions for products of them (products.c), by torch's name of the ability, best first.
+TILES = ("amx_bf16", ("-mavx512bf16", "-mamx-tile", "-mamx-bf16"))
+PRODUCTS = {torch.bfloat16: (TILES, ("avx512_bf16", ("-mavx512bf16",)))}
 LONGEST = 60  # seconds for the compiler
 
 
@@ -58,7 +61,7 @@ def _found(dtype: torch.dtype) -> tuple[ctypes.CDLL | None, str]:
     if os.environ.get(SWITCH) == "0":
         return None, f"no kernels ({SWITCH}=0)"
     try:
-        kernels, said = _made(KINDS[dtype])
+        kernels, said = _made(dtype)
     except (OSError, subprocess.SubprocessError, AttributeError, RuntimeError, ValueError) as error:
         lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
         kernels, said = None, f"no kernels: they could not be compiled and loaded: {' '.join(lines[-1:])}"
@@ -68,7 +71,7 @@ def _found(dtype: torch.dtype) -> tuple[ctypes.CDLL | None, str]:
     return kernels, said
 
 
-def _made(kind: Sequence[str]) -> tuple[ctypes.CDLL | None, str]:
+def _made(dtype: torch.dtype) -> tuple[ctypes.CDLL | None, str]:
     vectors, openmp = _vectors(), _openmp()
     if vectors is None:
         return None, "no kernels: this processor's vectors are too short for them"
@@ -77,16 +80,39 @@ def _made(kind: Sequence[str]) -> tuple[ctypes.CDLL | None, str]:
     compiler = compiler_here()
     if not compiler:
         return None, f"no kernels: a C compiler ({', '.join(COMPILERS)}) on the PATH would make PPO a fifth faster"
-    options = [*vectors, *kind]
-    path = compiled(compiler, options)
-    try:
-        kernels = ctypes.CDLL(str(path))
-    except OSError:  # damaged on the disk
-        path.unlink()
-        kernels = ctypes.CDLL(str(compiled(compiler, options)))
+    kernels = _loaded(compiler, [[*vectors, *KINDS[dtype], *more] for more in products(dtype)])
     entries = (getattr(openmp, name) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"))
     kernels.use_threads_of(*(ctypes.cast(entry, ctypes.c_void_p) for entry in entries))
     return kernels, f"kernels compiled by {' '.join(compiler)}"
+
+
+def _loaded(compiler: Sequence[str], ways: Sequence[Sequence[str]]) -> ctypes.CDLL:
+    """What the compiler makes with the first of these options that it knows. Raises as `compiled` where it knows none."""
+    options, *others = ways
+    try:
+        path = compiled(compiler, options)
+    except subprocess.CalledProcessError:
+        if not others:
+            raise
+        return _loaded(compiler, others)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError:  # damaged on the disk
+        path.unlink()
+        return ctypes.CDLL(str(compiled(compiler, options)))
+
+
+def products(dtype: torch.dtype) -> list[Sequence[str]]:
+    """What the compiler may be told of this processor's products in a dtype, best first, with nothing as the last."""
+    able = torch.cpu.get_capabilities() if torch.backends.cpu.get_cpu_capability() == "AVX512" else {}
+    known = [way for way in PRODUCTS.get(dtype, ()) if able.get(way[0]) and (way is not TILES or _may_use_tiles())]
+    return [*(options for _, options in known), ()]
+
+
+def _may_use_tiles() -> bool:
+    """Whether the kernel lends its tiles to this process, which has to ask for them once."""
+    ask_for, tiles = 0x1023, 18  # ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return ctypes.CDLL(None).syscall(158, ask_for, tiles) == 0  # arch_prctl of x86-64
 
 
 def _vectors() -> Sequence[str] | None:

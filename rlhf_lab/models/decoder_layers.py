@@ -17,9 +17,9 @@ from transformers import __version__ as VERSION
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from rlhf_lab.fused import calls
+from rlhf_lab.fused import calls, layers
 from rlhf_lab.models.between import Shape, by_head
-from rlhf_lab.models.layer_weights import Beside, Merged, by_projection
+from rlhf_lab.models.layer_weights import Beside, InC, Merged, by_projection
 from rlhf_lab.models.llama_layer import Update, Weights, layer
 from rlhf_lab.models.lora_linear import HALF, FastLayer, Parts
 from rlhf_lab.models.next_token import NextToken, read, rest
@@ -145,7 +145,12 @@ class WholeLayer:
         #: Tokens of the longest text that is computed as one: all that a window shows, by kernels; else as torch is quicker.
         by_kernels = calls.takes(self.frozen.qkv)
         self.longest = min(math.inf if by_kernels else LONGEST * self.shape.size, window_of(attention))
-        self.kept: Merged | Beside | None = None
+        #: The frozen layer in C, where that computes it.
+        self.in_c: layers.Layer | None = None
+        if layers.there_are(self.frozen.qkv.dtype) and all(layers.fits(one.weight) for one in self.linears):
+            weights = [one.weight for one in self.linears]
+            self.in_c = layers.Layer(layers.Laid(weights, self.frozen.bias, scales, self.shape))
+        self.kept: Merged | Beside | InC | None = None
         self.parts: Sequence[Parts] = ()
         self.pairs: Sequence[Tensor] = ()
         self.update = Update(self.frozen, 1.0)
@@ -155,8 +160,10 @@ class WholeLayer:
     def module(self) -> Any:
         return self._module()
 
-    def keeping(self, fast: Sequence[FastLayer]) -> Merged | Beside:
+    def keeping(self, fast: Sequence[FastLayer]) -> Merged | Beside | InC:
         """What keeps the weights under an adapter. fast: of the seven projections."""
+        if self.in_c is not None:
+            return InC(self.in_c.laid)
         if self.frozen.qkv.dtype in HALF:
             return Beside(self.frozen, self.sizes)
         return Merged(self.frozen, self.sizes, fast)
@@ -202,9 +209,11 @@ class WholeLayer:
         self.module.__dict__.pop("forward", None)
         self.computes = False
 
-    def weights(self) -> Weights:
+    def weights(self) -> Weights | layers.Layer:
         """Those in use, with the update in them."""
-        return self.kept.of(self.parts) if self.kept is not None and self.parts else self.frozen
+        if self.in_c is not None:
+            self.in_c.laid.follow()
+        return self.kept.of(self.parts) if self.kept is not None and self.parts else self.in_c or self.frozen
 
     def is_usual(self, x: Tensor | None = None) -> bool:
         """Whether this computes, and not the module. x: the input, or the module's own dtype and device."""
@@ -212,7 +221,7 @@ class WholeLayer:
         moved = (x.dtype, x.device) != (self.frozen.qkv.dtype, self.frozen.qkv.device)
         return not moved and not self.module.training and not any(one.weight.requires_grad for one in self.linears)
 
-    def cached(self, x: Tensor, weights: Weights, turn: Turn, mask: Tensor | None, cache: Any) -> Tensor:
+    def cached(self, x: Tensor, weights: Weights | layers.Layer, turn: Turn, mask: Tensor | None, cache: Any) -> Tensor:
         """The layer where earlier tokens lie in a cache; no gradient."""
         shape, attention, rows = self.shape, self.attention, x.reshape(-1, x.shape[-1])
         heads = by_head(read(rows, weights, shape), len(x), shape.size)

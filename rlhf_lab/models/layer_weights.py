@@ -1,10 +1,11 @@
 """The weights of a decoder layer with an adapter's updates, kept in one place for whichever adapter computes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from rlhf_lab.fused.layers import Laid, Layer
 from rlhf_lab.models.llama_layer import Weights
 from rlhf_lab.models.lora_linear import FastLayer, Parts, Room
 
@@ -33,24 +34,70 @@ class Merged:
         return self._weights
 
 
-class Beside:
-    """[W | s·B] and A, as low_rank.py has them, of the adapter that computed last among those of its ranks."""
+class ByRanks:
+    """Updates that stay beside the weights, of the adapter that computed last among those of its ranks."""
 
-    def __init__(self, frozen: Weights, sizes: Sequence[int]) -> None:
-        self._frozen, self._sizes = frozen, sizes
-        self._columns: dict[tuple[int, ...], Columns] = {}
+    def __init__(self, make: Callable[[tuple[int, ...]], "Held"]) -> None:
+        self._make = make
+        self._held: dict[tuple[int, ...], Held] = {}
 
-    def of(self, parts: Sequence[Parts]) -> Weights:
+    def of(self, parts: Sequence[Parts]) -> Weights | Layer:
         """Under these parts as they are now; converted only if they are not held already."""
         ranks = tuple(len(part.a) for part in parts)
-        if ranks not in self._columns:
-            if len(self._columns) == MOST_RANKS:
-                del self._columns[next(iter(self._columns))]
-            self._columns[ranks] = Columns(self._frozen, self._sizes, ranks)
-        return self._columns[ranks].of(parts)
+        if ranks not in self._held:
+            if len(self._held) == MOST_RANKS:
+                del self._held[next(iter(self._held))]
+            self._held[ranks] = self._make(ranks)
+        return self._held[ranks].of(parts)
 
 
-class Columns:
+class Beside(ByRanks):
+    """[W | s·B] and A, as low_rank.py has them."""
+
+    def __init__(self, frozen: Weights, sizes: Sequence[int]) -> None:
+        super().__init__(lambda ranks: Columns(frozen, sizes, ranks))
+
+
+class InC(ByRanks):
+    """Updates of a layer in C."""
+
+    def __init__(self, laid: Laid) -> None:
+        super().__init__(lambda ranks: Updates(laid, ranks))
+
+
+class Held:
+    """What holds the updates of one adapter in its own way."""
+
+    weights: Weights | Layer
+
+    def __init__(self) -> None:
+        self._from: list[tuple[Tensor, int]] = []
+
+    def of(self, parts: Sequence[Parts]) -> Weights | Layer:
+        """Under these parts as they are now."""
+        now = [tensor for part in parts for tensor in (part.a, part.b)]
+        if [(id(one), version) for one, version in self._from] != [(id(one), one._version) for one in now]:
+            self._from = []
+            self.hold(parts)
+            self._from = [(one, one._version) for one in now]
+        return self.weights
+
+    def hold(self, parts: Sequence[Parts]) -> None:
+        raise NotImplementedError
+
+
+class Updates(Held):
+    """A layer in C under updates of these ranks."""
+
+    def __init__(self, laid: Laid, ranks: tuple[int, ...]) -> None:
+        super().__init__()
+        self.weights: Layer = Layer(laid, ranks)
+
+    def hold(self, parts: Sequence[Parts]) -> None:
+        self.weights.learn([tensor for part in parts for tensor in (part.a, part.b)], parts[0].scale)
+
+
+class Columns(Held):
     """[W | s·B] and A of updates of these ranks."""
 
     def __init__(self, frozen: Weights, sizes: Sequence[int], ranks: tuple[int, ...]) -> None:
@@ -65,8 +112,8 @@ class Columns:
         beside = (
             lows(frozen.qkv, q + k + v), lows(frozen.o, o), lows(frozen.gate, gate + up), lows(frozen.down, down),
         )  # fmt: skip
-        self._held: list[tuple[Tensor, int]] = []
-        self._weights = frozen._replace(
+        super().__init__()
+        self.weights: Weights = frozen._replace(
             qkv=wide(frozen.qkv, q + k + v), o=wide(frozen.o, o), gate=wide(frozen.gate, gate + up),
             up=wide(frozen.up, gate + up), down=wide(frozen.down, down), beside=beside,
         )  # fmt: skip
@@ -74,17 +121,11 @@ class Columns:
         first = (0, q, q + k, 0, 0, gate, 0)  # where B's columns begin, behind those of W
         of_b = [
             one[:, a.shape[1] + column :][:, :rank]
-            for one, a, column, rank in zip(by_projection(self._weights, sizes), of_a, first, ranks, strict=True)
+            for one, a, column, rank in zip(by_projection(self.weights, sizes), of_a, first, ranks, strict=True)
         ]
         self._rooms = [*zip(of_a, of_b, strict=True)]
 
-    def of(self, parts: Sequence[Parts]) -> Weights:
-        """Under these parts as they are now; converted only if they are not held already."""
-        now = [tensor for part in parts for tensor in (part.a, part.b)]
-        if [(id(one), version) for one, version in self._held] != [(id(one), one._version) for one in now]:
-            self._held = []
-            for (a, b), part in zip(self._rooms, parts, strict=True):
-                a.copy_(part.a.detach())
-                b.copy_(part.scale * part.b.detach())
-            self._held = [(one, one._version) for one in now]
-        return self._weights
+    def hold(self, parts: Sequence[Parts]) -> None:
+        for (a, b), part in zip(self._rooms, parts, strict=True):
+            a.copy_(part.a.detach())
+            b.copy_(part.scale * part.b.detach())

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlhf_lab.core.products import linear, linear_onto
+from rlhf_lab.fused.layers import Layer
 from rlhf_lab.models.attention import ahead
 from rlhf_lab.models.between import Shape, attend, attend_back, norm, norm_back, normed, swiglu, swiglu_back
 from rlhf_lab.models.low_rank import narrowed, slopes_of, widened
@@ -53,14 +54,15 @@ class Update(NamedTuple):
 
 
 def layer(
-    x: Tensor, weights: Weights, shape: Shape, turn: Turn, update: Update, pairs: Pairs, first: int = 0
+    x: Tensor, weights: Weights | Layer, shape: Shape, turn: Turn, update: Update, pairs: Pairs, first: int = 0
 ) -> Tensor:  # fmt: skip
     """The layer's output (B, T - first, H) of x (B, T, H), where position t sees those up to t; of the first ones there is none.
 
-    weights: with the update in them. Gradients flow to x and to the pairs, and may be differentiated again, which takes as long
+    weights: with the update in them, or a layer in C under it. Gradients flow to x and to the pairs, and may be differentiated again, which takes as long
     as with modules.
     """
-    return _layer(x, weights, shape, turn, update, first, *pairs)
+    way = _in_c if isinstance(weights, Layer) else _layer
+    return way(x, weights, shape, turn, update, first, *pairs)
 
 
 def plain_layer(x: Tensor, shape: Shape, turn: Turn, update: Update, pairs: Pairs) -> Tensor:
@@ -121,19 +123,48 @@ class _Layer(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         kept = ctx.saved_tensors
         x, pairs = kept[0], kept[KEPT : KEPT + ctx.learns]
-        if torch.is_grad_enabled():  # to be differentiated again: trpo's curvature
-            inputs = (x, *[None] * 5, *pairs)
-            wanted = [
-                one for one, needed in zip(inputs, ctx.needs_input_grad, strict=True) if one is not None and needed
-            ]
-            out = plain_layer(x, ctx.shape, ctx.turn, ctx.update, pairs)[:, ctx.first :]
-            found = iter(torch.autograd.grad(out, wanted, gradients[0], create_graph=True))
-            return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
+        if torch.is_grad_enabled():
+            return _plain_slopes(ctx, x, pairs, gradients[0])
         dx, *slopes = _slopes(ctx, kept, gradients[0].reshape(-1, x.shape[-1]))
         return (dx, *[None] * 5, *slopes)
 
 
 _layer: Callable[..., Tensor] = _Layer.apply
+
+
+class _InC(torch.autograd.Function):
+    """As `_Layer`, by layer.c: little is kept, and on the way back all of it is found again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weights: Layer, shape: Shape, turn: Turn, update: Update, first: int, *pairs: Tensor
+    ) -> Tensor:
+        learns = any(ctx.needs_input_grad)
+        out, mixed = weights.forward(x, *turn, first, learns)
+        if learns:
+            ctx.save_for_backward(x, mixed, weights.update, *pairs)
+            ctx.weights, ctx.shape, ctx.turn, ctx.update, ctx.first = weights, shape, turn, update, first
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, mixed, _, *pairs = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _plain_slopes(ctx, x, pairs, gradients[0])
+        dx, slopes = ctx.weights.back(gradients[0], x, mixed, *ctx.turn, ctx.first, ctx.needs_input_grad[0])
+        return (dx, *[None] * 5, *(one.to(pair.dtype) for one, pair in zip(slopes, pairs, strict=True)))
+
+
+_in_c: Callable[..., Tensor] = _InC.apply
+
+
+def _plain_slopes(ctx: Any, x: Tensor, pairs: Pairs, slope: Tensor) -> tuple[Tensor | None, ...]:
+    """What `backward` gives, to be differentiated again: trpo's curvature."""
+    inputs = (x, *[None] * 5, *pairs)
+    wanted = [one for one, needed in zip(inputs, ctx.needs_input_grad, strict=True) if one is not None and needed]
+    out = plain_layer(x, ctx.shape, ctx.turn, ctx.update, pairs)[:, ctx.first :]
+    found = iter(torch.autograd.grad(out, wanted, slope, create_graph=True))
+    return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
 
 
 def _slopes(ctx: Any, kept: Sequence[Tensor], dy: Tensor) -> list[Tensor | None]:

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from rlhf_lab.core.products import linear, linear_onto
 from rlhf_lab.fused import calls
+from rlhf_lab.fused.layers import Layer
 from rlhf_lab.models.between import Shape, norm, swiglu
 from rlhf_lab.models.kv_cache import ReservedLayer
 from rlhf_lab.models.llama_layer import Weights
@@ -26,7 +27,7 @@ class NextToken:
     layers: weights and shape of each. padded: some row's mask is 0 somewhere.
     """
 
-    def __init__(self, trunk: Any, layers: Sequence[tuple[Weights, Shape]], places: Places, padded: bool) -> None:
+    def __init__(self, trunk: Any, layers: Sequence[tuple[Weights | Layer, Shape]], places: Places, padded: bool) -> None:
         self._embed, self._norm, self._places, self._padded = trunk.embed_tokens, trunk.norm, places, padded
         self._layers = [OneMore(weights, shape) for weights, shape in layers]
 
@@ -41,14 +42,18 @@ class NextToken:
         return norm(x, self._norm.weight, self._norm.variance_epsilon)[0]
 
 
-def read(x: Tensor, weights: Weights, shape: Shape) -> Tensor:
+def read(x: Tensor, weights: Weights | Layer, shape: Shape) -> Tensor:
     """q, k and v, (N, (heads + 2 groups)·D), not rotated yet. x: (N, H), what comes into the layer; no gradient."""
+    if isinstance(weights, Layer):
+        return weights.read(x)
     inner, _ = norm(x, weights.norms[0], shape.eps[0])
     return linear(widened(inner, weights.beside[0])[0], weights.qkv, weights.bias)
 
 
-def rest(x: Tensor, mixed: Tensor, weights: Weights, shape: Shape) -> Tensor:
+def rest(x: Tensor, mixed: Tensor, weights: Weights | Layer, shape: Shape) -> Tensor:
     """The layer's output (N, H). mixed: (N, heads·D), what its heads made of the values; no gradient."""
+    if isinstance(weights, Layer):
+        return weights.rest(x, mixed)
     middle = linear_onto(x, widened(mixed, weights.beside[1])[0], weights.o)
     inner, _ = norm(middle, weights.norms[1], shape.eps[1])
     inner, _ = widened(inner, weights.beside[2])
@@ -59,10 +64,10 @@ def rest(x: Tensor, mixed: Tensor, weights: Weights, shape: Shape) -> Tensor:
 class OneMore:
     """One whole layer, asked for one token of each row at a time."""
 
-    def __init__(self, weights: Weights, shape: Shape) -> None:
+    def __init__(self, weights: Weights | Layer, shape: Shape) -> None:
         self._weights, self._shape, rotated = weights, shape, shape.heads + shape.groups
         self._split = [shape.heads, shape.groups, shape.groups]
-        places = torch.arange(rotated * shape.size, device=weights.o.device)
+        places = torch.arange(rotated * shape.size)
         #: Which number of q and k is the one that each is rotated with.
         self._swapped = places.view(rotated, 2, -1).flip(1).flatten()
 

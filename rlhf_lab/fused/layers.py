@@ -1,0 +1,216 @@
+"""Decoder layers whole in C (layer.c), and products with weights laid out for it (products.c): in bfloat16, on a CPU that multiplies it.
+
+`there_are` says whether they are to be had. Sizes of weights are multiples of 32 (`fits`); inputs are contiguous, and no gradient
+is recorded here.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from rlhf_lab.fused.calls import address
+from rlhf_lab.fused.library import library
+
+OWN = torch.bfloat16
+EDGE, DEEP = 16, 32  # as in products.h
+SIDE = 2 * EDGE
+SIZE, NUMBER, POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+#: What each function takes; those that return a size first.
+TAKES: dict[str, list[Any]] = {
+    "linear_rows": [*[POINTER] * 4, *[SIZE] * 4],
+    "lay_update": [*[POINTER] * 6, *[SIZE] * 4, NUMBER],
+    "layer_forward": [*[POINTER] * 7, *[SIZE] * 5],
+    "layer_back": [*[POINTER] * 9, *[SIZE] * 5],
+    "layer_read": [*[POINTER] * 4, *[SIZE] * 2],
+    "layer_rest": [*[POINTER] * 5, *[SIZE] * 2],
+    "tokens_room": [POINTER, SIZE],
+    "layer_room": [POINTER, *[SIZE] * 4],
+}
+SIZES = ("tokens_room", "layer_room")
+
+
+def there_are(dtype: torch.dtype = OWN) -> bool:
+    """Whether this machine has them, for tensors of a dtype."""
+    return dtype == OWN and hasattr(library(OWN), "layer_forward")
+
+
+def fits(weight: Tensor) -> bool:
+    """Whether they multiply with a weight (out, in), both ways."""
+    return weight.dim() == 2 and weight.dtype == OWN and all(size % DEEP == 0 for size in weight.shape)
+
+
+def laid_out(weight: Tensor) -> Tensor:
+    """A copy of a weight (out, in) as products.h describes it, flat; in: a multiple of 32."""
+    weight = weight.detach()
+    out, inputs = weight.shape
+    if out % SIDE:
+        weight = torch.cat([weight, weight.new_zeros(-out % SIDE, inputs)])
+    return weight.reshape(-1, EDGE, inputs // DEEP, EDGE, 2).permute(0, 2, 3, 1, 4).contiguous().view(-1)
+
+
+def linear(x: Tensor, weight: Tensor, width: int, bias: Tensor | None = None) -> Tensor:
+    """x @ W.T + bias, (..., width). x: (..., in); weight: `laid_out` of W (width, in)."""
+    x = x.contiguous()
+    out = x.new_empty(*x.shape[:-1], width)
+    rows = x.numel() // x.shape[-1]
+    _call("linear_rows", _at(x), _at(weight), _at(bias), _at(out), rows, x.shape[-1], width, torch.get_num_threads())
+    return out
+
+
+class Projection(ctypes.Structure):
+    """One weight as layer.c has it."""
+
+    LAYOUTS = ("forward", "back", "narrow", "wide", "narrow_back", "wide_back")
+    _fields_ = [*((name, POINTER) for name in LAYOUTS), *((name, SIZE) for name in ("into", "out", "rank", "padded"))]
+
+
+class _Struct(ctypes.Structure):
+    _fields_ = [
+        ("of", Projection * 7), ("bias", POINTER), ("norms", POINTER * 2), *((name, SIZE) for name in ("heads", "groups", "of_head")),
+        ("eps", NUMBER * 2), ("sharp", NUMBER), ("scale", NUMBER),
+    ]  # fmt: skip
+
+
+class Laid:
+    """A layer's frozen weights, laid out for both ways; made once and shared by whatever is laid over them.
+
+    weights: of q, k, v, o, gate, up and down, (out, in) each. bias: of q, k and v in turn, or None. norms: (H,) each.
+    shape: heads, groups, the size of a head, and what the two norms add to the mean square.
+    """
+
+    def __init__(
+        self, weights: Sequence[Tensor], bias: Tensor | None, norms: tuple[Tensor, Tensor],
+        shape: tuple[int, int, int, tuple[float, float]],
+    ) -> None:  # fmt: skip
+        self.sizes = [(one.shape[1], one.shape[0]) for one in weights]
+        self._weights, self._versions = weights, [one._version for one in weights]
+        self.layouts = [(laid_out(one), laid_out(one.t())) for one in weights]
+        self.bias, self.norms, (self.heads, self.groups, self.of_head, self.eps) = bias, norms, shape
+
+    def follow(self) -> None:
+        """Lay out anew what has been changed, where it is."""
+        for i, (one, layouts) in enumerate(zip(self._weights, self.layouts, strict=True)):
+            if one._version != self._versions[i]:
+                for layout, weight in zip(layouts, (one, one.t()), strict=True):
+                    layout.copy_(laid_out(weight))
+                self._versions[i] = one._version
+
+
+class Layer:
+    """A laid-out layer under an update of these ranks, or none; what layer.c does, as functions of tensors."""
+
+    def __init__(self, laid: Laid, ranks: Sequence[int] = ()) -> None:
+        self.laid, self._ranks = laid, list(ranks)
+        self._padded = [(rank + DEEP - 1) // DEEP * DEEP for rank in ranks]
+        #: The update's layouts, one behind the other; zeros stay behind each rank.
+        each = [2 * padded * (into + out) for padded, (into, out) in zip(self._padded, laid.sizes, strict=False)]
+        self.update = torch.zeros(sum(each), dtype=OWN)
+        self._struct = _Struct(
+            bias=_at(laid.bias), norms=(POINTER * 2)(*map(_at, laid.norms)), heads=laid.heads, groups=laid.groups,
+            of_head=laid.of_head, eps=(NUMBER * 2)(*laid.eps), sharp=laid.of_head**-0.5, scale=1.0,
+        )  # fmt: skip
+        at = self.update.data_ptr()
+        for i, ((forward, back), (into, out)) in enumerate(zip(laid.layouts, laid.sizes, strict=True)):
+            one = self._struct.of[i]
+            one.forward, one.back, one.into, one.out = _at(forward), _at(back), into, out
+            if ranks:
+                one.rank, one.padded = ranks[i], self._padded[i]
+                for name, width in (("narrow", into), ("wide", out), ("narrow_back", out), ("wide_back", into)):
+                    setattr(one, name, at)
+                    at += 2 * one.padded * width
+
+    def learn(self, pairs: Sequence[Tensor], scale: float) -> None:
+        """Under this update from now on. pairs: A (r, in) and B (out, r) of the seven, in turn, float32."""
+        self._struct.scale = scale
+        for a, b, one in zip(pairs[::2], pairs[1::2], self._struct.of, strict=True):
+            a, b = a.detach().float().contiguous(), b.detach().float().contiguous()
+            _call(
+                "lay_update", a.data_ptr(), b.data_ptr(), one.narrow, one.wide, one.narrow_back, one.wide_back,
+                one.into, one.out, one.rank, one.padded, scale,
+            )  # fmt: skip
+        increment_version(self.update)
+
+    def read(self, x: Tensor) -> Tensor:
+        """q, k and v of each token, not rotated yet, (N, (heads + 2 groups)·D). x: (N, H)."""
+        laid, x = self.laid, x.contiguous()
+        found, room = x.new_empty(len(x), (laid.heads + 2 * laid.groups) * laid.of_head), self._tokens_room(x)
+        self._of("layer_read", _at(x), _at(found), _at(room), len(x))
+        return found
+
+    def rest(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """The output (N, H). x: (N, H); mixed: what attention gave, (N, heads·D)."""
+        x, mixed = x.contiguous(), mixed.contiguous()
+        out, room = torch.empty_like(x), self._tokens_room(x)
+        self._of("layer_rest", _at(x), _at(mixed), _at(out), _at(room), len(x))
+        return out
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int, keeps: bool) -> tuple[Tensor, Tensor | None]:
+        """The output (B, T - first, H) of texts x (B, T, H); and, if that `keeps`, what attention gave, for `back`.
+
+        cos, sin: (T, D), (1, T, D) or (B, T, D), rotation.py's.
+        """
+        x, laid = x.contiguous(), self.laid
+        batch, length, width = x.shape
+        out = x.new_empty(batch, length - first, width)
+        mixed = x.new_empty(batch, length - first, laid.heads * laid.of_head) if keeps else None
+        room, turns = self._room(x, back=False), self._turns(x, cos)
+        cos, sin = cos.contiguous(), sin.contiguous()
+        self._of(
+            "layer_forward", _at(x), _at(cos), _at(sin), _at(out), _at(mixed), _at(room), batch, length, first, turns,
+        )  # fmt: skip
+        return out, mixed
+
+    def back(
+        self, slope: Tensor, x: Tensor, mixed: Tensor, cos: Tensor, sin: Tensor, first: int, wants_x: bool
+    ) -> tuple[Tensor | None, list[Tensor]]:
+        """The slope of x, if it is wanted, and those of A (r, in) and B (out, r) of the seven, in turn, float32; from that of
+        the output."""
+        x, slope = x.contiguous(), slope.contiguous()
+        batch, length, _ = x.shape
+        dx = torch.empty_like(x) if wants_x else None
+        shapes = [
+            shape for rank, (into, out) in zip(self._ranks, self.laid.sizes, strict=False) for shape in ((rank, into), (out, rank))
+        ]
+        counts = [rows * columns for rows, columns in shapes]
+        slopes = torch.empty(batch, sum(counts))
+        room, turns = self._room(x, back=True), self._turns(x, cos)
+        cos, sin = cos.contiguous(), sin.contiguous()
+        self._of(
+            "layer_back", _at(x), _at(mixed), _at(slope), _at(cos), _at(sin), _at(dx), slopes.data_ptr(), _at(room), batch, length,
+            first, turns,
+        )  # fmt: skip
+        found = [one.view(shape).clone() for one, shape in zip(slopes[0].split(counts), shapes, strict=True)]
+        return dx, found
+
+    def _of(self, name: str, *arguments: Any) -> None:
+        _call(name, ctypes.byref(self._struct), *arguments, torch.get_num_threads())
+
+    def _tokens_room(self, x: Tensor) -> Tensor:
+        return _bytes(_call("tokens_room", ctypes.byref(self._struct), len(x)))
+
+    def _room(self, x: Tensor, *, back: bool) -> Tensor:
+        batch, length, _ = x.shape
+        return _bytes(_call("layer_room", ctypes.byref(self._struct), batch, length, back, torch.get_num_threads()))
+
+    def _turns(self, x: Tensor, cos: Tensor) -> int:
+        """How far the rotation of one text is from the next one's."""
+        return x.shape[1] * self.laid.of_head if cos.dim() == 3 and len(cos) > 1 else 0
+
+
+def _bytes(count: int) -> Tensor:
+    return torch.empty(count // 2, dtype=OWN)
+
+
+def _at(one: Tensor | None) -> int | None:
+    return None if one is None else address(one, OWN)
+
+
+def _call(name: str, *arguments: Any) -> Any:
+    function = getattr(library(OWN), name)
+    if function.argtypes is None:
+        function.argtypes, function.restype = TAKES[name], SIZE if name in SIZES else None
+    return function(*arguments)
