@@ -63,6 +63,17 @@ def whole_folders(tmp_path_factory):
     return {kind: families.save(kind, tmp_path_factory.mktemp(kind)) for kind in families.WHOLE}
 
 
+@pytest.fixture(scope="session")
+def tiled_folders(tmp_path_factory):
+    """The same in sizes that layers in C take."""
+    import families
+
+    return {
+        kind: families.save(kind, tmp_path_factory.mktemp(f"tiled-{kind}"), **sizes)
+        for kind, sizes in families.TAKEN.items()
+    }
+
+
 @pytest.fixture
 def llama_copy(llama_folder, tmp_path):
     """A copy that a test may spoil."""

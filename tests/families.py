@@ -37,16 +37,24 @@ def qwen_words():
     )
 
 
-def save(kind, folder):
+#: Sizes that layers in C take: with a group of keys for each head, and one for two heads.
+TAKEN = {
+    "llama": {"intermediate_size": 64, "num_key_value_heads": 2},
+    "qwen2": {"intermediate_size": 96, "num_key_value_heads": 4},
+    "mistral": {"intermediate_size": 64, "head_dim": 16},
+}
+
+
+def save(kind, folder, **sizes):
     """A model of the family with its own ways: Gemma looks back 4 tokens in every other layer, Qwen2's pad is its end."""
     if kind == "llama":
-        return tiny.save_llama(folder)
+        return tiny.save_llama(folder, **sizes)
     if kind == "gpt2":
         return tiny.save_gpt2(folder)
     model, config, words = {
-        "qwen2": (Qwen2ForCausalLM, lambda: Qwen2Config(**SHARED | {"vocab_size": 128}), qwen_words()),
+        "qwen2": (Qwen2ForCausalLM, lambda: Qwen2Config(**SHARED | {"vocab_size": 128} | sizes), qwen_words()),
         "mistral": (MistralForCausalLM, lambda: MistralConfig(
-            **SHARED, sliding_window=None, head_dim=8, pad_token_id=tiny.PAD,
+            **SHARED | {"sliding_window": None, "head_dim": 8, "pad_token_id": tiny.PAD} | sizes
         ), tiny.tokenizer()),
         "qwen3": (Qwen3ForCausalLM, lambda: Qwen3Config(**SHARED | {"vocab_size": 128}, head_dim=8), qwen_words()),
         "gemma3": (Gemma3ForCausalLM, lambda: Gemma3TextConfig(

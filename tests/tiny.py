@@ -4,6 +4,7 @@ The fixtures of conftest.py hand out folders only; tests load them through the p
 code is met too (tests/mutants/runner.py imports this module afresh around each mutant).
 """
 
+import functools
 import hashlib
 import json
 
@@ -12,6 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from rlhf_lab.config import PolicyConfig
+from rlhf_lab.fused import library
 from rlhf_lab.kinds import GROUPED, ON_POLICY
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
@@ -51,11 +53,11 @@ def tokenizer(pad=True, bos=False):
 
 
 def save_llama(folder, seed=0, **changes):
+    sizes = {"intermediate_size": 48, "num_key_value_heads": 1} | changes
     config = LlamaConfig(
-        vocab_size=len(WORDS), hidden_size=SIZES["hidden"], intermediate_size=48, num_hidden_layers=SIZES["layers"],
-        num_attention_heads=SIZES["heads"], num_key_value_heads=1, max_position_embeddings=SIZES["context"],
-        initializer_range=0.3, attention_dropout=0.5, bos_token_id=BOS, eos_token_id=EOS, pad_token_id=PAD,
-        **changes,
+        vocab_size=len(WORDS), hidden_size=SIZES["hidden"], num_hidden_layers=SIZES["layers"],
+        num_attention_heads=SIZES["heads"], max_position_embeddings=SIZES["context"],
+        initializer_range=0.3, attention_dropout=0.5, bos_token_id=BOS, eos_token_id=EOS, pad_token_id=PAD, **sizes,
     )  # fmt: skip
     return _save(folder, LlamaForCausalLM, config, tokenizer(), seed)
 
@@ -179,6 +181,26 @@ def numbers(metrics):
 def same(a, b):
     """Two dicts of tensors, bit for bit."""
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+# --- layers in C (fused/tiled.py) ---
+
+
+def units():
+    """By what this machine can multiply bfloat16 in C: "tiles", "vectors"."""
+    compiles = bool(library.compiler_here()) and library._openmp() is not None and library._vectors() is not None
+    able = torch.cpu.get_capabilities() if compiles else {}
+    names = {"tiles": able.get("amx_bf16") and library._may_use_tiles(), "vectors": able.get("avx512_bf16")}
+    return [name for name, there in names.items() if there]
+
+
+def multiply_by(name, monkeypatch):
+    """Until the test ends. The kernels are loaded anew."""
+    if name == "vectors":
+        monkeypatch.setenv(library.SWITCH, library.VECTORS_TOO)
+    else:
+        monkeypatch.delenv(library.SWITCH, raising=False)
+    monkeypatch.setattr(library, "_found", functools.cache(library._found.__wrapped__))
 
 
 # --- trainers by algorithm ---

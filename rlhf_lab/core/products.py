@@ -6,7 +6,8 @@ product is large, and more where it is small. Which of them computes follows fro
 that is resumed there goes on to the last bit.
 
 Both rearrange a weight at every product. Where many products of few rows read the same weights, as in sampling, that is half of
-the time: within `Packed` a weight is rearranged once.
+the time: within `Packed` a weight is rearranged once. In bfloat16 our own kernels (fused/products.c) multiply with a weight that
+they are to `know`, where the processor has units for it.
 """
 
 import platform
@@ -21,6 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from rlhf_lab.fused import calls, tiled
 
 ZEN_4 = 25  # AMD's number of the family; Zen 3 has it too, but no AVX-512
 #: Multiplications from which on oneDNN is the quicker one: with a weight that it has to rearrange, and without.
@@ -104,6 +107,45 @@ def _forget(holder: weakref.ref[Packed], key: int, size: int, _: object) -> None
 _packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
 
 
+class Known:
+    """A weight as our own kernels read it, laid out for each way when it is first wanted and anew when it was changed in place."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self._weight = weakref.ref(weight)
+        self._held: dict[bool, tuple[int, Tensor]] = {}
+
+    def of(self, weight: Tensor) -> Tensor | None:
+        """For the weight itself or its transpose; None for whatever else lies there."""
+        own = self._weight()
+        if own is None or {weight.stride(), weight.mT.stride()} != {own.stride(), own.mT.stride()}:
+            return None
+        is_own = weight.stride() == own.stride()
+        if weight.shape != (own.shape if is_own else own.mT.shape):
+            return None
+        held = self._held.get(is_own)
+        if held is None or held[0] != own._version:
+            held = self._held[is_own] = own._version, tiled.laid_out(weight)
+        return held[1]
+
+
+_known: dict[int, Known] = {}  # by where the weight lies
+
+
+def know(weight: Tensor) -> None:
+    """Multiply with this weight by our own kernels from now on, where there are some; that takes its memory once more each way."""
+    if tiled.there_are(weight.dtype) and weight.device.type == "cpu":
+        where = weight.data_ptr()
+        _known[where] = Known(weight)
+        weakref.finalize(weight, _known.pop, where, None)
+
+
+def _by_ours(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor] | None:
+    """x and a bias -> x @ weight.T + bias by our own kernels, or None where they do not compute it."""
+    known = _known.get(weight.data_ptr()) if _known and calls.takes(x, weight) else None
+    layout = known.of(weight) if known is not None and weight.shape[1] % tiled.DEEP == 0 else None
+    return None if layout is None else lambda x, bias: tiled.linear(x, layout, weight.shape[0], bias)
+
+
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight.T + bias, differentiable (as often as wanted) in all three.
 
@@ -117,18 +159,18 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         (..., out).
     """
     learns = torch.is_grad_enabled() and (weight.requires_grad or (bias is not None and bias.requires_grad))
-    layout = None if learns else _layout(x, weight)
-    if layout is None:
+    way = None if learns else _by_ours(x, weight) or _by_onednn(x, weight)
+    if way is None:
         return functional.linear(x, weight, bias)
     if torch.is_grad_enabled() and x.requires_grad:
         return _recorded(x, weight, bias)
-    return _by_onednn(x, layout, bias)
+    return way(x, bias)
 
 
 def linear_onto(onto: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     """onto + x @ weight.T, no gradient. onto: (rows, out), x: (rows, in), weight: (out, in)."""
-    layout = _layout(x, weight)
-    return torch.addmm(onto, x, weight.t()) if layout is None else _by_onednn(x, layout, None).add_(onto)
+    way = _by_onednn(x, weight)
+    return torch.addmm(onto, x, weight.t()) if way is None else way(x, None).add_(onto)
 
 
 class _Recorded(torch.autograd.Function):
@@ -148,9 +190,13 @@ class _Recorded(torch.autograd.Function):
 _recorded: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _Recorded.apply
 
 
-def _by_onednn(x: Tensor, layout: Tensor, bias: Tensor | None) -> Tensor:
-    out: Tensor = torch.ops.mkldnn._linear_pointwise(x, layout, bias, "none", [], "")
-    return out
+def _by_onednn(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor] | None:
+    """x and a bias -> x @ weight.T + bias by oneDNN, or None where it is not asked."""
+    layout = _layout(x, weight)
+    if layout is None:
+        return None
+    by_onednn: Any = torch.ops.mkldnn._linear_pointwise
+    return lambda x, bias: by_onednn(x, layout, bias, "none", [], "")
 
 
 def _layout(x: Tensor, weight: Tensor) -> Tensor | None:

@@ -21,7 +21,10 @@ import torch
 
 log = logging.getLogger("rlhf_lab.fused")
 
-SWITCH = "RLHF_LAB_KERNELS"  # 0: never
+SWITCH = (
+    "RLHF_LAB_KERNELS"  # 0: never; VECTORS_TOO: layers in C (layers.py) also where there are no tiles to multiply by
+)
+VECTORS_TOO = "vectors"
 COMPILERS = ("cc", "gcc", "clang")
 SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
 #: Every sum keeps its order: no flag lets a compiler change the numbers, but for products and sums in one rounding.
@@ -105,7 +108,8 @@ def _loaded(compiler: Sequence[str], ways: Sequence[Sequence[str]]) -> ctypes.CD
 def products(dtype: torch.dtype) -> list[Sequence[str]]:
     """What the compiler may be told of this processor's products in a dtype, best first, with nothing as the last."""
     able = torch.cpu.get_capabilities() if torch.backends.cpu.get_cpu_capability() == "AVX512" else {}
-    known = [way for way in PRODUCTS.get(dtype, ()) if able.get(way[0]) and (way is not TILES or _may_use_tiles())]
+    tiles = os.environ.get(SWITCH) != VECTORS_TOO and _may_use_tiles()
+    known = [way for way in PRODUCTS.get(dtype, ()) if able.get(way[0]) and (way is not TILES or tiles)]
     return [*(options for _, options in known), ()]
 
 

@@ -15,6 +15,8 @@ static inline size smaller(size a, size b) { return a < b ? a : b; }
 
 #ifdef __AMX_BF16__
 
+int by_tiles(void) { return 1; }
+
 /* Tiles 0 to 3 are the block's sums, 4 and 5 its rows, 6 and 7 the weights of its outputs. */
 typedef struct {
     uint8_t palette, start, reserved[14];

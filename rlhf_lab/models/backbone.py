@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from rlhf_lab.assets import EMBEDDED, embedded_folder, weights_digest
-from rlhf_lab.core.products import linear
+from rlhf_lab.core.products import know, linear
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models import attention
 from rlhf_lab.models.decoder_layers import WholeLayers, tried
@@ -182,6 +182,8 @@ def load_backbone(
     backbone = Backbone(name, weights_digest(folder), model, tokenizer, where, eos, 0, shards=shards)
     if shards is None:
         backbone.whole = tried(model)
+        if backbone.plain_head is not None:
+            know(backbone.plain_head.weight)
     pad = tokenizer.pad_token_id
     embeddings: Any = model.get_input_embeddings()  # a pad token added to the tokenizer alone has no row here
     backbone.pad_id = int(pad if pad is not None and pad < len(embeddings.weight) else backbone.eos_ids[0])

@@ -17,7 +17,7 @@ from transformers import __version__ as VERSION
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from rlhf_lab.fused import calls, layers
+from rlhf_lab.fused import calls, tiled
 from rlhf_lab.models.between import Shape, by_head
 from rlhf_lab.models.layer_weights import Beside, InC, Merged, by_projection
 from rlhf_lab.models.llama_layer import Update, Weights, layer
@@ -146,10 +146,10 @@ class WholeLayer:
         by_kernels = calls.takes(self.frozen.qkv)
         self.longest = min(math.inf if by_kernels else LONGEST * self.shape.size, window_of(attention))
         #: The frozen layer in C, where that computes it.
-        self.in_c: layers.Layer | None = None
-        if layers.there_are(self.frozen.qkv.dtype) and all(layers.fits(one.weight) for one in self.linears):
+        self.in_c: tiled.Layer | None = None
+        if tiled.there_are(self.frozen.qkv.dtype) and all(tiled.fits(one.weight) for one in self.linears):
             weights = [one.weight for one in self.linears]
-            self.in_c = layers.Layer(layers.Laid(weights, self.frozen.bias, scales, self.shape))
+            self.in_c = tiled.Layer(tiled.Laid(weights, self.frozen.bias, scales, self.shape))
         self.kept: Merged | Beside | InC | None = None
         self.parts: Sequence[Parts] = ()
         self.pairs: Sequence[Tensor] = ()
@@ -209,7 +209,7 @@ class WholeLayer:
         self.module.__dict__.pop("forward", None)
         self.computes = False
 
-    def weights(self) -> Weights | layers.Layer:
+    def weights(self) -> Weights | tiled.Layer:
         """Those in use, with the update in them."""
         if self.in_c is not None:
             self.in_c.laid.follow()
@@ -221,7 +221,7 @@ class WholeLayer:
         moved = (x.dtype, x.device) != (self.frozen.qkv.dtype, self.frozen.qkv.device)
         return not moved and not self.module.training and not any(one.weight.requires_grad for one in self.linears)
 
-    def cached(self, x: Tensor, weights: Weights | layers.Layer, turn: Turn, mask: Tensor | None, cache: Any) -> Tensor:
+    def cached(self, x: Tensor, weights: Weights | tiled.Layer, turn: Turn, mask: Tensor | None, cache: Any) -> Tensor:
         """The layer where earlier tokens lie in a cache; no gradient."""
         shape, attention, rows = self.shape, self.attention, x.reshape(-1, x.shape[-1])
         heads = by_head(read(rows, weights, shape), len(x), shape.size)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from rlhf_lab.fused.layers import Laid, Layer
+from rlhf_lab.fused.tiled import Laid, Layer
 from rlhf_lab.models.llama_layer import Weights
 from rlhf_lab.models.lora_linear import FastLayer, Parts, Room
 

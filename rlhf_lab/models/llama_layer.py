@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlhf_lab.core.products import linear, linear_onto
-from rlhf_lab.fused.layers import Layer
+from rlhf_lab.fused.tiled import Layer
 from rlhf_lab.models.attention import ahead
 from rlhf_lab.models.between import Shape, attend, attend_back, norm, norm_back, normed, swiglu, swiglu_back
 from rlhf_lab.models.low_rank import narrowed, slopes_of, widened
@@ -58,8 +58,8 @@ def layer(
 ) -> Tensor:  # fmt: skip
     """The layer's output (B, T - first, H) of x (B, T, H), where position t sees those up to t; of the first ones there is none.
 
-    weights: with the update in them, or a layer in C under it. Gradients flow to x and to the pairs, and may be differentiated again, which takes as long
-    as with modules.
+    weights: with the update in them, or a layer in C under it. Gradients flow to x and to the pairs, and may be differentiated
+    again, which takes as long as with modules.
     """
     way = _in_c if isinstance(weights, Layer) else _layer
     return way(x, weights, shape, turn, update, first, *pairs)

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from rlhf_lab.core.products import linear, linear_onto
 from rlhf_lab.fused import calls
-from rlhf_lab.fused.layers import Layer
+from rlhf_lab.fused.tiled import Layer
 from rlhf_lab.models.between import Shape, norm, swiglu
 from rlhf_lab.models.kv_cache import ReservedLayer
 from rlhf_lab.models.llama_layer import Weights
@@ -27,7 +27,9 @@ class NextToken:
     layers: weights and shape of each. padded: some row's mask is 0 somewhere.
     """
 
-    def __init__(self, trunk: Any, layers: Sequence[tuple[Weights | Layer, Shape]], places: Places, padded: bool) -> None:
+    def __init__(
+        self, trunk: Any, layers: Sequence[tuple[Weights | Layer, Shape]], places: Places, padded: bool
+    ) -> None:
         self._embed, self._norm, self._places, self._padded = trunk.embed_tokens, trunk.norm, places, padded
         self._layers = [OneMore(weights, shape) for weights, shape in layers]
 

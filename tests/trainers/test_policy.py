@@ -570,8 +570,8 @@ def test_item_07_the_first_ratio_is_one_where_large_products_are_another_library
 
     The other library's products are a thousandth larger here; its last bits differ, which models of this size do not show."""
 
-    def other(x, weight, bias):
-        return 1.001 * torch.nn.functional.linear(x, weight, bias)
+    def other(x, weight):
+        return lambda x, bias: 1.001 * torch.nn.functional.linear(x, weight, bias)
 
     monkeypatch.setattr(products, "BY_ONEDNN", True)
     monkeypatch.setattr(products, "FEWEST", 1)

@@ -1,10 +1,11 @@
-"""Decoder layers whole in C (layer.c), and products with weights laid out for it (products.c): in bfloat16, on a CPU that multiplies it.
+"""Decoder layers whole in C (layer.c), and products with weights laid out for them in squares (products.c).
 
-`there_are` says whether they are to be had. Sizes of weights are multiples of 32 (`fits`); inputs are contiguous, and no gradient
-is recorded here.
+In bfloat16, where the processor multiplies it by tiles (or by vectors, if that is wanted): `there_are` says so. Sizes of a layer's
+weights are multiples of 32 (`fits`). No gradient is recorded; inputs are copied where they are not contiguous.
 """
 
 import ctypes
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from rlhf_lab.fused.calls import address
-from rlhf_lab.fused.library import library
+from rlhf_lab.fused.library import SWITCH, VECTORS_TOO, library
 
 OWN = torch.bfloat16
 EDGE, DEEP = 16, 32  # as in products.h
@@ -34,8 +35,10 @@ SIZES = ("tokens_room", "layer_room")
 
 
 def there_are(dtype: torch.dtype = OWN) -> bool:
-    """Whether this machine has them, for tensors of a dtype."""
-    return dtype == OWN and hasattr(library(OWN), "layer_forward")
+    """Whether this machine has them, for tensors of a dtype: with tiles to multiply by, or with vectors where that is wanted."""
+    if dtype != OWN or not hasattr(library(OWN), "layer_forward"):
+        return False
+    return hasattr(library(OWN), "by_tiles") or os.environ.get(SWITCH) == VECTORS_TOO
 
 
 def fits(weight: Tensor) -> bool:
@@ -70,7 +73,7 @@ class Projection(ctypes.Structure):
 
 class _Struct(ctypes.Structure):
     _fields_ = [
-        ("of", Projection * 7), ("bias", POINTER), ("norms", POINTER * 2), *((name, SIZE) for name in ("heads", "groups", "of_head")),
+        ("of", Projection * 7), ("bias", POINTER), ("norms", POINTER * 2), ("heads", SIZE), ("groups", SIZE), ("of_head", SIZE),
         ("eps", NUMBER * 2), ("sharp", NUMBER), ("scale", NUMBER),
     ]  # fmt: skip
 
@@ -124,27 +127,25 @@ class Layer:
                     at += 2 * one.padded * width
 
     def learn(self, pairs: Sequence[Tensor], scale: float) -> None:
-        """Under this update from now on. pairs: A (r, in) and B (out, r) of the seven, in turn, float32."""
+        """Under this update from now on. pairs: A (r, in) and B (out, r) of the seven, in turn."""
         self._struct.scale = scale
-        for a, b, one in zip(pairs[::2], pairs[1::2], self._struct.of, strict=True):
-            a, b = a.detach().float().contiguous(), b.detach().float().contiguous()
-            _call(
-                "lay_update", a.data_ptr(), b.data_ptr(), one.narrow, one.wide, one.narrow_back, one.wide_back,
-                one.into, one.out, one.rank, one.padded, scale,
-            )  # fmt: skip
+        wide = [one.detach().float().contiguous() for one in pairs]
+        for a, b, one in zip(wide[::2], wide[1::2], self._struct.of, strict=True):
+            layouts = (one.narrow, one.wide, one.narrow_back, one.wide_back)
+            _call("lay_update", a.data_ptr(), b.data_ptr(), *layouts, one.into, one.out, one.rank, one.padded, scale)
         increment_version(self.update)
 
     def read(self, x: Tensor) -> Tensor:
         """q, k and v of each token, not rotated yet, (N, (heads + 2 groups)·D). x: (N, H)."""
-        laid, x = self.laid, x.contiguous()
-        found, room = x.new_empty(len(x), (laid.heads + 2 * laid.groups) * laid.of_head), self._tokens_room(x)
+        x, room = x.contiguous(), self._tokens_room(x)
+        found = x.new_empty(len(x), (self.laid.heads + 2 * self.laid.groups) * self.laid.of_head)
         self._of("layer_read", _at(x), _at(found), _at(room), len(x))
         return found
 
     def rest(self, x: Tensor, mixed: Tensor) -> Tensor:
         """The output (N, H). x: (N, H); mixed: what attention gave, (N, heads·D)."""
-        x, mixed = x.contiguous(), mixed.contiguous()
-        out, room = torch.empty_like(x), self._tokens_room(x)
+        x, mixed, room = x.contiguous(), mixed.contiguous(), self._tokens_room(x)
+        out = torch.empty_like(x)
         self._of("layer_rest", _at(x), _at(mixed), _at(out), _at(room), len(x))
         return out
 
@@ -153,15 +154,12 @@ class Layer:
 
         cos, sin: (T, D), (1, T, D) or (B, T, D), rotation.py's.
         """
-        x, laid = x.contiguous(), self.laid
+        x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
         batch, length, width = x.shape
-        out = x.new_empty(batch, length - first, width)
-        mixed = x.new_empty(batch, length - first, laid.heads * laid.of_head) if keeps else None
-        room, turns = self._room(x, back=False), self._turns(x, cos)
-        cos, sin = cos.contiguous(), sin.contiguous()
-        self._of(
-            "layer_forward", _at(x), _at(cos), _at(sin), _at(out), _at(mixed), _at(room), batch, length, first, turns,
-        )  # fmt: skip
+        out, room = x.new_empty(batch, length - first, width), self._texts_room(x, back=False)
+        mixed = x.new_empty(batch, length - first, self.laid.heads * self.laid.of_head) if keeps else None
+        sizes = (batch, length, first, self._turns(x, cos))
+        self._of("layer_forward", _at(x), _at(cos), _at(sin), _at(out), _at(mixed), _at(room), *sizes)
         return out, mixed
 
     def back(
@@ -169,22 +167,16 @@ class Layer:
     ) -> tuple[Tensor | None, list[Tensor]]:
         """The slope of x, if it is wanted, and those of A (r, in) and B (out, r) of the seven, in turn, float32; from that of
         the output."""
-        x, slope = x.contiguous(), slope.contiguous()
-        batch, length, _ = x.shape
-        dx = torch.empty_like(x) if wants_x else None
-        shapes = [
-            shape for rank, (into, out) in zip(self._ranks, self.laid.sizes, strict=False) for shape in ((rank, into), (out, rank))
-        ]
+        slope, x, cos, sin = (one.contiguous() for one in (slope, x, cos, sin))
+        dx, room, batch = torch.empty_like(x) if wants_x else None, self._texts_room(x, back=True), len(x)
+        ranked = zip(self._ranks, self.laid.sizes, strict=False)
+        shapes = [shape for rank, (into, out) in ranked for shape in ((rank, into), (out, rank))]
         counts = [rows * columns for rows, columns in shapes]
         slopes = torch.empty(batch, sum(counts))
-        room, turns = self._room(x, back=True), self._turns(x, cos)
-        cos, sin = cos.contiguous(), sin.contiguous()
-        self._of(
-            "layer_back", _at(x), _at(mixed), _at(slope), _at(cos), _at(sin), _at(dx), slopes.data_ptr(), _at(room), batch, length,
-            first, turns,
-        )  # fmt: skip
-        found = [one.view(shape).clone() for one, shape in zip(slopes[0].split(counts), shapes, strict=True)]
-        return dx, found
+        given = (*map(_at, (x, mixed, slope, cos, sin, dx)), slopes.data_ptr(), _at(room))
+        self._of("layer_back", *given, batch, x.shape[1], first, self._turns(x, cos))
+        each = slopes[0].clone().split(counts)  # the other texts' need not stay
+        return dx, [one.view(shape) for one, shape in zip(each, shapes, strict=True)]
 
     def _of(self, name: str, *arguments: Any) -> None:
         _call(name, ctypes.byref(self._struct), *arguments, torch.get_num_threads())
@@ -192,7 +184,7 @@ class Layer:
     def _tokens_room(self, x: Tensor) -> Tensor:
         return _bytes(_call("tokens_room", ctypes.byref(self._struct), len(x)))
 
-    def _room(self, x: Tensor, *, back: bool) -> Tensor:
+    def _texts_room(self, x: Tensor, *, back: bool) -> Tensor:
         batch, length, _ = x.shape
         return _bytes(_call("layer_room", ctypes.byref(self._struct), batch, length, back, torch.get_num_threads()))
 
