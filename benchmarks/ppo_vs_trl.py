@@ -8,8 +8,9 @@ the ratios, each a median over rounds of one round's ratio. speed_ratio: seconds
 first of --precisions (on a GPU give bfloat16); best_speed_ratio: their faster precision against our faster one.
 memory_ratio: our peak memory over theirs, in that first precision; of the whole process on a CPU, what torch reserves on a GPU.
 
-floor: what the matrix products of our step would take at the rate that one large product of its shapes reaches here, and the
-rest as nothing; a step cannot be faster without fewer products. See docs/PERFORMANCE.md for what stands in between.
+floor: for rollout, scores and update each, what their matrix products would take at the rate that one large product reaches
+here, or what they have to read and write at the rate at which as many bytes as the weights have are copied here, whichever is
+longer; the rest as nothing. A step cannot be faster without fewer products. See docs/PERFORMANCE.md for what stands in between.
 """
 
 import argparse
@@ -25,6 +26,7 @@ from typing import Any
 PEER = Path(__file__).resolve().parent / "peer"
 FORWARDED = ("shape", "batch", "query", "response", "epochs", "minibatches", "steps", "threads")
 PRECISIONS = ("float32", "bfloat16")
+PARTS = ("rollout", "score", "update")
 
 
 def main() -> int:
@@ -90,9 +92,7 @@ def summary(rounds: list[dict[str, dict[str, Any]]], precisions: list[str], args
     plain = precisions[0]
     ours = min((f"ours {p}" for p in precisions), key=lambda name: middle(name, "step"))
     theirs = min((f"trl {p}" for p in precisions), key=lambda name: middle(name, "step"))
-    parts = [part for one in rounds for part in one[f"ours {plain}"]["parts"]]
-    rate = product_rate(args, plain)
-    needed = products(args)
+    floors = {precision: floor(args, precision) for precision in precisions}
     return {
         "shape": args.shape, "batch": args.batch, "query": args.query, "response": args.response,
         "epochs": args.epochs, "minibatches": args.minibatches, "threads": args.threads, "rounds": len(rounds),
@@ -102,24 +102,66 @@ def summary(rounds: list[dict[str, dict[str, Any]]], precisions: list[str], args
         "best_memory_ratio": 1 / ratio(ours, theirs, "peak_bytes"),
         "seconds": {name: middle(name, "step") for name in rounds[0]},
         "peak_mib": {name: middle(name, "peak_bytes") / 2**20 for name in rounds[0]},
-        "parts": {name: statistics.median(part[name] for part in parts) for name in ("rollout", "score", "update")},
-        "gflop_per_step": needed / 1e9, "gflops_measured": rate / 1e9, "floor_seconds": needed / rate,
+        "parts": {precision: parts_of(rounds, precision) for precision in precisions},
+        "floors": floors, "gflop_per_step": floors[plain]["gflop"], "gflops_measured": floors[plain]["gflops_measured"],
+        "floor_seconds": floors[plain]["seconds"],
     }  # fmt: skip
 
 
-def products(args: argparse.Namespace) -> float:
-    """Floating-point operations of a step's matrix products, the rank-8 ones and attention left out.
+def parts_of(rounds: list[dict[str, dict[str, Any]]], precision: str) -> dict[str, float]:
+    """Seconds of each part of our step, medians."""
+    parts = [part for one in rounds for part in one[f"ours {precision}"]["parts"]]
+    return {name: statistics.median(part[name] for part in parts) for name in PARTS}
+
+
+def floor(args: argparse.Namespace, precision: str) -> dict[str, float]:
+    """Seconds that a step needs at the least, out of its operations and bytes and the rates measured here."""
+    operations, moved = products(args), transfers(args, size=4 if precision == "float32" else 2)
+    rate, copied = product_rate(args, precision), copy_rate(args, precision)
+    return {
+        "gflop": sum(operations) / 1e9, "gflops_measured": rate / 1e9,
+        "gbyte": sum(moved) / 1e9, "gbytes_a_second_measured": copied / 1e9,
+        "seconds": sum(max(one / rate, other / copied) for one, other in zip(operations, moved, strict=True)),
+    }  # fmt: skip
+
+
+def products(args: argparse.Namespace) -> list[float]:
+    """Floating-point operations of matrix products in rollout, scores and update, the rank-8 ones and attention left out.
 
     A pass reads every token through the trunk and every response token through the vocabulary head, 2 operations a weight.
     Rollout, old policy and reference are one pass each, the reward model one without the head; an epoch is a pass forward
     and one backward (to the inputs only: the weights are frozen).
     """
+    trunk, head = (2.0 * args.batch * weights for weights in weights_of(args))
+    trunk, head = trunk * (args.query + args.response), head * args.response
+    return [trunk + head, 3 * trunk + 2 * head, 2 * args.epochs * (trunk + head)]
+
+
+def transfers(args: argparse.Namespace, size: int) -> list[float]:
+    """Bytes that rollout, scores and update have to read and write, numbers of `size` bytes each.
+
+    The weights once a pass and minibatch, once a token in the rollout; a token's states once out of each layer and into the
+    next; in the rollout the keys and values of all tokens before.
+    """
+    trunk, head = weights_of(args)
+    hidden, layers, *_ = map(int, args.shape.split(","))
+    states = 2.0 * args.batch * (args.query + args.response) * hidden * layers
+    looked_at = sum(args.query + token for token in range(args.response))
+    cache = 2.0 * args.batch * looked_at * hidden * layers
+    passes = 2 * args.epochs
+    moved = [
+        args.response * (trunk + head) + states + cache,
+        3 * trunk + 2 * head + 3 * states,
+        passes * (args.minibatches * (trunk + head) + states),
+    ]
+    return [size * numbers for numbers in moved]
+
+
+def weights_of(args: argparse.Namespace) -> tuple[float, float]:
+    """Of all layers, and of the vocabulary head."""
     hidden, layers, _, vocabulary = map(int, args.shape.split(","))
     middle = int(hidden * 8 / 3) // 32 * 32
-    trunk = 2 * args.batch * (args.query + args.response) * layers * (4 * hidden**2 + 3 * hidden * middle)
-    head = 2 * args.batch * args.response * hidden * vocabulary
-    passes = 3 + 2 * args.epochs
-    return float(trunk * (passes + 1) + head * passes)
+    return float(layers * (4 * hidden**2 + 3 * hidden * middle)), float(hidden * vocabulary)
 
 
 def product_rate(args: argparse.Namespace, precision: str) -> float:
@@ -143,6 +185,24 @@ def product_rate(args: argparse.Namespace, precision: str) -> float:
     return float(2 * rows * weight.numel() / best)
 
 
+def copy_rate(args: argparse.Namespace, precision: str) -> float:
+    """Bytes a second that are read and written, copying as many as the weights have; the best of several tries."""
+    import torch
+
+    torch.set_num_threads(args.threads)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    source = torch.zeros(int(sum(weights_of(args))), dtype=getattr(torch, precision), device=device)
+    target, best = torch.empty_like(source), float("inf")
+    for _ in range(10):
+        begun = time.perf_counter()
+        for _ in range(5):
+            target.copy_(source)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, (time.perf_counter() - begun) / 5)
+    return 2 * source.nbytes / best
+
+
 def said(results: dict[str, dict[str, Any]]) -> str:
     return ", ".join(f"{name} {one['step']:.2f} s {one['peak_bytes'] / 2**20:.0f} MiB" for name, one in results.items())
 
@@ -151,15 +211,21 @@ def table(result: dict[str, Any]) -> str:
     seconds, memory = result["seconds"], result["peak_mib"]
     lines = [f"{'':16}{'s a step':>10}{'peak MiB':>10}"]
     lines += [f"{name:16}{seconds[name]:10.2f}{memory[name]:10.0f}" for name in seconds]
-    parts = ", ".join(f"{name} {value:.2f} s" for name, value in result["parts"].items())
     return "\n".join([
         *lines,
         f"speed: {result['speed_ratio']:.2f} times TRL's in the same precision; best against best "
         f"({result['best_ours']} / {result['best_trl']}) {result['best_speed_ratio']:.2f} times",
         f"memory: {result['memory_ratio']:.2f} of TRL's; best against best {result['best_memory_ratio']:.2f}",
-        f"ours: {parts}; floor {result['floor_seconds']:.2f} s ({result['gflop_per_step']:.0f} GFLOP at "
-        f"{result['gflops_measured']:.0f} GFLOP/s)",
+        *(ours_in(precision, parts, result["floors"][precision]) for precision, parts in result["parts"].items()),
     ])  # fmt: skip
+
+
+def ours_in(precision: str, parts: dict[str, float], least: dict[str, float]) -> str:
+    each = ", ".join(f"{name} {value:.2f} s" for name, value in parts.items())
+    return (
+        f"ours {precision}: {each}; floor {least['seconds']:.2f} s ({least['gflop']:.0f} GFLOP at "
+        f"{least['gflops_measured']:.0f} GFLOP/s, {least['gbyte']:.1f} GB at {least['gbytes_a_second_measured']:.0f} GB/s)"
+    )
 
 
 if __name__ == "__main__":

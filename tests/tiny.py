@@ -197,7 +197,7 @@ def units():
 def multiply_by(name, monkeypatch):
     """Until the test ends. The kernels are loaded anew."""
     if name == "vectors":
-        monkeypatch.setenv(library.SWITCH, library.VECTORS_TOO)
+        monkeypatch.setenv(library.SWITCH, library.VECTORS)
     else:
         monkeypatch.delenv(library.SWITCH, raising=False)
     monkeypatch.setattr(library, "_found", functools.cache(library._found.__wrapped__))

@@ -108,7 +108,7 @@ _packed: ContextVar[Packed | None] = ContextVar("packed", default=None)
 
 
 class Known:
-    """A weight as our own kernels read it, laid out for each way when it is first wanted and anew when it was changed in place."""
+    """A weight as our own kernels read it, laid out for each way when that is first wanted, and anew when it has changed."""
 
     def __init__(self, weight: Tensor) -> None:
         self._weight = weakref.ref(weight)
@@ -132,7 +132,7 @@ _known: dict[int, Known] = {}  # by where the weight lies
 
 
 def know(weight: Tensor) -> None:
-    """Multiply with this weight by our own kernels from now on, where there are some; that takes its memory once more each way."""
+    """Multiply with this weight by our own kernels from now on, where there are some. It takes its memory again for each way."""
     if tiled.there_are(weight.dtype) and weight.device.type == "cpu":
         where = weight.data_ptr()
         _known[where] = Known(weight)

@@ -21,10 +21,8 @@ import torch
 
 log = logging.getLogger("rlhf_lab.fused")
 
-SWITCH = (
-    "RLHF_LAB_KERNELS"  # 0: never; VECTORS_TOO: layers in C (layers.py) also where there are no tiles to multiply by
-)
-VECTORS_TOO = "vectors"
+#: 0: never. VECTORS: layers in C (tiled.py) by those too, which are else computed so only where there are tiles.
+SWITCH, VECTORS = "RLHF_LAB_KERNELS", "vectors"
 COMPILERS = ("cc", "gcc", "clang")
 SOURCES = sorted(Path(__file__).parent.glob("*.[ch]"))
 #: Every sum keeps its order: no flag lets a compiler change the numbers, but for products and sums in one rounding.
@@ -33,7 +31,7 @@ FLAGS = (
     "-ffp-contract=fast",
 )  # fmt: skip
 #: What PyTorch found the processor to have.
-VECTORS = {
+PROCESSORS = {
     "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"),
     "AVX2": ("-mavx2", "-mfma"),
 }
@@ -52,7 +50,16 @@ def library(dtype: torch.dtype = torch.float32) -> ctypes.CDLL | None:
 
 def described(dtype: torch.dtype = torch.float32) -> str:
     """Whether there are kernels for tensors of a dtype, and why not, in words."""
-    return _found(dtype)[1] if dtype in KINDS else f"no kernels: there are none for {_name(dtype)}"
+    said = _found(dtype)[1] if dtype in KINDS else f"no kernels: there are none for {_name(dtype)}"
+    return f"{said}, layers by {layers_by(dtype)}" if layers_by(dtype) else said
+
+
+def layers_by(dtype: torch.dtype) -> str:
+    """With what layers in C multiply tensors of a dtype: "tiles", or VECTORS where those are wanted; "" where there are none."""
+    kernels = library(dtype)
+    if not hasattr(kernels, "layer_forward"):
+        return ""
+    return "tiles" if hasattr(kernels, "by_tiles") else VECTORS if os.environ.get(SWITCH) == VECTORS else ""
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -108,7 +115,7 @@ def _loaded(compiler: Sequence[str], ways: Sequence[Sequence[str]]) -> ctypes.CD
 def products(dtype: torch.dtype) -> list[Sequence[str]]:
     """What the compiler may be told of this processor's products in a dtype, best first, with nothing as the last."""
     able = torch.cpu.get_capabilities() if torch.backends.cpu.get_cpu_capability() == "AVX512" else {}
-    tiles = os.environ.get(SWITCH) != VECTORS_TOO and _may_use_tiles()
+    tiles = os.environ.get(SWITCH) != VECTORS and _may_use_tiles()
     known = [way for way in PRODUCTS.get(dtype, ()) if able.get(way[0]) and (way is not TILES or tiles)]
     return [*(options for _, options in known), ()]
 
@@ -116,14 +123,15 @@ def products(dtype: torch.dtype) -> list[Sequence[str]]:
 def _may_use_tiles() -> bool:
     """Whether the kernel lends its tiles to this process, which has to ask for them once."""
     ask_for, tiles = 0x1023, 18  # ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-    return ctypes.CDLL(None).syscall(158, ask_for, tiles) == 0  # arch_prctl of x86-64
+    said: int = ctypes.CDLL(None).syscall(158, ask_for, tiles)  # arch_prctl of x86-64
+    return said == 0
 
 
 def _vectors() -> Sequence[str] | None:
     """What the compiler is told of the processor; None where PyTorch has only what every x86 has, products and sums apart."""
     capability = torch.backends.cpu.get_cpu_capability()
-    plain = capability not in VECTORS and platform.machine() in ("x86_64", "AMD64", "i686")
-    return None if plain else VECTORS.get(capability, ())
+    plain = capability not in PROCESSORS and platform.machine() in ("x86_64", "AMD64", "i686")
+    return None if plain else PROCESSORS.get(capability, ())
 
 
 def compiler_here() -> list[str]:

@@ -1,11 +1,10 @@
 """Decoder layers whole in C (layer.c), and products with weights laid out for them in squares (products.c).
 
-In bfloat16, where the processor multiplies it by tiles (or by vectors, if that is wanted): `there_are` says so. Sizes of a layer's
-weights are multiples of 32 (`fits`). No gradient is recorded; inputs are copied where they are not contiguous.
+In bfloat16, where the processor multiplies it by tiles (or by vectors, if that is wanted): `there_are` says so. Sizes of a
+layer's weights are multiples of 32 (`fits`). No gradient is recorded; inputs are copied where they are not contiguous.
 """
 
 import ctypes
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from rlhf_lab.fused.calls import address
-from rlhf_lab.fused.library import SWITCH, VECTORS_TOO, library
+from rlhf_lab.fused.library import layers_by, library
 
 OWN = torch.bfloat16
 EDGE, DEEP = 16, 32  # as in products.h
@@ -35,10 +34,8 @@ SIZES = ("tokens_room", "layer_room")
 
 
 def there_are(dtype: torch.dtype = OWN) -> bool:
-    """Whether this machine has them, for tensors of a dtype: with tiles to multiply by, or with vectors where that is wanted."""
-    if dtype != OWN or not hasattr(library(OWN), "layer_forward"):
-        return False
-    return hasattr(library(OWN), "by_tiles") or os.environ.get(SWITCH) == VECTORS_TOO
+    """Whether this machine has them, for tensors of a dtype."""
+    return bool(layers_by(dtype))
 
 
 def fits(weight: Tensor) -> bool:

@@ -49,6 +49,16 @@ def test_each_dtype_has_kernels_of_its_own(kernels, own_cache, tmp_path, monkeyp
     assert library.described(torch.float64) == "no kernels: there are none for float64"
 
 
+def test_a_compiler_that_does_not_know_the_newest_instructions_makes_the_kernels_without(
+    kernels, own_cache, tmp_path, monkeypatch
+):
+    refuses = f'case "$*" in *-mamx*|*-mavx512bf16*) exit 1;; esac\nexec {" ".join(library.compiler_here())} "$@"'
+    monkeypatch.setenv("CC", script(tmp_path / "cc", refuses))
+    monkeypatch.setattr(library, "products", lambda _: [("-mavx512bf16", "-mamx-bf16"), ("-mavx512bf16",), ()])
+    assert library.library(torch.bfloat16) is not None
+    assert library.layers_by(torch.bfloat16) == ""
+
+
 @pytest.mark.parametrize("chosen", ["no-such-compiler", 'gcc "'])
 def test_a_compiler_that_is_named_but_is_not_there(own_cache, monkeypatch, chosen):
     monkeypatch.setenv("CC", chosen)
@@ -128,7 +138,7 @@ def test_it_is_said_what_there_is(kernels, own_cache, tmp_path, monkeypatch):
 
 
 def path_of(compiler, capability=None):
-    vectors = library._vectors() if capability is None else library.VECTORS.get(capability, ())
+    vectors = library._vectors() if capability is None else library.PROCESSORS.get(capability, ())
     return library.compiled(compiler, vectors)
 
 

@@ -36,7 +36,7 @@ def near(found, expected, most):
 
 @UNITS
 @pytest.mark.parametrize("rows", [1, 16, 17, 33, 70, 300])
-@pytest.mark.parametrize(("depth", "width"), [(32, 32), (64, 16), (96, 50), (192, 96), (32, 4097)])
+@pytest.mark.parametrize(("depth", "width"), [(32, 32), (64, 16), (96, 50), (192, 96), (32, 4097), (512, 512)])
 @pytest.mark.parametrize("bias", [False, True])
 def test_products_are_those_of_float64(units, rows, depth, width, bias, monkeypatch):
     """Sums in float32 and one rounding: each number is the nearest one of bfloat16, or the next."""
@@ -231,7 +231,7 @@ def test_tiles_are_not_asked_for_where_the_kernel_lends_none(monkeypatch):
     assert "-mamx-bf16" in found[0][0]
     assert all("-mamx-bf16" not in options for options in found[1])
     assert library.products(torch.float32) == [()]
-    monkeypatch.setenv(library.SWITCH, library.VECTORS_TOO)
+    monkeypatch.setenv(library.SWITCH, library.VECTORS)
     monkeypatch.setattr(library, "_may_use_tiles", lambda: True)
     assert len(library.products(HALF)) == 2
     monkeypatch.setattr(library.torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
@@ -243,8 +243,10 @@ def test_by_vectors_alone_layers_are_in_c_only_where_that_is_wanted(monkeypatch)
         pytest.skip("no vectors of bfloat16 here")
     tiny.multiply_by("vectors", monkeypatch)
     assert tiled.there_are()
+    assert library.described(HALF).endswith(", layers by vectors")
     assert not tiled.there_are(torch.float32)
     tiny.multiply_by("tiles", monkeypatch)
     monkeypatch.setattr(library, "_may_use_tiles", lambda: False)
     assert library.library(HALF) is not None
     assert not tiled.there_are()
+    assert "layers by" not in library.described(HALF)

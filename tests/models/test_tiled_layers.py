@@ -124,12 +124,15 @@ def test_new_weights_are_read(units, tiled_folders, monkeypatch):
             if "lora_" not in name:
                 parameter.mul_(1.25)
         found = backbone.logits(backbone.hidden(IDS))
-    fresh, others = loaded(tiled_folders["llama"], "a")
+        assert in_c(backbone) == [True, True]
+    monkeypatch.setattr(calls, "takes", lambda *_: False)
+    modules, others = loaded(tiled_folders["llama"], "a", known=(), monkeypatch=monkeypatch)
     with torch.no_grad():
-        for mine, theirs in zip(fresh.model.parameters(), backbone.model.parameters(), strict=True):
+        for mine, theirs in zip(modules.model.parameters(), backbone.model.parameters(), strict=True):
             mine.copy_(theirs)
         with others.using("a"):
-            assert torch.equal(found, fresh.logits(fresh.hidden(IDS)))
+            expected = modules.logits(modules.hidden(IDS)).float()
+    assert float((found.float() - expected).norm() / expected.norm()) < 0.05
 
 
 @UNITS
@@ -231,7 +234,7 @@ def test_the_gradient_does_not_depend_on_micro_batches(units, tiled_folders, mon
 
 @UNITS
 def test_the_heads_products_are_our_own_both_ways(units, tiled_folders, monkeypatch):
-    """Of the weight itself, of its transpose, and again when it has changed; other weights that lie there are not taken for it."""
+    """Of the weight, of its transpose, and again when it has changed; other weights that lie there are not taken for it."""
     tiny.multiply_by(units, monkeypatch)
     weight = torch.nn.Parameter(
         torch.randn(64, 32, generator=torch.Generator().manual_seed(0)).to(HALF), requires_grad=False

@@ -106,7 +106,10 @@ def kernels_with(file: str, source: str) -> Iterator[None]:
             copies = [Path(shutil.copy(each, folder)) for each in library.SOURCES]
             Path(folder, Path(file).name).write_text(source)
             library.SOURCES, library._kept_in = copies, lambda: Path(folder)
-            assert library.library() is not None, "the mutant does not compile"
+            dtype = (
+                library.torch.bfloat16 if "#ifdef MULTIPLIES" in source else library.torch.float32
+            )  # who has its functions
+            assert library.library(dtype) is not None, "the mutant does not compile"
             yield
     finally:
         for key in [key for key in sys.modules if is_ours(key)]:

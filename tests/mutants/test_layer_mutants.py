@@ -208,7 +208,7 @@ MUTANTS = [
     Mutant(LIBRARY, "what is damaged stays", "        path.unlink()\n", "", "test_what_is_damaged_is_compiled_anew"),
     Mutant(LIBRARY, "any OpenMP", "ctypes.CDLL(min(of_torch or found))", "ctypes.CDLL(max(found))",
            "test_the_threads_are_those_of_the_library_beside_torch"),
-    Mutant(LIBRARY, "a product and a sum by a function of the library", "None if plain else VECTORS", "VECTORS",
+    Mutant(LIBRARY, "a product and a sum by a function of the library", "None if plain else PROCESSORS", "PROCESSORS",
            "test_processors_without_a_product_and_sum_in_one_have_none"),
     Mutant(CALLS, "numbers of any kind are read", "if one.dtype != dtype or not (one.stride", "if False and (one.stride",
            "fused/test_kernels.py::test_numbers_that_would_be_read_wrongly_are_refused"),
