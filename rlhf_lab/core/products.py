@@ -117,32 +117,42 @@ class Known:
     def of(self, weight: Tensor) -> Tensor | None:
         """For the weight itself or its transpose; None for whatever else lies there."""
         own = self._weight()
-        if own is None or {weight.stride(), weight.mT.stride()} != {own.stride(), own.mT.stride()}:
+        if own is None or own.data_ptr() != weight.data_ptr():
             return None
-        is_own = weight.stride() == own.stride()
-        if weight.shape != (own.shape if is_own else own.mT.shape):
-            return None
-        held = self._held.get(is_own)
-        if held is None or held[0] != own._version:
-            held = self._held[is_own] = own._version, tiled.laid_out(weight)
-        return held[1]
+        for way in (own, own.mT):
+            if (weight.shape, weight.stride()) == (way.shape, way.stride()):
+                held = self._held.get(way is own)
+                if held is None or held[0] != own._version:
+                    held = self._held[way is own] = own._version, tiled.laid_out(weight)
+                return held[1]
+        return None
 
 
 _known: dict[int, Known] = {}  # by where the weight lies
 
 
 def know(weight: Tensor) -> None:
-    """Multiply with this weight by our own kernels from now on, where there are some. It takes its memory again for each way."""
+    """Multiply with this weight by our own kernels from now on, where there are some. It takes its memory again for each way.
+
+    What is written to its `data` later is not seen.
+    """
     if tiled.there_are(weight.dtype) and weight.device.type == "cpu":
         where = weight.data_ptr()
-        _known[where] = Known(weight)
-        weakref.finalize(weight, _known.pop, where, None)
+        known = _known[where] = Known(weight)
+        weakref.finalize(weight, _no_longer, where, weakref.ref(known))
+
+
+def _no_longer(where: int, known: weakref.ref[Known]) -> None:
+    """A weight is gone; another one may be known there by now."""
+    if _known.get(where) is known():
+        _known.pop(where, None)
 
 
 def _by_ours(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor] | None:
     """x and a bias -> x @ weight.T + bias by our own kernels, or None where they do not compute it."""
     known = _known.get(weight.data_ptr()) if _known and calls.takes(x, weight) else None
-    layout = known.of(weight) if known is not None and weight.shape[1] % tiled.DEEP == 0 else None
+    suits = x.shape[-1] == weight.shape[1] and weight.shape[1] % tiled.DEEP == 0
+    layout = known.of(weight) if known is not None and suits else None
     return None if layout is None else lambda x, bias: tiled.linear(x, layout, weight.shape[0], bias)
 
 

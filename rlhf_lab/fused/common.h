@@ -1,12 +1,12 @@
 /* What the kernels share. They do what lies between the matrix products of a decoder layer, and behind a vocabulary head, each in one
- * pass over its numbers.
+ * pass over its numbers; and where a processor multiplies bfloat16, whole layers (layer.c).
  *
  * Tensors are of float32, or of bfloat16 where BFLOAT16 is defined: a `number` is one of theirs. What is computed with them, and
  * whatever else says float, is float32. They lie one row behind the other unless a distance is given, which counts numbers as all
  * sizes do.
  * Every row, and every head of a text, is computed by one thread in one order: results do not depend on how many threads there are.
  * Long sums have WIDE parts whatever the compiler makes of them, so their rounding does not grow with the length as one part's would.
- * calls.py has the shapes of what each function takes.
+ * calls.py and tiled.py have the shapes of what each function takes.
  */
 
 #ifndef COMMON_H
@@ -75,6 +75,22 @@ typedef void (*work)(const void *job, size from, size to, size thread);
 
 /* Do `count` things of `each` numbers with at most so many threads. */
 void share(work run, const void *job, size count, size each, size threads);
+
+/* rows.c */
+void norm(const number *x, const number *weight, number *out, float *inverse, size rows, size width, float eps, size threads);
+void norm_back(const number *slope, const number *x, const float *inverse, const number *weight, const number *around, number *out,
+               number *again, size rows, size width, size threads);
+void swiglu(const number *gate, const number *up, number *out, size count, size threads);
+void swiglu_back(const number *slope, const number *gate, const number *up, number *d_gate, number *d_up, number *out, size count,
+                 size threads);
+
+/* attention.c */
+size attend_room(size length, size of_head);
+void attend(const number *read, const number *cos, const number *sin, number *mixed, float *room, size batch, size length,
+            size first, size heads, size groups, size of_head, size turns, float sharp, size threads);
+void attend_back(const number *slope, const number *read, const number *cos, const number *sin, number *d_read, float *room,
+                 size batch, size length, size first, size heads, size groups, size of_head, size turns, float sharp,
+                 size threads);
 
 /* e^x within 2 units in the last place: 2^n · e^r, |r| <= ln 2 / 2, and e^r by its series. Below -87.3 it is 0; NaN stays NaN. */
 static inline float exponential(float x) {

@@ -27,15 +27,6 @@ typedef struct {
     float eps[2], sharp, scale;
 } layer;
 
-void norm(const number *, const number *, number *, float *, size, size, float, size);
-void norm_back(const number *, const number *, const float *, const number *, const number *, number *, number *, size, size, size);
-void swiglu(const number *, const number *, number *, size, size);
-void swiglu_back(const number *, const number *, const number *, number *, number *, number *, size, size);
-size attend_room(size, size);
-void attend(const number *, const number *, const number *, number *, float *, size, size, size, size, size, size, size, float, size);
-void attend_back(const number *, const number *, const number *, const number *, number *, float *, size, size, size, size, size,
-                 size, size, float, size);
-
 /* What is made of some texts. */
 typedef struct {
     number *inner, *read, *mixed, *around, *middle, *gate, *up, *opened, *low[ALL];
@@ -57,7 +48,7 @@ static void *take(char **at, size bytes) {
 
 /* Deals out memory that begins at `at`; returns where it ends. tokens: of all texts; asked: those of them whose output is wanted;
  * length: of each text, 0 where attention is somebody else's; back: for the way back too. */
-static char *deal(rooms *r, char *at, const layer *w, size tokens, size asked, size length, int back, size threads) {
+static char *deal(rooms *r, char *at, const layer *w, size tokens, size asked, size length, size back, size threads) {
     size h = width_of(w), inner = w->of[GATE].out, mixed = w->of[O].in, most = tokens * sizeof(number), some = asked * sizeof(number);
     memset(r, 0, sizeof *r);
     r->inner = take(&at, most * h);
@@ -190,17 +181,17 @@ static size parts_of(const layer *w, size texts, size length, size threads) {
 }
 
 /* Bytes of working memory of a part. Where there are fewer texts than threads these work on all of them together. */
-static size part_room(const layer *w, size texts, size length, int back, size threads) {
+static size part_room(const layer *w, size texts, size length, size back, size threads) {
     rooms r;
     size parts = parts_of(w, texts, length, threads), tokens = (texts + parts - 1) / parts * length;
     return deal(&r, NOWHERE, w, tokens, tokens, length, back, texts < threads ? threads : 1) - NOWHERE;
 }
 
-size layer_room(const layer *w, size texts, size length, int back, size threads) {
+size layer_room(const layer *w, size texts, size length, size back, size threads) {
     return part_room(w, texts, length, back, threads) * (texts < threads ? 1 : threads);
 }
 
-static void deal_out(work run, texts_job *j, int back, size threads) {
+static void deal_out(work run, texts_job *j, size back, size threads) {
     j->parts = parts_of(j->w, j->texts, j->length, threads);
     j->each = part_room(j->w, j->texts, j->length, back, threads);
     j->inside = j->texts < threads ? threads : 1;
@@ -214,7 +205,7 @@ typedef struct {
     number *mixed;
 } part;
 
-static part part_at(const texts_job *j, rooms *r, size which, size thread, int back) {
+static part part_at(const texts_job *j, rooms *r, size which, size thread, size back) {
     const layer *w = j->w;
     part p = {.start = j->texts * which / j->parts};
     p.texts = j->texts * (which + 1) / j->parts - p.start;

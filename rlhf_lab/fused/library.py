@@ -1,6 +1,7 @@
 """The kernels beside this file, compiled by the machine's C compiler when they are first wanted, and kept.
 
-Nothing needs them: what they compute, PyTorch's operations compute too, in a fifth more time a PPO step. So where there is no
+Nothing needs them: what they compute, PyTorch's operations compute too, in a fifth more time a PPO step (in bfloat16, where a
+processor has tiles to multiply it by, in twice the time). So where there is no
 compiler, or anything goes wrong with it, one line of log says so and that is all.
 """
 
@@ -115,13 +116,14 @@ def _loaded(compiler: Sequence[str], ways: Sequence[Sequence[str]]) -> ctypes.CD
 def products(dtype: torch.dtype) -> list[Sequence[str]]:
     """What the compiler may be told of this processor's products in a dtype, best first, with nothing as the last."""
     able = torch.cpu.get_capabilities() if torch.backends.cpu.get_cpu_capability() == "AVX512" else {}
-    tiles = os.environ.get(SWITCH) != VECTORS and _may_use_tiles()
-    known = [way for way in PRODUCTS.get(dtype, ()) if able.get(way[0]) and (way is not TILES or tiles)]
+    known = [way for way in PRODUCTS.get(dtype, ()) if able.get(way[0]) and (way is not TILES or _may_use_tiles())]
     return [*(options for _, options in known), ()]
 
 
 def _may_use_tiles() -> bool:
-    """Whether the kernel lends its tiles to this process, which has to ask for them once."""
+    """Whether the kernel lends its tiles to this process, which has to ask for them once; no where it is not to have them."""
+    if os.environ.get(SWITCH) == VECTORS:
+        return False
     ask_for, tiles = 0x1023, 18  # ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
     said: int = ctypes.CDLL(None).syscall(158, ask_for, tiles)  # arch_prctl of x86-64
     return said == 0

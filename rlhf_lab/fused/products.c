@@ -13,6 +13,9 @@ typedef float block[SIDE][SIDE] __attribute__((aligned(64)));
 
 static inline size smaller(size a, size b) { return a < b ? a : b; }
 
+/* How many pieces of `each` hold so many. */
+static inline size pieces(size count, size each) { return (count + each - 1) / each; }
+
 #ifdef __AMX_BF16__
 
 int by_tiles(void) { return 1; }
@@ -159,8 +162,6 @@ static void put_block(const linear_job *j, block sums, size row, size column, si
         }
 }
 
-static size blocks_of(size count) { return (count + SIDE - 1) / SIDE; }
-
 /* Blocks of rows and of outputs, each from one to another. */
 static void blocks(const linear_job *j, size from_row, size to_row, size from, size to) {
     block sums;
@@ -178,7 +179,7 @@ static void blocks(const linear_job *j, size from_row, size to_row, size from, s
 static void blocks_of_rows(const void *data, size from, size to, size thread) {
     (void)thread;
     const linear_job *j = data;
-    size depth = 0, all = blocks_of(j->width);
+    size depth = 0, all = pieces(j->width, SIDE);
     for (size f = 0; f < j->count; f++) depth += j->of[f].depth;
     size some = NEAR / (depth * SIDE * sizeof(number)) + 1;
     for (size c = 0; c < all; c += some) blocks(j, from, to, c, smaller(c + some, all));
@@ -188,12 +189,12 @@ static void blocks_of_rows(const void *data, size from, size to, size thread) {
 static void blocks_of_outputs(const void *data, size from, size to, size thread) {
     (void)thread;
     const linear_job *j = data;
-    blocks(j, 0, blocks_of(j->rows), from, to);
+    blocks(j, 0, pieces(j->rows, SIDE), from, to);
     end_blocks();
 }
 
 void linear(const linear_job *j, size threads) {
-    size rows = blocks_of(j->rows), outputs = blocks_of(j->width), each = SIDE * j->of[0].depth;
+    size rows = pieces(j->rows, SIDE), outputs = pieces(j->width, SIDE), each = SIDE * j->of[0].depth;
     if (threads == 1 || rows >= 4 * threads)
         share(blocks_of_rows, j, rows, outputs * each, threads);
     else
@@ -209,9 +210,7 @@ void linear_rows(const number *x, const number *weight, const number *bias, numb
 
 /* ------------------------------------------------------------------------------------------------------------- slopes */
 
-static inline size edges(size count, size edge) { return (count + edge - 1) / edge; }
-
-size slopes_room(size rows, size rank) { return (edges(rows, DEEP) * edges(rank, EDGE) + 1) * SQUARE; }
+size slopes_room(size rows, size rank) { return (pieces(rows, DEEP) * pieces(rank, EDGE) + 1) * SQUARE; }
 
 /* Rows `row` on of 16 columns as a square. */
 static void square_of(number *to, const number *from, size apart, size row, size rows) {
@@ -230,7 +229,7 @@ static void square_of(number *to, const number *from, size apart, size row, size
 
 void slopes(float *to, const number *few, size apart_few, const number *many, size apart_many, size rows, size rank, size width,
             float by, int across, number *room) {
-    size deep = edges(rows, DEEP), ranks = edges(rank, EDGE), shaped = 0;
+    size deep = pieces(rows, DEEP), ranks = pieces(rank, EDGE), shaped = 0;
     number *square = room + deep * ranks * SQUARE;
     memset(room, 0, deep * ranks * SQUARE * sizeof(number));
     for (size t = 0; t < rows; t++)

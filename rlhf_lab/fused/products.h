@@ -16,8 +16,7 @@
 
 /* Rows x, `apart` numbers from each other, and the weight (width, depth) that multiplies them, laid out in squares: those of 16
  * outputs behind one another, the next inputs first. Within a square the two numbers of inputs 2 i and 2 i + 1 stand together, 16
- * outputs side by side. There are as many squares as two edges of outputs need, zeros in what is left; depth is a multiple of
- * DEEP. */
+ * outputs side by side. Outputs are filled up to a multiple of two edges, with zeros; depth is a multiple of DEEP. */
 typedef struct {
     const number *x, *weight;
     size apart, depth;

@@ -53,11 +53,22 @@ def laid_out(weight: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, width: int, bias: Tensor | None = None) -> Tensor:
-    """x @ W.T + bias, (..., width). x: (..., in); weight: `laid_out` of W (width, in)."""
-    x = x.contiguous()
+    """x @ W.T + bias, (..., width). x: (..., in); weight: `laid_out` of W (width, in). Raises ValueError for other sizes."""
+    x, depth = x.contiguous(), x.shape[-1]
+    if weight.numel() != depth * (width + -width % SIDE):
+        raise ValueError(f"a weight of {weight.numel()} numbers is not one of ({width}, {depth}) laid out")
     out = x.new_empty(*x.shape[:-1], width)
-    rows = x.numel() // x.shape[-1]
-    _call("linear_rows", _at(x), _at(weight), _at(bias), _at(out), rows, x.shape[-1], width, torch.get_num_threads())
+    _call(
+        "linear_rows",
+        _at(x),
+        _at(weight),
+        _at(bias),
+        _at(out),
+        x.numel() // depth,
+        depth,
+        width,
+        torch.get_num_threads(),
+    )
     return out
 
 
@@ -108,7 +119,7 @@ class Layer:
         self._padded = [(rank + DEEP - 1) // DEEP * DEEP for rank in ranks]
         #: The update's layouts, one behind the other; zeros stay behind each rank.
         each = [2 * padded * (into + out) for padded, (into, out) in zip(self._padded, laid.sizes, strict=False)]
-        self.update = torch.zeros(sum(each), dtype=OWN)
+        self.update = laid.layouts[0][0].new_zeros(sum(each))
         self._struct = _Struct(
             bias=_at(laid.bias), norms=(POINTER * 2)(*map(_at, laid.norms)), heads=laid.heads, groups=laid.groups,
             of_head=laid.of_head, eps=(NUMBER * 2)(*laid.eps), sharp=laid.of_head**-0.5, scale=1.0,
@@ -132,18 +143,26 @@ class Layer:
             _call("lay_update", a.data_ptr(), b.data_ptr(), *layouts, one.into, one.out, one.rank, one.padded, scale)
         increment_version(self.update)
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that a pass reads besides its input; their versions tell whether they are those of another pass."""
+        laid = self.laid
+        layouts = [layout for both in laid.layouts for layout in both]
+        return [self.update, *layouts, *laid.norms, *([] if laid.bias is None else [laid.bias])]
+
     def read(self, x: Tensor) -> Tensor:
         """q, k and v of each token, not rotated yet, (N, (heads + 2 groups)·D). x: (N, H)."""
-        x, room = x.contiguous(), self._tokens_room(x)
+        x = self._rows(x, self.width)
         found = x.new_empty(len(x), (self.laid.heads + 2 * self.laid.groups) * self.laid.of_head)
-        self._of("layer_read", _at(x), _at(found), _at(room), len(x))
+        room = self._room("tokens_room", x, len(x))
+        self._of("layer_read", _at(x), _at(found), _at(room), len(x), torch.get_num_threads())
         return found
 
     def rest(self, x: Tensor, mixed: Tensor) -> Tensor:
         """The output (N, H). x: (N, H); mixed: what attention gave, (N, heads·D)."""
-        x, mixed, room = x.contiguous(), mixed.contiguous(), self._tokens_room(x)
-        out = torch.empty_like(x)
-        self._of("layer_rest", _at(x), _at(mixed), _at(out), _at(room), len(x))
+        x, mixed = self._rows(x, self.width), self._rows(mixed, self.mixed, len(x))
+        out, room = torch.empty_like(x), self._room("tokens_room", x, len(x))
+        self._of("layer_rest", _at(x), _at(mixed), _at(out), _at(room), len(x), torch.get_num_threads())
         return out
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, first: int, keeps: bool) -> tuple[Tensor, Tensor | None]:
@@ -151,12 +170,13 @@ class Layer:
 
         cos, sin: (T, D), (1, T, D) or (B, T, D), rotation.py's.
         """
-        x, cos, sin = x.contiguous(), cos.contiguous(), sin.contiguous()
-        batch, length, width = x.shape
-        out, room = x.new_empty(batch, length - first, width), self._texts_room(x, back=False)
-        mixed = x.new_empty(batch, length - first, self.laid.heads * self.laid.of_head) if keeps else None
-        sizes = (batch, length, first, self._turns(x, cos))
-        self._of("layer_forward", _at(x), _at(cos), _at(sin), _at(out), _at(mixed), _at(room), *sizes)
+        x, (batch, length, _) = self._rows(x, self.width), x.shape
+        cos, sin, turns = self._turns(cos, sin, batch, length)
+        out = x.new_empty(batch, length - first, self.width)
+        mixed = x.new_empty(batch, length - first, self.mixed) if keeps else None
+        sizes, threads = (batch, length), torch.get_num_threads()
+        room = self._room("layer_room", x, *sizes, False, threads)
+        self._of("layer_forward", *map(_at, (x, cos, sin, out, mixed, room)), *sizes, first, turns, threads)
         return out, mixed
 
     def back(
@@ -164,34 +184,53 @@ class Layer:
     ) -> tuple[Tensor | None, list[Tensor]]:
         """The slope of x, if it is wanted, and those of A (r, in) and B (out, r) of the seven, in turn, float32; from that of
         the output."""
-        slope, x, cos, sin = (one.contiguous() for one in (slope, x, cos, sin))
-        dx, room, batch = torch.empty_like(x) if wants_x else None, self._texts_room(x, back=True), len(x)
+        x, (batch, length, _) = self._rows(x, self.width), x.shape
+        slope, mixed = (
+            self._rows(one, size, batch, length - first) for one, size in ((slope, self.width), (mixed, self.mixed))
+        )
+        cos, sin, turns = self._turns(cos, sin, batch, length)
         ranked = zip(self._ranks, self.laid.sizes, strict=False)
         shapes = [shape for rank, (into, out) in ranked for shape in ((rank, into), (out, rank))]
         counts = [rows * columns for rows, columns in shapes]
-        slopes = torch.empty(batch, sum(counts))
-        given = (*map(_at, (x, mixed, slope, cos, sin, dx)), slopes.data_ptr(), _at(room))
-        self._of("layer_back", *given, batch, x.shape[1], first, self._turns(x, cos))
+        slopes = x.new_empty(batch, sum(counts), dtype=torch.float32)
+        dx, sizes, threads = torch.empty_like(x) if wants_x else None, (batch, length), torch.get_num_threads()
+        room = self._room("layer_room", x, *sizes, True, threads)
+        given = (*map(_at, (x, mixed, slope, cos, sin, dx)), address(slopes, torch.float32), _at(room))
+        self._of("layer_back", *given, *sizes, first, turns, threads)
         each = slopes[0].clone().split(counts)  # the other texts' need not stay
         return dx, [one.view(shape) for one, shape in zip(each, shapes, strict=True)]
 
-    def _of(self, name: str, *arguments: Any) -> None:
-        _call(name, ctypes.byref(self._struct), *arguments, torch.get_num_threads())
+    @property
+    def width(self) -> int:
+        """H."""
+        return self.laid.sizes[0][0]
 
-    def _tokens_room(self, x: Tensor) -> Tensor:
-        return _bytes(_call("tokens_room", ctypes.byref(self._struct), len(x)))
+    @property
+    def mixed(self) -> int:
+        """heads·D."""
+        return self.laid.heads * self.laid.of_head
 
-    def _texts_room(self, x: Tensor, *, back: bool) -> Tensor:
-        batch, length, _ = x.shape
-        return _bytes(_call("layer_room", ctypes.byref(self._struct), batch, length, back, torch.get_num_threads()))
+    def _of(self, name: str, *arguments: Any) -> Any:
+        return _call(name, ctypes.byref(self._struct), *arguments)
 
-    def _turns(self, x: Tensor, cos: Tensor) -> int:
-        """How far the rotation of one text is from the next one's."""
-        return x.shape[1] * self.laid.of_head if cos.dim() == 3 and len(cos) > 1 else 0
+    def _room(self, function: str, like: Tensor, *sizes: int) -> Tensor:
+        """Working memory, so many bytes as a function says."""
+        return like.new_empty(self._of(function, *sizes) // 2)
 
+    def _rows(self, one: Tensor, width: int, *rows: int) -> Tensor:
+        """The tensor, contiguous, if its rows are so long and there are so many. Raises ValueError."""
+        if one.shape[-1] != width or (rows and one.shape[:-1] != rows):
+            raise ValueError(f"a layer was given {tuple(one.shape)} numbers, not {(*rows, width)}")
+        return one.contiguous()
 
-def _bytes(count: int) -> Tensor:
-    return torch.empty(count // 2, dtype=OWN)
+    def _turns(self, cos: Tensor, sin: Tensor, batch: int, length: int) -> tuple[Tensor, Tensor, int]:
+        """The rotation, contiguous, and how far that of one text is from the next one's. Raises ValueError."""
+        own = cos.dim() == 3 and len(cos) > 1
+        for one in (cos, sin):
+            self._rows(
+                one if own or one.dim() == 2 else one[0], self.laid.of_head, *((batch, length) if own else (length,))
+            )
+        return cos.contiguous(), sin.contiguous(), length * self.laid.of_head if own else 0
 
 
 def _at(one: Tensor | None) -> int | None:

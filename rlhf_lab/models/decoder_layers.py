@@ -8,6 +8,7 @@ import logging
 import math
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from rlhf_lab.fused import calls, tiled
 from rlhf_lab.models.between import Shape, by_head
-from rlhf_lab.models.layer_weights import Beside, InC, Merged, by_projection
+from rlhf_lab.models.layer_weights import ByRanks, Columns, Merged, Updates, by_projection
 from rlhf_lab.models.llama_layer import Update, Weights, layer
 from rlhf_lab.models.lora_linear import HALF, FastLayer, Parts
 from rlhf_lab.models.next_token import NextToken, read, rest
@@ -150,7 +151,7 @@ class WholeLayer:
         if tiled.there_are(self.frozen.qkv.dtype) and all(tiled.fits(one.weight) for one in self.linears):
             weights = [one.weight for one in self.linears]
             self.in_c = tiled.Layer(tiled.Laid(weights, self.frozen.bias, scales, self.shape))
-        self.kept: Merged | Beside | InC | None = None
+        self.kept: Merged | ByRanks | None = None
         self.parts: Sequence[Parts] = ()
         self.pairs: Sequence[Tensor] = ()
         self.update = Update(self.frozen, 1.0)
@@ -160,12 +161,12 @@ class WholeLayer:
     def module(self) -> Any:
         return self._module()
 
-    def keeping(self, fast: Sequence[FastLayer]) -> Merged | Beside | InC:
+    def keeping(self, fast: Sequence[FastLayer]) -> Merged | ByRanks:
         """What keeps the weights under an adapter. fast: of the seven projections."""
         if self.in_c is not None:
-            return InC(self.in_c.laid)
+            return ByRanks(partial(Updates, self.in_c.laid))
         if self.frozen.qkv.dtype in HALF:
-            return Beside(self.frozen, self.sizes)
+            return ByRanks(partial(Columns, self.frozen, self.sizes))
         return Merged(self.frozen, self.sizes, fast)
 
     def forward_of(self, parts: Sequence[Parts]) -> Callable[..., Tensor]:

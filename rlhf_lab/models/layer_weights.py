@@ -51,20 +51,6 @@ class ByRanks:
         return self._held[ranks].of(parts)
 
 
-class Beside(ByRanks):
-    """[W | s·B] and A, as low_rank.py has them."""
-
-    def __init__(self, frozen: Weights, sizes: Sequence[int]) -> None:
-        super().__init__(lambda ranks: Columns(frozen, sizes, ranks))
-
-
-class InC(ByRanks):
-    """Updates of a layer in C."""
-
-    def __init__(self, laid: Laid) -> None:
-        super().__init__(lambda ranks: Updates(laid, ranks))
-
-
 class Held:
     """What holds the updates of one adapter in its own way."""
 
@@ -98,7 +84,7 @@ class Updates(Held):
 
 
 class Columns(Held):
-    """[W | s·B] and A of updates of these ranks."""
+    """[W | s·B] and A, as low_rank.py has them, of updates of these ranks."""
 
     def __init__(self, frozen: Weights, sizes: Sequence[int], ranks: tuple[int, ...]) -> None:
         q, k, v, o, gate, up, down = ranks

@@ -142,13 +142,17 @@ class _InC(torch.autograd.Function):
         learns = any(ctx.needs_input_grad)
         out, mixed = weights.forward(x, *turn, first, learns)
         if learns:
-            ctx.save_for_backward(x, mixed, weights.update, *pairs)
+            ctx.save_for_backward(
+                x, mixed, *pairs, *weights.tensors
+            )  # which torch then sees to have stayed as they are
+            ctx.learns = len(pairs)
             ctx.weights, ctx.shape, ctx.turn, ctx.update, ctx.first = weights, shape, turn, update, first
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, mixed, _, *pairs = ctx.saved_tensors
+        x, mixed, *others = ctx.saved_tensors
+        pairs = others[: ctx.learns]
         if torch.is_grad_enabled():
             return _plain_slopes(ctx, x, pairs, gradients[0])
         dx, slopes = ctx.weights.back(gradients[0], x, mixed, *ctx.turn, ctx.first, ctx.needs_input_grad[0])

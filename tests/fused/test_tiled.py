@@ -65,6 +65,42 @@ def test_what_is_not_finite_stays_in_its_row(units, monkeypatch):
     assert tiled.linear(x, weight, 32).isfinite().all(1).tolist() == [row != 7 for row in range(40)]
 
 
+@UNITS
+def test_numbers_that_are_not_there_are_not_read(units, monkeypatch):
+    """Of a weight, of texts, of what attention gave and of the rotation."""
+    tiny.multiply_by(units, monkeypatch)
+    with pytest.raises(ValueError, match="not one of \\(32, 96\\) laid out"):
+        tiled.linear(some(2, 96), tiled.laid_out(some(32, 64)), 32)
+    x, frozen, shape, turn, pairs = made(2, 6, (3,) * 7)
+    whole, rows, mixed = in_c(frozen, shape, pairs), x[0], some(2, 6, 64)
+    short, wide, other = (
+        Turn(*(one[:3] for one in turn)),
+        x.repeat(1, 1, 2),
+        Turn(*(one[None].repeat(3, 1, 1) for one in turn)),
+    )
+    for wrong in (
+        lambda: whole.read(wide[0]), lambda: whole.rest(rows, wide[0]), lambda: whole.rest(rows, mixed[0, :3]),
+        lambda: whole.forward(wide, *turn, 0, keeps=False), lambda: whole.forward(x, *short, 0, keeps=False),
+        lambda: whole.forward(x, *other, 0, keeps=False), lambda: whole.back(x[:, 1:], x, mixed, *turn, 0, wants_x=True),
+        lambda: whole.back(x, x, mixed[:, 1:], *turn, 0, wants_x=True),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match="a layer was given"):
+            wrong()
+
+
+@UNITS
+def test_slopes_are_float32_whatever_a_program_makes_by_default(units, monkeypatch):
+    tiny.multiply_by(units, monkeypatch)
+    torch.set_default_dtype(HALF)
+    try:
+        x, frozen, shape, turn, pairs = made(3, 6, (3,) * 7)
+        whole = in_c(frozen, shape, pairs)
+        _, slopes = whole.back(x, x, whole.forward(x, *turn, 0, keeps=True)[1], *turn, 0, wants_x=False)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {one.dtype for one in slopes} == {torch.float32}
+
+
 def test_weights_that_do_not_fit_are_told_apart():
     assert tiled.fits(some(32, 64))
     assert not tiled.fits(some(48, 64))
@@ -231,11 +267,18 @@ def test_tiles_are_not_asked_for_where_the_kernel_lends_none(monkeypatch):
     assert "-mamx-bf16" in found[0][0]
     assert all("-mamx-bf16" not in options for options in found[1])
     assert library.products(torch.float32) == [()]
-    monkeypatch.setenv(library.SWITCH, library.VECTORS)
-    monkeypatch.setattr(library, "_may_use_tiles", lambda: True)
+    monkeypatch.setattr(library, "_may_use_tiles", lambda: pytest.fail("asked for though nobody needs them"))
+    assert library.products(torch.float32) == [()]
+    monkeypatch.setattr(library.torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
     assert len(library.products(HALF)) == 2
     monkeypatch.setattr(library.torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
     assert library.products(HALF) == [()]
+
+
+def test_tiles_are_not_asked_for_where_vectors_are_wanted(monkeypatch):
+    monkeypatch.setattr(library.ctypes, "CDLL", lambda _: pytest.fail("asked for"))
+    monkeypatch.setenv(library.SWITCH, library.VECTORS)
+    assert not library._may_use_tiles()
 
 
 def test_by_vectors_alone_layers_are_in_c_only_where_that_is_wanted(monkeypatch):

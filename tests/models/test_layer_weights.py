@@ -1,9 +1,11 @@
 """A decoder layer's weights under whichever adapter computes: what they are, and when they are made anew."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from rlhf_lab.models.layer_weights import Beside, Merged, by_projection
+from rlhf_lab.models.layer_weights import ByRanks, Columns, Merged, by_projection
 from rlhf_lab.models.llama_layer import Weights
 from rlhf_lab.models.lora_linear import FastLayer, Parts
 
@@ -29,8 +31,8 @@ def parts_of(weights, ranks=(1,) * 7, scale=2.0):
 
 
 def keeper(kind, weights):
-    if kind is Beside:
-        return Beside(weights, SIZES)
+    if kind is Columns:
+        return ByRanks(partial(Columns, weights, SIZES))
     return Merged(weights, SIZES, [FastLayer() for _ in ROWS])
 
 
@@ -46,7 +48,7 @@ def effect(weights, i):
 
 @pytest.mark.parametrize("ranks", [(1,) * 7, (2, 1, 3, 2, 1, 4, 2)])
 @pytest.mark.parametrize(
-    ("kind", "dtype"), [(Merged, torch.float32), (Beside, torch.float32), (Beside, torch.bfloat16)]
+    ("kind", "dtype"), [(Merged, torch.float32), (Columns, torch.float32), (Columns, torch.bfloat16)]
 )
 def test_they_are_the_frozen_ones_with_the_update(kind, dtype, ranks):
     weights = frozen(dtype)
@@ -59,7 +61,7 @@ def test_they_are_the_frozen_ones_with_the_update(kind, dtype, ranks):
 
 
 def test_beside_is_laid_out_as_the_products_read_it():
-    found = keeper(Beside, weights := frozen()).of(parts_of(weights))
+    found = keeper(Columns, weights := frozen()).of(parts_of(weights))
     assert found.beside[0].tolist() == [[1, 2, 3], [11, 12, 13], [21, 22, 23]]
     assert found.qkv[0].tolist() == [1, 2, 3, -2, 0, 0]  # first row of q
     assert found.qkv[4].tolist() == [1, 2, 3, 0, -2, 0]  # of k
@@ -71,7 +73,7 @@ def test_beside_is_laid_out_as_the_products_read_it():
     assert found.beside[3].tolist() == [[61, 62, 63, 64, 65]]
 
 
-@pytest.mark.parametrize("kind", [Merged, Beside])
+@pytest.mark.parametrize("kind", [Merged, Columns])
 def test_they_follow_what_is_trained_and_whoever_computes(kind):
     weights = frozen()
     kept, one, other = keeper(kind, weights), parts_of(weights), parts_of(weights, scale=-3.0)
@@ -84,7 +86,7 @@ def test_they_follow_what_is_trained_and_whoever_computes(kind):
     assert torch.equal(effect(kept.of(one), 6), one[6].base.weight)
 
 
-@pytest.mark.parametrize("kind", [Merged, Beside])
+@pytest.mark.parametrize("kind", [Merged, Columns])
 def test_they_stay_where_they_are_and_are_not_made_twice(kind):
     weights = frozen()
     kept, parts = keeper(kind, weights), parts_of(weights)
@@ -123,7 +125,7 @@ def test_what_the_modules_merge_on_their_own_counts_as_a_change_for_each_alone()
 def test_adapters_of_two_ranks_that_take_turns_have_a_room_each():
     weights = frozen()
     kept, narrow, wide, widest = (
-        keeper(Beside, weights), parts_of(weights), parts_of(weights, (2,) * 7), parts_of(weights, (3,) * 7),
+        keeper(Columns, weights), parts_of(weights), parts_of(weights, (2,) * 7), parts_of(weights, (3,) * 7),
     )  # fmt: skip
     rooms = [kept.of(parts).qkv for parts in (narrow, wide, narrow, wide)]
     assert rooms[0] is rooms[2]
@@ -135,7 +137,7 @@ def test_adapters_of_two_ranks_that_take_turns_have_a_room_each():
 
 def test_memory_that_runs_out_leaves_nothing_half_made(monkeypatch):
     weights = frozen()
-    kept, parts = keeper(Beside, weights), parts_of(weights)
+    kept, parts = keeper(Columns, weights), parts_of(weights)
     cat, calls = torch.cat, []
 
     def fails_once(tensors, *rest):
@@ -153,7 +155,7 @@ def test_memory_that_runs_out_leaves_nothing_half_made(monkeypatch):
 
 def test_another_rank_takes_other_room_and_leaves_nothing_behind():
     weights = frozen()
-    kept = keeper(Beside, weights)
+    kept = keeper(Columns, weights)
     wide = kept.of(parts_of(weights, (3,) * 7))
     assert wide.qkv.shape == (8, 12)
     narrow = parts_of(weights)

@@ -115,6 +115,21 @@ def test_a_gradient_whose_update_another_adapter_has_overwritten_is_refused(
 
 
 @UNITS
+@pytest.mark.parametrize("what", ["mlp.up_proj.weight", "input_layernorm.weight"])
+def test_a_gradient_whose_weights_have_changed_is_refused(units, what, tiled_folders, monkeypatch):
+    tiny.multiply_by(units, monkeypatch)
+    backbone, adapters = loaded(tiled_folders["qwen2"], "a")
+    with adapters.using("a"):
+        hidden = backbone.hidden(IDS)
+        layer, named = backbone.trunk.layers[1], what.replace("proj.", "proj.base_layer.")
+        with torch.no_grad():
+            dict(layer.named_parameters())[named].mul_(1.5)
+            backbone.hidden(IDS)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            hidden.sum().backward()
+
+
+@UNITS
 def test_new_weights_are_read(units, tiled_folders, monkeypatch):
     tiny.multiply_by(units, monkeypatch)
     backbone, adapters = loaded(tiled_folders["llama"], "a")
@@ -258,5 +273,23 @@ def test_the_heads_products_are_our_own_both_ways(units, tiled_folders, monkeypa
         products.linear(torch.ones(1, other.shape[1], dtype=HALF), other)
     products.linear(x.float(), weight.float())
     assert len(asked) == 6
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        products.linear(slope, weight)
     del weight, of, other
     assert not [known for known in products._known.values() if known._weight() is None]
+
+
+@UNITS
+def test_a_weight_that_has_gone_elsewhere_is_not_found_where_it_was(units, monkeypatch):
+    """Nor is another one that is known there forgotten with it."""
+    tiny.multiply_by(units, monkeypatch)
+    weight = torch.randn(64, 32, generator=torch.Generator().manual_seed(0)).to(HALF)
+    there = weight.data  # the same numbers, whose changes are not the weight's
+    products.know(weight)
+    products.linear(torch.ones(1, 32, dtype=HALF), weight)
+    weight.data = weight.clone()
+    there.zero_()
+    assert not products.linear(torch.ones(1, 32, dtype=HALF), there).any()
+    products.know(there)
+    del weight
+    assert there.data_ptr() in products._known
