@@ -14,7 +14,7 @@ Layers; a module may import only from layers below its own (tests/test_layers.py
     trainers                 reward model, rollouts, policy optimisation; call back, know no database
     models                   backbone, adapters, heads, generation
     core                     pure functions on tensors
-    fused                    kernels in C: what lies between matrix products, in one pass
+    fused                    kernels in C: what lies between matrix products, or whole layers
     judges                   simulated annotators: text -> score
     judge_files              the same of a person's own: a function out of a file
     chats                    conversations and transcripts as texts, and back
