@@ -28,10 +28,6 @@ UNFINISHED = "\ufffd"  # what a tokenizer says of a character of which a token i
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
-def _nothing() -> None:
-    return None
-
-
 @dataclass(frozen=True)
 class Wiring:
     """Which tensors a forward pass reads: the same ones as long as `made` is the same object and `state` is equal, whatever
@@ -39,7 +35,7 @@ class Wiring:
 
     made: object = field(default_factory=object)
     state: Hashable = None
-    refresh: Callable[[], None] = _nothing
+    refresh: Callable[[], None] = lambda: None
 
 
 @dataclass

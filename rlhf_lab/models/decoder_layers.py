@@ -179,14 +179,9 @@ class WholeLayer:
             hidden_states: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None,
             past_key_values: Any = None, use_cache: bool | None = False, position_embeddings: Any = None, **options: Any,
         ) -> Tensor:  # fmt: skip
-            x, mask, records, cached = (
-                hidden_states,
-                attention_mask,
-                torch.is_grad_enabled(),
-                past_key_values is not None,
-            )
+            x, mask, cached = hidden_states, attention_mask, past_key_values is not None
             usual = self.is_usual(x) and all(options.get(name) is None for name in ASKED)
-            if usual and (not records if cached else mask is None and x.shape[1] <= self.longest):
+            if usual and (not torch.is_grad_enabled() if cached else mask is None and x.shape[1] <= self.longest):
                 turn = turn_of(position_embeddings)
                 if cached:
                     return self.cached(x, self.weights(), turn, mask, past_key_values)

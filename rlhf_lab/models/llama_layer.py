@@ -142,9 +142,8 @@ class _InC(torch.autograd.Function):
         learns = any(ctx.needs_input_grad)
         out, mixed = weights.forward(x, *turn, first, learns)
         if learns:
-            ctx.save_for_backward(
-                x, mixed, *pairs, *weights.tensors
-            )  # which torch then sees to have stayed as they are
+            # The weights for their versions alone: torch refuses a gradient if they are not what they were.
+            ctx.save_for_backward(x, mixed, *pairs, *weights.tensors)
             ctx.learns = len(pairs)
             ctx.weights, ctx.shape, ctx.turn, ctx.update, ctx.first = weights, shape, turn, update, first
         return out

@@ -254,7 +254,7 @@ MUTANTS = [
            "test_no_merged_weight_outlives_its_adapter"),
     Mutant(LAYERS, "a model that is trained itself", "not moved and not self.module.training", "not moved",
            "test_a_model_that_is_trained_itself_is_computed_by_its_modules"),
-    Mutant(LAYERS, "cached, with gradients", "(not records if cached else", "(True if cached else",
+    Mutant(LAYERS, "cached, with gradients", "(not torch.is_grad_enabled() if cached else", "(True if cached else",
            "test_what_is_cached_has_gradients_by_the_modules"),
     Mutant("models/lora_linear.py", "held in a precision of before", " or self._room.weight.dtype != frozen.dtype", "",
            "test_a_model_that_is_moved_to_another_precision_is_merged_there"),
