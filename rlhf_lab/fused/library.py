@@ -39,7 +39,7 @@ PROCESSORS = {
 #: What it is told of the numbers of tensors.
 KINDS: dict[torch.dtype, Sequence[str]] = {torch.float32: (), torch.bfloat16: ("-DBFLOAT16",)}
 #: And of instructions for products of them (products.c), by torch's name of the ability, best first.
-TILES = ("amx_bf16", ("-mavx512bf16", "-mamx-tile", "-mamx-bf16"))
+TILES = ("amx_bf16", ("-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-DTILES"))
 PRODUCTS = {torch.bfloat16: (TILES, ("avx512_bf16", ("-mavx512bf16",)))}
 LONGEST = 60  # seconds for the compiler
 

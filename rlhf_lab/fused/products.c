@@ -16,7 +16,7 @@ static inline size smaller(size a, size b) { return a < b ? a : b; }
 /* How many pieces of `each` hold so many. */
 static inline size pieces(size count, size each) { return (count + each - 1) / each; }
 
-#ifdef __AMX_BF16__
+#ifdef TILES
 
 int by_tiles(void) { return 1; }
 

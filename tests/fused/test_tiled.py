@@ -31,6 +31,14 @@ def near(found, expected, most):
     assert error <= most * size, error / size
 
 
+@UNITS
+def test_what_the_processor_has_is_what_is_used(units, monkeypatch):
+    """By whatever compiler: those name what they compile for in ways of their own."""
+    tiny.multiply_by(units, monkeypatch)
+    assert library.layers_by(HALF) == units
+    assert library.described(HALF).endswith(f", layers by {units}")
+
+
 # --- products ---
 
 
@@ -286,7 +294,6 @@ def test_by_vectors_alone_layers_are_in_c_only_where_that_is_wanted(monkeypatch)
         pytest.skip("no vectors of bfloat16 here")
     tiny.multiply_by("vectors", monkeypatch)
     assert tiled.there_are()
-    assert library.described(HALF).endswith(", layers by vectors")
     assert not tiled.there_are(torch.float32)
     tiny.multiply_by("tiles", monkeypatch)
     monkeypatch.setattr(library, "_may_use_tiles", lambda: False)
