@@ -47,7 +47,7 @@ window.LabCharts = window.LabCharts || (() => {
     const figure = el('figure.lab-card.chart', { 'data-metric': curve.metric, hidden: true },
       el('div.lab-row', {}, el('h3', { title: curve.about || curve.metric }, curve.title), el('span.muted', {}, curve.unit || '')), el('div.stage', {}, plot, cursor), verdict);
     into.append(figure);
-    let drawn = false, held = 0, marked = [], at = null, key = '[]', last = 0, low = Infinity, high = -Infinity;
+    let drawn = false, held = 0, marked = [], at = null, key = '', last = 0, low = Infinity, high = -Infinity;
 
     // The axis ends where the curve ends, however long the words of a mark are; below 0 there is nothing while no value is.
     function fit(x, y, reset) {
@@ -67,17 +67,25 @@ window.LabCharts = window.LabCharts || (() => {
       if ((plot.layout.xaxis.dtick ?? null) !== dtick) P.relayout(plot, { 'xaxis.dtick': dtick });
     }
 
+    // Marks are drawn anew where there are others, or where an axis that has grown leaves room on their other side.
+    function remark() {
+      const wanted = lines(marked, last), now = JSON.stringify(wanted), other = now !== key;
+      key = now;
+      if (other) P.relayout(plot, wanted);
+      return other;
+    }
+
     function first(x, y) {
       figure.hidden = false;
       drawn = true;
-      key = JSON.stringify(marked);
       const layout = structuredClone(base.layout), colours = Lab.colours();
       // Without a mouse there is no hovering: the tools would always cover the curve.
       const config = { ...base.config, displayModeBar: matchMedia('(hover: none)').matches ? false : 'hover' };
       P.newPlot(plot, [{ x, y, mode: x.length > 300 ? 'lines' : 'lines+markers', connectgaps: false, line: { color: colours.accent, width: 2 },
         marker: { size: 4, color: colours.accent }, hovertemplate: '%{y:.4g}<extra></extra>' }], layout, config);
       fit(x, y, true);
-      P.relayout(plot, { ...styled(), ...lines(marked, last) });
+      P.relayout(plot, styled());
+      remark();
       plot.on('plotly_relayout', zoomed);
       plot.on('plotly_click', (event) => onStep(event.points[0].x));
       plot.on('plotly_afterplot', place);
@@ -105,13 +113,12 @@ window.LabCharts = window.LabCharts || (() => {
         fit(x, y, reset);
         if (reset) P.restyle(plot, { x: [x], y: [y], mode: x.length > 300 ? 'lines' : 'lines+markers' }, [0]);
         else P.extendTraces(plot, { x: [x], y: [y] }, [0]);
+        remark();
       },
       mark(events, step) {
         marked = events;
         at = step;
-        if (!drawn) return;
-        const now = JSON.stringify(events);
-        if (now !== key) { key = now; P.relayout(plot, lines(events, last)); } else place();
+        if (drawn && !remark()) place();
       },
       say(level, words) {
         if (verdict.textContent !== words) verdict.textContent = words;
@@ -119,7 +126,8 @@ window.LabCharts = window.LabCharts || (() => {
       },
       restyle() {
         if (!drawn) return;
-        P.relayout(plot, { ...styled(), ...lines(marked, last) });
+        P.relayout(plot, styled());
+        remark();
         P.restyle(plot, { 'line.color': Lab.colours().accent, 'marker.color': Lab.colours().accent });
       },
       drop() { if (drawn) P.purge(plot); figure.remove(); },

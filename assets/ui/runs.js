@@ -195,10 +195,10 @@ function drawCharts() {
     mode: run.points.length > 150 ? 'lines' : 'lines+markers', connectgaps: false, line: { color: colour(chosen.get(run.id)), width: 2 }, marker: { size: 4, color: colour(chosen.get(run.id)) },
     hovertemplate: `${run.id} ${plain(run.name)}<br>step %{x}: %{y:.4g}<extra></extra>` })), 'step', `${words}${unit ? ` (${unit})` : ''}`, picture.metric,
     { dtick: LabCharts.whole(0, Math.max(...runs.flatMap((run) => run.points.map((p) => p[0])), 0)) });
-  draw(compare.querySelector('.plot.score'), frontier('score'), '√KL (√nats)', 'score (sd)', 'score');
-  const gold = frontier('gold');
+  const gold = frontier('gold');  // where there is none the other has its room
   compare.querySelector('figure.gold').hidden = !gold.length;
   compare.querySelector('.two').classList.toggle('alone', !gold.length);
+  draw(compare.querySelector('.plot.score'), frontier('score'), '√KL (√nats)', 'score (sd)', 'score');
   if (gold.length) draw(compare.querySelector('.plot.gold'), gold, '√KL (√nats)', 'gold (judge\'s points)', 'gold');
 }
 

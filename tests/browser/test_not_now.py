@@ -9,15 +9,16 @@ import time
 import pytest
 from browser_lab import Lab, pair_of
 from playwright.sync_api import expect
+from waits import works
 
 from rlhf_lab.config import PolicyConfig
 from rlhf_lab.jobs import queue
-from rlhf_lab.kinds import JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.records import LabelSnapshot, StepResult
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 from rlhf_lab.store.projects import current_project, projects
-from rlhf_lab.store.runs import add_reward_model, create_run, set_run_status
+from rlhf_lab.store.runs import add_event, add_reward_model, create_run, mark_event, set_run_status
 from rlhf_lab.store.steps import record_step
 
 #: Opacity, and whether it takes a click, of every button of a screen.
@@ -28,6 +29,9 @@ HEADER, SCREEN = ".lab-header button", ".lab:not(.lab-header) button"
 AXES = """figures => figures.filter((one) => one.offsetParent).map((one) => [one.querySelector('h3').textContent,
     one.querySelector('h3 + *').textContent, one.querySelector('.plot').getAttribute('aria-label'),
     one.querySelector('.plot')._fullLayout.xaxis.unifiedhovertitle.text])"""
+#: On which side of its line the words of the first mark on the score stand.
+SIDE = """side => (document.querySelector("[data-metric='objective/scores'] .plot")?.layout.annotations
+    || [])[0]?.xanchor === side"""
 TITLES = "plot => [plot._fullLayout.xaxis.title.text, plot._fullLayout.yaxis.title.text]"
 
 
@@ -96,19 +100,24 @@ def test_before_its_first_step_nobody_says_how_long_a_run_takes_and_then_its_axe
         learnt = LabelSnapshot((), "", Source.HUMAN)
         report = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9}
         model = add_reward_model(db, fresh.id, "x", config={}, report=report, snapshot=learnt)
-        config = PolicyConfig(steps=3).to_dict()
-        run = create_run(db, fresh.id, model.id, "begun", config=config, manifest={}, total_steps=3)
+        config = PolicyConfig(steps=4).to_dict()
+        run = create_run(db, fresh.id, model.id, "begun", config=config, manifest={}, total_steps=4)
         set_run_status(db, run.id, RunStatus.RUNNING)
         job = at_work(db, JobKind.TRAIN_POLICY, run_id=run.id)
         step, header = page.locator(".lab-train [data-step]"), page.locator(".lab-header .job .what")
-        expect(step).to_have_text("step 0 of 3")
-        expect(header).to_have_text(f"run {run.id}, step 0 of 3")
+        expect(step).to_have_text("step 0 of 4")
+        expect(header).to_have_text(f"run {run.id}, step 0 of 4")
         values = {"objective/scores": 0.5, "objective/kl": 0.2, "policy/clipfrac_avg": 0.1, "loss/value_avg": 0.3}
         for at in (1, 2):
             record_step(db, run.id, StepResult(at, values))
         queue.update_progress(db, job, 0.5, 7.0)
-        expect(step).to_have_text("step 2 of 3 · about 7 s left")
-        expect(header).to_have_text(f"run {run.id}, step 2 of 3 · 7 s left")
+        expect(step).to_have_text("step 2 of 4 · about 7 s left")
+        expect(header).to_have_text(f"run {run.id}, step 2 of 4 · 7 s left")
+        mark_event(db, add_event(db, run.id, EventKind.SET, {"name": "lr", "value": 1e-4}).id, 1)
+        works(page, SIDE, "right")  # the words of a mark stay inside the figure
+        record_step(db, run.id, StepResult(3, values))
+        record_step(db, run.id, StepResult(4, values))
+        works(page, SIDE, "left")  # and change sides as there is more room on the other one
         queue.cancel(db, job)
         set_run_status(db, run.id, RunStatus.STOPPED)
     figures = page.locator(".lab-train .grid > [data-metric]")
@@ -123,6 +132,8 @@ def test_before_its_first_step_nobody_says_how_long_a_run_takes_and_then_its_axe
     page.wait_for_function("() => document.querySelector('.lab-runs .plot.score')?.data?.length === 1")
     assert page.locator(".lab-runs .plot.wide").evaluate(TITLES) == ["step", "Reward model's score (sd)"]
     assert page.locator(".lab-runs .plot.score").evaluate(TITLES) == ["√KL (√nats)", "score (sd)"]
+    widths = page.locator(".lab-runs .plot.score").evaluate("plot => [plot._fullLayout.width, plot.clientWidth]")
+    assert widths[0] == pytest.approx(widths[1], abs=2), "no gold, so it has the room of both"
 
 
 def test_a_model_that_is_too_large_is_doubted_and_made_all_the_same(lab, open_page):
