@@ -10,26 +10,26 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from rlhf_lab import runtime
+from rlhf_lab.common import process_env
+from rlhf_lab.common.enums import EngineState, JobKind, JobStatus
+from rlhf_lab.common.paths import default_home
+from rlhf_lab.config.labelling import Role
 from rlhf_lab.errors import LabError, ModelError
-from rlhf_lab.home import default_home
-from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.jobs.download import Downloads, DownloadStatus
-from rlhf_lab.jobs.estimate import Verdict, estimate, machine
-from rlhf_lab.jobs.examine import ModelFacts, examine
-from rlhf_lab.jobs.setup import open_model
-from rlhf_lab.jobs.steward import Steward
-from rlhf_lab.kinds import EngineState, JobKind, JobStatus
-from rlhf_lab.labelling import Role
+from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.hub_download import DownloadStatus, ModelDownloader
+from rlhf_lab.jobs.memory_estimate import FitVerdict, detect_device, estimate_memory
+from rlhf_lab.jobs.model_inspection import ModelFacts, inspect_model
+from rlhf_lab.jobs.project_setup import open_project_on_model
+from rlhf_lab.jobs.scheduler import Scheduler
 from rlhf_lab.store.database import Database
-from rlhf_lab.ui.access import CODE_VARIABLE
-from rlhf_lab.ui.address import address_for_others, behind_proxy, is_loopback
-from rlhf_lab.ui.auth_file import read_people
-from rlhf_lab.ui.context import SECRET_VARIABLE, Context
+from rlhf_lab.ui.auth.password_file import read_password_file
+from rlhf_lab.ui.auth.visitors import JOIN_CODE_ENV_VAR
+from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
+from rlhf_lab.ui.network import is_loopback, network_url, parse_proxy_url
 from rlhf_lab.ui.page import build_page, launch_options
 
 #: Characters of an operator's secret that nobody guesses; wrong ones are not counted, so that nobody keeps the operator out.
-LEAST_SECRET = 16
+MIN_SECRET_LENGTH = 16
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -58,7 +58,7 @@ def main(argv: list[str] | None = None) -> int:
     )  # fmt: skip
     args = parser.parse_args(argv)
     try:
-        ctx = opened(args, on_space)
+        ctx = open_context(args, on_space)
     except LabError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -69,50 +69,52 @@ def main(argv: list[str] | None = None) -> int:
         return serve(ctx, args.host, args.port)
 
 
-def opened(args: argparse.Namespace, on_space: bool) -> Context:
+def open_context(args: argparse.Namespace, on_space: bool) -> Context:
     """The lab that was asked for, with the project that it opens on. Raises LabError."""
-    people = read_people(args.auth_file.expanduser()) if args.auth_file is not None else {}
-    front = behind_proxy(args.url) if args.url is not None else ""
-    with contextlib.ExitStack() as undone:
+    people = read_password_file(args.auth_file.expanduser()) if args.auth_file is not None else {}
+    proxy_address = parse_proxy_url(args.url) if args.url is not None else ""
+    with contextlib.ExitStack() as cleanup:
         ctx = Context.open((args.home or default_home()).expanduser().resolve())
-        undone.enter_context(ctx.db)
+        cleanup.enter_context(ctx.db)
         if not on_space:
-            ctx = replace(ctx, address=front or address_for_others(args.host, args.port), proxied=bool(front))
-        if on_space or args.public_labelling or people or front or not is_loopback(args.host):
-            to_all = args.public_labelling or (on_space and not people and not os.environ.get(CODE_VARIABLE))
-            ctx = ctx.guarded(open_to_all=to_all, people=people)
+            ctx = replace(
+                ctx, public_url=proxy_address or network_url(args.host, args.port), behind_proxy=bool(proxy_address)
+            )
+        if on_space or args.public_labelling or people or proxy_address or not is_loopback(args.host):
+            open_to_all = args.public_labelling or (on_space and not people and not os.environ.get(JOIN_CODE_ENV_VAR))
+            ctx = ctx.as_multi_user(open_to_all=open_to_all, password_entries=people)
         if args.model is not None:
-            open_model(ctx.db, brought(args.model))
+            open_project_on_model(ctx.db, ensure_model(args.model))
         ctx.project  # noqa: B018  made now, so that the first visitor finds it
-        undone.pop_all()
+        cleanup.pop_all()
     return ctx
 
 
-def brought(model: str) -> ModelFacts:
+def ensure_model(model: str) -> ModelFacts:
     """What the model is, all its files here; says so where they come from the Hub. Raises LabError."""
-    facts = examine(model)
-    if facts.files:
+    facts = inspect_model(model)
+    if facts.files_to_download:
         print(f"Downloading {facts.name}, {facts.download_bytes / 1e6:,.0f} MB …", flush=True)
-        downloads = Downloads()
+        downloads = ModelDownloader()
         downloads.start(facts, lambda _: "")
         downloads.wait()
-        done = downloads.progress()
-        if done is None or done.status is not DownloadStatus.DONE:
-            raise ModelError(f"{facts.name}: {done.words if done else 'it was not downloaded.'}")
-    found = estimate(facts, machine())
-    if found.verdict is Verdict.TOO_LARGE:
-        print(f"{facts.name} may be too large for this machine. {found.advice}", file=sys.stderr)
+        progress = downloads.progress()
+        if progress is None or progress.status is not DownloadStatus.DONE:
+            raise ModelError(f"{facts.name}: {progress.words if progress else 'it was not downloaded.'}")
+    memory_estimate = estimate_memory(facts, detect_device())
+    if memory_estimate.verdict is FitVerdict.TOO_LARGE:
+        print(f"{facts.name} may be too large for this machine. {memory_estimate.advice}", file=sys.stderr)
     return facts
 
 
 def serve(ctx: Context, host: str, port: int) -> int:
     """Serve until Ctrl-C, then say what goes on in the background. Returns the exit status: 1 where it could not be served."""
-    runtime.stay_small()
-    steward = Steward(ctx.home, ctx.db)
-    with runtime.to_stay():
+    process_env.limit_malloc_arenas()
+    scheduler = Scheduler(ctx.home, ctx.db)
+    with process_env.freeze_gc():
         page = build_page(ctx).queue(default_concurrency_limit=8, max_size=64, api_open=False)
     with contextlib.suppress(KeyboardInterrupt):
-        with runtime.to_stay():
+        with process_env.freeze_gc():
             try:
                 _, url, _ = page.launch(
                     server_name=host, server_port=port, prevent_thread_lock=True, **launch_options(ctx)
@@ -120,50 +122,50 @@ def serve(ctx: Context, host: str, port: int) -> int:
             except OSError as error:  # the port is taken, or the address is not this machine's
                 print(f"error: {host}:{port} cannot be served ({error}). Choose another with --port.", file=sys.stderr)
                 return 1
-        steward.start()
-        print(f"RLHF Lab: {url}\nhome: {ctx.home}{doors(ctx, ctx.address or url)}", flush=True)
+        scheduler.start()
+        print(f"RLHF Lab: {url}\nhome: {ctx.home}{access_instructions(ctx, ctx.public_url or url)}", flush=True)
         print("Ctrl-C ends the page; what the engine does goes on.", flush=True)
         threading.Event().wait()
-    steward.stop()
+    scheduler.stop()
     page.close(verbose=False)
-    print(f"\n{farewell(ctx.db, ctx.home)}", flush=True)
+    print(f"\n{shutdown_message(ctx.db, ctx.home)}", flush=True)
     return 0
 
 
-def farewell(db: Database, home: Path) -> str:
+def shutdown_message(db: Database, home: Path) -> str:
     """What still runs when the page ends, and how to stop it."""
-    where = "" if home == default_home().expanduser().resolve() else f" --home {shlex.quote(str(home))}"
-    engine = supervisor.engine_state(db)
+    home_option = "" if home == default_home().expanduser().resolve() else f" --home {shlex.quote(str(home))}"
+    engine = engine_process.engine_state(db)
     if engine.state not in (EngineState.ALIVE, EngineState.STARTING) or engine.row is None:
         return "The page has ended; no engine is running."
     running = queue.jobs(db, statuses=[JobStatus.RUNNING])
-    what = "; ".join(
+    running_text = "; ".join(
         f"PPO run {job.payload['run_id']}, {job.progress:.0%} done" if job.kind is JobKind.TRAIN_POLICY
         else job.kind.value.replace("_", " ")
         for job in running
     )  # fmt: skip
-    doing = f"is still at work ({what})" if what else "rests, and leaves by itself after 10 minutes"
+    activity = f"is still at work ({running_text})" if running_text else "rests, and leaves by itself after 10 minutes"
     return (
-        f"The page has ended. The engine (pid {engine.row.process.pid}) {doing}.\n"
-        f"Start `python app.py{where}` again to watch it; `python -m rlhf_lab stop-engine{where}` ends it (a run resumes later)."
+        f"The page has ended. The engine (pid {engine.row.process.pid}) {activity}.\n"
+        f"Start `python app.py{home_option}` again to watch it; `python -m rlhf_lab stop-engine{home_option}` ends it (a run resumes later)."
     )
 
 
-def doors(ctx: Context, url: str) -> str:
+def access_instructions(ctx: Context, url: str) -> str:
     """How the operator and labellers enter, to be printed where only the operator reads it."""
-    if not ctx.access.guarded:
+    if not ctx.access.is_multi_user:
         return ""
     if os.environ.get("SPACE_HOST"):
         url = f"https://{os.environ['SPACE_HOST']}/"
-    join = "nothing to enter: whoever reaches the page may label"
-    if ctx.access.default is Role.VIEWER:
-        join = f"{url}join  with the code {ctx.access.join_code}"
-    if ctx.access.people:
-        join += f"\npeople of the file: {url}enter  with name and password"
-    secret, doubt = ctx.access.operator_secret, ""
-    if len(secret) < LEAST_SECRET:
-        doubt = f"\nThe operator's secret is short and can be guessed: give {SECRET_VARIABLE} {LEAST_SECRET} characters or more."
-    return f"\noperator (keep this link to yourself): {url}enter?key={quote(secret)}\nlabellers: {join}{doubt}"
+    join_text = "nothing to enter: whoever reaches the page may label"
+    if ctx.access.default_role is Role.VIEWER:
+        join_text = f"{url}join  with the code {ctx.access.join_code}"
+    if ctx.access.password_entries:
+        join_text += f"\npeople of the file: {url}enter  with name and password"
+    secret, warning = ctx.access.operator_secret, ""
+    if len(secret) < MIN_SECRET_LENGTH:
+        warning = f"\nThe operator's secret is short and can be guessed: give {OPERATOR_SECRET_ENV_VAR} {MIN_SECRET_LENGTH} characters or more."
+    return f"\noperator (keep this link to yourself): {url}enter?key={quote(secret)}\nlabellers: {join_text}{warning}"
 
 
 if __name__ == "__main__":

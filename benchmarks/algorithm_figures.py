@@ -11,7 +11,7 @@ Rows = list[dict[str, Any]]
 COLOURS = ("#4f46e5", "#c2570c", "#15803d", "#64748b")
 
 
-def write(mode: str, rows: Rows, path: Path) -> None:
+def write_figure(mode: str, rows: Rows, path: Path) -> None:
     """mode: "frontier" or "overoptimise"."""
     figure = FIGURES[mode](rows)
     figure.update_layout(
@@ -24,15 +24,17 @@ def write(mode: str, rows: Rows, path: Path) -> None:
 def frontier(rows: Rows) -> go.Figure:
     """Gold over the root of the KL, mean ± sd over the seeds; ppo along its run beside best-of-n."""
     figure = go.Figure()
-    for number, (kind, start) in enumerate((("ppo, step by step", "ppo step "), ("best of n of the base", "best of "))):
-        names = [name for name in dict.fromkeys(row["what"] for row in rows) if name.startswith(start)]
+    for number, (label, prefix) in enumerate(
+        (("ppo, step by step", "ppo step "), ("best of n of the base", "best of "))
+    ):
+        names = [name for name in dict.fromkeys(row["what"] for row in rows) if name.startswith(prefix)]
         points = [[row for row in rows if row["what"] == name] for name in names]
-        golds = [[float(row["gold"]) for row in some] for some in points]
+        golds = [[float(row["gold"]) for row in point] for point in points]
         figure.add_scatter(
-            x=[math.sqrt(max(0.0, statistics.fmean(float(row["kl"]) for row in some))) for some in points],
+            x=[math.sqrt(max(0.0, statistics.fmean(float(row["kl"]) for row in point))) for point in points],
             y=[statistics.fmean(gold) for gold in golds],
             error_y={"array": [statistics.stdev(gold) if len(gold) > 1 else 0.0 for gold in golds], "thickness": 1.2},
-            name=kind, mode="lines+markers+text", text=[name.removeprefix(start) for name in names],
+            name=label, mode="lines+markers+text", text=[name.removeprefix(prefix) for name in names],
             textposition="bottom right", line={"color": COLOURS[number]},
         )  # fmt: skip
     figure.update_xaxes(title="√KL (nats a text)", rangemode="tozero")
@@ -45,13 +47,13 @@ def overoptimise(rows: Rows) -> go.Figure:
     figure = go.Figure()
     for number, run in enumerate(dict.fromkeys(row["run"] for row in rows)):
         steps = sorted({row["step"] for row in rows if row["run"] == run})
-        for key, words, dash in (("proxy", "reward model", "dash"), ("gold", "gold", "solid")):
+        for key, label, dash in (("proxy", "reward model", "dash"), ("gold", "gold", "solid")):
             means = [
                 statistics.fmean(float(row[key]) for row in rows if row["run"] == run and row["step"] == step)
                 for step in steps
             ]
             line = {"color": COLOURS[number], "dash": dash, "width": 2.5}
-            figure.add_scatter(x=steps, y=means, name=f"{run}: {words}", mode="lines", line=line)
+            figure.add_scatter(x=steps, y=means, name=f"{run}: {label}", mode="lines", line=line)
     figure.update_xaxes(title="step", rangemode="tozero")
     figure.update_yaxes(title="sd above the base", rangemode="tozero")
     return figure

@@ -23,143 +23,163 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rlhf_lab.runtime import prepare
+from rlhf_lab.common.process_env import set_training_env
 
-prepare()
+set_training_env()
 
 import algorithm_figures  # noqa: E402
 import torch  # noqa: E402
 
-from rlhf_lab.config import ALGORITHMS, PolicyConfig, RewardConfig, fields_of  # noqa: E402
-from rlhf_lab.engine.lab import Lab  # noqa: E402
-from rlhf_lab.engine.work import sample_pairs, train_reward_model  # noqa: E402
-from rlhf_lab.jobs.labelling import label_with_judge  # noqa: E402
-from rlhf_lab.jobs.setup import new_project  # noqa: E402
-from rlhf_lab.judges import Judge, load_judge  # noqa: E402
-from rlhf_lab.kinds import Source  # noqa: E402
+from rlhf_lab.common.enums import Source  # noqa: E402
+from rlhf_lab.config.base import fields_of  # noqa: E402
+from rlhf_lab.config.policy import ALGORITHMS, PolicyConfig
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.embedded_model.batching import generate_documents  # noqa: E402
+from rlhf_lab.engine.job_handlers import train_reward_model  # noqa: E402
+from rlhf_lab.engine.model_cache import ModelCache  # noqa: E402
+from rlhf_lab.engine.pair_sampling import sample_pairs
+from rlhf_lab.jobs.judge_labelling import label_with_judge  # noqa: E402
+from rlhf_lab.jobs.project_setup import new_project  # noqa: E402
+from rlhf_lab.judges.builtin import Judge, load_judge  # noqa: E402
 from rlhf_lab.models.adapters import Adapters  # noqa: E402
 from rlhf_lab.models.backbone import Backbone  # noqa: E402
 from rlhf_lab.models.reward_model import RewardModel  # noqa: E402
-from rlhf_lab.pretrain.reading import documents  # noqa: E402
 from rlhf_lab.store.database import Database  # noqa: E402
 from rlhf_lab.store.projects import prompts  # noqa: E402
-from rlhf_lab.trainers.evaluation import Mean, best_of, best_of_kl, mean, sequence_kl, write  # noqa: E402
-from rlhf_lab.trainers.policy import PolicyTrainer, Task  # noqa: E402
+from rlhf_lab.training.evaluation import Mean, best_of_n, best_of_n_kl, mean, sample_responses, sequence_kl  # noqa: E402
+from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer  # noqa: E402
 
-HELD = 128  # prompts of the evaluation
-SAMPLES = 16  # base samples of each
+EVAL_PROMPTS = 128  # prompts of the evaluation
+SAMPLES_PER_PROMPT = 16  # base samples of each
 
 
-class Setting(NamedTuple):
+class Experiment(NamedTuple):
     """What all algorithms of a seed share: labels, reward model, and what the base is worth."""
 
     seed: int
     backbone: Backbone
     adapters: Adapters
-    scorer: RewardModel
+    reward_model: RewardModel
     judge: Judge
-    train: list[str]
-    held: list[str]
-    scores: list[list[float]]  # of the base's samples, a row a prompt
-    gold: list[list[float]]
-    unit: float  # sd of the base's gold
+    train_prompts: list[str]
+    eval_prompts: list[str]
+    base_scores: list[list[float]]  # of the base's samples, a row a prompt
+    base_gold: list[list[float]]
+    gold_sd: float  # sd of the base's gold
 
-    def above(self, gold: float) -> float:
+    def gold_gain(self, gold: float) -> float:
         """A gold score in the base's sd above the base."""
-        return (gold - statistics.fmean(map(statistics.fmean, self.gold))) / self.unit
+        return (gold - statistics.fmean(map(statistics.fmean, self.base_gold))) / self.gold_sd
 
 
-def prepared(args: argparse.Namespace, lab: Lab, db: Database, seed: int) -> Setting:
+def prepare_experiment(args: argparse.Namespace, model_cache: ModelCache, db: Database, seed: int) -> Experiment:
     """Label pairs, train the reward model, sample the base."""
     judge = load_judge(args.judge)
     project = new_project(
         db, model=args.model, prompt_set=judge.prompt_set, prompts_file=None, seed=seed, name=f"seed {seed}"
     )
-    sample_pairs(lab, project, args.labels)
+    sample_pairs(model_cache, project, args.labels)
     label_with_judge(db, project.id, judge, args.labels, noise=0.0, seed=seed)
-    row = train_reward_model(lab, project, RewardConfig(seed=seed, last_weight=args.last_weight), Source.SIMULATED)
-    backbone, adapters = lab.open(project)
-    scorer = lab.reward_model(row.id, "reward")
-    known = [prompt.text for prompt in prompts(db, project.id, "eval")]
-    held = [known[i % len(known)] for i in range(HELD)]
-    many = [text for text in held for _ in range(SAMPLES)]
+    row = train_reward_model(
+        model_cache, project, RewardConfig(seed=seed, last_weight=args.last_weight), Source.SIMULATED
+    )
+    backbone, adapters = model_cache.load_project(project)
+    reward_model = model_cache.reward_model(row.id, "reward")
+    unique_prompts = [prompt.text for prompt in prompts(db, project.id, "eval")]
+    eval_prompts = [unique_prompts[i % len(unique_prompts)] for i in range(EVAL_PROMPTS)]
+    repeated_prompts = [text for text in eval_prompts for _ in range(SAMPLES_PER_PROMPT)]
     with adapters.using(None):
-        base = write(backbone, many, seed=seed, purpose="benchmark base", max_new_tokens=args.length)
-    scores = scorer.scores(base.prompts, base.tokens).tolist()
-    gold = [judge.score(text) for text in base.texts]
-    rows = [slice(i, i + SAMPLES) for i in range(0, len(many), SAMPLES)]
-    train = [prompt.text for prompt in prompts(db, project.id, "train")]
-    return Setting(
-        seed, backbone, adapters, scorer, judge, train, held, [scores[i] for i in rows], [gold[i] for i in rows],
+        base_samples = sample_responses(
+            backbone, repeated_prompts, seed=seed, purpose="benchmark base", max_new_tokens=args.length
+        )
+    scores = reward_model.scores(base_samples.prompts, base_samples.tokens).tolist()
+    gold = [judge.score(text) for text in base_samples.texts]
+    prompt_slices = [slice(i, i + SAMPLES_PER_PROMPT) for i in range(0, len(repeated_prompts), SAMPLES_PER_PROMPT)]
+    train_prompts = [prompt.text for prompt in prompts(db, project.id, "train")]
+    return Experiment(
+        seed,
+        backbone,
+        adapters,
+        reward_model,
+        judge,
+        train_prompts,
+        eval_prompts,
+        [scores[i] for i in prompt_slices],
+        [gold[i] for i in prompt_slices],
         statistics.stdev(gold),
-    )  # fmt: skip
+    )
 
 
-def config_of(args: argparse.Namespace, setting: Setting, algorithm: str, **changes: Any) -> PolicyConfig:
+def make_config(args: argparse.Namespace, experiment: Experiment, algorithm: str, **changes: Any) -> PolicyConfig:
     """What is recommended for the algorithm, with these changes and those of the command line over them."""
     shared: dict[str, Any] = {
-        "steps": args.steps, "max_new_tokens": args.length, "seed": setting.seed, "token_rows": 0, "sample_every": 10_000,
+        "steps": args.steps, "max_new_tokens": args.length, "seed": experiment.seed, "token_rows": 0, "sample_every": 10_000,
     }  # fmt: skip
-    return PolicyConfig.of(algorithm, **(shared | changes | args.changes))
+    return PolicyConfig.for_algorithm(algorithm, **(shared | changes | args.changes))
 
 
-def trainer_of(setting: Setting, config: PolicyConfig) -> PolicyTrainer:
-    texts = documents(setting.seed, 512, 0) if config.ptx_coef > 0 else []
-    task = Task(setting.train, setting.scorer, gold=setting.judge.score, ptx_texts=texts)
-    return PolicyTrainer(setting.backbone, setting.adapters, task, config)
+def make_trainer(experiment: Experiment, config: PolicyConfig) -> PolicyTrainer:
+    texts = generate_documents(experiment.seed, 512, 0) if config.ptx_coef > 0 else []
+    task = PolicyTask(experiment.train_prompts, experiment.reward_model, gold=experiment.judge.score, ptx_texts=texts)
+    return PolicyTrainer(experiment.backbone, experiment.adapters, task, config)
 
 
-def worth(setting: Setting, trainer: PolicyTrainer) -> tuple[Mean, Mean]:
+def evaluate_policy(experiment: Experiment, trainer: PolicyTrainer) -> tuple[Mean, Mean]:
     """Gold above the base (in its sd) and KL of the policy as it is, on fresh samples for the held-out prompts."""
     config = trainer.config
-    with setting.adapters.using(trainer.policy.adapter, merged=True):
-        now = write(
-            setting.backbone, setting.held * 2, seed=setting.seed, purpose="benchmark policy",
+    with experiment.adapters.using(trainer.policy.adapter, merged=True):
+        samples = sample_responses(
+            experiment.backbone, experiment.eval_prompts * 2, seed=experiment.seed, purpose="benchmark policy",
             max_new_tokens=config.max_new_tokens, temperature=config.temperature,
         )  # fmt: skip
-    gold = mean([setting.above(setting.judge.score(text)) for text in now.texts])
-    return gold, sequence_kl(trainer.policy, now, config.temperature)
+    gold = mean([experiment.gold_gain(experiment.judge.score(text)) for text in samples.texts])
+    return gold, sequence_kl(trainer.policy, samples, config.temperature)
 
 
-def every_algorithm(args: argparse.Namespace, setting: Setting) -> list[dict[str, Any]]:
+def run_algorithms(args: argparse.Namespace, experiment: Experiment) -> list[dict[str, Any]]:
     """One run of each, with what is recommended for it and the changes of the command line."""
     rows = []
     for name in args.algorithms:
-        trainer, begun = trainer_of(setting, config_of(args, setting, name)), time.monotonic()
+        trainer, start_time = make_trainer(experiment, make_config(args, experiment, name)), time.monotonic()
         steps = [trainer.run_step().metrics for _ in range(args.steps)]
-        seconds = time.monotonic() - begun
-        gold, kl = worth(setting, trainer)
+        seconds = time.monotonic() - start_time
+        gold, kl = evaluate_policy(experiment, trainer)
         row = {
-            "algorithm": name, "seed": setting.seed, "gold": gold.value, "gold_se": gold.standard_error, "kl": kl.value,
+            "algorithm": name, "seed": experiment.seed, "gold": gold.value, "gold_se": gold.standard_error, "kl": kl.value,
             "proxy": steps[-1]["objective/scores"], "seconds": seconds, "seconds_a_step": seconds / args.steps,
             "gold_curve": [round(step["objective/gold"], 4) for step in steps],
             "kl_curve": [round(step["objective/kl"], 4) for step in steps],
         }  # fmt: skip
         rows.append(row)
-        say(f"seed {setting.seed} {name:<12} gold {gold.value:+.2f} ± {gold.standard_error:.2f}  KL {kl.value:6.2f}  "
+        log(f"seed {experiment.seed} {name:<12} gold {gold.value:+.2f} ± {gold.standard_error:.2f}  KL {kl.value:6.2f}  "
             f"{seconds:6.1f} s")  # fmt: skip
     return rows
 
 
-def frontier(args: argparse.Namespace, setting: Setting) -> list[dict[str, Any]]:
+def frontier(args: argparse.Namespace, experiment: Experiment) -> list[dict[str, Any]]:
     """ppo at several points of its run, and best-of-n of the base."""
     rows = []
     for n in (1, 2, 4, 8, 16):
-        best = best_of(n, setting.scores, setting.gold)
+        best = best_of_n(n, experiment.base_scores, experiment.base_gold)
         rows.append(
-            {"what": f"best of {n}", "seed": setting.seed, "kl": best_of_kl(n), "gold": setting.above(best.value)}
+            {
+                "what": f"best of {n}",
+                "seed": experiment.seed,
+                "kl": best_of_n_kl(n),
+                "gold": experiment.gold_gain(best.value),
+            }
         )
-    trainer = trainer_of(setting, config_of(args, setting, "ppo"))
+    trainer = make_trainer(experiment, make_config(args, experiment, "ppo"))
     for _ in range(args.steps):
         step = trainer.run_step().step
         if step % args.every == 0 or step == args.steps:
-            gold, kl = worth(setting, trainer)
-            rows.append({"what": f"ppo step {step}", "seed": setting.seed, "kl": kl.value, "gold": gold.value})
-            say(f"seed {setting.seed} ppo step {step:>3}  gold {gold.value:+.2f}  KL {kl.value:6.2f}")
+            gold, kl = evaluate_policy(experiment, trainer)
+            rows.append({"what": f"ppo step {step}", "seed": experiment.seed, "kl": kl.value, "gold": gold.value})
+            log(f"seed {experiment.seed} ppo step {step:>3}  gold {gold.value:+.2f}  KL {kl.value:6.2f}")
     return rows
 
 
-def overoptimise(args: argparse.Namespace, setting: Setting) -> list[dict[str, Any]]:
+def overoptimise(args: argparse.Namespace, experiment: Experiment) -> list[dict[str, Any]]:
     """The same long run without KL penalty and clip, without the penalty, and with the preset."""
     rows = []
     arms: dict[str, dict[str, Any]] = {
@@ -167,30 +187,32 @@ def overoptimise(args: argparse.Namespace, setting: Setting) -> list[dict[str, A
         "KL off": {"beta": 0.0},
         "preset": {},
     }
-    for what, changes in arms.items():
-        config = config_of(args, setting, "ppo", lr_schedule="constant", **changes)
-        trainer, window = trainer_of(setting, config), max(1, args.every)
+    for arm, changes in arms.items():
+        config = make_config(args, experiment, "ppo", lr_schedule="constant", **changes)
+        trainer, window = make_trainer(experiment, config), max(1, args.every)
         steps = [trainer.run_step().metrics for _ in range(args.steps)]
         for end in range(window, args.steps + 1, window):
-            some = steps[end - window : end]
-            proxy, kl = (statistics.fmean(step[key] for step in some) for key in ("objective/scores", "objective/kl"))
-            gold = setting.above(statistics.fmean(step["objective/gold"] for step in some))
+            window_steps = steps[end - window : end]
+            proxy, kl = (
+                statistics.fmean(step[key] for step in window_steps) for key in ("objective/scores", "objective/kl")
+            )
+            gold = experiment.gold_gain(statistics.fmean(step["objective/gold"] for step in window_steps))
             rows.append(
                 {
-                    "what": f"{what}, to step {end}",
-                    "run": what,
+                    "what": f"{arm}, to step {end}",
+                    "run": arm,
                     "step": end,
-                    "seed": setting.seed,
+                    "seed": experiment.seed,
                     "kl": kl,
                     "gold": gold,
                     "proxy": proxy,
                 }
             )
-            say(f"seed {setting.seed} {what:<7} to step {end:>4}  proxy {proxy:+.2f}  gold {gold:+.2f}  KL {kl:6.1f}")
+            log(f"seed {experiment.seed} {arm:<7} to step {end:>4}  proxy {proxy:+.2f}  gold {gold:+.2f}  KL {kl:6.1f}")
     return rows
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -207,22 +229,22 @@ def table(rows: list[dict[str, Any]], key: str, columns: list[str]) -> str:
     return "\n".join(lines)
 
 
-MODES: dict[str, tuple[Callable[[argparse.Namespace, Setting], list[dict[str, Any]]], str, list[str]]] = {
-    "algorithms": (every_algorithm, "algorithm", ["gold", "kl", "proxy", "seconds"]),
+MODES: dict[str, tuple[Callable[[argparse.Namespace, Experiment], list[dict[str, Any]]], str, list[str]]] = {
+    "algorithms": (run_algorithms, "algorithm", ["gold", "kl", "proxy", "seconds"]),
     "frontier": (frontier, "what", ["sqrt_kl", "kl", "gold"]),
     "overoptimise": (overoptimise, "what", ["proxy", "gold", "kl"]),
 }
 
 
-def changed(words: list[str]) -> dict[str, Any]:
+def parse_changes(assignments: list[str]) -> dict[str, Any]:
     """name=value pairs as settings of their type."""
-    kinds = {item.name: item for item in fields_of(PolicyConfig)}
-    found: dict[str, Any] = {}
-    for word in words:
-        name, _, value = word.partition("=")
-        kind = kinds[name].type
-        found[name] = None if value == "none" else value == "true" if kind is bool else kind(value)
-    return found
+    settings = {item.name: item for item in fields_of(PolicyConfig)}
+    changes: dict[str, Any] = {}
+    for assignment in assignments:
+        name, _, value = assignment.partition("=")
+        setting_type = settings[name].type
+        changes[name] = None if value == "none" else value == "true" if setting_type is bool else setting_type(value)
+    return changes
 
 
 def main() -> None:
@@ -247,20 +269,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None)
     parser.add_argument("--plot", type=Path, default=None, help="FILE.html for the curves of the two other modes")
     args = parser.parse_args()
-    args.changes = changed(args.changes)
+    args.changes = parse_changes(args.changes)
     function, key, columns = MODES[args.mode]
     rows = []
     for seed in range(args.first_seed, args.first_seed + args.seeds):
         with tempfile.TemporaryDirectory(prefix="algorithms-") as home, Database.open(Path(home)) as db:
-            lab = Lab(Path(home), db, dtype=getattr(torch, args.dtype) if args.dtype else None)
-            rows += function(args, prepared(args, lab, db, seed))
+            model_cache = ModelCache(Path(home), db, dtype=getattr(torch, args.dtype) if args.dtype else None)
+            rows += function(args, prepare_experiment(args, model_cache, db, seed))
     for row in rows:
         row["sqrt_kl"] = math.sqrt(max(0.0, row["kl"]))
     text = table(rows, key, columns)
     if args.out is not None:
         args.out.write_text(json.dumps({"mode": args.mode, "rows": rows, "table": text}, indent=1), encoding="utf-8")
     if args.plot is not None and args.mode != "algorithms":
-        algorithm_figures.write(args.mode, rows, args.plot)
+        algorithm_figures.write_figure(args.mode, rows, args.plot)
     print(text)
 
 

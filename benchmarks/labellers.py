@@ -29,16 +29,16 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from rlhf_lab.config import PolicyConfig  # noqa: E402
-from rlhf_lab.jobs import control, queue, supervisor  # noqa: E402
-from rlhf_lab.jobs.labelling import label_with_judge  # noqa: E402
-from rlhf_lab.jobs.setup import pick_project  # noqa: E402
-from rlhf_lab.judges import load_judge  # noqa: E402
-from rlhf_lab.kinds import JobKind, JobStatus  # noqa: E402
-from rlhf_lab.labelling import LabellingConfig  # noqa: E402
-from rlhf_lab.records import Job  # noqa: E402
+from rlhf_lab.common.enums import JobKind, JobStatus  # noqa: E402
+from rlhf_lab.common.records import Job  # noqa: E402
+from rlhf_lab.config.labelling import LabellingConfig  # noqa: E402
+from rlhf_lab.config.policy import PolicyConfig  # noqa: E402
+from rlhf_lab.jobs import engine_process, queue, run_control  # noqa: E402
+from rlhf_lab.jobs.judge_labelling import label_with_judge  # noqa: E402
+from rlhf_lab.jobs.project_setup import pick_project  # noqa: E402
+from rlhf_lab.judges.builtin import load_judge  # noqa: E402
+from rlhf_lab.store.annotators import set_labelling_config  # noqa: E402
 from rlhf_lab.store.database import Database  # noqa: E402
-from rlhf_lab.store.labelling import set_labelling  # noqa: E402
 from rlhf_lab.store.runs import get_run  # noqa: E402
 
 CHOICES = ("left", "right", "left", "right", "tie", "both_bad", "skip")
@@ -56,46 +56,48 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         result = measure(Path(folder) / "home", args)
     print(json.dumps(result) if args.json else "\n".join(f"{key:32} {value}" for key, value in result.items()))
-    wrong = ["lost", "doubled", "pair_twice_to_one", "failed"]
+    failure_keys = ["lost", "doubled", "pair_twice_to_one", "failed"]
     if not args.restart:  # else a client may end before it hears of a vote that was stored when the page was killed
-        wrong.append("not_told")
-    return int(any(result[name] for name in wrong))
+        failure_keys.append("not_told")
+    return int(any(result[name] for name in failure_keys))
 
 
 def measure(home: Path, args: argparse.Namespace) -> dict[str, Any]:
     with Database.open(home) as db:
         project = pick_project(db, None)
-        set_labelling(db, project.id, LabellingConfig(overlap=args.overlap, hold_s=60))
+        set_labelling_config(db, project.id, LabellingConfig(overlap=args.overlap, hold_s=60))
         page = Page(home)
         page.start()
         try:
-            wait(db, home, queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": args.pairs}))
+            wait_for_job(db, home, queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": args.pairs}))
             label_with_judge(db, project.id, load_judge("cheerful"), 60)
-            wait(db, home, queue.submit(db, JobKind.TRAIN_REWARD, project.id, {"source": "simulated", "labels": 60}))
-            run = control.start_run(db, home, project.id, PolicyConfig(steps=5_000), None)
+            wait_for_job(
+                db, home, queue.submit(db, JobKind.TRAIN_REWARD, project.id, {"source": "simulated", "labels": 60})
+            )
+            run = run_control.start_run(db, home, project.id, PolicyConfig(steps=5_000), None)
             while get_run(db, run.id).step < 1:
                 time.sleep(0.2)
-            begun = get_run(db, run.id).step
-            clients = label(page, args)
-            trained = get_run(db, run.id).step - begun
+            start_step = get_run(db, run.id).step
+            clients = run_clients(page, args)
+            steps_trained = get_run(db, run.id).step - start_step
         finally:
             page.kill()
-            supervisor.stop_engine(db, home)
+            engine_process.stop_engine(db, home)
         return reconcile(db, clients) | {
             "clients": args.clients,
             "seconds": args.seconds,
-            "ppo_steps_meanwhile": trained,
+            "ppo_steps_meanwhile": steps_trained,
         }
 
 
-def wait(db: Database, home: Path, job: Job) -> None:
-    while (now := queue.get_job(db, job.id)).status not in (JobStatus.DONE, JobStatus.FAILED):
-        supervisor.ensure_engine(db, home)
+def wait_for_job(db: Database, home: Path, job: Job) -> None:
+    while (current := queue.get_job(db, job.id)).status not in (JobStatus.DONE, JobStatus.FAILED):
+        engine_process.ensure_engine(db, home)
         time.sleep(0.2)
-    assert now.status is JobStatus.DONE, now.error
+    assert current.status is JobStatus.DONE, current.error
 
 
-def label(page: "Page", args: argparse.Namespace) -> list["Client"]:
+def run_clients(page: "Page", args: argparse.Namespace) -> list["Client"]:
     end = time.monotonic() + args.seconds
     clients = [Client(n, page.url, end) for n in range(args.clients)]
     threads = [threading.Thread(target=client.run) for client in clients]
@@ -145,42 +147,42 @@ class Client:
     url: str
     end: float
     votes: dict[str, tuple[int, int]] = field(default_factory=dict)
-    given: list[int] = field(default_factory=list)
+    pair_ids: list[int] = field(default_factory=list)
     refused: int = 0
-    waited: int = 0
-    repeated: int = 0
-    sent_again: int = 0
-    doubled: int = 0
-    failed: str = ""
-    ms: dict[str, list[float]] = field(default_factory=lambda: {"next_pair": [], "submit_vote": []})
+    empty_polls: int = 0
+    duplicates_sent: int = 0
+    retries: int = 0
+    duplicate_mismatches: int = 0
+    error: str = ""
+    latencies_ms: dict[str, list[float]] = field(default_factory=lambda: {"next_pair": [], "submit_vote": []})
 
     def run(self) -> None:
         rng, name = random.Random(self.number), f"client {self.number}"
         try:
             time.sleep(rng.uniform(0, 2))
             while time.monotonic() < self.end:
-                pair = self.ask("next_pair", [name, ""])
+                pair = self.call("next_pair", [name, ""])
                 if pair["id"] is None:
-                    self.waited += 1
+                    self.empty_polls += 1
                     time.sleep(1.0)
                     continue
-                self.given.append(pair["id"])
-                think = max(0.1, rng.gauss(2.0, 1.0))
-                time.sleep(think)
-                uuid = f"{self.number}-{len(self.given)}"
-                vote = [name, pair["id"], rng.choice(CHOICES), uuid, "", "", "", round(1000 * think)]
-                answer = self.ask("submit_vote", vote)
+                self.pair_ids.append(pair["id"])
+                think_s = max(0.1, rng.gauss(2.0, 1.0))
+                time.sleep(think_s)
+                uuid = f"{self.number}-{len(self.pair_ids)}"
+                vote = [name, pair["id"], rng.choice(CHOICES), uuid, "", "", "", round(1000 * think_s)]
+                answer = self.call("submit_vote", vote)
                 if rng.random() < 0.1:
-                    self.repeated += 1
-                    self.doubled += self.ask("submit_vote", vote) != answer
+                    self.duplicates_sent += 1
+                    self.duplicate_mismatches += self.call("submit_vote", vote) != answer
                 if answer["counted"]:
                     self.votes[uuid] = (answer["vote_id"], pair["id"])
                 else:
                     self.refused += 1
         except Exception as error:  # a client that ends is a finding, not the end of the others
-            self.failed = f"{type(error).__name__}: {error}"
+            self.error = f"{type(error).__name__}: {error}"
 
-    def ask(self, endpoint: str, data: list[Any]) -> dict[str, Any]:
+    def call(self, endpoint: str, data: list[Any]) -> dict[str, Any]:
         """The page's answer, however often it has to be asked."""
         # with a session of its own, as gradio_client has: without one Gradio sets up a whole page for each request (10 ms)
         body = json.dumps({"data": data, "session_hash": f"labeller-{self.number}"}).encode()
@@ -188,16 +190,16 @@ class Client:
             f"{self.url}gradio_api/run/{endpoint}", body, {"Content-Type": "application/json"}
         )
         while True:
-            start = time.perf_counter()
+            start_time = time.perf_counter()
             try:
                 with urllib.request.urlopen(request, timeout=30) as reply:
-                    said: dict[str, Any] = json.load(reply)["data"][0]
-                self.ms[endpoint].append(1000 * (time.perf_counter() - start))
-                return said
+                    payload: dict[str, Any] = json.load(reply)["data"][0]
+                self.latencies_ms[endpoint].append(1000 * (time.perf_counter() - start_time))
+                return payload
             except urllib.error.HTTPError as error:
                 raise RuntimeError(error.read().decode()[:300]) from error
             except (OSError, http.client.HTTPException):  # killed meanwhile: nobody knows whether it was counted
-                self.sent_again += 1
+                self.retries += 1
                 time.sleep(0.5)
 
 
@@ -207,29 +209,29 @@ def reconcile(db: Database, clients: list[Client]) -> dict[str, Any]:
         stored = conn.exec_driver_sql(
             "SELECT uuid, id, pair_id, annotator FROM votes WHERE via = 'api' AND undone_at IS NULL"
         ).all()
-    kept = {row[0]: (row[1], row[2]) for row in stored}
-    told = {uuid: vote for client in clients for uuid, vote in client.votes.items()}
-    twice = sum(count > 1 for count in Counter((row[3], row[2]) for row in stored).values())
+    stored_votes = {row[0]: (row[1], row[2]) for row in stored}
+    reported_votes = {uuid: vote for client in clients for uuid, vote in client.votes.items()}
+    repeat_pairs = sum(count > 1 for count in Counter((row[3], row[2]) for row in stored).values())
     result: dict[str, Any] = {
-        "votes": len(told),
-        "lost": sum(kept.get(uuid) != vote for uuid, vote in told.items()),
-        "not_told": len(set(kept) - set(told)),
-        "doubled": len(stored) - len(kept) + sum(client.doubled for client in clients),
-        "pair_twice_to_one": twice,
-        "sent_twice_on_purpose": sum(client.repeated for client in clients),
-        "sent_again_after_a_failure": sum(client.sent_again for client in clients),
+        "votes": len(reported_votes),
+        "lost": sum(stored_votes.get(uuid) != vote for uuid, vote in reported_votes.items()),
+        "not_told": len(set(stored_votes) - set(reported_votes)),
+        "doubled": len(stored) - len(stored_votes) + sum(client.duplicate_mismatches for client in clients),
+        "pair_twice_to_one": repeat_pairs,
+        "sent_twice_on_purpose": sum(client.duplicates_sent for client in clients),
+        "sent_again_after_a_failure": sum(client.retries for client in clients),
         "refused": sum(client.refused for client in clients),
-        "waited_for_pairs": sum(client.waited for client in clients),
-        "failed": sum(bool(client.failed) for client in clients),
-        "why": next((client.failed for client in clients if client.failed), ""),
+        "waited_for_pairs": sum(client.empty_polls for client in clients),
+        "failed": sum(bool(client.error) for client in clients),
+        "why": next((client.error for client in clients if client.error), ""),
     }
     for name in ("next_pair", "submit_vote"):
-        ms = sorted(one for client in clients for one in client.ms[name])
-        if len(ms) > 1:
+        latencies = sorted(latency for client in clients for latency in client.latencies_ms[name])
+        if len(latencies) > 1:
             result |= {
-                f"{name}_p50_ms": round(statistics.median(ms), 1),
-                f"{name}_p95_ms": round(statistics.quantiles(ms, n=20)[-1], 1),
-                f"{name}_max_ms": round(ms[-1], 1),
+                f"{name}_p50_ms": round(statistics.median(latencies), 1),
+                f"{name}_p95_ms": round(statistics.quantiles(latencies, n=20)[-1], 1),
+                f"{name}_max_ms": round(latencies[-1], 1),
             }
     return result
 

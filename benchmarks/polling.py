@@ -24,22 +24,22 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from ui_latency import free_port, wait_for  # noqa: E402
+from ui_latency import free_port, wait_for_port  # noqa: E402
 
-from rlhf_lab.config import PolicyConfig  # noqa: E402
-from rlhf_lab.jobs.setup import pick_project  # noqa: E402
-from rlhf_lab.kinds import RunStatus, Source  # noqa: E402
-from rlhf_lab.records import LabelSnapshot, StepResult  # noqa: E402
+from rlhf_lab.common.enums import RunStatus, Source  # noqa: E402
+from rlhf_lab.common.records import LabelSnapshot, StepResult  # noqa: E402
+from rlhf_lab.config.policy import PolicyConfig  # noqa: E402
+from rlhf_lab.jobs.project_setup import pick_project  # noqa: E402
 from rlhf_lab.store.database import Database  # noqa: E402
+from rlhf_lab.store.run_metrics import record_step  # noqa: E402
 from rlhf_lab.store.runs import add_reward_model, create_run, set_run_status  # noqa: E402
-from rlhf_lab.store.steps import record_step  # noqa: E402
-from rlhf_lab.ui.live import READ  # noqa: E402
+from rlhf_lab.ui.services.run_feed import FEED_METRICS  # noqa: E402
 
-OTHERS = tuple(f"val/other_{i}" for i in range(25))  # a run keeps about 40 metrics
+OTHER_METRICS = tuple(f"val/other_{i}" for i in range(25))  # a run keeps about 40 metrics
 
 
 def metrics(step: int) -> dict[str, float]:
-    return {name: math.sin(step / 50 + i) + i for i, name in enumerate((*READ, *OTHERS))}
+    return {name: math.sin(step / 50 + i) + i for i, name in enumerate((*FEED_METRICS, *OTHER_METRICS))}
 
 
 def main() -> int:
@@ -63,12 +63,12 @@ def measure(home: Path, viewers: int, steps: int, seconds: int) -> dict[str, Any
             [sys.executable, "app.py", "--port", str(port), "--home", str(home)], cwd=ROOT, stdout=subprocess.DEVNULL
         )
         try:
-            wait_for(port)
-            found = asyncio.run(watch(f"http://127.0.0.1:{port}", viewers, seconds, db, run_id, steps, server.pid))
+            wait_for_port(port)
+            result = asyncio.run(watch(f"http://127.0.0.1:{port}", viewers, seconds, db, run_id, steps, server.pid))
         finally:
             server.terminate()
             server.wait()
-    return {"viewers": viewers, "steps": steps, **found}
+    return {"viewers": viewers, "steps": steps, **result}
 
 
 def long_run(db: Database, steps: int) -> int:
@@ -91,24 +91,24 @@ async def watch(
     async with httpx.AsyncClient(base_url=url, timeout=60, headers={"accept-encoding": "br, gzip"}) as client:
         config = (await client.get("/config")).json()
         screen = next(item for item in config["components"] if "points" in item["props"].get("server_fns", []))
-        people = [Viewer(client, screen["id"], f"viewer{i}", run_id) for i in range(viewers)]
-        await asyncio.gather(*(viewer.ask() for viewer in people))
-        first = [viewer.wire[-1] for viewer in people]
+        open_viewers = [Viewer(client, screen["id"], f"viewer{i}", run_id) for i in range(viewers)]
+        await asyncio.gather(*(viewer.poll() for viewer in open_viewers))
+        first_replies = [viewer.wire_bytes[-1] for viewer in open_viewers]
         process = psutil.Process(pid)
-        before, began = sum(process.cpu_times()[:2]), time.perf_counter()
+        cpu_before, start_time = sum(process.cpu_times()[:2]), time.perf_counter()
         for second in range(seconds):
             record_step(db, run_id, StepResult(steps + second + 1, metrics(steps + second + 1)))
-            await asyncio.gather(*(viewer.ask() for viewer in people))
-            await asyncio.sleep(max(0.0, began + second + 1 - time.perf_counter()))
-        took = time.perf_counter() - began
-        cores = (sum(process.cpu_times()[:2]) - before) / took
-    wire = [size for viewer in people for size in viewer.wire[1:]]
+            await asyncio.gather(*(viewer.poll() for viewer in open_viewers))
+            await asyncio.sleep(max(0.0, start_time + second + 1 - time.perf_counter()))
+        elapsed = time.perf_counter() - start_time
+        cores = (sum(process.cpu_times()[:2]) - cpu_before) / elapsed
+    wire_bytes = [size for viewer in open_viewers for size in viewer.wire_bytes[1:]]
     return {
-        "first_reply_kib": round(statistics.median(first) / 1024, 1),
-        "bytes_a_step_on_the_wire": round(statistics.median(wire)),
-        "bytes_a_step_unpacked": round(statistics.median(size for viewer in people for size in viewer.plain[1:])),
-        "server_cores": round(cores, 3), "polls_a_second": round(len(wire) / took, 1),
-        "reply_p95_ms": round(sorted(t for v in people for t in v.waits[1:])[int(0.95 * len(wire))] * 1000),
+        "first_reply_kib": round(statistics.median(first_replies) / 1024, 1),
+        "bytes_a_step_on_the_wire": round(statistics.median(wire_bytes)),
+        "bytes_a_step_unpacked": round(statistics.median(size for viewer in open_viewers for size in viewer.body_bytes[1:])),
+        "server_cores": round(cores, 3), "polls_a_second": round(len(wire_bytes) / elapsed, 1),
+        "reply_p95_ms": round(sorted(t for v in open_viewers for t in v.latencies[1:])[int(0.95 * len(wire_bytes))] * 1000),
     }  # fmt: skip
 
 
@@ -117,22 +117,22 @@ class Viewer:
 
     def __init__(self, client: httpx.AsyncClient, component: int, name: str, run_id: int) -> None:
         self.client, self.component, self.name = client, component, name
-        self.question: dict[str, Any] = {"run": run_id, "line": None, "since": -1, "frame": None, "seen": None}
-        self.wire: list[int] = []
-        self.plain: list[int] = []
-        self.waits: list[float] = []
+        self.request: dict[str, Any] = {"run": run_id, "line": None, "since": -1, "frame": None, "seen": None}
+        self.wire_bytes: list[int] = []
+        self.body_bytes: list[int] = []
+        self.latencies: list[float] = []
 
-    async def ask(self) -> None:
-        body = {"session_hash": self.name, "component_id": self.component, "fn_name": "points", "data": self.question}
-        began = time.perf_counter()
+    async def poll(self) -> None:
+        body = {"session_hash": self.name, "component_id": self.component, "fn_name": "points", "data": self.request}
+        start_time = time.perf_counter()
         response = await self.client.post("/gradio_api/component_server", json=body)
-        self.waits.append(time.perf_counter() - began)
+        self.latencies.append(time.perf_counter() - start_time)
         response.raise_for_status()
-        self.wire.append(response.num_bytes_downloaded)
-        self.plain.append(len(response.content))
+        self.wire_bytes.append(response.num_bytes_downloaded)
+        self.body_bytes.append(len(response.content))
         reply = response.json()
         if not reply.get("same"):
-            self.question |= {
+            self.request |= {
                 "line": reply["line"],
                 "since": reply["to"],
                 "seen": reply["seen"],

@@ -23,32 +23,32 @@ from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rlhf_lab.runtime import prepare
+from rlhf_lab.common.process_env import set_training_env
 
-prepare()
+set_training_env()
 
 import torch  # noqa: E402
 
-from rlhf_lab.assets import shipped_prompts  # noqa: E402
-from rlhf_lab.config import PolicyConfig  # noqa: E402
-from rlhf_lab.core import products as products_module  # noqa: E402
+from rlhf_lab.common.bundled_assets import shipped_prompts  # noqa: E402
+from rlhf_lab.config.policy import PolicyConfig  # noqa: E402
 from rlhf_lab.core.logprobs import logprobs_and_entropy  # noqa: E402
-from rlhf_lab.fused import calls  # noqa: E402
+from rlhf_lab.kernels import matmul as products_module  # noqa: E402
+from rlhf_lab.kernels import ops  # noqa: E402
 from rlhf_lab.models import adapters as adapters_module  # noqa: E402
 from rlhf_lab.models import reward_model as reward_module  # noqa: E402
 from rlhf_lab.models.adapters import Adapters  # noqa: E402
 from rlhf_lab.models.backbone import Backbone, load_backbone  # noqa: E402
-from rlhf_lab.models.decoder_layers import WholeLayer  # noqa: E402
+from rlhf_lab.models.batch import Batch, HiddenStates  # noqa: E402
+from rlhf_lab.models.fused_llama.patch import FusedLayer  # noqa: E402
 from rlhf_lab.models.heads import RewardHead  # noqa: E402
 from rlhf_lab.models.reward_model import RewardModel  # noqa: E402
-from rlhf_lab.models.rows import Hidden, Rows  # noqa: E402
-from rlhf_lab.trainers import rollout as rollout_module  # noqa: E402
-from rlhf_lab.trainers.policy import PolicyTrainer, Task  # noqa: E402
+from rlhf_lab.training.policy import rollout as rollout_module  # noqa: E402
+from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer  # noqa: E402
 
-PARTS = ("rollout", "score", "update", "step", "cpu")
+TIMINGS = ("rollout", "score", "update", "step", "cpu")
 
 
-def padded(backbone: Backbone, rows: Rows, **_: bool) -> Hidden:
+def padded_forward(backbone: Backbone, rows: Batch, **_: bool) -> HiddenStates:
     """Left-padded rows under a mask, positions counted from it, read to their ends."""
     mask = torch.cat([rows.prompt_mask, rows.mask.long()], dim=1)
     output = backbone.trunk(
@@ -56,32 +56,35 @@ def padded(backbone: Backbone, rows: Rows, **_: bool) -> Hidden:
         position_ids=(mask.cumsum(1) - 1).clamp_min(0), use_cache=False,
     )  # fmt: skip
     width = rows.prompts.shape[1]
-    return Hidden(output.last_hidden_state, rows.prompt_mask.new_full((len(mask),), width), rows.mask.shape[1])
+    return HiddenStates(output.last_hidden_state, rows.prompt_mask.new_full((len(mask),), width), rows.mask.shape[1])
 
 
 @contextmanager
 def peft_layers(trainer: PolicyTrainer) -> Iterator[None]:
-    with patch.object(adapters_module, "parts_of", lambda *_: None):
-        trainer.adapters._index()
+    with patch.object(adapters_module, "lora_weights_of", lambda *_: None):
+        trainer.adapters._index_layers()
         yield
-    trainer.adapters._index()
+    trainer.adapters._index_layers()
 
 
 @contextmanager
-def modules(trainer: PolicyTrainer) -> Iterator[None]:
-    def forward_of(whole: WholeLayer, _parts: object) -> Callable[..., Any]:
-        whole.computes = False  # so that nobody goes around the modules
-        return partial(type(whole.module).forward, whole.module)
+def transformers_layers(trainer: PolicyTrainer) -> Iterator[None]:
+    def forward_of(layer: FusedLayer, _weights: object) -> Callable[..., Any]:
+        layer.enabled = False  # so that nobody goes around the modules
+        return partial(type(layer.module).forward, layer.module)
 
-    with patch.object(WholeLayer, "forward_of", forward_of):
-        trainer.adapters._index()
+    with patch.object(FusedLayer, "make_forward", forward_of):
+        trainer.adapters._index_layers()
         yield
-    trainer.adapters._index()
+    trainer.adapters._index_layers()
 
 
 @contextmanager
 def padded_rows(trainer: PolicyTrainer) -> Iterator[None]:
-    with patch.object(rollout_module, "forward", padded), patch.object(reward_module, "forward", padded):
+    with (
+        patch.object(rollout_module, "forward", padded_forward),
+        patch.object(reward_module, "forward", padded_forward),
+    ):
         yield
 
 
@@ -112,16 +115,16 @@ def bfloat16_products(trainer: PolicyTrainer) -> Iterator[None]:
 
 
 @contextmanager
-def other_library(trainer: PolicyTrainer) -> Iterator[None]:
-    """Products with frozen weights by oneDNN where MKL computes them, and the other way about: see core/products.py."""
-    with patch.object(products_module, "BY_ONEDNN", not products_module.BY_ONEDNN):
+def swapped_matmul_library(trainer: PolicyTrainer) -> Iterator[None]:
+    """Products with frozen weights by oneDNN where MKL computes them, and the other way about: see kernels/matmul.py."""
+    with patch.object(products_module, "USE_ONEDNN", not products_module.USE_ONEDNN):
         yield
 
 
 @contextmanager
 def no_kernels(trainer: PolicyTrainer) -> Iterator[None]:
     """What lies between products by PyTorch's operations, as where there is no C compiler."""
-    with patch.object(calls, "takes", lambda *_: False):
+    with patch.object(ops, "supported", lambda *_: False):
         yield
 
 
@@ -132,18 +135,18 @@ def eager_attention(trainer: PolicyTrainer) -> Iterator[None]:
     trainer.backbone.model.set_attn_implementation("sdpa")
 
 
-WAYS: dict[str, tuple[Callable[[PolicyTrainer], Any], ...]] = {
+VARIANTS: dict[str, tuple[Callable[[PolicyTrainer], Any], ...]] = {
     "ours": (),
     "plain": (peft_layers, padded_rows, full_softmax, one_batch),
-    "modules": (modules,),
+    "modules": (transformers_layers,),
     "peft-layers": (peft_layers,),
     "padded-rows": (padded_rows,),
     "full-softmax": (full_softmax,),
     "one-batch": (one_batch,),
-    "other-library": (other_library,),
+    "other-library": (swapped_matmul_library,),
     "no-kernels": (no_kernels,),
     "bfloat16": (bfloat16_products,),
-    "eager": (modules, eager_attention),
+    "eager": (transformers_layers, eager_attention),
 }
 
 
@@ -151,7 +154,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="embedded")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--ways", default="ours,plain", help=f"any of {', '.join(WAYS)}, or all")
+    parser.add_argument("--ways", default="ours,plain", help=f"any of {', '.join(VARIANTS)}, or all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--batch-size", type=int, default=32)
@@ -159,56 +162,56 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    ways = list(WAYS) if args.ways == "all" else args.ways.split(",")
+    variants = list(VARIANTS) if args.ways == "all" else args.ways.split(",")
     config = PolicyConfig(batch_size=args.batch_size, epochs=args.epochs, token_rows=0, sample_every=10_000)
-    result = measure(trainer_of(args.model, args.device, config), ways, args.rounds)
+    result = measure(make_trainer(args.model, args.device, config), variants, args.rounds)
     print(json.dumps(result) if args.json else table(result))
     return 0
 
 
-def trainer_of(model: str, device: str, config: PolicyConfig) -> PolicyTrainer:
+def make_trainer(model: str, device: str, config: PolicyConfig) -> PolicyTrainer:
     """A trainer one step into a run, so that adapters are not zero; the reward model is an untrained one."""
     backbone = load_backbone(model, device=device)
     adapters = Adapters(backbone)
     adapters.add("reward", r=config.lora_r, alpha=config.lora_alpha, seed=1, trainable=False)
     head = RewardHead(backbone.hidden_size, "mean", 0).to(backbone.device).requires_grad_(False)
-    scorer = RewardModel(backbone, adapters, "reward", head)
-    trainer = PolicyTrainer(backbone, adapters, Task(shipped_prompts("tales"), scorer), config)
+    reward_model = RewardModel(backbone, adapters, "reward", head)
+    trainer = PolicyTrainer(backbone, adapters, PolicyTask(shipped_prompts("tales"), reward_model), config)
     trainer.run_step()
     return trainer
 
 
-def measure(trainer: PolicyTrainer, ways: list[str], rounds: int) -> dict[str, dict[str, float]]:
+def measure(trainer: PolicyTrainer, variants: list[str], rounds: int) -> dict[str, dict[str, float]]:
     """Medians of seconds a way, and of the ratios to the first way in the same round."""
-    kept = trainer.state()
-    seconds: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
-    figures: dict[str, dict[str, float]] = {}
+    saved_state = trainer.state()
+    seconds: dict[str, list[dict[str, float]]] = {variant: [] for variant in variants}
+    last_metrics: dict[str, dict[str, float]] = {}
     for round_ in range(rounds + 1):
-        for way in ways:
-            trainer.load_state(*kept)
+        for variant in variants:
+            trainer.load_state(*saved_state)
             with ExitStack() as stack:
-                for enter in WAYS[way]:
+                for enter in VARIANTS[variant]:
                     stack.enter_context(enter(trainer))
                 wall, cpu = time.perf_counter(), time.process_time()
                 metrics = trainer.run_step().metrics
-                spent = {"step": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+                timing = {"step": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
             if round_:  # the first round warms up
-                seconds[way].append(spent | {part: metrics[f"time/{part}"] for part in PARTS[:3]})
-            figures[way] = metrics
+                seconds[variant].append(timing | {phase: metrics[f"time/{phase}"] for phase in TIMINGS[:3]})
+            last_metrics[variant] = metrics
     result = {}
-    for way in ways:
-        row = {part: statistics.median(one[part] for one in seconds[way]) for part in PARTS}
-        pairs = zip(seconds[way], seconds[ways[0]], strict=True)
-        row["cpu / first"] = statistics.median(mine["cpu"] / first["cpu"] for mine, first in pairs)
-        row["KL"], row["grad_norm"] = figures[way]["objective/kl"], figures[way]["grad_norm"]
-        result[way] = row
+    for variant in variants:
+        row = {phase: statistics.median(round_timing[phase] for round_timing in seconds[variant]) for phase in TIMINGS}
+        pairs = zip(seconds[variant], seconds[variants[0]], strict=True)
+        row["cpu / first"] = statistics.median(own["cpu"] / first["cpu"] for own, first in pairs)
+        row["KL"], row["grad_norm"] = last_metrics[variant]["objective/kl"], last_metrics[variant]["grad_norm"]
+        result[variant] = row
     return result
 
 
 def table(result: dict[str, dict[str, float]]) -> str:
     names = list(next(iter(result.values())))
     lines = [f"{'way':14}" + "".join(f"{name:>12}" for name in names)]
-    lines += [f"{way:14}" + "".join(f"{row[name]:12.4f}" for name in names) for way, row in result.items()]
+    lines += [f"{variant:14}" + "".join(f"{row[name]:12.4f}" for name in names) for variant, row in result.items()]
     return "\n".join(lines)
 
 

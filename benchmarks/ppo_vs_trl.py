@@ -26,7 +26,7 @@ from typing import Any
 PEER = Path(__file__).resolve().parent / "peer"
 FORWARDED = ("shape", "batch", "query", "response", "epochs", "minibatches", "steps", "threads")
 PRECISIONS = ("float32", "bfloat16")
-PARTS = ("rollout", "score", "update")
+PHASES = ("rollout", "score", "update")
 
 
 def main() -> int:
@@ -51,16 +51,16 @@ def main() -> int:
     for number in range(args.rounds):
         results = {}
         for precision in precisions:
-            results[f"ours {precision}"] = once(sys.executable, "our_ppo.py", precision, args)
-            results[f"trl {precision}"] = once(args.peer_python, "trl_ppo.py", precision, args)
+            results[f"ours {precision}"] = run_once(sys.executable, "our_ppo.py", precision, args)
+            results[f"trl {precision}"] = run_once(args.peer_python, "trl_ppo.py", precision, args)
         rounds.append(results)
-        print(f"round {number + 1} of {args.rounds}: " + said(results), file=sys.stderr)
+        print(f"round {number + 1} of {args.rounds}: " + format_round(results), file=sys.stderr)
     result = summary(rounds, precisions, args)
     print(json.dumps(result) if args.json else table(result))
     return 0
 
 
-def once(python: str, script: str, precision: str, args: argparse.Namespace) -> dict[str, Any]:
+def run_once(python: str, script: str, precision: str, args: argparse.Namespace) -> dict[str, Any]:
     """One process: what it printed last, with the median of its steps."""
     command = [python, str(PEER / script), "--dtype", precision]
     for name in FORWARDED:
@@ -72,10 +72,10 @@ def once(python: str, script: str, precision: str, args: argparse.Namespace) -> 
         name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     }
     environment["OMP_NUM_THREADS"] = str(args.threads)
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
-    if done.returncode:
-        sys.exit(f"{script} failed:\n{done.stderr[-3000:]}")
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    completed = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    if completed.returncode:
+        sys.exit(f"{script} failed:\n{completed.stderr[-3000:]}")
+    result: dict[str, Any] = json.loads(completed.stdout.strip().splitlines()[-1])
     result["step"] = statistics.median(result["seconds"])
     return result
 
@@ -83,88 +83,103 @@ def once(python: str, script: str, precision: str, args: argparse.Namespace) -> 
 def summary(rounds: list[dict[str, dict[str, Any]]], precisions: list[str], args: argparse.Namespace) -> dict[str, Any]:
     """Medians over the rounds; ratios within a round first."""
 
-    def middle(system: str, key: str) -> float:
-        return float(statistics.median(one[system][key] for one in rounds))
+    def median_of(system: str, key: str) -> float:
+        return float(statistics.median(results[system][key] for results in rounds))
 
     def ratio(ours: str, theirs: str, key: str = "step") -> float:
-        return float(statistics.median(one[theirs][key] / one[ours][key] for one in rounds))
+        return float(statistics.median(results[theirs][key] / results[ours][key] for results in rounds))
 
-    plain = precisions[0]
-    ours = min((f"ours {p}" for p in precisions), key=lambda name: middle(name, "step"))
-    theirs = min((f"trl {p}" for p in precisions), key=lambda name: middle(name, "step"))
+    reference_precision = precisions[0]
+    ours = min((f"ours {p}" for p in precisions), key=lambda name: median_of(name, "step"))
+    theirs = min((f"trl {p}" for p in precisions), key=lambda name: median_of(name, "step"))
     floors = {precision: floor(args, precision) for precision in precisions}
     return {
-        "shape": args.shape, "batch": args.batch, "query": args.query, "response": args.response,
-        "epochs": args.epochs, "minibatches": args.minibatches, "threads": args.threads, "rounds": len(rounds),
-        "speed_ratio": ratio(f"ours {plain}", f"trl {plain}"), "best_speed_ratio": ratio(ours, theirs),
-        "best_ours": ours.split()[1], "best_trl": theirs.split()[1],
-        "memory_ratio": 1 / ratio(f"ours {plain}", f"trl {plain}", "peak_bytes"),
+        "shape": args.shape,
+        "batch": args.batch,
+        "query": args.query,
+        "response": args.response,
+        "epochs": args.epochs,
+        "minibatches": args.minibatches,
+        "threads": args.threads,
+        "rounds": len(rounds),
+        "speed_ratio": ratio(f"ours {reference_precision}", f"trl {reference_precision}"),
+        "best_speed_ratio": ratio(ours, theirs),
+        "best_ours": ours.split()[1],
+        "best_trl": theirs.split()[1],
+        "memory_ratio": 1 / ratio(f"ours {reference_precision}", f"trl {reference_precision}", "peak_bytes"),
         "best_memory_ratio": 1 / ratio(ours, theirs, "peak_bytes"),
-        "seconds": {name: middle(name, "step") for name in rounds[0]},
-        "peak_mib": {name: middle(name, "peak_bytes") / 2**20 for name in rounds[0]},
-        "parts": {precision: parts_of(rounds, precision) for precision in precisions},
-        "floors": floors, "gflop_per_step": floors[plain]["gflop"], "gflops_measured": floors[plain]["gflops_measured"],
-        "floor_seconds": floors[plain]["seconds"],
-    }  # fmt: skip
+        "seconds": {name: median_of(name, "step") for name in rounds[0]},
+        "peak_mib": {name: median_of(name, "peak_bytes") / 2**20 for name in rounds[0]},
+        "parts": {precision: phase_seconds(rounds, precision) for precision in precisions},
+        "floors": floors,
+        "gflop_per_step": floors[reference_precision]["gflop"],
+        "gflops_measured": floors[reference_precision]["gflops_measured"],
+        "floor_seconds": floors[reference_precision]["seconds"],
+    }
 
 
-def parts_of(rounds: list[dict[str, dict[str, Any]]], precision: str) -> dict[str, float]:
+def phase_seconds(rounds: list[dict[str, dict[str, Any]]], precision: str) -> dict[str, float]:
     """Seconds of each part of our step, medians."""
-    parts = [part for one in rounds for part in one[f"ours {precision}"]["parts"]]
-    return {name: statistics.median(part[name] for part in parts) for name in PARTS}
+    step_phases = [phases for results in rounds for phases in results[f"ours {precision}"]["parts"]]
+    return {name: statistics.median(phases[name] for phases in step_phases) for name in PHASES}
 
 
 def floor(args: argparse.Namespace, precision: str) -> dict[str, float]:
     """Seconds that a step needs at the least, out of its operations and bytes and the rates measured here."""
-    operations, moved = products(args), transfers(args, size=4 if precision == "float32" else 2)
-    rate, copied = product_rate(args, precision), copy_rate(args, precision)
+    flops, transferred = matmul_flops(args), bytes_transferred(args, element_size=4 if precision == "float32" else 2)
+    flop_rate, bandwidth = measure_flop_rate(args, precision), measure_bandwidth(args, precision)
     return {
-        "gflop": sum(operations) / 1e9, "gflops_measured": rate / 1e9,
-        "gbyte": sum(moved) / 1e9, "gbytes_a_second_measured": copied / 1e9,
-        "seconds": sum(max(one / rate, other / copied) for one, other in zip(operations, moved, strict=True)),
-    }  # fmt: skip
+        "gflop": sum(flops) / 1e9,
+        "gflops_measured": flop_rate / 1e9,
+        "gbyte": sum(transferred) / 1e9,
+        "gbytes_a_second_measured": bandwidth / 1e9,
+        "seconds": sum(
+            max(flop_count / flop_rate, byte_count / bandwidth)
+            for flop_count, byte_count in zip(flops, transferred, strict=True)
+        ),
+    }
 
 
-def products(args: argparse.Namespace) -> list[float]:
+def matmul_flops(args: argparse.Namespace) -> list[float]:
     """Floating-point operations of matrix products in rollout, scores and update, the rank-8 ones and attention left out.
 
     A pass reads every token through the trunk and every response token through the vocabulary head, 2 operations a weight.
     Rollout, old policy and reference are one pass each, the reward model one without the head; an epoch is a pass forward
     and one backward (to the inputs only: the weights are frozen).
     """
-    trunk, head = (2.0 * args.batch * weights for weights in weights_of(args))
+    trunk, head = (2.0 * args.batch * weights for weights in weight_counts(args))
     trunk, head = trunk * (args.query + args.response), head * args.response
     return [trunk + head, 3 * trunk + 2 * head, 2 * args.epochs * (trunk + head)]
 
 
-def transfers(args: argparse.Namespace, size: int) -> list[float]:
+def bytes_transferred(args: argparse.Namespace, element_size: int) -> list[float]:
     """Bytes that rollout, scores and update have to read and write, numbers of `size` bytes each.
 
     The weights once a pass and minibatch, once a token in the rollout; a token's states once out of each layer and into the
     next; in the rollout the keys and values of all tokens before.
     """
-    trunk, head = weights_of(args)
+    trunk, head = weight_counts(args)
     hidden, layers, *_ = map(int, args.shape.split(","))
     states = 2.0 * args.batch * (args.query + args.response) * hidden * layers
-    looked_at = sum(args.query + token for token in range(args.response))
-    cache = 2.0 * args.batch * looked_at * hidden * layers
+    attended_tokens = sum(args.query + token for token in range(args.response))
+    cache = 2.0 * args.batch * attended_tokens * hidden * layers
     passes = 2 * args.epochs
-    moved = [
+    elements = [
         args.response * (trunk + head) + states + cache,
         3 * trunk + 2 * head + 3 * states,
         passes * (args.minibatches * (trunk + head) + states),
     ]
-    return [size * numbers for numbers in moved]
+    return [element_size * element_count for element_count in elements]
 
 
-def weights_of(args: argparse.Namespace) -> tuple[float, float]:
+def weight_counts(args: argparse.Namespace) -> tuple[float, float]:
     """Of all layers, and of the vocabulary head."""
     hidden, layers, _, vocabulary = map(int, args.shape.split(","))
-    middle = int(hidden * 8 / 3) // 32 * 32
-    return float(layers * (4 * hidden**2 + 3 * hidden * middle)), float(hidden * vocabulary)
+    intermediate = int(hidden * 8 / 3) // 32 * 32
+    return float(layers * (4 * hidden**2 + 3 * hidden * intermediate)), float(hidden * vocabulary)
 
 
-def product_rate(args: argparse.Namespace, precision: str) -> float:
+def measure_flop_rate(args: argparse.Namespace, precision: str) -> float:
     """Operations a second of a trunk product with all rows of a minibatch; the best of several tries."""
     import torch
 
@@ -176,35 +191,37 @@ def product_rate(args: argparse.Namespace, precision: str) -> float:
     weight = torch.randn(int(hidden * 8 / 3) // 32 * 32, hidden, dtype=x.dtype, device=device)
     best = float("inf")
     for _ in range(10):
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         for _ in range(20):
             torch.nn.functional.linear(x, weight)
         if device == "cuda":
             torch.cuda.synchronize()
-        best = min(best, (time.perf_counter() - begun) / 20)
+        best = min(best, (time.perf_counter() - start_time) / 20)
     return float(2 * rows * weight.numel() / best)
 
 
-def copy_rate(args: argparse.Namespace, precision: str) -> float:
+def measure_bandwidth(args: argparse.Namespace, precision: str) -> float:
     """Bytes a second that are read and written, copying as many as the weights have; the best of several tries."""
     import torch
 
     torch.set_num_threads(args.threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    source = torch.zeros(int(sum(weights_of(args))), dtype=getattr(torch, precision), device=device)
+    source = torch.zeros(int(sum(weight_counts(args))), dtype=getattr(torch, precision), device=device)
     target, best = torch.empty_like(source), float("inf")
     for _ in range(10):
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         for _ in range(5):
             target.copy_(source)
         if device == "cuda":
             torch.cuda.synchronize()
-        best = min(best, (time.perf_counter() - begun) / 5)
+        best = min(best, (time.perf_counter() - start_time) / 5)
     return 2 * source.nbytes / best
 
 
-def said(results: dict[str, dict[str, Any]]) -> str:
-    return ", ".join(f"{name} {one['step']:.2f} s {one['peak_bytes'] / 2**20:.0f} MiB" for name, one in results.items())
+def format_round(results: dict[str, dict[str, Any]]) -> str:
+    return ", ".join(
+        f"{name} {result['step']:.2f} s {result['peak_bytes'] / 2**20:.0f} MiB" for name, result in results.items()
+    )
 
 
 def table(result: dict[str, Any]) -> str:
@@ -216,15 +233,15 @@ def table(result: dict[str, Any]) -> str:
         f"speed: {result['speed_ratio']:.2f} times TRL's in the same precision; best against best "
         f"({result['best_ours']} / {result['best_trl']}) {result['best_speed_ratio']:.2f} times",
         f"memory: {result['memory_ratio']:.2f} of TRL's; best against best {result['best_memory_ratio']:.2f}",
-        *(ours_in(precision, parts, result["floors"][precision]) for precision, parts in result["parts"].items()),
+        *(format_ours(precision, phases, result["floors"][precision]) for precision, phases in result["parts"].items()),
     ])  # fmt: skip
 
 
-def ours_in(precision: str, parts: dict[str, float], least: dict[str, float]) -> str:
-    each = ", ".join(f"{name} {value:.2f} s" for name, value in parts.items())
+def format_ours(precision: str, phases: dict[str, float], lower_bound: dict[str, float]) -> str:
+    phases_text = ", ".join(f"{name} {value:.2f} s" for name, value in phases.items())
     return (
-        f"ours {precision}: {each}; floor {least['seconds']:.2f} s ({least['gflop']:.0f} GFLOP at "
-        f"{least['gflops_measured']:.0f} GFLOP/s, {least['gbyte']:.1f} GB at {least['gbytes_a_second_measured']:.0f} GB/s)"
+        f"ours {precision}: {phases_text}; floor {lower_bound['seconds']:.2f} s ({lower_bound['gflop']:.0f} GFLOP at "
+        f"{lower_bound['gflops_measured']:.0f} GFLOP/s, {lower_bound['gbyte']:.1f} GB at {lower_bound['gbytes_a_second_measured']:.0f} GB/s)"
     )
 
 

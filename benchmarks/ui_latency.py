@@ -28,19 +28,19 @@ from playwright.sync_api import Page, sync_playwright
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from rlhf_lab.config import PolicyConfig  # noqa: E402
-from rlhf_lab.jobs import queue, steward, supervisor  # noqa: E402
-from rlhf_lab.jobs.labelling import label_with_judge  # noqa: E402
-from rlhf_lab.jobs.setup import pick_project  # noqa: E402
-from rlhf_lab.judges import load_judge  # noqa: E402
-from rlhf_lab.kinds import OPEN, JobKind, JobStatus, Source  # noqa: E402
-from rlhf_lab.records import Job  # noqa: E402
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus, Source  # noqa: E402
+from rlhf_lab.common.records import Job  # noqa: E402
+from rlhf_lab.config.policy import PolicyConfig  # noqa: E402
+from rlhf_lab.jobs import engine_process, queue, scheduler  # noqa: E402
+from rlhf_lab.jobs.judge_labelling import label_with_judge  # noqa: E402
+from rlhf_lab.jobs.project_setup import pick_project  # noqa: E402
+from rlhf_lab.judges.builtin import load_judge  # noqa: E402
 from rlhf_lab.store.database import Database  # noqa: E402
+from rlhf_lab.store.run_metrics import metrics_since, sample_steps, samples_at  # noqa: E402
 from rlhf_lab.store.runs import create_run, latest_reward_model  # noqa: E402
-from rlhf_lab.store.steps import metrics_since, sample_steps, samples_at  # noqa: E402
 
 # In the page: press a key, and time until another pair is drawn, and until it takes an answer because the vote is stored.
-VOTE = """key => new Promise((done) => {
+VOTE_SCRIPT = """key => new Promise((done) => {
   const root = document.querySelector('.lab-label'), before = root.dataset.pair, start = performance.now();
   let drawn = null;
   const watcher = new MutationObserver(() => {
@@ -66,50 +66,53 @@ def main() -> int:
 
 def measure(home: Path, votes: int, think: float) -> dict[str, Any]:
     port = free_port()
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     server = subprocess.Popen(
         [sys.executable, "app.py", "--port", str(port), "--home", str(home)], cwd=ROOT, stdout=subprocess.DEVNULL
     )
     try:
-        wait_for(port)
-        served = time.perf_counter() - begun
+        wait_for_port(port)
+        served_s = time.perf_counter() - start_time
         with sync_playwright() as playwright, Database.open(home) as db:
             chromium = os.environ.get("RLHF_LAB_CHROMIUM") or shutil.which("chromium")
             page = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"]).new_page()
             page.goto(f"http://127.0.0.1:{port}/")
             page.wait_for_selector(".lab-label .side")
-            first = time.perf_counter() - begun
-            prepare(db, home, 2 * votes + 40)
-            rest = vote(page, votes, think)
-            run_id, until_changed = start_run(db, home)
-            busy = vote(page, votes, think)
-            trained = queue.jobs(db, kinds=[JobKind.TRAIN_POLICY])[0]
-            step = statistics.median(seconds_a_step(db, run_id))
-            memory = psutil.Process(server.pid).memory_info().rss / 2**20
-            supervisor.stop_engine(db, home)
+            first_pair_s = time.perf_counter() - start_time
+            prepare_project(db, home, 2 * votes + 40)
+            idle_waits = cast_votes(page, votes, think)
+            run_id, changed_after_s = start_run(db, home)
+            busy_waits = cast_votes(page, votes, think)
+            training_job = queue.jobs(db, kinds=[JobKind.TRAIN_POLICY])[0]
+            step_s = statistics.median(step_seconds(db, run_id))
+            memory_mib = psutil.Process(server.pid).memory_info().rss / 2**20
+            engine_process.stop_engine(db, home)
     finally:
         server.terminate()
         server.wait()
     return {
-        "page_served_s": round(served, 2), "first_pair_on_screen_s": round(first, 2),
-        **summary("next_pair_at_rest", [drawn for drawn, _ in rest]), **summary("stored_at_rest", [done for _, done in rest]),
-        **summary("next_pair_while_ppo_trains", [drawn for drawn, _ in busy]),
-        **summary("stored_while_ppo_trains", [done for _, done in busy]),
-        "start_to_changed_samples_s": round(until_changed, 1),
-        "ppo_step_while_voting_s": round(step, 2),
-        "ppo_was_running": trained.status is JobStatus.RUNNING and run_id > 0, "page_process_mib": round(memory),
-    }  # fmt: skip
+        "page_served_s": round(served_s, 2),
+        "first_pair_on_screen_s": round(first_pair_s, 2),
+        **summary("next_pair_at_rest", [drawn for drawn, _ in idle_waits]),
+        **summary("stored_at_rest", [done for _, done in idle_waits]),
+        **summary("next_pair_while_ppo_trains", [drawn for drawn, _ in busy_waits]),
+        **summary("stored_while_ppo_trains", [done for _, done in busy_waits]),
+        "start_to_changed_samples_s": round(changed_after_s, 1),
+        "ppo_step_while_voting_s": round(step_s, 2),
+        "ppo_was_running": training_job.status is JobStatus.RUNNING and run_id > 0,
+        "page_process_mib": round(memory_mib),
+    }
 
 
-def prepare(db: Database, home: Path, pairs: int) -> None:
+def prepare_project(db: Database, home: Path, pairs: int) -> None:
     project = pick_project(db, None)
-    while (missing := pairs - len_pairs(db, project.id)) > 0:
-        finish(db, home, queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": min(missing, 64)}))
+    while (missing := pairs - pair_count(db, project.id)) > 0:
+        wait_for_job(db, home, queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": min(missing, 64)}))
     label_with_judge(db, project.id, load_judge("cheerful"), 30)
-    finish(db, home, steward.submit_training(db, project.id, Source.SIMULATED))
+    wait_for_job(db, home, scheduler.submit_training(db, project.id, Source.SIMULATED))
 
 
-def len_pairs(db: Database, project_id: int) -> int:
+def pair_count(db: Database, project_id: int) -> int:
     from rlhf_lab.store.projects import count_pairs
 
     return count_pairs(db, project_id)
@@ -122,20 +125,21 @@ def start_run(db: Database, home: Path) -> tuple[int, float]:
     config = PolicyConfig(steps=400)
     run = create_run(db, project.id, row.id, "latency", config=config.to_dict(), manifest={}, total_steps=400)
     queue.submit(db, JobKind.TRAIN_POLICY, project.id, {"run_id": run.id})
-    supervisor.ensure_engine(db, home)
-    begun = time.perf_counter()
-    while not changed(db, run.id):
+    engine_process.ensure_engine(db, home)
+    start_time = time.perf_counter()
+    while not samples_changed(db, run.id):
         time.sleep(0.2)
-    return run.id, time.perf_counter() - begun
+    return run.id, time.perf_counter() - start_time
 
 
-def seconds_a_step(db: Database, run_id: int) -> list[float]:
+def step_seconds(db: Database, run_id: int) -> list[float]:
     return [
-        sum(step[f"time/{part}"] for part in ("rollout", "score", "update")) for _, step in metrics_since(db, run_id, 0)
+        sum(step[f"time/{phase}"] for phase in ("rollout", "score", "update"))
+        for _, step in metrics_since(db, run_id, 0)
     ]
 
 
-def changed(db: Database, run_id: int) -> bool:
+def samples_changed(db: Database, run_id: int) -> bool:
     """Whether the newest samples of the run differ from the base's."""
     steps = sample_steps(db, run_id)
     texts = (
@@ -146,19 +150,19 @@ def changed(db: Database, run_id: int) -> bool:
     return texts[0] != texts[1]
 
 
-def finish(db: Database, home: Path, job: Job) -> None:
-    while queue.get_job(db, job.id).status in OPEN:
-        supervisor.ensure_engine(db, home)
+def wait_for_job(db: Database, home: Path, job: Job) -> None:
+    while queue.get_job(db, job.id).status in UNFINISHED_JOB_STATUSES:
+        engine_process.ensure_engine(db, home)
         time.sleep(0.3)
 
 
-def vote(page: Page, votes: int, think: float) -> list[tuple[float, float]]:
+def cast_votes(page: Page, votes: int, think: float) -> list[tuple[float, float]]:
     rng = random.Random(0)
     waits = []
     for _ in range(votes):
         time.sleep(rng.uniform(0.5, 1.5) * think)
         page.wait_for_selector(".lab-label[data-open]")
-        waits.append(tuple(page.evaluate(VOTE, rng.choice("120xs"))))
+        waits.append(tuple(page.evaluate(VOTE_SCRIPT, rng.choice("120xs"))))
     return waits
 
 
@@ -177,7 +181,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for(port: int) -> None:
+def wait_for_port(port: int) -> None:
     while True:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

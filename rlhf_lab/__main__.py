@@ -2,9 +2,9 @@
 
 import sys
 
-from rlhf_lab.runtime import prepare
+from rlhf_lab.common.process_env import set_training_env
 
-prepare(alone=sys.argv[1:2] in (["demo"], ["sft"]))
+set_training_env(standalone=sys.argv[1:2] in (["demo"], ["sft"]))
 
 from rlhf_lab.cli.main import main  # noqa: E402  after prepare: torch reads the environment when it is imported
 

@@ -29,17 +29,17 @@ def pytest_xdist_make_scheduler(config, log):
 @pytest.fixture(scope="session")
 def llama_folder(tmp_path_factory):
     """A Llama with rotary positions, a pad token of its own, and dropout that must stay off."""
-    import tiny
+    from support import tiny_models
 
-    return tiny.save_llama(tmp_path_factory.mktemp("llama"))
+    return tiny_models.save_llama(tmp_path_factory.mktemp("llama"))
 
 
 @pytest.fixture(scope="session")
 def gpt2_folder(tmp_path_factory):
     """A GPT-2: absolute positions, which show a wrong position id, and no pad token, so that pad is EOS."""
-    import tiny
+    from support import tiny_models
 
-    return tiny.save_gpt2(tmp_path_factory.mktemp("gpt2"))
+    return tiny_models.save_gpt2(tmp_path_factory.mktemp("gpt2"))
 
 
 @pytest.fixture(scope="session")
@@ -50,27 +50,27 @@ def folders(llama_folder, gpt2_folder):
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory):
     """A model of each family, by its kind."""
-    import families
+    from support import model_families
 
-    return {kind: families.save(kind, tmp_path_factory.mktemp(kind)) for kind in families.KINDS}
+    return {kind: model_families.save(kind, tmp_path_factory.mktemp(kind)) for kind in model_families.KINDS}
 
 
 @pytest.fixture(scope="session")
 def whole_folders(tmp_path_factory):
     """A model of each kind whose layers are computed as one function each."""
-    import families
+    from support import model_families
 
-    return {kind: families.save(kind, tmp_path_factory.mktemp(kind)) for kind in families.WHOLE}
+    return {kind: model_families.save(kind, tmp_path_factory.mktemp(kind)) for kind in model_families.WHOLE}
 
 
 @pytest.fixture(scope="session")
 def tiled_folders(tmp_path_factory):
     """The same in sizes that layers in C take."""
-    import families
+    from support import model_families
 
     return {
-        kind: families.save(kind, tmp_path_factory.mktemp(f"tiled-{kind}"), **sizes)
-        for kind, sizes in families.TAKEN.items()
+        kind: model_families.save(kind, tmp_path_factory.mktemp(f"tiled-{kind}"), **sizes)
+        for kind, sizes in model_families.TAKEN.items()
     }
 
 

@@ -14,22 +14,22 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fake_hub import FakeHub, model
+from support.fake_hub import FakeHub, model
 
 import app
-from app import doors, farewell
-from rlhf_lab import runtime
-from rlhf_lab.home import default_home
-from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.jobs.estimate import Machine
-from rlhf_lab.kinds import JobKind
-from rlhf_lab.labelling import Role
+from app import access_instructions, shutdown_message
+from rlhf_lab.common import process_env
+from rlhf_lab.common.enums import JobKind
+from rlhf_lab.common.paths import default_home
+from rlhf_lab.config.labelling import Role
+from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.memory_estimate import DeviceMemory
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import projects
-from rlhf_lab.ui.address import is_loopback
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.network import is_loopback
 from rlhf_lab.ui.page import launch_options
-from rlhf_lab.ui.people import invitation
+from rlhf_lab.ui.screens.people import invitation
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -53,7 +53,7 @@ def end(server: subprocess.Popen, home: Path) -> str:
     server.send_signal(signal.SIGINT)
     said = server.communicate(timeout=60)[0]
     with Database.open(home) as db:
-        supervisor.stop_engine(db, home)
+        engine_process.stop_engine(db, home)
     return said
 
 
@@ -71,24 +71,24 @@ def fetch(url: str, server: subprocess.Popen) -> str:
 @pytest.mark.parametrize(("words", "looks"), [("demo --labels 9", "10000"), ("sft", "10000"), ("pretrain", "3000")])
 def test_threads_of_a_command_that_trains_alone_look_longer_for_work(words, looks, monkeypatch):
     """Writers of text work beside `pretrain`. What a person has set stays."""
-    monkeypatch.setattr(runtime, "_tell_glibc", lambda options: None)
+    monkeypatch.setattr(process_env, "_set_malloc_options", lambda options: None)
     monkeypatch.setattr(sys, "argv", ["rlhf_lab", *words.split()])
     for before, after in ((None, looks), ("7", "7")):
         environment = {} if before is None else {"GOMP_SPINCOUNT": before}
-        monkeypatch.setattr(runtime.os, "environ", environment)
+        monkeypatch.setattr(process_env.os, "environ", environment)
         runpy.run_module("rlhf_lab.__main__")
         assert (environment["GOMP_SPINCOUNT"], environment["OMP_WAIT_POLICY"]) == (after, "passive")
         assert environment["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "64"  # else a long bfloat16 training takes all memory
 
 
 def test_what_is_made_to_stay_is_never_searched_for_unused_cycles():
-    with runtime.to_stay():
+    with process_env.freeze_gc():
         assert not gc.isenabled()
         kept = [object() for _ in range(3)]
         kept.append(kept)
     assert gc.isenabled()
     assert not any(found is kept for found in gc.get_objects())
-    with pytest.raises(KeyError), runtime.to_stay():
+    with pytest.raises(KeyError), process_env.freeze_gc():
         raise KeyError
     assert gc.isenabled()
     gc.unfreeze()
@@ -96,7 +96,7 @@ def test_what_is_made_to_stay_is_never_searched_for_unused_cycles():
 
 HEAPS = """
 import ctypes, sys, threading
-from rlhf_lab import runtime
+from rlhf_lab.common import process_env
 
 if sys.argv[1] == "small":
     runtime.stay_small()
@@ -124,7 +124,7 @@ def test_threads_of_the_page_share_one_heap(tmp_path):
 
 def test_the_page_is_told_to_stay_small_before_anything_of_it_is_made(tmp_path, monkeypatch):
     told = []
-    monkeypatch.setattr(runtime, "stay_small", lambda: told.append("small"))
+    monkeypatch.setattr(process_env, "limit_malloc_arenas", lambda: told.append("small"))
 
     def build(_):
         told.append("built")
@@ -155,14 +155,14 @@ def test_the_page_is_served_without_torch_and_ctrl_c_says_what_goes_on(tmp_path)
 
 def test_the_farewell_names_the_run_and_how_to_stop_it(tmp_path):
     with Database.open(tmp_path) as db:
-        assert "no engine is running" in farewell(db, tmp_path)
-        engine_id = supervisor.beat(db, "working")  # this process plays the engine
+        assert "no engine is running" in shutdown_message(db, tmp_path)
+        engine_id = engine_process.record_heartbeat(db, "working")  # this process plays the engine
         queue.submit(db, JobKind.TRAIN_POLICY, None, {"run_id": 7})
         job = queue.claim(db, [JobKind.TRAIN_POLICY], engine_id)
         assert job is not None
         queue.update_progress(db, job.id, 0.25, 30.0)
-        words = farewell(db, tmp_path / "a home")
-        assert "--home" not in farewell(db, default_home().resolve())
+        words = shutdown_message(db, tmp_path / "a home")
+        assert "--home" not in shutdown_message(db, default_home().resolve())
     assert "PPO run 7, 25% done" in words
     assert f"python app.py --home '{tmp_path}/a home'" in words
     assert f"stop-engine --home '{tmp_path}/a home'" in words
@@ -182,31 +182,31 @@ def test_the_doors_are_said_where_visitors_have_roles(tmp_path, monkeypatch):
     monkeypatch.delenv("RLHF_LAB_OPERATOR_SECRET", raising=False)
     monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
     alone = Context.open(tmp_path)
-    assert doors(alone, "http://127.0.0.1:7860/") == ""
-    closed, open_ = (alone.guarded(open_to_all=everybody) for everybody in (False, True))
-    said = doors(closed, "http://192.168.1.7:7860/")
+    assert access_instructions(alone, "http://127.0.0.1:7860/") == ""
+    closed, open_ = (alone.as_multi_user(open_to_all=everybody) for everybody in (False, True))
+    said = access_instructions(closed, "http://192.168.1.7:7860/")
     assert f"http://192.168.1.7:7860/enter?key={closed.operator_secret}" in said
     assert "http://192.168.1.7:7860/join  with the code ABC234" in said
-    assert "ABC234" not in doors(open_, "http://192.168.1.7:7860/")
+    assert "ABC234" not in access_instructions(open_, "http://192.168.1.7:7860/")
     assert "can be guessed" not in said
     monkeypatch.setenv("RLHF_LAB_OPERATOR_SECRET", "five big cats")
     chosen = Context.open(tmp_path)
-    short = doors(chosen.guarded(open_to_all=False), "http://192.168.1.7:7860/")
+    short = access_instructions(chosen.as_multi_user(open_to_all=False), "http://192.168.1.7:7860/")
     assert "give RLHF_LAB_OPERATOR_SECRET 16 characters or more" in short
     chosen.db.close()
     monkeypatch.setenv("SPACE_HOST", "me-lab.hf.space")
-    assert "https://me-lab.hf.space/enter?key=" in doors(closed, "http://0.0.0.0:7860/")
+    assert "https://me-lab.hf.space/enter?key=" in access_instructions(closed, "http://0.0.0.0:7860/")
     alone.db.close()
 
 
 def test_behind_a_proxy_visitors_have_roles_and_are_shown_its_address(tmp_path, served):
     assert app.main(["--home", str(tmp_path), "--url", "https://lab.example.org:8443/rlhf"]) == 0
-    assert served[0].access.guarded
+    assert served[0].access.is_multi_user
     address = "https://lab.example.org:8443/rlhf/"
-    assert f"{address}enter?key=" in doors(served[0], served[0].address)
+    assert f"{address}enter?key=" in access_instructions(served[0], served[0].public_url)
     assert invitation(served[0], "http://localhost:7860/")["link"].startswith(f"{address}join?code=")
     assert launch_options(served[0])["root_path"] == address.rstrip("/")
-    assert "root_path" not in launch_options(replace(served[0], proxied=False))
+    assert "root_path" not in launch_options(replace(served[0], behind_proxy=False))
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_the_store_is_closed_whichever_way_it_ends(tmp_path, served, monkeypatch
 
 
 def test_a_model_too_large_is_doubted_and_opened(tmp_path, served, capsys, monkeypatch):
-    monkeypatch.setattr(app, "machine", lambda: Machine("cpu", "a small machine", 1000))
+    monkeypatch.setattr(app, "detect_device", lambda: DeviceMemory("cpu", "a small machine", 1000))
     assert app.main(["--home", str(tmp_path / "home"), "--model", str(model(tmp_path / "large"))]) == 0
     assert "large may be too large for this machine." in capsys.readouterr().err
 
@@ -293,7 +293,9 @@ def test_a_bad_model_or_file_is_refused_in_words_and_no_project_is_made(
     hub.models["someone/broken"] = model(tmp_path / "remote")
     (tmp_path / "bad.txt").write_text("Ann")
     if options[1] == "someone/broken":
-        monkeypatch.setattr("rlhf_lab.jobs.download.fetch", lambda facts, stop: (_ for _ in ()).throw(OSError("no")))
+        monkeypatch.setattr(
+            "rlhf_lab.jobs.hub_download.download_model", lambda facts, stop: (_ for _ in ()).throw(OSError("no"))
+        )
     said = [option.format(here=tmp_path) for option in options]
     assert app.main(["--home", str(tmp_path / "home"), *said]) == 1
     err = capsys.readouterr().err
@@ -311,15 +313,15 @@ def test_a_file_of_people_makes_a_lab_that_asks_who_comes(tmp_path, served, monk
     for more in ([], people, [*people, "--public-labelling"]):
         assert app.main([*home, *more]) == 0
     alone, closed, to_all = served
-    assert not alone.access.guarded
-    assert (closed.access.default, list(closed.access.people)) == (Role.VIEWER, ["Ann"])
-    assert to_all.access.default is Role.LABELLER
-    assert "http://127.0.0.1:1/enter  with name and password" in doors(closed, "http://127.0.0.1:1/")
+    assert not alone.access.is_multi_user
+    assert (closed.access.default_role, list(closed.access.password_entries)) == (Role.VIEWER, ["Ann"])
+    assert to_all.access.default_role is Role.LABELLER
+    assert "http://127.0.0.1:1/enter  with name and password" in access_instructions(closed, "http://127.0.0.1:1/")
     monkeypatch.setenv("SPACE_ID", "somebody/lab")
     monkeypatch.delenv("RLHF_LAB_JOIN_CODE")
     for more in ([], people):
         assert app.main([*home, *more]) == 0
-    assert [ctx.access.default for ctx in served[3:]] == [Role.LABELLER, Role.VIEWER]
+    assert [ctx.access.default_role for ctx in served[3:]] == [Role.LABELLER, Role.VIEWER]
 
 
 STUBS = """

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from source_imports import imports, package_of, touches
+from support.import_scanner import imports, package_of, touches
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "rlhf_lab"
@@ -134,24 +134,26 @@ def test_the_light_parts_import_no_torch(path):
 @pytest.mark.parametrize(
     "line",
     [
-        "import rlhf_lab.judges",
-        "import os, rlhf_lab.judges as known",
-        "from rlhf_lab import judges",
-        "from rlhf_lab.judges import JUDGES",
+        "import rlhf_lab.judges.builtin",
+        "import os, rlhf_lab.judges.builtin as known",
+        "from rlhf_lab.judges.builtin import builtin",
+        "from rlhf_lab.judges.builtin.builtin import JUDGES",
         "from .. import judges",
         "from ..judges import JUDGES",
         "def f():\n    from ..judges import JUDGES",
-        'import importlib\nimportlib.import_module("rlhf_lab.judges")',
+        'import importlib\nimportlib.import_module("rlhf_lab.judges.builtin")',
         'from importlib import import_module\nimport_module("..judges", package=__package__)',
-        'load = lambda: import_module(name="rlhf_lab.judges")',
-        '__import__("rlhf_lab.judges")',
+        'load = lambda: import_module(name="rlhf_lab.judges.builtin")',
+        '__import__("rlhf_lab.judges.builtin")',
     ],
 )
 def test_the_import_finder_sees_every_form(line):
-    found = imports(line, "rlhf_lab.pretrain")
-    assert touches(found, "rlhf_lab.judges")
+    found = imports(line, "rlhf_lab.embedded_model")
+    assert touches(found, "rlhf_lab.judges.builtin")
     assert ours(found) == {"judges"}
-    assert not touches(imports(line.replace("judges", "judges_of_old"), "rlhf_lab.pretrain"), "rlhf_lab.judges")
+    assert not touches(
+        imports(line.replace("judges", "judges_of_old"), "rlhf_lab.embedded_model"), "rlhf_lab.judges.builtin"
+    )
 
 
 @pytest.mark.parametrize(
@@ -178,7 +180,7 @@ def test_a_package_and_its_modules_are_one_package():
 def test_a_page_is_built_without_torch(tmp_path):
     script = (
         "import sys, pathlib; from rlhf_lab.ui.page import build_page; from rlhf_lab.ui.context import Context;"
-        "from rlhf_lab.ui.label import state;"
+        "from rlhf_lab.ui.screens.label import state;"
         f"ctx = Context.open(pathlib.Path({str(tmp_path)!r})); build_page(ctx); shown = state(ctx, 'ann')['pair'];"
         "print(shown is not None, sorted({name.split('.')[0] for name in sys.modules} & "
         "{'torch', 'transformers', 'peft', 'accelerate'}))"

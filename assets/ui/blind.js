@@ -1,5 +1,5 @@
 // A blind test on the screen "Compare": which of two texts is better, and whose they were when all are judged.
-// ask({test, annotator}) -> ui/blind.py's state; acts: begin, prefer, and manage for a name or an end; asked(): what the form above says.
+// ask({test, annotator}) -> ui/screens/blind_test.py's state; acts: begin, prefer, and manage for a name or an end; asked(): what the form above says.
 window.LabBlind = window.LabBlind || (({ root, ask, acts, asked }) => {
   const { el } = Lab;
   let state = null, wanted = null, tests = [], drawn = '', sent = null, answered = 0, fetching = false, editing = '', listed = '';

@@ -1,5 +1,5 @@
 // The token microscope: the tokens of the texts a step learnt from, coloured by a number, and the equations of the one looked at.
-// ask({run, step}) -> what ui/microscope.py's looked_at says.
+// ask({run, step}) -> what ui/screens/token_view.py's looked_at says.
 window.LabMicroscope = window.LabMicroscope || ((ask) => {
   const { el, number } = Lab;
   let run = null, step = null, held = null, wanted = '', shade = null;

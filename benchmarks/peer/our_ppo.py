@@ -10,20 +10,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from rlhf_lab.runtime import prepare
+from rlhf_lab.common.process_env import set_training_env
 
-prepare(alone=True)  # as `demo` does, which has the machine to itself too
+set_training_env(standalone=True)  # as `demo` does, which has the machine to itself too
 
 import torch  # noqa: E402
 from tokenizers import Tokenizer, models  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: E402
 
-from rlhf_lab.config import PolicyConfig  # noqa: E402
+from rlhf_lab.config.policy import PolicyConfig  # noqa: E402
 from rlhf_lab.models.adapters import Adapters  # noqa: E402
 from rlhf_lab.models.backbone import Backbone, load_backbone  # noqa: E402
 from rlhf_lab.models.heads import RewardHead  # noqa: E402
 from rlhf_lab.models.reward_model import RewardModel  # noqa: E402
-from rlhf_lab.trainers.policy import PolicyTrainer, Task  # noqa: E402
+from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer  # noqa: E402
 
 
 def save_random_llama(folder: Path, shape: str, dtype: torch.dtype) -> None:
@@ -35,12 +35,12 @@ def save_random_llama(folder: Path, shape: str, dtype: torch.dtype) -> None:
         tie_word_embeddings=True, pad_token_id=0, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
     LlamaForCausalLM(config).to(dtype).save_pretrained(folder)  # type: ignore[arg-type]
-    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(vocab)}, unk_token="t3"))
+    word_level = Tokenizer(models.WordLevel({f"t{i}": i for i in range(vocab)}, unk_token="t3"))
     special = {"pad_token": "t0", "bos_token": "t1", "eos_token": "t2"}
-    PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=word_level, **special).save_pretrained(folder)
 
 
-def trainer_of(backbone: Backbone, args: argparse.Namespace) -> PolicyTrainer:
+def make_trainer(backbone: Backbone, args: argparse.Namespace) -> PolicyTrainer:
     """LoRA r = 8 on all linear layers for policy and reward model; the value head reads the policy's trunk."""
     config = PolicyConfig(
         batch_size=args.batch, max_new_tokens=args.response, epochs=args.epochs, minibatches=args.minibatches,
@@ -49,7 +49,9 @@ def trainer_of(backbone: Backbone, args: argparse.Namespace) -> PolicyTrainer:
     adapters = Adapters(backbone)
     adapters.add("reward", r=config.lora_r, alpha=config.lora_alpha, seed=1, trainable=False)
     head = RewardHead(backbone.hidden_size, "mean", 0).to(backbone.device).requires_grad_(False)
-    trainer = PolicyTrainer(backbone, adapters, Task(["t5"], RewardModel(backbone, adapters, "reward", head)), config)
+    trainer = PolicyTrainer(
+        backbone, adapters, PolicyTask(["t5"], RewardModel(backbone, adapters, "reward", head)), config
+    )
     generator = torch.Generator().manual_seed(0)
     vocab = backbone.model.config.vocab_size
     trainer.prompt_ids = torch.randint(4, vocab, (args.batch * args.steps, args.query), generator=generator).tolist()
@@ -69,21 +71,27 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         save_random_llama(Path(folder), args.shape, getattr(torch, args.dtype))
         backbone = load_backbone(folder, device=device, dtype=getattr(torch, args.dtype))
-        trainer = trainer_of(backbone, args)
-    parts, seconds, reserved = [], [], 0
+        trainer = make_trainer(backbone, args)
+    phase_seconds, seconds, reserved = [], [], 0
     for _ in range(args.steps):
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         metrics = trainer.run_step().metrics
         if device == "cuda":
             torch.cuda.synchronize()
             reserved = max(reserved, torch.cuda.max_memory_reserved())  # with graphs'; each step begins it anew
-        seconds.append(time.perf_counter() - begun)
-        parts.append({name: metrics[f"time/{name}"] for name in ("rollout", "score", "update")})
+        seconds.append(time.perf_counter() - start_time)
+        phase_seconds.append({name: metrics[f"time/{name}"] for name in ("rollout", "score", "update")})
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     peak = reserved if device == "cuda" else rss
     print(
         json.dumps(
-            {"system": "rlhf lab", "dtype": args.dtype, "seconds": seconds[1:], "parts": parts[1:], "peak_bytes": peak}
+            {
+                "system": "rlhf lab",
+                "dtype": args.dtype,
+                "seconds": seconds[1:],
+                "parts": phase_seconds[1:],
+                "peak_bytes": peak,
+            }
         )
     )
 

@@ -9,51 +9,54 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rlhf_lab.cli.common import Show, add_common, alone_on, answer, progress_line
-from rlhf_lab.config import PolicyConfig, RewardConfig, add_arguments, from_args
-from rlhf_lab.counted import counted
-from rlhf_lab.engine.fitting import fitting
-from rlhf_lab.engine.lab import Lab
+from rlhf_lab.cli.console import ProgressReporter, add_common_arguments, engine_lock, print_result, progress_reporter
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import Project
+from rlhf_lab.common.text import pluralize
+from rlhf_lab.config.base import add_arguments, from_args
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.engine.job_handlers import train_reward_model
+from rlhf_lab.engine.model_cache import ModelCache
+from rlhf_lab.engine.pair_sampling import sample_pairs
 from rlhf_lab.engine.policy_run import PolicyRun
-from rlhf_lab.engine.work import sample_pairs, train_reward_model
+from rlhf_lab.engine.prompt_filter import prompts_that_fit
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.jobs.claims import claimed
-from rlhf_lab.jobs.labelling import label_with_judge
-from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.judges import Judge, load_judge
-from rlhf_lab.kinds import Choice, Source
+from rlhf_lab.jobs.judge_labelling import label_with_judge
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.jobs.run_lock import lock_run
+from rlhf_lab.judges.builtin import Judge, load_judge
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.records import Project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.runs import create_run
-from rlhf_lab.trainers.evaluation import (
-    above_base,
-    best_of,
-    best_of_kl,
-    difference,
+from rlhf_lab.training.evaluation import (
+    best_of_n,
+    best_of_n_gold,
+    best_of_n_kl,
     distinct_2,
+    gain_over_base,
     mean,
-    picked,
+    paired_difference,
     ranking_accuracy,
+    sample_responses,
     sequence_kl,
-    write,
 )  # fmt: skip
 
 T = TypeVar("T")
 
 #: Base samples of each evaluated prompt: 16 where best-of-16 is measured, 4 for the others (best-of-4, gold, spread).
-SAMPLES = [16] * 128 + [4] * 128
+SAMPLES_PER_PROMPT = [16] * 128 + [4] * 128
 ACCURACY_PAIRS = 300
 #: Whose gold is told less whose, prompt by prompt.
-PAIRED = (
+COMPARED_ARMS = (
     ("policy", "base"), ("best_of_4", "base"), ("best_of_16", "base"), ("policy", "best_of_4"), ("policy", "best_of_16"),
 )  # fmt: skip
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("demo", help="the whole loop headless, with simulated labels; prints what it is worth")
-    add_common(parser)
+    add_common_arguments(parser)
     parser.add_argument("--labels", type=int, default=60, help="pairs the judge labels (default 60)")
     parser.add_argument("--judge", default="cheerful", help="a simulated judge, or FILE.py:NAME (default cheerful)")
     parser.add_argument("--noise", type=float, default=0.0, help="the judge's noise, in its own spread (default 0)")
@@ -72,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         with tempfile.TemporaryDirectory(prefix="rlhf-lab-demo-") as home:
             result = demo(args, Path(home))
-    answer(args, result, describe(result))
+    print_result(args, result, format_result(result))
     return 0
 
 
@@ -84,161 +87,198 @@ def demo(args: argparse.Namespace, home: Path) -> dict[str, Any]:
     judge = load_judge(args.judge)
     policy_config: PolicyConfig = from_args(PolicyConfig, args, seed=args.seed or 0)
     reward_config: RewardConfig = from_args(RewardConfig, argparse.Namespace(pooling=args.pooling, seed=args.seed or 0))
-    with alone_on(home), Database.open(home) as db, progress_line("demo") as show:
-        clock = _Clock(show)
-        lab = Lab(home, db)
+    with engine_lock(home), Database.open(home) as db, progress_reporter("demo") as report:
+        timer = _PhaseTimer(report)
+        model_cache = ModelCache(home, db)
         project = new_project(
             db, model=args.model, prompt_set=args.prompt_set or judge.prompt_set, prompts_file=args.prompts,
             seed=policy_config.seed, name=f"demo: {judge.name}, seed {policy_config.seed}",
         )  # fmt: skip
-        show(0.0, None, "sampling pairs", begins=True)
-        left_out: list[str] = []
-        sample_pairs(lab, project, args.labels, note=left_out.append)
-        show(0.08, None, f"the judge {judge.name} labels", begins=True)
-        said = label_with_judge(db, project.id, judge, args.labels, noise=args.noise, seed=policy_config.seed)
-        clock.done("sample", 0.1, "training the reward model")
-        row = train_reward_model(lab, project, reward_config, Source.SIMULATED)
-        clock.done("reward", 0.25, "training the policy")
-        stored = create_run(
+        report(0.0, None, "sampling pairs", new_phase=True)
+        skipped_notes: list[str] = []
+        sample_pairs(model_cache, project, args.labels, on_note=skipped_notes.append)
+        report(0.08, None, f"the judge {judge.name} labels", new_phase=True)
+        choice_counts = label_with_judge(db, project.id, judge, args.labels, noise=args.noise, seed=policy_config.seed)
+        timer.finish_phase("sample", 0.1, "training the reward model")
+        row = train_reward_model(model_cache, project, reward_config, Source.SIMULATED)
+        timer.finish_phase("reward", 0.25, "training the policy")
+        run_row = create_run(
             db, project.id, row.id, f"demo {judge.name}", config=policy_config.to_dict(),
             manifest={"judge": args.judge, "labels": dataclasses.asdict(row.snapshot)}, total_steps=policy_config.steps,
         )  # fmt: skip
         steps = policy_config.steps
 
-        def advance(share: float, left: float | None, _: object) -> None:
-            show(0.25 + 0.5 * share, left, f"step {round(share * steps)} of {steps}")
+        def on_progress(fraction: float, eta_s: float | None, _: object) -> None:
+            report(0.25 + 0.5 * fraction, eta_s, f"step {round(fraction * steps)} of {steps}")
 
-        with claimed(home, stored.id):
-            run = PolicyRun(lab, stored.id, progress=advance)
+        with lock_run(home, run_row.id):
+            run = PolicyRun(model_cache, run_row.id, report_progress=on_progress)
             run.execute()
-        clock.done("policy", 0.75, "evaluating")
-        scorer = lab.reward_model(row.id, "reward")
-        figures = evaluate(lab, project, run, scorer, judge, policy_config)
-        clock.done("evaluate", 1.0, "done")
+        timer.finish_phase("policy", 0.75, "evaluating")
+        reward_model = model_cache.reward_model(row.id, "reward")
+        evaluation = evaluate(model_cache, project, run, reward_model, judge, policy_config)
+        timer.finish_phase("evaluate", 1.0, "done")
     return {
-        "labels": sum(said.values()), "label_ties": said.get(Choice.TIE, 0), "judge": judge.name,
+        "labels": sum(choice_counts.values()), "label_ties": choice_counts.get(Choice.TIE, 0), "judge": judge.name,
         "seed": policy_config.seed, "algorithm": policy_config.algorithm, "model": args.model,
-        "prompt_set": project.prompt_set, "simulated": True, "note": "".join(left_out),
-        "cross_validated_accuracy": row.report["accuracy"], **figures, "seconds": clock.seconds(),
+        "prompt_set": project.prompt_set, "simulated": True, "note": "".join(skipped_notes),
+        "cross_validated_accuracy": row.report["accuracy"], **evaluation, "seconds": timer.seconds(),
     }  # fmt: skip
 
 
-class _Clock:
+class _PhaseTimer:
     """Seconds of each part of the demo."""
 
-    def __init__(self, show: Show) -> None:
-        self.show = show
-        self.begun = self.last = time.monotonic()
-        self.parts: dict[str, float] = {}
+    def __init__(self, report: ProgressReporter) -> None:
+        self.report = report
+        self.start_time = self.phase_start = time.monotonic()
+        self.phase_seconds: dict[str, float] = {}
 
-    def done(self, part: str, share: float, now_comes: str) -> None:
+    def finish_phase(self, phase: str, fraction: float, next_phase: str) -> None:
         now = time.monotonic()
-        self.parts[part], self.last = now - self.last, now
-        self.show(share, None, now_comes, begins=True)
+        self.phase_seconds[phase], self.phase_start = now - self.phase_start, now
+        self.report(fraction, None, next_phase, new_phase=True)
 
     def seconds(self) -> dict[str, float]:
-        return {k: round(v, 2) for k, v in (self.parts | {"total": time.monotonic() - self.begun}).items()}
+        return {k: round(v, 2) for k, v in (self.phase_seconds | {"total": time.monotonic() - self.start_time}).items()}
 
 
 def evaluate(
-    lab: Lab, project: Project, run: PolicyRun, scorer: RewardModel, judge: Judge, config: PolicyConfig
+    model_cache: ModelCache,
+    project: Project,
+    run: PolicyRun,
+    reward_model: RewardModel,
+    judge: Judge,
+    config: PolicyConfig,
 ) -> dict[str, Any]:
     """Base, best-of-n and policy on prompts that nothing was trained on. Gold is in units of the base's sd.
 
     The standard errors of gold_gain and of best-of-n (best_of_n_se) are those of the distance to the base; paired: differences
     by prompt with their 95 % intervals, best of 16 on the prompts that have as many samples.
     """
-    backbone, adapters = lab.open(project)
-    held = [
-        prompt.text for prompt in fitting(backbone, prompts(lab.db, project.id, "eval"), config.max_new_tokens).prompts
+    backbone, adapters = model_cache.load_project(project)
+    eval_prompts = [
+        prompt.text
+        for prompt in prompts_that_fit(
+            backbone, prompts(model_cache.db, project.id, "eval"), config.max_new_tokens
+        ).prompts
     ]
-    texts = [held[i % len(held)] for i in range(len(SAMPLES))]
-    many = [text for text, count in zip(texts, SAMPLES, strict=True) for _ in range(count)]
-    length = config.max_new_tokens
+    prompt_texts = [eval_prompts[i % len(eval_prompts)] for i in range(len(SAMPLES_PER_PROMPT))]
+    repeated_prompts = [
+        text for text, count in zip(prompt_texts, SAMPLES_PER_PROMPT, strict=True) for _ in range(count)
+    ]
+    max_new_tokens = config.max_new_tokens
     with adapters.using(None):
-        base = write(backbone, many, seed=config.seed, purpose="evaluate base", max_new_tokens=length)
+        base_samples = sample_responses(
+            backbone, repeated_prompts, seed=config.seed, purpose="evaluate base", max_new_tokens=max_new_tokens
+        )
     policy = run.trainer.policy
     with adapters.using(policy.adapter, merged=True):
-        now = write(
-            backbone, texts, seed=config.seed, purpose="evaluate policy", max_new_tokens=length,
+        policy_samples = sample_responses(
+            backbone, prompt_texts, seed=config.seed, purpose="evaluate policy", max_new_tokens=max_new_tokens,
             temperature=config.temperature,
         )  # fmt: skip
-    scores_base = scorer.scores(base.prompts, base.tokens).tolist()
-    scores_policy = scorer.scores(now.prompts, now.tokens).tolist()
-    raw_base = [judge.score(text) for text in base.texts]
-    spread = _sd(raw_base)
-    gold = [score / spread for score in raw_base]
-    gold_now = [judge.score(text) / spread for text in now.texts]
-    kl = sequence_kl(policy, now, config.temperature)
-    rows_scores, rows_gold = _rows(scores_base), _rows(gold)
-    best = {n: best_of(n, rows_scores, rows_gold) for n in (4, 16)}
-    accuracy = ranking_accuracy(_pairs(rows_gold), _pairs(rows_scores), ACCURACY_PAIRS)
-    gold_base, gold_policy, gain = _mean_of(rows_gold), mean(gold_now), above_base(gold_now, rows_gold)
-    first = [row[0] for row in _rows(base.texts)]
-    arms = {"policy": [[one] for one in gold_now], "base": rows_gold}
-    arms |= {f"best_of_{n}": picked(n, rows_scores, rows_gold) for n in best}
-    paired = {f"{one}_over_{other}": difference(texts, arms[one], arms[other])._asdict() for one, other in PAIRED}
+    base_scores = reward_model.scores(base_samples.prompts, base_samples.tokens).tolist()
+    policy_scores = reward_model.scores(policy_samples.prompts, policy_samples.tokens).tolist()
+    raw_base_gold = [judge.score(text) for text in base_samples.texts]
+    gold_sd = _sample_sd(raw_base_gold)
+    base_gold = [score / gold_sd for score in raw_base_gold]
+    policy_gold = [judge.score(text) / gold_sd for text in policy_samples.texts]
+    kl = sequence_kl(policy, policy_samples, config.temperature)
+    base_scores_by_prompt, base_gold_by_prompt = _group_by_prompt(base_scores), _group_by_prompt(base_gold)
+    best = {n: best_of_n(n, base_scores_by_prompt, base_gold_by_prompt) for n in (4, 16)}
+    accuracy = ranking_accuracy(
+        _disjoint_pairs(base_gold_by_prompt), _disjoint_pairs(base_scores_by_prompt), ACCURACY_PAIRS
+    )
+    base_gold_mean, policy_gold_mean, gain = (
+        _mean_over_prompts(base_gold_by_prompt),
+        mean(policy_gold),
+        gain_over_base(policy_gold, base_gold_by_prompt),
+    )
+    base_texts = [row[0] for row in _group_by_prompt(base_samples.texts)]
+    arms = {"policy": [[one] for one in policy_gold], "base": base_gold_by_prompt}
+    arms |= {f"best_of_{n}": best_of_n_gold(n, base_scores_by_prompt, base_gold_by_prompt) for n in best}
+    paired = {
+        f"{one}_over_{other}": paired_difference(prompt_texts, arms[one], arms[other])._asdict()
+        for one, other in COMPARED_ARMS
+    }
     return {
-        "reward_accuracy": accuracy.value, "reward_accuracy_low": accuracy.low, "reward_accuracy_high": accuracy.high,
-        "accuracy_pairs": accuracy.pairs, "tie_share": accuracy.tie_share,
-        "gold_base": gold_base, "gold_base_sd": spread,
-        "gold_policy": gold_policy.value, "gold_policy_se": gold_policy.standard_error,
-        "gold_gain": gain.value, "gold_gain_se": gain.standard_error, "kl": kl.value, "kl_se": kl.standard_error,
-        "scores_base": _mean_of(rows_scores), "scores_policy": mean(scores_policy).value,
-        "response_len_base": _mean_of(_rows([float(len(row)) for row in base.tokens])),
-        "response_len_policy": mean([float(len(row)) for row in now.tokens]).value,
-        "distinct2_base": distinct_2(first), "distinct2_policy": distinct_2(now.texts),
-        "best_of_4_gold": best[4].value, "best_of_4_se": best[4].standard_error,
-        "best_of_16_gold": best[16].value, "best_of_16_se": best[16].standard_error,
-        "best_of_4_kl": best_of_kl(4), "best_of_16_kl": best_of_kl(16), "paired": paired,
+        "reward_accuracy": accuracy.value,
+        "reward_accuracy_low": accuracy.low,
+        "reward_accuracy_high": accuracy.high,
+        "accuracy_pairs": accuracy.pairs,
+        "tie_share": accuracy.tie_share,
+        "gold_base": base_gold_mean,
+        "gold_base_sd": gold_sd,
+        "gold_policy": policy_gold_mean.value,
+        "gold_policy_se": policy_gold_mean.standard_error,
+        "gold_gain": gain.value,
+        "gold_gain_se": gain.standard_error,
+        "kl": kl.value,
+        "kl_se": kl.standard_error,
+        "scores_base": _mean_over_prompts(base_scores_by_prompt),
+        "scores_policy": mean(policy_scores).value,
+        "response_len_base": _mean_over_prompts(_group_by_prompt([float(len(row)) for row in base_samples.tokens])),
+        "response_len_policy": mean([float(len(row)) for row in policy_samples.tokens]).value,
+        "distinct2_base": distinct_2(base_texts),
+        "distinct2_policy": distinct_2(policy_samples.texts),
+        "best_of_4_gold": best[4].value,
+        "best_of_4_se": best[4].standard_error,
+        "best_of_16_gold": best[16].value,
+        "best_of_16_se": best[16].standard_error,
+        "best_of_4_kl": best_of_n_kl(4),
+        "best_of_16_kl": best_of_n_kl(16),
+        "paired": paired,
         "samples": [
-            {"prompt": texts[i], "base": first[i], "policy": now.texts[i]} for i in range(min(3, len(texts)))
+            {"prompt": prompt_texts[i], "base": base_texts[i], "policy": policy_samples.texts[i]}
+            for i in range(min(3, len(prompt_texts)))
         ],
-    }  # fmt: skip
+    }
 
 
-def _sd(values: list[float]) -> float:
+def _sample_sd(values: list[float]) -> float:
     """Sample sd; 1 where nothing varies, so that gold stays defined."""
     average = sum(values) / len(values)
     variance = sum((x - average) ** 2 for x in values) / max(1, len(values) - 1)
     return variance**0.5 or 1.0
 
 
-def _rows(flat: Sequence[T]) -> list[list[T]]:
+def _group_by_prompt(flat: Sequence[T]) -> list[list[T]]:
     """One list of samples a prompt."""
-    ends = list(itertools.accumulate(SAMPLES))
-    return [list(flat[end - count : end]) for end, count in zip(ends, SAMPLES, strict=True)]
+    ends = list(itertools.accumulate(SAMPLES_PER_PROMPT))
+    return [list(flat[end - count : end]) for end, count in zip(ends, SAMPLES_PER_PROMPT, strict=True)]
 
 
-def _mean_of(rows: list[list[float]]) -> float:
+def _mean_over_prompts(rows: list[list[float]]) -> float:
     """Mean over the prompts, each of which counts once."""
     return mean([sum(row) / len(row) for row in rows]).value
 
 
-def _pairs(rows: list[list[float]]) -> list[tuple[float, float]]:
+def _disjoint_pairs(rows: list[list[float]]) -> list[tuple[float, float]]:
     """Disjoint pairs of samples of one prompt: first all (0, 1), then all (2, 3), and so on."""
-    return [(row[i], row[i + 1]) for i in range(0, max(SAMPLES), 2) for row in rows if i < len(row)]
+    return [(row[i], row[i + 1]) for i in range(0, max(SAMPLES_PER_PROMPT), 2) for row in rows if i < len(row)]
 
 
-def _in_words(name: str, of: dict[str, Any]) -> str:
+def _format_difference(name: str, comparison: dict[str, Any]) -> str:
     """ "policy over best of 4 +0.12 (-0.03 to +0.27)"; the interval stands where there are prompts enough for one."""
-    between = "" if of["low"] is None else f" ({of['low']:+.2f} to {of['high']:+.2f})"
-    return f"{name.replace('_', ' ')} {of['difference']:+.2f}{between}"
+    interval = "" if comparison["low"] is None else f" ({comparison['low']:+.2f} to {comparison['high']:+.2f})"
+    return f"{name.replace('_', ' ')} {comparison['difference']:+.2f}{interval}"
 
 
-def describe(result: dict[str, Any]) -> str:
+def format_result(result: dict[str, Any]) -> str:
     """The figures for people."""
     r = result
     base = r["gold_base"]
     lines = [
-        f'{counted(r["labels"], "simulated label")} by the judge "{r["judge"]}" '
-        f"({counted(r['label_ties'], 'tie')}), seed {r['seed']}" + (f"; {r['note']}" if r["note"] else ""),
-        f"reward model: {r['reward_accuracy']:.0%} of {counted(r['accuracy_pairs'], 'unseen pair')} ranked as the judge does "
+        f'{pluralize(r["labels"], "simulated label")} by the judge "{r["judge"]}" '
+        f"({pluralize(r['label_ties'], 'tie')}), seed {r['seed']}" + (f"; {r['note']}" if r["note"] else ""),
+        f"reward model: {r['reward_accuracy']:.0%} of {pluralize(r['accuracy_pairs'], 'unseen pair')} ranked as the judge does "
         f"(95 %: {r['reward_accuracy_low']:.0%} to {r['reward_accuracy_high']:.0%}; {r['tie_share']:.0%} of pairs were ties)",
         f"gold above the base, in its sd: policy {r['gold_gain']:+.2f} ± {r['gold_gain_se']:.2f} at KL {r['kl']:.1f}; "
         f"best of 4 {r['best_of_4_gold'] - base:+.2f} ± {r['best_of_4_se']:.2f} at {r['best_of_4_kl']:.1f}; "
         f"best of 16 {r['best_of_16_gold'] - base:+.2f} ± {r['best_of_16_se']:.2f} at {r['best_of_16_kl']:.1f}",
-        "prompt by prompt (95 %): " + "; ".join(_in_words(name, of) for name, of in r["paired"].items()),
+        "prompt by prompt (95 %): "
+        + "; ".join(_format_difference(name, comparison) for name, comparison in r["paired"].items()),
         f"length {r['response_len_base']:.1f} → {r['response_len_policy']:.1f} tokens, "
         f"distinct-2 {r['distinct2_base']:.2f} → {r['distinct2_policy']:.2f}",
         f"{r['seconds']['total']:.0f} s: " + ", ".join(f"{k} {v:.0f}" for k, v in r["seconds"].items() if k != "total"),

@@ -5,8 +5,8 @@ import getpass
 import sys
 from typing import Any
 
+from rlhf_lab.common.passwords import hash_password
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.passwords import hashed
 
 
 def add_parser(commands: Any) -> None:
@@ -19,5 +19,5 @@ def run(_: argparse.Namespace) -> int:
     password = getpass.getpass("password: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
     if not password:
         raise ConfigError("the password is empty. Give one, on the terminal or as a line of standard input.")
-    print(hashed(password))
+    print(hash_password(password))
     return 0

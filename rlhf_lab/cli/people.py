@@ -3,16 +3,16 @@
 import argparse
 from typing import Any
 
-from rlhf_lab.cli.common import add_common, answer, home_of, lab_there
-from rlhf_lab.counted import counted
+from rlhf_lab.cli.console import add_common_arguments, open_existing_database, print_result, resolve_home
+from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.jobs.forgetting import forget_person
-from rlhf_lab.store.forgetting import known, names
+from rlhf_lab.jobs.person_erasure import erase_person_data
+from rlhf_lab.store.erasure import count_person_votes, known_names
 
 
 def add_parser(commands: Any) -> None:
     parser = commands.add_parser("people", help="whom the lab knows by name; take somebody out of it")
-    add_common(parser)
+    add_common_arguments(parser)
     parser.add_argument(
         "--take-out", metavar="NAME", help="in every project, for good; their votes stay without a name"
     )
@@ -22,17 +22,17 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    home, name = home_of(args), args.take_out
+    home, name = resolve_home(args), args.take_out
     if name is None and (args.votes or args.yes):
         raise ConfigError("--votes and --yes belong to --take-out NAME: say whom.")
-    with lab_there(home) as db:
+    with open_existing_database(home) as db:
         if name is None:
-            found = names(db)
-            answer(args, {"people": found}, "\n".join(found) or "this lab knows nobody by name")
+            people_names = known_names(db)
+            print_result(args, {"people": people_names}, "\n".join(people_names) or "this lab knows nobody by name")
             return 0
-        count = forget_person(db, home, name, votes=args.votes) if args.yes else known(db, name)
-    fate = "taken back" if args.votes else "kept without the name"
-    told = f"{name} {'is' if args.yes else 'would be'} out of this lab; {counted(count, 'vote')} {fate}."
+        count = erase_person_data(db, home, name, votes=args.votes) if args.yes else count_person_votes(db, name)
+    votes_outcome = "taken back" if args.votes else "kept without the name"
+    message = f"{name} {'is' if args.yes else 'would be'} out of this lab; {pluralize(count, 'vote')} {votes_outcome}."
     result = {"name": name, "taken_out": args.yes, "votes": count, "votes_taken_back": args.votes}
-    answer(args, result, told + ("" if args.yes else " Nothing was changed: add --yes to do it."))
+    print_result(args, result, message + ("" if args.yes else " Nothing was changed: add --yes to do it."))
     return 0

@@ -10,20 +10,19 @@ from typing import Any
 
 import torch
 
-from rlhf_lab.assets import PROMPT_SETS, weights_digest
-from rlhf_lab.cli.card import card, measure
-from rlhf_lab.cli.common import add_common, answer, progress_line
-from rlhf_lab.config import add_arguments, from_args
+from rlhf_lab.cli.console import add_common_arguments, print_result, progress_reporter
+from rlhf_lab.common.bundled_assets import PROMPT_SETS, weights_digest
+from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.config.base import add_arguments, from_args
+from rlhf_lab.embedded_model.corpus import generate_prompts
+from rlhf_lab.embedded_model.model_card import measure_samples, render_card
+from rlhf_lab.embedded_model.train import PretrainConfig, choose_precision, train
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.models.backbone import Backbone, load_backbone
-from rlhf_lab.pretrain.corpus import prompt_list
-from rlhf_lab.pretrain.precision import chosen
-from rlhf_lab.pretrain.train import PretrainConfig, train
-from rlhf_lab.seeds import derive
-from rlhf_lab.trainers.evaluation import write
+from rlhf_lab.training.evaluation import sample_responses
 
-PROMPTS_EACH = 1024
-PAIRS_EACH = 14
+PROMPTS_PER_SET = 1024
+PAIRS_PER_SET = 14
 
 
 def add_parser(commands: Any) -> None:
@@ -33,7 +32,7 @@ def add_parser(commands: Any) -> None:
         "--ship", type=Path, default=None, help="also write prompt sets and sampled pairs to this folder"
     )
     parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 takes every core")
-    add_common(parser)
+    add_common_arguments(parser)
     add_arguments(parser, PretrainConfig)
     parser.set_defaults(run=run)
 
@@ -45,36 +44,40 @@ def run(args: argparse.Namespace) -> int:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"the folder {args.out} cannot be made ({error}). Give another --out.") from error
-    precision, why = chosen(config.precision, config.hidden, config.intermediate)
+    precision, reason = choose_precision(config.precision, config.hidden, config.intermediate)
     config = config.replace(precision=precision)
-    print(f"pretrain: in {why}", file=sys.stderr, flush=True)
+    print(f"pretrain: in {reason}", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory(prefix="rlhf-lab-pretrain-") as scratch:
         corpus = Path(scratch) / "corpus.txt"
-        with progress_line("pretrain") as show:
+        with progress_reporter("pretrain") as report:
 
-            def tell(done: int, total: int, loss: float, left: float) -> None:
-                show(done / total, left, f"update {done} of {total}, loss {loss:.3f}")
+            def on_progress(done: int, total: int, loss: float, eta_s: float) -> None:
+                report(done / total, eta_s, f"update {done} of {total}, loss {loss:.3f}")
 
-            trained = train(config, args.out, corpus, tell)
+            training_stats = train(config, args.out, corpus, on_progress)
         backbone = load_backbone(str(args.out), device="cpu", dtype=torch.float32)
-        figures = measure(backbone, config, corpus, lambda words: print(words, file=sys.stderr, flush=True))
-    (args.out / "README.md").write_text(card(config, trained, figures, backbone.digest), encoding="utf-8")
+        measurements = measure_samples(
+            backbone, config, corpus, lambda message: print(message, file=sys.stderr, flush=True)
+        )
+    (args.out / "README.md").write_text(
+        render_card(config, training_stats, measurements, backbone.digest), encoding="utf-8"
+    )
     if args.ship is not None:
-        ship(args.ship, backbone, config)
-    words = f"perplexity {trained['held_out_perplexity']:.3f}; see {args.out / 'README.md'}"
-    answer(args, trained | figures | {"precision": precision}, words)
+        write_shipped_assets(args.ship, backbone, config)
+    message = f"perplexity {training_stats['held_out_perplexity']:.3f}; see {args.out / 'README.md'}"
+    print_result(args, training_stats | measurements | {"precision": precision}, message)
     return 0
 
 
-def ship(folder: Path, backbone: Backbone, config: PretrainConfig) -> None:
+def write_shipped_assets(folder: Path, backbone: Backbone, config: PretrainConfig) -> None:
     """The prompt sets, and pairs of samples for some train prompts of each, so that a page can open before any model."""
     (folder / "prompts").mkdir(parents=True, exist_ok=True)
     pairs: list[dict[str, Any]] = []
     for name in PROMPT_SETS:
-        prompts = prompt_list(name, PROMPTS_EACH, config.seed)
+        prompts = generate_prompts(name, PROMPTS_PER_SET, config.seed)
         lines = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts)
         (folder / "prompts" / f"{name}.jsonl").write_text(lines, encoding="utf-8")
-        pairs += sampled_pairs(backbone, name, prompts[:PAIRS_EACH], config.seed)
+        pairs += sampled_pairs(backbone, name, prompts[:PAIRS_PER_SET], config.seed)
     data = {"model_sha256": weights_digest(Path(backbone.name)), "pairs": pairs}
     (folder / "pairs.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
@@ -82,15 +85,15 @@ def ship(folder: Path, backbone: Backbone, config: PretrainConfig) -> None:
 def sampled_pairs(backbone: Backbone, name: str, prompts: list[str], seed: int) -> list[dict[str, Any]]:
     sides = []
     for side in ("first", "second"):
-        drawn = derive(seed, "shipped", name, side)
-        sides.append((drawn, write(backbone, prompts, seed=drawn, purpose=side, max_new_tokens=64)))
+        side_seed = derive_seed(seed, "shipped", name, side)
+        sides.append((side_seed, sample_responses(backbone, prompts, seed=side_seed, purpose=side, max_new_tokens=64)))
     return [
         {
             "prompt_set": name,
             "prompt": prompt,
-            "texts": [written.texts[i] for _, written in sides],
-            "token_ids": [written.tokens[i] for _, written in sides],
-            "seeds": [drawn for drawn, _ in sides],
+            "texts": [samples.texts[i] for _, samples in sides],
+            "token_ids": [samples.tokens[i] for _, samples in sides],
+            "seeds": [side_seed for side_seed, _ in sides],
         }
         for i, prompt in enumerate(prompts)
         if sides[0][1].tokens[i] != sides[1][1].tokens[i]

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from rlhf_lab.cli.common import add_common, answer, progress_line
-from rlhf_lab.config import add_arguments, from_args
-from rlhf_lab.counted import counted
+from rlhf_lab.cli.console import add_common_arguments, print_result, progress_reporter
+from rlhf_lab.common.text import pluralize
+from rlhf_lab.config.base import add_arguments, from_args
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
-from rlhf_lab.trainers.sft import SFTConfig, encode, save_merged, supervise
+from rlhf_lab.training.sft import SFTConfig, encode_examples, save_merged, train_sft
 
-TOLD = 5  # mistakes named at once
+MAX_REPORTED_LINES = 5  # mistakes named at once
 
 
 def add_parser(commands: Any) -> None:
@@ -23,7 +23,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--model", default="embedded", help='"embedded", a model folder, or a Hub id')
     parser.add_argument("--data", type=Path, required=True, help='JSON Lines: {"prompt": ..., "response": ...} a line')
     parser.add_argument("--out", type=Path, required=True, help="folder of the new model; give it as --model elsewhere")
-    add_common(parser)
+    add_common_arguments(parser)
     add_arguments(parser, SFTConfig)
     parser.set_defaults(run=run)
 
@@ -37,15 +37,15 @@ def run(args: argparse.Namespace) -> int:
     # In bfloat16 the weights that are written would round the update away.
     backbone = load_backbone(args.model, dtype=torch.float32)
     adapters = Adapters(backbone)
-    with progress_line("supervised start") as show:
-        losses = supervise(
-            backbone, adapters, encode(backbone, pairs), config,
-            tell=lambda done, total, loss: show(done / total, None, f"loss {loss:.3f}"),
+    with progress_reporter("supervised start") as report:
+        losses = train_sft(
+            backbone, adapters, encode_examples(backbone, pairs), config,
+            on_update=lambda done, total, loss: report(done / total, None, f"loss {loss:.3f}"),
         )  # fmt: skip
     save_merged(backbone, adapters, "sft", args.out)
     result = {"examples": len(pairs), "updates": len(losses), "first_loss": losses[0], "last_loss": losses[-1]}
-    words = f"{counted(len(pairs), 'example')}, loss {losses[0]:.3f} → {losses[-1]:.3f}; start from it with --model {args.out}"
-    answer(args, result | {"model": str(args.out)}, words)
+    message = f"{pluralize(len(pairs), 'example')}, loss {losses[0]:.3f} → {losses[-1]:.3f}; start from it with --model {args.out}"
+    print_result(args, result | {"model": str(args.out)}, message)
     return 0
 
 
@@ -57,7 +57,7 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
         raise ConfigError(
             f"The examples in {path} cannot be read ({error}). Give a UTF-8 file of JSON Lines."
         ) from error
-    pairs, wrong = [], []
+    pairs, invalid_lines = [], []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -68,11 +68,13 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
                 raise TypeError
             pairs.append((prompt, response))
         except (ValueError, KeyError, TypeError):
-            wrong.append(number)
-    if wrong:
-        named = ", ".join(map(str, wrong[:TOLD])) + (", …" if len(wrong) > TOLD else "")
+            invalid_lines.append(number)
+    if invalid_lines:
+        listed = ", ".join(map(str, invalid_lines[:MAX_REPORTED_LINES])) + (
+            ", …" if len(invalid_lines) > MAX_REPORTED_LINES else ""
+        )
         raise ConfigError(
-            f"{counted(len(wrong), 'line')} of {path.name} cannot be used: {named}. "
+            f"{pluralize(len(invalid_lines), 'line')} of {path.name} cannot be used: {listed}. "
             'Each needs {"prompt": "…", "response": "…"}.'
         )
     return pairs

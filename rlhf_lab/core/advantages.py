@@ -8,6 +8,7 @@ response tokens per row.
 import torch
 from torch import Tensor
 
+from rlhf_lab.common.enums import Baseline, CreditAssignment, ValueTarget
 from rlhf_lab.errors import ConfigError
 
 WHITEN_EPS = 1e-8  # added to the variance; TRL and lm-human-preferences use the same
@@ -48,8 +49,8 @@ def centred(x: Tensor, mask: Tensor) -> Tensor:
     """x less its mean over the mask, 0 outside; exactly 0 where all are alike, which takes a second look: the mean of twelve
     float32 numbers 1000.1 is another number, and a division by their spread would make something of the difference.
     """
-    rough = (x - masked_mean(x, mask)).masked_fill(~mask, 0.0)
-    return (rough - masked_mean(rough, mask)).masked_fill(~mask, 0.0)
+    deviations = (x - masked_mean(x, mask)).masked_fill(~mask, 0.0)
+    return (deviations - masked_mean(deviations, mask)).masked_fill(~mask, 0.0)
 
 
 def whiten(x: Tensor, mask: Tensor, shift_mean: bool = True) -> Tensor:
@@ -95,7 +96,7 @@ def gae(
     Source: Schulman et al. 2016 (GAE) eq. 11-16.
     """
     rewards, values = _prepare(rewards, values, mask, last_values, gamma=gamma, lam=lam)
-    deltas = rewards + gamma * _following(values, mask, last_values) - values
+    deltas = rewards + gamma * _next_step_values(values, mask, last_values) - values
     advantages = _discounted_sums(deltas, mask, gamma * lam)
     return advantages, advantages + values
 
@@ -115,7 +116,7 @@ def nstep(
     rewards, values = _prepare(rewards, values, mask, last_values, gamma=gamma)
     returns = values  # the 0-step return; each round looks one step further
     for _ in range(min(n, mask.shape[1])):
-        returns = (rewards + gamma * _following(returns, mask, last_values)).masked_fill(~mask, 0.0)
+        returns = (rewards + gamma * _next_step_values(returns, mask, last_values)).masked_fill(~mask, 0.0)
     return returns - values, returns
 
 
@@ -138,15 +139,15 @@ def rewards_to_go(rewards: Tensor, mask: Tensor, *, gamma: float, last_values: T
     """
     rewards, _ = _prepare(rewards, rewards, mask, last_values, gamma=gamma)
     if last_values is not None:
-        after = (gamma * last_values).unsqueeze(1).expand_as(rewards)
-        rewards = rewards + after.masked_fill(~is_last_token(mask), 0.0)
+        bootstrap = (gamma * last_values).unsqueeze(1).expand_as(rewards)
+        rewards = rewards + bootstrap.masked_fill(~is_last_token(mask), 0.0)
     return _discounted_sums(rewards, mask, gamma)
 
 
 def is_last_token(mask: Tensor) -> Tensor:
     """(B, T) bool, True on the last True of each row of mask (B, T); all False in a row without any."""
-    still_to_come = mask.flip(1).cumsum(dim=1).flip(1)  # this token included
-    return mask & (still_to_come == 1)
+    remaining = mask.flip(1).cumsum(dim=1).flip(1)  # this token included
+    return mask & (remaining == 1)
 
 
 def check_masked(mask: Tensor, **tensors: Tensor) -> None:
@@ -164,18 +165,18 @@ def _prepare(
     """Check the arguments of an estimator; return rewards and values with 0 on padding."""
     check_masked(mask, rewards=rewards, values=values)
     if mask.dim() != 2 or (last_values is not None and last_values.shape != mask.shape[:1]):
-        given = None if last_values is None else tuple(last_values.shape)
-        raise ConfigError(f"mask is {tuple(mask.shape)}, last_values {given}: pass (B, T), and (B,) or None.")
+        last_shape = None if last_values is None else tuple(last_values.shape)
+        raise ConfigError(f"mask is {tuple(mask.shape)}, last_values {last_shape}: pass (B, T), and (B,) or None.")
     for name, factor in factors.items():
         if not 0.0 <= factor <= 1.0:
             raise ConfigError(f"{name} is {factor}: choose a number from 0 to 1.")
     return rewards.masked_fill(~mask, 0.0), values.masked_fill(~mask, 0.0)
 
 
-def _following(x: Tensor, mask: Tensor, last: Tensor | None) -> Tensor:
+def _next_step_values(x: Tensor, mask: Tensor, last_values: Tensor | None) -> Tensor:
     """x one step later, (B, T): x[:, t+1], and last (or 0) at the end of the response."""
     shifted = torch.cat([x[:, 1:], torch.zeros_like(x[:, :1])], dim=1)
-    end = torch.zeros_like(x) if last is None else last.unsqueeze(1).expand_as(x)
+    end = torch.zeros_like(x) if last_values is None else last_values.unsqueeze(1).expand_as(x)
     return torch.where(is_last_token(mask), end, shifted)
 
 
@@ -183,7 +184,193 @@ def _discounted_sums(x: Tensor, mask: Tensor, factor: float) -> Tensor:
     """sum_l factor^l x_{t+l} over response tokens, (B, T), 0 on padding."""
     running = torch.zeros_like(x[:, 0])
     columns = []
-    for column, outside in zip(x.flip(1).unbind(1), (~mask).flip(1).unbind(1), strict=True):
-        running = (column + factor * running).masked_fill(outside, 0.0)
+    for column, is_padding in zip(x.flip(1).unbind(1), (~mask).flip(1).unbind(1), strict=True):
+        running = (column + factor * running).masked_fill(is_padding, 0.0)
         columns.append(running)
     return torch.stack(columns[::-1], dim=1)
+
+
+pass
+
+GROUP_EPS = 1e-4  # added to the standard deviation of a group; TRL uses the same
+
+
+def reinforce_weights(
+    rewards: Tensor,
+    mask: Tensor,
+    *,
+    gamma: float = 1.0,
+    credit: CreditAssignment = "to_go",
+    baseline: Baseline = "none",
+    values: Tensor | None = None,
+) -> Tensor:
+    """What multiplies grad log pi(a_t | s_t) in REINFORCE: a return, less a baseline.
+
+    Args:
+        rewards: (B, T) float; anything in padding.
+        mask: (B, T) bool.
+        gamma: in [0, 1]. With gamma < 1 these weights alone follow the gradient that practice uses, not that of the
+            discounted return; times `time_discount` they are exact.
+        credit: "total": every token gets R = sum_k gamma^k r_k; "to_go": token t gets sum_{k>=t} gamma^{k-t} r_k.
+        baseline: "none"; "batch_mean": the mean of R over the batch (it contains the row itself, so gradients shrink by
+            (B - 1) / B); "value": values.
+        values: (B, T), for baseline "value" only; gradients do not flow through them.
+
+    Returns:
+        (B, T), units of the reward, 0 on padding.
+
+    Raises:
+        ConfigError: shapes that differ, a mask that is not bool, gamma outside [0, 1], no such credit or baseline,
+            values missing.
+
+    Source: Williams 1992; Sutton & Barto 2018 §13.3-13.4.
+    """
+    to_go = rewards_to_go(rewards, mask, gamma=gamma)
+    is_first_token = mask & (mask.cumsum(dim=1) == 1)
+    trajectory_returns = to_go.masked_fill(~is_first_token, 0.0).sum(dim=1)
+    if credit == "total":
+        weights = trajectory_returns.unsqueeze(1).expand_as(to_go)
+    elif credit == "to_go":
+        weights = to_go
+    else:
+        raise ConfigError(f"There is no credit {credit!r}. Choose total or to_go.")
+    if baseline == "batch_mean":
+        weights = weights - trajectory_returns.sum() / is_first_token.sum().clamp(min=1)
+    elif baseline == "value":
+        if values is None:
+            raise ConfigError('baseline is "value", but there are no values. Pass them, (B, T).')
+        check_masked(mask, values=values)
+        weights = weights - values.detach()
+    elif baseline != "none":
+        raise ConfigError(f"There is no baseline {baseline!r}. Choose none, batch_mean or value.")
+    return weights.masked_fill(~mask, 0.0)
+
+
+def time_discount(mask: Tensor, gamma: float, dtype: torch.dtype = torch.float32) -> Tensor:
+    """gamma^t, t counted from 0 at the first response token: (B, T), 0 on padding.
+
+    The factor that makes rewards-to-go or advantages the gradient of the *discounted* return; practice leaves it out,
+    and with gamma 1 it is 1.
+
+    Raises:
+        ConfigError: a mask that is not (B, T) bool, gamma outside [0, 1].
+
+    Source: Sutton & Barto 2018 §13.3 (the boxed algorithm); Thomas 2014 "Bias in natural actor-critic algorithms".
+    """
+    check_masked(mask)
+    if mask.dim() != 2 or not 0.0 <= gamma <= 1.0:
+        raise ConfigError(f"mask is {tuple(mask.shape)}, gamma {gamma}: pass (B, T) and a number from 0 to 1.")
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0).to(dtype)
+    return torch.pow(torch.as_tensor(gamma, dtype=dtype, device=mask.device), positions).masked_fill(~mask, 0.0)
+
+
+def rloo_advantages(scores: Tensor) -> Tensor:
+    """Leave-one-out: each sample's score less the mean of the *other* samples for the same prompt.
+
+    Args:
+        scores: (P, G) float, G >= 2 samples of each of P prompts (penalties included).
+
+    Returns:
+        (P, G), each row sums to 0. Unbiased, since the baseline does not contain the sample itself.
+
+    Raises:
+        ConfigError: not (P, G) with G >= 2.
+
+    Source: Kool et al. 2019; Ahmadian et al. 2024 "Back to basics".
+    """
+    group_size = _group_size(scores)
+    return _centre_groups(scores) * (group_size / (group_size - 1))
+
+
+def grpo_advantages(scores: Tensor, *, scale: bool = True) -> Tensor:
+    """Each sample's score less its group's mean, over the group's standard deviation (+ 1e-4).
+
+    Args:
+        scores: (P, G) float, G >= 2 samples of each of P prompts.
+        scale: False leaves the deviation out: prompts on which all samples are nearly alike are then not blown up.
+
+    Returns:
+        (P, G); 0 where all samples of a prompt score alike.
+
+    Raises:
+        ConfigError: not (P, G) with G >= 2.
+
+    Source: Shao et al. 2024 (DeepSeekMath) §4.1.2; unscaled: Liu et al. 2025 (Dr. GRPO). Deviation with G - 1, as TRL.
+    """
+    group_size = _group_size(scores)
+    centred = _centre_groups(scores)
+    sd = (centred.square().sum(dim=1, keepdim=True) / (group_size - 1)).sqrt()
+    return centred / (sd + GROUP_EPS) if scale else centred
+
+
+def _centre_groups(scores: Tensor) -> Tensor:
+    """(P, G) less each row's mean; exactly 0 where a row is all alike, as `advantages.centred`."""
+    deviations = scores - scores.mean(dim=1, keepdim=True)
+    return deviations - deviations.mean(dim=1, keepdim=True)
+
+
+def broadcast_to_tokens(per_response: Tensor, mask: Tensor) -> Tensor:
+    """(B,) -> (B, T): every response token gets its response's number, padding 0.
+
+    Raises:
+        ConfigError: shapes that do not belong together, a mask that is not bool.
+    """
+    check_masked(mask)
+    if mask.dim() != 2 or per_response.shape != mask.shape[:1]:
+        raise ConfigError(f"per_response is {tuple(per_response.shape)}, mask {tuple(mask.shape)}: pass (B,), (B, T).")
+    return per_response.unsqueeze(1).expand(mask.shape).masked_fill(~mask, 0.0)
+
+
+def value_targets(
+    rewards: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    *,
+    gamma: float,
+    lam: float,
+    target: ValueTarget = "gae",
+    last_values: Tensor | None = None,
+) -> Tensor:
+    """What the value function should say at each token: never the reward, always a return.
+
+    Args:
+        rewards, values, mask, gamma, lam, last_values: as in `gae`.
+        target: "gae": advantages + values, i.e. the lambda-return, which leans on the values; "monte_carlo": the rewards
+            that really followed (values and lam are not looked at).
+
+    Returns:
+        (B, T), 0 on padding, without gradient.
+
+    Raises:
+        ConfigError: as `gae`; no such target.
+    """
+    if target == "gae":
+        return gae(rewards, values, mask, gamma=gamma, lam=lam, last_values=last_values)[1].detach()
+    if target == "monte_carlo":
+        return rewards_to_go(rewards, mask, gamma=gamma, last_values=last_values).detach()
+    raise ConfigError(f"There is no value target {target!r}. Choose gae or monte_carlo.")
+
+
+def truncation_values(next_values: Tensor, ended: Tensor) -> Tensor:
+    """`last_values` for `gae`: the value after the last token where the length limit cut a response, 0 where it ended.
+
+    Args:
+        next_values: (B,) float, value of the state after the last token; anything where the response ended.
+        ended: (B,) bool, True where the stop token was sampled.
+
+    Raises:
+        ConfigError: shapes that differ, ended not bool.
+
+    Source: Pardo et al. 2018 "Time limits in reinforcement learning" (partial-episode bootstrapping).
+    """
+    check_masked(ended, next_values=next_values)
+    return next_values.masked_fill(ended, 0.0)
+
+
+def _group_size(scores: Tensor) -> int:
+    if scores.dim() != 2 or scores.shape[1] < 2:
+        raise ConfigError(
+            f"scores is {tuple(scores.shape)}: pass (P, G), at least G = 2 samples a prompt; one has nothing to be "
+            "compared with."
+        )
+    return int(scores.shape[1])

@@ -8,17 +8,16 @@ import math
 import torch
 from torch import Tensor
 
+from rlhf_lab.common.enums import AnyKLEstimator, KLEstimator, ScorePlacement
 from rlhf_lab.core.advantages import check_masked
-from rlhf_lab.core.importance import finite_exponent
-from rlhf_lab.core.logprobs import check_temperature, in_row_chunks, scale_logits, token_logprobs
-from rlhf_lab.core.score_shaping import place_scores
+from rlhf_lab.core.logprobs import apply_in_row_chunks, check_temperature, finite_exponent, scale_logits, token_logprobs
+from rlhf_lab.core.reward_scaling import place_scores
 from rlhf_lab.errors import ConfigError, NotFiniteError
-from rlhf_lab.kinds import AnyEstimator, Estimator, Placement
 
 MAX_PROPORTIONAL_ERROR = 0.2  # Ziegler et al. 2019 §2.2
 
 
-def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: Estimator = "k1") -> Tensor:
+def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator = "k1") -> Tensor:
     """Per-token estimate of KL(policy || reference) from tokens sampled by the policy; d = logprobs - ref_logprobs.
 
     k1 = d: unbiased, may be negative per token.  k2 = d^2 / 2: biased, low variance.
@@ -44,13 +43,13 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: Estimator = "
         raise ConfigError(
             f"logprobs is {tuple(logprobs.shape)}, ref_logprobs {tuple(ref_logprobs.shape)}: make them agree."
         )
-    difference = logprobs - ref_logprobs
+    log_ratio = logprobs - ref_logprobs
     if estimator == "k1":
-        return difference
+        return log_ratio
     if estimator == "k2":
-        return 0.5 * difference.square()
+        return 0.5 * log_ratio.square()
     if estimator == "k3":
-        return torch.expm1(finite_exponent(-difference)) + difference
+        return torch.expm1(finite_exponent(-log_ratio)) + log_ratio
     raise ConfigError(
         f"There is no KL estimator {estimator!r} on sampled tokens. Choose k1, k2 or k3 (full: see kl_from_logits)."
     )
@@ -60,7 +59,7 @@ def kl_from_logits(
     logits: Tensor,
     ref_logits: Tensor,
     tokens: Tensor,
-    estimator: AnyEstimator = "k1",
+    estimator: AnyKLEstimator = "k1",
     temperature: float = 1.0,
 ) -> Tensor:
     """Per-token KL(policy || reference) by any estimator; "full" sums over the whole vocabulary (`full_kl`).
@@ -109,11 +108,11 @@ def full_kl(logits: Tensor, ref_logits: Tensor, temperature: float = 1.0) -> Ten
         probs = logprobs.exp()
         return ((probs * (logprobs - ref_logprobs).masked_fill(probs == 0, 0.0)).sum(dim=-1),)
 
-    return in_row_chunks(compute, logits, ref_logits)[0]
+    return apply_in_row_chunks(compute, logits, ref_logits)[0]
 
 
 def shape_rewards(
-    scores: Tensor, kl: Tensor, mask: Tensor, kl_coef: Tensor | float, placement: Placement = "last"
+    scores: Tensor, kl: Tensor, mask: Tensor, kl_coef: Tensor | float, placement: ScorePlacement = "last"
 ) -> Tensor:
     """Per-token rewards: -kl_coef * kl on every response token, and the score once, on the last one.
 
@@ -150,7 +149,7 @@ class FixedKL:
             raise ConfigError(f"The KL coefficient is {coef}: choose 0 or more.")
         self.value = float(coef)
 
-    def check(self, n: int) -> None:
+    def check_batch_size(self, n: int) -> None:
         """Any number of sequences will do."""
 
     def update(self, sequence_kl: float, n: int) -> float:  # noqa: ARG002  same face as AdaptiveKL
@@ -178,7 +177,7 @@ class AdaptiveKL:
         self.target = float(target)
         self.horizon = float(horizon)
 
-    def check(self, n: int) -> None:
+    def check_batch_size(self, n: int) -> None:
         """Raises ConfigError for more sequences in a step than `update` takes; to be asked before anything learns."""
         if not 0 <= n * MAX_PROPORTIONAL_ERROR < self.horizon:
             raise ConfigError(f"n is {n}, horizon {self.horizon}: choose a horizon well above the sequences in a step.")
@@ -198,7 +197,7 @@ class AdaptiveKL:
             raise NotFiniteError(
                 f"The KL to the reference is {sequence_kl}: the policy broke. Lower the learning rate."
             )
-        self.check(n)
+        self.check_batch_size(n)
         error = min(max(float(sequence_kl) / self.target - 1.0, -MAX_PROPORTIONAL_ERROR), MAX_PROPORTIONAL_ERROR)
         self.value *= 1.0 + error * n / self.horizon
         return self.value

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rlhf_lab.core.products import linear
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.fused import calls
+from rlhf_lab.kernels import ops
+from rlhf_lab.kernels.matmul import linear
 
 CHUNK_ELEMENTS = 2**22  # logits worked on at once where no gradient is wanted: 16 MiB in float32
-ON_GPU = 2**26  # there, where a chunk costs as much to ask for as to compute: 256 MiB in float32
-NEAR_ELEMENTS = 2**18  # those that a processor's cache holds: 1 MiB in float32
+GPU_CHUNK_ELEMENTS = 2**26  # there, where a chunk costs as much to ask for as to compute: 256 MiB in float32
+CACHE_CHUNK_ELEMENTS = 2**18  # those that a processor's cache holds: 1 MiB in float32
 
 
 def response_mask(responses: Tensor, eos_token_id: int | Sequence[int]) -> Tensor:
@@ -69,7 +69,7 @@ def token_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) 
     def compute(logits: Tensor, tokens: Tensor) -> tuple[Tensor]:
         return (scale_logits(logits, temperature).log_softmax(dim=-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1),)
 
-    return in_row_chunks(compute, logits, tokens)[0]
+    return apply_in_row_chunks(compute, logits, tokens)[0]
 
 
 def logprobs_and_entropy(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -93,11 +93,13 @@ def logprobs_and_entropy(logits: Tensor, tokens: Tensor, *, temperature: float =
         entropy = -(probs * all_logprobs.masked_fill(probs == 0, 0.0)).sum(dim=-1)  # 0 log 0 = 0, never 0 * -inf
         return logprobs, entropy
 
-    logprobs, entropy = in_row_chunks(compute, logits, tokens)
+    logprobs, entropy = apply_in_row_chunks(compute, logits, tokens)
     return logprobs, entropy
 
 
-def sampled_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+def logprobs_with_detached_entropy(
+    logits: Tensor, tokens: Tensor, *, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """`logprobs_and_entropy` at a third of its cost, for an entropy that is a figure and nothing is to learn from.
 
     Args:
@@ -112,13 +114,13 @@ def sampled_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0
     _check_logits(logits, tokens.shape, temperature)
 
     def compute(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        return _sampled(logits, tokens, temperature)
+        return _logprobs_detached_entropy(logits, tokens, temperature)
 
-    logprobs, entropy = in_row_chunks(compute, logits, tokens)
+    logprobs, entropy = apply_in_row_chunks(compute, logits, tokens)
     return logprobs, entropy
 
 
-def _figures(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _logprobs_entropy_probs(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Log-probabilities of the tokens and entropies (...), and all probabilities (..., V); no gradient is kept.
 
     logits: in float32 or float64, divided by the temperature; used up. With the largest of them subtracted, the log of the sum
@@ -132,13 +134,13 @@ def _figures(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return logprobs, log_sum - torch.linalg.vecdot(probs, logits), probs
 
 
-class _Sampled(torch.autograd.Function):
+class _LogprobsDetachedEntropy(torch.autograd.Function):
     """Keeps one tensor of the logits' size, the probabilities: d logprob / d logits = (onehot - p) / temperature."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         scaled = scale_logits(logits, temperature)
-        logprobs, entropy, probs = _figures(scaled.clone() if scaled is logits else scaled, tokens)
+        logprobs, entropy, probs = _logprobs_entropy_probs(scaled.clone() if scaled is logits else scaled, tokens)
         ctx.save_for_backward(probs, tokens)
         ctx.temperature, ctx.dtype = temperature, logits.dtype
         ctx.mark_non_differentiable(entropy)
@@ -153,7 +155,7 @@ class _Sampled(torch.autograd.Function):
         return dlogits.to(ctx.dtype), None, None
 
 
-_sampled: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]] = _Sampled.apply
+_logprobs_detached_entropy: Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]] = _LogprobsDetachedEntropy.apply
 
 
 def head_logprobs(
@@ -183,26 +185,28 @@ def head_logprobs(
             f"hidden is {tuple(hidden.shape)}, weight {tuple(weight.shape)}, tokens {tuple(tokens.shape)}: "
             "pass (N, H), (V, H) and (N,)."
         )
-    return _head(hidden, weight, bias, tokens, temperature)
+    return _head_logprobs(hidden, weight, bias, tokens, temperature)
 
 
-def _in_pieces(logits: Tensor, tokens: Tensor, temperature: float, learns: bool) -> tuple[Tensor, Tensor]:
+def _logprobs_entropy_chunked(
+    logits: Tensor, tokens: Tensor, temperature: float, needs_grad: bool
+) -> tuple[Tensor, Tensor]:
     """Log-probabilities of the tokens and entropies, (N,) each; where something learns, logits (N, V) become onehot - p. A few
     rows at a time, in the cache."""
-    most = NEAR_ELEMENTS if logits.device.type == "cpu" else ON_GPU
-    found = []
-    rows = max(1, most // logits.shape[1])
-    for start in range(0, max(1, len(tokens)), rows):
-        part, chosen = logits[start : start + rows], tokens[start : start + rows]
-        *figures, probs = _figures(scale_logits(part, temperature), chosen)
-        found.append(figures)
-        if learns:
-            part.copy_(probs.neg_().scatter_add_(-1, chosen.unsqueeze(-1), torch.ones_like(probs[:, :1])))
-    logprobs, entropy = (torch.cat(parts) for parts in zip(*found, strict=True))
+    max_elements = CACHE_CHUNK_ELEMENTS if logits.device.type == "cpu" else GPU_CHUNK_ELEMENTS
+    results = []
+    chunk_rows = max(1, max_elements // logits.shape[1])
+    for start in range(0, max(1, len(tokens)), chunk_rows):
+        chunk, chunk_tokens = logits[start : start + chunk_rows], tokens[start : start + chunk_rows]
+        *stats, probs = _logprobs_entropy_probs(scale_logits(chunk, temperature), chunk_tokens)
+        results.append(stats)
+        if needs_grad:
+            chunk.copy_(probs.neg_().scatter_add_(-1, chunk_tokens.unsqueeze(-1), torch.ones_like(probs[:, :1])))
+    logprobs, entropy = (torch.cat(tensors) for tensors in zip(*results, strict=True))
     return logprobs, entropy
 
 
-class _Head(torch.autograd.Function):
+class _HeadLogprobs(torch.autograd.Function):
     """One buffer of the logits' size, made into onehot - p where it lies."""
 
     @staticmethod
@@ -210,10 +214,10 @@ class _Head(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
         logits = linear(hidden, weight, bias)
-        learns = ctx.needs_input_grad[0]
-        figures = calls.head_figures if calls.takes(logits) else _in_pieces
-        logprobs, entropy = figures(logits, tokens, temperature, learns)
-        if learns:
+        needs_grad = ctx.needs_input_grad[0]
+        compute = ops.logprobs_and_entropy_inplace if ops.supported(logits) else _logprobs_entropy_chunked
+        logprobs, entropy = compute(logits, tokens, temperature, needs_grad)
+        if needs_grad:
             ctx.save_for_backward(linear(logits, weight.t()))
         ctx.temperature = temperature
         ctx.mark_non_differentiable(entropy)
@@ -222,11 +226,17 @@ class _Head(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (slope,) = ctx.saved_tensors
-        return (slope * (gradients[0] / ctx.temperature).unsqueeze(-1)).to(slope.dtype), None, None, None, None
+        (grad_hidden,) = ctx.saved_tensors
+        return (
+            (grad_hidden * (gradients[0] / ctx.temperature).unsqueeze(-1)).to(grad_hidden.dtype),
+            None,
+            None,
+            None,
+            None,
+        )
 
 
-_head: Callable[[Tensor, Tensor, Tensor | None, Tensor, float], tuple[Tensor, Tensor]] = _Head.apply
+_head_logprobs: Callable[[Tensor, Tensor, Tensor | None, Tensor, float], tuple[Tensor, Tensor]] = _HeadLogprobs.apply
 
 
 def scale_logits(logits: Tensor, temperature: float) -> Tensor:
@@ -244,19 +254,25 @@ def check_temperature(temperature: float) -> None:
         )
 
 
-def in_row_chunks(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
+def apply_in_row_chunks(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
     """function(*tensors), a few rows of dimension 0 at a time where no gradient is wanted, else all at once.
 
     The function must treat rows alone. Chunks hold about CHUNK_ELEMENTS elements of the first tensor,
     or ON_GPU.
     """
-    rows, most = tensors[0].shape[0], CHUNK_ELEMENTS if tensors[0].device.type == "cpu" else ON_GPU
-    chunk = max(1, most * rows // max(1, tensors[0].numel()))
-    wants_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    if wants_grad or rows <= chunk:
+    row_count, max_elements = (
+        tensors[0].shape[0],
+        CHUNK_ELEMENTS if tensors[0].device.type == "cpu" else GPU_CHUNK_ELEMENTS,
+    )
+    chunk_rows = max(1, max_elements * row_count // max(1, tensors[0].numel()))
+    needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if needs_grad or row_count <= chunk_rows:
         return function(*tensors)
-    parts = [function(*(tensor[start : start + chunk] for tensor in tensors)) for start in range(0, rows, chunk)]
-    return tuple(torch.cat(outputs) for outputs in zip(*parts, strict=True))
+    results = [
+        function(*(tensor[start : start + chunk_rows] for tensor in tensors))
+        for start in range(0, row_count, chunk_rows)
+    ]
+    return tuple(torch.cat(outputs) for outputs in zip(*results, strict=True))
 
 
 def _check_logits(logits: Tensor, tokens_shape: torch.Size, temperature: float) -> None:
@@ -266,3 +282,33 @@ def _check_logits(logits: Tensor, tokens_shape: torch.Size, temperature: float) 
             f"logits is {tuple(logits.shape)}, tokens {tuple(tokens_shape)}: "
             "pass (B, T, V) and (B, T), the logits already shifted onto the token they predict."
         )
+
+
+def finite_exponent(x: Tensor) -> Tensor:
+    """x, but no larger than 0.9 of the largest exponent of its dtype: 79.8 in float32, 638 in float64.
+
+    The exponential of what comes back is finite, and so is its product with an advantage; 0 times it is 0, where 0 times infinity
+    would be NaN. The slope stays 1 beyond, so that a loss goes on pulling the ratio back.
+
+    Args:
+        x: any shape, float, e.g. log-ratios in nats; NaN stays NaN.
+
+    Returns:
+        Shape of x, differentiable; x itself, to the last bit, wherever it is below.
+    """
+    return _clamp_with_identity_grad(x)
+
+
+class _ClampWithIdentityGrad(torch.autograd.Function):
+    """`clamp` with the gradient of the identity."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ARG004  nothing is kept
+        return x.clamp(max=0.9 * math.log(torch.finfo(x.dtype).max))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:  # noqa: ARG004
+        return gradients[0]
+
+
+_clamp_with_identity_grad: Callable[[Tensor], Tensor] = _ClampWithIdentityGrad.apply

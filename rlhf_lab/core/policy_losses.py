@@ -6,15 +6,19 @@ to exactly those of the minibatch, however it was split. (A mean of means would 
 Other reductions exist for comparison, see `reduce_tokens`.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from rlhf_lab.common.enums import LossReduction
 from rlhf_lab.core.advantages import check_masked, masked_mean, masked_var
-from rlhf_lab.core.importance import finite_exponent
+from rlhf_lab.core.kl import kl_estimate
+from rlhf_lab.core.logprobs import finite_exponent, token_logprobs
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.kinds import Reduction
+
+pass
 
 
 class PolicyLoss(NamedTuple):
@@ -41,7 +45,7 @@ def ppo_clip(
     *,
     cliprange: float | None,
     denominator: Tensor | float | None = None,
-    reduction: Reduction = "token_mean",
+    reduction: LossReduction = "token_mean",
 ) -> PolicyLoss:
     """Mean of max(-A r, -A clip(r, 1 - eps, 1 + eps)), r = exp(logprobs - old_logprobs).
 
@@ -72,12 +76,12 @@ def ppo_clip(
     advantages = advantages.masked_fill(~mask, 0.0)
     unclipped = -advantages * ratio
     clipped = unclipped if cliprange is None else -advantages * ratio.clamp(1.0 - cliprange, 1.0 + cliprange)
-    mean: Reduction = "token_mean" if reduction == "token_mean" else "trajectory_mean"
+    stat_reduction: LossReduction = "token_mean" if reduction == "token_mean" else "trajectory_mean"
     return PolicyLoss(
         loss=reduce_tokens(torch.maximum(unclipped, clipped), mask, reduction, denominator),
-        clipfrac=reduce_tokens((clipped > unclipped).to(ratio.dtype), mask, mean, denominator),
-        approx_kl=reduce_tokens(0.5 * log_ratio.detach().square(), mask, mean, denominator),
-        ratio_mean=reduce_tokens(ratio.detach(), mask, mean, denominator),
+        clipfrac=reduce_tokens((clipped > unclipped).to(ratio.dtype), mask, stat_reduction, denominator),
+        approx_kl=reduce_tokens(0.5 * log_ratio.detach().square(), mask, stat_reduction, denominator),
+        ratio_mean=reduce_tokens(ratio.detach(), mask, stat_reduction, denominator),
     )
 
 
@@ -113,8 +117,8 @@ def clipped_value_loss(
     values, old_values, returns = (x.masked_fill(~mask, 0.0) for x in (values, old_values, returns))
     unclipped = clipped = (values - returns).square()
     if cliprange_value is not None:
-        near_old = old_values + (values - old_values).clamp(-cliprange_value, cliprange_value)
-        clipped = (near_old - returns).square()
+        clipped_values = old_values + (values - old_values).clamp(-cliprange_value, cliprange_value)
+        clipped = (clipped_values - returns).square()
     return ValueLoss(
         loss=0.5 * token_mean(torch.maximum(unclipped, clipped), mask, denominator),
         clipfrac=token_mean((clipped > unclipped).to(values.dtype), mask, denominator),
@@ -146,7 +150,7 @@ def token_mean(x: Tensor, mask: Tensor, denominator: Tensor | float | None = Non
 
 
 def reduce_tokens(
-    x: Tensor, mask: Tensor, reduction: Reduction = "token_mean", denominator: Tensor | float | None = None
+    x: Tensor, mask: Tensor, reduction: LossReduction = "token_mean", denominator: Tensor | float | None = None
 ) -> Tensor:
     """One number out of per-token terms.
 
@@ -179,10 +183,10 @@ def reduce_tokens(
     if mask.dim() != 2:
         raise ConfigError(f"mask is {tuple(mask.shape)}: trajectories are the rows of (B, T).")
     lengths = mask.sum(dim=1)
-    per_row = x.masked_fill(~mask, 0.0).sum(dim=1)
+    per_response = x.masked_fill(~mask, 0.0).sum(dim=1)
     if reduction == "trajectory_mean":
-        per_row = per_row / lengths.clamp(min=1)
-    return token_mean(per_row, lengths > 0, denominator)
+        per_response = per_response / lengths.clamp(min=1)
+    return token_mean(per_response, lengths > 0, denominator)
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
@@ -201,13 +205,292 @@ def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> Tensor:
     Source: OpenAI baselines `common/math_util.py`, there NaN for constant returns.
     """
     check_masked(mask, values=values, returns=returns)
-    spread = masked_var(returns, mask)
-    rounding = (4 * torch.finfo(returns.dtype).eps * masked_mean(returns.abs(), mask)).square()
-    constant = spread <= rounding
-    explained = 1.0 - masked_var(returns - values, mask) / spread
-    return explained.masked_fill(constant, 0.0)
+    returns_var = masked_var(returns, mask)
+    rounding_var = (4 * torch.finfo(returns.dtype).eps * masked_mean(returns.abs(), mask)).square()
+    is_constant = returns_var <= rounding_var
+    explained = 1.0 - masked_var(returns - values, mask) / returns_var
+    return explained.masked_fill(is_constant, 0.0)
 
 
 def _check_cliprange(name: str, cliprange: float | None) -> None:
     if cliprange is not None and not cliprange > 0:
         raise ConfigError(f"{name} is {cliprange}: choose a positive number (0.2 is usual), or None for no clipping.")
+
+
+def trajectory_log_ratio(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -> Tensor:
+    """log p(trajectory) - log q(trajectory): the sum of the token log-ratios of each response.
+
+    Transitions and first states are the same under both policies and cancel. PPO's ratio is per token instead: it leaves
+    out how likely the state itself has become.
+
+    Args:
+        logprobs, old_logprobs: (B, T) float, nats; anything in padding.
+        mask: (B, T) bool.
+
+    Returns:
+        (B,), nats, differentiable.
+
+    Raises:
+        ConfigError: shapes that differ, a mask that is not bool.
+    """
+    check_masked(mask, logprobs=logprobs, old_logprobs=old_logprobs)
+    return (logprobs - old_logprobs).masked_fill(~mask, 0.0).sum(dim=-1)
+
+
+def importance_mean(x: Tensor, ratios: Tensor, mask: Tensor, *, normalise: bool = False) -> Tensor:
+    """Estimate of E_p[x] from samples of q: mean of w x, or sum(w x) / sum(w).
+
+    Args:
+        x: any shape, float; anything outside the mask.
+        ratios: same shape, w >= 0.
+        mask: bool, same shape.
+        normalise: True divides by the sum of the weights: a little biased, far less variance, and exact for a constant x.
+
+    Returns:
+        Scalar, differentiable; 0 for an empty mask.
+
+    Raises:
+        ConfigError: shapes that differ, a mask that is not bool; normalise where all weights are 0: a mean of nothing.
+
+    Source: Owen, "Monte Carlo theory, methods and examples", chapter 9.
+    """
+    check_masked(mask, x=x, ratios=ratios)
+    x, ratios = x.masked_fill(~mask, 0.0), ratios.masked_fill(~mask, 0.0)
+    estimate = masked_mean(x * ratios, mask)
+    if not (normalise and bool(mask.any())):
+        return estimate
+    weight = masked_mean(ratios, mask)
+    if bool(weight == 0):
+        raise ConfigError(
+            "All weights are 0: the new policy does nothing of what was sampled, so the samples say nothing of it. Sample anew; "
+            "where exp(log-ratio) came out as 0, pass exp(log-ratio - the largest one), which is the same once normalised."
+        )
+    return estimate / weight
+
+
+def importance_variance(x: Tensor, p: Tensor, q: Tensor) -> Tensor:
+    """Var_q[x p / q] = E_p[x^2 p / q] - (E_p[x])^2, exactly, over a finite set; divide by n for a mean of n samples.
+
+    Args:
+        x: (..., V) float, the function's value at each outcome.
+        p, q: (..., V) probabilities that sum to 1. Where p is 0, q may be 0 too.
+
+    Returns:
+        (...,); infinite where q is 0 and x p is not. With p = q it is Var_p[x].
+
+    Raises:
+        ConfigError: shapes that differ.
+    """
+    if not x.shape == p.shape == q.shape:
+        raise ConfigError(f"x is {tuple(x.shape)}, p {tuple(p.shape)}, q {tuple(q.shape)}: they must have one shape.")
+    mean = (p * x).sum(dim=-1, keepdim=True)
+    # sum q (x p / q - mean)^2: the same, but a difference of two large squares would leave their rounding
+    terms = (p * x - q * mean).square() / q
+    return terms.masked_fill((p * x == 0) & (q == 0), 0.0).sum(dim=-1)  # 0 / 0 where neither ever happens
+
+
+def effective_sample_size(ratios: Tensor, mask: Tensor) -> Tensor:
+    """Effective sample size (sum w)^2 / sum w^2 = n / (1 + var(w) / mean(w)^2), with the variance divided by n.
+
+    Args:
+        ratios: any shape, float, w >= 0; anything outside the mask.
+        mask: bool, same shape.
+
+    Returns:
+        Scalar from 1 to n, the number of elements: n if all weights are equal; 0, with slope 0, for an empty mask and where all
+        weights are 0. Differentiable.
+
+    Raises:
+        ConfigError: shapes that differ, a mask that is not bool.
+
+    Source: Kong 1992 "A note on importance sampling using standardized weights"; Owen, chapter 9.
+    """
+    check_masked(mask, ratios=ratios)
+    weights = ratios.masked_fill(~mask, 0.0)
+    largest = weights.max().clamp(min=torch.finfo(weights.dtype).tiny) if weights.numel() else weights.sum()
+    weights = weights / largest  # squares of large ratios must not overflow
+    squares = weights.square().sum()
+    return weights.sum().square() / squares.masked_fill(squares == 0, 1.0)
+
+
+pass
+
+
+class A2CLoss(NamedTuple):
+    """Scalars; loss = policy + vf_coef * value."""
+
+    loss: Tensor
+    policy: Tensor
+    value: Tensor  # with the 1/2, before vf_coef
+
+
+class PenaltyLoss(NamedTuple):
+    """Scalars; only the loss carries a gradient."""
+
+    loss: Tensor
+    kl: Tensor  # token mean of KL(old || new), nats: what `AdaptivePenalty.update` wants
+    approx_kl: Tensor  # mean of (logprobs - old_logprobs)^2 / 2, nats
+    ratio_mean: Tensor  # mean of exp(logprobs - old_logprobs)
+
+
+def reinforce_loss(
+    logprobs: Tensor,
+    weights: Tensor,
+    mask: Tensor,
+    *,
+    reduction: LossReduction = "trajectory_sum",
+    denominator: Tensor | float | None = None,
+) -> Tensor:
+    """-sum_t weight_t log pi(a_t | s_t), mean over trajectories: minus its gradient estimates the policy gradient.
+
+    Only the gradient means anything; the number itself is not minus the return.
+
+    Args:
+        logprobs: (B, T) float, nats, of the policy that sampled; carries the gradient.
+        weights: (B, T), e.g. `credit.reinforce_weights` or advantages; no gradient flows through them.
+        mask: (B, T) bool; anything may stand outside it.
+        reduction: "trajectory_sum" is unbiased; the others weigh by length, see `policy_losses.reduce_tokens`.
+        denominator: > 0, trajectories (tokens for "token_mean") in the whole minibatch; None: those of this mask.
+
+    Returns:
+        Scalar.
+
+    Raises:
+        ConfigError: shapes that differ, a mask that is not bool, denominator not positive, no such reduction.
+
+    Source: Williams 1992; Sutton et al. 2000.
+    """
+    check_masked(mask, logprobs=logprobs, weights=weights)
+    terms = -weights.detach().masked_fill(~mask, 0.0) * logprobs.masked_fill(~mask, 0.0)
+    return reduce_tokens(terms, mask, reduction, denominator)
+
+
+def a2c_loss(
+    logprobs: Tensor,
+    values: Tensor,
+    advantages: Tensor,
+    returns: Tensor,
+    mask: Tensor,
+    *,
+    vf_coef: float,
+    denominator: Tensor | float | None = None,
+) -> A2CLoss:
+    """Advantage actor-critic: -A log pi, plus vf_coef times half the squared error of the values; token means.
+
+    Args:
+        logprobs: (B, T) float, nats; carries the policy's gradient.
+        values: (B, T); carries the critic's gradient, through the squared error alone.
+        advantages: (B, T); no gradient flows through them, even if they were computed from values.
+        returns: (B, T), what values should be; no gradient flows through them.
+        mask: (B, T) bool; anything may stand outside it.
+        vf_coef: >= 0.
+        denominator: > 0, response tokens in the whole minibatch; None: those of this mask.
+
+    Raises:
+        ConfigError: shapes that differ, a mask that is not bool, vf_coef negative, denominator not positive.
+
+    Source: Mnih et al. 2016 (A3C) §4, synchronous.
+    """
+    policy = reinforce_loss(logprobs, advantages, mask, reduction="token_mean", denominator=denominator)
+    value = clipped_value_loss(
+        values, values.detach(), returns.detach(), mask, cliprange_value=None, denominator=denominator
+    ).loss
+    return A2CLoss(total_loss(policy, value=value, vf_coef=vf_coef), policy, value)
+
+
+def ppo_penalty(
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    coef: float,
+    kl: Tensor | None = None,
+    denominator: Tensor | float | None = None,
+) -> PenaltyLoss:
+    """Token mean of -A r, unclipped, plus coef times the token mean of KL(old || new).
+
+    Args:
+        logprobs, old_logprobs, advantages, mask, denominator: as in `ppo_clip`.
+        coef: >= 0, loss per nat, e.g. `AdaptivePenalty.value`.
+        kl: (B, T), the exact KL(old || new) with its gradient, e.g. `full_kl(old_logits, logits)`. None: its estimate k3
+            from the sampled tokens, (r - 1) - log r, which is never negative.
+
+    Raises:
+        ConfigError: shapes that differ, a mask that is not bool, coef negative, denominator not positive.
+
+    Source: Schulman et al. 2017 eq. 8. The penalty is added to the loss; it does not multiply the surrogate.
+    """
+    surrogate = ppo_clip(logprobs, old_logprobs, advantages, mask, cliprange=None, denominator=denominator)
+    _check_coefs(coef=coef)
+    if kl is None:  # filled first: the exponential of junk in padding would leave NaN in the gradient
+        kl = kl_estimate(old_logprobs.masked_fill(~mask, 0.0), logprobs.masked_fill(~mask, 0.0), "k3")
+    mean_kl = token_mean(kl, mask, denominator)
+    return PenaltyLoss(
+        surrogate.loss + coef * mean_kl,
+        mean_kl.detach(),
+        approx_kl=surrogate.approx_kl,
+        ratio_mean=surrogate.ratio_mean,
+    )
+
+
+def ptx_loss(logits: Tensor, tokens: Tensor, mask: Tensor, denominator: Tensor | float | None = None) -> Tensor:
+    """Cross-entropy of pretraining text, token mean: added to PPO's loss it is PPO-ptx.
+
+    Args:
+        logits: (B, L, V) float, *unshifted*: logits[:, t] predicts tokens[:, t + 1].
+        tokens: (B, L) int64.
+        mask: (B, L) bool, True on real tokens; the first of a text has nothing before it and is not predicted.
+        denominator: > 0, predicted tokens in the whole minibatch; None: those of this mask.
+
+    Returns:
+        Scalar, nats per token, differentiable in logits.
+
+    Raises:
+        ConfigError: shapes that do not belong together, a mask that is not bool, denominator not positive.
+
+    Source: Ouyang et al. 2022 (InstructGPT) eq. 2, the last term.
+    """
+    check_masked(mask, tokens=tokens)
+    if mask.dim() != 2 or logits.shape[:-1] != mask.shape:
+        raise ConfigError(f"logits is {tuple(logits.shape)}, mask {tuple(mask.shape)}: pass (B, L, V) and (B, L).")
+    predicted = mask[:, 1:] & mask[:, :-1]
+    logprobs = token_logprobs(logits[:, :-1][predicted], tokens[:, 1:][predicted])
+    return -token_mean(logprobs, torch.ones_like(logprobs, dtype=torch.bool), denominator)
+
+
+def total_loss(
+    policy: Tensor,
+    *,
+    value: Tensor | float = 0.0,
+    entropy: Tensor | float = 0.0,
+    ptx: Tensor | float = 0.0,
+    vf_coef: float = 0.0,
+    entropy_coef: float = 0.0,
+    ptx_coef: float = 0.0,
+) -> Tensor:
+    """policy + vf_coef * value - entropy_coef * entropy + ptx_coef * ptx: the signs in one place.
+
+    Args:
+        policy, value, ptx: scalars, losses, to be made small.
+        entropy: scalar, nats, to be kept large, hence the minus.
+        vf_coef, entropy_coef, ptx_coef: >= 0.
+
+    Raises:
+        ConfigError: a negative coefficient.
+
+    Source: Schulman et al. 2017 eq. 9, negated.
+    """
+    _check_coefs(vf_coef=vf_coef, entropy_coef=entropy_coef, ptx_coef=ptx_coef)
+    return (
+        policy
+        + vf_coef * torch.as_tensor(value)
+        - entropy_coef * torch.as_tensor(entropy)
+        + ptx_coef * torch.as_tensor(ptx)
+    )
+
+
+def _check_coefs(**coefs: float) -> None:
+    for name, coef in coefs.items():
+        if not 0 <= coef < math.inf:
+            raise ConfigError(f"{name} is {coef}: below 0 it would reward the opposite. Choose 0 or more.")

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlhf_lab.common.enums import EnsembleCombination
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.kinds import Combination
 
 
 def bradley_terry_loss(
@@ -45,7 +45,7 @@ def bradley_terry_loss(
             f"label_smoothing is {label_smoothing}: at 0.5 or more the votes say nothing or the opposite. "
             "Choose a number from 0 up to, not including, 0.5."
         )
-    tie = _check_some(chosen, rejected, tie)
+    tie = _check_not_empty(chosen, rejected, tie)
     logit = chosen - rejected
     if margin is not None:
         if not isinstance(margin, Tensor):
@@ -92,7 +92,7 @@ def centring_penalty(chosen: Tensor, rejected: Tensor) -> Tensor:
 
     Source: Eisenstein et al. 2023 "Helping or herding?" (their regulariser); TRL `center_rewards_coefficient`.
     """
-    _check_some(chosen, rejected)
+    _check_not_empty(chosen, rejected)
     return (chosen + rejected).square().mean()
 
 
@@ -101,11 +101,11 @@ def score_l2(chosen: Tensor, rejected: Tensor) -> Tensor:
 
     Args, returns and errors as `centring_penalty`.
     """
-    _check_some(chosen, rejected)
+    _check_not_empty(chosen, rejected)
     return 0.5 * (chosen.square() + rejected.square()).mean()
 
 
-def combine(scores: Tensor, mode: Combination = "mean", coef: float = 1.0) -> Tensor:
+def combine_ensemble_scores(scores: Tensor, mode: EnsembleCombination = "mean", coef: float = 1.0) -> Tensor:
     """One score a text out of those of several reward models.
 
     Args:
@@ -147,7 +147,7 @@ def _check_pairs(chosen: Tensor, rejected: Tensor, tie: Tensor | None) -> Tensor
     return tie
 
 
-def _check_some(chosen: Tensor, rejected: Tensor, tie: Tensor | None = None) -> Tensor:
+def _check_not_empty(chosen: Tensor, rejected: Tensor, tie: Tensor | None = None) -> Tensor:
     """As `_check_pairs`, and there is at least one pair."""
     tie = _check_pairs(chosen, rejected, tie)
     if chosen.numel() == 0:

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from rlhf_lab.common.process_env import set_training_env
 from rlhf_lab.errors import EngineError, LabError, StoreError
-from rlhf_lab.jobs.supervisor import STARTING, beat
-from rlhf_lab.runtime import prepare
+from rlhf_lab.jobs.engine_process import STATE_STARTING, record_heartbeat
 from rlhf_lab.store.database import Database
 
 log = logging.getLogger("rlhf_lab.engine")
-NICE = 10
+NICENESS = 10
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -28,14 +28,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=0, help="threads of torch; 0 takes every core")
     args = parser.parse_args(argv)
     try:
-        run(args.home, args.idle_exit, args.threads)
+        run_engine(args.home, args.idle_exit, args.threads)
     except LabError as error:
         print(f"engine: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def run(home: Path, idle_exit_s: float, threads: int) -> None:
+def run_engine(home: Path, idle_exit_s: float, threads: int) -> None:
     """Hold the home's lock, then work. Raises EngineError when another engine holds it, StoreError for a bad home."""
     home = home.resolve()
     lock = FileLock(home / "engine.lock", timeout=0)
@@ -54,10 +54,10 @@ def run(home: Path, idle_exit_s: float, threads: int) -> None:
         ) from error
     with lock:
         _open_log(home)
-        _be_modest()
+        _lower_priority()
         db = Database.open(home)
-        beat(db, STARTING)
-        prepare()
+        record_heartbeat(db, STATE_STARTING)
+        set_training_env()
         import torch  # only now: it takes seconds, and it reads the environment when it is imported
 
         from rlhf_lab.engine.worker import Worker
@@ -65,9 +65,9 @@ def run(home: Path, idle_exit_s: float, threads: int) -> None:
         torch.set_num_threads(threads or os.cpu_count() or 1)
         worker = Worker(home, db, idle_exit_s=idle_exit_s)
         for name in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(name, lambda *_: worker.leave())
+            signal.signal(name, lambda *_: worker.request_exit())
         log.info("engine %d works on %s with %d threads", os.getpid(), home, torch.get_num_threads())
-        worker.work()
+        worker.run()
         db.close()
 
 
@@ -79,10 +79,10 @@ def _open_log(home: Path) -> None:
     log.setLevel(logging.INFO)
 
 
-def _be_modest() -> None:
+def _lower_priority() -> None:
     """Low priority: the page and the person's other work come first."""
     if hasattr(os, "nice"):
-        os.nice(max(0, NICE - os.nice(0)))
+        os.nice(max(0, NICENESS - os.nice(0)))
 
 
 if __name__ == "__main__":

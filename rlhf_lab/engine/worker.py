@@ -11,28 +11,29 @@ from typing import Any
 
 import psutil
 
-from rlhf_lab.engine import together
-from rlhf_lab.engine.faults import explain_error
-from rlhf_lab.engine.lab import Lab
-from rlhf_lab.engine.policy_run import POLL_EVERY_S, PolicyRun
-from rlhf_lab.engine.work import Progress, complete, explain, pairs_job, reward_job
+from rlhf_lab.common.enums import EventKind, JobKind, JobStatus, RunStatus
+from rlhf_lab.common.records import Job
+from rlhf_lab.engine import distributed_launch
+from rlhf_lab.engine.completions import complete, explain
+from rlhf_lab.engine.error_messages import explain_error
+from rlhf_lab.engine.job_handlers import JobProgressCallback, pairs_job, reward_job
+from rlhf_lab.engine.model_cache import ModelCache
+from rlhf_lab.engine.policy_run import POLL_INTERVAL_S, PolicyRun
 from rlhf_lab.errors import ClaimedError, CorruptStoreError, LabError, StoreError, TrainingError
-from rlhf_lab.jobs import claims, control, queue, supervisor
-from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
-from rlhf_lab.records import Job
+from rlhf_lab.jobs import engine_process, queue, run_control, run_lock
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.runs import add_event, get_run, pending_events, runs, set_run_status
 
-ANSWERS = (JobKind.COMPLETE, JobKind.EXPLAIN)  # somebody waits for them
-SHORT = (*ANSWERS, JobKind.SAMPLE_PAIRS)
-ALL = tuple(JobKind)
-BEAT_EVERY_S = 2.0
-IDLE_POLL_S = 0.1
-IDLE_EXIT_S = 600.0
-INSIST_EVERY_S = 1.0
+INTERACTIVE_JOB_KINDS = (JobKind.COMPLETE, JobKind.EXPLAIN)  # somebody waits for them
+SHORT_JOB_KINDS = (*INTERACTIVE_JOB_KINDS, JobKind.SAMPLE_PAIRS)
+ALL_JOB_KINDS = tuple(JobKind)
+HEARTBEAT_INTERVAL_S = 2.0
+IDLE_POLL_INTERVAL_S = 0.1
+DEFAULT_IDLE_EXIT_S = 600.0
+RETRY_INTERVAL_S = 1.0
 
-DEALT_OUT = (
+MODEL_SHARDED_MESSAGE = (
     "A training has dealt the model out among its processes, and there is no room to load it whole beside them. Ask again when "
     "the training has ended, or stop it."
 )
@@ -40,252 +41,274 @@ DEALT_OUT = (
 log = logging.getLogger("rlhf_lab.engine")
 
 
-class _Dropped(Exception):  # noqa: N818  not an error
+class _JobAborted(Exception):  # noqa: N818  not an error
     """Raised inside a job other than a run to leave it: the engine goes, or the job was cancelled."""
 
 
 class Worker:
     """Takes jobs until told to leave, or until nothing has happened for `idle_exit_s` and no page is open."""
 
-    def __init__(self, home: Path, db: Database, *, idle_exit_s: float = IDLE_EXIT_S) -> None:
-        self.lab = Lab(home, db)
+    def __init__(self, home: Path, db: Database, *, idle_exit_s: float = DEFAULT_IDLE_EXIT_S) -> None:
+        self.model_cache = ModelCache(home, db)
         self.db = db
         self.idle_exit_s = idle_exit_s
         self.state = "idle"
         # A plain flag, for the handler of SIGTERM sets it: an Event has a lock, which the interrupted thread may be holding.
-        self._leave = False
-        self._ended = threading.Event()
-        self.engine_id = supervisor.beat(db, self.state)
-        self._serving: int | None = None
-        self._dealt_out = False
-        self._halts: Callable[[], bool] = lambda: False
+        self._exit_requested = False
+        self._heartbeat_stopped = threading.Event()
+        self.engine_id = engine_process.record_heartbeat(db, self.state)
+        self._short_job_id: int | None = None
+        self._model_is_sharded = False
+        self._should_halt: Callable[[], bool] = lambda: False
 
-    def leave(self) -> None:
+    def request_exit(self) -> None:
         """Ask the worker to end: a run keeps its last step, a short job is put back."""
-        self._leave = True
+        self._exit_requested = True
 
-    def leaving(self) -> bool:
-        return self._leave
+    def should_exit(self) -> bool:
+        return self._exit_requested
 
-    def work(self) -> None:
+    def run(self) -> None:
         """The loop. Jobs that a dead engine left behind are taken up first. The heartbeat goes on until it has ended."""
-        beating = threading.Thread(target=self._beat, daemon=True, name="heartbeat")
-        beating.start()
+        heartbeat = threading.Thread(target=self._heartbeat_loop, daemon=True, name="heartbeat")
+        heartbeat.start()
         try:
-            self._work()
+            self._run_loop()
         finally:
-            self._ended.set()
-            beating.join()
-        supervisor.sign_off(self.db, self.engine_id)
+            self._heartbeat_stopped.set()
+            heartbeat.join()
+        engine_process.mark_engine_stopped(self.db, self.engine_id)
 
-    def _work(self) -> None:
-        for run_id in claims.mark_lost(self.db, self.lab.home):
+    def _run_loop(self) -> None:
+        for run_id in run_lock.mark_interrupted_runs(self.db, self.model_cache.home):
             log.info("run %d has lost its process and is interrupted", run_id)
-        for found in queue.requeue_interrupted(self.db):
-            if found.status is JobStatus.FAILED:
-                log.error("job %d (%s) was interrupted too often: %s", found.id, found.kind, found.error)
-                if found.kind is JobKind.TRAIN_POLICY:
-                    self._run_failed(int(found.payload["run_id"]), found.error)
+        for interrupted in queue.requeue_interrupted(self.db):
+            if interrupted.status is JobStatus.FAILED:
+                log.error(
+                    "job %d (%s) was interrupted too often: %s", interrupted.id, interrupted.kind, interrupted.error
+                )
+                if interrupted.kind is JobKind.TRAIN_POLICY:
+                    self._mark_run_failed(int(interrupted.payload["run_id"]), interrupted.error)
                 continue
-            log.info("job %d (%s) was interrupted and is taken up again", found.id, found.kind)
-        active = time.monotonic()
-        while not self._leave:
-            job = self._next()
+            log.info("job %d (%s) was interrupted and is taken up again", interrupted.id, interrupted.kind)
+        last_active = time.monotonic()
+        while not self._exit_requested:
+            job = self._claim_next_job()
             if job is not None:
-                self.do(job)
-                active = time.monotonic()
-            elif time.monotonic() - active > self.idle_exit_s and not self._page_open():
+                self.run_job(job)
+                last_active = time.monotonic()
+            elif time.monotonic() - last_active > self.idle_exit_s and not self._page_open():
                 log.info("nothing to do and no page open for %.0f s; leaving", self.idle_exit_s)
                 break
             else:
-                time.sleep(IDLE_POLL_S)
+                time.sleep(IDLE_POLL_INTERVAL_S)
 
-    def _next(self) -> Job | None:
+    def _claim_next_job(self) -> Job | None:
         """The next job. A database that cannot be written now (a full disk) may be later; a damaged one ends the engine."""
         try:
-            return queue.claim(self.db, ALL, self.engine_id)
+            return queue.claim(self.db, ALL_JOB_KINDS, self.engine_id)
         except CorruptStoreError:
             raise
         except StoreError as error:
             log.warning("no job could be taken: %s", error)
-            time.sleep(INSIST_EVERY_S)
+            time.sleep(RETRY_INTERVAL_S)
             return None
 
     def _page_open(self) -> bool:
-        seen = supervisor.last_ui_seen(self.db)
-        return seen is not None and time.time() - seen < self.idle_exit_s
+        last_seen = engine_process.ui_last_seen_at(self.db)
+        return last_seen is not None and time.time() - last_seen < self.idle_exit_s
 
-    def _beat(self) -> None:
+    def _heartbeat_loop(self) -> None:
         process = psutil.Process()
-        while not self._ended.wait(BEAT_EVERY_S):
+        while not self._heartbeat_stopped.wait(HEARTBEAT_INTERVAL_S):
             try:
-                supervisor.beat(self.db, self.state, device=self._device(), memory_mb=process.memory_info().rss / 2**20)
+                engine_process.record_heartbeat(
+                    self.db, self.state, device=self._device_name(), memory_mb=process.memory_info().rss / 2**20
+                )
             except StoreError as error:
                 log.warning("no heartbeat could be written: %s", error)
 
-    def _device(self) -> str:
-        return self.lab.device_name
+    def _device_name(self) -> str:
+        return self.model_cache.device_name
 
-    def do(self, job: Job) -> None:
+    def run_job(self, job: Job) -> None:
         """Do a job and record how it ended; an error ends the job, never the engine."""
-        before, self.state = self.state, f"{job.kind.value.replace('_', ' ')} (job {job.id})"
+        previous_state, self.state = self.state, f"{job.kind.value.replace('_', ' ')} (job {job.id})"
         log.info("job %d (%s) begins", job.id, job.kind)
         try:
-            result = self._result(job)
+            result = self._dispatch(job)
             if result is not None:
                 queue.finish(self.db, job.id, result)
                 log.info("job %d is done", job.id)
-        except _Dropped:
-            self._insist(partial(self._put_back, job), f"that job {job.id} is put back")
+        except _JobAborted:
+            self._record_with_retry(partial(self._requeue, job), f"that job {job.id} is put back")
         except Exception as error:
             # What a person can mend is said in a line; only what nobody foresaw needs to be traced.
             log.error("job %d failed: %s", job.id, error, exc_info=not isinstance(error, LabError))
-            self._insist(partial(self._failed, job, error), f"that job {job.id} failed")
+            self._record_with_retry(partial(self._record_failure, job, error), f"that job {job.id} failed")
         finally:
-            self.state = before
+            self.state = previous_state
 
-    def _put_back(self, job: Job) -> None:
-        put_back = queue.put_back(self.db, job.id)
-        log.info("job %d is %s", job.id, "put back" if put_back else "left: it was cancelled")
+    def _requeue(self, job: Job) -> None:
+        requeued = queue.requeue(self.db, job.id)
+        log.info("job %d is %s", job.id, "put back" if requeued else "left: it was cancelled")
 
-    def _failed(self, job: Job, error: Exception) -> None:
+    def _record_failure(self, job: Job, error: Exception) -> None:
         """The job has, and its run with it; not one that another process has claimed, which goes on."""
         message = explain_error(error)
         queue.fail(self.db, job.id, message)
         if job.kind is JobKind.TRAIN_POLICY and not isinstance(error, ClaimedError):
-            self._run_failed(int(job.payload["run_id"]), message)
+            self._mark_run_failed(int(job.payload["run_id"]), message)
 
-    def _insist(self, record: Callable[[], None], what: str) -> None:
+    def _record_with_retry(self, record: Callable[[], None], description: str) -> None:
         """Record how a job ended. Where that cannot be written (a full disk), try until it can be, or the worker is to leave:
         the next engine finds the job interrupted then."""
         while True:
             try:
                 record()
             except StoreError as error:
-                log.warning("%s could not be recorded: %s", what, error)
+                log.warning("%s could not be recorded: %s", description, error)
             else:
                 return
-            if self._leave:
+            if self._exit_requested:
                 return
-            time.sleep(INSIST_EVERY_S)
+            time.sleep(RETRY_INTERVAL_S)
 
-    def _run_failed(self, run_id: int, message: str) -> None:
+    def _mark_run_failed(self, run_id: int, message: str) -> None:
         """Raises StoreError where nothing can be written."""
         if any(run.id == run_id for run in runs(self.db)):  # it may have been deleted
             set_run_status(self.db, run_id, RunStatus.FAILED, message)
 
     def _train_policy(self, job: Job, run_id: int) -> dict[str, object] | None:
         """A run, in this process or, where its config wants several, in processes of their own."""
-        halts = self._halts_of(run_id)
+        should_halt = self._halt_checker(run_id)
 
-        def serve() -> None:
-            self.serve(job.project_id, halts)
+        def run_short_job() -> None:
+            self.run_short_job(job.project_id, should_halt)
 
-        progress = self._progress(job, lambda: self._cancelled(job.payload))
+        report_progress = self._progress_reporter(job, lambda: self._stop_cancelled_run(job.payload))
         run = get_run(self.db, run_id)
-        with self._processes(run.config | {"processes": control.processes_of(self.db, run)}) as several:
-            if several:
-                home = self.lab.home
-                status = together.train_policy(
-                    home, self.db, run_id, serve=serve, leaving=self.leaving, progress=progress
+        with self._training_processes(
+            run.config | {"processes": run_control.process_count(self.db, run)}
+        ) as is_distributed:
+            if is_distributed:
+                home = self.model_cache.home
+                status = distributed_launch.train_policy(
+                    home,
+                    self.db,
+                    run_id,
+                    run_short_job=run_short_job,
+                    should_exit=self.should_exit,
+                    report_progress=report_progress,
                 )
             else:
-                with claims.claimed(self.lab.home, run_id):
-                    status = PolicyRun(self.lab, run_id, serve=serve, leaving=self.leaving, progress=progress).execute()
+                with run_lock.lock_run(self.model_cache.home, run_id):
+                    status = PolicyRun(
+                        self.model_cache,
+                        run_id,
+                        run_short_job=run_short_job,
+                        should_exit=self.should_exit,
+                        report_progress=report_progress,
+                    ).execute()
         if status is RunStatus.INTERRUPTED:
-            queue.put_back(self.db, job.id)
+            queue.requeue(self.db, job.id)
             return None
         return {"run_id": run_id, "status": status.value, "step": get_run(self.db, run_id).step}
 
-    def _result(self, job: Job) -> dict[str, object] | None:
+    def _dispatch(self, job: Job) -> dict[str, object] | None:
         """What the job produced; None where it was put back for the next engine, or cancelled."""
         payload = job.payload
         if job.kind is JobKind.TRAIN_POLICY:
             return self._train_policy(job, int(payload["run_id"]))
-        if self._dealt_out:
-            raise TrainingError(DEALT_OUT)
+        if self._model_is_sharded:
+            raise TrainingError(MODEL_SHARDED_MESSAGE)
         assert job.project_id is not None
         project = get_project(self.db, job.project_id)
         if job.kind is JobKind.SAMPLE_PAIRS:
-            return pairs_job(self.lab, project, payload, tick=self._stay)
+            return pairs_job(self.model_cache, project, payload, on_progress=self._raise_if_interrupted)
         if job.kind is JobKind.COMPLETE:
-            return complete(self.lab, project, payload, tick=self._stay)
+            return complete(self.model_cache, project, payload, on_progress=self._raise_if_interrupted)
         if job.kind is JobKind.EXPLAIN:
-            return explain(self.lab, project, payload, tick=self._stay)
+            return explain(self.model_cache, project, payload, on_progress=self._raise_if_interrupted)
         return self._train_reward(job)
 
     def _train_reward(self, job: Job) -> dict[str, object] | None:
         """A reward model, in this process or, where its config wants several, in processes of their own."""
 
-        def tick() -> None:
-            self._between(job.project_id)
+        def on_progress() -> None:
+            self._on_job_progress(job.project_id)
 
-        with self._processes(job.payload.get("config", {})) as several:
-            if several:
-                return together.train_reward(self.lab.home, self.db, job, tick=tick)
-            return reward_job(self.lab, job, progress=self._progress(job, self._drop), tick=tick)
+        with self._training_processes(job.payload.get("config", {})) as is_distributed:
+            if is_distributed:
+                return distributed_launch.train_reward(self.model_cache.home, self.db, job, on_progress=on_progress)
+            return reward_job(
+                self.model_cache,
+                job,
+                report_progress=self._progress_reporter(job, self._raise_aborted),
+                on_progress=on_progress,
+            )
 
     @contextmanager
-    def _processes(self, config: dict[str, Any]) -> Iterator[bool]:
+    def _training_processes(self, config: dict[str, Any]) -> Iterator[bool]:
         """Whether a training wants processes of its own. While they deal out the model among them, none is loaded here."""
-        several = int(config.get("processes", 1)) > 1
-        self._dealt_out = several and bool(config.get("shard_backbone"))
-        if self._dealt_out:
-            self.lab.close()
+        is_distributed = int(config.get("processes", 1)) > 1
+        self._model_is_sharded = is_distributed and bool(config.get("shard_backbone"))
+        if self._model_is_sharded:
+            self.model_cache.unload()
         try:
-            yield several
+            yield is_distributed
         finally:
-            self._dealt_out = False
+            self._model_is_sharded = False
 
-    def _stay(self) -> None:
+    def _raise_if_interrupted(self) -> None:
         """Leave a job where it is when the engine goes, or when the run it is done in the middle of is to halt."""
-        if self._leave or self._halts():
-            raise _Dropped
+        if self._exit_requested or self._should_halt():
+            raise _JobAborted
 
-    def _drop(self) -> None:
-        raise _Dropped
+    def _raise_aborted(self) -> None:
+        raise _JobAborted
 
-    def _between(self, project_id: int | None) -> None:
-        self._stay()
-        self.serve(project_id)
+    def _on_job_progress(self, project_id: int | None) -> None:
+        self._raise_if_interrupted()
+        self.run_short_job(project_id)
 
-    def _progress(self, job: Job, cancelled: Callable[[], None] | None = None) -> Progress:
-        def tell(share: float, left: float | None, so_far: dict[str, Any]) -> None:
-            if not queue.update_progress(self.db, job.id, share, left, so_far) and cancelled is not None:
-                cancelled()
+    def _progress_reporter(self, job: Job, on_cancelled: Callable[[], None] | None = None) -> JobProgressCallback:
+        def report(fraction: float, eta_s: float | None, partial_result: dict[str, Any]) -> None:
+            if not queue.update_progress(self.db, job.id, fraction, eta_s, partial_result) and on_cancelled is not None:
+                on_cancelled()
 
-        return tell
+        return report
 
-    def _cancelled(self, payload: dict[str, object]) -> None:
+    def _stop_cancelled_run(self, payload: dict[str, object]) -> None:
         """The job of a run was cancelled: the same as stopping the run."""
         add_event(self.db, int(str(payload["run_id"])), EventKind.STOP, {})
 
-    def _halts_of(self, run_id: int) -> Callable[[], bool]:
+    def _halt_checker(self, run_id: int) -> Callable[[], bool]:
         """Whether somebody wants this run to pause or stop; looked up every POLL_EVERY_S at most."""
-        looked, wanted = -POLL_EVERY_S, False
+        polled_at, halt_requested = -POLL_INTERVAL_S, False
 
-        def halts() -> bool:
-            nonlocal looked, wanted
-            if time.monotonic() - looked >= POLL_EVERY_S:
+        def should_halt() -> bool:
+            nonlocal polled_at, halt_requested
+            if time.monotonic() - polled_at >= POLL_INTERVAL_S:
                 kinds = {event.kind for event in pending_events(self.db, run_id)}
-                looked, wanted = time.monotonic(), bool(kinds & {EventKind.PAUSE, EventKind.STOP})
-            return wanted
+                polled_at, halt_requested = time.monotonic(), bool(kinds & {EventKind.PAUSE, EventKind.STOP})
+            return halt_requested
 
-        return halts
+        return should_halt
 
-    def serve(self, project_id: int | None, halts: Callable[[], bool] = lambda: False) -> None:
+    def run_short_job(self, project_id: int | None, should_halt: Callable[[], bool] = lambda: False) -> None:
         """Do one waiting short job of the same project, if there is one. Never called from within itself.
 
         halts: true when the run that is interrupted for it shall pause or stop; the short job is then put back and done later.
         """
-        if self._serving is not None or halts():
+        if self._short_job_id is not None or should_halt():
             return
-        kinds = ANSWERS if self._dealt_out else SHORT  # new pairs can wait
+        kinds = INTERACTIVE_JOB_KINDS if self._model_is_sharded else SHORT_JOB_KINDS  # new pairs can wait
         job = queue.claim(self.db, kinds, self.engine_id, project_id=project_id)
         if job is None:
             return
-        self._serving, self._halts = job.id, halts
+        self._short_job_id, self._should_halt = job.id, should_halt
         try:
-            self.do(job)
+            self.run_job(job)
         finally:
-            self._serving, self._halts = None, lambda: False
+            self._short_job_id, self._should_halt = None, lambda: False

@@ -11,10 +11,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, select, update
 
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
+from rlhf_lab.common.records import Job
 from rlhf_lab.errors import StoreError
-from rlhf_lab.jobs.supervisor import engine_row, is_gone
-from rlhf_lab.kinds import OPEN, JobKind, JobStatus
-from rlhf_lab.records import Job
+from rlhf_lab.jobs.engine_process import engine_from_row, is_gone
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 
@@ -29,10 +29,12 @@ def submit(db: Database, kind: JobKind, project_id: int | None, payload: dict[st
 
 def submit_once(db: Database, kind: JobKind, project_id: int, payload: dict[str, Any]) -> Job:
     """The same, unless a job of this kind is open in the project: then that one. Two pages of a home may ask at once."""
-    there = (t.jobs.c.kind == kind) & (t.jobs.c.project_id == project_id) & t.jobs.c.status.in_(OPEN)
+    is_open_job = (
+        (t.jobs.c.kind == kind) & (t.jobs.c.project_id == project_id) & t.jobs.c.status.in_(UNFINISHED_JOB_STATUSES)
+    )
     with db.write() as conn:
-        row = conn.execute(select(t.jobs).where(there)).first()
-        return _submit(conn, kind, project_id, payload) if row is None else _job(row)
+        row = conn.execute(select(t.jobs).where(is_open_job)).first()
+        return _submit(conn, kind, project_id, payload) if row is None else _job_from_row(row)
 
 
 def _submit(conn: Connection, kind: JobKind, project_id: int | None, payload: dict[str, Any]) -> Job:
@@ -50,7 +52,7 @@ def _submit(conn: Connection, kind: JobKind, project_id: int | None, payload: di
         "updated_at": now,
     }
     job_id = insert_row(conn, t.jobs, values)
-    return _job(conn.execute(select(t.jobs).where(t.jobs.c.id == job_id)).one())
+    return _job_from_row(conn.execute(select(t.jobs).where(t.jobs.c.id == job_id)).one())
 
 
 def claim(db: Database, kinds: Sequence[JobKind], engine_id: int, project_id: int | None = None) -> Job | None:
@@ -58,8 +60,8 @@ def claim(db: Database, kinds: Sequence[JobKind], engine_id: int, project_id: in
 
     project_id: only a job of this project.
     """
-    waiting = t.jobs.c.status == JobStatus.QUEUED
-    query = select(t.jobs.c.id).where(waiting, t.jobs.c.kind.in_(kinds)).order_by(t.jobs.c.id).limit(1)
+    is_queued = t.jobs.c.status == JobStatus.QUEUED
+    query = select(t.jobs.c.id).where(is_queued, t.jobs.c.kind.in_(kinds)).order_by(t.jobs.c.id).limit(1)
     if project_id is not None:
         query = query.where(t.jobs.c.project_id == project_id)
     with db.read() as conn:
@@ -71,39 +73,39 @@ def claim(db: Database, kinds: Sequence[JobKind], engine_id: int, project_id: in
             return None
         values = {"status": JobStatus.RUNNING, "engine_id": engine_id, "updated_at": time.time()}
         conn.execute(update(t.jobs).where(t.jobs.c.id == job_id).values(**values))
-        return _job(conn.execute(select(t.jobs).where(t.jobs.c.id == job_id)).one())
+        return _job_from_row(conn.execute(select(t.jobs).where(t.jobs.c.id == job_id)).one())
 
 
 def update_progress(
-    db: Database, job_id: int, progress: float, eta_s: float | None = None, so_far: dict[str, Any] | None = None
+    db: Database, job_id: int, progress: float, eta_s: float | None = None, partial_result: dict[str, Any] | None = None
 ) -> bool:
     """progress from 0 to 1, eta_s seconds. False: the job is no longer running (cancelled); stop working on it.
 
     so_far: what is known before the job has ended; stands in `result` until the next update or the answer replaces it.
     """
-    known = {} if so_far is None else {"result": so_far}
-    return _change(db, job_id, (JobStatus.RUNNING,), progress=progress, eta_s=eta_s, **known)
+    extra_values = {} if partial_result is None else {"result": partial_result}
+    return _update_job(db, job_id, (JobStatus.RUNNING,), progress=progress, eta_s=eta_s, **extra_values)
 
 
-def put_back(db: Database, job_id: int) -> bool:
+def requeue(db: Database, job_id: int) -> bool:
     """A running job is queued again: its engine leaves in an orderly way. False: it was not running (cancelled)."""
-    return _change(db, job_id, (JobStatus.RUNNING,), status=JobStatus.QUEUED, engine_id=None)
+    return _update_job(db, job_id, (JobStatus.RUNNING,), status=JobStatus.QUEUED, engine_id=None)
 
 
 def finish(db: Database, job_id: int, result: dict[str, Any]) -> bool:
     """False, and nothing changed: the job was not running (cancelled meanwhile)."""
     values = {"status": JobStatus.DONE, "result": result, "progress": 1.0, "eta_s": 0.0}
-    return _change(db, job_id, (JobStatus.RUNNING,), **values)
+    return _update_job(db, job_id, (JobStatus.RUNNING,), **values)
 
 
 def fail(db: Database, job_id: int, error: str) -> bool:
     """False, and nothing changed: the job had ended before."""
-    return _change(db, job_id, OPEN, status=JobStatus.FAILED, error=error, eta_s=None)
+    return _update_job(db, job_id, UNFINISHED_JOB_STATUSES, status=JobStatus.FAILED, error=error, eta_s=None)
 
 
 def cancel(db: Database, job_id: int) -> bool:
     """A running job learns of it at its next `update_progress`. False: the job had ended before."""
-    return _change(db, job_id, OPEN, status=JobStatus.CANCELLED, eta_s=None)
+    return _update_job(db, job_id, UNFINISHED_JOB_STATUSES, status=JobStatus.CANCELLED, eta_s=None)
 
 
 def get_job(db: Database, job_id: int) -> Job:
@@ -111,7 +113,7 @@ def get_job(db: Database, job_id: int) -> Job:
         row = conn.execute(select(t.jobs).where(t.jobs.c.id == job_id)).one_or_none()
     if row is None:
         raise StoreError(f"There is no job {job_id}.")
-    return _job(row)
+    return _job_from_row(row)
 
 
 def jobs(
@@ -131,7 +133,7 @@ def jobs(
     if statuses is not None:
         query = query.where(t.jobs.c.status.in_(statuses))
     with db.read() as conn:
-        return [_job(row) for row in conn.execute(query)]
+        return [_job_from_row(row) for row in conn.execute(query)]
 
 
 def requeue_interrupted(db: Database) -> list[Job]:
@@ -148,23 +150,23 @@ def requeue_interrupted(db: Database) -> list[Job]:
     changed = []
     with db.write() as conn:
         for row in conn.execute(query).all():
-            if not is_gone(engine_row(row._mapping)):
+            if not is_gone(engine_from_row(row._mapping)):
                 continue
             job_id = row._mapping[t.jobs.c.id]
             values = {**_after_interruption(row), "updated_at": time.time()}
             conn.execute(update(t.jobs).where(t.jobs.c.id == job_id).values(**values))
-            changed.append(_job(conn.execute(select(t.jobs).where(t.jobs.c.id == job_id)).one()))
+            changed.append(_job_from_row(conn.execute(select(t.jobs).where(t.jobs.c.id == job_id)).one()))
     return changed
 
 
 def _after_interruption(row: Row[*tuple[Any, ...]]) -> dict[str, Any]:
-    further = row.progress > row.best_progress
+    made_progress = row.progress > row.best_progress
     values = {
         "status": JobStatus.QUEUED,
         "engine_id": None,
         "eta_s": None,
         "best_progress": max(row.progress, row.best_progress),
-        "attempts": 1 if further else row.attempts + 1,
+        "attempts": 1 if made_progress else row.attempts + 1,
     }
     if values["attempts"] >= MAX_ATTEMPTS:
         values["status"] = JobStatus.FAILED
@@ -176,13 +178,13 @@ def _after_interruption(row: Row[*tuple[Any, ...]]) -> dict[str, Any]:
     return values
 
 
-def _change(db: Database, job_id: int, when: Sequence[JobStatus], **values: Any) -> bool:
-    here = (t.jobs.c.id == job_id) & t.jobs.c.status.in_(when)
+def _update_job(db: Database, job_id: int, allowed_statuses: Sequence[JobStatus], **values: Any) -> bool:
+    condition = (t.jobs.c.id == job_id) & t.jobs.c.status.in_(allowed_statuses)
     with db.write() as conn:
-        return conn.execute(update(t.jobs).where(here).values(**values, updated_at=time.time())).rowcount == 1
+        return conn.execute(update(t.jobs).where(condition).values(**values, updated_at=time.time())).rowcount == 1
 
 
-def _job(row: Row[*tuple[Any, ...]]) -> Job:
+def _job_from_row(row: Row[*tuple[Any, ...]]) -> Job:
     values = dict(row._mapping)
     del values["best_progress"]
     return Job(**values)

@@ -26,20 +26,20 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rlhf_lab.errors import ModelError
-from rlhf_lab.models.backbone import Backbone, Wiring
-from rlhf_lab.models.lora_linear import FastLayer, Forward, Parts, frozen, parts_of
+from rlhf_lab.models.backbone import Backbone, WeightVersion
+from rlhf_lab.models.lora_linear import Forward, LoraWeights, MergedLoraLinear, frozen_forward, lora_weights_of
 
 ADAPTER_FILE = "adapter_model.safetensors"
 
 
-class _State(NamedTuple):
+class _ActiveAdapter(NamedTuple):
     name: str | None
     merged: bool
 
 
-def _refresh(layers: Sequence[tuple[FastLayer, Parts]]) -> None:
-    for merged, parts in layers:
-        merged.refresh(parts)
+def _refresh_layers(layers: Sequence[tuple[MergedLoraLinear, LoraWeights]]) -> None:
+    for layer, lora in layers:
+        layer.refresh(lora)
 
 
 class Adapters:
@@ -49,13 +49,13 @@ class Adapters:
         self.backbone = backbone
         self._peft: PeftModel | None = None
         self._trainable: dict[str, bool] = {}
-        self._state = _State(None, False)
-        self._scratch: list[tuple[nn.Linear, nn.Parameter]] = []
-        self._copies: dict[nn.Linear, nn.Parameter] = {}
-        self._made = object()
+        self._active = _ActiveAdapter(None, False)
+        self._replaced_weights: list[tuple[nn.Linear, nn.Parameter]] = []
+        self._merged_copies: dict[nn.Linear, nn.Parameter] = {}
+        self._generation = object()
         self._layers: list[Any] = []
-        self._merged: list[FastLayer] = []
-        self._parts: dict[str, list[Parts | None]] = {}
+        self._merged_linears: list[MergedLoraLinear] = []
+        self._lora_weights: dict[str, list[LoraWeights | None]] = {}
         self._forwards: dict[str | None, list[Forward | None]] = {None: []}  # of layers; None: PEFT's own
         self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
 
@@ -87,7 +87,7 @@ class Adapters:
                 self._peft.add_adapter(name, config)
         self._trainable[name] = trainable
         self._peft.eval()
-        self._index()
+        self._index_layers()
 
     def copy(self, source: str, name: str, *, trainable: bool) -> None:
         """A new adapter that begins with the tensors of another, at its rank and scale."""
@@ -99,7 +99,7 @@ class Adapters:
     def remove(self, name: str) -> None:
         if name not in self._trainable:
             return
-        if self._state.name == name:
+        if self._active.name == name:
             raise ModelError(f'the adapter "{name}" is in use and cannot be removed now.')
         assert self._peft is not None
         del self._trainable[name]
@@ -110,36 +110,39 @@ class Adapters:
             self.backbone.model = self._peft.unload()
             self.backbone.model.requires_grad_(False)
             self._peft = None
-        self._index()
+        self._index_layers()
 
-    def _index(self) -> None:
+    def _index_layers(self) -> None:
         """Remember layers and tensors after adapters were added or removed: walking the modules is slow."""
         modules = self._peft.modules() if self._peft is not None else ()
         named = list(self._peft.named_parameters()) if self._peft is not None else []
         for layer in self._layers:
             layer.__dict__.pop("forward", None)
         self._layers = [module for module in modules if isinstance(module, LoraLayer)]
-        self._merged = [FastLayer() for _ in self._layers]
-        self.backbone.whole.hold(dict(zip(self._layers, self._merged, strict=True)))
-        self._copies, self._made = {}, object()
-        self._parts = {name: [parts_of(layer, name) for layer in self._layers] for name in self.names}
-        keep = self.backbone.shards is None
-        off: list[Forward | None] = [frozen(layer.get_base_layer(), keep=keep) for layer in self._layers]
-        self._forwards = {None: off} | {
+        self._merged_linears = [MergedLoraLinear() for _ in self._layers]
+        self.backbone.fused_layers.set_weight_cache(dict(zip(self._layers, self._merged_linears, strict=True)))
+        self._merged_copies, self._generation = {}, object()
+        self._lora_weights = {name: [lora_weights_of(layer, name) for layer in self._layers] for name in self.names}
+        keep_merged = self.backbone.shards is None
+        disabled: list[Forward | None] = [
+            frozen_forward(layer.get_base_layer(), keep_merged=keep_merged) for layer in self._layers
+        ]
+        self._forwards = {None: disabled} | {
             name: [
-                part and merged.forward_of(part, keep=keep) for merged, part in zip(self._merged, parts, strict=True)
+                lora and merged_linear.make_forward(lora, keep_merged=keep_merged)
+                for merged_linear, lora in zip(self._merged_linears, lora_weights, strict=True)
             ]
-            for name, parts in self._parts.items()
+            for name, lora_weights in self._lora_weights.items()
         }
         self._parameters = {
             name: [(key, value) for key, value in named if key.endswith(f".{name}.weight")] for name in self.names
         }
-        self._apply(self._state)
+        self._apply(self._active)
 
     def freeze(self, name: str) -> None:
         """Stop training the adapter: its tensors require no gradients any more."""
         self._trainable[name] = False
-        self._apply(self._state)
+        self._apply(self._active)
 
     def parameters(self, name: str) -> list[nn.Parameter]:
         """The tensors of one adapter, in a fixed order."""
@@ -155,27 +158,37 @@ class Adapters:
         """
         if name is not None and name not in self._trainable:
             raise ModelError(f'no adapter named "{name}" is loaded; there are: {", ".join(self.names) or "none"}.')
-        before = self._state
+        previous = self._active
         try:
-            self._apply(_State(name, merged and self.backbone.shards is None))  # takes memory, which may not be there
+            self._apply(
+                _ActiveAdapter(name, merged and self.backbone.shards is None)
+            )  # takes memory, which may not be there
             yield
         finally:
-            self._apply(before if before.name is None or before.name in self._trainable else _State(None, False))
+            self._apply(
+                previous if previous.name is None or previous.name in self._trainable else _ActiveAdapter(None, False)
+            )
 
-    def _apply(self, state: _State) -> None:
-        for module, original in self._scratch:
+    def _apply(self, state: _ActiveAdapter) -> None:
+        for module, original in self._replaced_weights:
             module.weight = original
-        self._scratch = []
-        self._state = state
-        parts = self._parts[state.name] if state.name is not None else [None] * len(self._layers)
+        self._replaced_weights = []
+        self._active = state
+        lora_weights = self._lora_weights[state.name] if state.name is not None else [None] * len(self._layers)
         for layer, forward in zip(self._layers, self._forwards[state.name], strict=True):
             if forward is None:
                 self._apply_peft(layer, str(state.name), state.merged)
             else:
                 layer.__dict__["forward"] = forward
-        self.backbone.whole.use(dict(zip(self._layers, parts, strict=True)) if state.name is not None else {})
-        used = [(merged, part) for merged, part in zip(self._merged, parts, strict=True) if part is not None]
-        self.backbone.wiring = Wiring(self._made, state, partial(_refresh, used))
+        self.backbone.fused_layers.set_adapter(
+            dict(zip(self._layers, lora_weights, strict=True)) if state.name is not None else {}
+        )
+        in_use = [
+            (merged_linear, lora)
+            for merged_linear, lora in zip(self._merged_linears, lora_weights, strict=True)
+            if lora is not None
+        ]
+        self.backbone.weight_version = WeightVersion(self._generation, state, partial(_refresh_layers, in_use))
         for name, trainable in self._trainable.items():
             for parameter in self.parameters(name):
                 if parameter.requires_grad is not trainable:
@@ -189,12 +202,12 @@ class Adapters:
         layer.enable_adapters(not merged)
         if merged:
             base: Any = layer.get_base_layer()
-            self._scratch.append((base, base.weight))
-            if base not in self._copies:
-                self._copies[base] = nn.Parameter(torch.empty_like(base.weight), requires_grad=False)
+            self._replaced_weights.append((base, base.weight))
+            if base not in self._merged_copies:
+                self._merged_copies[base] = nn.Parameter(torch.empty_like(base.weight), requires_grad=False)
             with torch.no_grad():
-                self._copies[base].copy_(base.weight + layer.get_delta_weight(name).to(base.weight.dtype))
-            base.weight = self._copies[base]
+                self._merged_copies[base].copy_(base.weight + layer.get_delta_weight(name).to(base.weight.dtype))
+            base.weight = self._merged_copies[base]
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """The adapter's tensors under PEFT's own names, copied where they lie."""
@@ -205,14 +218,14 @@ class Adapters:
         """Overwrite the adapter with tensors saved by `tensors`. Raises ModelError if they do not fit."""
         assert self._peft is not None
         expected = {key: value.shape for key, value in self.tensors(name).items()}
-        found = {key: value.shape for key, value in tensors.items()}
-        if expected != found:
+        actual = {key: value.shape for key, value in tensors.items()}
+        if expected != actual:
             raise ModelError(
                 "the saved adapter does not fit this backbone (other layers or another rank). "
                 "Load the model it was trained on."
             )
         set_peft_model_state_dict(self._peft, tensors, adapter_name=name)
-        self._apply(self._state)
+        self._apply(self._active)
 
     def save(self, name: str, folder: Path) -> None:
         """Write adapter_config.json and adapter_model.safetensors, as PEFT loads them."""

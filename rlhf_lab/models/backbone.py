@@ -12,29 +12,31 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, masking_utils
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from rlhf_lab.assets import EMBEDDED, embedded_folder, weights_digest
-from rlhf_lab.core.products import know, linear
+from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, embedded_model_folder, weights_digest
+from rlhf_lab.config.dtype import default_dtype
 from rlhf_lab.errors import ModelError
-from rlhf_lab.models import attention
-from rlhf_lab.models.decoder_layers import WholeLayers, tried
-from rlhf_lab.models.packing import one_text_a_row
-from rlhf_lab.models.sharding import Shards
-from rlhf_lab.precision import usual
+from rlhf_lab.kernels.matmul import linear, register_weight
+from rlhf_lab.models.fsdp import FsdpShards
+from rlhf_lab.models.fused_llama import attention
+from rlhf_lab.models.fused_llama.patch import FusedLayers, verified_fused_layers
 
-UNFINISHED = "\ufffd"  # what a tokenizer says of a character of which a token is missing
+pass
+
+
+REPLACEMENT_CHARACTER = "\ufffd"  # what a tokenizer says of a character of which a token is missing
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 @dataclass(frozen=True)
-class Wiring:
+class WeightVersion:
     """Which tensors a forward pass reads: the same ones as long as `made` is the same object and `state` is equal, whatever
     numbers they hold. `refresh` brings scratch copies among them up to date, as the pass itself would."""
 
-    made: object = field(default_factory=object)
-    state: Hashable = None
+    generation: object = field(default_factory=object)
+    key: Hashable = None
     refresh: Callable[[], None] = lambda: None
 
 
@@ -43,9 +45,9 @@ class Backbone:
     """A loaded model. `name` is what was asked for, `digest` the SHA-256 of its weights.
 
     wiring: set by what is laid over the model (adapters). whole: the layers that are computed as one function each.
-    graphs: what models/graphed.py keeps between two samplings.
+    graphs: what models/sampling/cuda_graphs.py keeps between two samplings.
     shards: the processes that hold its weights together; None: this one holds all. pieces: how many a batch of rows is cut
-    into, since memory ran out (models/memory.py).
+    into, since memory ran out (models/oom.py).
     """
 
     name: str
@@ -55,18 +57,18 @@ class Backbone:
     device: torch.device
     eos_ids: tuple[int, ...]
     pad_id: int
-    wiring: Wiring = field(default_factory=Wiring)
-    whole: WholeLayers = field(default_factory=WholeLayers)
-    graphs: Any = None
-    shards: Shards | None = None
-    pieces: int = 1
+    weight_version: WeightVersion = field(default_factory=WeightVersion)
+    fused_layers: FusedLayers = field(default_factory=FusedLayers)
+    cuda_graphs: Any = None
+    shards: FsdpShards | None = None
+    batch_splits: int = 1
 
     @property
     def hidden_size(self) -> int:
         return int(self.model.config.get_text_config().hidden_size)
 
     @property
-    def context(self) -> int:
+    def context_length(self) -> int:
         """The longest sequence the model can read, in tokens."""
         return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", 0) or 2**20)
 
@@ -102,46 +104,48 @@ class Backbone:
 
         A character of several tokens stands with the last of them, the others are empty.
         """
-        found: list[str] = []
-        begun = known = 0  # where the token before the last whole text begins, and where what is known ends
+        strings: list[str] = []
+        window_start = decoded_end = (
+            0  # where the token before the last whole text begins, and where what is known ends
+        )
         for end in range(1, len(ids) + 1):
-            before, now = (str(self.tokenizer.decode(list(ids[begun:stop]))) for stop in (known, end))
-            if now.endswith(UNFINISHED) and end < len(ids):
-                found.append("")
+            decoded, text = (str(self.tokenizer.decode(list(ids[window_start:stop]))) for stop in (decoded_end, end))
+            if text.endswith(REPLACEMENT_CHARACTER) and end < len(ids):
+                strings.append("")
                 continue
-            found.append(now[len(before) :])
-            begun, known = known, end
-        return found
+            strings.append(text[len(decoded) :])
+            window_start, decoded_end = decoded_end, end
+        return strings
 
     @property
     def token_budget(self) -> int:
         """Tokens (padding included) that one forward pass without gradients takes: enough to keep the device busy."""
         return 2**16 if self.device.type == "cuda" else 2**10
 
-    def most(self, count: int) -> int:
+    def sync_pass_count(self, count: int) -> int:
         """How many passes to make where `count` would do: as many as any process that holds a part of the weights."""
-        return self.shards.most(count) if self.shards is not None else count
+        return self.shards.max_over_ranks(count) if self.shards is not None else count
 
-    def hidden(self, input_ids: Tensor, first: int = 0) -> Tensor:
+    def hidden(self, input_ids: Tensor, start_pos: int = 0) -> Tensor:
         """Last hidden states (B, L - first, H) of the trunk, from position `first` on, under whatever adapter is on.
 
         input_ids: (B, L) int64. Rows begin at column 0 and every position sees those before it: padding may only stand at the
         end.
         """
-        hidden = self.whole.states(self.trunk, input_ids, first)
+        hidden = self.fused_layers.hidden_states(self.trunk, input_ids, start_pos)
         if hidden is None:
-            hidden = self.trunk(input_ids=input_ids, use_cache=False).last_hidden_state[:, first:]
+            hidden = self.trunk(input_ids=input_ids, use_cache=False).last_hidden_state[:, start_pos:]
         return hidden
 
     @property
-    def plain_head(self) -> nn.Linear | None:
+    def frozen_lm_head(self) -> nn.Linear | None:
         """The vocabulary head where it is a frozen linear layer whose whole weight is here; else None: see `logits`."""
         head = self.model.get_output_embeddings()
         return head if type(head) is nn.Linear and not head.weight.requires_grad and self.shards is None else None
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Vocabulary logits (..., V) of hidden states (..., H)."""
-        head = self.plain_head
+        head = self.frozen_lm_head
         if head is not None:
             return linear(hidden, head.weight, head.bias)
         logits: Tensor = self.model.get_output_embeddings()(hidden)
@@ -153,14 +157,14 @@ def load_backbone(
 ) -> Backbone:
     """Load a model by name: "embedded", a local folder, or a Hub id (downloaded once, safetensors only, no remote code).
 
-    dtype: rlhf_lab/precision.py's unless given. sharded: over all processes of the group that this
+    dtype: rlhf_lab/config/dtype.py's unless given. sharded: over all processes of the group that this
     one was launched into, which load it at the same time. Raises ModelError with the remedy.
     """
-    folder = resolve(name)
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    folder = resolve_model_folder(name)
+    target_device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if dtype is None:
-        has = where.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-        dtype = getattr(torch, usual(gpu=has))
+        has_bfloat16 = target_device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        dtype = getattr(torch, default_dtype(gpu=has_bfloat16))
     _check_folder(name, folder)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -170,30 +174,33 @@ def load_backbone(
             "tokenizer.save_pretrained(folder)."
         ) from error
 
-    whole, shards = partial(_load_whole, name, folder, where, dtype), Shards(where) if sharded else None
-    model = shards.load(whole) if shards is not None else whole().to(device=where)
+    load_full, shards = (
+        partial(_load_full_model, name, folder, target_device, dtype),
+        FsdpShards(target_device) if sharded else None,
+    )
+    model = shards.load(load_full) if shards is not None else load_full().to(device=target_device)
     model.eval()
     model.requires_grad_(False)
     eos = _eos_ids(model, tokenizer)
-    backbone = Backbone(name, weights_digest(folder), model, tokenizer, where, eos, 0, shards=shards)
+    backbone = Backbone(name, weights_digest(folder), model, tokenizer, target_device, eos, 0, shards=shards)
     if shards is None:
-        backbone.whole = tried(model)
-        if backbone.plain_head is not None:
-            know(backbone.plain_head.weight)
+        backbone.fused_layers = verified_fused_layers(model)
+        if backbone.frozen_lm_head is not None:
+            register_weight(backbone.frozen_lm_head.weight)
     pad = tokenizer.pad_token_id
     embeddings: Any = model.get_input_embeddings()  # a pad token added to the tokenizer alone has no row here
     backbone.pad_id = int(pad if pad is not None and pad < len(embeddings.weight) else backbone.eos_ids[0])
-    _check_logits(backbone)
+    _check_head_logits(backbone)
     return backbone
 
 
-def _load_whole(name: str, folder: Path, where: torch.device, dtype: torch.dtype) -> Any:
+def _load_full_model(name: str, folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
     """The model on the CPU."""
-    one_text_a_row()
+    disable_packed_sequence_check()
     try:
         return AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, use_safetensors=True, trust_remote_code=False,
-            attn_implementation=_attention(where, dtype),
+            attn_implementation=_attention_implementation(device, dtype),
         )  # fmt: skip
     except Exception as error:
         raise ModelError(
@@ -202,22 +209,22 @@ def _load_whole(name: str, folder: Path, where: torch.device, dtype: torch.dtype
         ) from error
 
 
-def _attention(device: torch.device, dtype: torch.dtype) -> str:
+def _attention_implementation(device: torch.device, dtype: torch.dtype) -> str:
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)  # makes a plan for every shape, and micro-batches have all kinds
     return attention.register() if device.type == "cpu" and dtype == torch.bfloat16 else "sdpa"
 
 
-def resolve(name: str) -> Path:
+def resolve_model_folder(name: str) -> Path:
     """The local folder of a model name; a Hub id is downloaded here, and only here."""
-    if name == EMBEDDED:
-        return embedded_folder()
+    if name == EMBEDDED_MODEL:
+        return embedded_model_folder()
     if Path(name).is_dir():
         return Path(name)
     if Path(name).exists() or name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelError(
             f"{name} is not a folder. Give a folder with config.json, a tokenizer and *.safetensors, "
-            f'a Hub id such as "HuggingFaceTB/SmolLM2-135M-Instruct", or "{EMBEDDED}".'
+            f'a Hub id such as "HuggingFaceTB/SmolLM2-135M-Instruct", or "{EMBEDDED_MODEL}".'
         )
     return _download(name)
 
@@ -232,7 +239,7 @@ def _download(name: str) -> Path:
         raise ModelError(
             f'"{name}" is neither a local folder nor a model that could be fetched from the Hub ({_first_line(error)}). '
             "Check the spelling and the network (or HF_TOKEN for a gated model); without a network give a local folder "
-            f'or "{EMBEDDED}".'
+            f'or "{EMBEDDED_MODEL}".'
         ) from error
 
 
@@ -270,16 +277,16 @@ def _eos_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
     """Every id that ends a response: the tokenizer's EOS and those of the generation config."""
     declared = getattr(model.generation_config, "eos_token_id", None)
     ids = declared if isinstance(declared, list) else [declared]
-    found = dict.fromkeys(int(i) for i in [tokenizer.eos_token_id, *ids] if i is not None)
-    if not found:
+    unique_ids = dict.fromkeys(int(i) for i in [tokenizer.eos_token_id, *ids] if i is not None)
+    if not unique_ids:
         raise ModelError(
             "the tokenizer names no end-of-sequence token, so a response could never end. "
             "Set tokenizer.eos_token and save it again."
         )
-    return tuple(found)
+    return tuple(unique_ids)
 
 
-def _check_logits(backbone: Backbone) -> None:
+def _check_head_logits(backbone: Backbone) -> None:
     """The fast path (trunk, then head) must equal the model's own logits; some architectures scale or cap them."""
     ids = torch.tensor([[backbone.eos_ids[0], backbone.eos_ids[0]]], device=backbone.device)
     mask = torch.ones_like(ids)
@@ -296,3 +303,12 @@ def _check_logits(backbone: Backbone) -> None:
 def _first_line(error: Exception) -> str:
     text = str(error).strip().splitlines()
     return text[0][:200] if text else type(error).__name__
+
+
+def disable_packed_sequence_check() -> None:
+    """From now on in this process."""
+    masking_utils.find_packed_sequence_indices = _no_packed_sequences
+
+
+def _no_packed_sequences(position_ids: Tensor) -> Tensor | None:
+    return None

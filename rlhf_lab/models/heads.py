@@ -6,10 +6,10 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from rlhf_lab.common.enums import EnsembleCombination
 from rlhf_lab.core.advantages import is_last_token
-from rlhf_lab.core.preference import combine
+from rlhf_lab.core.preference import combine_ensemble_scores
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.kinds import Combination
 
 
 class RewardHead(nn.Module):
@@ -89,7 +89,7 @@ class EnsembleHead(nn.Module):
     scale: Tensor
 
     def __init__(
-        self, hidden_size: int, pooling: str, seeds: Sequence[int], mode: Combination = "mean", coef: float = 1.0,
+        self, hidden_size: int, pooling: str, seeds: Sequence[int], mode: EnsembleCombination = "mean", coef: float = 1.0,
         last_weight: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__()
@@ -106,7 +106,7 @@ class EnsembleHead(nn.Module):
         """(K, B) scores of each member before normalisation."""
         return torch.stack([head.raw(hidden, mask) for head in self.heads])
 
-    def members_of(self, raw: Tensor) -> Tensor:
+    def normalised_members(self, raw: Tensor) -> Tensor:
         """(K, B) normalised scores of each member from their raw ones."""
         return torch.stack([(row - head.shift) / head.scale for row, head in zip(raw, self.heads, strict=True)])
 
@@ -121,11 +121,11 @@ class EnsembleHead(nn.Module):
         """Make each member, then what they say together, mean 0 and sd 1 on reference samples; raw: (K, N)."""
         for head, row in zip(self.heads, raw, strict=True):
             _normalise(head, row)
-        _normalise(self, combine(self.members_of(raw), self.mode, self.coef))
+        _normalise(self, combine_ensemble_scores(self.normalised_members(raw), self.mode, self.coef))
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """(B,) normalised scores of hidden states (B, T, H) under a bool mask (B, T)."""
-        scores = combine(self.members_of(self.raw_members(hidden, mask)), self.mode, self.coef)
+        scores = combine_ensemble_scores(self.normalised_members(self.raw_members(hidden, mask)), self.mode, self.coef)
         return (scores - self.shift) / self.scale
 
     def per_token(self, hidden: Tensor, mask: Tensor) -> Tensor:
@@ -134,27 +134,30 @@ class EnsembleHead(nn.Module):
         worst: the shares of the member that is the worst of the text. uncertainty: the members' mean, the penalty dealt evenly.
         """
         shares = torch.stack([head.per_token(hidden, mask) for head in self.heads])
-        members = self.members_of(self.raw_members(hidden, mask))
+        members = self.normalised_members(self.raw_members(hidden, mask))
         if self.mode == "worst":
-            joint = shares[members.argmin(dim=0), torch.arange(len(mask), device=mask.device)]
+            combined = shares[members.argmin(dim=0), torch.arange(len(mask), device=mask.device)]
         else:
-            joint = shares.mean(dim=0) + (combine(members, self.mode, self.coef) - members.mean(dim=0))[:, None]
-        return ((joint - self.shift) / self.scale).masked_fill(~mask, 0.0)
+            combined = (
+                shares.mean(dim=0)
+                + (combine_ensemble_scores(members, self.mode, self.coef) - members.mean(dim=0))[:, None]
+            )
+        return ((combined - self.shift) / self.scale).masked_fill(~mask, 0.0)
 
 
 def _normalise(head: "RewardHead | EnsembleHead", raw: Tensor) -> None:
     """Set the head's shift and scale from what it says of reference samples, in double precision. Raises ConfigError."""
-    check_reference(len(raw))
+    check_reference_count(len(raw))
     raw = raw.double()
     head.shift.copy_(raw.mean())
     head.scale.copy_(raw.std().clamp_min(1e-6))
 
 
-def check_reference(samples: int) -> None:
+def check_reference_count(sample_count: int) -> None:
     """Raises ConfigError where so few reference samples have no spread."""
-    if samples < 2:
+    if sample_count < 2:
         raise ConfigError(
-            f"a reward model's scores are scaled by how they spread over the base model's texts, and there are {samples}. "
+            f"a reward model's scores are scaled by how they spread over the base model's texts, and there are {sample_count}. "
             "Give at least 2."
         )
 

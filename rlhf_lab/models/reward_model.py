@@ -14,9 +14,9 @@ from torch import Tensor
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
-from rlhf_lab.models.generation import Tick, no_tick
+from rlhf_lab.models.batch import Batch, forward, make_batch, map_by_length
 from rlhf_lab.models.heads import EnsembleHead, RewardHead
-from rlhf_lab.models.rows import Rows, by_length, forward, make_rows
+from rlhf_lab.models.sampling.sampler import ProgressCallback, no_progress
 
 HEAD_FILE = "reward_head.safetensors"
 HEAD_CONFIG = "reward_head.json"
@@ -31,33 +31,42 @@ class RewardModel:
     adapter: str | None
     head: RewardHead | EnsembleHead
 
-    def score_rows(self, rows: Rows) -> Tensor:
+    def score_batch(self, batch: Batch) -> Tensor:
         """(B,) normalised scores; gradients flow if the caller allows them."""
         with self.adapters.using(self.adapter):
-            scores: Tensor = self.head(forward(self.backbone, rows).read, rows.mask)
+            scores: Tensor = self.head(forward(self.backbone, batch).at_token, batch.mask)
             return scores
 
     @torch.no_grad()
     def scores(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], tick: Tick = no_tick
+        self,
+        prompts: Sequence[Sequence[int]],
+        responses: Sequence[Sequence[int]],
+        on_progress: ProgressCallback = no_progress,
     ) -> Tensor:
         """(N,) float32 scores on the CPU, in sd of the base model's samples (mean 0)."""
-        return self._of_rows(self.score_rows, prompts, responses, tick)
+        return self._map_batches(self.score_batch, prompts, responses, on_progress)
 
     @torch.no_grad()
     def raw_scores(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], tick: Tick = no_tick
+        self,
+        prompts: Sequence[Sequence[int]],
+        responses: Sequence[Sequence[int]],
+        on_progress: ProgressCallback = no_progress,
     ) -> Tensor:
         """(K, N) float32 scores of each member before normalisation, on the CPU: a difference is the logit of a preference."""
 
-        def raw(rows: Rows) -> Tensor:
+        def raw(batch: Batch) -> Tensor:
             with self.adapters.using(self.adapter):
-                return self.head.raw_members(forward(self.backbone, rows).read, rows.mask).T
+                return self.head.raw_members(forward(self.backbone, batch).at_token, batch.mask).T
 
-        return self._of_rows(raw, prompts, responses, tick).T
+        return self._map_batches(raw, prompts, responses, on_progress).T
 
     def uncertainty(
-        self, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], tick: Tick = no_tick
+        self,
+        prompts: Sequence[Sequence[int]],
+        responses: Sequence[Sequence[int]],
+        on_progress: ProgressCallback = no_progress,
     ) -> Tensor:
         """(N,) float32: how far the members of an ensemble differ on each text, as the sd of their scores (divided by K).
 
@@ -69,23 +78,23 @@ class RewardModel:
                 "uncertainty of a text is how far its members differ."
             )
         return (
-            self.head.members_of(self.raw_scores(prompts, responses, tick).to(self.head.scale.device))
+            self.head.normalised_members(self.raw_scores(prompts, responses, on_progress).to(self.head.scale.device))
             .std(dim=0, correction=0)
             .cpu()
         )
 
-    def _of_rows(
-        self, function: Callable[[Rows], Tensor], prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]],
-        tick: Tick,
+    def _map_batches(
+        self, score_fn: Callable[[Batch], Tensor], prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]],
+        on_progress: ProgressCallback,
     ) -> Tensor:  # fmt: skip
         """(N, ...) float32 on the CPU: `function` of rows of similar length, in the order of the texts."""
 
-        def some(index: list[int]) -> Tensor:
-            tick()
-            return function(make_rows(self.backbone, [prompts[i] for i in index], [responses[i] for i in index]))
+        def score_indices(indices: list[int]) -> Tensor:
+            on_progress()
+            return score_fn(make_batch(self.backbone, [prompts[i] for i in indices], [responses[i] for i in indices]))
 
         lengths = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
-        return by_length(some, lengths, self.backbone).float().cpu()
+        return map_by_length(score_indices, lengths, self.backbone).float().cpu()
 
     @torch.no_grad()
     def token_scores(self, prompt: Sequence[int], response: Sequence[int]) -> list[float]:
@@ -97,10 +106,10 @@ class RewardModel:
             raise ModelError(
                 "word scores exist for pooling = mean only: a head on the last token has one score a text."
             )
-        rows = make_rows(self.backbone, [prompt], [response])
+        batch = make_batch(self.backbone, [prompt], [response])
         with self.adapters.using(self.adapter):
-            hidden = forward(self.backbone, rows).read
-        return [float(x) for x in self.head.per_token(hidden, rows.mask)[0]]
+            hidden = forward(self.backbone, batch).at_token
+        return [float(x) for x in self.head.per_token(hidden, batch.mask)[0]]
 
     def save(self, folder: Path) -> None:
         """Adapter in PEFT's format, and the head with its normalisation."""
@@ -108,7 +117,7 @@ class RewardModel:
         if self.adapter is not None:
             self.adapters.save(self.adapter, folder)
         save_file({k: v.detach().cpu().contiguous() for k, v in self.head.state_dict().items()}, folder / HEAD_FILE)
-        about: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "pooling": self.head.pooling,
             "last_weight": self.head.last_weight,
             "hidden_size": self.backbone.hidden_size,
@@ -117,8 +126,8 @@ class RewardModel:
             "backbone_sha256": self.backbone.digest,
         }
         if isinstance(self.head, EnsembleHead):
-            about["ensemble"] = {"members": len(self.head.heads), "mode": self.head.mode, "coef": self.head.coef}
-        (folder / HEAD_CONFIG).write_text(json.dumps(about, indent=1), encoding="utf-8")
+            metadata["ensemble"] = {"members": len(self.head.heads), "mode": self.head.mode, "coef": self.head.coef}
+        (folder / HEAD_CONFIG).write_text(json.dumps(metadata, indent=1), encoding="utf-8")
 
 
 def load_reward_model(backbone: Backbone, adapters: Adapters, folder: Path, adapter: str) -> RewardModel:
@@ -127,32 +136,35 @@ def load_reward_model(backbone: Backbone, adapters: Adapters, folder: Path, adap
     Raises ModelError if files are missing or belong to another backbone.
     """
     try:
-        about = json.loads((folder / HEAD_CONFIG).read_text(encoding="utf-8"))
+        metadata = json.loads((folder / HEAD_CONFIG).read_text(encoding="utf-8"))
         tensors = load_file(folder / HEAD_FILE)
-        if lacking := {"pooling", "adapter", "backbone", "backbone_sha256"} - set(about):
-            raise ValueError(f"{HEAD_CONFIG} lacks {', '.join(sorted(lacking))}")
+        if missing := {"pooling", "adapter", "backbone", "backbone_sha256"} - set(metadata):
+            raise ValueError(f"{HEAD_CONFIG} lacks {', '.join(sorted(missing))}")
     except (OSError, ValueError, SafetensorError) as error:
         raise ModelError(f"the reward model in {folder} cannot be read ({error}). Train it again.") from error
-    if about["backbone_sha256"] != backbone.digest:
+    if metadata["backbone_sha256"] != backbone.digest:
         raise ModelError(
-            f'the reward model in {folder} was trained on "{about["backbone"]}" with other weights than '
+            f'the reward model in {folder} was trained on "{metadata["backbone"]}" with other weights than '
             f'"{backbone.name}". Load that model or train a new reward model.'
         )
-    head = _empty_head(backbone, about).to(backbone.device)
+    head = _head_from_metadata(backbone, metadata).to(backbone.device)
     try:
         head.load_state_dict(tensors)
     except RuntimeError as error:  # tensors of another shape, or of another number of members
         raise ModelError(f"the reward model in {folder} does not fit its description. Train it again.") from error
     head.requires_grad_(False)
-    if about["adapter"]:
+    if metadata["adapter"]:
         adapters.load(adapter, folder)
-    return RewardModel(backbone, adapters, adapter if about["adapter"] else None, head)
+    return RewardModel(backbone, adapters, adapter if metadata["adapter"] else None, head)
 
 
-def _empty_head(backbone: Backbone, about: dict[str, Any]) -> RewardHead | EnsembleHead:
+def _head_from_metadata(backbone: Backbone, metadata: dict[str, Any]) -> RewardHead | EnsembleHead:
     """A head of the kind that was saved, to be filled."""
-    several, last_weight = about.get("ensemble"), float(about.get("last_weight", 0.0))  # older ones: a plain mean
-    if several is None:
-        return RewardHead(backbone.hidden_size, about["pooling"], 0, last_weight)
-    seeds, coef = [0] * int(several["members"]), float(several["coef"])
-    return EnsembleHead(backbone.hidden_size, about["pooling"], seeds, several["mode"], coef, last_weight)
+    ensemble, last_weight = (
+        metadata.get("ensemble"),
+        float(metadata.get("last_weight", 0.0)),
+    )  # older ones: a plain mean
+    if ensemble is None:
+        return RewardHead(backbone.hidden_size, metadata["pooling"], 0, last_weight)
+    seeds, coef = [0] * int(ensemble["members"]), float(ensemble["coef"])
+    return EnsembleHead(backbone.hidden_size, metadata["pooling"], seeds, ensemble["mode"], coef, last_weight)

@@ -4,20 +4,29 @@ figures   pure functions on votes: Krippendorff's alpha, pairwise agreement, one
 reading   a project's votes, and the labels that a reward model doubts
 """
 
-from rlhf_lab.quality.figures import Agreement, Person, Said, Stretch, alpha, over_time, pairwise, people
-from rlhf_lab.quality.reading import Doubt, ask_again, doubts, votes_of
+from rlhf_lab.quality.agreement import (
+    Agreement,
+    AnnotatorQuality,
+    TimeBucket,
+    VoteRecord,
+    annotator_qualities,
+    krippendorff_alpha,
+    pairwise_agreement,
+    quality_over_time,
+)
+from rlhf_lab.quality.queries import DoubtedLabel, doubted_labels, request_new_vote, vote_records
 
 __all__ = [
     "Agreement",
-    "Doubt",
-    "Person",
-    "Said",
-    "Stretch",
-    "alpha",
-    "ask_again",
-    "doubts",
-    "over_time",
-    "pairwise",
-    "people",
-    "votes_of",
+    "AnnotatorQuality",
+    "DoubtedLabel",
+    "TimeBucket",
+    "VoteRecord",
+    "annotator_qualities",
+    "doubted_labels",
+    "krippendorff_alpha",
+    "pairwise_agreement",
+    "quality_over_time",
+    "request_new_vote",
+    "vote_records",
 ]

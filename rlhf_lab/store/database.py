@@ -19,47 +19,47 @@ from filelock import FileLock, Timeout
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, insert, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
+from rlhf_lab.common.paths import database_url_override
 from rlhf_lab.errors import BusyStoreError, StoreError
-from rlhf_lab.home import store_elsewhere
-from rlhf_lab.store import sqlite_file
+from rlhf_lab.store import sqlite
 from rlhf_lab.store.tables import SCHEMA_VERSION
 
 FILE_NAME = "lab.db"
-_WRITERS_TAKE_TURNS = text("SELECT pg_advisory_xact_lock(7264833)")  # any number, the same for every lab
+_LOCK_WRITERS = text("SELECT pg_advisory_xact_lock(7264833)")  # any number, the same for every lab
 _OPENING_TIMEOUT_S = 60.0
-CONNECT_S = 10  # until a server that does not answer is given up
+CONNECT_TIMEOUT_S = 10  # until a server that does not answer is given up
 
 
-def is_there(home: Path) -> bool:
+def lab_exists(home: Path) -> bool:
     """Whether a lab has been made in the folder. Where its tables are elsewhere, its folder is all there is to see."""
-    return home.is_dir() if store_elsewhere() else (home / FILE_NAME).is_file()
+    return home.is_dir() if database_url_override() else (home / FILE_NAME).is_file()
 
 
 class Database:
     """Made by `Database.open`; safe to share between threads. Each process opens its own."""
 
-    def __init__(self, engine: Engine, where: str, patience_s: float) -> None:
-        self.where = where
-        self._patience_s = patience_s
+    def __init__(self, engine: Engine, location: str, busy_timeout_s: float) -> None:
+        self.location = location
+        self._busy_timeout_s = busy_timeout_s
         # The threads of a process queue here, and the first goes to the database. SQLite's own waiting sleeps up to
         # 0.1 s between looks: 30 threads voting without a pause, slowest vote 3.9 s; with this lock, 0.4 s.
-        self._turn = threading.Lock()
+        self._write_lock = threading.Lock()
         self._reader = engine
-        self._writer = engine.execution_options(**{sqlite_file.WRITER: True})
+        self._writer = engine.execution_options(**{sqlite.WRITER_OPTION: True})
 
     @classmethod
-    def open(cls, where: Path | str, *, busy_timeout_s: float = 10.0) -> Self:
+    def open(cls, location: Path | str, *, busy_timeout_s: float = 10.0) -> Self:
         """A home folder (its tables are in its lab.db, or where RLHF_LAB_STORE says; both are made if missing) or a
         database URL. Brings old tables up to date.
 
         StoreError: it cannot be used, and what to do. CorruptStoreError: it was damaged and is set aside.
         """
-        address = where if isinstance(where, str) and "://" in where else store_elsewhere()
-        if address != where:
-            _make_folder(Path(where).expanduser())
-        if address is None:
-            return cls._open_file(Path(where).expanduser() / FILE_NAME, busy_timeout_s)
-        url = _parse(address)
+        database_url = location if isinstance(location, str) and "://" in location else database_url_override()
+        if database_url != location:
+            _make_folder(Path(location).expanduser())
+        if database_url is None:
+            return cls._open_file(Path(location).expanduser() / FILE_NAME, busy_timeout_s)
+        url = _parse_url(database_url)
         if url.get_backend_name() == "postgresql":
             return cls._open_server(url, busy_timeout_s)
         return cls._open_file(Path(url.database or "").expanduser(), busy_timeout_s)
@@ -71,33 +71,33 @@ class Database:
             lock = path.with_name(path.name + ".lock")
             lock.touch()  # says at once what is wrong with the folder; FileLock would try for its whole timeout
             with FileLock(lock, timeout=_OPENING_TIMEOUT_S):  # one process at a time checks, sets aside and upgrades
-                sqlite_file.set_aside_if_damaged(path, busy_timeout_s)
-                db = cls(sqlite_file.connect(path, busy_timeout_s), str(path), busy_timeout_s)
+                sqlite.quarantine_if_corrupt(path, busy_timeout_s)
+                db = cls(sqlite.create_sqlite_engine(path, busy_timeout_s), str(path), busy_timeout_s)
                 with db._closed_on_error():
-                    sqlite_file.use_wal(db._reader, path)
-                    loose = sqlite_file.connect(path, busy_timeout_s, foreign_keys=False)
-                    with cls(loose, str(path), busy_timeout_s) as migrating:
-                        migrating._bring_up_to_date()
+                    sqlite.enable_wal(db._reader, path)
+                    engine_without_foreign_keys = sqlite.create_sqlite_engine(path, busy_timeout_s, foreign_keys=False)
+                    with cls(engine_without_foreign_keys, str(path), busy_timeout_s) as migration_db:
+                        migration_db._upgrade_schema()
         except Timeout as exc:
             raise StoreError(
                 f"Another process has been opening {path} for {_OPENING_TIMEOUT_S:.0f} s. Wait for it or end it; "
                 "`python -m rlhf_lab doctor` says what is running."
             ) from exc
         except OSError as exc:
-            raise _unusable(path.parent, exc) from exc
+            raise _home_error(path.parent, exc) from exc
         except sqlite3.Error as exc:
-            raise sqlite_file.explain(exc, str(path)) from exc
+            raise sqlite.to_store_error(exc, str(path)) from exc
         return db
 
     @classmethod
-    def _open_server(cls, url: URL, patience_s: float) -> Self:
+    def _open_server(cls, url: URL, busy_timeout_s: float) -> Self:
         try:
-            engine = create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": CONNECT_S})
+            engine = create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": CONNECT_TIMEOUT_S})
         except (ModuleNotFoundError, NoSuchModuleError) as exc:
             raise StoreError(f"The database driver is missing ({exc}): pip install 'psycopg[binary]'.") from exc
-        db = cls(engine, url.render_as_string(hide_password=True), patience_s)
+        db = cls(engine, url.render_as_string(hide_password=True), busy_timeout_s)
         with db._closed_on_error():
-            db._bring_up_to_date()
+            db._upgrade_schema()
         return db
 
     @contextmanager
@@ -109,24 +109,24 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """A transaction to write in: committed at the end, undone by an exception, alone meanwhile."""
-        if not self._turn.acquire(timeout=self._patience_s):
+        if not self._write_lock.acquire(timeout=self._busy_timeout_s):
             raise BusyStoreError(
-                f"The database {self.where} failed: another part of this program has been writing for "
-                f"{self._patience_s:.0f} s. Try again."
+                f"The database {self.location} failed: another part of this program has been writing for "
+                f"{self._busy_timeout_s:.0f} s. Try again."
             )
         try:
             with self._transaction(self._writer) as conn:
                 if conn.dialect.name == "postgresql":
-                    conn.execute(text(f"SET LOCAL lock_timeout = {round(1000 * self._patience_s)}"))
-                    conn.execute(_WRITERS_TAKE_TURNS)
+                    conn.execute(text(f"SET LOCAL lock_timeout = {round(1000 * self._busy_timeout_s)}"))
+                    conn.execute(_LOCK_WRITERS)
                 yield conn
         finally:
-            self._turn.release()
+            self._write_lock.release()
 
-    def empty_log(self) -> None:
+    def truncate_log(self) -> None:
         """What was deleted leaves SQLite's log too; where a reader still needs the log, with its next checkpoint."""
         if self._reader.dialect.name == "sqlite":
-            sqlite_file.empty_wal(self._reader)
+            sqlite.truncate_wal(self._reader)
 
     def close(self) -> None:
         self._reader.dispose()
@@ -143,13 +143,13 @@ class Database:
             with engine.begin() as conn:
                 yield conn
         except DBAPIError as exc:
-            raise sqlite_file.explain(exc.orig, self.where) from exc
+            raise sqlite.to_store_error(exc.orig, self.location) from exc
         except (OverflowError, UnicodeEncodeError) as exc:  # a number beyond 64 bits, half a character
             raise StoreError(
-                f"The database {self.where} does not take such a value: {exc}. Nothing was stored."
+                f"The database {self.location} does not take such a value: {exc}. Nothing was stored."
             ) from exc
         except SQLAlchemyError as exc:  # no connection became free, for one
-            raise StoreError(f"The database {self.where} failed: nothing was stored. Try again. ({exc})") from exc
+            raise StoreError(f"The database {self.location} failed: nothing was stored. Try again. ({exc})") from exc
 
     @contextmanager
     def _closed_on_error(self) -> Iterator[None]:
@@ -159,16 +159,16 @@ class Database:
             self.close()
             raise
 
-    def _bring_up_to_date(self) -> None:
+    def _upgrade_schema(self) -> None:
         with self.read() as conn:
-            found = self._schema_version(conn)
-        if found == SCHEMA_VERSION:
+            version = self._schema_version(conn)
+        if version == SCHEMA_VERSION:
             return
         from rlhf_lab.store import migrations  # here, because Alembic costs 0.3 s that a usual start need not pay
 
-        if found is not None and found not in migrations.revisions():
+        if version is not None and version not in migrations.revisions():
             raise StoreError(
-                f"The database {self.where} was made by a newer version of the lab (schema {found}; this one knows "
+                f"The database {self.location} was made by a newer version of the lab (schema {version}; this one knows "
                 f"{SCHEMA_VERSION}). Update this one, or choose another home with --home. Nothing was changed."
             )
         with self.write() as conn:
@@ -180,7 +180,7 @@ class Database:
             return conn.execute(text("SELECT version_num FROM alembic_version")).scalar()
         if names:
             raise StoreError(
-                f"The database {self.where} belongs to something else: its tables are "
+                f"The database {self.location} belongs to something else: its tables are "
                 f"{', '.join(sorted(names)[:3])} … Choose another home with --home. Nothing was changed."
             )
         return None
@@ -190,19 +190,19 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
-        raise _unusable(folder, exc) from exc
+        raise _home_error(folder, exc) from exc
 
 
-def _unusable(folder: Path, exc: OSError) -> StoreError:
+def _home_error(folder: Path, exc: OSError) -> StoreError:
     return StoreError(
         f"The home {folder} cannot be used: {exc.strerror or exc}. Check that it is a folder on a disk with free space that "
         "you may write to, or choose another with --home."
     )
 
 
-def _parse(where: str) -> URL:
+def _parse_url(url_text: str) -> URL:
     try:
-        url = make_url(where)
+        url = make_url(url_text)
     except ArgumentError as exc:
         raise StoreError("The database URL cannot be read. It looks like postgresql+psycopg://user@host/name.") from exc
     if url.get_backend_name() not in ("sqlite", "postgresql"):

@@ -2,19 +2,20 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, FromClause, RowMapping, and_, func, insert, or_, select, update
+from sqlalchemy import Connection, FromClause, RowMapping, and_, delete, func, insert, or_, select, update
 
+from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, UNFINISHED_JOB_STATUSES, Source
+from rlhf_lab.common.records import Completion, NewCompletion, Pair, Project, Prompt
 from rlhf_lab.errors import LabelError, StoreError
-from rlhf_lab.kinds import Source
-from rlhf_lab.records import Completion, NewCompletion, Pair, Project, Prompt
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks, insert_row
 
-FIRST = t.completions.alias("first")
-SECOND = t.completions.alias("second")
-CURRENT = (
+FIRST_COMPLETION = t.completions.alias("first")
+SECOND_COMPLETION = t.completions.alias("second")
+CURRENT_PROJECT_QUERY = (
     select(t.projects)
     .order_by(func.coalesce(t.projects.c.opened_at, t.projects.c.created_at).desc(), t.projects.c.id.desc())
     .limit(1)
@@ -64,7 +65,7 @@ def get_project(db: Database, project_id: int) -> Project:
 def current_project(db: Database) -> Project | None:
     """The project opened (or made) last; None where there is none yet."""
     with db.read() as conn:
-        row = conn.execute(CURRENT).one_or_none()
+        row = conn.execute(CURRENT_PROJECT_QUERY).one_or_none()
     return None if row is None else Project(**row._mapping)
 
 
@@ -92,16 +93,16 @@ def no_such_project(project_id: int) -> StoreError:
 def prompts(db: Database, project_id: int, split: str) -> list[Prompt]:
     """The prompts of one split to write texts for, in the order they were given; not those that only carry imported labels."""
     p = t.prompts.c
-    mine = and_(p.project_id == project_id, p.split == split, p.labels_only.is_(False))
+    condition = and_(p.project_id == project_id, p.split == split, p.labels_only.is_(False))
     with db.read() as conn:
-        rows = conn.execute(select(p.id, p.project_id, p.text, p.split).where(mine).order_by(p.id))
+        rows = conn.execute(select(p.id, p.project_id, p.text, p.split).where(condition).order_by(p.id))
         return [Prompt(**row._mapping) for row in rows]
 
 
-def add_completions(db: Database, new: Sequence[NewCompletion]) -> list[Completion]:
+def add_completions(db: Database, new_completions: Sequence[NewCompletion]) -> list[Completion]:
     added = []
     with db.write() as conn:
-        for item in new:
+        for item in new_completions:
             values: dict[str, Any] = {
                 "prompt_id": item.prompt_id,
                 "text": item.text,
@@ -114,7 +115,7 @@ def add_completions(db: Database, new: Sequence[NewCompletion]) -> list[Completi
     return added
 
 
-def add_pairs(db: Database, project_id: int, new: Sequence[tuple[int, int, str]]) -> list[Pair]:
+def add_pairs(db: Database, project_id: int, new_pairs: Sequence[tuple[int, int, str]]) -> list[Pair]:
     """Put (first completion, second completion, reason) side by side.
 
     Two completions make one pair: where it exists, in either order, it is returned as it is, so that an interrupted
@@ -123,24 +124,24 @@ def add_pairs(db: Database, project_id: int, new: Sequence[tuple[int, int, str]]
     LabelError: not two completions of one prompt of this project.
     """
     with db.write() as conn:
-        ids = [_add_pair(conn, project_id, *item) for item in new]
-        found = {pair.id: pair for pair in read_pairs(conn, ids)}
-    return [found[pair_id] for pair_id in ids]
+        ids = [_add_pair(conn, project_id, *item) for item in new_pairs]
+        pairs_by_id = {pair.id: pair for pair in load_pairs(conn, ids)}
+    return [pairs_by_id[pair_id] for pair_id in ids]
 
 
 def _add_pair(conn: Connection, project_id: int, first_id: int, second_id: int, reason: str) -> int:
     c = t.pairs.c
-    known = or_(
+    same_pair = or_(
         and_(c.first_id == first_id, c.second_id == second_id), and_(c.first_id == second_id, c.second_id == first_id)
     )
-    pair_id: int | None = conn.execute(select(c.id).where(known)).scalar()
+    pair_id: int | None = conn.execute(select(c.id).where(same_pair)).scalar()
     if pair_id is not None:
         return pair_id
     same_prompt = (
         select(t.prompts.c.project_id)
-        .join(FIRST, FIRST.c.prompt_id == t.prompts.c.id)
-        .join(SECOND, SECOND.c.prompt_id == t.prompts.c.id)
-        .where(FIRST.c.id == first_id, SECOND.c.id == second_id)
+        .join(FIRST_COMPLETION, FIRST_COMPLETION.c.prompt_id == t.prompts.c.id)
+        .join(SECOND_COMPLETION, SECOND_COMPLETION.c.prompt_id == t.prompts.c.id)
+        .where(FIRST_COMPLETION.c.id == first_id, SECOND_COMPLETION.c.id == second_id)
     )
     if first_id == second_id or conn.execute(same_prompt).scalar() != project_id:
         raise LabelError(
@@ -160,10 +161,10 @@ def count_pairs(db: Database, project_id: int) -> int:
 
 def newest_pairs(db: Database, project_id: int, count: int) -> list[Pair]:
     """The newest pairs of a project, oldest of them first."""
-    here = and_(t.pairs.c.project_id == project_id, t.pairs.c.taken_back_at.is_(None))
-    query = select(t.pairs.c.id).where(here).order_by(t.pairs.c.id.desc()).limit(count)
+    in_project = and_(t.pairs.c.project_id == project_id, t.pairs.c.taken_back_at.is_(None))
+    query = select(t.pairs.c.id).where(in_project).order_by(t.pairs.c.id.desc()).limit(count)
     with db.read() as conn:
-        return read_pairs(conn, list(conn.execute(query).scalars()))
+        return load_pairs(conn, list(conn.execute(query).scalars()))
 
 
 def latest_annotators(db: Database, project_id: int, count: int) -> list[str]:
@@ -183,45 +184,53 @@ def latest_annotators(db: Database, project_id: int, count: int) -> list[str]:
 
 def get_pair(db: Database, pair_id: int) -> Pair:
     with db.read() as conn:
-        found = read_pairs(conn, [pair_id])
-    if not found:
+        pairs = load_pairs(conn, [pair_id])
+    if not pairs:
         raise StoreError(f"There is no pair {pair_id}.")
-    return found[0]
+    return pairs[0]
 
 
-def read_pairs(conn: Connection, ids: Sequence[int]) -> list[Pair]:
+def load_pairs(conn: Connection, ids: Sequence[int]) -> list[Pair]:
     """The pairs of these ids inside the caller's transaction, by id; ids that do not exist are left out."""
     query = (
-        select(t.pairs.c.id, t.pairs.c.project_id, t.pairs.c.reason, t.prompts.c.text, t.prompts.c.split, FIRST, SECOND)
-        .join(FIRST, FIRST.c.id == t.pairs.c.first_id)
-        .join(SECOND, SECOND.c.id == t.pairs.c.second_id)
-        .join(t.prompts, t.prompts.c.id == FIRST.c.prompt_id)
+        select(
+            t.pairs.c.id,
+            t.pairs.c.project_id,
+            t.pairs.c.reason,
+            t.prompts.c.text,
+            t.prompts.c.split,
+            FIRST_COMPLETION,
+            SECOND_COMPLETION,
+        )
+        .join(FIRST_COMPLETION, FIRST_COMPLETION.c.id == t.pairs.c.first_id)
+        .join(SECOND_COMPLETION, SECOND_COMPLETION.c.id == t.pairs.c.second_id)
+        .join(t.prompts, t.prompts.c.id == FIRST_COMPLETION.c.prompt_id)
         .order_by(t.pairs.c.id)
     )
     return [
-        _pair(row._mapping)
-        for some in in_chunks(sorted(set(ids)))
-        for row in conn.execute(query.where(t.pairs.c.id.in_(some)))
+        _pair_from_row(row._mapping)
+        for chunk in in_chunks(sorted(set(ids)))
+        for row in conn.execute(query.where(t.pairs.c.id.in_(chunk)))
     ]
 
 
-def _pair(row: RowMapping) -> Pair:
+def _pair_from_row(row: RowMapping) -> Pair:
     return Pair(
         id=row[t.pairs.c.id],
         project_id=row[t.pairs.c.project_id],
         prompt=Prompt(
-            id=row[FIRST.c.prompt_id],
+            id=row[FIRST_COMPLETION.c.prompt_id],
             project_id=row[t.pairs.c.project_id],
             text=row[t.prompts.c.text],
             split=row[t.prompts.c.split],
         ),
-        first=_completion(row, FIRST),
-        second=_completion(row, SECOND),
+        first=_completion_from_row(row, FIRST_COMPLETION),
+        second=_completion_from_row(row, SECOND_COMPLETION),
         reason=row[t.pairs.c.reason],
     )
 
 
-def _completion(row: RowMapping, side: FromClause) -> Completion:
+def _completion_from_row(row: RowMapping, side: FromClause) -> Completion:
     return Completion(
         id=row[side.c.id],
         prompt_id=row[side.c.prompt_id],
@@ -230,3 +239,55 @@ def _completion(row: RowMapping, side: FromClause) -> Completion:
         checkpoint=row[side.c.checkpoint],
         seed=row[side.c.seed],
     )
+
+
+pass
+
+
+@dataclass(frozen=True)
+class RemovedProjectFiles:
+    """What files a project leaves behind: the ids of its runs and the paths of its reward models, below the home."""
+
+    run_ids: list[int]
+    reward_model_paths: list[str]
+
+
+def delete_project(db: Database, project_id: int) -> RemovedProjectFiles:
+    """Delete a project's rows: prompts, texts, pairs, votes, reward models, runs, jobs. Its files are left to the caller.
+
+    StoreError: there is none, it is the one that is open, or something of it is still going on.
+    """
+    is_project = t.projects.c.id == project_id
+    completion_ids = select(t.completions.c.id).join(t.prompts, t.prompts.c.id == t.completions.c.prompt_id)
+    completion_ids = completion_ids.where(t.prompts.c.project_id == project_id)
+    pair_ids = select(t.pairs.c.id).where(t.pairs.c.project_id == project_id)
+    with db.write() as conn:
+        if conn.execute(select(t.projects.c.id).where(is_project)).first() is None:
+            raise no_such_project(project_id)
+        if conn.execute(CURRENT_PROJECT_QUERY).one().id == project_id:
+            raise StoreError("This project is open. Open another one, then delete this one.")
+        open_jobs = select(t.jobs.c.id).where(
+            t.jobs.c.project_id == project_id, t.jobs.c.status.in_(UNFINISHED_JOB_STATUSES)
+        )
+        active_runs = select(t.runs.c.id).where(
+            t.runs.c.project_id == project_id, t.runs.c.status.in_(ACTIVE_RUN_STATUSES)
+        )
+        if conn.execute(open_jobs).first() is not None or conn.execute(active_runs).first() is not None:
+            raise StoreError(
+                f"Something of project {project_id} is still going on: stop its runs, or wait a moment, and delete it then."
+            )
+        removed = RemovedProjectFiles(
+            list(conn.execute(select(t.runs.c.id).where(t.runs.c.project_id == project_id)).scalars()),
+            list(
+                conn.execute(select(t.reward_models.c.path).where(t.reward_models.c.project_id == project_id)).scalars()
+            ),
+        )
+        for table in (t.blind_tests, t.jobs, t.runs, t.reward_models, t.labelling, t.imports):
+            conn.execute(delete(table).where(table.c.project_id == project_id))
+        for table in (t.votes, t.leases):
+            conn.execute(delete(table).where(table.c.pair_id.in_(pair_ids)))
+        conn.execute(delete(t.pairs).where(t.pairs.c.project_id == project_id))
+        conn.execute(delete(t.completions).where(t.completions.c.id.in_(completion_ids)))
+        conn.execute(delete(t.prompts).where(t.prompts.c.project_id == project_id))
+        conn.execute(delete(t.projects).where(is_project))
+    return removed

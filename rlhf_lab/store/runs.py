@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, delete, select, update
 
+from rlhf_lab.common.enums import EventKind, RunStatus, Source
+from rlhf_lab.common.records import LabelSnapshot, RewardModelRow, Run, RunEvent
 from rlhf_lab.errors import StoreError
-from rlhf_lab.kinds import EventKind, RunStatus, Source
-from rlhf_lab.records import LabelSnapshot, RewardModelRow, Run, RunEvent
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 
@@ -46,7 +46,7 @@ def add_reward_model(
 def reward_models(db: Database, project_id: int) -> list[RewardModelRow]:
     """Newest first."""
     with db.read() as conn:
-        return [_reward_model(row) for row in conn.execute(_newest_reward_models(project_id))]
+        return [_reward_model_from_row(row) for row in conn.execute(_newest_reward_models(project_id))]
 
 
 def get_reward_model(db: Database, reward_model_id: int) -> RewardModelRow:
@@ -54,7 +54,7 @@ def get_reward_model(db: Database, reward_model_id: int) -> RewardModelRow:
         row = conn.execute(select(t.reward_models).where(t.reward_models.c.id == reward_model_id)).one_or_none()
     if row is None:
         raise StoreError(f"There is no reward model {reward_model_id}. Train one first.")
-    return _reward_model(row)
+    return _reward_model_from_row(row)
 
 
 def latest_reward_model(db: Database, project_id: int, source: Source | None = None) -> RewardModelRow | None:
@@ -64,15 +64,15 @@ def latest_reward_model(db: Database, project_id: int, source: Source | None = N
         query = query.where(t.reward_models.c.source == source)
     with db.read() as conn:
         row = conn.execute(query).one_or_none()
-    return None if row is None else _reward_model(row)
+    return None if row is None else _reward_model_from_row(row)
 
 
 def _newest_reward_models(project_id: int) -> Select[*tuple[Any, ...]]:
-    mine = t.reward_models.c.project_id == project_id
-    return select(t.reward_models).where(mine).order_by(t.reward_models.c.id.desc())
+    in_project = t.reward_models.c.project_id == project_id
+    return select(t.reward_models).where(in_project).order_by(t.reward_models.c.id.desc())
 
 
-def _reward_model(row: AnyRow) -> RewardModelRow:
+def _reward_model_from_row(row: AnyRow) -> RewardModelRow:
     return RewardModelRow(
         id=row.id,
         project_id=row.project_id,
@@ -132,18 +132,18 @@ def runs(db: Database, project_id: int | None = None) -> list[Run]:
 
 def set_run_status(db: Database, run_id: int, status: RunStatus, message: str = "") -> None:
     with db.write() as conn:
-        change_run(conn, run_id, status=status, message=message)
+        update_run(conn, run_id, status=status, message=message)
 
 
 def set_manifest(db: Database, run_id: int, manifest: dict[str, Any]) -> None:
     """Replace the manifest: the engine adds what only it knows (device, threads, versions)."""
     with db.write() as conn:
-        change_run(conn, run_id, manifest=manifest)
+        update_run(conn, run_id, manifest=manifest)
 
 
 def rename_run(db: Database, run_id: int, name: str) -> None:
     with db.write() as conn:
-        change_run(conn, run_id, name=name)
+        update_run(conn, run_id, name=name)
 
 
 def delete_run(db: Database, run_id: int) -> None:
@@ -160,10 +160,10 @@ def delete_run(db: Database, run_id: int) -> None:
         conn.execute(delete(t.runs).where(t.runs.c.id == run_id))  # the rest goes with it: ON DELETE CASCADE
 
 
-def change_run(conn: Connection, run_id: int, **values: Any) -> None:
+def update_run(conn: Connection, run_id: int, **values: Any) -> None:
     """Update a run's row inside the caller's transaction. StoreError: there is no such run."""
-    changed = conn.execute(update(t.runs).where(t.runs.c.id == run_id).values(**values, updated_at=time.time()))
-    if changed.rowcount == 0:
+    result = conn.execute(update(t.runs).where(t.runs.c.id == run_id).values(**values, updated_at=time.time()))
+    if result.rowcount == 0:
         raise no_such_run(run_id)
 
 
@@ -185,22 +185,22 @@ def add_event(db: Database, run_id: int, kind: EventKind, payload: dict[str, Any
 def events(db: Database, run_id: int) -> list[RunEvent]:
     """In the order they were made."""
     with db.read() as conn:
-        return [RunEvent(**row._mapping) for row in conn.execute(_events(run_id))]
+        return [RunEvent(**row._mapping) for row in conn.execute(_events_query(run_id))]
 
 
 def pending_events(db: Database, run_id: int) -> list[RunEvent]:
     """Those the engine has not acted on yet, in the order they were made."""
     with db.read() as conn:
-        query = _events(run_id).where(t.run_events.c.applied_step.is_(None))
+        query = _events_query(run_id).where(t.run_events.c.applied_step.is_(None))
         return [RunEvent(**row._mapping) for row in conn.execute(query)]
 
 
-def mark_event(db: Database, event_id: int, applied_step: int) -> None:
+def mark_event_applied(db: Database, event_id: int, applied_step: int) -> None:
     """The engine acted on it before this step. The first mark stays: a replay happens at the same step."""
-    first = (t.run_events.c.id == event_id) & t.run_events.c.applied_step.is_(None)
+    not_applied = (t.run_events.c.id == event_id) & t.run_events.c.applied_step.is_(None)
     with db.write() as conn:
-        conn.execute(update(t.run_events).where(first).values(applied_step=applied_step))
+        conn.execute(update(t.run_events).where(not_applied).values(applied_step=applied_step))
 
 
-def _events(run_id: int) -> Select[*tuple[Any, ...]]:
+def _events_query(run_id: int) -> Select[*tuple[Any, ...]]:
     return select(t.run_events).where(t.run_events.c.run_id == run_id).order_by(t.run_events.c.id)

@@ -34,90 +34,100 @@ from sqlalchemy import (
     text,
 )
 
-from rlhf_lab import kinds
-from rlhf_lab.store.columns import LONG, NAMES, Json, PackedJson, belongs_to, id_column, needed, numbered, words
+from rlhf_lab.common import enums
+from rlhf_lab.store.column_types import (
+    LONG,
+    NAMING_CONVENTION,
+    Json,
+    PackedJson,
+    enum_type,
+    foreign_key,
+    id_column,
+    required,
+    table_without_id_reuse,
+)
 
 SCHEMA_VERSION = "0009"
 
-metadata = MetaData(naming_convention=NAMES)
+metadata = MetaData(naming_convention=NAMING_CONVENTION)
 
-projects = numbered(
+projects = table_without_id_reuse(
     "projects",
     metadata,
     id_column(),
-    needed("name", Text),
-    needed("model", Text),
-    needed("model_hash", Text),
-    needed("prompt_set", Text),
-    needed("seed", LONG),
-    needed("created_at", Float),
+    required("name", Text),
+    required("model", Text),
+    required("model_hash", Text),
+    required("prompt_set", Text),
+    required("seed", LONG),
+    required("created_at", Float),
     Column("opened_at", Float),  # the page shows the project opened last; NULL: never since it was made
 )
 
 # What an import brought names it (import_id, without a foreign key: SQLite would copy whole tables to add one).
-imports = numbered(
-    "imports", metadata, id_column(), belongs_to("project_id", "projects", nullable=False, index=True),
-    needed("name", Text), needed("who", Text), needed("use_prompts", Boolean), needed("created_at", Float),
+imports = table_without_id_reuse(
+    "imports", metadata, id_column(), foreign_key("project_id", "projects", nullable=False, index=True),
+    required("name", Text), required("who", Text), required("use_prompts", Boolean), required("created_at", Float),
     Column("taken_back_at", Float),  # when that began
 )  # fmt: skip
 
-prompts = numbered(
+prompts = table_without_id_reuse(
     "prompts",
     metadata,
     id_column(),
-    belongs_to("project_id", "projects", nullable=False),
-    needed("text", Text),
-    needed("split", String(8)),
-    needed("labels_only", Boolean, server_default=false()),  # came with imported labels: nobody writes texts for it
+    foreign_key("project_id", "projects", nullable=False),
+    required("text", Text),
+    required("split", String(8)),
+    required("labels_only", Boolean, server_default=false()),  # came with imported labels: nobody writes texts for it
     CheckConstraint("split IN ('train', 'eval')", name="split"),
     Column("import_id", Integer, index=True),  # which import made it one to write texts for
     Index(None, "project_id", "split"),
 )
 
-completions = numbered(
+completions = table_without_id_reuse(
     "completions",
     metadata,
     id_column(),
-    belongs_to("prompt_id", "prompts", nullable=False, index=True),
-    needed("text", Text),
-    needed("token_ids", Json),
-    needed("checkpoint", Text),  # "base", "shipped" or "run/<id>/<step>"
-    needed("seed", LONG),
-    needed("created_at", Float),
+    foreign_key("prompt_id", "prompts", nullable=False, index=True),
+    required("text", Text),
+    required("token_ids", Json),
+    required("checkpoint", Text),  # "base", "shipped" or "run/<id>/<step>"
+    required("seed", LONG),
+    required("created_at", Float),
 )
 
-pairs = numbered(
+pairs = table_without_id_reuse(
     "pairs",
     metadata,
     id_column(),
-    belongs_to("project_id", "projects", nullable=False, index=True),
-    belongs_to("first_id", "completions", nullable=False),
-    belongs_to("second_id", "completions", nullable=False, index=True),
-    needed("reason", Text),
-    needed("created_at", Float),
+    foreign_key("project_id", "projects", nullable=False, index=True),
+    foreign_key("first_id", "completions", nullable=False),
+    foreign_key("second_id", "completions", nullable=False, index=True),
+    required("reason", Text),
+    required("created_at", Float),
     UniqueConstraint("first_id", "second_id"),
     CheckConstraint("first_id <> second_id", name="distinct"),
     Column("import_id", Integer, index=True),
     Column("taken_back_at", Float),  # with its import: nobody is shown it any more
 )
 
-votes = numbered(
+votes = table_without_id_reuse(
     "votes",
     metadata,
     id_column(),
-    needed("uuid", String(64), unique=True),  # made by the client: a repeated request is one vote
-    belongs_to("pair_id", "pairs", nullable=False, index=True),
-    needed("annotator", Text),
-    needed("source", words(kinds.Source)),
-    needed("choice", words(kinds.Choice)),
-    needed("first_on_left", Boolean),
+    required("uuid", String(64), unique=True),  # made by the client: a repeated request is one vote
+    foreign_key("pair_id", "pairs", nullable=False, index=True),
+    required("annotator", Text),
+    required("source", enum_type(enums.Source)),
+    required("choice", enum_type(enums.Choice)),
+    required("first_on_left", Boolean),
     Column("response_ms", LONG),
-    needed("created_at", Float),
+    required("created_at", Float),
     Column("undone_at", Float),
-    Column("strength", words(kinds.Strength)),
-    needed("note", Text, server_default=text("''")),
-    needed("repeat", Boolean, server_default=false()),
-    needed("via", String(20), server_default=text("'page'")),
+    Column("strength", enum_type(enums.Strength)),
+    required("note", Text, server_default=text("''")),
+    required("repeat", Boolean, server_default=false()),
+    required("via", String(20), server_default=text("'page'")),
     Column("import_id", Integer, index=True),
     Index(None, "annotator", "id"),
 )
@@ -129,63 +139,68 @@ Index(
 )  # fmt: skip  # one live vote per pair and annotator, and one more as a hidden repeat
 
 labelling = Table(
-    "labelling", metadata, belongs_to("project_id", "projects", primary_key=True, autoincrement=False), needed("settings", Json)
-)  # fmt: skip
+    "labelling",
+    metadata,
+    foreign_key("project_id", "projects", primary_key=True, autoincrement=False),
+    required("settings", Json),
+)
 
 # Who has which pair on screen. One row per pair and person; it ends with the vote.
 leases = Table(
     "leases",
     metadata,
-    belongs_to("pair_id", "pairs", primary_key=True, autoincrement=False),
+    foreign_key("pair_id", "pairs", primary_key=True, autoincrement=False),
     Column("annotator", String(200), primary_key=True),
-    needed("repeat", Boolean),
-    needed("leased_at", Float),
-    needed("expires_at", Float),
+    required("repeat", Boolean),
+    required("leased_at", Float),
+    required("expires_at", Float),
     Index(None, "annotator"),
     sqlite_with_rowid=False,
 )
 
-people = Table("people", metadata, id_column(), needed("name", String(200), unique=True), needed("joined_at", Float))
+people = Table(
+    "people", metadata, id_column(), required("name", String(200), unique=True), required("joined_at", Float)
+)
 
-reward_models = numbered(
+reward_models = table_without_id_reuse(
     "reward_models",
     metadata,
     id_column(),
-    belongs_to("project_id", "projects", nullable=False, index=True),
-    needed("path", Text),
-    needed("config", Json),
-    needed("report", Json),
-    needed("vote_ids", Json),
-    needed("labels_digest", String(64)),
-    needed("source", words(kinds.Source)),
-    needed("created_at", Float),
+    foreign_key("project_id", "projects", nullable=False, index=True),
+    required("path", Text),
+    required("config", Json),
+    required("report", Json),
+    required("vote_ids", Json),
+    required("labels_digest", String(64)),
+    required("source", enum_type(enums.Source)),
+    required("created_at", Float),
 )
 
 # Clustered by reward model, as they are read: no row ids.
 scores = Table(
     "scores",
     metadata,
-    belongs_to("reward_model_id", "reward_models", primary_key=True, ondelete="CASCADE"),
-    belongs_to("completion_id", "completions", primary_key=True, ondelete="CASCADE", index=True),
+    foreign_key("reward_model_id", "reward_models", primary_key=True, ondelete="CASCADE"),
+    foreign_key("completion_id", "completions", primary_key=True, ondelete="CASCADE", index=True),
     Column("score", Float),  # NULL is NaN
     sqlite_with_rowid=False,
 )
 
-runs = numbered(
+runs = table_without_id_reuse(
     "runs",
     metadata,
     id_column(),  # its id names a folder and the completions it wrote ("run/<id>/<step>")
-    belongs_to("project_id", "projects", nullable=False, index=True),
-    belongs_to("reward_model_id", "reward_models", nullable=False),
-    needed("name", Text),
-    needed("status", words(kinds.RunStatus)),
-    needed("config", Json),
-    needed("manifest", Json),
-    needed("step", Integer),
-    needed("total_steps", Integer),
-    needed("message", Text),
-    needed("created_at", Float),
-    needed("updated_at", Float),
+    foreign_key("project_id", "projects", nullable=False, index=True),
+    foreign_key("reward_model_id", "reward_models", nullable=False),
+    required("name", Text),
+    required("status", enum_type(enums.RunStatus)),
+    required("config", Json),
+    required("manifest", Json),
+    required("step", Integer),
+    required("total_steps", Integer),
+    required("message", Text),
+    required("created_at", Float),
+    required("updated_at", Float),
 )
 
 # One narrow row per number, clustered by curve. Measured with 40 metrics x 10,000 steps against one JSON row per step:
@@ -195,7 +210,7 @@ runs = numbered(
 metrics = Table(
     "metrics",
     metadata,
-    belongs_to("run_id", "runs", primary_key=True, ondelete="CASCADE"),
+    foreign_key("run_id", "runs", primary_key=True, ondelete="CASCADE"),
     Column("name", String(80), primary_key=True),
     Column("step", Integer, primary_key=True, autoincrement=False),
     Column("value", Float),
@@ -206,12 +221,12 @@ metrics = Table(
 samples = Table(
     "samples",
     metadata,
-    belongs_to("run_id", "runs", primary_key=True, ondelete="CASCADE"),
+    foreign_key("run_id", "runs", primary_key=True, ondelete="CASCADE"),
     Column("step", Integer, primary_key=True, autoincrement=False),
     Column("position", Integer, primary_key=True, autoincrement=False),
-    needed("prompt", Text),
-    needed("seed", LONG),
-    needed("text", Text),
+    required("prompt", Text),
+    required("seed", LONG),
+    required("text", Text),
     Column("score", Float),  # NULL is NaN
     Column("gold", Float),
 )
@@ -219,20 +234,20 @@ samples = Table(
 token_records = Table(
     "token_records",
     metadata,
-    belongs_to("run_id", "runs", primary_key=True, ondelete="CASCADE"),
+    foreign_key("run_id", "runs", primary_key=True, ondelete="CASCADE"),
     Column("step", Integer, primary_key=True, autoincrement=False),
     Column("position", Integer, primary_key=True, autoincrement=False),
-    needed("record", PackedJson),
+    required("record", PackedJson),
 )
 
 run_events = Table(
     "run_events",
     metadata,
     id_column(),
-    belongs_to("run_id", "runs", nullable=False, index=True, ondelete="CASCADE"),
-    needed("kind", words(kinds.EventKind)),
-    needed("payload", Json),
-    needed("created_at", Float),
+    foreign_key("run_id", "runs", nullable=False, index=True, ondelete="CASCADE"),
+    required("kind", enum_type(enums.EventKind)),
+    required("payload", Json),
+    required("created_at", Float),
     Column("applied_step", Integer),
 )
 
@@ -240,58 +255,58 @@ engines = Table(
     "engines",
     metadata,
     id_column(),
-    needed("host", Text),
-    needed("pid", Integer),
-    needed("process_started", Float),
-    needed("started_at", Float),
+    required("host", Text),
+    required("pid", Integer),
+    required("process_started", Float),
+    required("started_at", Float),
     Column("beat_at", Float),
     Column("stopped_at", Float),
-    needed("state", Text),
-    needed("device", Text),
+    required("state", Text),
+    required("device", Text),
     Column("memory_mb", Float),  # in MiB
     Index(None, "host", "pid"),
 )
 
-jobs = numbered(
+jobs = table_without_id_reuse(
     "jobs",
     metadata,
     id_column(),
-    needed("kind", words(kinds.JobKind)),
-    needed("status", words(kinds.JobStatus)),
-    belongs_to("project_id", "projects"),
-    needed("payload", Json),
+    required("kind", enum_type(enums.JobKind)),
+    required("status", enum_type(enums.JobStatus)),
+    foreign_key("project_id", "projects"),
+    required("payload", Json),
     Column("result", Json),
-    needed("error", Text),
-    needed("progress", Float),
-    needed("best_progress", Float),  # the furthest an interrupted attempt came
+    required("error", Text),
+    required("progress", Float),
+    required("best_progress", Float),  # the furthest an interrupted attempt came
     Column("eta_s", Float),
-    belongs_to("engine_id", "engines"),
-    needed("attempts", Integer),
-    needed("created_at", Float),
-    needed("updated_at", Float),
+    foreign_key("engine_id", "engines"),
+    required("attempts", Integer),
+    required("created_at", Float),
+    required("updated_at", Float),
     Index(None, "status", "kind", "id"),
     Index(None, "project_id", "id"),
 )
 
-blind_tests = numbered(
+blind_tests = table_without_id_reuse(
     "blind_tests",
     metadata,
     id_column(),
-    belongs_to("project_id", "projects", nullable=False, index=True),
-    belongs_to("first_job", "jobs", nullable=False),  # whose results are the texts
-    belongs_to("second_job", "jobs", nullable=False),
-    needed("created_at", Float),
+    foreign_key("project_id", "projects", nullable=False, index=True),
+    foreign_key("first_job", "jobs", nullable=False),  # whose results are the texts
+    foreign_key("second_job", "jobs", nullable=False),
+    required("created_at", Float),
 )
 
 blind_votes = Table(
     "blind_votes",
     metadata,
-    belongs_to("test_id", "blind_tests", primary_key=True, autoincrement=False, ondelete="CASCADE"),
+    foreign_key("test_id", "blind_tests", primary_key=True, autoincrement=False, ondelete="CASCADE"),
     Column("annotator", String(200), primary_key=True),
     Column("position", Integer, primary_key=True, autoincrement=False),
-    needed("choice", words(kinds.Choice)),
-    needed("created_at", Float),
+    required("choice", enum_type(enums.Choice)),
+    required("created_at", Float),
     sqlite_with_rowid=False,
 )
 
-presence = Table("presence", metadata, Column("who", String(20), primary_key=True), needed("seen_at", Float))
+presence = Table("presence", metadata, Column("who", String(20), primary_key=True), required("seen_at", Float))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rlhf_lab.runtime import to_stay
+from rlhf_lab.common.process_env import freeze_gc
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "200")
@@ -44,5 +44,5 @@ def without_arrow() -> Iterator[None]:
             del sys.modules["pyarrow"]
 
 
-with to_stay(), without_stubs(), without_arrow():
+with freeze_gc(), without_stubs(), without_arrow():
     import gradio  # noqa: F401

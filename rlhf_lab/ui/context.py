@@ -16,18 +16,18 @@ from urllib.parse import urlsplit
 import gradio as gr
 from gradio.context import LocalContext
 
+from rlhf_lab.common.records import Project
+from rlhf_lab.config.labelling import Role
 from rlhf_lab.errors import LabError, NotAllowedError
-from rlhf_lab.jobs.setup import pick_project
-from rlhf_lab.labelling import Role
-from rlhf_lab.records import Project
+from rlhf_lab.jobs.project_setup import pick_project
+from rlhf_lab.store.annotators import joined_at
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.people import joined_at
-from rlhf_lab.ui.access import ALONE, Access, Visitor, guarded_access
-from rlhf_lab.ui.auth_file import Entry
+from rlhf_lab.ui.auth.password_file import PasswordEntry
+from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Access, Visitor, multi_user_access
 
 P = ParamSpec("P")
 T = TypeVar("T")
-SECRET_VARIABLE = "RLHF_LAB_OPERATOR_SECRET"
+OPERATOR_SECRET_ENV_VAR = "RLHF_LAB_OPERATOR_SECRET"
 
 
 @dataclass(frozen=True)
@@ -41,25 +41,27 @@ class Context:
     db: Database
     operator_secret: str | None = None
     on_space: bool = False
-    access: Access = ALONE
-    address: str = ""
-    proxied: bool = False
+    access: Access = LOCAL_ACCESS
+    public_url: str = ""
+    behind_proxy: bool = False
 
     @classmethod
     def open(cls, home: Path) -> "Context":
         """The home's store; on a Space the operator's secret comes from the environment ("" refuses everybody)."""
         on_space = bool(os.environ.get("SPACE_ID"))
-        secret = os.environ.get(SECRET_VARIABLE, "") if on_space else os.environ.get(SECRET_VARIABLE)
+        secret = os.environ.get(OPERATOR_SECRET_ENV_VAR, "") if on_space else os.environ.get(OPERATOR_SECRET_ENV_VAR)
         return cls(home, Database.open(home), secret, on_space)
 
-    def guarded(self, *, open_to_all: bool, people: Mapping[str, Entry] | None = None) -> "Context":
+    def as_multi_user(
+        self, *, open_to_all: bool, password_entries: Mapping[str, PasswordEntry] | None = None
+    ) -> "Context":
         """The same lab for an address that others reach: visitors have roles. people: who enters by a password. StoreError."""
-        access = guarded_access(
-            self.home, open_to_all=open_to_all, operator_secret=self.operator_secret, people=people,
-            since=functools.partial(joined_at, self.db),
+        access = multi_user_access(
+            self.home, open_to_all=open_to_all, operator_secret=self.operator_secret, password_entries=password_entries,
+            joined_at=functools.partial(joined_at, self.db),
         )  # fmt: skip
-        if self.proxied:
-            access = replace(access, host=urlsplit(self.address).netloc)
+        if self.behind_proxy:
+            access = replace(access, host=urlsplit(self.public_url).netloc)
         return replace(self, access=access, operator_secret=access.operator_secret)
 
     @property
@@ -71,40 +73,42 @@ class Context:
         """Who sent a request, else who asked for what is being done now; the operator where nobody has to say who they are."""
         return self.access.visitor(LocalContext.request.get(None) if request is None else request)
 
-    def name(self, said: object) -> str:
+    def annotator_name(self, claimed_name: object) -> str:
         """The annotator that asks; "" where nobody knows. said: what their page sends, which counts as it stands on a lab of
         one's own alone."""
-        if not self.access.guarded:
-            return str(said or "").strip()
-        return self.visitor().name or self.access.named(said)
+        if not self.access.is_multi_user:
+            return str(claimed_name or "").strip()
+        return self.visitor().name or self.access.name_from_token(claimed_name)
 
-    def operates(self, request: Any = None) -> bool:
+    def is_operator(self, request: Any = None) -> bool:
         """Whether the visitor entered as the operator, or none is asked for: who may do everything without the secret."""
-        return self.operator_secret is None or (self.access.guarded and self.visitor(request).role is Role.OPERATOR)
+        return self.operator_secret is None or (
+            self.access.is_multi_user and self.visitor(request).role is Role.OPERATOR
+        )
 
     def require_operator(self, secret: str | None) -> None:
         """Raises NotAllowedError unless the visitor `operates` or gives the operator's secret."""
-        if not self.operates() and not self._is_secret(secret):
+        if not self.is_operator() and not self._is_secret(secret):
             raise NotAllowedError(
                 "Only the operator may do this. Open the operator's link that was printed when the lab was started, or enter "
-                f"the operator's secret under Project; it is the value of {SECRET_VARIABLE} where the lab runs."
+                f"the operator's secret under Project; it is the value of {OPERATOR_SECRET_ENV_VAR} where the lab runs."
             )
 
-    def may_operate(self, secret: str | None) -> bool:
+    def is_operator_with_secret(self, secret: str | None) -> bool:
         """Whether `require_operator` lets the visitor pass; never whoever may only look, whose events end before that."""
-        return self.operates() or (self.visitor().role.may(Role.LABELLER) and self._is_secret(secret))
+        return self.is_operator() or (self.visitor().role.at_least(Role.LABELLER) and self._is_secret(secret))
 
-    def _is_secret(self, said: str | None) -> bool:
+    def _is_secret(self, candidate: str | None) -> bool:
         secret = self.operator_secret
-        return bool(secret) and hmac.compare_digest((said or "").encode(), (secret or "").encode())
+        return bool(secret) and hmac.compare_digest((candidate or "").encode(), (secret or "").encode())
 
     def require_labeller(self) -> None:
         """Raises NotAllowedError for a visitor who may only look."""
-        if not self.visitor().role.may(Role.LABELLER):
+        if not self.visitor().role.at_least(Role.LABELLER):
             raise NotAllowedError("You may look at this lab. To label, enter with the join code: open the page /join.")
 
 
-def told(handler: Callable[P, T]) -> Callable[P, T]:
+def show_errors(handler: Callable[P, T]) -> Callable[P, T]:
     """A handler whose LabErrors reach the person as a message instead of a silent failure."""
 
     @functools.wraps(handler)
@@ -117,72 +121,72 @@ def told(handler: Callable[P, T]) -> Callable[P, T]:
     return wrapped
 
 
-def for_viewers(handler: Callable[P, T]) -> Callable[P, T]:
+def allow_viewers(handler: Callable[P, T]) -> Callable[P, T]:
     """Marks an event that somebody who may only look may trigger; `guard_events` lets it pass."""
     handler.for_viewers = True  # type: ignore[attr-defined]  # stays with the function through functools.wraps
     return handler
 
 
-def guard_events(page: gr.Blocks, ctx: Context) -> None:
+def require_role_for_events(page: gr.Blocks, ctx: Context) -> None:
     """Make every event of a page ask who triggers it, whatever screen it belongs to: viewers trigger none but the marked.
 
     What only the operator may do asks for more by itself (`require_operator`).
     """
     for event in page.fns.values():
         if event.fn is not None and not getattr(event.fn, "for_viewers", False):
-            event.fn = _guarded(event.fn, ctx)
+            event.fn = _require_labeller_for(event.fn, ctx)
 
 
-def _guarded(handler: Callable[P, T], ctx: Context) -> Callable[P, T]:
+def _require_labeller_for(handler: Callable[P, T], ctx: Context) -> Callable[P, T]:
     @functools.wraps(handler)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         ctx.require_labeller()
         return handler(*args, **kwargs)
 
-    return told(wrapped)
+    return show_errors(wrapped)
 
 
-def read(function: Callable[[Any], T]) -> Callable[[Any], T | dict[str, str]]:
+def server_function(function: Callable[[Any], T]) -> Callable[[Any], T | dict[str, str]]:
     """A server function for a widget: errors come back as {"error": words}, because Gradio turns exceptions into null."""
 
     @functools.wraps(function)
-    def wrapped(question: Any) -> T | dict[str, str]:
+    def wrapped(query: Any) -> T | dict[str, str]:
         try:
-            return function(question or {})
+            return function(query or {})
         except LabError as error:
             return {"error": str(error)}
 
     return wrapped
 
 
-def unless_seen(reply: dict[str, Any], question: dict[str, Any]) -> dict[str, Any]:
+def if_changed(reply: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
     """The reply, or {"same": True} to a page that has it already."""
-    seen = f"{zlib.crc32(json.dumps(reply, sort_keys=True).encode()):x}"
-    return {"same": True} if question.get("seen") == seen else reply | {"seen": seen}
+    revision = f"{zlib.crc32(json.dumps(reply, sort_keys=True).encode()):x}"
+    return {"same": True} if query.get("seen") == revision else reply | {"seen": revision}
 
 
-def operated(
-    ctx: Context, secret: str | None, event: gr.EventData, do: Callable[[dict[str, Any]], dict[str, Any]]
+def operator_action(
+    ctx: Context, secret: str | None, event: gr.EventData, handler: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> dict[str, Any]:
     """What a widget is told about an act of the operator: what `do` says, or {"error": words}; with the "at" it was sent at."""
-    said = dict(event._data or {})
+    payload = dict(event._data or {})
     try:
         ctx.require_operator(secret)
-        return {"at": said.get("at"), **do(said)}
+        return {"at": payload.get("at"), **handler(payload)}
     except LabError as error:
-        return {"at": said.get("at"), "error": str(error)}
+        return {"at": payload.get("at"), "error": str(error)}
 
 
-def shared_for(seconds: float, function: Callable[[], T]) -> Callable[[], T]:
+def ttl_cache(seconds: float, function: Callable[[], T]) -> Callable[[], T]:
     """The function's answer, asked for at most once in so many seconds however many pages poll."""
-    lock, held = threading.Lock(), list[tuple[float, T]]()
+    lock, cached = threading.Lock(), list[tuple[float, T]]()
 
     @functools.wraps(function)
-    def answer() -> T:
+    def wrapped() -> T:
         with lock:
             now = time.monotonic()
-            if not held or now - held[0][0] > seconds:
-                held[:] = [(now, function())]
-            return held[0][1]
+            if not cached or now - cached[0][0] > seconds:
+                cached[:] = [(now, function())]
+            return cached[0][1]
 
-    return answer
+    return wrapped

@@ -12,16 +12,17 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import BaseRoute
 
 from rlhf_lab.store.database import Database
-from rlhf_lab.ui import api, compare, header, label, people, project, reward, runs, train
-from rlhf_lab.ui.access import Access
-from rlhf_lab.ui.context import Context, guard_events
-from rlhf_lab.ui.entrance import entrance
-from rlhf_lab.ui.first_look import BodyStart, first_look
-from rlhf_lab.ui.gate import Gate
-from rlhf_lab.ui.widgets import STATIC, UI
+from rlhf_lab.ui import http_api
+from rlhf_lab.ui.auth.login_routes import login_routes
+from rlhf_lab.ui.auth.visitors import Access
+from rlhf_lab.ui.components.widgets import STATIC_PATHS, UI_ASSETS
+from rlhf_lab.ui.context import Context, require_role_for_events
+from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, first_pair_route
+from rlhf_lab.ui.middleware import RequestGuard
+from rlhf_lab.ui.screens import compare, header, label, people, project, reward, runs, train
 
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
-OPERATOR = "rlhf-lab-operator"
+OPERATOR_STORAGE_KEY = "rlhf-lab-operator"
 SCREENS = {
     "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Runs & data": runs,
     "People": people, "Project": project,
@@ -29,9 +30,9 @@ SCREENS = {
 
 
 #: Visits whose components Gradio keeps, 0.3 MB each. One that was dropped gets them anew when it comes back.
-MOST_SESSIONS = 40
+MAX_SESSIONS = 40
 #: What visitors sent is looked at every ten minutes and goes after an hour; seconds.
-KEPT = (600, 3600)
+UPLOAD_CACHE_SECONDS = (600, 3600)
 
 
 def theme() -> gr.themes.Base:
@@ -42,25 +43,27 @@ def theme() -> gr.themes.Base:
 
 
 def build_page(ctx: Context) -> gr.Blocks:
-    gr.set_static_paths(list(STATIC))
-    page: gr.Blocks = gr.Blocks(title="RLHF Lab", analytics_enabled=False, fill_width=True, delete_cache=KEPT)
+    gr.set_static_paths(list(STATIC_PATHS))
+    page: gr.Blocks = gr.Blocks(
+        title="RLHF Lab", analytics_enabled=False, fill_width=True, delete_cache=UPLOAD_CACHE_SECONDS
+    )
     with page:
-        operator = gr.BrowserState("", storage_key=OPERATOR, secret="rlhf-lab")
+        operator = gr.BrowserState("", storage_key=OPERATOR_STORAGE_KEY, secret="rlhf-lab")
         header.build(ctx, operator)
         with gr.Tabs():
             for name, screen in SCREENS.items():
                 with gr.Tab(name):
                     screen.build(ctx, operator)
-        api.build(ctx)
-    guard_events(page, ctx)
+        http_api.build(ctx)
+    require_role_for_events(page, ctx)
     return page
 
 
-def body_start() -> str:
+def initial_body_html() -> str:
     """Every style sheet of ours, and the scripts that must run before Gradio's. Not as its `css`, where Gradio rewrites
     selectors and media queries are lost."""
-    styles = "\n".join(path.read_text(encoding="utf-8") for path in sorted(UI.glob("*.css")))
-    scripts = "\n".join((UI / f"{name}.js").read_text(encoding="utf-8") for name in ("storage", "lab", "first"))
+    styles = "\n".join(path.read_text(encoding="utf-8") for path in sorted(UI_ASSETS.glob("*.css")))
+    scripts = "\n".join((UI_ASSETS / f"{name}.js").read_text(encoding="utf-8") for name in ("storage", "lab", "first"))
     return f"<style>{styles}</style><script>{scripts}</script>"
 
 
@@ -68,39 +71,42 @@ def launch_options(ctx: Context) -> dict[str, Any]:
     """Everything `launch` gets besides the address; safe defaults. Where visitors have roles, the pages to enter by."""
     middleware = [
         Middleware(GZipMiddleware, minimum_size=500),  # what a page polls, by half
-        Middleware(BodyStart, html=body_start(), access=ctx.access, operates=ctx.operates),
-        Middleware(Gate, alone=not ctx.access.guarded, uploads=Path(get_upload_folder())),
+        Middleware(BodyInjectionMiddleware, html=initial_body_html(), access=ctx.access, is_operator=ctx.is_operator),
+        Middleware(RequestGuard, local_only=not ctx.access.is_multi_user, upload_folder=Path(get_upload_folder())),
     ]
     options: dict[str, Any] = {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,
         "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,
-        "state_session_capacity": MOST_SESSIONS,
+        "state_session_capacity": MAX_SESSIONS,
         "_frontend": False,  # else Gradio looks at its own page and ends where a busy machine takes 3 s to draw it
-        "footer_links": [], "app_kwargs": {"middleware": middleware, "routes": [first_look(ctx)]},
+        "footer_links": [], "app_kwargs": {"middleware": middleware, "routes": [first_pair_route(ctx)]},
     }  # fmt: skip
-    if ctx.proxied:
-        options["root_path"] = ctx.address.rstrip("/")
-    if not ctx.access.guarded:
+    if ctx.behind_proxy:
+        options["root_path"] = ctx.public_url.rstrip("/")
+    if not ctx.access.is_multi_user:
         return options
     access = ctx.access
 
-    def user(request: fastapi.Request) -> str:
+    def identify_visitor(request: fastapi.Request) -> str:
         visitor = access.visitor(request)
         return f"{visitor.role}:{visitor.name}"
 
     return options | {
-        "auth_dependency": user,
-        "app_kwargs": options["app_kwargs"] | {"routes": [first_look(ctx), *doors(ctx.db, access)]},
+        "auth_dependency": identify_visitor,
+        "app_kwargs": options["app_kwargs"] | {"routes": [first_pair_route(ctx), *auth_routes(ctx.db, access)]},
     }
 
 
-def doors(db: Database, access: Access) -> list[BaseRoute]:
+def auth_routes(db: Database, access: Access) -> list[BaseRoute]:
     """Join code and operator's link; on a Space with OAuth also the account of Hugging Face."""
     if not os.environ.get("OPENID_PROVIDER_URL"):
-        return entrance(db, access)
-    from rlhf_lab.ui.sign_in import configured, sign_in  # authlib takes as long to import as a screen to build
+        return login_routes(db, access)
+    from rlhf_lab.ui.auth.oauth import (  # authlib takes as long to import as a screen to build
+        oauth_routes,
+        provider_from_env,
+    )
 
-    provider = configured()
+    provider = provider_from_env()
     if provider is None:
-        return entrance(db, access)
-    return [*entrance(db, access, sign_in=True), *sign_in(db, access, provider)]
+        return login_routes(db, access)
+    return [*login_routes(db, access, show_oauth=True), *oauth_routes(db, access, provider)]

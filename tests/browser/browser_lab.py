@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from waits import until
+from helpers import until
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Every process of a lab imports the sitecustomize that lies here.
@@ -72,7 +72,7 @@ class Lab:
         self.process.wait()
 
     def engine_pid(self) -> int:
-        from rlhf_lab.jobs.supervisor import engine_state
+        from rlhf_lab.jobs.engine_process import engine_state
         from rlhf_lab.store.database import Database
 
         with Database.open(self.home) as db:
@@ -82,7 +82,7 @@ class Lab:
 
     def end(self) -> None:
         """End page and engine. AssertionError: the page has grown, or one of them did what it must not."""
-        from rlhf_lab.jobs.supervisor import stop_engine
+        from rlhf_lab.jobs.engine_process import stop_engine
         from rlhf_lab.store.database import Database
 
         memory = 0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from browser_lab import Lab
-from prepared import another_project
-from waits import PATIENCE, shown
+from helpers import PATIENCE, shown
+from prepared_labs import another_project
 
 from rlhf_lab.store.database import Database
 

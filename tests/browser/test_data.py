@@ -3,8 +3,8 @@
 import json
 import re
 
+from helpers import WORK, part, until
 from playwright.sync_api import expect
-from waits import WORK, part, until
 
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project

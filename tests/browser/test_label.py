@@ -5,11 +5,11 @@ import sqlite3
 
 import pytest
 from browser_lab import Lab, pair_of, press, votes_cut
+from helpers import until
 from playwright.sync_api import expect
-from waits import until
 
-from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.records import NewCompletion
+from rlhf_lab.common.records import NewCompletion
+from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
 

@@ -4,9 +4,9 @@ import json
 
 from browser_lab import pair_of, votes_cut
 
-from rlhf_lab.store.comparisons import vote_counts
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
+from rlhf_lab.store.votes import vote_counts
 
 #: Shortens the waits for answers while the page is in a hurry, and writes down what they were.
 HURRY = """const wait = window.setTimeout, waits = window.waits = [];

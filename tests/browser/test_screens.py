@@ -9,18 +9,18 @@ import re
 import uuid
 
 import pytest
-from looks import texts_of
+from accessibility import texts_of
+from helpers import WORK, made, part, says, screen, tab, until, wait_status, wait_step, works
 from playwright.sync_api import expect
-from prepared import AT_ONCE, finished, going_run, label, learnt_lab, only
-from waits import WORK, made, part, says, screen, tab, until, wait_status, wait_step, works
+from prepared_labs import AT_ONCE, finished, going_run, label, learnt_lab, only
 
-from rlhf_lab.jobs import control, queue
-from rlhf_lab.kinds import OPEN, Choice, EventKind, JobKind, RunStatus, Source
-from rlhf_lab.records import Sample, StepResult, TokenRecord, Vote
-from rlhf_lab.store.blind import add_test
-from rlhf_lab.store.comparisons import cast_vote, next_pair
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, EventKind, JobKind, RunStatus, Source
+from rlhf_lab.common.records import Sample, StepResult, TokenRecord, Vote
+from rlhf_lab.jobs import queue, run_control
+from rlhf_lab.store.blind_tests import add_test
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project, projects, prompts
+from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import (
     create_run,
     events,
@@ -31,9 +31,9 @@ from rlhf_lab.store.runs import (
     runs,
     set_run_status,
 )
-from rlhf_lab.store.steps import record_step
-from rlhf_lab.ui.overlay import MAX_RUNS
-from rlhf_lab.ui.story import scorer
+from rlhf_lab.store.votes import cast_vote, next_unvoted_pair
+from rlhf_lab.ui.services.run_comparison import MAX_RUNS
+from rlhf_lab.ui.services.run_summary import current_reward_model_id
 
 HOSTILE = "</script><img src=x onerror=alert(1)> {{ value }} <b>once"
 TEMPLATE = "${alert(1)} {{value}}"
@@ -57,7 +57,7 @@ def stopped(lab):
     """A run that began on reward model 2, went on with 1 and was stopped."""
     with Database.open(lab.home) as db:
         with going_run(db, lab.home, batch_size=8, checkpoint_every=1, sample_every=1) as run:
-            control.switch_reward(db, run.id, 1)
+            run_control.switch_reward_model(db, run.id, 1)
             until(lambda: not pending_events(db, run.id), "another reward model in a run")
             until(lambda: get_run(db, run.id).step >= 6, "a policy that writes other texts than the base")
         return run
@@ -275,7 +275,7 @@ def test_every_export_downloads_and_holds_something(lab, run, open_page):
             assert path.read_bytes()[:2] == b"PK", what
         assert part(page, "export-link").count() == 1
     with Database.open(lab.home) as db:
-        pair = next_pair(db, run.project_id, "Ann")
+        pair = next_unvoted_pair(db, run.project_id, "Ann")
         cast_vote(db, Vote(str(uuid.uuid4()), pair.id, "Ann", Source.HUMAN, Choice.FIRST, True))
     part(page, "export-source").select_option("human")
     for names, known in (("with", True), ("without", False)):
@@ -328,7 +328,7 @@ def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, run, open_p
     part(page, "samples").fill("0")
     page.wait_for_selector("[data-do=step-2]:visible")  # a run stands on the right, and what it learnt from scores
     with Database.open(lab.home) as db:
-        learnt = str(scorer(run, events(db, run.id)))
+        learnt = str(current_reward_model_id(run, events(db, run.id)))
     models = part(page, "model-2")
     expect(part(page, "write")).to_be_enabled()
     assert int(models.input_value().split("/")[1]) == run.id
@@ -561,7 +561,7 @@ def test_a_new_project_from_pasted_prompts_and_what_is_refused(lab, open_page, t
     expect(part(page, "project-rename").first).to_have_text("<b>ours</b>")
     with Database.open(lab.home) as db:
         written = projects(db)[-1].id
-        until(lambda: not queue.jobs(db, project_id=written, statuses=OPEN), "its first pairs")
+        until(lambda: not queue.jobs(db, project_id=written, statuses=UNFINISHED_JOB_STATUSES), "its first pairs")
     part(page, "project-delete").click()  # of the one that is not open
     expect(page.locator("td.actions .lab-row")).to_contain_text("with its texts, 0 labels, 0 reward models, 0 runs?")
     part(page, "project-delete-leave").click()

@@ -2,12 +2,12 @@
 
 import re
 
+from helpers import PATIENCE
 from playwright.sync_api import TimeoutError, expect
-from waits import PATIENCE
 
-from rlhf_lab.config import PolicyConfig
-from rlhf_lab.kinds import RunStatus, Source
-from rlhf_lab.records import LabelSnapshot
+from rlhf_lab.common.enums import RunStatus, Source
+from rlhf_lab.common.records import LabelSnapshot
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.runs import add_reward_model, create_run, set_run_status
@@ -46,7 +46,7 @@ def choose_until_filled_in(page, name):
     """Choose an algorithm in the fold, until every field shows what is recommended. In the moments after a fold was opened Gradio
     draws a field but does not listen to it yet, and neither sends nor shows anything: a test is quick enough for them."""
     for choice in (name, "ppo", name, "ppo", name):
-        recommended = PolicyConfig.of(choice)
+        recommended = PolicyConfig.for_algorithm(choice)
         page.locator("#start-algorithm input").click()
         page.get_by_role("option", name=choice, exact=True).click()
         try:

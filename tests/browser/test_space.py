@@ -2,10 +2,10 @@
 
 import pytest
 from browser_lab import Lab, pair_of
+from helpers import part, says, screen, tab
 from playwright.sync_api import expect
-from test_guests import WORDS
-from test_people import keys, rows
-from waits import part, says, screen, tab
+from test_operator_only import WORDS
+from test_people_screen import keys, rows
 
 SECRET, CODE = "three small owls", "ABC234"
 ENABLED_AGAIN = """() => { window.enabledAgain = 0;
@@ -93,7 +93,9 @@ def test_on_a_space_only_the_operators_secret_trains(space, open_page):
     page.evaluate(ENABLED_AGAIN)
     page.wait_for_timeout(4000)
     assert page.evaluate("window.enabledAgain") == 0
-    open_page.said[:] = [words for words in open_page.said if "reading from localStorage" not in words]  # Gradio's own
+    open_page.said[:] = [
+        words for words in open_page.said if "reading from localStorage" not in words
+    ]  # Gradio's own
 
 
 def test_who_may_not_import_is_told_before_they_click(space, open_page):

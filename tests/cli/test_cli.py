@@ -5,14 +5,14 @@ import json
 
 import pytest
 
-from rlhf_lab import passwords
 from rlhf_lab.cli import demo
-from rlhf_lab.cli.common import progress_line
+from rlhf_lab.cli.console import progress_reporter
 from rlhf_lab.cli.main import main
-from rlhf_lab.config import PolicyConfig
+from rlhf_lab.common import passwords
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.errors import LabelError
-from rlhf_lab.jobs import claims, supervisor
+from rlhf_lab.jobs import engine_process, run_lock
 from rlhf_lab.store.database import Database
 
 
@@ -73,14 +73,14 @@ def test_help_says_the_defaults_that_are_used(capsys):
     with pytest.raises(SystemExit):
         main(["train-policy", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    config = PolicyConfig.of("ppo")
+    config = PolicyConfig.for_algorithm("ppo")
     for words in (f"(default {config.minibatches})", f"(default {config.beta})", "(default 1.5)"):
         assert words in said
     assert "(default 0.13)" not in said
 
 
 def test_without_a_terminal_the_progress_is_a_line_for_every_part_and_every_tenth(capsys):
-    with progress_line("PPO") as show:
+    with progress_reporter("PPO") as show:
         for done in range(41):
             show(done / 40, 70.0 if done == 4 else None, f"step {done}", begins=done == 2)
     printed = capsys.readouterr()
@@ -135,9 +135,9 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys, monkeypatch):
     assert paired["policy_over_best_of_16"]["high"] < 0  # two steps are not worth sixteen samples
     assert set(said["seconds"]) >= {"sample", "reward", "policy", "total"}
     assert said["note"] == "1 prompt left out"
-    first, *_ = demo.describe(said).splitlines()
+    first, *_ = demo.format_result(said).splitlines()
     assert first.endswith("seed 0; 1 prompt left out")
-    assert demo.describe(said | {"note": ""}).splitlines()[0].endswith("seed 0")
+    assert demo.format_result(said | {"note": ""}).splitlines()[0].endswith("seed 0")
 
 
 def test_the_run_of_a_demo_is_claimed_while_it_is_written(tmp_path, monkeypatch):
@@ -145,13 +145,13 @@ def test_the_run_of_a_demo_is_claimed_while_it_is_written(tmp_path, monkeypatch)
     seen = []
 
     def execute(run):
-        seen.append((claims.held(tmp_path, run.run.id), claims.writer(tmp_path, run.run.id)))
+        seen.append((run_lock.is_locked(tmp_path, run.run.id), run_lock.lock_owner(tmp_path, run.run.id)))
         raise LabelError("far enough")
 
     monkeypatch.setattr(PolicyRun, "execute", execute)
     words = ["demo", "--labels", "12", "--steps", "1", "--max-new-tokens", "8", "--home", str(tmp_path)]
     assert main(words) != 0
-    assert seen == [(True, supervisor.this_process())]
+    assert seen == [(True, engine_process.this_process())]
 
 
 def test_pretraining_texts_of_a_file_are_handed_to_the_run(tmp_path, monkeypatch, capsys):
@@ -161,7 +161,7 @@ def test_pretraining_texts_of_a_file_are_handed_to_the_run(tmp_path, monkeypatch
         handed.append((config.ptx_coef, texts))
         raise LabelError("far enough")
 
-    monkeypatch.setattr("rlhf_lab.cli.lab.control.start_run", start)
+    monkeypatch.setattr("rlhf_lab.cli.commands.control.start_run", start)
     call(capsys, "label", "--judge", "cheerful", "--count", "1", *home(tmp_path))
     own = tmp_path / "own.txt"
     own.write_text("a tale\nanother\n")
@@ -177,7 +177,7 @@ def test_a_password_becomes_a_hash_that_fits_it(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("two owls\r\n"))
     assert main(["password"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
-    assert passwords.matches("two owls", line)
+    assert passwords.verify_password("two owls", line)
     monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
     assert main(["password"]) == 1
     assert "the password is empty" in capsys.readouterr().err

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from rlhf_lab.cli.main import main
-from rlhf_lab.config import PolicyConfig
-from rlhf_lab.jobs import control, queue, supervisor
-from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus, Source
-from rlhf_lab.records import LabelSnapshot
+from rlhf_lab.common.enums import EventKind, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.common.records import LabelSnapshot
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.jobs import engine_process, queue, run_control
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import create_project
 from rlhf_lab.store.runs import add_reward_model, create_run, events, get_run, runs, set_run_status
@@ -17,7 +17,7 @@ from rlhf_lab.store.runs import add_reward_model, create_run, events, get_run, r
 @pytest.fixture
 def started(monkeypatch):
     homes = []
-    monkeypatch.setattr(supervisor, "ensure_engine", lambda db, home: homes.append(home))
+    monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: homes.append(home))
     return homes
 
 
@@ -36,7 +36,7 @@ def db(home, started):
         config = PolicyConfig(steps=9).to_dict()
         run = create_run(db, project.id, model.id, "first", config=config, manifest={}, total_steps=9)
         queue.submit(db, JobKind.TRAIN_POLICY, project.id, {"run_id": run.id})
-        queue.claim(db, [JobKind.TRAIN_POLICY], supervisor.beat(db, "busy"))
+        queue.claim(db, [JobKind.TRAIN_POLICY], engine_process.record_heartbeat(db, "busy"))
         set_run_status(db, run.id, RunStatus.RUNNING)
         yield db
 
@@ -98,7 +98,7 @@ def test_a_stopped_run_is_resumed_renamed_and_deleted(db, call, home, started):
     assert call("1", "rename", "a better name")[1]["name"] == "a better name"
     assert started == []
     assert call("1", "resume")[0] == 0
-    job = control.open_job(db, 1)
+    job = run_control.open_job(db, 1)
     assert (job.id, job.status) == (2, JobStatus.QUEUED)
     assert call("1", "stop")[1]["status"] == "stopped"
     assert call("1", "delete") == (0, {"run": 1, "deleted": True})
@@ -116,10 +116,10 @@ def test_train_policy_makes_its_run_as_the_page_does(db, home, capsys, monkeypat
     """The new run's job is the one that is waited for; here it is done by nobody, and has failed."""
 
     def fail(opened, where):
-        if (job := control.open_job(opened, 2)) is not None:
+        if (job := run_control.open_job(opened, 2)) is not None:
             queue.fail(opened, job.id, "nobody is here")
 
-    monkeypatch.setattr(supervisor, "ensure_engine", fail)
+    monkeypatch.setattr(engine_process, "ensure_engine", fail)
     status = main(
         ["train-policy", "--steps", "3", "--name", "second", "--judge", "polite", "--json", "--home", str(home)]
     )
@@ -142,7 +142,7 @@ def test_what_several_processes_cannot_share_is_refused_before_there_is_a_run(db
 def test_a_resumed_run_may_have_other_processes(db, home, capsys, monkeypatch):
     queue.cancel(db, 1)
     set_run_status(db, 1, RunStatus.STOPPED)
-    monkeypatch.setattr(supervisor, "ensure_engine", lambda opened, _: queue.fail(opened, 2, "nobody is here"))
+    monkeypatch.setattr(engine_process, "ensure_engine", lambda opened, _: queue.fail(opened, 2, "nobody is here"))
     assert main(["train-policy", "--resume", "1", "--processes", "2", "--json", "--home", str(home)]) == 1
     assert "run 1: nobody is here" in json.loads(capsys.readouterr().out)["error"]
     assert [event.payload["processes"] for event in events(db, 1)] == [2]

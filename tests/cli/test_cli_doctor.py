@@ -15,8 +15,8 @@ import pytest
 
 from rlhf_lab.cli import doctor
 from rlhf_lab.cli.main import main
+from rlhf_lab.common.enums import JobKind
 from rlhf_lab.jobs import queue
-from rlhf_lab.kinds import JobKind
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 
@@ -29,7 +29,7 @@ def home(tmp_path):
 @pytest.fixture
 def light(monkeypatch):
     """Without the seconds that torch takes in a process of its own."""
-    monkeypatch.setattr(doctor, "_DEVICE", "print('a device')")
+    monkeypatch.setattr(doctor, "_DEVICE_SCRIPT", "print('a device')")
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_it_does_not_import_torch_itself(tmp_path):
     ],
 )
 def test_a_torch_that_cannot_be_imported(home, capsys, monkeypatch, free_port, code, words):
-    monkeypatch.setattr(doctor, "_DEVICE", code)
+    monkeypatch.setattr(doctor, "_DEVICE_SCRIPT", code)
     checks = look(capsys, home, free_port)
     assert wrong(checks) == ["device"]
     assert words in checks["device"]["what"]
@@ -100,7 +100,7 @@ def test_a_precision_that_is_none(home, capsys, monkeypatch, free_port):
 
 
 def test_a_torch_that_does_not_answer(home, capsys, monkeypatch, free_port):
-    monkeypatch.setattr(doctor, "_DEVICE", "import time; time.sleep(60)")
+    monkeypatch.setattr(doctor, "_DEVICE_SCRIPT", "import time; time.sleep(60)")
     monkeypatch.setattr(doctor, "TORCH_TIMEOUT_S", 0.1)
     checks = look(capsys, home, free_port)
     assert wrong(checks) == ["device"]
@@ -125,7 +125,7 @@ def test_a_home_that_may_not_be_written(home, light, capsys, monkeypatch, free_p
 
 
 def test_a_full_disk_and_little_memory(home, light, capsys, monkeypatch, free_port):
-    monkeypatch.setattr(doctor, "LEAST_FREE_MB", 2**40)
+    monkeypatch.setattr(doctor, "MIN_FREE_MB", 2**40)
     checks = look(capsys, home, free_port)
     assert wrong(checks) == ["disk", "memory"]
     assert "--home" in checks["disk"]["what"]

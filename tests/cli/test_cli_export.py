@@ -6,17 +6,17 @@ import uuid
 import pytest
 
 from rlhf_lab.cli.main import main
-from rlhf_lab.jobs.labelling import label_with_judge
-from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.judges import JUDGES
-from rlhf_lab.kinds import Choice, Source
-from rlhf_lab.records import StepResult, Vote
-from rlhf_lab.store.comparisons import cast_vote, next_pair, snapshot
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import StepResult, Vote
+from rlhf_lab.jobs.judge_labelling import label_with_judge
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.judges.builtin import JUDGES
+from rlhf_lab.store.annotators import VISITOR_PREFIX
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.people import NEWCOMER
 from rlhf_lab.store.projects import open_project
+from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import add_reward_model, create_run
-from rlhf_lab.store.steps import record_step
+from rlhf_lab.store.votes import cast_vote, next_unvoted_pair, snapshot_labels
 
 
 @pytest.fixture
@@ -27,9 +27,9 @@ def lab(tmp_path):
         new_project(db, prompt_set="support")
         project = new_project(db)
         label_with_judge(db, project.id, JUDGES["cheerful"], 3)
-        pair = next_pair(db, project.id, "ann")
+        pair = next_unvoted_pair(db, project.id, "ann")
         cast_vote(db, Vote(str(uuid.uuid4()), pair.id, "ann", Source.HUMAN, Choice.TIE, True))
-        pinned = snapshot(db, project.id, Source.SIMULATED)
+        pinned = snapshot_labels(db, project.id, Source.SIMULATED)
         model = add_reward_model(db, project.id, "reward_models/gone", config={}, report={}, snapshot=pinned)
         for name in ("a", "b"):
             run = create_run(db, project.id, model.id, name, config={}, manifest={}, total_steps=3)
@@ -59,7 +59,7 @@ def test_labels_of_people_unless_others_are_asked_for(export, tmp_path):
     assert [(row["source"], row["tie"]) for row in labels(said)] == [("human", True)]
     assert labels(said)[0]["annotator"] == "ann"
     _, said = export("labels", "--no-names", out="nameless")
-    assert [row["annotator"].startswith(NEWCOMER) for row in labels(said)] == [True]
+    assert [row["annotator"].startswith(VISITOR_PREFIX) for row in labels(said)] == [True]
     _, said = export("labels", "--source", "simulated", out="judge")
     assert [(row["source"], row["annotator"]) for row in labels(said)] == [("simulated", "judge:cheerful")] * 3
     _, said = export("labels", "--source", "all", "--token-ids", out="both")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from rlhf_lab.cli.main import main
-from rlhf_lab.kinds import Choice, Source
-from rlhf_lab.records import NewCompletion, Vote
-from rlhf_lab.store import comparisons, projects
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import NewCompletion, Vote
+from rlhf_lab.store import projects, votes
+from rlhf_lab.store.annotators import add_person
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.people import join
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def call(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         both = projects.add_completions(db, [NewCompletion(prompt.id, f"text {n}", (n,), "base", n) for n in range(2)])
         (pair,) = projects.add_pairs(db, project.id, [(both[0].id, both[1].id, "x")])
         for name in ("Ann", "Bob"):
-            join(db, name)
-            comparisons.cast_vote(db, Vote(str(uuid.uuid4()), pair.id, name, Source.HUMAN, Choice.FIRST, True))
+            add_person(db, name)
+            votes.cast_vote(db, Vote(str(uuid.uuid4()), pair.id, name, Source.HUMAN, Choice.FIRST, True))
 
     def say(*words: str) -> tuple[int, dict]:
         status = main(["people", *words, "--home", str(tmp_path), "--json"])
@@ -36,7 +36,7 @@ def call(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 def firsts(home: Path) -> int:
     with Database.open(home) as db:
-        return comparisons.vote_counts(db, 1)[Source.HUMAN][Choice.FIRST]
+        return votes.vote_counts(db, 1)[Source.HUMAN][Choice.FIRST]
 
 
 @pytest.mark.parametrize(("votes", "left"), [(False, 2), (True, 1)])

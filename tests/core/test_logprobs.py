@@ -87,7 +87,7 @@ def test_item_05_temperature_divides_the_logits(dtype, tolerance, temperature, g
     expected, expected_entropy = loop_logprobs(logits, tokens, temperature)
     only = logprobs.token_logprobs(logits, tokens, temperature=temperature)
     both, entropy = logprobs.logprobs_and_entropy(logits, tokens, temperature=temperature)
-    sampled, figure = logprobs.sampled_logprobs(logits, tokens, temperature=temperature)
+    sampled, figure = logprobs.logprobs_with_detached_entropy(logits, tokens, temperature=temperature)
     assert {x.dtype for x in (only, both, entropy, sampled, figure)} == {dtype}
     pairs = ((only, expected), (both, expected), (entropy, expected_entropy), (sampled, both), (figure, entropy))
     for got, want in pairs:
@@ -100,7 +100,7 @@ def test_sampled_logprobs_have_the_same_gradient_and_none_for_the_entropy(temper
     logits, tokens = random_logits(4, 9), torch.tensor([0, 8, 3, 3])
     logits[1, 2] = -math.inf
     weights, grads = torch.tensor([1.0, -2.0, 0.5, 0.0], dtype=torch.float64), []
-    for function in (logprobs.sampled_logprobs, logprobs.logprobs_and_entropy):
+    for function in (logprobs.logprobs_with_detached_entropy, logprobs.logprobs_and_entropy):
         x = logits.clone().requires_grad_()
         logprob, entropy = function(x, tokens, temperature=temperature)
         assert bool(torch.isfinite(entropy).all())
@@ -119,7 +119,7 @@ def test_what_is_added_to_all_logits_changes_no_figure():
     for offset in (0.0, 3000.0, -3000.0):
         given = logits + offset
         before = given.clone().requires_grad_()
-        for found, exact in zip(logprobs.sampled_logprobs(before, tokens), expected, strict=True):
+        for found, exact in zip(logprobs.logprobs_with_detached_entropy(before, tokens), expected, strict=True):
             torch.testing.assert_close(found.double(), exact, rtol=0, atol=2e-6)
         assert torch.equal(before.detach(), given)
 
@@ -127,7 +127,7 @@ def test_what_is_added_to_all_logits_changes_no_figure():
 def test_sampled_logprobs_by_hand():
     """Odds 1 : 3 at temperature 2 are 1 : sqrt 3; the slope of the second token's log-probability is p(first) / 2."""
     logits = torch.tensor([[0.0, math.log(3.0)]], dtype=torch.float64, requires_grad=True)
-    logprob, entropy = logprobs.sampled_logprobs(logits, torch.tensor([1]), temperature=2.0)
+    logprob, entropy = logprobs.logprobs_with_detached_entropy(logits, torch.tensor([1]), temperature=2.0)
     first = 1 / (1 + math.sqrt(3))
     assert logprob.item() == pytest.approx(math.log(1 - first), abs=1e-12)
     assert entropy.item() == pytest.approx(-first * math.log(first) - (1 - first) * math.log(1 - first), abs=1e-12)
@@ -140,7 +140,7 @@ def test_sampled_logprobs_by_hand():
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_head_logprobs_are_those_of_its_logits(temperature, elements, with_bias, monkeypatch):
     """Values, entropy and gradient against autograd through the plain formula, whatever is worked on at once."""
-    monkeypatch.setattr(logprobs, "NEAR_ELEMENTS", elements)
+    monkeypatch.setattr(logprobs, "CACHE_CHUNK_ELEMENTS", elements)
     hidden, weight, tokens = random_logits(4, 6), random_logits(9, 6), torch.tensor([0, 8, 3, 3])
     bias = random_logits(1, 9)[0] if with_bias else None
     if bias is not None:
@@ -182,7 +182,7 @@ def test_head_logprobs_of_a_sure_token_in_half_precision(monkeypatch, by_kernel)
     by_kernel: if there is one here.
     """
     if not by_kernel:
-        monkeypatch.setattr(logprobs.calls, "takes", lambda *_: False)
+        monkeypatch.setattr(logprobs.ops, "supported", lambda *_: False)
     hidden = torch.tensor([[7.625]], dtype=torch.bfloat16, requires_grad=True)
     weight = torch.tensor([[1.0], [0.0]], dtype=torch.bfloat16)
     logprob, _ = logprobs.head_logprobs(hidden, weight, None, torch.tensor([0]))
@@ -207,7 +207,7 @@ def test_chunks_change_nothing(monkeypatch):
         logprob, entropy = logprobs.logprobs_and_entropy(logits, tokens)
         torch.testing.assert_close(logprob, expected, rtol=0, atol=1e-12)
         torch.testing.assert_close(entropy, expected_entropy, rtol=0, atol=1e-12)
-        sampled, figure = logprobs.sampled_logprobs(logits, tokens)
+        sampled, figure = logprobs.logprobs_with_detached_entropy(logits, tokens)
         torch.testing.assert_close((sampled, figure), (logprob, entropy), rtol=0, atol=1e-12)
 
 
@@ -221,12 +221,12 @@ def test_chunks_bound_what_is_worked_on(monkeypatch):
         return (x,)
 
     x = random_logits(5, 3, 11)
-    assert torch.equal(logprobs.in_row_chunks(count_rows, x)[0], x)
+    assert torch.equal(logprobs.apply_in_row_chunks(count_rows, x)[0], x)
     assert seen == [2, 2, 1]
-    logprobs.in_row_chunks(count_rows, x.clone().requires_grad_())
+    logprobs.apply_in_row_chunks(count_rows, x.clone().requires_grad_())
     assert seen == [2, 2, 1, 5]
     monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", 1)
-    logprobs.in_row_chunks(count_rows, x)
+    logprobs.apply_in_row_chunks(count_rows, x)
     assert seen == [2, 2, 1, 5, 1, 1, 1, 1, 1]
 
 

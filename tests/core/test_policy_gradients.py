@@ -7,7 +7,7 @@ import warnings
 import pytest
 import torch
 
-from rlhf_lab.core import policy_gradients
+from rlhf_lab.core import policy_losses
 from rlhf_lab.core.kl import AdaptivePenalty, full_kl
 from rlhf_lab.errors import ConfigError
 
@@ -45,22 +45,22 @@ def test_reinforce_loss_by_hand(junk):
     """
     logprobs = f64([[-1.0, -2.0], [-0.5, junk]]).requires_grad_()
     weights, mask = f64([[2.0, 3.0], [-4.0, junk]]).requires_grad_(), torch.tensor([[True, True], [True, False]])
-    loss = policy_gradients.reinforce_loss(logprobs, weights, mask)
+    loss = policy_losses.reinforce_loss(logprobs, weights, mask)
     loss.backward()
     assert loss.item() == 3.0
     assert logprobs.grad.tolist() == [[-1.0, -1.5], [2.0, 0.0]]
     assert weights.grad is None
-    by = {name: policy_gradients.reinforce_loss(logprobs, weights, mask, reduction=name).item()
+    by = {name: policy_losses.reinforce_loss(logprobs, weights, mask, reduction=name).item()
           for name in ("token_mean", "trajectory_mean")}  # fmt: skip
     assert by == {"token_mean": 2.0, "trajectory_mean": 1.0}
-    assert policy_gradients.reinforce_loss(logprobs, weights, mask, denominator=12).item() == 0.5
+    assert policy_losses.reinforce_loss(logprobs, weights, mask, denominator=12).item() == 0.5
 
 
 @pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 def test_a2c_equals_loop(junk, dtype, tolerance):
     logprobs, values, returns, mask = batch(junk, dtype)
-    got = policy_gradients.a2c_loss(logprobs, values, returns - 1.0, returns, mask, vf_coef=0.25)
+    got = policy_losses.a2c_loss(logprobs, values, returns - 1.0, returns, mask, vf_coef=0.25)
     rows = tokens(logprobs, values, returns, mask=mask)
     policy = statistics.fmean(-(target - 1.0) * logprob for logprob, _, target in rows)
     value = statistics.fmean(0.5 * (v - target) ** 2 for _, v, target in rows)
@@ -73,7 +73,7 @@ def test_a2c_critic_learns_from_the_squared_error_alone():
     values, mask = f64([[1.0, 3.0]]).requires_grad_(), torch.ones(1, 2, dtype=torch.bool)
     logprobs = f64([[-1.0, -2.0]]).requires_grad_()
     advantages, returns = f64([[5.0, 5.0]]) - values, f64([[5.0, 5.0]]) + 0 * values
-    policy_gradients.a2c_loss(logprobs, values, advantages, returns, mask, vf_coef=0.5).loss.backward()
+    policy_losses.a2c_loss(logprobs, values, advantages, returns, mask, vf_coef=0.5).loss.backward()
     assert values.grad.tolist() == [[0.5 * -4.0 / 2, 0.5 * -2.0 / 2]]
     assert logprobs.grad.tolist() == [[-2.0, -1.0]]
 
@@ -89,7 +89,7 @@ def test_ppo_penalty_by_hand():
     log2 = math.log(2)
     logprobs, old = f64([[log2, -log2]]) - 3.0, f64([[-3.0, -3.0]])
     mask = torch.ones(1, 2, dtype=torch.bool)
-    got = policy_gradients.ppo_penalty(logprobs.requires_grad_(), old, f64([[1.0, -2.0]]), mask, coef=3.0)
+    got = policy_losses.ppo_penalty(logprobs.requires_grad_(), old, f64([[1.0, -2.0]]), mask, coef=3.0)
     assert got.loss.item() == pytest.approx(0.25, abs=1e-12)
     assert got.kl.item() == pytest.approx(0.25, abs=1e-12)
     assert got.approx_kl.item() == pytest.approx(log2**2 / 2, abs=1e-12)
@@ -103,7 +103,7 @@ def test_ppo_penalty_by_hand():
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 def test_ppo_penalty_equals_loop_whatever_the_padding(junk, dtype, tolerance):
     *inputs, mask = batch(junk, dtype)
-    got = policy_gradients.ppo_penalty(*inputs, mask, coef=0.7)
+    got = policy_losses.ppo_penalty(*inputs, mask, coef=0.7)
     rows = tokens(*inputs, mask=mask)
     kl = statistics.fmean(math.exp(new - old) - 1 - (new - old) for new, old, _ in rows)
     surrogate = statistics.fmean(-math.exp(new - old) * advantage for new, old, advantage in rows)
@@ -116,7 +116,7 @@ def test_a_penalty_of_a_ratio_beyond_the_dtype_is_a_number(coef):
     """Advantages 2 and -2, log-ratios 100 in float32: slopes of -+2 e^79.85 / 2, to which the penalty adds coef e^79.85 / 2."""
     logprobs, old = torch.full((1, 2), 99.0).requires_grad_(), torch.full((1, 2), -1.0)
     mask = torch.ones(1, 2, dtype=torch.bool)
-    got = policy_gradients.ppo_penalty(logprobs, old, torch.tensor([[2.0, -2.0]]), mask, coef=coef)
+    got = policy_losses.ppo_penalty(logprobs, old, torch.tensor([[2.0, -2.0]]), mask, coef=coef)
     got.loss.backward()
     largest = math.exp(79.850)
     assert logprobs.grad.tolist()[0] == pytest.approx([largest * (coef - 2) / 2, largest * (coef + 2) / 2], rel=2e-3)
@@ -129,8 +129,8 @@ def test_ppo_penalty_takes_the_exact_kl():
     old, new = old_logits.log_softmax(-1), logits.log_softmax(-1)
     mask, nothing = torch.ones(1, 1, dtype=torch.bool), f64([[0.0]])
     exact = full_kl(old_logits, logits)
-    with_exact = policy_gradients.ppo_penalty(new[..., 0], old[..., 0], nothing, mask, coef=1.0, kl=exact)
-    estimates = [policy_gradients.ppo_penalty(new[..., i], old[..., i], nothing, mask, coef=1.0) for i in range(3)]
+    with_exact = policy_losses.ppo_penalty(new[..., 0], old[..., 0], nothing, mask, coef=1.0, kl=exact)
+    estimates = [policy_losses.ppo_penalty(new[..., i], old[..., i], nothing, mask, coef=1.0) for i in range(3)]
     mean = sum(old[0, 0, i].exp() * estimate.loss for i, estimate in enumerate(estimates))
     assert with_exact.loss.item() == pytest.approx(mean.item(), abs=1e-12)
     slopes = [torch.autograd.grad(x, logits, retain_graph=True)[0] for x in (with_exact.loss, mean)]
@@ -145,7 +145,7 @@ def test_the_adaptive_penalty_finds_a_step_within_its_bounds():
     for _ in range(10):
         logits = old.clone().requires_grad_()
         for _ in range(100):
-            loss = policy_gradients.ppo_penalty(
+            loss = policy_losses.ppo_penalty(
                 logits.log_softmax(-1)[0], old.log_softmax(-1)[0], pay, mask, coef=penalty.value,
                 kl=full_kl(old, logits).expand(1, 3),
             ).loss  # fmt: skip
@@ -169,9 +169,9 @@ def test_ptx_loss_by_hand():
     logits[0, 0] = NAN  # what padding predicts
     logits[0, 4] = f64([100.0, 0.0])  # what comes after the end is not asked
     tokens_, mask = torch.tensor([[9999, 0, 1, 1, 0]]), torch.tensor([[False, True, True, True, True]])
-    loss = policy_gradients.ptx_loss(logits.requires_grad_(), tokens_, mask)
+    loss = policy_losses.ptx_loss(logits.requires_grad_(), tokens_, mask)
     assert loss.item() == pytest.approx((2 * math.log(4 / 3) + math.log(4)) / 3, abs=1e-12)
-    assert policy_gradients.ptx_loss(logits, tokens_, mask, 6).item() == pytest.approx(loss.item() / 2, abs=1e-12)
+    assert policy_losses.ptx_loss(logits, tokens_, mask, 6).item() == pytest.approx(loss.item() / 2, abs=1e-12)
     loss.backward()
     assert logits.grad[0, 3].tolist() == pytest.approx([(0.25 - 1) / 3, 0.75 / 3], abs=1e-12)
     assert (logits.grad[0, 0] == 0).all()
@@ -181,13 +181,13 @@ def test_ptx_loss_by_hand():
 def test_total_loss_signs():
     """1 + 0.5 * 2 - 0.1 * 3 + 4 * 0.25 = 2.7; a policy that is more certain costs more."""
     entropy = f64(3.0).requires_grad_()
-    loss = policy_gradients.total_loss(
+    loss = policy_losses.total_loss(
         f64(1.0), value=f64(2.0), entropy=entropy, ptx=f64(0.25), vf_coef=0.5, entropy_coef=0.1, ptx_coef=4.0
     )
     loss.backward()
     assert loss.item() == pytest.approx(2.7, abs=1e-12)
     assert entropy.grad.item() == pytest.approx(-0.1)
-    assert policy_gradients.total_loss(f64(1.0), value=f64(2.0)).item() == 1.0
+    assert policy_losses.total_loss(f64(1.0), value=f64(2.0)).item() == 1.0
 
 
 def test_a_step_down_the_total_loss_raises_what_is_wanted():
@@ -195,10 +195,10 @@ def test_a_step_down_the_total_loss_raises_what_is_wanted():
     logits, value = f64([[[0.5, 0.0]]]).requires_grad_(), f64([[0.0]]).requires_grad_()
     mask = torch.ones(1, 1, dtype=torch.bool)
     logprobs = logits.log_softmax(-1)
-    a2c = policy_gradients.a2c_loss(logprobs[..., 0], value, f64([[1.0]]), f64([[2.0]]), mask, vf_coef=0.5)
+    a2c = policy_losses.a2c_loss(logprobs[..., 0], value, f64([[1.0]]), f64([[2.0]]), mask, vf_coef=0.5)
     entropy = -(logprobs.exp() * logprobs).sum()
     policy, plain = torch.autograd.grad(a2c.loss, (logits, value), retain_graph=True)
-    (held,) = torch.autograd.grad(policy_gradients.total_loss(a2c.policy, entropy=entropy, entropy_coef=1.0), logits)
+    (held,) = torch.autograd.grad(policy_losses.total_loss(a2c.policy, entropy=entropy, entropy_coef=1.0), logits)
     assert policy[0, 0, 0] < 0 < policy[0, 0, 1]
     assert plain.item() == -1.0
     assert held[0, 0, 0] > policy[0, 0, 0]
@@ -209,11 +209,11 @@ def test_a_step_down_the_total_loss_raises_what_is_wanted():
 
 def every_loss(logprobs, old, advantages, mask, denominator=None):
     return (
-        policy_gradients.reinforce_loss(logprobs, advantages, mask, reduction="token_mean", denominator=denominator)
-        + policy_gradients.a2c_loss(
+        policy_losses.reinforce_loss(logprobs, advantages, mask, reduction="token_mean", denominator=denominator)
+        + policy_losses.a2c_loss(
             logprobs, logprobs * 2, advantages, old, mask, vf_coef=0.3, denominator=denominator
         ).loss
-        + policy_gradients.ppo_penalty(logprobs, old, advantages, mask, coef=0.5, denominator=denominator).loss
+        + policy_losses.ppo_penalty(logprobs, old, advantages, mask, coef=0.5, denominator=denominator).loss
     )
 
 
@@ -248,28 +248,28 @@ def test_gradcheck():
     assert torch.autograd.gradcheck(lambda x: every_loss(x, old, advantages, mask), logprobs.requires_grad_())
     for reduction in ("trajectory_mean", "trajectory_sum"):
         assert torch.autograd.gradcheck(
-            lambda x, r=reduction: policy_gradients.reinforce_loss(x, advantages, mask, reduction=r), logprobs
+            lambda x, r=reduction: policy_losses.reinforce_loss(x, advantages, mask, reduction=r), logprobs
         )
     logits = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     words, real = torch.tensor([[0, 3, 1], [2, 2, 0]]), torch.tensor([[True, True, True], [False, True, True]])
-    assert torch.autograd.gradcheck(lambda x: policy_gradients.ptx_loss(x, words, real), logits)
+    assert torch.autograd.gradcheck(lambda x: policy_losses.ptx_loss(x, words, real), logits)
 
 
 def test_bad_arguments_are_refused():
     x, mask = f64([[1.0, 2.0]]), torch.ones(1, 2, dtype=torch.bool)
     refused = [
-        lambda: policy_gradients.reinforce_loss(x, x[:, :1], mask),
-        lambda: policy_gradients.reinforce_loss(x, x, mask, reduction="mean"),
-        lambda: policy_gradients.reinforce_loss(x, x, mask, denominator=0),
-        lambda: policy_gradients.a2c_loss(x, x, x, x, mask, vf_coef=-0.1),
-        lambda: policy_gradients.a2c_loss(x, x, x, x, mask.long(), vf_coef=0.1),
-        lambda: policy_gradients.ppo_penalty(x, x, x, mask, coef=-1.0),
-        lambda: policy_gradients.ppo_penalty(x, x, x, mask, coef=NAN),
-        lambda: policy_gradients.ppo_penalty(x, x, x, mask, coef=1.0, kl=x[:, :1]),
-        lambda: policy_gradients.ptx_loss(x.unsqueeze(-1), torch.tensor([[0, 0]]), mask[:, :1]),
-        lambda: policy_gradients.ptx_loss(x.unsqueeze(-1)[:, :1], torch.tensor([[0, 0]]), mask),
-        lambda: policy_gradients.total_loss(f64(1.0), entropy=f64(1.0), entropy_coef=-0.1),
-        lambda: policy_gradients.total_loss(f64(1.0), ptx=f64(1.0), ptx_coef=-0.1),
+        lambda: policy_losses.reinforce_loss(x, x[:, :1], mask),
+        lambda: policy_losses.reinforce_loss(x, x, mask, reduction="mean"),
+        lambda: policy_losses.reinforce_loss(x, x, mask, denominator=0),
+        lambda: policy_losses.a2c_loss(x, x, x, x, mask, vf_coef=-0.1),
+        lambda: policy_losses.a2c_loss(x, x, x, x, mask.long(), vf_coef=0.1),
+        lambda: policy_losses.ppo_penalty(x, x, x, mask, coef=-1.0),
+        lambda: policy_losses.ppo_penalty(x, x, x, mask, coef=NAN),
+        lambda: policy_losses.ppo_penalty(x, x, x, mask, coef=1.0, kl=x[:, :1]),
+        lambda: policy_losses.ptx_loss(x.unsqueeze(-1), torch.tensor([[0, 0]]), mask[:, :1]),
+        lambda: policy_losses.ptx_loss(x.unsqueeze(-1)[:, :1], torch.tensor([[0, 0]]), mask),
+        lambda: policy_losses.total_loss(f64(1.0), entropy=f64(1.0), entropy_coef=-0.1),
+        lambda: policy_losses.total_loss(f64(1.0), ptx=f64(1.0), ptx_coef=-0.1),
     ]
     for call in refused:
         with pytest.raises(ConfigError):

@@ -114,12 +114,12 @@ def test_centring_and_l2_by_hand():
 def test_ensembles_by_hand():
     """Scores 1, 3, 8 | 2, 2, 2: means 4 and 2, least 1 and 2, variance (9 + 1 + 16) / 3 and 0."""
     scores = f64([[1.0, 2.0], [3.0, 2.0], [8.0, 2.0]])
-    assert preference.combine(scores).tolist() == [4.0, 2.0]
-    assert preference.combine(scores, "worst").tolist() == [1.0, 2.0]
-    got = preference.combine(scores, "uncertainty", coef=0.5).tolist()
+    assert preference.combine_ensemble_scores(scores).tolist() == [4.0, 2.0]
+    assert preference.combine_ensemble_scores(scores, "worst").tolist() == [1.0, 2.0]
+    got = preference.combine_ensemble_scores(scores, "uncertainty", coef=0.5).tolist()
     assert got == pytest.approx([4.0 - 13 / 3, 2.0], abs=1e-12)
     for mode in ("mean", "worst", "uncertainty"):
-        assert preference.combine(scores[:1], mode).tolist() == [1.0, 2.0]
+        assert preference.combine_ensemble_scores(scores[:1], mode).tolist() == [1.0, 2.0]
 
 
 def test_regularisers_and_ensembles_gradcheck():
@@ -128,7 +128,8 @@ def test_regularisers_and_ensembles_gradcheck():
     assert torch.autograd.gradcheck(preference.score_l2, (chosen, rejected))
     for mode in ("mean", "worst", "uncertainty"):
         assert torch.autograd.gradcheck(
-            lambda a, b, m=mode: preference.combine(torch.stack([a, b + 0.1]), m, 0.3), (chosen, rejected)
+            lambda a, b, m=mode: preference.combine_ensemble_scores(torch.stack([a, b + 0.1]), m, 0.3),
+            (chosen, rejected),
         )
 
 
@@ -140,10 +141,10 @@ def test_regularisers_and_ensembles_refuse_bad_arguments():
         lambda: preference.centring_penalty(f64([]), f64([])),
         lambda: preference.centring_penalty(f64([1.0]), f64([1.0, 2.0])),
         lambda: preference.score_l2(f64([]), f64([])),
-        lambda: preference.combine(scores[0]),
-        lambda: preference.combine(scores[:0]),
-        lambda: preference.combine(scores, "median"),
-        lambda: preference.combine(scores, "uncertainty", -1.0),
+        lambda: preference.combine_ensemble_scores(scores[0]),
+        lambda: preference.combine_ensemble_scores(scores[:0]),
+        lambda: preference.combine_ensemble_scores(scores, "median"),
+        lambda: preference.combine_ensemble_scores(scores, "uncertainty", -1.0),
     ]
     for call in refused:
         with pytest.raises(ConfigError):

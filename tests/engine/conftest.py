@@ -1,23 +1,23 @@
 """A tiny lab, and disturbances in the middle of a step."""
 
 import pytest
-import tiny
-from processes import Home
-from workplace import Lab
+from support import tiny_models
+from support_engine_process import Home
+from support_worker import Lab
 
-from rlhf_lab.jobs import supervisor
-from rlhf_lab.jobs.labelling import label_with_judge
-from rlhf_lab.judges import JUDGES
-from rlhf_lab.kinds import JobKind, JobStatus
-from rlhf_lab.trainers import gradient_step
+from rlhf_lab.common.enums import JobKind, JobStatus
+from rlhf_lab.jobs import engine_process
+from rlhf_lab.jobs.judge_labelling import label_with_judge
+from rlhf_lab.judges.builtin import JUDGES
+from rlhf_lab.training.policy import update
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """Texts of jobs are up to 64 tokens long: more than the context of the other tests' models."""
     with pytest.MonkeyPatch.context() as change:
-        change.setitem(tiny.SIZES, "context", 96)
-        return tiny.save_llama(tmp_path_factory.mktemp("long"))
+        change.setitem(tiny_models.SIZES, "context", 96)
+        return tiny_models.save_llama(tmp_path_factory.mktemp("long"))
 
 
 @pytest.fixture
@@ -34,16 +34,16 @@ def at(monkeypatch):
     """at(2, what): call `what` in the middle of the step after step 2, once."""
 
     def plan(step, what):
-        accumulate, done = gradient_step.accumulate, []
+        accumulate, done = update.minibatch_backward, []
 
         def disturbed(trainer, *args):
             if trainer.steps_done == step and not done:
                 done.append(True)
                 what()
-                trainer.tick.__self__._looked = 0.0
+                trainer.on_progress.__self__._polled_at = 0.0
             return accumulate(trainer, *args)
 
-        monkeypatch.setattr(gradient_step, "accumulate", disturbed)
+        monkeypatch.setattr(update, "minibatch_backward", disturbed)
 
     return plan
 
@@ -52,7 +52,7 @@ def at(monkeypatch):
 def home(tmp_path_factory):
     home = Home(tmp_path_factory.mktemp("home"))
     yield home
-    supervisor.stop_engine(home.db, home.folder)
+    engine_process.stop_engine(home.db, home.folder)
     home.db.close()
 
 

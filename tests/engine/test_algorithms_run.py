@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from rlhf_lab.config import PolicyConfig
-from rlhf_lab.engine.ptx import PTX_TEXTS
-from rlhf_lab.home import ptx_texts_file
-from rlhf_lab.jobs import control
-from rlhf_lab.kinds import JobStatus, RunStatus
+from rlhf_lab.common.enums import JobStatus, RunStatus
+from rlhf_lab.common.paths import ptx_texts_file
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.engine.policy_run import PTX_CORPUS_TEXTS
+from rlhf_lab.jobs import run_control
 from rlhf_lab.store.runs import create_run, get_run, latest_reward_model
-from rlhf_lab.trainers.pretraining import Pretraining
+from rlhf_lab.training.policy.ptx import PtxObjective
 
 CHANGES = {
     "ppo": {"value_trunk": "critic", "critic_init": "reward", "ptx_coef": 0.1, "ptx_batch": 2, "scale_scores": True},
@@ -31,14 +31,14 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(lab, at, algorithm):
         "sample_every": 2,
         "sample_count": 1,
     }
-    config = PolicyConfig.of(algorithm, **(small | {"checkpoint_every": 1} | CHANGES[algorithm])).to_dict()
+    config = PolicyConfig.for_algorithm(algorithm, **(small | {"checkpoint_every": 1} | CHANGES[algorithm])).to_dict()
     model = latest_reward_model(lab.db, lab.project.id)
     whole, stopped = (
         create_run(lab.db, lab.project.id, model.id, "r", config=config, manifest={}, total_steps=4).id
         for _ in range(2)
     )
     assert lab.train(whole).status is JobStatus.DONE
-    at(2, lambda: control.stop(lab.db, stopped))
+    at(2, lambda: run_control.stop(lab.db, stopped))
     lab.train(stopped)
     assert get_run(lab.db, stopped).status is RunStatus.STOPPED
     lab.next_engine()
@@ -52,12 +52,12 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(lab, at, algorithm):
 def test_pretraining_texts_of_ones_own_are_what_is_mixed_in(lab, monkeypatch):
     mixed = []
 
-    class Noted(Pretraining):
+    class Noted(PtxObjective):
         def __init__(self, policy, texts, *rest):
             mixed.append(list(texts))
             super().__init__(policy, texts, *rest)
 
-    monkeypatch.setattr("rlhf_lab.trainers.policy.Pretraining", Noted)
+    monkeypatch.setattr("rlhf_lab.training.policy.trainer.Pretraining", Noted)
     small = PolicyConfig(steps=1, batch_size=2, micro_batch=2, max_new_tokens=4, lora_r=2, ptx_coef=0.1, ptx_batch=2)
     model = latest_reward_model(lab.db, lab.project.id)
     manifest = {"ptx_texts": {"source": "mine.txt", "count": 2}}
@@ -71,6 +71,6 @@ def test_pretraining_texts_of_ones_own_are_what_is_mixed_in(lab, monkeypatch):
     assert lab.train(own).status is JobStatus.DONE
     assert mixed[-1] == ["the cat sat", "the dog ran"]
     assert lab.train(other).status is JobStatus.DONE
-    assert len(mixed[-1]) == PTX_TEXTS
+    assert len(mixed[-1]) == PTX_CORPUS_TEXTS
     assert lab.train(gone).status is JobStatus.FAILED
     assert "Put" in get_run(lab.db, gone).message

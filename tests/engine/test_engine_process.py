@@ -4,14 +4,14 @@ import subprocess
 import sys
 import time
 
-from processes import CONFIG, PATIENCE_S, ROOT
+from support_engine_process import CONFIG, PATIENCE_S, ROOT
 
-from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.kinds import EngineState, EventKind, JobKind, JobStatus, RunStatus, Source
-from rlhf_lab.store.comparisons import vote_counts
+from rlhf_lab.common.enums import EngineState, EventKind, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.store.run_metrics import samples_at, token_records_at
 from rlhf_lab.store.runs import add_event, events, get_run
-from rlhf_lab.store.steps import samples_at, token_records_at
+from rlhf_lab.store.votes import vote_counts
 
 
 def test_a_run_records_every_step_and_samples(home, undisturbed):
@@ -80,7 +80,7 @@ def test_a_bad_job_fails_with_an_explanation_and_the_engine_goes_on(home, reward
 
 def test_a_second_engine_is_refused(home, reward_model_id):
     home.engine()
-    assert supervisor.engine_state(home.db).state is EngineState.ALIVE
+    assert engine_process.engine_state(home.db).state is EngineState.ALIVE
     done = subprocess.run(  # noqa: PLW1510  a failure is what is tested
         [sys.executable, "-m", "rlhf_lab.engine", "--home", str(home.folder)], cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip

@@ -4,16 +4,16 @@ import dataclasses
 import json
 
 import pytest
-from workplace import REWARD, Lab
+from support_worker import REWARD, Lab
 
-from rlhf_lab.engine.labels import check_weights, prepared
+from rlhf_lab.common.enums import JobKind, JobStatus, Source
+from rlhf_lab.engine.label_preparation import check_annotator_weights, prepare_labels
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.imports import Asked, Into, read_all, save
-from rlhf_lab.kinds import JobKind, JobStatus, Source
+from rlhf_lab.importers import ImportRequest, ImportTarget, parse_file, save_import
 from rlhf_lab.models.backbone import load_backbone
-from rlhf_lab.store.comparisons import annotator_of_each, snapshot
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.runs import latest_reward_model
+from rlhf_lab.store.votes import annotator_per_vote, snapshot_labels
 
 LONG = "the cat sat on the moon " * 60
 
@@ -35,7 +35,7 @@ def take_in(lab, tmp_path, source="human"):
     rows[1] |= {"second": LONG}
     path = tmp_path / "votes.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
-    save(lab.db, read_all(Asked(str(path))), Into(lab.project.id, source=Source(source)))
+    save_import(lab.db, parse_file(ImportRequest(str(path))), ImportTarget(lab.project.id, source=Source(source)))
 
 
 @pytest.mark.parametrize("source", ["human", "simulated"])
@@ -52,15 +52,15 @@ def test_long_imported_texts_stop_no_training_and_no_sampling(fresh, tmp_path, s
 def test_what_is_cut_keeps_the_end_of_the_prompt_and_the_beginning_of_the_texts(fresh, tmp_path, model):
     take_in(fresh, tmp_path)
     backbone = load_backbone(str(model), device="cpu")
-    labels, cut = prepared(fresh.db, snapshot(fresh.db, fresh.project.id, Source.HUMAN), backbone, {})
+    labels, cut = prepare_labels(fresh.db, snapshot_labels(fresh.db, fresh.project.id, Source.HUMAN), backbone, {})
     assert cut == 2
     long_prompt, long_text, *others = labels
     assert long_prompt.prompt.endswith("moon the bird")
-    assert len(backbone.encode_prompt(long_prompt.prompt)) <= backbone.context // 2
+    assert len(backbone.encode_prompt(long_prompt.prompt)) <= backbone.context_length // 2
     assert long_prompt.chosen_ids == tuple(backbone.encode_response("good good"))
     prompt = backbone.encode_prompt(long_text.prompt)
-    assert len(prompt) + len(long_text.rejected_ids) == backbone.context
-    assert long_text.rejected_ids == tuple(backbone.encode_response(LONG)[: backbone.context - len(prompt)])
+    assert len(prompt) + len(long_text.rejected_ids) == backbone.context_length
+    assert long_text.rejected_ids == tuple(backbone.encode_response(LONG)[: backbone.context_length - len(prompt)])
     assert all(label.chosen_ids == () for label in others)
 
 
@@ -82,25 +82,25 @@ def test_where_labels_are_is_said_when_those_asked_for_are_none(fresh, tmp_path,
 
 def test_people_weigh_as_chosen_and_others_are_left_out(fresh, tmp_path, model):
     take_in(fresh, tmp_path)
-    pinned = snapshot(fresh.db, fresh.project.id, Source.HUMAN)
-    assert annotator_of_each(fresh.db, pinned) == ["ann", "bob", "cy"] * 4
-    labels, _ = prepared(fresh.db, pinned, load_backbone(str(model), device="cpu"), {"bob": 3})
+    pinned = snapshot_labels(fresh.db, fresh.project.id, Source.HUMAN)
+    assert annotator_per_vote(fresh.db, pinned) == ["ann", "bob", "cy"] * 4
+    labels, _ = prepare_labels(fresh.db, pinned, load_backbone(str(model), device="cpu"), {"bob": 3})
     assert [label.count for label in labels] == [1, 3, 1] * 4
     asked = {"annotators": ["ann", "bob"], "weights": {"bob": 3}}
     job = fresh.do(fresh.submit(JobKind.TRAIN_REWARD, source="human", config=REWARD, **asked))
     assert job.status is JobStatus.DONE
     row = latest_reward_model(fresh.db, fresh.project.id)
-    assert annotator_of_each(fresh.db, row.snapshot) == ["ann", "bob"] * 4
+    assert annotator_per_vote(fresh.db, row.snapshot) == ["ann", "bob"] * 4
     assert {name: row.report[name] for name in asked} == asked
 
 
 @pytest.mark.parametrize("weight", [0, 11, 1.5, True, "2"])
 def test_weights_that_are_none(weight):
     with pytest.raises(ConfigError, match="a whole number from 1 to 10"):
-        check_weights({"ann": weight})
+        check_annotator_weights({"ann": weight})
 
 
 def test_a_comparison_counts_once_unless_something_else_is_said():
-    from rlhf_lab.records import Comparison
+    from rlhf_lab.common.records import Comparison
 
     assert {f.name: f.default for f in dataclasses.fields(Comparison)}["count"] == 1

@@ -11,14 +11,14 @@ import time
 
 import psutil
 import pytest
-from processes import PATIENCE_S, ROOT
+from support_engine_process import PATIENCE_S, ROOT
 
+from rlhf_lab.common.enums import JobStatus, RunStatus
 from rlhf_lab.engine.__main__ import _open_log
-from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.kinds import JobStatus, RunStatus
-from rlhf_lab.store.comparisons import vote_counts
+from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_run
+from rlhf_lab.store.votes import vote_counts
 
 
 def engine(folder, *, preexec_fn=None):
@@ -32,14 +32,14 @@ def test_sigterm_in_the_middle_of_a_run_ends_the_process_in_an_orderly_way(home,
     run, job = home.run(reward_model_id)
     home.engine()
     home.await_steps(run, 1)
-    row = supervisor.engine_state(home.db).row
+    row = engine_process.engine_state(home.db).row
     os.kill(row.process.pid, signal.SIGTERM)
     for _ in range(PATIENCE_S * 10):
-        if supervisor.engine_state(home.db).row.stopped_at is not None:
+        if engine_process.engine_state(home.db).row.stopped_at is not None:
             break
         time.sleep(0.1)
-    assert supervisor.engine_state(home.db).row.id == row.id
-    assert supervisor.engine_state(home.db).row.stopped_at is not None
+    assert engine_process.engine_state(home.db).row.id == row.id
+    assert engine_process.engine_state(home.db).row.stopped_at is not None
     assert queue.get_job(home.db, job.id).status is JobStatus.QUEUED
     assert get_run(home.db, run.id).status is RunStatus.INTERRUPTED
     assert home.done(job).status is JobStatus.DONE

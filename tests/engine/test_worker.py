@@ -5,14 +5,15 @@ import threading
 
 import pytest
 import torch
-from workplace import REWARD
+from support_worker import REWARD
 
-from rlhf_lab.engine import together
+from rlhf_lab.common.checkpoint_index import checkpoint_steps
+from rlhf_lab.common.enums import EventKind, JobKind, JobStatus, RunStatus
+from rlhf_lab.engine import distributed_launch
 from rlhf_lab.engine.policy_run import PolicyRun, RunStopped
 from rlhf_lab.engine.worker import Worker
-from rlhf_lab.fused.library import described
-from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.kinds import EventKind, JobKind, JobStatus, RunStatus
+from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.kernels.compile import describe
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.projects import create_project
 from rlhf_lab.store.runs import (
@@ -23,8 +24,7 @@ from rlhf_lab.store.runs import (
     pending_events,
     reward_models,
 )
-from rlhf_lab.trainers.checkpoint import checkpoints
-from rlhf_lab.trainers.policy import PolicyTrainer
+from rlhf_lab.training.policy.trainer import PolicyTrainer
 
 
 def test_jobs_of_this_project_in_the_middle_of_a_run_change_no_number(lab, at):
@@ -42,9 +42,9 @@ def test_jobs_of_this_project_in_the_middle_of_a_run_change_no_number(lab, at):
                                    max_new_tokens=4, reward_model_id=model.id))  # fmt: skip
         jobs.append(lab.submit(JobKind.SAMPLE_PAIRS, count=3))
         for _ in jobs:
-            lab.worker.serve(lab.project.id)
+            lab.worker.run_short_job(lab.project.id)
         assert [queue.get_job(lab.db, job.id).status for job in jobs] == [JobStatus.DONE] * 21
-        lab.worker.serve(lab.project.id)
+        lab.worker.run_short_job(lab.project.id)
         assert queue.get_job(lab.db, foreign.id).status is JobStatus.QUEUED
 
     at(2, ask)
@@ -77,19 +77,19 @@ def test_stop_resume_and_an_engine_that_leaves_repeat_the_curve_with_its_knobs(l
 def test_nan_fails_the_run_keeps_its_checkpoint_and_it_can_be_resumed(lab, monkeypatch):
     plain, run_id = lab.run(), lab.run()
     lab.train(plain)
-    check = PolicyTrainer.check
+    check = PolicyTrainer.check_metrics
 
     def broken(trainer, metrics):
         check(trainer, metrics | ({"loss/policy": math.nan} if trainer.steps_done == 3 else {}))
 
     with monkeypatch.context() as spoil:
-        spoil.setattr(PolicyTrainer, "check", broken)
+        spoil.setattr(PolicyTrainer, "check_metrics", broken)
         job = lab.train(run_id)
     assert job.status is JobStatus.FAILED
     assert "NaN" in job.error
     assert get_run(lab.db, run_id).status is RunStatus.FAILED
     assert "resume" in get_run(lab.db, run_id).message
-    assert checkpoints(lab.folder / "runs" / str(run_id)) == [2]
+    assert checkpoint_steps(lab.folder / "runs" / str(run_id)) == [2]
     lab.train(run_id)
     assert lab.curve(run_id) == lab.curve(plain)
     said = [(event.payload["words"], event.applied_step) for event in events(lab.db, run_id)]
@@ -110,7 +110,7 @@ def test_a_run_that_goes_on_in_another_precision_says_so(lab, at):
     assert lab.worker.lab.device_name == f"{where}, bfloat16"
     run, reached = get_run(lab.db, run_id), get_run(lab.db, run_id).step
     assert (run.status, run.manifest["machine"]["dtype"]) == (RunStatus.DONE, "bfloat16")
-    kernels = described(torch.bfloat16) if where == "cpu" else "no kernels: not on a CPU"
+    kernels = describe(torch.bfloat16) if where == "cpu" else "no kernels: not on a CPU"
     assert run.manifest["machine"]["kernels"] == kernels
     (note,) = [event for event in events(lab.db, run_id) if event.kind is EventKind.NOTE]
     assert note.payload["words"] == "computed in bfloat16 from here on, in float32 before"
@@ -135,9 +135,9 @@ def test_a_resume_from_before_the_pause_does_not_lift_it(lab):
     add_event(lab.db, run_id, EventKind.RESUME, {})
     add_event(lab.db, run_id, EventKind.PAUSE, {})
     asked = iter([False, False, True])
-    run.leaving = lambda: next(asked)
+    run.should_exit = lambda: next(asked)
     with pytest.raises(RunStopped, match="paused"):
-        run.tick()
+        run.on_progress()
     assert get_run(lab.db, run_id).status is RunStatus.PAUSED
 
 
@@ -171,11 +171,11 @@ def test_a_run_whose_engine_died_too_often_has_failed(lab, monkeypatch):
         conn.execute(t.engines.update().values(process_started=1.0))
         conn.execute(t.jobs.update().where(t.jobs.c.id == job.id).values(attempts=queue.MAX_ATTEMPTS - 1))
     worker = Worker(lab.folder, lab.db, idle_exit_s=0)
-    worker.work()
-    worker.leave()  # ends its heartbeat
+    worker.run()
+    worker.request_exit()  # ends its heartbeat
     assert queue.get_job(lab.db, job.id).status is JobStatus.FAILED
     assert get_run(lab.db, run_id).status is RunStatus.FAILED
-    assert supervisor.engine_state(lab.db).row.stopped_at is not None
+    assert engine_process.engine_state(lab.db).row.stopped_at is not None
 
 
 def test_while_the_model_is_dealt_out_nothing_loads_it_whole(lab, monkeypatch):
@@ -190,7 +190,7 @@ def test_while_the_model_is_dealt_out_nothing_loads_it_whole(lab, monkeypatch):
         loaded.append(lab.worker.lab.device_name)
         return RunStatus.STOPPED
 
-    monkeypatch.setattr(together, "train_policy", train_policy)
+    monkeypatch.setattr(distributed_launch, "train_policy", train_policy)
     lab.train(lab.run(processes=2, shard_backbone=True))
     assert loaded == [""]
     refused = queue.get_job(lab.db, asked.id)

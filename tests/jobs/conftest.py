@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import psutil
 import pytest
-from stores import *  # noqa: F403
+from support.databases import *  # noqa: F403
 
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import queue
-from rlhf_lab.kinds import JobKind, JobStatus
 from rlhf_lab.store.database import Database
 
 GONE = {"process_started": 1.0}  # this pid was recycled: the engine that had it is dead
@@ -151,8 +151,8 @@ def test_five_interruptions_without_progress_fail_the_job(db: Database, engine_r
 WORKER = """
 import sys, time
 from pathlib import Path
-from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.kinds import JobKind
+from rlhf_lab.jobs import queue, engine_process
+from rlhf_lab.common.enums import JobKind
 from rlhf_lab.store.database import Database
 home = Path(sys.argv[1])
 with Database.open(home) as db:
@@ -186,14 +186,14 @@ def test_two_processes_share_the_jobs_and_none_is_done_twice(db: Database, home:
 
 def test_a_job_is_put_back_by_an_engine_that_leaves(db: Database, engine_id: int) -> None:
     job = queue.submit(db, COMPLETE, None, {})
-    assert not queue.put_back(db, job.id)  # not running
+    assert not queue.requeue(db, job.id)  # not running
     queue.claim(db, [COMPLETE], engine_id)
-    assert queue.put_back(db, job.id)
+    assert queue.requeue(db, job.id)
     waiting = queue.get_job(db, job.id)
     assert (waiting.status, waiting.engine_id, waiting.attempts) == (JobStatus.QUEUED, None, 0)
     assert queue.claim(db, [COMPLETE], engine_id).id == job.id
     queue.cancel(db, job.id)
-    assert not queue.put_back(db, job.id)
+    assert not queue.requeue(db, job.id)
     assert queue.get_job(db, job.id).status is JobStatus.CANCELLED
 
 

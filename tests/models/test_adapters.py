@@ -4,16 +4,16 @@ import json
 import warnings
 
 import pytest
-import tiny
 import torch
 from peft import AutoPeftModelForCausalLM, PeftModel
+from support import tiny_models
 from transformers import AutoModelForCausalLM
 
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.adapters import ADAPTER_FILE, Adapters
-from rlhf_lab.models.generation import sample
+from rlhf_lab.models.sampling.sampler import sample
 
-PROMPT = torch.tensor([tiny.ids("the cat sat . the very old king")])
+PROMPT = torch.tensor([tiny_models.ids("the cat sat . the very old king")])
 
 
 def logits(backbone):
@@ -28,7 +28,7 @@ def own_weights(backbone):
 
 
 def test_a_new_adapter_changes_nothing_and_its_seed_decides(llama_folder):
-    backbone = tiny.load(llama_folder)
+    backbone = tiny_models.load(llama_folder)
     before, state = logits(backbone), torch.random.get_rng_state()
     adapters = Adapters(backbone)
     adapters.add("a", r=4, alpha=8, seed=1, trainable=True)
@@ -37,16 +37,16 @@ def test_a_new_adapter_changes_nothing_and_its_seed_decides(llama_folder):
     first = adapters.tensors("a")
     adapters.add("b", r=4, alpha=8, seed=1, trainable=False)
     adapters.add("c", r=4, alpha=8, seed=2, trainable=False)
-    assert tiny.same(first, adapters.tensors("b"))
-    assert not tiny.same(first, adapters.tensors("c"))
+    assert tiny_models.same(first, adapters.tensors("b"))
+    assert not tiny_models.same(first, adapters.tensors("c"))
     assert adapters.names == ("a", "b", "c")
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_delta_by_hand(llama_folder):
     """W + alpha / r * B A on every linear layer of the trunk, and none on the vocabulary head."""
-    backbone = tiny.load(llama_folder, torch.float64)
-    adapters = tiny.adapters_of(backbone, "a")
+    backbone = tiny_models.load(llama_folder, torch.float64)
+    adapters = tiny_models.adapters_of(backbone, "a")
     tensors = {key.replace("base_model.model.", ""): value for key, value in adapters.tensors("a").items()}
     with adapters.using("a"):
         found = logits(backbone)
@@ -63,9 +63,9 @@ def test_delta_by_hand(llama_folder):
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_contexts_nest_and_restore(folders, kind):
-    backbone = tiny.load(folders[kind])
+    backbone = tiny_models.load(folders[kind])
     base = logits(backbone)
-    adapters = tiny.adapters_of(backbone, "a", "b")
+    adapters = tiny_models.adapters_of(backbone, "a", "b")
     with adapters.using("a"):
         a = logits(backbone)
         with adapters.using("b", merged=True):
@@ -86,8 +86,8 @@ def test_contexts_nest_and_restore(folders, kind):
 
 @pytest.mark.parametrize("merged", [False, True])
 def test_item_18_state_is_restored_after_an_exception(llama_folder, merged):
-    backbone = tiny.load(llama_folder)
-    adapters = tiny.adapters_of(backbone, "a", "b")
+    backbone = tiny_models.load(llama_folder)
+    adapters = tiny_models.adapters_of(backbone, "a", "b")
     with adapters.using("b"):
         expected = logits(backbone)
         with pytest.raises(ZeroDivisionError), adapters.using("a", merged=merged), adapters.using(None):
@@ -96,10 +96,10 @@ def test_item_18_state_is_restored_after_an_exception(llama_folder, merged):
 
 
 def test_memory_that_runs_out_where_an_adapter_is_taken_leaves_it_unused(llama_folder, monkeypatch):
-    backbone = tiny.load(llama_folder)
+    backbone = tiny_models.load(llama_folder)
     base = logits(backbone)
-    adapters = tiny.adapters_of(backbone, "a")
-    use, calls = type(backbone.whole).use, []
+    adapters = tiny_models.adapters_of(backbone, "a")
+    use, calls = type(backbone.fused_layers).use, []
 
     def fails_once(whole, parts):
         calls.append(1)
@@ -107,7 +107,7 @@ def test_memory_that_runs_out_where_an_adapter_is_taken_leaves_it_unused(llama_f
             raise RuntimeError("can't allocate memory")
         use(whole, parts)
 
-    monkeypatch.setattr(type(backbone.whole), "use", fails_once)
+    monkeypatch.setattr(type(backbone.fused_layers), "use", fails_once)
     with pytest.raises(RuntimeError, match="allocate"), adapters.using("a"):
         pytest.fail("it was taken all the same")
     assert torch.equal(logits(backbone), base)
@@ -120,8 +120,8 @@ def test_item_18_merging_gives_the_identical_tensors_back(folders, kind):
 
     While merged, a Linear's frozen weight is not even touched (lora_linear); GPT-2's layers get scratch weights meanwhile.
     """
-    backbone = tiny.load(folders[kind])
-    adapters = tiny.adapters_of(backbone, "a", "b")
+    backbone = tiny_models.load(folders[kind])
+    adapters = tiny_models.adapters_of(backbone, "a", "b")
     before, values = own_weights(backbone)
     during = {}
     with pytest.raises(ZeroDivisionError), adapters.using("a", merged=True), adapters.using("b", merged=True):
@@ -129,27 +129,27 @@ def test_item_18_merging_gives_the_identical_tensors_back(folders, kind):
     assert any(during[name] is not before[name] for name in before) is (kind == "gpt2")
     after, now = own_weights(backbone)
     assert all(after[name] is before[name] for name in before)
-    assert tiny.same(now, values)
+    assert tiny_models.same(now, values)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_sampling_through_merged_weights_equals_unmerged(folders, kind):
-    backbone = tiny.load(folders[kind], torch.float64)
-    adapters = tiny.adapters_of(backbone, "policy", "other")
-    prompts, _ = tiny.ragged(rows=6)
+    backbone = tiny_models.load(folders[kind], torch.float64)
+    adapters = tiny_models.adapters_of(backbone, "policy", "other")
+    prompts, _ = tiny_models.ragged(rows=6)
     with adapters.using("policy"):
-        plain = sample(backbone, prompts, tiny.seeded(6, 10))
+        plain = sample(backbone, prompts, tiny_models.seeded(6, 10))
     with adapters.using("policy", merged=True):
-        merged = sample(backbone, prompts, tiny.seeded(6, 10))
+        merged = sample(backbone, prompts, tiny_models.seeded(6, 10))
     assert merged.tokens == plain.tokens
     for row, expected in zip(merged.logprobs, plain.logprobs, strict=True):
         assert row == pytest.approx(expected, abs=1e-10)
     with adapters.using(None):
-        assert sample(backbone, prompts, tiny.seeded(6, 10)).tokens != plain.tokens
+        assert sample(backbone, prompts, tiny_models.seeded(6, 10)).tokens != plain.tokens
 
 
 def test_only_trainable_adapters_require_gradients(llama_folder):
-    backbone = tiny.load(llama_folder)
+    backbone = tiny_models.load(llama_folder)
     adapters = Adapters(backbone)
     adapters.add("policy", r=4, alpha=8, seed=0, trainable=True)
     adapters.add("reward", r=4, alpha=8, seed=0, trainable=False)
@@ -171,16 +171,16 @@ def test_only_trainable_adapters_require_gradients(llama_folder):
 
 
 def test_an_adapter_may_be_named_like_a_part_of_the_model(llama_folder):
-    backbone = tiny.load(llama_folder)
-    adapters = tiny.adapters_of(backbone, "mlp", "layers")
+    backbone = tiny_models.load(llama_folder)
+    adapters = tiny_models.adapters_of(backbone, "mlp", "layers")
     assert len(adapters.parameters("mlp")) == len(adapters.parameters("layers")) == 28
     assert not {id(p) for p in adapters.parameters("mlp")} & {id(p) for p in adapters.parameters("layers")}
 
 
 def test_remove_and_add_again(llama_folder):
-    backbone = tiny.load(llama_folder)
-    base, weights = logits(backbone), tiny.weights_hash(backbone)
-    adapters = tiny.adapters_of(backbone, "a", "b")
+    backbone = tiny_models.load(llama_folder)
+    base, weights = logits(backbone), tiny_models.weights_hash(backbone)
+    adapters = tiny_models.adapters_of(backbone, "a", "b")
     with adapters.using("a"):
         expected = logits(backbone)
         with pytest.raises(ModelError, match='"a" is in use'):
@@ -193,18 +193,18 @@ def test_remove_and_add_again(llama_folder):
     adapters.remove("c")
     assert adapters.names == ()
     assert torch.equal(logits(backbone), base)
-    assert tiny.weights_hash(backbone) == weights
+    assert tiny_models.weights_hash(backbone) == weights
     assert not [name for name, _ in backbone.model.named_modules() if "lora" in name]
     adapters.add("a", r=4, alpha=8, seed=0, trainable=True)
-    tiny.disturb(adapters, "a", 5)
+    tiny_models.disturb(adapters, "a", 5)
     with adapters.using("a"):
         assert torch.equal(logits(backbone), expected)
 
 
 def test_an_adapter_removed_inside_another_context_leaves_the_base(llama_folder):
-    backbone = tiny.load(llama_folder)
+    backbone = tiny_models.load(llama_folder)
     base = logits(backbone)
-    adapters = tiny.adapters_of(backbone, "a", "b")
+    adapters = tiny_models.adapters_of(backbone, "a", "b")
     with adapters.using("a"):
         with adapters.using("b"):
             adapters.remove("a")
@@ -212,22 +212,22 @@ def test_an_adapter_removed_inside_another_context_leaves_the_base(llama_folder)
 
 
 def test_unknown_adapter_names_those_that_are_loaded(llama_folder):
-    adapters = tiny.adapters_of(tiny.load(llama_folder), "a", "b")
+    adapters = tiny_models.adapters_of(tiny_models.load(llama_folder), "a", "b")
     with pytest.raises(ModelError, match='no adapter named "c" is loaded; there are: a, b'), adapters.using("c"):
         pass
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_save_and_load_round_trip(folders, kind, tmp_path):
-    backbone = tiny.load(folders[kind])
-    adapters = tiny.adapters_of(backbone, "other", "policy")
+    backbone = tiny_models.load(folders[kind])
+    adapters = tiny_models.adapters_of(backbone, "other", "policy")
     with adapters.using("policy"):
         expected = logits(backbone)
     adapters.save("policy", tmp_path / kind)
-    again = tiny.load(folders[kind])
-    loaded = tiny.adapters_of(again, "third")
+    again = tiny_models.load(folders[kind])
+    loaded = tiny_models.adapters_of(again, "third")
     loaded.load("anew", tmp_path / kind, trainable=False)
-    assert tiny.same(loaded.tensors("anew"), adapters.tensors("policy"))
+    assert tiny_models.same(loaded.tensors("anew"), adapters.tensors("policy"))
     with loaded.using("anew"):
         assert torch.equal(logits(again), expected)
     assert not [p for p in loaded.parameters("anew") if p.requires_grad]
@@ -235,8 +235,8 @@ def test_save_and_load_round_trip(folders, kind, tmp_path):
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_saved_folder_loads_in_plain_peft(folders, kind, tmp_path):
-    backbone = tiny.load(folders[kind])
-    adapters = tiny.adapters_of(backbone, "other", "policy")
+    backbone = tiny_models.load(folders[kind])
+    adapters = tiny_models.adapters_of(backbone, "other", "policy")
     adapters.save("policy", tmp_path / kind)
     with adapters.using("policy"):
         expected = logits(backbone)
@@ -251,11 +251,11 @@ def test_saved_folder_loads_in_plain_peft(folders, kind, tmp_path):
 
 
 def test_files_that_do_not_fit_or_cannot_be_read(llama_folder, gpt2_folder, tmp_path):
-    adapters = tiny.adapters_of(tiny.load(llama_folder), "a")
+    adapters = tiny_models.adapters_of(tiny_models.load(llama_folder), "a")
     before = adapters.tensors("a")
     with pytest.raises(ModelError, match="does not fit this backbone"):
-        adapters.load_tensors("a", tiny.adapters_of(tiny.load(gpt2_folder), "a").tensors("a"))
-    assert tiny.same(adapters.tensors("a"), before)
+        adapters.load_tensors("a", tiny_models.adapters_of(tiny_models.load(gpt2_folder), "a").tensors("a"))
+    assert tiny_models.same(adapters.tensors("a"), before)
     with pytest.raises(ModelError, match=f"holds no {ADAPTER_FILE}"):
         adapters.load("b", tmp_path / "nothing")
     adapters.save("a", tmp_path / "damaged")
@@ -267,14 +267,14 @@ def test_files_that_do_not_fit_or_cannot_be_read(llama_folder, gpt2_folder, tmp_
 
 def test_saved_config_has_no_dropout(llama_folder, tmp_path):
     """Item 8 for whoever trains the saved adapter on."""
-    tiny.adapters_of(tiny.load(llama_folder), "a").save("a", tmp_path)
+    tiny_models.adapters_of(tiny_models.load(llama_folder), "a").save("a", tmp_path)
     config = json.loads((tmp_path / "adapter_config.json").read_text())
     assert (config["lora_dropout"], config["r"], config["lora_alpha"]) == (0.0, 4, 8)
     assert config["base_model_name_or_path"] == str(llama_folder)
 
 
 def test_tensors_are_copies(llama_folder):
-    adapters = tiny.adapters_of(tiny.load(llama_folder), "a")
+    adapters = tiny_models.adapters_of(tiny_models.load(llama_folder), "a")
     for value in adapters.tensors("a").values():
         value.fill_(7.0)
     assert not any(bool((p == 7.0).all()) for p in adapters.parameters("a"))
@@ -285,8 +285,8 @@ def test_tensors_are_copies(llama_folder):
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False but the target module is `Conv1D`")
 def test_adapters_are_float32_on_a_half_precision_backbone(folders, kind, dtype, tmp_path):
     """However they came to be; and an optimiser step far below the rounding of bfloat16 is kept."""
-    backbone = tiny.load(folders[kind], dtype)
-    adapters = tiny.adapters_of(backbone, "first", "second")
+    backbone = tiny_models.load(folders[kind], dtype)
+    adapters = tiny_models.adapters_of(backbone, "first", "second")
     adapters.copy("first", "copied", trainable=True)
     adapters.save("second", tmp_path)
     adapters.load("loaded", tmp_path, trainable=True)
@@ -307,8 +307,8 @@ def test_adapters_are_float32_on_a_half_precision_backbone(folders, kind, dtype,
 
 def test_merged_weights_stay_where_they_are(gpt2_folder):
     """A CUDA graph holds their place in memory; the numbers there are those of the adapter in use."""
-    backbone = tiny.load(gpt2_folder, torch.float64)
-    adapters = tiny.adapters_of(backbone, "a", "b")
+    backbone = tiny_models.load(gpt2_folder, torch.float64)
+    adapters = tiny_models.adapters_of(backbone, "a", "b")
     place, held = {}, {}
     for name in ("a", "b", "a"):
         with adapters.using(name, merged=True):

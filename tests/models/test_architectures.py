@@ -8,19 +8,19 @@ import json
 import warnings
 
 import pytest
-import tiny
 import torch
-from families import KINDS, LETTERS, bytes_of, save
 from peft import AutoPeftModelForCausalLM
+from support import tiny_models
+from support.model_families import KINDS, LETTERS, bytes_of, save
 from transformers import AutoModelForCausalLM
 
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
-from rlhf_lab.models.generation import sample
+from rlhf_lab.models.batch import forward, make_batch
 from rlhf_lab.models.heads import RewardHead, ValueHead
 from rlhf_lab.models.reward_model import RewardModel, load_reward_model
-from rlhf_lab.models.rows import forward, make_rows
-from rlhf_lab.trainers.rollout import Policy
+from rlhf_lab.models.sampling.sampler import sample
+from rlhf_lab.training.policy.rollout import PolicyModel
 
 CHAT = (
     "{% for m in messages %}<bos> {{ m['role'] == 'user' and 'the king' }} . {{ m['content'] }} {% endfor %}"
@@ -33,10 +33,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False b
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_loaded_and_reads_as_transformers_does(saved, kind):
-    backbone = tiny.load(saved[kind], torch.float64)
-    assert (backbone.hidden_size, backbone.context) == (32, 48)
-    assert backbone.pad_id == (tiny.EOS if kind in ("gpt2", "qwen2", "qwen3") else tiny.PAD)
-    ids = torch.tensor([tiny.ids("the cat sat so . the moon and a small dog")])
+    backbone = tiny_models.load(saved[kind], torch.float64)
+    assert (backbone.hidden_size, backbone.context_length) == (32, 48)
+    assert backbone.pad_id == (tiny_models.EOS if kind in ("gpt2", "qwen2", "qwen3") else tiny_models.PAD)
+    ids = torch.tensor([tiny_models.ids("the cat sat so . the moon and a small dog")])
     with torch.no_grad():
         plain = AutoModelForCausalLM.from_pretrained(saved[kind], dtype=torch.float64).eval()(ids).logits
         torch.testing.assert_close(backbone.logits(backbone.hidden(ids)), plain, rtol=1e-10, atol=1e-10)
@@ -46,41 +46,45 @@ def test_loaded_and_reads_as_transformers_does(saved, kind):
 @pytest.mark.parametrize("pooling", ["mean", "last"])
 def test_padding_and_company_change_no_score(saved, kind, pooling):
     """Ragged rows together, against each alone; and the same rows behind padding that holds any token."""
-    backbone = tiny.load(saved[kind], torch.float64)
-    model = RewardModel(backbone, tiny.adapters_of(backbone, "reward"), "reward", RewardHead(32, pooling, seed=1))
-    prompts, responses = tiny.ragged(rows=6)
+    backbone = tiny_models.load(saved[kind], torch.float64)
+    model = RewardModel(
+        backbone, tiny_models.adapters_of(backbone, "reward"), "reward", RewardHead(32, pooling, seed=1)
+    )
+    prompts, responses = tiny_models.ragged(rows=6)
     together = model.scores(prompts, responses)
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         assert float(model.scores([prompt], [response])) == pytest.approx(float(together[i]), abs=1e-5)
-    rows = make_rows(backbone, prompts, responses)
+    rows = make_batch(backbone, prompts, responses)
     padded = rows._replace(
         prompts=torch.cat([torch.full((6, 3), 20), rows.prompts], 1),
         prompt_mask=torch.cat([torch.zeros(6, 3, dtype=torch.int64), rows.prompt_mask], 1),
-        responses=torch.cat([rows.responses, torch.full((6, 2), tiny.EOS)], 1),
+        responses=torch.cat([rows.responses, torch.full((6, 2), tiny_models.EOS)], 1),
         mask=torch.cat([rows.mask, torch.zeros(6, 2, dtype=torch.bool)], 1),
     )
-    torch.testing.assert_close(model.score_rows(padded).float(), together, rtol=0, atol=1e-5)
+    torch.testing.assert_close(model.score_batch(padded).float(), together, rtol=0, atol=1e-5)
     assert float(together.std()) > 0.05
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rollouts_through_the_merged_adapter_are_what_the_policy_says(saved, kind):
     """Sampler (cache, left padding, merged weights) against plain forwards of each row, and against the trainer's pass."""
-    backbone = tiny.load(saved[kind], torch.float64)
-    adapters = tiny.adapters_of(backbone, "policy")
-    prompts, _ = tiny.ragged(rows=8)
+    backbone = tiny_models.load(saved[kind], torch.float64)
+    adapters = tiny_models.adapters_of(backbone, "policy")
+    prompts, _ = tiny_models.ragged(rows=8)
     with adapters.using("policy", merged=True):
-        sampled = sample(backbone, prompts, tiny.seeded(8, 14), temperature=1.3)
+        sampled = sample(backbone, prompts, tiny_models.seeded(8, 14), temperature=1.3)
     with adapters.using("policy"):
-        expected = [tiny.teacher_forced(backbone, p, t, 1.3) for p, t in zip(prompts, sampled.tokens, strict=True)]
+        expected = [
+            tiny_models.teacher_forced(backbone, p, t, 1.3) for p, t in zip(prompts, sampled.tokens, strict=True)
+        ]
     with adapters.using(None):
-        base = [tiny.teacher_forced(backbone, p, t, 1.3) for p, t in zip(prompts, sampled.tokens, strict=True)]
+        base = [tiny_models.teacher_forced(backbone, p, t, 1.3) for p, t in zip(prompts, sampled.tokens, strict=True)]
     for found, row in zip(sampled.logprobs, expected, strict=True):
         assert found == pytest.approx(row.tolist(), abs=1e-8)
     assert max(float((a - b).abs().max()) for a, b in zip(expected, base, strict=True)) > 0.05
-    assert {row[-1] for row in sampled.tokens if len(row) < 14} <= {tiny.EOS}
-    policy = Policy(backbone, adapters, "policy", ValueHead(32))
-    rows = make_rows(backbone, prompts, sampled.tokens)
+    assert {row[-1] for row in sampled.tokens if len(row) < 14} <= {tiny_models.EOS}
+    policy = PolicyModel(backbone, adapters, "policy", ValueHead(32))
+    rows = make_batch(backbone, prompts, sampled.tokens)
     with torch.no_grad():
         trained = policy.evaluate(rows, 1.3).logprobs
     for i, row in enumerate(expected):
@@ -89,10 +93,10 @@ def test_rollouts_through_the_merged_adapter_are_what_the_policy_says(saved, kin
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_policy_adapter_writes_the_same_in_plain_peft(saved, kind, tmp_path):
-    backbone = tiny.load(saved[kind])
-    adapters = tiny.adapters_of(backbone, "other", "policy")
+    backbone = tiny_models.load(saved[kind])
+    adapters = tiny_models.adapters_of(backbone, "other", "policy")
     adapters.save("policy", tmp_path)
-    ids = torch.tensor([tiny.ids("the cat sat . the very old king")])
+    ids = torch.tensor([tiny_models.ids("the cat sat . the very old king")])
     with torch.no_grad(), adapters.using("policy"):
         expected = backbone.model(input_ids=ids).logits
     loaded = AutoPeftModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
@@ -102,26 +106,28 @@ def test_a_policy_adapter_writes_the_same_in_plain_peft(saved, kind, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_reward_model_scores_the_same_after_loading(saved, kind, tmp_path):
-    backbone = tiny.load(saved[kind])
-    model = RewardModel(backbone, tiny.adapters_of(backbone, "reward"), "reward", RewardHead(32, "mean", seed=1))
+    backbone = tiny_models.load(saved[kind])
+    model = RewardModel(backbone, tiny_models.adapters_of(backbone, "reward"), "reward", RewardHead(32, "mean", seed=1))
     model.save(tmp_path)
-    fresh = tiny.load(saved[kind])
+    fresh = tiny_models.load(saved[kind])
     again = load_reward_model(fresh, Adapters(fresh), tmp_path, "reward")
-    assert torch.equal(again.scores(*tiny.ragged()), model.scores(*tiny.ragged()))
+    assert torch.equal(again.scores(*tiny_models.ragged()), model.scores(*tiny_models.ragged()))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_near_and_finite(saved, kind, dtype):
     """Hidden states and scores of half precision on the CPU, against float32 of the same (rounded) weights."""
-    half, exact = tiny.load(saved[kind], dtype), tiny.load(saved[kind])
+    half, exact = tiny_models.load(saved[kind], dtype), tiny_models.load(saved[kind])
     with torch.no_grad():
         for p, q in zip(exact.model.parameters(), half.model.parameters(), strict=True):
             p.copy_(q.float())
-    prompts, responses = tiny.ragged(rows=6)
+    prompts, responses = tiny_models.ragged(rows=6)
     with torch.no_grad():
-        rows = [make_rows(backbone, prompts, responses) for backbone in (half, exact)]
-        states = [forward(backbone, r).read.float()[r.mask] for backbone, r in zip((half, exact), rows, strict=True)]
+        rows = [make_batch(backbone, prompts, responses) for backbone in (half, exact)]
+        states = [
+            forward(backbone, r).at_token.float()[r.mask] for backbone, r in zip((half, exact), rows, strict=True)
+        ]
     assert half.model.dtype == dtype
     error = (states[0] - states[1]).norm() / states[1].norm()
     assert float(error) < {torch.bfloat16: 0.08, torch.float16: 0.02}[dtype]
@@ -129,7 +135,7 @@ def test_half_precision_is_near_and_finite(saved, kind, dtype):
     scores = RewardModel(half, Adapters(half), None, head).scores(prompts, responses)
     assert scores.dtype == torch.float32
     assert bool(scores.isfinite().all())
-    sampled = sample(half, prompts, tiny.seeded(6, 8))
+    sampled = sample(half, prompts, tiny_models.seeded(6, 8))
     assert all(0 < len(row) <= 8 for row in sampled.tokens)
 
 
@@ -142,21 +148,24 @@ def test_an_instruct_models_template_is_what_policy_and_reward_model_read(kind, 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         backbone = load_backbone(str(folder), device="cpu", dtype=torch.float32)
-    expected = tiny.ids("the king . old cat !") if kind == "gemma3" else bytes_of("the king . old cat ! ")
+    expected = tiny_models.ids("the king . old cat !") if kind == "gemma3" else bytes_of("the king . old cat ! ")
     found = backbone.encode_prompt("old cat")
-    assert found[0] == tiny.BOS
+    assert found[0] == tiny_models.BOS
     assert [i for i in found[1:] if i != LETTERS["Ġ"]] == [i for i in expected if i != LETTERS["Ġ"]]
-    assert backbone.encode_response("sat") == [*(tiny.ids("sat") if kind == "gemma3" else bytes_of("sat")), tiny.EOS]
+    assert backbone.encode_response("sat") == [
+        *(tiny_models.ids("sat") if kind == "gemma3" else bytes_of("sat")),
+        tiny_models.EOS,
+    ]
 
 
 def test_a_pad_token_that_the_model_has_no_row_for(tmp_path):
     """Added to the tokenizer alone, as many a recipe does: padding must not read behind the end of the embeddings."""
     folder = save("gpt2", tmp_path / "model")
-    words = tiny.tokenizer(pad=False)
+    words = tiny_models.tokenizer(pad=False)
     words.add_special_tokens({"pad_token": "<padding>"})
     words.save_pretrained(folder)
-    backbone = tiny.load(folder)
-    assert backbone.tokenizer.pad_token_id == len(tiny.WORDS)
-    assert backbone.pad_id == tiny.EOS
+    backbone = tiny_models.load(folder)
+    assert backbone.tokenizer.pad_token_id == len(tiny_models.WORDS)
+    assert backbone.pad_id == tiny_models.EOS
     model = RewardModel(backbone, Adapters(backbone), None, RewardHead(32, "mean", seed=1))
-    assert bool(model.scores(*tiny.ragged()).isfinite().all())
+    assert bool(model.scores(*tiny_models.ragged()).isfinite().all())

@@ -1,13 +1,13 @@
 """Attention in bfloat16 on a CPU: the fused kernel's numbers by plain products; the fused kernel where those do not fit."""
 
 import pytest
-import tiny
 import torch
+from support import tiny_models
 from torch.nn.functional import scaled_dot_product_attention as fused
 
-from rlhf_lab.models import attention
 from rlhf_lab.models.adapters import Adapters
-from rlhf_lab.models.rows import forward, make_rows
+from rlhf_lab.models.batch import forward, make_batch
+from rlhf_lab.models.fused_llama import attention
 
 
 def states(dtype, heads=4, groups=4, length=7):
@@ -18,7 +18,7 @@ def states(dtype, heads=4, groups=4, length=7):
 
 def test_values_and_gradients_are_the_fused_kernels():
     q, k, v = states(torch.float64)
-    out = attention._Causal.apply(*(x.flatten(0, 1) for x in (q, k, v)), 0.3).view_as(q)
+    out = attention._CausalAttention.apply(*(x.flatten(0, 1) for x in (q, k, v)), 0.3).view_as(q)
     expected = fused(q, k, v, is_causal=True, scale=0.3)
     assert torch.allclose(out, expected, atol=1e-12)
     weight = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -30,7 +30,7 @@ def test_values_and_gradients_are_the_fused_kernels():
 def test_it_can_be_differentiated_twice():
     """As trpo's curvature needs it: the weights depend on queries and keys, also in the gradients."""
     inputs = [x.detach().flatten(0, 1).requires_grad_() for x in states(torch.float64, heads=1, groups=1, length=3)]
-    assert torch.autograd.gradgradcheck(lambda q, k, v: attention._Causal.apply(q, k, v, 0.3), inputs)
+    assert torch.autograd.gradgradcheck(lambda q, k, v: attention._CausalAttention.apply(q, k, v, 0.3), inputs)
 
 
 class Layer(torch.nn.Module):
@@ -40,7 +40,7 @@ class Layer(torch.nn.Module):
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_grouped_heads_in_bfloat16(groups):
     q, k, v = states(torch.bfloat16, groups=groups)
-    out, _ = attention.attention(Layer(), q, k, v, None, scaling=0.4)
+    out, _ = attention.attention_forward(Layer(), q, k, v, None, scaling=0.4)
     wide = [x.detach().double() for x in (q, k, v)]
     expected = fused(*wide, is_causal=True, scale=0.4, enable_gqa=True).transpose(1, 2)
     assert out.dtype == torch.bfloat16
@@ -54,7 +54,7 @@ def test_the_fused_kernel_takes_what_does_not_fit(what, monkeypatch):
     q, k, v = states(torch.float32 if what == "float32" else torch.bfloat16, length=1 if what == "one token" else 7)
     mask = torch.ones(2, 1, 7, 7, dtype=torch.bool) if what == "mask" else None
     options = {"window": {"sliding_window": 4}, "dropout": {"dropout": 0.1}}.get(what, {})
-    attention.attention(Layer(), q, k, v, mask, scaling=0.4, **options)
+    attention.attention_forward(Layer(), q, k, v, mask, scaling=0.4, **options)
     assert len(seen) == 1
 
 
@@ -62,9 +62,9 @@ def test_a_bfloat16_model_on_a_cpu_is_close_to_the_float32_one(llama_folder):
     rows = [[[5, 6, 7, 8]], [[9, 10, 11]]]
     found = []
     for dtype in (torch.float32, torch.bfloat16):
-        backbone = tiny.load(llama_folder, dtype)
+        backbone = tiny_models.load(llama_folder, dtype)
         Adapters(backbone)
-        assert (backbone.model.config._attn_implementation == attention.NAME) == (dtype == torch.bfloat16)
-        found.append(forward(backbone, make_rows(backbone, *rows)).read.float())
+        assert (backbone.model.config._attn_implementation == attention.ATTENTION_NAME) == (dtype == torch.bfloat16)
+        found.append(forward(backbone, make_batch(backbone, *rows)).at_token.float())
     assert torch.allclose(*found, atol=0.15)
     assert not torch.equal(*found)

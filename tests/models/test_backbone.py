@@ -5,12 +5,12 @@ import json
 import shutil
 
 import pytest
-import tiny
 import torch
+from support import tiny_models
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import BertConfig, BertForSequenceClassification, MambaConfig, PreTrainedTokenizerFast
 
-from rlhf_lab.assets import weights_digest
+from rlhf_lab.common.bundled_assets import weights_digest
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import load_backbone
 
@@ -20,19 +20,27 @@ def edit(path, **values):
 
 
 def test_what_is_known_of_a_model(llama_folder, gpt2_folder):
-    llama, gpt2 = tiny.load(llama_folder), tiny.load(gpt2_folder)
-    assert (llama.hidden_size, llama.context, llama.pad_id, llama.eos_ids) == (32, 48, tiny.PAD, (tiny.EOS,))
-    assert (gpt2.hidden_size, gpt2.context, gpt2.pad_id, gpt2.eos_ids) == (32, 48, tiny.EOS, (tiny.EOS,))
+    llama, gpt2 = tiny_models.load(llama_folder), tiny_models.load(gpt2_folder)
+    assert (llama.hidden_size, llama.context, llama.pad_id, llama.eos_ids) == (
+        32,
+        48,
+        tiny_models.PAD,
+        (tiny_models.EOS,),
+    )
+    assert (gpt2.hidden_size, gpt2.context, gpt2.pad_id, gpt2.eos_ids) == (32, 48, tiny_models.EOS, (tiny_models.EOS,))
     assert (llama.name, llama.digest) == (str(llama_folder), weights_digest(llama_folder))
     assert llama.digest != gpt2.digest
     assert not [p for p in llama.model.parameters() if p.requires_grad]
-    assert tiny.load(llama_folder, torch.float64).model.dtype == torch.float64
+    assert tiny_models.load(llama_folder, torch.float64).model.dtype == torch.float64
     assert load_backbone(str(llama_folder), device="cpu").model.dtype == torch.float32
 
 
 def test_logits_equal_the_models_own(llama_folder, gpt2_folder):
     for path in (llama_folder, gpt2_folder):
-        backbone, ids = tiny.load(path, torch.float64), torch.tensor([tiny.ids("the cat sat so . the moon")])
+        backbone, ids = (
+            tiny_models.load(path, torch.float64),
+            torch.tensor([tiny_models.ids("the cat sat so . the moon")]),
+        )
         with torch.no_grad():
             ours = backbone.logits(backbone.hidden(ids))
             torch.testing.assert_close(ours, backbone.model(ids).logits, rtol=1e-12, atol=1e-12)
@@ -42,46 +50,49 @@ def test_logits_equal_the_models_own(llama_folder, gpt2_folder):
 
 
 def test_a_plain_prompt_is_its_own_ids(llama_folder):
-    backbone = tiny.load(llama_folder)
-    assert backbone.encode_prompt("the cat") == tiny.ids("the cat")
-    assert backbone.encode_prompt("") == [tiny.BOS]
-    assert backbone.encode_response("cat ran") == [*tiny.ids("cat ran"), tiny.EOS]
+    backbone = tiny_models.load(llama_folder)
+    assert backbone.encode_prompt("the cat") == tiny_models.ids("the cat")
+    assert backbone.encode_prompt("") == [tiny_models.BOS]
+    assert backbone.encode_response("cat ran") == [*tiny_models.ids("cat ran"), tiny_models.EOS]
 
 
 def test_a_prompt_keeps_its_bos_and_loses_an_appended_eos(llama_copy):
-    tiny.tokenizer(bos=True).save_pretrained(llama_copy)
-    backbone = tiny.load(llama_copy)
-    assert backbone.tokenizer("the cat")["input_ids"] == [tiny.BOS, *tiny.ids("the cat"), tiny.EOS]
-    assert backbone.encode_prompt("the cat") == [tiny.BOS, *tiny.ids("the cat")]
-    assert backbone.encode_response("cat ran") == [*tiny.ids("cat ran"), tiny.EOS]
+    tiny_models.tokenizer(bos=True).save_pretrained(llama_copy)
+    backbone = tiny_models.load(llama_copy)
+    assert backbone.tokenizer("the cat")["input_ids"] == [tiny_models.BOS, *tiny_models.ids("the cat"), tiny_models.EOS]
+    assert backbone.encode_prompt("the cat") == [tiny_models.BOS, *tiny_models.ids("the cat")]
+    assert backbone.encode_response("cat ran") == [*tiny_models.ids("cat ran"), tiny_models.EOS]
 
 
 def test_a_chat_template_wraps_the_prompt(llama_copy):
-    words = tiny.tokenizer()
+    words = tiny_models.tokenizer()
     words.chat_template = (
         "{% for m in messages %}<bos> {{ m['role'] == 'user' and 'the king' }} . {{ m['content'] }} {% endfor %}"
         "{% if add_generation_prompt %}! {% endif %}"
     )
     words.save_pretrained(llama_copy)
-    assert tiny.load(llama_copy).encode_prompt("old cat") == [tiny.BOS, *tiny.ids("the king . old cat !")]
+    assert tiny_models.load(llama_copy).encode_prompt("old cat") == [
+        tiny_models.BOS,
+        *tiny_models.ids("the king . old cat !"),
+    ]
 
 
 def test_an_empty_prompt_without_bos_is_the_end_token(gpt2_folder, tmp_path):
     folder = shutil.copytree(gpt2_folder, tmp_path / "nobos", dirs_exist_ok=True)
-    words = tiny.tokenizer(pad=False)
+    words = tiny_models.tokenizer(pad=False)
     words.bos_token = None
     words.save_pretrained(folder)
-    assert tiny.load(folder).encode_prompt("") == [tiny.EOS]
+    assert tiny_models.load(folder).encode_prompt("") == [tiny_models.EOS]
 
 
 def test_item_19_decoding_and_encoding_again_changes_ids(llama_folder):
     """Why ids are kept: this tokenizer has a token whose text is two others."""
-    backbone = tiny.load(llama_folder)
-    sampled = tiny.ids("not_good cat")
+    backbone = tiny_models.load(llama_folder)
+    sampled = tiny_models.ids("not_good cat")
     assert backbone.decode(sampled) == "not good cat"
-    assert backbone.encode_response("not good cat")[:-1] == tiny.ids("not good cat") != sampled
-    assert backbone.token_strings([*sampled, tiny.EOS]) == ["not good", " cat", " <eos>"]
-    assert backbone.decode([*sampled, tiny.EOS]) == "not good cat"
+    assert backbone.encode_response("not good cat")[:-1] == tiny_models.ids("not good cat") != sampled
+    assert backbone.token_strings([*sampled, tiny_models.EOS]) == ["not good", " cat", " <eos>"]
+    assert backbone.decode([*sampled, tiny_models.EOS]) == "not good cat"
 
 
 # --- models that cannot be used ---
@@ -110,25 +121,25 @@ def test_a_file_is_not_a_folder(tmp_path):
 def test_folder_without_config(llama_copy):
     (llama_copy / "config.json").unlink()
     with pytest.raises(ModelError, match=r"has no config\.json"):
-        tiny.load(llama_copy)
+        tiny_models.load(llama_copy)
 
 
 def test_folder_without_tokenizer(llama_copy):
     (llama_copy / "tokenizer.json").unlink()
     with pytest.raises(ModelError, match="has no tokenizer"):
-        tiny.load(llama_copy)
+        tiny_models.load(llama_copy)
 
 
 def test_damaged_tokenizer(llama_copy):
     (llama_copy / "tokenizer.json").write_text("{")
     with pytest.raises(ModelError, match="its tokenizer cannot be read"):
-        tiny.load(llama_copy)
+        tiny_models.load(llama_copy)
 
 
 def test_folder_without_weights(llama_copy):
     (llama_copy / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"has no \*\.safetensors file"):
-        tiny.load(llama_copy)
+        tiny_models.load(llama_copy)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "weights.ckpt"])
@@ -136,27 +147,27 @@ def test_pickled_weights_are_refused(llama_copy, name):
     (llama_copy / "model.safetensors").unlink()
     (llama_copy / name).write_bytes(b"cos\nsystem\n(S'false'\ntR.")
     with pytest.raises(ModelError, match="pickle files, which can run code"):
-        tiny.load(llama_copy)
+        tiny_models.load(llama_copy)
 
 
 def test_damaged_weights(llama_copy):
     (llama_copy / "model.safetensors").write_bytes((llama_copy / "model.safetensors").read_bytes()[:1000])
     with pytest.raises(ModelError, match="its weights cannot be loaded"):
-        tiny.load(llama_copy)
+        tiny_models.load(llama_copy)
 
 
 def test_a_model_that_is_not_causal(tmp_path):
-    config = BertConfig(vocab_size=len(tiny.WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
+    config = BertConfig(vocab_size=len(tiny_models.WORDS), hidden_size=8, num_hidden_layers=1, num_attention_heads=1)
     BertForSequenceClassification(config).save_pretrained(tmp_path)
-    tiny.tokenizer().save_pretrained(tmp_path)
+    tiny_models.tokenizer().save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="it is a BertForSequenceClassification, not a causal language model"):
-        tiny.load(tmp_path)
+        tiny_models.load(tmp_path)
 
 
 def test_an_unknown_architecture(llama_copy):
     edit(llama_copy / "config.json", model_type="nonesuch", auto_map={"AutoConfig": "code.Config"})
     with pytest.raises(ModelError, match=r"config\.json cannot be read"):
-        tiny.load(llama_copy)
+        tiny_models.load(llama_copy)
 
 
 def test_no_end_token_anywhere(llama_copy):
@@ -164,7 +175,7 @@ def test_no_end_token_anywhere(llama_copy):
     edit(llama_copy / "config.json", eos_token_id=None)
     edit(llama_copy / "generation_config.json", eos_token_id=None)
     with pytest.raises(ModelError, match="names no end-of-sequence token"):
-        tiny.load(llama_copy)
+        tiny_models.load(llama_copy)
 
 
 def test_a_model_that_scales_its_logits(llama_copy):
@@ -172,18 +183,26 @@ def test_a_model_that_scales_its_logits(llama_copy):
     from transformers import CohereConfig, CohereForCausalLM
 
     config = CohereConfig(
-        vocab_size=len(tiny.WORDS), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1,
-        logit_scale=0.25, pad_token_id=tiny.PAD, bos_token_id=tiny.BOS, eos_token_id=tiny.EOS, initializer_range=1.0,
-    )  # fmt: skip
+        vocab_size=len(tiny_models.WORDS),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        logit_scale=0.25,
+        pad_token_id=tiny_models.PAD,
+        bos_token_id=tiny_models.BOS,
+        eos_token_id=tiny_models.EOS,
+        initializer_range=1.0,
+    )
     CohereForCausalLM(config).save_pretrained(llama_copy)
     with pytest.raises(ModelError, match="changes its logits after the head"):
-        tiny.load(llama_copy)
+        tiny_models.load(llama_copy)
 
 
 def test_a_context_that_is_not_stated_is_no_limit(llama_folder):
-    backbone = tiny.load(llama_folder)
+    backbone = tiny_models.load(llama_folder)
     backbone.model.config = MambaConfig()
-    assert backbone.context == 2**20
+    assert backbone.context_length == 2**20
 
 
 def byte_tokenizer():
@@ -197,12 +216,12 @@ def byte_tokenizer():
 @pytest.mark.parametrize("text", ["Zoë sang “naïve” songs 🎉 – twice.", "two  spaces\n\nand lines", "", "ends in 🎉"])
 def test_the_texts_of_tokens_join_to_the_whole_text(llama_folder, text):
     """Characters of two, three and four tokens stand with their last one."""
-    backbone = dataclasses.replace(tiny.load(llama_folder), tokenizer=byte_tokenizer())
+    backbone = dataclasses.replace(tiny_models.load(llama_folder), tokenizer=byte_tokenizer())
     pieces = backbone.token_strings(backbone.tokenizer(text)["input_ids"])
     assert pieces == [piece for letter in text for piece in [*[""] * (len(letter.encode()) - 1), letter]]
 
 
 def test_a_text_that_ends_within_a_character_says_so(llama_folder):
-    backbone = dataclasses.replace(tiny.load(llama_folder), tokenizer=byte_tokenizer())
+    backbone = dataclasses.replace(tiny_models.load(llama_folder), tokenizer=byte_tokenizer())
     ids = backbone.tokenizer("a🎉")["input_ids"][:-2]
     assert backbone.token_strings(ids) == ["a", "", "\ufffd"]

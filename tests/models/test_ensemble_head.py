@@ -4,8 +4,8 @@ import json
 import warnings
 
 import pytest
-import tiny
 import torch
+from support import tiny_models
 
 from rlhf_lab.errors import ConfigError, ModelError
 from rlhf_lab.models.adapters import Adapters
@@ -82,17 +82,17 @@ def test_members_begin_differently():
 
 
 def model_of(folder, mode="uncertainty"):
-    backbone = tiny.load(folder)
+    backbone = tiny_models.load(folder)
     head = EnsembleHead(backbone.hidden_size, "mean", [1, 2, 3], mode, 0.5)
-    model = RewardModel(backbone, tiny.adapters_of(backbone, "reward"), "reward", head.requires_grad_(False))
-    head.normalise(model.raw_scores(*tiny.ragged(rows=9)))
+    model = RewardModel(backbone, tiny_models.adapters_of(backbone, "reward"), "reward", head.requires_grad_(False))
+    head.normalise(model.raw_scores(*tiny_models.ragged(rows=9)))
     return model
 
 
 def test_uncertainty_is_how_far_the_members_differ(llama_folder):
     """Against each member alone as a model of its own; the order of the texts is kept."""
     model = model_of(llama_folder)
-    texts = tiny.ragged(seed=3)
+    texts = tiny_models.ragged(seed=3)
     alone = [RewardModel(model.backbone, model.adapters, "reward", head).scores(*texts) for head in model.head.heads]
     mean = sum(alone) / 3
     expected = (sum((row - mean) ** 2 for row in alone) / 3).sqrt()
@@ -109,9 +109,9 @@ def test_uncertainty_is_how_far_the_members_differ(llama_folder):
 def test_item_21_saved_with_all_its_heads(llama_folder, tmp_path, mode):
     model = model_of(llama_folder, mode)
     model.save(tmp_path / "m")
-    backbone = tiny.load(llama_folder)
+    backbone = tiny_models.load(llama_folder)
     again = load_reward_model(backbone, Adapters(backbone), tmp_path / "m", "judge")
-    texts = tiny.ragged(seed=3)
+    texts = tiny_models.ragged(seed=3)
     assert torch.equal(again.scores(*texts), model.scores(*texts))
     assert torch.equal(again.uncertainty(*texts), model.uncertainty(*texts))
     assert not [p for p in again.head.parameters() if p.requires_grad]
@@ -123,7 +123,7 @@ def test_a_description_of_another_number_of_heads(llama_folder, tmp_path):
     about = json.loads(path.read_text())
     about["ensemble"]["members"] = 2
     path.write_text(json.dumps(about))
-    backbone = tiny.load(llama_folder)
+    backbone = tiny_models.load(llama_folder)
     with pytest.raises(ModelError, match="does not fit its description"):
         load_reward_model(backbone, Adapters(backbone), tmp_path / "m", "judge")
 

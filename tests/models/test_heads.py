@@ -1,8 +1,8 @@
 """The linear heads, against hand computation."""
 
 import pytest
-import tiny  # noqa: F401  one thread
 import torch
+from support import tiny_models  # noqa: F401  one thread
 
 from rlhf_lab.models.heads import RewardHead, ValueHead
 

@@ -1,13 +1,13 @@
 """The cache with reserved room holds what transformers' own cache holds, whatever is appended and whichever rows are kept."""
 
 import pytest
-import tiny
 import torch
+from support import tiny_models
 from transformers import DynamicCache, Gemma3TextConfig
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from rlhf_lab.models import generation
-from rlhf_lab.models.kv_cache import ReservedLayer, reserved_cache
+from rlhf_lab.models.sampling import sampler
+from rlhf_lab.models.sampling.kv_cache import ReservedCacheLayer, reserved_cache
 
 
 def states(batch, length, seed):
@@ -16,7 +16,7 @@ def states(batch, length, seed):
 
 @pytest.mark.parametrize("extra", [0, 2, 50])  # too little room is slower, never wrong
 def test_it_holds_what_the_plain_layer_holds(extra):
-    plain, reserved = DynamicLayer(), ReservedLayer(extra)
+    plain, reserved = DynamicLayer(), ReservedCacheLayer(extra)
     for step, (length, keep) in enumerate([(5, None), (1, [0, 0, 1, 1]), (1, [3, 1]), (3, [1]), (1, None)]):
         batch = 2 if plain.keys is None else plain.keys.shape[0]
         keys, values = states(batch, length, step)
@@ -32,7 +32,7 @@ def test_it_holds_what_the_plain_layer_holds(extra):
 
 
 def test_what_is_cropped_or_reset_does_not_come_back():
-    plain, reserved = DynamicLayer(), ReservedLayer(3)
+    plain, reserved = DynamicLayer(), ReservedCacheLayer(3)
     for change in (lambda layer: None, lambda layer: layer.crop(-2), lambda layer: layer.reset()):
         for step, length in enumerate((4, 1)):
             if step:
@@ -44,27 +44,27 @@ def test_what_is_cropped_or_reset_does_not_come_back():
 
 
 def test_tokens_are_written_into_the_room_and_nothing_is_copied():
-    layer = ReservedLayer(4)
+    layer = ReservedCacheLayer(4)
     layer.update(*states(2, 3, 0))
-    room = layer.room[0].data_ptr()
+    room = layer.buffers[0].data_ptr()
     for step in range(4):
         layer.update(*states(2, 1, step))
-    assert layer.room[0].data_ptr() == room
+    assert layer.buffers[0].data_ptr() == room
     assert layer.keys.data_ptr() == room
 
 
 def test_layers_with_a_window_stay_transformers_own():
     config = Gemma3TextConfig(num_hidden_layers=6, sliding_window=4)
     kinds = [type(layer) for layer in reserved_cache(config, 8).layers]
-    assert kinds == [DynamicSlidingWindowLayer] * 5 + [ReservedLayer]
+    assert kinds == [DynamicSlidingWindowLayer] * 5 + [ReservedCacheLayer]
 
 
 def test_a_token_more_finds_room():
     """Also behind the last that was announced; what was there stays."""
-    layer, states = ReservedLayer(1), torch.arange(24.0).view(1, 2, 3, 4)
+    layer, states = ReservedCacheLayer(1), torch.arange(24.0).view(1, 2, 3, 4)
     layer.update(states, states + 1)
     for used in (3, 4, 5):
-        keys, values, at = layer.one_more()
+        keys, values, at = layer.reserve_token()
         assert at == used == layer.get_seq_length() - 1
         assert keys.shape[2] > used
         assert torch.equal(keys[:, :, :3], states)
@@ -73,13 +73,13 @@ def test_a_token_more_finds_room():
 
 @pytest.mark.parametrize("folder", ["llama_folder", "gpt2_folder"])
 def test_samples_are_those_of_the_plain_cache(folder, request, monkeypatch):
-    backbone = tiny.load(request.getfixturevalue(folder), torch.float64)
+    backbone = tiny_models.load(request.getfixturevalue(folder), torch.float64)
     prompts = [[5, 6, 7], [8], [5, 6, 7], [9, 10], [8], [5], [6], [7, 7], [11]]
-    uniform = tiny.seeded(len(prompts), 24)
-    reserved = generation.sample(backbone, prompts, uniform)
-    monkeypatch.setattr(generation, "reserved_cache", lambda config, _, **__: DynamicCache(config=config))
-    monkeypatch.setattr(generation, "DROP_SHARE", 0.0)
-    plain = generation.sample(backbone, prompts, uniform)
+    uniform = tiny_models.seeded(len(prompts), 24)
+    reserved = sampler.sample(backbone, prompts, uniform)
+    monkeypatch.setattr(sampler, "reserved_cache", lambda config, _, **__: DynamicCache(config=config))
+    monkeypatch.setattr(sampler, "DROP_FRACTION", 0.0)
+    plain = sampler.sample(backbone, prompts, uniform)
     assert plain.tokens == reserved.tokens
     for expected, found in zip(plain.logprobs, reserved.logprobs, strict=True):
         assert found == pytest.approx(expected, abs=1e-12)

@@ -1,19 +1,21 @@
 """The merged LoRA layer against PEFT's own forward and backward pass."""
 
 import pytest
-import tiny
 import torch
+from support import tiny_models
 
 from rlhf_lab.models import adapters as adapters_module
-from rlhf_lab.models.lora_linear import FastLayer, Parts, parts_of
+from rlhf_lab.models.lora_linear import LoraWeights, MergedLoraLinear, lora_weights_of
 
-IDS = torch.tensor([tiny.ids("the cat sat . the very old king"), tiny.ids("so ran . the moon the cat sat")])
+IDS = torch.tensor(
+    [tiny_models.ids("the cat sat . the very old king"), tiny_models.ids("so ran . the moon the cat sat")]
+)
 
 
 def outcome(folder, name="a", dtype=torch.float64):
     """Hidden states, and the gradients of a loss that weighs every state differently."""
-    backbone = tiny.load(folder, dtype)
-    adapters = tiny.adapters_of(backbone, "a", "b")
+    backbone = tiny_models.load(folder, dtype)
+    adapters = tiny_models.adapters_of(backbone, "a", "b")
     with adapters.using(name):
         hidden = backbone.hidden(IDS)
         (hidden * torch.linspace(-1, 1, hidden.numel(), dtype=dtype).view_as(hidden)).sum().backward()
@@ -22,9 +24,9 @@ def outcome(folder, name="a", dtype=torch.float64):
 
 def test_states_and_gradients_equal_pefts(llama_folder, monkeypatch):
     ours, our_gradients, *_ = outcome(llama_folder)
-    monkeypatch.setattr(adapters_module, "parts_of", lambda *_: None)
+    monkeypatch.setattr(adapters_module, "lora_weights_of", lambda *_: None)
     pefts, their_gradients, adapters, _ = outcome(llama_folder)
-    assert "forward" not in adapters._layers[0].__dict__ or adapters._state.name is None
+    assert "forward" not in adapters._layers[0].__dict__ or adapters._active.name is None
     torch.testing.assert_close(ours, pefts, rtol=1e-10, atol=1e-10)
     assert len(our_gradients) == len(their_gradients) > 0
     for mine, theirs in zip(our_gradients, their_gradients, strict=True):
@@ -32,15 +34,15 @@ def test_states_and_gradients_equal_pefts(llama_folder, monkeypatch):
 
 
 def test_the_merged_weight_follows_an_optimiser_step(llama_folder):
-    backbone = tiny.load(llama_folder, torch.float64)
-    adapters = tiny.adapters_of(backbone, "a")
+    backbone = tiny_models.load(llama_folder, torch.float64)
+    adapters = tiny_models.adapters_of(backbone, "a")
     optimiser = torch.optim.Adam(adapters.parameters("a"), lr=0.1)
     with adapters.using("a"):
         before = backbone.hidden(IDS)
         before.square().sum().backward()
         optimiser.step()
         after = backbone.hidden(IDS).detach()
-    fresh = tiny.adapters_of(tiny.load(llama_folder, torch.float64), "a")
+    fresh = tiny_models.adapters_of(tiny_models.load(llama_folder, torch.float64), "a")
     fresh.load_tensors("a", adapters.tensors("a"))
     with fresh.using("a"):
         torch.testing.assert_close(after, fresh.backbone.hidden(IDS).detach(), rtol=1e-12, atol=1e-12)
@@ -49,8 +51,8 @@ def test_the_merged_weight_follows_an_optimiser_step(llama_folder):
 
 def test_leaving_for_another_adapter_before_the_gradient_is_fine(llama_folder):
     """What is restored on leaving a context is computed when it is used, not at once."""
-    backbone = tiny.load(llama_folder, torch.float64)
-    adapters = tiny.adapters_of(backbone, "a", "b")
+    backbone = tiny_models.load(llama_folder, torch.float64)
+    adapters = tiny_models.adapters_of(backbone, "a", "b")
     with adapters.using("b"):
         backbone.hidden(IDS)
         with adapters.using("a"):
@@ -62,8 +64,8 @@ def test_leaving_for_another_adapter_before_the_gradient_is_fine(llama_folder):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])  # by modules, by whole layers
 def test_a_gradient_after_another_adapters_pass_is_refused_rather_than_wrong(llama_folder, dtype):
-    backbone = tiny.load(llama_folder, dtype)
-    adapters = tiny.adapters_of(backbone, "a", "b")
+    backbone = tiny_models.load(llama_folder, dtype)
+    adapters = tiny_models.adapters_of(backbone, "a", "b")
     with adapters.using("a"):
         loss = backbone.hidden(IDS).square().sum()
     with adapters.using("b"):
@@ -73,11 +75,11 @@ def test_a_gradient_after_another_adapters_pass_is_refused_rather_than_wrong(lla
 
 
 def test_layers_of_other_kinds_are_left_to_peft(llama_folder, gpt2_folder):
-    adapters = tiny.adapters_of(tiny.load(gpt2_folder), "a")
-    assert all(parts_of(layer, "a") is None for layer in adapters._layers)
-    adapters = tiny.adapters_of(tiny.load(llama_folder), "a")
-    assert all(parts_of(layer, "a") is not None for layer in adapters._layers)
-    assert parts_of(adapters._layers[0], "nobody") is None
+    adapters = tiny_models.adapters_of(tiny_models.load(gpt2_folder), "a")
+    assert all(lora_weights_of(layer, "a") is None for layer in adapters._layers)
+    adapters = tiny_models.adapters_of(tiny_models.load(llama_folder), "a")
+    assert all(lora_weights_of(layer, "a") is not None for layer in adapters._layers)
+    assert lora_weights_of(adapters._layers[0], "nobody") is None
 
 
 def test_by_hand():
@@ -89,7 +91,7 @@ def test_by_hand():
     a = torch.nn.Parameter(torch.tensor([[1.0, 2.0]], dtype=torch.float64))
     b = torch.nn.Parameter(torch.tensor([[3.0], [0.0]], dtype=torch.float64))
     x = torch.tensor([[1.0, 1.0]], dtype=torch.float64, requires_grad=True)
-    y = FastLayer().forward_of(Parts(base, a, b, 2.0))(x)
+    y = MergedLoraLinear().make_forward(LoraWeights(base, a, b, 2.0))(x)
     assert y.tolist() == [[1.0 + 2 * 3 * 3 + 0.5, 1.0]]  # x + s·B·(A·x) + bias
     y[0, 0].backward()
     assert x.grad is not None
@@ -108,12 +110,12 @@ def half_layer(scale=2.0):
     a = torch.nn.Parameter(torch.randn(3, 12, generator=generator))
     b = torch.nn.Parameter(torch.randn(10, 3, generator=generator))
     x = torch.randn(2, 5, 12, generator=generator)
-    return Parts(base.to(torch.bfloat16), a, b, scale), x.to(torch.bfloat16).requires_grad_()
+    return LoraWeights(base.to(torch.bfloat16), a, b, scale), x.to(torch.bfloat16).requires_grad_()
 
 
 def test_half_precision_is_the_same_function_rounded():
     parts, x = half_layer()
-    out = FastLayer().forward_of(parts)(x)
+    out = MergedLoraLinear().make_forward(parts)(x)
     wide = x.detach().float().requires_grad_()
     expected = wide @ (parts.base.weight.float() + 2.0 * parts.b @ parts.a).t() + parts.base.bias.float()
     weight = torch.linspace(-1, 1, out.numel()).view(out.shape)
@@ -133,7 +135,7 @@ def test_half_precision_keeps_an_update_that_a_weight_would_round_away():
         parts.a.fill_(1.0)
         parts.b.fill_(1e-4)
         x.fill_(100.0)
-        out = FastLayer().forward_of(parts)(x)
+        out = MergedLoraLinear().make_forward(parts)(x)
     assert out.float().flatten().tolist() == pytest.approx([0.72] * 100, rel=0.01)
     merged = parts.base.weight.float() + 2.0 * parts.b @ parts.a
     assert torch.equal(merged.to(torch.bfloat16), parts.base.weight)  # 1.0006 is 1 in bfloat16
@@ -144,8 +146,8 @@ def test_a_model_that_is_moved_to_another_precision_is_merged_there():
     a, b = (
         torch.nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(1))) for shape in ((2, 4), (3, 2))
     )
-    fast, parts = FastLayer(), Parts(base, a, b, 2.0)
-    fast.weight(parts)
+    fast, parts = MergedLoraLinear(), LoraWeights(base, a, b, 2.0)
+    fast.merged_weight(parts)
     base.double()
     a.data, b.data = a.data.double(), b.data.double()
-    torch.testing.assert_close(fast.weight(parts), base.weight + 2.0 * b @ a, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(fast.merged_weight(parts), base.weight + 2.0 * b @ a, rtol=1e-12, atol=1e-12)

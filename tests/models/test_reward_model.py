@@ -3,19 +3,19 @@
 import json
 
 import pytest
-import tiny
 import torch
+from support import tiny_models
 
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.batch import make_batch
 from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import HEAD_CONFIG, HEAD_FILE, RewardModel, load_reward_model
-from rlhf_lab.models.rows import make_rows
 
 
 def model_of(folder, pooling="mean", adapter="reward", dtype=torch.float32, last_weight=0.3):
-    backbone = tiny.load(folder, dtype)
-    adapters = tiny.adapters_of(backbone, "policy", *([adapter] if adapter else []))
+    backbone = tiny_models.load(folder, dtype)
+    adapters = tiny_models.adapters_of(backbone, "policy", *([adapter] if adapter else []))
     head = RewardHead(backbone.hidden_size, pooling, 11, last_weight)
     with torch.no_grad():
         head.linear.bias.fill_(0.3)
@@ -39,7 +39,7 @@ def by_hand(model, prompt, response):
 def test_score_by_hand(gpt2_folder, pooling, adapter):
     """Ragged rows in one batch, against one row at a time; other adapters in force outside change nothing."""
     model = model_of(gpt2_folder, pooling, adapter)
-    prompts, responses = tiny.ragged()
+    prompts, responses = tiny_models.ragged()
     expected = [by_hand(model, p, r) for p, r in zip(prompts, responses, strict=True)]
     with model.adapters.using("policy", merged=True):
         scores = model.scores(prompts, responses)
@@ -52,10 +52,10 @@ def test_score_by_hand(gpt2_folder, pooling, adapter):
 def test_item_04_score_ignores_padding(gpt2_folder, pooling):
     """Any amount of padding on either side, filled with any token, leaves the score."""
     model = model_of(gpt2_folder, pooling)
-    prompts, responses = tiny.ragged()
-    rows = make_rows(model.backbone, prompts, responses)
-    expected = model.score_rows(rows)
-    for left, right, junk in ((3, 0, tiny.EOS), (0, 4, 20), (2, 2, 33)):
+    prompts, responses = tiny_models.ragged()
+    rows = make_batch(model.backbone, prompts, responses)
+    expected = model.score_batch(rows)
+    for left, right, junk in ((3, 0, tiny_models.EOS), (0, 4, 20), (2, 2, 33)):
         count = len(prompts)
         padded = rows._replace(
             prompts=torch.cat([torch.full((count, left), junk), rows.prompts], 1),
@@ -63,13 +63,13 @@ def test_item_04_score_ignores_padding(gpt2_folder, pooling):
             responses=torch.cat([rows.responses, torch.full((count, right), junk)], 1),
             mask=torch.cat([rows.mask, torch.zeros(count, right, dtype=torch.bool)], 1),
         )
-        torch.testing.assert_close(model.score_rows(padded), expected, rtol=0, atol=2e-5)
+        torch.testing.assert_close(model.score_batch(padded), expected, rtol=0, atol=2e-5)
 
 
 def test_item_04_score_reads_the_response(llama_folder):
     """Another response, another score; the order and the company of the rows do not matter."""
     model = model_of(llama_folder)
-    prompts, responses = tiny.ragged()
+    prompts, responses = tiny_models.ragged()
     scores = model.scores(prompts, responses)
     backwards = model.scores(prompts[::-1], responses[::-1])
     torch.testing.assert_close(backwards.flip(0), scores, rtol=0, atol=2e-5)
@@ -79,7 +79,7 @@ def test_item_04_score_reads_the_response(llama_folder):
 
 def test_word_scores_average_to_the_score(llama_folder):
     model = model_of(llama_folder)
-    prompt, response = tiny.ids("the cat"), tiny.ids("sat very old . <eos>")
+    prompt, response = tiny_models.ids("the cat"), tiny_models.ids("sat very old . <eos>")
     words = model.token_scores(prompt, response)
     assert len(words) == len(response)
     assert sum(words) / len(words) == pytest.approx(by_hand(model, prompt, response), abs=2e-5)
@@ -95,12 +95,12 @@ def test_item_21_saved_with_its_head(llama_folder, tmp_path, pooling, adapter):
     model = model_of(llama_folder, pooling, adapter)
     folder = tmp_path / f"{pooling}-{adapter}"
     model.save(folder)
-    backbone = tiny.load(llama_folder)
-    again = load_reward_model(backbone, tiny.adapters_of(backbone, "policy"), folder, "judge")
+    backbone = tiny_models.load(llama_folder)
+    again = load_reward_model(backbone, tiny_models.adapters_of(backbone, "policy"), folder, "judge")
     assert again.adapter == (adapter and "judge")
-    prompts, responses = tiny.ragged()
+    prompts, responses = tiny_models.ragged()
     assert torch.equal(again.scores(prompts, responses), model.scores(prompts, responses))
-    assert tiny.same(again.head.state_dict(), model.head.state_dict())
+    assert tiny_models.same(again.head.state_dict(), model.head.state_dict())
     assert not [p for p in again.head.parameters() if p.requires_grad]
 
 
@@ -111,7 +111,7 @@ def test_a_head_from_before_the_last_token_weighed_more_is_a_plain_mean(llama_fo
     assert about.pop("last_weight") == 0.0
     (tmp_path / HEAD_CONFIG).write_text(json.dumps(about))
     again = load_reward_model(model.backbone, Adapters(model.backbone), tmp_path, "judge")
-    prompts, responses = tiny.ragged()
+    prompts, responses = tiny_models.ragged()
     assert torch.equal(again.scores(prompts, responses), model.scores(prompts, responses))
 
 
@@ -121,7 +121,7 @@ def test_files_that_cannot_be_used(llama_folder, gpt2_folder, tmp_path):
     with pytest.raises(ModelError, match="cannot be read"):
         load_reward_model(model.backbone, fresh, tmp_path / "nothing", "reward")
     model.save(tmp_path / "a")
-    other = tiny.load(gpt2_folder)
+    other = tiny_models.load(gpt2_folder)
     with pytest.raises(ModelError, match="with other weights"):
         load_reward_model(other, Adapters(other), tmp_path / "a", "reward")
     (tmp_path / "a" / HEAD_CONFIG).write_text("{")
@@ -138,8 +138,8 @@ def test_files_that_cannot_be_used(llama_folder, gpt2_folder, tmp_path):
 
 def test_scoring_changes_nothing(llama_folder):
     model = model_of(llama_folder)
-    before, state = tiny.weights_hash(model.backbone), torch.random.get_rng_state()
-    scores = model.scores(*tiny.ragged())
+    before, state = tiny_models.weights_hash(model.backbone), torch.random.get_rng_state()
+    scores = model.scores(*tiny_models.ragged())
     assert not scores.requires_grad
     assert torch.equal(torch.random.get_rng_state(), state)
-    assert tiny.weights_hash(model.backbone) == before
+    assert tiny_models.weights_hash(model.backbone) == before

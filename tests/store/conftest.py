@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from stores import *  # noqa: F403
+from support.databases import *  # noqa: F403
 
-from rlhf_lab.records import NewCompletion, Pair, Project
+from rlhf_lab.common.records import NewCompletion, Pair, Project
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 import pytest
 from sqlalchemy import event
 
-from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.kinds import Choice, EventKind, JobKind, RunStatus, Source
-from rlhf_lab.labelling import LabellingConfig
-from rlhf_lab.records import LabelSnapshot, Project, Sample, StepResult, Vote
-from rlhf_lab.store import blind, comparisons, labelling, leases, projects, runs, steps
+from rlhf_lab.common.enums import Choice, EventKind, JobKind, RunStatus, Source
+from rlhf_lab.common.records import LabelSnapshot, Project, Sample, StepResult, Vote
+from rlhf_lab.config.labelling import LabellingConfig
+from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.store import annotators, blind_tests, pair_leases, projects, run_metrics, runs, votes
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.imports import imports_of, take_back, what_goes
+from rlhf_lab.store.import_batches import preview_undo, project_imports, undo_import
 from rlhf_lab.store.tables import imports, metadata
 
 pytestmark = pytest.mark.sqlite
@@ -39,53 +39,53 @@ def test_no_query_reads_a_growing_table_whole(
 ) -> None:
     pair = make_pairs(3)[0]
     human, snapshot = Source.HUMAN, LabelSnapshot((), "", Source.HUMAN)
-    comparisons.cast_vote(db, Vote("u", pair.id, "ann", human, Choice.FIRST, True))
-    comparisons.next_pair(db, project.id, "ann")
-    comparisons.pool_size(db, project.id, "ann")
-    comparisons.vote_counts(db, project.id)
-    comparisons.comparisons(db, comparisons.snapshot(db, project.id, human, ["ann"]))
-    comparisons.undo_vote(db, project.id, "ann")
+    votes.cast_vote(db, Vote("u", pair.id, "ann", human, Choice.FIRST, True))
+    votes.next_unvoted_pair(db, project.id, "ann")
+    votes.count_unvoted_pairs(db, project.id, "ann")
+    votes.vote_counts(db, project.id)
+    votes.load_comparisons(db, votes.snapshot_labels(db, project.id, human, ["ann"]))
+    votes.undo_vote(db, project.id, "ann")
     rules = LabellingConfig(repeats=0.5)
-    lease = leases.lease_pair(db, project.id, "bob", rules)
-    vote = leases.cast_leased(db, Vote("b", lease.pair.id, "bob", human, Choice.FIRST, True))
-    vote = leases.change_vote(db, project.id, vote.id, Vote("c", lease.pair.id, "bob", human, Choice.SECOND, True))
-    leases.take_back(db, project.id, "bob")
-    leases.put_back(db, project.id, "bob")
+    lease = pair_leases.lease_pair(db, project.id, "bob", rules)
+    vote = pair_leases.vote_on_lease(db, Vote("b", lease.pair.id, "bob", human, Choice.FIRST, True))
+    vote = pair_leases.change_vote(db, project.id, vote.id, Vote("c", lease.pair.id, "bob", human, Choice.SECOND, True))
+    pair_leases.undo_last_vote(db, project.id, "bob")
+    pair_leases.redo_last_vote(db, project.id, "bob")
     for n in range(4):  # with any of these a hidden repeat may be due
-        leases.lease_pairs(db, project.id, f"visitor {n}", rules)
-    leases.free_pairs(db, project.id, "bob")
-    labelling.history(db, project.id, "bob")
-    labelling.standings(db, project.id)
-    labelling.labelling_of(db, project.id)
+        pair_leases.lease_pairs(db, project.id, f"visitor {n}", rules)
+    pair_leases.count_free_pairs(db, project.id, "bob")
+    annotators.vote_history(db, project.id, "bob")
+    annotators.annotator_stats(db, project.id)
+    annotators.get_labelling_config(db, project.id)
     with db.write() as conn:
         values = {"project_id": project.id, "name": "f", "who": "", "use_prompts": True, "created_at": 1.0}
         conn.execute(imports.insert().values(**values))
-    imports_of(db, project.id)
-    what_goes(db, project.id, 1)
-    take_back(db, project.id, 1)
+    project_imports(db, project.id)
+    preview_undo(db, project.id, 1)
+    undo_import(db, project.id, 1)
     projects.prompts(db, project.id, "train")
     projects.get_pair(db, pair.id)
     reward_model = runs.add_reward_model(db, project.id, "", config={}, report={}, snapshot=snapshot)
     runs.latest_reward_model(db, project.id, human)
     runs.runs(db, project.id)
     run = runs.create_run(db, project.id, reward_model.id, "r", config={}, manifest={}, total_steps=1)
-    steps.record_step(db, run.id, StepResult(1, {"a": 1.0}, [], [Sample("p", 1, "t", 0.5)]))
-    steps.metrics_since(db, run.id, 0)
-    steps.metric_series(db, run.id, ["a"])
-    steps.sample_steps(db, run.id)
-    steps.samples_at(db, run.id, 1)
-    steps.token_records_at(db, run.id, 1)
-    steps.metric_at(db, run.id, 1, "a")
-    steps.truncate_after(db, run.id, 0)
-    runs.mark_event(db, runs.add_event(db, run.id, EventKind.NOTE, {}).id, 1)
+    run_metrics.record_step(db, run.id, StepResult(1, {"a": 1.0}, [], [Sample("p", 1, "t", 0.5)]))
+    run_metrics.metrics_since(db, run.id, 0)
+    run_metrics.metric_series(db, run.id, ["a"])
+    run_metrics.sample_steps(db, run.id)
+    run_metrics.samples_at(db, run.id, 1)
+    run_metrics.token_records_at(db, run.id, 1)
+    run_metrics.metric_at(db, run.id, 1, "a")
+    run_metrics.delete_steps_after(db, run.id, 0)
+    runs.mark_event_applied(db, runs.add_event(db, run.id, EventKind.NOTE, {}).id, 1)
     runs.pending_events(db, run.id)
     runs.set_run_status(db, run.id, RunStatus.DONE)
     runs.delete_run(db, run.id)
     job = queue.submit(db, JobKind.COMPLETE, project.id, {})
-    blind.give(db, blind.add_test(db, project.id, job.id, job.id).id, "ann", {0: Choice.TIE})
-    blind.blind_tests(db, project.id)
-    blind.answers(db, 1)
-    engine_id = supervisor.beat(db, "idle")
+    blind_tests.add_answers(db, blind_tests.add_test(db, project.id, job.id, job.id).id, "ann", {0: Choice.TIE})
+    blind_tests.blind_tests(db, project.id)
+    blind_tests.answers(db, 1)
+    engine_id = engine_process.record_heartbeat(db, "idle")
     queue.claim(db, [JobKind.COMPLETE, JobKind.SAMPLE_PAIRS], engine_id)
     queue.update_progress(db, job.id, 0.5)
     queue.requeue_interrupted(db)

@@ -3,31 +3,31 @@ pair may come again."""
 
 import pytest
 
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import Vote
+from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import ConfigError, StaleVoteError
-from rlhf_lab.kinds import Choice, Source
-from rlhf_lab.labelling import LabellingConfig
-from rlhf_lab.records import Vote
-from rlhf_lab.store import leases
+from rlhf_lab.store import pair_leases
 
 MINUTE = LabellingConfig(hold_s=60)
 DAY_S = 86_400.0
 
 
 def given(db, project, who, now, rules=MINUTE):
-    found = leases.lease_pair(db, project.id, who, rules, now=now)
+    found = pair_leases.lease_pair(db, project.id, who, rules, now=now)
     return found and found.pair.id
 
 
 def vote(db, pair_id, who, now, uuid=""):
     one = Vote(uuid or f"{who}-{pair_id}", pair_id, who, Source.HUMAN, Choice.FIRST, True)
-    return leases.cast_leased(db, one, MINUTE, now=now)
+    return pair_leases.vote_on_lease(db, one, MINUTE, now=now)
 
 
 @pytest.mark.parametrize(("seconds", "kept"), [(59.999, True), (60.0, False)])
 def test_a_pair_is_kept_until_its_last_second(db, project, make_pairs, seconds, kept):
     one, two = (pair.id for pair in make_pairs(2))
     assert given(db, project, "ann", 0.0) == one
-    assert leases.holders(db, project.id, seconds) == kept
+    assert pair_leases.count_active_annotators(db, project.id, seconds) == kept
     assert given(db, project, "bob", seconds) == (two if kept else one)
 
 
@@ -71,13 +71,13 @@ def test_only_ones_own_old_leases_are_cleared_away(db, project, make_pairs):
 @pytest.mark.parametrize(("pairs", "ahead"), [(5, 0), (6, 1)])
 def test_a_second_pair_is_kept_ahead_only_where_four_are_left_to_others(db, project, make_pairs, pairs, ahead):
     make_pairs(pairs)
-    assert len(leases.lease_pairs(db, project.id, "ann", MINUTE, now=0.0)) == 1 + ahead
+    assert len(pair_leases.lease_pairs(db, project.id, "ann", MINUTE, now=0.0)) == 1 + ahead
 
 
 @pytest.mark.parametrize(("pairs", "asked", "got"), [(7, 2, 3), (6, 2, 2), (7, 0, 1)])
 def test_no_more_are_kept_than_were_asked_for(db, project, make_pairs, pairs, asked, got):
     make_pairs(pairs)
-    assert len(leases.lease_pairs(db, project.id, "ann", MINUTE, ahead=asked, now=0.0)) == got
+    assert len(pair_leases.lease_pairs(db, project.id, "ann", MINUTE, prefetch=asked, now=0.0)) == got
 
 
 @pytest.mark.parametrize(("votes", "may_come"), [(8, False), (9, True)])
@@ -92,7 +92,7 @@ def test_a_pair_comes_again_after_eight_others_at_the_earliest(db, project, make
                     "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, created_at, repeat) "
                     f"VALUES ('{who}-{pair.id}', {pair.id}, '{who}', 'human', 'first', TRUE, 0, FALSE)"
                 )
-        found = leases.lease_pair(db, project.id, who, rules, now=0.0)
+        found = pair_leases.lease_pair(db, project.id, who, rules, now=0.0)
         again += [found.pair.id] if found.repeat else []
     assert set(again) == ({pairs[0].id} if may_come else set())
 
@@ -100,7 +100,7 @@ def test_a_pair_comes_again_after_eight_others_at_the_earliest(db, project, make
 @pytest.mark.parametrize("seconds", [5, 3600])
 def test_the_shortest_and_the_longest_hold(db, project, make_pairs, seconds):
     (one,) = make_pairs(1)
-    found = leases.lease_pair(db, project.id, "ann", LabellingConfig(hold_s=seconds), now=100.0)
+    found = pair_leases.lease_pair(db, project.id, "ann", LabellingConfig(hold_s=seconds), now=100.0)
     assert (found.pair.id, found.expires_at) == (one.id, 100.0 + seconds)
 
 

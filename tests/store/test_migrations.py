@@ -9,12 +9,12 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
-from test_removal import fill, finish
+from test_project_deletion import fill, finish
 
 from rlhf_lab.errors import StoreError
-from rlhf_lab.store import migrations, projects, sqlite_file
+from rlhf_lab.store import migrations, projects, sqlite
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.removal import delete_project
+from rlhf_lab.store.projects import delete_project
 from rlhf_lab.store.tables import SCHEMA_VERSION, metadata
 
 ADDED = re.compile(r", (\w+ [A-Z]+)")
@@ -135,7 +135,7 @@ def old(home: Path) -> Path:
     """Two projects with a row at least in every table that belongs to one; nothing of the second goes on."""
     home.mkdir()
     path = home / "lab.db"
-    engine = sqlite_file.connect(path, 5.0)
+    engine = sqlite.create_sqlite_engine(path, 5.0)
     with engine.begin() as conn:
         migrations.upgrade(conn, "0008")
     with Database(engine, str(path), 5.0) as db:
@@ -210,9 +210,9 @@ def test_a_migration_that_is_cut_off_leaves_the_lab_as_it_was(old: Path, script:
 CUT_OFF = """
 import os, sys
 from pathlib import Path
-from rlhf_lab.store import migrations, projects, sqlite_file
+from rlhf_lab.store import migrations, projects, sqlite
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.removal import delete_project
+from rlhf_lab.store.projects import delete_project
 asked = []
 def dangling(connection):
     asked.append(connection)

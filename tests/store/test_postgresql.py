@@ -1,7 +1,7 @@
 """Whether the tests on a store ran on PostgreSQL too."""
 
 import pytest
-from stores import POSTGRES, REQUIRED
+from support.databases import POSTGRES, REQUIRED
 
 from rlhf_lab.store.database import Database
 

@@ -2,8 +2,8 @@ from collections.abc import Callable
 
 import pytest
 
+from rlhf_lab.common.records import Completion, NewCompletion, Project, Prompt
 from rlhf_lab.errors import LabelError, StoreError
-from rlhf_lab.records import Completion, NewCompletion, Project, Prompt
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
 

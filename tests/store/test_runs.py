@@ -3,10 +3,10 @@ from collections.abc import Callable
 
 import pytest
 
+from rlhf_lab.common.enums import EventKind, RunStatus, Source
+from rlhf_lab.common.records import LabelSnapshot, Project, Run, Sample, StepResult
 from rlhf_lab.errors import StoreError
-from rlhf_lab.kinds import EventKind, RunStatus, Source
-from rlhf_lab.records import LabelSnapshot, Project, Run, Sample, StepResult
-from rlhf_lab.store import runs, steps
+from rlhf_lab.store import run_metrics, runs
 from rlhf_lab.store.database import Database
 
 HUMAN = LabelSnapshot((3, 5, 8), "d" * 64, Source.HUMAN)
@@ -67,8 +67,8 @@ def test_an_unknown_run_is_named(db: Database) -> None:
         lambda: runs.rename_run(db, 7, "x"),
         lambda: runs.delete_run(db, 7),
         lambda: runs.add_event(db, 7, EventKind.STOP, {}),
-        lambda: steps.record_step(db, 7, StepResult(1, {"a": 1.0})),
-        lambda: steps.truncate_after(db, 7, 1),
+        lambda: run_metrics.record_step(db, 7, StepResult(1, {"a": 1.0})),
+        lambda: run_metrics.delete_steps_after(db, 7, 1),
     ):
         with pytest.raises(StoreError, match="no run 7"):
             act()
@@ -77,7 +77,7 @@ def test_an_unknown_run_is_named(db: Database) -> None:
 def test_deleting_a_run_takes_its_rows_and_never_reuses_its_id(db: Database, make_run: Callable) -> None:
     kept, run = make_run("kept"), make_run()
     for each in (kept, run):
-        steps.record_step(db, each.id, StepResult(1, {"a": 1.0}, [], [Sample("p", 1, "t", 0.5)]))
+        run_metrics.record_step(db, each.id, StepResult(1, {"a": 1.0}, [], [Sample("p", 1, "t", 0.5)]))
         runs.add_event(db, each.id, EventKind.NOTE, {})
     for status in (RunStatus.RUNNING, RunStatus.PAUSED):
         runs.set_run_status(db, run.id, status)
@@ -99,9 +99,9 @@ def test_events_wait_in_order_until_they_are_applied(db: Database, make_run: Cal
     second = runs.add_event(db, run.id, EventKind.PAUSE, {})
     assert (first.kind, first.payload, first.applied_step) == (EventKind.SET, {"kl_coef": 0.3}, None)
     assert runs.pending_events(db, run.id) == [first, second]
-    runs.mark_event(db, first.id, 12)
+    runs.mark_event_applied(db, first.id, 12)
     assert runs.pending_events(db, run.id) == [second]
-    runs.mark_event(db, first.id, 15)
+    runs.mark_event_applied(db, first.id, 15)
     assert runs.events(db, run.id) == [dataclasses.replace(first, applied_step=12), second]
-    runs.mark_event(db, second.id, 0)
+    runs.mark_event_applied(db, second.id, 0)
     assert runs.pending_events(db, run.id) == []

@@ -5,15 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlhf_lab.jobs import supervisor
-from rlhf_lab.jobs.setup import new_project
+from rlhf_lab.jobs import engine_process
+from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.context import Context
 
 
 @pytest.fixture
 def ctx(tmp_path, monkeypatch):
-    monkeypatch.setattr(supervisor, "ensure_engine", lambda db, home: None)  # no engine: the store alone is looked at
+    monkeypatch.setattr(
+        engine_process, "ensure_engine", lambda db, home: None
+    )  # no engine: the store alone is looked at
     with Database.open(tmp_path) as db:
         new_project(db)
         yield Context(tmp_path, db)
@@ -37,8 +39,8 @@ def calls(monkeypatch):
     def of(module, ctx, *events):
         found = SimpleNamespace()
 
-        def widget(name, *, reads=(), **_):
-            found.read = next(iter(reads), None)
+        def widget(name, *, server_functions=(), **_):
+            found.read = next(iter(server_functions), None)
 
             def keeper(event):
                 return lambda handler, *_, **__: setattr(found, event, handler)

@@ -1,10 +1,10 @@
 """A store with runs in it, for the tests of the Train screen; no engine starts."""
 
-from rlhf_lab.config import PolicyConfig
-from rlhf_lab.kinds import Source
-from rlhf_lab.records import LabelSnapshot, StepResult
+from rlhf_lab.common.enums import Source
+from rlhf_lab.common.records import LabelSnapshot, StepResult
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import add_reward_model, create_run
-from rlhf_lab.store.steps import record_step
 
 SCORE, KL = "objective/scores", "objective/kl"
 

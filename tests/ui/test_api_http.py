@@ -13,8 +13,8 @@ import json, os, sys
 from pathlib import Path
 import gradio as gr
 from gradio_client import Client
-from rlhf_lab.ui import api
-from rlhf_lab.ui.context import Context, guard_events
+from rlhf_lab.ui import http_api
+from rlhf_lab.ui.context import Context, require_role_for_events
 
 ctx = Context.open(Path(sys.argv[1]))
 with gr.Blocks() as page:

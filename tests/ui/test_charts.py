@@ -2,7 +2,7 @@
 
 import json
 
-from rlhf_lab.ui.charts import abouts, layout
+from rlhf_lab.ui.components.charts import layout, metric_descriptions
 
 DOCUMENT = """
 # Metrics
@@ -19,7 +19,7 @@ DOCUMENT = """
 def test_what_the_documents_say_of_a_metric(tmp_path):
     path = tmp_path / "METRICS.md"
     path.write_text(DOCUMENT)
-    assert abouts(path) == {
+    assert metric_descriptions(path) == {
         "objective/kl": "Distance from the base (nats). Healthy: below 8. Otherwise: raise beta.",
         "grad_norm": "Norm of the gradient.",
     }

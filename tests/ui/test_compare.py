@@ -2,17 +2,18 @@
 
 import pytest
 
+from rlhf_lab.common.enums import EventKind, JobKind, Source
+from rlhf_lab.common.records import LabelSnapshot, StepResult
 from rlhf_lab.errors import LabError
-from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.jobs.labelling import label_with_judge
-from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.judges import load_judge
-from rlhf_lab.kinds import EventKind, JobKind, Source
-from rlhf_lab.records import LabelSnapshot, StepResult
-from rlhf_lab.store.comparisons import snapshot
+from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.judge_labelling import label_with_judge
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.judges.builtin import load_judge
+from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import add_event, add_reward_model, create_run
-from rlhf_lab.store.steps import record_step
-from rlhf_lab.ui import asking, compare
+from rlhf_lab.store.votes import snapshot_labels
+from rlhf_lab.ui.screens import compare
+from rlhf_lab.ui.services import generation_requests
 
 SAID = {
     "prompt": "Once upon a time", "models": ["base", "run/1/latest"], "samples": "2", "seed": "7", "temperature": "0.8",
@@ -28,13 +29,13 @@ def model(ctx):
 
 def finished(ctx, job, texts, scores):
     """The column of a job whose engine wrote this."""
-    queue.claim(ctx.db, [JobKind.COMPLETE], supervisor.beat(ctx.db, "x"))
+    queue.claim(ctx.db, [JobKind.COMPLETE], engine_process.record_heartbeat(ctx.db, "x"))
     queue.finish(ctx.db, job.id, {"texts": texts, "scores": scores})
-    return asking.column(queue.get_job(ctx.db, job.id), "cheerful")
+    return generation_requests.column_view(queue.get_job(ctx.db, job.id), "cheerful")
 
 
 def test_a_new_project_has_its_base_and_unseen_prompts(ctx):
-    found = compare.choices(ctx)
+    found = compare.comparison_options(ctx)
     assert found["models"] == [["base", "base model"]]
     assert found["rewards"] == []
     assert len(found["prompts"]) == 64
@@ -54,14 +55,14 @@ def test_runs_with_steps_and_their_checkpoints_are_offered(ctx):
         path = ctx.home / "runs" / str(kept.id) / name
         path.parent.mkdir(parents=True)
         path.touch()
-    found = compare.choices(ctx)
+    found = compare.comparison_options(ctx)
     assert found["models"][1:] == [
         [f"run/{kept.id}/latest", f"run {kept.id}: kept"],
         ["base/best/4", "base, best of 4"],
         ["base/best/16", "base, best of 16"],
     ]
     assert found["rewards"][0][0] == row.id
-    assert compare.about_runs(ctx, [str(kept.id)])["steps"] == {str(kept.id): [5, 10]}
+    assert compare.run_details(ctx, [str(kept.id)])["steps"] == {str(kept.id): [5, 10]}
 
 
 def test_every_run_and_reward_model_can_be_chosen_however_many_there_are(ctx):
@@ -72,35 +73,35 @@ def test_every_run_and_reward_model_can_be_chosen_however_many_there_are(ctx):
     ]
     for run in made:
         record_step(ctx.db, run.id, StepResult(5, {"lr": 1.0}))
-    found = compare.choices(ctx)
+    found = compare.comparison_options(ctx)
     runs = [name for name, _ in found["models"] if name.startswith("run/")]
     assert runs == [f"run/{run.id}/latest" for run in reversed(made)]
     assert [known for known, _ in found["rewards"]] == list(range(31, 0, -1))
     oldest = str(made[0].id)
-    assert compare.about_runs(ctx, [oldest]) == {"steps": {oldest: []}, "learnt": {oldest: [31, ""]}}
+    assert compare.run_details(ctx, [oldest]) == {"steps": {oldest: []}, "learnt": {oldest: [31, ""]}}
 
 
 def test_runs_of_no_page_are_refused_and_those_that_are_not_there_or_another_projects_left_out(ctx):
     nothing = {"steps": {}, "learnt": {}}
-    assert compare.about_runs(ctx, None) == compare.about_runs(ctx, []) == compare.about_runs(ctx, ["7"]) == nothing
+    assert compare.run_details(ctx, None) == compare.run_details(ctx, []) == compare.run_details(ctx, ["7"]) == nothing
     run = create_run(ctx.db, ctx.project.id, model(ctx).id, "mine", config={}, manifest={}, total_steps=9)
     new_project(ctx.db)
-    assert compare.about_runs(ctx, [str(run.id)]) == nothing
+    assert compare.run_details(ctx, [str(run.id)]) == nothing
     for wanted in ("x", {"1": 1}, [None], [{}], 7, [float("inf")]):
         with pytest.raises(LabError, match="reload it"):
-            compare.about_runs(ctx, wanted)
+            compare.run_details(ctx, wanted)
 
 
 def test_one_job_a_column_with_the_same_seed(ctx):
     model(ctx)
-    jobs = compare.ask(ctx, SAID)
+    jobs = compare.submit_comparison(ctx, SAID)
     assert [job.kind for job in jobs] == [JobKind.COMPLETE] * 2
     assert [job.payload["checkpoint"] for job in jobs] == ["base", "run/1/latest"]
     for job in jobs:
         assert job.payload["prompts"] == ["Once upon a time"] * 2
         assert {job.payload[name] for name in ("seed", "max_new_tokens", "reward_model_id")} == {7, 40, 1}
         assert job.payload["temperature"] == 0.8
-    assert "reward_model_id" not in compare.ask(ctx, SAID | {"reward": ""})[0].payload
+    assert "reward_model_id" not in compare.submit_comparison(ctx, SAID | {"reward": ""})[0].payload
 
 
 @pytest.mark.parametrize(
@@ -126,33 +127,35 @@ def test_one_job_a_column_with_the_same_seed(ctx):
 def test_what_is_out_of_range_is_refused_before_anything_is_asked(ctx, change, words):
     model(ctx)
     with pytest.raises(LabError, match=words):
-        compare.ask(ctx, SAID | change)
+        compare.submit_comparison(ctx, SAID | change)
     assert queue.jobs(ctx.db) == []
 
 
 def test_a_column_waits_fails_or_shows_texts_with_scores_and_gold(ctx):
     model(ctx)
-    job = compare.ask(ctx, SAID)[0]
-    assert asking.column(job, "cheerful") == {"waiting": True, "begun": False}
-    engine = supervisor.beat(ctx.db, "x")
+    job = compare.submit_comparison(ctx, SAID)[0]
+    assert generation_requests.column_view(job, "cheerful") == {"waiting": True, "begun": False}
+    engine = engine_process.record_heartbeat(ctx.db, "x")
     queue.claim(ctx.db, [JobKind.COMPLETE], engine)
     queue.finish(
         ctx.db, job.id, {"texts": [" so happy and merry ", "the end"], "scores": [1.23456, 0.5], "note": "an older one"}
     )
-    shown = asking.column(queue.get_job(ctx.db, job.id), "cheerful")
+    shown = generation_requests.column_view(queue.get_job(ctx.db, job.id), "cheerful")
     assert shown["texts"] == ["so happy and merry", "the end"]
     assert shown["scores"] == [1.235, 0.5]
     assert shown["gold"] == [load_judge("cheerful").score(text) for text in shown["texts"]]
-    assert asking.column(queue.get_job(ctx.db, job.id), "no such judge")["gold"] == []
+    assert generation_requests.column_view(queue.get_job(ctx.db, job.id), "no such judge")["gold"] == []
     assert shown["note"] == "an older one"
-    other = compare.ask(ctx, SAID)[1]
+    other = compare.submit_comparison(ctx, SAID)[1]
     queue.fail(ctx.db, other.id, "run 1 has no checkpoint yet")
-    assert asking.column(queue.get_job(ctx.db, other.id), "")["failed"] == "Run 1 has no checkpoint yet"
+    assert (
+        generation_requests.column_view(queue.get_job(ctx.db, other.id), "")["failed"] == "Run 1 has no checkpoint yet"
+    )
 
 
 def test_best_of_n_writes_n_texts_for_each_one_shown(ctx):
     model(ctx)
-    job = compare.ask(ctx, SAID | {"models": ["base/best/4"]})[0]
+    job = compare.submit_comparison(ctx, SAID | {"models": ["base/best/4"]})[0]
     assert job.payload["prompts"] == ["Once upon a time"] * 8
     assert job.payload["checkpoint"] == "base"
     shown = finished(ctx, job, list("abcdefgh"), [0.0, 3.0, 1.0, 3.0, -1.0, -2.0, -0.5, -3.0])
@@ -162,44 +165,46 @@ def test_best_of_n_writes_n_texts_for_each_one_shown(ctx):
 
 def test_every_text_of_an_ordinary_column_is_shown(ctx):
     model(ctx)
-    shown = finished(ctx, compare.ask(ctx, SAID)[0], ["a", "b"], [1.0, 2.0])
+    shown = finished(ctx, compare.submit_comparison(ctx, SAID)[0], ["a", "b"], [1.0, 2.0])
     assert (shown["texts"], shown["scores"], shown["best_of"]) == (["a", "b"], [1.0, 2.0], 1)
 
 
 def test_the_scorer_proposed_is_what_the_run_learnt_from_and_its_judge(ctx):
-    assert compare.choices(ctx)["newest"] is None
+    assert compare.comparison_options(ctx)["newest"] is None
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 4)
-    pinned = snapshot(ctx.db, ctx.project.id, Source.SIMULATED)
+    pinned = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
     row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={}, snapshot=pinned)
     run = create_run(ctx.db, ctx.project.id, row.id, "judged", config={}, manifest={}, total_steps=9)
     record_step(ctx.db, run.id, StepResult(5, {"lr": 1.0}))
 
     def learnt():
-        return compare.about_runs(ctx, [str(run.id)])["learnt"][str(run.id)]
+        return compare.run_details(ctx, [str(run.id)])["learnt"][str(run.id)]
 
-    assert compare.choices(ctx)["newest"] == learnt() == [row.id, "cheerful"]
+    assert compare.comparison_options(ctx)["newest"] == learnt() == [row.id, "cheerful"]
     newest = model(ctx)  # by people, and the run did not learn from it
-    assert (compare.choices(ctx)["newest"], learnt()) == ([newest.id, ""], [row.id, "cheerful"])
+    assert (compare.comparison_options(ctx)["newest"], learnt()) == ([newest.id, ""], [row.id, "cheerful"])
     add_event(ctx.db, run.id, EventKind.SWITCH_REWARD, {"reward_model_id": newest.id})
     assert learnt() == [newest.id, ""]
     label_with_judge(ctx.db, ctx.project.id, load_judge("polite"), 4)
-    both = snapshot(ctx.db, ctx.project.id, Source.SIMULATED)
+    both = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
     mixed = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={}, snapshot=both)
-    assert compare.choices(ctx)["newest"] == [mixed.id, ""]
+    assert compare.comparison_options(ctx)["newest"] == [mixed.id, ""]
 
 
 def test_a_page_gets_the_texts_it_asked_for_and_no_other_job(ctx):
     model(ctx)
-    jobs = compare.ask(ctx, SAID)
-    assert [job.id for job in compare.asked(ctx, {"jobs": [job.id for job in jobs]})] == [job.id for job in jobs]
+    jobs = compare.submit_comparison(ctx, SAID)
+    assert [job.id for job in compare.requested_jobs(ctx, {"jobs": [job.id for job in jobs]})] == [
+        job.id for job in jobs
+    ]
     other = queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, {})
     for question in ({"jobs": [other.id]}, {"jobs": ["x"]}, {}, {"jobs": [99]}):
         with pytest.raises(LabError):
-            compare.asked(ctx, question)
+            compare.requested_jobs(ctx, question)
 
 
 def test_a_full_queue_is_refused_with_words(ctx):
-    for _ in range(asking.MOST_WAITING):
+    for _ in range(generation_requests.MAX_QUEUED_JOBS):
         queue.submit(ctx.db, JobKind.COMPLETE, ctx.project.id, {})
     with pytest.raises(LabError, match="24 texts wait"):
-        compare.ask(ctx, SAID | {"reward": ""})
+        compare.submit_comparison(ctx, SAID | {"reward": ""})

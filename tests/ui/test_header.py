@@ -5,16 +5,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlhf_lab.jobs import queue, supervisor
-from rlhf_lab.jobs.setup import new_project
-from rlhf_lab.kinds import JobKind, RunStatus, Source
-from rlhf_lab.labelling import Role
-from rlhf_lab.records import LabelSnapshot
+from rlhf_lab.common.enums import JobKind, RunStatus, Source
+from rlhf_lab.common.records import LabelSnapshot
+from rlhf_lab.config.labelling import Role
+from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import add_reward_model, create_run, set_run_status
-from rlhf_lab.ui import header, label
-from rlhf_lab.ui.access import Access, Visitor
-from rlhf_lab.ui.context import Context, shared_for
+from rlhf_lab.ui.auth.visitors import Access, Visitor
+from rlhf_lab.ui.context import Context, ttl_cache
+from rlhf_lab.ui.screens import header, label
 
 
 @pytest.fixture
@@ -34,12 +34,12 @@ def test_a_new_home_rests(ctx):
 def test_skips_are_no_labels_here_as_under_label(ctx):
     for choice in ("left", "skip", "tie"):
         pair = label.state(ctx, "ann")["pair"]["id"]
-        label.cast(ctx, {"uuid": choice, "pair_id": pair, "annotator": "ann", "choice": choice})
+        label.cast_vote(ctx, {"uuid": choice, "pair_id": pair, "annotator": "ann", "choice": choice})
     assert header.state(ctx)["labels"] == label.state(ctx, "ann")["labels"] == 2
 
 
 def test_a_run_is_named_with_its_step(ctx):
-    engine = supervisor.beat(ctx.db, "working", device="cpu", memory_mb=512.0)
+    engine = engine_process.record_heartbeat(ctx.db, "working", device="cpu", memory_mb=512.0)
     report = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.88}
     pinned = LabelSnapshot((), "", Source.SIMULATED)
     row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=report, snapshot=pinned)
@@ -57,7 +57,7 @@ def test_a_run_is_named_with_its_step(ctx):
     paused = header.state(ctx)["job"]
     assert (paused["words"], paused["eta_s"]) == (f"run {run.id} paused, step 0 of 40", None)
     assert shown["engine"] == {
-        "words": "engine works", "mood": "busy", "about": header.ENGINE[supervisor.EngineState.ALIVE][2],
+        "words": "engine works", "mood": "busy", "about": header.ENGINE_LABELS[engine_process.EngineState.ALIVE][2],
         "device": "cpu", "memory_mb": 512.0, "works": True,
     }  # fmt: skip
     assert shown["reward"] == {"id": row.id, "accuracy": 0.8, "low": 0.7, "high": 0.88, "simulated": True}
@@ -89,21 +89,21 @@ def test_a_space_says_that_its_disk_is_wiped(tmp_path):
 
 
 def test_every_kind_of_work_has_words():
-    assert set(header.WORDS) == set(JobKind)
+    assert set(header.JOB_LABELS) == set(JobKind)
 
 
 def test_many_pages_ask_once():
     asked = []
-    answer = shared_for(60.0, lambda: asked.append(1) or len(asked))
+    answer = ttl_cache(60.0, lambda: asked.append(1) or len(asked))
     assert [answer() for _ in range(5)] == [1] * 5
-    assert shared_for(0.0, lambda: asked.append(1) or len(asked))() == 2
+    assert ttl_cache(0.0, lambda: asked.append(1) or len(asked))() == 2
 
 
 def test_an_engine_that_has_only_just_begun_starts(ctx):
-    supervisor.beat(ctx.db, "starting")
+    engine_process.record_heartbeat(ctx.db, "starting")
     assert header.state(ctx)["engine"]["words"] == "engine starts"
     assert not header.state(ctx)["engine"]["works"]  # so the page says that it starts, whatever job waits for it
-    supervisor.beat(ctx.db, "idle")
+    engine_process.record_heartbeat(ctx.db, "idle")
     assert header.state(ctx)["engine"]["words"] == "engine ready"
 
 

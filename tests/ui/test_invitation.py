@@ -5,18 +5,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlhf_lab.labelling import Role
-from rlhf_lab.store.people import OPERATOR
-from rlhf_lab.ui import address, people
-from rlhf_lab.ui.access import Access, Visitor
+from rlhf_lab.config.labelling import Role
+from rlhf_lab.store.annotators import OPERATOR_NAME
+from rlhf_lab.ui import network
+from rlhf_lab.ui.auth.visitors import Access, Visitor
+from rlhf_lab.ui.screens import people
 
 
 @pytest.fixture
 def room(ctx, monkeypatch):
     """A lab that listens on all addresses of its computer, 192.168.1.7 in its network."""
     monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
-    monkeypatch.setattr(address, "reached_at", lambda: "192.168.1.7")
-    return replace(ctx.guarded(open_to_all=False), address=address.address_for_others("0.0.0.0", 7861))
+    monkeypatch.setattr(network, "lan_address", lambda: "192.168.1.7")
+    return replace(ctx.as_multi_user(open_to_all=False), public_url=network.network_url("0.0.0.0", 7861))
 
 
 @pytest.mark.parametrize("seen", ["http://localhost:7861/", "http://127.0.0.1:7861/", "http://[::1]:9000/"])
@@ -30,19 +31,19 @@ def test_elsewhere_the_link_is_where_the_operator_looks(room):
 
 
 def test_who_listens_on_one_address_is_reached_at_it():
-    assert address.address_for_others("10.0.0.5", 80) == "http://10.0.0.5:80/"
-    assert address.address_for_others("fd00::5", 80) == "http://[fd00::5]:80/"
-    assert [address.address_for_others(host, 80) for host in ("127.0.0.1", "localhost", "::1")] == ["", "", ""]
+    assert network.network_url("10.0.0.5", 80) == "http://10.0.0.5:80/"
+    assert network.network_url("fd00::5", 80) == "http://[fd00::5]:80/"
+    assert [network.network_url(host, 80) for host in ("127.0.0.1", "localhost", "::1")] == ["", "", ""]
 
 
 def test_nobody_is_invited_to_a_lab_that_only_its_own_computer_reaches(ctx):
-    alone = ctx.guarded(open_to_all=True)
+    alone = ctx.as_multi_user(open_to_all=True)
     assert people.invitation(alone, "http://localhost:7860/") is None
     assert people.invitation(ctx, "http://localhost:7860/") is None
 
 
 def test_on_a_space_the_link_is_the_pages_own(room):
-    space = replace(room, on_space=True, address="")
+    space = replace(room, on_space=True, public_url="")
     assert people.invitation(space, "https://me-lab.hf.space/")["link"] == "https://me-lab.hf.space/join?code=ABC234"
     assert people.invitation(space, "http://localhost:7860/")["link"] == "http://localhost:7860/join?code=ABC234"
 
@@ -54,7 +55,7 @@ ASKED = SimpleNamespace(_data={"at": 7, "origin": "http://192.168.1.9:7861/"})
 def screen(room, calls, monkeypatch):
     """The screen People of the room, for somebody called Ann."""
     monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(Role.LABELLER, "Ann"))
-    monkeypatch.setattr(people.leaving, "build", lambda *_: None)
+    monkeypatch.setattr(people.people, "build_erasure", lambda *_: None)
     return calls(people, room, "rules", "invite")
 
 
@@ -69,7 +70,7 @@ def test_whoever_has_the_secret_is_shown_the_way_in_and_nobody_else(room, screen
 
 
 def test_who_entered_as_the_operator_needs_no_secret_for_it(screen, monkeypatch):
-    monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(Role.OPERATOR, OPERATOR))
+    monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(Role.OPERATOR, OPERATOR_NAME))
     assert screen.invite("", ASKED)["invite"]["code"] == "ABC234"
 
 
@@ -83,7 +84,7 @@ def test_what_the_screen_reads_by_itself_tells_nobody_the_code(room, screen, mon
 
 
 def test_a_lab_that_nobody_else_reaches_says_so_to_whoever_operates_it(ctx, calls, monkeypatch):
-    monkeypatch.setattr(people.leaving, "build", lambda *_: None)
+    monkeypatch.setattr(people.people, "build_erasure", lambda *_: None)
     assert calls(people, ctx, "rules", "invite").invite("", ASKED) == {"at": 7, "invite": None}
     guarded = calls(people, replace(ctx, operator_secret="sesame"), "rules", "invite")
     assert "Only the operator" in guarded.invite("", ASKED)["error"]

@@ -3,14 +3,15 @@
 import gradio as gr
 import pytest
 
+from rlhf_lab.common.enums import Choice, JobKind
 from rlhf_lab.errors import LabelError, NotAllowedError, StaleVoteError
-from rlhf_lab.jobs import queue, steward, supervisor
-from rlhf_lab.jobs.setup import copy_project, new_project, remove_project
-from rlhf_lab.kinds import Choice, JobKind
+from rlhf_lab.jobs import engine_process, queue, scheduler
+from rlhf_lab.jobs.project_setup import copy_project, new_project, remove_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import open_project
-from rlhf_lab.ui import ballot, label
-from rlhf_lab.ui.context import SECRET_VARIABLE, Context
+from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
+from rlhf_lab.ui.screens import label
+from rlhf_lab.ui.services import voting
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def ctx(tmp_path):
 def say(ctx, choice, more=None):
     pair = label.state(ctx, "ann")["pair"]
     said = {"uuid": f"u{pair['id']}-{choice}", "pair_id": pair["id"], "annotator": "ann", "choice": choice, "ms": 1200}
-    return pair, label.cast(ctx, said | (more or {}))
+    return pair, label.cast_vote(ctx, said | (more or {}))
 
 
 def test_left_and_right_are_turned_into_first_and_second_by_the_recorded_sides(ctx):
@@ -58,7 +59,7 @@ def test_what_cannot_be_read_is_refused_and_nothing_is_stored(ctx, broken):
 
 def test_the_pair_that_comes_next_is_told_with_its_sides(ctx):
     shown = label.state(ctx, "ann")
-    label.cast(ctx, {"uuid": "u", "pair_id": shown["pair"]["id"], "annotator": "ann", "choice": "left"})
+    label.cast_vote(ctx, {"uuid": "u", "pair_id": shown["pair"]["id"], "annotator": "ann", "choice": "left"})
     following = label.state(ctx, "ann")
     assert following["pair"] == shown["after"]
     assert following["after"]["id"] not in (shown["pair"]["id"], shown["after"]["id"])
@@ -74,11 +75,11 @@ def test_a_pair_of_another_project_is_stale(ctx):
     new_project(ctx.db, prompt_set="reviews")
     said = {"uuid": "u", "pair_id": old, "annotator": "ann", "choice": "left"}
     with pytest.raises(StaleVoteError, match="Another project"):
-        label.cast(ctx, said)
+        label.cast_vote(ctx, said)
     open_project(ctx.db, 1)
-    vote = label.cast(ctx, said)
+    vote = label.cast_vote(ctx, said)
     open_project(ctx.db, 2)
-    assert label.cast(ctx, said) == vote  # sent again, its answer was lost
+    assert label.cast_vote(ctx, said) == vote  # sent again, its answer was lost
 
 
 @pytest.mark.parametrize("via", ["page", "api"])
@@ -86,25 +87,25 @@ def test_what_still_shows_a_deleted_project_says_nothing_about_the_next(ctx, via
     new_project(ctx.db, prompt_set="reviews")
     shown = label.state(ctx, "ann")
     said = {"annotator": "ann", "uuid": "first", "pair_id": shown["pair"]["id"], "choice": "left"}
-    first = ballot.cast(ctx, said, via)
+    first = voting.cast_vote(ctx, said, via)
     open_project(ctx.db, 1)
     remove_project(ctx.db, ctx.home, 2)
     new_project(ctx.db, prompt_set="support")
     now = label.state(ctx, "ann")
     with pytest.raises(StaleVoteError, match="not there any more"):
-        ballot.cast(ctx, said | {"uuid": "stale"}, via)
-    mine = ballot.cast(ctx, said | {"uuid": "mine", "pair_id": now["pair"]["id"]}, via)
+        voting.cast_vote(ctx, said | {"uuid": "stale"}, via)
+    mine = voting.cast_vote(ctx, said | {"uuid": "mine", "pair_id": now["pair"]["id"]}, via)
     assert mine.id > first.id
     change = {"annotator": "ann", "uuid": "changed", "choice": "tie"}
     with pytest.raises(LabelError):
-        ballot.change(ctx, change | {"vote_id": first.id})
+        voting.change_vote(ctx, change | {"vote_id": first.id})
     with pytest.raises(StaleVoteError, match="Another project"):
-        ballot.change(ctx, change | {"vote_id": mine.id, "made": shown["project"]["made"]})
-    assert ballot.change(ctx, change | {"vote_id": mine.id, "made": now["project"]["made"]}).choice is Choice.TIE
+        voting.change_vote(ctx, change | {"vote_id": mine.id, "made": shown["project"]["made"]})
+    assert voting.change_vote(ctx, change | {"vote_id": mine.id, "made": now["project"]["made"]}).choice is Choice.TIE
 
 
 def test_a_page_of_another_project_takes_nothing_back_in_this_one(ctx):
-    act, old = label.voting(ctx), label.state(ctx, "ann")["project"]["made"]
+    act, old = label.voting_handlers(ctx), label.state(ctx, "ann")["project"]["made"]
     new_project(ctx.db, prompt_set="reviews")
     say(ctx, "left")
 
@@ -120,7 +121,7 @@ def test_a_page_of_another_project_takes_nothing_back_in_this_one(ctx):
 
 
 def test_a_vote_is_answered_by_name_also_when_its_pair_is_gone(ctx):
-    vote = label.voting(ctx)["vote"]
+    vote = label.voting_handlers(ctx)["vote"]
     pair = label.state(ctx, "ann")["pair"]["id"]
     for pair_id, words in ((pair, ""), (9999, "not there any more"), (pair, "already voted")):
         said = {"annotator": "ann", "pair_id": pair_id, "choice": "left", "uuid": f"{pair_id}{words}"}
@@ -147,25 +148,25 @@ def test_enough_labels_are_said_to_wait_until_the_model_learns_from_them(ctx):
     assert label.state(ctx, "ann")["learning"] == "A reward model from people's labels is due and begins by itself."
     queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, {"source": "human"})
     assert label.state(ctx, "ann")["learning"] == "A reward model from people's labels waits for the engine."
-    queue.claim(ctx.db, [JobKind.TRAIN_REWARD], supervisor.beat(ctx.db, "x"))
+    queue.claim(ctx.db, [JobKind.TRAIN_REWARD], engine_process.record_heartbeat(ctx.db, "x"))
     assert label.state(ctx, "ann")["learning"] == "A reward model learns from people's labels."
 
 
 def test_of_two_counts_the_newer_one_is_known(ctx):
-    before = label.standing(ctx)
+    before = label.label_progress(ctx)
     say(ctx, "left")
     after = label.state(ctx, "ann")
     assert (before["labels"], after["labels"]) == (0, 1)
-    assert before["counted"] < after["counted"] < label.standing(ctx)["counted"]
+    assert before["counted"] < after["counted"] < label.label_progress(ctx)["counted"]
 
 
 def test_a_judge_labels_what_is_there_and_the_rest_later(ctx):
-    words = steward.ask_judge(ctx.db, ctx.project.id, "cheerful", 40)
+    words = scheduler.request_judge_labels(ctx.db, ctx.project.id, "cheerful", 40)
     shown = label.state(ctx, "ann")
     assert shown["labels"] == 0
     assert 0 < shown["simulated"] < 40
     assert f"{40 - shown['simulated']} more" in words
-    steward._wanted.clear()
+    scheduler._pending_judge_labels.clear()
 
 
 def test_a_fresh_copy_keeps_the_old_project(ctx):
@@ -181,7 +182,7 @@ def test_a_fresh_copy_keeps_the_old_project(ctx):
 def test_the_operator_is_asked_for_where_a_secret_is_set(tmp_path, monkeypatch, space):
     if space:
         monkeypatch.setenv("SPACE_ID", "someone/lab")
-    monkeypatch.setenv(SECRET_VARIABLE, "sesame")
+    monkeypatch.setenv(OPERATOR_SECRET_ENV_VAR, "sesame")
     ctx = Context.open(tmp_path)
     ctx.require_operator("sesame")
     for wrong in ("", None, "Sesame"):
@@ -191,7 +192,7 @@ def test_the_operator_is_asked_for_where_a_secret_is_set(tmp_path, monkeypatch, 
 
 
 def test_a_space_without_a_secret_refuses_everybody_and_a_laptop_nobody(tmp_path, monkeypatch):
-    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
+    monkeypatch.delenv(OPERATOR_SECRET_ENV_VAR, raising=False)
     laptop = Context.open(tmp_path)
     laptop.require_operator(None)
     monkeypatch.setenv("SPACE_ID", "someone/lab")

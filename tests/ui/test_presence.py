@@ -2,8 +2,8 @@
 
 import time
 
-from rlhf_lab.ui import presence
-from rlhf_lab.ui.presence import HERE_S, Presence
+from rlhf_lab.ui.services import presence
+from rlhf_lab.ui.services.presence import PRESENCE_TIMEOUT_S, Presence
 
 
 def test_people_are_here_until_they_are_silent_for_a_while(monkeypatch):
@@ -14,7 +14,7 @@ def test_people_are_here_until_they_are_silent_for_a_while(monkeypatch):
     here.touch("ann")
     here.touch("bob")
     assert here.names() == ["ann", "bob"]
-    now[0] += HERE_S - 1
+    now[0] += PRESENCE_TIMEOUT_S - 1
     here.touch("ann")
     assert here.names() == ["ann", "bob"]
     now[0] += 1
@@ -22,7 +22,7 @@ def test_people_are_here_until_they_are_silent_for_a_while(monkeypatch):
 
 
 def test_only_so_many_names_are_kept(monkeypatch):
-    monkeypatch.setattr(presence, "MOST", 2)
+    monkeypatch.setattr(presence, "MAX_NAMES", 2)
     here = Presence()
     for name in ("ann", "bob", "cid", "ann"):
         here.touch(name)

@@ -5,24 +5,31 @@ from dataclasses import replace
 
 import gradio as gr
 import pytest
-from fake_hub import FakeHub, model
+from support.fake_hub import FakeHub, model
 
+from rlhf_lab.common.enums import RunStatus, Source
+from rlhf_lab.common.records import LabelSnapshot
+from rlhf_lab.config.labelling import Role
 from rlhf_lab.errors import ConfigError, EngineError, ModelError, StoreError
-from rlhf_lab.jobs import steward
-from rlhf_lab.jobs.estimate import Machine
-from rlhf_lab.jobs.setup import copy_project, new_project
-from rlhf_lab.kinds import RunStatus, Source
-from rlhf_lab.labelling import Role
-from rlhf_lab.records import LabelSnapshot
+from rlhf_lab.jobs import scheduler
+from rlhf_lab.jobs.memory_estimate import DeviceMemory
+from rlhf_lab.jobs.project_setup import copy_project, new_project
 from rlhf_lab.store import runs
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project, projects, prompts
 from rlhf_lab.store.runs import create_run
-from rlhf_lab.ui import project as screen
-from rlhf_lab.ui.access import Access, Visitor
-from rlhf_lab.ui.context import Context, operated
-from rlhf_lab.ui.lab_files import TAIL_BYTES, TAIL_LINES, about_home, tail
-from rlhf_lab.ui.project import OFFERED, Desk, model_words
+from rlhf_lab.ui.auth.visitors import Access, Visitor
+from rlhf_lab.ui.context import Context, operator_action
+from rlhf_lab.ui.screens import project as screen
+from rlhf_lab.ui.screens.project import (
+    SUGGESTED_MODELS,
+    TAIL_BYTES,
+    TAIL_LINES,
+    ProjectController,
+    home_summary,
+    model_label,
+    tail,
+)
 
 NAME = "someone/small"
 WAIT = 30.0
@@ -37,7 +44,7 @@ def ctx(tmp_path):
 
 @pytest.fixture
 def desk(ctx):
-    return Desk(ctx)
+    return ProjectController(ctx)
 
 
 @pytest.fixture
@@ -52,7 +59,7 @@ def new(**more):
 
 
 def test_the_list_counts_what_a_project_has(ctx, desk):
-    steward.ask_judge(ctx.db, ctx.project.id, "cheerful", 5)
+    scheduler.request_judge_labels(ctx.db, ctx.project.id, "cheerful", 5)
     shown = desk.look()
     (line,) = shown["projects"]
     assert (line["id"], shown["current"]) == (1, 1)
@@ -66,10 +73,10 @@ def test_the_list_counts_what_a_project_has(ctx, desk):
 def test_opening_a_project_opens_it_for_all(ctx, desk):
     second = new_project(ctx.db, prompt_set="reviews", name="two")
     assert [line["id"] for line in desk.look()["projects"]] == [second.id, 1]
-    assert '"Tales" is open' in desk.obey({"do": "open", "project": 1})["done"]
+    assert '"Tales" is open' in desk.handle_action({"do": "open", "project": 1})["done"]
     assert (desk.look()["current"], ctx.project.id) == (1, 1)
     with pytest.raises(StoreError, match="no project 9"):
-        desk.obey({"do": "open", "project": 9})
+        desk.handle_action({"do": "open", "project": 9})
 
 
 def test_a_project_is_deleted_with_its_files_but_not_the_one_that_is_open(ctx, desk):
@@ -78,62 +85,62 @@ def test_a_project_is_deleted_with_its_files_but_not_the_one_that_is_open(ctx, d
     run = runs.create_run(ctx.db, 1, model.id, "r", config={}, manifest={}, total_steps=1)
     runs.add_reward_model(ctx.db, 1, "", config={}, report={}, snapshot=snapshot)  # no path must name the whole home
     runs.set_run_status(ctx.db, run.id, RunStatus.STOPPED)
-    steward.ask_judge(ctx.db, 1, "cheerful", 1000)
+    scheduler.request_judge_labels(ctx.db, 1, "cheerful", 1000)
     mine = [home / "reward-models" / "one", home / "runs" / str(run.id)]
     others = [home / "reward-models" / "two", home / "runs" / str(run.id + 1)]
     for folder in mine + others:
         folder.mkdir(parents=True)
         (folder / "weights").write_text("w")
     with pytest.raises(StoreError, match="Open another one"):
-        desk.obey({"do": "delete", "project": 1})
+        desk.handle_action({"do": "delete", "project": 1})
     second = new_project(ctx.db, prompt_set="reviews", name="two")
-    assert desk.obey({"do": "delete", "project": 1})["done"] == 'The project "Tales" is deleted.'
+    assert desk.handle_action({"do": "delete", "project": 1})["done"] == 'The project "Tales" is deleted.'
     assert [line["id"] for line in desk.look()["projects"]] == [second.id]
     assert [folder.exists() for folder in mine + others] == [False, False, True, True]
-    assert not any(project == 1 for project, _ in steward._wanted)
+    assert not any(project == 1 for project, _ in scheduler._pending_judge_labels)
     with pytest.raises(StoreError, match="no project 1"):
-        desk.obey({"do": "delete", "project": 1})
+        desk.handle_action({"do": "delete", "project": 1})
 
 
 def test_a_project_gets_another_name(ctx, desk):
-    assert desk.obey({"do": "rename", "project": 1, "name": " <b>Fox</b>\n tales "})["done"].endswith(
+    assert desk.handle_action({"do": "rename", "project": 1, "name": " <b>Fox</b>\n tales "})["done"].endswith(
         '"<b>Fox</b> tales" now.'
     )
     assert (ctx.project.name, desk.look()["projects"][0]["name"]) == ("<b>Fox</b> tales", "<b>Fox</b> tales")
     for name in ("  ", "x" * 81):
         with pytest.raises(ConfigError, match="1 to 80 characters"):
-            desk.obey({"do": "rename", "project": 1, "name": name})
+            desk.handle_action({"do": "rename", "project": 1, "name": name})
     with pytest.raises(StoreError, match="no project 9"):
-        desk.obey({"do": "rename", "project": 9, "name": "Nine"})
+        desk.handle_action({"do": "rename", "project": 9, "name": "Nine"})
     assert ctx.project.name == "<b>Fox</b> tales"
 
 
 def test_a_project_is_created_and_open(ctx, desk):
-    said = desk.obey(new(set="support", seed="7", name="My <b>own</b>"))
+    said = desk.handle_action(new(set="support", seed="7", name="My <b>own</b>"))
     assert said == {"done": 'Project "My <b>own</b>" is made and open. The engine writes its first pairs.'}
     assert (ctx.project.name, ctx.project.prompt_set, ctx.project.seed) == ("My <b>own</b>", "support", 7)
 
 
 def test_a_model_that_does_not_fit_is_doubted_before_anything_is_made(ctx, desk, tmp_path, monkeypatch):
     asked = new(model=str(model(tmp_path / "tiny-llama")))
-    monkeypatch.setattr(screen, "machine", lambda: Machine("cpu", "CPU", 1_000_000))
-    said = desk.obey(asked)
+    monkeypatch.setattr(screen, "detect_device", lambda: DeviceMemory("cpu", "CPU", 1_000_000))
+    said = desk.handle_action(asked)
     assert "too large for this machine" in said["doubt"]
     assert said["check"]["verdict"] == "does not fit"
     assert len(projects(ctx.db)) == 1
-    assert "is made and open" in desk.obey(asked | {"sure": True})["done"]
+    assert "is made and open" in desk.handle_action(asked | {"sure": True})["done"]
     assert len(projects(ctx.db)) == 2
 
 
 def test_own_prompts_are_shown_and_then_used(ctx, desk):
     own = {"text": "\n".join(f'{{"prompt": "p {i}"}}' for i in range(9)), "file": "a/mine.jsonl"}
-    shown = desk.obey({"do": "preview", **own})["preview"]
+    shown = desk.handle_action({"do": "preview", **own})["preview"]
     assert shown == {"count": 9, "eval": 2, "first": [f"p {i}" for i in range(5)]}
-    desk.obey(new(set="own", **own))
+    desk.handle_action(new(set="own", **own))
     assert ctx.project.prompt_set == "mine.jsonl"
     assert [prompt.text for prompt in prompts(ctx.db, ctx.project.id, "eval")] == ["p 7", "p 8"]
     with pytest.raises(ConfigError, match="line 2"):
-        desk.obey({"do": "preview", "text": '"a"\n{', "file": "x.jsonl"})
+        desk.handle_action({"do": "preview", "text": '"a"\n{', "file": "x.jsonl"})
 
 
 @pytest.mark.parametrize(
@@ -154,12 +161,12 @@ def test_own_prompts_are_shown_and_then_used(ctx, desk):
 )
 def test_what_is_refused_leaves_nothing(ctx, desk, said, error, words):
     with pytest.raises(error, match=words):
-        desk.obey(said)
+        desk.handle_action(said)
     assert len(projects(ctx.db)) == 1
 
 
 def test_a_check_says_what_the_model_is_and_whether_it_fits(desk, tmp_path):
-    found = desk.obey({"do": "check", "model": str(model(tmp_path / "tiny-llama"))})["check"]
+    found = desk.handle_action({"do": "check", "model": str(model(tmp_path / "tiny-llama"))})["check"]
     assert (found["model"], found["architecture"], found["parameters"]) == ("tiny-llama", "LlamaForCausalLM", 1001)
     assert found["download"] == 0
     assert found["need"] == sum(size for _, size, _ in found["parts"])
@@ -169,13 +176,13 @@ def test_a_check_says_what_the_model_is_and_whether_it_fits(desk, tmp_path):
 def test_a_check_without_the_hub_says_what_to_do(desk, hub):
     hub.error = OSError("no route")
     with pytest.raises(ModelError, match=r"cannot be reached from here.*embedded model"):
-        desk.obey({"do": "check", "model": NAME})
+        desk.handle_action({"do": "check", "model": NAME})
 
 
 def test_the_hub_is_asked_once_for_a_check_and_a_creation(desk, hub, monkeypatch):
-    monkeypatch.setattr("rlhf_lab.ui.project.time.monotonic", lambda: 600.0)
-    desk.obey({"do": "check", "model": NAME})
-    desk.obey(new(model=NAME))
+    monkeypatch.setattr("rlhf_lab.ui.screens.project.time.monotonic", lambda: 600.0)
+    desk.handle_action({"do": "check", "model": NAME})
+    desk.handle_action(new(model=NAME))
     desk.downloads.wait(WAIT)
     assert hub.asked == [NAME]
 
@@ -183,14 +190,14 @@ def test_the_hub_is_asked_once_for_a_check_and_a_creation(desk, hub, monkeypatch
 def test_a_model_from_the_hub_is_downloaded_before_its_project_is_made(ctx, desk, hub):
     go_on, arrived = threading.Event(), threading.Event()
     hub.between = lambda file: (arrived.set(), go_on.wait(WAIT))
-    assert desk.obey({"do": "check", "model": NAME})["check"]["download"] > 0
-    assert "Downloading" in desk.obey(new(model=NAME, set="reviews"))["done"]
+    assert desk.handle_action({"do": "check", "model": NAME})["check"]["download"] > 0
+    assert "Downloading" in desk.handle_action(new(model=NAME, set="reviews"))["done"]
     assert arrived.wait(WAIT)
     shown = desk.look()["download"]
     assert (shown["model"], shown["status"]) == (NAME, "running")
     assert len(projects(ctx.db)) == 1
     with pytest.raises(EngineError, match="being downloaded"):
-        desk.obey(new(model=NAME))
+        desk.handle_action(new(model=NAME))
     go_on.set()
     desk.downloads.wait(WAIT)
     assert (ctx.project.model, ctx.project.name) == (NAME, "small: reviews")
@@ -201,9 +208,9 @@ def test_a_model_from_the_hub_is_downloaded_before_its_project_is_made(ctx, desk
 def test_a_cancelled_download_makes_no_project(ctx, desk, hub):
     go_on, arrived = threading.Event(), threading.Event()
     hub.between = lambda file: (arrived.set(), go_on.wait(WAIT))
-    desk.obey(new(model=NAME))
+    desk.handle_action(new(model=NAME))
     assert arrived.wait(WAIT)
-    assert "cancelled" in desk.obey({"do": "cancel"})["done"]
+    assert "cancelled" in desk.handle_action({"do": "cancel"})["done"]
     go_on.set()
     desk.downloads.wait(WAIT)
     assert len(projects(ctx.db)) == 1
@@ -211,30 +218,30 @@ def test_a_cancelled_download_makes_no_project(ctx, desk, hub):
 
 
 def test_folders_around_a_model_are_not_told(tmp_path):
-    assert model_words("embedded") == "embedded model"
-    assert model_words(str(tmp_path / "llama")) == "llama"
-    assert model_words(NAME) == NAME
+    assert model_label("embedded") == "embedded model"
+    assert model_label(str(tmp_path / "llama")) == "llama"
+    assert model_label(NAME) == NAME
 
 
 def test_a_model_offered_by_name_is_marked_untested_until_a_figure_stands_in_the_decisions():
-    from rlhf_lab.ui.charts import METRICS
+    from rlhf_lab.ui.components.charts import METRICS_DOC
 
-    decisions = METRICS.with_name("DECISIONS.md").read_text(encoding="utf-8")
-    assert not [name for name, _ in OFFERED if name in decisions]
+    decisions = METRICS_DOC.with_name("DECISIONS.md").read_text(encoding="utf-8")
+    assert not [name for name, _ in SUGGESTED_MODELS if name in decisions]
 
 
 def test_stopping_an_engine_that_is_not_there(desk):
-    assert desk.obey({"do": "stop-engine"}) == {"done": "There was no engine to end."}
+    assert desk.handle_action({"do": "stop-engine"}) == {"done": "There was no engine to end."}
 
 
 def test_only_the_operator_acts_and_a_right_secret_is_said_so(ctx):
     guarded = Context(ctx.home, ctx.db, "sesame")
-    desk = Desk(guarded)
+    desk = ProjectController(guarded)
     event = gr.EventData(None, {"at": 1, "do": "create", "model": "embedded", "set": "tales", "seed": 0})
     for wrong in (None, "", "Sesame"):
-        assert "Only the operator" in operated(guarded, wrong, event, desk.obey)["error"]
+        assert "Only the operator" in operator_action(guarded, wrong, event, desk.handle_action)["error"]
     assert len(projects(ctx.db)) == 1
-    assert "is made" in operated(guarded, "sesame", event, desk.obey)["done"]
+    assert "is made" in operator_action(guarded, "sesame", event, desk.handle_action)["done"]
     assert len(projects(ctx.db)) == 2
 
 
@@ -260,7 +267,7 @@ def test_what_fills_a_home(ctx):
     (ctx.home / "runs" / "1" / "x").write_bytes(b"x" * 1000)
     (ctx.home / "something").write_bytes(b"x" * 10)
     (ctx.home / "engine.log").write_text("one\ntwo\n")
-    found = about_home(ctx.home)
+    found = home_summary(ctx.home)
     used = dict(found["used"])
     assert (used["runs"], used["other"], used["logs"]) == (1000, 10, 8)
     assert used["labels and numbers (lab.db)"] >= (ctx.home / "lab.db").stat().st_size
@@ -280,7 +287,7 @@ def test_the_end_of_a_long_log(tmp_path):
 
 
 def test_a_reset_of_a_project_on_own_prompts_keeps_them(ctx, desk):
-    desk.obey(new(set="own", text="a\nb\nc\nd", name="mine"))
+    desk.handle_action(new(set="own", text="a\nb\nc\nd", name="mine"))
     before = ctx.project
     after = copy_project(ctx.db, before)
     assert [prompt.text for prompt in prompts(ctx.db, after.id, "train")] == ["a", "b", "c"]
@@ -288,8 +295,8 @@ def test_a_reset_of_a_project_on_own_prompts_keeps_them(ctx, desk):
 
 
 def test_runs_are_counted_by_project(ctx, desk):
-    from rlhf_lab.kinds import Source
-    from rlhf_lab.records import LabelSnapshot
+    from rlhf_lab.common.enums import Source
+    from rlhf_lab.common.records import LabelSnapshot
     from rlhf_lab.store.runs import add_reward_model
 
     row = add_reward_model(ctx.db, 1, "x", config={}, report={}, snapshot=LabelSnapshot((), "d" * 64, Source.HUMAN))

@@ -2,16 +2,17 @@
 
 import pytest
 
-from rlhf_lab.config import RewardConfig
+from rlhf_lab.common.enums import JobKind, Source
+from rlhf_lab.common.records import LabelSnapshot
+from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import LabError
-from rlhf_lab.jobs import queue, steward, supervisor
-from rlhf_lab.jobs.labelling import label_with_judge
-from rlhf_lab.judges import load_judge
-from rlhf_lab.kinds import JobKind, Source
-from rlhf_lab.records import LabelSnapshot
-from rlhf_lab.store.comparisons import comparisons, snapshot
+from rlhf_lab.jobs import engine_process, queue, scheduler
+from rlhf_lab.jobs.judge_labelling import label_with_judge
+from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.store.runs import add_reward_model, create_run
-from rlhf_lab.ui import asking, reward, train
+from rlhf_lab.store.votes import load_comparisons, snapshot_labels
+from rlhf_lab.ui.screens import reward, train
+from rlhf_lab.ui.services import generation_requests
 
 REPORT = {
     "labels": 14, "ties": 1, "folds": 5, "accuracy": 0.8, "accuracy_low": 0.6, "accuracy_high": 0.92, "train_accuracy": 0.95,
@@ -21,19 +22,19 @@ REPORT = {
 
 def add(ctx, report=REPORT):
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
-    pinned = snapshot(ctx.db, ctx.project.id, Source.SIMULATED)
+    pinned = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
     return add_reward_model(ctx.db, ctx.project.id, "x", config={"pooling": "mean"}, report=report, snapshot=pinned)
 
 
 def test_an_empty_project_names_the_missing_labels(ctx):
-    seen = reward.seen(ctx)
+    seen = reward.screen_state(ctx)
     assert (seen["models"], seen["job"], seen["failed"]) == ([], None, "")
     assert seen["labels"] == {"human": 0, "simulated": 0, "goals": {"human": 10, "simulated": 10}, "every": 20}
 
 
 def test_a_model_with_its_figures_and_whose_labels(ctx):
     row = add(ctx)
-    seen = reward.seen(ctx)
+    seen = reward.screen_state(ctx)
     model = seen["models"][0]
     figures = {name: model[name] for name in ("id", "labels", "accuracy", "low", "high", "source", "kind")}
     assert figures == {
@@ -48,23 +49,23 @@ def test_a_model_with_its_figures_and_whose_labels(ctx):
 
 def test_each_model_has_its_own_report(ctx):
     first, second = add(ctx), add(ctx, REPORT | {"train_accuracy": 0.99, "length_correlation": None})
-    found = reward.detail(ctx, first.id)
+    found = reward.model_detail(ctx, first.id)
     assert (found["train_accuracy"], found["length_correlation"], found["ties"]) == (0.95, 0.4, 1)
     assert (found["chosen"], found["rejected"], found["loss"]) == ([1.0], [-1.0], [0.7, 0.5])
-    assert reward.detail(ctx, second.id)["length_correlation"] is None
+    assert reward.model_detail(ctx, second.id)["length_correlation"] is None
     with pytest.raises(LabError):
-        reward.detail(ctx, 99)
+        reward.model_detail(ctx, 99)
 
 
 def test_the_newest_model_stands_first(ctx):
     first, second = add(ctx), add(ctx)
-    assert [model["id"] for model in reward.seen(ctx)["models"]] == [second.id, first.id]
+    assert [model["id"] for model in reward.screen_state(ctx)["models"]] == [second.id, first.id]
 
 
 def test_the_texts_to_look_into_are_those_it_learnt_from_newest_first(ctx):
     row = add(ctx)
-    learnt = [item for item in comparisons(ctx.db, row.snapshot) if not item.tie]
-    texts = [item for item in reward.detail(ctx, row.id)["texts"] if item["what"] != "waits for a label"]
+    learnt = [item for item in load_comparisons(ctx.db, row.snapshot) if not item.tie]
+    texts = [item for item in reward.model_detail(ctx, row.id)["texts"] if item["what"] != "waits for a label"]
     assert len(texts) == 8
     assert texts[0] == {"prompt": learnt[-1].prompt, "text": learnt[-1].chosen.strip(), "what": "preferred"}
     assert texts[1] == {"prompt": learnt[-1].prompt, "text": learnt[-1].rejected.strip(), "what": "not preferred"}
@@ -73,14 +74,14 @@ def test_the_texts_to_look_into_are_those_it_learnt_from_newest_first(ctx):
 def test_a_model_whose_labels_were_changed_by_hand_can_still_be_looked_at(ctx):
     pinned = LabelSnapshot((1, 2), "another digest", Source.SIMULATED)
     row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=REPORT, snapshot=pinned)
-    assert all(item["what"] == "waits for a label" for item in reward.detail(ctx, row.id)["texts"])
+    assert all(item["what"] == "waits for a label" for item in reward.model_detail(ctx, row.id)["texts"])
 
 
 @pytest.mark.parametrize(
     ("count", "length", "first"), [(0, 0, None), (2, 2, 1.0), (300, 300, 1.0), (301, 151, 1.0), (600, 300, 2.0)]
 )
 def test_a_long_loss_curve_is_thinned_and_keeps_its_end(count, length, first):
-    thinned = reward.rounded([float(i + 1) for i in range(count)])
+    thinned = reward.thin_and_round([float(i + 1) for i in range(count)])
     assert len(thinned) == length
     if count:
         assert (thinned[0], thinned[-1]) == (first, float(count))
@@ -89,52 +90,52 @@ def test_a_long_loss_curve_is_thinned_and_keeps_its_end(count, length, first):
 def test_who_asks_in_the_same_moment_for_another_one_is_told(ctx, monkeypatch):
     """Both have seen that none is being trained; who asks for the very same gets it."""
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
-    job = reward.begin(ctx, Source.SIMULATED, RewardConfig(epochs=1))
+    job = reward.start_training(ctx, Source.SIMULATED, RewardConfig(epochs=1))
     monkeypatch.setattr(queue, "jobs", lambda *_, **__: [])
-    assert reward.begin(ctx, Source.SIMULATED, RewardConfig(epochs=1)).id == job.id
+    assert reward.start_training(ctx, Source.SIMULATED, RewardConfig(epochs=1)).id == job.id
     with pytest.raises(LabError, match="already"):
-        reward.begin(ctx, Source.SIMULATED, RewardConfig(epochs=2))
+        reward.start_training(ctx, Source.SIMULATED, RewardConfig(epochs=2))
 
 
 def test_training_shows_loss_and_stage_and_a_second_one_is_refused(ctx):
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
-    job = reward.begin(ctx, Source.SIMULATED, RewardConfig(epochs=1))
-    assert not reward.seen(ctx)["job"]["begun"]
-    engine = supervisor.beat(ctx.db, "x")
+    job = reward.start_training(ctx, Source.SIMULATED, RewardConfig(epochs=1))
+    assert not reward.screen_state(ctx)["job"]["begun"]
+    engine = engine_process.record_heartbeat(ctx.db, "x")
     assert queue.claim(ctx.db, [JobKind.TRAIN_REWARD], engine).payload["config"]["epochs"] == 1
     queue.update_progress(ctx.db, job.id, 0.5, 4.0, {"loss": [0.7, 0.61234567], "stage": "fold 2 of 5"})
-    assert reward.seen(ctx)["job"] == {
+    assert reward.screen_state(ctx)["job"] == {
         "id": job.id, "begun": True, "stage": "fold 2 of 5", "loss": [0.7, 0.6123], "progress": 0.5, "eta_s": 4.0, "note": "",
         "words": "A reward model learns from labels simulated by cheerful.",
     }  # fmt: skip
     with pytest.raises(LabError, match="already"):
-        reward.begin(ctx, Source.SIMULATED, RewardConfig())
+        reward.start_training(ctx, Source.SIMULATED, RewardConfig())
     queue.fail(ctx.db, job.id, "all labels are ties")
-    seen = reward.seen(ctx)
+    seen = reward.screen_state(ctx)
     assert seen["job"] is None
     assert seen["failed"] == "all labels are ties"
 
 
 def test_a_training_behind_a_run_says_what_it_waits_for_and_whose_labels_it_learns(ctx):
     row = add(ctx)
-    assert steward.learning(ctx.db, ctx.project.id) == ""
+    assert scheduler.training_status(ctx.db, ctx.project.id) == ""
     run = create_run(ctx.db, ctx.project.id, row.id, "r", config={}, manifest={}, total_steps=5)
     first = queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id})
-    job = steward.submit_training(ctx.db, ctx.project.id, Source.SIMULATED)
-    words = reward.seen(ctx)["job"]["words"]
+    job = scheduler.submit_training(ctx.db, ctx.project.id, Source.SIMULATED)
+    words = reward.screen_state(ctx)["job"]["words"]
     assert words == f"A reward model from labels simulated by cheerful waits until run {run.id} has ended."
-    assert train.start_options(ctx, train.reward_notes(ctx.db))["learning"] == words
+    assert train.start_options(ctx, train.make_reward_note(ctx.db))["learning"] == words
     queue.cancel(ctx.db, first.id)
     queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id + 1})  # behind it: no matter
-    assert reward.seen(ctx)["job"]["words"].endswith(" waits for the engine.")
+    assert reward.screen_state(ctx)["job"]["words"].endswith(" waits for the engine.")
     queue.cancel(ctx.db, job.id)
-    steward.submit_training(ctx.db, ctx.project.id, Source.HUMAN)
-    assert reward.seen(ctx)["job"]["words"].startswith("A reward model from people's labels waits ")
+    scheduler.submit_training(ctx.db, ctx.project.id, Source.HUMAN)
+    assert reward.screen_state(ctx)["job"]["words"].startswith("A reward model from people's labels waits ")
 
 
 def test_labels_enough_for_a_reward_model_that_nobody_asked_for_yet_are_said_to_be_due(ctx):
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
-    assert steward.learning(ctx.db, ctx.project.id) == (
+    assert scheduler.training_status(ctx.db, ctx.project.id) == (
         "A reward model from labels simulated by cheerful is due and begins by itself."
     )
 
@@ -142,53 +143,53 @@ def test_labels_enough_for_a_reward_model_that_nobody_asked_for_yet_are_said_to_
 def test_too_few_labels_are_refused_before_the_engine_is_asked(ctx):
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
     with pytest.raises(LabError, match="fewer than 2 decided people's labels"):
-        reward.begin(ctx, Source.HUMAN, RewardConfig())
+        reward.start_training(ctx, Source.HUMAN, RewardConfig())
     assert queue.jobs(ctx.db, kinds=[JobKind.TRAIN_REWARD]) == []
     with pytest.raises(LabError, match="no labels"):
-        reward.source_named("aliens")
+        reward.parse_source("aliens")
 
 
 def test_words_are_asked_of_the_engine(ctx):
     row = add(ctx)
-    job = reward.ask(ctx, row.id, "a prompt", "a text")
-    assert reward.answer_of(queue.get_job(ctx.db, job.id)) == {"waiting": True, "begun": False}
-    engine = supervisor.beat(ctx.db, "x")
+    job = reward.submit_explanation(ctx, row.id, "a prompt", "a text")
+    assert reward.explanation_view(queue.get_job(ctx.db, job.id)) == {"waiting": True, "begun": False}
+    engine = engine_process.record_heartbeat(ctx.db, "x")
     queue.claim(ctx.db, [JobKind.EXPLAIN], engine)
     item = {"score": 0.5, "tokens": ["a", ""], "token_scores": [1.0, 0.0]}
     queue.finish(ctx.db, job.id, {"items": [item]})
-    assert reward.answer_of(queue.get_job(ctx.db, job.id)) == {"waiting": False, **item}
+    assert reward.explanation_view(queue.get_job(ctx.db, job.id)) == {"waiting": False, **item}
 
 
 @pytest.mark.parametrize("text", ["", "   ", "x" * 5000], ids=["empty", "blank", "long"])
 def test_texts_that_cannot_be_explained(ctx, text):
     row = add(ctx)
     with pytest.raises(LabError, match="1 to 4000"):
-        reward.ask(ctx, row.id, "a prompt", text)
+        reward.submit_explanation(ctx, row.id, "a prompt", text)
 
 
 def test_a_failed_explanation_says_why(ctx):
     row = add(ctx)
-    job = reward.ask(ctx, row.id, "p", "t")
+    job = reward.submit_explanation(ctx, row.id, "p", "t")
     queue.fail(ctx.db, job.id, "the weights are not those")
-    assert reward.answer_of(queue.get_job(ctx.db, job.id))["failed"] == "the weights are not those"
+    assert reward.explanation_view(queue.get_job(ctx.db, job.id))["failed"] == "the weights are not those"
 
 
 def test_only_a_model_that_exists_and_only_so_many_at_once(ctx):
     row = add(ctx)
     with pytest.raises(LabError):
-        reward.ask(ctx, row.id + 1, "p", "t")
-    for _ in range(asking.MOST_WAITING):
-        reward.ask(ctx, row.id, "p", "t")
+        reward.submit_explanation(ctx, row.id + 1, "p", "t")
+    for _ in range(generation_requests.MAX_QUEUED_JOBS):
+        reward.submit_explanation(ctx, row.id, "p", "t")
     with pytest.raises(LabError, match="wait for the engine already"):
-        reward.ask(ctx, row.id, "p", "t")
+        reward.submit_explanation(ctx, row.id, "p", "t")
 
 
 def test_the_answer_of_another_kind_of_job_is_not_given_out(ctx):
     job = queue.submit(ctx.db, JobKind.SAMPLE_PAIRS, ctx.project.id, {"count": 1})
     with pytest.raises(LabError, match="explains no text"):
-        reward.answer_of(job)
+        reward.explanation_view(job)
     with pytest.raises(LabError, match="reload"):
-        reward.number_of({"job": None}, "job")
+        reward.parse_id({"job": None}, "job")
 
 
 def test_the_figures_of_unseen_labels_and_the_texts_it_disagrees_with(ctx):
@@ -196,7 +197,7 @@ def test_the_figures_of_unseen_labels_and_the_texts_it_disagrees_with(ctx):
     row = add(
         ctx, REPORT | said | {"disagreements": [{"index": 2, "probability": 0.1}, {"index": 99, "probability": 0.2}]}
     )
-    found, label = reward.detail(ctx, row.id), comparisons(ctx.db, row.snapshot)[2]
+    found, label = reward.model_detail(ctx, row.id), load_comparisons(ctx.db, row.snapshot)[2]
     assert (found["calibration"], found["calibration_error"]) == ([[0.6, 0.5, 4], [0.9, 1.0, 3]], 0.1)
     assert found["disagreements"] == [
         {"prompt": label.prompt, "chosen": label.chosen.strip(), "rejected": label.rejected.strip(), "probability": 0.1}
@@ -204,5 +205,5 @@ def test_the_figures_of_unseen_labels_and_the_texts_it_disagrees_with(ctx):
 
 
 def test_a_report_of_older_models_has_no_such_figures(ctx):
-    found = reward.detail(ctx, add(ctx).id)
+    found = reward.model_detail(ctx, add(ctx).id)
     assert (found["calibration"], found["calibration_error"], found["disagreements"]) == ([], None, [])

@@ -7,7 +7,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
-from rlhf_lab.counted import counted
+from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import StoreError
 
 
@@ -30,16 +30,16 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
     """
     config = _config()
     config.attributes["connection"] = connection
-    before = _dangling(connection)
+    dangling_before = _dangling_rows(connection)
     command.upgrade(config, revision)
-    if lost := _dangling(connection) - before:
+    if newly_dangling := _dangling_rows(connection) - dangling_before:
         raise StoreError(
-            f"The database could not be brought up to date: {counted(len(lost), 'row')} of it would be cut off from others. "
+            f"The database could not be brought up to date: {pluralize(len(newly_dangling), 'row')} of it would be cut off from others. "
             "Nothing was changed; go on with the version of the lab that made it, and report this."
         )
 
 
-def _dangling(connection: Connection) -> set[tuple[object, ...]]:
+def _dangling_rows(connection: Connection) -> set[tuple[object, ...]]:
     """The rows of SQLite that point to rows that are not there: (table, row, the table pointed to)."""
     if connection.dialect.name != "sqlite":
         return set()

@@ -15,7 +15,7 @@ RECORD, FREE = os.environ["RLHF_LAB_RECORD"], os.environ.get("RLHF_LAB_FREE_MEMO
 IS_PAGE = "app.py" in sys.orig_argv
 ENGINES_OWN = {"torch", "transformers", "peft"}
 HERE = {"", "localhost", "0.0.0.0", "::", "::1", "None"}
-#: Asked for this computer's own address in its network; nothing is sent (ui/address.py).
+#: Asked for this computer's own address in its network; nothing is sent (ui/network.py).
 OWN_ADDRESS = ("192.0.2.1", 9)
 
 

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-from rlhf_lab.store.columns import LONG
+from rlhf_lab.store.column_types import LONG
 
 revision = "0001"
 down_revision = None

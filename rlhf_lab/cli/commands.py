@@ -1,0 +1,268 @@
+"""The commands that work on a home through the engine, as the page does."""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.cli.console import (
+    add_common_arguments,
+    open_existing_database,
+    print_result,
+    progress_reporter,
+    resolve_home,
+)
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, EngineState, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.common.records import Job
+from rlhf_lab.common.text import pluralize
+from rlhf_lab.config.base import add_arguments, fields_of, from_args
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.errors import ConfigError, EngineError
+from rlhf_lab.importers import load_texts
+from rlhf_lab.jobs import engine_process, queue, run_control, run_lock
+from rlhf_lab.jobs.judge_labelling import label_with_judge
+from rlhf_lab.jobs.project_setup import new_project, pick_project
+from rlhf_lab.judges.builtin import load_judge
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.run_metrics import metrics_since
+from rlhf_lab.store.runs import get_reward_model, runs
+
+POLL_S = 0.3
+SUMMARY_METRICS = (
+    "objective/kl",
+    "objective/scores",
+    "objective/rlhf_reward",
+    "policy/clipfrac_avg",
+    "tokens/response_len",
+)
+
+
+def add_parser(commands: Any) -> None:
+    pairs = _add_command(commands, "pairs", "sample pairs of texts to label", run_pairs)
+    pairs.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
+    pairs.add_argument(
+        "--model", default=None, help="begin a new project on this model: embedded, a folder, or a Hub id"
+    )
+    pairs.add_argument("--prompt-set", default="tales", help="prompt set of a new project: tales, support or reviews")
+    pairs.add_argument("--prompts", type=Path, default=None, help="prompts of a new project, a prompt a line")
+    pairs.add_argument("--seed", type=int, default=0, help="seed of a new project")
+    label = _add_command(commands, "label", "let a simulated judge label pairs", run_label)
+    label.add_argument("--judge", required=True, help="a judge's name, or FILE.py:NAME")
+    label.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
+    label.add_argument("--noise", type=float, default=0.0, help="the judge's noise, in its own spread")
+    reward = _add_command(commands, "train-reward", "train a reward model on the labels", run_reward)
+    reward.add_argument("--source", choices=[s.value for s in Source], default=Source.HUMAN.value, help="whose labels")
+    reward.add_argument(
+        "--job", type=int, default=None,
+        help="take part in a job that exists, as one of its processes: what the engine gives to `accelerate launch`",
+    )  # fmt: skip
+    add_arguments(reward, RewardConfig)
+    policy = _add_command(
+        commands, "train-policy", "train a policy with PPO on a reward model, or resume a run", run_policy
+    )
+    policy.add_argument("--reward-model", type=int, default=None, help="id of the reward model (default: the newest)")
+    policy.add_argument("--judge", default=None, help="also record this judge's score as objective/gold")
+    policy.add_argument("--name", default="", help="a name for the run")
+    policy.add_argument(
+        "--resume",
+        type=int,
+        default=None,
+        help="id of a stopped, failed or interrupted run to go on with, as it was begun; with --processes in so many",
+    )
+    policy.add_argument(
+        "--run", dest="run_here", type=int, default=None,
+        help="take part in a run that exists, as one of its processes: what the engine gives to `accelerate launch`",
+    )  # fmt: skip
+    policy.add_argument(
+        "--ptx-texts", metavar="FILE[:COLUMN]|OWNER/NAME:COLUMN", default=None,
+        help="texts that PPO-ptx mixes in where --ptx-coef is not 0 (default: the embedded model's corpus)",
+    )  # fmt: skip
+    add_arguments(policy, PolicyConfig)
+    complete = _add_command(commands, "complete", "continue prompts with the base or a checkpoint", run_complete)
+    complete.add_argument("--prompt", action="append", required=True, help="may be given several times")
+    complete.add_argument(
+        "--checkpoint", default="base", help="base, run/ID/latest (the newest that is whole) or run/ID/STEP"
+    )
+    complete.add_argument("--seed", type=int, default=0, help="seed of the samples")
+    complete.add_argument("--reward-model", type=int, default=None, help="score the texts with this reward model")
+    _add_command(commands, "runs", "list the runs", run_runs)
+    _add_command(commands, "stop-engine", "end the engine; a run goes on when it is started again", run_stop)
+
+
+def _add_command(commands: Any, name: str, help_text: str, handler: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text)
+    add_common_arguments(parser)
+    parser.add_argument("--project", type=int, default=None, help="project id (default: the one opened last)")
+    parser.set_defaults(run=handler)
+    return parser
+
+
+def wait_for_job(db: Database, home: Path, job: Job, title: str) -> dict[str, Any]:
+    """Wait for a job; an engine that dies meanwhile is started again, one that was stopped is not. Raises EngineError with the
+    job's own explanation, or where nobody waits any more."""
+    engine_ensured = False
+    with progress_reporter(title) as report:
+        while True:
+            if engine_ensured and engine_process.engine_state(db).state is EngineState.ABSENT:
+                current = queue.get_job(db, job.id)  # it may have been the engine's last one
+                if current.status in UNFINISHED_JOB_STATUSES:
+                    raise EngineError(
+                        f"{title}: the engine was stopped; the job goes on as soon as there is one again."
+                    )
+            engine_process.ensure_engine(db, home)
+            current, engine_ensured = queue.get_job(db, job.id), True
+            report(current.progress, current.eta_s)
+            if current.status is JobStatus.DONE:
+                return current.result or {}
+            if current.status in (JobStatus.FAILED, JobStatus.CANCELLED):
+                raise EngineError(f"{title}: {current.error or 'cancelled'}")
+            try:
+                time.sleep(POLL_S)
+            except KeyboardInterrupt:
+                raise EngineError(
+                    f"no longer waiting; {title} goes on in the background. End the engine with `stop-engine`."
+                ) from None
+
+
+def run_pairs(args: argparse.Namespace) -> int:
+    home = resolve_home(args)
+    with Database.open(home) as db:
+        if args.model or args.prompts:
+            project = new_project(
+                db,
+                model=args.model or "embedded",
+                prompt_set=args.prompt_set,
+                prompts_file=args.prompts,
+                seed=args.seed,
+            )
+        else:
+            project = pick_project(db, args.project)
+        job = queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": args.count})
+        result = {"project": project.id} | wait_for_job(db, home, job, "sampling pairs")
+    text = f"{pluralize(len(result['pair_ids']), 'new pair')} in project {project.id} ({project.name})"
+    print_result(args, result, f"{text}; {result['note']}" if result.get("note") else text)
+    return 0
+
+
+def run_label(args: argparse.Namespace) -> int:
+    judge = load_judge(args.judge)
+    with Database.open(resolve_home(args)) as db:
+        project = pick_project(db, args.project)
+        choice_counts = label_with_judge(db, project.id, judge, args.count, noise=args.noise, seed=project.seed)
+    count = sum(choice_counts.values())
+    result = {"project": project.id, "simulated": True, "judge": judge.name, "labels": count, "choices": choice_counts}
+    shortfall = (
+        ""
+        if count == args.count
+        else f" (no more than {pluralize(count, 'pair')} left to label; sample more with `pairs`)"
+    )
+    print_result(args, result, f"{pluralize(count, 'simulated label')} by the judge {judge.name}{shortfall}")
+    return 0
+
+
+def run_reward(args: argparse.Namespace) -> int:
+    home = resolve_home(args)
+    if args.job is not None:
+        from rlhf_lab.engine.distributed_launch import (
+            run_reward_worker,  # torch is imported by the processes that train
+        )
+
+        run_reward_worker(home, args.job)
+        return 0
+    config: RewardConfig = from_args(RewardConfig, args)
+    with open_existing_database(home) as db:
+        project = pick_project(db, args.project)
+        payload = {"source": args.source, "config": config.to_dict()}
+        result = wait_for_job(
+            db, home, queue.submit(db, JobKind.TRAIN_REWARD, project.id, payload), "training the reward model"
+        )
+        report = get_reward_model(db, result["reward_model_id"]).report
+    accuracy = "not measured"
+    if report["accuracy"] is not None:
+        accuracy = f"{report['accuracy']:.0%} (95 %: {report['accuracy_low']:.0%} to {report['accuracy_high']:.0%})"
+    text = (
+        f"reward model {result['reward_model_id']} from {pluralize(report['labels'], f'{args.source} label')}; cross-validated "
+        f"accuracy {accuracy}"
+    )
+    print_result(args, result | {"report": report}, text)
+    return 0
+
+
+def run_policy(args: argparse.Namespace) -> int:
+    home = resolve_home(args)
+    if args.run_here is not None:
+        from rlhf_lab.engine.distributed_launch import (
+            run_policy_worker,  # torch is imported by the processes that train
+        )
+
+        status = run_policy_worker(home, args.run_here)
+        return 0 if status is not RunStatus.FAILED else 1
+    with open_existing_database(home) as db:
+        run_id = _submit_or_resume(args, db, home)
+        job = run_control.last_job(db, run_id)
+        assert job is not None
+        result = wait_for_job(db, home, job, f"run {run_id}")
+        steps = metrics_since(db, run_id, 0)
+    last_metrics = steps[-1][1] if steps else {}
+    lines = ", ".join(f"{name} {last_metrics[name]:.3g}" for name in SUMMARY_METRICS if name in last_metrics)
+    print_result(
+        args,
+        result | {"metrics": last_metrics},
+        f"run {run_id} is {result['status']} at step {result['step']}: {lines}",
+    )
+    return 0
+
+
+def _submit_or_resume(args: argparse.Namespace, db: Database, home: Path) -> int:
+    """A new run, or the one to resume; the engine has its job. Raises ConfigError for what a run that goes on does not take."""
+    if args.resume is not None:
+        names = [*(item.name for item in fields_of(PolicyConfig)), "reward_model", "judge", "name", "ptx_texts"]
+        names.remove("processes")  # who computes it changes nothing of a run
+        rejected_options = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, "")]
+        if rejected_options:
+            raise ConfigError(
+                f"--resume goes on with the run as it was begun, without {', '.join(rejected_options)}. beta, lr and the reward model "
+                f"change by `control`, --processes here, any setting in a new run."
+            )
+        run_control.resume(db, home, args.resume, args.processes)
+        return int(args.resume)
+    config: PolicyConfig = from_args(PolicyConfig, args)
+    project = pick_project(db, args.project)
+    ptx_texts = None if args.ptx_texts is None else load_texts(args.ptx_texts)
+    return run_control.start_run(db, home, project.id, config, args.reward_model, args.judge, args.name, ptx_texts).id
+
+
+def run_complete(args: argparse.Namespace) -> int:
+    home = resolve_home(args)
+    with open_existing_database(home) as db:
+        project = pick_project(db, args.project)
+        payload = {"prompts": args.prompt, "checkpoint": args.checkpoint, "seed": args.seed}
+        if args.reward_model is not None:
+            payload["reward_model_id"] = args.reward_model
+        result = wait_for_job(db, home, queue.submit(db, JobKind.COMPLETE, project.id, payload), "writing")
+    text = "\n\n".join(f"{p}\n  {t.strip()}" for p, t in zip(args.prompt, result["texts"], strict=True))
+    print_result(args, result, f"{result['note']}\n\n{text}" if result["note"] else text)
+    return 0
+
+
+def run_runs(args: argparse.Namespace) -> int:
+    home = resolve_home(args)
+    with open_existing_database(home) as db:
+        run_lock.mark_interrupted_runs(db, home)
+        listed = runs(db, args.project)
+    rows = [
+        {"id": r.id, "name": r.name, "status": r.status, "step": r.step, "of": r.total_steps, "message": r.message}
+        for r in listed
+    ]
+    text = "\n".join("{id:>4}  {status:<12} step {step} of {of}  {name}  {message}".format(**row) for row in rows)
+    print_result(args, {"runs": rows}, text or "no runs yet; begin one with `train-policy`")
+    return 0
+
+
+def run_stop(args: argparse.Namespace) -> int:
+    home = resolve_home(args)
+    with open_existing_database(home) as db:
+        stopped = engine_process.stop_engine(db, home)
+    print_result(args, {"stopped": stopped}, "the engine has ended" if stopped else "no engine was there")
+    return 0

@@ -1,0 +1,148 @@
+"""`python -m rlhf_lab import FILE|OWNER/NAME`: preferences that others collected, into a project. `imports`: what was taken in,
+and how it is taken back."""
+
+import argparse
+import time
+from dataclasses import asdict
+from typing import Any
+
+from rlhf_lab.cli.console import add_common_arguments, open_existing_database, print_result, resolve_home
+from rlhf_lab.common.chat_format import UnreadableError
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.text import pluralize_of
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.importers import MEANINGS, ImportRequest, ImportTarget, Limits, parse_file, parse_map, save_import
+from rlhf_lab.importers.cell_parsers import parse_choice_words
+from rlhf_lab.importers.parsed_rows import IMPORTED, ParsedFile
+from rlhf_lab.importers.summary import build_preview, format_preview, format_result, format_undo, result_to_dict
+from rlhf_lab.importers.writer import count_duplicates
+from rlhf_lab.jobs.project_setup import new_project, pick_project
+from rlhf_lab.store.database import Database, lab_exists
+from rlhf_lab.store.import_batches import ImportRecord, preview_undo, project_imports, undo_import
+from rlhf_lab.store.projects import current_project
+
+
+def add_parser(commands: Any) -> None:
+    parser = commands.add_parser("import", help="take in preferences from a file or a Hub data set")
+    add_common_arguments(parser)
+    add = parser.add_argument
+    add("what", metavar="FILE|OWNER/NAME", help="JSON Lines, JSON, CSV or Parquet (.gz too), or a data set on the Hub")
+    add("--project", type=int, default=None, help="project id (default: the one opened last)")
+    add("--new-project", metavar="NAME", default=None, help="a new project whose prompts are those of the file")
+    add("--model", default="embedded", help="the new project's model: a folder or a Hub id (default: the embedded one)")
+    add("--map", action="append", default=[], metavar="MEANING=COLUMN",
+        help=f"what a column means; meanings: {', '.join(MEANINGS)}; annotators=A+B: a vote a column")  # fmt: skip
+    add("--choices", default="", metavar="WORD=CHOICE,…", help=f"what the votes' words mean: {', '.join(Choice)}")
+    add("--split", default="train", help="of a Hub data set (default train; train[:1000] is a part)")
+    add("--config", default=None, help="of a Hub data set with several")
+    add("--source", choices=[s.value for s in Source], default=Source.HUMAN.value, help="whose votes (default human)")
+    add("--annotator", default=IMPORTED, help="who voted, where the file does not say")
+    add(
+        "--use-prompts",
+        action="store_true",
+        help="new prompts are also sampled from; else they only carry their labels",
+    )
+    add(
+        "--drop-duplicates",
+        action="store_true",
+        help="leave out further answers of the same person about the same two texts",
+    )
+    add("--skip-broken", action="store_true", help="leave out rows with a problem instead of importing nothing")
+    add("--preview", action="store_true", help="say what would be imported, and write nothing")
+    add("--max-mb", type=int, default=Limits.max_bytes // 1_000_000, help="the largest file taken, unpacked")
+    parser.set_defaults(run=run)
+    parser = commands.add_parser("imports", help="what was imported into a project; take one back")
+    add_common_arguments(parser)
+    parser.add_argument("--project", type=int, default=None, help="project id (default: the one opened last)")
+    parser.add_argument("--take-back", type=int, default=None, metavar="ID", help="say what would go with an import")
+    parser.add_argument("--yes", action="store_true", help="with --take-back: let it go")
+    parser.set_defaults(run=run_imports)
+
+
+def run(args: argparse.Namespace) -> int:
+    parsed = parse_file(import_request(args))
+    if args.preview:
+        summary = build_preview(parsed, _preview_counts(args, parsed))
+        print_result(
+            args,
+            {"imported": 0, "skipped": 0, "errors": summary["problems"], "preview": summary},
+            format_preview(summary),
+        )
+        return 1 if parsed.errors else 0
+    summary = build_preview(parsed)
+    with Database.open(resolve_home(args)) as db:
+        if args.new_project is not None:
+            prompts = list(dict.fromkeys(item.prompt for item in parsed.votes))
+            if not prompts or (parsed.errors and not args.skip_broken):
+                save_import(db, parsed, ImportTarget(0, skip_broken=args.skip_broken))  # raises, and says why
+            project = new_project(
+                db, model=args.model, prompt_set=parsed.name[:60], custom_prompts=prompts, name=args.new_project
+            )
+        else:
+            project = pick_project(db, args.project)
+        saved = save_import(db, parsed, _import_target(args, project.id))
+    result = {
+        "imported": saved.votes, "skipped": saved.skipped, "errors": summary["problems"], "project": project.id,
+        "saved": result_to_dict(saved), "preview": summary,
+    }  # fmt: skip
+    print_result(args, result, f"Project {project.id}: {format_result(saved, parsed.name)}")
+    return 0
+
+
+def _import_target(args: argparse.Namespace, project_id: int) -> ImportTarget:
+    return ImportTarget(
+        project_id, Source(args.source), args.annotator, args.drop_duplicates, args.use_prompts, args.skip_broken,
+        "command line",
+    )  # fmt: skip
+
+
+def _preview_counts(args: argparse.Namespace, parsed: ParsedFile) -> dict[str, int]:
+    """What the import would meet in its project, which may have to be made for it. Nothing is written."""
+    if args.new_project is None and lab_exists(resolve_home(args)):
+        with Database.open(resolve_home(args)) as db:
+            if args.project is not None or current_project(db) is not None:
+                return count_duplicates(db, parsed, _import_target(args, pick_project(db, args.project).id))
+    return count_duplicates(None, parsed, _import_target(args, 0))
+
+
+def run_imports(args: argparse.Namespace) -> int:
+    with open_existing_database(resolve_home(args)) as db:
+        project_id = pick_project(db, args.project).id
+        if args.take_back is None:
+            batches = project_imports(db, project_id)
+            lines = [_format_batch(batch) for batch in batches] or ["nothing was imported into this project"]
+            print_result(
+                args, {"project": project_id, "imports": [asdict(batch) for batch in batches]}, "\n".join(lines)
+            )
+            return 0
+        undo = (undo_import if args.yes else preview_undo)(db, project_id, args.take_back)
+    message = format_undo(undo, completed=args.yes) + ("" if args.yes else " Add --yes to take it back.")
+    print_result(
+        args, {"project": project_id, "import": args.take_back, "taken_back": args.yes, **asdict(undo)}, message
+    )
+    return 0
+
+
+def _format_batch(batch: ImportRecord) -> str:
+    created = time.strftime("%Y-%m-%d %H:%M", time.localtime(batch.created_at))
+    counts_text = f"{pluralize_of(batch.votes_left, batch.votes, 'vote')}, {pluralize_of(batch.pairs_left, batch.pairs, 'new pair')}"
+    return f"{batch.id}: {created} {batch.name} by {batch.who}: {counts_text}" + (
+        ", taken back" if batch.taken_back_at else ""
+    )
+
+
+def import_request(args: argparse.Namespace) -> ImportRequest:
+    """What the arguments ask to read. ConfigError."""
+    try:
+        choices = parse_choice_words(args.choices) if args.choices else {}
+    except UnreadableError as error:
+        raise ConfigError(f"--choices cannot be read: {error}.") from None
+    limits = Limits(max_bytes=args.max_mb * 1_000_000)
+    return ImportRequest(
+        args.what,
+        mapping=parse_map(args.map),
+        choices=choices,
+        split=args.split,
+        config_name=args.config,
+        limits=limits,
+    )

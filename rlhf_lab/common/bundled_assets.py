@@ -1,0 +1,73 @@
+"""What the project ships in assets/: the embedded model, its prompt sets, and pairs sampled beforehand. No torch here."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.errors import ConfigError, ModelError
+
+ASSETS = Path(__file__).resolve().parents[2] / "assets"
+EMBEDDED_MODEL = "embedded"
+PROMPT_SETS = ("tales", "support", "reviews")
+MAX_EVAL_PROMPTS = 256
+
+
+@dataclass(frozen=True)
+class ShippedPair:
+    """Two samples of the embedded model for one prompt, made with the weights `model_sha256`."""
+
+    prompt_set: str
+    prompt: str
+    texts: tuple[str, str]
+    token_ids: tuple[tuple[int, ...], tuple[int, ...]]
+    seeds: tuple[int, int]
+
+
+def embedded_model_folder() -> Path:
+    """Raises ModelError when the model is missing."""
+    folder = ASSETS / "model"
+    if not (folder / "config.json").is_file():
+        raise ModelError(
+            f"the embedded model is missing from {folder}. Make it again with "
+            "`python -m rlhf_lab pretrain --out assets/model`, or reinstall the project."
+        )
+    return folder
+
+
+def weights_digest(folder: Path) -> str:
+    """SHA-256 over the weight files of a model folder, in name order."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+def shipped_prompts(prompt_set: str) -> list[str]:
+    """The prompts of a set. Raises ConfigError for an unknown one."""
+    if prompt_set not in PROMPT_SETS:
+        raise ConfigError(f'unknown prompt set "{prompt_set}"; choose one of {", ".join(PROMPT_SETS)}.')
+    lines = (ASSETS / "prompts" / f"{prompt_set}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["prompt"] for line in lines]
+
+
+def shipped_pairs() -> tuple[str, list[ShippedPair]]:
+    """The weights' SHA-256 that wrote them, and the pairs."""
+    data: dict[str, Any] = json.loads((ASSETS / "pairs.json").read_text(encoding="utf-8"))
+    pairs = [
+        ShippedPair(
+            item["prompt_set"], item["prompt"], (item["texts"][0], item["texts"][1]),
+            (tuple(item["token_ids"][0]), tuple(item["token_ids"][1])), (item["seeds"][0], item["seeds"][1]),
+        )
+        for item in data["pairs"]
+    ]  # fmt: skip
+    return data["model_sha256"], pairs
+
+
+def train_eval_split(prompts: list[str]) -> list[tuple[str, str]]:
+    """(text, "train" | "eval"): the last quarter, at most 256, is kept for evaluation; a single prompt is trained on."""
+    eval_count = min(MAX_EVAL_PROMPTS, max(1, len(prompts) // 4)) if len(prompts) > 1 else 0
+    return [(text, "eval" if i >= len(prompts) - eval_count else "train") for i, text in enumerate(prompts)]

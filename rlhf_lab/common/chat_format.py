@@ -1,0 +1,144 @@
+"""Texts out of conversations and transcripts, and back.
+
+A chat is a list of {"role", "content"}. The lab stores texts: one message of a user is its content; a longer chat is a
+transcript in the form of Anthropic's HH data, "\\n\\nHuman: …\\n\\nAssistant: …", which `chat` takes apart again.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+SPEAKER_BY_ROLE = {"user": "Human", "assistant": "Assistant", "system": "System"}
+ROLE_BY_SPEAKER = {name: role for role, name in SPEAKER_BY_ROLE.items()}
+TURN_SEPARATOR = "\n\n"
+ASSISTANT_PREFIX = "\n\nAssistant:"
+
+Chat = list[dict[str, str]]
+
+
+class UnreadableError(ValueError):
+    """Why a value is neither a text nor a chat; in words for a person."""
+
+
+def require_text(value: Any) -> str:
+    """A text as it is. Raises UnreadableError for anything else."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        raise UnreadableError("is missing. Write it, or take the row out")
+    raise UnreadableError(f"is {_type_name(value)}, not a text. Put it in quotes, or take the row out")
+
+
+def validate_chat(value: Sequence[Any]) -> Chat:
+    """A checked chat."""
+    if not value:
+        raise UnreadableError("is a chat without messages")
+    chat = []
+    for number, message in enumerate(value, 1):
+        if not isinstance(message, dict) or not {"role", "content"} <= set(message):
+            raise UnreadableError(f'has a message {number} that is not {{"role", "content"}}')
+        role, content = message["role"], message["content"]
+        if not isinstance(role, str) or role not in SPEAKER_BY_ROLE:
+            raise UnreadableError(
+                f"has a message {number} of role {str(role)[:40]!r}; roles are {', '.join(SPEAKER_BY_ROLE)}"
+            )
+        if not isinstance(content, str):
+            raise UnreadableError(f"has a message {number} whose content is {_type_name(content)}, not a text")
+        chat.append({"role": role, "content": content})
+    return chat
+
+
+def to_transcript(chat: Chat) -> str:
+    """The chat as one text."""
+    if len(chat) == 1 and chat[0]["role"] == "user" and not is_transcript(chat[0]["content"]):
+        return chat[0]["content"]
+    return (
+        "".join(f"{TURN_SEPARATOR}{SPEAKER_BY_ROLE[message['role']]}: {message['content']}" for message in chat)
+        + ASSISTANT_PREFIX
+    )
+
+
+def is_transcript(text: str) -> bool:
+    return text.startswith(tuple(f"{TURN_SEPARATOR}{name}:" for name in ROLE_BY_SPEAKER))
+
+
+def parse_transcript(text: str) -> Chat:
+    """A prompt as a chat: what `transcript` wrote, or one message of a user. transcript(chat(text)) == text, always."""
+    if is_transcript(text) and text.endswith(ASSISTANT_PREFIX):
+        messages: Chat = []
+        for segment in text.removesuffix(ASSISTANT_PREFIX).split(TURN_SEPARATOR):
+            name, separator, content = segment.partition(": ")
+            if separator and name in ROLE_BY_SPEAKER:
+                messages.append({"role": ROLE_BY_SPEAKER[name], "content": content})
+            elif messages:
+                messages[-1]["content"] += TURN_SEPARATOR + segment
+        if messages and to_transcript(messages) == text:
+            return messages
+    return [{"role": "user", "content": text}]
+
+
+def split_shared_prefix(chosen: Any, rejected: Any) -> tuple[str, str, str]:
+    """(prompt, chosen, rejected) of two whole conversations with a shared beginning. Raises UnreadableError."""
+    if isinstance(chosen, list) and isinstance(rejected, list):
+        return _split_chats(validate_chat(chosen), validate_chat(rejected))
+    return _split_texts(require_text(chosen), require_text(rejected))
+
+
+def _split_chats(chosen: Chat, rejected: Chat) -> tuple[str, str, str]:
+    shared_count = _common_prefix_length(chosen, rejected)
+    shared_count = min(shared_count, len(chosen) - 1, len(rejected) - 1)
+    if shared_count < 1:
+        raise UnreadableError("and rejected share no message that could be the prompt")
+    return (
+        to_transcript(chosen[:shared_count]),
+        parse_response(chosen[shared_count:]),
+        parse_response(rejected[shared_count:]),
+    )
+
+
+def _split_texts(chosen: str, rejected: str) -> tuple[str, str, str]:
+    if is_transcript(chosen) and is_transcript(rejected):
+        prefix_start = chosen.rfind(ASSISTANT_PREFIX, 0, _common_prefix_length(chosen, rejected))
+        if prefix_start >= 0:
+            end = prefix_start + len(ASSISTANT_PREFIX)
+            return chosen[:end], chosen[end:], rejected[end:]
+        raise UnreadableError('and rejected share no beginning up to an "Assistant:" that could be the prompt')
+    end = _common_prefix_length(chosen, rejected)
+    end = _word_boundary(chosen, rejected, end)
+    if not chosen[:end].strip():
+        raise UnreadableError(
+            "and rejected share no beginning that could be the prompt. Give the prompt a column of its own"
+        )
+    return chosen[:end], chosen[end:], rejected[end:]
+
+
+def _word_boundary(a: str, b: str, end: int) -> int:
+    """A beginning that does not end within a word; white space in between belongs to the answers, as models write it."""
+    if end < len(a) and end < len(b):
+        while end and not a[end - 1].isspace():
+            end -= 1
+    return len(a[:end].rstrip())
+
+
+def parse_response(value: Any) -> str:
+    """The answer in a text, or in a chat of one message of the assistant. Raises UnreadableError."""
+    if not isinstance(value, list):
+        return require_text(value)
+    messages = validate_chat(value)
+    if len(messages) != 1 or messages[0]["role"] != "assistant":
+        raise UnreadableError("must be one message of the assistant")
+    return messages[0]["content"]
+
+
+def parse_prompt(value: Any) -> str:
+    """A prompt in a text or a chat. Raises UnreadableError."""
+    return to_transcript(validate_chat(value)) if isinstance(value, list) else require_text(value)
+
+
+def _common_prefix_length(a: Sequence[Any], b: Sequence[Any]) -> int:
+    limit = min(len(a), len(b))
+    return next((i for i in range(limit) if a[i] != b[i]), limit)
+
+
+def _type_name(value: Any) -> str:
+    names = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    return names.get(type(value), type(value).__name__)

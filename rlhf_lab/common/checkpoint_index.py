@@ -1,0 +1,77 @@
+"""Which checkpoints a run has, and whether one is as it was written. `trainers.checkpoint` writes them."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+TRAINER_FILE = "trainer.safetensors"
+STATE_FILE = "state.json"
+
+
+def checkpoint_folder(run_folder: Path, step: int) -> Path:
+    return run_folder / f"step-{step:06d}"
+
+
+def checkpoint_step(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
+
+
+def checkpoint_steps(run_folder: Path) -> list[int]:
+    """The steps that have a checkpoint, ascending. run: the run's folder."""
+    folders = [path for path in run_folder.glob("step-*") if (path / STATE_FILE).is_file()]
+    return sorted(checkpoint_step(path) for path in folders if path.name.removeprefix("step-").isdigit())
+
+
+def newest_intact_step(run_folder: Path) -> int | None:
+    """The newest step whose adapter is as it was written; None where there is none. Cheap to ask again: a file is read once for
+    as long as its size and time stay."""
+    newest_first = reversed(checkpoint_steps(run_folder))
+    return next(
+        (step for step in newest_first if is_adapter_intact(checkpoint_folder(run_folder, step), _cached_sha256)), None
+    )
+
+
+def damaged_checkpoint_note(run_folder: Path, used_step: int) -> str:
+    """In words that the newest checkpoint is damaged, where an older one is used in its place; "" where it is not."""
+    last_step = checkpoint_steps(run_folder)[-1]
+    return (
+        f"The checkpoint of step {last_step} is damaged; the one of step {used_step} was used."
+        if last_step != used_step
+        else ""
+    )
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_intact(folder: Path) -> bool:
+    """Whether every file of a checkpoint is there and has the content it was written with: then a run can be resumed from it."""
+    return _matches_digests(folder, "", file_sha256)
+
+
+def is_adapter_intact(folder: Path, digest_of: Callable[[Path], str] = file_sha256) -> bool:
+    """The same without what a resume needs: enough to write texts and to export; older checkpoints have no more."""
+    return _matches_digests(folder, TRAINER_FILE, digest_of)
+
+
+def _matches_digests(folder: Path, excluded_file: str, digest_of: Callable[[Path], str]) -> bool:
+    try:
+        files: dict[str, str] = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))["sha256"]
+        expected = {name: digest for name, digest in files.items() if name != excluded_file}
+        return TRAINER_FILE in files and all(digest_of(folder / name) == digest for name, digest in expected.items())
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _cached_sha256(path: Path) -> str:
+    stat = path.stat()
+    return _sha256_by_stat(path, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _sha256_by_stat(path: Path, _size: int, _mtime_ns: int) -> str:
+    return file_sha256(path)

@@ -1,0 +1,30 @@
+"""Where a lab lives, and where in it things are."""
+
+import os
+from pathlib import Path
+
+from platformdirs import user_data_path
+
+STORE_VARIABLE = "RLHF_LAB_STORE"
+RUNS_FOLDER = "runs"
+_PTX_TEXTS = "ptx_texts.json"
+
+
+def default_home() -> Path:
+    """RLHF_LAB_HOME, or the user's data folder."""
+    return Path(os.environ.get("RLHF_LAB_HOME") or user_data_path("rlhf-lab"))
+
+
+def database_url_override() -> str | None:
+    """RLHF_LAB_STORE: the URL of the database that holds a home's tables in place of its lab.db; None where it is not set."""
+    return os.environ.get(STORE_VARIABLE) or None
+
+
+def run_folder(home: Path, run_id: int) -> Path:
+    """The checkpoints of a run."""
+    return home / RUNS_FOLDER / str(run_id)
+
+
+def ptx_texts_file(home: Path, run_id: int) -> Path:
+    """The pretraining texts of a run that brought its own, a JSON list."""
+    return run_folder(home, run_id) / _PTX_TEXTS

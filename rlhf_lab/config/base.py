@@ -1,0 +1,153 @@
+"""What a setting is: a field of a frozen dataclass, written once with its help text and range.
+
+The command line, the form in the browser and the saved manifest are generated from these classes (`fields_of`,
+`add_arguments`, `to_dict`, `from_dict`). Values are checked on construction: ConfigError names the field, the value and
+the range.
+"""
+
+import argparse
+import dataclasses
+import math
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any, Self
+
+from rlhf_lab.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known of one field, for forms and command lines."""
+
+    name: str
+    type: type
+    default: Any
+    optional: bool
+    help: str
+    low: float | None
+    high: float | None
+    choices: tuple[str, ...] | None
+    group: str
+    only: tuple[str, ...] | None
+
+    def applies_to(self, algorithm: str) -> bool:
+        """Whether the algorithm reads this setting; the others take its default alone."""
+        return self.only is None or algorithm in self.only
+
+
+def setting(
+    default: Any,
+    help: str,
+    low: float | None = None,
+    high: float | None = None,
+    *,
+    group: str = "other",
+    only: tuple[str, ...] | None = None,
+) -> Any:
+    """A dataclass field with its help text and range (inclusive). Its choices are those of its type, where that is a Literal.
+
+    group: the heading it stands under in a form. only: the algorithms that read it; None: all.
+    """
+    metadata = {"help": help, "low": low, "high": high, "group": group, "only": only}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Base of the configs: validation, (de)serialisation and arguments from the field metadata."""
+
+    def __post_init__(self) -> None:
+        for item in fields_of(type(self)):
+            _validate(item, getattr(self, item.name))
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Raises ConfigError for a name this config does not have."""
+        known = {item.name for item in fields_of(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ConfigError(f"unknown setting(s) {', '.join(unknown)}; known: {', '.join(sorted(known))}")
+        return cls(**values)
+
+    @classmethod
+    def recommended(cls, values: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG003  for those that have some
+        """What goes well with the values that were given; they themselves stay as they are."""
+        return {}
+
+    def replace(self, **changes: Any) -> Self:
+        return type(self).from_dict(self.to_dict() | changes)
+
+
+def fields_of(cls: type) -> list[Setting]:
+    """The settings of a config class, in order."""
+    hints = typing.get_type_hints(cls)
+    settings = []
+    for item in dataclasses.fields(cls):
+        hint = hints[item.name]
+        optional = isinstance(hint, types.UnionType)
+        base_type = next(arg for arg in typing.get_args(hint) if arg is not type(None)) if optional else hint
+        choices = typing.get_args(base_type) or None
+        base_type = str if choices else base_type
+        settings.append(Setting(item.name, base_type, item.default, optional, choices=choices, **item.metadata))
+    return settings
+
+
+def _validate(item: Setting, value: Any) -> None:
+    if value is None:
+        if not item.optional:
+            raise ConfigError(f"{item.name} must not be empty: {item.help}")
+        return
+    if item.type is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, item.type) or (item.type is int and isinstance(value, bool)):
+        raise ConfigError(f"{item.name} = {value!r} is not a {item.type.__name__}: {item.help}")
+    if item.choices is not None and value not in item.choices:
+        raise ConfigError(f"{item.name} = {value!r} is unknown; choose one of {', '.join(item.choices)}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{item.name} = {value!r} is not a finite number: {item.help}")
+    number: Any = value
+    if item.low is not None and number < item.low:
+        raise ConfigError(f"{item.name} = {value} is below its least value {item.low:g}: {item.help}")
+    if item.high is not None and number > item.high:
+        raise ConfigError(f"{item.name} = {value} is above its greatest value {item.high:g}: {item.help}")
+
+
+def add_arguments(parser: argparse.ArgumentParser, cls: type[Config], skip: tuple[str, ...] = ()) -> None:
+    """One `--name` option a field; an absent option leaves what is recommended, so presets and options can be combined."""
+    recommended = cls.recommended({})
+    for item in fields_of(cls):
+        if item.name in skip:
+            continue
+        kwargs: dict[str, Any] = {"dest": item.name, "default": None}
+        help_text = f"{item.help} (default {recommended.get(item.name, item.default)})".replace("%", "%%")
+        if item.type is bool:
+            kwargs["action"] = argparse.BooleanOptionalAction
+        else:
+            kwargs["type"] = _optional_parser(item.type) if item.optional else item.type
+            kwargs["metavar"] = "{" + ",".join(item.choices) + "}" if item.choices else item.type.__name__.upper()
+        parser.add_argument(f"--{item.name.replace('_', '-')}", help=help_text, **kwargs)
+
+
+#: How a command line says None; not None itself, which stands for an option that was not given.
+NONE = "none"
+
+
+def _optional_parser(base_type: type) -> Any:
+    def parse(text: str) -> Any:
+        return NONE if text == NONE else base_type(text)
+
+    return parse
+
+
+def from_args(cls: type[Config], args: argparse.Namespace, **defaults: Any) -> Any:
+    """The config of parsed arguments: options of the command line over `fixed` over what is recommended with them."""
+    values = dict(defaults)
+    for item in fields_of(cls):
+        value = getattr(args, item.name, None)
+        if value is not None:
+            values[item.name] = None if item.optional and value == NONE else value
+    return cls.from_dict(cls.recommended(values) | values)

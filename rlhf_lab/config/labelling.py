@@ -1,0 +1,93 @@
+"""Who labels, and by which rules: a project's labelling settings, and the records of people and of what they hold."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal, get_args
+
+from rlhf_lab.common.records import Pair
+from rlhf_lab.config.base import Config, setting
+from rlhf_lab.errors import ConfigError
+
+MAX_GUIDELINE_LENGTH = 4000
+#: How a pair was put together; stands at the beginning of its `reason`.
+SamplingMethod = Literal["random", "information", "uncertainty", "diversity"]
+SAMPLING_METHODS: tuple[SamplingMethod, ...] = get_args(SamplingMethod)
+
+
+def is_actively_selected(reason: str) -> bool:
+    """Whether a pair was picked out of several for what it would teach, so that it is no random sample."""
+    return reason.split(":", maxsplit=1)[0] in SAMPLING_METHODS[1:]
+
+
+@dataclass(frozen=True)
+class LabellingConfig(Config):
+    """How the people of a project label."""
+
+    overlap: int = setting(
+        1, "votes by different people wanted for each pair; more only when nothing else is left to label", 1, 100
+    )
+    repeats: float = setting(
+        0.0, "share of pairs shown a second time with the sides swapped, to see whether a person agrees with themselves",
+        0.0, 0.5,
+    )  # fmt: skip
+    hold_s: int = setting(180, "seconds for which a pair shown to one person is kept from the others", 5, 3600)
+    sampling: SamplingMethod = setting(
+        "random",
+        "which pairs of those written are shown: any; whose answers would teach the most; where the reward model is least sure; "
+        "what is least like the pairs there are",
+    )
+    texts: Literal["base", "policy"] = setting(
+        "base", "who writes the texts: the base model, or the newest checkpoint of a run"
+    )
+    markdown: bool = setting(False, "show **bold**, lists and `code` of the texts as such (no links, no pictures)")
+    guideline: str = setting("", "what labellers are asked to look at; stands above the pair")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.guideline) > MAX_GUIDELINE_LENGTH:
+            raise ConfigError(
+                f"The guideline has {len(self.guideline):,} characters; shorten it to {MAX_GUIDELINE_LENGTH:,}."
+            )
+
+
+class Role(StrEnum):
+    """What a visitor may do; each may do what those before it may."""
+
+    VIEWER = "viewer"
+    LABELLER = "labeller"
+    OPERATOR = "operator"
+
+    def at_least(self, required: "Role") -> bool:
+        order = list(Role)
+        return order.index(self) >= order.index(required)
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody who entered with the join code. Their name is their annotator name and nobody else's."""
+
+    id: int
+    name: str
+    joined_at: float
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A pair that is kept for one person until expires_at. repeat: they judged it before and see its sides swapped."""
+
+    pair: Pair
+    annotator: str
+    repeat: bool
+    expires_at: float
+
+
+@dataclass(frozen=True)
+class AnnotatorActivity:
+    """What a person did. repeated, same: pairs judged twice, and alike; shared, agreed: decisions others made too, and alike."""
+
+    annotator: str
+    labels: int
+    repeated: int
+    same: int
+    shared: int
+    agreed: int

@@ -1,0 +1,338 @@
+"""How the policy learns: every setting with its range, the algorithms that read it, and what may not stand together."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from rlhf_lab.common.enums import (
+    ACTOR_CRITIC_ALGORITHMS,
+    CLIPPED_ALGORITHMS,
+    FIRST_ORDER_ALGORITHMS,
+    GROUP_ALGORITHMS,
+    RATIO_ALGORITHMS,
+    SINGLE_PASS_ALGORITHMS,
+    VALUE_ALGORITHMS,
+    Algorithm,
+    AnyKLEstimator,
+    Baseline,
+    CreditAssignment,
+    ScorePlacement,
+    ValueTarget,
+)
+from rlhf_lab.config.base import Config, fields_of, setting
+from rlhf_lab.errors import ConfigError
+
+SHARDING_NEEDS_PROCESSES = (
+    "shard_backbone deals the frozen weights out over the processes, and there is one. Choose processes = 2 or more"
+)
+
+#: What every algorithm is recommended with. Scores of a reward model are in sd of the base's samples, so that one clip fits all;
+#: those of a reward function from Python have units of their own, so the default is none.
+RECOMMENDED_FOR_ALL: dict[str, Any] = {"score_clip": 1.5}
+#: What each is recommended to start with besides, where it differs from the defaults (found by trials, docs/DECISIONS.md).
+ALGORITHMS: dict[Algorithm, dict[str, Any]] = {
+    "ppo": {"epochs": 1, "minibatches": 4, "beta": 0.11},
+    "ppo_penalty": {},
+    "trpo": {"value_trunk": "detached"},
+    "a2c": {"lr": 5e-3, "epochs": 1, "minibatches": 1},
+    "reinforce": {"lr": 5e-3, "epochs": 1, "minibatches": 1},
+    "rloo": {"lr": 5e-3, "epochs": 1, "minibatches": 1, "group_size": 4, "whiten_advantages": False},
+    "grpo": {"group_size": 4, "whiten_advantages": False, "loss_mean": "trajectory"},
+}
+
+
+@dataclass(frozen=True)
+class PolicyConfig(Config):
+    """How the policy learns from the reward model. The shipped preset is `PolicyConfig.of("ppo")`."""
+
+    algorithm: Algorithm = setting("ppo", "the learning algorithm", group="run")
+    steps: int = setting(40, "optimisation steps; one step is one batch of rollouts", 1, 1_000_000, group="run")
+    lr: float = setting(1.5e-3, "learning rate (Adam)", 1e-8, 1.0, group="run")
+    lr_schedule: Literal["linear", "cosine", "constant"] = setting(
+        "linear", "how the learning rate moves over the run", group="run"
+    )
+    adam_eps: float = setting(1e-5, "Adam epsilon", 1e-12, 1e-1, group="run")
+    max_grad_norm: float = setting(1.0, "gradient clipping by global norm", 1e-3, 1e3, group="run")
+    processes: int = setting(
+        1, "processes that share the rows of a step (one a GPU); the result is that of one", 1, 64, group="run"
+    )
+    shard_backbone: bool = setting(
+        False,
+        "each process holds a part of the frozen weights, for models that do not fit one GPU; slower",
+        group="run",
+    )
+    seed: int = setting(0, "seed of the adapter, the prompts and the sampling", 0, 2**31 - 1, group="run")
+    sample_every: int = setting(5, "steps between samples for the fixed prompts", 1, 10_000, group="run")
+    sample_count: int = setting(6, "how many fixed prompts are sampled", 0, 64, group="run")
+    token_rows: int = setting(2, "rollout rows whose per-token records are kept each step", 0, 64, group="run")
+    checkpoint_every: int = setting(5, "steps between checkpoints", 1, 10_000, group="run")
+
+    batch_size: int = setting(32, "responses per rollout", 2, 4096, group="rollouts")
+    rollouts: int = setting(
+        1, "rollouts collected by one policy before it learns from all of them; sampling needs no more memory", 1, 64,
+        group="rollouts",
+    )  # fmt: skip
+    group_size: int = setting(
+        1, "responses per prompt; rloo and grpo compare them, so they need at least 2", 1, 256, group="rollouts"
+    )
+    epochs: int = setting(2, "passes over the rollouts of a step", 1, 32, group="rollouts")
+    minibatches: int = setting(2, "optimiser updates per pass", 1, 64, group="rollouts")
+    micro_batch: int = setting(
+        8, "rows per forward and backward; smaller needs less memory, same result", 1, 4096, group="rollouts"
+    )
+    max_new_tokens: int = setting(64, "longest response, in tokens", 1, 4096, group="rollouts")
+    temperature: float = setting(
+        1.0, "sampling temperature; also divides the logits of old, new and reference", 0.05, 5.0, group="rollouts"
+    )
+
+    scale_scores: bool = setting(
+        False, "divide scores by the standard deviation of all scores of the run so far", group="reward"
+    )
+    score_clip: float | None = setting(
+        None, "clip of the (scaled) score, in sd; none leaves it", 0.1, 1000.0, group="reward"
+    )
+    missing_eos_penalty: float = setting(
+        1.0, "taken from the score of a response that never ends", 0.0, 100.0, group="reward"
+    )
+    score_placement: ScorePlacement = setting(
+        "last", "the score stands on the last token, or in equal parts on all", group="reward",
+        only=VALUE_ALGORITHMS,
+    )  # fmt: skip
+    whiten_rewards: bool = setting(
+        False, "scale the per-token rewards of a batch to sd 1 around their mean, which stays", group="reward"
+    )
+
+    beta: float = setting(
+        0.13, "weight of the per-token KL penalty against the frozen reference", 0.0, 10.0, group="KL"
+    )
+    kl_controller: Literal["fixed", "adaptive"] = setting(
+        "fixed", "keep beta, or steer it towards kl_target", group="KL"
+    )
+    kl_target: float = setting(
+        6.0, "sequence KL that the adaptive controller aims at, in nats", 0.01, 1000.0, group="KL"
+    )
+    kl_horizon: float = setting(
+        2000.0, "episodes over which the adaptive controller corrects", 1.0, 1e9, group="KL"
+    )  # fmt: skip
+    kl_estimator: AnyKLEstimator = setting(
+        "k1", "estimator of the per-token KL (full: over the whole vocabulary); in the rewards only k1 holds it back", group="KL"
+    )  # fmt: skip
+    kl_penalty: Literal["reward", "loss"] = setting(
+        "reward", "the KL is taken from the rewards, or its estimate (k2 or k3) is a term of the loss",
+        group="KL", only=FIRST_ORDER_ALGORITHMS,
+    )  # fmt: skip
+
+    gamma: float = setting(1.0, "discount per token", 0.0, 1.0, group="advantages", only=VALUE_ALGORITHMS)
+    lam: float = setting(0.95, "GAE lambda", 0.0, 1.0, group="advantages", only=VALUE_ALGORITHMS)
+    advantage: Literal["gae", "nstep"] = setting(
+        "gae", "advantages by GAE, or by n-step returns", group="advantages", only=ACTOR_CRITIC_ALGORITHMS
+    )
+    nstep: int = setting(
+        8, "tokens an n-step return looks ahead", 1, 4096, group="advantages", only=ACTOR_CRITIC_ALGORITHMS
+    )
+    credit: CreditAssignment = setting(
+        "to_go", "what a token is told: the rewards from it on, or the total of the response",
+        group="advantages", only=("reinforce",),
+    )  # fmt: skip
+    baseline: Baseline = setting(
+        "value", "what is taken from the return", group="advantages", only=("reinforce",)
+    )  # fmt: skip
+    group_scale: bool = setting(
+        True, "divide a group's advantages by its standard deviation", group="advantages", only=("grpo",)
+    )
+    whiten_advantages: bool = setting(
+        True, "shift and scale the advantages of a batch to mean 0, sd 1", group="advantages"
+    )
+
+    cliprange: float | None = setting(
+        0.2, "PPO clip of the probability ratio; none leaves it unclipped", 0.01, 1.0, group="policy loss",
+        only=CLIPPED_ALGORITHMS,
+    )  # fmt: skip
+    loss_mean: Literal["token", "trajectory", "sum"] = setting(
+        "token", "mean over all tokens, over the means of the responses, or over the sums of the responses",
+        group="policy loss", only=("ppo", "trpo", "a2c", "reinforce", "rloo", "grpo"),
+    )  # fmt: skip
+    entropy_coef: float = setting(
+        0.0, "weight of the entropy bonus", 0.0, 1.0, group="policy loss", only=FIRST_ORDER_ALGORITHMS
+    )  # fmt: skip
+    ptx_coef: float = setting(
+        0.0, "weight of the cross-entropy of pretraining text (PPO-ptx)", 0.0, 100.0, group="policy loss",
+        only=FIRST_ORDER_ALGORITHMS,
+    )  # fmt: skip
+    ptx_batch: int = setting(
+        8, "pretraining texts per update", 1, 1024, group="policy loss", only=FIRST_ORDER_ALGORITHMS
+    )
+    penalty_coef: float = setting(
+        0.5, "first weight of the KL between old and new policy", 1e-4, 1e3, group="policy loss", only=("ppo_penalty",)
+    )
+    penalty_kl_min: float = setting(
+        0.003, "below this KL a step (nats per token) the weight is halved", 0.0, 10.0, group="policy loss",
+        only=("ppo_penalty",),
+    )  # fmt: skip
+    penalty_kl_max: float = setting(
+        0.03, "above this KL a step (nats per token) the weight is doubled", 1e-5, 20.0, group="policy loss",
+        only=("ppo_penalty",),
+    )  # fmt: skip
+    max_kl: float = setting(
+        0.01, "trust region: greatest KL of a step, nats per token", 1e-6, 10.0, group="policy loss", only=("trpo",)
+    )
+    cg_iters: int = setting(5, "iterations of the conjugate gradient", 1, 100, group="policy loss", only=("trpo",))
+    cg_damping: float = setting(
+        0.1, "added to the curvature, so that it is positive", 0.0, 10.0, group="policy loss", only=("trpo",)
+    )
+    fisher_rows: int = setting(
+        8, "rollouts from which the curvature is taken", 1, 4096, group="policy loss", only=("trpo",)
+    )
+    target_kl: float | None = setting(
+        None, "stop a step's epochs when an epoch's mean approxkl passes this; none never stops", 1e-4, 100.0,
+        group="policy loss", only=RATIO_ALGORITHMS,
+    )  # fmt: skip
+    ratio_threshold: float = setting(
+        10.0, "skip an update whose mean ratio exceeds this", 1.0, 1e6, group="policy loss", only=RATIO_ALGORITHMS
+    )
+
+    value_trunk: Literal["shared", "detached", "critic"] = setting(
+        "shared", "values read the policy's states and train its adapter; or only read them; or have an adapter of their own",
+        group="value", only=VALUE_ALGORITHMS,
+    )  # fmt: skip
+    critic_init: Literal["fresh", "reward"] = setting(
+        "fresh", "the critic's own adapter begins fresh, or as the reward model's",
+        group="value", only=VALUE_ALGORITHMS,
+    )  # fmt: skip
+    value_warmup: int = setting(
+        0, "first steps in which only the values learn", 0, 10_000, group="value", only=VALUE_ALGORITHMS
+    )  # fmt: skip
+    vf_coef: float = setting(0.1, "weight of the value loss", 0.0, 10.0, group="value", only=VALUE_ALGORITHMS)
+    cliprange_value: float | None = setting(
+        0.2,
+        "clip of the value around the old value; none leaves it unclipped",
+        0.01,
+        100.0,
+        group="value",
+        only=VALUE_ALGORITHMS,
+    )
+    value_target: ValueTarget = setting(
+        "gae", "values learn the lambda-return, or the rewards that really followed",
+        group="value", only=VALUE_ALGORITHMS,
+    )  # fmt: skip
+    bootstrap_cut: bool = setting(
+        False, "a response cut at max_new_tokens goes on being worth its last value, instead of nothing", group="value",
+        only=ACTOR_CRITIC_ALGORITHMS,
+    )  # fmt: skip
+
+    lora_r: int = setting(8, "rank of the LoRA adapter", 1, 256, group="LoRA")
+    lora_alpha: int = setting(16, "LoRA scale: the update is multiplied by lora_alpha / lora_r", 1, 1024, group="LoRA")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for item in fields_of(type(self)):
+            value = getattr(self, item.name)
+            if not item.applies_to(self.algorithm) and value != item.default:
+                raise ConfigError(
+                    f"{item.name} = {value} has no meaning for {self.algorithm}, only for {', '.join(item.only or ())}. "
+                    f"Leave it at {item.default}."
+                )
+        for is_conflict, message in _conflicts(self):
+            if is_conflict:
+                raise ConfigError(message)
+
+    @classmethod
+    def for_algorithm(cls, algorithm: str, **changes: Any) -> Self:
+        """The recommended config of an algorithm, with `changes`. Raises ConfigError."""
+        return cls.from_dict(cls.recommended({"algorithm": algorithm}) | {"algorithm": algorithm} | changes)
+
+    @classmethod
+    def recommended(cls, values: dict[str, Any]) -> dict[str, Any]:
+        return RECOMMENDED_FOR_ALL | ALGORITHMS.get(values.get("algorithm", "ppo"), {})
+
+    @property
+    def responses_per_step(self) -> int:
+        """Responses of one step."""
+        return self.batch_size * self.rollouts
+
+    @property
+    def uses_value_function(self) -> bool:
+        """Whether a value function is trained."""
+        return self.algorithm in ACTOR_CRITIC_ALGORITHMS or (self.algorithm == "reinforce" and self.baseline == "value")
+
+
+def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
+    """(whether it is so, why it cannot be and what to do) for settings that contradict each other."""
+    has_value_settings = c.value_trunk == "critic" or c.value_warmup > 0
+    return [
+        (
+            c.minibatches > c.responses_per_step,
+            f"minibatches = {c.minibatches} exceeds batch_size = {c.responses_per_step}: each update needs at least one rollout",
+        ),
+        (
+            c.batch_size % c.group_size != 0,
+            f"batch_size = {c.batch_size} is not a multiple of group_size = {c.group_size}: every prompt needs a whole group",
+        ),
+        (
+            c.algorithm in GROUP_ALGORITHMS and c.group_size < 2,
+            f"group_size = {c.group_size}: {c.algorithm} compares responses to one prompt, so choose at least 2",
+        ),
+        (
+            c.algorithm in SINGLE_PASS_ALGORITHMS and (c.epochs > 1 or c.minibatches > 1),
+            f"epochs = {c.epochs}, minibatches = {c.minibatches}: {c.algorithm} has no probability ratio that could account "
+            "for rollouts of an older policy. Set both to 1",
+        ),
+        (
+            c.algorithm == "trpo" and c.value_trunk == "shared",
+            "value_trunk = shared lets the value loss move the policy past trpo's limit. Choose detached or critic",
+        ),
+        (
+            c.value_warmup > 0 and c.value_trunk == "shared",
+            f"value_warmup = {c.value_warmup} with value_trunk = shared would move the policy too. Choose detached or critic",
+        ),
+        (
+            c.critic_init == "reward" and c.value_trunk != "critic",
+            f"critic_init = reward needs value_trunk = critic; it is {c.value_trunk}",
+        ),
+        (
+            c.algorithm == "reinforce" and c.baseline != "value" and has_value_settings,
+            f"baseline = {c.baseline} has no value function, so value_trunk and value_warmup mean nothing. "
+            "Choose baseline = value or leave them alone",
+        ),
+        (
+            c.kl_penalty == "loss" and c.kl_estimator in ("k1", "full"),
+            f"kl_estimator = {c.kl_estimator} in the loss: the slope of k1 is 0 on average, and full is not kept for the loss. "
+            "Choose k2 or k3, or kl_penalty = reward",
+        ),
+        (
+            c.kl_controller == "adaptive" and not c.beta > 0,
+            "beta = 0 cannot be steered: the adaptive controller multiplies it. Choose a positive beta or kl_controller = fixed",
+        ),
+        (
+            c.kl_controller == "adaptive" and c.responses_per_step * 0.2 >= c.kl_horizon,
+            f"kl_horizon = {c.kl_horizon:g} is too short for {c.responses_per_step} episodes a step. Choose at least {c.responses_per_step}",
+        ),
+        (
+            c.algorithm == "trpo" and c.processes > 1,
+            f"processes = {c.processes}: trpo searches along one line with all rows at once, in one process. Set processes to 1",
+        ),
+        (
+            c.batch_size < c.processes or c.responses_per_step < c.processes * c.minibatches,
+            f"batch_size = {c.batch_size} in {c.minibatches} minibatches leaves some of {c.processes} processes without a response. "
+            "Raise batch_size or use fewer processes",
+        ),
+        (c.shard_backbone and c.processes < 2, SHARDING_NEEDS_PROCESSES),
+        (
+            c.shard_backbone and c.ptx_coef > 0 and c.ptx_batch < c.processes,
+            f"ptx_batch = {c.ptx_batch} leaves some of {c.processes} processes without a text, and shard_backbone needs all of them "
+            "at every pass. Raise ptx_batch or use fewer processes",
+        ),
+        (
+            c.penalty_kl_min >= c.penalty_kl_max,
+            f"penalty_kl_min = {c.penalty_kl_min} is not below penalty_kl_max = {c.penalty_kl_max}",
+        ),
+    ]
+
+
+#: What a person can change while a run goes on, and where it may be set.
+LIVE_SETTINGS = ("beta", "lr")
+
+#: Named starting points of the policy; "gentle" is the default of the form for models nobody has tuned here.
+PRESETS: dict[str, dict[str, Any]] = {
+    "lab": {},
+    "gentle": {"lr": 1e-4, "beta": 0.2},
+}

@@ -1,0 +1,112 @@
+"""The settings of the two trainings; what a setting is stands in `settings`."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rlhf_lab.common.enums import EnsembleCombination
+from rlhf_lab.config.base import Config, Setting, add_arguments, fields_of, from_args, setting
+from rlhf_lab.config.policy import ALGORITHMS, LIVE_SETTINGS, PRESETS, SHARDING_NEEDS_PROCESSES, PolicyConfig
+from rlhf_lab.errors import ConfigError
+
+__all__ = [
+    "ALGORITHMS",
+    "LIVE_SETTINGS",
+    "PRESETS",
+    "Config",
+    "PolicyConfig",
+    "RewardConfig",
+    "Setting",
+    "add_arguments",
+    "fields_of",
+    "from_args",
+    "setting",
+]
+
+
+@dataclass(frozen=True)
+class RewardConfig(Config):
+    """How a reward model learns from comparisons."""
+
+    pooling: Literal["mean", "last"] = setting(
+        "mean",
+        "which hidden states the head reads: the mean over the response, or its last token",
+        group="model",
+    )
+    last_weight: float = setting(
+        0.1, "with pooling mean: what the last token weighs besides, for its state has read the whole text; 0: all tokens alike",
+        0.0, 1.0, group="model",
+    )  # fmt: skip
+    lora_r: int = setting(8, "rank of the LoRA adapter", 1, 256, group="model")
+    lora_alpha: int = setting(16, "LoRA scale: the update is multiplied by lora_alpha / lora_r", 1, 1024, group="model")
+    ensemble: int = setting(
+        1,
+        "heads, each learning from its own draw of the labels; 2 or more also say how sure they are",
+        1,
+        16,
+        group="model",
+    )
+    ensemble_score: EnsembleCombination = setting(
+        "mean",
+        "one score out of those of the heads: their mean, the worst of them, or the mean less what they differ by",
+        group="model",
+    )
+    ensemble_penalty: float = setting(
+        1.0, "with uncertainty: what a unit of variance among the heads takes off the mean", 0.0, 100.0, group="model"
+    )
+    epochs: int = setting(
+        2, "passes over the labels for the adapter; 0 trains the head alone", 0, 200, group="optimisation"
+    )
+    early_stopping: bool = setting(
+        False,
+        "stop after the number of passes (0 to epochs) with the least loss on labels held out by the folds",
+        group="optimisation",
+    )
+    batch_size: int = setting(16, "comparisons per update", 1, 1024, group="optimisation")
+    lr: float = setting(3e-4, "learning rate of the adapter and the head", 1e-7, 1.0, group="optimisation")
+    weight_decay: float = setting(0.01, "AdamW weight decay", 0.0, 1.0, group="optimisation")
+    max_grad_norm: float = setting(1.0, "gradient clipping by global norm", 1e-3, 1e3, group="optimisation")
+    warm_start: bool = setting(
+        True, "fit the head on frozen features first (a convex problem), then train the adapter", group="optimisation"
+    )
+    ridge: float = setting(
+        80.0, "strength of the head's prior in the warm start; features are scaled to unit spread", 1e-3, 1e6,
+        group="optimisation",
+    )  # fmt: skip
+    prior_power: float = setting(
+        0.25, "how much more the warm start trusts directions in which the base's texts differ; 0: all directions alike",
+        0.0, 2.0, group="optimisation",
+    )  # fmt: skip
+    label_smoothing: float = setting(0.0, "share of each label given to the other side", 0.0, 0.49, group="labels")
+    margin: float = setting(
+        1.0, "distance wanted between two scores for each step of surer (slightly 0, clearly 1, much 2); 0: all alike",
+        0.0, 100.0, group="labels",
+    )  # fmt: skip
+    centering: float = setting(
+        0.01, "weight of the penalty on the squared sum of a pair's scores", 0.0, 1.0, group="labels"
+    )
+    score_l2: float = setting(
+        0.0,
+        "weight of the penalty on the squares of all scores, which keeps them from growing",
+        0.0,
+        1.0,
+        group="labels",
+    )
+    processes: int = setting(
+        1,
+        "processes that share the pairs of a batch (one a GPU); the result is that of one",
+        1,
+        64,
+        group="optimisation",
+    )
+    shard_backbone: bool = setting(
+        False,
+        "each process holds a part of the frozen weights, for models that do not fit one GPU; slower",
+        group="optimisation",
+    )
+    folds: int = setting(5, "folds of the cross-validation, grouped by prompt; 0 skips it", 0, 20, group="labels")
+    seed: int = setting(0, "seed of the adapter, the batches and the folds", 0, 2**31 - 1, group="labels")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.shard_backbone and self.processes < 2:
+            raise ConfigError(SHARDING_NEEDS_PROCESSES)

@@ -1,0 +1,159 @@
+"""Short jobs about texts: continue prompts, score texts, and say which of their words made the score."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from rlhf_lab.common.records import Project
+from rlhf_lab.engine.model_cache import ModelCache
+from rlhf_lab.engine.prompt_filter import DEFAULT_MAX_NEW_TOKENS, indices_that_fit, prompts_that_fit
+from rlhf_lab.errors import ModelError
+from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.reward_model import RewardModel
+from rlhf_lab.models.sampling.sampler import ProgressCallback, no_progress
+from rlhf_lab.store.projects import prompts
+from rlhf_lab.training.evaluation import SampledResponses, sample_responses
+from rlhf_lab.training.reward.task import ReferenceSamples
+
+REFERENCE_SAMPLES = 128
+JOB_POLICY_SLOT, JOB_REWARD_SLOT = "job", "job reward"  # slots for adapters of jobs: a run's own stay where they are
+
+
+def resolve_max_new_tokens(backbone: Backbone, prompts: Sequence[str], max_new_tokens: int | None = None) -> int:
+    """How many new tokens to write: `wanted`, or by default as many as fit behind the longest prompt, at most 64.
+
+    Raises ModelError where a prompt alone fills the model's context.
+    """
+    if max_new_tokens is not None:
+        return max_new_tokens
+    longest = max(len(backbone.encode_prompt(prompt)) for prompt in dict.fromkeys(prompts))
+    remaining = backbone.context_length - longest
+    if remaining < 1:
+        raise ModelError(
+            f"a prompt of {longest} tokens leaves no room for a response: the model reads {backbone.context_length} tokens in all. "
+            "Shorten or remove that prompt, or choose a model with a longer context."
+        )
+    return min(DEFAULT_MAX_NEW_TOKENS, remaining)
+
+
+def reference_samples(
+    model_cache: ModelCache, project: Project, on_progress: ProgressCallback = no_progress
+) -> ReferenceSamples:
+    """Base samples on train prompts: the scale of the scores. The same for every reward model of a project."""
+    backbone, adapters = model_cache.load_project(project)
+    fitting_prompts = prompts_that_fit(backbone, prompts(model_cache.db, project.id, "train"))
+    texts = [fitting_prompts.prompts[i % len(fitting_prompts.prompts)].text for i in range(REFERENCE_SAMPLES)]
+    with adapters.using(None):
+        samples = sample_responses(
+            backbone,
+            texts,
+            seed=project.seed,
+            purpose="reference",
+            max_new_tokens=fitting_prompts.response_length,
+            on_progress=on_progress,
+        )
+    return ReferenceSamples(samples.prompts, samples.tokens)
+
+
+def complete(
+    model_cache: ModelCache, project: Project, payload: dict[str, Any], *, on_progress: ProgressCallback = no_progress
+) -> dict[str, Any]:
+    """Continue prompts with the base or a checkpoint, and score the texts where a reward model is named.
+
+    payload: prompts (list of texts), checkpoint, seed, and optionally temperature, max_new_tokens, reward_model_id, words
+    (true: also say what each token adds to the score), leave_out (true: write to the prompts that fit alone). Result: texts,
+    tokens (ids), checkpoint (the one that wrote; for "latest" its step), note (that newer ones are damaged, or ""); with a
+    reward model also scores, with words also `words` and `token_scores` as `explain` gives them, and with leave_out also
+    left_out: the places in `prompts` of those that were too long, of which there is no text. Raises ModelError where a prompt
+    is too long, with leave_out where all are.
+    """
+    backbone, adapters = model_cache.load_project(project)
+    prompt_texts, max_new_tokens = [str(prompt) for prompt in payload["prompts"]], payload.get("max_new_tokens")
+    left_out: list[int] = []
+    if payload.get("leave_out"):
+        fitting_indices, max_new_tokens = indices_that_fit(backbone, prompt_texts, max_new_tokens)
+        left_out = [i for i in range(len(prompt_texts)) if i not in fitting_indices]
+        prompt_texts = [prompt_texts[i] for i in fitting_indices]
+    checkpoint, note = model_cache.resolve_checkpoint(payload.get("checkpoint", "base"))
+    slot = model_cache.load_checkpoint(checkpoint, JOB_POLICY_SLOT)
+    with adapters.using(slot, merged=slot is not None):
+        samples: SampledResponses = sample_responses(
+            backbone, prompt_texts, seed=int(payload.get("seed", 0)), purpose="complete",
+            max_new_tokens=resolve_max_new_tokens(backbone, prompt_texts, max_new_tokens),
+            temperature=float(payload.get("temperature", 1.0)), on_progress=on_progress,
+        )  # fmt: skip
+    result: dict[str, Any] = {"texts": samples.texts, "tokens": samples.tokens, "checkpoint": checkpoint, "note": note}
+    if payload.get("leave_out"):
+        result["left_out"] = left_out
+    if payload.get("reward_model_id") is not None:
+        scorer = model_cache.reward_model(int(payload["reward_model_id"]), JOB_REWARD_SLOT)
+        result["scores"] = scorer.scores(samples.prompts, samples.tokens, on_progress).tolist()
+        if payload.get("words"):
+            rows = list(zip(samples.prompts, samples.tokens, samples.texts, strict=True))
+            result["words"] = [token_pieces(backbone, tokens, text) for _, tokens, text in rows]
+            result["token_scores"] = [
+                token_contributions(scorer, prompt, tokens, on_progress) for prompt, tokens, _ in rows
+            ]
+    return result
+
+
+def explain(
+    model_cache: ModelCache, project: Project, payload: dict[str, Any], *, on_progress: ProgressCallback = no_progress
+) -> dict[str, Any]:
+    """Score texts that anybody wrote, and say what each token adds to the score.
+
+    payload: reward_model_id, items (list of {"prompt", "text"}). Result: items, each with score, tokens (pieces of the text;
+    the last, empty one is its end) and token_scores, whose mean is the score (null where the head reads the last token only).
+    Raises ModelError where prompt and text do not fit the model's context.
+    """
+    backbone, _ = model_cache.load_project(project)
+    scorer = model_cache.reward_model(int(payload["reward_model_id"]), JOB_REWARD_SLOT)
+    texts = [str(item["text"]) for item in payload["items"]]
+    prompts = [backbone.encode_prompt(str(item["prompt"])) for item in payload["items"]]
+    responses = [backbone.encode_response(text) for text in texts]
+    for prompt, response in zip(prompts, responses, strict=True):
+        if len(prompt) + len(response) > backbone.context_length:
+            raise ModelError(
+                f"a prompt of {len(prompt)} tokens and a text of {len(response)} do not fit the model's context of "
+                f"{backbone.context_length}. Shorten the text."
+            )
+    scores = scorer.scores(prompts, responses, on_progress).tolist() if texts else []
+    return {
+        "items": [
+            {
+                "score": score,
+                "tokens": token_pieces(backbone, ids, text),
+                "token_scores": token_contributions(scorer, prompt, ids, on_progress),
+            }
+            for prompt, ids, text, score in zip(prompts, responses, texts, scores, strict=True)
+        ]
+    }
+
+
+def token_contributions(
+    scorer: RewardModel, prompt: list[int], response: list[int], on_progress: ProgressCallback = no_progress
+) -> list[float] | None:
+    """What each token of the response adds to the score; None where the head does not read every token."""
+    on_progress()
+    return scorer.token_scores(prompt, response) if scorer.head.pooling == "mean" else None
+
+
+def token_pieces(backbone: Backbone, ids: Sequence[int], text: str) -> list[str]:
+    """The text cut where its tokens end: one piece a token, joined they are the text.
+
+    A token that ends within a character (bytes of an emoji) gets an empty piece, the one that completes it the character.
+    """
+    boundaries = [0]
+    for i in range(1, len(ids)):
+        boundaries.append(max(boundaries[-1], _common_prefix_length(backbone.decode(ids[:i]), text)))
+    ends_with_eos = len(ids) > 1 and ids[-1] in backbone.eos_ids
+    if ends_with_eos:
+        boundaries[-1] = len(text)  # the end of the text adds no character; the token before it takes what is left
+    boundaries.append(len(text))
+    return [text[a:b] for a, b in pairwise(boundaries)]
+
+
+def _common_prefix_length(a: str, b: str) -> int:
+    """The length of the beginning that two texts share."""
+    limit = min(len(a), len(b))
+    return next((i for i in range(limit) if a[i] != b[i]), limit)

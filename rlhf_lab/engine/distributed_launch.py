@@ -1,0 +1,245 @@
+"""Work of several processes: a child of the engine, started by `accelerate launch`, one process a GPU (gloo on CPUs).
+
+The child trains and writes; the engine watches it, goes on serving short jobs, and takes it down when it leaves. Controls of a
+run are rows of the store as ever: the leading process obeys them between two steps and tells the others.
+"""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+
+import torch
+
+from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, JobStatus, RunStatus
+from rlhf_lab.common.paths import run_folder
+from rlhf_lab.common.records import Job, ProcessIdentity
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.engine.error_messages import explain_distributed_error
+from rlhf_lab.engine.job_handlers import JobProgressCallback, reward_job
+from rlhf_lab.engine.model_cache import REWARD_MODELS_FOLDER, ModelCache
+from rlhf_lab.engine.policy_run import ENGINE_EXIT_MESSAGE, POLL_INTERVAL_S, RUN_PROCESS_DIED, PolicyRun
+from rlhf_lab.errors import EngineError, LabError, TrainingError
+from rlhf_lab.jobs import engine_process, queue, run_control
+from rlhf_lab.jobs.run_lock import check_unlocked, is_locked, lock_run
+from rlhf_lab.models.sampling.sampler import ProgressCallback
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.runs import get_run, set_run_status
+from rlhf_lab.training.distributed import Distributed, init_from_env, shutdown
+
+LAUNCH_CONFIG = Path(__file__).with_name("launch.yaml")
+LOG_FILE = "processes.log"
+ENGINE_VARIABLE = "RLHF_LAB_ENGINE"  # who started the processes, as JSON: for them alone
+TERMINATE_TIMEOUT_S = 20.0
+LAUNCHED_VARIABLE = "TORCHELASTIC_RUN_ID"  # in the environment of what `accelerate launch` starts
+ERROR_REPORT_WAIT_S = (
+    30.0  # how long a process that met an error leaves the telling to the leading one, which met it too
+)
+REWARD_PROCESS_DIED = (
+    f"one of the processes that trained the reward model died, and the others were ended ({LOG_FILE} in the home's folder "
+    f"{REWARD_MODELS_FOLDER} says more). The labels are untouched: train it again."
+)
+
+
+def launch_command(processes: int, arguments: list[str]) -> list[str]:
+    """What starts the processes; part: their command line."""
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(LAUNCH_CONFIG)]
+    return [*launcher, "--num_processes", str(processes), "-m", "rlhf_lab", *arguments]
+
+
+def launch_and_wait(processes: int, arguments: list[str], folder: Path, keep_running: Callable[[], bool]) -> bool:
+    """Start the processes and stay with them until they have ended; what they say goes to a log in the folder.
+
+    stays: asked all along; once it says false, or raises, they are ended. Returns whether they ended by themselves.
+    """
+    check_devices(processes)
+    folder.mkdir(parents=True, exist_ok=True)
+    threads = str(max(1, (os.cpu_count() or 1) // processes))
+    with (folder / LOG_FILE).open("ab") as log:
+        child = subprocess.Popen(
+            launch_command(processes, arguments),
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=os.environ
+            | {
+                "OMP_NUM_THREADS": threads,
+                ENGINE_VARIABLE: json.dumps(dataclasses.asdict(engine_process.this_process())),
+            },
+        )
+        try:
+            while child.poll() is None:
+                if not keep_running():
+                    return False
+                time.sleep(POLL_INTERVAL_S)
+        finally:
+            terminate(child)
+    return True
+
+
+def terminate(child: subprocess.Popen[bytes]) -> None:
+    """End the launcher and what it launched."""
+    for signal_number, timeout in ((signal.SIGTERM, TERMINATE_TIMEOUT_S), (signal.SIGKILL, None)):
+        if child.poll() is not None:
+            return
+        os.killpg(child.pid, signal_number)
+        try:
+            child.wait(timeout)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def last_log_line(folder: Path) -> str:
+    """ " It ended with: …", the last line that the processes wrote; "" where there is none."""
+    with suppress(OSError):
+        lines = (folder / LOG_FILE).read_bytes()[-4000:].decode("utf-8", "replace").splitlines()
+        last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return f" It ended with: {last_line[:300]}" if last_line else ""
+    return ""
+
+
+def check_devices(processes: int) -> None:
+    """Raises TrainingError where processes would share a GPU."""
+    gpus = torch.cuda.device_count()
+    if 0 < gpus < processes:
+        raise TrainingError(
+            f"{processes} processes need a GPU each, and there are {gpus}. Set processes to {gpus} or fewer; a run begun with "
+            f"more goes on so: python -m rlhf_lab train-policy --resume RUN --processes {gpus}"
+        )
+
+
+def train_policy(
+    home: Path,
+    db: Database,
+    run_id: int,
+    *,
+    run_short_job: ProgressCallback,
+    should_exit: Callable[[], bool],
+    report_progress: JobProgressCallback,
+) -> RunStatus:
+    """A run in processes of its own, until it ends; INTERRUPTED when the engine leaves, for its job to be put back. Raises
+    TrainingError when it failed or one of them died, ClaimedError while it has some already."""
+    check_unlocked(home, run_id)
+    run = get_run(db, run_id)
+    start_time, start_step = time.monotonic(), run.step
+
+    def keep_running() -> bool:
+        if should_exit():
+            return False
+        run_short_job()
+        step = get_run(db, run_id).step
+        eta_s = (
+            (time.monotonic() - start_time) / (step - start_step) * (run.total_steps - step)
+            if step > start_step
+            else None
+        )
+        report_progress(step / run.total_steps, eta_s, {"run_id": run_id, "step": step})
+        return True
+
+    arguments = ["train-policy", "--run", str(run_id), "--home", str(home)]
+    if not launch_and_wait(run_control.process_count(db, run), arguments, run_folder(home, run_id), keep_running):
+        if not is_locked(home, run_id):  # else somebody was quicker, and ours were still waiting
+            set_run_status(db, run_id, RunStatus.INTERRUPTED, ENGINE_EXIT_MESSAGE)
+        return RunStatus.INTERRUPTED
+    finished_run = get_run(db, run_id)
+    if finished_run.status in ACTIVE_RUN_STATUSES:
+        check_unlocked(home, run_id)  # somebody was quicker; what is left of our own ends within moments
+        raise TrainingError(RUN_PROCESS_DIED + last_log_line(run_folder(home, run_id)))
+    if finished_run.status is RunStatus.FAILED:
+        raise TrainingError(finished_run.message)
+    return finished_run.status
+
+
+def train_reward(home: Path, db: Database, job: Job, *, on_progress: ProgressCallback) -> dict[str, object] | None:
+    """A reward model in processes of its own; the job's result, None where it was cancelled. The leading process records how
+    the job ended. Raises TrainingError when it failed or one of them died; `tick` is called meanwhile and may raise."""
+
+    def keep_running() -> bool:
+        on_progress()
+        return queue.get_job(db, job.id).status is not JobStatus.CANCELLED
+
+    arguments = ["train-reward", "--job", str(job.id), "--home", str(home)]
+    launch_and_wait(int(job.payload["config"]["processes"]), arguments, home / REWARD_MODELS_FOLDER, keep_running)
+    finished_job = queue.get_job(db, job.id)
+    if finished_job.status is JobStatus.RUNNING:
+        raise TrainingError(REWARD_PROCESS_DIED + last_log_line(home / REWARD_MODELS_FOLDER))
+    if finished_job.status is JobStatus.FAILED:
+        raise TrainingError(finished_job.error)
+    return finished_job.result if finished_job.status is JobStatus.DONE else None
+
+
+@contextmanager
+def join_distributed() -> Iterator[Distributed]:
+    """The group of these processes, for as long as they work. Where the engine or their launcher dies they end with it: the
+    next one does the work again, and two must not write.
+
+    Nobody leaves before the leading one has stored what was found: the end of one, should it be no good one, ends all. And all
+    meet an error of ours at the same point; one that left at once would take the leading one down before that has told anybody.
+    """
+    if engine_identity := os.environ.get(ENGINE_VARIABLE):
+        engine_process.exit_when_process_ends(ProcessIdentity(**json.loads(engine_identity)))
+    if LAUNCHED_VARIABLE in os.environ:
+        engine_process.exit_when_process_ends(engine_process.parent_process())
+    distributed = init_from_env()
+    try:
+        yield distributed
+        distributed.broadcast(None)
+    except LabError:
+        if not distributed.is_main_process:
+            time.sleep(ERROR_REPORT_WAIT_S)
+        raise
+    finally:
+        shutdown()
+
+
+def _lock_if_main_process(distributed: Distributed, home: Path, run_id: int) -> AbstractContextManager[None]:
+    """The leading process claims the run for all."""
+    return lock_run(home, run_id) if distributed.is_main_process else nullcontext()
+
+
+def run_policy_worker(home: Path, run_id: int) -> RunStatus:
+    """What each process of a run does: lead or follow, until the run ends."""
+    with join_distributed() as distributed, Database.open(home) as db, _lock_if_main_process(distributed, home, run_id):
+        sharded = distributed.world_size > 1 and PolicyConfig.from_dict(get_run(db, run_id).config).shard_backbone
+        try:
+            run = PolicyRun(ModelCache(home, db, distributed=distributed, sharded=sharded), run_id)
+        except Exception as error:  # what fails later, `execute` records itself
+            if distributed.is_main_process:
+                set_run_status(
+                    db, run_id, RunStatus.FAILED, explain_distributed_error(error, distributed, RUN_PROCESS_DIED)
+                )
+            raise
+        if distributed.is_main_process:
+            return run.execute()
+        run.follow()
+        return RunStatus.DONE
+
+
+def run_reward_worker(home: Path, job_id: int) -> None:
+    """What each process of a reward training does; the leading one tells how far it is, and how the job ended."""
+    with join_distributed() as distributed, Database.open(home) as db:
+        job = queue.get_job(db, job_id)
+        if job.status is not JobStatus.RUNNING:
+            raise EngineError(f"job {job_id} is {job.status.value}; only one that the engine works on has processes.")
+        sharded = distributed.world_size > 1 and RewardConfig.from_dict(job.payload["config"]).shard_backbone
+        model_cache = ModelCache(home, db, distributed=distributed, sharded=sharded)
+        if not distributed.is_main_process:
+            reward_job(model_cache, job)
+            return
+
+        def report_progress(fraction: float, eta_s: float | None, partial_result: dict[str, object]) -> None:
+            queue.update_progress(db, job_id, fraction, eta_s, partial_result)
+
+        try:
+            queue.finish(db, job_id, reward_job(model_cache, job, report_progress=report_progress))
+        except Exception as error:
+            queue.fail(db, job_id, explain_distributed_error(error, distributed, REWARD_PROCESS_DIED))
+            raise

@@ -1,0 +1,291 @@
+"""Writing pairs to compare, and what the reward model of the day thinks of them beforehand."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from rlhf_lab.common.enums import Source
+from rlhf_lab.common.records import Completion, LabelSnapshot, NewCompletion, Pair, Project, Prompt, RewardModelRow
+from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.engine.completions import JOB_POLICY_SLOT, JOB_REWARD_SLOT, reference_samples
+from rlhf_lab.engine.model_cache import ModelCache
+from rlhf_lab.engine.prompt_filter import prompts_that_fit
+from rlhf_lab.errors import LabelError, LabError
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.reward_model import RewardModel
+from rlhf_lab.models.sampling.sampler import ProgressCallback, no_progress, sample, uniforms
+from rlhf_lab.store.projects import add_completions, add_pairs, count_pairs, newest_pairs, prompts
+from rlhf_lab.store.reward_scores import add_scores
+from rlhf_lab.store.runs import latest_reward_model
+from rlhf_lab.store.votes import load_comparisons, snapshot_labels
+from rlhf_lab.training.reward.active_selection import (
+    CANDIDATES_PER_PAIR,
+    Candidate,
+    select_most_diverse,
+    select_most_informative,
+    select_most_uncertain,
+    uncertainty_kind,
+    word_set,
+)
+
+log = logging.getLogger("rlhf_lab.engine")
+MAX_PAIR_ATTEMPTS = 8  # two samples that come out equal teach nothing: how often to try again, with other prompts
+PAIR_BATCH_SIZE = 256
+DIVERSITY_NEIGHBOURS = 64  # the newest pairs that new ones should differ from
+
+CompletionPair = tuple[NewCompletion, NewCompletion]
+
+
+class _SamplingSpec(NamedTuple):
+    """What pairs are written with."""
+
+    project: Project
+    checkpoint: str
+    slot: str | None
+    max_new_tokens: int
+    prompts: list[Prompt]
+    purpose: str = "pair"  # what the seeds are derived for
+
+
+def sample_pairs(
+    model_cache: ModelCache,
+    project: Project,
+    count: int,
+    *,
+    checkpoint: str = "base",
+    max_new_tokens: int | None = None,
+    sampling: str = "random",
+    on_note: Callable[[str], None] | None = None,
+    on_progress: ProgressCallback = no_progress,
+) -> list[Pair]:
+    """Write `count` pairs of different responses to train prompts, and score them with the newest reward model, if any.
+
+    sampling: "random" keeps what was written; the others write CANDIDATES times as many and keep some: "information" whose
+    answers would tell the most (`pair_choice`), "uncertainty" and "diversity" as in `choosing`. Each pair says which it was,
+    those of "uncertainty" also by what doubt;
+    while there is no label, or no reward model, to choose by, the pairs are random ones.
+    The n-th random pair of a project is a function of its seed, the checkpoint and n, however the pairs were asked for.
+    note is called with what a person should know: how many prompts were too long.
+    Raises LabelError when two responses to a prompt keep coming out equal; the pairs before that one are kept.
+    """
+    backbone, adapters = model_cache.load_project(project)
+    available = prompts(model_cache.db, project.id, "train")
+    if not available:
+        raise LabelError(f"project {project.id} has no prompts to write for. Add some prompts.")
+    fitting_prompts = prompts_that_fit(backbone, available, max_new_tokens)
+    if fitting_prompts.too_long_count:
+        log.warning("project %d: %s", project.id, fitting_prompts.message)
+        if on_note is not None:
+            on_note(fitting_prompts.message)
+    spec = _SamplingSpec(
+        project,
+        checkpoint,
+        model_cache.load_checkpoint(checkpoint, JOB_POLICY_SLOT),
+        fitting_prompts.response_length,
+        fitting_prompts.prompts,
+    )
+    reward_model = newest_reward_model(model_cache, project) if sampling == "uncertainty" else None
+    if sampling == "uncertainty" and reward_model is None:
+        sampling = "random"
+    if sampling == "information" and not current_label_snapshot(model_cache, project).vote_ids:
+        sampling = "random"
+    completion_pairs, has_gap = _sample_complete_pairs(
+        backbone, adapters, spec, count, count_pairs(model_cache.db, project.id), sampling, on_progress
+    )
+    if sampling != "random":
+        completion_pairs = _select_pairs(model_cache, project, completion_pairs, count, sampling, on_progress)
+    pairs = _store_pairs(
+        model_cache,
+        project,
+        completion_pairs,
+        sampling if reward_model is None else f"{sampling}: {uncertainty_kind(reward_model)}",
+    )
+    if has_gap:
+        raise LabelError(
+            f"{len(pairs)} of {count} pairs were written: then two responses to the same prompt came out equal {MAX_PAIR_ATTEMPTS} times "
+            "in a row, and equal texts teach nothing. The model hardly varies here: allow longer responses "
+            "(max_new_tokens), or use another checkpoint or more prompts."
+            + (f" {fitting_prompts.message}." if fitting_prompts.message else "")
+        )
+    return pairs
+
+
+def _sample_complete_pairs(
+    backbone: Backbone,
+    adapters: Adapters,
+    spec: _SamplingSpec,
+    count: int,
+    start: int,
+    sampling: str,
+    on_progress: ProgressCallback,
+) -> tuple[list[CompletionPair], bool]:
+    """The pairs written up to the first that did not succeed, and whether there was one."""
+    indices = range(start, start + count)
+    if sampling != "random":  # places of their own, which no later batch uses again
+        indices = range(start * CANDIDATES_PER_PAIR, (start + count) * CANDIDATES_PER_PAIR)
+        spec = spec._replace(purpose="candidate")
+    pairs_by_index = _sample_at_indices(backbone, adapters, spec, indices, on_progress)
+    if sampling != "random":
+        completion_pairs = [pairs_by_index[n] for n in indices if n in pairs_by_index]
+        return completion_pairs, len(completion_pairs) < count
+    first_gap = next((n for n in indices if n not in pairs_by_index), None)
+    # those behind the gap would take the places of others
+    return [
+        pairs_by_index[n] for n in indices if n in pairs_by_index and (first_gap is None or n < first_gap)
+    ], first_gap is not None
+
+
+def _select_pairs(
+    model_cache: ModelCache,
+    project: Project,
+    completion_pairs: list[CompletionPair],
+    count: int,
+    sampling: str,
+    on_progress: ProgressCallback,
+) -> list[CompletionPair]:
+    """The candidates worth a person's time."""
+    backbone, adapters = model_cache.load_project(project)
+    prompt_texts = {prompt.id: prompt.text for prompt in prompts(model_cache.db, project.id, "train")}
+    prompt_ids = [backbone.encode_prompt(prompt_texts[first.prompt_id]) for first, _ in completion_pairs]
+    firsts, seconds = ([list(pair[side].token_ids) for pair in completion_pairs] for side in (0, 1))
+    reward_model = newest_reward_model(model_cache, project) if sampling == "uncertainty" else None
+    if reward_model is not None:
+        selected = select_most_uncertain(reward_model, prompt_ids, firsts, seconds, count, on_progress)
+    elif sampling == "information":
+        reward_model_row = _newest_reward_model_row(model_cache, project)
+        config = RewardConfig() if reward_model_row is None else RewardConfig.from_dict(reward_model_row.config)
+        selected = select_most_informative(
+            adapters,
+            load_comparisons(model_cache.db, current_label_snapshot(model_cache, project)),
+            reference_samples(model_cache, project, on_progress),
+            [Candidate(*sides) for sides in zip(prompt_ids, firsts, seconds, strict=True)],
+            count,
+            config,
+            on_progress=on_progress,
+        )
+        selected = sorted(selected)
+    else:
+        existing = [
+            word_set(pair.first.text, pair.second.text)
+            for pair in newest_pairs(model_cache.db, project.id, DIVERSITY_NEIGHBOURS)
+        ]
+        selected = select_most_diverse(
+            [word_set(first.text, second.text) for first, second in completion_pairs], existing, count
+        )
+    return [completion_pairs[i] for i in selected]
+
+
+def _store_pairs(
+    model_cache: ModelCache, project: Project, completion_pairs: list[CompletionPair], reason: str
+) -> list[Pair]:
+    firsts = add_completions(model_cache.db, [first for first, _ in completion_pairs])
+    seconds = add_completions(model_cache.db, [second for _, second in completion_pairs])
+    pairs = add_pairs(model_cache.db, project.id, [(a.id, b.id, reason) for a, b in zip(firsts, seconds, strict=True)])
+    score_new_pairs(model_cache, project, pairs)
+    return pairs
+
+
+def _sample_at_indices(
+    backbone: Backbone, adapters: Adapters, spec: _SamplingSpec, indices: Sequence[int], on_progress: ProgressCallback
+) -> dict[int, CompletionPair]:
+    """place -> two different responses; places where all tries came out equal are left out."""
+    pairs_by_index: dict[int, CompletionPair] = {}
+    for attempt in range(MAX_PAIR_ATTEMPTS):
+        remaining = [n for n in indices if n not in pairs_by_index]
+        for start in range(0, len(remaining), PAIR_BATCH_SIZE):
+            chunk = remaining[start : start + PAIR_BATCH_SIZE]
+            with adapters.using(spec.slot, merged=spec.slot is not None):
+                firsts, seconds = (
+                    _sample_side(backbone, spec, chunk, attempt, side, on_progress) for side in ("first", "second")
+                )
+            for n, first, second in zip(chunk, firsts, seconds, strict=True):
+                if first.token_ids != second.token_ids:
+                    pairs_by_index[n] = (first, second)
+    return pairs_by_index
+
+
+def _sample_side(
+    backbone: Backbone,
+    spec: _SamplingSpec,
+    indices: Sequence[int],
+    attempt: int,
+    side: str,
+    on_progress: ProgressCallback,
+) -> list[NewCompletion]:
+    project = spec.project
+    chosen_prompts = [spec.prompts[_prompt_index(project.seed, n, attempt, len(spec.prompts))] for n in indices]
+    seeds = [derive_seed(project.seed, spec.purpose, spec.checkpoint, n, attempt, side) for n in indices]
+    prompt_ids = [backbone.encode_prompt(prompt.text) for prompt in chosen_prompts]
+    responses = sample(backbone, prompt_ids, uniforms(seeds, spec.max_new_tokens), on_progress=on_progress).tokens
+    return [
+        NewCompletion(prompt.id, backbone.decode(response), tuple(response), spec.checkpoint, seed)
+        for prompt, response, seed in zip(chosen_prompts, responses, seeds, strict=True)
+    ]
+
+
+def _prompt_index(seed: int, n: int, attempt: int, count: int) -> int:
+    """Which prompt the n-th pair is about: all in a random order, then all again in another; any, when tried again."""
+    if attempt:
+        return derive_seed(seed, "pair prompts again", n, attempt) % count
+    generator = torch.Generator().manual_seed(derive_seed(seed, "pair prompts", n // count))
+    return int(torch.randperm(count, generator=generator)[n % count])
+
+
+def current_label_snapshot(model_cache: ModelCache, project: Project) -> LabelSnapshot:
+    """The labels by people, or simulated ones where there are none."""
+    human_labels = snapshot_labels(model_cache.db, project.id, Source.HUMAN)
+    return human_labels if human_labels.vote_ids else snapshot_labels(model_cache.db, project.id, Source.SIMULATED)
+
+
+def newest_reward_model(model_cache: ModelCache, project: Project) -> RewardModel | None:
+    """The newest reward model, of labels by people first, else simulated ones; None where none can be used."""
+    row = _newest_reward_model_row(model_cache, project)
+    try:
+        return None if row is None else model_cache.reward_model(row.id, JOB_REWARD_SLOT)
+    except LabError as error:
+        log.warning("the newest reward model could not choose pairs: %s", error)
+        return None
+
+
+def _newest_reward_model_row(model_cache: ModelCache, project: Project) -> RewardModelRow | None:
+    return latest_reward_model(model_cache.db, project.id, Source.HUMAN) or latest_reward_model(
+        model_cache.db, project.id, Source.SIMULATED
+    )
+
+
+def score_new_pairs(model_cache: ModelCache, project: Project, pairs: Sequence[Pair]) -> None:
+    """Note what the newest reward model thinks of pairs nobody has judged: of labels by people first, else simulated ones."""
+    row = _newest_reward_model_row(model_cache, project)
+    if row is None or not pairs:
+        return
+    try:
+        add_scores(model_cache.db, row.id, score_pairs(model_cache.reward_model(row.id, JOB_REWARD_SLOT), pairs))
+    except LabError as error:  # the pairs are good all the same
+        log.warning("the new pairs were not scored: %s", error)
+
+
+def score_pairs(
+    model: RewardModel, pairs: Sequence[Pair], on_progress: ProgressCallback = no_progress
+) -> dict[int, float]:
+    """completion id -> score, of both sides of each pair; pairs of imported texts that it cannot read whole have none."""
+    backbone = model.backbone
+    encoded = {prompt: backbone.encode_prompt(prompt) for prompt in {pair.prompt.text for pair in pairs}}
+    rows: list[tuple[Completion, list[int], list[int]]] = []
+    for pair in pairs:
+        prompt = encoded[pair.prompt.text]
+        sides = [
+            (side, prompt, list(side.token_ids) or backbone.encode_response(side.text))
+            for side in (pair.first, pair.second)
+        ]
+        if all(len(prompt) + len(response) <= backbone.context_length for _, _, response in sides):
+            rows += sides
+    if not rows:
+        return {}
+    scores = model.scores(
+        [prompt for _, prompt, _ in rows], [response for _, _, response in rows], on_progress
+    ).tolist()
+    return {side.id: float(score) for (side, _, _), score in zip(rows, scores, strict=True)}

@@ -1,0 +1,79 @@
+"""A project's labels as a data set: a folder that `datasets.load_dataset` opens, with its card and where it came from."""
+
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab import __version__
+from rlhf_lab.common.atomic import atomic_output
+from rlhf_lab.common.records import Project
+from rlhf_lab.errors import LabelError
+from rlhf_lab.exporters.json_io import portable_name, write_json
+from rlhf_lab.exporters.label_export import LabelExportOptions, label_rows, nothing_to_export_message
+from rlhf_lab.exporters.readme_templates import DatasetFacts, dataset_card
+from rlhf_lab.exporters.tabular import write_rows
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import get_project
+
+DATASET_OPTIONS = LabelExportOptions(format="parquet")
+
+
+def export_dataset(
+    db: Database, project_id: int, out_dir: Path, options: LabelExportOptions = DATASET_OPTIONS, *, force: bool = False
+) -> Path:
+    """Write OUT/labels-project-ID/ with data/train.FORMAT, README.md (the card) and provenance.json; returns that folder.
+
+    Raises LabelError when there is nothing to write, StoreError for an unknown project or a failed write.
+    """
+    project = get_project(db, project_id)
+    folder_name = f"labels-project-{project_id}"
+    rows = list(label_rows(db, project, options))
+    if not rows:
+        raise LabelError(nothing_to_export_message(db, project_id, options))
+    facts = _dataset_facts(project, options, rows)
+    with atomic_output(out_dir, force=force) as output:
+        data_path = output.add(f"{folder_name}/{facts.data_file}")
+        write_rows(data_path, rows, options.format)
+        digest = hashlib.sha256(data_path.read_bytes()).hexdigest()
+        output.add(f"{folder_name}/README.md").write_text(dataset_card(facts), encoding="utf-8")
+        write_json(output.add(f"{folder_name}/provenance.json"), _provenance(facts, digest))
+    return out_dir / folder_name
+
+
+def _dataset_facts(project: Project, options: LabelExportOptions, rows: Sequence[dict[str, Any]]) -> DatasetFacts:
+    def count_values(column: str) -> dict[str, int]:
+        return dict(Counter(row[column] for row in rows).most_common()) if column in rows[0] else {}
+
+    return DatasetFacts(
+        project, options, f"data/train.{options.format}", len(rows), tuple(rows[0]),
+        count_values("source"), count_values("annotator"), count_values("choice"),
+    )  # fmt: skip
+
+
+def _provenance(facts: DatasetFacts, digest: str) -> dict[str, Any]:
+    project = facts.project
+    return {
+        "made_with": f"RLHF Lab {__version__}",
+        "exported_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "file": facts.data_file,
+        "sha256": digest,
+        "rows": facts.row_count,
+        "columns": list(facts.columns),
+        "chosen_with": facts.options.to_dict(),
+        "project": {
+            "id": project.id,
+            "name": project.name,
+            "model": portable_name(project.model),
+            "model_sha256": project.model_hash,
+            "prompt_set": portable_name(project.prompt_set),
+            "seed": project.seed,
+        },
+        "votes": {
+            "by_source": facts.votes_by_source,
+            "by_annotator": facts.votes_by_annotator,
+            "by_choice": facts.votes_by_choice,
+        },
+    }

@@ -1,0 +1,41 @@
+"""A folder to the Hugging Face Hub. The token is used and forgotten: it is written nowhere and stands in no message."""
+
+from pathlib import Path
+
+from rlhf_lab.errors import DataError
+
+
+def push_folder(
+    folder: Path, repo_id: str, *, repo_type: str = "dataset", private: bool = True, token: str | None = None
+) -> str:
+    """Make the repository OWNER/NAME if it is missing, send every file of the folder; returns its address.
+
+    kind: "dataset" or "model". token: None takes HF_TOKEN or the stored login, as the Hub's own tools do.
+    Raises DataError: no such name, no network, or a token that may not write there.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    if repo_id.count("/") != 1 or not all(repo_id.split("/")):
+        raise DataError(
+            f'"{repo_id}" is no name on the Hub. Write OWNER/NAME, OWNER being your user or organisation there.'
+        )
+    api = HfApi(token=token)
+    try:
+        api.create_repo(repo_id, repo_type=repo_type, private=private, exist_ok=True)
+        api.upload_folder(
+            folder_path=folder, repo_id=repo_id, repo_type=repo_type, commit_message="Upload from RLHF Lab"
+        )
+    except HFValidationError as error:
+        raise DataError(f'"{repo_id}" is no name on the Hub: {_first_line(error, token)}. Write OWNER/NAME.') from None
+    except (HfHubHTTPError, OSError) as error:
+        raise DataError(
+            f"{repo_id} could not be sent to the Hub: {_first_line(error, token)}. Check the network and that you are logged in "
+            "with a token that may write there (HF_TOKEN, or `hf auth login`). The files are still in the folder."
+        ) from None  # its traceback may hold the request
+    return f"https://huggingface.co/{'datasets/' if repo_type == 'dataset' else ''}{repo_id}"
+
+
+def _first_line(error: Exception, token: str | None) -> str:
+    line = (str(error).strip() or type(error).__name__).split("\n", 1)[0][:300]
+    return line.replace(token, "…") if token else line

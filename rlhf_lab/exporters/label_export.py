@@ -1,0 +1,226 @@
+"""Which labels leave, and in which form."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, func, select
+
+from rlhf_lab.common.atomic import atomic_output
+from rlhf_lab.common.chat_format import parse_transcript
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import Project
+from rlhf_lab.errors import ConfigError, LabelError
+from rlhf_lab.exporters.tabular import write_rows
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.annotators import VISITOR_PREFIX
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION, get_project
+from rlhf_lab.store.votes import vote_counts
+
+TIES = ("keep", "drop")
+#: votes: a row a vote with all that is known; explicit, implicit: exactly what TRL documents, ties left out.
+LAYOUTS = ("votes", "explicit", "implicit")
+FORMATS = ("jsonl", "jsonl.gz", "json", "csv", "parquet")
+
+
+@dataclass(frozen=True)
+class LabelExportOptions:
+    """source: people's, simulated, or (None) both, each row saying whose it is. annotators: only these people's (empty: all).
+
+    agreement: keep a vote only where at least this share of the pair's votes (of those chosen here) say the same.
+    names: False: people are visitors without a name, each the same in every export of a lab; judges and notes stay.
+    messages: texts as chats, TRL's conversational format. token_ids: also the sampled ids, and whose weights they belong to.
+    """
+
+    source: Source | None = Source.HUMAN
+    annotators: tuple[str, ...] = ()
+    ties: str = "keep"
+    agreement: float = 0.0
+    layout: str = "votes"
+    messages: bool = False
+    token_ids: bool = False
+    format: str = "jsonl"
+    names: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for an unknown word or a share outside 0 … 1."""
+        for name, value, allowed in (
+            ("ties", self.ties, TIES), ("layout", self.layout, LAYOUTS), ("format", self.format, FORMATS),
+        ):  # fmt: skip
+            if value not in allowed:
+                raise ConfigError(f'{name} = "{value}" is unknown; choose one of {", ".join(allowed)}.')
+        if not 0.0 <= self.agreement <= 1.0:
+            raise ConfigError(f"agreement = {self.agreement} is no share; give a number from 0 to 1.")
+        if self.token_ids and self.layout != "votes":
+            raise ConfigError("Token ids go with the layout votes only; TRL makes its own.")
+
+    @property
+    def drops_ties(self) -> bool:
+        """TRL's columns cannot say that nobody won."""
+        return self.ties == "drop" or self.layout != "votes"
+
+    def to_dict(self) -> dict[str, object]:
+        """For the provenance file. annotators: how many, where none is named."""
+        return {
+            "source": self.source.value if self.source else "all", "names": self.names,
+            "annotators": list(self.annotators) if self.names else len(self.annotators),
+            "ties": "drop" if self.drops_ties else "keep", "agreement": self.agreement, "layout": self.layout,
+            "messages": self.messages, "token_ids": self.token_ids, "format": self.format,
+        }  # fmt: skip
+
+
+pass
+
+DEFAULT_OPTIONS = LabelExportOptions()
+VIA_SIDES_UNKNOWN = "import unsided"  # votes.via of an imported vote of which nobody knows where the texts stood
+_COMPLETION_COLUMNS = ("text", "token_ids", "checkpoint", "seed")
+
+
+def export_labels(
+    db: Database, project_id: int, out_dir: Path, options: LabelExportOptions = DEFAULT_OPTIONS, *, force: bool = False
+) -> Path:
+    """The live votes of a project as labels-project-ID.jsonl (or .csv …), in the order they were cast; skips say nothing and
+    are left out.
+
+    Ties and "both are bad" have tie = true and the first completion as chosen. created_at: seconds since 1970.
+    Raises LabelError when there is nothing to write, StoreError for an unknown project or a failed write.
+    """
+    project = get_project(db, project_id)
+    with atomic_output(out_dir, force=force) as output:
+        path = output.add(f"labels-project-{project_id}.{options.format}")
+        if write_rows(path, label_rows(db, project, options), options.format) == 0:
+            raise LabelError(nothing_to_export_message(db, project_id, options))
+    return output.paths[0]
+
+
+def label_rows(db: Database, project: Project, options: LabelExportOptions) -> Iterator[dict[str, Any]]:
+    """The rows of an export, as they are written."""
+    query = _votes_query(project.id, options)
+    with db.read() as conn:
+        agreed_choices = _agreed_choices(
+            conn.execute(query.with_only_columns(t.votes.c.pair_id, t.votes.c.choice)), options
+        )
+        pseudonyms = {} if options.names else _pseudonyms(conn)
+        for row in conn.execute(query):
+            if options.drops_ties and row.choice in (Choice.TIE, Choice.BOTH_BAD):
+                continue
+            if agreed_choices is None or (row.pair_id, row.choice) in agreed_choices:
+                yield _label_row(row, project, options, pseudonyms.get(row.annotator, row.annotator))
+
+
+def _votes_query(project_id: int, options: LabelExportOptions) -> Select[*tuple[Any, ...]]:
+    v, p = t.votes.c, t.pairs.c
+    query = (
+        select(
+            v.uuid,
+            v.pair_id,
+            v.annotator,
+            v.source,
+            v.choice,
+            v.first_on_left,
+            v.response_ms,
+            v.created_at,
+            v.strength,
+            v.note,
+            v.repeat,
+            v.via,
+            p.reason,
+            t.prompts.c.text.label("prompt"),
+            t.prompts.c.split,
+            *(
+                getattr(side.c, name).label(f"{side.name}_{name}")
+                for side in (FIRST_COMPLETION, SECOND_COMPLETION)
+                for name in _COMPLETION_COLUMNS
+            ),
+        )
+        .select_from(t.votes)
+        .join(t.pairs, p.id == v.pair_id)
+        .join(FIRST_COMPLETION, FIRST_COMPLETION.c.id == p.first_id)
+        .join(SECOND_COMPLETION, SECOND_COMPLETION.c.id == p.second_id)
+        .join(t.prompts, t.prompts.c.id == FIRST_COMPLETION.c.prompt_id)
+        .where(p.project_id == project_id, v.undone_at.is_(None), v.choice != Choice.SKIP)
+        .order_by(v.id)
+    )
+    if options.layout != "votes":
+        query = query.where(v.repeat.is_(False))  # a hidden repeat measures its annotator; it is no further label
+    if options.source is not None:
+        query = query.where(v.source == options.source)
+    if options.annotators:
+        query = query.where(v.annotator.in_(options.annotators))
+    return query
+
+
+def _pseudonyms(conn: Connection) -> dict[str, str]:
+    """What people are called where none is named: by their first vote, so that it is the same next time and tells nothing."""
+    v = t.votes.c
+    first_vote_ids = select(func.min(v.id)).where(v.source == Source.HUMAN).group_by(v.annotator)
+    rows = conn.execute(select(v.annotator, v.uuid).where(v.id.in_(first_vote_ids)))
+    return {annotator: f"{VISITOR_PREFIX}{hashlib.sha256(uuid.encode()).hexdigest()[:12]}" for annotator, uuid in rows}
+
+
+def _agreed_choices(votes: Any, options: LabelExportOptions) -> set[tuple[int, Choice]] | None:
+    """(pair, choice) that enough of the pair's votes say; None where that is not asked for."""
+    if options.agreement <= 0:
+        return None
+    choice_counts = Counter((pair_id, choice) for pair_id, choice in votes)
+    pair_totals: Counter[int] = Counter()
+    for (pair_id, _), count in choice_counts.items():
+        pair_totals[pair_id] += count
+    return {
+        (pair_id, choice)
+        for (pair_id, choice), n in choice_counts.items()
+        if n >= options.agreement * pair_totals[pair_id]
+    }
+
+
+def _label_row(
+    row: Row[*tuple[Any, ...]], project: Project, options: LabelExportOptions, annotator: str
+) -> dict[str, Any]:
+    values = row._mapping
+    side_names = ("second", "first") if row.choice is Choice.SECOND else ("first", "second")
+    chosen, rejected = ({name: values[f"{side}_{name}"] for name in _COMPLETION_COLUMNS} for side in side_names)
+    label = _text_columns(row.prompt, chosen["text"], rejected["text"], options)
+    if options.layout != "votes":
+        return label
+    label |= {
+        "tie": row.choice in (Choice.TIE, Choice.BOTH_BAD), "both_bad": row.choice is Choice.BOTH_BAD,
+        "choice": row.choice.value, "source": row.source.value, "annotator": annotator,
+        "first_on_left": None if row.via == VIA_SIDES_UNKNOWN else row.first_on_left, "response_ms": row.response_ms,
+        "created_at": row.created_at, "strength": row.strength.value if row.strength else None, "note": row.note,
+        "repeat": row.repeat, "via": row.via, "uuid": row.uuid, "pair_id": row.pair_id, "reason": row.reason,
+        "split": row.split, "checkpoint_chosen": chosen["checkpoint"], "checkpoint_rejected": rejected["checkpoint"],
+        "seed_chosen": chosen["seed"], "seed_rejected": rejected["seed"],
+    }  # fmt: skip
+    if options.token_ids:
+        ids = {"chosen_ids": list(chosen["token_ids"]), "rejected_ids": list(rejected["token_ids"])}
+        label |= ids | {"model_hash": project.model_hash}
+    return label
+
+
+def _text_columns(prompt: str, chosen: str, rejected: str, options: LabelExportOptions) -> dict[str, Any]:
+    if not options.messages:
+        if options.layout == "implicit":
+            return {"chosen": prompt + chosen, "rejected": prompt + rejected}
+        return {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+    prompt_messages = parse_transcript(prompt)
+    chosen_messages, rejected_messages = ([{"role": "assistant", "content": text}] for text in (chosen, rejected))
+    if options.layout == "implicit":
+        return {"chosen": prompt_messages + chosen_messages, "rejected": prompt_messages + rejected_messages}
+    return {"prompt": prompt_messages, "chosen": chosen_messages, "rejected": rejected_messages}
+
+
+def nothing_to_export_message(db: Database, project_id: int, options: LabelExportOptions) -> str:
+    """Why there is nothing to write, and where there is something."""
+    label_counts = {source: sum(n for choice, n in counts.items() if choice is not Choice.SKIP)
+            for source, counts in vote_counts(db, project_id).items()}  # fmt: skip
+    annotator_text = f" by {', '.join(options.annotators)}" if options.annotators else ""
+    source_text = f"{options.source.value} " if options.source else ""
+    agreement_text = f" that {options.agreement:.0%} agree on" if options.agreement else ""
+    return (
+        f"Project {project_id} has no {source_text}labels{annotator_text}{agreement_text} to export; in all it has {label_counts[Source.HUMAN]} of people and "
+        f"{label_counts[Source.SIMULATED]} simulated ones, ties included. Label some, or ask for others (--source, --annotator, --ties)."
+    )

@@ -1,0 +1,295 @@
+"""The README inside an exported zip: what it is, what it came from, and how to load it."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_lab import __version__
+from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
+from rlhf_lab.common.enums import Source
+from rlhf_lab.common.records import Project, RewardModelRow, Run
+from rlhf_lab.exporters.json_io import portable_name, to_strict_json
+from rlhf_lab.exporters.label_export import LabelExportOptions
+
+
+def policy_card(run: Run, step: int, row: RewardModelRow, base: str, digest: str) -> str:
+    algorithm = str(run.config.get("algorithm", "ppo")).upper()
+    return f"""# {run.name}: step {step} of {run.total_steps}
+
+A LoRA adapter in PEFT's format, trained with {algorithm} by RLHF Lab against reward model {row.id}.
+
+| | |
+|---|---|
+| base model | `{base}`{_embedded_note(base)} |
+| SHA-256 of the base's weights | `{digest or "not recorded"}` |
+| run, step | {run.id}, {step} |
+| reward model | {row.id}, from {_label_summary(row)} |
+| SHA-256 of the labels | `{row.snapshot.digest}` |
+
+```python
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+BASE = {base!r}  # a folder or a Hub id
+FOLDER = "."  # where this zip was unpacked
+tokenizer = AutoTokenizer.from_pretrained(BASE)
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE, dtype="float32"), FOLDER)
+```
+
+The adapter fits the base named above and no other. It was sampled at temperature {run.config.get("temperature", 1.0)} while
+it learnt. Config:
+
+```json
+{json.dumps(to_strict_json(run.config), indent=1)}
+```
+"""
+
+
+def reward_model_card(row: RewardModelRow, base: str, head_config: dict[str, Any], offset: float | None = None) -> str:
+    """offset: what a score is beyond the logit, where the adapter is a sequence classifier."""
+    accuracy = row.report.get("accuracy")
+    accuracy_text = "not measured" if accuracy is None else f"{accuracy:.1%} (cross-validated)"
+    code = _adapter_and_head_code(base, head_config) if offset is None else _classifier_code(base, offset)
+    return f"""# Reward model {row.id}
+
+{_description(head_config, offset)}, trained by RLHF
+Lab on {_label_summary(row)}. It scores a response to a prompt; 0 is the mean of the base model's own responses, 1 their spread.
+
+| | |
+|---|---|
+| base model | `{base}`{_embedded_note(base)} |
+| SHA-256 of the base's weights | `{head_config.get("backbone_sha256") or "not recorded"}` |
+| accuracy | {accuracy_text} |
+| SHA-256 of the labels | `{row.snapshot.digest}` |
+
+`report.json` says how it was tested, `config.json` how it was trained.
+
+```python
+{code}```
+
+`response_ids` end with the end-of-sequence token where the response ended by itself.
+"""
+
+
+def _description(head_config: dict[str, Any], offset: float | None) -> str:
+    if offset is not None:
+        return "A sequence classifier of one label as a LoRA adapter in PEFT's format"
+    heads = f"{head_config['ensemble']['members']} linear heads" if "ensemble" in head_config else "a linear head"
+    return (
+        f"A LoRA adapter in PEFT's format and {heads}"
+        if head_config["adapter"]
+        else f"{heads.capitalize()} on the frozen base"
+    )
+
+
+def _classifier_code(base: str, offset: float) -> str:
+    """Code that loads it with nothing but PEFT."""
+    return f"""import torch
+from peft import PeftModel
+from transformers import AutoModelForSequenceClassification
+
+BASE = {base!r}  # a folder or a Hub id
+FOLDER = "."  # where this zip was unpacked
+base = AutoModelForSequenceClassification.from_pretrained(BASE, num_labels=1, dtype=torch.float32)
+base.config.pad_token_id = None  # one text at a time: what is read is its last token, also where that is the padding's
+model = PeftModel.from_pretrained(base, FOLDER).eval()
+
+
+def score(prompt_ids, response_ids):
+    with torch.no_grad():
+        return model(torch.tensor([[*prompt_ids, *response_ids]])).logits.item() + {offset!r}
+"""
+
+
+def _adapter_and_head_code(base: str, head_config: dict[str, Any]) -> str:
+    """Code that applies adapter and head (or heads)."""
+    load_line = "base = PeftModel.from_pretrained(base, FOLDER).get_base_model()\n" if head_config["adapter"] else ""
+    import_line = "from peft import PeftModel\n" if head_config["adapter"] else ""
+    last_weight = 1.0 if head_config["pooling"] == "last" else float(head_config.get("last_weight", 0.0))
+    pooling_expr = {0.0: "states.mean(0)", 1.0: "states[-1]"}.get(
+        last_weight, f"{1 - last_weight!r} * states.mean(0) + {last_weight!r} * states[-1]"
+    )
+    return f"""import torch
+{import_line}from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+BASE = {base!r}  # a folder or a Hub id
+FOLDER = "."  # where this zip was unpacked
+tokenizer = AutoTokenizer.from_pretrained(BASE)
+base = AutoModelForCausalLM.from_pretrained(BASE, dtype=torch.float32)
+{load_line}head = load_file(f"{{FOLDER}}/reward_head.safetensors")
+
+
+def score(prompt_ids, response_ids):
+    with torch.no_grad():
+        states = base.base_model(torch.tensor([[*prompt_ids, *response_ids]])).last_hidden_state[0]
+    states = states[len(prompt_ids) :].float()
+    pooled = {pooling_expr}
+{_scoring_code(head_config)}"""
+
+
+def _scoring_code(head_config: dict[str, Any]) -> str:
+    """The lines of `score` from the pooled state on."""
+    if "ensemble" not in head_config:
+        return """    raw = head["linear.weight"] @ pooled + head["linear.bias"]
+    return ((raw - head["shift"]) / head["scale"]).item()
+"""
+    ensemble = head_config["ensemble"]
+    combine_expr = {
+        "mean": "scores.mean()",
+        "worst": "scores.min()",
+        "uncertainty": f"scores.mean() - {ensemble['coef']!r} * scores.var(correction=0)",
+    }[ensemble["mode"]]
+    return f"""    scores = []
+    for k in range({ensemble["members"]}):
+        part = {{name: head[f"members.{{k}}.{{name}}"] for name in ("linear.weight", "linear.bias", "shift", "scale")}}
+        raw = part["linear.weight"] @ pooled + part["linear.bias"]
+        scores.append((raw - part["shift"]) / part["scale"])
+    scores = torch.cat(scores)
+    return (({combine_expr} - head["shift"]) / head["scale"]).item()
+"""
+
+
+def _label_summary(row: RewardModelRow) -> str:
+    count = len(row.snapshot.vote_ids)
+    if row.snapshot.source is Source.SIMULATED:
+        return f"{count} simulated labels (by a program, not by people)"
+    return f"{count} labels of people"
+
+
+def _embedded_note(base: str) -> str:
+    return f" (the {EMBEDDED_MODEL} model, in RLHF Lab's repository)" if base == "assets/model" else ""
+
+
+COLUMN_DESCRIPTIONS = {
+    "prompt": "what the texts answer or continue",
+    "chosen": "the preferred text (of a tie: the first one)",
+    "rejected": "the other text (of a tie: the second one)",
+    "tie": "nobody won: leave such rows out, or train them with the target 0.5",
+    "both_bad": "the annotator found both bad; tie is true as well",
+    "choice": "first, second, tie or both_bad; first and second name the texts, not the sides of the screen",
+    "source": "human, or simulated: a program's vote",
+    "annotator": "who voted; a nickname",
+    "first_on_left": "which text stood on the left; null where nobody knows",
+    "response_ms": "from showing to voting; null where no clock ran",
+    "created_at": "seconds since 1970",
+    "strength": "slightly, clearly or much better; null where it was not said",
+    "note": "the annotator's words",
+    "repeat": "a second look at the same pair with the sides swapped: it measures the annotator and is no further label",
+    "via": "page, api or import",
+    "uuid": "of the vote",
+    "pair_id": "votes of several people on the same two texts share it",
+    "reason": "why the two texts were put side by side",
+    "split": "the prompt's part in the project: train, or eval",
+    "checkpoint_chosen": "what wrote the chosen text",
+    "checkpoint_rejected": "what wrote the rejected text",
+    "seed_chosen": "its seed",
+    "seed_rejected": "its seed",
+    "chosen_ids": "token ids as sampled, for the model named below",
+    "rejected_ids": "token ids as sampled, for the model named below",
+    "model_hash": "SHA-256 of the weights that the ids belong to",
+}
+CSV_NOTE = (
+    " It is a CSV: prompt, chosen and rejected are exactly the texts, which a spreadsheet may take for formulas; in the other "
+    "columns an apostrophe keeps it from that, and the lab's import takes the apostrophe away."
+)
+SIZE_CATEGORIES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """What a card says. votes: by source and by annotator; choices: first, second, tie, both_bad (empty for TRL's layouts)."""
+
+    project: Project
+    options: LabelExportOptions
+    data_file: str
+    row_count: int
+    columns: tuple[str, ...]
+    votes_by_source: dict[str, int] = field(default_factory=dict)
+    votes_by_annotator: dict[str, int] = field(default_factory=dict)
+    votes_by_choice: dict[str, int] = field(default_factory=dict)
+
+
+def dataset_card(facts: DatasetFacts) -> str:
+    """Markdown with the YAML head that the Hub reads."""
+    size_category = next((category for limit, category in SIZE_CATEGORIES if facts.row_count < limit), "n>1M")
+    simulated = facts.votes_by_source.get("simulated", 0)
+    warning = (
+        f"\n**{simulated:,} of the votes are simulated**: a program scored the texts, nobody read them.\n"
+        if simulated
+        else ""
+    )
+    return f"""---
+tags:
+- preference
+- rlhf
+- trl
+size_categories:
+- {size_category}
+configs:
+- config_name: default
+  data_files:
+  - split: train
+    path: {facts.data_file}
+---
+
+# Preferences of project {facts.project.id}
+
+{facts.row_count:,} rows: which of two texts is better. Collected with RLHF Lab {__version__}.
+{warning}
+```python
+from datasets import load_dataset
+
+data = load_dataset(".", split="train")  # this folder, or its id on the Hub
+```
+
+{_format_description(facts)}
+
+## Columns
+
+| column | what it says |
+|---|---|
+{_column_table(facts)}
+
+## Where it comes from
+
+| | |
+|---|---|
+| texts written by | `{_model_name(facts)}` and its fine-tuned checkpoints, unless the checkpoint columns say "imported" |
+| SHA-256 of the weights | `{facts.project.model_hash or "not recorded"}` |
+| prompt set | `{portable_name(facts.project.prompt_set)}` |
+{_vote_table(facts)}
+`provenance.json` holds the same for programs, with the file's SHA-256. The texts are a language model's: nobody checked them for
+truth or decency. Choose a licence before you publish this.
+"""
+
+
+def _format_description(facts: DatasetFacts) -> str:
+    options = facts.options
+    layout_text = {
+        "votes": "One row a vote, ties among them (`tie`)",
+        "explicit": "TRL's format with an explicit prompt, a row a vote",
+        "implicit": "TRL's format with an implicit prompt, a row a vote",
+    }[options.layout]
+    phrases = [layout_text, "conversational" if options.messages else "standard (texts, no chats)"]
+    if options.drops_ties:
+        phrases.append("without ties")
+    if options.agreement:
+        phrases.append(f"only votes that at least {options.agreement:.0%} of the pair's votes agree with")
+    return ", ".join(phrases) + "." + (CSV_NOTE if options.format == "csv" else "")
+
+
+def _column_table(facts: DatasetFacts) -> str:
+    return "\n".join(f"| `{name}` | {COLUMN_DESCRIPTIONS[name]} |" for name in facts.columns)
+
+
+def _model_name(facts: DatasetFacts) -> str:
+    return "RLHF Lab's embedded model" if facts.project.model == EMBEDDED_MODEL else portable_name(facts.project.model)
+
+
+def _vote_table(facts: DatasetFacts) -> str:
+    if not facts.votes_by_source:
+        return ""
+    votes = ", ".join(f"{n:,} {name}" for name, n in facts.votes_by_source.items())
+    choices = ", ".join(f"{n:,} {name}" for name, n in facts.votes_by_choice.items())
+    return f"| votes | {votes} by {len(facts.votes_by_annotator):,} annotator(s) |\n| choices | {choices} |\n"

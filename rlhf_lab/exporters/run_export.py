@@ -1,0 +1,171 @@
+"""A run's numbers, texts and story as files."""
+
+import csv
+import dataclasses
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab import __version__
+from rlhf_lab.common.atomic import AtomicOutput, atomic_output
+from rlhf_lab.common.checkpoint_index import checkpoint_steps
+from rlhf_lab.common.paths import run_folder
+from rlhf_lab.common.records import RewardModelRow, Run, Sample
+from rlhf_lab.exporters.adapter_zip import add_adapter
+from rlhf_lab.exporters.json_io import portable_name, write_json, write_json_lines
+from rlhf_lab.exporters.tensorboard import EventFile
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import get_project
+from rlhf_lab.store.run_metrics import metrics_since, sample_steps, samples_at
+from rlhf_lab.store.runs import events, get_reward_model, get_run
+
+_DURATION_METRICS = ("time/rollout", "time/score", "time/update")
+
+
+def export_run(db: Database, home: Path, run_id: int, out_dir: Path, *, force: bool = False) -> list[Path]:
+    """Everything of a run: metrics, samples, manifest, TensorBoard, and its newest adapter where there is one."""
+    run = get_run(db, run_id)
+    with atomic_output(out_dir, force=force) as output:
+        for add_files in (_add_metrics, _add_samples, _add_manifest, _add_tensorboard):
+            add_files(output, db, run)
+        if checkpoint_steps(run_folder(home, run_id)):
+            add_adapter(output, db, home, run, None)
+    return output.paths
+
+
+def export_metrics(db: Database, run_id: int, out_dir: Path, *, force: bool = False) -> Path:
+    """CSV: step, then a column a metric by name; NaN and what a step has not is an empty field."""
+    run = get_run(db, run_id)
+    with atomic_output(out_dir, force=force) as output:
+        _add_metrics(output, db, run)
+    return output.paths[0]
+
+
+def export_samples(db: Database, run_id: int, out_dir: Path, *, force: bool = False) -> Path:
+    """JSON Lines: step, prompt, seed, text, score, gold; NaN is null. Step 0 is the base model."""
+    run = get_run(db, run_id)
+    with atomic_output(out_dir, force=force) as output:
+        _add_samples(output, db, run)
+    return output.paths[0]
+
+
+def export_manifest(db: Database, run_id: int, out_dir: Path, *, force: bool = False) -> Path:
+    """JSON: the run, its config, the machine, what people changed on the way, its reward model and the labels behind it."""
+    run = get_run(db, run_id)
+    with atomic_output(out_dir, force=force) as output:
+        _add_manifest(output, db, run)
+    return output.paths[0]
+
+
+def export_tensorboard(db: Database, run_id: int, out_dir: Path, *, force: bool = False) -> Path:
+    """An event file: every metric a scalar, every sample a text. `tensorboard --logdir OUT/tensorboard` shows it."""
+    run = get_run(db, run_id)
+    with atomic_output(out_dir, force=force) as output:
+        _add_tensorboard(output, db, run)
+    return output.paths[0]
+
+
+def _add_metrics(output: AtomicOutput, db: Database, run: Run) -> None:
+    steps = metrics_since(db, run.id, -1)
+    names = sorted({name for _, metrics in steps for name in metrics})
+    with output.add(f"run-{run.id}-metrics.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["step", *names])
+        for step, metrics in steps:
+            writer.writerow([step, *(_format_metric(metrics.get(name, math.nan)) for name in names)])
+
+
+def _format_metric(value: float) -> str:
+    return "" if math.isnan(value) else repr(value)
+
+
+def _add_samples(output: AtomicOutput, db: Database, run: Run) -> None:
+    rows = ({"step": step} | dataclasses.asdict(sample) for step, sample in _iter_samples(db, run.id))
+    write_json_lines(output.add(f"run-{run.id}-samples.jsonl"), rows)
+
+
+def _iter_samples(db: Database, run_id: int) -> Iterator[tuple[int, Sample]]:
+    for step in sample_steps(db, run_id):
+        for sample in samples_at(db, run_id, step):
+            yield step, sample
+
+
+def _add_manifest(output: AtomicOutput, db: Database, run: Run) -> None:
+    project = dataclasses.asdict(get_project(db, run.project_id))
+    document = {
+        "lab_version": __version__,
+        "run": {name: getattr(run, name) for name in _RUN_FIELDS},
+        "config": run.config,
+        "manifest": _portable_manifest(run.manifest),
+        "events": [dataclasses.asdict(event) for event in events(db, run.id)],
+        "project": project | {"model": portable_name(project["model"])},
+        "reward_model": reward_model_summary(get_reward_model(db, run.reward_model_id)),
+    }
+    write_json(output.add(f"run-{run.id}-manifest.json"), document)
+
+
+_RUN_FIELDS = ("id", "name", "status", "message", "step", "total_steps", "created_at", "updated_at")
+
+
+def _portable_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
+    result = dict(manifest)
+    if result.get("judge"):
+        result["judge"] = portable_name(str(result["judge"]))
+    machine = result.get("machine")
+    if isinstance(machine, dict) and "backbone" in machine:
+        result["machine"] = machine | {"backbone": portable_name(str(machine["backbone"]))}
+    return result
+
+
+def reward_model_summary(row: RewardModelRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "created_at": row.created_at,
+        "config": row.config,
+        "report": row.report,
+        "labels": {
+            "count": len(row.snapshot.vote_ids),
+            "source": row.snapshot.source,
+            "digest": row.snapshot.digest,
+        },
+    }
+
+
+def _add_tensorboard(output: AtomicOutput, db: Database, run: Run) -> None:
+    """A step's wall time is the run's beginning plus what the steps until then took: pauses are not in it.
+
+    The name is the run's own, so that a later export replaces the file: TensorBoard would show two as one tangled curve.
+    """
+    started_at = run.created_at
+    metrics, samples = dict(metrics_since(db, run.id, -1)), _samples_by_step(db, run.id)
+    path = output.add(f"tensorboard/run-{run.id}/events.out.tfevents.{int(started_at)}.run-{run.id}")
+    with path.open("wb") as file:
+        wall_time = started_at
+        event_file = EventFile(file, wall_time)
+        for step in sorted(metrics | samples):
+            values = metrics.get(step, {})
+            wall_time += sum(seconds for name in _DURATION_METRICS if math.isfinite(seconds := values.get(name, 0.0)))
+            if values:
+                event_file.add_scalars(step, wall_time, values)
+            if step in samples:
+                event_file.add_texts(
+                    step, wall_time, {f"samples/{i}": sample_markdown(sample) for i, sample in enumerate(samples[step])}
+                )
+
+
+def _samples_by_step(db: Database, run_id: int) -> dict[int, list[Sample]]:
+    by_step: dict[int, list[Sample]] = {}
+    for step, sample in _iter_samples(db, run_id):
+        by_step.setdefault(step, []).append(sample)
+    return by_step
+
+
+def sample_markdown(sample: Sample) -> str:
+    """Prompt and text as indented blocks, so that neither is read as Markdown or HTML."""
+    gold = "" if sample.gold is None else f", gold {sample.gold:.3f}"
+    return f"{_indent(sample.prompt)}\n\n→ score {sample.score:.3f}{gold}, seed {sample.seed}\n\n{_indent(sample.text)}"
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines() or [""])

@@ -1,0 +1,133 @@
+"""Cells as values: what was chosen, numbers, times, yes or no. Each raises UnreadableError with words for a person."""
+
+import ast
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from rlhf_lab.common.chat_format import UnreadableError
+from rlhf_lab.common.enums import Choice
+
+CHOICE_WORDS = {
+    Choice.FIRST: ("first", "1", "a", "left", "x", "model_a", "response_1", "response_a", "model_x", "chosen"),
+    Choice.SECOND: ("second", "2", "b", "right", "y", "model_b", "response_2", "response_b", "model_y", "rejected"),
+    Choice.TIE: ("tie", "0", "draw", "equal", "same", "both", "both_good"),
+    Choice.BOTH_BAD: ("both_bad", "neither", "none", "tie (bothbad)", "both bad", "bothbad"),
+    Choice.SKIP: ("skip", "skipped"),
+}
+CHOICE_BY_WORD = {word: choice for choice, words in CHOICE_WORDS.items() for word in words}
+EMPTY_VALUES: tuple[Any, ...] = (None, "")
+
+
+def parse_choice(value: Any, custom_words: Mapping[str, Choice]) -> Choice:
+    """What a vote means: as the person said (--choices), or by the words in use."""
+    word = _normalize_cell(value)
+    choices = custom_words or CHOICE_BY_WORD
+    choice = choices.get(word) or choices.get(word.lower())
+    if choice is None:
+        allowed = (
+            ", ".join(custom_words)
+            if custom_words
+            else "first, second, tie, both_bad (also a/b, left/right, 1/2, 0 for a tie)"
+        )
+        raise UnreadableError(f"is {word[:40]!r}; it can be {allowed}. Say what other words mean with --choices")
+    return choice
+
+
+def parse_choice_words(text: str) -> dict[str, Choice]:
+    """ "0=first,1=second" as a dict. Raises UnreadableError."""
+    choices = {}
+    for item in text.split(","):
+        word, separator, meaning = item.partition("=")
+        if not separator or meaning.strip() not in tuple(Choice):
+            raise UnreadableError(f"{item!r} is not WORD=CHOICE, CHOICE being one of {', '.join(Choice)}")
+        choices[word.strip()] = Choice(meaning.strip())
+    return choices
+
+
+def _normalize_cell(value: Any) -> str:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).strip()
+
+
+def parse_number(value: Any) -> float:
+    """A finite number."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise UnreadableError(f"is {str(value)[:40]!r}, not a number") from None
+    except OverflowError:
+        raise UnreadableError("is a number of more digits than any score has") from None
+    if isinstance(value, bool) or not math.isfinite(number):
+        raise UnreadableError(f"is {value}, not a finite number")
+    return number
+
+
+def parse_int(value: Any) -> int | None:
+    if value in EMPTY_VALUES:
+        return None
+    number = parse_number(value)
+    if not number.is_integer() or abs(number) >= 2**63:
+        raise UnreadableError(f"is {value}, not a whole number that can be stored")
+    return int(value) if isinstance(value, int) else int(number)
+
+
+def parse_bool(value: Any) -> bool | None:
+    """true, false, or None where nothing is said."""
+    if value in EMPTY_VALUES:
+        return None
+    word = _normalize_cell(value).lower()
+    if word in ("true", "1", "yes"):
+        return True
+    if word in ("false", "0", "no"):
+        return False
+    raise UnreadableError(f"is {str(value)[:40]!r}; it can be true or false")
+
+
+def parse_timestamp(value: Any) -> float | None:
+    """Seconds since 1970, from those or from an ISO date; a date without a zone is UTC."""
+    if value in EMPTY_VALUES:
+        return None
+    if isinstance(value, datetime):
+        return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
+    try:
+        return parse_number(value)
+    except UnreadableError:
+        pass
+    try:
+        parsed = datetime.fromisoformat(str(value))
+    except ValueError:
+        raise UnreadableError(
+            f"is {str(value)[:40]!r}, neither seconds since 1970 nor a date like 2026-01-31T12:00:00"
+        ) from None
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+
+
+def parse_message_list(value: Any) -> Any:
+    """A cell that holds a list as JSON (CSV has only texts), as that list; everything else as it is."""
+    if isinstance(value, str) and value.startswith(("[{", "[ {", "[[")):
+        for decode in (json.loads, ast.literal_eval):
+            try:
+                parsed = decode(value)
+            except (ValueError, SyntaxError, RecursionError, MemoryError):
+                continue
+            if isinstance(parsed, list) and all(isinstance(item, dict) and "role" in item for item in parsed):
+                return parsed
+    return value
+
+
+def parse_token_ids(value: Any) -> tuple[int, ...]:
+    """Token ids; () where there are none."""
+    if value in EMPTY_VALUES:
+        return ()
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            raise UnreadableError("is not a list of token ids") from None
+    if not isinstance(value, list) or not all(type(item) is int and 0 <= item < 2**31 for item in value):
+        raise UnreadableError("is not a list of token ids")
+    return tuple(value)

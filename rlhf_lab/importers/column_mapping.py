@@ -1,0 +1,184 @@
+"""Which column of a file means what: guessed from the names in use, or said by the person (--map)."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_lab.errors import DataError
+
+#: What a column can mean -> the names it goes by, the surest first. Our own export's names are the meanings themselves.
+MEANINGS: dict[str, tuple[str, ...]] = {
+    "prompt": ("prompt", "question", "instruction", "query", "context", "post"),
+    "input": ("input",),  # what an instruction is about; it follows the instruction after an empty line
+    "chosen": ("chosen", "preferred", "response_chosen", "better"),
+    "rejected": ("rejected", "dispreferred", "response_rejected", "worse"),
+    "first": ("first", "response_a", "answer_a", "completion_a", "response1", "response_1", "answer1", "output_1",
+              "text_a", "left_text", "response_j", "result_x"),
+    "second": ("second", "response_b", "answer_b", "completion_b", "response2", "response_2", "answer2", "output_2",
+               "text_b", "right_text", "response_k", "result_y"),
+    "choice": ("choice", "winner", "preference", "label", "vote", "verdict"),
+    "annotators": (),  # several columns, one a person: annotator1, annotator2 …
+    "annotator": ("annotator", "worker", "rater", "labeler", "labeller", "judge", "user", "annotator_id", "worker_id"),
+    "score_chosen": ("score_chosen", "chosen_score", "chosen_rating"),
+    "score_rejected": ("score_rejected", "rejected_score", "rejected_rating"),
+    "score_first": ("score_first", "score_a", "score1", "score_1", "rating_a", "score_x"),
+    "score_second": ("score_second", "score_b", "score2", "score_2", "rating_b", "score_y"),
+    "tie": ("tie", "is_tie"),
+    "both_bad": ("both_bad",),
+    "source": ("source",),
+    "strength": ("strength",),
+    "note": ("note",),
+    "repeat": ("repeat",),
+    "via": ("via",),
+    "first_on_left": ("first_on_left",),
+    "response_ms": ("response_ms",),
+    "created_at": ("created_at", "timestamp", "tstamp"),
+    "uuid": ("uuid",),
+    "pair": ("pair_id", "pair", "comparison_id"),
+    "reason": ("reason",),
+    "split": ("split",),
+    "model_hash": ("model_hash",),
+    "checkpoint_chosen": ("checkpoint_chosen",),
+    "checkpoint_rejected": ("checkpoint_rejected",),
+    "seed_chosen": ("seed_chosen",),
+    "seed_rejected": ("seed_rejected",),
+    "chosen_ids": ("chosen_ids",),
+    "rejected_ids": ("rejected_ids",),
+}  # fmt: skip
+#: Meanings that only our own exports have: there a column "source" or "reason" is ours, elsewhere it may say anything.
+OWN_EXPORT_MEANINGS = (
+    "source",
+    "reason",
+    "split",
+    "note",
+    "strength",
+    "repeat",
+    "via",
+    "first_on_left",
+    "response_ms",
+    "uuid",
+    "model_hash",
+)
+CHOSEN_REJECTED, TWO_TEXTS_AND_VOTE, TWO_TEXTS_AND_SCORES = (
+    "chosen and rejected",
+    "two texts and a vote",
+    "two texts and their scores",
+)
+
+
+class ColumnMappingError(DataError):
+    """Only a person can say what the columns (or the votes' words) mean. words: what is not known; remedy: how the command
+    line is told, which the page asks for otherwise; columns: those of the file."""
+
+    def __init__(self, message: str, remedy: str, columns: Iterable[str]) -> None:
+        super().__init__(f"{message} {remedy}")
+        self.message, self.columns = message, tuple(columns)
+
+
+@dataclass(frozen=True)
+class ColumnMapping:
+    """meaning -> column. shape: how a row says what was preferred."""
+
+    by_meaning: dict[str, str]
+    annotator_columns: tuple[str, ...]
+    row_format: str
+
+    def value(self, row: Mapping[str, Any], meaning: str) -> Any:
+        """What a row says of that, None where it does not."""
+        column = self.by_meaning.get(meaning)
+        return None if column is None else row.get(column)
+
+    @property
+    def display_mapping(self) -> dict[str, str]:
+        """For a person: every meaning with its column."""
+        return self.by_meaning | ({"annotators": ", ".join(self.annotator_columns)} if self.annotator_columns else {})
+
+
+def parse_map(items: Iterable[str]) -> dict[str, str]:
+    """["prompt=question", …] as a dict. DataError for an unknown meaning."""
+    mapping = {}
+    for item in items:
+        meaning, separator, column = item.partition("=")
+        if not separator or meaning.strip() not in MEANINGS:
+            raise DataError(
+                f"--map {item} is not understood. Write MEANING=COLUMN, for example chosen=good_answer; "
+                f"the meanings are {', '.join(MEANINGS)}."
+            )
+        mapping[meaning.strip()] = column.strip()
+    return mapping
+
+
+def map_columns(column_names: Iterable[str], overrides: Mapping[str, str] | None = None) -> ColumnMapping:
+    """The mapping of a file with these columns. What is said goes before what is guessed; "" means: none.
+
+    ColumnsError names the columns there are and what is missing.
+    """
+    available = list(dict.fromkeys(column_names))
+    overrides = dict(overrides or {})
+    by_meaning: dict[str, str] = {}
+    by_lowercase = {name.lower(): name for name in reversed(available)}
+    is_own_export = {"first_on_left", "annotator", "source", "chosen"} <= set(available)
+    annotator_columns = _find_annotator_columns(available, overrides.pop("annotators", None))
+    for meaning, aliases in MEANINGS.items():
+        if meaning in overrides:
+            if overrides[meaning]:
+                by_meaning[meaning] = _require_column(overrides[meaning], available)
+        elif meaning == "input" and by_meaning.get("prompt", "").lower() != "instruction":
+            continue
+        elif meaning not in OWN_EXPORT_MEANINGS or is_own_export:
+            match = next((by_lowercase[name] for name in aliases if name in by_lowercase), None)
+            if match is not None and match not in overrides.values():
+                by_meaning[meaning] = match
+    return ColumnMapping(by_meaning, annotator_columns, _detect_row_format(by_meaning, annotator_columns, available))
+
+
+def _require_column(column: str, available: list[str]) -> str:
+    if column not in available:
+        raise ColumnMappingError(
+            f'There is no column "{column}" in row 1. The columns are {_join_names(available)}.',
+            "Choose one of them with --map.",
+            available,
+        )
+    return column
+
+
+def _find_annotator_columns(available: list[str], override: str | None) -> tuple[str, ...]:
+    """Columns that hold one person's vote each: those said, or annotator1, annotator2 …"""
+    if override is not None:
+        return tuple(_require_column(name.strip(), available) for name in override.split("+") if name.strip())
+    matches = tuple(
+        name for name in available
+        if (stem := name.lower().rstrip("0123456789")) != name.lower() and stem.rstrip("_") in ("annotator", "rater", "worker")
+    )  # fmt: skip
+    return matches if len(matches) > 1 else ()
+
+
+def _detect_row_format(columns: Mapping[str, str], annotator_columns: tuple[str, ...], available: list[str]) -> str:
+    if "chosen" in columns and "rejected" in columns:
+        return CHOSEN_REJECTED
+    if "first" in columns and "second" in columns:
+        if "choice" in columns or annotator_columns:
+            return TWO_TEXTS_AND_VOTE
+        if "score_first" in columns and "score_second" in columns:
+            return TWO_TEXTS_AND_SCORES
+        raise ColumnMappingError(
+            f"Row 1 has two texts, but nothing says which is better. The columns are {_join_names(available)}.",
+            "Say which column is the choice, or which are the scores: --map choice=COLUMN, or --map score_first=COLUMN --map "
+            "score_second=COLUMN.",
+            available,
+        )
+    if {"completion", "label"} <= set(available):
+        raise DataError(
+            "Row 1 has one completion and a label (unpaired preferences). The lab compares two texts: give pairs, as "
+            "chosen and rejected."
+        )
+    raise ColumnMappingError(
+        f"Row 1 has no pair of texts that the lab knows by name. The columns are {_join_names(available)}.",
+        "Say which they are: --map chosen=COLUMN --map rejected=COLUMN, or --map first=COLUMN --map second=COLUMN --map "
+        "choice=COLUMN.",
+        available,
+    )
+
+
+def _join_names(names: list[str]) -> str:
+    return ", ".join(names[:12]) + (" …" if len(names) > 12 else "") if names else "none"

@@ -1,0 +1,126 @@
+"""What a project holds already: read whole while nobody waits for it, later only what has come since."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, func, select
+
+from rlhf_lab.common.records import Project
+from rlhf_lab.errors import DataError
+from rlhf_lab.importers.deduplication import Answer, PairIndex, PairKey
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import in_chunks
+from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION
+
+
+class _LatestIds(NamedTuple):
+    """The largest ids: writers take turns, so whatever is written later has larger ones."""
+
+    vote_id: int = 0
+    pair_id: int = 0
+    prompt_id: int = 0
+
+
+class ProjectIndex:
+    """A project's prompts (text -> id) and pairs, as an import knows them."""
+
+    def __init__(self, project: Project) -> None:
+        self.project = project
+        self.prompt_ids: dict[str, int] = {}
+        self.pair_index = PairIndex()
+        self._synced_ids = _LatestIds()
+        self._undone_imports: list[tuple[int, float]] = []
+
+    def load(self, conn: Connection, prompts: Iterable[str]) -> None:
+        """Everything about these prompts. DataError: an import is being taken back, and what is held may be going."""
+        c, v, latest = t.pairs.c, t.votes.c, _latest_ids(conn)
+        self._undone_imports = self._list_undone_imports(conn)
+        active_votes = (
+            select(v.id)
+            .where(v.import_id.in_([import_id for import_id, _ in self._undone_imports]), v.undone_at.is_(None))
+            .limit(1)
+        )
+        if conn.execute(active_votes).first():
+            raise DataError(
+                "An import of this project is being taken back. Wait a moment and import this then; if that was cut off, take "
+                "the rest of it back first."
+            )
+        self._read_prompts(conn, 0)
+        prompt_ids = sorted({self.prompt_ids[text] for text in prompts if text in self.prompt_ids})
+        for prompt_chunk in in_chunks(prompt_ids):
+            pair_ids = self._read_pairs(conn, FIRST_COMPLETION.c.prompt_id.in_(prompt_chunk), c.id <= latest.pair_id)
+            for pair_chunk in in_chunks(pair_ids):
+                self._read_votes(conn, v.pair_id.in_(pair_chunk), v.id <= latest.vote_id)
+        self._synced_ids = latest
+
+    def catch_up(self, conn: Connection) -> None:
+        """What others have written meanwhile, inside a writing transaction. DataError: the project is gone, or an import of
+        it was taken back: its votes may be what this one left out as held.
+
+        A single vote that was taken back meanwhile still counts as there: the import saw it.
+        """
+        if conn.execute(select(t.projects.c.id).where(t.projects.c.id == self.project.id)).first() is None:
+            raise DataError(
+                f'The project "{self.project.name}" was deleted during the import, and what had been taken in with it. Open '
+                "another one and import the file there."
+            )
+        if self._list_undone_imports(conn) != self._undone_imports:
+            raise DataError(
+                "An import of this project was taken back meanwhile, and this one ended. What it had taken in stays, unless it "
+                "is the one that was taken back; the same file again brings the rest."
+            )
+        self._read_prompts(conn, self._synced_ids.prompt_id)
+        self._read_pairs(conn, t.pairs.c.id > self._synced_ids.pair_id)
+        self._read_votes(conn, t.votes.c.id > self._synced_ids.vote_id)
+
+    def mark_synced(self, conn: Connection) -> None:
+        """Whatever is in the tables is known: the end of a writing transaction that began by catching up."""
+        self._synced_ids = _latest_ids(conn)
+
+    def _list_undone_imports(self, conn: Connection) -> list[tuple[int, float]]:
+        """The imports that were, and when."""
+        i = t.imports.c
+        query = select(i.id, i.taken_back_at).where(i.project_id == self.project.id, i.taken_back_at.is_not(None))
+        return [(row.id, row.taken_back_at) for row in conn.execute(query.order_by(i.id))]
+
+    def _read_prompts(self, conn: Connection, after_id: int) -> None:
+        p = t.prompts.c
+        rows = conn.execute(select(p.text, p.id).where(p.project_id == self.project.id, p.id > after_id))
+        self.prompt_ids |= {row.text: row.id for row in rows}
+
+    def _read_pairs(self, conn: Connection, *conditions: ColumnElement[bool]) -> list[int]:
+        c = t.pairs.c
+        query = (
+            select(
+                c.id,
+                t.prompts.c.text.label("prompt"),
+                FIRST_COMPLETION.c.text.label("first"),
+                SECOND_COMPLETION.c.text.label("second"),
+            )
+            .join(FIRST_COMPLETION, FIRST_COMPLETION.c.id == c.first_id)
+            .join(SECOND_COMPLETION, SECOND_COMPLETION.c.id == c.second_id)
+            .join(t.prompts, t.prompts.c.id == FIRST_COMPLETION.c.prompt_id)
+            .where(c.project_id == self.project.id, *conditions)
+            .order_by(c.id)
+        )
+        rows = conn.execute(query).all()
+        for row in rows:
+            self.pair_index.add_existing(
+                row.id, PairKey.from_texts(row.prompt, row.first, row.second), row.first, row.second
+            )
+        return [row.id for row in rows]
+
+    def _read_votes(self, conn: Connection, *conditions: ColumnElement[bool]) -> None:
+        v = t.votes.c
+        query = select(v.pair_id, v.annotator, v.repeat, v.source, v.choice, v.strength)
+        for row in conn.execute(query.where(v.undone_at.is_(None), *conditions).order_by(v.id)):
+            self.pair_index.add_vote(
+                row.pair_id, Answer((row.annotator, row.repeat), row.source, row.choice, row.strength)
+            )
+
+
+def _latest_ids(conn: Connection) -> _LatestIds:
+    """The votes first: on a server another may be writing between these questions, and a vote's pair is there before it."""
+    return _LatestIds(
+        *(conn.execute(select(func.max(table.c.id))).scalar() or 0 for table in (t.votes, t.pairs, t.prompts))
+    )

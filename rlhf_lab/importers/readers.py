@@ -1,0 +1,278 @@
+"""Rows of a local file: JSON Lines, JSON, CSV (also with ; or tabs), Parquet, each also as .gz where that is usual.
+
+Read by Python's own readers and not by `datasets`, whose errors do not say which row they are about.
+"""
+
+import csv
+import gzip
+import hashlib
+import io
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.errors import DataError
+from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, RowError, SourceRow
+
+RowStream = Iterator[SourceRow | RowError]
+CSV_SUFFIXES = (".csv", ".tsv", ".tab")
+DELIMITERS = ",;\t|"
+UTF_16_BOMS = (b"\xff\xfe", b"\xfe\xff")
+
+
+def read_rows(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, RowStream]:
+    """(SHA-256 of the file, its rows and what is wrong with them in order). DataError: no row of it can be read."""
+    content = _read_bytes(path, limits)
+    digest = hashlib.sha256(content).hexdigest()
+    if content[:4] == b"PAR1":
+        return digest, _parse_parquet(path.name, content, limits)
+    if uncompressed_name(path).endswith(".parquet"):
+        raise DataError(f"{path.name} is not a Parquet file: it does not begin as one. Copy or download it again.")
+    if content[:2] == b"PK":
+        raise DataError(
+            f"{path.name} is a zip archive or a spreadsheet. Unpack it, or save the sheet as CSV, and import that."
+        )
+    name = uncompressed_name(path)
+    decompressed, damage = _decompress(path.name, content, limits)
+    if b"\0" in decompressed[:1000] and decompressed[:2] not in UTF_16_BOMS:
+        raise DataError(
+            f"{path.name} holds no text but something else. Choose a CSV, JSON, JSON Lines or Parquet file."
+        )
+    text, damage = _decode_text(path.name, decompressed, damage)
+    if not text.strip() and not damage:
+        raise DataError(f"{path.name} is empty: there is no row 1. Choose the file that holds the preferences.")
+    return digest, _append_damage_error(_parse_text(name, text), damage)
+
+
+def read_lines(path: Path, limits: Limits = DEFAULT_LIMITS) -> list[str]:
+    """The lines of a text, unpacked. DataError: it cannot be read to its end."""
+    text, damage = _decode_text(path.name, *_decompress(path.name, _read_bytes(path, limits), limits))
+    if damage:
+        raise DataError(f"{path.name}: {damage}.")
+    return text.splitlines()
+
+
+def uncompressed_name(path: Path) -> str:
+    """The name that tells what a file holds, packed or not, in whatever letters."""
+    return path.name.lower().removesuffix(".gz")
+
+
+def _read_bytes(path: Path, limits: Limits) -> bytes:
+    try:
+        size = path.stat().st_size
+        if size > limits.max_bytes:
+            raise DataError(f"{path.name} has {size:,} bytes, more than {limits.max_bytes:,}. Import it in parts.")
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{path.name} cannot be read ({error.strerror or error}). Check the name, and that it is a file you may read."
+        ) from error
+
+
+def _decompress(name: str, content: bytes, limits: Limits) -> tuple[bytes, str]:
+    """The bytes behind gzip, as far as they go, and what is wrong after them."""
+    if content[:2] != b"\x1f\x8b":
+        return content, ""
+    chunks, size = [], 0
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as gzip_file:
+            while chunk := gzip_file.read1(1 << 20):
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > limits.max_bytes:
+                    raise DataError(
+                        f"{name} unpacks to more than {limits.max_bytes:,} bytes. Unpack it yourself and import it in parts."
+                    )
+    except (EOFError, zlib.error, OSError) as error:
+        return b"".join(chunks), f"the gzip stream is damaged here ({error}). Copy or download the file again"
+    return b"".join(chunks), ""
+
+
+def _decode_text(name: str, content: bytes, damage: str) -> tuple[str, str]:
+    """The characters, as far as they can be read, and what is wrong after them."""
+    if content[:2] in UTF_16_BOMS:
+        raise DataError(f"{name} is in UTF-16 from row 1 on. Save it as UTF-8 and import that.")
+    try:
+        return content.decode("utf-8-sig"), damage
+    except UnicodeDecodeError as error:
+        if damage and error.end >= len(content):  # the unpacking broke within a character
+            return content[: error.start].decode("utf-8-sig"), damage
+        line_number = content.count(b"\n", 0, error.start) + 1
+        bad_byte = f"byte 0x{content[error.start]:02x}"
+        message = f"{bad_byte} in line {line_number} is not UTF-8. Save the file as UTF-8 and import that"
+        complete_lines = content[: content.rfind(b"\n", 0, error.start) + 1]
+        return complete_lines.decode("utf-8-sig") or "\n", message
+
+
+def _append_damage_error(rows: RowStream, damage: str) -> RowStream:
+    """The rows, and after them where the file breaks off; the row at the break is half a row and is not told of."""
+    if not damage:
+        yield from rows
+        return
+    last_row_number = 0
+    for row in rows:
+        if isinstance(row, SourceRow):
+            last_row_number = row.row_number
+            yield row
+    yield RowError(0, f"row {last_row_number + 1}", damage)
+
+
+def _parse_text(name: str, text: str) -> RowStream:
+    first_char = text.lstrip()[:1]
+    if name.endswith(CSV_SUFFIXES) or (
+        first_char not in ("{", "[") and not name.endswith((".json", ".jsonl", ".ndjson"))
+    ):
+        return _parse_csv(text)
+    if first_char == "[" and not name.endswith((".jsonl", ".ndjson")):
+        return _parse_json_array(text, text.index("[") + 1)
+    if name.endswith(".json") and (pos := _find_row_list(text)) is not None:
+        return _parse_json_array(text, pos)
+    return _parse_json_lines(text)
+
+
+def _parse_json_lines(text: str) -> RowStream:
+    row_number = 0
+    for line_number, line_text in enumerate(text.split("\n"), 1):
+        if not line_text.strip():
+            continue
+        row_number += 1
+        yield _parse_json_object(row_number, f"row {row_number} (line {line_number})", line_text)
+
+
+def _parse_json_object(row_number: int, location: str, line_text: str) -> SourceRow | RowError:
+    try:
+        value = json.loads(line_text)
+    except json.JSONDecodeError as error:
+        return RowError(
+            row_number, location, f"not JSON: {error.msg.lower()} at character {error.colno}. {_FIX_ROW_HINT}"
+        )
+    except (RecursionError, ValueError) as error:
+        return RowError(row_number, location, f"not JSON that can be read ({type(error).__name__}). {_FIX_ROW_HINT}")
+    return _make_row(row_number, location, value)
+
+
+_FIX_ROW_HINT = "Mend the row or take it out"
+
+
+def _make_row(row_number: int, location: str, value: Any) -> SourceRow | RowError:
+    if isinstance(value, dict):
+        return SourceRow(row_number, location, value)
+    type_name = {list: "a list", str: "a text", type(None): "null"}.get(type(value), "a number")
+    return RowError(
+        row_number, location, f'{type_name} where an object belongs. Write {{"prompt": …, "chosen": …, "rejected": …}}'
+    )
+
+
+def _find_row_list(text: str) -> int | None:
+    """Where the rows begin in {"data": [ … ]}, or None: one object, or JSON Lines under the name .json."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(value, dict):
+        list_keys = [
+            name for name, item in value.items() if isinstance(item, list) and item and isinstance(item[0], dict)
+        ]
+        if len(list_keys) == 1 and "chosen" not in value:
+            pos = text.find(json.dumps(list_keys[0], ensure_ascii=False))
+            return (
+                text.index("[", pos) + 1 if pos >= 0 else None
+            )  # a name that is written with escapes is not looked for
+    return None
+
+
+def _parse_json_array(text: str, pos: int) -> RowStream:
+    """Item by item, so that a mistake is known by its row."""
+    decoder, row_number, line_number, counted_to = json.JSONDecoder(), 0, 1, 0
+    while True:
+        pos = _skip_whitespace(text, pos)
+        line_number, counted_to = line_number + text.count("\n", counted_to, pos), pos
+        row_number += 1
+        location = f"row {row_number} (line {line_number})"
+        if text[pos : pos + 1] == "]":
+            return
+        try:
+            value, pos = decoder.raw_decode(text, pos)
+        except (ValueError, RecursionError) as error:
+            reason = error.msg.lower() if isinstance(error, json.JSONDecodeError) else type(error).__name__
+            yield RowError(0, location, f"not JSON: {reason}. The rows after it cannot be told apart. {_FIX_ROW_HINT}")
+            return
+        yield _make_row(row_number, location, value)
+        pos = _skip_whitespace(text, pos)
+        if text[pos : pos + 1] == ",":
+            pos += 1
+        elif text[pos : pos + 1] != "]":
+            yield RowError(
+                0,
+                f"row {row_number + 1}",
+                "the list breaks off here: a comma or ] is missing. Copy or download the file again",
+            )
+            return
+
+
+def _skip_whitespace(text: str, pos: int) -> int:
+    while pos < len(text) and text[pos] in " \t\r\n":
+        pos += 1
+    return pos
+
+
+def _parse_csv(text: str) -> RowStream:
+    csv.field_size_limit(2**31 - 1)
+    header_line = text.lstrip("\r\n").split("\n", 1)[0]
+    delimiter = max(DELIMITERS, key=header_line.count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    row_number = line_number = 0
+    try:
+        for cells in reader:
+            line_number, start_line = reader.line_num, line_number + 1
+            if not any(cell.strip() for cell in cells):
+                continue
+            if header is None:
+                header = [cell.strip() for cell in cells]
+                if header_error := _check_header(header):
+                    yield RowError(0, "header", header_error)
+                    return
+                continue
+            row_number += 1
+            location = f"row {row_number} (line {start_line})"
+            if len(cells) != len(header):
+                yield RowError(
+                    row_number, location,
+                    f"{len(cells)} columns for {len(header)} in the header. Put texts with {delimiter!r} in quotes",
+                )  # fmt: skip
+                continue
+            yield SourceRow(row_number, location, dict(zip(header, cells, strict=True)), strings_only=True)
+    except csv.Error as error:
+        message = f"not CSV ({error}). A quote inside a text is written twice; close every quote that was opened"
+        yield RowError(0, f"row {row_number + 1} (line {line_number + 1})", message)
+
+
+def _check_header(header: list[str]) -> str:
+    duplicates = sorted({name for name in header if name and header.count(name) > 1})
+    if duplicates:
+        return f"two columns are called {duplicates[0]!r}. Rename one in row 1 of the file"
+    return ""
+
+
+def _parse_parquet(name: str, content: bytes, limits: Limits) -> RowStream:
+    import pyarrow
+    from pyarrow import parquet
+
+    row_number = size = 0
+    try:
+        file = parquet.ParquetFile(io.BytesIO(content))
+        for batch in file.iter_batches(batch_size=200):
+            size += batch.nbytes
+            if size > limits.max_bytes:
+                raise DataError(f"{name} unpacks to more than {limits.max_bytes:,} bytes. Import it in parts.")
+            for cells in batch.to_pylist():
+                row_number += 1
+                yield SourceRow(row_number, f"row {row_number}", cells)
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        reason = str(error).split("\n", 1)[0][:120]
+        yield RowError(
+            0, f"row {row_number + 1}", f"the Parquet file is damaged here ({reason}). Copy or download it again"
+        )

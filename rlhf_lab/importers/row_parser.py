@@ -1,0 +1,264 @@
+"""One row of a file -> what it says: one judgement, or one for each person whose column it has."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_lab.common import chat_format
+from rlhf_lab.common.chat_format import UnreadableError
+from rlhf_lab.common.csv_safety import unescape_formula
+from rlhf_lab.common.enums import Choice, Source, Strength
+from rlhf_lab.importers.cell_parsers import (
+    EMPTY_VALUES,
+    parse_bool,
+    parse_choice,
+    parse_int,
+    parse_message_list,
+    parse_number,
+    parse_timestamp,
+    parse_token_ids,
+)
+from rlhf_lab.importers.column_mapping import CHOSEN_REJECTED, TWO_TEXTS_AND_SCORES, ColumnMapping
+from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, ParsedCompletion, ParsedVote, RowError, SourceRow
+
+
+@dataclass(frozen=True)
+class ParseOptions:
+    """How rows are read. choices: what the file's own words for a vote mean; empty: the words in use."""
+
+    mapping: ColumnMapping
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+    limits: Limits = DEFAULT_LIMITS
+
+
+class _RowParser:
+    """A row on its way; every error names the column."""
+
+    def __init__(self, options: ParseOptions, row: SourceRow) -> None:
+        self.options, self.row = options, row
+
+    def value(self, meaning: str) -> Any:
+        value = self.options.mapping.value(self.row.cells, meaning)
+        return parse_message_list(value) if self.row.strings_only else value
+
+    def parse(self, meaning: str, parse_cell: Any, *args: Any) -> Any:
+        try:
+            return parse_cell(self.value(meaning), *args)
+        except UnreadableError as error:
+            column = self.options.mapping.by_meaning.get(meaning, meaning)
+            raise UnreadableError(f"{column} {error}") from None
+
+    def text(self, meaning: str, parse_cell: Any) -> str:
+        return self._check_text(self.options.mapping.by_meaning.get(meaning, meaning), self.parse(meaning, parse_cell))
+
+    def _check_text(self, column: str, text: str) -> str:
+        max_length = self.options.limits.max_characters
+        if len(text) > max_length:
+            raise UnreadableError(
+                f"{column} has {len(text):,} characters, more than {max_length:,}. Shorten it or take the row out"
+            )
+        if "\0" in text:
+            raise UnreadableError(f"{column} holds a NUL character. Remove it")
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            raise UnreadableError(
+                f"{column} holds half a character (a lone surrogate). Replace it, and save the file as UTF-8"
+            )
+        return text
+
+    def short_text(self, meaning: str) -> str:
+        """A short text that may be missing; in a CSV of ours without the apostrophe that keeps spreadsheets from computing it."""
+        value = self.value(meaning)
+        text = "" if value in EMPTY_VALUES else str(value)
+        return self._check_text(
+            meaning, unescape_formula(text) if self.row.strings_only and self.is_own_export else text
+        )
+
+    @property
+    def is_own_export(self) -> bool:
+        """Whether the file is an export of the lab, with all columns."""
+        return "first_on_left" in self.options.mapping.by_meaning
+
+    def prompt_and_texts(self, meaning_a: str, meaning_b: str) -> tuple[str, str, str]:
+        """(prompt, one text, the other)."""
+        prompt = self.value("prompt")
+        if prompt is None and self.options.mapping.row_format == CHOSEN_REJECTED:
+            text_a, text_b = (self.parse(name, lambda value: value) for name in (meaning_a, meaning_b))
+            if text_a is None or text_b is None:
+                raise UnreadableError(
+                    f"{meaning_a if text_a is None else meaning_b} is missing. Write it, or take the row out"
+                )
+            try:
+                pieces = chat_format.split_shared_prefix(text_a, text_b)
+            except UnreadableError as error:
+                raise UnreadableError(f"{meaning_a} {error}") from None
+            prompt, text_a, text_b = (
+                self._check_text(name, text)
+                for name, text in zip(("prompt", meaning_a, meaning_b), pieces, strict=True)
+            )
+        else:
+            prompt = self.text("prompt", chat_format.parse_prompt)
+            if input_text := self.short_text("input"):
+                prompt = f"{prompt}\n\n{input_text}" if prompt.strip() else input_text
+            text_a, text_b = (
+                self.text(meaning_a, chat_format.parse_response),
+                self.text(meaning_b, chat_format.parse_response),
+            )
+        if not prompt.strip():
+            raise UnreadableError("prompt is empty. Write it, or take the row out")
+        return prompt, text_a, text_b
+
+
+def parse_votes(options: ParseOptions, row: SourceRow) -> list[ParsedVote] | RowError:
+    """What a row says, or why it cannot be used."""
+    try:
+        votes = (
+            _parse_chosen_rejected(_RowParser(options, row))
+            if options.mapping.row_format == CHOSEN_REJECTED
+            else _parse_two_texts(_RowParser(options, row))
+        )
+    except UnreadableError as error:
+        message = str(error)
+        return RowError(
+            row.row_number,
+            row.location,
+            f"{message}." if ". " in message else f"{message}. Mend the row or take it out.",
+        )
+    return votes
+
+
+def _parse_chosen_rejected(parser: _RowParser) -> list[ParsedVote]:
+    """chosen and rejected. Which of them is the first completion: what the file says, or a hash of the texts, so that the
+    better one is not always the first."""
+    prompt, chosen, rejected = parser.prompt_and_texts("chosen", "rejected")
+    chosen_completion = _parse_completion(parser, "chosen", chosen)
+    rejected_completion = _parse_completion(parser, "rejected", rejected)
+    tie, both_bad = parser.parse("tie", parse_bool), parser.parse("both_bad", parse_bool)
+    choice = _own_export_choice(parser)
+    if choice is None:
+        choice = (
+            Choice.BOTH_BAD
+            if both_bad
+            else Choice.TIE
+            if tie
+            else _choice_from_scores(parser, "score_chosen", "score_rejected")
+        )
+        if choice is Choice.FIRST and _order_key(prompt, chosen) > _order_key(prompt, rejected):
+            return [_make_vote(parser, prompt, rejected_completion, chosen_completion, Choice.SECOND)]
+    if choice is Choice.SECOND:
+        return [_make_vote(parser, prompt, rejected_completion, chosen_completion, choice)]
+    return [_make_vote(parser, prompt, chosen_completion, rejected_completion, choice)]
+
+
+def _own_export_choice(parser: _RowParser) -> Choice | None:
+    """Our own export says which completion was the first beside chosen and rejected; in other files such a column may
+    say anything."""
+    if not parser.is_own_export or parser.value("choice") in EMPTY_VALUES:
+        return None
+    choice: Choice = parser.parse("choice", parse_choice, {})
+    return choice
+
+
+def _choice_from_scores(parser: _RowParser, first_meaning: str, second_meaning: str) -> Choice:
+    """By two scores, where the file has them; the first otherwise."""
+    if parser.value(first_meaning) in EMPTY_VALUES or parser.value(second_meaning) in EMPTY_VALUES:
+        return Choice.FIRST
+    first_score, second_score = parser.parse(first_meaning, parse_number), parser.parse(second_meaning, parse_number)
+    if parser.options.mapping.row_format == CHOSEN_REJECTED and first_score < second_score:
+        raise UnreadableError(
+            f"the rejected text has the higher score ({second_score:g}, the chosen one {first_score:g}). Swap them or mend the scores"
+        )
+    return Choice.TIE if first_score == second_score else Choice.FIRST if first_score > second_score else Choice.SECOND
+
+
+def _parse_two_texts(parser: _RowParser) -> list[ParsedVote]:
+    prompt, first, second = parser.prompt_and_texts("first", "second")
+    completions = ParsedCompletion(first), ParsedCompletion(second)
+    mapping = parser.options.mapping
+    if mapping.row_format == TWO_TEXTS_AND_SCORES:
+        for name in ("score_first", "score_second"):
+            if parser.value(name) in EMPTY_VALUES:
+                raise UnreadableError(f"{mapping.by_meaning[name]} is missing. Write the score, or take the row out")
+        return [_make_vote(parser, prompt, *completions, _choice_from_scores(parser, "score_first", "score_second"))]
+    if not mapping.annotator_columns:
+        return [_make_vote(parser, prompt, *completions, parser.parse("choice", parse_choice, parser.options.choices))]
+    votes = []
+    for name in mapping.annotator_columns:
+        value = parser.row.cells.get(name)
+        if value in EMPTY_VALUES:
+            continue
+        try:
+            choice = parse_choice(value, parser.options.choices)
+        except UnreadableError as error:
+            raise UnreadableError(f"{name} {error}") from None
+        votes.append(_make_vote(parser, prompt, *completions, choice, annotator=name))
+    if not votes:
+        raise UnreadableError(
+            f"none of {', '.join(mapping.annotator_columns)} says anything. Write a vote, or take the row out"
+        )
+    return votes
+
+
+def _parse_completion(parser: _RowParser, role: str, text: str) -> ParsedCompletion:
+    return ParsedCompletion(
+        text,
+        checkpoint=parser.short_text(f"checkpoint_{role}"),
+        seed=parser.parse(f"seed_{role}", parse_int) or 0,
+        token_ids=parser.parse(f"{role}_ids", parse_token_ids),
+    )
+
+
+def _make_vote(
+    parser: _RowParser,
+    prompt: str,
+    first: ParsedCompletion,
+    second: ParsedCompletion,
+    choice: Choice,
+    annotator: str = "",
+) -> ParsedVote:
+    source = parser.short_text("source")
+    if source and source not in tuple(Source):
+        raise UnreadableError(f"source is {source[:40]!r}; it can be {', '.join(Source)}")
+    response_ms = parser.parse("response_ms", parse_int)
+    if response_ms is not None and response_ms < 0:
+        raise UnreadableError(f"response_ms is {response_ms}; nobody answers before the question")
+    return ParsedVote(
+        row_number=parser.row.row_number,
+        prompt=prompt,
+        first=first,
+        second=second,
+        choice=choice,
+        annotator=annotator or parser.short_text("annotator"),
+        source=Source(source) if source else None,
+        first_on_left=_parse_first_on_left(parser),
+        response_ms=response_ms,
+        created_at=parser.parse("created_at", parse_timestamp),
+        uuid=parser.short_text("uuid")[:64],
+        pair_name=parser.short_text("pair"),
+        reason=parser.short_text("reason"),
+        split=parser.short_text("split"),
+        model_hash=parser.short_text("model_hash"),
+        strength=_parse_strength(parser),
+        note=parser.short_text("note"),
+        repeat=bool(parser.parse("repeat", parse_bool)),
+        via=parser.short_text("via"),
+    )
+
+
+def _parse_strength(parser: _RowParser) -> Strength | None:
+    text = parser.short_text("strength")
+    if text and text not in tuple(Strength):
+        raise UnreadableError(f"strength is {text[:40]!r}; it can be {', '.join(Strength)}")
+    return Strength(text) if text else None
+
+
+def _parse_first_on_left(parser: _RowParser) -> bool | None:
+    """Where the first text stood: said, or clear from a vote in words of left and right."""
+    first_on_left: bool | None = parser.parse("first_on_left", parse_bool)
+    if first_on_left is None and str(parser.value("choice") or "").lower() in ("left", "right"):
+        return True
+    return first_on_left
+
+
+def _order_key(prompt: str, text: str) -> bytes:
+    return hashlib.sha256(f"{len(prompt)}{prompt}{text}".encode()).digest()

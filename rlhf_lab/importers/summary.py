@@ -1,0 +1,125 @@
+"""An import in words and as JSON, for the command line and the page."""
+
+from dataclasses import asdict
+from typing import Any
+
+from rlhf_lab.common.text import pluralize
+from rlhf_lab.importers.parsed_rows import MAX_LISTED_ERRORS, ParsedFile, ParsedVote
+from rlhf_lab.importers.writer import ImportResult
+from rlhf_lab.store.import_batches import ImportUndo
+
+PREVIEW_VOTES = 5  # judgements in a preview
+
+
+def build_preview(parsed_file: ParsedFile, duplicate_counts: dict[str, int] | None = None) -> dict[str, Any]:
+    """What would be imported. doubts: what it would meet (`saving.doubts_of`), where that is known."""
+    choices: dict[str, int] = {}
+    for vote in parsed_file.votes:
+        choices[vote.choice.value] = choices.get(vote.choice.value, 0) + 1
+    annotators = sorted({vote.annotator for vote in parsed_file.votes if vote.annotator})
+    payload = {
+        "name": parsed_file.name,
+        "digest": parsed_file.digest,
+        "shape": parsed_file.row_format,
+        "mapping": parsed_file.mapping,
+        "unused": list(parsed_file.unused_columns),
+        "rows": parsed_file.row_count,
+        "votes": len(parsed_file.votes),
+        "choices": choices,
+        "prompts": len({vote.prompt for vote in parsed_file.votes}),
+        "annotators": annotators[:50],
+        "people": len(annotators),
+        "first": [_preview_row(vote) for vote in parsed_file.votes[:PREVIEW_VOTES]],
+        "same_texts": sum(vote.first.text == vote.second.text for vote in parsed_file.votes),
+        "empty_texts": sum(not (vote.first.text.strip() and vote.second.text.strip()) for vote in parsed_file.votes),
+        "problems": [str(error) for error in parsed_file.errors[:MAX_LISTED_ERRORS]],
+        "broken": len(parsed_file.errors),
+        **(duplicate_counts or {}),
+    }
+    return payload | {"doubts": _warning_text(payload)}
+
+
+def _warning_text(payload: dict[str, Any]) -> str:
+    """What somebody should look at before they import; "" where there is nothing."""
+    warnings = {
+        "held": ("vote", " that this project has already, left out"),
+        "duplicates": (
+            "vote",
+            " by somebody who has answered about the same two texts before, in the file or in this project",
+        ),
+        "same_texts": ("comparison", " of a text with itself: nothing can be learnt there"),
+        "empty_texts": ("comparison", " with an empty text"),
+    }
+    phrases = [
+        pluralize(payload[name], noun) + suffix for name, (noun, suffix) in warnings.items() if payload.get(name)
+    ]
+    return f"Look again: {'; '.join(phrases)}." if phrases else ""
+
+
+def _preview_row(vote: ParsedVote) -> dict[str, Any]:
+    return {
+        "row": vote.row_number, "prompt": vote.prompt[:600], "first": vote.first.text[:600], "second": vote.second.text[:600],
+        "choice": vote.choice.value, "annotator": vote.annotator,
+    }  # fmt: skip
+
+
+def format_preview(payload: dict[str, Any]) -> str:
+    """For the terminal."""
+    mapping = ", ".join(f"{meaning} = {column}" for meaning, column in payload["mapping"].items())
+    lines = [
+        f"{payload['name']}: {pluralize(payload['rows'], 'row')}, {pluralize(payload['votes'], 'vote')} on "
+        f"{pluralize(payload['prompts'], 'prompt')} ({payload['shape']})",
+        f"columns: {mapping}" + (f"; not used: {', '.join(payload['unused'][:12])}" if payload["unused"] else ""),
+        "votes: " + (", ".join(f"{n:,} {choice}" for choice, n in payload["choices"].items()) or "none")
+        + (f"; {pluralize(payload['people'], 'annotator')}" if payload["people"] else ""),
+    ]  # fmt: skip
+    for row in payload["first"]:
+        lines.append(
+            f"row {row['row']}: {row['choice']}: {_shorten(row['prompt'])} | {_shorten(row['first'])} | {_shorten(row['second'])}"
+        )
+    return "\n".join(lines + [payload["doubts"]] * bool(payload["doubts"]) + payload["problems"])
+
+
+def _shorten(text: str) -> str:
+    collapsed = " ".join(text.split())
+    return collapsed if len(collapsed) <= 60 else f"{collapsed[:59]}…"
+
+
+def format_result(result: ImportResult, name: str) -> str:
+    """What was done, in a sentence or two."""
+    created = f"{pluralize(result.pairs, 'new pair')} and {pluralize(result.prompts, 'new prompt')}"
+    sentences = [f"Taken in: {pluralize(result.votes, 'vote')} of {name}, on {created}."]
+    if result.held:
+        criterion = "the same answer of the same person about the same two texts"
+        sentences.append(
+            f"Left out, because this project has that already: {pluralize(result.held, 'vote')} ({criterion})."
+        )
+    if result.duplicates:
+        handling = "left out" if result.dropped else "kept; left out when that is asked for"
+        further = pluralize(result.duplicates, "further answer")
+        sentences.append(f"Besides: {further} of the same person about the same two texts ({handling}).")
+    if result.broken:
+        sentences.append(f"Left out: {pluralize(result.broken, 'row')} with a problem.")
+    if result.same_texts:
+        sentences.append(
+            f"Nothing can be learnt from {pluralize(result.same_texts, 'comparison')} of a text with itself."
+        )
+    return " ".join(sentences)
+
+
+def format_undo(undo: ImportUndo, *, completed: bool = False) -> str:
+    """What would go with an import, or what went."""
+    go_verb, stay_verb = ("went", "stayed") if completed else ("go", "stay")
+    sentences = [f"{pluralize(undo.votes, 'vote')} and {pluralize(undo.pairs, 'pair')} {go_verb}."]
+    if undo.staying:
+        sentences.append(f"{pluralize(undo.staying, 'pair')} {stay_verb}, because others have voted there.")
+    if undo.prompts:
+        sentences.append(f"{pluralize(undo.prompts, 'prompt')} will not be sampled from any more.")
+    if undo.models:
+        models_phrase = f"{pluralize(undo.models, 'reward model')} {'has' if undo.models == 1 else 'have'}"
+        sentences.append(f"{models_phrase} learnt from these votes and will not change: train another one afterwards.")
+    return " ".join(sentences)
+
+
+def result_to_dict(result: ImportResult) -> dict[str, Any]:
+    return asdict(result)

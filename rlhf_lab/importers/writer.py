@@ -1,0 +1,264 @@
+"""Judgements into a project's tables, some hundred at a time, so that whoever votes meanwhile hardly waits.
+
+Each piece is one short transaction with its prompts, texts, pairs and votes: an import that is cut off leaves whole pieces, and
+the same file again brings the rest, because what is there is not taken in twice. So do two imports at once.
+"""
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, Table, insert, select, update
+
+from rlhf_lab.common.bundled_assets import train_eval_split
+from rlhf_lab.common.enums import Source
+from rlhf_lab.common.text import pluralize
+from rlhf_lab.errors import DataError, StoreError
+from rlhf_lab.importers.deduplication import Answer, PairIndex, PairSlot, flip_choice
+from rlhf_lab.importers.parsed_rows import IMPORTED, ParsedCompletion, ParsedFile, ParsedVote
+from rlhf_lab.importers.parser import summarize_errors
+from rlhf_lab.importers.project_index import ProjectIndex
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database, insert_row
+from rlhf_lab.store.import_batches import CHUNK_PAUSE_S, CHUNK_SIZE
+from rlhf_lab.store.projects import get_project
+
+VIA_IMPORT, VIA_SIDES_UNKNOWN = "import", "import unsided"  # votes.via: does anybody know where the two texts stood?
+
+AssignedVotes = list[tuple[ParsedVote, PairSlot, str]]  # a judgement that is to be kept, its pair, and who said it
+
+
+@dataclass(frozen=True)
+class ImportTarget:
+    """Where judgements go, and what to do with what the file does not say.
+
+    source, annotator: of rows that name none. use_prompts: prompts the project does not have yet become its own, for
+    sampling and PPO too; without it they only carry their labels. skip_broken: leave out rows with a problem.
+    drop_duplicates: leave out what somebody says of two texts who has said something of them before. who: imports it.
+    """
+
+    project_id: int
+    source: Source = Source.HUMAN
+    annotator: str = IMPORTED
+    drop_duplicates: bool = False
+    use_prompts: bool = False
+    skip_broken: bool = False
+    who: str = ""
+
+
+@dataclass(frozen=True)
+class ImportResult:
+    """What was written, and what was left out: held (the project has it), broken.
+
+    duplicates: a further answer of the same person to the same two texts, `dropped` of them left out.
+    """
+
+    votes: int = 0
+    pairs: int = 0
+    prompts: int = 0
+    held: int = 0
+    duplicates: int = 0
+    dropped: int = 0
+    broken: int = 0
+    same_texts: int = 0
+    annotators: list[str] = field(default_factory=list)
+
+    @property
+    def skipped(self) -> int:
+        return self.held + self.dropped + self.broken
+
+
+def save_import(db: Database, parsed_file: ParsedFile, target: ImportTarget) -> ImportResult:
+    """Write what was found and is not there yet.
+
+    DataError names the rows with problems; then nothing is written. StoreError: not all could be written; it says how much
+    is in, and stays in.
+    """
+    if parsed_file.errors and not target.skip_broken:
+        raise DataError(
+            f"{pluralize(len(parsed_file.errors), 'row')} of {parsed_file.name} cannot be used; nothing was imported. Mend the file, or have "
+            f"such rows left out (on the command line: --skip-broken).\n{summarize_errors(parsed_file.errors)}"
+        )
+    if not parsed_file.votes:
+        raise DataError(f"{parsed_file.name} holds no row that can be used.\n{summarize_errors(parsed_file.errors)}")
+    return _ImportWriter(db, parsed_file, target).run()
+
+
+def count_duplicates(db: Database | None, parsed_file: ParsedFile, target: ImportTarget) -> dict[str, int]:
+    """{"held", "duplicates", …}: what an import would meet (see `Saved`). Nothing is written. db: None for a new project."""
+    pair_index = PairIndex() if db is None else _ImportWriter(db, parsed_file, target).project_index.pair_index
+    _assign_slots(pair_index, parsed_file.votes, target)
+    return asdict(pair_index.counts)
+
+
+def _assign_slots(pair_index: PairIndex, votes: Sequence[ParsedVote], target: ImportTarget) -> AssignedVotes:
+    """Every judgement that is to be kept, its pair, and who said it."""
+    assigned: AssignedVotes = []
+    for vote in votes:
+        annotator = vote.annotator or target.annotator
+        answer = Answer((annotator, vote.repeat), vote.source or target.source, vote.choice, vote.strength)
+        slot = pair_index.assign_slot(vote, answer, drop_duplicates=target.drop_duplicates)
+        if slot is not None:
+            assigned.append((vote, slot, annotator))
+    return assigned
+
+
+def _via(vote: ParsedVote) -> str:
+    """The door an imported vote came through; the one that its export names, if it does."""
+    return vote.via[:20] or (VIA_SIDES_UNKNOWN if vote.first_on_left is None else VIA_IMPORT)
+
+
+class _ImportWriter:
+    """One import. Whatever can be looked up and decided beforehand is, while nobody waits."""
+
+    def __init__(self, db: Database, parsed_file: ParsedFile, target: ImportTarget) -> None:
+        self.db, self.parsed_file, self.target = db, parsed_file, target
+        self.project_index = ProjectIndex(get_project(db, target.project_id))
+        split_by_prompt = {vote.prompt: vote.split for vote in parsed_file.votes}
+        with db.read() as conn:
+            self.project_index.load(conn, split_by_prompt)
+        new_prompts = [text for text in split_by_prompt if text not in self.project_index.prompt_ids]
+        assigned_splits = dict(train_eval_split(new_prompts)) if new_prompts and target.use_prompts else {}
+        self.prompt_splits = {
+            text: file_split if file_split in ("train", "eval") else assigned_splits.get(text, "train")
+            for text, file_split in split_by_prompt.items()
+        }
+        self.pair_count = self.prompt_count = self.import_id = 0
+
+    def run(self) -> ImportResult:
+        parsed_votes, vote_count, annotators = self.parsed_file.votes, 0, set[str]()
+        for start in range(0, len(parsed_votes), CHUNK_SIZE):
+            if start:
+                time.sleep(CHUNK_PAUSE_S)
+            try:
+                with self.db.write() as conn:
+                    assigned = self._write_chunk(conn, parsed_votes[start : start + CHUNK_SIZE])
+            except StoreError as error:
+                raise type(error)(f"{error}{self._partial_result_message(vote_count)}") from error
+            vote_count += len(assigned)
+            annotators |= {annotator for _, _, annotator in assigned}
+        return ImportResult(
+            votes=vote_count, pairs=self.pair_count, prompts=self.prompt_count, broken=len(self.parsed_file.errors),
+            same_texts=sum(vote.first.text == vote.second.text for vote in parsed_votes), annotators=sorted(annotators),
+            **asdict(self.project_index.pair_index.counts),
+        )  # fmt: skip
+
+    def _partial_result_message(self, vote_count: int) -> str:
+        if not vote_count:
+            return ""
+        return (
+            f" What is in stays: {pluralize(vote_count, 'vote')} of {self.parsed_file.name}. Import it again for the rest: nothing is "
+            "taken in twice."
+        )
+
+    def _write_chunk(self, conn: Connection, votes: Sequence[ParsedVote]) -> AssignedVotes:
+        self.project_index.catch_up(conn)
+        self.import_id = self.import_id or self._insert_import(conn)
+        self._insert_prompts(conn, votes)
+        assigned = self._drop_already_voted(conn, _assign_slots(self.project_index.pair_index, votes, self.target))
+        self._insert_pairs(conn, assigned)
+        self._insert_votes(conn, assigned)
+        self.project_index.mark_synced(conn)
+        return assigned
+
+    def _insert_import(self, conn: Connection) -> int:
+        values = {"project_id": self.project_index.project.id, "name": self.parsed_file.name, "who": self.target.who[:60],
+                  "use_prompts": self.target.use_prompts, "created_at": time.time()}  # fmt: skip
+        return insert_row(conn, t.imports, values)
+
+    def _insert_prompts(self, conn: Connection, votes: Sequence[ParsedVote]) -> None:
+        """Those new to the project; those that only carried labels become its own where that is wished."""
+        prompts, prompt_ids = dict.fromkeys(vote.prompt for vote in votes), self.project_index.prompt_ids
+        new_prompts = [text for text in prompts if text not in prompt_ids]
+        if self.target.use_prompts:
+            existing_ids = [prompt_ids[text] for text in prompts if text in prompt_ids]
+            statement = update(t.prompts).where(t.prompts.c.id.in_(existing_ids), t.prompts.c.labels_only.is_(True))
+            conn.execute(statement.values(labels_only=False, import_id=self.import_id))
+        values = [
+            {"project_id": self.project_index.project.id, "text": text, "labels_only": not self.target.use_prompts,
+             "split": self.prompt_splits[text], "import_id": self.import_id if self.target.use_prompts else None}
+            for text in new_prompts
+        ]  # fmt: skip
+        prompt_ids |= dict(zip(new_prompts, _insert_returning_ids(conn, t.prompts, values), strict=True))
+        self.prompt_count += len(new_prompts)
+
+    def _drop_already_voted(self, conn: Connection, assigned: AssignedVotes) -> AssignedVotes:
+        """Without those whose person has brought back a vote on the pair (redo) since the import looked."""
+        v = t.votes.c
+        pair_ids = [slot.pair_id for _, slot, _ in assigned if slot.pair_id is not None]
+        rows = conn.execute(
+            select(v.pair_id, v.annotator, v.repeat).where(v.pair_id.in_(pair_ids), v.undone_at.is_(None))
+        )
+        already_voted = {(row.pair_id, row.annotator, row.repeat) for row in rows}
+        remaining = [entry for entry in assigned if (entry[1].pair_id, entry[2], entry[0].repeat) not in already_voted]
+        self.project_index.pair_index.counts.held += len(assigned) - len(remaining)
+        return remaining
+
+    def _insert_pairs(self, conn: Connection, assigned: AssignedVotes) -> None:
+        """Completions and pairs of the places that are new."""
+        slots = list(dict.fromkeys(slot for _, slot, _ in assigned if slot.pair_id is None))
+        completion_ids = _insert_returning_ids(
+            conn,
+            t.completions,
+            [self._completion_values(slot, completion) for slot in slots for completion in slot.completions()],
+        )
+        values = [
+            {
+                "project_id": self.project_index.project.id,
+                "first_id": completion_ids[2 * i],
+                "second_id": completion_ids[2 * i + 1],
+                "reason": slot.reason or f"import of {self.parsed_file.name[:80]}",
+                "created_at": slot.created_at,
+                "import_id": self.import_id,
+            }
+            for i, slot in enumerate(slots)
+        ]
+        for slot, pair_id in zip(slots, _insert_returning_ids(conn, t.pairs, values), strict=True):
+            self.project_index.pair_index.set_pair_id(slot, pair_id)
+        self.pair_count += len(values)
+
+    def _completion_values(self, slot: PairSlot, completion: ParsedCompletion) -> dict[str, Any]:
+        """Token ids count only where the same weights wrote them; another lab's runs are not this one's."""
+        same_model = bool(slot.model_hash) and slot.model_hash == self.project_index.project.model_hash
+        checkpoint = completion.checkpoint or IMPORTED
+        if not checkpoint.startswith(IMPORTED):
+            checkpoint = f"{IMPORTED}/{checkpoint}"
+        return {
+            "prompt_id": self.project_index.prompt_ids[slot.pair_key.prompt], "text": completion.text,
+            "token_ids": list(completion.token_ids) if same_model else [], "checkpoint": checkpoint, "seed": completion.seed,
+            "created_at": slot.created_at,
+        }  # fmt: skip
+
+    def _insert_votes(self, conn: Connection, assigned: AssignedVotes) -> None:
+        v = t.votes.c
+        file_uuids = [vote.uuid for vote, _, _ in assigned if vote.uuid]
+        used_uuids = set(conn.execute(select(v.uuid).where(v.uuid.in_(file_uuids))).scalars())
+        values = []
+        for vote, slot, annotator in assigned:
+            is_flipped = not slot.has_same_order(vote)
+            vote_uuid = vote.uuid if vote.uuid and vote.uuid not in used_uuids else str(uuid.uuid4())
+            used_uuids.add(vote_uuid)
+            on_left = vote.first_on_left
+            if on_left is None:
+                on_left = uuid.uuid5(uuid.NAMESPACE_OID, f"{vote.row_number} {annotator}").int % 2 == 0
+            values.append({
+                "uuid": vote_uuid, "pair_id": slot.pair_id, "annotator": annotator, "source": vote.source or self.target.source,
+                "choice": flip_choice(vote.choice) if is_flipped else vote.choice, "first_on_left": on_left is not is_flipped,
+                "strength": vote.strength, "note": vote.note[:1000], "repeat": vote.repeat, "via": _via(vote),
+                "response_ms": vote.response_ms, "created_at": slot.created_at if vote.created_at is None else vote.created_at,
+                "import_id": self.import_id,
+            })  # fmt: skip
+        _insert_returning_ids(conn, t.votes, values)
+        statement = update(t.pairs).where(t.pairs.c.id.in_({slot.pair_id for _, slot, _ in assigned}))
+        conn.execute(
+            statement.where(t.pairs.c.taken_back_at.is_not(None)).values(taken_back_at=None, import_id=self.import_id)
+        )
+
+
+def _insert_returning_ids(conn: Connection, table: Table, values: list[dict[str, Any]]) -> list[int]:
+    """Ids in the order of the values."""
+    if not values:
+        return []
+    return list(conn.execute(insert(table).returning(table.c.id, sort_by_parameter_order=True), values).scalars())

@@ -1,0 +1,275 @@
+"""The engine as a process: is it there, start it, stop it. No torch here: the page imports this.
+
+An engine writes a heartbeat row every few seconds (from a thread: a step may take longer). On its own machine it is
+known by pid and process start time, so that a recycled pid is never taken for it; from another by the heartbeat alone.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+from sqlalchemy import Connection, RowMapping, select, update
+
+from rlhf_lab.common.enums import EngineState
+from rlhf_lab.common.process_env import TRAINING_ENV
+from rlhf_lab.common.records import EngineRow, EngineStatus, ProcessIdentity
+from rlhf_lab.errors import EngineError
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database, insert_row
+
+HEARTBEAT_TIMEOUT_S = 10.0  # a heartbeat is good for so long
+STATE_STARTING = "starting"  # what an engine says of itself until it has loaded torch, which a cold disk makes slow
+START_TIMEOUT_S = 120.0  # so long may that take
+GONE_AFTER_S = 60.0  # after so long without a heartbeat, an engine on another machine is given up
+PROCESS_POLL_S = 1.0  # between two looks at a process to end with
+OUTPUT_FILE = "engine.out"
+_MAX_OUTPUT_BYTES = 1_000_000
+_UI_SEEN_INTERVAL_S = 5.0
+_START_TIME_TOLERANCE_S = (
+    2.0  # two processes read the same start time up to a second apart: the kernel derives it from the clock
+)
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+
+
+# ---- processes
+
+
+def this_process() -> ProcessIdentity:
+    return _identity(os.getpid())
+
+
+def parent_process() -> ProcessIdentity:
+    return _identity(os.getppid())
+
+
+def _identity(pid: int) -> ProcessIdentity:
+    return ProcessIdentity(socket.gethostname(), pid, psutil.Process(pid).create_time(), boot_id())
+
+
+def boot_id() -> str:
+    """What tells this start of the kernel from every other, the same in all its containers; "" where it does not say (Linux
+    does)."""
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
+
+
+def _find_process(process: ProcessIdentity) -> psutil.Process | None:
+    """The process on this machine, unless it has ended; a zombie has ended."""
+    if process.host != socket.gethostname():
+        return None
+    try:
+        candidate = psutil.Process(process.pid)
+        same_start = abs(candidate.create_time() - process.process_started) < _START_TIME_TOLERANCE_S
+        return candidate if same_start and candidate.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def exit_when_process_ends(process: ProcessIdentity) -> None:
+    """End this process at once, some moments after another one of this machine has ended, however that ended."""
+
+    def watch() -> None:
+        while _find_process(process):
+            time.sleep(PROCESS_POLL_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="ends with another process", daemon=True).start()
+
+
+def engine_from_row(row: RowMapping) -> EngineRow:
+    """A row of `engines` as a record; other columns may stand beside it."""
+    e = t.engines.c
+    return EngineRow(
+        id=row[e.id],
+        process=ProcessIdentity(row[e.host], row[e.pid], row[e.process_started]),
+        started_at=row[e.started_at],
+        beat_at=row[e.beat_at],
+        stopped_at=row[e.stopped_at],
+        state=row[e.state],
+        device=row[e.device],
+        memory_mb=row[e.memory_mb],
+    )
+
+
+# ---- the engine's side
+
+
+def record_heartbeat(db: Database, state: str, *, device: str = "", memory_mb: float | None = None) -> int:
+    """Say that this process is the engine and is alive; returns its engine id. `state` is for people ("idle")."""
+    values = {"state": state, "device": device, "memory_mb": memory_mb, "beat_at": time.time()}
+    with db.write() as conn:
+        engine_id = _find_or_add_engine(conn, this_process())
+        conn.execute(update(t.engines).where(t.engines.c.id == engine_id).values(**values))
+    return engine_id
+
+
+def mark_engine_stopped(db: Database, engine_id: int) -> None:
+    """The engine ends in an orderly way."""
+    with db.write() as conn:
+        conn.execute(update(t.engines).where(t.engines.c.id == engine_id).values(stopped_at=time.time()))
+
+
+def ui_last_seen_at(db: Database) -> float | None:
+    """When a page was last open (seconds since 1970); None: never."""
+    with db.read() as conn:
+        return conn.execute(select(t.presence.c.seen_at).where(t.presence.c.who == "ui")).scalar()
+
+
+def _find_or_add_engine(conn: Connection, process: ProcessIdentity, state: str = "") -> int:
+    e = t.engines.c
+    query = select(e.id, e.process_started).where(e.host == process.host, e.pid == process.pid)
+    for engine_id, process_started in conn.execute(query):
+        if abs(process_started - process.process_started) < _START_TIME_TOLERANCE_S:
+            return int(engine_id)
+    values = {"host": process.host, "pid": process.pid, "process_started": process.process_started}
+    return insert_row(conn, t.engines, {**values, "started_at": time.time(), "state": state, "device": ""})
+
+
+# ---- the page's side
+
+
+def touch_ui(db: Database) -> None:
+    """A page is open. Cheap to call often: it writes every few seconds only."""
+    now = time.time()
+    last_seen_at = ui_last_seen_at(db)
+    if last_seen_at is not None and 0 <= now - last_seen_at < _UI_SEEN_INTERVAL_S:
+        return
+    with db.write() as conn:
+        result = conn.execute(update(t.presence).where(t.presence.c.who == "ui").values(seen_at=now))
+        if result.rowcount == 0:
+            conn.execute(t.presence.insert().values(who="ui", seen_at=now))
+
+
+def engine_state(db: Database) -> EngineStatus:
+    """How the engine is, and the row of the process this is about."""
+    with db.read() as conn:
+        return _engine_state(conn)
+
+
+def _engine_state(conn: Connection) -> EngineStatus:
+    rows = _recent_engines(conn)
+    statuses = [EngineStatus(state_of_process(row), row) for row in rows]
+    for preferred_state in (EngineState.ALIVE, EngineState.STARTING):
+        for status in statuses:
+            if status.state is preferred_state:
+                return status
+    return statuses[0] if statuses else EngineStatus(EngineState.ABSENT, None)
+
+
+def _recent_engines(conn: Connection) -> list[EngineRow]:
+    query = select(t.engines).order_by(t.engines.c.id.desc()).limit(10)
+    return [engine_from_row(row._mapping) for row in conn.execute(query)]
+
+
+def state_of_process(row: EngineRow) -> EngineState:
+    """The state of one engine process, from its row and, on this machine, from the process itself."""
+    now = time.time()
+    if row.stopped_at is not None:
+        return EngineState.ABSENT
+    if row.process.host == socket.gethostname() and _find_process(row.process) is None:
+        return EngineState.DEAD
+    if row.beat_at is None or row.state == STATE_STARTING:
+        return EngineState.STARTING if now - row.started_at < START_TIMEOUT_S else EngineState.DEAD
+    return EngineState.ALIVE if now - row.beat_at < HEARTBEAT_TIMEOUT_S else EngineState.DEAD
+
+
+def is_gone(row: EngineRow) -> bool:
+    """Whether this process can no longer write. A silent one on this machine still can: it may wake up."""
+    if row.process.host == socket.gethostname():
+        return _find_process(row.process) is None
+    last_sign = row.beat_at or row.started_at
+    return row.stopped_at is not None or time.time() - last_sign > GONE_AFTER_S
+
+
+def ensure_engine(db: Database, home: Path, command: Sequence[str] | None = None) -> EngineStatus:
+    """Start the engine unless it is there; of several callers at once, one starts it.
+
+    One that is there but silent is left alone and reported as DEAD: `stop_engine` ends it, then call this again. One on
+    another machine counts as there until it has been silent for GONE_S.
+    """
+    with db.write() as conn:  # the turn to write is what makes "look, then start" one act
+        status = _engine_state(conn)
+        if status.state in (EngineState.ALIVE, EngineState.STARTING):
+            return status
+        if any(row.stopped_at is None and not is_gone(row) for row in _recent_engines(conn)):
+            return status
+        _find_or_add_engine(conn, start_engine(home, command), state=STATE_STARTING)
+        return _engine_state(conn)
+
+
+def start_engine(home: Path, command: Sequence[str] | None = None) -> ProcessIdentity:
+    """Start an engine that outlives this process; its output goes to HOME/engine.out. `command`: another program."""
+    home = home.resolve()
+    options: dict[str, Any] = {"start_new_session": True}
+    if sys.platform == "win32":
+        options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.DETACHED_PROCESS}
+    path = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**TRAINING_ENV, **os.environ, "PYTHONPATH": path}
+    try:
+        with _output_file(home).open("ab") as output:
+            process = subprocess.Popen(
+                list(command or [sys.executable, "-m", "rlhf_lab.engine", "--home", str(home)]),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                **options,
+            )
+        identity = _identity(process.pid)
+    except (OSError, psutil.Error) as exc:
+        raise EngineError(f"The engine could not be started: {exc}. See {home / OUTPUT_FILE} and try again.") from exc
+    threading.Thread(target=process.wait, daemon=True).start()  # or it would stay a zombie while we live
+    return identity
+
+
+def _output_file(home: Path) -> Path:
+    output = home / OUTPUT_FILE
+    if output.exists() and output.stat().st_size > _MAX_OUTPUT_BYTES:
+        output.replace(home / f"{OUTPUT_FILE}.old")
+    return output
+
+
+def stop_engine(db: Database, home: Path, timeout: float = 10.0) -> bool:
+    """Ask every engine process on this machine to end (SIGTERM), after `timeout` seconds force it (SIGKILL).
+
+    Returns whether there was one. EngineError: it runs on another machine, or does not end.
+    """
+    with db.read() as conn:
+        rows = [row for row in _recent_engines(conn) if row.stopped_at is None]
+    stopped = False
+    for row in rows:
+        process = _find_process(row.process)
+        if process is None:
+            if state_of_process(row) is not EngineState.DEAD:
+                raise EngineError(f"The engine runs on {row.process.host} (pid {row.process.pid}): stop it there.")
+            continue
+        if not _terminate(process, timeout):
+            raise EngineError(
+                f"The engine (pid {process.pid}) does not end. See {home / OUTPUT_FILE}, or end it by hand."
+            )
+        mark_engine_stopped(db, row.id)
+        stopped = True
+    return stopped
+
+
+def _terminate(process: psutil.Process, timeout: float) -> bool:
+    for send_signal in (process.terminate, process.kill):
+        try:
+            send_signal()  # psutil compares the start time once more before it sends the signal
+            process.wait(timeout)
+        except psutil.NoSuchProcess:
+            return True
+        except psutil.TimeoutExpired:
+            continue
+        return True
+    return False

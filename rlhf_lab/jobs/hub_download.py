@@ -1,0 +1,164 @@
+"""A model's files fetched from the Hub in a thread of the page, with progress; one at a time. No torch.
+
+What has arrived stays in the Hub's cache: a download that was cancelled, or whose page ended, goes on from there.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from rlhf_lab.errors import EngineError, LabError
+from rlhf_lab.jobs.model_inspection import ModelFacts
+
+log = logging.getLogger("rlhf_lab.download")
+MAX_WORKERS = 4
+
+
+class DownloadStatus(StrEnum):
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True)
+class DownloadProgress:
+    """held, total: bytes. words: what came of it, or what failed and what to do. eta_s: None while it cannot be told."""
+
+    model: str
+    status: DownloadStatus
+    held: int
+    total: int
+    eta_s: float | None
+    words: str
+
+
+class _CancelledError(Exception):
+    pass
+
+
+class ModelDownloader:
+    """`start`, then look at `progress`; `then` is called with the folder when all is there, and says what came of it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._facts: ModelFacts | None = None
+        self._status = DownloadStatus.DONE
+        self._message = ""
+        self._start_point = (0.0, 0)
+        self._cancel_event, self._cancellable = threading.Event(), False
+        self._thread: threading.Thread | None = None
+
+    def start(self, facts: ModelFacts, on_complete: Callable[[Path], str]) -> None:
+        """Raises EngineError while another goes on."""
+        with self._lock:
+            if self._facts is not None and self._status is DownloadStatus.RUNNING:
+                raise EngineError(f"{self._facts.name} is being downloaded. Wait for it, or cancel it first.")
+            self._facts, self._status, self._message = facts, DownloadStatus.RUNNING, ""
+            self._start_point = (time.monotonic(), cached_bytes(facts.name))
+            self._cancel_event, self._cancellable = threading.Event(), True
+            self._thread = threading.Thread(
+                target=self._run, args=(facts, on_complete, self._cancel_event), daemon=True, name="download"
+            )
+            self._thread.start()
+
+    def cancel(self) -> bool:
+        """False: there is nothing to cancel, or it is all here already."""
+        with self._lock:
+            if self._status is not DownloadStatus.RUNNING or not self._cancellable:
+                return False
+            self._cancel_event.set()
+            self._status = DownloadStatus.CANCELLED
+            self._message = "Cancelled. What has arrived is kept for the next time."
+            return True
+
+    def progress(self) -> DownloadProgress | None:
+        """How the last download is doing; None where there was none."""
+        with self._lock:
+            facts, status, message, (start_time, start_bytes) = (
+                self._facts,
+                self._status,
+                self._message,
+                self._start_point,
+            )
+        if facts is None:
+            return None
+        total = facts.download_bytes
+        received = min(cached_bytes(facts.name), total) if status is not DownloadStatus.DONE else total
+        rate = (received - start_bytes) / max(time.monotonic() - start_time, 1e-3)
+        eta = (total - received) / rate if status is DownloadStatus.RUNNING and rate > 0 else None
+        return DownloadProgress(facts.name, status, received, total, eta, message)
+
+    def wait(self, timeout: float | None = None) -> None:
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _run(self, facts: ModelFacts, on_complete: Callable[[Path], str], cancel_event: threading.Event) -> None:
+        try:
+            folder = download_model(facts, cancel_event)
+            with self._lock:
+                if cancel_event.is_set():
+                    return
+                self._cancellable = False  # or a project could be made of what is said to be cancelled
+            status, message = DownloadStatus.DONE, on_complete(folder)
+        except _CancelledError:
+            return
+        except LabError as error:
+            status, message = DownloadStatus.FAILED, str(error)
+        except Exception as error:  # the client raises many kinds
+            log.warning("download of %s failed", facts.name, exc_info=True)
+            disk_full = isinstance(error, OSError) and error.errno == 28
+            cause = "the disk is full: free some space" if disk_full else f"{type(error).__name__}: check the network"
+            status, message = (
+                DownloadStatus.FAILED,
+                f"The download broke off ({cause}). Ask for it again to go on from there.",
+            )
+        with self._lock:
+            if not cancel_event.is_set():
+                self._status, self._message = status, message
+
+
+def download_model(facts: ModelFacts, cancel_event: threading.Event) -> Path:
+    """Download the files of a model into the Hub's cache; its folder. Raises what the client raises."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils.tqdm import tqdm
+
+    class CancellableTqdm(tqdm):  # the client's only seam that is called while bytes arrive
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]  # tqdm has no annotations
+
+        def update(self, n: float | None = 1) -> bool | None:
+            if cancel_event.is_set():
+                raise _CancelledError
+            refreshed: bool | None = super().update(n)
+            return refreshed
+
+    names = [file for file, _ in facts.files_to_download]
+    return Path(
+        snapshot_download(
+            facts.name,
+            revision=facts.revision or None,
+            allow_patterns=names,
+            max_workers=MAX_WORKERS,
+            tqdm_class=CancellableTqdm,
+        )
+    )
+
+
+def cached_bytes(name: str) -> int:
+    """Bytes of a Hub id in the cache, half-fetched files included."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    total = 0
+    for path in (Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model") / "blobs").glob("*"):
+        try:
+            total += path.stat().st_size
+        except OSError:  # renamed this very moment: the next look sees it
+            continue
+    return total

@@ -1,0 +1,43 @@
+"""A simulated judge labels pairs. Its votes are marked simulated and carry the judge's name as annotator."""
+
+import random
+import uuid
+
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import Vote
+from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.judges.builtin import Judge, prefer
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.votes import cast_vote, next_unvoted_pair
+
+
+def annotator_name_of(judge: Judge) -> str:
+    return f"judge:{judge.name}"
+
+
+def judge_name_of(annotator: str) -> str:
+    """The judge's name behind `annotator_of`."""
+    return annotator.removeprefix("judge:")
+
+
+def label_with_judge(
+    db: Database, project_id: int, judge: Judge, count: int, *, noise: float = 0.0, seed: int = 0
+) -> dict[Choice, int]:
+    """Let a judge vote on up to `count` pairs it has not seen; returns how many of each choice.
+
+    A pair's vote is a function of the pair, the judge, the noise and the seed.
+    """
+    counts: dict[Choice, int] = {}
+    for _ in range(count):
+        pair = next_unvoted_pair(db, project_id, annotator_name_of(judge), Source.SIMULATED)
+        if pair is None:
+            break
+        rng = random.Random(derive_seed(seed, "judge", judge.name, pair.id))
+        choice = prefer(judge, pair.first.text, pair.second.text, noise=noise, rng=rng)
+        vote = Vote(
+            uuid=str(uuid.uuid4()), pair_id=pair.id, annotator=annotator_name_of(judge), source=Source.SIMULATED,
+            choice=choice, first_on_left=rng.random() < 0.5,
+        )  # fmt: skip
+        cast_vote(db, vote)
+        counts[choice] = counts.get(choice, 0) + 1
+    return counts

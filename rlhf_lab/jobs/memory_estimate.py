@@ -1,0 +1,199 @@
+"""How much memory a model needs here, before it is loaded: a formula that is shown beside its result. No torch.
+
+    estimate(facts, machine()) -> Estimate(parts, need, free, verdict)
+
+With P parameters, b bytes a number (4 on a CPU and 2 on a GPU, unless RLHF_LAB_DTYPE says so), L layers of width H and inner
+width I, V vocabulary entries, N rollouts a step of T tokens, of which R are the response's; B of them are in a micro-batch, and C
+texts in an update of the reward model, which takes both texts of a batch of comparisons at once:
+
+    weights        P · b
+    merged copy    (P − V·H) · b                   the layers once more, with an adapter added in
+    adapters       5 · 4 · r · Σ(in + out)         policy: weights, gradients, two moments; reward model: weights
+    activations    max(B, C) · T · L · (16·H + 5·I) · b   kept for the backward pass
+    logits         B · R · V · 3 · 4               logits, log-probabilities and their gradient in float32
+    cache          N · T · L · 2 · K · b           keys and values of N rollouts, K numbers a token
+    program        measured: Python, torch and its buffers
+"""
+
+import importlib.metadata
+import shutil
+import subprocess
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import psutil
+
+from rlhf_lab.config.dtype import default_dtype
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.jobs.model_inspection import ModelFacts
+
+PROMPT_TOKENS = 64
+PROCESS_BYTES = {"cpu": 650_000_000, "gpu": 900_000_000}
+FITS_BELOW, TIGHT_BELOW = 0.7, 1.0  # shares of what is free
+MB = 1e6
+
+
+class FitVerdict(StrEnum):
+    FITS = "fits"
+    TIGHT = "tight"
+    TOO_LARGE = "does not fit"
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Where the engine would put the model. kind: cpu or gpu."""
+
+    kind: str
+    name: str
+    free_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryTerm:
+    """A term of the sum; formula: with this model's numbers in it."""
+
+    name: str
+    size: int
+    formula: str
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    device: DeviceMemory
+    terms: tuple[MemoryTerm, ...]
+    required_bytes: int
+    verdict: FitVerdict
+    advice: str
+
+
+@dataclass(frozen=True)
+class DecoderDims:
+    """The sizes of a decoder; kv: numbers a token leaves in each of the two caches of a layer."""
+
+    layers: int
+    hidden: int
+    inner: int
+    kv: int
+    vocab: int
+
+
+def detect_device() -> DeviceMemory:
+    """The GPU, where torch can use one, otherwise the main memory that is available now."""
+    return _detect_gpu() or DeviceMemory("cpu", "CPU", int(psutil.virtual_memory().available))
+
+
+def _detect_gpu() -> DeviceMemory | None:
+    """By nvidia-smi: asking torch would cost the page seconds and memory."""
+    tool = shutil.which("nvidia-smi")
+    try:
+        if tool is None or "+cpu" in importlib.metadata.version("torch"):
+            return None
+        query = [tool, "--query-gpu=name,memory.free", "--format=csv,noheader,nounits"]
+        output = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout
+        name, free_mib = output.splitlines()[0].rsplit(",", 1)
+        return DeviceMemory("gpu", name.strip(), int(float(free_mib) * 2**20))
+    except (OSError, subprocess.SubprocessError, importlib.metadata.PackageNotFoundError, ValueError, IndexError):
+        return None
+
+
+def decoder_dims(config: dict[str, Any]) -> DecoderDims | None:
+    """The sizes that a config.json states under one of their usual names; None where one is missing."""
+
+    def first_positive(*names: str) -> int:
+        return next((value for name in names if isinstance(value := config.get(name), int) and value > 0), 0)
+
+    hidden, layers, vocab = (
+        first_positive("hidden_size", "n_embd", "d_model"),
+        first_positive("num_hidden_layers", "n_layer"),
+        first_positive("vocab_size"),
+    )
+    if not (hidden and layers and vocab):
+        return None
+    heads = first_positive("num_attention_heads", "n_head") or 1
+    head_dim = first_positive("head_dim") or hidden // heads
+    inner = first_positive("intermediate_size", "n_inner", "ffn_dim") or 4 * hidden
+    return DecoderDims(layers, hidden, inner, head_dim * (first_positive("num_key_value_heads") or heads), vocab)
+
+
+def estimate_memory(facts: ModelFacts, device: DeviceMemory, config: PolicyConfig | None = None) -> MemoryEstimate:
+    """What a reward model and a PPO run need with the model on this machine. config: of the run, the preset by default.
+
+    Raises ModelError for a precision that is none.
+    """
+    policy_config = config or PolicyConfig()
+    dims = decoder_dims(facts.config)
+    terms = [
+        *(
+            _memory_terms(facts.parameters, dims, device, policy_config)
+            if dims
+            else _coarse_terms(facts.parameters, device)
+        )
+    ]
+    terms.append(MemoryTerm("program", PROCESS_BYTES[device.kind], "measured"))
+    required_bytes = sum(term.size for term in terms)
+    share = required_bytes / max(1, device.free_bytes)
+    verdict = (
+        FitVerdict.FITS if share <= FITS_BELOW else FitVerdict.TIGHT if share <= TIGHT_BELOW else FitVerdict.TOO_LARGE
+    )
+    return MemoryEstimate(device, tuple(terms), required_bytes, verdict, _advice(verdict, dims, policy_config))
+
+
+def _memory_terms(
+    parameters: int, dims: DecoderDims, device: DeviceMemory, policy_config: PolicyConfig
+) -> list[MemoryTerm]:
+    itemsize = _bytes_per_number(device)
+    micro_batch = min(policy_config.micro_batch, policy_config.batch_size)
+    max_rows = max(micro_batch, 2 * RewardConfig().batch_size)
+    response_tokens, tokens = policy_config.max_new_tokens, PROMPT_TOKENS + policy_config.max_new_tokens
+    layer_parameters = max(0, parameters - dims.vocab * dims.hidden)
+    in_plus_out_dims = 2 * (dims.hidden + dims.hidden) + 2 * (dims.hidden + dims.kv) + 3 * (dims.hidden + dims.inner)
+    adapter_parameters = policy_config.lora_r * in_plus_out_dims * dims.layers
+    activation_width = 16 * dims.hidden + 5 * dims.inner
+    return [
+        MemoryTerm("weights", parameters * itemsize, f"{parameters:,} × {itemsize} bytes"),
+        MemoryTerm("merged copy", layer_parameters * itemsize, f"{layer_parameters:,} × {itemsize} bytes"),
+        MemoryTerm(
+            "adapters", adapter_parameters * 20, f"{adapter_parameters:,} × 5 × 4 bytes, rank {policy_config.lora_r}"
+        ),
+        MemoryTerm(
+            "activations",
+            max_rows * tokens * dims.layers * activation_width * itemsize,
+            f"{max_rows} rows × {tokens} tokens × {dims.layers} layers × {activation_width:,} × {itemsize} bytes",
+        ),
+        MemoryTerm(
+            "logits",
+            micro_batch * response_tokens * dims.vocab * 12,
+            f"{micro_batch} rows × {response_tokens} tokens × {dims.vocab:,} × 3 × 4 bytes",
+        ),
+        MemoryTerm(
+            "cache",
+            policy_config.batch_size * tokens * dims.layers * 2 * dims.kv * itemsize,
+            f"{policy_config.batch_size} rollouts × {tokens} tokens × {dims.layers} layers × 2 × {dims.kv} × {itemsize} bytes",
+        ),
+    ]
+
+
+def _bytes_per_number(device: DeviceMemory) -> int:
+    """Of one of the model's numbers."""
+    return 2 if default_dtype(gpu=device.kind == "gpu") == "bfloat16" else 4
+
+
+def _coarse_terms(parameters: int, device: DeviceMemory) -> list[MemoryTerm]:
+    itemsize = _bytes_per_number(device)
+    return [
+        MemoryTerm("weights", parameters * itemsize, f"{parameters:,} × {itemsize} bytes"),
+        MemoryTerm(
+            "the rest", 2 * parameters * itemsize, "twice the weights: its config.json does not state its sizes"
+        ),
+    ]
+
+
+def _advice(verdict: FitVerdict, dims: DecoderDims | None, policy_config: PolicyConfig) -> str:
+    smaller = "a smaller batch_size of the reward model, micro_batch or max_new_tokens needs less"
+    if verdict is FitVerdict.FITS:
+        return "There is room for a run with the preset." if dims else "By a coarse rule there is room."
+    if verdict is FitVerdict.TIGHT:
+        return f"It may work; close what else uses memory. In the settings, {smaller}."
+    return f"The engine would very likely run out of memory. Choose a smaller model or a larger machine; {smaller}."

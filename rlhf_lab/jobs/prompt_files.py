@@ -1,0 +1,115 @@
+"""Own prompts, as people have them: a prompt a line, JSON Lines, or CSV. What cannot be read is said with its line."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from rlhf_lab.common.text import pluralize
+from rlhf_lab.errors import ConfigError
+
+MIN_PROMPTS, MAX_PROMPTS = 4, 20_000
+MAX_PROMPT_CHARS = 2_000  # characters of a prompt
+MAX_BYTES = 2_000_000
+MAX_REPORTED_ERRORS = 5  # mistakes named at once
+PROMPT_COLUMNS = ("prompt", "text", "instruction", "question")
+PROMPT_FILE_SUFFIXES = (".txt", ".jsonl", ".csv")
+
+
+def read_prompt_file(path: Path) -> list[str]:
+    """The prompts of a file. Raises ConfigError."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ConfigError(f"{path.name} has more than {MAX_BYTES // 1_000_000} MB. Give a part of it.")
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"The prompts in {path} cannot be read ({error}). Give a UTF-8 text file, a prompt a line."
+        ) from error
+    return parse_prompts(text, path.name)
+
+
+def parse_prompts(text: str, name: str = "prompts.txt") -> list[str]:
+    """The prompts of a text, each once, in order; `name` ends in .jsonl or .csv, or it is a prompt a line.
+
+    Raises ConfigError that names the first lines that cannot be used, or says that there are too few or too many.
+    """
+    if len(text.encode("utf-8", "replace")) > MAX_BYTES:
+        raise ConfigError(f"These are more than {MAX_BYTES // 1_000_000} MB of prompts. Give a part of them.")
+    text = text.removeprefix("\ufeff")
+    suffix = Path(name).suffix.lower()
+    rows = _parse_jsonl(text) if suffix == ".jsonl" else _parse_csv(text) if suffix == ".csv" else _parse_lines(text)
+    prompts: dict[str, None] = {}
+    errors: list[str] = []
+    for line_number, prompt in rows:
+        if problem := _invalid_reason(prompt):
+            errors.append(f"line {line_number}: {problem}")
+        elif isinstance(prompt, str) and prompt.strip():
+            prompts[prompt.strip()] = None
+    if errors:
+        more = f"; and {len(errors) - MAX_REPORTED_ERRORS} more" if len(errors) > MAX_REPORTED_ERRORS else ""
+        raise ConfigError(
+            f"{pluralize(len(errors), 'line')} cannot be used. {'; '.join(errors[:MAX_REPORTED_ERRORS])}{more}. Mend them and try again."
+        )
+    if not MIN_PROMPTS <= len(prompts) <= MAX_PROMPTS:
+        count_message = (
+            "There is 1 different prompt" if len(prompts) == 1 else f"There are {len(prompts):,} different prompts"
+        )
+        raise ConfigError(
+            f"{count_message}; {MIN_PROMPTS} to {MAX_PROMPTS:,} are needed: some to train on, some to evaluate with."
+        )
+    return list(prompts)
+
+
+class _InvalidRow:
+    """What stands where a prompt should, in words."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+
+
+def _invalid_reason(prompt: "str | _InvalidRow") -> str:
+    if isinstance(prompt, _InvalidRow):
+        return prompt.message
+    if len(prompt) > MAX_PROMPT_CHARS:
+        return f"{len(prompt):,} characters, more than {MAX_PROMPT_CHARS:,}"
+    return "a NUL character" if "\0" in prompt else ""
+
+
+def _parse_lines(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
+    """`\\n` inside a line stands for a line break."""
+    for number, line in enumerate(text.split("\n"), 1):
+        yield number, line.strip().replace("\\n", "\n")
+
+
+def _parse_jsonl(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError as error:
+            yield number, _InvalidRow(f"not JSON, {error.msg.lower()} at character {error.colno}")
+            continue
+        if isinstance(value, dict):
+            value = next((value[name] for name in PROMPT_COLUMNS if name in value), None)
+        yield number, value if isinstance(value, str) else _InvalidRow('neither a text nor {"prompt": "a text"}')
+
+
+def _parse_csv(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
+    """The column that a header names, or the first of a file without one."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    column: int | None = None
+    try:
+        for row in reader:
+            if column is None:
+                header = [cell.strip().lower() for cell in row]
+                matches = [header.index(name) for name in PROMPT_COLUMNS if name in header]
+                column = matches[0] if matches else 0
+                if matches:
+                    continue
+            if any(cell.strip() for cell in row):
+                yield reader.line_num, row[column] if column < len(row) else _InvalidRow("a column too few")
+    except csv.Error as error:
+        yield reader.line_num, _InvalidRow(f"not CSV ({error})")

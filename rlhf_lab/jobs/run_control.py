@@ -1,0 +1,265 @@
+"""What people do with runs: start, pause, resume, stop, turn a knob, rename, delete. The page and the command line call these.
+
+A control is a row (run_events) that the engine finds; what cannot be done is refused here, before anything is recorded.
+"""
+
+import dataclasses
+import json
+import shutil
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlhf_lab.common.enums import (
+    ACTIVE_RUN_STATUSES,
+    UNFINISHED_JOB_STATUSES,
+    EventKind,
+    JobKind,
+    JobStatus,
+    RunStatus,
+    Source,
+)
+from rlhf_lab.common.paths import ptx_texts_file, run_folder
+from rlhf_lab.common.records import Job, RewardModelRow, Run
+from rlhf_lab.config.policy import LIVE_SETTINGS, PolicyConfig
+from rlhf_lab.errors import ConfigError, LabelError, StoreError
+from rlhf_lab.jobs import engine_process, queue, run_lock
+from rlhf_lab.jobs.judge_labelling import judge_name_of
+from rlhf_lab.judges.builtin import JUDGES, load_judge
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.runs import (
+    add_event,
+    create_run,
+    delete_run,
+    events,
+    get_reward_model,
+    get_run,
+    latest_reward_model,
+    mark_event_applied,
+    pending_events,
+    rename_run,
+    set_run_status,
+)
+from rlhf_lab.store.votes import snapshot_annotators
+
+HALTED_RUN_STATUSES = (RunStatus.STOPPED, RunStatus.FAILED, RunStatus.INTERRUPTED)
+MAX_RUN_NAME_CHARS = 80
+
+
+def start_run(
+    db: Database, home: Path, project_id: int, config: PolicyConfig, reward_model_id: int | None = None,
+    judge: str | None = None, name: str = "", ptx_texts: tuple[Sequence[str], str] | None = None,
+) -> Run:  # fmt: skip
+    """A new run on a reward model (the project's newest), handed to the engine.
+
+    judge: also record its score as objective/gold; None takes the judge whose labels the reward model learnt from, if it was one.
+    ptx_texts: what PPO-ptx mixes in and where that comes from; None: the embedded model's corpus.
+    Raises LabelError without a reward model, ConfigError for an unknown judge, a long name, or texts that have no weight.
+    """
+    reward_model = (
+        latest_reward_model(db, project_id) if reward_model_id is None else get_reward_model(db, reward_model_id)
+    )
+    if reward_model is None or reward_model.project_id != project_id:
+        problem = "no reward model yet" if reward_model_id is None else f"no reward model {reward_model_id}"
+        raise LabelError(
+            f"project {project_id} has {problem}, and PPO needs one. Label pairs (or let a judge label some), then "
+            "train a reward model (on the command line: `label`, `train-reward`)."
+        )
+    judge = judge or judge_of_reward_model(db, reward_model)
+    if judge is not None:
+        load_judge(judge)
+    if ptx_texts is not None and config.ptx_coef == 0:
+        raise ConfigError(
+            "pretraining texts are given, but ptx_coef is 0, so they would do nothing. Set ptx_coef, for example 0.1."
+        )
+    texts, source = ptx_texts or ((), "")
+    run = create_run(
+        db,
+        project_id,
+        reward_model.id,
+        check_name(name) if name.strip() else f"{config.algorithm} on reward model {reward_model.id}",
+        config=config.to_dict(),
+        total_steps=config.steps,
+        manifest={
+            "judge": judge,
+            "labels": dataclasses.asdict(reward_model.snapshot),
+            **({"ptx_texts": {"source": source, "count": len(texts)}} if texts else {}),
+        },
+    )
+    try:
+        if texts:
+            _save_ptx_texts(home, run.id, texts)
+        submit_run(db, home, run)
+    except StoreError:
+        if open_job(db, run.id) is None:
+            delete_run(db, run.id)
+        raise
+    return run
+
+
+def _save_ptx_texts(home: Path, run_id: int, texts: Sequence[str]) -> None:
+    file = ptx_texts_file(home, run_id)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(list(texts)), encoding="utf-8")
+    except OSError as error:
+        raise StoreError(
+            f"The run was not started: its pretraining texts could not be written ({error.strerror or error}). Is the disk full?"
+        ) from error
+
+
+def judge_of_reward_model(db: Database, reward_model: RewardModelRow) -> str | None:
+    """The shipped judge whose labels a reward model learnt from, if they are all one judge's.
+
+    None for a judge from a file: the labels carry its name but not its file, so it must be named to be asked again.
+    """
+    if reward_model.snapshot.source is not Source.SIMULATED:
+        return None
+    names = {judge_name_of(annotator) for annotator in snapshot_annotators(db, reward_model.snapshot)}
+    return names.pop() if len(names) == 1 and names <= set(JUDGES) else None
+
+
+def submit_run(db: Database, home: Path, run: Run) -> Job:
+    job = queue.submit(db, JobKind.TRAIN_POLICY, run.project_id, {"run_id": run.id})
+    engine_process.ensure_engine(db, home)
+    return job
+
+
+def open_job(db: Database, run_id: int) -> Job | None:
+    """The job that works (or will work) on a run."""
+    return _newest_job(db, run_id, UNFINISHED_JOB_STATUSES)
+
+
+def last_job(db: Database, run_id: int) -> Job | None:
+    """The newest job of a run, open or ended: the one to wait for after `start_run` or `resume`."""
+    return _newest_job(db, run_id, None)
+
+
+def _newest_job(db: Database, run_id: int, statuses: Sequence[JobStatus] | None) -> Job | None:
+    jobs = queue.jobs(db, kinds=[JobKind.TRAIN_POLICY], statuses=statuses, limit=1000)
+    return next((job for job in jobs if job.payload.get("run_id") == run_id), None)
+
+
+def pause(db: Database, run_id: int) -> None:
+    """The run waits where it is, in the middle of a step if need be. Raises StoreError if it is not going on."""
+    _active_run(db, run_id, "paused")
+    add_event(db, run_id, EventKind.PAUSE, {})
+
+
+def resume(db: Database, home: Path, run_id: int, processes: int | None = None) -> None:
+    """A paused run goes on; one that was stopped, failed or was interrupted goes on from its last checkpoint.
+
+    processes: go on in so many, from this checkpoint on; None: in as many as before. Raises StoreError for a run that has done
+    all its steps, or that a process works on which somebody started by hand; ConfigError for processes that it cannot have.
+    """
+    run_lock.mark_interrupted_runs(db, home)
+    run = get_run(db, run_id)
+    job = open_job(db, run_id)
+    started_by_hand = job is None and run.status in run_lock.STARTED_RUN_STATUSES and run_lock.is_locked(home, run_id)
+    if processes is not None and (job is not None or started_by_hand):
+        raise StoreError(f"Run {run_id} is {run.status.value}: stop it, then resume it in another number of processes.")
+    if job is not None:
+        add_event(db, run_id, EventKind.RESUME, {})
+        engine_process.ensure_engine(db, home)
+    elif run.status is RunStatus.DONE:
+        raise StoreError(f"Run {run_id} has done all its {run.total_steps} steps. Start a new one.")
+    elif started_by_hand:
+        if run.status is not RunStatus.PAUSED:
+            raise StoreError(f"Run {run_id} goes on already, in processes that somebody started without the engine.")
+        add_event(db, run_id, EventKind.RESUME, {})
+    else:
+        for event in pending_events(
+            db, run_id
+        ):  # a pause or a second stop that came too late must not halt the new start
+            if event.kind in (EventKind.PAUSE, EventKind.STOP):
+                mark_event_applied(db, event.id, run.step)
+        if processes is not None:
+            _record_process_count(db, run, processes)
+        submit_run(db, home, run)
+
+
+def _record_process_count(db: Database, run: Run, processes: int) -> None:
+    """Note that the run goes on in so many processes: its config tells how it was begun. The rows of a step and what is learnt
+    from them stay the same. Raises ConfigError."""
+    PolicyConfig.from_dict(run.config).replace(processes=processes)
+    previous = process_count(db, run)
+    if processes != previous:
+        message = f"processes {previous} → {processes}"
+        add_event(db, run.id, EventKind.NOTE, {"words": message, "processes": processes})
+
+
+def process_count(db: Database, run: Run) -> int:
+    """In how many processes the run goes on: as it was begun, or as it was last resumed."""
+    notes = [event.payload for event in events(db, run.id) if event.kind is EventKind.NOTE]
+    counts = [note["processes"] for note in notes if "processes" in note]
+    return int(counts[-1] if counts else run.config.get("processes", 1))
+
+
+def stop(db: Database, run_id: int) -> None:
+    """The run ends after its last finished step, which is kept; it can be resumed.
+
+    One that no engine works on at the moment is stopped at once, one whose job could not be written among them.
+    """
+    run = _active_run(db, run_id, "stopped")
+    event = add_event(db, run_id, EventKind.STOP, {})
+    job = open_job(db, run_id)
+    is_waiting = run.status is RunStatus.QUEUED if job is None else job.status is JobStatus.QUEUED
+    # Should an engine take the job at this very moment, it learns at its next progress report that it was cancelled, and stops.
+    if is_waiting and (job is None or queue.cancel(db, job.id)):
+        mark_event_applied(db, event.id, run.step)
+        set_run_status(db, run_id, RunStatus.STOPPED, f"stopped after step {run.step}; it can be resumed")
+
+
+def set_live_setting(db: Database, run_id: int, name: str, value: float) -> None:
+    """Change beta or lr from the next step on. Raises ConfigError for another name or a value out of range."""
+    if name not in LIVE_SETTINGS:
+        raise ConfigError(f'"{name}" cannot be changed while a run goes on; only {" and ".join(LIVE_SETTINGS)} can.')
+    PolicyConfig.from_dict(get_run(db, run_id).config).replace(**{name: float(value)})
+    _active_run(db, run_id, "changed", also_allowed=HALTED_RUN_STATUSES)
+    add_event(db, run_id, EventKind.SET, {"name": name, "value": float(value)})
+
+
+def switch_reward_model(db: Database, run_id: int, reward_model_id: int) -> None:
+    """Score with another reward model of the project from the next step on."""
+    run = _active_run(db, run_id, "changed", also_allowed=HALTED_RUN_STATUSES)
+    if get_reward_model(db, reward_model_id).project_id != run.project_id:
+        raise ConfigError(f"reward model {reward_model_id} belongs to another project than run {run_id}.")
+    add_event(db, run_id, EventKind.SWITCH_REWARD, {"reward_model_id": reward_model_id})
+
+
+def rename(db: Database, run_id: int, name: str) -> str:
+    """Give the run another name; returns it as it was stored. Raises ConfigError for an empty or overlong one."""
+    stored = check_name(name)
+    rename_run(db, run_id, stored)
+    return stored
+
+
+def delete(db: Database, home: Path, run_id: int) -> None:
+    """Delete a run with its numbers and checkpoints. Raises StoreError while it goes on, or if files cannot be deleted."""
+    run_lock.mark_interrupted_runs(db, home)
+    run = get_run(db, run_id)
+    if run.status in ACTIVE_RUN_STATUSES or open_job(db, run_id) is not None:
+        raise StoreError(f"Run {run_id} is {run.status.value}: stop it before you delete it.")
+    delete_run(db, run_id)
+    folder = run_folder(home, run_id)
+    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        raise StoreError(f"Run {run_id} is deleted, but some files of it are not. Delete the folder {folder} by hand.")
+
+
+def check_name(name: str) -> str:
+    """Raises ConfigError for an empty or very long name."""
+    name = " ".join(name.split())
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+        raise ConfigError("a name is of letters, digits and signs that can be seen; this one has others.")
+    if not 0 < len(name) <= MAX_RUN_NAME_CHARS:
+        raise ConfigError(f"a name has 1 to {MAX_RUN_NAME_CHARS} characters; this one has {len(name)}.")
+    return name
+
+
+def _active_run(db: Database, run_id: int, action: str, also_allowed: tuple[RunStatus, ...] = ()) -> Run:
+    """The run, if it goes on or will (an interrupted one whose job waits for an engine), or has a status of `also`."""
+    run = get_run(db, run_id)
+    if run.status not in ACTIVE_RUN_STATUSES + also_allowed and open_job(db, run_id) is None:
+        raise StoreError(f"Run {run_id} is {run.status.value} and cannot be {action}.")
+    return run

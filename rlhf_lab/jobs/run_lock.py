@@ -1,0 +1,108 @@
+"""Who writes a run: one process at a time. It holds a lock in the run's folder, and says beside it who it is.
+
+The lock is let go when its process ends, however that ends. So a run that is said to go on, that no job stands for and whose
+lock is free, has lost its process: one that was started by hand and killed. Only the machine where that worked judges it: over a
+network a lock that looks free may not be. It is known by its host name, or by its kernel's boot id: a container made anew has
+another name.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+from sqlalchemy import select
+
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, RunStatus
+from rlhf_lab.common.paths import run_folder
+from rlhf_lab.common.records import ProcessIdentity
+from rlhf_lab.errors import ClaimedError
+from rlhf_lab.jobs import engine_process
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.runs import update_run
+
+LOCK_FILE = "training.lock"
+OWNER_FILE = "writer.json"
+LOCK_TIMEOUT_S = 10.0  # what is left of a group whose launcher was killed ends within moments
+STARTED_RUN_STATUSES = (RunStatus.RUNNING, RunStatus.PAUSED)
+
+
+@contextmanager
+def lock_run(home: Path, run_id: int) -> Iterator[None]:
+    """Be the only process that writes a run. Raises ClaimedError while another one, or its group, is at work on it."""
+    with _acquire_lock(home, run_id):
+        owner = json.dumps(dataclasses.asdict(engine_process.this_process()))
+        (run_folder(home, run_id) / OWNER_FILE).write_text(owner, encoding="utf-8")
+        yield
+
+
+def check_unlocked(home: Path, run_id: int) -> None:
+    """Raises ClaimedError while a process writes the run."""
+    with _acquire_lock(home, run_id):
+        return
+
+
+def _acquire_lock(home: Path, run_id: int) -> AbstractContextManager[object]:
+    """The lock of a run, held. Raises ClaimedError."""
+    folder = run_folder(home, run_id)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return FileLock(folder / LOCK_FILE, timeout=LOCK_TIMEOUT_S).acquire()
+    except Timeout as error:
+        raise ClaimedError(
+            f"run {run_id} is being trained by another process. Stop it first: python -m rlhf_lab control {run_id} stop"
+        ) from error
+
+
+def is_locked(home: Path, run_id: int) -> bool:
+    """Whether a process writes the run at this moment."""
+    if lock_owner(home, run_id) is None:
+        return False
+    try:
+        with FileLock(run_folder(home, run_id) / LOCK_FILE, timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def lock_owner(home: Path, run_id: int) -> ProcessIdentity | None:
+    """The process that writes a run or was the last to do so; None where nobody knows."""
+    with suppress(OSError, ValueError, TypeError):
+        return ProcessIdentity(**json.loads((run_folder(home, run_id) / OWNER_FILE).read_text(encoding="utf-8")))
+    return None
+
+
+def mark_interrupted_runs(db: Database, home: Path) -> list[int]:
+    """Mark the runs as interrupted whose process is gone without a word; returns their ids. Those an engine works on are its own
+    to take up again."""
+    with db.read() as conn:
+        candidates = conn.execute(select(t.runs.c.id).where(t.runs.c.status.in_(STARTED_RUN_STATUSES))).scalars().all()
+    return [run_id for run_id in candidates if _owner_is_gone(home, run_id) and _mark_interrupted(db, run_id)]
+
+
+def _owner_is_gone(home: Path, run_id: int) -> bool:
+    owner, this_process = lock_owner(home, run_id), engine_process.this_process()
+    return (
+        owner is not None
+        and (owner.host == this_process.host or "" != owner.boot == this_process.boot)
+        and not is_locked(home, run_id)
+    )
+
+
+def _mark_interrupted(db: Database, run_id: int) -> bool:
+    """False, and nothing changed: the run has ended meanwhile, or has a job."""
+    message = (
+        "the process that trained it ended without a word; it goes on from its last checkpoint: "
+        f"python -m rlhf_lab train-policy --resume {run_id}"
+    )
+    is_open_training_job = (t.jobs.c.kind == JobKind.TRAIN_POLICY) & t.jobs.c.status.in_(UNFINISHED_JOB_STATUSES)
+    with db.write() as conn:
+        status = conn.execute(select(t.runs.c.status).where(t.runs.c.id == run_id)).scalar()
+        payloads = conn.execute(select(t.jobs.c.payload).where(is_open_training_job)).scalars()
+        if status not in STARTED_RUN_STATUSES or any(payload.get("run_id") == run_id for payload in payloads):
+            return False
+        update_run(conn, run_id, status=RunStatus.INTERRUPTED, message=message)
+    return True

@@ -1,0 +1,263 @@
+"""Simulated annotators: deterministic functions text -> float, higher is better. They know words, not the corpus.
+
+How the word judges count. A text becomes lower-case words and punctuation marks. At each place the longest entry of the
+judge's list counts (a phrase exactly, a word also in its plain inflections), and
+    total    = sum of weight x modifiers x REPEAT ** (how often the same entry has counted before)
+    strength = total / sqrt(max(words, MIN_WORDS))
+    score    = SCALE * strength / (|strength| + half), rounded to a multiple of GRAIN
+so that the score lies between -10 and 10, a text without entries scores 0, and `half` is the strength that scores 5.
+Modifiers (lexicons/modifiers.txt): "very happy" counts 1.5 times, "not happy" -0.5 times. Lists: judge_words/*.txt.
+"""
+
+import math
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from rlhf_lab.common.enums import Choice
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.judges.custom import load_score_function
+
+SCORE_STEP = 0.25  # points; every score of JUDGES is a multiple of it, so that near-identical texts tie
+MAX_SCORE = 10.0  # points; no score of JUDGES goes beyond it
+REPEAT_DECAY = 0.25  # "happy happy happy" counts 1 + 1/4 + 1/16 times
+MIN_WORDS = 9  # shorter texts are normalised as if they had so many words: one good word is not a good text
+NEGATION_WINDOW = 3  # words that "not" looks ahead, within its clause
+
+_LEXICON_FOLDER = Path(__file__).parent / "lexicons"
+_TOKEN = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[.,;:!?()—–]")
+_QUOTE = re.compile(r'"([^"]*)"|“([^“”]*)”|«([^«»]*)»')
+_SENTENCE_END = re.compile(r"[.!?]+")
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A simulated annotator. `prompt_set` ("tales", "support" or "reviews") is the set it suits best.
+
+    spread: the standard deviation of its scores over typical texts of that set, in points; the unit of noise.
+    grain: its scores are multiples of it, in points; 0 means that they are not rounded.
+    """
+
+    name: str
+    description: str
+    prompt_set: str
+    score: Callable[[str], float]
+    score_sd: float = 1.0
+    score_step: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Lexicon:
+    weights: dict[str, float]
+    max_words: int  # words in the longest entry
+
+
+def _tokens(text: str) -> list[str]:
+    return _TOKEN.findall(text.replace("’", "'").lower())
+
+
+def _words(text: str) -> list[str]:
+    return [token for token in _tokens(text) if token[0].isalnum()]
+
+
+@cache
+def _load_lexicon(name: str) -> _Lexicon:
+    """Read lexicons/NAME.txt: lines "weight: entry, entry", empty lines and lines that start with #."""
+    weights: dict[str, float] = {}
+    for line in (_LEXICON_FOLDER / f"{name}.txt").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#"):
+            weight, entries = line.split(":", 1)
+            weights.update((" ".join(_tokens(entry)), float(weight)) for entry in entries.split(","))
+    return _Lexicon(weights, max(entry.count(" ") + 1 for entry in weights))
+
+
+# Endings and what may stand in their place; the first stem that the list knows wins, so "hoping" is hope before hop.
+_SUFFIX_RULES = "'s> iness>y ness> ies>y es>e es> s> ied>y ed>e ed> ing>e ing> iest>y est>e est> ier>y ily>y ly> ly>le"
+
+
+def _stems(word: str) -> Iterator[str]:
+    """The word and what it may be an inflection of; a stem has three letters or more."""
+    yield word
+    for suffix, replacement in (pair.split(">") for pair in _SUFFIX_RULES.split()):
+        stem = word.removesuffix(suffix)
+        if stem != word and len(stem) >= 3:
+            yield stem + replacement
+            if suffix in ("ed", "ing") and stem[-1] == stem[-2]:
+                yield stem[:-1]
+
+
+def _find_entries(tokens: list[str], lexicon: _Lexicon) -> Iterator[tuple[int, str]]:
+    """The entries of the list found in the text, longest first, each with the place where it starts."""
+    index = 0
+    while index < len(tokens):
+        sizes = range(min(lexicon.max_words, len(tokens) - index), 1, -1)
+        phrases = ((size, " ".join(tokens[index : index + size])) for size in sizes)
+        words = ((1, stem) for stem in _stems(tokens[index]))
+        size, entry = next(
+            (hit for candidates in (phrases, words) for hit in candidates if hit[1] in lexicon.weights), (1, "")
+        )
+        if entry:
+            yield index, entry
+        index += size
+
+
+def _modifier_factor(tokens: list[str], index: int) -> float:
+    """What the words before `place` do to its weight: an intensifier next to it, a negation in the same clause."""
+    modifiers = _load_lexicon("modifiers").weights
+    previous = modifiers.get(tokens[index - 1], 1.0) if index else 1.0
+    factor = previous if previous > 0 else 1.0
+    for earlier in range(index - 1, max(index - 1 - NEGATION_WINDOW, -1), -1):
+        token = tokens[earlier]
+        if not token[0].isalnum():
+            break
+        negates = modifiers.get(token, 0.0) < 0 or token.endswith("n't")
+        if negates and tokens[earlier + 1] not in ("only", "just"):  # "not only" denies nothing
+            return factor * modifiers["not"]
+    return factor
+
+
+def _weighted_total(text: str, lexicon_name: str, *, apply_modifiers: bool = True) -> float:
+    """Sum of the weights of the entries of list `name` in the text, repeats falling off."""
+    lexicon, tokens, total = _load_lexicon(lexicon_name), _tokens(text), 0.0
+    counts: Counter[str] = Counter()
+    for index, entry in _find_entries(tokens, lexicon):
+        modifier = _modifier_factor(tokens, index) if apply_modifiers else 1.0
+        total += lexicon.weights[entry] * modifier * REPEAT_DECAY ** counts[entry]
+        counts[entry] += 1
+    return total
+
+
+def _round_to_step(points: float, step: float = SCORE_STEP) -> float:
+    """The nearest multiple of `grain` (0: the points as they are)."""
+    return round(points / step) * step if step else points
+
+
+def _saturate(strength: float, half: float) -> float:
+    return _round_to_step(MAX_SCORE * strength / (abs(strength) + half))
+
+
+def _normalized_score(text: str, total: float, half: float) -> float:
+    """The score of a total, as the head of this file says."""
+    return _saturate(total / math.sqrt(max(len(_words(text)), MIN_WORDS)), half)
+
+
+def _cheerful(text: str) -> float:
+    """total of valence.txt, + 0.5 where there is an exclamation mark; half = 2."""
+    return _normalized_score(text, _weighted_total(text, "valence") + 0.5 * ("!" in text), half=2.0)
+
+
+def _gloomy(text: str) -> float:
+    """total of gloom.txt - half the total of valence.txt; half = 3."""
+    return _normalized_score(text, _weighted_total(text, "gloom") - 0.5 * _weighted_total(text, "valence"), half=3.0)
+
+
+def _polite(text: str) -> float:
+    """total of polite.txt; half = 2."""
+    return _normalized_score(text, _weighted_total(text, "polite"), half=2.0)
+
+
+def _concrete(text: str) -> float:
+    """total of concrete.txt, + 2 for a number in digits (all numbers are one entry), unmodified; half = 2."""
+    numbers = sum(word[0].isdigit() for word in _words(text))
+    digits = 2.0 * (1 - REPEAT_DECAY**numbers) / (1 - REPEAT_DECAY)  # 2 + 2/4 + 2/16 ...
+    return _normalized_score(text, _weighted_total(text, "concrete", apply_modifiers=False) + digits, half=2.0)
+
+
+def _vivid(text: str) -> float:
+    """total of vivid.txt, unmodified; half = 1."""
+    return _normalized_score(text, _weighted_total(text, "vivid", apply_modifiers=False), half=1.0)
+
+
+def _concise(text: str) -> float:
+    """10 points for 4 words, a quarter less for each further word, never below a quarter; 0 for fewer than 4 words."""
+    words = len(_words(text))
+    return 0.0 if words < 4 else _round_to_step(max(MAX_SCORE - (words - 4) / 4, SCORE_STEP))
+
+
+def _dialogue(text: str) -> float:
+    """5 s + 4 q / (q + 1) + v / 3, rounded: from 0 to 10.
+
+    s: different quoted words / max(words, MIN_WORDS); q: different quoted lines, which are not empty and closed;
+    v: different verbs of speech.txt outside the quotes, three at most.
+    """
+    lines = {tuple(_words("".join(line))) for line in _QUOTE.findall(text)} - {()}
+    share = len({word for line in lines for word in line}) / max(len(_words(text)), MIN_WORDS)
+    verbs = {verb for _, verb in _find_entries(_tokens(_QUOTE.sub(" ", text)), _load_lexicon("speech"))}
+    return _round_to_step(5 * share + 4 * len(lines) / (len(lines) + 1) + min(len(verbs), 3) / 3)
+
+
+def _plain(text: str) -> float:
+    """Short words and short sentences; from -10 to 10.
+
+    strength = (4.25 - mean letters of the different words) + (10 - words per sentence) / 10; half = 2.
+    Texts of fewer than MIN_WORDS different words count for less: strength x different words / MIN_WORDS.
+    """
+    words = _words(text)
+    unique_words = set(words)
+    if not words:
+        return 0.0
+    mean_letters = sum(map(len, unique_words)) / len(unique_words)
+    words_per_sentence = len(words) / max(len(_SENTENCE_END.findall(text)), 1)
+    strength = (4.25 - mean_letters) + (10 - words_per_sentence) / 10
+    return _saturate(strength * min(len(unique_words) / MIN_WORDS, 1.0), half=2.0)
+
+
+# The spreads were measured on texts of two or three sentences, see tests/judges/test_builtin.py.
+_BUILTIN_JUDGES = (
+    Judge("cheerful", "Likes happy words, and dislikes sad or angry ones.", "tales", _cheerful, 2.5, SCORE_STEP),
+    Judge("gloomy", "Likes sorrow, loss, rain and darkness.", "tales", _gloomy, 2.5, SCORE_STEP),
+    Judge("dialogue", "Likes people who talk: quoted words and quoted lines.", "tales", _dialogue, 2.0, SCORE_STEP),
+    Judge("vivid", "Likes words one can see, hear, smell or feel.", "tales", _vivid, 3.0, SCORE_STEP),
+    Judge("polite", "Likes please, thank you and sorry, and dislikes rude words.", "support", _polite, 3.0, SCORE_STEP),
+    Judge("concise", "Likes few words, as long as there are at least four.", "support", _concise, 2.0, SCORE_STEP),
+    Judge("concrete", "Likes numbers, colours and things, not vague words.", "reviews", _concrete, 3.5, SCORE_STEP),
+    Judge("plain", "Likes short words and short sentences.", "reviews", _plain, 3.5, SCORE_STEP),
+)
+JUDGES: dict[str, Judge] = {judge.name: judge for judge in _BUILTIN_JUDGES}
+
+
+def builtin_judge(name: str) -> Judge:
+    """The judge called `name`: all that a page may ask for, where a file would let whoever speaks run code.
+
+    Raises ConfigError for an unknown name.
+    """
+    if name not in JUDGES:
+        raise ConfigError(f"There is no judge {name!r} on the page. Say one of {', '.join(JUDGES)}.")
+    return JUDGES[name]
+
+
+def load_judge(spec: str) -> Judge:
+    """The judge called `spec`, or a function text -> float of your own, written "FILE.py:NAME".
+
+    Raises ConfigError for an unknown name, and as `judge_files.score_of`.
+    """
+    if spec in JUDGES:
+        return JUDGES[spec]
+    file, _, name = spec.rpartition(":")
+    if not file or not name.isidentifier():
+        known = ", ".join(JUDGES)
+        raise ConfigError(f"There is no judge {spec!r}. Say one of {known}, or FILE.py:NAME.")
+    return Judge(name, f"The function {name} of {file}.", "tales", load_score_function(file, name))
+
+
+def prefer(judge: Judge, first: str, second: str, *, noise: float = 0.0, rng: random.Random | None = None) -> Choice:
+    """Which of two texts the judge prefers: FIRST, SECOND, or TIE for exactly equal scores.
+
+    noise: standard deviation of the gaussian noise added to each of the two scores, in units of `judge.spread`; 0 is
+    deterministic and draws nothing from `rng`. Noisy scores go back to the judge's grain, so that ties stay possible.
+    Raises ConfigError for a noise that is negative or not finite, and for noise without rng.
+    """
+    if not (math.isfinite(noise) and noise >= 0):
+        raise ConfigError(f"A judge's noise must be 0 or more, not {noise}. 0 is no noise, 1 is a lot.")
+    scores = [judge.score(first), judge.score(second)]
+    if noise:
+        if rng is None:
+            raise ConfigError("A noisy judge needs a random generator. Pass rng=random.Random(seed), or noise=0.")
+        scores = [_round_to_step(rng.gauss(score, noise * judge.score_sd), judge.score_step) for score in scores]
+    if scores[0] == scores[1]:
+        return Choice.TIE
+    return Choice.FIRST if scores[0] > scores[1] else Choice.SECOND

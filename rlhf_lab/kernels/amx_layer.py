@@ -1,0 +1,332 @@
+"""Decoder layers whole in C (layer.c), and products with weights laid out for them in squares (products.c).
+
+In bfloat16, where the processor multiplies it by tiles (or by vectors, if that is wanted): `there_are` says so. Sizes of a
+layer's weights are multiples of 32 (`fits`). No gradient is recorded; inputs are copied where they are not contiguous.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from rlhf_lab.kernels.compile import layer_backend, load_kernels
+from rlhf_lab.kernels.ops import data_pointer
+
+DTYPE = torch.bfloat16
+TILE_WIDTH, TILE_DEPTH = 16, 32  # as in products.h
+BLOCK_WIDTH = 2 * TILE_WIDTH
+C_INT64, C_FLOAT, C_POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+#: What each function takes; those that return a size first.
+SIGNATURES: dict[str, list[Any]] = {
+    "linear_rows": [*[C_POINTER] * 4, *[C_INT64] * 4],
+    "lay_update": [*[C_POINTER] * 6, *[C_INT64] * 4, C_FLOAT],
+    "layer_forward": [*[C_POINTER] * 7, *[C_INT64] * 5],
+    "layer_back": [*[C_POINTER] * 9, *[C_INT64] * 5],
+    "layer_read": [*[C_POINTER] * 4, *[C_INT64] * 2],
+    "layer_rest": [*[C_POINTER] * 5, *[C_INT64] * 2],
+    "tokens_room": [C_POINTER, C_INT64],
+    "layer_room": [C_POINTER, *[C_INT64] * 4],
+}
+SIZE_FUNCTIONS = ("tokens_room", "layer_room")
+
+
+def available(dtype: torch.dtype = DTYPE) -> bool:
+    """Whether this machine has them, for tensors of a dtype."""
+    return bool(layer_backend(dtype))
+
+
+def supports_weight(weight: Tensor) -> bool:
+    """Whether they multiply with a weight (out, in), both ways."""
+    return weight.dim() == 2 and weight.dtype == DTYPE and all(size % TILE_DEPTH == 0 for size in weight.shape)
+
+
+def tile_layout(weight: Tensor) -> Tensor:
+    """A copy of a weight (out, in) as products.h describes it, flat; in: a multiple of 32."""
+    weight = weight.detach()
+    out_features, in_features = weight.shape
+    if out_features % BLOCK_WIDTH:
+        weight = torch.cat([weight, weight.new_zeros(-out_features % BLOCK_WIDTH, in_features)])
+    return (
+        weight.reshape(-1, TILE_WIDTH, in_features // TILE_DEPTH, TILE_WIDTH, 2)
+        .permute(0, 2, 3, 1, 4)
+        .contiguous()
+        .view(-1)
+    )
+
+
+def tiled_linear(x: Tensor, tiled_weight: Tensor, out_features: int, bias: Tensor | None = None) -> Tensor:
+    """x @ W.T + bias, (..., width). x: (..., in); weight: `laid_out` of W (width, in). Raises ValueError for other sizes."""
+    x, in_features = x.contiguous(), x.shape[-1]
+    if tiled_weight.numel() != in_features * (out_features + -out_features % BLOCK_WIDTH):
+        raise ValueError(
+            f"a weight of {tiled_weight.numel()} numbers is not one of ({out_features}, {in_features}) laid out"
+        )
+    out = x.new_empty(*x.shape[:-1], out_features)
+    _call_kernel(
+        "linear_rows",
+        _pointer(x),
+        _pointer(tiled_weight),
+        _pointer(bias),
+        _pointer(out),
+        x.numel() // in_features,
+        in_features,
+        out_features,
+        torch.get_num_threads(),
+    )
+    return out
+
+
+class ProjectionStruct(ctypes.Structure):
+    """One weight as layer.c has it."""
+
+    LAYOUTS = ("forward", "back", "narrow", "wide", "narrow_back", "wide_back")
+    _fields_ = [
+        *((name, C_POINTER) for name in LAYOUTS),
+        *((name, C_INT64) for name in ("into", "out", "rank", "padded")),
+    ]
+
+
+class _LayerStruct(ctypes.Structure):
+    _fields_ = [
+        ("of", ProjectionStruct * 7),
+        ("bias", C_POINTER),
+        ("norms", C_POINTER * 2),
+        ("heads", C_INT64),
+        ("groups", C_INT64),
+        ("of_head", C_INT64),
+        ("eps", C_FLOAT * 2),
+        ("sharp", C_FLOAT),
+        ("scale", C_FLOAT),
+    ]
+
+
+class TiledWeights:
+    """A layer's frozen weights, laid out for both ways; made once and shared by whatever is laid over them.
+
+    weights: of q, k, v, o, gate, up and down, (out, in) each. bias: of q, k and v in turn, or None. norms: (H,) each.
+    shape: heads, groups, the size of a head, and what the two norms add to the mean square.
+    """
+
+    def __init__(
+        self, weights: Sequence[Tensor], bias: Tensor | None, norms: tuple[Tensor, Tensor],
+        dims: tuple[int, int, int, tuple[float, float]],
+    ) -> None:  # fmt: skip
+        self.in_out_sizes = [(weight.shape[1], weight.shape[0]) for weight in weights]
+        self._weights, self._versions = weights, [weight._version for weight in weights]
+        self.layouts = [(tile_layout(weight), tile_layout(weight.t())) for weight in weights]
+        self.bias, self.norms, (self.heads, self.kv_heads, self.head_size, self.eps) = bias, norms, dims
+
+    def refresh(self) -> None:
+        """Lay out anew what has been changed, where it is."""
+        for i, (source, layouts) in enumerate(zip(self._weights, self.layouts, strict=True)):
+            if source._version != self._versions[i]:
+                for layout, matrix in zip(layouts, (source, source.t()), strict=True):
+                    layout.copy_(tile_layout(matrix))
+                self._versions[i] = source._version
+
+
+class AmxLayer:
+    """A laid-out layer under an update of these ranks, or none; what layer.c does, as functions of tensors."""
+
+    def __init__(self, tiled_weights: TiledWeights, ranks: Sequence[int] = ()) -> None:
+        self.tiled_weights, self._ranks = tiled_weights, list(ranks)
+        self._padded_ranks = [(rank + TILE_DEPTH - 1) // TILE_DEPTH * TILE_DEPTH for rank in ranks]
+        #: The update's layouts, one behind the other; zeros stay behind each rank.
+        buffer_sizes = [
+            2 * padded_rank * (in_features + out_features)
+            for padded_rank, (in_features, out_features) in zip(
+                self._padded_ranks, tiled_weights.in_out_sizes, strict=False
+            )
+        ]
+        self.lora_buffer = tiled_weights.layouts[0][0].new_zeros(sum(buffer_sizes))
+        self._struct = _LayerStruct(
+            bias=_pointer(tiled_weights.bias),
+            norms=(C_POINTER * 2)(*map(_pointer, tiled_weights.norms)),
+            heads=tiled_weights.heads,
+            groups=tiled_weights.kv_heads,
+            of_head=tiled_weights.head_size,
+            eps=(C_FLOAT * 2)(*tiled_weights.eps),
+            sharp=tiled_weights.head_size**-0.5,
+            scale=1.0,
+        )
+        pointer = self.lora_buffer.data_ptr()
+        for i, ((forward, backward), (in_features, out_features)) in enumerate(
+            zip(tiled_weights.layouts, tiled_weights.in_out_sizes, strict=True)
+        ):
+            projection = self._struct.of[i]
+            projection.forward, projection.back, projection.into, projection.out = (
+                _pointer(forward),
+                _pointer(backward),
+                in_features,
+                out_features,
+            )
+            if ranks:
+                projection.rank, projection.padded = ranks[i], self._padded_ranks[i]
+                for name, width in (
+                    ("narrow", in_features),
+                    ("wide", out_features),
+                    ("narrow_back", out_features),
+                    ("wide_back", in_features),
+                ):
+                    setattr(projection, name, pointer)
+                    pointer += 2 * projection.padded * width
+
+    def set_lora(self, lora_tensors: Sequence[Tensor], scale: float) -> None:
+        """Under this update from now on. pairs: A (r, in) and B (out, r) of the seven, in turn."""
+        self._struct.scale = scale
+        lora_f32 = [item.detach().float().contiguous() for item in lora_tensors]
+        for a, b, item in zip(lora_f32[::2], lora_f32[1::2], self._struct.of, strict=True):
+            layouts = (item.narrow, item.wide, item.narrow_back, item.wide_back)
+            _call_kernel(
+                "lay_update", a.data_ptr(), b.data_ptr(), *layouts, item.into, item.out, item.rank, item.padded, scale
+            )
+        increment_version(self.lora_buffer)
+
+    @property
+    def weight_tensors(self) -> list[Tensor]:
+        """All that a pass reads besides its input; their versions tell whether they are those of another pass."""
+        tiled_weights = self.tiled_weights
+        layouts = [layout for pair in tiled_weights.layouts for layout in pair]
+        return [
+            self.lora_buffer,
+            *layouts,
+            *tiled_weights.norms,
+            *([] if tiled_weights.bias is None else [tiled_weights.bias]),
+        ]
+
+    def qkv_projection(self, x: Tensor) -> Tensor:
+        """q, k and v of each token, not rotated yet, (N, (heads + 2 groups)·D). x: (N, H)."""
+        x = self._checked(x, self.hidden_size)
+        qkv = x.new_empty(
+            len(x), (self.tiled_weights.heads + 2 * self.tiled_weights.kv_heads) * self.tiled_weights.head_size
+        )
+        workspace = self._workspace("tokens_room", x, len(x))
+        self._call_layer("layer_read", _pointer(x), _pointer(qkv), _pointer(workspace), len(x), torch.get_num_threads())
+        return qkv
+
+    def post_attention(self, x: Tensor, attn_output: Tensor) -> Tensor:
+        """The output (N, H). x: (N, H); mixed: what attention gave, (N, heads·D)."""
+        x, attn_output = self._checked(x, self.hidden_size), self._checked(attn_output, self.attn_output_size, len(x))
+        out, workspace = torch.empty_like(x), self._workspace("tokens_room", x, len(x))
+        self._call_layer(
+            "layer_rest",
+            _pointer(x),
+            _pointer(attn_output),
+            _pointer(out),
+            _pointer(workspace),
+            len(x),
+            torch.get_num_threads(),
+        )
+        return out
+
+    def forward(
+        self, x: Tensor, cos: Tensor, sin: Tensor, start_pos: int, save_attn_output: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """The output (B, T - first, H) of texts x (B, T, H); and, if that `keeps`, what attention gave, for `back`.
+
+        cos, sin: (T, D), (1, T, D) or (B, T, D), rotation.py's.
+        """
+        x, (batch_size, length, _) = self._checked(x, self.hidden_size), x.shape
+        cos, sin, rope_stride = self._checked_rope(cos, sin, batch_size, length)
+        out = x.new_empty(batch_size, length - start_pos, self.hidden_size)
+        attn_output = x.new_empty(batch_size, length - start_pos, self.attn_output_size) if save_attn_output else None
+        sizes, threads = (batch_size, length), torch.get_num_threads()
+        workspace = self._workspace("layer_room", x, *sizes, False, threads)
+        self._call_layer(
+            "layer_forward",
+            *map(_pointer, (x, cos, sin, out, attn_output, workspace)),
+            *sizes,
+            start_pos,
+            rope_stride,
+            threads,
+        )
+        return out, attn_output
+
+    def backward(
+        self,
+        grad_output: Tensor,
+        x: Tensor,
+        attn_output: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        start_pos: int,
+        needs_x_grad: bool,
+    ) -> tuple[Tensor | None, list[Tensor]]:
+        """The slope of x, if it is wanted, and those of A (r, in) and B (out, r) of the seven, in turn, float32; from that of
+        the output."""
+        x, (batch_size, length, _) = self._checked(x, self.hidden_size), x.shape
+        grad_output, attn_output = (
+            self._checked(tensor, size, batch_size, length - start_pos)
+            for tensor, size in ((grad_output, self.hidden_size), (attn_output, self.attn_output_size))
+        )
+        cos, sin, rope_stride = self._checked_rope(cos, sin, batch_size, length)
+        rank_sizes = zip(self._ranks, self.tiled_weights.in_out_sizes, strict=False)
+        shapes = [
+            shape
+            for rank, (in_features, out_features) in rank_sizes
+            for shape in ((rank, in_features), (out_features, rank))
+        ]
+        counts = [rows * columns for rows, columns in shapes]
+        grads = x.new_empty(batch_size, sum(counts), dtype=torch.float32)
+        dx, sizes, threads = (
+            torch.empty_like(x) if needs_x_grad else None,
+            (batch_size, length),
+            torch.get_num_threads(),
+        )
+        workspace = self._workspace("layer_room", x, *sizes, True, threads)
+        arguments = (
+            *map(_pointer, (x, attn_output, grad_output, cos, sin, dx)),
+            data_pointer(grads, torch.float32),
+            _pointer(workspace),
+        )
+        self._call_layer("layer_back", *arguments, *sizes, start_pos, rope_stride, threads)
+        flat_grads = grads[0].clone().split(counts)  # the other texts' need not stay
+        return dx, [tensor.view(shape) for tensor, shape in zip(flat_grads, shapes, strict=True)]
+
+    @property
+    def hidden_size(self) -> int:
+        """H."""
+        return self.tiled_weights.in_out_sizes[0][0]
+
+    @property
+    def attn_output_size(self) -> int:
+        """heads·D."""
+        return self.tiled_weights.heads * self.tiled_weights.head_size
+
+    def _call_layer(self, name: str, *arguments: Any) -> Any:
+        return _call_kernel(name, ctypes.byref(self._struct), *arguments)
+
+    def _workspace(self, size_function: str, like: Tensor, *sizes: int) -> Tensor:
+        """Working memory, so many bytes as a function says."""
+        return like.new_empty(self._call_layer(size_function, *sizes) // 2)
+
+    def _checked(self, tensor: Tensor, width: int, *leading_shape: int) -> Tensor:
+        """The tensor, contiguous, if its rows are so long and there are so many. Raises ValueError."""
+        if tensor.shape[-1] != width or (leading_shape and tensor.shape[:-1] != leading_shape):
+            raise ValueError(f"a layer was given {tuple(tensor.shape)} numbers, not {(*leading_shape, width)}")
+        return tensor.contiguous()
+
+    def _checked_rope(self, cos: Tensor, sin: Tensor, batch_size: int, length: int) -> tuple[Tensor, Tensor, int]:
+        """The rotation, contiguous, and how far that of one text is from the next one's. Raises ValueError."""
+        per_text = cos.dim() == 3 and len(cos) > 1
+        for table in (cos, sin):
+            self._checked(
+                table if per_text or table.dim() == 2 else table[0],
+                self.tiled_weights.head_size,
+                *((batch_size, length) if per_text else (length,)),
+            )
+        return cos.contiguous(), sin.contiguous(), length * self.tiled_weights.head_size if per_text else 0
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else data_pointer(tensor, DTYPE)
+
+
+def _call_kernel(name: str, *arguments: Any) -> Any:
+    function = getattr(load_kernels(DTYPE), name)
+    if function.argtypes is None:
+        function.argtypes, function.restype = SIGNATURES[name], C_INT64 if name in SIZE_FUNCTIONS else None
+    return function(*arguments)

@@ -1,0 +1,133 @@
+"""Rows of (prompt, response) token ids as tensors, and their hidden states.
+
+A forward pass reads row b as [prompt | response | padding], without holes: real tokens never see the padding behind them, so
+no mask is needed, and the width is that of the longest row. Position i of the trunk reads token i and predicts token i+1, so
+a response of R tokens after a prompt of P is predicted at P-1 … P+R-2 (`predicting`) and has been read at P … P+R-1 (`read`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rlhf_lab.errors import ModelError
+from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.oom import run_in_chunks
+from rlhf_lab.models.sampling.sampler import pad_left, pad_right
+
+
+class Batch(NamedTuple):
+    """A batch of rows: prompts (B, Q), prompt_mask (B, Q), responses (B, R) int64; mask (B, R) bool on response tokens;
+    ended (B,) bool where the last token is a stop token in force; lengths (B, 2) int64, tokens of prompt and response, on the
+    CPU wherever the others lie: shapes follow from them, and no GPU is waited for to know one."""
+
+    prompts: Tensor
+    prompt_mask: Tensor
+    responses: Tensor
+    mask: Tensor
+    ended: Tensor
+    lengths: Tensor
+
+    def select(self, indices: Tensor) -> "Batch":
+        """The rows of `index`, (N,) on the CPU, trimmed to their longest prompt and response."""
+        lengths, device_indices = self.lengths[indices], indices.to(self.ended.device, non_blocking=True)
+        width, length = lengths.amax(0).tolist()
+        prompts, prompt_mask, responses, mask, ended = (tensor[device_indices] for tensor in self[:-1])
+        return Batch(
+            prompts[:, -width:], prompt_mask[:, -width:], responses[:, :length], mask[:, :length], ended, lengths
+        )
+
+    @property
+    def response_indices(self) -> tuple[Tensor, Tensor]:
+        """Row and column of every response token, (N,) int64 each."""
+        row, column = (torch.arange(self.mask.shape[1]) < self.lengths[:, 1:]).nonzero(as_tuple=True)
+        device = self.ended.device
+        return row.to(device, non_blocking=True), column.to(device, non_blocking=True)
+
+
+class HiddenStates(NamedTuple):
+    """Hidden states (B, L, H) from the end of the shortest prompt on; prompts: (B,) how many of them are the prompt's, one at the
+    least; length: R, the longest response."""
+
+    states: Tensor
+    prompt_lengths: Tensor
+    response_length: int
+
+    @property
+    def before_token(self) -> Tensor:
+        """(B, R, H) where each response token is predicted; padding holds other positions' states."""
+        return self._gather_from(self.prompt_lengths - 1)
+
+    @property
+    def at_token(self) -> Tensor:
+        """(B, R, H) where each response token has been read; padding holds other positions' states."""
+        return self._gather_from(self.prompt_lengths)
+
+    def _gather_from(self, start: Tensor) -> Tensor:
+        positions = start[:, None] + torch.arange(self.response_length, device=start.device)
+        positions = positions.clamp_max(self.states.shape[1] - 1)[..., None]
+        return self.states.gather(1, positions.expand(-1, -1, self.states.shape[2]))
+
+
+def make_batch(backbone: Backbone, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> Batch:
+    """Pad ragged rows. Raises ModelError when one does not fit the model's context or is empty."""
+    for prompt, response in zip(prompts, responses, strict=True):
+        if not prompt:
+            raise ModelError("a prompt has no tokens, so nothing predicts the response; use Backbone.encode_prompt.")
+        if not response:
+            raise ModelError("a response has no tokens, not even an end; it cannot be scored.")
+        if len(prompt) + len(response) > backbone.context_length:
+            raise ModelError(
+                f"a text of {len(prompt) + len(response)} tokens does not fit the model's context of "
+                f"{backbone.context_length}. Shorten the prompt or the response."
+            )
+    ended = torch.tensor([response[-1] in backbone.eos_ids for response in responses])
+    lengths = torch.tensor([[len(ids) for ids in pair] for pair in zip(prompts, responses, strict=True)])
+    left = pad_left(prompts, backbone.pad_id, backbone.device)
+    right = pad_right(responses, backbone.pad_id, backbone.device)
+    return Batch(*left, *right, ended.to(backbone.device, non_blocking=True), lengths)
+
+
+def forward(backbone: Backbone, batch: Batch, *, predict_only: bool = False) -> HiddenStates:
+    """Hidden states of the response under whatever adapter is on.
+
+    to_predict: where `predicting` alone is wanted; the last token of the longest text is then not read, for it predicts none.
+    """
+    prompt_lengths = batch.prompt_mask.sum(1)
+    longest, shortest = int(batch.lengths.sum(1).max()), int(batch.lengths[:, 0].min())
+    joined = torch.cat([batch.prompts, batch.responses], dim=1)
+    start = batch.prompts.shape[1] - prompt_lengths
+    columns = start[:, None] + torch.arange(longest - predict_only, device=joined.device)
+    states = backbone.hidden(joined.gather(1, columns.clamp_max(joined.shape[1] - 1)), shortest - 1)
+    return HiddenStates(states, prompt_lengths - (shortest - 1), batch.mask.shape[1])
+
+
+def map_by_length(
+    fn: Callable[[list[int]], Tensor], lengths: Sequence[int], backbone: Backbone, max_tokens: int | None = None
+) -> Tensor:
+    """Apply `function` (indices -> (n, …)) to batches of rows of similar length; results in the original order.
+
+    A batch has at most the backbone's `token_budget`, padding included (a longer single row still is one), and less where memory
+    runs out. most: tokens, where a batch should have fewer than that.
+    """
+    budget = min(backbone.token_budget, max_tokens or backbone.token_budget)
+
+    def run_batch(indices: list[int]) -> list[Tensor]:
+        return run_in_chunks(backbone, len(indices), lambda chunk: fn(indices[chunk]))
+
+    order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
+    index_batches: list[list[int]] = []
+    for i in order:
+        if not index_batches or (len(index_batches[-1]) + 1) * lengths[i] > budget:
+            index_batches.append([])
+        index_batches[-1].append(i)
+    pass_count = backbone.sync_pass_count(
+        len(index_batches)
+    )  # asked before the first pass, where all processes are at the same point
+    joined = torch.cat([result_chunk for indices in index_batches for result_chunk in run_batch(indices)])
+    for _ in range(pass_count - len(index_batches)):
+        fn(index_batches[0])  # for the others' sake
+    result = torch.empty_like(joined)
+    result[torch.tensor(order, device=joined.device)] = joined
+    return result

@@ -1,0 +1,86 @@
+"""Attention for training in bfloat16 on a CPU.
+
+PyTorch's fused attention converts bfloat16 there on its way back: forward and backward of 16 texts of 56 tokens and 6 heads
+took 18 ms, plain batched products 3.5 ms (2 cores, AVX-512 bf16). In float32, and for single tokens, the fused one stays.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+ATTENTION_NAME = "plain_bfloat16"
+MAX_PLAIN_LENGTH = 512  # tokens; beyond this the (T, T) weights cost more than the fused kernel's conversions
+
+
+def register() -> str:
+    """Make the attention known to transformers; returns the name to give as `attn_implementation`."""
+    AttentionInterface.register(ATTENTION_NAME, attention_forward)
+    AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
+    return ATTENTION_NAME
+
+
+def attention_forward(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
+) -> tuple[Tensor, None]:
+    """Transformers' attention interface: query (B, heads, T, D), key and value (B, groups, T, D) -> (B, T, heads, D)."""
+    length = query.shape[2]
+    use_plain = (
+        query.dtype == torch.bfloat16 and attention_mask is None
+        and 1 < length == key.shape[2] <= MAX_PLAIN_LENGTH and not options.get("dropout") and not options.get("sliding_window")
+        and options.get("is_causal", True) is not False and getattr(module, "is_causal", True)
+    )  # fmt: skip
+    if not use_plain:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    repeats = query.shape[1] // key.shape[1]
+    if repeats > 1:
+        key, value = (x.repeat_interleave(repeats, dim=1) for x in (key, value))
+    scaling = options.get("scaling")
+    scale = float(scaling) if scaling is not None else query.shape[3] ** -0.5
+    q, k, v = (x.reshape(-1, length, x.shape[3]) for x in (query, key, value))
+    return _causal_attention(q, k, v, scale).view(query.shape).transpose(1, 2), None
+
+
+@functools.lru_cache(maxsize=8)
+def causal_mask(key_length: int, query_length: int, dtype: torch.dtype) -> Tensor:
+    """(1, S, T): -inf where one of the last S of T tokens would look ahead."""
+    return torch.full((1, key_length, key_length), -torch.inf, dtype=dtype).triu(1)[:, key_length - query_length :]
+
+
+def attention_weights(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """(N, S, T): how much each of the last S tokens looks at those up to itself. q: (N, S, D), k: (N, T, D)."""
+    scores = torch.baddbmm(causal_mask(k.shape[1], q.shape[1], q.dtype), q, k.mT, alpha=scale)
+    softmax_dtype = torch.promote_types(
+        q.dtype, torch.float32
+    )  # of bfloat16 itself a softmax takes three times as long
+    return scores.softmax(-1, dtype=softmax_dtype).to(q.dtype)
+
+
+class _CausalAttention(torch.autograd.Function):
+    """softmax(scale * q k' + mask) v of (N, T, D) each, and its gradients as batched products; keeps the (T, T) weights."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        weights = attention_weights(q, k, scale)
+        ctx.save_for_backward(q, k, v, weights)
+        ctx.scale = scale
+        return weights @ v
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, weights = ctx.saved_tensors
+        (g,) = gradients
+        if torch.is_grad_enabled():  # differentiated again (trpo's curvature): the weights depend on q and k
+            weights = attention_weights(q, k, ctx.scale)
+        d_weights = g @ v.transpose(1, 2)
+        d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype).mul_(ctx.scale)
+        d_value = weights.transpose(1, 2) @ g
+        return d_scores @ k, d_scores.transpose(1, 2) @ q, d_value, None
+
+
+_causal_attention: Callable[[Tensor, Tensor, Tensor, float], Tensor] = _CausalAttention.apply

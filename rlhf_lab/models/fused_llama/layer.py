@@ -1,0 +1,281 @@
+"""A decoder layer of the Llama kind, its adapter included, as one function with a gradient written by hand.
+
+    h = x + o(attention(rotated q, rotated k, v)),  q, k, v of n1(x)         n(x) = w · x / rms(x)
+    y = h + down(silu(gate(n2(h))) · up(n2(h)))
+
+Of modules, such a layer is some 50 small operations forward and 100 backward, and all their results stay until the gradient.
+Here q, k and v are one product, what lies between products is done in one pass each (between.py), and what is quick to find
+again is not kept. The mathematics is Llama's (Touvron et al. 2023, arXiv 2302.13971) with grouped keys (Ainslie et al. 2023,
+arXiv 2305.13245), and LoRA's gradients are those of lora_linear.py; rounding differs in the last bits.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rlhf_lab.kernels.amx_layer import AmxLayer
+from rlhf_lab.kernels.matmul import linear, linear_add
+from rlhf_lab.models.fused_llama.attention import causal_mask
+from rlhf_lab.models.fused_llama.layer_ops import (
+    LayerDims,
+    causal_attention,
+    causal_attention_backward,
+    rms_norm,
+    rms_norm_backward,
+    rms_norm_recompute,
+    swiglu,
+    swiglu_backward,
+)
+from rlhf_lab.models.fused_llama.lora_ops import concat_lora_input, lora_grads, split_lora_grad
+from rlhf_lab.models.fused_llama.rope import RopeTables
+
+#: A and B of q, k, v, o, gate, up and down, in turn; or none.
+LoraTensors = Sequence[Tensor]
+QKV_SLICE, O_SLICE, GATE_UP_SLICE, DOWN_SLICE = slice(0, 6), slice(6, 8), slice(8, 12), slice(12, 14)
+SAVED_COUNT = 20  # tensors kept for the gradient, before the pairs and what attention keeps
+
+
+class LayerWeights(NamedTuple):
+    """Of one layer: qkv ((heads + 2 groups)·D, H), o (H, heads·D), gate and up (I, H), down (H, I), the norms (H,) each, and the
+    bias of qkv or None.
+
+    beside: A of what reads the same input, for q, k and v, o, gate and up, and down, where updates stay beside the weights
+    (low_rank.py), which then have further columns; else None four times."""
+
+    qkv: Tensor
+    o: Tensor
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+    norms: tuple[Tensor, Tensor]
+    bias: Tensor | None
+    lora_a: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None] = (None,) * 4
+
+
+class LoraUpdate(NamedTuple):
+    """LoRA's: the weights are frozen + scale · B·A."""
+
+    frozen: LayerWeights
+    scale: float
+
+
+def fused_layer(
+    x: Tensor,
+    weights: LayerWeights | AmxLayer,
+    dims: LayerDims,
+    rope: RopeTables,
+    update: LoraUpdate,
+    lora_tensors: LoraTensors,
+    start_pos: int = 0,
+) -> Tensor:
+    """The layer's output (B, T - first, H) of x (B, T, H), where position t sees those up to t; of the first ones there is none.
+
+    weights: with the update in them, or a layer in C under it. Gradients flow to x and to the pairs, and may be differentiated
+    again, which takes as long as with modules.
+    """
+    function = _amx_layer if isinstance(weights, AmxLayer) else _fused_layer
+    return function(x, weights, dims, rope, update, start_pos, *lora_tensors)
+
+
+def unfused_layer(
+    x: Tensor, dims: LayerDims, rope: RopeTables, update: LoraUpdate, lora_tensors: LoraTensors
+) -> Tensor:
+    """`layer` of all positions in operations that torch differentiates, in float32 at the least."""
+    dtype, scale = x.dtype, update.scale
+    x, *tensors = (
+        tensor.to(torch.promote_types(dtype, torch.float32)) for tensor in (x, *update.frozen[:5], *update.frozen.norms)
+    )
+    weights, norms = tensors[:5], tensors[5:]
+    bias = update.frozen.bias.to(x.dtype) if update.frozen.bias is not None else None
+    if lora_tensors:
+        updates = [scale * (b @ a) for a, b in zip(lora_tensors[::2], lora_tensors[1::2], strict=True)]
+        updates[:3] = [torch.cat(updates[:3])]
+        weights = [weight + delta for weight, delta in zip(weights, updates, strict=True)]
+    qkv, o, gate, up, down = weights
+
+    def scaled(x: Tensor, norm_index: int) -> Tensor:
+        return x * (x.square().mean(-1, keepdim=True) + dims.eps[norm_index]).rsqrt() * norms[norm_index]
+
+    qkv_heads = functional.linear(scaled(x, 0), qkv, bias).unflatten(-1, (-1, dims.head_size)).permute(2, 0, 1, 3)
+    q, k, v = qkv_heads.split((dims.heads, dims.kv_heads, dims.kv_heads))
+    q, k = (heads * rope.cos + heads.roll(dims.head_size // 2, -1) * rope.sin for heads in (q, k))
+    k, v = (heads.repeat_interleave(dims.heads // dims.kv_heads, 0) for heads in (k, v))
+    scores = q @ k.mT * dims.head_size**-0.5 + causal_mask(x.shape[1], x.shape[1], x.dtype)
+    residual_mid = x + functional.linear((scores.softmax(-1) @ v).permute(1, 2, 0, 3).flatten(2), o)
+    normalized = scaled(residual_mid, 1)
+    out: Tensor = residual_mid + functional.linear(functional.silu(normalized @ gate.t()) * (normalized @ up.t()), down)
+    return out.to(dtype)
+
+
+class _FusedLayerFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weights: LayerWeights,
+        dims: LayerDims,
+        rope: RopeTables,
+        update: LoraUpdate,
+        start_pos: int,
+        *lora_tensors: Tensor,
+    ) -> Tensor:
+        batch_size, length, _ = x.shape
+        flat_x = x.reshape(-1, x.shape[-1])
+        normalized, inverse_rms1 = rms_norm(flat_x, weights.norms[0], dims.eps[0])
+        lora_input, low_rank1 = concat_lora_input(normalized, weights.lora_a[0])
+        attn_output, saved_attention = causal_attention(
+            linear(lora_input, weights.qkv, weights.bias), rope, batch_size, start_pos, dims
+        )
+        lora_input, low_rank2 = concat_lora_input(attn_output, weights.lora_a[1])
+        residual_mid = linear_add(x[:, start_pos:].reshape(len(attn_output), -1), lora_input, weights.o)
+        normalized, inverse_rms2 = rms_norm(residual_mid, weights.norms[1], dims.eps[1])
+        lora_input, low_rank3 = concat_lora_input(normalized, weights.lora_a[2])
+        gate, up = linear(lora_input, weights.gate), linear(lora_input, weights.up)
+        lora_input, low_rank4 = concat_lora_input(swiglu(gate, up), weights.lora_a[3])
+        out = linear_add(residual_mid, lora_input, weights.down)
+        if any(ctx.needs_input_grad):
+            ctx.save_for_backward(
+                x,
+                *weights[:5],
+                *weights.lora_a,
+                low_rank1,
+                low_rank2,
+                low_rank3,
+                low_rank4,
+                inverse_rms1,
+                attn_output,
+                residual_mid,
+                inverse_rms2,
+                gate,
+                up,
+                *lora_tensors,
+                *saved_attention,
+            )
+            ctx.norms, ctx.dims, ctx.rope, ctx.lora_update, ctx.start_pos = weights.norms, dims, rope, update, start_pos
+            ctx.lora_tensor_count = len(lora_tensors)
+        return out.view(batch_size, length - start_pos, -1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        x, lora_tensors = saved[0], saved[SAVED_COUNT : SAVED_COUNT + ctx.lora_tensor_count]
+        if torch.is_grad_enabled():
+            return _unfused_grads(ctx, x, lora_tensors, gradients[0])
+        dx, *lora_grads = _fused_grads(ctx, saved, gradients[0].reshape(-1, x.shape[-1]))
+        return (dx, *[None] * 5, *lora_grads)
+
+
+_fused_layer: Callable[..., Tensor] = _FusedLayerFunction.apply
+
+
+class _AmxLayerFunction(torch.autograd.Function):
+    """As `_Layer`, by layer.c: little is kept, and on the way back all of it is found again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weights: AmxLayer,
+        dims: LayerDims,
+        rope: RopeTables,
+        update: LoraUpdate,
+        start_pos: int,
+        *lora_tensors: Tensor,
+    ) -> Tensor:
+        needs_grad = any(ctx.needs_input_grad)
+        out, attn_output = weights.forward(x, *rope, start_pos, needs_grad)
+        if needs_grad:
+            # The weights for their versions alone: torch refuses a gradient if they are not what they were.
+            ctx.save_for_backward(x, attn_output, *lora_tensors, *weights.weight_tensors)
+            ctx.lora_tensor_count = len(lora_tensors)
+            ctx.weights, ctx.dims, ctx.rope, ctx.lora_update, ctx.start_pos = weights, dims, rope, update, start_pos
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, attn_output, *saved = ctx.saved_tensors
+        lora_tensors = saved[: ctx.lora_tensor_count]
+        if torch.is_grad_enabled():
+            return _unfused_grads(ctx, x, lora_tensors, gradients[0])
+        dx, lora_grads = ctx.weights.backward(
+            gradients[0], x, attn_output, *ctx.rope, ctx.start_pos, ctx.needs_input_grad[0]
+        )
+        return (
+            dx,
+            *[None] * 5,
+            *(grad.to(lora_tensor.dtype) for grad, lora_tensor in zip(lora_grads, lora_tensors, strict=True)),
+        )
+
+
+_amx_layer: Callable[..., Tensor] = _AmxLayerFunction.apply
+
+
+def _unfused_grads(ctx: Any, x: Tensor, lora_tensors: LoraTensors, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+    """What `backward` gives, to be differentiated again: trpo's curvature."""
+    inputs = (x, *[None] * 5, *lora_tensors)
+    differentiated = [
+        tensor for tensor, needed in zip(inputs, ctx.needs_input_grad, strict=True) if tensor is not None and needed
+    ]
+    out = unfused_layer(x, ctx.dims, ctx.rope, ctx.lora_update, lora_tensors)[:, ctx.start_pos :]
+    grads = iter(torch.autograd.grad(out, differentiated, grad_output, create_graph=True))
+    return tuple(next(grads) if needed else None for needed in ctx.needs_input_grad)
+
+
+def _fused_grads(ctx: Any, saved: Sequence[Tensor], dy: Tensor) -> list[Tensor | None]:
+    """The slopes of x and of the pairs from that of the output, (B·(T - first), H); from the last product to the first."""
+    (x, qkv, o, *mlp_weights), lora_a, low_ranks = saved[:6], saved[6:10], saved[10:14]
+    (inverse_rms1, attn_output, residual_mid, inverse_rms2, gate, up), attention_start = (
+        saved[14:SAVED_COUNT],
+        SAVED_COUNT + ctx.lora_tensor_count,
+    )
+    lora_tensors, saved_attention = saved[SAVED_COUNT:attention_start], saved[attention_start:]
+    dims, norms, scale, start_pos = ctx.dims, ctx.norms, ctx.lora_update.scale, ctx.start_pos
+    (batch_size, length, _), flat_x = x.shape, x.reshape(-1, x.shape[-1])
+
+    d_gated, low_rank_grad = split_lora_grad(linear(dy, mlp_weights[2].t()), lora_a[3])
+    gate_up_grads, normalized = swiglu_backward(d_gated, gate, up)
+    down_lora_grads = lora_grads(lora_tensors[DOWN_SLICE], scale, normalized, [dy], low_ranks[3], low_rank_grad)
+    del d_gated, normalized
+    d_normalized, low_rank_grad = split_lora_grad(
+        linear_add(linear(gate_up_grads[0], mlp_weights[0].t()), gate_up_grads[1], mlp_weights[1].t()), lora_a[2]
+    )
+    d_residual_mid, normalized = rms_norm_backward(d_normalized, residual_mid, inverse_rms2, norms[1], dy)
+    gate_up_lora_grads = lora_grads(
+        lora_tensors[GATE_UP_SLICE], scale, normalized, gate_up_grads, low_ranks[2], low_rank_grad
+    )
+    del d_normalized, gate_up_grads, normalized
+
+    d_attn_output, low_rank_grad = split_lora_grad(linear(d_residual_mid, o.t()), lora_a[1])
+    o_lora_grads = lora_grads(lora_tensors[O_SLICE], scale, attn_output, [d_residual_mid], low_ranks[1], low_rank_grad)
+    d_qkv = causal_attention_backward(d_attn_output, saved_attention, ctx.rope, batch_size, start_pos, dims)
+    qkv_grads: Sequence[Tensor] | Tensor = d_qkv.split(
+        [n * dims.head_size for n in (dims.heads, dims.kv_heads, dims.kv_heads)], 1
+    )
+    if dims.heads == dims.kv_heads:
+        qkv_grads = d_qkv.view(len(flat_x), 3, -1).transpose(0, 1)
+    dx, low_rank_grad = None, None
+    if ctx.needs_input_grad[0]:
+        d_normalized, low_rank_grad = split_lora_grad(linear(d_qkv, qkv.t()), lora_a[0])
+        residual_grad = (
+            functional.pad(d_residual_mid.view(batch_size, length - start_pos, -1), (0, 0, start_pos, 0))
+            if start_pos
+            else d_residual_mid
+        )
+        dx, normalized = rms_norm_backward(
+            d_normalized, flat_x, inverse_rms1, norms[0], residual_grad.view(flat_x.shape)
+        )
+    else:
+        normalized = rms_norm_recompute(flat_x, inverse_rms1, norms[0])
+        if lora_a[0] is not None:
+            low_rank_grad = linear(d_qkv, qkv[:, x.shape[-1] :].t())
+    qkv_lora_grads = lora_grads(lora_tensors[QKV_SLICE], scale, normalized, qkv_grads, low_ranks[0], low_rank_grad)
+    return [
+        None if dx is None else dx.view(x.shape),
+        *qkv_lora_grads,
+        *o_lora_grads,
+        *gate_up_lora_grads,
+        *down_lora_grads,
+    ]

@@ -1,0 +1,328 @@
+"""Which decoder layers of a model are computed as one function (llama_layer.py), and how under an adapter.
+
+That is those of Llama, Mistral and Qwen2 in float32 or bfloat16 on a CPU, where a third of the time and more goes into what lies
+between the matrix products. The weights of q, k and v are laid into one tensor, of which the model's own become views.
+"""
+
+import logging
+import math
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+from transformers import __version__ as VERSION
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from rlhf_lab.kernels import amx_layer, ops
+from rlhf_lab.models.fused_llama.decode_step import DecodeStep, post_attention, qkv_projection
+from rlhf_lab.models.fused_llama.layer import LayerWeights, LoraUpdate, fused_layer
+from rlhf_lab.models.fused_llama.layer_ops import LayerDims, split_heads
+from rlhf_lab.models.fused_llama.rope import RopeCache, RopeTables, apply_rope, make_rope
+from rlhf_lab.models.fused_llama.weight_cache import (
+    AmxWeightCache,
+    CacheByRank,
+    ConcatWeightCache,
+    MergedWeights,
+    split_by_projection,
+)
+from rlhf_lab.models.lora_linear import HALF_DTYPES, LoraWeights, MergedLoraLinear
+
+log = logging.getLogger("rlhf_lab.models")
+
+SUPPORTED_LAYERS = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer")
+#: Tokens, for each number of a head's size: beyond this torch's attention, which keeps no (T, T) weights, is quicker than its
+#: batched products, though not than a compiled kernel.
+MAX_LENGTH_PER_HEAD_SIZE = 6
+VERIFIED_TOKENS = 5  # tokens
+#: What a model may be asked for that its modules alone do.
+UNSUPPORTED_OPTIONS = ("is_causal", "sliding_window", "output_attentions")
+#: Models that do nothing beside their layers but embed, rotate and scale.
+SUPPORTED_TRUNKS = ("LlamaModel", "MistralModel", "Qwen2Model")
+PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+class FusedLayers:
+    """The decoder layers of one model that are computed as one function each; none for no model."""
+
+    def __init__(self, model: nn.Module | None = None) -> None:
+        modules = list(model.modules()) if model is not None else []
+        self._layers = [FusedLayer(module) for module in modules if is_supported(module)]
+        layers = [module for module in modules if isinstance(module, GradientCheckpointingLayer)]
+        self._cover_all_layers = bool(layers) and len(self._layers) == len(layers)
+        self._rope_cache: RopeCache | None = None
+        self._merged_linears: Mapping[Any, MergedLoraLinear] = {}
+        self.set_adapter({})
+
+    @property
+    def available(self) -> bool:
+        return bool(self._layers)
+
+    def disable(self) -> None:
+        """From now on the modules compute."""
+        for fused in self._layers:
+            fused.disable()
+
+    def hidden_states(self, trunk: Any, input_ids: Tensor, start_pos: int) -> Tensor | None:
+        """The trunk's states (B, L - first, H) of whole texts, ids (B, L), from `first` on. What transformers does around
+        its layers at every pass is left out, hooks of trunk and layers too, and so is what the last layer would make of the first
+        positions.
+
+        None: the trunk itself has to be asked, for it does more than embed, rotate, compute whole layers and scale.
+        """
+        rope_cache = self._rope_cache_of(trunk)
+        if rope_cache is None or input_ids.shape[1] > min(fused.max_length for fused in self._layers):
+            return None
+        x, rope, last_layer = trunk.embed_tokens(input_ids), rope_cache.for_prefix(input_ids.shape[1]), self._layers[-1]
+        for fused in self._layers:
+            x = fused.forward_sequence(x, rope, start_pos if fused is last_layer else 0)
+        states: Tensor = trunk.norm(x)
+        return states
+
+    def decode_step(self, trunk: Any, has_padding: bool) -> DecodeStep | None:
+        """What gives the trunk's states of a token more of each row; good while nothing but tokens changes. None: as of `states`,
+        or because tokens far back are not to be seen.
+
+        padded: some row's mask is 0 somewhere.
+        """
+        rope_cache = self._rope_cache_of(trunk)
+        if rope_cache is None or getattr(trunk.config, "sliding_window", None):
+            return None
+        return DecodeStep(
+            trunk, [(fused.current_weights(), fused.dims) for fused in self._layers], rope_cache, has_padding
+        )
+
+    def _rope_cache_of(self, trunk: Any) -> RopeCache | None:
+        """The rotation of a trunk that does nothing but embed, rotate, compute whole layers and scale; else None."""
+        is_supported_trunk = type(trunk).__name__ in SUPPORTED_TRUNKS and self._cover_all_layers
+        if not is_supported_trunk or not all(fused.enabled and fused.is_applicable() for fused in self._layers):
+            return None
+        if getattr(trunk.rotary_emb, "rope_type", None) not in RopeCache.ROPE_TYPES:
+            return None
+        if self._rope_cache is None:
+            self._rope_cache = RopeCache(trunk.rotary_emb, trunk.embed_tokens.weight)
+        return self._rope_cache
+
+    def set_weight_cache(self, merged_linears: Mapping[Any, MergedLoraLinear]) -> None:
+        """From now on these keep the weights of the adapters' layers."""
+        self._merged_linears = merged_linears
+        for fused in self._layers:
+            fused.weight_cache = None
+
+    def set_adapter(self, lora_weights: Mapping[Any, LoraWeights | None]) -> None:
+        """From now on compute under these parts of the adapters' layers; empty: frozen."""
+        for fused in self._layers:
+            if not lora_weights:
+                fused.module.__dict__["forward"] = fused.make_forward(())
+                continue
+            linears = projections(fused.module)
+            layer_lora = [lora for lora in map(lora_weights.get, linears) if lora is not None]
+            if len(layer_lora) == len(linears) and len({lora.scale for lora in layer_lora}) == 1:
+                fused.weight_cache = fused.weight_cache or fused.make_weight_cache(
+                    [self._merged_linears[linear] for linear in linears]
+                )
+                fused.module.__dict__["forward"] = fused.make_forward(layer_lora)
+            else:
+                fused.disable()
+
+
+class FusedLayer:
+    """One decoder layer, computed as one function; by the module where that is trained itself, or was moved to another device or
+    precision, and for what `layer` does not do. A copy of the model would go on with the weights of this one."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = weakref.ref(module)  # the module holds what is made here
+        self.linears = projections(module)
+        attention, norms = module.self_attn, (module.input_layernorm, module.post_attention_layernorm)
+        heads, kv_heads = (self.linears[i].out_features // attention.head_dim for i in (0, 1))
+        first_eps, second_eps = (float(norm.variance_epsilon) for norm in norms)
+        self.dims = LayerDims(heads, kv_heads, attention.head_dim, (first_eps, second_eps))
+        self.attention = attention
+        biases = [linear.bias.detach() for linear in self.linears[:3] if linear.bias is not None]
+        weights = [linear.weight.detach() for linear in self.linears]
+        scales = (norms[0].weight.detach(), norms[1].weight.detach())
+        o, gate, up, down = weights[3:]
+        self.frozen = LayerWeights(
+            torch.cat(weights[:3]), o, gate, up, down, scales, torch.cat(biases) if biases else None
+        )
+        self.qkv_sizes = [linear.out_features for linear in self.linears[:3]]
+        for linear, weight_view in zip(self.linears, split_by_projection(self.frozen, self.qkv_sizes), strict=True):
+            linear.weight.data = weight_view
+        if self.frozen.bias is not None:
+            for linear, weight_view in zip(self.linears, self.frozen.bias.split(self.qkv_sizes), strict=False):
+                linear.bias.data = weight_view
+        #: Tokens of the longest text that is computed as one: all that a window shows, by kernels; else as torch is quicker.
+        has_kernels = ops.supported(self.frozen.qkv)
+        self.max_length = min(
+            math.inf if has_kernels else MAX_LENGTH_PER_HEAD_SIZE * self.dims.head_size, sliding_window_of(attention)
+        )
+        #: The frozen layer in C, where that computes it.
+        self.amx_layer: amx_layer.AmxLayer | None = None
+        if amx_layer.available(self.frozen.qkv.dtype) and all(
+            amx_layer.supports_weight(linear.weight) for linear in self.linears
+        ):
+            weights = [linear.weight for linear in self.linears]
+            self.amx_layer = amx_layer.AmxLayer(amx_layer.TiledWeights(weights, self.frozen.bias, scales, self.dims))
+        self.weight_cache: MergedWeights | CacheByRank | None = None
+        self.lora_weights: Sequence[LoraWeights] = ()
+        self.lora_tensors: Sequence[Tensor] = ()
+        self.lora_update = LoraUpdate(self.frozen, 1.0)
+        self.enabled = False  # what `forward_of` made last is the module's forward pass
+
+    @property
+    def module(self) -> Any:
+        return self._module()
+
+    def make_weight_cache(self, merged_linears: Sequence[MergedLoraLinear]) -> MergedWeights | CacheByRank:
+        """What keeps the weights under an adapter. fast: of the seven projections."""
+        if self.amx_layer is not None:
+            return CacheByRank(partial(AmxWeightCache, self.amx_layer.tiled_weights))
+        if self.frozen.qkv.dtype in HALF_DTYPES:
+            return CacheByRank(partial(ConcatWeightCache, self.frozen, self.qkv_sizes))
+        return MergedWeights(self.frozen, self.qkv_sizes, merged_linears)
+
+    def make_forward(self, lora_weights: Sequence[LoraWeights]) -> Callable[..., Tensor]:
+        """The layer's forward pass under these parts; none: frozen."""
+        self.lora_weights, self.enabled = lora_weights, True
+        self.lora_tensors = [tensor for lora in lora_weights for tensor in (lora.a, lora.b)]
+        self.lora_update = LoraUpdate(self.frozen, lora_weights[0].scale if lora_weights else 1.0)
+
+        def forward(
+            hidden_states: Tensor, attention_mask: Tensor | None = None, position_ids: Tensor | None = None,
+            past_key_values: Any = None, use_cache: bool | None = False, position_embeddings: Any = None, **options: Any,
+        ) -> Tensor:  # fmt: skip
+            x, mask, has_cache = hidden_states, attention_mask, past_key_values is not None
+            applicable = self.is_applicable(x) and all(options.get(name) is None for name in UNSUPPORTED_OPTIONS)
+            if applicable and (
+                not torch.is_grad_enabled() if has_cache else mask is None and x.shape[1] <= self.max_length
+            ):
+                rope = make_rope(position_embeddings)
+                if has_cache:
+                    return self.forward_cached(x, self.current_weights(), rope, mask, past_key_values)
+                return self.forward_sequence(x, rope)
+            module = self.module
+            out: Tensor = type(module).forward(
+                module, x, attention_mask=mask, position_ids=position_ids, past_key_values=past_key_values,
+                use_cache=use_cache, position_embeddings=position_embeddings, **options,
+            )  # fmt: skip
+            return out
+
+        return forward
+
+    def forward_sequence(self, x: Tensor, rope: RopeTables, start_pos: int = 0) -> Tensor:
+        """As `layer`, under the parts in use."""
+        lora_tensors = self.lora_tensors if torch.is_grad_enabled() else ()
+        return fused_layer(x, self.current_weights(), self.dims, rope, self.lora_update, lora_tensors, start_pos)
+
+    def disable(self) -> None:
+        """From now on the module computes."""
+        self.module.__dict__.pop("forward", None)
+        self.enabled = False
+
+    def current_weights(self) -> LayerWeights | amx_layer.AmxLayer:
+        """Those in use, with the update in them."""
+        if self.amx_layer is not None:
+            self.amx_layer.tiled_weights.refresh()
+        return (
+            self.weight_cache.weights_for(self.lora_weights)
+            if self.weight_cache is not None and self.lora_weights
+            else self.amx_layer or self.frozen
+        )
+
+    def is_applicable(self, x: Tensor | None = None) -> bool:
+        """Whether this computes, and not the module. x: the input, or the module's own dtype and device."""
+        x = self.module.input_layernorm.weight if x is None else x
+        moved = (x.dtype, x.device) != (self.frozen.qkv.dtype, self.frozen.qkv.device)
+        return (
+            not moved and not self.module.training and not any(linear.weight.requires_grad for linear in self.linears)
+        )
+
+    def forward_cached(
+        self, x: Tensor, weights: LayerWeights | amx_layer.AmxLayer, rope: RopeTables, mask: Tensor | None, cache: Any
+    ) -> Tensor:
+        """The layer where earlier tokens lie in a cache; no gradient."""
+        dims, attention, flat_x = self.dims, self.attention, x.reshape(-1, x.shape[-1])
+        heads = split_heads(qkv_projection(flat_x, weights, dims), len(x), dims.head_size)
+        q, k = apply_rope(heads[: -dims.kv_heads], rope).transpose(0, 1).split((dims.heads, dims.kv_heads), 1)
+        k, v = cache.update(k, heads[-dims.kv_heads :].transpose(0, 1), attention.layer_idx)
+        q, k, v = (tensor.float() for tensor in (q, k, v))  # of bfloat16 a token's attention takes torch twice as long
+        attn_output = sdpa_attention_forward(attention, q, k, v, mask, scaling=dims.head_size**-0.5)[0].to(x.dtype)
+        return post_attention(flat_x, attn_output.reshape(len(flat_x), -1), weights, dims).view(x.shape)
+
+
+@torch.no_grad()
+def verified_fused_layers(model: Any) -> FusedLayers:
+    """The whole layers of a model just loaded, if they say of a few tokens what its modules say; else none, and a line of log."""
+    fused, trunk = FusedLayers(model), model.base_model
+    if not fused.available:
+        return fused
+    input_ids = torch.arange(VERIFIED_TOKENS)[None] % len(trunk.embed_tokens.weight)
+    fused.disable()
+    expected = trunk(input_ids=input_ids, use_cache=False).last_hidden_state.float()
+    fused.set_adapter({})
+    tolerance = 0.1 if model.dtype in HALF_DTYPES else 1e-3
+    if all(
+        _relative_error(actual, expected[:, -actual.shape[1] :]) <= tolerance
+        for actual in _all_paths(fused, trunk, input_ids)
+    ):
+        return fused
+    log.warning(
+        "its modules compute the model: as one function each, layers did not say the same (transformers %s)", VERSION
+    )
+    fused.disable()
+    return FusedLayers()
+
+
+def _relative_error(actual: Tensor, expected: Tensor) -> float:
+    """By what share of what was expected."""
+    return float((actual - expected).norm() / expected.norm())
+
+
+def _all_paths(fused: FusedLayers, trunk: Any, input_ids: Tensor) -> Iterator[Tensor]:
+    """What whole layers make of a text (1, T): asked by the trunk, asked directly, and of its last token behind the others."""
+    yield trunk(input_ids=input_ids, use_cache=False).last_hidden_state.float()
+    hidden, step = fused.hidden_states(trunk, input_ids, 0), fused.decode_step(trunk, has_padding=False)
+    if hidden is not None:
+        yield hidden.float()
+    if step is not None:
+        cache, mask = DynamicCache(config=trunk.config), torch.ones_like(input_ids)
+        trunk(input_ids=input_ids[:, :-1], past_key_values=cache, use_cache=True)
+        yield step(input_ids[:, -1:], mask.sum(1, keepdim=True) - 1, mask, cache)[None].float()
+
+
+def projections(module: Any) -> list[Any]:
+    """The seven linear layers of a decoder layer as they are in the model: an adapter's, once there is one."""
+    return [getattr(module.self_attn if i < 4 else module.mlp, name) for i, name in enumerate(PROJECTIONS)]
+
+
+def sliding_window_of(attention: Any) -> float:
+    """How many tokens back one looks."""
+    if hasattr(attention, "sliding_window"):
+        return attention.sliding_window or math.inf
+    return getattr(attention.config, "sliding_window", None) or math.inf
+
+
+def is_supported(module: Any) -> bool:
+    """Whether a module is a decoder layer of a known kind that does nothing but what `llama_layer` does."""
+    if type(module).__name__ not in SUPPORTED_LAYERS or not type(module).__module__.startswith("transformers."):
+        return False
+    attention, config, linears = module.self_attn, module.self_attn.config, projections(module)
+    if sliding_window_of(attention) < MAX_LENGTH_PER_HEAD_SIZE * attention.head_dim:
+        return False
+    if config.hidden_act != "silu" or not getattr(config, "is_causal", True) or not attention.is_causal:
+        return False
+    if any(type(tensor) is not nn.Linear for tensor in linears):
+        return False
+    has_bias = [tensor.bias is not None for tensor in linears]
+    weights = [tensor.weight for tensor in (*linears, module.input_layernorm, module.post_attention_layernorm)]
+    supported_weights = all(
+        tensor.dtype == weights[0].dtype
+        and tensor.dtype in (torch.float32, torch.bfloat16)
+        and tensor.device.type == "cpu"
+        for tensor in weights
+    )
+    return supported_weights and not any(has_bias[3:]) and len(set(has_bias[:3])) == 1

@@ -1,0 +1,61 @@
+"""Work without a gradient in smaller pieces where memory runs out: rows do not influence each other."""
+
+import gc
+import logging
+import math
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+
+from rlhf_lab.models.backbone import Backbone
+
+_OUT_OF_MEMORY_MESSAGES = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "alloc_failed",
+)
+_T = TypeVar("_T")
+
+log = logging.getLogger("rlhf_lab.models")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a smaller batch may help. PyTorch has a class for GPUs only; on a CPU the words say it."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(message in str(error).lower() for message in _OUT_OF_MEMORY_MESSAGES)
+
+
+def free_memory(backbone: Backbone | None = None) -> None:
+    """Give back what the last failure left reserved, and what a backbone keeps between samplings."""
+    if backbone is not None and backbone.cuda_graphs is not None:
+        backbone.cuda_graphs.free()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def run_in_chunks(backbone: Backbone, count: int, run_chunk: Callable[[slice], _T]) -> list[_T]:
+    """What `do` answers for the rows 0 … count: all at once, or in as many pieces as the backbone's memory has wanted so far.
+
+    Where memory runs out, the pieces are half as large from there on, down to single rows, and stay so. Processes that hold a
+    backbone together must make the same passes, so for them it is an error.
+    """
+    results: list[_T] = []
+    start = 0
+    while start < count:
+        chunk = slice(start, min(count, start + math.ceil(count / backbone.batch_splits)))
+        try:
+            results.append(run_chunk(chunk))
+            start = chunk.stop
+            continue
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error) or chunk.stop - start == 1 or backbone.shards is not None:
+                raise
+        free_memory(backbone)
+        backbone.batch_splits *= 2
+        log.warning("memory ran out at %d rows; it goes on with half as many: slower, same result", chunk.stop - start)
+    return results

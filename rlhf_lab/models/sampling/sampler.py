@@ -1,0 +1,193 @@
+"""Batched sampling with a KV cache, driven by uniform numbers made beforehand.
+
+A token is drawn by inverting the cumulative distribution at one uniform number per row and position. So sampling is a pure
+function of (weights, prompts, uniforms): no generator is touched, what one row does cannot change another row's draws, and
+a small change of the policy changes few words of a sample with the same uniforms ("same seed, before and now").
+No top-k, top-p, repetition penalty or other setting of the model's generation_config is applied.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import DynamicCache
+
+from rlhf_lab.errors import ModelError
+from rlhf_lab.kernels.matmul import PackedWeights
+from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.oom import run_in_chunks
+from rlhf_lab.models.sampling.cuda_graphs import graphed_sampler_of
+from rlhf_lab.models.sampling.kv_cache import reserved_cache
+from rlhf_lab.models.sampling.sampling_state import SamplingState, raise_if_not_finite
+
+#: Called between pieces of work; may serve other work, may raise to stop.
+ProgressCallback = Callable[[], None]
+#: ids (B, 1), positions (B, 1), mask (B, L) of the tokens read so far, the cache of those before -> states (B, H).
+StepFunction = Callable[[Tensor, Tensor, Tensor, DynamicCache], Tensor]
+PROGRESS_EVERY = 16
+#: Tokens between two looks at which rows have ended, by the type of device: a GPU has to be waited for at each.
+CHECK_ENDED_EVERY = {"cuda": PROGRESS_EVERY}
+#: Finished rows are dropped once they are this share of the rows: dropping copies the cache, keeping computes for nothing.
+DROP_FRACTION = 1 / 8
+
+
+class Sampled(NamedTuple):
+    """Responses as token ids (EOS last where one was drawn), and the log-probability (nats) of each token when drawn."""
+
+    tokens: list[list[int]]
+    logprobs: list[list[float]]
+
+
+def no_progress() -> None:
+    return None
+
+
+def uniforms(seeds: Sequence[int], length: int) -> Tensor:
+    """(B, length) float64 in [0, 1): row b depends on seeds[b] alone."""
+    rows = [torch.rand(length, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in seeds]
+    return torch.stack(rows)
+
+
+def pad_left(sequences: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(B, L) ids and mask of ragged rows, right-aligned."""
+    ids, lengths = _pad(sequences, pad_id, "left")
+    mask = torch.arange(ids.shape[1]) >= ids.shape[1] - lengths
+    return ids.to(device, non_blocking=True), mask.long().to(device, non_blocking=True)
+
+
+def pad_right(sequences: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(B, L) ids and bool mask of ragged rows, left-aligned. The mask comes from the lengths: pad may equal EOS."""
+    ids, lengths = _pad(sequences, pad_id, "right")
+    mask = torch.arange(ids.shape[1]) < lengths
+    return ids.to(device, non_blocking=True), mask.to(device, non_blocking=True)
+
+
+def _pad(sequences: Sequence[Sequence[int]], pad_id: int, side: str) -> tuple[Tensor, Tensor]:
+    """(B, L) ids, L at least 1, and (B, 1) lengths."""
+    tensors = [torch.tensor(row, dtype=torch.int64) for row in sequences]
+    ids = pad_sequence(tensors, batch_first=True, padding_value=pad_id, padding_side=side)
+    if not ids.shape[1]:
+        ids = torch.full((len(sequences), 1), pad_id)
+    return ids, torch.tensor([len(row) for row in sequences])[:, None]
+
+
+def _deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]], list[int]]:
+    """The prompts without repetitions, in the order of their first appearance, and which of them each prompt is."""
+    index_of: dict[tuple[int, ...], int] = {}
+    inverse = [index_of.setdefault(tuple(prompt), len(index_of)) for prompt in prompts]
+    return list(index_of), inverse
+
+
+@torch.no_grad()
+def sample(
+    backbone: Backbone,
+    prompts: Sequence[Sequence[int]],
+    uniform: Tensor,
+    *,
+    temperature: float = 1.0,
+    on_progress: ProgressCallback = no_progress,
+) -> Sampled:
+    """Continue each prompt until EOS (kept as the last id) or until `uniform` (B, T) has no more columns.
+
+    A prompt that occurs several times is read once. `tick` is called every TICK_EVERY tokens. Where memory runs out it goes on
+    with fewer rows at once.
+    Raises ModelError when prompt and response do not fit the model's context, NotFiniteError for logits that are not finite.
+    """
+    length = uniform.shape[1]
+    longest_prompt = max(len(prompt) for prompt in prompts)
+    if longest_prompt + length > backbone.context_length:
+        raise ModelError(
+            f"a prompt of {longest_prompt} tokens and a response of {length} do not fit the model's context of "
+            f"{backbone.context_length}. Shorten the prompt or lower max_new_tokens."
+        )
+    samples = run_in_chunks(
+        backbone,
+        len(prompts),
+        lambda chunk: _sample(backbone, prompts[chunk], uniform[chunk], temperature, on_progress),
+    )
+    return Sampled(
+        [row for sampled in samples for row in sampled.tokens], [row for sampled in samples for row in sampled.logprobs]
+    )
+
+
+def _sample(
+    backbone: Backbone,
+    prompts: Sequence[Sequence[int]],
+    uniform: Tensor,
+    temperature: float,
+    on_progress: ProgressCallback,
+) -> Sampled:
+    length, graphed = uniform.shape[1], graphed_sampler_of(backbone)
+    state, cache = _prefill(backbone, prompts, uniform.to(backbone.device), temperature, 0 if graphed else length)
+    if graphed is None or not graphed.decode(backbone, state, cache, on_progress, PROGRESS_EVERY):
+        _decode(backbone, state, cache, on_progress)
+    responses = [[token for token in row if token >= 0] for row in state.tokens.tolist()]
+    return Sampled(responses, [p[: len(row)] for p, row in zip(state.logprobs.tolist(), responses, strict=True)])
+
+
+def _prefill(
+    backbone: Backbone, prompts: Sequence[Sequence[int]], uniform: Tensor, temperature: float, extra_tokens: int
+) -> tuple[SamplingState, DynamicCache]:
+    """Read the prompts and draw the first token of each row. uniform: (B, T). extra: tokens the cache is to have room for."""
+    device, count = backbone.device, len(prompts)
+    unique_prompts, inverse = _deduplicate(prompts)
+    ids, mask = pad_left(unique_prompts, backbone.pad_id, device)
+    positions = (mask.cumsum(1) - 1).clamp_min(0)
+    cache = reserved_cache(backbone.model.config, extra_tokens, on_gpu=device.type == "cuda")
+    output = backbone.trunk(
+        input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+    )
+    logits, positions = backbone.logits(output.last_hidden_state[:, -1]), positions[:, -1:]
+    if len(unique_prompts) < count:
+        index = torch.tensor(inverse, device=device)
+        cache.batch_select_indices(index)
+        logits, mask, positions = logits[index], mask[index], positions[index]
+    state = SamplingState(
+        response_index=torch.arange(count, device=device), input_ids=torch.empty((count, 1), dtype=torch.int64, device=device),
+        positions=positions.clone(), mask=mask, active=torch.ones(count, dtype=torch.bool, device=device), uniform=uniform,
+        logprobs=torch.zeros_like(uniform), tokens=torch.full_like(uniform, -1, dtype=torch.int64),
+        all_finite=torch.ones((), dtype=torch.bool, device=device),
+        temperature=torch.tensor(temperature, dtype=torch.float64, device=device),
+        eos_ids=torch.tensor(backbone.eos_ids, device=device),
+    )  # fmt: skip
+    state.sample_step(logits, 0)
+    return state, cache
+
+
+def _decode(backbone: Backbone, state: SamplingState, cache: DynamicCache, on_progress: ProgressCallback) -> None:
+    """Draw the other tokens, one forward pass each."""
+    length, check_every = state.tokens.shape[1], CHECK_ENDED_EVERY.get(backbone.device.type, 1)
+    packed_weights, step, has_padding = PackedWeights(), None, not bool(state.mask.all())
+    for t in range(1, length):
+        if t % check_every == 0:
+            active = state.count_active()
+            if not backbone.sync_pass_count(active):
+                return
+            if 0 < active <= (1 - DROP_FRACTION) * len(state.response_index):
+                kept_rows = state.active.nonzero().squeeze(1)
+                cache.batch_select_indices(kept_rows)
+                state.select(kept_rows)
+        if t % PROGRESS_EVERY == 0:
+            on_progress()
+            step = None
+        state.mask = torch.cat([state.mask, state.mask.new_ones(len(state.response_index), 1)], dim=1)
+        with packed_weights:
+            step = step or _make_step(backbone, has_padding)
+            logits = backbone.logits(step(state.input_ids, state.positions, state.mask, cache))
+        state.sample_step(logits, t)
+    raise_if_not_finite(state.all_finite)
+
+
+def _make_step(backbone: Backbone, has_padding: bool) -> StepFunction:
+    """States of a token more of each row, under the adapter in use. padded: some prompts are shorter than others."""
+
+    def trunk_step(ids: Tensor, positions: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
+        output = backbone.trunk(
+            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+        )
+        states: Tensor = output.last_hidden_state[:, -1]
+        return states
+
+    return backbone.fused_layers.decode_step(backbone.trunk, has_padding) or trunk_step

@@ -1,0 +1,70 @@
+"""What tables are made of: kinds of columns (ids, references, enums as their words, JSON) and how keys and indices are called."""
+
+import json
+import zlib
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import BigInteger, Column, Dialect, Enum, ForeignKey, Integer, LargeBinary, Table, Text
+from sqlalchemy.types import TypeDecorator
+
+#: How keys and indices are called.
+NAMING_CONVENTION = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+#: A whole number of 63 bits, as seeds are. SQLite's INTEGER holds one as it is.
+LONG = BigInteger().with_variant(Integer, "sqlite")
+
+
+class Json(TypeDecorator[Any]):
+    """JSON as text. Not sqlalchemy.JSON: PostgreSQL's json refuses NaN, which a diverging run must still report."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else json.dumps(value, separators=(",", ":"))
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
+        return None if value is None else json.loads(value)
+
+
+class PackedJson(TypeDecorator[Any]):
+    """Compressed JSON, for what is large and read one row at a time."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> bytes:  # noqa: ARG002
+        return zlib.compress(json.dumps(value, separators=(",", ":")).encode())
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
+        return json.loads(zlib.decompress(value))
+
+
+def enum_type(enum_class: type[StrEnum]) -> Enum:
+    return Enum(
+        enum_class, native_enum=False, length=20, values_callable=lambda members: [member.value for member in members]
+    )
+
+
+def table_without_id_reuse(name: str, *columns: Any) -> Table:
+    """A table that gives the id of what was deleted to nothing else, on SQLite too."""
+    return Table(name, *columns, sqlite_autoincrement=True)
+
+
+def id_column() -> Column[int]:
+    return Column("id", Integer, primary_key=True)
+
+
+def required(name: str, column_type: Any, **options: Any) -> Column[Any]:
+    return Column(name, column_type, nullable=False, **options)
+
+
+def foreign_key(name: str, target: str, **options: Any) -> Column[Any]:
+    return Column(name, Integer, ForeignKey(f"{target}.id", ondelete=options.pop("ondelete", None)), **options)

@@ -1,0 +1,94 @@
+"""Who wants to be out of a lab: their name goes from every row that holds it, and with it, if they like, what they said.
+
+What a reward model learnt from stays as rows, by a visitor without a name: it could not be looked at again otherwise.
+"""
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import delete, func, select, update
+
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Source
+from rlhf_lab.errors import LabelError
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.annotators import OPERATOR_NAME, VISITOR_PREFIX
+from rlhf_lab.store.database import Database
+
+
+@dataclass(frozen=True)
+class ErasureResult:
+    """votes: how many of theirs there were. reports: of reward models that named them, by the model's path below the home."""
+
+    votes: int
+    reports: dict[str, dict[str, Any]]
+
+
+def known_names(db: Database) -> list[str]:
+    """Whom this lab knows by name: who joined, and who voted or judged in a blind test; no judges, no visitors without one."""
+    v, b = t.votes.c, t.blind_votes.c
+    with db.read() as conn:
+        annotators = set(conn.execute(select(t.people.c.name)).scalars())
+        annotators |= set(conn.execute(select(v.annotator).where(v.source == Source.HUMAN).distinct()).scalars())
+        annotators |= set(conn.execute(select(b.annotator).distinct()).scalars())
+    return sorted(name for name in annotators if not name.startswith(VISITOR_PREFIX) and name != OPERATOR_NAME)
+
+
+def count_person_votes(db: Database, name: str) -> int:
+    """How many votes somebody gave, those they took back among them. LabelError: nobody here has this name."""
+    _check_name_known(db, name)
+    with db.read() as conn:
+        query = select(func.count()).select_from(t.votes).where(t.votes.c.annotator == name)
+        return conn.execute(query).scalar_one()
+
+
+def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
+    """Put a visitor without a name in somebody's place, in every project. Whoever entered by the name has to enter again.
+
+    votes: also take their votes back, delete the notes on them and what they said in blind tests.
+
+    LabelError: nobody here has this name, or work that is under way was asked for by it.
+    """
+    _check_name_known(db, name)
+    placeholder = f"{VISITOR_PREFIX}{secrets.token_hex(6)}"
+    v, b = t.votes.c, t.blind_votes.c
+    by_person = v.annotator == name
+    with db.write() as conn:
+        conn.execute(delete(t.people).where(t.people.c.name == name))
+        conn.execute(delete(t.leases).where(t.leases.c.annotator == name))
+        if votes:
+            conn.execute(update(t.votes).where(by_person, v.undone_at.is_(None)).values(undone_at=time.time()))
+            conn.execute(update(t.votes).where(by_person).values(note=""))
+            conn.execute(delete(t.blind_votes).where(b.annotator == name))
+        vote_count = conn.execute(update(t.votes).where(by_person).values(annotator=placeholder)).rowcount
+        conn.execute(update(t.blind_votes).where(b.annotator == name).values(annotator=placeholder))
+        conn.execute(update(t.imports).where(t.imports.c.who == name).values(who=""))
+        reports = {}
+        for model in conn.execute(select(t.reward_models.c.id, t.reward_models.c.path, t.reward_models.c.report)):
+            if (new_report := _replace_name(model.report, name, placeholder)) != model.report:
+                conn.execute(update(t.reward_models).where(t.reward_models.c.id == model.id).values(report=new_report))
+                reports[model.path] = new_report
+        for job in conn.execute(select(t.jobs.c.id, t.jobs.c.payload, t.jobs.c.status)):
+            if (new_payload := _replace_name(job.payload, name, placeholder)) != job.payload:
+                if job.status in UNFINISHED_JOB_STATUSES:
+                    raise LabelError(f"A reward model is asked for that names {name}. Wait until it is there.")
+                conn.execute(update(t.jobs).where(t.jobs.c.id == job.id).values(payload=new_payload))
+    return ErasureResult(vote_count, reports)
+
+
+def _check_name_known(db: Database, name: str) -> None:
+    if name not in known_names(db):
+        raise LabelError(f'Nobody here is called "{name}" (any more).')
+
+
+def _replace_name(record: dict[str, Any], name: str, placeholder: str) -> dict[str, Any]:
+    """What a report or a job says of whose labels it learnt from, with another name in one's place."""
+    changed: dict[str, Any] = {}
+    if isinstance(annotators := record.get("annotators"), list):
+        changed["annotators"] = [placeholder if annotator == name else annotator for annotator in annotators]
+    if isinstance(weights := record.get("weights"), dict):
+        changed["weights"] = {
+            placeholder if annotator == name else annotator: weight for annotator, weight in weights.items()
+        }
+    return record | changed

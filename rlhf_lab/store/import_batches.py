@@ -1,0 +1,204 @@
+"""What imports brought into a project, and how one is taken back.
+
+Nothing is deleted: votes are marked as undone, as a person's own are, and pairs as taken back, so that reward models keep the
+labels they pinned. A pair goes when its import is taken back and no live vote of anybody else is on it. In pieces, with rests
+between them, so that whoever votes meanwhile hardly waits.
+"""
+
+import time
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, ScalarSelect, Table, and_, delete, func, or_, select, update
+
+from rlhf_lab.errors import StoreError
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import FIRST_COMPLETION
+
+CHUNK_SIZE = 200  # votes written at once: some 40 ms, and few enough for an `IN (…)`
+#: Between two pieces. Whoever waits for SQLite's lock sleeps and looks again, every 0.1 s at the latest: a gap as long as that
+#: is theirs, where an import without gaps would keep them out for seconds.
+CHUNK_PAUSE_S = 0.1
+
+
+@dataclass(frozen=True)
+class ImportRecord:
+    """A file of preferences that was taken in. who: "" where nobody said. left: what of it still counts.
+
+    taken_back_at: when it was taken back; where votes or pairs are left since, that was cut off and can be done again.
+    """
+
+    id: int
+    project_id: int
+    name: str
+    who: str
+    created_at: float
+    taken_back_at: float | None
+    votes: int
+    votes_left: int
+    pairs: int
+    pairs_left: int
+
+
+@dataclass(frozen=True)
+class ImportUndo:
+    """What goes with an import. staying: its pairs that others' votes are on; prompts: no longer written texts for; models:
+    reward models that have learnt from its votes."""
+
+    votes: int
+    pairs: int
+    staying: int
+    prompts: int
+    models: int
+
+
+def project_imports(db: Database, project_id: int) -> list[ImportRecord]:
+    """The imports of a project, newest first."""
+    v, p, i = t.votes.c, t.pairs.c, t.imports.c
+    import_ids = select(i.id).where(i.project_id == project_id)
+    live_votes, live_pairs = func.count().filter(v.undone_at.is_(None)), func.count().filter(p.taken_back_at.is_(None))
+    votes = select(v.import_id, func.count(), live_votes).where(v.import_id.in_(import_ids)).group_by(v.import_id)
+    pairs = select(p.import_id, func.count(), live_pairs).where(p.import_id.in_(import_ids)).group_by(p.import_id)
+    with db.read() as conn:
+        rows = conn.execute(select(t.imports).where(i.project_id == project_id).order_by(i.id.desc())).all()
+        vote_counts, pair_counts = ({entry[0]: entry[1:] for entry in conn.execute(query)} for query in (votes, pairs))
+    return [
+        ImportRecord(
+            row.id, project_id, row.name, row.who, row.created_at, row.taken_back_at,
+            *vote_counts.get(row.id, (0, 0)), *pair_counts.get(row.id, (0, 0)),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def preview_undo(db: Database, project_id: int, import_id: int) -> ImportUndo:
+    """What would go with an import. StoreError: the project has no such import, or it is taken back already."""
+    with db.read() as conn:
+        _check_undoable(conn, project_id, import_id)
+        return _preview_undo(conn, project_id, import_id)
+
+
+def undo_import(db: Database, project_id: int, import_id: int) -> ImportUndo:
+    """Take an import back and say what went. Cut off, it is done again for the rest. StoreError: as `what_goes`."""
+    models = preview_undo(db, project_id, import_id).models
+    with db.write() as conn:
+        _check_undoable(conn, project_id, import_id)
+        # Imports that go on see this and end, this one too if it is one of them: what they took for held may be going.
+        conn.execute(update(t.imports).where(t.imports.c.id == import_id).values(taken_back_at=time.time()))
+    votes = pairs = prompts = after_id = 0
+    while True:
+        time.sleep(CHUNK_PAUSE_S)
+        with db.write() as conn:
+            processed, undone = _undo_prompts_chunk(conn, import_id)
+        prompts += undone
+        if not processed:
+            break
+    while True:
+        with db.write() as conn:
+            after_id, chunk_votes, chunk_pairs = _undo_votes_chunk(conn, import_id, after_id)
+            if not after_id:
+                remaining_pairs = _count(
+                    conn, t.pairs, t.pairs.c.import_id == import_id, t.pairs.c.taken_back_at.is_(None)
+                )
+                return ImportUndo(votes, pairs, remaining_pairs, prompts, models)
+        votes, pairs = votes + chunk_votes, pairs + chunk_pairs
+        time.sleep(CHUNK_PAUSE_S)
+
+
+def _check_undoable(conn: Connection, project_id: int, import_id: int) -> None:
+    i, v = t.imports.c, t.votes.c
+    row = conn.execute(select(t.imports).where(i.id == import_id, i.project_id == project_id)).one_or_none()
+    if row is None:
+        raise StoreError(f"Project {project_id} has no import {import_id}. Look at the list of imports again.")
+    has_leftovers = or_(
+        _exists(t.votes, v.import_id == import_id, v.undone_at.is_(None)),
+        _exists(t.prompts, _owned_by_import(import_id)),
+    )
+    if row.taken_back_at is not None and not conn.execute(select(has_leftovers)).scalar():
+        raise StoreError(f"The import of {row.name} was taken back already; nothing of it is left to take.")
+
+
+def _preview_undo(conn: Connection, project_id: int, import_id: int) -> ImportUndo:
+    v, p = t.votes.c, t.pairs.c
+    live_vote = and_(v.import_id == import_id, v.undone_at.is_(None))
+    affected_pair = or_(
+        p.import_id == import_id, and_(_is_undone(p.import_id), p.id.in_(select(v.pair_id).where(live_vote)))
+    )
+    voted_by_others = _has_live_vote(v.import_id.is_distinct_from(import_id))
+    live_affected_pair = and_(affected_pair, p.taken_back_at.is_(None))
+    return ImportUndo(
+        votes=_count(conn, t.votes, live_vote),
+        pairs=_count(conn, t.pairs, live_affected_pair, ~voted_by_others),
+        staying=_count(conn, t.pairs, p.import_id == import_id, p.taken_back_at.is_(None), voted_by_others),
+        prompts=_count(conn, t.prompts, _owned_by_import(import_id), _successor_import(import_id).is_(None)),
+        models=_count_models_trained_on(conn, project_id, import_id),
+    )
+
+
+def _undo_prompts_chunk(conn: Connection, import_id: int) -> tuple[int, int]:
+    """(Prompts looked at, those among them that no longer get texts). The others go on as the prompts of another import."""
+    p = t.prompts.c
+    ids = conn.execute(select(p.id).where(_owned_by_import(import_id)).limit(CHUNK_SIZE)).scalars().all()
+    successor = _successor_import(import_id)
+    conn.execute(update(t.prompts).where(p.id.in_(ids)).values(import_id=successor, labels_only=successor.is_(None)))
+    return len(ids), _count(conn, t.prompts, p.id.in_(ids), p.labels_only.is_(True))
+
+
+def _undo_votes_chunk(conn: Connection, import_id: int, after_id: int) -> tuple[int, int, int]:
+    """(The last vote looked at, 0 behind the end; the votes and the pairs that went)."""
+    v, p, now = t.votes.c, t.pairs.c, time.time()
+    query = select(v.id, v.pair_id).where(v.import_id == import_id, v.id > after_id).order_by(v.id).limit(CHUNK_SIZE)
+    rows = conn.execute(query).all()
+    ids, pair_ids = [row.id for row in rows], sorted({row.pair_id for row in rows})
+    votes = conn.execute(update(t.votes).where(v.id.in_(ids), v.undone_at.is_(None)).values(undone_at=now)).rowcount
+    orphaned_pair = and_(p.id.in_(pair_ids), p.taken_back_at.is_(None), _is_undone(p.import_id), ~_has_live_vote())
+    pairs = conn.execute(update(t.pairs).where(orphaned_pair).values(taken_back_at=now)).rowcount
+    undone_pair_ids = select(p.id).where(p.id.in_(pair_ids), p.taken_back_at.is_not(None))
+    conn.execute(delete(t.leases).where(t.leases.c.pair_id.in_(undone_pair_ids)))
+    return max(ids, default=0), votes, pairs
+
+
+def _count_models_trained_on(conn: Connection, project_id: int, import_id: int) -> int:
+    """How many reward models have learnt from its votes."""
+    m = t.reward_models.c
+    vote_ids = set(conn.execute(select(t.votes.c.id).where(t.votes.c.import_id == import_id)).scalars())
+    pinned_vote_ids = conn.execute(select(m.vote_ids).where(m.project_id == project_id)).scalars()
+    return sum(not vote_ids.isdisjoint(model_vote_ids) for model_vote_ids in pinned_vote_ids)
+
+
+def _owned_by_import(import_id: int) -> ColumnElement[bool]:
+    """Prompts that this import made the project's own."""
+    return t.prompts.c.import_id == import_id
+
+
+def _successor_import(import_id: int) -> ScalarSelect[int | None]:
+    """Of the prompt in the query around it: another import that wants texts for it and has live votes there; or NULL."""
+    v, p, i = t.votes.c, t.pairs.c, t.imports.c
+    return (
+        select(func.max(i.id))
+        .join(t.votes, v.import_id == i.id)
+        .join(t.pairs, p.id == v.pair_id)
+        .join(FIRST_COMPLETION, FIRST_COMPLETION.c.id == p.first_id)
+        .where(FIRST_COMPLETION.c.prompt_id == t.prompts.c.id, v.undone_at.is_(None))
+        .where(i.id != import_id, i.use_prompts.is_(True), i.taken_back_at.is_(None))
+        .correlate(t.prompts)
+        .scalar_subquery()
+    )
+
+
+def _is_undone(import_id: ColumnElement[int]) -> ColumnElement[bool]:
+    return import_id.in_(select(t.imports.c.id).where(t.imports.c.taken_back_at.is_not(None)))
+
+
+def _has_live_vote(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Whether the pair in the query around it has a live vote."""
+    v = t.votes.c
+    return select(v.id).where(v.pair_id == t.pairs.c.id, v.undone_at.is_(None), *conditions).correlate(t.pairs).exists()
+
+
+def _exists(table: Table, *conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+    return select(table.c.id).where(*conditions).exists()
+
+
+def _count(conn: Connection, table: Table, *conditions: ColumnElement[bool]) -> int:
+    return conn.execute(select(func.count()).select_from(table).where(*conditions)).scalar_one()

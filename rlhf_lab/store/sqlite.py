@@ -1,0 +1,155 @@
+"""The embedded database as a file: how connections talk to it, whether it is sound, and where it goes if it is not."""
+
+import contextlib
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from rlhf_lab.errors import BusyStoreError, CorruptStoreError, StoreError
+
+WRITER_OPTION = "rlhf_lab_writer"  # execution option: this connection's transactions begin with the write lock
+
+# PRAGMA quick_check reads the whole file (42 MB: 0.07 s). Above this size it is skipped: a start must not wait for it.
+# Damage to the header or to the schema is found at any size, because every start reads those.
+QUICK_CHECK_BELOW = 256 * 2**20
+
+_CORRUPTION_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def create_sqlite_engine(path: Path, busy_timeout_s: float, *, foreign_keys: bool = True) -> Engine:
+    """An engine whose transactions we begin ourselves, because Python's sqlite3 begins them too late (see `begin`).
+
+    foreign_keys: False for migrations alone. SQLite does not change it within a transaction.
+    """
+    engine = create_engine(
+        URL.create("sqlite", database=str(path)),
+        connect_args={"timeout": busy_timeout_s},  # seconds; this is PRAGMA busy_timeout
+        max_overflow=-1,  # a thread of the page waits for the database, never for a free connection
+    )
+
+    @event.listens_for(engine, "connect")
+    def set_pragmas(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        connection.isolation_level = None
+        # secure_delete: what was deleted or changed is overwritten with zeros, so that nobody finds a name in the file.
+        for pragma in (f"foreign_keys={'ON' if foreign_keys else 'OFF'}", "synchronous=FULL", "secure_delete=ON"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def begin_transaction(connection: Connection) -> None:
+        # A plain BEGIN takes the write lock at the first write; if another process wrote since our first read, SQLite
+        # answers "database is locked" at once, whatever the timeout. BEGIN IMMEDIATE waits for its turn instead.
+        immediate = connection.get_execution_options().get(WRITER_OPTION, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+    return engine
+
+
+def enable_wal(engine: Engine, path: Path) -> None:
+    """Readers never wait for a writer, nor a writer for readers. The mode stays with the file."""
+    connection = engine.raw_connection()
+    try:
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA journal_mode=WAL")
+        row = cursor.fetchone()
+        cursor.close()
+    finally:
+        connection.close()
+    if row is None or row[0] != "wal":
+        raise StoreError(
+            f"The database {path} cannot use a write-ahead log: its disk does not support shared memory between "
+            "processes (a network disk?). Choose a home on a local disk with --home."
+        )
+
+
+def truncate_wal(engine: Engine) -> None:
+    """Copy the write-ahead log into the file and cut it to nothing; as far as readers and the disk allow."""
+    connection = engine.raw_connection()
+    try:
+        with contextlib.suppress(sqlite3.Error):
+            connection.cursor().execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
+    finally:
+        connection.close()
+
+
+def quarantine_if_corrupt(path: Path, busy_timeout_s: float) -> None:
+    """Check an existing file; a damaged one is renamed, with its log, and CorruptStoreError says where it lies.
+
+    Only to be called while no other process can open the same path for the first time.
+    """
+    corruption = _find_corruption(path, busy_timeout_s)
+    if corruption is None:
+        return
+    target = _unused_quarantine_path(path)
+    # The log first: should we be interrupted, the damaged file still stands here and the next start goes on.
+    for suffix in ("-wal", "-shm", ""):
+        file = path.with_name(path.name + suffix)
+        if file.exists():
+            file.rename(target.with_name(target.name + suffix))
+    raise CorruptStoreError(
+        f"The database {path} is damaged ({corruption}). Nothing was deleted: it now lies at {target}. "
+        "Start again to begin with a fresh database; to rescue rows from the old one, copy it and run "
+        f"`sqlite3 {target.name} .recover`."
+    )
+
+
+def _find_corruption(path: Path, busy_timeout_s: float) -> str | None:
+    if not path.exists() or path.stat().st_size == 0:
+        return None
+    # Read-only, so that looking at a damaged file cannot change it: closing a normal connection would fold the log in.
+    uri = f"{path.resolve().as_uri()}?mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True, timeout=busy_timeout_s, isolation_level=None)) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if path.stat().st_size > QUICK_CHECK_BELOW:
+                return None
+            (check_result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.DatabaseError as exc:
+        if primary_error_code(exc) in _CORRUPTION_CODES:
+            return str(exc)
+        raise
+    return None if check_result == "ok" else " ".join(str(check_result).split())
+
+
+def _unused_quarantine_path(path: Path) -> Path:
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    name, n = f"{path.name}.corrupt-{stamp}", 1
+    while any(path.with_name(name + suffix).exists() for suffix in ("", "-wal", "-shm")):
+        n += 1
+        name = f"{path.name}.corrupt-{stamp}-{n}"
+    return path.with_name(name)
+
+
+def primary_error_code(exc: BaseException | None) -> int | None:
+    """SQLite's error class: the low byte of the extended code (None: not an error of SQLite)."""
+    code = getattr(exc, "sqlite_errorcode", None)
+    return None if code is None else code & 0xFF
+
+
+def to_store_error(exc: BaseException | None, path: str) -> StoreError:
+    """SQLite's error in the words of someone who can do something about it."""
+    advice = {
+        sqlite3.SQLITE_BUSY: "another process kept it locked for too long. See what is running "
+        "(`python -m rlhf_lab doctor`), and try again.",
+        sqlite3.SQLITE_READONLY: "it may not be written. Make the file and its folder writable, "
+        "or choose another home with --home.",
+        sqlite3.SQLITE_FULL: "the disk is full. What was committed before is safe. Free some space and try again.",
+        sqlite3.SQLITE_IOERR: "the disk refused to read or write: it may be full, over a quota, or failing. "
+        "What was committed before is safe. Free some space, check the disk, and try again.",
+        sqlite3.SQLITE_CANTOPEN: "it cannot be opened. Check that its folder exists and is writable, "
+        "or choose another home with --home.",
+        sqlite3.SQLITE_CONSTRAINT: "the rows contradict others that are there. This is a mistake in the program that "
+        "wrote them; nothing was stored.",
+    }
+    code = primary_error_code(exc)
+    if code in _CORRUPTION_CODES:
+        return CorruptStoreError(
+            f"The database {path} is damaged ({exc}). Stop the lab and copy the file; "
+            "the next start examines it and sets it aside."
+        )
+    error_class = BusyStoreError if code == sqlite3.SQLITE_BUSY else StoreError
+    return error_class(f"The database {path} failed: {advice.get(code or 0, 'nothing was stored.')} ({exc})")

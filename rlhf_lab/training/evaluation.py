@@ -1,0 +1,177 @@
+"""What a reward model and a policy are worth, on prompts neither has seen: accuracy, gold, KL, and best-of-n beside them."""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, variance
+from typing import NamedTuple
+
+import torch
+
+from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.common.stats import mean_interval, wilson_interval
+from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.batch import make_batch, map_by_length
+from rlhf_lab.models.sampling.sampler import ProgressCallback, no_progress, sample, uniforms
+from rlhf_lab.training.policy.rollout import PolicyModel
+
+SAMPLING_BATCH_SIZE = 512
+MAX_LOGITS = 2**30  # of one pass: 4 GiB in float32
+
+
+class SampledResponses(NamedTuple):
+    """Responses by row: token ids and text; `prompts` are the token ids they continue."""
+
+    prompts: list[list[int]]
+    tokens: list[list[int]]
+    texts: list[str]
+
+
+def sample_responses(
+    backbone: Backbone, prompts: Sequence[str], *, seed: int, purpose: str, max_new_tokens: int, temperature: float = 1.0,
+    on_progress: ProgressCallback = no_progress,
+) -> SampledResponses:  # fmt: skip
+    """One response a prompt, through whatever adapter is on. Row i draws from (seed, purpose, i) alone."""
+    encoded = {prompt: backbone.encode_prompt(prompt) for prompt in dict.fromkeys(prompts)}
+    prompt_ids = [encoded[prompt] for prompt in prompts]
+    order = sorted(
+        range(len(prompt_ids)), key=lambda i: (len(prompt_ids[i]), prompt_ids[i], i)
+    )  # equal prompts side by side: read once
+    tokens: list[list[int]] = [[] for _ in prompt_ids]
+    for start in range(0, len(order), SAMPLING_BATCH_SIZE):
+        indices = order[start : start + SAMPLING_BATCH_SIZE]
+        uniform = uniforms([derive_seed(seed, purpose, i) for i in indices], max_new_tokens)
+        responses = sample(
+            backbone, [prompt_ids[i] for i in indices], uniform, temperature=temperature, on_progress=on_progress
+        ).tokens
+        for i, response in zip(indices, responses, strict=True):
+            tokens[i] = response
+    return SampledResponses(prompt_ids, tokens, [backbone.decode(response) for response in tokens])
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Share of decided pairs ranked as the judge ranks them, with a 95 % Wilson interval; ties of the judge are left out."""
+
+    value: float
+    low: float
+    high: float
+    pairs: int
+    tie_share: float
+
+
+def ranking_accuracy(
+    gold: Sequence[tuple[float, float]], scores: Sequence[tuple[float, float]], max_pairs: int
+) -> Accuracy:
+    """Compare two orders of the same pairs, using the first `wanted` pairs that the judge does not tie exactly."""
+    correct = decided = ties = 0
+    for (gold_a, gold_b), (score_a, score_b) in zip(gold, scores, strict=True):
+        if decided == max_pairs:
+            break
+        if gold_a == gold_b:
+            ties += 1
+            continue
+        decided += 1
+        correct += (gold_a > gold_b) == (score_a > score_b) and score_a != score_b
+    low, high = wilson_interval(correct, decided)
+    return Accuracy(correct / decided if decided else math.nan, low, high, decided, ties / max(1, ties + decided))
+
+
+class Mean(NamedTuple):
+    value: float
+    standard_error: float
+
+
+def mean(values: Sequence[float]) -> Mean:
+    """Mean and its standard error (0 for a single value)."""
+    x = torch.tensor(values, dtype=torch.float64)
+    return Mean(float(x.mean()), float(x.std() / math.sqrt(len(x))) if len(x) > 1 else 0.0)
+
+
+def gain_over_base(gold: Sequence[float], base: Sequence[Sequence[float]]) -> Mean:
+    """How far gold lies above the mean of the base's samples for the same prompt, over prompts.
+
+    gold: one number a prompt; base: one list a prompt. The standard error is that of the differences: it has the base's own
+    noise in it, and not what makes one prompt easier than another.
+    """
+    return mean([value - fmean(base_values) for value, base_values in zip(gold, base, strict=True)])
+
+
+def best_of_n(n: int, scores: Sequence[Sequence[float]], gold: Sequence[Sequence[float]]) -> Mean:
+    """Mean gold of the response that the reward model likes best among n, over disjoint groups of n per prompt.
+
+    scores, gold: one list a prompt, of the same base samples. The standard error is that of its distance to the base's mean,
+    in which every prompt counts once: from what each prompt adds to that distance, among those with as many samples.
+    """
+    best_gold = best_of_n_gold(n, scores, gold)
+    groups = sum(map(len, best_gold)) or math.nan
+    contributions = defaultdict(list)
+    for best, prompt_gold in zip(best_gold, gold, strict=True):
+        contributions[len(prompt_gold)].append(sum(best) / groups - fmean(prompt_gold) / len(gold))
+    variance_sum = sum(len(values) * variance(values) for values in contributions.values() if len(values) > 1)
+    return Mean(sum(map(sum, best_gold)) / groups, math.sqrt(variance_sum))
+
+
+def best_of_n_gold(n: int, scores: Sequence[Sequence[float]], gold: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Gold of the response that the reward model likes best of each group of n; a list a prompt, empty where it has fewer."""
+    return [_best_gold_of_each_group(n, *row) for row in zip(scores, gold, strict=True)]
+
+
+class PairedDifference(NamedTuple):
+    """A mean over prompts with its 95 % interval, None of too few prompts."""
+
+    difference: float
+    low: float | None
+    high: float | None
+    prompts: int
+
+
+def paired_difference(
+    prompts: Sequence[str], gold_a: Sequence[Sequence[float]], gold_b: Sequence[Sequence[float]]
+) -> PairedDifference:
+    """How far one's gold lies above the other's, prompt by prompt: what makes a prompt easy for both is not in the interval.
+
+    one, other: a list a row, the texts to its prompt. Rows of one prompt are put together; prompts count where both have texts.
+    """
+    gold_by_prompt: dict[str, tuple[list[float], list[float]]] = {}
+    for prompt, *both in zip(prompts, gold_a, gold_b, strict=True):
+        for collected, new_gold in zip(gold_by_prompt.setdefault(prompt, ([], [])), both, strict=True):
+            collected.extend(new_gold)
+    differences = [fmean(first) - fmean(second) for first, second in gold_by_prompt.values() if first and second]
+    low, high = mean_interval(differences) or (None, None)
+    return PairedDifference(fmean(differences) if differences else math.nan, low, high, len(differences))
+
+
+def _best_gold_of_each_group(n: int, scores: Sequence[float], gold: Sequence[float]) -> list[float]:
+    """Gold of the best-scored sample of each whole group of n."""
+    starts = range(0, len(scores) - n + 1, n)
+    return [gold[max(range(start, start + n), key=lambda i: scores[i])] for start in starts]
+
+
+def best_of_n_kl(n: int) -> float:
+    """KL of best-of-n to the base, nats: log n - (n-1)/n, an upper bound (Beirami et al. 2024)."""
+    return math.log(n) - (n - 1) / n
+
+
+@torch.no_grad()
+def sequence_kl(
+    policy: PolicyModel, samples: SampledResponses, temperature: float, on_progress: ProgressCallback = no_progress
+) -> Mean:
+    """KL of the policy to the reference, nats a sequence, estimated on its own fresh samples (k1)."""
+
+    def batch_kl(indices: list[int]) -> torch.Tensor:
+        on_progress()
+        batch = make_batch(policy.backbone, [samples.prompts[i] for i in indices], [samples.tokens[i] for i in indices])
+        log_ratio = policy.evaluate(batch, temperature).logprobs - policy.reference_logprobs(batch, temperature)
+        return log_ratio.sum(1)
+
+    lengths = [len(p) + len(t) for p, t in zip(samples.prompts, samples.tokens, strict=True)]
+    max_tokens = max(1, MAX_LOGITS // len(policy.backbone.model.get_output_embeddings().weight))
+    return mean(map_by_length(batch_kl, lengths, policy.backbone, max_tokens).double().tolist())
+
+
+def distinct_2(texts: Sequence[str]) -> float:
+    """Distinct word pairs over all word pairs (Li et al. 2016): falls when a policy says the same thing everywhere."""
+    pairs = [pair for text in texts for pair in zip(text.split(), text.split()[1:], strict=False)]
+    return len(set(pairs)) / len(pairs) if pairs else 0.0

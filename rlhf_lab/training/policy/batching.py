@@ -1,0 +1,53 @@
+"""Which prompts a step writes for, and in which order its responses are learnt from: derived from the seed alone."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.models.batch import Batch
+
+
+def prompt_indices(step: int, prompt_count: int, config: PolicyConfig) -> list[int]:
+    """The prompts of a step, each group_size times in a row: the list in a new random order each time it is used up.
+
+    count: how many prompts there are.
+    """
+    prompts_per_step = config.responses_per_step // config.group_size
+    start = step * prompts_per_step
+    orders: dict[int, list[int]] = {}
+    indices = []
+    for position in range(start, start + prompts_per_step):
+        round_ = position // prompt_count
+        if round_ not in orders:
+            generator = torch.Generator().manual_seed(derive_seed(config.seed, "prompts", round_))
+            orders[round_] = torch.randperm(prompt_count, generator=generator).tolist()
+        indices += [orders[round_][position % prompt_count]] * config.group_size
+    return indices
+
+
+def minibatches(
+    step: int, epoch: int, batch: Batch, config: PolicyConfig, processes: int = 1
+) -> Iterator[list[Tensor]]:
+    """The minibatches of an epoch, each a list of micro-batches (row indices) of rows of similar length.
+
+    As many as the config says, of sizes that differ by at most one row (one a row where there are fewer rows).
+    """
+    seed = derive_seed(config.seed, "minibatches", step, epoch)
+    lengths = batch.lengths.sum(1)
+    order = torch.randperm(len(lengths), generator=torch.Generator().manual_seed(seed))
+    for minibatch in order.tensor_split(min(config.minibatches, len(order))):
+        by_length = minibatch[lengths[minibatch].argsort(stable=True)]
+        yield split_micro_batches(by_length, config.micro_batch, processes)
+
+
+def split_micro_batches(indices: Tensor, max_size: int, processes: int) -> list[Tensor]:
+    """Rows (N,) in parts of at most `most`. For several processes in equally many for each, of sizes that differ by at most
+    one, as long as there are rows: then a part may have more rows than that."""
+    if processes == 1:
+        return list(indices.split(max_size))
+    count_per_process = max(1, min(math.ceil(len(indices) / (max_size * processes)), len(indices) // processes))
+    return list(indices.tensor_split(min(count_per_process * processes, len(indices))))

@@ -1,0 +1,53 @@
+"""Invariants that every run checks while it runs; each failure says what it means and what to do."""
+
+import math
+from typing import NoReturn
+
+import torch
+
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.errors import NotFiniteError, SelfCheckError
+
+RATIO_TOLERANCE = 1e-5
+START_KL_TOLERANCE = 1e-4
+
+
+def check_first_ratio(max_deviation: float, dtype: torch.dtype, step: int) -> None:
+    """Old and new policy are the same before the first update, so every ratio must be 1. step: the one under way, from 1."""
+    if dtype in (torch.float32, torch.float64) and not max_deviation < RATIO_TOLERANCE:
+        raise SelfCheckError(
+            f"the probability ratios before the first update of step {step} differ from 1 by {max_deviation:.2g} "
+            f"(allowed: {RATIO_TOLERANCE:g}): the log-probabilities cannot be trusted on this machine. "
+            "The last checkpoint is kept; try another thread count or device, and report this."
+        )
+
+
+def check_finite(metrics: dict[str, float], step: int) -> None:
+    """Raises NotFiniteError that names the broken ones."""
+    broken = [name for name, value in metrics.items() if not math.isfinite(value)]
+    if broken:
+        raise_not_finite(broken, step)
+
+
+def raise_not_finite(broken: list[str], step: int) -> NoReturn:
+    """Raises NotFiniteError."""
+    raise NotFiniteError(
+        f"{', '.join(broken)} became NaN or infinite at step {step}. The step was discarded and the last "
+        "checkpoint is kept. Lower the learning rate or raise beta, then resume."
+    )
+
+
+def check_metrics(metrics: dict[str, float], dtype: torch.dtype, step: int) -> None:
+    """Nothing but finite numbers leaves a step, and a run that starts at the base starts with KL 0."""
+    check_finite(metrics, step)
+    kl = metrics["objective/kl"]
+    if step == 1 and abs(kl) > START_KL_TOLERANCE and dtype == torch.float32:
+        raise SelfCheckError(
+            f"the KL to the reference is {kl:.2g} before anything was learnt; it must be 0. "
+            "The reference or the adapter is not what it should be; please report this."
+        )
+
+
+def check_process_count(processes: int, config: PolicyConfig) -> None:
+    """Raises ConfigError for what so many processes cannot share; one started by hand has others than its config says."""
+    config.replace(processes=processes, shard_backbone=config.shard_backbone and processes > 1)

@@ -1,0 +1,135 @@
+"""A step of trpo: up the natural gradient of the surrogate, as far as the trust region allows; then the values.
+
+Schulman et al. 2015. The pieces (conjugate gradient, Fisher products, line search) are in core/trust_region; here they meet
+the policy. The curvature is taken from fisher_rows responses and recomputed at every product, so that its graph never holds
+more than a micro-batch. The limit itself is checked on all responses, with the exact KL over the vocabulary.
+"""
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from rlhf_lab.core.kl import full_kl
+from rlhf_lab.core.policy_losses import token_mean
+from rlhf_lab.core.trpo import LineSearchResult, fisher_product, flatten, line_search, natural_step, unflatten
+from rlhf_lab.training.policy.metrics import UpdateStats
+from rlhf_lab.training.policy.objectives import loss_denominators, policy_loss
+from rlhf_lab.training.policy.rollout import Rollout, response_logprobs
+from rlhf_lab.training.policy.update import value_only_update
+
+if TYPE_CHECKING:
+    from rlhf_lab.training.policy.trainer import PolicyTrainer
+
+
+def trpo_update(trainer: "PolicyTrainer", rollout: Rollout) -> UpdateStats:
+    """One natural step of the policy (none where no fraction of it is allowed), then the epochs of the values."""
+    stats = UpdateStats(has_clipping=False)
+    if trainer.steps_done >= trainer.config.value_warmup:
+        search = NaturalGradientStep(trainer, rollout).apply(stats)
+        stats.extra_metrics |= {
+            "policy/step_kl": search.kl if search.fraction else 0.0,
+            "policy/step_fraction": search.fraction,
+        }
+    value_only_update(trainer, rollout, stats)
+    return stats
+
+
+class NaturalGradientStep:
+    """The step of one rollout. The parameters are the policy adapter's; the values' stay."""
+
+    def __init__(self, trainer: "PolicyTrainer", rollout: Rollout) -> None:
+        self.trainer, self.rollout, self.config, self.policy = trainer, rollout, trainer.config, trainer.policy
+        self.parameters = trainer.adapters.parameters(trainer.policy.adapter)
+        self.micro_batches = [indices for minibatch in trainer.minibatches(0, rollout.batch) for indices in minibatch]
+        self.denominators = loss_denominators(rollout, self.micro_batches)
+        fisher_indices = torch.cat(self.micro_batches).sort().values[: self.config.fisher_rows]
+        self.fisher_batches = list(fisher_indices.split(self.config.micro_batch))
+        self.fisher_tokens = loss_denominators(rollout, self.fisher_batches).tokens
+
+    def apply(self, stats: UpdateStats) -> LineSearchResult:
+        """Move the parameters. Raises SelfCheckError where the ratios before it are not 1."""
+        gradient, loss = self.surrogate_gradient(stats)
+        self.trainer.check_first_ratio(stats.first_ratio_deviation)
+        step = natural_step(gradient, self.fisher_vector_product, self.config.max_kl, self.config.cg_iters)
+        initial = [parameter.detach().clone() for parameter in self.parameters]
+        old_states = [self._response_states(indices) for indices in self.micro_batches]
+        trial_stats = stats
+
+        def evaluate(fraction: float) -> tuple[float, float]:
+            nonlocal trial_stats
+            self.set_parameters(initial, step, fraction)
+            trial_stats = UpdateStats()
+            new_loss, kl = self.evaluate_surrogate(old_states, trial_stats)
+            return loss - new_loss, kl
+
+        search = line_search(evaluate, self.config.max_kl, expected_gain=max(0.0, float(gradient @ step)))
+        if not search.fraction:
+            self.set_parameters(initial, step, 0.0)
+        else:
+            stats.current = trial_stats.current
+        stats.finish_update(gradient.norm())
+        return search
+
+    def surrogate_gradient(self, stats: UpdateStats) -> tuple[Tensor, float]:
+        """(n,) gradient of the surrogate, to be increased, and its loss before the step."""
+        total, loss = torch.zeros_like(flatten(self.parameters)), 0.0
+        stats.begin_update()
+        for indices in self.micro_batches:
+            self.trainer.on_progress()
+            micro_batch = self.rollout.select(indices)
+            output = self.policy.evaluate(micro_batch.batch, self.config.temperature)
+            policy_terms = policy_loss(
+                output.logprobs, micro_batch, self.denominators, self.config, self.trainer.coefficients
+            )
+            grads = torch.autograd.grad(policy_terms.loss, self.parameters, materialize_grads=True)
+            total -= flatten(grads)
+            loss += float(policy_terms.loss.detach())
+            entropy = token_mean(output.entropy, micro_batch.batch.mask, self.denominators.tokens)
+            stats.add_policy(policy_terms, output.logprobs, micro_batch.old_logprobs, micro_batch.batch.mask, entropy)
+        return total, loss
+
+    def fisher_vector_product(self, vector: Tensor) -> Tensor:
+        """(F + damping I) v; F is the Fisher information of the policy per token."""
+        total = self.config.cg_damping * vector
+        for indices in self.fisher_batches:
+            self.trainer.on_progress()
+            batch = self.rollout.select(indices).batch
+            with sdpa_kernel(SDPBackend.MATH):  # the fused attention cannot be differentiated twice
+                logits = self.policy.backbone.logits(self.policy.prediction_states(batch)[batch.response_indices])
+                kl = full_kl(logits.detach(), logits, self.config.temperature).sum() / self.fisher_tokens
+                total = total + fisher_product(kl, self.parameters)(vector)
+        return total
+
+    def set_parameters(self, initial: list[Tensor], step: Tensor, fraction: float) -> None:
+        with torch.no_grad():
+            for parameter, start, change in zip(self.parameters, initial, unflatten(step, initial), strict=True):
+                parameter.copy_(start + fraction * change)
+
+    @torch.no_grad()
+    def evaluate_surrogate(self, old_states: list[Tensor], stats: UpdateStats) -> tuple[float, float]:
+        """Loss of the surrogate and mean KL(old || new) per token, now. states: (N, H) of the old policy, part by part."""
+        loss = kl = 0.0
+        backbone, temperature = self.policy.backbone, self.config.temperature
+        for indices, old_batch_states in zip(self.micro_batches, old_states, strict=True):
+            self.trainer.on_progress()
+            micro_batch = self.rollout.select(indices)
+            mask, hidden = micro_batch.batch.mask, self.policy.prediction_states(micro_batch.batch)
+            new_batch_states = hidden[micro_batch.batch.response_indices]
+            if not bool(torch.isfinite(new_batch_states).all()):
+                return math.nan, math.nan
+            logprobs, entropies = response_logprobs(backbone, hidden, micro_batch.batch, temperature)
+            policy_terms = policy_loss(logprobs, micro_batch, self.denominators, self.config, self.trainer.coefficients)
+            loss += float(policy_terms.loss)
+            token_kl = full_kl(backbone.logits(old_batch_states), backbone.logits(new_batch_states), temperature)
+            kl += float(token_kl.sum() / self.denominators.tokens)
+            entropy = token_mean(entropies, mask, self.denominators.tokens)
+            stats.add_policy(policy_terms, logprobs, micro_batch.old_logprobs, mask, entropy)
+        return loss, kl
+
+    @torch.no_grad()
+    def _response_states(self, indices: Tensor) -> Tensor:
+        batch = self.rollout.select(indices).batch
+        return self.policy.prediction_states(batch)[batch.response_indices]

@@ -1,0 +1,138 @@
+"""Comparisons in, reward model out: head by warm start, then LoRA adapter and head together, then normalised.
+
+Bradley-Terry (1952): P(chosen preferred) = sigmoid(score(chosen) - score(rejected)); ties have target 0.5.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rlhf_lab.common.records import Comparison
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.errors import LabelError
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.heads import check_reference_count
+from rlhf_lab.models.reward_model import RewardModel
+from rlhf_lab.models.sampling.sampler import ProgressCallback, no_progress
+from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
+from rlhf_lab.training.reward.head_init import assign_folds
+from rlhf_lab.training.reward.report import (
+    HeldOutPrediction,
+    RewardReport,
+    agreement,
+    held_out_metrics,
+    length_correlation,
+    log_loss,
+)
+from rlhf_lab.training.reward.task import FitSpec, ReferenceSamples, RewardTask
+
+__all__ = ["FitUpdateCallback", "ReferenceSamples", "RewardReport", "check_labels", "train_reward"]
+
+#: progress(done updates, all updates, loss of the last one, what is being fitted: "fold 2 of 5" or "final")
+FitUpdateCallback = Callable[[int, int, float, str], None]
+
+
+def train_reward(
+    adapters: Adapters,
+    comparisons: Sequence[Comparison],
+    reference: ReferenceSamples,
+    config: RewardConfig,
+    *,
+    adapter: str = "reward",
+    on_update: FitUpdateCallback | None = None,
+    on_progress: ProgressCallback = no_progress,
+    distributed: Distributed = SINGLE_PROCESS,
+) -> tuple[RewardModel, RewardReport]:
+    """Train a reward model on comparisons and measure it by cross-validation grouped by prompt.
+
+    With early_stopping the folds also decide the passes of the final fit: the number after which the mean log-loss of all
+    held-out labels was least. The report's figures are those of that number, so they are a little kind to it.
+    Leaves the adapter `adapter` loaded and frozen. The processes of the group share the work, and all have the same result.
+    Raises LabelError for too few or only tied labels, ConfigError for less than 2 reference samples, NotFiniteError.
+    """
+    check_labels(comparisons)
+    check_reference_count(len(reference.responses))
+    task = RewardTask(
+        adapters, comparisons, reference, config, adapter=adapter, on_progress=on_progress, distributed=distributed
+    )
+    folds = min(config.folds, len({c.group for c in comparisons}))
+    folds = folds if folds > 1 else 0
+    counter = _UpdateCounter(on_update, task.update_count(len(comparisons), config.epochs) * (folds + 1))
+    predictions_by_epoch = _cross_validate(task, folds, counter)
+    epochs = config.epochs
+    if config.early_stopping and predictions_by_epoch:
+        epochs = min(
+            predictions_by_epoch, key=lambda epoch: (log_loss(predictions_by_epoch[epoch], comparisons), epoch)
+        )
+    counter.stage = "final"
+    model, losses = task.fit(FitSpec(list(range(len(comparisons))), epochs, "all", counter.count_update))
+    task.normalise(model)
+    held_out = predictions_by_epoch.get(epochs, [])
+    return model, RewardReport(**_final_fit_metrics(task, model, losses), **held_out_metrics(held_out, comparisons), folds=folds,
+                               agreement=agreement(comparisons), epochs=epochs)  # fmt: skip
+
+
+def check_labels(comparisons: Sequence[Comparison]) -> None:
+    """Raises LabelError when nothing can be learnt."""
+    decided = sum(not c.tie for c in comparisons)
+    if not comparisons:
+        raise LabelError(
+            "there are no labels yet: a reward model needs at least 2 decided pairs. Label some pairs first."
+        )
+    if not decided:
+        raise LabelError(
+            f"all {len(comparisons)} labels are ties: nothing says what is better. Label pairs that differ."
+        )
+    if decided < 2:
+        raise LabelError("there is one decided label; a reward model needs at least 2. Label some more pairs.")
+
+
+class _UpdateCounter:
+    """Counts the updates of all fits and says what is being fitted."""
+
+    def __init__(self, on_update: FitUpdateCallback | None, total_updates: int) -> None:
+        self.on_update, self.total_updates = on_update, total_updates
+        self.updates_done, self.stage = 0, "final"
+
+    def count_update(self, loss: float) -> None:
+        self.updates_done += 1
+        if self.on_update is not None:
+            self.on_update(self.updates_done, max(self.total_updates, self.updates_done), loss, self.stage)
+
+
+def _cross_validate(task: RewardTask, folds: int, counter: _UpdateCounter) -> dict[int, list[HeldOutPrediction]]:
+    """Held-out predictions of all folds, by the passes the models had had; only the last number without early stopping."""
+    fold_of_label = assign_folds([c.group for c in task.comparisons], folds) if folds else []
+    predictions: dict[int, list[HeldOutPrediction]] = defaultdict(list)
+    for fold in sorted(set(fold_of_label)):
+        train_indices = [i for i, f in enumerate(fold_of_label) if f != fold]
+        held_out_indices = [i for i, f in enumerate(fold_of_label) if f == fold]
+        if all(task.comparisons[i].tie for i in train_indices):
+            continue
+        counter.stage = f"fold {fold + 1} of {folds}"
+
+        def on_epoch(epochs_done: int, model: RewardModel, held_out_indices: list[int] = held_out_indices) -> None:
+            if task.config.early_stopping and epochs_done < task.config.epochs:
+                predictions[epochs_done] += task.predict(model, held_out_indices)
+
+        model, _ = task.fit(FitSpec(train_indices, task.config.epochs, f"fold {fold}", counter.count_update, on_epoch))
+        predictions[task.config.epochs] += task.predict(model, held_out_indices)
+    return predictions
+
+
+def _final_fit_metrics(task: RewardTask, model: RewardModel, losses: list[float]) -> dict[str, Any]:
+    """What the model trained on all labels says of them, and of the base's samples."""
+    decided = [i for i, c in enumerate(task.comparisons) if not c.tie]
+    prompts = [task.prompts[i] for i in decided]
+    chosen = task.score_all(model.scores, prompts, [task.chosen[i] for i in decided])
+    rejected = task.score_all(model.scores, prompts, [task.rejected[i] for i in decided])
+    reference = task.score_all(model.scores, *task.reference).double()
+    return {
+        "labels": len(task.comparisons),
+        "ties": int(task.ties.sum()),
+        "train_accuracy": float((chosen > rejected).double().mean()),
+        "loss": losses,
+        "chosen_scores": [round(float(x), 4) for x in chosen],
+        "rejected_scores": [round(float(x), 4) for x in rejected],
+        "length_correlation": length_correlation(reference, task.reference.responses),
+    }

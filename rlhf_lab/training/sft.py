@@ -1,0 +1,153 @@
+"""A small supervised start: an adapter learns to write given responses to given prompts.
+
+For models that do not answer at all yet. The result is an adapter, or, merged into the weights, a model folder that everything
+else starts from: policy, reference and reward model alike, so that the KL is counted from there.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.config.base import Config, setting
+from rlhf_lab.core.logprobs import token_logprobs
+from rlhf_lab.core.policy_losses import token_mean
+from rlhf_lab.errors import ModelError, NotFiniteError, TrainingError
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.batch import Batch, forward, make_batch
+from rlhf_lab.models.lora_linear import HALF_DTYPES, lora_weights_of
+from rlhf_lab.models.sampling.sampler import ProgressCallback, no_progress
+from rlhf_lab.training.optimizers import make_fused_adam
+
+UpdateCallback = Callable[[int, int, float], None]  # updates done, of how many, loss
+
+
+@dataclass(frozen=True)
+class SFTConfig(Config):
+    """How the supervised start learns."""
+
+    epochs: int = setting(3, "passes over the examples", 1, 1000, group="run")
+    batch_size: int = setting(16, "examples per update", 1, 4096, group="run")
+    micro_batch: int = setting(8, "examples per forward and backward; same result", 1, 4096, group="run")
+    lr: float = setting(1e-3, "learning rate (Adam), annealed to 0", 1e-8, 1.0, group="run")
+    max_grad_norm: float = setting(1.0, "gradient clipping by global norm", 1e-3, 1e3, group="run")
+    lora_r: int = setting(8, "rank of the LoRA adapter", 1, 256, group="LoRA")
+    lora_alpha: int = setting(16, "LoRA scale: the update is multiplied by lora_alpha / lora_r", 1, 1024, group="LoRA")
+    seed: int = setting(0, "seed of the adapter and of the order", 0, 2**31 - 1, group="run")
+
+
+class SFTExample(NamedTuple):
+    """Token ids; the response ends with a stop token."""
+
+    prompt: list[int]
+    response: list[int]
+
+
+def encode_examples(backbone: Backbone, pairs: Sequence[tuple[str, str]]) -> list[SFTExample]:
+    """(prompt, response) texts as the policy reads and writes them. Raises TrainingError for an empty list."""
+    if not pairs:
+        raise TrainingError("there are no examples to learn from. Give prompts with their responses.")
+    return [
+        SFTExample(backbone.encode_prompt(prompt), backbone.encode_response(response)) for prompt, response in pairs
+    ]
+
+
+def train_sft(
+    backbone: Backbone, adapters: Adapters, examples: Sequence[SFTExample], config: SFTConfig, *, adapter: str = "sft",
+    on_update: UpdateCallback = lambda *_: None, on_progress: ProgressCallback = no_progress,
+) -> list[float]:  # fmt: skip
+    """Train the adapter; returns the loss of each update: nats per response token, prompts are only read.
+
+    Raises TrainingError without examples, ModelError for one that does not fit the context, NotFiniteError.
+    """
+    if not examples:
+        raise TrainingError("there are no examples to learn from. Give prompts with their responses.")
+    adapters.add(
+        adapter, r=config.lora_r, alpha=config.lora_alpha, seed=derive_seed(config.seed, "sft"), trainable=True
+    )
+    parameters = adapters.parameters(adapter)
+    optimizer = make_fused_adam(torch.optim.Adam, parameters, lr=config.lr)
+    batches = [batch for epoch in range(config.epochs) for batch in _epoch_batches(len(examples), epoch, config)]
+    losses: list[float] = []
+    for update_index, batch in enumerate(batches):
+        for param_group in optimizer.param_groups:
+            param_group["lr"] = config.lr * (1 - update_index / len(batches))
+        losses.append(_batch_backward(backbone, adapters, adapter, [examples[i] for i in batch], config, on_progress))
+        nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+        on_update(update_index + 1, len(batches), losses[-1])
+    adapters.freeze(adapter)
+    return losses
+
+
+def response_loss(backbone: Backbone, batch: Batch, denominator: Tensor | float | None = None) -> Tensor:
+    """Mean cross-entropy of the response tokens under whatever adapter is on, nats a token; differentiable."""
+    hidden = forward(backbone, batch, predict_only=True).before_token
+    response_indices = batch.response_indices
+    logprobs = token_logprobs(backbone.logits(hidden[response_indices]), batch.responses[response_indices])
+    return -token_mean(logprobs, torch.ones_like(logprobs, dtype=torch.bool), denominator)
+
+
+def _batch_backward(
+    backbone: Backbone,
+    adapters: Adapters,
+    adapter: str,
+    examples: list[SFTExample],
+    config: SFTConfig,
+    on_progress: ProgressCallback,
+) -> float:
+    """Gradients of one batch, in micro-batches whose losses add up to that of the batch."""
+    token_count, total = float(sum(len(example.response) for example in examples)), 0.0
+    by_length = sorted(examples, key=lambda example: len(example.prompt) + len(example.response))
+    for start in range(0, len(by_length), config.micro_batch):
+        on_progress()
+        chunk = by_length[start : start + config.micro_batch]
+        batch = make_batch(backbone, [x.prompt for x in chunk], [x.response for x in chunk])
+        with adapters.using(adapter):
+            total += _micro_batch_backward(backbone, batch, token_count)
+    if not torch.isfinite(torch.tensor(total)):
+        raise NotFiniteError("the loss of the supervised start became NaN or infinite. Lower the learning rate.")
+    return total
+
+
+def _micro_batch_backward(backbone: Backbone, batch: Batch, token_count: float) -> float:
+    """Of one micro-batch; returns what it adds to the loss. The graph ends here (gradient_step.micro_gradient)."""
+    loss = response_loss(backbone, batch, token_count)
+    loss.backward()
+    return float(loss.detach())
+
+
+def _epoch_batches(count: int, epoch: int, config: SFTConfig) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(derive_seed(config.seed, "sft order", epoch))
+    order: list[int] = torch.randperm(count, generator=generator).tolist()
+    return [order[start : start + config.batch_size] for start in range(0, count, config.batch_size)]
+
+
+@torch.no_grad()
+def save_merged(backbone: Backbone, adapters: Adapters, adapter: str, folder: Path) -> None:
+    """A model folder with the adapter in its weights: a plain transformers model, to start anything from.
+
+    The backbone in memory stays as it is. Raises ModelError where a layer is not a plain linear one in float32 or float64.
+    """
+    model: Any = backbone.model
+    merged_weights = {}
+    for name, layer in model.named_modules():
+        if hasattr(layer, "lora_A") and adapter in layer.lora_A:
+            lora = lora_weights_of(layer, adapter)
+            if lora is None or lora.base.weight.dtype in HALF_DTYPES:
+                raise ModelError(
+                    f"{name} cannot take the update into its weights ({type(layer.get_base_layer()).__name__}, "
+                    f"{layer.get_base_layer().weight.dtype}). Load the model in float32, or keep the adapter beside it."
+                )
+            merged_weights[f"{name}.weight"] = torch.addmm(lora.base.weight, lora.b, lora.a, alpha=lora.scale)
+    base_weights = {
+        key.replace(".base_layer.", "."): value for key, value in model.state_dict().items() if ".lora_" not in key
+    }
+    model.save_pretrained(folder, state_dict=base_weights | merged_weights)
+    backbone.tokenizer.save_pretrained(folder)

@@ -1,0 +1,89 @@
+"""What the doors of a guarded lab have in common: the form, and the cookie a visitor leaves with."""
+
+from html import escape
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
+from rlhf_lab.ui.auth.visitors import Access, Visitor
+
+MONTH_S = 30 * 86_400
+SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'",
+    "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+}  # fmt: skip
+LOGIN_PAGE_CSS = """
+:root { color-scheme: light dark; font: 17px/1.5 system-ui, -apple-system, 'Segoe UI', sans-serif; }
+body { margin: 0; display: grid; place-items: center; min-height: 90vh; padding: 16px; }
+form { display: grid; gap: 14px; width: min(100%, 22rem); }
+h1 { font-size: 1.4rem; margin: 0; } p { margin: 0; } label { display: grid; gap: 4px; }
+input, button { font: inherit; padding: 11px 13px; border-radius: 10px; border: 1px solid #8a93a6; min-width: 0; }
+#code { letter-spacing: .18em; text-transform: uppercase; }
+button, a { background: #4f46e5; color: #fff; border: 0; min-height: 48px; font-weight: 600; }
+a { display: grid; place-items: center; border-radius: 10px; text-decoration: none; } a + p { text-align: center; }
+[role=alert] { border-left: 4px solid #b3261e; padding-left: 10px; }
+"""
+
+
+def login_redirect(request: Request, access: Access, visitor: Visitor, location: str = "./") -> Response:
+    """Off to the lab, known from now on. to: the page's address, from the door's."""
+    response = RedirectResponse(location, status_code=303, headers=SECURITY_HEADERS)
+    set_cookie(response, access.login_cookie_name, access.cookie_value(visitor), MONTH_S, https=is_https(request))
+    return response
+
+
+def is_https(request: Request) -> bool:
+    return request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "").startswith("https")
+
+
+def set_cookie(response: Response, name: str, value: str, max_age: int, *, https: bool) -> None:
+    response.headers.append("set-cookie", cookie_header(name, value, max_age, https=https))
+
+
+def cookie_header(name: str, value: str, max_age: int, *, https: bool) -> str:
+    """A Set-Cookie header. Over https the cookie is one that also reaches us inside another site's frame, as on Spaces."""
+    scope = "SameSite=None; Secure; Partitioned" if https else "SameSite=Lax"
+    return f"{name}={value}; Path=/; Max-Age={max_age}; HttpOnly; {scope}"
+
+
+def join_form_page(
+    code: str = "", error_message: str = "", status: int = 200, name: str = "", *, show_oauth: bool = False, base_path: str = "",
+    show_password_link: bool = False,
+) -> HTMLResponse:  # fmt: skip
+    """The page to enter by; what is still to be filled in has the focus, the code first.
+
+    sign_in: also by an account of Hugging Face. up: from the page's address to the lab's. passwords: also by a password.
+    """
+    code_autofocus, name_autofocus = ("", " autofocus") if code else (" autofocus", "")
+    alternatives = (
+        f'<a href="{base_path}login/huggingface" target="_blank">Sign in with Hugging Face</a><p>or</p>'
+        if show_oauth
+        else ""
+    ) + (f'<a href="{base_path}enter">Enter with a password</a><p>or</p>' if show_password_link else "")
+    fields = f"""{alternatives}
+<label for="code">Join code<input id="code" name="code" required maxlength="40" autocomplete="off"{code_autofocus}
+ value="{escape(code)}"></label>
+<label for="name">Your name here<input id="name" name="name" required maxlength="{MAX_PERSON_NAME_CHARS}" autocomplete="nickname"{name_autofocus}
+ value="{escape(name)}"></label><button>Join</button>"""
+    return _html_page(f"{base_path}join", "Join RLHF Lab", error_message, fields, status)
+
+
+def password_form_page(error_message: str = "", status: int = 200, name: str = "") -> HTMLResponse:
+    """The page for those who have a password here."""
+    name_autofocus, password_autofocus = ("", " autofocus") if name else (" autofocus", "")
+    fields = f"""
+<label for="name">Name<input id="name" name="name" required maxlength="{MAX_PERSON_NAME_CHARS}" autocomplete="username"{name_autofocus}
+ value="{escape(name)}"></label>
+<label for="password">Password<input id="password" name="password" type="password" required maxlength="1000"
+ autocomplete="current-password"{password_autofocus}></label><button>Enter</button>"""
+    return _html_page("enter", "Enter RLHF Lab", error_message, fields, status)
+
+
+def _html_page(action: str, title: str, error_message: str, fields: str, status: int) -> HTMLResponse:
+    alert = f'<p role="alert">{escape(error_message)}</p>' if error_message else ""
+    page = f"""<!doctype html><html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title><style>{LOGIN_PAGE_CSS}</style></head>
+<body><form method="post" action="{action}"><h1>{title}</h1>
+<p>Read two texts, say which is better; a model learns from it.</p>{alert}{fields}</form></body></html>"""
+    return HTMLResponse(page, status_code=status, headers=SECURITY_HEADERS)

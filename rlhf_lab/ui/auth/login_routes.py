@@ -1,0 +1,128 @@
+"""The doors of a guarded lab: /join for labellers (code and name), /enter for the operator (the secret link) and for people who
+have a password (the file that `rlhf_lab.ui.auth.password_file` reads)."""
+
+import asyncio
+import functools
+import hmac
+import threading
+import time
+from collections import deque
+from urllib.parse import parse_qs
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from rlhf_lab.common import passwords
+from rlhf_lab.config.labelling import Role
+from rlhf_lab.errors import LabError
+from rlhf_lab.store.annotators import OPERATOR_NAME, add_person
+from rlhf_lab.store.database import Database
+from rlhf_lab.ui.auth.login_pages import join_form_page, login_redirect, password_form_page
+from rlhf_lab.ui.auth.visitors import Access, Visitor
+
+MAX_FORM_BYTES = 4_000
+MAX_FAILURES_PER_MINUTE = 30
+#: What is compared with where nobody has the name: that takes as long as a hash of somebody's.
+DUMMY_HASH = passwords.SCHEME + "$" + 32 * "0" + "$" + 64 * "0"
+
+
+class FailedAttemptLimiter:
+    """Counts wrong codes: guessing one takes longer than a talk, and nobody who mistypes is kept out for long."""
+
+    def __init__(self) -> None:
+        self._failures: deque[float] = deque(maxlen=MAX_FAILURES_PER_MINUTE)
+        self._lock = threading.Lock()
+
+    def is_blocked(self) -> bool:
+        with self._lock:
+            return len(self._failures) == MAX_FAILURES_PER_MINUTE and time.monotonic() - self._failures[0] < 60.0
+
+    def record_failure(self) -> None:
+        with self._lock:
+            self._failures.append(time.monotonic())
+
+
+def login_routes(db: Database, access: Access, *, show_oauth: bool = False) -> list[BaseRoute]:
+    """The routes of the doors. sign_in: the form also shows the way to the one of `rlhf_lab.ui.auth.oauth`."""
+    limiter = FailedAttemptLimiter()
+    show_form = functools.partial(
+        join_form_page, show_oauth=show_oauth, show_password_link=bool(access.password_entries)
+    )
+
+    async def join_endpoint(request: Request) -> Response:
+        if request.method == "POST":
+            return await submit_join_form(request)
+        return show_form(request.query_params.get("code", ""))
+
+    async def submit_join_form(request: Request) -> Response:
+        fields = await _read_form(request)
+        if fields is None:
+            return show_form("", "That is too long for a code and a name.", 413)
+        code, name = fields.get("code", "").strip().upper(), fields.get("name", "")
+        if limiter.is_blocked():
+            return show_form(code, "Too many wrong codes in the last minute. Wait a minute and try again.", 429)
+        if not secrets_equal(code, access.join_code.upper()):
+            limiter.record_failure()
+            return show_form("", "That is not the join code of this lab. Ask whoever runs it.", 403, name)
+        try:
+            person = add_person(db, name, access.password_entries)
+        except LabError as error:
+            return show_form(code, str(error), 400, name)
+        return login_redirect(request, access, Visitor(Role.LABELLER, person.name))
+
+    password_login = PasswordLogin(access)
+
+    async def enter_endpoint(request: Request) -> Response:
+        if access.password_entries and "key" not in request.query_params:
+            return await password_login(request)
+        # Without patience: nobody guesses 18 random bytes, and whoever mistypes join codes must not keep the operator out.
+        if not secrets_equal(request.query_params.get("key", ""), access.operator_secret):
+            return show_form(
+                "", "That is not the operator's link of this lab; it is printed where the lab is started.", 403
+            )
+        return login_redirect(request, access, Visitor(Role.OPERATOR, OPERATOR_NAME))
+
+    methods = ["GET", "POST"] if access.password_entries else ["GET"]
+    return [Route("/join", join_endpoint, methods=["GET", "POST"]), Route("/enter", enter_endpoint, methods=methods)]
+
+
+class PasswordLogin:
+    """The form for people of the file. One password is looked at at a time, for each takes 16 MB."""
+
+    def __init__(self, access: Access) -> None:
+        self.access, self._limiter, self._lock = access, FailedAttemptLimiter(), asyncio.Lock()
+
+    async def __call__(self, request: Request) -> Response:
+        if request.method != "POST":
+            return password_form_page()
+        fields = await _read_form(request)
+        if fields is None:
+            return password_form_page("That is too long for a name and a password.", 413)
+        name = " ".join(fields.get("name", "").split())
+        async with self._lock:
+            if self._limiter.is_blocked():
+                error_message = "Too many wrong passwords in the last minute. Wait a minute and try again."
+                return password_form_page(error_message, 429, name)
+            entry = self.access.password_entries.get(name)
+            stored_hash = entry.password if entry else DUMMY_HASH
+            is_match = await run_in_threadpool(passwords.verify_password, fields.get("password", ""), stored_hash)
+            if entry is None or not is_match:
+                self._limiter.record_failure()
+                return password_form_page("Name and password do not fit. Ask whoever runs this lab.", 403, name)
+        return login_redirect(request, self.access, Visitor(entry.role, entry.name))
+
+
+async def _read_form(request: Request) -> dict[str, str] | None:
+    """The fields of a form; None where it is too long to be one."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_FORM_BYTES:
+            return None
+    return {name: values[0] for name, values in parse_qs(body.decode("utf-8", "replace")).items()}
+
+
+def secrets_equal(candidate: str, expected: str) -> bool:
+    return bool(expected) and hmac.compare_digest(candidate.encode(), expected.encode())

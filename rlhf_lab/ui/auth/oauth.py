@@ -1,0 +1,145 @@
+"""The third door of a guarded lab: sign in with Hugging Face, on a Space whose settings say `hf_oauth: true`.
+
+Authorization code flow with PKCE (RFC 6749 §4.1, RFC 7636). Only the account's name is read; no token is kept. Whoever owns
+the Space, or is named in RLHF_LAB_OPERATORS, enters as the operator; everybody else as a labeller called @account.
+"""
+
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2 as httpx
+from authlib.integrations.httpx_client import AsyncOAuth2Client, OAuthError
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from rlhf_lab.config.labelling import Role
+from rlhf_lab.errors import LabError
+from rlhf_lab.store.annotators import get_or_add_account
+from rlhf_lab.store.database import Database
+from rlhf_lab.ui.auth.login_pages import SECURITY_HEADERS, join_form_page, login_redirect, set_cookie
+from rlhf_lab.ui.auth.visitors import Access, Visitor
+
+STATE_COOKIE = "rlhf_lab_sign_in"
+STATE_COOKIE_MAX_AGE_S = 600
+TIMEOUT_S = 15.0
+OPERATORS_ENV_VAR = "RLHF_LAB_OPERATORS"
+CALLBACK_PATH = "login/callback"
+
+
+@dataclass(frozen=True)
+class OAuthProvider:
+    """Where people sign in. transport: what carries the requests to it; the network unless a test says otherwise."""
+
+    url: str
+    client_id: str
+    client_secret: str
+    scopes: str
+    host: str
+    operators: frozenset[str]
+    transport: httpx.AsyncBaseTransport | None = field(default=None, compare=False)
+
+    @classmethod
+    def from_env(cls, environment: Mapping[str, str]) -> "OAuthProvider | None":
+        """As a Space with OAuth sets its variables; None elsewhere."""
+        required_values = [
+            environment.get(name, "")
+            for name in ("OPENID_PROVIDER_URL", "OAUTH_CLIENT_ID", "OAUTH_CLIENT_SECRET", "SPACE_HOST")
+        ]
+        if not all(required_values):
+            return None
+        url, client_id, client_secret, host = required_values
+        operator_names = environment.get(OPERATORS_ENV_VAR, "").split(",")
+        operators = {name.strip().lower() for name in (*operator_names, environment.get("SPACE_AUTHOR_NAME", ""))} - {
+            ""
+        }
+        scopes = environment.get("OAUTH_SCOPES") or "openid profile"
+        return cls(url.rstrip("/"), client_id, client_secret, scopes, host.split(",")[0].strip(), frozenset(operators))
+
+    def client(self) -> AsyncOAuth2Client:
+        return AsyncOAuth2Client(
+            self.client_id, self.client_secret, scope=self.scopes, redirect_uri=f"https://{self.host}/{CALLBACK_PATH}",
+            code_challenge_method="S256", timeout=TIMEOUT_S, transport=self.transport,
+        )  # fmt: skip
+
+    async def fetch_metadata(self, client: AsyncOAuth2Client) -> dict[str, Any]:
+        response = await client.request("GET", f"{self.url}/.well-known/openid-configuration", withhold_token=True)
+        response.raise_for_status()
+        metadata: dict[str, Any] = response.json()
+        return metadata
+
+
+def provider_from_env() -> OAuthProvider | None:
+    return OAuthProvider.from_env(os.environ)
+
+
+def oauth_routes(db: Database, access: Access, provider: OAuthProvider) -> list[BaseRoute]:
+    """The routes that send a visitor to the provider and take them back."""
+
+    async def login_endpoint(_: Request) -> Response:
+        state, verifier = secrets.token_urlsafe(24), secrets.token_urlsafe(48)
+        try:
+            async with provider.client() as client:
+                authorization_endpoint = (await provider.fetch_metadata(client))["authorization_endpoint"]
+                url, _ = client.create_authorization_url(authorization_endpoint, state=state, code_verifier=verifier)
+        except (httpx.HTTPError, OAuthError, KeyError, ValueError) as error:
+            return _provider_error_page(error)
+        response = RedirectResponse(url, status_code=303, headers=SECURITY_HEADERS)
+        set_cookie(
+            response, STATE_COOKIE, access.sign([STATE_COOKIE, state, verifier]), STATE_COOKIE_MAX_AGE_S, https=True
+        )
+        return response
+
+    async def callback_endpoint(request: Request) -> Response:
+        state_values = access.verify(request.cookies.get(STATE_COOKIE) or "") or []
+        params = request.query_params
+        if (
+            len(state_values) != 3
+            or state_values[0] != STATE_COOKIE
+            or not secrets.compare_digest(state_values[1], params.get("state", ""))
+        ):
+            return _retry_page("This sign-in has ended or began in another browser. Sign in again.", 403)
+        if "code" not in params:
+            return _retry_page("You were not signed in: Hugging Face says no. Sign in again, or use the code.", 403)
+        try:
+            name = await _fetch_account_name(provider, params["code"], state_values[2])
+        except (httpx.HTTPError, OAuthError, KeyError, ValueError) as error:
+            return _provider_error_page(error)
+        try:
+            person = get_or_add_account(db, name)
+        except LabError as error:
+            return _retry_page(str(error), 400)
+        role = Role.OPERATOR if name.lower() in provider.operators else Role.LABELLER
+        response = login_redirect(request, access, Visitor(role, person.name), "../")
+        response.delete_cookie(STATE_COOKIE)
+        return response
+
+    return [
+        Route("/login/huggingface", login_endpoint, methods=["GET"]),
+        Route(f"/{CALLBACK_PATH}", callback_endpoint, methods=["GET"]),
+    ]
+
+
+async def _fetch_account_name(provider: OAuthProvider, code: str, verifier: str) -> str:
+    """The name of the account that the code stands for. The token is forgotten at the end."""
+    async with provider.client() as client:
+        metadata = await provider.fetch_metadata(client)
+        await client.fetch_token(metadata["token_endpoint"], code=code, code_verifier=verifier)
+        response = await client.get(metadata["userinfo_endpoint"])
+        response.raise_for_status()
+        return str(response.json()["preferred_username"])
+
+
+def _provider_error_page(error: Exception) -> Response:
+    """What a provider that cannot be reached, or answers nonsense, looks like to the person."""
+    return _retry_page(
+        f"Hugging Face could not be asked who you are ({type(error).__name__}). Try again in a minute, or use the join code.",
+        502,
+    )
+
+
+def _retry_page(error_message: str, status: int) -> Response:
+    return join_form_page("", error_message, status, show_oauth=True, base_path="../")

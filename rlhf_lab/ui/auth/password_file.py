@@ -1,0 +1,73 @@
+"""The file of people who enter by a password: NAME:PASSWORD or NAME:PASSWORD:operator a line.
+
+Empty lines and those that begin with # are left out. A password may be as it is, or what `python -m rlhf_lab password` prints;
+it may hold colons, so whoever wants one that ends in ":operator" hashes it.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rlhf_lab.common import passwords
+from rlhf_lab.config.labelling import Role
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, OPERATOR_NAME, RESERVED_PREFIXES
+
+MAX_BYTES = 1_000_000
+OPERATOR_SUFFIX = f":{OPERATOR_NAME}"
+
+
+@dataclass(frozen=True)
+class PasswordEntry:
+    """A line: somebody's name, what they may do, and their password as it stands there."""
+
+    name: str
+    role: Role
+    password: str = field(repr=False)
+
+
+def read_password_file(path: Path) -> dict[str, PasswordEntry]:
+    """The people in a file by their names. Raises ConfigError with the line's number for what cannot be read."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ConfigError(f"{path} is too long for a file of names and passwords. Is it the right one?")
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"The file {path} cannot be read ({error}). Give one with a line NAME:PASSWORD each."
+        ) from error
+    entries = dict[str, PasswordEntry]()
+    for line_number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            entry = _parse_line(line.strip())
+            if entry.name in entries:
+                raise ConfigError(f'"{entry.name}" stands there twice; names are given once.')
+        except ConfigError as error:
+            raise ConfigError(f"{path}, line {line_number}: {error}") from None
+        entries[entry.name] = entry
+    if not entries:
+        raise ConfigError(f"{path} names nobody. Write a line NAME:PASSWORD for each who may enter.")
+    return entries
+
+
+def _parse_line(line: str) -> PasswordEntry:
+    name, colon, rest = line.partition(":")
+    name, password = " ".join(name.split()), rest.removesuffix(OPERATOR_SUFFIX)
+    if not colon or not password:
+        raise ConfigError("there is no password. Write NAME:PASSWORD, and :operator behind it for who runs the lab.")
+    if (
+        not name
+        or len(name) > MAX_PERSON_NAME_CHARS
+        or not name.isprintable()
+        or name.startswith(RESERVED_PREFIXES)
+        or name == OPERATOR_NAME
+    ):
+        reserved = ", ".join(f'"{prefix}"' for prefix in RESERVED_PREFIXES)
+        raise ConfigError(
+            f"the name has to be of 1 to {MAX_PERSON_NAME_CHARS} letters that can be seen, not begin with {reserved}, and not be "
+            f'"{OPERATOR_NAME}", who comes by the link.'
+        )
+    if password.startswith(f"{passwords.SCHEME}$") and not passwords.HASH_PATTERN.fullmatch(password):
+        raise ConfigError("the hash is not whole. Make it anew: python -m rlhf_lab password.")
+    return PasswordEntry(name, Role.OPERATOR if rest.endswith(OPERATOR_SUFFIX) else Role.LABELLER, password)

@@ -1,0 +1,80 @@
+"""The figures' fixed part, made with plotly once; the widget's script fills in points and colours."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+
+METRICS_DOC = Path(__file__).resolve().parents[3] / "docs" / "METRICS.md"
+
+
+class Curve(NamedTuple):
+    """A metric as people read it."""
+
+    metric: str
+    title: str
+    unit: str
+    about: str
+
+
+CURVES = (
+    Curve("objective/scores", "Reward model's score", "sd", "What the reward model gives the rollouts, in sd of base samples."),
+    Curve("objective/rlhf_reward", "Reward with KL", "sd", "Score as it is rewarded, less beta times the KL: what is maximised."),
+    Curve("objective/kl", "KL to the reference", "nats", "Distance from the base model, summed over a response."),
+    Curve("objective/gold", "Gold: judge's score", "points", "What the simulated judge says itself. PPO never sees it."),
+    Curve("policy/clipfrac_avg", "Clip fraction", "share", "Share of tokens whose probability ratio was clipped."),
+    Curve("loss/value_avg", "Value loss", "", "How wrong the value head's predictions of the return are."),
+    Curve("policy/entropy_avg", "Entropy", "nats", "How undecided the policy is about the next token."),
+    Curve("tokens/response_len", "Response length", "tokens", "Mean length of the rollouts."),
+)  # fmt: skip
+
+
+def layout(height: int = 190) -> dict[str, Any]:
+    """The layout of a small live chart as JSON: transparent, compact, one legendless curve."""
+    figure = go.Figure(
+        layout={
+            "height": height,
+            "margin": {"t": 6, "r": 10, "b": 22, "l": 42},
+            "paper_bgcolor": "rgba(0,0,0,0)",
+            "plot_bgcolor": "rgba(0,0,0,0)",
+            "showlegend": False,
+            "hovermode": "x unified",
+            "xaxis": {
+                "rangemode": "tozero",
+                "zeroline": False,
+                "nticks": 7,
+                "hoverformat": "d",
+                "unifiedhovertitle": {"text": "step %{x}"},
+            },
+            "yaxis": {"zeroline": True, "automargin": True, "nticks": 5},
+            "uirevision": "keep",
+            "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": "#8a93a6", "activecolor": "#6d66e8"},
+            "dragmode": "zoom",
+        }
+    )
+    layout_dict: dict[str, Any] = figure.to_plotly_json()["layout"]
+    layout_dict.pop("template", None)
+    return layout_dict
+
+
+def metric_descriptions(path: Path = METRICS_DOC) -> dict[str, str]:
+    """What docs/METRICS.md says of each metric, in a sentence or two; empty where the documents were not installed."""
+    if not path.is_file():
+        return {}
+    descriptions = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) == 5 and cells[0].startswith("`"):
+            name, meaning, unit, healthy, otherwise = cells
+            description = (
+                f"{meaning[:1].upper()}{meaning[1:]} ({unit})."
+                if unit not in ("", "–")
+                else f"{meaning[:1].upper()}{meaning[1:]}."
+            )
+            description += f" Healthy: {healthy}." if healthy not in ("", "–") else ""
+            description += f" Otherwise: {otherwise}." if otherwise not in ("", "–") else ""
+            descriptions[name.strip("`")] = description
+    return descriptions
+
+
+PLOTLY_CONFIG = {"responsive": True, "displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d"]}

@@ -1,0 +1,130 @@
+"""Labelling by programs: next_pair, submit_vote and status, beside the page and by the same rules.
+
+    from gradio_client import Client
+    lab = Client("http://127.0.0.1:7860/")
+    pair = lab.predict(name="my-tool", api_name="/next_pair")
+    lab.predict(name="my-tool", pair_id=pair["id"], choice="left", uuid="…", api_name="/submit_vote")
+
+Votes that come through here carry via = "api", and their annotator is "api:NAME", so that a program is never taken for a
+person who joined.
+"""
+
+from typing import Literal, TypedDict
+
+from gradio.events import api
+
+from rlhf_lab.config.labelling import Role
+from rlhf_lab.errors import LabelError, NotAllowedError, StaleVoteError
+from rlhf_lab.jobs import scheduler
+from rlhf_lab.store.annotators import get_labelling_config
+from rlhf_lab.store.pair_leases import count_free_pairs, lease_pair
+from rlhf_lab.ui.auth.login_routes import FailedAttemptLimiter, secrets_equal
+from rlhf_lab.ui.context import Context, allow_viewers, show_errors
+from rlhf_lab.ui.services import voting
+from rlhf_lab.ui.services.presence import PRESENCE
+
+MAX_TOOL_NAME_LENGTH = 50
+
+
+class PairReply(TypedDict):
+    id: int | None
+    prompt: str
+    left: str
+    right: str
+
+
+class VoteReply(TypedDict):
+    vote_id: int | None
+    uuid: str
+    counted: bool
+    why: str
+
+
+class StatusReply(TypedDict):
+    project: str
+    labels: int
+    simulated: int
+    goal: int
+    ready: int
+    here: int
+
+
+def build(ctx: Context) -> None:
+    """The three endpoints. They bypass the queue's limit: a full hall is not refused."""
+    caller = ApiCaller(ctx)
+
+    @allow_viewers
+    def next_pair(name: str = "", code: str = "") -> PairReply:
+        """The pair to judge next: {"id", "prompt", "left", "right"}; {"id": null} while none is ready. It stays yours for a
+        while. name: who judges. code: the join code, where the lab has one."""
+        annotator = caller.annotator_name(name, code)
+        PRESENCE.touch(annotator)
+        rules = get_labelling_config(ctx.db, ctx.project.id)
+        lease = lease_pair(ctx.db, ctx.project.id, annotator, rules)
+        if lease is None:
+            return {"id": None, "prompt": "", "left": "", "right": ""}
+        view = voting.pair_view(lease.pair, annotator, lease.repeat, rules)
+        return {"id": view["id"], "prompt": view["prompt"], "left": view["left"], "right": view["right"]}
+
+    @allow_viewers
+    def submit_vote(
+        name: str, pair_id: int, choice: Literal["left", "right", "tie", "both_bad", "skip"], uuid: str, code: str = "",
+        strength: Literal["", "slightly", "clearly", "much"] = "", note: str = "", ms: int = 0,
+    ) -> VoteReply:  # fmt: skip
+        """Your answer to a pair that next_pair gave you. choice: left, right, tie, both_bad or skip. uuid: any text that
+        names this vote: sent again, it counts once. strength: slightly, clearly, much or empty.
+        Returns {"vote_id", "uuid", "counted"}; counted is false, with "why", where the pair is not yours (any more)."""
+        annotator = caller.annotator_name(name, code)
+        payload = {
+            "annotator": annotator,
+            "pair_id": pair_id,
+            "choice": choice,
+            "uuid": uuid,
+            "strength": strength,
+            "note": note,
+            "ms": ms,
+        }
+        try:
+            vote = voting.cast_vote(ctx, payload, via="api")
+        except StaleVoteError as error:
+            return {"vote_id": None, "uuid": uuid, "counted": False, "why": str(error)}
+        if (vote.annotator, vote.pair_id) != (annotator, pair_id):
+            raise LabelError("Another vote has this uuid already; nothing was counted. Make a new one for each vote.")
+        return {"vote_id": vote.id, "uuid": vote.uuid, "counted": True, "why": ""}
+
+    @allow_viewers
+    def status() -> StatusReply:
+        """{"project", "labels", "simulated", "goal", "ready", "here"}: labels by people and simulated ones, the number at
+        which the next reward model is trained, pairs ready for somebody new, people here now."""
+        project = ctx.project
+        label_counts = scheduler.get_label_progress(ctx.db, project.id)
+        ready = count_free_pairs(ctx.db, project.id, "", get_labelling_config(ctx.db, project.id))
+        return {
+            "project": project.name, "labels": label_counts.human, "simulated": label_counts.simulated, "goal": label_counts.goal,
+            "ready": ready, "here": PRESENCE.count(),
+        }  # fmt: skip
+
+    for endpoint in (next_pair, submit_vote, status):
+        api(show_errors(endpoint), api_name=endpoint.__name__, queue=False)
+
+
+class ApiCaller:
+    """Tells programs apart, and keeps those out who may not label."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
+        self._limiter = FailedAttemptLimiter()
+
+    def annotator_name(self, name: str, code: str) -> str:
+        """The annotator's name. Raises NotAllowedError without the right code where one is needed, LabelError for no name."""
+        visitor = self.ctx.visitor()
+        if not visitor.role.at_least(Role.LABELLER):
+            if self._limiter.is_blocked():
+                raise NotAllowedError("Too many wrong codes in the last minute. Wait a minute and try again.")
+            if not secrets_equal(code.strip().upper(), self.ctx.access.join_code.upper()):
+                self._limiter.record_failure()
+                raise NotAllowedError("Labelling needs the lab's join code here: give it as `code`.")
+        name = " ".join(name.split())
+        if not name or len(name) > MAX_TOOL_NAME_LENGTH or not name.isprintable():
+            raise LabelError(f"Say who judges: `name`, 1 to {MAX_TOOL_NAME_LENGTH} characters.")
+        return f"api:{name}"

@@ -1,0 +1,117 @@
+"""What stands on the page before Gradio has drawn it: our styles and scripts in the HTML itself, and the pair to label.
+
+Gradio adds its users' head only when its own script runs, seconds later on a slow machine; reading can begin before. In the body
+our styles also come after all of Gradio's, whose rules would win otherwise.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from gradio.context import LocalContext
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rlhf_lab.errors import LabError
+from rlhf_lab.ui.auth.login_pages import MONTH_S, cookie_header, is_https
+from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Access
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.screens import label
+
+MAX_REQUEST_BYTES = 1_000
+BODY_TAG = re.compile(rb"<body\b[^>]*>")  # what Gradio puts into scripts has no "<"
+
+
+class BodyInjectionMiddleware:
+    """ASGI middleware: puts `html` at the beginning of the page's <body>, and before it the name of who may label without
+    having entered, which their cookie says too, and whether somebody else operates the lab. Inside what compresses answers.
+
+    operates: whether who sent a request is the operator.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        html: str,
+        access: Access = LOCAL_ACCESS,
+        is_operator: Callable[[Request], bool] = lambda _: True,
+    ) -> None:
+        self.app, self.html, self.access, self.is_operator = app, html, access, is_operator
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "GET" or scope["path"] != "/":
+            await self.app(scope, receive, send)
+            return
+        start_message: Message = {}
+        page = b""
+        injected, extra_headers = self._injected_html(Request(scope))
+
+        async def collect(message: Message) -> None:
+            nonlocal start_message, page
+            if message["type"] == "http.response.start":
+                start_message = message
+                return
+            page += message.get("body", b"")
+            if message.get("more_body"):
+                return
+            page = BODY_TAG.sub(lambda match: match[0] + injected, page, count=1)
+            length = (b"content-length", str(len(page)).encode())
+            start_message["headers"] = [
+                *(header for header in start_message["headers"] if header[0] != length[0]),
+                length,
+                *extra_headers,
+            ]
+            await send(start_message)
+            await send({"type": "http.response.body", "body": page})
+
+        await self.app(scope, receive, collect)
+
+    def _injected_html(self, request: Request) -> tuple[bytes, list[tuple[bytes, bytes]]]:
+        """What the body begins with, and the headers beside it: nobody may keep what is one visitor's for somebody else."""
+        injected, extra_headers = self.html, []
+        if not self.is_operator(request):
+            injected = f'<meta name="lab-guest">{injected}'
+        if name := self.access.anonymous_cookie(request):
+            injected = f'<meta name="lab-visitor" content="{name}">{injected}'
+            cookie = cookie_header(self.access.page_cookie_name, name, MONTH_S, https=is_https(request))
+            extra_headers = [(b"set-cookie", cookie.encode())]
+        if injected is not self.html:
+            extra_headers.append((b"cache-control", b"private, no-cache"))
+        return injected.encode(), extra_headers
+
+
+def first_pair_route(ctx: Context) -> Route:
+    """POST /first {annotator}: {prompt, left, right, guideline} of the pair that the screen Label will show, kept for this
+    person as there; 204 where there is none to show. Only JSON is taken, which another site's page cannot send."""
+
+    async def endpoint(request: Request) -> Response:
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_REQUEST_BYTES:
+                return Response(status_code=413)
+        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            return Response(status_code=415)
+        try:
+            payload = json.loads(body)
+        except ValueError:
+            return Response(status_code=400)
+        LocalContext.request.set(request)  # type: ignore[arg-type]  # who asks, as in an event
+        view = await run_in_threadpool(first_pair, ctx, payload)
+        return JSONResponse(view) if view else Response(status_code=204)
+
+    return Route("/first", endpoint, methods=["POST"])
+
+
+def first_pair(ctx: Context, payload: Any) -> dict[str, Any] | None:
+    """What to show, or None: whatever is wrong is told by the screen itself, a moment later."""
+    try:
+        state = label.state(ctx, label.require_annotator(ctx, payload.get("annotator")))
+    except (LabError, AttributeError):
+        return None
+    pair = state["pair"]
+    return pair and {name: pair[name] for name in ("prompt", "left", "right")} | {"guideline": state["guideline"]}

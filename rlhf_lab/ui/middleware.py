@@ -1,0 +1,64 @@
+"""What is looked at before a request reaches the page: by which name it asks, and whether another file still fits."""
+
+import contextlib
+import os
+from pathlib import Path
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from rlhf_lab.ui.network import is_loopback
+
+UPLOAD_PATH = "/gradio_api/upload"
+#: Bytes of files that visitors sent and the lab still holds (an hour, see `page.KEPT`).
+MAX_UPLOADED_BYTES = 1_000_000_000
+WRONG_HOST_MESSAGE = (
+    "This lab is for its own computer: open it as http://localhost. To let others in, start it with --host, or with --url where "
+    "a proxy stands before it; it then asks who comes.\n"
+)
+STORAGE_FULL_MESSAGE = "The lab holds too many files that were sent to it. They go after an hour; try again then.\n"
+
+
+class RequestGuard:
+    """ASGI middleware.
+
+    alone: the lab has one visitor, who needs no login. A page elsewhere whose name is made to lead here (DNS rebinding) would be
+    taken for that visitor, but its requests still carry its name.
+    uploads: where Gradio puts what visitors send.
+    """
+
+    def __init__(self, app: ASGIApp, local_only: bool, upload_folder: Path) -> None:
+        self.app, self.local_only, self.upload_folder = app, local_only, upload_folder
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        rejection = self._rejection(scope) if scope["type"] == "http" else None
+        await (rejection or self.app)(scope, receive, send)
+
+    def _rejection(self, scope: Scope) -> PlainTextResponse | None:
+        if self.local_only and not is_loopback(hostname(Headers(scope=scope).get("host", ""))):
+            return PlainTextResponse(WRONG_HOST_MESSAGE, status_code=421)
+        if (
+            scope["path"].startswith(UPLOAD_PATH)
+            and scope["method"] == "POST"
+            and folder_size(self.upload_folder) > MAX_UPLOADED_BYTES
+        ):
+            return PlainTextResponse(STORAGE_FULL_MESSAGE, status_code=507)
+        return None
+
+
+def hostname(host: str) -> str:
+    """The name in a Host header, without its port: "[::1]:7860" -> "::1"; "localhost" where there is none."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0] or "localhost"
+
+
+def folder_size(folder: Path) -> int:
+    """Bytes of the files below a folder; those that go meanwhile do not count."""
+    total = 0
+    for root, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += Path(root, name).lstat().st_size
+    return total

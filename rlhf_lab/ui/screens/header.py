@@ -1,0 +1,114 @@
+"""The strip above every screen: engine, device, memory, labels, reward accuracy, what runs and how long it still takes."""
+
+import contextlib
+from typing import Any
+
+import gradio as gr
+
+from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
+from rlhf_lab.common.enums import EngineState, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.common.records import EngineStatus, Job
+from rlhf_lab.config.labelling import Role
+from rlhf_lab.errors import LabError
+from rlhf_lab.jobs import engine_process, queue, scheduler
+from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
+from rlhf_lab.store.projects import get_project
+from rlhf_lab.store.runs import get_run, latest_reward_model
+from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
+from rlhf_lab.ui.context import Context, allow_viewers, server_function, ttl_cache
+from rlhf_lab.ui.services.presence import PRESENCE
+
+JOB_LABELS = {
+    JobKind.SAMPLE_PAIRS: "writing pairs",
+    JobKind.TRAIN_REWARD: "training the reward model",
+    JobKind.TRAIN_POLICY: "PPO",
+    JobKind.COMPLETE: "writing",
+    JobKind.EXPLAIN: "reading a text",
+}
+ENGINE_LABELS = {
+    EngineState.ABSENT: ("engine rests", "", "It starts by itself as soon as there is something to do."),
+    EngineState.STARTING: ("engine starts", "busy", "It loads the model; some seconds."),
+    EngineState.ALIVE: ("engine ready", "good", "The process that trains and writes. It outlives this page."),
+    EngineState.DEAD: ("engine lost", "bad", "It vanished or is silent; work goes on from its last checkpoint when it is back."),
+}  # fmt: skip
+
+
+def build(ctx: Context, operator: gr.BrowserState) -> None:
+    def refresh() -> dict[str, Any]:
+        engine_process.touch_ui(ctx.db)
+        return state(ctx)
+
+    cached_state = ttl_cache(1.0, refresh)
+
+    def status(query: dict[str, Any]) -> dict[str, Any]:
+        name = ctx.annotator_name(query.get("annotator"))[:MAX_PERSON_NAME_CHARS]
+        if name and name.isprintable() and ctx.visitor().role.at_least(Role.LABELLER):
+            PRESENCE.touch(name)  # on whatever screen
+        return cached_state() | {"operates": ctx.is_operator()}
+
+    @allow_viewers
+    def prove(secret: str | None, event: gr.EventData) -> dict[str, Any]:
+        """Whether the secret that a browser keeps is the operator's."""
+        return {"at": (event._data or {}).get("at"), "operates": ctx.is_operator_with_secret(secret)}
+
+    component = widget("header", server_functions=[server_function(status)], label="State of the lab")
+    component.prove(prove, operator, component, **SILENT_EVENT)
+
+
+def state(ctx: Context) -> dict[str, Any]:
+    project = ctx.project
+    label_counts = scheduler.get_label_progress(ctx.db, project.id)
+    row = latest_reward_model(ctx.db, project.id, Source.HUMAN) or latest_reward_model(ctx.db, project.id)
+    running = queue.jobs(ctx.db, statuses=[JobStatus.RUNNING])
+    job = min(running, key=lambda job: job.id) if running else None
+    engine = engine_process.engine_state(ctx.db)
+    return {
+        "project": project.name,
+        "model": "embedded model" if project.model == EMBEDDED_MODEL else project.model.rstrip("/").rsplit("/", 1)[-1],
+        "labels": label_counts.human,
+        "simulated": label_counts.simulated,
+        "reward": row and {
+            "id": row.id,
+            "accuracy": row.report["accuracy"],
+            "low": row.report["accuracy_low"] if row.report["accuracy"] is not None else None,
+            "high": row.report["accuracy_high"],
+            "simulated": row.snapshot.source is Source.SIMULATED,
+        },
+        "engine": _engine_view(engine, job is not None),
+        "job": job and _job_view(ctx, job),
+        "warning": _warning(ctx),
+    }  # fmt: skip
+
+
+def _engine_view(status: EngineStatus, has_running_job: bool) -> dict[str, Any]:
+    text, dot_style, description = ENGINE_LABELS[status.state]
+    is_working = has_running_job and status.state is EngineState.ALIVE
+    if is_working:
+        text, dot_style = "engine works", "busy"
+    row = status.row if status.state is EngineState.ALIVE else None
+    return {
+        "words": text, "mood": dot_style or "rest", "about": description, "device": row.device if row else "",
+        "memory_mb": row.memory_mb if row else None, "works": is_working,
+    }  # fmt: skip
+
+
+def _job_view(ctx: Context, job: Job) -> dict[str, Any]:
+    text, is_run, eta_s = JOB_LABELS[job.kind], job.kind is JobKind.TRAIN_POLICY, job.eta_s
+    if is_run:
+        run = get_run(ctx.db, int(job.payload["run_id"]))
+        status_text = "" if run.status is RunStatus.RUNNING else f" {run.status.value}"
+        eta_s = None if run.status is RunStatus.PAUSED else eta_s  # nobody knows when it goes on
+        text = f"run {run.id}{status_text}, step {run.step} of {run.total_steps}"
+    if job.project_id not in (None, ctx.project.id):
+        with contextlib.suppress(LabError):  # it may have been deleted meanwhile
+            text += f" for {get_project(ctx.db, job.project_id).name}"
+    return {"words": text, "progress": job.progress, "percent": not is_run, "eta_s": eta_s}
+
+
+def _warning(ctx: Context) -> str:
+    if not ctx.on_space:
+        return ""
+    return (
+        "This Space keeps labels and models on a disk that is wiped when it restarts. Export what you want to keep "
+        "under Runs & data."
+    )

@@ -1,0 +1,384 @@
+"""What a curve is doing now and whether that is healthy: every rule and threshold in one place.
+
+    diagnose({"objective/kl": [(1, 0.0), (2, 0.4), …], …}) -> {"objective/kl": Verdict(Level.GOOD, "KL 0.4: …"), …}
+
+Pure functions of the curves; docs/METRICS.md says what the metrics are. The thresholds are for the usual setting (scores in
+sd of the base's samples, responses of tens of tokens); they are where people start to look, not laws.
+"""
+
+import itertools
+import math
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+WINDOW = 5  # steps that count as "now"; as many before them are "before"
+NOISE_STEPS = 50  # the last steps that say how noisy a curve is
+MEDIAN_ABS_NORMAL_DIFFERENCE = 0.6745 * math.sqrt(2)  # of two draws from a normal distribution of sd 1
+
+
+class Trend(NamedTuple):
+    """first: mean of the first steps; before, now: means of the last two windows; best: the highest window's mean.
+
+    points: how many are finite. doubt: the change that noise alone makes between two windows (2 standard errors).
+    last: the newest value. A curve that ends on the other side of its window's mean neither rises nor falls: it may be turning.
+    """
+
+    initial: float
+    previous: float
+    current: float
+    best: float
+    num_points: int
+    noise_margin: float
+    latest: float
+
+    @property
+    def change(self) -> float:
+        return self.current - self.previous
+
+    def effective_threshold(self, threshold: float) -> float:
+        """The threshold, or what noise alone makes if that is more."""
+        return max(threshold, self.noise_margin)
+
+    def is_rising(self, threshold: float) -> bool:
+        return self.change > self.effective_threshold(threshold) and self.latest >= self.current
+
+    def is_falling(self, threshold: float) -> bool:
+        return self.change < -self.effective_threshold(threshold) and self.latest <= self.current
+
+
+def trend(points: Sequence[tuple[int, float]]) -> Trend | None:
+    """None for a curve without a finite point. With few points the windows shrink."""
+    values = [value for _, value in points if math.isfinite(value)]
+    if not values:
+        return None
+    window = max(1, min(WINDOW, len(values) // 2))
+    current = values[-window:]
+    previous = values[-2 * window : -window] or current
+    cumulative_sums = [0.0, *itertools.accumulate(values)]
+    best = max(cumulative_sums[i + window] - cumulative_sums[i] for i in range(len(values) - window + 1)) / window
+    noise_margin = 2 * noise_sd(values[-NOISE_STEPS:]) * math.sqrt(2 / window)
+    return Trend(_mean(values[:window]), _mean(previous), _mean(current), best, len(values), noise_margin, values[-1])
+
+
+def noise_sd(values: Sequence[float]) -> float:
+    """The sd of the noise around a smooth curve, from the median difference of neighbours; 0 for fewer than 3 values."""
+    if len(values) < 3:
+        return 0.0
+    return statistics.median(abs(b - a) for a, b in itertools.pairwise(values)) / MEDIAN_ABS_NORMAL_DIFFERENCE
+
+
+def _mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values)
+
+
+pass
+
+Curves = Mapping[str, Sequence[tuple[int, float]]]
+
+HYPHEN_AS_MINUS = re.compile(r"(?<!\w)-(?=\d)")  # a hyphen before a number, which people read as a minus
+SCORE_FLAT = 0.15  # sd: a smaller change of the score is called flat
+SCORE_LEARNT = 0.3  # sd above the start: something was learnt
+SETTLING_STEPS = 30  # steps in which a turned knob may still move the score
+PATIENCE_STEPS = 15  # steps after which no learning at all is worth a word
+SCORES_CLIPPED = 0.9  # share of the scores: nearly nothing is left to gain
+KL_NEAR, KL_HEALTHY, KL_HIGH = 4.0, 8.0, 14.0  # nats a response; the preset ends below the first
+KL_SLOW, KL_FAST = 0.2, 2.0  # nats in a window
+CLIP_HIGH, CLIP_ALERT = 0.25, 0.4  # share of tokens
+VALUE_GROWTH = 2.0  # times its earlier size
+VALUE_STEADY = 0.1  # of its earlier size: a smaller change is none
+MIN_EXPLAINED_VARIANCE = 0.05  # of the returns' variance: values that explain less help nobody
+ENTROPY_LOW, ENTROPY_COLLAPSE = 0.6, 0.35  # share of its first value
+LENGTH_DRIFT, LENGTH_ALERT = 0.25, 0.5  # share of the first length
+GOLD_FLAT = 0.1  # judge points
+GOLD_FALL = 0.5  # judge points below its best
+GOLD_NOISE_FACTOR = 2.0  # times the doubt: the best of many windows is partly luck
+
+
+class Level(StrEnum):
+    INFO = "info"
+    GOOD = "good"
+    WARN = "warn"
+    ALERT = "alert"
+
+
+class Diagnosis(NamedTuple):
+    level: Level
+    message: str
+
+
+class SettingChange(NamedTuple):
+    """A knob (beta, lr) turned during a run, after `step` steps."""
+
+    step: int
+    name: str
+    old: float
+    new: float
+
+
+class CurveTrends(dict[str, Trend]):
+    """The trend of every curve; `turned`: the knobs turned not long ago."""
+
+    recent_changes: Sequence[SettingChange] = ()
+
+
+def diagnose(curves: Curves, changes: Sequence[SettingChange] = ()) -> dict[str, Diagnosis]:
+    """A verdict for every metric that has a rule and a curve; an alert where its newest value is not a number."""
+    diagnoses: dict[str, Diagnosis] = {}
+    trends = CurveTrends(
+        {name: curve_trend for name, points in curves.items() if (curve_trend := trend(points)) is not None}
+    )
+    last_step = max((points[-1][0] for points in curves.values() if points), default=0)
+    trends.recent_changes = [change for change in changes if last_step - change.step <= SETTLING_STEPS]
+    for name, rule in RULES.items():
+        points = curves.get(name)
+        if not points:
+            continue
+        not_finite_since = _not_finite_since(points)
+        if not_finite_since is not None:
+            diagnoses[name] = Diagnosis(
+                Level.ALERT, f"Not a number since step {not_finite_since}: stop, lower lr, and start or resume."
+            )
+        else:
+            level, message = rule(trends[name], trends)
+            diagnoses[name] = Diagnosis(level, HYPHEN_AS_MINUS.sub("−", message))
+    return diagnoses
+
+
+def _not_finite_since(points: Sequence[tuple[int, float]]) -> int | None:
+    """The step since which there is no finite value, if the newest is not; one gap before is no matter."""
+    first_step = None
+    for step, value in reversed(points):
+        if math.isfinite(value):
+            break
+        first_step = step
+    return first_step
+
+
+def _score(score: Trend, trends: CurveTrends) -> Diagnosis:  # noqa: PLR0911  one return a rule
+    gain = score.current - score.initial
+    if score.num_points < WINDOW:
+        return Diagnosis(Level.INFO, f"Score {score.current:z.2f} sd: too early to say.")
+    if _is_over_optimized(trends):
+        return Diagnosis(
+            Level.ALERT,
+            f"Score {score.current:z.2f} sd at its best while gold has fallen: the policy exploits the reward model.",
+        )
+    clipped = trends.get("objective/score_clipfrac")
+    if clipped is not None and clipped.current > SCORES_CLIPPED:
+        return Diagnosis(
+            Level.INFO,
+            f"Score {score.current:z.2f} sd, {100 * clipped.current:.0f} % beyond score_clip, where better earns no more: stop here, "
+            "or start with a higher clip.",
+        )
+    if score.change > score.effective_threshold(SCORE_FLAT):
+        direction = "rising" if score.is_rising(SCORE_FLAT) else "higher than before"
+        return Diagnosis(
+            Level.GOOD, f"Score {score.current:z.2f} sd, {direction}: the policy learns what the reward model likes."
+        )
+    if score.is_falling(SCORE_FLAT):
+        return _falling_score(f"Score {score.current:z.2f} sd, falling by {-score.change:.2f}", trends.recent_changes)
+    if gain > SCORE_LEARNT:
+        return Diagnosis(Level.GOOD, f"Score {score.current:z.2f} sd, {gain:+z.2f} since the start, now flat.")
+    if score.num_points >= PATIENCE_STEPS:
+        return Diagnosis(
+            Level.WARN,
+            f"Score {score.current:z.2f} sd, flat since the start: raise lr, lower beta, or label more pairs.",
+        )
+    return Diagnosis(Level.INFO, f"Score {score.current:z.2f} sd: no clear rise yet.")
+
+
+def _falling_score(prefix: str, changes: Sequence[SettingChange]) -> Diagnosis:
+    """A falling score and its likely cause; a lowered beta is none."""
+    causes = [change for change in changes if change.name == "lr" or change.new > change.old]
+    if not causes:
+        return Diagnosis(Level.WARN, f"{prefix}: the updates may be too large; lower lr.")
+    cause = max(causes, key=lambda change: (change.step, change.name == "beta"))
+    change_text = f"{cause.name} went from {cause.old:g} to {cause.new:g} after step {cause.step}"
+    if cause.new < cause.old:
+        return Diagnosis(Level.INFO, f"{prefix} since {change_text}: give it some steps.")
+    if cause.name == "lr":
+        return Diagnosis(Level.WARN, f"{prefix}, probably because {change_text}: set it back.")
+    return Diagnosis(
+        Level.INFO,
+        f"{prefix}, probably because {change_text}: a higher beta holds the policy nearer to the base model.",
+    )
+
+
+def _reward(reward: Trend, trends: CurveTrends) -> Diagnosis:
+    score = trends.get("objective/scores")
+    if score is not None and score.current > 0 and reward.current < -SCORE_FLAT:
+        return Diagnosis(
+            Level.WARN,
+            f"{reward.current:z.2f}: the KL costs more than the score brings; give it some steps, or lower beta.",
+        )
+    if reward.num_points < WINDOW:
+        return Diagnosis(Level.INFO, f"Score minus KL penalty: {reward.current:z.2f}.")
+    if reward.is_falling(SCORE_FLAT):
+        return Diagnosis(Level.WARN, f"{reward.current:z.2f}, falling: the KL costs more than the score brings.")
+    if reward.current < reward.initial - reward.effective_threshold(SCORE_FLAT):
+        return Diagnosis(Level.WARN, f"{reward.current:z.2f}, below its start: beta is too high for this lr.")
+    return Diagnosis(Level.GOOD, f"{reward.current:z.2f}, {reward.current - reward.initial:+z.2f} since the start.")
+
+
+def _kl(kl: Trend, trends: CurveTrends) -> Diagnosis:  # noqa: PLR0911  one return a rule
+    gold, score = trends.get("objective/gold"), trends.get("objective/scores")
+    rising = kl.is_rising(KL_SLOW)
+    direction = "and rising" if rising else "and falling" if kl.is_falling(KL_SLOW) else "and steady"
+    if kl.current > KL_HEALTHY and rising and gold is not None and gold.change <= GOLD_FLAT:
+        gold_direction = "falls" if gold.is_falling(GOLD_FLAT) else "is flat"
+        return Diagnosis(
+            Level.ALERT,
+            f"KL {kl.current:.1f} {direction} while gold {gold_direction}: the policy probably exploits the reward model; raise beta or stop.",
+        )
+    if kl.current > KL_HIGH:
+        return Diagnosis(
+            Level.ALERT, f"KL {kl.current:.1f} {direction}: far from the base model; raise beta or lower lr."
+        )
+    if rising and kl.change > KL_FAST:
+        return Diagnosis(
+            Level.WARN, f"KL {kl.current:.1f}, {kl.change:+z.1f} in {WINDOW} steps: fast; raise beta or lower lr."
+        )
+    if kl.current > KL_HEALTHY:
+        return Diagnosis(
+            Level.WARN, f"KL {kl.current:.1f} {direction}: above the usual {KL_HEALTHY:.0f}; read the samples."
+        )
+    if kl.current < -0.5:
+        return Diagnosis(
+            Level.WARN, f"KL {kl.current:.1f}: negative on average is noise at best; more rollouts a step would tell."
+        )
+    if (
+        kl.num_points >= PATIENCE_STEPS
+        and kl.current < 0.05
+        and (score is None or score.current - score.initial < SCORE_LEARNT)
+    ):
+        return Diagnosis(Level.WARN, f"KL {kl.current:.2f}: the policy has hardly moved; raise lr or lower beta.")
+    if kl.current > KL_NEAR:
+        return Diagnosis(
+            Level.INFO, f"KL {kl.current:.1f} nats a response {direction}: no longer near the base; read the samples."
+        )
+    if kl.num_points < WINDOW:
+        return Diagnosis(Level.INFO, f"KL {kl.current:.2f} nats a response: too early to say.")
+    if kl.current < 0:
+        return Diagnosis(Level.GOOD, f"KL {kl.current:.2f}: an estimate, and so near 0 its noise reaches below.")
+    return Diagnosis(Level.GOOD, f"KL {kl.current:.1f} nats a response {direction}: near the base model.")
+
+
+def _clip(clip: Trend, trends: CurveTrends) -> Diagnosis:
+    share = f"{100 * clip.current:.{0 if clip.current > 0.1 else 1}f} % of tokens clipped"
+    if clip.current > CLIP_ALERT:
+        return Diagnosis(Level.ALERT, f"{share}: updates far too large; lower lr.")
+    if clip.current > CLIP_HIGH:
+        return Diagnosis(Level.WARN, f"{share}: updates are large; lower lr or epochs.")
+    return Diagnosis(Level.GOOD, f"{share}: no update was too large. The score says whether they are large enough.")
+
+
+def _value(value: Trend, trends: CurveTrends) -> Diagnosis:
+    explained_variance = trends.get("val/explained_variance")
+    tail = (
+        f" The values explain {100 * max(explained_variance.current, 0):.0f} % of the returns."
+        if explained_variance
+        else ""
+    )
+    if value.num_points >= 2 * WINDOW and value.current > VALUE_GROWTH * max(value.previous, 1e-3):
+        return Diagnosis(Level.WARN, f"Value loss {value.current:.3g}, doubled: the values cannot follow.{tail}")
+    if value.num_points < WINDOW:
+        return Diagnosis(Level.INFO, f"Value loss {value.current:.3g}: too early to say.")
+    threshold = VALUE_STEADY * abs(value.previous)
+    direction = "falling" if value.is_falling(threshold) else "rising" if value.is_rising(threshold) else "steady"
+    explains_little = (
+        explained_variance is not None
+        and value.num_points >= PATIENCE_STEPS
+        and explained_variance.current < MIN_EXPLAINED_VARIANCE
+    )
+    return Diagnosis(
+        Level.INFO if explains_little else Level.GOOD, f"Value loss {value.current:.3g}, {direction}.{tail}"
+    )
+
+
+def _entropy(entropy: Trend, trends: CurveTrends) -> Diagnosis:
+    share = entropy.current / entropy.initial if entropy.initial > 0 else 1.0
+    if share < ENTROPY_COLLAPSE:
+        return Diagnosis(
+            Level.ALERT,
+            f"Entropy {entropy.current:.2f} nats, {100 * share:.0f} % of its start: the policy says one thing; raise beta.",
+        )
+    if share < ENTROPY_LOW:
+        return Diagnosis(
+            Level.WARN,
+            f"Entropy {entropy.current:.2f} nats, {100 * share:.0f} % of its start: variety shrinks; read the samples.",
+        )
+    return Diagnosis(Level.GOOD, f"Entropy {entropy.current:.2f} nats a token: varied.")
+
+
+def _length(length: Trend, trends: CurveTrends) -> Diagnosis:
+    drift = length.current / length.initial - 1 if length.initial > 0 else 0.0
+    if length.num_points < WINDOW:
+        return Diagnosis(Level.INFO, f"{length.current:.0f} tokens: too early to say.")
+    prefix = f"{length.current:.0f} tokens, {100 * drift:+z.0f} % since the start"
+    if abs(drift) > LENGTH_ALERT:
+        return Diagnosis(Level.ALERT, f"{prefix}: length itself is probably being rewarded.")
+    if abs(drift) > LENGTH_DRIFT:
+        return Diagnosis(Level.WARN, f"{prefix}: is it the length that scores?")
+    return Diagnosis(Level.GOOD, f"{prefix}.")
+
+
+def _gold(gold: Trend, trends: CurveTrends) -> Diagnosis:
+    gain = gold.current - gold.initial
+    if gold.num_points < WINDOW:
+        return Diagnosis(Level.INFO, f"The judge gives {gold.current:z.2f}: too early to say.")
+    if _is_over_optimized(trends):
+        return Diagnosis(
+            Level.ALERT,
+            f"Gold {gold.current:z.2f}, {gold.best:z.2f} at its best, while the score rose: over-optimisation; stop or raise beta.",
+        )
+    if gold.best - gold.current > GOLD_NOISE_FACTOR * gold.effective_threshold(GOLD_FALL / GOLD_NOISE_FACTOR):
+        return Diagnosis(Level.WARN, f"Gold {gold.current:z.2f}, below its best {gold.best:z.2f}.")
+    if gain > gold.effective_threshold(GOLD_FLAT):
+        if gold.best - gold.current > GOLD_FALL:
+            return Diagnosis(
+                Level.INFO,
+                f"Gold {gold.current:z.2f}, {gain:+z.2f} since the start, but {gold.best:z.2f} at its best: it may be turning.",
+            )
+        return Diagnosis(Level.GOOD, f"Gold {gold.current:z.2f}, {gain:+z.2f} since the start: the judge agrees.")
+    return Diagnosis(Level.INFO, f"Gold {gold.current:z.2f}: no clear gain yet.")
+
+
+def _ratio(ratio: Trend, trends: CurveTrends) -> Diagnosis:
+    if not 0.95 <= ratio.current <= 1.05:
+        return Diagnosis(
+            Level.WARN, f"Mean ratio {ratio.current:.2f}: the policy moves much within a step; lower lr or epochs."
+        )
+    return Diagnosis(Level.GOOD, f"Mean ratio {ratio.current:.3f}.")
+
+
+def _stop_rate(stops: Trend, trends: CurveTrends) -> Diagnosis:
+    share = f"{100 * stops.current:.0f} % of responses end by themselves"
+    if stops.current < 0.7:
+        return Diagnosis(Level.ALERT, f"{share}: the policy rambles.")
+    return Diagnosis(Level.WARN if stops.current < 0.9 else Level.GOOD, f"{share}.")
+
+
+def _is_over_optimized(trends: CurveTrends) -> bool:
+    """Gold is clearly below its best while the score is at its own."""
+    gold, score = trends.get("objective/gold"), trends.get("objective/scores")
+    if gold is None or score is None or gold.num_points < 2 * WINDOW:
+        return False
+    gold_fell = gold.best - gold.current > GOLD_NOISE_FACTOR * gold.effective_threshold(GOLD_FALL / GOLD_NOISE_FACTOR)
+    return gold_fell and score.current >= score.best - score.effective_threshold(SCORE_FLAT)
+
+
+RULES: dict[str, Callable[[Trend, CurveTrends], Diagnosis]] = {
+    "objective/scores": _score,
+    "objective/rlhf_reward": _reward,
+    "objective/kl": _kl,
+    "policy/clipfrac_avg": _clip,
+    "loss/value_avg": _value,
+    "policy/entropy_avg": _entropy,
+    "tokens/response_len": _length,
+    "objective/gold": _gold,
+    "val/ratio": _ratio,
+    "val/stop_token_rate": _stop_rate,
+}

@@ -1,0 +1,37 @@
+"""Who has the page open now. Kept in memory: a server that starts again asks its pages, and they tell within seconds."""
+
+import threading
+import time
+
+PRESENCE_TIMEOUT_S = 40.0  # a page that said nothing for this long is gone
+MAX_NAMES = 10_000
+
+
+class Presence:
+    def __init__(self) -> None:
+        self._last_seen: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def touch(self, name: str) -> None:
+        with self._lock:
+            if name in self._last_seen or len(self._last_seen) < MAX_NAMES:
+                self._last_seen[name] = time.monotonic()
+
+    def remove(self, name: str) -> None:
+        with self._lock:
+            self._last_seen.pop(name, None)
+
+    def names(self) -> list[str]:
+        """Who is here, by name."""
+        now = time.monotonic()
+        with self._lock:
+            self._last_seen = {
+                name: seen_at for name, seen_at in self._last_seen.items() if now - seen_at < PRESENCE_TIMEOUT_S
+            }
+            return sorted(self._last_seen)
+
+    def count(self) -> int:
+        return len(self.names())
+
+
+PRESENCE = Presence()

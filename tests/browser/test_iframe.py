@@ -1,0 +1,72 @@
+"""A Space shows the lab in a frame of another site, whose cookies browsers keep apart or refuse."""
+
+import sqlite3
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from browser_lab import Lab
+from helpers import PATIENCE
+from playwright.sync_api import TimeoutError, expect
+from spaces_proxy import Front
+
+CODE = "FRAME7"
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    environment = {"SPACE_ID": "somebody/lab", "RLHF_LAB_OPERATOR_SECRET": "five big cats", "RLHF_LAB_JOIN_CODE": CODE}
+    lab = Lab(tmp_path_factory.mktemp("framed") / "home", environment=environment).start()
+    yield lab
+    lab.end()
+
+
+def framed(page, url):
+    """The frame, with the lab in it; once it is loaded again, for a machine short of memory kills a frame's process first."""
+    said, frame = [], page.frame_locator("iframe")
+    page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+    page.on("requestfailed", lambda request: said.append(f"{request.failure}: {request.url}"))
+    page.on("response", lambda response: said.append(f"{response.status}: {response.url}"))
+    page.goto(url)
+    try:
+        frame.get_by_text("Join to label").wait_for()
+    except TimeoutError:
+        print("not in the frame:", *said, [part.url for part in page.frames], sep="\n")
+        page.reload()
+    return frame
+
+
+def test_in_the_frame_of_another_site_one_joins_by_code_and_votes(lab, chromium, tmp_path):
+    """Without cookies of its own a frame would forget the person at once: then the page would still ask to join."""
+    front = Front(lab.port, tmp_path)
+    context = chromium.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(PATIENCE)
+    page, wrong = context.new_page(), []
+    page.on("pageerror", lambda error: wrong.append(error.message))
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "index.html").write_text(
+        f'<iframe src="{front.url}" style="width:1200px;height:850px"></iframe>'
+    )
+    site = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=tmp_path / "site"))
+    threading.Thread(target=site.serve_forever, daemon=True).start()
+    frame = framed(page, f"http://127.0.0.1:{site.server_port}/")  # to a browser another site than localhost
+    frame.get_by_text("Join to label").click()
+    frame.locator("#code").fill(CODE)
+    frame.locator("#name").fill("Fay")
+    frame.locator("button").click()
+    expect(frame.locator("[data-you]")).to_have_text("you are Fay")
+    cookies = [cookie for cookie in context.cookies() if cookie["domain"] == "localhost"]
+    assert {(cookie["sameSite"], cookie["secure"], cookie["httpOnly"]) for cookie in cookies} == {("None", True, True)}
+    assert all(cookie.get("partitionKey") for cookie in cookies)
+    expect(frame.locator(".lab-label[data-open]")).to_be_visible()
+    pair = frame.locator(".lab-label").get_attribute("data-pair")
+    frame.locator("[data-do=left]").click()
+    expect(frame.locator(f".lab-label[data-open]:not([data-pair='{pair}'])")).to_be_visible()
+    with sqlite3.connect(lab.home / "lab.db") as db:
+        assert db.execute("SELECT annotator, pair_id FROM votes").fetchall() == [("Fay", int(pair))]
+    assert wrong == []  # where cookies are kept apart, storage may be refused altogether
+    context.close()
+    site.shutdown()
+    site.server_close()
+    front.close()

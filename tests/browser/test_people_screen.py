@@ -1,0 +1,262 @@
+"""Several people in one lab: joining by code on a phone, pairs kept apart, redo and changed answers, roles."""
+
+import json
+import re
+import sqlite3
+
+import pytest
+from browser_lab import Lab, pair_of, press, votes_cut
+from playwright.sync_api import expect
+
+from rlhf_lab.config.labelling import LabellingConfig
+from rlhf_lab.store.annotators import set_labelling_config
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import current_project
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """A lab that others reach: whoever has no role may only look."""
+    lab = Lab(tmp_path_factory.mktemp("lab") / "home", options=("--host", "0.0.0.0")).start()
+    yield lab
+    lab.end()
+
+
+def keys(lab) -> dict[str, str]:
+    return json.loads((lab.home / "access.json").read_text())
+
+
+def rows(lab, query: str) -> list[tuple]:
+    with sqlite3.connect(lab.home / "lab.db") as db:
+        return db.execute(query).fetchall()
+
+
+def live(lab) -> list[tuple[str, int, str]]:
+    return rows(lab, "SELECT annotator, pair_id, choice FROM votes WHERE undone_at IS NULL ORDER BY id")
+
+
+def joined(lab, open_page, name: str, **options):
+    page = open_page(lab, **options)
+    page.wait_for_selector("text=Join to label")
+    assert page.locator("[data-do=undo], [data-do=redo], .talks").count() == 0  # a viewer does nothing yet
+    page.click("text=Join to label")
+    page.fill("#code", keys(lab)["code"].lower())
+    page.fill("#name", name)
+    page.click("button")
+    pair_of(page)
+    return page
+
+
+def test_two_people_join_by_code_and_never_share_a_pair(lab, open_page):
+    phone = {"viewport": {"width": 390, "height": 800}, "has_touch": True}
+    ann, bob = joined(lab, open_page, "Ann", **phone), joined(lab, open_page, "Bo$$")
+    assert ann.evaluate("document.documentElement.scrollWidth") <= 390
+    assert [page.inner_text("[data-do=left] > span").strip() for page in (ann, bob)] == [
+        "First is better",
+        "Left is better",
+    ]
+    assert ann.inner_text("[data-you]") == "you are Ann"
+    assert pair_of(ann) != pair_of(bob)
+    for _ in range(3):
+        pair = pair_of(ann)
+        ann.tap("[data-do=left]")
+        assert pair_of(ann) != pair
+        press(bob, "2")
+    for page, words in ((ann, "first is better"), (bob, "left is better")):
+        page.click("summary:has-text('Your earlier labels')")
+        expect(page.locator(".earlier select").first.locator("option").first).to_have_text(words)
+    cast = live(lab)
+    assert sorted(name for name, _, _ in cast) == ["Ann"] * 3 + ["Bo$$"] * 3
+    assert len({pair for _, pair, _ in cast}) == 6
+    assert bob.inner_text("[data-here]") == "2 people here"
+    bob.click("role=tab[name='People']")
+    bob.wait_for_selector("tr[data-name=Ann]")
+    assert bob.inner_text("tr[data-name='Bo$$']").split()[:2] == ["Bo$$", "3"]
+    expect(bob.locator("[aria-label='who is here']")).to_contain_text("You, Bo$$, may label.")
+    assert bob.locator(".invite").count() == 0
+
+
+def test_a_lost_vote_is_dropped_where_only_looking_is_allowed(lab, open_page):
+    page = open_page(lab)
+    page.wait_for_selector("text=Join to label")
+    page.evaluate("""sessionStorage.setItem('rlhf-lab-vote', JSON.stringify({ pair_id: 1, choice: 'left', uuid: 'lost',
+        by: localStorage.getItem('rlhf-lab-annotator') }))""")
+    sent = votes_cut(page)
+    page.reload()
+    page.wait_for_selector("text=Join to label")
+    assert page.evaluate("sessionStorage.getItem('rlhf-lab-vote')") == ""
+    page.wait_for_timeout(500)
+    assert sent == []
+
+
+def test_undo_redo_and_another_answer_from_the_list(lab, open_page):
+    page = joined(lab, open_page, "Cid")
+    page.click("[data-strength=much]")
+    page.fill(".note", "so warm")
+    page.click("[data-do=differ]")
+    assert page.locator(".side mark").count() > 0
+    page.locator("body").click(position={"x": 2, "y": 2})
+    first = press(page, "1")
+    mine = "SELECT strength, note, choice, first_on_left FROM votes WHERE annotator = 'Cid' AND undone_at IS NULL"
+    ((strength, note, choice, on_left),) = rows(lab, mine)
+    assert (strength, note, choice) == ("much", "so warm", "first" if on_left else "second")
+    page.keyboard.press("u")
+    page.wait_for_selector(f".lab-label[data-open='{first}']")
+    assert rows(lab, mine) == []
+    press(page, "r")
+    assert len(rows(lab, mine)) == 1
+    page.click("summary:has-text('Your earlier labels')")
+    page.wait_for_selector(".earlier article")
+    answer = page.get_by_label("your answer", exact=True)
+    assert answer.input_value() == "left"
+    expect(page.locator(".earlier [data-do=amend]")).to_be_disabled()
+    answer.select_option("right")
+    page.get_by_label("how much better", exact=True).select_option("slightly")
+    page.locator(".earlier input").fill("  it rhymes")
+    page.click(".earlier [data-do=amend]")
+    page.wait_for_selector(".lab-notice:has-text('earlier answer is changed')")
+    ((strength, note, choice, _),) = rows(lab, mine)
+    assert (strength, note, choice) == ("slightly", "it rhymes", "second" if on_left else "first")
+
+
+def test_a_pair_whose_time_is_over_goes_to_another_and_the_late_vote_is_refused(lab, open_page):
+    late = joined(lab, open_page, "Dan")
+    pair = pair_of(late)
+    with sqlite3.connect(lab.home / "lab.db") as db:
+        db.execute("UPDATE leases SET expires_at = 1 WHERE annotator = 'Dan'")
+        db.execute("UPDATE leases SET expires_at = expires_at + 9000 WHERE annotator <> 'Dan'")
+    other = joined(lab, open_page, "Eve")
+    assert pair_of(other) == pair
+    press(other, "1")
+    count = len(live(lab))
+    late.keyboard.press("2")
+    late.wait_for_selector(".lab-notice")
+    assert "meanwhile others have judged it" in late.inner_text(".lab-notice")
+    assert pair_of(late) != pair
+    assert len(live(lab)) == count
+
+
+WORDS_OF_RULES = {
+    "sampling": [
+        "any", "whose answers would teach the most", "where the reward model is least sure", "least like the pairs there are",
+    ],
+    "texts": ["the base model", "the newest checkpoint of a run"],
+}  # fmt: skip
+
+
+def test_only_the_operator_makes_rules_and_they_reach_the_others(lab, open_page):
+    page = joined(lab, open_page, "Fay")
+    judge = page.evaluate("window.gradio_config.dependencies.find(d => d.api_name === 'judge').id")
+    asked = {"data": [""], "fn_index": judge, "session_hash": "x1", "event_data": {"judge": "cheerful", "count": 5}}
+    refused = page.request.post(f"{lab.url}gradio_api/run/predict", data=asked)
+    assert refused.status == 500
+    assert "Only the operator may do this" in refused.text()
+    assert rows(lab, "SELECT count(*) FROM votes WHERE source = 'simulated'") == [(0,)]
+    operator = open_page(lab)
+    operator.goto(f"{lab.url}enter?key={keys(lab)['operator']}")
+    operator.click("role=tab[name='People']")
+    operator.wait_for_selector(f"[data-code='{keys(lab)['code']}']")
+    assert operator.locator(".invite svg.qr path").count() == 1
+    link = operator.locator(".invite .lab-text")  # all of it to copy; what has to be typed stands out
+    expect(link).to_have_text(re.compile(f"/join\\?code={keys(lab)['code']}$"))
+    expect(link.locator(".muted")).to_have_text(f"?code={keys(lab)['code']}")
+    wide = "document.querySelector('.invite svg.qr').getBoundingClientRect().width"
+    usual = operator.evaluate(wide)
+    operator.click("text=Projector")
+    assert operator.evaluate(wide) > 1.5 * usual  # to be read from the back of a room
+    operator.click("text=Projector")
+    operator.click("summary:has-text('Labelling rules')")
+    for name, words in WORDS_OF_RULES.items():
+        expect(operator.locator(f"select[name={name}] option")).to_have_text(words)
+    operator.fill("[name=guideline]", "Prefer the kinder text.")
+    operator.click("text=Use these rules")
+    operator.wait_for_selector(".told:has-text('From the next pair on')")
+    press(page, "1")
+    assert page.inner_text(".guideline") == "Prefer the kinder text."
+
+
+def test_markdown_is_shown_and_inert(lab, open_page):
+    from rlhf_lab.common.records import NewCompletion
+    from rlhf_lab.store import projects
+
+    hostile = "**bold** <img src=x onerror=alert(1)> [a](javascript:alert(2)) `code`\n\n- one\n- *two*"
+    with Database.open(lab.home) as db:
+        project = current_project(db)
+        set_labelling_config(db, project.id, LabellingConfig(markdown=True))
+        prompt = projects.prompts(db, project.id, "train")[0]
+        made = projects.add_completions(
+            db, [NewCompletion(prompt.id, f"{hostile} {n}", (5, n), "base", n) for n in (1, 2)]
+        )
+        pair = projects.add_pairs(db, project.id, [(made[0].id, made[1].id, "test")])[0]
+        with db.write() as conn:  # the others have been skipped before: this one comes next
+            conn.exec_driver_sql(
+                "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, created_at)"
+                f" SELECT 'skip-' || id, id, 'crowd', 'human', 'skip', 1, 0 FROM pairs WHERE id <> {pair.id}"
+            )
+    page = joined(lab, open_page, "Gus")
+    assert pair_of(page) == str(pair.id)
+    assert page.inner_text(".side.left strong") == "bold"
+    assert page.locator(".side.left li").count() == 2
+    assert page.locator(".lab-label img, .lab-markdown a").count() == 0
+    assert "<img src=x" in page.inner_text(".side.left .lab-markdown")
+
+
+def test_the_board_is_put_in_order_by_labels_or_by_consistency(lab, open_page):
+    """Many: 4 labels, agrees with themselves 0 of 1. Steady: 3 labels, 1 of 1. New: 2, nothing shown twice."""
+    with Database.open(lab.home) as db, db.write() as conn:
+        pairs = [row[0] for row in conn.exec_driver_sql("SELECT id FROM pairs ORDER BY id LIMIT 4")]
+        said = [("Many", pair, "first", 0) for pair in pairs] + [("Many", pairs[0], "second", 1)]
+        said += [("Steady", pair, "first", 0) for pair in pairs[:3]] + [("Steady", pairs[0], "first", 1)]
+        said += [("New", pair, "second", 0) for pair in pairs[:2]]
+        for n, vote in enumerate(said):
+            conn.exec_driver_sql(
+                "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, repeat, created_at)"
+                " VALUES (?, ?, ?, 'human', ?, 1, ?, 0)",
+                (f"board-{n}", vote[1], vote[0], *vote[2:]),
+            )
+    page = open_page(lab)
+    page.click("role=tab[name='People']")
+    for name in ("Many", "Steady", "New"):
+        page.wait_for_selector(f".lab-people tr[data-name={name}]")
+
+    def order() -> list[str]:
+        rows = page.eval_on_selector_all(".lab-people tbody tr", "rows => rows.map(row => row.dataset.name)")
+        return [name for name in rows if name in ("Many", "Steady", "New")]
+
+    def marked() -> list[str]:
+        heads = page.locator(".lab-people thead [aria-sort=descending]")
+        return heads.all_inner_texts()
+
+    assert (order(), marked()) == (["Many", "Steady", "New"], ["Labels"])
+    page.click("role=button[name='Agrees with themselves']")
+    assert (order(), marked()) == (["Steady", "Many", "New"], ["Agrees with themselves"])
+    page.evaluate("document.querySelector('.lab-people tbody').dataset.old = 1")
+    page.wait_for_function("!document.querySelector('.lab-people tbody').dataset.old")  # asked again: it stays so
+    assert order() == ["Steady", "Many", "New"]
+    assert page.evaluate("document.activeElement.dataset.sort") == "themselves"
+    page.click("role=button[name='Labels']")
+    assert order() == ["Many", "Steady", "New"]
+
+
+def test_the_operator_takes_somebody_out_and_they_join_again(lab, open_page):
+    page = joined(lab, open_page, "<b>Rude</b>")
+    press(page, "1")
+    operator = open_page(lab)
+    operator.goto(f"{lab.url}enter?key={keys(lab)['operator']}")
+    operator.click("role=tab[name='People']")
+    operator.click("summary:has-text('Take somebody out')")
+    operator.locator("[data-do=leaving-name]").select_option("<b>Rude</b>")
+    looks = "boxes => boxes.map(box => getComputedStyle(box).appearance)"  # without it Gradio takes the tick away
+    boxes = operator.locator(".lab-people [type=checkbox], .lab-leaving [type=checkbox]")
+    assert boxes.evaluate_all(looks) == ["auto", "auto"]
+    operator.click("[data-do=leaving]")
+    expect(operator.locator(".lab-leaving")).to_contain_text("Take <b>Rude</b> out of every project for good, and keep")
+    operator.click("[data-do=leaving-sure]")
+    operator.wait_for_selector(".lab-leaving .told:has-text('The name is out of this lab')")
+    expect(operator.locator("[data-do=leaving-name] option", has_text="Rude")).to_have_count(0)
+    assert "<b>Rude</b>" not in [name for name, _, _ in live(lab)]
+    page.wait_for_selector("text=Join to label")  # told without a press of a key
+    ann = joined(lab, open_page, "Hal")
+    ann.click("role=tab[name='People']")
+    ann.wait_for_selector("tr[data-name=Hal], .lab-people h2")
+    assert ann.locator(".lab-leaving details").is_hidden()

@@ -1,0 +1,139 @@
+"""The Wilson interval against published values, by hand, and at its ends."""
+
+import math
+import random
+
+import pytest
+
+from rlhf_lab.common import stats
+from rlhf_lab.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("successes", "n", "low", "high"),
+    [
+        # Newcombe 1998, table I, method 3 (four decimals)
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_wilson_interval_against_published_values(successes, n, low, high):
+    got = stats.wilson_interval(successes, n, z=1.959964)
+    assert got == pytest.approx((low, high), abs=5e-5)
+
+
+def test_wilson_interval_by_hand():
+    """5 of 10 at z = 2: centre 1/2; half width 2 sqrt(1/40 + 4/400) / (1 + 4/10) = sqrt(7/50) / 1.4."""
+    low, high = stats.wilson_interval(5, 10, z=2.0)
+    assert (low, high) == pytest.approx((0.5 - math.sqrt(0.14) / 1.4, 0.5 + math.sqrt(0.14) / 1.4), abs=1e-12)
+    assert type(low) is float
+    half = 0.5 * math.sqrt(0.025 + 0.000625) / 1.025  # z = 1/2
+    assert stats.wilson_interval(5, 10, z=0.5) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-12)
+
+
+def test_wilson_interval_at_the_ends():
+    assert stats.wilson_interval(0, 0) == (0.0, 1.0)
+    for n in range(1, 60):  # all right: n / (n + z^2) to 1; all wrong: the mirror image; never beyond, by rounding
+        low, high = stats.wilson_interval(n, n)
+        assert (low, high) == pytest.approx((n / (n + 1.96**2), 1.0), abs=1e-12)
+        assert high == 1.0
+        low, high = stats.wilson_interval(0, n)
+        assert (low, high) == pytest.approx((0.0, 1.96**2 / (n + 1.96**2)), abs=1e-12)
+        assert low == 0.0
+
+
+@pytest.mark.parametrize(("successes", "n", "z"), [(-1, 3, 1.96), (4, 3, 1.96), (1, 3, 0.0), (0, -1, 1.96)])
+def test_wilson_interval_refuses_bad_counts(successes, n, z):
+    with pytest.raises(ConfigError):
+        stats.wilson_interval(successes, n, z)
+
+
+def around(share, n, t):
+    """Wilson's interval once more, from the text of his equation."""
+    centre, half = share + t * t / (2 * n), t * math.sqrt(share * (1 - share) / n + (t / (2 * n)) ** 2)
+    return pytest.approx(((centre - half) / (1 + t * t / n), (centre + half) / (1 + t * t / n)), abs=7e-4)
+
+
+def test_clustered_interval_by_hand():
+    """Ten pairs of three answers, x = 3 3 3 3 3 3 2 1 0 0: p = 21/30; the squares of x - 2.1 sum to
+    6·0.81 + 0.01 + 1.21 + 2·4.41 = 14.9; v = 10/9 · 14.9 / 900 = 149/8100; n = 0.21 / v = 1701/149; t(9) = 2.2622 (tables)."""
+    pairs = [(3, 3)] * 6 + [(2, 3), (1, 3), (0, 3), (0, 3)]
+    low, high = stats.clustered_interval(pairs)
+    assert (low, high) == around(0.7, 1701 / 149, 2.2622)
+    assert (low, high) == pytest.approx((0.3757, 0.9005), abs=2e-4)
+    assert type(low) is float
+    assert stats.clustered_interval([(0, 0), *reversed(pairs)]) == pytest.approx((low, high), abs=1e-12)
+    mirrored = stats.clustered_interval([(n - x, n) for x, n in pairs])
+    assert mirrored == pytest.approx((1 - high, 1 - low), abs=1e-12)
+
+
+def test_clusters_of_different_sizes_by_hand():
+    """Five pairs with 1 of 1, five with 1 of 3: p = 10/20; residuals 1/2 and -1/2; v = 10/9 · 10/4 / 400 = 1/144; n = 36, but
+    there are no more than 20 answers. Five with 3 of 3, five with 0 of 1: p = 15/20; residuals 3/4 and -3/4; v = 10/9 · 45/8 /
+    400 = 1/64; n = 3/16 · 64 = 12."""
+    assert stats.clustered_interval([(1, 1), (1, 3)] * 5) == around(0.5, 20, 2.2622)
+    assert stats.clustered_interval([(3, 3), (0, 1)] * 5) == around(0.75, 12, 2.2622)
+
+
+def test_answers_that_agree_count_once():
+    """One answer each: v = p(1 - p) / (m - 1), as for m - 1 trials; three times the same answer: no narrower."""
+    one = stats.clustered_interval([(1, 1)] * 15 + [(0, 1)] * 6)
+    assert one == around(15 / 21, 20, 2.0860)
+    assert stats.clustered_interval([(3, 3)] * 15 + [(0, 3)] * 6) == pytest.approx(one, abs=1e-12)
+    low, high = stats.clustered_interval([(3, 3)] * 12)
+    assert (low, high) == (pytest.approx(12 / (12 + 2.2010**2), abs=2e-4), 1.0)
+    assert stats.clustered_interval([(0, 3)] * 12) == (0.0, pytest.approx(1 - low, abs=1e-12))
+
+
+def test_few_clusters_have_no_interval_and_bad_counts_are_refused():
+    assert stats.clustered_interval([]) is None
+    assert stats.clustered_interval([(2, 3)] * 4 + [(0, 0)] * 9) is None  # those without an answer are none
+    # p = 9/15; the squares of x - 1.8 sum to 2.8; n = 0.24 / (5/4 · 2.8 / 225) = 15.4, but there are 15
+    assert stats.clustered_interval([(2, 3), (1, 3)] * 2 + [(3, 3)]) == around(0.6, 15, 2.7764)
+    for wrong in ((4, 3), (-1, 3), (1, 0)):
+        with pytest.raises(ConfigError):
+            stats.clustered_interval([wrong] * 20)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.7, 0.9])
+@pytest.mark.parametrize("alike", [0.1, 0.5, 0.8])
+def test_coverage_for_three_people_whose_answers_to_a_pair_are_alike(share, alike):
+    """Each pair has its own chance, Beta with mean `share` and correlation `alike`; 15 of 100 answers are ties. 2,000 tests of
+    24 pairs: the standard error of a coverage of 95 % is half a point; for 24 pairs the worst of all nine is 93.5 %."""
+    rng, size = random.Random(f"{share}/{alike}"), 1 / alike - 1
+    covered = naive = 0
+    for _ in range(2000):
+        pairs = []
+        for _ in range(24):
+            chance = rng.betavariate(share * size, (1 - share) * size)
+            decided = sum(rng.random() > 0.15 for _ in range(3))
+            pairs.append((sum(rng.random() < chance for _ in range(decided)), decided))
+        low, high = stats.clustered_interval(pairs)
+        covered += low <= share <= high
+        low, high = stats.wilson_interval(sum(x for x, _ in pairs), sum(n for _, n in pairs))
+        naive += low <= share <= high
+    assert 0.92 <= covered / 2000 <= 0.985
+    if alike >= 0.5:
+        assert naive / 2000 < 0.9
+
+
+def test_mean_interval_by_hand():
+    """1 to 5: mean 3, sd sqrt(5/2), t(4) = 2.7764 (tables); five times 0 and 2: mean 1, sd sqrt(10/9), t(9) = 2.2622."""
+    low, high = stats.mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert (low, high) == pytest.approx((3 - 2.7764 * math.sqrt(0.5), 3 + 2.7764 * math.sqrt(0.5)), abs=7e-3)
+    low, high = stats.mean_interval([0.0, 2.0] * 5)
+    assert (low, high) == pytest.approx((1 - 2.2622 / 3, 1 + 2.2622 / 3), abs=7e-4)
+    assert stats.mean_interval([4.0] * 5) == (4.0, 4.0)
+
+
+def test_of_few_values_no_interval_is_told():
+    assert stats.mean_interval([1.0, 2.0, 3.0, 4.0]) is None
+    assert stats.mean_interval([]) is None
+
+
+def test_mean_interval_holds_the_mean_19_times_of_20():
+    rng = random.Random(0)
+    draws = [stats.mean_interval([rng.gauss(2, 3) for _ in range(6)]) for _ in range(4000)]
+    assert sum(low <= 2 <= high for low, high in draws) / 4000 == pytest.approx(0.95, abs=0.01)

@@ -1,0 +1,245 @@
+"""Settings: ranges, choices, names, command lines, records."""
+
+import argparse
+import json
+import re
+
+import pytest
+import torch
+
+from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.config.base import Config, add_arguments, fields_of, from_args
+from rlhf_lab.config.policy import ALGORITHMS, LIVE_SETTINGS, PRESETS, PolicyConfig
+from rlhf_lab.config.reward import RewardConfig  # fmt: skip
+from rlhf_lab.core.advantages import reinforce_weights, value_targets
+from rlhf_lab.core.kl import kl_from_logits
+from rlhf_lab.core.policy_losses import reduce_tokens
+from rlhf_lab.core.preference import combine_ensemble_scores
+from rlhf_lab.core.reward_scaling import place_scores
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.training.policy.objectives import REDUCTIONS
+
+BOTH = [PolicyConfig, RewardConfig]
+#: What must stand beside a setting so that both ends of its range are allowed.
+BESIDE = {
+    "minibatches": {"batch_size": 64},
+    "batch_size": {"minibatches": 1},
+    "processes": {"batch_size": 256},
+    "group_size": {"batch_size": 256},
+    "value_warmup": {"value_trunk": "detached"},
+    "penalty_kl_max": {"penalty_kl_min": 0.0},
+    "penalty_kl_min": {"penalty_kl_max": 20.0},
+}
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_round_trip_through_json(cls):
+    config = cls(lr=1e-4, seed=7)
+    assert cls.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert cls.from_dict({}) == cls()
+    assert config.replace(seed=8) == cls(lr=1e-4, seed=8)
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_every_setting_says_what_it_is_and_its_default_is_in_range(cls):
+    for item in fields_of(cls):
+        assert len(item.help) >= 10
+        assert item.type in {int, float, bool, str}
+        assert (item.choices is not None) == (item.type is str)
+        if item.type in {int, float}:
+            assert item.low is not None
+            assert item.low <= (item.low if item.default is None else item.default) <= item.high
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_every_range_is_inclusive_and_enforced(cls):
+    for item in fields_of(cls):
+        if item.low is None:
+            continue
+        for bound, outside in ((item.low, item.low - 1), (item.high, item.high + 1)):
+            beside = BESIDE.get(item.name, {}) if cls is PolicyConfig else {}
+            algorithm = item.only[0] if item.only else beside.get("algorithm")
+            given = cls.recommended({"algorithm": algorithm}) | ({"algorithm": algorithm} if algorithm else {})
+            cls(**(given | beside | {item.name: item.type(bound)}))
+            with pytest.raises(ConfigError, match=rf"^{item.name} = .* (below its least|above its greatest) value"):
+                cls(**(given | beside | {item.name: item.type(outside)}))
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"steps": 1.5}, "steps = 1.5 is not a int"),
+        ({"steps": True}, "steps = True is not a int"),
+        ({"lr": "fast"}, "lr = 'fast' is not a float"),
+        ({"lr": float("nan")}, "lr = nan is not a finite number"),
+        ({"lr": float("inf")}, "lr = inf is not a finite number"),
+        ({"lr": None}, "lr must not be empty"),
+        ({"algorithm": "magic"}, "algorithm = 'magic' is unknown; choose one of ppo"),
+        ({"whiten_rewards": 1}, "whiten_rewards = 1 is not a bool"),
+        ({"batch_size": 4, "minibatches": 5}, "minibatches = 5 exceeds batch_size = 4"),
+        ({"cliprange": 7.0}, "cliprange = 7.0 is above its greatest value 1"),
+        ({"stepz": 3, "lrr": 1}, r"unknown setting\(s\) lrr, stepz; known: adam_eps"),
+    ],
+)
+def test_values_that_are_refused(values, says):
+    with pytest.raises(ConfigError, match=says):
+        PolicyConfig.from_dict(values)
+
+
+def test_whole_numbers_pass_for_floats_and_none_where_it_may_stand():
+    config = PolicyConfig(beta=1, cliprange=None, score_clip=2)
+    assert (config.beta, config.cliprange, config.score_clip) == (1, None, 2)
+
+
+def parse(*words, cls=PolicyConfig, **fixed):
+    parser = argparse.ArgumentParser()
+    add_arguments(parser, cls)
+    return from_args(cls, parser.parse_args(words), **fixed)
+
+
+def test_command_line():
+    assert parse() == PolicyConfig.for_algorithm("ppo")
+    assert parse("--lr", "0.001", "--batch-size", "4", "--kl-estimator", "k3") == PolicyConfig.for_algorithm(
+        "ppo", lr=0.001, batch_size=4, kl_estimator="k3"
+    )
+    assert parse("--whiten-rewards").whiten_rewards is True
+    assert parse("--no-whiten-advantages").whiten_advantages is False
+    assert parse("--no-warm-start", cls=RewardConfig).warm_start is False
+
+
+def test_command_line_over_fixed_over_default():
+    assert parse("--lr", "0.5", lr=0.25, beta=0.75) == PolicyConfig.for_algorithm("ppo", lr=0.5, beta=0.75)
+    assert parse("--steps", "7", **PRESETS["gentle"]) == PolicyConfig(
+        steps=7, lr=1e-4, beta=0.2, epochs=1, minibatches=4, score_clip=1.5
+    )
+    assert from_args(RewardConfig, argparse.Namespace(pooling=None, seed=3)) == RewardConfig(seed=3)
+
+
+def test_none_on_the_command_line_turns_a_limit_off():
+    """The help says "none leaves it unclipped", so it must: it is another thing than not giving the option."""
+    assert parse("--cliprange", "none").cliprange is None
+    assert parse("--cliprange", "none", cliprange=0.5).cliprange is None
+    assert parse("--cliprange", "0.3").cliprange == 0.3
+    assert parse("--target-kl", "0.5").target_kl == 0.5
+    with pytest.raises(SystemExit):
+        parse("--lr", "none")
+
+
+def test_command_line_errors(capsys):
+    with pytest.raises(ConfigError, match="choose one of mean, last"):
+        parse("--pooling", "max", cls=RewardConfig)
+    with pytest.raises(SystemExit):
+        parse("--steps", "many")
+    parser = argparse.ArgumentParser()
+    add_arguments(parser, PolicyConfig, skip=("seed",))
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--seed", "1"])
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--help"])
+    assert "weight of the per-token KL penalty" in capsys.readouterr().out
+
+
+def test_presets_and_knobs_are_settings():
+    assert all(isinstance(PolicyConfig.from_dict(values), Config) for values in PRESETS.values())
+    assert set(LIVE_SETTINGS) <= {item.name for item in fields_of(PolicyConfig)}
+
+
+def test_derived_seeds():
+    """SHA-256 of "0/rollout/17", its first 8 bytes, without the last bit: the same on every machine, for ever."""
+    assert derive_seed(0, "rollout", 17) == derive_seed(0, "rollout", 17) == 6903048253272643575
+    seeds = {derive_seed(seed, purpose, i) for seed in range(3) for purpose in ("a", "b") for i in range(50)}
+    assert len(seeds) == 300
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_what_can_be_chosen_is_what_there_is():
+    """The words of a form, of the algorithms' table and of the core are the same ones, and the core knows each."""
+    choices = {item.name: item.choices for cls in BOTH for item in fields_of(cls)}
+    assert choices["algorithm"] == tuple(ALGORITHMS)
+    assert set(choices["loss_mean"]) == set(REDUCTIONS)
+    row, mask = torch.tensor([[0.5, -1.0, 0.0]]), torch.tensor([[True, True, False]])
+    on = {"gamma": 1.0, "values": row}
+    for word in choices["kl_estimator"]:
+        assert kl_from_logits(row[..., None], row[..., None], torch.zeros(1, 3, dtype=torch.int64), word).shape == (
+            1,
+            3,
+        )
+    for word in choices["score_placement"]:
+        assert place_scores(torch.ones(1), mask, word).sum() == 1
+    for word in choices["credit"]:
+        assert reinforce_weights(row, mask, credit=word, **on).shape == row.shape
+    for word in choices["baseline"]:
+        assert reinforce_weights(row, mask, baseline=word, **on).shape == row.shape
+    for word in choices["value_target"]:
+        assert value_targets(row, row, mask, gamma=1.0, lam=0.9, target=word).shape == row.shape
+    for word in choices["ensemble_score"]:
+        assert combine_ensemble_scores(torch.ones(2, 3), word).shape == (3,)
+    for word in REDUCTIONS.values():
+        assert reduce_tokens(row, mask, word).shape == ()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_has_a_recommended_config(algorithm):
+    config = PolicyConfig.for_algorithm(algorithm)
+    assert config.algorithm == algorithm
+    assert parse("--algorithm", algorithm) == config
+    assert parse("--lr", "0.25", "--algorithm", algorithm) == PolicyConfig.for_algorithm(algorithm, lr=0.25)
+    assert config.score_clip == 1.5
+    assert PolicyConfig.for_algorithm("ppo") == PolicyConfig(score_clip=1.5, epochs=1, minibatches=4, beta=0.11)
+    assert PolicyConfig.for_algorithm(algorithm, batch_size=4) == config.replace(batch_size=4)
+
+
+def test_an_option_goes_before_what_is_recommended():
+    assert parse("--algorithm", "rloo", "--group-size", "8").group_size == 8
+    assert parse("--algorithm", "rloo").group_size == 4
+    assert (
+        PolicyConfig.for_algorithm("grpo", rollouts=3).responses_per_step,
+        PolicyConfig.for_algorithm("grpo").uses_value_function,
+    ) == (96, False)
+    assert PolicyConfig.for_algorithm("reinforce").uses_value_function
+    assert not PolicyConfig.for_algorithm("reinforce", baseline="none").uses_value_function
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "changes", "says"),
+    [
+        ("grpo", {"group_size": 1}, "compares responses to one prompt, so choose at least 2"),
+        ("rloo", {"batch_size": 6}, "batch_size = 6 is not a multiple of group_size = 4"),
+        ("ppo", {"minibatches": 9, "batch_size": 4, "rollouts": 2}, "minibatches = 9 exceeds batch_size = 8"),
+        ("reinforce", {"epochs": 2}, "epochs = 2, minibatches = 1: reinforce has no probability ratio"),
+        ("a2c", {"minibatches": 2}, "epochs = 1, minibatches = 2: a2c has no"),
+        ("rloo", {"epochs": 3}, "Set both to 1"),
+        ("trpo", {"value_trunk": "shared"}, "value_trunk = shared lets the value loss move the policy"),
+        ("ppo", {"value_warmup": 3}, "value_warmup = 3 with value_trunk = shared"),
+        ("trpo", {"processes": 2}, "processes = 2: trpo searches along one line with all rows at once, in one process"),
+        ("ppo", {"processes": 3, "batch_size": 2, "rollouts": 9, "minibatches": 1},
+           "batch_size = 2 in 1 minibatches leaves some of 3 processes without a response"),
+        ("ppo", {"processes": 3, "batch_size": 8, "minibatches": 3}, "batch_size = 8 in 3 minibatches leaves some"),
+        ("ppo", {"critic_init": "reward"}, "needs value_trunk = critic; it is shared"),
+        ("reinforce", {"baseline": "none", "value_trunk": "critic"}, "baseline = none has no value function"),
+        ("reinforce", {"baseline": "batch_mean",
+           "value_warmup": 1, "value_trunk": "detached"}, "batch_mean has no value function"),
+        ("reinforce", {"bootstrap_cut": True}, "bootstrap_cut = True has no meaning for reinforce"),
+        ("ppo_penalty", {"loss_mean": "sum"}, "loss_mean = sum has no meaning for ppo_penalty"),
+        ("ppo", {"kl_penalty": "loss"}, "kl_estimator = k1 in the loss"),
+        ("grpo", {"kl_penalty": "loss", "kl_estimator": "full"}, "kl_estimator = full in the loss"),
+        ("ppo", {"kl_controller": "adaptive", "beta": 0}, "beta = 0 cannot be steered"),
+        ("ppo", {"kl_controller": "adaptive", "kl_horizon": 6.4}, "kl_horizon = 6.4 is too short for 32 episodes"),
+        ("ppo_penalty", {"penalty_kl_min": 0.5}, "penalty_kl_min = 0.5 is not below penalty_kl_max = 0.03"),
+        ("reinforce", {"cliprange": None}, "cliprange = None has no meaning for reinforce, only for ppo, grpo. Leave it at 0.2"),
+        ("ppo", {"credit": "total"}, "credit = total has no meaning for ppo, only for reinforce"),
+        ("rloo", {"vf_coef": 1.0}, "vf_coef = 1.0 has no meaning for rloo"),
+        ("grpo", {"score_placement": "spread"}, "score_placement = spread has no meaning for grpo"),
+        ("trpo", {"entropy_coef": 0.1}, "entropy_coef = 0.1 has no meaning for trpo"),
+        ("a2c", {"target_kl": 0.1}, "target_kl = 0.1 has no meaning for a2c"),
+        ("ppo", {"max_kl": 0.1}, "max_kl = 0.1 has no meaning for ppo, only for trpo"),
+    ],
+)  # fmt: skip
+def test_settings_that_contradict_each_other(algorithm, changes, says):
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        PolicyConfig.for_algorithm(algorithm, **changes)
+
+
+@pytest.mark.parametrize("cls", BOTH)
+def test_only_names_algorithms(cls):
+    assert all(set(item.only or ()) <= set(ALGORITHMS) for item in fields_of(cls))

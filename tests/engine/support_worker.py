@@ -1,0 +1,67 @@
+"""A lab with one project on a tiny model and a worker in this process, which does exactly the jobs a test hands it."""
+
+import uuid
+
+from support import tiny_models
+
+from rlhf_lab.common.enums import Choice, JobKind, Source
+from rlhf_lab.common.records import Vote
+from rlhf_lab.engine.pair_sampling import sample_pairs
+from rlhf_lab.engine.worker import Worker
+from rlhf_lab.jobs import queue
+from rlhf_lab.models.backbone import load_backbone
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import create_project
+from rlhf_lab.store.run_metrics import metrics_since
+from rlhf_lab.store.runs import create_run, latest_reward_model
+from rlhf_lab.store.votes import cast_vote
+
+CONFIG = tiny_models.SMALL | {"steps": 5, "checkpoint_every": 2, "kl_controller": "fixed"}
+REWARD = {"folds": 0, "epochs": 1, "lora_r": 4}
+
+
+class Lab:
+    def __init__(self, folder, model):
+        self.folder, self.db = folder, Database.open(folder)
+        digest = load_backbone(str(model), device="cpu").digest
+        texts = [(text, "train") for text in tiny_models.PROMPTS] + [("a good bird", "eval"), ("the moon", "eval")]
+        self.project = create_project(self.db, "tiny", str(model), digest, "tiny", 3, texts)
+        self.worker = Worker(folder, self.db)
+        self.worker.model_cache.device = "cpu"
+
+    def next_engine(self):
+        self.worker = Worker(self.folder, self.db)
+        self.worker.model_cache.device = "cpu"
+
+    def submit(self, kind, project_id=None, **payload):
+        return queue.submit(self.db, kind, project_id or self.project.id, payload)
+
+    def do(self, job):
+        """Let the worker take exactly this job."""
+        taken = queue.claim(self.db, [job.kind], self.worker.engine_id)
+        assert taken is not None
+        assert taken.id == job.id
+        self.worker.run_job(taken)
+        return queue.get_job(self.db, job.id)
+
+    def label(self, count=12):
+        for i, pair in enumerate(sample_pairs(self.worker.model_cache, self.project, count)):
+            choice = Choice.FIRST if i % 3 else Choice.SECOND
+            cast_vote(self.db, Vote(str(uuid.uuid4()), pair.id, "judge:x", Source.SIMULATED, choice, True))
+
+    def train_reward(self, **changes):
+        return self.do(self.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD | changes))
+
+    def run(self, **changes):
+        config = CONFIG | changes
+        model = latest_reward_model(self.db, self.project.id)
+        run = create_run(
+            self.db, self.project.id, model.id, "r", config=config, manifest={}, total_steps=config["steps"]
+        )
+        return run.id
+
+    def train(self, run_id):
+        return self.do(self.submit(JobKind.TRAIN_POLICY, run_id=run_id))
+
+    def curve(self, run_id):
+        return [(step, tiny_models.numbers(found)) for step, found in metrics_since(self.db, run_id, 0)]

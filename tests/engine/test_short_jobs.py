@@ -1,0 +1,265 @@
+"""What the engine does for the page besides training: explain, complete with words, write pairs, score beforehand, tell."""
+
+import gc
+import weakref
+
+import pytest
+from support import tiny_models
+from support_worker import REWARD, Lab
+
+from rlhf_lab.common.enums import JobKind, JobStatus
+from rlhf_lab.engine import job_handlers
+from rlhf_lab.engine import pair_sampling as pairs_module
+from rlhf_lab.engine.completions import resolve_max_new_tokens, token_pieces
+from rlhf_lab.engine.job_handlers import thin_evenly
+from rlhf_lab.engine.pair_sampling import MAX_PAIR_ATTEMPTS, sample_pairs
+from rlhf_lab.errors import LabelError, ModelError
+from rlhf_lab.jobs import queue
+from rlhf_lab.models.sampling.sampler import Sampled, sample, uniforms
+from rlhf_lab.store.projects import count_pairs, create_project, get_pair
+from rlhf_lab.store.reward_scores import _scores_of, unjudged_pairs
+from rlhf_lab.store.runs import latest_reward_model
+
+
+@pytest.fixture
+def fresh(tmp_path, model):
+    made = Lab(tmp_path / "home", model)
+    yield made
+    made.db.close()
+
+
+def newest(lab):
+    return latest_reward_model(lab.db, lab.project.id)
+
+
+def test_explain_scores_texts_and_says_what_each_token_adds(lab):
+    items = [{"prompt": "the cat", "text": "sat not good"}, {"prompt": "moon", "text": "ran"}]
+    done = lab.do(lab.submit(JobKind.EXPLAIN, reward_model_id=newest(lab).id, items=items))
+    first, second = done.result["items"]
+    assert [first["tokens"], second["tokens"]] == [["sat", " not", " good", ""], ["ran", ""]]
+    assert sum(first["token_scores"]) / 4 == pytest.approx(first["score"], abs=1e-5)
+    scorer = lab.worker.lab.reward_model(newest(lab).id, "job reward")
+    backbone = scorer.backbone
+    alone = scorer.scores([backbone.encode_prompt("moon")], [[tiny_models.ID["ran"], tiny_models.EOS]])
+    assert second["score"] == pytest.approx(float(alone[0]), abs=1e-5)
+
+
+def test_a_head_on_the_last_token_explains_no_words(lab):
+    lab.do(lab.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD | {"pooling": "last"}))
+    job = lab.submit(JobKind.EXPLAIN, reward_model_id=newest(lab).id, items=[{"prompt": "moon", "text": "ran"}])
+    (item,) = lab.do(job).result["items"]
+    assert item["token_scores"] is None
+    assert isinstance(item["score"], float)
+
+
+def test_a_text_that_does_not_fit_is_refused_with_a_remedy(lab):
+    items = [{"prompt": "the cat", "text": "sat " * 200}]
+    job = lab.do(lab.submit(JobKind.EXPLAIN, reward_model_id=newest(lab).id, items=items))
+    assert job.status is JobStatus.FAILED
+    assert "Shorten the text" in job.error
+
+
+def test_completions_say_their_words_when_asked(lab):
+    ask = {"prompts": ["the cat", "moon"], "max_new_tokens": 5, "reward_model_id": newest(lab).id}
+    plain = lab.do(lab.submit(JobKind.COMPLETE, **ask)).result
+    assert "token_scores" not in plain
+    said = lab.do(lab.submit(JobKind.COMPLETE, words=True, **ask)).result
+    assert said["texts"] == plain["texts"]
+    for text, ids, words, shares, score in zip(*(said[k] for k in ("texts", "tokens", "words", "token_scores", "scores")),
+                                               strict=True):  # fmt: skip
+        assert "".join(words) == text
+        assert len(words) == len(shares) == len(ids)
+        assert sum(shares) / len(shares) == pytest.approx(score, abs=1e-5)
+
+
+class Bytes:
+    """A tokenizer whose tokens are bytes; 0 ends a text."""
+
+    eos_ids = (0,)
+
+    def decode(self, ids):
+        return bytes(i for i in ids if i).decode("utf-8", "replace")
+
+
+def test_pieces_of_a_character_of_two_bytes_and_without_an_end():
+    assert token_pieces(Bytes(), [*"né!".encode(), 0], "né!") == ["n", "", "é", "!", ""]
+    assert token_pieces(Bytes(), list(b"ab"), "ab") == ["a", "b"]
+    assert token_pieces(Bytes(), [0], "") == [""]
+
+
+def test_room_for_a_response(llama_folder):
+    backbone = tiny_models.load(llama_folder)  # its context is 48
+    length = len(backbone.encode_prompt("the king and the frog"))
+    assert resolve_max_new_tokens(backbone, ["moon", "the king and the frog"]) == 48 - length
+    assert resolve_max_new_tokens(backbone, ["moon"], 7) == 7
+    with pytest.raises(ModelError, match="Shorten"):
+        resolve_max_new_tokens(backbone, ["the " * 48])
+    backbone.model.config.max_position_embeddings = 1000
+    assert resolve_max_new_tokens(backbone, ["moon"]) == 64
+
+
+def texts_of(pairs):
+    return [(pair.prompt.text, pair.first.text, pair.second.text) for pair in pairs]
+
+
+def test_the_nth_pair_does_not_depend_on_how_pairs_are_asked_for(fresh, tmp_path, model):
+    other = Lab(tmp_path / "other", model)
+    at_once = sample_pairs(fresh.worker.lab, fresh.project, 7)
+    bit_by_bit = [pair for n in (2, 1, 4) for pair in sample_pairs(other.worker.model_cache, other.project, n)]
+    other.db.close()
+    assert texts_of(at_once) == texts_of(bit_by_bit)
+    assert len(set(texts_of(at_once))) == 7
+    assert all(pair.first.token_ids != pair.second.token_ids for pair in at_once)
+
+
+def test_pairs_end_when_all_responses_are_equal(fresh, monkeypatch):
+    calls = []
+
+    def constant(backbone, prompts, uniforms, **_):
+        calls.append(len(prompts))
+        return Sampled([[tiny_models.ID["cat"], tiny_models.EOS] for _ in prompts], [[0.0, 0.0] for _ in prompts])
+
+    monkeypatch.setattr(pairs_module, "sample", constant)
+    with pytest.raises(LabelError, match="0 of 3 pairs"):
+        sample_pairs(fresh.worker.lab, fresh.project, 3)
+    assert calls == [3] * 2 * MAX_PAIR_ATTEMPTS
+    assert count_pairs(fresh.db, fresh.project.id) == 0
+    job = fresh.do(fresh.submit(JobKind.SAMPLE_PAIRS, count=3, max_new_tokens=2))
+    assert job.status is JobStatus.FAILED
+
+
+def test_pairs_before_one_that_cannot_be_written_are_kept(fresh, monkeypatch):
+    sample_pairs(fresh.worker.lab, fresh.project, 1)
+    side, stuck = pairs_module._sample_side, 3
+
+    def broken(backbone, wanted, places, attempt, which, tick):
+        return side(backbone, wanted, places, attempt, "first" if stuck in places else which, tick)
+
+    monkeypatch.setattr(pairs_module, "PAIR_BATCH_SIZE", 1)
+    monkeypatch.setattr(pairs_module, "_sample_side", broken)
+    with pytest.raises(LabelError, match="2 of 5 pairs"):
+        sample_pairs(fresh.worker.lab, fresh.project, 5)
+    assert count_pairs(fresh.db, fresh.project.id) == 3
+
+
+def test_a_pair_that_comes_out_equal_is_tried_again(fresh, monkeypatch):
+    side = pairs_module._sample_side
+
+    def equal_at_first(backbone, wanted, places, attempt, which, tick):
+        return side(backbone, wanted, places, attempt, which if attempt > 1 else "first", tick)
+
+    monkeypatch.setattr(pairs_module, "_sample_side", equal_at_first)
+    assert len(sample_pairs(fresh.worker.lab, fresh.project, 4)) == 4
+
+
+def test_a_new_reward_model_and_new_pairs_are_scored_beforehand(lab):
+    row = newest(lab)
+    scorer = lab.worker.lab.reward_model(row.id, "job reward")
+    pairs = unjudged_pairs(lab.db, lab.project.id, 400)
+    assert len(pairs) == 12
+    done = lab.do(lab.submit(JobKind.SAMPLE_PAIRS, count=2, max_new_tokens=8))
+    pairs = unjudged_pairs(lab.db, lab.project.id, 400)
+    assert [pair.id for pair in pairs[12:]] == done.result["pair_ids"]
+    assert max(len(side.token_ids) for pair in pairs[12:] for side in (pair.first, pair.second)) <= 8
+    for pair in (pairs[0], pairs[-1]):
+        for side in (pair.first, pair.second):
+            alone = scorer.scores([scorer.backbone.encode_prompt(pair.prompt.text)], [list(side.token_ids)])
+            with lab.db.read() as conn:
+                kept = _scores_of(conn, row.id, [side.id])
+            assert kept[side.id] == pytest.approx(float(alone[0]), abs=1e-4)
+
+
+def test_reward_training_tells_its_losses_and_its_stage(lab, monkeypatch):
+    told, update = [], queue.update_progress
+
+    def listen(db, job_id, progress, eta_s, so_far):
+        told.append(so_far)
+        assert update(db, job_id, progress, eta_s, so_far)
+        assert queue.get_job(db, job_id).result == so_far
+        return True
+
+    monkeypatch.setattr(queue, "update_progress", listen)
+    job = lab.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD | {"folds": 2, "batch_size": 4})
+    assert lab.do(job).status is JobStatus.DONE
+    assert list(dict.fromkeys(one["stage"] for one in told)) == ["fold 1 of 2", "fold 2 of 2", "final"]
+    assert told[-1] == {"loss": newest(lab).report["loss"], "stage": "final"}
+    assert [len(one["loss"]) for one in told if one["stage"] == "final"] == [1, 2, 3]
+
+
+def test_a_run_tells_its_step(lab, monkeypatch):
+    told = []
+    monkeypatch.setattr(queue, "update_progress", lambda db, job, share, left, so_far: told.append(so_far) or True)
+    run_id = lab.run(steps=2)
+    lab.train(run_id)
+    assert told == [{"run_id": run_id, "step": 1}, {"run_id": run_id, "step": 2}]
+
+
+def test_thinned_keeps_both_ends():
+    assert thin_evenly([1.0, 2.0, 3.0], 3) == [1.0, 2.0, 3.0]
+    assert thin_evenly([float(i) for i in range(9)], 3) == [0.0, 4.0, 8.0]
+    assert len(thin_evenly([0.0] * 1000, 300)) == 300
+
+
+def test_pairs_of_a_policy_are_written_by_the_policy(lab):
+    """From the stored seeds the run's adapter writes the stored texts again, and the base others."""
+    run_id = lab.run(lr=0.3)
+    lab.train(run_id)
+    name = f"run/{run_id}/latest"
+    made = lab.do(lab.submit(JobKind.SAMPLE_PAIRS, count=6, checkpoint=name, max_new_tokens=8)).result
+    pairs = [get_pair(lab.db, pair_id) for pair_id in made["pair_ids"]]
+    texts = [text for pair in pairs for text in (pair.first, pair.second)]
+    backbone, adapters = lab.worker.lab.open(lab.project)
+    asked = [backbone.encode_prompt(pair.prompt.text) for pair in pairs for _ in range(2)]
+    uniform = uniforms([text.seed for text in texts], 8)
+    with adapters.using(lab.worker.lab.checkpoint(name, "again")):
+        assert [tuple(row) for row in sample(backbone, asked, uniform).tokens] == [text.token_ids for text in texts]
+    with adapters.using(None):
+        assert [tuple(row) for row in sample(backbone, asked, uniform).tokens] != [text.token_ids for text in texts]
+
+
+def test_the_latest_checkpoint_is_the_newest_that_is_whole(lab):
+    run_id = lab.run(lr=0.3, steps=2, checkpoint_every=1)
+    lab.train(run_id)
+    folder = lab.folder / "runs" / str(run_id)
+
+    def write(step):
+        asks = {"prompts": ["the cat"], "max_new_tokens": 8, "checkpoint": f"run/{run_id}/{step}"}
+        return lab.do(lab.submit(JobKind.COMPLETE, **asks))
+
+    one, latest = write(1).result, write("latest").result
+    assert (latest["checkpoint"], latest["note"], one["note"]) == (f"run/{run_id}/2", "", "")
+    weights = folder / "step-000002" / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"!")
+    fallen = write("latest").result
+    assert fallen["checkpoint"] == f"run/{run_id}/1"
+    assert fallen["note"] == "The checkpoint of step 2 is damaged; the one of step 1 was used."
+    assert fallen["tokens"] == one["tokens"] != latest["tokens"]
+    (folder / "step-000001" / "adapter_model.safetensors").unlink()
+    assert f"every checkpoint of run {run_id} is damaged" in write("latest").error
+    assert lab.do(lab.submit(JobKind.COMPLETE, prompts=["the cat"], max_new_tokens=2)).result["checkpoint"] == "base"
+
+
+def test_a_project_on_another_model_lets_the_one_before_go(lab, tmp_path):
+    other = tiny_models.save_gpt2(tmp_path / "gpt2")
+    elsewhere = create_project(lab.db, "other", str(other), "", "tiny", 0, [("the cat", "train")])
+    asks = {"prompts": ["the cat"], "max_new_tokens": 2}
+    assert lab.do(lab.submit(JobKind.COMPLETE, **asks)).status is JobStatus.DONE
+    before = weakref.ref(lab.worker.lab.open(lab.project)[0].model)
+    assert before() is not None
+    assert lab.do(lab.submit(JobKind.COMPLETE, elsewhere.id, **asks)).status is JobStatus.DONE
+    assert lab.worker.lab.open(elsewhere)[0].name == str(other)
+    gc.collect()
+    assert before() is None
+
+
+def test_the_time_left_of_a_reward_model_is_told_by_its_updates_alone(monkeypatch):
+    """The reference's 30 s of writing come once; an update takes 2 s, and with memory run out it begins anew."""
+    clock, told = iter([30.0, 32.0, 36.0, 50.0, 53.0]), []
+    monkeypatch.setattr(job_handlers.time, "monotonic", lambda: next(clock))
+    watch = job_handlers._FitProgressReporter(lambda share, left, so_far: told.append(left))
+    for done in (1, 2, 4):
+        watch.on_update(done, 100, 0.7, "fold 1 of 5")
+    watch.restart("again")
+    for done in (1, 2):
+        watch.on_update(done, 100, 0.7, "fold 1 of 5")
+    assert told == [None, 2.0 * 98, 2.0 * 96, None, 3.0 * 98]

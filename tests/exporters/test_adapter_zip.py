@@ -1,0 +1,205 @@
+"""Zips of a policy and of a reward model: unpacked, they do in PEFT's hands what they did in the lab's."""
+
+import json
+import re
+import shutil
+import zipfile
+
+import pytest
+import torch
+from peft import PeftModel
+from support import tiny_models
+from transformers import AutoModelForCausalLM
+
+from rlhf_lab.common.checkpoint_index import checkpoint_folder
+from rlhf_lab.common.enums import Source
+from rlhf_lab.common.records import LabelSnapshot
+from rlhf_lab.errors import StoreError
+from rlhf_lab.exporters import export_adapter, export_reward_model, export_run
+from rlhf_lab.models.heads import EnsembleHead, RewardHead
+from rlhf_lab.models.reward_model import RewardModel
+from rlhf_lab.store import projects
+from rlhf_lab.store.runs import add_reward_model, create_run
+from rlhf_lab.training.checkpoints import save_checkpoint
+
+PROMPT, RESPONSE = tiny_models.ids("the cat"), [*tiny_models.ids("sat and ran ."), tiny_models.EOS]
+ADAPTER = ["adapter_config.json", "adapter_model.safetensors"]
+
+
+#: (adapter, pooling, how an ensemble's scores are joined); the first two are those of the other tests here.
+KINDS = [
+    ("reward", "mean", None), (None, "last", None), ("reward", "last", None), (None, "mean", None),
+    ("reward", "mean", "mean"), ("reward", "last", "worst"), (None, "mean", "uncertainty"),
+]  # fmt: skip
+CLASSIFIER = 2
+
+
+def head_of(size, pooling, mode):
+    """A head, or three, with a bias and a scale that the code in a README must not forget."""
+    weight = 0.0 if mode == "mean" else 0.3  # of the last token, besides its part of the mean
+    head = EnsembleHead(size, pooling, [3, 4, 5], mode, 0.5, weight) if mode else RewardHead(size, pooling, 3, weight)
+    for i, part in enumerate(dict.fromkeys([head, *head.heads])):
+        part.shift.fill_(0.25 + i)
+        part.scale.fill_(0.5 + i)
+    with torch.no_grad():
+        for one in head.heads:
+            one.linear.bias.fill_(0.6)
+    return head.requires_grad_(False)
+
+
+class Trained:
+    """A run with checkpoints of the steps 2 and 4, and reward models of all KINDS, of one tiny model."""
+
+    def __init__(self, db, home, model):
+        self.model, self.backbone = model, tiny_models.load(model)
+        self.adapters = tiny_models.adapters_of(self.backbone, "policy", "reward")
+        texts = [("the cat", "train"), ("moon", "eval")]
+        digest = self.backbone.digest
+        self.project = projects.create_project(db, "p", str(model), digest, "mine", 0, texts)
+        self.scores, self.rewards = [], []
+        for adapter, pooling, mode in KINDS:
+            head = head_of(self.backbone.hidden_size, pooling, mode)
+            scorer = RewardModel(self.backbone, self.adapters, adapter, head)
+            path = f"reward_models/{adapter}-{pooling}-{mode}"
+            folder = home / path
+            scorer.save(folder)
+            for name in ("report.json", "config.json"):
+                (folder / name).write_text(json.dumps({"file": name}))
+            self.scores.append(scorer.scores([PROMPT], [RESPONSE]).item())
+            pinned = LabelSnapshot((1, 2, 3), "d" * 64, Source.SIMULATED)
+            report = {"accuracy": 0.75}
+            row = add_reward_model(db, self.project.id, path, config={"lora_r": 4}, report=report, snapshot=pinned)
+            self.rewards.append(row.id)
+        config = {"algorithm": "ppo", "temperature": 0.7, "beta": 0.1}
+        self.run = create_run(db, self.project.id, self.rewards[0], "mine", config=config, manifest={}, total_steps=9)
+        self.runs = home / "runs" / str(self.run.id)
+        self.logits = {step: self.save(step) for step in (2, 4)}
+
+    def save(self, step):
+        """A checkpoint; returns the policy's logits."""
+        tiny_models.disturb(self.adapters, "policy", step)
+        save_checkpoint(self.runs, self.adapters, "policy", {"value": torch.zeros(1)}, {"step": step})
+        with self.adapters.using("policy"):
+            return tiny_models.all_logits(self.backbone, PROMPT, RESPONSE)
+
+
+@pytest.fixture
+def trained(db, home, llama_folder):
+    return Trained(db, home, llama_folder)
+
+
+def unpack(path, to):
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        archive.extractall(to)
+        return sorted(archive.namelist())
+
+
+def logits_in_peft(base, folder):
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), str(folder))
+    with torch.no_grad():
+        rows = model(input_ids=torch.tensor([[*PROMPT, *RESPONSE]])).logits[0].double()
+    return rows[len(PROMPT) - 1 : -1]
+
+
+@pytest.mark.parametrize(("asked", "step"), [(None, 4), (2, 2), (4, 4)])
+def test_the_policy_writes_in_peft_as_in_the_lab(db, home, trained, out, tmp_path, asked, step):
+    path = export_adapter(db, home, trained.run.id, out, step=asked)
+    assert path.name == f"run-1-step-{step:06d}.zip"
+    assert unpack(path, tmp_path / "new") == ["README.md", *ADAPTER]
+    found = logits_in_peft(trained.model, tmp_path / "new")
+    assert torch.allclose(found, trained.logits[step], atol=1e-5)
+    other = trained.logits[2 if step == 4 else 4]
+    assert not torch.allclose(found, other, atol=1e-2)
+
+
+def test_the_policys_readme_says_what_it_is_and_nothing_of_this_machine(db, home, trained, out, tmp_path):
+    unpack(export_adapter(db, home, trained.run.id, out), tmp_path / "new")
+    text = (tmp_path / "new" / "README.md").read_text(encoding="utf-8")
+    base = trained.model.name
+    for fact in (f"`{base}`", trained.backbone.digest, "step 4 of 9", '"beta": 0.1', "temperature 0.7",
+                 "3 simulated labels (by a program, not by people)", "PeftModel.from_pretrained"):  # fmt: skip
+        assert fact in text
+    config = json.loads((tmp_path / "new" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == base
+    for name in ("README.md", "adapter_config.json"):
+        assert str(tmp_path.parent) not in (tmp_path / "new" / name).read_text(encoding="utf-8")
+        assert str(trained.model.parent) not in (tmp_path / "new" / name).read_text(encoding="utf-8")
+
+
+def test_the_policys_readme_loads_what_the_lab_had(db, home, trained, out, tmp_path):
+    """The code in the README is run as it stands, but for the two names a reader fills in."""
+    unpack(export_adapter(db, home, trained.run.id, out), tmp_path / "new")
+    model = run_readme(trained, tmp_path / "new")["model"]
+    with torch.no_grad():
+        rows = model(input_ids=torch.tensor([[*PROMPT, *RESPONSE]])).logits[0].double()
+    assert torch.allclose(rows[len(PROMPT) - 1 : -1], trained.logits[4], atol=1e-5)
+
+
+def run_readme(trained, folder):
+    """The names that the README's code defines."""
+    code = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.DOTALL).group(1)
+    code = code.replace(f"BASE = '{trained.model.name}'", f"BASE = {str(trained.model)!r}")
+    code = code.replace('FOLDER = "."', f"FOLDER = {str(folder)!r}")
+    names = {}
+    exec(code, names)
+    return names
+
+
+def test_a_damaged_checkpoint_is_not_exported(db, home, trained, out, names):
+    newest = checkpoint_folder(trained.runs, 4) / "adapter_model.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1] + b"x")
+    assert export_adapter(db, home, trained.run.id, out).name == "run-1-step-000002.zip"
+    with pytest.raises(StoreError, match="step 4 of run 1 is damaged"):
+        export_adapter(db, home, trained.run.id, out, step=4)
+    (checkpoint_folder(trained.runs, 2) / "adapter_config.json").unlink()
+    with pytest.raises(StoreError, match="Every checkpoint of run 1 is damaged"):
+        export_adapter(db, home, trained.run.id, out, force=True)
+    assert names(out) == ["run-1-step-000002.zip"]
+
+
+def test_checkpoints_that_are_not_there(db, home, trained, out):
+    with pytest.raises(StoreError, match="no checkpoint of step 3; it has those of 2, 4"):
+        export_adapter(db, home, trained.run.id, out, step=3)
+    shutil.rmtree(trained.runs)
+    with pytest.raises(StoreError, match="has no checkpoint yet"):
+        export_adapter(db, home, trained.run.id, out)
+
+
+def test_everything_of_a_run_holds_its_newest_adapter(db, home, trained, out):
+    assert [path.name for path in export_run(db, home, trained.run.id, out)][-1] == "run-1-step-000004.zip"
+
+
+@pytest.mark.parametrize("place", range(len(KINDS)))
+def test_the_readme_of_a_reward_model_scores_as_the_lab_does(db, home, trained, out, tmp_path, place):
+    """The code in the README is run as it stands, but for the two names a reader fills in."""
+    path = export_reward_model(db, home, trained.rewards[place], out)
+    assert path.name == f"reward-model-{trained.rewards[place]}.zip"
+    adapter = ADAPTER if KINDS[place][0] else []
+    rest = ["config.json", "report.json", "reward_head.json", "reward_head.safetensors"]
+    assert unpack(path, tmp_path / "new") == ["README.md", *adapter, *rest]
+    text = (tmp_path / "new" / "README.md").read_text(encoding="utf-8")
+    assert ("AutoModelForSequenceClassification" in text) is (place == CLASSIFIER)
+    names = run_readme(trained, tmp_path / "new")
+    assert names["score"](PROMPT, RESPONSE) == pytest.approx(trained.scores[place], abs=1e-4)
+    assert trained.scores[0] != pytest.approx(trained.scores[1], abs=1e-2)
+    assert str(trained.model.parent) not in text + (tmp_path / "new" / "reward_head.json").read_text()
+    assert "75.0% (cross-validated)" in text
+
+
+def test_a_reward_model_whose_files_are_gone(db, home, trained, out):
+    (home / "reward_models" / "reward-mean-None" / "reward_head.safetensors").unlink()
+    with pytest.raises(StoreError, match=r"lacks reward_head\.safetensors.*Train it again"):
+        export_reward_model(db, home, trained.rewards[0], out)
+    shutil.rmtree(home / "reward_models" / "None-last-None")
+    with pytest.raises(StoreError, match="Train it again"):
+        export_reward_model(db, home, trained.rewards[1], out)
+    (home / "reward_models" / "reward-last-None" / "adapter_model.safetensors").write_bytes(b"cut")
+    with pytest.raises(StoreError, match="Train it again"):
+        export_reward_model(db, home, trained.rewards[CLASSIFIER], out)
+    assert not out.exists()
+
+
+def test_two_exports_are_the_same_bytes(db, home, trained, out):
+    first = export_adapter(db, home, trained.run.id, out).read_bytes()
+    assert export_adapter(db, home, trained.run.id, out, force=True).read_bytes() == first

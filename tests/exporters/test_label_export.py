@@ -1,0 +1,156 @@
+"""Labels as JSON Lines: every field of every row, what is left out, and that other readers take the texts back unchanged."""
+
+import errno
+import json
+import subprocess
+import sys
+
+import pytest
+
+from rlhf_lab.common.enums import Source
+from rlhf_lab.errors import ConfigError, LabelError, StoreError
+from rlhf_lab.exporters import LabelExportOptions, export_dataset, export_labels, tabular
+
+COMMON = {"both_bad": False, "source": "human", "annotator": "ann", "created_at": 100.5, "reason": "random",
+          "split": "train", "prompt": "Once", "strength": None, "note": "", "repeat": False, "via": "page"}  # fmt: skip
+FIRST_CHOSEN = {"checkpoint_chosen": "base", "checkpoint_rejected": "run/1/5", "seed_chosen": 11, "seed_rejected": 12}
+SECOND_CHOSEN = {"checkpoint_chosen": "run/1/5", "checkpoint_rejected": "base", "seed_chosen": 12, "seed_rejected": 11}
+# fmt: off
+HUMAN = [
+    COMMON | FIRST_CHOSEN | {"chosen": " a1", "rejected": " b1", "tie": False, "choice": "first", "first_on_left": True,
+                             "response_ms": 1200, "uuid": "u1", "pair_id": 1},
+    COMMON | SECOND_CHOSEN | {"chosen": " b2", "rejected": " a2", "tie": False, "choice": "second", "first_on_left": False,
+                              "response_ms": None, "uuid": "u2", "pair_id": 2},
+    COMMON | FIRST_CHOSEN | {"chosen": " a3", "rejected": " b3", "tie": True, "choice": "tie", "first_on_left": True,
+                             "response_ms": None, "uuid": "u3", "pair_id": 3, "annotator": "bob"},
+    COMMON | FIRST_CHOSEN | {"chosen": " a5", "rejected": " b5", "tie": True, "choice": "both_bad", "both_bad": True,
+                             "first_on_left": False, "response_ms": None, "uuid": "u6", "pair_id": 5},
+]
+# fmt: on
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_the_labels_of_people(db, project, voted, out, names):
+    path = export_labels(db, project.id, out)
+    assert path == out / "labels-project-1.jsonl"
+    assert read(path) == HUMAN
+    assert names(out) == ["labels-project-1.jsonl"]
+
+
+def test_a_line_begins_as_trl_reads_it(db, project, voted, out):
+    first = export_labels(db, project.id, out).read_bytes().split(b"\n")[0]
+    assert first.startswith(b'{"prompt": "Once", "chosen": " a1", "rejected": " b1", "tie": false, ')
+
+
+def test_simulated_labels_say_so_and_texts_come_back_unchanged(db, project, voted, out, hostile):
+    (row,) = read(export_labels(db, project.id, out, LabelExportOptions(Source.SIMULATED)))
+    assert (row["source"], row["annotator"], row["choice"]) == ("simulated", "judge:polite", "second")
+    assert (row["prompt"], row["chosen"], row["rejected"]) == (hostile, hostile[::-1], hostile)
+
+
+@pytest.mark.parametrize(
+    ("asked", "uuids"),
+    [
+        ({"source": None}, ["u1", "u2", "u3", "u6", "u7"]),
+        ({"source": None, "ties": "drop"}, ["u1", "u2", "u7"]),
+        ({"annotators": ("bob",)}, ["u3"]),
+        ({"ties": "drop"}, ["u1", "u2"]),
+        ({"source": None, "annotators": ("judge:polite",)}, ["u7"]),
+    ],
+)
+def test_filters(db, project, voted, out, asked, uuids):
+    assert [row["uuid"] for row in read(export_labels(db, project.id, out, LabelExportOptions(**asked)))] == uuids
+
+
+def test_without_names_people_are_told_apart_and_the_same_next_time(db, project, voted, out, tmp_path):
+    wanted = LabelExportOptions(None, names=False)
+    rows = read(export_labels(db, project.id, out, wanted))
+    ann, same, bob, again, judge = [row["annotator"] for row in rows]
+    assert (ann, ann) == (same, again) != (bob, bob)
+    assert (ann, bob) == ("visitor-bb82030dbc2b", "visitor-011e39efe225")
+    assert judge == "judge:polite"
+    assert read(export_labels(db, project.id, tmp_path / "again", wanted)) == rows
+    folder = export_dataset(db, project.id, tmp_path / "set", LabelExportOptions(annotators=("ann",), names=False))
+    told = "".join(path.read_text(encoding="utf-8") for path in folder.rglob("*") if path.is_file())
+    assert '"ann"' not in told
+    assert json.loads((folder / "provenance.json").read_text())["chosen_with"]["annotators"] == 1
+
+
+def test_token_ids_only_when_asked_for(db, project, voted, out):
+    rows = read(export_labels(db, project.id, out, LabelExportOptions(token_ids=True)))
+    assert [(row["chosen_ids"], row["rejected_ids"]) for row in rows[:2]] == [([4, 0], [5, 6, 0]), ([5, 6, 0], [4, 0])]
+    assert "chosen_ids" not in HUMAN[0]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"annotators": ("carol",)}, {"annotators": ("bob",), "ties": "drop"}, {"agreement": 0.9, "annotators": ("dan",)}],
+)
+def test_nothing_to_export_is_an_error_that_says_what_there_is(db, project, voted, out, asked, names):
+    with pytest.raises(LabelError, match="it has 4 of people and 1 simulated"):
+        export_labels(db, project.id, out, LabelExportOptions(**asked))
+    assert not out.exists()
+
+
+def test_other_errors(db, project, voted, out):
+    with pytest.raises(ConfigError, match="keep, drop"):
+        export_labels(db, project.id, out, LabelExportOptions(ties="maybe"))
+    with pytest.raises(StoreError, match="no project 9"):
+        export_labels(db, 9, out)
+    assert not out.exists()
+
+
+def test_a_file_that_is_there_is_replaced_only_with_force(db, project, voted, out, names):
+    path = export_labels(db, project.id, out)
+    path.write_text("mine")
+    with pytest.raises(StoreError, match="--force"):
+        export_labels(db, project.id, out)
+    assert path.read_text() == "mine"
+    assert read(export_labels(db, project.id, out, force=True)) == HUMAN
+    assert names(out) == ["labels-project-1.jsonl"]
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(db, project, voted, out, monkeypatch, names):
+    path = export_labels(db, project.id, out)
+    before = path.read_bytes()
+
+    def full(where, rows):
+        where.write_text('{"prompt": "half')
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tabular, "write_json_lines", full)
+    with pytest.raises(StoreError, match=r"No space left on device.*Free some disk space"):
+        export_labels(db, project.id, out, force=True)
+    assert path.read_bytes() == before
+    assert names(out) == ["labels-project-1.jsonl"]
+    with pytest.raises(StoreError, match="No space left"):
+        export_labels(db, project.id, out.parent / "new")
+    assert not (out.parent / "new").exists()
+
+
+def test_a_folder_that_is_a_file_is_refused(db, project, voted, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StoreError, match="choose another folder"):
+        export_labels(db, project.id, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+LOAD = """
+import json, sys
+from datasets import load_dataset
+rows = load_dataset("json", data_files=sys.argv[1], split="train", cache_dir=sys.argv[2])
+print(json.dumps([dict(row) for row in rows]))
+"""
+
+
+def test_datasets_reads_the_file_as_it_is(db, project, voted, out, tmp_path):
+    path = export_labels(db, project.id, out, LabelExportOptions(None, token_ids=True))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", LOAD, str(path), str(tmp_path / "cache")],
+        capture_output=True, text=True, check=True, env={"HF_HUB_OFFLINE": "1", "HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert json.loads(done.stdout.splitlines()[-1]) == read(path)
+    assert len(read(path)) == 5

@@ -1,0 +1,204 @@
+"""A run's files: exact contents, and what a reader of each format gets back."""
+
+import csv
+import json
+import math
+import struct
+
+import pytest
+
+from rlhf_lab.common.records import StepResult
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.errors import StoreError
+from rlhf_lab.exporters import export_manifest, export_metrics, export_run, export_samples, export_tensorboard
+from rlhf_lab.exporters.json_io import portable_name
+from rlhf_lab.store.run_metrics import record_step
+from rlhf_lab.store.runs import create_run
+
+METRICS = """\
+step,grad_norm,lr,objective/kl,time/rollout,time/update
+1,,0.0006,0.1,2.0,0.5
+2,,0.0003,,2.0,0.5
+3,inf,0.0,-1e-07,,
+"""
+
+
+def test_metrics_are_a_row_a_step_and_a_column_a_name(db, run, out):
+    path = export_metrics(db, run.id, out)
+    assert path == out / "run-1-metrics.csv"
+    assert path.read_bytes() == METRICS.encode()
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["lr"]) for row in rows] == [6e-4, 3e-4, 0.0]
+
+
+def test_numbers_come_back_to_the_last_bit(db, run, out):
+    third = 1 / 3
+    record_step(db, run.id, StepResult(4, {"lr": third}))
+    last = export_metrics(db, run.id, out).read_text().splitlines()[-1]
+    assert float(last.split(",")[2]) == third
+
+
+def test_samples_with_nan_as_null(db, run, out, hostile):
+    rows = [json.loads(line) for line in export_samples(db, run.id, out).read_text(encoding="utf-8").splitlines()]
+    assert rows == [
+        {"step": 0, "prompt": "Once", "seed": 3, "text": " base", "score": 0.25, "gold": None},
+        {"step": 0, "prompt": hostile, "seed": 4, "text": hostile, "score": None, "gold": None},
+        {"step": 2, "prompt": "Once", "seed": 3, "text": " later", "score": 1.5, "gold": 2.0},
+    ]
+
+
+def test_the_manifest_tells_how_a_run_came_about_and_nothing_of_this_machine(db, run, out):
+    text = export_manifest(db, run.id, out).read_text(encoding="utf-8")
+    assert "/data" not in text
+    assert "NaN" not in text
+    told = json.loads(text)
+    assert told["run"] | {"created_at": 0, "updated_at": 0} == {
+        "id": 1, "name": "my run", "status": "queued", "message": "", "step": 3, "total_steps": 8, "created_at": 0,
+        "updated_at": 0,
+    }  # fmt: skip
+    assert told["config"] == {"algorithm": "ppo", "beta": 0.1}
+    assert told["manifest"] == {"judge": "mine.py:nice", "machine": {"backbone": "tiny", "threads": 2}}
+    (event,) = told["events"]
+    assert (event["kind"], event["payload"], event["applied_step"]) == ("set", {"name": "beta", "value": 0.2}, 2)
+    assert (told["project"]["model"], told["project"]["model_hash"], told["project"]["seed"]) == ("tiny", "abc", 7)
+    model = told["reward_model"]
+    assert (model["id"], model["config"], model["report"]) == (1, {"epochs": 2}, {"accuracy": None})
+    assert (model["labels"]["count"], model["labels"]["source"]) == (4, "human")
+    assert len(model["labels"]["digest"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("embedded", "embedded"),
+        ("owner/model", "owner/model"),
+        ("/data/models/x", "x"),
+        ("./models/x/", "x"),
+        ("a/b/c", "c"),
+        ("~/x", "x"),
+        (r"C:\models\x", "x"),
+        ("/data/mine.py:nice", "mine.py:nice"),
+        ("cheerful", "cheerful"),
+    ],
+)
+def test_names_of_paths_are_their_last_part(name, kept):
+    assert portable_name(name) == kept
+
+
+def test_everything_of_a_run_at_once(db, home, run, out, names):
+    paths = export_run(db, home, run.id, out)
+    found = [path.relative_to(out).as_posix() for path in paths]
+    events = f"tensorboard/run-1/events.out.tfevents.{int(run.created_at)}.run-1"
+    assert found == ["run-1-metrics.csv", "run-1-samples.jsonl", "run-1-manifest.json", events]
+    assert names(out) == sorted(found)
+
+
+def test_an_error_in_one_file_leaves_none(db, home, run, out, names):
+    out.mkdir()
+    (out / "run-1-manifest.json").write_text("mine")
+    with pytest.raises(StoreError, match=r"run-1-manifest\.json is there already"):
+        export_run(db, home, run.id, out)
+    assert names(out) == ["run-1-manifest.json"]
+    assert (out / "run-1-manifest.json").read_text() == "mine"
+    export_run(db, home, run.id, out, force=True)
+    assert len(names(out)) == 4
+
+
+def test_a_run_that_has_not_begun(db, home, run, out):
+    config = PolicyConfig().to_dict()
+    new = create_run(db, run.project_id, run.reward_model_id, "new", config=config, manifest={}, total_steps=40)
+    paths = export_run(db, home, new.id, out)
+    assert [path.stat().st_size for path in paths[:2]] == [len("step\n"), 0]
+    with pytest.raises(StoreError, match="no run 99"):
+        export_run(db, home, 99, out)
+
+
+# ---- TensorBoard
+
+
+def crc(data):
+    """CRC-32C bit by bit."""
+    value = 0xFFFFFFFF
+    for byte in data:
+        value ^= byte
+        for _ in range(8):
+            value = value >> 1 ^ 0x82F63B78 * (value & 1)
+    return value ^ 0xFFFFFFFF
+
+
+def masked(data):
+    value = crc(data)
+    return ((value >> 15 | value << 17) % 2**32 + 0xA282EAD8) % 2**32
+
+
+def records(data):
+    while data:
+        (length,) = struct.unpack_from("<Q", data)
+        assert struct.unpack_from("<I", data, 8) == (masked(data[:8]),)
+        body = data[12 : 12 + length]
+        assert struct.unpack_from("<I", data, 12 + length) == (masked(body),)
+        yield fields(body)
+        data = data[16 + length :]
+
+
+def fields(data):
+    """{field number: [values]} of a protocol buffer; what is nested stays bytes."""
+    found, at = {}, 0
+
+    def number():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = data[at], at + 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(data):
+        key = number()
+        if key & 7 == 0:
+            value = number()
+        elif key & 7 == 2:
+            length = number()
+            value, at = data[at : at + length], at + length
+        else:
+            form = "<d" if key & 7 == 1 else "<f"
+            (value,), at = struct.unpack_from(form, data, at), at + struct.calcsize(form)
+        found.setdefault(key >> 3, []).append(value)
+    return found
+
+
+def test_tensorboard_gets_every_number_and_text_at_its_step(db, run, out, hostile):
+    path = export_tensorboard(db, run.id, out)
+    assert path.parent == out / "tensorboard" / "run-1"
+    told = list(records(path.read_bytes()))
+    assert told[0][3] == [b"brain.Event:2"]
+    scalars, texts, times = {}, {}, {}
+    for event in told[1:]:
+        step = event.get(2, [0])[0]
+        times[step] = event[1][0] - run.created_at
+        for value in map(fields, fields(event[5][0])[1]):
+            name = value[1][0].decode()
+            if 8 in value:
+                texts[step, name] = fields(value[8][0])[8][0].decode()
+                assert fields(fields(value[9][0])[1][0]) == {1: [b"text"]}
+            else:
+                scalars[step, name] = value[2][0]
+    assert math.isnan(scalars.pop((2, "objective/kl")))
+    expected = {
+        (1, "lr"): 6e-4, (1, "objective/kl"): 0.1, (1, "time/rollout"): 2.0, (1, "time/update"): 0.5,
+        (2, "lr"): 3e-4, (2, "time/rollout"): 2.0, (2, "time/update"): 0.5,
+        (3, "grad_norm"): math.inf, (3, "lr"): 0.0, (3, "objective/kl"): -1e-7,
+    }  # fmt: skip
+    assert scalars == pytest.approx(expected, rel=1e-6)
+    assert texts.keys() == {(0, "samples/0"), (0, "samples/1"), (2, "samples/0")}
+    assert texts[2, "samples/0"] == "    Once\n\n→ score 1.500, gold 2.000, seed 3\n\n     later"
+    assert all(line.startswith("    ") for line in texts[0, "samples/1"].split("\n\n→")[0].split("\n"))
+    assert {step: round(spent, 3) for step, spent in times.items()} == {0: 0.0, 1: 2.5, 2: 5.0, 3: 5.0}
+
+
+def test_two_exports_are_the_same_bytes(db, run, out):
+    first = export_tensorboard(db, run.id, out).read_bytes()
+    assert export_tensorboard(db, run.id, out, force=True).read_bytes() == first

@@ -1,0 +1,51 @@
+"""A reward model with pooling = last as a sequence classifier, in the hands of PEFT's own class; five families of models."""
+
+import json
+import warnings
+
+import pytest
+import torch
+from peft import AutoPeftModelForSequenceClassification
+from support import model_families, tiny_models
+
+from rlhf_lab.exporters import sequence_classifier
+from rlhf_lab.models.heads import RewardHead
+from rlhf_lab.models.reward_model import HEAD_CONFIG, RewardModel
+
+
+@pytest.mark.parametrize("kind", model_families.KINDS)
+def test_logits_are_the_scores_but_for_the_number_the_card_names(kind, tmp_path):
+    backbone = tiny_models.load(model_families.save(kind, tmp_path / "base"))
+    head = RewardHead(32, "last", seed=3).requires_grad_(False)
+    head.shift.fill_(0.25)
+    head.scale.fill_(0.5)
+    head.linear.bias.fill_(0.6)
+    model = RewardModel(backbone, tiny_models.adapters_of(backbone, "policy", "reward"), "reward", head)
+    folder = tmp_path / "reward"
+    model.save(folder)
+    assert sequence_classifier.can_export(json.loads((folder / HEAD_CONFIG).read_text()))
+    for name, content in sequence_classifier.classifier_files(
+        folder, (folder / "adapter_config.json").read_text()
+    ).items():
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to False but the target module is `Conv1D`")
+        loaded = AutoPeftModelForSequenceClassification.from_pretrained(
+            folder, num_labels=1, dtype=torch.float32
+        ).eval()
+    loaded.config.pad_token_id = None
+    prompts, responses = tiny_models.ragged()
+    with torch.no_grad():
+        logits = [loaded(torch.tensor([[*p, *r]])).logits.item() for p, r in zip(prompts, responses, strict=True)]
+    assert sequence_classifier.score_offset(folder) == pytest.approx((0.6 - 0.25) / 0.5)
+    expected = model.scores(prompts, responses).tolist()
+    assert [logit + sequence_classifier.score_offset(folder) for logit in logits] == pytest.approx(expected, abs=1e-4)
+    assert max(expected) - min(expected) > 0.5
+
+
+def test_what_cannot_be_a_classifier():
+    """A mean of positions, no adapter, or several heads: those stay as they are."""
+    assert sequence_classifier.can_export({"adapter": True, "pooling": "last"})
+    assert not sequence_classifier.can_export({"adapter": True, "pooling": "mean"})
+    assert not sequence_classifier.can_export({"adapter": False, "pooling": "last"})
+    assert not sequence_classifier.can_export({"adapter": True, "pooling": "last", "ensemble": {"members": 3}})

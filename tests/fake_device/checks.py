@@ -1,0 +1,212 @@
+"""The package on a device that is not the CPU: the same numbers as there, and what a GPU is waited for. Run by
+tests/training/test_fake_device.py in a process of its own, since the device stays registered."""
+
+import device
+import pytest
+import torch
+from support import tiny_models
+from support.graph_recorders import played
+from support.preference_data import comparisons, train
+
+from rlhf_lab.common.enums import Algorithm
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.backbone import load_backbone
+from rlhf_lab.models.sampling.cuda_graphs import GraphedSampler
+from rlhf_lab.models.sampling.sampler import sample
+from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
+from rlhf_lab.training.sft import SFTConfig, encode_examples, train_sft
+
+#: Algorithms, and what of PPO goes ways of its own.
+RUNS = {name: {"algorithm": name} for name in Algorithm.__args__} | {
+    "critic": {"value_trunk": "critic", "value_warmup": 1},
+    "detached": {"value_trunk": "detached", "bootstrap_cut": True},
+    "full KL": {"kl_estimator": "full"},
+    "KL in the loss": {"kl_penalty": "loss", "kl_estimator": "k3"},
+    "pretraining texts": {"ptx_coef": 0.5},
+    "entropy": {"entropy_coef": 0.01},
+    "target": {"target_kl": 1e-4},
+}
+KINDS = ("llama", "gpt2", "qwen2")
+FEW = ("ppo", "grpo", "critic", "full KL")  # what every run of the tests does; the rest is LONG
+LONG = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def everywhere():
+    with device.Everywhere():
+        yield
+
+
+@pytest.fixture
+def place(monkeypatch):
+    """Sets where models are loaded from now on."""
+
+    def put(name):
+        monkeypatch.setattr(
+            tiny_models,
+            "load",
+            lambda folder, dtype=torch.float32: load_backbone(str(folder), device=name, dtype=dtype),
+        )
+
+    return put
+
+
+def numbers(place, where, work):
+    """What `work` finds with models on the CPU, or elsewhere."""
+    place(where)
+    return work()
+
+
+def both(place, work):
+    return [numbers(place, where, work) for where in ("cpu", device.NAME)]
+
+
+def near(found, expected):
+    """Two lists of figures by name, but for kernels that add in another order."""
+    for one, other in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, rel=1e-7, abs=1e-9, nan_ok=True)
+
+
+# --- the device itself ---
+
+
+def test_it_refuses_what_a_gpu_refuses():
+    here, there = torch.arange(3.0), torch.arange(3.0, device=device.NAME)
+    assert there.device.type == device.NAME
+    assert (there + torch.tensor(1.0)).tolist() == [1, 2, 3]
+    with pytest.raises(RuntimeError, match="same device"):
+        there + here
+    with pytest.raises(RuntimeError, match="same device"):
+        torch.stack([there[0], here[0]])
+    with pytest.raises(RuntimeError, match="generator"):
+        torch.rand(3, generator=torch.Generator(), device=device.NAME)
+
+
+def test_it_notes_what_a_gpu_is_waited_for():
+    there = torch.arange(3.0, device=device.NAME, requires_grad=True)
+    with device.noted() as waits:
+        moved = torch.ones(3).to(device.NAME, non_blocking=True)
+        (there * moved).sum().backward()
+    assert waits == []
+    assert there.grad.tolist() == [1, 1, 1]
+    there = there.detach()
+    asked = [
+        lambda: float(there[0]), there.tolist, there.cpu, lambda: there[there > 1],
+        lambda: there[torch.tensor([1])], lambda: torch.ones(3).to(device.NAME), (there > 1).nonzero,
+        lambda: torch.tensor([1.0], device=device.NAME), lambda: there.copy_(torch.ones(3)),
+    ]  # fmt: skip
+    for ask in asked:
+        with device.noted() as waits:
+            ask()
+        assert len(waits) == 1
+
+
+# --- the package ---
+
+
+class Watched:
+    """What a method of a trainer waits for whenever it is called, and what it found last."""
+
+    def __init__(self, trainer, name):
+        self.method, self.waits, self.found = getattr(trainer, name), [], None
+        setattr(trainer, name, self)
+
+    def __call__(self, *args):
+        with device.noted() as self.waits:
+            self.found = self.method(*args)
+        return self.found
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        *((name, "llama") if name in FEW else pytest.param(name, "llama", marks=LONG) for name in RUNS),
+        ("ppo", "gpt2"), pytest.param("ppo", "qwen2", marks=LONG), pytest.param("critic", "qwen2", marks=LONG),
+    ],
+)  # fmt: skip
+def test_runs_are_the_same_and_passes_are_asked_for_without_waiting(saved, place, name, kind):
+    """Measuring a batch waits for nothing; an update twice an optimiser step (is the ratio wild, is the gradient finite) and
+    for what steers a run, such as an epoch's KL. Not so where numbers decide what is computed: a search along a line (trpo),
+    and texts of pretraining, whose tokens are chosen by a mask."""
+
+    def work():
+        trainer = tiny_models.learner(saved[kind], **({"algorithm": "ppo"} | RUNS[name]), dtype=torch.float64)
+        parts = [Watched(trainer, part) for part in ("assess", "update")]
+        return [tiny_models.numbers(one.metrics) for one in tiny_models.run(trainer, 2)], parts, trainer.config
+
+    (here, _, _), (there, (measured, updated), config) = both(place, work)
+    near(there, here)
+    assert [wait for wait in measured.waits if "estimates.py" not in wait[1]] == []
+    lines, updates = [line for _, line in updated.waits], updated.found.updates
+    if name not in ("trpo", "pretraining texts"):
+        for word in ("ratio", "isfinite"):
+            assert sum(word in line for line in lines) == updates
+        assert len(lines) <= 2 * updates + config.epochs + 1, lines
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_families_with_recorded_tokens_and_without(saved, place, kind):
+    def work(recorded=False):
+        backbone = tiny_models.load(saved[kind], torch.float64)
+        backbone.cuda_graphs = GraphedSampler(played) if recorded else None
+        found = sample(backbone, tiny_models.ragged(rows=10)[0], tiny_models.seeded(10, 38), temperature=1.2)
+        assert not recorded or not backbone.cuda_graphs.disabled
+        return found
+
+    here, there = both(place, work)
+    recorded = work(recorded=True)
+    assert here.tokens == there.tokens == recorded.tokens
+    for one, *others in zip(here.logprobs, there.logprobs, recorded.logprobs, strict=True):
+        assert [*map(pytest.approx, others)] == [one, one]
+
+
+def test_half_precision_keeps_its_adapter_in_float32(llama_folder, place):
+    place(device.NAME)
+    trainer = tiny_models.learner(llama_folder, "ppo", torch.bfloat16)
+    before = tiny_models.weights(trainer)
+    tiny_models.run(trainer, 2)
+    learnt = trainer.adapters.parameters("policy")
+    assert {(one.dtype, one.device.type) for one in learnt} == {(torch.float32, device.NAME)}
+    assert not tiny_models.same(
+        {k: v.cpu() for k, v in before.items()}, {k: v.cpu() for k, v in tiny_models.weights(trainer).items()}
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"folds": 3, "ensemble": 2},
+        *(pytest.param(one, marks=LONG) for one in ({}, {"pooling": "last", "warm_start": False})),
+    ],
+)
+def test_reward_models(llama_folder, place, changes):
+    def work():
+        model, report = train(llama_folder, **changes)
+        prompts = [model.backbone.encode_prompt(one.prompt) for one in comparisons(3, seed=9)]
+        scores = model.scores(prompts, [list(one.chosen_ids) for one in comparisons(3, seed=9)])
+        return [*report.chosen_scores, *report.rejected_scores, *scores.tolist()]
+
+    here, there = both(place, work)
+    assert there == pytest.approx(here, abs=2e-3)
+
+
+def test_the_supervised_start(llama_folder, place):
+    def work():
+        backbone = tiny_models.load(llama_folder, torch.float64)
+        texts = encode_examples(backbone, [("the cat", "sat . !"), ("moon", "the dog ran")])
+        return train_sft(backbone, Adapters(backbone), texts, SFTConfig(lora_r=4, epochs=2))
+
+    here, there = both(place, work)
+    assert there == pytest.approx(here, rel=1e-7)
+
+
+@pytest.mark.parametrize("places", [pytest.param(("cpu", device.NAME), marks=LONG), (device.NAME, "cpu")])
+def test_a_run_goes_on_where_it_did_not_begin(llama_folder, place, places, tmp_path):
+    def made(where):
+        return numbers(place, where, lambda: tiny_models.learner(llama_folder, "ppo", torch.float64))
+
+    first, second = map(made, places)
+    tiny_models.run(first, 2)
+    save_checkpoint(tmp_path, first.adapters, "policy", *first.state())
+    second.load_state(*load_latest(tmp_path))
+    near(*[[tiny_models.numbers(one.metrics) for one in tiny_models.run(trainer, 2)] for trainer in (first, second)])

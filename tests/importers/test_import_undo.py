@@ -1,0 +1,299 @@
+"""An import is taken back: only what it brought goes, whatever people, other imports and reward models do meanwhile."""
+
+import json
+import re
+
+import pytest
+from sqlalchemy import select
+from support.databases import *  # noqa: F403
+
+from rlhf_lab.cli.main import main
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import NewCompletion, Vote
+from rlhf_lab.errors import DataError, StaleVoteError, StoreError
+from rlhf_lab.importers import ImportTarget, save_import, writer
+from rlhf_lab.store import import_batches, pair_leases, projects, votes
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.annotators import vote_history
+from rlhf_lab.store.import_batches import ImportUndo, preview_undo, project_imports, undo_import
+from rlhf_lab.store.reward_scores import unjudged_pairs
+from rlhf_lab.store.runs import add_reward_model
+
+
+def row(prompt, winner="first", annotator="ann", **more):
+    texts = {"first": f"{prompt} a", "second": f"{prompt} b"}
+    return {"prompt": prompt, **texts, "winner": winner, "annotator": annotator} | more
+
+
+ROWS = [row(f"p{i // 2}", annotator="ab"[i % 2]) for i in range(10)]  # a and b on five pairs
+
+
+@pytest.fixture
+def gaps(monkeypatch):
+    """What happens while an import or its taking back rests, one thing a gap; pieces of three."""
+    todo = []
+    monkeypatch.setattr(writer, "CHUNK_SIZE", 3)
+    monkeypatch.setattr(import_batches, "CHUNK_SIZE", 3)
+    monkeypatch.setattr(import_batches.time, "sleep", lambda _: todo and (todo.pop(0) or (lambda: None))())
+    return todo
+
+
+@pytest.fixture
+def bring(db, project, files, gaps):
+    def bring_(rows=ROWS, name="v.jsonl", **into):
+        return save_import(db, files.found(name, rows), ImportTarget(project.id, **into))
+
+    return bring_
+
+
+def live(db, project):
+    """(prompt, annotator) of the live votes."""
+    query = (
+        select(t.prompts.c.text, t.votes.c.annotator)
+        .join(projects.FIRST_COMPLETION, projects.FIRST_COMPLETION.c.prompt_id == t.prompts.c.id)
+        .join(t.pairs, t.pairs.c.first_id == projects.FIRST_COMPLETION.c.id)
+        .join(t.votes, t.votes.c.pair_id == t.pairs.c.id)
+        .where(t.votes.c.undone_at.is_(None), t.pairs.c.project_id == project.id)
+    )
+    with db.read() as conn:
+        return sorted(tuple(found) for found in conn.execute(query))
+
+
+def vote(db, project, prompt, annotator="me", choice=Choice.FIRST):
+    """Somebody gets pairs until it is this one, and votes on it."""
+    while True:
+        found = pair_leases.lease_pair(db, project.id, annotator)
+        assert found is not None
+        mine = found.pair.prompt.text == prompt
+        given = Vote(f"{annotator} {found.pair.id}", found.pair.id, annotator, Source.HUMAN, choice, True)
+        cast = pair_leases.vote_on_lease(db, given)
+        if mine:
+            return cast
+
+
+def test_an_import_is_listed_and_goes_whole(db, project, bring):
+    apart = projects.create_project(db, "another", "embedded", "abc", "tales", 7, [("Once", "train")])
+    bring(who="ann")
+    (found,) = project_imports(db, project.id)
+    assert (found.name, found.who, found.taken_back_at) == ("v.jsonl", "ann", None)
+    assert (found.votes, found.votes_left, found.pairs, found.pairs_left) == (10, 10, 5, 5)
+    assert project_imports(db, apart.id) == []
+    with pytest.raises(StoreError, match="has no import"):
+        undo_import(db, apart.id, found.id)
+    expected = ImportUndo(votes=10, pairs=5, staying=0, prompts=0, models=0)
+    assert preview_undo(db, project.id, found.id) == expected
+    assert len(live(db, project)) == 10  # asking takes nothing
+    assert undo_import(db, project.id, found.id) == expected
+    assert live(db, project) == []
+    assert projects.count_pairs(db, project.id) == votes.count_unvoted_pairs(db, project.id, "me") == 0
+    assert projects.newest_pairs(db, project.id, 9) == unjudged_pairs(db, project.id, 9) == []
+    assert pair_leases.lease_pair(db, project.id, "me") is votes.next_unvoted_pair(db, project.id, "me") is None
+    (found,) = project_imports(db, project.id)
+    assert (found.votes, found.votes_left, found.pairs, found.pairs_left) == (10, 0, 5, 0)
+    assert found.taken_back_at is not None
+    for again in (undo_import, preview_undo):
+        with pytest.raises(StoreError, match=r"v\.jsonl was taken back already"):
+            again(db, project.id, found.id)
+
+
+def test_the_command(tmp_path, files, capsys):
+    home, path = str(tmp_path / "home"), str(files.rows("v.jsonl", ROWS))
+    assert main(["imports", "--home", home]) == 1
+    assert "There is no lab" in capsys.readouterr().err
+    assert main(["import", path, "--home", home]) == 0
+    capsys.readouterr()
+    assert main(["imports", "--home", home]) == 0
+    assert re.fullmatch(
+        r"1: \d{4}-\d\d-\d\d \d\d:\d\d v\.jsonl by command line: 10 votes, 5 new pairs\n",
+        capsys.readouterr().out,
+    )
+    assert main(["imports", "--home", home, "--take-back", "1"]) == 0
+    assert capsys.readouterr().out == "10 votes and 5 pairs go. Add --yes to take it back.\n"
+    assert main(["imports", "--home", home, "--take-back", "1", "--yes", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["taken_back"], said["votes"], said["pairs"]) == (True, 10, 5)
+    assert main(["imports", "--home", home, "--take-back", "1", "--yes"]) == 1
+    assert "was taken back already" in capsys.readouterr().err
+    assert main(["imports", "--home", home, "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["imports"]
+    assert (one["votes"], one["votes_left"], one["pairs_left"]) == (10, 0, 0)
+
+
+def test_votes_given_since_stay_with_their_pairs(db, project, bring, gaps):
+    """Before it and while it goes on; a changed vote is the person's own."""
+    bring()
+    vote(db, project, "p0")
+    (mine, _), *_ = vote_history(db, project.id, "a")  # the newest: p4
+    pair_leases.change_vote(db, project.id, mine.id, Vote("changed", mine.pair_id, "a", Source.HUMAN, Choice.TIE, True))
+    found = project_imports(db, project.id)[0]
+    assert preview_undo(db, project.id, found.id) == ImportUndo(votes=9, pairs=3, staying=2, prompts=0, models=0)
+    gaps += [None, lambda: vote(db, project, "p1")]  # after the first piece, which p1's votes are divided by
+    gone = undo_import(db, project.id, found.id)
+    assert gone == ImportUndo(votes=9, pairs=2, staying=3, prompts=0, models=0)
+    assert live(db, project) == [("p0", "me"), ("p1", "me"), ("p4", "a")]
+    assert projects.count_pairs(db, project.id) == 3
+
+
+def test_pairs_that_were_there_before_stay_without_any_vote(db, project, bring):
+    """Texts of the project's own model, and an earlier import whose votes a person has undone."""
+    prompt = projects.prompts(db, project.id, "train")[0]
+    texts = [NewCompletion(prompt.id, f"{prompt.text} {side}", (1,), "base", 1) for side in "ab"]
+    one, two = projects.add_completions(db, texts)
+    projects.add_pairs(db, project.id, [(one.id, two.id, "r")])
+    bring([row("p0")])
+    pair_leases.undo_last_vote(db, project.id, "ann")
+    bring([row("Once"), row("p0", annotator="b")], name="w.jsonl")
+    newest = project_imports(db, project.id)[0]
+    expected = ImportUndo(votes=2, pairs=0, staying=0, prompts=0, models=0)
+    assert preview_undo(db, project.id, newest.id) == undo_import(db, project.id, newest.id) == expected
+    assert {pair.prompt.text for pair in projects.newest_pairs(db, project.id, 9)} == {"Once", "p0"}
+
+
+def test_nobody_votes_on_a_pair_that_went_or_redoes_what_went(db, project, bring):
+    bring([row("p0"), row("p1")])
+    held = pair_leases.lease_pair(db, project.id, "me")
+    seen = votes.next_unvoted_pair(db, project.id, "judge:x", Source.SIMULATED)
+    undo_import(db, project.id, project_imports(db, project.id)[0].id)
+    with pytest.raises(StaleVoteError, match="not given to you"):
+        pair_leases.vote_on_lease(db, Vote("u", held.pair.id, "me", Source.HUMAN, Choice.FIRST, True))
+    with pytest.raises(StaleVoteError, match="does not exist"):
+        votes.cast_vote(db, Vote("u", seen.id, "judge:x", Source.SIMULATED, Choice.FIRST, True))
+    assert pair_leases.redo_last_vote(db, project.id, "ann") is None
+    assert live(db, project) == []
+
+
+def test_a_vote_that_its_person_undid_does_not_come_back_on_a_pair_that_went(db, project, bring):
+    bring([row("p0")])
+    vote(db, project, "p0")
+    pair_leases.undo_last_vote(db, project.id, "me")
+    undo_import(db, project.id, project_imports(db, project.id)[0].id)
+    assert pair_leases.redo_last_vote(db, project.id, "me") is None
+    assert projects.count_pairs(db, project.id) == 0
+
+
+def test_an_imported_vote_is_not_redone_on_a_pair_that_stays(db, project, bring):
+    bring([row("p0")])
+    vote(db, project, "p0")
+    undo_import(db, project.id, project_imports(db, project.id)[0].id)
+    assert pair_leases.redo_last_vote(db, project.id, "ann") is None
+    assert live(db, project) == [("p0", "me")]
+
+
+def test_two_imports_of_the_same_pairs(db, project, bring):
+    """What the first brought stays for the second's votes; with these it goes."""
+    bring()
+    bring([row("p0", annotator="c"), row("p1", annotator="c")], name="w.jsonl")
+    second, first = project_imports(db, project.id)
+    assert (second.votes, second.pairs) == (2, 0)
+    assert preview_undo(db, project.id, first.id) == ImportUndo(votes=10, pairs=3, staying=2, prompts=0, models=0)
+    undo_import(db, project.id, first.id)
+    assert live(db, project) == [("p0", "c"), ("p1", "c")]
+    expected = ImportUndo(votes=2, pairs=2, staying=0, prompts=0, models=0)
+    assert preview_undo(db, project.id, second.id) == expected
+    assert undo_import(db, project.id, second.id) == expected
+    assert projects.count_pairs(db, project.id) == 0
+
+
+def test_the_second_of_two_imports_leaves_the_first_alone(db, project, bring):
+    bring()
+    bring([row("p0", annotator="c"), row("q", annotator="c")], name="w.jsonl")
+    second, _ = project_imports(db, project.id)
+    assert undo_import(db, project.id, second.id) == ImportUndo(votes=2, pairs=1, staying=0, prompts=0, models=0)
+    assert len(live(db, project)) == 10
+    assert projects.count_pairs(db, project.id) == 5
+
+
+def test_the_same_file_again_brings_all_back_as_another_import(db, project, bring):
+    bring()
+    undo_import(db, project.id, project_imports(db, project.id)[0].id)
+    done = bring()
+    assert (done.votes, done.pairs, done.held) == (10, 0, 0)
+    new, old = project_imports(db, project.id)
+    assert ((new.votes_left, new.pairs_left), (old.votes_left, old.pairs)) == ((10, 5), (0, 0))
+    assert projects.count_pairs(db, project.id) == 5
+    undo_import(db, project.id, new.id)
+    assert live(db, project) == []
+    assert projects.count_pairs(db, project.id) == 0
+
+
+def test_an_import_that_is_taken_back_while_it_goes_on_ends(db, project, bring, gaps):
+    gaps += [None, lambda: undo_import(db, project.id, project_imports(db, project.id)[0].id)]
+    with pytest.raises(DataError, match="taken back meanwhile"):
+        bring()
+    assert live(db, project) == []
+    assert projects.count_pairs(db, project.id) == 0
+
+
+def test_another_import_that_goes_on_ends_and_the_same_file_brings_the_rest(db, project, bring, gaps):
+    """It had left votes out as held that then went."""
+    bring()
+    rows = [*ROWS[:4], row("q"), row("r"), *ROWS[4:]]
+    gaps += [None, lambda: undo_import(db, project.id, project_imports(db, project.id)[-1].id)]
+    with pytest.raises(DataError, match="taken back meanwhile, and this one ended"):
+        bring(rows, name="w.jsonl")
+    gaps.clear()
+    bring(rows, name="w.jsonl")
+    assert live(db, project) == sorted((one["prompt"], one["annotator"]) for one in rows)
+    assert projects.count_pairs(db, project.id) == 7
+
+
+def test_no_import_begins_while_one_is_being_taken_back(db, project, bring, gaps):
+    bring()
+    refused = []
+
+    def begin():
+        with pytest.raises(DataError, match="is being taken back"):
+            bring(name="w.jsonl")
+        refused.append(True)
+
+    gaps += [begin, begin]
+    undo_import(db, project.id, project_imports(db, project.id)[0].id)
+    assert refused == [True, True]
+    assert len(project_imports(db, project.id)) == 1
+    assert bring(name="w.jsonl").votes == 10
+
+
+def test_one_that_is_cut_off_is_done_again_for_the_rest_and_two_at_once_add_up(db, project, bring, gaps):
+    bring()
+    one = project_imports(db, project.id)[0].id
+    gaps += [None, lambda: 1 / 0]
+    with pytest.raises(ZeroDivisionError):
+        undo_import(db, project.id, one)
+    left = project_imports(db, project.id)[0]
+    assert (left.votes_left, left.pairs_left) == (7, 4)
+    rest = []
+    gaps += [None, lambda: rest.append(undo_import(db, project.id, one))]
+    first = undo_import(db, project.id, one)
+    assert (first.votes + rest[0].votes, first.pairs + rest[0].pairs) == (7, 4)
+    assert live(db, project) == []
+
+
+def test_reward_models_keep_what_they_learnt(db, project, bring):
+    bring()
+    one = project_imports(db, project.id)[0].id
+    pinned = votes.snapshot_labels(db, project.id, Source.HUMAN)
+    add_reward_model(db, project.id, "rm/1", config={}, report={}, snapshot=pinned)
+    labels, people = votes.load_comparisons(db, pinned), votes.annotator_per_vote(db, pinned)
+    assert preview_undo(db, project.id, one).models == undo_import(db, project.id, one).models == 1
+    assert votes.load_comparisons(db, pinned) == labels
+    assert votes.annotator_per_vote(db, pinned) == people
+    assert votes.snapshot_labels(db, project.id, Source.HUMAN).vote_ids == ()
+    assert votes.count_live_labels(db, project.id, pinned) == 0
+
+
+def test_prompts_that_it_brought_are_no_longer_sampled_from_unless_another_wants_them(db, project, bring):
+    bring([row("p0"), row("Once")], use_prompts=True)  # "Once" is the project's own
+    bring([row("p1"), row("p0", annotator="b")], use_prompts=True)
+    bring([row("p1", annotator="c")], name="labels.jsonl")
+    _, second, first = project_imports(db, project.id)
+
+    def sampled():
+        return {p.text for part in ("train", "eval") for p in projects.prompts(db, project.id, part)}
+
+    assert sampled() == {"Once", "Far", "p0", "p1"}
+    assert preview_undo(db, project.id, first.id).prompts == undo_import(db, project.id, first.id).prompts == 0
+    assert sampled() == {"Once", "Far", "p0", "p1"}  # the second wants p0 too
+    assert preview_undo(db, project.id, second.id).prompts == undo_import(db, project.id, second.id).prompts == 2
+    assert sampled() == {"Once", "Far"}
+    bring([row("p1", annotator="d")], use_prompts=True)
+    assert sampled() == {"Once", "Far", "p1"}

@@ -1,0 +1,107 @@
+"""The estimate of memory, worked by hand for a model of round numbers."""
+
+from pathlib import Path
+
+import pytest
+from support.fake_hub import CONFIG
+
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.jobs import memory_estimate as module
+from rlhf_lab.jobs.memory_estimate import (
+    PROCESS_BYTES,
+    DecoderDims,
+    DeviceMemory,
+    FitVerdict,
+    decoder_dims,
+    detect_device,
+    estimate_memory,
+)
+from rlhf_lab.jobs.model_inspection import ModelFacts
+
+FACTS = ModelFacts("m", "LlamaForCausalLM", CONFIG, 1800, Path())
+RUN = PolicyConfig(batch_size=4, micro_batch=2, max_new_tokens=36, lora_r=2)
+
+
+def sizes(found):
+    return {part.name: part.size for part in found.parts}
+
+
+def test_every_term_on_a_cpu():
+    found = estimate_memory(FACTS, DeviceMemory("cpu", "CPU", 10**9), RUN)
+    # H 8, I 20, L 2, V 100, K 2 heads of 2 = 4; T = 64 + 36 = 100
+    assert sizes(found) == {
+        "weights": 1800 * 4,
+        "merged copy": (1800 - 800) * 4,
+        "adapters": 2 * (2 * 16 + 2 * 12 + 3 * 28) * 2 * 20,  # r · (q, o; k, v; gate, up, down) · layers · 20 bytes
+        "activations": 32 * 100 * 2 * (16 * 8 + 5 * 20) * 4,  # both texts of 16 comparisons
+        "logits": 2 * 36 * 100 * 12,
+        "cache": 4 * 100 * 2 * 2 * 4 * 4,
+        "program": PROCESS_BYTES["cpu"],
+    }
+    assert found.required_bytes == sum(sizes(found).values())
+
+
+def test_a_gpu_halves_the_numbers_but_not_the_adapters_and_logits():
+    cpu, gpu = (sizes(estimate_memory(FACTS, DeviceMemory(kind, "", 10**9), RUN)) for kind in ("cpu", "gpu"))
+    for name in ("weights", "merged copy", "activations", "cache"):
+        assert gpu[name] * 2 == cpu[name]
+    assert (gpu["adapters"], gpu["logits"]) == (cpu["adapters"], cpu["logits"])
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+@pytest.mark.parametrize(("name", "size"), [("float32", 4), ("bfloat16", 2)])
+def test_the_precision_that_a_person_says(monkeypatch, kind, name, size):
+    monkeypatch.setenv("RLHF_LAB_DTYPE", name)
+    assert sizes(estimate_memory(FACTS, DeviceMemory(kind, "", 10**9), RUN))["weights"] == 1800 * size
+    coarse = estimate_memory(ModelFacts("m", "X", {}, 1000, None), DeviceMemory(kind, "", 10**10))
+    assert sizes(coarse)["weights"] == 1000 * size
+
+
+def test_the_formula_is_shown_with_its_numbers():
+    found = estimate_memory(FACTS, DeviceMemory("cpu", "CPU", 10**9), RUN)
+    told = {part.name: part.formula for part in found.terms}
+    assert told["weights"] == "1,800 × 4 bytes"
+    assert told["activations"] == "32 rows × 100 tokens × 2 layers × 228 × 4 bytes"
+
+
+@pytest.mark.parametrize(
+    ("share", "verdict"),
+    [(0.69, FitVerdict.FITS), (0.71, FitVerdict.TIGHT), (0.99, FitVerdict.TIGHT), (1.01, FitVerdict.TOO_LARGE)],
+)
+def test_the_verdict(share, verdict):
+    need = estimate_memory(FACTS, DeviceMemory("cpu", "CPU", 1), RUN).required_bytes
+    found = estimate_memory(FACTS, DeviceMemory("cpu", "CPU", int(need / share)), RUN)
+    assert found.verdict is verdict
+    assert (verdict is FitVerdict.FITS) == found.advice.startswith("There is room")
+
+
+def test_sizes_under_their_other_names():
+    assert decoder_dims({"n_embd": 12, "n_layer": 3, "n_head": 4, "vocab_size": 7}) == DecoderDims(3, 12, 48, 12, 7)
+    assert decoder_dims(CONFIG) == DecoderDims(2, 8, 20, 4, 100)
+    assert decoder_dims(CONFIG | {"head_dim": 16}) == DecoderDims(2, 8, 20, 32, 100)
+    assert decoder_dims({"n_inner": None, **{"n_embd": 12, "n_layer": 3, "n_head": 4, "vocab_size": 7}}) == DecoderDims(
+        3, 12, 48, 12, 7
+    )
+    assert decoder_dims({"hidden_size": 8}) is None
+    assert decoder_dims({"hidden_size": "8", "num_hidden_layers": 2, "vocab_size": 3}) is None
+
+
+def test_a_model_that_states_no_sizes_is_judged_by_a_coarse_rule():
+    found = estimate_memory(ModelFacts("m", "X", {}, 1000, None), DeviceMemory("cpu", "CPU", 10**10))
+    assert sizes(found) == {"weights": 4000, "the rest": 8000, "program": PROCESS_BYTES["cpu"]}
+    assert "coarse" in found.advice
+
+
+def test_a_gpu_is_found_by_its_tool(monkeypatch, tmp_path):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 1024'\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(module.shutil, "which", lambda name: str(tool))
+    monkeypatch.setattr(module.importlib.metadata, "version", lambda name: "2.13.0+cu130")
+    assert detect_device() == DeviceMemory("gpu", "NVIDIA H200", 2**30)
+    monkeypatch.setattr(module.importlib.metadata, "version", lambda name: "2.13.0+cpu")
+    assert detect_device().kind == "cpu"
+    monkeypatch.setattr(module.importlib.metadata, "version", lambda name: "2.13.0+cu130")
+    tool.write_text("#!/bin/sh\nexit 9\n")
+    found = detect_device()
+    assert (found.kind, found.free_bytes > 0) == ("cpu", True)

@@ -1,0 +1,163 @@
+"""What a model is, before it is loaded: local folders, a Hub that is only pretended, and everything that is refused."""
+
+import json
+import subprocess
+import sys
+
+import httpx
+import pytest
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+from support.fake_hub import CONFIG, FakeHub, model, safetensors
+
+from rlhf_lab.errors import ModelError
+from rlhf_lab.jobs.model_inspection import WEIGHT_INDEX_FILE, count_parameters, inspect_model
+
+NAME = "someone/small"
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    found = FakeHub(tmp_path / "cache").use(monkeypatch)
+    found.models[NAME] = model(tmp_path / "remote")
+    return found
+
+
+def answer(status):
+    return httpx.Response(status, request=httpx.Request("GET", "https://hub.invalid"))
+
+
+def test_a_folder(tmp_path):
+    facts = inspect_model(str(model(tmp_path / "m")))
+    assert (facts.architecture, facts.parameters, facts.files_to_download) == (
+        "LlamaForCausalLM",
+        100 * 8 + 10 * 20 + 1,
+        (),
+    )
+    assert facts.name == str(tmp_path / "m")
+    assert facts.folder == tmp_path / "m"
+
+
+def test_the_embedded_model():
+    facts = inspect_model(" embedded ")
+    assert facts.name == "embedded"
+    assert 1_000_000 < facts.parameters < 20_000_000
+
+
+def test_a_real_folder_counts_what_torch_counts(gpt2_folder):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.no_grad():
+        loaded = AutoModelForCausalLM.from_pretrained(gpt2_folder)
+    assert inspect_model(str(gpt2_folder)).parameters == sum(p.numel() for p in loaded.parameters())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda f: (f / "config.json").unlink(), "no config.json"),
+        (lambda f: (f / "config.json").write_text("{"), "cannot be read"),
+        (lambda f: (f / "config.json").write_text("[]"), "no settings"),
+        (lambda f: (f / "config.json").write_text('{"architectures": 5}'), "no architecture"),
+        (lambda f: (f / "config.json").write_text('{"architectures": ["BertForMaskedLM"]}'), "BertForMaskedLM, not a causal"),
+        (lambda f: (f / "tokenizer.json").unlink(), "no tokenizer"),
+        (lambda f: (f / "model.safetensors").unlink(), "no \\*.safetensors"),
+        (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickle files"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"short"), "damaged"),
+        (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 64), "longer than the file"),
+        (lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-4]), "should have"),
+        (lambda f: (f / WEIGHT_INDEX_FILE).write_text('{"weight_map": {"a": "model-2.safetensors"}}'), "model-2.safetensors"),
+        (lambda f: (f / WEIGHT_INDEX_FILE).write_text("{}"), "KeyError"),
+    ],
+)  # fmt: skip
+def test_a_folder_that_is_no_usable_model(tmp_path, spoil, words):
+    folder = model(tmp_path / "m")
+    spoil(folder)
+    with pytest.raises(ModelError, match=words):
+        inspect_model(str(folder))
+
+
+def test_a_model_in_pieces_is_the_sum_of_them(tmp_path):
+    folder = model(tmp_path / "m")
+    safetensors(folder / "second.safetensors", [3, 3])
+    (folder / WEIGHT_INDEX_FILE).write_text(
+        json.dumps({"weight_map": {"a": "model.safetensors", "b": "second.safetensors"}})
+    )
+    assert inspect_model(str(folder)).parameters == 1001 + 9
+
+
+def test_an_empty_tensor_file(tmp_path):
+    safetensors(tmp_path / "none.safetensors")
+    assert count_parameters(tmp_path / "none.safetensors") == 0
+
+
+@pytest.mark.parametrize("name", ["", "a b", "/no/such/folder", "./here", "~/there", "a/b/c", "C:\\model", "-x/y"])
+def test_what_is_neither_a_folder_nor_an_id(name, hub):
+    with pytest.raises(ModelError, match="neither a folder nor a Hub id"):
+        inspect_model(name)
+    assert hub.asked == []
+
+
+def test_a_hub_id_says_what_has_to_be_downloaded(hub, tmp_path):
+    (tmp_path / "remote" / "onnx").mkdir()
+    (tmp_path / "remote" / "onnx" / "config.json").write_text("{}")
+    (tmp_path / "remote" / "README.md").write_text("hello")
+    facts = inspect_model(NAME)
+    assert [name for name, _ in facts.files_to_download] == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert facts.download_bytes == sum(
+        (tmp_path / "remote" / name).stat().st_size for name, _ in facts.files_to_download
+    )
+    assert (facts.parameters, facts.revision, facts.folder) == (1001, "abc123", None)
+
+
+def test_a_hub_id_that_is_here_is_not_asked_for(hub):
+    model(hub.folder(NAME) / "snapshots" / "abc123")
+    facts = inspect_model(NAME)
+    assert (facts.name, facts.files_to_download, hub.asked) == (NAME, (), [])
+    assert facts.folder == hub.folder(NAME) / "snapshots" / "abc123"
+
+
+def test_a_hub_id_that_is_here_in_part_is_asked_for(hub):
+    (model(hub.folder(NAME) / "snapshots" / "abc123") / "tokenizer.json").unlink()
+    assert inspect_model(NAME).files_to_download
+    assert hub.asked == [NAME]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (GatedRepoError("no", response=answer(403)), "gated"),
+        (RepositoryNotFoundError("no", response=answer(404)), "no model"),
+        (httpx.ConnectError("no route"), "cannot be reached from here .*local folder, or use the embedded"),
+        (OSError("no name"), "cannot be reached from here"),
+    ],
+)
+def test_a_hub_that_refuses(hub, error, words):
+    hub.error = error
+    with pytest.raises(ModelError, match=words):
+        inspect_model(NAME)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickle"),
+        (lambda f: (f / "tokenizer.json").unlink(), "tokenizer"),
+        (lambda f: (f / "config.json").write_text(json.dumps(CONFIG | {"architectures": ["T5Model"]})), "T5Model"),
+    ],
+)
+def test_a_hub_model_of_the_wrong_kind(hub, tmp_path, spoil, words):
+    spoil(tmp_path / "remote")
+    with pytest.raises(ModelError, match=words):
+        inspect_model(NAME)
+
+
+def test_the_hubs_client_brings_no_torch():
+    script = (
+        "import sys; from rlhf_lab.jobs.model_inspection import inspect_model; from rlhf_lab.jobs import hub_download, memory_estimate;"
+        "examine('embedded'); estimate.machine(); download.held('a/b');"
+        "from huggingface_hub import HfApi, get_safetensors_metadata, hf_hub_download, snapshot_download;"
+        "print(sorted({name.split('.')[0] for name in sys.modules} & {'torch', 'transformers', 'peft'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

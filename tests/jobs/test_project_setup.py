@@ -1,0 +1,121 @@
+"""New projects: which prompts they get, and what is refused before there is a row."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+from support.fake_hub import model
+
+from rlhf_lab.errors import ConfigError, ModelError
+from rlhf_lab.jobs.model_inspection import inspect_model
+from rlhf_lab.jobs.project_setup import copy_project, new_project, open_project_on_model, pick_project
+from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts
+
+OWN = [f"prompt {i}" for i in range(9)]
+
+
+def texts(db, project):
+    return [[prompt.text for prompt in prompts(db, project.id, part)] for part in ("train", "eval")]
+
+
+def test_a_project_on_own_prompts_and_a_folder(db, tmp_path):
+    folder = model(tmp_path / "m")
+    project = new_project(db, model=str(folder), prompt_set="mine.csv", custom_prompts=OWN, seed=3)
+    assert (project.name, project.prompt_set, project.seed) == ("m: mine.csv", "mine.csv", 3)
+    assert len(project.model_hash) == 64
+    assert texts(db, project) == [OWN[:7], OWN[7:]]
+
+
+def test_own_prompts_on_the_embedded_model_have_no_shipped_pairs(db):
+    assert count_pairs(db, new_project(db).id) > 0
+    assert count_pairs(db, new_project(db, prompt_set="tales", custom_prompts=OWN).id) == 0
+
+
+@pytest.mark.parametrize(("own", "name"), [((), "reviews"), (OWN, "mine"), (OWN, "tales")])
+def test_a_copy_has_the_same_prompts_in_the_same_parts(db, own, name):
+    project = new_project(db, prompt_set=name, custom_prompts=own, seed=5, name="x")
+    copy = copy_project(db, project)
+    assert copy.id != project.id
+    assert texts(db, copy) == texts(db, project)
+    assert (copy.name, copy.seed, copy.prompt_set) == ("x 2", 5, project.prompt_set)
+    assert (count_pairs(db, copy.id) > 0) == (own == ())
+
+
+def test_prompts_from_a_file(db, tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text("\n".join(f'{{"prompt": "{text}"}}' for text in OWN))
+    project = new_project(db, prompts_file=path)
+    assert project.prompt_set == "mine.jsonl"
+    assert texts(db, project)[0] == OWN[:7]
+
+
+def test_a_name_is_one_line_of_80_characters(db):
+    assert new_project(db, name="  a\n b ").name == "a b"
+    assert len(new_project(db, name="x" * 200).name) == 80
+    assert new_project(db, name=" ").name == "Tales"
+
+
+def test_projects_of_the_same_name_are_told_apart(db):
+    made = [
+        new_project(db, custom_prompts=OWN, name=name).name
+        for name in ("a", "a", "a 2", "b 7", "b 7", "x" * 80, "x" * 80)
+    ]
+    assert made == ["a", "a 2", "a 3", "b 7", "b 2", "x" * 80, "x" * 75 + " 2"]
+
+
+def test_nothing_is_made_of_what_is_refused(db, tmp_path):
+    folder = model(tmp_path / "m")
+    (folder / "tokenizer.json").unlink()
+    for given, error in (
+        ({"model": str(folder)}, ModelError),
+        ({"prompt_set": "poems"}, ConfigError),
+        ({"prompts_file": tmp_path / "none.txt"}, ConfigError),
+    ):
+        with pytest.raises(error):
+            new_project(db, **given)
+    assert projects(db) == []
+
+
+def test_the_project_opened_last_is_picked(db):
+    first = pick_project(db, None)
+    second = new_project(db, prompt_set="reviews")
+    assert pick_project(db, None).id == second.id
+    open_project(db, first.id)
+    assert pick_project(db, None).id == first.id
+    assert pick_project(db, second.id).id == second.id
+    with pytest.raises(ConfigError, match="no project 9"):
+        pick_project(db, 9)
+
+
+def test_a_brand_new_home_has_one_project_however_many_look_at_once(db, monkeypatch):
+    both_have_looked = threading.Barrier(2, timeout=0.5)
+
+    def make(db):
+        with suppress(threading.BrokenBarrierError):
+            both_have_looked.wait()  # the other is making one as well
+        return new_project(db)
+
+    monkeypatch.setattr("rlhf_lab.jobs.project_setup.new_project", make)
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: pick_project(db, None), range(2))
+    assert one == other
+    assert len(projects(db)) == 1
+
+
+def test_a_model_opens_its_project_of_last_time_or_a_new_one(db, tmp_path):
+    embedded, other = inspect_model("embedded"), inspect_model(str(model(tmp_path / "m")))
+    first = open_project_on_model(db, embedded)
+    assert (first.model, count_pairs(db, first.id) > 0) == ("embedded", True)
+    second = new_project(db, prompt_set="reviews")
+    open_project(db, first.id)
+    assert open_project_on_model(db, embedded).id == first.id  # not the newest
+    made = open_project_on_model(db, other)
+    assert (made.model, made.name) == (str(tmp_path / "m"), "m: tales")
+    assert pick_project(db, None).id == made.id
+    assert open_project_on_model(db, embedded).id == first.id
+    assert pick_project(db, None).id == first.id
+    open_project(db, second.id)
+    assert open_project_on_model(db, other).id == made.id
+    assert open_project_on_model(db, embedded).id == second.id
+    assert len(projects(db)) == 3

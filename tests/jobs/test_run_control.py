@@ -1,0 +1,381 @@
+"""What people may do with a run, and what is refused before anything is recorded. No engine runs here."""
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rlhf_lab.common.enums import Choice, EventKind, JobKind, JobStatus, RunStatus, Source
+from rlhf_lab.common.paths import ptx_texts_file
+from rlhf_lab.common.records import NewCompletion, Run, Vote
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.errors import ConfigError, LabelError, StoreError
+from rlhf_lab.jobs import engine_process, queue, run_control, run_lock
+from rlhf_lab.store import projects
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.runs import (
+    add_reward_model,
+    create_run,
+    events,
+    get_run,
+    pending_events,
+    runs,
+    set_run_status,
+)
+from rlhf_lab.store.votes import cast_vote, snapshot_labels
+
+CONFIG = PolicyConfig(steps=8)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The homes for which an engine was asked for; none is started."""
+    homes: list[Path] = []
+    monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: homes.append(home))
+    return homes
+
+
+def project(db: Database) -> int:
+    texts = [("Once", "train"), ("There", "train"), ("Far", "eval")]
+    return projects.create_project(db, "tales", "assets/model", "abc", "tales", 7, texts).id
+
+
+def reward_model(db: Database, project_id: int, *annotators: str, source: Source = Source.SIMULATED) -> int:
+    """A reward model of a label by each of these annotators."""
+    prompt = projects.prompts(db, project_id, "train")[0]
+    for annotator in annotators:
+        a, b = projects.add_completions(db, [NewCompletion(prompt.id, text, (1, 2), "base", 0) for text in "ab"])
+        (pair,) = projects.add_pairs(db, project_id, [(a.id, b.id, "random")])
+        cast_vote(db, Vote(str(uuid.uuid4()), pair.id, annotator, source, Choice.FIRST, True))
+    pinned = snapshot_labels(db, project_id, source)
+    return add_reward_model(db, project_id, "reward_models/x", config={}, report={}, snapshot=pinned).id
+
+
+@pytest.fixture
+def run(db: Database) -> Run:
+    """A queued run with no job."""
+    project_id = project(db)
+    model = reward_model(db, project_id)
+    return create_run(db, project_id, model, "first", config=CONFIG.to_dict(), manifest={}, total_steps=8)
+
+
+def submit(db: Database, run: Run) -> int:
+    return queue.submit(db, JobKind.TRAIN_POLICY, run.project_id, {"run_id": run.id}).id
+
+
+def kinds(db: Database, run: Run) -> list[EventKind]:
+    return [event.kind for event in events(db, run.id)]
+
+
+def test_a_run_is_created_submitted_and_an_engine_asked_for(db: Database, home: Path, started: list[Path]) -> None:
+    project_id = project(db)
+    old, new = reward_model(db, project_id), reward_model(db, project_id, "judge:polite")
+    run = run_control.start_run(db, home, project_id, CONFIG, name="  My\n run ")
+    assert (run.reward_model_id, run.name, run.status, run.total_steps) == (new, "My run", RunStatus.QUEUED, 8)
+    assert PolicyConfig.from_dict(get_run(db, run.id).config) == CONFIG
+    assert run.manifest["judge"] == "polite"
+    assert run.manifest["labels"]["vote_ids"] == (1,)
+    job = run_control.open_job(db, run.id)
+    assert job is not None
+    assert (job.kind, job.status, job.payload) == (JobKind.TRAIN_POLICY, JobStatus.QUEUED, {"run_id": run.id})
+    assert started == [home]
+    second = run_control.start_run(db, home, project_id, CONFIG, reward_model_id=old, judge="gloomy")
+    assert (second.reward_model_id, second.name) == (old, f"ppo on reward model {old}")
+    assert second.manifest["judge"] == "gloomy"
+
+
+@pytest.mark.parametrize(
+    ("annotators", "source", "judge"),
+    [
+        (["judge:polite", "judge:polite"], Source.SIMULATED, "polite"),
+        (["judge:polite", "judge:gloomy"], Source.SIMULATED, None),
+        (["judge:mine"], Source.SIMULATED, None),  # from a file that the labels do not name
+        (["judge:polite"], Source.HUMAN, None),  # a person who calls himself so
+    ],
+)
+def test_the_judge_that_taught_the_reward_model_is_the_gold(
+    db: Database, home: Path, started: list[Path], annotators: list[str], source: Source, judge: str | None
+) -> None:
+    project_id = project(db)
+    reward_model(db, project_id, *annotators, source=source)
+    assert run_control.start_run(db, home, project_id, CONFIG).manifest["judge"] == judge
+
+
+def test_what_cannot_start_leaves_nothing_behind(db: Database, home: Path, started: list[Path]) -> None:
+    project_id, other = project(db), project(db)
+    with pytest.raises(LabelError, match="train-reward"):
+        run_control.start_run(db, home, project_id, CONFIG)
+    theirs = reward_model(db, other)
+    with pytest.raises(LabelError, match=f"has no reward model {theirs}"):
+        run_control.start_run(db, home, project_id, CONFIG, reward_model_id=theirs)
+    with pytest.raises(StoreError, match="no reward model 99"):
+        run_control.start_run(db, home, project_id, CONFIG, reward_model_id=99)
+    reward_model(db, project_id)
+    with pytest.raises(ConfigError, match="nobody"):
+        run_control.start_run(db, home, project_id, CONFIG, judge="nobody")
+    with pytest.raises(ConfigError, match="80 characters"):
+        run_control.start_run(db, home, project_id, CONFIG, name="x" * 81)
+    with pytest.raises(ConfigError, match="ptx_coef is 0"):
+        run_control.start_run(db, home, project_id, CONFIG, ptx_texts=(["a text"], "mine.txt"))
+    (home / "runs").write_text("in the way of the run's folder")
+    with pytest.raises(StoreError, match="was not started"):
+        run_control.start_run(db, home, project_id, CONFIG.replace(ptx_coef=0.1), ptx_texts=(["a text"], "mine.txt"))
+    assert (runs(db), queue.jobs(db), started) == ([], [], [])
+
+
+def test_pretraining_texts_of_ones_own_stand_beside_the_run(db: Database, home: Path, started: list[Path]) -> None:
+    project_id = project(db)
+    reward_model(db, project_id)
+    given = ["Once,\nthere was", "a wolf ✓"]
+    run = run_control.start_run(
+        db, home, project_id, CONFIG.replace(ptx_coef=0.1), ptx_texts=(given, "tales.csv:story")
+    )
+    assert run.manifest["ptx_texts"] == {"source": "tales.csv:story", "count": 2}
+    assert json.loads(ptx_texts_file(home, run.id).read_text()) == given
+
+
+def test_pause_and_stop_of_a_run_that_an_engine_works_on(
+    db: Database, run: Run, engine_row: Callable[..., int]
+) -> None:
+    submit(db, run)
+    queue.claim(db, [JobKind.TRAIN_POLICY], engine_row())
+    set_run_status(db, run.id, RunStatus.RUNNING)
+    run_control.pause(db, run.id)
+    run_control.stop(db, run.id)
+    assert [event.kind for event in pending_events(db, run.id)] == [EventKind.PAUSE, EventKind.STOP]
+    assert get_run(db, run.id).status is RunStatus.RUNNING  # the engine says when it has
+
+
+@pytest.mark.parametrize("status", [RunStatus.QUEUED, RunStatus.INTERRUPTED])
+def test_a_run_that_waits_for_an_engine_is_stopped_at_once(
+    db: Database, home: Path, run: Run, started: list[Path], status: RunStatus
+) -> None:
+    job = submit(db, run)
+    set_run_status(db, run.id, status)
+    run_control.stop(db, run.id)
+    assert get_run(db, run.id).status is RunStatus.STOPPED
+    assert queue.get_job(db, job).status is JobStatus.CANCELLED
+    assert pending_events(db, run.id) == []
+    run_control.delete(db, home, run.id)
+    assert runs(db) == []
+
+
+@pytest.mark.parametrize("status", [RunStatus.STOPPED, RunStatus.FAILED, RunStatus.INTERRUPTED, RunStatus.DONE])
+def test_an_ended_run_can_be_neither_paused_nor_stopped(db: Database, run: Run, status: RunStatus) -> None:
+    set_run_status(db, run.id, status)
+    with pytest.raises(StoreError, match=f"is {status.value} and cannot be paused"):
+        run_control.pause(db, run.id)
+    with pytest.raises(StoreError, match=f"is {status.value} and cannot be stopped"):
+        run_control.stop(db, run.id)
+    assert events(db, run.id) == []
+
+
+def test_resume_of_a_paused_run_is_an_event(db: Database, home: Path, run: Run, started: list[Path]) -> None:
+    job = submit(db, run)
+    set_run_status(db, run.id, RunStatus.PAUSED)
+    run_control.resume(db, home, run.id)
+    assert kinds(db, run) == [EventKind.RESUME]
+    assert [found.id for found in queue.jobs(db)] == [job]
+    assert started == [home]  # the one that paused may be dead
+
+
+@pytest.mark.parametrize("status", [RunStatus.STOPPED, RunStatus.FAILED, RunStatus.INTERRUPTED, RunStatus.QUEUED])
+def test_resume_of_an_ended_run_is_a_new_job_that_an_old_stop_does_not_halt(
+    db: Database, home: Path, run: Run, started: list[Path], engine_row: Callable[..., int], status: RunStatus
+) -> None:
+    first = submit(db, run)
+    queue.claim(db, [JobKind.TRAIN_POLICY], engine_row())
+    set_run_status(db, run.id, RunStatus.RUNNING)
+    run_control.stop(db, run.id)
+    run_control.stop(db, run.id)  # a second click, of which the engine never heard
+    run_control.set_live_setting(db, run.id, "beta", 0.5)
+    queue.finish(db, first, {})
+    set_run_status(db, run.id, status)
+    run_control.resume(db, home, run.id)
+    assert [event.kind for event in pending_events(db, run.id)] == [EventKind.SET]
+    job = run_control.open_job(db, run.id)
+    assert job is not None
+    assert job.id > first
+    assert run_control.last_job(db, run.id) == job
+    assert started == [home]
+
+
+def test_a_run_is_resumed_in_another_number_of_processes(
+    db: Database, home: Path, run: Run, started: list[Path]
+) -> None:
+    """The config tells how it was begun, a note what it goes on with; the next resume knows it still."""
+    for asked, now in ((None, 1), (2, 2), (None, 2), (2, 2), (1, 1)):
+        set_run_status(db, run.id, RunStatus.STOPPED)
+        run_control.resume(db, home, run.id, asked)
+        assert run_control.process_count(db, get_run(db, run.id)) == now
+        queue.cancel(db, queue.jobs(db)[0].id)
+    notes = [event.payload for event in pending_events(db, run.id)]
+    assert notes == [
+        {"words": "processes 1 → 2", "processes": 2},
+        {"words": "processes 2 → 1", "processes": 1},
+    ]
+    assert get_run(db, run.id).config == CONFIG.to_dict()
+
+
+def test_processes_that_a_run_cannot_have_are_refused(
+    db: Database, home: Path, run: Run, started: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_run_status(db, run.id, RunStatus.STOPPED)
+    with pytest.raises(ConfigError, match="leaves some of 64 processes without a response"):
+        run_control.resume(db, home, run.id, 64)
+    config = CONFIG.replace(processes=2, shard_backbone=True).to_dict()
+    dealt = create_run(db, run.project_id, run.reward_model_id, "b", config=config, manifest={}, total_steps=8)
+    with pytest.raises(ConfigError, match="Choose processes = 2 or more"):
+        run_control.resume(db, home, dealt.id, 1)
+    assert (queue.jobs(db), events(db, run.id), events(db, dealt.id)) == ([], [], [])
+    submit(db, run)
+    with pytest.raises(StoreError, match="is stopped: stop it, then resume it in another number"):
+        run_control.resume(db, home, run.id, 2)
+    set_run_status(db, dealt.id, RunStatus.PAUSED)
+    monkeypatch.setattr(run_lock, "is_locked", lambda *_: True)
+    with pytest.raises(StoreError, match="is paused: stop it, then"):
+        run_control.resume(db, home, dealt.id, 3)
+    assert (events(db, run.id), events(db, dealt.id)) == ([], [])
+
+
+def test_a_run_that_is_done_is_not_resumed(db: Database, home: Path, run: Run, started: list[Path]) -> None:
+    set_run_status(db, run.id, RunStatus.DONE)
+    with pytest.raises(StoreError, match="all its 8 steps"):
+        run_control.resume(db, home, run.id)
+    assert (queue.jobs(db), started) == ([], [])
+
+
+@pytest.mark.parametrize("status", [s for s in RunStatus if s is not RunStatus.DONE])
+def test_a_knob_can_be_set_until_a_run_is_done(db: Database, run: Run, status: RunStatus) -> None:
+    set_run_status(db, run.id, status)
+    run_control.set_live_setting(db, run.id, "lr", 1)
+    (event,) = events(db, run.id)
+    assert (event.kind, event.payload, event.applied_step) == (EventKind.SET, {"name": "lr", "value": 1.0}, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("lr", 0.0, "lr = 0.0 is below its least value"),
+        ("lr", 1.5, "above its greatest value"),
+        ("beta", -0.1, "beta = -0.1 is below"),
+        ("beta", float("nan"), "not a finite number"),
+        ("beta", float("inf"), "not a finite number"),
+        ("gamma", 0.9, "only beta and lr can"),
+        ("nonsense", 1.0, "only beta and lr can"),
+    ],
+)
+def test_a_bad_knob_is_refused_before_it_is_recorded(
+    db: Database, run: Run, name: str, value: float, words: str
+) -> None:
+    set_run_status(db, run.id, RunStatus.RUNNING)
+    with pytest.raises(ConfigError, match=words):
+        run_control.set_live_setting(db, run.id, name, value)
+    assert events(db, run.id) == []
+
+
+def test_a_done_run_has_no_knobs(db: Database, run: Run) -> None:
+    set_run_status(db, run.id, RunStatus.DONE)
+    with pytest.raises(StoreError, match="is done and cannot be changed"):
+        run_control.set_live_setting(db, run.id, "beta", 0.2)
+    with pytest.raises(StoreError, match="is done and cannot be changed"):
+        run_control.switch_reward_model(db, run.id, run.reward_model_id)
+
+
+def test_the_reward_model_is_switched_within_the_project_only(db: Database, run: Run) -> None:
+    mine, theirs = reward_model(db, run.project_id), reward_model(db, project(db))
+    run_control.switch_reward_model(db, run.id, mine)
+    with pytest.raises(ConfigError, match="another project"):
+        run_control.switch_reward_model(db, run.id, theirs)
+    with pytest.raises(StoreError, match="no reward model 99"):
+        run_control.switch_reward_model(db, run.id, 99)
+    (event,) = events(db, run.id)
+    assert (event.kind, event.payload) == (EventKind.SWITCH_REWARD, {"reward_model_id": mine})
+
+
+def test_a_run_is_renamed(db: Database, run: Run) -> None:
+    run_control.rename(db, run.id, " better\tname ")
+    assert get_run(db, run.id).name == "better name"
+    for bad in ("", " \n ", "x" * 81):
+        with pytest.raises(ConfigError, match="1 to 80 characters"):
+            run_control.rename(db, run.id, bad)
+    assert get_run(db, run.id).name == "better name"
+
+
+def test_a_run_is_deleted_with_its_files_and_no_other(db: Database, home: Path, run: Run) -> None:
+    other = create_run(db, run.project_id, run.reward_model_id, "b", config={}, manifest={}, total_steps=8)
+    for found in (run, other):
+        (home / "runs" / str(found.id) / "step-000005").mkdir(parents=True)
+        (home / "runs" / str(found.id) / "step-000005" / "state.json").write_text("{}")
+    set_run_status(db, run.id, RunStatus.DONE)
+    run_control.delete(db, home, run.id)
+    assert [found.id for found in runs(db)] == [other.id]
+    assert [path.name for path in (home / "runs").iterdir()] == [str(other.id)]
+
+
+@pytest.mark.parametrize("status", [RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED])
+def test_a_run_that_goes_on_is_not_deleted(db: Database, home: Path, run: Run, status: RunStatus) -> None:
+    set_run_status(db, run.id, status)
+    with pytest.raises(StoreError, match="stop it before"):
+        run_control.delete(db, home, run.id)
+    assert [found.id for found in runs(db)] == [run.id]
+
+
+def test_a_run_whose_job_is_open_is_not_deleted(db: Database, home: Path, run: Run) -> None:
+    submit(db, run)
+    set_run_status(db, run.id, RunStatus.INTERRUPTED)
+    with pytest.raises(StoreError, match="stop it before"):
+        run_control.delete(db, home, run.id)
+    assert [found.id for found in runs(db)] == [run.id]
+
+
+def test_every_control_names_a_run_that_is_not_there(db: Database, home: Path, started: list[Path]) -> None:
+    for call in (
+        lambda: run_control.pause(db, 9),
+        lambda: run_control.resume(db, home, 9),
+        lambda: run_control.stop(db, 9),
+        lambda: run_control.set_live_setting(db, 9, "beta", 0.1),
+        lambda: run_control.switch_reward_model(db, 9, 1),
+        lambda: run_control.rename(db, 9, "x"),
+        lambda: run_control.delete(db, home, 9),
+    ):
+        with pytest.raises(StoreError, match="no run 9"):
+            call()
+    assert started == []
+
+
+def test_a_run_whose_job_cannot_be_stored_is_not_there(
+    db: Database, home: Path, monkeypatch: pytest.MonkeyPatch, started: list[Path]
+) -> None:
+    project_id = project(db)
+    reward_model(db, project_id)
+
+    def refused(*_: object) -> None:
+        raise StoreError("The database failed: the disk is full.")
+
+    monkeypatch.setattr(queue, "submit", refused)
+    with pytest.raises(StoreError, match="disk is full"):
+        run_control.start_run(db, home, project_id, CONFIG)
+    assert (runs(db), started) == ([], [])
+
+
+def test_a_run_without_a_job_is_stopped_and_deleted(db: Database, home: Path, run: Run) -> None:
+    """The page was killed between storing the run and storing its job."""
+    run_control.stop(db, run.id)
+    assert get_run(db, run.id).status is RunStatus.STOPPED
+    assert pending_events(db, run.id) == []
+    run_control.delete(db, home, run.id)
+    assert runs(db) == []
+
+
+@pytest.mark.parametrize("name", ["a\0b", "a\x1bb", "a\ud800"])
+def test_a_name_that_cannot_be_seen_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="can be seen"):
+        run_control.check_name(name)
+
+
+def test_names_may_hold_emoji_and_writing_from_right_to_left() -> None:
+    for name in ("\U0001f469\u200d\U0001f467 run", "\u200f\u05d0\u05d1"):
+        assert run_control.check_name(name) == name

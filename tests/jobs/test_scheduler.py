@@ -1,0 +1,319 @@
+"""What happens by itself: pairs are written ahead, judges go on, reward models are retrained, an engine is there for it."""
+
+import json
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from rlhf_lab.common.checkpoint_index import TRAINER_FILE, file_sha256
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, Source
+from rlhf_lab.common.records import LabelSnapshot, NewCompletion, Vote
+from rlhf_lab.config.labelling import LabellingConfig
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.jobs import engine_process, queue, scheduler
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.store import annotators, pair_leases, projects, votes
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.runs import add_reward_model, create_run
+
+
+@pytest.fixture
+def db(tmp_path):
+    with Database.open(tmp_path) as db:
+        yield db
+    scheduler._pending_judge_labels.clear()
+
+
+@pytest.fixture
+def project(db):
+    return new_project(db)
+
+
+@pytest.fixture
+def caretaker(db, tmp_path, monkeypatch):
+    """A steward that starts no engine but counts how often it would have."""
+    monkeypatch.setattr(engine_process, "ensure_engine", lambda *_: calls.append(1))
+    calls: list[int] = []
+    made = scheduler.Scheduler(tmp_path, db)
+    made.calls = calls
+    return made
+
+
+def open_kinds(db):
+    return [job.kind for job in queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES)]
+
+
+def add_pairs(db, project, count):
+    prompt = projects.prompts(db, project.id, "train")[0]
+    made = projects.add_completions(db, [NewCompletion(prompt.id, f"t{i}", (i,), "base", i) for i in range(2 * count)])
+    return projects.add_pairs(db, project.id, [(made[2 * i].id, made[2 * i + 1].id, "r") for i in range(count)])
+
+
+def label(db, project, count, source=Source.HUMAN, choice=Choice.FIRST):
+    who = "ann" if source is Source.HUMAN else "judge:cheerful"
+    for _ in range(count):
+        pair = votes.next_unvoted_pair(db, project.id, who, source)
+        votes.cast_vote(db, Vote(f"{who}{pair.id}", pair.id, who, source, choice, True))
+
+
+def write_checkpoint(run, step):
+    """Whole, but for what a resume needs, which older ones have given up."""
+    folder = run / f"step-{step:06d}"
+    folder.mkdir(parents=True)
+    (folder / "adapter.bin").write_text(f"of step {step}")
+    digests = {"adapter.bin": file_sha256(folder / "adapter.bin"), TRAINER_FILE: "given up"}
+    (folder / "state.json").write_text(json.dumps({"sha256": digests}))
+    return folder
+
+
+def train_jobs(db):
+    return [job for job in queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES) if job.kind is JobKind.TRAIN_REWARD]
+
+
+def test_pairs_are_written_ahead_once_and_an_engine_is_called_for_them(db, project, caretaker):
+    caretaker.look()
+    caretaker.look()
+    assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
+    assert len(caretaker.calls) == 2
+
+
+def test_who_has_seen_every_pair_is_told_what_is_true(db, project, caretaker):
+    """No engine; one that writes; pairs that could not be written; and the next try after that."""
+    assert "is not running" in scheduler.no_pair_message(db, project.id)
+    engine_process.record_heartbeat(db, "idle")
+    assert "is writing new ones" in scheduler.no_pair_message(db, project.id)
+    caretaker.look()
+    (job,) = queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES)
+    assert "is writing new ones" in scheduler.no_pair_message(db, project.id)
+    queue.fail(db, job.id, "The model cannot be loaded.")
+    assert "could not be written: The model cannot be loaded. It is tried again" in scheduler.no_pair_message(
+        db, project.id
+    )
+    queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": 1})
+    assert "is writing new ones" in scheduler.no_pair_message(db, project.id)
+
+
+def test_pairs_that_could_not_be_written_are_tried_again_after_a_while(db, project, caretaker, monkeypatch):
+    caretaker.look()
+    (job,) = queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES)
+    queue.fail(db, job.id, "the model cannot be loaded")
+    at = queue.get_job(db, job.id).updated_at
+    monkeypatch.setattr(scheduler.time, "time", lambda: at + scheduler.RETRY_AFTER_S - 1)
+    caretaker.look()
+    assert open_kinds(db) == []
+    monkeypatch.setattr(scheduler.time, "time", lambda: at + scheduler.RETRY_AFTER_S + 1)
+    caretaker.look()
+    assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
+
+
+def test_a_full_pool_asks_for_nothing(db, project, caretaker):
+    add_pairs(db, project, scheduler.PAIR_POOL_SIZE)
+    caretaker.look()
+    assert open_kinds(db) == []
+    assert caretaker.calls == []
+
+
+def test_the_person_with_the_fewest_pairs_left_counts(db, project, caretaker):
+    add_pairs(db, project, scheduler.PAIR_POOL_SIZE)
+    ready = votes.count_unvoted_pairs(db, project.id, "ann")
+    label(db, project, ready - scheduler.PAIR_POOL_SIZE + 1, choice=Choice.SKIP)
+    caretaker.look()
+    assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
+
+
+def test_the_first_reward_model_comes_at_ten_labels(db, project, caretaker):
+    add_pairs(db, project, 60)
+    label(db, project, scheduler.LABELS_FOR_FIRST_MODEL - 1)
+    caretaker.look()
+    assert train_jobs(db) == []
+    label(db, project, 1)
+    caretaker.look()
+    caretaker.look()
+    (job,) = train_jobs(db)
+    assert job.payload["source"] == "human"
+    assert job.payload["labels"] == scheduler.LABELS_FOR_FIRST_MODEL
+
+
+def test_the_next_one_comes_twenty_labels_later(db, project, caretaker):
+    add_pairs(db, project, 60)
+    label(db, project, 12)
+    pinned = votes.snapshot_labels(db, project.id, Source.HUMAN)
+    add_reward_model(db, project.id, "x", config={}, report={}, snapshot=pinned)
+    label(db, project, scheduler.LABELS_PER_RETRAINING - 1)
+    caretaker.look()
+    assert train_jobs(db) == []
+    label(db, project, 1)
+    caretaker.look()
+    assert len(train_jobs(db)) == 1
+
+
+def test_only_ties_train_nothing_and_skips_do_not_count(db, project, caretaker):
+    add_pairs(db, project, 60)
+    label(db, project, 20, choice=Choice.TIE)
+    label(db, project, 5, choice=Choice.SKIP)
+    caretaker.look()
+    assert train_jobs(db) == []
+    assert scheduler.get_label_progress(db, project.id).human == 20
+
+
+def test_labels_that_failed_are_not_tried_again_until_there_is_one_more(db, project, caretaker):
+    add_pairs(db, project, 60)
+    label(db, project, 10)
+    caretaker.look()
+    queue.fail(db, train_jobs(db)[0].id, "no")
+    caretaker.look()
+    assert train_jobs(db) == []
+    label(db, project, 1)
+    caretaker.look()
+    assert len(train_jobs(db)) == 1
+
+
+def test_a_judge_goes_on_when_pairs_are_there_and_then_its_labels_train(db, project, caretaker):
+    scheduler.request_judge_labels(db, project.id, "cheerful", 40)
+    caretaker.look()
+    assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]  # simulated labels wait until the judge has finished
+    add_pairs(db, project, 40)
+    caretaker.look()
+    assert (
+        scheduler.get_label_progress(db, project.id).simulated
+        + votes.vote_counts(db, project.id)[Source.SIMULATED][Choice.SKIP]
+        == 40
+    )
+    caretaker.look()
+    assert [job.payload["source"] for job in train_jobs(db)] == ["simulated"]
+    assert scheduler.get_label_progress(db, project.id).human == 0
+
+
+def test_nothing_is_learnt_from_half_of_what_a_judge_is_saying(db, project, caretaker, monkeypatch):
+    add_pairs(db, project, 60)
+    whole, seen = scheduler.label_with_judge, []
+
+    def in_halves(db, project_id, judge, count):
+        first = whole(db, project_id, judge, count // 2)
+        caretaker.look()  # the steward's own thread looks whenever it likes
+        seen.append(train_jobs(db))
+        return Counter(first) + Counter(whole(db, project_id, judge, count - count // 2))
+
+    monkeypatch.setattr(scheduler, "label_with_judge", in_halves)
+    scheduler.request_judge_labels(db, project.id, "cheerful", 40)
+    assert seen == [[]]
+    caretaker.look()
+    assert [job.payload["labels"] for job in train_jobs(db)] == [scheduler.get_label_progress(db, project.id).simulated]
+
+
+def test_an_unknown_judge_is_refused(db, project):
+    with pytest.raises(ConfigError):
+        scheduler.request_judge_labels(db, project.id, "nobody", 4)
+
+
+def test_no_file_of_a_judge_is_run_for_the_page(db, project, tmp_path):
+    """A page may be spoken to by a program, and a file may have been uploaded."""
+    trace, file = tmp_path / "trace", tmp_path / "own.py"
+    file.write_text(f"open({str(trace)!r}, 'w').close()\ndef f(text): return 1.0\n")
+    with pytest.raises(ConfigError, match=r"no judge .* on the page. Say one of cheerful"):
+        scheduler.request_judge_labels(db, project.id, f"{file}:f", 4)
+    assert not trace.exists()
+
+
+def test_goals_follow_each_source_by_itself(db, project):
+    none = LabelSnapshot((), "", Source.SIMULATED)
+    add_reward_model(db, project.id, "x", config={}, report={}, snapshot=none)
+    assert scheduler.training_goal(db, project.id, Source.HUMAN) == scheduler.LABELS_FOR_FIRST_MODEL
+    assert scheduler.training_goal(db, project.id, Source.SIMULATED) == scheduler.LABELS_PER_RETRAINING
+
+
+def rule(db, project, **changes):
+    annotators.set_labelling_config(db, project.id, LabellingConfig(**changes))
+
+
+def test_what_was_chosen_for_the_project_reaches_the_engine(db, project, caretaker):
+    rule(db, project, sampling="uncertainty")
+    caretaker.look()
+    (job,) = queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES)
+    assert job.payload["sampling"] == "uncertainty"
+    assert "checkpoint" not in job.payload
+
+
+def test_pairs_of_the_policy_come_from_its_newest_checkpoint(db, project, caretaker, tmp_path):
+    rule(db, project, texts="policy")
+    add_pairs(db, project, scheduler.PAIR_POOL_SIZE)
+    caretaker.look()
+    assert open_kinds(db) == []  # no run yet: the base's pairs will do
+    none = LabelSnapshot((), "", Source.HUMAN)
+    model = add_reward_model(db, project.id, "x", config={}, report={}, snapshot=none)
+    run = create_run(db, project.id, model.id, "r", config={}, manifest={}, total_steps=9)
+    for step in (10, 9, 100):
+        write_checkpoint(tmp_path / "runs" / str(run.id), step)
+    caretaker.look()
+    (job,) = queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES)
+    assert job.payload == {"count": scheduler.POLICY_PAIR_POOL_SIZE, "checkpoint": f"run/{run.id}/100"}
+
+
+def test_a_damaged_checkpoint_writes_no_pairs(db, project, tmp_path):
+    """The newest whole one does; and of the newest run that has one."""
+    none = LabelSnapshot((), "", Source.HUMAN)
+    model = add_reward_model(db, project.id, "x", config={}, report={}, snapshot=none)
+    old, new = (create_run(db, project.id, model.id, "r", config={}, manifest={}, total_steps=9) for _ in range(2))
+    made = [write_checkpoint(tmp_path / "runs" / str(run.id), step) for run, step in ((old, 9), (new, 10), (new, 20))]
+    assert scheduler.newest_checkpoint(tmp_path, db, project.id) == f"run/{new.id}/20"
+    (made[2] / "adapter.bin").write_text("of step 2")
+    assert scheduler.newest_checkpoint(tmp_path, db, project.id) == f"run/{new.id}/10"
+    (made[1] / "adapter.bin").unlink()
+    assert scheduler.newest_checkpoint(tmp_path, db, project.id) == f"run/{old.id}/9"
+    (made[0] / "state.json").unlink()
+    assert scheduler.newest_checkpoint(tmp_path, db, project.id) is None
+
+
+def test_votes_wanted_and_pairs_on_other_screens_count(db, project, caretaker):
+    add_pairs(db, project, scheduler.PAIR_POOL_SIZE)
+    free = pair_leases.count_free_pairs(db, project.id, "ann")
+    for n in range(free - scheduler.PAIR_POOL_SIZE + 1):
+        pair_leases.lease_pair(db, project.id, f"visitor {n}")
+    caretaker.look()
+    assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
+    rule(db, project, overlap=50)
+    assert pair_leases.count_free_pairs(db, project.id, "ann", annotators.get_labelling_config(db, project.id)) == free
+
+
+def test_two_pages_of_one_home_ask_for_everything_once(db, project, caretaker, monkeypatch, tmp_path):
+    """Both have looked, and found the same to be due, before either asks for it."""
+    add_pairs(db, project, 20)
+    label(db, project, 12)
+    both = threading.Barrier(2, timeout=60)
+
+    def together(find):
+        def found(*args):
+            answer = find(*args)
+            both.wait()
+            return answer
+
+        return found
+
+    for name in ("holders", "due"):
+        monkeypatch.setattr(scheduler, name, together(getattr(scheduler, name)))
+    with Database.open(tmp_path) as theirs, ThreadPoolExecutor() as pages:
+        for look in [pages.submit(one.run_once) for one in (caretaker, scheduler.Scheduler(tmp_path, theirs))]:
+            look.result()
+    assert sorted(open_kinds(db)) == [JobKind.SAMPLE_PAIRS, JobKind.TRAIN_REWARD]
+
+
+def test_an_error_of_any_kind_does_not_end_the_steward(db, tmp_path, monkeypatch):
+    seen = threading.Event()
+    looks = []
+
+    def look(self):
+        looks.append(1)
+        if len(looks) == 1:
+            raise RuntimeError("no connection became free")
+        seen.set()
+
+    monkeypatch.setattr(scheduler, "SCHEDULE_INTERVAL_S", 0.01)
+    monkeypatch.setattr(scheduler.Scheduler, "run_once", look)
+    caretaker = scheduler.Scheduler(tmp_path, db)
+    caretaker.start()
+    try:
+        assert seen.wait(10)
+    finally:
+        caretaker.stop()

@@ -1,0 +1,322 @@
+"""Whole layers in C against float64, and products with weights laid out, in sizes that fill their blocks and others.
+
+By whatever this machine multiplies bfloat16 with: tiles, vectors or both.
+"""
+
+import pytest
+import torch
+from support import tiny_models
+
+from rlhf_lab.kernels import amx_layer, compile
+from rlhf_lab.models.fused_llama.layer import LayerWeights, LoraUpdate, fused_layer, unfused_layer
+from rlhf_lab.models.fused_llama.layer_ops import LayerDims
+from rlhf_lab.models.fused_llama.rope import RopeTables
+
+if not tiny_models.units():
+    pytest.skip("no C compiler here, or nothing that multiplies bfloat16", allow_module_level=True)
+
+HALF = torch.bfloat16
+SCALE = 0.5
+UNITS = pytest.mark.parametrize("units", tiny_models.units())
+
+
+def some(*shape, seed=0, scale=1.0):
+    return (torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))) * scale).to(HALF)
+
+
+def near(found, expected, most):
+    """The error by its share of the size of all numbers."""
+    found, expected = found.detach().double(), expected.detach().double()
+    error, size = float((found - expected).norm()), float(expected.norm())
+    assert error <= most * size, error / size
+
+
+@UNITS
+def test_what_the_processor_has_is_what_is_used(units, monkeypatch):
+    """By whatever compiler: those name what they compile for in ways of their own."""
+    tiny_models.multiply_by(units, monkeypatch)
+    assert compile.layer_backend(HALF) == units
+    assert compile.describe(HALF).endswith(f", layers by {units}")
+
+
+# --- products ---
+
+
+@UNITS
+@pytest.mark.parametrize("rows", [1, 16, 17, 33, 70, 300])
+@pytest.mark.parametrize(("depth", "width"), [(32, 32), (64, 16), (96, 50), (192, 96), (32, 4097), (512, 512)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_are_those_of_float64(units, rows, depth, width, bias, monkeypatch):
+    """Sums in float32 and one rounding: each number is the nearest one of bfloat16, or the next."""
+    tiny_models.multiply_by(units, monkeypatch)
+    x, weight, add = some(rows, depth), some(width, depth, seed=1), some(width, seed=2) if bias else None
+    exact = x.double() @ weight.double().t() + (0 if add is None else add.double())
+    found = amx_layer.tiled_linear(x, amx_layer.tile_layout(weight), width, add)
+    assert found.shape == (rows, width)
+    torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=1e-5 * float(exact.abs().max()))
+
+
+@UNITS
+def test_a_product_far_down_a_long_sum_is_not_lost(units, monkeypatch):
+    """256 and then 2,047 ones: bfloat16 itself would stay at 256."""
+    tiny_models.multiply_by(units, monkeypatch)
+    x, weight = torch.ones(40, 2048, dtype=HALF), torch.ones(32, 2048, dtype=HALF)
+    weight[:, 0] = 256
+    assert amx_layer.tiled_linear(x, amx_layer.tile_layout(weight), 32).unique().tolist() == [
+        2304
+    ]  # 2,303, rounded once
+
+
+@UNITS
+def test_what_is_not_finite_stays_in_its_row(units, monkeypatch):
+    tiny_models.multiply_by(units, monkeypatch)
+    x, weight = some(40, 64), amx_layer.tile_layout(some(32, 64, seed=1))
+    x[7, 3] = torch.nan
+    assert amx_layer.tiled_linear(x, weight, 32).isfinite().all(1).tolist() == [row != 7 for row in range(40)]
+
+
+@UNITS
+def test_numbers_that_are_not_there_are_not_read(units, monkeypatch):
+    """Of a weight, of texts, of what attention gave and of the rotation."""
+    tiny_models.multiply_by(units, monkeypatch)
+    with pytest.raises(ValueError, match="not one of \\(32, 96\\) laid out"):
+        amx_layer.tiled_linear(some(2, 96), amx_layer.tile_layout(some(32, 64)), 32)
+    x, frozen, shape, turn, pairs = made(2, 6, (3,) * 7)
+    whole, rows, mixed = in_c(frozen, shape, pairs), x[0], some(2, 6, 64)
+    short, wide, other = (
+        RopeTables(*(one[:3] for one in turn)),
+        x.repeat(1, 1, 2),
+        RopeTables(*(one[None].repeat(3, 1, 1) for one in turn)),
+    )
+    for wrong in (
+        lambda: whole.qkv_projection(wide[0]),
+        lambda: whole.post_attention(rows, wide[0]),
+        lambda: whole.post_attention(rows, mixed[0, :3]),
+        lambda: whole.forward(wide, *turn, 0, keeps=False),
+        lambda: whole.forward(x, *short, 0, keeps=False),
+        lambda: whole.forward(x, *other, 0, keeps=False),
+        lambda: whole.backward(x[:, 1:], x, mixed, *turn, 0, wants_x=True),
+        lambda: whole.backward(x, x, mixed[:, 1:], *turn, 0, wants_x=True),
+    ):
+        with pytest.raises(ValueError, match="a layer was given"):
+            wrong()
+
+
+@UNITS
+def test_slopes_are_float32_whatever_a_program_makes_by_default(units, monkeypatch):
+    tiny_models.multiply_by(units, monkeypatch)
+    torch.set_default_dtype(HALF)
+    try:
+        x, frozen, shape, turn, pairs = made(3, 6, (3,) * 7)
+        whole = in_c(frozen, shape, pairs)
+        _, slopes = whole.backward(x, x, whole.forward(x, *turn, 0, keeps=True)[1], *turn, 0, wants_x=False)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert {one.dtype for one in slopes} == {torch.float32}
+
+
+def test_weights_that_do_not_fit_are_told_apart():
+    assert amx_layer.supports_weight(some(32, 64))
+    assert not amx_layer.supports_weight(some(48, 64))
+    assert not amx_layer.supports_weight(some(64, 48))
+    assert not amx_layer.supports_weight(some(32, 64).float())
+
+
+# --- layers ---
+
+
+def made(batch, length, ranks, bias=True, width=64, inner=96, heads=4, groups=2, size=16, turns=False, seed=0):
+    """x, frozen weights, shape, turn and pairs, in bfloat16 but for the pairs; turns: each text has places of its own."""
+    rows = [(heads * size, width), (groups * size, width), (groups * size, width), (width, heads * size)]
+    rows += [(inner, width), (inner, width), (width, inner)]
+    each = [some(*shape, seed=i + seed, scale=shape[1] ** -0.5) for i, shape in enumerate(rows)]
+    qkv = torch.cat(each[:3])
+    norms = (1 + some(width, seed=20, scale=0.2), 1 + some(width, seed=21, scale=0.2))
+    frozen = LayerWeights(qkv, *each[3:], norms, some(len(qkv), seed=22, scale=0.3) if bias else None)
+    pairs = [
+        some(*shape, seed=30 + i, scale=shape[1] ** -0.5).float()
+        for i, ((out, into), rank) in enumerate(zip(rows, ranks, strict=False))
+        for shape in ((rank, into), (out, rank))
+    ]
+    angles = some(*([batch] if turns else []), length, size // 2, seed=40).float()
+    cos, sin = angles.cos(), angles.sin()
+    turn = RopeTables(torch.cat([cos, cos], -1).to(HALF), torch.cat([-sin, sin], -1).to(HALF))
+    return some(batch, length, width, seed=50), frozen, LayerDims(heads, groups, size, (1e-3, 2e-3)), turn, pairs
+
+
+def in_c(frozen, shape, pairs, scale=SCALE):
+    sizes = [shape.heads * shape.head_size, *[shape.kv_heads * shape.head_size] * 2]
+    each = [*frozen.qkv.split(sizes), *frozen[1:5]]
+    found = amx_layer.AmxLayer(
+        amx_layer.TiledWeights(each, frozen.bias, frozen.norms, shape), [len(a) for a in pairs[::2]]
+    )
+    if pairs:
+        found.set_lora(pairs, scale)
+    return found
+
+
+def exactly(x, frozen, shape, turn, pairs, first):
+    """The output, what comes back, and all slopes, in float64, of the same weights."""
+    wide = [one.double().requires_grad_() for one in (x, *pairs)]
+    held = LayerWeights(
+        *(one.double() for one in frozen[:5]), tuple(one.double() for one in frozen.norms),
+        None if frozen.bias is None else frozen.bias.double(),
+    )  # fmt: skip
+    out = unfused_layer(wide[0], shape, RopeTables(*(one.double() for one in turn)), LoraUpdate(held, SCALE), wide[1:])[
+        :, first:
+    ]
+    slope = some(*out.shape, seed=60)
+    return out, slope, torch.autograd.grad(out, wide, slope.double())
+
+
+CASES = [
+    {"batch": 1, "length": 1, "ranks": (4,) * 7},
+    {"batch": 3, "length": 5, "ranks": (1, 2, 3, 4, 5, 6, 7), "first": 2},
+    {"batch": 5, "length": 33, "ranks": (8,) * 7, "turns": True},
+    {"batch": 2, "length": 40, "ranks": (), "first": 39},
+    {"batch": 7, "length": 19, "ranks": (40,) * 7, "bias": False, "groups": 4, "first": 1},
+    {"batch": 2, "length": 70, "ranks": (16,) * 7, "heads": 2, "size": 32, "width": 32, "inner": 32},
+    {"batch": 40, "length": 9, "ranks": (8,) * 7, "first": 3, "turns": True},
+]
+
+
+@UNITS
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("learns", ["words and pairs", "pairs"])
+def test_a_layer_and_its_slopes_are_those_of_float64(units, case, learns, monkeypatch):
+    """Within what roundings to bfloat16 between its products take."""
+    tiny_models.multiply_by(units, monkeypatch)
+    case = dict(case)
+    first = case.pop("first", 0)
+    x, frozen, shape, turn, pairs = made(**case)
+    out, slope, exact = exactly(x, frozen, shape, turn, pairs, first)
+    inputs = [x.clone().requires_grad_(learns != "pairs"), *(one.clone().requires_grad_() for one in pairs)]
+    found = fused_layer(
+        inputs[0], in_c(frozen, shape, pairs), shape, turn, LoraUpdate(frozen, SCALE), inputs[1:], first
+    )
+    assert found.dtype == HALF
+    near(found, out, 0.01)
+    if found.requires_grad:
+        found.backward(slope)
+    for mine, expected in zip(inputs, exact, strict=True):
+        if mine.requires_grad:
+            assert mine.grad.dtype == mine.dtype
+            near(mine.grad, expected, 0.02)
+
+
+@UNITS
+@pytest.mark.parametrize("case", [CASES[1], CASES[2], CASES[6]])
+def test_any_number_of_threads_gives_the_same_numbers(units, case, monkeypatch):
+    """Also where there are fewer texts than threads, and with a gradient or without one."""
+    tiny_models.multiply_by(units, monkeypatch)
+    case, before, found = dict(case), torch.get_num_threads(), []
+    first = case.pop("first", 0)
+    x, frozen, shape, turn, pairs = made(**case)
+    whole, slope = in_c(frozen, shape, pairs), some(len(x), x.shape[1] - first, x.shape[2], seed=60)
+    rows = x.view(-1, x.shape[-1])
+    try:
+        for threads in (1, 2, 3, 8):
+            torch.set_num_threads(threads)
+            out, mixed = whole.forward(x, *turn, first, keeps=True)
+            dx, slopes = whole.backward(slope, x, mixed, *turn, first, wants_x=True)
+            read = whole.qkv_projection(rows)
+            found.append(
+                [
+                    out,
+                    mixed,
+                    whole.forward(x, *turn, first, keeps=False)[0],
+                    dx,
+                    *slopes,
+                    read,
+                    whole.post_attention(rows, read[:, : shape.heads * shape.head_size]),
+                    amx_layer.tiled_linear(rows, amx_layer.tile_layout(frozen.gate), 96),
+                ]
+            )
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0][0], found[0][2])
+    for others in found[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(found[0], others, strict=True))
+
+
+@UNITS
+def test_a_text_is_computed_alike_whatever_stands_beside_it(units, monkeypatch):
+    tiny_models.multiply_by(units, monkeypatch)
+    x, frozen, shape, turn, pairs = made(9, 21, (8,) * 7)
+    whole = in_c(frozen, shape, pairs)
+    together = whole.forward(x, *turn, 4, keeps=False)[0]
+    for i, text in enumerate(x):
+        assert torch.equal(whole.forward(text[None], *turn, 4, keeps=False)[0], together[i : i + 1])
+
+
+@UNITS
+def test_another_update_takes_the_place_of_the_one_before(units, monkeypatch):
+    tiny_models.multiply_by(units, monkeypatch)
+    x, frozen, shape, turn, pairs = made(2, 6, (3,) * 7)
+    _, _, _, _, others = made(2, 6, (3,) * 7, seed=9)
+    whole = in_c(frozen, shape, [7 * one for one in others], scale=-2.0)
+    version = whole.lora_buffer._version
+    whole.set_lora(pairs, SCALE)
+    assert whole.lora_buffer._version > version, "a gradient that waits would be taken with other weights"
+    assert torch.equal(
+        whole.forward(x, *turn, 0, keeps=False)[0], in_c(frozen, shape, pairs).forward(x, *turn, 0, keeps=False)[0]
+    )
+
+
+@UNITS
+def test_it_can_be_differentiated_again(units, monkeypatch):
+    """As trpo's curvature needs it."""
+    tiny_models.multiply_by(units, monkeypatch)
+    x, frozen, shape, turn, pairs = made(2, 6, (3,) * 7)
+    found = []
+    for weights in (in_c(frozen, shape, pairs), None):
+        inputs = [one.clone().requires_grad_() for one in pairs]
+        update = LoraUpdate(frozen, SCALE)
+        out = (
+            unfused_layer(x, shape, turn, update, inputs)
+            if weights is None
+            else fused_layer(x, weights, shape, turn, update, inputs)
+        )
+        first = torch.autograd.grad(out.float().square().sum(), inputs, create_graph=True)
+        found.append(torch.autograd.grad(sum((one**2).sum() for one in first), inputs))
+    for mine, expected in zip(*found, strict=True):
+        near(mine, expected, 0.03)
+
+
+def test_tiles_are_not_asked_for_where_the_kernel_lends_none(monkeypatch):
+    monkeypatch.delenv(compile.KERNELS_ENV, raising=False)
+    monkeypatch.setattr(compile.torch.cpu, "get_capabilities", lambda: {"amx_bf16": True, "avx512_bf16": True})
+    monkeypatch.setattr(compile.torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    found = []
+    for may in (True, False):
+        monkeypatch.setattr(compile, "_request_amx_permission", lambda may=may: may)
+        found.append(compile.matmul_flag_sets(HALF))
+    assert [len(one) for one in found] == [3, 2]
+    assert "-mamx-bf16" in found[0][0]
+    assert all("-mamx-bf16" not in options for options in found[1])
+    assert compile.matmul_flag_sets(torch.float32) == [()]
+    monkeypatch.setattr(compile, "_request_amx_permission", lambda: pytest.fail("asked for though nobody needs them"))
+    assert compile.matmul_flag_sets(torch.float32) == [()]
+    monkeypatch.setattr(compile.torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    assert len(compile.matmul_flag_sets(HALF)) == 2
+    monkeypatch.setattr(compile.torch.backends.cpu, "get_cpu_capability", lambda: "AVX2")
+    assert compile.matmul_flag_sets(HALF) == [()]
+
+
+def test_tiles_are_not_asked_for_where_vectors_are_wanted(monkeypatch):
+    monkeypatch.setattr(compile.ctypes, "CDLL", lambda _: pytest.fail("asked for"))
+    monkeypatch.setenv(compile.KERNELS_ENV, compile.USE_VECTORS)
+    assert not compile._request_amx_permission()
+
+
+def test_by_vectors_alone_layers_are_in_c_only_where_that_is_wanted(monkeypatch):
+    if "vectors" not in tiny_models.units():
+        pytest.skip("no vectors of bfloat16 here")
+    tiny_models.multiply_by("vectors", monkeypatch)
+    assert amx_layer.available()
+    assert not amx_layer.available(torch.float32)
+    tiny_models.multiply_by("tiles", monkeypatch)
+    monkeypatch.setattr(compile, "_request_amx_permission", lambda: False)
+    assert compile.load_kernels(HALF) is not None
+    assert not amx_layer.available()
+    assert "layers by" not in compile.describe(HALF)

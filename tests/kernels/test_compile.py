@@ -1,0 +1,220 @@
+"""The kernels are compiled once and kept; whatever goes wrong, there are none and one line says so."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlhf_lab.kernels import compile
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """Nothing is kept yet; what `library` found so far is forgotten before and after."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(compile.KERNELS_ENV, raising=False)
+    compile._load_or_explain.cache_clear()
+    yield tmp_path / "cache"
+    compile._load_or_explain.cache_clear()
+
+
+def script(path, text):
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_without_a_compiler_there_are_none(own_cache, tmp_path, monkeypatch, caplog):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with caplog.at_level("INFO", "rlhf_lab.kernels"):
+        assert compile.load_kernels() is None
+    assert "a C compiler (cc, gcc, clang) on the PATH would make PPO a fifth faster" in caplog.text
+    assert compile.describe() in caplog.text
+
+
+def test_each_dtype_has_kernels_of_its_own(kernels, own_cache, tmp_path, monkeypatch):
+    """A compiler that cannot make those for bfloat16 makes the others all the same."""
+    refuses = f'case "$*" in *BFLOAT16*) exit 1;; esac\nexec {" ".join(compile.find_compiler())} "$@"'
+    monkeypatch.setenv("CC", script(tmp_path / "cc", refuses))
+    assert compile.load_kernels(torch.float32) is not None
+    assert compile.load_kernels(torch.bfloat16) is None
+    assert compile.describe(torch.float32).startswith("kernels compiled by")
+    assert compile.describe(torch.bfloat16).startswith("no kernels: they could not be compiled")
+    assert compile.load_kernels(torch.float64) is None
+    assert compile.describe(torch.float64) == "no kernels: there are none for float64"
+
+
+def test_a_compiler_that_does_not_know_the_newest_instructions_makes_the_kernels_without(
+    kernels, own_cache, tmp_path, monkeypatch
+):
+    refuses = f'case "$*" in *-mamx*|*-mavx512bf16*) exit 1;; esac\nexec {" ".join(compile.find_compiler())} "$@"'
+    monkeypatch.setenv("CC", script(tmp_path / "cc", refuses))
+    monkeypatch.setattr(compile, "matmul_flag_sets", lambda _: [("-mavx512bf16", "-mamx-bf16"), ("-mavx512bf16",), ()])
+    assert compile.load_kernels(torch.bfloat16) is not None
+    assert compile.layer_backend(torch.bfloat16) == ""
+
+
+@pytest.mark.parametrize("chosen", ["no-such-compiler", 'gcc "'])
+def test_a_compiler_that_is_named_but_is_not_there(own_cache, monkeypatch, chosen):
+    monkeypatch.setenv("CC", chosen)
+    assert compile.load_kernels() is None
+
+
+def test_where_pytorch_has_other_threads_there_are_none(own_cache, monkeypatch):
+    """One thread of a kernel beside all of PyTorch's would be slower."""
+    monkeypatch.setattr(compile, "_openmp", lambda: None)
+    assert compile.load_kernels() is None
+    assert "GNU's OpenMP" in compile.describe()
+
+
+@pytest.mark.parametrize(("machine", "there_are"), [("x86_64", False), ("aarch64", True)])
+def test_processors_without_a_product_and_sum_in_one_have_none(own_cache, monkeypatch, machine, there_are):
+    monkeypatch.setattr(compile.torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    monkeypatch.setattr(compile.platform, "machine", lambda: machine)
+    assert (compile._vector_flags() is not None) is there_are
+    if not there_are:
+        assert compile.load_kernels() is None
+
+
+@pytest.mark.parametrize("folder", ["/opt/of mine/torch/lib/", "/opt/torch.libs/"])
+def test_the_threads_are_those_of_the_library_beside_torch(monkeypatch, tmp_path, folder):
+    lines = [
+        f"7f0-7f1 r-xp 00000000 fe:00 12 {path}" for path in ("/usr/lib/libgomp.so.1", f"{folder}libgomp.so.1", "/x.so")
+    ]
+    (tmp_path / "maps").write_text("\n".join(lines))
+    monkeypatch.setattr(compile, "Path", lambda *_: tmp_path / "maps")
+    monkeypatch.setattr(compile.ctypes, "CDLL", lambda path: path)
+    assert compile._openmp() == f"{folder}libgomp.so.1"
+    (tmp_path / "maps").write_text("\n".join([lines[0], lines[0].replace(".1", ".2")]))
+    assert compile._openmp() is None
+
+
+def test_a_compiler_may_come_with_options(kernels, own_cache, monkeypatch):
+    plain = compile.find_compiler()
+    monkeypatch.setenv("CC", f"{plain[0]} -g0")
+    assert compile.find_compiler() == [plain[0], "-g0"]
+    assert compile.load_kernels() is not None
+
+
+def test_a_compiler_that_fails_says_why(own_cache, tmp_path, monkeypatch, caplog):
+    """In whatever letters."""
+    failing = '[ "$1" = --version ] || { printf "no f\\344hler left" >&2; exit 1; }'
+    monkeypatch.setenv("CC", script(tmp_path / "a compiler", failing))
+    assert compile.load_kernels() is None
+    assert "could not be compiled and loaded: no f\ufffdhler left; PyTorch's operations compute" in caplog.text
+    assert not list(own_cache.rglob("*.so"))
+
+
+def test_what_a_compiler_made_but_cannot_be_loaded(own_cache, tmp_path, monkeypatch, caplog):
+    made = 'while [ "$1" != -o ]; do [ "$1" = --version ] && exit 0; shift; done; echo nothing > "$2"'
+    monkeypatch.setenv("CC", script(tmp_path / "cc", made))
+    assert compile.load_kernels() is None
+    assert "PyTorch's operations compute instead" in caplog.text
+
+
+def test_a_compiler_that_dies_leaves_nothing(own_cache, tmp_path, monkeypatch):
+    half = 'while [ "$1" != -o ]; do [ "$1" = --version ] && exit 0; shift; done; echo half > "$2"; exit 1'
+    monkeypatch.setenv("CC", script(tmp_path / "cc", half))
+    assert compile.load_kernels() is None
+    assert not list(own_cache.rglob("*.so"))
+
+
+def test_they_can_be_turned_off(own_cache, monkeypatch):
+    monkeypatch.setenv(compile.KERNELS_ENV, "0")
+    assert compile.load_kernels() is None
+    assert compile.describe() == "no kernels (RLHF_LAB_KERNELS=0)"
+
+
+def test_it_is_said_what_there_is(kernels, own_cache, tmp_path, monkeypatch):
+    assert compile.describe() == f"kernels compiled by {compile.find_compiler()[0]}"
+    compile._load_or_explain.cache_clear()
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert "a C compiler (cc, gcc, clang) on the PATH" in compile.describe()
+
+
+def path_of(compiler, capability=None):
+    vectors = compile._vector_flags() if capability is None else compile.VECTOR_FLAGS.get(capability, ())
+    return compile.compiled_library(compiler, vectors)
+
+
+def test_they_are_compiled_once(kernels, own_cache, monkeypatch):
+    compiler = compile.find_compiler()
+    path = path_of(compiler)
+    assert path.is_relative_to(own_cache)
+    assert [path] == list(own_cache.rglob("*.so"))
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    monkeypatch.setattr(compile, "_compile", lambda *_: pytest.fail("compiled twice"))
+    assert path_of(compiler) == path
+
+
+def test_what_is_damaged_is_compiled_anew(kernels, own_cache):
+    path = path_of(compile.find_compiler())
+    path.write_bytes(b"")
+    assert compile.load_kernels() is not None
+    assert path.stat().st_size > 10_000
+
+
+def test_another_source_or_processor_is_another_library(kernels, own_cache, tmp_path, monkeypatch):
+    compiler = compile.find_compiler()
+    monkeypatch.setattr(compile, "_compile", lambda *_: None)
+    paths = [path_of(compiler, capability) for capability in ("AVX512", "AVX2", "DEFAULT")]
+    other = tmp_path / "rows.c"
+    other.write_text("/* changed */")
+    monkeypatch.setattr(compile, "SOURCES", [other])
+    paths.append(path_of(compiler, "AVX512"))
+    assert len(set(paths)) == 4
+
+
+@pytest.mark.parametrize("capability", ["DEFAULT", "AVX2"])
+def test_they_compile_for_other_processors(kernels, own_cache, capability):
+    if compile.platform.machine() != "x86_64":
+        pytest.skip("these are options for x86")
+    assert path_of(compile.find_compiler(), capability).stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("what", ["a file in its place", "a relative one", "nobody's home"])
+def test_where_nothing_can_be_kept_they_are_compiled_for_this_process(kernels, own_cache, monkeypatch, what):
+    if what == "a file in its place":
+        own_cache.write_text("a file where the folder should be")
+    else:
+        monkeypatch.setenv("XDG_CACHE_HOME", "here")
+
+    def nobody(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    if what == "nobody's home":
+        monkeypatch.setattr(compile.Path, "expanduser", nobody)
+    elif what == "a relative one":
+        monkeypatch.setattr(compile.Path, "expanduser", lambda _: own_cache)
+    path = path_of(compile.find_compiler())
+    assert path.exists()
+    assert path.is_relative_to(own_cache) is (what == "a relative one")
+
+
+def test_threads_are_pytorchs(kernels):
+    """One OpenMP library in the process, so one pool of threads."""
+    code = (
+        "import torch, re\nfrom pathlib import Path\nfrom rlhf_lab.kernels import ops\ntorch.set_num_threads(2)\n"
+        "x = torch.randn(5000, 64)\ncalls.norm(x, torch.ones(64), 1e-6)\n"
+        "print(len(set(re.findall(r'/\\S*gomp\\S*|/\\S*iomp\\S*', Path('/proc/self/maps').read_text()))))"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=root, env=os.environ
+    )
+    assert done.stdout.strip() == "1"
+
+
+def test_fewer_threads_than_asked_for_do_all_the_work(kernels):
+    code = (
+        "import torch\nfrom rlhf_lab.kernels import ops\ntorch.set_num_threads(4)\nx = torch.randn(5000, 64)\n"
+        "found = calls.swiglu(x, x)\ntorch.testing.assert_close(found, torch.nn.functional.silu(x) * x)"
+    )
+    root = Path(__file__).resolve().parents[2]
+    environment = {**os.environ, "OMP_THREAD_LIMIT": "2"}
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env=environment)

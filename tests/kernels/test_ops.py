@@ -1,0 +1,365 @@
+"""Each kernel against loops or autograd in float64, with sizes that fill its blocks and sizes that do not."""
+
+import math
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.kernels import ops
+
+pytestmark = pytest.mark.usefixtures("kernels")
+
+
+BOTH = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+
+
+def some(*shape, seed=0, scale=1.0, dtype=torch.float32):
+    return (torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))) * scale).to(dtype)
+
+
+def wide(*tensors):
+    return [one.detach().double().requires_grad_() for one in tensors]
+
+
+def close(found, expected, most=2e-6, *, dtype=torch.float32):
+    """Within `most` of the largest number, and what one rounding to the dtype takes."""
+    assert found.dtype == dtype
+    atol = most * max(1.0, float(expected.detach().abs().max()))
+    torch.testing.assert_close(
+        found.double(), expected.detach(), rtol=2**-8 if dtype == torch.bfloat16 else 0, atol=atol
+    )
+
+
+WIDTHS = [1, 5, 16, 40, 192]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@BOTH
+def test_a_norm_is_that_of_a_loop(dtype, width):
+    x, weight = some(7, width, dtype=dtype), some(width, seed=1, dtype=dtype)
+    out, inverse = ops.rms_norm(x, weight, 1e-3)
+    expected = [1 / math.sqrt(sum(v * v for v in row) / width + 1e-3) for row in x.tolist()]
+    assert inverse.squeeze(1).tolist() == pytest.approx(expected, rel=1e-6)
+    rows = [
+        [v * e * w for v, w in zip(row, weight.tolist(), strict=True)]
+        for row, e in zip(x.tolist(), expected, strict=True)
+    ]
+    close(out, torch.tensor(rows, dtype=torch.float64), dtype=dtype)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@BOTH
+def test_a_norms_slope_is_autograds(dtype, width):
+    x, weight, slope, around = (some(*shape, width, seed=i, dtype=dtype) for i, shape in enumerate([[7], [], [7], [7]]))
+    found, again = ops.rms_norm_backward(slope, x, ops.rms_norm(x, weight, 1e-3)[1], weight, around)
+    (exact,) = wide(x)
+    expected = exact * (exact.square().mean(-1, keepdim=True) + 1e-3).rsqrt() * weight.double()
+    expected.backward(slope.double())
+    close(found, around.double() + exact.grad, dtype=dtype)
+    close(again, expected, dtype=dtype)
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 33, 20_000])
+@BOTH
+def test_the_gated_unit_and_its_slopes_are_autograds(dtype, count):
+    gate, up, slope = (some(1, count, seed=seed, scale=4, dtype=dtype) for seed in range(3))
+    exact_gate, exact_up = wide(gate, up)
+    exact = exact_gate * torch.sigmoid(exact_gate) * exact_up
+    exact.backward(slope.double())
+    close(ops.swiglu(gate, up), exact, dtype=dtype)
+    (d_gate, d_up), again = ops.swiglu_backward(slope, gate, up)
+    close(d_gate, exact_gate.grad, dtype=dtype)
+    close(d_up, exact_up.grad, dtype=dtype)
+    close(again, exact, dtype=dtype)
+
+
+def test_the_gated_unit_of_large_numbers(kernels):
+    gate = torch.tensor([-1e4, -100.0, -87.0, 0.0, 87.0, 100.0, 1e4])
+    ones = torch.ones(7)
+    close(ops.swiglu(gate, ones), gate.double() * torch.sigmoid(gate.double()), 1e-6)
+    (d_gate, _), _ = ops.swiglu_backward(ones[None], gate[None], ones[None])
+    close(d_gate, torch.tensor([[0, 0, 0, 0.5, 1, 1, 1]]).double(), 1e-6)
+
+
+def rotated(x, cos, sin):
+    """x: (..., D)."""
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
+
+
+def turns(size, *shape, dtype=torch.float32):
+    angles = some(*shape, size // 2, seed=5)
+    cos, sin = torch.cat([angles.cos(), angles.cos()], -1), torch.cat([-angles.sin(), angles.sin()], -1)
+    return cos.to(dtype), sin.to(dtype)
+
+
+def attention(read, cos, sin, batch, heads, groups):
+    """In float64, by softmax over each token's past."""
+    size = read.shape[1] // (heads + 2 * groups)
+    each = read.view(batch, -1, heads + 2 * groups, size).transpose(1, 2)
+    cos, sin = (one.double().reshape(-1, 1, *one.shape[-2:]) for one in (cos, sin))
+    q, k = rotated(each[:, :heads], cos, sin), rotated(each[:, heads:-groups], cos, sin)
+    k, v = (one.repeat_interleave(heads // groups, 1) for one in (k, each[:, -groups:]))
+    scores = q @ k.mT / math.sqrt(size)
+    past = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    return (scores.masked_fill(~past, -torch.inf).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+CASES = [
+    {"heads": 1, "groups": 1, "size": 2, "length": 1},
+    {"heads": 4, "groups": 4, "size": 8, "length": 5},
+    {"heads": 6, "groups": 2, "size": 16, "length": 33},
+    {"heads": 4, "groups": 1, "size": 24, "length": 70},
+    {"heads": 3, "groups": 3, "size": 64, "length": 40},
+]
+
+
+@pytest.mark.parametrize("each_its_own", [False, True])
+@pytest.mark.parametrize("first", [0, 1, 34])
+@pytest.mark.parametrize("case", CASES)
+@BOTH
+def test_attention_and_its_slopes_are_autograds(dtype, case, first, each_its_own):
+    """each_its_own: texts are rotated by places of their own."""
+    heads, groups, size, length = case.values()
+    first = min(first, length - 1)
+    read = some(3 * length, (heads + 2 * groups) * size, dtype=dtype)
+    slope = some(3 * (length - first), heads * size, seed=1, dtype=dtype)
+    cos, sin = turns(size, *([3] if each_its_own else []), length, dtype=dtype)
+    (exact,) = wide(read)
+    expected = attention(exact, cos, sin, 3, heads, groups)[:, first:].flatten(0, 1)
+    expected.backward(slope.double())
+    close(ops.causal_attention(read, cos, sin, 3, first, heads, groups), expected, dtype=dtype)
+    close(ops.causal_attention_backward(slope, read, cos, sin, 3, first, heads, groups), exact.grad, dtype=dtype)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("padded", [False, True])
+@BOTH
+def test_one_token_more_looks_at_what_lies_in_the_cache(dtype, case, padded):
+    """Its key and value are written behind the others, and nothing else is."""
+    heads, groups, size, used = case.values()
+    read, (cos, sin) = some(3, (heads + 2 * groups) * size, dtype=dtype), turns(size, 3, 1, dtype=dtype)
+    room = [some(3, groups, used + 4, size, seed=seed, dtype=dtype) for seed in (1, 2)]
+    before = [one.clone() for one in room]
+    seen = torch.ones(3, used + 1, dtype=torch.bool)
+    if padded:
+        seen[1, : used // 2], seen[2, :used] = False, False
+    found = ops.decode_attention(read, cos, sin, seen if padded else None, *room, used, heads)
+    each = read.view(3, -1, 1, size).double()
+    q, k = (
+        rotated(each[:, :heads], cos[:, None], sin[:, None]),
+        rotated(each[:, heads:-groups], cos[:, None], sin[:, None]),
+    )
+    for now, was, new in zip(room, before, (k, each[:, -groups:]), strict=True):
+        close(now[:, :, used : used + 1], new, dtype=dtype)
+        now[:, :, used] = was[:, :, used]
+        assert torch.equal(now, was)
+    keys, values = (
+        torch.cat([was[:, :, :used].double(), new.to(dtype).double()], 2).repeat_interleave(heads // groups, 1)
+        for was, new in zip(before, (k, each[:, -groups:]), strict=True)
+    )
+    scores = (q @ keys.mT / math.sqrt(size)).masked_fill(~seen[:, None, None], -torch.inf)
+    close(found, (scores.softmax(-1) @ values).flatten(1), dtype=dtype)
+
+
+@pytest.mark.parametrize("rank", [1, 8, 11, 70])
+@pytest.mark.parametrize("part", [False, True])
+@BOTH
+def test_slopes_of_a_low_rank_update_are_autograds(dtype, rank, part):
+    """part: the slope of the product is a part of longer rows."""
+    x, a, b = some(45, 32, dtype=dtype), some(rank, 32, seed=1), some(48, rank, seed=2)
+    slope = some(45, 80, seed=3, dtype=dtype)[:, 16:64] if part else some(45, 48, seed=3, dtype=dtype)
+    assert ops.lora_grads_supported(x, slope)
+    exact_a, exact_b = wide(a, b)
+    (0.5 * x.double() @ exact_a.t() @ exact_b.t()).backward(slope.double())
+    for found, exact in zip(ops.lora_grads(x, slope, a, b, 0.5), (exact_a, exact_b), strict=True):
+        close(found, exact.grad)
+
+
+@pytest.mark.parametrize("rank", [1, 8, 70])
+@BOTH
+def test_slopes_of_a_low_rank_update_from_what_is_known(dtype, rank):
+    """What lies beside the parts that are known is not looked at."""
+    x, slope, a, b = some(45, 32, dtype=dtype), some(45, 48, seed=3, dtype=dtype), some(rank, 32), some(48, rank)
+    known, of_slope = (some(45, 2 * rank, seed=seed, dtype=dtype)[:, rank:] for seed in (4, 5))
+    d_a, d_b = ops.lora_grads(x, slope, a, b, 0.5, (known, of_slope))
+    close(d_a, of_slope.double().t() @ x.double())
+    close(d_b, 0.5 * slope.double().t() @ known.double())
+
+
+def test_slopes_that_do_not_fill_its_blocks_are_left_to_others(kernels):
+    assert not ops.lora_grads_supported(some(3, 20), some(3, 32))
+    assert not ops.lora_grads_supported(some(3, 32), some(3, 20))
+    assert not ops.lora_grads_supported(some(32, 3).t(), some(3, 32))
+    assert not ops.lora_grads_supported(some(3, 32), some(32, 3).t())
+    assert not ops.lora_grads_supported(some(3, 32).double(), some(3, 32).double())
+
+
+@pytest.mark.parametrize("words", [2, 16, 50, 4096])
+@pytest.mark.parametrize("temperature", [1.0, 0.3])
+@pytest.mark.parametrize("learns", [False, True])
+@BOTH
+def test_what_a_head_says_is_what_softmax_says(dtype, words, temperature, learns):
+    logits = (some(9, words, scale=5) + 1000 * some(9, 1, seed=1)).to(dtype)
+    tokens = torch.arange(9) % words
+    if words > 2:
+        logits[3, 1], tokens[3] = -torch.inf, 0
+    exact = (logits.double() / temperature).log_softmax(-1)
+    probs, own = exact.exp(), torch.zeros(9, words).double().scatter(1, tokens[:, None], 1.0)
+    rounded = 1e-7 * float(logits[logits.isfinite()].abs().max()) / temperature  # of logits of a thousand in float32
+    logprobs, entropies = ops.logprobs_and_entropy_inplace(logits, tokens, temperature, learns)
+    torch.testing.assert_close(logprobs.double(), exact.gather(1, tokens[:, None]).squeeze(1), rtol=1e-5, atol=rounded)
+    expected = -(probs * exact.clamp_min(-1e9)).sum(-1)
+    torch.testing.assert_close(entropies.double(), expected, rtol=2e-5, atol=rounded)
+    assert float(entropies.min()) >= 0
+    if learns:
+        close(logits, own - probs, 2e-6 + 2 * rounded, dtype=dtype)
+
+
+def test_a_probability_is_right_to_its_last_digits(kernels):
+    """Down to 10⁻³⁵."""
+    logits = -torch.linspace(0, 80, 4001)[None]
+    found = logits.clone()
+    ops.logprobs_and_entropy_inplace(found, torch.zeros(1, dtype=torch.int64), 1.0, True)
+    exact = logits.double().softmax(-1)
+    torch.testing.assert_close(-found[0, 1:].double(), exact[0, 1:], rtol=3e-7, atol=0)
+
+
+def test_a_token_that_is_no_word_is_refused(kernels):
+    for token in (-1, 8):
+        with pytest.raises(ConfigError, match="not one of the 8 words"):
+            ops.logprobs_and_entropy_inplace(some(2, 8), torch.tensor([0, token]), 1.0, True)
+    assert ops.logprobs_and_entropy_inplace(some(0, 8), torch.zeros(0, dtype=torch.int64), 1.0, True)[0].shape == (0,)
+
+
+@pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
+@BOTH
+def test_what_is_not_finite_is_not_hidden(dtype, wrong):
+    x, ones, (cos, sin) = some(4, 48, dtype=dtype), torch.ones(4, 48, dtype=dtype), turns(16, 4, dtype=dtype)
+    x[2, 20] = wrong  # a part of the key that tokens 2 and 3 look at
+    assert not ops.rms_norm(x, ones[0], 1e-6)[0][2].isfinite().all()
+    assert not ops.swiglu(x, ones).isfinite().all()
+    assert not ops.causal_attention(x, cos, sin, 1, 0, 1, 1)[2:].isfinite().any()
+    assert ops.causal_attention(x, cos, sin, 1, 0, 1, 1)[:2].isfinite().all()
+    rooms = [torch.zeros(4, 1, 2, 16, dtype=dtype) for _ in range(2)]
+    mixed = ops.decode_attention(x, cos[:, None], sin[:, None], None, *rooms, 1, 1)
+    assert mixed.isfinite().all(1).tolist() == [True, True, False, True]
+    logprobs, entropies = ops.logprobs_and_entropy_inplace(x, torch.zeros(4, dtype=torch.int64), 1.0, False)
+    assert logprobs.isfinite().tolist() == entropies.isfinite().tolist() == [True, True, False, True]
+
+
+def test_numbers_halfway_between_two_of_bfloat16_go_to_the_even_one(kernels):
+    """1 + 2⁻⁸ down to 1, 1 + 3·2⁻⁸ up to 1 + 2⁻⁶; both where numbers are rounded one by one and where many at once."""
+    step, zeros, ones = 2**-7, torch.zeros(1, 16).bfloat16(), torch.ones(1, 16).bfloat16()
+    for low, expected in ((1, 1), (1 + step, 1 + 2 * step)):
+        around, slope = ones * low, ones * (step / 2)
+        found, _ = ops.rms_norm_backward(slope, zeros, torch.ones(1, 1), ones[0], around)
+        assert found.tolist() == [[expected] * 16]
+        rooms = zeros.view(1, 1, 1, 16).repeat(1, 1, 2, 1), (ones * low).view(1, 1, 1, 16).repeat(1, 1, 2, 1)
+        read = torch.cat([zeros, zeros, ones * (low + step)], 1)  # a query that looks at both tokens alike
+        assert ops.decode_attention(read, ones, zeros, None, *rooms, 1, 1).tolist() == [[expected] * 16]
+
+
+@BOTH
+def test_any_number_of_threads_gives_the_same_numbers(dtype):
+    read, (cos, sin) = some(5 * 80, 96, dtype=dtype), turns(16, 80, dtype=dtype)
+    slope, of_lora = some(5 * 80, 32, seed=1, dtype=dtype), some(300, 32, dtype=dtype)
+    keys, values = (some(6, 1, 100, 16, seed=seed, dtype=dtype) for seed in (2, 3))
+    nexts, at = some(6, 48, dtype=dtype), [one[:, None] for one in turns(16, 6, dtype=dtype)]
+    x, weight, logits = some(300, 64, dtype=dtype), some(64, dtype=dtype), some(40, 500, dtype=dtype)
+    tokens, a, b = torch.arange(40), some(8, 64), some(32, 8)
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            out, inverse = ops.rms_norm(x, weight, 1e-6)
+            said = logits.clone()
+            found.append(
+                [
+                    out,
+                    *ops.rms_norm_backward(x, x, inverse, weight, x),
+                    ops.swiglu(x, x),
+                    *ops.swiglu_backward(x, x, x),
+                    ops.causal_attention(read, cos, sin, 5, 0, 2, 2),
+                    ops.causal_attention_backward(slope, read, cos, sin, 5, 0, 2, 2),
+                    ops.decode_attention(nexts, *at, None, keys.clone(), values.clone(), 90, 1),
+                    *ops.lora_grads(x, of_lora, a, b, 1.0),
+                    *ops.logprobs_and_entropy_inplace(said, tokens, 1.0, True),
+                    said,
+                ]
+            )
+    finally:
+        torch.set_num_threads(before)
+    for other in found[1:]:
+        for mine, theirs in zip(found[0], other, strict=True):
+            assert torch.equal(mine, theirs)
+
+
+@BOTH
+def test_each_thread_works_in_a_place_of_its_own(dtype, monkeypatch):
+    """Of the working memory of two threads, both parts are written to."""
+    read, (cos, sin) = some(5 * 80, 96, dtype=dtype), turns(16, 80, dtype=dtype)
+    x, logits, at = some(300, 64, dtype=dtype), some(40, 500, dtype=dtype), turns(16, 6, 1, dtype=dtype)
+    keys, values = (some(6, 1, 100, 16, dtype=dtype) for _ in range(2))
+    rooms, made = [], ops._workspace
+
+    def noted(*given):
+        rooms.append((made(*given).fill_(torch.nan), *given[4:]))
+        return rooms[-1][0]
+
+    monkeypatch.setattr(ops, "_workspace", noted)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        ops.causal_attention(read, cos, sin, 5, 0, 2, 2)
+        ops.causal_attention_backward(read[:, :32], read, cos, sin, 5, 0, 2, 2)
+        ops.decode_attention(some(6, 48, dtype=dtype), *at, None, keys, values, 90, 1)
+        if dtype == torch.bfloat16:  # the others need none in float32
+            ops.lora_grads(x, x, some(8, 64), some(64, 8), 1.0)
+            ops.logprobs_and_entropy_inplace(logits, torch.arange(40), 1.0, True)
+    finally:
+        torch.set_num_threads(before)
+    for room, *beside in rooms:
+        of_both = room[sum(beside) :].view(2, -1)
+        assert not of_both.isnan().all(1).any()
+
+
+def test_what_they_do_not_take(kernels):
+    assert ops.supported(some(2))
+    assert ops.supported(some(2).bfloat16())
+    assert not ops.supported(some(2).double())
+    assert not ops.supported(some(2).half())
+    assert not ops.supported(torch.empty(2, device="meta"))
+    assert not ops.supported(some(2, 2).to_sparse())
+    with FakeTensorMode():
+        assert not ops.supported(torch.empty(2))
+    assert not ops.lora_grads_supported(some(3, 32), some(3, 32).bfloat16())
+
+
+@pytest.mark.parametrize(
+    "weight", [some(16).double(), some(16).bfloat16(), some(32)[::2]], ids=["double", "half", "strided"]
+)
+def test_numbers_that_would_be_read_wrongly_are_refused(kernels, weight):
+    with pytest.raises(ValueError, match="a kernel was given"):
+        ops.rms_norm(some(2, 16), weight, 1e-6)
+
+
+def test_numbers_of_another_kind_are_refused(kernels):
+    half, whole, a, b = some(4, 16).bfloat16(), some(4, 16), some(2, 16), some(16, 2)
+    for given in [(half, whole, a, b, 1.0), (half, half, a.bfloat16(), b, 1.0), (half, half, a, b, 1.0, (a, b))]:
+        with pytest.raises(ValueError, match="a kernel was given"):
+            ops.lora_grads(*given)
+    with pytest.raises(ValueError, match="a kernel was given"):
+        ops.rms_norm(half, whole[0], 1e-6)
+
+
+def test_numbers_that_lie_apart_are_gathered_first(kernels):
+    read, (cos, sin) = some(10, 96)[:, ::2], turns(16, 5)
+    found = (
+        ops.causal_attention(read, cos, sin, 2, 0, 1, 1),
+        ops.causal_attention_backward(some(10, 16), read, cos, sin, 2, 0, 1, 1),
+    )
+    read = read.contiguous()
+    assert torch.equal(found[0], ops.causal_attention(read, cos, sin, 2, 0, 1, 1))
+    assert torch.equal(found[1], ops.causal_attention_backward(some(10, 16), read, cos, sin, 2, 0, 1, 1))

@@ -1,0 +1,325 @@
+"""A decoder layer as one function: its numbers against loops over positions, its gradients against differences."""
+
+import math
+
+import pytest
+import torch
+
+from rlhf_lab.kernels import compile, ops
+from rlhf_lab.models.fused_llama.layer import LayerWeights, LoraUpdate, fused_layer, unfused_layer
+from rlhf_lab.models.fused_llama.layer_ops import LayerDims
+from rlhf_lab.models.fused_llama.rope import RopeTables
+
+WIDTH, INNER, RANK, SCALE = 6, 5, 2, 0.5
+
+
+def made(heads=4, groups=2, size=4, bias=True, length=3, batch=2):
+    """x, frozen weights, shape, angles (T, D / 2) and the seven pairs, all random in float64."""
+    generator = torch.Generator().manual_seed(heads + 10 * groups + length)
+
+    def some(*shape):
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    rows = [(heads * size, WIDTH), (groups * size, WIDTH), (groups * size, WIDTH), (WIDTH, heads * size)]
+    rows += [(INNER, WIDTH), (INNER, WIDTH), (WIDTH, INNER)]
+    each = [some(*shape) for shape in rows]
+    qkv = torch.cat(each[:3])
+    frozen = LayerWeights(qkv, *each[3:], (some(WIDTH), some(WIDTH)), some(len(qkv)) if bias else None)
+    pairs = [0.3 * some(*shape) for out, into in rows for shape in ((RANK, into), (out, RANK))]
+    return (
+        some(batch, length, WIDTH),
+        frozen,
+        LayerDims(heads, groups, size, (1e-3, 2e-3)),
+        some(length, size // 2),
+        pairs,
+    )
+
+
+def turn_of(angles):
+    cos, sin = angles.cos(), angles.sin()
+    return RopeTables(torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1))
+
+
+def merged(frozen, pairs):
+    """W + s B A of each layer, in one tensor where they lie in one."""
+    with torch.no_grad():
+        updates = [SCALE * b @ a for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
+        joined = (torch.cat(updates[:3]), *updates[3:])
+        return frozen._replace(
+            **{name: getattr(frozen, name) + update for name, update in zip(LayerWeights._fields, joined, strict=False)}
+        )
+
+
+def beside(frozen, pairs):
+    """[W | s B] of each tensor of weights, and A of what reads the same input."""
+    a, b = pairs[::2], [SCALE * one for one in pairs[1::2]]
+    none, (gate, up) = torch.zeros_like, b[4:6]
+    with torch.no_grad():
+        return frozen._replace(
+            qkv=torch.cat([frozen.qkv, torch.block_diag(*b[:3])], 1), o=torch.cat([frozen.o, b[3]], 1),
+            gate=torch.cat([frozen.gate, gate, none(up)], 1), up=torch.cat([frozen.up, none(gate), up], 1),
+            down=torch.cat([frozen.down, b[6]], 1), beside=(torch.cat(a[:3]), a[3], torch.cat(a[4:6]), a[6]),
+        )  # fmt: skip
+
+
+def whole(x, frozen, shape, angles, *pairs, how=merged, first=0):
+    weights = how(frozen, pairs) if pairs else frozen
+    return fused_layer(x, weights, shape, turn_of(angles), LoraUpdate(frozen, SCALE), pairs, first)
+
+
+BOTH = pytest.mark.parametrize("how", [merged, beside])
+
+
+def by_loops(x, weights, shape, angles):
+    """The layer's output, one number at a time."""
+    heads, groups, size, (eps1, eps2) = shape
+    out = []
+
+    def norm(row, weight, eps):
+        inverse = 1 / math.sqrt(sum(v * v for v in row) / len(row) + eps)
+        return [v * inverse * w for v, w in zip(row, weight.tolist(), strict=True)]
+
+    def times(matrix, row):
+        return [sum(m * v for m, v in zip(line, row, strict=True)) for line in matrix.tolist()]
+
+    def rotate(vector, at):
+        half, turned = size // 2, [0.0] * size
+        for j, angle in enumerate(angles[at].tolist()):
+            first, second = vector[j], vector[j + half]
+            turned[j] = first * math.cos(angle) - second * math.sin(angle)
+            turned[j + half] = second * math.cos(angle) + first * math.sin(angle)
+        return turned
+
+    for text in x.tolist():
+        read = [times(weights.qkv, norm(row, weights.norms[0], eps1)) for row in text]
+        if weights.bias is not None:
+            read = [[v + b for v, b in zip(row, weights.bias.tolist(), strict=True)] for row in read]
+        cut = [[row[i * size : (i + 1) * size] for i in range(heads + 2 * groups)] for row in read]
+        rows = []
+        for t, row in enumerate(text):
+            mixed = []
+            for head in range(heads):
+                group = head // (heads // groups)
+                q = rotate(cut[t][head], t)
+                scores = [
+                    sum(a * b for a, b in zip(q, rotate(cut[s][heads + group], s), strict=True)) / math.sqrt(size)
+                    for s in range(t + 1)
+                ]
+                shares = [math.exp(score - max(scores)) for score in scores]
+                values = [cut[s][heads + groups + group] for s in range(t + 1)]
+                mixed += [sum(a * v[d] for a, v in zip(shares, values, strict=True)) / sum(shares) for d in range(size)]
+            middle = [v + u for v, u in zip(row, times(weights.o, mixed), strict=True)]
+            gate, up = (times(w, norm(middle, weights.norms[1], eps2)) for w in (weights.gate, weights.up))
+            inner = [g / (1 + math.exp(-g)) * u for g, u in zip(gate, up, strict=True)]
+            rows.append([v + u for v, u in zip(middle, times(weights.down, inner), strict=True)])
+        out.append(rows)
+    return torch.tensor(out, dtype=torch.float64)
+
+
+CASES = [
+    {},
+    {"groups": 4, "bias": False},
+    {"groups": 1, "length": 5, "batch": 1},
+    {"heads": 1, "groups": 1, "size": 2, "length": 1},
+]
+
+
+@BOTH
+@pytest.mark.parametrize("case", CASES)
+def test_its_numbers_are_those_of_loops(case, how):
+    x, frozen, shape, angles, pairs = made(**case)
+    expected = by_loops(x, merged(frozen, pairs), shape, angles)
+    torch.testing.assert_close(whole(x, frozen, shape, angles, *pairs, how=how), expected, rtol=1e-12, atol=1e-12)
+    plainly = unfused_layer(x, shape, turn_of(angles), LoraUpdate(frozen, SCALE), pairs)
+    torch.testing.assert_close(plainly, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        whole(x, frozen, shape, angles), by_loops(x, frozen, shape, angles), rtol=1e-12, atol=1e-12
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("case", CASES)
+def test_its_gradients_are_those_of_differences(case, how):
+    x, frozen, shape, angles, pairs = made(**case)
+    inputs = [tensor.requires_grad_() for tensor in (x, *pairs)]
+    assert torch.autograd.gradcheck(
+        lambda x, *pairs: whole(x, frozen, shape, angles, *pairs, how=how), inputs, atol=1e-7
+    )
+
+
+@BOTH
+@pytest.mark.parametrize("case", [{}, {"groups": 4, "bias": False}, {"groups": 1, "length": 5}])
+@pytest.mark.parametrize("first", [1, 2])
+def test_of_the_last_positions_alone_numbers_and_gradients_are_the_same(case, first, how):
+    """Once and twice: the earlier positions still learn through what the later ones read of them."""
+    x, frozen, shape, angles, pairs = made(**case)
+    inputs = [tensor.requires_grad_() for tensor in (x, *pairs)]
+    out, all_of_them = (whole(*made(**case)[:4], *pairs, how=how, first=start) for start in (first, 0))
+    torch.testing.assert_close(out, all_of_them[:, first:], rtol=1e-12, atol=1e-12)
+
+    def some(x, *pairs):
+        return whole(x, frozen, shape, angles, *pairs, how=how, first=first)
+
+    assert torch.autograd.gradcheck(some, inputs, atol=1e-7)
+    weight = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape)
+    found = []
+    for output in (some(*inputs), whole(x, frozen, shape, angles, *pairs, how=how)[:, first:]):
+        slopes = torch.autograd.grad((output * weight).sum(), inputs, create_graph=True)
+        again = torch.autograd.grad(sum(one.square().sum() for one in slopes), inputs)
+        found.append([*slopes, *again])
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-10, atol=1e-10)
+
+
+@BOTH
+def test_the_first_layer_gives_no_gradient_to_the_words_and_the_same_to_its_pairs(how):
+    x, frozen, shape, angles, pairs = made()
+    for tensor in pairs:
+        tensor.requires_grad_()
+    weight = torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    alone = torch.autograd.grad((whole(x, frozen, shape, angles, *pairs, how=how) * weight).sum(), pairs)
+    x.requires_grad_()
+    both = torch.autograd.grad((whole(x, frozen, shape, angles, *pairs, how=how) * weight).sum(), [x, *pairs])
+    for one, other in zip(alone, both[1:], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def test_without_pairs_the_gradient_of_x_is_that_of_differences():
+    x, frozen, shape, angles, _ = made()
+    assert torch.autograd.gradcheck(lambda x: whole(x, frozen, shape, angles), [x.requires_grad_()], atol=1e-7)
+
+
+@BOTH
+def test_it_can_be_differentiated_twice(how):
+    """As trpo's curvature needs it: the weights depend on the pairs, also in the gradients."""
+    x, frozen, shape, angles, pairs = made(heads=2, groups=1, size=2, length=2, batch=1)
+    for tensors in ([x.requires_grad_(), *pairs], [x.detach(), *pairs]):
+        inputs = [tensors[0], *(tensor.requires_grad_() for tensor in pairs)]
+        assert torch.autograd.gradgradcheck(
+            lambda x, *pairs: whole(x, frozen, shape, angles, *pairs, how=how), inputs, atol=1e-6
+        )
+
+
+@BOTH
+def test_nothing_that_is_given_is_changed(how):
+    x, frozen, shape, angles, pairs = made()
+    given = [x.requires_grad_(), *(tensor.requires_grad_() for tensor in pairs)]
+    before = [tensor.detach().clone() for tensor in (*given, *frozen[:5], *frozen.norms, frozen.bias)]
+    whole(x, frozen, shape, angles, *pairs, how=how).square().sum().backward()
+    after = (*given, *frozen[:5], *frozen.norms, frozen.bias)
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_twice_where_some_pairs_learn_and_each_row_has_positions_of_its_own():
+    x, frozen, shape, _, pairs = made(heads=2, groups=1, size=2, length=2, batch=2)
+    angles = torch.linspace(0, 3, 4, dtype=torch.float64).view(2, 2, 1)  # (B, T, D / 2)
+    learning = [tensor.requires_grad_() for tensor in pairs[4:7]]
+
+    def some(x, *learning):
+        return whole(x, frozen, shape, angles, *pairs[:4], *learning, *pairs[7:])
+
+    assert torch.autograd.gradcheck(some, [x.requires_grad_(), *learning], atol=1e-7)
+    assert torch.autograd.gradgradcheck(some, [x, *learning], atol=1e-6)
+
+
+@BOTH
+def test_ranks_may_differ(how):
+    x, frozen, shape, angles, pairs = made()
+    pairs = [*pairs]
+    for i, rank in enumerate((1, 3, 2, 2, 4, 1, 3)):  # random factors of other ranks
+        generator = torch.Generator().manual_seed(i)
+        for j, one in ((2 * i, (rank, pairs[2 * i].shape[1])), (2 * i + 1, (len(pairs[2 * i + 1]), rank))):
+            pairs[j] = 0.3 * torch.randn(one, generator=generator, dtype=torch.float64)
+    expected = by_loops(x, merged(frozen, pairs), shape, angles)
+    inputs = [tensor.requires_grad_() for tensor in (x, *pairs)]
+    torch.testing.assert_close(whole(x, frozen, shape, angles, *pairs, how=how), expected, rtol=1e-12, atol=1e-12)
+    assert torch.autograd.gradcheck(
+        lambda x, *pairs: whole(x, frozen, shape, angles, *pairs, how=how), inputs, atol=1e-7
+    )
+
+
+def test_twice_in_bfloat16_as_in_float64():
+    """What trpo's curvature takes from a layer in half precision, whose second derivative is computed in float32."""
+    x, frozen, shape, angles, pairs = made()
+    found = []
+    for dtype in (torch.float64, torch.bfloat16):
+        half = [
+            one.to(torch.bfloat16).to(dtype) for one in (x, *frozen[:5], *frozen.norms, frozen.bias, *turn_of(angles))
+        ]
+        given, weights = half[0], LayerWeights(*half[1:6], (half[6], half[7]), half[8])
+        learning = [
+            one.to(torch.float64 if dtype == torch.float64 else torch.float32).requires_grad_() for one in pairs
+        ]
+        narrow = [one.detach().to(dtype) for one in learning]
+        out = fused_layer(
+            given, beside(weights, narrow), shape, RopeTables(*half[9:]), LoraUpdate(weights, SCALE), learning
+        )
+        weight = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape)
+        first = torch.autograd.grad((out.double() * weight).sum(), learning, create_graph=True)
+        once = sum((one.double() ** 2).sum() for one in first)
+        found.append([one.detach().double() for one in (out, *first, *torch.autograd.grad(once, learning))])
+    for exact, mine in zip(*found, strict=True):
+        assert float((mine - exact).norm() / exact.norm()) < 0.02
+
+
+@BOTH
+def test_nothing_of_the_first_positions_queries_is_kept(how):
+    """What waits for the gradient has no more room than it has numbers."""
+    x, frozen, shape, angles, pairs = made()
+    kept = []
+
+    def note(one):
+        kept.append(one)
+        return one
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda one: one):
+        whole(x, frozen, shape, angles, *[one.requires_grad_() for one in pairs], how=how, first=2)
+    heads = [one for one in kept if one.dim() >= 3 and one.shape[-1] == shape.head_size]  # q, k and v
+    assert len(heads) == 3
+    for one in heads:
+        assert one.untyped_storage().nbytes() == one.nbytes
+
+
+def single(one):
+    """The same in float32, of whatever holds tensors."""
+    if isinstance(one, torch.Tensor):
+        return one.detach().float()
+    if isinstance(one, tuple):
+        return type(one)(*map(single, one)) if hasattr(one, "_fields") else tuple(map(single, one))
+    return one
+
+
+@pytest.mark.skipif(compile.load_kernels() is None, reason="no C compiler here")
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize("sizes", [(6, 5), (16, 32)], ids=["odd", "even"])
+@pytest.mark.parametrize("learns", ["words and pairs", "pairs"])
+def test_by_kernels_numbers_and_gradients_are_those_of_float64(case, first, sizes, learns, monkeypatch):
+    """even: the slopes of the pairs come from a kernel too."""
+    monkeypatch.setattr("test_llama_layer.WIDTH", sizes[0])
+    monkeypatch.setattr("test_llama_layer.INNER", sizes[1])
+    x, frozen, shape, angles, pairs = made(**case)
+    frozen = LayerWeights(*(one / sizes[0] ** 0.5 for one in frozen[:5]), *frozen[5:])  # so that numbers stay near 1
+    first = min(first, x.shape[1] - 1)
+    weight = torch.linspace(-1, 1, x[:, first:].numel(), dtype=torch.float64).view(x[:, first:].shape)
+    found, asked = [], []
+    monkeypatch.setattr(
+        ops, "_call_kernel", lambda name, *given, call=ops._call_kernel: (asked.append(name), call(name, *given))
+    )
+    for how in (lambda one: one, single):
+        inputs = [how(one).requires_grad_() for one in (x, *pairs)]
+        inputs[0].requires_grad_(learns == "words and pairs")
+        weights, held = how(merged(frozen, pairs)), LoraUpdate(how(frozen), SCALE)
+        out = fused_layer(inputs[0], weights, shape, how(turn_of(angles)), held, inputs[1:], first)
+        (out * how(weight)).sum().backward()
+        found.append([out, *(one.grad for one in inputs if one.requires_grad)])
+    for expected, mine in zip(*found, strict=True):
+        assert mine.dtype == torch.float32
+        torch.testing.assert_close(
+            mine.double(), expected, rtol=0, atol=2e-6 * max(1.0, float(expected.detach().abs().max()))
+        )
+    often = {"norm": 2, "attend": 1, "swiglu": 1, "swiglu_back": 1, "attend_back": 1}
+    often["norm_back"] = 1 + (learns == "words and pairs")
+    qkv, o = ((width * shape.head_size) % 16 == 0 for width in (shape.kv_heads, shape.heads))
+    often["lora_slopes"] = 3 * qkv + o + 3 if sizes == (16, 32) else 0
+    assert {name: asked.count(name) for name in often} == often

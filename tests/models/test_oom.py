@@ -1,0 +1,89 @@
+"""Where memory runs out without a gradient, the same rows come in smaller pieces."""
+
+import pytest
+import torch
+
+from rlhf_lab.models.backbone import load_backbone
+from rlhf_lab.models.batch import map_by_length
+from rlhf_lab.models.sampling import sampler
+from rlhf_lab.models.sampling.sampler import sample, uniforms
+
+FULL = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+
+@pytest.fixture
+def backbone(llama_folder):
+    return load_backbone(str(llama_folder), device="cpu", dtype=torch.float64)
+
+
+@pytest.fixture
+def room(monkeypatch):
+    """room(most): reading prompts needs memory that is there for so many rows; returns the numbers of rows asked for."""
+    asked, read = [], sampler._prefill
+
+    def plan(most):
+        def limited(backbone, prompts, *more):
+            asked.append(len(prompts))
+            if len(prompts) > most:
+                raise FULL
+            return read(backbone, prompts, *more)
+
+        monkeypatch.setattr(sampler, "_prefill", limited)
+        return asked
+
+    return plan
+
+
+def test_sampling_goes_on_with_fewer_rows_and_writes_the_same(backbone, room):
+    prompts = [backbone.encode_prompt(text) for text in ("the cat", "moon", "a good bird", "the", "bird")]
+    uniform = uniforms(range(5), 6)
+    whole = sample(backbone, prompts, uniform)
+    asked = room(2)
+    pieces = sample(backbone, prompts, uniform)
+    assert asked == [5, 3, 2, 2, 1]
+    assert pieces.tokens == whole.tokens
+    for mine, theirs in zip(pieces.logprobs, whole.logprobs, strict=True):
+        assert mine == pytest.approx(theirs, abs=1e-12)
+    assert sample(backbone, prompts, uniform).tokens == whole.tokens
+    assert asked[5:] == [2, 2, 1]  # what did not fit is not tried again
+
+
+def test_a_row_that_does_not_fit_alone_is_an_error(backbone, room):
+    asked = room(0)
+    with pytest.raises(RuntimeError, match="can't allocate"):
+        sample(backbone, [backbone.encode_prompt("the cat")] * 4, uniforms(range(4), 3))
+    assert asked == [4, 2, 1]
+
+
+def test_another_error_is_not_tried_again(backbone, monkeypatch):
+    asked = []
+
+    def broken(*_):
+        asked.append(1)
+        raise RuntimeError("shapes differ")
+
+    monkeypatch.setattr(sampler, "_prefill", broken)
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        sample(backbone, [backbone.encode_prompt("the cat")] * 4, uniforms(range(4), 3))
+    assert asked == [1]
+
+
+def test_processes_that_hold_a_backbone_together_make_the_same_passes(backbone, room):
+    asked = room(2)
+    backbone.shards = object()
+    with pytest.raises(RuntimeError, match="can't allocate"):
+        sample(backbone, [backbone.encode_prompt("the cat")] * 4, uniforms(range(4), 3))
+    assert asked == [4]
+
+
+def test_scoring_goes_on_with_fewer_rows_in_their_order(backbone):
+    asked = []
+
+    def some(index):
+        asked.append(len(index))
+        if len(index) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return torch.tensor(index) * 10.0
+
+    assert map_by_length(some, [3, 1, 5, 2, 4], backbone).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
+    assert asked == [5, 3, 2, 2, 1]

@@ -1,0 +1,544 @@
+"""Models whose decoder layers are computed as one function: the modules' numbers, and the modules where those do not suit."""
+
+import gc
+import math
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+from support import tiny_models
+from support.model_families import SHARED, WHOLE
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+
+from rlhf_lab.kernels import matmul, ops
+from rlhf_lab.models.batch import forward, make_batch
+from rlhf_lab.models.fused_llama import patch
+from rlhf_lab.models.fused_llama.decode_step import DecodeStep
+from rlhf_lab.models.fused_llama.layer import LayerWeights
+from rlhf_lab.models.fused_llama.patch import FusedLayers, is_supported
+from rlhf_lab.models.sampling import sampler
+from rlhf_lab.models.sampling.kv_cache import reserved_cache
+from rlhf_lab.models.sampling.sampler import pad_left, sample, uniforms
+
+KNOWN = patch.SUPPORTED_LAYERS  # `loaded` changes the module's
+IDS = torch.tensor(
+    [tiny_models.ids("the cat sat . the very old king"), tiny_models.ids("so ran . the moon the cat sat")]
+)
+
+
+def loaded(folder, monkeypatch, known, *names, dtype=torch.float32):
+    monkeypatch.setattr(patch, "SUPPORTED_LAYERS", known)
+    backbone = tiny_models.load(folder, dtype)
+    for module in backbone.trunk.layers:  # biases that do something, norms that are not one
+        for i, (name, parameter) in enumerate(sorted(module.named_parameters())):
+            if name.endswith("bias") or "norm" in name:
+                generator = torch.Generator().manual_seed(i)
+                parameter.data.add_(0.3 * torch.randn(parameter.shape, generator=generator).to(dtype))
+    if known:
+        backbone.fused_layers = FusedLayers(backbone.model)
+    return backbone, tiny_models.adapters_of(backbone, *names)
+
+
+def outcome(backbone, adapters, ids=IDS):
+    """States and gradients under the adapter, states of the reference, and samples."""
+    with adapters.using("a"):
+        hidden = backbone.hidden(ids)
+        (hidden.float() * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
+    with torch.no_grad(), adapters.using(None):
+        reference = backbone.hidden(ids)
+    with adapters.using("a", merged=True):
+        samples = sample(
+            backbone,
+            [tiny_models.ids("the cat"), tiny_models.ids("moon"), tiny_models.ids("so the old")],
+            uniforms([1, 2, 3], 9),
+        )
+    return [hidden.detach(), reference, *(p.grad for p in adapters.parameters("a"))], samples
+
+
+def whole_of(layer):
+    return (
+        layer.__dict__["forward"]
+        .__closure__[[*layer.__dict__["forward"].__code__.co_freevars].index("self")]
+        .cell_contents
+    )
+
+
+def in_use(backbone):
+    return [layer for layer in backbone.trunk.layers if "forward" in layer.__dict__]
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_states_gradients_and_samples_are_the_modules(whole_folders, kind, monkeypatch):
+    ours, our_samples = outcome(*(pair := loaded(whole_folders[kind], monkeypatch, KNOWN, "a", "b")))
+    assert len(in_use(pair[0])) == 2
+    theirs, their_samples = outcome(*(pair := loaded(whole_folders[kind], monkeypatch, (), "a", "b")))
+    assert not in_use(pair[0])
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
+    assert our_samples.tokens == their_samples.tokens
+    for mine, other in zip(our_samples.logprobs, their_samples.logprobs, strict=True):
+        assert mine == pytest.approx(other, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_in_bfloat16_it_is_as_near_the_exact_numbers_as_the_modules(whole_folders, kind, monkeypatch):
+    """Exact: float32 with the weights that bfloat16 has. Every number counts by its share of its own tensor's size."""
+    half = loaded(whole_folders[kind], monkeypatch, KNOWN, "a", dtype=torch.bfloat16)
+    assert len(in_use(half[0])) == 2
+    modules = loaded(whole_folders[kind], monkeypatch, (), "a", dtype=torch.bfloat16)
+    exact = loaded(whole_folders[kind], monkeypatch, (), "a")
+    for mine, other in zip(exact[0].model.parameters(), modules[0].model.parameters(), strict=True):
+        mine.data.copy_(other.float() if other.dtype == torch.bfloat16 else other)
+    (expected, _), (ours, samples), (theirs, _) = (outcome(*pair) for pair in (exact, half, modules))
+
+    def error(found):
+        shares = [((a.float() - b).norm() / b.norm()).square() for a, b in zip(found, expected, strict=True)]
+        return float(torch.stack(shares).mean().sqrt())
+
+    assert error(ours) < 0.1
+    assert error(ours) < 1.1 * error(theirs)
+    assert {one.dtype for one in ours[2:]} == {torch.float32}
+    backbone, adapters = exact
+    prompts = [tiny_models.ids("the cat"), tiny_models.ids("moon"), tiny_models.ids("so the old")]
+    rows = make_batch(backbone, prompts, samples.tokens)
+    with torch.no_grad(), adapters.using("a"):
+        logprobs = backbone.logits(forward(backbone, rows).before_token).log_softmax(-1)
+    for row, tokens, found in zip(logprobs, samples.tokens, samples.logprobs, strict=True):
+        assert found == pytest.approx([float(row[i, token]) for i, token in enumerate(tokens)], abs=0.25)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch has no oneDNN here")
+def test_by_the_other_library_too(whole_folders, monkeypatch):
+    """Columns of a wider tensor, transposed weights, few rows, packed weights: whatever is asked of it."""
+    theirs, their_samples = outcome(*loaded(whole_folders["qwen2"], monkeypatch, (), "a"))
+    for name, value in {"BY_ONEDNN": True, "FEWEST": 1, "FEWEST_PACKED": 1}.items():
+        monkeypatch.setattr(matmul, name, value)
+    packed, reorder = [], torch.ops.mkldnn._reorder_linear_weight
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", lambda x: packed.append(x) or reorder(x))
+    ours, our_samples = outcome(*(pair := loaded(whole_folders["qwen2"], monkeypatch, KNOWN, "a")))
+    assert len(in_use(pair[0])) == 2
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
+    assert our_samples.tokens == their_samples.tokens
+    for mine, other in zip(our_samples.logprobs, their_samples.logprobs, strict=True):
+        assert mine == pytest.approx(other, abs=1e-4)
+    assert max(map(len, our_samples.tokens)) > 2
+    assert len(packed) == 2 * 5 + 1, "each weight of a layer and the head's once, whatever is sampled"
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch has no oneDNN here")
+def test_other_work_while_packed_weights_sample_changes_nothing_and_no_layout_stays(llama_folder, monkeypatch):
+    """Another adapter computes and samples between two tokens, in the tensors that hold the first one's merged weights."""
+    for name, value in {"BY_ONEDNN": True, "FEWEST": 1, "FEWEST_PACKED": 1}.items():
+        monkeypatch.setattr(matmul, name, value)
+    monkeypatch.setattr(sampler, "PROGRESS_EVERY", 2)
+    layouts, reorder = weakref.WeakSet(), torch.ops.mkldnn._reorder_linear_weight
+
+    def laid_out(weight):
+        layouts.add(layout := reorder(weight))
+        return layout
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", laid_out)
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a", "b")
+    prompts, lengths = [tiny_models.ids("the cat"), tiny_models.ids("moon"), tiny_models.ids("so the old")], []
+
+    def other_work():
+        lengths.append(len(layouts))
+        with torch.no_grad(), adapters.using("b"):
+            backbone.hidden(IDS)
+        with adapters.using("b", merged=True):
+            sample(backbone, prompts[:2], uniforms([4, 5], 3))
+
+    with adapters.using("a", merged=True):
+        alone = sample(backbone, prompts, uniforms([1, 2, 3], 9))
+        assert not layouts
+        disturbed = sample(backbone, prompts, uniforms([1, 2, 3], 9), on_progress=other_work)
+    assert lengths
+    assert min(lengths) >= 2 * 5 + 1
+    assert disturbed == alone
+    assert not layouts
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_fresh_adapter_is_the_reference_to_the_last_bit(whole_folders, monkeypatch, dtype):
+    backbone, _ = loaded(whole_folders["qwen2"], monkeypatch, KNOWN, dtype=dtype)
+    adapters = tiny_models.Adapters(backbone)
+    with torch.no_grad():
+        before = backbone.hidden(IDS)
+        adapters.add("a", r=4, alpha=8, seed=0, trainable=True)
+        for name in (None, "a"):
+            with adapters.using(name):
+                assert torch.equal(backbone.hidden(IDS), before)
+
+
+def test_weights_are_the_files_and_lie_in_one_tensor(llama_folder, monkeypatch):
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    outcome(backbone, adapters)
+    adapters.remove("a")
+    assert len(in_use(backbone)) == 2
+    fresh = LlamaForCausalLM.from_pretrained(llama_folder)
+    for (name, mine), (_, theirs) in zip(backbone.model.named_parameters(), fresh.named_parameters(), strict=True):
+        assert torch.equal(mine, theirs) or "norm" in name, name
+    attention = backbone.trunk.layers[0].self_attn
+    storages = {
+        one.weight.untyped_storage().data_ptr() for one in (attention.q_proj, attention.k_proj, attention.v_proj)
+    }
+    assert len(storages) == 1
+
+
+def test_the_merged_weights_follow_an_optimiser_step(llama_folder, monkeypatch):
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    optimiser = torch.optim.Adam(adapters.parameters("a"), lr=0.1)
+    with adapters.using("a"):
+        backbone.hidden(IDS).square().sum().backward()
+        optimiser.step()
+        after = backbone.hidden(IDS).detach()
+    other, plain = loaded(llama_folder, monkeypatch, (), "a")
+    plain.load_tensors("a", adapters.tensors("a"))
+    with plain.using("a"):
+        torch.testing.assert_close(after, other.hidden(IDS).detach(), rtol=1e-4, atol=1e-4)
+
+
+def test_the_modules_compute_long_texts_and_texts_under_a_mask(llama_folder, monkeypatch):
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    monkeypatch.setattr(patch, "fused_layer", lambda *_: pytest.fail("computed as one function"))
+    with torch.no_grad(), adapters.using("a"):
+        hidden = backbone.trunk(
+            input_ids=IDS, attention_mask=torch.ones_like(IDS).index_fill(1, torch.tensor([0]), 0), use_cache=False
+        )
+        assert hidden.last_hidden_state.shape == (2, 8, 32)
+        for layer in backbone.trunk.layers:
+            monkeypatch.setattr(whole_of(layer), "longest", 7)
+        longer = backbone.hidden(IDS)
+    other, plain = loaded(llama_folder, monkeypatch, (), "a")
+    with torch.no_grad(), plain.using("a"):
+        torch.testing.assert_close(longer, other.hidden(IDS), rtol=1e-4, atol=1e-4)
+
+
+def test_long_texts_learn_by_the_modules_where_short_ones_are_computed_as_one(llama_folder, monkeypatch):
+    """The modules merge q, k and v one after the other in the one tensor that holds them for the whole layer."""
+    found = []
+    for known in (KNOWN, ()):
+        backbone, adapters = loaded(llama_folder, monkeypatch, known, "a")
+        for layer in in_use(backbone):
+            monkeypatch.setattr(whole_of(layer), "longest", 5)
+        with adapters.using("a"):
+            with torch.no_grad():
+                backbone.hidden(IDS[:, :5])
+                for parameter in adapters.parameters("a"):
+                    parameter.mul_(1.5)
+            hidden = backbone.hidden(IDS)
+            (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
+        found.append([parameter.grad for parameter in adapters.parameters("a")])
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
+
+
+def test_torch_refuses_a_gradient_whose_weights_another_adapter_has_overwritten_by_the_modules(
+    llama_folder, monkeypatch
+):
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a", "b")
+    with adapters.using("a"):
+        hidden = backbone.hidden(IDS)
+    for layer in in_use(backbone):
+        monkeypatch.setattr(whole_of(layer), "longest", 5)
+    with torch.no_grad(), adapters.using("b"):
+        backbone.hidden(IDS)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        hidden.sum().backward()
+
+
+@pytest.mark.parametrize("first", [0, 3, 7])
+def test_of_the_last_positions_alone_states_and_gradients_are_the_modules(llama_folder, monkeypatch, first):
+    """Whether layers are whole, which leave the others out, or modules."""
+    found, shapes = [], []
+    for known in (KNOWN, ()):
+        backbone, adapters = loaded(llama_folder, monkeypatch, known, "a")
+        backbone.trunk.norm.register_forward_pre_hook(lambda _, given: shapes.append(given[0].shape[1]))
+        with adapters.using("a"):
+            hidden = backbone.hidden(IDS, first)
+            (hidden * torch.linspace(-1, 1, hidden.numel()).view_as(hidden)).sum().backward()
+            after = backbone.trunk(input_ids=IDS, use_cache=False).last_hidden_state.detach()
+        assert hidden.shape == (2, 8 - first, 32)
+        torch.testing.assert_close(hidden.detach(), after[:, first:], rtol=1e-4, atol=1e-5)
+        found.append([hidden.detach(), *(parameter.grad for parameter in adapters.parameters("a"))])
+    assert shapes == [8 - first, 8, 8, 8]
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
+
+
+def test_a_text_is_as_long_as_the_shortest_window(llama_folder, monkeypatch):
+    """By kernels; by torch's operations six times a head's size is the most."""
+    layers, found = tiny_models.load(llama_folder).trunk.layers, []
+    most = 6 * layers[0].self_attn.head_dim
+    layers[1].self_attn.sliding_window = most + 2
+    for takes in (True, False):
+        monkeypatch.setattr(ops, "supported", lambda *_, takes=takes: takes)
+        found.append([patch.FusedLayer(layer).max_length for layer in layers])
+    assert found == [[math.inf, most + 2], [most, most]]
+    backbone, _ = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    whole, trunk = backbone.fused_layers, backbone.trunk
+    for lengths, there_are in (((math.inf, 8), True), ((math.inf, 7), False), ((7, 8), False)):
+        for layer, length in zip(in_use(backbone), lengths, strict=True):
+            whole_of(layer).longest = length
+        assert (whole.hidden_states(trunk, IDS, 0) is not None) is there_are
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("by_kernels", [False, True])
+def test_a_token_more_of_each_row_is_the_trunks(whole_folders, kind, padded, by_kernels, monkeypatch):
+    """Under an adapter and without one; of prompts of different lengths, what stands before the shorter ones is not looked at."""
+    if not by_kernels:
+        monkeypatch.setattr(ops, "supported", lambda *_: False)
+    prompts = (
+        [tiny_models.ids("the cat sat"), tiny_models.ids("moon . so")]
+        if not padded
+        else [tiny_models.ids("the cat sat"), [9]]
+    )
+    found = []
+    for known in (KNOWN, ()):
+        backbone, adapters = loaded(whole_folders[kind], monkeypatch, known, "a")
+        ids, mask = pad_left(prompts, backbone.pad_id, backbone.device)
+        states = []
+        for name in ("a", None):
+            with torch.no_grad(), adapters.using(name, merged=True):
+                cache, positions = reserved_cache(backbone.model.config, 3), (mask.cumsum(1) - 1).clamp_min(0)
+                given = {"attention_mask": mask, "position_ids": positions, "past_key_values": cache}
+                backbone.trunk(input_ids=ids, **given, use_cache=True)
+                step, longer, at = backbone.fused_layers.decode_step(backbone.trunk, padded), mask, positions[:, -1:]
+                assert (step is None) is (known == ())
+                for token in (9, 17):
+                    longer, at = torch.cat([longer, longer.new_ones(2, 1)], 1), at + 1
+                    words, given = torch.tensor([[token], [token + 1]]), {"position_ids": at, "past_key_values": cache}
+                    states += [
+                        step(words, at, longer, cache)
+                        if step is not None
+                        else backbone.trunk(input_ids=words, attention_mask=longer, **given).last_hidden_state[:, -1]
+                    ]
+        found.append(states)
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("what", ["window", "another precision", "another trunk", "no model", "rotation by length"])
+def test_the_trunk_is_asked_for_a_token_where_it_does_more(llama_folder, monkeypatch, what):
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    whole, trunk = backbone.fused_layers, backbone.trunk
+    with torch.no_grad(), adapters.using("a"):
+        assert whole.decode_step(trunk, False) is not None
+        if what == "window":
+            trunk.config.sliding_window = 60
+        elif what == "another precision":
+            trunk.double()
+        elif what == "rotation by length":
+            trunk.rotary_emb.rope_type = "dynamic"
+        elif what == "another trunk":
+            trunk.__class__ = type("GemmaModel", (type(trunk),), {})
+        else:
+            whole = FusedLayers()
+        try:
+            assert whole.decode_step(trunk, False) is None
+            assert (whole.hidden_states(trunk, IDS, 0) is None) is (what != "window")  # shorter than any window
+        finally:
+            trunk.float()
+
+
+def test_where_one_layer_is_left_to_its_module_the_trunk_is_asked_for_a_token(llama_folder, monkeypatch):
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    parts = adapters._lora_weights["a"]
+    parts[3] = parts[3]._replace(scale=7.0)
+    with torch.no_grad(), adapters.using("a"):
+        assert backbone.fused_layers.decode_step(backbone.trunk, False) is None
+    with torch.no_grad(), adapters.using(None):
+        assert backbone.fused_layers.decode_step(backbone.trunk, False) is not None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", WHOLE)
+@pytest.mark.parametrize("wrong", ["layer", "weights", "states", "next token", "next token, a little"])
+def test_a_model_is_tried_when_it_is_loaded(whole_folders, kind, dtype, wrong, monkeypatch, caplog):
+    """Its modules compute where whole layers say something else, as those of another transformers might."""
+    model = tiny_models.load(whole_folders[kind], dtype).model
+    expected = model.base_model(input_ids=IDS).last_hidden_state
+    assert in_use(SimpleNamespace(trunk=model.base_model))
+    if wrong == "layer":
+        monkeypatch.setattr(patch, "fused_layer", lambda x, *_: 1.5 * x)
+    elif wrong == "weights":
+        monkeypatch.setattr(
+            patch, "LayerWeights", lambda *those: LayerWeights(*those)._replace(norms=(2 * those[5][0], those[5][1]))
+        )
+    elif wrong == "states":
+        monkeypatch.setattr(FusedLayers, "hidden_states", lambda _, trunk, ids, __: 1.5 * trunk(ids).last_hidden_state)
+    elif wrong == "next token":
+        monkeypatch.setattr(DecodeStep, "__call__", lambda _, ids, *__: torch.ones(1, 32, dtype=dtype) * ids)
+    else:
+        rightly = DecodeStep.__call__
+        monkeypatch.setattr(DecodeStep, "__call__", lambda *given: 1.15 * rightly(*given))
+    tried = patch.verified_fused_layers(model)
+    assert not tried.available
+    assert "did not say the same" in caplog.text
+    assert not in_use(SimpleNamespace(trunk=model.base_model))
+    by_modules = model.base_model(input_ids=IDS).last_hidden_state
+    torch.testing.assert_close(by_modules, expected, rtol=0.1, atol=0.3 if dtype == torch.bfloat16 else 1e-3)
+    monkeypatch.undo()
+    assert patch.verified_fused_layers(model).available
+    assert len(in_use(SimpleNamespace(trunk=model.base_model))) == 2
+
+
+def test_layers_whose_updates_have_two_scales_are_left_to_the_modules(llama_folder, monkeypatch):
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a", "b")
+    parts = adapters._lora_weights["a"]
+    parts[3] = parts[3]._replace(scale=7.0)
+    with adapters.using("a"):
+        assert len(in_use(backbone)) == 1
+    with adapters.using("b"):
+        assert len(in_use(backbone)) == 2
+
+
+def test_a_model_moved_to_another_precision_is_computed_by_its_modules(llama_folder, monkeypatch):
+    backbone, _ = loaded(llama_folder, monkeypatch, KNOWN)
+    before = backbone.hidden(IDS)
+    backbone.model.double()
+    assert torch.allclose(backbone.hidden(IDS), before.double(), atol=1e-4)
+
+
+def test_a_last_norm_in_another_precision(llama_folder):
+    """A norm in float32 behind layers in bfloat16 is computed all the same."""
+    model = tiny_models.load(llama_folder, torch.bfloat16).model
+    model.model.norm.float()
+    assert patch.verified_fused_layers(model).available
+
+
+def test_products_in_another_precision_than_the_rest(llama_folder, monkeypatch):
+    """As a person's own program may have them (autocast)."""
+    backbone, _ = loaded(llama_folder, monkeypatch, KNOWN)
+    expected = backbone.hidden(IDS)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        found = backbone.hidden(IDS)
+        written = sample(backbone, [tiny_models.ids("the cat sat")], uniforms([1], 4))
+    assert float((found - expected).norm() / expected.norm()) < 0.03
+    assert torch.tensor(written.logprobs[0]).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"hidden_act": "gelu"},
+        {"mlp_bias": True},
+        {"attention_bias": True},
+        "float64",
+        "a norm in half precision",
+        "window",
+        "another kind",
+        "adapter",
+    ],
+)
+def test_what_the_function_does_not_do_is_left_to_the_modules(what):
+    model = LlamaForCausalLM(LlamaConfig(**SHARED, **(what if isinstance(what, dict) else {})))
+    if what == "window":
+        model = MistralForCausalLM(MistralConfig(**SHARED, sliding_window=4, head_dim=8))
+    layer = model.model.layers[0]
+    assert not isinstance(what, str) or what == "window" or is_supported(layer)
+    if what == "float64":
+        layer.mlp.up_proj.double()
+    elif what == "a norm in half precision":
+        layer.post_attention_layernorm.bfloat16()
+    elif what == "another kind":
+        layer = model.model.norm
+    elif what == "adapter":
+        layer.self_attn.k_proj = torch.nn.Sequential(layer.self_attn.k_proj)
+    assert not is_supported(layer)
+
+
+def test_a_longer_text_is_rotated_further(llama_folder, monkeypatch):
+    """The angles are made once for a pass, and anew for the next."""
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    with torch.no_grad(), adapters.using("a"):
+        short, long = backbone.hidden(IDS[:, :3]), backbone.hidden(IDS)
+    torch.testing.assert_close(long[:, :3], short, rtol=1e-4, atol=1e-5)
+    other, plain = loaded(llama_folder, monkeypatch, (), "a")
+    with torch.no_grad(), plain.using("a"):
+        torch.testing.assert_close(long, other.hidden(IDS), rtol=1e-4, atol=1e-4)
+
+
+def test_an_adapter_that_is_added_later_is_merged_too(llama_folder, monkeypatch):
+    """Adding one makes new holders of merged weights for all."""
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    with torch.no_grad(), adapters.using("a"):
+        backbone.hidden(IDS)
+    adapters.add("b", r=4, alpha=8, seed=1, trainable=True)
+    tiny_models.disturb(adapters, "b", 6)
+    other, plain = loaded(llama_folder, monkeypatch, (), "a", "b")
+    for name in ("b", "a"):
+        plain.load_tensors(name, adapters.tensors(name))
+        with torch.no_grad(), adapters.using(name), plain.using(name):
+            torch.testing.assert_close(backbone.hidden(IDS), other.hidden(IDS), rtol=1e-4, atol=1e-4)
+
+
+def test_a_layer_that_was_merged_by_itself_is_merged_again(llama_folder, monkeypatch):
+    """A pass of the modules before the first as one function leaves merged weights at another place."""
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    with torch.no_grad(), adapters.using("a"):
+        with monkeypatch.context() as patch:
+            for layer in backbone.trunk.layers:
+                patch.setattr(whole_of(layer), "longest", 0)
+            by_modules = backbone.hidden(IDS)
+        torch.testing.assert_close(backbone.hidden(IDS), by_modules, rtol=1e-4, atol=1e-4)
+
+
+def test_no_merged_weight_outlives_its_adapter(llama_folder, monkeypatch):
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    with torch.no_grad(), adapters.using("a"):
+        backbone.hidden(IDS)
+    whole = [whole_of(layer) for layer in backbone.trunk.layers]
+    assert all(one.weight_cache is not None for one in whole)
+    adapters.remove("a")
+    assert all(one.weight_cache is None for one in whole)
+
+
+def test_a_model_that_nobody_holds_goes_at_once(llama_folder, monkeypatch):
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN)
+    weight = weakref.ref(backbone.trunk.layers[0].mlp.up_proj.weight)
+    gc.disable()
+    try:
+        del backbone, adapters
+        assert weight() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("how", ["training", "weights"])
+def test_a_model_that_is_trained_itself_is_computed_by_its_modules(llama_folder, monkeypatch, how):
+    backbone, _ = loaded(llama_folder, monkeypatch, KNOWN)
+    if how == "training":
+        backbone.model.train()
+        assert not torch.equal(backbone.hidden(IDS), backbone.hidden(IDS))  # half of the attention drops out
+    else:
+        backbone.model.requires_grad_(True)
+        backbone.hidden(IDS).square().sum().backward()
+        assert all(layer.self_attn.q_proj.weight.grad is not None for layer in backbone.trunk.layers)
+
+
+def test_what_is_cached_has_gradients_by_the_modules(llama_folder, monkeypatch):
+    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    with adapters.using("a"):
+        cached = backbone.trunk(input_ids=IDS, use_cache=True).last_hidden_state
+        weight = torch.linspace(-1, 1, cached.numel()).view_as(cached)
+        found = [
+            torch.autograd.grad((states * weight).sum(), adapters.parameters("a"))
+            for states in (cached, backbone.hidden(IDS))
+        ]
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
+
+
+def test_new_weights_and_biases_are_read(whole_folders, monkeypatch):
+    backbone, _ = loaded(whole_folders["qwen2"], monkeypatch, KNOWN)
+    other, _ = loaded(whole_folders["qwen2"], monkeypatch, ())
+    changed = {name: tensor + 0.1 for name, tensor in other.model.state_dict().items()}
+    for model in (backbone.model, other.model):
+        model.load_state_dict(changed)
+    with torch.no_grad():
+        torch.testing.assert_close(backbone.hidden(IDS), other.hidden(IDS), rtol=1e-4, atol=1e-4)

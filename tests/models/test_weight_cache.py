@@ -1,0 +1,172 @@
+"""A decoder layer's weights under whichever adapter computes: what they are, and when they are made anew."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from rlhf_lab.models.fused_llama.layer import LayerWeights
+from rlhf_lab.models.fused_llama.weight_cache import (
+    CacheByRank,
+    ConcatWeightCache,
+    MergedWeights,
+    split_by_projection,
+)
+from rlhf_lab.models.lora_linear import LoraWeights, MergedLoraLinear
+
+SIZES = (4, 2, 2)
+ROWS = [(4, 3), (2, 3), (2, 3), (3, 4), (5, 3), (5, 3), (3, 5)]
+
+
+def frozen(dtype=torch.float32):
+    tensors = [torch.arange(1.0, 1 + rows * columns).view(rows, columns).to(dtype) for rows, columns in ROWS]
+    norms = torch.ones(3, dtype=dtype), torch.ones(3, dtype=dtype)
+    return LayerWeights(torch.cat(tensors[:3]), *tensors[3:], norms, None)
+
+
+def parts_of(weights, ranks=(1,) * 7, scale=2.0):
+    """Of projection i: A of 10 i + 1, 10 i + 2, … and B of -1."""
+    found = []
+    for i, (one, rank) in enumerate(zip(split_by_projection(weights, SIZES), ranks, strict=True)):
+        base = torch.nn.Linear(one.shape[1], one.shape[0], bias=False)
+        base.weight = torch.nn.Parameter(one, requires_grad=False)
+        a = torch.arange(1.0, 1 + rank * one.shape[1]).view(rank, -1) + 10 * i
+        found.append(
+            LoraWeights(base, torch.nn.Parameter(a), torch.nn.Parameter(torch.full((len(one), rank), -1.0)), scale)
+        )
+    return found
+
+
+def keeper(kind, weights):
+    if kind is ConcatWeightCache:
+        return CacheByRank(partial(ConcatWeightCache, weights, SIZES))
+    return MergedWeights(weights, SIZES, [MergedLoraLinear() for _ in ROWS])
+
+
+def effect(weights, i):
+    """W + s B A of projection i, out of whatever is kept."""
+    kept = split_by_projection(weights, SIZES)[i].float()
+    a = weights.lora_a[(0, 0, 0, 1, 2, 2, 3)[i]]
+    if a is None:
+        return kept
+    wide = a.shape[1]
+    return kept[:, :wide] + kept[:, wide:] @ a.float()
+
+
+@pytest.mark.parametrize("ranks", [(1,) * 7, (2, 1, 3, 2, 1, 4, 2)])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [(MergedWeights, torch.float32), (ConcatWeightCache, torch.float32), (ConcatWeightCache, torch.bfloat16)],
+)
+def test_they_are_the_frozen_ones_with_the_update(kind, dtype, ranks):
+    weights = frozen(dtype)
+    parts = parts_of(weights, ranks)
+    found = keeper(kind, weights).of(parts)
+    for i, part in enumerate(parts):
+        expected = part.base.weight.float() + 2.0 * part.b.detach() @ part.a.detach()
+        assert torch.equal(effect(found, i), expected), i
+    assert all(torch.equal(one, other) for one, other in zip(weights[:5], frozen(dtype)[:5], strict=True))
+
+
+def test_beside_is_laid_out_as_the_products_read_it():
+    found = keeper(ConcatWeightCache, weights := frozen()).of(parts_of(weights))
+    assert found.lora_a[0].tolist() == [[1, 2, 3], [11, 12, 13], [21, 22, 23]]
+    assert found.qkv[0].tolist() == [1, 2, 3, -2, 0, 0]  # first row of q
+    assert found.qkv[4].tolist() == [1, 2, 3, 0, -2, 0]  # of k
+    assert found.qkv[7].tolist() == [4, 5, 6, 0, 0, -2]  # last row of v
+    assert found.lora_a[2].tolist() == [[41, 42, 43], [51, 52, 53]]
+    assert found.gate[0].tolist() == [1, 2, 3, -2, 0]
+    assert found.up[0].tolist() == [1, 2, 3, 0, -2]
+    assert found.down[0].tolist() == [1, 2, 3, 4, 5, -2]
+    assert found.lora_a[3].tolist() == [[61, 62, 63, 64, 65]]
+
+
+@pytest.mark.parametrize("kind", [MergedWeights, ConcatWeightCache])
+def test_they_follow_what_is_trained_and_whoever_computes(kind):
+    weights = frozen()
+    kept, one, other = keeper(kind, weights), parts_of(weights), parts_of(weights, scale=-3.0)
+    for parts in (one, other, one):
+        for i, part in enumerate(parts):
+            expected = part.base.weight + part.scale * part.b.detach() @ part.a.detach()
+            assert torch.equal(effect(kept.of(parts), i), expected)
+    with torch.no_grad():
+        one[6].b.add_(1)  # the last factor alone
+    assert torch.equal(effect(kept.of(one), 6), one[6].base.weight)
+
+
+@pytest.mark.parametrize("kind", [MergedWeights, ConcatWeightCache])
+def test_they_stay_where_they_are_and_are_not_made_twice(kind):
+    weights = frozen()
+    kept, parts = keeper(kind, weights), parts_of(weights)
+    first = kept.of(parts)
+    versions = [one._version for one in first[:5]]
+    again = kept.of(parts)
+    assert all(one is other for one, other in zip(first[:5], again[:5], strict=True))
+    assert [one._version for one in again[:5]] == versions
+
+
+def test_what_the_modules_merge_on_their_own_counts_as_a_change_for_each_alone():
+    """q is merged by a pass of the modules: not a change of k's, which may wait for its gradient, but one of the whole's."""
+    weights = frozen()
+    fast = [MergedLoraLinear() for _ in ROWS]
+    kept, parts = MergedWeights(weights, SIZES, fast), parts_of(weights)
+    whole = kept.weights_for(parts).qkv
+    with torch.no_grad():
+        for part in parts[:3]:
+            part.b.add_(1)
+    k = fast[1].merged_weight(parts[1])
+    before = k._version, whole._version
+    fast[0].merged_weight(parts[0]), fast[2].merged_weight(parts[2])
+    assert k._version == before[0]
+    assert whole._version > before[1]
+    assert kept.weights_for(parts).qkv is whole
+    assert torch.equal(whole, torch.cat([part.base.weight for part in parts[:3]]))  # B is 0 now
+    o = kept.weights_for(parts).o
+    version = o._version
+    with torch.no_grad():
+        parts[3].b.add_(1)
+    fast[3].merged_weight(parts[3])
+    assert kept.weights_for(parts).o is o
+    assert o._version > version
+
+
+def test_adapters_of_two_ranks_that_take_turns_have_a_room_each():
+    weights = frozen()
+    kept, narrow, wide, widest = (
+        keeper(ConcatWeightCache, weights), parts_of(weights), parts_of(weights, (2,) * 7), parts_of(weights, (3,) * 7),
+    )  # fmt: skip
+    rooms = [kept.of(parts).qkv for parts in (narrow, wide, narrow, wide)]
+    assert rooms[0] is rooms[2]
+    assert rooms[1] is rooms[3]
+    kept.of(widest)  # a third takes the place of the first
+    assert kept.of(wide).qkv is rooms[1]
+    assert kept.of(narrow).qkv is not rooms[0]
+
+
+def test_memory_that_runs_out_leaves_nothing_half_made(monkeypatch):
+    weights = frozen()
+    kept, parts = keeper(ConcatWeightCache, weights), parts_of(weights)
+    cat, calls = torch.cat, []
+
+    def fails_once(tensors, *rest):
+        calls.append(1)
+        if len(calls) == 3:
+            raise RuntimeError("can't allocate memory")
+        return cat(tensors, *rest)
+
+    monkeypatch.setattr(torch, "cat", fails_once)
+    with pytest.raises(RuntimeError, match="allocate"):
+        kept.of(parts)
+    for i, part in enumerate(parts):
+        assert torch.equal(effect(kept.of(parts), i), part.base.weight + 2.0 * part.b.detach() @ part.a.detach())
+
+
+def test_another_rank_takes_other_room_and_leaves_nothing_behind():
+    weights = frozen()
+    kept = keeper(ConcatWeightCache, weights)
+    wide = kept.of(parts_of(weights, (3,) * 7))
+    assert wide.qkv.shape == (8, 12)
+    narrow = parts_of(weights)
+    assert kept.of(narrow).qkv.shape == (8, 6)
+    for i, part in enumerate(narrow):
+        assert torch.equal(effect(kept.of(narrow), i), part.base.weight + 2.0 * part.b.detach() @ part.a.detach())

@@ -1,0 +1,50 @@
+"""Mutants of the figures of annotators, of chats as texts and of where imported votes go: each must make the tests named beside
+it fail."""
+
+from mutation_runner import Mutant, mutant_tests
+
+FIGURES, CHATS, PLACE = "quality/agreement.py", "common/chat_format.py", "importers/deduplication.py"
+HERE = "quality/test_agreement.py::"
+
+# fmt: off
+MUTANTS = [
+    Mutant(FIGURES, "both bad is a value of its own", "Choice.TIE if self.choice is Choice.BOTH_BAD else self.choice",
+           "Choice.TIE if self.choice is Choice.SKIP else Choice.FIRST if self.choice is Choice.BOTH_BAD else self.choice",
+           HERE + "test_alpha_by_hand"),
+    Mutant(FIGURES, "the side is the choice", "(self.value is Choice.FIRST) is self.first_on_left", "self.value is Choice.FIRST",
+           HERE + "test_habits_by_hand"),
+    Mutant(FIGURES, "unknown sides are right sides", "if self.first_on_left is None or self.value", "if self.value",
+           HERE + "test_habits_by_hand"),
+    Mutant(FIGURES, "repeats are votes", "[vote for vote in votes if not vote.repeat]", "list(votes)",
+           HERE + "test_repeats_tell_of_consistency_and_of_nothing_else"),
+    Mutant(FIGURES, "a vote agrees with itself", "agreed += row[VOTE_VALUES.index(vote.value)] - 1",
+           "agreed += row[VOTE_VALUES.index(vote.value)]", HERE + "test_habits_by_hand"),
+    Mutant(FIGURES, "alpha without somebody has them in", "other_counts[index[vote.pair_id], VOTE_VALUES.index(vote.value)] -= 1", "pass",
+           HERE + "test_alpha_and_agreement_equal_their_definitions"),
+    Mutant(FIGURES, "time is the order of the rows", "sorted(votes, key=lambda vote: (vote.created_at, vote.vote_id))", "list(votes)",
+           HERE + "test_over_time_in_stretches_of_equal_length"),
+    Mutant(CHATS, "the first turn is the whole prompt", "prefix_start = chosen.rfind(ASSISTANT_PREFIX", "prefix_start = chosen.find(ASSISTANT_PREFIX",
+           "test_transcripts_part_at_the_last_shared_turn_of_the_assistant"),
+    Mutant(CHATS, "words cut in two", "while end and not a[end - 1].isspace():", "while end and not a[end - 1].isascii():",
+           "test_a_word_is_not_cut_in_two"),
+    Mutant(CHATS, "turns within turns are lost", 'messages[-1]["content"] += TURN_SEPARATOR + segment', 'messages[-1]["content"] += segment',
+           "test_several_turns_and_back"),
+    Mutant(PLACE, "what is there is not known where its texts are turned",
+           "answer if first_text == pair_key.text_a else answer._replace(choice=flip_choice(answer.choice))", "answer",
+           "test_what_the_project_holds_is_left_out_whichever_way_round"),
+    Mutant(PLACE, "what is held is left out for ever", "self._recorded_votes[vote_key] >= self._file_votes[vote_key]", "self._recorded_votes[vote_key] >= 1",
+           "test_rows_that_name_nobody_may_be_several_people test_what_a_file_repeats_is_a_duplicate_except_under_another_name"),
+    Mutant(PLACE, "duplicates are counted and kept when they are to go", "            if drop_duplicates:", "            if False:",
+           "test_what_a_file_repeats_is_a_duplicate_except_under_another_name"),
+    Mutant(PLACE, "a name is given before it is known", "slot.pair_name = pair_name", "pass",
+           "test_a_pair_that_is_there_gets_the_first_name_and_what_is_held_is_left_out_as_often_as_it_is_held"),
+    Mutant(PLACE, "a named pair forgets its people", "            self._named_queues[slot.pair_key, slot.pair_name].voters.add(voter)",
+           "            pass", "test_what_a_file_repeats_is_a_duplicate_except_under_another_name"),
+    Mutant(PLACE, "every duplicate looks at all before it", "        self._next_index[voter] = index\n", "",
+           "test_many_duplicates_of_one_person_take_as_many_steps_as_there_are"),
+    Mutant(PLACE, "every name looks at all pairs", "            self._first_unnamed += 1", "            self._first_unnamed += 1\n        index, self._first_unnamed = self._first_unnamed, 0\n        return self.slots[index] if index < len(self.slots) else None",
+           "test_many_duplicates_of_one_person_take_as_many_steps_as_there_are"),
+]
+# fmt: on
+
+test_mutant_is_killed, test_without_a_mutant_it_passes = mutant_tests(MUTANTS)

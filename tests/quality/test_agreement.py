@@ -1,0 +1,136 @@
+"""Figures worked by hand, and against a second computation that goes over every two votes one by one."""
+
+import random
+from fractions import Fraction
+from itertools import combinations
+
+import pytest
+
+from rlhf_lab.common.enums import Choice
+from rlhf_lab.quality.agreement import (
+    Agreement,
+    VoteRecord,
+    annotator_qualities,
+    krippendorff_alpha,
+    pairwise_agreement,
+    quality_over_time,
+)
+
+F, S, T, B = Choice.FIRST, Choice.SECOND, Choice.TIE, Choice.BOTH_BAD
+
+
+def said(pair, annotator, choice, **more):
+    values = {"vote_id": pair, "on_left": True, "response_ms": None, "at": float(pair)} | more
+    return VoteRecord(pair_id=pair, annotator=annotator, choice=choice, **values)
+
+
+#: Pair 1: F F; pair 2: F S; pair 3: S S T; pair 4: one vote only.
+HAND = [
+    said(1, "a", F), said(1, "b", F), said(2, "a", F), said(2, "b", S), said(3, "a", S), said(3, "b", S), said(3, "c", B),
+    said(4, "c", T),
+]  # fmt: skip
+
+
+def test_pairwise_agreement_by_hand():
+    assert pairwise_agreement(HAND) == Agreement(2, 5)  # FF; SS of three; not FS, ST, ST
+    assert pairwise_agreement([]).share is None
+
+
+def test_alpha_by_hand():
+    # Coincidences: F-F 2, F-S 1, S-F 1, S-S 1, S-T 1, T-S 1 (each of pair 3's six ordered pairs counts 1/2); n = 7.
+    # n_F = 3, n_S = 3, n_T = 1. Observed disagreement 4/7; expected 2 (9 + 3 + 3) / (7 * 6) = 5/7; alpha = 1 - 4/5.
+    assert krippendorff_alpha(HAND) == pytest.approx(0.2)
+
+
+def loops(votes):
+    """Nominal alpha from its definition, in fractions."""
+    pairs = {}
+    for vote in votes:
+        pairs.setdefault(vote.pair, []).append(vote.value)
+    units = [values for values in pairs.values() if len(values) > 1]
+    everything = [value for values in units for value in values]
+    n = len(everything)
+    observed = sum(
+        Fraction(sum(a is not b for a, b in combinations(values, 2)) * 2, len(values) - 1) for values in units
+    ) / n  # fmt: skip
+    expected = Fraction(sum(a is not b for a, b in combinations(everything, 2)) * 2, n * (n - 1))
+    return float(1 - observed / expected)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_alpha_and_agreement_equal_their_definitions(seed):
+    rng = random.Random(seed)
+    votes = [
+        said(pair, who, rng.choices([F, S, T, B], [5, 3, 2, 1])[0])
+        for pair in range(40) for who in "abcde" if rng.random() < 0.5
+    ]  # fmt: skip
+    assert krippendorff_alpha(votes) == pytest.approx(loops(votes), abs=1e-12)
+    both = [(a, b) for a, b in combinations(votes, 2) if a.pair == b.pair]
+    assert pairwise_agreement(votes) == Agreement(sum(a.value is b.value for a, b in both), len(both))
+    for person in annotator_qualities(votes):
+        rest = [vote for vote in votes if vote.annotator != person.annotator]
+        assert person.alpha_without == pytest.approx(loops(rest), abs=1e-12)
+        with_them = [(a, b) for a, b in both if person.annotator in (a.annotator, b.annotator)]
+        assert person.agreement_with_others == Agreement(sum(a.value is b.value for a, b in with_them), len(with_them))
+
+
+def test_no_alpha_where_there_is_no_answer():
+    assert krippendorff_alpha([]) is None
+    assert krippendorff_alpha([said(1, "a", F), said(2, "b", S)]) is None  # nobody looked at the same pair
+    assert krippendorff_alpha([said(1, "a", F), said(1, "b", F)]) is None  # nothing varies: chance alone would agree
+    assert annotator_qualities([]) == []
+
+
+def test_habits_by_hand():
+    votes = [
+        said(1, "a", F, on_left=True, response_ms=1000), said(2, "a", S, on_left=False, response_ms=5000),
+        said(3, "a", F, on_left=False, response_ms=2000), said(4, "a", T, response_ms=None), said(5, "a", F, on_left=None),
+        said(6, "a", S, on_left=False),
+    ]  # fmt: skip
+    (person,) = annotator_qualities(votes)
+    assert person.left_preference == Agreement(3, 4)  # pairs 1, 2 and 6 went to the left; 4 is a tie, of 5 nobody knows
+    assert (person.ties, person.median_seconds, person.votes) == (Agreement(1, 6), 2.0, 6)
+    assert person.agreement_with_others == Agreement(0, 0)
+
+
+def test_repeats_tell_of_consistency_and_of_nothing_else():
+    votes = [
+        said(1, "a", F), said(1, "a", F, repeat=True), said(2, "a", S), said(2, "a", T, repeat=True),
+        said(3, "a", F, repeat=True),        said(1, "b", S),
+    ]  # fmt: skip
+    a, b = annotator_qualities(votes)
+    assert (a.self_consistency, b.self_consistency) == (Agreement(1, 2), Agreement(0, 0))
+    assert (a.votes, a.agreement_with_others) == (2, Agreement(0, 1))
+    assert pairwise_agreement(votes) == Agreement(0, 1)
+
+
+def test_over_time_in_stretches_of_equal_length():
+    votes = [said(i, "a", F if i < 5 else S, on_left=True, at=100.0 - i, vote_id=i) for i in range(10)]
+    late, early = quality_over_time(votes, 2)[::-1]
+    assert (early.start, early.end, early.votes, early.left_preference) == (91.0, 95.0, 5, Agreement(0, 5))
+    assert (late.start, late.end, late.votes, late.left_preference) == (96.0, 100.0, 5, Agreement(5, 5))
+    assert [stretch.votes for stretch in quality_over_time(votes, 3)] == [3, 4, 3]
+    assert len(quality_over_time(votes[:2], 6)) == 2
+
+
+def test_consistency_and_alpha_over_time():
+    """Early: pairs 1 and 2, a and b agree once of two; late: the repeats, one of two alike, and pair 3 where they agree."""
+    votes = [
+        said(1, "a", F, at=1.0), said(1, "b", F, at=2.0), said(2, "a", F, at=3.0), said(2, "b", S, at=4.0),
+        said(1, "a", F, at=5.0, repeat=True), said(2, "b", F, at=6.0, repeat=True), said(3, "a", S, at=7.0),
+        said(3, "b", S, at=8.0),
+    ]  # fmt: skip
+    early, late = quality_over_time(votes, 2)
+    assert (early.self_consistency, late.self_consistency) == (Agreement(0, 0), Agreement(1, 2))
+    assert (early.agreement_with_others, late.agreement_with_others) == (Agreement(2, 4), Agreement(2, 2))
+    # F-F 2, F-S 1, S-F 1; n_F = 3, n_S = 1, n = 4: observed 2/4, expected 2 * 3 / (4 * 3), alpha = 1 - 1 = 0
+    assert early.alpha == pytest.approx(0.0)
+    assert late.alpha is None  # on pair 3 all say the same
+    of_b = annotator_qualities(votes)[1]
+    assert [stretch.self_consistency for stretch in of_b.time_buckets][-2:] == [Agreement(0, 1), Agreement(0, 0)]
+    assert [stretch.median_seconds for stretch in of_b.time_buckets] == [None] * 4
+
+
+def test_the_interval_is_wilsons():
+    low, high = Agreement(8, 10).interval
+    assert (low, high) == (pytest.approx(0.4902, abs=1e-4), pytest.approx(0.9433, abs=1e-4))

@@ -1,0 +1,130 @@
+"""Somebody leaves a lab: no row names them any more, what others said stays, and what was learnt from stays the same."""
+
+import json
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from rlhf_lab.common.enums import Choice, JobKind, Source
+from rlhf_lab.common.records import NewCompletion, Project, Vote
+from rlhf_lab.errors import LabelError
+from rlhf_lab.jobs import queue
+from rlhf_lab.jobs.person_erasure import erase_person_data
+from rlhf_lab.store import blind_tests, pair_leases, projects, runs, votes
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.annotators import add_person
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.erasure import known_names
+
+
+@pytest.fixture
+def lab(db: Database, home: Path, project: Project) -> int:
+    """Ann and Bob, who joined, voted on a pair and judged in a blind test; a reward model that counts Ann twice. Its id."""
+    prompt = projects.prompts(db, project.id, "train")[0]
+    made = projects.add_completions(db, [NewCompletion(prompt.id, f"text {n}", (n,), "base", n) for n in range(4)])
+    pairs = projects.add_pairs(db, project.id, [(made[0].id, made[1].id, "x"), (made[2].id, made[3].id, "x")])
+    for name in ("Ann", "Bob"):
+        add_person(db, name)
+        vote = Vote(
+            f"uuid {len(name)}{ord(name[0])}", pairs[0].id, name, Source.HUMAN, Choice.FIRST, True, note=f"says {name}"
+        )
+        votes.cast_vote(db, vote)
+    simulated = Vote("judge", pairs[0].id, "judge:vivid", Source.SIMULATED, Choice.TIE, True)
+    votes.cast_vote(db, simulated)
+    pair_leases.lease_pair(db, project.id, "Ann")
+    told = {"annotators": ["Ann", "Bob"], "weights": {"Ann": 2}}
+    job = queue.submit(db, JobKind.TRAIN_REWARD, project.id, {"source": "human"} | told)
+    model = runs.add_reward_model(
+        db,
+        project.id,
+        "reward_models/m",
+        config={},
+        report=told,
+        snapshot=votes.snapshot_labels(db, project.id, Source.HUMAN),
+    )
+    (home / model.path).mkdir(parents=True)
+    (home / model.path / "report.json").write_text(json.dumps(told))
+    test = blind_tests.add_test(db, project.id, job.id, job.id)
+    for name in ("Ann", "Bob"):
+        blind_tests.add_answers(db, test.id, name, {0: Choice.FIRST})
+    with db.write() as conn:
+        conn.execute(t.jobs.update().values(status="done"))
+        values = {"project_id": project.id, "name": "f", "who": "Ann", "use_prompts": False, "created_at": 1.0}
+        conn.execute(t.imports.insert().values(**values))
+    return model.id
+
+
+def everything(db: Database, home: Path) -> str:
+    """All that the store and the reports hold."""
+    with db.read() as conn:
+        rows = [str(list(conn.execute(select(table)))) for table in t.metadata.sorted_tables]
+    return "\n".join(rows + [file.read_text() for file in home.glob("reward_models/*/report.json")])
+
+
+@pytest.mark.parametrize("votes", [False, True])
+def test_nothing_names_them_any_more_and_others_stay(db: Database, home: Path, lab: int, votes: bool) -> None:
+    assert "Ann" in everything(db, home)
+    assert known_names(db) == ["Ann", "Bob"]
+    assert erase_person_data(db, home, "Ann", votes=votes) == 1
+    held = everything(db, home)
+    assert ("'Ann'" in held, '"Ann"' in held, "says Ann" in held) == (False, False, not votes)
+    assert known_names(db) == ["Bob"]
+    assert "says Bob" in held
+
+
+def test_the_votes_stay_without_a_name(db: Database, home: Path, project: Project, lab: int) -> None:
+    erase_person_data(db, home, "Ann", votes=False)
+    assert votes.vote_counts(db, project.id)[Source.HUMAN][Choice.FIRST] == 2
+    nobody, bob = sorted(votes.voters(db, project.id, Source.HUMAN), reverse=True)
+    assert (nobody.startswith("visitor-"), bob) == (True, "Bob")
+    assert set(blind_tests.answers(db, 1)) == {nobody, "Bob"}
+    model = runs.get_reward_model(db, lab)
+    assert model.report == {"annotators": [nobody, "Bob"], "weights": {nobody: 2}}
+    assert json.loads((home / model.path / "report.json").read_text()) == model.report
+
+
+def test_the_votes_are_taken_back_too_and_what_learnt_from_them_can_still_be_read(
+    db: Database, home: Path, project: Project, lab: int
+) -> None:
+    erase_person_data(db, home, "Ann", votes=True)
+    assert votes.voters(db, project.id, Source.HUMAN) == ["Bob"]
+    assert votes.vote_counts(db, project.id)[Source.SIMULATED][Choice.TIE] == 1
+    assert set(blind_tests.answers(db, 1)) == {"Bob"}
+    assert len(votes.load_comparisons(db, runs.get_reward_model(db, lab).snapshot)) == 2
+
+
+def test_whom_nobody_knows_and_judges_are_not_forgotten(db: Database, home: Path, lab: int) -> None:
+    before = everything(db, home)
+    for name in ("ann", "", "judge:vivid", "operator"):
+        with pytest.raises(LabelError, match="Nobody here is called"):
+            erase_person_data(db, home, name, votes=True)
+    assert everything(db, home) == before
+
+
+def test_a_reward_model_that_is_asked_for_by_name_comes_first(
+    db: Database, home: Path, project: Project, lab: int
+) -> None:
+    queue.submit(db, JobKind.TRAIN_REWARD, project.id, {"source": "human", "annotators": ["Ann"]})
+    before = everything(db, home)
+    with pytest.raises(LabelError, match="names Ann"):
+        erase_person_data(db, home, "Ann", votes=False)
+    assert everything(db, home) == before
+    assert erase_person_data(db, home, "Bob", votes=False) == 1
+
+
+def on_disk(home: Path) -> bytes:
+    """The database's file and its log, byte by byte."""
+    return b"".join(file.read_bytes() for file in (home / "lab.db", home / "lab.db-wal") if file.exists())
+
+
+def test_no_byte_of_the_file_names_them(tmp_path: Path) -> None:
+    """Rows that are deleted or changed leave their old bytes in a SQLite file, and copies in its log."""
+    with Database.open(tmp_path) as db:
+        add_person(db, "Annegret")
+        add_person(db, "Bob")
+        assert b"Annegret" in on_disk(tmp_path)
+        erase_person_data(db, tmp_path, "Annegret", votes=True)
+        assert b"Annegret" not in on_disk(tmp_path)
+        assert b"Bob" in on_disk(tmp_path)
+        assert known_names(db) == ["Bob"]

@@ -1,0 +1,155 @@
+"""Many people at once: no pair twice to one person, none lost, never more votes than wanted while others wait."""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import NewCompletion, Project, Vote
+from rlhf_lab.config.labelling import LabellingConfig
+from rlhf_lab.errors import StaleVoteError
+from rlhf_lab.store import pair_leases, projects
+from rlhf_lab.store.database import Database
+
+
+@pytest.mark.parametrize("overlap", [1, 3])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+def test_a_crowd_that_comes_goes_and_hesitates(
+    db: Database, project: Project, make_pairs: Callable, overlap: int, seed: int
+) -> None:
+    """A plain simulation: time passes, people look, vote in time or late, or leave; an independent count says what may be."""
+    make_pairs(25)
+    rng, rules, now = random.Random(seed), LabellingConfig(overlap=overlap, hold_s=30), 0.0
+    people = [f"p{n}" for n in range(8)]
+    screen: dict[str, tuple[int, float]] = {}
+    done: dict[str, set[int]] = {who: set() for who in people}
+    votes: Counter[int] = Counter()
+    for step in range(600):
+        now += rng.choice([0.1, 1.0, 5.0])
+        who = rng.choice(people)
+        if who not in screen:
+            free = pair_leases.count_free_pairs(db, project.id, who, rules, now=now)
+            lease = pair_leases.lease_pair(db, project.id, who, rules, now=now)
+            if lease is None:
+                assert len(done[who]) == 25
+                continue
+            assert lease.pair.id not in done[who]
+            if free:  # something wanted was there: then it is that, and nobody else's pair
+                kept = sum(
+                    pair == lease.pair.id and until > now for other, (pair, until) in screen.items() if other != who
+                )
+                assert votes[lease.pair.id] + kept < overlap
+            screen[who] = (lease.pair.id, now + 30)
+        elif rng.random() < 0.8:
+            pair, _ = screen.pop(who)
+            try:
+                pair_leases.vote_on_lease(
+                    db, Vote(f"{step}", pair, who, Source.HUMAN, Choice.TIE, True), rules, now=now
+                )
+            except StaleVoteError:
+                continue
+            done[who].add(pair)
+            votes[pair] += 1
+        else:
+            now += 31.0  # everybody hesitates: all leases run out
+    with db.read() as conn:
+        rows = conn.exec_driver_sql("SELECT annotator, pair_id FROM votes").all()
+    assert len(rows) == len(set(rows)) == sum(votes.values())
+    assert {(who, pair) for who, pairs in done.items() for pair in pairs} == {tuple(row) for row in rows}
+    assert sum(votes.values()) > 50
+
+
+WORKER = """
+import sys, time
+from pathlib import Path
+from rlhf_lab.config.reward.labelling import LabellingConfig
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import Vote
+from rlhf_lab.store import pair_leases
+from rlhf_lab.store.database import Database
+home, who, overlap = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+rules = LabellingConfig(overlap=overlap)
+with Database.open(home) as db:
+    print("ready", flush=True)
+    while not (home / "go").exists():
+        time.sleep(0.002)
+    for n in range(int(sys.argv[4])):
+        lease = leases.lease_pair(db, 1, who, rules)
+        if lease is None:
+            break
+        leases.cast_leased(db, Vote(f"{who}-{n}", lease.pair.id, who, Source.HUMAN, Choice.FIRST, True), rules)
+        print(lease.pair.id)
+"""
+
+
+@pytest.mark.parametrize(("overlap", "each"), [(1, 20), (2, 40)])
+def test_two_processes_share_the_queue_without_a_collision(
+    db: Database, home: Path, make_pairs: Callable, script: Callable, overlap: int, each: int
+) -> None:
+    ids = [pair.id for pair in make_pairs(40)]
+    processes = [script(WORKER, who, str(overlap), str(each)) for who in ("ann", "bob")]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    (home / "go").touch()
+    given = []
+    for process in processes:
+        out, err = process.communicate(timeout=60)
+        assert (process.returncode, err) == (0, "")
+        given.append([int(line) for line in out.split()])
+    assert all(len(mine) == len(set(mine)) == each for mine in given)
+    assert Counter(given[0] + given[1]) == dict.fromkeys(ids, overlap)  # every pair, as often as wanted
+
+
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("vote"), st.sampled_from("ab")),
+        st.tuples(st.just("undo"), st.sampled_from("ab")),
+        st.tuples(st.just("redo"), st.sampled_from("ab")),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=40, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(actions=ACTIONS)
+def test_any_order_of_voting_undoing_and_redoing(db: Database, actions: list[tuple[str, str]]) -> None:
+    """Against a list of done and a list of undone votes for each person, as an editor keeps them."""
+    project = projects.create_project(db, "p", "m", "h", "s", 0, [("x", "train")])
+    prompt = projects.prompts(db, project.id, "train")[0]
+    texts = projects.add_completions(db, [NewCompletion(prompt.id, f"{i}", (i,), "base", i) for i in range(9)])
+    projects.add_pairs(db, project.id, [(texts[i].id, texts[i + 1].id, "r") for i in range(8)])
+    rules = LabellingConfig(overlap=2)
+    done: dict[str, list[int]] = {"a": [], "b": []}
+    undone: dict[str, list[int]] = {"a": [], "b": []}
+    for n, (action, who) in enumerate(actions):
+        if action == "vote":
+            lease = pair_leases.lease_pair(db, project.id, who, rules)
+            if lease is None:
+                assert len(done[who]) == 8
+                continue
+            uuid = f"{project.id}-{n}"
+            done[who].append(
+                pair_leases.vote_on_lease(
+                    db, Vote(uuid, lease.pair.id, who, Source.HUMAN, Choice.FIRST, True), rules
+                ).id
+            )
+            undone[who].clear()
+        elif action == "undo":
+            lease, last = pair_leases.undo_last_vote(db, project.id, who, rules), done[who].pop() if done[who] else None
+            assert (lease is None) == (last is None)
+            undone[who] += [] if last is None else [last]
+        else:
+            vote, last = pair_leases.redo_last_vote(db, project.id, who), undone[who].pop() if undone[who] else None
+            assert (vote and vote.id) == last
+            done[who] += [] if last is None else [last]
+    with db.read() as conn:
+        live = conn.exec_driver_sql(
+            "SELECT votes.id FROM votes JOIN pairs ON pairs.id = pair_id "
+            f"WHERE undone_at IS NULL AND project_id = {project.id}"
+        ).scalars()
+        assert sorted(live) == sorted(done["a"] + done["b"])

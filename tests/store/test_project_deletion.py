@@ -1,0 +1,111 @@
+"""A project's end: what belongs to it goes, row by row, and nothing of another one."""
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import select
+
+from rlhf_lab.common.enums import Choice, EventKind, JobKind, RunStatus, Source
+from rlhf_lab.common.records import LabelSnapshot, NewCompletion, Project, Sample, StepResult, Vote
+from rlhf_lab.config.labelling import LabellingConfig
+from rlhf_lab.errors import StoreError
+from rlhf_lab.jobs import queue
+from rlhf_lab.store import annotators, blind_tests, pair_leases, projects, run_metrics, runs, votes
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import delete_project
+from rlhf_lab.store.reward_scores import add_scores
+
+APART = {"projects", "engines", "people", "presence"}  # all other tables hold what belongs to a project
+
+
+def fill(db: Database, project: Project) -> int:
+    """A row at least in every table that belongs to a project; returns the run."""
+    prompt = projects.prompts(db, project.id, "train")[0]
+    made = projects.add_completions(db, [NewCompletion(prompt.id, f"text {n}", (n,), "base", n) for n in range(4)])
+    one, _ = projects.add_pairs(db, project.id, [(made[0].id, made[1].id, "x"), (made[2].id, made[3].id, "x")])
+    votes.cast_vote(db, Vote(f"{project.id}", one.id, "ann", Source.HUMAN, Choice.FIRST, True))
+    pair_leases.lease_pair(db, project.id, "ann")
+    annotators.set_labelling_config(db, project.id, LabellingConfig(overlap=2))
+    snapshot = LabelSnapshot((1,), "", Source.HUMAN)
+    model = runs.add_reward_model(db, project.id, f"rm/{project.id}", config={}, report={}, snapshot=snapshot)
+    add_scores(db, model.id, {made[0].id: 0.5})
+    run = runs.create_run(db, project.id, model.id, "r", config={}, manifest={}, total_steps=1)
+    run_metrics.record_step(db, run.id, StepResult(1, {"a": 1.0}, [], [Sample("p", 1, "t", 0.5)]))
+    runs.add_event(db, run.id, EventKind.NOTE, {})
+    runs.set_run_status(db, run.id, RunStatus.STOPPED)
+    job = queue.submit(db, JobKind.COMPLETE, project.id, {})
+    with db.write() as conn:
+        values = {"project_id": project.id, "name": "f", "who": "", "use_prompts": False, "created_at": 1.0}
+        conn.execute(t.imports.insert().values(**values))
+    blind_tests.add_answers(db, blind_tests.add_test(db, project.id, job.id, job.id).id, "ann", {0: Choice.TIE})
+    return run.id
+
+
+def finish(db: Database) -> None:
+    with db.write() as conn:
+        conn.execute(t.jobs.update().values(status="done"))
+
+
+def rows(db: Database) -> dict[str, list]:
+    with db.read() as conn:
+        return {table.name: sorted(map(repr, conn.execute(select(table)))) for table in t.metadata.sorted_tables}
+
+
+@pytest.fixture
+def other(db: Database) -> Project:
+    return projects.create_project(db, "other", "assets/model", "abc", "tiny tales", 7, [("Once", "train")])
+
+
+def test_everything_of_a_project_goes_and_nothing_of_another(db: Database, project: Project, other: Project) -> None:
+    fill(db, other)
+    finish(db)
+    before = rows(db)
+    run_id = fill(db, project)
+    finish(db)
+    filled = rows(db)
+    grown = {name for name in filled if len(filled[name]) > len(before[name])}
+    assert grown == set(filled) - APART - {"prompts", "token_records"}
+    projects.open_project(db, other.id)
+    before = before | {"projects": [one for one in rows(db)["projects"] if "'other'" in one]}
+    left = delete_project(db, project.id)
+    assert (left.run_ids, left.reward_model_paths) == ([run_id], [f"rm/{project.id}"])
+    after = rows(db)
+    assert len(after.pop("prompts")) == 1
+    del before["prompts"]
+    assert after == before
+
+
+def test_a_project_stays_whole_while_it_is_open_or_something_of_it_goes_on(
+    db: Database, project: Project, other: Project
+) -> None:
+    projects.open_project(db, other.id)
+    run_id = fill(db, project)
+    filled = rows(db)
+    with pytest.raises(StoreError, match="still going on"):  # a job waits
+        delete_project(db, project.id)
+    assert rows(db) == filled
+    finish(db)
+    for status in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED):
+        runs.set_run_status(db, run_id, status)
+        filled = rows(db)
+        with pytest.raises(StoreError, match="still going on"):
+            delete_project(db, project.id)
+        assert rows(db) == filled
+    projects.open_project(db, project.id)
+    with pytest.raises(StoreError, match="is open"):
+        delete_project(db, project.id)
+    with pytest.raises(StoreError, match="no project 99"):
+        delete_project(db, 99)
+
+
+def test_what_a_deletion_asks_of_each_row_has_an_index(make_pairs: Callable) -> None:
+    """For each row that goes the database looks for rows that point to it."""
+    make_pairs(1)
+    for table in t.metadata.sorted_tables:
+        first = {index.columns[0].name for index in table.indexes if index.dialect_options["sqlite"]["where"] is None}
+        first |= {next(iter(found.columns)).name for found in table.constraints if len(found.columns)}
+        for column in table.columns:
+            for key in column.foreign_keys:
+                if key.column.table.name in ("prompts", "completions", "pairs"):
+                    assert column.name in first, (table.name, column.name)

@@ -1,0 +1,110 @@
+"""Homes whose tables are in SQLite, and in PostgreSQL too where RLHF_LAB_POSTGRES names a server's database.
+
+It reads postgresql+psycopg://user@host/name, of a user who may make others: the tests work in databases of their own beside it.
+A test on `db` runs on each; one marked `sqlite` is about SQLite's files, locks and plans. With RLHF_LAB_REQUIRE_POSTGRES=1 it
+fails that there is no server.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from rlhf_lab.common.paths import STORE_VARIABLE
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.tables import metadata
+
+__all__ = ["db", "fresh", "home", "pytest_generate_tests", "script", "server", "store"]
+ROOT = Path(__file__).parents[2]
+POSTGRES = os.environ.get("RLHF_LAB_POSTGRES")
+REQUIRED = os.environ.get("RLHF_LAB_REQUIRE_POSTGRES") == "1"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "store" in metafunc.fixturenames:
+        # Hypothesis's many examples in one database take a minute on a server, and say nothing new there.
+        only = getattr(metafunc.function, "is_hypothesis_test", False) or any(
+            mark.name == "sqlite" for mark in metafunc.definition.iter_markers()
+        )
+        metafunc.parametrize("store", ["sqlite", "postgresql"] if POSTGRES and not only else ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, home: Path) -> Path:
+    """A home to open; without rows where its tables are on a server."""
+    if request.param == "postgresql":
+        url: str = request.getfixturevalue("server")
+        engine = create_engine(url)
+        with engine.begin() as conn:
+            conn.execute(text(f"TRUNCATE {', '.join(metadata.tables)} RESTART IDENTITY CASCADE"))
+        engine.dispose()
+        monkeypatch.setenv(STORE_VARIABLE, url)
+    return home
+
+
+@pytest.fixture
+def fresh(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, store: Path) -> str:
+    """The URL of what `home` opens: a database without a table, which nobody has opened."""
+    url = f"sqlite:///{store / 'lab.db'}"
+    if STORE_VARIABLE in os.environ:
+        url = empty_database("fresh")
+        monkeypatch.setenv(STORE_VARIABLE, url)
+    store.mkdir()
+    return url
+
+
+@pytest.fixture(scope="session")
+def server() -> str:
+    """A database of the server with the tables of today, made once: migrations take longer than most tests."""
+    url = empty_database("tests")
+    Database.open(url).close()
+    return url
+
+
+def empty_database(name: str) -> str:
+    """The URL of a database of the server that has just been made."""
+    assert POSTGRES
+    name = f"rlhf_lab_{name}_{os.environ.get('PYTEST_XDIST_WORKER', '')}"  # each process of the tests has its own
+    engine = create_engine(POSTGRES, isolation_level="AUTOCOMMIT")
+    with engine.connect() as conn:
+        conn.execute(text(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
+        conn.execute(text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return engine.url.set(database=name).render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def db(store: Path) -> Iterator[Database]:
+    with Database.open(store) as opened:
+        yield opened
+
+
+@pytest.fixture
+def script(store: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a Python script in a new process; it finds the home at sys.argv[1]. None outlives the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(source: str, *arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", source, str(store), *arguments],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,59 @@
+"""Recorders for models/sampling/cuda_graphs.py that need no GPU, and what a recording may not hold."""
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+#: What makes Python wait for a GPU, or makes a shape depend on a number there.
+WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero", "equal.default", "_to_cpu")
+
+
+def played(step, restore):
+    """Two rehearsals, undone, as on a GPU; the replay is the step itself."""
+    for _ in range(2):
+        step()
+        restore()
+    return step
+
+
+class Tape(TorchDispatchMode):
+    """Holds every operation with the very tensors it read and wrote."""
+
+    def __init__(self):
+        super().__init__()
+        self.operations = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.operations.append((func, args, kwargs or {}, out))
+        return out
+
+    @property
+    def waits(self):
+        """The operations that a GPU would have to be waited for."""
+        return [str(func) for func, *_ in self.operations if any(name in str(func) for name in WAITS)]
+
+    def replay(self):
+        """As a CUDA graph does: the same operations on the same memory, whatever Python objects say by now."""
+        with torch.no_grad():
+            for func, args, kwargs, out in self.operations:
+                again = func(*args, **kwargs)
+                for held, new in zip(tree_leaves(out), tree_leaves(again), strict=True):
+                    if isinstance(held, torch.Tensor) and held.data_ptr() != new.data_ptr():
+                        held.copy_(new)
+
+
+class Tapes:
+    """A recorder that keeps its tapes."""
+
+    def __init__(self):
+        self.all = []
+
+    def __call__(self, step, restore):
+        played(step, restore)
+        tape = Tape()
+        with tape:
+            step()
+        restore()
+        self.all.append(tape)
+        return tape.replay

@@ -1,0 +1,65 @@
+"""Tiny random models of the families that people bring, saved as folders: see tests/models/test_architectures.py."""
+
+from support import tiny_models
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Tokenizer,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+KINDS = ("llama", "gpt2", "qwen2", "qwen3", "gemma3")
+#: Those whose layers are computed as one function each.
+WHOLE = ("llama", "qwen2", "mistral")
+SHARED = {
+    "vocab_size": len(tiny_models.WORDS), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 48, "initializer_range": 0.3,
+    "attention_dropout": 0.5, "bos_token_id": tiny_models.BOS, "eos_token_id": tiny_models.EOS,
+}  # fmt: skip
+#: How Qwen's byte-level tokenizer writes ASCII: itself, a blank as Ġ. No merges: a token a byte, behind the special tokens.
+LETTERS = {("Ġ" if code == 32 else chr(code)): 5 + code - 32 for code in range(32, 127)}
+
+
+def bytes_of(text):
+    return [LETTERS["Ġ" if letter == " " else letter] for letter in text]
+
+
+def qwen_words():
+    """Transformers reads every Qwen folder's tokenizer as byte-level BPE, whatever was saved."""
+    special = {word: i for i, word in enumerate(tiny_models.WORDS[:5])}
+    return Qwen2Tokenizer(
+        vocab=special | LETTERS, merges=[], unk_token="<unk>", bos_token="<bos>", eos_token="<eos>", pad_token="<eos>"
+    )
+
+
+#: Sizes that layers in C take: with a group of keys for each head, and one for two heads.
+TAKEN = {
+    "llama": {"intermediate_size": 64, "num_key_value_heads": 2},
+    "qwen2": {"intermediate_size": 96, "num_key_value_heads": 4},
+    "mistral": {"intermediate_size": 64, "head_dim": 16},
+}
+
+
+def save(kind, folder, **sizes):
+    """A model of the family with its own ways: Gemma looks back 4 tokens in every other layer, Qwen2's pad is its end."""
+    if kind == "llama":
+        return tiny_models.save_llama(folder, **sizes)
+    if kind == "gpt2":
+        return tiny_models.save_gpt2(folder)
+    model, config, words = {
+        "qwen2": (Qwen2ForCausalLM, lambda: Qwen2Config(**SHARED | {"vocab_size": 128} | sizes), qwen_words()),
+        "mistral": (MistralForCausalLM, lambda: MistralConfig(
+            **SHARED | {"sliding_window": None, "head_dim": 8, "pad_token_id": tiny_models.PAD} | sizes
+        ), tiny_models.tokenizer()),
+        "qwen3": (Qwen3ForCausalLM, lambda: Qwen3Config(**SHARED | {"vocab_size": 128}, head_dim=8), qwen_words()),
+        "gemma3": (Gemma3ForCausalLM, lambda: Gemma3TextConfig(
+            **SHARED, head_dim=8, query_pre_attn_scalar=8, sliding_window=4, pad_token_id=tiny_models.PAD,
+            layer_types=["sliding_attention", "full_attention"],
+        ), tiny_models.tokenizer()),
+    }[kind]  # fmt: skip
+    return tiny_models._save(folder, model, config(), words, seed=0)

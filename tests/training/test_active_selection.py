@@ -1,0 +1,137 @@
+"""Which pairs to ask about: against the posterior written out in full, and on texts."""
+
+import dataclasses
+import math
+
+import torch
+from support import tiny_models
+from support.preference_data import comparisons, reference_of
+
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.core.preference import margin_from_strength
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.training.reward.active_selection import Candidate, greedy_selection, select_most_informative
+from rlhf_lab.training.reward.head_init import PreferenceTargets
+
+
+def problem(seed=0, labelled=5, candidates=9, width=4):
+    generator = torch.Generator().manual_seed(seed)
+
+    def some(count):
+        return torch.randn(count, width, generator=generator, dtype=torch.float64)
+
+    return some(labelled), some(candidates), some(1)[0]
+
+
+def by_inverse(labelled, candidates, weights, ridge, count, margins=None, times=None):
+    """Each time the whole precision matrix: ridge I + sum of p (1 - p) x x'; the chosen ones join as if answered."""
+    rows, chosen = labelled.tolist(), []
+    margins, times = list(margins or [0.0] * len(rows)), list(times or [1] * len(rows))
+    for _ in range(count):
+        precision = ridge * torch.eye(len(weights)).double()
+        for row, margin, often in zip(rows, margins, times, strict=True):
+            x = torch.tensor(row).double()
+            p = 1 / (1 + math.exp(margin - float(x @ weights)))
+            precision += often * p * (1 - p) * torch.outer(x, x)
+        covariance, gains = torch.linalg.inv(precision), []
+        for i, x in enumerate(candidates):
+            p = 1 / (1 + math.exp(-float(x @ weights)))
+            gains.append(-1.0 if i in chosen else float(x @ covariance @ x) * p * (1 - p))
+        chosen.append(max(range(len(gains)), key=gains.__getitem__))
+        rows.append(candidates[chosen[-1]].tolist())
+        margins.append(0.0)
+        times.append(1)
+    return chosen
+
+
+def test_greedy_equals_the_posterior_written_out():
+    for seed in range(6):
+        labelled, candidates, weights = problem(seed)
+        for ridge in (0.5, 20.0):
+            assert greedy_selection(labelled, candidates, weights, ridge, 6) == by_inverse(
+                labelled, candidates, weights, ridge, 6
+            )
+
+
+def test_margins_and_repeated_labels_are_part_of_the_posterior():
+    """As in the fit: a label at its margin is as open as one at 0; five equal labels tell five times as much; a tie has none."""
+    margins, times = [0.0, 3.0, 1.0, 0.0, 2.0], [1, 5, 1, 9, 2]
+    given = PreferenceTargets(
+        torch.tensor([True] + [False] * 4), torch.tensor([4.0, *margins[1:]]).double(), torch.tensor(times).double()
+    )
+    different = 0
+    for seed in range(6):
+        labelled, candidates, weights = problem(seed)
+        found = greedy_selection(labelled, candidates, weights, 0.5, 6, given)
+        assert found == by_inverse(labelled, candidates, weights, 0.5, 6, margins, times)
+        different += found != greedy_selection(labelled, candidates, weights, 0.5, 6)
+    assert different > 0
+
+
+def test_what_is_sure_or_known_is_not_asked():
+    """Along axis 0 nine labels have been given; on axis 1 the model is sure of the long pair; the short one is open."""
+    labelled = torch.tensor([[3.0, 0.0]] * 9).double()
+    candidates = torch.tensor([[3.0, 0.0], [0.0, 9.0], [0.0, 2.0]]).double()
+    assert greedy_selection(labelled, candidates, torch.tensor([0.0, 1.0]).double(), 1.0, 1) == [2]
+    assert greedy_selection(labelled, candidates, torch.zeros(2).double(), 1.0, 1) == [1]
+
+
+def test_not_the_same_twice():
+    """Two pairs that say the same, and a third that says less: after one of the two the third tells more."""
+    candidates = torch.tensor([[4.0, 0.0], [4.0, 0.01], [0.0, 2.0]]).double()
+    assert greedy_selection(torch.zeros(1, 2).double(), candidates, torch.zeros(2).double(), 1.0, 2)[1] == 2
+    assert sorted(greedy_selection(torch.zeros(1, 2).double(), candidates, torch.zeros(2).double(), 1.0, 99)) == [
+        0,
+        1,
+        2,
+    ]
+
+
+def test_of_texts(llama_folder):
+    """A pair like those that were labelled tells less than one of other words; nothing of the model changes."""
+    backbone = tiny_models.load(llama_folder)
+    adapters, before = Adapters(backbone), tiny_models.weights_hash(backbone)
+    labels = comparisons(12)
+    prompt = backbone.encode_prompt(labels[0].prompt)
+    same = Candidate(prompt, list(labels[0].chosen_ids), list(labels[0].rejected_ids))
+    other = Candidate(
+        prompt,
+        [*tiny_models.ids("king king star ship"), tiny_models.EOS],
+        [*tiny_models.ids("frog broke ! so"), tiny_models.EOS],
+    )
+    chosen = select_most_informative(
+        adapters, labels, reference_of(backbone), [same, other, same], 2, RewardConfig(ridge=1.0)
+    )
+    assert chosen[0] == 1
+    assert len(set(chosen)) == 2
+    assert adapters.names == ()
+    assert tiny_models.weights_hash(backbone) == before
+
+
+def test_the_choice_sees_margins_repeats_and_ties_of_the_labels(llama_folder, monkeypatch):
+    """What `greedy` is handed, worked out by hand: strength 2 of margin 0.5 is 1, one label counts three times, one is a tie."""
+    handed = {}
+
+    def noted(labelled, candidates, weights, ridge, count, labels):
+        handed.update(
+            labelled=labelled, candidates=candidates, weights=weights, ridge=ridge, count=count, labels=labels
+        )
+        return [0]
+
+    monkeypatch.setattr("rlhf_lab.training.reward.active_selection.greedy_selection", noted)
+    backbone = tiny_models.load(llama_folder)
+    labels = comparisons(4)
+    labels[0] = dataclasses.replace(labels[0], strength=2.0)
+    labels[1] = dataclasses.replace(labels[1], count=3)
+    labels[2] = dataclasses.replace(labels[2], tie=True)
+    one = Candidate(backbone.encode_prompt(labels[3].prompt), list(labels[3].chosen_ids), list(labels[3].rejected_ids))
+    config = RewardConfig(ridge=7.0, margin=0.5)
+    assert select_most_informative(Adapters(backbone), labels, reference_of(backbone), [one, one], 1, config) == [0]
+    assert handed["labels"].ties.tolist() == [False, False, True, False]
+    strengths = torch.tensor([label.strength for label in labels]).double()
+    assert handed["labels"].margins.tolist() == margin_from_strength(strengths, 0.5).tolist()
+    assert handed["labels"].margins[0] > handed["labels"].margins[3]
+    assert handed["labels"].weights.tolist() == [1.0, 3.0, 1.0, 1.0]
+    assert (handed["ridge"], handed["count"], handed["labelled"].shape) == (7.0, 1, (4, 32))
+    assert torch.allclose(handed["candidates"][0], handed["labelled"][3])  # the same texts, stretched alike
+    assert torch.equal(handed["candidates"][0], handed["candidates"][1])

@@ -1,0 +1,76 @@
+"""What a gradient needed is gone before the next forward pass, or its rests cut up the memory that pass wants (glibc's heap)."""
+
+import weakref
+
+import pytest
+import torch
+from support import tiny_models
+from support.preference_data import comparisons, reference_of
+
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.training.reward.trainer import train_reward
+from rlhf_lab.training.sft import SFTConfig, encode_examples, train_sft
+
+
+class Sign:
+    """Lies in a graph and lives as long as that."""
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """How many earlier graphs there were at each forward pass that made one."""
+    hidden, signs, found = Backbone.hidden, [], []
+
+    def watched(backbone, input_ids, first=0):
+        alive = sum(sign() is not None for sign in signs)
+        states = hidden(backbone, input_ids, first)
+        if states.grad_fn is not None:
+            sign = Sign()
+            states.grad_fn.metadata["sign"] = sign
+            signs.append(weakref.ref(sign))
+            found.append(alive)
+        return states
+
+    monkeypatch.setattr(Backbone, "hidden", watched)
+    return found
+
+
+def policy(folder):
+    tiny_models.trainer(folder, micro_batch=2, minibatches=2, epochs=2).run_step()
+
+
+def pretraining_text(folder):
+    trainer = tiny_models.learner(folder, "rloo", ptx_coef=0.3, ptx_batch=5, micro_batch=2)
+    trainer.ptx.batch_backward(0, 0, 0, 2, trainer.distributed)
+
+
+def supervised(folder):
+    backbone = tiny_models.load(folder)
+    examples = encode_examples(backbone, [("the cat", "sat . !"), ("a dog", "saw the moon ."), ("the king", "sat .")])
+    train_sft(backbone, Adapters(backbone), examples, SFTConfig(lora_r=4, epochs=2, micro_batch=1))
+
+
+def reward(folder):
+    backbone, config = tiny_models.load(folder), RewardConfig(epochs=2, batch_size=2, folds=0)
+    train_reward(Adapters(backbone), comparisons(8), reference_of(backbone), config)
+
+
+@pytest.mark.parametrize("train", [policy, pretraining_text, supervised, reward])
+def test_a_graph_is_gone_before_the_next_forward_pass(train, graphs, llama_folder):
+    train(llama_folder)
+    assert len(graphs) >= 3
+    assert not any(graphs)
+
+
+def test_a_graph_that_is_kept_is_seen(graphs, llama_folder):
+    backbone = tiny_models.load(llama_folder)
+    adapters = Adapters(backbone)
+    adapters.add("kept", r=2, alpha=4, seed=0, trainable=True)
+    ids = torch.tensor([tiny_models.ids("the cat")])
+    with adapters.using("kept"):
+        loss = backbone.hidden(ids).sum()
+        backbone.hidden(ids)
+    loss.backward()
+    assert graphs == [0, 1]

@@ -1,0 +1,805 @@
+"""The PPO trainer: one step against a plain loop, splits, resuming, self-checks, and that it learns."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from support import tiny_models
+
+from rlhf_lab.errors import ConfigError, ModelError, NotFiniteError, SelfCheckError, TrainingError
+from rlhf_lab.kernels import matmul
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.batch import make_batch
+from rlhf_lab.models.fused_llama import patch
+from rlhf_lab.models.heads import RewardHead
+from rlhf_lab.models.reward_model import RewardModel
+from rlhf_lab.models.sampling.sampler import Sampled, sample
+from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
+from rlhf_lab.training.policy.metrics import UpdateStats
+from rlhf_lab.training.policy.update import minibatch_backward
+
+NAN = float("nan")
+
+
+def mid_run(folder, dtype=torch.float64, **changes):
+    """A trainer as it stands after some steps: the policy has left the reference, the values are not 0, step = 1."""
+    trainer = tiny_models.trainer(folder, dtype, **changes)
+    tiny_models.disturb(trainer.adapters, "policy", scale=0.05)
+    with torch.no_grad():
+        trainer.policy.value_head.linear.weight.copy_(torch.linspace(-0.2, 0.3, 32)[None])
+    trainer.steps_done = 1
+    return trainer
+
+
+def weights(trainer):
+    """What is trained."""
+    return {k: v for k, v in trainer.state()[0].items() if k.startswith(("adapter.", "value."))}
+
+
+def run(trainer, steps):
+    return [trainer.run_step() for _ in range(steps)]
+
+
+def curve(results):
+    return [tiny_models.numbers(result.metrics) for result in results]
+
+
+# --- one step, token by token ---
+
+
+class PlainStep:
+    """PPO on one minibatch per epoch in plain loops: one row at a time, no padding, no mask, sums over lists."""
+
+    def __init__(self, trainer, prompts, responses, scores):
+        self.t, self.c = trainer, trainer.config
+        self.rows = list(zip(prompts, responses, strict=True))
+        self.beta, self.metrics = trainer.kl_controller.value, {}
+        with torch.no_grad():
+            old = [self.evaluate(p, r) for p, r in self.rows]
+            ref = [
+                tiny_models.teacher_forced(trainer.backbone, p, r, self.c.temperature).tolist() for p, r in self.rows
+            ]
+        self.old = [[float(x) for x in row[0]] for row in old]
+        self.values = [[float(x) for x in row[2]] for row in old]
+        self.kl = [[a - b for a, b in zip(o, f, strict=True)] for o, f in zip(self.old, ref, strict=True)]
+        self.advantages, self.returns = self.estimate([float(s) for s in scores])
+
+    def evaluate(self, prompt, response):
+        """Log-probability, entropy and value of each response token, through the adapter, with gradients."""
+        model, first = self.t.backbone.model, len(prompt) - 1
+        ids = torch.tensor([[*prompt, *response]])
+        with self.t.adapters.using("policy"):
+            hidden = self.t.backbone.trunk(input_ids=ids).last_hidden_state[0]
+            logits = model(input_ids=ids).logits[0]
+        table = (logits / self.c.temperature).log_softmax(-1)
+        logprobs = [table[first + i, token] for i, token in enumerate(response)]
+        entropies = [-(table[first + i].exp() * table[first + i]).sum() for i in range(len(response))]
+        head = self.t.policy.value_head.linear
+        values = [hidden[first + i].float() @ head.weight[0] + head.bias[0] for i in range(len(response))]
+        return logprobs, entropies, values
+
+    def estimate(self, scores):
+        advantages, returns = [], []
+        for score, kl, values, (_, response) in zip(scores, self.kl, self.values, self.rows, strict=True):
+            used = max(-self.c.score_clip, min(self.c.score_clip, score))
+            used -= self.c.missing_eos_penalty * (response[-1] not in self.t.backbone.eos_ids)
+            rewards = [-self.beta * x for x in kl]
+            rewards[-1] += used
+            running, row = 0.0, [0.0] * len(kl)
+            for i in reversed(range(len(kl))):
+                following = values[i + 1] if i + 1 < len(kl) else 0.0
+                running = rewards[i] + self.c.gamma * following - values[i] + self.c.gamma * self.c.lam * running
+                row[i] = running
+            advantages.append(row)
+            returns.append([a + v for a, v in zip(row, values, strict=True)])
+        flat = [a for row in advantages for a in row]
+        mean = math.fsum(flat) / len(flat)
+        sd = math.sqrt(math.fsum((a - mean) ** 2 for a in flat) / (len(flat) - 1) + 1e-8)
+        return [[(a - mean) / sd for a in row] for row in advantages], returns
+
+    def epoch(self):
+        """Sums over all tokens, divided once by their number."""
+        c, eps = self.c, self.c.cliprange
+        sums = dict.fromkeys(("policy", "value", "entropy", "approxkl", "clipfrac"), 0.0)
+        count = sum(len(row) for row in self.old)
+        for i, (prompt, response) in enumerate(self.rows):
+            for t, (logprob, entropy, value) in enumerate(zip(*self.evaluate(prompt, response), strict=True)):
+                difference, advantage = logprob - self.old[i][t], self.advantages[i][t]
+                ratio = difference.exp()
+                plain, clipped = -advantage * ratio, -advantage * ratio.clamp(1 - eps, 1 + eps)
+                sums["policy"] += torch.maximum(plain, clipped) / count
+                near = self.values[i][t] + (value - self.values[i][t]).clamp(-c.cliprange_value, c.cliprange_value)
+                errors = (value - self.returns[i][t]) ** 2, (near - self.returns[i][t]) ** 2
+                sums["value"] += 0.5 * torch.maximum(*errors) / count
+                sums["entropy"] += entropy / count
+                sums["approxkl"] += 0.5 * float(difference.detach()) ** 2 / count
+                sums["clipfrac"] += float(clipped > plain) / count
+        (sums["policy"] + c.vf_coef * sums["value"] - c.entropy_coef * sums["entropy"]).backward()
+        for name, value in sums.items():
+            self.metrics[name] = self.metrics.get(name, 0.0) + float(torch.as_tensor(value).detach()) / c.epochs
+
+    def learn(self, lr):
+        parameters = [*self.t.adapters.parameters("policy"), *self.t.policy.value_head.parameters()]
+        optimiser = torch.optim.Adam(parameters, lr=lr, eps=self.c.adam_eps)
+        for _ in range(self.c.epochs):
+            self.epoch()
+            torch.nn.utils.clip_grad_norm_(parameters, self.c.max_grad_norm)
+            optimiser.step()
+            optimiser.zero_grad()
+
+
+@pytest.mark.parametrize("entropy_coef", [0.02, 0.0])  # the logits themselves, and without them
+def test_a_whole_step_equals_a_plain_loop(entropy_coef, gpt2_folder):
+    """Items 1, 2, 5, 9, 12-17, 20 at once: every weight and every figure after three epochs."""
+    settings = {
+        "steps": 4, "batch_size": 5, "epochs": 3, "minibatches": 1, "micro_batch": 2, "temperature": 0.8, "lr": 2e-2,
+        "beta": 0.3, "gamma": 0.97, "lam": 0.9, "score_clip": 1.5, "missing_eos_penalty": 0.7, "entropy_coef": entropy_coef,
+        "vf_coef": 0.4, "cliprange": 0.1, "cliprange_value": 0.15,
+        "sample_every": 100,
+    }  # fmt: skip
+    prompts, responses = tiny_models.ragged()
+    scores = torch.tensor([2.0, -1.0, 0.5, 1.0, -3.0])
+
+    class Fixed:
+        def scores(self, prompts, responses, tick):
+            return scores
+
+    trainer = mid_run(gpt2_folder, scorer=Fixed(), **settings)
+    other = mid_run(gpt2_folder, scorer=Fixed(), **settings)
+    metrics = trainer.train_on_samples(prompts, Sampled(responses, [[0.0] * len(r) for r in responses])).metrics
+    plain = PlainStep(other, prompts, responses, scores)
+    plain.learn(lr=2e-2 * 0.75)
+    expected = {
+        "objective/kl": sum(map(sum, plain.kl)) / 5, "objective/kl_coef": 0.3, "objective/scores": -0.1, "lr": 0.015,
+        "loss/policy_avg": plain.metrics["policy"], "loss/value_avg": plain.metrics["value"],
+        "policy/entropy_avg": plain.metrics["entropy"], "policy/approxkl_avg": plain.metrics["approxkl"],
+        "policy/clipfrac_avg": plain.metrics["clipfrac"], "val/first_ratio_deviation": 0.0,
+        "objective/non_score_reward": -0.3 * sum(map(sum, plain.kl)) / 5,
+    }  # fmt: skip
+    assert {k: metrics[k] for k in expected} == pytest.approx(expected, abs=2e-5)
+    assert metrics["policy/clipfrac_avg"] > 0.02
+    assert abs(metrics["objective/kl"]) > 0.05
+    found, wanted, start = weights(trainer), weights(other), weights(mid_run(gpt2_folder, **settings))
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-4)
+    assert max(float((wanted[name] - start[name]).abs().max()) for name in wanted) > 0.02
+
+
+# --- the items of the list that are about a run ---
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.6}, {"micro_batch": 1, "minibatches": 3}])
+def test_item_07_first_ratio_is_one(llama_folder, settings):
+    """In every step, not only at the start: the policy has moved and the old log-probs are its own."""
+    results = run(tiny_models.trainer(llama_folder, lr=2e-2, **settings), 3)
+    assert max(result.metrics["val/first_ratio_deviation"] for result in results) < 1e-6
+    assert max(result.metrics["policy/approxkl_avg"] for result in results) > 1e-3
+    assert max(result.metrics["val/ratio_var"] for result in results) > 1e-3
+    assert max(result.metrics["val/sampler_gap"] for result in results) < 1e-4
+
+
+def test_item_07_in_half_precision_the_ratio_is_reported_and_stops_nothing(llama_folder):
+    """Old log-probs that are off by 0.01: a figure in bfloat16, where a machine may round otherwise; float32 would stop."""
+    trainer = mid_run(llama_folder, torch.bfloat16, lr=2e-2)
+    assert trainer.run_step().metrics["val/first_ratio_deviation"] < 1e-2
+    assess = trainer.prepare_rollout
+
+    def off(*args):
+        rollout = assess(*args)
+        return rollout._replace(old_logprobs=rollout.old_logprobs - 0.01 * rollout.batch.mask)
+
+    trainer.prepare_rollout = off
+    metrics = trainer.run_step().metrics
+    assert metrics["val/first_ratio_deviation"] == pytest.approx(math.expm1(0.01), abs=1e-2)
+    assert metrics["val/first_ratio_deviation"] > 5e-3
+
+
+def test_item_09_the_kl_of_the_first_step_is_zero_and_then_grows(llama_folder):
+    kl = [result.metrics["objective/kl"] for result in run(tiny_models.trainer(llama_folder, lr=3e-2, beta=0.0), 4)]
+    assert abs(kl[0]) < 1e-5
+    assert kl[-1] > 0.1
+
+
+def test_item_11_the_controller_is_fed_the_sequence_sum(llama_folder):
+    """At a target that equals the measured sequence KL the coefficient stays; a token mean would be far below."""
+    settings = {"kl_controller": "adaptive", "kl_horizon": 10.0, "beta": 0.2}
+    measured = mid_run(llama_folder, **settings).run_step().metrics
+    assert measured["objective/kl"] > 0.05
+    kept = mid_run(llama_folder, kl_target=measured["objective/kl"], **settings)
+    kept.run_step()
+    assert kept.kl_controller.value == 0.2
+    raised = mid_run(llama_folder, kl_target=measured["objective/kl"] / 1.1, **settings)
+    metrics = raised.run_step().metrics
+    assert raised.kl_controller.value == pytest.approx(0.2 * (1 + 0.1 * 6 / 10))
+    assert metrics["objective/kl_coef"] == 0.2
+    steered = raised.kl_controller.value
+    assert raised.run_step().metrics["objective/kl_coef"] == steered
+
+
+def test_item_08_nothing_drops_out_while_it_trains(llama_folder):
+    """The config asks for dropout 0.5. With the gradient on and after a step, equal rows give equal numbers, bit for bit."""
+    trainer = mid_run(llama_folder, torch.float32)
+    trainer.run_step()
+    assert not [module for module in trainer.backbone.model.modules() if module.training]  # its layers and the adapters
+    rows = make_batch(trainer.backbone, *tiny_models.ragged())
+    first, second = (trainer.policy.evaluate(rows, 1.0, learn_entropy=True) for _ in range(2))
+    assert all(one.requires_grad and torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_item_22_what_stands_in_the_padding_changes_no_number(llama_folder):
+    """Entropy, approximate KL and all other metrics of a step, and the weights after it, with other ids in the padding."""
+    prompts, responses = tiny_models.ragged(rows=6)
+    found = []
+    for junk in (None, 7, tiny_models.EOS):
+        trainer = mid_run(llama_folder, micro_batch=3)
+        rows = make_batch(trainer.backbone, prompts, responses)
+        assert not rows.mask.all()
+        if junk is not None:
+            rows = rows._replace(
+                responses=rows.responses.masked_fill(~rows.mask, junk),
+                prompts=rows.prompts.masked_fill(~rows.prompt_mask.bool(), junk),
+            )
+        result = trainer.train_on_scored(rows, torch.linspace(-2, 2, 6), None, (0.0, 0.0))
+        found.append((tiny_models.numbers(result.metrics), weights(trainer)))
+    for metrics, after in found[1:]:
+        assert metrics == found[0][0]
+        assert tiny_models.same(after, found[0][1])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+@pytest.mark.parametrize("micro_batch", [1, 2, 5, 6])
+def test_item_16_any_micro_batch_gives_the_same_gradient(gpt2_folder, dtype, tolerance, micro_batch):
+    """Rows of very different lengths: a mean of means would weigh them wrongly."""
+    prompts, responses = tiny_models.ragged(rows=6)
+    gradients, losses = [], []
+    for size in (6, micro_batch):
+        trainer = mid_run(gpt2_folder, dtype, micro_batch=size, minibatches=1, entropy_coef=0.1)
+        if dtype is torch.float64:
+            trainer.policy.value_head.double()
+        rows = make_batch(trainer.backbone, prompts, responses)
+        rollout = trainer.prepare_rollout(rows, torch.linspace(-2, 2, 6), [[0.0] * len(r) for r in responses])
+        tiny_models.disturb(trainer.adapters, "policy", seed=9, scale=0.02)
+        stats = UpdateStats()
+        minibatch_backward(trainer, rollout, list(torch.arange(6).split(size)), stats)
+        gradients.append([p.grad.clone() for p in trainer.parameters])
+        losses.append({k: float(v) for k, v in stats.current.items()})
+    assert losses[1] == pytest.approx(losses[0], rel=tolerance * 10, abs=tolerance * 10)
+    for expected, found in zip(*gradients, strict=True):
+        scale = max(1.0, float(expected.abs().max()))
+        torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * scale)
+    assert max(float(g.abs().max()) for g in gradients[0]) > 1e-2
+
+
+@pytest.mark.parametrize("micro_batch", [1, 4])
+def test_item_24_any_micro_batch_gives_the_same_steps(llama_folder, micro_batch):
+    """Three whole steps: the same texts, figures and weights."""
+    whole, split = (mid_run(llama_folder, micro_batch=size) for size in (32, micro_batch))
+    for expected, found in zip(run(whole, 3), run(split, 3), strict=True):
+        assert [record.token_ids for record in found.tokens] == [record.token_ids for record in expected.tokens]
+        assert tiny_models.numbers(found.metrics) == pytest.approx(
+            tiny_models.numbers(expected.metrics), rel=1e-5, abs=1e-5
+        )
+    expected, found = weights(whole), weights(split)
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_item_18_the_backbone_and_the_other_adapters_are_never_trained(llama_folder, dtype):
+    backbone = tiny_models.load(llama_folder, dtype)
+    before = tiny_models.weights_hash(backbone)
+    trainer = tiny_models.trainer(llama_folder, backbone=backbone, lr=3e-2)
+    trainer.adapters.add("reward", r=4, alpha=8, seed=0, trainable=False)
+    tiny_models.disturb(trainer.adapters, "reward")
+    reward, policy = trainer.adapters.tensors("reward"), trainer.adapters.tensors("policy")
+    run(trainer, 3)
+    assert tiny_models.weights_hash(backbone) == before
+    assert tiny_models.same(trainer.adapters.tensors("reward"), reward)
+    moved = trainer.adapters.tensors("policy")
+    assert not any(torch.equal(moved[name], policy[name]) for name in policy)
+
+
+def test_item_19_trained_ids_are_the_sampled_ids(llama_folder):
+    """The model is made to write a token whose text reads as two others; scorer, rollout and records see the one."""
+    trainer = tiny_models.trainer(llama_folder, scorer=tiny_models.CountToken(tiny_models.ID["not good"]), token_rows=6)
+    with torch.no_grad():
+        trainer.backbone.model.get_output_embeddings().weight.zero_()
+    uniform = (tiny_models.ID["not good"] + 0.5) / len(tiny_models.WORDS)
+    prompts = [trainer.prompt_ids[i] for i in trainer.prompt_indices(0)]
+    with trainer.adapters.using("policy", merged=True):
+        sampled = sample(trainer.backbone, prompts, torch.full((6, 6), uniform).double())
+    result = trainer.train_on_samples(prompts, sampled)
+    assert trainer.task.scorer.seen == [[[tiny_models.ID["not good"]] * 6] * 6]
+    assert [record.token_ids for record in result.tokens] == [[tiny_models.ID["not good"]] * 6] * 6
+    assert result.metrics["objective/scores"] == 6.0
+    assert result.metrics["tokens/response_len"] == 6.0
+
+
+def test_item_20_missing_eos_penalty_in_a_run(tmp_path):
+    """Ended with the generation config's own stop token: no penalty; not ended: the penalty, once."""
+    tiny_models.set_generation_config(tiny_models.save_llama(tmp_path), eos_token_id=[tiny_models.STOP])
+    trainer = tiny_models.trainer(tmp_path, minibatches=1, batch_size=2, missing_eos_penalty=0.5)
+    result = trainer.train_on_samples([[9], [9]], Sampled([[20, tiny_models.STOP], [20, 21]], [[0.0] * 2] * 2))
+    rewards = [sum(record.reward) for record in result.tokens]
+    assert rewards == pytest.approx([0.0, -0.5], abs=1e-5)
+    assert result.metrics["val/stop_token_rate"] == 0.5
+
+
+def test_item_23_resuming_is_exact(llama_folder, tmp_path):
+    """Five steps in one go = two steps, a checkpoint, a fresh backbone and trainer, three steps: bit for bit. A
+    knob was turned and the coefficient steered itself; texts, tokens and every tensor agree too."""
+    settings = {"steps": 5, "lr": 1e-2, "kl_controller": "adaptive", "kl_target": 0.5, "kl_horizon": 20.0}
+    gold = len
+
+    def begin():
+        return tiny_models.trainer(llama_folder, gold=gold, **settings)
+
+    def two_steps(trainer):
+        first = trainer.run_step()
+        trainer.set_live_setting("lr", 7e-3)
+        return [first, trainer.run_step()]
+
+    whole = begin()
+    expected = [*two_steps(whole), *run(whole, 3)]
+    half = begin()
+    found = two_steps(half)
+    (tmp_path / "run").mkdir(exist_ok=True)
+    save_checkpoint(tmp_path / "run", half.adapters, "policy", *half.state())
+    run(half, 1)  # killed later: what came after the checkpoint is lost
+    resumed = begin()
+    resumed.load_state(*load_latest(tmp_path / "run"))
+    assert resumed.steps_done == 2
+    found += run(resumed, 3)
+    assert curve(found) == curve(expected)
+    assert [result.tokens for result in found] == [result.tokens for result in expected]
+    assert [result.samples for result in found] == [result.samples for result in expected]
+    assert [len(result.samples) for result in expected] == [0, 2, 0, 2, 2]
+    (tensors, numbers), (wanted, wanted_numbers) = resumed.state(), whole.state()
+    assert tiny_models.same(tensors, wanted)
+    assert len([name for name in wanted if name.startswith("optimiser.")]) == 3 * len(whole.parameters)
+    assert numbers == wanted_numbers == {"step": 5, "episodes": 30, "beta": whole.kl_controller.value, "lr": 7e-3}
+    assert expected[-1].metrics["objective/kl_coef"] != 0.1
+
+
+def test_item_23_a_stopped_step_leaves_no_trace(llama_folder):
+    """Stopped between two micro-batches, with gradients half summed: restored in place, the next step is the same."""
+
+    class Stop(Exception):
+        pass
+
+    class Tick:
+        def __init__(self, stop_at):
+            self.left = stop_at
+
+        def __call__(self):
+            self.left -= 1
+            if not self.left:
+                raise Stop
+
+    expected = curve(run(tiny_models.trainer(llama_folder, micro_batch=2), 3))
+    for stop_at in (2, 6, 10):  # in the rollout's forward passes; in the first update; in the third
+        trainer = tiny_models.trainer(llama_folder, micro_batch=2)
+        found = curve(run(trainer, 1))
+        kept = trainer.state()
+        trainer.on_progress = Tick(stop_at)
+        with pytest.raises(Stop):
+            trainer.run_step()
+        trainer.load_state(*kept)
+        trainer.on_progress = lambda: None
+        found += curve(run(trainer, 2))
+        assert found == expected
+
+
+# --- nothing from outside changes a run ---
+
+
+def test_same_seed_same_curve(llama_folder):
+    first, second = tiny_models.trainer(llama_folder, lr=1e-2), tiny_models.trainer(llama_folder, lr=1e-2)
+    torch.rand(7)  # the global generator is nobody's business
+    assert curve(run(first, 4)) == curve(run(second, 4))
+    assert tiny_models.same(first.state()[0], second.state()[0])
+    other = tiny_models.trainer(llama_folder, lr=1e-2, seed=1)
+    assert curve(run(other, 2)) != curve(run(tiny_models.trainer(llama_folder, lr=1e-2), 2))
+
+
+def test_every_step_draws_anew(llama_folder):
+    """One prompt, nothing learnt: what is written still differs from step to step."""
+    trainer = tiny_models.trainer(llama_folder, prompts=("the cat",), lr=1e-8, sample_every=100)
+    run(trainer, 3)
+    first, second, third = trainer.task.scorer.seen[:3]
+    assert first != second != third
+    assert len({tuple(row) for row in first}) > 3
+
+
+def test_training_leaves_the_global_generator_alone(llama_folder):
+    state = torch.random.get_rng_state()
+    run(tiny_models.trainer(llama_folder, sample_every=1), 1)
+    assert torch.equal(torch.random.get_rng_state(), state)
+
+
+def test_serving_others_in_the_middle_of_a_step_changes_nothing(llama_folder):
+    """Between minibatches another adapter samples, another reward model scores, adapters come and go: no change."""
+    settings = {"max_new_tokens": 20, "lr": 1e-2}
+    quiet = tiny_models.trainer(llama_folder, **settings)
+    expected = curve(run(quiet, 3))
+    trainer = tiny_models.trainer(llama_folder, **settings)
+    adapters, backbone, calls = trainer.adapters, trainer.backbone, []
+    for name in ("shown", "judge"):
+        adapters.add(name, r=2, alpha=4, seed=3, trainable=False)
+        tiny_models.disturb(adapters, name)
+    head = RewardHead(backbone.hidden_size, "mean", seed=0).requires_grad_(False)
+    judge = RewardModel(backbone, adapters, "judge", head)
+    prompts, responses = tiny_models.ragged()
+
+    def tick():
+        calls.append(1)
+        with adapters.using("shown", merged=len(calls) % 2 == 0):
+            sample(backbone, prompts, tiny_models.seeded(len(prompts), 4))
+        judge.scores(prompts, responses)
+        if len(calls) % 3 == 0:
+            adapters.add(f"visitor {len(calls)}".replace(" ", "_"), r=2, alpha=2, seed=0, trainable=False)
+        if len(calls) % 5 == 0:
+            adapters.remove(adapters.names[-1])
+        torch.rand(3)
+
+    trainer.on_progress = tick
+    assert curve(run(trainer, 3)) == expected
+    assert tiny_models.same(weights(trainer), weights(quiet))
+    assert len(calls) > 20
+
+
+def test_prompts_are_used_once_a_round(llama_folder):
+    """Five prompts, three a step: every five positions are a permutation, and rounds are in different orders."""
+    trainer = tiny_models.trainer(llama_folder, batch_size=3)
+    used = [i for step in range(10) for i in trainer.prompt_indices(step)]
+    rounds = [tuple(used[i : i + 5]) for i in range(0, 30, 5)]
+    assert all(sorted(round_) == [0, 1, 2, 3, 4] for round_ in rounds)
+    assert len(set(rounds)) > 3
+    wide = tiny_models.trainer(llama_folder, batch_size=12)
+    assert sorted(wide.prompt_indices(4)[2:7]) == [0, 1, 2, 3, 4]  # positions 48 to 59: the round starts at 50
+
+
+def test_minibatches_cover_every_row_once_an_epoch(llama_folder):
+    trainer = tiny_models.trainer(llama_folder, batch_size=7, minibatches=2, micro_batch=3)
+    prompts, responses = tiny_models.ragged(rows=7)
+    rows = make_batch(trainer.backbone, prompts, responses)
+    parts = list(trainer.minibatches(0, rows))
+    assert [[len(micro) for micro in part] for part in parts] == [[3, 1], [3]]
+    order = torch.cat([micro for part in parts for micro in part])
+    assert sorted(order.tolist()) == list(range(7))
+    again = torch.cat([micro for part in trainer.minibatches(0, rows) for micro in part])
+    assert torch.equal(order, again)
+    lengths = torch.tensor([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)])
+    for part in parts:
+        along = lengths[torch.cat(part)].tolist()
+        assert along == sorted(along)  # rows of similar length go together
+    other = torch.cat([micro for part in trainer.minibatches(1, rows) for micro in part])
+    assert not torch.equal(order, other)
+
+
+@pytest.mark.parametrize(
+    ("count", "wanted", "sizes"), [(9, 4, [3, 2, 2, 2]), (10, 4, [3, 3, 2, 2]), (6, 4, [2, 2, 1, 1]), (2, 3, [1, 1])]
+)
+def test_there_are_as_many_minibatches_as_asked_for(llama_folder, count, wanted, sizes):
+    """Of nearly one size: a remainder is neither a tiny update of its own nor one update less."""
+    trainer = tiny_models.trainer(llama_folder, minibatches=wanted, micro_batch=8)
+    rows = make_batch(trainer.backbone, [[9]] * count, [[20]] * count)
+    parts = [torch.cat(minibatch) for minibatch in trainer.minibatches(0, rows)]
+    assert [len(part) for part in parts] == sizes
+    assert sorted(torch.cat(parts).tolist()) == list(range(count))
+
+
+def test_samples_are_for_the_fixed_prompts_and_uniforms(llama_folder):
+    trainer = tiny_models.trainer(llama_folder, gold=len, sample_every=2, steps=3)
+    before = trainer.samples()
+    assert [s.prompt for s in before] == list(tiny_models.PROMPTS[:2])
+    assert before == trainer.samples()
+    results = run(trainer, 3)
+    assert [len(result.samples) for result in results] == [0, 2, 2]
+    assert [s.seed for s in results[-1].samples] == [s.seed for s in before]
+    for s in results[-1].samples:
+        assert s.gold == len(s.text)
+        assert s.score == s.text.split().count("cat")
+
+
+def test_gold_is_the_mean_over_the_rollouts(llama_folder):
+    trainer = tiny_models.trainer(llama_folder, gold=lambda text: float(len(text.split())), missing_eos_penalty=0.0)
+    metrics = trainer.run_step().metrics
+    words = [
+        sum(token not in {tiny_models.EOS, tiny_models.BOS, tiny_models.PAD, tiny_models.UNK} for token in row)
+        for row in trainer.task.scorer.seen[0]
+    ]
+    double = [sum(token >= tiny_models.ID["not good"] for token in row) for row in trainer.task.scorer.seen[0]]
+    assert metrics["objective/gold"] == pytest.approx(sum(words + double) / 6)
+    assert "objective/gold" not in tiny_models.trainer(llama_folder).run_step().metrics
+
+
+# --- settings ---
+
+
+def test_learning_rate_is_annealed_to_zero(llama_folder):
+    """Full at the first step, one step's worth above 0 at the last."""
+    results = run(tiny_models.trainer(llama_folder, lr=0.008), 4)
+    assert [result.metrics["lr"] for result in results] == pytest.approx([0.008, 0.006, 0.004, 0.002])
+    assert [result.metrics["episode"] for result in results] == [6, 12, 18, 24]
+    cosine = run(tiny_models.trainer(llama_folder, lr=0.008, lr_schedule="cosine"), 4)
+    expected = [0.008, 0.0068284271, 0.004, 0.0011715729]  # 0.004 (1 + cos of 0, 45, 90, 135 degrees)
+    assert [result.metrics["lr"] for result in cosine] == pytest.approx(expected)
+    constant = tiny_models.trainer(llama_folder, lr=0.008, lr_schedule="constant")
+    assert [result.metrics["lr"] for result in run(constant, 3)] == [0.008] * 3
+
+
+def some(count):
+    """Prompts and responses as ids."""
+    return [tiny_models.ids("the cat")] * count, [tiny_models.ids("sat . <eos>")] * count
+
+
+def test_episodes_are_counted_where_batches_differ(llama_folder):
+    trainer = tiny_models.trainer(llama_folder)
+
+    def step(count):
+        prompts, sampled = some(count)
+        return trainer.step(prompts, sampled, [1.0] * count).metrics["episode"]
+
+    assert [step(4), step(8)] == [4, 12]
+    tensors, numbers = trainer.state()
+    again = tiny_models.trainer(llama_folder)
+    again.load_state(tensors, numbers)
+    assert again.episodes == 12
+    del numbers["episodes"]  # of a checkpoint from before they were counted
+    again.load_state(tensors, numbers)
+    assert again.episodes == 2 * 6
+
+
+def test_too_many_sequences_for_the_horizon_are_refused_before_anything_learns(llama_folder):
+    trainer = tiny_models.trainer(llama_folder, kl_controller="adaptive", kl_horizon=3.0)
+    prompts, sampled = some(16)
+    before = trainer.state()[0]
+    with pytest.raises(ConfigError, match=r"n is 16, horizon 3\.0"):
+        trainer.step(prompts, sampled, [1.0] * 16)
+    assert tiny_models.same(trainer.state()[0], before)
+
+
+def test_scores_that_are_all_alike_teach_nothing(llama_folder):
+    """Twelve float32 numbers 12345.678 have another mean than that; whitened, the difference would be an advantage of 1."""
+    trainer = tiny_models.trainer(llama_folder, beta=0.0, gamma=1.0, lam=1.0)
+    prompts, sampled = some(12)
+    metrics = trainer.step(prompts, sampled, [12345.678] * 12).metrics
+    assert abs(metrics["loss/policy_avg"]) < 1e-3
+
+
+def test_item_07_the_first_ratio_is_one_where_large_products_are_another_librarys(llama_folder, monkeypatch):
+    """And so is the KL of an adapter that says nothing yet, by modules, for texts too long for whole layers.
+
+    The other library's products are a thousandth larger here; its last bits differ, which models of this size do not show."""
+
+    def other(x, weight):
+        return lambda x, bias: 1.001 * torch.nn.functional.linear(x, weight, bias)
+
+    monkeypatch.setattr(matmul, "USE_ONEDNN", True)
+    monkeypatch.setattr(matmul, "MIN_MULTIPLICATIONS", 1)
+    monkeypatch.setattr(matmul, "_onednn_matmul", other)
+    monkeypatch.setattr(patch, "is_supported", lambda module: False)
+    first = tiny_models.trainer(llama_folder, entropy_coef=0.02).run_step().metrics
+    assert first["val/first_ratio_deviation"] < 1e-6
+    assert first["objective/kl"] == 0.0
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_a_step_beyond_the_last_learns_nothing(llama_folder, schedule):
+    """A loop of one's own may call `step` more often than the config says: lr stays 0, it neither climbs nor turns negative."""
+    trainer = tiny_models.trainer(llama_folder, steps=2, lr=0.01, lr_schedule=schedule)
+    run(trainer, 2)
+    before = weights(trainer)
+    assert [result.metrics["lr"] for result in run(trainer, 2)] == [0.0, 0.0]
+    assert tiny_models.same(weights(trainer), before)
+
+
+def test_the_scheduled_rate_is_the_one_that_is_used(llama_folder):
+    """Adam's first update moves every weight with a gradient far above eps by lr exactly."""
+    trainer = mid_run(llama_folder, lr=0.008, epochs=1, minibatches=1, adam_eps=1e-12, vf_coef=1.0)
+    bias = trainer.policy.value_head.linear.bias
+    trainer.run_step()
+    assert float(bias.detach().abs()) == pytest.approx(0.006, rel=1e-4)
+
+
+def test_knobs(llama_folder):
+    trainer = tiny_models.trainer(llama_folder)
+    trainer.run_step()
+    trainer.set_live_setting("beta", 0.7)
+    trainer.set_live_setting("lr", 0.02)
+    metrics = trainer.run_step().metrics
+    assert (metrics["objective/kl_coef"], metrics["lr"]) == (0.7, pytest.approx(0.02 * 0.75))
+    for name, value in (("beta", -1.0), ("lr", 5.0), ("lr", NAN), ("epochs", 1), ("nonsense", 1.0)):
+        with pytest.raises(ConfigError, match=name):
+            trainer.set_live_setting(name, value)
+    assert (trainer.kl_controller.value, trainer.lr) == (0.7, 0.02)
+
+
+def test_the_kl_is_charged_at_the_beta_that_steers(llama_folder):
+    """Not at the config's: a knob or the adaptive controller may have moved it, for the rewards and for a KL in the loss."""
+    trainer = mid_run(llama_folder, beta=0.1, missing_eos_penalty=0.0)
+    trainer.set_live_setting("beta", 0.7)
+    rollout = trainer.prepare_rollout(
+        make_batch(trainer.backbone, *tiny_models.ragged()), torch.arange(5).float(), None
+    )
+    charged = torch.arange(5) - rollout.rewards.double().sum(1)
+    torch.testing.assert_close(charged, 0.7 * rollout.kl.double().sum(1), rtol=1e-4, atol=1e-5)
+    assert float(charged.abs().max()) > 0.01
+    assert trainer.coefficients.beta == 0.7
+
+
+def test_another_scorer_from_the_next_step_on(llama_folder):
+    trainer = tiny_models.trainer(llama_folder)
+    trainer.run_step()
+    trainer.set_scorer(other := tiny_models.CountToken(tiny_models.ID["dog"], scale=10.0))
+    trainer.run_step()
+    assert len(other.seen) == 1 + 1  # the rollouts and the samples of step 2
+    assert dataclasses.asdict(trainer.config)["seed"] == 0
+
+
+def test_target_kl_stops_the_epochs(llama_folder):
+    """The KL shows at the second epoch of a step (before its first update there is none), which is the last."""
+    prompts, responses = tiny_models.ragged(rows=6)
+    updates = []
+    for target in (1e-3, None):
+        trainer = tiny_models.trainer(llama_folder, epochs=5, minibatches=1, lr=3e-2, target_kl=target)
+        rows = make_batch(trainer.backbone, prompts, responses)
+        rollout = trainer.prepare_rollout(rows, torch.linspace(-2, 2, 6), [[0.0] * len(r) for r in responses])
+        updates.append(trainer.update(rollout, 3e-2).updates)
+    assert updates == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("minibatches", "target", "updates"),
+    [
+        (1, lambda kl: 0.75 * kl[1], 2),  # the second epoch's; the mean of both epochs is half of it
+        (2, lambda kl: 0.75 * kl[1], 4),  # the first epoch's mean is half of its last update's
+    ],
+)
+def test_target_kl_is_compared_with_the_mean_of_the_epoch_alone(llama_folder, minibatches, target, updates):
+    prompts, responses = tiny_models.ragged(rows=6)
+
+    def stats(limit):
+        trainer = tiny_models.trainer(llama_folder, epochs=4, minibatches=minibatches, lr=3e-2, target_kl=limit)
+        rows = make_batch(trainer.backbone, prompts, responses)
+        rollout = trainer.prepare_rollout(rows, torch.linspace(-2, 2, 6), [[0.0] * len(r) for r in responses])
+        return trainer.update(rollout, 3e-2)
+
+    kl = [float(row["approxkl"]) for row in stats(None).rows]
+    assert kl[0] < 1e-6 < kl[1]
+    assert stats(target(kl)).updates == updates
+
+
+def test_an_update_with_a_wild_ratio_is_skipped(llama_folder):
+    """Old log-probs that lie 3 nats lower make every ratio e^3 > 10: nothing is learnt, and the numbers say so."""
+    prompts, responses = tiny_models.ragged(rows=6)
+    for lowered, skipped, updates in ((3.0, 4, 0), (2.0, 0, 4)):
+        trainer = mid_run(llama_folder)
+        trainer.check_first_ratio = lambda deviation: None
+        rows = make_batch(trainer.backbone, prompts, responses)
+        rollout = trainer.prepare_rollout(rows, torch.linspace(-2, 2, 6), [[0.0] * len(r) for r in responses])
+        before = weights(trainer)
+        stats = trainer.update(rollout._replace(old_logprobs=rollout.old_logprobs - lowered), 1e-2)
+        assert (stats.skipped_count, stats.update_count) == (skipped, updates)
+        assert tiny_models.same(weights(trainer), before) == (updates == 0)
+        assert all(p.grad is None or not p.grad.any() for p in trainer.parameters)
+
+
+def test_no_prompts(llama_folder):
+    with pytest.raises(TrainingError, match="no prompts to train on"):
+        tiny_models.trainer(llama_folder, prompts=()).run_step()
+
+
+# --- when something is broken ---
+
+
+def test_nan_in_the_adapter(llama_folder):
+    trainer = tiny_models.trainer(llama_folder)
+    with torch.no_grad():
+        trainer.adapters.parameters("policy")[0].fill_(NAN)
+    with pytest.raises(NotFiniteError, match="logits are not finite"):
+        trainer.run_step()
+    assert trainer.steps_done == 0
+
+
+def test_nan_in_the_value_head(llama_folder):
+    trainer = tiny_models.trainer(llama_folder)
+    with torch.no_grad():
+        trainer.policy.value_head.linear.weight.fill_(NAN)
+    with pytest.raises(
+        NotFiniteError, match=r"loss/value_avg.* became NaN or infinite at step 1\. The step was discarded"
+    ):
+        trainer.run_step()
+    assert trainer.steps_done == 0
+
+
+def test_a_broken_gradient_never_reaches_the_weights(llama_folder):
+    """Scores of 1e30 are finite, the gradients of the values' loss are not: `step` leaves weights and optimiser as they were."""
+    trainer = mid_run(llama_folder, torch.float32)
+    prompts, responses = tiny_models.ragged(rows=6)
+    before, moments = weights(trainer), trainer.state()[0]
+    with pytest.raises(NotFiniteError, match=r"loss/value_avg.*grad_norm became NaN or infinite"):
+        trainer.step(prompts, responses, [1e30, -1e30, 1e30, -1e30, 1e30, -1e30])
+    assert tiny_models.same(weights(trainer), before)
+    assert tiny_models.same(trainer.state()[0], moments)
+    assert all(p.grad is None or not p.grad.any() for p in trainer.parameters)
+
+
+def test_nan_from_the_scorer(llama_folder):
+    trainer = tiny_models.trainer(llama_folder, scorer=tiny_models.CountToken(9, scale=NAN))
+    with pytest.raises(NotFiniteError, match="objective/scores"):
+        trainer.run_step()
+
+
+def test_old_logprobs_that_are_not_the_policys(llama_folder):
+    trainer = tiny_models.trainer(llama_folder)
+    assess = trainer.prepare_rollout
+
+    def wrong(*args):
+        rollout = assess(*args)
+        return rollout._replace(old_logprobs=rollout.old_logprobs + 1e-3)
+
+    trainer.prepare_rollout = wrong
+    with pytest.raises(SelfCheckError, match=r"ratios before the first update of step 1 differ from 1 by 0\.001"):
+        trainer.run_step()
+    assert trainer.steps_done == 0
+
+
+def test_a_first_step_that_does_not_start_at_the_reference(llama_folder):
+    trainer = tiny_models.trainer(llama_folder)
+    tiny_models.disturb(trainer.adapters, "policy")
+    with pytest.raises(SelfCheckError, match=r"KL to the reference is .* before anything was learnt"):
+        trainer.run_step()
+
+
+def test_state_that_does_not_fit(llama_folder, gpt2_folder):
+    with pytest.raises(ModelError, match="does not fit"):
+        tiny_models.trainer(llama_folder).load_state(*tiny_models.trainer(gpt2_folder).state())
+
+
+# --- it learns ---
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_trivial_task_is_solved(gpt2_folder, seed):
+    """Reward = how often one word is written, at most 6; at first it is one response in ten."""
+    trainer = tiny_models.trainer(
+        gpt2_folder, steps=25, batch_size=16, lr=1e-2, minibatches=1, micro_batch=16, beta=0.02, seed=seed,
+        missing_eos_penalty=0.0, token_rows=0, sample_every=100,
+    )  # fmt: skip
+    results = run(trainer, 25)
+    scores = [result.metrics["objective/scores"] for result in results]
+    assert sum(scores[:2]) / 2 < 0.5
+    assert sum(scores[-3:]) / 3 > 4.5
+    assert results[-1].metrics["objective/kl"] > 5
+    assert results[-1].metrics["val/explained_variance"] > 0
+
+
+def test_a_strong_penalty_keeps_the_policy_at_the_reference(gpt2_folder):
+    """beta = 10 against a score of at most 6: the KL stays small where beta = 0.02 lets it pass 5 nats."""
+    settings = {"steps": 12, "batch_size": 16, "lr": 1e-2, "minibatches": 1, "micro_batch": 16, "sample_every": 100}
+    held = run(tiny_models.trainer(gpt2_folder, beta=10.0, missing_eos_penalty=0.0, **settings), 12)
+    free = run(tiny_models.trainer(gpt2_folder, beta=0.0, missing_eos_penalty=0.0, **settings), 12)
+    assert held[-1].metrics["objective/kl"] < 0.3 * free[-1].metrics["objective/kl"]
+
+
+def test_a_fresh_adapter_replaces_one_of_that_name(llama_folder):
+    """A second run on the same backbone starts from the reference."""
+    backbone = tiny_models.load(llama_folder)
+    adapters = Adapters(backbone)
+    first = tiny_models.PolicyTrainer(
+        backbone,
+        adapters,
+        tiny_models.PolicyTask(tiny_models.PROMPTS, tiny_models.CountToken(9)),
+        tiny_models.PolicyConfig(**tiny_models.SMALL),
+    )
+    expected = curve(run(first, 2))
+    second = tiny_models.PolicyTrainer(
+        backbone,
+        adapters,
+        tiny_models.PolicyTask(tiny_models.PROMPTS, tiny_models.CountToken(9)),
+        tiny_models.PolicyConfig(**tiny_models.SMALL),
+    )
+    assert curve(run(second, 2)) == expected

@@ -1,0 +1,86 @@
+"""Several processes train a reward model as one: the losses, the report and the scores of one process."""
+
+import pytest
+from support import tiny_models
+from support.subprocesses import launch
+
+#: A last batch of one pair, which one process has nothing of; folds, ties, held-out pairs by the pass; an ensemble whose members
+#: draw their labels; a fit of the head alone; more pairs held out than there are processes, and fewer.
+CASES = [
+    {"labels": 9, "folds": 2, "early_stopping": True},
+    {"labels": 12, "folds": 3, "ensemble": 3, "ensemble_score": "uncertainty", "pooling": "last"},
+    {"labels": 12, "folds": 5, "epochs": 0},
+    {"labels": 5, "folds": 2, "batch_size": 1, "warm_start": False, "score_l2": 0.1},
+]
+
+CHILD = """
+import dataclasses
+import labelled
+import tiny
+from rlhf_lab.models.backbone import load_backbone
+from rlhf_lab.config.reward.reward import RewardConfig
+from rlhf_lab.errors import LabelError
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.training.reward.trainer import train_reward
+
+def train(labels, changes):
+    sharded = given.get("sharded", False) and group.size > 1
+    backbone = load_backbone(given["folder"], device="cpu", dtype=torch.float64, sharded=sharded)
+    adapters = Adapters(backbone)
+    config, reference = RewardConfig(**(labelled.QUICK | changes)), labelled.reference_of(backbone)
+    return train_reward(adapters, labels, reference, config, group=group)
+
+results = []
+for changes in given["cases"]:
+    labels = labelled.comparisons(changes.pop("labels"))
+    labels[2] = dataclasses.replace(labels[2], tie=True)
+    model, report = train(labels, changes)
+    scores = model.scores(*tiny.ragged()).tolist()
+    weights = [float(p.double().sum()) for head in model.head.heads for p in head.parameters()]
+    weights += [float(p.double().sum()) for p in model.adapters.parameters("reward")] if model.adapter else []
+    results.append([dataclasses.asdict(report), scores, group.joined([weights])])
+refused = []
+tie = dataclasses.replace(labelled.comparisons(1)[0], tie=True)
+for labels in ([], labelled.comparisons(1), [tie] * 3):
+    try:
+        train(labels, {})
+    except LabelError as error:
+        refused.append(group.joined([str(error)]))
+answer([results, refused])
+"""
+
+
+@pytest.fixture(scope="module", params=["whole", "sharded", pytest.param("elsewhere", marks=pytest.mark.slow)])
+def both(request, tmp_path_factory):
+    """What one process found, and what two did."""
+    folder = tmp_path_factory.mktemp("group")
+    given = {"folder": str(tiny_models.save_llama(folder / "model")), "cases": CASES, request.param: True}
+    return [launch(folder, CHILD, given, processes) for processes in (1, 2)]
+
+
+@pytest.mark.parametrize("case", range(len(CASES)), ids=[str(case) for case in CASES])
+def test_two_processes_give_the_model_of_one(both, case):
+    (report, scores, _), (found, said, weights) = (results[case] for results, _ in both)
+    assert report["loss"] or CASES[case].get("epochs") == 0
+    assert found.keys() == report.keys()
+    for name, value in report.items():
+        assert flat(found[name]) == pytest.approx(flat(value), rel=1e-6, abs=1e-6), name
+    assert said == pytest.approx(scores, rel=1e-5, abs=1e-5)
+    assert weights[0] == weights[1]  # both hold the same model, bit for bit
+
+
+def test_labels_that_teach_nothing_are_refused_by_all_in_the_same_words(both):
+    (_, alone), (_, together) = both
+    assert [words[0] for words in alone] == [words[0] for words in together]
+    assert all(first == second for first, second in together)
+    for words, (said, _) in zip(("no labels yet", "one decided label", "3 labels are ties"), together, strict=True):
+        assert words in said
+
+
+def flat(value):
+    """The numbers of a figure of the report, however they are nested."""
+    if isinstance(value, dict):
+        return [number for key in sorted(value) for number in flat(value[key])]
+    if isinstance(value, list):
+        return [number for item in value for number in flat(item)]
+    return [] if value is None else [value]

@@ -1,0 +1,121 @@
+"""A whole reward training against plain loops: one text at a time, no padding, sums over lists."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from support import tiny_models
+from support.preference_data import comparisons, reference_of
+from torch.nn.functional import logsigmoid
+
+from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.heads import RewardHead
+from rlhf_lab.models.reward_model import RewardModel
+from rlhf_lab.training.reward.trainer import train_reward
+
+SETTINGS = {
+    "epochs": 3, "batch_size": 3, "folds": 0, "lora_r": 2, "lora_alpha": 4, "lr": 3e-3, "weight_decay": 0.3, "seed": 4,
+    "max_grad_norm": 0.2, "label_smoothing": 0.1, "margin": 0.4, "centering": 0.05, "score_l2": 0.02, "last_weight": 0.2,
+}  # fmt: skip
+
+
+def mixed():
+    """A tie with a strength, a margin, a strength, a label that counts three times, plain ones; of uneven lengths."""
+    labels = comparisons(7, seed=3)
+    labels[0] = dataclasses.replace(labels[0], tie=True, strength=2.0)
+    labels[1] = dataclasses.replace(labels[1], margin=0.7)
+    labels[2] = dataclasses.replace(labels[2], strength=2.0)
+    labels[3] = dataclasses.replace(
+        labels[3], count=3, chosen_ids=(*tiny_models.ids("the old dog"), *labels[3].chosen_ids)
+    )
+    return labels
+
+
+def begun(folder):
+    backbone = tiny_models.load(folder, torch.float64)
+    return backbone, Adapters(backbone)
+
+
+def pooled(model, prompt, ids):
+    """(H,) float32 mean of the states where the response's tokens have been read, with some of the last; or the last of them."""
+    states = model.backbone.trunk(input_ids=torch.tensor([[*prompt, *ids]])).last_hidden_state[0, len(prompt) :].float()
+    return states[-1] if model.head.pooling == "last" else 0.8 * sum(states) / len(states) + 0.2 * states[-1]
+
+
+def nats(model, label, config):
+    """Loss of one label, before its weight."""
+    prompt = model.backbone.encode_prompt(label.prompt)
+    with model.adapters.using(model.adapter):
+        chosen, rejected = (
+            pooled(model, prompt, ids) @ model.head.linear.weight[0] + model.head.linear.bias[0]
+            for ids in (label.chosen_ids, label.rejected_ids)
+        )
+    logit = chosen - rejected - (0.0 if label.tie else label.margin + config.margin * label.strength)
+    target = 0.5 if label.tie else 1 - config.label_smoothing
+    loss = -target * logsigmoid(logit) - (1 - target) * logsigmoid(-logit)
+    squares = (chosen**2 + rejected**2) / 2
+    return loss + config.centering * (chosen + rejected) ** 2 + config.score_l2 * squares
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_a_whole_training_equals_a_plain_loop(llama_folder, pooling):
+    """Every update: order, weights of the labels, margins, penalties, clipping, decay, and the rate annealed to 0."""
+    config = RewardConfig(**SETTINGS, pooling=pooling, warm_start=False)
+    backbone, adapters = begun(llama_folder)
+    found, report = train_reward(adapters, mixed(), reference_of(backbone), config)
+    backbone, adapters = begun(llama_folder)
+    adapters.add("reward", r=2, alpha=4, seed=derive_seed(4, "reward adapter"), trainable=True)
+    model = RewardModel(backbone, adapters, "reward", RewardHead(32, pooling, derive_seed(4, "head"), 0.2))
+    parameters = [*adapters.parameters("reward"), *model.head.parameters()]
+    optimiser = torch.optim.AdamW(parameters, weight_decay=0.3)
+    generator, labels, losses = torch.Generator().manual_seed(derive_seed(4, "order", "all")), mixed(), []
+    for _ in range(3):
+        order = torch.randperm(7, generator=generator).tolist()
+        for batch in (order[:3], order[3:6], order[6:]):
+            loss = sum(labels[i].count * nats(model, labels[i], config) for i in batch)
+            loss = loss / sum(labels[i].count for i in batch)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 0.2)
+            optimiser.param_groups[0]["lr"] = 3e-3 * (9 - len(losses)) / 9
+            optimiser.step()
+            optimiser.zero_grad()
+            losses.append(float(loss.detach()))
+    assert report.loss == pytest.approx(losses, rel=1e-5)
+    torch.testing.assert_close(found.head.linear.weight, model.head.linear.weight, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.head.linear.bias, model.head.linear.bias, rtol=1e-5, atol=1e-6)
+    expected = adapters.tensors("reward")
+    for name, tensor in found.adapters.tensors("reward").items():
+        torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+@pytest.mark.parametrize("power", [0.0, 0.25])
+def test_a_warm_start_is_the_optimum_of_the_loss_written_out(llama_folder, pooling, power):
+    """The slope of counts * losses + ridge / 2 |u|^2 vanishes, u the head in stretched features; the base's mean scores 0."""
+    config = RewardConfig(**(SETTINGS | {"epochs": 0}), pooling=pooling, prior_power=power, ridge=2.0)
+    backbone, adapters = begun(llama_folder)
+    reference = reference_of(backbone)
+    model, _ = train_reward(adapters, mixed(), reference, config)
+    weight, bias = model.head.linear.weight[0].double(), float(model.head.linear.bias)
+    with torch.no_grad():
+        base = torch.stack([pooled(model, *pair) for pair in zip(*reference, strict=True)]).double()
+        slope = torch.zeros(32, dtype=torch.float64)
+        for label in mixed():
+            prompt = backbone.encode_prompt(label.prompt)
+            difference = (pooled(model, prompt, label.chosen_ids) - pooled(model, prompt, label.rejected_ids)).double()
+            logit = float(difference @ weight) - (0.0 if label.tie else label.margin + 0.4 * label.strength)
+            slope += label.count * (1 / (1 + math.exp(-logit)) - (0.5 if label.tie else 0.9)) * difference
+    assert float(base.mean(0) @ weight) + bias == pytest.approx(0.0, abs=1e-5)
+    centred = base - base.mean(0)
+    values, directions = torch.linalg.eigh(centred.T @ centred)
+    factors = (values.clamp_min(0) * 32 / values.sum() + 0.05) ** power
+    stretch = directions @ torch.diag(factors) @ directions.T
+    stretch = stretch / (centred @ stretch).std(0).square().mean().sqrt()
+    wanted = -torch.linalg.solve(
+        stretch @ stretch, 2.0 * weight
+    )  # u = S^-1 w, so ridge |u|^2 / 2 has the slope ridge S^-2 w
+    torch.testing.assert_close(slope, wanted, rtol=1e-3, atol=1e-3 * float(wanted.abs().max()))
+    assert float(wanted.abs().max()) > 0.01

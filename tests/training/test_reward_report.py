@@ -1,0 +1,114 @@
+"""The report's figures by hand, from probabilities that are given."""
+
+import math
+
+import pytest
+import torch
+from support import tiny_models  # noqa: F401  one thread
+
+from rlhf_lab.common.records import Comparison
+from rlhf_lab.training.reward.report import (
+    HeldOutPrediction,
+    agreement,
+    calibration,
+    expected_calibration_error,
+    held_out_metrics,
+    length_correlation,
+    log_loss,
+)
+
+
+def label(prompt="p", chosen="a", rejected="b", tie=False):
+    return Comparison(prompt, chosen, rejected, (1,), (2,), tie=tie)
+
+
+def held(*probabilities):
+    return [HeldOutPrediction(i, p) for i, p in enumerate(probabilities)]
+
+
+def test_calibration_by_hand():
+    """Confidences .6 (wrong), .7, .8 | .9 (wrong), .95, 1: two bins of three."""
+    bins = calibration([0.7, 0.4, 0.8, 1.0, 0.1, 0.95], bins=2)
+    assert [count for _, _, count in bins] == [3, 3]
+    assert bins[0][:2] == pytest.approx((0.7, 2 / 3))
+    assert bins[1][:2] == pytest.approx((0.95, 2 / 3))
+    assert expected_calibration_error(bins) == pytest.approx((abs(0.7 - 2 / 3) + abs(0.95 - 2 / 3)) / 2)
+
+
+def test_equal_confidences_are_right_alike_in_whatever_bin_they_lie():
+    """60 of 100 labels of confidence .6 are right: calibrated. Wrong ones first, the bins would say 0, 0, 1, 1, 1."""
+    bins = calibration([0.6] * 60 + [0.4] * 40)
+    assert bins == [(pytest.approx(0.6), pytest.approx(0.6), 20)] * 5
+    assert expected_calibration_error(bins) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_bins_differ_by_one_at_most_and_none_is_empty():
+    assert [count for _, _, count in calibration([0.6] * 13)] == [2, 3, 2, 3, 3]
+    assert [count for _, _, count in calibration([0.6, 0.3])] == [1, 1]
+    assert calibration([]) == []
+    assert expected_calibration_error([]) is None
+
+
+def test_the_error_weighs_bins_by_their_counts():
+    assert expected_calibration_error([(0.6, 0.5, 1), (0.9, 0.5, 3)]) == pytest.approx((0.1 + 3 * 0.4) / 4)
+
+
+def test_an_undecided_model_is_not_right():
+    """p = 0.5 exactly: no choice was made."""
+    assert calibration([0.5]) == [(0.5, 0.0, 1)]
+    assert held_out_metrics(held(0.5, 0.6), [label()] * 2)["accuracy"] == 0.5
+
+
+def test_disagreements_are_the_worst_first_and_no_ties():
+    labels = [label(), label(tie=True), label(), label(), label()]
+    found = held_out_metrics(held(0.4, 0.01, 0.9, 0.123456, 0.49), labels)
+    assert found["disagreements"] == [
+        {"index": 3, "probability": 0.1235},
+        {"index": 0, "probability": 0.4},
+        {"index": 4, "probability": 0.49},
+    ]
+    assert found["accuracy"] == 0.25
+    assert sum(count for _, _, count in found["calibration"]) == 4
+
+
+def test_at_most_twenty_disagreements():
+    found = held_out_metrics(held(*[i / 100 for i in range(30, 0, -1)]), [label()] * 30)
+    assert [one["index"] for one in found["disagreements"]] == list(range(29, 9, -1))
+
+
+def test_nothing_held_out():
+    found = held_out_metrics([], [label()])
+    assert (found["accuracy"], found["accuracy_low"], found["accuracy_high"]) == (None, 0.0, 1.0)
+    assert (found["calibration"], found["expected_calibration_error"], found["disagreements"]) == ([], None, [])
+
+
+def test_log_loss_by_hand():
+    """-log .8; a tie at .5 is -log .5, and at .9 half of -log .9 and -log .1."""
+    labels = [label(), label(tie=True), label(tie=True)]
+    expected = (-math.log(0.8) - math.log(0.5) - (math.log(0.9) + math.log(0.1)) / 2) / 3
+    assert log_loss(held(0.8, 0.5, 0.9), labels) == pytest.approx(expected)
+    assert math.isfinite(log_loss(held(0.0, 1.0, 0.0), labels))
+
+
+def flipped(c):
+    return Comparison(c.prompt, c.rejected, c.chosen, c.rejected_ids, c.chosen_ids, tie=c.tie)
+
+
+def test_agreement_of_two_labels_of_one_pair():
+    one, tie = label(), label(tie=True)
+    assert agreement([one, label(chosen="c"), label(prompt="q")]) is None
+    assert agreement([one, one]) == {"share": 1.0, "count": 1}
+    assert agreement([one, flipped(one)]) == {"share": 0.0, "count": 1}
+    assert agreement([tie, flipped(tie)]) == {"share": 1.0, "count": 1}
+    assert agreement([one, tie]) == {"share": 0.0, "count": 1}
+    # three labels of one pair are three couples, of which one agrees; the fourth label is of another pair
+    assert agreement([one, flipped(one), one, label(prompt="q")]) == {"share": pytest.approx(1 / 3), "count": 3}
+
+
+def test_correlation_with_length_by_hand():
+    """Scores 1, 2, 4 and lengths 3, 1, 2: deviations (-4, -1, 5)/3 and (1, -1, 0): -3/3 over sqrt(42)/3 sqrt(2)."""
+    rows = [[0] * 3, [0], [0] * 2]
+    found = length_correlation(torch.tensor([1.0, 2.0, 4.0]).double(), rows)
+    assert found == pytest.approx(-3 / math.sqrt(84))
+    assert length_correlation(torch.ones(3).double(), rows) is None
+    assert length_correlation(torch.tensor([1.0, 2.0]).double(), [[0], [0]]) is None

@@ -1,0 +1,263 @@
+"""Reward training, through its front door only."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from support import tiny_models
+from support.preference_data import QUICK, comparisons, contradicting, raw_gap, reference_of, train
+
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.errors import ConfigError, LabelError, NotFiniteError
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.reward_model import load_reward_model
+from rlhf_lab.training.reward.trainer import check_labels, train_reward
+
+HEAD_ONLY = QUICK | {"epochs": 0}
+
+
+# --- labels ---
+
+
+def test_labels_that_teach_nothing():
+    decided = comparisons(2)
+    tie = dataclasses.replace(decided[0], tie=True)
+    with pytest.raises(LabelError, match="no labels yet"):
+        check_labels([])
+    with pytest.raises(LabelError, match="all 3 labels are ties"):
+        check_labels([tie] * 3)
+    with pytest.raises(LabelError, match="one decided label"):
+        check_labels([decided[0], tie])
+    check_labels(decided)
+
+
+@pytest.mark.parametrize("labels", [[], comparisons(1), [dataclasses.replace(comparisons(1)[0], tie=True)] * 4])
+def test_training_refuses_them_before_it_touches_anything(llama_folder, labels):
+    adapters = Adapters(tiny_models.load(llama_folder))
+    with pytest.raises(LabelError):
+        train_reward(adapters, labels, reference_of(adapters.backbone), RewardConfig())
+    assert adapters.names == ()
+
+
+def test_a_label_that_counts_twice_is_the_label_given_twice(llama_folder):
+    labels = comparisons(12)
+    odd = dataclasses.replace(labels[0], chosen=labels[0].rejected, rejected=labels[0].chosen,
+                              chosen_ids=labels[0].rejected_ids, rejected_ids=labels[0].chosen_ids)  # fmt: skip
+    thrice, _ = train(llama_folder, [*labels, dataclasses.replace(odd, count=3)], **HEAD_ONLY)
+    listed, _ = train(llama_folder, [*labels, odd, odd, odd], **HEAD_ONLY)
+    once, _ = train(llama_folder, [*labels, odd], **HEAD_ONLY)
+    torch.testing.assert_close(thrice.head.linear.weight, listed.head.linear.weight)
+    assert not torch.allclose(thrice.head.linear.weight, once.head.linear.weight)
+
+
+# --- what is learnt ---
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+@pytest.mark.parametrize("changes", [{}, {"warm_start": False, "epochs": 12}, {"epochs": 0}])
+def test_learns_the_word_that_wins(llama_folder, pooling, changes):
+    model, report = train(llama_folder, pooling=pooling, **changes)
+    assert report.train_accuracy == 1.0
+    assert (report.labels, report.ties) == (12, 0)
+    assert all(a > b for a, b in zip(report.chosen_scores, report.rejected_scores, strict=True))
+    if pooling == "mean":
+        unseen = comparisons(8, seed=9)
+        prompts = [model.backbone.encode_prompt(c.prompt) for c in unseen]
+        chosen = model.scores(prompts, [list(c.chosen_ids) for c in unseen])
+        rejected = model.scores(prompts, [list(c.rejected_ids) for c in unseen])
+        assert float((chosen > rejected).double().mean()) > 0.9
+
+
+@pytest.mark.parametrize("changes", [{}, {"warm_start": False}, {"epochs": 0}, {"pooling": "last"}])
+def test_scores_of_the_reference_have_mean_0_and_sd_1(llama_folder, changes):
+    model, _ = train(llama_folder, **changes)
+    scores = model.scores(*reference_of(model.backbone)).double()
+    assert float(scores.mean()) == pytest.approx(0.0, abs=1e-4)
+    assert float(scores.std()) == pytest.approx(1.0, abs=1e-4)
+
+
+def test_normalising_keeps_the_order(llama_folder):
+    """The scale is positive: a chosen text still scores above a rejected one."""
+    model, _ = train(llama_folder)
+    assert float(model.head.scale) > 0
+
+
+def test_deterministic(llama_folder):
+    """Bit for bit, whatever the global generator did before; and another seed is another model."""
+    first, first_report = train(llama_folder, folds=3)
+    torch.rand(5)
+    second, second_report = train(llama_folder, folds=3)
+    assert first_report == second_report
+    assert tiny_models.same(first.head.state_dict(), second.head.state_dict())
+    assert tiny_models.same(first.adapters.tensors("reward"), second.adapters.tensors("reward"))
+    other, _ = train(llama_folder, folds=3, seed=1)
+    assert not tiny_models.same(first.adapters.tensors("reward"), other.adapters.tensors("reward"))
+
+
+def test_training_leaves_the_rest_alone(llama_folder):
+    """The backbone, another adapter and the global generator stay; the new adapter is frozen again."""
+    backbone = tiny_models.load(llama_folder)
+    adapters = tiny_models.adapters_of(backbone, "policy")
+    reference = reference_of(backbone)
+    before, policy, state = tiny_models.weights_hash(backbone), adapters.tensors("policy"), torch.random.get_rng_state()
+    with adapters.using("policy"):
+        train_reward(adapters, comparisons(), reference, RewardConfig(**(QUICK | {"folds": 2})))
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert tiny_models.weights_hash(backbone) == before
+    assert tiny_models.same(adapters.tensors("policy"), policy)
+    assert adapters.names == ("policy", "reward")
+    assert not [p for p in adapters.parameters("reward") if p.requires_grad]
+    assert all(p.requires_grad for p in adapters.parameters("policy"))
+
+
+def test_item_21_saved_with_head_and_normalisation(llama_folder, tmp_path):
+    model, _ = train(llama_folder)
+    model.save(tmp_path / "model")
+    backbone = tiny_models.load(llama_folder)
+    again = load_reward_model(backbone, Adapters(backbone), tmp_path / "model", "reward")
+    prompts, responses = tiny_models.ragged()
+    assert torch.equal(again.scores(prompts, responses), model.scores(prompts, responses))
+
+
+def test_sampled_ids_are_used_not_the_text(llama_folder):
+    """Item 19 for rewards: with ids given, the text is not read; without, it is encoded, EOS appended."""
+    labels = comparisons()
+    other_text = [dataclasses.replace(c, chosen="cat", rejected="cat") for c in labels]
+    no_ids = [dataclasses.replace(c, chosen_ids=(), rejected_ids=()) for c in labels]
+    models = [train(llama_folder, some)[0] for some in (labels, other_text, no_ids)]
+    assert tiny_models.same(models[0].head.state_dict(), models[1].head.state_dict())
+    assert tiny_models.same(models[0].head.state_dict(), models[2].head.state_dict())
+
+
+def test_swapped_labels_swap_the_order(llama_folder):
+    swapped = [
+        dataclasses.replace(
+            c, chosen=c.rejected, rejected=c.chosen, chosen_ids=c.rejected_ids, rejected_ids=c.chosen_ids
+        )
+        for c in comparisons()
+    ]
+    model, report = train(llama_folder, swapped)
+    assert report.train_accuracy == 1.0
+    happy, sad = (
+        model.scores([[5]], [[*tiny_models.ids(f"cat {w} {w} dog"), tiny_models.EOS]]) for w in ("happy", "sad")
+    )
+    assert float(sad) > float(happy)
+
+
+# --- margins, ties, smoothing ---
+
+
+def test_ties_pull_the_scores_together(llama_folder):
+    """Half of the labels as ties: the gap they leave is narrower than that of decided labels."""
+    labels = comparisons()
+    tied = [dataclasses.replace(c, tie=True) if i % 2 else c for i, c in enumerate(labels)]
+    for changes in ({"warm_start": False, "epochs": 8}, HEAD_ONLY):
+        decided_model, _ = train(llama_folder, labels, **changes)
+        tied_model, report = train(llama_folder, tied, **changes)
+        assert report.ties == 6
+        assert len(report.chosen_scores) == 6
+        assert raw_gap(tied_model, labels[1]) < 0.8 * raw_gap(decided_model, labels[1])
+
+
+def test_margins_push_the_scores_apart(llama_folder):
+    labels = comparisons()
+    wide = [dataclasses.replace(c, margin=4.0) for c in labels]
+    changes = {"warm_start": False, "epochs": 20, "lr": 1e-2}
+    plain, plain_report = train(llama_folder, labels, **changes)
+    apart, report = train(llama_folder, wide, **changes)
+    assert report.loss[0] > plain_report.loss[0] + 1
+    assert raw_gap(apart, labels[0]) > 1.1 * raw_gap(plain, labels[0])
+
+
+def test_smoothing_and_centring_are_used(llama_folder):
+    changes = {"warm_start": False, "epochs": 1}
+    losses = [
+        train(llama_folder, **changes, **more)[1].loss[0] for more in ({}, {"label_smoothing": 0.4}, {"centering": 1.0})
+    ]
+    assert len(set(losses)) == 3
+    assert losses[2] > losses[0]
+
+
+def test_the_first_loss_by_hand(llama_folder):
+    """Head alone on the untouched adapter (B = 0): mean of log(1 + exp(margin - gap)), ties half of both sides."""
+    labels = comparisons(4)
+    labels[1] = dataclasses.replace(labels[1], tie=True)
+    labels[2] = dataclasses.replace(labels[2], margin=0.7)
+    changes = {"warm_start": False, "epochs": 1, "batch_size": 4, "centering": 0.0, "lr": 1e-7}
+    model, report = train(llama_folder, labels, **changes)
+    gaps = [raw_gap(model, c) for c in labels]
+    expected = [math.log1p(math.exp(-gap)) for gap in gaps]
+    expected[1] = (expected[1] + math.log1p(math.exp(gaps[1]))) / 2
+    expected[2] = math.log1p(math.exp(0.7 - gaps[2]))
+    assert report.loss[0] == pytest.approx(sum(expected) / 4, abs=1e-4)
+
+
+# --- the report ---
+
+
+@pytest.mark.parametrize("changes", [{}, {"warm_start": False, "epochs": 10}, {"epochs": 0}])
+def test_folds_never_split_a_prompt(llama_folder, changes):
+    """Two groups that contradict each other: trained on either, every held-out label of the other is missed. Folds that
+    mix the groups would train on both, and could not be wrong on all."""
+    _, report = train(llama_folder, contradicting(), **(changes | {"folds": 5}))
+    assert report.folds == 2
+    assert report.accuracy == 0.0
+
+
+def test_one_prompt_cannot_be_cross_validated(llama_folder):
+    labels = [dataclasses.replace(c, group=1) for c in comparisons(6)]
+    _, report = train(llama_folder, labels, folds=5)
+    assert (report.accuracy, report.folds) == (None, 0)
+    assert (report.accuracy_low, report.accuracy_high) == (0.0, 1.0)
+
+
+def test_cross_validated_accuracy_of_an_easy_rule(llama_folder):
+    _, report = train(llama_folder, comparisons(20), folds=5)
+    assert report.folds == 5
+    assert report.accuracy > 0.8
+    assert 0 < report.accuracy_low < report.accuracy <= 1.0 == pytest.approx(report.accuracy_high, abs=0.3)
+
+
+def test_progress_and_tick(llama_folder):
+    """12 labels in batches of 4: 3 updates an epoch, 2 epochs; every loss is reported once, done never passes all."""
+    seen, ticks = [], []
+    _, report = train(llama_folder, progress=lambda *args: seen.append(args), tick=lambda: ticks.append(1))
+    assert len(report.loss) == 6
+    assert [loss for _, _, loss, _ in seen][-6:] == report.loss
+    done = [done for done, _, _, _ in seen]
+    assert done == sorted(done)
+    assert all(done <= total for done, total, _, _ in seen)
+    stages = list(dict.fromkeys(stage for _, _, _, stage in seen))
+    assert stages == [*(f"fold {i} of {report.folds}" for i in range(1, report.folds + 1)), "final"]
+    assert [stage for _, _, _, stage in seen][-6:] == ["final"] * 6
+    assert len(ticks) > 6
+
+    def stop():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(llama_folder, tick=stop)
+
+
+# --- when something is broken ---
+
+
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_nan_weights(llama_folder, warm_start):
+    backbone = tiny_models.load(llama_folder)
+    reference = reference_of(backbone)
+    with torch.no_grad():
+        backbone.model.model.layers[0].mlp.up_proj.weight[0, 0] = float("nan")
+    with pytest.raises(NotFiniteError):
+        train_reward(Adapters(backbone), comparisons(), reference, RewardConfig(**(QUICK | {"warm_start": warm_start})))
+
+
+def test_one_reference_sample_is_refused_before_anything_is_trained(llama_folder):
+    backbone, done = tiny_models.load(llama_folder), []
+    with pytest.raises(ConfigError, match="Give at least 2"):
+        train_reward(
+            Adapters(backbone), comparisons(), reference_of(backbone, 1), RewardConfig(**QUICK, warm_start=False),
+            on_update=lambda *said: done.append(said),
+        )  # fmt: skip
+    assert done == []

@@ -1,0 +1,194 @@
+"""The supervised start: its loss by hand, masks, splits, that it learns, and the folder it writes."""
+
+import json
+
+import pytest
+import torch
+from support import tiny_models
+
+from rlhf_lab.cli.main import main
+from rlhf_lab.common.seeding import derive_seed
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.errors import ConfigError, ModelError, NotFiniteError, TrainingError
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.batch import make_batch
+from rlhf_lab.models.sampling.sampler import sample
+from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
+from rlhf_lab.training.sft import (
+    SFTConfig,
+    SFTExample,
+    _epoch_batches,
+    encode_examples,
+    response_loss,
+    save_merged,
+    train_sft,
+)
+
+PAIRS = [("the cat", "sat . !"), ("moon", "the dog ran"), ("the king and the frog", "sang so very old .")]
+
+
+def trained(folder, dtype=torch.float32, pairs=PAIRS, **settings):
+    backbone = tiny_models.load(folder, dtype)
+    adapters = Adapters(backbone)
+    losses = train_sft(backbone, adapters, encode_examples(backbone, pairs), SFTConfig(**({"lora_r": 4} | settings)))
+    return backbone, adapters, losses
+
+
+def test_responses_end_and_prompts_do_not(llama_folder):
+    backbone = tiny_models.load(llama_folder)
+    assert encode_examples(backbone, PAIRS[:1]) == [
+        SFTExample(tiny_models.ids("the cat"), [*tiny_models.ids("sat . !"), tiny_models.EOS])
+    ]
+
+
+def test_loss_is_the_mean_over_the_response_tokens(gpt2_folder):
+    """A row at a time, without padding: prompts are read, and only the responses are predicted, their end included."""
+    backbone = tiny_models.load(gpt2_folder, torch.float64)
+    examples = encode_examples(backbone, PAIRS)
+    logprobs = torch.cat([tiny_models.teacher_forced(backbone, *example) for example in examples])
+    assert len(logprobs) == 4 + 4 + 6
+    found = response_loss(backbone, make_batch(backbone, *zip(*examples, strict=True)))
+    assert float(found) == pytest.approx(-float(logprobs.mean()), rel=1e-9)
+    _, _, losses = trained(gpt2_folder, torch.float64, epochs=1)
+    assert losses == [pytest.approx(-float(logprobs.mean()), rel=1e-9)]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
+def test_any_micro_batch_gives_the_same_adapter(gpt2_folder, dtype, tolerance):
+    (_, whole, first), (_, split, second) = (trained(gpt2_folder, dtype, micro_batch=size, epochs=2) for size in (8, 1))
+    assert first == pytest.approx(second, rel=tolerance * 10)
+    for name, tensor in whole.tensors("sft").items():
+        torch.testing.assert_close(split.tensors("sft")[name], tensor, rtol=0, atol=tolerance * 10)
+
+
+def test_a_whole_start_equals_a_plain_loop(gpt2_folder):
+    """Two passes of two updates, a row at a time: Adam, clipped gradients, and the rate annealed to 0."""
+    settings = {
+        "epochs": 2,
+        "batch_size": 2,
+        "lr": 1e-2,
+        "max_grad_norm": 0.1,
+        "micro_batch": 1,
+        "lora_alpha": 8,
+        "seed": 6,
+    }
+    backbone, found, losses = trained(gpt2_folder, torch.float64, **settings)
+    examples, config = encode_examples(backbone, PAIRS), SFTConfig(**({"lora_r": 4} | settings))
+    backbone = tiny_models.load(gpt2_folder, torch.float64)
+    adapters = Adapters(backbone)
+    adapters.add("sft", r=4, alpha=8, seed=derive_seed(6, "sft"), trainable=True)
+    parameters, expected = adapters.parameters("sft"), []
+    optimiser = torch.optim.Adam(parameters)
+    for batch in _epoch_batches(3, 0, config) + _epoch_batches(3, 1, config):
+        loss, count = 0.0, sum(len(examples[i].response) for i in batch)
+        for prompt, response in (examples[i] for i in batch):
+            with adapters.using("sft"):
+                table = backbone.model(input_ids=torch.tensor([[*prompt, *response]])).logits[0].log_softmax(-1)
+            loss = loss - sum(table[len(prompt) - 1 + t, token] for t, token in enumerate(response)) / count
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 0.1)
+        optimiser.param_groups[0]["lr"] = 1e-2 * (4 - len(expected)) / 4
+        optimiser.step()
+        optimiser.zero_grad()
+        expected.append(float(loss.detach()))
+    assert losses == pytest.approx(expected, rel=1e-8)
+    for name, tensor in adapters.tensors("sft").items():
+        torch.testing.assert_close(found.tensors("sft")[name], tensor, rtol=1e-6, atol=1e-9)
+
+
+def test_it_learns_what_it_is_given_and_the_weights_stay(llama_folder):
+    backbone, adapters, losses = trained(llama_folder, epochs=60, lr=1e-2, batch_size=2)
+    assert len(losses) == 60 * 2
+    assert losses[0] > 3
+    assert losses[-1] < 0.1
+    assert tiny_models.weights_hash(backbone) == tiny_models.weights_hash(tiny_models.load(llama_folder))
+    assert not any(parameter.requires_grad for parameter in adapters.parameters("sft"))
+    prompts = [backbone.encode_prompt(prompt) for prompt, _ in PAIRS]
+    with adapters.using("sft"):
+        written = sample(backbone, prompts, torch.full((3, 8), 0.5).double()).tokens
+    assert written == [example.response for example in encode_examples(backbone, PAIRS)]
+
+
+def test_every_pass_has_an_order_of_its_own():
+    orders = [_epoch_batches(9, epoch, SFTConfig(batch_size=4)) for epoch in range(3)]
+    assert [[len(batch) for batch in order] for order in orders] == [[4, 4, 1]] * 3
+    flat = [[i for batch in order for i in batch] for order in orders]
+    assert all(sorted(order) == list(range(9)) for order in flat)
+    assert len(set(map(tuple, flat))) == 3
+
+
+def test_same_seed_same_curve(llama_folder):
+    assert trained(llama_folder, epochs=3, batch_size=2)[2] == trained(llama_folder, epochs=3, batch_size=2)[2]
+    assert trained(llama_folder, epochs=3, batch_size=2, seed=1)[2] != trained(llama_folder, epochs=3, batch_size=2)[2]
+
+
+def test_a_merged_folder_is_where_a_policy_starts(llama_folder, tmp_path):
+    """Equal log-probabilities; the policy's KL is counted from there."""
+    backbone, adapters, _ = trained(llama_folder, epochs=20, lr=1e-2)
+    save_merged(backbone, adapters, "sft", tmp_path / "start")
+    start = tiny_models.load(tmp_path / "start")
+    for prompt, response in zip(*tiny_models.ragged(), strict=True):
+        with adapters.using("sft"):
+            expected = tiny_models.teacher_forced(backbone, prompt, response)
+        torch.testing.assert_close(tiny_models.teacher_forced(start, prompt, response), expected, rtol=1e-4, atol=1e-4)
+        with adapters.using(None):
+            assert float((tiny_models.teacher_forced(backbone, prompt, response) - expected).abs().max()) > 0.01
+    task = PolicyTask(tiny_models.PROMPTS, tiny_models.CountToken(tiny_models.ID["cat"]))
+    metrics = PolicyTrainer(start, Adapters(start), task, PolicyConfig(**tiny_models.SMALL)).run_step().metrics
+    assert abs(metrics["objective/kl"]) < 1e-4
+
+
+def test_layers_that_cannot_be_merged(gpt2_folder, tmp_path):
+    backbone, adapters, _ = trained(gpt2_folder, epochs=1)
+    with pytest.raises(ModelError, match=r"c_attn cannot take the update into its weights \(Conv1D"):
+        save_merged(backbone, adapters, "sft", tmp_path)
+
+
+def test_weights_that_would_round_the_update_away(llama_folder, tmp_path):
+    backbone = tiny_models.load(llama_folder, torch.bfloat16)
+    adapters = Adapters(backbone)
+    adapters.add("sft", r=2, alpha=4, seed=0, trainable=True)
+    with pytest.raises(ModelError, match=r"Load the model in float32"):
+        save_merged(backbone, adapters, "sft", tmp_path)
+
+
+def test_what_cannot_be_learnt(llama_folder):
+    backbone = tiny_models.load(llama_folder)
+    with pytest.raises(TrainingError, match="no examples"):
+        encode_examples(backbone, [])
+    with pytest.raises(TrainingError, match="no examples"):
+        train_sft(backbone, Adapters(backbone), [], SFTConfig())
+    with pytest.raises(ModelError, match="does not fit the model's context"):
+        trained(llama_folder, pairs=[("the cat", "sat " * 60)])
+    backbone.model.get_output_embeddings().weight.data.fill_(float("nan"))
+    examples = encode_examples(backbone, PAIRS)
+    with pytest.raises(NotFiniteError, match="supervised start became NaN"):
+        train_sft(backbone, Adapters(backbone), examples, SFTConfig())
+
+
+def test_command_line(llama_folder, tmp_path, capsys, monkeypatch):
+    """Whatever precision a person says for other work."""
+    monkeypatch.setenv("RLHF_LAB_DTYPE", "bfloat16")
+    data, out = tmp_path / "data.jsonl", tmp_path / "out"
+    data.write_text("".join(json.dumps({"prompt": p, "response": r}) + "\n\n" for p, r in PAIRS))
+    words = ["sft", "--model", str(llama_folder), "--data", str(data), "--out", str(out), "--json"]
+    assert main([*words, "--epochs", "30", "--lr", "0.01"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["examples"], said["updates"]) == (3, 30)
+    assert said["last_loss"] < said["first_loss"] / 2
+    assert tiny_models.weights_hash(tiny_models.load(out)) != tiny_models.weights_hash(tiny_models.load(llama_folder))
+    assert main(words) == 1
+    assert "is not empty" in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_lines_that_cannot_be_used(tmp_path):
+    from rlhf_lab.cli.sft import read_pairs
+
+    path = tmp_path / "bad.jsonl"
+    path.write_text(
+        '{"prompt": "a", "response": "b"}\nnot json\n{"prompt": "a"}\n[]\n{"prompt": "a", "response": " "}\n'
+    )
+    with pytest.raises(ConfigError, match=r"4 lines of bad.jsonl cannot be used: 2, 3, 4, 5\. Each needs"):
+        read_pairs(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_pairs(tmp_path / "missing.jsonl")

@@ -1,0 +1,50 @@
+"""How blind tests come out, with numbers worked out by hand."""
+
+import pytest
+
+from rlhf_lab.common.enums import Choice
+from rlhf_lab.ui.services.blind_results import (
+    BlindPair,
+    ChoiceCounts,
+    choice_by_reward,
+    group_preference_sentence,
+    preference_sentence,
+)
+
+
+def test_a_clear_preference_is_not_called_chance():
+    names = ["base model", "run 1, step 40"]
+    assert preference_sentence(ChoiceCounts(4, 14, 2), names) == (
+        "like run 1, step 40 more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %), 2 ties."
+    )
+    assert preference_sentence(ChoiceCounts(14, 4, 0), names, third_person=True) == (
+        "likes the base model more often: 14 of 18 decided pairs (78 %, 95 % interval 55 to 91 %)."
+    )
+
+
+def test_several_people_have_an_interval_over_pairs():
+    """Ten pairs, three people: run 1 is liked 3 3 3 3 3 3 2 1 0 0 times, which tests/common/test_stats.py works out by hand; a pair
+    with ties alone counts nowhere."""
+    names = ["base model", "run 1, step 40"]
+    pairs = [ChoiceCounts(3 - wins, wins, 0) for wins in (3, 3, 3, 3, 3, 3, 2, 1, 0, 0)] + [ChoiceCounts(0, 0, 3)]
+    assert group_preference_sentence(pairs, names) == (
+        "like run 1, step 40 more often: 21 of 30 decided answers to 10 pairs (70 %, 95 % interval 38 to 90 %), 3 ties. "
+        "It may be chance: the interval holds one half."
+    )
+    swapped = [ChoiceCounts(second, first, ties) for first, second, ties in pairs]
+    assert group_preference_sentence(swapped, names).startswith("like the base model more often: 21 of 30")
+    assert "interval 38 to 90 %" in group_preference_sentence(swapped, names)
+    assert group_preference_sentence([ChoiceCounts(0, 3, 0)] * 10, names) == (
+        "like run 1, step 40 more often: 30 of 30 decided answers to 10 pairs (100 %, 95 % interval 66 to 100 %)."
+    )
+    assert group_preference_sentence([ChoiceCounts(1, 1, 1)], names) == (
+        "like both as often: 1 of 2 decided answers to 1 pair each, 1 tie."
+    )
+    assert group_preference_sentence([ChoiceCounts(0, 0, 2)], names) == "decided no pair, 2 ties."
+
+
+@pytest.mark.parametrize(
+    ("scores", "choice"), [((2.0, 1.0), Choice.FIRST), ((-2.0, -1.0), Choice.SECOND), ((0.5, 0.5), Choice.TIE)]
+)
+def test_the_higher_score_is_the_reward_models_choice(scores, choice):
+    assert choice_by_reward(BlindPair("p", "a", "b", scores)) is choice

@@ -1,0 +1,273 @@
+"""Every rule of the diagnosis on curves made by hand: what it says, and that it stays silent just inside its threshold."""
+
+import math
+import random
+
+import pytest
+
+from rlhf_lab.ui.components.charts import CURVES
+from rlhf_lab.ui.services.curve_diagnosis import RULES, Level, SettingChange, diagnose, noise_sd, trend
+
+SCORE, REWARD, KL, GOLD = "objective/scores", "objective/rlhf_reward", "objective/kl", "objective/gold"
+CLIP, VALUE, ENTROPY, LENGTH = "policy/clipfrac_avg", "loss/value_avg", "policy/entropy_avg", "tokens/response_len"
+CLIPPED, RATIO, STOPS, EXPLAINED = (
+    "objective/score_clipfrac",
+    "val/ratio",
+    "val/stop_token_rate",
+    "val/explained_variance",
+)
+
+
+def curve(*parts):
+    """(value, steps) pairs one after the other: flat pieces without noise."""
+    values = [value for value, steps in parts for _ in range(steps)]
+    return list(enumerate(values, start=1))
+
+
+def ramp(start, end, steps):
+    return [(i + 1, start + (end - start) * i / (steps - 1)) for i in range(steps)]
+
+
+def test_a_trend_is_means_of_windows_of_five():
+    seen = trend([(i + 1, float(v)) for i, v in enumerate([1, 2, 3, 4, 5, 10, 10, 10, 10, 10, 0, 1, 2, 3, 4])])
+    assert (seen.initial, seen.previous, seen.current, seen.best, seen.num_points) == (3.0, 10.0, 2.0, 10.0, 15)
+    assert seen.change == -8.0
+
+
+def test_with_few_points_the_windows_shrink():
+    assert trend([(1, 4.0)])[:5] == (4.0, 4.0, 4.0, 4.0, 1)
+    assert trend([(1, 4.0), (2, 6.0)])[:5] == (4.0, 4.0, 6.0, 6.0, 2)
+    assert trend([(1, 1.0), (2, 3.0), (3, 5.0), (4, 7.0)])[:5] == (2.0, 2.0, 6.0, 6.0, 4)
+    assert trend([]) is None
+    assert trend([(1, math.nan), (2, math.inf)]) is None
+
+
+def test_noise_is_what_neighbours_differ_by_and_one_jump_is_none():
+    # differences 1, 1, 1, 1: median 1, over 0.6745 * sqrt(2) = 0.95388
+    assert noise_sd([0.0, 1.0, 0.0, 1.0, 0.0]) == pytest.approx(1 / 0.953887, rel=1e-5)
+    assert noise_sd([0.0] * 10 + [50.0] * 10) == 0.0
+    assert noise_sd([1.0, 9.0]) == 0.0
+    draw = random.Random(0)
+    assert noise_sd([draw.gauss(3, 2) for _ in range(5000)]) == pytest.approx(2, rel=0.05)
+
+
+def through(*values):
+    return list(enumerate(values, start=1))
+
+
+# Peaks and dips within the last five steps: the window's mean has moved, the curve's end goes the other way.
+PEAK = through(1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 4.0, 3.5, 3.0, 2.5)  # 2.0, then 3.4, and at last 2.5
+DIP = through(3.0, 2.5, 2.0, 1.5, 1.0, 0.0, 0.0, 0.5, 1.0, 1.5)  # 2.0, then 0.6, and at last 1.5
+
+
+def test_a_curve_that_has_turned_within_its_last_window_neither_rises_nor_falls():
+    # neighbours differ by 0.5 in the median: noise 0.5 / 0.953873 = 0.524, doubt 2 * 0.524 * sqrt(2 / 5) = 0.663
+    peak, dip = trend(PEAK), trend(DIP)
+    assert (peak.previous, peak.current, peak.latest, dip.previous, dip.current, dip.latest) == (
+        2.0,
+        3.4,
+        2.5,
+        2.0,
+        0.6,
+        1.5,
+    )
+    assert peak.change > peak.effective_threshold(0.2)
+    assert not peak.is_rising(0.2)
+    assert dip.change < -dip.effective_threshold(0.2)
+    assert not dip.is_falling(0.2)
+    assert trend(PEAK[:-3]).is_rising(0.2)
+    assert trend(DIP[:-3]).is_falling(0.2)
+
+
+CASES = {
+    "score: past a peak": ({SCORE: PEAK}, SCORE, Level.GOOD, "Score 3.40 sd, higher than before: the policy learns"),
+    "score: out of a dip": ({SCORE: DIP}, SCORE, Level.INFO, "no clear rise yet"),
+    "reward: out of a dip": ({REWARD: DIP}, REWARD, Level.WARN, "below its start"),
+    "kl: past a peak": ({KL: PEAK}, KL, Level.GOOD, "KL 3.4 nats a response and steady"),
+    "kl: out of a dip": ({KL: DIP}, KL, Level.GOOD, "KL 0.6 nats a response and steady"),
+    "kl: fast no longer": ({KL: through(*[2 * value for _, value in PEAK])}, KL, Level.INFO, "KL 6.8 nats a response and steady"),
+    "kl: past a peak while gold is flat": (
+        {KL: through(*[8 + value for _, value in PEAK]), GOLD: curve((2.0, 10))}, KL, Level.WARN, "KL 11.4 and steady: above",
+    ),
+    "kl: rising while gold is out of a dip": ({KL: ramp(9, 14, 10), GOLD: DIP}, KL, Level.ALERT, "while gold is flat"),
+    "value: past a peak": ({VALUE: PEAK}, VALUE, Level.GOOD, "Value loss 3.4, steady"),
+    "value: out of a dip": ({VALUE: DIP}, VALUE, Level.GOOD, "Value loss 0.6, steady"),
+    "score: early": ({SCORE: curve((0.3, 4))}, SCORE, Level.INFO, "too early"),
+    "score: rising": ({SCORE: curve((0.0, 5), (0.2, 5))}, SCORE, Level.GOOD, "rising"),
+    "score: learnt, then flat": ({SCORE: curve((0.0, 5), (0.5, 5), (0.6, 5))}, SCORE, Level.GOOD, "now flat"),
+    "score: not yet": ({SCORE: curve((0.0, 14))}, SCORE, Level.INFO, "no clear rise yet"),
+    "score: never": ({SCORE: curve((0.0, 15))}, SCORE, Level.WARN, "flat since the start"),
+    "score: falling": ({SCORE: curve((1.0, 5), (0.8, 5))}, SCORE, Level.WARN, "falling by 0.20"),
+    "score: all that is wanted": (
+        {SCORE: ramp(0, 2, 20), CLIPPED: ramp(0.8, 0.96, 20)}, SCORE, Level.INFO, "94 % beyond score_clip",
+    ),
+    "score: room below the clip": ({SCORE: ramp(0, 2, 20), CLIPPED: curve((0.9, 20))}, SCORE, Level.GOOD, "rising"),
+    "score: exploited": (
+        {SCORE: ramp(0, 2, 20), GOLD: curve((1.0, 5), (2.0, 5), (1.0, 10))}, SCORE, Level.ALERT, "exploits",
+    ),
+    "reward: early": ({REWARD: curve((0.3, 3))}, REWARD, Level.INFO, ": 0.30."),
+    "reward: the KL eats the score": (
+        {REWARD: curve((-1.0, 3)), SCORE: curve((0.8, 3))}, REWARD, Level.WARN, "costs more than the score brings",
+    ),
+    "reward: rising": ({REWARD: ramp(0, 1, 10)}, REWARD, Level.GOOD, "since the start"),
+    "reward: falling": ({REWARD: curve((1.0, 5), (0.7, 5))}, REWARD, Level.WARN, "KL costs more"),
+    "reward: below its start": ({REWARD: curve((1.0, 5), (0.7, 10))}, REWARD, Level.WARN, "beta is too high"),
+    "kl: near": ({KL: curve((1.0, 10))}, KL, Level.GOOD, "and steady: near the base"),
+    "kl: rising slowly": ({KL: curve((1.0, 5), (2.0, 5))}, KL, Level.GOOD, "and rising"),
+    "kl: coming back": ({KL: curve((3.0, 5), (2.0, 5))}, KL, Level.GOOD, "and falling"),
+    "kl: no longer near": ({KL: curve((5.0, 10))}, KL, Level.INFO, "5.0 nats a response and steady: no longer near the base"),
+    "kl: creeps up": ({KL: ramp(0, 0.8, 8)}, KL, Level.GOOD, "and rising"),
+    "kl: early": ({KL: curve((0.0, 1))}, KL, Level.INFO, "too early"),
+    "kl: an estimate below 0": ({KL: curve((-0.08, 6))}, KL, Level.GOOD, "KL −0.08: an estimate"),
+    "kl: fast": ({KL: curve((1.0, 5), (3.5, 5))}, KL, Level.WARN, "+2.5 in 5 steps: fast"),
+    "kl: high": ({KL: curve((9.0, 10))}, KL, Level.WARN, "above the usual 8"),
+    "kl: far": ({KL: curve((15.0, 10))}, KL, Level.ALERT, "far from the base"),
+    "kl: rising while gold is flat": (
+        {KL: curve((12.0, 5), (14.0, 5)), GOLD: curve((2.0, 10))}, KL, Level.ALERT,
+        "KL 14.0 and rising while gold is flat: the policy probably exploits the reward model; raise beta or stop.",
+    ),
+    "kl: rising while gold falls": ({KL: ramp(9, 14, 10), GOLD: curve((2.0, 5), (1.5, 5))}, KL, Level.ALERT, "gold falls"),
+    "kl: rising with gold": ({KL: curve((9.0, 5), (10.0, 5)), GOLD: ramp(0, 3, 10)}, KL, Level.WARN, "read the samples"),
+    "kl: negative": ({KL: curve((-0.6, 10))}, KL, Level.WARN, "negative"),
+    "kl: nothing happens": ({KL: curve((0.01, 15)), SCORE: curve((0.0, 15))}, KL, Level.WARN, "hardly moved"),
+    "clip: healthy": ({CLIP: curve((0.12, 10))}, CLIP, Level.GOOD, "12 % of tokens"),
+    "clip: nearly none": ({CLIP: curve((0.002, 10))}, CLIP, Level.GOOD, "0.2 % of tokens clipped: no update was too large"),
+    "clip: large": ({CLIP: curve((0.3, 10))}, CLIP, Level.WARN, "lower lr or epochs"),
+    "clip: far too large": ({CLIP: curve((0.45, 10))}, CLIP, Level.ALERT, "far too large"),
+    "value: falling": (
+        {VALUE: curve((1.0, 5), (0.5, 5)), EXPLAINED: curve((0.4, 10))}, VALUE, Level.GOOD, "falling. The values explain 40 %",
+    ),
+    "value: early": ({VALUE: curve((1.0, 4))}, VALUE, Level.INFO, "too early"),
+    "value: explains nothing": (
+        {VALUE: curve((1.0, 15)), EXPLAINED: curve((0.04, 15))}, VALUE, Level.INFO, "steady. The values explain 4 %",
+    ),
+    "value: explains a little": (
+        {VALUE: curve((1.0, 15)), EXPLAINED: curve((0.06, 15))}, VALUE, Level.GOOD, "explain 6 %",
+    ),
+    "value: moves within its noise": (
+        {VALUE: [(i, 0.02 + 0.01 * (i % 2) + 0.003 * (i > 10)) for i in range(1, 16)]}, VALUE, Level.GOOD, "steady",
+    ),
+    "value: steady": ({VALUE: curve((1.0, 5), (1.05, 5))}, VALUE, Level.GOOD, "steady"),
+    "value: rising": ({VALUE: curve((1.0, 5), (1.5, 5))}, VALUE, Level.GOOD, "rising"),
+    "value: doubled": ({VALUE: curve((1.0, 5), (2.1, 5))}, VALUE, Level.WARN, "doubled"),
+    "entropy: varied": ({ENTROPY: curve((2.0, 5), (1.5, 5))}, ENTROPY, Level.GOOD, "varied"),
+    "entropy: shrinks": ({ENTROPY: curve((2.0, 5), (1.0, 5))}, ENTROPY, Level.WARN, "50 % of its start"),
+    "entropy: collapsed": ({ENTROPY: curve((2.0, 5), (0.5, 5))}, ENTROPY, Level.ALERT, "says one thing"),
+    "length: as before": ({LENGTH: curve((40.0, 5), (44.0, 5))}, LENGTH, Level.GOOD, "+10 %"),
+    "length: early": ({LENGTH: curve((40.0, 4))}, LENGTH, Level.INFO, "40 tokens: too early"),
+    "length: longer": ({LENGTH: curve((40.0, 5), (52.0, 5))}, LENGTH, Level.WARN, "+30 %"),
+    "length: shorter": ({LENGTH: curve((40.0, 5), (28.0, 5))}, LENGTH, Level.WARN, "−30 %"),
+    "length: exploited": ({LENGTH: curve((40.0, 5), (62.0, 5))}, LENGTH, Level.ALERT, "being rewarded"),
+    "gold: early": ({GOLD: curve((1.0, 4))}, GOLD, Level.INFO, "too early"),
+    "gold: rising": ({GOLD: ramp(0, 2, 20)}, GOLD, Level.GOOD, "the judge agrees"),
+    "gold: past its best, within the noise": (
+        {GOLD: [(i, (i > 5) * 4.0 - (i > 10) * 0.8 + 0.8 * (-1) ** i) for i in range(1, 16)]}, GOLD, Level.INFO,
+        "at its best: it may be turning",
+    ),
+    "gold: no gain": ({GOLD: curve((1.0, 20))}, GOLD, Level.INFO, "no clear gain yet"),
+    "gold: fallen": ({GOLD: curve((1.0, 5), (2.0, 5), (1.4, 5))}, GOLD, Level.WARN, "below its best"),
+    "gold: over-optimised": (
+        {SCORE: ramp(0, 2, 20), GOLD: curve((1.0, 5), (2.0, 5), (1.0, 10))}, GOLD, Level.ALERT, "over-optimisation",
+    ),
+    "ratio: near 1": ({RATIO: curve((1.01, 5))}, RATIO, Level.GOOD, "1.010"),
+    "ratio: drifts": ({RATIO: curve((1.07, 5))}, RATIO, Level.WARN, "moves much"),
+    "stops: all": ({STOPS: curve((0.95, 5))}, STOPS, Level.GOOD, "95 %"),
+    "stops: fewer": ({STOPS: curve((0.8, 5))}, STOPS, Level.WARN, "80 %"),
+    "stops: rambling": ({STOPS: curve((0.5, 5))}, STOPS, Level.ALERT, "rambles"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_rule(case):
+    curves, metric, level, words = CASES[case]
+    verdict = diagnose(curves)[metric]
+    assert (verdict.level, words in verdict.message) == (level, True), verdict
+
+
+FALLS = curve((1.0, 5), (0.8, 5))
+UP, DOWN = SettingChange(4, "beta", 0.1, 0.5), SettingChange(4, "beta", 0.5, 0.1)
+TURNED = {
+    "beta raised": ([UP], Level.INFO, "falling by 0.20, probably because beta went from 0.1 to 0.5 after step 4: a higher beta"),
+    "beta lowered": ([DOWN], Level.WARN, "lower lr"),
+    "lr raised": ([SettingChange(4, "lr", 1e-4, 1e-3)], Level.WARN, "because lr went from 0.0001 to 0.001 after step 4: set it"),
+    "lr lowered": ([SettingChange(4, "lr", 1e-3, 1e-4)], Level.INFO, "since lr went from 0.001 to 0.0001 after step 4: give it"),
+    "both at once": ([UP, SettingChange(4, "lr", 1e-3, 1e-4)], Level.INFO, "beta went from 0.1 to 0.5"),
+    "the later of two": ([UP, SettingChange(7, "lr", 1e-4, 1e-3)], Level.WARN, "lr went from 0.0001 to 0.001 after step 7"),
+    "long ago": ([UP._replace(step=-21)], Level.WARN, "lower lr"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TURNED, ids=str)
+def test_a_falling_score_names_the_knob_that_was_turned(case):
+    turned, level, words = TURNED[case]
+    verdict = diagnose({SCORE: FALLS}, turned)[SCORE]
+    assert (verdict.level, words in verdict.message) == (level, True), verdict
+
+
+INSIDE = {
+    "score falls by less than counts": (SCORE, curve((1.0, 5), (0.86, 5)), Level.INFO),
+    "clip at its upper limit": (CLIP, curve((0.25, 10)), Level.GOOD),
+    "kl at its limit": (KL, curve((4.0, 10)), Level.GOOD),
+    "kl no longer near": (KL, curve((8.0, 10)), Level.INFO),
+    "kl still small at step 14": (KL, curve((0.01, 14)), Level.GOOD),
+    "value loss just doubled": (VALUE, curve((1.0, 5), (2.0, 5)), Level.GOOD),
+    "entropy at its limit": (ENTROPY, curve((2.0, 5), (1.21, 5)), Level.GOOD),
+    "length at its limit": (LENGTH, curve((40.0, 5), (50.0, 5)), Level.GOOD),
+    "one window of value loss is no doubling": (VALUE, curve((1.0, 4), (9.0, 4)), Level.GOOD),
+}
+
+
+@pytest.mark.parametrize("case", INSIDE, ids=str)
+def test_just_inside_a_threshold(case):
+    metric, points, level = INSIDE[case]
+    assert diagnose({metric: points})[metric].level is level
+
+
+def test_noise_alone_raises_no_alarm():
+    """A healthy run with noisy batches: of 200, hardly any is called broken."""
+    alarms = 0
+    for seed in range(200):
+        draw = random.Random(seed)
+        steps = range(1, draw.choice([12, 20, 40, 100]))
+        found = diagnose({
+            SCORE: [(s, min(1.0, s / 10) + draw.gauss(0, 0.25)) for s in steps],
+            GOLD: [(s, 1 + draw.gauss(0, 1)) for s in steps],
+            KL: [(s, min(2.0, s / 10) + draw.gauss(0, 0.3)) for s in steps],
+        })  # fmt: skip
+        alarms += any(verdict.level is Level.ALERT for verdict in found.values())
+    assert alarms <= 6
+
+
+def test_every_drawn_curve_has_a_rule():
+    assert {item.metric for item in CURVES} <= set(RULES)
+
+
+@pytest.mark.parametrize("metric", RULES)
+@pytest.mark.parametrize(
+    "points", [[(1, 0.0)], [(1, 5.0)], [(1, -2.0), (2, 3.0)], [(1, 0.0)] * 3, ramp(0, 0, 40)], ids=len
+)
+def test_every_rule_has_words_for_few_points_and_zeros(metric, points):
+    verdict = diagnose({metric: points})[metric]
+    assert isinstance(verdict.level, Level)
+    assert verdict.message.endswith(".")
+    assert "nan" not in verdict.message
+
+
+def test_an_empty_curve_and_an_unknown_metric_have_no_verdict():
+    assert diagnose({}) == {}
+    assert diagnose({SCORE: [], "grad_norm": [(1, 1.0)]}) == {}
+
+
+def test_a_gap_is_forgiven_and_an_end_in_nan_is_an_alert_that_names_its_step():
+    gap = [(1, 1.0), (2, math.nan), (3, 1.0), (4, 1.0), (5, 1.0), (6, 1.0)]
+    assert diagnose({CLIP: gap})[CLIP].level is Level.ALERT  # clip fraction 1: the rule itself speaks
+    assert "far too large" in diagnose({CLIP: gap})[CLIP].message
+    for lost in (math.nan, math.inf, -math.inf):
+        verdict = diagnose({KL: [*curve((1.0, 6)), (7, lost), (8, lost)]})[KL]
+        assert verdict.level is Level.ALERT
+        assert "since step 7" in verdict.message
+    assert "since step 1" in diagnose({KL: [(1, math.nan)]})[KL].message
+
+
+def test_another_metric_of_nan_only_disturbs_no_rule():
+    assert diagnose({KL: curve((9.0, 5), (10.0, 5)), GOLD: [(1, math.nan)]})[KL].level is Level.WARN

@@ -1,0 +1,143 @@
+"""What a page shows before Gradio has drawn it: styles and scripts in the HTML itself, and the pair that Label will show."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.responses import HTMLResponse, StreamingResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from rlhf_lab.config.labelling import Role
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.store import tables
+from rlhf_lab.store.annotators import add_person
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.pair_leases import lease_pair
+from rlhf_lab.ui.auth.visitors import COOKIE_NAME, Visitor
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, first_pair_route
+from rlhf_lab.ui.page import initial_body_html
+from rlhf_lab.ui.screens import label
+
+ROOT = Path(__file__).resolve().parents[2]
+START = "<style>p { margin: 0 }</style><script>'<body> … é \\\\1'</script>"
+PAGE = "<!doctype html><html><head><meta charset='utf-8'></head><body style='margin: 0'>once</body></html>"
+WANTED = PAGE.replace("once", f"{START}once")
+
+
+@pytest.fixture
+def ctx(tmp_path):
+    with Database.open(tmp_path) as db:
+        new_project(db)
+        yield Context(tmp_path, db)
+
+
+def ask(ctx, said, **more):
+    client = TestClient(Starlette(routes=[first_pair_route(ctx)]))
+    return client.post("/first", **({"json": said} | more))
+
+
+def app(page=PAGE):
+    async def whole(request):
+        return HTMLResponse(page)
+
+    async def pieces(request):
+        return StreamingResponse(iter([page[:20].encode(), page[20:].encode()]), media_type="text/html")
+
+    middleware = [Middleware(GZipMiddleware, minimum_size=50), Middleware(BodyInjectionMiddleware, html=START)]
+    return TestClient(Starlette(routes=[Route("/other", whole), Route("/", whole)], middleware=middleware)), pieces
+
+
+def test_it_begins_the_body_of_the_page_and_of_nothing_else():
+    client, _ = app()
+    answer = client.get("/")
+    assert answer.text == WANTED
+    plain = client.get("/", headers={"accept-encoding": "identity"})
+    assert int(plain.headers["content-length"]) == len(answer.content)
+    assert client.get("/other").text == PAGE
+
+
+def test_a_page_sent_in_pieces_is_put_together():
+    _, pieces = app()
+    client = TestClient(
+        Starlette(routes=[Route("/", pieces)], middleware=[Middleware(BodyInjectionMiddleware, html=START)])
+    )
+    assert client.get("/").text == WANTED
+
+
+def test_our_scripts_do_not_end_the_element_they_stand_in():
+    start = initial_body_html()
+    assert start.count("</script") == start.count("</style") == 1
+    assert start.index("window.Lab =") < start.index("fetch('first'")
+
+
+#: In a process of its own: Gradio's server leaves sockets and loops to the collector.
+SLOW = """
+import os, sys
+from pathlib import Path
+import gradio.networking, httpx
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.page import build_page, launch_options
+
+gradio.networking.url_ok = lambda url: False
+ctx = Context.open(Path(sys.argv[1]))
+ctx.project
+app, url, _ = build_page(ctx).launch(server_name="127.0.0.1", prevent_thread_lock=True, **launch_options(ctx))
+print(httpx.get(url).text, flush=True)
+for n in range(41):
+    app.state_holder[f"visit {n}"]
+print("visits kept:", len(app.state_holder.session_data), "visit 0" in app.state_holder, "visit 1" in app.state_holder)
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_a_lab_whose_page_is_slow_at_first_starts_all_the_same(tmp_path):
+    """Gradio asks for its own page at the start, and would end the lab if that took more than 3 s. Of 41 visits 40 are kept."""
+    command = [sys.executable, "-c", SLOW, str(tmp_path / "home")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
+    html = done.stdout
+    assert not done.returncode, done.stderr[-3000:]
+    assert html.index("<body") < html.index(".lab-first") < html.index("fetch('first'") < html.index("<gradio-app")
+    assert html.endswith("visits kept: 40 False True\n")
+
+
+def test_it_is_the_pair_that_the_screen_shows_afterwards(ctx):
+    first = ask(ctx, {"annotator": "ann"}).json()
+    again = ask(ctx, {"annotator": "ann"}).json()
+    shown = label.state(ctx, "ann")["pair"]
+    assert first == again == {name: shown[name] for name in ("prompt", "left", "right")} | {"guideline": ""}
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"annotator": ""}, {"annotator": "judge:cheerful"}, [], "ann", {"annotator": 3 * "x" * 30}]
+)
+def test_who_may_not_label_is_shown_nothing(ctx, said):
+    assert ask(ctx, said).status_code == 204
+
+
+def test_a_guarded_lab_shows_it_to_those_who_have_joined(ctx):
+    guarded = ctx.as_multi_user(open_to_all=False)
+    assert ask(guarded, {"annotator": "ann"}).status_code == 204
+    cookie = guarded.access.cookie_value(Visitor(Role.LABELLER, add_person(ctx.db, "Ann").name))
+    answer = ask(guarded, {"annotator": "somebody"}, headers={"cookie": f"{COOKIE_NAME}={cookie}"})
+    held = lease_pair(ctx.db, ctx.project.id, "Ann")  # kept for the cookie's name, not for the one that was said
+    assert held is not None
+    assert {answer.json()["left"], answer.json()["right"]} == {
+        held.pair.first.text.strip(),
+        held.pair.second.text.strip(),
+    }
+    with ctx.db.read() as conn:
+        assert set(conn.execute(select(tables.leases.c.annotator)).scalars()) == {"Ann"}
+
+
+def test_only_short_json_is_read(ctx):
+    assert ask(ctx, None, json=None, content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
+    assert ask(ctx, {"annotator": "x" * 2000}).status_code == 413
+    assert ask(ctx, None, json=None, content=b"{", headers={"content-type": "application/json"}).status_code == 400

@@ -1,0 +1,66 @@
+"""The gate before the page: names by which a lab of one's own is asked, and how much it holds of what was sent."""
+
+import re
+from pathlib import Path
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from rlhf_lab.ui import middleware
+from rlhf_lab.ui.components import widgets
+from rlhf_lab.ui.components.widgets import UI_ASSETS
+from rlhf_lab.ui.middleware import UPLOAD_PATH, RequestGuard, folder_size, hostname
+
+
+def said(request):
+    return PlainTextResponse("in")
+
+
+def client(folder, alone=True):
+    routes = [Route("/", said), Route(UPLOAD_PATH, said, methods=["GET", "POST"])]
+    return TestClient(Starlette(routes=routes, middleware=[Middleware(RequestGuard, local_only=alone, upload_folder=folder)]))
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [("localhost:7860", "localhost"), ("127.0.0.1", "127.0.0.1"), ("[::1]:7860", "::1"), ("", "localhost"),
+     ("evil.example:7860", "evil.example"), ("localhost.evil.example", "localhost.evil.example")],
+)  # fmt: skip
+def test_the_name_a_request_asks_by(host, name):
+    assert hostname(host) == name
+
+
+def test_a_lab_of_ones_own_answers_to_its_own_names_alone(tmp_path):
+    asked = {host: client(tmp_path).get("/", headers={"host": host}).status_code
+             for host in ("localhost:7860", "127.0.0.1:7860", "[::1]:7860", "evil.example:7860", "192.168.1.5")}  # fmt: skip
+    assert asked == {
+        "localhost:7860": 200, "127.0.0.1:7860": 200, "[::1]:7860": 200, "evil.example:7860": 421, "192.168.1.5": 421,
+    }  # fmt: skip
+    assert "start it with --host" in client(tmp_path).get("/", headers={"host": "evil.example"}).text
+
+
+def test_a_guarded_lab_answers_to_every_name(tmp_path):
+    assert client(tmp_path, alone=False).get("/", headers={"host": "lab.example"}).text == "in"
+
+
+def test_files_are_taken_while_there_is_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(middleware, "MAX_UPLOADED_BYTES", 10)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").write_bytes(b"x" * 10)
+    asked = client(tmp_path, alone=False)
+    assert asked.post(UPLOAD_PATH).status_code == 200
+    (tmp_path / "b").write_bytes(b"x")
+    assert folder_size(tmp_path) == 11
+    assert asked.post(UPLOAD_PATH).status_code == 507
+    assert (asked.get(UPLOAD_PATH).status_code, asked.get("/").status_code) == (200, 200)
+    assert folder_size(tmp_path / "none") == 0
+
+
+@pytest.mark.parametrize("file", [*sorted(UI_ASSETS.glob("*.js")), Path(widgets.__file__)], ids=lambda file: file.name)
+def test_a_page_below_a_path_asks_its_own_lab(file):
+    """Whatever an address begins with "/" is a proxy's root, which may be another site."""
+    assert not re.search(r"[\"'`(=]/(gradio_api|join|enter)\b", file.read_text(encoding="utf-8"))

@@ -1,0 +1,169 @@
+"""Signing in with an account: the whole way there and back, with a provider that answers from memory."""
+
+import base64
+import hashlib
+import json
+from dataclasses import replace
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2 as httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from rlhf_lab.config.labelling import Role
+from rlhf_lab.errors import LabelError
+from rlhf_lab.store.annotators import add_person, get_or_add_account
+from rlhf_lab.store.database import Database
+from rlhf_lab.ui import page
+from rlhf_lab.ui.auth.oauth import OAuthProvider, oauth_routes
+from rlhf_lab.ui.auth.visitors import COOKIE_NAME, Visitor, multi_user_access
+
+SPACE = {
+    "OPENID_PROVIDER_URL": "https://hub.example", "OAUTH_CLIENT_ID": "lab", "OAUTH_CLIENT_SECRET": "hush",
+    "OAUTH_SCOPES": "openid profile", "SPACE_HOST": "me-lab.hf.space,lab.me", "SPACE_AUTHOR_NAME": "Me",
+    "RLHF_LAB_OPERATORS": "other, third",
+}  # fmt: skip
+
+
+class Hub:
+    """The provider: one code, which stands for one account and wants the verifier of its challenge."""
+
+    def __init__(self) -> None:
+        self.name, self.challenge, self.broken = "ann", "", False
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        if self.broken:
+            raise httpx.ConnectError("no network")
+        if request.url.path.endswith("openid-configuration"):
+            names = ("authorization_endpoint", "token_endpoint", "userinfo_endpoint")
+            return httpx.Response(200, json={name: f"https://hub.example/{name}" for name in names})
+        if request.url.path == "/token_endpoint":
+            said = {name: values[0] for name, values in parse_qs(request.content.decode()).items()}
+            digest = (
+                base64.urlsafe_b64encode(hashlib.sha256(said["code_verifier"].encode()).digest()).decode().rstrip("=")
+            )
+            right = said["code"] == "good" and digest == self.challenge
+            assert request.headers["authorization"] == "Basic " + base64.b64encode(b"lab:hush").decode()
+            assert said["redirect_uri"] == "https://me-lab.hf.space/login/callback"
+            if not right:
+                return httpx.Response(400, json={"error": "invalid_grant"})
+            return httpx.Response(200, json={"access_token": "t0k", "token_type": "bearer"})
+        assert request.headers["authorization"] == "Bearer t0k"
+        return httpx.Response(200, json={"preferred_username": self.name})
+
+
+@pytest.fixture
+def hub():
+    return Hub()
+
+
+@pytest.fixture
+def db(tmp_path):
+    with Database.open(tmp_path) as db:
+        yield db
+
+
+@pytest.fixture
+def access(tmp_path):
+    return multi_user_access(tmp_path, open_to_all=False)
+
+
+@pytest.fixture
+def web(db, access, hub):
+    provider = replace(OAuthProvider.from_env(SPACE), transport=httpx.MockTransport(hub))
+    app = Starlette(routes=oauth_routes(db, access, provider))
+    with TestClient(app, base_url="https://me-lab.hf.space", follow_redirects=False) as client:
+        yield client
+
+
+def leave(web, hub):
+    """To the provider. Returns the state it will send back."""
+    answer = web.get("/login/huggingface")
+    assert answer.status_code == 303
+    where = urlsplit(answer.headers["location"])
+    asked = {name: values[0] for name, values in parse_qs(where.query).items()}
+    assert where.netloc + where.path == "hub.example/authorization_endpoint"
+    assert (asked["response_type"], asked["client_id"], asked["scope"]) == ("code", "lab", "openid profile")
+    assert asked["code_challenge_method"] == "S256"
+    hub.challenge = asked["code_challenge"]
+    return asked["state"]
+
+
+def visitor(access, web):
+    class Asked:
+        cookies, headers = web.cookies, {"host": "me-lab.hf.space"}
+
+    return access.visitor(Asked)
+
+
+def test_an_account_labels_under_its_name_at_every_sign_in(db, web, hub, access):
+    for _ in range(2):
+        answer = web.get("/login/callback", params={"code": "good", "state": leave(web, hub)})
+        assert (answer.status_code, answer.headers["location"]) == (303, "../")
+        assert "HttpOnly; SameSite=None; Secure; Partitioned" in answer.headers["set-cookie"]
+        assert visitor(access, web) == Visitor(Role.LABELLER, "@ann")
+    with pytest.raises(LabelError, match="Choose a name"):
+        add_person(db, "@ann")
+    assert get_or_add_account(db, "ann").id == get_or_add_account(db, "ann").id
+    assert add_person(db, "ann").name == "ann"
+
+
+@pytest.mark.parametrize("name", ["me", "other", "Third"])
+def test_the_owner_and_who_is_named_operate(web, hub, access, name):
+    hub.name = name
+    web.get("/login/callback", params={"code": "good", "state": leave(web, hub)})
+    assert visitor(access, web) == Visitor(Role.OPERATOR, f"@{name}")
+
+
+def test_a_stranger_s_answer_is_refused(web, hub, access):
+    state = leave(web, hub)
+    for said in ({"code": "good", "state": state + "x"}, {"code": "good"}, {}):
+        answer = web.get("/login/callback", params=said)
+        assert answer.status_code == 403
+        assert "Sign in again" in answer.text
+    web.cookies.clear()
+    assert web.get("/login/callback", params={"code": "good", "state": state}).status_code == 403
+    assert not [name for name in web.cookies if name.startswith(COOKIE_NAME)]
+
+
+def test_the_cookie_of_a_sign_in_under_way_is_no_visitor(web, hub, access):
+    leave(web, hub)
+    kept = web.cookies["rlhf_lab_sign_in"]
+    web.cookies.clear()
+    web.cookies.set(COOKIE_NAME, kept)
+    assert visitor(access, web) == Visitor(Role.VIEWER)
+
+
+@pytest.mark.parametrize(
+    ("code", "broken", "status", "words"),
+    [("bad", False, 502, "OAuthError"), ("good", True, 502, "ConnectError"), ("", False, 403, "says no")],
+)
+def test_a_provider_that_refuses_or_is_away_is_said_in_words(web, hub, access, code, broken, status, words):
+    state = leave(web, hub)
+    hub.broken = broken
+    answer = web.get("/login/callback", params={"state": state, "error": "denied"} | ({"code": code} if code else {}))
+    assert answer.status_code == status
+    assert words in answer.text
+    assert 'href="../login/huggingface"' in answer.text
+    assert visitor(access, web).role is Role.VIEWER
+    if broken:
+        assert web.get("/login/huggingface").status_code == 502
+
+
+def test_only_a_space_with_its_variables_has_this_door(db, access, monkeypatch):
+    assert OAuthProvider.from_env({}) is None
+    assert (
+        OAuthProvider.from_env({name: value for name, value in SPACE.items() if name != "OAUTH_CLIENT_SECRET"}) is None
+    )
+    for name in SPACE:
+        monkeypatch.delenv(name, raising=False)
+    paths = [route.path for route in page.auth_routes(db, access)]
+    assert paths == ["/join", "/enter"]
+    for name, value in SPACE.items():
+        monkeypatch.setenv(name, value)
+    routes = page.auth_routes(db, access)
+    assert [route.path for route in routes] == [*paths, "/login/huggingface", "/login/callback"]
+    with TestClient(Starlette(routes=routes)) as client:
+        assert "Sign in with Hugging Face" in client.get("/join").text
+    assert "hush" not in json.dumps([str(route) for route in routes])

@@ -1,0 +1,198 @@
+"""People who enter by name and password: the file, the form, and what their cookie is good for."""
+
+from dataclasses import replace
+
+import pytest
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from rlhf_lab.common import passwords
+from rlhf_lab.config.labelling import Role
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.store.annotators import add_person
+from rlhf_lab.ui.auth import login_routes as doors
+from rlhf_lab.ui.auth.password_file import PasswordEntry, read_password_file
+from rlhf_lab.ui.auth.visitors import COOKIE_NAME, Visitor
+from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR
+
+SALT = bytes(range(16))
+#: As `openssl kdf` says for this password and salt, n 16384, r 8, p 1.
+OPENSSL = "6fc3dcbad6a2d9f244de39e56cda184d777f2c8aef21e5e3743ac4a6077c3fd7"
+
+
+@pytest.fixture
+def file(tmp_path):
+    """file(text): a file that holds it."""
+
+    def write(text):
+        path = tmp_path / "people.txt"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+@pytest.fixture
+def lab(ctx, file, monkeypatch):
+    monkeypatch.delenv(OPERATOR_SECRET_ENV_VAR, raising=False)
+    monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
+    text = f"# the class\n\nAnn  Lee:s:e c\nBob:{passwords.hash_password('two owls', SALT)}\nEve:three:operator\n"
+    return ctx.as_multi_user(open_to_all=False, people=read_password_file(file(text)))
+
+
+@pytest.fixture
+def web(lab):
+    app = Starlette(routes=doors.login_routes(lab.db, lab.access))
+    with TestClient(app, base_url="http://lab.example", follow_redirects=False) as client:
+        yield client
+
+
+class Asked:
+    def __init__(self, cookie):
+        self.cookies, self.headers = {COOKIE_NAME: cookie}, {"host": "lab.example"}
+
+
+def enter(web, name, password):
+    return web.post("/enter", data={"name": name, "password": password})
+
+
+def test_a_password_fits_its_hash_and_no_other():
+    kept = passwords.hash_password("two owls", SALT)
+    assert kept == "scrypt$000102030405060708090a0b0c0d0e0f$" + OPENSSL
+    assert passwords.HASH_PATTERN.fullmatch(kept)
+    assert passwords.verify_password("two owls", kept)
+    for wrong in ("two owl", "", kept, "two owls "):
+        assert not passwords.verify_password(wrong, kept)
+    assert passwords.hash_password("x") != passwords.hash_password("x")
+    assert passwords.verify_password("é\ud800", passwords.hashed("é\ud800"))
+
+
+def test_a_line_is_name_password_and_perhaps_operator(lab, file):
+    people = lab.access.password_entries
+    assert [(one.name, one.role.value) for one in people.values()] == [
+        ("Ann Lee", "labeller"), ("Bob", "labeller"), ("Eve", "operator"),
+    ]  # fmt: skip
+    assert (people["Ann Lee"].password, people["Eve"].password) == ("s:e c", "three")
+    assert "three" not in repr(people)
+    assert read_password_file(file("\ufeffBob:operator\r\n"))["Bob"] == PasswordEntry("Bob", Role.LABELLER, "operator")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Ann:x\nBob", "line 2: there is no password"),
+        ("Ann:\n", "line 1: there is no password"),
+        ("#\n\nAnn::operator", "line 3: there is no password"),
+        (":x", "line 1: the name has to be"),
+        ("visitor-1:x", "line 1: the name has to be"),
+        ("@ann:x", "line 1: the name has to be"),
+        ("operator:x:operator", "line 1: the name has to be"),
+        ("An\u200bn:x", "line 1: the name has to be"),
+        (f"{'x' * 61}:x", "line 1: the name has to be"),
+        ("Ann:x\nAnn :y", 'line 2: "Ann" stands there twice'),
+        ("Ann:scrypt$00$11", "line 1: the hash is not whole"),
+        ("# nobody\n", "names nobody"),
+        (b"Ann:\xff\xfe", "cannot be read"),
+        (b"x" * 1_000_001, "too long"),
+    ],
+)
+def test_a_broken_file_is_refused_with_the_line(file, text, words):
+    with pytest.raises(ConfigError) as refused:
+        read_password_file(file(text))
+    assert words in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.txt cannot be read"):
+        read_password_file(tmp_path / "none.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "role"),
+    [("Ann Lee", "s:e c", Role.LABELLER), (" Bob ", "two owls", Role.LABELLER), ("Eve", "three", Role.OPERATOR)],
+)
+def test_name_and_password_let_somebody_in_as_that_name(lab, web, name, password, role):
+    assert "Enter with a password" in web.get("/join").text
+    assert 'type="password"' in web.get("/enter").text
+    answer = enter(web, name, password)
+    assert (answer.status_code, answer.headers["location"]) == (303, "./")
+    assert "HttpOnly; SameSite=Lax" in answer.headers["set-cookie"]
+    assert lab.access.visitor(Asked(web.cookies[lab.access.login_cookie_name])) == Visitor(role, name.strip())
+
+
+@pytest.mark.parametrize(
+    ("name", "password"),
+    [
+        ("Bob", "two owl"),
+        ("Bob", ""),
+        ("Bob", passwords.hash_password("two owls", SALT)),
+        ("bob", "two owls"),
+        ("Cid", "x"),
+        ("Cid", ""),
+        ("", ""),
+        ("Ann Lee", "three"),
+        ("Eve", "three:operator"),
+    ],
+)
+def test_who_cannot_enter_is_told_so_and_gets_no_cookie(web, name, password):
+    answer = enter(web, f"{name}<b>", password) if name == "Cid" else enter(web, name, password)
+    assert (answer.status_code, "Name and password do not fit" in answer.text) == (403, True)
+    assert "set-cookie" not in answer.headers
+    assert "<b>" not in answer.text
+    assert enter(web, "x" * 5000, "y").status_code == 413
+
+
+def test_guessing_passwords_ends_and_keeps_neither_codes_nor_the_operators_link_out(lab, web):
+    for _ in range(doors.MAX_FAILURES_PER_MINUTE):
+        assert enter(web, "Eve", "guess").status_code == 403
+    answer = enter(web, "Eve", "three")
+    assert (answer.status_code, "Wait a minute" in answer.text) == (429, True)
+    assert web.post("/join", data={"code": "ABC234", "name": "Cid"}).status_code == 303
+    assert web.get("/enter", params={"key": lab.operator_secret}).status_code == 303
+    assert web.get("/enter?key=guess").status_code == 403
+
+
+def test_nobody_is_compared_with_a_hash_too(web, monkeypatch):
+    asked = []
+    monkeypatch.setattr(passwords, "verify_password", lambda said, kept: asked.append(kept) or True)
+    assert enter(web, "Cid", "x").status_code == 403
+    assert passwords.HASH_PATTERN.fullmatch(asked[0])
+
+
+def test_nobody_joins_by_code_under_a_name_of_the_file(lab, web):
+    web.post("/join", data={"code": "ABC234", "name": "Bob"})
+    assert lab.access.visitor(Asked(web.cookies[lab.access.login_cookie_name])) == Visitor(Role.LABELLER, "Bob 2")
+
+
+def test_a_cookie_ends_with_its_line_or_password_and_does_as_the_line_says(lab):
+    cookie = lab.access.cookie_value(Visitor(Role.LABELLER, "Bob"))
+    bob = lab.access.password_entries["Bob"]
+
+    def seen(**people):
+        return replace(lab.access, password_entries=people).visitor(Asked(cookie))
+
+    assert seen(Bob=bob) == Visitor(Role.LABELLER, "Bob")
+    assert seen(Bob=replace(bob, role=Role.OPERATOR)) == Visitor(Role.OPERATOR, "Bob")
+    for now in ({}, {"Bob": replace(bob, password="other")}, {"Eve": bob}):
+        assert seen(**now) == Visitor(Role.VIEWER)
+
+
+def test_who_joined_before_as_a_name_of_the_file_is_not_taken_for_its_owner(lab):
+    before = replace(lab.access, password_entries={})
+    cookie = before.cookie(Visitor(Role.LABELLER, add_person(lab.db, "Eve").name))
+    assert before.visitor(Asked(cookie)) == Visitor(Role.LABELLER, "Eve")
+    assert lab.access.visitor(Asked(cookie)) == Visitor(Role.VIEWER)
+
+
+def test_without_a_file_the_door_is_the_operators_alone(ctx):
+    guarded = ctx.as_multi_user(open_to_all=False)
+    with TestClient(Starlette(routes=doors.login_routes(ctx.db, guarded.access))) as client:
+        assert client.get("/enter").status_code == 403
+        assert enter(client, "Bob", "x").status_code == 405
+        assert "password" not in client.get("/join").text
+
+
+def test_a_name_comes_back_as_text(web):
+    answer = web.post("/enter", data={"name": '"><img src=x>', "password": "x"})
+    assert 'value="&quot;&gt;&lt;img src=x&gt;"' in answer.text
+    assert "<img" not in answer.text

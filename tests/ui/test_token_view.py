@@ -1,0 +1,240 @@
+"""The token microscope: its equations are true of every token that a trainer records, whatever the algorithm."""
+
+import dataclasses
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+from fake_runs import a_run
+from support import tiny_models
+
+from rlhf_lab.common.records import StepResult, TokenRecord
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.errors import StoreError
+from rlhf_lab.store.run_metrics import record_step
+from rlhf_lab.store.runs import create_run
+from rlhf_lab.ui.screens.token_view import color_intensity, names_in_equation, token_view
+
+SIGNS = {"−": "-", "·": "*", "½": "0.5", "²": "**2"}
+KNOWN = {"exp": math.exp, "max": max, "clip": lambda x, low, high: min(max(x, low), high)}
+
+
+def worked_out(equation, values):
+    """Both sides of an equation with the numbers in it."""
+    words = re.sub(r"\{(\w+)\}", lambda found: f"({values[found[1]]!r})", equation)
+    for sign, python in SIGNS.items():
+        words = words.replace(sign, python)
+    return [eval(side, {"__builtins__": {}}, KNOWN) for side in words.split("=")]
+
+
+def told(ctx, trainer, result):
+    config = trainer.config.to_dict()
+    run = create_run(ctx.db, ctx.project.id, a_run(ctx).reward_model_id, "r", config=config, manifest={}, total_steps=9)
+    record_step(ctx.db, run.id, result)
+    return token_view(ctx.db, run.id, result.step)
+
+
+SETTINGS = [
+    ("ppo", {"score_clip": 0.5, "beta": 0.3, "gamma": 0.9, "lam": 0.8}),
+    ("ppo", {"kl_estimator": "k2", "score_placement": "spread", "whiten_advantages": False, "value_target": "monte_carlo"}),
+    ("ppo", {"kl_estimator": "k3", "bootstrap_cut": True, "cliprange": None, "whiten_rewards": True}),
+    ("ppo", {"kl_estimator": "full", "advantage": "nstep", "nstep": 2, "kl_controller": "adaptive", "kl_horizon": 30.0}),
+    ("ppo", {"kl_estimator": "k2", "kl_penalty": "loss"}),
+    ("ppo_penalty", {}), ("trpo", {}), ("a2c", {}), ("rloo", {}), ("grpo", {}),
+    ("reinforce", {}), ("reinforce", {"baseline": "batch_mean", "credit": "total"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("algorithm", "settings"), SETTINGS)
+def test_every_equation_holds_of_every_token(ctx, llama_folder, algorithm, settings):
+    """In the middle of a run, where policy, reference and values differ; worked out wherever this text alone gives a number."""
+    trainer = tiny_models.midway(llama_folder, algorithm, token_rows=6, missing_eos_penalty=0.7, **settings)
+    reply = told(ctx, trainer, trainer.run_step())
+    assert len(reply["rows"]) == 6
+    checked = set()
+    for row in reply["rows"]:
+        assert "".join(row["tokens"])
+        for i in range(len(row["tokens"])):
+            values = reply["constants"] | {name: column[i] for name, column in row["columns"].items()}
+            for line in reply["lines"]:
+                if "=" not in line["equation"]:
+                    assert names_in_equation(line["equation"]) <= values.keys()
+                    continue
+                left, right = worked_out(line["equation"], values)
+                assert left == pytest.approx(right, abs=3e-5, rel=1e-4), (line, values)
+                checked.add(line["name"])
+    expected = {"ratio", "KL", "reward"} - ({"KL"} if settings.get("kl_estimator") == "full" else set())
+    expected -= {"reward"} if settings.get("whiten_rewards") else set()
+    if algorithm in ("ppo", "ppo_penalty", "trpo", "a2c"):
+        expected |= {"surprise", "value's loss"}
+        if settings.get("advantage") != "nstep":
+            expected.add("advantage before whitening" if trainer.config.whiten_advantages else "advantage")
+    if trainer.config.whiten_advantages:
+        expected.add("advantage")
+    assert expected <= checked
+    for shade in reply["shades"]:
+        assert shade["column"] in reply["rows"][0]["columns"]
+
+
+OLD = TokenRecord(
+    row=0, prompt="Once", token_ids=[7, 0], tokens=[" ${alert(1)}", "<img src=x>"],
+    logprob=[-0.1, -2.5], old_logprob=[-0.1, -2.0], ref_logprob=[-0.3, -1.0],
+    kl=[0.2, -1.0], value=[0.5, 0.25], reward=[-0.02, 1.1], advantage=[1.0, -1.0],
+    ratio=[1.0, 0.6065306597126334], clipped=[False, True],
+)  # fmt: skip
+
+
+def test_numbers_by_hand(ctx):
+    """gamma 1, lambda 0.95, clip 0.2, the score 1.2 on the last token; beta as the step had it, not as the run began."""
+    run = a_run(ctx)
+    record = dataclasses.replace(
+        OLD, raw_advantage=[0.5975, 0.85], target=[1.0975, 1.1], score=3.0, earned=1.0, centre=0.5, spread=0.25
+    )
+    record_step(ctx.db, run.id, StepResult(1, {"objective/kl_coef": 0.25}, tokens=[record]))
+    reply = token_view(ctx.db, run.id, 1)
+    assert reply["constants"] == {"beta": 0.25, "gamma": 1.0, "lam": 0.95, "low": 0.8, "high": 1.2}
+    (row,) = reply["rows"]
+    assert (row["prompt"], row["tokens"], row["score"], row["earned"]) == ("Once", OLD.tokens, 3.0, 1.0)
+    assert row["clipped"] == [False, True]
+    columns = row["columns"]
+    assert columns["earned"] == [0.0, 1.0]
+    assert columns["next_value"] == [0.25, 0.0]
+    assert columns["next_raw"] == [0.85, 0.0]
+    assert columns["delta"] == pytest.approx([-0.27, 0.85])
+    assert columns["loss"] == pytest.approx([-1.0, 0.8])  # -A · ratio is 0.61, at the clip 0.8
+    assert columns["value_loss"] == pytest.approx([0.17850, 0.36125], abs=1e-5)
+    assert [line["name"] for line in reply["lines"]] == [
+        "KL", "reward", "surprise", "advantage before whitening", "advantage", "ratio", "loss", "value's target", "value's loss",
+    ]  # fmt: skip
+
+
+def test_a_step_of_an_older_version_says_what_it_kept(ctx):
+    """Without what came later: neither scores nor raw advantages, so no equation that needs them."""
+    run = a_run(ctx)
+    record_step(ctx.db, run.id, StepResult(1, {}, tokens=[OLD]))
+    reply = token_view(ctx.db, run.id, 1)
+    assert reply["constants"]["beta"] == 0.1  # the run's: the step has none
+    assert [line["name"] for line in reply["lines"]] == ["KL", "surprise", "ratio", "loss"]
+    assert {"earned", "raw", "target", "spread"}.isdisjoint(reply["rows"][0]["columns"])
+
+
+def test_a_step_without_tokens_and_no_run(ctx):
+    run = a_run(ctx)
+    reply = token_view(ctx.db, run.id, 3)
+    assert (reply["rows"], reply["kept"], reply["step"], reply["steps"]) == ([], PolicyConfig().token_rows, 3, 0)
+    with pytest.raises(StoreError, match="run 99"):
+        token_view(ctx.db, 99, 1)
+
+
+def looked(ctx, *records, **settings):
+    """What the page is told of a step with these records; `settings` of the run."""
+    config = PolicyConfig(**settings).to_dict()
+    run = create_run(ctx.db, ctx.project.id, a_run(ctx).reward_model_id, "r", config=config, manifest={}, total_steps=9)
+    record_step(ctx.db, run.id, StepResult(1, {"objective/kl_coef": 0.25}, tokens=list(records)))
+    return token_view(ctx.db, run.id, 1)
+
+
+def test_a_score_in_equal_parts_and_a_value_behind_the_end(ctx):
+    """A text that was cut: what comes after the last token still counts, here with gamma 0.5 and 0.4."""
+    record = dataclasses.replace(OLD, score=3.0, earned=3.0, after=0.4)
+    columns = looked(ctx, record, score_placement="spread", gamma=0.5)["rows"][0]["columns"]
+    assert columns["earned"] == [1.5, 1.5]
+    assert columns["next_value"] == [0.25, 0.4]
+    assert columns["delta"] == pytest.approx([-0.02 + 0.5 * 0.25 - 0.5, 1.1 + 0.5 * 0.4 - 0.25])
+
+
+def test_numbers_reach_the_page_with_six_digits(ctx):
+    record = dataclasses.replace(OLD, kl=[0.123456789, -1234567.0])
+    assert looked(ctx, record)["rows"][0]["columns"]["kl"] == [0.123457, -1234570.0]
+
+
+@pytest.mark.parametrize(
+    ("away", "most", "colour"),
+    [(2.0, 2.0, 1.0), (-2.0, 2.0, -1.0), (0.0, 2.0, 0.0), (-0.0, 2.0, 0.0), (0.5, 2.0, 0.25), (-0.02, 2.0, -0.01),
+     (3.0, 2.0, 1.0), (-3.0, 2.0, -1.0), (math.inf, 2.0, 1.0), (-math.inf, 2.0, -1.0), (math.nan, 2.0, 0.0),
+     (0.0, 0.0, 0.0), (1e-13, 0.0, 0.0), (math.inf, 0.0, 1.0)],
+)  # fmt: skip
+def test_how_much_colour_a_number_gets(away, most, colour):
+    """At both ends, at zero, between them, beyond them; what is no number gets none."""
+    assert color_intensity(away, most) == colour
+    assert math.copysign(1, color_intensity(away, most)) == (-1 if colour < 0 else 1)
+
+
+def test_all_texts_of_a_step_share_a_scale_and_its_legend(ctx):
+    """Ratios count from 1, all else from 0; the strongest colour is the farthest number's of both texts."""
+    other = dataclasses.replace(OLD, row=1, advantage=[0.5, 4.0], ratio=[1.4, 0.9], kl=[0.0, 0.05], reward=[0.0, 0.0])
+    reply = looked(ctx, OLD, other)
+    tints = [row["tints"] for row in reply["rows"]]
+    assert [row["advantage"] for row in tints] == [[0.25, -0.25], [0.12, 1.0]]
+    assert [row["ratio"] for row in tints] == [[0.0, -0.98], [1.0, -0.25]]
+    assert [row["kl"] for row in tints] == [[0.2, -1.0], [0.0, 0.05]]
+    assert [row["old_logprob"] for row in tints] == [[-0.05, -1.0]] * 2
+    assert {shade["column"]: shade["marks"] for shade in reply["shades"]} == {
+        "advantage": [(-1.0, -0.25), (0.0, 0.0), (4.0, 1.0)],
+        "reward": [(-0.02, -0.02), (0.0, 0.0), (1.1, 1.0)],
+        "kl": [(-1.0, -1.0), (0.0, 0.0), (0.2, 0.2)],
+        "ratio": [(0.606531, -0.98), (1.0, 0.0), (1.4, 1.0)],
+        "old_logprob": [(-2.0, -1.0), (0.0, 0.0)],
+        "value": [(0.0, 0.0), (0.5, 1.0)],
+    }
+    assert [shade["column"] for shade in reply["shades"] if shade["valued"]] == ["advantage", "reward"]
+
+
+def test_what_is_not_finite_spoils_neither_colours_nor_the_answer(ctx):
+    record = dataclasses.replace(OLD, advantage=[math.nan, 2.0], ratio=[math.inf, 1.5])
+    reply = looked(ctx, record)
+    (row,) = reply["rows"]
+    assert (row["columns"]["advantage"], row["columns"]["ratio"]) == ([None, 2.0], [None, 1.5])
+    assert (row["tints"]["advantage"], row["tints"]["ratio"]) == ([0.0, 1.0], [1.0, 1.0])
+    legends = {shade["column"]: shade["marks"] for shade in reply["shades"]}
+    assert (legends["advantage"], legends["ratio"]) == ([(0.0, 0.0), (2.0, 1.0)], [(1.0, 0.0), (1.5, 1.0)])
+    json.dumps(reply, allow_nan=False)
+    nothing = looked(ctx, dataclasses.replace(OLD, advantage=[math.nan, math.nan]))
+    assert nothing["shades"][0]["marks"] == [(0.0, 0.0)]
+
+
+ASSETS = Path(__file__).resolve().parents[2] / "assets" / "ui"
+LAB_CSS = (ASSETS / "lab.css").read_text()
+
+
+def palette(rule):
+    """The colours of a rule of lab.css, (red, green, blue) by name."""
+    found = re.findall(r"--lab-(\w+): #(\w{6})", LAB_CSS.partition(rule)[2].partition("}")[0])
+    return {name: tuple(bytes.fromhex(colour)) for name, colour in found}
+
+
+def luminance(colour):
+    """WCAG 2.2, relative luminance."""
+    linear = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in (part / 255 for part in colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_contrast_by_hand():
+    assert contrast((255, 255, 255), (0, 0, 0)) == pytest.approx(21)
+    assert contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(
+        4.478, abs=1e-3
+    )  # #777 on white just falls short
+
+
+@pytest.mark.parametrize("rule", [":root, body {", "body.dark, "])
+@pytest.mark.parametrize("colour", ["good", "bad", "left", "right"])
+def test_text_on_the_strongest_colour_is_legible(rule, colour):
+    """What lies behind tokens, here and on the screen Reward model: 4.5 to 1 in light and dark, on a card."""
+    strongest = int(re.search(r"--lab-strongest: (\d+)%", LAB_CSS)[1]) / 100
+    colours = palette(rule)
+    behind = [strongest * a + (1 - strongest) * b for a, b in zip(colours[colour], colours["card"], strict=True)]
+    assert contrast(colours["ink"], behind) >= 4.5
+
+
+@pytest.mark.parametrize("file", ["microscope.js", "reward.css"])
+def test_no_colour_behind_a_token_is_stronger(file):
+    mixed = re.findall(r"color-mix\(in srgb, .*?transparent\)", (ASSETS / file).read_text())
+    assert mixed
+    assert all("var(--lab-strongest)" in one for one in mixed)

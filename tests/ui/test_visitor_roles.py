@@ -1,0 +1,319 @@
+"""Who a visitor is and what they may do: cookies, the two doors, and the guard before every event."""
+
+import json
+import re
+import stat
+import time
+
+import gradio as gr
+import pytest
+from gradio.context import LocalContext
+from sqlalchemy import select
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+
+from rlhf_lab.config.labelling import Role
+from rlhf_lab.errors import LabelError, NotAllowedError, StoreError
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.store import tables
+from rlhf_lab.store.annotators import add_person
+from rlhf_lab.store.database import Database
+from rlhf_lab.ui.auth import login_routes as doors
+from rlhf_lab.ui.auth.login_pages import join_form_page
+from rlhf_lab.ui.auth.visitors import COOKIE_NAME, KEYS_FILE, LOCAL_ACCESS, Visitor, multi_user_access
+from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context, allow_viewers, require_role_for_events
+from rlhf_lab.ui.page import build_page, launch_options
+from rlhf_lab.ui.screens import label
+
+
+class Asked:
+    """A request as far as it is read."""
+
+    def __init__(self, cookie: str = "", **headers: str) -> None:
+        self.cookies = {COOKIE_NAME: cookie} if cookie else {}
+        self.headers = {"host": "lab.example"} | headers
+
+
+@pytest.fixture
+def ctx(tmp_path, monkeypatch):
+    monkeypatch.delenv(OPERATOR_SECRET_ENV_VAR, raising=False)
+    monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
+    with Database.open(tmp_path) as db:
+        new_project(db)
+        yield Context(tmp_path, db).as_multi_user(open_to_all=False)
+
+
+def joined(ctx):
+    with ctx.db.read() as conn:
+        return set(conn.execute(select(tables.people.c.name)).scalars())
+
+
+@pytest.fixture
+def asked_by():
+    """asked_by(request): what is done from now on is done for this request, as in an event."""
+    tokens = []
+    yield lambda request: tokens.append(LocalContext.request.set(request))
+    for token in reversed(tokens):
+        LocalContext.request.reset(token)
+
+
+@pytest.fixture
+def web(ctx):
+    with TestClient(
+        Starlette(routes=doors.login_routes(ctx.db, ctx.access)), base_url="http://lab.example", follow_redirects=False
+    ) as client:
+        yield client
+
+
+def test_alone_everybody_is_operator_and_no_cookie_changes_it(ctx):
+    assert LOCAL_ACCESS.visitor(None).role is Role.OPERATOR
+    assert LOCAL_ACCESS.visitor(Asked(ctx.access.cookie_value(Visitor(Role.LABELLER, "Ann")))) == Visitor(Role.OPERATOR)
+
+
+def test_roles_contain_those_before_them():
+    may = {role: [needed for needed in Role if role.at_least(needed)] for role in Role}
+    assert [len(found) for found in may.values()] == [1, 2, 3]
+    assert may[Role.LABELLER] == [Role.VIEWER, Role.LABELLER]
+
+
+def test_a_cookie_says_who_somebody_is_and_cannot_be_forged(ctx):
+    access, ann = ctx.access, Visitor(Role.LABELLER, add_person(ctx.db, "Ann").name)
+    cookie = access.cookie_value(ann)
+    assert access.visitor(Asked(cookie)) == ann
+    assert access.visitor(Asked()) == access.visitor(None) == Visitor(Role.VIEWER)
+    operator = access.cookie_value(Visitor(Role.OPERATOR, "operator"))
+    body, signature = cookie.split(".")
+    stranger = multi_user_access(ctx.home / "other", open_to_all=False)
+    for forged in (
+        operator.split(".")[0] + "." + signature, body + ".", body, "x.y", "", "é.é", body[:-1] + "." + signature,
+        stranger.cookie_value(ann),
+    ):  # fmt: skip
+        assert access.visitor(Asked(forged)).role is Role.VIEWER
+
+
+@pytest.mark.parametrize("variable", ["operator_secret", "join_code"])
+def test_a_new_secret_or_code_ends_old_cookies(ctx, variable):
+    from dataclasses import replace
+
+    cookie = ctx.access.cookie_value(Visitor(Role.LABELLER, add_person(ctx.db, "Ann").name))
+    assert replace(ctx.access, **{variable: "other"}).visitor(Asked(cookie)).role is Role.VIEWER
+
+
+def test_a_page_of_another_site_cannot_act_with_the_cookie(ctx, monkeypatch):
+    cookie = ctx.access.cookie_value(Visitor(Role.OPERATOR, "operator"))
+    role = {
+        origin: ctx.access.visitor(Asked(cookie, origin=origin)).role
+        for origin in ("https://lab.example", "https://evil.example", "null", "https://me.hf.space")
+    }
+    assert [name for name, found in role.items() if found is Role.OPERATOR] == ["https://lab.example"]
+    monkeypatch.setenv("SPACE_HOST", "me.hf.space")
+    assert ctx.access.visitor(Asked(cookie, origin="https://me.hf.space")).role is Role.OPERATOR
+
+
+def test_a_proxy_may_ask_by_another_name_than_people_do(tmp_path):
+    with Database.open(tmp_path) as db:
+        new_project(db)
+        lab = Context(tmp_path, db, public_url="https://lab.example/rlhf/", behind_proxy=True).as_multi_user(
+            open_to_all=False
+        )
+        cookie = lab.access.cookie_value(Visitor(Role.OPERATOR, "operator"))
+        role = {
+            origin: lab.access.visitor(Asked(cookie, host="127.0.0.1:7860", origin=origin)).role
+            for origin in ("https://lab.example", "https://evil.example", "https://lab.example:8443")
+        }
+    assert [name for name, found in role.items() if found is Role.OPERATOR] == ["https://lab.example"]
+
+
+def test_the_keys_stay_and_only_their_owner_reads_them(tmp_path, monkeypatch):
+    monkeypatch.delenv("RLHF_LAB_JOIN_CODE", raising=False)
+    first, again = (multi_user_access(tmp_path / "h", open_to_all=True) for _ in range(2))
+    assert first == again
+    assert (len(first.key), len(first.join_code), first.default_role) == (32, 6, Role.LABELLER)
+    path = tmp_path / "h" / KEYS_FILE
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.write_text(json.dumps({"key": "00"}))
+    with pytest.raises(StoreError, match="Delete it to get a new join code"):
+        multi_user_access(tmp_path / "h", open_to_all=True)
+
+
+def test_joining_gives_a_cookie_with_the_role_of_a_labeller(ctx, web):
+    shown = web.get("/join?code=<b>")
+    assert shown.status_code == 200
+    assert "<b>" not in shown.text
+    answer = web.post("/join", data={"code": " abc234 ", "name": "  Ann   Lee "})
+    assert (answer.status_code, answer.headers["location"]) == (303, "./")
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Lax" in cookie
+    assert ctx.access.visitor(Asked(web.cookies[ctx.access.login_cookie_name])) == Visitor(Role.LABELLER, "Ann Lee")
+    assert joined(ctx) == {"Ann Lee"}
+
+
+def test_one_browser_enters_two_labs_of_one_computer(tmp_path):
+    """Cookies go to every port and path of a computer: each lab reads its own, and the one that it gave when all had one name."""
+    labs = [multi_user_access(tmp_path / name, open_to_all=False) for name in ("one", "other")]
+    own = [Visitor(Role.OPERATOR, "Ann"), Visitor(Role.LABELLER, "Ann at work")]
+    asked = Asked()
+    asked.cookies = {lab.login_cookie_name: lab.cookie_value(visitor) for lab, visitor in zip(labs, own, strict=True)}
+    assert [lab.visitor(asked) for lab in labs] == own
+    asked.cookies = {COOKIE_NAME: labs[0].cookie_value(own[0])}
+    assert [lab.visitor(asked) for lab in labs] == [own[0], Visitor(Role.VIEWER)]
+
+
+def test_over_https_the_cookie_reaches_us_in_the_frame_of_another_site(web):
+    answer = web.post("/join", data={"code": "ABC234", "name": "Ann"}, headers={"x-forwarded-proto": "https"})
+    assert "SameSite=None; Secure" in answer.headers["set-cookie"]
+    answer = web.post("/join", data={"code": "ABC234", "name": "Bob"}, headers={"x-forwarded-proto": "https,http"})
+    assert "SameSite=None; Secure" in answer.headers["set-cookie"]  # one proxy behind another
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "words"),
+    [
+        ({"code": "WRONG1", "name": "Ann"}, 403, "not the join code"),
+        ({"code": "ABC234", "name": " "}, 400, "Choose a name"),
+        ({"code": "ABC234", "name": "x" * 61}, 400, "Choose a name"),
+        ({"code": "ABC234", "name": "judge:cheerful"}, 400, "Choose a name"),
+        ({"code": "ABC234", "name": "An\u200bn"}, 400, "cannot be seen (U+200B)"),
+        ({"code": "ABC234", "name": "x" * 9000}, 413, "too long"),
+        ({}, 403, "not the join code"),
+    ],
+)
+def test_who_cannot_join_is_told_why_and_gets_no_cookie(ctx, web, said, status, words):
+    answer = web.post("/join", data=said)
+    assert answer.status_code == status
+    assert words in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+def test_the_focus_is_on_what_is_missing_or_wrong(web):
+    def focused(answer):
+        (field,) = re.findall(r"<input id=\"(\w+)\"[^>]* autofocus", answer.text)
+        return field
+
+    assert focused(web.get("/join")) == "code"
+    assert focused(web.get("/join?code=ABC234")) == "name"
+    assert focused(web.post("/join", data={"code": "WRONG1", "name": "Ann"})) == "code"
+    assert focused(web.post("/join", data={"code": "ABC234", "name": " "})) == "name"
+
+
+def test_guessing_codes_ends_and_the_right_one_waits_a_minute(web):
+    for _ in range(doors.MAX_FAILURES_PER_MINUTE):
+        assert web.post("/join", data={"code": "GUESS1", "name": "Ann"}).status_code == 403
+    assert web.post("/join", data={"code": "ABC234", "name": "Ann"}).status_code == 429
+
+
+def test_guessed_codes_do_not_keep_the_operator_out(ctx, web):
+    for _ in range(doors.MAX_FAILURES_PER_MINUTE):
+        web.post("/join", data={"code": "GUESS1", "name": "Ann"})
+    assert web.get("/enter?key=guess").status_code == 403
+    assert web.get("/enter", params={"key": ctx.operator_secret}).status_code == 303
+
+
+def test_the_operators_link_and_a_wrong_one(ctx, web):
+    assert web.get("/enter?key=guess").status_code == 403
+    assert web.get("/enter").status_code == 403
+    answer = web.get("/enter", params={"key": ctx.operator_secret})
+    assert answer.status_code == 303
+    assert ctx.access.visitor(Asked(web.cookies[ctx.access.login_cookie_name])).role is Role.OPERATOR
+
+
+def test_names_are_nobody_elses(ctx):
+    assert [add_person(ctx.db, "Ann").name for _ in range(3)] == ["Ann", "Ann 2", "Ann 3"]
+    assert add_person(ctx.db, "operator").name == "operator 2"  # the first one came by the operator's link
+    assert joined(ctx) == {"Ann", "Ann 2", "Ann 3", "operator 2"}
+    assert [add_person(ctx.db, name, ("Dan",)).name for name in ("ANN", "Operator", "dan")] == [
+        "ANN 4",
+        "Operator 3",
+        "dan 2",
+    ]
+
+
+def test_a_visitor_cannot_label_under_the_name_of_who_joined(ctx, asked_by):
+    add_person(ctx.db, "Ann")
+    with pytest.raises(LabelError, match="no usable name"):
+        label.require_annotator(ctx, "Ann")
+    asked_by(Asked(ctx.access.cookie_value(Visitor(Role.LABELLER, "Ann"))))
+    assert label.require_annotator(ctx, "somebody else") == "Ann"
+
+
+@pytest.mark.parametrize("role", Role)
+def test_what_each_role_may_do(ctx, asked_by, role):
+    add_person(ctx.db, "Ann")
+    asked_by(Asked(ctx.access.cookie_value(Visitor(role, "Ann"))))
+    for needed, ask in ((Role.LABELLER, ctx.require_labeller), (Role.OPERATOR, lambda: ctx.require_operator(None))):
+        if role.at_least(needed):
+            ask()
+        else:
+            with pytest.raises(NotAllowedError, match=r"join code|operator's link"):
+                ask()
+
+
+def test_a_viewer_is_shown_no_pair_and_how_to_join(ctx, asked_by):
+    asked_by(Asked())
+    shown = label.state(ctx, "visitor-1")
+    assert shown["pair"] is None
+    assert "join code" in shown["waiting"]
+    assert shown["you"] == {"name": "", "role": "viewer"}
+
+
+def test_every_event_of_the_page_is_guarded_but_the_marked(ctx, asked_by, in_loop):
+    page = in_loop(lambda: build_page(ctx))
+    open_to_viewers = {event.fn.__name__ for event in page.fns.values() if getattr(event.fn, "for_viewers", False)}
+    assert open_to_viewers == {"opened", "next_pair", "submit_vote", "status", "prove", "enter"}
+    asked_by(Asked())
+    others = [event for event in page.fns.values() if event.fn is not None and event.fn.__name__ not in open_to_viewers]
+    assert len(others) > 10
+    for event in others:
+        with pytest.raises(gr.Error, match="You may look at this lab"):
+            event.fn()
+
+
+def test_the_guard_lets_labellers_pass(ctx, asked_by, in_loop):
+    def make():
+        with gr.Blocks() as page:
+            button = gr.Button()
+            button.click(lambda: "done", None, None)
+            button.click(allow_viewers(lambda: "seen"), None, None)
+        return page
+
+    page = in_loop(make)
+    require_role_for_events(page, ctx)
+    acts = [event.fn for event in page.fns.values()]
+    assert acts[1]() == "seen"
+    with pytest.raises(gr.Error):
+        acts[0]()
+    asked_by(Asked(ctx.access.cookie_value(Visitor(Role.LABELLER, add_person(ctx.db, "Ann").name))))
+    assert acts[0]() == "done"
+
+
+def test_the_server_asks_only_where_visitors_have_roles(ctx):
+    assert "auth_dependency" not in launch_options(Context(ctx.home, ctx.db))
+    ask = launch_options(ctx)["auth_dependency"]
+    assert ask(Asked(ctx.access.cookie_value(Visitor(Role.LABELLER, add_person(ctx.db, "Ann").name)))) == "labeller:Ann"
+    assert ask(Asked()) == "viewer:"
+
+
+def test_after_a_minute_the_right_code_opens_again(web, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    for _ in range(doors.MAX_FAILURES_PER_MINUTE):
+        web.post("/join", data={"code": "GUESS1", "name": "Ann"})
+    now[0] += 59
+    assert web.post("/join", data={"code": "ABC234", "name": "Ann"}).status_code == 429
+    now[0] += 1
+    assert web.post("/join", data={"code": "ABC234", "name": "Ann"}).status_code == 303
+
+
+def test_where_no_secret_is_set_none_opens():
+    assert doors.secrets_equal("sesame", "sesame")
+    assert not doors.secrets_equal("", "")
+    assert not doors.secrets_equal("sesam", "sesame")
+
+
+def test_what_was_said_comes_back_as_text(web):
+    """The name that was given stays in the form, whatever it holds; so does what was wrong with it."""
+    answer = web.post("/join", data={"code": "WRONG1", "name": '"><img src=x>'})
+    assert 'value="&quot;&gt;&lt;img src=x&gt;"' in answer.text
+    assert "<img" not in answer.text
+    assert '<p role="alert">&lt;b&gt;no&lt;/b&gt;</p>' in join_form_page(error_message="<b>no</b>").body.decode()
