@@ -5,8 +5,8 @@
     python benchmarks/label_efficiency.py --variants preset,textbook,early --labels 60 --seeds 3 --json
 
 Texts are sampled from the base model once; simulated judges label them without noise; a seed is a draw of the labels. Held-out
-pairs answer prompts that no label is about. Ways of `HEADS` fit a head on hidden states that are computed once, in
-milliseconds; ways of `TRAINED` are whole trainings (LoRA and all) and take seconds to minutes each, so they must be asked for.
+pairs answer prompts that no label is about. Ways of `HEAD_VARIANTS` fit a head on hidden states that are computed once, in
+milliseconds; ways of `TRAINING_VARIANTS` are whole trainings (LoRA and all) and take seconds to minutes each, so they must be asked for.
 """
 
 import argparse

@@ -46,7 +46,7 @@ class AtomicOutput:
 
 @contextmanager
 def atomic_output(out_dir: Path, *, force: bool) -> Iterator[AtomicOutput]:
-    """Write files under `out` (made if missing): all of them appear at the end, none after an error.
+    """Write files under `out_dir` (made if missing): all of them appear at the end, none after an error.
 
     Raises StoreError when they cannot be written (a full disk, no permission) or stand there already.
     """

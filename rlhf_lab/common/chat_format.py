@@ -1,7 +1,7 @@
 """Texts out of conversations and transcripts, and back.
 
 A chat is a list of {"role", "content"}. The lab stores texts: one message of a user is its content; a longer chat is a
-transcript in the form of Anthropic's HH data, "\\n\\nHuman: …\\n\\nAssistant: …", which `chat` takes apart again.
+transcript in the form of Anthropic's HH data, "\\n\\nHuman: …\\n\\nAssistant: …", which `parse_transcript` takes apart again.
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ def is_transcript(text: str) -> bool:
 
 
 def parse_transcript(text: str) -> Chat:
-    """A prompt as a chat: what `transcript` wrote, or one message of a user. transcript(chat(text)) == text, always."""
+    """A prompt as a chat: what `to_transcript` wrote, or one message of a user. transcript(chat(text)) == text, always."""
     if is_transcript(text) and text.endswith(ASSISTANT_PREFIX):
         messages: Chat = []
         for segment in text.removesuffix(ASSISTANT_PREFIX).split(TURN_SEPARATOR):

@@ -1,4 +1,4 @@
-"""Process settings on a small machine: `prepare` for what trains, before torch is imported; `stay_small` and `to_stay` for
+"""Process settings on a small machine: `set_training_env` for what trains, before torch is imported; `limit_malloc_arenas` and `freeze_gc` for
 the page.
 
 Measured on 2 shared cores. OpenMP threads that spin for long made an update up to 25 times slower while another process was

@@ -126,7 +126,7 @@ class RewardModelRow:
 class RewardPredictionStats:
     """How many votes the reward model of their day had foreseen, of those it could; low, high: 95 % Wilson interval.
 
-    chosen_…: the same of votes on pairs that were picked for what they teach (`labelling.was_chosen`), counted apart.
+    chosen_…: the same of votes on pairs that were picked for what they teach (`labelling.is_actively_selected`), counted apart.
     """
 
     right: int

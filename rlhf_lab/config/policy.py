@@ -42,7 +42,7 @@ ALGORITHMS: dict[Algorithm, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class PolicyConfig(Config):
-    """How the policy learns from the reward model. The shipped preset is `PolicyConfig.of("ppo")`."""
+    """How the policy learns from the reward model. The shipped preset is `PolicyConfig.for_algorithm("ppo")`."""
 
     algorithm: Algorithm = setting("ppo", "the learning algorithm", group="run")
     steps: int = setting(40, "optimisation steps; one step is one batch of rollouts", 1, 1_000_000, group="run")
@@ -237,7 +237,7 @@ class PolicyConfig(Config):
 
     @classmethod
     def for_algorithm(cls, algorithm: str, **changes: Any) -> Self:
-        """The recommended config of an algorithm, with `changes`. Raises ConfigError."""
+        """The recommended config of an algorithm, with `changes_text`. Raises ConfigError."""
         return cls.from_dict(cls.recommended({"algorithm": algorithm}) | {"algorithm": algorithm} | changes)
 
     @classmethod

@@ -161,7 +161,7 @@ _logprobs_detached_entropy: Callable[[Tensor, Tensor, float], tuple[Tensor, Tens
 def head_logprobs(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tensor, *, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """`sampled_logprobs` of the logits hidden @ weight.T + bias, where the vocabulary head is frozen.
+    """`logprobs_with_detached_entropy` of the logits hidden @ weight.T + bias, where the vocabulary head is frozen.
 
     Nothing of the logits' size is kept for the gradient: d logprob / d hidden = (onehot - p) @ weight / temperature is found
     on the way forward, with the probabilities in the place of the logits.

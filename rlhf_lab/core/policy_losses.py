@@ -347,7 +347,7 @@ def reinforce_loss(
 
     Args:
         logprobs: (B, T) float, nats, of the policy that sampled; carries the gradient.
-        weights: (B, T), e.g. `credit.reinforce_weights` or advantages; no gradient flows through them.
+        weights: (B, T), e.g. `advantages.reinforce_weights` or advantages; no gradient flows through them.
         mask: (B, T) bool; anything may stand outside it.
         reduction: "trajectory_sum" is unbiased; the others weigh by length, see `policy_losses.reduce_tokens`.
         denominator: > 0, trajectories (tokens for "token_mean") in the whole minibatch; None: those of this mask.

@@ -85,7 +85,7 @@ def place_scores(scores: Tensor, mask: Tensor, placement: ScorePlacement = "last
 
 
 class RunningMoments:
-    """Mean and standard deviation of all scores so far. State: `count`, `mean`, `spread` (sum of squared deviations).
+    """Mean and standard deviation of all scores so far. State: `count`, `mean`, `m2` (sum of squared deviations).
 
     Source: Chan, Golub & LeVeque 1983 eq. 2.1 (merging two samples; no cancellation as with a sum of squares).
     """

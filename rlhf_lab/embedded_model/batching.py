@@ -125,7 +125,7 @@ def iter_batches(
 def prefetch_rows(
     generate_rows: RowGenerator, indices: range, block_size: int, num_workers: int = 1
 ) -> Iterator[list[TokenizedText]]:
-    """The rows of the texts of `span` in blocks; the next blocks are written by other processes meanwhile."""
+    """The rows of the texts of `indices` in blocks; the next blocks are written by other processes meanwhile."""
     starts = indices[::block_size]
     mp_context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(num_workers, mp_context, initializer=_init_worker, initargs=(generate_rows,)) as pool:

@@ -37,7 +37,7 @@ Rule = tuple[
 
 @dataclass(frozen=True)
 class RuleSet:
-    """What a slot may say. `by_letter` holds the rules that begin with a literal."""
+    """What a slot may say. `by_first_char` holds the rules that begin with a literal."""
 
     by_first_char: dict[str, list[Rule]] = field(default_factory=dict)
     slot_first: list[Rule] = field(default_factory=list)

@@ -297,7 +297,7 @@ def plan_passes(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> I
 def train(
     config: PretrainConfig, out_dir: Path, corpus_path: Path, on_progress: PretrainProgressCallback
 ) -> dict[str, float]:
-    """Train tokenizer and model, write a plain transformers folder to `out` and every text read to the file `corpus`.
+    """Train tokenizer and model, write a plain transformers folder to `out_dir` and every text read to the file `corpus`.
 
     Figures: loss (last 100 updates, nats a token), held_out_perplexity of the finished model and before it was sharpened,
     parameters, seconds.

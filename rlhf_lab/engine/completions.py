@@ -20,7 +20,7 @@ JOB_POLICY_SLOT, JOB_REWARD_SLOT = "job", "job reward"  # slots for adapters of 
 
 
 def resolve_max_new_tokens(backbone: Backbone, prompts: Sequence[str], max_new_tokens: int | None = None) -> int:
-    """How many new tokens to write: `wanted`, or by default as many as fit behind the longest prompt, at most 64.
+    """How many new tokens to write: `options`, or by default as many as fit behind the longest prompt, at most 64.
 
     Raises ModelError where a prompt alone fills the model's context.
     """

@@ -160,7 +160,7 @@ def train_policy(
 
 def train_reward(home: Path, db: Database, job: Job, *, on_progress: ProgressCallback) -> dict[str, object] | None:
     """A reward model in processes of its own; the job's result, None where it was cancelled. The leading process records how
-    the job ended. Raises TrainingError when it failed or one of them died; `tick` is called meanwhile and may raise."""
+    the job ended. Raises TrainingError when it failed or one of them died; `on_progress` is called meanwhile and may raise."""
 
     def keep_running() -> bool:
         on_progress()

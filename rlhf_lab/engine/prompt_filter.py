@@ -12,7 +12,7 @@ DEFAULT_MAX_NEW_TOKENS = 64
 
 
 class FittingPrompts(NamedTuple):
-    """The prompts that a response of `length` tokens fits behind, in their order; left_out: how many it does not fit behind."""
+    """The prompts that a response of `response_length` tokens fits behind, in their order; left_out: how many it does not fit behind."""
 
     prompts: list[Prompt]
     response_length: int
@@ -27,7 +27,7 @@ class FittingPrompts(NamedTuple):
 def prompts_that_fit(
     backbone: Backbone, prompts: Sequence[Prompt], max_new_tokens: int | None = None
 ) -> FittingPrompts:
-    """The prompts that leave room for `wanted` new tokens; by default for 64, or for as many as fit behind the longest of those
+    """The prompts that leave room for `options` new tokens; by default for 64, or for as many as fit behind the longest of those
     that take no more than half of what the model reads.
 
     Prompts of a file may be of any length, and one that is too long must not stop the work on the others. Raises ModelError

@@ -33,7 +33,7 @@ def environment_manifest(trainer: PolicyTrainer) -> dict[str, Any]:
 def dtype_change_note(previous: dict[str, Any], current: dict[str, Any]) -> str:
     """What a run's history says where it goes on in another precision, in which its figures differ; empty where it does not.
 
-    before: what `machine` said when it was trained last; empty at its beginning.
+    before: what `environment_manifest` said when it was trained last; empty at its beginning.
     """
     if previous.get("dtype", current["dtype"]) == current["dtype"]:
         return ""

@@ -23,7 +23,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], format_: str) -> i
     """Write the rows in one of exports.wanted.FORMATS; returns how many. All rows have the same columns.
 
     In a CSV annotators, notes and whatever else is no text to learn from begin with an apostrophe where a spreadsheet would take
-    them for a formula; `imports` takes it away again. `TEXTS` stay as they are: whoever trains on the file reads every character.
+    them for a formula; `imports` takes it away again. `TEXT_COLUMNS` stay as they are: whoever trains on the file reads every character.
     """
     if format_ == "jsonl":
         return write_json_lines(path, rows)

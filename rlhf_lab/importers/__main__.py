@@ -25,7 +25,7 @@ from rlhf_lab.store.database import Database
 
 def handle_request(request: dict[str, Any]) -> dict[str, Any]:
     """request: what, name, map, choices ("0=first,…"), split, config, bytes, home and project; with "save" also the fields
-    of Into: then what was found is written. Or "texts" alone, which `texts_of` reads: then those come back."""
+    of Into: then what was found is written. Or "texts" alone, which `load_texts` reads: then those come back."""
     try:
         if "texts" in request:
             return load_texts(str(request["texts"]))._asdict()

@@ -38,7 +38,7 @@ class ImportRequest:
 
 
 def parse_file(request: ImportRequest) -> ParsedFile:
-    """Raises DataError where there is nothing to be understood at all; else `problems` says what is wrong, by row."""
+    """Raises DataError where there is nothing to be understood at all; else `errors` says what is wrong, by row."""
     digest, rows = _open_rows(request)
     first_rows = list(itertools.islice(rows, MAPPING_SAMPLE_ROWS))
     readable_rows = [row for row in first_rows if isinstance(row, SourceRow)]

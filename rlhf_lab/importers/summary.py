@@ -12,7 +12,7 @@ PREVIEW_VOTES = 5  # judgements in a preview
 
 
 def build_preview(parsed_file: ParsedFile, duplicate_counts: dict[str, int] | None = None) -> dict[str, Any]:
-    """What would be imported. doubts: what it would meet (`saving.doubts_of`), where that is known."""
+    """What would be imported. doubts: what it would meet (`writer.count_duplicates`), where that is known."""
     choices: dict[str, int] = {}
     for vote in parsed_file.votes:
         choices[vote.choice.value] = choices.get(vote.choice.value, 0) + 1

@@ -20,7 +20,7 @@ class TextCorpus(NamedTuple):
 
 
 def load_texts(spec: str, limits: Limits = DEFAULT_LIMITS) -> TextCorpus:
-    """`what`: FILE.txt (or .txt.gz) with a text a line, or FILE:COLUMN or OWNER/NAME:COLUMN of any kind of file that can be
+    """`path_or_hub_id`: FILE.txt (or .txt.gz) with a text a line, or FILE:COLUMN or OWNER/NAME:COLUMN of any kind of file that can be
     imported.
 
     Without :COLUMN the column "text" is read, or the only one. At most MOST texts are kept, the first. DataError names the

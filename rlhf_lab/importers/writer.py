@@ -87,7 +87,7 @@ def save_import(db: Database, parsed_file: ParsedFile, target: ImportTarget) -> 
 
 
 def count_duplicates(db: Database | None, parsed_file: ParsedFile, target: ImportTarget) -> dict[str, int]:
-    """{"held", "duplicates", …}: what an import would meet (see `Saved`). Nothing is written. db: None for a new project."""
+    """{"held", "duplicates", …}: what an import would meet (see `ImportResult`). Nothing is written. db: None for a new project."""
     pair_index = PairIndex() if db is None else _ImportWriter(db, parsed_file, target).project_index.pair_index
     _assign_slots(pair_index, parsed_file.votes, target)
     return asdict(pair_index.counts)

@@ -16,7 +16,7 @@ def annotator_name_of(judge: Judge) -> str:
 
 
 def judge_name_of(annotator: str) -> str:
-    """The judge's name behind `annotator_of`."""
+    """The judge's name behind `annotator_name_of`."""
     return annotator.removeprefix("judge:")
 
 

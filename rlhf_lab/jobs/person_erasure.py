@@ -9,7 +9,7 @@ from rlhf_lab.store.erasure import erase_person_rows
 
 
 def erase_person_data(db: Database, home: Path, name: str, *, votes: bool) -> int:
-    """Forget somebody (`store.forgetting.forget`); returns how many votes were theirs. LabelError; StoreError for the files."""
+    """Forget somebody (`store.erasure.erase_person_rows`); returns how many votes were theirs. LabelError; StoreError for the files."""
     erased = erase_person_rows(db, name, votes=votes)
     db.truncate_log()
     for path, report in erased.reports.items():

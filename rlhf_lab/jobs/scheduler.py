@@ -1,6 +1,6 @@
 """What happens by itself while a page is open: pairs are written ahead, judges label, reward models are retrained.
 
-`Steward.run` looks at the store every second and submits jobs; it does no work of its own and keeps nothing in memory that
+`Scheduler.run` looks at the store every second and submits jobs; it does no work of its own and keeps nothing in memory that
 matters, except what a judge still has to label.
 """
 

@@ -132,7 +132,7 @@ def _weighted_total(text: str, lexicon_name: str, *, apply_modifiers: bool = Tru
 
 
 def _round_to_step(points: float, step: float = SCORE_STEP) -> float:
-    """The nearest multiple of `grain` (0: the points as they are)."""
+    """The nearest multiple of `score_step` (0: the points as they are)."""
     return round(points / step) * step if step else points
 
 
@@ -233,7 +233,7 @@ def builtin_judge(name: str) -> Judge:
 def load_judge(spec: str) -> Judge:
     """The judge called `spec`, or a function text -> float of your own, written "FILE.py:NAME".
 
-    Raises ConfigError for an unknown name, and as `judge_files.score_of`.
+    Raises ConfigError for an unknown name, and as `custom.load_score_function`.
     """
     if spec in JUDGES:
         return JUDGES[spec]

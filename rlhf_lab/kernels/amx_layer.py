@@ -1,7 +1,7 @@
 """Decoder layers whole in C (layer.c), and products with weights laid out for them in squares (products.c).
 
-In bfloat16, where the processor multiplies it by tiles (or by vectors, if that is wanted): `there_are` says so. Sizes of a
-layer's weights are multiples of 32 (`fits`). No gradient is recorded; inputs are copied where they are not contiguous.
+In bfloat16, where the processor multiplies it by tiles (or by vectors, if that is wanted): `available` says so. Sizes of a
+layer's weights are multiples of 32 (`supports_weight`). No gradient is recorded; inputs are copied where they are not contiguous.
 """
 
 import ctypes
@@ -58,7 +58,7 @@ def tile_layout(weight: Tensor) -> Tensor:
 
 
 def tiled_linear(x: Tensor, tiled_weight: Tensor, out_features: int, bias: Tensor | None = None) -> Tensor:
-    """x @ W.T + bias, (..., width). x: (..., in); weight: `laid_out` of W (width, in). Raises ValueError for other sizes."""
+    """x @ W.T + bias, (..., width). x: (..., in); weight: `tile_layout` of W (width, in). Raises ValueError for other sizes."""
     x, in_features = x.contiguous(), x.shape[-1]
     if tiled_weight.numel() != in_features * (out_features + -out_features % BLOCK_WIDTH):
         raise ValueError(
@@ -225,9 +225,9 @@ class AmxLayer:
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, start_pos: int, save_attn_output: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """The output (B, T - first, H) of texts x (B, T, H); and, if that `keeps`, what attention gave, for `back`.
+        """The output (B, T - first, H) of texts x (B, T, H); and, if that `keeps`, what attention gave, for `backward`.
 
-        cos, sin: (T, D), (1, T, D) or (B, T, D), rotation.py's.
+        cos, sin: (T, D), (1, T, D) or (B, T, D), rope.py's.
         """
         x, (batch_size, length, _) = self._checked(x, self.hidden_size), x.shape
         cos, sin, rope_stride = self._checked_rope(cos, sin, batch_size, length)

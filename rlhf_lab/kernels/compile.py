@@ -22,7 +22,7 @@ import torch
 
 log = logging.getLogger("rlhf_lab.kernels")
 
-#: 0: never. VECTORS: layers in C (tiled.py) by those too, which are else computed so only where there are tiles.
+#: 0: never. VECTORS: layers in C (amx_layer.py) by those too, which are else computed so only where there are tiles.
 KERNELS_ENV, USE_VECTORS = "RLHF_LAB_KERNELS", "vectors"
 COMPILERS = ("cc", "gcc", "clang")
 SOURCES = sorted(Path(__file__).parent.joinpath("csrc").glob("*.[ch]"))
@@ -104,7 +104,7 @@ def _build(dtype: torch.dtype) -> tuple[ctypes.CDLL | None, str]:
 
 
 def _compile_and_load(compiler: Sequence[str], option_sets: Sequence[Sequence[str]]) -> ctypes.CDLL:
-    """What the compiler makes with the first of these options that it knows. Raises as `compiled` where it knows none."""
+    """What the compiler makes with the first of these options that it knows. Raises as `compiled_library` where it knows none."""
     options, *others = option_sets
     try:
         path = compiled_library(compiler, options)

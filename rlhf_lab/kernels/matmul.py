@@ -6,8 +6,8 @@ product is large, and more where it is small. Which of them computes follows fro
 that is resumed there goes on to the last bit.
 
 Both rearrange a weight at every product. Where many products of few rows read the same weights, as in sampling, that is half of
-the time: within `Packed` a weight is rearranged once. In bfloat16 our own kernels (fused/products.c) multiply with a weight that
-they are to `know`, where the processor has units for it.
+the time: within `PackedWeights` a weight is rearranged once. In bfloat16 our own kernels (fused/products.c) multiply with a weight that
+they are to `register_weight`, where the processor has units for it.
 """
 
 import platform
@@ -28,7 +28,7 @@ from rlhf_lab.kernels import amx_layer, ops
 ZEN4_FAMILY = 25  # AMD's number of the family; Zen 3 has it too, but no AVX-512
 #: Multiplications from which on oneDNN is the quicker one: with a weight that it has to rearrange, and without.
 MIN_MULTIPLICATIONS, MIN_MULTIPLICATIONS_PACKED = 4_000_000, 1_000_000
-MAX_PACKED_BYTES = 2**28  # bytes that `Packed` holds; weights beyond are rearranged at every product
+MAX_PACKED_BYTES = 2**28  # bytes that `PackedWeights` holds; weights beyond are rearranged at every product
 MAX_REPACKED_BYTES = (
     2**25
 )  # bytes of a weight that is rearranged elsewhere: that takes as much memory again, MKL next to none

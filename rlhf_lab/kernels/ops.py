@@ -1,6 +1,6 @@
 """The compiled kernels as functions of tensors: float32 or bfloat16, on the CPU, no gradient recorded.
 
-`takes` says whether they compute on a tensor. All tensors of a call are of one dtype unless said otherwise, and what is computed
+`supported` says whether they compute on a tensor. All tensors of a call are of one dtype unless said otherwise, and what is computed
 is rounded to it once, at the end. Results are new tensors; inputs are copied only where they are not contiguous.
 """
 
@@ -77,7 +77,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 def rms_norm_backward(
     grad_output: Tensor, x: Tensor, inverse_rms: Tensor, weight: Tensor, residual_grad: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """around + the slope of x, from that of what `norm` gave; and what it gave once more. All (N, H), but weight (H,) and
+    """around + the slope of x, from that of what `rms_norm` gave; and what it gave once more. All (N, H), but weight (H,) and
     inverse (N, 1) float32."""
     x = x.contiguous()
     out, recomputed = torch.empty_like(x), torch.empty_like(x)
@@ -117,7 +117,7 @@ def causal_attention(
     """Causal attention of the tokens from `first` on, (B·(T - first), heads·D).
 
     read: (B·T, (heads + 2 groups)·D): q, k and v of each token, not rotated yet. cos, sin: (T, D), (1, T, D) or (B, T, D),
-    rotation.py's. No tensor of T² numbers is made.
+    rope.py's. No tensor of T² numbers is made.
     """
     qkv, (length, head_size, rope_stride) = qkv.contiguous(), _attention_sizes(qkv, cos, batch_size, heads, kv_heads)
     attn_output = qkv.new_empty(batch_size * (length - start_pos), heads * head_size)
@@ -139,7 +139,7 @@ def causal_attention_backward(
     heads: int,
     kv_heads: int,
 ) -> Tensor:
-    """The slope of read from that of what `attend` gave."""
+    """The slope of read from that of what `causal_attention` gave."""
     qkv, (length, head_size, rope_stride) = qkv.contiguous(), _attention_sizes(qkv, cos, batch_size, heads, kv_heads)
     d_qkv, workspace = torch.empty_like(qkv), _workspace("attend_room", qkv, length, head_size)
     _call_kernel(
@@ -161,7 +161,7 @@ def decode_attention(
 ) -> Tensor:
     """Attention of one token more of each row, (B, heads·D), whose key and value are written behind the `used` ones.
 
-    read: (B, (heads + 2 groups)·D). cos, sin: (B, 1, D), rotation.py's. seen: bool, of (B, used + 1) numbers, which tokens a
+    read: (B, (heads + 2 groups)·D). cos, sin: (B, 1, D), rope.py's. seen: bool, of (B, used + 1) numbers, which tokens a
     row looks at; None: all. keys, values: (B, groups, room, D), contiguous, room > used.
     """
     batch_size, kv_heads, capacity, head_size = keys.shape
@@ -176,7 +176,7 @@ def decode_attention(
 
 
 def lora_grads_supported(x: Tensor, grad_output: Tensor) -> bool:
-    """Whether `lora_slopes` computes on these."""
+    """Whether `lora_grads` computes on these."""
     is_aligned = x.shape[1] % VECTOR_WIDTH == 0 and grad_output.shape[1] % VECTOR_WIDTH == 0
     return (
         is_aligned

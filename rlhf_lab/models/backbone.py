@@ -32,7 +32,7 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 @dataclass(frozen=True)
 class WeightVersion:
-    """Which tensors a forward pass reads: the same ones as long as `made` is the same object and `state` is equal, whatever
+    """Which tensors a forward pass reads: the same ones as long as `generation` is the same object and `key` is equal, whatever
     numbers they hold. `refresh` brings scratch copies among them up to date, as the pass itself would."""
 
     generation: object = field(default_factory=object)

@@ -2,7 +2,7 @@
 
 A forward pass reads row b as [prompt | response | padding], without holes: real tokens never see the padding behind them, so
 no mask is needed, and the width is that of the longest row. Position i of the trunk reads token i and predicts token i+1, so
-a response of R tokens after a prompt of P is predicted at P-1 … P+R-2 (`predicting`) and has been read at P … P+R-1 (`read`).
+a response of R tokens after a prompt of P is predicted at P-1 … P+R-2 (`before_token`) and has been read at P … P+R-1 (`at_token`).
 """
 
 from collections.abc import Callable, Sequence
@@ -92,7 +92,7 @@ def make_batch(backbone: Backbone, prompts: Sequence[Sequence[int]], responses: 
 def forward(backbone: Backbone, batch: Batch, *, predict_only: bool = False) -> HiddenStates:
     """Hidden states of the response under whatever adapter is on.
 
-    to_predict: where `predicting` alone is wanted; the last token of the longest text is then not read, for it predicts none.
+    to_predict: where `before_token` alone is wanted; the last token of the longest text is then not read, for it predicts none.
     """
     prompt_lengths = batch.prompt_mask.sum(1)
     longest, shortest = int(batch.lengths.sum(1).max()), int(batch.lengths[:, 0].min())

@@ -2,7 +2,7 @@
 
 PyTorch's `fully_shard` gathers a layer's weights before its forward and backward pass and lets them go behind it. What is laid
 over the backbone (adapters, heads) comes later and stays whole in every process. A pass needs all processes at the same time, so
-all must make equally many: whoever has less to do goes on with the others (`Shards.most`).
+all must make equally many: whoever has less to do goes on with the others (`FsdpShards.max_over_ranks`).
 """
 
 from collections.abc import Callable, Iterator

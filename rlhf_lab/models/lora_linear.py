@@ -149,7 +149,7 @@ def frozen_forward(base: nn.Module, *, keep_merged: bool = True) -> Forward:
     """The forward pass of a layer with its adapter off, by the library that computes it under one: else an adapter that says
     nothing yet would change the last bits, and with them the KL to the reference.
 
-    keep: as in `FastLayer.forward_of`; without it the layer's weight may lie elsewhere between passes.
+    keep: as in `MergedLoraLinear.make_forward`; without it the layer's weight may lie elsewhere between passes.
     """
     if type(base) is not nn.Linear or not keep_merged:
         forward: Forward = base.forward

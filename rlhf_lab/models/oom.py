@@ -39,7 +39,7 @@ def free_memory(backbone: Backbone | None = None) -> None:
 
 
 def run_in_chunks(backbone: Backbone, count: int, run_chunk: Callable[[slice], _T]) -> list[_T]:
-    """What `do` answers for the rows 0 … count: all at once, or in as many pieces as the backbone's memory has wanted so far.
+    """What `run_job` answers for the rows 0 … count: all at once, or in as many pieces as the backbone's memory has wanted so far.
 
     Where memory runs out, the pieces are half as large from there on, down to single rows, and stay so. Processes that hold a
     backbone together must make the same passes, so for them it is an error.

@@ -79,7 +79,7 @@ def preview_undo(db: Database, project_id: int, import_id: int) -> ImportUndo:
 
 
 def undo_import(db: Database, project_id: int, import_id: int) -> ImportUndo:
-    """Take an import back and say what went. Cut off, it is done again for the rest. StoreError: as `what_goes`."""
+    """Take an import back and say what went. Cut off, it is done again for the rest. StoreError: as `preview_undo`."""
     models = preview_undo(db, project_id, import_id).models
     with db.write() as conn:
         _check_undoable(conn, project_id, import_id)

@@ -57,7 +57,7 @@ def lease_pairs(
     db: Database, project_id: int, annotator: str, config: LabellingConfig | None = None, *, prefetch: int = 1,
     now: float | None = None,
 ) -> list[Lease]:  # fmt: skip
-    """`lease_pair`, and up to `ahead` pairs that come after it; none of these in a small pool, nor any that has enough votes."""
+    """`lease_pair`, and up to `causal_mask` pairs that come after it; none of these in a small pool, nor any that has enough votes."""
     config, now = config or LabellingConfig(), time.time() if now is None else now
     with db.write() as conn:
         conn.execute(

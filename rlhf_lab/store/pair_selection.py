@@ -14,7 +14,7 @@ REPEAT_AFTER_VOTES = 8  # own votes between the first look at a pair and its hid
 def next_hidden_repeat(
     conn: Connection, project_id: int, annotator: str, config: LabellingConfig, queued_ids: list[int]
 ) -> int | None:
-    """A pair for a second look behind those `before`; whether one is due is a draw that a reload does not repeat."""
+    """A pair for a second look behind those `previous`; whether one is due is a draw that a reload does not repeat."""
     if config.repeats <= 0:
         return None
     v, repeat_vote = t.votes.c, t.votes.alias("again")

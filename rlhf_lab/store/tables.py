@@ -13,7 +13,7 @@
     presence                                                                   is a page open?
 
 What can be deleted and is known by its id outside (a page that stays open, an export, a folder) never leaves that id to another:
-PostgreSQL gives none twice, and SQLite does not where a table is `numbered`.
+PostgreSQL gives none twice, and SQLite does not where a table is `table_without_id_reuse`.
 
 A change here needs a new file in migrations/versions and a new SCHEMA_VERSION (a test compares the two).
 """

@@ -161,7 +161,7 @@ def snapshot_labels(
 ) -> LabelSnapshot:
     """Pin the live votes of one source (and of these annotators), in the order they were cast.
 
-    Skips say nothing and are left out, so that `vote_ids` and the list that `comparisons` returns go side by side.
+    Skips say nothing and are left out, so that `vote_ids` and the list that `load_comparisons` returns go side by side.
     """
     query = _live_votes(project_id, source).where(t.votes.c.choice != Choice.SKIP)
     if annotators is not None:

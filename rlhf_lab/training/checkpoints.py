@@ -65,7 +65,7 @@ def save_checkpoint(
 
 
 def _replace_folder(temp_folder: Path, target: Path) -> None:
-    """The new folder takes the old one's place. The old one stands aside until then, and `_tidy` brings it back if need be."""
+    """The new folder takes the old one's place. The old one stands aside until then, and `_recover_interrupted_saves` brings it back if need be."""
     backup = target.with_name(_BACKUP_PREFIX + target.name)
     if target.exists():
         target.rename(backup)

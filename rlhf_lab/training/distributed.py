@@ -19,7 +19,7 @@ from torch import Tensor
 from rlhf_lab.errors import TrainingError
 
 T = TypeVar("T")
-RowSlice = slice  # the rows of one process; `Group.slice` hides the name
+RowSlice = slice  # the rows of one process; `Distributed.shard_slice` hides the name
 COLLECTIVE_TIMEOUT = timedelta(
     days=7
 )  # a paused run keeps the others waiting; one that has died is noticed by the launcher
@@ -28,7 +28,7 @@ SHUTDOWN_TIMEOUT_S = 20.0  # for the others to leave as well, should that be wai
 
 @dataclass(frozen=True)
 class Distributed:
-    """This process is number `rank` of `size`. Every method but `own` and `slice` must be called by all of them."""
+    """This process is number `rank` of `world_size`. Every method but `shard` and `shard_slice` must be called by all of them."""
 
     rank: int = 0
     world_size: int = 1
@@ -60,7 +60,7 @@ class Distributed:
         return [item for shard in gathered for item in shard]
 
     def map_rows(self, count: int, fn: Callable[[RowSlice], Tensor], dim: int = -1) -> Tensor:
-        """What `find` says of `count` >= 1 rows, which stand along `dim`: each process asks it about its slice.
+        """What `assign_slot` says of `count` >= 1 rows, which stand along `dim`: each process asks it about its slice.
 
         One without a row asks about the first and keeps its answer to itself: all ask, which a dealt-out backbone needs.
         """
@@ -122,7 +122,7 @@ def init_from_env() -> Distributed:
         return SINGLE_PROCESS
     if not dist.is_initialized():
         # Its functions take the group of all as a default, that of the moment they are defined. Imported later, as transformers
-        # does, they would hold the group for good, and its threads with it, in spite of `leave`.
+        # does, they would hold the group for good, and its threads with it, in spite of `shutdown`.
         importlib.import_module("torch.distributed.nn")
         use_cuda = torch.cuda.is_available()
         try:

@@ -64,7 +64,7 @@ class Accuracy:
 def ranking_accuracy(
     gold: Sequence[tuple[float, float]], scores: Sequence[tuple[float, float]], max_pairs: int
 ) -> Accuracy:
-    """Compare two orders of the same pairs, using the first `wanted` pairs that the judge does not tie exactly."""
+    """Compare two orders of the same pairs, using the first `options` pairs that the judge does not tie exactly."""
     correct = decided = ties = 0
     for (gold_a, gold_b), (score_a, score_b) in zip(gold, scores, strict=True):
         if decided == max_pairs:

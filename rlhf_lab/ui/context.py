@@ -2,23 +2,18 @@
 
 import functools
 import hmac
-import json
 import os
-import threading
-import time
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
-import gradio as gr
 from gradio.context import LocalContext
 
 from rlhf_lab.common.records import Project
 from rlhf_lab.config.labelling import Role
-from rlhf_lab.errors import LabError, NotAllowedError
+from rlhf_lab.errors import NotAllowedError
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.store.annotators import joined_at
 from rlhf_lab.store.database import Database
@@ -87,7 +82,7 @@ class Context:
         )
 
     def require_operator(self, secret: str | None) -> None:
-        """Raises NotAllowedError unless the visitor `operates` or gives the operator's secret."""
+        """Raises NotAllowedError unless the visitor `is_operator` or gives the operator's secret."""
         if not self.is_operator() and not self._is_secret(secret):
             raise NotAllowedError(
                 "Only the operator may do this. Open the operator's link that was printed when the lab was started, or enter "
@@ -106,87 +101,3 @@ class Context:
         """Raises NotAllowedError for a visitor who may only look."""
         if not self.visitor().role.at_least(Role.LABELLER):
             raise NotAllowedError("You may look at this lab. To label, enter with the join code: open the page /join.")
-
-
-def show_errors(handler: Callable[P, T]) -> Callable[P, T]:
-    """A handler whose LabErrors reach the person as a message instead of a silent failure."""
-
-    @functools.wraps(handler)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return handler(*args, **kwargs)
-        except LabError as error:
-            raise gr.Error(str(error), duration=None, print_exception=False) from error
-
-    return wrapped
-
-
-def allow_viewers(handler: Callable[P, T]) -> Callable[P, T]:
-    """Marks an event that somebody who may only look may trigger; `guard_events` lets it pass."""
-    handler.for_viewers = True  # type: ignore[attr-defined]  # stays with the function through functools.wraps
-    return handler
-
-
-def require_role_for_events(page: gr.Blocks, ctx: Context) -> None:
-    """Make every event of a page ask who triggers it, whatever screen it belongs to: viewers trigger none but the marked.
-
-    What only the operator may do asks for more by itself (`require_operator`).
-    """
-    for event in page.fns.values():
-        if event.fn is not None and not getattr(event.fn, "for_viewers", False):
-            event.fn = _require_labeller_for(event.fn, ctx)
-
-
-def _require_labeller_for(handler: Callable[P, T], ctx: Context) -> Callable[P, T]:
-    @functools.wraps(handler)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-        ctx.require_labeller()
-        return handler(*args, **kwargs)
-
-    return show_errors(wrapped)
-
-
-def server_function(function: Callable[[Any], T]) -> Callable[[Any], T | dict[str, str]]:
-    """A server function for a widget: errors come back as {"error": words}, because Gradio turns exceptions into null."""
-
-    @functools.wraps(function)
-    def wrapped(query: Any) -> T | dict[str, str]:
-        try:
-            return function(query or {})
-        except LabError as error:
-            return {"error": str(error)}
-
-    return wrapped
-
-
-def if_changed(reply: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
-    """The reply, or {"same": True} to a page that has it already."""
-    revision = f"{zlib.crc32(json.dumps(reply, sort_keys=True).encode()):x}"
-    return {"same": True} if query.get("seen") == revision else reply | {"seen": revision}
-
-
-def operator_action(
-    ctx: Context, secret: str | None, event: gr.EventData, handler: Callable[[dict[str, Any]], dict[str, Any]]
-) -> dict[str, Any]:
-    """What a widget is told about an act of the operator: what `do` says, or {"error": words}; with the "at" it was sent at."""
-    payload = dict(event._data or {})
-    try:
-        ctx.require_operator(secret)
-        return {"at": payload.get("at"), **handler(payload)}
-    except LabError as error:
-        return {"at": payload.get("at"), "error": str(error)}
-
-
-def ttl_cache(seconds: float, function: Callable[[], T]) -> Callable[[], T]:
-    """The function's answer, asked for at most once in so many seconds however many pages poll."""
-    lock, cached = threading.Lock(), list[tuple[float, T]]()
-
-    @functools.wraps(function)
-    def wrapped() -> T:
-        with lock:
-            now = time.monotonic()
-            if not cached or now - cached[0][0] > seconds:
-                cached[:] = [(now, function())]
-            return cached[0][1]
-
-    return wrapped

@@ -19,7 +19,8 @@ from rlhf_lab.jobs import scheduler
 from rlhf_lab.store.annotators import get_labelling_config
 from rlhf_lab.store.pair_leases import count_free_pairs, lease_pair
 from rlhf_lab.ui.auth.login_routes import FailedAttemptLimiter, secrets_equal
-from rlhf_lab.ui.context import Context, allow_viewers, show_errors
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import allow_viewers, show_errors
 from rlhf_lab.ui.services import voting
 from rlhf_lab.ui.services.presence import PRESENCE
 

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rlhf_lab.ui.network import is_loopback
 
 UPLOAD_PATH = "/gradio_api/upload"
-#: Bytes of files that visitors sent and the lab still holds (an hour, see `page.KEPT`).
+#: Bytes of files that visitors sent and the lab still holds (an hour, see `page.UPLOAD_CACHE_SECONDS`).
 MAX_UPLOADED_BYTES = 1_000_000_000
 WRONG_HOST_MESSAGE = (
     "This lab is for its own computer: open it as http://localhost. To let others in, start it with --host, or with --url where "

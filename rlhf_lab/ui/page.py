@@ -16,7 +16,8 @@ from rlhf_lab.ui import http_api
 from rlhf_lab.ui.auth.login_routes import login_routes
 from rlhf_lab.ui.auth.visitors import Access
 from rlhf_lab.ui.components.widgets import STATIC_PATHS, UI_ASSETS
-from rlhf_lab.ui.context import Context, require_role_for_events
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import require_role_for_events
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, first_pair_route
 from rlhf_lab.ui.middleware import RequestGuard
 from rlhf_lab.ui.screens import compare, header, label, people, project, reward, runs, train

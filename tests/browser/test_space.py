@@ -93,9 +93,7 @@ def test_on_a_space_only_the_operators_secret_trains(space, open_page):
     page.evaluate(ENABLED_AGAIN)
     page.wait_for_timeout(4000)
     assert page.evaluate("window.enabledAgain") == 0
-    open_page.said[:] = [
-        words for words in open_page.said if "reading from localStorage" not in words
-    ]  # Gradio's own
+    open_page.said[:] = [words for words in open_page.said if "reading from localStorage" not in words]  # Gradio's own
 
 
 def test_who_may_not_import_is_told_before_they_click(space, open_page):

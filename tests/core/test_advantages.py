@@ -79,7 +79,7 @@ def test_masked_statistics_of_nothing_and_of_one():
 
 @pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
-def test_item_15_whitening_is_masked(junk, dtype, tolerance):
+def test_whitening_is_masked(junk, dtype, tolerance):
     x, _, mask, _ = batch(junk, dtype)
     inside = x[mask].double().tolist()
     mean, scale = statistics.fmean(inside), math.sqrt(statistics.variance(inside) + 1e-8)
@@ -90,7 +90,7 @@ def test_item_15_whitening_is_masked(junk, dtype, tolerance):
         assert got[~mask].tolist() == [0.0] * int((~mask).sum())
 
 
-def test_item_15_shift_mean_false_keeps_the_mean():
+def test_shift_mean_false_keeps_the_mean():
     """2, 4: mean 3, variance 2; whitened -1/sqrt 2 and 1/sqrt 2, around 0 or around 3."""
     x, mask = f64([[2.0, 4.0, NAN]]), torch.tensor([[True, True, False]])
     root = math.sqrt(0.5)
@@ -127,7 +127,7 @@ def test_gae_by_hand():
 @pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
 @pytest.mark.parametrize("bootstrap", [False, True])
-def test_item_13_gae_equals_a_loop_per_sample(junk, dtype, tolerance, bootstrap):
+def test_gae_equals_a_loop_per_sample(junk, dtype, tolerance, bootstrap):
     """Padding is ignored; the last response token's next value is 0 unless last_values says otherwise."""
     rewards, values, mask, last_values = batch(junk, dtype)
     got, returns = advantages.gae(
@@ -149,7 +149,7 @@ def test_item_13_gae_equals_a_loop_per_sample(junk, dtype, tolerance, bootstrap)
     st.floats(0, 1),
     st.floats(0, 1),
 )
-def test_item_13_gae_property(steps, padding, gamma, lam):
+def test_gae_property(steps, padding, gamma, lam):
     rewards, values = (list(column) for column in zip(*steps, strict=True))
     mask = torch.tensor([[True] * len(steps) + [False] * padding])
     got, _ = advantages.gae(
@@ -158,7 +158,7 @@ def test_item_13_gae_property(steps, padding, gamma, lam):
     assert got[0].tolist() == pytest.approx(loop_gae(rewards, values, gamma, lam, 0.0) + [0.0] * padding, abs=1e-9)
 
 
-def test_item_13_lambda_one_without_values_gives_rewards_to_go():
+def test_lambda_one_without_values_gives_rewards_to_go():
     rewards, _, mask, _ = batch(NAN)
     got, returns = advantages.gae(rewards, torch.zeros(4, 6).double(), mask, gamma=0.9, lam=1.0)
 
@@ -171,7 +171,7 @@ def test_item_13_lambda_one_without_values_gives_rewards_to_go():
 
 
 @pytest.mark.parametrize("junk", JUNK)
-def test_item_14_returns_use_unwhitened_advantages(junk):
+def test_returns_use_unwhitened_advantages(junk):
     """returns - values is the raw advantage of the loop; its mean is far from the 0 of whitened ones."""
     rewards, values, mask, _ = batch(junk)
     got, returns = advantages.gae(rewards + 2.0, values, mask, gamma=1.0, lam=0.95)

@@ -39,7 +39,7 @@ def test_estimates_by_hand(dtype, tolerance):
     assert torch.equal(kl.kl_estimate(logprobs, ref_logprobs), kl.kl_estimate(logprobs, ref_logprobs, "k1"))
 
 
-def test_item_10_k1_may_be_negative_k3_never():
+def test_k1_may_be_negative_k3_never():
     difference = torch.arange(-50, 51, dtype=torch.float64) / 10
     zero = torch.zeros(101, dtype=torch.float64)
     assert (kl.kl_estimate(difference, zero, "k1") < 0).sum() == 50
@@ -82,7 +82,7 @@ def test_k3_stays_a_number_and_pulls_back(gap):
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
-def test_item_10_expectation_is_the_exact_kl(estimator):
+def test_expectation_is_the_exact_kl(estimator):
     """Summed over the vocabulary with the policy's probabilities, k1 and k3 are the exact KL: they are unbiased."""
     p, q = softmax(LOGITS), softmax(REF_LOGITS)
     estimates = kl.kl_estimate(f64([math.log(x) for x in p]), f64([math.log(x) for x in q]), estimator)
@@ -91,7 +91,7 @@ def test_item_10_expectation_is_the_exact_kl(estimator):
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k3"])
-def test_item_10_monte_carlo_agrees_with_full_kl(estimator):
+def test_monte_carlo_agrees_with_full_kl(estimator):
     n = 100_000
     p, q = f64(softmax(LOGITS)), f64(softmax(REF_LOGITS))
     tokens = torch.multinomial(p, n, replacement=True, generator=torch.Generator().manual_seed(3))
@@ -168,7 +168,7 @@ def test_shaped_rewards_by_hand():
 
 
 @pytest.mark.parametrize("junk", [NAN, INF, 1e30])
-def test_item_12_score_is_added_once(junk):
+def test_score_is_added_once(junk):
     """Each row sums to score - beta * sum(kl), whatever stands in padding and however long the row is."""
     generator = torch.Generator().manual_seed(5)
     lengths = [1, 2, 5, 7]
@@ -250,7 +250,7 @@ def test_adaptive_kl_clips_the_error(sequence_kl, factor):
     assert kl.AdaptiveKL(1.0, 6.0, 1000.0).update(sequence_kl, 100) == pytest.approx(factor, abs=1e-12)
 
 
-def test_item_11_controller_unit_is_the_sequence_sum():
+def test_controller_unit_is_the_sequence_sum():
     """0.1 nat a token: 60 tokens are on target (6 nats), 66 are 10 % beyond, 120 hit the clip, 30 relax it."""
     expected = {60: 1.0, 66: 1.01, 120: 1.02, 30: 0.98}
     for length, factor in expected.items():

@@ -49,7 +49,7 @@ def mutants():
     return found
 
 
-@pytest.mark.parametrize("name", quoted(r"(core|models|trainers)(\.\w+){2}"))
+@pytest.mark.parametrize("name", quoted(r"(core|models|training)(\.\w+){2}"))
 def test_function_exists(name):
     module, _, attribute = name.rpartition(".")
     assert callable(getattr(importlib.import_module(f"rlhf_lab.{module}"), attribute))

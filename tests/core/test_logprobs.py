@@ -29,7 +29,7 @@ def loop_logprobs(logits, tokens, temperature):
     return torch.tensor(rows, dtype=torch.float64), torch.tensor(entropies, dtype=torch.float64)
 
 
-def test_item_03_mask_ends_with_the_first_eos():
+def test_mask_ends_with_the_first_eos():
     """EOS itself is in; everything after it is out, a second EOS and ordinary tokens too."""
     responses = torch.tensor([[5, 6, EOS, PAD, PAD], [5, EOS, 7, EOS, 8], [5, 6, 7, 8, 9], [5, 6, 7, 8, EOS]])
     assert logprobs.response_mask(responses, EOS).tolist() == [
@@ -40,7 +40,7 @@ def test_item_03_mask_ends_with_the_first_eos():
     ]
 
 
-def test_item_03_pad_may_equal_eos_and_eos_may_come_first():
+def test_pad_may_equal_eos_and_eos_may_come_first():
     responses = torch.tensor([[5, EOS, EOS, EOS], [EOS, EOS, EOS, EOS], [EOS, 5, 6, 7]])
     assert logprobs.response_mask(responses, EOS).tolist() == [
         [True, True, False, False],
@@ -49,11 +49,11 @@ def test_item_03_pad_may_equal_eos_and_eos_may_come_first():
     ]
 
 
-def test_item_03_pad_inside_a_response_does_not_end_it():
+def test_pad_inside_a_response_does_not_end_it():
     assert logprobs.response_mask(torch.tensor([[5, PAD, 6, EOS]]), EOS).tolist() == [[True, True, True, True]]
 
 
-def test_item_03_several_stop_tokens():
+def test_several_stop_tokens():
     responses = torch.tensor([[5, 9, 6, EOS], [5, EOS, 9, 6]], dtype=torch.int32)
     expected = [[True, True, False, False], [True, True, False, False]]
     assert logprobs.response_mask(responses, [EOS, 9]).tolist() == expected
@@ -81,7 +81,7 @@ def test_logprob_and_entropy_by_hand():
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 2.0])
 @pytest.mark.parametrize("grad", [False, True])
-def test_item_05_temperature_divides_the_logits(dtype, tolerance, temperature, grad):
+def test_temperature_divides_the_logits(dtype, tolerance, temperature, grad):
     logits = random_logits(3, 4, 7, dtype=dtype).requires_grad_(grad)
     tokens = torch.tensor([[0, 6, 2, 2], [1, 1, 5, 3], [4, 0, 6, 6]])
     expected, expected_entropy = loop_logprobs(logits, tokens, temperature)

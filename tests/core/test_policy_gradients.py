@@ -233,7 +233,7 @@ def test_junk_in_padding_never_reaches_a_gradient(junk):
     assert (gradients[1][~mask] == 0).all()
 
 
-def test_item_16_any_split_gives_the_same_gradient():
+def test_any_split_gives_the_same_gradient():
     *inputs, mask = batch(NAN)
     whole = inputs[0].clone().requires_grad_()
     every_loss(whole, *inputs[1:], mask).backward()

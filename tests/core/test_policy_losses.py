@@ -112,7 +112,7 @@ def test_without_cliprange_the_surrogate_is_plain():
     assert got.clipfrac.item() == 0.0
 
 
-def test_item_07_first_minibatch():
+def test_first_minibatch():
     """New = old: ratio 1, nothing clipped, approx_kl 0, and the gradient is the policy gradient -A / n."""
     logprobs, _, advantages, mask = batch(NAN)
     old = logprobs.clone()
@@ -184,7 +184,7 @@ def test_reductions_by_hand(junk):
 
 
 @pytest.mark.parametrize("reduction", ["token_mean", "trajectory_mean", "trajectory_sum"])
-def test_item_16_every_reduction_adds_up_over_micro_batches(reduction):
+def test_every_reduction_adds_up_over_micro_batches(reduction):
     *inputs, mask = batch(NAN)
     whole = policy_losses.ppo_clip(*inputs, mask, cliprange=0.2, reduction=reduction)
     count = float(mask.sum()) if reduction == "token_mean" else 4.0
@@ -215,7 +215,7 @@ def test_ppo_clip_of_trajectories_equals_loop(reduction):
 # --- value ---------------------------------------------------------------------------------------------------------
 
 
-def test_item_17_value_loss_by_hand():
+def test_value_loss_by_hand():
     """Clip 1/2 around the old value, the larger square, then half the mean.
 
     v = 3, old 1, R = 4: clipped to 1.5; squares 1 and 6.25: 6.25, clipped.
@@ -235,14 +235,14 @@ def test_item_17_value_loss_by_hand():
 
 @pytest.mark.parametrize("junk", JUNK)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
-def test_item_17_value_loss_equals_loop_whatever_the_padding(junk, dtype, tolerance):
+def test_value_loss_equals_loop_whatever_the_padding(junk, dtype, tolerance):
     *inputs, mask = batch(junk, dtype)
     got = policy_losses.clipped_value_loss(*inputs, mask, cliprange_value=0.2)
     assert [x.item() for x in got] == pytest.approx(loop_value(tokens(*inputs, mask=mask), 0.2), abs=tolerance)
     assert 0.1 < got.clipfrac < 0.9
 
 
-def test_item_17_without_cliprange_plain_half_squared_error():
+def test_without_cliprange_plain_half_squared_error():
     *inputs, mask = batch(NAN)
     got = policy_losses.clipped_value_loss(*inputs, mask, cliprange_value=None)
     rows = tokens(*inputs, mask=mask)
@@ -274,7 +274,7 @@ def accumulate(inputs, mask, sizes, denominator):
 
 @pytest.mark.parametrize("sizes", [(4,), (2, 2), (1, 3), (3, 1), (1, 1, 1, 1)])
 @pytest.mark.parametrize("as_tensor", [False, True])
-def test_item_16_any_split_gives_the_same_gradient(sizes, as_tensor):
+def test_any_split_gives_the_same_gradient(sizes, as_tensor):
     """The token mean over the whole minibatch: gradients bit-equal, losses and statistics sum to the minibatch's."""
     *inputs, mask = batch(NAN)
     whole, whole_gradient = accumulate(inputs, mask, (4,), None)
@@ -285,7 +285,7 @@ def test_item_16_any_split_gives_the_same_gradient(sizes, as_tensor):
     assert sums[:6] == pytest.approx(expected, abs=1e-12)
 
 
-def test_item_16_a_mean_of_means_would_differ():
+def test_a_mean_of_means_would_differ():
     """The control: with responses of different length the split shows, if each part has its own denominator."""
     *inputs, mask = batch()
     whole, _ = accumulate(inputs, mask, (4,), None)
@@ -295,7 +295,7 @@ def test_item_16_a_mean_of_means_would_differ():
 
 @settings(derandomize=True, database=None, deadline=None, max_examples=20)
 @given(st.lists(st.integers(1, 5), min_size=2, max_size=6), st.data())
-def test_item_16_split_property(lengths, data):
+def test_split_property(lengths, data):
     cut = data.draw(st.integers(1, len(lengths) - 1))
     generator = torch.Generator().manual_seed(sum(lengths))
     inputs = list(torch.randn(3, len(lengths), 5, dtype=torch.float64, generator=generator))
@@ -307,7 +307,7 @@ def test_item_16_split_property(lengths, data):
 
 
 @pytest.mark.parametrize("junk", JUNK)
-def test_item_22_entropy_and_statistics_are_masked(junk):
+def test_entropy_and_statistics_are_masked(junk):
     """TRL's sentinel of 1.0, NaN or infinity in padding: the token mean and approx_kl see response tokens only."""
     logprobs, old, advantages, mask = batch(junk)
     rows = tokens(logprobs, old, advantages, mask=mask)

@@ -17,7 +17,7 @@ def f64(values):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_item_20_only_a_missing_end_costs(dtype):
+def test_only_a_missing_end_costs(dtype):
     got = reward_scaling.missing_eos_penalty(torch.tensor([1.0, 2.0], dtype=dtype), torch.tensor([True, False]), 0.5)
     assert got.tolist() == [1.0, 1.5]
     assert got.dtype == dtype

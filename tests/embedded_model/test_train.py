@@ -100,7 +100,9 @@ def test_the_command_writes_a_plain_folder_with_its_card_and_what_a_page_opens_w
 
 @pytest.mark.parametrize(("took", "quicker"), [((0.008, 0.016), "float32"), ((0.008, 0.004), "bfloat16")])
 def test_the_quicker_precision_is_chosen_and_said_unless_one_is_asked_for(monkeypatch, took, quicker):
-    monkeypatch.setattr(pretraining, "benchmark_precisions", lambda *_: dict(zip(("float32", "bfloat16"), took, strict=True)))
+    monkeypatch.setattr(
+        pretraining, "benchmark_precisions", lambda *_: dict(zip(("float32", "bfloat16"), took, strict=True))
+    )
     said = f"{quicker}: a product of the model's size takes 8.0 ms in float32 and {1000 * took[1]:.1f} ms in bfloat16"
     assert pretraining.choose_precision("auto", 256, 640) == (quicker, said)
     for asked in ("float32", "bfloat16"):

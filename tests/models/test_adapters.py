@@ -85,7 +85,7 @@ def test_contexts_nest_and_restore(folders, kind):
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_item_18_state_is_restored_after_an_exception(llama_folder, merged):
+def test_state_is_restored_after_an_exception(llama_folder, merged):
     backbone = tiny_models.load(llama_folder)
     adapters = tiny_models.adapters_of(backbone, "a", "b")
     with adapters.using("b"):
@@ -115,7 +115,7 @@ def test_memory_that_runs_out_where_an_adapter_is_taken_leaves_it_unused(llama_f
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_item_18_merging_gives_the_identical_tensors_back(folders, kind):
+def test_merging_gives_the_identical_tensors_back(folders, kind):
     """Not equal weights: the very same tensor objects with the very same bits, also after an exception.
 
     While merged, a Linear's frozen weight is not even touched (lora_linear); GPT-2's layers get scratch weights meanwhile.

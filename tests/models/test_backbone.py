@@ -85,7 +85,7 @@ def test_an_empty_prompt_without_bos_is_the_end_token(gpt2_folder, tmp_path):
     assert tiny_models.load(folder).encode_prompt("") == [tiny_models.EOS]
 
 
-def test_item_19_decoding_and_encoding_again_changes_ids(llama_folder):
+def test_decoding_and_encoding_again_changes_ids(llama_folder):
     """Why ids are kept: this tokenizer has a token whose text is two others."""
     backbone = tiny_models.load(llama_folder)
     sampled = tiny_models.ids("not_good cat")

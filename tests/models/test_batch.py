@@ -14,7 +14,7 @@ from rlhf_lab.models.batch import Batch, forward, make_batch, map_by_length
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_item_01_logits_slice(folders, kind):
+def test_logits_slice(folders, kind):
     """Each response token's logits are those of the position before it."""
     backbone = tiny_models.load(folders[kind], torch.float64)
     prompts, responses = [tiny_models.ids("the cat")], [tiny_models.ids("sat very old . <eos>")]
@@ -26,7 +26,7 @@ def test_item_01_logits_slice(folders, kind):
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_item_02_left_padding_shifts_no_position(folders, kind):
+def test_left_padding_shifts_no_position(folders, kind):
     """Rows of different prompt lengths in one batch equal the rows alone; GPT-2's absolute positions show a shift."""
     backbone = tiny_models.load(folders[kind], torch.float64)
     prompts, responses = tiny_models.ragged()
@@ -37,7 +37,7 @@ def test_item_02_left_padding_shifts_no_position(folders, kind):
         torch.testing.assert_close(logits[i, : len(response)], expected, rtol=1e-9, atol=1e-9)
 
 
-def test_item_03_masks_come_from_lengths(gpt2_folder):
+def test_masks_come_from_lengths(gpt2_folder):
     """Pad is EOS here: a sampled EOS stays in the mask, the pads after it do not, and EOS may be the whole response."""
     backbone = tiny_models.load(gpt2_folder)
     assert backbone.pad_id == tiny_models.EOS == backbone.eos_ids[0]
@@ -52,7 +52,7 @@ def test_item_03_masks_come_from_lengths(gpt2_folder):
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_item_08_dropout_is_off(folders, kind):
+def test_dropout_is_off(folders, kind):
     """Both configs ask for dropout 0.5; the backbone and an adapter are deterministic all the same."""
     backbone = tiny_models.load(folders[kind])
     rows = make_batch(backbone, *tiny_models.ragged())
@@ -66,7 +66,7 @@ def test_item_08_dropout_is_off(folders, kind):
     assert not [module for module in backbone.model.modules() if module.training]
 
 
-def test_item_20_any_stop_token_in_force_ends(tmp_path):
+def test_any_stop_token_in_force_ends(tmp_path):
     """The generation config names another stop token than the tokenizer: both end a response."""
     tiny_models.set_generation_config(tiny_models.save_llama(tmp_path), eos_token_id=[tiny_models.STOP])
     backbone = tiny_models.load(tmp_path)

@@ -106,7 +106,7 @@ def test_uncertainty_is_how_far_the_members_differ(llama_folder):
 
 
 @pytest.mark.parametrize("mode", ["mean", "worst", "uncertainty"])
-def test_item_21_saved_with_all_its_heads(llama_folder, tmp_path, mode):
+def test_saved_with_all_its_heads(llama_folder, tmp_path, mode):
     model = model_of(llama_folder, mode)
     model.save(tmp_path / "m")
     backbone = tiny_models.load(llama_folder)

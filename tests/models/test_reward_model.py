@@ -49,7 +49,7 @@ def test_score_by_hand(gpt2_folder, pooling, adapter):
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last"])
-def test_item_04_score_ignores_padding(gpt2_folder, pooling):
+def test_score_ignores_padding(gpt2_folder, pooling):
     """Any amount of padding on either side, filled with any token, leaves the score."""
     model = model_of(gpt2_folder, pooling)
     prompts, responses = tiny_models.ragged()
@@ -66,7 +66,7 @@ def test_item_04_score_ignores_padding(gpt2_folder, pooling):
         torch.testing.assert_close(model.score_batch(padded), expected, rtol=0, atol=2e-5)
 
 
-def test_item_04_score_reads_the_response(llama_folder):
+def test_score_reads_the_response(llama_folder):
     """Another response, another score; the order and the company of the rows do not matter."""
     model = model_of(llama_folder)
     prompts, responses = tiny_models.ragged()
@@ -90,7 +90,7 @@ def test_word_scores_average_to_the_score(llama_folder):
 
 @pytest.mark.parametrize("pooling", ["mean", "last"])
 @pytest.mark.parametrize("adapter", ["reward", None])
-def test_item_21_saved_with_its_head(llama_folder, tmp_path, pooling, adapter):
+def test_saved_with_its_head(llama_folder, tmp_path, pooling, adapter):
     """Reloaded over a fresh backbone beside another adapter: the same scores, bit for bit."""
     model = model_of(llama_folder, pooling, adapter)
     folder = tmp_path / f"{pooling}-{adapter}"

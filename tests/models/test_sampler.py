@@ -58,7 +58,7 @@ def test_nan_weights_are_refused(llama_folder):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_item_06_frequencies_are_the_softmax(tmp_path, temperature):
+def test_frequencies_are_the_softmax(tmp_path, temperature):
     """On a grid of N uniforms every token comes up N p times, to within one; the folder's filters have no say."""
     filters = {"do_sample": True, "top_k": 2, "top_p": 0.3, "temperature": 0.01, "repetition_penalty": 9.0}
     filters |= {"min_p": 0.5, "suppress_tokens": [10, 11], "min_new_tokens": 3, "bad_words_ids": [[12]]}
@@ -74,7 +74,7 @@ def test_item_06_frequencies_are_the_softmax(tmp_path, temperature):
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_item_05_sampler_logprobs_equal_teacher_forcing(folders, kind):
+def test_sampler_logprobs_equal_teacher_forcing(folders, kind):
     """The cached, left-padded decode with rows dropping out, against plain forwards of each row at the temperature."""
     backbone = tiny_models.load(folders[kind], torch.float64)
     prompts, _ = tiny_models.ragged(rows=8)
@@ -107,7 +107,7 @@ def test_uniforms_belong_to_their_seed():
     assert bool(((rows >= 0) & (rows < 1)).all())
 
 
-def test_item_03_eos_is_kept_as_the_last_id_and_ends_the_row(gpt2_folder):
+def test_eos_is_kept_as_the_last_id_and_ends_the_row(gpt2_folder):
     """A uniform just below 1/p picks EOS (id 0, the first in the cumulative sum): first for row 0, third for row 1."""
     backbone = tiny_models.load(gpt2_folder)
     uniform = torch.full((3, 4), 0.9, dtype=torch.float64)
@@ -119,7 +119,7 @@ def test_item_03_eos_is_kept_as_the_last_id_and_ends_the_row(gpt2_folder):
     assert tiny_models.EOS not in [*tokens[1][:-1], *tokens[2]]
 
 
-def test_item_20_another_stop_token_ends_a_row_too(tmp_path):
+def test_another_stop_token_ends_a_row_too(tmp_path):
     tiny_models.set_generation_config(
         tiny_models.save_llama(tmp_path), eos_token_id=[tiny_models.STOP, tiny_models.UNK]
     )

@@ -62,10 +62,10 @@ TEXTS = [
     Mutant(LOGPROBS, "the first action's probability twice",
            ".log_softmax(dim=-1).gather(-1, tokens.unsqueeze(-1))",
            ".log_softmax(dim=-1).gather(-1, tokens.roll(1, -1).unsqueeze(-1))",
-           "test_item_05_temperature_divides_the_logits test_packed_rows_and_empty_batch"),
+           "test_temperature_divides_the_logits test_packed_rows_and_empty_batch"),
     Mutant(LOGPROBS, "one action more than there are", "return eos_before == 0",
            "return (eos_before == 0) | (eos_before.roll(1, 1) == 0)",
-           "test_item_03_mask_ends_with_the_first_eos"),
+           "test_mask_ends_with_the_first_eos"),
 ]
 
 MUTANTS = [
@@ -104,8 +104,8 @@ MUTANTS = [
            "core/test_credit_assignment.py::test_monte_carlo_is_the_lambda_return_with_lambda_one"),
     # --- core/reward_scaling.py ---
     Mutant(SHAPING, "a penalty for ending", "penalty * (~ended)", "penalty * ended",
-           "test_item_20_only_a_missing_end_costs"),
-    Mutant(SHAPING, "a missing end pays", "scores - penalty", "scores + penalty", "test_item_20_only_a_missing_end_costs"),
+           "test_only_a_missing_end_costs"),
+    Mutant(SHAPING, "a missing end pays", "scores - penalty", "scores + penalty", "test_only_a_missing_end_costs"),
     Mutant(SHAPING, "clipped before scaling", "normalised = (scores - mean) / scale",
            "normalised = ((scores - mean) if clip is None else (scores - mean).clamp(-clip, clip)) / scale",
            "test_scores_are_shifted_scaled_then_clipped"),

@@ -8,7 +8,12 @@ from mutation_runner import Mutant, mutant_tests
 if not any(map(shutil.which, ("cc", "gcc", "clang"))):
     pytest.skip("no C compiler here", allow_module_level=True)
 
-ROWS, ATTENTION, LORA, COMMON = "kernels/csrc/elementwise.c", "kernels/csrc/attention.c", "kernels/csrc/lora_grad.c", "kernels/csrc/simd.h"
+ROWS, ATTENTION, LORA, COMMON = (
+    "kernels/csrc/elementwise.c",
+    "kernels/csrc/attention.c",
+    "kernels/csrc/lora_grad.c",
+    "kernels/csrc/simd.h",
+)
 K = "kernels/test_ops.py::"
 NORM, NORM_BACK = f"{K}test_a_norm_is_that_of_a_loop", f"{K}test_a_norms_slope_is_autograds"
 GATED, TEXTS = f"{K}test_the_gated_unit_and_its_slopes_are_autograds", f"{K}test_attention_and_its_slopes_are_autograds"

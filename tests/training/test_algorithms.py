@@ -42,7 +42,7 @@ VARIANTS = {name: (name, {}) for name in ALGORITHMS} | {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_item_23_resuming_is_exact(llama_folder, tmp_path, variant):
+def test_resuming_is_exact(llama_folder, tmp_path, variant):
     """Four steps in one go = two, a checkpoint, a fresh backbone and trainer, two more: bit for bit."""
     algorithm, changes = VARIANTS[variant]
     whole = tiny_models.learner(llama_folder, algorithm, **changes)
@@ -64,7 +64,7 @@ def test_item_23_resuming_is_exact(llama_folder, tmp_path, variant):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_item_24_any_micro_batch_gives_the_same_update(gpt2_folder, dtype, tolerance, variant):
+def test_any_micro_batch_gives_the_same_update(gpt2_folder, dtype, tolerance, variant):
     """All updates of a step on rows of very different lengths, in whole minibatches and in micro-batches of 1 and 2."""
     algorithm, changes = VARIANTS[variant]
     found = []
@@ -88,7 +88,7 @@ def test_item_24_any_micro_batch_gives_the_same_update(gpt2_folder, dtype, toler
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_item_07_first_ratio_is_one_and_a_wrong_one_is_noticed(llama_folder, algorithm):
+def test_first_ratio_is_one_and_a_wrong_one_is_noticed(llama_folder, algorithm):
     trainer = tiny_models.midway(llama_folder, algorithm)
     results = tiny_models.run(trainer, 2)
     assert max(result.metrics["val/first_ratio_deviation"] for result in results) < 1e-6

@@ -65,7 +65,7 @@ def stats_by_hand():
     return stats
 
 
-def test_item_16_micro_batches_add_up_and_updates_average():
+def test_micro_batches_add_up_and_updates_average():
     stats = stats_by_hand()
     assert (stats.update_count, stats.skipped_count) == (2, 0)
     found = {
@@ -85,7 +85,7 @@ def test_item_16_micro_batches_add_up_and_updates_average():
     assert [stats.approx_kl_since(n) for n in (0, 1, 2)] == pytest.approx([0.7, 1.0, 0.0])
 
 
-def test_item_07_first_ratio_deviation_is_that_of_the_first_minibatch():
+def test_first_ratio_deviation_is_that_of_the_first_minibatch():
     """All its micro-batches, and none of the later minibatches: those come after an update."""
     stats = UpdateStats()
     stats.begin_update()
@@ -100,7 +100,7 @@ def test_item_07_first_ratio_deviation_is_that_of_the_first_minibatch():
     assert float(stats.first_ratio_deviation) == pytest.approx(0.03, abs=1e-6)
 
 
-def test_item_07_a_first_minibatch_that_was_skipped_counts_too():
+def test_a_first_minibatch_that_was_skipped_counts_too():
     stats = UpdateStats()
     stats.begin_update()
     add(stats, [1.02], (0.0,) * 7)

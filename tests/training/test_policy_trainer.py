@@ -170,7 +170,7 @@ def test_a_whole_step_equals_a_plain_loop(entropy_coef, gpt2_folder):
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.6}, {"micro_batch": 1, "minibatches": 3}])
-def test_item_07_first_ratio_is_one(llama_folder, settings):
+def test_first_ratio_is_one(llama_folder, settings):
     """In every step, not only at the start: the policy has moved and the old log-probs are its own."""
     results = run(tiny_models.trainer(llama_folder, lr=2e-2, **settings), 3)
     assert max(result.metrics["val/first_ratio_deviation"] for result in results) < 1e-6
@@ -179,7 +179,7 @@ def test_item_07_first_ratio_is_one(llama_folder, settings):
     assert max(result.metrics["val/sampler_gap"] for result in results) < 1e-4
 
 
-def test_item_07_in_half_precision_the_ratio_is_reported_and_stops_nothing(llama_folder):
+def test_in_half_precision_the_ratio_is_reported_and_stops_nothing(llama_folder):
     """Old log-probs that are off by 0.01: a figure in bfloat16, where a machine may round otherwise; float32 would stop."""
     trainer = mid_run(llama_folder, torch.bfloat16, lr=2e-2)
     assert trainer.run_step().metrics["val/first_ratio_deviation"] < 1e-2
@@ -195,13 +195,13 @@ def test_item_07_in_half_precision_the_ratio_is_reported_and_stops_nothing(llama
     assert metrics["val/first_ratio_deviation"] > 5e-3
 
 
-def test_item_09_the_kl_of_the_first_step_is_zero_and_then_grows(llama_folder):
+def test_the_kl_of_the_first_step_is_zero_and_then_grows(llama_folder):
     kl = [result.metrics["objective/kl"] for result in run(tiny_models.trainer(llama_folder, lr=3e-2, beta=0.0), 4)]
     assert abs(kl[0]) < 1e-5
     assert kl[-1] > 0.1
 
 
-def test_item_11_the_controller_is_fed_the_sequence_sum(llama_folder):
+def test_the_controller_is_fed_the_sequence_sum(llama_folder):
     """At a target that equals the measured sequence KL the coefficient stays; a token mean would be far below."""
     settings = {"kl_controller": "adaptive", "kl_horizon": 10.0, "beta": 0.2}
     measured = mid_run(llama_folder, **settings).run_step().metrics
@@ -217,7 +217,7 @@ def test_item_11_the_controller_is_fed_the_sequence_sum(llama_folder):
     assert raised.run_step().metrics["objective/kl_coef"] == steered
 
 
-def test_item_08_nothing_drops_out_while_it_trains(llama_folder):
+def test_nothing_drops_out_while_it_trains(llama_folder):
     """The config asks for dropout 0.5. With the gradient on and after a step, equal rows give equal numbers, bit for bit."""
     trainer = mid_run(llama_folder, torch.float32)
     trainer.run_step()
@@ -227,7 +227,7 @@ def test_item_08_nothing_drops_out_while_it_trains(llama_folder):
     assert all(one.requires_grad and torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-def test_item_22_what_stands_in_the_padding_changes_no_number(llama_folder):
+def test_what_stands_in_the_padding_changes_no_number(llama_folder):
     """Entropy, approximate KL and all other metrics of a step, and the weights after it, with other ids in the padding."""
     prompts, responses = tiny_models.ragged(rows=6)
     found = []
@@ -249,7 +249,7 @@ def test_item_22_what_stands_in_the_padding_changes_no_number(llama_folder):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
 @pytest.mark.parametrize("micro_batch", [1, 2, 5, 6])
-def test_item_16_any_micro_batch_gives_the_same_gradient(gpt2_folder, dtype, tolerance, micro_batch):
+def test_any_micro_batch_gives_the_same_gradient(gpt2_folder, dtype, tolerance, micro_batch):
     """Rows of very different lengths: a mean of means would weigh them wrongly."""
     prompts, responses = tiny_models.ragged(rows=6)
     gradients, losses = [], []
@@ -272,7 +272,7 @@ def test_item_16_any_micro_batch_gives_the_same_gradient(gpt2_folder, dtype, tol
 
 
 @pytest.mark.parametrize("micro_batch", [1, 4])
-def test_item_24_any_micro_batch_gives_the_same_steps(llama_folder, micro_batch):
+def test_any_micro_batch_gives_the_same_steps(llama_folder, micro_batch):
     """Three whole steps: the same texts, figures and weights."""
     whole, split = (mid_run(llama_folder, micro_batch=size) for size in (32, micro_batch))
     for expected, found in zip(run(whole, 3), run(split, 3), strict=True):
@@ -286,7 +286,7 @@ def test_item_24_any_micro_batch_gives_the_same_steps(llama_folder, micro_batch)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_item_18_the_backbone_and_the_other_adapters_are_never_trained(llama_folder, dtype):
+def test_the_backbone_and_the_other_adapters_are_never_trained(llama_folder, dtype):
     backbone = tiny_models.load(llama_folder, dtype)
     before = tiny_models.weights_hash(backbone)
     trainer = tiny_models.trainer(llama_folder, backbone=backbone, lr=3e-2)
@@ -300,7 +300,7 @@ def test_item_18_the_backbone_and_the_other_adapters_are_never_trained(llama_fol
     assert not any(torch.equal(moved[name], policy[name]) for name in policy)
 
 
-def test_item_19_trained_ids_are_the_sampled_ids(llama_folder):
+def test_trained_ids_are_the_sampled_ids(llama_folder):
     """The model is made to write a token whose text reads as two others; scorer, rollout and records see the one."""
     trainer = tiny_models.trainer(llama_folder, scorer=tiny_models.CountToken(tiny_models.ID["not good"]), token_rows=6)
     with torch.no_grad():
@@ -316,7 +316,7 @@ def test_item_19_trained_ids_are_the_sampled_ids(llama_folder):
     assert result.metrics["tokens/response_len"] == 6.0
 
 
-def test_item_20_missing_eos_penalty_in_a_run(tmp_path):
+def test_missing_eos_penalty_in_a_run(tmp_path):
     """Ended with the generation config's own stop token: no penalty; not ended: the penalty, once."""
     tiny_models.set_generation_config(tiny_models.save_llama(tmp_path), eos_token_id=[tiny_models.STOP])
     trainer = tiny_models.trainer(tmp_path, minibatches=1, batch_size=2, missing_eos_penalty=0.5)
@@ -326,7 +326,7 @@ def test_item_20_missing_eos_penalty_in_a_run(tmp_path):
     assert result.metrics["val/stop_token_rate"] == 0.5
 
 
-def test_item_23_resuming_is_exact(llama_folder, tmp_path):
+def test_resuming_is_exact(llama_folder, tmp_path):
     """Five steps in one go = two steps, a checkpoint, a fresh backbone and trainer, three steps: bit for bit. A
     knob was turned and the coefficient steered itself; texts, tokens and every tensor agree too."""
     settings = {"steps": 5, "lr": 1e-2, "kl_controller": "adaptive", "kl_target": 0.5, "kl_horizon": 20.0}
@@ -362,7 +362,7 @@ def test_item_23_resuming_is_exact(llama_folder, tmp_path):
     assert expected[-1].metrics["objective/kl_coef"] != 0.1
 
 
-def test_item_23_a_stopped_step_leaves_no_trace(llama_folder):
+def test_a_stopped_step_leaves_no_trace(llama_folder):
     """Stopped between two micro-batches, with gradients half summed: restored in place, the next step is the same."""
 
     class Stop(Exception):
@@ -569,7 +569,7 @@ def test_scores_that_are_all_alike_teach_nothing(llama_folder):
     assert abs(metrics["loss/policy_avg"]) < 1e-3
 
 
-def test_item_07_the_first_ratio_is_one_where_large_products_are_another_librarys(llama_folder, monkeypatch):
+def test_the_first_ratio_is_one_where_large_products_are_another_librarys(llama_folder, monkeypatch):
     """And so is the KL of an adapter that says nothing yet, by modules, for texts too long for whole layers.
 
     The other library's products are a thousandth larger here; its last bits differ, which models of this size do not show."""

@@ -111,7 +111,7 @@ def test_training_leaves_the_rest_alone(llama_folder):
     assert all(p.requires_grad for p in adapters.parameters("policy"))
 
 
-def test_item_21_saved_with_head_and_normalisation(llama_folder, tmp_path):
+def test_saved_with_head_and_normalisation(llama_folder, tmp_path):
     model, _ = train(llama_folder)
     model.save(tmp_path / "model")
     backbone = tiny_models.load(llama_folder)

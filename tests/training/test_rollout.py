@@ -56,7 +56,7 @@ def test_policy_and_reference_read_what_predicts_and_values_of_their_own_read_al
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_item_05_temperature_divides_old_and_reference(gpt2_folder, temperature):
+def test_temperature_divides_old_and_reference(gpt2_folder, temperature):
     """Against one plain forward a row, at the temperature, with the adapter and without."""
     policy = policy_of(gpt2_folder)
     prompts, responses = tiny_models.ragged()
@@ -103,7 +103,7 @@ def test_value_loss_reaches_the_adapter_unless_detached(llama_folder, detached, 
     assert all(p.grad is None for p in policy.adapters.parameters("other"))
 
 
-def test_item_18_the_reference_has_no_gradient_and_ignores_what_is_on(llama_folder):
+def test_the_reference_has_no_gradient_and_ignores_what_is_on(llama_folder):
     policy = policy_of(llama_folder)
     rows = make_batch(policy.backbone, *tiny_models.ragged())
     expected = policy.reference_logprobs(rows, 1.0)
@@ -113,7 +113,7 @@ def test_item_18_the_reference_has_no_gradient_and_ignores_what_is_on(llama_fold
         assert policy.evaluate(rows, 1.0).logprobs.requires_grad
 
 
-def test_item_09_kl_is_policy_minus_reference_and_is_charged():
+def test_kl_is_policy_minus_reference_and_is_charged():
     """kl = (0.2, -0.4), (1.0); half of it is taken from the rewards."""
     rollout = by_hand(missing_eos_penalty=0.0)
     torch.testing.assert_close(rollout.kl, torch.tensor([[0.2, -0.4], [1.0, 0.0]]))
@@ -123,14 +123,14 @@ def test_item_09_kl_is_policy_minus_reference_and_is_charged():
 @pytest.mark.parametrize(
     ("clip", "penalty", "used"), [(None, 0.0, (3.0, -1.0)), (2.0, 1.0, (2.0, -2.0)), (0.5, 4.0, (0.5, -4.5))]
 )
-def test_item_12_score_is_added_once_after_clipping(clip, penalty, used):
+def test_score_is_added_once_after_clipping(clip, penalty, used):
     """Row 0 ended, row 1 did not: rewards sum to the clipped score - the penalty - beta times the summed KL."""
     rollout = by_hand(score_clip=clip, missing_eos_penalty=penalty)
     assert rollout.rewards.sum(1).tolist() == pytest.approx([used[0] - 0.5 * -0.2, used[1] - 0.5 * 1.0])
     assert torch.equal(rollout.scores, SCORES)
 
 
-def test_item_20_missing_eos_penalty_goes_by_the_stop_token_in_force(tmp_path):
+def test_missing_eos_penalty_goes_by_the_stop_token_in_force(tmp_path):
     """The generation config stops at another token than the tokenizer's EOS: that response has ended."""
     tiny_models.set_generation_config(tiny_models.save_llama(tmp_path), eos_token_id=[tiny_models.STOP])
     backbone = tiny_models.load(tmp_path)
@@ -142,7 +142,7 @@ def test_item_20_missing_eos_penalty_goes_by_the_stop_token_in_force(tmp_path):
     assert rollout.rewards.tolist() == [[0.0, 1.0], [0.0, 1.0], [0.0, 0.25]]
 
 
-def test_item_14_returns_use_unwhitened_advantages():
+def test_returns_use_unwhitened_advantages():
     """By hand with lambda 1/2. Row 0: deltas 0.4 and 1.2, so A = (1.0, 1.2); row 1: A = -2.5. Their mean is -0.1, their
     variance (1.21 + 1.69 + 5.76) / 2 = 4.33."""
     settings = {"score_clip": 2.0, "missing_eos_penalty": 1.0}
@@ -155,7 +155,7 @@ def test_item_14_returns_use_unwhitened_advantages():
         torch.testing.assert_close(rollout.returns, torch.tensor([[1.5, 2.2], [-2.5, 0.0]]))
 
 
-def test_item_15_whitened_rewards_keep_their_mean():
+def test_whitened_rewards_keep_their_mean():
     """Rewards -0.1, 2.2, -2.5: mean -0.4/3, variance by hand; scaled around the mean, which stays."""
     rollout = by_hand(score_clip=2.0, missing_eos_penalty=1.0, whiten_rewards=True)
     rewards = [-0.1, 2.2, -2.5]

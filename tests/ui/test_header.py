@@ -13,7 +13,8 @@ from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import add_reward_model, create_run, set_run_status
 from rlhf_lab.ui.auth.visitors import Access, Visitor
-from rlhf_lab.ui.context import Context, ttl_cache
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import ttl_cache
 from rlhf_lab.ui.screens import header, label
 
 

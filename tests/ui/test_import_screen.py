@@ -12,7 +12,7 @@ from rlhf_lab.errors import ConfigError, DataError, StoreError
 from rlhf_lab.importers.summary import format_undo
 from rlhf_lab.store.import_batches import ImportUndo
 from rlhf_lab.store.votes import vote_counts
-from rlhf_lab.ui.context import operator_action
+from rlhf_lab.ui.events import operator_action
 from rlhf_lab.ui.screens.import_data import ImportController, list_imports
 from rlhf_lab.ui.services import import_process
 

@@ -22,7 +22,9 @@ def said(request):
 
 def client(folder, alone=True):
     routes = [Route("/", said), Route(UPLOAD_PATH, said, methods=["GET", "POST"])]
-    return TestClient(Starlette(routes=routes, middleware=[Middleware(RequestGuard, local_only=alone, upload_folder=folder)]))
+    return TestClient(
+        Starlette(routes=routes, middleware=[Middleware(RequestGuard, local_only=alone, upload_folder=folder)])
+    )
 
 
 @pytest.mark.parametrize(

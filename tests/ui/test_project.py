@@ -19,7 +19,8 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project, projects, prompts
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.ui.auth.visitors import Access, Visitor
-from rlhf_lab.ui.context import Context, operator_action
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import operator_action
 from rlhf_lab.ui.screens import project as screen
 from rlhf_lab.ui.screens.project import (
     SUGGESTED_MODELS,

@@ -143,7 +143,7 @@ def test_only_the_operator_acts(ctx, three):
     import dataclasses
     from types import SimpleNamespace
 
-    from rlhf_lab.ui.context import operator_action
+    from rlhf_lab.ui.events import operator_action
 
     guarded = dataclasses.replace(ctx, operator_secret="s")
     event = SimpleNamespace(_data={"do": "train", "source": "human", "weights": {}, "at": 5})

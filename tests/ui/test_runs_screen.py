@@ -23,7 +23,8 @@ from rlhf_lab.store.pair_leases import lease_pairs
 from rlhf_lab.store.projects import open_project
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.votes import cast_vote
-from rlhf_lab.ui.context import Context, operator_action
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import operator_action
 from rlhf_lab.ui.screens import runs as screen
 from rlhf_lab.ui.services.downloads import DownloadService
 from rlhf_lab.ui.services.run_comparison import MAX_RUNS, compare_runs, frontier, setting_differences

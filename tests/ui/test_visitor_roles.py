@@ -21,7 +21,8 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth import login_routes as doors
 from rlhf_lab.ui.auth.login_pages import join_form_page
 from rlhf_lab.ui.auth.visitors import COOKIE_NAME, KEYS_FILE, LOCAL_ACCESS, Visitor, multi_user_access
-from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context, allow_viewers, require_role_for_events
+from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
+from rlhf_lab.ui.events import allow_viewers, require_role_for_events
 from rlhf_lab.ui.page import build_page, launch_options
 from rlhf_lab.ui.screens import label
 

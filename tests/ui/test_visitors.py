@@ -53,7 +53,9 @@ def asked_by():
 
 def browser(lab, url="http://lab.example"):
     page = Route("/", lambda request: HTMLResponse(PAGE, headers={"set-cookie": "other=1", "etag": "x"}))
-    middleware = [Middleware(BodyInjectionMiddleware, html="<b>start</b>", access=lab.access, is_operator=lab.is_operator)]
+    middleware = [
+        Middleware(BodyInjectionMiddleware, html="<b>start</b>", access=lab.access, is_operator=lab.is_operator)
+    ]
     return TestClient(Starlette(routes=[page, first_pair_route(lab)], middleware=middleware), base_url=url)
 
 

@@ -4,7 +4,7 @@
     y = h + down(silu(gate(n2(h))) · up(n2(h)))
 
 Of modules, such a layer is some 50 small operations forward and 100 backward, and all their results stay until the gradient.
-Here q, k and v are one product, what lies between products is done in one pass each (between.py), and what is quick to find
+Here q, k and v are one product, what lies between products is done in one pass each (layer_ops.py), and what is quick to find
 again is not kept. The mathematics is Llama's (Touvron et al. 2023, arXiv 2302.13971) with grouped keys (Ainslie et al. 2023,
 arXiv 2305.13245), and LoRA's gradients are those of lora_linear.py; rounding differs in the last bits.
 """
@@ -43,7 +43,7 @@ class LayerWeights(NamedTuple):
     bias of qkv or None.
 
     beside: A of what reads the same input, for q, k and v, o, gate and up, and down, where updates stay beside the weights
-    (low_rank.py), which then have further columns; else None four times."""
+    (lora_ops.py), which then have further columns; else None four times."""
 
     qkv: Tensor
     o: Tensor
@@ -83,7 +83,7 @@ def fused_layer(
 def unfused_layer(
     x: Tensor, dims: LayerDims, rope: RopeTables, update: LoraUpdate, lora_tensors: LoraTensors
 ) -> Tensor:
-    """`layer` of all positions in operations that torch differentiates, in float32 at the least."""
+    """`fused_layer` of all positions in operations that torch differentiates, in float32 at the least."""
     dtype, scale = x.dtype, update.scale
     x, *tensors = (
         tensor.to(torch.promote_types(dtype, torch.float32)) for tensor in (x, *update.frozen[:5], *update.frozen.norms)
@@ -172,7 +172,7 @@ _fused_layer: Callable[..., Tensor] = _FusedLayerFunction.apply
 
 
 class _AmxLayerFunction(torch.autograd.Function):
-    """As `_Layer`, by layer.c: little is kept, and on the way back all of it is found again."""
+    """As `_FusedLayerFunction`, by layer.c: little is kept, and on the way back all of it is found again."""
 
     @staticmethod
     def forward(

@@ -43,14 +43,14 @@ def _scalar(value: float, dtype: torch.dtype) -> Tensor:
 
 
 def rms_norm_recompute(x: Tensor, inverse_rms: Tensor, weight: Tensor) -> Tensor:
-    """What `norm` gave, once more. inverse: what it gave beside."""
+    """What `rms_norm` gave, once more. inverse: what it gave beside."""
     return (x.to(inverse_rms.dtype) * inverse_rms).mul_(weight).to(x.dtype)
 
 
 def rms_norm_backward(
     grad_output: Tensor, x: Tensor, inverse_rms: Tensor, weight: Tensor, residual_grad: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What came around the norm + the slope of x from that of `norm`'s result, which is used up; and that result again."""
+    """What came around the norm + the slope of x from that of `rms_norm`'s result, which is used up; and that result again."""
     if ops.supported(x, weight, grad_output, residual_grad):
         return ops.rms_norm_backward(grad_output, x, inverse_rms, weight, residual_grad)
     dtype, recomputed = residual_grad.dtype, rms_norm_recompute(x, inverse_rms, weight)
@@ -87,7 +87,7 @@ def split_heads(x: Tensor, batch_size: int, head_size: int) -> Tensor:
 def causal_attention(
     qkv: Tensor, rope: RopeTables, batch_size: int, start_pos: int, dims: LayerDims
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """Causal attention of the tokens from `first` on, (B·(T - first), heads·D); and what `attend_back` has to be given.
+    """Causal attention of the tokens from `first` on, (B·(T - first), heads·D); and what `causal_attention_backward` has to be given.
 
     read: (B·T, (heads + 2 groups)·D), q, k and v of each token, not rotated yet.
     """
@@ -109,7 +109,7 @@ def causal_attention(
 def causal_attention_backward(
     grad_output: Tensor, saved: Sequence[Tensor], rope: RopeTables, batch_size: int, start_pos: int, dims: LayerDims
 ) -> Tensor:
-    """The slope of `read` from that of what `attend` gave."""
+    """The slope of `read` from that of what `causal_attention` gave."""
     if len(saved) == 1:
         return ops.causal_attention_backward(
             grad_output, saved[0], rope.cos, rope.sin, batch_size, start_pos, dims.heads, dims.kv_heads

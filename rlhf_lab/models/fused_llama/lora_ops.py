@@ -26,7 +26,7 @@ def concat_lora_input(x: Tensor, a: Tensor | None) -> tuple[Tensor, Tensor | Non
 
 
 def split_lora_grad(grad: Tensor, a: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """The slopes of x and of low from that of what `widened` made of x, which is used up."""
+    """The slopes of x and of low from that of what `concat_lora_input` made of x, which is used up."""
     if a is None:
         return grad, None
     x_grad, low_rank_grad = grad.split_with_sizes((a.shape[1], a.shape[0]), 1)
@@ -44,7 +44,7 @@ def lora_grads(
     """dA = s·(g·B)ᵀ·x and dB = s·gᵀ·(x·Aᵀ), in turn, of weights that read the same input.
 
     pairs: their A (r, in) and B (out, r), in turn; none where nothing learns. x: (N, in). slopes: g (N, out) of each, one tensor
-    where their sizes are the same. low, low_slope: of `widened` and `narrowed`.
+    where their sizes are the same. low, low_slope: of `concat_lora_input` and `split_lora_grad`.
     """
     if not lora_tensors:
         return []

@@ -1,4 +1,4 @@
-"""Which decoder layers of a model are computed as one function (llama_layer.py), and how under an adapter.
+"""Which decoder layers of a model are computed as one function (layer.py), and how under an adapter.
 
 That is those of Llama, Mistral and Qwen2 in float32 or bfloat16 on a CPU, where a third of the time and more goes into what lies
 between the matrix products. The weights of q, k and v are laid into one tensor, of which the model's own become views.
@@ -84,7 +84,7 @@ class FusedLayers:
         return states
 
     def decode_step(self, trunk: Any, has_padding: bool) -> DecodeStep | None:
-        """What gives the trunk's states of a token more of each row; good while nothing but tokens changes. None: as of `states`,
+        """What gives the trunk's states of a token more of each row; good while nothing but tokens changes. None: as of `hidden_states`,
         or because tokens far back are not to be seen.
 
         padded: some row's mask is 0 somewhere.
@@ -132,7 +132,7 @@ class FusedLayers:
 
 class FusedLayer:
     """One decoder layer, computed as one function; by the module where that is trained itself, or was moved to another device or
-    precision, and for what `layer` does not do. A copy of the model would go on with the weights of this one."""
+    precision, and for what `fused_layer` does not do. A copy of the model would go on with the weights of this one."""
 
     def __init__(self, module: Any) -> None:
         self._module = weakref.ref(module)  # the module holds what is made here
@@ -171,7 +171,7 @@ class FusedLayer:
         self.lora_weights: Sequence[LoraWeights] = ()
         self.lora_tensors: Sequence[Tensor] = ()
         self.lora_update = LoraUpdate(self.frozen, 1.0)
-        self.enabled = False  # what `forward_of` made last is the module's forward pass
+        self.enabled = False  # what `make_forward` made last is the module's forward pass
 
     @property
     def module(self) -> Any:
@@ -214,7 +214,7 @@ class FusedLayer:
         return forward
 
     def forward_sequence(self, x: Tensor, rope: RopeTables, start_pos: int = 0) -> Tensor:
-        """As `layer`, under the parts in use."""
+        """As `fused_layer`, under the parts in use."""
         lora_tensors = self.lora_tensors if torch.is_grad_enabled() else ()
         return fused_layer(x, self.current_weights(), self.dims, rope, self.lora_update, lora_tensors, start_pos)
 

@@ -29,7 +29,7 @@ def make_rope(embeddings: tuple[Tensor, Tensor]) -> RopeTables:
 
 
 def apply_rope(x: Tensor, rope: RopeTables, *, inverse: bool = False, out: Tensor | None = None) -> Tensor:
-    """Rotated heads, (n, B, T, D), contiguous or in `out`. x: the same, any strides.
+    """Rotated heads, (n, B, T, D), contiguous or in `out_dir`. x: the same, any strides.
 
     back: by the same angles the other way round, which makes slopes of what has been rotated those of what it was.
     """

@@ -88,7 +88,7 @@ class AmxWeightCache(WeightCache):
 
 
 class ConcatWeightCache(WeightCache):
-    """[W | s·B] and A, as low_rank.py has them, of updates of these ranks."""
+    """[W | s·B] and A, as lora_ops.py has them, of updates of these ranks."""
 
     def __init__(self, frozen: LayerWeights, sizes: Sequence[int], ranks: tuple[int, ...]) -> None:
         q, k, v, o, gate, up, down = ranks

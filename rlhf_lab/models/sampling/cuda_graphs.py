@@ -1,8 +1,8 @@
 """Writing tokens on a GPU with CUDA graphs: a forward pass and the drawing of a token, recorded once and replayed a token.
 
 A token of a small model takes a GPU less time than Python needs to ask for it; a replay asks once. A graph reads and writes
-fixed places in memory, so everything a step touches lies in buffers of fixed shapes (decoder.py). Weights may get new numbers
-between replays, at the same places; `Backbone.wiring` says when the places change, and the step is then recorded anew.
+fixed places in memory, so everything a step touches lies in buffers of fixed shapes (graph_buffers.py). Weights may get new numbers
+between replays, at the same places; `Backbone.weight_version` says when the places change, and the step is then recorded anew.
 
 The number of rows is one of a few sizes; rows that fill it up repeat the last one and are written nowhere. As rows end, those
 that go on move up into half the size or less. Whatever cannot be recorded is written the ordinary way, after one line of log.
@@ -106,9 +106,9 @@ class GraphedSampler:
     def decode(
         self, backbone: Backbone, state: SamplingState, cache: DynamicCache, on_progress: Action, check_every: int
     ) -> bool:
-        """Draw all but the first tokens into `writing`, looking at the rows every so many tokens, where `tick` is called.
+        """Draw all but the first tokens into `state`, looking at the rows every so many tokens, where `on_progress` is called.
 
-        False where that cannot be done here: then `writing` and `cache` are as they were.
+        False where that cannot be done here: then `state` and `cache` are as they were.
 
         Raises NotFiniteError, and what torch raises where memory runs out.
         """

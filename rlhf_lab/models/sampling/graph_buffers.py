@@ -1,4 +1,4 @@
-"""The buffers in which tokens are written by a step of fixed shapes, one token a row: what graphed.py records."""
+"""The buffers in which tokens are written by a step of fixed shapes, one token a row: what cuda_graphs.py records."""
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
@@ -17,7 +17,7 @@ log = logging.getLogger("rlhf_lab.graphs")
 MAX_GRAPHS = 16  # kept at once, those used last
 
 Action = Callable[[], None]
-#: (step, restore) -> what runs the step; `restore` undoes a step.
+#: (step, restore) -> what runs the step; `restore_state` undoes a step.
 Recorder = Callable[[Action, Action], Action]
 #: Keys and values (B, heads, L, head size) of each layer.
 KeyValueStates = Sequence[tuple[Tensor, Tensor]]
@@ -30,7 +30,7 @@ def padded_row_count(rows: int) -> int:
 
 
 class GraphBuffers:
-    """Buffers for `size` rows of `columns` tokens, prompt and response, and the graphs that add a token to each row.
+    """Buffers for `max_rows` rows of `max_columns` tokens, prompt and response, and the graphs that add a token to each row.
 
     writing: over all buffers; a step over fewer rows works on the first of them. at, t: (1,) int64, the column of the cache
     that the next token goes to, and which token of the response is drawn next.
@@ -104,7 +104,7 @@ class GraphBuffers:
         self.t.fill_(1)
 
     def decode(self, backbone: Backbone, replay: Action, on_progress: Action, check_every: int) -> None:
-        """Draw the other tokens. Work done in `tick` may have used the weights otherwise, so they are made current after it."""
+        """Draw the other tokens. Work done in `on_progress` may have used the weights otherwise, so they are made current after it."""
         for t in range(1, self.length):
             if t % check_every == 0:
                 active = self.active_view().count_active()
@@ -204,7 +204,7 @@ class GraphBuffers:
         return restore
 
     def _compact(self, row_count: int) -> None:
-        """Carry the living rows alone, in the first `size` rows of the buffers, filled up with some that have ended."""
+        """Carry the living rows alone, in the first `max_rows` rows of the buffers, filled up with some that have ended."""
         order = (~self.active_view().active).to(torch.int8).argsort(stable=True)[:row_count]
         self._copy_rows(self.active_view(), order)
         for layer in self.kv_states:

@@ -12,7 +12,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 
 class ReservedCacheLayer(DynamicLayer):
-    """Keys and values (B, heads, T, head size) of one layer, with room for `extra` tokens after the first update.
+    """Keys and values (B, heads, T, head size) of one layer, with room for `extra_tokens` tokens after the first update.
 
     on_gpu: transformers then always makes a mask for a single token. It looks first whether one is needed otherwise, and a GPU
     has to be waited for until it knows.
@@ -70,7 +70,7 @@ class ReservedCacheLayer(DynamicLayer):
 
 
 class FixedCacheLayer(CacheLayerMixin):
-    """Keys and values (B, heads, room, head size) of one layer in tensors given to it; new states go to column `at`, (1,) int64.
+    """Keys and values (B, heads, room, head size) of one layer in tensors given to it; new states go to column `write_index`, (1,) int64.
 
     Every column is returned: what has not been written yet is for the attention mask to hide. Shapes and places in memory
     never change, and nothing is read from the GPU, so that a CUDA graph may hold it.
@@ -108,7 +108,7 @@ class FixedCacheLayer(CacheLayerMixin):
 
 
 def reserved_cache(config: PreTrainedConfig, extra_tokens: int, *, on_gpu: bool = False) -> DynamicCache:
-    """The cache that transformers makes for this model, its plain layers with room for `extra` tokens after the prompt."""
+    """The cache that transformers makes for this model, its plain layers with room for `extra_tokens` tokens after the prompt."""
     cache = DynamicCache(config=config)
     cache.layers = [
         ReservedCacheLayer(extra_tokens, on_gpu) if type(layer) is DynamicLayer else layer for layer in cache.layers

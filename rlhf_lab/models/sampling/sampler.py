@@ -91,7 +91,7 @@ def sample(
 ) -> Sampled:
     """Continue each prompt until EOS (kept as the last id) or until `uniform` (B, T) has no more columns.
 
-    A prompt that occurs several times is read once. `tick` is called every TICK_EVERY tokens. Where memory runs out it goes on
+    A prompt that occurs several times is read once. `on_progress` is called every TICK_EVERY tokens. Where memory runs out it goes on
     with fewer rows at once.
     Raises ModelError when prompt and response do not fit the model's context, NotFiniteError for logits that are not finite.
     """

@@ -21,7 +21,7 @@ def sample_token(logits: Tensor, uniform: Tensor, temperature: float | Tensor) -
 
 
 def raise_if_not_finite(all_finite: Tensor) -> None:
-    """Raises NotFiniteError where the logits were not. finite: () bool, as `draw` returns it."""
+    """Raises NotFiniteError where the logits were not. finite: () bool, as `sample_token` returns it."""
     if not bool(all_finite):
         raise NotFiniteError(
             "the model's logits are not finite, so nothing can be sampled. "

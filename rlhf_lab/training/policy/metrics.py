@@ -18,8 +18,8 @@ from rlhf_lab.training.policy.rollout import Rollout
 class UpdateStats:
     """Collects tensors during the updates of a step; numbers are read once, at the end, so that a GPU is not stalled.
 
-    Losses and shares are sums over micro-batches of values already divided by the minibatch's token count. `figures`: what an
-    algorithm adds of its own, by the metric's name. `clips`: the algorithm clips the ratio; without it no share is clipped.
+    Losses and shares are sums over micro-batches of values already divided by the minibatch's token count. `extra_metrics`: what an
+    algorithm adds of its own, by the metric's name. `has_clipping`: the algorithm clips the ratio; without it no share is clipped.
     """
 
     has_clipping: bool = True
@@ -190,7 +190,7 @@ def reset_peak_memory(device: torch.device) -> None:
 
 
 def peak_memory(device: torch.device) -> float:
-    """Peak memory in MiB: of the GPU since `forget_peak` where there is one, of this process since it began otherwise."""
+    """Peak memory in MiB: of the GPU since `reset_peak_memory` where there is one, of this process since it began otherwise."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -51,7 +51,7 @@ class PolicyModel:
         """Log-probabilities, entropies and values of the responses, through the adapter.
 
         learn_entropy: the entropy carries a gradient; without it, it is a figure and costs a third. Values are 0 where they
-        have an adapter of their own: `values_of` is then the pass that finds them.
+        have an adapter of their own: `compute_values` is then the pass that finds them.
         """
         hidden = self.prediction_states(batch)
         logprobs, entropy = response_logprobs(self.backbone, hidden, batch, temperature, entropy_requires_grad)

@@ -36,7 +36,7 @@ def to_device_of(parameter: Tensor, optimizer_state: dict[str, Tensor]) -> dict[
 
 
 def restore_state(trainer: "PolicyTrainer", tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-    """Put back what `taken` returned. Raises ModelError if an adapter does not fit."""
+    """Put back what `capture_state` returned. Raises ModelError if an adapter does not fit."""
 
     def with_prefix(prefix: str) -> dict[str, Tensor]:
         return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}

@@ -1,11 +1,11 @@
 """The trainer of the policy: rollouts in, an updated policy and its numbers out.
 
-One step: sample a batch, score it, penalise the KL to the frozen reference per token, estimate advantages (estimates.py), then
-update by the algorithm of the config: gradient descent on its loss (gradient_step.py, objectives.py), or a natural step within
-a trust region (natural_step.py).
+One step: sample a batch, score it, penalise the KL to the frozen reference per token, estimate advantages (estimation.py), then
+update by the algorithm of the config: gradient descent on its loss (update.py, objectives.py), or a natural step within
+a trust region (trpo_update.py).
 
 Every random draw is derived from the seed and the step, so on a CPU a resumed run repeats the uninterrupted one bit for bit. The
-trainer knows no database: results go to the caller, and `tick` is called between pieces of work (it may raise to stop).
+trainer knows no database: results go to the caller, and `on_progress` is called between pieces of work (it may raise to stop).
 """
 
 import dataclasses
@@ -188,7 +188,7 @@ class PolicyTrainer:
 
         Args:
             queries: texts or token ids. For rloo and grpo each stands group_size times in a row.
-            responses: one a query, by the policy as it is now, the stop token included: `write` samples them. A text gets
+            responses: one a query, by the policy as it is now, the stop token included: `sample_responses` samples them. A text gets
                 its stop token here.
             scores: one a response, in any unit; beta is in that unit a nat.
 

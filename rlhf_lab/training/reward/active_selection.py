@@ -61,7 +61,7 @@ def greedy_selection(
 ) -> list[int]:
     """Up to `count` rows of `candidates`, most telling first.
 
-    labelled (N, H), candidates (C, H): float64 differences of features, as `warm_start.fit` takes them; weights (H,): its answer.
+    labelled (N, H), candidates (C, H): float64 differences of features, as `head_init.fit_head_weights` takes them; weights (H,): its answer.
     labels: the margins and how often each label counts, as in that fit; None: no margins, each once.
     """
     weighted_features = _label_curvature(labelled @ weights, targets).sqrt()[:, None] * labelled
@@ -118,7 +118,7 @@ def select_most_uncertain(
 
 
 def uncertainty_kind(model: RewardModel) -> str:
-    """What `least_sure` goes by with this reward model, in a word."""
+    """What `select_most_uncertain` goes by with this reward model, in a word."""
     return "ensemble" if isinstance(model.head, EnsembleHead) else "gap"
 
 

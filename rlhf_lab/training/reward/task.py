@@ -155,7 +155,7 @@ class RewardTask:
 
     def bootstrap_counts(self, subset: list[int]) -> list[Tensor]:
         """How often each comparison counts, (all comparisons,) int64 a member: drawn with replacement (Breiman 1996), so that
-        the members of an ensemble differ; `count` times each for a single head, and where a draw holds nothing but ties."""
+        the members of an ensemble differ; `on_loss` times each for a single head, and where a draw holds nothing but ties."""
         base_counts = torch.zeros(len(self.comparisons), dtype=torch.int64)
         base_counts[subset] = self.counts[subset]
         if self.config.ensemble == 1:

@@ -111,7 +111,7 @@ class Access:
         return self.cookie_value(Visitor(Role.VIEWER, visitor.name or f"{VISITOR_PREFIX}{secrets.token_hex(6)}"))
 
     def name_from_token(self, token: object) -> str:
-        """Whose page it is that says so, where its browser keeps no cookie: `newcomer`'s name; "" for anything else."""
+        """Whose page it is that says so, where its browser keeps no cookie: `anonymous_cookie`'s name; "" for anything else."""
         visitor = self._visitor_from_token(token) if isinstance(token, str) else None
         return visitor.name if visitor is not None and not visitor.registered_name else ""
 

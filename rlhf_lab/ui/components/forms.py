@@ -10,7 +10,7 @@ from rlhf_lab.errors import ConfigError
 
 
 class Form:
-    """The components of a config, in `components`; `read` turns their values into a dict, `values` the other way.
+    """The components of a config, in `components`; `parse` turns their values into a dict, `values` the other way.
 
     begins: what they show at first.
     """

@@ -16,7 +16,8 @@ from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.runs import events, get_reward_model, get_run, reward_models, runs
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
-from rlhf_lab.ui.context import Context, if_changed, server_function, show_errors, ttl_cache
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import if_changed, server_function, show_errors, ttl_cache
 from rlhf_lab.ui.screens import blind_test
 from rlhf_lab.ui.screens.label import annotator_from_event, optional_annotator
 from rlhf_lab.ui.services.generation_requests import (
@@ -95,7 +96,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
 
 def visitor_action(event: gr.EventData, handler: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """What the widget is told about an act: what `do` says, or why not and which field is wrong; with the "at" it was sent at."""
+    """What the widget is told about an act: what `run_job` says, or why not and which field is wrong; with the "at" it was sent at."""
     payload = dict(event._data or {})
     try:
         return {"at": payload.get("at"), **handler(payload)}

@@ -15,7 +15,8 @@ from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.runs import get_run, latest_reward_model
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
-from rlhf_lab.ui.context import Context, allow_viewers, server_function, ttl_cache
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import allow_viewers, server_function, ttl_cache
 from rlhf_lab.ui.services.presence import PRESENCE
 
 JOB_LABELS = {

@@ -2,7 +2,7 @@
 stays as it is, and with a row that cannot be used nothing is, unless such rows are left out. Below it what was imported so far,
 each to be taken back.
 
-All the reading of files happens in a process of its own: `reading`.
+All the reading of files happens in a process of its own: `options`.
 """
 
 from dataclasses import asdict
@@ -19,7 +19,8 @@ from rlhf_lab.importers.hub_reader import is_hub_id
 from rlhf_lab.importers.summary import format_undo
 from rlhf_lab.store.import_batches import preview_undo, project_imports, undo_import
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
-from rlhf_lab.ui.context import Context, if_changed, operator_action, server_function, show_errors
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import if_changed, operator_action, server_function, show_errors
 from rlhf_lab.ui.screens.train import parse_int
 from rlhf_lab.ui.services.import_process import FILE_SUFFIXES, REPOSITORY_ROOT, ImportRunner, run_in_subprocess
 

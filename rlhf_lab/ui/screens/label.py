@@ -15,7 +15,8 @@ from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, get_labelling_config
 from rlhf_lab.store.pair_leases import lease_pairs, redo_last_vote, undo_last_vote
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
-from rlhf_lab.ui.context import Context, allow_viewers, server_function, show_errors, ttl_cache
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import allow_viewers, server_function, show_errors, ttl_cache
 from rlhf_lab.ui.services import voting
 from rlhf_lab.ui.services.presence import PRESENCE
 from rlhf_lab.ui.services.voting import cast_vote, is_first_on_left
@@ -129,7 +130,7 @@ def require_annotator(ctx: Context, claimed_name: object) -> str:
 
 
 def optional_annotator(ctx: Context, claimed_name: object) -> str:
-    """`checked_name`; "" for who may only look."""
+    """`require_annotator`; "" for who may only look."""
     return require_annotator(ctx, claimed_name) if ctx.visitor().role.at_least(Role.LABELLER) else ""
 
 
@@ -179,7 +180,7 @@ def visitor_info(ctx: Context) -> dict[str, str]:
 
 
 def label_progress(ctx: Context) -> dict[str, Any]:
-    """How many labels there are, and how far the next reward model is; of two such answers the greater `counted` is newer."""
+    """How many labels there are, and how far the next reward model is; of two such answers the greater `pluralize` is newer."""
     with _count_lock:
         counted_at, progress = time.time_ns() // 1000, scheduler.get_label_progress(ctx.db, ctx.project.id)
     return {

@@ -27,7 +27,8 @@ from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts
 from rlhf_lab.store.runs import reward_models, runs
 from rlhf_lab.store.votes import vote_counts
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
-from rlhf_lab.ui.context import Context, allow_viewers, operator_action, server_function, ttl_cache
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import allow_viewers, operator_action, server_function, ttl_cache
 from rlhf_lab.ui.screens.train import parse_int
 
 pass

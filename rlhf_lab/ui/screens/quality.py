@@ -25,7 +25,8 @@ from rlhf_lab.quality import (
 from rlhf_lab.store.runs import get_reward_model, reward_models
 from rlhf_lab.store.votes import snapshot_annotators
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
-from rlhf_lab.ui.context import Context, operator_action, server_function, show_errors
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import operator_action, server_function, show_errors
 from rlhf_lab.ui.screens.train import parse_int
 
 MAX_PEOPLE = 200

@@ -18,7 +18,8 @@ from rlhf_lab.store.votes import load_comparisons, next_unvoted_pair, snapshot_a
 from rlhf_lab.ui.components.charts import PLOTLY_CONFIG, layout
 from rlhf_lab.ui.components.forms import Form
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
-from rlhf_lab.ui.context import Context, operator_action, server_function, show_errors, ttl_cache
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import operator_action, server_function, show_errors, ttl_cache
 from rlhf_lab.ui.services.generation_requests import check_queue_capacity
 
 MAX_TEXT_CHARS = 4000  # characters of a text to explain

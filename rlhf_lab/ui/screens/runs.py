@@ -19,7 +19,8 @@ from rlhf_lab.store.runs import events, reward_models, runs
 from rlhf_lab.store.votes import vote_counts, voters
 from rlhf_lab.ui.components.charts import CURVES, PLOTLY_CONFIG, layout, metric_descriptions
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
-from rlhf_lab.ui.context import Context, if_changed, operator_action, server_function, show_errors
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import if_changed, operator_action, server_function, show_errors
 from rlhf_lab.ui.screens import import_data, quality
 from rlhf_lab.ui.screens.train import parse_int
 from rlhf_lab.ui.services import run_summary
@@ -104,7 +105,7 @@ def run_row(db: Database, run: Run) -> dict[str, Any]:
 
 
 def recent_mean(points: Sequence[Point]) -> float | None:
-    """The mean of the last steps (`trends.WINDOW`); None where there is none, or the newest is not a number."""
+    """The mean of the last steps (`curve_diagnosis.WINDOW`); None where there is none, or the newest is not a number."""
     curve_trend = trend(points)
     return float(f"{curve_trend.current:.4g}") if curve_trend and math.isfinite(points[-1][1]) else None
 

@@ -20,7 +20,8 @@ from rlhf_lab.store.votes import snapshot_annotators
 from rlhf_lab.ui.components.charts import CURVES, PLOTLY_CONFIG, layout, metric_descriptions
 from rlhf_lab.ui.components.forms import Form
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
-from rlhf_lab.ui.context import Context, server_function, show_errors
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import server_function, show_errors
 from rlhf_lab.ui.screens import token_view
 from rlhf_lab.ui.services import run_summary
 from rlhf_lab.ui.services.import_process import FILE_SUFFIXES, ImportRunner, read_text_column, run_in_subprocess

@@ -119,7 +119,7 @@ class SettingChange(NamedTuple):
 
 
 class CurveTrends(dict[str, Trend]):
-    """The trend of every curve; `turned`: the knobs turned not long ago."""
+    """The trend of every curve; `recent_changes`: the knobs turned not long ago."""
 
     recent_changes: Sequence[SettingChange] = ()
 

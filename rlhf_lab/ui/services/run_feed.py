@@ -3,7 +3,7 @@
     Live(ctx).points({"run": id or None, "line": …, "since": step, "frame": …, "seen": …}) -> a reply, or {"same": True}
 
 The curves of a run are kept and only extended, so a poll costs the same at step 10 and at step 10,000, whoever asks. A
-`line` names one unbroken history: when steps were taken back (a resume from an older checkpoint) it changes, and pages
+`epoch` names one unbroken history: when steps were taken back (a resume from an older checkpoint) it changes, and pages
 are sent everything again ("reset").
 """
 
@@ -35,7 +35,7 @@ FEED_METRICS = (*CHART_METRICS, "objective/score_clipfrac", "val/first_ratio_dev
 
 
 class CurveCache:
-    """The curves of one run up to the step its row names; `line` changes when what was read before is no longer true."""
+    """The curves of one run up to the step its row names; `epoch` changes when what was read before is no longer true."""
 
     def __init__(self, run_id: int) -> None:
         self.run_id, self.epoch = run_id, ""

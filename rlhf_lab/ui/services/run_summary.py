@@ -164,7 +164,7 @@ def last_reward_switch(run_events: Sequence[RunEvent]) -> tuple[int, str] | None
 
 
 def last_rescale(name: str, run_events: Sequence[RunEvent]) -> tuple[int, str] | None:
-    """The last change that gave a metric another scale, as `switch` says it."""
+    """The last change that gave a metric another scale, as `last_reward_switch` says it."""
     changes = [last_reward_switch(run_events)] if name in REWARD_SCALED_METRICS else []
     changes += [
         (event.applied_step, f"beta {event.payload['value']:g}")
@@ -261,7 +261,7 @@ def _stopped_text(run: Run) -> str:
 
 
 def activity_started_at(run: Run, job: Job | None) -> float | None:
-    """When what `doing` says began (seconds since 1970); None where no time matters."""
+    """When what `activity_text` says began (seconds since 1970); None where no time matters."""
     if run.status is RunStatus.QUEUED:
         return job.created_at if job else run.created_at
     is_first_step = run.status is RunStatus.RUNNING and run.step == 0
