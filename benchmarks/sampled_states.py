@@ -8,8 +8,7 @@ from torch import Tensor
 
 from rlhf_lab.common.bundled_assets import shipped_prompts, train_eval_split
 from rlhf_lab.models.backbone import Backbone
-from rlhf_lab.models.batch import HiddenStates, map_by_length
-from rlhf_lab.models.sampling.sampler import pad_right
+from rlhf_lab.models.batch import HiddenStates, map_by_length, pad_right
 from rlhf_lab.training.evaluation import SampledResponses, sample_responses
 
 POOL_SIZE, HELD_OUT_SIZE, BASE_SIZE = (

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Project
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import DEFAULT_MAX_NEW_TOKENS, indices_that_fit, prompts_that_fit
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.models.sampling.sampler import ProgressCallback, no_progress
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.training.evaluation import SampledResponses, sample_responses
 from rlhf_lab.training.reward.task import ReferenceSamples

@@ -19,6 +19,7 @@ import torch
 
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, JobStatus, RunStatus
 from rlhf_lab.common.paths import run_folder
+from rlhf_lab.common.progress import ProgressCallback
 from rlhf_lab.common.records import Job, ProcessIdentity
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
@@ -29,7 +30,6 @@ from rlhf_lab.engine.policy_run import ENGINE_EXIT_MESSAGE, POLL_INTERVAL_S, RUN
 from rlhf_lab.errors import EngineError, LabError, TrainingError
 from rlhf_lab.jobs import engine_process, queue, run_control
 from rlhf_lab.jobs.run_lock import check_unlocked, is_locked, lock_run
-from rlhf_lab.models.sampling.sampler import ProgressCallback
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_run, set_run_status
 from rlhf_lab.training.distributed import Distributed, init_from_env, shutdown

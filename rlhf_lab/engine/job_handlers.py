@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError
 
 from rlhf_lab.common.enums import Source
+from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison, Job, LabelSnapshot, Project, RewardModelRow
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine.completions import complete, explain, reference_samples
@@ -23,7 +24,6 @@ from rlhf_lab.engine.pair_sampling import sample_pairs, score_pairs
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.oom import free_memory, is_out_of_memory
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.models.sampling.sampler import ProgressCallback, no_progress
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_scores import add_scores, unjudged_pairs
 from rlhf_lab.store.runs import add_reward_model

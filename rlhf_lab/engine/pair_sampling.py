@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 
 from rlhf_lab.common.enums import Source
+from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Completion, LabelSnapshot, NewCompletion, Pair, Project, Prompt, RewardModelRow
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.reward import RewardConfig
@@ -17,7 +18,7 @@ from rlhf_lab.errors import LabelError, LabError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.models.sampling.sampler import ProgressCallback, no_progress, sample, uniforms
+from rlhf_lab.models.sampling.sampler import sample, uniforms
 from rlhf_lab.store.projects import add_completions, add_pairs, count_pairs, newest_pairs, prompts
 from rlhf_lab.store.reward_scores import add_scores
 from rlhf_lab.store.runs import latest_reward_model

@@ -18,6 +18,7 @@ import torch
 
 from rlhf_lab.common.enums import EventKind, RunStatus
 from rlhf_lab.common.paths import ptx_texts_file, run_folder
+from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Run, RunEvent, StepResult
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.embedded_model.batching import generate_documents
@@ -30,7 +31,6 @@ from rlhf_lab.engine.run_manifest import dtype_change_note, environment_manifest
 from rlhf_lab.errors import BusyStoreError, ConfigError, StoreError, TrainingError
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.models.oom import free_memory, is_out_of_memory
-from rlhf_lab.models.sampling.sampler import ProgressCallback, no_progress
 from rlhf_lab.store.projects import get_project, prompts
 from rlhf_lab.store.run_metrics import delete_steps_after, record_step
 from rlhf_lab.store.runs import (

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.oom import run_in_chunks
-from rlhf_lab.models.sampling.sampler import pad_left, pad_right
 
 
 class Batch(NamedTuple):
@@ -68,6 +68,29 @@ class HiddenStates(NamedTuple):
         positions = start[:, None] + torch.arange(self.response_length, device=start.device)
         positions = positions.clamp_max(self.states.shape[1] - 1)[..., None]
         return self.states.gather(1, positions.expand(-1, -1, self.states.shape[2]))
+
+
+def pad_left(sequences: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(B, L) ids and mask of ragged rows, right-aligned."""
+    ids, lengths = _pad(sequences, pad_id, "left")
+    mask = torch.arange(ids.shape[1]) >= ids.shape[1] - lengths
+    return ids.to(device, non_blocking=True), mask.long().to(device, non_blocking=True)
+
+
+def pad_right(sequences: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """(B, L) ids and bool mask of ragged rows, left-aligned. The mask comes from the lengths: pad may equal EOS."""
+    ids, lengths = _pad(sequences, pad_id, "right")
+    mask = torch.arange(ids.shape[1]) < lengths
+    return ids.to(device, non_blocking=True), mask.to(device, non_blocking=True)
+
+
+def _pad(sequences: Sequence[Sequence[int]], pad_id: int, side: str) -> tuple[Tensor, Tensor]:
+    """(B, L) ids, L at least 1, and (B, 1) lengths."""
+    tensors = [torch.tensor(row, dtype=torch.int64) for row in sequences]
+    ids = pad_sequence(tensors, batch_first=True, padding_value=pad_id, padding_side=side)
+    if not ids.shape[1]:
+        ids = torch.full((len(sequences), 1), pad_id)
+    return ids, torch.tensor([len(row) for row in sequences])[:, None]
 
 
 def make_batch(backbone: Backbone, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> Batch:

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import torch
 
+from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.common.stats import mean_interval, wilson_interval
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.batch import make_batch, map_by_length
-from rlhf_lab.models.sampling.sampler import ProgressCallback, no_progress, sample, uniforms
+from rlhf_lab.models.sampling.sampler import sample, uniforms
 from rlhf_lab.training.policy.rollout import PolicyModel
 
 SAMPLING_BATCH_SIZE = 512

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.base import Config, setting
 from rlhf_lab.core.logprobs import token_logprobs
@@ -21,7 +22,6 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.batch import Batch, forward, make_batch
 from rlhf_lab.models.lora_linear import HALF_DTYPES, lora_weights_of
-from rlhf_lab.models.sampling.sampler import ProgressCallback, no_progress
 from rlhf_lab.training.optimizers import make_fused_adam
 
 UpdateCallback = Callable[[int, int, float], None]  # updates done, of how many, loss

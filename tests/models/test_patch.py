@@ -12,14 +12,14 @@ from support.model_families import SHARED, WHOLE
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from rlhf_lab.kernels import matmul, ops
-from rlhf_lab.models.batch import forward, make_batch
+from rlhf_lab.models.batch import forward, make_batch, pad_left
 from rlhf_lab.models.fused_llama import patch
 from rlhf_lab.models.fused_llama.decode_step import DecodeStep
 from rlhf_lab.models.fused_llama.layer import LayerWeights
 from rlhf_lab.models.fused_llama.patch import FusedLayers, is_supported
 from rlhf_lab.models.sampling import sampler
 from rlhf_lab.models.sampling.kv_cache import reserved_cache
-from rlhf_lab.models.sampling.sampler import pad_left, sample, uniforms
+from rlhf_lab.models.sampling.sampler import sample, uniforms
 
 KNOWN = patch.SUPPORTED_LAYERS  # `loaded` changes the module's
 IDS = torch.tensor(

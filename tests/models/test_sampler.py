@@ -7,8 +7,9 @@ import torch
 from support import tiny_models
 
 from rlhf_lab.errors import ModelError, NotFiniteError
+from rlhf_lab.models.batch import pad_left, pad_right
 from rlhf_lab.models.sampling import sampler
-from rlhf_lab.models.sampling.sampler import PROGRESS_EVERY, pad_left, pad_right, sample, uniforms
+from rlhf_lab.models.sampling.sampler import PROGRESS_EVERY, sample, uniforms
 from rlhf_lab.models.sampling.sampling_state import SamplingState, raise_if_not_finite, sample_token
 
 CPU = torch.device("cpu")

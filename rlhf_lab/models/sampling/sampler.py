@@ -11,19 +11,18 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 from transformers import DynamicCache
 
+from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.errors import ModelError
 from rlhf_lab.kernels.matmul import PackedWeights
 from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.batch import pad_left
 from rlhf_lab.models.oom import run_in_chunks
 from rlhf_lab.models.sampling.cuda_graphs import graphed_sampler_of
 from rlhf_lab.models.sampling.kv_cache import reserved_cache
 from rlhf_lab.models.sampling.sampling_state import SamplingState, raise_if_not_finite
 
-#: Called between pieces of work; may serve other work, may raise to stop.
-ProgressCallback = Callable[[], None]
 #: ids (B, 1), positions (B, 1), mask (B, L) of the tokens read so far, the cache of those before -> states (B, H).
 StepFunction = Callable[[Tensor, Tensor, Tensor, DynamicCache], Tensor]
 PROGRESS_EVERY = 16
@@ -40,37 +39,10 @@ class Sampled(NamedTuple):
     logprobs: list[list[float]]
 
 
-def no_progress() -> None:
-    return None
-
-
 def uniforms(seeds: Sequence[int], length: int) -> Tensor:
     """(B, length) float64 in [0, 1): row b depends on seeds[b] alone."""
     rows = [torch.rand(length, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in seeds]
     return torch.stack(rows)
-
-
-def pad_left(sequences: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(B, L) ids and mask of ragged rows, right-aligned."""
-    ids, lengths = _pad(sequences, pad_id, "left")
-    mask = torch.arange(ids.shape[1]) >= ids.shape[1] - lengths
-    return ids.to(device, non_blocking=True), mask.long().to(device, non_blocking=True)
-
-
-def pad_right(sequences: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(B, L) ids and bool mask of ragged rows, left-aligned. The mask comes from the lengths: pad may equal EOS."""
-    ids, lengths = _pad(sequences, pad_id, "right")
-    mask = torch.arange(ids.shape[1]) < lengths
-    return ids.to(device, non_blocking=True), mask.to(device, non_blocking=True)
-
-
-def _pad(sequences: Sequence[Sequence[int]], pad_id: int, side: str) -> tuple[Tensor, Tensor]:
-    """(B, L) ids, L at least 1, and (B, 1) lengths."""
-    tensors = [torch.tensor(row, dtype=torch.int64) for row in sequences]
-    ids = pad_sequence(tensors, batch_first=True, padding_value=pad_id, padding_side=side)
-    if not ids.shape[1]:
-        ids = torch.full((len(sequences), 1), pad_id)
-    return ids, torch.tensor([len(row) for row in sequences])[:, None]
 
 
 def _deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]], list[int]]:

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rlhf_lab.common.progress import ProgressCallback
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.core.policy_losses import ptx_loss
 from rlhf_lab.errors import TrainingError
-from rlhf_lab.models.sampling.sampler import ProgressCallback, pad_right
+from rlhf_lab.models.batch import pad_right
 from rlhf_lab.training.distributed import Distributed
 from rlhf_lab.training.policy.batching import split_micro_batches
 from rlhf_lab.training.policy.rollout import PolicyModel

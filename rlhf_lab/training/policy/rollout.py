@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.core.kl import full_kl
 from rlhf_lab.core.logprobs import head_logprobs, logprobs_and_entropy, logprobs_with_detached_entropy
@@ -14,7 +15,6 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.batch import Batch, forward
 from rlhf_lab.models.heads import ValueHead
-from rlhf_lab.models.sampling.sampler import ProgressCallback, no_progress
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 
 

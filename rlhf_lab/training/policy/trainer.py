@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Sample, StepResult
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.policy import LIVE_SETTINGS, PolicyConfig
@@ -29,7 +30,7 @@ from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.batch import Batch, make_batch
 from rlhf_lab.models.heads import ValueHead
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.models.sampling.sampler import ProgressCallback, Sampled, no_progress, sample, uniforms
+from rlhf_lab.models.sampling.sampler import Sampled, sample, uniforms
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed, RowSlice
 from rlhf_lab.training.optimizers import make_fused_adam
 from rlhf_lab.training.policy import batching, train_state, trpo_update, update

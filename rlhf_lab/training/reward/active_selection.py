@@ -12,12 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.heads import EnsembleHead
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.models.sampling.sampler import ProgressCallback, no_progress
 from rlhf_lab.training.reward.head_init import PreferenceTargets, fit_head_weights
 from rlhf_lab.training.reward.task import ReferenceSamples, RewardTask
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.reward import RewardConfig
@@ -17,7 +18,6 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.batch import forward, make_batch, map_by_length
 from rlhf_lab.models.heads import EnsembleHead, RewardHead
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.models.sampling.sampler import ProgressCallback, no_progress
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed, RowSlice
 from rlhf_lab.training.optimizers import make_fused_adam
 from rlhf_lab.training.reward.head_init import FeatureScaler, PreferenceTargets, fit_head_weights

@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import LabelError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.heads import check_reference_count
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.models.sampling.sampler import ProgressCallback, no_progress
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 from rlhf_lab.training.reward.head_init import assign_folds
 from rlhf_lab.training.reward.report import (

@@ -1,0 +1,10 @@
+"""The callback that long-running work calls between its pieces."""
+
+from collections.abc import Callable
+
+#: Called between pieces of work. It may do other work, and may raise an exception to stop.
+ProgressCallback = Callable[[], None]
+
+
+def no_progress() -> None:
+    """A callback that does nothing."""
