@@ -1,34 +1,25 @@
 """RLHF Lab: label pairs of texts, watch a LoRA reward model learn, start PPO, see it happen.
 
-Layers; a module may import only from layers below its own (tests/test_layers.py enforces it):
+A package imports only from packages below it. import-linter checks this (pyproject.toml, tests/test_architecture.py), and that
+no cycle exists inside a package.
 
-    app.py, __main__, cli    the two doors: the browser and the command line
-    ui                       screens; no torch
-    engine                   takes jobs, calls trainers, writes rows
-    jobs                     submit, control and supervise; no torch
-    exports                  labels, runs and models as files that other tools read; no torch
-    quality                  agreement, consistency and habits of annotators; no torch
-    imports                  preferences of others: files and Hub data sets into a project; no torch
-    store                    tables and queries; no torch
-    pretrain                 the corpus and the recipe of the embedded model
-    trainers                 reward model, rollouts, policy optimisation; call back, know no database
-    models                   backbone, adapters, heads, generation
-    core                     pure functions on tensors
-    fused                    kernels in C: what lies between matrix products, or whole layers
-    judges                   simulated annotators: text -> score
-    judge_files              the same of a person's own: a function out of a file
-    chats                    conversations and transcripts as texts, and back
-    cells                    cells of a CSV that no spreadsheet computes
-    assets, home, seeds, runtime   what is shipped, where a lab lives, derived seeds, process settings
-    checkpoints              which a run has, and whether one is as it was written
-    precision                of a model's weights, where nobody says which; no torch
-    counted                  numbers of things in words
-    intervals                confidence intervals in plain arithmetic
-    labelling                who labels and by which rules
-    config, policy_config, settings   typed settings: those of the trainings, and what a setting is
-    records                  typed rows
-    passwords                hashes of passwords, and whether one fits
-    errors, kinds            one exception tree, closed sets of words; import nothing of ours
+    app.py, __main__, cli     the browser and the command line
+    ui                        the page: screens, services, authentication. No torch
+    engine                    background process: takes jobs, calls training, writes results to the store
+    jobs                      job queue, engine supervision, run control, model downloads. No torch
+    exporters                 labels, runs and models as files for other tools. No torch
+    importers                 preferences from files and Hub datasets. No torch
+    quality                   agreement and consistency of annotators. No torch
+    store                     database tables and queries. No torch
+    embedded_model            grammar, corpus and pretraining recipe of the bundled model
+    training                  reward model, rollouts, policy optimization. Knows no database
+    judges                    simulated annotators: text -> score. No torch
+    models                    backbone, LoRA adapters, heads, sampling
+    core                      losses, advantages, KL, log-probabilities: pure functions on tensors
+    kernels                   C kernels with PyTorch fallbacks
+    config                    typed settings of trainings and labelling. No torch
+    common                    enums, records, seeding, statistics, paths, atomic files. No torch
+    errors                    one exception hierarchy
 """
 
 __version__ = "0.1.0"
