@@ -1,73 +1,105 @@
-"""Files that appear in a folder whole or not at all."""
+"""Files and folders that appear whole or not at all: written under a temporary name, flushed to disk, then renamed."""
 
+import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from rlhf_lab.errors import StoreError
+TEMP_PREFIX, BACKUP_PREFIX = ".building-", ".replaced-"
 
 
-class AtomicOutput:
-    """Files that are being written beside their final place."""
+def write_file_atomically(path: Path, data: str | bytes, *, mode: int | None = None) -> None:
+    """Write a file (text as UTF-8); replaces an existing one.
 
-    def __init__(self, out_dir: Path, temp_dir: Path, force: bool) -> None:
-        self.out_dir, self.temp_dir, self.force = out_dir, temp_dir, force
-        self.names: list[str] = []
+    mode: permission bits, e.g. 0o600, that the file has from the start; None: those of a new file.
 
-    @property
-    def paths(self) -> list[Path]:
-        """Where the files stand in the end, in the order they were added."""
-        return [self.out_dir / name for name in self.names]
-
-    def add(self, name: str) -> Path:
-        """Where to write what will be OUT/name. Raises StoreError when that is there and may not be replaced."""
-        self._check_not_existing(name)
-        self.names.append(name)
-        path = self.temp_dir / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path
-
-    def publish(self) -> None:
-        for name in self.names:
-            self._check_not_existing(name)
-        for name in self.names:
-            target = self.out_dir / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            (self.temp_dir / name).replace(target)
-
-    def _check_not_existing(self, name: str) -> None:
-        if not self.force and (self.out_dir / name).exists():
-            raise StoreError(
-                f"{self.out_dir / name} is there already and was left as it is. Choose another folder, or replace it with --force."
-            )
+    Raises OSError; then `path` is as it was.
+    """
+    with atomic_file(path) as temp_path:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        descriptor = os.open(temp_path, flags, 0o666 if mode is None else mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
 
 
 @contextmanager
-def atomic_output(out_dir: Path, *, force: bool) -> Iterator[AtomicOutput]:
-    """Write files under `out_dir` (made if missing): all of them appear at the end, none after an error.
-
-    Raises StoreError when they cannot be written (a full disk, no permission) or stand there already.
-    """
-    is_new_dir = not out_dir.exists()
-    temp_dir: Path | None = None
-    published = False
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path in the same folder; the file written there replaces `path` at the end."""
+    temp_path = path.with_name(f".{secrets.token_hex(4)}-{path.name}")
     try:
-        out_dir.mkdir(parents=True, exist_ok=True)
-        temp_dir = Path(tempfile.mkdtemp(prefix=".export-", dir=out_dir))  # the same file system: renaming is one act
-        output = AtomicOutput(out_dir, temp_dir, force)
-        yield output
-        output.publish()
-        published = True
-    except OSError as error:
-        raise StoreError(
-            f"The export could not be written to {out_dir} ({error.strerror or error}). Free some disk space, or choose another "
-            "folder that you may write to; nothing half-written was left."
-        ) from error
+        yield temp_path
+        fsync_path(temp_path)
+        temp_path.replace(path)
+    except BaseException:
+        temp_path.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def atomic_folder(target: Path) -> Iterator[Path]:
+    """Yield an empty hidden folder that replaces `target` at the end. An error leaves `target` as it was.
+
+    Only one process may write folders into `target.parent` at a time: leftovers of a crash are cleared away first.
+    """
+    temp_folder = target.with_name(f"{TEMP_PREFIX}{target.name}-{os.getpid()}")
+    recover_interrupted_writes(target.parent)
+    try:
+        temp_folder.mkdir(parents=True)
+        yield temp_folder
+        for path in temp_folder.rglob("*"):
+            fsync_path(path)
+        _replace_folder(temp_folder, target)
+    except Exception:  # what an interrupted process leaves is cleared away by the next write
+        shutil.rmtree(temp_folder, ignore_errors=True)
+        raise
+    fsync_path(target.parent)
+
+
+def recover_interrupted_writes(parent: Path) -> None:
+    """Remove what a crash left of `atomic_folder`; a replaced folder whose replacement never came is put back."""
+    for backup in parent.glob(f"{BACKUP_PREFIX}*"):
+        target = parent / backup.name.removeprefix(BACKUP_PREFIX)
+        if target.exists():
+            shutil.rmtree(backup, ignore_errors=True)
+        else:
+            backup.rename(target)
+    for temp_folder in parent.glob(f"{TEMP_PREFIX}*"):
+        shutil.rmtree(temp_folder, ignore_errors=True)
+
+
+@contextmanager
+def temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A new folder in `parent`, so on the same file system; removed at the end. Several processes may have one at a time."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    try:
+        yield folder
     finally:
-        if temp_dir is not None:
-            shutil.rmtree(temp_dir, ignore_errors=True)
-        if is_new_dir and not published:
-            with suppress(OSError):
-                out_dir.rmdir()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def fsync_path(path: Path) -> None:
+    """Flush a file (or, on POSIX, a folder's entries) to disk."""
+    if path.is_dir() and os.name != "posix":
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _replace_folder(temp_folder: Path, target: Path) -> None:
+    """The old folder is kept as a backup until the new one is in its place."""
+    backup = target.with_name(BACKUP_PREFIX + target.name)
+    if target.exists():
+        target.rename(backup)
+    try:
+        temp_folder.rename(target)
+    except OSError:
+        if backup.exists():
+            backup.rename(target)
+        raise
+    shutil.rmtree(backup, ignore_errors=True)

@@ -9,7 +9,6 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from rlhf_lab.common.atomic import AtomicOutput, atomic_output
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.checkpoint_index import checkpoint_folder, checkpoint_steps, is_adapter_intact
 from rlhf_lab.common.paths import run_folder
@@ -17,6 +16,7 @@ from rlhf_lab.common.records import Run
 from rlhf_lab.errors import StoreError
 from rlhf_lab.exporters import readme_templates, sequence_classifier
 from rlhf_lab.exporters.json_io import portable_name
+from rlhf_lab.exporters.output_folder import AtomicOutput, atomic_output
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.runs import get_reward_model, get_run

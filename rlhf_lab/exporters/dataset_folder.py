@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab import __version__
-from rlhf_lab.common.atomic import atomic_output
 from rlhf_lab.common.records import Project
 from rlhf_lab.errors import LabelError
 from rlhf_lab.exporters.json_io import portable_name, write_json
 from rlhf_lab.exporters.label_export import LabelExportOptions, label_rows, nothing_to_export_message
+from rlhf_lab.exporters.output_folder import atomic_output
 from rlhf_lab.exporters.readme_templates import DatasetFacts, dataset_card
 from rlhf_lab.exporters.tabular import write_rows
 from rlhf_lab.store.database import Database

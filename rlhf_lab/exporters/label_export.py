@@ -9,11 +9,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, select
 
-from rlhf_lab.common.atomic import atomic_output
 from rlhf_lab.common.chat_format import parse_transcript
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Project
 from rlhf_lab.errors import ConfigError, LabelError
+from rlhf_lab.exporters.output_folder import atomic_output
 from rlhf_lab.exporters.tabular import write_rows
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.annotators import VISITOR_PREFIX

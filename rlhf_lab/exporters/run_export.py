@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab import __version__
-from rlhf_lab.common.atomic import AtomicOutput, atomic_output
 from rlhf_lab.common.checkpoint_index import checkpoint_steps
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import RewardModelRow, Run, Sample
 from rlhf_lab.exporters.adapter_zip import add_adapter
 from rlhf_lab.exporters.json_io import portable_name, write_json, write_json_lines
+from rlhf_lab.exporters.output_folder import AtomicOutput, atomic_output
 from rlhf_lab.exporters.tensorboard import EventFile
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
