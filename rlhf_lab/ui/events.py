@@ -69,9 +69,14 @@ def server_function(function: Callable[[Any], T]) -> Callable[[Any], T | dict[st
     return wrapped
 
 
+def revision_of(value: Any) -> str:
+    """A short checksum of JSON data, by which a page knows whether something has changed."""
+    return f"{zlib.crc32(json.dumps(value, sort_keys=True).encode()):x}"
+
+
 def if_changed(reply: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
     """The reply, or {"unchanged": True} to a page that has it already."""
-    revision = f"{zlib.crc32(json.dumps(reply, sort_keys=True).encode()):x}"
+    revision = revision_of(reply)
     return {"unchanged": True} if query.get("revision") == revision else reply | {"revision": revision}
 
 
@@ -95,8 +100,12 @@ def parse_payload(model: type[PayloadT], data: Any) -> PayloadT:
         cause = problem.get("ctx", {}).get("error")
         if isinstance(cause, LabError):
             raise cause from None
-        name = str(problem["loc"][0]).replace("_", " ") if problem["loc"] else "request"
-        raise ConfigError(f"The page sent no usable {name}. Reload it and try again.") from None
+        raise unusable(str(problem["loc"][0]) if problem["loc"] else "request") from None
+
+
+def unusable(name: str) -> ConfigError:
+    """The error for a field of a payload that is missing or malformed."""
+    return ConfigError(f"The page sent no usable {name.replace('_', ' ')}. Reload it and try again.")
 
 
 def operator_action(

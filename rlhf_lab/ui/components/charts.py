@@ -14,7 +14,7 @@ class Curve(NamedTuple):
     metric: str
     title: str
     unit: str
-    about: str
+    description: str
 
 
 CURVES = (
