@@ -7,12 +7,13 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
 
+from rlhf_lab.common.curves import downsample_values
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison, Job, LabelSnapshot, Project, RewardModelRow
@@ -245,17 +246,10 @@ class _FitProgressReporter:
             self.start_time, self.start_update = now, updates_done
         elif updates_done > self.start_update:
             eta_s = (now - self.start_time) / (updates_done - self.start_update) * (total_updates - updates_done)
-        partial_result: dict[str, Any] = {"loss": thin_evenly(self.losses, MAX_LOSS_POINTS), "stage": stage}
+        partial_result: dict[str, Any] = {"loss": downsample_values(self.losses, MAX_LOSS_POINTS), "stage": stage}
         self.report_progress(
             updates_done / total_updates, eta_s, partial_result | ({"note": self.note} if self.note else {})
         )
-
-
-def thin_evenly(values: Sequence[float], max_count: int) -> list[float]:
-    """At most `most` of the values, evenly spaced, the first and the last among them."""
-    if len(values) <= max_count:
-        return list(values)
-    return [values[i * (len(values) - 1) // (max_count - 1)] for i in range(max_count)]
 
 
 def _save_reward_model(home: Path, model: RewardModel, config: RewardConfig, report_data: dict[str, Any]) -> Path:

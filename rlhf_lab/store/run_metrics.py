@@ -10,12 +10,12 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select
 
+from rlhf_lab.common.curves import Point, downsample
 from rlhf_lab.common.records import Sample, StepResult, TokenRecord
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import update_run
 
-Point = tuple[int, float]
 _TABLES = (t.metrics, t.samples, t.token_records)
 
 
@@ -115,19 +115,6 @@ def metric_names(db: Database, run_id: int) -> list[str]:
         return list(conn.execute(query).scalars())
 
 
-def downsample(points: list[Point], max_points: int) -> list[Point]:
-    """The first, the last, and of every bucket between the lowest and the highest (NaN only where all are)."""
-    if len(points) <= max_points:
-        return points
-    inner, buckets = points[1:-1], max(1, (max_points - 2) // 2)
-    selected = [points[0]]
-    for i in range(buckets):
-        bucket = inner[i * len(inner) // buckets : (i + 1) * len(inner) // buckets]
-        candidates = [point for point in bucket if not math.isnan(point[1])] or bucket[:1]
-        selected += sorted({min(candidates, key=_point_value), max(candidates, key=_point_value)})
-    return [*selected, points[-1]]
-
-
 def sample_steps(db: Database, run_id: int) -> list[int]:
     """The steps that have samples, in order."""
     s = t.samples.c
@@ -168,7 +155,3 @@ def _nan_to_null(value: float | None) -> float | None:
 
 def _null_to_nan(value: float | None) -> float:
     return math.nan if value is None else value
-
-
-def _point_value(point: Point) -> float:
-    return point[1]

@@ -11,7 +11,6 @@ from rlhf_lab.common.enums import JobKind, JobStatus
 from rlhf_lab.engine import job_handlers
 from rlhf_lab.engine import pair_sampling as pairs_module
 from rlhf_lab.engine.completions import resolve_max_new_tokens, token_pieces
-from rlhf_lab.engine.job_handlers import thin_evenly
 from rlhf_lab.engine.pair_sampling import MAX_PAIR_ATTEMPTS, sample_pairs
 from rlhf_lab.errors import LabelError, ModelError
 from rlhf_lab.jobs import queue
@@ -38,7 +37,7 @@ def test_explain_scores_texts_and_says_what_each_token_adds(lab):
     first, second = done.result["items"]
     assert [first["tokens"], second["tokens"]] == [["sat", " not", " good", ""], ["ran", ""]]
     assert sum(first["token_scores"]) / 4 == pytest.approx(first["score"], abs=1e-5)
-    scorer = lab.worker.lab.reward_model(newest(lab).id, "job reward")
+    scorer = lab.worker.model_cache.reward_model(newest(lab).id, "job reward")
     backbone = scorer.backbone
     alone = scorer.scores([backbone.encode_prompt("moon")], [[tiny_models.ID["ran"], tiny_models.EOS]])
     assert second["score"] == pytest.approx(float(alone[0]), abs=1e-5)
@@ -104,7 +103,7 @@ def texts_of(pairs):
 
 def test_the_nth_pair_does_not_depend_on_how_pairs_are_asked_for(fresh, tmp_path, model):
     other = Lab(tmp_path / "other", model)
-    at_once = sample_pairs(fresh.worker.lab, fresh.project, 7)
+    at_once = sample_pairs(fresh.worker.model_cache, fresh.project, 7)
     bit_by_bit = [pair for n in (2, 1, 4) for pair in sample_pairs(other.worker.model_cache, other.project, n)]
     other.db.close()
     assert texts_of(at_once) == texts_of(bit_by_bit)
@@ -121,7 +120,7 @@ def test_pairs_end_when_all_responses_are_equal(fresh, monkeypatch):
 
     monkeypatch.setattr(pairs_module, "sample", constant)
     with pytest.raises(LabelError, match="0 of 3 pairs"):
-        sample_pairs(fresh.worker.lab, fresh.project, 3)
+        sample_pairs(fresh.worker.model_cache, fresh.project, 3)
     assert calls == [3] * 2 * MAX_PAIR_ATTEMPTS
     assert count_pairs(fresh.db, fresh.project.id) == 0
     job = fresh.do(fresh.submit(JobKind.SAMPLE_PAIRS, count=3, max_new_tokens=2))
@@ -129,32 +128,32 @@ def test_pairs_end_when_all_responses_are_equal(fresh, monkeypatch):
 
 
 def test_pairs_before_one_that_cannot_be_written_are_kept(fresh, monkeypatch):
-    sample_pairs(fresh.worker.lab, fresh.project, 1)
+    sample_pairs(fresh.worker.model_cache, fresh.project, 1)
     side, stuck = pairs_module._sample_side, 3
 
-    def broken(backbone, wanted, places, attempt, which, tick):
-        return side(backbone, wanted, places, attempt, "first" if stuck in places else which, tick)
+    def broken(backbone, wanted, places, attempt, which, on_progress):
+        return side(backbone, wanted, places, attempt, "first" if stuck in places else which, on_progress)
 
     monkeypatch.setattr(pairs_module, "PAIR_BATCH_SIZE", 1)
     monkeypatch.setattr(pairs_module, "_sample_side", broken)
     with pytest.raises(LabelError, match="2 of 5 pairs"):
-        sample_pairs(fresh.worker.lab, fresh.project, 5)
+        sample_pairs(fresh.worker.model_cache, fresh.project, 5)
     assert count_pairs(fresh.db, fresh.project.id) == 3
 
 
 def test_a_pair_that_comes_out_equal_is_tried_again(fresh, monkeypatch):
     side = pairs_module._sample_side
 
-    def equal_at_first(backbone, wanted, places, attempt, which, tick):
-        return side(backbone, wanted, places, attempt, which if attempt > 1 else "first", tick)
+    def equal_at_first(backbone, wanted, places, attempt, which, on_progress):
+        return side(backbone, wanted, places, attempt, which if attempt > 1 else "first", on_progress)
 
     monkeypatch.setattr(pairs_module, "_sample_side", equal_at_first)
-    assert len(sample_pairs(fresh.worker.lab, fresh.project, 4)) == 4
+    assert len(sample_pairs(fresh.worker.model_cache, fresh.project, 4)) == 4
 
 
 def test_a_new_reward_model_and_new_pairs_are_scored_beforehand(lab):
     row = newest(lab)
-    scorer = lab.worker.lab.reward_model(row.id, "job reward")
+    scorer = lab.worker.model_cache.reward_model(row.id, "job reward")
     pairs = unjudged_pairs(lab.db, lab.project.id, 400)
     assert len(pairs) == 12
     done = lab.do(lab.submit(JobKind.SAMPLE_PAIRS, count=2, max_new_tokens=8))
@@ -194,12 +193,6 @@ def test_a_run_tells_its_step(lab, monkeypatch):
     assert told == [{"run_id": run_id, "step": 1}, {"run_id": run_id, "step": 2}]
 
 
-def test_thinned_keeps_both_ends():
-    assert thin_evenly([1.0, 2.0, 3.0], 3) == [1.0, 2.0, 3.0]
-    assert thin_evenly([float(i) for i in range(9)], 3) == [0.0, 4.0, 8.0]
-    assert len(thin_evenly([0.0] * 1000, 300)) == 300
-
-
 def test_pairs_of_a_policy_are_written_by_the_policy(lab):
     """From the stored seeds the run's adapter writes the stored texts again, and the base others."""
     run_id = lab.run(lr=0.3)
@@ -208,10 +201,10 @@ def test_pairs_of_a_policy_are_written_by_the_policy(lab):
     made = lab.do(lab.submit(JobKind.SAMPLE_PAIRS, count=6, checkpoint=name, max_new_tokens=8)).result
     pairs = [get_pair(lab.db, pair_id) for pair_id in made["pair_ids"]]
     texts = [text for pair in pairs for text in (pair.first, pair.second)]
-    backbone, adapters = lab.worker.lab.open(lab.project)
+    backbone, adapters = lab.worker.model_cache.load_project(lab.project)
     asked = [backbone.encode_prompt(pair.prompt.text) for pair in pairs for _ in range(2)]
     uniform = uniforms([text.seed for text in texts], 8)
-    with adapters.using(lab.worker.lab.checkpoint(name, "again")):
+    with adapters.using(lab.worker.model_cache.load_checkpoint(name, "again")):
         assert [tuple(row) for row in sample(backbone, asked, uniform).tokens] == [text.token_ids for text in texts]
     with adapters.using(None):
         assert [tuple(row) for row in sample(backbone, asked, uniform).tokens] != [text.token_ids for text in texts]
@@ -244,10 +237,10 @@ def test_a_project_on_another_model_lets_the_one_before_go(lab, tmp_path):
     elsewhere = create_project(lab.db, "other", str(other), "", "tiny", 0, [("the cat", "train")])
     asks = {"prompts": ["the cat"], "max_new_tokens": 2}
     assert lab.do(lab.submit(JobKind.COMPLETE, **asks)).status is JobStatus.DONE
-    before = weakref.ref(lab.worker.lab.open(lab.project)[0].model)
+    before = weakref.ref(lab.worker.model_cache.load_project(lab.project)[0].model)
     assert before() is not None
     assert lab.do(lab.submit(JobKind.COMPLETE, elsewhere.id, **asks)).status is JobStatus.DONE
-    assert lab.worker.lab.open(elsewhere)[0].name == str(other)
+    assert lab.worker.model_cache.load_project(elsewhere)[0].name == str(other)
     gc.collect()
     assert before() is None
 

@@ -128,16 +128,6 @@ def test_what_is_not_a_number_comes_back_as_such(db: Database, run_id: int) -> N
     assert sample.gold is None
 
 
-def test_thinning_by_hand() -> None:
-    points = [(0, 0.0), (1, 5.0), (2, 3.0), (3, 4.0), (4, 1.0), (5, 2.0), (6, 9.0), (7, 8.0)]
-    assert run_metrics.downsample(points, 8) == points
-    # between the ends two buckets: steps 1 to 3 (lowest 2, highest 1) and 4 to 6 (lowest 4, highest 6)
-    assert run_metrics.downsample(points, 6) == [(0, 0.0), (1, 5.0), (2, 3.0), (4, 1.0), (6, 9.0), (7, 8.0)]
-    assert run_metrics.downsample(points, 4) == [(0, 0.0), (4, 1.0), (6, 9.0), (7, 8.0)]
-    flat = [(step, 1.0) for step in range(8)]
-    assert run_metrics.downsample(flat, 6) == [(0, 1.0), (1, 1.0), (4, 1.0), (7, 1.0)]
-
-
 def test_thinning_keeps_peaks_and_the_end_of_a_long_curve(db: Database, run_id: int) -> None:
     values = [math.sin(step / 50) for step in range(5000)]
     values[1234], values[3333], values[2000] = 50.0, -50.0, math.nan
@@ -151,9 +141,3 @@ def test_thinning_keeps_peaks_and_the_end_of_a_long_curve(db: Database, run_id: 
     assert {(1234, 50.0), (3333, -50.0)} <= set(thinned)
     assert (thinned[0][0], thinned[-1][0]) == (0, 4999)
     assert len(run_metrics.metric_series(db, run_id, ["a"])["a"]) <= 1000
-
-
-def test_thinning_a_curve_that_ended_in_nan() -> None:
-    points = [(0, 1.0), (1, math.nan), (2, math.nan), (3, 2.0), (4, math.nan), (5, math.nan)]
-    assert [step for step, _ in run_metrics.downsample(points, 4)] == [0, 3, 5]
-    assert [step for step, _ in run_metrics.downsample([(s, math.nan) for s in range(6)], 4)] == [0, 1, 5]

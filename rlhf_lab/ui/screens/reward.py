@@ -6,6 +6,7 @@ from typing import Any
 
 import gradio as gr
 
+from rlhf_lab.common.curves import downsample_values
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus, Source
 from rlhf_lab.common.records import Comparison, Job, RewardModelRow
 from rlhf_lab.config.reward import RewardConfig
@@ -170,9 +171,8 @@ def training_view(ctx: Context, job: Job) -> dict[str, Any]:
 
 
 def thin_and_round(numbers: list[float]) -> list[float]:
-    """Evenly thinned to MOST_POINTS, the last one kept, four significant digits."""
-    stride = -(-len(numbers) // MAX_POINTS) or 1
-    return [float(f"{x:.4g}") for x in numbers[::-1][::stride][::-1]]
+    """At most MAX_POINTS, with four significant digits."""
+    return [float(f"{x:.4g}") for x in downsample_values(numbers, MAX_POINTS)]
 
 
 def model_summary(ctx: Context, row: RewardModelRow) -> dict[str, Any]:

@@ -9,12 +9,13 @@ from typing import Any
 
 import gradio as gr
 
+from rlhf_lab.common.curves import Point, downsample
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, Choice, RunStatus, Source
 from rlhf_lab.common.records import Run
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import run_control
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.run_metrics import Point, downsample, metric_series
+from rlhf_lab.store.run_metrics import metric_series
 from rlhf_lab.store.runs import events, reward_models, runs
 from rlhf_lab.store.votes import vote_counts, voters
 from rlhf_lab.ui.components.charts import CURVES, PLOTLY_CONFIG, layout, metric_descriptions

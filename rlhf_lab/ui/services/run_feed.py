@@ -15,11 +15,12 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
+from rlhf_lab.common.curves import Point, downsample
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, EngineState, JobStatus, RunStatus
 from rlhf_lab.common.records import Run
 from rlhf_lab.jobs import engine_process, run_control
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.run_metrics import Point, downsample, metric_names, metric_series, sample_steps
+from rlhf_lab.store.run_metrics import metric_names, metric_series, sample_steps
 from rlhf_lab.store.runs import events, reward_models, runs
 from rlhf_lab.ui.components.charts import CURVES
 from rlhf_lab.ui.context import Context
