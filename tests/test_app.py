@@ -21,7 +21,7 @@ from app import access_instructions, shutdown_message
 from rlhf_lab.common import process_env
 from rlhf_lab.common.enums import JobKind
 from rlhf_lab.common.paths import default_home
-from rlhf_lab.config.labelling import Role
+from rlhf_lab.common.records import Role
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.memory_estimate import DeviceMemory
 from rlhf_lab.store.database import Database
@@ -99,7 +99,7 @@ import ctypes, sys, threading
 from rlhf_lab.common import process_env
 
 if sys.argv[1] == "small":
-    runtime.stay_small()
+    process_env.limit_malloc_arenas()
 libc = ctypes.CDLL(None)
 libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
 for _ in range(3):

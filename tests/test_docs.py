@@ -11,7 +11,7 @@ KEY = re.compile(r"(objective|policy|loss|val|tokens|time|memory)/[a-z_]+|grad_n
 def metric_keys() -> set[str]:
     """Every string in the trainers that has the form of a metric's name, where it is a key of a dict or a subscript."""
     found = set()
-    for path in sorted((ROOT / "rlhf_lab" / "trainers").glob("*.py")):
+    for path in sorted((ROOT / "rlhf_lab" / "training").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             keys = (
                 list(node.keys)

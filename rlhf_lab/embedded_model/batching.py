@@ -110,7 +110,7 @@ def iter_batches(
             rows_per_batch = max(1, -(-len(selected) // batch_count))
             row_groups = [selected[i : i + rows_per_batch] for i in range(0, len(selected), rows_per_batch)]
             for index in torch.randperm(len(row_groups), generator=generator).tolist():
-                packed_masks = [row.possible for row in row_groups[index] if row.possible is not None]
+                packed_masks = [row.allowed_bits for row in row_groups[index] if row.allowed_bits is not None]
                 allowed = (
                     np.unpackbits(np.concatenate(packed_masks), axis=1, count=vocab_size).view(np.bool_)
                     if packed_masks

@@ -82,7 +82,7 @@ def test_help_says_the_defaults_that_are_used(capsys):
 def test_without_a_terminal_the_progress_is_a_line_for_every_part_and_every_tenth(capsys):
     with progress_reporter("PPO") as show:
         for done in range(41):
-            show(done / 40, 70.0 if done == 4 else None, f"step {done}", begins=done == 2)
+            show(done / 40, 70.0 if done == 4 else None, f"step {done}", new_phase=done == 2)
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.splitlines()[:3] == [
@@ -94,9 +94,9 @@ def test_without_a_terminal_the_progress_is_a_line_for_every_part_and_every_tent
 
 
 def test_demo_runs_the_whole_loop(tmp_path, capsys, monkeypatch):
-    def sample_pairs(*args, note):
-        note("1 prompt left out")
-        return real(*args, note=note)
+    def sample_pairs(*args, on_note):
+        on_note("1 prompt left out")
+        return real(*args, on_note=on_note)
 
     real = demo.sample_pairs
     monkeypatch.setattr(demo, "sample_pairs", sample_pairs)
@@ -161,7 +161,7 @@ def test_pretraining_texts_of_a_file_are_handed_to_the_run(tmp_path, monkeypatch
         handed.append((config.ptx_coef, texts))
         raise LabelError("far enough")
 
-    monkeypatch.setattr("rlhf_lab.cli.commands.control.start_run", start)
+    monkeypatch.setattr("rlhf_lab.cli.commands.run_control.start_run", start)
     call(capsys, "label", "--judge", "cheerful", "--count", "1", *home(tmp_path))
     own = tmp_path / "own.txt"
     own.write_text("a tale\nanother\n")

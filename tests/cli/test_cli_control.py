@@ -11,7 +11,8 @@ from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.jobs import engine_process, queue, run_control
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import create_project
-from rlhf_lab.store.runs import add_reward_model, create_run, events, get_run, runs, set_run_status
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.runs import create_run, events, get_run, runs, set_run_status
 
 
 @pytest.fixture

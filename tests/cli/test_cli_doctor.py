@@ -70,7 +70,7 @@ def test_nothing_is_wrong_here(home, capsys, free_port):
 
 def test_it_does_not_import_torch_itself(tmp_path):
     script = (
-        "import sys; from rlhf_lab.cli import doctor; doctor.device(); "
+        "import sys; from rlhf_lab.cli import doctor; doctor.check_device(); "
         "print(sorted({name.split('.')[0] for name in sys.modules} & {'torch', 'transformers', 'peft'}))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -13,10 +13,12 @@ from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.annotators import VISITOR_PREFIX
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.projects import open_project
+from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
-from rlhf_lab.store.runs import add_reward_model, create_run
-from rlhf_lab.store.votes import cast_vote, next_unvoted_pair, snapshot_labels
+from rlhf_lab.store.runs import create_run
+from rlhf_lab.store.votes import cast_vote, next_unvoted_pair
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def test_the_table_knows_what_follows_what(terms):
 
 def test_a_name_counts_where_it_stood_before(terms):
     ids = torch.tensor([[1, 4, 7, 4, 5, 8, 8], [1, 7, 5, 7, 6, 5, 0]])
-    assert terms.repeated(ids).tolist() == [
+    assert terms.repeated_names(ids).tolist() == [
         [False, False, True, False, False, False],
         [False, False, False, False, True, False],
     ]

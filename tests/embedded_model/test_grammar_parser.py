@@ -132,7 +132,7 @@ def test_each_token_of_the_corpus_is_among_those_that_might_stand_there(next_tok
 def test_a_token_that_breaks_the_phrase_is_not_among_them(next_tokens):
     response = '"I like this very much," chuckled Ned.'
     starts = [f" {response}".index(f" {word}") for word in ("very", "much", "chuckled")]
-    very, much, chuckled, end = next_tokens.after("tales", response, starts)
+    very, much, chuckled, end = next_tokens.response_mask("tales", response, starts)
 
     def token(word):
         return next_tokens.tokenizer(word).input_ids[1]

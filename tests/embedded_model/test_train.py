@@ -39,7 +39,7 @@ from rlhf_lab.embedded_model.train import (
 )
 
 SMALL = {
-    "generate_texts": 1000,
+    "texts": 1000,
     "held_out": 100,
     "vocab": 400,
     "hidden": 32,
@@ -51,7 +51,7 @@ SMALL = {
     "warmup": 1,
     "second_texts": 250,
     "third_texts": 250,
-    "train": "float32",
+    "precision": "float32",
     "seed": 3,
 }
 ROOT = Path(__file__).parents[2]
@@ -252,10 +252,10 @@ import time
 from rlhf_lab.embedded_model.batching import generate_documents, prefetch_rows
 
 def write(count, start):
-    return documents(0, count, start)
+    return generate_documents(0, count, start)
 
 if __name__ == "__main__":
-    for _ in written_ahead(write, range(10_000_000), 64):
+    for _ in prefetch_rows(write, range(10_000_000), 64):
         print("read", flush=True)
         time.sleep(1000)  # so that the writer soon waits for more to do
 """

@@ -11,7 +11,7 @@ def find(places, letters, choice=Choice.FIRST, who="ann", pair="", drop=False, *
     """The pair that `who` judges; letters: the first text and the second."""
     item = ParsedVote(1, "p", ParsedCompletion(letters[0]), ParsedCompletion(letters[1]), choice, pair_name=pair)
     answer = Answer((who, more.get("repeat", False)), more.get("source", Source.HUMAN), choice, more.get("strength"))
-    return places.assign_slot(item, answer, drop=drop)
+    return places.assign_slot(item, answer, drop_duplicates=drop)
 
 
 def counts(places):
@@ -70,7 +70,7 @@ def test_a_pair_that_is_there_gets_the_first_name_and_what_is_held_is_left_out_a
     places = with_a_pair(Choice.FIRST)
     assert find(places, "ba", pair="1") is None
     again = find(places, "ba", pair="2")
-    assert (again.pair_id, again.name) == (None, "2")
+    assert (again.pair_id, again.pair_name) == (None, "2")
     assert find(places, "ba", who="bob", pair="1").pair_id == 7
     assert counts(places) == (1, 0, 0)
 

@@ -14,10 +14,10 @@ from rlhf_lab.errors import DataError, StaleVoteError, StoreError
 from rlhf_lab.importers import ImportTarget, save_import, writer
 from rlhf_lab.store import import_batches, pair_leases, projects, votes
 from rlhf_lab.store import tables as t
-from rlhf_lab.store.annotators import vote_history
 from rlhf_lab.store.import_batches import ImportUndo, preview_undo, project_imports, undo_import
+from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.reward_scores import unjudged_pairs
-from rlhf_lab.store.runs import add_reward_model
+from rlhf_lab.store.votes import vote_history
 
 
 def row(prompt, winner="first", annotator="ann", **more):

@@ -16,7 +16,8 @@ from rlhf_lab.importers.__main__ import handle_request
 from rlhf_lab.store import projects
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.votes import cast_vote, load_comparisons, snapshot_labels, vote_counts
+from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
+from rlhf_lab.store.votes import cast_vote, vote_counts
 
 VOTES = [
     {"prompt": "Once", "first": "a", "second": "b", "annotator": "ann", "winner": "first"},
@@ -282,7 +283,7 @@ def test_a_file_is_read_without_torch(files, db, project, tmp_path):
     script = (
         "import sys; from rlhf_lab.importers.__main__ import handle_request;"
         f"there = {{'what': {str(path)!r}, 'home': {str(tmp_path / 'home')!r}, 'project': {project.id}}};"
-        "assert answer(there)['preview']['votes'] == 1;"
+        "assert handle_request(there)['preview']['votes'] == 1;"
         "print('torch' in sys.modules, 'datasets' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
