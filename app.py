@@ -13,7 +13,7 @@ from urllib.parse import quote
 from rlhf_lab.common import process_env
 from rlhf_lab.common.enums import EngineState, JobKind, JobStatus
 from rlhf_lab.common.paths import default_home
-from rlhf_lab.config.labelling import Role
+from rlhf_lab.common.records import Role
 from rlhf_lab.errors import LabError, ModelError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.hub_download import DownloadStatus, ModelDownloader

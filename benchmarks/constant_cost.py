@@ -28,8 +28,9 @@ from rlhf_lab.models.backbone import load_backbone  # noqa: E402
 from rlhf_lab.models.sampling.sampler import sample, uniforms  # noqa: E402
 from rlhf_lab.store.database import Database  # noqa: E402
 from rlhf_lab.store.projects import create_project  # noqa: E402
+from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import metric_series, record_step  # noqa: E402
-from rlhf_lab.store.runs import add_reward_model, create_run, pending_events  # noqa: E402
+from rlhf_lab.store.runs import create_run, pending_events
 
 SHAPE = "192,6,6,4096"
 SHORT_LENGTH, LONG_LENGTH, ROWS = 32, 256, 32

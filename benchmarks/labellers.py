@@ -37,8 +37,8 @@ from rlhf_lab.jobs import engine_process, queue, run_control  # noqa: E402
 from rlhf_lab.jobs.judge_labelling import label_with_judge  # noqa: E402
 from rlhf_lab.jobs.project_setup import pick_project  # noqa: E402
 from rlhf_lab.judges.builtin import load_judge  # noqa: E402
-from rlhf_lab.store.annotators import set_labelling_config  # noqa: E402
 from rlhf_lab.store.database import Database  # noqa: E402
+from rlhf_lab.store.projects import set_labelling_config
 from rlhf_lab.store.runs import get_run  # noqa: E402
 
 CHOICES = ("left", "right", "left", "right", "tie", "both_bad", "skip")

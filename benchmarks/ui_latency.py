@@ -36,8 +36,9 @@ from rlhf_lab.jobs.judge_labelling import label_with_judge  # noqa: E402
 from rlhf_lab.jobs.project_setup import pick_project  # noqa: E402
 from rlhf_lab.judges.builtin import load_judge  # noqa: E402
 from rlhf_lab.store.database import Database  # noqa: E402
+from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.run_metrics import metrics_since, sample_steps, samples_at  # noqa: E402
-from rlhf_lab.store.runs import create_run, latest_reward_model  # noqa: E402
+from rlhf_lab.store.runs import create_run
 
 # In the page: press a key, and time until another pair is drawn, and until it takes an answer because the vote is stored.
 VOTE_SCRIPT = """key => new Promise((done) => {

@@ -25,8 +25,9 @@ from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.jobs.project_setup import new_project, pick_project
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.run_metrics import metrics_since
-from rlhf_lab.store.runs import get_reward_model, runs
+from rlhf_lab.store.runs import runs
 
 POLL_S = 0.3
 SUMMARY_METRICS = (

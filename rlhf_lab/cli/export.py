@@ -21,7 +21,8 @@ from rlhf_lab.exporters import (
 )
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.runs import latest_reward_model, runs
+from rlhf_lab.store.reward_models import latest_reward_model
+from rlhf_lab.store.runs import runs
 
 ALL_SOURCES = "all"
 

@@ -1,6 +1,7 @@
 """Typed records: what crosses a layer boundary. Of ours they import only the kinds."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from rlhf_lab.common.enums import Choice, EngineState, EventKind, JobKind, JobStatus, RunStatus, Source, Strength
@@ -80,6 +81,49 @@ class Vote:
     repeat: bool = False
     via: str = "page"
     import_id: int | None = None
+
+
+@dataclass(frozen=True)
+class Person:
+    """Somebody who entered with the join code. Their name is their annotator name and nobody else's."""
+
+    id: int
+    name: str
+    joined_at: float
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A pair that is kept for one person until expires_at. repeat: they judged it before and see its sides swapped."""
+
+    pair: Pair
+    annotator: str
+    repeat: bool
+    expires_at: float
+
+
+@dataclass(frozen=True)
+class AnnotatorActivity:
+    """What a person did. repeated, same: pairs judged twice, and alike; shared, agreed: decisions others made too, and alike."""
+
+    annotator: str
+    labels: int
+    repeated: int
+    same: int
+    shared: int
+    agreed: int
+
+
+class Role(StrEnum):
+    """What a visitor may do; each may do what those before it may."""
+
+    VIEWER = "viewer"
+    LABELLER = "labeller"
+    OPERATOR = "operator"
+
+    def at_least(self, required: "Role") -> bool:
+        order = list(Role)
+        return order.index(self) >= order.index(required)
 
 
 @dataclass(frozen=True)

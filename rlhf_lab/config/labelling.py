@@ -1,10 +1,8 @@
 """Who labels, and by which rules: a project's labelling settings, and the records of people and of what they hold."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Literal, get_args
 
-from rlhf_lab.common.records import Pair
 from rlhf_lab.config.base import Config, setting
 from rlhf_lab.errors import ConfigError
 
@@ -50,44 +48,3 @@ class LabellingConfig(Config):
             )
 
 
-class Role(StrEnum):
-    """What a visitor may do; each may do what those before it may."""
-
-    VIEWER = "viewer"
-    LABELLER = "labeller"
-    OPERATOR = "operator"
-
-    def at_least(self, required: "Role") -> bool:
-        order = list(Role)
-        return order.index(self) >= order.index(required)
-
-
-@dataclass(frozen=True)
-class Person:
-    """Somebody who entered with the join code. Their name is their annotator name and nobody else's."""
-
-    id: int
-    name: str
-    joined_at: float
-
-
-@dataclass(frozen=True)
-class Lease:
-    """A pair that is kept for one person until expires_at. repeat: they judged it before and see its sides swapped."""
-
-    pair: Pair
-    annotator: str
-    repeat: bool
-    expires_at: float
-
-
-@dataclass(frozen=True)
-class AnnotatorActivity:
-    """What a person did. repeated, same: pairs judged twice, and alike; shared, agreed: decisions others made too, and alike."""
-
-    annotator: str
-    labels: int
-    repeated: int
-    same: int
-    shared: int
-    agreed: int

@@ -25,10 +25,10 @@ from rlhf_lab.engine.pair_sampling import sample_pairs, score_pairs
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.oom import free_memory, is_out_of_memory
 from rlhf_lab.models.reward_model import RewardModel
+from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.projects import get_project
+from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.reward_scores import add_scores, unjudged_pairs
-from rlhf_lab.store.runs import add_reward_model
-from rlhf_lab.store.votes import snapshot_labels
 from rlhf_lab.training.reward.report import RewardReport
 from rlhf_lab.training.reward.trainer import train_reward
 

@@ -9,7 +9,8 @@ from rlhf_lab.common.records import Comparison, LabelSnapshot
 from rlhf_lab.errors import ConfigError, LabelError
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.votes import annotator_per_vote, load_comparisons, vote_counts
+from rlhf_lab.store.label_snapshots import annotator_per_vote, load_comparisons
+from rlhf_lab.store.votes import vote_counts
 
 MAX_ANNOTATOR_WEIGHT = 10
 

@@ -20,7 +20,7 @@ from rlhf_lab.models.backbone import Backbone, load_backbone
 from rlhf_lab.models.oom import free_memory
 from rlhf_lab.models.reward_model import RewardModel, load_reward_model
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.runs import get_reward_model
+from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 
 REWARD_MODELS_FOLDER = "reward_models"

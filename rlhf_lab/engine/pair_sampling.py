@@ -19,10 +19,10 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.models.sampling.sampler import sample, uniforms
+from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
 from rlhf_lab.store.projects import add_completions, add_pairs, count_pairs, newest_pairs, prompts
+from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.reward_scores import add_scores
-from rlhf_lab.store.runs import latest_reward_model
-from rlhf_lab.store.votes import load_comparisons, snapshot_labels
 from rlhf_lab.training.reward.active_selection import (
     CANDIDATES_PER_PAIR,
     Candidate,

@@ -19,7 +19,8 @@ from rlhf_lab.exporters.json_io import portable_name
 from rlhf_lab.exporters.output_folder import AtomicOutput, atomic_output
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
-from rlhf_lab.store.runs import get_reward_model, get_run
+from rlhf_lab.store.reward_models import get_reward_model
+from rlhf_lab.store.runs import get_run
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_FILES = (ADAPTER_CONFIG, "adapter_model.safetensors")

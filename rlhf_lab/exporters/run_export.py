@@ -17,8 +17,9 @@ from rlhf_lab.exporters.output_folder import AtomicOutput, atomic_output
 from rlhf_lab.exporters.tensorboard import EventFile
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
+from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.run_metrics import metrics_since, sample_steps, samples_at
-from rlhf_lab.store.runs import events, get_reward_model, get_run
+from rlhf_lab.store.runs import events, get_run
 
 _DURATION_METRICS = ("time/rollout", "time/score", "time/update")
 

@@ -27,20 +27,19 @@ from rlhf_lab.jobs import engine_process, queue, run_lock
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.judges.builtin import JUDGES, load_judge
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.label_snapshots import snapshot_annotators
+from rlhf_lab.store.reward_models import get_reward_model, latest_reward_model
 from rlhf_lab.store.runs import (
     add_event,
     create_run,
     delete_run,
     events,
-    get_reward_model,
     get_run,
-    latest_reward_model,
     mark_event_applied,
     pending_events,
     rename_run,
     set_run_status,
 )
-from rlhf_lab.store.votes import snapshot_annotators
 
 HALTED_RUN_STATUSES = (RunStatus.STOPPED, RunStatus.FAILED, RunStatus.INTERRUPTED)
 MAX_RUN_NAME_CHARS = 80

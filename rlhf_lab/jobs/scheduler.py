@@ -21,12 +21,14 @@ from rlhf_lab.jobs import engine_process, queue, run_lock
 from rlhf_lab.jobs.judge_labelling import annotator_name_of, judge_name_of, label_with_judge
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.judges.builtin import builtin_judge
-from rlhf_lab.store.annotators import get_labelling_config
+from rlhf_lab.store.annotators import latest_annotators
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.label_snapshots import count_live_labels
 from rlhf_lab.store.pair_leases import count_active_annotators, count_free_pairs
-from rlhf_lab.store.projects import latest_annotators
-from rlhf_lab.store.runs import latest_reward_model, runs
-from rlhf_lab.store.votes import count_live_labels, count_unvoted_pairs, vote_counts, voters
+from rlhf_lab.store.projects import get_labelling_config
+from rlhf_lab.store.reward_models import latest_reward_model
+from rlhf_lab.store.runs import runs
+from rlhf_lab.store.votes import count_unvoted_pairs, vote_counts, voters
 
 log = logging.getLogger("rlhf_lab.steward")
 

@@ -3,50 +3,37 @@
 import time
 from collections.abc import Collection
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from rlhf_lab.common.enums import Choice, Source
-from rlhf_lab.common.records import Pair, Vote
-from rlhf_lab.config.labelling import AnnotatorActivity, LabellingConfig, Person
+from rlhf_lab.common.records import AnnotatorActivity, Person
 from rlhf_lab.errors import LabelError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import get_project, load_pairs
-from rlhf_lab.store.votes import vote_from_row
+
+MAX_PERSON_NAME_CHARS = 60
+MAX_LAB_PEOPLE = 5_000
+#: How the names of those begin who came without one.
+VISITOR_PREFIX = "visitor-"
+#: What names of people never begin with: judges, programs, visitors without a name, accounts.
+RESERVED_PREFIXES = ("judge:", "api:", VISITOR_PREFIX, "@")
+#: Who came by the operator's link.
+OPERATOR_NAME = "operator"
 
 
-def get_labelling_config(db: Database, project_id: int) -> LabellingConfig:
-    """The settings of a project; the defaults where nobody chose any."""
-    with db.read() as conn:
-        settings = conn.execute(select(t.labelling.c.settings).where(t.labelling.c.project_id == project_id)).scalar()
-    return LabellingConfig() if settings is None else LabellingConfig.from_dict(settings)
-
-
-def set_labelling_config(db: Database, project_id: int, config: LabellingConfig) -> None:
-    """StoreError: there is no such project."""
-    get_project(db, project_id)
-    with db.write() as conn:
-        conn.execute(delete(t.labelling).where(t.labelling.c.project_id == project_id))
-        conn.execute(insert(t.labelling).values(project_id=project_id, settings=config.to_dict()))
-
-
-def vote_history(db: Database, project_id: int, annotator: str, limit: int = 30) -> list[tuple[Vote, Pair]]:
-    """This person's newest live votes with their pairs, newest first. Hidden repeats stay hidden."""
+def latest_annotators(db: Database, project_id: int, count: int) -> list[str]:
+    """The people who voted last in a project, newest first."""
     v = t.votes.c
     query = (
-        select(t.votes)
+        select(v.annotator)
         .join(t.pairs, t.pairs.c.id == v.pair_id)
-        .where(
-            t.pairs.c.project_id == project_id, v.annotator == annotator, v.source == Source.HUMAN,
-            v.undone_at.is_(None), v.repeat.is_(False),
-        )
-        .order_by(v.id.desc())
-        .limit(limit)
-    )  # fmt: skip
+        .where(t.pairs.c.project_id == project_id, v.source == Source.HUMAN)
+        .group_by(v.annotator)
+        .order_by(func.max(v.id).desc())
+        .limit(count)
+    )
     with db.read() as conn:
-        votes = [vote_from_row(row) for row in conn.execute(query)]
-        pairs = {pair.id: pair for pair in load_pairs(conn, [vote.pair_id for vote in votes])}
-    return [(vote, pairs[vote.pair_id]) for vote in votes]
+        return list(conn.execute(query).scalars())
 
 
 def annotator_stats(db: Database, project_id: int) -> list[AnnotatorActivity]:
@@ -83,16 +70,6 @@ def annotator_stats(db: Database, project_id: int) -> list[AnnotatorActivity]:
             AnnotatorActivity(annotator, len(choices), len(repeats), same_count, len(agreements), sum(agreements))
         )
     return sorted(stats, key=lambda item: (-item.labels, item.annotator))
-
-
-MAX_PERSON_NAME_CHARS = 60
-MAX_LAB_PEOPLE = 5_000
-#: How the names of those begin who came without one.
-VISITOR_PREFIX = "visitor-"
-#: What names of people never begin with: judges, programs, visitors without a name, accounts.
-RESERVED_PREFIXES = ("judge:", "api:", VISITOR_PREFIX, "@")
-#: Who came by the operator's link.
-OPERATOR_NAME = "operator"
 
 
 def add_person(db: Database, name: str, reserved_names: Collection[str] = ()) -> Person:

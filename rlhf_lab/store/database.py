@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from filelock import FileLock, Timeout
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, insert, inspect, make_url, text
+from sqlalchemy import URL, Connection, Engine, Row, Table, create_engine, insert, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from rlhf_lab.common.paths import database_url_override
 from rlhf_lab.errors import BusyStoreError, StoreError
 from rlhf_lab.store import sqlite
 from rlhf_lab.store.tables import SCHEMA_VERSION
+
+AnyRow = Row[*tuple[Any, ...]]
 
 FILE_NAME = "lab.db"
 _LOCK_WRITERS = text("SELECT pg_advisory_xact_lock(7264833)")  # any number, the same for every lab

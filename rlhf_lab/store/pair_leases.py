@@ -15,8 +15,8 @@ from typing import Any
 from sqlalchemy import Connection, and_, delete, func, insert, select, update
 
 from rlhf_lab.common.enums import Source
-from rlhf_lab.common.records import Vote
-from rlhf_lab.config.labelling import LabellingConfig, Lease
+from rlhf_lab.common.records import Lease, Vote
+from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import StaleVoteError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
@@ -179,12 +179,6 @@ def redo_last_vote(db: Database, project_id: int, annotator: str) -> Vote | None
         conn.execute(update(t.votes).where(v.id == undone.id).values(undone_at=None))
         conn.execute(delete(t.leases).where(t.leases.c.pair_id == undone.pair_id, t.leases.c.annotator == annotator))
         return vote_from_row(conn.execute(select(t.votes).where(v.id == undone.id)).one())
-
-
-def find_vote(db: Database, uuid: str) -> Vote | None:
-    """The vote of a click that has arrived before."""
-    with db.read() as conn:
-        return vote_by_uuid(conn, uuid)
 
 
 def change_vote(db: Database, project_id: int, vote_id: int, new_vote: Vote) -> Vote:

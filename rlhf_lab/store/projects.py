@@ -7,8 +7,9 @@ from typing import Any
 
 from sqlalchemy import Connection, FromClause, RowMapping, and_, delete, func, insert, or_, select, update
 
-from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, UNFINISHED_JOB_STATUSES, Source
+from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, UNFINISHED_JOB_STATUSES
 from rlhf_lab.common.records import Completion, NewCompletion, Pair, Project, Prompt
+from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabelError, StoreError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks, insert_row
@@ -90,6 +91,21 @@ def no_such_project(project_id: int) -> StoreError:
     return StoreError(f"There is no project {project_id}. See which there are: `python -m rlhf_lab doctor`.")
 
 
+def get_labelling_config(db: Database, project_id: int) -> LabellingConfig:
+    """The settings of a project; the defaults where nobody chose any."""
+    with db.read() as conn:
+        settings = conn.execute(select(t.labelling.c.settings).where(t.labelling.c.project_id == project_id)).scalar()
+    return LabellingConfig() if settings is None else LabellingConfig.from_dict(settings)
+
+
+def set_labelling_config(db: Database, project_id: int, config: LabellingConfig) -> None:
+    """StoreError: there is no such project."""
+    get_project(db, project_id)
+    with db.write() as conn:
+        conn.execute(delete(t.labelling).where(t.labelling.c.project_id == project_id))
+        conn.execute(insert(t.labelling).values(project_id=project_id, settings=config.to_dict()))
+
+
 def prompts(db: Database, project_id: int, split: str) -> list[Prompt]:
     """The prompts of one split to write texts for, in the order they were given; not those that only carry imported labels."""
     p = t.prompts.c
@@ -167,21 +183,6 @@ def newest_pairs(db: Database, project_id: int, count: int) -> list[Pair]:
         return load_pairs(conn, list(conn.execute(query).scalars()))
 
 
-def latest_annotators(db: Database, project_id: int, count: int) -> list[str]:
-    """The people who voted last in a project, newest first."""
-    v = t.votes.c
-    query = (
-        select(v.annotator)
-        .join(t.pairs, t.pairs.c.id == v.pair_id)
-        .where(t.pairs.c.project_id == project_id, v.source == Source.HUMAN)
-        .group_by(v.annotator)
-        .order_by(func.max(v.id).desc())
-        .limit(count)
-    )
-    with db.read() as conn:
-        return list(conn.execute(query).scalars())
-
-
 def get_pair(db: Database, pair_id: int) -> Pair:
     with db.read() as conn:
         pairs = load_pairs(conn, [pair_id])
@@ -239,10 +240,6 @@ def _completion_from_row(row: RowMapping, side: FromClause) -> Completion:
         checkpoint=row[side.c.checkpoint],
         seed=row[side.c.seed],
     )
-
-
-pass
-
 
 @dataclass(frozen=True)
 class RemovedProjectFiles:

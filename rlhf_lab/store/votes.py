@@ -3,22 +3,17 @@
 Human and simulated votes never mix: whoever asks for labels names the source.
 """
 
-import hashlib
-import json
 import time
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, func, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, func, select, update
 
 from rlhf_lab.common.enums import Choice, Source
-from rlhf_lab.common.records import Comparison, LabelSnapshot, Pair, Vote
-from rlhf_lab.errors import LabelError, StaleVoteError, StoreError
+from rlhf_lab.common.records import Pair, Vote
+from rlhf_lab.errors import LabelError, StaleVoteError
 from rlhf_lab.store import tables as t
-from rlhf_lab.store.database import Database, in_chunks, insert_row
-from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION, load_pairs
-
-AnyRow = Row[*tuple[Any, ...]]
+from rlhf_lab.store.database import AnyRow, Database, insert_row
+from rlhf_lab.store.projects import load_pairs
 
 
 def next_unvoted_pair(db: Database, project_id: int, annotator: str, source: Source = Source.HUMAN) -> Pair | None:
@@ -120,7 +115,7 @@ def mark_last_vote_undone(
 ) -> Vote | None:
     """`undo_vote` inside the caller's transaction."""
     query = (
-        _live_votes(project_id, source, repeats=True)
+        live_votes_query(project_id, source, repeats=True)
         .where(t.votes.c.annotator == annotator)
         .with_only_columns(t.votes.c.id)
         .order_by(None)
@@ -132,6 +127,31 @@ def mark_last_vote_undone(
         return None
     conn.execute(update(t.votes).where(t.votes.c.id == vote_id).values(undone_at=time.time()))
     return vote_from_row(conn.execute(select(t.votes).where(t.votes.c.id == vote_id)).one())
+
+
+def find_vote(db: Database, uuid: str) -> Vote | None:
+    """The vote of a click that has arrived before."""
+    with db.read() as conn:
+        return vote_by_uuid(conn, uuid)
+
+
+def vote_history(db: Database, project_id: int, annotator: str, limit: int = 30) -> list[tuple[Vote, Pair]]:
+    """This person's newest live votes with their pairs, newest first. Hidden repeats stay hidden."""
+    v = t.votes.c
+    query = (
+        select(t.votes)
+        .join(t.pairs, t.pairs.c.id == v.pair_id)
+        .where(
+            t.pairs.c.project_id == project_id, v.annotator == annotator, v.source == Source.HUMAN,
+            v.undone_at.is_(None), v.repeat.is_(False),
+        )
+        .order_by(v.id.desc())
+        .limit(limit)
+    )  # fmt: skip
+    with db.read() as conn:
+        votes = [vote_from_row(row) for row in conn.execute(query)]
+        pairs = {pair.id: pair for pair in load_pairs(conn, [vote.pair_id for vote in votes])}
+    return [(vote, pairs[vote.pair_id]) for vote in votes]
 
 
 def vote_counts(db: Database, project_id: int) -> dict[Source, dict[Choice, int]]:
@@ -151,72 +171,12 @@ def vote_counts(db: Database, project_id: int) -> dict[Source, dict[Choice, int]
 
 def voters(db: Database, project_id: int, source: Source) -> list[str]:
     """Who cast the live votes of a source, by name."""
-    query = _live_votes(project_id, source).with_only_columns(t.votes.c.annotator).order_by(None).distinct()
+    query = live_votes_query(project_id, source).with_only_columns(t.votes.c.annotator).order_by(None).distinct()
     with db.read() as conn:
         return sorted(conn.execute(query).scalars())
 
 
-def snapshot_labels(
-    db: Database, project_id: int, source: Source, annotators: list[str] | None = None
-) -> LabelSnapshot:
-    """Pin the live votes of one source (and of these annotators), in the order they were cast.
-
-    Skips say nothing and are left out, so that `vote_ids` and the list that `load_comparisons` returns go side by side.
-    """
-    query = _live_votes(project_id, source).where(t.votes.c.choice != Choice.SKIP)
-    if annotators is not None:
-        query = query.where(t.votes.c.annotator.in_(annotators))
-    with db.read() as conn:
-        vote_ids = tuple(conn.execute(query.with_only_columns(t.votes.c.id)).scalars())
-        return LabelSnapshot(vote_ids, _labels_digest(_label_rows(conn, vote_ids)), source)
-
-
-def count_live_labels(db: Database, project_id: int, snapshot: LabelSnapshot) -> int:
-    """How many labels of a snapshot still count, one for each that was taken back the less; not more than it pinned."""
-    v = t.votes.c
-    query = _live_votes(project_id, snapshot.source).where(
-        v.choice != Choice.SKIP, v.id <= max(snapshot.vote_ids, default=0)
-    )
-    with db.read() as conn:
-        live_count = conn.execute(query.with_only_columns(func.count()).order_by(None)).scalar_one()
-    return min(live_count, len(snapshot.vote_ids))
-
-
-def snapshot_annotators(db: Database, snapshot: LabelSnapshot) -> list[str]:
-    """Whose labels a snapshot pins."""
-    names: set[str] = set()
-    with db.read() as conn:
-        for ids in in_chunks(snapshot.vote_ids):
-            names |= set(conn.execute(select(t.votes.c.annotator).where(t.votes.c.id.in_(ids)).distinct()).scalars())
-    return sorted(names)
-
-
-def annotator_per_vote(db: Database, snapshot: LabelSnapshot) -> list[str]:
-    """Who cast each vote of a snapshot, in its order."""
-    v = t.votes.c
-    names: dict[int, str] = {}
-    with db.read() as conn:
-        for ids in in_chunks(snapshot.vote_ids):
-            names |= {row.id: row.annotator for row in conn.execute(select(v.id, v.annotator).where(v.id.in_(ids)))}
-    return [names[vote_id] for vote_id in snapshot.vote_ids]
-
-
-def load_comparisons(db: Database, snapshot: LabelSnapshot) -> list[Comparison]:
-    """One comparison per vote of the snapshot, in its order, whether or not the vote was undone since.
-
-    tie and both_bad are ties, chosen being the first completion. StoreError: the rows no longer say what was pinned.
-    """
-    with db.read() as conn:
-        labels = _label_rows(conn, snapshot.vote_ids)
-    if _labels_digest(labels) != snapshot.digest:
-        raise StoreError(
-            "The labels in the database are not those that were pinned: votes or texts were changed by hand, or "
-            "this is another database. Train a new reward model on the labels as they are."
-        )
-    return [_comparison_from_row(row) for row in labels]
-
-
-def _live_votes(project_id: int, source: Source, *, repeats: bool = False) -> Select[*tuple[Any, ...]]:
+def live_votes_query(project_id: int, source: Source, *, repeats: bool = False) -> Select[*tuple[Any, ...]]:
     query = (
         select(t.votes)
         .join(t.pairs, t.pairs.c.id == t.votes.c.pair_id)
@@ -224,53 +184,6 @@ def _live_votes(project_id: int, source: Source, *, repeats: bool = False) -> Se
         .order_by(t.votes.c.id)
     )
     return query if repeats else query.where(t.votes.c.repeat.is_(False))
-
-
-def _label_rows(conn: Connection, vote_ids: Sequence[int]) -> list[AnyRow]:
-    query = (
-        select(
-            t.votes.c.choice,
-            t.votes.c.strength,
-            t.prompts.c.id.label("prompt_id"),
-            t.prompts.c.text.label("prompt"),
-            FIRST_COMPLETION.c.text.label("first"),
-            FIRST_COMPLETION.c.token_ids.label("first_ids"),
-            SECOND_COMPLETION.c.text.label("second"),
-            SECOND_COMPLETION.c.token_ids.label("second_ids"),
-        )
-        .select_from(t.votes)
-        .join(t.pairs, t.pairs.c.id == t.votes.c.pair_id)
-        .join(FIRST_COMPLETION, FIRST_COMPLETION.c.id == t.pairs.c.first_id)
-        .join(SECOND_COMPLETION, SECOND_COMPLETION.c.id == t.pairs.c.second_id)
-        .join(t.prompts, t.prompts.c.id == FIRST_COMPLETION.c.prompt_id)
-        .order_by(t.votes.c.id)
-    )
-    return [row for ids in in_chunks(vote_ids) for row in conn.execute(query.where(t.votes.c.id.in_(ids)))]
-
-
-def _labels_digest(labels: Iterable[AnyRow]) -> str:
-    """What was said about what, whatever the ids: an exported and imported set of labels has the same digest."""
-    digest = hashlib.sha256()
-    for row in labels:
-        fields = [row.choice.value, row.prompt, row.first, row.first_ids, row.second, row.second_ids]
-        fields += [] if row.strength is None else [row.strength.value]  # older snapshots keep their digests
-        digest.update(json.dumps(fields).encode() + b"\n")
-    return digest.hexdigest()
-
-
-def _comparison_from_row(row: AnyRow) -> Comparison:
-    first, second = (row.first, tuple(row.first_ids)), (row.second, tuple(row.second_ids))
-    chosen, rejected = (second, first) if row.choice is Choice.SECOND else (first, second)
-    return Comparison(
-        prompt=row.prompt,
-        chosen=chosen[0],
-        rejected=rejected[0],
-        chosen_ids=chosen[1],
-        rejected_ids=rejected[1],
-        tie=row.choice in (Choice.TIE, Choice.BOTH_BAD),
-        group=row.prompt_id,
-        strength=0.0 if row.strength is None else float(row.strength.level),
-    )
 
 
 def vote_from_row(row: AnyRow) -> Vote:

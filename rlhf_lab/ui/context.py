@@ -1,35 +1,32 @@
-"""What every screen needs: the home, the store, and who may do what."""
+"""What every screen needs: the home, the database, and who may do what."""
 
 import functools
-import hmac
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from gradio.context import LocalContext
 
-from rlhf_lab.common.records import Project
-from rlhf_lab.config.labelling import Role
-from rlhf_lab.errors import NotAllowedError
+from rlhf_lab.common.records import Project, Role
+from rlhf_lab.errors import LabelError, NotAllowedError
 from rlhf_lab.jobs.project_setup import pick_project
-from rlhf_lab.store.annotators import joined_at
+from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, joined_at
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth.password_file import PasswordEntry
-from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Access, Visitor, multi_user_access
+from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Access, Visitor, multi_user_access, secrets_equal
 
-P = ParamSpec("P")
-T = TypeVar("T")
 OPERATOR_SECRET_ENV_VAR = "RLHF_LAB_OPERATOR_SECRET"
 
 
 @dataclass(frozen=True)
 class Context:
-    """One page server. operator_secret: None where everybody at the page is its operator (a laptop).
+    """One page server.
 
-    address: how others reach it; "" where they do not, and on a Space. proxied: it is a proxy's that stands before the lab.
+    operator_secret: None where every visitor is the operator (a laptop). public_url: how others reach the lab; "" where they do
+    not, and on a Space. behind_proxy: public_url is that of a proxy in front of the lab.
     """
 
     home: Path
@@ -42,7 +39,7 @@ class Context:
 
     @classmethod
     def open(cls, home: Path) -> "Context":
-        """The home's store; on a Space the operator's secret comes from the environment ("" refuses everybody)."""
+        """Opens the home's database. On a Space a missing operator's secret ("") refuses everybody."""
         on_space = bool(os.environ.get("SPACE_ID"))
         secret = os.environ.get(OPERATOR_SECRET_ENV_VAR, "") if on_space else os.environ.get(OPERATOR_SECRET_ENV_VAR)
         return cls(home, Database.open(home), secret, on_space)
@@ -50,7 +47,7 @@ class Context:
     def as_multi_user(
         self, *, open_to_all: bool, password_entries: Mapping[str, PasswordEntry] | None = None
     ) -> "Context":
-        """The same lab for an address that others reach: visitors have roles. people: who enters by a password. StoreError."""
+        """The same lab for an address that others reach, where visitors have roles. Raises StoreError."""
         access = multi_user_access(
             self.home, open_to_all=open_to_all, operator_secret=self.operator_secret, password_entries=password_entries,
             joined_at=functools.partial(joined_at, self.db),
@@ -61,22 +58,41 @@ class Context:
 
     @property
     def project(self) -> Project:
-        """The project that the page shows: the one opened last."""
+        """The open project: the one opened last."""
         return pick_project(self.db, None)
 
     def visitor(self, request: Any = None) -> Visitor:
-        """Who sent a request, else who asked for what is being done now; the operator where nobody has to say who they are."""
+        """Who sent the request; without one, who sent the event that is being handled."""
         return self.access.visitor(LocalContext.request.get(None) if request is None else request)
 
     def annotator_name(self, claimed_name: object) -> str:
-        """The annotator that asks; "" where nobody knows. said: what their page sends, which counts as it stands on a lab of
-        one's own alone."""
+        """The visitor's annotator name; "" where it is unknown. claimed_name: what their page sends, which is believed on a local
+        lab only."""
         if not self.access.is_multi_user:
             return str(claimed_name or "").strip()
         return self.visitor().name or self.access.name_from_token(claimed_name)
 
+    def require_annotator(self, claimed_name: object) -> str:
+        """The visitor's annotator name. Raises LabelError where it is unknown or cannot be used."""
+        name = self.annotator_name(claimed_name)
+        if (
+            not name
+            or len(name) > MAX_PERSON_NAME_CHARS
+            or not name.isprintable()
+            or name.startswith(("judge:", "api:"))
+        ):
+            raise LabelError("This page has no usable name for you; reload it.")
+        return name
+
+    def annotator_or_empty(self, claimed_name: object) -> str:
+        """`require_annotator`; "" for a viewer."""
+        return self.require_annotator(claimed_name) if self.is_labeller() else ""
+
+    def is_labeller(self) -> bool:
+        return self.visitor().role.at_least(Role.LABELLER)
+
     def is_operator(self, request: Any = None) -> bool:
-        """Whether the visitor entered as the operator, or none is asked for: who may do everything without the secret."""
+        """Whether the visitor entered as the operator or the lab has no operator's secret."""
         return self.operator_secret is None or (
             self.access.is_multi_user and self.visitor(request).role is Role.OPERATOR
         )
@@ -90,14 +106,13 @@ class Context:
             )
 
     def is_operator_with_secret(self, secret: str | None) -> bool:
-        """Whether `require_operator` lets the visitor pass; never whoever may only look, whose events end before that."""
-        return self.is_operator() or (self.visitor().role.at_least(Role.LABELLER) and self._is_secret(secret))
+        """Whether `require_operator` accepts the visitor; never for a viewer, whose events are refused before."""
+        return self.is_operator() or (self.is_labeller() and self._is_secret(secret))
 
     def _is_secret(self, candidate: str | None) -> bool:
-        secret = self.operator_secret
-        return bool(secret) and hmac.compare_digest((candidate or "").encode(), (secret or "").encode())
+        return secrets_equal(candidate or "", self.operator_secret or "")
 
     def require_labeller(self) -> None:
-        """Raises NotAllowedError for a visitor who may only look."""
-        if not self.visitor().role.at_least(Role.LABELLER):
+        """Raises NotAllowedError for a viewer."""
+        if not self.is_labeller():
             raise NotAllowedError("You may look at this lab. To label, enter with the join code: open the page /join.")

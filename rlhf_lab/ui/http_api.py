@@ -1,26 +1,25 @@
-"""Labelling by programs: next_pair, submit_vote and status, beside the page and by the same rules.
+"""API for programs that label: next_pair, submit_vote and status, with the same rules as the page.
 
     from gradio_client import Client
     lab = Client("http://127.0.0.1:7860/")
     pair = lab.predict(name="my-tool", api_name="/next_pair")
     lab.predict(name="my-tool", pair_id=pair["id"], choice="left", uuid="…", api_name="/submit_vote")
 
-Votes that come through here carry via = "api", and their annotator is "api:NAME", so that a program is never taken for a
-person who joined.
+Votes through this API have via = "api" and the annotator "api:NAME", so a program is never taken for a person.
 """
 
 from typing import Literal, TypedDict
 
 from gradio.events import api
 
-from rlhf_lab.config.labelling import Role
 from rlhf_lab.errors import LabelError, NotAllowedError, StaleVoteError
 from rlhf_lab.jobs import scheduler
-from rlhf_lab.store.annotators import get_labelling_config
 from rlhf_lab.store.pair_leases import count_free_pairs, lease_pair
-from rlhf_lab.ui.auth.login_routes import FailedAttemptLimiter, secrets_equal
+from rlhf_lab.store.projects import get_labelling_config
+from rlhf_lab.ui.auth.login_routes import FailedAttemptLimiter
+from rlhf_lab.ui.auth.visitors import secrets_equal
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import allow_viewers, show_errors
+from rlhf_lab.ui.events import allow_viewers, parse_payload, show_errors
 from rlhf_lab.ui.services import voting
 from rlhf_lab.ui.services.presence import PRESENCE
 
@@ -51,7 +50,7 @@ class StatusReply(TypedDict):
 
 
 def build(ctx: Context) -> None:
-    """The three endpoints. They bypass the queue's limit: a full hall is not refused."""
+    """The three endpoints. They bypass Gradio's queue, so that no call is refused because it is full."""
     caller = ApiCaller(ctx)
 
     @allow_viewers
@@ -76,17 +75,11 @@ def build(ctx: Context) -> None:
         names this vote: sent again, it counts once. strength: slightly, clearly, much or empty.
         Returns {"vote_id", "uuid", "counted"}; counted is false, with "why", where the pair is not yours (any more)."""
         annotator = caller.annotator_name(name, code)
-        payload = {
-            "annotator": annotator,
-            "pair_id": pair_id,
-            "choice": choice,
-            "uuid": uuid,
-            "strength": strength,
-            "note": note,
-            "ms": ms,
-        }
+        answer = {
+            "pair_id": pair_id, "choice": choice, "uuid": uuid, "strength": strength, "note": note, "duration_ms": ms,
+        }  # fmt: skip
         try:
-            vote = voting.cast_vote(ctx, payload, via="api")
+            vote = voting.cast_vote(ctx, parse_payload(voting.VotePayload, answer), annotator, via="api")
         except StaleVoteError as error:
             return {"vote_id": None, "uuid": uuid, "counted": False, "why": str(error)}
         if (vote.annotator, vote.pair_id) != (annotator, pair_id):
@@ -110,7 +103,7 @@ def build(ctx: Context) -> None:
 
 
 class ApiCaller:
-    """Tells programs apart, and keeps those out who may not label."""
+    """Names of the programs that call, and whether they may label."""
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
@@ -118,8 +111,7 @@ class ApiCaller:
 
     def annotator_name(self, name: str, code: str) -> str:
         """The annotator's name. Raises NotAllowedError without the right code where one is needed, LabelError for no name."""
-        visitor = self.ctx.visitor()
-        if not visitor.role.at_least(Role.LABELLER):
+        if not self.ctx.is_labeller():
             if self._limiter.is_blocked():
                 raise NotAllowedError("Too many wrong codes in the last minute. Wait a minute and try again.")
             if not secrets_equal(code.strip().upper(), self.ctx.access.join_code.upper()):

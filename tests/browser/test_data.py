@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
-from rlhf_lab.store.runs import reward_models
+from rlhf_lab.store.reward_models import reward_models
 
 
 def show(page, section):

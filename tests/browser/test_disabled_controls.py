@@ -18,8 +18,9 @@ from rlhf_lab.jobs import queue
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 from rlhf_lab.store.projects import current_project, projects
+from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
-from rlhf_lab.store.runs import add_event, add_reward_model, create_run, mark_event_applied, set_run_status
+from rlhf_lab.store.runs import add_event, create_run, mark_event_applied, set_run_status
 
 #: Opacity, and whether it takes a click, of every button of a screen.
 BUTTONS = """names => [...new Set([...document.querySelectorAll(names)].filter((one) => one.checkVisibility())

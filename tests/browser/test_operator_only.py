@@ -22,8 +22,9 @@ from rlhf_lab.store import tables as t
 from rlhf_lab.store.blind_tests import add_test
 from rlhf_lab.store.database import Database, insert_row
 from rlhf_lab.store.projects import current_project, open_project
+from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
-from rlhf_lab.store.runs import add_reward_model, create_run, set_run_status
+from rlhf_lab.store.runs import create_run, set_run_status
 
 #: What the operator alone may press, by screen: all of it is there, as often as the lab is furnished for.
 THEIRS = {

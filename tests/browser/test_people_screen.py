@@ -9,9 +9,8 @@ from browser_lab import Lab, pair_of, press, votes_cut
 from playwright.sync_api import expect
 
 from rlhf_lab.config.labelling import LabellingConfig
-from rlhf_lab.store.annotators import set_labelling_config
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import current_project
+from rlhf_lab.store.projects import current_project, set_labelling_config
 
 
 @pytest.fixture(scope="module")

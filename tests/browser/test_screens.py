@@ -20,17 +20,9 @@ from rlhf_lab.jobs import queue, run_control
 from rlhf_lab.store.blind_tests import add_test
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project, projects, prompts
+from rlhf_lab.store.reward_models import reward_models
 from rlhf_lab.store.run_metrics import record_step
-from rlhf_lab.store.runs import (
-    create_run,
-    events,
-    get_run,
-    pending_events,
-    rename_run,
-    reward_models,
-    runs,
-    set_run_status,
-)
+from rlhf_lab.store.runs import create_run, events, get_run, pending_events, rename_run, runs, set_run_status
 from rlhf_lab.store.votes import cast_vote, next_unvoted_pair
 from rlhf_lab.ui.services.run_comparison import MAX_RUNS
 from rlhf_lab.ui.services.run_summary import current_reward_model_id

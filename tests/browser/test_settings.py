@@ -10,7 +10,8 @@ from rlhf_lab.common.records import LabelSnapshot
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
-from rlhf_lab.store.runs import add_reward_model, create_run, set_run_status
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.runs import create_run, set_run_status
 
 FILLED_IN = ("group_size", "epochs", "minibatches", "batch_size")
 

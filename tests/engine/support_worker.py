@@ -12,8 +12,9 @@ from rlhf_lab.jobs import queue
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import create_project
+from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.run_metrics import metrics_since
-from rlhf_lab.store.runs import create_run, latest_reward_model
+from rlhf_lab.store.runs import create_run
 from rlhf_lab.store.votes import cast_vote
 
 CONFIG = tiny_models.SMALL | {"steps": 5, "checkpoint_every": 2, "kl_controller": "fixed"}

@@ -9,7 +9,8 @@ from rlhf_lab.common.paths import ptx_texts_file
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.engine.policy_run import PTX_CORPUS_TEXTS
 from rlhf_lab.jobs import run_control
-from rlhf_lab.store.runs import create_run, get_run, latest_reward_model
+from rlhf_lab.store.reward_models import latest_reward_model
+from rlhf_lab.store.runs import create_run, get_run
 from rlhf_lab.training.policy.ptx import PtxObjective
 
 CHANGES = {
@@ -57,7 +58,7 @@ def test_pretraining_texts_of_ones_own_are_what_is_mixed_in(lab, monkeypatch):
             mixed.append(list(texts))
             super().__init__(policy, texts, *rest)
 
-    monkeypatch.setattr("rlhf_lab.training.policy.trainer.Pretraining", Noted)
+    monkeypatch.setattr("rlhf_lab.training.policy.trainer.PtxObjective", Noted)
     small = PolicyConfig(steps=1, batch_size=2, micro_batch=2, max_new_tokens=4, lora_r=2, ptx_coef=0.1, ptx_batch=2)
     model = latest_reward_model(lab.db, lab.project.id)
     manifest = {"ptx_texts": {"source": "mine.txt", "count": 2}}

@@ -20,8 +20,9 @@ from rlhf_lab.engine import distributed_launch, policy_run
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.errors import EngineError, TrainingError
 from rlhf_lab.jobs import queue, run_control, run_lock
+from rlhf_lab.store.reward_models import reward_models
 from rlhf_lab.store.run_metrics import samples_at
-from rlhf_lab.store.runs import events, get_run, reward_models, set_manifest, set_run_status
+from rlhf_lab.store.runs import events, get_run, set_manifest, set_run_status
 from rlhf_lab.training.distributed import Distributed
 
 STEPS = {"steps": 4, "checkpoint_every": 2}
@@ -209,7 +210,7 @@ def test_a_process_that_follows_leaves_the_runs_folder_and_row_alone(lab):
     assert run.trainer.steps_done == 1
     assert sorted(path.name for path in folder.iterdir()) == before
     assert get_run(lab.db, run_id) == row
-    assert policy_run.PolicyRun(lab.worker.lab, run_id).trainer.steps_done == 2  # the leading one does tidy up
+    assert policy_run.PolicyRun(lab.worker.model_cache, run_id).trainer.steps_done == 2  # the leading one does tidy up
     assert {path.name for path in folder.glob(".*")} == set()
 
 
@@ -217,10 +218,10 @@ def test_the_leading_process_tidies_up_before_the_others_look(lab, monkeypatch):
     said = []
     run_id = lab.run(steps=2, batch_size=4)
     monkeypatch.setattr(policy_run, "load_latest", lambda _, **options: said.append(options))
-    monkeypatch.setattr(Following, "broadcast", lambda *_: said.append("told"))
+    monkeypatch.setattr(Following, "broadcast", lambda *_: said.append("broadcast"))
     for rank in (0, 1):
         policy_run.PolicyRun(ModelCache(lab.folder, lab.db, distributed=Following(rank, 2)), run_id)
-    assert said == [{}, "told", "told", {"writes": False}]
+    assert said == [{}, "broadcast", "broadcast", {"recover": False}]
 
 
 def test_a_run_that_another_process_writes_is_not_begun(lab, monkeypatch):
@@ -343,9 +344,9 @@ def test_two_processes_train_the_reward_model_of_one(lab, sharded):
     assert one.snapshot == two.snapshot
     for name in ("loss", "chosen_scores", "rejected_scores", "accuracy", "length_correlation"):
         assert two.report[name] == pytest.approx(one.report[name], rel=1e-3, abs=1e-3), name
-    lab.worker.lab.open(lab.project)
+    lab.worker.model_cache.load_project(lab.project)
     texts = [
-        lab.worker.lab.reward_model(row.id, f"slot {row.id}").scores(*tiny_models.ragged()).tolist()
+        lab.worker.model_cache.reward_model(row.id, f"slot {row.id}").scores(*tiny_models.ragged()).tolist()
         for row in (one, two)
     ]
     assert texts[1] == pytest.approx(texts[0], rel=1e-3, abs=1e-3)
@@ -397,8 +398,8 @@ def test_a_group_is_left_once_all_is_stored_or_something_went_wrong(monkeypatch,
     said = []
 
     class Followers(Distributed):
-        def told(self, thing):
-            said.append("told")
+        def broadcast(self, thing):
+            said.append("broadcast")
 
     monkeypatch.setattr(distributed_launch, "init_from_env", lambda: Followers(1, 2))
     monkeypatch.setattr(distributed_launch, "shutdown", lambda: said.append("left"))
@@ -406,13 +407,13 @@ def test_a_group_is_left_once_all_is_stored_or_something_went_wrong(monkeypatch,
     with pytest.raises(error) if error else nullcontext(), distributed_launch.join_distributed():
         if error:
             raise error("x")
-    assert said == {None: ["told", "left"], TrainingError: [30.0, "left"], RuntimeError: ["left"]}[error]
+    assert said == {None: ["broadcast", "left"], TrainingError: [30.0, "left"], RuntimeError: ["left"]}[error]
 
 
 def test_nobody_knows_how_long_a_run_takes_before_its_first_step(lab, monkeypatch):
     run_id, told = lab.run(processes=2), []
     monkeypatch.setattr(distributed_launch, "launch_and_wait", lambda _processes, _part, _folder, stays: stays())
-    options = {"serve": lambda: None, "leaving": lambda: False, "progress": lambda *said: told.append(said)}
+    options = {"run_short_job": lambda: None, "should_exit": lambda: False, "report_progress": lambda *said: told.append(said)}
     with pytest.raises(TrainingError):
         distributed_launch.train_policy(lab.folder, lab.db, run_id, **options)
     assert told == [(0.0, None, {"run_id": run_id, "step": 0})]

@@ -19,29 +19,29 @@ from rlhf_lab.engine.run_events import effective_events, last_per_setting
 from rlhf_lab.errors import BusyStoreError, StoreError
 from rlhf_lab.jobs import queue, run_control, run_lock
 from rlhf_lab.models.oom import is_out_of_memory
-from rlhf_lab.store.runs import add_event, events, get_run, latest_reward_model, reward_models
+from rlhf_lab.store.reward_models import latest_reward_model, reward_models
+from rlhf_lab.store.runs import add_event, events, get_run
 from rlhf_lab.training import checkpoints
 from rlhf_lab.training.checkpoints import load_latest
-from rlhf_lab.training.policy import update
-from rlhf_lab.training.policy.trainer import PolicyTrainer
+from rlhf_lab.training.policy import trainer, update
 
 
 def test_a_knob_that_made_a_run_fail_is_not_turned_again_after_it_was_taken_back(lab, at, monkeypatch):
     plain, run_id = lab.run(), lab.run()
     at(1, lambda: run_control.set_live_setting(lab.db, plain, "beta", 0.3))
     lab.train(plain)
-    check = PolicyTrainer.check_metrics
+    check = trainer.check_metrics
 
-    def breaks(trainer, metrics):
-        check(trainer, metrics | ({"loss/policy": math.nan} if trainer.kl_controller.value == 0.9 else {}))
+    def breaks(metrics, *args):
+        check(metrics | ({"loss/policy": math.nan} if metrics["objective/kl_coef"] == 0.9 else {}), *args)
 
-    monkeypatch.setattr(PolicyTrainer, "check_metrics", breaks)
+    monkeypatch.setattr(trainer, "check_metrics", breaks)
     at(2, lambda: run_control.set_live_setting(lab.db, run_id, "beta", 0.9))
     assert lab.train(run_id).status is JobStatus.FAILED
     assert checkpoint_steps(lab.folder / "runs" / str(run_id)) == [2]
     assert lab.train(run_id).status is JobStatus.FAILED  # resumed as it was, it fails as it did
     run_control.set_live_setting(lab.db, run_id, "beta", 0.3)
-    at(3, lab.worker.leave)
+    at(3, lab.worker.request_exit)
     job = lab.train(run_id)
     assert job.status is JobStatus.QUEUED
     lab.next_engine()  # and not after another resume either
@@ -111,7 +111,7 @@ def test_of_several_switches_at_once_the_last_is_loaded(lab, at, monkeypatch):
 
 
 def test_what_a_note_says_takes_nothing_back(lab):
-    run = policy_run.PolicyRun(lab.worker.lab, lab.run())
+    run = policy_run.PolicyRun(lab.worker.model_cache, lab.run())
     again = [RunEvent(9, 1, EventKind.NOTE, {"micro_batch": 1}, 0.0, 3)]
     run.events_to_replay = list(again)
     add_event(lab.db, run.run.id, EventKind.NOTE, {"words": "processes 2 → 1", "processes": 1})
@@ -163,11 +163,11 @@ def test_out_of_memory_repeats_the_step_in_smaller_pieces(lab, at, monkeypatch, 
     lab.train(small)
     accumulate = update.minibatch_backward
 
-    def greedy(trainer, rollout, minibatch, stats):
+    def greedy(state, rollout, minibatch, stats):
         if len(minibatch[0]) > 2:
-            accumulate(trainer, rollout, minibatch, stats)  # half the work is done when memory runs out
+            accumulate(state, rollout, minibatch, stats)  # half the work is done when memory runs out
             raise error
-        return accumulate(trainer, rollout, minibatch, stats)
+        return accumulate(state, rollout, minibatch, stats)
 
     monkeypatch.setattr(update, "minibatch_backward", greedy)
     at(3, lambda: run_control.stop(lab.db, run_id))
@@ -331,7 +331,7 @@ def test_a_crash_while_a_checkpoint_is_replaced_leaves_the_old_one(lab, at, monk
             raise KeyboardInterrupt
         return rename(path, target)
 
-    adapters = lab.worker.lab.open(lab.project)[1]
+    adapters = lab.worker.model_cache.load_project(lab.project)[1]
     with monkeypatch.context() as power:
         power.setattr(type(folder), "rename", crash)
         with pytest.raises(KeyboardInterrupt):
@@ -349,12 +349,12 @@ def test_a_short_job_makes_way_when_the_run_is_to_halt(lab, at, monkeypatch, kin
     run_id, asked = lab.run(steps=2), []
     complete = worker.complete
 
-    def long(*args, tick, **options):
+    def long(*args, on_progress, **options):
         if asked:
-            return complete(*args, tick=tick, **options)
+            return complete(*args, on_progress=on_progress, **options)
         asked.append(add_event(lab.db, run_id, kind, {}))
         for _ in range(2000):
-            tick()  # raises when the job shall make way
+            on_progress()  # raises when the job shall make way
             time.sleep(0.005)
         raise AssertionError("the short job was not interrupted")
 

@@ -11,9 +11,9 @@ from rlhf_lab.engine.label_preparation import check_annotator_weights, prepare_l
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.importers import ImportRequest, ImportTarget, parse_file, save_import
 from rlhf_lab.models.backbone import load_backbone
+from rlhf_lab.store.label_snapshots import annotator_per_vote, snapshot_labels
 from rlhf_lab.store.projects import prompts
-from rlhf_lab.store.runs import latest_reward_model
-from rlhf_lab.store.votes import annotator_per_vote, snapshot_labels
+from rlhf_lab.store.reward_models import latest_reward_model
 
 LONG = "the cat sat on the moon " * 60
 

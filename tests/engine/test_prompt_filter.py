@@ -19,8 +19,9 @@ from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.projects import prompts
+from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.run_metrics import samples_at
-from rlhf_lab.store.runs import events, get_run, latest_reward_model
+from rlhf_lab.store.runs import events, get_run
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.screens.blind_test import pair_texts, too_long_note
 from rlhf_lab.ui.services.generation_requests import submit_completions
@@ -74,7 +75,7 @@ def too_long(lab):
 
 def test_a_prompt_that_is_too_long_stops_nothing(lab, caplog):
     too_long(lab)
-    assert {pair.prompt.text for pair in sample_pairs(lab.worker.lab, lab.project, 12)} == set(tiny_models.PROMPTS)
+    assert {pair.prompt.text for pair in sample_pairs(lab.worker.model_cache, lab.project, 12)} == set(tiny_models.PROMPTS)
     assert "1 prompt left out: too long for the model with 64 new tokens" in caplog.text
     assert lab.train_reward().status is JobStatus.DONE
     run_id = lab.run(sample_count=6)
@@ -102,10 +103,10 @@ def test_the_others_are_written_to_as_if_it_were_not_there(tmp_path, model):
 def test_pairs_that_end_early_say_what_was_left_out_as_well(lab, monkeypatch):
     monkeypatch.setattr(pair_sampling, "_sample_complete_pairs", lambda *_: ([], True))
     with pytest.raises(LabelError) as plain:
-        sample_pairs(lab.worker.lab, lab.project, 3)
+        sample_pairs(lab.worker.model_cache, lab.project, 3)
     too_long(lab)
     with pytest.raises(LabelError) as found:
-        sample_pairs(lab.worker.lab, lab.project, 3)
+        sample_pairs(lab.worker.model_cache, lab.project, 3)
     assert str(found.value) == f"{plain.value} 1 prompt left out: too long for the model with 64 new tokens."
 
 
@@ -151,7 +152,7 @@ def test_the_command_line_says_what_pairs_left_out(lab, monkeypatch, capsys):
             lab.do(job)
 
     monkeypatch.setattr(engine_process, "ensure_engine", work)
-    command = ["pairs", "--count", "3", "--home", str(lab.worker.lab.home)]
+    command = ["pairs", "--count", "3", "--home", str(lab.worker.model_cache.home)]
     assert main(command) == 0
     assert capsys.readouterr().out == "3 new pairs in project 1 (tiny)\n"
     too_long(lab)
@@ -166,7 +167,7 @@ def test_the_command_line_says_what_pairs_left_out(lab, monkeypatch, capsys):
 def test_a_blind_test_leaves_out_the_same_prompts_for_both_models(lab, monkeypatch):
     """Prompts 0 and 3 are too long; best of 4 was asked each prompt four times, the other model once."""
     monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
-    ctx, scorer = Context(lab.worker.lab.home, lab.db), latest_reward_model(lab.db, lab.project.id).id
+    ctx, scorer = Context(lab.worker.model_cache.home, lab.db), latest_reward_model(lab.db, lab.project.id).id
     said = {"seed": "1", "temperature": "1", "tokens": "8", "reward": str(scorer)}
     asked = [LONG, "the cat", "moon", "the " * 89, "the king and the frog"]
     for job in (jobs := submit_completions(ctx, said, ["base/best/4", "base"], asked, skip_too_long=True)):
@@ -186,8 +187,8 @@ def test_a_blind_test_leaves_out_the_same_prompts_for_both_models(lab, monkeypat
 def test_the_demo_evaluates_on_those_that_fit(lab, monkeypatch):
     too_long(lab)
     monkeypatch.setattr(demo, "SAMPLES_PER_PROMPT", [16, 16, 4])
-    run = PolicyRun(lab.worker.lab, lab.run(steps=1))
+    run = PolicyRun(lab.worker.model_cache, lab.run(steps=1))
     run.execute()
-    scorer = lab.worker.lab.reward_model(run.run.reward_model_id, "reward")
-    found = demo.evaluate(lab.worker.lab, lab.project, run, scorer, JUDGES["concise"], run.config)
+    scorer = lab.worker.model_cache.reward_model(run.run.reward_model_id, "reward")
+    found = demo.evaluate(lab.worker.model_cache, lab.project, run, scorer, JUDGES["concise"], run.config)
     assert [sample["prompt"] for sample in found["samples"]] == ["a good bird", "the moon", "a good bird"]

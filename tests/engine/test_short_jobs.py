@@ -16,8 +16,8 @@ from rlhf_lab.errors import LabelError, ModelError
 from rlhf_lab.jobs import queue
 from rlhf_lab.models.sampling.sampler import Sampled, sample, uniforms
 from rlhf_lab.store.projects import count_pairs, create_project, get_pair
+from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.reward_scores import _scores_of, unjudged_pairs
-from rlhf_lab.store.runs import latest_reward_model
 
 
 @pytest.fixture

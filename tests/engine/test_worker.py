@@ -16,15 +16,9 @@ from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.kernels.compile import describe
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.projects import create_project
-from rlhf_lab.store.runs import (
-    add_event,
-    events,
-    get_run,
-    latest_reward_model,
-    pending_events,
-    reward_models,
-)
-from rlhf_lab.training.policy.trainer import PolicyTrainer
+from rlhf_lab.store.reward_models import latest_reward_model, reward_models
+from rlhf_lab.store.runs import add_event, events, get_run, pending_events
+from rlhf_lab.training.policy import trainer
 
 
 def test_jobs_of_this_project_in_the_middle_of_a_run_change_no_number(lab, at):
@@ -65,7 +59,7 @@ def test_stop_resume_and_an_engine_that_leaves_repeat_the_curve_with_its_knobs(l
     at(1, lambda: add_event(lab.db, run_id, EventKind.STOP, {}))
     assert lab.train(run_id).result["status"] == "stopped"
     assert get_run(lab.db, run_id).status is RunStatus.STOPPED
-    at(3, lab.worker.leave)
+    at(3, lab.worker.request_exit)
     job = lab.train(run_id)
     assert (job.status, get_run(lab.db, run_id).status) == (JobStatus.QUEUED, RunStatus.INTERRUPTED)
     lab.next_engine()
@@ -77,13 +71,13 @@ def test_stop_resume_and_an_engine_that_leaves_repeat_the_curve_with_its_knobs(l
 def test_nan_fails_the_run_keeps_its_checkpoint_and_it_can_be_resumed(lab, monkeypatch):
     plain, run_id = lab.run(), lab.run()
     lab.train(plain)
-    check = PolicyTrainer.check_metrics
+    check = trainer.check_metrics
 
-    def broken(trainer, metrics):
-        check(trainer, metrics | ({"loss/policy": math.nan} if trainer.steps_done == 3 else {}))
+    def broken(metrics, dtype, step):
+        check(metrics | ({"loss/policy": math.nan} if step == 4 else {}), dtype, step)
 
     with monkeypatch.context() as spoil:
-        spoil.setattr(PolicyTrainer, "check_metrics", broken)
+        spoil.setattr(trainer, "check_metrics", broken)
         job = lab.train(run_id)
     assert job.status is JobStatus.FAILED
     assert "NaN" in job.error
@@ -101,13 +95,13 @@ def test_a_run_that_goes_on_in_another_precision_says_so(lab, at):
     run_id = lab.run()
     at(1, lambda: add_event(lab.db, run_id, EventKind.STOP, {}))
     lab.train(run_id)
-    where = lab.worker.lab.device_name
+    where = lab.worker.model_cache.device_name
     assert where
     assert "float" not in where
     lab.next_engine()
-    lab.worker.lab.dtype = torch.bfloat16
+    lab.worker.model_cache.dtype = torch.bfloat16
     lab.train(run_id)
-    assert lab.worker.lab.device_name == f"{where}, bfloat16"
+    assert lab.worker.model_cache.device_name == f"{where}, bfloat16"
     run, reached = get_run(lab.db, run_id), get_run(lab.db, run_id).step
     assert (run.status, run.manifest["machine"]["dtype"]) == (RunStatus.DONE, "bfloat16")
     kernels = describe(torch.bfloat16) if where == "cpu" else "no kernels: not on a CPU"
@@ -121,7 +115,7 @@ def test_a_run_that_goes_on_in_another_precision_says_so(lab, at):
 def test_one_resume_lifts_every_pause_before_it(lab, at, before):
     run_id = lab.run(steps=2)
     at(0, lambda: [add_event(lab.db, run_id, EventKind(kind), {}) for kind in before])
-    give_up = threading.Timer(20, lab.worker.leave)
+    give_up = threading.Timer(20, lab.worker.request_exit)
     give_up.start()
     job = lab.train(run_id)
     give_up.cancel()
@@ -131,7 +125,7 @@ def test_one_resume_lifts_every_pause_before_it(lab, at, before):
 
 def test_a_resume_from_before_the_pause_does_not_lift_it(lab):
     run_id = lab.run(steps=2)
-    run = PolicyRun(lab.worker.lab, run_id)
+    run = PolicyRun(lab.worker.model_cache, run_id)
     add_event(lab.db, run_id, EventKind.RESUME, {})
     add_event(lab.db, run_id, EventKind.PAUSE, {})
     asked = iter([False, False, True])
@@ -156,7 +150,7 @@ def test_a_cancelled_reward_training_stores_nothing(lab, monkeypatch):
 
 
 def test_reward_training_is_put_back_when_the_engine_leaves(lab):
-    lab.worker.leave()
+    lab.worker.request_exit()
     job = lab.train_reward()
     assert job.status is JobStatus.QUEUED
     lab.next_engine()
@@ -184,10 +178,10 @@ def test_while_the_model_is_dealt_out_nothing_loads_it_whole(lab, monkeypatch):
     pairs = lab.submit(JobKind.SAMPLE_PAIRS, count=1)
     loaded = []
 
-    def train_policy(home, db, run_id, *, serve, leaving, progress):
-        serve()
-        serve()
-        loaded.append(lab.worker.lab.device_name)
+    def train_policy(home, db, run_id, *, run_short_job, should_exit, report_progress):
+        run_short_job()
+        run_short_job()
+        loaded.append(lab.worker.model_cache.device_name)
         return RunStatus.STOPPED
 
     monkeypatch.setattr(distributed_launch, "train_policy", train_policy)

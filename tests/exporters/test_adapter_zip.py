@@ -19,7 +19,8 @@ from rlhf_lab.exporters import export_adapter, export_reward_model, export_run
 from rlhf_lab.models.heads import EnsembleHead, RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.store import projects
-from rlhf_lab.store.runs import add_reward_model, create_run
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.runs import create_run
 from rlhf_lab.training.checkpoints import save_checkpoint
 
 PROMPT, RESPONSE = tiny_models.ids("the cat"), [*tiny_models.ids("sat and ran ."), tiny_models.EOS]

@@ -12,7 +12,7 @@ from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import NewCompletion, Vote
 from rlhf_lab.errors import DataError, StaleVoteError, StoreError
 from rlhf_lab.importers import ImportTarget, save_import, writer
-from rlhf_lab.store import import_batches, pair_leases, projects, votes
+from rlhf_lab.store import import_batches, label_snapshots, pair_leases, projects, votes
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.import_batches import ImportUndo, preview_undo, project_imports, undo_import
 from rlhf_lab.store.reward_models import add_reward_model
@@ -271,14 +271,14 @@ def test_one_that_is_cut_off_is_done_again_for_the_rest_and_two_at_once_add_up(d
 def test_reward_models_keep_what_they_learnt(db, project, bring):
     bring()
     one = project_imports(db, project.id)[0].id
-    pinned = votes.snapshot_labels(db, project.id, Source.HUMAN)
+    pinned = label_snapshots.snapshot_labels(db, project.id, Source.HUMAN)
     add_reward_model(db, project.id, "rm/1", config={}, report={}, snapshot=pinned)
-    labels, people = votes.load_comparisons(db, pinned), votes.annotator_per_vote(db, pinned)
+    labels, people = label_snapshots.load_comparisons(db, pinned), label_snapshots.annotator_per_vote(db, pinned)
     assert preview_undo(db, project.id, one).models == undo_import(db, project.id, one).models == 1
-    assert votes.load_comparisons(db, pinned) == labels
-    assert votes.annotator_per_vote(db, pinned) == people
-    assert votes.snapshot_labels(db, project.id, Source.HUMAN).vote_ids == ()
-    assert votes.count_live_labels(db, project.id, pinned) == 0
+    assert label_snapshots.load_comparisons(db, pinned) == labels
+    assert label_snapshots.annotator_per_vote(db, pinned) == people
+    assert label_snapshots.snapshot_labels(db, project.id, Source.HUMAN).vote_ids == ()
+    assert label_snapshots.count_live_labels(db, project.id, pinned) == 0
 
 
 def test_prompts_that_it_brought_are_no_longer_sampled_from_unless_another_wants_them(db, project, bring):

@@ -15,16 +15,10 @@ from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import engine_process, queue, run_control, run_lock
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.runs import (
-    add_reward_model,
-    create_run,
-    events,
-    get_run,
-    pending_events,
-    runs,
-    set_run_status,
-)
-from rlhf_lab.store.votes import cast_vote, snapshot_labels
+from rlhf_lab.store.label_snapshots import snapshot_labels
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.runs import create_run, events, get_run, pending_events, runs, set_run_status
+from rlhf_lab.store.votes import cast_vote
 
 CONFIG = PolicyConfig(steps=8)
 

@@ -14,7 +14,8 @@ from rlhf_lab.common.records import LabelSnapshot
 from rlhf_lab.errors import EngineError, StoreError
 from rlhf_lab.jobs import engine_process, queue, run_control, run_lock, scheduler
 from rlhf_lab.jobs.project_setup import new_project
-from rlhf_lab.store.runs import add_reward_model, create_run, events, get_run, set_run_status
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.runs import create_run, events, get_run, set_run_status
 
 WRITES = """
 import sys, time

@@ -14,9 +14,10 @@ from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import engine_process, queue, scheduler
 from rlhf_lab.jobs.project_setup import new_project
-from rlhf_lab.store import annotators, pair_leases, projects, votes
+from rlhf_lab.store import label_snapshots, pair_leases, projects, votes
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.runs import add_reward_model, create_run
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.runs import create_run
 
 
 @pytest.fixture
@@ -139,7 +140,7 @@ def test_the_first_reward_model_comes_at_ten_labels(db, project, caretaker):
 def test_the_next_one_comes_twenty_labels_later(db, project, caretaker):
     add_pairs(db, project, 60)
     label(db, project, 12)
-    pinned = votes.snapshot_labels(db, project.id, Source.HUMAN)
+    pinned = label_snapshots.snapshot_labels(db, project.id, Source.HUMAN)
     add_reward_model(db, project.id, "x", config={}, report={}, snapshot=pinned)
     label(db, project, scheduler.LABELS_PER_RETRAINING - 1)
     caretaker.look()
@@ -225,7 +226,7 @@ def test_goals_follow_each_source_by_itself(db, project):
 
 
 def rule(db, project, **changes):
-    annotators.set_labelling_config(db, project.id, LabellingConfig(**changes))
+    projects.set_labelling_config(db, project.id, LabellingConfig(**changes))
 
 
 def test_what_was_chosen_for_the_project_reaches_the_engine(db, project, caretaker):
@@ -274,7 +275,7 @@ def test_votes_wanted_and_pairs_on_other_screens_count(db, project, caretaker):
     caretaker.look()
     assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
     rule(db, project, overlap=50)
-    assert pair_leases.count_free_pairs(db, project.id, "ann", annotators.get_labelling_config(db, project.id)) == free
+    assert pair_leases.count_free_pairs(db, project.id, "ann", projects.get_labelling_config(db, project.id)) == free
 
 
 def test_two_pages_of_one_home_ask_for_everything_once(db, project, caretaker, monkeypatch, tmp_path):

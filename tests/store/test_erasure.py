@@ -11,7 +11,7 @@ from rlhf_lab.common.records import NewCompletion, Project, Vote
 from rlhf_lab.errors import LabelError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.person_erasure import erase_person_data
-from rlhf_lab.store import blind_tests, pair_leases, projects, runs, votes
+from rlhf_lab.store import blind_tests, label_snapshots, pair_leases, projects, reward_models, votes
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.annotators import add_person
 from rlhf_lab.store.database import Database
@@ -35,13 +35,13 @@ def lab(db: Database, home: Path, project: Project) -> int:
     pair_leases.lease_pair(db, project.id, "Ann")
     told = {"annotators": ["Ann", "Bob"], "weights": {"Ann": 2}}
     job = queue.submit(db, JobKind.TRAIN_REWARD, project.id, {"source": "human"} | told)
-    model = runs.add_reward_model(
+    model = reward_models.add_reward_model(
         db,
         project.id,
         "reward_models/m",
         config={},
         report=told,
-        snapshot=votes.snapshot_labels(db, project.id, Source.HUMAN),
+        snapshot=label_snapshots.snapshot_labels(db, project.id, Source.HUMAN),
     )
     (home / model.path).mkdir(parents=True)
     (home / model.path / "report.json").write_text(json.dumps(told))
@@ -79,7 +79,7 @@ def test_the_votes_stay_without_a_name(db: Database, home: Path, project: Projec
     nobody, bob = sorted(votes.voters(db, project.id, Source.HUMAN), reverse=True)
     assert (nobody.startswith("visitor-"), bob) == (True, "Bob")
     assert set(blind_tests.answers(db, 1)) == {nobody, "Bob"}
-    model = runs.get_reward_model(db, lab)
+    model = reward_models.get_reward_model(db, lab)
     assert model.report == {"annotators": [nobody, "Bob"], "weights": {nobody: 2}}
     assert json.loads((home / model.path / "report.json").read_text()) == model.report
 
@@ -91,7 +91,7 @@ def test_the_votes_are_taken_back_too_and_what_learnt_from_them_can_still_be_rea
     assert votes.voters(db, project.id, Source.HUMAN) == ["Bob"]
     assert votes.vote_counts(db, project.id)[Source.SIMULATED][Choice.TIE] == 1
     assert set(blind_tests.answers(db, 1)) == {"Bob"}
-    assert len(votes.load_comparisons(db, runs.get_reward_model(db, lab).snapshot)) == 2
+    assert len(label_snapshots.load_comparisons(db, reward_models.get_reward_model(db, lab).snapshot)) == 2
 
 
 def test_whom_nobody_knows_and_judges_are_not_forgotten(db: Database, home: Path, lab: int) -> None:

@@ -10,7 +10,17 @@ from rlhf_lab.common.enums import Choice, EventKind, JobKind, RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, Project, Sample, StepResult, Vote
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.jobs import engine_process, queue
-from rlhf_lab.store import annotators, blind_tests, pair_leases, projects, run_metrics, runs, votes
+from rlhf_lab.store import (
+    annotators,
+    blind_tests,
+    label_snapshots,
+    pair_leases,
+    projects,
+    reward_models,
+    run_metrics,
+    runs,
+    votes,
+)
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.import_batches import preview_undo, project_imports, undo_import
 from rlhf_lab.store.tables import imports, metadata
@@ -43,7 +53,7 @@ def test_no_query_reads_a_growing_table_whole(
     votes.next_unvoted_pair(db, project.id, "ann")
     votes.count_unvoted_pairs(db, project.id, "ann")
     votes.vote_counts(db, project.id)
-    votes.load_comparisons(db, votes.snapshot_labels(db, project.id, human, ["ann"]))
+    label_snapshots.load_comparisons(db, label_snapshots.snapshot_labels(db, project.id, human, ["ann"]))
     votes.undo_vote(db, project.id, "ann")
     rules = LabellingConfig(repeats=0.5)
     lease = pair_leases.lease_pair(db, project.id, "bob", rules)
@@ -54,9 +64,9 @@ def test_no_query_reads_a_growing_table_whole(
     for n in range(4):  # with any of these a hidden repeat may be due
         pair_leases.lease_pairs(db, project.id, f"visitor {n}", rules)
     pair_leases.count_free_pairs(db, project.id, "bob")
-    annotators.vote_history(db, project.id, "bob")
+    votes.vote_history(db, project.id, "bob")
     annotators.annotator_stats(db, project.id)
-    annotators.get_labelling_config(db, project.id)
+    projects.get_labelling_config(db, project.id)
     with db.write() as conn:
         values = {"project_id": project.id, "name": "f", "who": "", "use_prompts": True, "created_at": 1.0}
         conn.execute(imports.insert().values(**values))
@@ -65,8 +75,8 @@ def test_no_query_reads_a_growing_table_whole(
     undo_import(db, project.id, 1)
     projects.prompts(db, project.id, "train")
     projects.get_pair(db, pair.id)
-    reward_model = runs.add_reward_model(db, project.id, "", config={}, report={}, snapshot=snapshot)
-    runs.latest_reward_model(db, project.id, human)
+    reward_model = reward_models.add_reward_model(db, project.id, "", config={}, report={}, snapshot=snapshot)
+    reward_models.latest_reward_model(db, project.id, human)
     runs.runs(db, project.id)
     run = runs.create_run(db, project.id, reward_model.id, "r", config={}, manifest={}, total_steps=1)
     run_metrics.record_step(db, run.id, StepResult(1, {"a": 1.0}, [], [Sample("p", 1, "t", 0.5)]))

@@ -9,7 +9,7 @@ from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import Project, Vote
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import LabelError, StaleVoteError
-from rlhf_lab.store import annotators, pair_leases, votes
+from rlhf_lab.store import annotators, label_snapshots, pair_leases, projects, votes
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.pair_selection import PAIRS_LEFT_FOR_OTHERS, REPEAT_AFTER_VOTES
 
@@ -223,7 +223,7 @@ def test_a_changed_answer_replaces_the_earlier_one_once(db, project, make_pairs)
             pair_leases.change_vote(db, project.id, old.id, vote(0, who, uuid=uuid))
     with pytest.raises(StaleVoteError):
         pair_leases.change_vote(db, project.id, changed.id, vote(0, "bob", uuid="foreign"))
-    assert [(v.id, pair.id) for v, pair in annotators.vote_history(db, project.id, "ann")] == [
+    assert [(v.id, pair.id) for v, pair in votes.vote_history(db, project.id, "ann")] == [
         (changed.id, old.pair_id)
     ]
     assert pair_leases.redo_last_vote(db, project.id, "ann") is None  # a change is no undo
@@ -241,8 +241,8 @@ def test_repeats_come_later_are_hidden_and_are_no_labels(db, project, make_pairs
             assert n - place[one.pair_id] >= REPEAT_AFTER_VOTES
     assert len({one.pair_id for one in repeats}) == len(repeats)
     assert votes.vote_counts(db, project.id)[Source.HUMAN][Choice.FIRST] == 60 - len(repeats)
-    assert len(votes.snapshot_labels(db, project.id, Source.HUMAN).vote_ids) == 60 - len(repeats)
-    assert not any(one.repeat for one, _ in annotators.vote_history(db, project.id, "ann", 100))
+    assert len(label_snapshots.snapshot_labels(db, project.id, Source.HUMAN).vote_ids) == 60 - len(repeats)
+    assert not any(one.repeat for one, _ in votes.vote_history(db, project.id, "ann", 100))
     assert pair_leases.count_free_pairs(db, project.id, "bob", rules, now=0.0) == len(repeats)
 
 
@@ -256,18 +256,18 @@ def test_strength_reaches_the_trainer_as_steps(db: Database, project: Project, m
     for pair, strength in zip(pairs, (None, *Strength), strict=True):
         one = Vote(f"{pair.id}", pair.id, "ann", Source.HUMAN, Choice.FIRST, True, strength=strength, note="why")
         assert votes.cast_vote(db, one).strength is strength
-    pinned = votes.snapshot_labels(db, project.id, Source.HUMAN)
-    assert [c.strength for c in votes.load_comparisons(db, pinned)] == [0.0, 0.0, 1.0, 2.0]
+    pinned = label_snapshots.snapshot_labels(db, project.id, Source.HUMAN)
+    assert [c.strength for c in label_snapshots.load_comparisons(db, pinned)] == [0.0, 0.0, 1.0, 2.0]
     with db.write() as conn:
         conn.exec_driver_sql("UPDATE votes SET strength = 'much' WHERE strength = 'slightly'")
-    assert votes.snapshot_labels(db, project.id, Source.HUMAN).digest != pinned.digest
+    assert label_snapshots.snapshot_labels(db, project.id, Source.HUMAN).digest != pinned.digest
 
 
 def test_settings_are_kept_for_each_project(db, project):
-    assert annotators.get_labelling_config(db, project.id) == LabellingConfig()
+    assert projects.get_labelling_config(db, project.id) == LabellingConfig()
     for rules in (RULES.replace(guideline="kind words"), RULES.replace(overlap=3)):
-        annotators.set_labelling_config(db, project.id, rules)
-        assert annotators.get_labelling_config(db, project.id) == rules
+        projects.set_labelling_config(db, project.id, rules)
+        assert projects.get_labelling_config(db, project.id) == rules
 
 
 def test_the_standing_counts_labels_repeats_and_agreement_by_hand(db, project, make_pairs):

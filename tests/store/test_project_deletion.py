@@ -10,7 +10,7 @@ from rlhf_lab.common.records import LabelSnapshot, NewCompletion, Project, Sampl
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import queue
-from rlhf_lab.store import annotators, blind_tests, pair_leases, projects, run_metrics, runs, votes
+from rlhf_lab.store import blind_tests, pair_leases, projects, reward_models, run_metrics, runs, votes
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import delete_project
@@ -26,9 +26,9 @@ def fill(db: Database, project: Project) -> int:
     one, _ = projects.add_pairs(db, project.id, [(made[0].id, made[1].id, "x"), (made[2].id, made[3].id, "x")])
     votes.cast_vote(db, Vote(f"{project.id}", one.id, "ann", Source.HUMAN, Choice.FIRST, True))
     pair_leases.lease_pair(db, project.id, "ann")
-    annotators.set_labelling_config(db, project.id, LabellingConfig(overlap=2))
+    projects.set_labelling_config(db, project.id, LabellingConfig(overlap=2))
     snapshot = LabelSnapshot((1,), "", Source.HUMAN)
-    model = runs.add_reward_model(db, project.id, f"rm/{project.id}", config={}, report={}, snapshot=snapshot)
+    model = reward_models.add_reward_model(db, project.id, f"rm/{project.id}", config={}, report={}, snapshot=snapshot)
     add_scores(db, model.id, {made[0].id: 0.5})
     run = runs.create_run(db, project.id, model.id, "r", config={}, manifest={}, total_steps=1)
     run_metrics.record_step(db, run.id, StepResult(1, {"a": 1.0}, [], [Sample("p", 1, "t", 0.5)]))

@@ -9,7 +9,7 @@ import pytest
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import LabelSnapshot, Pair, Project, RewardPredictionStats, Vote
 from rlhf_lab.errors import StoreError
-from rlhf_lab.store import runs, votes
+from rlhf_lab.store import reward_models, votes
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_scores import _scores_of, add_scores, prediction_accuracy, unjudged_pairs
@@ -24,7 +24,7 @@ def vote(db: Database, pair: Pair, choice: Choice, at: float, source: Source = H
 
 def model(db: Database, project: Project, at: float, trained_on: list[Vote], source: Source = HUMAN) -> int:
     pinned = LabelSnapshot(tuple(one.id for one in trained_on), "", source)
-    row = runs.add_reward_model(db, project.id, "", config={}, report={}, snapshot=pinned)
+    row = reward_models.add_reward_model(db, project.id, "", config={}, report={}, snapshot=pinned)
     with db.write() as conn:
         conn.execute(t.reward_models.update().where(t.reward_models.c.id == row.id).values(created_at=at))
     return row.id

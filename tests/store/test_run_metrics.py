@@ -6,7 +6,7 @@ from sqlalchemy import insert
 
 from rlhf_lab.common.enums import EventKind, Source
 from rlhf_lab.common.records import LabelSnapshot, Project, Sample, StepResult, TokenRecord
-from rlhf_lab.store import run_metrics, runs
+from rlhf_lab.store import reward_models, run_metrics, runs
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.tables import metrics
 
@@ -31,7 +31,7 @@ SAMPLE = Sample("Far", 11, "away ${x}\n", 0.75, gold=2.0)
 @pytest.fixture
 def run_id(db: Database, project: Project) -> int:
     snapshot = LabelSnapshot((), "", Source.HUMAN)
-    reward_model = runs.add_reward_model(db, project.id, "rm", config={}, report={}, snapshot=snapshot)
+    reward_model = reward_models.add_reward_model(db, project.id, "rm", config={}, report={}, snapshot=snapshot)
     make = {"config": {}, "manifest": {}, "total_steps": 9}
     runs.create_run(db, project.id, reward_model.id, "other", **make)
     return runs.create_run(db, project.id, reward_model.id, "run", **make).id

@@ -6,7 +6,7 @@ import pytest
 from rlhf_lab.common.enums import EventKind, RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, Project, Run, Sample, StepResult
 from rlhf_lab.errors import StoreError
-from rlhf_lab.store import run_metrics, runs
+from rlhf_lab.store import reward_models, run_metrics, runs
 from rlhf_lab.store.database import Database
 
 HUMAN = LabelSnapshot((3, 5, 8), "d" * 64, Source.HUMAN)
@@ -16,7 +16,7 @@ SIMULATED = LabelSnapshot((), "e" * 64, Source.SIMULATED)
 @pytest.fixture
 def make_run(db: Database, project: Project) -> Callable[..., Run]:
     def make(name: str = "first") -> Run:
-        reward_model = runs.add_reward_model(db, project.id, "rm/1", config={}, report={}, snapshot=HUMAN)
+        reward_model = reward_models.add_reward_model(db, project.id, "rm/1", config={}, report={}, snapshot=HUMAN)
         return runs.create_run(
             db, project.id, reward_model.id, name, config={"lr": 2e-4}, manifest={"torch": "2"}, total_steps=40
         )
@@ -25,19 +25,19 @@ def make_run(db: Database, project: Project) -> Callable[..., Run]:
 
 
 def test_reward_models(db: Database, project: Project) -> None:
-    assert runs.latest_reward_model(db, project.id) is None
+    assert reward_models.latest_reward_model(db, project.id) is None
     config, report = {"pooling": "mean", "rank": 8}, {"accuracy": 0.85, "folds": [1, 2]}
-    old = runs.add_reward_model(db, project.id, "reward/1", config=config, report=report, snapshot=HUMAN)
-    new = runs.add_reward_model(db, project.id, "reward/2", config={}, report={}, snapshot=SIMULATED)
+    old = reward_models.add_reward_model(db, project.id, "reward/1", config=config, report=report, snapshot=HUMAN)
+    new = reward_models.add_reward_model(db, project.id, "reward/2", config={}, report={}, snapshot=SIMULATED)
     assert (old.config, old.report, old.snapshot, old.path) == (config, report, HUMAN, "reward/1")
-    assert runs.get_reward_model(db, old.id) == old
-    assert runs.reward_models(db, project.id) == [new, old]
-    assert runs.reward_models(db, project.id + 1) == []
-    assert runs.latest_reward_model(db, project.id) == new
-    assert runs.latest_reward_model(db, project.id, Source.HUMAN) == old
-    assert runs.latest_reward_model(db, project.id + 1, Source.HUMAN) is None
+    assert reward_models.get_reward_model(db, old.id) == old
+    assert reward_models.reward_models(db, project.id) == [new, old]
+    assert reward_models.reward_models(db, project.id + 1) == []
+    assert reward_models.latest_reward_model(db, project.id) == new
+    assert reward_models.latest_reward_model(db, project.id, Source.HUMAN) == old
+    assert reward_models.latest_reward_model(db, project.id + 1, Source.HUMAN) is None
     with pytest.raises(StoreError, match="no reward model 9"):
-        runs.get_reward_model(db, 9)
+        reward_models.get_reward_model(db, 9)
 
 
 def test_a_run_from_queue_to_end(db: Database, project: Project, make_run: Callable) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import NewCompletion, Project, Vote
 from rlhf_lab.errors import StaleVoteError
-from rlhf_lab.store import projects, votes
+from rlhf_lab.store import label_snapshots, projects, votes
 from rlhf_lab.store.database import Database
 
 
@@ -198,4 +198,4 @@ def test_any_order_of_casting_and_undoing(db: Database, actions: list[tuple]) ->
             assert (found and ids.index(found.id)) == following
     total = sum(len(mine) for mine in live.values())
     assert votes.vote_counts(db, project.id)[Source.HUMAN][Choice.SECOND] == total
-    assert len(votes.snapshot_labels(db, project.id, Source.HUMAN).vote_ids) == total
+    assert len(label_snapshots.snapshot_labels(db, project.id, Source.HUMAN).vote_ids) == total

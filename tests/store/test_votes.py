@@ -8,7 +8,7 @@ import pytest
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Comparison, NewCompletion, Pair, Project, Vote
 from rlhf_lab.errors import LabelError, StaleVoteError, StoreError
-from rlhf_lab.store import projects, votes
+from rlhf_lab.store import label_snapshots, projects, votes
 from rlhf_lab.store.database import Database
 
 FIRST, SECOND, TIE, BOTH_BAD, SKIP = Choice
@@ -130,17 +130,17 @@ def test_comparisons_say_what_the_votes_said(db: Database, project: Project, mak
     for pair, choice in zip(pairs, Choice, strict=True):
         votes.cast_vote(db, vote(pair, "ann", choice))
     votes.cast_vote(db, vote(pairs[0], "cheerful", SECOND, Source.SIMULATED))
-    snapshot = votes.snapshot_labels(db, project.id, Source.HUMAN)
+    snapshot = label_snapshots.snapshot_labels(db, project.id, Source.HUMAN)
     assert (snapshot.vote_ids, snapshot.source) == ((1, 2, 3, 4), Source.HUMAN)  # 5 is a skip, 6 a judge's
     group = pairs[0].prompt.id
-    assert votes.load_comparisons(db, snapshot) == [
+    assert label_snapshots.load_comparisons(db, snapshot) == [
         Comparison("Once", "a0", "b0", (0, 1), (0, 2), group=group),
         Comparison("Once", "b1", "a1", (1, 2), (1, 1), group=group),
         Comparison("Once", "a2", "b2", (2, 1), (2, 2), tie=True, group=group),
         Comparison("Once", "a3", "b3", (3, 1), (3, 2), tie=True, group=group),
     ]
-    simulated = votes.snapshot_labels(db, project.id, Source.SIMULATED)
-    assert [c.chosen for c in votes.load_comparisons(db, simulated)] == ["b0"]
+    simulated = label_snapshots.snapshot_labels(db, project.id, Source.SIMULATED)
+    assert [c.chosen for c in label_snapshots.load_comparisons(db, simulated)] == ["b0"]
 
 
 def test_a_snapshot_of_some_annotators(db: Database, project: Project, make_pairs: Callable) -> None:
@@ -148,19 +148,19 @@ def test_a_snapshot_of_some_annotators(db: Database, project: Project, make_pair
     for who in ("ann", "bob", "eve"):
         votes.cast_vote(db, vote(one, who))
     votes.cast_vote(db, vote(two, "ann"))
-    assert votes.snapshot_labels(db, project.id, Source.HUMAN, ["ann", "eve"]).vote_ids == (1, 3, 4)
-    assert votes.snapshot_labels(db, project.id, Source.HUMAN, []).vote_ids == ()
-    assert votes.snapshot_labels(db, project.id + 1, Source.HUMAN).vote_ids == ()
-    assert votes.load_comparisons(db, votes.snapshot_labels(db, project.id, Source.HUMAN, [])) == []
+    assert label_snapshots.snapshot_labels(db, project.id, Source.HUMAN, ["ann", "eve"]).vote_ids == (1, 3, 4)
+    assert label_snapshots.snapshot_labels(db, project.id, Source.HUMAN, []).vote_ids == ()
+    assert label_snapshots.snapshot_labels(db, project.id + 1, Source.HUMAN).vote_ids == ()
+    assert label_snapshots.load_comparisons(db, label_snapshots.snapshot_labels(db, project.id, Source.HUMAN, [])) == []
 
 
 def test_a_snapshot_outlives_undo(db: Database, project: Project, make_pairs: Callable) -> None:
     (pair,) = make_pairs(1)
     votes.cast_vote(db, vote(pair))
-    pinned = votes.snapshot_labels(db, project.id, Source.HUMAN)
+    pinned = label_snapshots.snapshot_labels(db, project.id, Source.HUMAN)
     votes.undo_vote(db, project.id, "ann")
-    assert [c.chosen for c in votes.load_comparisons(db, pinned)] == ["a0"]
-    assert votes.snapshot_labels(db, project.id, Source.HUMAN).vote_ids == ()
+    assert [c.chosen for c in label_snapshots.load_comparisons(db, pinned)] == ["a0"]
+    assert label_snapshots.snapshot_labels(db, project.id, Source.HUMAN).vote_ids == ()
 
 
 def test_the_digest_is_of_what_was_said_not_of_row_numbers(
@@ -172,7 +172,7 @@ def test_the_digest_is_of_what_was_said_not_of_row_numbers(
     votes.cast_vote(db, vote(two, "eve"))
     votes.cast_vote(db, vote(one, "dan", SECOND))
     ann, bob, eve, dan = (
-        votes.snapshot_labels(db, project.id, Source.HUMAN, [who]) for who in ("ann", "bob", "eve", "dan")
+        label_snapshots.snapshot_labels(db, project.id, Source.HUMAN, [who]) for who in ("ann", "bob", "eve", "dan")
     )
     assert ann.vote_ids != bob.vote_ids
     assert ann.digest == bob.digest
@@ -184,11 +184,11 @@ def test_the_digest_is_of_what_was_said_not_of_row_numbers(
 def test_labels_changed_by_hand_are_noticed(db: Database, project: Project, make_pairs: Callable, change: str) -> None:
     (pair,) = make_pairs(1)
     votes.cast_vote(db, vote(pair))
-    pinned = votes.snapshot_labels(db, project.id, Source.HUMAN)
+    pinned = label_snapshots.snapshot_labels(db, project.id, Source.HUMAN)
     with db.write() as conn:
         conn.exec_driver_sql(change)
     with pytest.raises(StoreError, match="not those that were pinned"):
-        votes.load_comparisons(db, pinned)
+        label_snapshots.load_comparisons(db, pinned)
 
 
 def test_more_labels_than_one_query_takes(
@@ -197,7 +197,7 @@ def test_more_labels_than_one_query_takes(
     for pair in make_pairs(7):
         votes.cast_vote(db, vote(pair))
     monkeypatch.setattr(votes, "in_chunks", lambda ids: [ids[:3], ids[3:6], ids[6:]])
-    labels = votes.load_comparisons(db, votes.snapshot_labels(db, project.id, Source.HUMAN))
+    labels = label_snapshots.load_comparisons(db, label_snapshots.snapshot_labels(db, project.id, Source.HUMAN))
     assert [c.chosen for c in labels] == [f"a{i}" for i in range(7)]
 
 

@@ -8,7 +8,7 @@ from rlhf_lab.common.enums import JobStatus, Source
 from rlhf_lab.config.labelling import is_actively_selected
 from rlhf_lab.engine import pair_sampling as pairs_module
 from rlhf_lab.engine.pair_sampling import sample_pairs
-from rlhf_lab.store import votes
+from rlhf_lab.store import label_snapshots
 from rlhf_lab.store.projects import count_pairs
 from rlhf_lab.training.reward.active_selection import (
     CANDIDATES_PER_PAIR,
@@ -25,7 +25,7 @@ class Scores:
     def __init__(self, *rows):
         self.rows = torch.tensor(rows)
 
-    def raw_scores(self, prompts, responses, tick):
+    def raw_scores(self, prompts, responses, on_progress):
         assert len(prompts) == len(responses)
         return self.rows[:, [response[0] for response in responses]]
 
@@ -64,7 +64,7 @@ def test_chosen_pairs_say_so_are_as_many_as_asked_for_and_never_come_again(lab, 
     made = [
         pair
         for n in (2, 3)
-        for pair in sample_pairs(lab.worker.lab, lab.project, n, sampling=sampling, max_new_tokens=8)
+        for pair in sample_pairs(lab.worker.model_cache, lab.project, n, sampling=sampling, max_new_tokens=8)
     ]
     assert count_pairs(lab.db, lab.project.id) == before + 5
     assert {pair.reason for pair in made} == {"uncertainty: gap" if sampling == "uncertainty" else sampling}
@@ -75,32 +75,32 @@ def test_chosen_pairs_say_so_are_as_many_as_asked_for_and_never_come_again(lab, 
 def test_the_most_doubtful_of_the_candidates_are_kept(lab, monkeypatch):
     seen = []
 
-    def spy(model, prompts, firsts, seconds, keep, tick):
-        seen.append((len(prompts), keep))
-        return select_most_uncertain(model, prompts, firsts, seconds, keep, tick)
+    def spy(model, prompts, firsts, seconds, count, on_progress):
+        seen.append((len(prompts), count))
+        return select_most_uncertain(model, prompts, firsts, seconds, count, on_progress)
 
     monkeypatch.setattr(pairs_module, "select_most_uncertain", spy)
-    sample_pairs(lab.worker.lab, lab.project, 3, sampling="uncertainty", max_new_tokens=8)
+    sample_pairs(lab.worker.model_cache, lab.project, 3, sampling="uncertainty", max_new_tokens=8)
     assert seen == [(3 * CANDIDATES_PER_PAIR, 3)]
 
 
 def test_the_most_telling_are_chosen_by_the_labels_there_are(lab, monkeypatch):
     seen = []
 
-    def spy(adapters, labels, reference, candidates, count, config, *, tick):
+    def spy(adapters, labels, reference, candidates, count, config, *, on_progress):
         seen.append((len(labels), len(reference.responses), len(candidates), count, config.pooling))
         return list(range(count))[::-1]
 
     monkeypatch.setattr(pairs_module, "select_most_informative", spy)
-    said = len(votes.snapshot_labels(lab.db, lab.project.id, Source.SIMULATED).vote_ids)
-    made = sample_pairs(lab.worker.lab, lab.project, 3, sampling="information", max_new_tokens=8)
+    said = len(label_snapshots.snapshot_labels(lab.db, lab.project.id, Source.SIMULATED).vote_ids)
+    made = sample_pairs(lab.worker.model_cache, lab.project, 3, sampling="information", max_new_tokens=8)
     assert seen == [(said, 128, 3 * CANDIDATES_PER_PAIR, 3, "mean")]
     assert len(made) == 3
 
 
 def test_pairs_that_an_ensemble_doubts_say_so(lab):
     assert lab.train_reward(ensemble=3).status is JobStatus.DONE
-    made = sample_pairs(lab.worker.lab, lab.project, 2, sampling="uncertainty", max_new_tokens=8)
+    made = sample_pairs(lab.worker.model_cache, lab.project, 2, sampling="uncertainty", max_new_tokens=8)
     assert [pair.reason for pair in made] == ["uncertainty: ensemble"] * 2
 
 

@@ -3,8 +3,9 @@
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.records import LabelSnapshot, StepResult
 from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
-from rlhf_lab.store.runs import add_reward_model, create_run
+from rlhf_lab.store.runs import create_run
 
 SCORE, KL = "objective/scores", "objective/kl"
 

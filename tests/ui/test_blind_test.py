@@ -13,7 +13,7 @@ from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.project_setup import copy_project
 from rlhf_lab.store.blind_tests import answers, blind_tests
 from rlhf_lab.store.projects import prompts
-from rlhf_lab.store.runs import add_reward_model
+from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.ui.screens import blind_test, compare
 from rlhf_lab.ui.services import generation_requests
 from rlhf_lab.ui.services.blind_results import BlindPair

@@ -9,9 +9,10 @@ from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.judges.builtin import load_judge
+from rlhf_lab.store.label_snapshots import snapshot_labels
+from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
-from rlhf_lab.store.runs import add_event, add_reward_model, create_run
-from rlhf_lab.store.votes import snapshot_labels
+from rlhf_lab.store.runs import add_event, create_run
 from rlhf_lab.ui.screens import compare
 from rlhf_lab.ui.services import generation_requests
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from gradio.context import LocalContext
 
-from rlhf_lab.config.labelling import Role
+from rlhf_lab.common.records import Role
 from rlhf_lab.store.annotators import OPERATOR_NAME, add_person
 from rlhf_lab.store.erasure import known_names
 from rlhf_lab.ui.auth.password_file import PasswordEntry

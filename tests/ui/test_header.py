@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from rlhf_lab.common.enums import JobKind, RunStatus, Source
-from rlhf_lab.common.records import LabelSnapshot
-from rlhf_lab.config.labelling import Role
+from rlhf_lab.common.records import LabelSnapshot, Role
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.runs import add_reward_model, create_run, set_run_status
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.runs import create_run, set_run_status
 from rlhf_lab.ui.auth.visitors import Access, Visitor
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import ttl_cache

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, StreamingResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from rlhf_lab.config.labelling import Role
+from rlhf_lab.common.records import Role
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store import tables
 from rlhf_lab.store.annotators import add_person

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rlhf_lab.config.labelling import Role
+from rlhf_lab.common.records import Role
 from rlhf_lab.store.annotators import OPERATOR_NAME
 from rlhf_lab.ui import network
 from rlhf_lab.ui.auth.visitors import Access, Visitor

@@ -11,7 +11,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from rlhf_lab.config.labelling import Role
+from rlhf_lab.common.records import Role
 from rlhf_lab.errors import LabelError
 from rlhf_lab.store.annotators import add_person, get_or_add_account
 from rlhf_lab.store.database import Database

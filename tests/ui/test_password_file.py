@@ -7,7 +7,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from rlhf_lab.common import passwords
-from rlhf_lab.config.labelling import Role
+from rlhf_lab.common.records import Role
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.store.annotators import add_person
 from rlhf_lab.ui.auth import login_routes as doors

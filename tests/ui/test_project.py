@@ -8,13 +8,12 @@ import pytest
 from support.fake_hub import FakeHub, model
 
 from rlhf_lab.common.enums import RunStatus, Source
-from rlhf_lab.common.records import LabelSnapshot
-from rlhf_lab.config.labelling import Role
+from rlhf_lab.common.records import LabelSnapshot, Role
 from rlhf_lab.errors import ConfigError, EngineError, ModelError, StoreError
 from rlhf_lab.jobs import scheduler
 from rlhf_lab.jobs.memory_estimate import DeviceMemory
 from rlhf_lab.jobs.project_setup import copy_project, new_project
-from rlhf_lab.store import runs
+from rlhf_lab.store import reward_models, runs
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project, projects, prompts
 from rlhf_lab.store.runs import create_run
@@ -82,9 +81,9 @@ def test_opening_a_project_opens_it_for_all(ctx, desk):
 
 def test_a_project_is_deleted_with_its_files_but_not_the_one_that_is_open(ctx, desk):
     home, snapshot = ctx.home, LabelSnapshot((), "", Source.HUMAN)
-    model = runs.add_reward_model(ctx.db, 1, "reward-models/one", config={}, report={}, snapshot=snapshot)
+    model = reward_models.add_reward_model(ctx.db, 1, "reward-models/one", config={}, report={}, snapshot=snapshot)
     run = runs.create_run(ctx.db, 1, model.id, "r", config={}, manifest={}, total_steps=1)
-    runs.add_reward_model(ctx.db, 1, "", config={}, report={}, snapshot=snapshot)  # no path must name the whole home
+    reward_models.add_reward_model(ctx.db, 1, "", config={}, report={}, snapshot=snapshot)  # no path must name the whole home
     runs.set_run_status(ctx.db, run.id, RunStatus.STOPPED)
     scheduler.request_judge_labels(ctx.db, 1, "cheerful", 1000)
     mine = [home / "reward-models" / "one", home / "runs" / str(run.id)]
@@ -298,7 +297,7 @@ def test_a_reset_of_a_project_on_own_prompts_keeps_them(ctx, desk):
 def test_runs_are_counted_by_project(ctx, desk):
     from rlhf_lab.common.enums import Source
     from rlhf_lab.common.records import LabelSnapshot
-    from rlhf_lab.store.runs import add_reward_model
+    from rlhf_lab.store.reward_models import add_reward_model
 
     row = add_reward_model(ctx.db, 1, "x", config={}, report={}, snapshot=LabelSnapshot((), "d" * 64, Source.HUMAN))
     create_run(ctx.db, 1, row.id, "r", config={}, manifest={}, total_steps=1)

@@ -8,9 +8,10 @@ from rlhf_lab.errors import LabError, NotAllowedError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.judges.builtin import load_judge
+from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.projects import load_pairs
-from rlhf_lab.store.runs import add_reward_model
-from rlhf_lab.store.votes import cast_vote, snapshot_labels
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.votes import cast_vote
 from rlhf_lab.ui.screens.quality import QualityController
 
 

@@ -9,8 +9,9 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue, scheduler
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.judges.builtin import load_judge
-from rlhf_lab.store.runs import add_reward_model, create_run
-from rlhf_lab.store.votes import load_comparisons, snapshot_labels
+from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.runs import create_run
 from rlhf_lab.ui.screens import reward, train
 from rlhf_lab.ui.services import generation_requests
 

@@ -16,11 +16,11 @@ from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import queue, scheduler
 from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.store import reward_models
 from rlhf_lab.store import runs as store
-from rlhf_lab.store.annotators import get_labelling_config
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.pair_leases import lease_pairs
-from rlhf_lab.store.projects import open_project
+from rlhf_lab.store.projects import get_labelling_config, open_project
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.votes import cast_vote
 from rlhf_lab.ui.context import Context
@@ -42,7 +42,7 @@ def ctx(tmp_path):
 @pytest.fixture
 def make(ctx):
     """make(name, {step: metrics}, status, **settings) → the run's id."""
-    row = store.add_reward_model(
+    row = reward_models.add_reward_model(
         ctx.db, ctx.project.id, "reward_models/1", config={}, report={"accuracy": 0.8},
         snapshot=LabelSnapshot((1, 2, 3), "d" * 64, Source.SIMULATED),
     )  # fmt: skip

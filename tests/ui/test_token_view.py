@@ -30,7 +30,7 @@ def worked_out(equation, values):
 
 
 def told(ctx, trainer, result):
-    config = trainer.config.to_dict()
+    config = trainer.state.config.to_dict()
     run = create_run(ctx.db, ctx.project.id, a_run(ctx).reward_model_id, "r", config=config, manifest={}, total_steps=9)
     record_step(ctx.db, run.id, result)
     return token_view(ctx.db, run.id, result.step)
@@ -70,8 +70,8 @@ def test_every_equation_holds_of_every_token(ctx, llama_folder, algorithm, setti
     if algorithm in ("ppo", "ppo_penalty", "trpo", "a2c"):
         expected |= {"surprise", "value's loss"}
         if settings.get("advantage") != "nstep":
-            expected.add("advantage before whitening" if trainer.config.whiten_advantages else "advantage")
-    if trainer.config.whiten_advantages:
+            expected.add("advantage before whitening" if trainer.state.config.whiten_advantages else "advantage")
+    if trainer.state.config.whiten_advantages:
         expected.add("advantage")
     assert expected <= checked
     for shade in reply["shades"]:

@@ -15,8 +15,9 @@ from rlhf_lab.errors import ConfigError, LabelError, LabError, StoreError
 from rlhf_lab.jobs import engine_process, queue, run_control
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.judges.builtin import Judge
-from rlhf_lab.store.runs import add_reward_model, events, get_run, runs, set_run_status
-from rlhf_lab.store.votes import snapshot_labels
+from rlhf_lab.store.label_snapshots import snapshot_labels
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.runs import events, get_run, runs, set_run_status
 from rlhf_lab.ui.components import charts
 from rlhf_lab.ui.components.forms import Form, help_text
 from rlhf_lab.ui.context import Context

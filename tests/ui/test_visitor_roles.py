@@ -12,7 +12,7 @@ from sqlalchemy import select
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from rlhf_lab.config.labelling import Role
+from rlhf_lab.common.records import Role
 from rlhf_lab.errors import LabelError, NotAllowedError, StoreError
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store import tables

@@ -12,9 +12,10 @@ from starlette.responses import HTMLResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-from rlhf_lab.config.labelling import Role
+from rlhf_lab.common.records import Role
 from rlhf_lab.errors import LabelError
-from rlhf_lab.store.annotators import OPERATOR_NAME, VISITOR_PREFIX, add_person, vote_history
+from rlhf_lab.store.annotators import OPERATOR_NAME, VISITOR_PREFIX, add_person
+from rlhf_lab.store.votes import vote_history
 from rlhf_lab.ui import http_api
 from rlhf_lab.ui.auth.visitors import COOKIE_NAME, Visitor, multi_user_access
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR

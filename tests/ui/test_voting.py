@@ -9,9 +9,9 @@ from rlhf_lab.common.records import Vote
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import ConfigError, LabelError, StaleVoteError
 from rlhf_lab.jobs.project_setup import new_project
-from rlhf_lab.store.annotators import set_labelling_config
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.pair_selection import REPEAT_AFTER_VOTES
+from rlhf_lab.store.projects import set_labelling_config
 from rlhf_lab.ui import http_api
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.screens import label, people

@@ -1,9 +1,8 @@
-"""The doors of a guarded lab: /join for labellers (code and name), /enter for the operator (the secret link) and for people who
-have a password (the file that `rlhf_lab.ui.auth.password_file` reads)."""
+"""Login routes of a multi-user lab: /join for labellers (code and name), /enter for the operator (the secret link) and for people
+in the password file (`rlhf_lab.ui.auth.password_file`)."""
 
 import asyncio
 import functools
-import hmac
 import threading
 import time
 from collections import deque
@@ -15,21 +14,22 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from rlhf_lab.common import passwords
-from rlhf_lab.config.labelling import Role
+from rlhf_lab.common.records import Role
 from rlhf_lab.errors import LabError
 from rlhf_lab.store.annotators import OPERATOR_NAME, add_person
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth.login_pages import join_form_page, login_redirect, password_form_page
-from rlhf_lab.ui.auth.visitors import Access, Visitor
+from rlhf_lab.ui.auth.visitors import Access, Visitor, secrets_equal
+from rlhf_lab.ui.network import read_body
 
 MAX_FORM_BYTES = 4_000
 MAX_FAILURES_PER_MINUTE = 30
-#: What is compared with where nobody has the name: that takes as long as a hash of somebody's.
+#: Verified where nobody has the name, so that the response takes as long as for a known name.
 DUMMY_HASH = passwords.SCHEME + "$" + 32 * "0" + "$" + 64 * "0"
 
 
 class FailedAttemptLimiter:
-    """Counts wrong codes: guessing one takes longer than a talk, and nobody who mistypes is kept out for long."""
+    """Counts failed attempts of the last minute, of all visitors together."""
 
     def __init__(self) -> None:
         self._failures: deque[float] = deque(maxlen=MAX_FAILURES_PER_MINUTE)
@@ -45,7 +45,7 @@ class FailedAttemptLimiter:
 
 
 def login_routes(db: Database, access: Access, *, show_oauth: bool = False) -> list[BaseRoute]:
-    """The routes of the doors. sign_in: the form also shows the way to the one of `rlhf_lab.ui.auth.oauth`."""
+    """show_oauth: the form also links to the login of `rlhf_lab.ui.auth.oauth`."""
     limiter = FailedAttemptLimiter()
     show_form = functools.partial(
         join_form_page, show_oauth=show_oauth, show_password_link=bool(access.password_entries)
@@ -77,7 +77,7 @@ def login_routes(db: Database, access: Access, *, show_oauth: bool = False) -> l
     async def enter_endpoint(request: Request) -> Response:
         if access.password_entries and "key" not in request.query_params:
             return await password_login(request)
-        # Without patience: nobody guesses 18 random bytes, and whoever mistypes join codes must not keep the operator out.
+        # Not limited: nobody guesses 18 random bytes, and wrong join codes must not keep the operator out.
         if not secrets_equal(request.query_params.get("key", ""), access.operator_secret):
             return show_form(
                 "", "That is not the operator's link of this lab; it is printed where the lab is started.", 403
@@ -89,7 +89,7 @@ def login_routes(db: Database, access: Access, *, show_oauth: bool = False) -> l
 
 
 class PasswordLogin:
-    """The form for people of the file. One password is looked at at a time, for each takes 16 MB."""
+    """The form for people in the password file. Verifies one password at a time, because each takes 16 MB."""
 
     def __init__(self, access: Access) -> None:
         self.access, self._limiter, self._lock = access, FailedAttemptLimiter(), asyncio.Lock()
@@ -115,14 +115,8 @@ class PasswordLogin:
 
 
 async def _read_form(request: Request) -> dict[str, str] | None:
-    """The fields of a form; None where it is too long to be one."""
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_FORM_BYTES:
-            return None
+    """The fields of a form; None where it is too long."""
+    body = await read_body(request, MAX_FORM_BYTES)
+    if body is None:
+        return None
     return {name: values[0] for name, values in parse_qs(body.decode("utf-8", "replace")).items()}
-
-
-def secrets_equal(candidate: str, expected: str) -> bool:
-    return bool(expected) and hmac.compare_digest(candidate.encode(), expected.encode())

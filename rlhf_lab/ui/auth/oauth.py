@@ -1,10 +1,9 @@
-"""The third door of a guarded lab: sign in with Hugging Face, on a Space whose settings say `hf_oauth: true`.
+"""Login with a Hugging Face account, on a Space whose settings say `hf_oauth: true`.
 
-Authorization code flow with PKCE (RFC 6749 §4.1, RFC 7636). Only the account's name is read; no token is kept. Whoever owns
-the Space, or is named in RLHF_LAB_OPERATORS, enters as the operator; everybody else as a labeller called @account.
+Authorization code flow with PKCE (RFC 6749 §4.1, RFC 7636). Only the account's name is read; no token is kept. The owner of
+the Space, and those named in RLHF_LAB_OPERATORS, enter as the operator; everybody else as a labeller called @account.
 """
 
-import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,12 +15,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from rlhf_lab.config.labelling import Role
+from rlhf_lab.common.records import Role
 from rlhf_lab.errors import LabError
 from rlhf_lab.store.annotators import get_or_add_account
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth.login_pages import SECURITY_HEADERS, join_form_page, login_redirect, set_cookie
-from rlhf_lab.ui.auth.visitors import Access, Visitor
+from rlhf_lab.ui.auth.visitors import Access, Visitor, secrets_equal
 
 STATE_COOKIE = "rlhf_lab_sign_in"
 STATE_COOKIE_MAX_AGE_S = 600
@@ -32,7 +31,7 @@ CALLBACK_PATH = "login/callback"
 
 @dataclass(frozen=True)
 class OAuthProvider:
-    """Where people sign in. transport: what carries the requests to it; the network unless a test says otherwise."""
+    """Where people sign in. transport: carries the requests to it; None for the network."""
 
     url: str
     client_id: str
@@ -44,7 +43,7 @@ class OAuthProvider:
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str]) -> "OAuthProvider | None":
-        """As a Space with OAuth sets its variables; None elsewhere."""
+        """From the variables that a Space with OAuth sets; None elsewhere."""
         required_values = [
             environment.get(name, "")
             for name in ("OPENID_PROVIDER_URL", "OAUTH_CLIENT_ID", "OAUTH_CLIENT_SECRET", "SPACE_HOST")
@@ -72,10 +71,6 @@ class OAuthProvider:
         return metadata
 
 
-def provider_from_env() -> OAuthProvider | None:
-    return OAuthProvider.from_env(os.environ)
-
-
 def oauth_routes(db: Database, access: Access, provider: OAuthProvider) -> list[BaseRoute]:
     """The routes that send a visitor to the provider and take them back."""
 
@@ -89,23 +84,19 @@ def oauth_routes(db: Database, access: Access, provider: OAuthProvider) -> list[
             return _provider_error_page(error)
         response = RedirectResponse(url, status_code=303, headers=SECURITY_HEADERS)
         set_cookie(
-            response, STATE_COOKIE, access.sign([STATE_COOKIE, state, verifier]), STATE_COOKIE_MAX_AGE_S, https=True
+            response, STATE_COOKIE, access.sign([state, verifier], STATE_COOKIE), STATE_COOKIE_MAX_AGE_S, https=True
         )
         return response
 
     async def callback_endpoint(request: Request) -> Response:
-        state_values = access.verify(request.cookies.get(STATE_COOKIE) or "") or []
+        state, verifier = access.verify(request.cookies.get(STATE_COOKIE) or "", STATE_COOKIE) or ("", "")
         params = request.query_params
-        if (
-            len(state_values) != 3
-            or state_values[0] != STATE_COOKIE
-            or not secrets.compare_digest(state_values[1], params.get("state", ""))
-        ):
+        if not secrets_equal(params.get("state", ""), state):
             return _retry_page("This sign-in has ended or began in another browser. Sign in again.", 403)
         if "code" not in params:
             return _retry_page("You were not signed in: Hugging Face says no. Sign in again, or use the code.", 403)
         try:
-            name = await _fetch_account_name(provider, params["code"], state_values[2])
+            name = await _fetch_account_name(provider, params["code"], verifier)
         except (httpx.HTTPError, OAuthError, KeyError, ValueError) as error:
             return _provider_error_page(error)
         try:
@@ -124,7 +115,7 @@ def oauth_routes(db: Database, access: Access, provider: OAuthProvider) -> list[
 
 
 async def _fetch_account_name(provider: OAuthProvider, code: str, verifier: str) -> str:
-    """The name of the account that the code stands for. The token is forgotten at the end."""
+    """The name of the account that the authorization code belongs to. The token is not kept."""
     async with provider.client() as client:
         metadata = await provider.fetch_metadata(client)
         await client.fetch_token(metadata["token_endpoint"], code=code, code_verifier=verifier)
@@ -134,7 +125,7 @@ async def _fetch_account_name(provider: OAuthProvider, code: str, verifier: str)
 
 
 def _provider_error_page(error: Exception) -> Response:
-    """What a provider that cannot be reached, or answers nonsense, looks like to the person."""
+    """The page for a provider that cannot be reached or answers nonsense."""
     return _retry_page(
         f"Hugging Face could not be asked who you are ({type(error).__name__}). Try again in a minute, or use the join code.",
         502,

@@ -1,14 +1,14 @@
-"""The file of people who enter by a password: NAME:PASSWORD or NAME:PASSWORD:operator a line.
+"""The password file: a line NAME:PASSWORD or NAME:PASSWORD:operator for each person.
 
-Empty lines and those that begin with # are left out. A password may be as it is, or what `python -m rlhf_lab password` prints;
-it may hold colons, so whoever wants one that ends in ":operator" hashes it.
+Empty lines and those that begin with # are skipped. A password is in plain text, or the hash that `python -m rlhf_lab password`
+prints. It may contain colons; one that ends in ":operator" must be hashed.
 """
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlhf_lab.common import passwords
-from rlhf_lab.config.labelling import Role
+from rlhf_lab.common.records import Role
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, OPERATOR_NAME, RESERVED_PREFIXES
 
@@ -18,7 +18,7 @@ OPERATOR_SUFFIX = f":{OPERATOR_NAME}"
 
 @dataclass(frozen=True)
 class PasswordEntry:
-    """A line: somebody's name, what they may do, and their password as it stands there."""
+    """One line of the file. password: plain text or hash, as in the file."""
 
     name: str
     role: Role
@@ -26,7 +26,7 @@ class PasswordEntry:
 
 
 def read_password_file(path: Path) -> dict[str, PasswordEntry]:
-    """The people in a file by their names. Raises ConfigError with the line's number for what cannot be read."""
+    """The entries by name. Raises ConfigError with the number of the line that cannot be read."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError(f"{path} is too long for a file of names and passwords. Is it the right one?")

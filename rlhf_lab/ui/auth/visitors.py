@@ -1,15 +1,18 @@
-"""Who a visitor is: a signed cookie says so, and every handler asks for it in Python.
+"""Who a visitor is: a signed cookie says so, and Python checks their role before every event.
 
-    alone          the lab on this computer's own address: whoever reaches it is its operator, without any login
-    guarded        other addresses: the operator enters by a secret link, labellers by the join code and a name;
-                   everybody else may look (or label too, where labelling is open to all, by a random name that comes with
-                   the page). Who stands in a file of names and passwords enters as that name, and nobody else does
+Local lab (this computer's own address): every visitor is the operator, without any login.
+Multi-user lab (other addresses):
+    operator    enters by a secret link
+    labeller    enters by the join code and a name; or, where labelling is open to all, gets a random name with the page
+    viewer      everybody else
+    People listed in a password file enter under their names, and nobody else can.
 
-Names are no secret: the screen People shows them. So where a lab is guarded nobody is believed a name that the lab did not sign.
-The signing key, the operator's secret and the join code live in the home, readable by its owner only.
+The login cookie is set at a login page, the page cookie holds the random name. Both are signed; a new signing key, operator's
+secret or join code invalidates them. The login cookie also holds a fingerprint of the password, or of the time of joining: it
+ends when that changes. Names are not secret (the screen People shows them), so a multi-user lab accepts only names it signed.
+The signing key, the operator's secret and the join code are kept in the home, readable by its owner only.
 """
 
-import base64
 import hashlib
 import hmac
 import json
@@ -21,12 +24,15 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from rlhf_lab.config.labelling import Role
+from itsdangerous import BadData, URLSafeSerializer
+
+from rlhf_lab.common.atomic import write_file_atomically
+from rlhf_lab.common.records import Role
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store.annotators import VISITOR_PREFIX
 from rlhf_lab.ui.auth.password_file import PasswordEntry
 
-COOKIE_NAME = "rlhf_lab_visitor"  # as such, of who entered before each lab had its own
+COOKIE_PREFIX = "rlhf_lab_visitor"
 KEYS_FILE = "access.json"
 JOIN_CODE_ENV_VAR = "RLHF_LAB_JOIN_CODE"
 #: Letters and digits that nobody confuses when a code is read out.
@@ -44,23 +50,24 @@ class Request(Protocol):
 
 @dataclass(frozen=True)
 class Visitor:
-    """name: "" where the browser names itself (a lab of one's own), and for who may only look."""
+    """name: "" on a local lab, where the browser chooses it, and for viewers."""
 
     role: Role
     name: str = ""
 
     @property
     def registered_name(self) -> str:
-        """The name that they entered by; "" for who came without one."""
+        """The name that they entered under; "" for those with a random name or none."""
         return "" if self.name.startswith(VISITOR_PREFIX) else self.name
 
 
 @dataclass(frozen=True)
 class Access:
-    """How visitors are told apart. default: what a visitor without a cookie may do. people: who enters by a password.
+    """How visitors are told apart.
 
-    host: the name and port that a proxy serves the lab by. since: when somebody joined by a name; None where nobody of that name
-    is here (any more). Without it every signed name counts.
+    default_role: the role of a visitor without a cookie. host: the name and port under which a proxy serves the lab.
+    joined_at: when somebody joined under a name, None where nobody of that name is here (any more); without this function every
+    signed name counts.
     """
 
     default_role: Role = Role.OPERATOR
@@ -76,34 +83,33 @@ class Access:
         return self.default_role is not Role.OPERATOR
 
     def visitor(self, request: Request | None) -> Visitor:
-        """Who asks. A cookie counts only for requests of our own pages: another site's page cannot act with it."""
+        """Who sent a request. Cookies count only in requests of our own pages: another site's page cannot act with them."""
         if request is None or not self.key or self._is_cross_site(request):
             return Visitor(self.default_role)
-        for cookie_name in (self.login_cookie_name, COOKIE_NAME, self.page_cookie_name):
+        for cookie_name in (self.login_cookie_name, self.page_cookie_name):
             if (visitor := self._visitor_from_token(request.cookies.get(cookie_name) or "")) is not None:
-                return Visitor(
-                    visitor.role if visitor.role.at_least(self.default_role) else self.default_role, visitor.name
-                )
+                return visitor if visitor.role.at_least(self.default_role) else Visitor(self.default_role, visitor.name)
         return Visitor(self.default_role)
 
     @property
     def login_cookie_name(self) -> str:
-        """The cookie of who entered. Each lab has its own: a browser sends them to every port of a computer."""
-        return f"{COOKIE_NAME}_entered_{self._key_digest}"
+        """The cookie of who entered. Each lab has its own: a browser sends cookies to every port of a computer."""
+        return f"{COOKIE_PREFIX}_entered_{self._key_digest}"
 
     @property
     def page_cookie_name(self) -> str:
-        """The cookie that comes with the page, each lab's own too."""
-        return f"{COOKIE_NAME}_{self._key_digest}"
+        """The cookie with the random name that comes with the page."""
+        return f"{COOKIE_PREFIX}_{self._key_digest}"
 
     @property
     def _key_digest(self) -> str:
         return hashlib.sha256(self.key).hexdigest()[:8]
 
     def anonymous_cookie(self, request: Request) -> str:
-        """The signed name of a visitor who may label without having entered, known or new; "" for everybody else.
+        """The page cookie of a visitor who may label without having entered, with their random name or a new one; "" for
+        everybody else.
 
-        It says "viewer": they may label for as long as everybody may.
+        Its role is viewer: they may label for as long as everybody may.
         """
         visitor = self.visitor(request)
         if not self.is_multi_user or not visitor.role.at_least(Role.LABELLER) or visitor.registered_name:
@@ -111,86 +117,82 @@ class Access:
         return self.cookie_value(Visitor(Role.VIEWER, visitor.name or f"{VISITOR_PREFIX}{secrets.token_hex(6)}"))
 
     def name_from_token(self, token: object) -> str:
-        """Whose page it is that says so, where its browser keeps no cookie: `anonymous_cookie`'s name; "" for anything else."""
+        """The random name in a page cookie that a page sends itself, because its browser keeps no cookies; "" for other tokens."""
         visitor = self._visitor_from_token(token) if isinstance(token, str) else None
         return visitor.name if visitor is not None and not visitor.registered_name else ""
 
     def cookie_value(self, visitor: Visitor) -> str:
-        """The cookie's value for a visitor."""
-        entry, joined_at = self.password_entries.get(visitor.name), self._labeller_joined_at(visitor)
-        fingerprint = (
-            self._password_fingerprint(entry)
-            if entry
-            else joined_at and self._join_fingerprint(visitor.name, joined_at)
-        )
-        return self.sign([visitor.role.value, visitor.name, *([fingerprint] if fingerprint else [])])
+        return self.sign([visitor.role.value, visitor.name, self._fingerprint(visitor)], COOKIE_PREFIX)
 
-    def sign(self, values: list[str]) -> str:
-        """The words with a signature, to be kept by a browser."""
-        body = base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
-        return f"{body}.{self._signature(body)}"
+    def sign(self, values: list[str], purpose: str) -> str:
+        """A token that a browser can keep; `verify` accepts it for the same purpose."""
+        return str(self._serializer(purpose).dumps(values))
 
-    def verify(self, token: str) -> list[str] | None:
-        """What was sealed; None for anything else."""
-        body, _, signature = token.partition(".")
-        if (
-            not body
-            or not token.isascii()
-            or not hmac.compare_digest(signature.encode(), self._signature(body).encode())
-        ):
+    def verify(self, token: str, purpose: str) -> list[str] | None:
+        """The signed values; None for any other token."""
+        try:
+            return list(self._serializer(purpose).loads(token)) if token.isascii() else None
+        except BadData:
             return None
-        return [str(item) for item in json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))]
+
+    def _serializer(self, purpose: str) -> URLSafeSerializer:
+        """The operator's secret and the join code are part of the salt: with a new one, old tokens end."""
+        salt = f"{purpose}|{self.operator_secret}|{self.join_code}"
+        return URLSafeSerializer(
+            self.key, salt, signer_kwargs={"key_derivation": "hmac", "digest_method": hashlib.sha256}
+        )
 
     def _visitor_from_token(self, token: str) -> Visitor | None:
-        role, name, *fingerprint = self.verify(token) or ("", "")
-        entry = self.password_entries.get(name)
-        if entry is not None:  # another password, or none any more, ends the cookie; the line says the role
-            return Visitor(entry.role, name) if fingerprint == [self._password_fingerprint(entry)] else None
-        if role == Role.LABELLER and (joined_at := self._labeller_joined_at(Visitor(Role.LABELLER, name))) is not None:
-            # Without a mark it is a cookie of earlier versions.
-            return (
-                Visitor(Role.LABELLER, name) if fingerprint in ([], [self._join_fingerprint(name, joined_at)]) else None
-            )
-        is_valid = role != Role.LABELLER or self.joined_at is None or name.startswith(VISITOR_PREFIX)
-        return Visitor(Role(role), name) if role and is_valid and not fingerprint else None
+        values = self.verify(token, COOKIE_PREFIX)
+        if values is None:
+            return None
+        role, name, fingerprint = values
+        visitor = Visitor(Role(role), name)
+        if not hmac.compare_digest(fingerprint, self._fingerprint(visitor)):
+            return None
+        if (entry := self.password_entries.get(name)) is not None:
+            return Visitor(entry.role, name)  # the role that the file gives now
+        is_unknown_labeller = (
+            visitor.role is Role.LABELLER and self.joined_at and visitor.registered_name and not fingerprint
+        )
+        return None if is_unknown_labeller else visitor
+
+    def _fingerprint(self, visitor: Visitor) -> str:
+        """Ties a login cookie to the password, or to the time of joining: whoever takes a name that was erased is somebody else.
+        "" where there is neither."""
+        if (entry := self.password_entries.get(visitor.name)) is not None:
+            basis = f"{entry.name}:{entry.password}"
+        elif (
+            self.joined_at
+            and visitor.role is Role.LABELLER
+            and visitor.registered_name
+            and (joined_at := self.joined_at(visitor.name)) is not None
+        ):
+            basis = f"{visitor.name}|{joined_at!r}"
+        else:
+            return ""
+        return self.sign([basis], "fingerprint").rpartition(".")[2]
 
     def _is_cross_site(self, request: Request) -> bool:
         """Whether a page of another site sent the request."""
         origin = request.headers.get("origin")
         if not origin:
             return False
-        host = urlsplit(origin).netloc
         own_hosts = {
             request.headers.get("host"),
             request.headers.get("x-forwarded-host"),
             os.environ.get("SPACE_HOST"),
             self.host,
         }
-        return host not in own_hosts - {None, ""}
-
-    def _labeller_joined_at(self, visitor: Visitor) -> float | None:
-        """When a labeller joined by their name; None for everybody else."""
-        return (
-            self.joined_at(visitor.name)
-            if self.joined_at and visitor.role is Role.LABELLER and visitor.registered_name
-            else None
-        )
-
-    def _join_fingerprint(self, name: str, joined_at: float) -> str:
-        """Stands in the cookie of who joined: whoever takes the name when they have left the lab is somebody else."""
-        return self._signature(f"{name}|{joined_at!r}")[:16]
-
-    def _password_fingerprint(self, entry: PasswordEntry) -> str:
-        """Stands in the cookie of who gave this password, and does not tell it."""
-        return self._signature(f"{entry.name}:{entry.password}")[:16]
-
-    def _signature(self, body: str) -> str:
-        """The operator's secret and the join code are part of it: with a new one, old cookies end."""
-        message = f"{body}|{self.operator_secret}|{self.join_code}".encode()
-        return hmac.new(self.key, message, hashlib.sha256).hexdigest()
+        return urlsplit(origin).netloc not in own_hosts - {None, ""}
 
 
-#: The lab on this computer's own address.
+def secrets_equal(candidate: str, expected: str) -> bool:
+    """Compares in constant time. An empty `expected` equals nothing."""
+    return bool(expected) and hmac.compare_digest(candidate.encode(), expected.encode())
+
+
+#: A lab that only its own computer reaches.
 LOCAL_ACCESS = Access()
 
 
@@ -202,8 +204,7 @@ def multi_user_access(
     password_entries: Mapping[str, PasswordEntry] | None = None,
     joined_at: Callable[[str], float | None] | None = None,
 ) -> Access:
-    """The access of a lab that others reach. open_to_all: labelling needs no code. people: who enters by a password; since: who
-    has joined (see Access).
+    """The access of a lab that others reach. open_to_all: labelling needs no code.
 
     The join code is RLHF_LAB_JOIN_CODE, or one kept in the home. Raises StoreError where the home cannot be written.
     """
@@ -225,10 +226,7 @@ def _load_or_create_keys(home: Path) -> dict[str, str]:
             code = "".join(secrets.choice(JOIN_CODE_ALPHABET) for _ in range(6))
             new_keys = {"key": secrets.token_hex(32), "operator": secrets.token_urlsafe(18), "code": code}
             home.mkdir(parents=True, exist_ok=True)
-            temp_path = path.with_name(f"{path.name}.{new_keys['key'][:8]}")
-            with os.fdopen(os.open(temp_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                json.dump(new_keys, file)
-            temp_path.replace(path)  # never half a file, whenever this ends
+            write_file_atomically(path, json.dumps(new_keys), mode=0o600)
         keys = json.loads(path.read_text(encoding="utf-8"))
         return {name: str(keys[name]) for name in ("key", "operator", "code")}
     except (OSError, ValueError, KeyError) as error:

@@ -14,7 +14,8 @@ from rlhf_lab.errors import LabError, StoreError
 from rlhf_lab.jobs import queue, run_control
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.projects import prompts
-from rlhf_lab.store.runs import events, get_reward_model, get_run, reward_models, runs
+from rlhf_lab.store.reward_models import get_reward_model, reward_models
+from rlhf_lab.store.runs import events, get_run, runs
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import if_changed, server_function, show_errors, ttl_cache

@@ -7,13 +7,13 @@ import gradio as gr
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.enums import EngineState, JobKind, JobStatus, RunStatus, Source
-from rlhf_lab.common.records import EngineStatus, Job
-from rlhf_lab.config.labelling import Role
+from rlhf_lab.common.records import EngineStatus, Job, Role
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue, scheduler
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
 from rlhf_lab.store.projects import get_project
-from rlhf_lab.store.runs import get_run, latest_reward_model
+from rlhf_lab.store.reward_models import latest_reward_model
+from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import allow_viewers, server_function, ttl_cache

@@ -7,13 +7,14 @@ from typing import Any
 
 import gradio as gr
 
-from rlhf_lab.config.labelling import Lease, Role
+from rlhf_lab.common.records import Lease, Role
 from rlhf_lab.errors import LabelError, StaleVoteError
 from rlhf_lab.jobs import scheduler
 from rlhf_lab.jobs.project_setup import copy_project
 from rlhf_lab.judges.builtin import JUDGES
-from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, get_labelling_config
+from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
 from rlhf_lab.store.pair_leases import lease_pairs, redo_last_vote, undo_last_vote
+from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import allow_viewers, server_function, show_errors, ttl_cache

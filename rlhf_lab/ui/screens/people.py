@@ -11,8 +11,9 @@ from rlhf_lab.config.base import Setting, fields_of
 from rlhf_lab.config.labelling import SAMPLING_METHODS, LabellingConfig
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs.person_erasure import erase_person_data
-from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, annotator_stats, get_labelling_config, set_labelling_config
+from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, annotator_stats
 from rlhf_lab.store.erasure import known_names
+from rlhf_lab.store.projects import get_labelling_config, set_labelling_config
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import operator_action, server_function, ttl_cache

@@ -24,7 +24,8 @@ from rlhf_lab.jobs.project_setup import new_project, remove_project
 from rlhf_lab.jobs.prompt_files import MAX_BYTES, MIN_PROMPTS, PROMPT_FILE_SUFFIXES, parse_prompts
 from rlhf_lab.jobs.run_control import check_name
 from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts, rename_project
-from rlhf_lab.store.runs import reward_models, runs
+from rlhf_lab.store.reward_models import reward_models
+from rlhf_lab.store.runs import runs
 from rlhf_lab.store.votes import vote_counts
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
 from rlhf_lab.ui.context import Context

@@ -22,11 +22,11 @@ from rlhf_lab.quality import (
     request_new_vote,
     vote_records,
 )
-from rlhf_lab.store.runs import get_reward_model, reward_models
-from rlhf_lab.store.votes import snapshot_annotators
+from rlhf_lab.store.label_snapshots import snapshot_annotators
+from rlhf_lab.store.reward_models import get_reward_model, reward_models
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import operator_action, server_function, show_errors
+from rlhf_lab.ui.events import operator_action, show_errors
 from rlhf_lab.ui.screens.train import parse_int
 
 MAX_PEOPLE = 200
@@ -42,7 +42,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         return controller.get_state(query)
 
     data = {"heaviest": MAX_WEIGHT}
-    component = widget("quality", server_functions=[server_function(look)], data=data, label="Quality of the labels")
+    component = widget("quality", server_functions={"look": look}, data=data, label="Quality of the labels")
 
     def act(secret: str | None, event: gr.EventData) -> dict[str, Any]:
         return operator_action(ctx, secret, event, controller.handle_action)

@@ -1,7 +1,7 @@
-"""Files made for a download: written under HOME/exports, handed to Gradio's cache (which may serve them), then removed.
+"""Exports that the page offers as downloads: written under HOME/exports, moved to Gradio's cache (from which it serves files).
 
-The cache's path holds a hash of the content, so nobody finds a file that was not offered. An hour after it was last
-offered it goes; what a page that ended leaves there, the next one removes.
+The cached path contains a hash of the content, so nobody can guess it. Files are removed an hour after they were last offered;
+what a stopped page leaves behind, the next one removes.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import time
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from gradio.processing_utils import save_file_to_cache
 from gradio.utils import get_upload_folder
@@ -20,32 +20,48 @@ from gradio.utils import get_upload_folder
 from rlhf_lab import exporters
 from rlhf_lab.common.enums import Source
 from rlhf_lab.errors import ConfigError, StoreError
-from rlhf_lab.store.runs import get_reward_model, get_run
+from rlhf_lab.store.reward_models import get_reward_model
+from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import Payload
 
 EXPORT_FOLDER = "exports"
 CACHE_FOLDER = "rlhf-lab"  # our folder in Gradio's cache, which other programs use too
 MAX_AGE_S = 3600.0
-SOURCE_CHOICES: dict[str, Source | None] = {**{source.value: source for source in Source}, "all": None}
+
+
+class ExportRequest(Payload):
+    """What to export. run, reward_model: numbers, "" where the page has none to choose from.
+
+    The others are options of labels and dataset. annotators: only theirs; all where it is empty. layout: "+chats" at its end
+    writes chat messages.
+    """
+
+    kind: Literal["labels", "dataset", "run", "adapter", "reward-model"]
+    run: int | Literal[""] = ""
+    reward_model: int | Literal[""] = ""
+    source: Literal["human", "simulated", "all"] | None = None
+    annotators: list[str] = []
+    ties: str = ""
+    layout: str = "votes"
+    agreement: float = 0.0
+    format: str = "jsonl"
+    names: bool = True
 
 
 class DownloadService:
-    """What the page made for its visitors, of the open project."""
+    """Files for the visitors of the page, of the open project."""
 
     def __init__(self, ctx: Context, cache: Path | None = None) -> None:
         self.ctx = ctx
         self.cache = cache or Path(get_upload_folder()) / CACHE_FOLDER
         self.cleanup()
 
-    def create(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """Write what the page asked for; {"path": what the browser may fetch, "name", "bytes"}.
-
-        said: {"what": labels | dataset | run | adapter | reward-model, …}; labels of "annotators" only, or of all. Raises
-        LabError for what cannot be read, found or written.
-        """
+    def create(self, request: ExportRequest) -> dict[str, Any]:
+        """Write an export; {"path": what the browser may fetch, "name", "bytes"}. Raises LabError."""
         work_folder = self.ctx.home / EXPORT_FOLDER / secrets.token_hex(8)
         try:
-            path = self._write(work_folder, payload)
+            path = self._write(work_folder, request)
             cached_path = Path(save_file_to_cache(path, cache_dir=str(self.cache)))
         except OSError as error:
             raise StoreError(
@@ -58,32 +74,25 @@ class DownloadService:
         cleanup_timer.start()
         return {"path": cached_path.as_posix(), "name": cached_path.name, "bytes": cached_path.stat().st_size}
 
-    def _write(self, work_folder: Path, payload: dict[str, Any]) -> Path:
-        export_kind, db, project = payload.get("what"), self.ctx.db, self.ctx.project
-        if export_kind == "labels":
-            return exporters.export_labels(db, project.id, work_folder, _parse_label_options(payload))
-        if export_kind == "dataset":
-            folder = exporters.export_dataset(db, project.id, work_folder, _parse_label_options(payload))
-            return write_zip(
-                work_folder / f"{folder.name}.zip",
-                work_folder,
-                sorted(path for path in folder.rglob("*") if path.is_file()),
-            )
-        if export_kind in ("run", "adapter"):
-            run = get_run(db, _parse_id(payload, "run"))
-            self._require_open_project(run.project_id)
-            if export_kind == "adapter":
-                return exporters.export_adapter(db, self.ctx.home, run.id, work_folder)
-            return write_zip(
-                work_folder / f"run-{run.id}.zip",
-                work_folder,
-                exporters.export_run(db, self.ctx.home, run.id, work_folder),
-            )
-        if export_kind == "reward-model":
-            row = get_reward_model(db, _parse_id(payload, "reward_model"))
+    def _write(self, work_folder: Path, request: ExportRequest) -> Path:
+        db, home, project = self.ctx.db, self.ctx.home, self.ctx.project
+        if request.kind == "labels":
+            return exporters.export_labels(db, project.id, work_folder, _label_options(request))
+        if request.kind == "dataset":
+            folder = exporters.export_dataset(db, project.id, work_folder, _label_options(request))
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            return write_zip(work_folder / f"{folder.name}.zip", work_folder, files)
+        if request.kind == "reward-model":
+            row = get_reward_model(db, _require_id(request.reward_model, "reward model"))
             self._require_open_project(row.project_id)
-            return exporters.export_reward_model(db, self.ctx.home, row.id, work_folder)
-        raise ConfigError(f'"{export_kind}" cannot be exported here. Reload the page and try again.')
+            return exporters.export_reward_model(db, home, row.id, work_folder)
+        run = get_run(db, _require_id(request.run, "run"))
+        self._require_open_project(run.project_id)
+        if request.kind == "adapter":
+            return exporters.export_adapter(db, home, run.id, work_folder)
+        return write_zip(
+            work_folder / f"run-{run.id}.zip", work_folder, exporters.export_run(db, home, run.id, work_folder)
+        )
 
     def _require_open_project(self, project_id: int) -> None:
         if project_id != self.ctx.project.id:
@@ -106,27 +115,26 @@ def _is_expired(path: Path) -> bool:
     return time.time() - path.stat().st_mtime > MAX_AGE_S
 
 
-def _parse_label_options(payload: dict[str, Any]) -> exporters.LabelExportOptions:
-    """Which labels and in which form. Raises ConfigError for what is no answer."""
-    if payload.get("source") not in SOURCE_CHOICES:
-        raise ConfigError(f"Labels are by {', '.join(SOURCE_CHOICES)}; the page asked for others. Reload it.")
-    layout, _, chat_suffix = str(payload.get("layout", "votes")).partition("+")
-    agreement = payload.get("agreement", 0)
-    if not isinstance(agreement, int | float):
-        raise ConfigError("The share of agreement is no number. Reload the page.")
-    annotators = payload.get("annotators", [])
-    if not isinstance(annotators, list) or not all(isinstance(name, str) for name in annotators):
-        raise ConfigError("The page named no annotators. Reload it.")
+def _label_options(request: ExportRequest) -> exporters.LabelExportOptions:
+    if request.source is None:
+        raise ConfigError("Labels are by human, simulated, all; the page asked for others. Reload it.")
+    layout, _, chat_suffix = request.layout.partition("+")
     return exporters.LabelExportOptions(
-        SOURCE_CHOICES[str(payload["source"])],
-        tuple(annotators),
-        ties=str(payload.get("ties")),
+        None if request.source == "all" else Source(request.source),
+        tuple(request.annotators),
+        ties=request.ties,
         layout=layout,
         messages=bool(chat_suffix),
-        agreement=float(agreement),
-        format=str(payload.get("format", "jsonl")),
-        names=payload.get("names") is not False,
+        agreement=request.agreement,
+        format=request.format,
+        names=request.names,
     )
+
+
+def _require_id(number: int | Literal[""], what: str) -> int:
+    if number == "":
+        raise ConfigError(f"Choose a {what} first; there is none yet, or the page is old.")
+    return number
 
 
 def write_zip(path: Path, root: Path, files: Sequence[Path]) -> Path:
@@ -135,10 +143,3 @@ def write_zip(path: Path, root: Path, files: Sequence[Path]) -> Path:
         for file in files:
             bundle.write(file, file.relative_to(root))
     return path
-
-
-def _parse_id(payload: dict[str, Any], name: str) -> int:
-    try:
-        return int(payload[name])
-    except (KeyError, TypeError, ValueError):
-        raise ConfigError(f"Choose a {name.replace('_', ' ')} first; there is none yet, or the page is old.") from None

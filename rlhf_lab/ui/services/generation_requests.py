@@ -8,7 +8,7 @@ from rlhf_lab.common.records import Job
 from rlhf_lab.errors import LabError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.judges.builtin import JUDGES, load_judge
-from rlhf_lab.store.runs import get_reward_model
+from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.ui.context import Context
 
 MAX_SAMPLES, MAX_TOKENS, MAX_SEED = 16, 512, 2**31 - 1

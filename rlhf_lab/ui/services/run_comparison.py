@@ -1,17 +1,19 @@
-"""Several runs beside each other: one metric over the steps, score and gold over the distance travelled, and what differs."""
+"""Several runs side by side: one metric over the steps, score and gold against the distance from the base, setting differences."""
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
+from rlhf_lab.common.curves import Point
 from rlhf_lab.common.enums import Source
-from rlhf_lab.common.records import Run, RunEvent
+from rlhf_lab.common.records import Run
 from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.run_metrics import Point, metric_names, metric_series
-from rlhf_lab.store.runs import events, get_reward_model
+from rlhf_lab.store.reward_models import get_reward_model
+from rlhf_lab.store.run_metrics import metric_names, metric_series
 from rlhf_lab.ui.services import run_summary
+from rlhf_lab.ui.services.run_summary import JsonPoint, RunView
 
 MAX_RUNS = 8
 MAX_POINTS = 600  # of a curve over the steps
@@ -21,37 +23,66 @@ KL, SCORE, GOLD = "objective/kl", "objective/scores", "objective/gold"
 NO_POINT_LIMIT = 10**9
 
 
-def compare_runs(db: Database, selected_runs: Sequence[Run], metric: str) -> dict[str, Any]:
-    """Everything the charts and the table of these runs show."""
-    run_rows = []
-    names: dict[str, None] = {}
+class ComparedRun(TypedDict):
+    id: int
+    name: str
+    points: list[JsonPoint]
+    score_frontier: list[list[float]]
+    gold_frontier: list[list[float]]
+
+
+class SettingDifference(TypedDict):
+    """values: one for each run."""
+
+    name: str
+    about: str
+    values: list[str]
+
+
+class RunComparison(TypedDict):
+    """metrics: the names of all metrics of these runs."""
+
+    runs: list[ComparedRun]
+    metrics: list[str]
+    setting_differences: list[SettingDifference]
+
+
+def compare_runs(db: Database, selected_runs: Sequence[Run], metric: str) -> RunComparison:
+    """Everything that the charts and the table of these runs show."""
+    compared_runs: list[ComparedRun] = []
+    metrics: set[str] = set()
     for run in selected_runs:
-        names |= dict.fromkeys(metric_names(db, run.id))
+        metrics.update(metric_names(db, run.id))
         curves = metric_series(db, run.id, [KL, SCORE, GOLD], max_points=NO_POINT_LIMIT)
         points = metric_series(db, run.id, [metric], max_points=MAX_POINTS)[metric]
-        run_rows.append(
+        compared_runs.append(
             {
                 "id": run.id,
                 "name": run.name,
                 "points": run_summary.encode_points(points),
-                "score": frontier(curves[KL], curves[SCORE]),
-                "gold": frontier(curves[KL], curves[GOLD]),
+                "score_frontier": frontier(curves[KL], curves[SCORE]),
+                "gold_frontier": frontier(curves[KL], curves[GOLD]),
             }
         )
-    return {"runs": run_rows, "names": sorted(names), "differs": setting_differences(db, selected_runs)}
+    return {
+        "runs": compared_runs,
+        "metrics": sorted(metrics),
+        "setting_differences": setting_differences(db, selected_runs),
+    }
 
 
-def frontier(kl: Sequence[Point], value: Sequence[Point]) -> list[list[float]]:
-    """[√KL, value, first step, last step] of consecutive steps put together: two or more of a run of more than ALONE steps.
+def frontier(kl: Sequence[Point], values: Sequence[Point]) -> list[list[float]]:
+    """[√KL, value, first step, last step] of buckets of consecutive steps, each the mean of its steps.
 
-    √KL is the scale on which over-optimisation is usually read (Gao et al. 2022); the k1 estimate can be below 0 at the
-    start, which counts as 0. Steps where either is missing or not finite are left out.
+    A run of more than MAX_UNBUCKETED_STEPS has two or more steps in a bucket. √KL is the usual scale for over-optimisation
+    (Gao et al. 2022); the k1 estimate can be negative at the start, which counts as 0. Steps where either value is missing or
+    not finite are left out.
     """
     kl_by_step = dict(kl)
     matched = [
-        (step, kl_by_step[step], metric_value)
-        for step, metric_value in value
-        if step in kl_by_step and math.isfinite(metric_value) and math.isfinite(kl_by_step[step])
+        (step, kl_by_step[step], value)
+        for step, value in values
+        if step in kl_by_step and math.isfinite(value) and math.isfinite(kl_by_step[step])
     ]
     bucket_size = max(1 if len(matched) <= MAX_UNBUCKETED_STEPS else 2, math.ceil(len(matched) / BUCKETS))
     points = []
@@ -62,30 +93,30 @@ def frontier(kl: Sequence[Point], value: Sequence[Point]) -> list[list[float]]:
     return points
 
 
-def setting_differences(db: Database, selected_runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The settings that are not the same in all these runs: {"name", "about", "values": one a run, in words}."""
+def setting_differences(db: Database, selected_runs: Sequence[Run]) -> list[SettingDifference]:
+    """The settings that are not the same in all these runs."""
     if len(selected_runs) < 2:
         return []
     columns = [run_settings(db, run) for run in selected_runs]
     help_texts = {item.name: item.help for item in fields_of(PolicyConfig)}
-    names = list(dict.fromkeys(name for column in columns for name in column))
-    rows = []
-    for name in names:
-        values = [column.get(name, "–") for column in columns]
+    rows: list[SettingDifference] = []
+    for name in dict.fromkeys(name for column in columns for name in column):
         distinct_values = {
-            values[i] for i, run in enumerate(selected_runs) if name in columns[i] or run.manifest.get("machine")
+            column.get(name, "–")
+            for column, run in zip(columns, selected_runs, strict=True)
+            if name in column or run.manifest.get("machine")  # a run that never started has no record of its machine
         }
-        if len(distinct_values) > 1:  # a run that never began has no record of its machine
+        if len(distinct_values) > 1:
+            values = [column.get(name, "–") for column in columns]
             rows.append({"name": name, "about": help_texts.get(name, ""), "values": values})
     return rows
 
 
 def run_settings(db: Database, run: Run) -> dict[str, str]:
-    """All that decides what a run does, in words; a setting its record does not have was the default's."""
+    """Everything that determines what a run does, as text; a setting missing from its config has the default."""
     row = get_reward_model(db, run.reward_model_id)
     label_source = "simulated" if row.snapshot.source is Source.SIMULATED else "people's"
     machine = run.manifest.get("machine") or {}
-    packages = machine.get("packages") or {}
     settings_text = {
         "reward model": str(row.id),
         "labels": f"{len(row.snapshot.vote_ids)} {label_source}",
@@ -94,8 +125,9 @@ def run_settings(db: Database, run: Run) -> dict[str, str]:
     }
     config = {item.name: item.default for item in fields_of(PolicyConfig)} | run.config
     settings_text |= {name: format_value(value) for name, value in config.items()}
-    settings_text["changed while it ran"] = changes_text(run, events(db, run.id)) or "nothing"
+    settings_text["changed while it ran"] = changes_text(RunView.load(db, run)) or "nothing"
     if machine:
+        packages = machine.get("packages") or {}
         settings_text |= {"device": str(machine.get("device", "–")), "dtype": str(machine.get("dtype", "–"))}
         settings_text["threads"] = format_value(machine.get("threads"))
         settings_text |= {f"version of {name}": str(version) for name, version in packages.items()}
@@ -103,14 +135,13 @@ def run_settings(db: Database, run: Run) -> dict[str, str]:
     return settings_text
 
 
-def changes_text(run: Run, run_events: Sequence[RunEvent]) -> str:
-    """The changes people made on the way, without pauses: those alter no number."""
-    markers = [marker for marker in run_summary.change_markers(run, run_events) if "→" in marker["words"]]
-    return "; ".join(f"{marker['words']} after step {marker['step']}" for marker in markers)
+def changes_text(view: RunView) -> str:
+    """What people changed during the run, without pauses, which change no number."""
+    markers = [marker for marker in run_summary.change_markers(view) if "→" in marker["text"]]
+    return "; ".join(f"{marker['text']} after step {marker['step']}" for marker in markers)
 
 
 def format_value(value: Any) -> str:
-    """A setting's value as a person writes it."""
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -1,54 +1,107 @@
-"""What a page is told of a run once a second: only what is new since its last question.
+"""What the Train screen polls once a second: only what is new since its last poll.
 
-    Live(ctx).points({"run": id or None, "line": …, "since": step, "frame": …, "seen": …}) -> a reply, or {"same": True}
-
-The curves of a run are kept and only extended, so a poll costs the same at step 10 and at step 10,000, whoever asks. A
-`epoch` names one unbroken history: when steps were taken back (a resume from an older checkpoint) it changes, and pages
-are sent everything again ("reset").
+The curves of a run are cached and only extended, so a poll costs the same at step 10 and at step 10,000, however many pages
+poll. An `epoch` names one unbroken history: when steps were rolled back (a resume from an older checkpoint) it changes, and
+pages are sent everything again ("reset").
 """
 
-import json
 import threading
 import time
-import zlib
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from rlhf_lab.common.curves import Point, downsample
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, EngineState, JobStatus, RunStatus
-from rlhf_lab.common.records import Run
-from rlhf_lab.jobs import engine_process, run_control
+from rlhf_lab.common.records import EngineStatus, Job, Run
+from rlhf_lab.jobs import run_control
+from rlhf_lab.jobs.engine_process import engine_state
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.reward_models import reward_models
 from rlhf_lab.store.run_metrics import metric_names, metric_series, sample_steps
-from rlhf_lab.store.runs import events, reward_models, runs
+from rlhf_lab.store.runs import runs
 from rlhf_lab.ui.components.charts import CURVES
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import Payload, parse_payload, revision_of
 from rlhf_lab.ui.services import run_summary
-from rlhf_lab.ui.services.curve_diagnosis import diagnose
+from rlhf_lab.ui.services.curve_diagnosis import Level, diagnose
+from rlhf_lab.ui.services.run_summary import ChangeMarker, JsonPoint, RunView, SelfChecks
 
 MAX_POINTS = 1000  # of a curve sent at once
-MAX_CACHED_RUNS = 8  # runs whose curves are kept in memory
+MAX_CACHED_RUNS = 8
 MAX_LISTED = 50  # runs in the picker
 MAX_MODELS = 30  # reward models a run can be switched to
 CHART_METRICS = tuple(curve.metric for curve in CURVES)
 FEED_METRICS = (*CHART_METRICS, "objective/score_clipfrac", "val/first_ratio_deviation", "val/explained_variance")
 
 
+class FeedQuery(Payload):
+    """run: the id of the run to show, anything else for the newest. The rest repeats the last reply."""
+
+    run: int | str | None = None
+    epoch: str | None = None
+    after_step: int = -1  # last_step of the last reply
+    static_id: str | None = None
+    revision: str | None = None
+
+
+class DiagnosisRow(TypedDict):
+    level: Level
+    message: str
+
+
+class LiveState(TypedDict):
+    """What may change with every step. eta_s: seconds."""
+
+    run: dict[str, Any]
+    verdicts: dict[str, DiagnosisRow]
+    checks: SelfChecks
+    pending_changes: list[str]
+    status_text: str
+    eta_s: float | None
+
+
+class StaticState(TypedDict):
+    """What hardly ever changes. runs: (id, name, status); reward_models: (id, label)."""
+
+    label_source: str
+    runs: list[tuple[int, str, RunStatus]]
+    events: list[ChangeMarker]
+    other_metrics: list[str]
+    reward_models: list[tuple[int, str]]
+
+
+class FeedReply(LiveState):
+    """points: by metric, all of them after a reset, otherwise the new ones. static: only where static_id changed."""
+
+    revision: str
+    epoch: str
+    elapsed_s: float | None  # since the activity of status_text began
+    reset: bool
+    last_step: int
+    points: dict[str, list[JsonPoint]]
+    sample_steps: list[int]
+    static_id: str
+    static: NotRequired[StaticState]
+
+
 class CurveCache:
-    """The curves of one run up to the step its row names; `epoch` changes when what was read before is no longer true."""
+    """The curves of one run up to the step in the run's row; `epoch` changes when what was read before no longer holds."""
 
     def __init__(self, run_id: int) -> None:
-        self.run_id, self.epoch = run_id, ""
-        self.curves: dict[str, list[Point]] = {}
+        self.run_id = run_id
         self.steps_with_samples: list[int] = []
-        self.last_step = -1  # the last step that is in, -1 before anything is
         self._reset()
 
+    def _reset(self) -> None:
+        self.curves: dict[str, list[Point]] = {name: [] for name in FEED_METRICS}
+        self.last_step = -1  # the last step in the curves, -1 before the first
+        self.epoch = f"{self.run_id}.{time.time_ns()}"
+
     def refresh(self, db: Database, step: int) -> None:
-        """Read what is new, up to `step`: rows written meanwhile wait for the next time, or they would be told twice."""
+        """Read what is new up to `step`. Later rows wait for the next call, otherwise they would be sent twice."""
         last_known = max(self.last_step, 0)
-        # The step known last is read once more: only if it says the same may the rest be believed.
+        # Read the last known step again: if its values changed, the history was rewritten.
         new_points = metric_series(db, self.run_id, FEED_METRICS, last_known - 1, max_points=10**9)
         if any(
             _value_repr_at(new_points[name], last_known) != _value_repr_at(self.curves[name][-1:], last_known)
@@ -61,154 +114,152 @@ class CurveCache:
         self.steps_with_samples = [sample_step for sample_step in sample_steps(db, self.run_id) if sample_step <= step]
         self.last_step = step if step or self.steps_with_samples else -1
 
-    def _reset(self) -> None:
-        self.curves = {name: [] for name in FEED_METRICS}
-        self.last_step = -1
-        self.epoch = f"{self.run_id}.{time.time_ns()}"
-
-    def points_since(self, after_step: int, *, full: bool) -> dict[str, list[list[float | None]]]:
-        """The drawn curves' points: all, thinned, or those after a step."""
+    def points_since(self, after_step: int, *, full: bool) -> dict[str, list[JsonPoint]]:
+        """The points of the charts: all, downsampled, or those after a step."""
         points_by_metric = {}
         for name in CHART_METRICS:
             curve = self.curves[name]
-            new_points = (
-                downsample(curve, MAX_POINTS)
-                if full
-                else [point for point in curve[-MAX_POINTS:] if point[0] > after_step]
-            )
-            if new_points:
-                points_by_metric[name] = run_summary.encode_points(new_points)
+            points = downsample(curve, MAX_POINTS) if full else [p for p in curve[-MAX_POINTS:] if p[0] > after_step]
+            if points:
+                points_by_metric[name] = run_summary.encode_points(points)
         return points_by_metric
 
 
 def _value_repr_at(points: list[Point], step: int) -> str:
-    """The value at a step as words, because NaN is not equal to itself; "" where there is none."""
+    """The value at a step as text, because NaN does not equal itself; "" where there is none."""
     return next((repr(value) for point_step, value in points if point_step == step), "")
 
 
-@dataclass
-class _RunSnapshot:
-    """What is said of a run at one revision, the same to everybody."""
+@dataclass(frozen=True)
+class _RunStatus:
+    """The rows that a reply depends on, read once for each poll."""
+
+    view: RunView
+    project_runs: list[Run]
+    job: Job | None
+    engine: EngineStatus
+
+    def revision(self) -> str:
+        """Changes whenever a page would show something else."""
+        run, job, engine = self.view.run, self.job, self.engine
+        return revision_of(
+            [
+                run.id,
+                run.updated_at,
+                len(self.view.events),
+                sum(event.applied_step is None for event in self.view.events),
+                job and (job.id, job.status, job.progress),
+                engine.state,
+                engine.row and engine.row.id,
+                len(self.project_runs),
+                max((other.updated_at for other in self.project_runs if other.id != run.id), default=0),
+            ]
+        )
+
+    def activity_text(self, *, has_base_samples: bool) -> str:
+        run, job, engine = self.view.run, self.job, self.engine
+        without_engine = job is None and run.status is RunStatus.RUNNING  # in processes that no engine started
+        return run_summary.activity_text(
+            run,
+            EngineState.ALIVE if without_engine else engine.state,
+            is_running=job is not None and job.status is JobStatus.RUNNING,
+            has_base_samples=has_base_samples,
+            waits_for=[
+                other.id for other in self.project_runs if other.id < run.id and other.status in ACTIVE_RUN_STATUSES
+            ],
+            engine_restarted=job is not None and engine.row is not None and engine.row.started_at > run.updated_at,
+        )
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """What every page is sent at one revision."""
 
     revision: str
-    live_state: dict[str, Any]
-    static_state: dict[str, Any]
+    live: LiveState
+    static: StaticState
+    static_id: str
     started_at: float | None
 
 
 class RunFeed:
-    """The reads of the Train screen, for all pages of a server."""
+    """Answers the polls of all pages of a server."""
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self._lock = threading.Lock()
-        self._caches: OrderedDict[int, tuple[CurveCache, _RunSnapshot | None]] = OrderedDict()
+        self._caches: OrderedDict[int, tuple[CurveCache, _Snapshot | None]] = OrderedDict()
 
-    def poll(self, query: dict[str, Any]) -> dict[str, Any]:
-        """The reply described above; {"run": None} where the project has no run."""
-        ctx = self.ctx
-        project_runs = runs(ctx.db, ctx.project.id)
-        run = run_summary.select_run(project_runs, query.get("run"))
+    def poll(self, query: dict[str, Any]) -> FeedReply | dict[str, bool | None]:
+        """The reply to a FeedQuery: {"unchanged": True} where the page shows it already, {"run": None} without any run."""
+        request = parse_payload(FeedQuery, query)
+        db, project_runs = self.ctx.db, runs(self.ctx.db, self.ctx.project.id)
+        run = run_summary.select_run(project_runs, request.run)
         if run is None:
             return {"run": None}
-        revision = self._revision(run, project_runs)
-        if query.get("seen") == revision:
-            return {"same": True}
+        view = RunView.load(db, run)
+        status = _RunStatus(view, project_runs, run_control.open_job(db, run.id), engine_state(db))
+        revision = status.revision()
+        if request.revision == revision:
+            return {"unchanged": True}
         with self._lock:
-            cache, snapshot = self._refreshed(run, project_runs, revision)
-            after_step = int(query.get("since", -1))
-            reset = query.get("line") != cache.epoch
-            reply = snapshot.live_state | {
-                "seen": revision,
-                "line": cache.epoch,
-                "for_s": None if snapshot.started_at is None else round(max(0.0, time.time() - snapshot.started_at), 1),
+            cache, snapshot = self._refreshed(status, revision)
+            started_at, reset = snapshot.started_at, request.epoch != cache.epoch
+            reply: FeedReply = {
+                **snapshot.live,
+                "revision": revision,
+                "epoch": cache.epoch,
+                "elapsed_s": None if started_at is None else round(max(0.0, time.time() - started_at), 1),
                 "reset": reset,
-                "to": cache.last_step,
-                "points": cache.points_since(after_step, full=reset),
-                "sampled": [step for step in cache.steps_with_samples if reset or step > after_step],
+                "last_step": cache.last_step,
+                "points": cache.points_since(request.after_step, full=reset),
+                "sample_steps": [step for step in cache.steps_with_samples if reset or step > request.after_step],
+                "static_id": snapshot.static_id,
             }
-        static_crc = zlib.crc32(json.dumps(snapshot.static_state, sort_keys=True).encode())
-        return (
-            reply
-            | {"frame_id": static_crc}
-            | ({} if query.get("frame") == static_crc else {"frame": snapshot.static_state})
-        )
+        if request.static_id != snapshot.static_id:
+            reply["static"] = snapshot.static
+        return reply
 
-    def _revision(self, run: Run, project_runs: list[Run]) -> str:
-        """Changes whenever a page would show something else."""
-        job, engine = run_control.open_job(self.ctx.db, run.id), engine_process.engine_state(self.ctx.db)
-        run_events = events(self.ctx.db, run.id)
-        fields = [
-            run.id,
-            run.updated_at,
-            len(run_events),
-            sum(event.applied_step is None for event in run_events),
-            job and (job.id, job.status, job.progress),
-            engine.state,
-            engine.row and engine.row.id,
-            len(project_runs),
-            max(other.updated_at for other in project_runs if other.id != run.id) if len(project_runs) > 1 else 0,
-        ]
-        return f"{zlib.crc32(repr(fields).encode()):x}"
-
-    def _refreshed(self, run: Run, project_runs: list[Run], revision: str) -> tuple[CurveCache, _RunSnapshot]:
+    def _refreshed(self, status: _RunStatus, revision: str) -> tuple[CurveCache, _Snapshot]:
+        run = status.view.run
         cache, snapshot = self._caches.pop(run.id, (CurveCache(run.id), None))
         if snapshot is None or snapshot.revision != revision:
             cache.refresh(self.ctx.db, run.step)
-            started_at = run_summary.activity_started_at(run, run_control.open_job(self.ctx.db, run.id))
-            snapshot = _RunSnapshot(
-                revision, self._live_state(run, project_runs, cache), self._static_state(run, project_runs), started_at
-            )
+            static = self._static_state(status)
+            started_at = run_summary.activity_started_at(run, status.job)
+            snapshot = _Snapshot(revision, _live_state(status, cache), static, revision_of(static), started_at)
         self._caches[run.id] = (cache, snapshot)
         while len(self._caches) > MAX_CACHED_RUNS:
             self._caches.popitem(last=False)
         return cache, snapshot
 
-    def _live_state(self, run: Run, project_runs: list[Run], cache: CurveCache) -> dict[str, Any]:
-        db = self.ctx.db
-        job, engine = run_control.open_job(db, run.id), engine_process.engine_state(db)
-        is_running = job is not None and job.status is JobStatus.RUNNING
-        run_events = events(db, run.id)
-        verdicts = diagnose(
-            run_summary.since_last_rescale(cache.curves, run_events), run_summary.applied_changes(run, run_events)
-        )
-        waits_for = [other.id for other in project_runs if other.id < run.id and other.status in ACTIVE_RUN_STATUSES]
-        engine_restarted = job is not None and engine.row is not None and engine.row.started_at > run.updated_at
-        without_engine = job is None and run.status is RunStatus.RUNNING  # in processes that no engine has to do with
-        engine_state = EngineState.ALIVE if without_engine else engine.state
-        activity = run_summary.activity_text(
-            run,
-            engine_state,
-            is_running=is_running,
-            has_base_samples=bool(cache.steps_with_samples),
-            waits_for=waits_for,
-            engine_restarted=engine_restarted,
-        )
-        return {
-            "run": run_summary.current_state(run, run_events),
-            "verdicts": {
-                name: [verdict.level, run_summary.with_scope_note(name, verdict.message, run_events)]
-                for name, verdict in verdicts.items()
-                if name in CHART_METRICS
-            },
-            "checks": run_summary.self_checks(cache.curves),
-            "asked": run_summary.pending_changes(run, run_events),
-            "doing": activity,
-            "eta_s": job.eta_s if job is not None and is_running else None,
-        }  # fmt: skip
-
-    def _static_state(self, run: Run, project_runs: list[Run]) -> dict[str, Any]:
-        """What hardly ever changes; sent when it did."""
-        db, run_events = self.ctx.db, events(self.ctx.db, run.id)
-        reward_model_id = run_summary.current_reward_model_id(run, run_events)
+    def _static_state(self, status: _RunStatus) -> StaticState:
+        db, view, run = self.ctx.db, status.view, status.view.run
+        reward_model_id = run_summary.current_reward_model_id(view)
+        listed_runs = run_summary.newest_rows(status.project_runs, MAX_LISTED, run.id)
         models = run_summary.newest_rows(reward_models(db, run.project_id), MAX_MODELS, reward_model_id)
         return {
-            "about": run_summary.label_source_text(db, run, reward_model_id),
-            "runs": [
-                [other.id, other.name, other.status]
-                for other in run_summary.newest_rows(project_runs, MAX_LISTED, run.id)
-            ],
-            "events": run_summary.change_markers(run, run_events),
-            "names": [name for name in metric_names(db, run.id) if name not in CHART_METRICS],
-            "models": [[row.id, run_summary.reward_model_label(row)] for row in models],
+            "label_source": run_summary.label_source_text(db, run, reward_model_id),
+            "runs": [(other.id, other.name, other.status) for other in listed_runs],
+            "events": run_summary.change_markers(view),
+            "other_metrics": [name for name in metric_names(db, run.id) if name not in CHART_METRICS],
+            "reward_models": [(row.id, run_summary.reward_model_label(row)) for row in models],
         }
+
+
+def _live_state(status: _RunStatus, cache: CurveCache) -> LiveState:
+    view, job = status.view, status.job
+    curves = run_summary.since_last_rescale(cache.curves, view.events)
+    diagnoses = diagnose(curves, run_summary.applied_changes(view))
+    return {
+        "run": run_summary.current_state(view),
+        "verdicts": {
+            name: {"level": level, "message": run_summary.with_scope_note(name, message, view.events)}
+            for name, (level, message) in diagnoses.items()
+            if name in CHART_METRICS
+        },
+        "checks": run_summary.self_checks(cache.curves),
+        "pending_changes": run_summary.pending_changes(view),
+        "status_text": status.activity_text(has_base_samples=bool(cache.steps_with_samples)),
+        "eta_s": job.eta_s if job is not None and job.status is JobStatus.RUNNING else None,
+    }

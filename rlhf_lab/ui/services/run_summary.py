@@ -1,77 +1,114 @@
-"""A run in words and small facts, as the Train screen shows them. Functions of the store's rows; they change nothing."""
+"""What the Train screen says about a run, worked out from rows of the store. Nothing here changes the store."""
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
+from rlhf_lab.common.curves import Point
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, EngineState, EventKind, RunStatus, Source
 from rlhf_lab.common.records import Job, RewardModelRow, Run, RunEvent
+from rlhf_lab.config.policy import LIVE_SETTINGS
 from rlhf_lab.jobs import run_control
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.run_metrics import Point, samples_at
-from rlhf_lab.store.runs import events, get_reward_model, get_run
+from rlhf_lab.store.reward_models import get_reward_model
+from rlhf_lab.store.reward_models import get_reward_model
+from rlhf_lab.store.run_metrics import samples_at
+from rlhf_lab.store.runs import events, get_run
 from rlhf_lab.ui.services.curve_diagnosis import SettingChange
 
 _Row = TypeVar("_Row", Run, RewardModelRow)
-LIVE_SETTINGS = ("beta", "lr")
-MAX_INTERVAL_WIDTH = (
-    0.25  # an interval wider than this stands in the place of the figure, here and on the page (lab.js)
-)
+JsonPoint = list[float | None]  # [step, value]; None for a value that is not finite
+MAX_INTERVAL_WIDTH = 0.25  # a wider interval is shown in place of the figure; the page's script has the same limit
 ENGINE_LOST_TEXT = "The engine is lost. It is started again by itself, and the run goes on from its last checkpoint."
 ENGINE_RESTARTED_TEXT = "The engine ended unexpectedly and loads again; the run goes on from its last checkpoint."
 NEXT_STEP_NOTE = "(takes effect with the next whole step)"
-#: Metrics on the scale of the reward model that gave them; those with the KL in them are on that of beta too.
+#: Metrics on the scale of the reward model. Those that include the KL penalty are on the scale of beta too.
 REWARD_SCALED_METRICS = ("objective/scores", "objective/rlhf_reward", "loss/value_avg", "val/explained_variance")
 BETA_SCALED_METRICS = ("objective/rlhf_reward", "loss/value_avg", "val/explained_variance")
 
 
-def select_run(project_runs: Sequence[Run], requested_id: Any) -> Run | None:
-    """The run that was asked for, otherwise the newest that goes on, otherwise the newest (found: newest first)."""
+@dataclass(frozen=True)
+class RunView:
+    """A run and its events, read together."""
+
+    run: Run
+    events: Sequence[RunEvent]
+
+    @classmethod
+    def load(cls, db: Database, run: Run) -> "RunView":
+        return cls(run, events(db, run.id))
+
+
+class ChangeMarker(TypedDict):
+    """What a person changed; step: the steps done before it took effect."""
+
+    step: int
+    text: str
+
+
+class SelfChecks(TypedDict):
+    """The largest deviation of a step's first ratios from 1, and the KL of the first step; None where not measured."""
+
+    max_first_ratio_deviation: float | None
+    first_step_kl: float | None
+
+
+class ScaleChange(NamedTuple):
+    """A change that gave a metric another scale; step: the steps done before it took effect."""
+
+    step: int
+    description: str
+
+
+def select_run(project_runs: Sequence[Run], requested_id: int | str | None) -> Run | None:
+    """The requested run, else the newest active one, else the newest. The runs come newest first."""
     for run in project_runs:
         if requested_id is not None and str(run.id) == str(requested_id):
             return run
-    return next(
-        (run for run in project_runs if run.status in ACTIVE_RUN_STATUSES), project_runs[0] if project_runs else None
-    )
+    active_runs = (run for run in project_runs if run.status in ACTIVE_RUN_STATUSES)
+    return next(active_runs, project_runs[0] if project_runs else None)
 
 
 def newest_rows(rows: Sequence[_Row], max_count: int, shown_id: int | None) -> list[_Row]:
-    """As many of the newest, and the one that is shown, however old it is (found: newest first)."""
+    """The newest rows and the one that is shown, however old it is. The rows come newest first."""
     return [row for index, row in enumerate(rows) if index < max_count or row.id == shown_id]
 
 
-def current_state(run: Run, run_events: Sequence[RunEvent]) -> dict[str, Any]:
-    """What changes from step to step. The knobs are as last asked for, in force or not."""
+def current_state(view: RunView) -> dict[str, Any]:
+    """What changes from step to step. Live settings have the value last requested, in force or not."""
+    run = view.run
     live_settings: dict[str, Any] = {name: run.config[name] for name in LIVE_SETTINGS}
-    for event in run_events:
+    for event in view.events:
         if event.kind is EventKind.SET:
             live_settings[str(event.payload["name"])] = event.payload["value"]
     return {
-        "id": run.id, "status": run.status, "step": run.step, "total": run.total_steps,
-        "reward_model": current_reward_model_id(run, run_events), **live_settings,
+        "id": run.id, "status": run.status, "step": run.step, "total_steps": run.total_steps,
+        "reward_model": current_reward_model_id(view), **live_settings,
     }  # fmt: skip
 
 
-def current_reward_model_id(run: Run, run_events: Sequence[RunEvent]) -> int:
-    """The reward model that a run learns from: its first one, or the one last switched to."""
-    switches = [event for event in run_events if event.kind is EventKind.SWITCH_REWARD]
-    return int(switches[-1].payload["reward_model_id"]) if switches else run.reward_model_id
+def current_reward_model_id(view: RunView) -> int:
+    """The reward model that a run learns from: the first one, or the one last switched to."""
+    switches = [event for event in view.events if event.kind is EventKind.SWITCH_REWARD]
+    return int(switches[-1].payload["reward_model_id"]) if switches else view.run.reward_model_id
 
 
-def label_source_text(db: Database, run: Run, reward_model: int | None = None) -> str:
-    """What the run learns from: its first reward model, or the one it was switched to."""
-    row, judge = get_reward_model(db, reward_model or run.reward_model_id), run.manifest.get("judge")
+def label_source_text(db: Database, run: Run, reward_model_id: int | None = None) -> str:
+    """What the run learns from, by its first reward model or the one it was switched to."""
+    row, judge = get_reward_model(db, reward_model_id or run.reward_model_id), run.manifest.get("judge")
     algorithm = str(run.config["algorithm"]).upper()
     if row.snapshot.source is Source.SIMULATED:
         if row.id != run.reward_model_id:
             judge = run_control.judge_of_reward_model(db, row)
-        return f"{algorithm} learns from simulated labels{f' by the judge {judge}' if judge else ''} (reward model {row.id})"
+        judge_text = f" by the judge {judge}" if judge else ""
+        return f"{algorithm} learns from simulated labels{judge_text} (reward model {row.id})"
     gold_text = f"; gold is the judge {judge}'s score" if judge else ""
     return f"{algorithm} learns from people's labels (reward model {row.id}){gold_text}"
 
 
 def reward_model_label(row: RewardModelRow) -> str:
-    """A reward model in a list: "3: 40 simulated labels, accuracy 81%"."""
+    """A reward model in a list: "3: 40 simulated labels, accuracy 81 %"."""
     accuracy, low, high = (row.report.get(name) for name in ("accuracy", "accuracy_low", "accuracy_high"))
     if accuracy is None:
         accuracy_text = "accuracy not measured"
@@ -83,17 +120,18 @@ def reward_model_label(row: RewardModelRow) -> str:
     return f"{row.id}: {len(row.snapshot.vote_ids)} {source_text} labels, {accuracy_text}"
 
 
-def encode_points(points: Iterable[Point]) -> list[list[float | None]]:
-    """[step, value] pairs short enough to poll; what is not finite becomes null."""
+def encode_points(points: Iterable[Point]) -> list[JsonPoint]:
+    """Points as JSON, with four significant digits."""
     return [[step, float(f"{value:.4g}") if math.isfinite(value) else None] for step, value in points]
 
 
-def change_markers(run: Run, run_events: Sequence[RunEvent]) -> list[dict[str, Any]]:
-    """What people changed, as it stands on the curves: {"step": done before it took effect, "words"}."""
+def change_markers(view: RunView) -> list[ChangeMarker]:
+    """What people changed, as it is marked on the curves."""
+    run = view.run
     current: dict[str, Any] = {name: run.config.get(name) for name in LIVE_SETTINGS} | {"reward": run.reward_model_id}
-    markers = []
-    for index, event in enumerate(run_events):
-        if event.applied_step is None or _is_superseded(event, run_events[index + 1 :]):
+    markers: list[ChangeMarker] = []
+    for index, event in enumerate(view.events):
+        if event.applied_step is None or _is_superseded(event, view.events[index + 1 :]):
             continue
         text = ""
         if event.kind is EventKind.SET:
@@ -108,15 +146,15 @@ def change_markers(run: Run, run_events: Sequence[RunEvent]) -> list[dict[str, A
         elif event.kind is EventKind.NOTE:
             text = str(event.payload.get("words", ""))
         if text:
-            markers.append({"step": event.applied_step, "words": text})
+            markers.append({"step": event.applied_step, "text": text})
     return markers
 
 
-def applied_changes(run: Run, run_events: Sequence[RunEvent]) -> list[SettingChange]:
-    """How beta and lr were changed, from step to step: what was told twice before one step counts once."""
-    current: dict[str, float] = {name: run.config[name] for name in LIVE_SETTINGS}
+def applied_changes(view: RunView) -> list[SettingChange]:
+    """How beta and lr changed from step to step; several changes before the same step count as one."""
+    current: dict[str, float] = {name: view.run.config[name] for name in LIVE_SETTINGS}
     changes: dict[tuple[int, str], SettingChange] = {}
-    for event in run_events:
+    for event in view.events:
         if event.kind is EventKind.SET and event.applied_step is not None:
             name, value, step = str(event.payload["name"]), event.payload["value"], event.applied_step
             earlier = changes.get((step, name))
@@ -125,14 +163,12 @@ def applied_changes(run: Run, run_events: Sequence[RunEvent]) -> list[SettingCha
     return [change for change in changes.values() if change.new != change.old]
 
 
-def pending_changes(run: Run, run_events: Sequence[RunEvent]) -> list[str]:
-    """What people told the run and it has not done yet, in words; of several values of one knob the last."""
-    pending, when = (
-        [],
-        "from the next step on" if run.status in (RunStatus.QUEUED, RunStatus.RUNNING) else NEXT_STEP_NOTE,
-    )
-    for index, event in enumerate(run_events):
-        if event.applied_step is not None or _is_superseded(event, run_events[index + 1 :]):
+def pending_changes(view: RunView) -> list[str]:
+    """What people requested and the run has not applied yet; of several values of one setting the last."""
+    is_going = view.run.status in (RunStatus.QUEUED, RunStatus.RUNNING)
+    pending, when = [], "from the next step on" if is_going else NEXT_STEP_NOTE
+    for index, event in enumerate(view.events):
+        if event.applied_step is not None or _is_superseded(event, view.events[index + 1 :]):
             continue
         if event.kind is EventKind.SET:
             pending.append(f"{event.payload['name']} = {event.payload['value']:g} {when}")
@@ -144,77 +180,73 @@ def pending_changes(run: Run, run_events: Sequence[RunEvent]) -> list[str]:
 
 
 def _is_superseded(event: RunEvent, later: Sequence[RunEvent]) -> bool:
-    """Whether a knob or the reward model was set anew before the same step, so that no step was taken with this value."""
+    """Whether the setting or reward model was changed again before the same step, so that no step used this value."""
     if event.kind not in (EventKind.SET, EventKind.SWITCH_REWARD):
         return False
     key = (event.kind, event.payload.get("name"), event.applied_step)
     return any((other.kind, other.payload.get("name"), other.applied_step) == key for other in later)
 
 
-def last_reward_switch(run_events: Sequence[RunEvent]) -> tuple[int, str] | None:
-    """The last change of the reward model: (steps done before it took effect, the new one); None where there was none."""
-    switches = [
-        event for event in run_events if event.kind is EventKind.SWITCH_REWARD and event.applied_step is not None
-    ]
-    return (
-        (switches[-1].applied_step or 0, f"reward model {switches[-1].payload['reward_model_id']}")
-        if switches
-        else None
-    )
+def last_reward_switch(run_events: Sequence[RunEvent]) -> ScaleChange | None:
+    """The last applied change of the reward model."""
+    for event in reversed(run_events):
+        if event.kind is EventKind.SWITCH_REWARD and event.applied_step is not None:
+            return ScaleChange(event.applied_step, f"reward model {event.payload['reward_model_id']}")
+    return None
 
 
-def last_rescale(name: str, run_events: Sequence[RunEvent]) -> tuple[int, str] | None:
-    """The last change that gave a metric another scale, as `last_reward_switch` says it."""
-    changes = [last_reward_switch(run_events)] if name in REWARD_SCALED_METRICS else []
-    changes += [
-        (event.applied_step, f"beta {event.payload['value']:g}")
-        for event in run_events
-        if name in BETA_SCALED_METRICS
-        and event.kind is EventKind.SET
-        and event.payload["name"] == "beta"
-        and event.applied_step
-    ]
-    newest_first = (change for change in reversed(changes) if change)
-    return max(newest_first, key=lambda change: change[0], default=None)
+def last_rescale(metric: str, run_events: Sequence[RunEvent]) -> ScaleChange | None:
+    """The last applied change that gave a metric another scale: of the reward model, or of beta."""
+    reward_switch = last_reward_switch(run_events) if metric in REWARD_SCALED_METRICS else None
+    changes = [reward_switch] if reward_switch else []
+    if metric in BETA_SCALED_METRICS:
+        changes += [
+            ScaleChange(event.applied_step, f"beta {event.payload['value']:g}")
+            for event in run_events
+            if event.kind is EventKind.SET and event.payload["name"] == "beta" and event.applied_step
+        ]
+    return max(reversed(changes), key=lambda change: change.step, default=None)
 
 
-def since_last_rescale(curves: dict[str, list[Point]], run_events: Sequence[RunEvent]) -> dict[str, list[Point]]:
-    """The curves since their last change of scale: another reward model, and where the KL is in them another beta."""
-    rescale_steps = {name: rescale[0] for name in curves if (rescale := last_rescale(name, run_events))}
+def since_last_rescale(
+    curves: Mapping[str, list[Point]], run_events: Sequence[RunEvent]
+) -> dict[str, list[Point]]:
+    """The curves from their last change of scale on."""
+    rescale_steps = {name: rescale.step for name in curves if (rescale := last_rescale(name, run_events))}
     return {
         name: [point for point in points if point[0] > rescale_steps.get(name, -1)] for name, points in curves.items()
     }
 
 
-def with_scope_note(name: str, text: str, run_events: Sequence[RunEvent]) -> str:
-    """A verdict's words, with what it is about where that is less than the whole run."""
-    rescale = last_rescale(name, run_events)
+def with_scope_note(metric: str, message: str, run_events: Sequence[RunEvent]) -> str:
+    """The message of a diagnosis, which names its first step where that is not the run's."""
+    rescale = last_rescale(metric, run_events)
     if rescale is None:
-        return text
-    text = text[:1].lower() + text[1:].replace("since the start", "since then")
-    return f"Since {rescale[1]} came in after step {rescale[0]}: {text}"
+        return message
+    message = message[:1].lower() + message[1:].replace("since the start", "since then")
+    return f"Since {rescale.description} came in after step {rescale.step}: {message}"
 
 
-def self_checks(curves: dict[str, list[Point]]) -> dict[str, float | None]:
-    """The self-checks: the largest deviation of a step's first ratios from 1, and the KL of the first step."""
+def self_checks(curves: Mapping[str, list[Point]]) -> SelfChecks:
     ratios = [value for _, value in curves.get("val/first_ratio_deviation", []) if math.isfinite(value)]
     kl = curves.get("objective/kl", [])
-    return {"first_ratio": max(ratios, default=None), "start_kl": kl[0][1] if kl and math.isfinite(kl[0][1]) else None}
+    return {
+        "max_first_ratio_deviation": max(ratios, default=None),
+        "first_step_kl": kl[0][1] if kl and math.isfinite(kl[0][1]) else None,
+    }
 
 
 def activity_text(
-    run: Run,
-    engine: EngineState,
-    *,
-    is_running: bool,
-    has_base_samples: bool,
-    waits_for: Sequence[int] = (),
+    run: Run, engine: EngineState, *, is_running: bool, has_base_samples: bool, waits_for: Sequence[int] = (),
     engine_restarted: bool = False,
-) -> str:
-    """What happens now, in words, while there is nothing new to see; empty while the curves speak.
+) -> str:  # fmt: skip
+    """What happens now, while there is nothing new to see; empty while the curves show it.
 
-    working: the engine has taken the run. sampled: the base's samples are there. again: this engine has been started since
-    anything was written of the run.
+    Args:
+        is_running: the engine has claimed the run's job.
+        has_base_samples: the samples of the base model are stored.
+        waits_for: older active runs, by id, ascending.
+        engine_restarted: this engine started after the run was last written.
     """
     engine_lost = engine in (EngineState.DEAD, EngineState.ABSENT)
     if run.status is RunStatus.QUEUED and not is_running:
@@ -226,13 +258,11 @@ def activity_text(
         return "Loading the model and the reward model …"
     if run.status is not RunStatus.RUNNING:
         return _stopped_text(run)
-    if run.step == 0:
-        return (
-            "Sampling the first batch of texts and learning from it …"
-            if has_base_samples
-            else "The base model writes its samples …"
-        )
-    return run.message
+    if run.step > 0:
+        return run.message
+    if has_base_samples:
+        return "Sampling the first batch of texts and learning from it …"
+    return "The base model writes its samples …"
 
 
 def _queued_text(engine: EngineState, waits_for: Sequence[int]) -> str:
@@ -246,22 +276,20 @@ def _queued_text(engine: EngineState, waits_for: Sequence[int]) -> str:
 
 
 def _stopped_text(run: Run) -> str:
-    position_text = f"after step {run.step} of {run.total_steps}"
-    if run.status is RunStatus.PAUSED:
-        return "Paused. Change beta or lr if you like, then resume."
-    if run.status is RunStatus.FAILED:
-        return f"It failed {position_text}. {run.message} Resume goes on from the last checkpoint; lower lr first if numbers went wild."
-    if run.status is RunStatus.INTERRUPTED:
-        return f"It was interrupted {position_text}; nothing is lost. Resume goes on from the last checkpoint."
-    if run.status is RunStatus.STOPPED:
-        return f"Stopped {position_text}. Resume goes on from there."
-    if run.status is RunStatus.DONE:
-        return "Done. Drag the slider to read how it got there; try it on a prompt of your own under Compare."
-    return run.message
+    position = f"after step {run.step} of {run.total_steps}"
+    texts = {
+        RunStatus.PAUSED: "Paused. Change beta or lr if you like, then resume.",
+        RunStatus.FAILED: f"It failed {position}. {run.message} Resume goes on from the last checkpoint; lower lr first if "
+        "numbers went wild.",
+        RunStatus.INTERRUPTED: f"It was interrupted {position}; nothing is lost. Resume goes on from the last checkpoint.",
+        RunStatus.STOPPED: f"Stopped {position}. Resume goes on from there.",
+        RunStatus.DONE: "Done. Drag the slider to read how it got there; try it on a prompt of your own under Compare.",
+    }
+    return texts.get(run.status, run.message)
 
 
 def activity_started_at(run: Run, job: Job | None) -> float | None:
-    """When what `activity_text` says began (seconds since 1970); None where no time matters."""
+    """When the activity of `activity_text` began, in seconds since 1970; None where the time does not matter."""
     if run.status is RunStatus.QUEUED:
         return job.created_at if job else run.created_at
     is_first_step = run.status is RunStatus.RUNNING and run.step == 0
@@ -269,26 +297,24 @@ def activity_started_at(run: Run, job: Job | None) -> float | None:
 
 
 def samples_at_step(db: Database, run_id: int, step: int) -> dict[str, Any]:
-    """The samples of a step beside those of the base (step 0), same prompts and seeds."""
+    """The samples of a step, each with the base model's (step 0) of the same prompt and seed. StoreError: no such run."""
     run = get_run(db, run_id)
-    base = {(sample.prompt, sample.seed): sample for sample in samples_at(db, run.id, 0)}
+    base_samples = {(sample.prompt, sample.seed): sample for sample in samples_at(db, run.id, 0)}
     reward_switch = last_reward_switch(events(db, run.id))
-    same_reward_model = (
-        reward_switch is None or step <= reward_switch[0]
-    )  # the base's scores are those of the reward model at the start
+    # The scores of the base are those of the first reward model.
+    scores_comparable = reward_switch is None or step <= reward_switch.step
     rows = []
     for sample in samples_at(db, run.id, step):
-        base_sample = base.get((sample.prompt, sample.seed))
-        comparable_base = base_sample if same_reward_model else None
+        base = base_samples.get((sample.prompt, sample.seed))
         rows.append(
             {
                 "prompt": sample.prompt,
                 "text": sample.text.strip(),
                 "score": _rounded(sample.score),
                 "gold": _rounded(sample.gold),
-                "base": base_sample.text.strip() if base_sample else None,
-                "base_score": _rounded(comparable_base.score) if comparable_base else None,
-                "base_gold": _rounded(base_sample.gold) if base_sample else None,
+                "base_text": base.text.strip() if base else None,
+                "base_score": _rounded(base.score) if base and scores_comparable else None,
+                "base_gold": _rounded(base.gold) if base else None,
             }
         )
     return {"run": run_id, "step": step, "rows": rows}

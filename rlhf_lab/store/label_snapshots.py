@@ -1,0 +1,125 @@
+"""The labels that a reward model learns from: pinned by a snapshot, and read for training.
+
+A snapshot holds the votes of one source: human and simulated labels never mix.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import Connection, func, select
+
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import Comparison, LabelSnapshot
+from rlhf_lab.errors import StoreError
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import AnyRow, Database, in_chunks
+from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION
+from rlhf_lab.store.votes import live_votes_query
+
+
+def snapshot_labels(
+    db: Database, project_id: int, source: Source, annotators: list[str] | None = None
+) -> LabelSnapshot:
+    """Pin the live votes of one source (and of these annotators), in the order they were cast.
+
+    Skips say nothing and are left out, so that `vote_ids` and the list that `load_comparisons` returns go side by side.
+    """
+    query = live_votes_query(project_id, source).where(t.votes.c.choice != Choice.SKIP)
+    if annotators is not None:
+        query = query.where(t.votes.c.annotator.in_(annotators))
+    with db.read() as conn:
+        vote_ids = tuple(conn.execute(query.with_only_columns(t.votes.c.id)).scalars())
+        return LabelSnapshot(vote_ids, _labels_digest(_label_rows(conn, vote_ids)), source)
+
+
+def count_live_labels(db: Database, project_id: int, snapshot: LabelSnapshot) -> int:
+    """How many labels of a snapshot still count, one for each that was taken back the less; not more than it pinned."""
+    v = t.votes.c
+    query = live_votes_query(project_id, snapshot.source).where(
+        v.choice != Choice.SKIP, v.id <= max(snapshot.vote_ids, default=0)
+    )
+    with db.read() as conn:
+        live_count = conn.execute(query.with_only_columns(func.count()).order_by(None)).scalar_one()
+    return min(live_count, len(snapshot.vote_ids))
+
+
+def snapshot_annotators(db: Database, snapshot: LabelSnapshot) -> list[str]:
+    """Whose labels a snapshot pins."""
+    names: set[str] = set()
+    with db.read() as conn:
+        for ids in in_chunks(snapshot.vote_ids):
+            names |= set(conn.execute(select(t.votes.c.annotator).where(t.votes.c.id.in_(ids)).distinct()).scalars())
+    return sorted(names)
+
+
+def annotator_per_vote(db: Database, snapshot: LabelSnapshot) -> list[str]:
+    """Who cast each vote of a snapshot, in its order."""
+    v = t.votes.c
+    names: dict[int, str] = {}
+    with db.read() as conn:
+        for ids in in_chunks(snapshot.vote_ids):
+            names |= {row.id: row.annotator for row in conn.execute(select(v.id, v.annotator).where(v.id.in_(ids)))}
+    return [names[vote_id] for vote_id in snapshot.vote_ids]
+
+
+def load_comparisons(db: Database, snapshot: LabelSnapshot) -> list[Comparison]:
+    """One comparison per vote of the snapshot, in its order, whether or not the vote was undone since.
+
+    tie and both_bad are ties, chosen being the first completion. StoreError: the rows no longer say what was pinned.
+    """
+    with db.read() as conn:
+        labels = _label_rows(conn, snapshot.vote_ids)
+    if _labels_digest(labels) != snapshot.digest:
+        raise StoreError(
+            "The labels in the database are not those that were pinned: votes or texts were changed by hand, or "
+            "this is another database. Train a new reward model on the labels as they are."
+        )
+    return [_comparison_from_row(row) for row in labels]
+
+
+def _label_rows(conn: Connection, vote_ids: Sequence[int]) -> list[AnyRow]:
+    query = (
+        select(
+            t.votes.c.choice,
+            t.votes.c.strength,
+            t.prompts.c.id.label("prompt_id"),
+            t.prompts.c.text.label("prompt"),
+            FIRST_COMPLETION.c.text.label("first"),
+            FIRST_COMPLETION.c.token_ids.label("first_ids"),
+            SECOND_COMPLETION.c.text.label("second"),
+            SECOND_COMPLETION.c.token_ids.label("second_ids"),
+        )
+        .select_from(t.votes)
+        .join(t.pairs, t.pairs.c.id == t.votes.c.pair_id)
+        .join(FIRST_COMPLETION, FIRST_COMPLETION.c.id == t.pairs.c.first_id)
+        .join(SECOND_COMPLETION, SECOND_COMPLETION.c.id == t.pairs.c.second_id)
+        .join(t.prompts, t.prompts.c.id == FIRST_COMPLETION.c.prompt_id)
+        .order_by(t.votes.c.id)
+    )
+    return [row for ids in in_chunks(vote_ids) for row in conn.execute(query.where(t.votes.c.id.in_(ids)))]
+
+
+def _labels_digest(labels: Iterable[AnyRow]) -> str:
+    """What was said about what, whatever the ids: an exported and imported set of labels has the same digest."""
+    digest = hashlib.sha256()
+    for row in labels:
+        fields = [row.choice.value, row.prompt, row.first, row.first_ids, row.second, row.second_ids]
+        fields += [] if row.strength is None else [row.strength.value]  # older snapshots keep their digests
+        digest.update(json.dumps(fields).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _comparison_from_row(row: AnyRow) -> Comparison:
+    first, second = (row.first, tuple(row.first_ids)), (row.second, tuple(row.second_ids))
+    chosen, rejected = (second, first) if row.choice is Choice.SECOND else (first, second)
+    return Comparison(
+        prompt=row.prompt,
+        chosen=chosen[0],
+        rejected=rejected[0],
+        chosen_ids=chosen[1],
+        rejected_ids=rejected[1],
+        tie=row.choice in (Choice.TIE, Choice.BOTH_BAD),
+        group=row.prompt_id,
+        strength=0.0 if row.strength is None else float(row.strength.level),
+    )

@@ -1,0 +1,79 @@
+"""Trained reward models: their files, reports, and the labels they learnt from."""
+
+import time
+from typing import Any
+
+from sqlalchemy import Select, select
+
+from rlhf_lab.common.enums import Source
+from rlhf_lab.common.records import LabelSnapshot, RewardModelRow
+from rlhf_lab.errors import StoreError
+from rlhf_lab.store import tables as t
+from rlhf_lab.store.database import AnyRow, Database, insert_row
+
+
+def add_reward_model(
+    db: Database,
+    project_id: int,
+    path: str,
+    *,
+    config: dict[str, Any],
+    report: dict[str, Any],
+    snapshot: LabelSnapshot,
+) -> RewardModelRow:
+    """Record a trained reward model. It is never changed afterwards: a retrained one is another one."""
+    created_at = time.time()
+    values = {
+        "project_id": project_id,
+        "path": path,
+        "config": config,
+        "report": report,
+        "vote_ids": list(snapshot.vote_ids),
+        "labels_digest": snapshot.digest,
+        "source": snapshot.source,
+        "created_at": created_at,
+    }
+    with db.write() as conn:
+        reward_model_id = insert_row(conn, t.reward_models, values)
+    return RewardModelRow(reward_model_id, project_id, path, config, report, snapshot, created_at)
+
+
+def reward_models(db: Database, project_id: int) -> list[RewardModelRow]:
+    """Newest first."""
+    with db.read() as conn:
+        return [_reward_model_from_row(row) for row in conn.execute(_newest_reward_models(project_id))]
+
+
+def get_reward_model(db: Database, reward_model_id: int) -> RewardModelRow:
+    with db.read() as conn:
+        row = conn.execute(select(t.reward_models).where(t.reward_models.c.id == reward_model_id)).one_or_none()
+    if row is None:
+        raise StoreError(f"There is no reward model {reward_model_id}. Train one first.")
+    return _reward_model_from_row(row)
+
+
+def latest_reward_model(db: Database, project_id: int, source: Source | None = None) -> RewardModelRow | None:
+    """The newest one of a project, of labels of one source or (None) of any."""
+    query = _newest_reward_models(project_id).limit(1)
+    if source is not None:
+        query = query.where(t.reward_models.c.source == source)
+    with db.read() as conn:
+        row = conn.execute(query).one_or_none()
+    return None if row is None else _reward_model_from_row(row)
+
+
+def _newest_reward_models(project_id: int) -> Select[*tuple[Any, ...]]:
+    in_project = t.reward_models.c.project_id == project_id
+    return select(t.reward_models).where(in_project).order_by(t.reward_models.c.id.desc())
+
+
+def _reward_model_from_row(row: AnyRow) -> RewardModelRow:
+    return RewardModelRow(
+        id=row.id,
+        project_id=row.project_id,
+        path=row.path,
+        config=row.config,
+        report=row.report,
+        snapshot=LabelSnapshot(tuple(row.vote_ids), row.labels_digest, row.source),
+        created_at=row.created_at,
+    )
