@@ -14,7 +14,7 @@ from rlhf_lab.config.reward import RewardConfig
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "FROM_THE_TEXTS.md").read_text(encoding="utf-8")
 ERRATA = TEXT.partition("## Errata")[2]
-MUTANTS = sorted((ROOT / "tests" / "mutants").glob("*core*.py"))
+MUTANTS = sorted((ROOT / "tests" / "mutation").glob("*core*.py"))
 
 
 def quoted(pattern, text=TEXT):

@@ -95,7 +95,7 @@ def test_temperature_divides_the_logits(dtype, tolerance, temperature, grad):
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_sampled_logprobs_have_the_same_gradient_and_none_for_the_entropy(temperature):
+def test_detached_entropy_logprobs_have_the_same_gradient_and_none_for_the_entropy(temperature):
     """Against autograd through the plain formula; a weight of its own for every token, one logit impossible."""
     logits, tokens = random_logits(4, 9), torch.tensor([0, 8, 3, 3])
     logits[1, 2] = -math.inf
@@ -124,7 +124,7 @@ def test_what_is_added_to_all_logits_changes_no_figure():
         assert torch.equal(before.detach(), given)
 
 
-def test_sampled_logprobs_by_hand():
+def test_detached_entropy_logprobs_by_hand():
     """Odds 1 : 3 at temperature 2 are 1 : sqrt 3; the slope of the second token's log-probability is p(first) / 2."""
     logits = torch.tensor([[0.0, math.log(3.0)]], dtype=torch.float64, requires_grad=True)
     logprob, entropy = logprobs.logprobs_with_detached_entropy(logits, torch.tensor([1]), temperature=2.0)
@@ -274,7 +274,7 @@ def test_temperature_must_be_positive(temperature):
         logprobs.token_logprobs(random_logits(1, 2, 3), torch.tensor([[0, 1]]), temperature=temperature)
 
 
-@pytest.mark.parametrize("function", ["token_logprobs", "logprobs_and_entropy", "sampled_logprobs"])
+@pytest.mark.parametrize("function", ["token_logprobs", "logprobs_and_entropy", "logprobs_with_detached_entropy"])
 def test_unshifted_logits_are_refused(function):
     with pytest.raises(ConfigError, match="shifted"):
         getattr(logprobs, function)(random_logits(1, 3, 3), torch.tensor([[0, 1]]))

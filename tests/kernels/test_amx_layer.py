@@ -92,11 +92,11 @@ def test_numbers_that_are_not_there_are_not_read(units, monkeypatch):
         lambda: whole.qkv_projection(wide[0]),
         lambda: whole.post_attention(rows, wide[0]),
         lambda: whole.post_attention(rows, mixed[0, :3]),
-        lambda: whole.forward(wide, *turn, 0, keeps=False),
-        lambda: whole.forward(x, *short, 0, keeps=False),
-        lambda: whole.forward(x, *other, 0, keeps=False),
-        lambda: whole.backward(x[:, 1:], x, mixed, *turn, 0, wants_x=True),
-        lambda: whole.backward(x, x, mixed[:, 1:], *turn, 0, wants_x=True),
+        lambda: whole.forward(wide, *turn, 0, save_attn_output=False),
+        lambda: whole.forward(x, *short, 0, save_attn_output=False),
+        lambda: whole.forward(x, *other, 0, save_attn_output=False),
+        lambda: whole.backward(x[:, 1:], x, mixed, *turn, 0, needs_x_grad=True),
+        lambda: whole.backward(x, x, mixed[:, 1:], *turn, 0, needs_x_grad=True),
     ):
         with pytest.raises(ValueError, match="a layer was given"):
             wrong()
@@ -109,7 +109,7 @@ def test_slopes_are_float32_whatever_a_program_makes_by_default(units, monkeypat
     try:
         x, frozen, shape, turn, pairs = made(3, 6, (3,) * 7)
         whole = in_c(frozen, shape, pairs)
-        _, slopes = whole.backward(x, x, whole.forward(x, *turn, 0, keeps=True)[1], *turn, 0, wants_x=False)
+        _, slopes = whole.backward(x, x, whole.forward(x, *turn, 0, save_attn_output=True)[1], *turn, 0, needs_x_grad=False)
     finally:
         torch.set_default_dtype(torch.float32)
     assert {one.dtype for one in slopes} == {torch.float32}
@@ -217,14 +217,14 @@ def test_any_number_of_threads_gives_the_same_numbers(units, case, monkeypatch):
     try:
         for threads in (1, 2, 3, 8):
             torch.set_num_threads(threads)
-            out, mixed = whole.forward(x, *turn, first, keeps=True)
-            dx, slopes = whole.backward(slope, x, mixed, *turn, first, wants_x=True)
+            out, mixed = whole.forward(x, *turn, first, save_attn_output=True)
+            dx, slopes = whole.backward(slope, x, mixed, *turn, first, needs_x_grad=True)
             read = whole.qkv_projection(rows)
             found.append(
                 [
                     out,
                     mixed,
-                    whole.forward(x, *turn, first, keeps=False)[0],
+                    whole.forward(x, *turn, first, save_attn_output=False)[0],
                     dx,
                     *slopes,
                     read,
@@ -244,9 +244,9 @@ def test_a_text_is_computed_alike_whatever_stands_beside_it(units, monkeypatch):
     tiny_models.multiply_by(units, monkeypatch)
     x, frozen, shape, turn, pairs = made(9, 21, (8,) * 7)
     whole = in_c(frozen, shape, pairs)
-    together = whole.forward(x, *turn, 4, keeps=False)[0]
+    together = whole.forward(x, *turn, 4, save_attn_output=False)[0]
     for i, text in enumerate(x):
-        assert torch.equal(whole.forward(text[None], *turn, 4, keeps=False)[0], together[i : i + 1])
+        assert torch.equal(whole.forward(text[None], *turn, 4, save_attn_output=False)[0], together[i : i + 1])
 
 
 @UNITS
@@ -259,7 +259,7 @@ def test_another_update_takes_the_place_of_the_one_before(units, monkeypatch):
     whole.set_lora(pairs, SCALE)
     assert whole.lora_buffer._version > version, "a gradient that waits would be taken with other weights"
     assert torch.equal(
-        whole.forward(x, *turn, 0, keeps=False)[0], in_c(frozen, shape, pairs).forward(x, *turn, 0, keeps=False)[0]
+        whole.forward(x, *turn, 0, save_attn_output=False)[0], in_c(frozen, shape, pairs).forward(x, *turn, 0, save_attn_output=False)[0]
     )
 
 

@@ -9,8 +9,9 @@ from peft import AutoPeftModelForCausalLM, PeftModel
 from support import tiny_models
 from transformers import AutoModelForCausalLM
 
+from rlhf_lab.common.model_files import ADAPTER_FILE
 from rlhf_lab.errors import ModelError
-from rlhf_lab.models.adapters import ADAPTER_FILE, Adapters
+from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.sampling.sampler import sample
 
 PROMPT = torch.tensor([tiny_models.ids("the cat sat . the very old king")])
@@ -99,7 +100,7 @@ def test_memory_that_runs_out_where_an_adapter_is_taken_leaves_it_unused(llama_f
     backbone = tiny_models.load(llama_folder)
     base = logits(backbone)
     adapters = tiny_models.adapters_of(backbone, "a")
-    use, calls = type(backbone.fused_layers).use, []
+    use, calls = type(backbone.fused_layers).set_adapter, []
 
     def fails_once(whole, parts):
         calls.append(1)
@@ -107,7 +108,7 @@ def test_memory_that_runs_out_where_an_adapter_is_taken_leaves_it_unused(llama_f
             raise RuntimeError("can't allocate memory")
         use(whole, parts)
 
-    monkeypatch.setattr(type(backbone.fused_layers), "use", fails_once)
+    monkeypatch.setattr(type(backbone.fused_layers), "set_adapter", fails_once)
     with pytest.raises(RuntimeError, match="allocate"), adapters.using("a"):
         pytest.fail("it was taken all the same")
     assert torch.equal(logits(backbone), base)

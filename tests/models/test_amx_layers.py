@@ -227,7 +227,7 @@ def test_a_resumed_run_is_the_run_to_the_last_bit(units, tiled_folders, monkeypa
     first = trainer(tiled_folders["mistral"], **config)
     tiny_models.run(first, 2)
     resumed = trainer(tiled_folders["mistral"], **config)
-    resumed.load_state(*first.state())
+    resumed.state.load_state_dict(*first.state.state_dict())
     assert [tiny_models.numbers(result.metrics) for result in tiny_models.run(resumed, 2)] == expected[2:]
     assert tiny_models.same(tiny_models.weights(resumed), tiny_models.weights(through))
 

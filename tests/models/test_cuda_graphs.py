@@ -455,7 +455,7 @@ def test_buffers_are_kept_while_they_suit_and_grow_where_that_is_cheap(saved):
     backbone, tapes = tiny_models.load(saved["llama"], torch.float64), Tapes()
     written(backbone, tapes)
     first = backbone.cuda_graphs.buffers
-    assert (first.size, first.columns) == (12, 64)
+    assert (first.max_rows, first.max_columns) == (12, 64)
     written(backbone, tapes, rows=4)
     assert backbone.cuda_graphs.buffers is first
     written(backbone, tapes, rows=13)

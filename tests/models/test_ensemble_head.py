@@ -7,10 +7,11 @@ import pytest
 import torch
 from support import tiny_models
 
+from rlhf_lab.common.model_files import HEAD_CONFIG
 from rlhf_lab.errors import ConfigError, ModelError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.heads import EnsembleHead, RewardHead
-from rlhf_lab.models.reward_model import HEAD_CONFIG, RewardModel, load_reward_model
+from rlhf_lab.models.reward_model import RewardModel, load_reward_model
 
 NAN = float("nan")
 HIDDEN = torch.tensor([[[1.0, 2.0], [3.0, 4.0], [NAN, NAN]], [[5.0, 6.0], [-1.0, 0.0], [7.0, -2.0]]])

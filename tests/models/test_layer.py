@@ -58,7 +58,7 @@ def beside(frozen, pairs):
         return frozen._replace(
             qkv=torch.cat([frozen.qkv, torch.block_diag(*b[:3])], 1), o=torch.cat([frozen.o, b[3]], 1),
             gate=torch.cat([frozen.gate, gate, none(up)], 1), up=torch.cat([frozen.up, none(gate), up], 1),
-            down=torch.cat([frozen.down, b[6]], 1), beside=(torch.cat(a[:3]), a[3], torch.cat(a[4:6]), a[6]),
+            down=torch.cat([frozen.down, b[6]], 1), lora_a=(torch.cat(a[:3]), a[3], torch.cat(a[4:6]), a[6]),
         )  # fmt: skip
 
 
@@ -296,8 +296,8 @@ def single(one):
 @pytest.mark.parametrize("learns", ["words and pairs", "pairs"])
 def test_by_kernels_numbers_and_gradients_are_those_of_float64(case, first, sizes, learns, monkeypatch):
     """even: the slopes of the pairs come from a kernel too."""
-    monkeypatch.setattr("test_llama_layer.WIDTH", sizes[0])
-    monkeypatch.setattr("test_llama_layer.INNER", sizes[1])
+    monkeypatch.setattr("test_layer.WIDTH", sizes[0])
+    monkeypatch.setattr("test_layer.INNER", sizes[1])
     x, frozen, shape, angles, pairs = made(**case)
     frozen = LayerWeights(*(one / sizes[0] ** 0.5 for one in frozen[:5]), *frozen[5:])  # so that numbers stay near 1
     first = min(first, x.shape[1] - 1)

@@ -112,7 +112,7 @@ def test_in_bfloat16_it_is_as_near_the_exact_numbers_as_the_modules(whole_folder
 def test_by_the_other_library_too(whole_folders, monkeypatch):
     """Columns of a wider tensor, transposed weights, few rows, packed weights: whatever is asked of it."""
     theirs, their_samples = outcome(*loaded(whole_folders["qwen2"], monkeypatch, (), "a"))
-    for name, value in {"BY_ONEDNN": True, "FEWEST": 1, "FEWEST_PACKED": 1}.items():
+    for name, value in {"USE_ONEDNN": True, "MIN_MULTIPLICATIONS": 1, "MIN_MULTIPLICATIONS_PACKED": 1}.items():
         monkeypatch.setattr(matmul, name, value)
     packed, reorder = [], torch.ops.mkldnn._reorder_linear_weight
     monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", lambda x: packed.append(x) or reorder(x))
@@ -130,7 +130,7 @@ def test_by_the_other_library_too(whole_folders, monkeypatch):
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch has no oneDNN here")
 def test_other_work_while_packed_weights_sample_changes_nothing_and_no_layout_stays(llama_folder, monkeypatch):
     """Another adapter computes and samples between two tokens, in the tensors that hold the first one's merged weights."""
-    for name, value in {"BY_ONEDNN": True, "FEWEST": 1, "FEWEST_PACKED": 1}.items():
+    for name, value in {"USE_ONEDNN": True, "MIN_MULTIPLICATIONS": 1, "MIN_MULTIPLICATIONS_PACKED": 1}.items():
         monkeypatch.setattr(matmul, name, value)
     monkeypatch.setattr(sampler, "PROGRESS_EVERY", 2)
     layouts, reorder = weakref.WeakSet(), torch.ops.mkldnn._reorder_linear_weight
@@ -209,7 +209,7 @@ def test_the_modules_compute_long_texts_and_texts_under_a_mask(llama_folder, mon
         )
         assert hidden.last_hidden_state.shape == (2, 8, 32)
         for layer in backbone.trunk.layers:
-            monkeypatch.setattr(whole_of(layer), "longest", 7)
+            monkeypatch.setattr(whole_of(layer), "max_length", 7)
         longer = backbone.hidden(IDS)
     other, plain = loaded(llama_folder, monkeypatch, (), "a")
     with torch.no_grad(), plain.using("a"):
@@ -222,7 +222,7 @@ def test_long_texts_learn_by_the_modules_where_short_ones_are_computed_as_one(ll
     for known in (KNOWN, ()):
         backbone, adapters = loaded(llama_folder, monkeypatch, known, "a")
         for layer in in_use(backbone):
-            monkeypatch.setattr(whole_of(layer), "longest", 5)
+            monkeypatch.setattr(whole_of(layer), "max_length", 5)
         with adapters.using("a"):
             with torch.no_grad():
                 backbone.hidden(IDS[:, :5])
@@ -242,7 +242,7 @@ def test_torch_refuses_a_gradient_whose_weights_another_adapter_has_overwritten_
     with adapters.using("a"):
         hidden = backbone.hidden(IDS)
     for layer in in_use(backbone):
-        monkeypatch.setattr(whole_of(layer), "longest", 5)
+        monkeypatch.setattr(whole_of(layer), "max_length", 5)
     with torch.no_grad(), adapters.using("b"):
         backbone.hidden(IDS)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -281,7 +281,7 @@ def test_a_text_is_as_long_as_the_shortest_window(llama_folder, monkeypatch):
     whole, trunk = backbone.fused_layers, backbone.trunk
     for lengths, there_are in (((math.inf, 8), True), ((math.inf, 7), False), ((7, 8), False)):
         for layer, length in zip(in_use(backbone), lengths, strict=True):
-            whole_of(layer).longest = length
+            whole_of(layer).max_length = length
         assert (whole.hidden_states(trunk, IDS, 0) is not None) is there_are
 
 
@@ -483,7 +483,7 @@ def test_a_layer_that_was_merged_by_itself_is_merged_again(llama_folder, monkeyp
     with torch.no_grad(), adapters.using("a"):
         with monkeypatch.context() as patch:
             for layer in backbone.trunk.layers:
-                patch.setattr(whole_of(layer), "longest", 0)
+                patch.setattr(whole_of(layer), "max_length", 0)
             by_modules = backbone.hidden(IDS)
         torch.testing.assert_close(backbone.hidden(IDS), by_modules, rtol=1e-4, atol=1e-4)
 

@@ -6,11 +6,12 @@ import pytest
 import torch
 from support import tiny_models
 
+from rlhf_lab.common.model_files import HEAD_CONFIG, HEAD_FILE
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.batch import make_batch
 from rlhf_lab.models.heads import RewardHead
-from rlhf_lab.models.reward_model import HEAD_CONFIG, HEAD_FILE, RewardModel, load_reward_model
+from rlhf_lab.models.reward_model import RewardModel, load_reward_model
 
 
 def model_of(folder, pooling="mean", adapter="reward", dtype=torch.float32, last_weight=0.3):

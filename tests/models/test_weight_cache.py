@@ -61,7 +61,7 @@ def effect(weights, i):
 def test_they_are_the_frozen_ones_with_the_update(kind, dtype, ranks):
     weights = frozen(dtype)
     parts = parts_of(weights, ranks)
-    found = keeper(kind, weights).of(parts)
+    found = keeper(kind, weights).weights_for(parts)
     for i, part in enumerate(parts):
         expected = part.base.weight.float() + 2.0 * part.b.detach() @ part.a.detach()
         assert torch.equal(effect(found, i), expected), i
@@ -69,7 +69,7 @@ def test_they_are_the_frozen_ones_with_the_update(kind, dtype, ranks):
 
 
 def test_beside_is_laid_out_as_the_products_read_it():
-    found = keeper(ConcatWeightCache, weights := frozen()).of(parts_of(weights))
+    found = keeper(ConcatWeightCache, weights := frozen()).weights_for(parts_of(weights))
     assert found.lora_a[0].tolist() == [[1, 2, 3], [11, 12, 13], [21, 22, 23]]
     assert found.qkv[0].tolist() == [1, 2, 3, -2, 0, 0]  # first row of q
     assert found.qkv[4].tolist() == [1, 2, 3, 0, -2, 0]  # of k
@@ -88,19 +88,19 @@ def test_they_follow_what_is_trained_and_whoever_computes(kind):
     for parts in (one, other, one):
         for i, part in enumerate(parts):
             expected = part.base.weight + part.scale * part.b.detach() @ part.a.detach()
-            assert torch.equal(effect(kept.of(parts), i), expected)
+            assert torch.equal(effect(kept.weights_for(parts), i), expected)
     with torch.no_grad():
         one[6].b.add_(1)  # the last factor alone
-    assert torch.equal(effect(kept.of(one), 6), one[6].base.weight)
+    assert torch.equal(effect(kept.weights_for(one), 6), one[6].base.weight)
 
 
 @pytest.mark.parametrize("kind", [MergedWeights, ConcatWeightCache])
 def test_they_stay_where_they_are_and_are_not_made_twice(kind):
     weights = frozen()
     kept, parts = keeper(kind, weights), parts_of(weights)
-    first = kept.of(parts)
+    first = kept.weights_for(parts)
     versions = [one._version for one in first[:5]]
-    again = kept.of(parts)
+    again = kept.weights_for(parts)
     assert all(one is other for one, other in zip(first[:5], again[:5], strict=True))
     assert [one._version for one in again[:5]] == versions
 
@@ -135,12 +135,12 @@ def test_adapters_of_two_ranks_that_take_turns_have_a_room_each():
     kept, narrow, wide, widest = (
         keeper(ConcatWeightCache, weights), parts_of(weights), parts_of(weights, (2,) * 7), parts_of(weights, (3,) * 7),
     )  # fmt: skip
-    rooms = [kept.of(parts).qkv for parts in (narrow, wide, narrow, wide)]
+    rooms = [kept.weights_for(parts).qkv for parts in (narrow, wide, narrow, wide)]
     assert rooms[0] is rooms[2]
     assert rooms[1] is rooms[3]
-    kept.of(widest)  # a third takes the place of the first
-    assert kept.of(wide).qkv is rooms[1]
-    assert kept.of(narrow).qkv is not rooms[0]
+    kept.weights_for(widest)  # a third takes the place of the first
+    assert kept.weights_for(wide).qkv is rooms[1]
+    assert kept.weights_for(narrow).qkv is not rooms[0]
 
 
 def test_memory_that_runs_out_leaves_nothing_half_made(monkeypatch):
@@ -156,17 +156,17 @@ def test_memory_that_runs_out_leaves_nothing_half_made(monkeypatch):
 
     monkeypatch.setattr(torch, "cat", fails_once)
     with pytest.raises(RuntimeError, match="allocate"):
-        kept.of(parts)
+        kept.weights_for(parts)
     for i, part in enumerate(parts):
-        assert torch.equal(effect(kept.of(parts), i), part.base.weight + 2.0 * part.b.detach() @ part.a.detach())
+        assert torch.equal(effect(kept.weights_for(parts), i), part.base.weight + 2.0 * part.b.detach() @ part.a.detach())
 
 
 def test_another_rank_takes_other_room_and_leaves_nothing_behind():
     weights = frozen()
     kept = keeper(ConcatWeightCache, weights)
-    wide = kept.of(parts_of(weights, (3,) * 7))
+    wide = kept.weights_for(parts_of(weights, (3,) * 7))
     assert wide.qkv.shape == (8, 12)
     narrow = parts_of(weights)
-    assert kept.of(narrow).qkv.shape == (8, 6)
+    assert kept.weights_for(narrow).qkv.shape == (8, 6)
     for i, part in enumerate(narrow):
-        assert torch.equal(effect(kept.of(narrow), i), part.base.weight + 2.0 * part.b.detach() @ part.a.detach())
+        assert torch.equal(effect(kept.weights_for(narrow), i), part.base.weight + 2.0 * part.b.detach() @ part.a.detach())

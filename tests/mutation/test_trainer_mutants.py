@@ -164,9 +164,9 @@ MUTANTS = [
            "test_the_fused_kernel_takes_what_does_not_fit"),
     # --- core/logprobs.py, the part that training uses ---
     Mutant(LOGPROBS, "temperature missing in the slope", "g = (gradients[0] / ctx.temperature)", "g = gradients[0]",
-           "test_sampled_logprobs_by_hand test_sampled_logprobs_have_the_same_gradient_and_none_for_the_entropy"),
+           "test_detached_entropy_logprobs_by_hand test_detached_entropy_logprobs_have_the_same_gradient_and_none_for_the_entropy"),
     Mutant(LOGPROBS, "0 times minus infinity", "logits.clamp_min_(torch.finfo(logits.dtype).min)", "pass",
-           "test_sampled_logprobs_have_the_same_gradient_and_none_for_the_entropy test_head_logprobs_are_those_of_its_logits"),
+           "test_detached_entropy_logprobs_have_the_same_gradient_and_none_for_the_entropy test_head_logprobs_are_those_of_its_logits"),
     Mutant(LOGPROBS, "large logits cost digits", "    logits.sub_(logits.amax(-1, keepdim=True))\n", "    pass\n",
            "test_what_is_added_to_all_logits_changes_no_figure"),
     Mutant(LOGPROBS, "the caller's logits are used up", "scaled.clone() if scaled is logits else scaled", "scaled",
