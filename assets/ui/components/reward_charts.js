@@ -1,60 +1,60 @@
-// Cards of the screen "Reward model" that are drawn from its report alone. `chart` draws: see reward.js.
-window.LabReward = window.LabReward || (() => {
+// Cards of the screen "Reward model" that show its report. chart(name, label, figure): see reward.js.
+window.LabRewardCharts = window.LabRewardCharts || (() => {
   const { el, percent } = Lab;
-  const ENOUGH = 30;  // unseen pairs for a calibration curve
+  const MIN_PAIRS = 30;  // unseen pairs for a calibration curve
 
   function losses(report, chart) {
     const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'How it learnt'), el('span.muted', {}, `loss of the last fit${report.seconds ? `; all of it took ${Lab.duration(report.seconds)}` : ''}`)));
     if (report.loss.length < 2) { card.append(el('p.muted', {}, 'Fitted in one go, without updates.')); return card; }
     card.append(el('p.muted', {}, `0.69 (ln 2) is guessing.${report.warm_start ? ' It begins lower: a head is fitted in one go before, and these updates only refine it.' : ''}`));
     card.append(chart('losses', 'loss of the last fit over its updates', (c) => ({
-      traces: [{ x: report.loss.map((_, i) => i + 1), y: report.loss, mode: 'lines', line: { color: c.accent, width: 2 }, hovertemplate: '%{y:.3f}<extra></extra>' }], more: { x: 'update', beside: 'loss', height: 170, xaxis: { dtick: LabCharts.whole(1, report.loss.length) }, y: { rangemode: 'tozero' } } })));
+      traces: [{ x: report.loss.map((_, i) => i + 1), y: report.loss, mode: 'lines', line: { color: c.accent, width: 2 }, hovertemplate: '%{y:.3f}<extra></extra>' }], layout: { xTitle: 'update', yTitle: 'loss', height: 170, xaxis: { dtick: LabCharts.integerTick(1, report.loss.length) }, y: { rangemode: 'tozero' } } })));
     return card;
   }
 
   function length(report) {
-    const r = report.length_correlation, size = Math.abs(r), way = r > 0 ? ['longer', 'shorter'] : ['shorter', 'longer'];
-    const words = r === null || r === undefined ? 'Not measured: all texts are of the same length, or there are too few.'
-      : size < 0.2 ? 'It hardly looks at length.'
-        : size < 0.5 ? `It likes ${way[0]} texts a little. Fine if you do too; PPO will follow it.`
-          : `It mostly rewards ${way[0]} texts, and PPO will write them. If that is not what you want, label pairs where the ${way[1]} one is better.`;
+    const r = report.length_correlation, strength = Math.abs(r), direction = r > 0 ? ['longer', 'shorter'] : ['shorter', 'longer'];
+    const text = r === null || r === undefined ? 'Not measured: all texts are of the same length, or there are too few.'
+      : strength < 0.2 ? 'It hardly looks at length.'
+        : strength < 0.5 ? `It likes ${direction[0]} texts a little. Fine if you do too; PPO will follow it.`
+          : `It mostly rewards ${direction[0]} texts, and PPO will write them. If that is not what you want, label pairs where the ${direction[1]} one is better.`;
     const pin = el('i.point');
     pin.style.left = `${50 + 50 * (r || 0)}%`;
     return el('div.lab-card.length', {}, el('div.lab-row', {}, el('h3', {}, 'Does length decide?'), el('span.muted', {}, 'correlation of score and length over base samples')),
       r === null || r === undefined ? null : el('div.interval', { 'aria-hidden': 'true' }, el('div.track', {}, el('i.chance', { style: 'left:50%' }), pin),
         el('div.ends', {}, el('span', {}, '−1: short'), el('span', {}, '0'), el('span', {}, 'long: +1'))),
-      el('p', { 'data-do': 'length' }, r === null || r === undefined ? null : el('strong', {}, `${Lab.number(r, 2)}. `), words));
+      el('p', { 'data-do': 'length' }, r === null || r === undefined ? null : el('strong', {}, `${Lab.number(r, 2)}. `), text));
   }
 
   function calibration(report, chart) {
     const bins = report.calibration, error = report.calibration_error, count = bins.reduce((sum, bin) => sum + bin[2], 0);
-    if (count < ENOUGH) {
+    if (count < MIN_PAIRS) {
       return el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'Is it as right as it is sure?')),
-        el('p.muted', { 'data-do': 'calibration' }, `It takes ${ENOUGH} unseen pairs to tell; there are ${count}. Label on.`));
+        el('p.muted', { 'data-do': 'calibration' }, `It takes ${MIN_PAIRS} unseen pairs to tell; there are ${count}. Label on.`));
     }
-    const bias = bins.reduce((sum, [said, was, n]) => sum + n * (said - was), 0) / count;
-    const words = error === null ? '' : `Off by ${Lab.many(Math.round(100 * error), 'point')} on average${error < 0.05 ? ': its probabilities can be taken at their word.'
+    const bias = bins.reduce((sum, [predicted, observed, n]) => sum + n * (predicted - observed), 0) / count;
+    const text = error === null ? '' : `Off by ${Lab.plural(Math.round(100 * error), 'point')} on average${error < 0.05 ? ': its probabilities can be taken at their word.'
       : bias > 0.02 ? ': it is surer than it may be.' : bias < -0.02 ? ': it is right more often than it thinks.' : '.'}`;
     const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'Is it as right as it is sure?'), el('span.muted', {}, 'on unseen pairs; on the line: exactly')));
     card.append(chart('calibration', 'share of unseen pairs ranked right, against how sure the reward model was', (c) => ({
       traces: [
         { x: [0.5, 1], y: [0.5, 1], mode: 'lines', line: { color: c.muted, width: 1, dash: 'dash' }, hoverinfo: 'skip' },
         { x: bins.map((bin) => bin[0]), y: bins.map((bin) => bin[1]), mode: 'lines+markers', line: { color: c.accent, width: 2 }, marker: { size: 8 },
-          text: bins.map(([said, was, n]) => `${percent(said)} sure, ${percent(was)} right, ${Lab.many(n, 'label')}`), hovertemplate: '%{text}<extra></extra>' }],
-      more: { x: 'how sure it was', beside: 'ranked right', xaxis: { range: [0.48, 1.02], tickformat: '.0%' }, y: { range: [-0.03, 1.05], tickformat: '.0%' } } })),
-    el('p.muted', { 'data-do': 'calibration' }, words));
+          text: bins.map(([predicted, observed, n]) => `${percent(predicted)} sure, ${percent(observed)} right, ${Lab.plural(n, 'label')}`), hovertemplate: '%{text}<extra></extra>' }],
+      layout: { xTitle: 'how sure it was', yTitle: 'ranked right', xaxis: { range: [0.48, 1.02], tickformat: '.0%' }, y: { range: [-0.03, 1.05], tickformat: '.0%' } } })),
+    el('p.muted', { 'data-do': 'calibration' }, text));
     return card;
   }
 
   function disagreements(report) {
-    const side = (words, text) => el('div', {}, el('span.muted', {}, words), el('p.lab-text', { dir: 'auto' }, text));
-    const one = (item) => el('li', {}, el('p.muted.lab-text', { dir: 'auto' }, item.prompt),
+    const side = (label, text) => el('div', {}, el('span.muted', {}, label), el('p.lab-text', { dir: 'auto' }, text));
+    const listItem = (item) => el('li', {}, el('p.muted.lab-text', { dir: 'auto' }, item.prompt),
       el('div.sides', {}, side('the label prefers', item.chosen), side('it would have preferred', item.rejected)),
       el('p', {}, el('span.lab-badge.warn', {}, `gave this label ${percent(item.probability)}`)));
     return el('details.lab-card.disagreements', { 'data-do': 'disagreements' },
       el('summary', {}, el('strong', {}, `Labels that it disagrees with most (${report.disagreements.length})`),
         el('span.muted', {}, ' judged without having seen them: slips of the hand, or what it has not understood. Who said what, and asking again: Runs & data, Quality of the labels.')),
-      el('ol.lab-scroll', {}, report.disagreements.map(one)));
+      el('ol.lab-scroll', {}, report.disagreements.map(listItem)));
   }
 
   return { calibration, disagreements, length, losses };

@@ -1,0 +1,129 @@
+// The form that starts a run. All settings are in the section below; choosing a preset fills them in.
+const { el } = Lab;
+const root = element.querySelector('.lab-run-form');
+const place = el('div', {}, el('div.lab-card.lab-empty', {}, 'Looking for reward models …'));
+let drawnKey = '';               // the state on screen, as JSON
+let drawnState = null;           // the same, as an object
+let wasOpened = false;           // a person opened the form
+let hasChosenModel = false;      // a person chose the reward model; otherwise the server's default counts
+let hasRequestedPreset = false;  // the settings of a preset were requested
+let awaitsPreset = false;        // they have not arrived yet
+let timer = null;
+let algorithm = 'ppo';  // of the settings below
+const startLabel = () => `Start ${algorithm.replace('_', ' ').toUpperCase()}`;
+const control = (name) => root.querySelector(`[data-do=${name}]`);
+
+function setReady(isReady) {
+  const button = control('start');
+  clearTimeout(timer);
+  if (button) button.disabled = !isReady;
+  if (!isReady) timer = setTimeout(() => setReady(true), 4000);  // the reply got lost: let the person try again
+}
+
+function start() {
+  setReady(false);
+  control('start-error').hidden = true;
+  trigger('start', { request_id: Date.now(), reward_model: control('start-reward').value, name: control('start-name').value });
+}
+
+function requestPreset(name) {
+  setReady(false);
+  hasRequestedPreset = awaitsPreset = true;
+  trigger('preset', { preset: name });
+}
+
+function noModelCard(state) {
+  const text = state.training_text
+    ? `${state.training_text}${state.training_progress === null ? '' : ` ${Lab.percent(state.training_progress)} done; this takes some seconds.`}`
+    : state.labels_missing > 0
+      ? [`Label ${Lab.plural(state.labels_missing, 'more pair')} under Label`, Lab.judgeHint(), '; the reward model then trains by itself.']
+      : 'There are enough labels; the reward model is about to be trained.';
+  return el('div.lab-card.lab-empty', { role: 'status' }, el('p', {}, 'PPO needs a reward model, and a reward model needs labels.'), el('p', {}, text));
+}
+
+function updateNote() {
+  const selected = drawnState.models.find(({ id }) => String(id) === control('start-reward').value);
+  const schedule = drawnState.active_runs.length ? ` Run ${drawnState.active_runs.join(', ')} is going on; this one waits for its turn.`
+    : ' It trains in the background: close this page, come back, it is all there.';
+  const { id: newestId } = drawnState.models[0];
+  const newerNote = selected && selected.id === drawnState.default_id && newestId !== drawnState.default_id ? ` Reward model ${newestId} is newer, but a simulated judge taught it.` : '';
+  const trainingNote = drawnState.training_text && selected ? ` ${drawnState.training_text} A run started now learns from reward model ${selected.id} and can be switched to that one later.` : '';
+  control('start-note').textContent = `${selected ? selected.note : ''}${newerNote}${trainingNote}${schedule}`;
+}
+
+function buildForm(state) {
+  const reward = el('select.lab-input', { 'aria-label': 'reward model', 'data-do': 'start-reward', onchange: () => { hasChosenModel = true; updateNote(); } },
+    state.models.map(({ id, label }) => el('option', { value: id }, `reward model ${label}`)));
+  const preset = el('select.lab-input', { 'aria-label': 'preset', 'data-do': 'start-preset', onchange: (e) => requestPreset(e.target.value) },
+    props.data.presets.map((item) => el('option', { value: item.name, selected: item.name === state.default_preset }, item.label)));
+  const algorithmSelect = el('select.lab-input', { 'aria-label': 'algorithm', 'data-do': 'start-algorithm', onchange: (e) => { setReady(false); trigger('algorithm', { algorithm: e.target.value }); } },
+    props.data.algorithms.map((item) => el('option', { value: item, selected: item === algorithm }, item)));
+  const name = el('input.lab-input', { type: 'text', maxlength: 80, placeholder: 'name (optional)', 'aria-label': 'name of the run', 'data-do': 'start-name',
+    onkeydown: (e) => { if (e.key === 'Enter' && !control('start').disabled) start(); } });
+  return el('div.lab-card', {}, Lab.operatorOnly(
+    el('div.lab-row', {}, el('h2', {}, state.run_count ? 'Another run' : 'Start a run'), reward, algorithmSelect, preset),
+    el('div.lab-row', {}, name,
+      el('button.lab-button.lab-main', { type: 'button', 'data-do': 'start', onclick: start }, startLabel()),
+      state.run_count ? el('button.lab-button.small', { type: 'button', 'data-do': 'start-close', onclick: () => { wasOpened = false; draw(state); } }, 'Close') : null,
+      el('p.muted.note', { 'data-do': 'start-note' })),
+    el('p.lab-notice.bad', { role: 'alert', hidden: true, 'data-do': 'start-error' })));
+}
+
+// While a run is on screen the form is collapsed into one button.
+const collapsedForm = (state) => el('div.lab-row', {}, Lab.operatorOnly(el('button.lab-button.small', { type: 'button', 'data-do': 'start-open', 'aria-expanded': 'false',
+  onclick: () => { wasOpened = true; draw(state); control('start')?.focus(); } }, 'Start another run …')));
+
+function draw(state) {
+  // training progress is shown only while there is no reward model
+  const key = JSON.stringify([{ ...state, training_progress: state.models.length ? null : state.training_progress }, wasOpened, Lab.isOperator()]);
+  if (key === drawnKey) return;
+  const projectChanged = drawnState !== null && drawnState.project !== state.project;
+  drawnKey = key;
+  drawnState = state;
+  const isOpen = wasOpened || state.run_count === 0;
+  document.body.classList.toggle('lab-run-form-open', isOpen && state.models.length > 0);
+  if (!isOpen || projectChanged) hasChosenModel = false;
+  if (!isOpen) { place.replaceChildren(collapsedForm(state)); return; }
+  if (!state.models.length) { place.replaceChildren(noModelCard(state)); return; }
+  rebuildForm(state, projectChanged);
+}
+
+// Rebuild the form (a reward model was added, a run has ended) and keep what the person entered.
+function rebuildForm(state, projectChanged) {
+  const names = [...(hasChosenModel ? ['start-reward'] : []), 'start-preset', 'start-name'];
+  const entered = projectChanged ? {} : Object.fromEntries(names.map((name) => [name, control(name)?.value]));
+  const focus = root.contains(document.activeElement) ? document.activeElement.dataset.do : null;
+  const error = control('start-error')?.textContent || '';
+  place.replaceChildren(buildForm(state));
+  for (const [name, value] of Object.entries(entered)) if (value !== undefined) control(name).value = value;
+  if (!hasChosenModel || !control('start-reward').value) control('start-reward').value = state.default_id;
+  if (error) { control('start-error').hidden = false; control('start-error').textContent = error; }
+  if (focus) control(focus)?.focus();
+  updateNote();
+  if (Lab.isOperator() && (!hasRequestedPreset || entered['start-preset'] === undefined)) requestPreset(entered['start-preset'] ?? state.default_preset);
+  else setReady(!awaitsPreset);
+}
+
+watch('value', () => {
+  const reply = props.value;
+  if (!reply) return;
+  setReady(true);
+  if (reply.filled_preset) {
+    awaitsPreset = false;
+    algorithm = reply.algorithm;
+    if (control('start')) { control('start').textContent = startLabel(); control('start-algorithm').value = algorithm; }
+    return;
+  }
+  const notice = control('start-error');
+  if (notice) { notice.hidden = !reply.error; notice.textContent = reply.error || ''; }
+  if (!reply.run) return;
+  wasOpened = false;
+  window.dispatchEvent(new CustomEvent('lab-run', { detail: reply.run }));
+});
+// The tooltip of a disabled setting says why. Set on hover: the section may be opened late.
+document.addEventListener('mouseover', (event) => {
+  const node = event.target.closest?.('#start-settings [id^="start-"]'), algorithms = node && props.data.algorithms_by_setting[node.id.slice('start-'.length)];
+  if (algorithms) node.title = algorithms.includes(algorithm) ? '' : `${algorithm} does not read this setting, only ${algorithms.join(', ')}; it stays at its default.`;
+});
+root.append(Lab.operatorNotice('Only the operator starts and steers runs here; you can watch.'), place);
+Lab.poll(root, async () => draw(await Lab.unwrap(server.options({}))), 2000);

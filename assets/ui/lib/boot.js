@@ -1,0 +1,48 @@
+// Before Gradio runs. In another site's frame a browser may refuse storage, which Gradio uses unchecked: replace it by memory.
+for (const name of ['localStorage', 'sessionStorage']) {
+  try { window[name].length; } catch (error) {
+    const items = new Map();
+    Object.defineProperty(window, name, { value: {
+      getItem: (key) => items.get(String(key)) ?? null, setItem: (key, value) => { items.set(String(key), String(value)); },
+      removeItem: (key) => { items.delete(String(key)); }, clear: () => items.clear(), key: (i) => [...items.keys()][i] ?? null,
+      get length() { return items.size; } } });
+  }
+}
+
+// Shows the pair to label until Gradio has rendered the page, so that reading can begin. Its buttons are disabled.
+(() => {
+  const { el } = Lab;
+  if (Lab.currentTab() !== 'label') return;
+  const overlay = el('div.lab.lab-first', { 'aria-busy': 'true' });
+  const dark = Lab.getItem('dark');
+  overlay.classList.toggle('dark', dark ? dark === 'on' : matchMedia('(prefers-color-scheme: dark)').matches);
+  overlay.classList.toggle('projector', Lab.getItem('projector') === 'on');
+
+  // Removed once the screen Label has rendered, at the latest after 30 s.
+  const isRendered = () => document.querySelector('.lab-label[data-pair]');
+  const observer = new MutationObserver(() => { if (isRendered()) remove(); });
+  function remove() { observer.disconnect(); overlay.remove(); }
+  observer.observe(document, { subtree: true, attributes: true, attributeFilter: ['data-pair'] });
+  setTimeout(remove, 30000);
+
+  // wide, narrow: what the text is called side by side, and stacked on a phone.
+  function side(name, text, wide, narrow) {
+    const label = el('span', {}, el('span.beside', {}, wide), el('span.above', {}, narrow), ' is better');
+    return el(`article.lab-card.side.${name}`, { 'aria-label': `${wide} text` }, el('p.lab-text.lab-scroll', { dir: 'auto' }, text),
+      el('button.lab-button', { type: 'button', disabled: true }, label));
+  }
+
+  function show({ prompt, left, right, guideline }) {
+    overlay.replaceChildren(
+      el('div.top', {}, el('span.name', {}, 'RLHF Lab'), el('span.muted', {}, 'getting ready …')),
+      el('div.screen', {},
+        guideline ? el('p.guideline.lab-scroll.lab-text', { dir: 'auto' }, guideline) : null,
+        el('section.prompt.lab-scroll', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), el('p.lab-text', { dir: 'auto' }, prompt)),
+        el('h2', {}, 'Which continuation is better?'),
+        el('div.sides', {}, side('left', left, 'Left', 'First'), side('right', right, 'Right', 'Second'))));
+    if (!isRendered()) document.body.append(overlay);
+  }
+
+  fetch('first', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify({ annotator: Lab.annotator() }) })
+    .then(async (reply) => { if (reply.status === 200) show(await reply.json()); }, () => {});
+})();

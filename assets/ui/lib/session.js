@@ -1,0 +1,49 @@
+// The visitor of this page: name, rights, stored preferences, open tab.
+Object.assign(window.Lab, (() => {
+  const { el } = Lab;
+
+  // The annotator's name: signed by the server and sent with the page (also as a cookie, which a browser may refuse), otherwise
+  // generated here. The server believes a generated name only in a single-user lab; with several users its session cookie counts.
+  const ANNOTATOR_KEY = 'rlhf-lab-annotator';
+  function uuid() {
+    if (crypto.randomUUID) return crypto.randomUUID();
+    const bytes = crypto.getRandomValues(new Uint8Array(16));
+    return Array.from(bytes, (b) => b.toString(16).padStart(2, '0')).join('');
+  }
+  function annotator() {
+    let name = document.querySelector('meta[name=lab-visitor]')?.content || localStorage.getItem(ANNOTATOR_KEY);
+    if (!name) { name = `visitor-${uuid().slice(0, 8)}`; localStorage.setItem(ANNOTATOR_KEY, name); }
+    return name;
+  }
+
+  // Controls for the operator alone stand in operatorOnly(…): a fieldset disables them for mouse, keyboard and screen readers.
+  // operatorNotice(…) tells everybody else; elements of the class lab-operating are hidden from them.
+  const OPERATOR_ONLY = 'Only the operator may do this.';
+  let operator = !document.querySelector('meta[name=lab-guest]');  // as the page was served; the header updates it
+  document.body.classList.toggle('lab-guest', !operator);
+  const isOperator = () => operator;
+  const operatorOnly = (...children) => el('fieldset.lab-operator', { role: 'presentation', disabled: !operator, title: operator ? null : OPERATOR_ONLY }, ...children);
+  const operatorNotice = (text) => el('p.lab-notice.lab-only', {}, text);
+  const judgeHint = (comma = ',') => el('span.lab-operating', {}, `${comma} or let a simulated judge label 40 there`);  // on the screen Label
+  function setOperator(now) {
+    operator = now;
+    document.body.classList.toggle('lab-guest', !now);
+    for (const fieldset of document.querySelectorAll('fieldset.lab-operator')) { fieldset.disabled = !now; fieldset.title = now ? '' : OPERATOR_ONLY; }
+  }
+
+  // Values that this browser tab stores across reloads; null if unset.
+  function setItem(name, value) { sessionStorage.setItem(`rlhf-lab-${name}`, value); }
+  function getItem(name) { return sessionStorage.getItem(`rlhf-lab-${name}`); }
+
+  // The open tab is in the address, so that Back, a reload and a link lead to it; the header opens it.
+  const tabSlug = (tab) => tab.textContent.trim().toLowerCase().replace(/\W+/g, '-');
+  const currentTab = () => location.hash.slice(1) || 'label';
+  document.addEventListener('click', (event) => {
+    const tab = event.target.closest?.('[role=tab]');
+    if (!tab) return;
+    if (tabSlug(tab) !== currentTab()) location.hash = tabSlug(tab);
+    if (tab.getAttribute('aria-selected') !== 'true') document.querySelectorAll('.lab-notice.bad[data-notice]').forEach((notice) => Lab.showNotice(notice, ''));
+  }, true);
+
+  return { uuid, annotator, isOperator, operatorOnly, operatorNotice, judgeHint, setOperator, setItem, getItem, tabSlug, currentTab };
+})());

@@ -1,0 +1,86 @@
+// The strip above every screen: project, engine and running job.
+const { el } = Lab;
+const root = element.querySelector('.lab-header');
+
+function machineText({ engine: { device, memory_mb: memoryMb } }) {
+  return [device, memoryMb ? Lab.bytes(2 ** 20 * memoryMb) : ''].filter(Boolean).join(' · ');
+}
+
+function jobStatus(state) {
+  if (!state.job) return null;
+  const share = Math.round(100 * state.job.progress), percentText = state.job.show_percent ? ` ${Lab.percent(state.job.progress)}` : '';
+  const timeLeft = Lab.timeLeft(state.job.eta_s, state.job.progress);
+  const bar = el('i');
+  bar.style.width = `${share}%`;
+  return el('div.job', { title: `${state.job.label}${percentText}${timeLeft}` },
+    el('div.what', {}, el('span', {}, `${state.job.label}${percentText}`), el('span.left', {}, timeLeft)),
+    el('div.lab-bar', { role: 'progressbar', 'aria-label': state.job.label, 'aria-valuemin': 0, 'aria-valuemax': 100, 'aria-valuenow': share }, bar));
+}
+
+// Projector mode (larger type) and dark mode, stored by this browser tab.
+function setDisplayMode(name, on) {
+  document.body.classList.toggle(name, on);
+  Lab.setItem(name, on ? 'on' : 'off');
+  window.dispatchEvent(new Event('resize'));
+}
+
+const screens = () => [...document.querySelectorAll('[role=tab]')];
+
+// Clicks before Gradio listens are lost, so this is tried again until the tab is open.
+function openTabFromAddress(tries) {
+  const tab = screens().find((one) => Lab.tabSlug(one) === Lab.currentTab());
+  if (tab?.getAttribute('aria-selected') === 'true') { tab.scrollIntoView({ block: 'nearest', inline: 'center' }); return; }
+  tab?.click();
+  if (tries) setTimeout(() => openTabFromAddress(tries - 1), 100);
+}
+
+// Whether this visitor is the operator. A secret stored in this browser (screen Project) has to be sent to the server first.
+let storedSecret = null, verified = null, lastRequestId = 0, attempts = 0;
+function updateOperator(serverSaysOperator) {
+  const secret = localStorage.getItem('rlhf-lab-operator');
+  if (secret !== storedSecret) { storedSecret = secret; verified = null; attempts = 0; }
+  if (!serverSaysOperator && storedSecret && !verified && attempts < 4) { attempts += 1; lastRequestId = Date.now(); trigger('verify_operator', { request_id: lastRequestId }); }  // Gradio may not have read the secret yet
+  applyOperator(serverSaysOperator || (storedSecret ? verified : false));
+}
+function applyOperator(now) { if (now !== null && now !== Lab.isOperator()) Lab.setOperator(now); }
+
+// After an accuracy: its interval, or why it is shown as one; hidden on a phone.
+function accuracyNote(reward) {
+  if (Lab.isWideInterval(reward)) return el('span.why', {}, ' (few labels)');
+  return reward.low === null ? '' : ` (${Lab.interval(reward.low, reward.high)})`;
+}
+
+function draw(state) {
+  const accuracy = state.reward
+    ? [`accuracy ${Lab.accuracy(state.reward)}${state.reward.simulated ? ', simulated' : ''}`, accuracyNote(state.reward)]
+    : ['no reward model yet'];
+  const jobRunning = state.job && state.engine.is_working;  // then only the job is described, and the strip stays on one line
+  root.replaceChildren(el('div.strip', {}, [
+    el('span.name', {}, 'RLHF Lab'),
+    el('span.what', {}, `${state.project} · ${state.model}`),
+    el('span.lab-badge.machine', { title: `${state.engine.label}. ${state.engine.description}` }, el(`i.dot.${state.engine.style}`), jobRunning ? machineText(state) : `${state.engine.label}${machineText(state) && ` · ${machineText(state)}`}`),
+    el('span.lab-badge', {}, `${Lab.plural(state.labels, 'label')}${state.simulated ? ` + ${state.simulated} simulated` : ''}`),
+    el('span.lab-badge', { title: state.reward && `cross-validated accuracy of reward model ${state.reward.id}, the newest that ${state.reward.simulated ? 'a simulated judge taught; people taught none' : 'people taught'}, with its 95 % interval` }, ...accuracy),
+    jobStatus(state),
+    el('span.lab-grow'), el('span.buttons', {},
+    el('button.lab-button.small.projector', { type: 'button', title: 'larger type for the back of the room', 'aria-pressed': document.body.classList.contains('projector') ? 'true' : 'false',
+      onclick: () => { setDisplayMode('projector', !document.body.classList.contains('projector')); draw(state); } }, 'Projector'),
+    el('button.lab-button.small', { type: 'button', title: 'light or dark',
+      onclick: () => { setDisplayMode('dark', !document.body.classList.contains('dark')); draw(state); } }, document.body.classList.contains('dark') ? 'Light' : 'Dark')),
+  ]));
+  if (state.warning) root.append(el('p.lab-notice.bad', { role: 'alert' }, state.warning));
+}
+
+for (const name of ['projector', 'dark']) if (Lab.getItem(name)) setDisplayMode(name, Lab.getItem(name) === 'on');
+openTabFromAddress(300);
+window.addEventListener('hashchange', () => openTabFromAddress(50));
+watch('value', () => {
+  if (!props.value || props.value.request_id !== lastRequestId) return;
+  verified = props.value.is_operator;
+  applyOperator(verified);
+});
+Lab.poll(root, async () => {
+  const state = await Lab.unwrap(server.status({ annotator: Lab.annotator() }));
+  updateOperator(state.is_operator);
+  draw(state);
+}, 1500);

@@ -1,0 +1,280 @@
+// Screen "Label". A vote names the pair that was on screen. The next pair is drawn at once, and takes no answer until the vote on
+// the last one is stored.
+const { el } = Lab;
+const root = element.querySelector('.lab-label');
+const annotator = Lab.annotator();
+const MIN_READ_MS = 300, REPLY_TIMEOUT_MS = 5000, MAX_ATTEMPTS = 4;
+let current = null;      // the state on screen
+let awaitsReply = true;     // no event is sent meanwhile
+let lastVote = null;    // the last vote sent
+let pendingUuid = null;    // its uuid until the reply arrives
+let attempts = 0;
+let shownAt = 0;         // when the pair came on screen
+let replyTimer = null;
+let isReadable = false;  // an earlier answer is the second half of a double click
+let readableTimer = null;
+
+let strength = '';     // how much better, optional
+let marksDifferences = false;    // whether differing words are marked
+let note = '';
+
+const SHORTCUTS = {
+  left: ['1', 'ArrowLeft'], right: ['2', 'ArrowRight'], tie: ['0', '='], both_bad: ['x'], skip: ['s'], undo: ['u'], redo: ['r'],
+};
+const ACTION_BY_KEY = Object.fromEntries(Object.entries(SHORTCUTS).flatMap(([name, keys]) => keys.map((key) => [key, name])));
+const STRENGTHS = ['slightly', 'clearly', 'much'];
+const stackedScreen = matchMedia('(max-width: 640px)');  // the texts stand one above the other: label.css
+const CHOICE_LABELS = { left: 'left is better', right: 'right is better', tie: 'equally good', both_bad: 'both bad', skip: 'skipped' };
+
+function send(name, fields = {}) {
+  if (awaitsReply) return;
+  setAwaitsReply(true);
+  clearTimeout(replyTimer);
+  replyTimer = setTimeout(() => onTimeout(name), REPLY_TIMEOUT_MS * 2 ** attempts);
+  trigger(name, { annotator, ...fields });
+}
+
+// The same vote is sent again (the server counts it once) with growing timeouts. After the last one its pair is shown again.
+function onTimeout(name) {
+  setAwaitsReply(false);
+  attempts += 1;
+  if (name === 'vote' && attempts < MAX_ATTEMPTS) { resendVote(lastVote); return; }
+  clearPendingVote();
+  if (name === 'vote' || !current || !current.pair) send('opened');
+}
+
+function sendVote(vote) {
+  lastVote = vote;
+  pendingUuid = vote.uuid;
+  Lab.setItem('vote', JSON.stringify(vote));
+  send('vote', vote);
+}
+
+function resendVote(vote) {
+  showMessage('Your last answer is not stored yet; it is sent again …');
+  sendVote(vote);
+}
+
+function clearPendingVote() {
+  pendingUuid = null;
+  attempts = 0;
+  Lab.setItem('vote', '');
+}
+
+function setAwaitsReply(awaits) { awaitsReply = awaits; updateReady(); }
+
+// data-open: the pair on screen takes an answer.
+function updateReady() {
+  if (current?.pair && isReadable && !awaitsReply) root.dataset.open = current.pair.id;
+  else delete root.dataset.open;
+}
+
+function handleAction(name) {
+  if (element.offsetParent === null || current?.you.role === 'viewer') return;
+  if (name === 'undo' || name === 'redo') { send(name, { project_created_at: current?.project.project_created_at }); return; }
+  if (!('open' in root.dataset)) return;
+  const card = root.querySelector(`.side.${name}`);
+  sendVote({ pair_id: current.pair.id, choice: name, uuid: Lab.uuid(), duration_ms: Math.round(performance.now() - shownAt),
+    strength: card ? strength : '', note, by: current.you.name || annotator, project_created_at: current.project.project_created_at });
+  if (current.next_pair) draw({ ...current, pair: current.next_pair, next_pair: null, notice: '' });
+  else card?.classList.add('chosen');
+}
+
+function button(name, label, key, extra = '') {
+  return el(`button.lab-button${extra}`, { type: 'button', 'data-do': name, 'aria-keyshortcuts': SHORTCUTS[name].join(' '),
+    onclick: () => handleAction(name) }, label, el('kbd', { 'aria-hidden': 'true' }, key));
+}
+
+function textBody(text, other) {
+  if (marksDifferences) return Lab.markedDiff(other, text, 'p.lab-text.lab-scroll');
+  if (current.pair.markdown && Lab.markdown) return Lab.markdown(text);
+  return el('p.lab-text.lab-scroll', { dir: 'auto', tabindex: '0' }, text);
+}
+
+// wide, narrow: what the text is called side by side, and stacked on a phone.
+function side(name, text, other, wide, narrow, key) {
+  const label = el('span', {}, el('span.beside', {}, wide), el('span.above', {}, narrow), ' is better');
+  return el(`article.lab-card.side.${name}`, { 'aria-label': `${wide} text` }, textBody(text, other), button(name, label, key));
+}
+
+function sides() {
+  const { left, right } = current.pair;
+  return el('div.sides', { role: 'group', 'aria-labelledby': 'lab-question' },
+    side('left', left, right, 'Left', 'First', '1'), side('right', right, left, 'Right', 'Second', '2'));
+}
+
+// Optional: how much better, marked differences, a note.
+function optionalControls() {
+  const choice = (word) => el(`button.lab-more${strength === word ? '.on' : ''}`, { type: 'button', 'data-strength': word,
+    'aria-pressed': String(strength === word), onclick: () => { strength = strength === word ? '' : word; redrawOptional(); } }, word);
+  const field = el('input.lab-input.note', { type: 'text', maxlength: 1000, placeholder: 'note (optional)', 'aria-label': 'note on this pair',
+    oninput: () => { note = field.value; } });
+  field.value = note;
+  return el('div.more', {},
+    el('span.muted', { role: 'group', 'aria-label': 'how much better, optional' }, 'If you like: how much better? ', el('span.strengths', {}, STRENGTHS.map(choice))),
+    el(`button.lab-more${marksDifferences ? '.on' : ''}`, { type: 'button', 'data-do': 'differ', 'aria-pressed': String(marksDifferences),
+      onclick: () => { marksDifferences = !marksDifferences; root.querySelector('.sides').replaceWith(sides()); redrawOptional(); } }, 'mark differences'),
+    field);
+}
+
+function redrawOptional() { root.querySelector('.more')?.replaceWith(optionalControls()); }
+
+// The list of earlier labels, each of which can be changed.
+async function loadHistory(details) {
+  const container = details.querySelector('.earlier');
+  try {
+    const { votes } = await Lab.unwrap(server.recent_votes({ annotator }));
+    container.replaceChildren(...(votes.length ? votes.map(historyRow) : [el('p.muted', {}, 'No labels yet.')]));
+  } catch (error) { container.replaceChildren(el('p.lab-notice.bad', {}, String(error.message))); }
+}
+
+function historyRow(vote) {
+  const select = (label, options, selected) => el('select.lab-input', { 'aria-label': label, onchange: update },
+    options.map(([value, label]) => el('option', { value, selected: value === selected }, label)));
+  const labels = stackedScreen.matches ? { ...CHOICE_LABELS, left: 'first is better', right: 'second is better' } : CHOICE_LABELS;
+  const choice = select('your answer', Object.entries(labels), vote.choice);
+  const strengthSelect = select('how much better', [['', 'how much: not said'], ...STRENGTHS.map((word) => [word, `${word} better`])], vote.strength);
+  const noteInput = el('input.lab-input.note', { type: 'text', maxlength: 1000, placeholder: 'note (optional)', 'aria-label': 'note on this pair', value: vote.note, oninput: update });
+  const changeButton = el('button.lab-button.small', { type: 'button', 'data-do': 'amend', disabled: true,
+    onclick: () => send('amend', { vote_id: vote.id, uuid: Lab.uuid(), project_created_at: current.project.project_created_at, ...values() }) }, 'Change');
+  const values = () => ({ choice: choice.value, strength: strengthSelect.hidden ? '' : strengthSelect.value, note: noteInput.value.trim() });
+  function update() {
+    strengthSelect.hidden = !['left', 'right'].includes(choice.value);  // a tie has no strength
+    changeButton.disabled = Object.entries(values()).every(([name, value]) => vote[name] === value);
+  }
+  update();
+  const text = (which) => el(`p.lab-text.lab-scroll${vote.choice === which ? '.picked' : ''}`, { dir: 'auto' }, vote[which]);
+  return el('article', { 'data-vote': vote.id }, el('p.muted.lab-text', { dir: 'auto' }, vote.prompt), el('div.two', {}, text('left'), text('right')),
+    el('div.lab-row', {}, choice, strengthSelect, noteInput, changeButton));
+}
+
+function historySection() {
+  return el('details.history', { ontoggle: (event) => { if (event.target.open) loadHistory(event.target); } },
+    el('summary.muted', {}, 'Your earlier labels: look again, change an answer'), el('div.earlier.lab-scroll', {}));
+}
+
+function presenceBadge(n) { return el('span.lab-badge', { 'data-here': n, hidden: n < 2 }, `${n} people here`); }
+
+function progress(state) {
+  const text = state.labels_to_next > 0
+    ? `${state.labels_to_next} more by people and ${state.has_model ? 'the reward model learns again' : 'a reward model learns from them'}`
+    : state.training_text;
+  const share = state.next_training_at ? Math.min(1, state.labels / state.next_training_at) : 0;
+  return el('div.goal', {},
+    el('div.lab-row', {},
+      el('strong', { 'data-count': state.labels }, `${Lab.plural(state.labels, 'label')} by people`),
+      state.simulated ? el('span.lab-badge', {}, `${state.simulated} simulated, kept apart`) : null,
+      presenceBadge(state.people_here),
+      state.you.name ? el('span.lab-badge', { 'data-you': state.you.name }, `you are ${Lab.displayName(state.you.name)}`) : null,
+      el('span.muted.lab-grow', { 'aria-live': 'polite' }, text)),
+    el('div.lab-bar', { role: 'progressbar', 'aria-label': 'labels until the next reward model', 'aria-valuemin': 0,
+      'aria-valuemax': state.next_training_at, 'aria-valuenow': state.labels }, (() => { const i = el('i'); i.style.width = `${100 * share}%`; return i; })()));
+}
+
+function judgeControls() {
+  const judges = props.data.judges;
+  const defaultJudge = judges.find((judge) => judge.prompt_set === (current && current.project.prompt_set)) || judges[0];
+  const choice = el('select.lab-input', { 'aria-label': 'simulated judge' },
+    judges.map((judge) => el('option', { value: judge.name, title: judge.description, selected: judge === defaultJudge }, judge.name)));
+  return el('details.talks.lab-operating', {},
+    el('summary.muted', {}, 'For talks: let a simulated judge label, or begin again'),
+    el('div.lab-row', { style: 'margin-top:10px' },
+      choice,
+      el('button.lab-button.small', { type: 'button', 'data-do': 'judge', onclick: () => send('judge', { judge: choice.value, count: 40 }) }, 'Judge labels 40 more (simulated)'),
+      el('button.lab-button.small', { type: 'button', 'data-do': 'reset', onclick: () => {
+        if (confirm('Begin a fresh project? The labels so far stay in the old one.')) send('reset');
+      } }, 'Reset demo')));
+}
+
+function showMessage(text) {
+  const container = root.querySelector('.message');
+  container?.replaceChildren(...(text ? [el('p.lab-notice', { role: 'status' }, text)] : []));
+}
+
+// A reply about the same pair changes only counts, the next pair and the message.
+function updateSamePair(state) {
+  current = state;
+  showMessage(state.notice);
+  root.querySelector('.goal').replaceWith(progress(state));
+  const history = root.querySelector('details.history');
+  if (history?.open) loadHistory(history);
+}
+
+function draw(state) {
+  const openSections = ['details.talks', 'details.history'].filter((name) => root.querySelector(name)?.open);
+  const isSamePair = current?.pair?.id === state.pair?.id, isUnsavedPair = state.pair && lastVote?.pair_id === state.pair.id;
+  current = state;
+  if (!isSamePair) { strength = isUnsavedPair ? lastVote.strength : ''; note = isUnsavedPair ? lastVote.note : ''; }
+  const sections = [], isViewer = state.you.role === 'viewer';
+  if (state.guideline) sections.push(el('p.guideline.lab-scroll.lab-text', { dir: 'auto' }, state.guideline));
+  if (state.pair) {
+    sections.push(
+      el('section.prompt.lab-scroll', { 'aria-label': 'prompt' }, el('span.muted', {}, 'Prompt'), el('p.lab-text', { dir: 'auto' }, state.pair.prompt)),
+      el('h2', { id: 'lab-question' }, 'Which continuation is better?'), sides(),
+      el('div.others', {}, button('tie', 'Equally good', '0'), button('both_bad', 'Both bad', 'X'),
+        button('skip', 'Skip', 'S'), button('undo', 'Undo', 'U'), button('redo', 'Redo', 'R')), optionalControls());
+  } else {
+    sections.push(el('div.lab-card.lab-empty', { role: 'status' }, state.waiting_text,
+      isViewer ? el('p', {}, el('a.lab-button.lab-main', { href: 'join' }, 'Join to label')) : null));
+    if (!isViewer) sections.push(el('div.others', {}, button('undo', 'Undo', 'U')));
+  }
+  sections.push(el('div.message'), progress(state));  // a message moves no button
+  if (!isViewer) sections.push(historySection());
+  if (!isViewer) sections.push(judgeControls());
+  root.replaceChildren(...sections);
+  showMessage(state.notice);
+  root.dataset.pair = state.pair ? state.pair.id : '';
+  if (!isSamePair) {
+    isReadable = false;
+    clearTimeout(readableTimer);
+    readableTimer = setTimeout(() => { isReadable = true; updateReady(); }, MIN_READ_MS);
+    shownAt = performance.now();
+  }
+  updateReady();
+  for (const name of openSections) { const section = root.querySelector(name); if (section) section.open = true; }
+  if (!state.pair) replyTimer = setTimeout(() => { setAwaitsReply(false); send('opened'); }, isViewer ? 15000 : 1500);
+}
+
+// Replies may overtake each other: the newest counts stay on screen.
+const COUNT_KEYS = ['counted_at', 'labels', 'simulated', 'next_training_at', 'labels_to_next', 'has_model', 'training_text'];
+const counts = (reply) => Object.fromEntries(COUNT_KEYS.map((key) => [key, reply[key]]));
+
+const pairKey = ({ pair, you, guideline, project }) => JSON.stringify([pair, you, guideline, project]);
+
+function applyReply() {
+  const reply = props.value;
+  if (!reply?.project || (pendingUuid && reply.vote_uuid !== pendingUuid)) return;  // a late reply to an event before the vote
+  clearTimeout(replyTimer);
+  // Gradio reloads the page when the connection is lost; a vote that was not stored before the reload is sent again.
+  const lostVote = current === null && Lab.getItem('vote') ? JSON.parse(Lab.getItem('vote')) : null;
+  const isOvertaken = current && current.project.project_created_at === reply.project.project_created_at && current.counted_at > reply.counted_at;
+  const state = isOvertaken ? { ...reply, ...counts(current) } : reply;
+  if (current?.pair && pairKey(current) === pairKey(state)) updateSamePair(state);
+  else draw(state);
+  clearPendingVote();
+  setAwaitsReply(false);
+  if (lostVote && state.you.role !== 'viewer' && lostVote.by === (state.you.name || annotator)) resendVote(lostVote);
+}
+
+function onKey(event) {
+  if (!document.body.contains(root)) { document.removeEventListener('keydown', onKey); return; }
+  if (!Lab.isShortcut(event) || element.offsetParent === null) return;
+  const name = ACTION_BY_KEY[event.key] || ACTION_BY_KEY[event.key.toLowerCase()];
+  if (!name) return;
+  if (event.key.startsWith('Arrow') && event.composedPath()[0].closest?.('[role=tab], [role=tablist], summary')) return;
+  event.preventDefault();
+  handleAction(name);
+}
+
+Lab.poll(root, async () => {
+  const reply = await Lab.unwrap(server.presence({ annotator }));
+  if (!current) return;
+  // Another project was opened, or the visitor's rights have changed.
+  if (reply.project_created_at !== current.project.project_created_at || JSON.stringify(reply.you) !== JSON.stringify(current.you)) { send('opened'); return; }
+  Object.assign(current, { people_here: reply.people_here }, reply.counted_at > current.counted_at ? counts(reply) : {});
+  root.querySelector('.goal')?.replaceWith(progress(current));
+}, 5000);
+watch('value', applyReply);
+document.addEventListener('keydown', onKey);
+awaitsReply = false;
+send('opened');

@@ -1,0 +1,170 @@
+// Screen "People": who is here, the leaderboard, the invitation; for the operator also the labelling rules and erasing a person.
+const { el } = Lab;
+const root = element.querySelector('.lab-people');
+let state = null;
+let drawnRules = '';
+let sent = {};  // {id, card}: the last rules or erasure sent, and where its result is shown
+let invite;     // the operator's invitation; undefined until it has arrived, null if others cannot reach this lab
+let sortKey = 'labels';
+
+const ROLE_TEXTS = { viewer: 'You may look around, but not label.', labeller: 'You may label.', operator: 'You may do everything here: label, train, change projects and rules.' };
+const RULE_LABELS = { overlap: 'Votes wanted for each pair', repeats: 'Share of pairs shown a second time (0 to 0.5)', hold_s: 'Keep a pair for one person (seconds)', sampling: 'Which pairs are shown',
+  texts: 'Who writes the texts', markdown: 'Show Markdown', guideline: 'Guideline' };
+
+const CHOICE_LABELS = { random: 'any', information: 'whose answers would teach the most', uncertainty: 'where the reward model is least sure', diversity: 'least like the pairs there are',
+  base: 'the base model', policy: 'the newest checkpoint of a run' };
+
+// The role of this visitor. The operator's secret gives all rights and does not change the name.
+const role = () => (Lab.isOperator() ? 'operator' : state.you.role === 'viewer' ? 'viewer' : 'labeller');
+
+const share = (count, total) => (total ? `${Lab.percent(count / total)} of ${total}` : '–');
+
+function presenceCard() {
+  const names = state.present.filter((name) => !Lab.isVisitor(name)), others = state.present.length - names.length;
+  const list = [...names, ...(others ? [`${others} who gave no name`] : [])].join(', '), count = state.present.length;
+  const yourName = state.you.name && !Lab.isVisitor(state.you.name) ? `, ${state.you.name}` : '';
+  return el('section.lab-card', { 'aria-label': 'who is here' },
+    el('h2', { 'data-here': count }, count === 1 && state.present[0] === state.you.name ? 'Only you have this page open' : count === 1 ? 'One person has this page open' : `${count} people have this page open`),
+    count > 1 || names.length ? el('p.muted', {}, list) : null,
+    el('p', {}, ROLE_TEXTS[role()].replace('You', () => `You${yourName}${yourName && ','}`)),
+    role() === 'viewer' ? el('p', {}, el('a.lab-button', { href: 'join' }, 'Join to label')) : null,
+    Lab.operatorNotice('Only the operator makes the labelling rules and takes people out of the lab.'));
+}
+
+const SORT_VALUES = { labels: (row) => [row.labels], themselves: (row) => [row.consistent_repeats / row.repeats, row.repeats], others: (row) => [row.agreements / row.comparisons, row.comparisons] };
+
+// Highest first; rows without a value come last, and equal values are ordered by their number of pairs.
+function sortedRows() {
+  const sortValues = (one) => SORT_VALUES[sortKey](one).map((value) => (Number.isNaN(value) ? -1 : value));
+  const compare = (a, b) => { const i = a.findIndex((figure, k) => figure !== b[k]); return i < 0 ? 0 : b[i] - a[i]; };
+  return [...state.leaderboard].sort((a, b) => compare(sortValues(a), sortValues(b)));
+}
+
+function leaderboard() {
+  if (!state.leaderboard.length) return el('section.lab-card', {}, el('h2', {}, 'Labels'), el('p.muted', {}, 'Nobody has labelled in this project yet.'));
+  const head = [['labels', 'Labels', 'skips left out'], ['themselves', 'Agrees with themselves', 'on pairs shown twice, sides swapped'],
+    ['others', 'Agrees with others', 'on pairs others judged too']];
+  return el('section.lab-card', { 'aria-label': 'leaderboard' }, el('h2', {}, 'Labels'),
+    el('div.scroll', {}, el('table', {},
+      el('thead', {}, el('tr', {}, el('th', { scope: 'col' }, 'Name'), head.map(([key, name, title]) =>
+        el('th', { scope: 'col', 'aria-sort': key === sortKey ? 'descending' : 'none' },
+          el('button', { type: 'button', 'data-sort': key, title: `${title}; press to put the highest first`, onclick: () => { sortKey = key; draw(); } }, name))))),
+      el('tbody', {}, sortedRows().map((row) => el(row.annotator === state.you.name ? 'tr.me' : 'tr', { 'data-name': row.annotator },
+        el('th', { scope: 'row', dir: 'auto', title: row.annotator }, Lab.displayName(row.annotator)), el('td', {}, row.labels),
+        el('td', {}, share(row.consistent_repeats, row.repeats)), el('td', {}, share(row.agreements, row.comparisons))))))));
+}
+
+function qrImage() {
+  const { size, path } = invite.qr;
+  return Lab.svg('svg', { viewBox: `0 0 ${size} ${size}`, role: 'img', 'aria-label': `QR code of ${invite.link}`, class: 'qr' }, Lab.svg('path', { d: path }));
+}
+
+function invitationCard() {
+  if (invite === undefined) return null;
+  if (!invite) {
+    return el('section.lab-card', {}, el('h2', {}, 'Others'),
+      el('p.muted', {}, 'Phones and other computers cannot reach this lab. Start it with ', el('code', {}, 'python app.py --host 0.0.0.0'), ' and others in your network join with a code.'));
+  }
+  const [address] = invite.link.split('?');  // enough to type; the whole link can be copied
+  return el('section.lab-card.invite', { 'aria-label': 'invitation' }, qrImage(), el('div', {},
+    el('h2', {}, 'Join to label'), el('p.code', { 'data-code': invite.code }, invite.code),
+    el('p.lab-text', {}, address, el('span.muted', {}, invite.link.slice(address.length)))));
+}
+
+function ruleField(item) {
+  const id = `lab-rule-${item.name}`, value = state.rules[item.name];
+  const common = { id, name: item.name, 'aria-describedby': `${id}-help` };
+  let input;
+  if (item.type === 'bool') input = el('input', { ...common, type: 'checkbox', checked: value });
+  else if (item.choices) input = el('select.lab-input', common, item.choices.map((c) => el('option', { value: c, selected: c === value }, CHOICE_LABELS[c] || c)));
+  else if (item.name === 'guideline') { input = el('textarea.lab-input', { ...common, rows: 3 }); input.value = value; }
+  else input = el('input.lab-input', { ...common, type: 'number', min: item.low, max: item.high, step: item.type === 'int' ? 1 : 'any', value });
+  return el(item.name === 'guideline' ? 'div.rule.wide' : 'div.rule', {}, el('label', { for: id }, RULE_LABELS[item.name] || item.name), input,
+    el('p.muted', { id: `${id}-help` }, item.help));
+}
+
+function rulesForm() {
+  const form = el('form', { onsubmit: (event) => {
+    event.preventDefault();
+    const values = Object.fromEntries(props.data.fields.map((item) => {
+      const input = form.elements[item.name];
+      return [item.name, item.type === 'bool' ? input.checked : input.value];
+    }));
+    sent = { id: Date.now(), card: '.rules-form' };
+    trigger('rules', { request_id: sent.id, rules: values });
+  } }, Lab.operatorOnly(el('div.rules', {}, props.data.fields.map(ruleField)), el('button.lab-button.lab-main', { type: 'submit' }, 'Use these rules')),
+  el('p.result', { role: 'status' }));
+  return el('details.lab-card.rules-form', { open: root.querySelector('.rules-form')?.open }, el('summary', {}, 'Labelling rules of this project'), form);
+}
+
+function draw() {
+  const isOperator = Lab.isOperator();
+  const key = JSON.stringify([state.rules, isOperator]);
+  const keptForm = key === drawnRules ? root.querySelector('.rules-form') : null;  // somebody may be filling it in
+  drawnRules = key;
+  const focusedColumn = document.activeElement?.dataset.sort;
+  const form = isOperator ? keptForm || rulesForm() : null;
+  for (const child of [...root.children]) if (child !== keptForm && child !== erasure) child.remove();  // these two keep the focus
+  root.prepend(...(invite ? [invitationCard(), presenceCard(), leaderboard()] : [presenceCard(), invitationCard(), leaderboard()]).filter(Boolean));
+  if (focusedColumn) root.querySelector(`[data-sort=${focusedColumn}]`)?.focus();
+  if (!erasure.isConnected) root.append(erasure);
+  if (form && form !== keptForm) erasure.before(form);
+}
+
+// ---- erasing a person
+
+let drawnNames = '';
+const erasureName = el('select.lab-input', { id: 'lab-erase-name', 'data-do': 'erase-name', onchange: () => drawErasure() });
+const erasureVotes = el('input', { type: 'checkbox', 'data-do': 'erase-votes', onchange: () => drawErasure() });
+const erasureButtons = el('div');
+const erasure = el('details.lab-card.erasure.lab-operating', { ontoggle: () => requestNames() }, el('summary', {}, 'Take somebody out of this lab'),
+  el('p.muted', {}, 'Where somebody asks for it, or chose a name that cannot stay: the name goes from votes, blind tests and reward models of every project, and whoever entered by it joins again. '
+    + 'What a reward model has learnt, it keeps; what was exported before is not changed.'),
+  el('div.lab-row', {}, el('label', { for: 'lab-erase-name' }, 'Name'), erasureName, el('label', {}, erasureVotes, ' take their votes and notes back too')), erasureButtons, el('p.result', { role: 'status' }));
+
+// The button, or the question whether to go on.
+function drawErasure(isConfirming = false) {
+  const name = erasureName.value;
+  const question = `Take ${name} out of every project for good, ${erasureVotes.checked ? 'with all votes' : 'and keep the votes without a name'}?`;
+  const erase = () => { sent = { id: Date.now(), card: '.erasure' }; trigger('erase', { request_id: sent.id, name, delete_votes: erasureVotes.checked }); };
+  erasureButtons.replaceChildren(isConfirming && name ? Lab.deleteConfirmation(question, 'erase', {}, erase, () => drawErasure())
+    : Lab.operatorOnly(el('button.lab-button.danger', { type: 'button', 'data-do': 'erase', disabled: !name, onclick: () => drawErasure(true) }, 'Take out …')));
+}
+
+function drawNames(names) {
+  const key = JSON.stringify(names);
+  if (key === drawnNames) return;
+  drawnNames = key;
+  const selected = erasureName.value;
+  erasureName.replaceChildren(el('option', { value: '' }, names.length ? 'choose …' : 'nobody has a name here'), ...names.map((name) => el('option', { value: name }, name)));
+  erasureName.value = names.includes(selected) ? selected : '';
+  if (erasureName.value !== selected || !erasureButtons.firstChild) drawErasure();
+}
+
+// The names are sent to the operator alone, so by an event, and only while the list is visible.
+function requestNames() {
+  if (!erasure.open || root.offsetParent === null || document.hidden) return;
+  if (Lab.isOperator() && !document.body.classList.contains('lab-offline')) trigger('list_names', { request_id: Date.now() });
+}
+
+watch('value', () => {
+  const reply = props.value;
+  if (!reply) return;
+  if ('invite' in reply && Lab.isOperator()) { invite = reply.invite; draw(); }
+  if (reply.names) { drawNames(reply.names); return; }
+  if (reply.request_id !== sent.id) return;
+  const result = root.querySelector(`${sent.card} .result`);
+  if (!result) return;
+  result.textContent = reply.error || reply.message;
+  result.classList.toggle('bad', Boolean(reply.error));
+  requestNames();
+});
+
+Lab.poll(root, async () => {
+  state = await Lab.unwrap(server.get_state({ annotator: Lab.annotator() }));
+  if (!Lab.isOperator()) invite = undefined;
+  else if (invite === undefined) trigger('invite', { request_id: Date.now(), origin: location.origin + location.pathname });
+  draw();
+}, 4000);
+
+setInterval(requestNames, 4000);
