@@ -1,4 +1,4 @@
-"""What pages are told of a run once a second: every point once, whatever happens between two questions."""
+"""What pages are feed of a run once a second: every point once, whatever happens between two questions."""
 
 import json
 import math
@@ -27,11 +27,12 @@ def follow(page, reply):
     for name, points in reply.get("points", {}).items():
         curves = page.setdefault("curves", {})
         curves[name] = points if reply["reset"] else curves.get(name, []) + points
-    if "sampled" in reply:
-        page["sampled"] = reply["sampled"] if reply["reset"] else page.get("sampled", []) + reply["sampled"]
-    if "line" in reply:
-        page["ask"] = {"run": reply["run"]["id"], "line": reply["line"], "since": reply["to"], "seen": reply["seen"]}
-        page["ask"]["frame"] = reply["frame_id"]
+    if "sample_steps" in reply:
+        earlier = [] if reply["reset"] else page.get("sample_steps", [])
+        page["sample_steps"] = earlier + reply["sample_steps"]
+    if "epoch" in reply:
+        page["query"] = {name: reply[name] for name in ("epoch", "revision", "static_id")}
+        page["query"] |= {"run": reply["run"]["id"], "after_step": reply["last_step"]}
     return page
 
 
@@ -40,24 +41,24 @@ def test_nothing_has_run(ctx):
 
 
 def test_a_page_that_polls_ends_up_with_every_point_once(ctx):
-    run, told, page = a_run(ctx), run_feed.RunFeed(ctx), {"ask": {}}
+    run, feed, page = a_run(ctx), run_feed.RunFeed(ctx), {"query": {}}
     set_run_status(ctx.db, run.id, RunStatus.RUNNING)
-    follow(page, told.poll(page["ask"]))
+    follow(page, feed.poll(page["query"]))
     for at in range(13):
         step(ctx, run, at, score=at / 4, samples=[Sample("p", 1, "t", 0.0)] if at % 5 == 0 else [])
         if at % 3 == 0:
-            reply = told.poll(page["ask"])
+            reply = feed.poll(page["query"])
             assert reply["reset"] is False
             follow(page, reply)
-    follow(page, told.poll(page["ask"]))
+    follow(page, feed.poll(page["query"]))
     assert page["curves"][SCORE] == [[at, at / 4] for at in range(1, 13)]
-    assert page["sampled"] == [0, 5, 10]
-    assert told.poll(page["ask"]) == {"same": True}
+    assert page["sample_steps"] == [0, 5, 10]
+    assert feed.poll(page["query"]) == {"unchanged": True}
 
 
 def test_rows_of_a_step_that_the_run_does_not_name_yet_are_told_once(ctx, monkeypatch):
     """A step may be committed between two reads of one poll."""
-    run, told, page = a_run(ctx), run_feed.RunFeed(ctx), {"ask": {}}
+    run, feed, page = a_run(ctx), run_feed.RunFeed(ctx), {"query": {}}
     step(ctx, run, 1, score=1.0)
     real = run_feed.metric_series
 
@@ -67,66 +68,66 @@ def test_rows_of_a_step_that_the_run_does_not_name_yet_are_told_once(ctx, monkey
         return real(*args, **kwargs)
 
     monkeypatch.setattr(run_feed, "metric_series", late)
-    follow(page, told.poll(page["ask"]))
+    follow(page, feed.poll(page["query"]))
     assert page["curves"][SCORE] == [[1, 1.0]]
-    follow(page, told.poll(page["ask"]))
+    follow(page, feed.poll(page["query"]))
     assert page["curves"][SCORE] == [[1, 1.0], [2, 2.0]]
 
 
 def test_steps_taken_back_and_written_otherwise_begin_the_page_anew(ctx):
-    run, told, page = a_run(ctx), run_feed.RunFeed(ctx), {"ask": {}}
+    run, feed, page = a_run(ctx), run_feed.RunFeed(ctx), {"query": {}}
     for at in range(1, 9):
         step(ctx, run, at, score=1.0)
-    follow(page, told.poll(page["ask"]))
+    follow(page, feed.poll(page["query"]))
     delete_steps_after(ctx.db, run.id, 5)
     for at in range(6, 10):  # further than before, while nobody looked
         step(ctx, run, at, score=2.0)
-    reply = told.poll(page["ask"])
+    reply = feed.poll(page["query"])
     assert reply["reset"] is True
     assert follow(page, reply)["curves"][SCORE] == [[at, 1.0 if at < 6 else 2.0] for at in range(1, 10)]
 
 
 def test_steps_taken_back_and_not_written_again_are_gone_from_the_page(ctx):
-    run, told, page = a_run(ctx), run_feed.RunFeed(ctx), {"ask": {}}
+    run, feed, page = a_run(ctx), run_feed.RunFeed(ctx), {"query": {}}
     for at in range(1, 9):
         step(ctx, run, at)
-    follow(page, told.poll(page["ask"]))
+    follow(page, feed.poll(page["query"]))
     delete_steps_after(ctx.db, run.id, 5)
-    assert [at for at, _ in follow(page, told.poll(page["ask"]))["curves"][SCORE]] == [1, 2, 3, 4, 5]
+    assert [at for at, _ in follow(page, feed.poll(page["query"]))["curves"][SCORE]] == [1, 2, 3, 4, 5]
 
 
 def test_a_server_that_was_restarted_tells_everything_again(ctx):
-    run, page = a_run(ctx), {"ask": {}}
+    run, page = a_run(ctx), {"query": {}}
     step(ctx, run, 1)
-    follow(page, run_feed.RunFeed(ctx).poll(page["ask"]))
+    follow(page, run_feed.RunFeed(ctx).poll(page["query"]))
     step(ctx, run, 2)
-    assert follow(page, run_feed.RunFeed(ctx).poll(page["ask"]))["curves"][SCORE] == [[1, 0.0], [2, 0.0]]
+    assert follow(page, run_feed.RunFeed(ctx).poll(page["query"]))["curves"][SCORE] == [[1, 0.0], [2, 0.0]]
 
 
 def test_a_long_history_comes_thinned_with_its_peak_and_its_end_and_later_steps_whole(ctx):
-    run, told, page = a_run(ctx, steps=3000), run_feed.RunFeed(ctx), {"ask": {}}
+    run, feed, page = a_run(ctx, steps=3000), run_feed.RunFeed(ctx), {"query": {}}
     for at in range(1, 1501):
         step(ctx, run, at, score=9.0 if at == 777 else 0.0)
-    follow(page, told.poll(page["ask"]))
+    follow(page, feed.poll(page["query"]))
     points = page["curves"][SCORE]
     assert len(points) <= run_feed.MAX_POINTS
     assert [777, 9.0] in points
     assert points[-1] == [1500, 0.0]
     step(ctx, run, 1501)
     step(ctx, run, 1502)
-    reply = told.poll(page["ask"])
+    reply = feed.poll(page["query"])
     assert reply["points"][SCORE] == [[1501, 0.0], [1502, 0.0]]
 
 
 def test_a_step_costs_little(ctx):
-    run, told, page = a_run(ctx), run_feed.RunFeed(ctx), {"ask": {}}
+    run, feed, page = a_run(ctx), run_feed.RunFeed(ctx), {"query": {}}
     set_run_status(ctx.db, run.id, RunStatus.RUNNING)
     values = {curve.metric: 1.2345678 for curve in charts.CURVES}
     for at in range(1, 31):
         record_step(ctx.db, run.id, StepResult(at, values))
-        reply = told.poll(page["ask"])
+        reply = feed.poll(page["query"])
         follow(page, reply)
-    assert "frame" not in reply
+    assert "static" not in reply
     assert len(json.dumps(reply)) < 2000
     assert len(json.dumps(reply["points"])) < 400
 
@@ -135,91 +136,91 @@ def test_the_page_is_told_when_nearly_all_scores_lie_beyond_the_clip(ctx):
     run = a_run(ctx)
     for at in range(1, 11):
         record_step(ctx.db, run.id, StepResult(at, {SCORE: 0.2 * at, "objective/score_clipfrac": 0.95}))
-    assert "95 % beyond score_clip" in run_feed.RunFeed(ctx).poll({})["verdicts"][SCORE][1]
+    assert "95 % beyond score_clip" in run_feed.RunFeed(ctx).poll({})["verdicts"][SCORE]["message"]
 
 
 def test_nan_is_a_gap_and_not_broken_json(ctx):
-    run, told = a_run(ctx), run_feed.RunFeed(ctx)
+    run, feed = a_run(ctx), run_feed.RunFeed(ctx)
     step(ctx, run, 1, score=1.0)
     step(ctx, run, 2, score=math.nan)
-    reply = told.poll({})
+    reply = feed.poll({})
     assert reply["points"][SCORE] == [[1, 1.0], [2, None]]
-    assert reply["verdicts"][SCORE][0] == "alert"
+    assert reply["verdicts"][SCORE]["level"] == "alert"
     json.dumps(reply, allow_nan=False)
     step(ctx, run, 3, score=1.0)  # NaN is not equal to itself: the history must go on all the same
-    again = told.poll({"run": run.id, "line": reply["line"], "since": 2})
+    again = feed.poll({"run": run.id, "epoch": reply["epoch"], "after_step": 2})
     assert (again["reset"], again["points"][SCORE]) == (False, [[3, 1.0]])
 
 
 def test_the_frame_comes_when_it_changed(ctx):
-    run, told, page = a_run(ctx), run_feed.RunFeed(ctx), {"ask": {}}
+    run, feed, page = a_run(ctx), run_feed.RunFeed(ctx), {"query": {}}
     step(ctx, run, 1)
-    first = told.poll(page["ask"])
-    assert first["frame"]["runs"] == [[run.id, "a run", "queued"]]
-    assert first["frame"]["names"] == ["grad_norm", "val/first_ratio_deviation"]
+    first = feed.poll(page["query"])
+    assert first["static"]["runs"] == [(run.id, "a run", "queued")]
+    assert first["static"]["other_metrics"] == ["grad_norm", "val/first_ratio_deviation"]
     follow(page, first)
     step(ctx, run, 2)
-    assert "frame" not in told.poll(page["ask"])
+    assert "static" not in feed.poll(page["query"])
     a_run(ctx, "another")
-    assert [name for _, name, _ in told.poll(page["ask"])["frame"]["runs"]] == ["another", "a run"]
+    assert [name for _, name, _ in feed.poll(page["query"])["static"]["runs"]] == ["another", "a run"]
 
 
 @pytest.mark.parametrize("wanted", [None, "", 999, "x"])
 def test_a_page_without_a_wish_gets_the_run_that_goes_on_otherwise_the_newest(ctx, wanted):
     old, new = a_run(ctx, "old"), a_run(ctx, "new")
-    told = run_feed.RunFeed(ctx)
+    feed = run_feed.RunFeed(ctx)
     set_run_status(ctx.db, old.id, RunStatus.DONE)
     set_run_status(ctx.db, new.id, RunStatus.FAILED)
-    assert told.poll({"run": wanted})["run"]["id"] == new.id
+    assert feed.poll({"run": wanted})["run"]["id"] == new.id
     set_run_status(ctx.db, old.id, RunStatus.RUNNING)
-    assert told.poll({"run": wanted})["run"]["id"] == old.id
-    assert told.poll({"run": new.id})["run"]["id"] == new.id
+    assert feed.poll({"run": wanted})["run"]["id"] == old.id
+    assert feed.poll({"run": new.id})["run"]["id"] == new.id
 
 
 def test_a_deleted_run_gives_way_to_the_newest(ctx):
     old, new = a_run(ctx, "old"), a_run(ctx, "new")
     delete_run(ctx.db, old.id)
-    assert run_feed.RunFeed(ctx).poll({"run": old.id, "since": 30})["run"]["id"] == new.id
+    assert run_feed.RunFeed(ctx).poll({"run": old.id, "after_step": 30})["run"]["id"] == new.id
 
 
 def test_the_picker_learns_that_an_older_run_was_deleted(ctx):
     old, new = a_run(ctx, "old"), a_run(ctx, "new")
-    told = run_feed.RunFeed(ctx)
-    seen = told.poll({"run": new.id})["seen"]
+    feed = run_feed.RunFeed(ctx)
+    revision = feed.poll({"run": new.id})["revision"]
     delete_run(ctx.db, old.id)
-    assert told.poll({"run": new.id, "seen": seen})["frame"]["runs"] == [[new.id, "new", "queued"]]
+    assert feed.poll({"run": new.id, "revision": revision})["static"]["runs"] == [(new.id, "new", "queued")]
 
 
 def test_the_run_that_is_shown_stands_in_the_picker_however_old_it_is(ctx, monkeypatch):
     monkeypatch.setattr(run_feed, "MAX_LISTED", 2)
     monkeypatch.setattr(run_feed, "MAX_MODELS", 1)
     old, _, third, fourth = (a_run(ctx, name) for name in ("old", "second", "third", "fourth"))
-    told = run_feed.RunFeed(ctx)
-    frame = told.poll({"run": old.id})["frame"]
-    assert [at for at, *_ in frame["runs"]] == [fourth.id, third.id, old.id]
-    assert [at for at, _ in frame["models"]] == [fourth.reward_model_id, old.reward_model_id]
-    frame = told.poll({"run": third.id})["frame"]
-    assert [at for at, *_ in frame["runs"]] == [fourth.id, third.id]
-    assert [at for at, _ in frame["models"]] == [fourth.reward_model_id, third.reward_model_id]
+    feed = run_feed.RunFeed(ctx)
+    static = feed.poll({"run": old.id})["static"]
+    assert [at for at, *_ in static["runs"]] == [fourth.id, third.id, old.id]
+    assert [at for at, _ in static["reward_models"]] == [fourth.reward_model_id, old.reward_model_id]
+    static = feed.poll({"run": third.id})["static"]
+    assert [at for at, *_ in static["runs"]] == [fourth.id, third.id]
+    assert [at for at, _ in static["reward_models"]] == [fourth.reward_model_id, third.reward_model_id]
 
 
 def test_the_time_left_is_that_of_the_job_while_it_runs(ctx):
-    run, told = a_run(ctx), run_feed.RunFeed(ctx)
+    run, feed = a_run(ctx), run_feed.RunFeed(ctx)
     job = queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id})
-    assert told.poll({})["eta_s"] is None
+    assert feed.poll({})["eta_s"] is None
     queue.claim(ctx.db, [JobKind.TRAIN_POLICY], engine_process.record_heartbeat(ctx.db, "working"))
     queue.update_progress(ctx.db, job.id, 0.25, 30.0)
-    assert told.poll({})["eta_s"] == 30.0
+    assert feed.poll({})["eta_s"] == 30.0
 
 
 def test_the_curves_of_eight_runs_are_kept_those_asked_for_last(ctx):
-    told, lines = run_feed.RunFeed(ctx), {}
+    feed, epochs = run_feed.RunFeed(ctx), {}
     made = [a_run(ctx, f"run {n}") for n in range(9)]
 
     def look(run):
         """Whether its curves are still known, so that only what is new is sent."""
-        reply = told.poll({"run": run.id, "line": lines.get(run.id), "since": 1})
-        lines[run.id] = reply["line"]
+        reply = feed.poll({"run": run.id, "epoch": epochs.get(run.id), "after_step": 1})
+        epochs[run.id] = reply["epoch"]
         return not reply["reset"]
 
     for run in made:
@@ -234,31 +235,31 @@ def test_the_curves_of_eight_runs_are_kept_those_asked_for_last(ctx):
 
 
 def test_the_picker_lists_the_newest_fifty_runs(ctx):
-    told = run_feed.RunFeed(ctx)
+    feed = run_feed.RunFeed(ctx)
     for n in range(1, 51):
         a_run(ctx, f"run {n}")
-    names = [name for _, name, _ in told.poll({})["frame"]["runs"]]
+    names = [name for _, name, _ in feed.poll({})["static"]["runs"]]
     assert names == [f"run {n}" for n in range(50, 0, -1)]
-    oldest = min(number for number, _, _ in told.poll({})["frame"]["runs"])
+    oldest = min(number for number, _, _ in feed.poll({})["static"]["runs"])
     a_run(ctx, "run 51")
-    names = [name for _, name, _ in told.poll({})["frame"]["runs"]]
+    names = [name for _, name, _ in feed.poll({})["static"]["runs"]]
     assert names == [f"run {n}" for n in range(51, 1, -1)]
-    assert told.poll({"run": oldest})["run"]["id"] == oldest  # no longer in the list, but still to be seen
+    assert feed.poll({"run": oldest})["run"]["id"] == oldest  # no longer in the list, but still to be seen
 
 
 def test_a_page_that_fell_behind_is_sent_a_thousand_points_of_a_curve_at_once(ctx):
-    run, told, page = a_run(ctx, steps=3000), run_feed.RunFeed(ctx), {"ask": {}}
+    run, feed, page = a_run(ctx, steps=3000), run_feed.RunFeed(ctx), {"query": {}}
     step(ctx, run, 1)
-    follow(page, told.poll(page["ask"]))
+    follow(page, feed.poll(page["query"]))
     for at in range(2, 1003):
         step(ctx, run, at)
-    points = told.poll(page["ask"])["points"][SCORE]
+    points = feed.poll(page["query"])["points"][SCORE]
     assert (len(points), points[0][0], points[-1][0]) == (1000, 3, 1002)
 
 
 def test_a_killed_engine_is_told_until_the_run_goes_on(ctx):
     """The page learns it with its next look: on this machine an engine is known by its process."""
-    run, told = a_run(ctx), run_feed.RunFeed(ctx)
+    run, feed = a_run(ctx), run_feed.RunFeed(ctx)
     queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id})
     killed = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
     values = {
@@ -272,23 +273,23 @@ def test_a_killed_engine_is_told_until_the_run_goes_on(ctx):
     queue.claim(ctx.db, [JobKind.TRAIN_POLICY], engine)
     step(ctx, run, 1)
     set_run_status(ctx.db, run.id, RunStatus.RUNNING)
-    assert told.poll({})["doing"] == ""
+    assert feed.poll({})["status_text"] == ""
     killed.kill()
     killed.wait()
-    assert told.poll({})["doing"].startswith("The engine is lost. It is started again by itself")
+    assert feed.poll({})["status_text"].startswith("The engine is lost. It is started again by itself")
     engine_process.record_heartbeat(ctx.db, engine_process.STATE_STARTING)
-    assert told.poll({})["doing"].startswith("The engine ended unexpectedly and loads again")
+    assert feed.poll({})["status_text"].startswith("The engine ended unexpectedly and loads again")
     queue.requeue_interrupted(ctx.db)
     queue.claim(ctx.db, [JobKind.TRAIN_POLICY], engine_process.record_heartbeat(ctx.db, "working"))
-    loading = told.poll({})
-    assert loading["doing"].startswith("The engine ended unexpectedly")
+    loading = feed.poll({})
+    assert loading["status_text"].startswith("The engine ended unexpectedly")
     delete_steps_after(ctx.db, run.id, 1)  # what a run does first once the model is loaded
-    assert told.poll({"seen": loading["seen"]})["doing"] == ""
+    assert feed.poll({"revision": loading["revision"]})["status_text"] == ""
 
 
 def test_a_run_in_processes_that_somebody_started_misses_no_engine(ctx):
-    run, told = a_run(ctx), run_feed.RunFeed(ctx)
-    assert "being started" in told.poll({})["doing"]
+    run, feed = a_run(ctx), run_feed.RunFeed(ctx)
+    assert "being started" in feed.poll({})["status_text"]
     step(ctx, run, 1)
     set_run_status(ctx.db, run.id, RunStatus.RUNNING)
-    assert told.poll({})["doing"] == ""
+    assert feed.poll({})["status_text"] == ""

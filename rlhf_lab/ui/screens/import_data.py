@@ -1,96 +1,134 @@
-"""Part "Import preferences": a file or a Hub data set, looked at first, its columns mapped, then taken in: what is there already
-stays as it is, and with a row that cannot be used nothing is, unless such rows are left out. Below it what was imported so far,
-each to be taken back.
+"""Part "Import preferences": preview a file or a Hub data set, map its columns, import it; list and undo earlier imports.
 
-All the reading of files happens in a process of its own: `options`.
+Votes that the project has already stay as they are. Nothing is imported where a row cannot be used, unless such rows are
+skipped. Files are read in a process of their own (`services/import_process.py`).
 """
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
 from gradio.utils import get_upload_folder
+from pydantic import Field
 
 from rlhf_lab.common.enums import Source
 from rlhf_lab.errors import ConfigError, DataError
-from rlhf_lab.importers import MEANINGS
+from rlhf_lab.importers.column_mapping import MEANINGS
 from rlhf_lab.importers.hub_reader import is_hub_id
 from rlhf_lab.importers.summary import format_undo
-from rlhf_lab.store.import_batches import preview_undo, project_imports, undo_import
+from rlhf_lab.store.import_batches import ImportRecord, preview_undo, project_imports, undo_import
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import if_changed, operator_action, server_function, show_errors
-from rlhf_lab.ui.screens.train import parse_int
-from rlhf_lab.ui.services.import_process import FILE_SUFFIXES, REPOSITORY_ROOT, ImportRunner, run_in_subprocess
-
-MAX_UPLOAD_BYTES = 5_000_000  # what the page takes as an upload; the command line takes more
-#: What a person maps by hand; the rest is found by its name.
-MAPPABLE_COLUMNS = (
-    "prompt",
-    "chosen",
-    "rejected",
-    "first",
-    "second",
-    "choice",
-    "annotator",
-    "annotators",
-    "score_first",
-    "score_second",
+from rlhf_lab.ui.events import Payload, if_changed, operator_action, unusable
+from rlhf_lab.ui.services.import_process import (
+    FILE_SUFFIXES,
+    REPOSITORY_ROOT,
+    ImportProcessRequest,
+    ImportRunner,
+    run_in_subprocess,
 )
-OPTION_FLAGS = ("use_prompts", "drop_duplicates", "skip_broken")
+
+MAX_UPLOAD_BYTES = 5_000_000  # the command line has no such limit
+#: Columns that a person may map; all others are recognised by their names.
+MAPPABLE_COLUMNS = (
+    "prompt", "chosen", "rejected", "first", "second", "choice", "annotator", "annotators", "score_first", "score_second",
+)  # fmt: skip
+#: Keys of the importers' preview that the page knows by another name.
+PREVIEW_KEYS = {
+    "doubts": "warnings", "broken": "error_count", "problems": "errors", "first": "first_rows", "shape": "layout",
+}  # fmt: skip
+
+
+class ImportAction(Payload):
+    """action: "preview" or "import" data; "ask" what undoing an import would delete, or take it "back".
+
+    path, name: of an uploaded file; otherwise dataset, split: on the Hub. choices: the values of votes, "0=first,1=second".
+    """
+
+    action: str = ""
+    path: str = ""
+    name: str = ""
+    dataset: str = ""
+    split: str = "train"
+    column_mapping: dict[str, str] = Field(default_factory=dict)
+    choices: str = ""
+    source: Source | None = None
+    annotator: str = ""
+    use_prompts: bool = False
+    drop_duplicates: bool = False
+    skip_broken: bool = False
+    project: int | None = None
+    import_id: int | None = Field(None, alias="import")
 
 
 def build(ctx: Context, operator: gr.BrowserState) -> None:
     controller = ImportController(ctx)
     data = {
-        "kinds": list(FILE_SUFFIXES),
-        "most": MAX_UPLOAD_BYTES,
-        "meanings": [name for name in MAPPABLE_COLUMNS if name in MEANINGS],
+        "suffixes": list(FILE_SUFFIXES),
+        "max_bytes": MAX_UPLOAD_BYTES,
+        "mappable_columns": [name for name in MAPPABLE_COLUMNS if name in MEANINGS],
     }
 
-    def look(query: dict[str, Any]) -> dict[str, Any]:
+    def get_state(query: dict[str, Any]) -> dict[str, Any]:
         return if_changed(list_imports(ctx), query)
 
-    component = widget("data", server_functions=[server_function(look)], data=data, label="Import preferences")
+    @operator_action(ctx, ImportAction)
+    def action(payload: ImportAction) -> dict[str, Any]:
+        return controller.handle_action(payload)
 
-    def act(secret: str | None, event: gr.EventData) -> dict[str, Any]:
-        return operator_action(ctx, secret, event, controller.handle_action)
-
-    component.act(show_errors(act), operator, component, **SILENT_MULTIPLE_EVENT)
+    component = widget("import_data", server_functions={"get_state": get_state}, data=data, label="Import preferences")
+    component.action(action, operator, component, **SILENT_MULTIPLE_EVENT)
 
 
 def list_imports(ctx: Context) -> dict[str, Any]:
     """The imports of the open project, newest first."""
     project = ctx.project
+    return {"project": project.id, "imports": [import_row(record) for record in project_imports(ctx.db, project.id)]}
+
+
+def import_row(record: ImportRecord) -> dict[str, Any]:
     return {
-        "project": project.id,
-        "imports": [asdict(batch) for batch in project_imports(ctx.db, project.id)],
+        "id": record.id,
+        "name": record.name,
+        "imported_by": record.who,
+        "created_at": record.created_at,
+        "taken_back_at": record.taken_back_at,
+        "votes": record.votes,
+        "votes_left": record.votes_left,
+        "pairs": record.pairs,
+        "pairs_left": record.pairs_left,
     }
 
 
 class ImportController:
-    """Takes what the page hands in, and back what it took."""
+    """Previews, imports and undoes imports for the page."""
 
     def __init__(self, ctx: Context, runner: ImportRunner = run_in_subprocess, uploads: Path | None = None) -> None:
         self.ctx, self.runner = ctx, runner
         self.uploads = (uploads or Path(get_upload_folder())).resolve()
 
-    def handle_action(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """{"do": "preview" | "import", …}, {"do": "ask" | "back", "project", "import"}. Raises LabError; with "columns" the page
-        asks what those mean."""
-        if payload.get("do") in ("ask", "back"):
-            return self.undo_import(payload)
-        if payload.get("do") not in ("preview", "import"):
-            raise ConfigError(f'The lab cannot "{payload.get("do")}" here. Reload the page and try again.')
+    def handle_action(self, payload: ImportAction) -> dict[str, Any]:
+        """The reply to an action; one with "columns" asks the person what those mean. Raises LabError."""
+        match payload.action:
+            case "ask" | "back":
+                return self.undo_import(payload)
+            case "preview" | "import":
+                return self.read_data(payload)
+        raise ConfigError(f'The lab cannot "{payload.action}" here. Reload the page and try again.')
+
+    def read_data(self, payload: ImportAction) -> dict[str, Any]:
         request = self.build_request(payload)
-        source = payload.get("source")
-        if source not in tuple(Source):
+        if payload.source is None:
             raise ConfigError("Say whose votes these are: of people, or simulated.")
-        request |= {"source": source, "annotator": str(payload.get("annotator") or "").strip()[:60]}
-        if payload["do"] == "import":
-            request |= {"save": True, "who": self.ctx.visitor().registered_name or "operator"}
-            request |= {name: bool(payload.get(name)) for name in OPTION_FLAGS}
+        request |= {"source": payload.source, "annotator": payload.annotator.strip()[:60]}
+        if payload.action == "import":
+            request |= {
+                "save": True,
+                "who": self.ctx.visitor().registered_name or "operator",
+                "use_prompts": payload.use_prompts,
+                "drop_duplicates": payload.drop_duplicates,
+                "skip_broken": payload.skip_broken,
+            }
         result = self.runner(request)
         if "columns" in result:
             return {
@@ -99,38 +137,37 @@ class ImportController:
             }
         if "error" in result:
             raise DataError(str(result["error"]))
-        return {"done": result.get("words", ""), "preview": result["preview"]}
+        preview = {PREVIEW_KEYS.get(key, key): value for key, value in result["preview"].items()}
+        return {"message": result.get("words", ""), "preview": preview}
 
-    def undo_import(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """What would go with an import, or what went. The page says which project it showed: another may be open by now."""
-        project_id, import_id = parse_int(payload, "project"), parse_int(payload, "import")
+    def undo_import(self, payload: ImportAction) -> dict[str, Any]:
+        """What undoing an import would delete, or has deleted. The page names the project it shows: another may be open now."""
+        project_id, import_id = payload.project, payload.import_id
+        if project_id is None or import_id is None:
+            raise unusable("project" if project_id is None else "import")
         if project_id != self.ctx.project.id:
             raise ConfigError("Another project was opened meanwhile. Look at the list again.")
-        if payload["do"] == "ask":
-            return {"goes": format_undo(preview_undo(self.ctx.db, project_id, import_id))}
-        return {"done": f"Taken back: {format_undo(undo_import(self.ctx.db, project_id, import_id), completed=True)}"}
+        if payload.action == "ask":
+            return {"deletion_summary": format_undo(preview_undo(self.ctx.db, project_id, import_id))}
+        undone = format_undo(undo_import(self.ctx.db, project_id, import_id), completed=True)
+        return {"message": f"Taken back: {undone}"}
 
-    def build_request(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """What to read. Only what was uploaded, or a name on the Hub: no other file of this machine."""
-        mapping = payload.get("map") or {}
-        if not isinstance(mapping, dict) or not all(isinstance(column, str) for column in mapping.values()):
-            raise ConfigError("The page sent no mapping of columns. Reload it and try again.")
-        request: dict[str, Any] = {
+    def build_request(self, payload: ImportAction) -> ImportProcessRequest:
+        """What to read: an uploaded file or a data set of the Hub, no other file of this machine. Raises ConfigError."""
+        mapping = payload.column_mapping
+        request: ImportProcessRequest = {
             "home": str(self.ctx.home),
             "project": self.ctx.project.id,
             "map": {key: mapping[key] for key in MAPPABLE_COLUMNS if key in mapping},
-            "choices": str(payload.get("choices") or ""),
+            "choices": payload.choices,
         }
-        if payload.get("path"):
-            path = Path(str(payload["path"])).resolve()
+        if payload.path:
+            path = Path(payload.path).resolve()
             if not path.is_relative_to(self.uploads) or not path.is_file():
                 raise ConfigError("That file is not here (any more). Choose it again.")
-            return request | {
-                "what": str(path),
-                "name": Path(str(payload.get("name") or path.name)).name[:80],
-                "bytes": 20 * MAX_UPLOAD_BYTES,
-            }
-        name = str(payload.get("hub") or "").strip()
-        if not is_hub_id(name) or (REPOSITORY_ROOT / name).exists():
+            name = Path(payload.name or path.name).name[:80]
+            return {**request, "what": str(path), "name": name, "bytes": 20 * MAX_UPLOAD_BYTES}
+        dataset = payload.dataset.strip()
+        if not is_hub_id(dataset) or (REPOSITORY_ROOT / dataset).exists():
             raise ConfigError("Choose a file, or write the name of a data set on the Hub as OWNER/NAME.")
-        return request | {"what": name, "split": str(payload.get("split") or "train")}
+        return {**request, "what": dataset, "split": payload.split or "train"}

@@ -1,10 +1,10 @@
-"""Part "Quality of the labels": agreement, consistency and habits of annotators; whom to learn from; labels to look at again."""
+"""Part "Quality of the labels": agreement and consistency of annotators, training on a selection of them, doubtful labels."""
 
-import json
-import zlib
-from typing import Any
+from collections import Counter
+from typing import Any, TypedDict
 
 import gradio as gr
+from pydantic import StrictFloat, StrictInt
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, Source
 from rlhf_lab.common.records import RewardModelRow
@@ -26,28 +26,54 @@ from rlhf_lab.store.label_snapshots import snapshot_annotators
 from rlhf_lab.store.reward_models import get_reward_model, reward_models
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import operator_action, show_errors
-from rlhf_lab.ui.screens.train import parse_int
+from rlhf_lab.ui.events import Payload, if_changed, operator_action, parse_payload, unusable
 
 MAX_PEOPLE = 200
 MAX_MODELS = 12
+MAX_MODEL_PEOPLE = 12  # annotators named for each reward model
 MAX_WEIGHT = 10
 TIME_BUCKETS = 8
+
+
+class QualityQuery(Payload):
+    source: Source | None = None
+
+
+class QualityAction(Payload):
+    """action: "train" a reward model on the labels of some annotators, or ask "again" for a vote.
+
+    weights: 0 to MAX_WEIGHT by annotator, 0 leaves them out; 1 for those not named.
+    """
+
+    action: str = ""
+    source: Source | None = None
+    weights: dict[str, StrictInt | StrictFloat] | None = None
+    vote_id: int | None = None
+
+
+class ShareRow(TypedDict):
+    """A share with its 95 % interval, and the number of cases; share: None without cases."""
+
+    share: float | None
+    low: float
+    high: float
+    count: int
 
 
 def build(ctx: Context, operator: gr.BrowserState) -> None:
     controller = QualityController(ctx)
 
-    def look(query: dict[str, Any]) -> dict[str, Any]:
-        return controller.get_state(query)
+    @operator_action(ctx, QualityAction)
+    def action(payload: QualityAction) -> dict[str, Any]:
+        return {"message": controller.handle_action(payload)}
 
-    data = {"heaviest": MAX_WEIGHT}
-    component = widget("quality", server_functions={"look": look}, data=data, label="Quality of the labels")
-
-    def act(secret: str | None, event: gr.EventData) -> dict[str, Any]:
-        return operator_action(ctx, secret, event, controller.handle_action)
-
-    component.act(show_errors(act), operator, component, **SILENT_MULTIPLE_EVENT)
+    component = widget(
+        "quality",
+        server_functions={"get_state": controller.get_state},
+        data={"heaviest": MAX_WEIGHT},
+        label="Quality of the labels",
+    )
+    component.action(action, operator, component, **SILENT_MULTIPLE_EVENT)
 
 
 class QualityController:
@@ -58,43 +84,47 @@ class QualityController:
         self._cached_stats: tuple[Any, dict[str, Any]] | None = None
 
     def get_state(self, query: dict[str, Any]) -> dict[str, Any]:
-        """Everything shown, for {"source", "seen"}; {"same": True} to a page that has it."""
-        source = Source(query["source"]) if query.get("source") in tuple(Source) else self._default_source()
+        """The reply to a QualityQuery; {"unchanged": True} to a page that shows it already."""
+        source = parse_payload(QualityQuery, query).source or self._default_source()
         reply = self._agreement_stats(source) | {
             "source": source.value,
-            "models": self._models(),
-            "doubts": self._doubts(source),
+            "reward_models": self._models(),
+            "doubtful_labels": self._doubtful_labels(source),
+            "training": self._is_training(),
+            "project": self.ctx.project.id,
         }
-        training = queue.jobs(
-            self.ctx.db, project_id=self.ctx.project.id, kinds=[JobKind.TRAIN_REWARD], statuses=UNFINISHED_JOB_STATUSES
-        )
-        reply |= {"training": bool(training), "project": self.ctx.project.id}
-        revision = f"{zlib.crc32(json.dumps(reply, sort_keys=True).encode()):x}"
-        return {"same": True} if query.get("seen") == revision else reply | {"seen": revision}
+        return if_changed(reply, query)
 
     def _default_source(self) -> Source:
         """People's votes, unless there are only simulated ones."""
         human, simulated = (vote_records(self.ctx.db, self.ctx.project.id, source) for source in Source)
         return Source.SIMULATED if simulated and not human else Source.HUMAN
 
+    def _is_training(self) -> bool:
+        return bool(
+            queue.jobs(
+                self.ctx.db,
+                project_id=self.ctx.project.id,
+                kinds=[JobKind.TRAIN_REWARD],
+                statuses=UNFINISHED_JOB_STATUSES,
+            )
+        )
+
     def _agreement_stats(self, source: Source) -> dict[str, Any]:
         votes = vote_records(self.ctx.db, self.ctx.project.id, source)
         key = (self.ctx.project.id, source, hash(tuple(votes)))
         if self._cached_stats is None or self._cached_stats[0] != key:
             annotators = annotator_qualities(votes)
-            self._cached_stats = (
-                key,
-                {
-                    "votes": len(votes),
-                    "alpha": rounded(krippendorff_alpha(votes)),
-                    "agreement": share_with_interval(pairwise_agreement(votes)),
-                    "people": [annotator_row(person) for person in annotators[:MAX_PEOPLE]],
-                    "more": max(0, len(annotators) - MAX_PEOPLE),
-                    "time": [time_bucket_row(bucket) for bucket in quality_over_time(votes, TIME_BUCKETS)]
-                    if votes
-                    else [],
-                },
-            )
+            time_buckets = quality_over_time(votes, TIME_BUCKETS) if votes else []
+            stats = {
+                "votes": len(votes),
+                "alpha": rounded(krippendorff_alpha(votes)),
+                "agreement": share_row(pairwise_agreement(votes)),
+                "people": [annotator_row(annotator) for annotator in annotators[:MAX_PEOPLE]],
+                "unlisted_count": max(0, len(annotators) - MAX_PEOPLE),
+                "time_buckets": [time_bucket_row(bucket) for bucket in time_buckets],
+            }
+            self._cached_stats = (key, stats)
         return self._cached_stats[1]
 
     def _models(self) -> list[dict[str, Any]]:
@@ -105,53 +135,54 @@ class QualityController:
         names = snapshot_annotators(self.ctx.db, row.snapshot)
         return {
             "id": row.id, "labels": len(row.snapshot.vote_ids), "source": row.snapshot.source.value,
-            "people": [[name, weights.get(name, 1)] for name in names[:12]], "all": len(names),
-            "chosen": bool(row.report.get("annotators")), "accuracy": row.report.get("accuracy"),
+            "people": [[name, weights.get(name, 1)] for name in names[:MAX_MODEL_PEOPLE]], "annotator_count": len(names),
+            "has_selection": bool(row.report.get("annotators")), "accuracy": row.report.get("accuracy"),
             "low": row.report.get("accuracy_low"), "high": row.report.get("accuracy_high"),
         }  # fmt: skip
 
-    def _doubts(self, source: Source) -> dict[str, Any] | None:
-        """The labels that the newest reward model on this source's labels finds least likely; None without one."""
+    def _doubtful_labels(self, source: Source) -> dict[str, Any] | None:
+        """The labels of a source that its newest reward model finds least likely; None without a reward model."""
         rows = reward_models(self.ctx.db, self.ctx.project.id)
         row = next((row for row in rows if row.snapshot.source is source), None)
         if row is None:
             return None
-        doubtful_labels = doubted_labels(self.ctx.db, get_reward_model(self.ctx.db, row.id))
-        return {"model": row.id, "labels": [
+        labels = doubted_labels(self.ctx.db, get_reward_model(self.ctx.db, row.id))
+        return {"reward_model_id": row.id, "labels": [
             {
-                "vote": doubt.vote.id, "annotator": doubt.vote.annotator, "choice": doubt.vote.choice.value,
-                "probability": round(doubt.probability, 3), "prompt": doubt.pair.prompt.text, "first": doubt.pair.first.text,
-                "second": doubt.pair.second.text, "open": doubt.current_choice is None,
+                "vote_id": label.vote.id, "annotator": label.vote.annotator, "choice": label.vote.choice.value,
+                "probability": round(label.probability, 3), "prompt": label.pair.prompt.text,
+                "first": label.pair.first.text, "second": label.pair.second.text,
+                "is_set_aside": label.current_choice is None,
             }
-            for doubt in doubtful_labels
+            for label in labels
         ]}  # fmt: skip
 
-    def handle_action(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """One act of the operator: {"do": "train" | "again", …}. Raises LabError."""
-        if payload.get("do") == "train":
-            return {"done": self.train(payload)}
-        if payload.get("do") == "again":
-            request_new_vote(self.ctx.db, self.ctx.project.id, parse_int(payload, "vote"))
-            return {"done": "The vote is set aside; who cast it is asked about that pair again."}
-        raise ConfigError(f'The lab cannot "{payload.get("do")}" here. Reload the page and try again.')
+    def handle_action(self, payload: QualityAction) -> str:
+        """Returns a message for the operator. Raises LabError."""
+        match payload.action:
+            case "train":
+                return self.train(payload)
+            case "again":
+                if payload.vote_id is None:
+                    raise unusable("vote")
+                request_new_vote(self.ctx.db, self.ctx.project.id, payload.vote_id)
+                return "The vote is set aside; who cast it is asked about that pair again."
+        raise ConfigError(f'The lab cannot "{payload.action}" here. Reload the page and try again.')
 
-    def train(self, payload: dict[str, Any]) -> str:
-        """A reward model from some people's labels: {"source", "weights": {annotator: 0 … 10}}, 0 leaves them out."""
-        ctx, weights = self.ctx, payload.get("weights")
-        if payload.get("source") not in tuple(Source) or not isinstance(weights, dict):
+    def train(self, payload: QualityAction) -> str:
+        """Submit a training on the labels of the annotators with a weight above 0."""
+        ctx, source, weights = self.ctx, payload.source, payload.weights
+        if source is None or weights is None:
             raise ConfigError("The page asked for nobody's labels. Reload it and try again.")
-        if any(type(weight) is not int or not 0 <= weight <= MAX_WEIGHT for weight in weights.values()):
+        if not all(isinstance(weight, int) and 0 <= weight <= MAX_WEIGHT for weight in weights.values()):
             raise ConfigError(f"A weight is a whole number from 0 (left out) to {MAX_WEIGHT}.")
-        source = Source(payload["source"])
-        label_counts: dict[str, int] = {}
+        label_counts: Counter[str] = Counter()
         for vote in vote_records(ctx.db, ctx.project.id, source):
-            label_counts[vote.annotator] = label_counts.get(vote.annotator, 0) + (not vote.repeat)
+            label_counts[vote.annotator] += not vote.repeat
         included = [name for name in label_counts if weights.get(name, 1) > 0]
         if not included:
             raise ConfigError("Everybody is left out. Choose at least one annotator to learn from.")
-        if queue.jobs(
-            ctx.db, project_id=ctx.project.id, kinds=[JobKind.TRAIN_REWARD], statuses=UNFINISHED_JOB_STATUSES
-        ):
+        if self._is_training():
             raise ConfigError("A reward model is being trained already; wait for it.")
         job_payload: dict[str, Any] = {
             "source": source.value, "config": {}, "labels": sum(label_counts[name] for name in included),
@@ -161,17 +192,21 @@ class QualityController:
             job_payload["annotators"] = included
         queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, job_payload)
         engine_process.ensure_engine(ctx.db, ctx.home)
-        return f"A reward model from {len(included)} of {len(label_counts)} annotators is asked for; compare it below when it is there."
+        return (
+            f"A reward model from {len(included)} of {len(label_counts)} annotators is asked for; compare it below when it is "
+            "there."
+        )
 
 
 def rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 4)
 
 
-def share_with_interval(agreement: Agreement) -> list[float | int | None]:
-    """[share, low, high, of how many]"""
+def share_row(agreement: Agreement) -> ShareRow:
     low, high = agreement.interval
-    return [rounded(agreement.share), round(low, 4), round(high, 4), agreement.compared]
+    return {
+        "share": rounded(agreement.share), "low": round(low, 4), "high": round(high, 4), "count": agreement.compared
+    }  # fmt: skip
 
 
 def time_bucket_row(bucket: TimeBucket) -> dict[str, Any]:
@@ -179,8 +214,8 @@ def time_bucket_row(bucket: TimeBucket) -> dict[str, Any]:
         "start": bucket.start,
         "end": bucket.end,
         "votes": bucket.votes,
-        "others": rounded(bucket.agreement_with_others.share),
-        "self": rounded(bucket.self_consistency.share),
+        "with_others": rounded(bucket.agreement_with_others.share),
+        "with_self": rounded(bucket.self_consistency.share),
         "alpha": rounded(bucket.alpha),
         "left": rounded(bucket.left_preference.share),
         "ties": rounded(bucket.ties.share),
@@ -188,15 +223,15 @@ def time_bucket_row(bucket: TimeBucket) -> dict[str, Any]:
     }
 
 
-def annotator_row(person: AnnotatorQuality) -> dict[str, Any]:
+def annotator_row(annotator: AnnotatorQuality) -> dict[str, Any]:
     return {
-        "name": person.annotator,
-        "votes": person.votes,
-        "others": share_with_interval(person.agreement_with_others),
-        "self": share_with_interval(person.self_consistency),
-        "left": share_with_interval(person.left_preference),
-        "ties": share_with_interval(person.ties),
-        "seconds": rounded(person.median_seconds),
-        "without": rounded(person.alpha_without),
-        "time": [time_bucket_row(bucket) for bucket in person.time_buckets],
+        "name": annotator.annotator,
+        "votes": annotator.votes,
+        "with_others": share_row(annotator.agreement_with_others),
+        "with_self": share_row(annotator.self_consistency),
+        "left": share_row(annotator.left_preference),
+        "ties": share_row(annotator.ties),
+        "seconds": rounded(annotator.median_seconds),
+        "alpha_without": rounded(annotator.alpha_without),
+        "time_buckets": [time_bucket_row(bucket) for bucket in annotator.time_buckets],
     }

@@ -10,7 +10,7 @@ from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobS
 from rlhf_lab.common.records import Comparison, Job, RewardModelRow
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import LabError, StoreError
-from rlhf_lab.jobs import engine_process, queue, scheduler
+from rlhf_lab.jobs import engine_process, queue, retraining
 from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_annotators
 from rlhf_lab.store.reward_models import get_reward_model, reward_models
@@ -93,7 +93,7 @@ def start_training(ctx: Context, source: Source, config: RewardConfig) -> Job:
     already_training = LabError("A reward model is being trained already; wait for it.")
     if queue.jobs(ctx.db, project_id=ctx.project.id, kinds=[JobKind.TRAIN_REWARD], statuses=UNFINISHED_JOB_STATUSES):
         raise already_training
-    job = scheduler.submit_training(ctx.db, ctx.project.id, source, config)
+    job = retraining.submit_training(ctx.db, ctx.project.id, source, config)
     engine_process.ensure_engine(ctx.db, ctx.home)
     if (job.payload["source"], job.payload["config"]) != (source.value, config.to_dict()):
         raise already_training  # another training was submitted after the check above
@@ -127,7 +127,7 @@ def explanation_view(job: Job) -> dict[str, Any]:
 def screen_state(ctx: Context) -> dict[str, Any]:
     """What changes while the screen is open: reward models (newest first), training, labels, prediction statistics."""
     project = ctx.project
-    label_counts = scheduler.get_label_progress(ctx.db, project.id)
+    label_counts = retraining.get_label_progress(ctx.db, project.id)
     latest = next(iter(queue.jobs(ctx.db, project_id=project.id, kinds=[JobKind.TRAIN_REWARD], limit=1)), None)
     return {
         "project": project.id,
@@ -137,8 +137,8 @@ def screen_state(ctx: Context) -> dict[str, Any]:
         "labels": {
             "human": label_counts.human,
             "simulated": label_counts.simulated,
-            "goals": {source.value: scheduler.training_goal(ctx.db, project.id, source) for source in Source},
-            "train_every": scheduler.LABELS_PER_RETRAINING,
+            "goals": {source.value: retraining.training_goal(ctx.db, project.id, source) for source in Source},
+            "train_every": retraining.LABELS_PER_RETRAINING,
         },
         "prediction_stats": {source.value: prediction_stats(ctx, source) for source in Source},
     }
@@ -158,7 +158,7 @@ def training_view(ctx: Context, job: Job) -> dict[str, Any]:
     return {
         "id": job.id, "running": job.status is JobStatus.RUNNING, "progress": job.progress, "eta_s": job.eta_s,
         "stage": result.get("stage", ""), "loss": thin_and_round(result.get("loss", [])), "note": result.get("note", ""),
-        "status_text": scheduler.training_status(ctx.db, ctx.project.id),
+        "status_text": retraining.training_status(ctx.db, ctx.project.id),
     }  # fmt: skip
 
 

@@ -33,7 +33,7 @@ RESUMABLE_STATUSES = {*run_control.HALTED_RUN_STATUSES, RunStatus.PAUSED}
 
 
 class ComparisonQuery(Payload):
-    runs: list[int] = []
+    runs: tuple[int, ...] = ()
     metric: str = SCORE
     revision: str | None = None
 

@@ -70,7 +70,10 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     component = widget(
         "train",
         server_functions={
-            "points": feed.poll, "samples": samples, "tokens": tokens, "metric_points": metric_points,
+            "points": feed.poll,
+            "samples": samples,
+            "tokens": tokens,
+            "metric_points": metric_points,
         },
         charts=True,
         scripts=["token_view", "sample_viewer"],
@@ -105,4 +108,6 @@ def _parse_decimal(control: RunControl) -> float:
     try:
         return float(str(control.value).replace(",", "."))
     except ValueError:
-        raise ConfigError(f'{control.setting} = "{control.value}" is not a number. Write it like 0.1 or 3e-4.') from None
+        raise ConfigError(
+            f'{control.setting} = "{control.value}" is not a number. Write it like 0.1 or 3e-4.'
+        ) from None

@@ -1,9 +1,9 @@
-"""What a curve is doing now and whether that is healthy: every rule and threshold in one place.
+"""What a curve does now and whether that is healthy: all rules and thresholds in one place.
 
-    diagnose({"objective/kl": [(1, 0.0), (2, 0.4), …], …}) -> {"objective/kl": Verdict(Level.GOOD, "KL 0.4: …"), …}
+    diagnose({"objective/kl": [(1, 0.0), (2, 0.4), …], …}) -> {"objective/kl": Diagnosis(Level.GOOD, "KL 0.4: …"), …}
 
-Pure functions of the curves; docs/METRICS.md says what the metrics are. The thresholds are for the usual setting (scores in
-sd of the base's samples, responses of tens of tokens); they are where people start to look, not laws.
+Pure functions of the curves; docs/METRICS.md describes the metrics. The thresholds fit the usual setting (scores in sd of the
+base's samples, responses of tens of tokens); they tell people where to look, they are not laws.
 """
 
 import itertools
@@ -14,87 +14,30 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-WINDOW = 5  # steps that count as "now"; as many before them are "before"
-NOISE_STEPS = 50  # the last steps that say how noisy a curve is
+from rlhf_lab.common.curves import Point
+
+WINDOW = 5  # steps that count as "now"; the same number before them is "before"
+NOISE_STEPS = 50  # the last steps, from which the noise of a curve is estimated
 MEDIAN_ABS_NORMAL_DIFFERENCE = 0.6745 * math.sqrt(2)  # of two draws from a normal distribution of sd 1
-
-
-class Trend(NamedTuple):
-    """first: mean of the first steps; before, now: means of the last two windows; best: the highest window's mean.
-
-    points: how many are finite. doubt: the change that noise alone makes between two windows (2 standard errors).
-    last: the newest value. A curve that ends on the other side of its window's mean neither rises nor falls: it may be turning.
-    """
-
-    initial: float
-    previous: float
-    current: float
-    best: float
-    num_points: int
-    noise_margin: float
-    latest: float
-
-    @property
-    def change(self) -> float:
-        return self.current - self.previous
-
-    def effective_threshold(self, threshold: float) -> float:
-        """The threshold, or what noise alone makes if that is more."""
-        return max(threshold, self.noise_margin)
-
-    def is_rising(self, threshold: float) -> bool:
-        return self.change > self.effective_threshold(threshold) and self.latest >= self.current
-
-    def is_falling(self, threshold: float) -> bool:
-        return self.change < -self.effective_threshold(threshold) and self.latest <= self.current
-
-
-def trend(points: Sequence[tuple[int, float]]) -> Trend | None:
-    """None for a curve without a finite point. With few points the windows shrink."""
-    values = [value for _, value in points if math.isfinite(value)]
-    if not values:
-        return None
-    window = max(1, min(WINDOW, len(values) // 2))
-    current = values[-window:]
-    previous = values[-2 * window : -window] or current
-    cumulative_sums = [0.0, *itertools.accumulate(values)]
-    best = max(cumulative_sums[i + window] - cumulative_sums[i] for i in range(len(values) - window + 1)) / window
-    noise_margin = 2 * noise_sd(values[-NOISE_STEPS:]) * math.sqrt(2 / window)
-    return Trend(_mean(values[:window]), _mean(previous), _mean(current), best, len(values), noise_margin, values[-1])
-
-
-def noise_sd(values: Sequence[float]) -> float:
-    """The sd of the noise around a smooth curve, from the median difference of neighbours; 0 for fewer than 3 values."""
-    if len(values) < 3:
-        return 0.0
-    return statistics.median(abs(b - a) for a, b in itertools.pairwise(values)) / MEDIAN_ABS_NORMAL_DIFFERENCE
-
-
-def _mean(values: Sequence[float]) -> float:
-    return statistics.fmean(values)
-
-
-pass
-
-Curves = Mapping[str, Sequence[tuple[int, float]]]
-
-HYPHEN_AS_MINUS = re.compile(r"(?<!\w)-(?=\d)")  # a hyphen before a number, which people read as a minus
+SETTLING_STEPS = 30  # steps in which a changed setting may still move the score
+PATIENCE_STEPS = 15  # steps after which a lack of progress is reported
 SCORE_FLAT = 0.15  # sd: a smaller change of the score is called flat
 SCORE_LEARNT = 0.3  # sd above the start: something was learnt
-SETTLING_STEPS = 30  # steps in which a turned knob may still move the score
-PATIENCE_STEPS = 15  # steps after which no learning at all is worth a word
 SCORES_CLIPPED = 0.9  # share of the scores: nearly nothing is left to gain
 KL_NEAR, KL_HEALTHY, KL_HIGH = 4.0, 8.0, 14.0  # nats a response; the preset ends below the first
 KL_SLOW, KL_FAST = 0.2, 2.0  # nats in a window
 CLIP_HIGH, CLIP_ALERT = 0.25, 0.4  # share of tokens
-VALUE_GROWTH = 2.0  # times its earlier size
-VALUE_STEADY = 0.1  # of its earlier size: a smaller change is none
-MIN_EXPLAINED_VARIANCE = 0.05  # of the returns' variance: values that explain less help nobody
+VALUE_GROWTH = 2.0  # times the previous loss
+VALUE_STEADY = 0.1  # of the previous loss: a smaller change is called steady
+MIN_EXPLAINED_VARIANCE = 0.05  # of the returns' variance: values that explain less do not help
 ENTROPY_LOW, ENTROPY_COLLAPSE = 0.6, 0.35  # share of its first value
 LENGTH_DRIFT, LENGTH_ALERT = 0.25, 0.5  # share of the first length
 GOLD_FLAT = 0.1  # judge points
 GOLD_FALL = 0.5  # judge points below its best
-GOLD_NOISE_FACTOR = 2.0  # times the doubt: the best of many windows is partly luck
+GOLD_NOISE_FACTOR = 2.0  # times the noise margin: the best of many windows is partly luck
+HYPHEN_AS_MINUS = re.compile(r"(?<!\w)-(?=\d)")  # a hyphen before a number, shown as a minus sign
+
+Curves = Mapping[str, Sequence[Point]]
 
 
 class Level(StrEnum):
@@ -110,7 +53,7 @@ class Diagnosis(NamedTuple):
 
 
 class SettingChange(NamedTuple):
-    """A knob (beta, lr) turned during a run, after `step` steps."""
+    """A live setting (beta, lr) changed during a run, after `step` steps."""
 
     step: int
     name: str
@@ -118,37 +61,93 @@ class SettingChange(NamedTuple):
     new: float
 
 
+class Trend(NamedTuple):
+    """initial: mean of the first window; previous, current: means of the last two windows; best: the highest window mean.
+
+    num_points: the number of finite values. noise_margin: the change that noise alone makes between two windows (2 standard
+    errors). latest: the newest value. A curve that ends on the other side of its window's mean neither rises nor falls: it may
+    be turning.
+    """
+
+    initial: float
+    previous: float
+    current: float
+    best: float
+    num_points: int
+    noise_margin: float
+    latest: float
+
+    @property
+    def change(self) -> float:
+        return self.current - self.previous
+
+    @property
+    def gain(self) -> float:
+        return self.current - self.initial
+
+    def effective_threshold(self, threshold: float) -> float:
+        """The threshold, or the noise margin if that is larger."""
+        return max(threshold, self.noise_margin)
+
+    def is_rising(self, threshold: float) -> bool:
+        return self.change > self.effective_threshold(threshold) and self.latest >= self.current
+
+    def is_falling(self, threshold: float) -> bool:
+        return self.change < -self.effective_threshold(threshold) and self.latest <= self.current
+
+
 class CurveTrends(dict[str, Trend]):
-    """The trend of every curve; `recent_changes`: the knobs turned not long ago."""
+    """The trend of every curve; `recent_changes`: the settings changed within the last SETTLING_STEPS."""
 
     recent_changes: Sequence[SettingChange] = ()
 
 
+def trend(points: Sequence[Point]) -> Trend | None:
+    """None for a curve without a finite point. With few points the windows shrink."""
+    values = [value for _, value in points if math.isfinite(value)]
+    if not values:
+        return None
+    window = max(1, min(WINDOW, len(values) // 2))
+    current = values[-window:]
+    previous = values[-2 * window : -window] or current
+    cumulative_sums = [0.0, *itertools.accumulate(values)]
+    best = max(cumulative_sums[i + window] - cumulative_sums[i] for i in range(len(values) - window + 1)) / window
+    noise_margin = 2 * noise_sd(values[-NOISE_STEPS:]) * math.sqrt(2 / window)
+    mean = statistics.fmean
+    return Trend(mean(values[:window]), mean(previous), mean(current), best, len(values), noise_margin, values[-1])
+
+
+def noise_sd(values: Sequence[float]) -> float:
+    """The sd of the noise around a smooth curve, from the median difference of neighbours; 0 for fewer than 3 values."""
+    if len(values) < 3:
+        return 0.0
+    return statistics.median(abs(b - a) for a, b in itertools.pairwise(values)) / MEDIAN_ABS_NORMAL_DIFFERENCE
+
+
 def diagnose(curves: Curves, changes: Sequence[SettingChange] = ()) -> dict[str, Diagnosis]:
-    """A verdict for every metric that has a rule and a curve; an alert where its newest value is not a number."""
-    diagnoses: dict[str, Diagnosis] = {}
+    """A diagnosis for every metric that has a rule and a curve; an alert where its newest value is not finite."""
     trends = CurveTrends(
         {name: curve_trend for name, points in curves.items() if (curve_trend := trend(points)) is not None}
     )
     last_step = max((points[-1][0] for points in curves.values() if points), default=0)
     trends.recent_changes = [change for change in changes if last_step - change.step <= SETTLING_STEPS]
+    diagnoses: dict[str, Diagnosis] = {}
     for name, rule in RULES.items():
         points = curves.get(name)
         if not points:
             continue
-        not_finite_since = _not_finite_since(points)
-        if not_finite_since is not None:
-            diagnoses[name] = Diagnosis(
-                Level.ALERT, f"Not a number since step {not_finite_since}: stop, lower lr, and start or resume."
-            )
-        else:
+        first_lost_step = _not_finite_since(points)
+        if first_lost_step is None:
             level, message = rule(trends[name], trends)
             diagnoses[name] = Diagnosis(level, HYPHEN_AS_MINUS.sub("−", message))
+        else:
+            message = f"Not a number since step {first_lost_step}: stop, lower lr, and start or resume."
+            diagnoses[name] = Diagnosis(Level.ALERT, message)
     return diagnoses
 
 
-def _not_finite_since(points: Sequence[tuple[int, float]]) -> int | None:
-    """The step since which there is no finite value, if the newest is not; one gap before is no matter."""
+def _not_finite_since(points: Sequence[Point]) -> int | None:
+    """The step from which on no value is finite, if the newest is not; an earlier gap does not count."""
     first_step = None
     for step, value in reversed(points):
         if math.isfinite(value):
@@ -158,7 +157,6 @@ def _not_finite_since(points: Sequence[tuple[int, float]]) -> int | None:
 
 
 def _score(score: Trend, trends: CurveTrends) -> Diagnosis:  # noqa: PLR0911  one return a rule
-    gain = score.current - score.initial
     if score.num_points < WINDOW:
         return Diagnosis(Level.INFO, f"Score {score.current:z.2f} sd: too early to say.")
     if _is_over_optimized(trends):
@@ -170,8 +168,8 @@ def _score(score: Trend, trends: CurveTrends) -> Diagnosis:  # noqa: PLR0911  on
     if clipped is not None and clipped.current > SCORES_CLIPPED:
         return Diagnosis(
             Level.INFO,
-            f"Score {score.current:z.2f} sd, {100 * clipped.current:.0f} % beyond score_clip, where better earns no more: stop here, "
-            "or start with a higher clip.",
+            f"Score {score.current:z.2f} sd, {100 * clipped.current:.0f} % beyond score_clip, where better earns no more: "
+            "stop here, or start with a higher clip.",
         )
     if score.change > score.effective_threshold(SCORE_FLAT):
         direction = "rising" if score.is_rising(SCORE_FLAT) else "higher than before"
@@ -180,8 +178,8 @@ def _score(score: Trend, trends: CurveTrends) -> Diagnosis:  # noqa: PLR0911  on
         )
     if score.is_falling(SCORE_FLAT):
         return _falling_score(f"Score {score.current:z.2f} sd, falling by {-score.change:.2f}", trends.recent_changes)
-    if gain > SCORE_LEARNT:
-        return Diagnosis(Level.GOOD, f"Score {score.current:z.2f} sd, {gain:+z.2f} since the start, now flat.")
+    if score.gain > SCORE_LEARNT:
+        return Diagnosis(Level.GOOD, f"Score {score.current:z.2f} sd, {score.gain:+z.2f} since the start, now flat.")
     if score.num_points >= PATIENCE_STEPS:
         return Diagnosis(
             Level.WARN,
@@ -220,7 +218,7 @@ def _reward(reward: Trend, trends: CurveTrends) -> Diagnosis:
         return Diagnosis(Level.WARN, f"{reward.current:z.2f}, falling: the KL costs more than the score brings.")
     if reward.current < reward.initial - reward.effective_threshold(SCORE_FLAT):
         return Diagnosis(Level.WARN, f"{reward.current:z.2f}, below its start: beta is too high for this lr.")
-    return Diagnosis(Level.GOOD, f"{reward.current:z.2f}, {reward.current - reward.initial:+z.2f} since the start.")
+    return Diagnosis(Level.GOOD, f"{reward.current:z.2f}, {reward.gain:+z.2f} since the start.")
 
 
 def _kl(kl: Trend, trends: CurveTrends) -> Diagnosis:  # noqa: PLR0911  one return a rule
@@ -231,7 +229,8 @@ def _kl(kl: Trend, trends: CurveTrends) -> Diagnosis:  # noqa: PLR0911  one retu
         gold_direction = "falls" if gold.is_falling(GOLD_FLAT) else "is flat"
         return Diagnosis(
             Level.ALERT,
-            f"KL {kl.current:.1f} {direction} while gold {gold_direction}: the policy probably exploits the reward model; raise beta or stop.",
+            f"KL {kl.current:.1f} {direction} while gold {gold_direction}: the policy probably exploits the reward model; raise "
+            "beta or stop.",
         )
     if kl.current > KL_HIGH:
         return Diagnosis(
@@ -249,11 +248,7 @@ def _kl(kl: Trend, trends: CurveTrends) -> Diagnosis:  # noqa: PLR0911  one retu
         return Diagnosis(
             Level.WARN, f"KL {kl.current:.1f}: negative on average is noise at best; more rollouts a step would tell."
         )
-    if (
-        kl.num_points >= PATIENCE_STEPS
-        and kl.current < 0.05
-        and (score is None or score.current - score.initial < SCORE_LEARNT)
-    ):
+    if kl.num_points >= PATIENCE_STEPS and kl.current < 0.05 and (score is None or score.gain < SCORE_LEARNT):
         return Diagnosis(Level.WARN, f"KL {kl.current:.2f}: the policy has hardly moved; raise lr or lower beta.")
     if kl.current > KL_NEAR:
         return Diagnosis(
@@ -326,23 +321,24 @@ def _length(length: Trend, trends: CurveTrends) -> Diagnosis:
 
 
 def _gold(gold: Trend, trends: CurveTrends) -> Diagnosis:
-    gain = gold.current - gold.initial
     if gold.num_points < WINDOW:
         return Diagnosis(Level.INFO, f"The judge gives {gold.current:z.2f}: too early to say.")
     if _is_over_optimized(trends):
         return Diagnosis(
             Level.ALERT,
-            f"Gold {gold.current:z.2f}, {gold.best:z.2f} at its best, while the score rose: over-optimisation; stop or raise beta.",
+            f"Gold {gold.current:z.2f}, {gold.best:z.2f} at its best, while the score rose: over-optimisation; stop or raise "
+            "beta.",
         )
     if gold.best - gold.current > GOLD_NOISE_FACTOR * gold.effective_threshold(GOLD_FALL / GOLD_NOISE_FACTOR):
         return Diagnosis(Level.WARN, f"Gold {gold.current:z.2f}, below its best {gold.best:z.2f}.")
-    if gain > gold.effective_threshold(GOLD_FLAT):
+    if gold.gain > gold.effective_threshold(GOLD_FLAT):
         if gold.best - gold.current > GOLD_FALL:
             return Diagnosis(
                 Level.INFO,
-                f"Gold {gold.current:z.2f}, {gain:+z.2f} since the start, but {gold.best:z.2f} at its best: it may be turning.",
+                f"Gold {gold.current:z.2f}, {gold.gain:+z.2f} since the start, but {gold.best:z.2f} at its best: it may be "
+                "turning.",
             )
-        return Diagnosis(Level.GOOD, f"Gold {gold.current:z.2f}, {gain:+z.2f} since the start: the judge agrees.")
+        return Diagnosis(Level.GOOD, f"Gold {gold.current:z.2f}, {gold.gain:+z.2f} since the start: the judge agrees.")
     return Diagnosis(Level.INFO, f"Gold {gold.current:z.2f}: no clear gain yet.")
 
 

@@ -1,6 +1,6 @@
-"""Files that people hand in are read in a process of its own (`python -m rlhf_lab.importers`).
+"""Uploaded files are read in a process of their own: `python -m rlhf_lab.importers`.
 
-`datasets` loads torch, and a file made to fill the memory must not take the page with it.
+`datasets` loads torch, and a malicious file that exhausts the memory must not end the page's process.
 """
 
 import json
@@ -8,31 +8,53 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import rlhf_lab
 from rlhf_lab.errors import DataError
 
 REPOSITORY_ROOT = Path(rlhf_lab.__file__).parents[1]
 TIMEOUT_S = 300.0
-#: Endings of files with rows; texts alone may also stand in a .txt.
+#: Suffixes of files with rows; texts alone may also be in a .txt.
 FILE_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".gz", ".ndjson")
 
-#: run(request as JSON) -> the answer as JSON
-ImportRunner = Callable[[dict[str, Any]], dict[str, Any]]
+
+class ImportProcessRequest(TypedDict, total=False):
+    """The request of `rlhf_lab.importers.__main__`: data to preview, with "save" to import it, or "texts" to read."""
+
+    texts: str
+    home: str
+    project: int
+    what: str
+    name: str
+    bytes: int
+    split: str
+    map: dict[str, str]
+    choices: str
+    source: str
+    annotator: str
+    save: bool
+    who: str
+    use_prompts: bool
+    drop_duplicates: bool
+    skip_broken: bool
 
 
-def run_in_subprocess(request: dict[str, Any]) -> dict[str, Any]:
-    """Raises DataError when the process ends without an answer, or takes too long."""
+#: Sends a request and returns the reply, both as JSON.
+ImportRunner = Callable[[ImportProcessRequest], dict[str, Any]]
+
+
+def run_in_subprocess(request: ImportProcessRequest) -> dict[str, Any]:
+    """Raises DataError when the process ends without a reply or exceeds TIMEOUT_S."""
     what_remains = "nothing was taken in"
-    if request.get("save"):  # an import writes piece by piece, and its pieces stay
+    if request.get("save"):  # an import commits in chunks
         what_remains = "what was taken in until then stays, and the same file again brings the rest"
     try:
         completed = subprocess.run(
             [sys.executable, "-m", "rlhf_lab.importers"], input=json.dumps(request), capture_output=True, text=True,
             timeout=TIMEOUT_S, check=False, cwd=REPOSITORY_ROOT,
         )  # fmt: skip
-        result: dict[str, Any] = json.loads(completed.stdout)
+        reply: dict[str, Any] = json.loads(completed.stdout)
     except subprocess.TimeoutExpired:
         raise DataError(
             f"Reading took longer than {TIMEOUT_S / 60:.0f} minutes and was stopped; {what_remains}. Give a part of "
@@ -43,12 +65,12 @@ def run_in_subprocess(request: dict[str, Any]) -> dict[str, Any]:
             f"The process that reads the file ended without an answer; {what_remains}. The file may need more memory than "
             "there is: give it in parts, or on the command line (python -m rlhf_lab), which says more."
         ) from None
-    return result
+    return reply
 
 
 def read_text_column(file: str, column: str, runner: ImportRunner = run_in_subprocess) -> tuple[list[str], str]:
-    """The texts of a column of a file ("": the usual one), and what a person calls them. Raises DataError."""
-    result = runner({"texts": f"{file}:{column}" if column else file})
-    if "error" in result:
-        raise DataError(str(result["error"]))
-    return list(result["texts"]), str(result["source"])
+    """The texts of a column of a file ("" for the usual column), and their source as shown to a person. Raises DataError."""
+    reply = runner({"texts": f"{file}:{column}" if column else file})
+    if "error" in reply:
+        raise DataError(str(reply["error"]))
+    return list(reply["texts"]), str(reply["source"])

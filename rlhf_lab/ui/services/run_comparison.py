@@ -1,4 +1,4 @@
-"""Several runs side by side: one metric over the steps, score and gold against the distance from the base, setting differences."""
+"""Several runs side by side: a metric over the steps, score and gold over the distance from the base, different settings."""
 
 import math
 from collections.abc import Sequence

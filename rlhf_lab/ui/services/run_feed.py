@@ -9,7 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, NotRequired, TypedDict
+from typing import Any, TypedDict
 
 from rlhf_lab.common.curves import Point, downsample
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, EngineState, JobStatus, RunStatus
@@ -72,7 +72,7 @@ class StaticState(TypedDict):
 
 
 class FeedReply(LiveState):
-    """points: by metric, all of them after a reset, otherwise the new ones. static: only where static_id changed."""
+    """points: by metric, all of them after a reset, otherwise the new ones."""
 
     revision: str
     epoch: str
@@ -82,7 +82,12 @@ class FeedReply(LiveState):
     points: dict[str, list[JsonPoint]]
     sample_steps: list[int]
     static_id: str
-    static: NotRequired[StaticState]
+
+
+class FullFeedReply(FeedReply):
+    """Sent where static_id changed."""
+
+    static: StaticState
 
 
 class CurveCache:
@@ -190,7 +195,7 @@ class RunFeed:
         self._lock = threading.Lock()
         self._caches: OrderedDict[int, tuple[CurveCache, _Snapshot | None]] = OrderedDict()
 
-    def poll(self, query: dict[str, Any]) -> FeedReply | dict[str, bool | None]:
+    def poll(self, query: dict[str, Any]) -> FullFeedReply | FeedReply | dict[str, bool | None]:
         """The reply to a FeedQuery: {"unchanged": True} where the page shows it already, {"run": None} without any run."""
         request = parse_payload(FeedQuery, query)
         db, project_runs = self.ctx.db, runs(self.ctx.db, self.ctx.project.id)
@@ -216,9 +221,7 @@ class RunFeed:
                 "sample_steps": [step for step in cache.steps_with_samples if reset or step > request.after_step],
                 "static_id": snapshot.static_id,
             }
-        if request.static_id != snapshot.static_id:
-            reply["static"] = snapshot.static
-        return reply
+        return reply if request.static_id == snapshot.static_id else {**reply, "static": snapshot.static}
 
     def _refreshed(self, status: _RunStatus, revision: str) -> tuple[CurveCache, _Snapshot]:
         run = status.view.run

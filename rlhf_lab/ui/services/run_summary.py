@@ -12,7 +12,6 @@ from rlhf_lab.config.policy import LIVE_SETTINGS
 from rlhf_lab.jobs import run_control
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import get_reward_model
-from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.run_metrics import samples_at
 from rlhf_lab.store.runs import events, get_run
 from rlhf_lab.ui.services.curve_diagnosis import SettingChange
@@ -208,9 +207,7 @@ def last_rescale(metric: str, run_events: Sequence[RunEvent]) -> ScaleChange | N
     return max(reversed(changes), key=lambda change: change.step, default=None)
 
 
-def since_last_rescale(
-    curves: Mapping[str, list[Point]], run_events: Sequence[RunEvent]
-) -> dict[str, list[Point]]:
+def since_last_rescale(curves: Mapping[str, list[Point]], run_events: Sequence[RunEvent]) -> dict[str, list[Point]]:
     """The curves from their last change of scale on."""
     rescale_steps = {name: rescale.step for name in curves if (rescale := last_rescale(name, run_events))}
     return {
@@ -258,11 +255,10 @@ def activity_text(
         return "Loading the model and the reward model …"
     if run.status is not RunStatus.RUNNING:
         return _stopped_text(run)
-    if run.step > 0:
-        return run.message
-    if has_base_samples:
-        return "Sampling the first batch of texts and learning from it …"
-    return "The base model writes its samples …"
+    if run.step == 0:
+        sampling_text = "Sampling the first batch of texts and learning from it …"
+        return sampling_text if has_base_samples else "The base model writes its samples …"
+    return run.message
 
 
 def _queued_text(engine: EngineState, waits_for: Sequence[int]) -> str:

@@ -1,0 +1,193 @@
+"""The form of a new run on the screen "Train": reward model, preset and name in a widget, every setting in native fields."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import gradio as gr
+
+from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
+from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, JobKind, JobStatus, Source
+from rlhf_lab.common.records import RewardModelRow, Run
+from rlhf_lab.config.base import fields_of
+from rlhf_lab.config.policy import ALGORITHMS, PRESETS, PolicyConfig
+from rlhf_lab.errors import ConfigError
+from rlhf_lab.jobs import queue, retraining, run_control
+from rlhf_lab.jobs.judge_labelling import judge_name_of
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.label_snapshots import snapshot_annotators
+from rlhf_lab.store.reward_models import reward_models
+from rlhf_lab.store.runs import runs
+from rlhf_lab.ui.components.forms import Form
+from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import Payload, operator_action, parse_payload, show_errors
+from rlhf_lab.ui.services import run_summary
+from rlhf_lab.ui.services.import_process import FILE_SUFFIXES, ImportRunner, read_text_column, run_in_subprocess
+from rlhf_lab.ui.services.run_feed import MAX_MODELS
+
+PRESET_LABELS = {
+    "lab": "lab: tuned on the embedded model",
+    "gentle": "gentle: small steps, for models nobody has tuned here",
+}
+
+
+class PresetChoice(Payload):
+    preset: str
+
+
+class AlgorithmChoice(Payload):
+    algorithm: str
+
+
+class StartRun(Payload):
+    reward_model: int
+    name: str = ""
+
+
+class PtxSource(NamedTuple):
+    """A file of texts for PPO-ptx and the column they are in; "" for the usual column."""
+
+    file: str
+    column: str
+
+
+def build(ctx: Context, operator: gr.BrowserState) -> None:
+    note_cache: dict[int, str] = {}
+
+    data = {
+        "presets": [{"name": name, "label": label} for name, label in PRESET_LABELS.items()],
+        "algorithms": list(ALGORITHMS),
+        "algorithms_by_setting": {item.name: item.only for item in fields_of(PolicyConfig) if item.only is not None},
+    }
+    component = widget(
+        "run_form",
+        server_functions={"options": lambda _: start_options(ctx, note_cache)},
+        data=data,
+        label="Start a new run",
+    )
+    with gr.Accordion("All settings of the new run", open=False, elem_id="start-settings"):
+        form = Form(preset_config("lab"), "start")
+        ptx_components = ptx_inputs(form.component("ptx_coef"))
+        preset_state, algorithm_state = gr.State("lab"), gr.State("ppo")
+    algorithm_input = form.component("algorithm")
+
+    def fill(algorithm: str, event: gr.EventData) -> list[Any]:
+        preset = parse_payload(PresetChoice, event._data).preset
+        updates = form.component_updates(form.values(preset_config(preset, algorithm)), algorithm)
+        return [*updates, preset, algorithm, {"filled_preset": preset, "algorithm": algorithm}]
+
+    def recommend(algorithm: str, preset: str, previous_algorithm: str, *values: Any) -> list[Any]:
+        before, after = preset_config(preset, previous_algorithm), preset_config(preset, algorithm)
+        updates = form.component_updates(form.keep_user_edits(values, before, after), algorithm)
+        return [*updates, algorithm, {"filled_preset": preset, "algorithm": algorithm}]
+
+    def choose(preset: str, previous_algorithm: str, event: gr.EventData, *values: Any) -> list[Any]:
+        return recommend(parse_payload(AlgorithmChoice, event._data).algorithm, preset, previous_algorithm, *values)
+
+    @operator_action(ctx, StartRun)
+    def start(payload: StartRun, *values: Any) -> dict[str, Any]:
+        *settings, file, column = values
+        ptx_source = PtxSource(file, str(column or "").strip()) if file else None
+        return {"run": start_run(ctx, form, payload, settings, ptx_source).id}
+
+    component.preset(
+        show_errors(fill),
+        algorithm_input,
+        [*form.components, preset_state, algorithm_state, component],
+        **SILENT_MULTIPLE_EVENT,
+    )
+    algorithm_input.input(
+        show_errors(recommend),
+        [algorithm_input, preset_state, algorithm_state, *form.components],
+        [*form.components, algorithm_state, component],
+        **SILENT_MULTIPLE_EVENT,
+    )
+    component.algorithm(
+        show_errors(choose),
+        [preset_state, algorithm_state, *form.components],
+        [*form.components, algorithm_state, component],
+        **SILENT_MULTIPLE_EVENT,
+    )
+    component.start(start, [operator, *form.components, *ptx_components], component, **SILENT_MULTIPLE_EVENT)
+
+
+def ptx_inputs(coefficient: Any) -> tuple[Any, Any]:
+    """The inputs of a PtxSource; visible while the component of ptx_coef has another value than 0."""
+    with gr.Row(visible=False, elem_id="start-ptx") as row:
+        file = gr.File(
+            label="Texts for PPO-ptx; none: those of the embedded model", file_types=[".txt", *FILE_SUFFIXES]
+        )
+        column = gr.Textbox(
+            label="column of the texts",
+            max_lines=1,
+            info='empty: the column "text", or the only one; a .txt has a text a line',
+        )
+
+    def toggle(value: Any) -> Any:
+        return gr.update(visible=str(value).strip() not in ("", "0", "0.0"))
+
+    coefficient.change(toggle, coefficient, row, **SILENT_MULTIPLE_EVENT)
+    return file, column
+
+
+def preset_config(name: str, algorithm: str = "ppo") -> PolicyConfig:
+    """The preset over the algorithm's recommended settings. Raises ConfigError for an unknown preset."""
+    if name not in PRESETS:
+        raise ConfigError(f'There is no preset "{name}"; choose one of {", ".join(PRESETS)}.')
+    return PolicyConfig.for_algorithm(algorithm, **PRESETS[name])
+
+
+def start_options(ctx: Context, note_cache: dict[int, str]) -> dict[str, Any]:
+    """The reward models to start on, newest first, the default among them, and the state of the labels where there is none.
+
+    note_cache: `reward_note` by the id of the reward model, which never changes.
+    """
+    project = ctx.project
+    reward_rows, project_runs = reward_models(ctx.db, project.id), runs(ctx.db, project.id)
+    default = next((row for row in reward_rows if row.snapshot.source is Source.HUMAN), None)
+    default_id = default.id if default else reward_rows[0].id if reward_rows else None
+    listed = run_summary.newest_rows(reward_rows, MAX_MODELS, default_id)
+    for row in listed:
+        if row.id not in note_cache:
+            note_cache[row.id] = reward_note(ctx.db, row)
+    training = queue.jobs(ctx.db, project_id=project.id, kinds=[JobKind.TRAIN_REWARD], statuses=[JobStatus.RUNNING])
+    return {
+        "project": project.id,
+        "models": [
+            {"id": row.id, "label": run_summary.reward_model_label(row), "note": note_cache[row.id]} for row in listed
+        ],
+        "default_id": default_id,
+        "default_preset": "lab" if project.model == EMBEDDED_MODEL else "gentle",
+        "labels_missing": retraining.get_label_progress(ctx.db, project.id).remaining,
+        "training_progress": round(training[-1].progress, 2) if training else None,
+        "training_text": retraining.training_status(ctx.db, project.id),
+        "run_count": len(project_runs),
+        "active_runs": [run.id for run in project_runs if run.status in ACTIVE_RUN_STATUSES],
+    }
+
+
+def reward_note(db: Database, row: RewardModelRow) -> str:
+    """What a run on a reward model learns from, and a warning where the reward model may be guessing."""
+    if row.snapshot.source is Source.HUMAN:
+        note = "It learns from people's labels."
+    elif judge := run_control.judge_of_reward_model(db, row):
+        note = f"It learns from simulated labels by the judge {judge}, whose own score is drawn as gold."
+    else:
+        judges = {judge_name_of(name) for name in snapshot_annotators(db, row.snapshot)}
+        whose = f"{judges.pop()}, which does not ship with the lab" if len(judges) == 1 else "several judges"
+        note = f"It learns from simulated labels by {whose}; no gold score is drawn."
+    if (row.report.get("accuracy_low") or 1.0) <= 0.5:
+        note += " On unseen pairs it may rank no better than guessing: more labels first would help."
+    return note
+
+
+def start_run(
+    ctx: Context, form: Form, payload: StartRun, values: Sequence[Any], ptx_source: PtxSource | None = None,
+    runner: ImportRunner = run_in_subprocess,
+) -> Run:  # fmt: skip
+    """Start a run with the values of the form. ptx_source is read where ptx_coef is above 0. Raises LabError."""
+    config = PolicyConfig.from_dict(form.parse(values))
+    ptx_texts = read_text_column(*ptx_source, runner) if ptx_source and config.ptx_coef > 0 else None
+    return run_control.start_run(
+        ctx.db, ctx.home, ctx.project.id, config, payload.reward_model, name=payload.name, ptx_texts=ptx_texts
+    )
