@@ -20,7 +20,6 @@ from rlhf_lab.jobs.hub_download import DownloadStatus, ModelDownloader
 from rlhf_lab.jobs.memory_estimate import FitVerdict, detect_device, estimate_memory
 from rlhf_lab.jobs.model_inspection import ModelFacts, inspect_model
 from rlhf_lab.jobs.project_setup import open_project_on_model
-from rlhf_lab.jobs.scheduler import Scheduler
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth.password_file import read_password_file
 from rlhf_lab.ui.auth.visitors import JOIN_CODE_ENV_VAR
@@ -110,7 +109,6 @@ def ensure_model(model: str) -> ModelFacts:
 def serve(ctx: Context, host: str, port: int) -> int:
     """Serve until Ctrl-C, then say what goes on in the background. Returns the exit status: 1 where it could not be served."""
     process_env.limit_malloc_arenas()
-    scheduler = Scheduler(ctx.home, ctx.db)
     with process_env.freeze_gc():
         page = build_page(ctx).queue(default_concurrency_limit=8, max_size=64, api_open=False)
     with contextlib.suppress(KeyboardInterrupt):
@@ -122,11 +120,11 @@ def serve(ctx: Context, host: str, port: int) -> int:
             except OSError as error:  # the port is taken, or the address is not this machine's
                 print(f"error: {host}:{port} cannot be served ({error}). Choose another with --port.", file=sys.stderr)
                 return 1
-        scheduler.start()
+        ctx.scheduler.start()
         print(f"RLHF Lab: {url}\nhome: {ctx.home}{access_instructions(ctx, ctx.public_url or url)}", flush=True)
         print("Ctrl-C ends the page; what the engine does goes on.", flush=True)
         threading.Event().wait()
-    scheduler.stop()
+    ctx.scheduler.stop()
     page.close(verbose=False)
     print(f"\n{shutdown_message(ctx.db, ctx.home)}", flush=True)
     return 0

@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus, Source  # noqa: E402
 from rlhf_lab.common.records import Job  # noqa: E402
 from rlhf_lab.config.policy import PolicyConfig  # noqa: E402
-from rlhf_lab.jobs import engine_process, queue, scheduler  # noqa: E402
+from rlhf_lab.jobs import engine_process, queue, retraining  # noqa: E402
 from rlhf_lab.jobs.judge_labelling import label_with_judge  # noqa: E402
 from rlhf_lab.jobs.project_setup import pick_project  # noqa: E402
 from rlhf_lab.judges.builtin import load_judge  # noqa: E402
@@ -110,7 +110,7 @@ def prepare_project(db: Database, home: Path, pairs: int) -> None:
     while (missing := pairs - pair_count(db, project.id)) > 0:
         wait_for_job(db, home, queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": min(missing, 64)}))
     label_with_judge(db, project.id, load_judge("cheerful"), 30)
-    wait_for_job(db, home, scheduler.submit_training(db, project.id, Source.SIMULATED))
+    wait_for_job(db, home, retraining.submit_training(db, project.id, Source.SIMULATED))
 
 
 def pair_count(db: Database, project_id: int) -> int:

@@ -13,6 +13,7 @@ from gradio.context import LocalContext
 from rlhf_lab.common.records import Project, Role
 from rlhf_lab.errors import LabelError, NotAllowedError
 from rlhf_lab.jobs.project_setup import pick_project
+from rlhf_lab.jobs.scheduler import Scheduler
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, joined_at
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.auth.password_file import PasswordEntry
@@ -55,6 +56,11 @@ class Context:
         if self.behind_proxy:
             access = replace(access, host=urlsplit(self.public_url).netloc)
         return replace(self, access=access, operator_secret=access.operator_secret)
+
+    @functools.cached_property
+    def scheduler(self) -> Scheduler:
+        """What the page's process does by itself. Started by app.py; `replace` of a context makes another one."""
+        return Scheduler(self.home, self.db)
 
     @property
     def project(self) -> Project:

@@ -13,7 +13,7 @@ from typing import Literal, TypedDict
 from gradio.events import api
 
 from rlhf_lab.errors import LabelError, NotAllowedError, StaleVoteError
-from rlhf_lab.jobs import scheduler
+from rlhf_lab.jobs import retraining
 from rlhf_lab.store.pair_leases import count_free_pairs, lease_pair
 from rlhf_lab.store.projects import get_labelling_config
 from rlhf_lab.ui.auth.login_routes import FailedAttemptLimiter
@@ -91,7 +91,7 @@ def build(ctx: Context) -> None:
         """{"project", "labels", "simulated", "goal", "ready", "here"}: labels by people and simulated ones, the number at
         which the next reward model is trained, pairs ready for somebody new, people here now."""
         project = ctx.project
-        label_counts = scheduler.get_label_progress(ctx.db, project.id)
+        label_counts = retraining.get_label_progress(ctx.db, project.id)
         ready = count_free_pairs(ctx.db, project.id, "", get_labelling_config(ctx.db, project.id))
         return {
             "project": project.name, "labels": label_counts.human, "simulated": label_counts.simulated, "goal": label_counts.goal,

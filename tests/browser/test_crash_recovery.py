@@ -5,20 +5,20 @@ import signal
 import sqlite3
 import time
 
-from browser_lab import press
-from helpers import WORK, tab, wait_status, wait_step
-from test_full_journey import training
+from browser_lab import press_key
+from helpers import ENGINE_TIMEOUT_MS, open_tab, wait_status, wait_step
+from test_full_journey import open_training
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus, Source
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.jobs import engine_process, queue, run_control, scheduler
+from rlhf_lab.jobs import engine_process, queue, retraining, run_control
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.store.database import Database
 
 
-def finish(db, home, job) -> None:
+def wait_for_job(db, home, job) -> None:
     for _ in range(3000):
         now = queue.get_job(db, job.id)
         if now.status not in UNFINISHED_JOB_STATUSES:
@@ -29,37 +29,38 @@ def finish(db, home, job) -> None:
     raise AssertionError("the job did not end")
 
 
-def test_killed_engine_and_killed_page(lab, open_page):
+def test_killed_engine_and_killed_page_lose_nothing(lab, open_page):
     with Database.open(lab.home) as db:
         project = pick_project(db, None)
-        finish(db, lab.home, queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": 24}))
+        wait_for_job(db, lab.home, queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": 24}))
         label_with_judge(db, project.id, load_judge("cheerful"), 24)
-        finish(db, lab.home, scheduler.submit_training(db, project.id, Source.SIMULATED))
+        wait_for_job(db, lab.home, retraining.submit_training(db, project.id, Source.SIMULATED))
         run = run_control.start_run(db, lab.home, project.id, PolicyConfig(steps=400, batch_size=8, checkpoint_every=1))
-    page = training(lab, open_page)
+    page = open_training(lab, open_page)
     wait_step(page, 3)
 
     os.kill(lab.engine_pid(), signal.SIGKILL)  # found dead and started again by the page's process
     page.wait_for_function(
-        "() => /engine (lost|starts|rests)/.test(document.querySelector('.lab-header').innerText)", timeout=WORK
+        "() => /engine (lost|starts|rests)/.test(document.querySelector('.lab-header').innerText)",
+        timeout=ENGINE_TIMEOUT_MS,
     )
     with sqlite3.connect(lab.home / "lab.db") as db:
         at = db.execute("SELECT step FROM runs").fetchone()[0]
     wait_step(page, at + 2)
 
-    tab(page, "Label")
-    press(page, "1")
+    open_tab(page, "Label")
+    press_key(page, "1")
     lab.kill()  # kill -9 of the page, the engine goes on
-    open_page.said.clear()
-    page.wait_for_function("() => document.body.classList.contains('lab-offline')", timeout=WORK)
-    open_page.said.clear()  # the console rightly complains while nobody answers
+    open_page.console_messages.clear()
+    page.wait_for_function("() => document.body.classList.contains('lab-offline')", timeout=ENGINE_TIMEOUT_MS)
+    open_page.console_messages.clear()  # the console rightly complains while nobody answers
     lab.start()
     with sqlite3.connect(lab.home / "lab.db") as db:
         assert db.execute("SELECT count(*) FROM votes WHERE source = 'human'").fetchone() == (1,)
         at = db.execute("SELECT step FROM runs").fetchone()[0]
     page.context.close()
-    open_page.said.clear()
-    again = training(lab, open_page)
+    open_page.console_messages.clear()
+    again = open_training(lab, open_page)
     wait_step(again, at + 1)
     again.click("[data-do=stop]")
     wait_status(again, "stopped")

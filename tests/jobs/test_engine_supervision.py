@@ -29,7 +29,7 @@ if "deaf" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with Database.open(Path(sys.argv[1])) as db:
     while True:
-        supervisor.beat(db, "idle", device="cpu", memory_mb=12.5)
+        engine_process.record_heartbeat(db, "idle", device="cpu", memory_mb=12.5)
         print("beat", flush=True)
         time.sleep(0.1)
 """
@@ -287,7 +287,7 @@ BOUND = """
 import json, sys, time
 from rlhf_lab.jobs import engine_process
 from rlhf_lab.common.records import ProcessIdentity
-supervisor.end_with(ProcessIdentity(**json.loads(sys.argv[1])))
+engine_process.exit_when_process_ends(ProcessIdentity(**json.loads(sys.argv[1])))
 print("bound", flush=True)
 time.sleep(120)
 """

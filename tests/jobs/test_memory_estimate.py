@@ -23,7 +23,7 @@ RUN = PolicyConfig(batch_size=4, micro_batch=2, max_new_tokens=36, lora_r=2)
 
 
 def sizes(found):
-    return {part.name: part.size for part in found.parts}
+    return {term.name: term.size for term in found.terms}
 
 
 def test_every_term_on_a_cpu():

@@ -155,7 +155,7 @@ def test_a_hub_model_of_the_wrong_kind(hub, tmp_path, spoil, words):
 def test_the_hubs_client_brings_no_torch():
     script = (
         "import sys; from rlhf_lab.jobs.model_inspection import inspect_model; from rlhf_lab.jobs import hub_download, memory_estimate;"
-        "examine('embedded'); estimate.machine(); download.held('a/b');"
+        "inspect_model('embedded'); memory_estimate.detect_device(); hub_download.cached_bytes('a/b');"
         "from huggingface_hub import HfApi, get_safetensors_metadata, hf_hub_download, snapshot_download;"
         "print(sorted({name.split('.')[0] for name in sys.modules} & {'torch', 'transformers', 'peft'}))"
     )

@@ -156,7 +156,7 @@ from rlhf_lab.common.enums import JobKind
 from rlhf_lab.store.database import Database
 home = Path(sys.argv[1])
 with Database.open(home) as db:
-    engine_id = supervisor.beat(db, "idle")
+    engine_id = engine_process.record_heartbeat(db, "idle")
     print("ready", flush=True)
     while not (home / "go").exists():
         time.sleep(0.002)

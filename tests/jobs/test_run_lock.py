@@ -21,7 +21,7 @@ WRITES = """
 import sys, time
 from pathlib import Path
 from rlhf_lab.jobs.run_lock import lock_run
-with claimed(Path(sys.argv[1]), int(sys.argv[2])):
+with lock_run(Path(sys.argv[1]), int(sys.argv[2])):
     print("claimed", flush=True)
     time.sleep(120)
 """
@@ -147,11 +147,11 @@ def test_one_process_writes_a_run(db, home, run, process, monkeypatch):
 
 
 def test_the_page_and_the_command_line_notice(db, home, run, process, capsys):
-    caretaker = scheduler.Scheduler(home, db)
-    caretaker.run_once()
+    runner = scheduler.Scheduler(home, db)
+    runner.run_once()
     assert status(db, run) is RunStatus.RUNNING
     end(process)
-    caretaker.run_once()
+    runner.run_once()
     assert status(db, run) is RunStatus.INTERRUPTED
     for command in (["runs"], ["control", str(run), "stop"]):
         set_run_status(db, run, RunStatus.RUNNING)

@@ -12,7 +12,7 @@ from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, Sour
 from rlhf_lab.common.records import LabelSnapshot, NewCompletion, Vote
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.jobs import engine_process, queue, scheduler
+from rlhf_lab.jobs import engine_process, queue, retraining, scheduler
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store import label_snapshots, pair_leases, projects, votes
 from rlhf_lab.store.database import Database
@@ -24,7 +24,6 @@ from rlhf_lab.store.runs import create_run
 def db(tmp_path):
     with Database.open(tmp_path) as db:
         yield db
-    scheduler._pending_judge_labels.clear()
 
 
 @pytest.fixture
@@ -33,8 +32,8 @@ def project(db):
 
 
 @pytest.fixture
-def caretaker(db, tmp_path, monkeypatch):
-    """A steward that starts no engine but counts how often it would have."""
+def runner(db, tmp_path, monkeypatch):
+    """A scheduler that starts no engine but counts how often it would have."""
     monkeypatch.setattr(engine_process, "ensure_engine", lambda *_: calls.append(1))
     calls: list[int] = []
     made = scheduler.Scheduler(tmp_path, db)
@@ -73,19 +72,19 @@ def train_jobs(db):
     return [job for job in queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES) if job.kind is JobKind.TRAIN_REWARD]
 
 
-def test_pairs_are_written_ahead_once_and_an_engine_is_called_for_them(db, project, caretaker):
-    caretaker.look()
-    caretaker.look()
+def test_pairs_are_written_ahead_once_and_an_engine_is_called_for_them(db, project, runner):
+    runner.run_once()
+    runner.run_once()
     assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
-    assert len(caretaker.calls) == 2
+    assert len(runner.calls) == 2
 
 
-def test_who_has_seen_every_pair_is_told_what_is_true(db, project, caretaker):
+def test_who_has_seen_every_pair_is_told_what_is_true(db, project, runner):
     """No engine; one that writes; pairs that could not be written; and the next try after that."""
     assert "is not running" in scheduler.no_pair_message(db, project.id)
     engine_process.record_heartbeat(db, "idle")
     assert "is writing new ones" in scheduler.no_pair_message(db, project.id)
-    caretaker.look()
+    runner.run_once()
     (job,) = queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES)
     assert "is writing new ones" in scheduler.no_pair_message(db, project.id)
     queue.fail(db, job.id, "The model cannot be loaded.")
@@ -96,158 +95,158 @@ def test_who_has_seen_every_pair_is_told_what_is_true(db, project, caretaker):
     assert "is writing new ones" in scheduler.no_pair_message(db, project.id)
 
 
-def test_pairs_that_could_not_be_written_are_tried_again_after_a_while(db, project, caretaker, monkeypatch):
-    caretaker.look()
+def test_pairs_that_could_not_be_written_are_tried_again_after_a_while(db, project, runner, monkeypatch):
+    runner.run_once()
     (job,) = queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES)
     queue.fail(db, job.id, "the model cannot be loaded")
     at = queue.get_job(db, job.id).updated_at
     monkeypatch.setattr(scheduler.time, "time", lambda: at + scheduler.RETRY_AFTER_S - 1)
-    caretaker.look()
+    runner.run_once()
     assert open_kinds(db) == []
     monkeypatch.setattr(scheduler.time, "time", lambda: at + scheduler.RETRY_AFTER_S + 1)
-    caretaker.look()
+    runner.run_once()
     assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
 
 
-def test_a_full_pool_asks_for_nothing(db, project, caretaker):
+def test_a_full_pool_asks_for_nothing(db, project, runner):
     add_pairs(db, project, scheduler.PAIR_POOL_SIZE)
-    caretaker.look()
+    runner.run_once()
     assert open_kinds(db) == []
-    assert caretaker.calls == []
+    assert runner.calls == []
 
 
-def test_the_person_with_the_fewest_pairs_left_counts(db, project, caretaker):
+def test_the_person_with_the_fewest_pairs_left_counts(db, project, runner):
     add_pairs(db, project, scheduler.PAIR_POOL_SIZE)
     ready = votes.count_unvoted_pairs(db, project.id, "ann")
     label(db, project, ready - scheduler.PAIR_POOL_SIZE + 1, choice=Choice.SKIP)
-    caretaker.look()
+    runner.run_once()
     assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
 
 
-def test_the_first_reward_model_comes_at_ten_labels(db, project, caretaker):
+def test_the_first_reward_model_comes_at_ten_labels(db, project, runner):
     add_pairs(db, project, 60)
-    label(db, project, scheduler.LABELS_FOR_FIRST_MODEL - 1)
-    caretaker.look()
+    label(db, project, retraining.LABELS_FOR_FIRST_MODEL - 1)
+    runner.run_once()
     assert train_jobs(db) == []
     label(db, project, 1)
-    caretaker.look()
-    caretaker.look()
+    runner.run_once()
+    runner.run_once()
     (job,) = train_jobs(db)
     assert job.payload["source"] == "human"
-    assert job.payload["labels"] == scheduler.LABELS_FOR_FIRST_MODEL
+    assert job.payload["labels"] == retraining.LABELS_FOR_FIRST_MODEL
 
 
-def test_the_next_one_comes_twenty_labels_later(db, project, caretaker):
+def test_the_next_one_comes_twenty_labels_later(db, project, runner):
     add_pairs(db, project, 60)
     label(db, project, 12)
     pinned = label_snapshots.snapshot_labels(db, project.id, Source.HUMAN)
     add_reward_model(db, project.id, "x", config={}, report={}, snapshot=pinned)
-    label(db, project, scheduler.LABELS_PER_RETRAINING - 1)
-    caretaker.look()
+    label(db, project, retraining.LABELS_PER_RETRAINING - 1)
+    runner.run_once()
     assert train_jobs(db) == []
     label(db, project, 1)
-    caretaker.look()
+    runner.run_once()
     assert len(train_jobs(db)) == 1
 
 
-def test_only_ties_train_nothing_and_skips_do_not_count(db, project, caretaker):
+def test_only_ties_train_nothing_and_skips_do_not_count(db, project, runner):
     add_pairs(db, project, 60)
     label(db, project, 20, choice=Choice.TIE)
     label(db, project, 5, choice=Choice.SKIP)
-    caretaker.look()
+    runner.run_once()
     assert train_jobs(db) == []
-    assert scheduler.get_label_progress(db, project.id).human == 20
+    assert retraining.get_label_progress(db, project.id).human == 20
 
 
-def test_labels_that_failed_are_not_tried_again_until_there_is_one_more(db, project, caretaker):
+def test_labels_that_failed_are_not_tried_again_until_there_is_one_more(db, project, runner):
     add_pairs(db, project, 60)
     label(db, project, 10)
-    caretaker.look()
+    runner.run_once()
     queue.fail(db, train_jobs(db)[0].id, "no")
-    caretaker.look()
+    runner.run_once()
     assert train_jobs(db) == []
     label(db, project, 1)
-    caretaker.look()
+    runner.run_once()
     assert len(train_jobs(db)) == 1
 
 
-def test_a_judge_goes_on_when_pairs_are_there_and_then_its_labels_train(db, project, caretaker):
-    scheduler.request_judge_labels(db, project.id, "cheerful", 40)
-    caretaker.look()
+def test_a_judge_goes_on_when_pairs_are_there_and_then_its_labels_train(db, project, runner):
+    runner.request_judge_labels(project.id, "cheerful", 40)
+    runner.run_once()
     assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]  # simulated labels wait until the judge has finished
     add_pairs(db, project, 40)
-    caretaker.look()
+    runner.run_once()
     assert (
-        scheduler.get_label_progress(db, project.id).simulated
+        retraining.get_label_progress(db, project.id).simulated
         + votes.vote_counts(db, project.id)[Source.SIMULATED][Choice.SKIP]
         == 40
     )
-    caretaker.look()
+    runner.run_once()
     assert [job.payload["source"] for job in train_jobs(db)] == ["simulated"]
-    assert scheduler.get_label_progress(db, project.id).human == 0
+    assert retraining.get_label_progress(db, project.id).human == 0
 
 
-def test_nothing_is_learnt_from_half_of_what_a_judge_is_saying(db, project, caretaker, monkeypatch):
+def test_nothing_is_learnt_from_half_of_what_a_judge_is_saying(db, project, runner, monkeypatch):
     add_pairs(db, project, 60)
     whole, seen = scheduler.label_with_judge, []
 
     def in_halves(db, project_id, judge, count):
         first = whole(db, project_id, judge, count // 2)
-        caretaker.look()  # the steward's own thread looks whenever it likes
+        runner.run_once()  # the scheduler's own thread may run at any moment
         seen.append(train_jobs(db))
         return Counter(first) + Counter(whole(db, project_id, judge, count - count // 2))
 
     monkeypatch.setattr(scheduler, "label_with_judge", in_halves)
-    scheduler.request_judge_labels(db, project.id, "cheerful", 40)
+    runner.request_judge_labels(project.id, "cheerful", 40)
     assert seen == [[]]
-    caretaker.look()
-    assert [job.payload["labels"] for job in train_jobs(db)] == [scheduler.get_label_progress(db, project.id).simulated]
+    runner.run_once()
+    assert [job.payload["labels"] for job in train_jobs(db)] == [retraining.get_label_progress(db, project.id).simulated]
 
 
-def test_an_unknown_judge_is_refused(db, project):
+def test_an_unknown_judge_is_refused(runner, project):
     with pytest.raises(ConfigError):
-        scheduler.request_judge_labels(db, project.id, "nobody", 4)
+        runner.request_judge_labels(project.id, "nobody", 4)
 
 
-def test_no_file_of_a_judge_is_run_for_the_page(db, project, tmp_path):
+def test_no_file_of_a_judge_is_run_for_the_page(runner, project, tmp_path):
     """A page may be spoken to by a program, and a file may have been uploaded."""
     trace, file = tmp_path / "trace", tmp_path / "own.py"
     file.write_text(f"open({str(trace)!r}, 'w').close()\ndef f(text): return 1.0\n")
     with pytest.raises(ConfigError, match=r"no judge .* on the page. Say one of cheerful"):
-        scheduler.request_judge_labels(db, project.id, f"{file}:f", 4)
+        runner.request_judge_labels(project.id, f"{file}:f", 4)
     assert not trace.exists()
 
 
 def test_goals_follow_each_source_by_itself(db, project):
     none = LabelSnapshot((), "", Source.SIMULATED)
     add_reward_model(db, project.id, "x", config={}, report={}, snapshot=none)
-    assert scheduler.training_goal(db, project.id, Source.HUMAN) == scheduler.LABELS_FOR_FIRST_MODEL
-    assert scheduler.training_goal(db, project.id, Source.SIMULATED) == scheduler.LABELS_PER_RETRAINING
+    assert retraining.training_goal(db, project.id, Source.HUMAN) == retraining.LABELS_FOR_FIRST_MODEL
+    assert retraining.training_goal(db, project.id, Source.SIMULATED) == retraining.LABELS_PER_RETRAINING
 
 
 def rule(db, project, **changes):
     projects.set_labelling_config(db, project.id, LabellingConfig(**changes))
 
 
-def test_what_was_chosen_for_the_project_reaches_the_engine(db, project, caretaker):
+def test_what_was_chosen_for_the_project_reaches_the_engine(db, project, runner):
     rule(db, project, sampling="uncertainty")
-    caretaker.look()
+    runner.run_once()
     (job,) = queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES)
     assert job.payload["sampling"] == "uncertainty"
     assert "checkpoint" not in job.payload
 
 
-def test_pairs_of_the_policy_come_from_its_newest_checkpoint(db, project, caretaker, tmp_path):
+def test_pairs_of_the_policy_come_from_its_newest_checkpoint(db, project, runner, tmp_path):
     rule(db, project, texts="policy")
     add_pairs(db, project, scheduler.PAIR_POOL_SIZE)
-    caretaker.look()
+    runner.run_once()
     assert open_kinds(db) == []  # no run yet: the base's pairs will do
     none = LabelSnapshot((), "", Source.HUMAN)
     model = add_reward_model(db, project.id, "x", config={}, report={}, snapshot=none)
     run = create_run(db, project.id, model.id, "r", config={}, manifest={}, total_steps=9)
     for step in (10, 9, 100):
         write_checkpoint(tmp_path / "runs" / str(run.id), step)
-    caretaker.look()
+    runner.run_once()
     (job,) = queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES)
     assert job.payload == {"count": scheduler.POLICY_PAIR_POOL_SIZE, "checkpoint": f"run/{run.id}/100"}
 
@@ -267,18 +266,18 @@ def test_a_damaged_checkpoint_writes_no_pairs(db, project, tmp_path):
     assert scheduler.newest_checkpoint(tmp_path, db, project.id) is None
 
 
-def test_votes_wanted_and_pairs_on_other_screens_count(db, project, caretaker):
+def test_votes_wanted_and_pairs_on_other_screens_count(db, project, runner):
     add_pairs(db, project, scheduler.PAIR_POOL_SIZE)
     free = pair_leases.count_free_pairs(db, project.id, "ann")
     for n in range(free - scheduler.PAIR_POOL_SIZE + 1):
         pair_leases.lease_pair(db, project.id, f"visitor {n}")
-    caretaker.look()
+    runner.run_once()
     assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
     rule(db, project, overlap=50)
     assert pair_leases.count_free_pairs(db, project.id, "ann", projects.get_labelling_config(db, project.id)) == free
 
 
-def test_two_pages_of_one_home_ask_for_everything_once(db, project, caretaker, monkeypatch, tmp_path):
+def test_two_pages_of_one_home_ask_for_everything_once(db, project, runner, monkeypatch, tmp_path):
     """Both have looked, and found the same to be due, before either asks for it."""
     add_pairs(db, project, 20)
     label(db, project, 12)
@@ -292,29 +291,29 @@ def test_two_pages_of_one_home_ask_for_everything_once(db, project, caretaker, m
 
         return found
 
-    for name in ("holders", "due"):
+    for name in ("count_active_annotators", "is_retraining_due"):
         monkeypatch.setattr(scheduler, name, together(getattr(scheduler, name)))
     with Database.open(tmp_path) as theirs, ThreadPoolExecutor() as pages:
-        for look in [pages.submit(one.run_once) for one in (caretaker, scheduler.Scheduler(tmp_path, theirs))]:
-            look.result()
+        for round_ in [pages.submit(one.run_once) for one in (runner, scheduler.Scheduler(tmp_path, theirs))]:
+            round_.result()
     assert sorted(open_kinds(db)) == [JobKind.SAMPLE_PAIRS, JobKind.TRAIN_REWARD]
 
 
-def test_an_error_of_any_kind_does_not_end_the_steward(db, tmp_path, monkeypatch):
+def test_an_error_of_any_kind_does_not_end_the_scheduler(db, tmp_path, monkeypatch):
     seen = threading.Event()
-    looks = []
+    rounds = []
 
-    def look(self):
-        looks.append(1)
-        if len(looks) == 1:
+    def run_once(self):
+        rounds.append(1)
+        if len(rounds) == 1:
             raise RuntimeError("no connection became free")
         seen.set()
 
     monkeypatch.setattr(scheduler, "SCHEDULE_INTERVAL_S", 0.01)
-    monkeypatch.setattr(scheduler.Scheduler, "run_once", look)
-    caretaker = scheduler.Scheduler(tmp_path, db)
-    caretaker.start()
+    monkeypatch.setattr(scheduler.Scheduler, "run_once", run_once)
+    runner = scheduler.Scheduler(tmp_path, db)
+    runner.start()
     try:
         assert seen.wait(10)
     finally:
-        caretaker.stop()
+        runner.stop()

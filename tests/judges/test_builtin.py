@@ -16,7 +16,7 @@ from rlhf_lab.judges.builtin import JUDGES, SCORE_STEP, Judge, load_judge, prefe
 
 PACKAGE = Path(builtin.__file__).parent
 
-# Worked out by hand from the formulae in judges.py; the working stands beside each score.
+# Worked out by hand from the formulae in judges/builtin.py; the working stands beside each score.
 # x / (|x| + half) is applied to total / sqrt(words), where 9 words or fewer count as 9, so sqrt is 3.
 BY_HAND = [
     ("cheerful", "The happy dog laughed.", 4.0),  # 2 + 2 = 4; 4/3; 13.33 / 3.33 = 4
@@ -215,7 +215,7 @@ def made_up_texts(prompt_set: str, count: int = 300) -> list[str]:
 
 def word_list(name: str) -> list[tuple[str, float]]:
     """The entries of a list as they are written, each as often as it is written."""
-    lines = (PACKAGE / "judge_words" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    lines = (PACKAGE / "lexicons" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
     pairs = [line.split(":", 1) for line in lines if line and not line.startswith("#")]
     return [(entry.strip(), float(weight)) for weight, entries in pairs for entry in entries.split(",")]
 
@@ -458,7 +458,7 @@ def test_an_unknown_name_lists_the_known_ones(spec: str) -> None:
 
 def test_the_judges_and_the_corpus_do_not_know_each_other() -> None:
     assert not touches(
-        imports((PACKAGE / "judges.py").read_text(encoding="utf-8"), "rlhf_lab"), "rlhf_lab.embedded_model"
+        imports((PACKAGE / "builtin.py").read_text(encoding="utf-8"), "rlhf_lab"), "rlhf_lab.embedded_model"
     )
     corpus = sorted((PACKAGE / "pretrain").rglob("*.py"))
     assert corpus

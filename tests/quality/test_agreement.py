@@ -19,15 +19,15 @@ from rlhf_lab.quality.agreement import (
 F, S, T, B = Choice.FIRST, Choice.SECOND, Choice.TIE, Choice.BOTH_BAD
 
 
-def said(pair, annotator, choice, **more):
-    values = {"vote_id": pair, "on_left": True, "response_ms": None, "at": float(pair)} | more
+def vote(pair, annotator, choice, **more):
+    values = {"vote_id": pair, "first_on_left": True, "response_ms": None, "created_at": float(pair)} | more
     return VoteRecord(pair_id=pair, annotator=annotator, choice=choice, **values)
 
 
 #: Pair 1: F F; pair 2: F S; pair 3: S S T; pair 4: one vote only.
 HAND = [
-    said(1, "a", F), said(1, "b", F), said(2, "a", F), said(2, "b", S), said(3, "a", S), said(3, "b", S), said(3, "c", B),
-    said(4, "c", T),
+    vote(1, "a", F), vote(1, "b", F), vote(2, "a", F), vote(2, "b", S), vote(3, "a", S), vote(3, "b", S), vote(3, "c", B),
+    vote(4, "c", T),
 ]  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def loops(votes):
 def test_alpha_and_agreement_equal_their_definitions(seed):
     rng = random.Random(seed)
     votes = [
-        said(pair, who, rng.choices([F, S, T, B], [5, 3, 2, 1])[0])
+        vote(pair, who, rng.choices([F, S, T, B], [5, 3, 2, 1])[0])
         for pair in range(40) for who in "abcde" if rng.random() < 0.5
     ]  # fmt: skip
     assert krippendorff_alpha(votes) == pytest.approx(loops(votes), abs=1e-12)
@@ -76,16 +76,16 @@ def test_alpha_and_agreement_equal_their_definitions(seed):
 
 def test_no_alpha_where_there_is_no_answer():
     assert krippendorff_alpha([]) is None
-    assert krippendorff_alpha([said(1, "a", F), said(2, "b", S)]) is None  # nobody looked at the same pair
-    assert krippendorff_alpha([said(1, "a", F), said(1, "b", F)]) is None  # nothing varies: chance alone would agree
+    assert krippendorff_alpha([vote(1, "a", F), vote(2, "b", S)]) is None  # nobody looked at the same pair
+    assert krippendorff_alpha([vote(1, "a", F), vote(1, "b", F)]) is None  # nothing varies: chance alone would agree
     assert annotator_qualities([]) == []
 
 
 def test_habits_by_hand():
     votes = [
-        said(1, "a", F, on_left=True, response_ms=1000), said(2, "a", S, on_left=False, response_ms=5000),
-        said(3, "a", F, on_left=False, response_ms=2000), said(4, "a", T, response_ms=None), said(5, "a", F, on_left=None),
-        said(6, "a", S, on_left=False),
+        vote(1, "a", F, first_on_left=True, response_ms=1000), vote(2, "a", S, first_on_left=False, response_ms=5000),
+        vote(3, "a", F, first_on_left=False, response_ms=2000), vote(4, "a", T, response_ms=None), vote(5, "a", F, first_on_left=None),
+        vote(6, "a", S, first_on_left=False),
     ]  # fmt: skip
     (person,) = annotator_qualities(votes)
     assert person.left_preference == Agreement(3, 4)  # pairs 1, 2 and 6 went to the left; 4 is a tie, of 5 nobody knows
@@ -95,8 +95,8 @@ def test_habits_by_hand():
 
 def test_repeats_tell_of_consistency_and_of_nothing_else():
     votes = [
-        said(1, "a", F), said(1, "a", F, repeat=True), said(2, "a", S), said(2, "a", T, repeat=True),
-        said(3, "a", F, repeat=True),        said(1, "b", S),
+        vote(1, "a", F), vote(1, "a", F, repeat=True), vote(2, "a", S), vote(2, "a", T, repeat=True),
+        vote(3, "a", F, repeat=True),        vote(1, "b", S),
     ]  # fmt: skip
     a, b = annotator_qualities(votes)
     assert (a.self_consistency, b.self_consistency) == (Agreement(1, 2), Agreement(0, 0))
@@ -105,7 +105,7 @@ def test_repeats_tell_of_consistency_and_of_nothing_else():
 
 
 def test_over_time_in_stretches_of_equal_length():
-    votes = [said(i, "a", F if i < 5 else S, on_left=True, at=100.0 - i, vote_id=i) for i in range(10)]
+    votes = [vote(i, "a", F if i < 5 else S, first_on_left=True, created_at=100.0 - i, vote_id=i) for i in range(10)]
     late, early = quality_over_time(votes, 2)[::-1]
     assert (early.start, early.end, early.votes, early.left_preference) == (91.0, 95.0, 5, Agreement(0, 5))
     assert (late.start, late.end, late.votes, late.left_preference) == (96.0, 100.0, 5, Agreement(5, 5))
@@ -116,9 +116,9 @@ def test_over_time_in_stretches_of_equal_length():
 def test_consistency_and_alpha_over_time():
     """Early: pairs 1 and 2, a and b agree once of two; late: the repeats, one of two alike, and pair 3 where they agree."""
     votes = [
-        said(1, "a", F, at=1.0), said(1, "b", F, at=2.0), said(2, "a", F, at=3.0), said(2, "b", S, at=4.0),
-        said(1, "a", F, at=5.0, repeat=True), said(2, "b", F, at=6.0, repeat=True), said(3, "a", S, at=7.0),
-        said(3, "b", S, at=8.0),
+        vote(1, "a", F, created_at=1.0), vote(1, "b", F, created_at=2.0), vote(2, "a", F, created_at=3.0), vote(2, "b", S, created_at=4.0),
+        vote(1, "a", F, created_at=5.0, repeat=True), vote(2, "b", F, created_at=6.0, repeat=True), vote(3, "a", S, created_at=7.0),
+        vote(3, "b", S, created_at=8.0),
     ]  # fmt: skip
     early, late = quality_over_time(votes, 2)
     assert (early.self_consistency, late.self_consistency) == (Agreement(0, 0), Agreement(1, 2))

@@ -67,7 +67,7 @@ def test_a_crowd_that_comes_goes_and_hesitates(
 WORKER = """
 import sys, time
 from pathlib import Path
-from rlhf_lab.config.reward.labelling import LabellingConfig
+from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Vote
 from rlhf_lab.store import pair_leases
@@ -79,10 +79,10 @@ with Database.open(home) as db:
     while not (home / "go").exists():
         time.sleep(0.002)
     for n in range(int(sys.argv[4])):
-        lease = leases.lease_pair(db, 1, who, rules)
+        lease = pair_leases.lease_pair(db, 1, who, rules)
         if lease is None:
             break
-        leases.cast_leased(db, Vote(f"{who}-{n}", lease.pair.id, who, Source.HUMAN, Choice.FIRST, True), rules)
+        pair_leases.vote_on_lease(db, Vote(f"{who}-{n}", lease.pair.id, who, Source.HUMAN, Choice.FIRST, True), rules)
         print(lease.pair.id)
 """
 

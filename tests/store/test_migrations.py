@@ -220,7 +220,7 @@ def dangling(connection):
         assert "AUTOINCREMENT" in connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name = 'jobs'").scalar()
         os._exit(9)
     return set()
-migrations._dangling = dangling
+migrations._dangling_rows = dangling
 Database.open(Path(sys.argv[1]))
 """
 

@@ -81,7 +81,7 @@ with Database.open(home) as db:
     for pair_id in range(1, 101):
         for uuid in (f"same-{annotator}-{pair_id}", f"{name}-{annotator}-{pair_id}"):
             try:
-                vote = comparisons.cast_vote(db, Vote(uuid, pair_id, annotator, Source.HUMAN, Choice.FIRST, True))
+                vote = votes.cast_vote(db, Vote(uuid, pair_id, annotator, Source.HUMAN, Choice.FIRST, True))
                 print(uuid, vote.id)
             except StaleVoteError:
                 pass

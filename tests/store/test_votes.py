@@ -196,7 +196,7 @@ def test_more_labels_than_one_query_takes(
 ) -> None:
     for pair in make_pairs(7):
         votes.cast_vote(db, vote(pair))
-    monkeypatch.setattr(votes, "in_chunks", lambda ids: [ids[:3], ids[3:6], ids[6:]])
+    monkeypatch.setattr(label_snapshots, "in_chunks", lambda ids: [ids[:3], ids[3:6], ids[6:]])
     labels = label_snapshots.load_comparisons(db, label_snapshots.snapshot_labels(db, project.id, Source.HUMAN))
     assert [c.chosen for c in labels] == [f"a{i}" for i in range(7)]
 

@@ -161,12 +161,11 @@ def test_of_two_counts_the_newer_one_is_known(ctx):
 
 
 def test_a_judge_labels_what_is_there_and_the_rest_later(ctx):
-    words = scheduler.request_judge_labels(ctx.db, ctx.project.id, "cheerful", 40)
+    words = ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 40)
     shown = label.state(ctx, "ann")
     assert shown["labels"] == 0
     assert 0 < shown["simulated"] < 40
     assert f"{40 - shown['simulated']} more" in words
-    scheduler._pending_judge_labels.clear()
 
 
 def test_a_fresh_copy_keeps_the_old_project(ctx):

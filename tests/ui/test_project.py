@@ -59,7 +59,7 @@ def new(**more):
 
 
 def test_the_list_counts_what_a_project_has(ctx, desk):
-    scheduler.request_judge_labels(ctx.db, ctx.project.id, "cheerful", 5)
+    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
     shown = desk.look()
     (line,) = shown["projects"]
     assert (line["id"], shown["current"]) == (1, 1)
@@ -85,7 +85,7 @@ def test_a_project_is_deleted_with_its_files_but_not_the_one_that_is_open(ctx, d
     run = runs.create_run(ctx.db, 1, model.id, "r", config={}, manifest={}, total_steps=1)
     reward_models.add_reward_model(ctx.db, 1, "", config={}, report={}, snapshot=snapshot)  # no path must name the whole home
     runs.set_run_status(ctx.db, run.id, RunStatus.STOPPED)
-    scheduler.request_judge_labels(ctx.db, 1, "cheerful", 1000)
+    ctx.scheduler.request_judge_labels(1, "cheerful", 1000)
     mine = [home / "reward-models" / "one", home / "runs" / str(run.id)]
     others = [home / "reward-models" / "two", home / "runs" / str(run.id + 1)]
     for folder in mine + others:
@@ -97,7 +97,7 @@ def test_a_project_is_deleted_with_its_files_but_not_the_one_that_is_open(ctx, d
     assert desk.handle_action({"do": "delete", "project": 1})["done"] == 'The project "Tales" is deleted.'
     assert [line["id"] for line in desk.look()["projects"]] == [second.id]
     assert [folder.exists() for folder in mine + others] == [False, False, True, True]
-    assert not any(project == 1 for project, _ in scheduler._pending_judge_labels)
+    assert not any(project == 1 for project, _ in ctx.scheduler._pending_judge_labels)
     with pytest.raises(StoreError, match="no project 1"):
         desk.handle_action({"do": "delete", "project": 1})
 

@@ -6,7 +6,7 @@ from rlhf_lab.common.enums import JobKind, Source
 from rlhf_lab.common.records import LabelSnapshot
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import LabError
-from rlhf_lab.jobs import engine_process, queue, scheduler
+from rlhf_lab.jobs import engine_process, queue, retraining
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
@@ -119,10 +119,10 @@ def test_training_shows_loss_and_stage_and_a_second_one_is_refused(ctx):
 
 def test_a_training_behind_a_run_says_what_it_waits_for_and_whose_labels_it_learns(ctx):
     row = add(ctx)
-    assert scheduler.training_status(ctx.db, ctx.project.id) == ""
+    assert retraining.training_status(ctx.db, ctx.project.id) == ""
     run = create_run(ctx.db, ctx.project.id, row.id, "r", config={}, manifest={}, total_steps=5)
     first = queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id})
-    job = scheduler.submit_training(ctx.db, ctx.project.id, Source.SIMULATED)
+    job = retraining.submit_training(ctx.db, ctx.project.id, Source.SIMULATED)
     words = reward.screen_state(ctx)["job"]["words"]
     assert words == f"A reward model from labels simulated by cheerful waits until run {run.id} has ended."
     assert train.start_options(ctx, train.make_reward_note(ctx.db))["learning"] == words
@@ -130,13 +130,13 @@ def test_a_training_behind_a_run_says_what_it_waits_for_and_whose_labels_it_lear
     queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id + 1})  # behind it: no matter
     assert reward.screen_state(ctx)["job"]["words"].endswith(" waits for the engine.")
     queue.cancel(ctx.db, job.id)
-    scheduler.submit_training(ctx.db, ctx.project.id, Source.HUMAN)
+    retraining.submit_training(ctx.db, ctx.project.id, Source.HUMAN)
     assert reward.screen_state(ctx)["job"]["words"].startswith("A reward model from people's labels waits ")
 
 
 def test_labels_enough_for_a_reward_model_that_nobody_asked_for_yet_are_said_to_be_due(ctx):
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
-    assert scheduler.training_status(ctx.db, ctx.project.id) == (
+    assert retraining.training_status(ctx.db, ctx.project.id) == (
         "A reward model from labels simulated by cheerful is due and begins by itself."
     )
 

@@ -14,7 +14,7 @@ from rlhf_lab.common.enums import Choice, EventKind, JobKind, RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, Sample, StepResult, Vote
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
-from rlhf_lab.jobs import queue, scheduler
+from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store import reward_models
 from rlhf_lab.store import runs as store
@@ -73,7 +73,7 @@ def shown(ctx):
 def test_an_empty_project_lists_nothing_and_offers_its_labels(ctx):
     assert shown(ctx)["runs"] == []
     assert shown(ctx)["labels"] == {"human": 0, "simulated": 0}
-    scheduler.request_judge_labels(ctx.db, ctx.project.id, "cheerful", 5)
+    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
     assert shown(ctx)["labels"] == {"human": 0, "simulated": 5}
     assert shown(ctx)["annotators"] == {"human": [], "simulated": ["judge:cheerful"]}
 
@@ -253,7 +253,7 @@ def test_an_unknown_word_and_a_run_of_another_project_are_refused(ctx, make):
 
 
 def test_labels_are_offered_from_the_cache_and_nothing_stays_in_the_home(ctx, tmp_path):
-    scheduler.request_judge_labels(ctx.db, ctx.project.id, "cheerful", 5)
+    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
     offers = DownloadService(ctx, tmp_path / "cache")
     offer = offers.create({"what": "labels", "source": "all", "ties": "keep"})
     lines = Path(offer["path"]).read_text(encoding="utf-8").splitlines()
@@ -267,8 +267,8 @@ def test_labels_are_offered_from_the_cache_and_nothing_stays_in_the_home(ctx, tm
 
 
 def test_labels_of_one_annotator_are_offered_and_of_nobody_there_are_none(ctx, tmp_path):
-    scheduler.request_judge_labels(ctx.db, ctx.project.id, "cheerful", 5)
-    scheduler.request_judge_labels(ctx.db, ctx.project.id, "gloomy", 3)
+    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
+    ctx.scheduler.request_judge_labels(ctx.project.id, "gloomy", 3)
     offers = DownloadService(ctx, tmp_path / "cache")
     for names, count in (([], 8), (["judge:gloomy"], 3), (["judge:gloomy", "judge:cheerful"], 8)):
         said = {"what": "labels", "source": "simulated", "ties": "keep", "annotators": names}
@@ -357,7 +357,7 @@ def aged(path, seconds):
 
 
 def test_offers_go_after_an_hour(ctx, tmp_path, timers):
-    scheduler.request_judge_labels(ctx.db, ctx.project.id, "cheerful", 3)
+    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 3)
     offers = DownloadService(ctx, tmp_path / "cache")
     said = {"what": "labels", "source": "all", "ties": "keep"}
     first = Path(offers.create(said)["path"])
@@ -374,7 +374,7 @@ def test_offers_go_after_an_hour(ctx, tmp_path, timers):
 
 
 def test_a_page_that_starts_removes_what_an_earlier_one_left_for_an_hour(ctx, tmp_path):
-    scheduler.request_judge_labels(ctx.db, ctx.project.id, "cheerful", 3)
+    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 3)
     said = {"what": "labels", "source": "all", "ties": "keep"}
     old = Path(DownloadService(ctx, tmp_path / "cache").create(said)["path"])
     new = Path(DownloadService(ctx, tmp_path / "cache").create(said | {"format": "csv"})["path"])
@@ -394,7 +394,7 @@ def test_files_that_others_hold_in_gradios_cache_are_left_alone(ctx, tmp_path, m
     theirs.parent.mkdir()
     theirs.touch()
     aged(theirs, 7200)
-    scheduler.request_judge_labels(ctx.db, ctx.project.id, "cheerful", 3)
+    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 3)
     offered = Path(DownloadService(ctx).create({"what": "labels", "source": "all", "ties": "keep"})["path"])
     assert theirs.exists()
     assert offered.is_relative_to(tmp_path / "rlhf-lab")

@@ -1,4 +1,4 @@
-"""The strip above every screen: engine, device, memory, labels, reward accuracy, what runs and how long it still takes."""
+"""The strip above every screen: engine, device, memory, labels, reward accuracy, the running job and its remaining time."""
 
 import contextlib
 from typing import Any
@@ -7,16 +7,16 @@ import gradio as gr
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.enums import EngineState, JobKind, JobStatus, RunStatus, Source
-from rlhf_lab.common.records import EngineStatus, Job, Role
+from rlhf_lab.common.records import EngineStatus, Job
 from rlhf_lab.errors import LabError
-from rlhf_lab.jobs import engine_process, queue, scheduler
+from rlhf_lab.jobs import engine_process, queue, retraining
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
 from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_models import latest_reward_model
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import allow_viewers, server_function, ttl_cache
+from rlhf_lab.ui.events import Payload, allow_viewers, parse_payload, ttl_cache, visitor_action
 from rlhf_lab.ui.services.presence import PRESENCE
 
 JOB_LABELS = {
@@ -34,6 +34,10 @@ ENGINE_LABELS = {
 }  # fmt: skip
 
 
+class StatusQuery(Payload):
+    annotator: str | None = None
+
+
 def build(ctx: Context, operator: gr.BrowserState) -> None:
     def refresh() -> dict[str, Any]:
         engine_process.touch_ui(ctx.db)
@@ -42,23 +46,24 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     cached_state = ttl_cache(1.0, refresh)
 
     def status(query: dict[str, Any]) -> dict[str, Any]:
-        name = ctx.annotator_name(query.get("annotator"))[:MAX_PERSON_NAME_CHARS]
-        if name and name.isprintable() and ctx.visitor().role.at_least(Role.LABELLER):
-            PRESENCE.touch(name)  # on whatever screen
-        return cached_state() | {"operates": ctx.is_operator()}
+        name = ctx.annotator_name(parse_payload(StatusQuery, query).annotator)[:MAX_PERSON_NAME_CHARS]
+        if name and name.isprintable() and ctx.is_labeller():
+            PRESENCE.touch(name)
+        return cached_state() | {"is_operator": ctx.is_operator()}
 
     @allow_viewers
-    def prove(secret: str | None, event: gr.EventData) -> dict[str, Any]:
+    @visitor_action(Payload)
+    def verify_operator(_: Payload, secret: str | None) -> dict[str, Any]:
         """Whether the secret that a browser keeps is the operator's."""
-        return {"at": (event._data or {}).get("at"), "operates": ctx.is_operator_with_secret(secret)}
+        return {"is_operator": ctx.is_operator_with_secret(secret)}
 
-    component = widget("header", server_functions=[server_function(status)], label="State of the lab")
-    component.prove(prove, operator, component, **SILENT_EVENT)
+    component = widget("header", server_functions={"status": status}, label="State of the lab")
+    component.verify_operator(verify_operator, operator, component, **SILENT_EVENT)
 
 
 def state(ctx: Context) -> dict[str, Any]:
     project = ctx.project
-    label_counts = scheduler.get_label_progress(ctx.db, project.id)
+    label_counts = retraining.get_label_progress(ctx.db, project.id)
     row = latest_reward_model(ctx.db, project.id, Source.HUMAN) or latest_reward_model(ctx.db, project.id)
     running = queue.jobs(ctx.db, statuses=[JobStatus.RUNNING])
     job = min(running, key=lambda job: job.id) if running else None
@@ -88,8 +93,8 @@ def _engine_view(status: EngineStatus, has_running_job: bool) -> dict[str, Any]:
         text, dot_style = "engine works", "busy"
     row = status.row if status.state is EngineState.ALIVE else None
     return {
-        "words": text, "mood": dot_style or "rest", "about": description, "device": row.device if row else "",
-        "memory_mb": row.memory_mb if row else None, "works": is_working,
+        "label": text, "style": dot_style or "rest", "description": description, "device": row.device if row else "",
+        "memory_mb": row.memory_mb if row else None, "is_working": is_working,
     }  # fmt: skip
 
 
@@ -98,12 +103,12 @@ def _job_view(ctx: Context, job: Job) -> dict[str, Any]:
     if is_run:
         run = get_run(ctx.db, int(job.payload["run_id"]))
         status_text = "" if run.status is RunStatus.RUNNING else f" {run.status.value}"
-        eta_s = None if run.status is RunStatus.PAUSED else eta_s  # nobody knows when it goes on
+        eta_s = None if run.status is RunStatus.PAUSED else eta_s  # unknown while it is paused
         text = f"run {run.id}{status_text}, step {run.step} of {run.total_steps}"
     if job.project_id not in (None, ctx.project.id):
-        with contextlib.suppress(LabError):  # it may have been deleted meanwhile
+        with contextlib.suppress(LabError):  # deleted meanwhile
             text += f" for {get_project(ctx.db, job.project_id).name}"
-    return {"words": text, "progress": job.progress, "percent": not is_run, "eta_s": eta_s}
+    return {"label": text, "progress": job.progress, "show_percent": not is_run, "eta_s": eta_s}
 
 
 def _warning(ctx: Context) -> str:

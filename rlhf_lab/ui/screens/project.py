@@ -1,4 +1,4 @@
-"""Screen "Project": which projects there are, a new one on a model and prompts of choice, and the lab itself."""
+"""Screen "Project": the list of projects, a new one on any model and prompts, the operator's secret, home and engine."""
 
 import contextlib
 import functools
@@ -6,22 +6,22 @@ import os
 import shutil
 import threading
 import time
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gradio as gr
+from pydantic import Field
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, PROMPT_SETS, train_eval_split
 from rlhf_lab.common.enums import Choice, EngineState, Source
 from rlhf_lab.common.records import Project
-from rlhf_lab.errors import ConfigError
-from rlhf_lab.jobs import engine_process, scheduler
-from rlhf_lab.jobs.hub_download import ModelDownloader
+from rlhf_lab.errors import ConfigError, LabError
+from rlhf_lab.jobs import engine_process
+from rlhf_lab.jobs.hub_download import DownloadProgress, ModelDownloader
 from rlhf_lab.jobs.memory_estimate import FitVerdict, detect_device, estimate_memory
 from rlhf_lab.jobs.model_inspection import ModelFacts, inspect_model
 from rlhf_lab.jobs.project_setup import new_project, remove_project
-from rlhf_lab.jobs.prompt_files import MAX_BYTES, MIN_PROMPTS, PROMPT_FILE_SUFFIXES, parse_prompts
+from rlhf_lab.jobs.prompt_files import MAX_BYTES, PROMPT_FILE_SUFFIXES, parse_prompts
 from rlhf_lab.jobs.run_control import check_name
 from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts, rename_project
 from rlhf_lab.store.reward_models import reward_models
@@ -29,13 +29,10 @@ from rlhf_lab.store.runs import runs
 from rlhf_lab.store.votes import vote_counts
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import allow_viewers, operator_action, server_function, ttl_cache
-from rlhf_lab.ui.screens.train import parse_int
+from rlhf_lab.ui.events import Payload, allow_viewers, operator_action, parse_payload, ttl_cache
+from rlhf_lab.ui.middleware import folder_size
 
-pass
-
-
-#: Models offered by name and their parameters. None has been tried here yet: a figure in docs/DECISIONS.md would say so.
+#: Models offered by name and their parameters. None has been measured here yet (docs/DECISIONS.md has no figures for them).
 SUGGESTED_MODELS = (
     ("HuggingFaceTB/SmolLM2-135M-Instruct", "135 M"),
     ("openai-community/gpt2", "124 M"),
@@ -52,49 +49,81 @@ CUSTOM_PROMPT_SET = "own"
 MAX_SEED = 2**31 - 1
 
 
+TAIL_LINES = 60
+TAIL_BYTES = 20_000
+#: Files of a home whose sizes are added up: a label, and what their top-level names begin with.
+FILE_GROUPS = (
+    ("labels and numbers (lab.db)", ("lab.db",)),
+    ("runs", ("runs",)),
+    ("reward models", ("reward_models",)),
+    ("logs", ("engine.",)),
+)
+
+
+class ProjectPayload(Payload):
+    """An action of the operator, with the fields that it needs.
+
+    text, file: prompts of the person's own, and the name of their file. confirmed: create although the model is too large.
+    """
+
+    action: Literal["open", "check", "preview", "create", "cancel", "stop-engine", "about", "rename", "delete"]
+    project: int = 0
+    name: str = ""
+    model: str = ""
+    prompt_set: str = ""
+    seed: int = Field(default=0, title="seed", ge=0, le=MAX_SEED)
+    text: str = ""
+    file: str = ""
+    confirmed: bool = False
+
+    def prompts(self) -> list[str]:
+        """Raises ConfigError with the lines that cannot be used."""
+        return parse_prompts(self.text, self.file or "prompts.txt")
+
+
+class SecretPayload(Payload):
+    secret: str = ""
+
+
 def build(ctx: Context, operator: gr.BrowserState) -> None:
     controller = ProjectController(ctx)
     cached_state = ttl_cache(1.0, controller.get_state)
-
-    def look(_: dict[str, Any]) -> dict[str, Any]:
-        return cached_state()
-
     data = {
         "models": [[EMBEDDED_MODEL, "embedded model: ships with the lab"]]
         + [[name, f"{name}: {size}, untested"] for name, size in SUGGESTED_MODELS],
-        "sets": [[name, PROMPT_SET_LABELS[name]] for name in PROMPT_SETS],
-        "kinds": list(PROMPT_FILE_SUFFIXES),
-        "most_bytes": MAX_BYTES,
-        "least": MIN_PROMPTS,
-        "guarded": ctx.operator_secret is not None,
+        "prompt_sets": [[name, PROMPT_SET_LABELS[name]] for name in PROMPT_SETS],
+        "suffixes": list(PROMPT_FILE_SUFFIXES),
+        "max_bytes": MAX_BYTES,
+        "has_secret": ctx.operator_secret is not None,
     }
-    component = widget("project", server_functions=[server_function(look)], data=data, label="Project")
+    component = widget("project", server_functions={"get_state": lambda _: cached_state()}, data=data, label="Project")
 
-    def act(secret: str | None, event: gr.EventData) -> dict[str, Any]:
-        return operator_action(ctx, secret, event, controller.handle_action)
+    @operator_action(ctx, ProjectPayload)
+    def action(payload: ProjectPayload) -> dict[str, Any]:
+        return controller.handle_action(payload)
 
     @allow_viewers
-    def enter(event: gr.EventData) -> tuple[str | dict[str, Any], dict[str, Any]]:
-        """What the browser is to keep, and the answer; a wrong secret leaves it what it has.
+    def operator_secret(event: gr.EventData) -> tuple[str | dict[str, Any], dict[str, Any]]:
+        """The secret that the browser is to keep, and the reply; a wrong secret changes nothing.
 
-        Whoever may only look is sent through the operator's door: their events end before anybody asks for a secret, and as
-        they have no name they become nobody else by that.
+        A viewer is sent to the operator's link, which gives them a role: their events are refused before a secret is checked.
         """
-        secret = str((event._data or {}).get("secret") or "")
-        success_reply = (
-            {"done": "You are the operator in this browser now."}
-            if ctx.is_operator_with_secret(secret)
-            else {"door": True}
-        )
-        reply = operator_action(ctx, secret, event, lambda _: success_reply)
-        return (secret if "done" in reply else gr.skip()), reply
+        payload = parse_payload(SecretPayload, event._data)
+        reply: dict[str, Any] = {"request_id": payload.request_id}
+        try:
+            ctx.require_operator(payload.secret)
+        except LabError as error:
+            return gr.skip(), reply | {"error": str(error)}
+        if not ctx.is_operator_with_secret(payload.secret):
+            return gr.skip(), reply | {"redirect_to_login": True}
+        return payload.secret, reply | {"message": "You are the operator in this browser now."}
 
-    component.act(act, operator, component, **SILENT_MULTIPLE_EVENT)
-    component.secret(enter, None, [operator, component], **SILENT_MULTIPLE_EVENT)
+    component.action(action, operator, component, **SILENT_MULTIPLE_EVENT)
+    component.operator_secret(operator_secret, None, [operator, component], **SILENT_MULTIPLE_EVENT)
 
 
 class ProjectController:
-    """What the screen does, for all pages of a server."""
+    """The actions of the screen; one instance for all pages of a server."""
 
     def __init__(self, ctx: Context, downloads: ModelDownloader | None = None) -> None:
         self.ctx = ctx
@@ -103,44 +132,41 @@ class ProjectController:
         self._lock = threading.Lock()
 
     def get_state(self) -> dict[str, Any]:
-        """Everything the screen shows by itself."""
+        """What the screen polls."""
         ctx = self.ctx
-        progress, engine = self.downloads.progress(), engine_process.engine_state(ctx.db)
+        engine = engine_process.engine_state(ctx.db)
         is_stoppable = engine.row is not None and engine.state is not EngineState.ABSENT
         return {
             "current": ctx.project.id,
             "projects": [project_row(ctx, project) for project in reversed(projects(ctx.db))],
-            "download": progress and asdict(progress),
+            "download": download_view(self.downloads.progress()),
             "engine": {"state": engine.state, "stoppable": is_stoppable},
         }
 
-    def handle_action(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """One act of the operator: {"do", …}. Raises LabError for what cannot be done or read."""
+    def handle_action(self, payload: ProjectPayload) -> dict[str, Any]:
+        """Raises LabError for what cannot be done."""
         actions = {
             "open": self.open, "check": self.check_model, "preview": self.preview, "create": self.create,
             "cancel": self.cancel, "stop-engine": self.stop_engine, "about": self.home_info, "rename": self.rename,
             "delete": self.delete,
         }  # fmt: skip
-        action = actions.get(str(payload.get("do")))
-        if action is None:
-            raise ConfigError(f'The lab cannot "{payload.get("do")}" here. Reload the page and try again.')
-        return action(payload)
+        return actions[payload.action](payload)
 
-    def open(self, payload: dict[str, Any]) -> dict[str, Any]:
-        open_project(self.ctx.db, parse_int(payload, "project"))
-        return {"done": f'"{self.ctx.project.name}" is open, in every browser that looks at this lab.'}
+    def open(self, payload: ProjectPayload) -> dict[str, Any]:
+        open_project(self.ctx.db, payload.project)
+        return {"message": f'"{self.ctx.project.name}" is open, in every browser that looks at this lab.'}
 
-    def rename(self, payload: dict[str, Any]) -> dict[str, Any]:
-        name = check_name(str(payload.get("name") or ""))
-        rename_project(self.ctx.db, parse_int(payload, "project"), name)
-        return {"done": f'The project is called "{name}" now.'}
+    def rename(self, payload: ProjectPayload) -> dict[str, Any]:
+        name = check_name(payload.name)
+        rename_project(self.ctx.db, payload.project, name)
+        return {"message": f'The project is called "{name}" now.'}
 
-    def delete(self, payload: dict[str, Any]) -> dict[str, Any]:
-        deleted = remove_project(self.ctx.db, self.ctx.home, parse_int(payload, "project"))
-        scheduler.clear_pending_judge_labels(deleted.id)
-        return {"done": f'The project "{deleted.name}" is deleted.'}
+    def delete(self, payload: ProjectPayload) -> dict[str, Any]:
+        deleted = remove_project(self.ctx.db, self.ctx.home, payload.project)
+        self.ctx.scheduler.forget_project(deleted.id)
+        return {"message": f'The project "{deleted.name}" is deleted.'}
 
-    def check_model(self, payload: dict[str, Any]) -> dict[str, Any]:
+    def check_model(self, payload: ProjectPayload) -> dict[str, Any]:
         """What the model is, what it needs, and whether it fits."""
         return {"check": self.memory_check(self.model_facts(payload))}
 
@@ -150,76 +176,63 @@ class ProjectController:
             "model": model_label(facts.name),
             "architecture": facts.architecture,
             "parameters": facts.parameters,
-            "download": facts.download_bytes,
-            "parts": [[item.name, item.size, item.formula] for item in memory.terms],
-            "need": memory.required_bytes,
-            "free": memory.device.free_bytes,
-            "where": memory.device.name,
+            "download_bytes": facts.download_bytes,
+            "components": [[item.name, item.size, item.formula] for item in memory.terms],
+            "required_bytes": memory.required_bytes,
+            "free_bytes": memory.device.free_bytes,
+            "device": memory.device.name,
             "verdict": memory.verdict,
             "advice": memory.advice,
         }
 
-    def model_facts(self, payload: dict[str, Any]) -> ModelFacts:
-        """Raises ModelError. Asked for again within a minute, the answer is remembered: the Hub may take seconds."""
-        return self._cached_facts(str(payload.get("model") or "").strip(), int(time.monotonic() // 60))
+    def model_facts(self, payload: ProjectPayload) -> ModelFacts:
+        """Cached for a minute, because the Hub may take seconds. Raises ModelError."""
+        return self._cached_facts(payload.model.strip(), int(time.monotonic() // 60))
 
-    def preview(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """The person's own prompts as they were understood."""
-        texts = parse_custom_prompts(payload)
+    def preview(self, payload: ProjectPayload) -> dict[str, Any]:
+        """The person's own prompts as they were parsed."""
+        texts = payload.prompts()
         eval_count = sum(split_name == "eval" for _, split_name in train_eval_split(texts))
-        return {"preview": {"count": len(texts), "eval": eval_count, "first": texts[:5]}}
+        return {"preview": {"count": len(texts), "eval_count": eval_count, "first_prompts": texts[:5]}}
 
-    def create(self, payload: dict[str, Any]) -> dict[str, Any]:
-        """A new project, at once or when its model has been downloaded. A model that does not fit is doubted once."""
-        facts = self.model_facts(payload)
-        prompt_set, seed = str(payload.get("set")), -1
-        with contextlib.suppress(ValueError):
-            seed = int(str(payload.get("seed")))
-        if not 0 <= seed <= MAX_SEED:
-            raise ConfigError(f"The seed is a whole number from 0 to {MAX_SEED:,}.")
-        custom_prompts = parse_custom_prompts(payload) if prompt_set == CUSTOM_PROMPT_SET else []
+    def create(self, payload: ProjectPayload) -> dict[str, Any]:
+        """Create a project, at once or when its model has been downloaded. A model that does not fit needs a confirmation."""
+        facts, prompt_set = self.model_facts(payload), payload.prompt_set
+        custom_prompts = payload.prompts() if prompt_set == CUSTOM_PROMPT_SET else []
         if prompt_set != CUSTOM_PROMPT_SET and prompt_set not in PROMPT_SETS:
             raise ConfigError(f'There is no prompt set "{prompt_set}"; choose one of {", ".join(PROMPT_SETS)}.')
-        set_title = (
-            " ".join(Path(str(payload.get("file") or "own prompts")).name.split())[:60]
-            if custom_prompts
-            else prompt_set
-        )
-        name = str(payload.get("name") or "")
+        if custom_prompts:
+            prompt_set = " ".join(Path(payload.file or "own prompts").name.split())[:60]
         memory = self.memory_check(facts)
-        if memory["verdict"] is FitVerdict.TOO_LARGE and payload.get("sure") is not True:
-            return {
-                "check": memory,
-                "doubt": "This model is too large for this machine, as far as can be told beforehand.",
-            }
+        if memory["verdict"] is FitVerdict.TOO_LARGE and not payload.confirmed:
+            warning = "This model is too large for this machine, as far as can be told beforehand."
+            return {"check": memory, "warning": warning}
 
         def create_project(_: Path | None = None) -> str:
             with self._lock:
                 project = new_project(
-                    self.ctx.db,
-                    model=facts.name,
-                    prompt_set=set_title,
-                    custom_prompts=custom_prompts,
-                    seed=seed,
-                    name=name,
-                )
+                    self.ctx.db, model=facts.name, prompt_set=prompt_set, custom_prompts=custom_prompts,
+                    seed=payload.seed, name=payload.name,
+                )  # fmt: skip
             return f'Project "{project.name}" is made and open. The engine writes its first pairs.'
 
         if facts.files_to_download:
             self.downloads.start(facts, create_project)
-            return {"done": f"Downloading {facts.name}; the project opens when it is here. Work in this one goes on."}
-        return {"done": create_project()}
+            return {
+                "message": f"Downloading {facts.name}; the project opens when it is here. Work in this one goes on."
+            }
+        return {"message": create_project()}
 
-    def cancel(self, _: dict[str, Any]) -> dict[str, Any]:
+    def cancel(self, _: ProjectPayload) -> dict[str, Any]:
         if self.downloads.cancel():
-            return {"done": "The download is cancelled. What has arrived is kept for the next time."}
-        return {"done": "There is no download to cancel; the last one has arrived."}
+            return {"message": "The download is cancelled. What has arrived is kept for the next time."}
+        return {"message": "There is no download to cancel; the last one has arrived."}
 
-    def stop_engine(self, _: dict[str, Any]) -> dict[str, Any]:
+    def stop_engine(self, _: ProjectPayload) -> dict[str, Any]:
         stopped = engine_process.stop_engine(self.ctx.db, self.ctx.home)
-        return {"done": "The engine has ended." if stopped else "There was no engine to end."}
+        return {"message": "The engine has ended." if stopped else "There was no engine to end."}
 
-    def home_info(self, _: dict[str, Any]) -> dict[str, Any]:
+    def home_info(self, _: ProjectPayload) -> dict[str, Any]:
         return {"about": home_summary(self.ctx.home)}
 
 
@@ -227,76 +240,59 @@ def _inspect_model_at(model: str, minute: int) -> ModelFacts:
     return inspect_model(model)
 
 
-def parse_custom_prompts(payload: dict[str, Any]) -> list[str]:
-    """Raises ConfigError with the lines that cannot be used."""
-    return parse_prompts(str(payload.get("text") or ""), str(payload.get("file") or "prompts.txt"))
+def download_view(progress: DownloadProgress | None) -> dict[str, Any] | None:
+    if progress is None:
+        return None
+    return {
+        "model": progress.model, "status": progress.status, "downloaded_bytes": progress.held,
+        "total_bytes": progress.total, "eta_s": progress.eta_s, "message": progress.words,
+    }  # fmt: skip
 
 
 def project_row(ctx: Context, project: Project) -> dict[str, Any]:
-    """A project as a line of the list."""
+    """A project in the list."""
     db = ctx.db
     counts = vote_counts(db, project.id)
     human, simulated = (sum(counts[source].values()) - counts[source][Choice.SKIP] for source in Source)
-    train_count, eval_count = (len(prompts(db, project.id, split_name)) for split_name in ("train", "eval"))
     return {
         "id": project.id,
         "name": project.name,
         "model": model_label(project.model),
-        "set": project.prompt_set,
-        "train": train_count,
-        "eval": eval_count,
-        "pairs": count_pairs(db, project.id),
-        "human": human,
-        "simulated": simulated,
-        "models": len(reward_models(db, project.id)),
-        "runs": len(runs(db, project.id)),
-        "seed": project.seed,
-        "created": project.created_at,
+        "prompt_set": project.prompt_set,
+        "train_count": len(prompts(db, project.id, "train")),
+        "eval_count": len(prompts(db, project.id, "eval")),
+        "pair_count": count_pairs(db, project.id),
+        "human_labels": human,
+        "simulated_labels": simulated,
+        "model_count": len(reward_models(db, project.id)),
+        "run_count": len(runs(db, project.id)),
     }
 
 
 def model_label(model: str) -> str:
-    """A model's name without the folders around it: those are the operator's business."""
+    """A model's name without the folders around it, which only concern the operator."""
     if model == EMBEDDED_MODEL:
         return "embedded model"
     return Path(model).name if Path(model).is_absolute() else model
 
 
-TAIL_LINES = 60
-TAIL_BYTES = 20_000
-#: What of a home is counted together, by its first folder or the beginning of a file's name.
-FILE_GROUPS = (
-    ("labels and numbers (lab.db)", ("lab.db",)),
-    ("runs", ("runs",)),
-    ("reward models", ("reward_models",)),
-    ("logs", ("engine.",)),
-)
-
-
 def home_summary(home: Path) -> dict[str, Any]:
-    """{"path", "used": [[what, bytes]], "free": bytes, "log": the engine's last lines}."""
+    """{"path", "usage": [[group, bytes]], "free": bytes, "log": the engine's last lines}."""
     sizes = {group_name: 0 for group_name, _ in FILE_GROUPS} | {"other": 0}
-    for folder, _, names in os.walk(home):
-        for name in names:
-            path = Path(folder) / name
-            top_level = path.relative_to(home).parts[0]
-            group = next(
-                (group_name for group_name, prefixes in FILE_GROUPS if top_level.startswith(prefixes)), "other"
-            )
-            try:
-                sizes[group] += path.stat().st_size
-            except OSError:  # deleted this very moment
-                continue
+    for path in home.iterdir():
+        group = next((group_name for group_name, prefixes in FILE_GROUPS if path.name.startswith(prefixes)), "other")
+        with contextlib.suppress(OSError):  # deleted meanwhile
+            sizes[group] += folder_size(path) if path.is_dir() else path.stat().st_size
     return {
         "path": str(home),
-        "used": [[group_name, size] for group_name, size in sizes.items() if size],
+        "usage": [[group_name, size] for group_name, size in sizes.items() if size],
         "free": shutil.disk_usage(home).free,
         "log": tail(home / "engine.log") or tail(home / "engine.out"),
     }
 
 
 def tail(path: Path) -> str:
-    """The last lines of a log that may be large; empty where there is none."""
+    """The last lines of a log that may be large; "" where there is none."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

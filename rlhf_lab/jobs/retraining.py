@@ -1,0 +1,93 @@
+"""When the next reward model is trained: how many labels it needs, and how far it is."""
+
+from dataclasses import dataclass
+
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus, Source
+from rlhf_lab.common.records import Job
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.jobs import queue
+from rlhf_lab.jobs.judge_labelling import judge_name_of
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.label_snapshots import count_live_labels
+from rlhf_lab.store.reward_models import latest_reward_model
+from rlhf_lab.store.votes import vote_counts, voters
+
+LABELS_PER_RETRAINING = 20  # labels from one reward model to the next
+LABELS_FOR_FIRST_MODEL = 10  # labels that the first one needs
+
+
+@dataclass(frozen=True)
+class LabelProgress:
+    """The labels of a project (skips left out) and how far the next reward model is."""
+
+    human: int
+    simulated: int
+    goal: int
+    remaining: int
+    newest_model_id: int
+
+
+def get_label_progress(db: Database, project_id: int) -> LabelProgress:
+    counts = vote_counts(db, project_id)
+    human, simulated = (sum(counts[source].values()) - counts[source][Choice.SKIP] for source in Source)
+    goal = training_goal(db, project_id, Source.HUMAN)
+    newest = latest_reward_model(db, project_id, Source.HUMAN)
+    return LabelProgress(human, simulated, goal, max(0, goal - human), 0 if newest is None else newest.id)
+
+
+def is_retraining_due(db: Database, project_id: int, source: Source) -> bool:
+    """Whether the labels of a source have grown enough for the next reward model."""
+    counts = vote_counts(db, project_id)[source]
+    label_count = sum(counts.values()) - counts[Choice.SKIP]
+    if label_count < training_goal(db, project_id, source) or counts[Choice.FIRST] + counts[Choice.SECOND] < 2:
+        return False
+    recent_jobs = queue.jobs(db, project_id=project_id, kinds=[JobKind.TRAIN_REWARD], limit=1)
+    return not (
+        recent_jobs
+        and recent_jobs[0].status is JobStatus.FAILED
+        and recent_jobs[0].payload.get("labels") == label_count
+    )
+
+
+def training_goal(db: Database, project_id: int, source: Source) -> int:
+    """The number of labels at which the next reward model is trained: so many more than the newest one's that still count."""
+    newest = latest_reward_model(db, project_id, source)
+    return (
+        count_live_labels(db, project_id, newest.snapshot) + LABELS_PER_RETRAINING if newest else LABELS_FOR_FIRST_MODEL
+    )
+
+
+def submit_training(db: Database, project_id: int, source: Source, config: RewardConfig | None = None) -> Job:
+    """Ask the engine for a reward model on the labels of one source, unless one is asked for already."""
+    counts = vote_counts(db, project_id)[source]
+    label_count = sum(counts.values()) - counts[Choice.SKIP]
+    payload = {"source": source.value, "config": (config or RewardConfig()).to_dict(), "labels": label_count}
+    return queue.submit_once(db, JobKind.TRAIN_REWARD, project_id, payload)
+
+
+def training_status(db: Database, project_id: int) -> str:
+    """The reward model that is being learnt, waits, or is due, and from whose labels, in words; "" where there is none."""
+    open_jobs = queue.jobs(
+        db, project_id=project_id, kinds=[JobKind.TRAIN_REWARD], statuses=UNFINISHED_JOB_STATUSES, limit=1
+    )
+    if not open_jobs:
+        due_sources = [source for source in Source if is_retraining_due(db, project_id, source)]
+        label_origin = _label_origin(db, project_id, due_sources[0]) if due_sources else ""
+        return f"A reward model from {label_origin} is due and begins by itself." if due_sources else ""
+    job, label_origin = open_jobs[0], _label_origin(db, project_id, Source(open_jobs[0].payload["source"]))
+    if job.status is JobStatus.RUNNING:
+        return f"A reward model learns from {label_origin}."
+    earlier_runs = [
+        run_job
+        for run_job in queue.jobs(db, kinds=[JobKind.TRAIN_POLICY], statuses=UNFINISHED_JOB_STATUSES)
+        if run_job.id < job.id
+    ]
+    waiting_for = f"until run {earlier_runs[0].payload['run_id']} has ended" if earlier_runs else "for the engine"
+    return f"A reward model from {label_origin} waits {waiting_for}."
+
+
+def _label_origin(db: Database, project_id: int, source: Source) -> str:
+    if source is Source.HUMAN:
+        return "people's labels"
+    names = ", ".join(sorted({judge_name_of(name) for name in voters(db, project_id, source)}))
+    return f"labels simulated by {names}" if names else "simulated labels"
