@@ -63,6 +63,11 @@ class Source(StrEnum):
     SIMULATED = "simulated"
 
 
+#: votes.via of imported votes: the sides of the two texts are known, or unknown.
+VIA_IMPORT = "import"
+VIA_SIDES_UNKNOWN = "import unsided"
+
+
 class RunStatus(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"

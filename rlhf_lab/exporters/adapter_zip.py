@@ -1,4 +1,4 @@
-"""A trained policy or a reward model as a zip that PEFT and safetensors read, with a README that says what it is."""
+"""A policy or reward model as a zip for PEFT and safetensors, with a README."""
 
 import json
 import shutil
@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL
 from rlhf_lab.common.checkpoint_index import checkpoint_folder, checkpoint_steps, is_adapter_intact
+from rlhf_lab.common.model_files import ADAPTER_CONFIG, ADAPTER_FILE, HEAD_CONFIG, HEAD_FILE
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import Run
 from rlhf_lab.errors import StoreError
@@ -22,19 +23,17 @@ from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.runs import get_run
 
-ADAPTER_CONFIG = "adapter_config.json"
-ADAPTER_FILES = (ADAPTER_CONFIG, "adapter_model.safetensors")
-HEAD_CONFIG = "reward_head.json"
-HEAD_FILES = ("reward_head.safetensors", HEAD_CONFIG, "report.json", "config.json")
-_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # of time in a zip: the same content makes the same file
+ADAPTER_FILES = (ADAPTER_CONFIG, ADAPTER_FILE)
+REWARD_MODEL_FILES = (HEAD_FILE, HEAD_CONFIG, "report.json", "config.json")
+_ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)  # a fixed time, so that the same content makes the same file
 
 
 def export_adapter(
     db: Database, home: Path, run_id: int, out_dir: Path, *, step: int | None = None, force: bool = False
 ) -> Path:
-    """The policy of a run's checkpoint (the newest whole one, or that of `step`) as run-ID-step-NNNNNN.zip.
+    """The policy adapter of a run's checkpoint (the newest intact one, or that of `step`) as run-ID-step-NNNNNN.zip.
 
-    Raises StoreError when there is no such checkpoint or its files are not those that were saved.
+    Raises StoreError if there is no such checkpoint or it is damaged.
     """
     run = get_run(db, run_id)
     with atomic_output(out_dir, force=force) as output:
@@ -43,30 +42,32 @@ def export_adapter(
 
 
 def export_reward_model(db: Database, home: Path, reward_model_id: int, out_dir: Path, *, force: bool = False) -> Path:
-    """Adapter (where it has one), head, report and config as reward-model-ID.zip. Raises StoreError when files are missing.
+    """Adapter (if any), head, report and config as reward-model-ID.zip. Raises StoreError if files are missing or damaged.
 
-    A single head that reads the last token becomes part of the adapter, as a sequence classifier of one label.
+    A single head with last-token pooling is also exported as a sequence classifier with one label.
     """
     row = get_reward_model(db, reward_model_id)
     project = get_project(db, row.project_id)
     folder = home / row.path
     try:
         head_config = json.loads((folder / HEAD_CONFIG).read_text(encoding="utf-8"))
-        names = [*(ADAPTER_FILES if head_config["adapter"] else ()), *HEAD_FILES]
+        names, offset = [*REWARD_MODEL_FILES], None
         overrides: dict[str, str | bytes] = {HEAD_CONFIG: _portable_json(folder / HEAD_CONFIG, "backbone")}
         if head_config["adapter"]:
+            names = [*ADAPTER_FILES, *names]
             overrides[ADAPTER_CONFIG] = _portable_json(folder / ADAPTER_CONFIG, "base_model_name_or_path")
         if missing := [name for name in names if not (folder / name).is_file()]:
             raise ValueError(f"it lacks {', '.join(missing)}")
         if sequence_classifier.can_export(head_config):
             overrides |= sequence_classifier.classifier_files(folder, str(overrides[ADAPTER_CONFIG]))
+            offset = sequence_classifier.score_offset(folder)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise StoreError(
-            f"Reward model {reward_model_id} cannot be read from {folder} ({error}). Train it again: the labels are untouched."
+            f"Reward model {reward_model_id} cannot be read from {folder} ({error}). Train it again: the labels are "
+            "untouched."
         ) from error
-    offset = sequence_classifier.score_offset(folder) if sequence_classifier.can_export(head_config) else None
     overrides["README.md"] = readme_templates.reward_model_card(
-        row, base_model_name(project.model), head_config, offset
+        row, _base_model_name(project.model), head_config, offset
     )
     with atomic_output(out_dir, force=force) as output:
         _write_zip(output.add(f"reward-model-{reward_model_id}.zip"), folder, names, overrides)
@@ -74,18 +75,19 @@ def export_reward_model(db: Database, home: Path, reward_model_id: int, out_dir:
 
 
 def add_adapter(output: AtomicOutput, db: Database, home: Path, run: Run, step: int | None) -> None:
+    """Add the zip of `export_adapter` to an export."""
     step, folder = _find_checkpoint(home, run, step)
     project, row = get_project(db, run.project_id), get_reward_model(db, run.reward_model_id)
     digest = str(run.manifest.get("machine", {}).get("backbone_sha256") or project.model_hash)
     overrides: dict[str, str | bytes] = {
         ADAPTER_CONFIG: _portable_json(folder / ADAPTER_CONFIG, "base_model_name_or_path"),
-        "README.md": readme_templates.policy_card(run, step, row, base_model_name(project.model), digest),
+        "README.md": readme_templates.policy_card(run, step, row, _base_model_name(project.model), digest),
     }
     _write_zip(output.add(f"run-{run.id}-{folder.name}.zip"), folder, ADAPTER_FILES, overrides)
 
 
 def _find_checkpoint(home: Path, run: Run, step: int | None) -> tuple[int, Path]:
-    """The checkpoint of a step, or the newest one that is whole."""
+    """(step, folder) of the checkpoint of `step`, or of the newest intact one."""
     steps = checkpoint_steps(run_folder(home, run.id))
     if not steps:
         raise StoreError(f"Run {run.id} has no checkpoint yet. Let it train a few more steps, then try again.")
@@ -99,18 +101,18 @@ def _find_checkpoint(home: Path, run: Run, step: int | None) -> tuple[int, Path]
             return candidate, folder
     subject = f"The checkpoint of step {step}" if step is not None else "Every checkpoint"
     raise StoreError(
-        f"{subject} of run {run.id} is damaged: its files are missing or not those that were saved. Resume the run to make "
-        "another, or choose another step."
+        f"{subject} of run {run.id} is damaged: its files are missing or not those that were saved. Resume the run to "
+        "make another, or choose another step."
     )
 
 
-def base_model_name(model: str) -> str:
-    """How the base model is called on another machine."""
+def _base_model_name(model: str) -> str:
+    """Name of the base model on another machine."""
     return "assets/model" if model == EMBEDDED_MODEL else portable_name(model)
 
 
 def _portable_json(path: Path, key: str) -> str:
-    """A JSON file with the base model's name made portable."""
+    """The content of a JSON file with a portable model name under `key`."""
     values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if values.get(key):
         values[key] = portable_name(str(values[key]))
@@ -120,7 +122,7 @@ def _portable_json(path: Path, key: str) -> str:
 def _write_zip(
     target: Path, folder: Path, names: list[str] | tuple[str, ...], overrides: Mapping[str, str | bytes]
 ) -> None:
-    """The files of a folder; `texts` in place of some, or beside them. Large files are never held in memory."""
+    """Zip files of a folder; `overrides` replace or add files. Large files are streamed."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in dict.fromkeys([*names, *overrides]):
             info = zipfile.ZipInfo(name, _ZIP_EPOCH)

@@ -1,6 +1,5 @@
-"""A project's labels as a data set: a folder that `datasets.load_dataset` opens, with its card and where it came from."""
+"""A project's labels as a data set folder for `datasets.load_dataset`, with card and provenance."""
 
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab import __version__
+from rlhf_lab.common.checkpoint_index import file_sha256
 from rlhf_lab.common.records import Project
 from rlhf_lab.errors import LabelError
 from rlhf_lab.exporters.json_io import portable_name, write_json
@@ -26,7 +26,7 @@ def export_dataset(
 ) -> Path:
     """Write OUT/labels-project-ID/ with data/train.FORMAT, README.md (the card) and provenance.json; returns that folder.
 
-    Raises LabelError when there is nothing to write, StoreError for an unknown project or a failed write.
+    Raises LabelError if there is nothing to write, StoreError for an unknown project or a failed write.
     """
     project = get_project(db, project_id)
     folder_name = f"labels-project-{project_id}"
@@ -37,7 +37,7 @@ def export_dataset(
     with atomic_output(out_dir, force=force) as output:
         data_path = output.add(f"{folder_name}/{facts.data_file}")
         write_rows(data_path, rows, options.format)
-        digest = hashlib.sha256(data_path.read_bytes()).hexdigest()
+        digest = file_sha256(data_path)
         output.add(f"{folder_name}/README.md").write_text(dataset_card(facts), encoding="utf-8")
         write_json(output.add(f"{folder_name}/provenance.json"), _provenance(facts, digest))
     return out_dir / folder_name

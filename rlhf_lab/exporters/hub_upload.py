@@ -1,4 +1,4 @@
-"""A folder to the Hugging Face Hub. The token is used and forgotten: it is written nowhere and stands in no message."""
+"""Upload of a folder to the Hugging Face Hub. The token is never stored, and never part of a message."""
 
 from pathlib import Path
 
@@ -8,10 +8,14 @@ from rlhf_lab.errors import DataError
 def push_folder(
     folder: Path, repo_id: str, *, repo_type: str = "dataset", private: bool = True, token: str | None = None
 ) -> str:
-    """Make the repository OWNER/NAME if it is missing, send every file of the folder; returns its address.
+    """Upload every file of the folder to OWNER/NAME, which is created if missing; returns its address.
 
-    kind: "dataset" or "model". token: None takes HF_TOKEN or the stored login, as the Hub's own tools do.
-    Raises DataError: no such name, no network, or a token that may not write there.
+    Args:
+        repo_type: "dataset" or "model".
+        token: None: HF_TOKEN or the stored login, as in the Hub's own tools.
+
+    Raises:
+        DataError: invalid name, no network, or no write access.
     """
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
@@ -30,9 +34,9 @@ def push_folder(
         raise DataError(f'"{repo_id}" is no name on the Hub: {_first_line(error, token)}. Write OWNER/NAME.') from None
     except (HfHubHTTPError, OSError) as error:
         raise DataError(
-            f"{repo_id} could not be sent to the Hub: {_first_line(error, token)}. Check the network and that you are logged in "
-            "with a token that may write there (HF_TOKEN, or `hf auth login`). The files are still in the folder."
-        ) from None  # its traceback may hold the request
+            f"{repo_id} could not be sent to the Hub: {_first_line(error, token)}. Check the network and that you are "
+            "logged in with a token that may write there (HF_TOKEN, or `hf auth login`). The files are still in the folder."
+        ) from None  # the chained traceback may contain the token
     return f"https://huggingface.co/{'datasets/' if repo_type == 'dataset' else ''}{repo_id}"
 
 

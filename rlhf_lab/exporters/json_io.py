@@ -1,4 +1,4 @@
-"""Values as text that any reader of JSON takes back unchanged, and names that mean something on another machine."""
+"""Strict JSON and JSON Lines, and names of models and judges that are valid on other machines."""
 
 import json
 import math
@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-#: Line ends to some readers of JSON Lines (str.splitlines), but not to JSON, which leaves them as they are.
+#: Some readers of JSON Lines (str.splitlines) split lines at these characters, which JSON does not escape.
 _LINE_ENDS = {ord(char): f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"}
 
 
 def to_strict_json(value: Any) -> Any:
-    """The value with NaN and infinities as None: strict JSON has neither."""
+    """The value with None for NaN and infinities, which strict JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -28,7 +28,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """JSON Lines in UTF-8; returns how many."""
+    """Write JSON Lines in UTF-8; returns the number of rows."""
     count = 0
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for row in rows:
@@ -40,10 +40,7 @@ def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 
 
 def portable_name(name: str) -> str:
-    """A model's or a judge's name; of a path only its last part, which says enough and nothing about this machine.
-
-    A Hub id ("owner/name") stays as it is.
-    """
+    """A model's or judge's name without the folders of this machine: of a path the last component. Hub ids stay."""
     windows_path = PureWindowsPath(name)
     if windows_path.drive or "\\" in name:
         return windows_path.name

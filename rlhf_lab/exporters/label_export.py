@@ -1,4 +1,4 @@
-"""Which labels leave, and in which form."""
+"""Export of labels: which votes and in which form (LabelExportOptions), and the rows of the file."""
 
 import hashlib
 from collections import Counter
@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, func, select
 
 from rlhf_lab.common.chat_format import parse_transcript
-from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.enums import VIA_SIDES_UNKNOWN, Choice, Source
 from rlhf_lab.common.records import Project
 from rlhf_lab.errors import ConfigError, LabelError
 from rlhf_lab.exporters.output_folder import atomic_output
@@ -22,18 +22,23 @@ from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION, get_pro
 from rlhf_lab.store.votes import vote_counts
 
 TIES = ("keep", "drop")
-#: votes: a row a vote with all that is known; explicit, implicit: exactly what TRL documents, ties left out.
+#: votes: one row per vote with all its columns; explicit, implicit: exactly TRL's documented columns, without ties.
 LAYOUTS = ("votes", "explicit", "implicit")
 FORMATS = ("jsonl", "jsonl.gz", "json", "csv", "parquet")
+_COMPLETION_COLUMNS = ("text", "token_ids", "checkpoint", "seed")
 
 
 @dataclass(frozen=True)
 class LabelExportOptions:
-    """source: people's, simulated, or (None) both, each row saying whose it is. annotators: only these people's (empty: all).
+    """Which votes are exported, and how.
 
-    agreement: keep a vote only where at least this share of the pair's votes (of those chosen here) say the same.
-    names: False: people are visitors without a name, each the same in every export of a lab; judges and notes stay.
-    messages: texts as chats, TRL's conversational format. token_ids: also the sampled ids, and whose weights they belong to.
+    Attributes:
+        source: None: both; each row names its source.
+        annotators: only these; empty: all.
+        agreement: keep a vote only if at least this share of the pair's selected votes have the same choice.
+        messages: texts as chat messages, TRL's conversational format.
+        token_ids: also the sampled token ids, and the hash of the weights that they belong to.
+        names: False replaces people's names by pseudonyms, the same in every export of a lab; judges and notes stay.
     """
 
     source: Source | None = Source.HUMAN
@@ -47,7 +52,7 @@ class LabelExportOptions:
     names: bool = True
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for an unknown word or a share outside 0 … 1."""
+        """Raises ConfigError for an unknown ties, layout or format, or an agreement outside 0 … 1."""
         for name, value, allowed in (
             ("ties", self.ties, TIES), ("layout", self.layout, LAYOUTS), ("format", self.format, FORMATS),
         ):  # fmt: skip
@@ -60,11 +65,11 @@ class LabelExportOptions:
 
     @property
     def drops_ties(self) -> bool:
-        """TRL's columns cannot say that nobody won."""
+        """TRL's columns cannot represent a tie."""
         return self.ties == "drop" or self.layout != "votes"
 
     def to_dict(self) -> dict[str, object]:
-        """For the provenance file. annotators: how many, where none is named."""
+        """For the provenance file. annotators: only their number if names are left out."""
         return {
             "source": self.source.value if self.source else "all", "names": self.names,
             "annotators": list(self.annotators) if self.names else len(self.annotators),
@@ -73,21 +78,16 @@ class LabelExportOptions:
         }  # fmt: skip
 
 
-pass
-
 DEFAULT_OPTIONS = LabelExportOptions()
-VIA_SIDES_UNKNOWN = "import unsided"  # votes.via of an imported vote of which nobody knows where the texts stood
-_COMPLETION_COLUMNS = ("text", "token_ids", "checkpoint", "seed")
 
 
 def export_labels(
     db: Database, project_id: int, out_dir: Path, options: LabelExportOptions = DEFAULT_OPTIONS, *, force: bool = False
 ) -> Path:
-    """The live votes of a project as labels-project-ID.jsonl (or .csv …), in the order they were cast; skips say nothing and
-    are left out.
+    """The votes of a project as labels-project-ID.jsonl (or .csv …), in the order they were cast, without undone votes and skips.
 
     Ties and "both are bad" have tie = true and the first completion as chosen. created_at: seconds since 1970.
-    Raises LabelError when there is nothing to write, StoreError for an unknown project or a failed write.
+    Raises LabelError if there is nothing to write, StoreError for an unknown project or a failed write.
     """
     project = get_project(db, project_id)
     with atomic_output(out_dir, force=force) as output:
@@ -98,7 +98,7 @@ def export_labels(
 
 
 def label_rows(db: Database, project: Project, options: LabelExportOptions) -> Iterator[dict[str, Any]]:
-    """The rows of an export, as they are written."""
+    """The rows of an export."""
     query = _votes_query(project.id, options)
     with db.read() as conn:
         agreed_choices = _agreed_choices(
@@ -146,7 +146,7 @@ def _votes_query(project_id: int, options: LabelExportOptions) -> Select[*tuple[
         .order_by(v.id)
     )
     if options.layout != "votes":
-        query = query.where(v.repeat.is_(False))  # a hidden repeat measures its annotator; it is no further label
+        query = query.where(v.repeat.is_(False))  # a hidden repeat measures the annotator
     if options.source is not None:
         query = query.where(v.source == options.source)
     if options.annotators:
@@ -155,7 +155,7 @@ def _votes_query(project_id: int, options: LabelExportOptions) -> Select[*tuple[
 
 
 def _pseudonyms(conn: Connection) -> dict[str, str]:
-    """What people are called where none is named: by their first vote, so that it is the same next time and tells nothing."""
+    """Annotator -> pseudonym: a hash of the uuid of the first vote, so it is stable and reveals nothing."""
     v = t.votes.c
     first_vote_ids = select(func.min(v.id)).where(v.source == Source.HUMAN).group_by(v.annotator)
     rows = conn.execute(select(v.annotator, v.uuid).where(v.id.in_(first_vote_ids)))
@@ -163,7 +163,7 @@ def _pseudonyms(conn: Connection) -> dict[str, str]:
 
 
 def _agreed_choices(votes: Any, options: LabelExportOptions) -> set[tuple[int, Choice]] | None:
-    """(pair, choice) that enough of the pair's votes say; None where that is not asked for."""
+    """(pair id, choice) with enough agreement; None if any agreement will do."""
     if options.agreement <= 0:
         return None
     choice_counts = Counter((pair_id, choice) for pair_id, choice in votes)
@@ -214,13 +214,16 @@ def _text_columns(prompt: str, chosen: str, rejected: str, options: LabelExportO
 
 
 def nothing_to_export_message(db: Database, project_id: int, options: LabelExportOptions) -> str:
-    """Why there is nothing to write, and where there is something."""
-    label_counts = {source: sum(n for choice, n in counts.items() if choice is not Choice.SKIP)
-            for source, counts in vote_counts(db, project_id).items()}  # fmt: skip
+    """Why there is nothing to write, and what other labels there are."""
+    label_counts = {
+        source: sum(n for choice, n in counts.items() if choice is not Choice.SKIP)
+        for source, counts in vote_counts(db, project_id).items()
+    }
     annotator_text = f" by {', '.join(options.annotators)}" if options.annotators else ""
     source_text = f"{options.source.value} " if options.source else ""
     agreement_text = f" that {options.agreement:.0%} agree on" if options.agreement else ""
     return (
-        f"Project {project_id} has no {source_text}labels{annotator_text}{agreement_text} to export; in all it has {label_counts[Source.HUMAN]} of people and "
-        f"{label_counts[Source.SIMULATED]} simulated ones, ties included. Label some, or ask for others (--source, --annotator, --ties)."
+        f"Project {project_id} has no {source_text}labels{annotator_text}{agreement_text} to export; in all it has "
+        f"{label_counts[Source.HUMAN]} of people and {label_counts[Source.SIMULATED]} simulated ones, ties included. Label "
+        "some, or ask for others (--source, --annotator, --ties)."
     )

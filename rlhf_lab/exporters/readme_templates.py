@@ -1,4 +1,4 @@
-"""The README inside an exported zip: what it is, what it came from, and how to load it."""
+"""README texts: cards of an exported policy adapter, reward model and data set."""
 
 import json
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ it learnt. Config:
 
 
 def reward_model_card(row: RewardModelRow, base: str, head_config: dict[str, Any], offset: float | None = None) -> str:
-    """offset: what a score is beyond the logit, where the adapter is a sequence classifier."""
+    """offset: score minus logit if the adapter is a sequence classifier, else None."""
     accuracy = row.report.get("accuracy")
     accuracy_text = "not measured" if accuracy is None else f"{accuracy:.1%} (cross-validated)"
     code = _adapter_and_head_code(base, head_config) if offset is None else _classifier_code(base, offset)
@@ -83,7 +83,7 @@ def _description(head_config: dict[str, Any], offset: float | None) -> str:
 
 
 def _classifier_code(base: str, offset: float) -> str:
-    """Code that loads it with nothing but PEFT."""
+    """Code that loads and applies a sequence classifier with PEFT."""
     return f"""import torch
 from peft import PeftModel
 from transformers import AutoModelForSequenceClassification
@@ -129,7 +129,7 @@ def score(prompt_ids, response_ids):
 
 
 def _scoring_code(head_config: dict[str, Any]) -> str:
-    """The lines of `score` from the pooled state on."""
+    """The lines of `score` after pooling."""
     if "ensemble" not in head_config:
         return """    raw = head["linear.weight"] @ pooled + head["linear.bias"]
     return ((raw - head["shift"]) / head["scale"]).item()
@@ -198,7 +198,7 @@ SIZE_CATEGORIES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"
 
 @dataclass(frozen=True)
 class DatasetFacts:
-    """What a card says. votes: by source and by annotator; choices: first, second, tie, both_bad (empty for TRL's layouts)."""
+    """Facts for the card of a data set. The votes_by dicts (value -> count) are empty for TRL's layouts."""
 
     project: Project
     options: LabelExportOptions
@@ -211,7 +211,7 @@ class DatasetFacts:
 
 
 def dataset_card(facts: DatasetFacts) -> str:
-    """Markdown with the YAML head that the Hub reads."""
+    """Markdown with a YAML header for the Hub."""
     size_category = next((category for limit, category in SIZE_CATEGORIES if facts.row_count < limit), "n>1M")
     simulated = facts.votes_by_source.get("simulated", 0)
     warning = (

@@ -1,8 +1,9 @@
-"""A run's numbers, texts and story as files."""
+"""A run's metrics, samples, manifest and TensorBoard events as files."""
 
 import csv
 import dataclasses
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,66 +23,36 @@ from rlhf_lab.store.run_metrics import metrics_since, sample_steps, samples_at
 from rlhf_lab.store.runs import events, get_run
 
 _DURATION_METRICS = ("time/rollout", "time/score", "time/update")
+_RUN_FIELDS = ("id", "name", "status", "message", "step", "total_steps", "created_at", "updated_at")
 
 
 def export_run(db: Database, home: Path, run_id: int, out_dir: Path, *, force: bool = False) -> list[Path]:
-    """Everything of a run: metrics, samples, manifest, TensorBoard, and its newest adapter where there is one."""
+    """Metrics, samples, manifest, TensorBoard events and, if there is a checkpoint, the newest adapter of a run."""
     run = get_run(db, run_id)
     with atomic_output(out_dir, force=force) as output:
-        for add_files in (_add_metrics, _add_samples, _add_manifest, _add_tensorboard):
-            add_files(output, db, run)
+        _add_metrics(output, db, run)
+        _add_samples(output, db, run)
+        _add_manifest(output, db, run)
+        _add_tensorboard(output, db, run)
         if checkpoint_steps(run_folder(home, run_id)):
             add_adapter(output, db, home, run, None)
     return output.paths
 
 
-def export_metrics(db: Database, run_id: int, out_dir: Path, *, force: bool = False) -> Path:
-    """CSV: step, then a column a metric by name; NaN and what a step has not is an empty field."""
-    run = get_run(db, run_id)
-    with atomic_output(out_dir, force=force) as output:
-        _add_metrics(output, db, run)
-    return output.paths[0]
-
-
-def export_samples(db: Database, run_id: int, out_dir: Path, *, force: bool = False) -> Path:
-    """JSON Lines: step, prompt, seed, text, score, gold; NaN is null. Step 0 is the base model."""
-    run = get_run(db, run_id)
-    with atomic_output(out_dir, force=force) as output:
-        _add_samples(output, db, run)
-    return output.paths[0]
-
-
-def export_manifest(db: Database, run_id: int, out_dir: Path, *, force: bool = False) -> Path:
-    """JSON: the run, its config, the machine, what people changed on the way, its reward model and the labels behind it."""
-    run = get_run(db, run_id)
-    with atomic_output(out_dir, force=force) as output:
-        _add_manifest(output, db, run)
-    return output.paths[0]
-
-
-def export_tensorboard(db: Database, run_id: int, out_dir: Path, *, force: bool = False) -> Path:
-    """An event file: every metric a scalar, every sample a text. `tensorboard --logdir OUT/tensorboard` shows it."""
-    run = get_run(db, run_id)
-    with atomic_output(out_dir, force=force) as output:
-        _add_tensorboard(output, db, run)
-    return output.paths[0]
-
-
 def _add_metrics(output: AtomicOutput, db: Database, run: Run) -> None:
+    """CSV: step, then one column per metric; NaN and missing values are empty fields."""
     steps = metrics_since(db, run.id, -1)
     names = sorted({name for _, metrics in steps for name in metrics})
     with output.add(f"run-{run.id}-metrics.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["step", *names])
         for step, metrics in steps:
-            writer.writerow([step, *(_format_metric(metrics.get(name, math.nan)) for name in names)])
-
-
-def _format_metric(value: float) -> str:
-    return "" if math.isnan(value) else repr(value)
+            values = (metrics.get(name, math.nan) for name in names)
+            writer.writerow([step, *("" if math.isnan(value) else repr(value) for value in values)])
 
 
 def _add_samples(output: AtomicOutput, db: Database, run: Run) -> None:
+    """JSON Lines: step, prompt, seed, text, score, gold; NaN is null. Step 0 is the base model."""
     rows = ({"step": step} | dataclasses.asdict(sample) for step, sample in _iter_samples(db, run.id))
     write_json_lines(output.add(f"run-{run.id}-samples.jsonl"), rows)
 
@@ -93,6 +64,7 @@ def _iter_samples(db: Database, run_id: int) -> Iterator[tuple[int, Sample]]:
 
 
 def _add_manifest(output: AtomicOutput, db: Database, run: Run) -> None:
+    """JSON: the run, its config and environment, the changes during the run, its reward model and the labels of that."""
     project = dataclasses.asdict(get_project(db, run.project_id))
     document = {
         "lab_version": __version__,
@@ -101,12 +73,9 @@ def _add_manifest(output: AtomicOutput, db: Database, run: Run) -> None:
         "manifest": _portable_manifest(run.manifest),
         "events": [dataclasses.asdict(event) for event in events(db, run.id)],
         "project": project | {"model": portable_name(project["model"])},
-        "reward_model": reward_model_summary(get_reward_model(db, run.reward_model_id)),
+        "reward_model": _reward_model_summary(get_reward_model(db, run.reward_model_id)),
     }
     write_json(output.add(f"run-{run.id}-manifest.json"), document)
-
-
-_RUN_FIELDS = ("id", "name", "status", "message", "step", "total_steps", "created_at", "updated_at")
 
 
 def _portable_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +88,7 @@ def _portable_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def reward_model_summary(row: RewardModelRow) -> dict[str, Any]:
+def _reward_model_summary(row: RewardModelRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "created_at": row.created_at,
@@ -134,36 +103,33 @@ def reward_model_summary(row: RewardModelRow) -> dict[str, Any]:
 
 
 def _add_tensorboard(output: AtomicOutput, db: Database, run: Run) -> None:
-    """A step's wall time is the run's beginning plus what the steps until then took: pauses are not in it.
+    """TensorBoard events: every metric a scalar, every sample a text.
 
-    The name is the run's own, so that a later export replaces the file: TensorBoard would show two as one tangled curve.
+    A step's wall time is the start of the run plus the durations of all steps so far, without pauses. The file name depends on
+    the run only, so that a later export replaces it: TensorBoard would merge the curves of two files.
     """
-    started_at = run.created_at
-    metrics, samples = dict(metrics_since(db, run.id, -1)), _samples_by_step(db, run.id)
-    path = output.add(f"tensorboard/run-{run.id}/events.out.tfevents.{int(started_at)}.run-{run.id}")
+    metrics, samples = dict(metrics_since(db, run.id, -1)), defaultdict[int, list[Sample]](list)
+    for step, sample in _iter_samples(db, run.id):
+        samples[step].append(sample)
+    path = output.add(f"tensorboard/run-{run.id}/events.out.tfevents.{int(run.created_at)}.run-{run.id}")
     with path.open("wb") as file:
-        wall_time = started_at
+        wall_time = run.created_at
         event_file = EventFile(file, wall_time)
-        for step in sorted(metrics | samples):
+        for step in sorted({*metrics, *samples}):
             values = metrics.get(step, {})
             wall_time += sum(seconds for name in _DURATION_METRICS if math.isfinite(seconds := values.get(name, 0.0)))
             if values:
                 event_file.add_scalars(step, wall_time, values)
             if step in samples:
                 event_file.add_texts(
-                    step, wall_time, {f"samples/{i}": sample_markdown(sample) for i, sample in enumerate(samples[step])}
+                    step,
+                    wall_time,
+                    {f"samples/{i}": _sample_markdown(sample) for i, sample in enumerate(samples[step])},
                 )
 
 
-def _samples_by_step(db: Database, run_id: int) -> dict[int, list[Sample]]:
-    by_step: dict[int, list[Sample]] = {}
-    for step, sample in _iter_samples(db, run_id):
-        by_step.setdefault(step, []).append(sample)
-    return by_step
-
-
-def sample_markdown(sample: Sample) -> str:
-    """Prompt and text as indented blocks, so that neither is read as Markdown or HTML."""
+def _sample_markdown(sample: Sample) -> str:
+    """Prompt and text as indented blocks, so that neither is rendered as Markdown or HTML."""
     gold = "" if sample.gold is None else f", gold {sample.gold:.3f}"
     return f"{_indent(sample.prompt)}\n\n→ score {sample.score:.3f}{gold}, seed {sample.seed}\n\n{_indent(sample.text)}"
 

@@ -1,7 +1,7 @@
-"""A reward model that reads the last token, as PEFT's adapter of a `...ForSequenceClassification` with one label.
+"""A reward model with last-token pooling as a PEFT adapter of a `...ForSequenceClassification` with one label.
 
-There the head is a linear map without a bias, `score`, saved with the adapter. Ours also subtracts a number after it: the card
-says which. Everything is NumPy: nothing here needs torch.
+Its head `score` is linear without a bias and is saved with the adapter. Our head also adds an offset, which the card names.
+NumPy only, no torch.
 """
 
 import json
@@ -11,19 +11,20 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save
 
-ADAPTER_FILE, ADAPTER_CONFIG, HEAD_FILE = "adapter_model.safetensors", "adapter_config.json", "reward_head.safetensors"
+from rlhf_lab.common.model_files import ADAPTER_CONFIG, ADAPTER_FILE, HEAD_FILE
+
 HEAD_KEY = "base_model.model.score.weight"
 
 
 def can_export(head_config: dict[str, Any]) -> bool:
-    """Whether a reward model, by its reward_head.json, can be written in that form."""
+    """Whether a reward model can be exported in this form. head_config: its reward_head.json."""
     return bool(head_config["adapter"]) and head_config["pooling"] == "last" and "ensemble" not in head_config
 
 
 def classifier_files(folder: Path, adapter_config: str) -> dict[str, str | bytes]:
-    """The adapter's two files with the head among its tensors. config: adapter_config.json as it is to be.
+    """The two files of the adapter with the head among its tensors. adapter_config: adapter_config.json to start from.
 
-    Raises OSError, SafetensorError, ValueError and KeyError where the folder is damaged.
+    Raises OSError, SafetensorError, ValueError or KeyError if the folder is damaged.
     """
     head = load_file(folder / HEAD_FILE)
     weight = (head["linear.weight"] / head["scale"]).astype(np.float32)
@@ -33,6 +34,6 @@ def classifier_files(folder: Path, adapter_config: str) -> dict[str, str | bytes
 
 
 def score_offset(folder: Path) -> float:
-    """What a score is beyond the classifier's logit."""
+    """Score minus logit of the classifier."""
     head = load_file(folder / HEAD_FILE)
     return float((head["linear.bias"][0] - head["shift"]) / head["scale"])

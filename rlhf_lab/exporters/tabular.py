@@ -1,4 +1,4 @@
-"""Rows of plain values as JSON Lines, JSON, CSV or Parquet, so that every reader finds the same types in every row."""
+"""Rows of plain values as JSON Lines, JSON, CSV or Parquet."""
 
 import csv
 import gzip
@@ -10,7 +10,7 @@ from typing import Any
 from rlhf_lab.common.csv_safety import escape_formula
 from rlhf_lab.exporters.json_io import to_strict_json, write_json_lines
 
-#: column -> its type; every other one is a text. For Parquet, where a column of nothing but null would have none.
+#: column -> type for Parquet, where a column with nothing but null would have none. All others are text.
 COLUMN_TYPES = {
     "tie": "bool", "both_bad": "bool", "first_on_left": "bool", "repeat": "bool", "response_ms": "int", "pair_id": "int",
     "seed_chosen": "int", "seed_rejected": "int", "created_at": "float", "margin": "float", "chosen_ids": "ids",
@@ -20,10 +20,10 @@ TEXT_COLUMNS = ("prompt", "chosen", "rejected")
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], format_: str) -> int:
-    """Write the rows in one of exports.wanted.FORMATS; returns how many. All rows have the same columns.
+    """Write rows with the same columns in one of label_export.FORMATS; returns their number.
 
-    In a CSV annotators, notes and whatever else is no text to learn from begin with an apostrophe where a spreadsheet would take
-    them for a formula; `imports` takes it away again. `TEXT_COLUMNS` stay as they are: whoever trains on the file reads every character.
+    In CSV, cells that a spreadsheet would evaluate as a formula get an apostrophe, which `importers` removes; not so
+    TEXT_COLUMNS, which are training data.
     """
     if format_ == "jsonl":
         return write_json_lines(path, rows)

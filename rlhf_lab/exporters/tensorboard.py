@@ -1,8 +1,8 @@
-"""TensorBoard's event file, written in a few lines: its own package brings thirteen others, and tensorboardX imports torch.
+"""Writer of TensorBoard event files. The tensorboard package has 13 dependencies, and tensorboardX imports torch.
 
-A file is a row of records, each [length uint64][crc(length) uint32][data][crc(data) uint32], little-endian, with CRC-32C
-masked as TensorFlow's record format has it. The data are protocol buffers (Event, Summary, TensorProto); a buffer is a row
-of [field number << 3 | wire type][value]. Sources: tensorflow/core/lib/io/record_writer.cc, core/util/event.proto and
+A file is a sequence of records [length uint64][crc(length) uint32][data][crc(data) uint32], little-endian, with masked CRC-32C
+as in TensorFlow's record format. The data are protocol buffers (Event, Summary, TensorProto): sequences of
+[field number << 3 | wire type][value]. Sources: tensorflow/core/lib/io/record_writer.cc, core/util/event.proto and
 core/framework/{summary,tensor}.proto of TensorFlow 2.
 """
 
@@ -15,20 +15,20 @@ _STRING, _TENSOR_CLASS = 7, 2  # DT_STRING, DATA_CLASS_TENSOR
 
 
 class EventFile:
-    """Appends to a file that is open for writing bytes. wall_time: seconds since 1970."""
+    """Appends events to a binary file. wall_time: seconds since 1970."""
 
     def __init__(self, file: BinaryIO, wall_time: float) -> None:
         self._file = file
         self._write_record(_double_field(1, wall_time) + _bytes_field(3, VERSION.encode()))
 
     def add_scalars(self, step: int, wall_time: float, values: Mapping[str, float]) -> None:
-        """Numbers of one step, in float32."""
+        """Scalars of one step, in float32."""
         self._write_summary(
             step, wall_time, [_bytes_field(1, name.encode()) + _float_field(2, x) for name, x in values.items()]
         )
 
     def add_texts(self, step: int, wall_time: float, values: Mapping[str, str]) -> None:
-        """Texts of one step, which TensorBoard shows as Markdown."""
+        """Texts of one step, rendered as Markdown."""
         metadata = _bytes_field(1, _bytes_field(1, b"text")) + _varint_field(4, _TENSOR_CLASS)
         shape = _bytes_field(2, _varint_field(1, 1))  # one dimension of size 1
         self._write_summary(step, wall_time, [
@@ -68,7 +68,7 @@ def _float_field(field: int, value: float) -> bytes:
 
 
 def _encode_varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the eighth says that more follow. value >= 0."""
+    """Seven bits per byte, lowest first; the eighth bit is set if more bytes follow. value >= 0."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -81,7 +81,7 @@ def _make_crc_table() -> list[int]:
     table = []
     for byte in range(256):
         for _ in range(8):
-            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)  # noqa: PLW2901  the polynomial of Castagnoli, reversed
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)  # noqa: PLW2901  Castagnoli polynomial, reversed
         table.append(byte)
     return table
 
@@ -97,6 +97,6 @@ def crc32c(data: bytes) -> int:
 
 
 def _masked_crc(data: bytes) -> bytes:
-    """Rotated and shifted, so that the CRC of data that hold CRCs stays a good one."""
+    """CRC-32C, rotated and shifted: CRCs of data that contain CRCs are weak otherwise."""
     crc = crc32c(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)

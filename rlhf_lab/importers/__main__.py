@@ -1,12 +1,11 @@
-"""`python -m rlhf_lab.importers`: one import in a process of its own, for the page. A request as JSON on standard input, the
-answer as JSON on standard output: {"preview"}, {"preview", "saved", "words"}, {"texts", "source"}, or {"error"}; with "columns"
-where only a person can say what those mean.
+"""`python -m rlhf_lab.importers`: one import in a process of its own, for the page. JSON request on stdin, reply on stdout.
 
-The page must not load torch, which `datasets` does, and a file that eats all memory must not take the page with it.
+The page must not load torch, which `datasets` does, and a file that exhausts the memory must not take the page with it.
 """
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +16,35 @@ from rlhf_lab.importers.cell_parsers import parse_choice_words
 from rlhf_lab.importers.column_mapping import ColumnMappingError
 from rlhf_lab.importers.parsed_rows import Limits
 from rlhf_lab.importers.parser import ImportRequest, parse_file
-from rlhf_lab.importers.summary import build_preview, format_result, result_to_dict
+from rlhf_lab.importers.summary import build_preview, format_result
 from rlhf_lab.importers.text_corpus import load_texts
 from rlhf_lab.importers.writer import ImportTarget, count_duplicates, save_import
 from rlhf_lab.store.database import Database
 
 
 def handle_request(request: dict[str, Any]) -> dict[str, Any]:
-    """request: what, name, map, choices ("0=first,…"), split, config, bytes, home and project; with "save" also the fields
-    of Into: then what was found is written. Or "texts" alone, which `load_texts` reads: then those come back."""
+    """The reply to one request.
+
+    Args:
+        request: what, name, map, choices ("0=first,…"), split, config, bytes, home, project, and fields of ImportTarget; with
+            "save" the votes are also written. Or only "texts": the argument of `load_texts`.
+
+    Returns:
+        {"preview"}, {"preview", "saved", "words"}, {"texts", "source"} or {"error"}; an error that only a person can resolve by
+        mapping columns also has "columns".
+    """
     try:
         if "texts" in request:
             return load_texts(str(request["texts"]))._asdict()
         import_request = ImportRequest(
-            request["what"], request.get("name", ""), request.get("map", {}),
+            request["what"],
+            request.get("name", ""),
+            request.get("map", {}),
             parse_choice_words(request["choices"]) if request.get("choices") else {},
-            request.get("split", "train"), request.get("config"), Limits(max_bytes=int(request.get("bytes", Limits.max_bytes))),
-        )  # fmt: skip
+            request.get("split", "train"),
+            request.get("config"),
+            Limits(max_bytes=int(request.get("bytes", Limits.max_bytes))),
+        )
         parsed_file = parse_file(import_request)
         target_options = {
             key: request[key] for key in ("drop_duplicates", "use_prompts", "skip_broken", "who") if key in request
@@ -46,7 +57,7 @@ def handle_request(request: dict[str, Any]) -> dict[str, Any]:
             reply: dict[str, Any] = {"preview": build_preview(parsed_file, count_duplicates(db, parsed_file, target))}
             if request.get("save"):
                 result = save_import(db, parsed_file, target)
-                reply |= {"saved": result_to_dict(result), "words": format_result(result, parsed_file.name)}
+                reply |= {"saved": asdict(result), "words": format_result(result, parsed_file.name)}
     except ColumnMappingError as error:
         return {"error": error.message, "columns": list(error.columns)}
     except UnreadableError as error:

@@ -1,4 +1,4 @@
-"""Cells as values: what was chosen, numbers, times, yes or no. Each raises UnreadableError with words for a person."""
+"""Parse cells as choices, numbers, timestamps, booleans, token ids. All functions raise UnreadableError."""
 
 import ast
 import json
@@ -22,7 +22,7 @@ EMPTY_VALUES: tuple[Any, ...] = (None, "")
 
 
 def parse_choice(value: Any, custom_words: Mapping[str, Choice]) -> Choice:
-    """What a vote means: as the person said (--choices), or by the words in use."""
+    """A vote by `custom_words` (--choices), or if that is empty by CHOICE_BY_WORD."""
     word = _normalize_cell(value)
     choices = custom_words or CHOICE_BY_WORD
     choice = choices.get(word) or choices.get(word.lower())
@@ -54,7 +54,7 @@ def _normalize_cell(value: Any) -> str:
 
 
 def parse_number(value: Any) -> float:
-    """A finite number."""
+    """A finite number; bool is none."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -76,7 +76,7 @@ def parse_int(value: Any) -> int | None:
 
 
 def parse_bool(value: Any) -> bool | None:
-    """true, false, or None where nothing is said."""
+    """True, False, or None for an empty cell."""
     if value in EMPTY_VALUES:
         return None
     word = _normalize_cell(value).lower()
@@ -88,7 +88,7 @@ def parse_bool(value: Any) -> bool | None:
 
 
 def parse_timestamp(value: Any) -> float | None:
-    """Seconds since 1970, from those or from an ISO date; a date without a zone is UTC."""
+    """Seconds since 1970, from a number or an ISO date (UTC if it has no zone)."""
     if value in EMPTY_VALUES:
         return None
     if isinstance(value, datetime):
@@ -107,7 +107,7 @@ def parse_timestamp(value: Any) -> float | None:
 
 
 def parse_message_list(value: Any) -> Any:
-    """A cell that holds a list as JSON (CSV has only texts), as that list; everything else as it is."""
+    """A CSV cell that contains a list of chat messages (JSON or Python literal) as that list; any other value unchanged."""
     if isinstance(value, str) and value.startswith(("[{", "[ {", "[[")):
         for decode in (json.loads, ast.literal_eval):
             try:
@@ -120,7 +120,7 @@ def parse_message_list(value: Any) -> Any:
 
 
 def parse_token_ids(value: Any) -> tuple[int, ...]:
-    """Token ids; () where there are none."""
+    """Token ids; () for an empty cell."""
     if value in EMPTY_VALUES:
         return ()
     if isinstance(value, str):

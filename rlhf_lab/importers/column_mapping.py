@@ -1,15 +1,16 @@
-"""Which column of a file means what: guessed from the names in use, or said by the person (--map)."""
+"""Maps columns of a file to meanings: by common column names, or by the user's --map."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rlhf_lab.errors import DataError
 
-#: What a column can mean -> the names it goes by, the surest first. Our own export's names are the meanings themselves.
+#: meaning -> usual column names, the most specific first. The column names of our own export are the meanings themselves.
 MEANINGS: dict[str, tuple[str, ...]] = {
     "prompt": ("prompt", "question", "instruction", "query", "context", "post"),
-    "input": ("input",),  # what an instruction is about; it follows the instruction after an empty line
+    "input": ("input",),  # context of an instruction, appended to it after an empty line
     "chosen": ("chosen", "preferred", "response_chosen", "better"),
     "rejected": ("rejected", "dispreferred", "response_rejected", "worse"),
     "first": ("first", "response_a", "answer_a", "completion_a", "response1", "response_1", "answer1", "output_1",
@@ -17,7 +18,7 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "second": ("second", "response_b", "answer_b", "completion_b", "response2", "response_2", "answer2", "output_2",
                "text_b", "right_text", "response_k", "result_y"),
     "choice": ("choice", "winner", "preference", "label", "vote", "verdict"),
-    "annotators": (),  # several columns, one a person: annotator1, annotator2 …
+    "annotators": (),  # one column per annotator: annotator1, annotator2 …
     "annotator": ("annotator", "worker", "rater", "labeler", "labeller", "judge", "user", "annotator_id", "worker_id"),
     "score_chosen": ("score_chosen", "chosen_score", "chosen_rating"),
     "score_rejected": ("score_rejected", "rejected_score", "rejected_rating"),
@@ -45,7 +46,7 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "chosen_ids": ("chosen_ids",),
     "rejected_ids": ("rejected_ids",),
 }  # fmt: skip
-#: Meanings that only our own exports have: there a column "source" or "reason" is ours, elsewhere it may say anything.
+#: Meanings that are mapped in our own exports only: elsewhere a column "source" or "reason" can mean anything.
 OWN_EXPORT_MEANINGS = (
     "source",
     "reason",
@@ -59,16 +60,20 @@ OWN_EXPORT_MEANINGS = (
     "uuid",
     "model_hash",
 )
-CHOSEN_REJECTED, TWO_TEXTS_AND_VOTE, TWO_TEXTS_AND_SCORES = (
-    "chosen and rejected",
-    "two texts and a vote",
-    "two texts and their scores",
-)
+#: Row formats: how a row states the preference.
+CHOSEN_REJECTED = "chosen and rejected"
+TWO_TEXTS_AND_VOTE = "two texts and a vote"
+TWO_TEXTS_AND_SCORES = "two texts and their scores"
 
 
 class ColumnMappingError(DataError):
-    """Only a person can say what the columns (or the votes' words) mean. words: what is not known; remedy: how the command
-    line is told, which the page asks for otherwise; columns: those of the file."""
+    """Only a person knows what the columns (or the vote words) mean.
+
+    Args:
+        message: what is unknown.
+        remedy: the command line option that resolves it; the page asks with a form instead.
+        columns: those of the file.
+    """
 
     def __init__(self, message: str, remedy: str, columns: Iterable[str]) -> None:
         super().__init__(f"{message} {remedy}")
@@ -77,25 +82,25 @@ class ColumnMappingError(DataError):
 
 @dataclass(frozen=True)
 class ColumnMapping:
-    """meaning -> column. shape: how a row says what was preferred."""
+    """by_meaning: meaning -> column; annotator_columns: one column of votes per annotator."""
 
     by_meaning: dict[str, str]
     annotator_columns: tuple[str, ...]
     row_format: str
 
     def value(self, row: Mapping[str, Any], meaning: str) -> Any:
-        """What a row says of that, None where it does not."""
+        """The cell of a meaning; None if no column has it."""
         column = self.by_meaning.get(meaning)
         return None if column is None else row.get(column)
 
     @property
     def display_mapping(self) -> dict[str, str]:
-        """For a person: every meaning with its column."""
+        """Every meaning with its column, for display."""
         return self.by_meaning | ({"annotators": ", ".join(self.annotator_columns)} if self.annotator_columns else {})
 
 
 def parse_map(items: Iterable[str]) -> dict[str, str]:
-    """["prompt=question", …] as a dict. DataError for an unknown meaning."""
+    """["prompt=question", …] as a dict. Raises DataError for an unknown meaning."""
     mapping = {}
     for item in items:
         meaning, separator, column = item.partition("=")
@@ -109,9 +114,9 @@ def parse_map(items: Iterable[str]) -> dict[str, str]:
 
 
 def map_columns(column_names: Iterable[str], overrides: Mapping[str, str] | None = None) -> ColumnMapping:
-    """The mapping of a file with these columns. What is said goes before what is guessed; "" means: none.
+    """The mapping of a file with these columns. An override wins over a guess; "" as override means no column.
 
-    ColumnsError names the columns there are and what is missing.
+    Raises ColumnMappingError with the available columns and what is missing.
     """
     available = list(dict.fromkeys(column_names))
     overrides = dict(overrides or {})
@@ -143,13 +148,10 @@ def _require_column(column: str, available: list[str]) -> str:
 
 
 def _find_annotator_columns(available: list[str], override: str | None) -> tuple[str, ...]:
-    """Columns that hold one person's vote each: those said, or annotator1, annotator2 …"""
+    """Columns with the votes of one annotator each: the override ("A+B"), or annotator1, annotator2 …"""
     if override is not None:
         return tuple(_require_column(name.strip(), available) for name in override.split("+") if name.strip())
-    matches = tuple(
-        name for name in available
-        if (stem := name.lower().rstrip("0123456789")) != name.lower() and stem.rstrip("_") in ("annotator", "rater", "worker")
-    )  # fmt: skip
+    matches = tuple(name for name in available if re.fullmatch(r"(annotator|rater|worker)_*[0-9]+", name.lower()))
     return matches if len(matches) > 1 else ()
 
 

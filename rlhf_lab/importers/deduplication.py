@@ -1,10 +1,9 @@
-"""Which pair a judgement is about: one that is there with the same two texts, a new one, or none, because it is there already.
+"""Assigns each imported vote to a pair: an existing one with the same two texts, a new one, or none if it is a duplicate.
 
-A judgement counts once: what the project holds (the same person, source and answer about the same two texts, whichever way
-round) is left out, as often as it is held. The lab lets a person vote once on a pair. A further answer of the same person to
-the same two texts, whatever it says, is a duplicate: kept, it gets a pair of its own, for people are asked about equal texts
-twice (where two models wrote the same), and rows that name nobody may be several people's. Where the file names its pairs, two
-names are two pairs, even with equal texts (a repeated question).
+Votes that the project has already (same annotator, source and answer about the same two texts in either order) are skipped, as
+often as the project has them. An annotator votes once per pair. A further answer of the same annotator about the same texts is a
+duplicate: it is dropped or gets a pair of its own, because equal texts can be shown twice (two models wrote the same) and rows
+without an annotator can be from several people. Different pair names in the file are different pairs, even with equal texts.
 """
 
 import time
@@ -16,11 +15,11 @@ from typing import NamedTuple, Self
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.importers.parsed_rows import ParsedCompletion, ParsedVote
 
-Voter = tuple[str, bool]  # an annotator, and whether it was the hidden repeat of a question
+Voter = tuple[str, bool]  # annotator, whether the vote is a hidden repeat
 
 
 class PairKey(NamedTuple):
-    """Two texts for a prompt, whichever way round."""
+    """A prompt and two texts in sorted order, so the same for either order of the pair."""
 
     prompt: str
     text_a: str
@@ -32,7 +31,7 @@ class PairKey(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Who said what, the choice being of a first and a second text."""
+    """A vote without its texts."""
 
     voter: Voter
     source: Source
@@ -41,34 +40,39 @@ class Answer(NamedTuple):
 
 
 class VoteKey(NamedTuple):
-    """An answer about two texts, the choice being of `content.one` and `content.other`: the same wherever they stood."""
+    """An answer about two texts. FIRST means pair_key.text_a, so the key does not depend on the order of the texts."""
 
     pair_key: PairKey
     answer: Answer
 
     @classmethod
     def from_answer(cls, pair_key: PairKey, first_text: str, answer: Answer) -> Self:
-        return cls(
-            pair_key, answer if first_text == pair_key.text_a else answer._replace(choice=flip_choice(answer.choice))
-        )
+        flipped = answer._replace(choice=flip_choice(answer.choice))
+        return cls(pair_key, answer if first_text == pair_key.text_a else flipped)
 
 
 def flip_choice(choice: Choice) -> Choice:
-    """The same answer where the first and the second text have changed places."""
+    """The same answer with the first and the second text swapped."""
     return {Choice.FIRST: Choice.SECOND, Choice.SECOND: Choice.FIRST}.get(choice, choice)
 
 
 @dataclass(eq=False)
 class PairSlot:
-    """A pair, there already (pair_id) or to be made, and who has voted on it."""
+    """A pair and who has voted on it.
+
+    Attributes:
+        pair_id: None until the pair is stored.
+        pair_name: its name in the file, once known.
+        vote: the imported vote that the pair is created for; None for pairs that the project had before.
+    """
 
     pair_key: PairKey
     first_text: str
     second_text: str
     pair_id: int | None = None
     voters: set[Voter] = field(default_factory=set)
-    pair_name: str = ""  # what the file calls it, once it is known
-    vote: ParsedVote | None = None  # the judgement it is made for
+    pair_name: str = ""
+    vote: ParsedVote | None = None
     created_at: float = 0.0
 
     def has_same_order(self, vote: ParsedVote) -> bool:
@@ -88,7 +92,7 @@ class PairSlot:
 
 
 class SlotQueue:
-    """Pairs of the same two texts in the order they were made, and how far along it each person has judged them."""
+    """Pairs of the same two texts in order of creation. Finds the next one without a vote of a given annotator."""
 
     def __init__(self, slots: Iterable[PairSlot] = ()) -> None:
         self.slots = list(slots)
@@ -97,8 +101,8 @@ class SlotQueue:
         self._first_unnamed = 0
 
     def next_for(self, voter: Voter) -> PairSlot | None:
-        """The first pair that this person has not judged. Nobody's votes go away, so the search goes on where it ended:
-        many duplicates of one person take one step each."""
+        """The first pair without a vote of this annotator. Votes are never removed, so the search continues at the last index:
+        amortised O(1) per vote."""
         index = self._next_index.get(voter, 0)
         while index < len(self.slots) and voter in self.slots[index].voters:
             index += 1
@@ -106,7 +110,7 @@ class SlotQueue:
         return self.slots[index] if index < len(self.slots) else None
 
     def next_unnamed(self) -> PairSlot | None:
-        """The first pair that the file has no name for yet."""
+        """The first pair without a name."""
         while self._first_unnamed < len(self.slots) and self.slots[self._first_unnamed].pair_name:
             self._first_unnamed += 1
         return self.slots[self._first_unnamed] if self._first_unnamed < len(self.slots) else None
@@ -114,8 +118,13 @@ class SlotQueue:
 
 @dataclass
 class DeduplicationCounts:
-    """held: the project has them; duplicates: a further answer of the same person to the same two texts, `dropped` of them
-    left out."""
+    """Counts of votes.
+
+    Attributes:
+        held: skipped, because the project has them already.
+        duplicates: further answers of the same annotator about the same two texts.
+        dropped: how many of the duplicates were left out.
+    """
 
     held: int = 0
     duplicates: int = 0
@@ -123,36 +132,39 @@ class DeduplicationCounts:
 
 
 class PairIndex:
-    """The pairs of a project while an import goes through its rows."""
+    """The pairs and votes of a project during an import, updated by each assigned vote."""
 
     def __init__(self) -> None:
         self.counts = DeduplicationCounts()
         self._queues: defaultdict[PairKey, SlotQueue] = defaultdict(SlotQueue)
         self._named_queues: dict[tuple[PairKey, str], SlotQueue] = {}
         self._slots_by_id: dict[int, PairSlot] = {}
-        self._recorded_votes: Counter[VoteKey] = Counter()  # in the project
+        self._recorded_votes: Counter[VoteKey] = Counter()  # in the project, and assigned
         self._file_votes: Counter[VoteKey] = Counter()  # in the file, so far
         self._created_at = time.time()
 
     def add_existing(self, pair_id: int, pair_key: PairKey, first_text: str, second_text: str) -> None:
-        """A pair that is in the project."""
+        """Add a pair of the project."""
         slot = PairSlot(pair_key, first_text, second_text)
         self._queues[pair_key].slots.append(slot)
         self.set_pair_id(slot, pair_id)
 
     def set_pair_id(self, slot: PairSlot, pair_id: int) -> None:
-        """A new place has become a pair."""
+        """Record that a new pair was stored."""
         slot.pair_id = pair_id
         self._slots_by_id[pair_id] = slot
 
     def add_vote(self, pair_id: int, answer: Answer) -> None:
-        """A vote that is in the project; one on another pair than those added says nothing here."""
+        """Add a vote of the project; ignored if its pair was not added."""
         slot = self._slots_by_id.get(pair_id)
         if slot is not None:
             self._record_vote(slot, VoteKey.from_answer(slot.pair_key, slot.first_text, answer))
 
     def assign_slot(self, vote: ParsedVote, answer: Answer, *, drop_duplicates: bool) -> PairSlot | None:
-        """Where this judgement belongs; None where it is left out: it is there, or a duplicate that is to be dropped."""
+        """The pair of an imported vote; None if the project has the vote already, or if it is a duplicate to be dropped.
+
+        Records the vote and updates `counts`.
+        """
         pair_key = PairKey.from_texts(vote.prompt, vote.first.text, vote.second.text)
         vote_key, voter = VoteKey.from_answer(pair_key, vote.first.text, answer), answer.voter
         queue = self._queue_for(pair_key, vote.pair_name)
@@ -178,7 +190,7 @@ class PairIndex:
             self._named_queues[slot.pair_key, slot.pair_name].voters.add(voter)
 
     def _queue_for(self, pair_key: PairKey, pair_name: str) -> SlotQueue:
-        """The pairs of that name; where there are none yet, the first pair without a name gets it. Without a name: all."""
+        """The pairs with that name; a new name is given to the first unnamed pair. Without a name: all pairs of these texts."""
         all_slots = self._queues[pair_key]
         if not pair_name:
             return all_slots
@@ -190,14 +202,8 @@ class PairIndex:
         return self._named_queues[pair_key, pair_name]
 
     def _add_slot(self, queue: SlotQueue, pair_key: PairKey, vote: ParsedVote) -> PairSlot:
-        slot = PairSlot(
-            pair_key,
-            vote.first.text,
-            vote.second.text,
-            pair_name=vote.pair_name,
-            vote=vote,
-            created_at=self._created_at,
-        )
+        first, second = vote.first.text, vote.second.text
+        slot = PairSlot(pair_key, first, second, pair_name=vote.pair_name, vote=vote, created_at=self._created_at)
         all_slots = self._queues[pair_key]
         all_slots.slots.append(slot)
         if queue is not all_slots:

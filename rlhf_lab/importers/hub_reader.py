@@ -1,4 +1,4 @@
-"""Rows of a data set on the Hugging Face Hub, through `datasets`, which loads torch: never in the page's process."""
+"""Rows of a data set on the Hugging Face Hub. `datasets` loads torch: never use this in the page's process."""
 
 import hashlib
 import json
@@ -20,9 +20,9 @@ def is_hub_id(text: str) -> bool:
 def read_hub_rows(
     hub_id: str, *, config_name: str | None = None, split: str = "train", limits: Limits = DEFAULT_LIMITS
 ) -> tuple[str, RowStream]:
-    """(digest of the rows, the rows). The first limits.rows are read as they arrive; nothing is kept on disk.
+    """(digest of the rows, the rows). Streams the first limits.max_rows rows; nothing is stored on disk.
 
-    DataError: there is no such data set or split, or no network.
+    Raises DataError if there is no such data set or split, or no network.
     """
     rows = list(_stream_rows(hub_id, config_name, split, limits))
     hasher = hashlib.sha256()
@@ -40,11 +40,11 @@ def _stream_rows(hub_id: str, config_name: str | None, split: str, limits: Limit
             if index > limits.max_rows:
                 return
             yield dict(cells)
-    except Exception as error:  # the Hub, the network, a loader: each raises its own
+    except Exception as error:  # Hub, network and dataset loaders raise exceptions of many types
         reason = str(error).strip().split("\n", 1)[0][:200].rstrip(".") or type(error).__name__
         raise DataError(
-            f"{hub_id} ({split}) could not be read from the Hub: {reason}. Check the name, the split (--split) and the network; or "
-            "download a file of it and import that."
+            f"{hub_id} ({split}) could not be read from the Hub: {reason}. Check the name, the split (--split) and the "
+            "network; or download a file of it and import that."
         ) from error
 
 

@@ -1,17 +1,22 @@
-"""What is read from a file of preferences, and what is said about it."""
+"""Records of a parsed file: rows, errors, completions, votes."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_lab.common.enums import Choice, Source, Strength
 
-MAX_LISTED_ERRORS = 20  # problems named one by one
-IMPORTED = "imported"  # the annotator of rows that name none
+MAX_LISTED_ERRORS = 20  # errors that are listed one by one
+IMPORTED = "imported"  # annotator of rows without one, and checkpoint of imported completions
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a lab takes in at once. bytes: of the file and, where it is packed, of what it unpacks to; characters: of one text."""
+    """Largest import.
+
+    Attributes:
+        max_bytes: of the file and, if it is compressed, of its decompressed content.
+        max_characters: of one text.
+    """
 
     max_bytes: int = 200_000_000
     max_rows: int = 200_000
@@ -23,17 +28,24 @@ DEFAULT_LIMITS = Limits()
 
 @dataclass(frozen=True)
 class SourceRow:
-    """One row as it stands in the file: its number (from 1), where that is for a person ("row 3, line 5"), its columns."""
+    """One row of the file.
+
+    Attributes:
+        row_number: counted from 1.
+        location: for messages, e.g. "row 3 (line 5)".
+        cells: column -> value.
+        strings_only: CSV, which stores lists as JSON text.
+    """
 
     row_number: int
     location: str
     cells: dict[str, Any]
-    strings_only: bool = False  # CSV: a list can only be written as its JSON
+    strings_only: bool = False
 
 
 @dataclass(frozen=True)
 class RowError:
-    """Why a row (number; 0: the file from here on) cannot be used, and the remedy."""
+    """Why a row cannot be used, and the remedy. row_number 0: the file from `location` on."""
 
     row_number: int
     location: str
@@ -45,7 +57,7 @@ class RowError:
 
 @dataclass(frozen=True)
 class ParsedCompletion:
-    """One of the two texts. checkpoint, seed: what the file says wrote it; ids: token ids, empty where unknown."""
+    """One of the two texts, with the checkpoint and seed that the file names. token_ids: empty if unknown."""
 
     text: str
     checkpoint: str = ""
@@ -55,9 +67,12 @@ class ParsedCompletion:
 
 @dataclass(frozen=True)
 class ParsedVote:
-    """What one person (or judge) said about two texts for one prompt.
+    """What one person (or judge) chose between two texts for one prompt.
 
-    first_on_left None: the file does not say where they stood. pair: the file's own name of the pair, or "".
+    Attributes:
+        source, first_on_left, response_ms, created_at, strength: None if the file does not contain them.
+        pair_name: the file's own name of the pair, or "".
+        via: how the vote was cast, if the file is an export of a lab.
     """
 
     row_number: int
@@ -83,7 +98,7 @@ class ParsedVote:
 
 @dataclass(frozen=True)
 class ParsedFile:
-    """A whole file, understood. `digest` is the SHA-256 of its bytes (of a Hub dataset: of its rows)."""
+    """A parsed file. digest: SHA-256 of its bytes (of a Hub data set: of its rows)."""
 
     name: str
     digest: str

@@ -1,13 +1,13 @@
-"""A whole file, understood: rows, mapping, judgements, and everything that is wrong with it. Nothing is written here."""
+"""Parses a whole file: rows, column mapping, votes and errors. Writes nothing."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.errors import DataError
-from rlhf_lab.importers.column_mapping import TWO_TEXTS_AND_VOTE, ColumnMapping, ColumnMappingError, map_columns
+from rlhf_lab.importers.column_mapping import TWO_TEXTS_AND_VOTE, ColumnMappingError, map_columns
 from rlhf_lab.importers.hub_reader import is_hub_id, read_hub_rows
 from rlhf_lab.importers.parsed_rows import (
     DEFAULT_LIMITS,
@@ -21,12 +21,12 @@ from rlhf_lab.importers.parsed_rows import (
 from rlhf_lab.importers.readers import RowStream, read_rows
 from rlhf_lab.importers.row_parser import ParseOptions, parse_votes
 
-MAPPING_SAMPLE_ROWS = 100  # rows whose columns are looked at for the mapping
+MAPPING_SAMPLE_ROWS = 100  # rows whose columns determine the mapping
 
 
 @dataclass(frozen=True)
 class ImportRequest:
-    """What to read and how. what: a file, or OWNER/NAME on the Hub; name: what to call it (an upload has a name of its own)."""
+    """What to read and how. name: replaces the file name, for uploads; choices: meanings of the file's vote words."""
 
     path_or_hub_id: str
     name: str = ""
@@ -38,7 +38,7 @@ class ImportRequest:
 
 
 def parse_file(request: ImportRequest) -> ParsedFile:
-    """Raises DataError where there is nothing to be understood at all; else `errors` says what is wrong, by row."""
+    """Parse a file. Raises DataError if no row can be read or mapped; other problems are in `errors`, by row."""
     digest, rows = _open_rows(request)
     first_rows = list(itertools.islice(rows, MAPPING_SAMPLE_ROWS))
     readable_rows = [row for row in first_rows if isinstance(row, SourceRow)]
@@ -50,7 +50,7 @@ def parse_file(request: ImportRequest) -> ParsedFile:
     mapping = map_columns(column_names, request.mapping)
     options = ParseOptions(mapping, request.choices, request.limits)
     _reject_ambiguous_votes(readable_rows, column_names, options, name)
-    votes, errors, row_count = _parse_rows(_chain_rows(first_rows, rows), options)
+    votes, errors, row_count = _parse_rows(itertools.chain(first_rows, rows), options)
     used_columns = {*mapping.by_meaning.values(), *mapping.annotator_columns}
     unused_columns = tuple(column for column in column_names if column not in used_columns)
     return ParsedFile(
@@ -67,14 +67,7 @@ def _open_rows(request: ImportRequest) -> tuple[str, RowStream]:
     return read_rows(path, request.limits)
 
 
-def _chain_rows(first_rows: list[SourceRow | RowError], rest: RowStream) -> Iterator[SourceRow | RowError]:
-    yield from first_rows
-    yield from rest
-
-
-def _parse_rows(
-    rows: Iterator[SourceRow | RowError], options: ParseOptions
-) -> tuple[list[ParsedVote], list[RowError], int]:
+def _parse_rows(rows: RowStream, options: ParseOptions) -> tuple[list[ParsedVote], list[RowError], int]:
     votes: list[ParsedVote] = []
     errors: list[RowError] = []
     row_count = 0
@@ -96,8 +89,8 @@ def _parse_rows(
 
 
 def _reject_ambiguous_votes(rows: list[SourceRow], available: list[str], options: ParseOptions, name: str) -> None:
-    """0 and 1 alone can mean "first, second" as well as "tie, first": only the person knows."""
-    mapping: ColumnMapping = options.mapping
+    """Raise if all votes are 0 or 1, which can mean "first, second" as well as "tie, first": only a person knows."""
+    mapping = options.mapping
     if options.choices or mapping.row_format != TWO_TEXTS_AND_VOTE:
         return
     vote_columns = mapping.annotator_columns or (mapping.by_meaning["choice"],)
@@ -117,7 +110,7 @@ def _reject_ambiguous_votes(rows: list[SourceRow], available: list[str], options
 
 
 def summarize_errors(errors: list[RowError]) -> str:
-    """The first problems, a line each."""
+    """The first errors, one per line."""
     lines = [str(error) for error in errors[:MAX_LISTED_ERRORS]]
     remaining = len(errors) - MAX_LISTED_ERRORS
     return "\n".join(lines + ([f"and {remaining:,} more"] if remaining > 0 else []))

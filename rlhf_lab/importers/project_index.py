@@ -1,4 +1,4 @@
-"""What a project holds already: read whole while nobody waits for it, later only what has come since."""
+"""The prompts, pairs and votes that a project has: read once outside of any transaction, then only what is new."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION
 
 
 class _LatestIds(NamedTuple):
-    """The largest ids: writers take turns, so whatever is written later has larger ones."""
+    """The largest ids in the tables: writes are serial, so later rows have larger ids."""
 
     vote_id: int = 0
     pair_id: int = 0
@@ -22,7 +22,7 @@ class _LatestIds(NamedTuple):
 
 
 class ProjectIndex:
-    """A project's prompts (text -> id) and pairs, as an import knows them."""
+    """A project's prompts (text -> id) and pairs, as known to an import."""
 
     def __init__(self, project: Project) -> None:
         self.project = project
@@ -32,7 +32,7 @@ class ProjectIndex:
         self._undone_imports: list[tuple[int, float]] = []
 
     def load(self, conn: Connection, prompts: Iterable[str]) -> None:
-        """Everything about these prompts. DataError: an import is being taken back, and what is held may be going."""
+        """Read everything about these prompts. Raises DataError while an import of the project is being undone."""
         c, v, latest = t.pairs.c, t.votes.c, _latest_ids(conn)
         self._undone_imports = self._list_undone_imports(conn)
         active_votes = (
@@ -54,10 +54,10 @@ class ProjectIndex:
         self._synced_ids = latest
 
     def catch_up(self, conn: Connection) -> None:
-        """What others have written meanwhile, inside a writing transaction. DataError: the project is gone, or an import of
-        it was taken back: its votes may be what this one left out as held.
+        """Read what others have written since, inside a write transaction.
 
-        A single vote that was taken back meanwhile still counts as there: the import saw it.
+        Raises DataError if the project was deleted, or an import of it undone: this import may have skipped votes because of it.
+        A single vote that was undone meanwhile still counts as present.
         """
         if conn.execute(select(t.projects.c.id).where(t.projects.c.id == self.project.id)).first() is None:
             raise DataError(
@@ -74,11 +74,11 @@ class ProjectIndex:
         self._read_votes(conn, t.votes.c.id > self._synced_ids.vote_id)
 
     def mark_synced(self, conn: Connection) -> None:
-        """Whatever is in the tables is known: the end of a writing transaction that began by catching up."""
+        """Mark everything in the tables as known, at the end of a write transaction that began with `catch_up`."""
         self._synced_ids = _latest_ids(conn)
 
     def _list_undone_imports(self, conn: Connection) -> list[tuple[int, float]]:
-        """The imports that were, and when."""
+        """(id, time) of each undone import."""
         i = t.imports.c
         query = select(i.id, i.taken_back_at).where(i.project_id == self.project.id, i.taken_back_at.is_not(None))
         return [(row.id, row.taken_back_at) for row in conn.execute(query.order_by(i.id))]
@@ -120,7 +120,7 @@ class ProjectIndex:
 
 
 def _latest_ids(conn: Connection) -> _LatestIds:
-    """The votes first: on a server another may be writing between these questions, and a vote's pair is there before it."""
+    """Votes first: another server process may write between these queries, and a pair is always written before its votes."""
     return _LatestIds(
         *(conn.execute(select(func.max(table.c.id))).scalar() or 0 for table in (t.votes, t.pairs, t.prompts))
     )

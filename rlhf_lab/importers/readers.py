@@ -1,6 +1,6 @@
-"""Rows of a local file: JSON Lines, JSON, CSV (also with ; or tabs), Parquet, each also as .gz where that is usual.
+"""Rows of a local file: JSON Lines, JSON, CSV (also with ; or tabs), Parquet; text formats also gzipped.
 
-Read by Python's own readers and not by `datasets`, whose errors do not say which row they are about.
+Python's own readers are used, because the errors of `datasets` do not name the row.
 """
 
 import csv
@@ -23,7 +23,7 @@ UTF_16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
 def read_rows(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, RowStream]:
-    """(SHA-256 of the file, its rows and what is wrong with them in order). DataError: no row of it can be read."""
+    """(SHA-256 of the file, its rows and row errors in order). Raises DataError if no row can be read."""
     content = _read_bytes(path, limits)
     digest = hashlib.sha256(content).hexdigest()
     if content[:4] == b"PAR1":
@@ -47,7 +47,7 @@ def read_rows(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, RowStre
 
 
 def read_lines(path: Path, limits: Limits = DEFAULT_LIMITS) -> list[str]:
-    """The lines of a text, unpacked. DataError: it cannot be read to its end."""
+    """Lines of a text file, decompressed. Raises DataError if it cannot be read to its end."""
     text, damage = _decode_text(path.name, *_decompress(path.name, _read_bytes(path, limits), limits))
     if damage:
         raise DataError(f"{path.name}: {damage}.")
@@ -55,7 +55,7 @@ def read_lines(path: Path, limits: Limits = DEFAULT_LIMITS) -> list[str]:
 
 
 def uncompressed_name(path: Path) -> str:
-    """The name that tells what a file holds, packed or not, in whatever letters."""
+    """The lower-case file name without .gz; its suffix tells the format."""
     return path.name.lower().removesuffix(".gz")
 
 
@@ -72,7 +72,7 @@ def _read_bytes(path: Path, limits: Limits) -> bytes:
 
 
 def _decompress(name: str, content: bytes, limits: Limits) -> tuple[bytes, str]:
-    """The bytes behind gzip, as far as they go, and what is wrong after them."""
+    """(decompressed bytes up to the first damage, message about the damage or "")."""
     if content[:2] != b"\x1f\x8b":
         return content, ""
     chunks, size = [], 0
@@ -91,13 +91,13 @@ def _decompress(name: str, content: bytes, limits: Limits) -> tuple[bytes, str]:
 
 
 def _decode_text(name: str, content: bytes, damage: str) -> tuple[str, str]:
-    """The characters, as far as they can be read, and what is wrong after them."""
+    """(text up to the first damage, message about the damage or "")."""
     if content[:2] in UTF_16_BOMS:
         raise DataError(f"{name} is in UTF-16 from row 1 on. Save it as UTF-8 and import that.")
     try:
         return content.decode("utf-8-sig"), damage
     except UnicodeDecodeError as error:
-        if damage and error.end >= len(content):  # the unpacking broke within a character
+        if damage and error.end >= len(content):  # decompression stopped within a character
             return content[: error.start].decode("utf-8-sig"), damage
         line_number = content.count(b"\n", 0, error.start) + 1
         bad_byte = f"byte 0x{content[error.start]:02x}"
@@ -107,7 +107,7 @@ def _decode_text(name: str, content: bytes, damage: str) -> tuple[str, str]:
 
 
 def _append_damage_error(rows: RowStream, damage: str) -> RowStream:
-    """The rows, and after them where the file breaks off; the row at the break is half a row and is not told of."""
+    """The rows, then an error where the file breaks off. Row errors are dropped: the row at the break is incomplete."""
     if not damage:
         yield from rows
         return
@@ -166,7 +166,7 @@ def _make_row(row_number: int, location: str, value: Any) -> SourceRow | RowErro
 
 
 def _find_row_list(text: str) -> int | None:
-    """Where the rows begin in {"data": [ … ]}, or None: one object, or JSON Lines under the name .json."""
+    """Index of the first row in {"data": [ … ]}; None for a single object, and for JSON Lines named .json."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -177,14 +177,12 @@ def _find_row_list(text: str) -> int | None:
         ]
         if len(list_keys) == 1 and "chosen" not in value:
             pos = text.find(json.dumps(list_keys[0], ensure_ascii=False))
-            return (
-                text.index("[", pos) + 1 if pos >= 0 else None
-            )  # a name that is written with escapes is not looked for
+            return text.index("[", pos) + 1 if pos >= 0 else None  # keys written with escapes are not found
     return None
 
 
 def _parse_json_array(text: str, pos: int) -> RowStream:
-    """Item by item, so that a mistake is known by its row."""
+    """Decode item by item, so that an error has its row. pos: index after the opening bracket."""
     decoder, row_number, line_number, counted_to = json.JSONDecoder(), 0, 1, 0
     while True:
         pos = _skip_whitespace(text, pos)
@@ -239,10 +237,10 @@ def _parse_csv(text: str) -> RowStream:
             row_number += 1
             location = f"row {row_number} (line {start_line})"
             if len(cells) != len(header):
-                yield RowError(
-                    row_number, location,
-                    f"{len(cells)} columns for {len(header)} in the header. Put texts with {delimiter!r} in quotes",
-                )  # fmt: skip
+                message = (
+                    f"{len(cells)} columns for {len(header)} in the header. Put texts with {delimiter!r} in quotes"
+                )
+                yield RowError(row_number, location, message)
                 continue
             yield SourceRow(row_number, location, dict(zip(header, cells, strict=True)), strings_only=True)
     except csv.Error as error:

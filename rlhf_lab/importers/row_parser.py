@@ -1,4 +1,4 @@
-"""One row of a file -> what it says: one judgement, or one for each person whose column it has."""
+"""Parses one row: one vote, or one vote per annotator column."""
 
 import hashlib
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, ParsedComplet
 
 @dataclass(frozen=True)
 class ParseOptions:
-    """How rows are read. choices: what the file's own words for a vote mean; empty: the words in use."""
+    """How rows are parsed. choices: meanings of the file's vote words; empty: CHOICE_BY_WORD."""
 
     mapping: ColumnMapping
     choices: Mapping[str, Choice] = field(default_factory=dict)
@@ -33,10 +33,12 @@ class ParseOptions:
 
 
 class _RowParser:
-    """A row on its way; every error names the column."""
+    """Parses cells of one row by their meaning; every error names the column."""
 
     def __init__(self, options: ParseOptions, row: SourceRow) -> None:
         self.options, self.row = options, row
+        #: Whether the file is an export of a lab, with all columns.
+        self.is_own_export = "first_on_left" in options.mapping.by_meaning
 
     def value(self, meaning: str) -> Any:
         value = self.options.mapping.value(self.row.cells, meaning)
@@ -67,20 +69,15 @@ class _RowParser:
         return text
 
     def short_text(self, meaning: str) -> str:
-        """A short text that may be missing; in a CSV of ours without the apostrophe that keeps spreadsheets from computing it."""
+        """An optional text, "" if missing. Removes the apostrophe that our CSV export puts before spreadsheet formulas."""
         value = self.value(meaning)
         text = "" if value in EMPTY_VALUES else str(value)
-        return self._check_text(
-            meaning, unescape_formula(text) if self.row.strings_only and self.is_own_export else text
-        )
-
-    @property
-    def is_own_export(self) -> bool:
-        """Whether the file is an export of the lab, with all columns."""
-        return "first_on_left" in self.options.mapping.by_meaning
+        if self.row.strings_only and self.is_own_export:
+            text = unescape_formula(text)
+        return self._check_text(meaning, text)
 
     def prompt_and_texts(self, meaning_a: str, meaning_b: str) -> tuple[str, str, str]:
-        """(prompt, one text, the other)."""
+        """(prompt, text a, text b)."""
         prompt = self.value("prompt")
         if prompt is None and self.options.mapping.row_format == CHOSEN_REJECTED:
             text_a, text_b = (self.parse(name, lambda value: value) for name in (meaning_a, meaning_b))
@@ -110,39 +107,29 @@ class _RowParser:
 
 
 def parse_votes(options: ParseOptions, row: SourceRow) -> list[ParsedVote] | RowError:
-    """What a row says, or why it cannot be used."""
+    """The votes of a row, or why it cannot be used."""
+    parse = _parse_chosen_rejected if options.mapping.row_format == CHOSEN_REJECTED else _parse_two_texts
     try:
-        votes = (
-            _parse_chosen_rejected(_RowParser(options, row))
-            if options.mapping.row_format == CHOSEN_REJECTED
-            else _parse_two_texts(_RowParser(options, row))
-        )
+        return parse(_RowParser(options, row))
     except UnreadableError as error:
         message = str(error)
-        return RowError(
-            row.row_number,
-            row.location,
-            f"{message}." if ". " in message else f"{message}. Mend the row or take it out.",
-        )
-    return votes
+        remedy = "." if ". " in message else ". Mend the row or take it out."
+        return RowError(row.row_number, row.location, message + remedy)
 
 
 def _parse_chosen_rejected(parser: _RowParser) -> list[ParsedVote]:
-    """chosen and rejected. Which of them is the first completion: what the file says, or a hash of the texts, so that the
-    better one is not always the first."""
+    """The vote of a row with chosen and rejected. Their order is what the file says, else by a hash of the texts, so that the
+    chosen one is not always the first."""
     prompt, chosen, rejected = parser.prompt_and_texts("chosen", "rejected")
     chosen_completion = _parse_completion(parser, "chosen", chosen)
     rejected_completion = _parse_completion(parser, "rejected", rejected)
     tie, both_bad = parser.parse("tie", parse_bool), parser.parse("both_bad", parse_bool)
     choice = _own_export_choice(parser)
     if choice is None:
-        choice = (
-            Choice.BOTH_BAD
-            if both_bad
-            else Choice.TIE
-            if tie
-            else _choice_from_scores(parser, "score_chosen", "score_rejected")
-        )
+        if both_bad or tie:
+            choice = Choice.BOTH_BAD if both_bad else Choice.TIE
+        else:
+            choice = _choice_from_scores(parser, "score_chosen", "score_rejected")
         if choice is Choice.FIRST and _order_key(prompt, chosen) > _order_key(prompt, rejected):
             return [_make_vote(parser, prompt, rejected_completion, chosen_completion, Choice.SECOND)]
     if choice is Choice.SECOND:
@@ -151,8 +138,8 @@ def _parse_chosen_rejected(parser: _RowParser) -> list[ParsedVote]:
 
 
 def _own_export_choice(parser: _RowParser) -> Choice | None:
-    """Our own export says which completion was the first beside chosen and rejected; in other files such a column may
-    say anything."""
+    """The column "choice" of our own export, which tells whether the chosen text was the first or the second; None in other
+    files, where such a column can mean anything."""
     if not parser.is_own_export or parser.value("choice") in EMPTY_VALUES:
         return None
     choice: Choice = parser.parse("choice", parse_choice, {})
@@ -160,13 +147,14 @@ def _own_export_choice(parser: _RowParser) -> Choice | None:
 
 
 def _choice_from_scores(parser: _RowParser, first_meaning: str, second_meaning: str) -> Choice:
-    """By two scores, where the file has them; the first otherwise."""
+    """By two scores if the row has both, else FIRST."""
     if parser.value(first_meaning) in EMPTY_VALUES or parser.value(second_meaning) in EMPTY_VALUES:
         return Choice.FIRST
     first_score, second_score = parser.parse(first_meaning, parse_number), parser.parse(second_meaning, parse_number)
     if parser.options.mapping.row_format == CHOSEN_REJECTED and first_score < second_score:
         raise UnreadableError(
-            f"the rejected text has the higher score ({second_score:g}, the chosen one {first_score:g}). Swap them or mend the scores"
+            f"the rejected text has the higher score ({second_score:g}, the chosen one {first_score:g}). Swap them or mend "
+            "the scores"
         )
     return Choice.TIE if first_score == second_score else Choice.FIRST if first_score > second_score else Choice.SECOND
 
@@ -253,7 +241,7 @@ def _parse_strength(parser: _RowParser) -> Strength | None:
 
 
 def _parse_first_on_left(parser: _RowParser) -> bool | None:
-    """Where the first text stood: said, or clear from a vote in words of left and right."""
+    """Whether the first text was on the left: by its column, or implied by a vote "left" or "right"."""
     first_on_left: bool | None = parser.parse("first_on_left", parse_bool)
     if first_on_left is None and str(parser.value("choice") or "").lower() in ("left", "right"):
         return True

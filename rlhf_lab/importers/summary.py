@@ -1,6 +1,5 @@
-"""An import in words and as JSON, for the command line and the page."""
+"""Previews and results of imports as text and JSON, for the command line and the page."""
 
-from dataclasses import asdict
 from typing import Any
 
 from rlhf_lab.common.text import pluralize
@@ -8,11 +7,11 @@ from rlhf_lab.importers.parsed_rows import MAX_LISTED_ERRORS, ParsedFile, Parsed
 from rlhf_lab.importers.writer import ImportResult
 from rlhf_lab.store.import_batches import ImportUndo
 
-PREVIEW_VOTES = 5  # judgements in a preview
+PREVIEW_VOTES = 5  # votes in a preview
 
 
 def build_preview(parsed_file: ParsedFile, duplicate_counts: dict[str, int] | None = None) -> dict[str, Any]:
-    """What would be imported. doubts: what it would meet (`writer.count_duplicates`), where that is known."""
+    """What would be imported, as JSON. duplicate_counts: from `writer.count_duplicates`, if known."""
     choices: dict[str, int] = {}
     for vote in parsed_file.votes:
         choices[vote.choice.value] = choices.get(vote.choice.value, 0) + 1
@@ -40,7 +39,7 @@ def build_preview(parsed_file: ParsedFile, duplicate_counts: dict[str, int] | No
 
 
 def _warning_text(payload: dict[str, Any]) -> str:
-    """What somebody should look at before they import; "" where there is nothing."""
+    """What to check before importing, or ""."""
     warnings = {
         "held": ("vote", " that this project has already, left out"),
         "duplicates": (
@@ -64,7 +63,7 @@ def _preview_row(vote: ParsedVote) -> dict[str, Any]:
 
 
 def format_preview(payload: dict[str, Any]) -> str:
-    """For the terminal."""
+    """A preview (of `build_preview`) for the terminal."""
     mapping = ", ".join(f"{meaning} = {column}" for meaning, column in payload["mapping"].items())
     lines = [
         f"{payload['name']}: {pluralize(payload['rows'], 'row')}, {pluralize(payload['votes'], 'vote')} on "
@@ -75,7 +74,8 @@ def format_preview(payload: dict[str, Any]) -> str:
     ]  # fmt: skip
     for row in payload["first"]:
         lines.append(
-            f"row {row['row']}: {row['choice']}: {_shorten(row['prompt'])} | {_shorten(row['first'])} | {_shorten(row['second'])}"
+            f"row {row['row']}: {row['choice']}: "
+            + " | ".join(_shorten(row[name]) for name in ("prompt", "first", "second"))
         )
     return "\n".join(lines + [payload["doubts"]] * bool(payload["doubts"]) + payload["problems"])
 
@@ -86,7 +86,7 @@ def _shorten(text: str) -> str:
 
 
 def format_result(result: ImportResult, name: str) -> str:
-    """What was done, in a sentence or two."""
+    """What was imported and what was left out."""
     created = f"{pluralize(result.pairs, 'new pair')} and {pluralize(result.prompts, 'new prompt')}"
     sentences = [f"Taken in: {pluralize(result.votes, 'vote')} of {name}, on {created}."]
     if result.held:
@@ -108,7 +108,7 @@ def format_result(result: ImportResult, name: str) -> str:
 
 
 def format_undo(undo: ImportUndo, *, completed: bool = False) -> str:
-    """What would go with an import, or what went."""
+    """What undoing an import would remove, or has removed (completed)."""
     go_verb, stay_verb = ("went", "stayed") if completed else ("go", "stay")
     sentences = [f"{pluralize(undo.votes, 'vote')} and {pluralize(undo.pairs, 'pair')} {go_verb}."]
     if undo.staying:
@@ -119,7 +119,3 @@ def format_undo(undo: ImportUndo, *, completed: bool = False) -> str:
         models_phrase = f"{pluralize(undo.models, 'reward model')} {'has' if undo.models == 1 else 'have'}"
         sentences.append(f"{models_phrase} learnt from these votes and will not change: train another one afterwards.")
     return " ".join(sentences)
-
-
-def result_to_dict(result: ImportResult) -> dict[str, Any]:
-    return asdict(result)

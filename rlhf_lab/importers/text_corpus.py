@@ -1,4 +1,4 @@
-"""Texts of one column of a file or of a data set on the Hub: what PPO-ptx mixes into a run."""
+"""Texts of one column of a file or Hub data set, for PPO-ptx."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -8,23 +8,26 @@ from rlhf_lab.importers.hub_reader import is_hub_id, read_hub_rows
 from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, RowError
 from rlhf_lab.importers.readers import RowStream, read_lines, read_rows, uncompressed_name
 
-MAX_TEXTS = 10_000  # texts; a run draws a few of them at each update
+MAX_TEXTS = 10_000  # a run samples a few of them at each update
 DEFAULT_COLUMN = "text"
 
 
 class TextCorpus(NamedTuple):
-    """texts without their ends' white space, none empty; source: the file or data set and its column, for a person."""
+    """texts: stripped, none empty; source: file or data set and column, for display."""
 
     texts: list[str]
     source: str
 
 
 def load_texts(spec: str, limits: Limits = DEFAULT_LIMITS) -> TextCorpus:
-    """`path_or_hub_id`: FILE.txt (or .txt.gz) with a text a line, or FILE:COLUMN or OWNER/NAME:COLUMN of any kind of file that can be
-    imported.
+    """The first MAX_TEXTS texts of a corpus.
 
-    Without :COLUMN the column "text" is read, or the only one. At most MOST texts are kept, the first. DataError names the
-    row and the columns.
+    Args:
+        spec: FILE.txt (or .txt.gz) with one text per line, or FILE:COLUMN or OWNER/NAME:COLUMN in any format that can be
+            imported. Without :COLUMN the only column, or the column "text".
+
+    Raises:
+        DataError: names the row and the columns.
     """
     name, column = _split_column(spec)
     path = Path(name).expanduser()
@@ -39,7 +42,7 @@ def load_texts(spec: str, limits: Limits = DEFAULT_LIMITS) -> TextCorpus:
 
 
 def _split_column(spec: str) -> tuple[str, str]:
-    """A colon in the path itself (C:/…) parts nothing; a file of the whole name goes before."""
+    """(name, column or ""). A colon followed by a slash (C:/…), or part of an existing file's name, separates no column."""
     name, colon, column = spec.rpartition(":")
     return (name, column) if colon and not Path(spec).exists() and "/" not in column else (spec, "")
 
@@ -56,8 +59,8 @@ def _read_column(rows: RowStream, column: str, name: str) -> tuple[str, list[str
         value = row.cells.get(column)
         if column not in row.cells or not (value is None or isinstance(value, str)):
             raise DataError(
-                f'{name}, {row.location}: there is no text in a column "{column}". The columns are {", ".join(column_names)[:300]}. Choose '
-                "one that holds texts (FILE:COLUMN on the command line)."
+                f'{name}, {row.location}: there is no text in a column "{column}". The columns are '
+                f"{', '.join(column_names)[:300]}. Choose one that holds texts (FILE:COLUMN on the command line)."
             )
         texts.append((value or "").strip())
         if len(texts) >= MAX_TEXTS:

@@ -1,19 +1,19 @@
-"""Judgements into a project's tables, some hundred at a time, so that whoever votes meanwhile hardly waits.
+"""Writes imported votes to a project's tables in chunks of a few hundred, so that concurrent voters hardly wait.
 
-Each piece is one short transaction with its prompts, texts, pairs and votes: an import that is cut off leaves whole pieces, and
-the same file again brings the rest, because what is there is not taken in twice. So do two imports at once.
+Each chunk is one short transaction with its prompts, completions, pairs and votes. An interrupted import leaves complete chunks;
+importing the same file again adds the rest, because votes that the project has are skipped. Concurrent imports are safe too.
 """
 
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Table, insert, select, update
 
 from rlhf_lab.common.bundled_assets import train_eval_split
-from rlhf_lab.common.enums import Source
+from rlhf_lab.common.enums import VIA_IMPORT, VIA_SIDES_UNKNOWN, Source
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import DataError, StoreError
 from rlhf_lab.importers.deduplication import Answer, PairIndex, PairSlot, flip_choice
@@ -25,18 +25,25 @@ from rlhf_lab.store.database import Database, insert_row
 from rlhf_lab.store.import_batches import CHUNK_PAUSE_S, CHUNK_SIZE
 from rlhf_lab.store.projects import get_project
 
-VIA_IMPORT, VIA_SIDES_UNKNOWN = "import", "import unsided"  # votes.via: does anybody know where the two texts stood?
 
-AssignedVotes = list[tuple[ParsedVote, PairSlot, str]]  # a judgement that is to be kept, its pair, and who said it
+class AssignedVote(NamedTuple):
+    """A vote to be stored."""
+
+    vote: ParsedVote
+    slot: PairSlot
+    annotator: str
 
 
 @dataclass(frozen=True)
 class ImportTarget:
-    """Where judgements go, and what to do with what the file does not say.
+    """Where votes are stored, and how.
 
-    source, annotator: of rows that name none. use_prompts: prompts the project does not have yet become its own, for
-    sampling and PPO too; without it they only carry their labels. skip_broken: leave out rows with a problem.
-    drop_duplicates: leave out what somebody says of two texts who has said something of them before. who: imports it.
+    Attributes:
+        source, annotator: of rows that name none.
+        drop_duplicates: leave out further votes of an annotator about the same two texts.
+        use_prompts: new prompts are also used for sampling and PPO; otherwise they only carry their labels.
+        skip_broken: leave out rows with an error instead of importing nothing.
+        who: name of the person who imports.
     """
 
     project_id: int
@@ -50,9 +57,12 @@ class ImportTarget:
 
 @dataclass(frozen=True)
 class ImportResult:
-    """What was written, and what was left out: held (the project has it), broken.
+    """Counts of what was written and what was left out.
 
-    duplicates: a further answer of the same person to the same two texts, `dropped` of them left out.
+    Attributes:
+        held, duplicates, dropped: see DeduplicationCounts.
+        broken: rows with an error.
+        same_texts: votes on a pair of equal texts.
     """
 
     votes: int = 0
@@ -71,15 +81,17 @@ class ImportResult:
 
 
 def save_import(db: Database, parsed_file: ParsedFile, target: ImportTarget) -> ImportResult:
-    """Write what was found and is not there yet.
+    """Write the votes that the project does not have yet.
 
-    DataError names the rows with problems; then nothing is written. StoreError: not all could be written; it says how much
-    is in, and stays in.
+    Raises:
+        DataError: names the rows with errors; nothing was written.
+        StoreError: not all could be written; it says how much was, and that stays.
     """
     if parsed_file.errors and not target.skip_broken:
         raise DataError(
-            f"{pluralize(len(parsed_file.errors), 'row')} of {parsed_file.name} cannot be used; nothing was imported. Mend the file, or have "
-            f"such rows left out (on the command line: --skip-broken).\n{summarize_errors(parsed_file.errors)}"
+            f"{pluralize(len(parsed_file.errors), 'row')} of {parsed_file.name} cannot be used; nothing was imported. Mend "
+            "the file, or have such rows left out (on the command line: --skip-broken).\n"
+            + summarize_errors(parsed_file.errors)
         )
     if not parsed_file.votes:
         raise DataError(f"{parsed_file.name} holds no row that can be used.\n{summarize_errors(parsed_file.errors)}")
@@ -87,31 +99,31 @@ def save_import(db: Database, parsed_file: ParsedFile, target: ImportTarget) -> 
 
 
 def count_duplicates(db: Database | None, parsed_file: ParsedFile, target: ImportTarget) -> dict[str, int]:
-    """{"held", "duplicates", …}: what an import would meet (see `ImportResult`). Nothing is written. db: None for a new project."""
+    """DeduplicationCounts of an import as a dict. Writes nothing. db: None for a new project."""
     pair_index = PairIndex() if db is None else _ImportWriter(db, parsed_file, target).project_index.pair_index
     _assign_slots(pair_index, parsed_file.votes, target)
     return asdict(pair_index.counts)
 
 
-def _assign_slots(pair_index: PairIndex, votes: Sequence[ParsedVote], target: ImportTarget) -> AssignedVotes:
-    """Every judgement that is to be kept, its pair, and who said it."""
-    assigned: AssignedVotes = []
+def _assign_slots(pair_index: PairIndex, votes: Sequence[ParsedVote], target: ImportTarget) -> list[AssignedVote]:
+    """The votes to be stored, each with its pair."""
+    assigned = []
     for vote in votes:
         annotator = vote.annotator or target.annotator
         answer = Answer((annotator, vote.repeat), vote.source or target.source, vote.choice, vote.strength)
         slot = pair_index.assign_slot(vote, answer, drop_duplicates=target.drop_duplicates)
         if slot is not None:
-            assigned.append((vote, slot, annotator))
+            assigned.append(AssignedVote(vote, slot, annotator))
     return assigned
 
 
 def _via(vote: ParsedVote) -> str:
-    """The door an imported vote came through; the one that its export names, if it does."""
+    """votes.via of an imported vote: as in the file, if that is an export of a lab."""
     return vote.via[:20] or (VIA_SIDES_UNKNOWN if vote.first_on_left is None else VIA_IMPORT)
 
 
 class _ImportWriter:
-    """One import. Whatever can be looked up and decided beforehand is, while nobody waits."""
+    """One import. Reads and decides all it can before the first write transaction."""
 
     def __init__(self, db: Database, parsed_file: ParsedFile, target: ImportTarget) -> None:
         self.db, self.parsed_file, self.target = db, parsed_file, target
@@ -138,7 +150,7 @@ class _ImportWriter:
             except StoreError as error:
                 raise type(error)(f"{error}{self._partial_result_message(vote_count)}") from error
             vote_count += len(assigned)
-            annotators |= {annotator for _, _, annotator in assigned}
+            annotators |= {entry.annotator for entry in assigned}
         return ImportResult(
             votes=vote_count, pairs=self.pair_count, prompts=self.prompt_count, broken=len(self.parsed_file.errors),
             same_texts=sum(vote.first.text == vote.second.text for vote in parsed_votes), annotators=sorted(annotators),
@@ -149,11 +161,11 @@ class _ImportWriter:
         if not vote_count:
             return ""
         return (
-            f" What is in stays: {pluralize(vote_count, 'vote')} of {self.parsed_file.name}. Import it again for the rest: nothing is "
-            "taken in twice."
+            f" What is in stays: {pluralize(vote_count, 'vote')} of {self.parsed_file.name}. Import it again for the rest: "
+            "nothing is taken in twice."
         )
 
-    def _write_chunk(self, conn: Connection, votes: Sequence[ParsedVote]) -> AssignedVotes:
+    def _write_chunk(self, conn: Connection, votes: Sequence[ParsedVote]) -> list[AssignedVote]:
         self.project_index.catch_up(conn)
         self.import_id = self.import_id or self._insert_import(conn)
         self._insert_prompts(conn, votes)
@@ -169,7 +181,7 @@ class _ImportWriter:
         return insert_row(conn, t.imports, values)
 
     def _insert_prompts(self, conn: Connection, votes: Sequence[ParsedVote]) -> None:
-        """Those new to the project; those that only carried labels become its own where that is wished."""
+        """Insert the new prompts. With `use_prompts`, known prompts that only carried labels are enabled for sampling."""
         prompts, prompt_ids = dict.fromkeys(vote.prompt for vote in votes), self.project_index.prompt_ids
         new_prompts = [text for text in prompts if text not in prompt_ids]
         if self.target.use_prompts:
@@ -184,21 +196,23 @@ class _ImportWriter:
         prompt_ids |= dict(zip(new_prompts, _insert_returning_ids(conn, t.prompts, values), strict=True))
         self.prompt_count += len(new_prompts)
 
-    def _drop_already_voted(self, conn: Connection, assigned: AssignedVotes) -> AssignedVotes:
-        """Without those whose person has brought back a vote on the pair (redo) since the import looked."""
+    def _drop_already_voted(self, conn: Connection, assigned: list[AssignedVote]) -> list[AssignedVote]:
+        """Drop votes whose annotator has restored a vote on the pair (redo) since the import read it."""
         v = t.votes.c
-        pair_ids = [slot.pair_id for _, slot, _ in assigned if slot.pair_id is not None]
+        pair_ids = [entry.slot.pair_id for entry in assigned if entry.slot.pair_id is not None]
         rows = conn.execute(
             select(v.pair_id, v.annotator, v.repeat).where(v.pair_id.in_(pair_ids), v.undone_at.is_(None))
         )
         already_voted = {(row.pair_id, row.annotator, row.repeat) for row in rows}
-        remaining = [entry for entry in assigned if (entry[1].pair_id, entry[2], entry[0].repeat) not in already_voted]
+        remaining = [
+            entry for entry in assigned if (entry.slot.pair_id, entry.annotator, entry.vote.repeat) not in already_voted
+        ]
         self.project_index.pair_index.counts.held += len(assigned) - len(remaining)
         return remaining
 
-    def _insert_pairs(self, conn: Connection, assigned: AssignedVotes) -> None:
-        """Completions and pairs of the places that are new."""
-        slots = list(dict.fromkeys(slot for _, slot, _ in assigned if slot.pair_id is None))
+    def _insert_pairs(self, conn: Connection, assigned: list[AssignedVote]) -> None:
+        """Insert the new pairs and their completions."""
+        slots = list(dict.fromkeys(entry.slot for entry in assigned if entry.slot.pair_id is None))
         completion_ids = _insert_returning_ids(
             conn,
             t.completions,
@@ -220,7 +234,7 @@ class _ImportWriter:
         self.pair_count += len(values)
 
     def _completion_values(self, slot: PairSlot, completion: ParsedCompletion) -> dict[str, Any]:
-        """Token ids count only where the same weights wrote them; another lab's runs are not this one's."""
+        """Token ids are kept only if the same weights sampled them. A prefix marks checkpoints of other labs."""
         same_model = bool(slot.model_hash) and slot.model_hash == self.project_index.project.model_hash
         checkpoint = completion.checkpoint or IMPORTED
         if not checkpoint.startswith(IMPORTED):
@@ -231,9 +245,9 @@ class _ImportWriter:
             "created_at": slot.created_at,
         }  # fmt: skip
 
-    def _insert_votes(self, conn: Connection, assigned: AssignedVotes) -> None:
+    def _insert_votes(self, conn: Connection, assigned: list[AssignedVote]) -> None:
         v = t.votes.c
-        file_uuids = [vote.uuid for vote, _, _ in assigned if vote.uuid]
+        file_uuids = [entry.vote.uuid for entry in assigned if entry.vote.uuid]
         used_uuids = set(conn.execute(select(v.uuid).where(v.uuid.in_(file_uuids))).scalars())
         values = []
         for vote, slot, annotator in assigned:
@@ -251,14 +265,14 @@ class _ImportWriter:
                 "import_id": self.import_id,
             })  # fmt: skip
         _insert_returning_ids(conn, t.votes, values)
-        statement = update(t.pairs).where(t.pairs.c.id.in_({slot.pair_id for _, slot, _ in assigned}))
+        statement = update(t.pairs).where(t.pairs.c.id.in_({entry.slot.pair_id for entry in assigned}))
         conn.execute(
             statement.where(t.pairs.c.taken_back_at.is_not(None)).values(taken_back_at=None, import_id=self.import_id)
         )
 
 
 def _insert_returning_ids(conn: Connection, table: Table, values: list[dict[str, Any]]) -> list[int]:
-    """Ids in the order of the values."""
+    """Insert rows; returns their ids in the order of the values."""
     if not values:
         return []
     return list(conn.execute(insert(table).returning(table.c.id, sort_by_parameter_order=True), values).scalars())

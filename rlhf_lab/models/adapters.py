@@ -25,11 +25,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from rlhf_lab.common.model_files import ADAPTER_FILE
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.backbone import Backbone, WeightVersion
 from rlhf_lab.models.lora_linear import Forward, LoraWeights, MergedLoraLinear, frozen_forward, lora_weights_of
-
-ADAPTER_FILE = "adapter_model.safetensors"
 
 
 class _ActiveAdapter(NamedTuple):

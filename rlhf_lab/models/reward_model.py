@@ -11,15 +11,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from rlhf_lab.common.model_files import HEAD_CONFIG, HEAD_FILE
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.errors import ModelError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.batch import Batch, forward, make_batch, map_by_length
 from rlhf_lab.models.heads import EnsembleHead, RewardHead
-
-HEAD_FILE = "reward_head.safetensors"
-HEAD_CONFIG = "reward_head.json"
 
 
 @dataclass

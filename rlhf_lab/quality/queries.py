@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 from sqlalchemy import select, update
 
-from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.enums import VIA_SIDES_UNKNOWN, Choice, Source
 from rlhf_lab.common.records import Pair, RewardModelRow, Vote
 from rlhf_lab.errors import StaleVoteError
-from rlhf_lab.exporters.label_export import VIA_SIDES_UNKNOWN
 from rlhf_lab.quality.agreement import VoteRecord
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database

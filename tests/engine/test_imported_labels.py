@@ -9,7 +9,8 @@ from support_worker import REWARD, Lab
 from rlhf_lab.common.enums import JobKind, JobStatus, Source
 from rlhf_lab.engine.label_preparation import check_annotator_weights, prepare_labels
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.importers import ImportRequest, ImportTarget, parse_file, save_import
+from rlhf_lab.importers.parser import ImportRequest, parse_file
+from rlhf_lab.importers.writer import ImportTarget, save_import
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.store.label_snapshots import annotator_per_vote, snapshot_labels
 from rlhf_lab.store.projects import prompts

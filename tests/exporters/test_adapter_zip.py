@@ -15,7 +15,8 @@ from rlhf_lab.common.checkpoint_index import checkpoint_folder
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.records import LabelSnapshot
 from rlhf_lab.errors import StoreError
-from rlhf_lab.exporters import export_adapter, export_reward_model, export_run
+from rlhf_lab.exporters.adapter_zip import export_adapter, export_reward_model
+from rlhf_lab.exporters.run_export import export_run
 from rlhf_lab.models.heads import EnsembleHead, RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.store import projects

@@ -9,8 +9,9 @@ import pytest
 
 from rlhf_lab.cli.main import main
 from rlhf_lab.errors import ConfigError, DataError, LabelError
-from rlhf_lab.exporters import FORMATS, LabelExportOptions, export_dataset, push_folder
-from rlhf_lab.exporters.label_export import label_rows
+from rlhf_lab.exporters.dataset_folder import export_dataset
+from rlhf_lab.exporters.hub_upload import push_folder
+from rlhf_lab.exporters.label_export import FORMATS, LabelExportOptions, label_rows
 
 LOAD = """
 import json, sys

@@ -9,7 +9,9 @@ import pytest
 
 from rlhf_lab.common.enums import Source
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
-from rlhf_lab.exporters import LabelExportOptions, export_dataset, export_labels, tabular
+from rlhf_lab.exporters import tabular
+from rlhf_lab.exporters.dataset_folder import export_dataset
+from rlhf_lab.exporters.label_export import LabelExportOptions, export_labels
 
 COMMON = {"both_bad": False, "source": "human", "annotator": "ann", "created_at": 100.5, "reason": "random",
           "split": "train", "prompt": "Once", "strength": None, "note": "", "repeat": False, "via": "page"}  # fmt: skip

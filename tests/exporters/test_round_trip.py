@@ -11,9 +11,10 @@ import pytest
 from rlhf_lab.common.chat_format import to_transcript
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import NewCompletion, Vote
-from rlhf_lab.exporters import LabelExportOptions, export_dataset, export_labels
-from rlhf_lab.exporters.label_export import label_rows
-from rlhf_lab.importers import ImportRequest, ImportTarget, parse_file, save_import
+from rlhf_lab.exporters.dataset_folder import export_dataset
+from rlhf_lab.exporters.label_export import LabelExportOptions, export_labels, label_rows
+from rlhf_lab.importers.parser import ImportRequest, parse_file
+from rlhf_lab.importers.writer import ImportTarget, save_import
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.votes import cast_vote, undo_vote

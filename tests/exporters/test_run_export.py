@@ -10,8 +10,8 @@ import pytest
 from rlhf_lab.common.records import StepResult
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import StoreError
-from rlhf_lab.exporters import export_manifest, export_metrics, export_run, export_samples, export_tensorboard
 from rlhf_lab.exporters.json_io import portable_name
+from rlhf_lab.exporters.run_export import export_run
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run
 
@@ -23,8 +23,14 @@ step,grad_norm,lr,objective/kl,time/rollout,time/update
 """
 
 
-def test_metrics_are_a_row_a_step_and_a_column_a_name(db, run, out):
-    path = export_metrics(db, run.id, out)
+def exported_file(name_part, db, home, run, out, **options):
+    """Export a run; the file with `name_part` in its name."""
+    (path,) = (path for path in export_run(db, home, run.id, out, **options) if name_part in path.name)
+    return path
+
+
+def test_metrics_are_a_row_a_step_and_a_column_a_name(db, home, run, out):
+    path = exported_file("metrics.csv", db, home, run, out)
     assert path == out / "run-1-metrics.csv"
     assert path.read_bytes() == METRICS.encode()
     with path.open(newline="") as file:
@@ -32,15 +38,18 @@ def test_metrics_are_a_row_a_step_and_a_column_a_name(db, run, out):
     assert [float(row["lr"]) for row in rows] == [6e-4, 3e-4, 0.0]
 
 
-def test_numbers_come_back_to_the_last_bit(db, run, out):
+def test_numbers_come_back_to_the_last_bit(db, home, run, out):
     third = 1 / 3
     record_step(db, run.id, StepResult(4, {"lr": third}))
-    last = export_metrics(db, run.id, out).read_text().splitlines()[-1]
+    last = exported_file("metrics.csv", db, home, run, out).read_text().splitlines()[-1]
     assert float(last.split(",")[2]) == third
 
 
-def test_samples_with_nan_as_null(db, run, out, hostile):
-    rows = [json.loads(line) for line in export_samples(db, run.id, out).read_text(encoding="utf-8").splitlines()]
+def test_samples_with_nan_as_null(db, home, run, out, hostile):
+    rows = [
+        json.loads(line)
+        for line in exported_file("samples.jsonl", db, home, run, out).read_text(encoding="utf-8").splitlines()
+    ]
     assert rows == [
         {"step": 0, "prompt": "Once", "seed": 3, "text": " base", "score": 0.25, "gold": None},
         {"step": 0, "prompt": hostile, "seed": 4, "text": hostile, "score": None, "gold": None},
@@ -48,8 +57,8 @@ def test_samples_with_nan_as_null(db, run, out, hostile):
     ]
 
 
-def test_the_manifest_tells_how_a_run_came_about_and_nothing_of_this_machine(db, run, out):
-    text = export_manifest(db, run.id, out).read_text(encoding="utf-8")
+def test_the_manifest_tells_how_a_run_came_about_and_nothing_of_this_machine(db, home, run, out):
+    text = exported_file("manifest.json", db, home, run, out).read_text(encoding="utf-8")
     assert "/data" not in text
     assert "NaN" not in text
     told = json.loads(text)
@@ -170,8 +179,8 @@ def fields(data):
     return found
 
 
-def test_tensorboard_gets_every_number_and_text_at_its_step(db, run, out, hostile):
-    path = export_tensorboard(db, run.id, out)
+def test_tensorboard_gets_every_number_and_text_at_its_step(db, home, run, out, hostile):
+    path = exported_file("tfevents", db, home, run, out)
     assert path.parent == out / "tensorboard" / "run-1"
     told = list(records(path.read_bytes()))
     assert told[0][3] == [b"brain.Event:2"]
@@ -199,6 +208,6 @@ def test_tensorboard_gets_every_number_and_text_at_its_step(db, run, out, hostil
     assert {step: round(spent, 3) for step, spent in times.items()} == {0: 0.0, 1: 2.5, 2: 5.0, 3: 5.0}
 
 
-def test_two_exports_are_the_same_bytes(db, run, out):
-    first = export_tensorboard(db, run.id, out).read_bytes()
-    assert export_tensorboard(db, run.id, out, force=True).read_bytes() == first
+def test_two_exports_are_the_same_bytes(db, home, run, out):
+    first = exported_file("tfevents", db, home, run, out).read_bytes()
+    assert exported_file("tfevents", db, home, run, out, force=True).read_bytes() == first

@@ -8,9 +8,10 @@ import torch
 from peft import AutoPeftModelForSequenceClassification
 from support import model_families, tiny_models
 
+from rlhf_lab.common.model_files import HEAD_CONFIG
 from rlhf_lab.exporters import sequence_classifier
 from rlhf_lab.models.heads import RewardHead
-from rlhf_lab.models.reward_model import HEAD_CONFIG, RewardModel
+from rlhf_lab.models.reward_model import RewardModel
 
 
 @pytest.mark.parametrize("kind", model_families.KINDS)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_lab.importers import ImportRequest, parse_file
+from rlhf_lab.importers.parser import ImportRequest, parse_file
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
 

@@ -8,8 +8,8 @@ import pytest
 from rlhf_lab.common.chat_format import parse_transcript, to_transcript
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.errors import DataError
-from rlhf_lab.importers import parse_map
 from rlhf_lab.importers.cell_parsers import parse_choice_words
+from rlhf_lab.importers.column_mapping import parse_map
 
 PLAIN = [
     {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."},

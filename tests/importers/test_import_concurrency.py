@@ -10,7 +10,8 @@ from support.databases import *  # noqa: F403
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import NewCompletion, Vote
 from rlhf_lab.errors import BusyStoreError, DataError
-from rlhf_lab.importers import ImportTarget, save_import, writer
+from rlhf_lab.importers import writer
+from rlhf_lab.importers.writer import ImportTarget, save_import
 from rlhf_lab.store import pair_leases, projects
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database

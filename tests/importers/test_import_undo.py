@@ -11,7 +11,8 @@ from rlhf_lab.cli.main import main
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import NewCompletion, Vote
 from rlhf_lab.errors import DataError, StaleVoteError, StoreError
-from rlhf_lab.importers import ImportTarget, save_import, writer
+from rlhf_lab.importers import writer
+from rlhf_lab.importers.writer import ImportTarget, save_import
 from rlhf_lab.store import import_batches, label_snapshots, pair_leases, projects, votes
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.import_batches import ImportUndo, preview_undo, project_imports, undo_import

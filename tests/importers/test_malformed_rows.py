@@ -8,8 +8,10 @@ import zipfile
 import pytest
 
 from rlhf_lab.errors import DataError
-from rlhf_lab.importers import ImportRequest, ImportTarget, Limits, parse_file, save_import
+from rlhf_lab.importers.parsed_rows import Limits
+from rlhf_lab.importers.parser import ImportRequest, parse_file
 from rlhf_lab.importers.readers import read_rows
+from rlhf_lab.importers.writer import ImportTarget, save_import
 from rlhf_lab.store.projects import count_pairs
 from rlhf_lab.store.votes import vote_counts
 

@@ -5,8 +5,8 @@ import gzip
 import pytest
 
 from rlhf_lab.errors import DataError
-from rlhf_lab.importers import load_texts
 from rlhf_lab.importers import text_corpus as module
+from rlhf_lab.importers.text_corpus import load_texts
 
 ROWS = [{"story": " Once. ", "n": 1}, {"story": "", "n": 2}, {"story": "Then\nmore", "n": 3}]
 

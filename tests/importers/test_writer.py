@@ -11,8 +11,11 @@ from rlhf_lab.cli.main import main
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import NewCompletion, Vote
 from rlhf_lab.errors import DataError, StoreError
-from rlhf_lab.importers import ImportRequest, ImportTarget, Limits, parse_file, save_import, writer
+from rlhf_lab.importers import writer
 from rlhf_lab.importers.__main__ import handle_request
+from rlhf_lab.importers.parsed_rows import Limits
+from rlhf_lab.importers.parser import ImportRequest, parse_file
+from rlhf_lab.importers.writer import ImportTarget, save_import
 from rlhf_lab.store import projects
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database

@@ -17,9 +17,12 @@ from typing import Any, Literal
 from gradio.processing_utils import save_file_to_cache
 from gradio.utils import get_upload_folder
 
-from rlhf_lab import exporters
 from rlhf_lab.common.enums import Source
 from rlhf_lab.errors import ConfigError, StoreError
+from rlhf_lab.exporters.adapter_zip import export_adapter, export_reward_model
+from rlhf_lab.exporters.dataset_folder import export_dataset
+from rlhf_lab.exporters.label_export import LabelExportOptions, export_labels
+from rlhf_lab.exporters.run_export import export_run
 from rlhf_lab.store.reward_models import get_reward_model
 from rlhf_lab.store.runs import get_run
 from rlhf_lab.ui.context import Context
@@ -41,7 +44,7 @@ class ExportRequest(Payload):
     run: int | Literal[""] = ""
     reward_model: int | Literal[""] = ""
     source: Literal["human", "simulated", "all"] | None = None
-    annotators: list[str] = []
+    annotators: tuple[str, ...] = ()
     ties: str = ""
     layout: str = "votes"
     agreement: float = 0.0
@@ -77,22 +80,20 @@ class DownloadService:
     def _write(self, work_folder: Path, request: ExportRequest) -> Path:
         db, home, project = self.ctx.db, self.ctx.home, self.ctx.project
         if request.kind == "labels":
-            return exporters.export_labels(db, project.id, work_folder, _label_options(request))
+            return export_labels(db, project.id, work_folder, _label_options(request))
         if request.kind == "dataset":
-            folder = exporters.export_dataset(db, project.id, work_folder, _label_options(request))
+            folder = export_dataset(db, project.id, work_folder, _label_options(request))
             files = sorted(path for path in folder.rglob("*") if path.is_file())
             return write_zip(work_folder / f"{folder.name}.zip", work_folder, files)
         if request.kind == "reward-model":
             row = get_reward_model(db, _require_id(request.reward_model, "reward model"))
             self._require_open_project(row.project_id)
-            return exporters.export_reward_model(db, home, row.id, work_folder)
+            return export_reward_model(db, home, row.id, work_folder)
         run = get_run(db, _require_id(request.run, "run"))
         self._require_open_project(run.project_id)
         if request.kind == "adapter":
-            return exporters.export_adapter(db, home, run.id, work_folder)
-        return write_zip(
-            work_folder / f"run-{run.id}.zip", work_folder, exporters.export_run(db, home, run.id, work_folder)
-        )
+            return export_adapter(db, home, run.id, work_folder)
+        return write_zip(work_folder / f"run-{run.id}.zip", work_folder, export_run(db, home, run.id, work_folder))
 
     def _require_open_project(self, project_id: int) -> None:
         if project_id != self.ctx.project.id:
@@ -115,13 +116,13 @@ def _is_expired(path: Path) -> bool:
     return time.time() - path.stat().st_mtime > MAX_AGE_S
 
 
-def _label_options(request: ExportRequest) -> exporters.LabelExportOptions:
+def _label_options(request: ExportRequest) -> LabelExportOptions:
     if request.source is None:
         raise ConfigError("Labels are by human, simulated, all; the page asked for others. Reload it.")
     layout, _, chat_suffix = request.layout.partition("+")
-    return exporters.LabelExportOptions(
+    return LabelExportOptions(
         None if request.source == "all" else Source(request.source),
-        tuple(request.annotators),
+        request.annotators,
         ties=request.ties,
         layout=layout,
         messages=bool(chat_suffix),
