@@ -19,16 +19,22 @@ from rlhf_lab.quality.agreement import (
 F, S, T, B = Choice.FIRST, Choice.SECOND, Choice.TIE, Choice.BOTH_BAD
 
 
-def vote(pair, annotator, choice, **more):
+def make_vote(pair, annotator, choice, **more):
     values = {"vote_id": pair, "first_on_left": True, "response_ms": None, "created_at": float(pair)} | more
     return VoteRecord(pair_id=pair, annotator=annotator, choice=choice, **values)
 
 
 #: Pair 1: F F; pair 2: F S; pair 3: S S T; pair 4: one vote only.
 HAND = [
-    vote(1, "a", F), vote(1, "b", F), vote(2, "a", F), vote(2, "b", S), vote(3, "a", S), vote(3, "b", S), vote(3, "c", B),
-    vote(4, "c", T),
-]  # fmt: skip
+    make_vote(1, "a", F),
+    make_vote(1, "b", F),
+    make_vote(2, "a", F),
+    make_vote(2, "b", S),
+    make_vote(3, "a", S),
+    make_vote(3, "b", S),
+    make_vote(3, "c", B),
+    make_vote(4, "c", T),
+]
 
 
 def test_pairwise_agreement_by_hand():
@@ -42,17 +48,17 @@ def test_alpha_by_hand():
     assert krippendorff_alpha(HAND) == pytest.approx(0.2)
 
 
-def loops(votes):
+def brute_force_alpha(votes):
     """Nominal alpha from its definition, in fractions."""
     pairs = {}
     for vote in votes:
-        pairs.setdefault(vote.pair, []).append(vote.value)
+        pairs.setdefault(vote.pair_id, []).append(vote.value)
     units = [values for values in pairs.values() if len(values) > 1]
     everything = [value for values in units for value in values]
     n = len(everything)
-    observed = sum(
-        Fraction(sum(a is not b for a, b in combinations(values, 2)) * 2, len(values) - 1) for values in units
-    ) / n  # fmt: skip
+    observed = (
+        sum(Fraction(sum(a is not b for a, b in combinations(values, 2)) * 2, len(values) - 1) for values in units) / n
+    )
     expected = Fraction(sum(a is not b for a, b in combinations(everything, 2)) * 2, n * (n - 1))
     return float(1 - observed / expected)
 
@@ -61,65 +67,83 @@ def loops(votes):
 def test_alpha_and_agreement_equal_their_definitions(seed):
     rng = random.Random(seed)
     votes = [
-        vote(pair, who, rng.choices([F, S, T, B], [5, 3, 2, 1])[0])
-        for pair in range(40) for who in "abcde" if rng.random() < 0.5
-    ]  # fmt: skip
-    assert krippendorff_alpha(votes) == pytest.approx(loops(votes), abs=1e-12)
-    both = [(a, b) for a, b in combinations(votes, 2) if a.pair == b.pair]
-    assert pairwise_agreement(votes) == Agreement(sum(a.value is b.value for a, b in both), len(both))
+        make_vote(pair, who, rng.choices([F, S, T, B], [5, 3, 2, 1])[0])
+        for pair in range(40)
+        for who in "abcde"
+        if rng.random() < 0.5
+    ]
+    assert krippendorff_alpha(votes) == pytest.approx(brute_force_alpha(votes), abs=1e-12)
+    same_pair = [(a, b) for a, b in combinations(votes, 2) if a.pair_id == b.pair_id]
+    assert pairwise_agreement(votes) == Agreement(sum(a.value is b.value for a, b in same_pair), len(same_pair))
     for person in annotator_qualities(votes):
-        rest = [vote for vote in votes if vote.annotator != person.annotator]
-        assert person.alpha_without == pytest.approx(loops(rest), abs=1e-12)
-        with_them = [(a, b) for a, b in both if person.annotator in (a.annotator, b.annotator)]
-        assert person.agreement_with_others == Agreement(sum(a.value is b.value for a, b in with_them), len(with_them))
+        others = [vote for vote in votes if vote.annotator != person.annotator]
+        assert person.alpha_without == pytest.approx(brute_force_alpha(others), abs=1e-12)
+        compared = [(a, b) for a, b in same_pair if person.annotator in (a.annotator, b.annotator)]
+        assert person.agreement_with_others == Agreement(sum(a.value is b.value for a, b in compared), len(compared))
 
 
 def test_no_alpha_where_there_is_no_answer():
     assert krippendorff_alpha([]) is None
-    assert krippendorff_alpha([vote(1, "a", F), vote(2, "b", S)]) is None  # nobody looked at the same pair
-    assert krippendorff_alpha([vote(1, "a", F), vote(1, "b", F)]) is None  # nothing varies: chance alone would agree
+    assert krippendorff_alpha([make_vote(1, "a", F), make_vote(2, "b", S)]) is None  # nobody looked at the same pair
+    assert (
+        krippendorff_alpha([make_vote(1, "a", F), make_vote(1, "b", F)]) is None
+    )  # nothing varies: chance alone would agree
     assert annotator_qualities([]) == []
 
 
-def test_habits_by_hand():
+def test_left_preference_ties_and_seconds_by_hand():
     votes = [
-        vote(1, "a", F, first_on_left=True, response_ms=1000), vote(2, "a", S, first_on_left=False, response_ms=5000),
-        vote(3, "a", F, first_on_left=False, response_ms=2000), vote(4, "a", T, response_ms=None), vote(5, "a", F, first_on_left=None),
-        vote(6, "a", S, first_on_left=False),
-    ]  # fmt: skip
+        make_vote(1, "a", F, first_on_left=True, response_ms=1000),
+        make_vote(2, "a", S, first_on_left=False, response_ms=5000),
+        make_vote(3, "a", F, first_on_left=False, response_ms=2000),
+        make_vote(4, "a", T, response_ms=None),
+        make_vote(5, "a", F, first_on_left=None),
+        make_vote(6, "a", S, first_on_left=False),
+    ]
     (person,) = annotator_qualities(votes)
     assert person.left_preference == Agreement(3, 4)  # pairs 1, 2 and 6 went to the left; 4 is a tie, of 5 nobody knows
     assert (person.ties, person.median_seconds, person.votes) == (Agreement(1, 6), 2.0, 6)
     assert person.agreement_with_others == Agreement(0, 0)
 
 
-def test_repeats_tell_of_consistency_and_of_nothing_else():
+def test_repeats_count_for_consistency_alone():
     votes = [
-        vote(1, "a", F), vote(1, "a", F, repeat=True), vote(2, "a", S), vote(2, "a", T, repeat=True),
-        vote(3, "a", F, repeat=True),        vote(1, "b", S),
-    ]  # fmt: skip
+        make_vote(1, "a", F),
+        make_vote(1, "a", F, repeat=True),
+        make_vote(2, "a", S),
+        make_vote(2, "a", T, repeat=True),
+        make_vote(3, "a", F, repeat=True),
+        make_vote(1, "b", S),
+    ]
     a, b = annotator_qualities(votes)
     assert (a.self_consistency, b.self_consistency) == (Agreement(1, 2), Agreement(0, 0))
     assert (a.votes, a.agreement_with_others) == (2, Agreement(0, 1))
     assert pairwise_agreement(votes) == Agreement(0, 1)
 
 
-def test_over_time_in_stretches_of_equal_length():
-    votes = [vote(i, "a", F if i < 5 else S, first_on_left=True, created_at=100.0 - i, vote_id=i) for i in range(10)]
+def test_time_buckets_have_equal_lengths():
+    votes = [
+        make_vote(i, "a", F if i < 5 else S, first_on_left=True, created_at=100.0 - i, vote_id=i) for i in range(10)
+    ]
     late, early = quality_over_time(votes, 2)[::-1]
     assert (early.start, early.end, early.votes, early.left_preference) == (91.0, 95.0, 5, Agreement(0, 5))
     assert (late.start, late.end, late.votes, late.left_preference) == (96.0, 100.0, 5, Agreement(5, 5))
-    assert [stretch.votes for stretch in quality_over_time(votes, 3)] == [3, 4, 3]
+    assert [bucket.votes for bucket in quality_over_time(votes, 3)] == [3, 4, 3]
     assert len(quality_over_time(votes[:2], 6)) == 2
 
 
 def test_consistency_and_alpha_over_time():
     """Early: pairs 1 and 2, a and b agree once of two; late: the repeats, one of two alike, and pair 3 where they agree."""
     votes = [
-        vote(1, "a", F, created_at=1.0), vote(1, "b", F, created_at=2.0), vote(2, "a", F, created_at=3.0), vote(2, "b", S, created_at=4.0),
-        vote(1, "a", F, created_at=5.0, repeat=True), vote(2, "b", F, created_at=6.0, repeat=True), vote(3, "a", S, created_at=7.0),
-        vote(3, "b", S, created_at=8.0),
-    ]  # fmt: skip
+        make_vote(1, "a", F, created_at=1.0),
+        make_vote(1, "b", F, created_at=2.0),
+        make_vote(2, "a", F, created_at=3.0),
+        make_vote(2, "b", S, created_at=4.0),
+        make_vote(1, "a", F, created_at=5.0, repeat=True),
+        make_vote(2, "b", F, created_at=6.0, repeat=True),
+        make_vote(3, "a", S, created_at=7.0),
+        make_vote(3, "b", S, created_at=8.0),
+    ]
     early, late = quality_over_time(votes, 2)
     assert (early.self_consistency, late.self_consistency) == (Agreement(0, 0), Agreement(1, 2))
     assert (early.agreement_with_others, late.agreement_with_others) == (Agreement(2, 4), Agreement(2, 2))
@@ -127,8 +151,8 @@ def test_consistency_and_alpha_over_time():
     assert early.alpha == pytest.approx(0.0)
     assert late.alpha is None  # on pair 3 all say the same
     of_b = annotator_qualities(votes)[1]
-    assert [stretch.self_consistency for stretch in of_b.time_buckets][-2:] == [Agreement(0, 1), Agreement(0, 0)]
-    assert [stretch.median_seconds for stretch in of_b.time_buckets] == [None] * 4
+    assert [bucket.self_consistency for bucket in of_b.time_buckets][-2:] == [Agreement(0, 1), Agreement(0, 0)]
+    assert [bucket.median_seconds for bucket in of_b.time_buckets] == [None] * 4
 
 
 def test_the_interval_is_wilsons():
