@@ -1,17 +1,17 @@
-"""What somebody sees of a page: contrast and size of its texts, controls without a name."""
+"""Accessibility of a page: contrast and size of its texts, names of its controls."""
 
 import re
 from typing import NamedTuple
 
-#: A screen, and what stands on it once it is there.
+#: Each screen and an element that is present once it is loaded.
 SCREENS = {
     "Label": ".lab-label .side", "Reward model": ".lab-reward .headline", "Train": ".lab-train .sample",
     "Compare": "[data-do=write]", "Runs & data": ".lab-runs td.name", "People": "[aria-label='who is here']",
     "Project": "[data-do=new-create]",
 }  # fmt: skip
 NAMELESS = re.compile(r"^\s*- (button|textbox|combobox|checkbox|radio|slider|spinbutton|listbox)(?! \")", re.MULTILINE)
-#: Every visible text of ours and of the tabs: words, size in pixels, luminance of the ink and of what lies behind (WCAG 2).
-TEXTS = """() => {
+#: JavaScript: every visible text of ours and of the tabs, as the fields of Text (relative luminance: WCAG 2).
+FIND_TEXTS = """() => {
     const pen = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
     const channel = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
     const luminance = (colours) => {
@@ -35,33 +35,33 @@ TEXTS = """() => {
 
 
 class Text(NamedTuple):
-    """Words on a page; sizes in pixels, luminances from 0 to 1."""
+    """A text on a page. font_size: pixels. ink, background: relative luminance from 0 to 1."""
 
-    words: str
-    size: float
+    text: str
+    font_size: float
     ink: float
-    behind: float
+    background: float
 
     @property
     def contrast(self) -> float:
-        dark, light = sorted((self.ink, self.behind))
+        dark, light = sorted((self.ink, self.background))
         return (light + 0.05) / (dark + 0.05)
 
 
-def look(page, screen: str) -> list[Text]:
-    """Open a screen and all its folds; its texts. AssertionError: it is wider than the window, or a control has no name."""
+def inspect_screen(page, screen: str) -> list[Text]:
+    """Open a screen and its sections; returns its texts. AssertionError: it overflows the window, or a control has no name."""
     page.get_by_role("tab", name=screen, exact=True).click()
     page.locator(SCREENS[screen]).first.wait_for()
-    page.evaluate("for (const fold of document.querySelectorAll('.lab details')) fold.open = true")
+    page.evaluate("for (const details of document.querySelectorAll('.lab details')) details.open = true")
     if screen == "Train":
         page.locator(".microscope .token.seen").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), screen
     for part in page.locator(".lab:visible").all():
         described = part.aria_snapshot()
         assert not NAMELESS.search(described), described
-    return texts_of(page)
+    return visible_texts(page)
 
 
-def texts_of(page) -> list[Text]:
-    """The texts that are to be seen now."""
-    return [Text(*text) for text in page.evaluate(TEXTS)]
+def visible_texts(page) -> list[Text]:
+    """The texts visible now."""
+    return [Text(*text) for text in page.evaluate(FIND_TEXTS)]

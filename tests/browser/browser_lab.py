@@ -1,4 +1,4 @@
-"""app.py as a process of its own, for the browser tests."""
+"""app.py as a separate process, for the browser tests."""
 
 import os
 import signal
@@ -11,18 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from helpers import until
+from helpers import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Every process of a lab imports the sitecustomize that lies here.
-RECORDER = Path(__file__).parent / "recorder"
-#: What the page's process may take, in bytes.
-MOST_MEMORY = 300 * 2**20
+#: Holds a sitecustomize that every process of a lab imports.
+NETWORK_GUARD = Path(__file__).parent / "network_guard"
+#: Of the page's process.
+MAX_MEMORY_BYTES = 300 * 2**20
 
 
 @dataclass
 class Lab:
-    """app.py on a home of its own."""
+    """app.py with its own home folder."""
 
     home: Path
     port: int = 0
@@ -42,7 +42,7 @@ class Lab:
         command = [sys.executable, "app.py", "--port", str(self.port), "--home", str(self.home), *self.options]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, stdout=log, stderr=log, env=os.environ | self.recorded() | self.environment
+                command, cwd=ROOT, stdout=log, stderr=log, env=os.environ | self.guard_environment() | self.environment
             )
         for _ in range(600):
             assert self.process.poll() is None, f"app.py ended: {self.log.read_text()[-2000:]}"
@@ -58,13 +58,13 @@ class Lab:
         return self.home.parent / f"{self.home.name}.log"
 
     @property
-    def record(self) -> Path:
+    def guard_log(self) -> Path:
         return self.home.parent / f"{self.home.name}.record"
 
-    def recorded(self) -> dict[str, str]:
-        """The environment in which page and engine write down what they must not do."""
-        path = os.pathsep.join(filter(None, [str(RECORDER), os.environ.get("PYTHONPATH")]))
-        return {"PYTHONPATH": path, "RLHF_LAB_RECORD": str(self.record)}
+    def guard_environment(self) -> dict[str, str]:
+        """Environment variables that make page and engine log forbidden actions."""
+        path = os.pathsep.join(filter(None, [str(NETWORK_GUARD), os.environ.get("PYTHONPATH")]))
+        return {"PYTHONPATH": path, "RLHF_LAB_RECORD": str(self.guard_log)}
 
     def kill(self) -> None:
         assert self.process is not None
@@ -80,8 +80,8 @@ class Lab:
         assert row is not None
         return row.process.pid
 
-    def end(self) -> None:
-        """End page and engine. AssertionError: the page has grown, or one of them did what it must not."""
+    def stop(self) -> None:
+        """Stop page and engine. AssertionError if the page takes too much memory or one of them did something forbidden."""
         from rlhf_lab.jobs.engine_process import stop_engine
         from rlhf_lab.store.database import Database
 
@@ -93,21 +93,21 @@ class Lab:
         if (self.home / "lab.db").exists():
             with Database.open(self.home) as db:
                 stop_engine(db, self.home)
-        noted = set(self.record.read_text().splitlines())
-        assert "page" in noted
-        assert noted <= {"page", "other"}, noted
-        assert memory < MOST_MEMORY, memory
+        logged = set(self.guard_log.read_text().splitlines())
+        assert "page" in logged
+        assert logged <= {"page", "other"}, logged
+        assert memory < MAX_MEMORY_BYTES, memory
 
 
-def pair_of(page) -> str:
-    """The pair on the Label screen; waits until there is one that takes answers."""
+def current_pair(page) -> str:
+    """The id of the pair on the Label screen; waits until it takes answers."""
     page.wait_for_selector(".lab-label[data-open]")
     return page.get_attribute(".lab-label", "data-pair")
 
 
-def press(page, key: str) -> str:
-    """Press a key and wait for the next pair; returns the pair that was on screen."""
-    before = pair_of(page)
+def press_key(page, key: str) -> str:
+    """Press a key and wait for the next pair. Returns the pair that was on screen."""
+    before = current_pair(page)
     page.keyboard.press(key)
     page.wait_for_function(
         "before => { const now = document.querySelector('.lab-label').dataset.open; return now && now !== before; }",
@@ -116,22 +116,22 @@ def press(page, key: str) -> str:
     return before
 
 
-def votes_cut(page, *ways):
-    """The way to the server is cut for so many votes; returns what was sent, these and all after them."""
-    sent, asked = [], []
+def intercept_votes(page, *handlers):
+    """Give the first vote requests to the handlers. Returns the list of the payloads of all votes sent from now on."""
+    sent, other_urls = [], []
 
-    def cut(route):
+    def intercept(route):
         if '"pair_id"' not in (route.request.post_data or ""):
-            asked.append(route.request.url)
+            other_urls.append(route.request.url)
             return route.continue_()
         sent.append(route.request.post_data_json["event_data"])
-        return ways[len(sent) - 1](route) if len(sent) <= len(ways) else route.continue_()
+        return handlers[len(sent) - 1](route) if len(sent) <= len(handlers) else route.continue_()
 
-    page.route("**/gradio_api/**", cut)
+    page.route("**/gradio_api/**", intercept)
 
-    def cut_now():
+    def is_active():
         page.evaluate("fetch('gradio_api/app_id').then((reply) => reply.text())")
-        return any(url.endswith("app_id") for url in asked)
+        return any(url.endswith("app_id") for url in other_urls)
 
-    until(cut_now, "the cut", page)  # Chromium says so before requests really go that way
+    wait_until(is_active, "the interception", page)  # route() returns before requests are intercepted
     return sent

@@ -1,4 +1,4 @@
-"""A real lab (app.py as its own process) and a real Chromium. Every page must leave a clean console and stay on this machine."""
+"""A real lab (app.py as a process) and a real Chromium. Every page must leave a clean console and contact no other machine."""
 
 import os
 import shutil
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from browser_lab import Lab
-from helpers import PATIENCE, shown
-from prepared_labs import another_project
+from helpers import PAGE_TIMEOUT_MS, describe_pages
+from prepared_labs import temporary_project
 
 from rlhf_lab.store.database import Database
 
@@ -23,10 +23,10 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """A test that fails says what its pages showed."""
+    """The report of a failed test says what its pages showed."""
     report = yield
     if report.failed and "chromium" in getattr(item, "funcargs", {}):
-        report.sections.append(("what the pages showed", shown(item.funcargs["chromium"])))
+        report.sections.append(("what the pages showed", describe_pages(item.funcargs["chromium"])))
     return report
 
 
@@ -36,7 +36,7 @@ def chromium():
     try:
         from playwright.sync_api import expect, sync_playwright
 
-        expect.set_options(timeout=PATIENCE)
+        expect.set_options(timeout=PAGE_TIMEOUT_MS)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
             yield browser
@@ -51,38 +51,38 @@ def chromium():
 def lab(tmp_path_factory):
     lab = Lab(tmp_path_factory.mktemp("lab") / "home").start()
     yield lab
-    lab.end()
+    lab.stop()
 
 
 @pytest.fixture
-def fresh(lab):
-    """A new project, open in the lab for as long as the test lasts."""
-    with Database.open(lab.home) as db, another_project(db, lab.home) as project:
+def fresh_project(lab):
+    """A new project, open in the lab during the test."""
+    with Database.open(lab.home) as db, temporary_project(db, lab.home) as project:
         yield project
 
 
 @pytest.fixture
 def open_page(chromium):
-    """open_page(lab, **context options) → a page, its own person. At the end: no console error, no request to elsewhere."""
-    contexts, said = [], []
+    """open_page(lab, **context options): a page of a new visitor. It may log no console error and contact no other machine."""
+    contexts, messages = [], []
 
     def open_(lab: Lab, **options):
         context = chromium.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        context.set_default_timeout(PATIENCE)
+        context.set_default_timeout(PAGE_TIMEOUT_MS)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda m: said.append(f"console: {m.text}") if m.type == "error" else None)
-        page.on("pageerror", lambda error: said.append(f"page error: {error}"))
-        page.on("request", lambda r: said.append(f"request: {r.url}") if is_elsewhere(r.url) else None)
-        page.on("dialog", lambda dialog: (said.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("console", lambda m: messages.append(f"console: {m.text}") if m.type == "error" else None)
+        page.on("pageerror", lambda error: messages.append(f"page error: {error}"))
+        page.on("request", lambda r: messages.append(f"request: {r.url}") if is_elsewhere(r.url) else None)
+        page.on("dialog", lambda dialog: (messages.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.goto(lab.url)
         return page
 
-    open_.said = said
+    open_.console_messages = messages
     yield open_
     for context in contexts:
         context.close()
-    assert not said
+    assert not messages
 
 
 def is_elsewhere(url: str) -> bool:

@@ -1,82 +1,87 @@
-"""Ways about a page, and waiting for what shall stand on it: how long, and what it says when that does not come."""
+"""Navigating a page and waiting for its contents; failures report what the page shows."""
 
 import time
 from collections.abc import Callable
 
 from playwright.sync_api import Error, Page, expect
 
-#: Waiting for what a page and its server do within a second or two, in milliseconds, on a machine that others use as well.
-PATIENCE = 60_000
-#: Waiting for the engine: it starts, writes, trains, which takes up to ten seconds.
-WORK = 3 * PATIENCE
-#: The errors that a page shows; not the strip's, which warns of the machine.
-ERRORS = """[...document.querySelectorAll('[role=alert], .lab-notice.bad')].filter(
+#: For what a page and its server do within a second or two, on a busy machine.
+PAGE_TIMEOUT_MS = 60_000
+#: For the engine, which starts, samples and trains within ten seconds.
+ENGINE_TIMEOUT_MS = 3 * PAGE_TIMEOUT_MS
+#: JavaScript: the errors that a page shows, without the header's warnings about the machine.
+VISIBLE_ERRORS = """[...document.querySelectorAll('[role=alert], .lab-notice.bad')].filter(
     (one) => one.checkVisibility() && !one.closest('.lab-header')).map((one) => one.innerText.trim()).filter(Boolean)"""
-#: Where a page is, what its strip says, and all that it tells whoever looks at it.
-SHOWN = """() => [location.href, ...[...document.querySelectorAll('.lab-header .strip, .lab-notice, [role=alert], [role=status]')]
+#: JavaScript: address, header and all messages of a page.
+PAGE_SUMMARY = """() => [location.href,
+    ...[...document.querySelectorAll('.lab-header .strip, .lab-notice, [role=alert], [role=status]')]
     .filter((one) => one.checkVisibility() && one.innerText.trim())
-    .map((one) => `${one.matches('.strip') ? 'the strip' : one.dataset.do || one.role || 'notice'}: ${one.innerText}`)]"""
+    .map((one) => `${one.matches('.strip') ? 'header' : one.dataset.do || one.role || 'notice'}: ${one.innerText}`)]"""
 
 
-def tab(page: Page, name: str) -> None:
+def open_tab(page: Page, name: str) -> None:
     page.get_by_role("tab", name=name, exact=True).click()
 
 
-def screen(lab, open_page, name: str, **options) -> Page:
+def open_screen(lab, open_page, name: str, **options) -> Page:
     page = open_page(lab, **options)
-    tab(page, name)
+    open_tab(page, name)
     return page
 
 
-def part(page: Page, name: str):
+def control(page: Page, name: str):
     return page.locator(f'[data-do="{name}"]')
 
 
-def says(page: Page, name: str, words: str) -> None:
-    expect(part(page, name)).to_contain_text(words)
+def expect_text(page: Page, name: str, text: str) -> None:
+    expect(control(page, name)).to_contain_text(text)
 
 
-def works(page: Page, condition: str, arg=None) -> None:
-    """Wait for what the engine does, a JavaScript function that becomes true. AssertionError at once with a new error's words."""
-    found = page.wait_for_function(
+def wait_for_engine(page: Page, condition: str, arg=None) -> None:
+    """Wait for the engine until a JavaScript function is true. AssertionError at once if the page shows a new error."""
+    outcome = page.wait_for_function(
         f"""([before, arg]) => {{
             if (({condition})(arg)) return 'done';
-            const said = {ERRORS}.filter((words) => !before.includes(words));
-            return said.length ? said.join(' | ') : null; }}""",
-        arg=[page.evaluate(ERRORS), arg],
-        timeout=WORK,
+            const errors = {VISIBLE_ERRORS}.filter((text) => !before.includes(text));
+            return errors.length ? errors.join(' | ') : null; }}""",
+        arg=[page.evaluate(VISIBLE_ERRORS), arg],
+        timeout=ENGINE_TIMEOUT_MS,
     ).json_value()
-    assert found == "done", f"the page shows an error instead: {found}"
+    assert outcome == "done", f"the page shows an error instead: {outcome}"
 
 
-def until(true: Callable[[], object], what: str, page: Page | None = None) -> None:
-    """Wait for something that the engine does; or that a page does, which goes on with its requests meanwhile."""
-    end = time.monotonic() + (PATIENCE if page else WORK) / 1000
-    while not true():
+def wait_until(condition: Callable[[], object], what: str, page: Page | None = None) -> None:
+    """Wait for the engine until a condition holds; with a page: for what the page does, while its requests go on."""
+    end = time.monotonic() + (PAGE_TIMEOUT_MS if page else ENGINE_TIMEOUT_MS) / 1000
+    while not condition():
         assert time.monotonic() < end, f"still waiting for {what}"
         page.wait_for_timeout(50) if page else time.sleep(0.1)
 
 
-def made(page: Page, selector: str) -> None:
-    """Wait for what the engine makes, as `works` does, until it is to be seen."""
-    works(page, "name => document.querySelector(name)?.checkVisibility()", selector)
+def wait_visible(page: Page, selector: str) -> None:
+    """Wait for the engine until an element is visible."""
+    wait_for_engine(page, "name => document.querySelector(name)?.checkVisibility()", selector)
 
 
 def wait_step(page: Page, at_least: int) -> None:
-    works(page, "n => Number(document.querySelector('.lab-train [data-step]')?.dataset.step ?? -1) >= n", at_least)
+    wait_for_engine(
+        page, "n => Number(document.querySelector('.lab-train [data-step]')?.dataset.step ?? -1) >= n", at_least
+    )
 
 
-def wait_status(page: Page, *wanted: str) -> None:
-    works(page, "all => all.includes(document.querySelector('.lab-train [data-status]')?.dataset.status)", list(wanted))
+def wait_status(page: Page, *statuses: str) -> None:
+    wait_for_engine(
+        page, "all => all.includes(document.querySelector('.lab-train [data-status]')?.dataset.status)", list(statuses)
+    )
 
 
-def shown(browser) -> str:
-    """What stands on all pages that are open, for the report of a test that failed."""
+def describe_pages(browser) -> str:
+    """What all open pages show, for the report of a failed test."""
     lines = []
     for frame in (frame for context in browser.contexts for page in context.pages for frame in page.frames):
         try:
-            seen = frame.wait_for_function(SHOWN, timeout=2000).json_value()
+            summary = frame.wait_for_function(PAGE_SUMMARY, timeout=2000).json_value()
         except Error as error:
-            seen = [f"{frame.url} tells nothing: {error.message.splitlines()[0]}"]
-        lines += [" ".join(line.split()) for line in seen]
+            summary = [f"{frame.url} shows nothing: {error.message.splitlines()[0]}"]
+        lines += [" ".join(line.split()) for line in summary]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What a test finds in its lab: labels, reward models and runs, put there through the store and made by the lab's own engine."""
+"""Labs with labels, reward models and runs, added through the store and trained by the lab's engine."""
 
 import uuid
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from browser_lab import Lab
-from helpers import until
+from helpers import wait_until
 
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, UNFINISHED_JOB_STATUSES, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.common.records import Job, Project, Run, Vote
@@ -23,23 +23,23 @@ from rlhf_lab.store.projects import current_project, open_project
 from rlhf_lab.store.runs import get_run, rename_run, runs
 from rlhf_lab.store.votes import cast_vote, next_unvoted_pair
 
-#: A reward model that is there in a moment, with no figure that says how good it is.
-AT_ONCE = RewardConfig(folds=0, epochs=1)
+#: Trains at once, without cross-validation.
+FAST_CONFIG = RewardConfig(folds=0, epochs=1)
 
 
-def finished(db: Database, job: Job) -> None:
-    """Wait for a job. AssertionError at once if it fails."""
+def wait_for_job(db: Database, job: Job) -> None:
+    """Wait until a job is done. AssertionError at once if it fails."""
 
-    def ended() -> bool:
+    def is_done() -> bool:
         now = queue.get_job(db, job.id)
         assert now.status in (*UNFINISHED_JOB_STATUSES, JobStatus.DONE), f"{now.kind} is {now.status}: {now.error}"
         return now.status is JobStatus.DONE
 
-    until(ended, f"the job {job.kind}")
+    wait_until(is_done, f"the job {job.kind}")
 
 
-def label(db: Database, project_id: int, source: Source, count: int) -> None:
-    """Labels that agree with a judge: its own, or a person's. The pairs that come with a project are enough for them."""
+def add_labels(db: Database, project_id: int, source: Source, count: int) -> None:
+    """Add labels that agree with a judge, by the judge or by the person Ann, on the pairs that come with a project."""
     judge = load_judge("cheerful")
     if source is Source.SIMULATED:
         assert sum(label_with_judge(db, project_id, judge, count).values()) == count
@@ -51,61 +51,61 @@ def label(db: Database, project_id: int, source: Source, count: int) -> None:
 
 
 @contextmanager
-def learnt_lab(home: Path, source: Source, *configs: RewardConfig) -> Iterator[Lab]:
-    """A lab that has been started, with 14 labels and a reward model by each config, numbered from 1."""
+def lab_with_reward_models(home: Path, source: Source, *configs: RewardConfig) -> Iterator[Lab]:
+    """A running lab with 14 labels and one reward model per config; their ids start at 1."""
     lab = Lab(home)
     with Database.open(home) as db:
         project = new_project(db)
-        label(db, project.id, source, 14)
-        jobs = [ask_for_reward_model(db, project.id, source, config) for config in configs]
+        add_labels(db, project.id, source, 14)
+        jobs = [submit_reward_training(db, project.id, source, config) for config in configs]
         try:
             lab.start()
             for job in jobs:
-                finished(db, job)
+                wait_for_job(db, job)
             yield lab
         finally:
-            lab.end()
+            lab.stop()
 
 
-def ask_for_reward_model(db: Database, project_id: int, source: Source, config: RewardConfig) -> Job:
-    """Asked for before the lab is started: while it waits, none is trained by itself."""
+def submit_reward_training(db: Database, project_id: int, source: Source, config: RewardConfig) -> Job:
+    """Submit a training before the lab is started; while it waits, no automatic training begins."""
     payload = {"source": source.value, "config": config.to_dict()}
     return queue.submit(db, JobKind.TRAIN_REWARD, project_id, payload)
 
 
 @contextmanager
-def going_run(db: Database, home: Path, **config) -> Iterator[Run]:
-    """A run of the open project that has made two steps and goes on. It is stopped after that, whatever became of it."""
+def running_run(db: Database, home: Path, **config) -> Iterator[Run]:
+    """An active run of the open project that has done two steps. It is stopped at the end."""
     project = current_project(db)
     run = run_control.start_run(db, home, project.id, PolicyConfig(steps=400, **config))
     try:
 
-        def stepped() -> bool:
+        def has_stepped() -> bool:
             now = get_run(db, run.id)
             assert now.status is not RunStatus.FAILED, now.message
             return now.step >= 2
 
-        until(stepped, "the first steps of a run")
+        wait_until(has_stepped, "the first steps of a run")
         yield run
     finally:
-        rest(db)
+        stop_all_runs(db)
 
 
-def rest(db: Database) -> None:
-    """Stop every run, and wait until the engine has let go of them."""
+def stop_all_runs(db: Database) -> None:
+    """Stop every run and wait until the engine has finished with them."""
     for run in runs(db):
         if run.status in ACTIVE_RUN_STATUSES:
-            with suppress(StoreError):  # it has ended by itself meanwhile
+            with suppress(StoreError):  # it has ended meanwhile
                 run_control.stop(db, run.id)
-    until(
+    wait_until(
         lambda: not queue.jobs(db, kinds=[JobKind.TRAIN_POLICY], statuses=UNFINISHED_JOB_STATUSES),
         "the end of the runs",
     )
 
 
-def only(db: Database, home: Path, run: Run) -> None:
-    """Leave the one run, under its name; what a test has added to its project goes: other runs, and blind tests."""
-    rest(db)
+def delete_other_runs(db: Database, home: Path, run: Run) -> None:
+    """Delete all other runs and the blind tests of its project, and restore the run's name."""
+    stop_all_runs(db)
     for test in blind_tests(db, run.project_id):
         delete_test(db, test.id)
     for other in runs(db):
@@ -115,19 +115,19 @@ def only(db: Database, home: Path, run: Run) -> None:
 
 
 @contextmanager
-def another_project(db: Database, home: Path) -> Iterator[Project]:
-    """A new project, open in the lab. It is gone after that, and the one before is open again."""
+def temporary_project(db: Database, home: Path) -> Iterator[Project]:
+    """A new project, open in the lab. At the end it is deleted and the previous one opened again."""
     before = current_project(db)
-    made = new_project(db)
+    project = new_project(db)
 
-    def gone() -> bool:
-        with suppress(StoreError):  # pairs are being written ahead for it
-            return bool(remove_project(db, home, made.id))
+    def is_removed() -> bool:
+        with suppress(StoreError):  # pairs are being sampled for it
+            return bool(remove_project(db, home, project.id))
         return False
 
     try:
-        yield made
+        yield project
     finally:
         open_project(db, before.id)
-        rest(db)
-        until(gone, "the end of a project")
+        stop_all_runs(db)
+        wait_until(is_removed, "the removal of a project")

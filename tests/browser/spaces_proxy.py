@@ -1,4 +1,4 @@
-"""What stands in front of a Space: https, and the header that tells the lab of it. A request a connection."""
+"""A TLS proxy like the one in front of a Space: https, and X-Forwarded-Proto. One request per connection."""
 
 import asyncio
 import datetime
@@ -12,28 +12,28 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 
-def context(folder: Path) -> ssl.SSLContext:
-    """A certificate that nobody vouches for."""
+def tls_context(folder: Path) -> ssl.SSLContext:
+    """With a self-signed certificate."""
     key, name = (
         ec.generate_private_key(ec.SECP256R1()),
         x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]),
     )
     now = datetime.datetime.now(datetime.UTC)
-    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    made = made.serial_number(1).not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
-    (folder / "cert.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+    builder = builder.serial_number(1).not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
+    (folder / "cert.pem").write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
     plain = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     (folder / "key.pem").write_bytes(key.private_bytes(*plain))
-    found = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    found.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-    return found
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return context
 
 
-class Front:
-    """https://localhost:PORT/ for what is served at http://127.0.0.1:`behind`/."""
+class TlsProxy:
+    """Serves http://127.0.0.1:`upstream_port`/ at https://localhost:PORT/."""
 
-    def __init__(self, behind: int, folder: Path) -> None:
-        self.behind, self.ssl, self.port = behind, context(folder), 0
+    def __init__(self, upstream_port: int, folder: Path) -> None:
+        self.upstream_port, self.ssl, self.port = upstream_port, tls_context(folder), 0
         self.ready = threading.Event()
         self.thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self.thread.start()
@@ -56,27 +56,29 @@ class Front:
         server.close()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request and its answer, which may come in pieces for as long as the page listens."""
-        into = None
+        """Forward one request and its reply, which may be a stream."""
+        target = None
         try:
             first, _, headers = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
-            kept = [line for line in headers.split(b"\r\n") if line and not line.lower().startswith(b"connection:")]
-            behind, into = await asyncio.open_connection("127.0.0.1", self.behind)
-            into.write(b"\r\n".join([first, *kept, b"X-Forwarded-Proto: https", b"Connection: close", b"", b""]))
-            sent = asyncio.create_task(pump(reader, into))
-            await pump(behind, writer)
+            forwarded = [
+                line for line in headers.split(b"\r\n") if line and not line.lower().startswith(b"connection:")
+            ]
+            upstream, target = await asyncio.open_connection("127.0.0.1", self.upstream_port)
+            target.write(b"\r\n".join([first, *forwarded, b"X-Forwarded-Proto: https", b"Connection: close", b"", b""]))
+            sent = asyncio.create_task(copy_stream(reader, target))
+            await copy_stream(upstream, writer)
             sent.cancel()
             writer.close()
             await writer.wait_closed()
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
-            for end in (into, writer):
+            for end in (target, writer):
                 if end is not None:
                     end.transport.abort()
 
 
-async def pump(source: asyncio.StreamReader, into: asyncio.StreamWriter) -> None:
-    while some := await source.read(1 << 16):
-        into.write(some)
-        await into.drain()
+async def copy_stream(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    while chunk := await source.read(1 << 16):
+        target.write(chunk)
+        await target.drain()

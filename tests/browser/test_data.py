@@ -1,9 +1,9 @@
-"""Data in and out, and the figures of annotators, in a real browser."""
+"""Import, export and the quality of annotators, in a real browser."""
 
 import json
 import re
 
-from helpers import WORK, part, until
+from helpers import ENGINE_TIMEOUT_MS, control, wait_until
 from playwright.sync_api import expect
 
 from rlhf_lab.store.database import Database
@@ -11,13 +11,13 @@ from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.reward_models import reward_models
 
 
-def show(page, section):
+def open_section(page, section):
     page.get_by_role("tab", name="Runs & data").click()
     page.locator(f"#{section} > button").click()
 
 
-def votes():
-    """Three people on twelve pairs; cy says the opposite of the others. Markup in the texts stays text."""
+def vote_rows():
+    """Votes of three people on twelve pairs, cy against the others. The texts contain markup."""
     rows = []
     for i in range(12):
         for who in ("ann", "bob", "cy"):
@@ -29,106 +29,106 @@ def votes():
     return rows
 
 
-def trained_by_itself(lab):
+def wait_for_reward_model(lab):
     with Database.open(lab.home) as db:
-        until(lambda: reward_models(db, current_project(db).id), "a reward model by itself")
+        wait_until(lambda: reward_models(db, current_project(db).id), "an automatic reward model")
 
 
-def test_import_look_at_the_figures_leave_somebody_out_and_take_the_data_set_home(lab, open_page, tmp_path):
+def test_import_agreement_training_without_an_annotator_and_export(lab, open_page, tmp_path):
     page = open_page(lab)
-    show(page, "runs-import")
+    open_section(page, "runs-import")
     broken, good = tmp_path / "broken.jsonl", tmp_path / "votes.jsonl"
-    broken.write_text(json.dumps(votes()[0]) + "\n" + '{"prompt": ')
-    good.write_text("\n".join(json.dumps(row) for row in votes()))
+    broken.write_text(json.dumps(vote_rows()[0]) + "\n" + '{"prompt": ')
+    good.write_text("\n".join(json.dumps(row) for row in vote_rows()))
 
-    part(page, "data-file").set_input_files(broken)
-    expect(part(page, "data-problems")).to_contain_text("row 2 (line 2): not JSON")
-    part(page, "data-import").click()
-    expect(part(page, "data-notice")).to_contain_text("nothing was imported")
+    control(page, "data-file").set_input_files(broken)
+    expect(control(page, "data-problems")).to_contain_text("row 2 (line 2): not JSON")
+    control(page, "data-import").click()
+    expect(control(page, "data-notice")).to_contain_text("nothing was imported")
 
     own = tmp_path / "own.jsonl"
     own.write_text(json.dumps({"asked": "Why?", "liked": "a", "other": "b"}))
-    part(page, "data-file").set_input_files(own)
-    expect(part(page, "data-notice")).to_contain_text("no pair of texts that the lab knows by name")
+    control(page, "data-file").set_input_files(own)
+    expect(control(page, "data-notice")).to_contain_text("no pair of texts that the lab knows by name")
     for meaning, column in (("prompt", "asked"), ("chosen", "liked"), ("rejected", "other")):
         page.locator(f'[data-map="{meaning}"]').select_option(column)
-    part(page, "data-again").click()
-    expect(part(page, "data-counts")).to_contain_text("1 row, 1 vote on 1 prompt")
-    expect(part(page, "data-doubts")).to_have_count(0)
+    control(page, "data-again").click()
+    expect(control(page, "data-counts")).to_contain_text("1 row, 1 vote on 1 prompt")
+    expect(control(page, "data-doubts")).to_have_count(0)
     twice = tmp_path / "twice.jsonl"
     pair = {"prompt": "Why?", "chosen": "a", "rejected": "b"}
     twice.write_text("\n".join(json.dumps(row) for row in (pair, pair, pair | {"chosen": "b"}, pair | {"chosen": " "})))
-    part(page, "data-file").set_input_files(twice)
-    expect(part(page, "data-doubts")).to_contain_text(
+    control(page, "data-file").set_input_files(twice)
+    expect(control(page, "data-doubts")).to_contain_text(
         "1 vote by somebody who has answered about the same two texts before"
     )
-    expect(part(page, "data-doubts")).to_contain_text("1 comparison of a text with itself")
-    expect(part(page, "data-doubts")).to_contain_text("1 comparison with an empty text")
+    expect(control(page, "data-doubts")).to_contain_text("1 comparison of a text with itself")
+    expect(control(page, "data-doubts")).to_contain_text("1 comparison with an empty text")
 
-    part(page, "data-file").set_input_files(good)
-    expect(part(page, "data-counts")).to_contain_text("36 rows, 36 votes on 12 prompts")
-    part(page, "data-import").click()
-    expect(part(page, "data-notice")).to_contain_text("Taken in: 36 votes of votes.jsonl, on 12 new pairs")
+    control(page, "data-file").set_input_files(good)
+    expect(control(page, "data-counts")).to_contain_text("36 rows, 36 votes on 12 prompts")
+    control(page, "data-import").click()
+    expect(control(page, "data-notice")).to_contain_text("Taken in: 36 votes of votes.jsonl, on 12 new pairs")
 
     page.locator("#runs-quality > button").click()
-    expect(part(page, "quality-agreement")).to_have_text("33 %")
+    expect(control(page, "quality-agreement")).to_have_text("33 %")
     expect(page.locator('.lab-quality tr[data-name="cy"]')).to_contain_text("the others agree better without")
     expect(page.locator(".lab-quality [data-trend=alpha]")).to_contain_text("alpha over time")
     course = page.locator('.lab-quality tr[data-name="cy"] .spark')
-    part(page, "quality-trend").select_option("ties")
+    control(page, "quality-trend").select_option("ties")
     expect(course).to_have_attribute("aria-label", re.compile("^share of ties of cy over time: .*%"))
-    trained_by_itself(lab)  # so many labels start it; the button would say that one is being trained already
-    expect(part(page, "quality-train")).to_be_enabled(timeout=WORK)
+    wait_for_reward_model(lab)  # training starts automatically; meanwhile the button is disabled
+    expect(control(page, "quality-train")).to_be_enabled(timeout=ENGINE_TIMEOUT_MS)
     page.locator('[data-do="quality-weight"][data-name="cy"]').select_option("0")
     expect(page.locator(".lab-quality .train")).to_contain_text("Without 1 of 3.")
-    part(page, "quality-train").click()
-    expect(part(page, "quality-notice")).to_contain_text("from 2 of 3 annotators is asked for")
+    control(page, "quality-train").click()
+    expect(control(page, "quality-notice")).to_contain_text("from 2 of 3 annotators is asked for")
     expect(page.locator(".lab-quality .models")).to_contain_text("ann, bob")
 
-    part(page, "export-layout").select_option("explicit")
-    part(page, "export-format").select_option("parquet")
+    control(page, "export-layout").select_option("explicit")
+    control(page, "export-format").select_option("parquet")
     with page.expect_download() as caught:
-        part(page, "export-dataset").click()
+        control(page, "export-dataset").click()
     assert caught.value.suggested_filename == "labels-project-1.zip"
     assert page.locator("img[src=x]").count() == 0
 
 
-def test_what_was_imported_is_taken_back_after_one_question(lab, open_page):
+def test_import_is_undone_after_a_confirmation(lab, open_page):
     page = open_page(lab)
-    show(page, "runs-import")
+    open_section(page, "runs-import")
     name = "<img src=x onerror=alert(1)>.jsonl"
     file = {
         "name": name,
         "mimeType": "application/json",
-        "buffer": json.dumps({**votes()[0], "prompt": "back"}).encode(),
+        "buffer": json.dumps({**vote_rows()[0], "prompt": "back"}).encode(),
     }
-    part(page, "data-file").set_input_files(file)
-    part(page, "data-import").click()
-    expect(part(page, "data-notice")).to_contain_text(", on 1 new pair and")
-    mine = page.locator(".lab-data .past li").filter(has_text=name)
+    control(page, "data-file").set_input_files(file)
+    control(page, "data-import").click()
+    expect(control(page, "data-notice")).to_contain_text(", on 1 new pair and")
+    mine = page.locator(".lab-import-data .past li").filter(has_text=name)
     expect(mine).to_contain_text("1 vote, 1 new pair")
 
-    part(page, "data-file").set_input_files(file)
-    expect(part(page, "data-doubts")).to_contain_text("1 vote that this project has already, left out")
-    part(page, "data-source").select_option("simulated")
-    expect(part(page, "data-doubts")).to_have_text(re.compile("^Look again: 1 vote by somebody who has answered"))
+    control(page, "data-file").set_input_files(file)
+    expect(control(page, "data-doubts")).to_contain_text("1 vote that this project has already, left out")
+    control(page, "data-source").select_option("simulated")
+    expect(control(page, "data-doubts")).to_have_text(re.compile("^Look again: 1 vote by somebody who has answered"))
 
     mine.locator("[data-do=data-back]").click()
     expect(mine).to_contain_text("1 vote and 1 pair go.")
-    part(page, "data-back-leave").click()
+    control(page, "data-back-leave").click()
     expect(mine.locator("[data-do=data-back]")).to_be_focused()
     mine.locator("[data-do=data-back]").click()
-    part(page, "data-back-sure").click()
-    expect(part(page, "data-notice")).to_have_text("Taken back: 1 vote and 1 pair went.")
+    control(page, "data-back-sure").click()
+    expect(control(page, "data-notice")).to_have_text("Taken back: 1 vote and 1 pair went.")
     expect(mine).to_contain_text("0 of 1 vote, 0 of 1 new pair (taken back)")
     expect(mine.locator("button")).to_have_count(0)
     assert page.locator("img[src=x]").count() == 0
 
 
-def test_both_parts_fit_a_phone(lab, open_page):
+def test_quality_and_import_fit_a_phone(lab, open_page):
     page = open_page(lab)
-    show(page, "runs-import")
+    open_section(page, "runs-import")
     page.locator("#runs-quality > button").click()
-    expect(part(page, "quality-alpha")).to_be_visible()
+    expect(control(page, "quality-alpha")).to_be_visible()
     page.set_viewport_size({"width": 390, "height": 800})
     page.wait_for_function("document.documentElement.scrollWidth <= 390")

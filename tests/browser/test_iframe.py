@@ -1,4 +1,4 @@
-"""A Space shows the lab in a frame of another site, whose cookies browsers keep apart or refuse."""
+"""A Space shows the lab in a frame of another site, where browsers partition or refuse cookies."""
 
 import sqlite3
 import threading
@@ -7,9 +7,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from browser_lab import Lab
-from helpers import PATIENCE
+from helpers import PAGE_TIMEOUT_MS
 from playwright.sync_api import TimeoutError, expect
-from spaces_proxy import Front
+from spaces_proxy import TlsProxy
 
 CODE = "FRAME7"
 
@@ -19,11 +19,11 @@ def lab(tmp_path_factory):
     environment = {"SPACE_ID": "somebody/lab", "RLHF_LAB_OPERATOR_SECRET": "five big cats", "RLHF_LAB_JOIN_CODE": CODE}
     lab = Lab(tmp_path_factory.mktemp("framed") / "home", environment=environment).start()
     yield lab
-    lab.end()
+    lab.stop()
 
 
-def framed(page, url):
-    """The frame, with the lab in it; once it is loaded again, for a machine short of memory kills a frame's process first."""
+def open_framed(page, url):
+    """The frame with the lab. Reloaded once on a timeout: a machine short of memory kills the frame's process first."""
     said, frame = [], page.frame_locator("iframe")
     page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
     page.on("requestfailed", lambda request: said.append(f"{request.failure}: {request.url}"))
@@ -37,20 +37,20 @@ def framed(page, url):
     return frame
 
 
-def test_in_the_frame_of_another_site_one_joins_by_code_and_votes(lab, chromium, tmp_path):
-    """Without cookies of its own a frame would forget the person at once: then the page would still ask to join."""
-    front = Front(lab.port, tmp_path)
+def test_joining_and_voting_in_a_frame_of_another_site(lab, chromium, tmp_path):
+    """Without partitioned cookies the frame would forget the visitor, and the page would still ask to join."""
+    proxy = TlsProxy(lab.port, tmp_path)
     context = chromium.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(PATIENCE)
+    context.set_default_timeout(PAGE_TIMEOUT_MS)
     page, wrong = context.new_page(), []
     page.on("pageerror", lambda error: wrong.append(error.message))
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "index.html").write_text(
-        f'<iframe src="{front.url}" style="width:1200px;height:850px"></iframe>'
+        f'<iframe src="{proxy.url}" style="width:1200px;height:850px"></iframe>'
     )
     site = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=tmp_path / "site"))
     threading.Thread(target=site.serve_forever, daemon=True).start()
-    frame = framed(page, f"http://127.0.0.1:{site.server_port}/")  # to a browser another site than localhost
+    frame = open_framed(page, f"http://127.0.0.1:{site.server_port}/")  # for the browser another site than localhost
     frame.get_by_text("Join to label").click()
     frame.locator("#code").fill(CODE)
     frame.locator("#name").fill("Fay")
@@ -65,8 +65,8 @@ def test_in_the_frame_of_another_site_one_joins_by_code_and_votes(lab, chromium,
     expect(frame.locator(f".lab-label[data-open]:not([data-pair='{pair}'])")).to_be_visible()
     with sqlite3.connect(lab.home / "lab.db") as db:
         assert db.execute("SELECT annotator, pair_id FROM votes").fetchall() == [("Fay", int(pair))]
-    assert wrong == []  # where cookies are kept apart, storage may be refused altogether
+    assert wrong == []  # even where the browser refuses storage
     context.close()
     site.shutdown()
     site.server_close()
-    front.close()
+    proxy.close()

@@ -4,8 +4,8 @@ import re
 import sqlite3
 
 import pytest
-from browser_lab import Lab, pair_of, press, votes_cut
-from helpers import until
+from browser_lab import Lab, current_pair, intercept_votes, press_key
+from helpers import wait_until
 from playwright.sync_api import expect
 
 from rlhf_lab.common.records import NewCompletion
@@ -23,7 +23,7 @@ def votes(lab) -> list[tuple]:
 
 def test_every_answer_by_key_and_undo(lab, open_page):
     page = open_page(lab)
-    seen = [press(page, key) for key in ("1", "2", "0", "x", "s", "ArrowLeft", "ArrowRight", "=")]
+    seen = [press_key(page, key) for key in ("1", "2", "0", "x", "s", "ArrowLeft", "ArrowRight", "=")]
     assert len(set(seen)) == 8
     cast = votes(lab)
     assert [str(vote[0]) for vote in cast] == seen
@@ -38,15 +38,17 @@ def test_every_answer_by_key_and_undo(lab, open_page):
     page.keyboard.press("u")
     page.wait_for_selector(f".lab-label[data-open='{seen[-1]}']")
     assert votes(lab)[-1][4] is not None
-    assert page.locator("[data-count]").get_attribute("data-count") == "6"  # eight votes, one undone, one skip
+    assert (
+        page.locator("[data-count]").get_attribute("data-count") == "6"
+    )  # eight votes, one of them undone, one a skip
 
 
-def test_undo_on_a_page_of_another_project_takes_nothing_back(tmp_path_factory, open_page):
+def test_undo_on_a_page_of_another_project_changes_nothing(tmp_path_factory, open_page):
     lab = Lab(tmp_path_factory.mktemp("two") / "home").start()
     try:
         page = open_page(lab)
-        press(page, "1")
-        page.route("**/component_server/**", lambda route: None)  # so it does not hear of the other project
+        press_key(page, "1")
+        page.route("**/component_server/**", lambda route: None)  # the page does not learn of the other project
         with Database.open(lab.home) as db:
             new_project(db, prompt_set="reviews")
         page.keyboard.press("u")
@@ -54,15 +56,15 @@ def test_undo_on_a_page_of_another_project_takes_nothing_back(tmp_path_factory, 
         assert [vote[4] for vote in votes(lab)] == [None]
         page.close()
     finally:
-        lab.end()
+        lab.stop()
 
 
-def test_buttons_do_what_keys_do_and_the_sides_are_shown_as_recorded(lab, open_page):
+def test_buttons_vote_and_sides_are_shown_as_recorded(lab, open_page):
     page = open_page(lab)
-    pair = int(pair_of(page))
+    pair = int(current_pair(page))
     left = page.locator(".side.left .lab-text").inner_text()
     page.click("[data-do=left]")
-    assert pair_of(page) != str(pair)
+    assert current_pair(page) != str(pair)
     with Database.open(lab.home) as db:
         row = projects.get_pair(db, pair)
     vote = votes(lab)[-1]
@@ -70,14 +72,14 @@ def test_buttons_do_what_keys_do_and_the_sides_are_shown_as_recorded(lab, open_p
     assert chosen.text.strip() == left
 
 
-def test_the_pair_stands_there_before_gradio_has_drawn_the_page(lab, open_page):
-    """Gradio's script is held back: the pair can be read, not judged. Whoever left from another screen comes back to that one."""
+def test_pair_is_shown_before_gradio_has_rendered_the_page(lab, open_page):
+    """While Gradio's script is delayed, the pair can be read but not judged. A reload on another screen does not show it."""
     page, held, asked = open_page(lab), [], []
 
     def hold(route):
         held.append(route)
 
-    pair = pair_of(page)
+    pair = current_pair(page)
     texts = [page.locator(f".lab-label .{side} .lab-text").inner_text() for side in ("left", "right")]
     page.route("**/assets/index*.js", hold)
     page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/first") else None)
@@ -89,7 +91,7 @@ def test_the_pair_stands_there_before_gradio_has_drawn_the_page(lab, open_page):
     for request in held:
         request.continue_()
     page.unroute("**/assets/index*.js")
-    assert pair_of(page) == pair
+    assert current_pair(page) == pair
     expect(first).to_have_count(0)
     assert len(asked) == 1
     page.get_by_role("tab", name="Compare").click()
@@ -98,13 +100,13 @@ def test_the_pair_stands_there_before_gradio_has_drawn_the_page(lab, open_page):
     assert len(asked) == 1
 
 
-def test_a_screen_that_waits_for_what_draws_its_charts_says_so(lab, open_page):
+def test_screen_shows_a_placeholder_while_plotly_loads(lab, open_page):
     page, held = open_page(lab), []
 
     def hold(route):
         held.append(route)
 
-    pair_of(page)
+    current_pair(page)
     page.route("**/plotly.min.js*", hold)
     page.get_by_role("tab", name="Reward model").click()
     before = "() => getComputedStyle(document.querySelector('.lab-reward'), '::before').content"
@@ -115,7 +117,7 @@ def test_a_screen_that_waits_for_what_draws_its_charts_says_so(lab, open_page):
     assert page.evaluate(before) == "none"
 
 
-def test_a_tab_that_gradio_did_not_hear_is_opened_all_the_same(lab, open_page):
+def test_click_on_a_tab_that_gradio_missed_is_repeated(lab, open_page):
     page = open_page(lab)
     page.add_init_script("""new MutationObserver((_, watcher) => {
         const tab = [...document.querySelectorAll('[role=tab]')].find((one) => one.textContent.trim() === 'Compare');
@@ -131,28 +133,28 @@ def test_a_tab_that_gradio_did_not_hear_is_opened_all_the_same(lab, open_page):
     assert page.evaluate("window.deaf") == 1
 
 
-def test_the_next_pair_is_there_at_once_and_takes_no_answer_before_the_last_one_is_stored(lab, open_page):
-    """No answer comes back: the vote is sent again as it was, and counts once."""
+def test_next_pair_is_shown_at_once_and_disabled_until_the_last_vote_is_stored(lab, open_page):
+    """Without a reply the same vote is sent again, and counts once."""
     page = open_page(lab)
-    first = press(page, "1")
-    second, count = pair_of(page), len(votes(lab))
+    first = press_key(page, "1")
+    second, count = current_pair(page), len(votes(lab))
     held = []
 
     def hold(route):
         held.append(route)
 
-    sent = votes_cut(page, lambda route: route.fetch(), hold)
+    sent = intercept_votes(page, lambda route: route.fetch(), hold)
     page.click("[data-strength=much]")
     page.fill(".more .note", "so warm")
     page.locator("body").click(position={"x": 2, "y": 2})
     page.keyboard.press("2")
     third = page.get_attribute(".lab-label", "data-pair")
-    assert third not in (first, second)  # without having waited
+    assert third not in (first, second)  # at once
     page.wait_for_timeout(400)
     page.keyboard.press("1")
     assert page.get_attribute(".lab-label", "data-pair") == third
     expect(page.locator(".lab-notice")).to_contain_text("is not stored yet")
-    until(lambda: held, "the vote that is sent again", page)
+    wait_until(lambda: held, "the vote that is sent again", page)
     held[0].continue_()
     page.wait_for_selector(f".lab-label[data-open='{third}']")
     expect(page.locator(".lab-notice")).to_have_count(0)
@@ -164,22 +166,22 @@ def test_the_next_pair_is_there_at_once_and_takes_no_answer_before_the_last_one_
     expect(page.locator("[data-strength=much]")).to_have_attribute("aria-pressed", "true")
 
 
-def test_a_late_answer_to_an_earlier_vote_changes_nothing(lab, open_page):
-    """The vote was sent again and answered; its first answer comes while the next vote is on its way."""
+def test_late_reply_to_an_earlier_vote_changes_nothing(lab, open_page):
+    """A vote was sent again and answered; the first reply arrives while the next vote is pending."""
     page, held = open_page(lab), []
 
     def hold(route):
         held.append(route)
 
-    first, count = pair_of(page), len(votes(lab))
-    votes_cut(page, hold, lambda route: route.continue_(), hold)
+    first, count = current_pair(page), len(votes(lab))
+    intercept_votes(page, hold, lambda route: route.continue_(), hold)
     page.keyboard.press("1")
     second = page.get_attribute(".lab-label", "data-pair")
     page.wait_for_selector(f".lab-label[data-open='{second}']")
     page.keyboard.press("2")
     third = page.get_attribute(".lab-label", "data-pair")
     assert len({first, second, third}) == 3
-    until(lambda: len(held) == 2, "the second vote", page)
+    wait_until(lambda: len(held) == 2, "the second vote", page)
     with page.expect_response(lambda response: response.url.endswith("/predict")):
         held[0].continue_()
     page.wait_for_timeout(500)
@@ -190,53 +192,53 @@ def test_a_late_answer_to_an_earlier_vote_changes_nothing(lab, open_page):
     assert [str(vote[0]) for vote in votes(lab)[count:]] == [first, second]
 
 
-def test_a_vote_that_did_not_reach_the_lab_is_sent_again_by_the_page_that_gradio_loads_anew(lab, open_page):
+def test_lost_vote_is_sent_again_after_gradio_reloads_the_page(lab, open_page):
     page = open_page(lab)
-    pair, count = pair_of(page), len(votes(lab))
-    sent = votes_cut(page, lambda route: route.abort())
+    pair, count = current_pair(page), len(votes(lab))
+    sent = intercept_votes(page, lambda route: route.abort())
     with page.expect_navigation():
         page.keyboard.press("0")
     page.wait_for_function("() => document.querySelector('[data-count]')")
-    assert pair_of(page) != pair
+    assert current_pair(page) != pair
     assert [one["uuid"] for one in sent] == [sent[0]["uuid"]] * 2
     assert [(str(vote[0]), vote[2]) for vote in votes(lab)[count:]] == [(pair, "tie")]
     page.reload()
-    pair_of(page)
+    current_pair(page)
     assert len(sent) == 2
-    open_page.said[:] = [words for words in open_page.said if "ERR_FAILED" not in words]
+    open_page.console_messages[:] = [words for words in open_page.console_messages if "ERR_FAILED" not in words]
 
 
-def test_a_fast_double_press_is_one_vote(lab, open_page):
+def test_double_key_press_is_one_vote(lab, open_page):
     page = open_page(lab)
-    before, count = pair_of(page), len(votes(lab))
+    before, count = current_pair(page), len(votes(lab))
     page.evaluate(
         "for (let i = 0; i < 2; i++) document.dispatchEvent(new KeyboardEvent('keydown', {key: '1', bubbles: true}))"
     )
     page.wait_for_function("b => document.querySelector('.lab-label').dataset.pair !== b", arg=before)
     page.wait_for_timeout(500)
-    pair_of(page)
+    current_pair(page)
     assert len(votes(lab)) == count + 1
 
 
-def test_an_answer_to_a_pair_nobody_can_have_read_does_not_count(lab, open_page):
+def test_answer_within_the_reading_time_is_ignored(lab, open_page):
     page = open_page(lab)
-    pair_of(page)
+    current_pair(page)
     count = len(votes(lab))
     page.evaluate("""() => new MutationObserver((_, watcher) => {
         watcher.disconnect();
         document.dispatchEvent(new KeyboardEvent('keydown', {key: 'x', bubbles: true}));
         document.querySelector('[data-do=both_bad]').click();
     }).observe(document.querySelector('.lab-label'), {attributeFilter: ['data-pair']})""")
-    press(page, "1")
-    press(page, "2")
+    press_key(page, "1")
+    press_key(page, "2")
     assert [vote[2] for vote in votes(lab)[count:] if vote[2] == "both_bad"] == []
     assert len(votes(lab)) == count + 2
 
 
-def test_keys_do_nothing_in_the_fields_of_the_page_or_with_modifiers(lab, open_page):
+def test_shortcuts_are_off_in_input_fields_and_with_modifiers(lab, open_page):
     page = open_page(lab)
-    press(page, "1")
-    before, cast = pair_of(page), votes(lab)
+    press_key(page, "1")
+    before, cast = current_pair(page), votes(lab)
     page.click("summary:has-text('For talks')")
     page.click("summary:has-text('Your earlier labels')")
     for field in (".more .note", ".earlier .note"):
@@ -250,51 +252,51 @@ def test_keys_do_nothing_in_the_fields_of_the_page_or_with_modifiers(lab, open_p
     page.keyboard.press("Control+1")
     page.keyboard.press("Alt+2")
     page.wait_for_timeout(400)
-    assert pair_of(page) == before
+    assert current_pair(page) == before
     assert votes(lab) == cast
 
 
-def test_a_count_that_comes_late_is_not_shown_over_a_newer_one(lab, open_page):
+def test_late_count_does_not_replace_a_newer_one(lab, open_page):
     page, late = open_page(lab), []
 
     def answer(route):
-        """The first count again and again, from a room of seventy-seven."""
-        if "here" not in (route.request.post_data or ""):
+        """Repeat the first count, with 77 people here."""
+        if "presence" not in (route.request.post_data or ""):
             return route.continue_()
-        late.extend([] if late else [route.fetch().json() | {"here": 77}])
+        late.extend([] if late else [route.fetch().json() | {"people_here": 77}])
         return route.fulfill(json=late[0])
 
     page.route(re.compile("component_server"), answer)
     page.wait_for_selector("[data-here='77']")
     count = int(page.get_attribute("[data-count]", "data-count"))
-    press(page, "1")
+    press_key(page, "1")
     expect(page.locator("[data-count]")).to_have_attribute("data-count", str(count + 1))
-    expect(page.locator("[data-here]")).not_to_have_attribute("data-here", "77")  # the vote's own answer
+    expect(page.locator("[data-here]")).not_to_have_attribute("data-here", "77")  # the reply to the vote
     page.wait_for_selector("[data-here='77']")
     assert page.get_attribute("[data-count]", "data-count") == str(count + 1)
 
 
-def test_a_vote_for_a_stale_pair_is_refused_and_the_next_pair_comes(lab, open_page):
+def test_vote_on_a_stale_pair_is_refused_and_the_next_pair_shown(lab, open_page):
     page = open_page(lab)
-    pair = pair_of(page)
-    other = page.context.new_page()  # the same person, a second tab
+    pair = current_pair(page)
+    other = page.context.new_page()  # the same visitor in a second tab
     other.goto(lab.url)
-    assert pair_of(other) == pair
-    press(page, "1")
+    assert current_pair(other) == pair
+    press_key(page, "1")
     count = len(votes(lab))
     other.keyboard.press("2")
     other.wait_for_selector(".lab-notice")
     assert "already voted" in other.inner_text(".lab-notice")
     assert "in another tab perhaps: that answer counts, this one does not" in other.inner_text(".lab-notice")
-    assert pair_of(other) != pair
+    assert current_pair(other) != pair
     assert len(votes(lab)) == count
 
 
-def test_the_same_pair_and_sides_after_a_reload(lab, open_page):
+def test_reload_shows_the_same_pair_and_sides(lab, open_page):
     page = open_page(lab)
-    pair, left = pair_of(page), page.inner_text(".side.left .lab-text")
+    pair, left = current_pair(page), page.inner_text(".side.left .lab-text")
     page.reload()
-    assert (pair_of(page), page.inner_text(".side.left .lab-text")) == (pair, left)
+    assert (current_pair(page), page.inner_text(".side.left .lab-text")) == (pair, left)
 
 
 HOSTILE = (
@@ -314,19 +316,19 @@ def test_hostile_and_long_texts_are_inert_and_legible(lab, open_page, text):
             db, [NewCompletion(prompt.id, f"{text} {side}", (5, 6, side), "base", side) for side in (1, 2)]
         )
         pair = projects.add_pairs(db, project.id, [(made[0].id, made[1].id, "test")])[0]
-        with db.write() as conn:  # everybody has labelled the others: this one comes next
+        with db.write() as conn:  # the other pairs have votes: this one comes next
             conn.exec_driver_sql(f"DELETE FROM votes WHERE pair_id = {pair.id}")
             conn.exec_driver_sql(
                 "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, created_at)"
                 f" SELECT 'bulk-{pair.id}-' || id, id, 'crowd-{pair.id}', 'human', 'skip', 1, 0 FROM pairs WHERE id <> {pair.id}"
             )
     page = open_page(lab, viewport={"width": 390, "height": 800})
-    assert pair_of(page) == str(pair.id)
+    assert current_pair(page) == str(pair.id)
     shown = {page.inner_text(".side.left .lab-text").strip(), page.inner_text(".side.right .lab-text").strip()}
     assert {" ".join(item.split()) for item in shown} == {" ".join(f"{text} {side}".split()) for side in (1, 2)}
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.locator(".lab-label script, .lab-label img").count() == 0
-    page.set_viewport_size({"width": 1280, "height": 800})  # a long text scrolls, the buttons stay where they are
+    page.set_viewport_size({"width": 1280, "height": 800})  # a long text scrolls, and the buttons stay visible
     scrolls = "nodes => nodes.map(node => node.scrollHeight > node.clientHeight)"
     assert page.locator(".side .lab-text").evaluate_all(scrolls) == [len(text) > 1000] * 2
     for name in ("left", "right", "tie", "both_bad", "skip", "undo", "redo"):
@@ -337,22 +339,22 @@ def test_two_people_label_at_once(lab, open_page):
     first, second = open_page(lab), open_page(lab)
     count = len(votes(lab))
     for _ in range(3):
-        press(first, "1")
-        press(second, "2")
+        press_key(first, "1")
+        press_key(second, "2")
     names = [vote[1] for vote in votes(lab)[count:]]
     assert len(names) == 6
     assert len(set(names)) == 2
 
 
-def test_a_judge_labels_by_the_button_and_a_reset_begins_a_fresh_project(lab, open_page):
-    with Database.open(lab.home) as db:  # enough for a judge, however many the engine has written by now
+def test_judge_labels_on_request_and_reset_starts_a_new_project(lab, open_page):
+    with Database.open(lab.home) as db:  # enough for the judge, however many the engine has sampled
         project = projects.projects(db)[-1]
         prompt = projects.prompts(db, project.id, "train")[0]
         made = [NewCompletion(prompt.id, f"a text {i}", (5, i), "base", i) for i in range(80)]
         texts = [text.id for text in projects.add_completions(db, made)]
         projects.add_pairs(db, project.id, [(*two, "test") for two in zip(texts[::2], texts[1::2], strict=True)])
     page = open_page(lab)
-    pair_of(page)
+    current_pair(page)
     page.click("summary:has-text('For talks')")
     page.click("[data-do=judge]")
     expect(page.locator(".goal")).to_contain_text("40 simulated, kept apart")
@@ -368,5 +370,5 @@ def test_a_judge_labels_by_the_button_and_a_reset_begins_a_fresh_project(lab, op
     assert votes(lab) == cast
     with Database.open(lab.home) as db:
         assert len(projects.projects(db)) == 2
-    press(page, "1")
+    press_key(page, "1")
     expect(page.locator("[data-count]")).to_have_attribute("data-count", "1")

@@ -1,6 +1,6 @@
-"""What only the operator may do, as the page shows it: to labellers greyed with the reason, to everybody else as ever.
+"""Controls for the operator only: disabled with a notice for labellers and viewers, enabled for the operator.
 
-Both labs of the file hold what the buttons are about: a run that goes on, one to resume, a blind test, an import, two projects.
+Both labs of the file have an active and a stopped run, a blind test, an import and two projects, so that every control exists.
 """
 
 import json
@@ -12,7 +12,7 @@ import time
 import pytest
 from browser_lab import ROOT, Lab
 from playwright.sync_api import expect
-from test_people_screen import joined, keys
+from test_people_screen import access_keys, join_as
 
 from rlhf_lab.common.enums import JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, StepResult
@@ -26,8 +26,8 @@ from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run, set_run_status
 
-#: What the operator alone may press, by screen: all of it is there, as often as the lab is furnished for.
-THEIRS = {
+#: Controls that only the operator may use, by screen (values of data-do).
+OPERATOR_CONTROLS = {
     "Train": ["start-open", "pause", "stop", "knob-beta", "set-beta", "knob-lr", "set-lr", "switch"],
     "Compare": ["blind-pairs", "blind-begin", "blind-rename", "blind-delete"],
     "Runs & data": [
@@ -37,8 +37,8 @@ THEIRS = {
     "Reward model": ["train", "source"],
     "Project": ["project-rename", "project-open", "project-delete", "stop-engine"],
 }  # fmt: skip
-#: What is not shown to others at all.
-HIDDEN = {
+#: Elements that others do not see at all.
+HIDDEN_FROM_OTHERS = {
     "Label": [".talks"],
     "Train": [],
     "Compare": [],
@@ -46,12 +46,12 @@ HIDDEN = {
     "Reward model": ["#reward-settings"],
     "Project": [".make", "[data-do=lab-about]"],
 }
-#: What they may do on the same screens.
-OURS = {
+#: Controls that labellers may use on the same screens.
+LABELLER_CONTROLS = {
     "Label": ["left", "skip"], "Train": ["pick", "latest"], "Compare": ["write", "another", "blind-pick"],
     "Runs & data": ["run-choose", "run-watch"], "Reward model": ["explain"],
 }  # fmt: skip
-WORDS = {
+NOTICES = {
     "Train": "Only the operator starts and steers runs here; you can watch.",
     "Compare": "Only the operator begins and changes blind tests here; you can judge their pairs.",
     "Runs & data": "Only the operator changes runs, trains, exports and imports here; you can look and compare.",
@@ -59,12 +59,12 @@ WORDS = {
     "People": "Only the operator makes the labelling rules and takes people out of the lab.",
     "Project": "Only the operator opens, makes and changes projects here; you can look.",
 }
-SCREENS = ["Label", *WORDS]
+SCREENS = ["Label", *NOTICES]
 REPORT = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.9, "train_accuracy": 0.9, "folds": 3}
 
 
-def furnish(lab) -> None:
-    """Put everything into a lab that somebody might press; no engine works on any of it."""
+def fill_lab(lab) -> None:
+    """Add everything that the controls need; no engine works on it."""
     votes = lab.home.parent / "votes.jsonl"
     votes.write_text(json.dumps({"prompt": "Why?", "chosen": "Because.", "rejected": "No.", "annotator": "ann"}) + "\n")
     command = [sys.executable, "-m", "rlhf_lab", "import", str(votes), "--home", str(lab.home)]
@@ -86,13 +86,13 @@ def furnish(lab) -> None:
         for step in (1, 2):
             record_step(db, going.id, StepResult(step, {"objective/scores": 0.1 * step, "objective/kl": 0.2}))
         asked = {"prompts": ["Once"], "checkpoint": "base"}
-        writing = [at_work(db, here, JobKind.COMPLETE, **asked) for _ in range(2)]
+        writing = [add_running_job(db, here, JobKind.COMPLETE, **asked) for _ in range(2)]
         add_test(db, here, *writing)
-        at_work(db, here, JobKind.TRAIN_POLICY, run_id=going.id)
+        add_running_job(db, here, JobKind.TRAIN_POLICY, run_id=going.id)
 
 
-def at_work(db, project_id: int, kind: JobKind, **payload) -> int:
-    """A job that goes on, on no engine."""
+def add_running_job(db, project_id: int, kind: JobKind, **payload) -> int:
+    """A running job without an engine."""
     now = time.time()
     values = {"kind": kind, "status": JobStatus.RUNNING, "project_id": project_id, "payload": payload, "error": ""}
     values |= {"progress": 0.25, "best_progress": 0.0, "attempts": 0, "created_at": now, "updated_at": now}
@@ -101,19 +101,19 @@ def at_work(db, project_id: int, kind: JobKind, **payload) -> int:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory):
+def multi_user_lab(tmp_path_factory):
     lab = Lab(tmp_path_factory.mktemp("lab") / "home", options=("--host", "0.0.0.0")).start()
-    furnish(lab)
+    fill_lab(lab)
     yield lab
-    lab.end()
+    lab.stop()
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory):
+def single_user_lab(tmp_path_factory):
     lab = Lab(tmp_path_factory.mktemp("own") / "home").start()
-    furnish(lab)
+    fill_lab(lab)
     yield lab
-    lab.end()
+    lab.stop()
 
 
 def go_to(page, name: str) -> None:
@@ -124,163 +124,167 @@ def go_to(page, name: str) -> None:
                 page.locator(f"#{fold} > button").click()
 
 
-def named(page, what: str):
+def first_control(page, what: str):
     return page.locator(f'[data-do="{what}"]').first
 
 
-#: Of the named controls: [how many a person sees, how many of these take a press or a key].
-STATE = """what => { const found = [...document.querySelectorAll(`[data-do="${what}"]`)].filter((one) => one.checkVisibility());
+#: JavaScript: of the controls with this data-do: [whether some are visible, how many of these are enabled].
+CONTROL_COUNTS = """what => {
+    const found = [...document.querySelectorAll(`[data-do="${what}"]`)].filter((one) => one.checkVisibility());
     return [found.length > 0, found.filter((one) => !one.matches(':disabled')).length]; }"""
 
 
-def closed(page, what: str) -> None:
-    """There, greyed, and out of reach of mouse and keys; a reader of the screen is told that it cannot be used."""
-    control = named(page, what)
+def expect_disabled(page, what: str) -> None:
+    """A control is visible and disabled for mouse, keyboard and screen readers."""
+    control = first_control(page, what)
     expect(control).to_be_disabled()
     expect(control).to_be_visible()
-    assert page.evaluate(STATE, what) == [True, 0], what
+    assert page.evaluate(CONTROL_COUNTS, what) == [True, 0], what
     assert control.evaluate("node => { node.focus(); node.click(); return document.activeElement !== node; }"), what
-    assert named(page, what).evaluate("node => getComputedStyle(node).cursor") != "pointer", what
+    assert first_control(page, what).evaluate("node => getComputedStyle(node).cursor") != "pointer", what
 
 
-def open_to(page, what: str) -> None:
-    expect(named(page, what)).to_be_visible()
-    expect(named(page, what)).to_be_enabled()
+def expect_enabled(page, what: str) -> None:
+    expect(first_control(page, what)).to_be_visible()
+    expect(first_control(page, what)).to_be_enabled()
 
 
-def sees_everything(page) -> None:
-    """As a page looked before anybody knew of operators."""
+def expect_full_access(page) -> None:
+    """Every control is enabled, and there is no notice."""
     for name in SCREENS:
         go_to(page, name)
-        for what in THEIRS.get(name, []) + OURS.get(name, []):
+        for what in OPERATOR_CONTROLS.get(name, []) + LABELLER_CONTROLS.get(name, []):
             if what in ("latest", "run-delete", "export-adapter"):
-                continue  # at rest for other reasons
-            open_to(page, what)
-        for what in HIDDEN.get(name, []):
+                continue  # disabled for other reasons
+            expect_enabled(page, what)
+        for what in HIDDEN_FROM_OTHERS.get(name, []):
             expect(page.locator(what).first).to_be_visible()
     go_to(page, "People")
     expect(page.locator("summary:has-text('Labelling rules')")).to_be_visible()
-    assert page.locator(".lab-only").count() >= len(WORDS)
+    assert page.locator(".lab-only").count() >= len(NOTICES)
     assert [one for one in page.locator(".lab-only").all() if one.is_visible()] == []
     assert page.locator("fieldset:disabled, body.lab-guest").count() == 0
 
 
-def test_a_labeller_sees_at_once_what_is_the_operators_and_who_that_is(guarded, open_page):
-    page = joined(guarded, open_page, "Ann")
+def test_labeller_sees_operator_controls_disabled_with_a_notice(multi_user_lab, open_page):
+    page = join_as(multi_user_lab, open_page, "Ann")
     sent = []
     page.on("request", lambda request: sent.append(request.url) if "/run/predict" in request.url else None)
     for name in SCREENS:
         go_to(page, name)
-        if name in WORDS:
-            mine = page.locator(".lab-only", has_text=WORDS[name])
+        if name in NOTICES:
+            mine = page.locator(".lab-only", has_text=NOTICES[name])
             expect(mine).to_be_visible()
-        for what in OURS.get(name, []):
+        for what in LABELLER_CONTROLS.get(name, []):
             if what != "latest":
-                open_to(page, what)
+                expect_enabled(page, what)
         before = len(sent)
-        for what in THEIRS.get(name, []):
-            closed(page, what)
+        for what in OPERATOR_CONTROLS.get(name, []):
+            expect_disabled(page, what)
         assert len(sent) == before, name
-        for what in HIDDEN.get(name, []):
+        for what in HIDDEN_FROM_OTHERS.get(name, []):
             expect(page.locator(what).first).to_be_hidden()
     go_to(page, "People")
     assert page.locator("summary:has-text('Labelling rules')").count() == 0
 
 
-class Silent:
-    """A route's handler: the header never says who operates the lab."""
+class DropStatus:
+    """A route handler that never answers the header's requests."""
 
-    held = 0
+    dropped = 0
 
     def __call__(self, route) -> None:
         if '"status"' in (route.request.post_data or ""):
-            self.held += 1
+            self.dropped += 1
             return None
         return route.continue_()
 
 
-def test_a_page_says_so_from_its_first_moment_on_before_the_lab_has_answered_it(guarded, own, open_page):
-    for page, look in ((open_page(own), open_to), (joined(guarded, open_page, "Cid"), closed)):
-        silent = Silent()
-        page.route(re.compile("component_server"), silent)
+def test_controls_are_right_before_the_first_reply_of_the_server(multi_user_lab, single_user_lab, open_page):
+    for page, look in (
+        (open_page(single_user_lab), expect_enabled),
+        (join_as(multi_user_lab, open_page, "Cid"), expect_disabled),
+    ):
+        drop_status = DropStatus()
+        page.route(re.compile("component_server"), drop_status)
         page.reload()
         go_to(page, "Train")
         look(page, "start-open")
-        assert silent.held > 0
+        assert drop_status.dropped > 0
         assert page.locator(".lab-header .strip").count() == 0
 
 
-def test_the_operator_sees_no_such_words_and_everything_enabled(guarded, open_page):
-    page = open_page(guarded)
-    page.goto(f"{guarded.url}enter?key={keys(guarded)['operator']}")
-    sees_everything(page)
+def test_operator_sees_no_notice_and_everything_enabled(multi_user_lab, open_page):
+    page = open_page(multi_user_lab)
+    page.goto(f"{multi_user_lab.url}enter?key={access_keys(multi_user_lab)['operator']}")
+    expect_full_access(page)
 
 
-def test_a_page_whose_visitor_ceases_to_be_the_operator_says_so_by_itself(guarded, open_page):
-    page = open_page(guarded)
-    page.goto(f"{guarded.url}enter?key={keys(guarded)['operator']}")
+def test_page_disables_controls_when_the_visitor_is_no_longer_operator(multi_user_lab, open_page):
+    page = open_page(multi_user_lab)
+    page.goto(f"{multi_user_lab.url}enter?key={access_keys(multi_user_lab)['operator']}")
     go_to(page, "Train")
-    open_to(page, "pause")
+    expect_enabled(page, "pause")
     kept = page.context.cookies()
     page.context.clear_cookies()
     for what in ("pause", "start-open", "set-lr"):
-        closed(page, what)
-    expect(page.locator(".lab-only", has_text=WORDS["Train"])).to_be_visible()
+        expect_disabled(page, what)
+    expect(page.locator(".lab-only", has_text=NOTICES["Train"])).to_be_visible()
     page.context.add_cookies(kept)
-    open_to(page, "pause")
+    expect_enabled(page, "pause")
 
 
-def test_whoever_is_alone_with_the_lab_sees_no_change(own, open_page):
-    sees_everything(open_page(own))
+def test_single_user_lab_has_everything_enabled(single_user_lab, open_page):
+    expect_full_access(open_page(single_user_lab))
 
 
-def test_the_secret_makes_everything_usable_without_a_reload_and_on_the_next_visit(guarded, open_page):
-    page = joined(guarded, open_page, "Bob")
+def test_operator_secret_enables_everything_now_and_after_a_reload(multi_user_lab, open_page):
+    page = join_as(multi_user_lab, open_page, "Bob")
     go_to(page, "Runs & data")
-    closed(page, "run-delete")
+    expect_disabled(page, "run-delete")
     go_to(page, "Project")
-    closed(page, "stop-engine")
+    expect_disabled(page, "stop-engine")
     page.evaluate("window.unchanged = true")
-    named(page, "secret").fill(keys(guarded)["operator"])
-    named(page, "secret-enter").click()
-    expect(named(page, "project-notice")).to_have_text("You are the operator in this browser now.")
-    sees_everything(page)
+    first_control(page, "secret").fill(access_keys(multi_user_lab)["operator"])
+    first_control(page, "secret-enter").click()
+    expect(first_control(page, "project-notice")).to_have_text("You are the operator in this browser now.")
+    expect_full_access(page)
     assert page.evaluate("window.unchanged") is True
     go_to(page, "Compare")
     page.reload()
-    open_to(page, "blind-begin")
+    expect_enabled(page, "blind-begin")
     page.wait_for_function("() => document.querySelector('.lab-header .strip')")
-    page.wait_for_timeout(2500)  # what the lab says of the secret has come
-    open_to(page, "blind-begin")
+    page.wait_for_timeout(2500)  # the reply to the secret has arrived
+    expect_enabled(page, "blind-begin")
     go_to(page, "Runs & data")
-    named(page, "run-rename").click()
-    named(page, "run-name").fill("renamed by Bob")
-    named(page, "run-name-keep").click()
-    expect(named(page, "runs-notice")).to_contain_text("renamed by Bob")
+    first_control(page, "run-rename").click()
+    first_control(page, "run-name").fill("renamed by Bob")
+    first_control(page, "run-name-keep").click()
+    expect(first_control(page, "runs-notice")).to_contain_text("renamed by Bob")
 
 
-def test_who_may_only_look_is_told_the_same(guarded, open_page):
-    page = open_page(guarded)
+def test_viewer_sees_operator_controls_disabled(multi_user_lab, open_page):
+    page = open_page(multi_user_lab)
     page.wait_for_selector("body.lab-guest")
     go_to(page, "Train")
-    closed(page, "start-open")
-    closed(page, "stop")
+    expect_disabled(page, "start-open")
+    expect_disabled(page, "stop")
     assert page.locator(".toast-body").count() == 0
 
 
-def test_a_wrong_secret_after_a_right_one_takes_nothing_away(guarded, open_page):
-    page = joined(guarded, open_page, "Dan")
+def test_wrong_secret_after_a_right_one_changes_nothing(multi_user_lab, open_page):
+    page = join_as(multi_user_lab, open_page, "Dan")
     go_to(page, "Project")
     for said, answer in (
-        (keys(guarded)["operator"], "You are the operator"),
+        (access_keys(multi_user_lab)["operator"], "You are the operator"),
         ("not it", "Only the operator may do this"),
     ):
-        named(page, "secret").fill(said)
-        named(page, "secret-enter").click()
-        expect(named(page, "project-notice")).to_contain_text(answer)
-        open_to(page, "stop-engine")
+        first_control(page, "secret").fill(said)
+        first_control(page, "secret-enter").click()
+        expect(first_control(page, "project-notice")).to_contain_text(answer)
+        expect_enabled(page, "stop-engine")
     go_to(page, "Runs & data")
-    named(page, "run-rename").click()
-    named(page, "run-name").fill("renamed by Dan")
-    named(page, "run-name-keep").click()
-    expect(named(page, "runs-notice")).to_contain_text("renamed by Dan")  # the server goes by the same secret
+    first_control(page, "run-rename").click()
+    first_control(page, "run-name").fill("renamed by Dan")
+    first_control(page, "run-name-keep").click()
+    expect(first_control(page, "runs-notice")).to_contain_text("renamed by Dan")  # the server accepts the stored secret

@@ -1,11 +1,11 @@
-"""Several people in one lab: joining by code on a phone, pairs kept apart, redo and changed answers, roles."""
+"""Several people in one lab: joining by code on a phone, separate pairs, redo and changed answers, roles."""
 
 import json
 import re
 import sqlite3
 
 import pytest
-from browser_lab import Lab, pair_of, press, votes_cut
+from browser_lab import Lab, current_pair, intercept_votes, press_key
 from playwright.sync_api import expect
 
 from rlhf_lab.config.labelling import LabellingConfig
@@ -15,56 +15,56 @@ from rlhf_lab.store.projects import current_project, set_labelling_config
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A lab that others reach: whoever has no role may only look."""
+    """A multi-user lab: a visitor without a role is a viewer."""
     lab = Lab(tmp_path_factory.mktemp("lab") / "home", options=("--host", "0.0.0.0")).start()
     yield lab
-    lab.end()
+    lab.stop()
 
 
-def keys(lab) -> dict[str, str]:
+def access_keys(lab) -> dict[str, str]:
     return json.loads((lab.home / "access.json").read_text())
 
 
-def rows(lab, query: str) -> list[tuple]:
+def query_rows(lab, query: str) -> list[tuple]:
     with sqlite3.connect(lab.home / "lab.db") as db:
         return db.execute(query).fetchall()
 
 
-def live(lab) -> list[tuple[str, int, str]]:
-    return rows(lab, "SELECT annotator, pair_id, choice FROM votes WHERE undone_at IS NULL ORDER BY id")
+def active_votes(lab) -> list[tuple[str, int, str]]:
+    return query_rows(lab, "SELECT annotator, pair_id, choice FROM votes WHERE undone_at IS NULL ORDER BY id")
 
 
-def joined(lab, open_page, name: str, **options):
+def join_as(lab, open_page, name: str, **options):
     page = open_page(lab, **options)
     page.wait_for_selector("text=Join to label")
-    assert page.locator("[data-do=undo], [data-do=redo], .talks").count() == 0  # a viewer does nothing yet
+    assert page.locator("[data-do=undo], [data-do=redo], .talks").count() == 0  # a viewer has no controls
     page.click("text=Join to label")
-    page.fill("#code", keys(lab)["code"].lower())
+    page.fill("#code", access_keys(lab)["code"].lower())
     page.fill("#name", name)
     page.click("button")
-    pair_of(page)
+    current_pair(page)
     return page
 
 
-def test_two_people_join_by_code_and_never_share_a_pair(lab, open_page):
+def test_two_people_join_by_code_and_get_different_pairs(lab, open_page):
     phone = {"viewport": {"width": 390, "height": 800}, "has_touch": True}
-    ann, bob = joined(lab, open_page, "Ann", **phone), joined(lab, open_page, "Bo$$")
+    ann, bob = join_as(lab, open_page, "Ann", **phone), join_as(lab, open_page, "Bo$$")
     assert ann.evaluate("document.documentElement.scrollWidth") <= 390
     assert [page.inner_text("[data-do=left] > span").strip() for page in (ann, bob)] == [
         "First is better",
         "Left is better",
     ]
     assert ann.inner_text("[data-you]") == "you are Ann"
-    assert pair_of(ann) != pair_of(bob)
+    assert current_pair(ann) != current_pair(bob)
     for _ in range(3):
-        pair = pair_of(ann)
+        pair = current_pair(ann)
         ann.tap("[data-do=left]")
-        assert pair_of(ann) != pair
-        press(bob, "2")
+        assert current_pair(ann) != pair
+        press_key(bob, "2")
     for page, words in ((ann, "first is better"), (bob, "left is better")):
         page.click("summary:has-text('Your earlier labels')")
         expect(page.locator(".earlier select").first.locator("option").first).to_have_text(words)
-    cast = live(lab)
+    cast = active_votes(lab)
     assert sorted(name for name, _, _ in cast) == ["Ann"] * 3 + ["Bo$$"] * 3
     assert len({pair for _, pair, _ in cast}) == 6
     assert bob.inner_text("[data-here]") == "2 people here"
@@ -75,12 +75,12 @@ def test_two_people_join_by_code_and_never_share_a_pair(lab, open_page):
     assert bob.locator(".invite").count() == 0
 
 
-def test_a_lost_vote_is_dropped_where_only_looking_is_allowed(lab, open_page):
+def test_viewer_drops_a_lost_vote(lab, open_page):
     page = open_page(lab)
     page.wait_for_selector("text=Join to label")
     page.evaluate("""sessionStorage.setItem('rlhf-lab-vote', JSON.stringify({ pair_id: 1, choice: 'left', uuid: 'lost',
         by: localStorage.getItem('rlhf-lab-annotator') }))""")
-    sent = votes_cut(page)
+    sent = intercept_votes(page)
     page.reload()
     page.wait_for_selector("text=Join to label")
     assert page.evaluate("sessionStorage.getItem('rlhf-lab-vote')") == ""
@@ -88,22 +88,22 @@ def test_a_lost_vote_is_dropped_where_only_looking_is_allowed(lab, open_page):
     assert sent == []
 
 
-def test_undo_redo_and_another_answer_from_the_list(lab, open_page):
-    page = joined(lab, open_page, "Cid")
+def test_undo_redo_and_changing_an_earlier_answer(lab, open_page):
+    page = join_as(lab, open_page, "Cid")
     page.click("[data-strength=much]")
     page.fill(".note", "so warm")
     page.click("[data-do=differ]")
     assert page.locator(".side mark").count() > 0
     page.locator("body").click(position={"x": 2, "y": 2})
-    first = press(page, "1")
+    first = press_key(page, "1")
     mine = "SELECT strength, note, choice, first_on_left FROM votes WHERE annotator = 'Cid' AND undone_at IS NULL"
-    ((strength, note, choice, on_left),) = rows(lab, mine)
+    ((strength, note, choice, on_left),) = query_rows(lab, mine)
     assert (strength, note, choice) == ("much", "so warm", "first" if on_left else "second")
     page.keyboard.press("u")
     page.wait_for_selector(f".lab-label[data-open='{first}']")
-    assert rows(lab, mine) == []
-    press(page, "r")
-    assert len(rows(lab, mine)) == 1
+    assert query_rows(lab, mine) == []
+    press_key(page, "r")
+    assert len(query_rows(lab, mine)) == 1
     page.click("summary:has-text('Your earlier labels')")
     page.wait_for_selector(".earlier article")
     answer = page.get_by_label("your answer", exact=True)
@@ -114,28 +114,28 @@ def test_undo_redo_and_another_answer_from_the_list(lab, open_page):
     page.locator(".earlier input").fill("  it rhymes")
     page.click(".earlier [data-do=amend]")
     page.wait_for_selector(".lab-notice:has-text('earlier answer is changed')")
-    ((strength, note, choice, _),) = rows(lab, mine)
+    ((strength, note, choice, _),) = query_rows(lab, mine)
     assert (strength, note, choice) == ("slightly", "it rhymes", "second" if on_left else "first")
 
 
-def test_a_pair_whose_time_is_over_goes_to_another_and_the_late_vote_is_refused(lab, open_page):
-    late = joined(lab, open_page, "Dan")
-    pair = pair_of(late)
+def test_expired_lease_passes_to_another_and_the_late_vote_is_refused(lab, open_page):
+    late = join_as(lab, open_page, "Dan")
+    pair = current_pair(late)
     with sqlite3.connect(lab.home / "lab.db") as db:
         db.execute("UPDATE leases SET expires_at = 1 WHERE annotator = 'Dan'")
         db.execute("UPDATE leases SET expires_at = expires_at + 9000 WHERE annotator <> 'Dan'")
-    other = joined(lab, open_page, "Eve")
-    assert pair_of(other) == pair
-    press(other, "1")
-    count = len(live(lab))
+    other = join_as(lab, open_page, "Eve")
+    assert current_pair(other) == pair
+    press_key(other, "1")
+    count = len(active_votes(lab))
     late.keyboard.press("2")
     late.wait_for_selector(".lab-notice")
     assert "meanwhile others have judged it" in late.inner_text(".lab-notice")
-    assert pair_of(late) != pair
-    assert len(live(lab)) == count
+    assert current_pair(late) != pair
+    assert len(active_votes(lab)) == count
 
 
-WORDS_OF_RULES = {
+RULE_CHOICES = {
     "sampling": [
         "any", "whose answers would teach the most", "where the reward model is least sure", "least like the pairs there are",
     ],
@@ -143,38 +143,38 @@ WORDS_OF_RULES = {
 }  # fmt: skip
 
 
-def test_only_the_operator_makes_rules_and_they_reach_the_others(lab, open_page):
-    page = joined(lab, open_page, "Fay")
+def test_only_the_operator_changes_rules_and_they_apply_to_everybody(lab, open_page):
+    page = join_as(lab, open_page, "Fay")
     judge = page.evaluate("window.gradio_config.dependencies.find(d => d.api_name === 'judge').id")
     asked = {"data": [""], "fn_index": judge, "session_hash": "x1", "event_data": {"judge": "cheerful", "count": 5}}
     refused = page.request.post(f"{lab.url}gradio_api/run/predict", data=asked)
     assert refused.status == 500
     assert "Only the operator may do this" in refused.text()
-    assert rows(lab, "SELECT count(*) FROM votes WHERE source = 'simulated'") == [(0,)]
+    assert query_rows(lab, "SELECT count(*) FROM votes WHERE source = 'simulated'") == [(0,)]
     operator = open_page(lab)
-    operator.goto(f"{lab.url}enter?key={keys(lab)['operator']}")
+    operator.goto(f"{lab.url}enter?key={access_keys(lab)['operator']}")
     operator.click("role=tab[name='People']")
-    operator.wait_for_selector(f"[data-code='{keys(lab)['code']}']")
+    operator.wait_for_selector(f"[data-code='{access_keys(lab)['code']}']")
     assert operator.locator(".invite svg.qr path").count() == 1
-    link = operator.locator(".invite .lab-text")  # all of it to copy; what has to be typed stands out
-    expect(link).to_have_text(re.compile(f"/join\\?code={keys(lab)['code']}$"))
-    expect(link.locator(".muted")).to_have_text(f"?code={keys(lab)['code']}")
+    link = operator.locator(".invite .lab-text")  # the whole link can be copied; the part to type is emphasized
+    expect(link).to_have_text(re.compile(f"/join\\?code={access_keys(lab)['code']}$"))
+    expect(link.locator(".muted")).to_have_text(f"?code={access_keys(lab)['code']}")
     wide = "document.querySelector('.invite svg.qr').getBoundingClientRect().width"
     usual = operator.evaluate(wide)
     operator.click("text=Projector")
-    assert operator.evaluate(wide) > 1.5 * usual  # to be read from the back of a room
+    assert operator.evaluate(wide) > 1.5 * usual  # legible from the back of a room
     operator.click("text=Projector")
     operator.click("summary:has-text('Labelling rules')")
-    for name, words in WORDS_OF_RULES.items():
+    for name, words in RULE_CHOICES.items():
         expect(operator.locator(f"select[name={name}] option")).to_have_text(words)
     operator.fill("[name=guideline]", "Prefer the kinder text.")
     operator.click("text=Use these rules")
-    operator.wait_for_selector(".told:has-text('From the next pair on')")
-    press(page, "1")
+    operator.wait_for_selector(".rules-form .result:has-text('From the next pair on')")
+    press_key(page, "1")
     assert page.inner_text(".guideline") == "Prefer the kinder text."
 
 
-def test_markdown_is_shown_and_inert(lab, open_page):
+def test_markdown_is_rendered_without_links_and_images(lab, open_page):
     from rlhf_lab.common.records import NewCompletion
     from rlhf_lab.store import projects
 
@@ -187,21 +187,21 @@ def test_markdown_is_shown_and_inert(lab, open_page):
             db, [NewCompletion(prompt.id, f"{hostile} {n}", (5, n), "base", n) for n in (1, 2)]
         )
         pair = projects.add_pairs(db, project.id, [(made[0].id, made[1].id, "test")])[0]
-        with db.write() as conn:  # the others have been skipped before: this one comes next
+        with db.write() as conn:  # the other pairs have been skipped: this one comes next
             conn.exec_driver_sql(
                 "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, created_at)"
                 f" SELECT 'skip-' || id, id, 'crowd', 'human', 'skip', 1, 0 FROM pairs WHERE id <> {pair.id}"
             )
-    page = joined(lab, open_page, "Gus")
-    assert pair_of(page) == str(pair.id)
+    page = join_as(lab, open_page, "Gus")
+    assert current_pair(page) == str(pair.id)
     assert page.inner_text(".side.left strong") == "bold"
     assert page.locator(".side.left li").count() == 2
     assert page.locator(".lab-label img, .lab-markdown a").count() == 0
     assert "<img src=x" in page.inner_text(".side.left .lab-markdown")
 
 
-def test_the_board_is_put_in_order_by_labels_or_by_consistency(lab, open_page):
-    """Many: 4 labels, agrees with themselves 0 of 1. Steady: 3 labels, 1 of 1. New: 2, nothing shown twice."""
+def test_leaderboard_is_sorted_by_labels_or_consistency(lab, open_page):
+    """Many: 4 labels, consistent on 0 of 1 repeats. Steady: 3 labels, 1 of 1. New: 2 labels, no repeat."""
     with Database.open(lab.home) as db, db.write() as conn:
         pairs = [row[0] for row in conn.exec_driver_sql("SELECT id FROM pairs ORDER BY id LIMIT 4")]
         said = [("Many", pair, "first", 0) for pair in pairs] + [("Many", pairs[0], "second", 1)]
@@ -230,32 +230,36 @@ def test_the_board_is_put_in_order_by_labels_or_by_consistency(lab, open_page):
     page.click("role=button[name='Agrees with themselves']")
     assert (order(), marked()) == (["Steady", "Many", "New"], ["Agrees with themselves"])
     page.evaluate("document.querySelector('.lab-people tbody').dataset.old = 1")
-    page.wait_for_function("!document.querySelector('.lab-people tbody').dataset.old")  # asked again: it stays so
+    page.wait_for_function(
+        "!document.querySelector('.lab-people tbody').dataset.old"
+    )  # after the next poll the order is the same
     assert order() == ["Steady", "Many", "New"]
     assert page.evaluate("document.activeElement.dataset.sort") == "themselves"
     page.click("role=button[name='Labels']")
     assert order() == ["Many", "Steady", "New"]
 
 
-def test_the_operator_takes_somebody_out_and_they_join_again(lab, open_page):
-    page = joined(lab, open_page, "<b>Rude</b>")
-    press(page, "1")
+def test_operator_erases_a_person_who_may_join_again(lab, open_page):
+    page = join_as(lab, open_page, "<b>Rude</b>")
+    press_key(page, "1")
     operator = open_page(lab)
-    operator.goto(f"{lab.url}enter?key={keys(lab)['operator']}")
+    operator.goto(f"{lab.url}enter?key={access_keys(lab)['operator']}")
     operator.click("role=tab[name='People']")
     operator.click("summary:has-text('Take somebody out')")
-    operator.locator("[data-do=leaving-name]").select_option("<b>Rude</b>")
-    looks = "boxes => boxes.map(box => getComputedStyle(box).appearance)"  # without it Gradio takes the tick away
-    boxes = operator.locator(".lab-people [type=checkbox], .lab-leaving [type=checkbox]")
+    operator.locator("[data-do=erase-name]").select_option("<b>Rude</b>")
+    looks = "boxes => boxes.map(box => getComputedStyle(box).appearance)"  # otherwise Gradio hides the tick
+    boxes = operator.locator(".lab-people [type=checkbox]")
     assert boxes.evaluate_all(looks) == ["auto", "auto"]
-    operator.click("[data-do=leaving]")
-    expect(operator.locator(".lab-leaving")).to_contain_text("Take <b>Rude</b> out of every project for good, and keep")
-    operator.click("[data-do=leaving-sure]")
-    operator.wait_for_selector(".lab-leaving .told:has-text('The name is out of this lab')")
-    expect(operator.locator("[data-do=leaving-name] option", has_text="Rude")).to_have_count(0)
-    assert "<b>Rude</b>" not in [name for name, _, _ in live(lab)]
-    page.wait_for_selector("text=Join to label")  # told without a press of a key
-    ann = joined(lab, open_page, "Hal")
+    operator.click("[data-do=erase]")
+    expect(operator.locator(".lab-people .erasure")).to_contain_text(
+        "Take <b>Rude</b> out of every project for good, and keep"
+    )
+    operator.click("[data-do=erase-sure]")
+    operator.wait_for_selector(".lab-people .erasure .result:has-text('The name is out of this lab')")
+    expect(operator.locator("[data-do=erase-name] option", has_text="Rude")).to_have_count(0)
+    assert "<b>Rude</b>" not in [name for name, _, _ in active_votes(lab)]
+    page.wait_for_selector("text=Join to label")  # shown without any action
+    ann = join_as(lab, open_page, "Hal")
     ann.click("role=tab[name='People']")
     ann.wait_for_selector("tr[data-name=Hal], .lab-people h2")
-    assert ann.locator(".lab-leaving details").is_hidden()
+    assert ann.locator(".lab-people .erasure").is_hidden()

@@ -1,46 +1,46 @@
-"""Labelling without a code in a real browser: who a visitor is, with cookies and without, and what others cannot do to them."""
+"""Public labelling in a real browser: the identity of visitors with and without cookies, and its protection."""
 
 import sqlite3
 
 import pytest
-from browser_lab import Lab, pair_of, press
+from browser_lab import Lab, current_pair, press_key
 from playwright.sync_api import expect
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A lab in which whoever reaches the page may label."""
+    """A lab where every visitor may label."""
     lab = Lab(tmp_path_factory.mktemp("open") / "home", options=("--public-labelling",)).start()
     yield lab
-    lab.end()
+    lab.stop()
 
 
-def live(lab) -> list[tuple[str, str]]:
+def active_votes(lab) -> list[tuple[str, str]]:
     with sqlite3.connect(lab.home / "lab.db") as db:
         query = "SELECT annotator, pair_id FROM votes WHERE undone_at IS NULL ORDER BY id"
         return [(name, str(pair)) for name, pair in db.execute(query)]
 
 
-def who(lab) -> str:
-    return live(lab)[-1][0]
+def latest_annotator(lab) -> str:
+    return active_votes(lab)[-1][0]
 
 
-def test_a_visitor_stays_the_same_over_a_reload_and_nobody_else_can_be_them(lab, open_page):
+def test_visitor_keeps_their_name_after_a_reload_and_nobody_can_take_it(lab, open_page):
     page = open_page(lab)
-    voted = press(page, "1")
-    name, pair = live(lab)[-1]
+    voted = press_key(page, "1")
+    name, pair = active_votes(lab)[-1]
     assert (name.startswith("visitor-"), pair) == (True, voted)
-    shown = pair_of(page)
+    shown = current_pair(page)
     page.reload()
-    assert pair_of(page) == shown
-    press(page, "2")
-    assert who(lab) == name
+    assert current_pair(page) == shown
+    press_key(page, "2")
+    assert latest_annotator(lab) == name
     thief = open_page(lab)
-    assert pair_of(thief) != pair_of(page)
+    assert current_pair(thief) != current_pair(page)
     thief.click("role=tab[name='People']")
-    thief.wait_for_selector(f".lab-people tr[data-name={name}]")  # it is no secret
+    thief.wait_for_selector(f".lab-people tr[data-name={name}]")  # the name is public
     undo = thief.evaluate("window.gradio_config.dependencies.find(d => d.api_name === 'undo').id")
-    before = live(lab)
+    before = active_votes(lab)
     for said in (name, "", None):
         asked = {"data": [], "fn_index": undo, "session_hash": "t", "event_data": {"annotator": said}}
         answer = thief.request.post(f"{lab.url}gradio_api/run/predict", data=asked)
@@ -48,15 +48,15 @@ def test_a_visitor_stays_the_same_over_a_reload_and_nobody_else_can_be_them(lab,
     thief.context.clear_cookies()
     answer = thief.request.post(f"{lab.url}gradio_api/run/predict", data=asked | {"event_data": {"annotator": name}})
     assert (answer.status, "no usable name" in answer.text()) == (500, True)
-    assert live(lab) == before
+    assert active_votes(lab) == before
     page.keyboard.press("u")
     expect(page.locator(".lab-notice")).to_contain_text("Your last answer is taken back.")
-    assert live(lab) == before[:-1]
+    assert active_votes(lab) == before[:-1]
 
 
-def test_where_cookie_and_storage_are_refused_one_labels_for_as_long_as_the_page_is_open(lab, open_page):
-    """In the frame of another site, over http."""
-    page, elsewhere = open_page(lab), lab.url.replace("127.0.0.1", "localhost")  # to a browser another site
+def test_labelling_without_cookies_and_storage(lab, open_page):
+    """In a frame of another site over http, where browsers refuse both; the name lasts as long as the page."""
+    page, elsewhere = open_page(lab), lab.url.replace("127.0.0.1", "localhost")  # another site for the browser
     page.context.clear_cookies()
     page.context.add_init_script("""for (const name of ['localStorage', 'sessionStorage'])
         Object.defineProperty(window, name, { configurable: true,
@@ -69,19 +69,19 @@ def test_where_cookie_and_storage_are_refused_one_labels_for_as_long_as_the_page
         return page.frames[1]
 
     def click(frame, name):
-        pair = pair_of(frame)
+        pair = current_pair(frame)
         frame.click(f"[data-do={name}]")
         frame.wait_for_selector(f".lab-label[data-open]:not([data-pair='{pair}'])")
         return pair
 
-    count, frame = len(live(lab)), framed()
+    count, frame = len(active_votes(lab)), framed()
     pairs = [click(frame, name) for name in ("left", "right", "tie")]
-    names, voted = zip(*live(lab)[count:], strict=True)
+    names, voted = zip(*active_votes(lab)[count:], strict=True)
     assert (len(set(names)), list(voted)) == (1, pairs)
     click(frame, "undo")
-    assert pair_of(frame) == pairs[-1]
-    assert len(live(lab)) == count + 2
+    assert current_pair(frame) == pairs[-1]
+    assert len(active_votes(lab)) == count + 2
     assert page.context.cookies() == []
     click(framed(), "left")
-    assert who(lab) not in names
-    open_page.said[:] = [words for words in open_page.said if elsewhere not in words]
+    assert latest_annotator(lab) not in names
+    open_page.console_messages[:] = [words for words in open_page.console_messages if elsewhere not in words]

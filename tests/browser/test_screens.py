@@ -1,6 +1,6 @@
-"""Reward model, a switch during a run, Runs & data, Compare, Project, by hand.
+"""The screens Reward model, Train, Runs & data, Compare and Project.
 
-One lab for the file, with a judge's labels, two reward models and a stopped run. What a test adds to it is gone after the test.
+One lab for the file, with a judge's labels, two reward models and a stopped run. What a test adds is deleted after it.
 """
 
 import itertools
@@ -9,10 +9,21 @@ import re
 import uuid
 
 import pytest
-from accessibility import texts_of
-from helpers import WORK, made, part, says, screen, tab, until, wait_status, wait_step, works
+from accessibility import visible_texts
+from helpers import (
+    ENGINE_TIMEOUT_MS,
+    control,
+    expect_text,
+    open_screen,
+    open_tab,
+    wait_for_engine,
+    wait_status,
+    wait_step,
+    wait_until,
+    wait_visible,
+)
 from playwright.sync_api import expect
-from prepared_labs import AT_ONCE, finished, going_run, label, learnt_lab, only
+from prepared_labs import FAST_CONFIG, add_labels, delete_other_runs, lab_with_reward_models, running_run, wait_for_job
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, EventKind, JobKind, RunStatus, Source
 from rlhf_lab.common.records import Sample, StepResult, TokenRecord, Vote
@@ -34,38 +45,40 @@ HOSTILE_TOKENS = TokenRecord(
     ref_logprob=[-1.0, -1.0], kl=[0.0, -1.5], value=[0.5, 0.25], reward=[0.0, 1.0], advantage=[1.0, -1.0], ratio=[1.0, math.inf],
     clipped=[False, True],
 )  # fmt: skip
-SCORES = "document.querySelector(`[data-metric='objective/scores'] .js-plotly-plot`)"
+SCORE_PLOT = "document.querySelector(`[data-metric='objective/scores'] .js-plotly-plot`)"
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A lab with a judge's 14 labels and two reward models, 1 and 2, that learnt from them."""
-    with learnt_lab(tmp_path_factory.mktemp("lab") / "home", Source.SIMULATED, AT_ONCE, AT_ONCE) as lab:
+    """A lab with 14 labels by a judge and the reward models 1 and 2 trained on them."""
+    with lab_with_reward_models(
+        tmp_path_factory.mktemp("lab") / "home", Source.SIMULATED, FAST_CONFIG, FAST_CONFIG
+    ) as lab:
         yield lab
 
 
 @pytest.fixture(scope="module")
-def stopped(lab):
-    """A run that began on reward model 2, went on with 1 and was stopped."""
+def stopped_run(lab):
+    """A stopped run that started with reward model 2 and switched to 1."""
     with Database.open(lab.home) as db:
-        with going_run(db, lab.home, batch_size=8, checkpoint_every=1, sample_every=1) as run:
+        with running_run(db, lab.home, batch_size=8, checkpoint_every=1, sample_every=1) as run:
             run_control.switch_reward_model(db, run.id, 1)
-            until(lambda: not pending_events(db, run.id), "another reward model in a run")
-            until(lambda: get_run(db, run.id).step >= 6, "a policy that writes other texts than the base")
+            wait_until(lambda: not pending_events(db, run.id), "another reward model in a run")
+            wait_until(lambda: get_run(db, run.id).step >= 6, "a policy that writes other texts than the base")
         return run
 
 
 @pytest.fixture
-def run(lab, stopped):
-    """The run of the lab, which has been stopped; it stands alone there before and after the test."""
+def run(lab, stopped_run):
+    """The stopped run, the only one of the lab before and after the test."""
     with Database.open(lab.home) as db:
-        yield get_run(db, stopped.id)
-        only(db, lab.home, stopped)
+        yield get_run(db, stopped_run.id)
+        delete_other_runs(db, lab.home, stopped_run)
 
 
 @pytest.fixture
 def blind_test(lab, run):
-    """The base against the run: texts to 8 prompts are written, nobody has judged them."""
+    """An unanswered blind test of the base model against the run, with 8 prompts."""
     with Database.open(lab.home) as db:
         asked = {"prompts": [prompt.text for prompt in prompts(db, run.project_id, "eval")[:8]], "reward_model_id": 1}
         asked |= {"seed": 0, "temperature": 1.0, "max_new_tokens": 24}
@@ -74,95 +87,97 @@ def blind_test(lab, run):
             for checkpoint in ("base", f"run/{run.id}/latest")
         ]
         for job in jobs:
-            finished(db, job)
+            wait_for_job(db, job)
         return add_test(db, run.project_id, *(job.id for job in jobs))
 
 
-def test_reward_models_train_by_themselves_and_by_the_button_and_words_have_scores(lab, fresh, open_page):
-    page = screen(lab, open_page, "Reward model", reduced_motion="reduce")
+def test_reward_model_trains_automatically_and_on_request_and_scores_words(lab, fresh_project, open_page):
+    page = open_screen(lab, open_page, "Reward model", reduced_motion="reduce")
     page.wait_for_selector("[data-do=train]")
-    part(page, "train").click()
-    says(page, "train-error", "fewer than 2 decided people's labels")
+    control(page, "train").click()
+    expect_text(page, "train-error", "fewer than 2 decided people's labels")
     with Database.open(lab.home) as db:
-        label(db, fresh.id, Source.SIMULATED, 14)
-        page.locator(".headline [data-accuracy]").wait_for(timeout=WORK)
-        part(page, "source").select_option("simulated")
+        add_labels(db, fresh_project.id, Source.SIMULATED, 14)
+        page.locator(".headline [data-accuracy]").wait_for(timeout=ENGINE_TIMEOUT_MS)
+        control(page, "source").select_option("simulated")
         page.click("[data-do=train]:not([disabled])")
-        works(page, "() => document.querySelectorAll('[data-do^=look-]').length === 2")
-        newest, first = reward_models(db, fresh.id)
+        wait_for_engine(page, "() => document.querySelectorAll('[data-do^=look-]').length === 2")
+        newest, first = reward_models(db, fresh_project.id)
     assert len(newest.snapshot.vote_ids) == 14
     for name in ("curve", "histogram", "losses"):
         expect(page.locator(f".{name}-part .js-plotly-plot")).to_be_visible()
-    says(page, "calibration", "It takes 30 unseen pairs to tell; there are")
+    expect_text(page, "calibration", "It takes 30 unseen pairs to tell; there are")
     if newest.report["disagreements"]:
-        part(page, "disagreements").locator("summary").click()
-        expect(part(page, "disagreements").locator("li")).to_have_count(len(newest.report["disagreements"]))
+        control(page, "disagreements").locator("summary").click()
+        expect(control(page, "disagreements").locator("li")).to_have_count(len(newest.report["disagreements"]))
     page.click(f"[data-do=look-{first.id}]")
     expect(page.locator(".headline")).to_contain_text(f"Reward model {first.id}")
     page.click("[data-do=newest]")
     expect(page.locator(".headline")).to_contain_text(f"Reward model {newest.id}")
     low, high = (newest.report[f"accuracy_{end}"] for end in ("low", "high"))
     figure = f"{round(100 * low)}–{100 * high:.0f}" if high - low > 0.25 else f"{100 * newest.report['accuracy']:.0f}"
-    expect(page.locator(".headline .big")).to_contain_text(figure)  # so few labels have an interval, no figure
+    expect(page.locator(".headline .big")).to_contain_text(figure)  # with few labels the interval is shown instead
     why = "few labels" if high - low > 0.25 else f"{round(100 * low)}–{100 * high:.0f} %"
     expect(page.locator(".lab-header")).to_contain_text(f"accuracy {figure} %, simulated ({why})")
     usual = page.viewport_size
     assert page.locator(".lab-header .why:visible").count() == (why == "few labels")
-    page.set_viewport_size({"width": 390, "height": 844})  # where it would take another line
+    page.set_viewport_size({"width": 390, "height": 844})  # on a phone it would need another line
     expect(page.locator(".lab-header .why:visible")).to_have_count(0)
     page.set_viewport_size(usual)
-    part(page, "explain-text").fill(f"She smiled and was happy. {HOSTILE}")
+    control(page, "explain-text").fill(f"She smiled and was happy. {HOSTILE}")
     page.click("[data-do=explain]")
-    made(page, ".lab-reward .token")
+    wait_visible(page, ".lab-reward .token")
     written = "".join(page.locator(".lab-reward .token").all_inner_texts())
     assert "smiled" in written
     assert "onerror" in written
     assert page.locator(".lab-reward .tokens img").count() == 0
     assert page.locator(".lab-reward .token.up, .lab-reward .token.down").count()
-    assert [text for text in texts_of(page) if text.contrast < 4.5] == []
+    assert [text for text in visible_texts(page) if text.contrast < 4.5] == []
     page.get_by_role("button", name="Dark").click()
-    assert [text for text in texts_of(page) if text.contrast < 4.5] == []
+    assert [text for text in visible_texts(page) if text.contrast < 4.5] == []
 
 
-def test_another_reward_model_during_a_run_marks_the_curve(lab, run, open_page):
-    page = screen(lab, open_page, "Train")
+def test_switching_the_reward_model_during_a_run_marks_the_curve(lab, run, open_page):
+    page = open_screen(lab, open_page, "Train")
     page.click("[data-do=start-open]")
     page.click("[data-do=start]:not([disabled])")
     wait_status(page, "queued", "running")
     wait_step(page, 2)
-    gold = page.locator("[data-metric='objective/gold']")  # a judge's labels: its own score is drawn as well
+    gold = page.locator("[data-metric='objective/gold']")  # a judge labelled: its own score is drawn too
     expect(gold.locator(".verdict")).not_to_have_text("")
     assert (
         gold.evaluate("figure => figure.querySelector('.js-plotly-plot').data[0].y.filter(Number.isFinite).length") >= 2
     )
     assert page.input_value("[data-do=switch]") == "2"
-    part(page, "switch").select_option("1")
-    works(page, f"() => ({SCORES}?.layout.annotations || []).some(mark => mark.text.includes('reward model 2 → 1'))")
+    control(page, "switch").select_option("1")
+    wait_for_engine(
+        page, f"() => ({SCORE_PLOT}?.layout.annotations || []).some(one => one.text.includes('reward model 2 → 1'))"
+    )
     page.click("[data-do=stop]")
     wait_status(page, "stopped")
     with Database.open(lab.home) as db:
         started = runs(db)[0]
         assert started.id > run.id
         assert EventKind.SWITCH_REWARD in [event.kind for event in events(db, started.id)]
-    expect(part(page, "switch")).to_have_value("1")
+    expect(control(page, "switch")).to_have_value("1")
 
 
-def test_a_stopped_run_is_renamed_and_resumed_in_the_list(lab, run, open_page):
-    page = screen(lab, open_page, "Runs & data")
+def test_stopped_run_is_renamed_and_resumed_in_the_list(lab, run, open_page):
+    page = open_screen(lab, open_page, "Runs & data")
     page.click("[data-do=run-rename]")
-    part(page, "run-name").fill("<b>first</b> try")
-    part(page, "run-name").press("Enter")
-    says(page, "runs-notice", 'is called "<b>first</b> try" now')
+    control(page, "run-name").fill("<b>first</b> try")
+    control(page, "run-name").press("Enter")
+    expect_text(page, "runs-notice", 'is called "<b>first</b> try" now')
     expect(page.locator(".lab-runs td.name")).to_contain_text("<b>first</b> try")
     page.click("[data-do=run-rename]")
-    part(page, "run-name").fill(" ")
-    part(page, "run-name").press("Enter")
-    says(page, "runs-notice", "1 to 80 characters")
+    control(page, "run-name").fill(" ")
+    control(page, "run-name").press("Enter")
+    expect_text(page, "runs-notice", "1 to 80 characters")
     with Database.open(lab.home) as db:
         before = runs(db)[0]
     assert (before.name, before.status) == ("<b>first</b> try", RunStatus.STOPPED)
     page.click("[data-do=run-resume]")
-    says(page, "runs-notice", f"Run {before.id} goes on")
+    expect_text(page, "runs-notice", f"Run {before.id} goes on")
     page.click("[data-do=run-watch]")
     wait_step(page, before.step + 2)
     page.click("[data-do=stop]")
@@ -170,20 +185,20 @@ def test_a_stopped_run_is_renamed_and_resumed_in_the_list(lab, run, open_page):
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_a_long_name_is_cut_and_moves_no_button(lab, run, open_page, width):
+def test_long_run_name_is_truncated_and_moves_no_button(lab, run, open_page, width):
     places, name = [], "all that can be said of an experiment stands in its name, however long it gets: 7"
     with Database.open(lab.home) as db:
         for shown in ("a", name[:80]):
             rename_run(db, run.id, shown)
-            page = screen(lab, open_page, "Train", viewport={"width": width, "height": 900})
-            expect(part(page, "pick")).to_have_attribute("title", f"{run.id} · {shown} ({run.status})")
-            button, picker = (part(page, name).bounding_box() for name in ("resume", "pick"))
-            places.append(button["y"] - picker["y"])  # what stands above both changes while the lab works
+            page = open_screen(lab, open_page, "Train", viewport={"width": width, "height": 900})
+            expect(control(page, "pick")).to_have_attribute("title", f"{run.id} · {shown} ({run.status})")
+            button, picker = (control(page, name).bounding_box() for name in ("resume", "pick"))
+            places.append(button["y"] - picker["y"])  # relative: what is above both changes while the lab works
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert places[0] == places[1]
 
 
-def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than_its_one_value(lab, run, open_page):
+def test_axes_of_a_run_with_one_step(lab, run, open_page):
     with Database.open(lab.home) as db:
         begun = create_run(
             db, run.project_id, run.reward_model_id, "begun", config=run.config, manifest={}, total_steps=3
@@ -193,13 +208,13 @@ def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than
             samples = [Sample(HOSTILE, seed, text, 0.0) for seed, text in enumerate(texts)]
             record_step(db, begun.id, StepResult(at, values if at else {}, [HOSTILE_TOKENS] if at else [], samples))
         set_run_status(db, begun.id, RunStatus.STOPPED)
-    page = screen(lab, open_page, "Train")
-    page.wait_for_function(f"() => {SCORES}?.data?.[0]?.x.length === 1")
+    page = open_screen(lab, open_page, "Train")
+    page.wait_for_function(f"() => {SCORE_PLOT}?.data?.[0]?.x.length === 1")
     for metric, low in (("objective/scores", -0.1), ("objective/kl", 0.0)):
         plot = page.locator(f"[data-metric='{metric}']")
         assert plot.evaluate("node => node.querySelector('.js-plotly-plot')._fullLayout.yaxis.range[0]") >= low
         assert plot.locator(".xtick").all_text_contents() == ["0", "1"]
-    shown = page.locator(".lab-train .sample")  # whatever a model writes stays a text
+    shown = page.locator(".lab-train .sample")  # hostile text is shown as text
     expect(shown.locator(".now .lab-text")).to_have_text([HOSTILE, TEMPLATE])
     expect(shown.locator(".before .lab-text")).to_have_text([TEMPLATE, HOSTILE])
     assert shown.locator("img, script, b").count() == 0
@@ -210,138 +225,139 @@ def test_the_axes_of_a_run_that_has_only_begun_count_steps_and_go_no_deeper_than
     assert page.locator(".microscope").locator("img, script, b").count() == 0
 
 
-def test_samples_whose_answer_was_lost_are_asked_for_again_though_the_run_has_ended(lab, run, open_page):
+def test_lost_reply_with_samples_is_requested_again_after_the_run_has_ended(lab, run, open_page):
     page, lost = open_page(lab), []
 
     def lose_the_first(route):
         if "samples" in (route.request.post_data or "") and not lost:
-            lost.append(route)  # unanswered: until then the page says what it waits for
+            lost.append(route)  # not answered yet: the page shows a placeholder
         else:
             route.continue_()
 
     page.route(re.compile("component_server"), lose_the_first)
-    tab(page, "Train")
+    open_tab(page, "Train")
     rows = page.locator(".lab-train .rows")
     expect(rows).to_have_text("The texts of this step are on their way …")
     lost[0].abort()
     page.wait_for_selector(".lab-train .sample")
-    open_page.said[:] = [words for words in open_page.said if "ERR_FAILED" not in words]
+    open_page.console_messages[:] = [words for words in open_page.console_messages if "ERR_FAILED" not in words]
 
 
-def test_runs_are_drawn_beside_each_other_and_one_is_deleted(lab, run, open_page):
+def test_runs_are_compared_and_one_is_deleted(lab, run, open_page):
     with Database.open(lab.home) as db:
         config = run.config | {"beta": 0.77}
         other = create_run(db, run.project_id, run.reward_model_id, "other", config=config, manifest={}, total_steps=3)
         for step in (1, 2, 3):
             record_step(db, other.id, StepResult(step, {"objective/scores": 0.1 * step, "objective/kl": 0.2 * step}))
         set_run_status(db, other.id, RunStatus.STOPPED)
-    page = screen(lab, open_page, "Runs & data")
+    page = open_screen(lab, open_page, "Runs & data")
     page.wait_for_function("() => document.querySelector('.lab-runs .plot.wide')?.data?.length === 2")
     expect(page.locator(".differs")).to_contain_text("0.77")
     distances = page.evaluate("document.querySelector('.lab-runs .plot.score').data.map(run => run.x)")
     assert len(distances) == 2
-    assert [0.4472, 0.6325, 0.7746] in distances  # √ of the KL above
-    part(page, "run-choose").first.uncheck()
+    assert [0.4472, 0.6325, 0.7746] in distances  # square roots of the KL values above
+    control(page, "run-choose").first.uncheck()
     page.wait_for_function("() => document.querySelector('.lab-runs .plot.wide').data.length === 1")
     page.click(f"[data-do=run-delete][data-run='{other.id}']")
     page.click("[data-do=run-delete-leave]")
     page.click(f"[data-do=run-delete][data-run='{other.id}']")
     page.click("[data-do=run-delete-sure]")
-    says(page, "runs-notice", f"Run {other.id} is deleted")
+    expect_text(page, "runs-notice", f"Run {other.id} is deleted")
     with Database.open(lab.home) as db:
         assert [left.id for left in runs(db)] == [run.id]
 
 
-def test_every_export_downloads_and_holds_something(lab, run, open_page):
-    page = screen(lab, open_page, "Runs & data")
+def test_every_export_downloads_a_file_with_content(lab, run, open_page):
+    page = open_screen(lab, open_page, "Runs & data")
     page.wait_for_selector("[data-do=export-labels]:not([disabled])")
-    part(page, "export-source").select_option("simulated")
+    control(page, "export-source").select_option("simulated")
     for what in ("labels", "dataset", "run", "adapter", "reward-model"):
         with page.expect_download() as download:
-            part(page, f"export-{what}").click()
+            control(page, f"export-{what}").click()
         path = download.value.path()
         assert path.stat().st_size > 200, what
         if what == "labels":
             assert len(path.read_text().splitlines()) == 14
         else:
             assert path.read_bytes()[:2] == b"PK", what
-        assert part(page, "export-link").count() == 1
+        assert control(page, "export-link").count() == 1
     with Database.open(lab.home) as db:
         pair = next_unvoted_pair(db, run.project_id, "Ann")
         cast_vote(db, Vote(str(uuid.uuid4()), pair.id, "Ann", Source.HUMAN, Choice.FIRST, True))
-    part(page, "export-source").select_option("human")
+    control(page, "export-source").select_option("human")
     for names, known in (("with", True), ("without", False)):
-        part(page, "export-names").select_option(names)
+        control(page, "export-names").select_option(names)
         with page.expect_download() as download:
-            part(page, "export-labels").click()
+            control(page, "export-labels").click()
         assert ('"Ann"' in download.value.path().read_text()) is known
-    part(page, "export-ties").select_option("drop")  # another file is meant now: the old one is offered no longer
-    expect(part(page, "export-link")).to_have_count(0)
+    control(page, "export-ties").select_option("drop")  # the offered file no longer matches the form
+    expect(control(page, "export-link")).to_have_count(0)
     with Database.open(lab.home) as db:
         for number in range(MAX_RUNS):
             options = {"config": run.config, "manifest": {}, "total_steps": 3}
             more = create_run(db, run.project_id, run.reward_model_id, f"more {number}", **options)
             set_run_status(db, more.id, RunStatus.STOPPED)
-    boxes = part(page, "run-choose")
+    boxes = control(page, "run-choose")
     expect(boxes).to_have_count(MAX_RUNS + 1)
-    for number in range(MAX_RUNS):  # the newest; the oldest is ticked already
+    for number in range(MAX_RUNS):  # the newest ones; the oldest is selected already
         boxes.nth(number).click()
-    says(page, "runs-notice", f"At most {MAX_RUNS} runs")
-    expect(page.locator("[data-do=runs-notice] + .list")).to_be_visible()  # above the list, no longer below the exports
+    expect_text(page, "runs-notice", f"At most {MAX_RUNS} runs")
+    expect(page.locator("[data-do=runs-notice] + .list")).to_be_visible()  # above the list again, not below the exports
 
 
-class KnowsNoRun:
-    """A route's handler: what a run learnt from is not told yet, until it is. It stays to the end of its test: an answer on
-    its way when a route is taken off can no longer be given.
+class WithholdScorers:
+    """A route handler that removes the runs' scorers from replies until `released`.
+
+    It stays until the end of its test: a request in flight fails when its route is removed.
     """
 
-    told = False
+    released = False
 
     def __call__(self, route) -> None:
-        if self.told:
+        if self.released:
             return route.continue_()
         reply = route.fetch().json()
-        silent = {"learnt": {}, "seen": ""} if "learnt" in reply and not self.told else {}
+        silent = {"scorer_by_run": {}, "revision": ""} if "scorer_by_run" in reply and not self.released else {}
         return route.fulfill(json=reply | silent)
 
 
-def writes_markup(route) -> None:
-    """The models' texts arrive as markup: the base's as a template, the others' as elements."""
+def reply_with_markup(route) -> None:
+    """A route handler: replaces the models' texts by a template (base) and by markup (others)."""
     reply = route.fetch().json()
     for number, column in enumerate(reply.get("columns", [])):
         column["texts"] = [HOSTILE if number else TEMPLATE for _ in column.get("texts", [])]
     route.fulfill(json=reply)
 
 
-def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, run, open_page):
-    page = screen(lab, open_page, "Compare")
-    part(page, "prompt").fill(HOSTILE)
-    part(page, "tokens").fill("12")
-    part(page, "samples").fill("0")
-    page.wait_for_selector("[data-do=step-2]:visible")  # a run stands on the right, and what it learnt from scores
+def test_compare_samples_base_and_run_on_a_hostile_prompt(lab, run, open_page):
+    page = open_screen(lab, open_page, "Compare")
+    control(page, "prompt").fill(HOSTILE)
+    control(page, "max_new_tokens").fill("12")
+    control(page, "samples").fill("0")
+    page.wait_for_selector("[data-do=step-2]:visible")  # a run is selected on the right, and its reward model scores
     with Database.open(lab.home) as db:
         learnt = str(current_reward_model_id(run, events(db, run.id)))
-    models = part(page, "model-2")
-    expect(part(page, "write")).to_be_enabled()
+    models = control(page, "model-2")
+    expect(control(page, "write")).to_be_enabled()
     assert int(models.input_value().split("/")[1]) == run.id
-    mine = part(page, "reward").input_value()
+    mine = control(page, "reward").input_value()
     assert mine == learnt
-    knows_no_run = KnowsNoRun()
-    page.route(re.compile("component_server"), knows_no_run)
+    withhold = WithholdScorers()
+    page.route(re.compile("component_server"), withhold)
     models.select_option("base")
     models.select_option(f"run/{run.id}/latest")
-    expect(part(page, "write")).to_be_disabled()  # it would be scored by another model than it learnt from
-    knows_no_run.told = True
-    models.select_option(f"run/{run.id}/latest")  # what a run learnt from comes when it is chosen
-    expect(part(page, "reward")).to_have_value(learnt)
+    expect(control(page, "write")).to_be_disabled()  # its reward model is not known yet
+    withhold.released = True
+    models.select_option(f"run/{run.id}/latest")  # known after the next request
+    expect(control(page, "reward")).to_have_value(learnt)
     page.click("[data-do=write]")
-    says(page, "compare-error", 'samples each = "0"')
-    expect(part(page, "samples")).to_be_focused()
-    part(page, "samples").fill("2")
-    part(page, "model-3").select_option("base/best/4")
+    expect_text(page, "compare-error", 'samples each = "0"')
+    expect(control(page, "samples")).to_be_focused()
+    control(page, "samples").fill("2")
+    control(page, "model-3").select_option("base/best/4")
     page.click("[data-do=write]")
-    made(page, "[data-do=answer] [data-column-name]")
-    answer = part(page, "answer")
+    wait_visible(page, "[data-do=answer] [data-column-name]")
+    answer = control(page, "answer")
     assert answer.locator(".asked").inner_text() == HOSTILE
     assert answer.locator(".text").count() == 6
     assert answer.locator("text=score").count() >= 6
@@ -349,27 +365,27 @@ def test_compare_shows_the_base_and_the_run_on_a_hostile_prompt(lab, run, open_p
     assert page.locator(".lab-compare .results img").count() == 0
     assert "learnt from" not in answer.inner_text()
     other = next(value for value in ("1", "2") if value != mine)
-    part(page, "reward").select_option(other)
-    page.route(re.compile("component_server"), writes_markup)
+    control(page, "reward").select_option(other)
+    page.route(re.compile("component_server"), reply_with_markup)
     page.click("[data-do=write]")
-    expect(answer.first).to_contain_text(f"Run {run.id} learnt from reward model {mine}.", timeout=WORK)
+    expect(answer.first).to_contain_text(f"Run {run.id} learnt from reward model {mine}.", timeout=ENGINE_TIMEOUT_MS)
     expect(answer.first.locator("[data-column-name] .lab-text")).to_have_text([TEMPLATE, HOSTILE, HOSTILE] * 2)
     assert page.locator(".lab-compare .results").locator("img, script, b").count() == 0
     page.unroute_all(behavior="wait")
-    part(page, "model-2").select_option("base")
-    expect(part(page, "reward")).to_have_value(other)  # a person's choice stays
+    control(page, "model-2").select_option("base")
+    expect(control(page, "reward")).to_have_value(other)  # a person's choice is kept
 
 
-def test_a_blind_test_is_judged_by_keys_and_tells_whose_texts_they_were(lab, run, open_page):
-    page = screen(lab, open_page, "Compare")
-    part(page, "blind-pairs").fill("999")
-    part(page, "blind-begin").click()
-    says(page, "blind-notice", "from 1 to 64")
-    part(page, "blind-pairs").fill("8")
-    part(page, "blind-begin").click()
-    made(page, "[data-judged='0']")
-    expect(part(page, "blind-notice")).to_be_hidden()
-    page.locator(".blind h2").click()  # away from the field
+def test_blind_test_is_judged_by_keys_and_reveals_the_models(lab, run, open_page):
+    page = open_screen(lab, open_page, "Compare")
+    control(page, "blind-pairs").fill("999")
+    control(page, "blind-begin").click()
+    expect_text(page, "blind-notice", "from 1 to 64")
+    control(page, "blind-pairs").fill("8")
+    control(page, "blind-begin").click()
+    wait_visible(page, "[data-judged='0']")
+    expect(control(page, "blind-notice")).to_be_hidden()
+    page.locator(".blind h2").click()  # leave the input field
     count = int(re.search(r"of (\d+)", page.inner_text("[data-judged]"))[1])
     assert 2 <= count <= 8
     said, chosen = [], []
@@ -381,21 +397,23 @@ def test_a_blind_test_is_judged_by_keys_and_tells_whose_texts_they_were(lab, run
         chosen += {"1": [left], "2": [right], "0": []}[key]
         page.keyboard.press(key)
         page.wait_for_selector(f"[data-judged='{len(said)}']")
-    another = screen(lab, open_page, "Compare")  # somebody else has all of them before them
+    another = open_screen(lab, open_page, "Compare")  # another visitor has answered none
     another.wait_for_selector("[data-judged='0']")
-    expect(part(another, "blind-others")).to_have_text("1 other: 1 at it")
-    expect(part(page, "blind-others")).to_have_text("")  # who only looks is not at it
+    expect(control(another, "blind-others")).to_have_text("1 other: 1 at it")
+    expect(control(page, "blind-others")).to_have_text("")  # a visitor without answers does not count
     shown = page.locator(".blind .sides").element_handle()
-    part(another, "blind-stop").click()
-    says(another, "blind-result", "You decided no pair.")
-    expect(part(another, "blind-others")).to_have_text("1 other: 1 at it")
-    expect(part(page, "blind-others")).to_have_text("1 other: 1 done")  # without an answer, and nothing is drawn anew
+    control(another, "blind-stop").click()
+    expect_text(another, "blind-result", "You decided no pair.")
+    expect(control(another, "blind-others")).to_have_text("1 other: 1 at it")
+    expect(control(page, "blind-others")).to_have_text(
+        "1 other: 1 done"
+    )  # though without answers; the page is not redrawn
     assert shown.evaluate("node => node.isConnected")
-    part(page, "blind-tie").click()
-    says(page, "blind-result", f"{len(chosen)} decided pair")
-    expect(part(page, "blind-others")).to_have_text("1 other: 1 done")
-    expect(part(another, "blind-others")).to_have_text("1 other: 1 done")
-    says(page, "blind-result", "reward model")
+    control(page, "blind-tie").click()
+    expect_text(page, "blind-result", f"{len(chosen)} decided pair")
+    expect(control(page, "blind-others")).to_have_text("1 other: 1 done")
+    expect(control(another, "blind-others")).to_have_text("1 other: 1 done")
+    expect_text(page, "blind-result", "reward model")
     page.locator(".blind summary").click()
     rows = page.locator(".blind tbody tr")
     expect(rows).to_have_count(count)
@@ -404,29 +422,29 @@ def test_a_blind_test_is_judged_by_keys_and_tells_whose_texts_they_were(lab, run
     mine = rows.locator("td", has_text="you chose this").locator(".lab-text")
     assert mine.all_inner_texts() == chosen
     page.reload()
-    tab(page, "Compare")
-    says(page, "blind-result", f"{len(chosen)} decided pair")
+    open_tab(page, "Compare")
+    expect_text(page, "blind-result", f"{len(chosen)} decided pair")
 
 
-def test_a_blind_test_is_renamed_and_deleted(lab, blind_test, open_page):
-    another = screen(lab, open_page, "Compare")
+def test_blind_test_is_renamed_and_deleted(lab, blind_test, open_page):
+    another = open_screen(lab, open_page, "Compare")
     another.wait_for_selector("[data-judged='0']")
-    judged = part(another, "blind-pick").input_value()
-    page = screen(lab, open_page, "Compare")
-    part(page, "blind-begin").click()
-    made(page, "[data-judged='0']")
-    names = part(page, "blind-pick").locator("option")
+    judged = control(another, "blind-pick").input_value()
+    page = open_screen(lab, open_page, "Compare")
+    control(page, "blind-begin").click()
+    wait_visible(page, "[data-judged='0']")
+    names = control(page, "blind-pick").locator("option")
     expect(names).to_have_count(2)
-    expect(part(another, "blind-pick").locator("option")).to_have_count(2)
-    for _ in range(2):  # a newer test does not take the place of what somebody judges
-        with another.expect_response(lambda reply: '"tested"' in (reply.request.post_data or "")):
+    expect(control(another, "blind-pick").locator("option")).to_have_count(2)
+    for _ in range(2):  # a newer test does not replace the one being judged
+        with another.expect_response(lambda reply: '"blind_test"' in (reply.request.post_data or "")):
             pass
-    expect(part(another, "blind-pick")).to_have_value(judged)
+    expect(control(another, "blind-pick")).to_have_value(judged)
     newest = names.first.get_attribute("value")
-    part(another, "blind-pick").select_option(newest)
-    expect(part(another, "blind-pick")).to_have_value(newest)
+    control(another, "blind-pick").select_option(newest)
+    expect(control(another, "blind-pick")).to_have_value(newest)
     another.wait_for_selector("[data-judged='0']")
-    words = "2 prompts left out: too long for the model with 64 new tokens"
+    note = "2 prompts left out: too long for the model with 64 new tokens"
 
     seen = []
 
@@ -434,10 +452,10 @@ def test_a_blind_test_is_renamed_and_deleted(lab, blind_test, open_page):
         if seen:
             return route.continue_()
         reply = route.fetch().json()
-        return route.fulfill(json=reply | ({"left_out": words} if "judged" in reply else {}))
+        return route.fulfill(json=reply | ({"skipped_note": note} if "judged_count" in reply else {}))
 
     another.route(re.compile("component_server"), leave_out)
-    expect(part(another, "blind-left-out")).to_have_text(words)
+    expect(control(another, "blind-left-out")).to_have_text(note)
     seen.append(True)
     held, released = [], []
 
@@ -445,11 +463,11 @@ def test_a_blind_test_is_renamed_and_deleted(lab, blind_test, open_page):
         asks = '"options"' in (route.request.post_data or "")
         held.append(route) if asks and not released else route.continue_()
 
-    page.route(re.compile("component_server"), hold)  # the name is there at once, not with the next look at all tests
-    part(page, "blind-rename").click()
-    part(page, "blind-name").fill(HOSTILE)
+    page.route(re.compile("component_server"), hold)  # the new name is shown without another request
+    control(page, "blind-rename").click()
+    control(page, "blind-name").fill(HOSTILE)
     page.keyboard.press("Enter")
-    says(page, "blind-notice", "is called")
+    expect_text(page, "blind-notice", "is called")
     expect(names.first).to_contain_text(HOSTILE)
     released.append(True)
     for route in held:
@@ -457,108 +475,108 @@ def test_a_blind_test_is_renamed_and_deleted(lab, blind_test, open_page):
     page.wait_for_selector("[data-judged='0']")
     page.keyboard.press("1")
     page.wait_for_selector("[data-judged='1']")
-    part(page, "blind-delete").click()
+    control(page, "blind-delete").click()
     expect(page.locator(".blind .controls")).to_contain_text("for good, with its texts and 1 answer of one person?")
-    part(page, "blind-delete-leave").click()
+    control(page, "blind-delete-leave").click()
     expect(names).to_have_count(2)
-    part(page, "blind-delete").click()
-    part(page, "blind-delete-sure").click()
-    says(page, "blind-notice", "is deleted, with its texts and 1 answer of one person.")
+    control(page, "blind-delete").click()
+    control(page, "blind-delete-sure").click()
+    expect_text(page, "blind-notice", "is deleted, with its texts and 1 answer of one person.")
     expect(names).to_have_count(1)
-    part(page, "blind-stop").click()  # the one that is left is shown; this person has not judged it
-    says(page, "blind-result", "You decided no pair.")
+    control(page, "blind-stop").click()  # the remaining test is shown; this visitor has not judged it
+    expect_text(page, "blind-result", "You decided no pair.")
 
 
-def goes_down(page) -> bool:
-    """Whether the tab key never goes up a row on the screen "Compare"."""
+def tab_order_goes_down(page) -> bool:
+    """Whether the Tab key never moves up a row on the screen "Compare"."""
     stops = page.locator(".lab-compare").locator("button, select, input, textarea, summary").all()
     boxes = [stop.bounding_box() for stop in stops if stop.is_visible()]
     assert len(boxes) > 5
     return all(box["y"] + box["height"] > before["y"] for before, box in itertools.pairwise(boxes))
 
 
-def test_on_a_phone_the_question_comes_first_and_the_settings_are_folded(lab, blind_test, open_page):
-    page = screen(lab, open_page, "Compare", viewport={"width": 390, "height": 844})
+def test_compare_on_a_phone_shows_the_blind_test_first_and_collapses_settings(lab, blind_test, open_page):
+    page = open_screen(lab, open_page, "Compare", viewport={"width": 390, "height": 844})
     page.wait_for_selector("[data-judged='0']")
     top = "(what) => document.querySelector(what).getBoundingClientRect().top"
     assert page.evaluate(top, ".blind .asked") < page.evaluate(top, ".lab-compare .form")
     assert page.evaluate(top, ".blind .sides") < page.evaluate(top, "[data-do=blind-begin]")
-    assert goes_down(page)
-    expect(part(page, "seed")).to_be_hidden()
+    assert tab_order_goes_down(page)
+    expect(control(page, "seed")).to_be_hidden()
     page.locator(".fold summary").click()
-    part(page, "seed").fill("7")
+    control(page, "seed").fill("7")
     expect(page.locator(".fold summary")).to_contain_text("seed 7")
-    part(page, "tokens").fill("12")
-    part(page, "samples").fill("0")
-    part(page, "write").click()
-    says(page, "compare-error", 'samples each = "0"')
-    expect(part(page, "samples")).to_be_focused()  # unfolded, though writing folds
-    part(page, "samples").fill("1")
-    part(page, "write").click()
-    made(page, "[data-do=answer] [data-column-name]")
-    expect(part(page, "seed")).to_be_hidden()
+    control(page, "max_new_tokens").fill("12")
+    control(page, "samples").fill("0")
+    control(page, "write").click()
+    expect_text(page, "compare-error", 'samples each = "0"')
+    expect(control(page, "samples")).to_be_focused()  # opened again after it was collapsed
+    control(page, "samples").fill("1")
+    control(page, "write").click()
+    wait_visible(page, "[data-do=answer] [data-column-name]")
+    expect(control(page, "seed")).to_be_hidden()
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.set_viewport_size({"width": 1280, "height": 900})
-    expect(part(page, "seed")).to_have_value("7")
-    expect(part(page, "seed")).to_be_visible()
-    assert goes_down(page)
+    expect(control(page, "seed")).to_have_value("7")
+    expect(control(page, "seed")).to_be_visible()
+    assert tab_order_goes_down(page)
     assert page.evaluate(top, ".lab-compare .form") < page.evaluate(top, ".blind .asked")
 
 
-def test_a_new_project_from_pasted_prompts_and_what_is_refused(lab, open_page, tmp_path):
-    page = screen(lab, open_page, "Project")
+def test_new_project_from_pasted_prompts_and_its_error_messages(lab, open_page, tmp_path):
+    page = open_screen(lab, open_page, "Project")
     page.wait_for_selector("[data-do=new-create]")
-    part(page, "new-model").select_option("other")
-    part(page, "new-other").fill("/there/is/no model")
+    control(page, "new-model").select_option("other")
+    control(page, "new-other").fill("/there/is/no model")
     for button in ("new-check", "new-create"):
-        part(page, button).click()
-        says(
+        control(page, button).click()
+        expect_text(
             page, "new-check-result" if button == "new-check" else "project-notice", "is neither a folder nor a Hub id"
         )
-    part(page, "new-model").select_option(index=0)
-    part(page, "new-set").select_option("own")
+    control(page, "new-model").select_option(index=0)
+    control(page, "new-set").select_option("own")
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"prompt": "fine"}\n{"prompt": \n')
-    part(page, "new-file").set_input_files(broken)
-    says(page, "new-preview", "line 2")
+    control(page, "new-file").set_input_files(broken)
+    expect_text(page, "new-preview", "line 2")
     page.click("[data-do=new-create]")
-    says(page, "project-notice", "cannot be used")
-    for name in ("People", "Project"):  # a refusal goes when one leaves, what was entered stays
-        tab(page, name)
-    expect(part(page, "project-notice")).to_be_hidden()
-    expect(part(page, "new-set")).to_have_value("own")
-    part(page, "new-text").fill("")
-    part(page, "new-text").fill("\n".join([f"Prompt number {i} {HOSTILE}" for i in range(6)]))
-    says(page, "new-preview", "6 prompts")
-    part(page, "new-name").fill("mine")
+    expect_text(page, "project-notice", "cannot be used")
+    for name in ("People", "Project"):  # leaving the screen clears the error and keeps the input
+        open_tab(page, name)
+    expect(control(page, "project-notice")).to_be_hidden()
+    expect(control(page, "new-set")).to_have_value("own")
+    control(page, "new-text").fill("")
+    control(page, "new-text").fill("\n".join([f"Prompt number {i} {HOSTILE}" for i in range(6)]))
+    expect_text(page, "new-preview", "6 prompts")
+    control(page, "new-name").fill("mine")
     page.click("[data-do=new-create]")
-    says(page, "project-notice", 'Project "mine" is made and open')
-    expect(page.locator(".make [data-do=project-notice]")).to_be_visible()  # beside the button that was pressed
-    expect(part(page, "new-name")).to_have_value("")
-    expect(part(page, "new-set")).not_to_have_value("own")
-    expect(part(page, "new-text")).to_be_hidden()
+    expect_text(page, "project-notice", 'Project "mine" is made and open')
+    expect(page.locator(".make [data-do=project-notice]")).to_be_visible()  # next to the pressed button
+    expect(control(page, "new-name")).to_have_value("")
+    expect(control(page, "new-set")).not_to_have_value("own")
+    expect(control(page, "new-text")).to_be_hidden()
     with Database.open(lab.home) as db:
         assert (current_project(db).name, current_project(db).prompt_set) == ("mine", "own prompts")
     page.click("[data-do=project-open]")
-    says(page, "project-notice", "is open, in every browser")
+    expect_text(page, "project-notice", "is open, in every browser")
     expect(page.locator(".make [data-do=project-notice]")).to_have_count(0)
-    part(page, "project-rename").first.click()
-    part(page, "project-name").fill("not kept")
+    control(page, "project-rename").first.click()
+    control(page, "project-name").fill("not kept")
     page.keyboard.press("Escape")
-    expect(part(page, "project-rename").first).to_have_text("mine")
-    part(page, "project-rename").first.click()
-    part(page, "project-name").fill("<b>ours</b>")
+    expect(control(page, "project-rename").first).to_have_text("mine")
+    control(page, "project-rename").first.click()
+    control(page, "project-name").fill("<b>ours</b>")
     page.keyboard.press("Enter")
-    says(page, "project-notice", 'is called "<b>ours</b>" now')
-    expect(part(page, "project-rename").first).to_have_text("<b>ours</b>")
+    expect_text(page, "project-notice", 'is called "<b>ours</b>" now')
+    expect(control(page, "project-rename").first).to_have_text("<b>ours</b>")
     with Database.open(lab.home) as db:
         written = projects(db)[-1].id
-        until(lambda: not queue.jobs(db, project_id=written, statuses=UNFINISHED_JOB_STATUSES), "its first pairs")
-    part(page, "project-delete").click()  # of the one that is not open
+        wait_until(lambda: not queue.jobs(db, project_id=written, statuses=UNFINISHED_JOB_STATUSES), "its first pairs")
+    control(page, "project-delete").click()  # of the project that is not open
     expect(page.locator("td.actions .lab-row")).to_contain_text("with its texts, 0 labels, 0 reward models, 0 runs?")
-    part(page, "project-delete-leave").click()
-    part(page, "project-delete").press("Enter")
-    expect(part(page, "project-delete-sure")).to_be_focused()
-    part(page, "project-delete-sure").press("Enter")
-    says(page, "project-notice", 'The project "<b>ours</b>" is deleted.')
-    expect(part(page, "project-rename")).to_have_count(1)
+    control(page, "project-delete-leave").click()
+    control(page, "project-delete").press("Enter")
+    expect(control(page, "project-delete-sure")).to_be_focused()
+    control(page, "project-delete-sure").press("Enter")
+    expect_text(page, "project-notice", 'The project "<b>ours</b>" is deleted.')
+    expect(control(page, "project-rename")).to_have_count(1)

@@ -62,7 +62,7 @@ def test_files_are_taken_while_there_is_room(tmp_path, monkeypatch):
     assert folder_size(tmp_path / "none") == 0
 
 
-@pytest.mark.parametrize("file", [*sorted(UI_ASSETS.glob("*.js")), Path(widgets.__file__)], ids=lambda file: file.name)
+@pytest.mark.parametrize("file", [*sorted(UI_ASSETS.rglob("*.js")), Path(widgets.__file__)], ids=lambda file: file.name)
 def test_a_page_below_a_path_asks_its_own_lab(file):
     """Whatever an address begins with "/" is a proxy's root, which may be another site."""
     assert not re.search(r"[\"'`(=]/(gradio_api|join|enter)\b", file.read_text(encoding="utf-8"))

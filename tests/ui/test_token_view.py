@@ -196,7 +196,7 @@ def test_what_is_not_finite_spoils_neither_colours_nor_the_answer(ctx):
 
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets" / "ui"
-LAB_CSS = (ASSETS / "lab.css").read_text()
+LAB_CSS = (ASSETS / "styles" / "lab.css").read_text()
 
 
 def palette(rule):
@@ -233,7 +233,7 @@ def test_text_on_the_strongest_colour_is_legible(rule, colour):
     assert contrast(colours["ink"], behind) >= 4.5
 
 
-@pytest.mark.parametrize("file", ["microscope.js", "reward.css"])
+@pytest.mark.parametrize("file", ["components/token_view.js", "styles/reward.css"])
 def test_no_colour_behind_a_token_is_stronger(file):
     mixed = re.findall(r"color-mix\(in srgb, .*?transparent\)", (ASSETS / file).read_text())
     assert mixed
