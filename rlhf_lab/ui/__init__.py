@@ -1,4 +1,4 @@
-"""The page's side. Gradio is imported here before any part of it, without what would keep the page waiting."""
+"""The web page. Imports Gradio here, before any module of the package, without its slowest optional imports."""
 
 import inspect
 import os
@@ -15,8 +15,8 @@ os.environ.setdefault("GRADIO_ANALYTICS_MAX_EVENTS", "200")
 
 @contextmanager
 def without_stubs() -> Iterator[None]:
-    """Gradio 6.31 parses all its components whenever it is imported, to write type stubs beside them, and that is half of the
-    time its import takes. It leaves out a class whose file is not known (component_meta.create_or_modify_pyi)."""
+    """Gradio 6.31 parses all its components at import to write type stubs beside them, which takes half of the import's time. It
+    skips classes whose file is unknown (component_meta.create_or_modify_pyi)."""
 
     def unknown(object: object) -> str:
         raise OSError("no type stubs wanted")
@@ -32,11 +32,11 @@ def without_stubs() -> Iterator[None]:
 @contextmanager
 def without_arrow() -> Iterator[None]:
     """Gradio imports pandas, for components that the lab does not use, and pandas imports pyarrow where it is installed: 34 MB
-    of memory, and seconds when the disk is cold. Whoever wants pyarrow later gets it."""
+    of memory, and seconds from a cold disk. Later imports of pyarrow work."""
     hidden = "pyarrow" not in sys.modules
     if hidden:
         modules: dict[str, Any] = sys.modules
-        modules["pyarrow"] = None  # how Python says that a module is not to be found
+        modules["pyarrow"] = None  # makes `import pyarrow` fail
     try:
         yield
     finally:

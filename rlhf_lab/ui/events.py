@@ -6,10 +6,10 @@ import threading
 import time
 import zlib
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Annotated, Any, ParamSpec, TypeVar
 
 import gradio as gr
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.ui.context import Context
@@ -19,28 +19,32 @@ T = TypeVar("T")
 
 
 def show_errors(handler: Callable[P, T]) -> Callable[P, T]:
-    """A handler whose LabErrors reach the person as a message instead of a silent failure."""
+    """A handler whose LabErrors are shown as Gradio's message instead of failing silently."""
 
     @functools.wraps(handler)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return handler(*args, **kwargs)
         except LabError as error:
-            raise gr.Error(str(error), duration=None, print_exception=False) from error
+            raise _toast(error) from error
 
     return wrapped
 
 
+def _toast(error: LabError) -> gr.Error:
+    return gr.Error(str(error), duration=None, print_exception=False)
+
+
 def allow_viewers(handler: Callable[P, T]) -> Callable[P, T]:
-    """Marks an event that somebody who may only look may trigger; `require_role_for_events` lets it pass."""
+    """Marks an event that viewers may trigger; `require_role_for_events` leaves it unguarded."""
     handler.for_viewers = True  # type: ignore[attr-defined]  # stays with the function through functools.wraps
     return handler
 
 
 def require_role_for_events(page: gr.Blocks, ctx: Context) -> None:
-    """Make every event of a page ask who triggers it, whatever screen it belongs to: viewers trigger none but the marked.
+    """Guard every event of a page, whatever screen it belongs to: viewers trigger only those marked by `allow_viewers`.
 
-    What only the operator may do asks for more by itself (`require_operator`).
+    Events for the operator alone are guarded further by `operator_action`.
     """
     for event in page.fns.values():
         if event.fn is not None and not getattr(event.fn, "for_viewers", False):
@@ -56,16 +60,17 @@ def _require_labeller_for(handler: Callable[P, T], ctx: Context) -> Callable[P, 
     return show_errors(wrapped)
 
 
-def server_function(function: Callable[[Any], T]) -> Callable[[Any], T | dict[str, str]]:
-    """A server function for a widget: errors come back as {"error": words}, because Gradio turns exceptions into null."""
+def server_function(function: Callable[[dict[str, Any]], T], name: str) -> Callable[[Any], T | dict[str, str]]:
+    """A server function of a widget, which the page calls by `name`. Errors come back as {"error": message}, because Gradio turns
+    exceptions into null."""
 
-    @functools.wraps(function)
     def wrapped(query: Any) -> T | dict[str, str]:
         try:
-            return function(query or {})
+            return function(query if isinstance(query, dict) else {})
         except LabError as error:
             return {"error": str(error)}
 
+    wrapped.__name__ = name
     return wrapped
 
 
@@ -80,8 +85,19 @@ def if_changed(reply: dict[str, Any], query: dict[str, Any]) -> dict[str, Any]:
     return {"unchanged": True} if query.get("revision") == revision else reply | {"revision": revision}
 
 
+class FieldError(LabError):
+    """One field of a form cannot be used; `field` is its name."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
 class Payload(BaseModel):
-    """What the page sends with an event; each event has a subclass with its fields. Unknown keys are ignored."""
+    """What the page sends with an event or a query; each has a subclass with its fields. Unknown keys are ignored.
+
+    A number that a person types has a title, its label on the page: what is wrong with it is said at the field.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -89,18 +105,26 @@ class Payload(BaseModel):
 
 
 PayloadT = TypeVar("PayloadT", bound=Payload)
+#: A number that may be typed with a decimal comma.
+DecimalNumber = Annotated[
+    float, BeforeValidator(lambda value: value.replace(",", ".") if isinstance(value, str) else value)
+]
 
 
 def parse_payload(model: type[PayloadT], data: Any) -> PayloadT:
-    """Raises ConfigError, naming the field, for data that does not fit the model."""
+    """Raises ConfigError, naming the field, for data that does not fit the model; FieldError for a field with a title."""
     try:
-        return model.model_validate(dict(data or {}))
+        return model.model_validate(data if isinstance(data, dict) else {})
     except ValidationError as error:
-        problem = error.errors(include_url=False, include_context=True)[0]
-        cause = problem.get("ctx", {}).get("error")
-        if isinstance(cause, LabError):
-            raise cause from None
-        raise unusable(str(problem["loc"][0]) if problem["loc"] else "request") from None
+        problem = error.errors(include_url=False)[0]
+    name = str(problem["loc"][0]) if problem["loc"] else "request"
+    field = model.model_fields.get(name)
+    if field is None or field.title is None:
+        raise unusable(name)
+    type_text = "a whole number" if field.annotation is int else "a number"
+    low, high = (next(getattr(item, end) for item in field.metadata if hasattr(item, end)) for end in ("ge", "le"))
+    typed = str(data.get(name, "")).strip()
+    raise FieldError(name, f'{field.title} = "{typed}": give {type_text} from {low:,} to {high:,}.')
 
 
 def unusable(name: str) -> ConfigError:
@@ -108,22 +132,26 @@ def unusable(name: str) -> ConfigError:
     return ConfigError(f"The page sent no usable {name.replace('_', ' ')}. Reload it and try again.")
 
 
-def operator_action(
-    ctx: Context, model: type[PayloadT]
-) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., dict[str, Any]]]:
+Handler = Callable[..., dict[str, Any]]
+
+
+def operator_action(ctx: Context, model: type[PayloadT], *, toast_errors: bool = False) -> Callable[[Handler], Handler]:
     """Decorates an event handler that only the operator may trigger.
 
     The decorated function is called with the parsed payload and the further inputs of the event. Gradio calls the result with
-    the secret that the browser keeps, the event and these inputs. The reply is what the function returns, or {"error": message};
-    both carry the request_id.
+    the secret that the browser keeps, the event and these inputs. The reply is what the function returns, or {"error": message}
+    (with the "field" of a FieldError); both carry the request_id. toast_errors: errors are shown as Gradio's message instead.
     """
 
-    def decorate(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    def decorate(function: Handler) -> Handler:
         def handler(secret: str | None, event: gr.EventData, *values: Any) -> dict[str, Any]:
-            def checked(payload: PayloadT) -> dict[str, Any]:
-                return function(payload, *values)
-
-            return _reply(event, model, checked, lambda: ctx.require_operator(secret))
+            return _reply(
+                event,
+                model,
+                lambda payload: function(payload, *values),
+                lambda: ctx.require_operator(secret),
+                toast_errors,
+            )
 
         handler.__name__ = function.__name__  # Gradio names the endpoint after it
         return handler
@@ -131,14 +159,12 @@ def operator_action(
     return decorate
 
 
-def visitor_action(
-    model: type[PayloadT],
-) -> Callable[[Callable[..., dict[str, Any]]], Callable[..., dict[str, Any]]]:
+def visitor_action(model: type[PayloadT], *, toast_errors: bool = False) -> Callable[[Handler], Handler]:
     """As `operator_action`, for what every labeller may do. Gradio calls the result with the event and its further inputs."""
 
-    def decorate(function: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    def decorate(function: Handler) -> Handler:
         def handler(event: gr.EventData, *values: Any) -> dict[str, Any]:
-            return _reply(event, model, lambda payload: function(payload, *values))
+            return _reply(event, model, lambda payload: function(payload, *values), lambda: None, toast_errors)
 
         handler.__name__ = function.__name__
         return handler
@@ -150,19 +176,22 @@ def _reply(
     event: gr.EventData,
     model: type[PayloadT],
     function: Callable[[PayloadT], dict[str, Any]],
-    check: Callable[[], None] = lambda: None,
+    check: Callable[[], None],
+    toast_errors: bool,
 ) -> dict[str, Any]:
-    data = dict(event._data or {})
+    data = event._data if isinstance(event._data, dict) else {}
     reply = {"request_id": data.get("request_id")}
     try:
         check()
         return reply | function(parse_payload(model, data))
     except LabError as error:
-        return reply | {"error": str(error), "field": getattr(error, "field", "")}
+        if toast_errors:
+            raise _toast(error) from error
+        return reply | {"error": str(error)} | ({"field": error.field} if isinstance(error, FieldError) else {})
 
 
 def ttl_cache(seconds: float, function: Callable[[], T]) -> Callable[[], T]:
-    """The function's answer, asked for at most once in so many seconds however many pages poll."""
+    """The function, called at most once in so many seconds however many pages poll."""
     lock, cached = threading.Lock(), list[tuple[float, T]]()
 
     @functools.wraps(function)

@@ -1,7 +1,7 @@
-"""What stands on the page before Gradio has drawn it: our styles and scripts in the HTML itself, and the pair to label.
+"""What the page shows before Gradio has drawn it: our styles and scripts in the HTML itself, and the pair to label.
 
-Gradio adds its users' head only when its own script runs, seconds later on a slow machine; reading can begin before. In the body
-our styles also come after all of Gradio's, whose rules would win otherwise.
+Gradio adds a custom head only when its own script runs, seconds later on a slow machine. In the body our styles also come after
+all of Gradio's, whose rules would win otherwise.
 """
 
 import json
@@ -20,6 +20,8 @@ from rlhf_lab.errors import LabError
 from rlhf_lab.ui.auth.login_pages import MONTH_S, cookie_header, is_https
 from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Access
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import parse_payload
+from rlhf_lab.ui.network import read_body
 from rlhf_lab.ui.screens import label
 
 MAX_REQUEST_BYTES = 1_000
@@ -27,10 +29,8 @@ BODY_TAG = re.compile(rb"<body\b[^>]*>")  # what Gradio puts into scripts has no
 
 
 class BodyInjectionMiddleware:
-    """ASGI middleware: puts `html` at the beginning of the page's <body>, and before it the name of who may label without
-    having entered, which their cookie says too, and whether somebody else operates the lab. Inside what compresses answers.
-
-    operates: whether who sent a request is the operator.
+    """ASGI middleware: inserts `html` at the beginning of the page's <body>, and before it meta tags about the visitor: the page
+    cookie of those who label without having entered, and whether somebody else is the operator. Must run inside the compression.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class BodyInjectionMiddleware:
         await self.app(scope, receive, collect)
 
     def _injected_html(self, request: Request) -> tuple[bytes, list[tuple[bytes, bytes]]]:
-        """What the body begins with, and the headers beside it: nobody may keep what is one visitor's for somebody else."""
+        """What to insert, and headers to add: a page made for one visitor must not be cached for others."""
         injected, extra_headers = self.html, []
         if not self.is_operator(request):
             injected = f'<meta name="lab-guest">{injected}'
@@ -85,22 +85,20 @@ class BodyInjectionMiddleware:
 
 
 def first_pair_route(ctx: Context) -> Route:
-    """POST /first {annotator}: {prompt, left, right, guideline} of the pair that the screen Label will show, kept for this
-    person as there; 204 where there is none to show. Only JSON is taken, which another site's page cannot send."""
+    """POST /first {annotator}: {prompt, left, right, guideline} of the pair that the screen Label will show, leased as there;
+    204 where there is none. Accepts only JSON, which another site's page cannot send."""
 
     async def endpoint(request: Request) -> Response:
-        body = b""
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > MAX_REQUEST_BYTES:
-                return Response(status_code=413)
+        body = await read_body(request, MAX_REQUEST_BYTES)
+        if body is None:
+            return Response(status_code=413)
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
             return Response(status_code=415)
         try:
             payload = json.loads(body)
         except ValueError:
             return Response(status_code=400)
-        LocalContext.request.set(request)  # type: ignore[arg-type]  # who asks, as in an event
+        LocalContext.request.set(request)  # type: ignore[arg-type]  # as Gradio does for an event
         view = await run_in_threadpool(first_pair, ctx, payload)
         return JSONResponse(view) if view else Response(status_code=204)
 
@@ -108,10 +106,11 @@ def first_pair_route(ctx: Context) -> Route:
 
 
 def first_pair(ctx: Context, payload: Any) -> dict[str, Any] | None:
-    """What to show, or None: whatever is wrong is told by the screen itself, a moment later."""
+    """What to show, or None; the screen itself shows any error a moment later."""
     try:
-        state = label.state(ctx, label.require_annotator(ctx, payload.get("annotator")))
-    except (LabError, AttributeError):
+        annotator = parse_payload(label.LabelPayload, payload).annotator
+        state = label.state(ctx, ctx.require_annotator(annotator))
+    except LabError:
         return None
     pair = state["pair"]
     return pair and {name: pair[name] for name in ("prompt", "left", "right")} | {"guideline": state["guideline"]}

@@ -1,4 +1,4 @@
-"""What is looked at before a request reaches the page: by which name it asks, and whether another file still fits."""
+"""Checks before a request reaches the page: the host it asks for, and room for uploads."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rlhf_lab.ui.network import is_loopback
 
 UPLOAD_PATH = "/gradio_api/upload"
-#: Bytes of files that visitors sent and the lab still holds (an hour, see `page.UPLOAD_CACHE_SECONDS`).
+#: Uploaded files that the lab keeps at a time (for an hour, see `page.UPLOAD_CACHE_SECONDS`).
 MAX_UPLOADED_BYTES = 1_000_000_000
 WRONG_HOST_MESSAGE = (
     "This lab is for its own computer: open it as http://localhost. To let others in, start it with --host, or with --url where "
@@ -23,9 +23,10 @@ STORAGE_FULL_MESSAGE = "The lab holds too many files that were sent to it. They 
 class RequestGuard:
     """ASGI middleware.
 
-    alone: the lab has one visitor, who needs no login. A page elsewhere whose name is made to lead here (DNS rebinding) would be
-    taken for that visitor, but its requests still carry its name.
-    uploads: where Gradio puts what visitors send.
+    local_only: the lab has one visitor, who needs no login. Another site whose name is made to resolve to this computer (DNS
+    rebinding) would be taken for them; its requests are recognised by their Host header. (Starlette's TrustedHostMiddleware does
+    the same without saying what to do, and cannot read IPv6 hosts.)
+    upload_folder: where Gradio stores uploads.
     """
 
     def __init__(self, app: ASGIApp, local_only: bool, upload_folder: Path) -> None:
@@ -48,14 +49,14 @@ class RequestGuard:
 
 
 def hostname(host: str) -> str:
-    """The name in a Host header, without its port: "[::1]:7860" -> "::1"; "localhost" where there is none."""
+    """The name in a Host header, without the port: "[::1]:7860" -> "::1"; "localhost" for an empty one."""
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0] or "localhost"
 
 
 def folder_size(folder: Path) -> int:
-    """Bytes of the files below a folder; those that go meanwhile do not count."""
+    """Bytes of the files below a folder; files deleted meanwhile do not count."""
     total = 0
     for root, _, names in os.walk(folder):
         for name in names:

@@ -1,4 +1,4 @@
-"""The page: a header strip and one tab a screen. No torch here: it starts in seconds and answers whatever the engine does."""
+"""The page: a header strip and one tab per screen. Imports no torch, so it starts in seconds, whatever the engine does."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.ui import http_api
 from rlhf_lab.ui.auth.login_routes import login_routes
 from rlhf_lab.ui.auth.visitors import Access
-from rlhf_lab.ui.components.widgets import STATIC_PATHS, UI_ASSETS
+from rlhf_lab.ui.components.widgets import STATIC_PATHS, UI_ASSETS, script_path
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import require_role_for_events
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, first_pair_route
@@ -24,20 +24,20 @@ from rlhf_lab.ui.screens import compare, header, label, people, project, reward,
 
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
 OPERATOR_STORAGE_KEY = "rlhf-lab-operator"
+#: Scripts of assets/ui/lib in the order they need: the first defines window.Lab, the others extend and use it.
+LIBRARY_SCRIPTS = ("dom", "format", "session", "poll", "diff", "boot")
 SCREENS = {
     "Label": label, "Reward model": reward, "Train": train, "Compare": compare, "Runs & data": runs,
     "People": people, "Project": project,
 }  # fmt: skip
-
-
-#: Visits whose components Gradio keeps, 0.3 MB each. One that was dropped gets them anew when it comes back.
+#: Sessions whose components Gradio keeps, 0.3 MB each. A dropped one gets them anew when it comes back.
 MAX_SESSIONS = 40
-#: What visitors sent is looked at every ten minutes and goes after an hour; seconds.
+#: How often Gradio looks for old uploads, and their age when it deletes them; seconds.
 UPLOAD_CACHE_SECONDS = (600, 3600)
 
 
 def theme() -> gr.themes.Base:
-    """Fonts of the system only: nothing is fetched from elsewhere."""
+    """System fonts only: nothing is fetched from other servers."""
     return gr.themes.Soft(
         primary_hue="indigo", neutral_hue="slate", font=SYSTEM_FONTS, font_mono=["ui-monospace", "Menlo", "monospace"]
     )
@@ -61,17 +61,17 @@ def build_page(ctx: Context) -> gr.Blocks:
 
 
 def initial_body_html() -> str:
-    """Every style sheet of ours, and the scripts that must run before Gradio's. Not as its `css`, where Gradio rewrites
-    selectors and media queries are lost."""
-    styles = "\n".join(path.read_text(encoding="utf-8") for path in sorted(UI_ASSETS.glob("*.css")))
-    scripts = "\n".join((UI_ASSETS / f"{name}.js").read_text(encoding="utf-8") for name in ("storage", "lab", "first"))
+    """All our style sheets, and the scripts that must run before Gradio's. Gradio's own `css` option rewrites selectors and loses
+    media queries."""
+    styles = "\n".join(path.read_text(encoding="utf-8") for path in sorted(UI_ASSETS.glob("styles/*.css")))
+    scripts = "\n".join(script_path(name).read_text(encoding="utf-8") for name in LIBRARY_SCRIPTS)
     return f"<style>{styles}</style><script>{scripts}</script>"
 
 
 def launch_options(ctx: Context) -> dict[str, Any]:
-    """Everything `launch` gets besides the address; safe defaults. Where visitors have roles, the pages to enter by."""
+    """Arguments of Gradio's `launch` besides the address. A multi-user lab also gets the login routes."""
     middleware = [
-        Middleware(GZipMiddleware, minimum_size=500),  # what a page polls, by half
+        Middleware(GZipMiddleware, minimum_size=500),  # halves what a page polls
         Middleware(BodyInjectionMiddleware, html=initial_body_html(), access=ctx.access, is_operator=ctx.is_operator),
         Middleware(RequestGuard, local_only=not ctx.access.is_multi_user, upload_folder=Path(get_upload_folder())),
     ]
@@ -79,7 +79,7 @@ def launch_options(ctx: Context) -> dict[str, Any]:
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,
         "mcp_server": False, "allowed_paths": [], "max_file_size": "5mb", "theme": theme(), "quiet": True,
         "state_session_capacity": MAX_SESSIONS,
-        "_frontend": False,  # else Gradio looks at its own page and ends where a busy machine takes 3 s to draw it
+        "_frontend": False,  # else Gradio requests its own page and exits where that takes 3 s
         "footer_links": [], "app_kwargs": {"middleware": middleware, "routes": [first_pair_route(ctx)]},
     }  # fmt: skip
     if ctx.behind_proxy:
@@ -99,15 +99,12 @@ def launch_options(ctx: Context) -> dict[str, Any]:
 
 
 def auth_routes(db: Database, access: Access) -> list[BaseRoute]:
-    """Join code and operator's link; on a Space with OAuth also the account of Hugging Face."""
+    """Login by join code, operator's link and password; on a Space with OAuth also by a Hugging Face account."""
     if not os.environ.get("OPENID_PROVIDER_URL"):
         return login_routes(db, access)
-    from rlhf_lab.ui.auth.oauth import (  # authlib takes as long to import as a screen to build
-        oauth_routes,
-        provider_from_env,
-    )
+    from rlhf_lab.ui.auth.oauth import OAuthProvider, oauth_routes  # authlib is slow to import
 
-    provider = provider_from_env()
+    provider = OAuthProvider.from_env(os.environ)
     if provider is None:
         return login_routes(db, access)
     return [*login_routes(db, access, show_oauth=True), *oauth_routes(db, access, provider)]

@@ -9,13 +9,12 @@ from rlhf_lab.jobs import engine_process
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import server_function
 
 
 @pytest.fixture
 def ctx(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        engine_process, "ensure_engine", lambda db, home: None
-    )  # no engine: the store alone is looked at
+    monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
     with Database.open(tmp_path) as db:
         new_project(db)
         yield Context(tmp_path, db)
@@ -23,7 +22,7 @@ def ctx(tmp_path, monkeypatch):
 
 @pytest.fixture
 def in_loop():
-    """in_loop(make): what `make` makes, inside a running event loop: Gradio's blocks would open and leave one otherwise."""
+    """in_loop(make): call `make` inside a running event loop, because Gradio's blocks would open one and leave it open."""
 
     async def inside(make):
         return make()
@@ -33,22 +32,23 @@ def in_loop():
 
 @pytest.fixture
 def calls(monkeypatch):
-    """calls(module, ctx, *events): the first of the `reads` of a module's part, as `read`, and the handler of each event by the
-    event's name, as the page calls them."""
+    """calls(module, ctx, *events): build a screen; its first server function as `read` and its event handlers by name, as the page
+    calls them."""
 
-    def of(module, ctx, *events):
-        found = SimpleNamespace()
+    def build(module, ctx, *events):
+        screen = SimpleNamespace(read=None)
 
-        def widget(name, *, server_functions=(), **_):
-            found.read = next(iter(server_functions), None)
+        def widget(name, *, server_functions=None, **_):
+            for function_name, function in list((server_functions or {}).items())[:1]:
+                screen.read = server_function(function, function_name)
 
-            def keeper(event):
-                return lambda handler, *_, **__: setattr(found, event, handler)
+            def register(event):
+                return lambda handler, *_, **__: setattr(screen, event, handler)
 
-            return SimpleNamespace(**{event: keeper(event) for event in events})
+            return SimpleNamespace(**{event: register(event) for event in events})
 
         monkeypatch.setattr(module, "widget", widget)
         module.build(ctx, None)
-        return found
+        return screen
 
-    return of
+    return build

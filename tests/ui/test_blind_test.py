@@ -14,21 +14,34 @@ from rlhf_lab.jobs.project_setup import copy_project
 from rlhf_lab.store.blind_tests import answers, blind_tests
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.ui.events import FieldError, parse_payload
 from rlhf_lab.ui.screens import blind_test, compare
-from rlhf_lab.ui.services import generation_requests
 from rlhf_lab.ui.services.blind_results import BlindPair
 
-SAID = {
-    "models": ["base", "run/1/40", ""], "pairs": "4", "seed": "7", "temperature": "0.8", "tokens": "40", "reward": "1",
+REQUEST = {
+    "models": ["base", "run/1/40", ""], "pairs": "4", "seed": "7", "temperature": "0.8", "max_new_tokens": "40",
+    "reward_model_id": "1",
 }  # fmt: skip
 BASE, RUN = ["a", "b", "same", "d"], ["A", "B", "same", "D"]
+
+
+def start(ctx, **changes):
+    return blind_test.start_test(ctx, parse_payload(blind_test.StartPayload, REQUEST | changes))
+
+
+def answer(ctx, annotator, **payload):
+    return blind_test.record_answer(ctx, parse_payload(blind_test.AnswerPayload, payload), annotator)
+
+
+def edit(ctx, annotator, **payload):
+    return blind_test.edit_test(ctx, parse_payload(blind_test.EditPayload, payload), annotator)
 
 
 @pytest.fixture
 def begun(ctx):
     pinned = LabelSnapshot((), "", Source.HUMAN)
     add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={"accuracy": 0.8}, snapshot=pinned)
-    return blind_test.start_test(ctx, SAID)
+    return start(ctx)
 
 
 def written(ctx, test, texts=(BASE, RUN), scores=((1.0, 1.0, 1.0, 0.5), (2.0, 0.0, 1.0, 0.5)), left_out=None):
@@ -46,7 +59,7 @@ def judge(ctx, test, annotator, wanted):
         pair = state["pair"]
         text = wanted[pair["position"]]
         side = text if text == "tie" else "left" if pair["left"] == text else "right"
-        blind_test.record_preference(ctx, {"test": test.id, "position": pair["position"], "prefer": side}, annotator)
+        answer(ctx, annotator, test_id=test.id, position=pair["position"], choice=side)
         seen.append((pair["position"], {pair["left"], pair["right"]}))
     return seen, state
 
@@ -66,7 +79,7 @@ def test_both_models_are_asked_for_the_same_prompts_that_nothing_was_trained_on(
             40,
             1,
         )
-    again, other = blind_test.start_test(ctx, SAID), blind_test.start_test(ctx, SAID | {"seed": "8"})
+    again, other = start(ctx), start(ctx, seed="8")
     assert blind_test.test_jobs(ctx, again)[0].payload == first
     assert blind_test.test_jobs(ctx, other)[0].payload["prompts"] != first["prompts"]
     assert blind_test.list_tests(ctx)[-1] == [begun.id, "base model against run 1, step 40"]
@@ -76,35 +89,35 @@ def test_both_models_are_asked_for_the_same_prompts_that_nothing_was_trained_on(
     ("change", "words"),
     [
         ({"models": ["base", "base"]}, "two different models"), ({"models": ["base"]}, "two different models"),
-        ({"models": "base"}, "no models"), ({"pairs": "65"}, "from 1 to 64"), ({"pairs": "many"}, "whole number"),
+        ({"models": "base"}, "no usable models"), ({"pairs": "65"}, "from 1 to 64"), ({"pairs": "many"}, "whole number"),
         ({"models": ["base", "base/best/16"], "pairs": "5"}, "80 texts; at most 64"), ({"temperature": "0"}, "temperature"),
-        ({"reward": "x"}, "no reward model"),
+        ({"reward_model_id": "x"}, "no usable reward model"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_asked_for_is_refused_and_leaves_nothing(ctx, begun, change, words):
     before = len(queue.jobs(ctx.db))
     with pytest.raises(LabError, match=words):
-        blind_test.start_test(ctx, SAID | change)
+        start(ctx, **change)
     assert (len(queue.jobs(ctx.db)), len(blind_tests(ctx.db, ctx.project.id))) == (before, 1)
 
 
 def test_no_more_pairs_than_prompts_are_kept_aside(ctx, begun, monkeypatch):
     monkeypatch.setattr(blind_test, "prompts", lambda db, project, split: prompts(db, project, split)[:3])
-    with pytest.raises(generation_requests.FieldError, match="keeps 3 prompts aside") as refused:
-        blind_test.start_test(ctx, SAID)
+    with pytest.raises(FieldError, match="keeps 3 prompts aside") as refused:
+        start(ctx)
     assert refused.value.field == "pairs"
 
 
 def test_a_judge_sees_texts_without_names_and_then_how_it_came_out(ctx, begun):
     assert blind_test.state(ctx, None, "ann") == {
-        "id": begun.id, "names": ["base model", "run 1, step 40"], "reward": 1, "waiting": True, "failed": None,
-        "losing": "with its texts (nobody had answered)",
+        "id": begun.id, "model_names": ["base model", "run 1, step 40"], "reward_model_id": 1, "is_waiting": True,
+        "failure": None, "deletion_note": "with its texts (nobody had answered)",
     }  # fmt: skip
     written(ctx, begun)
     state = blind_test.state(ctx, begun.id, "ann")
-    assert (state["count"], state["alike"], state["judged"]) == (3, 1, 0)
+    assert (state["pair_count"], state["identical_count"], state["judged_count"]) == (3, 1, 0)
     assert set(state["pair"]) == {"position", "prompt", "left", "right"}
-    assert "lines" not in state
+    assert "sentences" not in state
     seen, done = judge(ctx, begun, "ann", {0: "A", 1: "B", 3: "tie"})
     assert seen == [
         (0, {"a", "A"}),
@@ -112,7 +125,7 @@ def test_a_judge_sees_texts_without_names_and_then_how_it_came_out(ctx, begun):
         (3, {"d", "D"}),
     ]  # where both wrote the same there is nothing to say
     assert answers(ctx.db, begun.id) == {"ann": {0: Choice.SECOND, 1: Choice.SECOND, 3: Choice.TIE}}
-    assert done["lines"] == [
+    assert done["sentences"] == [
         "You like run 1, step 40 more often: 2 of 2 decided pairs (100 %, 95 % interval 34 to 100 %), 1 tie. "
         "It may be chance: the interval holds one half.",
         "On the same pairs reward model 1 likes both as often: 1 of 2 decided pairs each, 1 tie.",
@@ -136,58 +149,60 @@ def test_several_people_and_one_who_stops(ctx, begun):
     judge(ctx, begun, "bob", {0: "a", 1: "B", 3: "tie"})
     pair = blind_test.state(ctx, begun.id, "eve")["pair"]
     side = "left" if pair["left"] == "a" else "right"
-    blind_test.record_preference(ctx, {"test": begun.id, "position": 0, "prefer": side}, "eve")
-    stopped = blind_test.record_preference(ctx, {"test": begun.id, "prefer": "stop"}, "eve")
-    assert stopped["lines"][:2] == [
+    answer(ctx, "eve", test_id=begun.id, position=0, choice=side)
+    stopped = answer(ctx, "eve", test_id=begun.id, choice="stop")
+    assert stopped["sentences"][:2] == [
         "You like the base model more often: 1 of 1 decided pairs (100 %, 95 % interval 21 to 100 %). "
         "It may be chance: the interval holds one half.",
         "All 3 people together like run 1, step 40 more often: 4 of 6 decided answers to 3 pairs (67 %; an interval takes "
         "5 pairs), 1 tie.",
     ]
-    assert stopped["lines"][3] == "Where you and it both decided, you agreed on 0 of 1."
+    assert stopped["sentences"][3] == "Where you and it both decided, you agreed on 0 of 1."
     assert len(stopped["rows"]) == 1
-    nobody = blind_test.record_preference(ctx, {"test": begun.id, "prefer": "stop"}, "zoe")
-    assert nobody["lines"][0] == "You decided no pair."
-    assert nobody["lines"][1].startswith("All 3 people")  # who said nothing is not one of them
+    nobody = answer(ctx, "zoe", test_id=begun.id, choice="stop")
+    assert nobody["sentences"][0] == "You decided no pair."
+    assert nobody["sentences"][1].startswith("All 3 people")  # who said nothing is not one of them
 
 
 def test_a_test_is_renamed_and_deleted_with_what_was_said(ctx, begun):
     written(ctx, begun)
-    other = blind_test.start_test(ctx, SAID)
+    other = start(ctx)
     judge(ctx, begun, "ann", {0: "A", 1: "B", 3: "D"})
-    told = blind_test.edit_test(ctx, {"test": begun.id, "do": "rename", "name": "  before  the switch "}, "ann")
-    assert told["done"] == f'Test {begun.id} is called "before the switch" now.'
+    told = edit(ctx, "ann", test_id=begun.id, action="rename", name="  before  the switch ")
+    assert told["message"] == f'Test {begun.id} is called "before the switch" now.'
     assert told["test"] == blind_test.state(ctx, begun.id, "ann")
     assert blind_test.list_tests(ctx) == [
         [other.id, "base model against run 1, step 40"],
         [begun.id, "before the switch"],
     ]
-    assert blind_test.state(ctx, begun.id, "")["losing"] == "with its texts and 3 answers of one person"
+    assert blind_test.state(ctx, begun.id, "")["deletion_note"] == "with its texts and 3 answers of one person"
     judge(ctx, begun, "bob", {0: "a", 1: "B", 3: "tie"})
-    told = blind_test.edit_test(ctx, {"test": begun.id, "do": "delete"}, "ann")
-    assert told["done"] == f"Test {begun.id} is deleted, with its texts and 6 answers of 2 people."
-    assert (told["test"]["id"], told["test"]["losing"]) == (other.id, "with its texts (nobody had answered)")
+    told = edit(ctx, "ann", test_id=begun.id, action="delete")
+    assert told["message"] == f"Test {begun.id} is deleted, with its texts and 6 answers of 2 people."
+    assert (told["test"]["id"], told["test"]["deletion_note"]) == (other.id, "with its texts (nobody had answered)")
     assert blind_test.list_tests(ctx) == [[other.id, "base model against run 1, step 40"]]
     assert blind_test.state(ctx, begun.id, "bob") == {"id": None}
     with pytest.raises(StaleVoteError, match="not there any more"):
-        blind_test.record_preference(ctx, {"test": begun.id, "position": 0, "prefer": "left"}, "eve")
+        answer(ctx, "eve", test_id=begun.id, position=0, choice="left")
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("payload", "words"),
     [
-        ({"test": 1, "do": "rename", "name": " "}, "1 to 80 characters"), ({"test": 1, "do": "rename"}, "1 to 80 characters"),
-        ({"test": 1, "do": "rename", "name": "x" * 81}, "1 to 80 characters"), ({"test": 1, "do": "burn"}, "no change"),
-        ({"do": "delete"}, "not there any more"), ({"test": 99, "do": "delete"}, "not there any more"),
+        ({"test_id": 1, "action": "rename", "name": " "}, "1 to 80 characters"),
+        ({"test_id": 1, "action": "rename"}, "1 to 80 characters"),
+        ({"test_id": 1, "action": "rename", "name": "x" * 81}, "1 to 80 characters"),
+        ({"test_id": 1, "action": "burn"}, "no usable action"),
+        ({"action": "delete"}, "no usable test"), ({"test_id": 99, "action": "delete"}, "not there any more"),
     ],
 )  # fmt: skip
-def test_a_change_that_cannot_be_is_refused(ctx, begun, said, words):
+def test_an_invalid_edit_of_a_test_is_refused(ctx, begun, payload, words):
     with pytest.raises(LabError, match=words):
-        blind_test.edit_test(ctx, said, "ann")
+        edit(ctx, "ann", **payload)
     assert blind_test.list_tests(ctx) == [[begun.id, "base model against run 1, step 40"]]
     copy_project(ctx.db, ctx.project)
     with pytest.raises(LabError, match="not there any more"):
-        blind_test.edit_test(ctx, {"test": begun.id, "do": "delete"}, "ann")
+        edit(ctx, "ann", test_id=begun.id, action="delete")
 
 
 def test_only_who_may_begin_a_test_may_rename_or_delete_it(ctx, begun, in_loop):
@@ -199,36 +214,34 @@ def test_only_who_may_begin_a_test_may_rename_or_delete_it(ctx, begun, in_loop):
         return page
 
     acts = {event.fn.__name__: event.fn for event in in_loop(make).fns.values()}
-    rename = SimpleNamespace(_data={"at": 1, "annotator": "ann", "test": begun.id, "do": "rename", "name": "mine"})
+    common = {"request_id": 1, "annotator": "ann"}
+    rename = SimpleNamespace(_data=common | {"test_id": begun.id, "action": "rename", "name": "mine"})
+    begin = SimpleNamespace(_data=REQUEST | common)
     for wrong in (None, "", "open"):
-        for act, said in (("manage", rename), ("begin", SimpleNamespace(_data=SAID | {"at": 1, "annotator": "ann"}))):
-            assert "operator" in acts[act](wrong, said)["error"]
+        for event, payload in (("edit_test", rename), ("start_test", begin)):
+            assert "operator" in acts[event](wrong, payload)["error"]
     assert blind_test.list_tests(ctx) == [[begun.id, "base model against run 1, step 40"]]
-    reply = acts["manage"]("sesame", rename)
-    assert (reply["at"], reply["tests"]) == (1, [[begun.id, "mine"]])
+    reply = acts["edit_test"]("sesame", rename)
+    assert (reply["request_id"], reply["tests"]) == (1, [[begun.id, "mine"]])
 
 
 def test_answers_to_what_is_not_there_are_refused_and_nothing_is_recorded(ctx, begun):
     with pytest.raises(StaleVoteError, match="not written yet"):
-        blind_test.record_preference(ctx, {"test": begun.id, "position": 0, "prefer": "left"}, "ann")
+        answer(ctx, "ann", test_id=begun.id, position=0, choice="left")
     written(ctx, begun)
     for wrong in ({"position": 2}, {"position": 4}, {"position": -1}):  # alike; beyond the end; before the beginning
         with pytest.raises(StaleVoteError, match="judged already"):
-            blind_test.record_preference(ctx, {"test": begun.id, "prefer": "left"} | wrong, "ann")
-    for wrong in (
-        {"position": "x"},
-        {"position": None},
-        {"prefer": "second"},
-        {"prefer": ["left"]},
-        {"position": 1e999},
-    ):
-        with pytest.raises(LabError, match="no usable answer"):
-            blind_test.record_preference(ctx, {"test": begun.id, "position": 0, "prefer": "left"} | wrong, "ann")
+            answer(ctx, "ann", test_id=begun.id, choice="left", **wrong)
+    for wrong in ({"position": "x"}, {"choice": "second"}, {"choice": ["left"]}, {"position": 1e999}):
+        with pytest.raises(LabError, match="no usable (position|choice)"):
+            answer(ctx, "ann", **{"test_id": begun.id, "position": 0, "choice": "left"} | wrong)
+    with pytest.raises(LabError):
+        answer(ctx, "ann", test_id=begun.id, choice="left")
     with pytest.raises(StaleVoteError, match="not there any more"):
-        blind_test.record_preference(ctx, {"test": begun.id + 1, "position": 0, "prefer": "left"}, "ann")
-    blind_test.record_preference(ctx, {"test": begun.id, "position": 0, "prefer": "tie"}, "ann")
+        answer(ctx, "ann", test_id=begun.id + 1, position=0, choice="left")
+    answer(ctx, "ann", test_id=begun.id, position=0, choice="tie")
     with pytest.raises(StaleVoteError, match="judged already"):
-        blind_test.record_preference(ctx, {"test": begun.id, "position": 0, "prefer": "left"}, "ann")
+        answer(ctx, "ann", test_id=begun.id, position=0, choice="left")
     assert answers(ctx.db, begun.id) == {"ann": {0: Choice.TIE}}
     copy_project(ctx.db, ctx.project)  # another project is open: what was asked about is not this one's
     assert blind_test.state(ctx, begun.id, "ann") == {"id": None}
@@ -239,23 +252,23 @@ def test_prompts_that_were_too_long_are_left_out_and_the_others_keep_their_place
     assert all(job.payload["leave_out"] is True for job in blind_test.test_jobs(ctx, begun))
     written(ctx, begun, (["b", "d"], ["B", "D"]), ((1.0, 0.5), (0.0, 0.75)), (0, 2))
     state = blind_test.state(ctx, begun.id, "ann")
-    assert (state["count"], state["alike"], state["judged"]) == (2, 0, 0)
-    assert state["left_out"] == "2 prompts left out: too long for the model with 40 new tokens"
+    assert (state["pair_count"], state["identical_count"], state["judged_count"]) == (2, 0, 0)
+    assert state["skipped_note"] == "2 prompts left out: too long for the model with 40 new tokens"
     for gone in (0, 2, 4):
         with pytest.raises(StaleVoteError, match="judged already"):
-            blind_test.record_preference(ctx, {"test": begun.id, "position": gone, "prefer": "left"}, "ann")
+            answer(ctx, "ann", test_id=begun.id, position=gone, choice="left")
     seen, done = judge(ctx, begun, "ann", {1: "b", 3: "D"})
     assert seen == [(1, {"b", "B"}), (3, {"d", "D"})]
     assert answers(ctx.db, begun.id) == {"ann": {1: Choice.FIRST, 3: Choice.SECOND}}
     asked = blind_test.test_jobs(ctx, begun)[0].payload["prompts"]
     assert [row["prompt"] for row in done["rows"]] == [asked[1], asked[3]]
-    assert done["lines"][-1] == "Where you and it both decided, you agreed on 2 of 2."
-    assert done["left_out"] == state["left_out"]
+    assert done["sentences"][-1] == "Where you and it both decided, you agreed on 2 of 2."
+    assert done["skipped_note"] == state["skipped_note"]
 
 
 def test_of_best_of_n_a_prompt_is_left_out_with_all_its_texts(ctx, begun):
     """Two prompts, the first too long: of the first model its four texts are left out, of the second its one."""
-    test = blind_test.start_test(ctx, SAID | {"models": ["base/best/4", "run/1/latest"], "pairs": "2"})
+    test = start(ctx, models=["base/best/4", "run/1/latest"], pairs="2")
     for job in blind_test.test_jobs(ctx, begun):
         queue.cancel(ctx.db, job.id)
     one, other = blind_test.test_jobs(ctx, test)
@@ -269,8 +282,8 @@ def test_of_best_of_n_a_prompt_is_left_out_with_all_its_texts(ctx, begun):
         1: BlindPair(other.payload["prompts"][1], "b3", "B", (6.0, 1.0))
     }  # fmt: skip
     state = blind_test.state(ctx, test.id, "ann")
-    assert (state["count"], state["pair"]["position"]) == (1, 1)
-    assert state["left_out"] == "1 prompt left out: too long for the model with 40 new tokens"
+    assert (state["pair_count"], state["pair"]["position"]) == (1, 1)
+    assert state["skipped_note"] == "1 prompt left out: too long for the model with 40 new tokens"
 
 
 def test_where_one_model_left_out_more_what_both_wrote_is_judged(ctx, begun):
@@ -285,7 +298,7 @@ def test_where_one_model_left_out_more_what_both_wrote_is_judged(ctx, begun):
     assert {at: (couple.first, couple.second, couple.scores) for at, couple in couples.items()} == {
         1: ("b", "B", None), 3: ("d", "D", None)
     }  # fmt: skip
-    assert blind_test.state(ctx, begun.id, "ann")["left_out"].startswith("2 prompts left out")
+    assert blind_test.state(ctx, begun.id, "ann")["skipped_note"].startswith("2 prompts left out")
 
 
 def test_everybody_learns_how_far_the_others_are_and_nothing_else(ctx, begun):
@@ -293,49 +306,50 @@ def test_everybody_learns_how_far_the_others_are_and_nothing_else(ctx, begun):
     written(ctx, begun)
 
     def seen(annotator):
-        return blind_test.state(ctx, begun.id, annotator)["others"]
+        return blind_test.state(ctx, begun.id, annotator)["others_progress"]
 
-    assert seen("ann") == {"done": 0, "at_it": 0}
+    assert seen("ann") == {"finished": 0, "in_progress": 0}
     judge(ctx, begun, "bob", {0: "a", 1: "B"} | {3: "tie"})
-    assert seen("ann") == {"done": 1, "at_it": 0}
-    blind_test.record_preference(ctx, {"test": begun.id, "position": 1, "prefer": "tie"}, "eve")
-    assert seen("ann") == {"done": 1, "at_it": 1}
-    blind_test.record_preference(ctx, {"test": begun.id, "prefer": "stop"}, "zoe")
+    assert seen("ann") == {"finished": 1, "in_progress": 0}
+    answer(ctx, "eve", test_id=begun.id, position=1, choice="tie")
+    assert seen("ann") == {"finished": 1, "in_progress": 1}
+    answer(ctx, "zoe", test_id=begun.id, choice="stop")
     assert (seen("ann"), seen("bob"), seen("eve"), seen("")) == (
-        {"done": 2, "at_it": 1}, {"done": 1, "at_it": 1}, {"done": 2, "at_it": 0}, {"done": 2, "at_it": 1},
+        {"finished": 2, "in_progress": 1}, {"finished": 1, "in_progress": 1}, {"finished": 2, "in_progress": 0}, {"finished": 2, "in_progress": 1},
     )  # fmt: skip
     state = blind_test.state(ctx, begun.id, "ann")
     assert set(state) == {
-        "id", "names", "reward", "losing", "count", "alike", "judged", "pair", "left_out", "others"
+        "id", "model_names", "reward_model_id", "deletion_note", "pair_count", "identical_count", "judged_count", "pair",
+        "skipped_note", "others_progress",
     }  # fmt: skip
-    assert state["left_out"] == ""
-    blind_test.record_preference(ctx, {"test": begun.id, "prefer": "stop"}, "eve")  # one judged, the others left
+    assert state["skipped_note"] == ""
+    answer(ctx, "eve", test_id=begun.id, choice="stop")  # one judged, the others left
     _, done = judge(ctx, begun, "ann", {0: "A", 1: "B", 3: "tie"})
-    assert done["others"] == {"done": 3, "at_it": 0}
-    assert "lines" in done
+    assert done["others_progress"] == {"finished": 3, "in_progress": 0}
+    assert "sentences" in done
 
 
 def test_who_may_only_look_judges_nothing_and_is_told_nothing(ctx, begun):
     written(ctx, begun)
     state = blind_test.state(ctx, begun.id, "")
     assert state["pair"] is None
-    assert "join code" in state["closed"]
-    assert "lines" not in state
+    assert "join code" in state["closed_text"]
+    assert "sentences" not in state
 
 
 def test_a_text_that_could_not_be_written_says_why(ctx, begun):
     queue.fail(ctx.db, begun.second_job, "There is no checkpoint.")
     state = blind_test.state(ctx, None, "ann")
-    assert (state["failed"], state["waiting"]) == ("There is no checkpoint.", False)
+    assert (state["failure"], state["is_waiting"]) == ("There is no checkpoint.", False)
 
 
 def test_of_best_of_n_the_chosen_texts_are_judged(ctx, begun):
-    test = blind_test.start_test(ctx, SAID | {"models": ["base/best/4", "run/1/latest"], "pairs": "2"})
+    test = start(ctx, models=["base/best/4", "run/1/latest"], pairs="2")
     for job in blind_test.test_jobs(ctx, begun):
         queue.cancel(ctx.db, job.id)
     eight = ["a1", "a2", "a3", "a4", "b1", "b2", "b3", "b4"]
     written(ctx, test, (eight, ["A", "B"]), ((0, 3, 1, 2, 5, 4, 3, 2), (1, 1)))
     seen, done = judge(ctx, test, "ann", {0: "a2", 1: "b1"})
     assert seen == [(0, {"a2", "A"}), (1, {"b1", "B"})]
-    assert done["names"] == ["base, best of 4", "run 1, latest step"]
+    assert done["model_names"] == ["base, best of 4", "run 1, latest step"]
     assert done["rows"][1]["prompt"] == blind_test.test_jobs(ctx, test)[1].payload["prompts"][1]

@@ -13,13 +13,18 @@ from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import add_event, create_run
+from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.screens import compare
 from rlhf_lab.ui.services import generation_requests
 
-SAID = {
+REQUEST = {
     "prompt": "Once upon a time", "models": ["base", "run/1/latest"], "samples": "2", "seed": "7", "temperature": "0.8",
-    "tokens": "40", "reward": "1",
+    "max_new_tokens": "40", "reward_model_id": "1",
 }  # fmt: skip
+
+
+def submit(ctx, **changes):
+    return compare.submit_comparison(ctx, parse_payload(compare.ComparePayload, REQUEST | changes))
 
 
 def model(ctx):
@@ -38,7 +43,7 @@ def finished(ctx, job, texts, scores):
 def test_a_new_project_has_its_base_and_unseen_prompts(ctx):
     found = compare.comparison_options(ctx)
     assert found["models"] == [["base", "base model"]]
-    assert found["rewards"] == []
+    assert found["reward_models"] == []
     assert len(found["prompts"]) == 64
 
 
@@ -62,8 +67,8 @@ def test_runs_with_steps_and_their_checkpoints_are_offered(ctx):
         ["base/best/4", "base, best of 4"],
         ["base/best/16", "base, best of 16"],
     ]
-    assert found["rewards"][0][0] == row.id
-    assert compare.run_details(ctx, [str(kept.id)])["steps"] == {str(kept.id): [5, 10]}
+    assert found["reward_models"][0][0] == row.id
+    assert compare.run_details(ctx, [kept.id])["steps_by_run"] == {str(kept.id): [5, 10]}
 
 
 def test_every_run_and_reward_model_can_be_chosen_however_many_there_are(ctx):
@@ -77,32 +82,36 @@ def test_every_run_and_reward_model_can_be_chosen_however_many_there_are(ctx):
     found = compare.comparison_options(ctx)
     runs = [name for name, _ in found["models"] if name.startswith("run/")]
     assert runs == [f"run/{run.id}/latest" for run in reversed(made)]
-    assert [known for known, _ in found["rewards"]] == list(range(31, 0, -1))
-    oldest = str(made[0].id)
-    assert compare.run_details(ctx, [oldest]) == {"steps": {oldest: []}, "learnt": {oldest: [31, ""]}}
+    assert [known for known, _ in found["reward_models"]] == list(range(31, 0, -1))
+    oldest = made[0].id
+    assert compare.run_details(ctx, [oldest]) == {
+        "steps_by_run": {str(oldest): []},
+        "scorer_by_run": {str(oldest): [31, ""]},
+    }
 
 
-def test_runs_of_no_page_are_refused_and_those_that_are_not_there_or_another_projects_left_out(ctx):
-    nothing = {"steps": {}, "learnt": {}}
-    assert compare.run_details(ctx, None) == compare.run_details(ctx, []) == compare.run_details(ctx, ["7"]) == nothing
+def test_malformed_run_ids_are_refused_and_missing_or_foreign_runs_left_out(ctx, calls):
+    nothing = {"steps_by_run": {}, "scorer_by_run": {}}
+    assert compare.run_details(ctx, []) == compare.run_details(ctx, [7]) == nothing
     run = create_run(ctx.db, ctx.project.id, model(ctx).id, "mine", config={}, manifest={}, total_steps=9)
     new_project(ctx.db)
-    assert compare.run_details(ctx, [str(run.id)]) == nothing
-    for wanted in ("x", {"1": 1}, [None], [{}], 7, [float("inf")]):
-        with pytest.raises(LabError, match="reload it"):
-            compare.run_details(ctx, wanted)
+    assert compare.run_details(ctx, [run.id]) == nothing
+    read = calls(compare, ctx, "sample", "start_test", "edit_test", "answer", "cancel").read
+    assert read({})["steps_by_run"] == read({"runs": [str(run.id)]})["steps_by_run"] == {}
+    for wrong in ("x", {"1": 1}, [None], [{}], 7, [float("inf")]):
+        assert read({"runs": wrong}) == {"error": "The page sent no usable runs. Reload it and try again."}
 
 
 def test_one_job_a_column_with_the_same_seed(ctx):
     model(ctx)
-    jobs = compare.submit_comparison(ctx, SAID)
+    jobs = submit(ctx)
     assert [job.kind for job in jobs] == [JobKind.COMPLETE] * 2
     assert [job.payload["checkpoint"] for job in jobs] == ["base", "run/1/latest"]
     for job in jobs:
         assert job.payload["prompts"] == ["Once upon a time"] * 2
         assert {job.payload[name] for name in ("seed", "max_new_tokens", "reward_model_id")} == {7, 40, 1}
         assert job.payload["temperature"] == 0.8
-    assert "reward_model_id" not in compare.submit_comparison(ctx, SAID | {"reward": ""})[0].payload
+    assert "reward_model_id" not in submit(ctx, reward_model_id="")[0].payload
 
 
 @pytest.mark.parametrize(
@@ -113,12 +122,12 @@ def test_one_job_a_column_with_the_same_seed(ctx):
         ({"seed": "seven"}, 'seed = "seven": give a whole number from 0 to'),
         ({"samples": "17"}, 'samples each = "17": give a whole number from 1 to 16'),
         ({"temperature": "0"}, 'temperature = "0": give a number from 0.05 to 5'),
-        ({"tokens": "0"}, "max_new_tokens = .* from 1 to 512"),
+        ({"max_new_tokens": "0"}, "max_new_tokens = .* from 1 to 512"),
         ({"seed": "-1"}, "seed = .* from 0 to"),
         ({"seed": str(2**31)}, "seed = .* from 0 to"),
-        ({"reward": "mine"}, "Reload it"),
-        ({"reward": "9"}, "9"),
-        ({"models": ["base", "base/best/4"], "reward": ""}, "needs a reward model"),
+        ({"reward_model_id": "mine"}, "Reload it"),
+        ({"reward_model_id": "9"}, "9"),
+        ({"models": ["base", "base/best/4"], "reward_model_id": ""}, "needs a reward model"),
         ({"models": ["base/best/16"], "samples": "5"}, "80 texts; at most 64"),
         ({"models": ["base/best/7"]}, "Best of 4, 16"),
         ({"models": ["base/best/x"]}, "Best of 4, 16"),
@@ -128,14 +137,14 @@ def test_one_job_a_column_with_the_same_seed(ctx):
 def test_what_is_out_of_range_is_refused_before_anything_is_asked(ctx, change, words):
     model(ctx)
     with pytest.raises(LabError, match=words):
-        compare.submit_comparison(ctx, SAID | change)
+        submit(ctx, **change)
     assert queue.jobs(ctx.db) == []
 
 
 def test_a_column_waits_fails_or_shows_texts_with_scores_and_gold(ctx):
     model(ctx)
-    job = compare.submit_comparison(ctx, SAID)[0]
-    assert generation_requests.column_view(job, "cheerful") == {"waiting": True, "begun": False}
+    job = submit(ctx)[0]
+    assert generation_requests.column_view(job, "cheerful") == {"is_waiting": True, "running": False}
     engine = engine_process.record_heartbeat(ctx.db, "x")
     queue.claim(ctx.db, [JobKind.COMPLETE], engine)
     queue.finish(
@@ -147,16 +156,16 @@ def test_a_column_waits_fails_or_shows_texts_with_scores_and_gold(ctx):
     assert shown["gold"] == [load_judge("cheerful").score(text) for text in shown["texts"]]
     assert generation_requests.column_view(queue.get_job(ctx.db, job.id), "no such judge")["gold"] == []
     assert shown["note"] == "an older one"
-    other = compare.submit_comparison(ctx, SAID)[1]
+    other = submit(ctx)[1]
     queue.fail(ctx.db, other.id, "run 1 has no checkpoint yet")
     assert (
-        generation_requests.column_view(queue.get_job(ctx.db, other.id), "")["failed"] == "Run 1 has no checkpoint yet"
+        generation_requests.column_view(queue.get_job(ctx.db, other.id), "")["error"] == "Run 1 has no checkpoint yet"
     )
 
 
 def test_best_of_n_writes_n_texts_for_each_one_shown(ctx):
     model(ctx)
-    job = compare.submit_comparison(ctx, SAID | {"models": ["base/best/4"]})[0]
+    job = submit(ctx, models=["base/best/4"])[0]
     assert job.payload["prompts"] == ["Once upon a time"] * 8
     assert job.payload["checkpoint"] == "base"
     shown = finished(ctx, job, list("abcdefgh"), [0.0, 3.0, 1.0, 3.0, -1.0, -2.0, -0.5, -3.0])
@@ -166,12 +175,12 @@ def test_best_of_n_writes_n_texts_for_each_one_shown(ctx):
 
 def test_every_text_of_an_ordinary_column_is_shown(ctx):
     model(ctx)
-    shown = finished(ctx, compare.submit_comparison(ctx, SAID)[0], ["a", "b"], [1.0, 2.0])
+    shown = finished(ctx, submit(ctx)[0], ["a", "b"], [1.0, 2.0])
     assert (shown["texts"], shown["scores"], shown["best_of"]) == (["a", "b"], [1.0, 2.0], 1)
 
 
 def test_the_scorer_proposed_is_what_the_run_learnt_from_and_its_judge(ctx):
-    assert compare.comparison_options(ctx)["newest"] is None
+    assert compare.comparison_options(ctx)["default_scorer"] is None
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 4)
     pinned = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
     row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={}, snapshot=pinned)
@@ -179,33 +188,32 @@ def test_the_scorer_proposed_is_what_the_run_learnt_from_and_its_judge(ctx):
     record_step(ctx.db, run.id, StepResult(5, {"lr": 1.0}))
 
     def learnt():
-        return compare.run_details(ctx, [str(run.id)])["learnt"][str(run.id)]
+        return compare.run_details(ctx, [run.id])["scorer_by_run"][str(run.id)]
 
-    assert compare.comparison_options(ctx)["newest"] == learnt() == [row.id, "cheerful"]
+    assert compare.comparison_options(ctx)["default_scorer"] == learnt() == [row.id, "cheerful"]
     newest = model(ctx)  # by people, and the run did not learn from it
-    assert (compare.comparison_options(ctx)["newest"], learnt()) == ([newest.id, ""], [row.id, "cheerful"])
+    assert (compare.comparison_options(ctx)["default_scorer"], learnt()) == ([newest.id, ""], [row.id, "cheerful"])
     add_event(ctx.db, run.id, EventKind.SWITCH_REWARD, {"reward_model_id": newest.id})
     assert learnt() == [newest.id, ""]
     label_with_judge(ctx.db, ctx.project.id, load_judge("polite"), 4)
     both = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
     mixed = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={}, snapshot=both)
-    assert compare.comparison_options(ctx)["newest"] == [mixed.id, ""]
+    assert compare.comparison_options(ctx)["default_scorer"] == [mixed.id, ""]
 
 
 def test_a_page_gets_the_texts_it_asked_for_and_no_other_job(ctx):
     model(ctx)
-    jobs = compare.submit_comparison(ctx, SAID)
-    assert [job.id for job in compare.requested_jobs(ctx, {"jobs": [job.id for job in jobs]})] == [
-        job.id for job in jobs
-    ]
+    jobs = submit(ctx)
+    job_ids = [job.id for job in jobs]
+    assert [job.id for job in compare.requested_jobs(ctx, job_ids)] == job_ids
     other = queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, {})
-    for question in ({"jobs": [other.id]}, {"jobs": ["x"]}, {}, {"jobs": [99]}):
+    for query in ({"jobs": [other.id]}, {"jobs": ["x"]}, {}, {"jobs": [99]}):
         with pytest.raises(LabError):
-            compare.requested_jobs(ctx, question)
+            compare.requested_jobs(ctx, parse_payload(compare.JobsQuery, query).jobs)
 
 
 def test_a_full_queue_is_refused_with_words(ctx):
     for _ in range(generation_requests.MAX_QUEUED_JOBS):
         queue.submit(ctx.db, JobKind.COMPLETE, ctx.project.id, {})
     with pytest.raises(LabError, match="24 texts wait"):
-        compare.submit_comparison(ctx, SAID | {"reward": ""})
+        submit(ctx, reward_model_id="")

@@ -1,4 +1,4 @@
-"""What may be said besides left and right: strength, notes, other answers to earlier pairs; hidden repeats; the API."""
+"""Strength, notes, changed votes and hidden repeats; labelling rules; the API for programs."""
 
 import gradio as gr
 import pytest
@@ -7,13 +7,14 @@ from gradio import Error
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import Vote
 from rlhf_lab.config.labelling import LabellingConfig
-from rlhf_lab.errors import ConfigError, LabelError, StaleVoteError
+from rlhf_lab.errors import ConfigError, LabError, StaleVoteError
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.pair_selection import REPEAT_AFTER_VOTES
 from rlhf_lab.store.projects import set_labelling_config
 from rlhf_lab.ui import http_api
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.screens import label, people
 from rlhf_lab.ui.services import voting
 
@@ -25,37 +26,46 @@ def ctx(tmp_path):
         yield Context(tmp_path, db)
 
 
-def say(ctx, choice="left", **more):
-    pair = label.state(ctx, "ann")["pair"]
-    said = {"uuid": f"{pair['id']}-{choice}-{len(more)}", "pair_id": pair["id"], "annotator": "ann", "choice": choice}
-    return voting.cast_vote(ctx, said | more)
+def cast(ctx, annotator="ann", **payload):
+    """Vote on the pair that is shown to somebody."""
+    pair_id, choice = label.state(ctx, annotator)["pair"]["id"], payload.get("choice", "left")
+    answer = {"uuid": f"{pair_id}-{choice}-{len(payload)}", "pair_id": pair_id, "choice": "left"} | payload
+    return voting.cast_vote(ctx, parse_payload(voting.VotePayload, answer), annotator)
+
+
+def change(ctx, annotator, **payload):
+    return voting.change_vote(ctx, parse_payload(voting.ChangePayload, payload), annotator)
+
+
+def update_rules(ctx, **payload):
+    return people.update_labelling_config(ctx, parse_payload(people.RulesPayload, payload))
 
 
 def test_strength_and_note_are_kept_and_strength_belongs_to_a_side(ctx):
-    vote = say(ctx, strength="much", note="  warmer ")
+    vote = cast(ctx, strength="much", note="  warmer ")
     assert (vote.strength, vote.note, vote.via) == (Strength.MUCH, "warmer", "page")
-    assert say(ctx, "tie", strength="much").strength is None
-    assert say(ctx).strength is None
+    assert cast(ctx, choice="tie", strength="much").strength is None
+    assert cast(ctx).strength is None
 
 
 @pytest.mark.parametrize("broken", [{"strength": "very"}, {"note": "x" * 1001}, {"uuid": "x" * 65}])
-def test_what_cannot_be_kept_is_refused_and_changes_nothing(ctx, broken):
-    with pytest.raises(LabelError, match=r"could not be read|shorten it|number is too long"):
-        say(ctx, **broken)
+def test_an_unknown_strength_and_too_long_texts_are_refused(ctx, broken):
+    with pytest.raises(LabError, match=r"no usable strength|shorten it|number is too long"):
+        cast(ctx, **broken)
     assert label.state(ctx, "ann")["labels"] == 0
 
 
-def test_an_earlier_answer_is_changed_with_the_sides_of_its_day(ctx):
-    old = say(ctx, "left")
+def test_a_changed_vote_keeps_the_sides_of_the_first(ctx):
+    old = cast(ctx, choice="left")
     (line,) = voting.recent_votes(ctx, "ann")
     assert (line["id"], line["choice"]) == (old.id, "left")
-    new = voting.change_vote(ctx, {"vote_id": old.id, "uuid": "n", "annotator": "ann", "choice": "right"})
+    new = change(ctx, "ann", vote_id=old.id, uuid="n", choice="right")
     assert {old.choice, new.choice} == {Choice.FIRST, Choice.SECOND}
     (after,) = voting.recent_votes(ctx, "ann")
     assert (after["choice"], after["left"], after["right"]) == ("right", line["left"], line["right"])
     for who, vote_id in (("ann", old.id), ("bob", new.id), ("ann", 999)):
         with pytest.raises(StaleVoteError):
-            voting.change_vote(ctx, {"vote_id": vote_id, "uuid": f"x{who}{vote_id}", "annotator": who, "choice": "tie"})
+            change(ctx, who, vote_id=vote_id, uuid=f"x{who}{vote_id}", choice="tie")
     assert voting.recent_votes(ctx, "ann") == [after]
 
 
@@ -67,7 +77,7 @@ def test_a_hidden_repeat_swaps_the_sides_and_looks_like_any_pair(ctx):
         if pair is None:
             break
         assert set(pair) == {"id", "prompt", "left", "right", "markdown"}
-        vote = voting.cast_vote(ctx, {"uuid": f"{n}", "pair_id": pair["id"], "annotator": "cid", "choice": "left"})
+        vote = cast(ctx, "cid", uuid=f"{n}", pair_id=pair["id"])
         if vote.repeat:
             again.append(vote)
             before = first[pair["id"]]
@@ -79,10 +89,8 @@ def test_a_hidden_repeat_swaps_the_sides_and_looks_like_any_pair(ctx):
     assert 14 - len(again) >= REPEAT_AFTER_VOTES
 
 
-def test_a_guideline_and_the_way_texts_are_shown_reach_the_page(ctx):
-    people.update_labelling_config(
-        ctx, {"rules": {"guideline": "kind words", "markdown": True, "overlap": "3", "repeats": "0.1"}}
-    )
+def test_the_guideline_and_markdown_setting_reach_the_page(ctx):
+    update_rules(ctx, rules={"guideline": "kind words", "markdown": True, "overlap": "3", "repeats": "0.1"})
     shown = label.state(ctx, "cid")
     assert (shown["guideline"], shown["pair"]["markdown"]) == ("kind words", True)
 
@@ -94,9 +102,9 @@ def test_a_guideline_and_the_way_texts_are_shown_reach_the_page(ctx):
 )
 def test_rules_out_of_range_are_refused(ctx, rules):
     with pytest.raises(ConfigError):
-        people.update_labelling_config(ctx, {"rules": rules})
+        update_rules(ctx, rules=rules)
     with pytest.raises(ConfigError):
-        people.update_labelling_config(ctx, {})
+        update_rules(ctx)
 
 
 def test_a_qr_code_is_square_with_its_quiet_zone(ctx):
@@ -157,18 +165,17 @@ def test_programs_need_the_join_code_where_people_do(ctx, monkeypatch, in_loop):
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
-    [({"ms": float("inf")}, "could not be read"), ({"pair_id": float("inf")}, "could not be read"),
+    ("payload", "words"),
+    [({"duration_ms": float("inf")}, "no usable duration"), ({"pair_id": float("inf")}, "no usable pair"),
      ({"uuid": "u" * 65}, "number is too long"), ({"note": "n" * 1001}, "shorten it")],
 )  # fmt: skip
-def test_a_vote_that_cannot_be_is_refused_in_words(ctx, said, words):
-    (pair,) = [label.state(ctx, "ann")["pair"]]
-    with pytest.raises(LabelError, match=words):
-        voting.cast_vote(ctx, {"uuid": "u", "pair_id": pair["id"], "annotator": "ann", "choice": "left"} | said)
+def test_an_invalid_vote_is_refused_with_a_message(ctx, payload, words):
+    with pytest.raises(LabError, match=words):
+        cast(ctx, **payload)
 
 
-def test_what_just_fits_is_kept(ctx):
-    vote = say(ctx, uuid="u" * 64, note="n" * 1000)
+def test_the_longest_uuid_and_note_are_stored(ctx):
+    vote = cast(ctx, uuid="u" * 64, note="n" * 1000)
     assert (vote.uuid, vote.note) == ("u" * 64, "n" * 1000)
 
 

@@ -72,6 +72,7 @@ function buildForm() {
         el('span.muted.lab-grow.hint', {}, 'The same seed gives every model the same random numbers; words that differ from the first column are marked.')),
       fields.note, fields.error),
     results);
+  // Gradio looks for the names of a widget's events in its own script: blind_test.js triggers 'start_test', 'edit_test' and 'answer'.
   blindTest = LabBlindTest({ root, fetchState: (query) => server.blind_test(query), trigger, getRequest });
   fields.fold.open = !narrowScreen.matches;  // on a phone the texts come first
   narrowScreen.addEventListener('change', () => { fields.fold.open = !narrowScreen.matches; });

@@ -1,4 +1,4 @@
-"""What the doors of a guarded lab have in common: the form, and the cookie a visitor leaves with."""
+"""Login pages of a multi-user lab: their HTML, and the cookie that a login sets."""
 
 from html import escape
 
@@ -27,7 +27,7 @@ a { display: grid; place-items: center; border-radius: 10px; text-decoration: no
 
 
 def login_redirect(request: Request, access: Access, visitor: Visitor, location: str = "./") -> Response:
-    """Off to the lab, known from now on. to: the page's address, from the door's."""
+    """Sets the login cookie and redirects to the lab. location: the lab's address, relative to the login page."""
     response = RedirectResponse(location, status_code=303, headers=SECURITY_HEADERS)
     set_cookie(response, access.login_cookie_name, access.cookie_value(visitor), MONTH_S, https=is_https(request))
     return response
@@ -42,7 +42,7 @@ def set_cookie(response: Response, name: str, value: str, max_age: int, *, https
 
 
 def cookie_header(name: str, value: str, max_age: int, *, https: bool) -> str:
-    """A Set-Cookie header. Over https the cookie is one that also reaches us inside another site's frame, as on Spaces."""
+    """A Set-Cookie header. Over https the cookie is also sent inside another site's frame, as on Spaces."""
     scope = "SameSite=None; Secure; Partitioned" if https else "SameSite=Lax"
     return f"{name}={value}; Path=/; Max-Age={max_age}; HttpOnly; {scope}"
 
@@ -51,9 +51,9 @@ def join_form_page(
     code: str = "", error_message: str = "", status: int = 200, name: str = "", *, show_oauth: bool = False, base_path: str = "",
     show_password_link: bool = False,
 ) -> HTMLResponse:  # fmt: skip
-    """The page to enter by; what is still to be filled in has the focus, the code first.
+    """The page with the join form; the first empty field has the focus.
 
-    sign_in: also by an account of Hugging Face. up: from the page's address to the lab's. passwords: also by a password.
+    show_oauth, show_password_link: links to the other ways of entering. base_path: from the page's address to the lab's.
     """
     code_autofocus, name_autofocus = ("", " autofocus") if code else (" autofocus", "")
     alternatives = (
@@ -64,17 +64,17 @@ def join_form_page(
     fields = f"""{alternatives}
 <label for="code">Join code<input id="code" name="code" required maxlength="40" autocomplete="off"{code_autofocus}
  value="{escape(code)}"></label>
-<label for="name">Your name here<input id="name" name="name" required maxlength="{MAX_PERSON_NAME_CHARS}" autocomplete="nickname"{name_autofocus}
- value="{escape(name)}"></label><button>Join</button>"""
+<label for="name">Your name here<input id="name" name="name" required maxlength="{MAX_PERSON_NAME_CHARS}"
+ autocomplete="nickname"{name_autofocus} value="{escape(name)}"></label><button>Join</button>"""
     return _html_page(f"{base_path}join", "Join RLHF Lab", error_message, fields, status)
 
 
 def password_form_page(error_message: str = "", status: int = 200, name: str = "") -> HTMLResponse:
-    """The page for those who have a password here."""
+    """The login page for people in the password file."""
     name_autofocus, password_autofocus = ("", " autofocus") if name else (" autofocus", "")
     fields = f"""
-<label for="name">Name<input id="name" name="name" required maxlength="{MAX_PERSON_NAME_CHARS}" autocomplete="username"{name_autofocus}
- value="{escape(name)}"></label>
+<label for="name">Name<input id="name" name="name" required maxlength="{MAX_PERSON_NAME_CHARS}"
+ autocomplete="username"{name_autofocus} value="{escape(name)}"></label>
 <label for="password">Password<input id="password" name="password" type="password" required maxlength="1000"
  autocomplete="current-password"{password_autofocus}></label><button>Enter</button>"""
     return _html_page("enter", "Enter RLHF Lab", error_message, fields, status)

@@ -117,7 +117,7 @@ class Access:
         return self.cookie_value(Visitor(Role.VIEWER, visitor.name or f"{VISITOR_PREFIX}{secrets.token_hex(6)}"))
 
     def name_from_token(self, token: object) -> str:
-        """The random name in a page cookie that a page sends itself, because its browser keeps no cookies; "" for other tokens."""
+        """The random name in a page cookie that a page sends itself, where its browser keeps no cookies; "" for other tokens."""
         visitor = self._visitor_from_token(token) if isinstance(token, str) else None
         return visitor.name if visitor is not None and not visitor.registered_name else ""
 

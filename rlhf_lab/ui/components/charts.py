@@ -1,4 +1,4 @@
-"""The figures' fixed part, made with plotly once; the widget's script fills in points and colours."""
+"""The constant part of the charts, made with plotly once; the widget's script adds points and colours."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ METRICS_DOC = Path(__file__).resolve().parents[3] / "docs" / "METRICS.md"
 
 
 class Curve(NamedTuple):
-    """A metric as people read it."""
+    """A metric with a chart of its own."""
 
     metric: str
     title: str
@@ -58,7 +58,7 @@ def layout(height: int = 190) -> dict[str, Any]:
 
 
 def metric_descriptions(path: Path = METRICS_DOC) -> dict[str, str]:
-    """What docs/METRICS.md says of each metric, in a sentence or two; empty where the documents were not installed."""
+    """A description of each metric, from the tables of docs/METRICS.md; empty where the documents are not installed."""
     if not path.is_file():
         return {}
     descriptions = {}
@@ -66,11 +66,7 @@ def metric_descriptions(path: Path = METRICS_DOC) -> dict[str, str]:
         cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
         if len(cells) == 5 and cells[0].startswith("`"):
             name, meaning, unit, healthy, otherwise = cells
-            description = (
-                f"{meaning[:1].upper()}{meaning[1:]} ({unit})."
-                if unit not in ("", "–")
-                else f"{meaning[:1].upper()}{meaning[1:]}."
-            )
+            description = meaning[:1].upper() + meaning[1:] + (f" ({unit})." if unit not in ("", "–") else ".")
             description += f" Healthy: {healthy}." if healthy not in ("", "–") else ""
             description += f" Otherwise: {otherwise}." if otherwise not in ("", "–") else ""
             descriptions[name.strip("`")] = description

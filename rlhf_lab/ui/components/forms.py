@@ -1,4 +1,4 @@
-"""A form generated from a config class: one native component a setting, with its help and range. Nothing is written twice."""
+"""A form generated from a config class: one Gradio component per setting, with its help text and range."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,10 +10,7 @@ from rlhf_lab.errors import ConfigError
 
 
 class Form:
-    """The components of a config, in `components`; `parse` turns their values into a dict, `values` the other way.
-
-    begins: what they show at first.
-    """
+    """The components of a config, in `components`; `parse` turns their values into a dict, `values` the other way."""
 
     def __init__(self, initial: Config, prefix: str) -> None:
         self.settings = fields_of(type(initial))
@@ -39,7 +36,7 @@ class Form:
 
     def parse(self, values: Sequence[Any]) -> dict[str, Any]:
         """Raises ConfigError for what is not a number."""
-        return {item.name: _parse_value(item, value) for item, value in zip(self.settings, values, strict=True)}
+        return {item.name: parse_value(item, value) for item, value in zip(self.settings, values, strict=True)}
 
     def values(self, config: Config) -> list[Any]:
         """The components' values for a config."""
@@ -47,12 +44,12 @@ class Form:
         return [_display_value(item, values_by_name[item.name]) for item in self.settings]
 
     def keep_user_edits(self, values: Sequence[Any], before: Config, after: Config) -> list[Any]:
-        """The values of another config, but for what a person changed: that stays as it is."""
+        """The values of config `after`; a value that differs from config `before` was edited by a person and stays."""
         pairs = zip(values, self.values(before), self.values(after), strict=True)
         return [new if value == old else value for value, old, new in pairs]
 
     def component_updates(self, values: Sequence[Any], algorithm: str) -> list[Any]:
-        """The components with these values; what the algorithm does not read is greyed and stands at its default."""
+        """Gradio updates with these values; settings that the algorithm does not read are disabled and show their default."""
         return [
             gr.update(value=value, interactive=True)
             if item.applies_to(algorithm)
@@ -62,7 +59,7 @@ class Form:
 
 
 def build_component(item: Setting, prefix: str, value: Any) -> Any:
-    """The native component of one setting."""
+    """The Gradio component of one setting."""
     common: dict[str, Any] = {"label": item.name, "info": help_text(item), "elem_id": f"{prefix}-{item.name}"}
     if item.type is bool:
         return gr.Checkbox(value=value, **common)
@@ -86,7 +83,8 @@ def _display_value(item: Setting, value: Any) -> Any:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _parse_value(item: Setting, value: Any) -> Any:
+def parse_value(item: Setting, value: Any) -> Any:
+    """A setting's value from a form. Raises ConfigError for what is not a number."""
     if item.type is bool or item.choices:
         return value
     text = str(value if value is not None else "").strip()

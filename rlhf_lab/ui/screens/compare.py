@@ -1,10 +1,11 @@
-"""Screen "Compare": the base and any checkpoint on a prompt of your own, with the same seed, scores beside; and blind tests."""
+"""Screen "Compare": texts by the base model and checkpoints for the same prompt and seed, with scores; and blind tests."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
+from pydantic import Field
 
 from rlhf_lab.common.checkpoint_index import checkpoint_steps
 from rlhf_lab.common.enums import JobKind
@@ -15,103 +16,113 @@ from rlhf_lab.jobs import queue, run_control
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.projects import prompts
 from rlhf_lab.store.reward_models import get_reward_model, reward_models
-from rlhf_lab.store.runs import events, get_run, runs
+from rlhf_lab.store.runs import get_run, runs
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import if_changed, server_function, show_errors, ttl_cache
+from rlhf_lab.ui.events import (
+    FieldError,
+    Payload,
+    if_changed,
+    operator_action,
+    parse_payload,
+    show_errors,
+    ttl_cache,
+    visitor_action,
+)
 from rlhf_lab.ui.screens import blind_test
-from rlhf_lab.ui.screens.label import annotator_from_event, optional_annotator
 from rlhf_lab.ui.services.generation_requests import (
     BEST_OF_CHOICES,
     MAX_COLUMNS,
-    FieldError,
+    MAX_SAMPLES,
+    SamplingPayload,
     column_view,
-    parse_number,
-    requested_models,
     submit_completions,
 )
-from rlhf_lab.ui.services.run_summary import current_reward_model_id, reward_model_label
+from rlhf_lab.ui.services.run_summary import RunView, current_reward_model_id, reward_model_label
 
-MAX_PROMPT_CHARS = 4000  # characters of a prompt
+MAX_PROMPT_CHARS = 4000
+
+
+class OptionsQuery(Payload):
+    """runs: those in the columns."""
+
+    runs: tuple[int, ...] = ()
+
+
+class JobsQuery(Payload):
+    """judge: whose gold scores are shown; "" for none."""
+
+    jobs: list[int]
+    judge: str = ""
+
+
+class TestQuery(Payload):
+    """test_id: None for the newest test."""
+
+    test_id: int | None = None
+    annotator: str | None = None
+
+
+class ComparePayload(SamplingPayload):
+    prompt: str = ""
+    samples: int = Field(title="samples each", ge=1, le=MAX_SAMPLES)
 
 
 def build(ctx: Context, operator: gr.BrowserState) -> None:
     cached_options = ttl_cache(1.0, lambda: comparison_options(ctx))
 
     def options(query: dict[str, Any]) -> dict[str, Any]:
-        return if_changed(cached_options() | run_details(ctx, query.get("runs")), query)
+        return if_changed(cached_options() | run_details(ctx, parse_payload(OptionsQuery, query).runs), query)
 
-    def answers(query: dict[str, Any]) -> dict[str, Any]:
-        return {"columns": [column_view(job, query.get("judge")) for job in requested_jobs(ctx, query)]}
+    def completions(query: dict[str, Any]) -> dict[str, Any]:
+        payload = parse_payload(JobsQuery, query)
+        return {"columns": [column_view(job, payload.judge) for job in requested_jobs(ctx, payload.jobs)]}
 
-    def tested(query: dict[str, Any]) -> dict[str, Any]:
-        return blind_test.state(ctx, query.get("test"), optional_annotator(ctx, query.get("annotator")))
+    def test_state(query: dict[str, Any]) -> dict[str, Any]:
+        payload = parse_payload(TestQuery, query)
+        return blind_test.state(ctx, payload.test_id, ctx.annotator_or_empty(payload.annotator))
 
-    judges = [[judge.name, judge.description] for judge in JUDGES.values()]
     component = widget(
         "compare",
-        server_functions=[server_function(options), server_function(answers), server_function(tested)],
-        scripts=["blind"],
-        data={"judges": judges},
+        server_functions={"options": options, "completions": completions, "blind_test": test_state},
+        scripts=["blind_test"],
+        data={"judges": [[judge.name, judge.description] for judge in JUDGES.values()]},
         label="Compare models",
     )
 
-    def write(event: gr.EventData) -> dict[str, Any]:
-        return visitor_action(event, lambda payload: {"jobs": [job.id for job in submit_comparison(ctx, payload)]})
+    @visitor_action(ComparePayload)
+    def sample(payload: ComparePayload) -> dict[str, Any]:
+        return {"jobs": [job.id for job in submit_comparison(ctx, payload)]}
 
     def cancel(event: gr.EventData) -> None:
-        for job in requested_jobs(ctx, event._data):
+        for job in requested_jobs(ctx, parse_payload(JobsQuery, event._data).jobs):
             queue.cancel(ctx.db, job.id)
 
-    def begin(secret: str | None, event: gr.EventData) -> dict[str, Any]:
-        def start(payload: dict[str, Any]) -> dict[str, Any]:
-            ctx.require_operator(secret)
-            return {
-                "test": blind_test.state(ctx, blind_test.start_test(ctx, payload).id, annotator_from_event(ctx, event)),
-                "tests": blind_test.list_tests(ctx),
-            }
+    @operator_action(ctx, blind_test.StartPayload)
+    def start_test(payload: blind_test.StartPayload) -> dict[str, Any]:
+        annotator = ctx.require_annotator(payload.annotator)
+        test = blind_test.start_test(ctx, payload)
+        return {"test": blind_test.state(ctx, test.id, annotator), "tests": blind_test.list_tests(ctx)}
 
-        return visitor_action(event, start)
+    @operator_action(ctx, blind_test.EditPayload)
+    def edit_test(payload: blind_test.EditPayload) -> dict[str, Any]:
+        reply = blind_test.edit_test(ctx, payload, ctx.require_annotator(payload.annotator))
+        return reply | {"tests": blind_test.list_tests(ctx)}
 
-    def manage(secret: str | None, event: gr.EventData) -> dict[str, Any]:
-        def edit(payload: dict[str, Any]) -> dict[str, Any]:
-            ctx.require_operator(secret)
-            return {
-                **blind_test.edit_test(ctx, payload, annotator_from_event(ctx, event)),
-                "tests": blind_test.list_tests(ctx),
-            }
+    @visitor_action(blind_test.AnswerPayload)
+    def answer(payload: blind_test.AnswerPayload) -> dict[str, Any]:
+        return {"test": blind_test.record_answer(ctx, payload, ctx.require_annotator(payload.annotator))}
 
-        return visitor_action(event, edit)
-
-    def prefer(event: gr.EventData) -> dict[str, Any]:
-        return visitor_action(
-            event,
-            lambda payload: {"test": blind_test.record_preference(ctx, payload, annotator_from_event(ctx, event))},
-        )
-
-    component.write(show_errors(write), None, component, **SILENT_EVENT)
-    component.begin(show_errors(begin), operator, component, **SILENT_EVENT)
-    component.manage(show_errors(manage), operator, component, **SILENT_EVENT)
-    component.prefer(show_errors(prefer), None, component, **SILENT_EVENT)
+    component.sample(sample, None, component, **SILENT_EVENT)
+    component.start_test(start_test, operator, component, **SILENT_EVENT)
+    component.edit_test(edit_test, operator, component, **SILENT_EVENT)
+    component.answer(answer, None, component, **SILENT_EVENT)
     component.cancel(show_errors(cancel), None, None, **SILENT_EVENT)
 
 
-def visitor_action(event: gr.EventData, handler: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    """What the widget is told about an act: what `run_job` says, or why not and which field is wrong; with the "at" it was sent at."""
-    payload = dict(event._data or {})
-    try:
-        return {"at": payload.get("at"), **handler(payload)}
-    except LabError as error:
-        return {"at": payload.get("at"), "error": str(error), "field": getattr(error, "field", "")}
-
-
-def requested_jobs(ctx: Context, query: dict[str, Any]) -> list[Job]:
-    """The jobs that a page speaks of. Raises LabError for any that writes no text."""
-    try:
-        job_ids = [int(job) for job in query["jobs"]][:MAX_COLUMNS]
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise LabError("The page named no texts; reload it.") from None
-    jobs = [queue.get_job(ctx.db, job_id) for job_id in job_ids]
+def requested_jobs(ctx: Context, job_ids: Sequence[int]) -> list[Job]:
+    """Raises LabError for a job that samples no texts."""
+    jobs = [queue.get_job(ctx.db, job_id) for job_id in job_ids[:MAX_COLUMNS]]
     if any(job.kind is not JobKind.COMPLETE for job in jobs):
         raise LabError("The page asked for something that is no text; reload it.")
     return jobs
@@ -121,64 +132,44 @@ def comparison_options(ctx: Context) -> dict[str, Any]:
     """What can be compared: the base, its best of n, and every run that has done a step; the same for every page."""
     project = ctx.project
     reward_rows = reward_models(ctx.db, project.id)
-    best_of_options = [[f"base/best/{n}", f"base, best of {n}"] for n in BEST_OF_CHOICES] if reward_rows else []
+    started_runs = [run for run in runs(ctx.db, project.id) if run.step > 0]
     return {
         "project": project.id,
         "models": [
             ["base", "base model"],
-            *(
-                [f"run/{run.id}/latest", f"run {run.id}: {run.name}"]
-                for run in runs(ctx.db, project.id)
-                if run.step > 0
-            ),
-            *best_of_options,
+            *([f"run/{run.id}/latest", f"run {run.id}: {run.name}"] for run in started_runs),
+            *([f"base/best/{n}", f"base, best of {n}"] for n in BEST_OF_CHOICES if reward_rows),
         ],
-        "rewards": [[row.id, reward_model_label(row)] for row in reward_rows],
-        "newest": reward_model_and_judge(ctx, reward_rows[0]) if reward_rows else None,
+        "reward_models": [[row.id, reward_model_label(row)] for row in reward_rows],
+        "default_scorer": reward_model_and_judge(ctx, reward_rows[0]) if reward_rows else None,
         "prompts": [prompt.text for prompt in prompts(ctx.db, project.id, "eval")[:64]],
         "tests": blind_test.list_tests(ctx),
     }
 
 
-def run_details(ctx: Context, requested_ids: Any) -> dict[str, Any]:
-    """The steps of the runs in a page's columns, and what each learns from; asked for as they are chosen, for there may be
-    a thousand runs. Runs that are not there any more are left out. Raises LabError for what names no runs."""
-    try:
-        run_ids = {int(run_id) for run_id in (requested_ids or [])[:MAX_COLUMNS]}
-    except (TypeError, ValueError, OverflowError, KeyError):
-        raise LabError("The page named no runs; reload it.") from None
-    project_runs = []
-    for run_id in run_ids:
+def run_details(ctx: Context, run_ids: Sequence[int]) -> dict[str, Any]:
+    """The steps with a checkpoint of the runs in a page's columns, and the reward models they learn from.
+
+    Only of chosen runs, because there may be a thousand. Runs that are gone, or another project's, are left out.
+    """
+    steps_by_run, scorer_by_run = {}, {}
+    for run_id in run_ids[:MAX_COLUMNS]:
         with contextlib.suppress(StoreError):
-            project_runs.append(get_run(ctx.db, run_id))
-    project_runs = [run for run in project_runs if run.project_id == ctx.project.id]
-    return {
-        "steps": {str(run.id): steps_of_runs(ctx, run.id) for run in project_runs},
-        "learnt": {
-            str(run.id): reward_model_and_judge(
-                ctx, get_reward_model(ctx.db, current_reward_model_id(run, events(ctx.db, run.id)))
-            )
-            for run in project_runs
-        },
-    }
+            run = get_run(ctx.db, run_id)
+            if run.project_id == ctx.project.id:
+                row = get_reward_model(ctx.db, current_reward_model_id(RunView.load(ctx.db, run)))
+                steps_by_run[str(run.id)] = checkpoint_steps(run_folder(ctx.home, run.id))
+                scorer_by_run[str(run.id)] = reward_model_and_judge(ctx, row)
+    return {"steps_by_run": steps_by_run, "scorer_by_run": scorer_by_run}
 
 
 def reward_model_and_judge(ctx: Context, row: RewardModelRow) -> list[Any]:
-    """A reward model and the judge behind it: [id, name], the name "" for people and several judges."""
+    """[id, judge whose labels it was trained on]; the judge is "" for people and several judges."""
     return [row.id, run_control.judge_of_reward_model(ctx.db, row) or ""]
 
 
-def steps_of_runs(ctx: Context, run_id: int) -> list[int]:
-    """The steps whose checkpoints are still there."""
-    return checkpoint_steps(run_folder(ctx.home, run_id))
-
-
-def submit_comparison(ctx: Context, payload: dict[str, Any]) -> list[Job]:
-    """One COMPLETE job a column. said: prompt, models, samples, seed, temperature, tokens, reward.
-
-    Raises LabError for what is out of range.
-    """
-    models, prompt = requested_models(payload), str(payload.get("prompt", ""))
-    if not prompt.strip() or len(prompt) > MAX_PROMPT_CHARS:
+def submit_comparison(ctx: Context, payload: ComparePayload) -> list[Job]:
+    """One COMPLETE job per column. Raises LabError."""
+    if not payload.prompt.strip() or len(payload.prompt) > MAX_PROMPT_CHARS:
         raise FieldError("prompt", f"Prompt: write 1 to {MAX_PROMPT_CHARS:,} characters.")
-    return submit_completions(ctx, payload, models, [prompt] * parse_number(payload, "samples"))
+    return submit_completions(ctx, payload, payload.models[:MAX_COLUMNS], [payload.prompt] * payload.samples)

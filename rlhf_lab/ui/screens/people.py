@@ -1,102 +1,136 @@
-"""Screen "People": who is here, what everybody did and how consistently, how others join, and by which rules they label."""
+"""Screen "People": who is here, a leaderboard, the invitation, the labelling rules, and erasing a person."""
 
-from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
 
 import gradio as gr
 import segno
 
-from rlhf_lab.config.base import Setting, fields_of
-from rlhf_lab.config.labelling import SAMPLING_METHODS, LabellingConfig
-from rlhf_lab.errors import ConfigError
+from rlhf_lab.config.base import fields_of
+from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.jobs.person_erasure import erase_person_data
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, annotator_stats
 from rlhf_lab.store.erasure import known_names
 from rlhf_lab.store.projects import get_labelling_config, set_labelling_config
+from rlhf_lab.ui.components.forms import parse_value
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import operator_action, server_function, ttl_cache
+from rlhf_lab.ui.events import Payload, operator_action, parse_payload, ttl_cache
 from rlhf_lab.ui.network import is_loopback
 from rlhf_lab.ui.services.presence import PRESENCE
 
-pass
-
-__all__ = ["SAMPLING_METHODS", "build"]
-
 MAX_ROWS = 100
+PASSWORD_FILE_NOTE = " The name stands in the file of passwords: take its line out too, and start the lab again."
+
+
+class PeopleQuery(Payload):
+    annotator: str | None = None
+
+
+class RulesPayload(Payload):
+    """rules: values of the project's LabellingConfig, by name."""
+
+    rules: dict[str, Any]
+
+
+class InvitePayload(Payload):
+    """origin: the page's address as the operator sees it."""
+
+    origin: str = ""
+
+
+class ErasePayload(Payload):
+    """delete_votes: otherwise they are kept without the name."""
+
+    name: str
+    delete_votes: bool = False
 
 
 def build(ctx: Context, operator: gr.BrowserState) -> None:
     cached_leaderboard = ttl_cache(3.0, lambda: leaderboard(ctx))
 
-    def look(query: dict[str, Any]) -> dict[str, Any]:
-        name = ctx.annotator_name(query.get("annotator"))[:MAX_PERSON_NAME_CHARS]
+    def get_state(query: dict[str, Any]) -> dict[str, Any]:
+        name = ctx.annotator_name(parse_payload(PeopleQuery, query).annotator)[:MAX_PERSON_NAME_CHARS]
         return {
             "you": {"name": name, "role": ctx.visitor().role.value},
-            "here": PRESENCE.names(),
-            "board": cached_leaderboard(),
+            "present": PRESENCE.names(),
+            "leaderboard": cached_leaderboard(),
             "rules": get_labelling_config(ctx.db, ctx.project.id).to_dict(),
         }
 
-    fields = [asdict(item) | {"type": item.type.__name__} for item in fields_of(LabellingConfig)]
-    component = widget("people", server_functions=[server_function(look)], data={"fields": fields}, label="People")
+    fields = [
+        {
+            "name": item.name,
+            "type": item.type.__name__,
+            "help": item.help,
+            "low": item.low,
+            "high": item.high,
+            "choices": item.choices,
+        }
+        for item in fields_of(LabellingConfig)
+    ]
+    component = widget("people", server_functions={"get_state": get_state}, data={"fields": fields}, label="People")
 
-    def rules(secret: str | None, event: gr.EventData) -> dict[str, Any]:
-        return operator_action(ctx, secret, event, lambda payload: update_labelling_config(ctx, payload))
+    @operator_action(ctx, RulesPayload)
+    def rules(payload: RulesPayload) -> dict[str, Any]:
+        return update_labelling_config(ctx, payload)
 
-    def invite(secret: str | None, event: gr.EventData) -> dict[str, Any]:
-        """An event and no server function: these come without the secret that a browser keeps."""
-        return operator_action(
-            ctx, secret, event, lambda payload: {"invite": invitation(ctx, str(payload.get("origin") or ""))}
-        )
+    # Events and not server functions, because those come without the secret that a browser keeps.
+    @operator_action(ctx, InvitePayload)
+    def invite(payload: InvitePayload) -> dict[str, Any]:
+        return {"invite": invitation(ctx, payload.origin)}
 
-    component.rules(rules, operator, component, **SILENT_EVENT)
-    component.invite(invite, operator, component, **SILENT_EVENT)
-    build_erasure(ctx, operator)
+    @operator_action(ctx, Payload)
+    def list_names(_: Payload) -> dict[str, Any]:
+        return {"names": known_names(ctx.db)}
+
+    @operator_action(ctx, ErasePayload)
+    def erase(payload: ErasePayload) -> dict[str, Any]:
+        return {"message": erase_person(ctx, payload)}
+
+    for handler in (rules, invite, list_names, erase):
+        getattr(component, handler.__name__)(handler, operator, component, **SILENT_EVENT)
 
 
 def leaderboard(ctx: Context) -> list[dict[str, Any]]:
-    """A line for each person: labels, agreement with themselves on hidden repeats and with others on shared pairs."""
-    return [asdict(annotator_row) for annotator_row in annotator_stats(ctx.db, ctx.project.id)[:MAX_ROWS]]
+    """A row per person: labels, agreement with themselves on hidden repeats and with others on shared pairs."""
+    return [
+        {
+            "annotator": row.annotator, "labels": row.labels, "repeats": row.repeated, "consistent_repeats": row.same,
+            "comparisons": row.shared, "agreements": row.agreed,
+        }
+        for row in annotator_stats(ctx.db, ctx.project.id)[:MAX_ROWS]
+    ]  # fmt: skip
 
 
-def update_labelling_config(ctx: Context, payload: dict[str, Any]) -> dict[str, Any]:
-    """Take {"rules": {name: value}} as the project's labelling settings. Raises ConfigError; then nothing changes."""
+def update_labelling_config(ctx: Context, payload: RulesPayload) -> dict[str, Any]:
+    """Change the project's labelling rules. Raises ConfigError; then nothing changes."""
     project = ctx.project
     settings = {item.name: item for item in fields_of(LabellingConfig)}
-    submitted = payload.get("rules")
-    if not isinstance(submitted, dict):
-        raise ConfigError("The settings could not be read. Reload the page and try again.")
-    values = {name: _parse_value(settings[name], value) for name, value in submitted.items() if name in settings}
+    values = {
+        name: parse_value(settings[name], value) if settings[name].type in (int, float) else value
+        for name, value in payload.rules.items()
+        if name in settings
+    }
     set_labelling_config(ctx.db, project.id, get_labelling_config(ctx.db, project.id).replace(**values))
-    return {"done": "From the next pair on everybody labels by these rules."}
-
-
-def _parse_value(item: Setting, value: Any) -> Any:
-    if item.type in (int, float):
-        try:
-            return item.type(str(value))
-        except ValueError:
-            raise ConfigError(f'{item.name} = "{value}" is not a number: {item.help}') from None
-    return value
+    return {"message": "From the next pair on everybody labels by these rules."}
 
 
 def invitation(ctx: Context, origin: str) -> dict[str, Any] | None:
-    """{"code", "link", "size", "path"}: the join code, and the QR code of the link as an SVG path; None where nobody can join.
+    """{"code", "link", "qr"}: the join code, and the link that contains it; None where nobody can join.
 
-    origin: the page's address as the operator sees it, which at the lab's own computer is not the one that phones reach.
+    origin: the page's address as the operator sees it. On the lab's own computer that is not the one that phones reach.
     """
     if not ctx.on_space and is_loopback(urlsplit(origin).hostname or ""):
         origin = ctx.public_url
     if not ctx.access.is_multi_user or not origin:
         return None
     link = f"{origin.rstrip('/')}/join?code={ctx.access.join_code}"
-    return {"code": ctx.access.join_code, "link": link} | qr_code(link)
+    return {"code": ctx.access.join_code, "link": link, "qr": qr_code(link)}
 
 
 def qr_code(text: str) -> dict[str, Any]:
-    """A QR code: its size in modules with the quiet zone, and a path of unit squares."""
+    """A QR code: {"size": in modules with the quiet zone, "path": an SVG path of unit squares}."""
     matrix = segno.make(text[:300], error="m").matrix
     border = 4
     squares = [
@@ -105,26 +139,9 @@ def qr_code(text: str) -> dict[str, Any]:
     return {"size": len(matrix) + 2 * border, "path": "".join(squares)}
 
 
-PASSWORD_FILE_NOTE = " The name stands in the file of passwords: take its line out too, and start the lab again."
-
-
-def build_erasure(ctx: Context, operator: gr.BrowserState) -> None:
-    component = widget("leaving", label="Somebody leaves")
-
-    def known(secret: str | None, event: gr.EventData) -> dict[str, Any]:
-        """Whom the operator can choose."""
-        return operator_action(ctx, secret, event, lambda _: {"names": known_names(ctx.db)})
-
-    def leave(secret: str | None, event: gr.EventData) -> dict[str, Any]:
-        return operator_action(ctx, secret, event, lambda payload: {"done": handle_erasure(ctx, payload)})
-
-    component.known(known, operator, component, **SILENT_EVENT)
-    component.leave(leave, operator, component, **SILENT_EVENT)
-
-
-def handle_erasure(ctx: Context, payload: dict[str, Any]) -> str:
-    """Take {"name", "votes": theirs too} out of the lab; returns what to tell the operator. Raises LabError."""
-    name, votes = str(payload.get("name") or ""), payload.get("votes") is True
+def erase_person(ctx: Context, payload: ErasePayload) -> str:
+    """Erase a person from the lab; returns the message for the operator. Raises LabError."""
+    name, votes = payload.name, payload.delete_votes
     count = erase_person_data(ctx.db, ctx.home, name, votes=votes)
     PRESENCE.remove(name)
     outcome = "taken back" if votes else "kept, as those of a visitor without a name"

@@ -1,9 +1,9 @@
-"""Who has the page open now. Kept in memory: a server that starts again asks its pages, and they tell within seconds."""
+"""Who has the page open now. Kept in memory: pages report themselves every few seconds, also to a restarted server."""
 
 import threading
 import time
 
-PRESENCE_TIMEOUT_S = 40.0  # a page that said nothing for this long is gone
+PRESENCE_TIMEOUT_S = 40.0  # a page that reported nothing for this long is closed
 MAX_NAMES = 10_000
 
 
@@ -22,7 +22,7 @@ class Presence:
             self._last_seen.pop(name, None)
 
     def names(self) -> list[str]:
-        """Who is here, by name."""
+        """The names of those present, sorted."""
         now = time.monotonic()
         with self._lock:
             self._last_seen = {

@@ -74,7 +74,7 @@ def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "pa
             "That pair is not there any more; here is the next one. Your vote was not counted."
         ) from error
     if pair.project_id != ctx.project.id:
-        if (existing := find_vote(ctx.db, uuid)) is not None:
+        if (existing := find_vote(ctx.db, payload.uuid)) is not None:
             return existing  # sent again, because its answer was lost
         raise StaleVoteError("Another project was opened meanwhile; here is its next pair. Your vote was not counted.")
     first_on_left = is_first_on_left(annotator, pair.id, pair_leases.is_repeat(ctx.db, pair.id, annotator))
@@ -94,7 +94,7 @@ def change_vote(ctx: Context, payload: ChangePayload, annotator: str) -> Vote:
 
 
 def is_stale_project(ctx: Context, created_at: float | None) -> bool:
-    """Whether a page shows another project than the open one. created_at: when the page's project was created, None if unknown."""
+    """Whether a page shows another project than the open one. created_at: that of the page's project, None if unknown."""
     return created_at is not None and created_at != ctx.project.created_at
 
 
@@ -118,9 +118,7 @@ def pair_view(pair: Pair, annotator: str, repeat: bool, rules: LabellingConfig) 
 
 def _vote_of(answer: Answer, pair_id: int, annotator: str, first_on_left: bool, via: str) -> Vote:
     if len(answer.uuid) > MAX_UUID:
-        raise LabelError(
-            f"The vote's number is too long; {MAX_UUID} characters fit. Reload the page and vote again."
-        )
+        raise LabelError(f"The vote's number is too long; {MAX_UUID} characters fit. Reload the page and vote again.")
     note = answer.note.strip()
     if len(note) > MAX_NOTE:
         raise LabelError(
