@@ -1,11 +1,11 @@
 """What the project ships in assets/: the embedded model, its prompt sets, and pairs sampled beforehand. No torch here."""
 
-import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rlhf_lab.common.hashing import file_sha256
 from rlhf_lab.errors import ConfigError, ModelError
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets"
@@ -38,12 +38,7 @@ def embedded_model_folder() -> Path:
 
 def weights_digest(folder: Path) -> str:
     """SHA-256 over the weight files of a model folder, in name order."""
-    digest = hashlib.sha256()
-    for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-    return digest.hexdigest()
+    return file_sha256(*sorted(folder.glob("*.safetensors")))
 
 
 def shipped_prompts(prompt_set: str) -> list[str]:

@@ -1,10 +1,11 @@
 """Which checkpoints a run has, and whether one is as it was written. `trainers.checkpoint` writes them."""
 
-import hashlib
 import json
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+
+from rlhf_lab.common.hashing import file_sha256
 
 TRAINER_FILE = "trainer.safetensors"
 STATE_FILE = "state.json"
@@ -41,11 +42,6 @@ def damaged_checkpoint_note(run_folder: Path, used_step: int) -> str:
         if last_step != used_step
         else ""
     )
-
-
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def is_intact(folder: Path) -> bool:

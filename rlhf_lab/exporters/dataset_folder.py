@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab import __version__
-from rlhf_lab.common.checkpoint_index import file_sha256
+from rlhf_lab.common.hashing import file_sha256
 from rlhf_lab.common.records import Project
 from rlhf_lab.errors import LabelError
 from rlhf_lab.exporters.json_io import portable_name, write_json

@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rlhf_lab.common.checkpoint_index import TRAINER_FILE, file_sha256
+from rlhf_lab.common.checkpoint_index import TRAINER_FILE
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, Source
+from rlhf_lab.common.hashing import file_sha256
 from rlhf_lab.common.records import LabelSnapshot, NewCompletion, Vote
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.errors import ConfigError
