@@ -12,13 +12,18 @@ from rlhf_lab.judges.builtin import load_judge
 from rlhf_lab.store.label_snapshots import load_comparisons, snapshot_labels
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import create_run
-from rlhf_lab.ui.screens import reward, train
+from rlhf_lab.ui.events import parse_payload
+from rlhf_lab.ui.screens import reward, start_run
 from rlhf_lab.ui.services import generation_requests
 
 REPORT = {
     "labels": 14, "ties": 1, "folds": 5, "accuracy": 0.8, "accuracy_low": 0.6, "accuracy_high": 0.92, "train_accuracy": 0.95,
     "loss": [0.7, 0.5], "chosen_scores": [1.0], "rejected_scores": [-1.0], "length_correlation": 0.4, "seconds": 3.0,
 }  # fmt: skip
+
+
+def explain(ctx, model, prompt, text):
+    return reward.submit_explanation(ctx, reward.ExplainText(model=model, prompt=prompt, text=text))
 
 
 def add(ctx, report=REPORT):
@@ -30,20 +35,20 @@ def add(ctx, report=REPORT):
 def test_an_empty_project_names_the_missing_labels(ctx):
     seen = reward.screen_state(ctx)
     assert (seen["models"], seen["job"], seen["failed"]) == ([], None, "")
-    assert seen["labels"] == {"human": 0, "simulated": 0, "goals": {"human": 10, "simulated": 10}, "every": 20}
+    assert seen["labels"] == {"human": 0, "simulated": 0, "goals": {"human": 10, "simulated": 10}, "train_every": 20}
 
 
 def test_a_model_with_its_figures_and_whose_labels(ctx):
     row = add(ctx)
     seen = reward.screen_state(ctx)
     model = seen["models"][0]
-    figures = {name: model[name] for name in ("id", "labels", "accuracy", "low", "high", "source", "kind")}
+    figures = {name: model[name] for name in ("id", "labels", "accuracy", "low", "high", "source", "source_text")}
     assert figures == {
-        "id": row.id, "labels": 14, "accuracy": 0.8, "low": 0.6, "high": 0.92, "source": "simulated by cheerful",
-        "kind": "simulated",
+        "id": row.id, "labels": 14, "accuracy": 0.8, "low": 0.6, "high": 0.92, "source": "simulated",
+        "source_text": "simulated by cheerful",
     }  # fmt: skip
     assert seen["labels"]["goals"] == {"human": 10, "simulated": 34}
-    assert seen["foresight"]["simulated"] == {
+    assert seen["prediction_stats"]["simulated"] == {
         "right": 0, "decided": 0, "low": 0.0, "high": 1.0, "chosen_right": 0, "chosen_decided": 0,
     }  # fmt: skip
 
@@ -52,7 +57,7 @@ def test_each_model_has_its_own_report(ctx):
     first, second = add(ctx), add(ctx, REPORT | {"train_accuracy": 0.99, "length_correlation": None})
     found = reward.model_detail(ctx, first.id)
     assert (found["train_accuracy"], found["length_correlation"], found["ties"]) == (0.95, 0.4, 1)
-    assert (found["chosen"], found["rejected"], found["loss"]) == ([1.0], [-1.0], [0.7, 0.5])
+    assert (found["chosen_scores"], found["rejected_scores"], found["loss"]) == ([1.0], [-1.0], [0.7, 0.5])
     assert reward.model_detail(ctx, second.id)["length_correlation"] is None
     with pytest.raises(LabError):
         reward.model_detail(ctx, 99)
@@ -66,16 +71,16 @@ def test_the_newest_model_stands_first(ctx):
 def test_the_texts_to_look_into_are_those_it_learnt_from_newest_first(ctx):
     row = add(ctx)
     learnt = [item for item in load_comparisons(ctx.db, row.snapshot) if not item.tie]
-    texts = [item for item in reward.model_detail(ctx, row.id)["texts"] if item["what"] != "waits for a label"]
+    texts = [item for item in reward.model_detail(ctx, row.id)["example_texts"] if item["tag"] != "waits for a label"]
     assert len(texts) == 8
-    assert texts[0] == {"prompt": learnt[-1].prompt, "text": learnt[-1].chosen.strip(), "what": "preferred"}
-    assert texts[1] == {"prompt": learnt[-1].prompt, "text": learnt[-1].rejected.strip(), "what": "not preferred"}
+    assert texts[0] == {"prompt": learnt[-1].prompt, "text": learnt[-1].chosen.strip(), "tag": "preferred"}
+    assert texts[1] == {"prompt": learnt[-1].prompt, "text": learnt[-1].rejected.strip(), "tag": "not preferred"}
 
 
 def test_a_model_whose_labels_were_changed_by_hand_can_still_be_looked_at(ctx):
     pinned = LabelSnapshot((1, 2), "another digest", Source.SIMULATED)
     row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=REPORT, snapshot=pinned)
-    assert all(item["what"] == "waits for a label" for item in reward.model_detail(ctx, row.id)["texts"])
+    assert all(item["tag"] == "waits for a label" for item in reward.model_detail(ctx, row.id)["example_texts"])
 
 
 @pytest.mark.parametrize(
@@ -88,8 +93,8 @@ def test_a_long_loss_curve_is_thinned_and_keeps_its_end(count, length, first):
         assert (thinned[0], thinned[-1]) == (first, float(count))
 
 
-def test_who_asks_in_the_same_moment_for_another_one_is_told(ctx, monkeypatch):
-    """Both have seen that none is being trained; who asks for the very same gets it."""
+def test_of_two_simultaneous_trainings_the_other_config_is_refused(ctx, monkeypatch):
+    """Both requests found no training; a request with the same config gets the same job."""
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
     job = reward.start_training(ctx, Source.SIMULATED, RewardConfig(epochs=1))
     monkeypatch.setattr(queue, "jobs", lambda *_, **__: [])
@@ -101,13 +106,13 @@ def test_who_asks_in_the_same_moment_for_another_one_is_told(ctx, monkeypatch):
 def test_training_shows_loss_and_stage_and_a_second_one_is_refused(ctx):
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
     job = reward.start_training(ctx, Source.SIMULATED, RewardConfig(epochs=1))
-    assert not reward.screen_state(ctx)["job"]["begun"]
+    assert not reward.screen_state(ctx)["job"]["running"]
     engine = engine_process.record_heartbeat(ctx.db, "x")
     assert queue.claim(ctx.db, [JobKind.TRAIN_REWARD], engine).payload["config"]["epochs"] == 1
     queue.update_progress(ctx.db, job.id, 0.5, 4.0, {"loss": [0.7, 0.61234567], "stage": "fold 2 of 5"})
     assert reward.screen_state(ctx)["job"] == {
-        "id": job.id, "begun": True, "stage": "fold 2 of 5", "loss": [0.7, 0.6123], "progress": 0.5, "eta_s": 4.0, "note": "",
-        "words": "A reward model learns from labels simulated by cheerful.",
+        "id": job.id, "running": True, "stage": "fold 2 of 5", "loss": [0.7, 0.6123], "progress": 0.5, "eta_s": 4.0, "note": "",
+        "status_text": "A reward model learns from labels simulated by cheerful.",
     }  # fmt: skip
     with pytest.raises(LabError, match="already"):
         reward.start_training(ctx, Source.SIMULATED, RewardConfig())
@@ -123,15 +128,15 @@ def test_a_training_behind_a_run_says_what_it_waits_for_and_whose_labels_it_lear
     run = create_run(ctx.db, ctx.project.id, row.id, "r", config={}, manifest={}, total_steps=5)
     first = queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id})
     job = retraining.submit_training(ctx.db, ctx.project.id, Source.SIMULATED)
-    words = reward.screen_state(ctx)["job"]["words"]
+    words = reward.screen_state(ctx)["job"]["status_text"]
     assert words == f"A reward model from labels simulated by cheerful waits until run {run.id} has ended."
-    assert train.start_options(ctx, train.make_reward_note(ctx.db))["learning"] == words
+    assert start_run.start_options(ctx, {})["training_text"] == words
     queue.cancel(ctx.db, first.id)
     queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id + 1})  # behind it: no matter
-    assert reward.screen_state(ctx)["job"]["words"].endswith(" waits for the engine.")
+    assert reward.screen_state(ctx)["job"]["status_text"].endswith(" waits for the engine.")
     queue.cancel(ctx.db, job.id)
     retraining.submit_training(ctx.db, ctx.project.id, Source.HUMAN)
-    assert reward.screen_state(ctx)["job"]["words"].startswith("A reward model from people's labels waits ")
+    assert reward.screen_state(ctx)["job"]["status_text"].startswith("A reward model from people's labels waits ")
 
 
 def test_labels_enough_for_a_reward_model_that_nobody_asked_for_yet_are_said_to_be_due(ctx):
@@ -146,51 +151,51 @@ def test_too_few_labels_are_refused_before_the_engine_is_asked(ctx):
     with pytest.raises(LabError, match="fewer than 2 decided people's labels"):
         reward.start_training(ctx, Source.HUMAN, RewardConfig())
     assert queue.jobs(ctx.db, kinds=[JobKind.TRAIN_REWARD]) == []
-    with pytest.raises(LabError, match="no labels"):
-        reward.parse_source("aliens")
+    with pytest.raises(LabError, match="no usable source"):
+        parse_payload(reward.TrainReward, {"source": "aliens"})
 
 
-def test_words_are_asked_of_the_engine(ctx):
+def test_an_explanation_is_a_job_of_the_engine(ctx):
     row = add(ctx)
-    job = reward.submit_explanation(ctx, row.id, "a prompt", "a text")
-    assert reward.explanation_view(queue.get_job(ctx.db, job.id)) == {"waiting": True, "begun": False}
+    job = explain(ctx, row.id, "a prompt", "a text")
+    assert reward.explanation_view(queue.get_job(ctx.db, job.id)) == {"is_waiting": True, "running": False}
     engine = engine_process.record_heartbeat(ctx.db, "x")
     queue.claim(ctx.db, [JobKind.EXPLAIN], engine)
     item = {"score": 0.5, "tokens": ["a", ""], "token_scores": [1.0, 0.0]}
     queue.finish(ctx.db, job.id, {"items": [item]})
-    assert reward.explanation_view(queue.get_job(ctx.db, job.id)) == {"waiting": False, **item}
+    assert reward.explanation_view(queue.get_job(ctx.db, job.id)) == {"is_waiting": False, **item}
 
 
 @pytest.mark.parametrize("text", ["", "   ", "x" * 5000], ids=["empty", "blank", "long"])
 def test_texts_that_cannot_be_explained(ctx, text):
     row = add(ctx)
     with pytest.raises(LabError, match="1 to 4000"):
-        reward.submit_explanation(ctx, row.id, "a prompt", text)
+        explain(ctx, row.id, "a prompt", text)
 
 
 def test_a_failed_explanation_says_why(ctx):
     row = add(ctx)
-    job = reward.submit_explanation(ctx, row.id, "p", "t")
+    job = explain(ctx, row.id, "p", "t")
     queue.fail(ctx.db, job.id, "the weights are not those")
-    assert reward.explanation_view(queue.get_job(ctx.db, job.id))["failed"] == "the weights are not those"
+    assert reward.explanation_view(queue.get_job(ctx.db, job.id))["failure"] == "the weights are not those"
 
 
 def test_only_a_model_that_exists_and_only_so_many_at_once(ctx):
     row = add(ctx)
     with pytest.raises(LabError):
-        reward.submit_explanation(ctx, row.id + 1, "p", "t")
+        explain(ctx, row.id + 1, "p", "t")
     for _ in range(generation_requests.MAX_QUEUED_JOBS):
-        reward.submit_explanation(ctx, row.id, "p", "t")
+        explain(ctx, row.id, "p", "t")
     with pytest.raises(LabError, match="wait for the engine already"):
-        reward.submit_explanation(ctx, row.id, "p", "t")
+        explain(ctx, row.id, "p", "t")
 
 
 def test_the_answer_of_another_kind_of_job_is_not_given_out(ctx):
     job = queue.submit(ctx.db, JobKind.SAMPLE_PAIRS, ctx.project.id, {"count": 1})
     with pytest.raises(LabError, match="explains no text"):
         reward.explanation_view(job)
-    with pytest.raises(LabError, match="reload"):
-        reward.parse_id({"job": None}, "job")
+    with pytest.raises(LabError, match="no usable job"):
+        parse_payload(reward.JobQuery, {"job": None})
 
 
 def test_the_figures_of_unseen_labels_and_the_texts_it_disagrees_with(ctx):

@@ -8,7 +8,7 @@ let report = null;       // of the shown model; it never changes
 let source = null;       // the chosen label source; null: the one with more labels
 let draft = null;        // {prompt, text} as typed
 let pendingText = null;  // {id, job, running} of the text being explained
-let explanation = null;  // the result: {score, tokens, token_scores} or {error}
+let explanation = null;  // the result: {score, tokens, token_scores} or {failure}
 let trainError = '';     // why the last training did not start
 let pollNow = () => {};
 
@@ -201,7 +201,7 @@ function drawExplanation() {
   const container = root.querySelector('[data-do=tokens]');
   if (!container) return;
   if (!explanation) { container.replaceChildren(pendingText ? el('p.muted', { role: 'status' }, waitingText()) : ''); return; }
-  if (explanation.error) { container.replaceChildren(el('p.lab-notice.bad', { role: 'alert' }, explanation.error)); return; }
+  if (explanation.failure) { container.replaceChildren(el('p.lab-notice.bad', { role: 'alert' }, explanation.failure)); return; }
   const total = el('strong', {}, `Score ${Lab.number(explanation.score, 2)} sd`);
   if (!explanation.token_scores) {
     container.replaceChildren(el('p', { role: 'status' }, total, '. This reward model reads the last token only, so no word has a score of its own; train one with pooling "mean" to see words.'));
@@ -275,8 +275,8 @@ async function update() {
   draw();
   if (!pendingText || explanation) return;
   if (pendingText.job) {
-    const requested = pendingText, answer = await server.explanation({ job: requested.job });  // not unwrapped: an error is shown as the result
-    if (pendingText !== requested || !answer) return;
+    const requested = pendingText, answer = await Lab.unwrap(server.explanation({ job: requested.job }));
+    if (pendingText !== requested) return;
     requested.running = answer.running;
     if (!answer.is_waiting) { explanation = answer; pendingText = null; }
   }
@@ -287,7 +287,7 @@ watch('value', () => {
   const reply = props.value;
   if (!reply) return;
   if (pendingText && reply.request_id === pendingText.id) {
-    if (reply.error) { explanation = { error: reply.error }; pendingText = null; drawExplanation(); } else pendingText.job = reply.job;
+    if (reply.error) { explanation = { failure: reply.error }; pendingText = null; drawExplanation(); } else pendingText.job = reply.job;
   } else if (reply.error) { trainError = reply.error; }
   pollNow();
 });

@@ -118,10 +118,10 @@ def explanation_view(job: Job) -> dict[str, Any]:
     if job.kind is not JobKind.EXPLAIN:
         raise LabError(f"Job {job.id} explains no text; reload the page.")
     if job.status in UNFINISHED_JOB_STATUSES:
-        return {"waiting": True, "running": job.status is JobStatus.RUNNING}
+        return {"is_waiting": True, "running": job.status is JobStatus.RUNNING}
     if job.status is not JobStatus.DONE or not job.result:
-        return {"waiting": False, "failed": job.error or "It was cancelled."}
-    return {"waiting": False, **job.result["items"][0]}
+        return {"is_waiting": False, "failure": job.error or "It was cancelled."}
+    return {"is_waiting": False, **job.result["items"][0]}
 
 
 def screen_state(ctx: Context) -> dict[str, Any]:
