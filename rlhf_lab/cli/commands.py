@@ -1,4 +1,4 @@
-"""The commands that work on a home through the engine, as the page does."""
+"""The commands that submit jobs to the engine, as the page does, and wait for them."""
 
 import argparse
 import time
@@ -7,6 +7,7 @@ from typing import Any
 
 from rlhf_lab.cli.console import (
     add_common_arguments,
+    add_project_argument,
     open_existing_database,
     print_result,
     progress_reporter,
@@ -19,7 +20,7 @@ from rlhf_lab.config.base import add_arguments, fields_of, from_args
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import ConfigError, EngineError
-from rlhf_lab.importers import load_texts
+from rlhf_lab.importers.text_corpus import load_texts
 from rlhf_lab.jobs import engine_process, queue, run_control, run_lock
 from rlhf_lab.jobs.judge_labelling import label_with_judge
 from rlhf_lab.jobs.project_setup import new_project, pick_project
@@ -39,74 +40,96 @@ SUMMARY_METRICS = (
 )
 
 
-def add_parser(commands: Any) -> None:
-    pairs = _add_command(commands, "pairs", "sample pairs of texts to label", run_pairs)
-    pairs.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
-    pairs.add_argument(
+def add_parser(subparsers: Any) -> None:
+    _add_pairs_parser(subparsers)
+    _add_label_parser(subparsers)
+    _add_reward_parser(subparsers)
+    _add_policy_parser(subparsers)
+    _add_complete_parser(subparsers)
+    _add_command(subparsers, "runs", "list the runs", run_runs)
+    _add_command(subparsers, "stop-engine", "end the engine; a run goes on when it is started again", run_stop)
+
+
+def _add_pairs_parser(subparsers: Any) -> None:
+    parser = _add_command(subparsers, "pairs", "sample pairs of texts to label", run_pairs)
+    parser.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
+    parser.add_argument(
         "--model", default=None, help="begin a new project on this model: embedded, a folder, or a Hub id"
     )
-    pairs.add_argument("--prompt-set", default="tales", help="prompt set of a new project: tales, support or reviews")
-    pairs.add_argument("--prompts", type=Path, default=None, help="prompts of a new project, a prompt a line")
-    pairs.add_argument("--seed", type=int, default=0, help="seed of a new project")
-    label = _add_command(commands, "label", "let a simulated judge label pairs", run_label)
-    label.add_argument("--judge", required=True, help="a judge's name, or FILE.py:NAME")
-    label.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
-    label.add_argument("--noise", type=float, default=0.0, help="the judge's noise, in its own spread")
-    reward = _add_command(commands, "train-reward", "train a reward model on the labels", run_reward)
-    reward.add_argument("--source", choices=[s.value for s in Source], default=Source.HUMAN.value, help="whose labels")
-    reward.add_argument(
+    parser.add_argument("--prompt-set", default="tales", help="prompt set of a new project: tales, support or reviews")
+    parser.add_argument("--prompts", type=Path, default=None, help="prompts of a new project, a prompt a line")
+    parser.add_argument("--seed", type=int, default=0, help="seed of a new project")
+
+
+def _add_label_parser(subparsers: Any) -> None:
+    parser = _add_command(subparsers, "label", "let a simulated judge label pairs", run_label)
+    parser.add_argument("--judge", required=True, help="a judge's name, or FILE.py:NAME")
+    parser.add_argument("--count", type=int, default=40, help="how many pairs (default 40)")
+    parser.add_argument("--noise", type=float, default=0.0, help="the judge's noise, in its own spread")
+
+
+def _add_reward_parser(subparsers: Any) -> None:
+    parser = _add_command(subparsers, "train-reward", "train a reward model on the labels", run_reward)
+    parser.add_argument("--source", choices=[s.value for s in Source], default=Source.HUMAN.value, help="whose labels")
+    parser.add_argument(
         "--job", type=int, default=None,
         help="take part in a job that exists, as one of its processes: what the engine gives to `accelerate launch`",
     )  # fmt: skip
-    add_arguments(reward, RewardConfig)
-    policy = _add_command(
-        commands, "train-policy", "train a policy with PPO on a reward model, or resume a run", run_policy
+    add_arguments(parser, RewardConfig)
+
+
+def _add_policy_parser(subparsers: Any) -> None:
+    parser = _add_command(
+        subparsers, "train-policy", "train a policy with PPO on a reward model, or resume a run", run_policy
     )
-    policy.add_argument("--reward-model", type=int, default=None, help="id of the reward model (default: the newest)")
-    policy.add_argument("--judge", default=None, help="also record this judge's score as objective/gold")
-    policy.add_argument("--name", default="", help="a name for the run")
-    policy.add_argument(
+    parser.add_argument("--reward-model", type=int, default=None, help="id of the reward model (default: the newest)")
+    parser.add_argument("--judge", default=None, help="also record this judge's score as objective/gold")
+    parser.add_argument("--name", default="", help="a name for the run")
+    parser.add_argument(
         "--resume",
         type=int,
         default=None,
         help="id of a stopped, failed or interrupted run to go on with, as it was begun; with --processes in so many",
     )
-    policy.add_argument(
+    parser.add_argument(
         "--run", dest="run_here", type=int, default=None,
         help="take part in a run that exists, as one of its processes: what the engine gives to `accelerate launch`",
     )  # fmt: skip
-    policy.add_argument(
+    parser.add_argument(
         "--ptx-texts", metavar="FILE[:COLUMN]|OWNER/NAME:COLUMN", default=None,
         help="texts that PPO-ptx mixes in where --ptx-coef is not 0 (default: the embedded model's corpus)",
     )  # fmt: skip
-    add_arguments(policy, PolicyConfig)
-    complete = _add_command(commands, "complete", "continue prompts with the base or a checkpoint", run_complete)
-    complete.add_argument("--prompt", action="append", required=True, help="may be given several times")
-    complete.add_argument(
+    add_arguments(parser, PolicyConfig)
+
+
+def _add_complete_parser(subparsers: Any) -> None:
+    parser = _add_command(subparsers, "complete", "continue prompts with the base or a checkpoint", run_complete)
+    parser.add_argument("--prompt", action="append", required=True, help="may be given several times")
+    parser.add_argument(
         "--checkpoint", default="base", help="base, run/ID/latest (the newest that is whole) or run/ID/STEP"
     )
-    complete.add_argument("--seed", type=int, default=0, help="seed of the samples")
-    complete.add_argument("--reward-model", type=int, default=None, help="score the texts with this reward model")
-    _add_command(commands, "runs", "list the runs", run_runs)
-    _add_command(commands, "stop-engine", "end the engine; a run goes on when it is started again", run_stop)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
+    parser.add_argument("--reward-model", type=int, default=None, help="score the texts with this reward model")
 
 
-def _add_command(commands: Any, name: str, help_text: str, handler: Any) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=help_text)
+def _add_command(subparsers: Any, name: str, help_text: str, handler: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(name, help=help_text)
     add_common_arguments(parser)
-    parser.add_argument("--project", type=int, default=None, help="project id (default: the one opened last)")
+    add_project_argument(parser)
     parser.set_defaults(run=handler)
     return parser
 
 
 def wait_for_job(db: Database, home: Path, job: Job, title: str) -> dict[str, Any]:
-    """Wait for a job; an engine that dies meanwhile is started again, one that was stopped is not. Raises EngineError with the
-    job's own explanation, or where nobody waits any more."""
+    """Wait for a job and return its result. An engine that dies meanwhile is restarted, one that was stopped is not.
+
+    Raises EngineError with the job's error, if the engine was stopped, or after Ctrl-C.
+    """
     engine_ensured = False
     with progress_reporter(title) as report:
         while True:
             if engine_ensured and engine_process.engine_state(db).state is EngineState.ABSENT:
-                current = queue.get_job(db, job.id)  # it may have been the engine's last one
+                current = queue.get_job(db, job.id)  # the engine may have stopped after the job
                 if current.status in UNFINISHED_JOB_STATUSES:
                     raise EngineError(
                         f"{title}: the engine was stopped; the job goes on as soon as there is one again."
@@ -165,9 +188,7 @@ def run_label(args: argparse.Namespace) -> int:
 def run_reward(args: argparse.Namespace) -> int:
     home = resolve_home(args)
     if args.job is not None:
-        from rlhf_lab.engine.distributed_launch import (
-            run_reward_worker,  # torch is imported by the processes that train
-        )
+        from rlhf_lab.engine.distributed_launch import run_reward_worker  # imports torch
 
         run_reward_worker(home, args.job)
         return 0
@@ -183,8 +204,8 @@ def run_reward(args: argparse.Namespace) -> int:
     if report["accuracy"] is not None:
         accuracy = f"{report['accuracy']:.0%} (95 %: {report['accuracy_low']:.0%} to {report['accuracy_high']:.0%})"
     text = (
-        f"reward model {result['reward_model_id']} from {pluralize(report['labels'], f'{args.source} label')}; cross-validated "
-        f"accuracy {accuracy}"
+        f"reward model {result['reward_model_id']} from {pluralize(report['labels'], f'{args.source} label')}; "
+        f"cross-validated accuracy {accuracy}"
     )
     print_result(args, result | {"report": report}, text)
     return 0
@@ -193,9 +214,7 @@ def run_reward(args: argparse.Namespace) -> int:
 def run_policy(args: argparse.Namespace) -> int:
     home = resolve_home(args)
     if args.run_here is not None:
-        from rlhf_lab.engine.distributed_launch import (
-            run_policy_worker,  # torch is imported by the processes that train
-        )
+        from rlhf_lab.engine.distributed_launch import run_policy_worker  # imports torch
 
         status = run_policy_worker(home, args.run_here)
         return 0 if status is not RunStatus.FAILED else 1
@@ -216,15 +235,15 @@ def run_policy(args: argparse.Namespace) -> int:
 
 
 def _submit_or_resume(args: argparse.Namespace, db: Database, home: Path) -> int:
-    """A new run, or the one to resume; the engine has its job. Raises ConfigError for what a run that goes on does not take."""
+    """Submit a new run or resume one; returns its id. Raises ConfigError for options that a resumed run cannot take."""
     if args.resume is not None:
         names = [*(item.name for item in fields_of(PolicyConfig)), "reward_model", "judge", "name", "ptx_texts"]
-        names.remove("processes")  # who computes it changes nothing of a run
+        names.remove("processes")  # does not change the results
         rejected_options = [f"--{name.replace('_', '-')}" for name in names if getattr(args, name) not in (None, "")]
         if rejected_options:
             raise ConfigError(
-                f"--resume goes on with the run as it was begun, without {', '.join(rejected_options)}. beta, lr and the reward model "
-                f"change by `control`, --processes here, any setting in a new run."
+                f"--resume goes on with the run as it was begun, without {', '.join(rejected_options)}. beta, lr and the "
+                "reward model change by `control`, --processes here, any setting in a new run."
             )
         run_control.resume(db, home, args.resume, args.processes)
         return int(args.resume)

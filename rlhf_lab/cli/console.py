@@ -1,4 +1,4 @@
-"""What the commands share: the home, the progress line, the JSON answer."""
+"""Shared by the commands: common arguments, progress display, JSON output, waiting for jobs, the engine lock."""
 
 import argparse
 import contextlib
@@ -18,7 +18,7 @@ from rlhf_lab.store.database import Database, lab_exists
 
 
 class ProgressReporter(Protocol):
-    """show(share done, seconds left or None, a few words); begins: a new part of the work does, which is always told"""
+    """Shows progress: fraction done, seconds left if known, a short message. A new phase is always printed."""
 
     def __call__(self, fraction: float, eta_s: float | None, message: str = "", *, new_phase: bool = False) -> None: ...
 
@@ -28,25 +28,29 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object on standard output, nothing else")
 
 
+def add_project_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--project", type=int, default=None, help="project id (default: the one opened last)")
+
+
 def resolve_home(args: argparse.Namespace) -> Path:
     return (args.home or default_home()).expanduser().resolve()
 
 
 def open_existing_database(home: Path) -> Database:
-    """The lab in a home. A mistyped home would otherwise become an empty lab. Raises StoreError where there is none."""
+    """Open the lab in a home. Raises StoreError if there is none: a mistyped home must not become an empty lab."""
     if not lab_exists(home):
         raise StoreError(f"There is no lab in {home}. Say where it is with --home.")
     return Database.open(home)
 
 
 def print_result(args: argparse.Namespace, result: dict[str, Any], text: str) -> None:
-    """Print the result as JSON, or the text for people."""
+    """Print the result as JSON with --json, else the text."""
     print(json.dumps(result, default=str) if args.json else text)
 
 
 @contextlib.contextmanager
 def progress_reporter(title: str) -> Iterator[ProgressReporter]:
-    """A progress bar with time left on a terminal, lines elsewhere. Goes to standard error, so that --json stays clean."""
+    """A progress bar on a terminal, else lines. Written to standard error, so that --json output stays clean."""
     console = Console(stderr=True)
     if not console.is_terminal or not sys.stderr.isatty():
         yield _line_reporter(title)
@@ -62,36 +66,36 @@ def progress_reporter(title: str) -> Iterator[ProgressReporter]:
         task = bar.add_task(title, total=1.0, left="")
 
         def report(fraction: float, eta_s: float | None, message: str = "", *, new_phase: bool = False) -> None:
-            remaining = "" if eta_s is None else f"{_format_duration(eta_s)} left"
-            bar.update(task, completed=fraction, left=f"{remaining} {message}".strip())
+            bar.update(task, completed=fraction, left=f"{_format_eta(eta_s)} {message}".strip())
 
         yield report
 
 
 def _line_reporter(title: str) -> ProgressReporter:
-    """A line where a part begins and at every tenth of the work."""
+    """Print a line at each new phase and at every tenth of the work."""
     last_tenth = -1
 
     def report(fraction: float, eta_s: float | None, message: str = "", *, new_phase: bool = False) -> None:
         nonlocal last_tenth
         tenth = int(10 * fraction + 1e-9)
         if new_phase or tenth > last_tenth:
-            remaining = "" if eta_s is None else f"{_format_duration(eta_s)} left"
-            text = ", ".join(filter(None, (f"{100 * fraction:.0f} %", message, remaining)))
+            text = ", ".join(filter(None, (f"{100 * fraction:.0f} %", message, _format_eta(eta_s))))
             print(f"{title}: {text}", file=sys.stderr, flush=True)
         last_tenth = max(last_tenth, tenth)
 
     return report
 
 
-def _format_duration(seconds: float) -> str:
-    rounded = round(seconds)
-    return f"{rounded // 60} min {rounded % 60} s" if rounded >= 60 else f"{rounded} s"
+def _format_eta(eta_s: float | None) -> str:
+    if eta_s is None:
+        return ""
+    minutes, seconds = divmod(round(eta_s), 60)
+    return f"{minutes} min {seconds} s left" if minutes else f"{seconds} s left"
 
 
 @contextlib.contextmanager
 def engine_lock(home: Path) -> Iterator[None]:
-    """Hold the home's engine lock: work in this process as its engine. Raises EngineError while an engine is there."""
+    """Hold the home's engine lock, so that this process works as its engine. Raises EngineError while an engine runs."""
     home.mkdir(parents=True, exist_ok=True)
     lock = FileLock(home / "engine.lock", timeout=0)
     try:

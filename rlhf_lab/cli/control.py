@@ -1,4 +1,4 @@
-"""`python -m rlhf_lab control RUN …`: what the buttons of the Train screen do to a run, from the command line."""
+"""`python -m rlhf_lab control RUN …`: the buttons of the Train screen as a command."""
 
 import argparse
 from pathlib import Path
@@ -12,7 +12,7 @@ from rlhf_lab.jobs import engine_process, run_control, run_lock
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import get_run
 
-#: What may be said, and the values it needs.
+#: action -> its values
 ACTIONS: dict[str, tuple[str, ...]] = {
     "pause": (),
     "resume": (),
@@ -24,9 +24,9 @@ ACTIONS: dict[str, tuple[str, ...]] = {
 }
 
 
-def add_parser(commands: Any) -> None:
+def add_parser(subparsers: Any) -> None:
     usage = " | ".join(" ".join([action, *values]) for action, values in ACTIONS.items())
-    parser = commands.add_parser("control", help="pause, resume, stop or change a run", description=usage)
+    parser = subparsers.add_parser("control", help="pause, resume, stop or change a run", description=usage)
     add_common_arguments(parser)
     parser.add_argument("run_id", type=int, metavar="RUN", help="id of the run (see `runs`)")
     parser.add_argument("action", choices=list(ACTIONS), help="set: beta or lr; switch-reward: another reward model")
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
             print_result(args, {"run": args.run_id, "deleted": True}, f"run {args.run_id} is deleted")
             return 0
         if run_control.open_job(db, args.run_id) is not None:
-            engine_process.ensure_engine(db, home)  # somebody must be there to obey
+            engine_process.ensure_engine(db, home)  # an engine has to apply the event
         current = get_run(db, args.run_id)
     request = " ".join([args.action, *args.values])
     result = {"run": current.id, "name": current.name, "asked": request, "status": current.status, "step": current.step}

@@ -1,11 +1,12 @@
-"""`python -m rlhf_lab demo`: the whole loop headless, in this process: pairs, labels, reward model, PPO, and what it is worth."""
+"""`python -m rlhf_lab demo`: the whole loop in this process, without a page: pairs, labels, reward model, PPO, evaluation."""
 
 import argparse
-import dataclasses
 import itertools
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,9 +17,10 @@ from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.base import add_arguments, from_args
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
-from rlhf_lab.engine.job_handlers import train_reward_model
+from rlhf_lab.engine.job_handlers import RewardRequest, train_reward_model
+from rlhf_lab.engine.job_progress import JobProgress
 from rlhf_lab.engine.model_cache import ModelCache
-from rlhf_lab.engine.pair_sampling import sample_pairs
+from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.engine.prompt_filter import prompts_that_fit
 from rlhf_lab.errors import ConfigError
@@ -41,21 +43,78 @@ from rlhf_lab.training.evaluation import (
     ranking_accuracy,
     sample_responses,
     sequence_kl,
-)  # fmt: skip
+)
+from rlhf_lab.training.policy.rollout import PolicyModel
 
 T = TypeVar("T")
 
-#: Base samples of each evaluated prompt: 16 where best-of-16 is measured, 4 for the others (best-of-4, gold, spread).
+#: Base samples of each evaluation prompt: 16 for best-of-16, 4 for everything else.
 SAMPLES_PER_PROMPT = [16] * 128 + [4] * 128
 ACCURACY_PAIRS = 300
-#: Whose gold is told less whose, prompt by prompt.
+#: (arm, baseline) pairs whose gold is compared prompt by prompt.
 COMPARED_ARMS = (
     ("policy", "base"), ("best_of_4", "base"), ("best_of_16", "base"), ("policy", "best_of_4"), ("policy", "best_of_16"),
 )  # fmt: skip
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("demo", help="the whole loop headless, with simulated labels; prints what it is worth")
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Base, best-of-n and policy on prompts that were not trained on. Gold is in units of the base's standard deviation.
+
+    The standard errors of gold_gain and best-of-n (best_of_n_se) are those of the distance to the base. paired: differences by
+    prompt with 95 % intervals; best of 16 on the prompts with 16 samples.
+    """
+
+    reward_accuracy: float
+    reward_accuracy_low: float
+    reward_accuracy_high: float
+    accuracy_pairs: int
+    tie_share: float
+    gold_base: float
+    gold_base_sd: float
+    gold_policy: float
+    gold_policy_se: float
+    gold_gain: float
+    gold_gain_se: float
+    kl: float
+    kl_se: float
+    scores_base: float
+    scores_policy: float
+    response_len_base: float
+    response_len_policy: float
+    distinct2_base: float
+    distinct2_policy: float
+    best_of_4_gold: float
+    best_of_4_se: float
+    best_of_16_gold: float
+    best_of_16_se: float
+    best_of_4_kl: float
+    best_of_16_kl: float
+    paired: dict[str, dict[str, Any]]
+    samples: list[dict[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoResult(Evaluation):
+    """The fields are the keys of `demo --json`."""
+
+    labels: int
+    label_ties: int
+    judge: str
+    seed: int
+    algorithm: str
+    model: str
+    prompt_set: str
+    simulated: bool = True
+    note: str
+    cross_validated_accuracy: float | None
+    seconds: dict[str, float]
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "demo", help="the whole loop headless, with simulated labels; prints what it is worth"
+    )
     add_common_arguments(parser)
     parser.add_argument("--labels", type=int, default=60, help="pairs the judge labels (default 60)")
     parser.add_argument("--judge", default="cheerful", help="a simulated judge, or FILE.py:NAME (default cheerful)")
@@ -75,11 +134,11 @@ def run(args: argparse.Namespace) -> int:
     else:
         with tempfile.TemporaryDirectory(prefix="rlhf-lab-demo-") as home:
             result = demo(args, Path(home))
-    print_result(args, result, format_result(result))
+    print_result(args, asdict(result), format_result(result))
     return 0
 
 
-def demo(args: argparse.Namespace, home: Path) -> dict[str, Any]:
+def demo(args: argparse.Namespace, home: Path) -> DemoResult:
     if args.labels < 2:
         raise ConfigError(
             f"--labels {args.labels}: a reward model needs at least 2 labels, and some 30 to learn anything."
@@ -96,38 +155,46 @@ def demo(args: argparse.Namespace, home: Path) -> dict[str, Any]:
         )  # fmt: skip
         report(0.0, None, "sampling pairs", new_phase=True)
         skipped_notes: list[str] = []
-        sample_pairs(model_cache, project, args.labels, on_note=skipped_notes.append)
+        sample_pairs(model_cache, project, PairRequest(args.labels), on_note=skipped_notes.append)
         report(0.08, None, f"the judge {judge.name} labels", new_phase=True)
         choice_counts = label_with_judge(db, project.id, judge, args.labels, noise=args.noise, seed=policy_config.seed)
         timer.finish_phase("sample", 0.1, "training the reward model")
-        row = train_reward_model(model_cache, project, reward_config, Source.SIMULATED)
+        row = train_reward_model(model_cache, project, RewardRequest(reward_config, Source.SIMULATED))
         timer.finish_phase("reward", 0.25, "training the policy")
         run_row = create_run(
             db, project.id, row.id, f"demo {judge.name}", config=policy_config.to_dict(),
-            manifest={"judge": args.judge, "labels": dataclasses.asdict(row.snapshot)}, total_steps=policy_config.steps,
+            manifest={"judge": args.judge, "labels": asdict(row.snapshot)}, total_steps=policy_config.steps,
         )  # fmt: skip
         steps = policy_config.steps
 
-        def on_progress(fraction: float, eta_s: float | None, _: object) -> None:
-            report(0.25 + 0.5 * fraction, eta_s, f"step {round(fraction * steps)} of {steps}")
+        def on_progress(progress: JobProgress) -> None:
+            step = round(progress.fraction * steps)
+            report(0.25 + 0.5 * progress.fraction, progress.eta_s, f"step {step} of {steps}")
 
         with lock_run(home, run_row.id):
             run = PolicyRun(model_cache, run_row.id, report_progress=on_progress)
             run.execute()
         timer.finish_phase("policy", 0.75, "evaluating")
         reward_model = model_cache.reward_model(row.id, "reward")
-        evaluation = evaluate(model_cache, project, run, reward_model, judge, policy_config)
+        evaluation = evaluate(model_cache, project, run.trainer.state.policy, reward_model, judge, policy_config)
         timer.finish_phase("evaluate", 1.0, "done")
-    return {
-        "labels": sum(choice_counts.values()), "label_ties": choice_counts.get(Choice.TIE, 0), "judge": judge.name,
-        "seed": policy_config.seed, "algorithm": policy_config.algorithm, "model": args.model,
-        "prompt_set": project.prompt_set, "simulated": True, "note": "".join(skipped_notes),
-        "cross_validated_accuracy": row.report["accuracy"], **evaluation, "seconds": timer.seconds(),
-    }  # fmt: skip
+    return DemoResult(
+        labels=sum(choice_counts.values()),
+        label_ties=choice_counts.get(Choice.TIE, 0),
+        judge=judge.name,
+        seed=policy_config.seed,
+        algorithm=policy_config.algorithm,
+        model=args.model,
+        prompt_set=project.prompt_set,
+        note="".join(skipped_notes),
+        cross_validated_accuracy=row.report["accuracy"],
+        seconds=timer.seconds(),
+        **asdict(evaluation),
+    )
 
 
 class _PhaseTimer:
-    """Seconds of each part of the demo."""
+    """Measures the seconds of each phase."""
 
     def __init__(self, report: ProgressReporter) -> None:
         self.report = report
@@ -146,144 +213,123 @@ class _PhaseTimer:
 def evaluate(
     model_cache: ModelCache,
     project: Project,
-    run: PolicyRun,
+    policy: PolicyModel,
     reward_model: RewardModel,
     judge: Judge,
     config: PolicyConfig,
-) -> dict[str, Any]:
-    """Base, best-of-n and policy on prompts that nothing was trained on. Gold is in units of the base's sd.
-
-    The standard errors of gold_gain and of best-of-n (best_of_n_se) are those of the distance to the base; paired: differences
-    by prompt with their 95 % intervals, best of 16 on the prompts that have as many samples.
-    """
+) -> Evaluation:
     backbone, adapters = model_cache.load_project(project)
-    eval_prompts = [
-        prompt.text
-        for prompt in prompts_that_fit(
-            backbone, prompts(model_cache.db, project.id, "eval"), config.max_new_tokens
-        ).prompts
-    ]
+    fitting = prompts_that_fit(backbone, prompts(model_cache.db, project.id, "eval"), config.max_new_tokens)
+    eval_prompts = [prompt.text for prompt in fitting.prompts]
     prompt_texts = [eval_prompts[i % len(eval_prompts)] for i in range(len(SAMPLES_PER_PROMPT))]
     repeated_prompts = [
         text for text, count in zip(prompt_texts, SAMPLES_PER_PROMPT, strict=True) for _ in range(count)
     ]
-    max_new_tokens = config.max_new_tokens
+    sample = partial(sample_responses, backbone, seed=config.seed, max_new_tokens=config.max_new_tokens)
     with adapters.using(None):
-        base_samples = sample_responses(
-            backbone, repeated_prompts, seed=config.seed, purpose="evaluate base", max_new_tokens=max_new_tokens
-        )
-    policy = run.trainer.policy
+        base_samples = sample(repeated_prompts, purpose="evaluate base")
     with adapters.using(policy.adapter, merged=True):
-        policy_samples = sample_responses(
-            backbone, prompt_texts, seed=config.seed, purpose="evaluate policy", max_new_tokens=max_new_tokens,
-            temperature=config.temperature,
-        )  # fmt: skip
-    base_scores = reward_model.scores(base_samples.prompts, base_samples.tokens).tolist()
+        policy_samples = sample(prompt_texts, purpose="evaluate policy", temperature=config.temperature)
+    base_scores = _group_by_prompt(reward_model.scores(base_samples.prompts, base_samples.tokens).tolist())
     policy_scores = reward_model.scores(policy_samples.prompts, policy_samples.tokens).tolist()
     raw_base_gold = [judge.score(text) for text in base_samples.texts]
     gold_sd = _sample_sd(raw_base_gold)
-    base_gold = [score / gold_sd for score in raw_base_gold]
+    base_gold = _group_by_prompt([score / gold_sd for score in raw_base_gold])
     policy_gold = [judge.score(text) / gold_sd for text in policy_samples.texts]
     kl = sequence_kl(policy, policy_samples, config.temperature)
-    base_scores_by_prompt, base_gold_by_prompt = _group_by_prompt(base_scores), _group_by_prompt(base_gold)
-    best = {n: best_of_n(n, base_scores_by_prompt, base_gold_by_prompt) for n in (4, 16)}
-    accuracy = ranking_accuracy(
-        _disjoint_pairs(base_gold_by_prompt), _disjoint_pairs(base_scores_by_prompt), ACCURACY_PAIRS
-    )
-    base_gold_mean, policy_gold_mean, gain = (
-        _mean_over_prompts(base_gold_by_prompt),
-        mean(policy_gold),
-        gain_over_base(policy_gold, base_gold_by_prompt),
-    )
-    base_texts = [row[0] for row in _group_by_prompt(base_samples.texts)]
-    arms = {"policy": [[one] for one in policy_gold], "base": base_gold_by_prompt}
-    arms |= {f"best_of_{n}": best_of_n_gold(n, base_scores_by_prompt, base_gold_by_prompt) for n in best}
-    paired = {
-        f"{one}_over_{other}": paired_difference(prompt_texts, arms[one], arms[other])._asdict()
-        for one, other in COMPARED_ARMS
+    best_of_4, best_of_16 = (best_of_n(n, base_scores, base_gold) for n in (4, 16))
+    accuracy = ranking_accuracy(_disjoint_pairs(base_gold), _disjoint_pairs(base_scores), ACCURACY_PAIRS)
+    gold, gain = mean(policy_gold), gain_over_base(policy_gold, base_gold)
+    base_texts = [texts[0] for texts in _group_by_prompt(base_samples.texts)]
+    arms = {
+        "policy": [[score] for score in policy_gold],
+        "base": base_gold,
+        "best_of_4": best_of_n_gold(4, base_scores, base_gold),
+        "best_of_16": best_of_n_gold(16, base_scores, base_gold),
     }
-    return {
-        "reward_accuracy": accuracy.value,
-        "reward_accuracy_low": accuracy.low,
-        "reward_accuracy_high": accuracy.high,
-        "accuracy_pairs": accuracy.pairs,
-        "tie_share": accuracy.tie_share,
-        "gold_base": base_gold_mean,
-        "gold_base_sd": gold_sd,
-        "gold_policy": policy_gold_mean.value,
-        "gold_policy_se": policy_gold_mean.standard_error,
-        "gold_gain": gain.value,
-        "gold_gain_se": gain.standard_error,
-        "kl": kl.value,
-        "kl_se": kl.standard_error,
-        "scores_base": _mean_over_prompts(base_scores_by_prompt),
-        "scores_policy": mean(policy_scores).value,
-        "response_len_base": _mean_over_prompts(_group_by_prompt([float(len(row)) for row in base_samples.tokens])),
-        "response_len_policy": mean([float(len(row)) for row in policy_samples.tokens]).value,
-        "distinct2_base": distinct_2(base_texts),
-        "distinct2_policy": distinct_2(policy_samples.texts),
-        "best_of_4_gold": best[4].value,
-        "best_of_4_se": best[4].standard_error,
-        "best_of_16_gold": best[16].value,
-        "best_of_16_se": best[16].standard_error,
-        "best_of_4_kl": best_of_n_kl(4),
-        "best_of_16_kl": best_of_n_kl(16),
-        "paired": paired,
-        "samples": [
+    return Evaluation(
+        reward_accuracy=accuracy.value,
+        reward_accuracy_low=accuracy.low,
+        reward_accuracy_high=accuracy.high,
+        accuracy_pairs=accuracy.pairs,
+        tie_share=accuracy.tie_share,
+        gold_base=_mean_over_prompts(base_gold),
+        gold_base_sd=gold_sd,
+        gold_policy=gold.value,
+        gold_policy_se=gold.standard_error,
+        gold_gain=gain.value,
+        gold_gain_se=gain.standard_error,
+        kl=kl.value,
+        kl_se=kl.standard_error,
+        scores_base=_mean_over_prompts(base_scores),
+        scores_policy=mean(policy_scores).value,
+        response_len_base=_mean_over_prompts(_group_by_prompt([float(len(ids)) for ids in base_samples.tokens])),
+        response_len_policy=mean([float(len(ids)) for ids in policy_samples.tokens]).value,
+        distinct2_base=distinct_2(base_texts),
+        distinct2_policy=distinct_2(policy_samples.texts),
+        best_of_4_gold=best_of_4.value,
+        best_of_4_se=best_of_4.standard_error,
+        best_of_16_gold=best_of_16.value,
+        best_of_16_se=best_of_16.standard_error,
+        best_of_4_kl=best_of_n_kl(4),
+        best_of_16_kl=best_of_n_kl(16),
+        paired={
+            f"{arm}_over_{baseline}": paired_difference(prompt_texts, arms[arm], arms[baseline])._asdict()
+            for arm, baseline in COMPARED_ARMS
+        },
+        samples=[
             {"prompt": prompt_texts[i], "base": base_texts[i], "policy": policy_samples.texts[i]}
             for i in range(min(3, len(prompt_texts)))
         ],
-    }
+    )
 
 
 def _sample_sd(values: list[float]) -> float:
-    """Sample sd; 1 where nothing varies, so that gold stays defined."""
+    """Sample standard deviation; 1 if it is 0, so that gold stays defined."""
     average = sum(values) / len(values)
     variance = sum((x - average) ** 2 for x in values) / max(1, len(values) - 1)
     return variance**0.5 or 1.0
 
 
 def _group_by_prompt(flat: Sequence[T]) -> list[list[T]]:
-    """One list of samples a prompt."""
+    """Split a list of all base samples into one list per prompt."""
     ends = list(itertools.accumulate(SAMPLES_PER_PROMPT))
     return [list(flat[end - count : end]) for end, count in zip(ends, SAMPLES_PER_PROMPT, strict=True)]
 
 
 def _mean_over_prompts(rows: list[list[float]]) -> float:
-    """Mean over the prompts, each of which counts once."""
+    """Mean of the prompts' means."""
     return mean([sum(row) / len(row) for row in rows]).value
 
 
 def _disjoint_pairs(rows: list[list[float]]) -> list[tuple[float, float]]:
-    """Disjoint pairs of samples of one prompt: first all (0, 1), then all (2, 3), and so on."""
+    """Disjoint pairs of samples of one prompt: first (0, 1) of all prompts, then (2, 3), and so on."""
     return [(row[i], row[i + 1]) for i in range(0, max(SAMPLES_PER_PROMPT), 2) for row in rows if i < len(row)]
 
 
 def _format_difference(name: str, comparison: dict[str, Any]) -> str:
-    """ "policy over best of 4 +0.12 (-0.03 to +0.27)"; the interval stands where there are prompts enough for one."""
+    """For example "policy over best of 4 +0.12 (-0.03 to +0.27)"; without interval if there are too few prompts."""
     interval = "" if comparison["low"] is None else f" ({comparison['low']:+.2f} to {comparison['high']:+.2f})"
     return f"{name.replace('_', ' ')} {comparison['difference']:+.2f}{interval}"
 
 
-def format_result(result: dict[str, Any]) -> str:
-    """The figures for people."""
-    r = result
-    base = r["gold_base"]
+def format_result(r: DemoResult) -> str:
+    """The result as text."""
     lines = [
-        f'{pluralize(r["labels"], "simulated label")} by the judge "{r["judge"]}" '
-        f"({pluralize(r['label_ties'], 'tie')}), seed {r['seed']}" + (f"; {r['note']}" if r["note"] else ""),
-        f"reward model: {r['reward_accuracy']:.0%} of {pluralize(r['accuracy_pairs'], 'unseen pair')} ranked as the judge does "
-        f"(95 %: {r['reward_accuracy_low']:.0%} to {r['reward_accuracy_high']:.0%}; {r['tie_share']:.0%} of pairs were ties)",
-        f"gold above the base, in its sd: policy {r['gold_gain']:+.2f} ± {r['gold_gain_se']:.2f} at KL {r['kl']:.1f}; "
-        f"best of 4 {r['best_of_4_gold'] - base:+.2f} ± {r['best_of_4_se']:.2f} at {r['best_of_4_kl']:.1f}; "
-        f"best of 16 {r['best_of_16_gold'] - base:+.2f} ± {r['best_of_16_se']:.2f} at {r['best_of_16_kl']:.1f}",
+        f'{pluralize(r.labels, "simulated label")} by the judge "{r.judge}" '
+        f"({pluralize(r.label_ties, 'tie')}), seed {r.seed}" + (f"; {r.note}" if r.note else ""),
+        f"reward model: {r.reward_accuracy:.0%} of {pluralize(r.accuracy_pairs, 'unseen pair')} ranked as the judge does "
+        f"(95 %: {r.reward_accuracy_low:.0%} to {r.reward_accuracy_high:.0%}; {r.tie_share:.0%} of pairs were ties)",
+        f"gold above the base, in its sd: policy {r.gold_gain:+.2f} ± {r.gold_gain_se:.2f} at KL {r.kl:.1f}; "
+        f"best of 4 {r.best_of_4_gold - r.gold_base:+.2f} ± {r.best_of_4_se:.2f} at {r.best_of_4_kl:.1f}; "
+        f"best of 16 {r.best_of_16_gold - r.gold_base:+.2f} ± {r.best_of_16_se:.2f} at {r.best_of_16_kl:.1f}",
         "prompt by prompt (95 %): "
-        + "; ".join(_format_difference(name, comparison) for name, comparison in r["paired"].items()),
-        f"length {r['response_len_base']:.1f} → {r['response_len_policy']:.1f} tokens, "
-        f"distinct-2 {r['distinct2_base']:.2f} → {r['distinct2_policy']:.2f}",
-        f"{r['seconds']['total']:.0f} s: " + ", ".join(f"{k} {v:.0f}" for k, v in r["seconds"].items() if k != "total"),
+        + "; ".join(_format_difference(name, comparison) for name, comparison in r.paired.items()),
+        f"length {r.response_len_base:.1f} → {r.response_len_policy:.1f} tokens, "
+        f"distinct-2 {r.distinct2_base:.2f} → {r.distinct2_policy:.2f}",
+        f"{r.seconds['total']:.0f} s: " + ", ".join(f"{k} {v:.0f}" for k, v in r.seconds.items() if k != "total"),
     ]
-    for sample in r["samples"]:
+    for sample in r.samples:
         lines += [
             "",
             f"  {sample['prompt']}",

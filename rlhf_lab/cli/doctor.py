@@ -1,4 +1,4 @@
-"""`python -m rlhf_lab doctor`: versions, device, disk, memory, port, store, engine: what is wrong and how to mend it."""
+"""`python -m rlhf_lab doctor`: checks versions, device, disk, memory, port, store and engine, and names the remedies."""
 
 import argparse
 import contextlib
@@ -36,33 +36,33 @@ PACKAGES = ("torch", "transformers", "peft", "gradio", "SQLAlchemy")
 MIN_FREE_MB = 500
 DEFAULT_PORT = 7860
 TORCH_TIMEOUT_S = 120.0
-EXIT_CONFIG_ERROR = 78  # sysexits' EX_CONFIG: nothing but a person's setting is wrong
+EXIT_CONFIG_ERROR = 78  # EX_CONFIG of sysexits.h: only a setting is wrong
 BFLOAT16_HINT = "; with RLHF_LAB_DTYPE=bfloat16 PPO takes half the time on this processor, which has tiles for it (AMX)"
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
-#: In a process of its own: torch takes seconds to import, and a broken installation may end the process that imports it.
+#: Runs in a subprocess: importing torch takes seconds, and a broken installation may crash the process.
 _DEVICE_SCRIPT = f"""
 import sys, torch
 from rlhf_lab.errors import ModelError
 from rlhf_lab.kernels.compile import describe, layer_backend
 from rlhf_lab.config.dtype import default_dtype
-has = torch.cuda.is_available()
+has_gpu = torch.cuda.is_available()
 try:
-    dtype = default_dtype(gpu=has and torch.cuda.is_bf16_supported(including_emulation=False))
+    dtype = default_dtype(gpu=has_gpu and torch.cuda.is_bf16_supported(including_emulation=False))
 except ModelError as error:
     print(error, file=sys.stderr)
     sys.exit({EXIT_CONFIG_ERROR})
-if has:
+if has_gpu:
     free, total = torch.cuda.mem_get_info()
     print(f"{{torch.cuda.get_device_name()}}, {{free // 10**6}} of {{total // 10**6}} MB free, trains in {{dtype}}")
 else:
-    twice = dtype == "float32" and layer_backend(torch.bfloat16) == "tiles"
+    hint = "{BFLOAT16_HINT}" if dtype == "float32" and layer_backend(torch.bfloat16) == "tiles" else ""
     kernels = describe(getattr(torch, dtype))
-    print(f"CPU, {{torch.get_num_threads()}} threads, trains in {{dtype}}, {{kernels}}" + "{BFLOAT16_HINT}" * twice)
+    print(f"CPU, {{torch.get_num_threads()}} threads, trains in {{dtype}}, {{kernels}}{{hint}}")
 """
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("doctor", help="look for what is wrong with this installation and this home")
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("doctor", help="look for what is wrong with this installation and this home")
     add_common_arguments(parser)
     parser.add_argument(
         "--port", type=int, default=DEFAULT_PORT, help=f"the port the page is to be served on (default {DEFAULT_PORT})"
@@ -71,7 +71,7 @@ def add_parser(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit status 1 when something is wrong."""
+    """Run all checks; exit status 1 if one fails."""
     home = resolve_home(args)
     checks: dict[str, Callable[[], str]] = {
         "system": lambda: f"Python {platform.python_version()} on {platform.platform()}",
@@ -87,13 +87,14 @@ def run(args: argparse.Namespace) -> int:
     }
     results = {name: _run_check(check) for name, check in checks.items()} | dict(_check_home(home))
     healthy = all(ok for ok, _ in results.values())
-    report = {name: {"ok": ok, "what": what} for name, (ok, what) in results.items()}
-    lines = "\n".join(f"{'ok     ' if ok else 'PROBLEM'} {name}: {what}" for name, (ok, what) in results.items())
+    report = {name: {"ok": ok, "what": message} for name, (ok, message) in results.items()}
+    lines = "\n".join(f"{'ok     ' if ok else 'PROBLEM'} {name}: {message}" for name, (ok, message) in results.items())
     print_result(args, {"ok": healthy, "checks": report}, lines)
     return 0 if healthy else 1
 
 
 def _run_check(check: Callable[[], str]) -> tuple[bool, str]:
+    """(passed, message)."""
     try:
         return True, check()
     except (LabError, OSError, ImportError) as error:
@@ -101,13 +102,11 @@ def _run_check(check: Callable[[], str]) -> tuple[bool, str]:
 
 
 def _check_home(home: Path) -> Iterator[tuple[str, tuple[bool, str]]]:
-    """The home, and the engine where the home can be opened."""
+    """Checks of the home and, if it can be opened, of the engine."""
     name = f"home {home}"
     if not lab_exists(home):
-        yield (
-            name,
-            _run_check(lambda: f"{check_writable(_nearest_existing(home))}; no lab there yet: python app.py makes one"),
-        )
+        parent = _nearest_existing(home)
+        yield name, _run_check(lambda: f"{check_writable(parent)}; no lab there yet: python app.py makes one")
         return
     try:
         with Database.open(home) as db:
@@ -118,7 +117,7 @@ def _check_home(home: Path) -> Iterator[tuple[str, tuple[bool, str]]]:
 
 
 def check_store(db: Database, home: Path) -> str:
-    """Raises OSError or StoreError when the folder or the database does not take what is written."""
+    """Raises OSError or StoreError if the folder or the database cannot be written."""
     with db.write():
         pass
     database_note = f"its tables in {db.location}; " if database_url_override() else ""
@@ -126,13 +125,13 @@ def check_store(db: Database, home: Path) -> str:
 
 
 def check_writable(folder: Path) -> str:
-    """Raises OSError where no file can be made."""
+    """Raises OSError if no file can be created."""
     with tempfile.TemporaryFile(dir=folder):
         return "writable"
 
 
 def check_device() -> str:
-    """What torch will work on. Raises OSError when torch cannot be used, or the precision is none."""
+    """The device that torch uses. Raises OSError if torch cannot be used, or for an invalid RLHF_LAB_DTYPE."""
     try:
         completed = subprocess.run(
             [sys.executable, "-c", _DEVICE_SCRIPT], capture_output=True, text=True, timeout=TORCH_TIMEOUT_S, check=False,
@@ -151,17 +150,15 @@ def check_device() -> str:
 
 
 def check_browser() -> str:
-    playwright_status = "is installed" if importlib.util.find_spec("playwright") else "is not installed"
-    return f"any recent one shows the page; playwright and its Chromium are for the project's own tests only ({playwright_status})"
+    playwright = "is installed" if importlib.util.find_spec("playwright") else "is not installed"
+    return f"any recent one shows the page; playwright and its Chromium are for the project's own tests only ({playwright})"
 
 
 def check_port(port: int) -> str:
-    """Whether the page can be served on a port of this machine. Raises OSError when another program has it."""
+    """Whether the page can be served on a port. Raises OSError if another program uses it."""
     with socket.socket() as probe:
-        if os.name == "posix":
-            probe.setsockopt(
-                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # as servers do: a closed one's leftovers do not count
+        if os.name == "posix":  # as servers do, so that connections in TIME_WAIT do not count
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except (OSError, OverflowError) as error:
@@ -182,12 +179,12 @@ def _serves_lab(port: int) -> bool:
 
 
 def check_engine(db: Database, home: Path) -> str:
-    """How the engine is. Raises EngineError with the remedy when it is not as it should be."""
+    """The state of the engine. Raises EngineError with the remedy if it hangs, or died with jobs left."""
     status = engine_state(db)
     waiting_count = len(queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES))
-    jobs_text = (
-        f"{waiting_count} {'job waits' if waiting_count == 1 else 'jobs wait'}" if waiting_count else "nothing waits"
-    )
+    jobs_text = "nothing waits"
+    if waiting_count:
+        jobs_text = f"{waiting_count} {'job waits' if waiting_count == 1 else 'jobs wait'}"
     row = status.row
     if row is None or status.state is EngineState.ABSENT:
         return f"none runs and {jobs_text}; the page, and each command that needs one, starts it"
@@ -196,18 +193,19 @@ def check_engine(db: Database, home: Path) -> str:
         return f"starts since {_format_age(row.started_at)} ({process_label})"
     if status.state is EngineState.ALIVE:
         memory = f", {row.memory_mb * 2**20 / 1e6:.0f} MB" if row.memory_mb is not None else ""
-        return f"alive ({process_label}): {row.state}; last heartbeat {_heartbeat_age(row)}; {row.device or 'no model loaded'}{memory}; {jobs_text}"
+        activity = f"{row.state}; last heartbeat {_heartbeat_age(row)}"
+        return f"alive ({process_label}): {activity}; {row.device or 'no model loaded'}{memory}; {jobs_text}"
     if not is_gone(row):
         raise EngineError(
-            f"{process_label} is there but silent, last heartbeat {_heartbeat_age(row)}; {jobs_text}. If that lasts, end it with "
-            f"`python -m rlhf_lab stop-engine`: a run goes on from its last checkpoint. See {home / OUTPUT_FILE}."
+            f"{process_label} is there but silent, last heartbeat {_heartbeat_age(row)}; {jobs_text}. If that lasts, end "
+            f"it with `python -m rlhf_lab stop-engine`: a run goes on from its last checkpoint. See {home / OUTPUT_FILE}."
         )
     message = f"{process_label} ended without a word, last heartbeat {_heartbeat_age(row)}"
     if waiting_count == 0:
         return f"{message}; nothing waits for it, and the next one starts by itself"
     raise EngineError(
-        f"{message}; {jobs_text}. Open the page (python app.py) or give a command that trains: the next engine takes up what waits, a "
-        f"run from its last checkpoint. Its last words are in {home / OUTPUT_FILE}."
+        f"{message}; {jobs_text}. Open the page (python app.py) or give a command that trains: the next engine takes up "
+        f"what waits, a run from its last checkpoint. Its last words are in {home / OUTPUT_FILE}."
     )
 
 
@@ -217,22 +215,18 @@ def _heartbeat_age(row: EngineRow) -> str:
 
 def _format_age(timestamp: float) -> str:
     seconds = max(0.0, time.time() - timestamp)
-    return (
-        f"{seconds:.0f} s"
-        if seconds < 120
-        else f"{seconds / 60:.0f} min"
-        if seconds < 7200
-        else f"{seconds / 3600:.0f} h"
-    )
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 def _nearest_existing(folder: Path) -> Path:
-    """The folder, or the nearest one above it that is there: its disk is the one that will be written to."""
+    """The folder or its nearest existing parent, which is on the same disk."""
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def _check_free(free_bytes: int, resource: str, remedy: str) -> str:
-    """free: bytes."""
+    """Raises OSError if less than MIN_FREE_MB are free."""
     free_mb = free_bytes // 10**6
     if free_mb < MIN_FREE_MB:
         raise OSError(f"only {free_mb} MB of {resource} are free. {remedy}")

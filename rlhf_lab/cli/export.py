@@ -1,24 +1,23 @@
-"""`python -m rlhf_lab export labels|dataset|run|reward-model --out DIR`: what a lab knows, as files that other tools read."""
+"""`python -m rlhf_lab export labels|dataset|run|reward-model --out DIR`: write the data of a lab as files for other tools."""
 
 import argparse
 from pathlib import Path
 from typing import Any
 
-from rlhf_lab.cli.console import add_common_arguments, open_existing_database, print_result, resolve_home
+from rlhf_lab.cli.console import (
+    add_common_arguments,
+    add_project_argument,
+    open_existing_database,
+    print_result,
+    resolve_home,
+)
 from rlhf_lab.common.enums import Source
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.exporters import (
-    FORMATS,
-    LAYOUTS,
-    TIES,
-    LabelExportOptions,
-    export_adapter,
-    export_dataset,
-    export_labels,
-    export_reward_model,
-    export_run,
-    push_folder,
-)
+from rlhf_lab.exporters.adapter_zip import export_adapter, export_reward_model
+from rlhf_lab.exporters.dataset_folder import export_dataset
+from rlhf_lab.exporters.hub_upload import push_folder
+from rlhf_lab.exporters.label_export import FORMATS, LAYOUTS, TIES, LabelExportOptions, export_labels
+from rlhf_lab.exporters.run_export import export_run
 from rlhf_lab.jobs.project_setup import pick_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import latest_reward_model
@@ -27,13 +26,15 @@ from rlhf_lab.store.runs import runs
 ALL_SOURCES = "all"
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("export", help="write labels, a run or a reward model as files that other tools read")
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "export", help="write labels, a run or a reward model as files that other tools read"
+    )
     subparsers = parser.add_subparsers(dest="what", required=True, metavar="labels|dataset|run|reward-model")
-    labels = _add_export_parser(subparsers, "labels", "preference data for TRL, one file", run_labels)
+    labels = _add_export_parser(subparsers, "labels", "preference data for TRL, one file", _export_labels)
     _add_label_arguments(labels, "jsonl")
     dataset = _add_export_parser(
-        subparsers, "dataset", "the labels as a data set: a folder with card and provenance", run_dataset
+        subparsers, "dataset", "the labels as a data set: a folder with card and provenance", _export_dataset
     )
     _add_label_arguments(dataset, "parquet")
     dataset.add_argument(
@@ -41,12 +42,12 @@ def add_parser(commands: Any) -> None:
     )
     dataset.add_argument("--public", action="store_true", help="the Hub's repository is public, not private")
     run = _add_export_parser(
-        subparsers, "run", "metrics, samples, manifest, TensorBoard file and the adapter of a run", run_policy_run
+        subparsers, "run", "metrics, samples, manifest, TensorBoard file and the adapter of a run", _export_policy_run
     )
     run.add_argument("run_id", metavar="RUN", nargs="?", type=int, help="id of the run (default: the project's newest)")
     run.add_argument("--step", type=int, default=None, help="only the adapter, of this step's checkpoint")
     reward = _add_export_parser(
-        subparsers, "reward-model", "adapter, head and report of a reward model", run_reward_model
+        subparsers, "reward-model", "adapter, head and report of a reward model", _export_reward_model
     )
     reward.add_argument(
         "reward_model", metavar="ID", nargs="?", type=int, help="its id (default: the project's newest)"
@@ -82,77 +83,65 @@ def _label_options(args: argparse.Namespace) -> LabelExportOptions:
     )  # fmt: skip
 
 
-def _add_export_parser(subparsers: Any, name: str, help_text: str, handler: Any) -> argparse.ArgumentParser:
+def _add_export_parser(subparsers: Any, name: str, help_text: str, export: Any) -> argparse.ArgumentParser:
+    """export: export(args, db, home, out) -> list of paths."""
     parser: argparse.ArgumentParser = subparsers.add_parser(name, help=help_text)
     add_common_arguments(parser)
-    parser.add_argument("--project", type=int, default=None, help="project id (default: the one opened last)")
+    add_project_argument(parser)
     parser.add_argument("--out", type=Path, required=True, help="the folder to write to; made if missing")
     parser.add_argument("--force", action="store_true", help="replace files that are there")
-    parser.set_defaults(run=handler)
+    parser.set_defaults(run=run, export=export, push=None)
     return parser
 
 
-def run_labels(args: argparse.Namespace) -> int:
-    options = _label_options(args)
+def run(args: argparse.Namespace) -> int:
+    home, out = resolve_home(args), args.out.expanduser().resolve()
+    with open_existing_database(home) as db:
+        paths: list[Path] = args.export(args, db, home, out)
+    files = [str(file) for path in paths for file in (_files_in(path) if path.is_dir() else [path])]
+    if args.push is None:
+        print_result(args, {"files": files}, "\n".join(files))
+    else:
+        address = push_folder(paths[0], args.push, private=not args.public)
+        print_result(args, {"files": files, "address": address}, address)
+    return 0
+
+
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _export_labels(args: argparse.Namespace, db: Database, _home: Path, out: Path) -> list[Path]:
     if args.out.suffix.lstrip(".") in FORMATS and not args.out.is_dir():
         raise ConfigError(
             f"--out is a folder, and the file in it gets its name from what is exported: --out {args.out.parent}"
         )
-    with open_existing_database(resolve_home(args)) as db:
-        path = export_labels(db, pick_project(db, args.project).id, _output_folder(args), options, force=args.force)
-    return _print_paths(args, [path])
+    return [export_labels(db, pick_project(db, args.project).id, out, _label_options(args), force=args.force)]
 
 
-def run_dataset(args: argparse.Namespace) -> int:
-    options = _label_options(args)
-    with open_existing_database(resolve_home(args)) as db:
-        folder = export_dataset(db, pick_project(db, args.project).id, _output_folder(args), options, force=args.force)
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    if args.push is None:
-        return _print_paths(args, files)
-    address = push_folder(folder, args.push, private=not args.public)
-    print_result(args, {"files": [str(path) for path in files], "address": address}, address)
-    return 0
+def _export_dataset(args: argparse.Namespace, db: Database, _home: Path, out: Path) -> list[Path]:
+    return [export_dataset(db, pick_project(db, args.project).id, out, _label_options(args), force=args.force)]
 
 
-def run_policy_run(args: argparse.Namespace) -> int:
-    home = resolve_home(args)
-    with open_existing_database(home) as db:
-        run_id = args.run_id if args.run_id is not None else _newest_run(db, args.project)
-        if args.step is not None:
-            paths = [export_adapter(db, home, run_id, _output_folder(args), step=args.step, force=args.force)]
-        else:
-            paths = export_run(db, home, run_id, _output_folder(args), force=args.force)
-    return _print_paths(args, paths)
+def _export_policy_run(args: argparse.Namespace, db: Database, home: Path, out: Path) -> list[Path]:
+    run_id = args.run_id
+    if run_id is None:
+        project = pick_project(db, args.project)
+        project_runs = runs(db, project.id)
+        if not project_runs:
+            raise ConfigError(f"Project {project.id} has no run to export yet. Start one with `train-policy`.")
+        run_id = project_runs[0].id
+    if args.step is None:
+        return export_run(db, home, run_id, out, force=args.force)
+    return [export_adapter(db, home, run_id, out, step=args.step, force=args.force)]
 
 
-def run_reward_model(args: argparse.Namespace) -> int:
-    home = resolve_home(args)
-    with open_existing_database(home) as db:
-        reward_model_id = args.reward_model
-        if reward_model_id is None:
-            project = pick_project(db, args.project)
-            row = latest_reward_model(db, project.id)
-            if row is None:
-                raise ConfigError(f"Project {project.id} has no reward model. Train one with `train-reward`.")
-            reward_model_id = row.id
-        path = export_reward_model(db, home, reward_model_id, _output_folder(args), force=args.force)
-    return _print_paths(args, [path])
-
-
-def _newest_run(db: Database, project_id: int | None) -> int:
-    project = pick_project(db, project_id)
-    project_runs = runs(db, project.id)
-    if not project_runs:
-        raise ConfigError(f"Project {project.id} has no run to export yet. Start one with `train-policy`.")
-    return project_runs[0].id
-
-
-def _output_folder(args: argparse.Namespace) -> Path:
-    out: Path = args.out
-    return out.expanduser().resolve()
-
-
-def _print_paths(args: argparse.Namespace, paths: list[Path]) -> int:
-    print_result(args, {"files": [str(path) for path in paths]}, "\n".join(map(str, paths)))
-    return 0
+def _export_reward_model(args: argparse.Namespace, db: Database, home: Path, out: Path) -> list[Path]:
+    reward_model_id = args.reward_model
+    if reward_model_id is None:
+        project = pick_project(db, args.project)
+        row = latest_reward_model(db, project.id)
+        if row is None:
+            raise ConfigError(f"Project {project.id} has no reward model. Train one with `train-reward`.")
+        reward_model_id = row.id
+    return [export_reward_model(db, home, reward_model_id, out, force=args.force)]

@@ -1,33 +1,39 @@
-"""`python -m rlhf_lab import FILE|OWNER/NAME`: preferences that others collected, into a project. `imports`: what was taken in,
-and how it is taken back."""
+"""`python -m rlhf_lab import FILE|OWNER/NAME`: import preference data into a project. `imports`: list imports, undo one."""
 
 import argparse
 import time
 from dataclasses import asdict
 from typing import Any
 
-from rlhf_lab.cli.console import add_common_arguments, open_existing_database, print_result, resolve_home
+from rlhf_lab.cli.console import (
+    add_common_arguments,
+    add_project_argument,
+    open_existing_database,
+    print_result,
+    resolve_home,
+)
 from rlhf_lab.common.chat_format import UnreadableError
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.text import pluralize_of
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.importers import MEANINGS, ImportRequest, ImportTarget, Limits, parse_file, parse_map, save_import
 from rlhf_lab.importers.cell_parsers import parse_choice_words
-from rlhf_lab.importers.parsed_rows import IMPORTED, ParsedFile
-from rlhf_lab.importers.summary import build_preview, format_preview, format_result, format_undo, result_to_dict
-from rlhf_lab.importers.writer import count_duplicates
+from rlhf_lab.importers.column_mapping import MEANINGS, parse_map
+from rlhf_lab.importers.parsed_rows import IMPORTED, Limits, ParsedFile
+from rlhf_lab.importers.parser import ImportRequest, parse_file
+from rlhf_lab.importers.summary import build_preview, format_preview, format_result, format_undo
+from rlhf_lab.importers.writer import ImportTarget, count_duplicates, save_import
 from rlhf_lab.jobs.project_setup import new_project, pick_project
 from rlhf_lab.store.database import Database, lab_exists
 from rlhf_lab.store.import_batches import ImportRecord, preview_undo, project_imports, undo_import
 from rlhf_lab.store.projects import current_project
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("import", help="take in preferences from a file or a Hub data set")
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("import", help="take in preferences from a file or a Hub data set")
     add_common_arguments(parser)
     add = parser.add_argument
     add("what", metavar="FILE|OWNER/NAME", help="JSON Lines, JSON, CSV or Parquet (.gz too), or a data set on the Hub")
-    add("--project", type=int, default=None, help="project id (default: the one opened last)")
+    add_project_argument(parser)
     add("--new-project", metavar="NAME", default=None, help="a new project whose prompts are those of the file")
     add("--model", default="embedded", help="the new project's model: a folder or a Hub id (default: the embedded one)")
     add("--map", action="append", default=[], metavar="MEANING=COLUMN",
@@ -51,16 +57,16 @@ def add_parser(commands: Any) -> None:
     add("--preview", action="store_true", help="say what would be imported, and write nothing")
     add("--max-mb", type=int, default=Limits.max_bytes // 1_000_000, help="the largest file taken, unpacked")
     parser.set_defaults(run=run)
-    parser = commands.add_parser("imports", help="what was imported into a project; take one back")
+    parser = subparsers.add_parser("imports", help="what was imported into a project; take one back")
     add_common_arguments(parser)
-    parser.add_argument("--project", type=int, default=None, help="project id (default: the one opened last)")
+    add_project_argument(parser)
     parser.add_argument("--take-back", type=int, default=None, metavar="ID", help="say what would go with an import")
     parser.add_argument("--yes", action="store_true", help="with --take-back: let it go")
     parser.set_defaults(run=run_imports)
 
 
 def run(args: argparse.Namespace) -> int:
-    parsed = parse_file(import_request(args))
+    parsed = parse_file(_import_request(args))
     if args.preview:
         summary = build_preview(parsed, _preview_counts(args, parsed))
         print_result(
@@ -83,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         saved = save_import(db, parsed, _import_target(args, project.id))
     result = {
         "imported": saved.votes, "skipped": saved.skipped, "errors": summary["problems"], "project": project.id,
-        "saved": result_to_dict(saved), "preview": summary,
+        "saved": asdict(saved), "preview": summary,
     }  # fmt: skip
     print_result(args, result, f"Project {project.id}: {format_result(saved, parsed.name)}")
     return 0
@@ -97,7 +103,7 @@ def _import_target(args: argparse.Namespace, project_id: int) -> ImportTarget:
 
 
 def _preview_counts(args: argparse.Namespace, parsed: ParsedFile) -> dict[str, int]:
-    """What the import would meet in its project, which may have to be made for it. Nothing is written."""
+    """Duplicates that the import would have in its project, which may be new. Writes nothing."""
     if args.new_project is None and lab_exists(resolve_home(args)):
         with Database.open(resolve_home(args)) as db:
             if args.project is not None or current_project(db) is not None:
@@ -125,14 +131,14 @@ def run_imports(args: argparse.Namespace) -> int:
 
 def _format_batch(batch: ImportRecord) -> str:
     created = time.strftime("%Y-%m-%d %H:%M", time.localtime(batch.created_at))
-    counts_text = f"{pluralize_of(batch.votes_left, batch.votes, 'vote')}, {pluralize_of(batch.pairs_left, batch.pairs, 'new pair')}"
-    return f"{batch.id}: {created} {batch.name} by {batch.who}: {counts_text}" + (
-        ", taken back" if batch.taken_back_at else ""
-    )
+    votes = pluralize_of(batch.votes_left, batch.votes, "vote")
+    pairs = pluralize_of(batch.pairs_left, batch.pairs, "new pair")
+    undone = ", taken back" if batch.taken_back_at else ""
+    return f"{batch.id}: {created} {batch.name} by {batch.who}: {votes}, {pairs}{undone}"
 
 
-def import_request(args: argparse.Namespace) -> ImportRequest:
-    """What the arguments ask to read. ConfigError."""
+def _import_request(args: argparse.Namespace) -> ImportRequest:
+    """The request of the arguments. Raises ConfigError."""
     try:
         choices = parse_choice_words(args.choices) if args.choices else {}
     except UnreadableError as error:

@@ -1,4 +1,4 @@
-"""The command line: which commands there are, and how errors are told."""
+"""The command line: registers the commands and reports errors."""
 
 import argparse
 import json
@@ -13,12 +13,12 @@ COMMANDS = (demo, commands, control, import_, export, doctor, people, password, 
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit status 0, 1 for an error a person can act on, 2 for wrong usage, 130 for Ctrl-C."""
+    """Run a command; returns its exit status, 1 after a LabError, 130 after Ctrl-C. argparse exits with 2 for wrong usage."""
     parser = argparse.ArgumentParser(prog="python -m rlhf_lab", description=ABOUT)
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in COMMANDS:
-        module.add_parser(commands)
+        module.add_parser(subparsers)
     args = parser.parse_args(argv)
     try:
         return int(args.run(args))

@@ -1,4 +1,4 @@
-"""`python -m rlhf_lab password`: a password's hash, for the file of `python app.py --auth-file`."""
+"""`python -m rlhf_lab password`: hash a password for the file of `python app.py --auth-file`."""
 
 import argparse
 import getpass
@@ -9,13 +9,13 @@ from rlhf_lab.common.passwords import hash_password
 from rlhf_lab.errors import ConfigError
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("password", help="hash a password, for a line of `python app.py --auth-file`")
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("password", help="hash a password, for a line of `python app.py --auth-file`")
     parser.set_defaults(run=run)
 
 
 def run(_: argparse.Namespace) -> int:
-    """Asks on a terminal, else reads one line of standard input. Raises ConfigError for an empty password."""
+    """Prompts on a terminal, else reads one line of standard input. Raises ConfigError for an empty password."""
     password = getpass.getpass("password: ") if sys.stdin.isatty() else sys.stdin.readline().rstrip("\r\n")
     if not password:
         raise ConfigError("the password is empty. Give one, on the terminal or as a line of standard input.")

@@ -1,4 +1,4 @@
-"""`python -m rlhf_lab people`: whom a lab knows by name; `--take-out NAME --yes`: take somebody out of it, as the page does."""
+"""`python -m rlhf_lab people`: list the people a lab knows by name; `--take-out NAME --yes`: erase a person, as the page does."""
 
 import argparse
 from typing import Any
@@ -10,8 +10,8 @@ from rlhf_lab.jobs.person_erasure import erase_person_data
 from rlhf_lab.store.erasure import count_person_votes, known_names
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("people", help="whom the lab knows by name; take somebody out of it")
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("people", help="whom the lab knows by name; take somebody out of it")
     add_common_arguments(parser)
     parser.add_argument(
         "--take-out", metavar="NAME", help="in every project, for good; their votes stay without a name"
@@ -27,8 +27,8 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--votes and --yes belong to --take-out NAME: say whom.")
     with open_existing_database(home) as db:
         if name is None:
-            people_names = known_names(db)
-            print_result(args, {"people": people_names}, "\n".join(people_names) or "this lab knows nobody by name")
+            names = known_names(db)
+            print_result(args, {"people": names}, "\n".join(names) or "this lab knows nobody by name")
             return 0
         count = erase_person_data(db, home, name, votes=args.votes) if args.yes else count_person_votes(db, name)
     votes_outcome = "taken back" if args.votes else "kept without the name"

@@ -1,4 +1,4 @@
-"""`python -m rlhf_lab pretrain --out DIR`: makes the embedded model again from the repository alone."""
+"""`python -m rlhf_lab pretrain --out DIR`: train the embedded model from scratch, from this repository only."""
 
 import argparse
 import json
@@ -25,8 +25,10 @@ PROMPTS_PER_SET = 1024
 PAIRS_PER_SET = 14
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("pretrain", help="make the embedded model again, from the grammar in this repository")
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "pretrain", help="make the embedded model again, from the grammar in this repository"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder of the model (a plain transformers folder)")
     parser.add_argument(
         "--ship", type=Path, default=None, help="also write prompt sets and sampled pairs to this folder"
@@ -70,19 +72,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def write_shipped_assets(folder: Path, backbone: Backbone, config: PretrainConfig) -> None:
-    """The prompt sets, and pairs of samples for some train prompts of each, so that a page can open before any model."""
+    """Write the prompt sets, and sampled pairs that the page shows before a model is loaded."""
     (folder / "prompts").mkdir(parents=True, exist_ok=True)
     pairs: list[dict[str, Any]] = []
     for name in PROMPT_SETS:
         prompts = generate_prompts(name, PROMPTS_PER_SET, config.seed)
         lines = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts)
         (folder / "prompts" / f"{name}.jsonl").write_text(lines, encoding="utf-8")
-        pairs += sampled_pairs(backbone, name, prompts[:PAIRS_PER_SET], config.seed)
+        pairs += _sample_pairs(backbone, name, prompts[:PAIRS_PER_SET], config.seed)
     data = {"model_sha256": weights_digest(Path(backbone.name)), "pairs": pairs}
     (folder / "pairs.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
-def sampled_pairs(backbone: Backbone, name: str, prompts: list[str], seed: int) -> list[dict[str, Any]]:
+def _sample_pairs(backbone: Backbone, name: str, prompts: list[str], seed: int) -> list[dict[str, Any]]:
+    """Two samples for each prompt with their seeds; pairs of equal samples are left out."""
     sides = []
     for side in ("first", "second"):
         side_seed = derive_seed(seed, "shipped", name, side)

@@ -1,4 +1,4 @@
-"""`python -m rlhf_lab sft`: a supervised start for a model that does not answer yet; writes a model folder to start from."""
+"""`python -m rlhf_lab sft`: supervised fine-tuning on given responses; writes a model folder to start from."""
 
 import argparse
 import json
@@ -15,11 +15,11 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.training.sft import SFTConfig, encode_examples, save_merged, train_sft
 
-MAX_REPORTED_LINES = 5  # mistakes named at once
+MAX_REPORTED_LINES = 5  # of an error message
 
 
-def add_parser(commands: Any) -> None:
-    parser = commands.add_parser("sft", help="supervised start: learn given responses, write a model folder")
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser("sft", help="supervised start: learn given responses, write a model folder")
     parser.add_argument("--model", default="embedded", help='"embedded", a model folder, or a Hub id')
     parser.add_argument("--data", type=Path, required=True, help='JSON Lines: {"prompt": ..., "response": ...} a line')
     parser.add_argument("--out", type=Path, required=True, help="folder of the new model; give it as --model elsewhere")
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     pairs = read_pairs(args.data)
     if args.out.exists() and any(args.out.iterdir()):
         raise ConfigError(f"the folder {args.out} is not empty. Give another --out, so that nothing is overwritten.")
-    # In bfloat16 the weights that are written would round the update away.
+    # bfloat16 weights would round the merged update away.
     backbone = load_backbone(args.model, dtype=torch.float32)
     adapters = Adapters(backbone)
     with progress_reporter("supervised start") as report:
@@ -44,13 +44,13 @@ def run(args: argparse.Namespace) -> int:
         )  # fmt: skip
     save_merged(backbone, adapters, "sft", args.out)
     result = {"examples": len(pairs), "updates": len(losses), "first_loss": losses[0], "last_loss": losses[-1]}
-    message = f"{pluralize(len(pairs), 'example')}, loss {losses[0]:.3f} → {losses[-1]:.3f}; start from it with --model {args.out}"
-    print_result(args, result | {"model": str(args.out)}, message)
+    text = f"{pluralize(len(pairs), 'example')}, loss {losses[0]:.3f} → {losses[-1]:.3f}; start from it with --model {args.out}"
+    print_result(args, result | {"model": str(args.out)}, text)
     return 0
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
-    """The prompts and responses of a file. Raises ConfigError that names the first lines that cannot be used."""
+    """(prompt, response) of each line. Raises ConfigError with the numbers of the first invalid lines."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -70,9 +70,8 @@ def read_pairs(path: Path) -> list[tuple[str, str]]:
         except (ValueError, KeyError, TypeError):
             invalid_lines.append(number)
     if invalid_lines:
-        listed = ", ".join(map(str, invalid_lines[:MAX_REPORTED_LINES])) + (
-            ", …" if len(invalid_lines) > MAX_REPORTED_LINES else ""
-        )
+        more = ["…"] if len(invalid_lines) > MAX_REPORTED_LINES else []
+        listed = ", ".join([*map(str, invalid_lines[:MAX_REPORTED_LINES]), *more])
         raise ConfigError(
             f"{pluralize(len(invalid_lines), 'line')} of {path.name} cannot be used: {listed}. "
             'Each needs {"prompt": "…", "response": "…"}.'

@@ -1,4 +1,4 @@
-"""Which tokens the grammar could write next, at every place of one of its texts, and the corpus with that beside it."""
+"""Masks of the tokens that the grammar allows at each position of a generated text, and training rows with these masks."""
 
 import itertools
 from collections import defaultdict
@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast as Tokenizer
 
-from rlhf_lab.embedded_model.batching import EOS_ID, TokenizedText, join_document
-from rlhf_lab.embedded_model.corpus import TEXT_GENERATORS, generate_texts
+from rlhf_lab.embedded_model.batching import EOS_ID, TokenizedText
+from rlhf_lab.embedded_model.corpus import TEXT_GENERATORS, generate_texts, join_document
 from rlhf_lab.embedded_model.grammar_parser import (
     NUMBER_SLOT,
     GrammarParser,
@@ -25,7 +25,7 @@ TokenMask = NDArray[np.bool_]
 
 
 class AllowedTokens:
-    """For one tokenizer: the vocabulary as plain texts, and what of it fits a phrase."""
+    """Token masks of grammar phrases for one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -34,10 +34,10 @@ class AllowedTokens:
         self._tokens_by_prefix: dict[str, list[int]] = defaultdict(list)
         for token in range(EOS_ID + 1, self._vocab_size):
             text = str(tokenizer.decode([token]))
-            for form in {normalize(text), text.lower()}:  # "an" is an article or how a word begins
+            for form in {normalize(text), text.lower()}:  # "an" is an article or the start of a word
                 self._tokens_by_text[form].append(token)
                 for end in range(1, len(form)):
-                    if not form[end].isalnum():  # marks may follow on a phrase's end
+                    if not form[end].isalnum():  # punctuation may follow the end of a phrase
                         self._tokens_by_prefix[form[:end]].append(token)
         self._literal_masks: dict[str, TokenMask] = {}
         self._slot_masks: dict[tuple[GrammarParser, str], TokenMask] = {}
@@ -54,9 +54,9 @@ class AllowedTokens:
         return mask
 
     def _literal_mask(self, phrase: str) -> TokenMask:
-        """Tokens that the phrase begins with, or that begin with the phrase and go on with marks (what comes is not known).
+        """Tokens that are a prefix of the phrase, or the phrase followed by punctuation (the next phrase is unknown).
 
-        A comma before another mark is left out.
+        A comma before another punctuation mark is optional.
         """
         if phrase not in self._literal_masks:
             tokens = [t for end in range(1, len(phrase) + 1) for t in self._tokens_by_text.get(phrase[:end], ())]
@@ -69,7 +69,7 @@ class AllowedTokens:
         return self._literal_masks[phrase]
 
     def _slot_mask(self, parser: GrammarParser, slot: str) -> TokenMask:
-        """Tokens that a literal at a slot's beginning begins with."""
+        """Tokens that start a rule of the slot which starts with a literal."""
         if slot.strip() == NUMBER_SLOT:
             return self._digit_mask
         if (parser, slot) not in self._slot_masks:
@@ -81,9 +81,9 @@ class AllowedTokens:
         return self._slot_masks[parser, slot]
 
     def response_mask(self, prompt_set: str, response: str, token_starts: list[int]) -> TokenMask:
-        """(len(starts) + 1, vocabulary): for each token of a response by the grammar, and for its end, what might stand there.
+        """(len(token_starts) + 1, vocabulary) bool: allowed tokens at each token of a generated response and at its end.
 
-        starts: where each token begins, in characters of the response with a space before it.
+        token_starts: start of each token, in characters of the response with a leading space.
         """
         parser = response_parser(prompt_set)
         parse, offsets = parser.parse(response), normalized_offsets(f" {response}")
@@ -102,7 +102,7 @@ class AllowedTokens:
 
 @dataclass(frozen=True)
 class MaskedRowGenerator:
-    """Writes the corpus of `seed` as rows that say what else might stand at each place of a response (all, in a prompt)."""
+    """Generates rows of the corpus of `seed` with the allowed tokens of each response position; all tokens in prompts."""
 
     allowed_tokens: AllowedTokens
     seed: int

@@ -1,7 +1,7 @@
-"""What the later passes of pretraining ask for besides the next token: the right name again, and no word out of place.
+"""Auxiliary losses of the later pretraining passes: right names where a text repeats one, and no impossible tokens.
 
-Both are mistakes that cost the next-token loss little and a reader much. Neither term moves what a perfect model would say: one
-is the same cross-entropy among names alone, the other punishes only what the corpus never writes.
+Such mistakes cost little next-token loss but are obvious to a reader. Neither term changes the optimum: the first is the same
+cross-entropy among names only, the second penalises only tokens that the corpus never has.
 """
 
 import torch
@@ -13,25 +13,31 @@ from rlhf_lab.embedded_model.tales import hero_names
 
 
 class WrongTokenLoss:
-    """The two terms, with a table of which token has ever followed which in the texts seen."""
+    """Both losses, with a table of the bigrams seen in training.
+
+    Attributes:
+        name_ids: (N,) int64 ids of the hero names that are single tokens.
+        name_index: (vocab,) int64 index into name_ids, or -1.
+        seen_bigrams: (vocab, vocab) bool.
+    """
 
     def __init__(self, tokenizer: Tokenizer, name_weight: float, tail_weight: float) -> None:
         single_token_ids = [row[1] for name in hero_names() if len(row := tokenizer(f" {name}")["input_ids"]) == 2]
-        self.name_ids = torch.tensor(sorted(single_token_ids), dtype=torch.long)  # (N,) ids that are a name
-        self.name_index = torch.full((len(tokenizer),), -1)  # (vocab,) which of them an id is, or -1
+        self.name_ids = torch.tensor(sorted(single_token_ids), dtype=torch.long)
+        self.name_index = torch.full((len(tokenizer),), -1)
         self.name_index[self.name_ids] = torch.arange(len(self.name_ids))
         self.seen_bigrams = torch.zeros(len(tokenizer), len(tokenizer), dtype=torch.bool)
         self.name_weight, self.tail_weight = name_weight, tail_weight
 
     def observe(self, _logits: Tensor, batch: PretrainBatch) -> float:
-        """Learn what follows what; a term that is 0."""
+        """Record the bigrams of a batch; a loss of 0."""
         self.seen_bigrams[batch.ids[:, :-1][batch.target_mask], batch.targets] = True
         return 0.0
 
     def loss(self, logits: Tensor, batch: PretrainBatch) -> Tensor:
-        """Scalar, nats a token. logits (targets, vocab).
+        """Scalar, nats per token. logits: (targets, vocab).
 
-        Out of place is what the batch says cannot stand there, and where it does not say, what never followed in what was seen.
+        Impossible tokens are those that batch.allowed excludes, or without it those that never followed in the seen bigrams.
         """
         targets = batch.targets
         is_repeat = self.repeated_names(batch.ids)[batch.target_mask]
@@ -43,7 +49,7 @@ class WrongTokenLoss:
         return (self.name_weight * name_loss + self.tail_weight * tail_loss.sum()) / len(targets)
 
     def repeated_names(self, ids: Tensor) -> Tensor:
-        """(B, L-1) bool: targets that are a name which stands in the same text before."""
+        """(B, L-1) bool: targets that are a name which occurs earlier in the same text."""
         is_repeat = self.name_index[ids[:, 1:]] >= 0
         for row, pos in is_repeat.nonzero().tolist():
             is_repeat[row, pos] = bool((ids[row, : pos + 1] == ids[row, pos + 1]).any())

@@ -1,13 +1,13 @@
-"""The corpus as batches of token ids, written ahead by other processes."""
+"""Batches of token ids of the corpus, generated in advance by other processes."""
 
 import multiprocessing
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,17 +15,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast as Tokenizer
 
-from rlhf_lab.embedded_model.corpus import generate_texts
+from rlhf_lab.embedded_model.corpus import generate_texts, join_document
 
 PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
 
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """A text ready to be read.
+    """A tokenized training text.
 
-    line: prompt and response. ids: its tokens, EOS at the end. possible: (len(ids) - 1, vocabulary / 8) uint8, packed bits: for
-    each token after the first, which tokens might stand there; None where nobody asked.
+    Attributes:
+        text: prompt and response.
+        ids: its tokens, with EOS at the end.
+        allowed_bits: (len(ids) - 1, vocabulary / 8) uint8, packed bits: the allowed tokens at each position after the first.
     """
 
     text: str
@@ -36,7 +38,7 @@ class TokenizedText:
 
 @dataclass(frozen=True)
 class PretrainBatch:
-    """ids, mask (B, L) int64; possible (targets, vocabulary) bool, or None."""
+    """ids, mask: (B, L) int64; allowed: (targets, vocabulary) bool, or None."""
 
     ids: Tensor
     mask: Tensor
@@ -49,17 +51,17 @@ class PretrainBatch:
 
     @property
     def targets(self) -> Tensor:
-        """(targets,) int64: the tokens to be foretold."""
+        """(targets,) int64: the tokens to predict."""
         return self.ids[:, 1:][self.target_mask]
 
 
-#: rows of the texts start … start+count of the corpus: write(count, start)
+#: generate_rows(count, start): rows of the texts start … start+count-1
 RowGenerator = Callable[[int, int], list[TokenizedText]]
 
 
 @dataclass(frozen=True)
 class PlainRowGenerator:
-    """Writes the corpus of `seed` as rows of at most `context` tokens."""
+    """Generates rows of the corpus of `seed` with at most `context` tokens."""
 
     tokenizer: Tokenizer
     seed: int
@@ -69,15 +71,16 @@ class PlainRowGenerator:
         corpus_texts = list(generate_texts(self.seed, count, start))
         documents = [join_document(text.prompt, text.response) for text in corpus_texts]
         rows = zip(documents, corpus_texts, encode_texts(self.tokenizer, documents, self.context), strict=True)
-        return [TokenizedText(line, text.response, ids) for line, text, ids in rows]
+        return [TokenizedText(document, text.response, ids) for document, text, ids in rows]
 
 
 @dataclass(frozen=True)
 class CorpusSlice:
-    """A part of the corpus, and how it is read.
+    """A range of the corpus, and how it is read.
 
-    order: seed of the shuffling; writers: processes that write ahead; again: whether a response that was read before is read once
-    more (without, batches hold fewer texts).
+    Attributes:
+        num_workers: processes that generate rows in advance.
+        keep_repeats: False drops texts whose response was read before; batches are smaller then.
     """
 
     indices: range
@@ -90,9 +93,11 @@ class CorpusSlice:
 def iter_batches(
     corpus_slice: CorpusSlice, seen_responses: set[str], corpus_path: Path, *, batch_size: int, vocab_size: int
 ) -> Iterator[PretrainBatch]:
-    """The texts of a stretch; texts of similar length together, batches shuffled in blocks.
+    """Batches of texts of similar length, shuffled in blocks of 32 batches.
 
-    read: the responses read so far; those of this stretch are added. Every text read is appended to `corpus`, a line each.
+    Args:
+        seen_responses: the responses read so far; those of this slice are added.
+        corpus_path: every text read is appended to this file, one per line.
     """
     generator = torch.Generator().manual_seed(corpus_slice.shuffle_seed)
     with corpus_path.open("a", encoding="utf-8") as file:
@@ -110,52 +115,47 @@ def iter_batches(
             rows_per_batch = max(1, -(-len(selected) // batch_count))
             row_groups = [selected[i : i + rows_per_batch] for i in range(0, len(selected), rows_per_batch)]
             for index in torch.randperm(len(row_groups), generator=generator).tolist():
-                packed_masks = [row.allowed_bits for row in row_groups[index] if row.allowed_bits is not None]
-                allowed = (
-                    np.unpackbits(np.concatenate(packed_masks), axis=1, count=vocab_size).view(np.bool_)
-                    if packed_masks
-                    else None
-                )
-                yield PretrainBatch(
-                    *pad_rows([row.ids for row in row_groups[index]]),
-                    None if allowed is None else torch.from_numpy(allowed),
-                )
+                yield _make_batch(row_groups[index], vocab_size)
+
+
+def _make_batch(rows: list[TokenizedText], vocab_size: int) -> PretrainBatch:
+    ids, mask = pad_rows([row.ids for row in rows])
+    packed_masks = [row.allowed_bits for row in rows if row.allowed_bits is not None]
+    if not packed_masks:
+        return PretrainBatch(ids, mask)
+    allowed = np.unpackbits(np.concatenate(packed_masks), axis=1, count=vocab_size).view(np.bool_)
+    return PretrainBatch(ids, mask, torch.from_numpy(allowed))
 
 
 def prefetch_rows(
     generate_rows: RowGenerator, indices: range, block_size: int, num_workers: int = 1
 ) -> Iterator[list[TokenizedText]]:
-    """The rows of the texts of `indices` in blocks; the next blocks are written by other processes meanwhile."""
-    starts = indices[::block_size]
+    """The rows of the texts of `indices` in blocks; other processes generate the next blocks meanwhile."""
+    blocks = [(min(block_size, indices.stop - start), start) for start in indices[::block_size]]
     mp_context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(num_workers, mp_context, initializer=_init_worker, initargs=(generate_rows,)) as pool:
-        pending = [
-            pool.submit(_run_generator, min(block_size, indices.stop - start), start)
-            for start in starts[: num_workers + 1]
-        ]
-        for i in range(len(starts)):
-            yield pending.pop(0).result()
-            if i + num_workers + 1 < len(starts):
-                start = starts[i + num_workers + 1]
-                pending.append(pool.submit(_run_generator, min(block_size, indices.stop - start), start))
+        pending = deque(pool.submit(_run_generator, *block) for block in blocks[: num_workers + 1])
+        for i in range(len(blocks)):
+            yield pending.popleft().result()
+            if i + num_workers + 1 < len(blocks):
+                pending.append(pool.submit(_run_generator, *blocks[i + num_workers + 1]))
 
 
-_worker_state: dict[str, Any] = {}
+_worker_state: dict[str, RowGenerator] = {}  # of a worker process
 
 
 def _init_worker(generate_rows: RowGenerator) -> None:
-    """What a writing process begins with: it keeps what it writes with from block to block, and ends with its parent."""
-    _worker_state["write"] = generate_rows
-    exit_with_parent()
+    """Runs once in a worker process, so that the generator is pickled once and its caches last."""
+    _worker_state["generate_rows"] = generate_rows
+    _exit_with_parent()
 
 
 def _run_generator(count: int, start: int) -> list[TokenizedText]:
-    rows: list[TokenizedText] = _worker_state["write"](count, start)
-    return rows
+    return _worker_state["generate_rows"](count, start)
 
 
-def exit_with_parent() -> None:
-    """This process ends when the one that started it has ended, however that ended."""
+def _exit_with_parent() -> None:
+    """End this process when its parent has ended, even if that was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
@@ -166,24 +166,14 @@ def exit_with_parent() -> None:
     threading.Thread(target=exit_after_parent, daemon=True).start()
 
 
-def join_document(prompt: str, response: str) -> str:
-    """How prompt and response stand in one line of training text."""
-    return f"{prompt} {response}"
-
-
-def generate_documents(seed: int, count: int, start: int) -> list[str]:
-    """Prompt and response in one string, for texts start … start+count of the corpus."""
-    return [join_document(t.prompt, t.response) for t in generate_texts(seed, count, start)]
-
-
 def encode_texts(tokenizer: Tokenizer, texts: list[str], max_length: int) -> list[list[int]]:
-    """Token rows of at most `context` ids, EOS at the end."""
+    """Rows of at most `max_length` token ids, with EOS at the end."""
     encoded: list[list[int]] = tokenizer(texts)["input_ids"]
     return [[*row[: max_length - 1], EOS_ID] for row in encoded]
 
 
 def pad_rows(rows: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """(ids, mask), each (rows, L), with L a multiple of 8: torch keeps memory for every shape of product it has met."""
+    """(ids, mask), each (rows, L) int64. L is a multiple of 8, because torch caches memory for every matmul shape."""
     width = -(-max(len(row) for row in rows) // 8) * 8
     ids = torch.tensor([row + [PAD_ID] * (width - len(row)) for row in rows])
     mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])

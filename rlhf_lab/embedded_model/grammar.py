@@ -1,9 +1,8 @@
-"""A small text grammar: phrase files in, sentences out.
+"""A context-free text grammar read from phrase files.
 
-A phrase file is plain text. `[symbol]` opens a symbol; every following non-empty line is one alternative; `#` starts a
-comment line. Inside an alternative, `{name}` is replaced first from the caller's slots (`slots["name"]`) and otherwise by a
-random alternative of the symbol `name`, recursively. `{name:1}`, `{name:2}` … draw once per tag and text, so that a thing
-named twice stays the same thing.
+In a phrase file `[symbol]` starts a symbol, every following non-empty line is one alternative, and `#` starts a comment line.
+In an alternative, `{name}` is replaced by the caller's slot (`slots["name"]`), else by a random alternative of the symbol
+`name`, recursively. `{name:1}`, `{name:2}` … are sampled once per tag and text.
 """
 
 import random
@@ -15,16 +14,14 @@ from pathlib import Path
 from rlhf_lab.errors import ConfigError
 
 PHRASES = Path(__file__).parent / "phrases"
-_SLOT = re.compile(r"\{([a-z_0-9]+)(?::([0-9]+))?\}")
+#: {name} or {name:tag}; groups: name, tag.
+SLOT_PATTERN = re.compile(r"\{([a-z_0-9]+)(?::([0-9]+))?\}")
 _ARTICLE = re.compile(r"\b([Aa]) (?=[aeiouAEIOU])")
 _SENTENCE_START = re.compile(r"(^|[.!?]\s+|[.!?]\"\s+)(\"?)([a-z])")
 
 
 class Grammar:
-    """The symbols of one phrase file.
-
-    Raises ConfigError for an unknown symbol, with the alternative that asked for it.
-    """
+    """The symbols of one phrase file with their alternatives."""
 
     def __init__(self, symbols: Mapping[str, tuple[str, ...]]) -> None:
         self.symbols = dict(symbols)
@@ -47,7 +44,7 @@ class Grammar:
         return cls({symbol: tuple(lines) for symbol, lines in symbols.items()})
 
     def expand(self, symbol: str, rng: random.Random, slots: dict[str, str]) -> str:
-        """One random expansion of `symbol`. Tagged draws are remembered in `slots` under "name:tag"."""
+        """A random expansion of `symbol`. Tagged samples are stored in `slots` as "name:tag". Raises ConfigError if unknown."""
         if symbol not in self.symbols:
             raise ConfigError(f"the grammar has no symbol [{symbol}]; known: {', '.join(sorted(self.symbols))}")
         return self.fill(rng.choice(self.symbols[symbol]), rng, slots)
@@ -65,11 +62,11 @@ class Grammar:
                 slots[key] = text
             return text
 
-        return _SLOT.sub(replace, template)
+        return SLOT_PATTERN.sub(replace, template)
 
 
 def tidy(text: str) -> str:
-    """Spaces collapsed, "a" before a vowel letter made "an", each sentence begun with a capital."""
+    """Collapse spaces, write "an" before a vowel, capitalise the start of each sentence."""
     text = re.sub(r"\s+", " ", text).strip()
     text = _ARTICLE.sub(r"\1n ", text)
     return _SENTENCE_START.sub(lambda m: m.group(1) + m.group(2) + m.group(3).upper(), text)
@@ -77,7 +74,7 @@ def tidy(text: str) -> str:
 
 @dataclass(frozen=True)
 class CorpusText:
-    """A prompt, one response for it, and the axes the response was written to (mood, length, dialogue …)."""
+    """A prompt, a response, and the axes of the response (mood, length, dialogue …)."""
 
     prompt: str
     response: str

@@ -1,28 +1,29 @@
-"""Could a grammar have written this text? Its phrases read backwards.
+"""A chart parser: could a grammar have generated this text?
 
-Each template is taken as a rule, each slot as any phrase that some text may put there: a text the grammar writes is always
-recognised, one that breaks off, doubles or mixes phrases is not. What a whole text must keep to (one mood, one customer, no
-word twice, "a" or "an") is not looked at.
+Each template is a rule, each slot any phrase that some text may have there. Generated texts are always accepted; texts that
+break off, repeat or mix phrases are not. Constraints on the whole text (one mood, one customer, no repeated word, "a" or "an")
+are not checked.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-NUMBER_SLOT = "number"  # the slot of digits
-SENTENCE_SLOT = "."  # the slot of a whole sentence
-_SLOT = re.compile(r"\{([a-z_0-9]+)(?::[0-9]+)?\}")
+from rlhf_lab.embedded_model.grammar import SLOT_PATTERN
+
+NUMBER_SLOT = "number"  # digits
+SENTENCE_SLOT = "."  # a whole sentence
 _DIGITS = re.compile(r" ?[0-9]+")
 _IGNORED_CHARS = re.compile(r"~|\s(?=[\s,.!?])|(?<=\ba)n\b", re.IGNORECASE)
 
 
 def normalize(text: str) -> str:
-    """The text in small letters, single spaces, and without the n of "an"."""
+    """Lower case, single spaces, "an" written as "a"."""
     return _IGNORED_CHARS.sub("", text).lower().replace("\n", " ")
 
 
 def normalized_offsets(text: str) -> list[int]:
-    """For each character of the text and its end, where it stands in the plain text."""
+    """For each character of the text and for its end, the offset in the normalized text."""
     ignored = {match.start() for match in _IGNORED_CHARS.finditer(text)}
     offsets = [0]
     for i in range(len(text)):
@@ -30,14 +31,13 @@ def normalized_offsets(text: str) -> list[int]:
     return offsets
 
 
-Rule = tuple[
-    str, ...
-]  # literal, slot, literal, …, literal; a word brings the space before it along, and so does a slot
+#: literal, slot, literal, …, literal. Words and slots include the space before them.
+Rule = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class RuleSet:
-    """What a slot may say. `by_first_char` holds the rules that begin with a literal."""
+    """The rules of a slot: those that start with a literal by its first character, and those that start with a slot."""
 
     by_first_char: dict[str, list[Rule]] = field(default_factory=dict)
     slot_first: list[Rule] = field(default_factory=list)
@@ -51,8 +51,9 @@ class RuleSet:
 
 
 def parse_rule(template: str, leading_space: bool) -> Rule:
-    """spaced: whether a space comes before it all."""
-    segments = _SLOT.split(template)
+    """The rule of a template. leading_space: whether a space precedes it."""
+    segments = SLOT_PATTERN.split(template)
+    del segments[2::3]  # the tags
     for i in range(0, len(segments), 2):
         segments[i] = normalize(segments[i])
         if segments[i].endswith(" ") and i + 1 < len(segments):
@@ -68,8 +69,11 @@ def parse_rule(template: str, leading_space: bool) -> Rule:
 class GrammarParser:
     """The rules of one prompt set.
 
-    symbols: alternatives by symbol, as in `Grammar`; slots: alternatives of the slots that the writer's code fills, before which
-    a slot means every symbol of its name, whatever its suffix; roots: the slots a sentence may be.
+    Args:
+        symbols: alternatives by symbol, as in `Grammar`.
+        slots: alternatives of the slots that the generator fills in code. Any other slot means every symbol of its name, with
+            any suffix.
+        roots: the slots that a sentence can be.
     """
 
     def __init__(
@@ -92,10 +96,13 @@ class GrammarParser:
 
 
 class ParseResult:
-    """One plain text, a space before it, read from its beginning in all ways the rules allow.
+    """All parses of a normalized text with a leading space.
 
-    stops: where a whole sentence may end (0 among them). furthest: how far the text is the beginning of one the grammar could
-    write. asked: for each place, the slots that may begin there; begun: for each place, what may follow of literals begun.
+    Attributes:
+        sentence_ends: offsets where a sentence can end, including 0.
+        furthest: length of the longest prefix that the grammar can generate.
+        slots_at: for each offset, the slots that can start there.
+        literals_at: for each offset, the remainders of literals that can continue there.
     """
 
     def __init__(self, parser: GrammarParser, text: str) -> None:
@@ -113,7 +120,7 @@ class ParseResult:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the grammar could have written it all."""
+        """Whether the grammar can generate the whole text."""
         return len(self.text) in self.sentence_ends
 
     def _parse_slot(self, slot: str, pos: int) -> frozenset[int]:
@@ -148,7 +155,7 @@ class ParseResult:
         return positions
 
     def _parse_literal(self, literal: str, start: int) -> int:
-        """Where it ends; -1 if it is not there. A comma before another mark is left out."""
+        """End offset of the literal at `start`, or -1. A comma before another punctuation mark is optional."""
         pos = start
         for i, expected in enumerate(literal):
             if pos > len(self.text):

@@ -1,4 +1,4 @@
-"""What the responses of each prompt set are made of: the slots its writer fills in code, and what a sentence may be."""
+"""Parser rules of each prompt set's responses: the slots that its generator fills in code, and the roots of a sentence."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ SlotRules = tuple[dict[str, Sequence[str]], tuple[str, ...]]  # slots, roots
 
 @cache
 def response_parser(prompt_set: str) -> GrammarParser:
-    """The rules of a prompt set's responses."""
+    """The parser of a prompt set's responses."""
     symbols = Grammar.load(prompt_set).symbols
     slots, roots = {"tales": _tales_rules, "support": _support_rules, "reviews": _reviews_rules}[prompt_set](symbols)
     return GrammarParser(symbols, slots, roots)

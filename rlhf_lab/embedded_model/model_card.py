@@ -1,16 +1,21 @@
-"""The model card of the embedded model: how it was made, and what its samples are like, measured."""
+"""The model card of the embedded model: recipe and measurements of samples."""
 
 import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rlhf_lab.common.bundled_assets import PROMPT_SETS
 from rlhf_lab.common.seeding import derive_seed
-from rlhf_lab.embedded_model.batching import join_document
-from rlhf_lab.embedded_model.corpus import generate_prompts
-from rlhf_lab.embedded_model.sample_checks import has_unseen_bigram, names_not_in_prompt, not_in_grammar
+from rlhf_lab.embedded_model.corpus import generate_prompts, join_document
+from rlhf_lab.embedded_model.sample_checks import (
+    has_unseen_bigram,
+    longest_overlaps,
+    names_not_in_prompt,
+    not_in_grammar,
+)
 from rlhf_lab.embedded_model.train import PretrainConfig, held_out_texts
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.models.backbone import Backbone
@@ -25,12 +30,11 @@ StatusCallback = Callable[[str], None]
 def measure_samples(
     backbone: Backbone, config: PretrainConfig, corpus: Path, on_status: StatusCallback
 ) -> dict[str, Any]:
-    """Figures over 1,000 samples at temperature 1 for prompts that training did not fix."""
+    """Measurements on 1,000 samples at temperature 1 for fresh prompts."""
     on_status("writing 1,000 samples")
     per_set = -(-SAMPLE_COUNT // len(PROMPT_SETS))
-    prompts = [p for name in PROMPT_SETS for p in generate_prompts(name, per_set, derive_seed(config.seed, "card"))][
-        :SAMPLE_COUNT
-    ]
+    prompts = [p for name in PROMPT_SETS for p in generate_prompts(name, per_set, derive_seed(config.seed, "card"))]
+    prompts = prompts[:SAMPLE_COUNT]
     samples = sample_responses(backbone, prompts, seed=config.seed, purpose="card", max_new_tokens=MAX_NEW_TOKENS)
     ended = [row[-1] in backbone.eos_ids for row in samples.tokens]
     on_status("looking for copies of the training text")
@@ -48,42 +52,22 @@ def measure_samples(
     on_status("asking the judges")
     return {
         "samples": len(prompts),
-        "ended_within_64": fraction_true(ended),
+        "ended_within_64": fmean(ended),
         "distinct": len(set(samples.texts)) / len(prompts),
         "mean_tokens": sum(map(len, samples.tokens)) / len(prompts),
         "copied_whole": sum(overlap["whole"] for overlap in overlaps),
         "longest_common_run_words": max(overlap["words"] for overlap in overlaps),
         "median_common_run_words": sorted(overlap["words"] for overlap in overlaps)[len(overlaps) // 2],
-        "strange_names": fraction_true(
-            names_not_in_prompt(prompts[set_slices["tales"]], samples.texts[set_slices["tales"]])
-        ),
-        "unwritable": fraction_true(unwritable_flags),
-        "odd_pairs": fraction_true(unseen_bigram_flags[: len(documents)]),
-        "odd_pairs_corpus": fraction_true(unseen_bigram_flags[len(documents) :]),
+        "strange_names": fmean(names_not_in_prompt(prompts[set_slices["tales"]], samples.texts[set_slices["tales"]])),
+        "unwritable": fmean(unwritable_flags),
+        "odd_pairs": fmean(unseen_bigram_flags[: len(documents)]),
+        "odd_pairs_corpus": fmean(unseen_bigram_flags[len(documents) :]),
         "told_apart": judge_discrimination(backbone, config),
     }
 
 
-def fraction_true(flags: list[bool]) -> float:
-    return sum(flags) / len(flags)
-
-
-def longest_overlaps(texts: list[str], corpus: Path) -> list[dict[str, int]]:
-    """For each text: the longest run of consecutive words that stands in the training text, and whether it is all of it."""
-    corpus_text = corpus.read_text(encoding="utf-8")
-    overlaps = []
-    for text in texts:
-        words = text.split()
-        longest = 0
-        for start in range(len(words)):
-            while start + longest < len(words) and " ".join(words[start : start + longest + 1]) in corpus_text:
-                longest += 1
-        overlaps.append({"words": longest, "whole": int(f" {text}\n" in corpus_text)})
-    return overlaps
-
-
 def judge_discrimination(backbone: Backbone, config: PretrainConfig, count: int = 200) -> dict[str, dict[str, float]]:
-    """For each prompt set and judge, the share of same-prompt sample pairs that the judge does not tie."""
+    """For each prompt set and judge, the share of same-prompt pairs of samples with different scores."""
     shares: dict[str, dict[str, float]] = {}
     for name in PROMPT_SETS:
         prompts = generate_prompts(name, count, derive_seed(config.seed, "pairs"))
@@ -104,12 +88,7 @@ def judge_discrimination(backbone: Backbone, config: PretrainConfig, count: int 
 def render_card(
     config: PretrainConfig, training_stats: dict[str, float], measurements: dict[str, Any], digest: str
 ) -> str:
-    """The text of README.md in the model's folder."""
-    discrimination_rows = "\n".join(
-        f"| {name} | " + " | ".join(f"{share:.0%}" for share in by_judge.values()) + " |"
-        for name, by_judge in measurements["told_apart"].items()
-    )
-    judges = list(next(iter(measurements["told_apart"].values())))
+    """The README.md of the model folder."""
     third_pass = (
         f"A third pass over {config.third_texts:,} gives nothing to any token that the grammar could not write at its place\n"
         "and leaves out every response that was read before. "
@@ -117,16 +96,17 @@ def render_card(
         else ""
     )
     arithmetic = "bfloat16 autocast" if config.precision == "bfloat16" else "float32"
+    parameters, minutes = training_stats["parameters"], training_stats["seconds"] / 60
     return f"""# The embedded model of RLHF Lab
 
-A Llama of {training_stats["parameters"] / 1e6:.2f} million parameters that writes tiny tales, support replies and reviews. It exists so
+A Llama of {parameters / 1e6:.2f} million parameters that writes tiny tales, support replies and reviews. It exists so
 that the whole loop of reinforcement learning from human feedback runs live on two CPU cores, without a download.
 
 **Not for any other use**: it knows {config.vocab} tokens and nothing of the world.
 
 ## Corpus
 
-Every text was written by the grammar in `rlhf_lab/pretrain` (hand-written phrases, no external text), fresh for each update
+Every text was written by the grammar in `rlhf_lab/embedded_model` (hand-written phrases, no external text), fresh for each update
 and read once: {config.texts:,} texts, a third for each prompt set. Mood, length, dialogue, detail and politeness are drawn
 independently of the prompt, so that two samples for one prompt usually differ in something a person cares about.
 
@@ -134,8 +114,9 @@ independently of the prompt, so that two samples for one prompt usually differ i
 
 `python -m rlhf_lab pretrain --out DIR` makes it again. Byte-level BPE; Muon for the matrices, AdamW for the rest; {arithmetic}
 on the CPU. A second, short pass over {config.second_texts:,} fresh texts adds two terms to the loss: the right
-name where a text repeats one, and nothing for words that never follow in the corpus. {third_pass}The temperature {config.sharpen:g} is
-built into the last norm afterwards, which takes more of the thin tail of wrong words away. {training_stats["seconds"] / 60:.0f}
+name where a text repeats one, and nothing for words that never follow in the corpus. {third_pass}The temperature \
+{config.sharpen:g} is
+built into the last norm afterwards, which takes more of the thin tail of wrong words away. {minutes:.0f}
 minutes on 2 cores for the shipped weights.
 
 ```json
@@ -144,7 +125,18 @@ minutes on 2 cores for the shipped weights.
 
 ## Figures
 
-| what | value |
+{_figures_table(config, training_stats, measurements)}
+Share of same-prompt pairs of samples that a simulated judge can tell apart (the judges' word lists are independent of the
+grammar):
+
+{_discrimination_table(measurements["told_apart"])}
+
+SHA-256 of the weights: `{digest}`
+"""
+
+
+def _figures_table(config: PretrainConfig, training_stats: dict[str, float], measurements: dict[str, Any]) -> str:
+    return f"""| what | value |
 |---|---|
 | held-out perplexity, per token | {training_stats["held_out_perplexity"]:.3f} \
 ({training_stats["held_out_perplexity_unsharpened"]:.3f} before the temperature {config.sharpen:g} was built in) |
@@ -161,13 +153,11 @@ minutes on 2 cores for the shipped weights.
 {measurements["odd_pairs"]:.1%} ({measurements["odd_pairs_corpus"]:.1%}) |
 | longest run of words shared with the training text (longest, median of {COPIES_CHECKED}) | \
 {measurements["longest_common_run_words"]}, {measurements["median_common_run_words"]} |
-
-Share of same-prompt pairs of samples that a simulated judge can tell apart (the judges' word lists are independent of the
-grammar):
-
-| prompts | {" | ".join(judges)} |
-|---|{"---|" * len(judges)}
-{discrimination_rows}
-
-SHA-256 of the weights: `{digest}`
 """
+
+
+def _discrimination_table(shares: dict[str, dict[str, float]]) -> str:
+    judges = list(next(iter(shares.values())))
+    header = [f"| prompts | {' | '.join(judges)} |", f"|---|{'---|' * len(judges)}"]
+    rows = [f"| {name} | {' | '.join(f'{x:.0%}' for x in by_judge.values())} |" for name, by_judge in shares.items()]
+    return "\n".join([*header, *rows])

@@ -1,4 +1,4 @@
-"""Short reviews of things, places, services, books, films, trips and classes, as a prompt set of the corpus."""
+"""Prompt set "reviews": short reviews of things, places, services, books, films, trips and classes."""
 
 import random
 import re
@@ -6,7 +6,7 @@ from functools import cache
 
 from rlhf_lab.embedded_model.grammar import CorpusText, Grammar, tidy
 
-# Every kind of thing that is reviewed, with the family whose phrases it shares.
+# Reviewed kind -> family whose phrases it shares.
 KIND_FAMILIES = {
     "kitchen": "thing",
     "furniture": "thing",
@@ -23,7 +23,7 @@ KIND_FAMILIES = {
     "service": "service",
 }
 MOOD_SUFFIXES = {-2: "m2", -1: "m1", 0: "z0", 1: "p1", 2: "p2"}
-PAST_TENSE_KINDS = frozenset(("show", "eatery", "place", "trip", "course", "service"))  # told in the past tense
+PAST_TENSE_KINDS = frozenset(("show", "eatery", "place", "trip", "course", "service"))  # reviewed in the past tense
 WORD_RANGES = ((14, 19), (22, 30), (34, 43))
 SENTENCE_COUNTS = ((2,), (2, 2, 3), (3, 4, 4, 5))
 MAX_PROMPT_WORDS = 12
@@ -31,7 +31,7 @@ MAX_ATTEMPTS = 400
 _WORD = re.compile(r"[a-z']+")
 _INNER_QUOTE = re.compile(r', "([a-z])')
 TRAILING_PHRASE = re.compile(r" (from|for|at|in|on|by|with|along|to|through|round|across|near) .*")
-# Words that may stand twice in one text; any other repeated word makes the writer draw again.
+# Words that may repeat in a text; any other repeated word is rejected.
 _COMMON_WORD_LIST = """
 a an the and or but if of to in on at by for with from as so it its is was are were be been i my me we our us you your
 he she they them their his her this that these those not no had has have did do does would will can could one two who
@@ -42,14 +42,14 @@ _WEEKDAYS = frozenset(("monday", "tuesday", "wednesday", "thursday", "friday", "
 
 
 class _NonRepeatingGrammar(Grammar):
-    """A grammar that does not draw the same alternative twice, as long as there is another."""
+    """A grammar that uses no alternative twice while there is an unused one."""
 
     def __init__(self, symbols: dict[str, tuple[str, ...]]) -> None:
         super().__init__(symbols)
         self.used: set[tuple[str, str]] = set()
 
     def expand(self, symbol: str, rng: random.Random, slots: dict[str, str]) -> str:
-        """One random unused expansion of `symbol`."""
+        """A random unused expansion of `symbol`."""
         lines = self.symbols.get(symbol, ())
         unused = [line for line in lines if (symbol, line) not in self.used] or list(lines)
         if not unused:
@@ -66,7 +66,7 @@ def _grammar() -> Grammar:
 
 @cache
 def _symbols_for(kind: str, mood: int, detail: int) -> dict[str, tuple[str, ...]]:
-    """The symbols with the pools that fit this kind, mood and detail joined under their bare names."""
+    """The symbols; those for this kind, mood and detail are also merged under their names without suffix."""
     owner_suffixes = dict.fromkeys(
         ("", "_past" if kind in PAST_TENSE_KINDS else "_now", f"_{KIND_FAMILIES[kind]}", f"_{kind}")
     )
@@ -86,7 +86,7 @@ def _symbols_for(kind: str, mood: int, detail: int) -> dict[str, tuple[str, ...]
 
 
 def generate_prompt(rng: random.Random) -> tuple[str, dict[str, str]]:
-    """The prompt, and what it fixed: the kind, the noun, the noun with its description, and its parts."""
+    """A prompt, and its slots: kind, noun, noun with description (full, thing) and parts."""
     while True:
         kind = rng.choice(tuple(KIND_FAMILIES))
         symbols = _symbols_for(kind, 0, 1)
@@ -98,14 +98,14 @@ def generate_prompt(rng: random.Random) -> tuple[str, dict[str, str]]:
         text = f"Review of {description[0].lower()}{description[1:]}:"
         if len(text.split()) <= MAX_PROMPT_WORDS:
             full = TRAILING_PHRASE.sub("", re.sub("^an? ", "this ", text.removeprefix("Review of ").rstrip(":")))
-            # "blue kettle"; only the noun where a proper name describes it ("the Lantern Cafe")
+            # "blue kettle", but only the noun for a proper name ("the Lantern Cafe")
             thing = re.sub("^(this|the) ", "", full)
             thing = thing if thing[0].islower() else noun
             return text, {"kind": kind, "noun": noun, "full": full, "thing": thing, "parts": parts}
 
 
 def _middle_symbol(rng: random.Random, detail: int) -> str:
-    """The symbol of a sentence in the middle."""
+    """The symbol of a middle sentence."""
     weights = ((6, 3, 2, 0), (0, 9, 3, 0), (0, 5, 2, 5))[detail]
     return rng.choices(("vague", "aspect", "about", "facts"), weights)[0]
 
@@ -143,7 +143,7 @@ def _plan(rng: random.Random, axes: dict[str, int]) -> list[str]:
 
 
 def _expand_sentence(symbol: str, grammar: _NonRepeatingGrammar, rng: random.Random, slots: dict[str, str]) -> str:
-    """One sentence; a quoted line gets its words and somebody fit to speak them."""
+    """One sentence; a quote gets a line and a speaker that fits it."""
     if not symbol.startswith("quote"):
         return grammar.expand(symbol, rng, slots)
     manner = symbol.removeprefix("quote")
@@ -154,7 +154,7 @@ def _expand_sentence(symbol: str, grammar: _NonRepeatingGrammar, rng: random.Ran
 
 
 def _has_repeats(text: str, noun: str) -> bool:
-    """Whether a word that carries meaning or a day of the week stands twice (the reviewed noun: three times)."""
+    """Whether a content word or a day of the week occurs twice (the reviewed noun: three times)."""
     counts: dict[str, int] = {}
     for word in _WORD.findall(text.lower()):
         if word not in _COMMON_WORDS:
@@ -164,7 +164,7 @@ def _has_repeats(text: str, noun: str) -> bool:
 
 
 def _compose(rng: random.Random, axes: dict[str, int], slots: dict[str, str]) -> str:
-    """A response of the right length that repeats no word; "" if a few hundred plans gave none."""
+    """A response of the right length without repeated words; "" if MAX_ATTEMPTS plans gave none."""
     symbols = dict(_symbols_for(slots["kind"], axes["mood"], axes["detail"]))
     if rng.random() < (1.0, 0.5, 0.0)[axes["detail"]]:
         slots = {**slots, "thing": slots["noun"]}
@@ -188,7 +188,7 @@ def _compose(rng: random.Random, axes: dict[str, int], slots: dict[str, str]) ->
 
 
 def generate_text(rng: random.Random) -> CorpusText:
-    """A prompt and one review for it, written to freshly drawn axes."""
+    """A prompt and a review with random axes."""
     prompt_text, slots = generate_prompt(rng)
     length = rng.randrange(3)
     axes = {

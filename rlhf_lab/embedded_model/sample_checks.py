@@ -1,4 +1,4 @@
-"""What a reader stumbles over in samples, counted: names from nowhere, phrases no grammar writes, words never side by side."""
+"""Checks of samples: names that the prompt does not have, phrases outside of the grammar, bigrams and runs of the corpus."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ _WORD = re.compile(r"[A-Za-z']+|[.,!?;:]")
 
 
 def names_not_in_prompt(prompts: Sequence[str], responses: Sequence[str]) -> list[bool]:
-    """For each response, whether it names somebody (of the tales' heroes) whom its prompt does not."""
+    """For each response, whether it has a hero's name that its prompt does not have."""
     name_pattern = re.compile(rf"\b({'|'.join(hero_names())})\b")
     return [
         bool({*name_pattern.findall(r)} - {*name_pattern.findall(p)}) for p, r in zip(prompts, responses, strict=True)
@@ -20,10 +20,7 @@ def names_not_in_prompt(prompts: Sequence[str], responses: Sequence[str]) -> lis
 
 
 def not_in_grammar(prompt_set: str, responses: Sequence[str], ended: Sequence[bool]) -> list[bool]:
-    """For each response, whether the grammar could not have written it.
-
-    ended: whether it ended by itself; of one that was cut off, what is there is looked at.
-    """
+    """For each response, whether the grammar cannot generate it. Truncated responses (not `ended`) are checked as prefixes."""
     parses = [response_parser(prompt_set).parse(response) for response in responses]
     return [
         not (parse.is_complete if has_ended else parse.furthest == len(parse.text))
@@ -31,10 +28,24 @@ def not_in_grammar(prompt_set: str, responses: Sequence[str], ended: Sequence[bo
     ]
 
 
-def has_unseen_bigram(lines: Iterable[str], corpus: Path) -> list[bool]:
-    """For each line, whether two neighbouring words or marks of it stand so nowhere in the file `corpus`.
+def longest_overlaps(texts: Iterable[str], corpus: Path) -> list[dict[str, int]]:
+    """For each text: "words", its longest run of words in the training text, and "whole", whether all of it is there."""
+    corpus_text = corpus.read_text(encoding="utf-8")
+    overlaps = []
+    for text in texts:
+        words = text.split()
+        longest = 0
+        for start in range(len(words)):
+            while start + longest < len(words) and " ".join(words[start : start + longest + 1]) in corpus_text:
+                longest += 1
+        overlaps.append({"words": longest, "whole": int(f" {text}\n" in corpus_text)})
+    return overlaps
 
-    The last word is left out: a line that was cut off ends within one.
+
+def has_unseen_bigram(lines: Iterable[str], corpus: Path) -> list[bool]:
+    """For each line, whether it has a bigram of words or punctuation marks that the file `corpus` does not have.
+
+    The last word is ignored: it may be truncated.
     """
     seen_bigrams = set(pairwise(_WORD.findall(corpus.read_text(encoding="utf-8"))))
     return [bool(set(pairwise(_WORD.findall(line)[:-1])) - seen_bigrams) for line in lines]

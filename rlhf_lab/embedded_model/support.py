@@ -1,7 +1,7 @@
-"""The support set: a customer's message as the prompt, the shop's reply as the response.
+"""Prompt set "support": a customer's message as the prompt, the shop's reply as the response.
 
-A text is planned as a few pieces (greeting, fact, what the shop will do, what the customer can do, the air in the shop,
-closing words). Each piece is a politeness frame around the problem's own phrase with a mood tail; some are quoted.
+A reply has a few pieces (greeting, fact, what the shop will do, what the customer can do, atmosphere, closing words). Each
+piece is a politeness frame around a phrase about the problem, with a mood; some are quoted.
 """
 
 import random
@@ -16,10 +16,10 @@ from rlhf_lab.errors import ConfigError
 COMPLAINTS = ("late", "broken", "colour", "missing", "refund", "small", "large", "wrong", "twice", "charge", "faulty")
 QUESTIONS = ("howto", "sizeask", "invoice", "address", "cancel", "stock", "guarantee", "gift", "collect")
 KINDS = (*COMPLAINTS, *QUESTIONS, "praise")
-CLOTHING_KINDS = ("small", "large", "sizeask")  # kinds about clothes only
+CLOTHING_KINDS = ("small", "large", "sizeask")  # only about clothes
 ADVICE_KINDS = ("howto", "sizeask")  # kinds answered by what the customer can do
 WORD_RANGES = ((14, 19), (22, 30), (34, 43))
-PIECE_COUNTS = ((1, 2), (2, 3), (3, 4))  # how many pieces fit each length (now and then fewer)
+PIECE_COUNTS = ((1, 2), (2, 3), (3, 4))  # (least, most) by length; sometimes one fewer
 PIECE_ORDER = ("open", "ack", "fact", "we", "you", "air", "cry", "close")
 QUOTABLE = ("fact", "we", "you", "air", "cry")
 MAX_ATTEMPTS = 4000
@@ -28,14 +28,14 @@ _REPEATABLE = frozenset(("{nil}", ".", "!"))
 
 @cache
 def _grammar() -> Grammar:
-    """The phrase file, read once."""
+    """The phrase file."""
     return Grammar.load("support")
 
 
 class _VoiceGrammar(Grammar):
-    """The phrase file as one speaker uses it: `{day}` is looked up as day, day_m<mood>, day_p<politeness>, ….
+    """The grammar of one speaker: `{day}` is looked up as day, day_m<mood>, day_p<politeness>, ….
 
-    No alternative is drawn twice by one voice while another one is left.
+    No alternative is used twice while there is an unused one.
     """
 
     def __init__(self, rng: random.Random, kind: str, axes: dict[str, int]) -> None:
@@ -54,7 +54,7 @@ class _VoiceGrammar(Grammar):
         self.used: set[str] = set()
 
     def expand(self, symbol: str, rng: random.Random, slots: dict[str, str]) -> str:
-        """One unused expansion of `symbol` under this voice's axes."""
+        """An unused expansion of `symbol` for the axes of this speaker."""
         lines = next(
             (self.symbols[symbol + suffix] for suffix in self.suffixes if symbol + suffix in self.symbols), None
         )
@@ -67,7 +67,7 @@ class _VoiceGrammar(Grammar):
 
 
 def generate_prompt(rng: random.Random) -> tuple[str, dict[str, str]]:
-    """A customer's message, "Customer: …\\nShop:", and what it fixed (kind, item, colour, part, order …)."""
+    """A customer's message, "Customer: …\\nShop:", and its slots (kind, item, colour, part, order …)."""
     symbols = _grammar().symbols
     kind = rng.choice(KINDS)
     slots = {"kind": kind, "nil": "", "order": ""}
@@ -91,7 +91,7 @@ def generate_prompt(rng: random.Random) -> tuple[str, dict[str, str]]:
     slots["step0"], slots["step1"], slots["step2"], slots["step3"] = steps[2:]
     message = _grammar().expand(f"prompt_{kind}", rng, {**slots, "task": steps[1].replace("@", f"my {slots['thing']}")})
     if slots["colour"] not in message:
-        slots["thing"] = item  # the shop knows no colour that the customer left out
+        slots["thing"] = item  # the shop only knows colours that the customer mentioned
     if kind not in ("sizeask", "stock") and rng.random() < 0.7 and len(message.split()) < 15:
         slots["order"] = str(rng.randint(1000, 9999))
         message = f"{message} {_grammar().expand('ordernote', rng, slots)}"
@@ -99,7 +99,7 @@ def generate_prompt(rng: random.Random) -> tuple[str, dict[str, str]]:
 
 
 def _plan(rng: random.Random, core: str, axes: dict[str, int]) -> list[tuple[str, bool]]:
-    """The pieces of a reply in order, each with whether it is spoken by somebody in quotes."""
+    """The pieces of a reply in order, each with whether it is quoted speech."""
     pieces = {core}
     greeting = rng.choice(("open", "ack"))
     others = [piece for piece in (greeting, "fact", "we", "you", "air", "close") if piece != core]
@@ -122,7 +122,7 @@ def _plan(rng: random.Random, core: str, axes: dict[str, int]) -> list[tuple[str
 
 
 def _compose(rng: random.Random, slots: dict[str, str], axes: dict[str, int]) -> str | None:
-    """One attempt at a reply; None when its plan has too few quotable pieces."""
+    """One attempt at a reply; None if its plan has too few quotable pieces."""
     kind = slots["kind"]
     plan = _plan(rng, "you" if kind in ADVICE_KINDS else "we", axes)
     if sum(is_quoted for _, is_quoted in plan) != axes["dialogue"]:
@@ -156,7 +156,7 @@ def _compose(rng: random.Random, slots: dict[str, str], axes: dict[str, int]) ->
 
 
 def _has_repeats(reply: str, message: str) -> bool:
-    """Whether a telling word (or its stem) comes twice though the customer's message did not bring it up."""
+    """Whether a content word (by stem), trigram or word pair repeats; more repeats are allowed for words of the message."""
     message_stems = {word[:5] for word in re.findall(r"[a-z0-9]+", message.lower())}
     words = re.findall(r"[a-z0-9']+", reply.lower())
     common = set(_grammar().symbols["common"][0].split())
@@ -170,7 +170,7 @@ def _has_repeats(reply: str, message: str) -> bool:
 
 
 def generate_text(rng: random.Random) -> CorpusText:
-    """A customer's message and one reply to it, with all axes drawn afresh."""
+    """A customer's message and a reply with random axes."""
     length = rng.randrange(3)
     weights = ((62, 38, 0), (60, 25, 15), (56, 14, 30))[length]
     axes = {
@@ -182,7 +182,7 @@ def generate_text(rng: random.Random) -> CorpusText:
     }
     low, high = WORD_RANGES[length]
     for attempt in range(MAX_ATTEMPTS):
-        if attempt % 400 == 0:  # a fresh customer where nothing fits
+        if attempt % 400 == 0:  # try another customer
             message, slots = generate_prompt(rng)
         reply = _compose(rng, slots, axes)
         if reply is not None and low <= len(reply.split()) <= high and not _has_repeats(reply, message):

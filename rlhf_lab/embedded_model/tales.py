@@ -1,4 +1,4 @@
-"""Prompt set "tales": the first sentence of a tiny tale, and a continuation with a mood, some talk, and an ending."""
+"""Prompt set "tales": the first sentence of a tiny tale, and a continuation with a mood, dialogue and an ending."""
 
 import random
 import re
@@ -15,11 +15,7 @@ MANNER_LEVELS = {-1: "rude", 0: "calm", 1: "polite"}
 WORD_RANGES = ((16, 20), (22, 30), (34, 43))
 PROMPT_WORD_RANGE = (8, 18)
 
-_LEVELS = (
-    {level for hero_names in MOOD_LEVELS.values() for level in hero_names}
-    | set(DETAIL_LEVELS)
-    | set(MANNER_LEVELS.values())
-)
+_LEVELS = {level for levels in MOOD_LEVELS.values() for level in levels} | {*DETAIL_LEVELS, *MANNER_LEVELS.values()}
 _DETAIL_SLOTS = ("when", "where", "gift", "food", "lasting", "far", "crowd", "dusk")
 _SUFFIX = re.compile(r"(fully|iness|iest|ing|ily|ed|es|ly|ful|y|s|e)$")
 _PRONOUNS = {
@@ -27,7 +23,7 @@ _PRONOUNS = {
     "he": {"he": "he", "him": "him", "his": "his", "himself": "himself"},
 }
 
-# The parts of a response by (length, dialogue). "manner" parts stand only in texts that are polite or rude.
+# Alternative sequences of parts by (length, dialogue). "manner" parts occur only in polite or rude texts.
 _PLANS: dict[tuple[int, int], str] = {
     (0, 0): "open|open close|mind close|meet close|open meet",
     (0, 1): "tell|tell|tell close|tell close|plead|remark|muse|plead close|remark close|muse close",
@@ -53,7 +49,7 @@ _MANNER_PLANS = {
 
 @cache
 def _grammar(mood: int, detail: int, politeness: int) -> Grammar:
-    """The phrase file with every symbol of these levels known by its bare name too (`open_home`, `when`, `state` …)."""
+    """The phrase file; symbols of these levels also have their name without levels (`open_home`, `when`, `state` …)."""
     symbols = dict(_base_grammar().symbols)
     levels = {*MOOD_LEVELS[mood], DETAIL_LEVELS[detail], MANNER_LEVELS[politeness]}
     for symbol, lines in _base_grammar().symbols.items():
@@ -66,17 +62,17 @@ def _grammar(mood: int, detail: int, politeness: int) -> Grammar:
 
 @cache
 def _base_grammar() -> Grammar:
-    """The phrase file as it stands."""
+    """The phrase file."""
     return Grammar.load("tales")
 
 
 def hero_names() -> tuple[str, ...]:
-    """Every name a hero may have."""
+    """All names of heroes."""
     return _base_grammar().symbols["she"] + _base_grammar().symbols["he"]
 
 
 def generate_prompt(rng: random.Random) -> tuple[str, dict[str, str]]:
-    """The first sentence of a tale, and what it fixed: family, name, kind, topic and the pronouns."""
+    """The first sentence of a tale, and its slots: family, name, kind, topic and pronouns."""
     grammar = _base_grammar()
     family, gender = rng.choice(FAMILIES), rng.choice(("she", "he"))
     slots = {"family": family, **_PRONOUNS[gender], "name": grammar.expand(gender, rng, {})}
@@ -89,7 +85,7 @@ def generate_prompt(rng: random.Random) -> tuple[str, dict[str, str]]:
 
 
 def generate_text(rng: random.Random) -> CorpusText:
-    """A prompt, and a response written to freshly drawn axes."""
+    """A prompt and a response with random axes."""
     prompt_text, slots = generate_prompt(rng)
     length = rng.randrange(3)
     axes = {
@@ -118,7 +114,7 @@ def generate_text(rng: random.Random) -> CorpusText:
 
 
 def _try_response(axes: dict[str, int], slots: dict[str, str], rng: random.Random) -> str:
-    """One response of no particular length; empty if its parts do not go together."""
+    """A response of any length; "" if its parts do not fit together."""
     grammar = _grammar(axes["mood"], axes["detail"], axes["politeness"])
     plan = _plan(axes, rng).split()
     templates: list[str] = []
@@ -139,7 +135,7 @@ def _try_response(axes: dict[str, int], slots: dict[str, str], rng: random.Rando
 
 
 def _plan(axes: dict[str, int], rng: random.Random) -> str:
-    """The parts of the response, in order."""
+    """The parts of the response in order, separated by spaces."""
     if axes["dialogue"] == 0 and axes["politeness"]:
         return rng.choice(_MANNER_PLANS[axes["length"]].split("|"))
     plan = rng.choice(_PLANS[axes["length"], axes["dialogue"]].split("|"))
@@ -151,7 +147,7 @@ def _plan(axes: dict[str, int], rng: random.Random) -> str:
 def _part_template(
     part_name: str, symbols: dict[str, tuple[str, ...]], slots: dict[str, str], rng: random.Random
 ) -> str:
-    """The raw template of one part: a narrated sentence, or a spoken line in its frame."""
+    """The template of one part: a narrated sentence, or a spoken line in a frame."""
     if part_name == "open":
         return rng.choice(symbols[f"open_{slots['family']}"])
     if part_name in ("mind", "meet", "manner", "close"):
@@ -171,7 +167,7 @@ def _part_template(
 
 
 def _vary_reference(sentence: str, previous: list[str], rng: random.Random) -> str:
-    """The hero by name where the other character stood last, and often by pronoun where the hero did."""
+    """Name the hero if the other character was mentioned last; often use a pronoun if the hero was."""
     if previous and "{who}" in previous[-1] and "{name}" not in sentence:
         return sentence.replace("{he}", "{name}", 1)
     if not previous or "{who}" in previous[-1] or "{mly}" in sentence:
@@ -182,7 +178,7 @@ def _vary_reference(sentence: str, previous: list[str], rng: random.Random) -> s
 
 
 def _has_repeats(text: str, slots: dict[str, str]) -> bool:
-    """Whether a content word (or one that begins alike) stands twice."""
+    """Whether a content word, or two with the same stem, occurs twice."""
     allowed_repeats = {*_base_grammar().symbols["common"], slots["name"].lower(), slots["topic"], slots["kind"]}
     words = [word for word in re.findall(r"[a-z]{4,}|joy", text.lower()) if word not in allowed_repeats]
     stems = Counter(word[:3] if word.startswith("joy") else _SUFFIX.sub("", word)[:5] for word in words)

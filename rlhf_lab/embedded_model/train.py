@@ -1,7 +1,7 @@
-"""Train the embedded model from the generated corpus: tokenizer, then a small Llama, on a CPU.
+"""Trains the embedded model on the generated corpus: tokenizer, then a small Llama, on a CPU.
 
-Every text is written fresh by the grammar and read once, so the model learns the language of the corpus and has hardly a text to
-learn by heart. Matrices are trained with Muon (Jordan et al. 2024, torch.optim.Muon), the rest with AdamW.
+Every text is generated anew and read once, so there is little to memorise. Matrices are trained with Muon (Jordan et al. 2024,
+torch.optim.Muon), the rest with AdamW.
 """
 
 import math
@@ -28,51 +28,19 @@ from rlhf_lab.embedded_model.batching import (
     PlainRowGenerator,
     PretrainBatch,
     encode_texts,
-    generate_documents,
     iter_batches,
     pad_rows,
 )
-
-pass
-
+from rlhf_lab.embedded_model.corpus import generate_documents
 
 Precision = Literal["auto", "float32", "bfloat16"]
-
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-BENCHMARK_FLOPS = 10**9  # of the product that is measured: some 10 ms
+BENCHMARK_FLOPS = 10**9  # of one matrix product: about 10 ms
 BENCHMARK_REPEATS = 5
-
-
-def choose_precision(requested: Precision, hidden: int, intermediate: int) -> tuple[Precision, str]:
-    """The precision to train in, and why. "auto": the quicker one here, by a product of the model's size."""
-    if requested != "auto":
-        return requested, f"{requested}, as asked for"
-    durations = benchmark_precisions(hidden, intermediate)
-    fastest: Precision = "float32" if durations["float32"] < durations["bfloat16"] else "bfloat16"
-    timings = " and ".join(f"{1000 * seconds:.1f} ms in {name}" for name, seconds in durations.items())
-    return fastest, f"{fastest}: a product of the model's size takes {timings}"
-
-
-def benchmark_precisions(hidden: int, intermediate: int) -> dict[str, float]:
-    """Seconds of a feed-forward layer's product in each precision, the best of five in turns; some tenths of a second in all."""
-    row_count = max(16, min(4096, BENCHMARK_FLOPS // (2 * hidden * intermediate)))
-    best = dict.fromkeys(DTYPES, float("inf"))
-    operands = {
-        name: (torch.ones(row_count, hidden, dtype=dtype), torch.ones(intermediate, hidden, dtype=dtype))
-        for name, dtype in DTYPES.items()
-    }
-    for _ in range(BENCHMARK_REPEATS):
-        for name, (x, weight) in operands.items():
-            start_time = time.perf_counter()
-            torch.nn.functional.linear(x, weight)
-            best[name] = min(best[name], time.perf_counter() - start_time)
-    return best
-
-
 PAD, BOS, EOS = "<pad>", "<s>", "</s>"
-#: progress(done, total, loss, seconds left)
+#: on_progress(done, total, loss, seconds left)
 PretrainProgressCallback = Callable[[int, int, float, float], None]
-#: a further term of the loss: further(logits, batch), logits (targets, vocabulary)
+#: auxiliary_loss(logits (targets, vocabulary), batch): a further term of the loss
 AuxiliaryLoss = Callable[[Tensor, PretrainBatch], Tensor | float]
 
 
@@ -115,7 +83,7 @@ class PretrainConfig(Config):
 
 @dataclass(frozen=True)
 class TrainingPass:
-    """share: of the peak learning rates."""
+    """One pass over a slice of the corpus. lr_scale: factor of the peak learning rates."""
 
     corpus_slice: CorpusSlice
     auxiliary_loss: AuxiliaryLoss
@@ -125,8 +93,34 @@ class TrainingPass:
         return math.ceil(len(self.corpus_slice.indices) / batch_size)
 
 
+def choose_precision(requested: Precision, hidden: int, intermediate: int) -> tuple[Precision, str]:
+    """The precision to train in, and why. "auto": the faster one on this machine for a matmul of the model's size."""
+    if requested != "auto":
+        return requested, f"{requested}, as asked for"
+    durations = benchmark_precisions(hidden, intermediate)
+    fastest: Precision = "float32" if durations["float32"] < durations["bfloat16"] else "bfloat16"
+    timings = " and ".join(f"{1000 * seconds:.1f} ms in {name}" for name, seconds in durations.items())
+    return fastest, f"{fastest}: a product of the model's size takes {timings}"
+
+
+def benchmark_precisions(hidden: int, intermediate: int) -> dict[str, float]:
+    """Seconds of a feed-forward matmul in each precision, the best of five. Takes less than a second."""
+    row_count = max(16, min(4096, BENCHMARK_FLOPS // (2 * hidden * intermediate)))
+    best = dict.fromkeys(DTYPES, float("inf"))
+    operands = {
+        name: (torch.ones(row_count, hidden, dtype=dtype), torch.ones(intermediate, hidden, dtype=dtype))
+        for name, dtype in DTYPES.items()
+    }
+    for _ in range(BENCHMARK_REPEATS):
+        for name, (x, weight) in operands.items():
+            start_time = time.perf_counter()
+            torch.nn.functional.linear(x, weight)
+            best[name] = min(best[name], time.perf_counter() - start_time)
+    return best
+
+
 def train_tokenizer(config: PretrainConfig) -> PreTrainedTokenizerFast:
-    """A byte-level BPE learned on 12,000 texts of the corpus (fewer if the corpus is smaller)."""
+    """A byte-level BPE trained on the first 12,000 texts of the corpus."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -150,7 +144,7 @@ def train_tokenizer(config: PretrainConfig) -> PreTrainedTokenizerFast:
 
 
 def build_model(config: PretrainConfig, vocab_size: int) -> LlamaForCausalLM:
-    """The untrained model, its weights drawn from the seed."""
+    """The untrained model, initialised from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(config.seed, "weights"))
         return LlamaForCausalLM(
@@ -171,14 +165,14 @@ def build_model(config: PretrainConfig, vocab_size: int) -> LlamaForCausalLM:
 
 
 def token_logits(model: LlamaForCausalLM, ids: Tensor, mask: Tensor) -> Tensor:
-    """(tokens, vocab) float32: what the model says of each real token but the first, from those before it."""
+    """(targets, vocab) float32: next-token logits for all tokens but the first of each row, without padding."""
     hidden: Tensor = model.model(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
     logits: Tensor = model.lm_head(hidden[:, :-1][mask[:, 1:].bool()])
     return logits.float()
 
 
 def token_loss(model: LlamaForCausalLM, ids: Tensor, mask: Tensor) -> tuple[Tensor, int]:
-    """Summed next-token cross-entropy (nats) over real tokens, and their number."""
+    """(summed next-token cross-entropy in nats, number of targets), without padding."""
     targets = ids[:, 1:][mask[:, 1:].bool()]
     return nn.functional.cross_entropy(token_logits(model, ids, mask), targets, reduction="sum"), len(targets)
 
@@ -194,7 +188,7 @@ def make_optimizers(model: LlamaForCausalLM, config: PretrainConfig) -> list[tor
 
 
 def lr_scale_at_step(step: int, total_steps: int, warmup_steps: int, decay_share: float = 0.4) -> float:
-    """Share of the peak learning rate: linear warm-up, constant, linear decay to zero over the last share `decay`."""
+    """Factor of the peak learning rate: linear warm-up, constant, linear decay to zero over the last `decay_share`."""
     return min(1.0, (step + 1) / warmup_steps, (total_steps - step) / (decay_share * total_steps))
 
 
@@ -206,10 +200,11 @@ def train_pass(
     auxiliary_loss: AuxiliaryLoss,
     on_update: Callable[[int, float], None],
 ) -> float:
-    """An update a batch. rates: each one's share of the peak rates.
+    """One update per batch; returns the mean next-token loss of the last 100 updates, nats per token.
 
-    tell(updates done, loss) hears the mean loss of the last 100 updates, nats a token, of the next-token part alone; the last
-    one is returned.
+    Args:
+        lr_scales: factor of the peak learning rates at each update.
+        on_update: on_update(updates done, mean loss as above).
     """
     optimizers = make_optimizers(model, config)
     peak_lrs = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
@@ -236,25 +231,18 @@ def train_passes(
     corpus_path: Path,
     on_progress: PretrainProgressCallback,
 ) -> float:
-    """The first pass learns the language, the second right names and known neighbours, the third whole phrases.
+    """The first pass learns the language, the second names and known bigrams, the third whole phrases.
 
-    The third reads no response a second time: short ones come again among so many, and what comes often is learnt by heart.
-
-    Returns the last one's loss.
+    The third drops repeated responses: short ones recur, and would be memorised. Returns the loss of the last pass.
     """
     training_passes = [*plan_passes(config, tokenizer)]
     total_updates = sum(training_pass.update_count(config.batch) for training_pass in training_passes)
     start_time, updates_done, loss, seen_responses = time.monotonic(), 0, 0.0, set[str]()
 
     def on_update(pass_updates_done: int, loss: float) -> None:
-        on_progress(
-            updates_done + pass_updates_done,
-            total_updates,
-            loss,
-            (time.monotonic() - start_time)
-            / (updates_done + pass_updates_done)
-            * (total_updates - updates_done - pass_updates_done),
-        )
+        done = updates_done + pass_updates_done
+        eta_s = (time.monotonic() - start_time) / done * (total_updates - done)
+        on_progress(done, total_updates, loss, eta_s)
 
     for training_pass in training_passes:
         pass_updates = training_pass.update_count(config.batch)
@@ -271,7 +259,7 @@ def train_passes(
 
 
 def plan_passes(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> Iterator[TrainingPass]:
-    """The passes, each over texts of its own; those kept aside lie between the first's and the second's."""
+    """The passes, each over a slice of its own; the held-out texts lie between the first two slices."""
     word_loss = WrongTokenLoss(tokenizer, config.name_weight, config.tail_weight)
     plain_rows = PlainRowGenerator(tokenizer, config.seed, config.context)
     yield TrainingPass(
@@ -297,17 +285,16 @@ def plan_passes(config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> I
 def train(
     config: PretrainConfig, out_dir: Path, corpus_path: Path, on_progress: PretrainProgressCallback
 ) -> dict[str, float]:
-    """Train tokenizer and model, write a plain transformers folder to `out_dir` and every text read to the file `corpus`.
+    """Train tokenizer and model; write a transformers folder to `out_dir` and every text read to the file `corpus_path`.
 
-    Figures: loss (last 100 updates, nats a token), held_out_perplexity of the finished model and before it was sharpened,
-    parameters, seconds.
+    Returns loss (last 100 updates, nats per token), held_out_perplexity after and before sharpening, parameters, seconds.
     """
     start_time = time.monotonic()
     config = config.replace(precision=choose_precision(config.precision, config.hidden, config.intermediate)[0])
     corpus_path.unlink(missing_ok=True)
     tokenizer = train_tokenizer(config)
     model = build_model(config, len(tokenizer))
-    model.set_attn_implementation("eager")  # on short texts faster than the fused kernel's backward pass
+    model.set_attn_implementation("eager")  # on short texts faster than the backward pass of sdpa
     model.train()
     loss = train_passes(model, tokenizer, config, corpus_path, on_progress)
     model.set_attn_implementation("sdpa")
@@ -327,22 +314,22 @@ def train(
 
 @torch.no_grad()
 def sharpen(model: LlamaForCausalLM, temperature: float) -> None:
-    """Divide all logits by the temperature, by way of the last norm's weight.
+    """Divide all logits by the temperature, by scaling the last norm's weight.
 
-    The corpus chooses among phrases evenly and never writes a wrong word, so what a small model adds is a thin tail of wrong
-    tokens. A lower temperature takes the tail away and leaves the even choices even.
+    The corpus has uniform choices among phrases and no wrong words, so a small model adds a thin tail of wrong tokens. A lower
+    temperature removes the tail and keeps uniform choices uniform.
     """
     model.model.norm.weight /= temperature
 
 
 def held_out_texts(config: PretrainConfig) -> list[str]:
-    """The texts of the corpus between those of the two passes, which neither reads."""
+    """The texts of the corpus that no pass reads."""
     return generate_documents(config.seed, config.held_out, config.texts)
 
 
 @torch.no_grad()
 def held_out_perplexity(model: LlamaForCausalLM, config: PretrainConfig, tokenizer: PreTrainedTokenizerFast) -> float:
-    """exp(mean loss a token) on the texts kept aside."""
+    """exp(mean loss per token) on the held-out texts."""
     rows = encode_texts(tokenizer, held_out_texts(config), config.context)
     rows.sort(key=len)
     total_loss, token_count = 0.0, 0
@@ -353,7 +340,7 @@ def held_out_perplexity(model: LlamaForCausalLM, config: PretrainConfig, tokeniz
 
 
 def save_model(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, out_dir: Path) -> None:
-    """A plain transformers folder: config, float16 safetensors, tokenizer."""
+    """Write a transformers folder: config, float16 safetensors, tokenizer."""
     out_dir.mkdir(parents=True, exist_ok=True)
     model.half().save_pretrained(out_dir)
     tokenizer.save_pretrained(out_dir)

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -135,9 +136,9 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys, monkeypatch):
     assert paired["policy_over_best_of_16"]["high"] < 0  # two steps are not worth sixteen samples
     assert set(said["seconds"]) >= {"sample", "reward", "policy", "total"}
     assert said["note"] == "1 prompt left out"
-    first, *_ = demo.format_result(said).splitlines()
-    assert first.endswith("seed 0; 1 prompt left out")
-    assert demo.format_result(said | {"note": ""}).splitlines()[0].endswith("seed 0")
+    result = demo.DemoResult(**said)
+    assert demo.format_result(result).splitlines()[0].endswith("seed 0; 1 prompt left out")
+    assert demo.format_result(replace(result, note="")).splitlines()[0].endswith("seed 0")
 
 
 def test_the_run_of_a_demo_is_claimed_while_it_is_written(tmp_path, monkeypatch):

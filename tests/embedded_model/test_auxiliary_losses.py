@@ -7,7 +7,8 @@ import torch
 
 from rlhf_lab.embedded_model import auxiliary_losses
 from rlhf_lab.embedded_model.auxiliary_losses import WrongTokenLoss
-from rlhf_lab.embedded_model.batching import PretrainBatch, generate_documents
+from rlhf_lab.embedded_model.batching import PretrainBatch
+from rlhf_lab.embedded_model.corpus import generate_documents
 from rlhf_lab.embedded_model.sample_checks import has_unseen_bigram, names_not_in_prompt
 from rlhf_lab.embedded_model.tales import hero_names
 from rlhf_lab.embedded_model.train import PretrainConfig, train

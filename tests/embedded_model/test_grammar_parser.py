@@ -8,8 +8,8 @@ from transformers import AutoTokenizer
 
 from rlhf_lab.common.bundled_assets import PROMPT_SETS
 from rlhf_lab.embedded_model.allowed_tokens import AllowedTokens, MaskedRowGenerator
-from rlhf_lab.embedded_model.batching import EOS_ID, join_document
-from rlhf_lab.embedded_model.corpus import TEXT_GENERATORS, generate_texts
+from rlhf_lab.embedded_model.batching import EOS_ID
+from rlhf_lab.embedded_model.corpus import TEXT_GENERATORS, generate_texts, join_document
 from rlhf_lab.embedded_model.grammar_parser import GrammarParser, normalize, normalized_offsets
 from rlhf_lab.embedded_model.grammar_parser_rules import response_parser
 from rlhf_lab.embedded_model.sample_checks import not_in_grammar

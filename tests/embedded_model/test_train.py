@@ -21,11 +21,10 @@ from rlhf_lab.embedded_model.batching import (
     CorpusSlice,
     PretrainBatch,
     TokenizedText,
-    generate_documents,
     iter_batches,
 )
-from rlhf_lab.embedded_model.corpus import generate_texts
-from rlhf_lab.embedded_model.model_card import longest_overlaps
+from rlhf_lab.embedded_model.corpus import generate_documents, generate_texts
+from rlhf_lab.embedded_model.sample_checks import longest_overlaps
 from rlhf_lab.embedded_model.train import (
     PretrainConfig,
     build_model,
@@ -249,7 +248,8 @@ def test_a_stretch_can_leave_out_what_was_read_before(monkeypatch, tmp_path, aga
 
 READER = """
 import time
-from rlhf_lab.embedded_model.batching import generate_documents, prefetch_rows
+from rlhf_lab.embedded_model.batching import prefetch_rows
+from rlhf_lab.embedded_model.corpus import generate_documents
 
 def write(count, start):
     return generate_documents(0, count, start)
