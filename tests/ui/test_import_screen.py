@@ -12,19 +12,24 @@ from rlhf_lab.errors import ConfigError, DataError, StoreError
 from rlhf_lab.importers.summary import format_undo
 from rlhf_lab.store.import_batches import ImportUndo
 from rlhf_lab.store.votes import vote_counts
-from rlhf_lab.ui.events import operator_action
+from rlhf_lab.ui.events import parse_payload
+from rlhf_lab.ui.screens import import_data
 from rlhf_lab.ui.screens.import_data import ImportController, list_imports
 from rlhf_lab.ui.services import import_process
 
 
 @pytest.fixture
-def counter(ctx, tmp_path):
+def controller(ctx, tmp_path):
     (tmp_path / "uploads").mkdir()
     return ImportController(ctx, uploads=tmp_path / "uploads")
 
 
-def upload(counter, rows):
-    path = counter.uploads / "votes.jsonl"
+def act(controller, payload):
+    return controller.handle_action(parse_payload(import_data.ImportAction, payload))
+
+
+def upload(controller, rows):
+    path = controller.uploads / "votes.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return {"path": str(path), "name": "my votes.jsonl"}
 
@@ -32,62 +37,67 @@ def upload(counter, rows):
 ROWS = [{"question": "Why?", "good": "a", "bad": "b"}, {"question": "Who?", "good": "c", "bad": "d"}]
 
 
-def test_look_map_and_import(counter, ctx):
-    file = upload(counter, ROWS)
+def test_look_map_and_import(controller, ctx):
+    file = upload(controller, ROWS)
     file |= {"source": "human"}
-    asked = counter.handle_action({"do": "preview", **file})
+    asked = act(controller, {"action": "preview", **file})
     assert asked["columns"] == ["question", "good", "bad"]
     assert "Say above what they mean" in asked["error"]
     assert "--map" not in asked["error"]
-    mapped = {"map": {"chosen": "good", "rejected": "bad", "uuid": "question", "first": ""}}
-    shown = counter.handle_action({"do": "preview", **file, **mapped})["preview"]
+    mapped = {"column_mapping": {"chosen": "good", "rejected": "bad", "uuid": "question", "first": ""}}
+    shown = act(controller, {"action": "preview", **file, **mapped})["preview"]
     assert (shown["name"], shown["votes"], shown["mapping"]) == (
         "my votes.jsonl", 2, {"prompt": "question", "chosen": "good", "rejected": "bad"},
     )  # fmt: skip
     assert shown["duplicates"] == 0
     assert sum(vote_counts(ctx.db, ctx.project.id)[Source.HUMAN].values()) == 0
-    done = counter.handle_action({"do": "import", **file, **mapped, "annotator": " ann "})
-    assert done["done"].startswith("Taken in: 2 votes of my votes.jsonl, on ")
+    done = act(controller, {"action": "import", **file, **mapped, "annotator": " ann "})
+    assert done["message"].startswith("Taken in: 2 votes of my votes.jsonl, on ")
     counts = vote_counts(ctx.db, ctx.project.id)[Source.HUMAN]
     assert counts[Choice.FIRST] + counts[Choice.SECOND] == 2
-    again = {"do": "preview", **file, **mapped, "annotator": "ann"}
-    assert counter.handle_action(again | {"map": mapped["map"] | {"rejected": ""}})[
+    again = {"action": "preview", **file, **mapped, "annotator": "ann"}
+    assert act(controller, again | {"column_mapping": mapped["column_mapping"] | {"rejected": ""}})[
         "columns"
     ]  # "–" takes a meaning away
-    assert counter.handle_action(again)["preview"]["held"] == 2
+    assert act(controller, again)["preview"]["held"] == 2
     for other in ({"annotator": "bob"}, {"source": "simulated"}):  # whose votes they are decides
-        assert counter.handle_action(again | other)["preview"]["held"] == 0
+        assert act(controller, again | other)["preview"]["held"] == 0
 
 
-def test_what_was_imported_is_listed_and_taken_back(counter, ctx):
-    mapped = {"map": {"prompt": "question", "chosen": "good", "rejected": "bad"}, "source": "human"}
-    counter.handle_action({"do": "import", **upload(counter, ROWS), **mapped})
+def test_what_was_imported_is_listed_and_taken_back(controller, ctx):
+    mapped = {"column_mapping": {"prompt": "question", "chosen": "good", "rejected": "bad"}, "source": "human"}
+    act(controller, {"action": "import", **upload(controller, ROWS), **mapped})
     said = list_imports(ctx)
     (one,) = said["imports"]
-    assert (one["name"], one["who"], one["votes_left"], one["pairs_left"]) == ("my votes.jsonl", "operator", 2, 2)
+    assert (one["name"], one["imported_by"], one["votes_left"], one["pairs_left"]) == (
+        "my votes.jsonl",
+        "operator",
+        2,
+        2,
+    )
     this = {"project": said["project"], "import": one["id"]}
-    assert counter.handle_action({"do": "ask", **this}) == {"goes": "2 votes and 2 pairs go."}
+    assert act(controller, {"action": "ask", **this}) == {"deletion_summary": "2 votes and 2 pairs go."}
     with pytest.raises(ConfigError, match="Another project was opened"):
-        counter.handle_action({"do": "back", **this, "project": said["project"] + 1})
+        act(controller, {"action": "back", **this, "project": said["project"] + 1})
     for wrong in (one["id"] + 1, 2**70):
         with pytest.raises(StoreError):
-            counter.handle_action({"do": "back", **this, "import": wrong})
+            act(controller, {"action": "back", **this, "import": wrong})
     assert list_imports(ctx) == said
-    assert counter.handle_action({"do": "back", **this}) == {"done": "Taken back: 2 votes and 2 pairs went."}
+    assert act(controller, {"action": "back", **this}) == {"message": "Taken back: 2 votes and 2 pairs went."}
     assert sum(vote_counts(ctx.db, ctx.project.id)[Source.HUMAN].values()) == 0
     with pytest.raises(StoreError, match="already"):
-        counter.handle_action({"do": "back", **this})
+        act(controller, {"action": "back", **this})
     assert list_imports(ctx)["imports"][0]["votes_left"] == 0
 
 
-def test_only_the_operator_takes_back(ctx, counter):
-    mapped = {"map": {"prompt": "question", "chosen": "good", "rejected": "bad"}, "source": "human"}
-    counter.handle_action({"do": "import", **upload(counter, ROWS), **mapped})
+def test_only_the_operator_undoes_imports(ctx, controller, calls):
+    mapped = {"column_mapping": {"prompt": "question", "chosen": "good", "rejected": "bad"}, "source": "human"}
+    act(controller, {"action": "import", **upload(controller, ROWS), **mapped})
     one = list_imports(ctx)["imports"][0]
-    guarded = dataclasses.replace(ctx, operator_secret="secret")
-    for do in ("ask", "back"):
-        event = gr.EventData(None, {"do": do, "project": ctx.project.id, "import": one["id"], "at": 1})
-        assert "Only the operator" in operator_action(guarded, "guess", event, counter.handle_action)["error"]
+    handler = calls(import_data, dataclasses.replace(ctx, operator_secret="secret"), "action").action
+    for action in ("ask", "back"):
+        event = gr.EventData(None, {"action": action, "project": ctx.project.id, "import": one["id"], "request_id": 1})
+        assert "Only the operator" in handler("guess", event)["error"]
     assert list_imports(ctx)["imports"] == [one]
 
 
@@ -103,19 +113,19 @@ def test_what_goes_in_words():
     )
 
 
-def test_no_other_file_of_this_machine_is_read(counter, ctx, tmp_path):
+def test_no_other_file_of_this_machine_is_read(controller, ctx, tmp_path):
     (tmp_path / "secret.jsonl").write_text(json.dumps(ROWS[0]))
     for path in (
         tmp_path / "secret.jsonl",
-        counter.uploads / ".." / "secret.jsonl",
-        counter.uploads / "none",
-        counter.uploads,
+        controller.uploads / ".." / "secret.jsonl",
+        controller.uploads / "none",
+        controller.uploads,
     ):
         with pytest.raises(ConfigError, match="not here"):
-            counter.handle_action({"do": "preview", "path": str(path)})
+            act(controller, {"action": "preview", "path": str(path)})
     for name in ("", "secret.jsonl", "../secret", "a b/c", "rlhf_lab/ui"):
         with pytest.raises(ConfigError, match="OWNER/NAME"):
-            counter.handle_action({"do": "preview", "hub": name})
+            act(controller, {"action": "preview", "dataset": name})
 
 
 def test_a_name_on_the_hub_is_handed_on(ctx, tmp_path):
@@ -125,16 +135,19 @@ def test_a_name_on_the_hub_is_handed_on(ctx, tmp_path):
         asked.append(request)
         return {"preview": {"votes": 1}}
 
-    said = {"do": "preview", "hub": " someone/pairs ", "split": "test", "source": "human"}
-    ImportController(ctx, runner=run, uploads=tmp_path).handle_action(said)
+    said = {"action": "preview", "dataset": " someone/pairs ", "split": "test", "source": "human"}
+    act(ImportController(ctx, runner=run, uploads=tmp_path), said)
     common = {"home": str(ctx.home), "project": ctx.project.id, "source": "human", "annotator": ""}
     assert asked == [{**common, "map": {}, "choices": "", "what": "someone/pairs", "split": "test"}]
 
 
-@pytest.mark.parametrize("said", [{"do": "dance"}, {"do": "preview", "map": [1]}, {"do": "import", "source": "x"}])
-def test_nonsense_is_refused(counter, said):
+@pytest.mark.parametrize(
+    "payload",
+    [{"action": "dance"}, {"action": "preview", "column_mapping": [1]}, {"action": "import", "source": "x"}],
+)
+def test_a_malformed_action_is_refused(controller, payload):
     with pytest.raises(ConfigError):
-        counter.handle_action({**upload(counter, ROWS), **said})
+        act(controller, {**upload(controller, ROWS), **payload})
 
 
 def test_a_process_that_ends_or_hangs_is_told(monkeypatch):

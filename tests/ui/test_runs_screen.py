@@ -2,31 +2,25 @@
 
 import json
 import math
-import os
-import time
-import zipfile
-from pathlib import Path
 
 import gradio as gr
 import pytest
+from page_events import event_handlers
 
-from rlhf_lab.common.enums import Choice, EventKind, JobKind, RunStatus, Source
-from rlhf_lab.common.records import LabelSnapshot, Sample, StepResult, Vote
+from rlhf_lab.common.enums import EventKind, JobKind, RunStatus, Source
+from rlhf_lab.common.records import LabelSnapshot, Sample, StepResult
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.errors import ConfigError, LabelError, StoreError
+from rlhf_lab.errors import ConfigError, StoreError
 from rlhf_lab.jobs import queue
 from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store import reward_models
 from rlhf_lab.store import runs as store
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.pair_leases import lease_pairs
-from rlhf_lab.store.projects import get_labelling_config, open_project
+from rlhf_lab.store.projects import open_project
 from rlhf_lab.store.run_metrics import record_step
-from rlhf_lab.store.votes import cast_vote
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import operator_action
+from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.screens import runs as screen
-from rlhf_lab.ui.services.downloads import DownloadService
 from rlhf_lab.ui.services.run_comparison import MAX_RUNS, compare_runs, frontier, setting_differences
 
 SCORE, KL, GOLD = "objective/scores", "objective/kl", "objective/gold"
@@ -66,36 +60,36 @@ def make(ctx):
     return run
 
 
-def shown(ctx):
+def overview(ctx):
     return screen.runs_overview(ctx, screen.RunRowCache())
 
 
 def test_an_empty_project_lists_nothing_and_offers_its_labels(ctx):
-    assert shown(ctx)["runs"] == []
-    assert shown(ctx)["labels"] == {"human": 0, "simulated": 0}
+    assert overview(ctx)["runs"] == []
+    assert overview(ctx)["labels"] == {"human": 0, "simulated": 0}
     ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
-    assert shown(ctx)["labels"] == {"human": 0, "simulated": 5}
-    assert shown(ctx)["annotators"] == {"human": [], "simulated": ["judge:cheerful"]}
+    assert overview(ctx)["labels"] == {"human": 0, "simulated": 5}
+    assert overview(ctx)["annotators"] == {"human": [], "simulated": ["judge:cheerful"]}
 
 
 def test_a_line_of_the_list_says_the_last_numbers(ctx, make):
     make("first", {1: {SCORE: 0.25, KL: 0.5, GOLD: 3.0}, 2: {SCORE: math.nan, KL: 1.23456, GOLD: 4.0}})
     make("second", status=RunStatus.RUNNING)
-    second, first = shown(ctx)["runs"]
-    assert (first["name"], first["step"], first["total"], first["status"]) == ("first", 2, 10, "done")
+    second, first = overview(ctx)["runs"]
+    assert (first["name"], first["step"], first["total_steps"], first["status"]) == ("first", 2, 10, "done")
     assert (first["score"], first["kl"], first["gold"]) == (None, 1.235, 4.0)
-    assert first["spark"] == [0.25, None]
-    assert (second["score"], second["spark"], second["going"]) == (None, [], True)
-    json.dumps(shown(ctx), allow_nan=False)
+    assert first["sparkline"] == [0.25, None]
+    assert (second["score"], second["sparkline"], second["is_active"]) == (None, [], True)
+    json.dumps(overview(ctx), allow_nan=False)
 
 
 def test_the_lists_figures_are_means_of_the_last_steps_like_the_sentences_under_the_curves(ctx, make):
     run = make("long", {at: {SCORE: float(at), KL: 0.0, GOLD: 0.0} for at in range(1, 13)})
-    (line,) = shown(ctx)["runs"]
+    (line,) = overview(ctx)["runs"]
     assert (line["score"], line["algorithm"]) == (10.0, "ppo")
     other = store.add_event(ctx.db, run, EventKind.SWITCH_REWARD, {"reward_model_id": 1})
     store.mark_event_applied(ctx.db, other.id, 11)
-    assert shown(ctx)["runs"][0]["score"] == 12.0  # scores of another reward model are on another scale
+    assert overview(ctx)["runs"][0]["score"] == 12.0  # scores of another reward model are on another scale
 
 
 def test_the_list_is_read_again_only_where_a_run_changed(ctx, make, monkeypatch):
@@ -115,31 +109,35 @@ def test_what_a_page_has_seen_is_not_sent_again(ctx, make):
     make("one")
     listing = screen.RunRowCache()
     first = screen.if_changed(screen.runs_overview(ctx, listing), {})
-    assert screen.if_changed(screen.runs_overview(ctx, listing), {"seen": first["seen"]}) == {"same": True}
+    assert screen.if_changed(screen.runs_overview(ctx, listing), {"revision": first["revision"]}) == {"unchanged": True}
     make("two")
-    assert len(screen.if_changed(screen.runs_overview(ctx, listing), {"seen": first["seen"]})["runs"]) == 2
+    assert len(screen.if_changed(screen.runs_overview(ctx, listing), {"revision": first["revision"]})["runs"]) == 2
 
 
-def test_runs_beside_each_other_and_only_those_of_the_project(ctx, make):
+def compare(ctx, **query):
+    return screen.comparison(ctx, parse_payload(screen.ComparisonQuery, query))
+
+
+def test_runs_of_the_open_project_are_compared(ctx, make):
     one = make("one", {1: {SCORE: 0.0, KL: 0.0}, 2: {SCORE: 1.0, KL: 4.0}})
     two = make("two", {1: {SCORE: 0.5, KL: 0.25, GOLD: 2.0}})
-    found = screen.comparison(ctx, {"runs": [two, one, two, 999], "metric": KL})
-    assert [run["id"] for run in found["runs"]] == [two, one]
-    assert found["runs"][1]["points"] == [[1, 0.0], [2, 4.0]]
-    assert found["runs"][1]["score"] == [[0.0, 0.0, 1, 1], [2.0, 1.0, 2, 2]]
-    assert found["runs"][0]["gold"] == [[0.5, 2.0, 1, 1]]
-    assert found["names"] == [GOLD, KL, SCORE]
-    assert screen.comparison(ctx, {"runs": [two, one], "metric": KL, "seen": found["seen"]}) == {"same": True}
-    assert "runs" in screen.comparison(ctx, {"runs": [two, one], "metric": SCORE, "seen": found["seen"]})
+    reply = compare(ctx, runs=[two, one, two, 999], metric=KL)
+    assert [run["id"] for run in reply["runs"]] == [two, one]
+    assert reply["runs"][1]["points"] == [[1, 0.0], [2, 4.0]]
+    assert reply["runs"][1]["score_frontier"] == [[0.0, 0.0, 1, 1], [2.0, 1.0, 2, 2]]
+    assert reply["runs"][0]["gold_frontier"] == [[0.5, 2.0, 1, 1]]
+    assert reply["metrics"] == [GOLD, KL, SCORE]
+    assert compare(ctx, runs=[two, one], metric=KL, revision=reply["revision"]) == {"unchanged": True}
+    assert "runs" in compare(ctx, runs=[two, one], metric=SCORE, revision=reply["revision"])
     new_project(ctx.db)
-    assert screen.comparison(ctx, {"runs": [one]})["runs"] == []
+    assert compare(ctx, runs=[one])["runs"] == []
 
 
 def test_at_most_so_many_runs_and_only_a_list(ctx, make):
     ids = [make(f"run {i}") for i in range(MAX_RUNS + 1)]
-    assert len(screen.comparison(ctx, {"runs": ids})["runs"]) == MAX_RUNS
+    assert len(compare(ctx, runs=ids)["runs"]) == MAX_RUNS
     with pytest.raises(ConfigError, match="Reload"):
-        screen.comparison(ctx, {"runs": "all"})
+        compare(ctx, runs="all")
 
 
 def test_distance_is_the_root_of_the_kl_and_never_of_a_negative_one():
@@ -209,210 +207,57 @@ def test_an_old_record_without_a_setting_had_its_default(ctx, make):
     assert compare_runs(ctx.db, [old, new], "no/such")["runs"][0]["points"] == []
 
 
+def act(ctx, **payload):
+    return screen.handle_action(ctx, parse_payload(screen.RunAction, payload))
+
+
 def test_rename_resume_and_delete(ctx, make, monkeypatch):
     monkeypatch.setattr("rlhf_lab.jobs.engine_process.ensure_engine", lambda *_: None)
     run_id = make("one", status=RunStatus.STOPPED)
     folder = ctx.home / "runs" / str(run_id)
     folder.mkdir(parents=True)
-    assert (
-        screen.handle_action(ctx, {"do": "rename", "run": run_id, "name": " <b>two</b> "})
-        == f'Run {run_id} is called "<b>two</b>" now.'
-    )
+    message = act(ctx, action="rename", run=run_id, name=" <b>two</b> ")
+    assert message == f'Run {run_id} is called "<b>two</b>" now.'
     assert store.get_run(ctx.db, run_id).name == "<b>two</b>"
     with pytest.raises(ConfigError, match="1 to 80"):
-        screen.handle_action(ctx, {"do": "rename", "run": run_id, "name": "  "})
-    assert "goes on" in screen.handle_action(ctx, {"do": "resume", "run": run_id})
+        act(ctx, action="rename", run=run_id, name="  ")
+    assert "goes on" in act(ctx, action="resume", run=run_id)
     (job,) = queue.jobs(ctx.db, kinds=[JobKind.TRAIN_POLICY])
     assert job.payload == {"run_id": run_id}
     with pytest.raises(StoreError, match="stop it"):
-        screen.handle_action(ctx, {"do": "delete", "run": run_id})
+        act(ctx, action="delete", run=run_id)
     queue.cancel(ctx.db, job.id)
     store.set_run_status(ctx.db, run_id, RunStatus.STOPPED)
-    assert "deleted" in screen.handle_action(ctx, {"do": "delete", "run": run_id})
+    assert "deleted" in act(ctx, action="delete", run=run_id)
     assert not folder.exists()
-    assert shown(ctx)["runs"] == []
+    assert overview(ctx)["runs"] == []
 
 
 @pytest.mark.parametrize(
-    "said", [{}, {"do": "rename"}, {"do": "rename", "run": "x"}, {"do": "rename", "run": 9}], ids=str
+    "payload", [{}, {"action": "rename"}, {"action": "rename", "run": "x"}, {"action": "rename", "run": 9}], ids=str
 )
-def test_what_cannot_be_read_is_refused(ctx, make, said):
+def test_a_malformed_action_is_refused(ctx, make, payload):
     with pytest.raises(ConfigError):
-        screen.handle_action(ctx, said)
+        act(ctx, **payload)
 
 
-def test_an_unknown_word_and_a_run_of_another_project_are_refused(ctx, make):
+def test_an_unknown_action_and_a_run_of_another_project_are_refused(ctx, make):
     run_id = make("one")
     with pytest.raises(ConfigError, match='"launch"'):
-        screen.handle_action(ctx, {"do": "launch", "run": run_id})
+        act(ctx, action="launch", run=run_id)
     new_project(ctx.db)
     with pytest.raises(ConfigError, match="another project was opened"):
-        screen.handle_action(ctx, {"do": "delete", "run": run_id})
+        act(ctx, action="delete", run=run_id)
     open_project(ctx.db, 1)
-    assert len(shown(ctx)["runs"]) == 1
+    assert len(overview(ctx)["runs"]) == 1
 
 
-def test_labels_are_offered_from_the_cache_and_nothing_stays_in_the_home(ctx, tmp_path):
-    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
-    offers = DownloadService(ctx, tmp_path / "cache")
-    offer = offers.create({"what": "labels", "source": "all", "ties": "keep"})
-    lines = Path(offer["path"]).read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 5
-    assert {json.loads(line)["source"] for line in lines} == {"simulated"}
-    assert (offer["name"], offer["bytes"]) == ("labels-project-1.jsonl", Path(offer["path"]).stat().st_size)
-    assert Path(offer["path"]).is_relative_to(tmp_path / "cache")
-    with pytest.raises(LabelError, match="no human labels"):
-        offers.create({"what": "labels", "source": "human", "ties": "keep"})
-    assert list((ctx.home / "exports").iterdir()) == []
-
-
-def test_labels_of_one_annotator_are_offered_and_of_nobody_there_are_none(ctx, tmp_path):
-    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
-    ctx.scheduler.request_judge_labels(ctx.project.id, "gloomy", 3)
-    offers = DownloadService(ctx, tmp_path / "cache")
-    for names, count in (([], 8), (["judge:gloomy"], 3), (["judge:gloomy", "judge:cheerful"], 8)):
-        said = {"what": "labels", "source": "simulated", "ties": "keep", "annotators": names}
-        lines = Path(offers.create(said)["path"]).read_text(encoding="utf-8").splitlines()
-        assert len(lines) == count
-        assert {json.loads(line)["annotator"] for line in lines} <= set(names or ["judge:gloomy", "judge:cheerful"])
-    with pytest.raises(LabelError, match="no simulated labels"):
-        offers.create({"what": "labels", "source": "simulated", "ties": "keep", "annotators": ["nobody"]})
-    for names in ("judge:gloomy", [3], None):
-        with pytest.raises(ConfigError, match="named no annotators"):
-            offers.create({"what": "labels", "source": "simulated", "ties": "keep", "annotators": names})
-
-
-def test_labels_are_offered_without_names(ctx, tmp_path):
-    pair = lease_pairs(ctx.db, ctx.project.id, "Ann", get_labelling_config(ctx.db, ctx.project.id))[0].pair
-    cast_vote(ctx.db, Vote("u1", pair.id, "Ann", Source.HUMAN, Choice.FIRST, True))
-    offers = DownloadService(ctx, tmp_path / "cache")
-    said = {"what": "labels", "source": "human", "ties": "keep"}
-    told = [Path(offers.create(said | {"names": names})["path"]).read_text(encoding="utf-8") for names in (True, False)]
-    assert ['"Ann"' in lines for lines in told] == [True, False]
-
-
-def test_a_run_is_offered_as_a_zip_of_all_its_files(ctx, make, tmp_path):
-    run_id = make("one", {1: {SCORE: 0.5}})
-    offer = DownloadService(ctx, tmp_path / "cache").create({"what": "run", "run": str(run_id)})
-    with zipfile.ZipFile(offer["path"]) as bundle:
-        names = bundle.namelist()
-        assert bundle.read(f"run-{run_id}-metrics.csv").decode().split() == [f"step,{SCORE}", "1,0.5"]
-    assert f"run-{run_id}-manifest.json" in names
-    assert f"run-{run_id}-samples.jsonl" in names
-    assert any(name.startswith("tensorboard/") for name in names)
-    assert not any(Path(name).is_absolute() or ".." in name for name in names)
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"what": "labels", "source": "mine", "ties": "keep"},
-        {"what": "labels", "source": "all", "ties": "maybe"},
-        {"what": "run", "run": ""},
-        {"what": "adapter", "run": 1},
-        {"what": "adapter", "run": 99},
-        {"what": "reward-model"},
-        {"what": "reward-model", "reward_model": 1},
-        {"what": "/etc"},
-        {},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_what_cannot_be_exported_is_said_in_words(ctx, make, tmp_path, said):
+def test_an_action_needs_the_operator_where_a_secret_is_set(ctx, make):
     make("one")
-    with pytest.raises((ConfigError, StoreError, LabelError)):
-        DownloadService(ctx, tmp_path / "cache").create(said)
-    assert not list((ctx.home / "exports").glob("*"))
-
-
-def test_another_projects_run_is_not_exported(ctx, make, tmp_path):
-    run_id = make("one")
-    new_project(ctx.db)
-    with pytest.raises(ConfigError, match="Another project"):
-        DownloadService(ctx, tmp_path / "cache").create({"what": "run", "run": run_id})
-
-
-@pytest.fixture
-def timers(monkeypatch):
-    """What is to be done later: (seconds, what)."""
-    found = []
-
-    class Timer:
-        daemon = False
-
-        def __init__(self, seconds, what):
-            self.wanted = (seconds, what)
-
-        def start(self):
-            assert self.daemon  # a page that ends waits for none
-            found.append(self.wanted)
-
-    monkeypatch.setattr("rlhf_lab.ui.services.downloads.threading.Timer", Timer)
-    return found
-
-
-def aged(path, seconds):
-    at = time.time() - seconds
-    os.utime(path, (at, at))
-
-
-def test_offers_go_after_an_hour(ctx, tmp_path, timers):
-    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 3)
-    offers = DownloadService(ctx, tmp_path / "cache")
-    said = {"what": "labels", "source": "all", "ties": "keep"}
-    first = Path(offers.create(said)["path"])
-    ((seconds, tidy),) = timers
-    assert seconds == 3601
-    aged(first, 3590)
-    tidy()
-    assert first.exists()
-    assert Path(offers.create(said)["path"]) == first  # the same content: its hour begins again
-    assert time.time() - first.stat().st_mtime < 60
-    aged(first, 3601)
-    tidy()
-    assert list((tmp_path / "cache").iterdir()) == []
-
-
-def test_a_page_that_starts_removes_what_an_earlier_one_left_for_an_hour(ctx, tmp_path):
-    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 3)
-    said = {"what": "labels", "source": "all", "ties": "keep"}
-    old = Path(DownloadService(ctx, tmp_path / "cache").create(said)["path"])
-    new = Path(DownloadService(ctx, tmp_path / "cache").create(said | {"format": "csv"})["path"])
-    left, going_on = ctx.home / "exports" / "interrupted", ctx.home / "exports" / "going on"
-    for folder in (left, going_on):
-        folder.mkdir()
-        (folder / "half").touch()
-    aged(left, 3601)
-    aged(old, 3601)
-    DownloadService(ctx, tmp_path / "cache")
-    assert [old.exists(), new.exists(), left.exists(), going_on.exists()] == [False, True, False, True]
-
-
-def test_files_that_others_hold_in_gradios_cache_are_left_alone(ctx, tmp_path, monkeypatch):
-    monkeypatch.setattr("rlhf_lab.ui.services.downloads.get_upload_folder", lambda: str(tmp_path))
-    theirs = tmp_path / "hash" / "upload.csv"
-    theirs.parent.mkdir()
-    theirs.touch()
-    aged(theirs, 7200)
-    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 3)
-    offered = Path(DownloadService(ctx).create({"what": "labels", "source": "all", "ties": "keep"})["path"])
-    assert theirs.exists()
-    assert offered.is_relative_to(tmp_path / "rlhf-lab")
-
-
-def test_an_act_asks_for_the_operator_where_a_secret_is_set(ctx, make):
-    make("one")
-    guarded = Context(ctx.home, ctx.db, "sesame")
-    event, done = gr.EventData(None, {"at": 5, "do": "delete", "run": 1}), []
-
-    def do(said):
-        done.append(said["run"])
-        return {"done": screen.handle_action(guarded, said)}
-
-    assert "Only the operator" in operator_action(guarded, "wrong", event, do)["error"]
-    assert done == []
-    assert operator_action(guarded, "sesame", event, do) == {
-        "at": 5,
-        "done": "Run 1 is deleted, with its numbers and checkpoints.",
-    }
-    assert "not in the open project" in operator_action(guarded, "sesame", event, do)["error"]
+    control = event_handlers(screen, Context(ctx.home, ctx.db, "sesame"))["lab-runs", "control"]
+    event = gr.EventData(None, {"request_id": 5, "action": "delete", "run": 1})
+    assert "Only the operator" in control("wrong", event)["error"]
+    assert len(overview(ctx)["runs"]) == 1
+    message = "Run 1 is deleted, with its numbers and checkpoints."
+    assert control("sesame", event) == {"request_id": 5, "message": message}
+    assert "not in the open project" in control("sesame", event)["error"]

@@ -58,7 +58,7 @@ def test_every_equation_holds_of_every_token(ctx, llama_folder, algorithm, setti
         assert "".join(row["tokens"])
         for i in range(len(row["tokens"])):
             values = reply["constants"] | {name: column[i] for name, column in row["columns"].items()}
-            for line in reply["lines"]:
+            for line in reply["equations"]:
                 if "=" not in line["equation"]:
                     assert names_in_equation(line["equation"]) <= values.keys()
                     continue
@@ -74,8 +74,8 @@ def test_every_equation_holds_of_every_token(ctx, llama_folder, algorithm, setti
     if trainer.state.config.whiten_advantages:
         expected.add("advantage")
     assert expected <= checked
-    for shade in reply["shades"]:
-        assert shade["column"] in reply["rows"][0]["columns"]
+    for scale in reply["color_scales"]:
+        assert scale["column"] in reply["rows"][0]["columns"]
 
 
 OLD = TokenRecord(
@@ -96,16 +96,16 @@ def test_numbers_by_hand(ctx):
     reply = token_view(ctx.db, run.id, 1)
     assert reply["constants"] == {"beta": 0.25, "gamma": 1.0, "lam": 0.95, "low": 0.8, "high": 1.2}
     (row,) = reply["rows"]
-    assert (row["prompt"], row["tokens"], row["score"], row["earned"]) == ("Once", OLD.tokens, 3.0, 1.0)
+    assert (row["prompt"], row["tokens"], row["score"], row["shaped_score"]) == ("Once", OLD.tokens, 3.0, 1.0)
     assert row["clipped"] == [False, True]
     columns = row["columns"]
-    assert columns["earned"] == [0.0, 1.0]
+    assert columns["shaped_score"] == [0.0, 1.0]
     assert columns["next_value"] == [0.25, 0.0]
-    assert columns["next_raw"] == [0.85, 0.0]
+    assert columns["next_raw_advantage"] == [0.85, 0.0]
     assert columns["delta"] == pytest.approx([-0.27, 0.85])
     assert columns["loss"] == pytest.approx([-1.0, 0.8])  # -A · ratio is 0.61, at the clip 0.8
     assert columns["value_loss"] == pytest.approx([0.17850, 0.36125], abs=1e-5)
-    assert [line["name"] for line in reply["lines"]] == [
+    assert [line["name"] for line in reply["equations"]] == [
         "KL", "reward", "surprise", "advantage before whitening", "advantage", "ratio", "loss", "value's target", "value's loss",
     ]  # fmt: skip
 
@@ -116,14 +116,19 @@ def test_a_step_of_an_older_version_says_what_it_kept(ctx):
     record_step(ctx.db, run.id, StepResult(1, {}, tokens=[OLD]))
     reply = token_view(ctx.db, run.id, 1)
     assert reply["constants"]["beta"] == 0.1  # the run's: the step has none
-    assert [line["name"] for line in reply["lines"]] == ["KL", "surprise", "ratio", "loss"]
-    assert {"earned", "raw", "target", "spread"}.isdisjoint(reply["rows"][0]["columns"])
+    assert [line["name"] for line in reply["equations"]] == ["KL", "surprise", "ratio", "loss"]
+    assert {"shaped_score", "raw_advantage", "target", "advantage_sd"}.isdisjoint(reply["rows"][0]["columns"])
 
 
 def test_a_step_without_tokens_and_no_run(ctx):
     run = a_run(ctx)
     reply = token_view(ctx.db, run.id, 3)
-    assert (reply["rows"], reply["kept"], reply["step"], reply["steps"]) == ([], PolicyConfig().token_rows, 3, 0)
+    assert (reply["rows"], reply["tokens_per_step"], reply["step"], reply["last_step"]) == (
+        [],
+        PolicyConfig().token_rows,
+        3,
+        0,
+    )
     with pytest.raises(StoreError, match="run 99"):
         token_view(ctx.db, 99, 1)
 
@@ -140,7 +145,7 @@ def test_a_score_in_equal_parts_and_a_value_behind_the_end(ctx):
     """A text that was cut: what comes after the last token still counts, here with gamma 0.5 and 0.4."""
     record = dataclasses.replace(OLD, score=3.0, earned=3.0, after=0.4)
     columns = looked(ctx, record, score_placement="spread", gamma=0.5)["rows"][0]["columns"]
-    assert columns["earned"] == [1.5, 1.5]
+    assert columns["shaped_score"] == [1.5, 1.5]
     assert columns["next_value"] == [0.25, 0.4]
     assert columns["delta"] == pytest.approx([-0.02 + 0.5 * 0.25 - 0.5, 1.1 + 0.5 * 0.4 - 0.25])
 
@@ -166,12 +171,12 @@ def test_all_texts_of_a_step_share_a_scale_and_its_legend(ctx):
     """Ratios count from 1, all else from 0; the strongest colour is the farthest number's of both texts."""
     other = dataclasses.replace(OLD, row=1, advantage=[0.5, 4.0], ratio=[1.4, 0.9], kl=[0.0, 0.05], reward=[0.0, 0.0])
     reply = looked(ctx, OLD, other)
-    tints = [row["tints"] for row in reply["rows"]]
+    tints = [row["colors"] for row in reply["rows"]]
     assert [row["advantage"] for row in tints] == [[0.25, -0.25], [0.12, 1.0]]
     assert [row["ratio"] for row in tints] == [[0.0, -0.98], [1.0, -0.25]]
     assert [row["kl"] for row in tints] == [[0.2, -1.0], [0.0, 0.05]]
     assert [row["old_logprob"] for row in tints] == [[-0.05, -1.0]] * 2
-    assert {shade["column"]: shade["marks"] for shade in reply["shades"]} == {
+    assert {scale["column"]: scale["legend"] for scale in reply["color_scales"]} == {
         "advantage": [(-1.0, -0.25), (0.0, 0.0), (4.0, 1.0)],
         "reward": [(-0.02, -0.02), (0.0, 0.0), (1.1, 1.0)],
         "kl": [(-1.0, -1.0), (0.0, 0.0), (0.2, 0.2)],
@@ -179,7 +184,7 @@ def test_all_texts_of_a_step_share_a_scale_and_its_legend(ctx):
         "old_logprob": [(-2.0, -1.0), (0.0, 0.0)],
         "value": [(0.0, 0.0), (0.5, 1.0)],
     }
-    assert [shade["column"] for shade in reply["shades"] if shade["valued"]] == ["advantage", "reward"]
+    assert [scale["column"] for scale in reply["color_scales"] if scale["higher_is_better"]] == ["advantage", "reward"]
 
 
 def test_what_is_not_finite_spoils_neither_colours_nor_the_answer(ctx):
@@ -187,12 +192,12 @@ def test_what_is_not_finite_spoils_neither_colours_nor_the_answer(ctx):
     reply = looked(ctx, record)
     (row,) = reply["rows"]
     assert (row["columns"]["advantage"], row["columns"]["ratio"]) == ([None, 2.0], [None, 1.5])
-    assert (row["tints"]["advantage"], row["tints"]["ratio"]) == ([0.0, 1.0], [1.0, 1.0])
-    legends = {shade["column"]: shade["marks"] for shade in reply["shades"]}
+    assert (row["colors"]["advantage"], row["colors"]["ratio"]) == ([0.0, 1.0], [1.0, 1.0])
+    legends = {scale["column"]: scale["legend"] for scale in reply["color_scales"]}
     assert (legends["advantage"], legends["ratio"]) == ([(0.0, 0.0), (2.0, 1.0)], [(1.0, 0.0), (1.5, 1.0)])
     json.dumps(reply, allow_nan=False)
     nothing = looked(ctx, dataclasses.replace(OLD, advantage=[math.nan, math.nan]))
-    assert nothing["shades"][0]["marks"] == [(0.0, 0.0)]
+    assert nothing["color_scales"][0]["legend"] == [(0.0, 0.0)]
 
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets" / "ui"

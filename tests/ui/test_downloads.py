@@ -1,0 +1,176 @@
+"""Exports offered as downloads: what is written, what is refused, and when files are removed."""
+
+import json
+import os
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+from fake_runs import SCORE, a_run, step
+
+from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.records import Vote
+from rlhf_lab.errors import ConfigError, LabelError, StoreError
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.store.pair_leases import lease_pairs
+from rlhf_lab.store.projects import get_labelling_config
+from rlhf_lab.store.votes import cast_vote
+from rlhf_lab.ui.events import parse_payload
+from rlhf_lab.ui.services.downloads import DownloadService, ExportRequest
+
+ALL_LABELS = {"kind": "labels", "source": "all", "ties": "keep"}
+
+
+@pytest.fixture
+def downloads(ctx, tmp_path):
+    return DownloadService(ctx, tmp_path / "cache")
+
+
+def create(downloads, payload, **more):
+    return downloads.create(parse_payload(ExportRequest, payload | more))
+
+
+def create_file(downloads, payload, **more):
+    return Path(create(downloads, payload, **more)["path"])
+
+
+def test_labels_are_served_from_the_cache_and_nothing_stays_in_the_home(ctx, downloads):
+    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
+    download = create(downloads, ALL_LABELS)
+    file = Path(download["path"])
+    lines = file.read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["source"] for line in lines] == ["simulated"] * 5
+    assert (download["name"], download["bytes"]) == ("labels-project-1.jsonl", file.stat().st_size)
+    assert file.is_relative_to(downloads.cache)
+    with pytest.raises(LabelError, match="no human labels"):
+        create(downloads, ALL_LABELS, source="human")
+    assert list((ctx.home / "exports").iterdir()) == []
+
+
+def test_labels_of_chosen_annotators_are_exported(ctx, downloads):
+    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
+    ctx.scheduler.request_judge_labels(ctx.project.id, "gloomy", 3)
+    request = ALL_LABELS | {"source": "simulated"}
+    for names, count in (([], 8), (["judge:gloomy"], 3), (["judge:gloomy", "judge:cheerful"], 8)):
+        lines = create_file(downloads, request, annotators=names).read_text(encoding="utf-8").splitlines()
+        assert len(lines) == count
+        assert {json.loads(line)["annotator"] for line in lines} <= set(names or ["judge:gloomy", "judge:cheerful"])
+    with pytest.raises(LabelError, match="no simulated labels"):
+        create(downloads, request, annotators=["nobody"])
+    for names in ("judge:gloomy", [3], None):
+        with pytest.raises(ConfigError, match="no usable annotators"):
+            create(downloads, request, annotators=names)
+
+
+def test_labels_can_be_exported_without_names(ctx, downloads):
+    pair = lease_pairs(ctx.db, ctx.project.id, "Ann", get_labelling_config(ctx.db, ctx.project.id))[0].pair
+    cast_vote(ctx.db, Vote("u1", pair.id, "Ann", Source.HUMAN, Choice.FIRST, True))
+    assert '"Ann"' in create_file(downloads, ALL_LABELS, names=True).read_text(encoding="utf-8")
+    assert '"Ann"' not in create_file(downloads, ALL_LABELS, names=False).read_text(encoding="utf-8")
+
+
+def test_a_run_is_exported_as_a_zip_of_all_its_files(ctx, downloads):
+    run = a_run(ctx)
+    step(ctx, run, 1, score=0.5)
+    with zipfile.ZipFile(create_file(downloads, {"kind": "run", "run": str(run.id)})) as bundle:
+        names = bundle.namelist()
+        header, values = bundle.read(f"run-{run.id}-metrics.csv").decode().split()
+    assert dict(zip(header.split(","), values.split(","), strict=True))[SCORE] == "0.5"
+    assert f"run-{run.id}-manifest.json" in names
+    assert f"run-{run.id}-samples.jsonl" in names
+    assert any(name.startswith("tensorboard/") for name in names)
+    assert not any(Path(name).is_absolute() or ".." in name for name in names)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"kind": "labels", "source": "mine", "ties": "keep"},
+        {"kind": "labels", "source": "all", "ties": "maybe"},
+        {"kind": "run", "run": ""},
+        {"kind": "adapter", "run": 1},
+        {"kind": "adapter", "run": 99},
+        {"kind": "reward-model"},
+        {"kind": "reward-model", "reward_model": 1},
+        {"kind": "/etc"},
+        {},
+    ],
+    ids=str,
+)
+def test_an_impossible_export_is_refused_and_leaves_no_file(ctx, downloads, payload):
+    a_run(ctx)
+    with pytest.raises((ConfigError, StoreError, LabelError)):
+        create(downloads, payload)
+    assert not list((ctx.home / "exports").glob("*"))
+
+
+def test_another_projects_run_is_not_exported(ctx, downloads):
+    run = a_run(ctx)
+    new_project(ctx.db)
+    with pytest.raises(ConfigError, match="Another project"):
+        create(downloads, {"kind": "run", "run": run.id})
+
+
+@pytest.fixture
+def timers(monkeypatch):
+    """(seconds, function) of every timer that was started."""
+    started = []
+
+    class Timer:
+        daemon = False
+
+        def __init__(self, seconds, function):
+            self.arguments = (seconds, function)
+
+        def start(self):
+            assert self.daemon  # the server's end does not wait for it
+            started.append(self.arguments)
+
+    monkeypatch.setattr("rlhf_lab.ui.services.downloads.threading.Timer", Timer)
+    return started
+
+
+def set_age(path, seconds):
+    modified_at = time.time() - seconds
+    os.utime(path, (modified_at, modified_at))
+
+
+def test_downloads_are_removed_after_an_hour(ctx, downloads, timers):
+    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 3)
+    file = create_file(downloads, ALL_LABELS)
+    ((seconds, cleanup),) = timers
+    assert seconds == 3601
+    set_age(file, 3590)
+    cleanup()
+    assert file.exists()
+    assert create_file(downloads, ALL_LABELS) == file  # the same content: its hour begins again
+    assert time.time() - file.stat().st_mtime < 60
+    set_age(file, 3601)
+    cleanup()
+    assert list(downloads.cache.iterdir()) == []
+
+
+def test_a_starting_page_removes_what_an_earlier_one_left_behind(ctx, downloads):
+    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 3)
+    old, new = create_file(downloads, ALL_LABELS), create_file(downloads, ALL_LABELS, format="csv")
+    interrupted, in_progress = ctx.home / "exports" / "interrupted", ctx.home / "exports" / "in progress"
+    for folder in (interrupted, in_progress):
+        folder.mkdir()
+        (folder / "half").touch()
+    set_age(interrupted, 3601)
+    set_age(old, 3601)
+    DownloadService(ctx, downloads.cache)
+    assert [path.exists() for path in (old, new, interrupted, in_progress)] == [False, True, False, True]
+
+
+def test_files_of_other_programs_in_gradios_cache_are_left_alone(ctx, tmp_path, monkeypatch):
+    monkeypatch.setattr("rlhf_lab.ui.services.downloads.get_upload_folder", lambda: str(tmp_path))
+    theirs = tmp_path / "hash" / "upload.csv"
+    theirs.parent.mkdir()
+    theirs.touch()
+    set_age(theirs, 7200)
+    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 3)
+    file = create_file(DownloadService(ctx), ALL_LABELS)
+    assert theirs.exists()
+    assert file.is_relative_to(tmp_path / "rlhf-lab")

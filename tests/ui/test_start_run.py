@@ -1,0 +1,217 @@
+"""The form of a new run without a browser: its options, presets and algorithms, and what a run starts with."""
+
+import json
+
+import pytest
+from fake_runs import reward_model
+
+from rlhf_lab.common.enums import JobKind, RunStatus, Source
+from rlhf_lab.common.paths import ptx_texts_file
+from rlhf_lab.config.base import fields_of
+from rlhf_lab.config.policy import ALGORITHMS, PRESETS, PolicyConfig
+from rlhf_lab.errors import ConfigError, DataError, LabelError
+from rlhf_lab.jobs import engine_process, queue, run_control
+from rlhf_lab.jobs.judge_labelling import label_with_judge
+from rlhf_lab.judges.builtin import Judge
+from rlhf_lab.store.label_snapshots import snapshot_labels
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.runs import get_run, runs
+from rlhf_lab.ui.components.forms import Form, help_text
+from rlhf_lab.ui.events import parse_payload
+from rlhf_lab.ui.screens import start_run
+from rlhf_lab.ui.screens.start_run import PtxSource
+
+
+def test_without_a_reward_model_it_says_how_many_labels_are_missing(ctx):
+    options = start_run.start_options(ctx, {})
+    assert (options["models"], options["labels_missing"], options["training_progress"], options["run_count"]) == (
+        [],
+        10,
+        None,
+        0,
+    )
+    queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, {"source": "human"})
+    options = start_run.start_options(ctx, {})
+    assert (options["training_progress"], options["training_text"]) == (
+        None,
+        "A reward model from people's labels waits for the engine.",
+    )
+    queue.claim(ctx.db, [JobKind.TRAIN_REWARD], engine_process.record_heartbeat(ctx.db, "x"))
+    options = start_run.start_options(ctx, {})
+    assert (options["training_progress"], options["training_text"]) == (
+        0.0,
+        "A reward model learns from people's labels.",
+    )
+
+
+def test_reward_models_are_offered_newest_first_with_source_and_accuracy(ctx):
+    first, second = reward_model(ctx), reward_model(ctx, Source.HUMAN, accuracy=None)
+    models = start_run.start_options(ctx, {})["models"]
+    assert [(model["id"], model["label"]) for model in models] == [
+        (second.id, f"{second.id}: 3 people's labels, accuracy not measured"),
+        (first.id, f"{first.id}: 3 simulated labels, accuracy 81 %"),
+    ]
+    assert "people's labels" in models[0]["note"]
+    assert "simulated labels" in models[1]["note"]
+
+
+def test_the_newest_reward_model_of_peoples_labels_is_the_default(ctx, monkeypatch):
+    notes = {}
+    assert start_run.start_options(ctx, notes)["default_id"] is None
+    simulated = reward_model(ctx)
+    assert start_run.start_options(ctx, notes)["default_id"] == simulated.id
+    human = reward_model(ctx, Source.HUMAN)
+    monkeypatch.setattr(start_run, "MAX_MODELS", 2)
+    later = [reward_model(ctx).id for _ in range(3)]
+    options = start_run.start_options(ctx, notes)
+    assert options["default_id"] == human.id
+    assert [model["id"] for model in options["models"]] == [later[2], later[1], human.id]
+
+
+def test_a_reward_model_that_may_be_guessing_has_a_warning(ctx):
+    wide = reward_model(ctx, accuracy=0.17, accuracy_low=0.03, accuracy_high=0.56)
+    good = reward_model(ctx, accuracy=0.8, accuracy_low=0.7, accuracy_high=0.9)
+    trusted, doubtful = start_run.start_options(ctx, {})["models"]
+    assert doubtful["label"] == f"{wide.id}: 3 simulated labels, accuracy 3–56 %"
+    assert "no better than guessing" in doubtful["note"]
+    assert trusted["label"] == f"{good.id}: 3 simulated labels, accuracy 80 %"
+    assert "guessing" not in trusted["note"]
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["cheerful"], "by the judge cheerful"),
+        (["mine"], "by mine, which does not ship"),
+        (["cheerful", "mine"], "by several judges"),
+    ],
+)
+def test_the_note_names_the_judge_even_one_from_a_file(ctx, names, text):
+    for i, name in enumerate(names):
+        label_with_judge(
+            ctx.db, ctx.project.id, Judge(name, "", "tales", lambda response: float(len(response))), 4, seed=i
+        )
+    pinned = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
+    row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={}, snapshot=pinned)
+    assert text in start_run.reward_note(ctx.db, row)
+
+
+def test_another_model_than_the_embedded_one_has_the_gentle_preset(ctx, monkeypatch):
+    assert start_run.start_options(ctx, {})["default_preset"] == "lab"
+    monkeypatch.setattr(start_run, "EMBEDDED_MODEL", "another")
+    assert start_run.start_options(ctx, {})["default_preset"] == "gentle"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_a_label_and_is_a_config(name):
+    assert start_run.PRESET_LABELS[name].startswith(name)
+    assert start_run.preset_config(name) == PolicyConfig.for_algorithm("ppo", **PRESETS[name])
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_preset_overrides_the_recommended_settings_of_the_algorithm(algorithm):
+    assert start_run.preset_config("lab", algorithm) == PolicyConfig.for_algorithm(algorithm)
+    assert start_run.preset_config("gentle", algorithm) == PolicyConfig.for_algorithm(algorithm, **PRESETS["gentle"])
+
+
+def test_every_setting_of_the_form_belongs_to_a_group():
+    groups = {item.group for item in fields_of(PolicyConfig)}
+    assert groups == {"run", "rollouts", "reward", "KL", "advantages", "policy loss", "value", "LoRA"}
+    assert all(len(help_text(item)) < 160 for item in fields_of(PolicyConfig))
+
+
+def test_another_algorithm_keeps_what_a_person_changed(form):
+    ppo, rloo = PolicyConfig.for_algorithm("ppo"), PolicyConfig.for_algorithm("rloo")
+    assert ppo.minibatches != rloo.minibatches
+    names = [item.name for item in form.settings]
+    shown = dict(zip(names, form.values(ppo), strict=True)) | {"algorithm": "rloo", "steps": "12", "beta": "abc"}
+    moved = dict(zip(names, form.keep_user_edits(list(shown.values()), ppo, rloo), strict=True))
+    assert (moved["algorithm"], moved["steps"], moved["beta"]) == ("rloo", "12", "abc")
+    fresh = dict(zip(names, form.values(rloo), strict=True))
+    assert {name for name in names if moved[name] != fresh[name]} == {"steps", "beta"}
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_setting_is_disabled_where_the_algorithm_accepts_only_its_default(form, algorithm):
+    config = PolicyConfig.for_algorithm(algorithm)
+    updates = form.component_updates(["mine"] * len(form.settings), algorithm)
+    for item, update in zip(form.settings, updates, strict=True):
+        if item.only is None:
+            assert (update["interactive"], update["value"]) == (True, "mine")
+            continue
+        other = next(value for value in other_values(item) if value != item.default)
+        try:
+            config.replace(**{item.name: other})
+            accepted = True
+        except ConfigError as error:
+            accepted = "has no meaning for" not in str(error)
+        assert update["interactive"] == accepted, item.name
+        assert form.parse(list(form.values(PolicyConfig())))[item.name] == item.default
+        assert update["value"] == ("mine" if accepted else form.values(PolicyConfig())[form.settings.index(item)])
+
+
+def other_values(item):
+    """Values that a setting may have besides its default."""
+    if item.type is bool:
+        return [not item.default]
+    return list(item.choices or (item.type(item.low), item.type(item.high)))
+
+
+def test_an_unknown_preset_is_refused():
+    with pytest.raises(ConfigError, match="lab, gentle"):
+        start_run.preset_config("wild")
+
+
+def test_a_run_needs_a_reward_model_of_its_project(ctx):
+    with pytest.raises(LabelError, match="Label pairs"):
+        run_control.start_run(ctx.db, ctx.home, ctx.project.id, PolicyConfig())
+
+
+@pytest.fixture
+def form(monkeypatch):
+    """The form without its components: they need gr.Blocks, which opens an event loop that nobody closes."""
+    monkeypatch.setattr(Form, "__init__", lambda self: None)
+    bare = Form()
+    bare.settings = fields_of(PolicyConfig)
+    return bare
+
+
+def start(ctx, form, payload, values, ptx_source=None):
+    return start_run.start_run(ctx, form, parse_payload(start_run.StartRun, payload), values, ptx_source)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_run_starts_with_the_values_of_the_form(ctx, form, name):
+    row, preset = reward_model(ctx), start_run.preset_config(name)
+    started = start(ctx, form, {"reward_model": str(row.id), "name": "  first  run "}, form.values(preset))
+    run = get_run(ctx.db, started.id)
+    assert PolicyConfig.from_dict(run.config) == PolicyConfig.for_algorithm("ppo", **PRESETS[name])
+    assert (run.name, run.status, run.total_steps) == ("first run", RunStatus.QUEUED, preset.steps)
+    assert queue.jobs(ctx.db)[0].payload == {"run_id": run.id}
+
+
+def test_texts_for_ptx_come_from_a_file_and_its_column(ctx, form, tmp_path):
+    payload = {"reward_model": str(reward_model(ctx).id)}
+    file = tmp_path / "mine.csv"
+    file.write_text("said,by\nOnce upon a time.,ann\nThe end.,bob\n")
+    values = form.values(PolicyConfig(ptx_coef=0.1))
+    run = start(ctx, form, payload, values, PtxSource(str(file), "said"))
+    assert get_run(ctx.db, run.id).manifest["ptx_texts"] == {"source": "mine.csv:said", "count": 2}
+    assert json.loads(ptx_texts_file(ctx.home, run.id).read_text()) == ["Once upon a time.", "The end."]
+    with pytest.raises(DataError, match='no text in a column "sung"'):
+        start(ctx, form, payload, values, PtxSource(str(file), "sung"))
+    without_ptx = start(ctx, form, payload, form.values(PolicyConfig()), PtxSource(str(file), "said"))
+    assert "ptx_texts" not in get_run(ctx.db, without_ptx.id).manifest
+
+
+def test_a_bad_setting_is_refused_by_its_name_and_nothing_starts(ctx, form):
+    row, values = reward_model(ctx), form.values(start_run.preset_config("lab"))
+    steps = [item.name for item in form.settings].index("steps")
+    for wrong, message in {"0": "steps = 0 is below", "many": 'steps = "many" is not a whole number'}.items():
+        values[steps] = wrong
+        with pytest.raises(ConfigError, match=message):
+            start(ctx, form, {"reward_model": row.id}, values)
+    values[steps] = "5"
+    with pytest.raises(ConfigError, match="no usable reward model"):
+        start(ctx, form, {}, values)
+    assert runs(ctx.db) == []
