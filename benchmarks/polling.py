@@ -118,7 +118,7 @@ class Viewer:
 
     def __init__(self, client: httpx.AsyncClient, component: int, name: str, run_id: int) -> None:
         self.client, self.component, self.name = client, component, name
-        self.request: dict[str, Any] = {"run": run_id, "line": None, "since": -1, "frame": None, "seen": None}
+        self.request: dict[str, Any] = {"run": run_id, "epoch": None, "after_step": -1, "static_id": None}
         self.wire_bytes: list[int] = []
         self.body_bytes: list[int] = []
         self.latencies: list[float] = []
@@ -132,12 +132,12 @@ class Viewer:
         self.wire_bytes.append(response.num_bytes_downloaded)
         self.body_bytes.append(len(response.content))
         reply = response.json()
-        if not reply.get("same"):
+        if not reply.get("unchanged"):
             self.request |= {
-                "line": reply["line"],
-                "since": reply["to"],
-                "seen": reply["seen"],
-                "frame": reply["frame_id"],
+                "epoch": reply["epoch"],
+                "after_step": reply["last_step"],
+                "revision": reply["revision"],
+                "static_id": reply["static_id"],
             }
 
 
