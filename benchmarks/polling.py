@@ -31,9 +31,9 @@ from rlhf_lab.common.records import LabelSnapshot, StepResult  # noqa: E402
 from rlhf_lab.config.policy import PolicyConfig  # noqa: E402
 from rlhf_lab.jobs.project_setup import pick_project  # noqa: E402
 from rlhf_lab.store.database import Database  # noqa: E402
-from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.reward_models import add_reward_model  # noqa: E402
 from rlhf_lab.store.run_metrics import record_step  # noqa: E402
-from rlhf_lab.store.runs import create_run, set_run_status
+from rlhf_lab.store.runs import create_run, set_run_status  # noqa: E402
 from rlhf_lab.ui.services.run_feed import FEED_METRICS  # noqa: E402
 
 OTHER_METRICS = tuple(f"val/other_{i}" for i in range(25))  # a run keeps about 40 metrics
