@@ -34,10 +34,10 @@ from rlhf_lab.common.enums import Source  # noqa: E402
 from rlhf_lab.config.base import fields_of  # noqa: E402
 from rlhf_lab.config.policy import ALGORITHMS, PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
-from rlhf_lab.embedded_model.batching import generate_documents  # noqa: E402
-from rlhf_lab.engine.job_handlers import train_reward_model  # noqa: E402
+from rlhf_lab.embedded_model.corpus import generate_documents  # noqa: E402
+from rlhf_lab.engine.job_handlers import RewardRequest, train_reward_model  # noqa: E402
 from rlhf_lab.engine.model_cache import ModelCache  # noqa: E402
-from rlhf_lab.engine.pair_sampling import sample_pairs
+from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
 from rlhf_lab.jobs.judge_labelling import label_with_judge  # noqa: E402
 from rlhf_lab.jobs.project_setup import new_project  # noqa: E402
 from rlhf_lab.judges.builtin import Judge, load_judge  # noqa: E402
@@ -78,11 +78,10 @@ def prepare_experiment(args: argparse.Namespace, model_cache: ModelCache, db: Da
     project = new_project(
         db, model=args.model, prompt_set=judge.prompt_set, prompts_file=None, seed=seed, name=f"seed {seed}"
     )
-    sample_pairs(model_cache, project, args.labels)
+    sample_pairs(model_cache, project, PairRequest(args.labels))
     label_with_judge(db, project.id, judge, args.labels, noise=0.0, seed=seed)
-    row = train_reward_model(
-        model_cache, project, RewardConfig(seed=seed, last_weight=args.last_weight), Source.SIMULATED
-    )
+    reward_config = RewardConfig(seed=seed, last_weight=args.last_weight)
+    row = train_reward_model(model_cache, project, RewardRequest(reward_config, Source.SIMULATED))
     backbone, adapters = model_cache.load_project(project)
     reward_model = model_cache.reward_model(row.id, "reward")
     unique_prompts = [prompt.text for prompt in prompts(db, project.id, "eval")]
@@ -126,14 +125,14 @@ def make_trainer(experiment: Experiment, config: PolicyConfig) -> PolicyTrainer:
 
 def evaluate_policy(experiment: Experiment, trainer: PolicyTrainer) -> tuple[Mean, Mean]:
     """Gold above the base (in its sd) and KL of the policy as it is, on fresh samples for the held-out prompts."""
-    config = trainer.config
-    with experiment.adapters.using(trainer.policy.adapter, merged=True):
+    config = trainer.state.config
+    with experiment.adapters.using(trainer.state.policy.adapter, merged=True):
         samples = sample_responses(
             experiment.backbone, experiment.eval_prompts * 2, seed=experiment.seed, purpose="benchmark policy",
             max_new_tokens=config.max_new_tokens, temperature=config.temperature,
         )  # fmt: skip
     gold = mean([experiment.gold_gain(experiment.judge.score(text)) for text in samples.texts])
-    return gold, sequence_kl(trainer.policy, samples, config.temperature)
+    return gold, sequence_kl(trainer.state.policy, samples, config.temperature)
 
 
 def run_algorithms(args: argparse.Namespace, experiment: Experiment) -> list[dict[str, Any]]:

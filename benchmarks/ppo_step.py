@@ -32,8 +32,8 @@ import torch  # noqa: E402
 from rlhf_lab.common.bundled_assets import shipped_prompts  # noqa: E402
 from rlhf_lab.config.policy import PolicyConfig  # noqa: E402
 from rlhf_lab.core.logprobs import logprobs_and_entropy  # noqa: E402
+from rlhf_lab.kernels import c_ops  # noqa: E402
 from rlhf_lab.kernels import matmul as products_module  # noqa: E402
-from rlhf_lab.kernels import ops  # noqa: E402
 from rlhf_lab.models import adapters as adapters_module  # noqa: E402
 from rlhf_lab.models import reward_model as reward_module  # noqa: E402
 from rlhf_lab.models.adapters import Adapters  # noqa: E402
@@ -99,7 +99,7 @@ def full_softmax(trainer: PolicyTrainer) -> Iterator[None]:
 
 @contextmanager
 def one_batch(trainer: PolicyTrainer) -> Iterator[None]:
-    with patch.object(trainer, "config", trainer.config.replace(micro_batch=trainer.config.batch_size)):
+    with patch.object(trainer.state, "config", trainer.state.config.replace(micro_batch=trainer.state.config.batch_size)):
         yield
 
 
@@ -124,7 +124,7 @@ def swapped_matmul_library(trainer: PolicyTrainer) -> Iterator[None]:
 @contextmanager
 def no_kernels(trainer: PolicyTrainer) -> Iterator[None]:
     """What lies between products by PyTorch's operations, as where there is no C compiler."""
-    with patch.object(ops, "supported", lambda *_: False):
+    with patch.object(c_ops, "supported", lambda *_: False):
         yield
 
 
@@ -183,12 +183,12 @@ def make_trainer(model: str, device: str, config: PolicyConfig) -> PolicyTrainer
 
 def measure(trainer: PolicyTrainer, variants: list[str], rounds: int) -> dict[str, dict[str, float]]:
     """Medians of seconds a way, and of the ratios to the first way in the same round."""
-    saved_state = trainer.state()
+    saved_state = trainer.state.state_dict()
     seconds: dict[str, list[dict[str, float]]] = {variant: [] for variant in variants}
     last_metrics: dict[str, dict[str, float]] = {}
     for round_ in range(rounds + 1):
         for variant in variants:
-            trainer.load_state(*saved_state)
+            trainer.state.load_state_dict(*saved_state)
             with ExitStack() as stack:
                 for enter in VARIANTS[variant]:
                     stack.enter_context(enter(trainer))

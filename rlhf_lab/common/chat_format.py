@@ -84,7 +84,7 @@ def split_shared_prefix(chosen: Any, rejected: Any) -> tuple[str, str, str]:
 
 
 def _split_chats(chosen: Chat, rejected: Chat) -> tuple[str, str, str]:
-    shared_count = _common_prefix_length(chosen, rejected)
+    shared_count = common_prefix_length(chosen, rejected)
     shared_count = min(shared_count, len(chosen) - 1, len(rejected) - 1)
     if shared_count < 1:
         raise UnreadableError("and rejected share no message that could be the prompt")
@@ -97,12 +97,12 @@ def _split_chats(chosen: Chat, rejected: Chat) -> tuple[str, str, str]:
 
 def _split_texts(chosen: str, rejected: str) -> tuple[str, str, str]:
     if is_transcript(chosen) and is_transcript(rejected):
-        prefix_start = chosen.rfind(ASSISTANT_PREFIX, 0, _common_prefix_length(chosen, rejected))
+        prefix_start = chosen.rfind(ASSISTANT_PREFIX, 0, common_prefix_length(chosen, rejected))
         if prefix_start >= 0:
             end = prefix_start + len(ASSISTANT_PREFIX)
             return chosen[:end], chosen[end:], rejected[end:]
         raise UnreadableError('and rejected share no beginning up to an "Assistant:" that could be the prompt')
-    end = _common_prefix_length(chosen, rejected)
+    end = common_prefix_length(chosen, rejected)
     end = _word_boundary(chosen, rejected, end)
     if not chosen[:end].strip():
         raise UnreadableError(
@@ -134,7 +134,7 @@ def parse_prompt(value: Any) -> str:
     return to_transcript(validate_chat(value)) if isinstance(value, list) else require_text(value)
 
 
-def _common_prefix_length(a: Sequence[Any], b: Sequence[Any]) -> int:
+def common_prefix_length(a: Sequence[Any], b: Sequence[Any]) -> int:
     limit = min(len(a), len(b))
     return next((i for i in range(limit) if a[i] != b[i]), limit)
 

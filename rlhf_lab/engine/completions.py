@@ -1,9 +1,10 @@
-"""Short jobs about texts: continue prompts, score texts, and say which of their words made the score."""
+"""Short jobs about texts: continue prompts, score texts, and show what each token contributes to the score."""
 
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from rlhf_lab.common.chat_format import common_prefix_length
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Project
 from rlhf_lab.engine.model_cache import ModelCache
@@ -16,13 +17,13 @@ from rlhf_lab.training.evaluation import SampledResponses, sample_responses
 from rlhf_lab.training.reward.task import ReferenceSamples
 
 REFERENCE_SAMPLES = 128
-JOB_POLICY_SLOT, JOB_REWARD_SLOT = "job", "job reward"  # slots for adapters of jobs: a run's own stay where they are
+JOB_POLICY_SLOT, JOB_REWARD_SLOT = "job", "job reward"  # adapter names, other than those of a run
 
 
 def resolve_max_new_tokens(backbone: Backbone, prompts: Sequence[str], max_new_tokens: int | None = None) -> int:
-    """How many new tokens to write: `options`, or by default as many as fit behind the longest prompt, at most 64.
+    """max_new_tokens, or by default as many new tokens as fit after the longest prompt, at most 64.
 
-    Raises ModelError where a prompt alone fills the model's context.
+    Raises ModelError if a prompt fills the model's context.
     """
     if max_new_tokens is not None:
         return max_new_tokens
@@ -30,8 +31,8 @@ def resolve_max_new_tokens(backbone: Backbone, prompts: Sequence[str], max_new_t
     remaining = backbone.context_length - longest
     if remaining < 1:
         raise ModelError(
-            f"a prompt of {longest} tokens leaves no room for a response: the model reads {backbone.context_length} tokens in all. "
-            "Shorten or remove that prompt, or choose a model with a longer context."
+            f"a prompt of {longest} tokens leaves no room for a response: the model reads {backbone.context_length} tokens "
+            "in all. Shorten or remove that prompt, or choose a model with a longer context."
         )
     return min(DEFAULT_MAX_NEW_TOKENS, remaining)
 
@@ -39,17 +40,18 @@ def resolve_max_new_tokens(backbone: Backbone, prompts: Sequence[str], max_new_t
 def reference_samples(
     model_cache: ModelCache, project: Project, on_progress: ProgressCallback = no_progress
 ) -> ReferenceSamples:
-    """Base samples on train prompts: the scale of the scores. The same for every reward model of a project."""
+    """Base samples for train prompts, which scores are normalised on. The same for every reward model of a project."""
     backbone, adapters = model_cache.load_project(project)
     fitting_prompts = prompts_that_fit(backbone, prompts(model_cache.db, project.id, "train"))
     texts = [fitting_prompts.prompts[i % len(fitting_prompts.prompts)].text for i in range(REFERENCE_SAMPLES)]
+    max_new_tokens = fitting_prompts.response_length
     with adapters.using(None):
         samples = sample_responses(
             backbone,
             texts,
             seed=project.seed,
             purpose="reference",
-            max_new_tokens=fitting_prompts.response_length,
+            max_new_tokens=max_new_tokens,
             on_progress=on_progress,
         )
     return ReferenceSamples(samples.prompts, samples.tokens)
@@ -58,14 +60,13 @@ def reference_samples(
 def complete(
     model_cache: ModelCache, project: Project, payload: dict[str, Any], *, on_progress: ProgressCallback = no_progress
 ) -> dict[str, Any]:
-    """Continue prompts with the base or a checkpoint, and score the texts where a reward model is named.
+    """Continue prompts with the base or a checkpoint, and score the texts if the payload names a reward model.
 
     payload: prompts (list of texts), checkpoint, seed, and optionally temperature, max_new_tokens, reward_model_id, words
-    (true: also say what each token adds to the score), leave_out (true: write to the prompts that fit alone). Result: texts,
-    tokens (ids), checkpoint (the one that wrote; for "latest" its step), note (that newer ones are damaged, or ""); with a
-    reward model also scores, with words also `words` and `token_scores` as `explain` gives them, and with leave_out also
-    left_out: the places in `prompts` of those that were too long, of which there is no text. Raises ModelError where a prompt
-    is too long, with leave_out where all are.
+    (true: also token contributions to the score), leave_out (true: skip prompts that are too long). Result: texts, tokens (ids),
+    checkpoint (for "latest" with its step), note (if newer checkpoints are damaged, else ""); with a reward model also scores;
+    with words also `words` and `token_scores` as in `explain`; with leave_out also left_out: the indices of skipped prompts.
+    Raises ModelError if a prompt is too long, with leave_out only if all are.
     """
     backbone, adapters = model_cache.load_project(project)
     prompt_texts, max_new_tokens = [str(prompt) for prompt in payload["prompts"]], payload.get("max_new_tokens")
@@ -100,11 +101,11 @@ def complete(
 def explain(
     model_cache: ModelCache, project: Project, payload: dict[str, Any], *, on_progress: ProgressCallback = no_progress
 ) -> dict[str, Any]:
-    """Score texts that anybody wrote, and say what each token adds to the score.
+    """Score given texts, and compute what each token contributes to the score.
 
     payload: reward_model_id, items (list of {"prompt", "text"}). Result: items, each with score, tokens (pieces of the text;
-    the last, empty one is its end) and token_scores, whose mean is the score (null where the head reads the last token only).
-    Raises ModelError where prompt and text do not fit the model's context.
+    the last, empty one stands for EOS) and token_scores, whose mean is the score (null if the head reads the last token only).
+    Raises ModelError if prompt and text do not fit the model's context.
     """
     backbone, _ = model_cache.load_project(project)
     scorer = model_cache.reward_model(int(payload["reward_model_id"]), JOB_REWARD_SLOT)
@@ -133,27 +134,21 @@ def explain(
 def token_contributions(
     scorer: RewardModel, prompt: list[int], response: list[int], on_progress: ProgressCallback = no_progress
 ) -> list[float] | None:
-    """What each token of the response adds to the score; None where the head does not read every token."""
+    """What each token of the response contributes to the score; None if the head does not read every token."""
     on_progress()
     return scorer.token_scores(prompt, response) if scorer.head.pooling == "mean" else None
 
 
 def token_pieces(backbone: Backbone, ids: Sequence[int], text: str) -> list[str]:
-    """The text cut where its tokens end: one piece a token, joined they are the text.
+    """The text split at its token boundaries, one piece per token.
 
-    A token that ends within a character (bytes of an emoji) gets an empty piece, the one that completes it the character.
+    A token that ends within a character (bytes of an emoji) gets an empty piece, the one that completes the character gets it.
     """
     boundaries = [0]
     for i in range(1, len(ids)):
-        boundaries.append(max(boundaries[-1], _common_prefix_length(backbone.decode(ids[:i]), text)))
+        boundaries.append(max(boundaries[-1], common_prefix_length(backbone.decode(ids[:i]), text)))
     ends_with_eos = len(ids) > 1 and ids[-1] in backbone.eos_ids
     if ends_with_eos:
-        boundaries[-1] = len(text)  # the end of the text adds no character; the token before it takes what is left
+        boundaries[-1] = len(text)  # EOS adds no character; the token before it gets the rest
     boundaries.append(len(text))
     return [text[a:b] for a, b in pairwise(boundaries)]
-
-
-def _common_prefix_length(a: str, b: str) -> int:
-    """The length of the beginning that two texts share."""
-    limit = min(len(a), len(b))
-    return next((i for i in range(limit) if a[i] != b[i]), limit)

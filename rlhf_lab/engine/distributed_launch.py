@@ -1,7 +1,8 @@
-"""Work of several processes: a child of the engine, started by `accelerate launch`, one process a GPU (gloo on CPUs).
+"""Training in several processes: a child of the engine, started by `accelerate launch`, one process per GPU (gloo on CPUs).
 
-The child trains and writes; the engine watches it, goes on serving short jobs, and takes it down when it leaves. Controls of a
-run are rows of the store as ever: the leading process obeys them between two steps and tells the others.
+`train_policy` and `train_reward` run in the engine: they start the processes, wait for them while the engine serves short jobs,
+and terminate them when the engine exits. `run_policy_worker` and `run_reward_worker` run in each process of the child. The main
+process applies the control events of a run between steps and broadcasts them to the others.
 """
 
 import dataclasses
@@ -24,7 +25,8 @@ from rlhf_lab.common.records import Job, ProcessIdentity
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine.error_messages import explain_distributed_error
-from rlhf_lab.engine.job_handlers import JobProgressCallback, reward_job
+from rlhf_lab.engine.job_handlers import reward_job
+from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressCallback
 from rlhf_lab.engine.model_cache import REWARD_MODELS_FOLDER, ModelCache
 from rlhf_lab.engine.policy_run import ENGINE_EXIT_MESSAGE, POLL_INTERVAL_S, RUN_PROCESS_DIED, PolicyRun
 from rlhf_lab.errors import EngineError, LabError, TrainingError
@@ -36,12 +38,10 @@ from rlhf_lab.training.distributed import Distributed, init_from_env, shutdown
 
 LAUNCH_CONFIG = Path(__file__).with_name("launch.yaml")
 LOG_FILE = "processes.log"
-ENGINE_VARIABLE = "RLHF_LAB_ENGINE"  # who started the processes, as JSON: for them alone
+ENGINE_VARIABLE = "RLHF_LAB_ENGINE"  # the identity of the engine process, as JSON
 TERMINATE_TIMEOUT_S = 20.0
-LAUNCHED_VARIABLE = "TORCHELASTIC_RUN_ID"  # in the environment of what `accelerate launch` starts
-ERROR_REPORT_WAIT_S = (
-    30.0  # how long a process that met an error leaves the telling to the leading one, which met it too
-)
+LAUNCHED_VARIABLE = "TORCHELASTIC_RUN_ID"  # set for processes that `accelerate launch` starts
+ERROR_REPORT_WAIT_S = 30.0  # how long a failed process waits for the main one, which failed too, to record the error
 REWARD_PROCESS_DIED = (
     f"one of the processes that trained the reward model died, and the others were ended ({LOG_FILE} in the home's folder "
     f"{REWARD_MODELS_FOLDER} says more). The labels are untouched: train it again."
@@ -49,32 +49,26 @@ REWARD_PROCESS_DIED = (
 
 
 def launch_command(processes: int, arguments: list[str]) -> list[str]:
-    """What starts the processes; part: their command line."""
+    """The command that starts the processes. arguments: of `python -m rlhf_lab` in each of them."""
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(LAUNCH_CONFIG)]
     return [*launcher, "--num_processes", str(processes), "-m", "rlhf_lab", *arguments]
 
 
 def launch_and_wait(processes: int, arguments: list[str], folder: Path, keep_running: Callable[[], bool]) -> bool:
-    """Start the processes and stay with them until they have ended; what they say goes to a log in the folder.
+    """Start the processes and wait for them; their output goes to a log in the folder.
 
-    stays: asked all along; once it says false, or raises, they are ended. Returns whether they ended by themselves.
+    keep_running: polled meanwhile; once it returns false or raises, the processes are terminated. Returns whether they ended by
+    themselves.
     """
     check_devices(processes)
     folder.mkdir(parents=True, exist_ok=True)
     threads = str(max(1, (os.cpu_count() or 1) // processes))
     with (folder / LOG_FILE).open("ab") as log:
+        engine_identity = json.dumps(dataclasses.asdict(engine_process.this_process()))
         child = subprocess.Popen(
-            launch_command(processes, arguments),
-            stdout=log,
-            stderr=log,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            env=os.environ
-            | {
-                "OMP_NUM_THREADS": threads,
-                ENGINE_VARIABLE: json.dumps(dataclasses.asdict(engine_process.this_process())),
-            },
-        )
+            launch_command(processes, arguments), stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+            env=os.environ | {"OMP_NUM_THREADS": threads, ENGINE_VARIABLE: engine_identity},
+        )  # fmt: skip
         try:
             while child.poll() is None:
                 if not keep_running():
@@ -86,7 +80,7 @@ def launch_and_wait(processes: int, arguments: list[str], folder: Path, keep_run
 
 
 def terminate(child: subprocess.Popen[bytes]) -> None:
-    """End the launcher and what it launched."""
+    """End the launcher and its processes."""
     for signal_number, timeout in ((signal.SIGTERM, TERMINATE_TIMEOUT_S), (signal.SIGKILL, None)):
         if child.poll() is not None:
             return
@@ -107,7 +101,7 @@ def last_log_line(folder: Path) -> str:
 
 
 def check_devices(processes: int) -> None:
-    """Raises TrainingError where processes would share a GPU."""
+    """Raises TrainingError if there are fewer GPUs than processes."""
     gpus = torch.cuda.device_count()
     if 0 < gpus < processes:
         raise TrainingError(
@@ -125,33 +119,31 @@ def train_policy(
     should_exit: Callable[[], bool],
     report_progress: JobProgressCallback,
 ) -> RunStatus:
-    """A run in processes of its own, until it ends; INTERRUPTED when the engine leaves, for its job to be put back. Raises
-    TrainingError when it failed or one of them died, ClaimedError while it has some already."""
+    """Train a run in processes of its own. INTERRUPTED when the engine exits; the job is then requeued.
+
+    Raises TrainingError when the run failed or a process died, ClaimedError while the run already has processes.
+    """
     check_unlocked(home, run_id)
     run = get_run(db, run_id)
-    start_time, start_step = time.monotonic(), run.step
+    eta = EtaEstimator(run.step)
 
     def keep_running() -> bool:
         if should_exit():
             return False
         run_short_job()
         step = get_run(db, run_id).step
-        eta_s = (
-            (time.monotonic() - start_time) / (step - start_step) * (run.total_steps - step)
-            if step > start_step
-            else None
-        )
-        report_progress(step / run.total_steps, eta_s, {"run_id": run_id, "step": step})
+        partial_result = {"run_id": run_id, "step": step}
+        report_progress(JobProgress(step / run.total_steps, eta.eta_s(step, run.total_steps), partial_result))
         return True
 
     arguments = ["train-policy", "--run", str(run_id), "--home", str(home)]
     if not launch_and_wait(run_control.process_count(db, run), arguments, run_folder(home, run_id), keep_running):
-        if not is_locked(home, run_id):  # else somebody was quicker, and ours were still waiting
+        if not is_locked(home, run_id):  # else another process started it first, and ours were still waiting
             set_run_status(db, run_id, RunStatus.INTERRUPTED, ENGINE_EXIT_MESSAGE)
         return RunStatus.INTERRUPTED
     finished_run = get_run(db, run_id)
     if finished_run.status in ACTIVE_RUN_STATUSES:
-        check_unlocked(home, run_id)  # somebody was quicker; what is left of our own ends within moments
+        check_unlocked(home, run_id)  # raises if another process started it first
         raise TrainingError(RUN_PROCESS_DIED + last_log_line(run_folder(home, run_id)))
     if finished_run.status is RunStatus.FAILED:
         raise TrainingError(finished_run.message)
@@ -159,8 +151,11 @@ def train_policy(
 
 
 def train_reward(home: Path, db: Database, job: Job, *, on_progress: ProgressCallback) -> dict[str, object] | None:
-    """A reward model in processes of its own; the job's result, None where it was cancelled. The leading process records how
-    the job ended. Raises TrainingError when it failed or one of them died; `on_progress` is called meanwhile and may raise."""
+    """Train a reward model in processes of its own. Returns the job's result, None if it was cancelled.
+
+    The main process records how the job ended. `on_progress` is called meanwhile and may raise. Raises TrainingError when the
+    training failed or a process died.
+    """
 
     def keep_running() -> bool:
         on_progress()
@@ -178,11 +173,11 @@ def train_reward(home: Path, db: Database, job: Job, *, on_progress: ProgressCal
 
 @contextmanager
 def join_distributed() -> Iterator[Distributed]:
-    """The group of these processes, for as long as they work. Where the engine or their launcher dies they end with it: the
-    next one does the work again, and two must not write.
+    """The processes that train together. They exit when the engine or their launcher dies: the work is then done again by
+    others, and two must not write at the same time.
 
-    Nobody leaves before the leading one has stored what was found: the end of one, should it be no good one, ends all. And all
-    meet an error of ours at the same point; one that left at once would take the leading one down before that has told anybody.
+    No process exits before the main one has stored the result, because a failed exit of one ends all. An error of our own occurs
+    in all processes at the same point; the others then wait until the main one has recorded it.
     """
     if engine_identity := os.environ.get(ENGINE_VARIABLE):
         engine_process.exit_when_process_ends(ProcessIdentity(**json.loads(engine_identity)))
@@ -201,17 +196,17 @@ def join_distributed() -> Iterator[Distributed]:
 
 
 def _lock_if_main_process(distributed: Distributed, home: Path, run_id: int) -> AbstractContextManager[None]:
-    """The leading process claims the run for all."""
+    """The main process locks the run for all."""
     return lock_run(home, run_id) if distributed.is_main_process else nullcontext()
 
 
 def run_policy_worker(home: Path, run_id: int) -> RunStatus:
-    """What each process of a run does: lead or follow, until the run ends."""
+    """Train a run as one of its processes, until the run ends."""
     with join_distributed() as distributed, Database.open(home) as db, _lock_if_main_process(distributed, home, run_id):
         sharded = distributed.world_size > 1 and PolicyConfig.from_dict(get_run(db, run_id).config).shard_backbone
         try:
             run = PolicyRun(ModelCache(home, db, distributed=distributed, sharded=sharded), run_id)
-        except Exception as error:  # what fails later, `execute` records itself
+        except Exception as error:  # later errors are recorded by `execute`
             if distributed.is_main_process:
                 set_run_status(
                     db, run_id, RunStatus.FAILED, explain_distributed_error(error, distributed, RUN_PROCESS_DIED)
@@ -224,7 +219,7 @@ def run_policy_worker(home: Path, run_id: int) -> RunStatus:
 
 
 def run_reward_worker(home: Path, job_id: int) -> None:
-    """What each process of a reward training does; the leading one tells how far it is, and how the job ended."""
+    """Train a reward model as one of its processes. The main one reports progress and records how the job ended."""
     with join_distributed() as distributed, Database.open(home) as db:
         job = queue.get_job(db, job_id)
         if job.status is not JobStatus.RUNNING:
@@ -235,8 +230,8 @@ def run_reward_worker(home: Path, job_id: int) -> None:
             reward_job(model_cache, job)
             return
 
-        def report_progress(fraction: float, eta_s: float | None, partial_result: dict[str, object]) -> None:
-            queue.update_progress(db, job_id, fraction, eta_s, partial_result)
+        def report_progress(progress: JobProgress) -> None:
+            queue.update_progress(db, job_id, *progress)
 
         try:
             queue.finish(db, job_id, reward_job(model_cache, job, report_progress=report_progress))

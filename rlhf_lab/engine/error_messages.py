@@ -1,4 +1,4 @@
-"""What goes wrong on a machine, in words for people."""
+"""Error messages for users."""
 
 from rlhf_lab.errors import LabError
 from rlhf_lab.models.oom import is_out_of_memory
@@ -6,7 +6,7 @@ from rlhf_lab.training.distributed import Distributed, is_lost_peer_error
 
 
 def explain_error(error: BaseException) -> str:
-    """What to show a person: our own errors speak for themselves, others are named."""
+    """The message for the user: a LabError's own text; others with their type."""
     if isinstance(error, LabError):
         return str(error)
     if is_out_of_memory(error):
@@ -18,5 +18,5 @@ def explain_error(error: BaseException) -> str:
 
 
 def explain_distributed_error(error: BaseException, distributed: Distributed, lost_peer_message: str) -> str:
-    """The same of an error in one of several processes; broke: what to say where another one is gone."""
+    """As `explain_error`, for one of several processes; lost_peer_message: for the case that another process died."""
     return lost_peer_message if distributed.world_size > 1 and is_lost_peer_error(error) else explain_error(error)

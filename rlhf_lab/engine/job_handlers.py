@@ -1,27 +1,29 @@
-"""What the engine does for a job, except policy runs: sample pairs, train a reward model, complete and explain texts.
+"""The jobs that sample pairs and train reward models. Other jobs: policy_run.py, completions.py.
 
-The command line's `demo` calls the same functions in its own process.
+`demo` on the command line and the benchmarks call the same functions in their own process.
 """
 
 import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from safetensors import SafetensorError
 
+from rlhf_lab.common.atomic import atomic_folder
 from rlhf_lab.common.curves import downsample_values
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison, Job, LabelSnapshot, Project, RewardModelRow
 from rlhf_lab.config.reward import RewardConfig
-from rlhf_lab.engine.completions import complete, explain, reference_samples
+from rlhf_lab.engine.completions import reference_samples
+from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressCallback, no_job_progress
 from rlhf_lab.engine.label_preparation import check_has_labels, prepare_labels
 from rlhf_lab.engine.model_cache import REWARD_MODELS_FOLDER, ModelCache
-from rlhf_lab.engine.pair_sampling import sample_pairs, score_pairs
+from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs, score_pairs
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.oom import free_memory, is_out_of_memory
 from rlhf_lab.models.reward_model import RewardModel
@@ -30,54 +32,44 @@ from rlhf_lab.store.projects import get_project
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.reward_scores import add_scores, unjudged_pairs
 from rlhf_lab.training.reward.report import RewardReport
+from rlhf_lab.training.reward.task import REWARD_TRAINING_ADAPTER
 from rlhf_lab.training.reward.trainer import train_reward
 
-__all__ = [
-    "JobProgressCallback",
-    "complete",
-    "explain",
-    "no_job_progress",
-    "pairs_job",
-    "reference_samples",
-    "reward_job",
-    "sample_pairs",
-    "train_reward_model",
-]
-
-#: progress(share done, seconds left or None, what is known so far)
-JobProgressCallback = Callable[[float, float | None, dict[str, Any]], None]
-MAX_SCORED_PAIRS = 400  # the newest pairs without a person's vote that a new reward model scores beforehand
+MAX_SCORED_PAIRS = 400  # a new reward model scores the newest pairs that no person has labelled
 MAX_LOSS_POINTS = 300
-REWARD_SLOT = "reward training"
-
-
-def no_job_progress(fraction: float, eta_s: float | None, partial_result: dict[str, Any]) -> None:
-    return None
-
-
-class TrainedReward(NamedTuple):
-    """A fitted reward model, the config it was trained with, its labels, how many of them were cut, and what it says of the
-    texts (completion ids) of the pairs nobody has judged."""
-
-    model: RewardModel
-    report: RewardReport
-    config: RewardConfig
-    label_snapshot: LabelSnapshot
-    truncated_count: int
-    scores: dict[int, float]
 
 
 def pairs_job(
     model_cache: ModelCache, project: Project, payload: dict[str, Any], *, on_progress: ProgressCallback = no_progress
 ) -> dict[str, object]:
-    """Write the pairs that a SAMPLE_PAIRS job asks for. Result: pair_ids, note (what a person should know of it, or "")."""
+    """Sample the pairs of a SAMPLE_PAIRS job. Result: pair_ids, and note (a message for the user, or "")."""
+    request = PairRequest(
+        count=int(payload["count"]),
+        checkpoint=str(payload.get("checkpoint", "base")),
+        max_new_tokens=payload.get("max_new_tokens"),
+        sampling=str(payload.get("sampling", "random")),
+    )
     notes: list[str] = []
-    pairs = sample_pairs(
-        model_cache, project, int(payload["count"]), checkpoint=str(payload.get("checkpoint", "base")),
-        max_new_tokens=payload.get("max_new_tokens"), sampling=str(payload.get("sampling", "random")), on_note=notes.append,
-        on_progress=on_progress,
-    )  # fmt: skip
+    pairs = sample_pairs(model_cache, project, request, on_note=notes.append, on_progress=on_progress)
     return {"pair_ids": [pair.id for pair in pairs], "note": "; ".join(notes)}
+
+
+@dataclass(frozen=True)
+class RewardRequest:
+    """What a reward model is trained on, and how.
+
+    annotators: use only their labels; None: everybody's. weights: how often the labels of an annotator count, 1 by default.
+    """
+
+    config: RewardConfig
+    source: Source
+    annotators: list[str] | None = None
+    weights: dict[str, int] | None = None
+
+    @classmethod
+    def from_payload(cls, payload: dict[str, Any]) -> Self:
+        config = RewardConfig.from_dict(payload.get("config", {}))
+        return cls(config, Source(payload["source"]), payload.get("annotators"), payload.get("weights"))
 
 
 def reward_job(
@@ -87,103 +79,91 @@ def reward_job(
     report_progress: JobProgressCallback = no_job_progress,
     on_progress: ProgressCallback = no_progress,
 ) -> dict[str, object]:
-    """What a TRAIN_REWARD job asks for, and its result. A process that does not lead takes its part, and stores nothing."""
+    """Train the reward model of a TRAIN_REWARD job. Result: its id and accuracy; only the main process stores anything."""
     assert job.project_id is not None
-    project, payload = get_project(model_cache.db, job.project_id), job.payload
-    config, source = RewardConfig.from_dict(payload.get("config", {})), Source(payload["source"])
-    annotators, weights = payload.get("annotators"), payload.get("weights")
+    project, request = get_project(model_cache.db, job.project_id), RewardRequest.from_payload(job.payload)
     if not model_cache.distributed.is_main_process:
-        fit_reward_model(model_cache, project, config, source, annotators=annotators, weights=weights)
+        fit_reward_model(model_cache, project, request)
         return {}
-    row = train_reward_model(
-        model_cache,
-        project,
-        config,
-        source,
-        annotators=annotators,
-        weights=weights,
-        report_progress=report_progress,
-        on_progress=on_progress,
-    )
+    row = train_reward_model(model_cache, project, request, report_progress=report_progress, on_progress=on_progress)
     return {"reward_model_id": row.id, "accuracy": row.report["accuracy"]}
 
 
 def train_reward_model(
     model_cache: ModelCache,
     project: Project,
-    config: RewardConfig,
-    source: Source,
+    request: RewardRequest,
     *,
-    annotators: list[str] | None = None,
-    weights: dict[str, int] | None = None,
     report_progress: JobProgressCallback = no_job_progress,
     on_progress: ProgressCallback = no_progress,
 ) -> RewardModelRow:
-    """Pin the labels of one source, train on them, and store the result as a new, immutable reward model.
-
-    annotators: only these people's; weights: how often a label of theirs counts, 1 where nothing is said.
-    It then scores the pairs nobody has judged yet. Memory too small: half the batch, until one pair does not fit.
-    """
+    """Train a reward model, store it, and let it score the unlabelled pairs. See `fit_reward_model`."""
     _, adapters = model_cache.load_project(project)
     start_time = time.monotonic()
     try:
-        model, report, config, label_snapshot, truncated_count, scores = fit_reward_model(
-            model_cache,
-            project,
-            config,
-            source,
-            annotators=annotators,
-            weights=weights,
-            report_progress=report_progress,
-            on_progress=on_progress,
+        fitted = fit_reward_model(
+            model_cache, project, request, report_progress=report_progress, on_progress=on_progress
         )
-        report_data = dataclasses.asdict(report) | {
+        report = dataclasses.asdict(fitted.report) | {
             "seconds": time.monotonic() - start_time,
-            "source": source.value,
-            "cut": truncated_count,
+            "source": request.source.value,
+            "cut": fitted.truncated_count,
         }
-        report_data |= {"annotators": annotators, "weights": weights or {}} if annotators or weights else {}
-        folder = _save_reward_model(model_cache.home, model, config, report_data)
+        if request.annotators or request.weights:
+            report |= {"annotators": request.annotators, "weights": request.weights or {}}
+        folder = _save_reward_model(model_cache.home, fitted.model, fitted.config, report)
     finally:
-        adapters.remove(REWARD_SLOT)
-    name = folder.relative_to(model_cache.home).as_posix()
+        adapters.remove(REWARD_TRAINING_ADAPTER)
+    name, config = folder.relative_to(model_cache.home).as_posix(), fitted.config.to_dict()
     try:
         row = add_reward_model(
-            model_cache.db, project.id, name, config=config.to_dict(), report=report_data, snapshot=label_snapshot
+            model_cache.db, project.id, name, config=config, report=report, snapshot=fitted.label_snapshot
         )
     except Exception:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    add_scores(model_cache.db, row.id, scores)
+    add_scores(model_cache.db, row.id, fitted.scores)
     return row
+
+
+class FittedReward(NamedTuple):
+    """A fitted reward model, the config it was trained with, its labels and how many of them were truncated.
+
+    scores: completion id -> score, for the newest unlabelled pairs.
+    """
+
+    model: RewardModel
+    report: RewardReport
+    config: RewardConfig
+    label_snapshot: LabelSnapshot
+    truncated_count: int
+    scores: dict[int, float]
 
 
 def fit_reward_model(
     model_cache: ModelCache,
     project: Project,
-    config: RewardConfig,
-    source: Source,
+    request: RewardRequest,
     *,
-    annotators: list[str] | None = None,
-    weights: dict[str, int] | None = None,
     report_progress: JobProgressCallback = no_job_progress,
     on_progress: ProgressCallback = no_progress,
-) -> TrainedReward:
-    """Pin the labels and train on them: what every process of the lab's group does, on the labels of the leading one."""
+) -> FittedReward:
+    """Take a snapshot of the labels and train on it. Every process does this, with the snapshot of the main process.
+
+    Where memory runs out, the batch size is halved until a single pair does not fit.
+    """
     backbone, _ = model_cache.load_project(project)
-    label_snapshot = model_cache.distributed.broadcast(snapshot_labels(model_cache.db, project.id, source, annotators))
-    check_has_labels(model_cache.db, project.id, label_snapshot, annotators)
-    labels, truncated_count = prepare_labels(model_cache.db, label_snapshot, backbone, weights or {})
-    model, report, config = _fit_with_oom_retry(
-        model_cache,
-        project,
-        labels,
-        config,
-        _FitProgressReporter(report_progress, _truncation_note(truncated_count)),
-        on_progress,
+    distributed = model_cache.distributed
+    label_snapshot = distributed.broadcast(
+        snapshot_labels(model_cache.db, project.id, request.source, request.annotators)
     )
-    pairs = model_cache.distributed.broadcast(unjudged_pairs(model_cache.db, project.id, MAX_SCORED_PAIRS))
-    return TrainedReward(model, report, config, label_snapshot, truncated_count, score_pairs(model, pairs, on_progress))
+    check_has_labels(model_cache.db, project.id, label_snapshot, request.annotators)
+    labels, truncated_count = prepare_labels(model_cache.db, label_snapshot, backbone, request.weights or {})
+    reporter = _FitProgressReporter(report_progress, _truncation_note(truncated_count))
+    model, report, config = _fit_with_oom_retry(model_cache, project, labels, request.config, reporter, on_progress)
+    pairs = distributed.broadcast(unjudged_pairs(model_cache.db, project.id, MAX_SCORED_PAIRS))
+    scores = score_pairs(model, pairs, on_progress)
+    return FittedReward(model, report, config, label_snapshot, truncated_count, scores)
 
 
 def _fit_with_oom_retry(
@@ -194,24 +174,18 @@ def _fit_with_oom_retry(
     reporter: "_FitProgressReporter",
     on_progress: ProgressCallback,
 ) -> tuple[RewardModel, RewardReport, RewardConfig]:
-    """Train; again with half the batch where memory runs out. Returns the config that was trained with.
+    """Train; again with half the batch size where memory runs out. Returns the config of the successful attempt too.
 
-    Of several processes only some may lack memory, so there it is an error.
+    With several processes running out of memory is an error: it may happen in some of them only.
     """
     _, adapters = model_cache.load_project(project)
     reference = reference_samples(model_cache, project, on_progress)
     while True:
         try:
             model, report = train_reward(
-                adapters,
-                labels,
-                reference,
-                config,
-                adapter=REWARD_SLOT,
-                on_update=reporter.on_update,
-                on_progress=on_progress,
+                adapters, labels, reference, config, on_update=reporter.on_update, on_progress=on_progress,
                 distributed=model_cache.distributed,
-            )
+            )  # fmt: skip
             return model, report, config
         except RuntimeError as error:
             if not is_out_of_memory(error) or config.batch_size == 1 or model_cache.distributed.world_size > 1:
@@ -226,47 +200,40 @@ def _truncation_note(truncated_count: int) -> str:
 
 
 class _FitProgressReporter:
-    """Turns what the trainer says into progress: share, seconds left, and the losses of the fit that goes on."""
+    """Turns the trainer's updates into job progress: fraction done, seconds left, and the losses of the current fit."""
 
     def __init__(self, report_progress: JobProgressCallback, note: str = "") -> None:
         self.report_progress = report_progress
         self.restart(note)
 
     def restart(self, note: str) -> None:
-        self.start_time, self.start_update, self.stage, self.note = 0.0, 0, "", note
+        self.stage, self.note = "", note
         self.losses: list[float] = []
+        self.eta: EtaEstimator | None = None
 
     def on_update(self, updates_done: int, total_updates: int, loss: float, stage: str) -> None:
         if stage != self.stage:
             self.stage, self.losses = stage, []
         self.losses.append(loss)
-        now = time.monotonic()
-        eta_s: float | None = None
-        if not self.start_update:  # what comes before it, the reference's texts above all, is not done once an update
-            self.start_time, self.start_update = now, updates_done
-        elif updates_done > self.start_update:
-            eta_s = (now - self.start_time) / (updates_done - self.start_update) * (total_updates - updates_done)
-        partial_result: dict[str, Any] = {"loss": downsample_values(self.losses, MAX_LOSS_POINTS), "stage": stage}
-        self.report_progress(
-            updates_done / total_updates, eta_s, partial_result | ({"note": self.note} if self.note else {})
-        )
+        if self.eta is None:  # not from the start: what precedes the first update, such as sampling, is done only once
+            self.eta = EtaEstimator(updates_done)
+        partial_result = {"loss": downsample_values(self.losses, MAX_LOSS_POINTS), "stage": stage}
+        if self.note:
+            partial_result["note"] = self.note
+        eta_s = self.eta.eta_s(updates_done, total_updates)
+        self.report_progress(JobProgress(updates_done / total_updates, eta_s, partial_result))
 
 
-def _save_reward_model(home: Path, model: RewardModel, config: RewardConfig, report_data: dict[str, Any]) -> Path:
+def _save_reward_model(home: Path, model: RewardModel, config: RewardConfig, report: dict[str, Any]) -> Path:
     """Write a reward model's folder, whole or not at all. Raises TrainingError when the disk is full."""
-    folder = (
-        home / REWARD_MODELS_FOLDER / f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{time.time_ns() % 10**6:06d}"
-    )
-    temp_folder = folder.with_name(f".building-{folder.name}")
-    for stale_folder in folder.parent.glob(".building-*"):  # one engine, one training: nobody else builds here
-        shutil.rmtree(stale_folder, ignore_errors=True)
+    timestamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{time.time_ns() % 10**6:06d}"
+    folder = home / REWARD_MODELS_FOLDER / timestamp
     try:
-        model.save(temp_folder)
-        (temp_folder / "report.json").write_text(json.dumps(report_data, indent=1), encoding="utf-8")
-        (temp_folder / "config.json").write_text(json.dumps(config.to_dict(), indent=1), encoding="utf-8")
-        temp_folder.rename(folder)
+        with atomic_folder(folder) as temp_folder:
+            model.save(temp_folder)
+            (temp_folder / "report.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+            (temp_folder / "config.json").write_text(json.dumps(config.to_dict(), indent=1), encoding="utf-8")
     except (OSError, SafetensorError) as error:  # safetensors reports a full disk as an error of its own
-        shutil.rmtree(temp_folder, ignore_errors=True)
         raise TrainingError(
             f"the reward model could not be written to {folder.parent} ({error}). Free some disk space and train it again: "
             "the labels are untouched."

@@ -1,4 +1,4 @@
-"""Labels as the trainer takes them: each counted as often as its annotator's weight says, and cut to what the model reads."""
+"""Labels for the reward trainer: weighted by annotator, and truncated to the model's context."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -16,19 +16,19 @@ MAX_ANNOTATOR_WEIGHT = 10
 
 
 class PreparedLabels(NamedTuple):
-    """One comparison a label, in the snapshot's order; cut: how many were longer than the model reads."""
+    """One comparison per label, in the snapshot's order. truncated_count: how many were too long for the context."""
 
     labels: list[Comparison]
     truncated_count: int
 
 
 def check_annotator_weights(weights: Mapping[str, int]) -> dict[str, int]:
-    """Raises ConfigError unless every weight is a whole number from 1 to HEAVIEST; whom not to ask is said by `annotators`."""
+    """Raises ConfigError unless every weight is a whole number from 1 to MAX_ANNOTATOR_WEIGHT."""
     for name, weight in weights.items():
         if type(weight) is not int or not 1 <= weight <= MAX_ANNOTATOR_WEIGHT:
             raise ConfigError(
-                f"The weight of {name} is {weight!r}; it can be a whole number from 1 to {MAX_ANNOTATOR_WEIGHT}. Leave out an annotator by "
-                "not choosing them."
+                f"The weight of {name} is {weight!r}; it can be a whole number from 1 to {MAX_ANNOTATOR_WEIGHT}. Leave out an "
+                "annotator by not choosing them."
             )
     return dict(weights)
 
@@ -36,7 +36,7 @@ def check_annotator_weights(weights: Mapping[str, int]) -> dict[str, int]:
 def check_has_labels(
     db: Database, project_id: int, label_snapshot: LabelSnapshot, annotators: Sequence[str] | None
 ) -> None:
-    """Raises LabelError where a snapshot holds no label, and says where there are some."""
+    """Raises LabelError if a snapshot holds no label; the message says which labels there are."""
     if label_snapshot.vote_ids:
         return
     human, simulated = (
@@ -46,16 +46,16 @@ def check_has_labels(
     source_phrase = "of people" if label_snapshot.source is Source.HUMAN else "of a judge"
     annotator_phrase = f" by {', '.join(annotators)}" if annotators else ""
     raise LabelError(
-        f"there are no labels {source_phrase}{annotator_phrase} yet: a reward model needs at least 2 decided pairs. This project has {human} labels of "
-        f"people and {simulated} simulated ones, ties included. Label some pairs first, or choose others (on the command line: "
-        "`label`, `train-reward --source`)."
+        f"there are no labels {source_phrase}{annotator_phrase} yet: a reward model needs at least 2 decided pairs. "
+        f"This project has {human} labels of people and {simulated} simulated ones, ties included. Label some pairs first, or "
+        "choose others (on the command line: `label`, `train-reward --source`)."
     )
 
 
 def prepare_labels(
     db: Database, label_snapshot: LabelSnapshot, backbone: Backbone, weights: Mapping[str, int]
 ) -> PreparedLabels:
-    """The labels of a snapshot. Raises ConfigError for a weight that is none, StoreError for labels that were changed."""
+    """The labels of a snapshot. Raises ConfigError for an invalid weight, StoreError if the labels were changed."""
     checked_weights = check_annotator_weights(weights)
     labels = load_comparisons(db, label_snapshot)
     if checked_weights:
@@ -64,14 +64,13 @@ def prepare_labels(
             dataclasses.replace(c, count=checked_weights.get(name, 1)) for c, name in zip(labels, names, strict=True)
         ]
     truncated = [_truncate(backbone, c) for c in labels]
-    return PreparedLabels(
-        truncated, sum(shortened is not label for shortened, label in zip(truncated, labels, strict=True))
-    )
+    truncated_count = sum(new is not old for new, old in zip(truncated, labels, strict=True))
+    return PreparedLabels(truncated, truncated_count)
 
 
 def _truncate(backbone: Backbone, label: Comparison) -> Comparison:
-    """The label as it is where it fits. Else the prompt loses its beginning until it takes at most half of the context, and
-    the texts lose their ends: imported texts may be of any length, and one of them must not stop a training."""
+    """The same label if it fits the context. Else the prompt is truncated on the left to at most half of the context and the
+    responses on the right: imported texts may have any length, and one of them must not fail a training."""
     context = backbone.context_length
     prompt = backbone.encode_prompt(label.prompt)
     response_ids = [
@@ -85,9 +84,5 @@ def _truncate(backbone: Backbone, label: Comparison) -> Comparison:
         kept_chars = min(len(text) - 1, len(text) * max_prompt_tokens // len(prompt))
         text = text[len(text) - kept_chars :]
         prompt = backbone.encode_prompt(text)
-    chosen, rejected = (_int_tuple(response[: context - len(prompt)]) for response in response_ids)
+    chosen, rejected = (tuple(map(int, response[: context - len(prompt)])) for response in response_ids)
     return dataclasses.replace(label, prompt=text, chosen_ids=chosen, rejected_ids=rejected)
-
-
-def _int_tuple(ids: Sequence[int]) -> tuple[int, ...]:
-    return tuple(int(i) for i in ids)

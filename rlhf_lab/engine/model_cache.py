@@ -1,4 +1,4 @@
-"""What the engine holds in memory: the store, one backbone at a time, and the adapters laid over it."""
+"""What the engine holds in memory: the database, one backbone at a time, and its adapters."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,10 +28,10 @@ REWARD_MODELS_FOLDER = "reward_models"
 
 @dataclass
 class ModelCache:
-    """One home and what is loaded from it. Slots are adapter names; a slot remembers which folder fills it.
+    """One home and the models loaded from it. Slots are adapter names; for each the cache knows the folder loaded into it.
 
-    group: the processes that do the same work at the same time, each with a lab of its own; the leading one writes.
-    sharded: they hold the backbone together.
+    distributed: the processes that train together, each with a cache of its own; only the main one writes.
+    sharded: the backbone is sharded among them.
     """
 
     home: Path
@@ -44,9 +44,9 @@ class ModelCache:
     _slots: dict[str, tuple[Path, RewardModel | None]] = field(default_factory=dict)
 
     def load_project(self, project: Project) -> tuple[Backbone, Adapters]:
-        """The backbone of a project; another one that was loaded is let go first.
+        """The backbone of a project and its adapters; another loaded backbone is unloaded first.
 
-        Raises ModelError when its weights are not those the project was made with.
+        Raises ModelError if its weights are not those that the project was created with.
         """
         if self._adapters is not None and self._adapters.backbone.name != project.model:
             self.unload()
@@ -63,20 +63,20 @@ class ModelCache:
 
     @property
     def device_name(self) -> str:
-        """Where the model is, and in which precision unless float32, for people; empty while none is loaded."""
+        """The model's device, with its dtype unless float32, for display; empty while none is loaded."""
         if self._adapters is None:
             return ""
         device, dtype = str(self._adapters.backbone.device), self._adapters.backbone.model.dtype
         return device if dtype == torch.float32 else f"{device}, {str(dtype).removeprefix('torch.')}"
 
     def unload(self) -> None:
-        """Let the backbone go, and give its memory back."""
+        """Drop the backbone and free its memory."""
         self._adapters = None
         self._slots.clear()
         free_memory()
 
     def reward_model(self, reward_model_id: int, slot: str) -> RewardModel:
-        """A stored reward model, loaded into the slot unless it is there already. The project must be open."""
+        """A stored reward model, loaded into the slot unless it is there already. Its project must be loaded."""
         assert self._adapters is not None
         folder = self.home / get_reward_model(self.db, reward_model_id).path
         cached = self._slots.get(slot)
@@ -101,7 +101,7 @@ class ModelCache:
         return slot
 
     def resolve_checkpoint(self, name: str) -> tuple[str, str]:
-        """A checkpoint by its step, "run/ID/STEP" (or "base"), and in words that newer ones are passed over, or "".
+        """The name of a checkpoint with its step, "run/ID/STEP" (or "base"), and a note if newer ones are damaged, or "".
 
         Raises ModelError when there is no such checkpoint.
         """
@@ -113,7 +113,7 @@ class ModelCache:
         return f"run/{folder.parent.name}/{step}", note
 
     def resolve_checkpoint_folder(self, name: str) -> Path:
-        """Where a checkpoint is; "latest" is the newest whose files are those that were saved. Raises ModelError."""
+        """The folder of a checkpoint; "latest" is the newest intact one. Raises ModelError."""
         parts = name.split("/")
         if len(parts) != 3 or parts[0] != "run" or not parts[1].isdigit():
             raise ModelError(f'"{name}" is no checkpoint; say "base", "run/ID/latest" or "run/ID/STEP".')

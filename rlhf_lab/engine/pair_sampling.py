@@ -1,7 +1,8 @@
-"""Writing pairs to compare, and what the reward model of the day thinks of them beforehand."""
+"""Sampling pairs of responses to compare, and their scores by the newest reward model."""
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -34,61 +35,64 @@ from rlhf_lab.training.reward.active_selection import (
 )
 
 log = logging.getLogger("rlhf_lab.engine")
-MAX_PAIR_ATTEMPTS = 8  # two samples that come out equal teach nothing: how often to try again, with other prompts
+MAX_PAIR_ATTEMPTS = 8  # with other prompts, where both responses of a pair are equal
 PAIR_BATCH_SIZE = 256
-DIVERSITY_NEIGHBOURS = 64  # the newest pairs that new ones should differ from
+DIVERSITY_NEIGHBOURS = 64  # the number of newest pairs that "diversity" compares with
 
 CompletionPair = tuple[NewCompletion, NewCompletion]
 
 
 class _SamplingSpec(NamedTuple):
-    """What pairs are written with."""
+    """What determines the responses of pairs."""
 
     project: Project
     checkpoint: str
     slot: str | None
     max_new_tokens: int
     prompts: list[Prompt]
-    purpose: str = "pair"  # what the seeds are derived for
+    purpose: str = "pair"  # part of the path that seeds are derived from
+
+
+@dataclass(frozen=True)
+class PairRequest:
+    """How many pairs to sample, and how.
+
+    sampling: "random" keeps all pairs; the others sample CANDIDATES_PER_PAIR times as many and select the most informative
+    ("information"), uncertain ("uncertainty") or diverse ones ("diversity"); see training/reward/active_selection.py.
+    """
+
+    count: int
+    checkpoint: str = "base"
+    max_new_tokens: int | None = None
+    sampling: str = "random"
 
 
 def sample_pairs(
     model_cache: ModelCache,
     project: Project,
-    count: int,
+    request: PairRequest,
     *,
-    checkpoint: str = "base",
-    max_new_tokens: int | None = None,
-    sampling: str = "random",
-    on_note: Callable[[str], None] | None = None,
+    on_note: Callable[[str], None] = lambda _: None,
     on_progress: ProgressCallback = no_progress,
 ) -> list[Pair]:
-    """Write `count` pairs of different responses to train prompts, and score them with the newest reward model, if any.
+    """Sample pairs of different responses to train prompts, and score them with the newest reward model, if any.
 
-    sampling: "random" keeps what was written; the others write CANDIDATES times as many and keep some: "information" whose
-    answers would tell the most (`pair_choice`), "uncertainty" and "diversity" as in `choosing`. Each pair says which it was,
-    those of "uncertainty" also by what doubt;
-    while there is no label, or no reward model, to choose by, the pairs are random ones.
-    The n-th random pair of a project is a function of its seed, the checkpoint and n, however the pairs were asked for.
-    note is called with what a person should know: how many prompts were too long.
-    Raises LabelError when two responses to a prompt keep coming out equal; the pairs before that one are kept.
+    Each pair stores its kind of sampling, "uncertainty" with the kind of uncertainty; pairs are random while there is no label,
+    or no reward model, to select by. The n-th random pair of a project depends on the project's seed, the checkpoint and n alone.
+    on_note: called with a message for the user if some prompts are too long.
+    Raises LabelError when the two responses to a prompt keep coming out equal; the pairs before that one are stored.
     """
+    count, sampling = request.count, request.sampling
     backbone, adapters = model_cache.load_project(project)
     available = prompts(model_cache.db, project.id, "train")
     if not available:
         raise LabelError(f"project {project.id} has no prompts to write for. Add some prompts.")
-    fitting_prompts = prompts_that_fit(backbone, available, max_new_tokens)
+    fitting_prompts = prompts_that_fit(backbone, available, request.max_new_tokens)
     if fitting_prompts.too_long_count:
         log.warning("project %d: %s", project.id, fitting_prompts.message)
-        if on_note is not None:
-            on_note(fitting_prompts.message)
-    spec = _SamplingSpec(
-        project,
-        checkpoint,
-        model_cache.load_checkpoint(checkpoint, JOB_POLICY_SLOT),
-        fitting_prompts.response_length,
-        fitting_prompts.prompts,
-    )
+        on_note(fitting_prompts.message)
+    slot = model_cache.load_checkpoint(request.checkpoint, JOB_POLICY_SLOT)
+    spec = _SamplingSpec(project, request.checkpoint, slot, fitting_prompts.response_length, fitting_prompts.prompts)
     reward_model = newest_reward_model(model_cache, project) if sampling == "uncertainty" else None
     if sampling == "uncertainty" and reward_model is None:
         sampling = "random"
@@ -99,17 +103,13 @@ def sample_pairs(
     )
     if sampling != "random":
         completion_pairs = _select_pairs(model_cache, project, completion_pairs, count, sampling, on_progress)
-    pairs = _store_pairs(
-        model_cache,
-        project,
-        completion_pairs,
-        sampling if reward_model is None else f"{sampling}: {uncertainty_kind(reward_model)}",
-    )
+    reason = sampling if reward_model is None else f"{sampling}: {uncertainty_kind(reward_model)}"
+    pairs = _store_pairs(model_cache, project, completion_pairs, reason)
     if has_gap:
         raise LabelError(
-            f"{len(pairs)} of {count} pairs were written: then two responses to the same prompt came out equal {MAX_PAIR_ATTEMPTS} times "
-            "in a row, and equal texts teach nothing. The model hardly varies here: allow longer responses "
-            "(max_new_tokens), or use another checkpoint or more prompts."
+            f"{len(pairs)} of {count} pairs were written: then two responses to the same prompt came out equal "
+            f"{MAX_PAIR_ATTEMPTS} times in a row, and equal texts teach nothing. The model hardly varies here: allow longer "
+            "responses (max_new_tokens), or use another checkpoint or more prompts."
             + (f" {fitting_prompts.message}." if fitting_prompts.message else "")
         )
     return pairs
@@ -124,20 +124,18 @@ def _sample_complete_pairs(
     sampling: str,
     on_progress: ProgressCallback,
 ) -> tuple[list[CompletionPair], bool]:
-    """The pairs written up to the first that did not succeed, and whether there was one."""
+    """The pairs before the first that could not be sampled, and whether there is such a gap; all candidates of a selection."""
     indices = range(start, start + count)
-    if sampling != "random":  # places of their own, which no later batch uses again
+    if sampling != "random":  # a range of its own for each batch
         indices = range(start * CANDIDATES_PER_PAIR, (start + count) * CANDIDATES_PER_PAIR)
         spec = spec._replace(purpose="candidate")
     pairs_by_index = _sample_at_indices(backbone, adapters, spec, indices, on_progress)
     if sampling != "random":
         completion_pairs = [pairs_by_index[n] for n in indices if n in pairs_by_index]
         return completion_pairs, len(completion_pairs) < count
-    first_gap = next((n for n in indices if n not in pairs_by_index), None)
-    # those behind the gap would take the places of others
-    return [
-        pairs_by_index[n] for n in indices if n in pairs_by_index and (first_gap is None or n < first_gap)
-    ], first_gap is not None
+    first_gap = next((n for n in indices if n not in pairs_by_index), indices.stop)
+    # The pairs after a gap are sampled again next time: their index decides their texts.
+    return [pairs_by_index[n] for n in range(start, first_gap)], first_gap < indices.stop
 
 
 def _select_pairs(
@@ -148,7 +146,7 @@ def _select_pairs(
     sampling: str,
     on_progress: ProgressCallback,
 ) -> list[CompletionPair]:
-    """The candidates worth a person's time."""
+    """The candidates that are most worth labelling."""
     backbone, adapters = model_cache.load_project(project)
     prompt_texts = {prompt.id: prompt.text for prompt in prompts(model_cache.db, project.id, "train")}
     prompt_ids = [backbone.encode_prompt(prompt_texts[first.prompt_id]) for first, _ in completion_pairs]
@@ -193,7 +191,7 @@ def _store_pairs(
 def _sample_at_indices(
     backbone: Backbone, adapters: Adapters, spec: _SamplingSpec, indices: Sequence[int], on_progress: ProgressCallback
 ) -> dict[int, CompletionPair]:
-    """place -> two different responses; places where all tries came out equal are left out."""
+    """index -> two different responses; without the indices where all attempts came out equal."""
     pairs_by_index: dict[int, CompletionPair] = {}
     for attempt in range(MAX_PAIR_ATTEMPTS):
         remaining = [n for n in indices if n not in pairs_by_index]
@@ -229,7 +227,7 @@ def _sample_side(
 
 
 def _prompt_index(seed: int, n: int, attempt: int, count: int) -> int:
-    """Which prompt the n-th pair is about: all in a random order, then all again in another; any, when tried again."""
+    """The prompt of the n-th pair: a new random order of all prompts for every `count` pairs; any on later attempts."""
     if attempt:
         return derive_seed(seed, "pair prompts again", n, attempt) % count
     generator = torch.Generator().manual_seed(derive_seed(seed, "pair prompts", n // count))
@@ -237,13 +235,13 @@ def _prompt_index(seed: int, n: int, attempt: int, count: int) -> int:
 
 
 def current_label_snapshot(model_cache: ModelCache, project: Project) -> LabelSnapshot:
-    """The labels by people, or simulated ones where there are none."""
+    """The human labels, or the simulated ones where there are none."""
     human_labels = snapshot_labels(model_cache.db, project.id, Source.HUMAN)
     return human_labels if human_labels.vote_ids else snapshot_labels(model_cache.db, project.id, Source.SIMULATED)
 
 
 def newest_reward_model(model_cache: ModelCache, project: Project) -> RewardModel | None:
-    """The newest reward model, of labels by people first, else simulated ones; None where none can be used."""
+    """The newest reward model of human labels, else of simulated ones; None where none can be loaded."""
     row = _newest_reward_model_row(model_cache, project)
     try:
         return None if row is None else model_cache.reward_model(row.id, JOB_REWARD_SLOT)
@@ -259,20 +257,20 @@ def _newest_reward_model_row(model_cache: ModelCache, project: Project) -> Rewar
 
 
 def score_new_pairs(model_cache: ModelCache, project: Project, pairs: Sequence[Pair]) -> None:
-    """Note what the newest reward model thinks of pairs nobody has judged: of labels by people first, else simulated ones."""
+    """Store the scores of new pairs by the newest reward model, if there is one."""
     row = _newest_reward_model_row(model_cache, project)
     if row is None or not pairs:
         return
     try:
         add_scores(model_cache.db, row.id, score_pairs(model_cache.reward_model(row.id, JOB_REWARD_SLOT), pairs))
-    except LabError as error:  # the pairs are good all the same
+    except LabError as error:  # the pairs can be labelled without scores
         log.warning("the new pairs were not scored: %s", error)
 
 
 def score_pairs(
     model: RewardModel, pairs: Sequence[Pair], on_progress: ProgressCallback = no_progress
 ) -> dict[int, float]:
-    """completion id -> score, of both sides of each pair; pairs of imported texts that it cannot read whole have none."""
+    """completion id -> score, for both sides of each pair, except imported pairs that do not fit the context."""
     backbone = model.backbone
     encoded = {prompt: backbone.encode_prompt(prompt) for prompt in {pair.prompt.text for pair in pairs}}
     rows: list[tuple[Completion, list[int], list[int]]] = []

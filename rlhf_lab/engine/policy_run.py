@@ -1,8 +1,8 @@
-"""One policy run as a job: start or resume, obey controls, record every step, keep checkpoints.
+"""One policy run as a job: start or resume, apply control events, record every step, save checkpoints.
 
-Order of writing: a step's rows first, its checkpoint after. A crash in between makes the next engine resume at the older
-checkpoint and write the later steps again, bit for bit the same. Controls are rows (run_events): a knob change is marked with
-the step it took effect at before it takes effect, so a resume replays it at the same step.
+The rows of a step are written first, its checkpoint after. A crash in between makes the next engine resume from the older
+checkpoint and write the later steps again, on a CPU bit for bit the same. Control events are rows: a changed setting is marked
+with the step it takes effect at before it takes effect, so a resume replays it at the same step.
 """
 
 import json
@@ -12,18 +12,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import NoReturn
 
 from rlhf_lab.common.enums import EventKind, RunStatus
 from rlhf_lab.common.paths import ptx_texts_file, run_folder
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Run, RunEvent, StepResult
 from rlhf_lab.config.policy import PolicyConfig
-from rlhf_lab.embedded_model.batching import generate_documents
+from rlhf_lab.embedded_model.corpus import generate_documents
 from rlhf_lab.engine.error_messages import explain_distributed_error
-from rlhf_lab.engine.job_handlers import JobProgressCallback, no_job_progress
+from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressCallback, no_job_progress
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.prompt_filter import prompts_that_fit
 from rlhf_lab.engine.run_events import effective_events, last_per_setting, setting_key
@@ -43,26 +41,25 @@ from rlhf_lab.store.runs import (
     set_run_status,
 )
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
+from rlhf_lab.training.policy.train_state import StateDict
 from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 
-pass
-
-
 POLL_INTERVAL_S = 0.1
-RECORD_RETRY_S = 300.0  # how long a step is tried again that cannot be stored while somebody else writes
-log = logging.getLogger("rlhf_lab.engine")
-TrainerState = tuple[dict[str, torch.Tensor], dict[str, Any]]
+RECORD_RETRY_S = 300.0  # how long storing a step is retried while another process writes
+PTX_CORPUS_TEXTS = 1024  # of the embedded model's corpus, for a run without pretraining texts of its own
 POLICY_SLOT = "policy"
-HALT_EVENT_KINDS = (EventKind.PAUSE, EventKind.STOP)  # asked for this very moment: the next tick obeys
+HALT_EVENT_KINDS = (EventKind.PAUSE, EventKind.STOP)  # applied at once, also within a step
 RUN_PROCESS_DIED = (
     "one of the processes of the run died, and the others were ended (processes.log in the run's folder says more). The last "
     "checkpoint is kept: resume the run."
 )
 ENGINE_EXIT_MESSAGE = "the engine was asked to leave; the run goes on when it is back"
 
+log = logging.getLogger("rlhf_lab.engine")
 
-class RunStopped(Exception):  # noqa: N818  not an error: somebody asked for it
-    """Raised inside a step to leave it: `status` says what becomes of the run."""
+
+class RunStopped(Exception):  # noqa: N818  not an error: the user or the engine asked for it
+    """Raised inside a step to abort it. status: the run's new status."""
 
     def __init__(self, status: RunStatus, message: str) -> None:
         super().__init__(message)
@@ -70,9 +67,10 @@ class RunStopped(Exception):  # noqa: N818  not an error: somebody asked for it
 
 
 class PolicyRun:
-    """Drives a PolicyTrainer for one run of the store.
+    """Drives a PolicyTrainer for one run of the database.
 
-    serve: does short jobs of others; called between pieces of work, also while paused. leaving: true when the engine must go.
+    run_short_job: runs a queued short job; called between pieces of work, also while paused. should_exit: true when the engine
+    must exit.
     """
 
     def __init__(
@@ -84,13 +82,8 @@ class PolicyRun:
         should_exit: Callable[[], bool] = lambda: False,
         report_progress: JobProgressCallback = no_job_progress,
     ) -> None:
-        self.distributed = model_cache.distributed
-        self.model_cache, self.run_short_job, self.should_exit, self.report_progress = (
-            model_cache,
-            run_short_job,
-            should_exit,
-            report_progress,
-        )
+        self.model_cache, self.distributed = model_cache, model_cache.distributed
+        self.run_short_job, self.should_exit, self.report_progress = run_short_job, should_exit, report_progress
         self.run: Run = get_run(model_cache.db, run_id)
         self.config = PolicyConfig.from_dict(self.run.config)
         self.folder: Path = run_folder(model_cache.home, run_id)
@@ -100,8 +93,7 @@ class PolicyRun:
         self.trainer = self._make_trainer()
         self.events_to_replay = self._resume()
         self._polled_at = 0.0
-        self._timing_start = time.monotonic()
-        self._timing_start_step, self._first_step_done = self.trainer.steps_done, False
+        self._eta, self._first_step_done = EtaEstimator(self.trainer.steps_done), False
 
     def _make_trainer(self) -> PolicyTrainer:
         db, project = self.model_cache.db, get_project(self.model_cache.db, self.run.project_id)
@@ -118,34 +110,40 @@ class PolicyRun:
             scorer=self.model_cache.reward_model(self.run.reward_model_id, "reward"),
             sample_prompts=[prompt.text for prompt in eval_prompts.prompts][: self.config.sample_count],
             gold=load_judge(judge).score if judge else None,
-            ptx_texts=pretraining_texts(self.model_cache.home, self.run, self.config.seed)
-            if self.config.ptx_coef > 0
-            else (),
+            ptx_texts=self._pretraining_texts() if self.config.ptx_coef > 0 else (),
         )
         return PolicyTrainer(
-            backbone,
-            adapters,
-            task,
-            self.config,
-            adapter=POLICY_SLOT,
-            on_progress=self.on_progress,
+            backbone, adapters, task, self.config, adapter=POLICY_SLOT, on_progress=self.on_progress,
             distributed=self.distributed,
-        )
+        )  # fmt: skip
+
+    def _pretraining_texts(self) -> list[str]:
+        """The run's own texts, or some of the embedded model's corpus. Raises TrainingError if the run's own are missing."""
+        if "ptx_texts" not in self.run.manifest:
+            return generate_documents(self.config.seed, PTX_CORPUS_TEXTS, 0)
+        path = ptx_texts_file(self.model_cache.home, self.run.id)
+        try:
+            texts: list[str] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise TrainingError(
+                f"the pretraining texts of run {self.run.id} cannot be read ({error}). Put {path} back, or start a new run."
+            ) from error
+        return texts
 
     def _resume(self) -> list[RunEvent]:
-        """Continue from the newest whole checkpoint; returns the recorded events that are still to be replayed."""
+        """Load the newest intact checkpoint; returns the recorded events that are to be replayed from there on."""
         checkpoint = load_latest(self.folder) if self.distributed.is_main_process else None
-        self.distributed.broadcast(None)  # the folder is tidied up: now the others may look
+        self.distributed.broadcast(None)  # the folder is cleaned up: the others may read it now
         if not self.distributed.is_main_process:
             checkpoint = load_latest(self.folder, recover=False)
         if checkpoint is not None:
-            self.trainer.load_state(*checkpoint)
+            self.trainer.state.load_state_dict(*checkpoint)
         step = self.trainer.steps_done
         if self.distributed.is_main_process:
             delete_steps_after(self.model_cache.db, self.run.id, step)
             self._note_repeated_steps(self.run.step, step)
         effective = effective_events(events(self.model_cache.db, self.run.id))
-        unsaved_kinds = (EventKind.SWITCH_REWARD, EventKind.NOTE)  # knobs are in the checkpoint; these are not
+        unsaved_kinds = (EventKind.SWITCH_REWARD, EventKind.NOTE)  # other settings are in the checkpoint
         for event in last_per_setting(
             [event for event in effective if event.kind in unsaved_kinds and (event.applied_step or 0) < step]
         ):
@@ -153,57 +151,56 @@ class PolicyRun:
         return [event for event in effective if (event.applied_step or 0) >= step]
 
     def _note_repeated_steps(self, last_step: int, step: int) -> None:
-        """Say in the run's history which steps are taken once more, because they came after the last checkpoint."""
+        """Note in the run's history which steps are repeated, because they came after the last checkpoint."""
         if last_step > step:
             steps_text = f"steps {step + 1} to {last_step}" if last_step > step + 1 else f"step {last_step}"
             self._note(f"{steps_text} taken again", step)
 
     def _note(self, message: str, step: int, **payload: int) -> RunEvent:
-        """A line of the run's history."""
+        """Add a line to the run's history."""
         note = add_event(self.model_cache.db, self.run.id, EventKind.NOTE, {"words": message, **payload})
         mark_event_applied(self.model_cache.db, note.id, step)
         return note
 
     def execute(self) -> RunStatus:
-        """Train until the end or until somebody stops it. Sets the run's status; raises what made it fail."""
+        """Train until the run ends or is stopped. Sets the run's status; raises the error that made it fail."""
         db, run_id = self.model_cache.db, self.run.id
         previous, current = self.run.manifest.get("machine") or {}, environment_manifest(self.trainer)
         if message := dtype_change_note(previous, current):
             self._note(message, self.trainer.steps_done)
         set_manifest(db, run_id, self.run.manifest | {"machine": current})
         set_run_status(db, run_id, RunStatus.RUNNING)
-        last_state = self.trainer.state()
+        last_state = self.trainer.state.state_dict()
         try:
             if self.trainer.steps_done == 0:
                 self._record_with_retry(StepResult(0, {}, samples=self.trainer.samples()))
             while self.trainer.steps_done < self.config.steps:
                 self._apply_controls()
-                last_state = self.trainer.state()
+                last_state = self.trainer.state.state_dict()
                 self._broadcast_changes(self._applied_events)
                 result = self._step_with_oom_retry(last_state)
                 self._record_with_retry(result)
-                last_state = self.trainer.state()
+                last_state = self.trainer.state.state_dict()
                 if result.step % self.config.checkpoint_every == 0 or result.step == self.config.steps:
                     self._save_checkpoint(last_state)
                 self._report_step()
         except RunStopped as stop:
-            self.trainer.load_state(*last_state)
+            self.trainer.state.load_state_dict(*last_state)
             self._save_checkpoint(last_state)
             set_run_status(db, run_id, stop.status, str(stop))
             self._broadcast_changes(None)
             return stop.status
         except Exception as error:
-            with suppress(StoreError):  # what made it fail matters more; the worker insists on recording it
-                set_run_status(
-                    db, run_id, RunStatus.FAILED, explain_distributed_error(error, self.distributed, RUN_PROCESS_DIED)
-                )
+            message = explain_distributed_error(error, self.distributed, RUN_PROCESS_DIED)
+            with suppress(StoreError):  # the first error matters more; the worker retries recording it
+                set_run_status(db, run_id, RunStatus.FAILED, message)
             raise
         set_run_status(db, run_id, RunStatus.DONE)
         self._broadcast_changes(None)
         return RunStatus.DONE
 
     def follow(self) -> None:
-        """In a process that does not lead: do every step that the leading one does, and write nothing."""
+        """In the other processes: make every step that the main one makes, and write nothing."""
         if self.trainer.steps_done == 0:
             self.trainer.samples()
         while (changes := self.distributed.broadcast(None)) is not None:
@@ -212,21 +209,21 @@ class PolicyRun:
             self.trainer.run_step()
 
     def _broadcast_changes(self, changes: list[RunEvent] | None) -> None:
-        """What changed since the last step, for the processes that follow; None: there is no next step."""
+        """Send the events applied since the last step to the other processes; None: there is no next step."""
         self.distributed.broadcast(changes)
         self._applied_events = []
 
-    def _step_with_oom_retry(self, last_state: TrainerState) -> StepResult:
-        """One step; where memory runs out, the same step again in half as large pieces, down to single rows."""
+    def _step_with_oom_retry(self, last_state: StateDict) -> StepResult:
+        """One step; where memory runs out, the same step again with half the micro-batch, down to single rows."""
         while True:
             try:
                 return self.trainer.run_step()
             except RuntimeError as error:
-                config = self.trainer.config
+                config = self.trainer.state.config
                 largest = min(config.micro_batch, math.ceil(config.responses_per_step / config.minibatches))
                 if not is_out_of_memory(error) or largest == 1 or self.distributed.world_size > 1:
                     raise
-            self.trainer.load_state(*last_state)
+            self.trainer.state.load_state_dict(*last_state)
             free_memory(self.trainer.backbone)
             micro_batch = largest // 2
             step = self.trainer.steps_done + 1
@@ -234,7 +231,7 @@ class PolicyRun:
             self._apply_event(self._note(message, self.trainer.steps_done, micro_batch=micro_batch))
 
     def _record_with_retry(self, result: StepResult) -> None:
-        """Store a step. Where somebody else is writing it is tried again for a while: a large import may take minutes."""
+        """Store a step; retry while another process writes: a large import may take minutes."""
         deadline = time.monotonic() + RECORD_RETRY_S
         while True:
             try:
@@ -245,22 +242,21 @@ class PolicyRun:
                 log.warning("step %d could not be stored, and is tried again: %s", result.step, error)
                 time.sleep(1.0)
 
-    def _save_checkpoint(self, state: TrainerState) -> None:
+    def _save_checkpoint(self, state: StateDict) -> None:
         save_checkpoint(self.folder, self.trainer.adapters, POLICY_SLOT, *state)
 
     def _report_step(self) -> None:
-        step = self.trainer.steps_done
-        now = time.monotonic()
-        seconds_per_step = (now - self._timing_start) / max(1, step - self._timing_start_step)
-        if not self._first_step_done:  # the first step takes longer, and is left out once there are others
-            self._timing_start, self._timing_start_step, self._first_step_done = now, step, True
-        partial_result = {"run_id": self.run.id, "step": step}
-        self.report_progress(step / self.config.steps, seconds_per_step * (self.config.steps - step), partial_result)
+        step, total_steps = self.trainer.steps_done, self.config.steps
+        eta_s = self._eta.eta_s(step, total_steps)
+        if not self._first_step_done:  # the first step takes longer: the estimates after it leave it out
+            self._eta.restart(step)
+            self._first_step_done = True
+        self.report_progress(JobProgress(step / total_steps, eta_s, {"run_id": self.run.id, "step": step}))
 
     def on_progress(self) -> None:
-        """Between minibatches and every few tokens: leave if told to, pause, stop, serve others.
+        """Called between minibatches and every few tokens: exit, pause or stop if asked to, and run a short job.
 
-        Of several processes none may leave in mid-step: they obey between steps, and the engine that started them serves.
+        Not with several processes: they halt between steps only, and the engine that started them runs the short jobs.
         """
         if self.distributed.world_size > 1:
             return
@@ -273,7 +269,7 @@ class PolicyRun:
         self._polled_at = time.monotonic()
 
     def _apply_controls(self) -> None:
-        """At a step's boundary: replay what was recorded for this step, then take what people asked for since."""
+        """Between steps: replay the events recorded for this step, then apply the pending ones."""
         step = self.trainer.steps_done
         due = [event for event in self.events_to_replay if event.applied_step == step]
         self.events_to_replay = [event for event in self.events_to_replay if (event.applied_step or 0) > step]
@@ -288,7 +284,7 @@ class PolicyRun:
             mark_event_applied(self.model_cache.db, event.id, step)
             if event in effective:
                 self._apply_event(event)
-            # Told after a failure, while the run resumes from before it: what it takes back is not to be replayed.
+            # Where a run resumes from before a failure, a new event cancels the recorded ones for the same setting.
             self.events_to_replay = [
                 earlier
                 for earlier in self.events_to_replay
@@ -296,7 +292,7 @@ class PolicyRun:
             ]
 
     def _apply_event(self, event: RunEvent) -> None:
-        """A knob or a switch of the reward model. A bad value was refused when it was asked for; if not, it is noted."""
+        """Change a setting or switch the reward model. A bad value is refused on submission; one that was not is reported."""
         self._applied_events.append(event)
         try:
             if event.kind is EventKind.SET:
@@ -305,24 +301,32 @@ class PolicyRun:
                 scorer = self.model_cache.reward_model(int(event.payload["reward_model_id"]), "reward")
                 self.trainer.set_scorer(scorer)
             elif event.kind is EventKind.NOTE and "micro_batch" in event.payload:
-                self.trainer.config = self.trainer.config.replace(micro_batch=int(event.payload["micro_batch"]))
+                self.trainer.state.config = self.trainer.state.config.replace(
+                    micro_batch=int(event.payload["micro_batch"])
+                )
         except (ConfigError, KeyError, TypeError, ValueError) as error:
             if self.distributed.is_main_process:
                 set_run_status(self.model_cache.db, self.run.id, RunStatus.RUNNING, f"a change was ignored: {error}")
 
     def _handle_halts(self) -> None:
-        """Every pause and stop that waits; looked up anew each time, since a pause may have taken later events with it."""
+        """Apply pending pauses and stops; read again after each, because a pause may have consumed later events."""
         while halts := [
             event for event in pending_events(self.model_cache.db, self.run.id) if event.kind in HALT_EVENT_KINDS
         ]:
-            self._pause_or_stop(halts[0])
+            if halts[0].kind is EventKind.STOP:
+                self._stop(halts[0])
+            else:
+                self._pause(halts[0])
 
-    def _pause_or_stop(self, event: RunEvent) -> None:
-        """Obey a stop, or wait until a pause is lifted; short jobs are served meanwhile. Changes nothing of the run."""
+    def _stop(self, event: RunEvent) -> NoReturn:
+        step = self.trainer.steps_done
+        mark_event_applied(self.model_cache.db, event.id, step)
+        raise RunStopped(RunStatus.STOPPED, f"stopped after step {step}; it can be resumed")
+
+    def _pause(self, event: RunEvent) -> None:
+        """Wait until the run is resumed; short jobs run meanwhile. Changes no state of the trainer."""
         db, run_id = self.model_cache.db, self.run.id
         mark_event_applied(db, event.id, self.trainer.steps_done)
-        if event.kind is EventKind.STOP:
-            raise RunStopped(RunStatus.STOPPED, f"stopped after step {self.trainer.steps_done}; it can be resumed")
         set_run_status(db, run_id, RunStatus.PAUSED, f"paused in step {self.trainer.steps_done + 1}")
         paused_at = time.monotonic()
         while True:
@@ -330,32 +334,15 @@ class PolicyRun:
                 raise RunStopped(RunStatus.INTERRUPTED, "the engine was asked to leave while the run was paused")
             for later in pending_events(db, run_id):
                 if later.kind is EventKind.STOP:
-                    self._pause_or_stop(later)
+                    self._stop(later)
                 if later.kind is EventKind.PAUSE:
-                    mark_event_applied(db, later.id, self.trainer.steps_done)  # asked twice: one resume lifts both
+                    mark_event_applied(db, later.id, self.trainer.steps_done)  # one resume ends both pauses
                 if later.kind is EventKind.RESUME:
                     mark_event_applied(db, later.id, self.trainer.steps_done)
                     if later.id < event.id:
-                        continue  # it was meant for something before this pause
+                        continue  # of an earlier pause
                     set_run_status(db, run_id, RunStatus.RUNNING)
-                    self._timing_start += time.monotonic() - paused_at  # a pause tells nothing of other steps
+                    self._eta.start_time += time.monotonic() - paused_at  # not part of any step's duration
                     return
             self.run_short_job()
             time.sleep(POLL_INTERVAL_S)
-
-
-PTX_CORPUS_TEXTS = 1024  # of the corpus, where a run brings none of its own
-
-
-def pretraining_texts(home: Path, run: Run, seed: int) -> list[str]:
-    """The texts that came with the run, or some of the embedded model's corpus. Raises TrainingError when its own are gone."""
-    if "ptx_texts" not in run.manifest:
-        return generate_documents(seed, PTX_CORPUS_TEXTS, 0)
-    path = ptx_texts_file(home, run.id)
-    try:
-        texts: list[str] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TrainingError(
-            f"the pretraining texts of run {run.id} cannot be read ({error}). Put {path} back, or start a new run."
-        ) from error
-    return texts

@@ -1,4 +1,4 @@
-"""Which of a project's prompts the model has room to answer."""
+"""Selects the prompts that leave room for a response in the model's context."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ DEFAULT_MAX_NEW_TOKENS = 64
 
 
 class FittingPrompts(NamedTuple):
-    """The prompts that a response of `response_length` tokens fits behind, in their order; left_out: how many it does not fit behind."""
+    """The prompts that leave room for a response of `response_length` tokens, in order, and how many do not."""
 
     prompts: list[Prompt]
     response_length: int
@@ -20,18 +20,17 @@ class FittingPrompts(NamedTuple):
 
     @property
     def message(self) -> str:
-        """What a person should know of it; "" where nothing is left out."""
+        """A message for the user; "" if no prompt is too long."""
         return prompts_skipped_message(self.too_long_count, self.response_length)
 
 
 def prompts_that_fit(
     backbone: Backbone, prompts: Sequence[Prompt], max_new_tokens: int | None = None
 ) -> FittingPrompts:
-    """The prompts that leave room for `options` new tokens; by default for 64, or for as many as fit behind the longest of those
-    that take no more than half of what the model reads.
+    """The prompts that leave room for `max_new_tokens` new tokens.
 
-    Prompts of a file may be of any length, and one that is too long must not stop the work on the others. Raises ModelError
-    where no prompt leaves the room.
+    By default 64, or as many as fit after the longest of the prompts that take at most half of the context: prompts of a file may
+    have any length, and one that is too long must not fail the others. Raises ModelError if no prompt leaves room.
     """
     indices, response_length = indices_that_fit(backbone, [prompt.text for prompt in prompts], max_new_tokens)
     return FittingPrompts([prompts[i] for i in indices], response_length, len(prompts) - len(indices))
@@ -40,27 +39,21 @@ def prompts_that_fit(
 def indices_that_fit(
     backbone: Backbone, texts: Sequence[str], max_new_tokens: int | None = None
 ) -> tuple[list[int], int]:
-    """The same of texts: where those stand that leave the room, and how many tokens a response has."""
+    """As `prompts_that_fit`, for texts: the indices of those that fit, and the response length in tokens."""
     prompt_lengths = [len(backbone.encode_prompt(text)) for text in texts]
     if not prompt_lengths:
         return [], max_new_tokens or DEFAULT_MAX_NEW_TOKENS
-    typical_lengths = [
-        prompt_length for prompt_length in prompt_lengths if 2 * prompt_length <= backbone.context_length
-    ] or [min(prompt_lengths)]
-    response_length = (
-        min(DEFAULT_MAX_NEW_TOKENS, max(1, backbone.context_length - max(typical_lengths)))
-        if max_new_tokens is None
-        else max_new_tokens
-    )
-    indices = [
-        i
-        for i, prompt_length in enumerate(prompt_lengths)
-        if prompt_length + response_length <= backbone.context_length
-    ]
+    context = backbone.context_length
+    if max_new_tokens is None:
+        longest = max((length for length in prompt_lengths if 2 * length <= context), default=min(prompt_lengths))
+        response_length = min(DEFAULT_MAX_NEW_TOKENS, max(1, context - longest))
+    else:
+        response_length = max_new_tokens
+    indices = [i for i, length in enumerate(prompt_lengths) if length + response_length <= context]
     if not indices:
         raise ModelError(
-            f"no prompt leaves room for a response of {pluralize(response_length, 'token')}: the shortest takes {min(prompt_lengths)}, and the model "
-            f"reads {backbone.context_length} in all. Lower max_new_tokens, choose a model with a longer context, or make a project "
-            "with shorter prompts."
+            f"no prompt leaves room for a response of {pluralize(response_length, 'token')}: the shortest takes "
+            f"{min(prompt_lengths)}, and the model reads {context} in all. Lower max_new_tokens, choose a model "
+            "with a longer context, or make a project with shorter prompts."
         )
     return indices, response_length

@@ -1,4 +1,4 @@
-"""What a run depends on besides its config."""
+"""The part of a run's manifest that describes the environment it is trained in."""
 
 import platform
 from importlib.metadata import version
@@ -14,7 +14,7 @@ RECORDED_PACKAGES = ("torch", "transformers", "peft", "safetensors", "numpy")
 
 
 def environment_manifest(trainer: PolicyTrainer) -> dict[str, Any]:
-    """What a run depends on besides its config, for the manifest."""
+    """What the numbers of a run depend on besides its config."""
     backbone = trainer.backbone
     return {
         "packages": {name: version(name) for name in RECORDED_PACKAGES},
@@ -31,9 +31,9 @@ def environment_manifest(trainer: PolicyTrainer) -> dict[str, Any]:
 
 
 def dtype_change_note(previous: dict[str, Any], current: dict[str, Any]) -> str:
-    """What a run's history says where it goes on in another precision, in which its figures differ; empty where it does not.
+    """A line for the run's history if it continues in another dtype, which changes its numbers; else "".
 
-    before: what `environment_manifest` said when it was trained last; empty at its beginning.
+    previous: the `environment_manifest` of the last training; empty at the start of a run.
     """
     if previous.get("dtype", current["dtype"]) == current["dtype"]:
         return ""

@@ -1,4 +1,9 @@
-"""The engine's loop: one job at a time, short ones also in between, a heartbeat all along."""
+"""The engine's loop: one job at a time, short jobs in between, and a heartbeat.
+
+What "Start" on the page triggers: `run_control.start_run` creates a run and submits a TRAIN_POLICY job. The worker claims it,
+and `_dispatch` chooses its handler: `_train_policy`, then `PolicyRun.execute` (policy_run.py), which calls
+`PolicyTrainer.run_step` for each step; distributed_launch.py for several processes. Other jobs: job_handlers.py, completions.py.
+"""
 
 import logging
 import threading
@@ -16,7 +21,8 @@ from rlhf_lab.common.records import Job
 from rlhf_lab.engine import distributed_launch
 from rlhf_lab.engine.completions import complete, explain
 from rlhf_lab.engine.error_messages import explain_error
-from rlhf_lab.engine.job_handlers import JobProgressCallback, pairs_job, reward_job
+from rlhf_lab.engine.job_handlers import pairs_job, reward_job
+from rlhf_lab.engine.job_progress import JobProgress, JobProgressCallback
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.policy_run import POLL_INTERVAL_S, PolicyRun
 from rlhf_lab.errors import ClaimedError, CorruptStoreError, LabError, StoreError, TrainingError
@@ -42,18 +48,18 @@ log = logging.getLogger("rlhf_lab.engine")
 
 
 class _JobAborted(Exception):  # noqa: N818  not an error
-    """Raised inside a job other than a run to leave it: the engine goes, or the job was cancelled."""
+    """Raised inside a job other than a run to abort it: the engine exits, or the job was cancelled."""
 
 
 class Worker:
-    """Takes jobs until told to leave, or until nothing has happened for `idle_exit_s` and no page is open."""
+    """Takes jobs until it is asked to exit, or until it was idle for `idle_exit_s` seconds and no page is open."""
 
     def __init__(self, home: Path, db: Database, *, idle_exit_s: float = DEFAULT_IDLE_EXIT_S) -> None:
         self.model_cache = ModelCache(home, db)
         self.db = db
         self.idle_exit_s = idle_exit_s
         self.state = "idle"
-        # A plain flag, for the handler of SIGTERM sets it: an Event has a lock, which the interrupted thread may be holding.
+        # A plain flag, because the SIGTERM handler sets it: an Event has a lock, which the interrupted thread may hold.
         self._exit_requested = False
         self._heartbeat_stopped = threading.Event()
         self.engine_id = engine_process.record_heartbeat(db, self.state)
@@ -62,14 +68,14 @@ class Worker:
         self._should_halt: Callable[[], bool] = lambda: False
 
     def request_exit(self) -> None:
-        """Ask the worker to end: a run keeps its last step, a short job is put back."""
+        """Ask the worker to exit: a run keeps its last step, a short job is requeued."""
         self._exit_requested = True
 
     def should_exit(self) -> bool:
         return self._exit_requested
 
     def run(self) -> None:
-        """The loop. Jobs that a dead engine left behind are taken up first. The heartbeat goes on until it has ended."""
+        """Work until an exit is requested. Jobs that a dead engine left behind are requeued first."""
         heartbeat = threading.Thread(target=self._heartbeat_loop, daemon=True, name="heartbeat")
         heartbeat.start()
         try:
@@ -104,7 +110,7 @@ class Worker:
                 time.sleep(IDLE_POLL_INTERVAL_S)
 
     def _claim_next_job(self) -> Job | None:
-        """The next job. A database that cannot be written now (a full disk) may be later; a damaged one ends the engine."""
+        """The next job. A database that cannot be written (a full disk) is tried again later; a damaged one ends the engine."""
         try:
             return queue.claim(self.db, ALL_JOB_KINDS, self.engine_id)
         except CorruptStoreError:
@@ -122,17 +128,13 @@ class Worker:
         process = psutil.Process()
         while not self._heartbeat_stopped.wait(HEARTBEAT_INTERVAL_S):
             try:
-                engine_process.record_heartbeat(
-                    self.db, self.state, device=self._device_name(), memory_mb=process.memory_info().rss / 2**20
-                )
+                device, memory_mb = self.model_cache.device_name, process.memory_info().rss / 2**20
+                engine_process.record_heartbeat(self.db, self.state, device=device, memory_mb=memory_mb)
             except StoreError as error:
                 log.warning("no heartbeat could be written: %s", error)
 
-    def _device_name(self) -> str:
-        return self.model_cache.device_name
-
     def run_job(self, job: Job) -> None:
-        """Do a job and record how it ended; an error ends the job, never the engine."""
+        """Run a job and record how it ended; an error ends the job, never the engine."""
         previous_state, self.state = self.state, f"{job.kind.value.replace('_', ' ')} (job {job.id})"
         log.info("job %d (%s) begins", job.id, job.kind)
         try:
@@ -143,7 +145,7 @@ class Worker:
         except _JobAborted:
             self._record_with_retry(partial(self._requeue, job), f"that job {job.id} is put back")
         except Exception as error:
-            # What a person can mend is said in a line; only what nobody foresaw needs to be traced.
+            # A LabError says what the user can do; only unexpected errors need a traceback.
             log.error("job %d failed: %s", job.id, error, exc_info=not isinstance(error, LabError))
             self._record_with_retry(partial(self._record_failure, job, error), f"that job {job.id} failed")
         finally:
@@ -154,15 +156,15 @@ class Worker:
         log.info("job %d is %s", job.id, "put back" if requeued else "left: it was cancelled")
 
     def _record_failure(self, job: Job, error: Exception) -> None:
-        """The job has, and its run with it; not one that another process has claimed, which goes on."""
+        """Mark the job as failed, and its run, unless another process trains that run."""
         message = explain_error(error)
         queue.fail(self.db, job.id, message)
         if job.kind is JobKind.TRAIN_POLICY and not isinstance(error, ClaimedError):
             self._mark_run_failed(int(job.payload["run_id"]), message)
 
     def _record_with_retry(self, record: Callable[[], None], description: str) -> None:
-        """Record how a job ended. Where that cannot be written (a full disk), try until it can be, or the worker is to leave:
-        the next engine finds the job interrupted then."""
+        """Record how a job ended. Where that cannot be written (a full disk), retry until an exit is requested: the next engine
+        then finds the job interrupted."""
         while True:
             try:
                 record()
@@ -180,43 +182,38 @@ class Worker:
             set_run_status(self.db, run_id, RunStatus.FAILED, message)
 
     def _train_policy(self, job: Job, run_id: int) -> dict[str, object] | None:
-        """A run, in this process or, where its config wants several, in processes of their own."""
+        """Train a run, in this process or, with `processes` > 1, in processes of its own."""
         should_halt = self._halt_checker(run_id)
 
         def run_short_job() -> None:
             self.run_short_job(job.project_id, should_halt)
 
-        report_progress = self._progress_reporter(job, lambda: self._stop_cancelled_run(job.payload))
+        def stop_cancelled_run() -> None:
+            add_event(self.db, run_id, EventKind.STOP, {})
+
+        report_progress = self._progress_reporter(job, stop_cancelled_run)
         run = get_run(self.db, run_id)
-        with self._training_processes(
-            run.config | {"processes": run_control.process_count(self.db, run)}
-        ) as is_distributed:
+        config, home = run.config | {"processes": run_control.process_count(self.db, run)}, self.model_cache.home
+        with self._training_processes(config) as is_distributed:
             if is_distributed:
-                home = self.model_cache.home
                 status = distributed_launch.train_policy(
-                    home,
-                    self.db,
-                    run_id,
-                    run_short_job=run_short_job,
-                    should_exit=self.should_exit,
+                    home, self.db, run_id, run_short_job=run_short_job, should_exit=self.should_exit,
                     report_progress=report_progress,
-                )
+                )  # fmt: skip
             else:
-                with run_lock.lock_run(self.model_cache.home, run_id):
-                    status = PolicyRun(
-                        self.model_cache,
-                        run_id,
-                        run_short_job=run_short_job,
-                        should_exit=self.should_exit,
+                with run_lock.lock_run(home, run_id):
+                    policy_run = PolicyRun(
+                        self.model_cache, run_id, run_short_job=run_short_job, should_exit=self.should_exit,
                         report_progress=report_progress,
-                    ).execute()
+                    )  # fmt: skip
+                    status = policy_run.execute()
         if status is RunStatus.INTERRUPTED:
             queue.requeue(self.db, job.id)
             return None
         return {"run_id": run_id, "status": status.value, "step": get_run(self.db, run_id).step}
 
     def _dispatch(self, job: Job) -> dict[str, object] | None:
-        """What the job produced; None where it was put back for the next engine, or cancelled."""
+        """The job's result; None where it was requeued for the next engine, or cancelled."""
         payload = job.payload
         if job.kind is JobKind.TRAIN_POLICY:
             return self._train_policy(job, int(payload["run_id"]))
@@ -233,24 +230,21 @@ class Worker:
         return self._train_reward(job)
 
     def _train_reward(self, job: Job) -> dict[str, object] | None:
-        """A reward model, in this process or, where its config wants several, in processes of their own."""
+        """Train a reward model, in this process or, with `processes` > 1, in processes of its own."""
 
         def on_progress() -> None:
-            self._on_job_progress(job.project_id)
+            self._raise_if_interrupted()
+            self.run_short_job(job.project_id)
 
         with self._training_processes(job.payload.get("config", {})) as is_distributed:
             if is_distributed:
                 return distributed_launch.train_reward(self.model_cache.home, self.db, job, on_progress=on_progress)
-            return reward_job(
-                self.model_cache,
-                job,
-                report_progress=self._progress_reporter(job, self._raise_aborted),
-                on_progress=on_progress,
-            )
+            report_progress = self._progress_reporter(job, self._raise_aborted)
+            return reward_job(self.model_cache, job, report_progress=report_progress, on_progress=on_progress)
 
     @contextmanager
     def _training_processes(self, config: dict[str, Any]) -> Iterator[bool]:
-        """Whether a training wants processes of its own. While they deal out the model among them, none is loaded here."""
+        """Whether a training needs processes of its own. While they shard the model, none is loaded here."""
         is_distributed = int(config.get("processes", 1)) > 1
         self._model_is_sharded = is_distributed and bool(config.get("shard_backbone"))
         if self._model_is_sharded:
@@ -261,30 +255,22 @@ class Worker:
             self._model_is_sharded = False
 
     def _raise_if_interrupted(self) -> None:
-        """Leave a job where it is when the engine goes, or when the run it is done in the middle of is to halt."""
+        """Abort a job when the engine exits, or when the run that it interrupts is to pause or stop."""
         if self._exit_requested or self._should_halt():
             raise _JobAborted
 
     def _raise_aborted(self) -> None:
         raise _JobAborted
 
-    def _on_job_progress(self, project_id: int | None) -> None:
-        self._raise_if_interrupted()
-        self.run_short_job(project_id)
-
-    def _progress_reporter(self, job: Job, on_cancelled: Callable[[], None] | None = None) -> JobProgressCallback:
-        def report(fraction: float, eta_s: float | None, partial_result: dict[str, Any]) -> None:
-            if not queue.update_progress(self.db, job.id, fraction, eta_s, partial_result) and on_cancelled is not None:
+    def _progress_reporter(self, job: Job, on_cancelled: Callable[[], None]) -> JobProgressCallback:
+        def report(progress: JobProgress) -> None:
+            if not queue.update_progress(self.db, job.id, *progress):
                 on_cancelled()
 
         return report
 
-    def _stop_cancelled_run(self, payload: dict[str, object]) -> None:
-        """The job of a run was cancelled: the same as stopping the run."""
-        add_event(self.db, int(str(payload["run_id"])), EventKind.STOP, {})
-
     def _halt_checker(self, run_id: int) -> Callable[[], bool]:
-        """Whether somebody wants this run to pause or stop; looked up every POLL_EVERY_S at most."""
+        """A function that says whether the run is asked to pause or stop; it reads the database at most every POLL_INTERVAL_S."""
         polled_at, halt_requested = -POLL_INTERVAL_S, False
 
         def should_halt() -> bool:
@@ -297,9 +283,9 @@ class Worker:
         return should_halt
 
     def run_short_job(self, project_id: int | None, should_halt: Callable[[], bool] = lambda: False) -> None:
-        """Do one waiting short job of the same project, if there is one. Never called from within itself.
+        """Run one queued short job of the same project, if there is one. Short jobs do not interrupt each other.
 
-        halts: true when the run that is interrupted for it shall pause or stop; the short job is then put back and done later.
+        should_halt: true when the run that it interrupts is asked to pause or stop; the short job is then requeued.
         """
         if self._short_job_id is not None or should_halt():
             return

@@ -1,7 +1,7 @@
-"""The processes that train one model together: who does which part of a step, and how the parts become one again.
+"""Data-parallel training: divides the rows of a step among processes and combines their results.
 
-Every process holds the same adapters, heads and state; a step's rows are shared out, and what each found is added up before
-anything depends on it. So the mathematics is that of one process, whatever the number. One process alone pays nothing.
+Every process holds the same adapters, heads and state; gradients and statistics are summed over the processes before anything
+depends on them, so the mathematics does not depend on the number of processes. A single process has no overhead.
 """
 
 import importlib
@@ -19,59 +19,57 @@ from torch import Tensor
 from rlhf_lab.errors import TrainingError
 
 T = TypeVar("T")
-RowSlice = slice  # the rows of one process; `Distributed.shard_slice` hides the name
-COLLECTIVE_TIMEOUT = timedelta(
-    days=7
-)  # a paused run keeps the others waiting; one that has died is noticed by the launcher
-SHUTDOWN_TIMEOUT_S = 20.0  # for the others to leave as well, should that be waited for
+COLLECTIVE_TIMEOUT = timedelta(days=7)  # a paused run keeps the others waiting; the launcher notices dead processes
+SHUTDOWN_TIMEOUT_S = 20.0  # how long a process waits for the others when it leaves the group
 
 
 @dataclass(frozen=True)
 class Distributed:
-    """This process is number `rank` of `world_size`. Every method but `shard` and `shard_slice` must be called by all of them."""
+    """Process `rank` of `world_size`. All methods but `shard` and `shard_slice` are collective: all processes must call them."""
 
     rank: int = 0
     world_size: int = 1
 
     @property
     def is_main_process(self) -> bool:
-        """Whether this process is the one that writes."""
+        """Whether this is the process that writes files and rows."""
         return self.rank == 0
 
     @property
     def device(self) -> torch.device:
-        """Where tensors must be to be added up."""
+        """The device of tensors in collective operations."""
         return torch.device("cuda" if self.world_size > 1 and dist.get_backend() == "nccl" else "cpu")
 
     def shard(self, items: Sequence[T]) -> list[T]:
-        """The parts that fall to this process."""
+        """The items of this process."""
         return list(items[self.rank :: self.world_size])
 
-    def shard_slice(self, count: int) -> RowSlice:
-        """The rows of `count` that fall to this process; the slices of all stand in the order of the ranks."""
+    def shard_slice(self, count: int) -> slice:
+        """The rows of `count` for this process; the slices of all processes are contiguous, in the order of the ranks."""
         return slice(count * self.rank // self.world_size, count * (self.rank + 1) // self.world_size)
 
     def all_gather(self, items: list[T]) -> list[T]:
-        """What each found for its slice, in order."""
+        """The items of all processes, in the order of the ranks."""
         if self.world_size == 1:
             return items
         gathered: list[Any] = [None] * self.world_size
         dist.all_gather_object(gathered, items)
         return [item for shard in gathered for item in shard]
 
-    def map_rows(self, count: int, fn: Callable[[RowSlice], Tensor], dim: int = -1) -> Tensor:
-        """What `assign_slot` says of `count` >= 1 rows, which stand along `dim`: each process asks it about its slice.
+    def map_rows(self, count: int, fn: Callable[[slice], Tensor], dim: int = -1) -> Tensor:
+        """`fn` of `count` >= 1 rows, concatenated along `dim`: each process computes its slice.
 
-        One without a row asks about the first and keeps its answer to itself: all ask, which a dealt-out backbone needs.
+        A process without rows computes the first row and discards it, because a sharded backbone needs all processes in each
+        forward pass.
         """
         if self.world_size == 1:
-            return fn(RowSlice(0, count))
+            return fn(slice(0, count))
         local_slice = self.shard_slice(count)
-        local_result = fn(local_slice if local_slice.start < local_slice.stop else RowSlice(0, 1))
+        local_result = fn(local_slice if local_slice.start < local_slice.stop else slice(0, 1))
         return torch.cat(self.all_gather([local_result] if local_slice.start < local_slice.stop else []), dim=dim)
 
     def all_reduce_(self, tensors: Sequence[Tensor]) -> None:
-        """Replace each tensor by its sum over the processes. One message a dtype."""
+        """Replace each tensor by its sum over the processes. One message per dtype."""
         if self.world_size == 1:
             return
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
@@ -82,7 +80,7 @@ class Distributed:
                 tensor.copy_(total.view_as(tensor))
 
     def all_reduce_grads(self, parameters: Sequence[Tensor]) -> None:
-        """The sum of the processes' gradients on each. A parameter without one anywhere stays so: an optimiser skips it."""
+        """Sum the gradients over the processes. A parameter without a gradient in any process keeps None: Adam skips it."""
         if self.world_size == 1:
             return
         grad_counts = torch.tensor([float(parameter.grad is not None) for parameter in parameters], device=self.device)
@@ -94,7 +92,7 @@ class Distributed:
         self.all_reduce_([parameter.grad for parameter in with_grad if parameter.grad is not None])
 
     def broadcast(self, obj: T) -> T:
-        """What the leading process says."""
+        """The object of the main process."""
         if self.world_size == 1:
             return obj
         objects = [obj]
@@ -106,7 +104,7 @@ SINGLE_PROCESS = Distributed()
 
 
 def is_lost_peer_error(error: BaseException) -> bool:
-    """Whether a collective failed because another process is gone."""
+    """Whether a collective operation failed because another process died."""
     message = str(error).lower()
     return isinstance(error, RuntimeError) and any(
         name in message for name in ("gloo", "nccl", "connection closed by peer")
@@ -114,15 +112,15 @@ def is_lost_peer_error(error: BaseException) -> bool:
 
 
 def init_from_env() -> Distributed:
-    """The group this process was launched into by `accelerate launch` (or torchrun); alone without either.
+    """The process group that `accelerate launch` (or torchrun) started this process in; SINGLE_PROCESS without either.
 
-    gloo on CPUs, NCCL on GPUs, one GPU a process. Raises TrainingError where the processes cannot find each other.
+    gloo on CPUs, NCCL on GPUs, one GPU per process. Raises TrainingError if the processes cannot connect.
     """
     if not dist.is_torchelastic_launched():
         return SINGLE_PROCESS
     if not dist.is_initialized():
-        # Its functions take the group of all as a default, that of the moment they are defined. Imported later, as transformers
-        # does, they would hold the group for good, and its threads with it, in spite of `shutdown`.
+        # Import it before the group exists. The default arguments of its functions are evaluated on import: later, as by
+        # transformers, they would keep a reference to the group, and its threads would survive `shutdown`.
         importlib.import_module("torch.distributed.nn")
         use_cuda = torch.cuda.is_available()
         try:
@@ -137,8 +135,10 @@ def init_from_env() -> Distributed:
 
 
 def shutdown() -> None:
-    """End the group, in each process when it has nothing more to say: a thread of its that is still about would abort the
-    process at its end. One that another process keeps waiting, or that has met an error, goes all the same."""
+    """Leave the process group: a thread of the group that still runs would abort the process at its exit.
+
+    A process that waits for another one, or has failed, gives up after SHUTDOWN_TIMEOUT_S.
+    """
     if dist.is_initialized():
         thread = threading.Thread(target=dist.destroy_process_group, daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""What a reward model and a policy are worth, on prompts neither has seen: accuracy, gold, KL, and best-of-n beside them."""
+"""Evaluates a reward model and a policy on held-out prompts: accuracy, gold score, KL, and best-of-n as a baseline."""
 
 import math
 from collections import defaultdict
@@ -18,11 +18,11 @@ from rlhf_lab.models.sampling.sampler import sample, uniforms
 from rlhf_lab.training.policy.rollout import PolicyModel
 
 SAMPLING_BATCH_SIZE = 512
-MAX_LOGITS = 2**30  # of one pass: 4 GiB in float32
+MAX_LOGITS = 2**30  # per forward pass: 4 GiB in float32
 
 
 class SampledResponses(NamedTuple):
-    """Responses by row: token ids and text; `prompts` are the token ids they continue."""
+    """Responses by row, as token ids and text; prompts: token ids."""
 
     prompts: list[list[int]]
     tokens: list[list[int]]
@@ -33,12 +33,11 @@ def sample_responses(
     backbone: Backbone, prompts: Sequence[str], *, seed: int, purpose: str, max_new_tokens: int, temperature: float = 1.0,
     on_progress: ProgressCallback = no_progress,
 ) -> SampledResponses:  # fmt: skip
-    """One response a prompt, through whatever adapter is on. Row i draws from (seed, purpose, i) alone."""
+    """One response per prompt, with the active adapter. The random numbers of row i depend on (seed, purpose, i) alone."""
     encoded = {prompt: backbone.encode_prompt(prompt) for prompt in dict.fromkeys(prompts)}
     prompt_ids = [encoded[prompt] for prompt in prompts]
-    order = sorted(
-        range(len(prompt_ids)), key=lambda i: (len(prompt_ids[i]), prompt_ids[i], i)
-    )  # equal prompts side by side: read once
+    # Equal prompts are adjacent, so that their prefill is computed once.
+    order = sorted(range(len(prompt_ids)), key=lambda i: (len(prompt_ids[i]), prompt_ids[i], i))
     tokens: list[list[int]] = [[] for _ in prompt_ids]
     for start in range(0, len(order), SAMPLING_BATCH_SIZE):
         indices = order[start : start + SAMPLING_BATCH_SIZE]
@@ -53,7 +52,7 @@ def sample_responses(
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Share of decided pairs ranked as the judge ranks them, with a 95 % Wilson interval; ties of the judge are left out."""
+    """Fraction of pairs ranked as by the judge, with its 95 % Wilson interval; ties of the judge do not count."""
 
     value: float
     low: float
@@ -65,7 +64,7 @@ class Accuracy:
 def ranking_accuracy(
     gold: Sequence[tuple[float, float]], scores: Sequence[tuple[float, float]], max_pairs: int
 ) -> Accuracy:
-    """Compare two orders of the same pairs, using the first `options` pairs that the judge does not tie exactly."""
+    """Accuracy of scores against gold scores on the first `max_pairs` pairs that the judge does not tie."""
     correct = decided = ties = 0
     for (gold_a, gold_b), (score_a, score_b) in zip(gold, scores, strict=True):
         if decided == max_pairs:
@@ -91,19 +90,19 @@ def mean(values: Sequence[float]) -> Mean:
 
 
 def gain_over_base(gold: Sequence[float], base: Sequence[Sequence[float]]) -> Mean:
-    """How far gold lies above the mean of the base's samples for the same prompt, over prompts.
+    """Mean over prompts of gold minus the mean of the base's samples for the same prompt.
 
-    gold: one number a prompt; base: one list a prompt. The standard error is that of the differences: it has the base's own
-    noise in it, and not what makes one prompt easier than another.
+    gold: one number per prompt; base: one list per prompt. The standard error is that of the differences: it contains the noise
+    of the base's samples, but not the differences between prompts.
     """
     return mean([value - fmean(base_values) for value, base_values in zip(gold, base, strict=True)])
 
 
 def best_of_n(n: int, scores: Sequence[Sequence[float]], gold: Sequence[Sequence[float]]) -> Mean:
-    """Mean gold of the response that the reward model likes best among n, over disjoint groups of n per prompt.
+    """Mean gold of the response with the highest score among n, over disjoint groups of n per prompt.
 
-    scores, gold: one list a prompt, of the same base samples. The standard error is that of its distance to the base's mean,
-    in which every prompt counts once: from what each prompt adds to that distance, among those with as many samples.
+    scores, gold: one list per prompt, of the same base samples. The standard error is that of its difference to the base's mean,
+    in which every prompt counts once: from the variance of each prompt's contribution among prompts with as many samples.
     """
     best_gold = best_of_n_gold(n, scores, gold)
     groups = sum(map(len, best_gold)) or math.nan
@@ -115,12 +114,12 @@ def best_of_n(n: int, scores: Sequence[Sequence[float]], gold: Sequence[Sequence
 
 
 def best_of_n_gold(n: int, scores: Sequence[Sequence[float]], gold: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Gold of the response that the reward model likes best of each group of n; a list a prompt, empty where it has fewer."""
+    """Gold of the response with the highest score in each group of n; a list per prompt, empty if it has fewer samples."""
     return [_best_gold_of_each_group(n, *row) for row in zip(scores, gold, strict=True)]
 
 
 class PairedDifference(NamedTuple):
-    """A mean over prompts with its 95 % interval, None of too few prompts."""
+    """A mean over prompts with its 95 % interval, None for too few prompts."""
 
     difference: float
     low: float | None
@@ -131,9 +130,9 @@ class PairedDifference(NamedTuple):
 def paired_difference(
     prompts: Sequence[str], gold_a: Sequence[Sequence[float]], gold_b: Sequence[Sequence[float]]
 ) -> PairedDifference:
-    """How far one's gold lies above the other's, prompt by prompt: what makes a prompt easy for both is not in the interval.
+    """Mean of gold_a minus gold_b, paired by prompt, so that differences between prompts do not widen the interval.
 
-    one, other: a list a row, the texts to its prompt. Rows of one prompt are put together; prompts count where both have texts.
+    gold_a, gold_b: a list per row, for its prompt. Rows of one prompt are merged; prompts count if both have samples.
     """
     gold_by_prompt: dict[str, tuple[list[float], list[float]]] = {}
     for prompt, *both in zip(prompts, gold_a, gold_b, strict=True):
@@ -145,7 +144,7 @@ def paired_difference(
 
 
 def _best_gold_of_each_group(n: int, scores: Sequence[float], gold: Sequence[float]) -> list[float]:
-    """Gold of the best-scored sample of each whole group of n."""
+    """Gold of the best-scored sample in each complete group of n."""
     starts = range(0, len(scores) - n + 1, n)
     return [gold[max(range(start, start + n), key=lambda i: scores[i])] for start in starts]
 
@@ -159,7 +158,7 @@ def best_of_n_kl(n: int) -> float:
 def sequence_kl(
     policy: PolicyModel, samples: SampledResponses, temperature: float, on_progress: ProgressCallback = no_progress
 ) -> Mean:
-    """KL of the policy to the reference, nats a sequence, estimated on its own fresh samples (k1)."""
+    """KL of the policy to the reference, nats per sequence, estimated on its own samples (k1)."""
 
     def batch_kl(indices: list[int]) -> torch.Tensor:
         on_progress()
@@ -173,6 +172,6 @@ def sequence_kl(
 
 
 def distinct_2(texts: Sequence[str]) -> float:
-    """Distinct word pairs over all word pairs (Li et al. 2016): falls when a policy says the same thing everywhere."""
+    """Distinct word pairs over all word pairs (Li et al. 2016): low when a policy repeats itself."""
     pairs = [pair for text in texts for pair in zip(text.split(), text.split()[1:], strict=False)]
     return len(set(pairs)) / len(pairs) if pairs else 0.0

@@ -1,7 +1,7 @@
-"""A small supervised start: an adapter learns to write given responses to given prompts.
+"""Supervised fine-tuning: an adapter learns given responses to given prompts.
 
-For models that do not answer at all yet. The result is an adapter, or, merged into the weights, a model folder that everything
-else starts from: policy, reference and reward model alike, so that the KL is counted from there.
+For models that do not answer prompts yet. The result is an adapter, or, merged into the weights, a model folder that policy,
+reference and reward model start from, so that the KL is measured from there.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,18 +18,19 @@ from rlhf_lab.config.base import Config, setting
 from rlhf_lab.core.logprobs import token_logprobs
 from rlhf_lab.core.policy_losses import token_mean
 from rlhf_lab.errors import ModelError, NotFiniteError, TrainingError
+from rlhf_lab.kernels.ops import HALF_DTYPES
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.batch import Batch, forward, make_batch
-from rlhf_lab.models.lora_linear import HALF_DTYPES, lora_weights_of
-from rlhf_lab.training.optimizers import make_fused_adam
+from rlhf_lab.models.lora_linear import lora_weights_of
+from rlhf_lab.training.optimizers import make_fused_adam, set_lr
 
-UpdateCallback = Callable[[int, int, float], None]  # updates done, of how many, loss
+UpdateCallback = Callable[[int, int, float], None]  # updates done, total updates, loss
 
 
 @dataclass(frozen=True)
 class SFTConfig(Config):
-    """How the supervised start learns."""
+    """Settings of supervised fine-tuning."""
 
     epochs: int = setting(3, "passes over the examples", 1, 1000, group="run")
     batch_size: int = setting(16, "examples per update", 1, 4096, group="run")
@@ -49,7 +50,7 @@ class SFTExample(NamedTuple):
 
 
 def encode_examples(backbone: Backbone, pairs: Sequence[tuple[str, str]]) -> list[SFTExample]:
-    """(prompt, response) texts as the policy reads and writes them. Raises TrainingError for an empty list."""
+    """Encode (prompt, response) texts as for the policy. Raises TrainingError for an empty list."""
     if not pairs:
         raise TrainingError("there are no examples to learn from. Give prompts with their responses.")
     return [
@@ -61,7 +62,7 @@ def train_sft(
     backbone: Backbone, adapters: Adapters, examples: Sequence[SFTExample], config: SFTConfig, *, adapter: str = "sft",
     on_update: UpdateCallback = lambda *_: None, on_progress: ProgressCallback = no_progress,
 ) -> list[float]:  # fmt: skip
-    """Train the adapter; returns the loss of each update: nats per response token, prompts are only read.
+    """Train the adapter; returns the loss of each update, nats per response token.
 
     Raises TrainingError without examples, ModelError for one that does not fit the context, NotFiniteError.
     """
@@ -75,8 +76,7 @@ def train_sft(
     batches = [batch for epoch in range(config.epochs) for batch in _epoch_batches(len(examples), epoch, config)]
     losses: list[float] = []
     for update_index, batch in enumerate(batches):
-        for param_group in optimizer.param_groups:
-            param_group["lr"] = config.lr * (1 - update_index / len(batches))
+        set_lr(optimizer, config.lr * (1 - update_index / len(batches)))
         losses.append(_batch_backward(backbone, adapters, adapter, [examples[i] for i in batch], config, on_progress))
         nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
         optimizer.step()
@@ -87,7 +87,7 @@ def train_sft(
 
 
 def response_loss(backbone: Backbone, batch: Batch, denominator: Tensor | float | None = None) -> Tensor:
-    """Mean cross-entropy of the response tokens under whatever adapter is on, nats a token; differentiable."""
+    """Mean cross-entropy of the response tokens with the active adapter, nats per token; differentiable."""
     hidden = forward(backbone, batch, predict_only=True).before_token
     response_indices = batch.response_indices
     logprobs = token_logprobs(backbone.logits(hidden[response_indices]), batch.responses[response_indices])
@@ -102,7 +102,7 @@ def _batch_backward(
     config: SFTConfig,
     on_progress: ProgressCallback,
 ) -> float:
-    """Gradients of one batch, in micro-batches whose losses add up to that of the batch."""
+    """Accumulate the gradient of one batch over its micro-batches; returns the batch's loss."""
     token_count, total = float(sum(len(example.response) for example in examples)), 0.0
     by_length = sorted(examples, key=lambda example: len(example.prompt) + len(example.response))
     for start in range(0, len(by_length), config.micro_batch):
@@ -117,7 +117,7 @@ def _batch_backward(
 
 
 def _micro_batch_backward(backbone: Backbone, batch: Batch, token_count: float) -> float:
-    """Of one micro-batch; returns what it adds to the loss. The graph ends here (gradient_step.micro_gradient)."""
+    """The share of one micro-batch in the loss. Frees its graph on return (see policy/update.py)."""
     loss = response_loss(backbone, batch, token_count)
     loss.backward()
     return float(loss.detach())
@@ -131,9 +131,9 @@ def _epoch_batches(count: int, epoch: int, config: SFTConfig) -> list[list[int]]
 
 @torch.no_grad()
 def save_merged(backbone: Backbone, adapters: Adapters, adapter: str, folder: Path) -> None:
-    """A model folder with the adapter in its weights: a plain transformers model, to start anything from.
+    """Save a plain transformers model with the adapter merged into its weights.
 
-    The backbone in memory stays as it is. Raises ModelError where a layer is not a plain linear one in float32 or float64.
+    The backbone in memory does not change. Raises ModelError for a layer that is not a plain linear one in float32 or float64.
     """
     model: Any = backbone.model
     merged_weights = {}

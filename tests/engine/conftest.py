@@ -36,12 +36,12 @@ def at(monkeypatch):
     def plan(step, what):
         accumulate, done = update.minibatch_backward, []
 
-        def disturbed(trainer, *args):
-            if trainer.steps_done == step and not done:
+        def disturbed(state, *args):
+            if state.steps_done == step and not done:
                 done.append(True)
                 what()
-                trainer.on_progress.__self__._polled_at = 0.0
-            return accumulate(trainer, *args)
+                state.on_progress.__self__._polled_at = 0.0
+            return accumulate(state, *args)
 
         monkeypatch.setattr(update, "minibatch_backward", disturbed)
 

@@ -6,7 +6,7 @@ from support import tiny_models
 
 from rlhf_lab.common.enums import Choice, JobKind, Source
 from rlhf_lab.common.records import Vote
-from rlhf_lab.engine.pair_sampling import sample_pairs
+from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
 from rlhf_lab.engine.worker import Worker
 from rlhf_lab.jobs import queue
 from rlhf_lab.models.backbone import load_backbone
@@ -46,7 +46,7 @@ class Lab:
         return queue.get_job(self.db, job.id)
 
     def label(self, count=12):
-        for i, pair in enumerate(sample_pairs(self.worker.model_cache, self.project, count)):
+        for i, pair in enumerate(sample_pairs(self.worker.model_cache, self.project, PairRequest(count))):
             choice = Choice.FIRST if i % 3 else Choice.SECOND
             cast_vote(self.db, Vote(str(uuid.uuid4()), pair.id, "judge:x", Source.SIMULATED, choice, True))
 

@@ -413,7 +413,11 @@ def test_a_group_is_left_once_all_is_stored_or_something_went_wrong(monkeypatch,
 def test_nobody_knows_how_long_a_run_takes_before_its_first_step(lab, monkeypatch):
     run_id, told = lab.run(processes=2), []
     monkeypatch.setattr(distributed_launch, "launch_and_wait", lambda _processes, _part, _folder, stays: stays())
-    options = {"run_short_job": lambda: None, "should_exit": lambda: False, "report_progress": lambda *said: told.append(said)}
+    options = {
+        "run_short_job": lambda: None,
+        "should_exit": lambda: False,
+        "report_progress": told.append,
+    }
     with pytest.raises(TrainingError):
         distributed_launch.train_policy(lab.folder, lab.db, run_id, **options)
     assert told == [(0.0, None, {"run_id": run_id, "step": 0})]

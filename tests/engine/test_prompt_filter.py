@@ -11,7 +11,7 @@ from rlhf_lab.cli.main import main
 from rlhf_lab.common.enums import EventKind, JobKind, JobStatus
 from rlhf_lab.common.records import Prompt
 from rlhf_lab.engine import pair_sampling
-from rlhf_lab.engine.pair_sampling import sample_pairs
+from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.engine.prompt_filter import prompts_that_fit
 from rlhf_lab.errors import LabelError, ModelError
@@ -75,7 +75,9 @@ def too_long(lab):
 
 def test_a_prompt_that_is_too_long_stops_nothing(lab, caplog):
     too_long(lab)
-    assert {pair.prompt.text for pair in sample_pairs(lab.worker.model_cache, lab.project, 12)} == set(tiny_models.PROMPTS)
+    assert {pair.prompt.text for pair in sample_pairs(lab.worker.model_cache, lab.project, PairRequest(12))} == set(
+        tiny_models.PROMPTS
+    )
     assert "1 prompt left out: too long for the model with 64 new tokens" in caplog.text
     assert lab.train_reward().status is JobStatus.DONE
     run_id = lab.run(sample_count=6)
@@ -94,7 +96,7 @@ def test_the_others_are_written_to_as_if_it_were_not_there(tmp_path, model):
         lab = Lab(tmp_path / name, model)
         if name == "with":
             too_long(lab)
-        pairs = sample_pairs(lab.worker.model_cache, lab.project, 12)
+        pairs = sample_pairs(lab.worker.model_cache, lab.project, PairRequest(12))
         written.append([(pair.prompt.text, pair.first.text, pair.second.text) for pair in pairs])
         lab.db.close()
     assert written[0] == written[1]
@@ -103,10 +105,10 @@ def test_the_others_are_written_to_as_if_it_were_not_there(tmp_path, model):
 def test_pairs_that_end_early_say_what_was_left_out_as_well(lab, monkeypatch):
     monkeypatch.setattr(pair_sampling, "_sample_complete_pairs", lambda *_: ([], True))
     with pytest.raises(LabelError) as plain:
-        sample_pairs(lab.worker.model_cache, lab.project, 3)
+        sample_pairs(lab.worker.model_cache, lab.project, PairRequest(3))
     too_long(lab)
     with pytest.raises(LabelError) as found:
-        sample_pairs(lab.worker.model_cache, lab.project, 3)
+        sample_pairs(lab.worker.model_cache, lab.project, PairRequest(3))
     assert str(found.value) == f"{plain.value} 1 prompt left out: too long for the model with 64 new tokens."
 
 

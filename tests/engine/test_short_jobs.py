@@ -8,10 +8,10 @@ from support import tiny_models
 from support_worker import REWARD, Lab
 
 from rlhf_lab.common.enums import JobKind, JobStatus
-from rlhf_lab.engine import job_handlers
+from rlhf_lab.engine import job_handlers, job_progress
 from rlhf_lab.engine import pair_sampling as pairs_module
 from rlhf_lab.engine.completions import resolve_max_new_tokens, token_pieces
-from rlhf_lab.engine.pair_sampling import MAX_PAIR_ATTEMPTS, sample_pairs
+from rlhf_lab.engine.pair_sampling import MAX_PAIR_ATTEMPTS, PairRequest, sample_pairs
 from rlhf_lab.errors import LabelError, ModelError
 from rlhf_lab.jobs import queue
 from rlhf_lab.models.sampling.sampler import Sampled, sample, uniforms
@@ -103,8 +103,10 @@ def texts_of(pairs):
 
 def test_the_nth_pair_does_not_depend_on_how_pairs_are_asked_for(fresh, tmp_path, model):
     other = Lab(tmp_path / "other", model)
-    at_once = sample_pairs(fresh.worker.model_cache, fresh.project, 7)
-    bit_by_bit = [pair for n in (2, 1, 4) for pair in sample_pairs(other.worker.model_cache, other.project, n)]
+    at_once = sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(7))
+    bit_by_bit = [
+        pair for n in (2, 1, 4) for pair in sample_pairs(other.worker.model_cache, other.project, PairRequest(n))
+    ]
     other.db.close()
     assert texts_of(at_once) == texts_of(bit_by_bit)
     assert len(set(texts_of(at_once))) == 7
@@ -120,7 +122,7 @@ def test_pairs_end_when_all_responses_are_equal(fresh, monkeypatch):
 
     monkeypatch.setattr(pairs_module, "sample", constant)
     with pytest.raises(LabelError, match="0 of 3 pairs"):
-        sample_pairs(fresh.worker.model_cache, fresh.project, 3)
+        sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(3))
     assert calls == [3] * 2 * MAX_PAIR_ATTEMPTS
     assert count_pairs(fresh.db, fresh.project.id) == 0
     job = fresh.do(fresh.submit(JobKind.SAMPLE_PAIRS, count=3, max_new_tokens=2))
@@ -128,7 +130,7 @@ def test_pairs_end_when_all_responses_are_equal(fresh, monkeypatch):
 
 
 def test_pairs_before_one_that_cannot_be_written_are_kept(fresh, monkeypatch):
-    sample_pairs(fresh.worker.model_cache, fresh.project, 1)
+    sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(1))
     side, stuck = pairs_module._sample_side, 3
 
     def broken(backbone, wanted, places, attempt, which, on_progress):
@@ -137,7 +139,7 @@ def test_pairs_before_one_that_cannot_be_written_are_kept(fresh, monkeypatch):
     monkeypatch.setattr(pairs_module, "PAIR_BATCH_SIZE", 1)
     monkeypatch.setattr(pairs_module, "_sample_side", broken)
     with pytest.raises(LabelError, match="2 of 5 pairs"):
-        sample_pairs(fresh.worker.model_cache, fresh.project, 5)
+        sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(5))
     assert count_pairs(fresh.db, fresh.project.id) == 3
 
 
@@ -148,7 +150,7 @@ def test_a_pair_that_comes_out_equal_is_tried_again(fresh, monkeypatch):
         return side(backbone, wanted, places, attempt, which if attempt > 1 else "first", on_progress)
 
     monkeypatch.setattr(pairs_module, "_sample_side", equal_at_first)
-    assert len(sample_pairs(fresh.worker.model_cache, fresh.project, 4)) == 4
+    assert len(sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(4))) == 4
 
 
 def test_a_new_reward_model_and_new_pairs_are_scored_beforehand(lab):
@@ -248,8 +250,8 @@ def test_a_project_on_another_model_lets_the_one_before_go(lab, tmp_path):
 def test_the_time_left_of_a_reward_model_is_told_by_its_updates_alone(monkeypatch):
     """The reference's 30 s of writing come once; an update takes 2 s, and with memory run out it begins anew."""
     clock, told = iter([30.0, 32.0, 36.0, 50.0, 53.0]), []
-    monkeypatch.setattr(job_handlers.time, "monotonic", lambda: next(clock))
-    watch = job_handlers._FitProgressReporter(lambda share, left, so_far: told.append(left))
+    monkeypatch.setattr(job_progress.time, "monotonic", lambda: next(clock))
+    watch = job_handlers._FitProgressReporter(lambda progress: told.append(progress.eta_s))
     for done in (1, 2, 4):
         watch.on_update(done, 100, 0.7, "fold 1 of 5")
     watch.restart("again")

@@ -131,13 +131,13 @@ def test_runs_are_the_same_and_passes_are_asked_for_without_waiting(saved, place
 
     def work():
         trainer = tiny_models.learner(saved[kind], **({"algorithm": "ppo"} | RUNS[name]), dtype=torch.float64)
-        parts = [Watched(trainer, part) for part in ("assess", "update")]
-        return [tiny_models.numbers(one.metrics) for one in tiny_models.run(trainer, 2)], parts, trainer.config
+        parts = [Watched(trainer, part) for part in ("prepare_rollout", "update")]
+        return [tiny_models.numbers(one.metrics) for one in tiny_models.run(trainer, 2)], parts, trainer.state.config
 
     (here, _, _), (there, (measured, updated), config) = both(place, work)
     near(there, here)
-    assert [wait for wait in measured.waits if "estimates.py" not in wait[1]] == []
-    lines, updates = [line for _, line in updated.waits], updated.found.updates
+    assert [wait for wait in measured.waits if "estimation.py" not in wait[1]] == []
+    lines, updates = [line for _, line in updated.waits], updated.found.update_count
     if name not in ("trpo", "pretraining texts"):
         for word in ("ratio", "isfinite"):
             assert sum(word in line for line in lines) == updates
@@ -207,6 +207,6 @@ def test_a_run_goes_on_where_it_did_not_begin(llama_folder, place, places, tmp_p
 
     first, second = map(made, places)
     tiny_models.run(first, 2)
-    save_checkpoint(tmp_path, first.adapters, "policy", *first.state())
-    second.load_state(*load_latest(tmp_path))
+    save_checkpoint(tmp_path, first.adapters, "policy", *first.state.state_dict())
+    second.state.load_state_dict(*load_latest(tmp_path))
     near(*[[tiny_models.numbers(one.metrics) for one in tiny_models.run(trainer, 2)] for trainer in (first, second)])

@@ -14,7 +14,7 @@ from rlhf_lab.training.distributed import Distributed
 
 def pretend():
     """From now on in this process, for whatever imports `load_backbone` later."""
-    importlib.import_module("everything")
+    importlib.import_module("plugin")
     reduce, gather = dist.all_reduce, dist.all_gather_object
 
     def all_reduce(tensor, *how):

@@ -6,7 +6,7 @@ from support import tiny_models
 from support.model_families import WHOLE
 
 from rlhf_lab.config.policy import ALGORITHMS
-from rlhf_lab.kernels import amx_layer, matmul, ops
+from rlhf_lab.kernels import amx_layer, c_ops, matmul
 from rlhf_lab.models.batch import forward, make_batch
 from rlhf_lab.models.fused_llama import patch
 from rlhf_lab.models.sampling.sampler import sample, uniforms
@@ -139,7 +139,7 @@ def test_new_weights_are_read(units, tiled_folders, monkeypatch):
                 parameter.mul_(1.25)
         found = backbone.logits(backbone.hidden(IDS))
         assert in_c(backbone) == [True, True]
-    monkeypatch.setattr(ops, "supported", lambda *_: False)
+    monkeypatch.setattr(c_ops, "supported", lambda *_: False)
     modules, others = loaded(tiled_folders["llama"], "a", known=(), monkeypatch=monkeypatch)
     with torch.no_grad():
         for mine, theirs in zip(modules.model.parameters(), backbone.model.parameters(), strict=True):
@@ -155,7 +155,9 @@ def test_a_layer_that_says_something_else_is_left_to_its_module(units, tiled_fol
     call = amx_layer._call_kernel
 
     def wrong(name, *given):
-        return call(name, *given[:-2], 0, given[-1]) if name == "layer_rest" else call(name, *given)  # no rows
+        return (
+            call(name, *given[:-2], 0, given[-1]) if name == "layer_post_attention" else call(name, *given)
+        )  # no rows
 
     monkeypatch.setattr(amx_layer, "_call_kernel", wrong)
     backbone = tiny_models.load(tiled_folders["llama"], HALF)
@@ -203,19 +205,27 @@ def test_every_algorithm_takes_the_step_of_float32(units, algorithm, tiled_folde
 def test_a_step_asks_all_of_it(units, tiled_folders, monkeypatch):
     tiny_models.multiply_by(units, monkeypatch)
     asked = set()
-    for module in (amx_layer, ops):
-        call = module._call
+    for module in (amx_layer, c_ops):
+        call = module._call_kernel
 
         def note(name, *given, call=call):
             asked.add(name)
             return call(name, *given)
 
-        monkeypatch.setattr(module, "_call", note)
+        monkeypatch.setattr(module, "_call_kernel", note)
     tiny_models.run(trainer(tiled_folders["llama"], steps=1), 1)
     assert set(amx_layer.SIGNATURES) <= asked
-    assert not {"attend", "attend_back", "norm_back", "lora_slopes", "swiglu", "swiglu_back"} & asked, (
-        "they are within layers"
-    )
+    assert (
+        not {
+            "causal_attention",
+            "causal_attention_backward",
+            "rms_norm_backward",
+            "lora_grads",
+            "swiglu",
+            "swiglu_backward",
+        }
+        & asked
+    ), "they are within layers"
 
 
 @UNITS

@@ -71,7 +71,7 @@ MUTANTS = [
     Mutant(REWARD_FIT, "the probability of the members' mean", "torch.sigmoid(chosen - rejected).mean(dim=0)",
            "torch.sigmoid((chosen - rejected).mean(dim=0))",
            "training/test_reward_options.py::test_a_held_out_probability_is_the_mean_of_the_members"),
-    Mutant(REWARD, "stops where held-out labels fare worst", "epochs = min(\n            predictions_by_epoch", "epochs = max(predictions_by_epoch",
+    Mutant(REWARD, "stops where held-out labels fare worst", "epochs = min(losses_by_epoch", "epochs = max(losses_by_epoch",
            "training/test_reward_options.py::test_early_stopping_takes_the_passes_that_held_out_labels_liked_best"),
     Mutant(REWARD, "held-out labels judged by a model that saw them", "train_indices = [i for i, f in enumerate(fold_of_label) if f != fold]",
            "train_indices = list(range(len(fold_of_label)))",

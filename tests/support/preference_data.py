@@ -31,12 +31,12 @@ def reference_of(backbone, count=24):
     return ReferenceSamples(prompts, sample(backbone, prompts, tiny_models.seeded(count, 6, first=100)).tokens)
 
 
-def train(folder, labels=None, progress=None, tick=lambda: None, **changes):
+def train(folder, labels=None, progress=None, on_progress=lambda: None, **changes):
     backbone = tiny_models.load(folder)
     adapters = Adapters(backbone)
     config = RewardConfig(**(QUICK | changes))
     labels = comparisons() if labels is None else labels
-    return train_reward(adapters, labels, reference_of(backbone), config, on_update=progress, on_progress=tick)
+    return train_reward(adapters, labels, reference_of(backbone), config, on_update=progress, on_progress=on_progress)
 
 
 def raw_gap(model, comparison):

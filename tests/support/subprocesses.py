@@ -13,17 +13,17 @@ sys.path[:0] = [sys.argv[1], os.path.dirname(sys.argv[1])]
 torch.set_num_threads(1)
 from rlhf_lab.training.distributed import init_from_env
 
-group = launched()
+distributed = init_from_env()
 given = json.loads(sys.argv[2])
-if given.get("elsewhere") and group.size > 1:
-    sys.path.insert(0, sys.argv[1] + "/elsewhere")
+if given.get("fake_device") and distributed.world_size > 1:
+    sys.path.insert(0, sys.argv[1] + "/fake_device")
     import nccl
 
     nccl.pretend()
 
 
 def answer(what):
-    if group.leads:
+    if distributed.is_main_process:
         print("RESULT " + json.dumps(what))
 
 """
@@ -32,21 +32,21 @@ def answer(what):
 TAIL = """
 from rlhf_lab.training.distributed import shutdown
 
-group.told(None)
-leave()
+distributed.broadcast(None)
+shutdown()
 about = []
 for path in glob.glob("/proc/self/task/*/comm"):  # Linux; elsewhere nothing is looked at
     with contextlib.suppress(OSError):  # it ended in between
         about.append(open(path).read().strip())
 if not given.get("sharded") and any("gloo" in name for name in about):
-    sys.exit(f"threads of the group are about after leave(), and may abort the process at its end: {about}")
+    sys.exit(f"threads of the group are about after shutdown(), and may abort the process at its end: {about}")
 """
 
 
 def launch(folder: Path, script: str, given: dict[str, object], processes: int) -> object:
-    """What the script says with `answer(…)` in the leading process; it finds `given` and its `group`. folder: where it is
+    """What the script says with `answer(…)` in the leading process; it finds `given` and its `distributed`. folder: where it is
     written. given: with "sharded" for a backbone dealt out, for torch itself then keeps the group beyond its end; with
-    "elsewhere" for several processes whose models lie on devices that are not the CPU (fake_device/nccl.py)."""
+    "fake_device" for several processes whose models lie on devices that are not the CPU (fake_device/nccl.py)."""
     launcher = (
         [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     )

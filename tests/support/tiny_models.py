@@ -217,7 +217,7 @@ def learner(folder, algorithm, dtype=torch.float32, scorer=None, **changes):
     task = PolicyTask(PROMPTS, scorer or CountToken(ID["cat"]), PROMPTS[:2], ptx_texts=texts)
     made = PolicyTrainer(backbone, Adapters(backbone), task, config)
     if dtype is torch.float64:
-        made.policy.value_head.double()
+        made.state.policy.value_head.double()
     return made
 
 
@@ -226,8 +226,8 @@ def midway(folder, algorithm, dtype=torch.float32, **changes):
     trainer = learner(folder, algorithm, dtype, **changes)
     disturb(trainer.adapters, "policy", scale=0.05)
     with torch.no_grad():
-        trainer.policy.value_head.linear.weight.copy_(torch.linspace(-0.2, 0.3, 32)[None])
-    trainer.steps_done = 1
+        trainer.state.policy.value_head.linear.weight.copy_(torch.linspace(-0.2, 0.3, 32)[None])
+    trainer.state.steps_done = 1
     return trainer
 
 
@@ -244,7 +244,7 @@ def rollout(trainer, rows=6):
 
 def weights(trainer):
     """What is trained."""
-    return {k: v for k, v in trainer.state()[0].items() if k.startswith(("adapter.", "value.", "critic."))}
+    return {k: v for k, v in trainer.state.state_dict()[0].items() if k.startswith(("adapter.", "value.", "critic."))}
 
 
 def run(trainer, steps):

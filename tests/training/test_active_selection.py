@@ -112,9 +112,9 @@ def test_the_choice_sees_margins_repeats_and_ties_of_the_labels(llama_folder, mo
     """What `greedy` is handed, worked out by hand: strength 2 of margin 0.5 is 1, one label counts three times, one is a tie."""
     handed = {}
 
-    def noted(labelled, candidates, weights, ridge, count, labels):
+    def noted(labelled, candidates, weights, ridge, count, targets):
         handed.update(
-            labelled=labelled, candidates=candidates, weights=weights, ridge=ridge, count=count, labels=labels
+            labelled=labelled, candidates=candidates, weights=weights, ridge=ridge, count=count, targets=targets
         )
         return [0]
 
@@ -127,11 +127,11 @@ def test_the_choice_sees_margins_repeats_and_ties_of_the_labels(llama_folder, mo
     one = Candidate(backbone.encode_prompt(labels[3].prompt), list(labels[3].chosen_ids), list(labels[3].rejected_ids))
     config = RewardConfig(ridge=7.0, margin=0.5)
     assert select_most_informative(Adapters(backbone), labels, reference_of(backbone), [one, one], 1, config) == [0]
-    assert handed["labels"].ties.tolist() == [False, False, True, False]
+    assert handed["targets"].ties.tolist() == [False, False, True, False]
     strengths = torch.tensor([label.strength for label in labels]).double()
-    assert handed["labels"].margins.tolist() == margin_from_strength(strengths, 0.5).tolist()
-    assert handed["labels"].margins[0] > handed["labels"].margins[3]
-    assert handed["labels"].weights.tolist() == [1.0, 3.0, 1.0, 1.0]
+    assert handed["targets"].margins.tolist() == margin_from_strength(strengths, 0.5).tolist()
+    assert handed["targets"].margins[0] > handed["targets"].margins[3]
+    assert handed["targets"].counts.tolist() == [1.0, 3.0, 1.0, 1.0]
     assert (handed["ridge"], handed["count"], handed["labelled"].shape) == (7.0, 1, (4, 32))
     assert torch.allclose(handed["candidates"][0], handed["labelled"][3])  # the same texts, stretched alike
     assert torch.equal(handed["candidates"][0], handed["candidates"][1])

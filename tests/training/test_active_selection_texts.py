@@ -7,7 +7,7 @@ from support_worker import Lab
 from rlhf_lab.common.enums import JobStatus, Source
 from rlhf_lab.config.labelling import is_actively_selected
 from rlhf_lab.engine import pair_sampling as pairs_module
-from rlhf_lab.engine.pair_sampling import sample_pairs
+from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
 from rlhf_lab.store import label_snapshots
 from rlhf_lab.store.projects import count_pairs
 from rlhf_lab.training.reward.active_selection import (
@@ -64,7 +64,9 @@ def test_chosen_pairs_say_so_are_as_many_as_asked_for_and_never_come_again(lab, 
     made = [
         pair
         for n in (2, 3)
-        for pair in sample_pairs(lab.worker.model_cache, lab.project, n, sampling=sampling, max_new_tokens=8)
+        for pair in sample_pairs(
+            lab.worker.model_cache, lab.project, PairRequest(n, sampling=sampling, max_new_tokens=8)
+        )
     ]
     assert count_pairs(lab.db, lab.project.id) == before + 5
     assert {pair.reason for pair in made} == {"uncertainty: gap" if sampling == "uncertainty" else sampling}
@@ -80,7 +82,7 @@ def test_the_most_doubtful_of_the_candidates_are_kept(lab, monkeypatch):
         return select_most_uncertain(model, prompts, firsts, seconds, count, on_progress)
 
     monkeypatch.setattr(pairs_module, "select_most_uncertain", spy)
-    sample_pairs(lab.worker.model_cache, lab.project, 3, sampling="uncertainty", max_new_tokens=8)
+    sample_pairs(lab.worker.model_cache, lab.project, PairRequest(3, sampling="uncertainty", max_new_tokens=8))
     assert seen == [(3 * CANDIDATES_PER_PAIR, 3)]
 
 
@@ -93,22 +95,22 @@ def test_the_most_telling_are_chosen_by_the_labels_there_are(lab, monkeypatch):
 
     monkeypatch.setattr(pairs_module, "select_most_informative", spy)
     said = len(label_snapshots.snapshot_labels(lab.db, lab.project.id, Source.SIMULATED).vote_ids)
-    made = sample_pairs(lab.worker.model_cache, lab.project, 3, sampling="information", max_new_tokens=8)
+    made = sample_pairs(lab.worker.model_cache, lab.project, PairRequest(3, sampling="information", max_new_tokens=8))
     assert seen == [(said, 128, 3 * CANDIDATES_PER_PAIR, 3, "mean")]
     assert len(made) == 3
 
 
 def test_pairs_that_an_ensemble_doubts_say_so(lab):
     assert lab.train_reward(ensemble=3).status is JobStatus.DONE
-    made = sample_pairs(lab.worker.model_cache, lab.project, 2, sampling="uncertainty", max_new_tokens=8)
+    made = sample_pairs(lab.worker.model_cache, lab.project, PairRequest(2, sampling="uncertainty", max_new_tokens=8))
     assert [pair.reason for pair in made] == ["uncertainty: ensemble"] * 2
 
 
 @pytest.mark.parametrize("sampling", ["information", "uncertainty"])
 def test_without_anything_to_choose_by_pairs_are_random_ones_and_say_so(tmp_path, model, sampling):
     fresh, other = Lab(tmp_path / "a", model), Lab(tmp_path / "b", model)
-    chosen = sample_pairs(fresh.worker.model_cache, fresh.project, 2, sampling=sampling)
-    random = sample_pairs(other.worker.model_cache, other.project, 2)
+    chosen = sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(2, sampling=sampling))
+    random = sample_pairs(other.worker.model_cache, other.project, PairRequest(2))
     assert [pair.reason for pair in chosen] == ["random", "random"]
     assert [pair.first.text for pair in chosen] == [pair.first.text for pair in random]
     fresh.db.close()

@@ -6,15 +6,16 @@ import math
 import pytest
 import torch
 from support import tiny_models
+from support.reference_formulas import a2c_loss
 
 from rlhf_lab.common.enums import ACTOR_CRITIC_ALGORITHMS, SINGLE_PASS_ALGORITHMS, VALUE_ALGORITHMS
 from rlhf_lab.config.policy import ALGORITHMS
-from rlhf_lab.core.policy_losses import a2c_loss
 from rlhf_lab.errors import ConfigError, NotFiniteError, SelfCheckError, TrainingError
 from rlhf_lab.models.batch import make_batch
 from rlhf_lab.models.sampling.sampler import Sampled
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
 from rlhf_lab.training.policy import update
+from rlhf_lab.training.policy.batching import prompt_indices
 from rlhf_lab.training.policy.metrics import UpdateStats
 from rlhf_lab.training.policy.trainer import PolicyTask
 
@@ -50,13 +51,13 @@ def test_resuming_is_exact(llama_folder, tmp_path, variant):
     half = tiny_models.learner(llama_folder, algorithm, **changes)
     found = tiny_models.run(half, 2)
     (tmp_path / "run").mkdir(exist_ok=True)
-    save_checkpoint(tmp_path / "run", half.adapters, "policy", *half.state())
+    save_checkpoint(tmp_path / "run", half.adapters, "policy", *half.state.state_dict())
     resumed = tiny_models.learner(llama_folder, algorithm, **changes)
-    resumed.load_state(*load_latest(tmp_path / "run"))
+    resumed.state.load_state_dict(*load_latest(tmp_path / "run"))
     found += tiny_models.run(resumed, 2)
     assert curve(found) == curve(expected)
-    assert tiny_models.same(resumed.state()[0], whole.state()[0])
-    assert resumed.state()[1] == whole.state()[1]
+    assert tiny_models.same(resumed.state.state_dict()[0], whole.state.state_dict()[0])
+    assert resumed.state.state_dict()[1] == whole.state.state_dict()[1]
     assert not tiny_models.same(
         tiny_models.weights(whole), tiny_models.weights(tiny_models.learner(llama_folder, algorithm, **changes))
     )
@@ -118,7 +119,7 @@ def test_metrics_are_those_of_the_algorithm(llama_folder, algorithm):
     assert ("policy/clipfrac_avg" in metrics) == (algorithm in ("ppo", "grpo"))
     if algorithm in SINGLE_PASS_ALGORITHMS:
         assert metrics["val/ess"] == pytest.approx(1.0)
-    assert trainer.policy.value_head.linear.weight.grad is None
+    assert trainer.state.policy.value_head.linear.weight.grad is None
 
 
 #: Steps and settings with which each solves the task in seconds.
@@ -155,14 +156,14 @@ def test_a2c_follows_the_gradient_of_its_loss(gpt2_folder):
     """The trainer's gradient of a batch equals that of core's a2c_loss on all rows at once."""
     trainer = tiny_models.midway(gpt2_folder, "a2c", torch.float64, micro_batch=2, vf_coef=0.3, cliprange_value=None)
     rollout = tiny_models.rollout(trainer)
-    update.minibatch_backward(trainer, rollout, [torch.arange(3), torch.arange(3, 6)], UpdateStats())
-    found = [p.grad.clone() for p in trainer.parameters]
-    trainer.optimizer.zero_grad()
-    now = trainer.policy.evaluate(rollout.batch, trainer.config.temperature)
+    update.minibatch_backward(trainer.state, rollout, [torch.arange(3), torch.arange(3, 6)], UpdateStats())
+    found = [p.grad.clone() for p in trainer.state.parameters]
+    trainer.state.optimizer.zero_grad()
+    now = trainer.state.policy.evaluate(rollout.batch, trainer.state.config.temperature)
     a2c_loss(
         now.logprobs, now.values, rollout.advantages, rollout.returns, rollout.batch.mask, vf_coef=0.3
     ).loss.backward()
-    for expected, gradient in zip(trainer.parameters, found, strict=True):
+    for expected, gradient in zip(trainer.state.parameters, found, strict=True):
         torch.testing.assert_close(gradient, expected.grad, rtol=1e-9, atol=1e-12)
     assert max(float(g.abs().max()) for g in found) > 1e-3
 
@@ -173,14 +174,14 @@ def test_on_policy_updates_go_along_the_policy_gradient(gpt2_folder, algorithm):
     alone = {"vf_coef": 0.0} if algorithm in VALUE_ALGORITHMS else {}
     trainer = tiny_models.midway(gpt2_folder, algorithm, torch.float64, whiten_advantages=False, **alone)
     rollout = tiny_models.rollout(trainer)
-    update.minibatch_backward(trainer, rollout, [torch.arange(6)], UpdateStats())
+    update.minibatch_backward(trainer.state, rollout, [torch.arange(6)], UpdateStats())
     found = [p.grad.clone() for p in trainer.adapters.parameters("policy")]
-    trainer.optimizer.zero_grad()
+    trainer.state.optimizer.zero_grad()
     loss, count = 0.0, int(rollout.batch.mask.sum())
     for i in range(6):
         length = int(rollout.batch.mask[i].sum())
         one = rollout.select(torch.tensor([i]))
-        logprobs = trainer.policy.evaluate(one.rows, 1.0).logprobs[0]
+        logprobs = trainer.state.policy.evaluate(one.batch, 1.0).logprobs[0]
         loss = loss - sum(float(rollout.advantages[i, t]) * logprobs[t] for t in range(length)) / count
     loss.backward()
     for expected, gradient in zip(trainer.adapters.parameters("policy"), found, strict=True):
@@ -211,7 +212,7 @@ def test_grpo_without_scale(gpt2_folder):
 
 def test_prompts_come_in_groups(gpt2_folder):
     trainer = tiny_models.learner(gpt2_folder, "rloo", batch_size=6, group_size=3)
-    chosen = trainer.prompt_indices(0) + trainer.prompt_indices(1) + trainer.prompt_indices(2)[:3]
+    chosen = [i for step in range(3) for i in prompt_indices(step, 5, trainer.state.config)][:15]
     assert [len(set(chosen[i : i + 3])) for i in range(0, 15, 3)] == [1] * 5
     assert sorted(chosen[::3]) == [0, 1, 2, 3, 4]
     with pytest.raises(TrainingError, match="do not stand in groups of 3"):
@@ -240,14 +241,14 @@ def test_the_penalty_steers_itself_by_the_kl_of_the_step(gpt2_folder):
         trainer = tiny_models.midway(gpt2_folder, "ppo_penalty", temperature=0.7, **settings)
         rollout = tiny_models.rollout(trainer)
         stats = trainer.update(rollout, 2e-3)
-        assert trainer.penalty_controller.value == 0.25 * factor
+        assert trainer.state.penalty_controller.value == 0.25 * factor
         assert stats.extra_metrics["policy/penalty_coef"] == 0.25
         total = 0.0
         for i in range(6):
             one = rollout.select(torch.tensor([i]))
             with torch.no_grad():
-                new = trainer.policy.evaluate(one.rows, 0.7).logprobs[0]
-            log_ratio = (new - one.old_logprobs[0])[one.rows.mask[0]]
+                new = trainer.state.policy.evaluate(one.batch, 0.7).logprobs[0]
+            log_ratio = (new - one.old_logprobs[0])[one.batch.mask[0]]
             total += float((log_ratio.exp() - 1 - log_ratio).sum())
         assert stats.extra_metrics["policy/step_kl"] == pytest.approx(total / int(rollout.batch.mask.sum()), rel=1e-4)
         assert total > 0
@@ -257,17 +258,17 @@ def test_the_penalty_steers_itself_by_the_kl_of_the_step(gpt2_folder):
 
 
 def test_step_takes_texts_and_ids_and_any_scores(llama_folder):
-    """The same as `learn` with a scorer that says the same; texts get their stop token."""
+    """The same as `train_on_samples` with a scorer that says the same; texts get their stop token."""
     prompts, responses = ["the cat", "moon", "a small dog saw the"], [[9, 10], [0], [12, 13, 14, 0]]
     scores = torch.tensor([1.0, -1.0, 0.5])
 
     class Fixed:
-        def scores(self, prompts, responses, tick):
+        def scores(self, prompts, responses, on_progress):
             return scores
 
     learnt = tiny_models.midway(llama_folder, "ppo", scorer=Fixed(), sample_every=100)
     ids = [learnt.backbone.encode_prompt(prompt) for prompt in prompts]
-    expected = learnt.learn(ids, Sampled(responses, [[0.0] * len(r) for r in responses]))
+    expected = learnt.train_on_samples(ids, Sampled(responses, [[0.0] * len(r) for r in responses]))
     own = tiny_models.midway(llama_folder, "ppo", sample_every=100)
     own.task = PolicyTask()
     found = own.step(prompts, responses, scores.tolist())
@@ -300,6 +301,6 @@ def test_uses_values_is_what_is_trained(gpt2_folder):
     for algorithm in ALGORITHMS:
         trainer = tiny_models.learner(gpt2_folder, algorithm)
         tiny_models.run(trainer, 1)
-        moved = bool(trainer.policy.value_head.linear.bias.detach().abs().max() > 0)
+        moved = bool(trainer.state.policy.value_head.linear.bias.detach().abs().max() > 0)
         assert moved == (algorithm in (*ACTOR_CRITIC_ALGORITHMS, "reinforce"))
-        assert (len(trainer.parameters) - len(trainer.adapters.parameters("policy"))) == (2 if moved else 0)
+        assert (len(trainer.state.parameters) - len(trainer.adapters.parameters("policy"))) == (2 if moved else 0)

@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError
 from support import tiny_models
 
+from rlhf_lab.common import atomic
 from rlhf_lab.common.checkpoint_index import (
     STATE_FILE,
     TRAINER_FILE,
@@ -17,8 +18,9 @@ from rlhf_lab.common.checkpoint_index import (
     checkpoint_steps,
     newest_intact_step,
 )
+from rlhf_lab.common.model_files import ADAPTER_FILE
 from rlhf_lab.errors import TrainingError
-from rlhf_lab.models.adapters import ADAPTER_FILE, Adapters
+from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.training import checkpoints
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
 
@@ -133,7 +135,7 @@ class Crash(BaseException):
     """The process dies here: nothing after it runs, not even error handling for Exception."""
 
 
-@pytest.mark.parametrize("where", ["save_file", "sha256", "_flush", "rename"])
+@pytest.mark.parametrize("where", ["save_file", "file_sha256", "fsync_path", "rename"])
 def test_a_crash_at_any_point_leaves_the_last_checkpoint(llama_folder, tmp_path, where):
     """Killed before the adapter, between the files, before the rename: the next start finds step 1, and can go on."""
     run = new_run(tmp_path)
@@ -147,7 +149,7 @@ def test_a_crash_at_any_point_leaves_the_last_checkpoint(llama_folder, tmp_path,
         if where == "rename":
             patch.setattr("pathlib.Path.rename", die)
         else:
-            patch.setattr(checkpoints, where, die)
+            patch.setattr(atomic if where == "fsync_path" else checkpoints, where, die)
         with pytest.raises(Crash):
             save(run, adapters, 2)
     assert (checkpoint_steps(run), step_of(run)) == ([1], 1)

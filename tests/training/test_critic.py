@@ -40,7 +40,7 @@ def test_a_critic_begins_as_the_reward_model(llama_folder):
     prompt, response = tiny_models.ids("the cat"), tiny_models.ids("sat . <eos>")
     rows = make_batch(scorer.backbone, [prompt], [response])
     with torch.no_grad():
-        values, after = trainer.policy.compute_values(rows)
+        values, after = trainer.state.policy.compute_values(rows)
     expected = scorer.token_scores(prompt, response)
     assert values[0, 1:].tolist() == pytest.approx(expected[:2], abs=1e-5)  # before token 1 is after token 0
     assert float(after) == pytest.approx(expected[2], abs=1e-5)
@@ -74,7 +74,7 @@ def test_values_warm_up_before_the_policy_moves(llama_folder):
     before = trainer.adapters.tensors("policy")
     first = trainer.run_step().metrics
     assert tiny_models.same(trainer.adapters.tensors("policy"), before)
-    assert bool(trainer.policy.value_head.linear.weight.detach().any())
+    assert bool(trainer.state.policy.value_head.linear.weight.detach().any())
     assert first["loss/value_avg"] > 0
     trainer.run_step()
     assert not tiny_models.same(trainer.adapters.tensors("policy"), before)
@@ -92,13 +92,15 @@ def test_values_on_their_own_equal_a_plain_loop(gpt2_folder, algorithm):
         "micro_batch": 2,
     }
     trainer = tiny_models.midway(gpt2_folder, algorithm, torch.float64, max_grad_norm=0.5, **settings)
-    rollout, head = tiny_models.rollout(trainer), trainer.policy.value_head.linear
-    batches = [torch.cat(batch).tolist() for epoch in range(3) for batch in trainer.minibatches(epoch, rollout.batch)]
+    rollout, head = tiny_models.rollout(trainer), trainer.state.policy.value_head.linear
+    batches = [
+        torch.cat(batch).tolist() for epoch in range(3) for batch in trainer.state.minibatches(epoch, rollout.batch)
+    ]
     before = {name: tensor.detach().clone() for name, tensor in head.state_dict().items()}
     stats = trainer.update(rollout, 1e-2)
     found = {name: tensor.detach().clone() for name, tensor in head.state_dict().items()}
     head.load_state_dict(before)
-    optimiser, losses = torch.optim.Adam(head.parameters(), lr=1e-2, eps=trainer.config.adam_eps), []
+    optimiser, losses = torch.optim.Adam(head.parameters(), lr=1e-2, eps=trainer.state.config.adam_eps), []
     prompts, responses = tiny_models.ragged(rows=6)
     for batch in batches:
         loss, count = 0.0, sum(len(responses[i]) for i in batch)
@@ -131,7 +133,7 @@ def test_measured_values_are_the_critics(llama_folder):
     prompts, responses = tiny_models.ragged(rows=4)
     scores = torch.tensor([1.0, 2.0, 3.0, 4.0])
     rollout = trainer.prepare_rollout(make_batch(trainer.backbone, prompts, responses), scores, None)
-    head = trainer.policy.value_head.linear
+    head = trainer.state.policy.value_head.linear
     for i, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         with torch.no_grad(), trainer.adapters.using(CRITIC_ADAPTER):
             hidden = trainer.backbone.trunk(input_ids=torch.tensor([[*prompt, *response]])).last_hidden_state[0]
@@ -159,9 +161,9 @@ def test_the_exact_kl_is_over_the_whole_vocabulary(gpt2_folder):
 def test_pretraining_text_adds_the_gradient_of_its_cross_entropy(gpt2_folder):
     """With advantages and values of nothing: ptx_coef times the mean over all predicted tokens, a text at a time."""
     trainer = tiny_models.midway(gpt2_folder, "rloo", torch.float64, ptx_coef=0.3, ptx_batch=5, micro_batch=2)
-    loss = trainer.ptx.batch_backward(1, 0, 0, 2, trainer.distributed)
+    loss = trainer.state.ptx.batch_backward(1, 0, 0, 2, trainer.state.distributed)
     found = [p.grad.clone() for p in trainer.adapters.parameters("policy")]
-    trainer.optimizer.zero_grad()
+    trainer.state.optimizer.zero_grad()
     generator = torch.Generator().manual_seed(derive_seed(0, "ptx", 1, 0, 0))
     texts = [tiny_models.ids(text) for text in ("the cat sat .", "a small dog saw the moon . <eos>", "the king")]
     chosen = [texts[i] for i in torch.randint(3, (5,), generator=generator).tolist()]
@@ -180,7 +182,7 @@ def test_pretraining_text_is_part_of_every_update_and_a_metric(gpt2_folder):
     trainer = tiny_models.learner(gpt2_folder, "ppo", ptx_coef=1.0, ptx_batch=4, lr=1e-2, steps=6)
     losses = [result.metrics["loss/ptx_avg"] for result in tiny_models.run(trainer, 6)]
     assert losses[-1] < losses[0] - 0.2
-    first, second = (trainer.ptx.batch_backward(0, 0, number, 2, trainer.distributed) for number in (0, 1))
+    first, second = (trainer.state.ptx.batch_backward(0, 0, number, 2, trainer.state.distributed) for number in (0, 1))
     assert float(first) != float(second)
 
 
@@ -200,11 +202,15 @@ def test_pretraining_without_texts(gpt2_folder):
 def test_state_carries_what_steers_itself(gpt2_folder):
     """The penalty's weight and the moments of the scores, through plain numbers."""
     trainer = tiny_models.midway(gpt2_folder, "ppo_penalty", scale_scores=True)
-    trainer.penalty_controller.value = 0.125
-    trainer.score_moments.update(torch.tensor([1.0, 4.0, 7.0]))
+    trainer.state.penalty_controller.value = 0.125
+    trainer.state.score_moments.update(torch.tensor([1.0, 4.0, 7.0]))
     other = tiny_models.learner(gpt2_folder, "ppo_penalty", scale_scores=True)
-    other.load_state(*trainer.state())
-    assert (other.penalty_controller.value, other.score_moments.sd, other.score_moments.count) == (0.125, 3.0, 3)
+    other.state.load_state_dict(*trainer.state.state_dict())
+    assert (other.state.penalty_controller.value, other.state.score_moments.sd, other.state.score_moments.count) == (
+        0.125,
+        3.0,
+        3,
+    )
 
 
 def test_scores_are_divided_by_the_spread_of_all_so_far(gpt2_folder):
@@ -222,7 +228,7 @@ def test_the_critic_of_accumulate_has_no_part_in_the_policys_gradient(llama_fold
     for settings in ({"value_trunk": "critic"}, {"vf_coef": 0.0}):
         trainer = tiny_models.midway(llama_folder, "ppo", torch.float64, **settings)
         rollout = tiny_models.rollout(trainer)._replace(advantages=torch.linspace(-1, 1, 42).view(6, 7))
-        update.minibatch_backward(trainer, rollout, [torch.arange(6)], UpdateStats())
+        update.minibatch_backward(trainer.state, rollout, [torch.arange(6)], UpdateStats())
         gradients.append([p.grad.clone() for p in trainer.adapters.parameters("policy")])
     for a, b in zip(*gradients, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-9)

@@ -23,32 +23,33 @@ CASES = [
 ]
 
 CHILD = """
-import tiny
-from rlhf_lab.config.reward.reward import PolicyConfig
+from support import tiny_models
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.training.policy.trainer import PolicyTrainer, PolicyTask
 
 results = []
 for changes in given["cases"]:
-    backbone = tiny.load(given["folder"], torch.float64)
-    task = Task(tiny.PROMPTS, tiny.CountToken(tiny.ID["cat"]), sample_prompts=tiny.PROMPTS[:2], ptx_texts=tiny.PROMPTS)
-    config = PolicyConfig(**(tiny.SMALL | {"steps": 2} | changes))
-    trainer = PolicyTrainer(backbone, Adapters(backbone), task, config, group=group)
-    metrics = [tiny.numbers(trainer.run_step().metrics) for _ in range(2)]
-    total = sum(float(p.double().sum()) for p in trainer.parameters)
-    results.append([metrics, total, group.joined([total])])
+    backbone = tiny_models.load(given["folder"], torch.float64)
+    scorer, prompts = tiny_models.CountToken(tiny_models.ID["cat"]), tiny_models.PROMPTS
+    task = PolicyTask(prompts, scorer, sample_prompts=prompts[:2], ptx_texts=prompts)
+    config = PolicyConfig(**(tiny_models.SMALL | {"steps": 2} | changes))
+    trainer = PolicyTrainer(backbone, Adapters(backbone), task, config, distributed=distributed)
+    metrics = [tiny_models.numbers(trainer.run_step().metrics) for _ in range(2)]
+    total = sum(float(p.double().sum()) for p in trainer.state.parameters)
+    results.append([metrics, total, distributed.all_gather([total])])
 answer(results)
 """
 
 
 @pytest.mark.parametrize(
-    "elsewhere",
+    "fake_device",
     [False, pytest.param(True, marks=pytest.mark.slow)],
     ids=["on the CPU", "on devices that are not the CPU"],
 )
-def test_two_processes_give_the_numbers_of_one(tmp_path, elsewhere):
-    folder, cases = tiny_models.save_llama(tmp_path / "model"), CASES[3:5] if elsewhere else CASES  # what sends most
-    given = {"folder": str(folder), "cases": cases, "elsewhere": elsewhere}
+def test_two_processes_give_the_numbers_of_one(tmp_path, fake_device):
+    folder, cases = tiny_models.save_llama(tmp_path / "model"), CASES[3:5] if fake_device else CASES  # what sends most
+    given = {"folder": str(folder), "cases": cases, "fake_device": fake_device}
     alone, together = (launch(tmp_path, CHILD, given, processes) for processes in (1, 2))
     for case, (metrics, total, _), (found, sums, everyones) in zip(cases, alone, together, strict=True):
         for one, two in zip(metrics, found, strict=True):

@@ -75,14 +75,14 @@ def test_scores_are_scaled_then_clipped_then_penalised():
     found = rollout(beta=0.0, scale=2.0, score_clip=1.2, missing_eos_penalty=0.7, scale_scores=True)
     close(found.rewards, [[0.0, 1.2], [-1.2, 0.0]])
     assert torch.equal(found.scores, SCORES)
-    close(found.earned, [1.2, -1.2])
+    close(found.shaped_scores, [1.2, -1.2])
 
 
 @pytest.mark.parametrize(("clip", "share"), [(1.6, 0.0), (1.5, 0.0), (1.4, 0.5), (0.4, 1.0)])
 def test_the_share_of_the_scores_that_the_clip_changed(clip, share):
     """Scaled they are 1.5 and -0.5."""
-    assert float(rollout(scale=2.0, score_clip=clip, missing_eos_penalty=0.7).clipped) == share
-    assert rollout(scale=2.0, score_clip=None).clipped is None
+    assert float(rollout(scale=2.0, score_clip=clip, missing_eos_penalty=0.7).score_clip_fraction) == share
+    assert rollout(scale=2.0, score_clip=None).score_clip_fraction is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The package on a device that is not the CPU, where no GPU is at hand (tests/elsewhere). In processes of their own: a device
+"""The package on a device that is not the CPU, where no GPU is at hand (tests/fake_device). In processes of their own: a device
 stays registered, and other libraries would find it."""
 
 import os
@@ -9,26 +9,26 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parents[1]
-ELSEWHERE = TESTS / "elsewhere"
+FAKE_DEVICE = TESTS / "fake_device"
 ENGINE = ["worker", "algorithms_run"]  # the whole folder takes ten minutes
 
 
 def run(*what):
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *map(str, what)]
-    environment = os.environ | {"PYTHONPATH": str(ELSEWHERE)}
+    environment = os.environ | {"PYTHONPATH": str(FAKE_DEVICE)}
     found = subprocess.run(command, check=False, capture_output=True, text=True, cwd=TESTS.parent, env=environment)
     assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
 
 
 def test_the_package():
-    run(ELSEWHERE / "checks.py")
+    run(FAKE_DEVICE / "checks.py")
 
 
 @pytest.mark.slow
 def test_the_package_with_every_algorithm_and_family():
-    run("-m", "", ELSEWHERE / "checks.py")
+    run("-m", "", FAKE_DEVICE / "checks.py")
 
 
 @pytest.mark.slow
 def test_the_tests_of_the_engine():
-    run("-p", "everything", *(TESTS / "engine" / f"test_{name}.py" for name in ENGINE))
+    run("-p", "plugin", *(TESTS / "engine" / f"test_{name}.py" for name in ENGINE))

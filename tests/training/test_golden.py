@@ -59,7 +59,9 @@ def test_three_steps_as_recorded(folders, kind, micro_batch):
     recorded, total = GOLDEN[kind]
     for name, *values in recorded:
         assert [step[name] for step in metrics] == pytest.approx(values, rel=2e-5, abs=2e-6), name
-    assert sum(float(p.detach().double().abs().sum()) for p in trainer.parameters) == pytest.approx(total, rel=1e-7)
+    assert sum(float(p.detach().double().abs().sum()) for p in trainer.state.parameters) == pytest.approx(
+        total, rel=1e-7
+    )
 
 
 def test_a_bonus_of_nothing_and_no_bonus_are_the_same_path(llama_folder):
@@ -68,7 +70,7 @@ def test_a_bonus_of_nothing_and_no_bonus_are_the_same_path(llama_folder):
     for coefficient in (0.0, 1e-12):
         trainer = tiny_models.trainer(llama_folder, torch.float64, entropy_coef=coefficient)
         metrics = [tiny_models.numbers(trainer.run_step().metrics) for _ in range(2)]
-        runs.append((metrics, [p.detach().clone() for p in trainer.parameters]))
+        runs.append((metrics, [p.detach().clone() for p in trainer.state.parameters]))
     for without, tiny_bonus in zip(runs[0][0], runs[1][0], strict=True):
         assert without == pytest.approx(tiny_bonus, rel=1e-5, abs=1e-6)
     for without, tiny_bonus in zip(runs[0][1], runs[1][1], strict=True):

@@ -43,7 +43,7 @@ def policy(folder):
 
 def pretraining_text(folder):
     trainer = tiny_models.learner(folder, "rloo", ptx_coef=0.3, ptx_batch=5, micro_batch=2)
-    trainer.ptx.batch_backward(0, 0, 0, 2, trainer.distributed)
+    trainer.state.ptx.batch_backward(0, 0, 0, 2, trainer.state.distributed)
 
 
 def supervised(folder):

@@ -16,6 +16,8 @@ from rlhf_lab.models.heads import RewardHead
 from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.models.sampling.sampler import Sampled, sample
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
+from rlhf_lab.training.policy import update
+from rlhf_lab.training.policy.batching import prompt_indices
 from rlhf_lab.training.policy.metrics import UpdateStats
 from rlhf_lab.training.policy.update import minibatch_backward
 
@@ -27,14 +29,14 @@ def mid_run(folder, dtype=torch.float64, **changes):
     trainer = tiny_models.trainer(folder, dtype, **changes)
     tiny_models.disturb(trainer.adapters, "policy", scale=0.05)
     with torch.no_grad():
-        trainer.policy.value_head.linear.weight.copy_(torch.linspace(-0.2, 0.3, 32)[None])
-    trainer.steps_done = 1
+        trainer.state.policy.value_head.linear.weight.copy_(torch.linspace(-0.2, 0.3, 32)[None])
+    trainer.state.steps_done = 1
     return trainer
 
 
 def weights(trainer):
     """What is trained."""
-    return {k: v for k, v in trainer.state()[0].items() if k.startswith(("adapter.", "value."))}
+    return {k: v for k, v in trainer.state.state_dict()[0].items() if k.startswith(("adapter.", "value."))}
 
 
 def run(trainer, steps):
@@ -52,9 +54,9 @@ class PlainStep:
     """PPO on one minibatch per epoch in plain loops: one row at a time, no padding, no mask, sums over lists."""
 
     def __init__(self, trainer, prompts, responses, scores):
-        self.t, self.c = trainer, trainer.config
+        self.t, self.c = trainer, trainer.state.config
         self.rows = list(zip(prompts, responses, strict=True))
-        self.beta, self.metrics = trainer.kl_controller.value, {}
+        self.beta, self.metrics = trainer.state.kl_controller.value, {}
         with torch.no_grad():
             old = [self.evaluate(p, r) for p, r in self.rows]
             ref = [
@@ -75,7 +77,7 @@ class PlainStep:
         table = (logits / self.c.temperature).log_softmax(-1)
         logprobs = [table[first + i, token] for i, token in enumerate(response)]
         entropies = [-(table[first + i].exp() * table[first + i]).sum() for i in range(len(response))]
-        head = self.t.policy.value_head.linear
+        head = self.t.state.policy.value_head.linear
         values = [hidden[first + i].float() @ head.weight[0] + head.bias[0] for i in range(len(response))]
         return logprobs, entropies, values
 
@@ -120,7 +122,7 @@ class PlainStep:
             self.metrics[name] = self.metrics.get(name, 0.0) + float(torch.as_tensor(value).detach()) / c.epochs
 
     def learn(self, lr):
-        parameters = [*self.t.adapters.parameters("policy"), *self.t.policy.value_head.parameters()]
+        parameters = [*self.t.adapters.parameters("policy"), *self.t.state.policy.value_head.parameters()]
         optimiser = torch.optim.Adam(parameters, lr=lr, eps=self.c.adam_eps)
         for _ in range(self.c.epochs):
             self.epoch()
@@ -142,7 +144,7 @@ def test_a_whole_step_equals_a_plain_loop(entropy_coef, gpt2_folder):
     scores = torch.tensor([2.0, -1.0, 0.5, 1.0, -3.0])
 
     class Fixed:
-        def scores(self, prompts, responses, tick):
+        def scores(self, prompts, responses, on_progress):
             return scores
 
     trainer = mid_run(gpt2_folder, scorer=Fixed(), **settings)
@@ -208,12 +210,12 @@ def test_the_controller_is_fed_the_sequence_sum(llama_folder):
     assert measured["objective/kl"] > 0.05
     kept = mid_run(llama_folder, kl_target=measured["objective/kl"], **settings)
     kept.run_step()
-    assert kept.kl_controller.value == 0.2
+    assert kept.state.kl_controller.value == 0.2
     raised = mid_run(llama_folder, kl_target=measured["objective/kl"] / 1.1, **settings)
     metrics = raised.run_step().metrics
-    assert raised.kl_controller.value == pytest.approx(0.2 * (1 + 0.1 * 6 / 10))
+    assert raised.state.kl_controller.value == pytest.approx(0.2 * (1 + 0.1 * 6 / 10))
     assert metrics["objective/kl_coef"] == 0.2
-    steered = raised.kl_controller.value
+    steered = raised.state.kl_controller.value
     assert raised.run_step().metrics["objective/kl_coef"] == steered
 
 
@@ -223,7 +225,7 @@ def test_nothing_drops_out_while_it_trains(llama_folder):
     trainer.run_step()
     assert not [module for module in trainer.backbone.model.modules() if module.training]  # its layers and the adapters
     rows = make_batch(trainer.backbone, *tiny_models.ragged())
-    first, second = (trainer.policy.evaluate(rows, 1.0, learn_entropy=True) for _ in range(2))
+    first, second = (trainer.state.policy.evaluate(rows, 1.0, entropy_requires_grad=True) for _ in range(2))
     assert all(one.requires_grad and torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
@@ -256,13 +258,13 @@ def test_any_micro_batch_gives_the_same_gradient(gpt2_folder, dtype, tolerance, 
     for size in (6, micro_batch):
         trainer = mid_run(gpt2_folder, dtype, micro_batch=size, minibatches=1, entropy_coef=0.1)
         if dtype is torch.float64:
-            trainer.policy.value_head.double()
+            trainer.state.policy.value_head.double()
         rows = make_batch(trainer.backbone, prompts, responses)
         rollout = trainer.prepare_rollout(rows, torch.linspace(-2, 2, 6), [[0.0] * len(r) for r in responses])
         tiny_models.disturb(trainer.adapters, "policy", seed=9, scale=0.02)
         stats = UpdateStats()
-        minibatch_backward(trainer, rollout, list(torch.arange(6).split(size)), stats)
-        gradients.append([p.grad.clone() for p in trainer.parameters])
+        minibatch_backward(trainer.state, rollout, list(torch.arange(6).split(size)), stats)
+        gradients.append([p.grad.clone() for p in trainer.state.parameters])
         losses.append({k: float(v) for k, v in stats.current.items()})
     assert losses[1] == pytest.approx(losses[0], rel=tolerance * 10, abs=tolerance * 10)
     for expected, found in zip(*gradients, strict=True):
@@ -306,7 +308,7 @@ def test_trained_ids_are_the_sampled_ids(llama_folder):
     with torch.no_grad():
         trainer.backbone.model.get_output_embeddings().weight.zero_()
     uniform = (tiny_models.ID["not good"] + 0.5) / len(tiny_models.WORDS)
-    prompts = [trainer.prompt_ids[i] for i in trainer.prompt_indices(0)]
+    prompts = [trainer.prompt_ids[i] for i in prompt_indices(0, len(trainer.prompt_ids), trainer.state.config)]
     with trainer.adapters.using("policy", merged=True):
         sampled = sample(trainer.backbone, prompts, torch.full((6, 6), uniform).double())
     result = trainer.train_on_samples(prompts, sampled)
@@ -345,20 +347,20 @@ def test_resuming_is_exact(llama_folder, tmp_path):
     half = begin()
     found = two_steps(half)
     (tmp_path / "run").mkdir(exist_ok=True)
-    save_checkpoint(tmp_path / "run", half.adapters, "policy", *half.state())
+    save_checkpoint(tmp_path / "run", half.adapters, "policy", *half.state.state_dict())
     run(half, 1)  # killed later: what came after the checkpoint is lost
     resumed = begin()
-    resumed.load_state(*load_latest(tmp_path / "run"))
+    resumed.state.load_state_dict(*load_latest(tmp_path / "run"))
     assert resumed.steps_done == 2
     found += run(resumed, 3)
     assert curve(found) == curve(expected)
     assert [result.tokens for result in found] == [result.tokens for result in expected]
     assert [result.samples for result in found] == [result.samples for result in expected]
     assert [len(result.samples) for result in expected] == [0, 2, 0, 2, 2]
-    (tensors, numbers), (wanted, wanted_numbers) = resumed.state(), whole.state()
+    (tensors, numbers), (wanted, wanted_numbers) = resumed.state.state_dict(), whole.state.state_dict()
     assert tiny_models.same(tensors, wanted)
-    assert len([name for name in wanted if name.startswith("optimiser.")]) == 3 * len(whole.parameters)
-    assert numbers == wanted_numbers == {"step": 5, "episodes": 30, "beta": whole.kl_controller.value, "lr": 7e-3}
+    assert len([name for name in wanted if name.startswith("optimiser.")]) == 3 * len(whole.state.parameters)
+    assert numbers == wanted_numbers == {"step": 5, "episodes": 30, "beta": whole.state.kl_controller.value, "lr": 7e-3}
     assert expected[-1].metrics["objective/kl_coef"] != 0.1
 
 
@@ -381,12 +383,12 @@ def test_a_stopped_step_leaves_no_trace(llama_folder):
     for stop_at in (2, 6, 10):  # in the rollout's forward passes; in the first update; in the third
         trainer = tiny_models.trainer(llama_folder, micro_batch=2)
         found = curve(run(trainer, 1))
-        kept = trainer.state()
-        trainer.on_progress = Tick(stop_at)
+        kept = trainer.state.state_dict()
+        trainer.state.on_progress = Tick(stop_at)
         with pytest.raises(Stop):
             trainer.run_step()
-        trainer.load_state(*kept)
-        trainer.on_progress = lambda: None
+        trainer.state.load_state_dict(*kept)
+        trainer.state.on_progress = lambda: None
         found += curve(run(trainer, 2))
         assert found == expected
 
@@ -398,7 +400,7 @@ def test_same_seed_same_curve(llama_folder):
     first, second = tiny_models.trainer(llama_folder, lr=1e-2), tiny_models.trainer(llama_folder, lr=1e-2)
     torch.rand(7)  # the global generator is nobody's business
     assert curve(run(first, 4)) == curve(run(second, 4))
-    assert tiny_models.same(first.state()[0], second.state()[0])
+    assert tiny_models.same(first.state.state_dict()[0], second.state.state_dict()[0])
     other = tiny_models.trainer(llama_folder, lr=1e-2, seed=1)
     assert curve(run(other, 2)) != curve(run(tiny_models.trainer(llama_folder, lr=1e-2), 2))
 
@@ -432,7 +434,7 @@ def test_serving_others_in_the_middle_of_a_step_changes_nothing(llama_folder):
     judge = RewardModel(backbone, adapters, "judge", head)
     prompts, responses = tiny_models.ragged()
 
-    def tick():
+    def on_progress():
         calls.append(1)
         with adapters.using("shown", merged=len(calls) % 2 == 0):
             sample(backbone, prompts, tiny_models.seeded(len(prompts), 4))
@@ -443,7 +445,7 @@ def test_serving_others_in_the_middle_of_a_step_changes_nothing(llama_folder):
             adapters.remove(adapters.names[-1])
         torch.rand(3)
 
-    trainer.on_progress = tick
+    trainer.state.on_progress = on_progress
     assert curve(run(trainer, 3)) == expected
     assert tiny_models.same(weights(trainer), weights(quiet))
     assert len(calls) > 20
@@ -452,29 +454,35 @@ def test_serving_others_in_the_middle_of_a_step_changes_nothing(llama_folder):
 def test_prompts_are_used_once_a_round(llama_folder):
     """Five prompts, three a step: every five positions are a permutation, and rounds are in different orders."""
     trainer = tiny_models.trainer(llama_folder, batch_size=3)
-    used = [i for step in range(10) for i in trainer.prompt_indices(step)]
+    used = [i for step in range(10) for i in prompt_indices(step, len(trainer.prompt_ids), trainer.state.config)]
     rounds = [tuple(used[i : i + 5]) for i in range(0, 30, 5)]
     assert all(sorted(round_) == [0, 1, 2, 3, 4] for round_ in rounds)
     assert len(set(rounds)) > 3
     wide = tiny_models.trainer(llama_folder, batch_size=12)
-    assert sorted(wide.prompt_indices(4)[2:7]) == [0, 1, 2, 3, 4]  # positions 48 to 59: the round starts at 50
+    assert sorted(prompt_indices(4, 5, wide.state.config)[2:7]) == [
+        0,
+        1,
+        2,
+        3,
+        4,
+    ]  # positions 48 to 59: the round starts at 50
 
 
 def test_minibatches_cover_every_row_once_an_epoch(llama_folder):
     trainer = tiny_models.trainer(llama_folder, batch_size=7, minibatches=2, micro_batch=3)
     prompts, responses = tiny_models.ragged(rows=7)
     rows = make_batch(trainer.backbone, prompts, responses)
-    parts = list(trainer.minibatches(0, rows))
+    parts = list(trainer.state.minibatches(0, rows))
     assert [[len(micro) for micro in part] for part in parts] == [[3, 1], [3]]
     order = torch.cat([micro for part in parts for micro in part])
     assert sorted(order.tolist()) == list(range(7))
-    again = torch.cat([micro for part in trainer.minibatches(0, rows) for micro in part])
+    again = torch.cat([micro for part in trainer.state.minibatches(0, rows) for micro in part])
     assert torch.equal(order, again)
     lengths = torch.tensor([len(p) + len(r) for p, r in zip(prompts, responses, strict=True)])
     for part in parts:
         along = lengths[torch.cat(part)].tolist()
         assert along == sorted(along)  # rows of similar length go together
-    other = torch.cat([micro for part in trainer.minibatches(1, rows) for micro in part])
+    other = torch.cat([micro for part in trainer.state.minibatches(1, rows) for micro in part])
     assert not torch.equal(order, other)
 
 
@@ -485,7 +493,7 @@ def test_there_are_as_many_minibatches_as_asked_for(llama_folder, count, wanted,
     """Of nearly one size: a remainder is neither a tiny update of its own nor one update less."""
     trainer = tiny_models.trainer(llama_folder, minibatches=wanted, micro_batch=8)
     rows = make_batch(trainer.backbone, [[9]] * count, [[20]] * count)
-    parts = [torch.cat(minibatch) for minibatch in trainer.minibatches(0, rows)]
+    parts = [torch.cat(minibatch) for minibatch in trainer.state.minibatches(0, rows)]
     assert [len(part) for part in parts] == sizes
     assert sorted(torch.cat(parts).tolist()) == list(range(count))
 
@@ -543,22 +551,22 @@ def test_episodes_are_counted_where_batches_differ(llama_folder):
         return trainer.step(prompts, sampled, [1.0] * count).metrics["episode"]
 
     assert [step(4), step(8)] == [4, 12]
-    tensors, numbers = trainer.state()
+    tensors, numbers = trainer.state.state_dict()
     again = tiny_models.trainer(llama_folder)
-    again.load_state(tensors, numbers)
-    assert again.episodes == 12
+    again.state.load_state_dict(tensors, numbers)
+    assert again.state.episodes == 12
     del numbers["episodes"]  # of a checkpoint from before they were counted
-    again.load_state(tensors, numbers)
-    assert again.episodes == 2 * 6
+    again.state.load_state_dict(tensors, numbers)
+    assert again.state.episodes == 2 * 6
 
 
 def test_too_many_sequences_for_the_horizon_are_refused_before_anything_learns(llama_folder):
     trainer = tiny_models.trainer(llama_folder, kl_controller="adaptive", kl_horizon=3.0)
     prompts, sampled = some(16)
-    before = trainer.state()[0]
+    before = trainer.state.state_dict()[0]
     with pytest.raises(ConfigError, match=r"n is 16, horizon 3\.0"):
         trainer.step(prompts, sampled, [1.0] * 16)
-    assert tiny_models.same(trainer.state()[0], before)
+    assert tiny_models.same(trainer.state.state_dict()[0], before)
 
 
 def test_scores_that_are_all_alike_teach_nothing(llama_folder):
@@ -599,7 +607,7 @@ def test_a_step_beyond_the_last_learns_nothing(llama_folder, schedule):
 def test_the_scheduled_rate_is_the_one_that_is_used(llama_folder):
     """Adam's first update moves every weight with a gradient far above eps by lr exactly."""
     trainer = mid_run(llama_folder, lr=0.008, epochs=1, minibatches=1, adam_eps=1e-12, vf_coef=1.0)
-    bias = trainer.policy.value_head.linear.bias
+    bias = trainer.state.policy.value_head.linear.bias
     trainer.run_step()
     assert float(bias.detach().abs()) == pytest.approx(0.006, rel=1e-4)
 
@@ -614,7 +622,7 @@ def test_knobs(llama_folder):
     for name, value in (("beta", -1.0), ("lr", 5.0), ("lr", NAN), ("epochs", 1), ("nonsense", 1.0)):
         with pytest.raises(ConfigError, match=name):
             trainer.set_live_setting(name, value)
-    assert (trainer.kl_controller.value, trainer.lr) == (0.7, 0.02)
+    assert (trainer.state.kl_controller.value, trainer.state.lr) == (0.7, 0.02)
 
 
 def test_the_kl_is_charged_at_the_beta_that_steers(llama_folder):
@@ -627,7 +635,7 @@ def test_the_kl_is_charged_at_the_beta_that_steers(llama_folder):
     charged = torch.arange(5) - rollout.rewards.double().sum(1)
     torch.testing.assert_close(charged, 0.7 * rollout.kl.double().sum(1), rtol=1e-4, atol=1e-5)
     assert float(charged.abs().max()) > 0.01
-    assert trainer.coefficients.beta == 0.7
+    assert trainer.state.coefficients.kl_beta == 0.7
 
 
 def test_another_scorer_from_the_next_step_on(llama_folder):
@@ -636,7 +644,7 @@ def test_another_scorer_from_the_next_step_on(llama_folder):
     trainer.set_scorer(other := tiny_models.CountToken(tiny_models.ID["dog"], scale=10.0))
     trainer.run_step()
     assert len(other.seen) == 1 + 1  # the rollouts and the samples of step 2
-    assert dataclasses.asdict(trainer.config)["seed"] == 0
+    assert dataclasses.asdict(trainer.state.config)["seed"] == 0
 
 
 def test_target_kl_stops_the_epochs(llama_folder):
@@ -647,7 +655,7 @@ def test_target_kl_stops_the_epochs(llama_folder):
         trainer = tiny_models.trainer(llama_folder, epochs=5, minibatches=1, lr=3e-2, target_kl=target)
         rows = make_batch(trainer.backbone, prompts, responses)
         rollout = trainer.prepare_rollout(rows, torch.linspace(-2, 2, 6), [[0.0] * len(r) for r in responses])
-        updates.append(trainer.update(rollout, 3e-2).updates)
+        updates.append(trainer.update(rollout, 3e-2).update_count)
     assert updates == [2, 5]
 
 
@@ -667,24 +675,24 @@ def test_target_kl_is_compared_with_the_mean_of_the_epoch_alone(llama_folder, mi
         rollout = trainer.prepare_rollout(rows, torch.linspace(-2, 2, 6), [[0.0] * len(r) for r in responses])
         return trainer.update(rollout, 3e-2)
 
-    kl = [float(row["approxkl"]) for row in stats(None).rows]
+    kl = [float(row["approxkl"]) for row in stats(None).history]
     assert kl[0] < 1e-6 < kl[1]
-    assert stats(target(kl)).updates == updates
+    assert stats(target(kl)).update_count == updates
 
 
-def test_an_update_with_a_wild_ratio_is_skipped(llama_folder):
+def test_an_update_with_a_wild_ratio_is_skipped(llama_folder, monkeypatch):
     """Old log-probs that lie 3 nats lower make every ratio e^3 > 10: nothing is learnt, and the numbers say so."""
     prompts, responses = tiny_models.ragged(rows=6)
     for lowered, skipped, updates in ((3.0, 4, 0), (2.0, 0, 4)):
         trainer = mid_run(llama_folder)
-        trainer.check_first_ratio = lambda deviation: None
+        monkeypatch.setattr(update, "check_first_ratio", lambda *_: None)
         rows = make_batch(trainer.backbone, prompts, responses)
         rollout = trainer.prepare_rollout(rows, torch.linspace(-2, 2, 6), [[0.0] * len(r) for r in responses])
         before = weights(trainer)
         stats = trainer.update(rollout._replace(old_logprobs=rollout.old_logprobs - lowered), 1e-2)
         assert (stats.skipped_count, stats.update_count) == (skipped, updates)
         assert tiny_models.same(weights(trainer), before) == (updates == 0)
-        assert all(p.grad is None or not p.grad.any() for p in trainer.parameters)
+        assert all(p.grad is None or not p.grad.any() for p in trainer.state.parameters)
 
 
 def test_no_prompts(llama_folder):
@@ -707,7 +715,7 @@ def test_nan_in_the_adapter(llama_folder):
 def test_nan_in_the_value_head(llama_folder):
     trainer = tiny_models.trainer(llama_folder)
     with torch.no_grad():
-        trainer.policy.value_head.linear.weight.fill_(NAN)
+        trainer.state.policy.value_head.linear.weight.fill_(NAN)
     with pytest.raises(
         NotFiniteError, match=r"loss/value_avg.* became NaN or infinite at step 1\. The step was discarded"
     ):
@@ -719,12 +727,12 @@ def test_a_broken_gradient_never_reaches_the_weights(llama_folder):
     """Scores of 1e30 are finite, the gradients of the values' loss are not: `step` leaves weights and optimiser as they were."""
     trainer = mid_run(llama_folder, torch.float32)
     prompts, responses = tiny_models.ragged(rows=6)
-    before, moments = weights(trainer), trainer.state()[0]
+    before, moments = weights(trainer), trainer.state.state_dict()[0]
     with pytest.raises(NotFiniteError, match=r"loss/value_avg.*grad_norm became NaN or infinite"):
         trainer.step(prompts, responses, [1e30, -1e30, 1e30, -1e30, 1e30, -1e30])
     assert tiny_models.same(weights(trainer), before)
-    assert tiny_models.same(trainer.state()[0], moments)
-    assert all(p.grad is None or not p.grad.any() for p in trainer.parameters)
+    assert tiny_models.same(trainer.state.state_dict()[0], moments)
+    assert all(p.grad is None or not p.grad.any() for p in trainer.state.parameters)
 
 
 def test_nan_from_the_scorer(llama_folder):
@@ -756,7 +764,7 @@ def test_a_first_step_that_does_not_start_at_the_reference(llama_folder):
 
 def test_state_that_does_not_fit(llama_folder, gpt2_folder):
     with pytest.raises(ModelError, match="does not fit"):
-        tiny_models.trainer(llama_folder).load_state(*tiny_models.trainer(gpt2_folder).state())
+        tiny_models.trainer(llama_folder).state.load_state_dict(*tiny_models.trainer(gpt2_folder).state.state_dict())
 
 
 # --- it learns ---

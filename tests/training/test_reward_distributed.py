@@ -15,42 +15,41 @@ CASES = [
 
 CHILD = """
 import dataclasses
-import labelled
-import tiny
+from support import preference_data, tiny_models
 from rlhf_lab.models.backbone import load_backbone
-from rlhf_lab.config.reward.reward import RewardConfig
+from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import LabelError
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.training.reward.trainer import train_reward
 
 def train(labels, changes):
-    sharded = given.get("sharded", False) and group.size > 1
+    sharded = given.get("sharded", False) and distributed.world_size > 1
     backbone = load_backbone(given["folder"], device="cpu", dtype=torch.float64, sharded=sharded)
     adapters = Adapters(backbone)
-    config, reference = RewardConfig(**(labelled.QUICK | changes)), labelled.reference_of(backbone)
-    return train_reward(adapters, labels, reference, config, group=group)
+    config, reference = RewardConfig(**(preference_data.QUICK | changes)), preference_data.reference_of(backbone)
+    return train_reward(adapters, labels, reference, config, distributed=distributed)
 
 results = []
 for changes in given["cases"]:
-    labels = labelled.comparisons(changes.pop("labels"))
+    labels = preference_data.comparisons(changes.pop("labels"))
     labels[2] = dataclasses.replace(labels[2], tie=True)
     model, report = train(labels, changes)
-    scores = model.scores(*tiny.ragged()).tolist()
+    scores = model.scores(*tiny_models.ragged()).tolist()
     weights = [float(p.double().sum()) for head in model.head.heads for p in head.parameters()]
-    weights += [float(p.double().sum()) for p in model.adapters.parameters("reward")] if model.adapter else []
-    results.append([dataclasses.asdict(report), scores, group.joined([weights])])
+    weights += [float(p.double().sum()) for p in model.adapters.parameters(model.adapter)] if model.adapter else []
+    results.append([dataclasses.asdict(report), scores, distributed.all_gather([weights])])
 refused = []
-tie = dataclasses.replace(labelled.comparisons(1)[0], tie=True)
-for labels in ([], labelled.comparisons(1), [tie] * 3):
+tie = dataclasses.replace(preference_data.comparisons(1)[0], tie=True)
+for labels in ([], preference_data.comparisons(1), [tie] * 3):
     try:
         train(labels, {})
     except LabelError as error:
-        refused.append(group.joined([str(error)]))
+        refused.append(distributed.all_gather([str(error)]))
 answer([results, refused])
 """
 
 
-@pytest.fixture(scope="module", params=["whole", "sharded", pytest.param("elsewhere", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["whole", "sharded", pytest.param("fake_device", marks=pytest.mark.slow)])
 def both(request, tmp_path_factory):
     """What one process found, and what two did."""
     folder = tmp_path_factory.mktemp("group")

@@ -83,7 +83,7 @@ def test_an_ensemble_learns_and_is_normalised(llama_folder, mode, epochs):
 
 def task_of(folder, labels, **changes):
     backbone = tiny_models.load(folder)
-    return RewardTask(Adapters(backbone), labels, reference_of(backbone), RewardConfig(**changes), adapter="reward")
+    return RewardTask(Adapters(backbone), labels, reference_of(backbone), RewardConfig(**changes))
 
 
 def test_each_member_draws_its_labels_with_replacement(llama_folder):
@@ -116,9 +116,9 @@ def test_a_members_loss_counts_each_label_as_often_as_it_was_drawn(llama_folder)
     nats = torch.log1p(torch.exp(-gaps.double())).tolist()
     task.backbone, task.adapters = model.backbone, model.adapters
     expected = ((2 * nats[0][0] + nats[0][2]) / 3 + nats[1][1]) / 2
-    assert float(task.loss(model, [0, 1, 2], draws)) == pytest.approx(expected, abs=1e-5)
-    assert float(task.loss(model, [1, 3], draws)) == pytest.approx(nats[1][1], abs=1e-5)
-    assert float(task.loss(model, [3], draws)) == 0.0
+    assert float(task.batch_loss(model, [0, 1, 2], draws)) == pytest.approx(expected, abs=1e-5)
+    assert float(task.batch_loss(model, [1, 3], draws)) == pytest.approx(nats[1][1], abs=1e-5)
+    assert float(task.batch_loss(model, [3], draws)) == 0.0
 
 
 def test_a_held_out_probability_is_the_mean_of_the_members(llama_folder):
@@ -149,7 +149,7 @@ def test_early_stopping_takes_the_passes_that_held_out_labels_liked_best(llama_f
     model, report = train(llama_folder, contradicting(), **changes)
     assert report.epochs == 0
     assert report.loss == []
-    assert model.adapter == "reward"
+    assert model.adapter == "reward training"
     _, easy = train(llama_folder, comparisons(16), **changes)
     assert easy.epochs == 4
     assert len(easy.loss) == 4 * 4

@@ -90,9 +90,9 @@ def test_deterministic(llama_folder):
     second, second_report = train(llama_folder, folds=3)
     assert first_report == second_report
     assert tiny_models.same(first.head.state_dict(), second.head.state_dict())
-    assert tiny_models.same(first.adapters.tensors("reward"), second.adapters.tensors("reward"))
+    assert tiny_models.same(first.adapters.tensors(first.adapter), second.adapters.tensors(second.adapter))
     other, _ = train(llama_folder, folds=3, seed=1)
-    assert not tiny_models.same(first.adapters.tensors("reward"), other.adapters.tensors("reward"))
+    assert not tiny_models.same(first.adapters.tensors(first.adapter), other.adapters.tensors(other.adapter))
 
 
 def test_training_leaves_the_rest_alone(llama_folder):
@@ -106,8 +106,8 @@ def test_training_leaves_the_rest_alone(llama_folder):
     assert torch.equal(torch.random.get_rng_state(), state)
     assert tiny_models.weights_hash(backbone) == before
     assert tiny_models.same(adapters.tensors("policy"), policy)
-    assert adapters.names == ("policy", "reward")
-    assert not [p for p in adapters.parameters("reward") if p.requires_grad]
+    assert adapters.names == ("policy", "reward training")
+    assert not [p for p in adapters.parameters("reward training") if p.requires_grad]
     assert all(p.requires_grad for p in adapters.parameters("policy"))
 
 
@@ -222,7 +222,7 @@ def test_cross_validated_accuracy_of_an_easy_rule(llama_folder):
 def test_progress_and_tick(llama_folder):
     """12 labels in batches of 4: 3 updates an epoch, 2 epochs; every loss is reported once, done never passes all."""
     seen, ticks = [], []
-    _, report = train(llama_folder, progress=lambda *args: seen.append(args), tick=lambda: ticks.append(1))
+    _, report = train(llama_folder, progress=lambda *args: seen.append(args), on_progress=lambda: ticks.append(1))
     assert len(report.loss) == 6
     assert [loss for _, _, loss, _ in seen][-6:] == report.loss
     done = [done for done, _, _, _ in seen]
@@ -237,7 +237,7 @@ def test_progress_and_tick(llama_folder):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(llama_folder, tick=stop)
+        train(llama_folder, on_progress=stop)
 
 
 # --- when something is broken ---

@@ -93,7 +93,9 @@ def test_values_are_read_where_the_token_is_chosen(gpt2_folder):
 
 @pytest.mark.parametrize(("detached", "reaches"), [(False, True), (True, False)])
 def test_value_loss_reaches_the_adapter_unless_detached(llama_folder, detached, reaches):
-    policy = dataclasses.replace(policy_of(llama_folder, torch.float32), trunk="detached" if detached else "shared")
+    policy = dataclasses.replace(
+        policy_of(llama_folder, torch.float32), value_trunk="detached" if detached else "shared"
+    )
     rows = make_batch(policy.backbone, *tiny_models.ragged())
     value = policy.evaluate(rows, 1.0).values.sum()
     assert value.requires_grad == reaches

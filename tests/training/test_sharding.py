@@ -22,9 +22,9 @@ CASES = [
 
 CHILD = """
 import gc
-import tiny
+from support import tiny_models
 from torch.distributed.tensor import DTensor
-from rlhf_lab.config.reward.reward import PolicyConfig
+from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.backbone import load_backbone
 from rlhf_lab.models.heads import RewardHead
@@ -37,16 +37,16 @@ def held(model):
     return sum(w.numel() * w.element_size() for w in weights)
 
 def trainer_of(changes):
-    backbone = load_backbone(given["folder"], device="cpu", dtype=torch.float64, sharded=group.size > 1)
-    parts.append(group.joined([held(backbone.model)]))
+    backbone = load_backbone(given["folder"], device="cpu", dtype=torch.float64, sharded=distributed.world_size > 1)
+    parts.append(distributed.all_gather([held(backbone.model)]))
     backbone.__class__.token_budget = 24  # several batches of texts, more in one process than in another
-    adapters = tiny.adapters_of(backbone, "reward")
+    adapters = tiny_models.adapters_of(backbone, "reward")
     adapters.freeze("reward")
     head = RewardHead(backbone.hidden_size, "mean", seed=3)
-    task = Task(tiny.PROMPTS, RewardModel(backbone, adapters, "reward", head), sample_prompts=tiny.PROMPTS[:3],
-                ptx_texts=tiny.PROMPTS)
-    config = PolicyConfig(**(tiny.SMALL | {"steps": 3, "lr": 0.02, "max_new_tokens": 12} | changes))
-    return PolicyTrainer(backbone, adapters, task, config, group=group)
+    scorer, prompts = RewardModel(backbone, adapters, "reward", head), tiny_models.PROMPTS
+    task = PolicyTask(prompts, scorer, sample_prompts=prompts[:3], ptx_texts=prompts)
+    config = PolicyConfig(**(tiny_models.SMALL | {"steps": 3, "lr": 0.02, "max_new_tokens": 12} | changes))
+    return PolicyTrainer(backbone, adapters, task, config, distributed=distributed)
 
 def whole_weights(model):
     # tensors in memory that have the shape of a whole weight of a layer and hold numbers
@@ -57,22 +57,23 @@ def whole_weights(model):
 
 def step(trainer):
     result = trainer.run_step()
-    return [tiny.numbers(result.metrics), [sample.text for sample in result.samples], [row.logprob for row in result.tokens]]
+    texts, logprobs = [sample.text for sample in result.samples], [row.logprob for row in result.tokens]
+    return [tiny_models.numbers(result.metrics), texts, logprobs]
 
 results, parts = [], []
 for changes in given["cases"]:
     trainer = trainer_of(changes)
     steps = [step(trainer) for _ in range(2)]
-    kept = trainer.state()
+    kept = trainer.state.state_dict()
     steps.append(step(trainer))
     resumed = None
     if changes == given["cases"][0]:
         again = trainer_of(changes)
-        again.load_state(*kept)
+        again.state.load_state_dict(*kept)
         resumed = step(again)
-    sums = [float(p.detach().double().sum()) for p in trainer.parameters]
-    copies = group.joined([whole_weights(trainer.backbone.model)])
-    results.append([steps, resumed, sums, group.joined([sums]), copies, parts[-1]])
+    sums = [float(p.detach().double().sum()) for p in trainer.state.parameters]
+    copies = distributed.all_gather([whole_weights(trainer.backbone.model)])
+    results.append([steps, resumed, sums, distributed.all_gather([sums]), copies, parts[-1]])
 answer(results)
 """
 

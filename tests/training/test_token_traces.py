@@ -20,7 +20,7 @@ def test_token_records(gpt2_folder, cliprange, clips):
     rollout = trainer.prepare_rollout(rows, torch.tensor([1.0, -2.0, 0.5]), [[0.0] * len(r) for r in responses])
     everything = [float(one) for one in rollout.raw_advantages[rollout.batch.mask]]
     tiny_models.disturb(trainer.adapters, "policy", scale=0.1)
-    records = token_records(trainer.policy, rollout, trainer.config)
+    records = token_records(trainer.state.policy, rollout, trainer.state.config)
     assert [record.row for record in records] == [0, 1]
     seen = set()
     for record, prompt, response in zip(records, prompts, responses, strict=False):

@@ -17,10 +17,10 @@ def exact_kl_of(trainer, rollout, before):
     """Token mean of KL(old || new) over the vocabulary, a row at a time. before: (R, V) logits of the old policy by row."""
     total = 0.0
     for i, old in enumerate(before):
-        rows = rollout.select(torch.tensor([i])).rows
+        rows = rollout.select(torch.tensor([i])).batch
         with torch.no_grad():
-            new = trainer.backbone.logits(trainer.policy.prediction_states(rows)[rows.mask])
-        total += float(full_kl(old, new, trainer.config.temperature).sum())
+            new = trainer.backbone.logits(trainer.state.policy.prediction_states(rows)[rows.mask])
+        total += float(full_kl(old, new, trainer.state.config.temperature).sum())
     return total / int(rollout.batch.mask.sum())
 
 
@@ -30,7 +30,7 @@ def surrogate_of(trainer, rollout):
     for i, response in enumerate(responses):
         with trainer.adapters.using("policy"):
             new = tiny_models.teacher_forced(
-                trainer.backbone, prompts[i // 2 * 2], response, trainer.config.temperature
+                trainer.backbone, prompts[i // 2 * 2], response, trainer.state.config.temperature
             )
         for t in range(len(response)):
             total -= float(rollout.advantages[i, t]) * math.exp(float(new[t]) - float(rollout.old_logprobs[i, t]))
@@ -45,16 +45,16 @@ def test_trpo_holds_its_constraint_and_gains(llama_folder, max_kl, temperature):
     rollout = tiny_models.rollout(trainer)
     before = []
     for i in range(6):
-        rows = rollout.select(torch.tensor([i])).rows
+        rows = rollout.select(torch.tensor([i])).batch
         with torch.no_grad():
-            before.append(trainer.backbone.logits(trainer.policy.prediction_states(rows)[rows.mask]))
+            before.append(trainer.backbone.logits(trainer.state.policy.prediction_states(rows)[rows.mask]))
     stats = trainer.update(rollout, 1e-3)
     kl = exact_kl_of(trainer, rollout, before)
     assert stats.extra_metrics["policy/step_kl"] == pytest.approx(kl, rel=1e-6)
     assert 0.2 * max_kl < kl <= max_kl
     assert stats.extra_metrics["policy/step_fraction"] in (1.0, 0.5, 0.25)
     now = UpdateStats()
-    natural = NaturalGradientStep(trainer, rollout)
+    natural = NaturalGradientStep(trainer.state, rollout)
     loss, _ = natural.evaluate_surrogate([natural._response_states(part) for part in natural.micro_batches], now)
     assert loss < -1e-3  # whitened advantages: 0 before the step
     assert stats.mean("policy") == pytest.approx(loss, rel=1e-6)
@@ -108,7 +108,7 @@ def test_trpo_curvature_in_half_precision_is_that_of_float32(folders, kind, whol
     found = []
     for dtype in (torch.float32, torch.bfloat16):
         trainer = tiny_models.midway(folders[kind], "trpo", dtype, fisher_rows=6, cg_damping=0.0)
-        natural = NaturalGradientStep(trainer, tiny_models.rollout(trainer))
+        natural = NaturalGradientStep(trainer.state, tiny_models.rollout(trainer))
         generator = torch.Generator().manual_seed(3)
         vector = torch.randn(sum(p.numel() for p in natural.parameters), generator=generator)
         found.append(natural.fisher_vector_product(vector))
@@ -118,24 +118,26 @@ def test_trpo_curvature_in_half_precision_is_that_of_float32(folders, kind, whol
 
 def check_curvature(trainer, step, tolerance):
     rollout = tiny_models.rollout(trainer)
-    natural = NaturalGradientStep(trainer, rollout)
+    natural = NaturalGradientStep(trainer.state, rollout)
     parameters = natural.parameters
     generator = torch.Generator().manual_seed(3)
     vector = torch.randn(sum(p.numel() for p in parameters), generator=generator, dtype=torch.float64)
     found = natural.fisher_vector_product(vector)
-    rows = rollout.batch.select(torch.arange(trainer.config.fisher_rows))
+    rows = rollout.batch.select(torch.arange(trainer.state.config.fisher_rows))
     count = int(rows.mask.sum())
     with torch.no_grad():
-        old = trainer.backbone.logits(trainer.policy.prediction_states(rows)[rows.mask])
+        old = trainer.backbone.logits(trainer.state.policy.prediction_states(rows)[rows.mask])
     before = [p.detach().clone() for p in parameters]
 
     def slope(size):
         natural.set_parameters(before, vector, size)
-        new = trainer.backbone.logits(trainer.policy.prediction_states(rows)[rows.mask])
+        new = trainer.backbone.logits(trainer.state.policy.prediction_states(rows)[rows.mask])
         return torch.cat(
             [
                 g.flatten()
-                for g in torch.autograd.grad(full_kl(old, new, trainer.config.temperature).sum() / count, parameters)
+                for g in torch.autograd.grad(
+                    full_kl(old, new, trainer.state.config.temperature).sum() / count, parameters
+                )
             ]
         )
 
@@ -160,7 +162,7 @@ def test_the_gradient_norm_of_trpo_is_the_surrogates(llama_folder, trunk):
     """Whatever the values' own updates have, which are not among its parameters."""
     trainer = tiny_models.midway(llama_folder, "trpo", value_trunk=trunk, vf_coef=10.0)
     rollout = tiny_models.rollout(trainer)
-    gradient, _ = NaturalGradientStep(trainer, rollout).surrogate_gradient(UpdateStats())
+    gradient, _ = NaturalGradientStep(trainer.state, rollout).surrogate_gradient(UpdateStats())
     stats = trainer.update(rollout, 1e-3)
     assert stats.update_count > 1
     assert stats.mean("grad_norm") == pytest.approx(float(gradient.norm()), rel=1e-5)
@@ -180,10 +182,10 @@ def test_trpo_leaves_the_policy_alone_where_no_step_is_allowed(llama_folder):
 @pytest.mark.parametrize("trunk", ["detached", "critic"])
 def test_the_values_of_trpo_never_move_the_policy(llama_folder, trunk):
     trainer = tiny_models.midway(llama_folder, "trpo", value_trunk=trunk, value_warmup=5)
-    before, head = trainer.adapters.tensors("policy"), trainer.policy.value_head.linear.weight.detach().clone()
+    before, head = trainer.adapters.tensors("policy"), trainer.state.policy.value_head.linear.weight.detach().clone()
     metrics = trainer.run_step().metrics
     assert tiny_models.same(trainer.adapters.tensors("policy"), before)
-    assert not torch.equal(trainer.policy.value_head.linear.weight, head)
+    assert not torch.equal(trainer.state.policy.value_head.linear.weight, head)
     assert metrics["loss/value_avg"] > 0
 
 
@@ -192,7 +194,7 @@ def test_trpo_curvature_is_damped(gpt2_folder):
     found = []
     for damping in (0.0, 0.3):
         trainer = tiny_models.midway(gpt2_folder, "trpo", torch.float64, cg_damping=damping)
-        natural = NaturalGradientStep(trainer, tiny_models.rollout(trainer))
+        natural = NaturalGradientStep(trainer.state, tiny_models.rollout(trainer))
         vector = torch.zeros(sum(p.numel() for p in natural.parameters), dtype=torch.float64)
         vector[7] = 2.0
         found.append(natural.fisher_vector_product(vector))

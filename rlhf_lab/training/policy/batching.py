@@ -1,4 +1,4 @@
-"""Which prompts a step writes for, and in which order its responses are learnt from: derived from the seed alone."""
+"""The prompts of each step and the minibatches of its responses, in orders derived from the seed alone."""
 
 import math
 from collections.abc import Iterator
@@ -12,10 +12,7 @@ from rlhf_lab.models.batch import Batch
 
 
 def prompt_indices(step: int, prompt_count: int, config: PolicyConfig) -> list[int]:
-    """The prompts of a step, each group_size times in a row: the list in a new random order each time it is used up.
-
-    count: how many prompts there are.
-    """
+    """The indices of a step's prompts, each group_size times in a row; each pass over all prompts is in a new random order."""
     prompts_per_step = config.responses_per_step // config.group_size
     start = step * prompts_per_step
     orders: dict[int, list[int]] = {}
@@ -34,7 +31,7 @@ def minibatches(
 ) -> Iterator[list[Tensor]]:
     """The minibatches of an epoch, each a list of micro-batches (row indices) of rows of similar length.
 
-    As many as the config says, of sizes that differ by at most one row (one a row where there are fewer rows).
+    `config.minibatches` of them (or one per row, if there are fewer rows), of sizes that differ by at most one row.
     """
     seed = derive_seed(config.seed, "minibatches", step, epoch)
     lengths = batch.lengths.sum(1)
@@ -45,8 +42,11 @@ def minibatches(
 
 
 def split_micro_batches(indices: Tensor, max_size: int, processes: int) -> list[Tensor]:
-    """Rows (N,) in parts of at most `most`. For several processes in equally many for each, of sizes that differ by at most
-    one, as long as there are rows: then a part may have more rows than that."""
+    """Split rows (N,) into micro-batches of at most `max_size`.
+
+    For several processes: the same number for each, of sizes that differ by at most one. Where there are too few rows for that, a
+    micro-batch may be larger than `max_size`.
+    """
     if processes == 1:
         return list(indices.split(max_size))
     count_per_process = max(1, min(math.ceil(len(indices) / (max_size * processes)), len(indices) // processes))

@@ -1,4 +1,4 @@
-"""From what was measured to what is learnt from: rewards, advantages and value targets of a rollout."""
+"""Rewards, advantages and value targets of a rollout, from the outputs of the models."""
 
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from rlhf_lab.training.policy.rollout import EvaluatedBatch, Rollout
 
 
 def build_rollout(evaluated: EvaluatedBatch, beta: float, config: PolicyConfig, score_scale: float = 1.0) -> Rollout:
-    """The rollout that is learnt from. scale: what scores are divided by. Raises TrainingError for prompts out of groups."""
+    """The rollout to train on. score_scale: the divisor of the scores. Raises TrainingError if prompts are not grouped."""
     batch, values = evaluated.batch, evaluated.values
     kl = reference_kl(evaluated, config)
     scaled_scores = normalise_scores(evaluated.scores, scale=score_scale)
@@ -42,27 +42,10 @@ def build_rollout(evaluated: EvaluatedBatch, beta: float, config: PolicyConfig, 
     )  # fmt: skip
     if config.whiten_advantages:
         advantages = whiten(advantages, batch.mask)
-    old_logprobs, ref_logprobs, sampler_logprobs = (
-        evaluated.old_logprobs,
-        evaluated.ref_logprobs,
-        evaluated.sampler_logprobs,
-    )
     return Rollout(
-        batch,
-        evaluated.scores,
-        shaped_scores,
-        old_logprobs,
-        ref_logprobs,
-        sampler_logprobs,
-        values,
-        kl,
-        rewards,
-        raw_advantages,
-        advantages,
-        returns,
-        clip_fraction,
-        bootstrap_values,
-    )
+        batch, evaluated.scores, shaped_scores, evaluated.old_logprobs, evaluated.ref_logprobs, evaluated.sampler_logprobs,
+        values, kl, rewards, raw_advantages, advantages, returns, clip_fraction, bootstrap_values,
+    )  # fmt: skip
 
 
 def reference_kl(evaluated: EvaluatedBatch, config: PolicyConfig) -> Tensor:
@@ -77,7 +60,7 @@ def reference_kl(evaluated: EvaluatedBatch, config: PolicyConfig) -> Tensor:
 def compute_advantages(
     evaluated: EvaluatedBatch, rewards: Tensor, bootstrap_values: Tensor | None, config: PolicyConfig
 ) -> Tensor:
-    """(B, R) what each token is told by the algorithm of the config, before whitening."""
+    """(B, R) advantages by the algorithm of the config, before whitening."""
     mask, values = evaluated.batch.mask, evaluated.values
     if config.algorithm in ("rloo", "grpo"):
         total_rewards = group_by_prompt(evaluated, rewards.sum(1), config.group_size)
@@ -97,15 +80,13 @@ def compute_advantages(
 
 
 def group_by_prompt(evaluated: EvaluatedBatch, total_rewards: Tensor, group_size: int) -> Tensor:
-    """(B,) -> (P, G): rows of one prompt stand side by side. Raises TrainingError where they do not."""
-    prompts, lengths = evaluated.batch.prompts, evaluated.batch.lengths[:, 0]
+    """(B,) -> (P, G): the rows of a prompt must be adjacent. Raises TrainingError if they are not."""
     count = len(total_rewards)
     is_grouped = count % group_size == 0
-    if is_grouped:
-        grouped_prompts = prompts.view(count // group_size, group_size, -1)
-        is_grouped = bool((grouped_prompts == grouped_prompts[:, :1]).all()) and bool(
-            (lengths.view(-1, group_size) == lengths.view(-1, group_size)[:, :1]).all()
-        )
+    for column in (evaluated.batch.prompts, evaluated.batch.lengths[:, :1]):
+        if is_grouped:
+            groups = column.view(count // group_size, group_size, -1)
+            is_grouped = bool((groups == groups[:, :1]).all())
     if not is_grouped:
         raise TrainingError(
             f"{count} responses do not stand in groups of {group_size} to one prompt each, so there is nothing to compare. "

@@ -1,4 +1,4 @@
-"""Invariants that every run checks while it runs; each failure says what it means and what to do."""
+"""Checks that every run makes at each step; an error says what it means and what to do."""
 
 import math
 from typing import NoReturn
@@ -13,7 +13,7 @@ START_KL_TOLERANCE = 1e-4
 
 
 def check_first_ratio(max_deviation: float, dtype: torch.dtype, step: int) -> None:
-    """Old and new policy are the same before the first update, so every ratio must be 1. step: the one under way, from 1."""
+    """Raises SelfCheckError unless the ratios before the first update are 1. step: the current one, from 1."""
     if dtype in (torch.float32, torch.float64) and not max_deviation < RATIO_TOLERANCE:
         raise SelfCheckError(
             f"the probability ratios before the first update of step {step} differ from 1 by {max_deviation:.2g} "
@@ -23,14 +23,13 @@ def check_first_ratio(max_deviation: float, dtype: torch.dtype, step: int) -> No
 
 
 def check_finite(metrics: dict[str, float], step: int) -> None:
-    """Raises NotFiniteError that names the broken ones."""
+    """Raises NotFiniteError that names the metrics that are not finite."""
     broken = [name for name, value in metrics.items() if not math.isfinite(value)]
     if broken:
         raise_not_finite(broken, step)
 
 
 def raise_not_finite(broken: list[str], step: int) -> NoReturn:
-    """Raises NotFiniteError."""
     raise NotFiniteError(
         f"{', '.join(broken)} became NaN or infinite at step {step}. The step was discarded and the last "
         "checkpoint is kept. Lower the learning rate or raise beta, then resume."
@@ -38,7 +37,7 @@ def raise_not_finite(broken: list[str], step: int) -> NoReturn:
 
 
 def check_metrics(metrics: dict[str, float], dtype: torch.dtype, step: int) -> None:
-    """Nothing but finite numbers leaves a step, and a run that starts at the base starts with KL 0."""
+    """Raises NotFiniteError for metrics that are not finite, SelfCheckError for a KL other than 0 at the first step."""
     check_finite(metrics, step)
     kl = metrics["objective/kl"]
     if step == 1 and abs(kl) > START_KL_TOLERANCE and dtype == torch.float32:
@@ -49,5 +48,5 @@ def check_metrics(metrics: dict[str, float], dtype: torch.dtype, step: int) -> N
 
 
 def check_process_count(processes: int, config: PolicyConfig) -> None:
-    """Raises ConfigError for what so many processes cannot share; one started by hand has others than its config says."""
+    """Raises ConfigError if the work cannot be divided among the processes, which may be others than the config says."""
     config.replace(processes=processes, shard_backbone=config.shard_backbone and processes > 1)

@@ -16,14 +16,13 @@ from rlhf_lab.training.policy.rollout import Rollout
 
 @dataclass
 class UpdateStats:
-    """Collects tensors during the updates of a step; numbers are read once, at the end, so that a GPU is not stalled.
+    """Collects tensors during the updates of a step and reads their values once, at the end, so that a GPU is not stalled.
 
-    Losses and shares are sums over micro-batches of values already divided by the minibatch's token count. `extra_metrics`: what an
-    algorithm adds of its own, by the metric's name. `has_clipping`: the algorithm clips the ratio; without it no share is clipped.
+    Losses and fractions are sums over micro-batches of values already divided by the minibatch's token count.
+    extra_metrics: metrics of one algorithm, by name. has_clipping: whether the algorithm clips the ratio and reports clipfrac.
     """
 
     has_clipping: bool = True
-
     history: list[dict[str, Tensor]] = field(default_factory=list)
     current: dict[str, Tensor] = field(default_factory=dict)
     extra_metrics: dict[str, float] = field(default_factory=dict)
@@ -35,7 +34,7 @@ class UpdateStats:
         self.current = {}
 
     def all_reduce(self, distributed: Distributed) -> None:
-        """Make the current update's numbers those of all processes."""
+        """Sum the current update's values over all processes."""
         if distributed.world_size == 1:
             return
         names = sorted(dict.fromkeys(distributed.all_gather(list(self.current))))
@@ -44,15 +43,14 @@ class UpdateStats:
         distributed.all_reduce_(list(sums.values()))
         self.current = sums
         if not self.update_count and not self.skipped_count:
-            local_max = [0.0 if self.first_ratio_deviation is None else float(self.first_ratio_deviation)]
-            self.first_ratio_deviation = torch.tensor(max(distributed.all_gather(local_max)))
+            self.first_ratio_deviation = torch.tensor(max(distributed.all_gather([self.max_first_ratio_deviation])))
 
     def add_policy(
         self, policy_terms: PolicyLoss, logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, entropy: Tensor
     ) -> None:  # fmt: skip
-        """One micro-batch of the policy. logprobs, old, mask: (B, R); entropy: scalar."""
+        """Add one micro-batch of the policy. logprobs, old_logprobs, mask: (B, R); entropy: scalar."""
         with torch.no_grad():
-            ratio = finite_exponent(logprobs - old_logprobs).exp().masked_fill(~mask, 1.0)  # as the loss counts it
+            ratio = finite_exponent(logprobs - old_logprobs).exp().masked_fill(~mask, 1.0)  # as the loss computes it
             if not self.update_count and not self.skipped_count:  # every micro-batch of the first minibatch
                 max_deviation, previous = (ratio - 1).abs().max(), self.first_ratio_deviation
                 self.first_ratio_deviation = (
@@ -71,12 +69,17 @@ class UpdateStats:
             self.add(**terms)
 
     def add_value(self, value_terms: ValueLoss) -> None:
-        """One micro-batch of the values."""
+        """Add one micro-batch of the value function."""
         self.add(value=value_terms.loss, value_clipfrac=value_terms.clipfrac)
 
     def add(self, **terms: Tensor) -> None:
         for name, term in terms.items():
             self.current[name] = self.current.get(name, 0.0) + term.detach()
+
+    @property
+    def max_first_ratio_deviation(self) -> float:
+        """Largest |ratio - 1| before the first update; 0 where the policy was not updated."""
+        return 0.0 if self.first_ratio_deviation is None else float(self.first_ratio_deviation)
 
     @property
     def mean_ratio(self) -> float:
@@ -86,7 +89,7 @@ class UpdateStats:
         self.skipped_count += 1
 
     def finish_update(self, grad_norm: Tensor) -> None:
-        if "ratio" in self.current:  # an update of the policy; a gradient of the values alone is another thing
+        if "ratio" in self.current:  # a policy update; value-only updates report no gradient norm
             self.current["grad_norm"] = grad_norm.detach()
             # ess / n = (sum r)^2 / (n sum r^2), and `ratio` is (sum r) / n
             self.current["ess"] = (
@@ -96,33 +99,33 @@ class UpdateStats:
         self.update_count += 1
 
     def approx_kl_since(self, first_update: int) -> float:
-        """Mean over the updates from that number on; 0 where there was none."""
+        """Mean over the updates from index `first_update` on; 0 where there are none."""
         values = [row["approxkl"].double() for row in self.history[first_update:]]
         return float(torch.stack(values).mean()) if values else 0.0
 
     def non_finite_losses(self) -> list[str]:
-        """The losses of the current update that are NaN or infinite, by their metric's name."""
+        """The metric names of the current update's losses that are NaN or infinite."""
         losses = {f"loss/{name}_avg": self.current.get(name) for name in ("policy", "value", "ptx")}
         return [name for name, loss in losses.items() if loss is not None and not bool(torch.isfinite(loss))]
 
     def ratio_variance(self) -> float:
-        """Variance of the ratios of all updates together: the mean of their squares less the square of their mean."""
-        tokens = self.mean("tokens")  # of an update; so a mean over tokens is a mean over updates divided by it
+        """Variance of the ratios of all updates together: the mean of their squares minus the square of their mean."""
+        tokens = self.mean("tokens")  # per update, so the mean over all tokens is the mean over updates divided by it
         squares, mean = self.mean("ratio_square") / tokens, self.mean("ratio_sum") / tokens
         return max(0.0, squares - mean**2)
 
     def has(self, name: str) -> bool:
-        """Whether an update has this number."""
+        """Whether any update has this value."""
         return any(name in row for row in self.history)
 
     def mean(self, name: str) -> float:
-        """Mean over the updates that have it; NaN-free only if every update was finite. 0 where none has."""
+        """Mean over the updates that have it, NaN if one of them is; 0 where none has it."""
         values = [row[name].double() for row in self.history if name in row]
         return float(torch.stack(values).mean()) if values else 0.0
 
 
 def step_metrics(rollout: Rollout, stats: UpdateStats, *, beta: float, lr: float, episode: int) -> dict[str, float]:
-    """The metrics of one step, before the times are known."""
+    """The metrics of one step except its times."""
     mask = rollout.batch.mask
     sequence_kl = rollout.kl.sum(1).mean()
     non_score = -beta * sequence_kl
@@ -140,9 +143,7 @@ def step_metrics(rollout: Rollout, stats: UpdateStats, *, beta: float, lr: float
         "objective/non_score_reward": float(non_score),
         "objective/rlhf_reward": float(rollout.shaped_scores.mean() + non_score),
         "objective/entropy": float(-(rollout.old_logprobs * mask).sum(1).mean()),
-        "val/first_ratio_deviation": float(stats.first_ratio_deviation)
-        if stats.first_ratio_deviation is not None
-        else 0.0,
+        "val/first_ratio_deviation": stats.max_first_ratio_deviation,
         "val/advantage_sd": float(masked_var(rollout.advantages, mask).sqrt()),
         "val/sampler_gap": float(sampler_gap.max()),
         "val/stop_token_rate": float(rollout.batch.ended.double().mean()),
@@ -159,7 +160,7 @@ def step_metrics(rollout: Rollout, stats: UpdateStats, *, beta: float, lr: float
 
 
 def update_metrics(stats: UpdateStats) -> dict[str, float]:
-    """The metrics of the policy's updates, where there was one."""
+    """The metrics of the policy updates, if there were any."""
     return {
         "policy/approxkl_avg": stats.mean("approxkl"),
         **({"policy/clipfrac_avg": stats.mean("clipfrac")} if stats.has_clipping else {}),
@@ -173,7 +174,7 @@ def update_metrics(stats: UpdateStats) -> dict[str, float]:
 
 
 def value_metrics(rollout: Rollout, stats: UpdateStats) -> dict[str, float]:
-    """The metrics of a value function, where one is trained."""
+    """The metrics of the value function, if one is trained."""
     mask = rollout.batch.mask
     return {
         "loss/value_avg": stats.mean("value"),
@@ -184,13 +185,13 @@ def value_metrics(rollout: Rollout, stats: UpdateStats) -> dict[str, float]:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Let a GPU's peak begin anew: with the step."""
+    """Start measuring a GPU's peak memory, at the start of a step."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_memory(device: torch.device) -> float:
-    """Peak memory in MiB: of the GPU since `reset_peak_memory` where there is one, of this process since it began otherwise."""
+    """Peak memory in MiB: of the GPU since `reset_peak_memory`, or without a GPU of this process since its start."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

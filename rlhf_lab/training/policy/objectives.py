@@ -1,4 +1,4 @@
-"""The loss of a micro-batch, by algorithm: one function for the policy, one for the values. The signs are those of a loss."""
+"""The policy loss and the value loss of a micro-batch by the algorithm of the config, to be minimised."""
 
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ REDUCTIONS: dict[str, LossReduction] = {"token": "token_mean", "trajectory": "tr
 
 
 class LossDenominators(NamedTuple):
-    """The minibatch that micro-batches are parts of: what their losses are divided by, so that they add up."""
+    """The tokens and responses of a minibatch: the denominators of its micro-batches' losses, so that these add up."""
 
     tokens: int
     responses: int
@@ -33,7 +33,7 @@ class LossDenominators(NamedTuple):
 
 
 class AdaptiveCoefficients(NamedTuple):
-    """What steers itself over a run: beta of the KL to the reference, coef of the KL between old and new policy."""
+    """Coefficients of the KL to the reference (beta) and of the KL between old and new policy (ppo_penalty)."""
 
     kl_beta: float
     penalty_coef: float
@@ -45,7 +45,7 @@ def loss_denominators(rollout: Rollout, minibatch: list[Tensor]) -> LossDenomina
 
 
 def ratio_cliprange(config: PolicyConfig) -> float | None:
-    """The clip of the ratio, for the algorithms that have one."""
+    """The clip range of the ratio; None for algorithms without one."""
     return config.cliprange if config.algorithm in CLIPPED_ALGORITHMS else None
 
 
@@ -56,16 +56,13 @@ def policy_loss(
     config: PolicyConfig,
     coefficients: AdaptiveCoefficients,
 ) -> PolicyLoss:
-    """The policy's loss; the figures beside it are means over tokens, whatever the loss averages.
+    """The policy loss by `config.loss_mean`, and statistics, which are always token means.
 
     logprobs: (B, R), of the policy being trained.
     """
     mask, reduction = micro_batch.batch.mask, REDUCTIONS[config.loss_mean]
-    old_logprobs, advantages, denominator = (
-        micro_batch.old_logprobs,
-        micro_batch.advantages,
-        denominators.for_reduction(reduction),
-    )
+    old_logprobs, advantages = micro_batch.old_logprobs, micro_batch.advantages
+    denominator, cliprange = denominators.for_reduction(reduction), ratio_cliprange(config)
     if config.algorithm == "ppo_penalty":
         penalty_terms = ppo_penalty(
             logprobs, old_logprobs, advantages, mask, coef=coefficients.penalty_coef, denominator=denominators.tokens
@@ -73,25 +70,23 @@ def policy_loss(
         zero = torch.zeros_like(penalty_terms.approx_kl)
         terms = PolicyLoss(penalty_terms.loss, zero, penalty_terms.approx_kl, penalty_terms.ratio_mean)
     else:
-        terms = ppo_clip(
-            logprobs, old_logprobs, advantages, mask, cliprange=ratio_cliprange(config), denominator=denominators.tokens
-        )
+        terms = ppo_clip(logprobs, old_logprobs, advantages, mask, cliprange=cliprange, denominator=denominators.tokens)
         if config.algorithm in SINGLE_PASS_ALGORITHMS:
-            objective = reinforce_loss(logprobs, advantages, mask, reduction=reduction, denominator=denominator)
-            terms = terms._replace(loss=objective)
+            loss = reinforce_loss(logprobs, advantages, mask, reduction=reduction, denominator=denominator)
+            terms = terms._replace(loss=loss)
         elif reduction != "token_mean":
-            objective = ppo_clip(
+            loss = ppo_clip(
                 logprobs,
                 old_logprobs,
                 advantages,
                 mask,
-                cliprange=ratio_cliprange(config),
+                cliprange=cliprange,
                 denominator=denominator,
                 reduction=reduction,
             ).loss
-            terms = terms._replace(loss=objective)
+            terms = terms._replace(loss=loss)
     if config.kl_penalty == "loss":
-        assert config.kl_estimator != "full"  # PolicyConfig refuses it
+        assert config.kl_estimator != "full"  # rejected by PolicyConfig
         kl = kl_estimate(logprobs, micro_batch.ref_logprobs, config.kl_estimator)
         terms = terms._replace(loss=terms.loss + coefficients.kl_beta * reduce_tokens(kl, mask, reduction, denominator))
     return terms
@@ -100,7 +95,7 @@ def policy_loss(
 def value_loss(
     values: Tensor, micro_batch: MicroBatch, denominators: LossDenominators, config: PolicyConfig
 ) -> ValueLoss:
-    """The values' loss, before vf_coef. values: (B, R), of the head being trained."""
+    """The value loss without vf_coef. values: (B, R), of the head being trained."""
     return clipped_value_loss(
         values,
         micro_batch.values,

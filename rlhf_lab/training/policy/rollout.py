@@ -1,4 +1,4 @@
-"""The policy on a batch of responses: log-probabilities, entropies, values; and the records of a rollout."""
+"""The policy model, its log-probabilities, entropies and values on a batch of responses, and the records of a rollout."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Scorer(Protocol):
     ) -> Tensor: ...
 
 
-#: The adapter that values read where they have one of their own.
+#: The adapter of a value function with its own trunk.
 CRITIC_ADAPTER = "critic"
 
 
@@ -37,8 +37,8 @@ CRITIC_ADAPTER = "critic"
 class PolicyModel:
     """The trained parts: an adapter of the backbone and a value head.
 
-    trunk: what the head reads. "shared": the policy's hidden states, and the value loss trains the adapter too; "detached":
-    the same states, without that; "critic": the states of an adapter of its own, named CRITIC.
+    value_trunk: the input of the head. "shared": the policy's hidden states, and the value loss trains the adapter too;
+    "detached": the same states without that gradient; "critic": the states of a separate adapter, CRITIC_ADAPTER.
     """
 
     backbone: Backbone
@@ -50,26 +50,25 @@ class PolicyModel:
     def evaluate(self, batch: Batch, temperature: float, entropy_requires_grad: bool = False) -> "PolicyOutput":
         """Log-probabilities, entropies and values of the responses, through the adapter.
 
-        learn_entropy: the entropy carries a gradient; without it, it is a figure and costs a third. Values are 0 where they
-        have an adapter of their own: `compute_values` is then the pass that finds them.
+        entropy_requires_grad: without a gradient the entropy costs a third. With value_trunk "critic" the values are 0 here;
+        `compute_values` computes them.
         """
         hidden = self.prediction_states(batch)
         logprobs, entropy = response_logprobs(self.backbone, hidden, batch, temperature, entropy_requires_grad)
         if self.value_trunk == "critic":
             return PolicyOutput(logprobs, entropy, torch.zeros(batch.mask.shape, device=batch.mask.device))
-        return PolicyOutput(
-            logprobs, entropy, self._values(hidden.detach() if self.value_trunk == "detached" else hidden, batch)
-        )
+        value_input = hidden.detach() if self.value_trunk == "detached" else hidden
+        return PolicyOutput(logprobs, entropy, self._values(value_input, batch))
 
     def prediction_states(self, batch: Batch) -> Tensor:
-        """(B, R, H) hidden states of the policy where each response token is predicted."""
+        """(B, R, H) hidden states of the policy at the positions that predict the response tokens."""
         with self.adapters.using(self.adapter):
             return forward(self.backbone, batch, predict_only=True).before_token
 
     def compute_values(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(B, R) values by a forward pass of their own, and (B,) the value of the state after the last token.
 
-        Only the head learns from it, and the critic's adapter where there is one: never the policy.
+        The gradient reaches the head, and the critic's adapter where there is one, but never the policy's adapter.
         """
         has_own_trunk = self.value_trunk == "critic"
         with (
@@ -92,7 +91,7 @@ class PolicyModel:
 
     @torch.no_grad()
     def reference_states(self, batch: Batch) -> Tensor:
-        """(B, R, H) hidden states of the reference where each response token is predicted."""
+        """(B, R, H) hidden states of the reference at the positions that predict the response tokens."""
         with self.adapters.using(None):
             return forward(self.backbone, batch, predict_only=True).before_token
 
@@ -106,10 +105,11 @@ class PolicyOutput(NamedTuple):
 
 
 class EvaluatedBatch(NamedTuple):
-    """What the models say of B responses of at most R tokens, before it is made into rewards. (B, R) float32; 0 on padding.
+    """Model outputs for B responses of at most R tokens. (B, R) float32 unless said otherwise; 0 on padding.
 
-    scores: (B,) as the reward model gave them. sampler_logprobs: from the cached decode. full_kl: exact KL to the reference,
-    where asked for. after: (B,) value of the state after the last token, where asked for.
+    scores: (B,) raw, of the reward model. sampler_logprobs: computed while sampling, with the KV cache; equal to old_logprobs
+    where they are unknown. full_kl: exact KL to the reference, for kl_estimator "full". final_state_values: (B,) value of the
+    state after the last token, for bootstrap_cut.
     """
 
     batch: Batch
@@ -121,14 +121,19 @@ class EvaluatedBatch(NamedTuple):
     full_kl: Tensor | None = None
     final_state_values: Tensor | None = None
 
+    def with_sampler_logprobs(self, rows: Sequence[Sequence[float]]) -> "EvaluatedBatch":
+        length = self.old_logprobs.shape[1]
+        padded = torch.tensor([[*row, *[0.0] * (length - len(row))] for row in rows], dtype=self.old_logprobs.dtype)
+        return self._replace(sampler_logprobs=padded.to(self.old_logprobs.device, non_blocking=True))
+
 
 class Rollout(NamedTuple):
     """A batch of B responses of at most R tokens. (B, R) float32 unless said otherwise; 0 on padding.
 
-    scores: (B,) as the reward model gave them; earned: (B,) what a response is rewarded with, scaled, clipped and penalised.
-    rewards: -beta·kl per token, plus what is earned. advantages: as the loss uses them, raw_advantages: before whitening;
-    returns: what the values should be. sampler_logprobs: from the cached decode. clipped: (), share of the scores that the clip
-    changed; None without one. after: (B,), what the state behind the last token counts as; None: nothing.
+    scores: (B,) raw, of the reward model; shaped_scores: (B,) scaled, clipped and penalised. rewards: -beta·kl per token plus the
+    shaped score. advantages: as the loss uses them; raw_advantages: before whitening; returns: the targets of the values.
+    sampler_logprobs: see EvaluatedBatch. score_clip_fraction: (), fraction of the scores that the clip changed; None without a
+    clip. bootstrap_values: (B,), the value after the last token of a truncated response, else 0; None without bootstrap_cut.
     """
 
     batch: Batch
@@ -147,14 +152,14 @@ class Rollout(NamedTuple):
     bootstrap_values: Tensor | None = None
 
     def select(self, indices: Tensor) -> "MicroBatch":
-        """The rows of `part` (indices, on the CPU), as the loss wants them."""
+        """Some rows (indices: on the CPU) with what the losses need of them."""
         batch, device_indices = self.batch.select(indices), indices.to(self.scores.device, non_blocking=True)
         columns = (self.old_logprobs, self.ref_logprobs, self.advantages, self.values, self.returns)
         return MicroBatch(batch, *(column[device_indices, : batch.mask.shape[1]] for column in columns))
 
 
 class MicroBatch(NamedTuple):
-    """Some rows of a rollout, trimmed to the longest of them; see Rollout."""
+    """Some rows of a rollout, trimmed to the longest of them. See Rollout."""
 
     batch: Batch
     old_logprobs: Tensor
@@ -176,12 +181,8 @@ def response_logprobs(
         logprobs_fn = logprobs_and_entropy if entropy_requires_grad else logprobs_with_detached_entropy
         logprobs, entropy = logprobs_fn(backbone.logits(states), tokens, temperature=temperature)
     zeros = torch.zeros(batch.mask.shape, dtype=logprobs.dtype, device=logprobs.device)
-    return zeros.index_put(response_indices, logprobs), zeros.index_put(
-        response_indices, entropy
-    )  # a masked scatter's slope waits for a GPU
-
-
-pass
+    # Not a masked scatter, whose backward pass synchronises with the GPU.
+    return zeros.index_put(response_indices, logprobs), zeros.index_put(response_indices, entropy)
 
 
 @torch.no_grad()
@@ -189,60 +190,45 @@ def evaluate_batch(
     policy: PolicyModel,
     batch: Batch,
     scores: Tensor,
-    sampler_logprobs: Sequence[Sequence[float]] | None,
     micro_batches: Iterable[Tensor],
     config: PolicyConfig,
     on_progress: ProgressCallback,
     distributed: Distributed = SINGLE_PROCESS,
 ) -> EvaluatedBatch:
-    """Measure the rows, part by part (row indices).
+    """Evaluate the policy, the reference and the value function on the rows of a batch.
 
-    The old log-probabilities come from the forward pass that training uses, on the very micro-batches of the first epoch
-    (`parts`; of several processes each has its own), so that the first ratios are exactly 1. sampler_logprobs: None where
-    somebody else wrote the responses.
+    micro_batches: row indices. The old log-probabilities come from the same forward pass as in training, on the very
+    micro-batches of the first epoch, so that the first ratios are exactly 1. Each process passes its own micro-batches.
     """
     old_logprobs = torch.zeros(batch.mask.shape, device=batch.mask.device)
-    ref_logprobs, values, sampler, full_kls = (torch.zeros_like(old_logprobs) for _ in range(4))
+    ref_logprobs, values, full_kls = (torch.zeros_like(old_logprobs) for _ in range(3))
     final_state_values = torch.zeros(len(scores), device=old_logprobs.device)
-    needs_full_kl, needs_value_pass = (
-        config.kl_estimator == "full",
-        policy.value_trunk == "critic" or config.bootstrap_cut,
-    )
+    temperature, needs_full_kl = config.temperature, config.kl_estimator == "full"
+    needs_value_pass = policy.value_trunk == "critic" or config.bootstrap_cut
     for indices in micro_batches:
         on_progress()
         micro_batch, device_indices = batch.select(indices), indices.to(old_logprobs.device, non_blocking=True)
-        length = micro_batch.mask.shape[1]
-        evaluated = policy.evaluate(micro_batch, config.temperature)
+        rows = device_indices, slice(micro_batch.mask.shape[1])
+        output = policy.evaluate(micro_batch, temperature)
         states = policy.reference_states(micro_batch)
-        old_logprobs[device_indices, :length] = evaluated.logprobs.to(old_logprobs)
-        ref_logprobs[device_indices, :length] = response_logprobs(
-            policy.backbone, states, micro_batch, config.temperature
-        )[0].to(old_logprobs)
-        values[device_indices, :length] = evaluated.values.to(old_logprobs)
+        old_logprobs[rows] = output.logprobs.to(old_logprobs)
+        reference_logprobs, _ = response_logprobs(policy.backbone, states, micro_batch, temperature)
+        ref_logprobs[rows] = reference_logprobs.to(old_logprobs)
+        values[rows] = output.values.to(old_logprobs)
         if needs_full_kl:
-            full_kls[device_indices, :length] = full_reference_kl(policy, micro_batch, states, config.temperature).to(
-                old_logprobs
-            )
+            full_kls[rows] = full_reference_kl(policy, micro_batch, states, temperature).to(old_logprobs)
         if needs_value_pass:
-            own_values, final_state_values[device_indices] = (
-                x.to(old_logprobs) for x in policy.compute_values(micro_batch)
-            )
-            values[device_indices, :length] = own_values
+            own_values, last_values = policy.compute_values(micro_batch)
+            values[rows], final_state_values[device_indices] = own_values.to(values), last_values.to(values)
     distributed.all_reduce_([old_logprobs, ref_logprobs, values, full_kls, final_state_values])
-    if sampler_logprobs is None:
-        sampler = old_logprobs
-    else:
-        length = old_logprobs.shape[1]
-        padded = [[*row_logprobs, *[0.0] * (length - len(row_logprobs))] for row_logprobs in sampler_logprobs]
-        sampler = torch.tensor(padded, dtype=sampler.dtype).to(old_logprobs.device, non_blocking=True)
     return EvaluatedBatch(
-        batch, scores, old_logprobs, ref_logprobs, sampler, values,
+        batch, scores, old_logprobs, ref_logprobs, sampler_logprobs=old_logprobs, values=values,
         full_kl=full_kls if needs_full_kl else None, final_state_values=final_state_values if config.bootstrap_cut else None,
     )  # fmt: skip
 
 
 def full_reference_kl(policy: PolicyModel, batch: Batch, reference_states: Tensor, temperature: float) -> Tensor:
-    """(B, R) KL(policy || reference) over the whole vocabulary, 0 on padding. reference: (B, R, H) hidden states."""
+    """(B, R) KL(policy || reference) over the whole vocabulary, 0 on padding. reference_states: (B, R, H)."""
     response_indices = batch.response_indices
     logits = policy.backbone.logits(policy.prediction_states(batch)[response_indices])
     kl = full_kl(logits, policy.backbone.logits(reference_states[response_indices]), temperature)

@@ -1,4 +1,4 @@
-"""What a step knew of every token of a few texts, for the page's microscope and for exports."""
+"""The values of every token of a few responses in a step, for the token view of the page and for exports."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from rlhf_lab.training.policy.rollout import PolicyModel, Rollout
 
 @torch.no_grad()
 def token_records(policy: PolicyModel, rollout: Rollout, config: PolicyConfig) -> list[TokenRecord]:
-    """Of the first rows of a rollout, after the step's updates; for a forward pass of these rows."""
+    """Records of the first rows of a rollout, after the step's updates. Costs a forward pass of these rows."""
     count = min(config.token_rows, len(rollout.scores))
     batch = rollout.batch.select(torch.arange(count))
     columns = _token_columns(policy, rollout, batch, config)
@@ -44,14 +44,14 @@ def token_records(policy: PolicyModel, rollout: Rollout, config: PolicyConfig) -
 
 
 def _token_columns(policy: PolicyModel, rollout: Rollout, batch: Batch, config: PolicyConfig) -> dict[str, Any]:
-    """(rows, R) each, on the CPU: a TokenRecord's lists by their names."""
+    """(rows, R) each, on the CPU: the columns of TokenRecord by name."""
 
     def trim(column: Tensor) -> Tensor:
         return column[: len(batch.mask), : batch.mask.shape[1]]
 
     logprobs = policy.evaluate(batch, config.temperature).logprobs
     old_logprobs, advantages = trim(rollout.old_logprobs), trim(rollout.advantages)
-    ratio = finite_exponent(logprobs - old_logprobs).exp()  # as the loss counts it
+    ratio = finite_exponent(logprobs - old_logprobs).exp()  # as the loss computes it
     clipped, cliprange = torch.zeros_like(batch.mask), ratio_cliprange(config)
     if cliprange is not None:
         clipped = ((ratio > 1 + cliprange) & (advantages > 0)) | ((ratio < 1 - cliprange) & (advantages < 0))
@@ -66,6 +66,6 @@ def _token_columns(policy: PolicyModel, rollout: Rollout, batch: Batch, config: 
 
 
 def _whitening_stats(rollout: Rollout) -> tuple[float, float]:
-    """What `core.advantages.whiten` took from the advantages and divided them by."""
+    """The mean that `core.advantages.whiten` subtracted from the advantages, and the deviation it divided them by."""
     raw, mask = rollout.raw_advantages, rollout.batch.mask
     return float(masked_mean(raw, mask)), float((masked_var(raw, mask) + WHITEN_EPS).sqrt())

@@ -1,60 +1,124 @@
-"""What a policy's trainer carries over a pause: weights, optimiser, coefficients that steer themselves, running moments."""
+"""The state of a policy training run: what its updates read and change, and what a checkpoint stores."""
 
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from rlhf_lab.training.policy.rollout import CRITIC_ADAPTER
+from rlhf_lab.common.progress import ProgressCallback
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.core.kl import AdaptiveKL, AdaptivePenalty, FixedKL
+from rlhf_lab.core.reward_scaling import RunningMoments
+from rlhf_lab.models.batch import Batch
+from rlhf_lab.training.distributed import Distributed
+from rlhf_lab.training.optimizers import make_fused_adam
+from rlhf_lab.training.policy import batching
+from rlhf_lab.training.policy.objectives import AdaptiveCoefficients
+from rlhf_lab.training.policy.ptx import PtxObjective
+from rlhf_lab.training.policy.rollout import CRITIC_ADAPTER, PolicyModel
 
-if TYPE_CHECKING:
-    from rlhf_lab.training.policy.trainer import PolicyTrainer
+StateDict = tuple[dict[str, Tensor], dict[str, Any]]  # tensors, and plain numbers for JSON
 
 
-def capture_state(trainer: "PolicyTrainer") -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Everything a resume needs, copied: tensors, where they lie, so that nothing waits for a GPU, and plain numbers."""
-    policy = trainer.policy
-    tensors = {f"adapter.{k}": v for k, v in trainer.adapters.tensors(policy.adapter).items()}
-    tensors |= {f"value.{k}": v.detach().clone() for k, v in policy.value_head.state_dict().items()}
-    if trainer.critic_parameters:
-        tensors |= {f"critic.{k}": v for k, v in trainer.adapters.tensors(CRITIC_ADAPTER).items()}
-    for i, parameter in enumerate(trainer.parameters):
-        for key, value in trainer.optimizer.state.get(parameter, {}).items():
-            tensors[f"optimiser.{i}.{key}"] = value.detach().clone()
-    numbers: dict[str, Any] = {
-        "step": trainer.steps_done, "episodes": trainer.episodes, "beta": trainer.kl_controller.value, "lr": trainer.lr,
-    }  # fmt: skip
-    if trainer.penalty_controller is not None:
-        numbers["penalty"] = trainer.penalty_controller.value
-    if trainer.config.scale_scores:
-        numbers["scores"] = [trainer.score_moments.count, trainer.score_moments.mean, trainer.score_moments.m2]
-    return tensors, numbers
+@dataclass
+class TrainState:
+    """The policy, its optimizer and the values that change from step to step.
+
+    parameters: everything that is trained. kl_controller: beta. penalty_controller: the coefficient of ppo_penalty. lr: before
+    its schedule. score_moments: running mean and variance of the raw scores. episodes: responses trained on so far.
+    """
+
+    config: PolicyConfig
+    policy: PolicyModel
+    parameters: list[nn.Parameter]
+    ptx: PtxObjective | None
+    distributed: Distributed
+    on_progress: ProgressCallback
+    optimizer: torch.optim.Adam = field(init=False)
+    kl_controller: FixedKL | AdaptiveKL = field(init=False)
+    penalty_controller: AdaptivePenalty | None = None
+    score_moments: RunningMoments = field(default_factory=RunningMoments)
+    lr: float = field(init=False)
+    steps_done: int = 0
+    episodes: int = 0
+
+    def __post_init__(self) -> None:
+        config = self.config
+        self.lr = config.lr
+        self.optimizer = make_fused_adam(torch.optim.Adam, self.parameters, lr=config.lr, eps=config.adam_eps)
+        if config.kl_controller == "fixed":
+            self.kl_controller = FixedKL(config.beta)
+        else:
+            self.kl_controller = AdaptiveKL(config.beta, config.kl_target, config.kl_horizon)
+        if config.algorithm == "ppo_penalty":
+            self.penalty_controller = AdaptivePenalty(config.penalty_coef, config.penalty_kl_min, config.penalty_kl_max)
+
+    @property
+    def coefficients(self) -> AdaptiveCoefficients:
+        """The loss coefficients that the controllers adapt."""
+        penalty_coef = self.penalty_controller.value if self.penalty_controller is not None else 0.0
+        return AdaptiveCoefficients(self.kl_controller.value, penalty_coef)
+
+    def minibatches(self, epoch: int, batch: Batch) -> Iterator[list[Tensor]]:
+        """The minibatches of an epoch of the next step, each a list of micro-batches (row indices) of all processes."""
+        return batching.minibatches(self.steps_done, epoch, batch, self.config, self.distributed.world_size)
+
+    def scheduled_lr(self) -> float:
+        """The learning rate of the next step. Past the last step of the config it keeps the schedule's final value."""
+        fraction_done = min(1.0, self.steps_done / self.config.steps)
+        if self.config.lr_schedule == "linear":
+            return self.lr * (1 - fraction_done)
+        if self.config.lr_schedule == "constant":
+            return self.lr
+        return self.lr * 0.5 * (1 + math.cos(math.pi * fraction_done))
+
+    def state_dict(self) -> StateDict:
+        """Everything a resume needs: copies of the tensors, on their own device so that nothing waits for a GPU, and numbers."""
+        policy, adapters = self.policy, self.policy.adapters
+        tensors = {f"adapter.{k}": v for k, v in adapters.tensors(policy.adapter).items()}
+        tensors |= {f"value.{k}": v.detach().clone() for k, v in policy.value_head.state_dict().items()}
+        if policy.value_trunk == "critic":
+            tensors |= {f"critic.{k}": v for k, v in adapters.tensors(CRITIC_ADAPTER).items()}
+        for i, parameter in enumerate(self.parameters):
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"optimiser.{i}.{key}"] = value.detach().clone()
+        numbers: dict[str, Any] = {
+            "step": self.steps_done, "episodes": self.episodes, "beta": self.kl_controller.value, "lr": self.lr,
+        }  # fmt: skip
+        if self.penalty_controller is not None:
+            numbers["penalty"] = self.penalty_controller.value
+        if self.config.scale_scores:
+            numbers["scores"] = [self.score_moments.count, self.score_moments.mean, self.score_moments.m2]
+        return tensors, numbers
+
+    def load_state_dict(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned. Raises ModelError if an adapter does not fit."""
+
+        def with_prefix(prefix: str) -> dict[str, Tensor]:
+            return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+        policy, adapters = self.policy, self.policy.adapters
+        adapters.load_tensors(policy.adapter, with_prefix("adapter."))
+        policy.value_head.load_state_dict(with_prefix("value."))
+        if policy.value_trunk == "critic":
+            adapters.load_tensors(CRITIC_ADAPTER, with_prefix("critic."))
+        self.optimizer.state.clear()
+        self.optimizer.zero_grad()  # a step that was interrupted leaves gradients behind
+        for i, parameter in enumerate(self.parameters):
+            if optimizer_state := with_prefix(f"optimiser.{i}."):
+                self.optimizer.state[parameter] = to_device_of(parameter, optimizer_state)
+        self.steps_done = int(numbers["step"])
+        self.episodes = int(numbers.get("episodes", self.steps_done * self.config.batch_size))  # old checkpoints: none
+        self.kl_controller.value, self.lr = float(numbers["beta"]), float(numbers["lr"])
+        if self.penalty_controller is not None:
+            self.penalty_controller.value = float(numbers["penalty"])
+        if self.config.scale_scores:
+            self.score_moments.count, self.score_moments.mean, self.score_moments.m2 = numbers["scores"]
 
 
 def to_device_of(parameter: Tensor, optimizer_state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """An optimiser's tensors of one parameter, copied to where it lies: fused Adam reads its count of steps there too."""
+    """Copies of an optimizer's tensors on the device of their parameter: fused Adam reads its step count there too."""
     return {key: value.clone().to(parameter.device) for key, value in optimizer_state.items()}
-
-
-def restore_state(trainer: "PolicyTrainer", tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-    """Put back what `capture_state` returned. Raises ModelError if an adapter does not fit."""
-
-    def with_prefix(prefix: str) -> dict[str, Tensor]:
-        return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-    trainer.adapters.load_tensors(trainer.policy.adapter, with_prefix("adapter."))
-    trainer.policy.value_head.load_state_dict(with_prefix("value."))
-    if trainer.critic_parameters:
-        trainer.adapters.load_tensors(CRITIC_ADAPTER, with_prefix("critic."))
-    trainer.optimizer.state.clear()
-    trainer.optimizer.zero_grad()  # a step that was stopped half-way has left some
-    for i, parameter in enumerate(trainer.parameters):
-        optimizer_state = with_prefix(f"optimiser.{i}.")
-        if optimizer_state:
-            trainer.optimizer.state[parameter] = to_device_of(parameter, optimizer_state)
-    trainer.steps_done = int(numbers["step"])
-    trainer.episodes = int(numbers.get("episodes", trainer.steps_done * trainer.config.batch_size))  # not in old ones
-    trainer.kl_controller.value, trainer.lr = float(numbers["beta"]), float(numbers["lr"])
-    if trainer.penalty_controller is not None:
-        trainer.penalty_controller.value = float(numbers["penalty"])
-    if trainer.config.scale_scores:
-        trainer.score_moments.count, trainer.score_moments.mean, trainer.score_moments.m2 = numbers["scores"]

@@ -1,12 +1,11 @@
-"""A step of trpo: up the natural gradient of the surrogate, as far as the trust region allows; then the values.
+"""A step of trpo: along the natural gradient of the surrogate as far as the trust region allows, then the value updates.
 
-Schulman et al. 2015. The pieces (conjugate gradient, Fisher products, line search) are in core/trust_region; here they meet
-the policy. The curvature is taken from fisher_rows responses and recomputed at every product, so that its graph never holds
-more than a micro-batch. The limit itself is checked on all responses, with the exact KL over the vocabulary.
+Schulman et al. 2015. Conjugate gradient, Fisher products and line search are in core/trpo.py; this module applies them to the
+policy. The Fisher matrix is estimated from fisher_rows responses and recomputed for every product, so that its graph never
+holds more than a micro-batch. The KL limit is checked on all responses, with the exact KL over the vocabulary.
 """
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -15,44 +14,44 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from rlhf_lab.core.kl import full_kl
 from rlhf_lab.core.policy_losses import token_mean
 from rlhf_lab.core.trpo import LineSearchResult, fisher_product, flatten, line_search, natural_step, unflatten
+from rlhf_lab.training.policy.invariants import check_first_ratio
 from rlhf_lab.training.policy.metrics import UpdateStats
 from rlhf_lab.training.policy.objectives import loss_denominators, policy_loss
 from rlhf_lab.training.policy.rollout import Rollout, response_logprobs
+from rlhf_lab.training.policy.train_state import TrainState
 from rlhf_lab.training.policy.update import value_only_update
 
-if TYPE_CHECKING:
-    from rlhf_lab.training.policy.trainer import PolicyTrainer
 
-
-def trpo_update(trainer: "PolicyTrainer", rollout: Rollout) -> UpdateStats:
-    """One natural step of the policy (none where no fraction of it is allowed), then the epochs of the values."""
+def trpo_update(state: TrainState, rollout: Rollout) -> UpdateStats:
+    """One natural gradient step of the policy (none if the line search accepts no fraction of it), then the value epochs."""
     stats = UpdateStats(has_clipping=False)
-    if trainer.steps_done >= trainer.config.value_warmup:
-        search = NaturalGradientStep(trainer, rollout).apply(stats)
+    if state.steps_done >= state.config.value_warmup:
+        search = NaturalGradientStep(state, rollout).apply(stats)
         stats.extra_metrics |= {
             "policy/step_kl": search.kl if search.fraction else 0.0,
             "policy/step_fraction": search.fraction,
         }
-    value_only_update(trainer, rollout, stats)
+    value_only_update(state, rollout, stats)
     return stats
 
 
 class NaturalGradientStep:
-    """The step of one rollout. The parameters are the policy adapter's; the values' stay."""
+    """The natural gradient step on one rollout. It changes the policy adapter only, not the value function."""
 
-    def __init__(self, trainer: "PolicyTrainer", rollout: Rollout) -> None:
-        self.trainer, self.rollout, self.config, self.policy = trainer, rollout, trainer.config, trainer.policy
-        self.parameters = trainer.adapters.parameters(trainer.policy.adapter)
-        self.micro_batches = [indices for minibatch in trainer.minibatches(0, rollout.batch) for indices in minibatch]
+    def __init__(self, state: TrainState, rollout: Rollout) -> None:
+        self.state, self.rollout, self.config, self.policy = state, rollout, state.config, state.policy
+        self.parameters = state.policy.adapters.parameters(state.policy.adapter)
+        self.micro_batches = [indices for minibatch in state.minibatches(0, rollout.batch) for indices in minibatch]
         self.denominators = loss_denominators(rollout, self.micro_batches)
         fisher_indices = torch.cat(self.micro_batches).sort().values[: self.config.fisher_rows]
         self.fisher_batches = list(fisher_indices.split(self.config.micro_batch))
         self.fisher_tokens = loss_denominators(rollout, self.fisher_batches).tokens
 
     def apply(self, stats: UpdateStats) -> LineSearchResult:
-        """Move the parameters. Raises SelfCheckError where the ratios before it are not 1."""
+        """Update the parameters. Raises SelfCheckError where the ratios before the step are not 1."""
         gradient, loss = self.surrogate_gradient(stats)
-        self.trainer.check_first_ratio(stats.first_ratio_deviation)
+        dtype = self.policy.backbone.model.dtype
+        check_first_ratio(stats.max_first_ratio_deviation, dtype, self.state.steps_done + 1)
         step = natural_step(gradient, self.fisher_vector_product, self.config.max_kl, self.config.cg_iters)
         initial = [parameter.detach().clone() for parameter in self.parameters]
         old_states = [self._response_states(indices) for indices in self.micro_batches]
@@ -74,15 +73,15 @@ class NaturalGradientStep:
         return search
 
     def surrogate_gradient(self, stats: UpdateStats) -> tuple[Tensor, float]:
-        """(n,) gradient of the surrogate, to be increased, and its loss before the step."""
+        """(n,) ascent direction of the surrogate, that is minus the gradient of its loss, and the loss before the step."""
         total, loss = torch.zeros_like(flatten(self.parameters)), 0.0
         stats.begin_update()
         for indices in self.micro_batches:
-            self.trainer.on_progress()
+            self.state.on_progress()
             micro_batch = self.rollout.select(indices)
             output = self.policy.evaluate(micro_batch.batch, self.config.temperature)
             policy_terms = policy_loss(
-                output.logprobs, micro_batch, self.denominators, self.config, self.trainer.coefficients
+                output.logprobs, micro_batch, self.denominators, self.config, self.state.coefficients
             )
             grads = torch.autograd.grad(policy_terms.loss, self.parameters, materialize_grads=True)
             total -= flatten(grads)
@@ -92,10 +91,10 @@ class NaturalGradientStep:
         return total, loss
 
     def fisher_vector_product(self, vector: Tensor) -> Tensor:
-        """(F + damping I) v; F is the Fisher information of the policy per token."""
+        """(F + damping I) v, where F is the Fisher information matrix of the policy per token."""
         total = self.config.cg_damping * vector
         for indices in self.fisher_batches:
-            self.trainer.on_progress()
+            self.state.on_progress()
             batch = self.rollout.select(indices).batch
             with sdpa_kernel(SDPBackend.MATH):  # the fused attention cannot be differentiated twice
                 logits = self.policy.backbone.logits(self.policy.prediction_states(batch)[batch.response_indices])
@@ -110,18 +109,21 @@ class NaturalGradientStep:
 
     @torch.no_grad()
     def evaluate_surrogate(self, old_states: list[Tensor], stats: UpdateStats) -> tuple[float, float]:
-        """Loss of the surrogate and mean KL(old || new) per token, now. states: (N, H) of the old policy, part by part."""
+        """Loss of the surrogate and mean KL(old || new) per token under the current parameters.
+
+        old_states: for each micro-batch (N, H), the hidden states of the old policy at the N response tokens.
+        """
         loss = kl = 0.0
         backbone, temperature = self.policy.backbone, self.config.temperature
         for indices, old_batch_states in zip(self.micro_batches, old_states, strict=True):
-            self.trainer.on_progress()
+            self.state.on_progress()
             micro_batch = self.rollout.select(indices)
             mask, hidden = micro_batch.batch.mask, self.policy.prediction_states(micro_batch.batch)
             new_batch_states = hidden[micro_batch.batch.response_indices]
             if not bool(torch.isfinite(new_batch_states).all()):
                 return math.nan, math.nan
             logprobs, entropies = response_logprobs(backbone, hidden, micro_batch.batch, temperature)
-            policy_terms = policy_loss(logprobs, micro_batch, self.denominators, self.config, self.trainer.coefficients)
+            policy_terms = policy_loss(logprobs, micro_batch, self.denominators, self.config, self.state.coefficients)
             loss += float(policy_terms.loss)
             token_kl = full_kl(backbone.logits(old_batch_states), backbone.logits(new_batch_states), temperature)
             kl += float(token_kl.sum() / self.denominators.tokens)

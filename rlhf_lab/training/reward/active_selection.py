@@ -1,9 +1,9 @@
-"""Which pairs to ask about next: those whose answers would tell the most about the head of the reward model.
+"""Active selection of pairs to label: the most informative, the most uncertain or the most diverse of some candidates.
 
-The warm start is a Bayesian fit: a gaussian prior on the head's weights and a Bradley-Terry likelihood. Its Laplace approximation
-gives each pair a probability p of the first text winning and a variance v of the difference of the scores. v p (1 - p) is, to
-first order, how much the answer is expected to tell (Houlsby et al. 2011; MacKay 1992): little where the model is sure, and
-little where it has asked already. Pairs are chosen one after the other, each as if those before it were answered.
+Informative: the warm start is a Bayesian fit with a Gaussian prior on the head's weights and a Bradley-Terry likelihood. Its
+Laplace approximation gives each pair a probability p of the first text winning and a variance v of the difference of the scores.
+v p (1 - p) is, to first order, the expected information gain of the label (Houlsby et al. 2011; MacKay 1992): small where the
+model is sure, and small near labelled pairs. Pairs are selected greedily, each as if those before it were labelled.
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,11 @@ from rlhf_lab.models.reward_model import RewardModel
 from rlhf_lab.training.reward.head_init import PreferenceTargets, fit_head_weights
 from rlhf_lab.training.reward.task import ReferenceSamples, RewardTask
 
+CANDIDATES_PER_PAIR = 4  # candidates sampled for each pair that is kept
+
 
 class Candidate(NamedTuple):
-    """A pair nobody has judged, as token ids."""
+    """An unlabelled pair as token ids."""
 
     prompt: list[int]
     first: list[int]
@@ -34,16 +36,15 @@ def select_most_informative(
     adapters: Adapters, comparisons: Sequence[Comparison], reference: ReferenceSamples, candidates: Sequence[Candidate],
     count: int, config: RewardConfig, *, on_progress: ProgressCallback = no_progress,
 ) -> list[int]:  # fmt: skip
-    """The indices of up to `count` candidates to ask about, the most telling first, given the labels so far (at least one).
+    """The indices of up to `count` candidates, the most informative first, given the labels so far (at least one).
 
-    Reads texts with the frozen backbone only: no adapter is trained or needed. Raises NotFiniteError, ModelError.
+    Uses the frozen backbone only: no adapter is trained or needed. Raises NotFiniteError, ModelError.
     """
     config = config.replace(warm_start=True)
-    task = RewardTask(adapters, comparisons, reference, config, adapter="", on_progress=on_progress)
+    task = RewardTask(adapters, comparisons, reference, config, on_progress=on_progress)
     prompts = [candidate.prompt for candidate in candidates]
-    first, second = (
-        task.features(prompts, side) for side in zip(*((c.first, c.second) for c in candidates), strict=True)
-    )
+    first = task.features(prompts, [candidate.first for candidate in candidates])
+    second = task.features(prompts, [candidate.second for candidate in candidates])
     targets = PreferenceTargets(task.ties, task.margins, task.counts.double(), config.label_smoothing)
     weights = fit_head_weights(task.differences, targets, config.ridge)
     return greedy_selection(
@@ -59,10 +60,10 @@ def greedy_selection(
     count: int,
     targets: PreferenceTargets | None = None,
 ) -> list[int]:
-    """Up to `count` rows of `candidates`, most telling first.
+    """The indices of up to `count` rows of `candidates`, the most informative first.
 
-    labelled (N, H), candidates (C, H): float64 differences of features, as `head_init.fit_head_weights` takes them; weights (H,): its answer.
-    labels: the margins and how often each label counts, as in that fit; None: no margins, each once.
+    labelled (N, H), candidates (C, H): float64 differences of scaled features; weights (H,), ridge, targets: result and arguments
+    of `head_init.fit_head_weights` for the labelled ones. targets None: no margins, and each label counts once.
     """
     weighted_features = _label_curvature(labelled @ weights, targets).sqrt()[:, None] * labelled
     cross_products = candidates @ weighted_features.T
@@ -84,7 +85,7 @@ def greedy_selection(
 
 
 def _label_curvature(logits: Tensor, targets: PreferenceTargets | None) -> Tensor:
-    """(N,) the curvature of each label's loss in its logit: what the labels so far add to the precision."""
+    """(N,) second derivative of each label's loss with respect to its logit: its weight in the posterior precision."""
     if targets is None:
         return _bernoulli_variance(logits)
     if targets.margins is not None:
@@ -93,22 +94,19 @@ def _label_curvature(logits: Tensor, targets: PreferenceTargets | None) -> Tenso
 
 
 def _bernoulli_variance(logits: Tensor) -> Tensor:
-    """p (1 - p): how much a label at this logit says about the weights."""
+    """p (1 - p), the variance of a label with this logit."""
     p = torch.sigmoid(logits)
     return p * (1.0 - p)
-
-
-CANDIDATES_PER_PAIR = 4  # pairs written for each pair kept
 
 
 def select_most_uncertain(
     model: RewardModel, prompts: Sequence[Sequence[int]], firsts: Sequence[Sequence[int]], seconds: Sequence[Sequence[int]],
     count: int, on_progress: ProgressCallback = no_progress,
 ) -> list[int]:  # fmt: skip
-    """Places of the `keep` pairs that a reward model is least sure of, in order of place.
+    """The indices of the `count` pairs that a reward model is most uncertain about, ascending.
 
-    An ensemble: where its members disagree most on the difference of the two scores (their sd). A single head: where that
-    difference is smallest.
+    Uncertainty of an ensemble: the standard deviation of its members' score differences; of a single head: minus the absolute
+    score difference.
     """
     scores = model.raw_scores([*prompts, *prompts], [*firsts, *seconds], on_progress)
     gaps = scores[:, : len(prompts)] - scores[:, len(prompts) :]
@@ -118,20 +116,20 @@ def select_most_uncertain(
 
 
 def uncertainty_kind(model: RewardModel) -> str:
-    """What `select_most_uncertain` goes by with this reward model, in a word."""
+    """The measure that `select_most_uncertain` uses with this reward model: "ensemble" or "gap"."""
     return "ensemble" if isinstance(model.head, EnsembleHead) else "gap"
 
 
 def select_most_diverse(
     candidates: Sequence[frozenset[str]], existing: Sequence[frozenset[str]], count: int
 ) -> list[int]:
-    """Places of `keep` candidates, each the farthest from what is known and from those taken before it, in order of place.
+    """The indices of `count` candidates, ascending: greedily the farthest from the existing and the selected ones.
 
-    Distance: the share of the words of two that only one of them has.
+    Distance: the Jaccard distance of the word sets.
     """
     nearest = [min((jaccard_distance(candidate, other) for other in existing), default=1.0) for candidate in candidates]
     selected: list[int] = []
-    while len(selected) < min(count, len(candidates)):
+    for _ in range(min(count, len(candidates))):
         best = max((i for i in range(len(candidates)) if i not in selected), key=lambda i: (nearest[i], -i))
         selected.append(best)
         nearest = [

@@ -1,7 +1,7 @@
-"""The head of a reward model fitted on frozen features: a convex problem, solved exactly in milliseconds.
+"""Fits the head of a reward model on frozen features: a convex problem, solved exactly in milliseconds.
 
-Few labels decide a live demo. A LoRA adapter trained from nothing needs hundreds of them; a ridge-regularised
-Bradley-Terry fit on the pooled hidden states of the frozen backbone already ranks texts after a few dozen.
+A LoRA adapter needs hundreds of labels; a ridge-regularised Bradley-Terry fit on the pooled hidden states of the frozen backbone
+ranks texts after a few dozen.
 """
 
 import math
@@ -12,20 +12,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-#: Directions in which the base model's texts do not differ at all still count as if they had this share of the mean variance.
+#: Added to the variance of each direction, in units of the mean variance, so that none is scaled to 0.
 VARIANCE_FLOOR = 0.05
 
 
 class FeatureScaler:
-    """A symmetric map of features that says beforehand which directions matter: those in which the base's texts differ.
+    """A symmetric linear map of features that encodes a prior: directions in which the base model's texts vary matter more.
 
-    A direction of variance v (of M base samples; in units of the mean variance) is stretched by (v + FLOOR) ** power, and then
-    all by one number, so that base features have unit spread: a ridge in stretched features is a gaussian prior on the head
-    whose variance is that factor squared. power 0: every direction alike. 0.5 and more would trust the largest few alone.
+    A direction of variance v (over M base samples, in units of the mean variance) is scaled by (v + VARIANCE_FLOOR) ** power, and
+    all directions by one factor that gives base features unit spread. A ridge penalty on weights of scaled features is a Gaussian
+    prior on the head whose variance in that direction is the square of its scale. power 0: all directions alike. Powers of 0.5
+    and more would let the few largest directions dominate.
     """
 
     def __init__(self, reference_features: Tensor, power: float) -> None:
-        """base: (M, H) float64 features of the base model's samples, M >= 2."""
+        """reference_features: (M, H) float64 features of the base model's samples, M >= 2."""
         self.mean = reference_features.mean(0)
         centred = reference_features - self.mean
         _, singular_values, self.directions = torch.linalg.svd(centred, full_matrices=False)
@@ -41,13 +42,13 @@ class FeatureScaler:
         return torch.matmul(projections, self.directions) + self.base_scale * x
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(N, H) -> (N, H). Being symmetric, it also takes weights on stretched features back to weights on features."""
+        """(N, H) -> (N, H). Being symmetric, it also maps weights of scaled features to weights of features."""
         return self._scale_directions(x) * self.normalizer
 
 
 class PreferenceTargets(NamedTuple):
-    """What was said about N pairs: ties (N,) bool; strengths (N,) margins of the score, ignored on ties; weights (N,) how
-    often each label counts. Weights and margins are float64."""
+    """The labels of N pairs. ties: (N,) bool; margins: (N,) float64, of the score difference, ignored on ties; counts: (N,)
+    float64, how often each label counts."""
 
     ties: Tensor
     margins: Tensor | None = None
@@ -59,9 +60,9 @@ def fit_head_weights(differences: Tensor, targets: PreferenceTargets, ridge: flo
     """Weights (H,) that minimise sum of Bradley-Terry losses + ridge/2 |w|², by Newton's method.
 
     differences: (N, H) float64, features of chosen minus rejected. A tie's target is 0.5.
-    A step that does not lower the loss is halved (Armijo): whole ones jump to and fro for ever where margins begin at flat ends.
+    Backtracking line search (Armijo): full steps oscillate where margins start in the flat part of the loss.
     """
-    if len(differences) < differences.shape[1]:  # the weights are a combination of the rows: N unknowns, not H
+    if len(differences) < differences.shape[1]:  # the solution lies in the span of the rows: N unknowns, not H
         basis, reduced = torch.linalg.qr(differences.T)
         return torch.mv(basis, fit_head_weights(reduced.T, targets, ridge, iterations))
     weights = differences.new_zeros(differences.shape[1])
@@ -99,6 +100,6 @@ def fit_head_weights(differences: Tensor, targets: PreferenceTargets, ridge: flo
 
 
 def assign_folds(groups: Sequence[int], folds: int) -> list[int]:
-    """A fold for every item: groups are dealt to the folds in turn, by their first appearance."""
+    """The fold of each item: groups are assigned to folds in turn, in order of first appearance."""
     group_order = {group: i for i, group in enumerate(dict.fromkeys(groups))}
     return [group_order[group] % folds for group in groups]

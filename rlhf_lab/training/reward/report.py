@@ -1,7 +1,7 @@
-"""What is known of a reward model, from labels that it did not see: accuracy, calibration, and where it disagrees.
+"""The quality of a reward model on held-out labels: accuracy, calibration, and disagreements.
 
 Guo et al. 2017 "On calibration of modern neural networks" (reliability diagram, expected calibration error); bins of equal
-counts, because the confidences of a small model lie close together: Nguyen & O'Connor 2015.
+counts, because the confidences of a small model are close together: Nguyen & O'Connor 2015.
 """
 
 import itertools
@@ -22,7 +22,7 @@ MAX_DISAGREEMENTS = 20
 
 @dataclass(frozen=True)
 class HeldOutPrediction:
-    """A comparison by its index, and the probability of its label under a model that was trained without its prompt."""
+    """The index of a comparison, and the probability of its label under a model that was trained without its prompt."""
 
     index: int
     probability: float
@@ -30,13 +30,13 @@ class HeldOutPrediction:
 
 @dataclass(frozen=True)
 class RewardReport:
-    """What is known of a reward model. accuracy is cross-validated over decided (non-tie) labels; low, high: 95 % Wilson.
+    """accuracy: cross-validated over decided (non-tie) labels; accuracy_low, accuracy_high: its 95 % Wilson interval.
 
-    calibration: [mean predicted, observed share, count] of held-out labels, least confident first: how sure the model was of
-    its own choice, and how often that was the label. expected_calibration_error: their distance, weighted by count.
+    calibration: [mean confidence, accuracy, count] of each bin of held-out labels, least confident first.
+    expected_calibration_error: mean difference of confidence and accuracy, weighted by count.
     disagreements: {"index": of the comparison, "probability": of its label}, held out and below 0.5, the worst first.
-    agreement: among pairs that were labelled more than once, the share of two labels that say the same, and their number.
-    epochs: passes of the final fit; fewer than asked for where it stopped early.
+    agreement: among pairs that were labelled more than once, the fraction of equal labels and the number of label pairs.
+    epochs: of the final fit; fewer than configured with early stopping.
     """
 
     labels: int
@@ -81,15 +81,15 @@ def held_out_metrics(held_out: Sequence[HeldOutPrediction], comparisons: Sequenc
 
 
 def calibration(probabilities: Sequence[float], bins: int = CALIBRATION_BINS) -> list[tuple[float, float, int]]:
-    """(mean confidence, share that was right, count) in bins of equal counts (up to one), least confident first.
+    """(mean confidence, accuracy, count) in bins of equal counts (up to one), least confident first.
 
-    probabilities: those of the labels. The model's own choice is right where it is above 0.5, and its confidence is
-    max(p, 1 - p). Fewer labels than bins make a bin each.
+    probabilities: p of each label. The model is right where p > 0.5, with confidence max(p, 1 - p). With fewer labels than bins
+    each label is a bin.
     """
     hits_by_confidence = defaultdict(list)
     for p in probabilities:
         hits_by_confidence[max(p, 1 - p)].append(p > 0.5)
-    # Labels of one confidence count as the share of them that is right, else a bin's edge would part right from wrong.
+    # Labels of equal confidence share their accuracy, else a bin's edge could separate the right from the wrong ones.
     ordered = [(level, sum(hits) / len(hits)) for level, hits in sorted(hits_by_confidence.items()) for _ in hits]
     bins = min(bins, len(ordered))
     edges = [i * len(ordered) // bins for i in range(bins + 1)] if bins else []
@@ -102,7 +102,7 @@ def calibration(probabilities: Sequence[float], bins: int = CALIBRATION_BINS) ->
 
 
 def expected_calibration_error(bins: Sequence[tuple[float, float, int]]) -> float | None:
-    """Mean of |confidence - share that was right| over labels; None without any."""
+    """Mean of |confidence - accuracy| over labels; None without any."""
     total = sum(count for _, _, count in bins)
     if not total:
         return None
@@ -110,7 +110,7 @@ def expected_calibration_error(bins: Sequence[tuple[float, float, int]]) -> floa
 
 
 def log_loss(held_out: Sequence[HeldOutPrediction], comparisons: Sequence[Comparison]) -> float:
-    """Mean nats a held-out label: -log p, and half of both sides for a tie."""
+    """Mean nats per held-out label: -log p, and for a tie the mean of both sides."""
     total = 0.0
     for prediction in held_out:
         label_nats, other_nats = (
@@ -121,7 +121,7 @@ def log_loss(held_out: Sequence[HeldOutPrediction], comparisons: Sequence[Compar
 
 
 def agreement(comparisons: Sequence[Comparison]) -> dict[str, float] | None:
-    """{"share", "count"}: of every two labels of the same pair, the share that agree; None where no pair has two.
+    """{"share", "count"}: of every two labels of the same pair, the fraction that agree; None if no pair has two.
 
     A pair is its prompt and its two texts in either order. Two ties agree; a tie and a decision do not.
     """
@@ -138,7 +138,7 @@ def agreement(comparisons: Sequence[Comparison]) -> dict[str, float] | None:
 
 
 def length_correlation(scores: Tensor, responses: Sequence[Sequence[int]]) -> float | None:
-    """Pearson correlation of scores (N,) with the number of tokens; None where either is constant."""
+    """Pearson correlation of scores (N,) with response lengths in tokens; None if either is constant."""
     lengths = scores.new_tensor([float(len(row)) for row in responses])
     centred = [x - x.mean() for x in (scores, lengths)]
     correlation = float((centred[0] * centred[1]).sum() / (centred[0].norm() * centred[1].norm()))

@@ -18,18 +18,18 @@ from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.batch import forward, make_batch, map_by_length
 from rlhf_lab.models.heads import EnsembleHead, RewardHead
 from rlhf_lab.models.reward_model import RewardModel
-from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed, RowSlice
-from rlhf_lab.training.optimizers import make_fused_adam
+from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
+from rlhf_lab.training.optimizers import make_fused_adam, set_lr
 from rlhf_lab.training.reward.head_init import FeatureScaler, PreferenceTargets, fit_head_weights
 from rlhf_lab.training.reward.report import HeldOutPrediction
 
-#: count(loss of the update that was just done)
-LossCallback = Callable[[float], None]
+#: The adapter that is trained; loaded reward models have other names.
+REWARD_TRAINING_ADAPTER = "reward training"
 TokenIds = Sequence[Sequence[int]]
 
 
 class ReferenceSamples(NamedTuple):
-    """Samples of the base model: what the scores are normalised on. Token ids, row by row."""
+    """Samples of the base model, which the scores are normalised on. Token ids, row by row."""
 
     prompts: list[list[int]]
     responses: list[list[int]]
@@ -37,30 +37,31 @@ class ReferenceSamples(NamedTuple):
 
 @dataclass(frozen=True)
 class FitSpec:
-    """What is fitted: the comparisons by index, the passes over them, a name for the random order, whom to tell.
+    """What is fitted. subset: the indices of the comparisons. order_name: part of the seed of the random order.
 
-    at_pass(passes done, model as it is then) is called before the first pass and after each; the model is not normalised.
+    on_loss(loss): called after each update. on_epoch(epochs done, current model): called before the first epoch and after each;
+    the model is not normalised.
     """
 
     subset: list[int]
     epochs: int
     order_name: str
-    on_loss: LossCallback
+    on_loss: Callable[[float], None]
     on_epoch: Callable[[int, RewardModel], None] = lambda _passes, _model: None
 
 
 class RewardTask:
-    """One training job: encoded texts, the frozen features, and fitting on any subset of the comparisons.
+    """One training job: encoded texts, frozen features, and fits on any subset of the comparisons.
 
-    Several processes share the rows of every batch and of every measuring pass; each holds the adapter and the heads whole.
+    Several processes share the rows of every batch and every evaluation; each holds all of the adapter and the heads.
     """
 
     def __init__(
         self, adapters: Adapters, comparisons: Sequence[Comparison], reference: ReferenceSamples, config: RewardConfig,
-        *, adapter: str, on_progress: ProgressCallback = no_progress, distributed: Distributed = SINGLE_PROCESS,
+        *, on_progress: ProgressCallback = no_progress, distributed: Distributed = SINGLE_PROCESS,
     ) -> None:  # fmt: skip
         self.backbone, self.adapters, self.config = adapters.backbone, adapters, config
-        self.adapter, self.on_progress, self.distributed = adapter, on_progress, distributed
+        self.on_progress, self.distributed = on_progress, distributed
         self.comparisons, self.reference = comparisons, reference
         backbone = self.backbone
         prompts = {c.prompt: backbone.encode_prompt(c.prompt) for c in comparisons}
@@ -83,7 +84,7 @@ class RewardTask:
         """(N, H) float64 pooled hidden states of the frozen backbone. Raises NotFiniteError."""
         pool = RewardHead(self.backbone.hidden_size, self.config.pooling, 0, self.config.last_weight).pool
 
-        def local_features(local_slice: RowSlice) -> Tensor:
+        def local_features(local_slice: slice) -> Tensor:
             local_prompts, local_responses = prompts[local_slice], responses[local_slice]
 
             def batch_features(indices: list[int]) -> Tensor:
@@ -108,7 +109,7 @@ class RewardTask:
     def score_all(
         self, score_fn: Callable[[TokenIds, TokenIds, ProgressCallback], Tensor], prompts: TokenIds, responses: TokenIds
     ) -> Tensor:
-        """(..., N) what a model says of N texts: `RewardModel.scores` or `raw_scores`, each process asking about its rows."""
+        """(..., N) scores of N texts by `RewardModel.scores` or `raw_scores`, each process scoring its rows."""
         return self.distributed.map_rows(
             len(prompts), lambda local_slice: score_fn(prompts[local_slice], responses[local_slice], self.on_progress)
         )
@@ -117,7 +118,7 @@ class RewardTask:
         return epochs * math.ceil(label_count / self.config.batch_size)
 
     def fit(self, spec: FitSpec) -> tuple[RewardModel, list[float]]:
-        """A reward model from the comparisons of `what.subset`, not yet normalised, and its losses. Raises NotFiniteError."""
+        """A reward model trained on the comparisons `spec.subset`, not yet normalised, and its losses. Raises NotFiniteError."""
         config, trains_adapter = self.config, self.config.epochs > 0
         member_counts = self.bootstrap_counts(spec.subset)
         head = self.new_head(len(member_counts))
@@ -125,17 +126,17 @@ class RewardTask:
             for member, label_counts in zip(head.heads, member_counts, strict=True):
                 self.init_head(member, spec.subset, label_counts)
         if trains_adapter:
-            self.adapters.add(self.adapter, r=config.lora_r, alpha=config.lora_alpha,
+            self.adapters.add(REWARD_TRAINING_ADAPTER, r=config.lora_r, alpha=config.lora_alpha,
                               seed=derive_seed(config.seed, "reward adapter"), trainable=True)  # fmt: skip
-        model = RewardModel(self.backbone, self.adapters, self.adapter if trains_adapter else None, head)
+        model = RewardModel(self.backbone, self.adapters, REWARD_TRAINING_ADAPTER if trains_adapter else None, head)
         losses = self.train_lora(model, spec, member_counts) if trains_adapter else []
         if trains_adapter:
-            self.adapters.freeze(self.adapter)
+            self.adapters.freeze(REWARD_TRAINING_ADAPTER)
         head.requires_grad_(False)
         return model, losses
 
     def normalise(self, model: RewardModel) -> None:
-        """Make its scores mean 0, sd 1 on the base model's own texts. Raises NotFiniteError."""
+        """Normalise its scores to mean 0 and sd 1 on the base model's samples. Raises NotFiniteError."""
         raw = self.score_all(model.raw_scores, *self.reference)
         if not bool(raw.isfinite().all()):
             raise NotFiniteError(
@@ -154,8 +155,11 @@ class RewardTask:
         return head.to(self.backbone.device)
 
     def bootstrap_counts(self, subset: list[int]) -> list[Tensor]:
-        """How often each comparison counts, (all comparisons,) int64 a member: drawn with replacement (Breiman 1996), so that
-        the members of an ensemble differ; `on_loss` times each for a single head, and where a draw holds nothing but ties."""
+        """How often each comparison counts, for each member (all comparisons,) int64.
+
+        Bootstrap samples (Breiman 1996), so that the members of an ensemble differ; the labels' own counts for a single head, and
+        where a sample contains only ties.
+        """
         base_counts = torch.zeros(len(self.comparisons), dtype=torch.int64)
         base_counts[subset] = self.counts[subset]
         if self.config.ensemble == 1:
@@ -172,7 +176,7 @@ class RewardTask:
         return member_counts
 
     def init_head(self, head: RewardHead, subset: list[int], label_counts: Tensor) -> None:
-        """Fit the head on frozen features; the bias makes the base's mean score 0, as the centring penalty wants it."""
+        """Fit the head on frozen features; the bias makes the base's mean score 0, as the centring penalty does."""
         indices = torch.tensor(subset)
         targets = PreferenceTargets(
             self.ties[indices], self.margins[indices], label_counts[indices].double(), self.config.label_smoothing
@@ -186,7 +190,7 @@ class RewardTask:
         """AdamW on adapter and heads; the loss of every update. Raises NotFiniteError before a broken gradient is applied."""
         config, subset = self.config, spec.subset
         heads = [p for head in model.head.heads for p in head.linear.parameters()]
-        parameters = [*self.adapters.parameters(self.adapter), *heads]
+        parameters = [*self.adapters.parameters(REWARD_TRAINING_ADAPTER), *heads]
         optimizer = make_fused_adam(torch.optim.AdamW, parameters, lr=config.lr, weight_decay=config.weight_decay)
         generator = torch.Generator().manual_seed(derive_seed(config.seed, "order", spec.order_name))
         total_updates, losses = self.update_count(len(subset), config.epochs), list[float]()
@@ -195,15 +199,13 @@ class RewardTask:
             order = torch.randperm(len(subset), generator=generator).tolist()
             for start in range(0, len(order), config.batch_size):
                 self.on_progress()
-                loss = self.batch_backward(
-                    model, [subset[i] for i in order[start : start + config.batch_size]], member_counts
-                )
+                batch = [subset[i] for i in order[start : start + config.batch_size]]
+                loss = self.batch_backward(model, batch, member_counts)
                 self.distributed.all_reduce_grads(parameters)
                 grad_norm = torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm)
                 self.distributed.all_reduce_([loss])
                 _check_finite({"loss": float(loss), "gradient": float(grad_norm)}, len(losses))
-                for param_group in optimizer.param_groups:
-                    param_group["lr"] = config.lr * (1 - len(losses) / total_updates)
+                set_lr(optimizer, config.lr * (1 - len(losses) / total_updates))
                 optimizer.step()
                 optimizer.zero_grad()
                 losses.append(float(loss))
@@ -212,32 +214,30 @@ class RewardTask:
         return losses
 
     def batch_backward(self, model: RewardModel, batch: list[int], member_counts: list[Tensor]) -> Tensor:
-        """Of one batch; returns its loss. The graph ends here (gradient_step.micro_gradient)."""
+        """Accumulate the gradient of one batch; returns its loss. Frees its graph on return (see policy/update.py)."""
         loss = self.batch_loss(model, batch, member_counts)
         if loss.requires_grad:
             loss.backward()
         return loss.detach().clone()
 
     def batch_loss(self, model: RewardModel, batch: list[int], member_counts: list[Tensor]) -> Tensor:
-        """The mean over the members of their losses on a batch, each label as often as the member has drawn it.
+        """The mean of the members' losses on a batch, each label counted as often as in the member's bootstrap sample.
 
-        Of several processes each has the part of its rows: the batch's loss is their sum.
+        With several processes each returns the loss of its rows; the loss of the batch is their sum.
         """
         local_indices = batch[self.distributed.shard_slice(len(batch))]
         if local_indices:
-            return self.partial_loss(
-                model, local_indices, member_counts, [int(label_counts[batch].sum()) for label_counts in member_counts]
-            )
+            batch_counts = [int(label_counts[batch].sum()) for label_counts in member_counts]
+            return self.partial_loss(model, local_indices, member_counts, batch_counts)
         if self.backbone.shards is None:
             return torch.zeros((), device=self.backbone.device)
-        return 0.0 * self.partial_loss(
-            model, batch[:1], member_counts, [1] * len(member_counts)
-        )  # a pass that the others need
+        # A sharded backbone needs a forward pass of every process.
+        return 0.0 * self.partial_loss(model, batch[:1], member_counts, [1] * len(member_counts))
 
     def partial_loss(
         self, model: RewardModel, indices: list[int], member_counts: list[Tensor], batch_counts: list[int]
     ) -> Tensor:
-        """What some rows add to the loss of a batch. counts: how many labels of the batch each member has drawn."""
+        """The share of some rows in the loss of a batch. batch_counts: each member's number of labels in the whole batch."""
         batch = make_batch(
             self.backbone,
             [self.prompts[i] for i in indices] * 2,
@@ -255,7 +255,7 @@ class RewardTask:
         return torch.stack(losses).sum() if losses else scores.sum() * 0.0
 
     def pair_loss(self, chosen: Tensor, rejected: Tensor, indices: Tensor) -> Tensor:
-        """Bradley-Terry and the penalties; which: (n,) the comparisons that the raw scores (n,) belong to."""
+        """Bradley-Terry and the penalties. chosen, rejected: (n,) raw scores of the comparisons `indices` (n,)."""
         config = self.config
         loss = bradley_terry_loss(
             chosen, rejected, margin=self.margins[indices].to(chosen), tie=self.ties[indices].to(chosen.device),
@@ -265,7 +265,7 @@ class RewardTask:
         return loss + config.score_l2 * score_l2(chosen, rejected) if config.score_l2 else loss
 
     def predict(self, model: RewardModel, indices: list[int]) -> list[HeldOutPrediction]:
-        """The probability of each label of `held`, the mean over the members; normalisation does not touch it."""
+        """The probability of the labels at `indices`, averaged over the members; it does not depend on normalisation."""
         prompts = [self.prompts[i] for i in indices]
         chosen = self.score_all(model.raw_scores, prompts, [self.chosen[i] for i in indices]).double()
         rejected = self.score_all(model.raw_scores, prompts, [self.rejected[i] for i in indices]).double()
@@ -274,7 +274,7 @@ class RewardTask:
 
 
 def _check_finite(values: dict[str, float], updates_done: int) -> None:
-    """Raises NotFiniteError that names the first number that is broken. updates: how many were done before."""
+    """Raises NotFiniteError that names the first value that is not finite."""
     for name, value in values.items():
         if not math.isfinite(value):
             raise NotFiniteError(

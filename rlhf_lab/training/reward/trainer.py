@@ -1,4 +1,4 @@
-"""Comparisons in, reward model out: head by warm start, then LoRA adapter and head together, then normalised.
+"""Trains a reward model on comparisons: a warm start of the head, then LoRA adapter and head together, then normalisation.
 
 Bradley-Terry (1952): P(chosen preferred) = sigmoid(score(chosen) - score(rejected)); ties have target 0.5.
 """
@@ -26,9 +26,7 @@ from rlhf_lab.training.reward.report import (
 )
 from rlhf_lab.training.reward.task import FitSpec, ReferenceSamples, RewardTask
 
-__all__ = ["FitUpdateCallback", "ReferenceSamples", "RewardReport", "check_labels", "train_reward"]
-
-#: progress(done updates, all updates, loss of the last one, what is being fitted: "fold 2 of 5" or "final")
+#: on_update(updates done, total updates, loss of the last one, current fit: "fold 2 of 5" or "final")
 FitUpdateCallback = Callable[[int, int, float, str], None]
 
 
@@ -38,42 +36,38 @@ def train_reward(
     reference: ReferenceSamples,
     config: RewardConfig,
     *,
-    adapter: str = "reward",
     on_update: FitUpdateCallback | None = None,
     on_progress: ProgressCallback = no_progress,
     distributed: Distributed = SINGLE_PROCESS,
 ) -> tuple[RewardModel, RewardReport]:
-    """Train a reward model on comparisons and measure it by cross-validation grouped by prompt.
+    """Train a reward model on comparisons and evaluate it by cross-validation grouped by prompt.
 
-    With early_stopping the folds also decide the passes of the final fit: the number after which the mean log-loss of all
-    held-out labels was least. The report's figures are those of that number, so they are a little kind to it.
-    Leaves the adapter `adapter` loaded and frozen. The processes of the group share the work, and all have the same result.
+    With early_stopping the folds also choose the epochs of the final fit: those with the lowest mean log-loss on all held-out
+    labels. The report's metrics are those after the same epochs, and so are slightly optimistic.
+    Leaves the adapter REWARD_TRAINING_ADAPTER loaded and frozen. Several processes share the work, and all return the same result.
     Raises LabelError for too few or only tied labels, ConfigError for less than 2 reference samples, NotFiniteError.
     """
     check_labels(comparisons)
     check_reference_count(len(reference.responses))
-    task = RewardTask(
-        adapters, comparisons, reference, config, adapter=adapter, on_progress=on_progress, distributed=distributed
-    )
+    task = RewardTask(adapters, comparisons, reference, config, on_progress=on_progress, distributed=distributed)
     folds = min(config.folds, len({c.group for c in comparisons}))
     folds = folds if folds > 1 else 0
     counter = _UpdateCounter(on_update, task.update_count(len(comparisons), config.epochs) * (folds + 1))
     predictions_by_epoch = _cross_validate(task, folds, counter)
     epochs = config.epochs
     if config.early_stopping and predictions_by_epoch:
-        epochs = min(
-            predictions_by_epoch, key=lambda epoch: (log_loss(predictions_by_epoch[epoch], comparisons), epoch)
-        )
+        losses_by_epoch = {epoch: log_loss(held_out, comparisons) for epoch, held_out in predictions_by_epoch.items()}
+        epochs = min(losses_by_epoch, key=lambda epoch: (losses_by_epoch[epoch], epoch))
     counter.stage = "final"
     model, losses = task.fit(FitSpec(list(range(len(comparisons))), epochs, "all", counter.count_update))
     task.normalise(model)
     held_out = predictions_by_epoch.get(epochs, [])
-    return model, RewardReport(**_final_fit_metrics(task, model, losses), **held_out_metrics(held_out, comparisons), folds=folds,
-                               agreement=agreement(comparisons), epochs=epochs)  # fmt: skip
+    metrics = _final_fit_metrics(task, model, losses) | held_out_metrics(held_out, comparisons)
+    return model, RewardReport(**metrics, folds=folds, agreement=agreement(comparisons), epochs=epochs)
 
 
 def check_labels(comparisons: Sequence[Comparison]) -> None:
-    """Raises LabelError when nothing can be learnt."""
+    """Raises LabelError unless at least 2 labels are decided."""
     decided = sum(not c.tie for c in comparisons)
     if not comparisons:
         raise LabelError(
@@ -88,7 +82,7 @@ def check_labels(comparisons: Sequence[Comparison]) -> None:
 
 
 class _UpdateCounter:
-    """Counts the updates of all fits and says what is being fitted."""
+    """Counts the updates of all fits and knows the current one."""
 
     def __init__(self, on_update: FitUpdateCallback | None, total_updates: int) -> None:
         self.on_update, self.total_updates = on_update, total_updates
@@ -101,7 +95,7 @@ class _UpdateCounter:
 
 
 def _cross_validate(task: RewardTask, folds: int, counter: _UpdateCounter) -> dict[int, list[HeldOutPrediction]]:
-    """Held-out predictions of all folds, by the passes the models had had; only the last number without early stopping."""
+    """Held-out predictions of all folds by epochs trained; only for the last epoch without early stopping."""
     fold_of_label = assign_folds([c.group for c in task.comparisons], folds) if folds else []
     predictions: dict[int, list[HeldOutPrediction]] = defaultdict(list)
     for fold in sorted(set(fold_of_label)):
@@ -121,7 +115,7 @@ def _cross_validate(task: RewardTask, folds: int, counter: _UpdateCounter) -> di
 
 
 def _final_fit_metrics(task: RewardTask, model: RewardModel, losses: list[float]) -> dict[str, Any]:
-    """What the model trained on all labels says of them, and of the base's samples."""
+    """The report fields that the final model gives, on its own labels and on the reference samples."""
     decided = [i for i, c in enumerate(task.comparisons) if not c.tie]
     prompts = [task.prompts[i] for i in decided]
     chosen = task.score_all(model.scores, prompts, [task.chosen[i] for i in decided])
