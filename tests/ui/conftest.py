@@ -32,8 +32,7 @@ def in_loop():
 
 @pytest.fixture
 def calls(monkeypatch):
-    """calls(module, ctx, *events): build a screen; its first server function as `read` and its event handlers by name, as the page
-    calls them."""
+    """calls(module, ctx, *events): build a screen; returns its first server function as `read`, its event handlers by name."""
 
     def build(module, ctx, *events):
         screen = SimpleNamespace(read=None)

@@ -19,8 +19,8 @@ from rlhf_lab.ui.events import require_role_for_events
 
 ctx = Context.open(Path(sys.argv[1]))
 with gr.Blocks() as page:
-    api.build(ctx)
-guard_events(page, ctx)
+    http_api.build(ctx)
+require_role_for_events(page, ctx)
 _, url, _ = page.queue(api_open=False).launch(prevent_thread_lock=True, quiet=True, server_name="127.0.0.1")
 lab = Client(url, verbose=False)
 pair = lab.predict(name="tool", code="", api_name="/next_pair")

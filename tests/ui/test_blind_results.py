@@ -23,8 +23,8 @@ def test_a_clear_preference_is_not_called_chance():
 
 
 def test_several_people_have_an_interval_over_pairs():
-    """Ten pairs, three people: run 1 is liked 3 3 3 3 3 3 2 1 0 0 times, which tests/common/test_stats.py works out by hand; a pair
-    with ties alone counts nowhere."""
+    """Ten pairs, three people: run 1 is preferred 3 3 3 3 3 3 2 1 0 0 times (by hand in tests/common/test_stats.py); a pair with
+    only ties does not count."""
     names = ["base model", "run 1, step 40"]
     pairs = [ChoiceCounts(3 - wins, wins, 0) for wins in (3, 3, 3, 3, 3, 3, 2, 1, 0, 0)] + [ChoiceCounts(0, 0, 3)]
     assert group_preference_sentence(pairs, names) == (

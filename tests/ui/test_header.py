@@ -16,6 +16,7 @@ from rlhf_lab.ui.auth.visitors import Access, Visitor
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import ttl_cache
 from rlhf_lab.ui.screens import header, label
+from rlhf_lab.ui.services import voting
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def ctx(tmp_path):
 
 def test_a_new_home_rests(ctx):
     shown = header.state(ctx)
-    assert shown["engine"]["words"] == "engine rests"
+    assert shown["engine"]["label"] == "engine rests"
     assert (shown["labels"], shown["reward"], shown["job"], shown["warning"]) == (0, None, None, "")
     assert shown["model"] == "embedded model"
 
@@ -35,7 +36,7 @@ def test_a_new_home_rests(ctx):
 def test_skips_are_no_labels_here_as_under_label(ctx):
     for choice in ("left", "skip", "tie"):
         pair = label.state(ctx, "ann")["pair"]["id"]
-        label.cast_vote(ctx, {"uuid": choice, "pair_id": pair, "annotator": "ann", "choice": choice})
+        voting.cast_vote(ctx, voting.VotePayload(uuid=choice, pair_id=pair, choice=choice), "ann")
     assert header.state(ctx)["labels"] == label.state(ctx, "ann")["labels"] == 2
 
 
@@ -50,16 +51,16 @@ def test_a_run_is_named_with_its_step(ctx):
     assert job is not None
     queue.update_progress(ctx.db, job.id, 0.5, 60.0)
     shown = header.state(ctx)
-    assert shown["job"]["words"].startswith(f"run {run.id}")
-    assert "step 0 of 40" in shown["job"]["words"]
+    assert shown["job"]["label"].startswith(f"run {run.id}")
+    assert "step 0 of 40" in shown["job"]["label"]
     assert (shown["job"]["progress"], shown["job"]["eta_s"]) == (0.5, 60.0)
-    assert not shown["job"]["percent"]  # the steps say it
+    assert not shown["job"]["show_percent"]  # the steps say it
     set_run_status(ctx.db, run.id, RunStatus.PAUSED)
     paused = header.state(ctx)["job"]
-    assert (paused["words"], paused["eta_s"]) == (f"run {run.id} paused, step 0 of 40", None)
+    assert (paused["label"], paused["eta_s"]) == (f"run {run.id} paused, step 0 of 40", None)
     assert shown["engine"] == {
-        "words": "engine works", "mood": "busy", "about": header.ENGINE_LABELS[engine_process.EngineState.ALIVE][2],
-        "device": "cpu", "memory_mb": 512.0, "works": True,
+        "label": "engine works", "style": "busy", "description": header.ENGINE_LABELS[engine_process.EngineState.ALIVE][2],
+        "device": "cpu", "memory_mb": 512.0, "is_working": True,
     }  # fmt: skip
     assert shown["reward"] == {"id": row.id, "accuracy": 0.8, "low": 0.7, "high": 0.88, "simulated": True}
 
@@ -102,31 +103,32 @@ def test_many_pages_ask_once():
 
 def test_an_engine_that_has_only_just_begun_starts(ctx):
     engine_process.record_heartbeat(ctx.db, "starting")
-    assert header.state(ctx)["engine"]["words"] == "engine starts"
-    assert not header.state(ctx)["engine"]["works"]  # so the page says that it starts, whatever job waits for it
+    assert header.state(ctx)["engine"]["label"] == "engine starts"
+    assert not header.state(ctx)["engine"]["is_working"]  # so the page says that it starts, whatever job waits for it
     engine_process.record_heartbeat(ctx.db, "idle")
-    assert header.state(ctx)["engine"]["words"] == "engine ready"
+    assert header.state(ctx)["engine"]["label"] == "engine ready"
 
 
 @pytest.fixture
-def told(calls):
-    """told(ctx): what the header says of its visitor, and what it answers to a secret."""
+def operator_checks(calls):
+    """operator_checks(ctx): whether the header takes its visitor for the operator, and its reply to a secret."""
 
-    def of(ctx):
-        part = calls(header, ctx, "prove")
-        return lambda: part.read({})["operates"], lambda said: part.prove(said, SimpleNamespace(_data={"at": 7}))
+    def build(ctx):
+        screen = calls(header, ctx, "verify_operator")
+        event = SimpleNamespace(_data={"request_id": 7})
+        return lambda: screen.read({})["is_operator"], lambda secret: screen.verify_operator(event, secret)
 
-    return of
+    return build
 
 
-def test_whoever_is_alone_with_the_lab_operates_it_and_a_secret_has_to_be_shown(ctx, told):
-    operates, prove = told(ctx)
-    assert operates() is True
-    operates, prove = told(dataclasses.replace(ctx, operator_secret="sesame"))
-    assert operates() is False
-    assert [prove(said) for said in ("", None, "Sesame")] == [{"at": 7, "operates": False}] * 3
-    assert prove("sesame") == {"at": 7, "operates": True}
-    assert told(dataclasses.replace(ctx, operator_secret=""))[1]("")["operates"] is False
+def test_whoever_is_alone_with_the_lab_operates_it_and_a_secret_has_to_be_shown(ctx, operator_checks):
+    is_operator, verify = operator_checks(ctx)
+    assert is_operator() is True
+    is_operator, verify = operator_checks(dataclasses.replace(ctx, operator_secret="sesame"))
+    assert is_operator() is False
+    assert [verify(secret) for secret in ("", None, "Sesame")] == [{"request_id": 7, "is_operator": False}] * 3
+    assert verify("sesame") == {"request_id": 7, "is_operator": True}
+    assert operator_checks(dataclasses.replace(ctx, operator_secret=""))[1]("")["is_operator"] is False
 
 
 @pytest.mark.parametrize(
@@ -134,8 +136,14 @@ def test_whoever_is_alone_with_the_lab_operates_it_and_a_secret_has_to_be_shown(
     [(Role.VIEWER, False, False), (Role.LABELLER, False, True), (Role.OPERATOR, True, True)],
 )
 def test_in_a_lab_with_roles_each_visitor_is_told_whether_they_operate_it(
-    ctx, told, monkeypatch, role, entered, by_secret
+    ctx, operator_checks, monkeypatch, role, entered, by_secret
 ):
     monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(role, "ann"))
-    operates, prove = told(dataclasses.replace(ctx, operator_secret="sesame").guarded(open_to_all=False))
-    assert (operates(), prove("wrong")["operates"], prove("sesame")["operates"]) == (entered, entered, by_secret)
+    is_operator, verify = operator_checks(
+        dataclasses.replace(ctx, operator_secret="sesame").as_multi_user(open_to_all=False)
+    )
+    assert (is_operator(), verify("wrong")["is_operator"], verify("sesame")["is_operator"]) == (
+        entered,
+        entered,
+        by_secret,
+    )

@@ -19,7 +19,7 @@ from rlhf_lab.store import tables
 from rlhf_lab.store.annotators import add_person
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.pair_leases import lease_pair
-from rlhf_lab.ui.auth.visitors import COOKIE_NAME, Visitor
+from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, first_pair_route
 from rlhf_lab.ui.page import initial_body_html
@@ -38,9 +38,9 @@ def ctx(tmp_path):
         yield Context(tmp_path, db)
 
 
-def ask(ctx, said, **more):
+def post(ctx, payload, **more):
     client = TestClient(Starlette(routes=[first_pair_route(ctx)]))
-    return client.post("/first", **({"json": said} | more))
+    return client.post("/first", **({"json": payload} | more))
 
 
 def app(page=PAGE):
@@ -109,25 +109,29 @@ def test_a_lab_whose_page_is_slow_at_first_starts_all_the_same(tmp_path):
 
 
 def test_it_is_the_pair_that_the_screen_shows_afterwards(ctx):
-    first = ask(ctx, {"annotator": "ann"}).json()
-    again = ask(ctx, {"annotator": "ann"}).json()
+    first = post(ctx, {"annotator": "ann"}).json()
+    again = post(ctx, {"annotator": "ann"}).json()
     shown = label.state(ctx, "ann")["pair"]
     assert first == again == {name: shown[name] for name in ("prompt", "left", "right")} | {"guideline": ""}
 
 
 @pytest.mark.parametrize(
-    "said", [{}, {"annotator": ""}, {"annotator": "judge:cheerful"}, [], "ann", {"annotator": 3 * "x" * 30}]
+    "payload", [{}, {"annotator": ""}, {"annotator": "judge:cheerful"}, [], "ann", {"annotator": 3 * "x" * 30}]
 )
-def test_who_may_not_label_is_shown_nothing(ctx, said):
-    assert ask(ctx, said).status_code == 204
+def test_a_page_without_a_usable_name_gets_no_pair(ctx, payload):
+    assert post(ctx, payload).status_code == 204
 
 
 def test_a_guarded_lab_shows_it_to_those_who_have_joined(ctx):
     guarded = ctx.as_multi_user(open_to_all=False)
-    assert ask(guarded, {"annotator": "ann"}).status_code == 204
+    assert post(guarded, {"annotator": "ann"}).status_code == 204
     cookie = guarded.access.cookie_value(Visitor(Role.LABELLER, add_person(ctx.db, "Ann").name))
-    answer = ask(guarded, {"annotator": "somebody"}, headers={"cookie": f"{COOKIE_NAME}={cookie}"})
-    held = lease_pair(ctx.db, ctx.project.id, "Ann")  # kept for the cookie's name, not for the one that was said
+    answer = post(
+        guarded, {"annotator": "somebody"}, headers={"cookie": f"{guarded.access.login_cookie_name}={cookie}"}
+    )
+    held = lease_pair(
+        ctx.db, ctx.project.id, "Ann"
+    )  # leased to the name in the cookie, not to the one that the page sent
     assert held is not None
     assert {answer.json()["left"], answer.json()["right"]} == {
         held.pair.first.text.strip(),
@@ -138,6 +142,6 @@ def test_a_guarded_lab_shows_it_to_those_who_have_joined(ctx):
 
 
 def test_only_short_json_is_read(ctx):
-    assert ask(ctx, None, json=None, content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
-    assert ask(ctx, {"annotator": "x" * 2000}).status_code == 413
-    assert ask(ctx, None, json=None, content=b"{", headers={"content-type": "application/json"}).status_code == 400
+    assert post(ctx, None, json=None, content=b"{}", headers={"content-type": "text/plain"}).status_code == 415
+    assert post(ctx, {"annotator": "x" * 2000}).status_code == 413
+    assert post(ctx, None, json=None, content=b"{", headers={"content-type": "application/json"}).status_code == 400

@@ -48,30 +48,29 @@ def test_on_a_space_the_link_is_the_pages_own(room):
     assert people.invitation(space, "http://localhost:7860/")["link"] == "http://localhost:7860/join?code=ABC234"
 
 
-ASKED = SimpleNamespace(_data={"at": 7, "origin": "http://192.168.1.9:7861/"})
+INVITE_EVENT = SimpleNamespace(_data={"request_id": 7, "origin": "http://192.168.1.9:7861/"})
 
 
 @pytest.fixture
 def screen(room, calls, monkeypatch):
     """The screen People of the room, for somebody called Ann."""
     monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(Role.LABELLER, "Ann"))
-    monkeypatch.setattr(people.people, "build_erasure", lambda *_: None)
-    return calls(people, room, "rules", "invite")
+    return calls(people, room, "rules", "invite", "list_names", "erase")
 
 
 def test_whoever_has_the_secret_is_shown_the_way_in_and_nobody_else(room, screen):
     for wrong in (None, "", "Sesame", room.operator_secret.swapcase(), room.access.join_code):
-        answer = screen.invite(wrong, ASKED)
+        answer = screen.invite(wrong, INVITE_EVENT)
         assert "Only the operator" in answer.pop("error")
-        assert answer == {"at": 7}
-    answer = screen.invite(room.operator_secret, ASKED)
-    assert (answer["at"], answer["invite"]["code"]) == (7, "ABC234")
+        assert answer == {"request_id": 7}
+    answer = screen.invite(room.operator_secret, INVITE_EVENT)
+    assert (answer["request_id"], answer["invite"]["code"]) == (7, "ABC234")
     assert answer["invite"]["link"] == "http://192.168.1.9:7861/join?code=ABC234"
 
 
 def test_who_entered_as_the_operator_needs_no_secret_for_it(screen, monkeypatch):
     monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(Role.OPERATOR, OPERATOR_NAME))
-    assert screen.invite("", ASKED)["invite"]["code"] == "ABC234"
+    assert screen.invite("", INVITE_EVENT)["invite"]["code"] == "ABC234"
 
 
 @pytest.mark.parametrize("role", Role)
@@ -84,8 +83,10 @@ def test_what_the_screen_reads_by_itself_tells_nobody_the_code(room, screen, mon
 
 
 def test_a_lab_that_nobody_else_reaches_says_so_to_whoever_operates_it(ctx, calls, monkeypatch):
-    monkeypatch.setattr(people.people, "build_erasure", lambda *_: None)
-    assert calls(people, ctx, "rules", "invite").invite("", ASKED) == {"at": 7, "invite": None}
-    guarded = calls(people, replace(ctx, operator_secret="sesame"), "rules", "invite")
-    assert "Only the operator" in guarded.invite("", ASKED)["error"]
-    assert guarded.invite("sesame", ASKED) == {"at": 7, "invite": None}
+    assert calls(people, ctx, "rules", "invite", "list_names", "erase").invite("", INVITE_EVENT) == {
+        "request_id": 7,
+        "invite": None,
+    }
+    guarded = calls(people, replace(ctx, operator_secret="sesame"), "rules", "invite", "list_names", "erase")
+    assert "Only the operator" in guarded.invite("", INVITE_EVENT)["error"]
+    assert guarded.invite("sesame", INVITE_EVENT) == {"request_id": 7, "invite": None}

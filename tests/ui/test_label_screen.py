@@ -5,7 +5,7 @@ import pytest
 
 from rlhf_lab.common.enums import Choice, JobKind
 from rlhf_lab.errors import ConfigError, LabelError, NotAllowedError, StaleVoteError
-from rlhf_lab.jobs import engine_process, queue, scheduler
+from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.project_setup import copy_project, new_project, remove_project
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import open_project
@@ -156,7 +156,9 @@ def test_the_training_text_follows_the_due_queued_and_running_job(ctx):
         vote(ctx, "left")
     assert label.state(ctx, "ann")["training_text"] == ""
     vote(ctx, "right")
-    assert label.state(ctx, "ann")["training_text"] == "A reward model from people's labels is due and begins by itself."
+    assert (
+        label.state(ctx, "ann")["training_text"] == "A reward model from people's labels is due and begins by itself."
+    )
     queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, {"source": "human"})
     assert label.state(ctx, "ann")["training_text"] == "A reward model from people's labels waits for the engine."
     queue.claim(ctx.db, [JobKind.TRAIN_REWARD], engine_process.record_heartbeat(ctx.db, "x"))

@@ -17,7 +17,7 @@ from rlhf_lab.store.annotators import add_person, get_or_add_account
 from rlhf_lab.store.database import Database
 from rlhf_lab.ui import page
 from rlhf_lab.ui.auth.oauth import OAuthProvider, oauth_routes
-from rlhf_lab.ui.auth.visitors import COOKIE_NAME, Visitor, multi_user_access
+from rlhf_lab.ui.auth.visitors import COOKIE_PREFIX, Visitor, multi_user_access
 
 SPACE = {
     "OPENID_PROVIDER_URL": "https://hub.example", "OAUTH_CLIENT_ID": "lab", "OAUTH_CLIENT_SECRET": "hush",
@@ -124,14 +124,15 @@ def test_a_stranger_s_answer_is_refused(web, hub, access):
         assert "Sign in again" in answer.text
     web.cookies.clear()
     assert web.get("/login/callback", params={"code": "good", "state": state}).status_code == 403
-    assert not [name for name in web.cookies if name.startswith(COOKIE_NAME)]
+    assert not [name for name in web.cookies if name.startswith(COOKIE_PREFIX)]
 
 
-def test_the_cookie_of_a_sign_in_under_way_is_no_visitor(web, hub, access):
+def test_the_state_cookie_is_no_login_cookie(web, hub, access):
     leave(web, hub)
     kept = web.cookies["rlhf_lab_sign_in"]
     web.cookies.clear()
-    web.cookies.set(COOKIE_NAME, kept)
+    for name in (access.login_cookie_name, access.page_cookie_name):
+        web.cookies.set(name, kept)
     assert visitor(access, web) == Visitor(Role.VIEWER)
 
 
@@ -139,7 +140,7 @@ def test_the_cookie_of_a_sign_in_under_way_is_no_visitor(web, hub, access):
     ("code", "broken", "status", "words"),
     [("bad", False, 502, "OAuthError"), ("good", True, 502, "ConnectError"), ("", False, 403, "says no")],
 )
-def test_a_provider_that_refuses_or_is_away_is_said_in_words(web, hub, access, code, broken, status, words):
+def test_a_provider_that_refuses_or_is_unreachable_is_reported(web, hub, access, code, broken, status, words):
     state = leave(web, hub)
     hub.broken = broken
     answer = web.get("/login/callback", params={"state": state, "error": "denied"} | ({"code": code} if code else {}))
@@ -151,7 +152,7 @@ def test_a_provider_that_refuses_or_is_away_is_said_in_words(web, hub, access, c
         assert web.get("/login/huggingface").status_code == 502
 
 
-def test_only_a_space_with_its_variables_has_this_door(db, access, monkeypatch):
+def test_only_a_space_with_its_variables_has_the_oauth_routes(db, access, monkeypatch):
     assert OAuthProvider.from_env({}) is None
     assert (
         OAuthProvider.from_env({name: value for name, value in SPACE.items() if name != "OAUTH_CLIENT_SECRET"}) is None

@@ -10,9 +10,9 @@ from rlhf_lab.common import passwords
 from rlhf_lab.common.records import Role
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.store.annotators import add_person
-from rlhf_lab.ui.auth import login_routes as doors
+from rlhf_lab.ui.auth import login_routes
 from rlhf_lab.ui.auth.password_file import PasswordEntry, read_password_file
-from rlhf_lab.ui.auth.visitors import COOKIE_NAME, Visitor
+from rlhf_lab.ui.auth.visitors import Visitor
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR
 
 SALT = bytes(range(16))
@@ -37,19 +37,24 @@ def lab(ctx, file, monkeypatch):
     monkeypatch.delenv(OPERATOR_SECRET_ENV_VAR, raising=False)
     monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
     text = f"# the class\n\nAnn  Lee:s:e c\nBob:{passwords.hash_password('two owls', SALT)}\nEve:three:operator\n"
-    return ctx.as_multi_user(open_to_all=False, people=read_password_file(file(text)))
+    return ctx.as_multi_user(open_to_all=False, password_entries=read_password_file(file(text)))
 
 
 @pytest.fixture
 def web(lab):
-    app = Starlette(routes=doors.login_routes(lab.db, lab.access))
+    app = Starlette(routes=login_routes.login_routes(lab.db, lab.access))
     with TestClient(app, base_url="http://lab.example", follow_redirects=False) as client:
         yield client
 
 
-class Asked:
-    def __init__(self, cookie):
-        self.cookies, self.headers = {COOKIE_NAME: cookie}, {"host": "lab.example"}
+class FakeRequest:
+    def __init__(self, access, cookie):
+        self.cookies, self.headers = {access.login_cookie_name: cookie}, {"host": "lab.example"}
+
+
+def visitor_of(access, cookie):
+    """The visitor that a request with this login cookie comes from."""
+    return access.visitor(FakeRequest(access, cookie))
 
 
 def enter(web, name, password):
@@ -64,10 +69,10 @@ def test_a_password_fits_its_hash_and_no_other():
     for wrong in ("two owl", "", kept, "two owls "):
         assert not passwords.verify_password(wrong, kept)
     assert passwords.hash_password("x") != passwords.hash_password("x")
-    assert passwords.verify_password("é\ud800", passwords.hashed("é\ud800"))
+    assert passwords.verify_password("é\ud800", passwords.hash_password("é\ud800"))
 
 
-def test_a_line_is_name_password_and_perhaps_operator(lab, file):
+def test_a_line_has_a_name_a_password_and_optionally_operator(lab, file):
     people = lab.access.password_entries
     assert [(one.name, one.role.value) for one in people.values()] == [
         ("Ann Lee", "labeller"), ("Bob", "labeller"), ("Eve", "operator"),
@@ -102,7 +107,7 @@ def test_a_broken_file_is_refused_with_the_line(file, text, words):
     assert words in str(refused.value)
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path):
+def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match=r"none\.txt cannot be read"):
         read_password_file(tmp_path / "none.txt")
 
@@ -117,7 +122,7 @@ def test_name_and_password_let_somebody_in_as_that_name(lab, web, name, password
     answer = enter(web, name, password)
     assert (answer.status_code, answer.headers["location"]) == (303, "./")
     assert "HttpOnly; SameSite=Lax" in answer.headers["set-cookie"]
-    assert lab.access.visitor(Asked(web.cookies[lab.access.login_cookie_name])) == Visitor(role, name.strip())
+    assert visitor_of(lab.access, web.cookies[lab.access.login_cookie_name]) == Visitor(role, name.strip())
 
 
 @pytest.mark.parametrize(
@@ -134,7 +139,7 @@ def test_name_and_password_let_somebody_in_as_that_name(lab, web, name, password
         ("Eve", "three:operator"),
     ],
 )
-def test_who_cannot_enter_is_told_so_and_gets_no_cookie(web, name, password):
+def test_a_refused_login_says_so_and_sets_no_cookie(web, name, password):
     answer = enter(web, f"{name}<b>", password) if name == "Cid" else enter(web, name, password)
     assert (answer.status_code, "Name and password do not fit" in answer.text) == (403, True)
     assert "set-cookie" not in answer.headers
@@ -143,7 +148,7 @@ def test_who_cannot_enter_is_told_so_and_gets_no_cookie(web, name, password):
 
 
 def test_guessing_passwords_ends_and_keeps_neither_codes_nor_the_operators_link_out(lab, web):
-    for _ in range(doors.MAX_FAILURES_PER_MINUTE):
+    for _ in range(login_routes.MAX_FAILURES_PER_MINUTE):
         assert enter(web, "Eve", "guess").status_code == 403
     answer = enter(web, "Eve", "three")
     assert (answer.status_code, "Wait a minute" in answer.text) == (429, True)
@@ -152,16 +157,16 @@ def test_guessing_passwords_ends_and_keeps_neither_codes_nor_the_operators_link_
     assert web.get("/enter?key=guess").status_code == 403
 
 
-def test_nobody_is_compared_with_a_hash_too(web, monkeypatch):
+def test_an_unknown_name_takes_as_long_as_a_known_one(web, monkeypatch):
     asked = []
-    monkeypatch.setattr(passwords, "verify_password", lambda said, kept: asked.append(kept) or True)
+    monkeypatch.setattr(passwords, "verify_password", lambda password, stored: asked.append(stored) or True)
     assert enter(web, "Cid", "x").status_code == 403
     assert passwords.HASH_PATTERN.fullmatch(asked[0])
 
 
 def test_nobody_joins_by_code_under_a_name_of_the_file(lab, web):
     web.post("/join", data={"code": "ABC234", "name": "Bob"})
-    assert lab.access.visitor(Asked(web.cookies[lab.access.login_cookie_name])) == Visitor(Role.LABELLER, "Bob 2")
+    assert visitor_of(lab.access, web.cookies[lab.access.login_cookie_name]) == Visitor(Role.LABELLER, "Bob 2")
 
 
 def test_a_cookie_ends_with_its_line_or_password_and_does_as_the_line_says(lab):
@@ -169,7 +174,7 @@ def test_a_cookie_ends_with_its_line_or_password_and_does_as_the_line_says(lab):
     bob = lab.access.password_entries["Bob"]
 
     def seen(**people):
-        return replace(lab.access, password_entries=people).visitor(Asked(cookie))
+        return replace(lab.access, password_entries=people).visitor(FakeRequest(lab.access, cookie))
 
     assert seen(Bob=bob) == Visitor(Role.LABELLER, "Bob")
     assert seen(Bob=replace(bob, role=Role.OPERATOR)) == Visitor(Role.OPERATOR, "Bob")
@@ -179,20 +184,20 @@ def test_a_cookie_ends_with_its_line_or_password_and_does_as_the_line_says(lab):
 
 def test_who_joined_before_as_a_name_of_the_file_is_not_taken_for_its_owner(lab):
     before = replace(lab.access, password_entries={})
-    cookie = before.cookie(Visitor(Role.LABELLER, add_person(lab.db, "Eve").name))
-    assert before.visitor(Asked(cookie)) == Visitor(Role.LABELLER, "Eve")
-    assert lab.access.visitor(Asked(cookie)) == Visitor(Role.VIEWER)
+    cookie = before.cookie_value(Visitor(Role.LABELLER, add_person(lab.db, "Eve").name))
+    assert before.visitor(FakeRequest(lab.access, cookie)) == Visitor(Role.LABELLER, "Eve")
+    assert visitor_of(lab.access, cookie) == Visitor(Role.VIEWER)
 
 
-def test_without_a_file_the_door_is_the_operators_alone(ctx):
+def test_without_a_password_file_enter_accepts_only_the_operators_link(ctx):
     guarded = ctx.as_multi_user(open_to_all=False)
-    with TestClient(Starlette(routes=doors.login_routes(ctx.db, guarded.access))) as client:
+    with TestClient(Starlette(routes=login_routes.login_routes(ctx.db, guarded.access))) as client:
         assert client.get("/enter").status_code == 403
         assert enter(client, "Bob", "x").status_code == 405
         assert "password" not in client.get("/join").text
 
 
-def test_a_name_comes_back_as_text(web):
+def test_an_entered_name_is_escaped_when_shown_again(web):
     answer = web.post("/enter", data={"name": '"><img src=x>', "password": "x"})
     assert 'value="&quot;&gt;&lt;img src=x&gt;"' in answer.text
     assert "<img" not in answer.text

@@ -10,7 +10,6 @@ from support.fake_hub import FakeHub, model
 from rlhf_lab.common.enums import RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, Role
 from rlhf_lab.errors import ConfigError, EngineError, ModelError, StoreError
-from rlhf_lab.jobs import scheduler
 from rlhf_lab.jobs.memory_estimate import DeviceMemory
 from rlhf_lab.jobs.project_setup import copy_project, new_project
 from rlhf_lab.store import reward_models, runs
@@ -19,13 +18,14 @@ from rlhf_lab.store.projects import get_project, projects, prompts
 from rlhf_lab.store.runs import create_run
 from rlhf_lab.ui.auth.visitors import Access, Visitor
 from rlhf_lab.ui.context import Context
-from rlhf_lab.ui.events import operator_action
+from rlhf_lab.ui.events import FieldError, parse_payload
 from rlhf_lab.ui.screens import project as screen
 from rlhf_lab.ui.screens.project import (
     SUGGESTED_MODELS,
     TAIL_BYTES,
     TAIL_LINES,
     ProjectController,
+    ProjectPayload,
     home_summary,
     model_label,
     tail,
@@ -43,8 +43,12 @@ def ctx(tmp_path):
 
 
 @pytest.fixture
-def desk(ctx):
+def controller(ctx):
     return ProjectController(ctx)
+
+
+def act(controller, payload):
+    return controller.handle_action(parse_payload(ProjectPayload, payload))
 
 
 @pytest.fixture
@@ -54,36 +58,43 @@ def hub(tmp_path, monkeypatch):
     return found
 
 
-def new(**more):
-    return {"do": "create", "model": "embedded", "set": "tales", "seed": "0", "name": ""} | more
+def new(**changes):
+    return {"action": "create", "model": "embedded", "prompt_set": "tales", "seed": "0", "name": ""} | changes
 
 
-def test_the_list_counts_what_a_project_has(ctx, desk):
+def test_the_list_counts_what_a_project_has(ctx, controller):
     ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
-    shown = desk.look()
+    shown = controller.get_state()
     (line,) = shown["projects"]
     assert (line["id"], shown["current"]) == (1, 1)
-    assert (line["human"], line["simulated"], line["models"], line["runs"]) == (0, 5, 0, 0)
-    assert (line["train"], line["eval"], line["set"], line["model"]) == (768, 256, "tales", "embedded model")
-    assert line["pairs"] > 0
+    assert (line["human_labels"], line["simulated_labels"], line["model_count"], line["run_count"]) == (0, 5, 0, 0)
+    assert (line["train_count"], line["eval_count"], line["prompt_set"], line["model"]) == (
+        768,
+        256,
+        "tales",
+        "embedded model",
+    )
+    assert line["pair_count"] > 0
     assert shown["download"] is None
     assert shown["engine"] == {"state": "absent", "stoppable": False}
 
 
-def test_opening_a_project_opens_it_for_all(ctx, desk):
+def test_opening_a_project_opens_it_for_all(ctx, controller):
     second = new_project(ctx.db, prompt_set="reviews", name="two")
-    assert [line["id"] for line in desk.look()["projects"]] == [second.id, 1]
-    assert '"Tales" is open' in desk.handle_action({"do": "open", "project": 1})["done"]
-    assert (desk.look()["current"], ctx.project.id) == (1, 1)
+    assert [line["id"] for line in controller.get_state()["projects"]] == [second.id, 1]
+    assert '"Tales" is open' in act(controller, {"action": "open", "project": 1})["message"]
+    assert (controller.get_state()["current"], ctx.project.id) == (1, 1)
     with pytest.raises(StoreError, match="no project 9"):
-        desk.handle_action({"do": "open", "project": 9})
+        act(controller, {"action": "open", "project": 9})
 
 
-def test_a_project_is_deleted_with_its_files_but_not_the_one_that_is_open(ctx, desk):
+def test_a_project_is_deleted_with_its_files_but_not_the_one_that_is_open(ctx, controller):
     home, snapshot = ctx.home, LabelSnapshot((), "", Source.HUMAN)
     model = reward_models.add_reward_model(ctx.db, 1, "reward-models/one", config={}, report={}, snapshot=snapshot)
     run = runs.create_run(ctx.db, 1, model.id, "r", config={}, manifest={}, total_steps=1)
-    reward_models.add_reward_model(ctx.db, 1, "", config={}, report={}, snapshot=snapshot)  # no path must name the whole home
+    reward_models.add_reward_model(
+        ctx.db, 1, "", config={}, report={}, snapshot=snapshot
+    )  # no path must name the whole home
     runs.set_run_status(ctx.db, run.id, RunStatus.STOPPED)
     ctx.scheduler.request_judge_labels(1, "cheerful", 1000)
     mine = [home / "reward-models" / "one", home / "runs" / str(run.id)]
@@ -92,132 +103,132 @@ def test_a_project_is_deleted_with_its_files_but_not_the_one_that_is_open(ctx, d
         folder.mkdir(parents=True)
         (folder / "weights").write_text("w")
     with pytest.raises(StoreError, match="Open another one"):
-        desk.handle_action({"do": "delete", "project": 1})
+        act(controller, {"action": "delete", "project": 1})
     second = new_project(ctx.db, prompt_set="reviews", name="two")
-    assert desk.handle_action({"do": "delete", "project": 1})["done"] == 'The project "Tales" is deleted.'
-    assert [line["id"] for line in desk.look()["projects"]] == [second.id]
+    assert act(controller, {"action": "delete", "project": 1})["message"] == 'The project "Tales" is deleted.'
+    assert [line["id"] for line in controller.get_state()["projects"]] == [second.id]
     assert [folder.exists() for folder in mine + others] == [False, False, True, True]
     assert not any(project == 1 for project, _ in ctx.scheduler._pending_judge_labels)
     with pytest.raises(StoreError, match="no project 1"):
-        desk.handle_action({"do": "delete", "project": 1})
+        act(controller, {"action": "delete", "project": 1})
 
 
-def test_a_project_gets_another_name(ctx, desk):
-    assert desk.handle_action({"do": "rename", "project": 1, "name": " <b>Fox</b>\n tales "})["done"].endswith(
+def test_a_project_gets_another_name(ctx, controller):
+    assert act(controller, {"action": "rename", "project": 1, "name": " <b>Fox</b>\n tales "})["message"].endswith(
         '"<b>Fox</b> tales" now.'
     )
-    assert (ctx.project.name, desk.look()["projects"][0]["name"]) == ("<b>Fox</b> tales", "<b>Fox</b> tales")
+    assert (ctx.project.name, controller.get_state()["projects"][0]["name"]) == ("<b>Fox</b> tales", "<b>Fox</b> tales")
     for name in ("  ", "x" * 81):
         with pytest.raises(ConfigError, match="1 to 80 characters"):
-            desk.handle_action({"do": "rename", "project": 1, "name": name})
+            act(controller, {"action": "rename", "project": 1, "name": name})
     with pytest.raises(StoreError, match="no project 9"):
-        desk.handle_action({"do": "rename", "project": 9, "name": "Nine"})
+        act(controller, {"action": "rename", "project": 9, "name": "Nine"})
     assert ctx.project.name == "<b>Fox</b> tales"
 
 
-def test_a_project_is_created_and_open(ctx, desk):
-    said = desk.handle_action(new(set="support", seed="7", name="My <b>own</b>"))
-    assert said == {"done": 'Project "My <b>own</b>" is made and open. The engine writes its first pairs.'}
+def test_a_project_is_created_and_open(ctx, controller):
+    reply = act(controller, new(prompt_set="support", seed="7", name="My <b>own</b>"))
+    assert reply == {"message": 'Project "My <b>own</b>" is made and open. The engine writes its first pairs.'}
     assert (ctx.project.name, ctx.project.prompt_set, ctx.project.seed) == ("My <b>own</b>", "support", 7)
 
 
-def test_a_model_that_does_not_fit_is_doubted_before_anything_is_made(ctx, desk, tmp_path, monkeypatch):
+def test_a_model_that_does_not_fit_needs_a_confirmation(ctx, controller, tmp_path, monkeypatch):
     asked = new(model=str(model(tmp_path / "tiny-llama")))
     monkeypatch.setattr(screen, "detect_device", lambda: DeviceMemory("cpu", "CPU", 1_000_000))
-    said = desk.handle_action(asked)
-    assert "too large for this machine" in said["doubt"]
-    assert said["check"]["verdict"] == "does not fit"
+    reply = act(controller, asked)
+    assert "too large for this machine" in reply["warning"]
+    assert reply["check"]["verdict"] == "does not fit"
     assert len(projects(ctx.db)) == 1
-    assert "is made and open" in desk.handle_action(asked | {"sure": True})["done"]
+    assert "is made and open" in act(controller, asked | {"confirmed": True})["message"]
     assert len(projects(ctx.db)) == 2
 
 
-def test_own_prompts_are_shown_and_then_used(ctx, desk):
+def test_custom_prompts_are_previewed_and_used(ctx, controller):
     own = {"text": "\n".join(f'{{"prompt": "p {i}"}}' for i in range(9)), "file": "a/mine.jsonl"}
-    shown = desk.handle_action({"do": "preview", **own})["preview"]
-    assert shown == {"count": 9, "eval": 2, "first": [f"p {i}" for i in range(5)]}
-    desk.handle_action(new(set="own", **own))
+    shown = act(controller, {"action": "preview", **own})["preview"]
+    assert shown == {"count": 9, "eval_count": 2, "first_prompts": [f"p {i}" for i in range(5)]}
+    act(controller, new(prompt_set="own", **own))
     assert ctx.project.prompt_set == "mine.jsonl"
     assert [prompt.text for prompt in prompts(ctx.db, ctx.project.id, "eval")] == ["p 7", "p 8"]
     with pytest.raises(ConfigError, match="line 2"):
-        desk.handle_action({"do": "preview", "text": '"a"\n{', "file": "x.jsonl"})
+        act(controller, {"action": "preview", "text": '"a"\n{', "file": "x.jsonl"})
 
 
 @pytest.mark.parametrize(
-    ("said", "error", "words"),
+    ("payload", "error", "words"),
     [
-        (new(set="poems"), ConfigError, "poems"),
-        (new(set="own"), ConfigError, "0 different prompts"),
-        (new(set="own", text="a\nb\nc"), ConfigError, "3 different prompts"),
-        (new(seed="many"), ConfigError, "whole number from 0"),
-        (new(seed="1e30"), ConfigError, "whole number from 0"),
-        (new(seed="-1"), ConfigError, "0 to"),
-        (new(seed=2**31), ConfigError, "0 to"),
+        (new(prompt_set="poems"), ConfigError, "poems"),
+        (new(prompt_set="own"), ConfigError, "0 different prompts"),
+        (new(prompt_set="own", text="a\nb\nc"), ConfigError, "3 different prompts"),
+        (new(seed="many"), FieldError, "whole number from 0"),
+        (new(seed="1e30"), FieldError, "whole number from 0"),
+        (new(seed="-1"), FieldError, "0 to"),
+        (new(seed=2**31), FieldError, "0 to"),
         (new(model=""), ModelError, "neither"),
         (new(model="/no/such"), ModelError, "neither"),
-        ({"do": "launch"}, ConfigError, "launch"),
-        ({}, ConfigError, "None"),
+        ({"action": "launch"}, ConfigError, "no usable action"),
+        ({}, ConfigError, "no usable action"),
     ],
 )
-def test_what_is_refused_leaves_nothing(ctx, desk, said, error, words):
+def test_a_refused_action_creates_nothing(ctx, controller, payload, error, words):
     with pytest.raises(error, match=words):
-        desk.handle_action(said)
+        act(controller, payload)
     assert len(projects(ctx.db)) == 1
 
 
-def test_a_check_says_what_the_model_is_and_whether_it_fits(desk, tmp_path):
-    found = desk.handle_action({"do": "check", "model": str(model(tmp_path / "tiny-llama"))})["check"]
+def test_a_check_says_what_the_model_is_and_whether_it_fits(controller, tmp_path):
+    found = act(controller, {"action": "check", "model": str(model(tmp_path / "tiny-llama"))})["check"]
     assert (found["model"], found["architecture"], found["parameters"]) == ("tiny-llama", "LlamaForCausalLM", 1001)
-    assert found["download"] == 0
-    assert found["need"] == sum(size for _, size, _ in found["parts"])
+    assert found["download_bytes"] == 0
+    assert found["required_bytes"] == sum(size for _, size, _ in found["components"])
     assert found["verdict"] in ("fits", "tight", "does not fit")
 
 
-def test_a_check_without_the_hub_says_what_to_do(desk, hub):
+def test_a_check_without_the_hub_says_what_to_do(controller, hub):
     hub.error = OSError("no route")
     with pytest.raises(ModelError, match=r"cannot be reached from here.*embedded model"):
-        desk.handle_action({"do": "check", "model": NAME})
+        act(controller, {"action": "check", "model": NAME})
 
 
-def test_the_hub_is_asked_once_for_a_check_and_a_creation(desk, hub, monkeypatch):
+def test_the_hub_is_asked_once_for_a_check_and_a_creation(controller, hub, monkeypatch):
     monkeypatch.setattr("rlhf_lab.ui.screens.project.time.monotonic", lambda: 600.0)
-    desk.handle_action({"do": "check", "model": NAME})
-    desk.handle_action(new(model=NAME))
-    desk.downloads.wait(WAIT)
+    act(controller, {"action": "check", "model": NAME})
+    act(controller, new(model=NAME))
+    controller.downloads.wait(WAIT)
     assert hub.asked == [NAME]
 
 
-def test_a_model_from_the_hub_is_downloaded_before_its_project_is_made(ctx, desk, hub):
+def test_a_model_from_the_hub_is_downloaded_before_its_project_is_made(ctx, controller, hub):
     go_on, arrived = threading.Event(), threading.Event()
     hub.between = lambda file: (arrived.set(), go_on.wait(WAIT))
-    assert desk.handle_action({"do": "check", "model": NAME})["check"]["download"] > 0
-    assert "Downloading" in desk.handle_action(new(model=NAME, set="reviews"))["done"]
+    assert act(controller, {"action": "check", "model": NAME})["check"]["download_bytes"] > 0
+    assert "Downloading" in act(controller, new(model=NAME, prompt_set="reviews"))["message"]
     assert arrived.wait(WAIT)
-    shown = desk.look()["download"]
+    shown = controller.get_state()["download"]
     assert (shown["model"], shown["status"]) == (NAME, "running")
     assert len(projects(ctx.db)) == 1
     with pytest.raises(EngineError, match="being downloaded"):
-        desk.handle_action(new(model=NAME))
+        act(controller, new(model=NAME))
     go_on.set()
-    desk.downloads.wait(WAIT)
+    controller.downloads.wait(WAIT)
     assert (ctx.project.model, ctx.project.name) == (NAME, "small: reviews")
     assert len(ctx.project.model_hash) == 64
-    assert desk.look()["download"]["status"] == "done"
+    assert controller.get_state()["download"]["status"] == "done"
 
 
-def test_a_cancelled_download_makes_no_project(ctx, desk, hub):
+def test_a_cancelled_download_makes_no_project(ctx, controller, hub):
     go_on, arrived = threading.Event(), threading.Event()
     hub.between = lambda file: (arrived.set(), go_on.wait(WAIT))
-    desk.handle_action(new(model=NAME))
+    act(controller, new(model=NAME))
     assert arrived.wait(WAIT)
-    assert "cancelled" in desk.handle_action({"do": "cancel"})["done"]
+    assert "cancelled" in act(controller, {"action": "cancel"})["message"]
     go_on.set()
-    desk.downloads.wait(WAIT)
+    controller.downloads.wait(WAIT)
     assert len(projects(ctx.db)) == 1
-    assert desk.look()["download"]["status"] == "cancelled"
+    assert controller.get_state()["download"]["status"] == "cancelled"
 
 
-def test_folders_around_a_model_are_not_told(tmp_path):
+def test_the_label_of_a_model_omits_its_folder(tmp_path):
     assert model_label("embedded") == "embedded model"
     assert model_label(str(tmp_path / "llama")) == "llama"
     assert model_label(NAME) == NAME
@@ -230,45 +241,46 @@ def test_a_model_offered_by_name_is_marked_untested_until_a_figure_stands_in_the
     assert not [name for name, _ in SUGGESTED_MODELS if name in decisions]
 
 
-def test_stopping_an_engine_that_is_not_there(desk):
-    assert desk.handle_action({"do": "stop-engine"}) == {"done": "There was no engine to end."}
+def test_stopping_an_engine_that_is_not_there(controller):
+    assert act(controller, {"action": "stop-engine"}) == {"message": "There was no engine to end."}
 
 
-def test_only_the_operator_acts_and_a_right_secret_is_said_so(ctx):
-    guarded = Context(ctx.home, ctx.db, "sesame")
-    desk = ProjectController(guarded)
-    event = gr.EventData(None, {"at": 1, "do": "create", "model": "embedded", "set": "tales", "seed": 0})
+def test_only_the_operator_creates_a_project(ctx, calls):
+    page = calls(screen, replace(ctx, operator_secret="sesame"), "action", "operator_secret")
+    event = gr.EventData(None, {"request_id": 1} | new())
     for wrong in (None, "", "Sesame"):
-        assert "Only the operator" in operator_action(guarded, wrong, event, desk.handle_action)["error"]
+        assert "Only the operator" in page.action(wrong, event)["error"]
     assert len(projects(ctx.db)) == 1
-    assert "is made" in operator_action(guarded, "sesame", event, desk.handle_action)["done"]
+    assert "is made" in page.action("sesame", event)["message"]
     assert len(projects(ctx.db)) == 2
 
 
 @pytest.mark.parametrize("role", [Role.LABELLER, Role.VIEWER])
-def test_the_browser_keeps_a_right_secret_and_who_may_only_look_goes_in_by_the_link(ctx, calls, monkeypatch, role):
+def test_the_browser_keeps_a_right_secret_and_a_viewer_is_sent_to_the_operators_link(ctx, calls, monkeypatch, role):
     """A secret makes no labeller of a viewer, and events end before it is looked at: the link's cookie makes them operator."""
     monkeypatch.setattr(Access, "visitor", lambda *_: Visitor(role))
-    part = calls(screen, replace(ctx, operator_secret="sesame").guarded(open_to_all=False), "act", "secret")
-    assert part.secret.for_viewers
+    page = calls(
+        screen, replace(ctx, operator_secret="sesame").as_multi_user(open_to_all=False), "action", "operator_secret"
+    )
+    assert page.operator_secret.for_viewers
     for wrong in ("", "Sesame"):
-        kept, told = part.secret(gr.EventData(None, {"at": 1, "secret": wrong}))
-        assert kept == gr.skip()
-        assert "Only the operator" in told["error"]
-    kept, told = part.secret(gr.EventData(None, {"at": 2, "secret": "sesame"}))
+        stored, reply = page.operator_secret(gr.EventData(None, {"request_id": 1, "secret": wrong}))
+        assert stored == gr.skip()
+        assert "Only the operator" in reply["error"]
+    stored, reply = page.operator_secret(gr.EventData(None, {"request_id": 2, "secret": "sesame"}))
     if role is Role.LABELLER:
-        assert (kept, told) == ("sesame", {"at": 2, "done": "You are the operator in this browser now."})
+        assert (stored, reply) == ("sesame", {"request_id": 2, "message": "You are the operator in this browser now."})
     else:
-        assert (kept, told) == (gr.skip(), {"at": 2, "door": True})
+        assert (stored, reply) == (gr.skip(), {"request_id": 2, "redirect_to_login": True})
 
 
-def test_what_fills_a_home(ctx):
+def test_the_home_summary_groups_files_by_kind(ctx):
     (ctx.home / "runs" / "1").mkdir(parents=True)
     (ctx.home / "runs" / "1" / "x").write_bytes(b"x" * 1000)
     (ctx.home / "something").write_bytes(b"x" * 10)
     (ctx.home / "engine.log").write_text("one\ntwo\n")
     found = home_summary(ctx.home)
-    used = dict(found["used"])
+    used = dict(found["usage"])
     assert (used["runs"], used["other"], used["logs"]) == (1000, 10, 8)
     assert used["labels and numbers (lab.db)"] >= (ctx.home / "lab.db").stat().st_size
     assert "reward models" not in used
@@ -286,15 +298,15 @@ def test_the_end_of_a_long_log(tmp_path):
     assert len(tail(log)) == TAIL_BYTES
 
 
-def test_a_reset_of_a_project_on_own_prompts_keeps_them(ctx, desk):
-    desk.handle_action(new(set="own", text="a\nb\nc\nd", name="mine"))
+def test_a_reset_of_a_project_on_own_prompts_keeps_them(ctx, controller):
+    act(controller, new(prompt_set="own", text="a\nb\nc\nd", name="mine"))
     before = ctx.project
     after = copy_project(ctx.db, before)
     assert [prompt.text for prompt in prompts(ctx.db, after.id, "train")] == ["a", "b", "c"]
     assert get_project(ctx.db, after.id).name == "mine 2"
 
 
-def test_runs_are_counted_by_project(ctx, desk):
+def test_runs_are_counted_by_project(ctx, controller):
     from rlhf_lab.common.enums import Source
     from rlhf_lab.common.records import LabelSnapshot
     from rlhf_lab.store.reward_models import add_reward_model
@@ -302,4 +314,4 @@ def test_runs_are_counted_by_project(ctx, desk):
     row = add_reward_model(ctx.db, 1, "x", config={}, report={}, snapshot=LabelSnapshot((), "d" * 64, Source.HUMAN))
     create_run(ctx.db, 1, row.id, "r", config={}, manifest={}, total_steps=1)
     new_project(ctx.db)
-    assert [(line["models"], line["runs"]) for line in desk.look()["projects"]] == [(0, 0), (1, 1)]
+    assert [(line["model_count"], line["run_count"]) for line in controller.get_state()["projects"]] == [(0, 0), (1, 1)]

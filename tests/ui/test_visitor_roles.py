@@ -1,4 +1,4 @@
-"""Who a visitor is and what they may do: cookies, the two doors, and the guard before every event."""
+"""Who a visitor is and what they may do: cookies, login routes, and the role check before every event."""
 
 import json
 import re
@@ -18,21 +18,26 @@ from rlhf_lab.jobs.project_setup import new_project
 from rlhf_lab.store import tables
 from rlhf_lab.store.annotators import add_person
 from rlhf_lab.store.database import Database
-from rlhf_lab.ui.auth import login_routes as doors
+from rlhf_lab.ui.auth import login_routes
 from rlhf_lab.ui.auth.login_pages import join_form_page
-from rlhf_lab.ui.auth.visitors import COOKIE_NAME, KEYS_FILE, LOCAL_ACCESS, Visitor, multi_user_access
+from rlhf_lab.ui.auth.visitors import KEYS_FILE, LOCAL_ACCESS, Visitor, multi_user_access, secrets_equal
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
 from rlhf_lab.ui.events import allow_viewers, require_role_for_events
 from rlhf_lab.ui.page import build_page, launch_options
 from rlhf_lab.ui.screens import label
 
 
-class Asked:
-    """A request as far as it is read."""
+class FakeRequest:
+    """A request with a login cookie; only the attributes that are read."""
 
-    def __init__(self, cookie: str = "", **headers: str) -> None:
-        self.cookies = {COOKIE_NAME: cookie} if cookie else {}
+    def __init__(self, access, cookie: str = "", **headers: str) -> None:
+        self.cookies = {access.login_cookie_name: cookie} if cookie else {}
         self.headers = {"host": "lab.example"} | headers
+
+
+def visitor_of(access, cookie, **headers):
+    """The visitor that a request with this login cookie comes from."""
+    return access.visitor(FakeRequest(access, cookie, **headers))
 
 
 @pytest.fixture
@@ -50,8 +55,8 @@ def joined(ctx):
 
 
 @pytest.fixture
-def asked_by():
-    """asked_by(request): what is done from now on is done for this request, as in an event."""
+def handle_event_of():
+    """handle_event_of(request): from now on the code runs as in an event that was sent by this request."""
     tokens = []
     yield lambda request: tokens.append(LocalContext.request.set(request))
     for token in reversed(tokens):
@@ -61,14 +66,18 @@ def asked_by():
 @pytest.fixture
 def web(ctx):
     with TestClient(
-        Starlette(routes=doors.login_routes(ctx.db, ctx.access)), base_url="http://lab.example", follow_redirects=False
+        Starlette(routes=login_routes.login_routes(ctx.db, ctx.access)),
+        base_url="http://lab.example",
+        follow_redirects=False,
     ) as client:
         yield client
 
 
-def test_alone_everybody_is_operator_and_no_cookie_changes_it(ctx):
+def test_on_a_local_lab_every_visitor_is_operator_whatever_their_cookie(ctx):
     assert LOCAL_ACCESS.visitor(None).role is Role.OPERATOR
-    assert LOCAL_ACCESS.visitor(Asked(ctx.access.cookie_value(Visitor(Role.LABELLER, "Ann")))) == Visitor(Role.OPERATOR)
+    assert LOCAL_ACCESS.visitor(
+        FakeRequest(ctx.access, ctx.access.cookie_value(Visitor(Role.LABELLER, "Ann")))
+    ) == Visitor(Role.OPERATOR)
 
 
 def test_roles_contain_those_before_them():
@@ -77,11 +86,11 @@ def test_roles_contain_those_before_them():
     assert may[Role.LABELLER] == [Role.VIEWER, Role.LABELLER]
 
 
-def test_a_cookie_says_who_somebody_is_and_cannot_be_forged(ctx):
+def test_a_cookie_identifies_a_visitor_and_cannot_be_forged(ctx):
     access, ann = ctx.access, Visitor(Role.LABELLER, add_person(ctx.db, "Ann").name)
     cookie = access.cookie_value(ann)
-    assert access.visitor(Asked(cookie)) == ann
-    assert access.visitor(Asked()) == access.visitor(None) == Visitor(Role.VIEWER)
+    assert access.visitor(FakeRequest(ctx.access, cookie)) == ann
+    assert access.visitor(FakeRequest(ctx.access)) == access.visitor(None) == Visitor(Role.VIEWER)
     operator = access.cookie_value(Visitor(Role.OPERATOR, "operator"))
     body, signature = cookie.split(".")
     stranger = multi_user_access(ctx.home / "other", open_to_all=False)
@@ -89,7 +98,14 @@ def test_a_cookie_says_who_somebody_is_and_cannot_be_forged(ctx):
         operator.split(".")[0] + "." + signature, body + ".", body, "x.y", "", "é.é", body[:-1] + "." + signature,
         stranger.cookie_value(ann),
     ):  # fmt: skip
-        assert access.visitor(Asked(forged)).role is Role.VIEWER
+        assert access.visitor(FakeRequest(ctx.access, forged)).role is Role.VIEWER
+
+
+def test_a_labellers_cookie_needs_a_person_who_joined(ctx):
+    cookie = ctx.access.cookie_value(Visitor(Role.LABELLER, "Ann"))
+    assert visitor_of(ctx.access, cookie) == Visitor(Role.VIEWER)
+    add_person(ctx.db, "Ann")
+    assert visitor_of(ctx.access, cookie) == Visitor(Role.VIEWER)  # it has no fingerprint
 
 
 @pytest.mark.parametrize("variable", ["operator_secret", "join_code"])
@@ -97,21 +113,21 @@ def test_a_new_secret_or_code_ends_old_cookies(ctx, variable):
     from dataclasses import replace
 
     cookie = ctx.access.cookie_value(Visitor(Role.LABELLER, add_person(ctx.db, "Ann").name))
-    assert replace(ctx.access, **{variable: "other"}).visitor(Asked(cookie)).role is Role.VIEWER
+    assert replace(ctx.access, **{variable: "other"}).visitor(FakeRequest(ctx.access, cookie)).role is Role.VIEWER
 
 
 def test_a_page_of_another_site_cannot_act_with_the_cookie(ctx, monkeypatch):
     cookie = ctx.access.cookie_value(Visitor(Role.OPERATOR, "operator"))
     role = {
-        origin: ctx.access.visitor(Asked(cookie, origin=origin)).role
+        origin: visitor_of(ctx.access, cookie, origin=origin).role
         for origin in ("https://lab.example", "https://evil.example", "null", "https://me.hf.space")
     }
     assert [name for name, found in role.items() if found is Role.OPERATOR] == ["https://lab.example"]
     monkeypatch.setenv("SPACE_HOST", "me.hf.space")
-    assert ctx.access.visitor(Asked(cookie, origin="https://me.hf.space")).role is Role.OPERATOR
+    assert visitor_of(ctx.access, cookie, origin="https://me.hf.space").role is Role.OPERATOR
 
 
-def test_a_proxy_may_ask_by_another_name_than_people_do(tmp_path):
+def test_behind_a_proxy_the_public_host_is_our_own_origin(tmp_path):
     with Database.open(tmp_path) as db:
         new_project(db)
         lab = Context(tmp_path, db, public_url="https://lab.example/rlhf/", behind_proxy=True).as_multi_user(
@@ -119,7 +135,7 @@ def test_a_proxy_may_ask_by_another_name_than_people_do(tmp_path):
         )
         cookie = lab.access.cookie_value(Visitor(Role.OPERATOR, "operator"))
         role = {
-            origin: lab.access.visitor(Asked(cookie, host="127.0.0.1:7860", origin=origin)).role
+            origin: visitor_of(lab.access, cookie, host="127.0.0.1:7860", origin=origin).role
             for origin in ("https://lab.example", "https://evil.example", "https://lab.example:8443")
         }
     assert [name for name, found in role.items() if found is Role.OPERATOR] == ["https://lab.example"]
@@ -146,19 +162,19 @@ def test_joining_gives_a_cookie_with_the_role_of_a_labeller(ctx, web):
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=Lax" in cookie
-    assert ctx.access.visitor(Asked(web.cookies[ctx.access.login_cookie_name])) == Visitor(Role.LABELLER, "Ann Lee")
+    assert visitor_of(ctx.access, web.cookies[ctx.access.login_cookie_name]) == Visitor(Role.LABELLER, "Ann Lee")
     assert joined(ctx) == {"Ann Lee"}
 
 
 def test_one_browser_enters_two_labs_of_one_computer(tmp_path):
-    """Cookies go to every port and path of a computer: each lab reads its own, and the one that it gave when all had one name."""
+    """Browsers send cookies to every port and path of a computer: each lab reads its own."""
     labs = [multi_user_access(tmp_path / name, open_to_all=False) for name in ("one", "other")]
     own = [Visitor(Role.OPERATOR, "Ann"), Visitor(Role.LABELLER, "Ann at work")]
-    asked = Asked()
-    asked.cookies = {lab.login_cookie_name: lab.cookie_value(visitor) for lab, visitor in zip(labs, own, strict=True)}
-    assert [lab.visitor(asked) for lab in labs] == own
-    asked.cookies = {COOKIE_NAME: labs[0].cookie_value(own[0])}
-    assert [lab.visitor(asked) for lab in labs] == [own[0], Visitor(Role.VIEWER)]
+    request = FakeRequest(labs[0])
+    request.cookies = {lab.login_cookie_name: lab.cookie_value(visitor) for lab, visitor in zip(labs, own, strict=True)}
+    assert [lab.visitor(request) for lab in labs] == own
+    request.cookies = {lab.login_cookie_name: labs[0].cookie_value(own[0]) for lab in labs}
+    assert [lab.visitor(request) for lab in labs] == [own[0], Visitor(Role.VIEWER)]
 
 
 def test_over_https_the_cookie_reaches_us_in_the_frame_of_another_site(web):
@@ -169,7 +185,7 @@ def test_over_https_the_cookie_reaches_us_in_the_frame_of_another_site(web):
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "words"),
+    ("fields", "status", "words"),
     [
         ({"code": "WRONG1", "name": "Ann"}, 403, "not the join code"),
         ({"code": "ABC234", "name": " "}, 400, "Choose a name"),
@@ -180,8 +196,8 @@ def test_over_https_the_cookie_reaches_us_in_the_frame_of_another_site(web):
         ({}, 403, "not the join code"),
     ],
 )
-def test_who_cannot_join_is_told_why_and_gets_no_cookie(ctx, web, said, status, words):
-    answer = web.post("/join", data=said)
+def test_a_refused_join_says_why_and_sets_no_cookie(ctx, web, fields, status, words):
+    answer = web.post("/join", data=fields)
     assert answer.status_code == status
     assert words in answer.text
     assert "set-cookie" not in answer.headers
@@ -199,13 +215,13 @@ def test_the_focus_is_on_what_is_missing_or_wrong(web):
 
 
 def test_guessing_codes_ends_and_the_right_one_waits_a_minute(web):
-    for _ in range(doors.MAX_FAILURES_PER_MINUTE):
+    for _ in range(login_routes.MAX_FAILURES_PER_MINUTE):
         assert web.post("/join", data={"code": "GUESS1", "name": "Ann"}).status_code == 403
     assert web.post("/join", data={"code": "ABC234", "name": "Ann"}).status_code == 429
 
 
 def test_guessed_codes_do_not_keep_the_operator_out(ctx, web):
-    for _ in range(doors.MAX_FAILURES_PER_MINUTE):
+    for _ in range(login_routes.MAX_FAILURES_PER_MINUTE):
         web.post("/join", data={"code": "GUESS1", "name": "Ann"})
     assert web.get("/enter?key=guess").status_code == 403
     assert web.get("/enter", params={"key": ctx.operator_secret}).status_code == 303
@@ -216,10 +232,10 @@ def test_the_operators_link_and_a_wrong_one(ctx, web):
     assert web.get("/enter").status_code == 403
     answer = web.get("/enter", params={"key": ctx.operator_secret})
     assert answer.status_code == 303
-    assert ctx.access.visitor(Asked(web.cookies[ctx.access.login_cookie_name])).role is Role.OPERATOR
+    assert visitor_of(ctx.access, web.cookies[ctx.access.login_cookie_name]).role is Role.OPERATOR
 
 
-def test_names_are_nobody_elses(ctx):
+def test_a_taken_name_gets_a_number(ctx):
     assert [add_person(ctx.db, "Ann").name for _ in range(3)] == ["Ann", "Ann 2", "Ann 3"]
     assert add_person(ctx.db, "operator").name == "operator 2"  # the first one came by the operator's link
     assert joined(ctx) == {"Ann", "Ann 2", "Ann 3", "operator 2"}
@@ -230,18 +246,18 @@ def test_names_are_nobody_elses(ctx):
     ]
 
 
-def test_a_visitor_cannot_label_under_the_name_of_who_joined(ctx, asked_by):
+def test_a_visitor_cannot_label_under_the_name_of_who_joined(ctx, handle_event_of):
     add_person(ctx.db, "Ann")
     with pytest.raises(LabelError, match="no usable name"):
-        label.require_annotator(ctx, "Ann")
-    asked_by(Asked(ctx.access.cookie_value(Visitor(Role.LABELLER, "Ann"))))
-    assert label.require_annotator(ctx, "somebody else") == "Ann"
+        ctx.require_annotator("Ann")
+    handle_event_of(FakeRequest(ctx.access, ctx.access.cookie_value(Visitor(Role.LABELLER, "Ann"))))
+    assert ctx.require_annotator("somebody else") == "Ann"
 
 
 @pytest.mark.parametrize("role", Role)
-def test_what_each_role_may_do(ctx, asked_by, role):
+def test_each_role_may_do_what_the_roles_below_may(ctx, handle_event_of, role):
     add_person(ctx.db, "Ann")
-    asked_by(Asked(ctx.access.cookie_value(Visitor(role, "Ann"))))
+    handle_event_of(FakeRequest(ctx.access, ctx.access.cookie_value(Visitor(role, "Ann"))))
     for needed, ask in ((Role.LABELLER, ctx.require_labeller), (Role.OPERATOR, lambda: ctx.require_operator(None))):
         if role.at_least(needed):
             ask()
@@ -250,19 +266,19 @@ def test_what_each_role_may_do(ctx, asked_by, role):
                 ask()
 
 
-def test_a_viewer_is_shown_no_pair_and_how_to_join(ctx, asked_by):
-    asked_by(Asked())
+def test_a_viewer_is_shown_no_pair_and_how_to_join(ctx, handle_event_of):
+    handle_event_of(FakeRequest(ctx.access))
     shown = label.state(ctx, "visitor-1")
     assert shown["pair"] is None
-    assert "join code" in shown["waiting"]
+    assert "join code" in shown["waiting_text"]
     assert shown["you"] == {"name": "", "role": "viewer"}
 
 
-def test_every_event_of_the_page_is_guarded_but_the_marked(ctx, asked_by, in_loop):
+def test_viewers_trigger_no_event_of_the_page_but_those_marked(ctx, handle_event_of, in_loop):
     page = in_loop(lambda: build_page(ctx))
     open_to_viewers = {event.fn.__name__ for event in page.fns.values() if getattr(event.fn, "for_viewers", False)}
-    assert open_to_viewers == {"opened", "next_pair", "submit_vote", "status", "prove", "enter"}
-    asked_by(Asked())
+    assert open_to_viewers == {"opened", "next_pair", "submit_vote", "status", "verify_operator", "operator_secret"}
+    handle_event_of(FakeRequest(ctx.access))
     others = [event for event in page.fns.values() if event.fn is not None and event.fn.__name__ not in open_to_viewers]
     assert len(others) > 10
     for event in others:
@@ -270,7 +286,7 @@ def test_every_event_of_the_page_is_guarded_but_the_marked(ctx, asked_by, in_loo
             event.fn()
 
 
-def test_the_guard_lets_labellers_pass(ctx, asked_by, in_loop):
+def test_labellers_trigger_guarded_events(ctx, handle_event_of, in_loop):
     def make():
         with gr.Blocks() as page:
             button = gr.Button()
@@ -284,21 +300,26 @@ def test_the_guard_lets_labellers_pass(ctx, asked_by, in_loop):
     assert acts[1]() == "seen"
     with pytest.raises(gr.Error):
         acts[0]()
-    asked_by(Asked(ctx.access.cookie_value(Visitor(Role.LABELLER, add_person(ctx.db, "Ann").name))))
+    handle_event_of(
+        FakeRequest(ctx.access, ctx.access.cookie_value(Visitor(Role.LABELLER, add_person(ctx.db, "Ann").name)))
+    )
     assert acts[0]() == "done"
 
 
-def test_the_server_asks_only_where_visitors_have_roles(ctx):
+def test_only_a_multi_user_lab_identifies_visitors(ctx):
     assert "auth_dependency" not in launch_options(Context(ctx.home, ctx.db))
     ask = launch_options(ctx)["auth_dependency"]
-    assert ask(Asked(ctx.access.cookie_value(Visitor(Role.LABELLER, add_person(ctx.db, "Ann").name)))) == "labeller:Ann"
-    assert ask(Asked()) == "viewer:"
+    assert (
+        ask(FakeRequest(ctx.access, ctx.access.cookie_value(Visitor(Role.LABELLER, add_person(ctx.db, "Ann").name))))
+        == "labeller:Ann"
+    )
+    assert ask(FakeRequest(ctx.access)) == "viewer:"
 
 
 def test_after_a_minute_the_right_code_opens_again(web, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    for _ in range(doors.MAX_FAILURES_PER_MINUTE):
+    for _ in range(login_routes.MAX_FAILURES_PER_MINUTE):
         web.post("/join", data={"code": "GUESS1", "name": "Ann"})
     now[0] += 59
     assert web.post("/join", data={"code": "ABC234", "name": "Ann"}).status_code == 429
@@ -306,14 +327,14 @@ def test_after_a_minute_the_right_code_opens_again(web, monkeypatch):
     assert web.post("/join", data={"code": "ABC234", "name": "Ann"}).status_code == 303
 
 
-def test_where_no_secret_is_set_none_opens():
-    assert doors.secrets_equal("sesame", "sesame")
-    assert not doors.secrets_equal("", "")
-    assert not doors.secrets_equal("sesam", "sesame")
+def test_an_empty_secret_equals_nothing():
+    assert secrets_equal("sesame", "sesame")
+    assert not secrets_equal("", "")
+    assert not secrets_equal("sesam", "sesame")
 
 
-def test_what_was_said_comes_back_as_text(web):
-    """The name that was given stays in the form, whatever it holds; so does what was wrong with it."""
+def test_form_input_is_escaped_when_shown_again(web):
+    """The form keeps the entered name and shows the error message."""
     answer = web.post("/join", data={"code": "WRONG1", "name": '"><img src=x>'})
     assert 'value="&quot;&gt;&lt;img src=x&gt;"' in answer.text
     assert "<img" not in answer.text

@@ -1,4 +1,4 @@
-"""Labelling that is open to all: a visitor's name is signed and comes with the page; names that others see let nobody in."""
+"""Labelling that is open to all: the page brings a signed random name; a name without its signature is refused."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from rlhf_lab.errors import LabelError
 from rlhf_lab.store.annotators import OPERATOR_NAME, VISITOR_PREFIX, add_person
 from rlhf_lab.store.votes import vote_history
 from rlhf_lab.ui import http_api
-from rlhf_lab.ui.auth.visitors import COOKIE_NAME, Visitor, multi_user_access
+from rlhf_lab.ui.auth.visitors import Visitor, multi_user_access
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, first_pair_route
 from rlhf_lab.ui.screens import label
@@ -31,23 +31,23 @@ META = re.compile(r'<body><meta name="lab-visitor" content="([\w.-]+)"><meta nam
 
 @pytest.fixture
 def lab(ctx, monkeypatch):
-    """A lab in which whoever reaches the page may label."""
+    """A lab in which every visitor may label."""
     monkeypatch.delenv(OPERATOR_SECRET_ENV_VAR, raising=False)
     return ctx.as_multi_user(open_to_all=True)
 
 
-class Asked:
-    """A request as far as it is read."""
+class FakeRequest:
+    """Only the attributes of a request that are read."""
 
     def __init__(self, cookies: dict[str, str] | None = None, **headers: str) -> None:
         self.cookies, self.headers = cookies or {}, {"host": "lab.example"} | headers
 
 
 @pytest.fixture
-def asked_by():
-    """asked_by(cookies): what is done from now on is done for a request with these cookies, as in an event."""
+def handle_event_with():
+    """handle_event_with(cookies): from now on the code runs as in an event that was sent with these cookies."""
     tokens = []
-    yield lambda cookies=None: tokens.append(LocalContext.request.set(Asked(cookies)))
+    yield lambda cookies=None: tokens.append(LocalContext.request.set(FakeRequest(cookies)))
     for token in reversed(tokens):
         LocalContext.request.reset(token)
 
@@ -76,13 +76,14 @@ def votes(lab, name):
     return [(vote.pair_id, vote.choice.value) for vote, _ in vote_history(lab.db, lab.project.id, name)]
 
 
-def say(lab, name, said, **more):
-    return label.voting_handlers(lab)[name](gr.EventData(None, {"annotator": said, **more}))
+def send(lab, name, token, **more):
+    """An event of the screen Label by a page that sends this token as its annotator."""
+    return label.voting_handlers(lab)[name](gr.EventData(None, {"annotator": token, **more}))
 
 
-def vote(lab, said=""):
-    pair = label.state(lab, label.require_annotator(lab, said))["pair"]["id"]
-    say(lab, "vote", said, pair_id=pair, choice="tie", uuid=f"{said[:9]}-{pair}")
+def vote(lab, token=""):
+    pair = label.state(lab, lab.require_annotator(token))["pair"]["id"]
+    send(lab, "vote", token, pair_id=pair, choice="tie", uuid=f"{token[:9]}-{pair}")
     return pair
 
 
@@ -102,21 +103,21 @@ def test_the_page_brings_a_name_which_a_browser_keeps(lab):
     assert "SameSite=None; Secure; Partitioned" in framed[1]
 
 
-def test_a_browser_that_refuses_the_cookie_labels_by_the_name_of_its_page(lab, asked_by):
+def test_a_browser_that_refuses_the_cookie_labels_by_the_name_of_its_page(lab, handle_event_with):
     signed, name = named(lab, browser(lab))
-    asked_by()
+    handle_event_with()
     pair = vote(lab, signed)
     assert votes(lab, name) == [(pair, "tie")]
-    assert label.optional_annotator(lab, signed) == name
+    assert lab.annotator_or_empty(signed) == name
     answer = browser(lab).post("/first", json={"annotator": signed})
     assert answer.json()["left"] == label.state(lab, name)["pair"]["left"]
 
 
-def test_whoever_has_entered_is_given_no_other_name(lab):
+def test_who_has_entered_gets_no_random_name(lab):
     add_person(lab.db, "Ann")
     for visitor in (Visitor(Role.LABELLER, "Ann"), Visitor(Role.OPERATOR, OPERATOR_NAME)):
         client = browser(lab)
-        client.cookies.set(COOKIE_NAME, lab.access.cookie_value(visitor))
+        client.cookies.set(lab.access.login_cookie_name, lab.access.cookie_value(visitor))
         answer = client.get("/")
         guest = '<meta name="lab-guest">' if visitor.role is Role.LABELLER else ""
         assert answer.text == PAGE.replace("<body>", f"<body>{guest}<b>start</b>")
@@ -124,7 +125,7 @@ def test_whoever_has_entered_is_given_no_other_name(lab):
         assert answer.headers.get_list("set-cookie") == ["other=1"]
 
 
-def test_where_labelling_needs_a_code_and_on_a_lab_of_ones_own_no_name_comes(ctx, lab):
+def test_no_random_name_on_a_local_lab_and_where_labelling_needs_a_code(ctx, lab):
     for other in (ctx, ctx.as_multi_user(open_to_all=False)):
         answer = browser(other).get("/")
         assert "lab-visitor" not in answer.text
@@ -132,62 +133,62 @@ def test_where_labelling_needs_a_code_and_on_a_lab_of_ones_own_no_name_comes(ctx
         assert ("lab-guest" in answer.text) is (other is not ctx)  # on a lab of one's own everybody is the operator
 
 
-def test_who_enters_by_a_door_is_known_by_that_from_then_on(lab, asked_by):
+def test_the_login_cookie_counts_more_than_the_page_cookie(lab, handle_event_with):
     mine, _ = newcomer(lab)
     ann = lab.access.cookie_value(Visitor(Role.LABELLER, add_person(lab.db, "Ann").name))
-    asked_by(mine | {COOKIE_NAME: ann})
+    handle_event_with(mine | {lab.access.login_cookie_name: ann})
     assert lab.visitor() == Visitor(Role.LABELLER, "Ann")
-    assert lab.name(mine[lab.access.page_cookie_name]) == "Ann"  # also on a page from before
-    asked_by(mine | {COOKIE_NAME: f"{ann}x"})
+    assert lab.annotator_name(mine[lab.access.page_cookie_name]) == "Ann"  # also on a page from before
+    handle_event_with(mine | {lab.access.login_cookie_name: f"{ann}x"})
     assert lab.visitor().name.startswith(VISITOR_PREFIX)
 
 
 @pytest.fixture
-def victim(lab, asked_by):
+def victim(lab, handle_event_with):
     """(name, pair): somebody who voted on a pair and sees another."""
     mine, name = newcomer(lab)
-    asked_by(mine)
+    handle_event_with(mine)
     pair = vote(lab)
     yield name, pair
     assert votes(lab, name) == [(pair, "tie")]  # whatever the others tried
-    asked_by(mine)
-    assert say(lab, "undo", "")["notice"] == "Your last answer is taken back."
+    handle_event_with(mine)
+    assert send(lab, "undo", "")["notice"] == "Your last answer is taken back."
 
 
-def everything(lab, said):
-    """What a visitor may try under a name: each must be refused. Returns what they were told."""
-    told = []
+def try_everything(lab, token):
+    """Everything that a page may try with a token as its annotator: each must be refused. Returns the messages."""
+    messages = []
     tries = [
         (name, {"pair_id": 1, "choice": "left", "uuid": "stolen", "vote_id": 1}) for name in label.voting_handlers(lab)
     ]
     for name, more in tries:
-        with pytest.raises(LabelError) as refused:
-            say(lab, name, said, **more)
-        told.append(str(refused.value))
+        with pytest.raises(gr.Error) as refused:
+            send(lab, name, token, **more)
+        messages.append(refused.value.message)
     with pytest.raises(LabelError):
-        voting.recent_votes(lab, label.require_annotator(lab, said))
-    assert browser(lab).post("/first", content=json.dumps({"annotator": said}), headers=JSON).status_code == 204
-    return told
+        voting.recent_votes(lab, lab.require_annotator(token))
+    assert browser(lab).post("/first", content=json.dumps({"annotator": token}), headers=JSON).status_code == 204
+    return messages
 
 
-def test_an_id_from_the_screen_people_lets_nobody_in(lab, victim, asked_by):
-    asked_by()
-    assert set(everything(lab, victim[0])) == {"This page has no usable name for you; reload it."}
+def test_a_name_without_a_signature_is_refused(lab, victim, handle_event_with):
+    handle_event_with()
+    assert set(try_everything(lab, victim[0])) == {"This page has no usable name for you; reload it."}
 
 
-def test_with_a_name_of_ones_own_an_id_of_somebody_else_is_not_even_read(lab, victim, asked_by):
+def test_a_visitor_with_a_cookie_cannot_act_under_another_name(lab, victim, handle_event_with):
     name, pair = victim
     mine, me = newcomer(lab)
-    asked_by(mine)
-    assert say(lab, "undo", name)["notice"] == "There is nothing to undo."
-    assert "was not given to you" in say(lab, "vote", name, pair_id=pair, choice="left", uuid="x")["notice"]
-    assert "not there to be changed" in say(lab, "amend", name, vote_id=1, choice="left", uuid="y")["notice"]
-    assert voting.recent_votes(lab, label.require_annotator(lab, name)) == []
-    assert label.require_annotator(lab, name) == me
+    handle_event_with(mine)
+    assert send(lab, "undo", name)["notice"] == "There is nothing to undo."
+    assert "was not given to you" in send(lab, "vote", name, pair_id=pair, choice="left", uuid="x")["notice"]
+    assert "not there to be changed" in send(lab, "amend", name, vote_id=1, choice="left", uuid="y")["notice"]
+    assert voting.recent_votes(lab, lab.require_annotator(name)) == []
+    assert lab.require_annotator(name) == me
 
 
 @pytest.mark.parametrize("where", ["cookie", "page"])
-def test_forged_tampered_and_foreign_names_are_nobody(lab, victim, asked_by, where):
+def test_forged_tampered_and_foreign_tokens_are_refused(lab, victim, handle_event_with, where):
     name, _ = victim
     signed = lab.access.cookie_value(Visitor(Role.VIEWER, name))
     body, signature = signed.split(".")
@@ -197,8 +198,10 @@ def test_forged_tampered_and_foreign_names_are_nobody(lab, victim, asked_by, whe
         foreign.cookie_value(Visitor(Role.VIEWER, name)), f"{body}.", f"{body}.{signature[:-1]}", f"{signed}0", body,
         f"{body}.{mine.split('.')[1]}", f"{mine.split('.')[0]}.{signature}", "\ud800.\ud800", "é.é", ".", name, '["viewer", "x"]',
     ):  # fmt: skip
-        asked_by({lab.access.page_cookie_name: forged, COOKIE_NAME: forged} if where == "cookie" else None)
-        everything(lab, forged)
+        handle_event_with(
+            {lab.access.page_cookie_name: forged, lab.access.login_cookie_name: forged} if where == "cookie" else None
+        )
+        try_everything(lab, forged)
         assert lab.visitor() == Visitor(Role.LABELLER)
     for nothing in (None, 7, [signed], {"name": name}):
         assert lab.access.name_from_token(nothing) == ""
@@ -207,52 +210,54 @@ def test_forged_tampered_and_foreign_names_are_nobody(lab, victim, asked_by, whe
     assert named(lab, client)[1] not in ("", name)  # a new visitor, with a new name
 
 
-def test_a_page_is_not_believed_the_name_of_who_entered(lab, asked_by):
+def test_a_login_cookie_sent_by_the_page_is_refused(lab, handle_event_with):
     """Their cookie is one that scripts cannot read; it counts as a cookie alone."""
-    asked_by()
+    handle_event_with()
     add_person(lab.db, "Ann")
     for visitor in (Visitor(Role.LABELLER, "Ann"), Visitor(Role.OPERATOR, OPERATOR_NAME)):
-        everything(lab, lab.access.cookie_value(visitor))
+        try_everything(lab, lab.access.cookie_value(visitor))
 
 
-def test_a_name_of_open_days_lets_nobody_label_once_a_code_is_needed(lab, ctx, asked_by):
+def test_a_random_name_does_not_label_once_a_code_is_needed(lab, ctx, handle_event_with):
     mine, name = newcomer(lab)
     closed = ctx.as_multi_user(open_to_all=False)
     assert closed.access.key == lab.access.key
-    asked_by(mine)
+    handle_event_with(mine)
     assert closed.visitor() == Visitor(Role.VIEWER, name)
     for signed in (*mine.values(), ""):
-        assert label.optional_annotator(closed, signed) == ""
-        assert say(closed, "opened", signed)["pair"] is None
+        assert closed.annotator_or_empty(signed) == ""
+        assert send(closed, "opened", signed)["pair"] is None
 
 
-def test_another_site_s_page_acts_for_nobody(lab, victim):
+def test_a_page_of_another_site_does_not_act_as_the_visitor(lab, victim):
     cookies = {lab.access.page_cookie_name: lab.access.cookie_value(Visitor(Role.VIEWER, victim[0]))}
-    assert lab.access.visitor(Asked(cookies)).name == victim[0]
-    assert lab.access.visitor(Asked(cookies, origin="https://evil.example")) == Visitor(Role.LABELLER)
+    assert lab.access.visitor(FakeRequest(cookies)).name == victim[0]
+    assert lab.access.visitor(FakeRequest(cookies, origin="https://evil.example")) == Visitor(Role.LABELLER)
 
 
-def test_a_program_is_never_a_person_of_the_page(lab, victim, asked_by):
+def test_a_program_never_has_the_name_of_a_person(lab, victim, handle_event_with):
     for cookies in (None, newcomer(lab)[0]):
-        asked_by(cookies)
+        handle_event_with(cookies)
         assert http_api.ApiCaller(lab).annotator_name(victim[0], "") == f"api:{victim[0]}"
 
 
-def test_only_signed_names_are_here(lab, asked_by):
+def test_only_signed_names_are_present(lab, handle_event_with):
     PRESENCE._last_seen.clear()
     mine, name = newcomer(lab)
-    asked_by(mine)
-    label.touch_presence(lab, label.optional_annotator(lab, "somebody"))
+    handle_event_with(mine)
+    label.touch_presence(lab, lab.annotator_or_empty("somebody"))
     assert PRESENCE.names() == [name]
 
 
-def test_the_screen_names_those_who_gave_a_name(lab, asked_by):
+def test_the_screen_shows_only_registered_names(lab, handle_event_with):
     mine, _ = newcomer(lab)
-    asked_by(mine)
-    assert say(lab, "opened", "")["you"] == {"name": "", "role": "labeller"}
-    asked_by({COOKIE_NAME: lab.access.cookie_value(Visitor(Role.LABELLER, add_person(lab.db, "Ann").name))})
-    assert say(lab, "opened", "")["you"] == {"name": "Ann", "role": "labeller"}
+    handle_event_with(mine)
+    assert send(lab, "opened", "")["you"] == {"name": "", "role": "labeller"}
+    handle_event_with(
+        {lab.access.login_cookie_name: lab.access.cookie_value(Visitor(Role.LABELLER, add_person(lab.db, "Ann").name))}
+    )
+    assert send(lab, "opened", "")["you"] == {"name": "Ann", "role": "labeller"}
 
 
-def test_a_lab_of_ones_own_believes_several_names(ctx):
-    assert [label.require_annotator(ctx, name) for name in ("ann", " bob ")] == ["ann", "bob"]
+def test_a_local_lab_accepts_any_name(ctx):
+    assert [ctx.require_annotator(name) for name in ("ann", " bob ")] == ["ann", "bob"]
