@@ -27,7 +27,7 @@ from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
 from rlhf_lab.ui.network import is_loopback, network_url, parse_proxy_url
 from rlhf_lab.ui.page import build_page, launch_options
 
-#: Characters of an operator's secret that nobody guesses; wrong ones are not counted, so that nobody keeps the operator out.
+#: Characters. Attempts are not limited, so that nobody can lock the operator out; a shorter secret could be guessed.
 MIN_SECRET_LENGTH = 16
 
 
@@ -69,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def open_context(args: argparse.Namespace, on_space: bool) -> Context:
-    """The lab that was asked for, with the project that it opens on. Raises LabError."""
+    """The context of the page for these arguments, with an open project. Raises LabError."""
     people = read_password_file(args.auth_file.expanduser()) if args.auth_file is not None else {}
     proxy_address = parse_proxy_url(args.url) if args.url is not None else ""
     with contextlib.ExitStack() as cleanup:
@@ -84,13 +84,13 @@ def open_context(args: argparse.Namespace, on_space: bool) -> Context:
             ctx = ctx.as_multi_user(open_to_all=open_to_all, password_entries=people)
         if args.model is not None:
             open_project_on_model(ctx.db, ensure_model(args.model))
-        ctx.project  # noqa: B018  made now, so that the first visitor finds it
+        ctx.project  # noqa: B018  created before the first visitor comes
         cleanup.pop_all()
     return ctx
 
 
 def ensure_model(model: str) -> ModelFacts:
-    """What the model is, all its files here; says so where they come from the Hub. Raises LabError."""
+    """Inspect the model, and download its files if it is on the Hub. Raises LabError."""
     facts = inspect_model(model)
     if facts.files_to_download:
         print(f"Downloading {facts.name}, {facts.download_bytes / 1e6:,.0f} MB …", flush=True)
@@ -107,7 +107,7 @@ def ensure_model(model: str) -> ModelFacts:
 
 
 def serve(ctx: Context, host: str, port: int) -> int:
-    """Serve until Ctrl-C, then say what goes on in the background. Returns the exit status: 1 where it could not be served."""
+    """Serve until Ctrl-C, then print what still runs in the background. Returns the exit status, 1 if it could not be served."""
     process_env.limit_malloc_arenas()
     with process_env.freeze_gc():
         page = build_page(ctx).queue(default_concurrency_limit=8, max_size=64, api_open=False)
@@ -131,7 +131,7 @@ def serve(ctx: Context, host: str, port: int) -> int:
 
 
 def shutdown_message(db: Database, home: Path) -> str:
-    """What still runs when the page ends, and how to stop it."""
+    """What still runs after the page has ended, and how to stop it."""
     home_option = "" if home == default_home().expanduser().resolve() else f" --home {shlex.quote(str(home))}"
     engine = engine_process.engine_state(db)
     if engine.state not in (EngineState.ALIVE, EngineState.STARTING) or engine.row is None:
@@ -145,12 +145,13 @@ def shutdown_message(db: Database, home: Path) -> str:
     activity = f"is still at work ({running_text})" if running_text else "rests, and leaves by itself after 10 minutes"
     return (
         f"The page has ended. The engine (pid {engine.row.process.pid}) {activity}.\n"
-        f"Start `python app.py{home_option}` again to watch it; `python -m rlhf_lab stop-engine{home_option}` ends it (a run resumes later)."
+        f"Start `python app.py{home_option}` again to watch it; `python -m rlhf_lab stop-engine{home_option}` ends it "
+        "(a run resumes later)."
     )
 
 
 def access_instructions(ctx: Context, url: str) -> str:
-    """How the operator and labellers enter, to be printed where only the operator reads it."""
+    """How the operator and labellers log in; contains the operator's secret."""
     if not ctx.access.is_multi_user:
         return ""
     if os.environ.get("SPACE_HOST"):
@@ -162,7 +163,10 @@ def access_instructions(ctx: Context, url: str) -> str:
         join_text += f"\npeople of the file: {url}enter  with name and password"
     secret, warning = ctx.access.operator_secret, ""
     if len(secret) < MIN_SECRET_LENGTH:
-        warning = f"\nThe operator's secret is short and can be guessed: give {OPERATOR_SECRET_ENV_VAR} {MIN_SECRET_LENGTH} characters or more."
+        warning = (
+            f"\nThe operator's secret is short and can be guessed: give {OPERATOR_SECRET_ENV_VAR} {MIN_SECRET_LENGTH} "
+            "characters or more."
+        )
     return f"\noperator (keep this link to yourself): {url}enter?key={quote(secret)}\nlabellers: {join_text}{warning}"
 
 

@@ -1,4 +1,4 @@
-"""The curves of algorithms.py as a page that needs nothing else: python benchmarks/algorithms.py --frontier --plot FILE.html"""
+"""Plots of algorithms.py as a self-contained HTML page: python benchmarks/algorithms.py --frontier --plot FILE.html"""
 
 import math
 import statistics
@@ -22,7 +22,7 @@ def write_figure(mode: str, rows: Rows, path: Path) -> None:
 
 
 def frontier(rows: Rows) -> go.Figure:
-    """Gold over the root of the KL, mean ± sd over the seeds; ppo along its run beside best-of-n."""
+    """Gold over sqrt(KL), mean ± sd over the seeds: ppo along its run, and best-of-n."""
     figure = go.Figure()
     for number, (label, prefix) in enumerate(
         (("ppo, step by step", "ppo step "), ("best of n of the base", "best of "))
@@ -43,7 +43,7 @@ def frontier(rows: Rows) -> go.Figure:
 
 
 def overoptimise(rows: Rows) -> go.Figure:
-    """Proxy (dashed) and gold (full) over the steps, mean over the seeds, of a run without KL and of the preset."""
+    """Proxy (dashed) and gold (solid) over the steps, mean over the seeds, of each arm."""
     figure = go.Figure()
     for number, run in enumerate(dict.fromkeys(row["run"] for row in rows)):
         steps = sorted({row["step"] for row in rows if row["run"] == run})

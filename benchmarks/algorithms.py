@@ -1,4 +1,4 @@
-"""The seven algorithms on the same labels; ppo beside best-of-n; and what happens without a KL penalty.
+"""Comparison of the seven algorithms on the same labels; of ppo and best-of-n; and overoptimisation without a KL penalty.
 
     python benchmarks/algorithms.py --seeds 5                         gold, KL and seconds of each, with its recommended settings
     python benchmarks/algorithms.py --frontier --seeds 5              gold over sqrt(KL): ppo along its run, best-of-n of the base
@@ -6,8 +6,8 @@
     python benchmarks/algorithms.py --algorithms ppo --dtype bfloat16 --seeds 5     the same labels in half precision
     python benchmarks/algorithms.py --algorithms trpo --set max_kl=0.02 --set cg_iters=5
 
-Each writes a JSON file (--out) and prints a table. The labels are simulated by a judge whose own score is the gold; gold is in
-the base's standard deviations above the base. Samples for the evaluation are fresh, on prompts that nothing was trained on.
+Each mode prints a table, and writes a JSON file with --out. A simulated judge labels the pairs; its score is the gold, in
+standard deviations of the base above the base. Evaluation samples are fresh, on prompts that were not trained on.
 """
 
 import argparse
@@ -27,34 +27,39 @@ from rlhf_lab.common.process_env import set_training_env
 
 set_training_env()
 
-import algorithm_figures  # noqa: E402
-import torch  # noqa: E402
+import algorithm_figures
+import torch
 
-from rlhf_lab.common.enums import Source  # noqa: E402
-from rlhf_lab.config.base import fields_of  # noqa: E402
+from rlhf_lab.common.enums import Source
+from rlhf_lab.config.base import fields_of
 from rlhf_lab.config.policy import ALGORITHMS, PolicyConfig
 from rlhf_lab.config.reward import RewardConfig
-from rlhf_lab.embedded_model.corpus import generate_documents  # noqa: E402
-from rlhf_lab.engine.job_handlers import RewardRequest, train_reward_model  # noqa: E402
-from rlhf_lab.engine.model_cache import ModelCache  # noqa: E402
+from rlhf_lab.embedded_model.corpus import generate_documents
+from rlhf_lab.engine.job_handlers import RewardRequest, train_reward_model
+from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.pair_sampling import PairRequest, sample_pairs
-from rlhf_lab.jobs.judge_labelling import label_with_judge  # noqa: E402
-from rlhf_lab.jobs.project_setup import new_project  # noqa: E402
-from rlhf_lab.judges.builtin import Judge, load_judge  # noqa: E402
-from rlhf_lab.models.adapters import Adapters  # noqa: E402
-from rlhf_lab.models.backbone import Backbone  # noqa: E402
-from rlhf_lab.models.reward_model import RewardModel  # noqa: E402
-from rlhf_lab.store.database import Database  # noqa: E402
-from rlhf_lab.store.projects import prompts  # noqa: E402
-from rlhf_lab.training.evaluation import Mean, best_of_n, best_of_n_kl, mean, sample_responses, sequence_kl  # noqa: E402
-from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer  # noqa: E402
+from rlhf_lab.jobs.judge_labelling import label_with_judge
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.judges.builtin import Judge, load_judge
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.backbone import Backbone
+from rlhf_lab.models.reward_model import RewardModel
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import prompts
+from rlhf_lab.training.evaluation import Mean, best_of_n, best_of_n_kl, mean, sample_responses, sequence_kl
+from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 
-EVAL_PROMPTS = 128  # prompts of the evaluation
-SAMPLES_PER_PROMPT = 16  # base samples of each
+EVAL_PROMPTS = 128
+SAMPLES_PER_PROMPT = 16  # base samples
 
 
 class Experiment(NamedTuple):
-    """What all algorithms of a seed share: labels, reward model, and what the base is worth."""
+    """Shared by all runs of a seed: labels, reward model, scores of the base.
+
+    Attributes:
+        base_scores, base_gold: of the base's samples, one row per prompt.
+        gold_sd: standard deviation of the base's gold.
+    """
 
     seed: int
     backbone: Backbone
@@ -63,12 +68,12 @@ class Experiment(NamedTuple):
     judge: Judge
     train_prompts: list[str]
     eval_prompts: list[str]
-    base_scores: list[list[float]]  # of the base's samples, a row a prompt
+    base_scores: list[list[float]]
     base_gold: list[list[float]]
-    gold_sd: float  # sd of the base's gold
+    gold_sd: float
 
     def gold_gain(self, gold: float) -> float:
-        """A gold score in the base's sd above the base."""
+        """A gold score relative to the base's mean, in its sd."""
         return (gold - statistics.fmean(map(statistics.fmean, self.base_gold))) / self.gold_sd
 
 
@@ -110,7 +115,7 @@ def prepare_experiment(args: argparse.Namespace, model_cache: ModelCache, db: Da
 
 
 def make_config(args: argparse.Namespace, experiment: Experiment, algorithm: str, **changes: Any) -> PolicyConfig:
-    """What is recommended for the algorithm, with these changes and those of the command line over them."""
+    """The recommended config of the algorithm with `changes`, then those of the command line."""
     shared: dict[str, Any] = {
         "steps": args.steps, "max_new_tokens": args.length, "seed": experiment.seed, "token_rows": 0, "sample_every": 10_000,
     }  # fmt: skip
@@ -124,7 +129,7 @@ def make_trainer(experiment: Experiment, config: PolicyConfig) -> PolicyTrainer:
 
 
 def evaluate_policy(experiment: Experiment, trainer: PolicyTrainer) -> tuple[Mean, Mean]:
-    """Gold above the base (in its sd) and KL of the policy as it is, on fresh samples for the held-out prompts."""
+    """(gold gain, KL) of the current policy on fresh samples for the evaluation prompts."""
     config = trainer.state.config
     with experiment.adapters.using(trainer.state.policy.adapter, merged=True):
         samples = sample_responses(
@@ -136,7 +141,7 @@ def evaluate_policy(experiment: Experiment, trainer: PolicyTrainer) -> tuple[Mea
 
 
 def run_algorithms(args: argparse.Namespace, experiment: Experiment) -> list[dict[str, Any]]:
-    """One run of each, with what is recommended for it and the changes of the command line."""
+    """One run of each algorithm."""
     rows = []
     for name in args.algorithms:
         trainer, start_time = make_trainer(experiment, make_config(args, experiment, name)), time.monotonic()
@@ -156,7 +161,7 @@ def run_algorithms(args: argparse.Namespace, experiment: Experiment) -> list[dic
 
 
 def frontier(args: argparse.Namespace, experiment: Experiment) -> list[dict[str, Any]]:
-    """ppo at several points of its run, and best-of-n of the base."""
+    """ppo at several steps of its run, and best-of-n of the base."""
     rows = []
     for n in (1, 2, 4, 8, 16):
         best = best_of_n(n, experiment.base_scores, experiment.base_gold)
@@ -179,7 +184,7 @@ def frontier(args: argparse.Namespace, experiment: Experiment) -> list[dict[str,
 
 
 def overoptimise(args: argparse.Namespace, experiment: Experiment) -> list[dict[str, Any]]:
-    """The same long run without KL penalty and clip, without the penalty, and with the preset."""
+    """The same long run without KL penalty and score clip, without KL penalty, and with the preset."""
     rows = []
     arms: dict[str, dict[str, Any]] = {
         "KL and clip off": {"beta": 0.0, "score_clip": None},
@@ -216,7 +221,7 @@ def log(text: str) -> None:
 
 
 def table(rows: list[dict[str, Any]], key: str, columns: list[str]) -> str:
-    """Mean ± sd over the seeds, a Markdown row for every value of `key`."""
+    """A Markdown table of mean ± sd over the seeds, one row for each value of `key`."""
     lines = [f"| {key} | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
     for name in dict.fromkeys(row[key] for row in rows):
         cells = []
@@ -236,7 +241,7 @@ MODES: dict[str, tuple[Callable[[argparse.Namespace, Experiment], list[dict[str,
 
 
 def parse_changes(assignments: list[str]) -> dict[str, Any]:
-    """name=value pairs as settings of their type."""
+    """["name=value", …] as typed settings of PolicyConfig."""
     settings = {item.name: item for item in fields_of(PolicyConfig)}
     changes: dict[str, Any] = {}
     for assignment in assignments:

@@ -1,10 +1,9 @@
-"""What must not grow: the time of a response token with the response's length, of a step with its number and the store's size.
+"""Costs that must not grow: time per response token with the response length, time per step with the size of the store.
 
     python benchmarks/constant_cost.py --json
 
-Tokens: 32 rows sampled by a random Llama of 3 million weights for 32 and for 256 tokens, in turns; the ratio of seconds a token.
-Steps: the store's part of a step (read what people asked for, write 40 metrics) after 10, 1,000 and 10,000 stored ones, and the
-page's question for what is new.
+Tokens: 32 rows sampled by a random Llama with 3 million weights, alternating 32 and 256 tokens; the ratio of seconds per token.
+Steps: the store's part of a step (read events, write 40 metrics) and a poll of the page, after 10, 1,000 and 10,000 stored steps.
 """
 
 import argparse
@@ -19,17 +18,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks" / "peer")]
 
-import torch  # noqa: E402
-from our_ppo import save_random_llama  # noqa: E402  (prepares the process before torch comes in)
+import torch
+from our_ppo import save_random_llama  # sets the environment before torch is imported
 
-from rlhf_lab.common.enums import Source  # noqa: E402
-from rlhf_lab.common.records import LabelSnapshot, StepResult  # noqa: E402
-from rlhf_lab.models.backbone import load_backbone  # noqa: E402
-from rlhf_lab.models.sampling.sampler import sample, uniforms  # noqa: E402
-from rlhf_lab.store.database import Database  # noqa: E402
-from rlhf_lab.store.projects import create_project  # noqa: E402
+from rlhf_lab.common.enums import Source
+from rlhf_lab.common.records import LabelSnapshot, StepResult
+from rlhf_lab.models.backbone import load_backbone
+from rlhf_lab.models.sampling.sampler import sample, uniforms
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import create_project
 from rlhf_lab.store.reward_models import add_reward_model
-from rlhf_lab.store.run_metrics import metric_series, record_step  # noqa: E402
+from rlhf_lab.store.run_metrics import metric_series, record_step
 from rlhf_lab.store.runs import create_run, pending_events
 
 SHAPE = "192,6,6,4096"
@@ -52,7 +51,7 @@ def main() -> int:
 def measure_tokens(folder: Path, rounds: int) -> dict[str, Any]:
     save_random_llama(folder, SHAPE, torch.float32)
     backbone = load_backbone(str(folder), device="cpu", dtype=torch.float32)
-    backbone.eos_ids = (-1,)  # no row ends by itself
+    backbone.eos_ids = (-1,)  # no row ends early
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(4, 4096, (ROWS, 16), generator=generator).tolist()
     seconds: dict[int, list[float]] = {SHORT_LENGTH: [], LONG_LENGTH: []}
@@ -70,7 +69,7 @@ def measure_tokens(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def measure_steps(folder: Path) -> dict[str, Any]:
-    """The store's part of a step: read controls, write rows, read what is new for a page."""
+    """The store's part of a step: read events, write rows; and a poll of the page."""
     result: dict[str, Any] = {}
     for stored in STORED_STEPS:
         with Database.open(folder / f"home{stored}") as db:

@@ -1,12 +1,12 @@
-"""How much a reward model learns from few labels: accuracy on unseen pairs at 20, 30, 60 and 200 labels, in many ways.
+"""Label efficiency of reward models: accuracy on unseen pairs at 20, 30, 60 and 200 labels, for many variants.
 
     python benchmarks/label_efficiency.py
     python benchmarks/label_efficiency.py --model FOLDER --labels 60,200 --judges polite
     python benchmarks/label_efficiency.py --variants preset,textbook,early --labels 60 --seeds 3 --json
 
-Texts are sampled from the base model once; simulated judges label them without noise; a seed is a draw of the labels. Held-out
-pairs answer prompts that no label is about. Ways of `HEAD_VARIANTS` fit a head on hidden states that are computed once, in
-milliseconds; ways of `TRAINING_VARIANTS` are whole trainings (LoRA and all) and take seconds to minutes each, so they must be asked for.
+Texts are sampled from the base model once, and simulated judges label them without noise; a seed selects the labelled pairs.
+Held-out pairs are about other prompts. `HEAD_VARIANTS` fit a head on hidden states that are computed once, in milliseconds;
+`TRAINING_VARIANTS` are full trainings with LoRA and take seconds to minutes each, so they only run with --variants.
 """
 
 import argparse
@@ -25,25 +25,25 @@ from rlhf_lab.common.process_env import set_training_env
 
 set_training_env()
 
-import torch  # noqa: E402
-from sampled_states import HELD_OUT_SIZE, POOL_SIZE, POOLINGS, PromptSetSamples, Side, sample_prompt_set  # noqa: E402
-from torch import Tensor  # noqa: E402
+import torch
+from sampled_states import HELD_OUT_SIZE, POOL_SIZE, POOLINGS, PromptSetSamples, Side, sample_prompt_set
+from torch import Tensor
 
-from rlhf_lab.common.records import Comparison  # noqa: E402
-from rlhf_lab.config.reward import RewardConfig  # noqa: E402
-from rlhf_lab.judges.builtin import JUDGES  # noqa: E402
-from rlhf_lab.models.adapters import Adapters  # noqa: E402
-from rlhf_lab.models.backbone import load_backbone  # noqa: E402
-from rlhf_lab.training.reward.active_selection import greedy_selection  # noqa: E402
-from rlhf_lab.training.reward.head_init import FeatureScaler, PreferenceTargets, fit_head_weights  # noqa: E402
+from rlhf_lab.common.records import Comparison
+from rlhf_lab.config.reward import RewardConfig
+from rlhf_lab.judges.builtin import JUDGES
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.backbone import load_backbone
+from rlhf_lab.training.reward.active_selection import greedy_selection
+from rlhf_lab.training.reward.head_init import FeatureScaler, PreferenceTargets, fit_head_weights
 from rlhf_lab.training.reward.task import ReferenceSamples
-from rlhf_lab.training.reward.trainer import train_reward  # noqa: E402
+from rlhf_lab.training.reward.trainer import train_reward
 
 RIDGES = (30.0, 100.0, 300.0, 1000.0, 3000.0)
 PRESET = RewardConfig()
 
 
-# --- heads on states that are computed once ---
+# --- heads on precomputed hidden states ---
 
 Feature = Callable[[Side, Side], Tensor]  # (side, base) -> (N, F) float64
 
@@ -53,19 +53,19 @@ def layer_feature(number: int, pooling: str = "mean") -> Feature:
 
 
 def last_weighted_feature(last_weight: float) -> Feature:
-    """The mean of the last layer with so much of the last token's state besides (`RewardConfig.last_weight`)."""
+    """Interpolation of the mean and the last token's state of the last layer (`RewardConfig.last_weight`)."""
     mean, last = layer_feature(-1), layer_feature(-1, "last")
     return lambda side, base: (1 - last_weight) * mean(side, base) + last_weight * last(side, base)
 
 
 def root_length_feature(side: Side, base: Side) -> Tensor:
-    """Distance of the mean from the base's mean, times the root of the length: nearer to a sum over the text."""
+    """Mean minus the base's mean, times the root of the length: closer to a sum over the text."""
     length = torch.tensor([float(len(row)) for row in side.samples.tokens], dtype=torch.float64)
     return (layer_feature(-1)(side, base) - layer_feature(-1)(base, base).mean(0)) * length.sqrt()[:, None]
 
 
 def concat_features(*weighted_features: tuple[Feature, float]) -> Feature:
-    """Several features side by side, each brought to unit spread and then weighed."""
+    """Features concatenated, each scaled to unit spread and weighted."""
 
     def concatenated(side: Side, base: Side) -> Tensor:
         return torch.cat(
@@ -84,17 +84,19 @@ PRESET_FEATURE = last_weighted_feature(PRESET.last_weight)
 
 @dataclass(frozen=True)
 class HeadVariant:
-    """A way to fit a head: what it reads, its prior, and how the weights are made of the fit."""
+    """How to fit a head.
+
+    Attributes:
+        power, ridge: of the prior.
+        pair_selection: which pairs are labelled: "random", "uncertain" (p nearest 0.5) or "telling" (active_selection).
+        fit_rule: "fixed", "evidence" (the ridge of the greatest marginal likelihood) or "bagging" (mean of 3 bootstrap fits).
+    """
 
     feature: Feature = PRESET_FEATURE
     power: float = PRESET.prior_power
     ridge: float = PRESET.ridge
-    pair_selection: str = (
-        "random"  # or "uncertain" (p nearest 0.5), or "telling" (trainers.pair_choice): which pairs are labelled
-    )
-    fit_rule: str = (
-        "fixed"  # or "evidence" (the ridge of the greatest marginal likelihood), or "bagging" (mean of 3 draws)
-    )
+    pair_selection: str = "random"
+    fit_rule: str = "fixed"
 
 
 HEAD_VARIANTS: dict[str, HeadVariant] = {
@@ -145,7 +147,7 @@ def fit_head(variant: HeadVariant, differences: Tensor, ties: Tensor, seed: int)
 def select_pairs(
     variant: HeadVariant, signed: Tensor, ties: Tensor, order: list[int], size: int, seed: int
 ) -> list[int]:
-    """Which pairs of the pool are labelled: the first 10 at random, then 10 at a time out of the next 200 in the order."""
+    """Indices of the labelled pairs of the pool: 10 at random, then 10 at a time of the next 200 in `order`."""
     if variant.pair_selection == "random":
         return order[:size]
     chosen, remaining = order[:10], order[10:]
@@ -162,7 +164,7 @@ def select_pairs(
 
 
 def log_evidence(differences: Tensor, ties: Tensor, weights: Tensor, ridge: float) -> float:
-    """Laplace's log marginal likelihood of the labels, up to a constant (MacKay 1992)."""
+    """Laplace approximation of the log marginal likelihood of the labels, up to a constant (MacKay 1992)."""
     target, logit = torch.where(ties, 0.5, 1.0).double(), differences @ weights
     nats = torch.nn.functional.binary_cross_entropy_with_logits(logit, target, reduction="sum")
     p = torch.sigmoid(logit)
@@ -171,7 +173,7 @@ def log_evidence(differences: Tensor, ties: Tensor, weights: Tensor, ridge: floa
     return -float(nats + ridge / 2 * weights.square().sum() + log_volume / 2)
 
 
-# --- whole trainings ---
+# --- full trainings ---
 
 TRAINING_VARIANTS: dict[str, dict[str, Any]] = {
     "preset": {},
@@ -187,7 +189,7 @@ TRAINING_VARIANTS: dict[str, dict[str, Any]] = {
 def train(
     adapters: Adapters, samples: PromptSetSamples, gaps: "ScoreGaps", labelled: list[int], seed: int, name: str
 ) -> Tensor:
-    """Scores (2, pairs) of the held-out pairs by a model trained on the labels that were drawn."""
+    """Scores (2, pairs) of the held-out pairs by a model trained on the labelled pairs."""
     a, b = (side.samples for side in samples.pool)
     comparisons = []
     for i in labelled:
@@ -209,7 +211,7 @@ def train(
 
 @dataclass(frozen=True)
 class ScoreGaps:
-    """What a judge says: score of first minus second; pool (POOL,), held (HELD,) float64."""
+    """A judge's score of the first minus the second text: pool (POOL_SIZE,), held_out (HELD_OUT_SIZE,) float64."""
 
     pool: Tensor
     held_out: Tensor
@@ -226,7 +228,7 @@ def score_gaps(samples: PromptSetSamples, name: str) -> ScoreGaps:
 def accuracies(
     adapters: Adapters, samples: PromptSetSamples, gaps: ScoreGaps, name: str, sizes: list[int], seeds: int
 ) -> Iterator[tuple[int, list[float]]]:
-    """(labels, accuracy of each seed) of one way."""
+    """(labels, accuracy of each seed) of one variant."""
     is_decided = gaps.held_out != 0
     first_is_better = gaps.held_out[is_decided] > 0
     if name in HEAD_VARIANTS:
@@ -292,7 +294,7 @@ def main() -> None:
 
 
 def parse_variants(text: str) -> list[str]:
-    """The ways of a list with commas, some of whose names hold commas themselves. Exits where one is unknown."""
+    """The variants of a comma-separated list; their names may contain commas. Exits if one is unknown."""
     known, names = [*HEAD_VARIANTS, *TRAINING_VARIANTS], []
     while text:
         name = max(
@@ -308,7 +310,7 @@ def parse_variants(text: str) -> list[str]:
 
 
 def print_row(name: str, rows: list[dict[str, Any]], sizes: list[int]) -> None:
-    """One line: for each number of labels the mean over all judges, and each judge's mean (least of its seeds)."""
+    """One line: for each number of labels the mean over all judges, and each judge's mean (minimum over seeds)."""
     columns = []
     for size in sizes:
         size_rows = [row for row in rows if row["labels"] == size]

@@ -1,11 +1,11 @@
-"""A class in one lab: N programs label through the API while PPO trains; every vote is reconciled at the end.
+"""Concurrent labellers: N clients label through the API while PPO trains; every vote is reconciled at the end.
 
     python benchmarks/labellers.py --clients 30 --seconds 180 --json
-    python benchmarks/labellers.py --clients 30 --seconds 180 --restart --json     the page is killed and started in the middle
+    python benchmarks/labellers.py --clients 30 --seconds 180 --restart --json     the page is killed and restarted halfway
 
-Each client asks for a pair, thinks 2 ± 1 s, and votes; one vote in ten is sent twice, as an impatient finger does. What fails to
-reach the page is sent again under the same uuid until it is answered. Prints how many votes were counted, whether any was lost,
-doubled or given to one person twice, and how long the page took to answer (median, 95th percentile, worst, in ms).
+Each client asks for a pair, thinks 2 ± 1 s, and votes; one vote in ten is sent twice. Failed requests are repeated with the same
+uuid until they are answered. Prints how many votes were counted, whether any was lost, doubled or given to one person twice, and
+the latency of the page (median, 95th percentile, worst, in ms).
 """
 
 import argparse
@@ -29,17 +29,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from rlhf_lab.common.enums import JobKind, JobStatus  # noqa: E402
-from rlhf_lab.common.records import Job  # noqa: E402
-from rlhf_lab.config.labelling import LabellingConfig  # noqa: E402
-from rlhf_lab.config.policy import PolicyConfig  # noqa: E402
-from rlhf_lab.jobs import engine_process, queue, run_control  # noqa: E402
-from rlhf_lab.jobs.judge_labelling import label_with_judge  # noqa: E402
-from rlhf_lab.jobs.project_setup import pick_project  # noqa: E402
-from rlhf_lab.judges.builtin import load_judge  # noqa: E402
-from rlhf_lab.store.database import Database  # noqa: E402
+from rlhf_lab.common.enums import JobKind, JobStatus
+from rlhf_lab.common.records import Job
+from rlhf_lab.config.labelling import LabellingConfig
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.jobs import engine_process, queue, run_control
+from rlhf_lab.jobs.judge_labelling import label_with_judge
+from rlhf_lab.jobs.project_setup import pick_project
+from rlhf_lab.judges.builtin import load_judge
+from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import set_labelling_config
-from rlhf_lab.store.runs import get_run  # noqa: E402
+from rlhf_lab.store.runs import get_run
 
 CHOICES = ("left", "right", "left", "right", "tie", "both_bad", "skip")
 
@@ -57,7 +57,7 @@ def main() -> int:
         result = measure(Path(folder) / "home", args)
     print(json.dumps(result) if args.json else "\n".join(f"{key:32} {value}" for key, value in result.items()))
     failure_keys = ["lost", "doubled", "pair_twice_to_one", "failed"]
-    if not args.restart:  # else a client may end before it hears of a vote that was stored when the page was killed
+    if not args.restart:  # with a restart a client may end without the reply to a vote that was stored
         failure_keys.append("not_told")
     return int(any(result[name] for name in failure_keys))
 
@@ -133,7 +133,7 @@ class Page:
                 time.sleep(0.1)
 
     def kill(self) -> None:
-        """kill -9: nothing is finished, nothing is said."""
+        """SIGKILL, so that no request is finished."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -141,7 +141,7 @@ class Page:
 
 @dataclass
 class Client:
-    """One labeller. votes: uuid -> (vote id, pair) of what the page said it counted."""
+    """One labeller. votes: uuid -> (vote id, pair id) of the counted votes."""
 
     number: int
     url: str
@@ -179,12 +179,12 @@ class Client:
                     self.votes[uuid] = (answer["vote_id"], pair["id"])
                 else:
                     self.refused += 1
-        except Exception as error:  # a client that ends is a finding, not the end of the others
+        except Exception as error:  # a failed client is a result, and must not end the others
             self.error = f"{type(error).__name__}: {error}"
 
     def call(self, endpoint: str, data: list[Any]) -> dict[str, Any]:
-        """The page's answer, however often it has to be asked."""
-        # with a session of its own, as gradio_client has: without one Gradio sets up a whole page for each request (10 ms)
+        """The reply of the page, with retries."""
+        # a session per client, as in gradio_client: without one Gradio sets up a whole page for each request (10 ms)
         body = json.dumps({"data": data, "session_hash": f"labeller-{self.number}"}).encode()
         request = urllib.request.Request(
             f"{self.url}gradio_api/run/{endpoint}", body, {"Content-Type": "application/json"}
@@ -198,13 +198,13 @@ class Client:
                 return payload
             except urllib.error.HTTPError as error:
                 raise RuntimeError(error.read().decode()[:300]) from error
-            except (OSError, http.client.HTTPException):  # killed meanwhile: nobody knows whether it was counted
+            except (OSError, http.client.HTTPException):  # the page was killed; the vote may or may not be stored
                 self.retries += 1
                 time.sleep(0.5)
 
 
 def reconcile(db: Database, clients: list[Client]) -> dict[str, Any]:
-    """What the clients were told against what is stored."""
+    """Compare the replies of the page with the stored votes."""
     with db.read() as conn:
         stored = conn.exec_driver_sql(
             "SELECT uuid, id, pair_id, annotator FROM votes WHERE via = 'api' AND undone_at IS NULL"

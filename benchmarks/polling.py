@@ -1,9 +1,9 @@
-"""What watching costs: bytes on the wire a step, and the page server's CPU, with many viewers of a long run.
+"""The cost of viewers of a long run: bytes on the wire per step, and CPU time of the page server.
 
     python benchmarks/polling.py --viewers 30 --steps 10000 --seconds 30 --json
 
-A run with many stored steps goes on by one step a second; every viewer asks once a second for what is new, as a browser does
-(compressed replies). No model is loaded: the store and the server are measured.
+A run with many stored steps records one step per second; every viewer polls once per second, as a browser does (compressed
+replies). No model is loaded: only the store and the server are measured.
 """
 
 import argparse
@@ -24,19 +24,19 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from ui_latency import free_port, wait_for_port  # noqa: E402
+from ui_latency import free_port, wait_for_port
 
-from rlhf_lab.common.enums import RunStatus, Source  # noqa: E402
-from rlhf_lab.common.records import LabelSnapshot, StepResult  # noqa: E402
-from rlhf_lab.config.policy import PolicyConfig  # noqa: E402
-from rlhf_lab.jobs.project_setup import pick_project  # noqa: E402
-from rlhf_lab.store.database import Database  # noqa: E402
-from rlhf_lab.store.reward_models import add_reward_model  # noqa: E402
-from rlhf_lab.store.run_metrics import record_step  # noqa: E402
-from rlhf_lab.store.runs import create_run, set_run_status  # noqa: E402
-from rlhf_lab.ui.services.run_feed import FEED_METRICS  # noqa: E402
+from rlhf_lab.common.enums import RunStatus, Source
+from rlhf_lab.common.records import LabelSnapshot, StepResult
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.jobs.project_setup import pick_project
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.store.run_metrics import record_step
+from rlhf_lab.store.runs import create_run, set_run_status
+from rlhf_lab.ui.services.run_feed import FEED_METRICS
 
-OTHER_METRICS = tuple(f"val/other_{i}" for i in range(25))  # a run keeps about 40 metrics
+OTHER_METRICS = tuple(f"val/other_{i}" for i in range(25))  # a run records about 40 metrics
 
 
 def metrics(step: int) -> dict[str, float]:
@@ -88,7 +88,7 @@ def long_run(db: Database, steps: int) -> int:
 async def watch(
     url: str, viewers: int, seconds: int, db: Database, run_id: int, steps: int, pid: int
 ) -> dict[str, Any]:
-    """Let the viewers load the curves, then count while the run goes on."""
+    """Let the viewers load the curves, then measure while the run records steps."""
     async with httpx.AsyncClient(base_url=url, timeout=60, headers={"accept-encoding": "br, gzip"}) as client:
         config = (await client.get("/config")).json()
         screen = next(item for item in config["components"] if "points" in item["props"].get("server_fns", []))
@@ -114,7 +114,7 @@ async def watch(
 
 
 class Viewer:
-    """One open Train screen: asks what is new since its last answer."""
+    """One open Train screen: polls for what is new since its last reply."""
 
     def __init__(self, client: httpx.AsyncClient, component: int, name: str, run_id: int) -> None:
         self.client, self.component, self.name = client, component, name

@@ -1,12 +1,12 @@
-"""What a PPO step costs, and what each of its short cuts is worth: the same step from the same state, done in several ways.
+"""The cost of a PPO step, and the gain of each of its optimisations: the same step from the same state in several variants.
 
     python benchmarks/ppo_step.py --rounds 7
     python benchmarks/ppo_step.py --ways ours,plain,bfloat16 --threads 1 --json
 
-The ways take turns within one process, so that another program on the machine slows all of them; look at the ratios, and at
-seconds only on an idle machine. "plain" is the textbook: PEFT's three-product layers, left-padded rows under a mask in one
-batch, a full log-softmax with an entropy that carries a gradient. The others are "ours" with one thing changed; "modules" are
-transformers' decoder layers in the place of ours; "peft-layers", "padded-rows" and "eager" need them.
+The variants alternate within one process, so that other load slows all of them: compare the ratios, and seconds only on an idle
+machine. "plain" is a textbook implementation: PEFT's layers with three matmuls, left-padded rows with a mask in one batch, a
+full log-softmax with an entropy that has a gradient. All others are "ours" with one change; "modules" uses transformers' decoder
+layers, as "peft-layers", "padded-rows" and "eager" also do.
 """
 
 import argparse
@@ -27,29 +27,29 @@ from rlhf_lab.common.process_env import set_training_env
 
 set_training_env()
 
-import torch  # noqa: E402
+import torch
 
-from rlhf_lab.common.bundled_assets import shipped_prompts  # noqa: E402
-from rlhf_lab.config.policy import PolicyConfig  # noqa: E402
-from rlhf_lab.core.logprobs import logprobs_and_entropy  # noqa: E402
-from rlhf_lab.kernels import c_ops  # noqa: E402
-from rlhf_lab.kernels import matmul as products_module  # noqa: E402
-from rlhf_lab.models import adapters as adapters_module  # noqa: E402
-from rlhf_lab.models import reward_model as reward_module  # noqa: E402
-from rlhf_lab.models.adapters import Adapters  # noqa: E402
-from rlhf_lab.models.backbone import Backbone, load_backbone  # noqa: E402
-from rlhf_lab.models.batch import Batch, HiddenStates  # noqa: E402
-from rlhf_lab.models.fused_llama.patch import FusedLayer  # noqa: E402
-from rlhf_lab.models.heads import RewardHead  # noqa: E402
-from rlhf_lab.models.reward_model import RewardModel  # noqa: E402
-from rlhf_lab.training.policy import rollout as rollout_module  # noqa: E402
-from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer  # noqa: E402
+from rlhf_lab.common.bundled_assets import shipped_prompts
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.core.logprobs import logprobs_and_entropy
+from rlhf_lab.kernels import c_ops
+from rlhf_lab.kernels import matmul as products_module
+from rlhf_lab.models import adapters as adapters_module
+from rlhf_lab.models import reward_model as reward_module
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.backbone import Backbone, load_backbone
+from rlhf_lab.models.batch import Batch, HiddenStates
+from rlhf_lab.models.fused_llama.patch import FusedLayer
+from rlhf_lab.models.heads import RewardHead
+from rlhf_lab.models.reward_model import RewardModel
+from rlhf_lab.training.policy import rollout as rollout_module
+from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 
 TIMINGS = ("rollout", "score", "update", "step", "cpu")
 
 
 def padded_forward(backbone: Backbone, rows: Batch, **_: bool) -> HiddenStates:
-    """Left-padded rows under a mask, positions counted from it, read to their ends."""
+    """A forward pass over left-padded rows with a mask and position ids from it."""
     mask = torch.cat([rows.prompt_mask, rows.mask.long()], dim=1)
     output = backbone.trunk(
         input_ids=torch.cat([rows.prompts, rows.responses], dim=1), attention_mask=mask,
@@ -70,7 +70,7 @@ def peft_layers(trainer: PolicyTrainer) -> Iterator[None]:
 @contextmanager
 def transformers_layers(trainer: PolicyTrainer) -> Iterator[None]:
     def forward_of(layer: FusedLayer, _weights: object) -> Callable[..., Any]:
-        layer.enabled = False  # so that nobody goes around the modules
+        layer.enabled = False  # so that the modules are always called
         return partial(type(layer.module).forward, layer.module)
 
     with patch.object(FusedLayer, "make_forward", forward_of):
@@ -99,13 +99,15 @@ def full_softmax(trainer: PolicyTrainer) -> Iterator[None]:
 
 @contextmanager
 def one_batch(trainer: PolicyTrainer) -> Iterator[None]:
-    with patch.object(trainer.state, "config", trainer.state.config.replace(micro_batch=trainer.state.config.batch_size)):
+    with patch.object(
+        trainer.state, "config", trainer.state.config.replace(micro_batch=trainer.state.config.batch_size)
+    ):
         yield
 
 
 @contextmanager
 def bfloat16_products(trainer: PolicyTrainer) -> Iterator[None]:
-    """Float32 tensors, multiplied in bfloat16."""
+    """float32 tensors, matmuls in bfloat16."""
     matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]
     before, matmul.fp32_precision = matmul.fp32_precision, "bf16"
     try:
@@ -116,14 +118,14 @@ def bfloat16_products(trainer: PolicyTrainer) -> Iterator[None]:
 
 @contextmanager
 def swapped_matmul_library(trainer: PolicyTrainer) -> Iterator[None]:
-    """Products with frozen weights by oneDNN where MKL computes them, and the other way about: see kernels/matmul.py."""
+    """Matmuls with frozen weights by oneDNN instead of MKL, or vice versa: see kernels/matmul.py."""
     with patch.object(products_module, "USE_ONEDNN", not products_module.USE_ONEDNN):
         yield
 
 
 @contextmanager
 def no_kernels(trainer: PolicyTrainer) -> Iterator[None]:
-    """What lies between products by PyTorch's operations, as where there is no C compiler."""
+    """PyTorch operations instead of C kernels, as without a C compiler."""
     with patch.object(c_ops, "supported", lambda *_: False):
         yield
 
@@ -170,7 +172,7 @@ def main() -> int:
 
 
 def make_trainer(model: str, device: str, config: PolicyConfig) -> PolicyTrainer:
-    """A trainer one step into a run, so that adapters are not zero; the reward model is an untrained one."""
+    """A trainer after one step, so that the adapters are not zero; the reward model is untrained."""
     backbone = load_backbone(model, device=device)
     adapters = Adapters(backbone)
     adapters.add("reward", r=config.lora_r, alpha=config.lora_alpha, seed=1, trainable=False)
@@ -182,7 +184,7 @@ def make_trainer(model: str, device: str, config: PolicyConfig) -> PolicyTrainer
 
 
 def measure(trainer: PolicyTrainer, variants: list[str], rounds: int) -> dict[str, dict[str, float]]:
-    """Medians of seconds a way, and of the ratios to the first way in the same round."""
+    """Median seconds of each variant, and median of the ratio to the first variant in the same round."""
     saved_state = trainer.state.state_dict()
     seconds: dict[str, list[dict[str, float]]] = {variant: [] for variant in variants}
     last_metrics: dict[str, dict[str, float]] = {}
@@ -202,7 +204,7 @@ def measure(trainer: PolicyTrainer, variants: list[str], rounds: int) -> dict[st
     for variant in variants:
         row = {phase: statistics.median(round_timing[phase] for round_timing in seconds[variant]) for phase in TIMINGS}
         pairs = zip(seconds[variant], seconds[variants[0]], strict=True)
-        row["cpu / first"] = statistics.median(own["cpu"] / first["cpu"] for own, first in pairs)
+        row["cpu / first"] = statistics.median(this["cpu"] / first["cpu"] for this, first in pairs)
         row["KL"], row["grad_norm"] = last_metrics[variant]["objective/kl"], last_metrics[variant]["grad_norm"]
         result[variant] = row
     return result

@@ -1,16 +1,16 @@
-"""One PPO step of this lab beside one of TRL 1.12.0 (the last release with PPO): same shape, batch, lengths, epochs and LoRA.
+"""One PPO step of this lab and of TRL 1.12.0 (the last release with PPO): same shape, batch, lengths, epochs and LoRA.
 
     python benchmarks/ppo_vs_trl.py --shape 192,6,6,4096 --batch 32 --query 16 --response 40 --epochs 4 --minibatches 2 \
         --peer-python peer/bin/python --json
 
-Every run is a process of its own. The systems take turns, so that another program on the machine slows all of them: look at
-the ratios, each a median over rounds of one round's ratio. speed_ratio: seconds a step of theirs over ours, both in the
-first of --precisions (on a GPU give bfloat16); best_speed_ratio: their faster precision against our faster one.
-memory_ratio: our peak memory over theirs, in that first precision; of the whole process on a CPU, what torch reserves on a GPU.
+Every run is a process of its own. The systems alternate, so that other load slows both: compare the ratios, each the median over
+the rounds of the ratio within a round. speed_ratio: TRL's seconds per step over ours, both in the first of --precisions (on a GPU
+give bfloat16); best_speed_ratio: the same for the faster precision of each. memory_ratio: our peak memory over TRL's in the first
+precision; of the whole process on a CPU, as reserved by torch on a GPU.
 
-floor: for rollout, scores and update each, what their matrix products would take at the rate that one large product reaches
-here, or what they have to read and write at the rate at which as many bytes as the weights have are copied here, whichever is
-longer; the rest as nothing. A step cannot be faster without fewer products. See docs/PERFORMANCE.md for what stands in between.
+floor: a lower bound of the step time. For rollout, scores and update each: the time of the matmuls at the rate of one large
+matmul on this machine, or the time of the memory traffic at the bandwidth of copying the weights, whichever is longer; everything
+else counts as 0. See docs/PERFORMANCE.md for the rest.
 """
 
 import argparse
@@ -61,13 +61,13 @@ def main() -> int:
 
 
 def run_once(python: str, script: str, precision: str, args: argparse.Namespace) -> dict[str, Any]:
-    """One process: what it printed last, with the median of its steps."""
+    """Run one process; its JSON result with the median step time."""
     command = [python, str(PEER / script), "--dtype", precision]
     for name in FORWARDED:
         command += [f"--{name}", str(getattr(args, name))]
     if script == "our_ppo.py" and args.micro_batch:
         command += ["--micro-batch", str(args.micro_batch)]
-    # Each waits for its threads as it does for its users: TRL as OpenMP does by itself, ours as runtime.prepare says.
+    # Each with its usual thread settings: OpenMP's defaults for TRL, process_env.set_training_env for ours.
     environment = {
         name: value for name, value in os.environ.items() if name not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
     }
@@ -81,7 +81,7 @@ def run_once(python: str, script: str, precision: str, args: argparse.Namespace)
 
 
 def summary(rounds: list[dict[str, dict[str, Any]]], precisions: list[str], args: argparse.Namespace) -> dict[str, Any]:
-    """Medians over the rounds; ratios within a round first."""
+    """Medians over the rounds, of ratios within a round."""
 
     def median_of(system: str, key: str) -> float:
         return float(statistics.median(results[system][key] for results in rounds))
@@ -119,13 +119,13 @@ def summary(rounds: list[dict[str, dict[str, Any]]], precisions: list[str], args
 
 
 def phase_seconds(rounds: list[dict[str, dict[str, Any]]], precision: str) -> dict[str, float]:
-    """Seconds of each part of our step, medians."""
+    """Median seconds of each phase of our step."""
     step_phases = [phases for results in rounds for phases in results[f"ours {precision}"]["parts"]]
     return {name: statistics.median(phases[name] for phases in step_phases) for name in PHASES}
 
 
 def floor(args: argparse.Namespace, precision: str) -> dict[str, float]:
-    """Seconds that a step needs at the least, out of its operations and bytes and the rates measured here."""
+    """Lower bound of the seconds per step, from its operations, its memory traffic and the measured rates."""
     flops, transferred = matmul_flops(args), bytes_transferred(args, element_size=4 if precision == "float32" else 2)
     flop_rate, bandwidth = measure_flop_rate(args, precision), measure_bandwidth(args, precision)
     return {
@@ -141,11 +141,11 @@ def floor(args: argparse.Namespace, precision: str) -> dict[str, float]:
 
 
 def matmul_flops(args: argparse.Namespace) -> list[float]:
-    """Floating-point operations of matrix products in rollout, scores and update, the rank-8 ones and attention left out.
+    """Floating-point operations of the matmuls in rollout, scores and update, without LoRA and attention.
 
-    A pass reads every token through the trunk and every response token through the vocabulary head, 2 operations a weight.
-    Rollout, old policy and reference are one pass each, the reward model one without the head; an epoch is a pass forward
-    and one backward (to the inputs only: the weights are frozen).
+    A pass runs every token through the trunk and every response token through the vocabulary head, 2 operations per weight.
+    Rollout, old policy and reference are one pass each, the reward model one without the head; an epoch is a forward pass
+    and a backward pass (to the inputs only: the weights are frozen).
     """
     trunk, head = (2.0 * args.batch * weights for weights in weight_counts(args))
     trunk, head = trunk * (args.query + args.response), head * args.response
@@ -153,10 +153,10 @@ def matmul_flops(args: argparse.Namespace) -> list[float]:
 
 
 def bytes_transferred(args: argparse.Namespace, element_size: int) -> list[float]:
-    """Bytes that rollout, scores and update have to read and write, numbers of `size` bytes each.
+    """Bytes read and written in rollout, scores and update, with `element_size` bytes per number.
 
-    The weights once a pass and minibatch, once a token in the rollout; a token's states once out of each layer and into the
-    next; in the rollout the keys and values of all tokens before.
+    The weights once per pass and minibatch, in the rollout once per token; a token's states once out of each layer and into
+    the next; in the rollout the keys and values of all previous tokens.
     """
     trunk, head = weight_counts(args)
     hidden, layers, *_ = map(int, args.shape.split(","))
@@ -173,14 +173,14 @@ def bytes_transferred(args: argparse.Namespace, element_size: int) -> list[float
 
 
 def weight_counts(args: argparse.Namespace) -> tuple[float, float]:
-    """Of all layers, and of the vocabulary head."""
+    """Weights of all layers, and of the vocabulary head."""
     hidden, layers, _, vocabulary = map(int, args.shape.split(","))
     intermediate = int(hidden * 8 / 3) // 32 * 32
     return float(layers * (4 * hidden**2 + 3 * hidden * intermediate)), float(hidden * vocabulary)
 
 
 def measure_flop_rate(args: argparse.Namespace, precision: str) -> float:
-    """Operations a second of a trunk product with all rows of a minibatch; the best of several tries."""
+    """Operations per second of a trunk matmul with all rows of a minibatch; the best of several tries."""
     import torch
 
     torch.set_num_threads(args.threads)
@@ -201,7 +201,7 @@ def measure_flop_rate(args: argparse.Namespace, precision: str) -> float:
 
 
 def measure_bandwidth(args: argparse.Namespace, precision: str) -> float:
-    """Bytes a second that are read and written, copying as many as the weights have; the best of several tries."""
+    """Bytes read and written per second when copying as many bytes as the weights have; the best of several tries."""
     import torch
 
     torch.set_num_threads(args.threads)
@@ -241,7 +241,8 @@ def format_ours(precision: str, phases: dict[str, float], lower_bound: dict[str,
     phases_text = ", ".join(f"{name} {value:.2f} s" for name, value in phases.items())
     return (
         f"ours {precision}: {phases_text}; floor {lower_bound['seconds']:.2f} s ({lower_bound['gflop']:.0f} GFLOP at "
-        f"{lower_bound['gflops_measured']:.0f} GFLOP/s, {lower_bound['gbyte']:.1f} GB at {lower_bound['gbytes_a_second_measured']:.0f} GB/s)"
+        f"{lower_bound['gflops_measured']:.0f} GFLOP/s, {lower_bound['gbyte']:.1f} GB at "
+        f"{lower_bound['gbytes_a_second_measured']:.0f} GB/s)"
     )
 
 

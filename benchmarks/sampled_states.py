@@ -1,4 +1,4 @@
-"""Texts of the base model with their pooled hidden states, sampled once: what benchmarks/label_efficiency.py works on."""
+"""Samples of the base model with pooled hidden states, for benchmarks/label_efficiency.py."""
 
 import math
 from dataclasses import dataclass
@@ -11,11 +11,10 @@ from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.batch import HiddenStates, map_by_length, pad_right
 from rlhf_lab.training.evaluation import SampledResponses, sample_responses
 
-POOL_SIZE, HELD_OUT_SIZE, BASE_SIZE = (
-    700,
-    400,
-    128,
-)  # pairs to draw labels from, pairs to be tested on, samples that scores are normalised on
+POOL_SIZE = 700  # pairs to label
+HELD_OUT_SIZE = 400  # pairs to test on
+BASE_SIZE = 128  # samples to normalise scores with
+POOLINGS = ("mean", "last", "max", "sd")
 
 
 @dataclass(frozen=True)
@@ -26,12 +25,9 @@ class Side:
     states: Tensor
 
 
-POOLINGS = ("mean", "last", "max", "sd")
-
-
 @dataclass(frozen=True)
 class PromptSetSamples:
-    """What one prompt set gives: pool and held-out pairs, base samples, and the prompts of the pool."""
+    """The samples of one prompt set. prompts: of the pool."""
 
     prompts: list[str]
     pool: tuple[Side, Side]
@@ -59,7 +55,7 @@ def sample_prompt_set(backbone: Backbone, prompt_set: str, length: int) -> Promp
 
 
 def repeat_shuffled(texts: list[str], count: int) -> list[str]:
-    """`count` texts: all in a random order, then all again in another."""
+    """`count` texts: all in a random order, then all in another order, and so on."""
     generator, result = torch.Generator().manual_seed(1), list[str]()
     while len(result) < count:
         result += [texts[i] for i in torch.randperm(len(texts), generator=generator).tolist()]
@@ -68,7 +64,7 @@ def repeat_shuffled(texts: list[str], count: int) -> list[str]:
 
 @torch.no_grad()
 def pooled_states(backbone: Backbone, samples: SampledResponses) -> Tensor:
-    """Pooled hidden states of every layer: embeddings first, the last one as the model's head reads it."""
+    """Pooled hidden states of every layer: embeddings first, the last one after the final norm."""
 
     def pool_batch(indices: list[int]) -> Tensor:
         sequences = [[*samples.prompts[i], *samples.tokens[i]] for i in indices]
@@ -86,7 +82,7 @@ def pooled_states(backbone: Backbone, samples: SampledResponses) -> Tensor:
 
 
 def pool_hidden(hidden: Tensor, mask: Tensor) -> Tensor:
-    """(B, 4, H) of hidden states (B, T, H): mean, last, max and sd over the response."""
+    """(B, 4, H): hidden states (B, T, H) pooled as POOLINGS over the response. mask: (B, T) bool."""
     counts, valid = mask.sum(1, keepdim=True), mask[..., None]
     mean = hidden.masked_fill(~valid, 0.0).sum(1) / counts
     last = hidden[torch.arange(len(hidden)), mask.sum(1) - 1]

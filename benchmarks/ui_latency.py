@@ -1,10 +1,10 @@
-"""How long a person waits: page after start, and vote → next pair in a real Chromium, at rest and while PPO trains.
+"""Latency of the page in Chromium: start → page, and vote → next pair, idle and while PPO trains.
 
     python benchmarks/ui_latency.py --votes 60 --json
 
-Prints seconds from process start to the served page and to the first pair on screen; at rest and while a run trains on the same
-cores milliseconds from key press to the next pair and until that takes an answer, the vote being stored and 0.3 s passed
-(median, 95th percentile, worst); and the page process's memory.
+Prints seconds from process start to the served page and to the first pair on screen; idle, and while a run trains on the same
+cores, milliseconds from key press to the next pair and until it can be answered, which is when the vote is stored and 0.3 s have
+passed (median, 95th percentile, worst); and the memory of the page process.
 Needs tests/requirements.txt and a Chromium (RLHF_LAB_CHROMIUM or on the PATH).
 """
 
@@ -28,19 +28,20 @@ from playwright.sync_api import Page, sync_playwright
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus, Source  # noqa: E402
-from rlhf_lab.common.records import Job  # noqa: E402
-from rlhf_lab.config.policy import PolicyConfig  # noqa: E402
-from rlhf_lab.jobs import engine_process, queue, retraining  # noqa: E402
-from rlhf_lab.jobs.judge_labelling import label_with_judge  # noqa: E402
-from rlhf_lab.jobs.project_setup import pick_project  # noqa: E402
-from rlhf_lab.judges.builtin import load_judge  # noqa: E402
-from rlhf_lab.store.database import Database  # noqa: E402
+from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus, Source
+from rlhf_lab.common.records import Job
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.jobs import engine_process, queue, retraining
+from rlhf_lab.jobs.judge_labelling import label_with_judge
+from rlhf_lab.jobs.project_setup import pick_project
+from rlhf_lab.judges.builtin import load_judge
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import count_pairs
 from rlhf_lab.store.reward_models import latest_reward_model
-from rlhf_lab.store.run_metrics import metrics_since, sample_steps, samples_at  # noqa: E402
+from rlhf_lab.store.run_metrics import metrics_since, sample_steps, samples_at
 from rlhf_lab.store.runs import create_run
 
-# In the page: press a key, and time until another pair is drawn, and until it takes an answer because the vote is stored.
+# Press a key; time until another pair is drawn, and until it can be answered because the vote is stored.
 VOTE_SCRIPT = """key => new Promise((done) => {
   const root = document.querySelector('.lab-label'), before = root.dataset.pair, start = performance.now();
   let drawn = null;
@@ -100,23 +101,17 @@ def measure(home: Path, votes: int, think: float) -> dict[str, Any]:
         **summary("stored_while_ppo_trains", [done for _, done in busy_waits]),
         "start_to_changed_samples_s": round(changed_after_s, 1),
         "ppo_step_while_voting_s": round(step_s, 2),
-        "ppo_was_running": training_job.status is JobStatus.RUNNING and run_id > 0,
+        "ppo_was_running": training_job.status is JobStatus.RUNNING,
         "page_process_mib": round(memory_mib),
     }
 
 
 def prepare_project(db: Database, home: Path, pairs: int) -> None:
     project = pick_project(db, None)
-    while (missing := pairs - pair_count(db, project.id)) > 0:
+    while (missing := pairs - count_pairs(db, project.id)) > 0:
         wait_for_job(db, home, queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": min(missing, 64)}))
     label_with_judge(db, project.id, load_judge("cheerful"), 30)
     wait_for_job(db, home, retraining.submit_training(db, project.id, Source.SIMULATED))
-
-
-def pair_count(db: Database, project_id: int) -> int:
-    from rlhf_lab.store.projects import count_pairs
-
-    return count_pairs(db, project_id)
 
 
 def start_run(db: Database, home: Path) -> tuple[int, float]:
@@ -141,14 +136,12 @@ def step_seconds(db: Database, run_id: int) -> list[float]:
 
 
 def samples_changed(db: Database, run_id: int) -> bool:
-    """Whether the newest samples of the run differ from the base's."""
+    """Whether the newest samples of the run differ from those of the base model."""
     steps = sample_steps(db, run_id)
-    texts = (
-        [[sample.text for sample in samples_at(db, run_id, step)] for step in (steps[0], steps[-1])]
-        if steps
-        else [[], []]
-    )
-    return texts[0] != texts[1]
+    if not steps:
+        return False
+    first, last = ([sample.text for sample in samples_at(db, run_id, step)] for step in (steps[0], steps[-1]))
+    return first != last
 
 
 def wait_for_job(db: Database, home: Path, job: Job) -> None:

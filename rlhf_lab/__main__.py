@@ -1,4 +1,4 @@
-"""`python -m rlhf_lab COMMAND`: the same lab without a browser."""
+"""`python -m rlhf_lab COMMAND`: the command line."""
 
 import sys
 
@@ -6,7 +6,7 @@ from rlhf_lab.common.process_env import set_training_env
 
 set_training_env(standalone=sys.argv[1:2] in (["demo"], ["sft"]))
 
-from rlhf_lab.cli.main import main  # noqa: E402  after prepare: torch reads the environment when it is imported
+from rlhf_lab.cli.main import main  # noqa: E402  torch reads the environment when it is imported
 
 if __name__ == "__main__":
     sys.exit(main())

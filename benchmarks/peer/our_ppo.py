@@ -1,4 +1,4 @@
-"""This lab's PPO on the random-weight Llama of trl_ppo.py: seconds of each step, their parts, peak memory, as one JSON line."""
+"""This lab's PPO on the random Llama of trl_ppo.py: seconds of each step and its phases, peak memory, as one JSON line."""
 
 import argparse
 import json
@@ -12,18 +12,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rlhf_lab.common.process_env import set_training_env
 
-set_training_env(standalone=True)  # as `demo` does, which has the machine to itself too
+set_training_env(standalone=True)  # as `demo`, which also has the machine to itself
 
-import torch  # noqa: E402
-from tokenizers import Tokenizer, models  # noqa: E402
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast  # noqa: E402
+import torch
+from tokenizers import Tokenizer, models
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from rlhf_lab.config.policy import PolicyConfig  # noqa: E402
-from rlhf_lab.models.adapters import Adapters  # noqa: E402
-from rlhf_lab.models.backbone import Backbone, load_backbone  # noqa: E402
-from rlhf_lab.models.heads import RewardHead  # noqa: E402
-from rlhf_lab.models.reward_model import RewardModel  # noqa: E402
-from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer  # noqa: E402
+from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.models.adapters import Adapters
+from rlhf_lab.models.backbone import Backbone, load_backbone
+from rlhf_lab.models.heads import RewardHead
+from rlhf_lab.models.reward_model import RewardModel
+from rlhf_lab.training.policy.trainer import PolicyTask, PolicyTrainer
 
 
 def save_random_llama(folder: Path, shape: str, dtype: torch.dtype) -> None:
@@ -78,7 +78,7 @@ def main() -> None:
         metrics = trainer.run_step().metrics
         if device == "cuda":
             torch.cuda.synchronize()
-            reserved = max(reserved, torch.cuda.max_memory_reserved())  # with graphs'; each step begins it anew
+            reserved = max(reserved, torch.cuda.max_memory_reserved())  # includes CUDA graphs; each step resets it
         seconds.append(time.perf_counter() - start_time)
         phase_seconds.append({name: metrics[f"time/{name}"] for name in ("rollout", "score", "update")})
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

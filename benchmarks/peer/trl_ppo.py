@@ -1,10 +1,10 @@
-"""TRL 1.12.0's PPO on a random-weight Llama of a given shape: seconds of each PPO step and peak memory, as one JSON line.
+"""TRL 1.12.0's PPO on a random Llama of a given shape: seconds of each PPO step and peak memory, as one JSON line.
 
-The peer of ppo_vs_trl.py, which starts it with the Python of an environment of its own, because TRL dropped PPO in 1.13:
+ppo_vs_trl.py runs it with the Python of a separate environment, because TRL dropped PPO in 1.13:
 
     python -m venv peer && peer/bin/pip install torch==2.13.0 trl==1.12.0 transformers==5.23.0 peft==0.21.2 datasets accelerate
 
-LoRA r = 8 on all linear layers of the policy; reward and value model are full models, as TRL wants them.
+LoRA r = 8 on all linear layers of the policy; reward and value model are full models, as TRL requires.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from trl.experimental.ppo import PPOConfig, PPOTrainer
 
 
 class StepClock(TrainerCallback):
-    """When each step ended."""
+    """Records the end time of each step."""
 
     def __init__(self) -> None:
         self.ends: list[float] = []
@@ -54,19 +54,19 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    cuda, half = torch.cuda.is_available(), args.dtype == "bfloat16"
+    cuda, use_bfloat16 = torch.cuda.is_available(), args.dtype == "bfloat16"
     hidden, layers, heads, vocab = map(int, args.shape.split(","))
     shape = {
         "hidden_size": hidden, "intermediate_size": int(hidden * 8 / 3) // 32 * 32, "num_hidden_layers": layers,
         "num_attention_heads": heads, "num_key_value_heads": heads, "vocab_size": vocab, "max_position_embeddings": 512,
         "tie_word_embeddings": True, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
-    dtype = torch.bfloat16 if cuda and half else torch.float32
+    dtype = torch.bfloat16 if cuda and use_bfloat16 else torch.float32
     policy = LlamaForCausalLM(LlamaConfig(**shape)).to(dtype)
     reward, value = (LlamaForSequenceClassification(LlamaConfig(**shape, num_labels=1)).to(dtype) for _ in range(2))
-    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(vocab)}, unk_token="t3"))
+    word_level = Tokenizer(models.WordLevel({f"t{i}": i for i in range(vocab)}, unk_token="t3"))
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token="t0", bos_token="t1", eos_token="t2", padding_side="left"
+        tokenizer_object=word_level, pad_token="t0", bos_token="t1", eos_token="t2", padding_side="left"
     )
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(4, vocab, (args.batch * args.steps, args.query), generator=generator)
@@ -76,7 +76,7 @@ def main() -> None:
             output_dir=out, per_device_train_batch_size=args.batch // args.minibatches,
             gradient_accumulation_steps=args.minibatches, num_mini_batches=args.minibatches,
             total_episodes=args.batch * args.steps, num_ppo_epochs=args.epochs, response_length=args.response,
-            report_to="none", bf16=half, use_cpu=not cuda, gradient_checkpointing=False, num_sample_generations=0,
+            report_to="none", bf16=use_bfloat16, use_cpu=not cuda, gradient_checkpointing=False, num_sample_generations=0,
             save_strategy="no", learning_rate=1e-4, disable_tqdm=True, stop_token=None,
         )  # fmt: skip
         clock = StepClock()
