@@ -1,9 +1,9 @@
-"""The votes of a project as the figures need them, and the labels a reward model doubts."""
+"""Votes for the statistics of `agreement`, and the labels that a reward model doubts."""
 
 import time
 from dataclasses import dataclass
 
-from sqlalchemy import select, update
+from sqlalchemy import and_, select
 
 from rlhf_lab.common.enums import VIA_SIDES_UNKNOWN, Choice, Source
 from rlhf_lab.common.records import Pair, RewardModelRow, Vote
@@ -12,14 +12,14 @@ from rlhf_lab.quality.agreement import VoteRecord
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import load_pairs
-from rlhf_lab.store.votes import vote_from_row
+from rlhf_lab.store.votes import FIRST_VOTE, LIVE_VOTE, live_votes_query, update_vote, vote_from_row
 
 MAX_DOUBTED_LABELS = 20
 
 
 @dataclass(frozen=True)
 class DoubtedLabel:
-    """A label that the model, trained without it, gave a low probability. now: the annotator's live vote, if any."""
+    """A label to which a model trained without it gave a low probability. current_choice: of the annotator's live vote, if any."""
 
     vote: Vote
     pair: Pair
@@ -28,26 +28,28 @@ class DoubtedLabel:
 
 
 def vote_records(db: Database, project_id: int, source: Source) -> list[VoteRecord]:
-    """Live votes of one source, hidden repeats among them, in the order they were cast. Skips say nothing."""
+    """Live votes of one source, hidden repeats included, skips left out, in the order they were cast."""
     v = t.votes.c
-    query = (
-        select(v.id, v.pair_id, v.annotator, v.choice, v.first_on_left, v.response_ms, v.created_at, v.repeat, v.via)
-        .join(t.pairs, t.pairs.c.id == v.pair_id)
-        .where(t.pairs.c.project_id == project_id, v.source == source, v.undone_at.is_(None), v.choice != Choice.SKIP)
-        .order_by(v.id)
-    )
+    columns = (v.id, v.pair_id, v.annotator, v.choice, v.first_on_left, v.response_ms, v.created_at, v.repeat, v.via)
+    query = live_votes_query(project_id, source, *columns).where(v.choice != Choice.SKIP).order_by(v.id)
     with db.read() as conn:
         return [
             VoteRecord(
-                row.id, row.pair_id, row.annotator, row.choice, None if row.via == VIA_SIDES_UNKNOWN else row.first_on_left,
-                row.response_ms, row.created_at, row.repeat,
+                row.id,
+                row.pair_id,
+                row.annotator,
+                row.choice,
+                None if row.via == VIA_SIDES_UNKNOWN else row.first_on_left,
+                row.response_ms,
+                row.created_at,
+                row.repeat,
             )
             for row in conn.execute(query)
-        ]  # fmt: skip
+        ]
 
 
 def doubted_labels(db: Database, model: RewardModelRow) -> list[DoubtedLabel]:
-    """The labels a reward model most disagrees with (its report names them), the worst first."""
+    """The labels that a reward model most disagrees with, by its report, the worst first."""
     disagreements = model.report.get("disagreements") or []
     vote_ids = model.snapshot.vote_ids
     probabilities = {
@@ -59,9 +61,7 @@ def doubted_labels(db: Database, model: RewardModelRow) -> list[DoubtedLabel]:
     with db.read() as conn:
         votes = {row.id: vote_from_row(row) for row in conn.execute(select(t.votes).where(v.id.in_(probabilities)))}
         pairs = {pair.id: pair for pair in load_pairs(conn, [vote.pair_id for vote in votes.values()])}
-        live_query = select(v.pair_id, v.annotator, v.choice).where(
-            v.pair_id.in_(pairs), v.undone_at.is_(None), v.repeat.is_(False)
-        )
+        live_query = select(v.pair_id, v.annotator, v.choice).where(v.pair_id.in_(pairs), LIVE_VOTE, FIRST_VOTE)
         live_choices = {(row.pair_id, row.annotator): row.choice for row in conn.execute(live_query)}
     return [
         DoubtedLabel(
@@ -76,17 +76,13 @@ def doubted_labels(db: Database, model: RewardModelRow) -> list[DoubtedLabel]:
 
 
 def request_new_vote(db: Database, project_id: int, vote_id: int) -> None:
-    """Set a live vote aside, so that its annotator is asked about the pair again; the row stays, marked as undone.
+    """Undo a live vote, so that its annotator is shown the pair again.
 
     StaleVoteError: there is no such live vote in this project (any more).
     """
-    v = t.votes.c
-    query = (
-        select(v.id)
-        .join(t.pairs, t.pairs.c.id == v.pair_id)
-        .where(v.id == vote_id, v.undone_at.is_(None), t.pairs.c.project_id == project_id)
-    )
+    in_project = and_(t.pairs.c.id == t.votes.c.pair_id, t.pairs.c.project_id == project_id)
+    query = select(t.votes.c.id).join(t.pairs, in_project).where(t.votes.c.id == vote_id, LIVE_VOTE)
     with db.write() as conn:
         if conn.execute(query).scalar() is None:
             raise StaleVoteError("That vote was changed or taken back meanwhile. Look at the list again.")
-        conn.execute(update(t.votes).where(v.id == vote_id).values(undone_at=time.time()))
+        update_vote(conn, vote_id, undone_at=time.time())

@@ -1,4 +1,4 @@
-"""Blind tests: two models wrote to the same prompts, and people say whose texts they like without knowing whose they are."""
+"""Blind tests: people compare the texts of two models for the same prompts without knowing which model wrote which."""
 
 import time
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from rlhf_lab.errors import StoreError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 
-#: What a person called a test: a word of what its first job was asked.
+#: Key of a test's name in the payload of its first job.
 NAME_KEY = "name"
 
 
 def add_test(db: Database, project_id: int, first_job: int, second_job: int) -> BlindTest:
-    """A test of the texts that two jobs write."""
+    """Add a test of the texts that two jobs sample."""
     now = time.time()
     values = {"project_id": project_id, "first_job": first_job, "second_job": second_job, "created_at": now}
     with db.write() as conn:
@@ -33,7 +33,7 @@ def blind_tests(db: Database, project_id: int) -> list[BlindTest]:
 
 
 def job_payloads_by_test(db: Database, project_id: int) -> dict[int, tuple[dict[str, Any], dict[str, Any]]]:
-    """What the two jobs of each of the project's tests were asked, by the test's id; newest first."""
+    """test id -> the payloads of its two jobs; newest test first."""
     b, first_job_row, second_job_row = t.blind_tests.c, t.jobs.alias(), t.jobs.alias()
     query = (
         select(b.id, first_job_row.c.payload, second_job_row.c.payload)
@@ -50,7 +50,7 @@ def job_payloads_by_test(db: Database, project_id: int) -> dict[int, tuple[dict[
 
 
 def rename_test(db: Database, test_id: int, name: str) -> None:
-    """Call a test something else. StoreError: there is none."""
+    """StoreError: there is no such test."""
     j, b = t.jobs.c, t.blind_tests.c
     query = select(j.id, j.payload).join(t.blind_tests, b.first_job == j.id).where(b.id == test_id)
     with db.write() as conn:
@@ -61,9 +61,9 @@ def rename_test(db: Database, test_id: int, name: str) -> None:
 
 
 def delete_test(db: Database, test_id: int) -> dict[str, int]:
-    """Delete a test, what people said of it and the texts; returns how many answers each of them had given.
+    """Delete a test, its answers and texts; returns how many answers each person had given.
 
-    A job of it that still waits or is at work is cancelled: the engine must find it. StoreError: there is no such test.
+    An unfinished job of it is cancelled, not deleted: the engine must find it. StoreError: there is no such test.
     """
     j = t.jobs.c
     with db.write() as conn:
@@ -80,7 +80,7 @@ def delete_test(db: Database, test_id: int) -> dict[str, int]:
 
 
 def answer_counts(db: Database, test_id: int) -> dict[str, int]:
-    """How many answers each person has given; a skipped pair is none."""
+    """How many answers each person has given, skips not counted."""
     with db.read() as conn:
         return _answer_counts(conn, test_id)
 
@@ -96,7 +96,7 @@ def no_such_test(test_id: int) -> StoreError:
 
 
 def add_answers(db: Database, test_id: int, annotator: str, choices: Mapping[int, Choice]) -> None:
-    """One person's answers by the place of the pair. The first answer to a pair counts; another one changes nothing.
+    """One person's answers by the position of the pair. The first answer to a pair counts; another one changes nothing.
 
     StoreError: there is no such test.
     """
@@ -116,7 +116,7 @@ def add_answers(db: Database, test_id: int, annotator: str, choices: Mapping[int
 
 
 def answers(db: Database, test_id: int) -> dict[str, dict[int, Choice]]:
-    """Every person's answers by the place of the pair."""
+    """annotator -> position of the pair -> choice."""
     v = t.blind_votes.c
     query = select(v.annotator, v.position, v.choice).where(v.test_id == test_id).order_by(v.annotator, v.position)
     by_annotator: dict[str, dict[int, Choice]] = {}

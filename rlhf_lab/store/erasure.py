@@ -1,6 +1,6 @@
-"""Who wants to be out of a lab: their name goes from every row that holds it, and with it, if they like, what they said.
+"""Erasing a person: their name is removed from every row that has it, and their answers too if they want that.
 
-What a reward model learnt from stays as rows, by a visitor without a name: it could not be looked at again otherwise.
+Votes that a reward model was trained on stay as rows of an anonymous visitor: the model's labels could not be read otherwise.
 """
 
 import secrets
@@ -19,14 +19,14 @@ from rlhf_lab.store.database import Database
 
 @dataclass(frozen=True)
 class ErasureResult:
-    """votes: how many of theirs there were. reports: of reward models that named them, by the model's path below the home."""
+    """votes: how many the person had. reports: the changed reports of reward models, by the model's path below the home."""
 
     votes: int
     reports: dict[str, dict[str, Any]]
 
 
 def known_names(db: Database) -> list[str]:
-    """Whom this lab knows by name: who joined, and who voted or judged in a blind test; no judges, no visitors without one."""
+    """The names of people who joined, voted or answered in a blind test, sorted; no judges, no visitors without a name."""
     v, b = t.votes.c, t.blind_votes.c
     with db.read() as conn:
         annotators = set(conn.execute(select(t.people.c.name)).scalars())
@@ -36,7 +36,7 @@ def known_names(db: Database) -> list[str]:
 
 
 def count_person_votes(db: Database, name: str) -> int:
-    """How many votes somebody gave, those they took back among them. LabelError: nobody here has this name."""
+    """How many votes a person cast, undone ones included. LabelError: nobody here has this name."""
     _check_name_known(db, name)
     with db.read() as conn:
         query = select(func.count()).select_from(t.votes).where(t.votes.c.annotator == name)
@@ -44,11 +44,11 @@ def count_person_votes(db: Database, name: str) -> int:
 
 
 def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
-    """Put a visitor without a name in somebody's place, in every project. Whoever entered by the name has to enter again.
+    """Replace a person's name by that of an anonymous visitor, in every project. Whoever entered by the name must enter again.
 
-    votes: also take their votes back, delete the notes on them and what they said in blind tests.
+    votes: also undo their votes, delete the notes on them and their answers in blind tests.
 
-    LabelError: nobody here has this name, or work that is under way was asked for by it.
+    LabelError: nobody here has this name, or an unfinished job names them.
     """
     _check_name_known(db, name)
     placeholder = f"{VISITOR_PREFIX}{secrets.token_hex(6)}"
@@ -83,12 +83,10 @@ def _check_name_known(db: Database, name: str) -> None:
 
 
 def _replace_name(record: dict[str, Any], name: str, placeholder: str) -> dict[str, Any]:
-    """What a report or a job says of whose labels it learnt from, with another name in one's place."""
+    """A report or a job's payload with the placeholder instead of the name."""
     changed: dict[str, Any] = {}
     if isinstance(annotators := record.get("annotators"), list):
         changed["annotators"] = [placeholder if annotator == name else annotator for annotator in annotators]
     if isinstance(weights := record.get("weights"), dict):
-        changed["weights"] = {
-            placeholder if annotator == name else annotator: weight for annotator, weight in weights.items()
-        }
+        changed["weights"] = {placeholder if key == name else key: weight for key, weight in weights.items()}
     return record | changed

@@ -6,8 +6,9 @@ A snapshot holds the votes of one source: human and simulated labels never mix.
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, Connection, Select, func, select
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Comparison, LabelSnapshot
@@ -15,42 +16,36 @@ from rlhf_lab.errors import StoreError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import AnyRow, Database, in_chunks
 from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION
-from rlhf_lab.store.votes import live_votes_query
+from rlhf_lab.store.votes import FIRST_VOTE, live_votes_query
 
 
 def snapshot_labels(
     db: Database, project_id: int, source: Source, annotators: list[str] | None = None
 ) -> LabelSnapshot:
-    """Pin the live votes of one source (and of these annotators), in the order they were cast.
-
-    Skips say nothing and are left out, so that `vote_ids` and the list that `load_comparisons` returns go side by side.
-    """
-    query = live_votes_query(project_id, source).where(t.votes.c.choice != Choice.SKIP)
+    """Pin the live labels of one source (and of these annotators), in the order they were cast; skips are no labels."""
+    query = _live_labels_query(project_id, source, t.votes.c.id).order_by(t.votes.c.id)
     if annotators is not None:
         query = query.where(t.votes.c.annotator.in_(annotators))
     with db.read() as conn:
-        vote_ids = tuple(conn.execute(query.with_only_columns(t.votes.c.id)).scalars())
+        vote_ids = tuple(conn.execute(query).scalars())
         return LabelSnapshot(vote_ids, _labels_digest(_label_rows(conn, vote_ids)), source)
 
 
 def count_live_labels(db: Database, project_id: int, snapshot: LabelSnapshot) -> int:
-    """How many labels of a snapshot still count, one for each that was taken back the less; not more than it pinned."""
-    v = t.votes.c
-    query = live_votes_query(project_id, snapshot.source).where(
-        v.choice != Choice.SKIP, v.id <= max(snapshot.vote_ids, default=0)
-    )
+    """How many labels up to the newest one of a snapshot are live; at most as many as it pinned."""
+    query = _live_labels_query(project_id, snapshot.source, func.count())
     with db.read() as conn:
-        live_count = conn.execute(query.with_only_columns(func.count()).order_by(None)).scalar_one()
+        live_count: int = conn.execute(query.where(t.votes.c.id <= max(snapshot.vote_ids, default=0))).scalar_one()
     return min(live_count, len(snapshot.vote_ids))
 
 
+def _live_labels_query(project_id: int, source: Source, column: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
+    return live_votes_query(project_id, source, column).where(FIRST_VOTE, t.votes.c.choice != Choice.SKIP)
+
+
 def snapshot_annotators(db: Database, snapshot: LabelSnapshot) -> list[str]:
-    """Whose labels a snapshot pins."""
-    names: set[str] = set()
-    with db.read() as conn:
-        for ids in in_chunks(snapshot.vote_ids):
-            names |= set(conn.execute(select(t.votes.c.annotator).where(t.votes.c.id.in_(ids)).distinct()).scalars())
-    return sorted(names)
+    """Whose labels a snapshot pins, by name."""
+    return sorted(set(annotator_per_vote(db, snapshot)))
 
 
 def annotator_per_vote(db: Database, snapshot: LabelSnapshot) -> list[str]:
@@ -66,7 +61,7 @@ def annotator_per_vote(db: Database, snapshot: LabelSnapshot) -> list[str]:
 def load_comparisons(db: Database, snapshot: LabelSnapshot) -> list[Comparison]:
     """One comparison per vote of the snapshot, in its order, whether or not the vote was undone since.
 
-    tie and both_bad are ties, chosen being the first completion. StoreError: the rows no longer say what was pinned.
+    tie and both_bad are ties; chosen is then the first completion. StoreError: the rows are not those that were pinned.
     """
     with db.read() as conn:
         labels = _label_rows(conn, snapshot.vote_ids)
@@ -101,7 +96,7 @@ def _label_rows(conn: Connection, vote_ids: Sequence[int]) -> list[AnyRow]:
 
 
 def _labels_digest(labels: Iterable[AnyRow]) -> str:
-    """What was said about what, whatever the ids: an exported and imported set of labels has the same digest."""
+    """Over choices and texts, not over ids: an exported and imported set of labels has the same digest."""
     digest = hashlib.sha256()
     for row in labels:
         fields = [row.choice.value, row.prompt, row.first, row.first_ids, row.second, row.second_ids]

@@ -5,7 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, FromClause, RowMapping, and_, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    FromClause,
+    RowMapping,
+    and_,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, UNFINISHED_JOB_STATUSES
 from rlhf_lab.common.records import Completion, NewCompletion, Pair, Project, Prompt
@@ -21,6 +33,11 @@ CURRENT_PROJECT_QUERY = (
     .order_by(func.coalesce(t.projects.c.opened_at, t.projects.c.created_at).desc(), t.projects.c.id.desc())
     .limit(1)
 )
+
+
+def live_pair_of(project_id: int) -> ColumnElement[bool]:
+    """A pair of the project whose import was not undone."""
+    return and_(t.pairs.c.project_id == project_id, t.pairs.c.taken_back_at.is_(None))
 
 
 def create_project(
@@ -170,15 +187,12 @@ def _add_pair(conn: Connection, project_id: int, first_id: int, second_id: int, 
 
 def count_pairs(db: Database, project_id: int) -> int:
     with db.read() as conn:
-        query = select(func.count()).select_from(t.pairs).where(t.pairs.c.project_id == project_id)
-        query = query.where(t.pairs.c.taken_back_at.is_(None))
-        return conn.execute(query).scalar_one()
+        return conn.execute(select(func.count()).select_from(t.pairs).where(live_pair_of(project_id))).scalar_one()
 
 
-def newest_pairs(db: Database, project_id: int, count: int) -> list[Pair]:
-    """The newest pairs of a project, oldest of them first."""
-    in_project = and_(t.pairs.c.project_id == project_id, t.pairs.c.taken_back_at.is_(None))
-    query = select(t.pairs.c.id).where(in_project).order_by(t.pairs.c.id.desc()).limit(count)
+def newest_pairs(db: Database, project_id: int, count: int, *conditions: ColumnElement[bool]) -> list[Pair]:
+    """The newest pairs of a project (that meet the conditions), oldest of them first."""
+    query = select(t.pairs.c.id).where(live_pair_of(project_id), *conditions).order_by(t.pairs.c.id.desc()).limit(count)
     with db.read() as conn:
         return load_pairs(conn, list(conn.execute(query).scalars()))
 
@@ -240,6 +254,7 @@ def _completion_from_row(row: RowMapping, side: FromClause) -> Completion:
         checkpoint=row[side.c.checkpoint],
         seed=row[side.c.seed],
     )
+
 
 @dataclass(frozen=True)
 class RemovedProjectFiles:

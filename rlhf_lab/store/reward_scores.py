@@ -1,8 +1,8 @@
-"""What reward models think of completions: written when nobody has judged them yet, so that it can be held against the votes."""
+"""Scores that reward models gave completions before people voted on them, to compare with the votes."""
 
-import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from sqlalchemy import Connection, and_, delete, insert, select
 
@@ -12,15 +12,16 @@ from rlhf_lab.common.stats import wilson_interval
 from rlhf_lab.config.labelling import is_actively_selected
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks
-from rlhf_lab.store.projects import load_pairs
+from rlhf_lab.store.projects import newest_pairs
+from rlhf_lab.store.run_metrics import nan_to_null, null_to_nan
+from rlhf_lab.store.votes import FIRST_VOTE, has_live_vote, live_votes_query
 
 
 def add_scores(db: Database, reward_model_id: int, scores: Mapping[int, float]) -> None:
-    """completion id -> score; a score that is there is replaced. StoreError: no such reward model or completion."""
+    """scores: completion id -> score; replaces existing ones. StoreError: no such reward model or completion."""
     s = t.scores.c
     rows = [
-        {"reward_model_id": reward_model_id, "completion_id": i, "score": None if math.isnan(x) else float(x)}
-        for i, x in scores.items()
+        {"reward_model_id": reward_model_id, "completion_id": i, "score": nan_to_null(x)} for i, x in scores.items()
     ]
     with db.write() as conn:
         for ids in in_chunks(list(scores)):
@@ -31,85 +32,56 @@ def add_scores(db: Database, reward_model_id: int, scores: Mapping[int, float]) 
 
 def unjudged_pairs(db: Database, project_id: int, limit: int) -> list[Pair]:
     """The newest `limit` pairs that no person has a live vote on, oldest first."""
-    v = t.votes.c
-    judged = select(v.id).where(v.pair_id == t.pairs.c.id, v.source == Source.HUMAN, v.undone_at.is_(None))
-    query = (
-        select(t.pairs.c.id)
-        .where(t.pairs.c.project_id == project_id, t.pairs.c.taken_back_at.is_(None))
-        .where(~judged.correlate(t.pairs).exists())
-        .order_by(t.pairs.c.id.desc())
-        .limit(limit)
-    )
-    with db.read() as conn:
-        return load_pairs(conn, list(conn.execute(query).scalars()))
+    return newest_pairs(db, project_id, limit, ~has_live_vote(t.votes.c.source == Source.HUMAN))
+
+
+class _DecidedVote(NamedTuple):
+    pair_id: int
+    created_at: float
+    actively_selected: bool
+    chosen_id: int
+    rejected_id: int
 
 
 def prediction_accuracy(db: Database, project_id: int, source: Source) -> RewardPredictionStats:
-    """How often the reward models knew what would be said.
+    """How often reward models predicted a vote.
 
-    Counted are the live, decided votes of `source` on a pair that the newest reward model (of labels of the same source)
-    when the vote was cast has scored, both sides, and was not trained on. Right: it scored the chosen side strictly higher.
-    Pairs picked for what they teach stand apart: they are harder than pairs in general.
+    Counts the live, decided votes of `source` for which the newest reward model (of labels of the same source) at that time
+    has scored both sides and was not trained on the pair. Right: it scored the chosen side strictly higher. Votes on actively
+    selected pairs are counted apart: such pairs are harder than pairs in general.
     """
+    m = t.reward_models.c
+    models_query = select(m.id, m.created_at, m.vote_ids).where(m.project_id == project_id, m.source == source)
+    hits: dict[bool, list[bool]] = {False: [], True: []}  # by whether the pair was actively selected
     with db.read() as conn:
-        models = _reward_models_by_age(conn, project_id, source)
-        votes = _decided_votes(conn, project_id, source)
-        votes_by_model: dict[
-            int, list[tuple[int, int, bool]]
-        ] = {}  # model's place -> (better, worse) completions, picked?
-        created_times = [created_at for _, created_at, _ in models]
-        trained_pair_ids: dict[int, set[int]] = {}
+        models = conn.execute(models_query.order_by(m.created_at, m.id)).all()
+        created_times = [model.created_at for model in models]
+        votes_by_model: list[list[_DecidedVote]] = [[] for _ in models]
+        for vote in _decided_votes(conn, project_id, source):
+            if model_index := bisect_left(created_times, vote.created_at):
+                votes_by_model[model_index - 1].append(vote)
         pair_by_vote = _pair_id_by_vote(conn, project_id)
-        for pair_id, created_at, reason, *completion_ids in votes:
-            model_index = bisect_left(created_times, created_at) - 1
-            if model_index < 0:
-                continue
-            if model_index not in trained_pair_ids:
-                trained_pair_ids[model_index] = {
-                    pair_by_vote[vote_id] for vote_id in models[model_index][2] if vote_id in pair_by_vote
-                }
-            if pair_id not in trained_pair_ids[model_index]:
-                votes_by_model.setdefault(model_index, []).append(
-                    (completion_ids[0], completion_ids[1], is_actively_selected(reason))
-                )
-        hits: dict[bool, list[bool]] = {False: [], True: []}
-        for model_index, model_votes in votes_by_model.items():
-            scores = _scores_of(
-                conn,
-                models[model_index][0],
-                sorted({completion_id for *completion_pair, _ in model_votes for completion_id in completion_pair}),
-            )
-            for better, worse, actively_selected in model_votes:
-                if better in scores and worse in scores:
-                    hits[actively_selected].append(scores[better] > scores[worse])
+        for model, votes in zip(models, votes_by_model, strict=True):
+            trained_pairs = {pair_by_vote.get(vote_id) for vote_id in model.vote_ids} if votes else set()
+            unseen = [vote for vote in votes if vote.pair_id not in trained_pairs]
+            completion_ids = {i for vote in unseen for i in (vote.chosen_id, vote.rejected_id)}
+            scores = _scores_of(conn, model.id, sorted(completion_ids))
+            for vote in unseen:
+                if vote.chosen_id in scores and vote.rejected_id in scores:
+                    hits[vote.actively_selected].append(scores[vote.chosen_id] > scores[vote.rejected_id])
     low, high = wilson_interval(sum(hits[False]), len(hits[False]))
     return RewardPredictionStats(sum(hits[False]), len(hits[False]), low, high, sum(hits[True]), len(hits[True]))
 
 
-def _reward_models_by_age(conn: Connection, project_id: int, source: Source) -> list[tuple[int, float, list[int]]]:
-    """(id, created_at, vote ids), oldest first."""
-    m = t.reward_models.c
-    query = select(m.id, m.created_at, m.vote_ids).where(m.project_id == project_id, m.source == source)
-    return [(row.id, row.created_at, row.vote_ids) for row in conn.execute(query.order_by(m.created_at, m.id))]
-
-
-def _decided_votes(conn: Connection, project_id: int, source: Source) -> list[tuple[int, float, str, int, int]]:
-    """(pair id, created_at, the pair's reason, chosen completion, rejected completion) of every live, decided vote."""
+def _decided_votes(conn: Connection, project_id: int, source: Source) -> list[_DecidedVote]:
+    """Every live vote for one of the two sides."""
     v, p = t.votes.c, t.pairs.c
-    query = (
-        select(v.pair_id, v.created_at, v.choice, p.reason, p.first_id, p.second_id)
-        .join(t.pairs, p.id == v.pair_id)
-        .where(
-            p.project_id == project_id, v.source == source, v.undone_at.is_(None), v.repeat.is_(False),
-            v.choice.in_([Choice.FIRST, Choice.SECOND]),
-        )
-    )  # fmt: skip
-    return [
-        (row.pair_id, row.created_at, row.reason, row.first_id, row.second_id)
-        if row.choice is Choice.FIRST
-        else (row.pair_id, row.created_at, row.reason, row.second_id, row.first_id)
-        for row in conn.execute(query)
-    ]
+    query = live_votes_query(project_id, source, v.pair_id, v.created_at, v.choice, p.reason, p.first_id, p.second_id)
+    votes = []
+    for row in conn.execute(query.where(FIRST_VOTE, v.choice.in_([Choice.FIRST, Choice.SECOND]))):
+        sides = (row.first_id, row.second_id) if row.choice is Choice.FIRST else (row.second_id, row.first_id)
+        votes.append(_DecidedVote(row.pair_id, row.created_at, is_actively_selected(row.reason), *sides))
+    return votes
 
 
 def _pair_id_by_vote(conn: Connection, project_id: int) -> dict[int, int]:
@@ -123,7 +95,6 @@ def _scores_of(conn: Connection, reward_model_id: int, completion_ids: Sequence[
     s = t.scores.c
     scores: dict[int, float] = {}
     for ids in in_chunks(completion_ids):
-        condition = and_(s.reward_model_id == reward_model_id, s.completion_id.in_(ids))
-        for row in conn.execute(select(s.completion_id, s.score).where(condition)):
-            scores[row.completion_id] = math.nan if row.score is None else row.score
+        query = select(s.completion_id, s.score).where(s.reward_model_id == reward_model_id, s.completion_id.in_(ids))
+        scores |= {row.completion_id: null_to_nan(row.score) for row in conn.execute(query)}
     return scores

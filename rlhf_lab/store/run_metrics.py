@@ -1,14 +1,11 @@
-"""What a run produces at every step: metrics, samples, and the tokens of a few rollout rows.
-
-A cursor is the last step a reader has seen; -1 is before the first.
-"""
+"""What a run produces at every step: metrics, samples, and the tokens of a few rollout rows."""
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Table, delete, func, insert, select
 
 from rlhf_lab.common.curves import Point, downsample
 from rlhf_lab.common.records import Sample, StepResult, TokenRecord
@@ -16,67 +13,57 @@ from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.runs import update_run
 
-_TABLES = (t.metrics, t.samples, t.token_records)
-
 
 def record_step(db: Database, run_id: int, result: StepResult) -> None:
-    """Everything about one step, in one transaction; a step recorded before (a resume) is replaced.
+    """Store everything about one step in one transaction; replaces a step recorded before (after a resume).
 
     StoreError: there is no such run.
     """
-    key = {"run_id": run_id, "step": result.step}
+    rows: dict[Table, list[dict[str, Any]]] = {
+        t.metrics: [{"name": name, "value": nan_to_null(value)} for name, value in result.metrics.items()],
+        t.token_records: [
+            {"position": i, "record": dataclasses.asdict(record)} for i, record in enumerate(result.tokens)
+        ],
+        t.samples: [
+            {
+                "position": i,
+                "prompt": sample.prompt,
+                "seed": sample.seed,
+                "text": sample.text,
+                "score": nan_to_null(sample.score),
+                "gold": nan_to_null(sample.gold),
+            }
+            for i, sample in enumerate(result.samples)
+        ],
+    }
     with db.write() as conn:
         update_run(conn, run_id, step=result.step)
-        for table in _TABLES:
+        for table, values in rows.items():
             # As a range: for an equal step newer SQLite (3.46, 3.53) reads all that the run has, past the index of run and step.
             conn.execute(delete(table).where(table.c.run_id == run_id, table.c.step.between(result.step, result.step)))
-        _insert_all(
-            conn,
-            t.metrics,
-            ({**key, "name": name, "value": _nan_to_null(value)} for name, value in result.metrics.items()),
-        )
-        _insert_all(
-            conn,
-            t.token_records,
-            ({**key, "position": i, "record": dataclasses.asdict(record)} for i, record in enumerate(result.tokens)),
-        )
-        _insert_all(
-            conn,
-            t.samples,
-            (
-                {
-                    **key,
-                    "position": i,
-                    "prompt": sample.prompt,
-                    "seed": sample.seed,
-                    "text": sample.text,
-                    "score": _nan_to_null(sample.score),
-                    "gold": _nan_to_null(sample.gold),
-                }
-                for i, sample in enumerate(result.samples)
-            ),
-        )
+            if values:
+                conn.execute(insert(table), [{"run_id": run_id, "step": result.step, **value} for value in values])
 
 
 def delete_steps_after(db: Database, run_id: int, step: int) -> None:
-    """Forget every later step, because the run resumes from an older checkpoint.
+    """Delete every later step, because the run resumes from an older checkpoint.
 
     Events stay: those applied after `step` are to be replayed, each at its applied_step.
     """
     with db.write() as conn:
         update_run(conn, run_id, step=step)
-        for table in _TABLES:
+        for table in (t.metrics, t.samples, t.token_records):
             conn.execute(delete(table).where(table.c.run_id == run_id, table.c.step > step))
 
 
 def metrics_since(db: Database, run_id: int, after_step: int) -> list[tuple[int, dict[str, float]]]:
-    """All metrics of every step after the cursor, in order of steps."""
+    """All metrics of every step after `after_step` (-1: from the beginning), in order of steps."""
     m = t.metrics.c
     query = select(m.step, m.name, m.value).where(m.run_id == run_id, m.step > after_step).order_by(m.step, m.name)
     steps: dict[int, dict[str, float]] = {}
     with db.read() as conn:
         for step, name, value in conn.execute(query):
-            steps.setdefault(step, {})[name] = _null_to_nan(value)
+            steps.setdefault(step, {})[name] = null_to_nan(value)
     return list(steps.items())
 
 
@@ -86,13 +73,13 @@ def metric_at(db: Database, run_id: int, step: int, name: str) -> float | None:
     query = select(m.value).where(m.run_id == run_id, m.step == step, m.name == name)
     with db.read() as conn:
         values = list(conn.execute(query).scalars())
-    return _null_to_nan(values[0]) if values else None
+    return null_to_nan(values[0]) if values else None
 
 
 def metric_series(
     db: Database, run_id: int, names: Sequence[str], after_step: int = -1, max_points: int = 1000
 ) -> dict[str, list[Point]]:
-    """One curve per name after the cursor, thinned to max_points (4 or more) without losing its peaks or its end."""
+    """One curve per name after `after_step`, thinned to max_points (4 or more) without losing its peaks or its end."""
     m = t.metrics.c
     curves: dict[str, list[Point]] = {name: [] for name in names}
     query = (
@@ -102,7 +89,7 @@ def metric_series(
     )
     with db.read() as conn:
         for name, step, value in conn.execute(query):
-            curves[name].append((step, _null_to_nan(value)))
+            curves[name].append((step, null_to_nan(value)))
     return {name: downsample(points, max_points) for name, points in curves.items()}
 
 
@@ -130,28 +117,22 @@ def samples_at(db: Database, run_id: int, step: int) -> list[Sample]:
     )
     with db.read() as conn:
         return [
-            Sample(row.prompt, row.seed, row.text, score=_null_to_nan(row.score), gold=row.gold)
+            Sample(row.prompt, row.seed, row.text, score=null_to_nan(row.score), gold=row.gold)
             for row in conn.execute(query)
         ]
 
 
 def token_records_at(db: Database, run_id: int, step: int) -> list[TokenRecord]:
-    """The rollout rows kept of one step, in the order they were recorded."""
+    """The recorded rollout rows of one step, in order."""
     r = t.token_records.c
     query = select(r.record).where(r.run_id == run_id, r.step == step).order_by(r.position)
     with db.read() as conn:
         return [TokenRecord(**record) for record in conn.execute(query).scalars()]
 
 
-def _insert_all(conn: Connection, table: Any, rows: Iterable[dict[str, Any]]) -> None:
-    values = list(rows)
-    if values:
-        conn.execute(insert(table), values)
-
-
-def _nan_to_null(value: float | None) -> float | None:
+def nan_to_null(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else float(value)
 
 
-def _null_to_nan(value: float | None) -> float:
+def null_to_nan(value: float | None) -> float:
     return math.nan if value is None else value

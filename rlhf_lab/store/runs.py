@@ -1,12 +1,9 @@
-"""Reward models, the runs that follow them, and what people told a run while it went on.
-
-What a run produces step by step is in `steps`.
-"""
+"""Policy runs, and the events (controls, changed settings) that people and the engine record for them."""
 
 import time
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, select, update
+from sqlalchemy import ColumnElement, Connection, delete, select, update
 
 from rlhf_lab.common.enums import EventKind, RunStatus
 from rlhf_lab.common.records import Run, RunEvent
@@ -25,7 +22,7 @@ def create_run(
     manifest: dict[str, Any],
     total_steps: int,
 ) -> Run:
-    """A queued run at step 0. Ids are never given out twice, not even after a run was deleted."""
+    """Add a queued run at step 0. Ids are never reused, not even after a run was deleted."""
     now = time.time()
     values: dict[str, Any] = {
         "project_id": project_id,
@@ -67,7 +64,7 @@ def set_run_status(db: Database, run_id: int, status: RunStatus, message: str = 
 
 
 def set_manifest(db: Database, run_id: int, manifest: dict[str, Any]) -> None:
-    """Replace the manifest: the engine adds what only it knows (device, threads, versions)."""
+    """Replace the manifest: the engine adds device, threads and versions."""
     with db.write() as conn:
         update_run(conn, run_id, manifest=manifest)
 
@@ -78,9 +75,9 @@ def rename_run(db: Database, run_id: int, name: str) -> None:
 
 
 def delete_run(db: Database, run_id: int) -> None:
-    """Delete a run's rows, with its steps and events. Its files, and the completions it wrote, are left.
+    """Delete a run's rows, with its steps and events, but not its files and the completions that it sampled.
 
-    StoreError: it is still going on.
+    StoreError: it is running or paused.
     """
     with db.write() as conn:
         status = conn.execute(select(t.runs.c.status).where(t.runs.c.id == run_id)).scalar()
@@ -105,7 +102,7 @@ def no_such_run(run_id: int) -> StoreError:
 
 
 def add_event(db: Database, run_id: int, kind: EventKind, payload: dict[str, Any]) -> RunEvent:
-    """Tell a run something; the engine finds it with `pending_events`."""
+    """Record an event; the engine reads it with `pending_events`."""
     with db.write() as conn:
         if conn.execute(select(t.runs.c.id).where(t.runs.c.id == run_id)).scalar() is None:
             raise no_such_run(run_id)
@@ -114,24 +111,23 @@ def add_event(db: Database, run_id: int, kind: EventKind, payload: dict[str, Any
 
 
 def events(db: Database, run_id: int) -> list[RunEvent]:
-    """In the order they were made."""
-    with db.read() as conn:
-        return [RunEvent(**row._mapping) for row in conn.execute(_events_query(run_id))]
+    """All events of a run, oldest first."""
+    return _read_events(db, t.run_events.c.run_id == run_id)
 
 
 def pending_events(db: Database, run_id: int) -> list[RunEvent]:
-    """Those the engine has not acted on yet, in the order they were made."""
-    with db.read() as conn:
-        query = _events_query(run_id).where(t.run_events.c.applied_step.is_(None))
-        return [RunEvent(**row._mapping) for row in conn.execute(query)]
+    """Events that the engine has not applied yet, oldest first."""
+    return _read_events(db, t.run_events.c.run_id == run_id, t.run_events.c.applied_step.is_(None))
 
 
 def mark_event_applied(db: Database, event_id: int, applied_step: int) -> None:
-    """The engine acted on it before this step. The first mark stays: a replay happens at the same step."""
+    """The engine applied the event before this step. The first mark stays: a replay happens at the same step."""
     not_applied = (t.run_events.c.id == event_id) & t.run_events.c.applied_step.is_(None)
     with db.write() as conn:
         conn.execute(update(t.run_events).where(not_applied).values(applied_step=applied_step))
 
 
-def _events_query(run_id: int) -> Select[*tuple[Any, ...]]:
-    return select(t.run_events).where(t.run_events.c.run_id == run_id).order_by(t.run_events.c.id)
+def _read_events(db: Database, *conditions: ColumnElement[bool]) -> list[RunEvent]:
+    query = select(t.run_events).where(*conditions).order_by(t.run_events.c.id)
+    with db.read() as conn:
+        return [RunEvent(**row._mapping) for row in conn.execute(query)]

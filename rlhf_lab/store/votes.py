@@ -1,9 +1,11 @@
-"""From a click to a label: the vote on a pair, and the labels a reward model learns from.
+"""Votes on pairs: cast, undone, listed and counted.
 
-Human and simulated votes never mix: whoever asks for labels names the source.
+A vote is live until it is undone; its row stays. A pair is live until its import is undone. Human and simulated votes never
+mix: every query names the source.
 """
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, func, select, update
@@ -13,18 +15,44 @@ from rlhf_lab.common.records import Pair, Vote
 from rlhf_lab.errors import LabelError, StaleVoteError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import AnyRow, Database, insert_row
-from rlhf_lab.store.projects import load_pairs
+from rlhf_lab.store.projects import live_pair_of, load_pairs
+
+LIVE_VOTE = t.votes.c.undone_at.is_(None)
+#: Hidden repeats measure consistency; they are no labels.
+FIRST_VOTE = t.votes.c.repeat.is_(False)
+
+
+def live_votes_query(project_id: int, source: Source, *columns: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
+    """Live votes of a project, hidden repeats among them, with the columns of `votes` or those given (of votes or pairs)."""
+    query = select(*columns) if columns else select(t.votes)
+    in_project = and_(t.pairs.c.project_id == project_id, t.votes.c.source == source)
+    return query.join(t.pairs, t.pairs.c.id == t.votes.c.pair_id).where(in_project, LIVE_VOTE)
+
+
+def has_live_vote(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Whether the pair of the enclosing query has a live vote that meets the conditions."""
+    vote = select(t.votes.c.id).where(t.votes.c.pair_id == t.pairs.c.id, LIVE_VOTE, *conditions)
+    return vote.correlate(t.pairs).exists()
+
+
+def count_live_votes(*conditions: ColumnElement[bool]) -> ColumnElement[int]:
+    """How many live votes that meet the conditions the pair of the enclosing query has."""
+    query = select(func.count()).select_from(t.votes).where(t.votes.c.pair_id == t.pairs.c.id, LIVE_VOTE, *conditions)
+    return query.correlate(t.pairs).scalar_subquery()
+
+
+def unvoted_by(project_id: int, annotator: str) -> ColumnElement[bool]:
+    """A live pair that this annotator has no live vote on."""
+    return and_(live_pair_of(project_id), ~has_live_vote(t.votes.c.annotator == annotator))
 
 
 def next_unvoted_pair(db: Database, project_id: int, annotator: str, source: Source = Source.HUMAN) -> Pair | None:
-    """A pair this annotator has no live vote on: the one with the fewest votes, then the oldest; None if there is none.
+    """Of the pairs that this annotator has no live vote on, the one with the fewest votes, then the oldest; None: no pair.
 
-    Only votes of `source` count: what a judge labelled does not decide what a person sees first. Nothing is kept for the
-    annotator: people get theirs through `leases`.
+    Only votes of `source` count. The pair is not leased: people get theirs through `pair_leases`.
     """
-    is_live_vote = and_(t.votes.c.pair_id == t.pairs.c.id, t.votes.c.undone_at.is_(None), t.votes.c.source == source)
-    vote_count = select(func.count()).select_from(t.votes).where(is_live_vote).correlate(t.pairs).scalar_subquery()
-    query = select(t.pairs.c.id).where(_unvoted_by(project_id, annotator)).order_by(vote_count, t.pairs.c.id).limit(1)
+    vote_count = count_live_votes(t.votes.c.source == source)
+    query = select(t.pairs.c.id).where(unvoted_by(project_id, annotator)).order_by(vote_count, t.pairs.c.id).limit(1)
     with db.read() as conn:
         pair_id = conn.execute(query).scalar()
         return None if pair_id is None else load_pairs(conn, [pair_id])[0]
@@ -33,27 +61,18 @@ def next_unvoted_pair(db: Database, project_id: int, annotator: str, source: Sou
 def count_unvoted_pairs(db: Database, project_id: int, annotator: str) -> int:
     """How many pairs this annotator could still label."""
     with db.read() as conn:
-        query = select(func.count()).select_from(t.pairs).where(_unvoted_by(project_id, annotator))
+        query = select(func.count()).select_from(t.pairs).where(unvoted_by(project_id, annotator))
         return conn.execute(query).scalar_one()
 
 
-def _unvoted_by(project_id: int, annotator: str) -> ColumnElement[bool]:
-    own_live_vote = and_(
-        t.votes.c.pair_id == t.pairs.c.id, t.votes.c.annotator == annotator, t.votes.c.undone_at.is_(None)
-    )
-    in_project = and_(t.pairs.c.project_id == project_id, t.pairs.c.taken_back_at.is_(None))
-    return and_(in_project, ~select(t.votes.c.id).where(own_live_vote).correlate(t.pairs).exists())
-
-
 def cast_vote(db: Database, vote: Vote) -> Vote:
-    """Store one answer. The same uuid again returns the first row and changes nothing, even if it was undone since.
+    """Store a vote. The same uuid again returns the first row and changes nothing, even if it was undone since.
 
     StaleVoteError: no such pair, or this annotator has a live vote on it. LabelError: no uuid or no annotator.
     """
     check_vote(vote)
     with db.write() as conn:
-        existing = vote_by_uuid(conn, vote.uuid)
-        if existing is not None:
+        if (existing := vote_by_uuid(conn, vote.uuid)) is not None:
             return existing
         pair_query = select(t.pairs.c.id).where(t.pairs.c.id == vote.pair_id, t.pairs.c.taken_back_at.is_(None))
         if conn.execute(pair_query).scalar() is None:
@@ -66,102 +85,72 @@ def cast_vote(db: Database, vote: Vote) -> Vote:
 
 
 def check_vote(vote: Vote) -> None:
-    """Raises LabelError for a vote that nobody cast, or that nothing could be compared with when it comes again."""
+    """Raises LabelError for a vote without uuid or annotator."""
     if not vote.uuid or not vote.annotator:
         raise LabelError("A vote needs the client's uuid and the annotator's name; reload the page and try again.")
 
 
 def vote_by_uuid(conn: Connection, uuid: str) -> Vote | None:
-    row = conn.execute(select(t.votes).where(t.votes.c.uuid == uuid)).one_or_none()
-    return None if row is None else vote_from_row(row)
+    return _vote_or_none(conn, t.votes.c.uuid == uuid)
+
+
+def find_vote(db: Database, uuid: str) -> Vote | None:
+    """The vote of a request that has arrived before."""
+    with db.read() as conn:
+        return vote_by_uuid(conn, uuid)
 
 
 def live_vote(conn: Connection, pair_id: int, annotator: str, repeat: bool = False) -> Vote | None:
     """This annotator's live vote on a pair: the first one, or the one on its hidden repeat."""
     v = t.votes.c
-    condition = and_(v.pair_id == pair_id, v.annotator == annotator, v.undone_at.is_(None), v.repeat.is_(repeat))
-    row = conn.execute(select(t.votes).where(condition)).one_or_none()
+    return _vote_or_none(conn, v.pair_id == pair_id, v.annotator == annotator, LIVE_VOTE, v.repeat.is_(repeat))
+
+
+def _vote_or_none(conn: Connection, *conditions: ColumnElement[bool]) -> Vote | None:
+    row = conn.execute(select(t.votes).where(*conditions)).one_or_none()
     return None if row is None else vote_from_row(row)
 
 
 def insert_vote(conn: Connection, vote: Vote) -> Vote:
-    """Store a vote inside the caller's transaction, which has looked that nothing speaks against it."""
-    values = {
-        "uuid": vote.uuid,
-        "pair_id": vote.pair_id,
-        "annotator": vote.annotator,
-        "source": vote.source,
-        "choice": vote.choice,
-        "first_on_left": vote.first_on_left,
-        "response_ms": vote.response_ms,
-        "created_at": vote.created_at or time.time(),
-        "strength": vote.strength,
-        "note": vote.note,
-        "repeat": vote.repeat,
-        "via": vote.via,
-    }
-    vote_id = insert_row(conn, t.votes, values)
+    """Store a vote in the caller's transaction, which has checked that it is allowed."""
+    vote = replace(vote, created_at=vote.created_at or time.time(), undone_at=None, import_id=None)
+    values = {name: value for name, value in vars(vote).items() if name != "id"}
+    return replace(vote, id=insert_row(conn, t.votes, values))
+
+
+def mark_last_vote_undone(conn: Connection, project_id: int, annotator: str) -> Vote | None:
+    """Undo this person's last live vote in the caller's transaction and return it; None: there is none."""
+    v = t.votes.c
+    query = live_votes_query(project_id, Source.HUMAN, v.id).where(v.annotator == annotator)
+    vote_id = conn.execute(query.order_by(v.id.desc()).limit(1)).scalar()
+    return None if vote_id is None else update_vote(conn, vote_id, undone_at=time.time())
+
+
+def update_vote(conn: Connection, vote_id: int, **values: Any) -> Vote:
+    """Change a vote in the caller's transaction and return it."""
+    conn.execute(update(t.votes).where(t.votes.c.id == vote_id).values(**values))
     return vote_from_row(conn.execute(select(t.votes).where(t.votes.c.id == vote_id)).one())
-
-
-def undo_vote(db: Database, project_id: int, annotator: str, source: Source = Source.HUMAN) -> Vote | None:
-    """Take back this annotator's last live vote and return it; None if there is none. The row stays, marked."""
-    with db.write() as conn:
-        return mark_last_vote_undone(conn, project_id, annotator, source)
-
-
-def mark_last_vote_undone(
-    conn: Connection, project_id: int, annotator: str, source: Source = Source.HUMAN
-) -> Vote | None:
-    """`undo_vote` inside the caller's transaction."""
-    query = (
-        live_votes_query(project_id, source, repeats=True)
-        .where(t.votes.c.annotator == annotator)
-        .with_only_columns(t.votes.c.id)
-        .order_by(None)
-        .order_by(t.votes.c.id.desc())
-        .limit(1)
-    )
-    vote_id = conn.execute(query).scalar()
-    if vote_id is None:
-        return None
-    conn.execute(update(t.votes).where(t.votes.c.id == vote_id).values(undone_at=time.time()))
-    return vote_from_row(conn.execute(select(t.votes).where(t.votes.c.id == vote_id)).one())
-
-
-def find_vote(db: Database, uuid: str) -> Vote | None:
-    """The vote of a click that has arrived before."""
-    with db.read() as conn:
-        return vote_by_uuid(conn, uuid)
 
 
 def vote_history(db: Database, project_id: int, annotator: str, limit: int = 30) -> list[tuple[Vote, Pair]]:
-    """This person's newest live votes with their pairs, newest first. Hidden repeats stay hidden."""
+    """This person's newest live votes with their pairs, newest first, without hidden repeats."""
     v = t.votes.c
-    query = (
-        select(t.votes)
-        .join(t.pairs, t.pairs.c.id == v.pair_id)
-        .where(
-            t.pairs.c.project_id == project_id, v.annotator == annotator, v.source == Source.HUMAN,
-            v.undone_at.is_(None), v.repeat.is_(False),
-        )
-        .order_by(v.id.desc())
-        .limit(limit)
-    )  # fmt: skip
+    query = live_votes_query(project_id, Source.HUMAN).where(v.annotator == annotator, FIRST_VOTE)
     with db.read() as conn:
-        votes = [vote_from_row(row) for row in conn.execute(query)]
+        votes = [vote_from_row(row) for row in conn.execute(query.order_by(v.id.desc()).limit(limit))]
         pairs = {pair.id: pair for pair in load_pairs(conn, [vote.pair_id for vote in votes])}
     return [(vote, pairs[vote.pair_id]) for vote in votes]
 
 
 def vote_counts(db: Database, project_id: int) -> dict[Source, dict[Choice, int]]:
-    """Live votes by source and choice; every source and choice is a key. Hidden repeats are no labels."""
+    """Live votes by source and choice, without hidden repeats; every source and choice is a key."""
     counts = {source: dict.fromkeys(Choice, 0) for source in Source}
+    v = t.votes.c
     query = (
-        select(t.votes.c.source, t.votes.c.choice, func.count())
-        .join(t.pairs, t.pairs.c.id == t.votes.c.pair_id)
-        .where(t.pairs.c.project_id == project_id, t.votes.c.undone_at.is_(None), t.votes.c.repeat.is_(False))
-        .group_by(t.votes.c.source, t.votes.c.choice)
+        select(v.source, v.choice, func.count())
+        .join(t.pairs, t.pairs.c.id == v.pair_id)
+        .where(t.pairs.c.project_id == project_id, LIVE_VOTE, FIRST_VOTE)
+        .group_by(v.source, v.choice)
     )
     with db.read() as conn:
         for source, choice, n in conn.execute(query):
@@ -169,21 +158,16 @@ def vote_counts(db: Database, project_id: int) -> dict[Source, dict[Choice, int]
     return counts
 
 
+def label_count(counts: dict[Choice, int]) -> int:
+    """How many of the votes that `vote_counts` counted are labels: all but skips."""
+    return sum(counts.values()) - counts[Choice.SKIP]
+
+
 def voters(db: Database, project_id: int, source: Source) -> list[str]:
     """Who cast the live votes of a source, by name."""
-    query = live_votes_query(project_id, source).with_only_columns(t.votes.c.annotator).order_by(None).distinct()
+    query = live_votes_query(project_id, source, t.votes.c.annotator).where(FIRST_VOTE).distinct()
     with db.read() as conn:
         return sorted(conn.execute(query).scalars())
-
-
-def live_votes_query(project_id: int, source: Source, *, repeats: bool = False) -> Select[*tuple[Any, ...]]:
-    query = (
-        select(t.votes)
-        .join(t.pairs, t.pairs.c.id == t.votes.c.pair_id)
-        .where(t.pairs.c.project_id == project_id, t.votes.c.source == source, t.votes.c.undone_at.is_(None))
-        .order_by(t.votes.c.id)
-    )
-    return query if repeats else query.where(t.votes.c.repeat.is_(False))
 
 
 def vote_from_row(row: AnyRow) -> Vote:

@@ -4,6 +4,7 @@ import math
 import shutil
 
 import pytest
+from support.databases import undo_vote
 
 from rlhf_lab.common.enums import Choice, EventKind, Source
 from rlhf_lab.common.records import NewCompletion, Sample, StepResult, Vote
@@ -13,7 +14,7 @@ from rlhf_lab.store.label_snapshots import snapshot_labels
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import add_event, create_run, get_run, mark_event_applied, set_manifest
-from rlhf_lab.store.votes import cast_vote, undo_vote
+from rlhf_lab.store.votes import cast_vote
 
 HOSTILE = (
     'line one\nline "two"\r\n\ttab, comma; \\n \u2028\u2029\x85 '

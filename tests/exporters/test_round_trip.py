@@ -7,6 +7,7 @@ import json
 import random
 
 import pytest
+from support.databases import undo_vote
 
 from rlhf_lab.common.chat_format import to_transcript
 from rlhf_lab.common.enums import Choice, Source, Strength
@@ -17,7 +18,7 @@ from rlhf_lab.importers.parser import ImportRequest, parse_file
 from rlhf_lab.importers.writer import ImportTarget, save_import
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.votes import cast_vote, undo_vote
+from rlhf_lab.store.votes import cast_vote
 
 # fmt: off
 PIECES = [

@@ -6,6 +6,7 @@ import threading
 import pytest
 from sqlalchemy import event, select
 from support.databases import *  # noqa: F403
+from support.databases import undo_vote
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import NewCompletion, Vote
@@ -16,7 +17,7 @@ from rlhf_lab.store import pair_leases, projects
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import delete_project
-from rlhf_lab.store.votes import cast_vote, undo_vote
+from rlhf_lab.store.votes import cast_vote
 
 
 def row(prompt, winner="first", annotator="ann", **more):

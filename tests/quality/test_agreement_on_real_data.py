@@ -13,7 +13,8 @@ from rlhf_lab.common.enums import Source
 from rlhf_lab.importers.column_mapping import parse_map
 from rlhf_lab.importers.parser import ImportRequest, parse_file
 from rlhf_lab.importers.writer import ImportTarget, save_import
-from rlhf_lab.quality import annotator_qualities, krippendorff_alpha, pairwise_agreement, vote_records
+from rlhf_lab.quality.agreement import annotator_qualities, krippendorff_alpha, pairwise_agreement
+from rlhf_lab.quality.queries import vote_records
 from rlhf_lab.store import projects
 from rlhf_lab.store.database import Database
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from sqlalchemy import event
+from support.databases import undo_vote
 
 from rlhf_lab.common.enums import Choice, EventKind, JobKind, RunStatus, Source
 from rlhf_lab.common.records import LabelSnapshot, Project, Sample, StepResult, Vote
@@ -54,7 +55,7 @@ def test_no_query_reads_a_growing_table_whole(
     votes.count_unvoted_pairs(db, project.id, "ann")
     votes.vote_counts(db, project.id)
     label_snapshots.load_comparisons(db, label_snapshots.snapshot_labels(db, project.id, human, ["ann"]))
-    votes.undo_vote(db, project.id, "ann")
+    undo_vote(db, project.id, "ann")
     rules = LabellingConfig(repeats=0.5)
     lease = pair_leases.lease_pair(db, project.id, "bob", rules)
     vote = pair_leases.vote_on_lease(db, Vote("b", lease.pair.id, "bob", human, Choice.FIRST, True))

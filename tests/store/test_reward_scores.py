@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable
 
 import pytest
+from support.databases import undo_vote
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import LabelSnapshot, Pair, Project, RewardPredictionStats, Vote
@@ -65,7 +66,7 @@ def test_foresight_by_hand(db: Database, project: Project, make_pairs: Callable)
     vote(db, p[5], Choice.SECOND, 25.0)  # right for the new model, wrong for the old
     vote(db, p[6], Choice.FIRST, 25.0, SIMULATED, "judge:x")
     undone = vote(db, p[6], Choice.SECOND, 25.0)
-    votes.undo_vote(db, project.id, "ann")
+    undo_vote(db, project.id, "ann")
     assert undone.id
     for i, pair in enumerate(p):
         add_scores(db, old, {pair.first.id: 1.0} | ({} if i == 4 else {pair.second.id: 0.0}))
@@ -123,7 +124,7 @@ def test_unjudged_are_the_newest_pairs_without_a_live_vote_of_a_person(
     vote(db, p[4], Choice.FIRST, 1.0)
     vote(db, p[3], Choice.SECOND, 2.0, SIMULATED, "judge:x")
     vote(db, p[2], Choice.FIRST, 3.0)
-    votes.undo_vote(db, project.id, "ann")
+    undo_vote(db, project.id, "ann")
     assert [pair.id for pair in unjudged_pairs(db, project.id, 3)] == [p[1].id, p[2].id, p[3].id]
     assert len(unjudged_pairs(db, project.id, 400)) == 4
     assert unjudged_pairs(db, project.id + 1, 400) == []

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.databases import undo_vote
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import NewCompletion, Project, Vote
@@ -168,7 +169,7 @@ def apply_to_model(live: dict[str, dict[int, str]], known: dict[str, int], actio
 
 def apply_to_store(db: Database, project: Project, ids: list[int], action: tuple) -> object:
     if action[0] == "undo":
-        undone = votes.undo_vote(db, project.id, action[1])
+        undone = undo_vote(db, project.id, action[1])
         return undone and ids.index(undone.pair_id)
     _, who, pair, n = action
     try:

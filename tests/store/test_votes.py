@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
+from support.databases import undo_vote
 
 from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.records import Comparison, NewCompletion, Pair, Project, Vote
@@ -42,7 +43,7 @@ def test_the_same_uuid_again_changes_nothing(db: Database, project: Project, mak
     assert votes.cast_vote(db, vote(one, uuid="u", choice=SECOND)) == first
     assert votes.cast_vote(db, vote(two, "bob", uuid="u")) == first
     assert votes.count_unvoted_pairs(db, project.id, "bob") == 2
-    undone = votes.undo_vote(db, project.id, "ann")
+    undone = undo_vote(db, project.id, "ann")
     assert votes.cast_vote(db, vote(one, uuid="u")) == undone
     assert votes.count_unvoted_pairs(db, project.id, "ann") == 2
 
@@ -53,7 +54,7 @@ def test_a_second_live_vote_is_stale(db: Database, project: Project, make_pairs:
     with pytest.raises(StaleVoteError, match="ann has already voted"):
         votes.cast_vote(db, vote(pair, uuid="2", choice=SECOND))
     votes.cast_vote(db, vote(pair, "bob", uuid="3"))
-    votes.undo_vote(db, project.id, "ann")
+    undo_vote(db, project.id, "ann")
     assert votes.cast_vote(db, vote(pair, uuid="2", choice=SECOND)).choice is SECOND
     assert votes.vote_counts(db, project.id)[Source.HUMAN] == {FIRST: 1, SECOND: 1, TIE: 0, BOTH_BAD: 0, SKIP: 0}
 
@@ -73,9 +74,8 @@ def test_undo_takes_back_the_last_first(db: Database, project: Project, make_pai
         votes.cast_vote(db, vote(pair))
     votes.cast_vote(db, vote(one, "bob"))
     stranger = projects.create_project(db, "other", "m", "h", "s", 0, [])
-    assert votes.undo_vote(db, stranger.id, "ann") is None
-    assert votes.undo_vote(db, project.id, "ann", Source.SIMULATED) is None
-    undone = [votes.undo_vote(db, project.id, "ann") for _ in range(4)]
+    assert undo_vote(db, stranger.id, "ann") is None
+    undone = [undo_vote(db, project.id, "ann") for _ in range(4)]
     assert [v and v.pair_id for v in undone] == [three.id, one.id, two.id, None]
     assert all(v.undone_at is not None for v in undone[:3])
     assert votes.count_unvoted_pairs(db, project.id, "ann") == 3
@@ -96,7 +96,7 @@ def test_the_next_pair_has_the_fewest_votes_then_is_the_oldest(
     votes.cast_vote(db, vote(one, "ann"))
     assert votes.next_unvoted_pair(db, project.id, "ann") is None
     assert votes.count_unvoted_pairs(db, project.id, "ann") == 0
-    votes.undo_vote(db, project.id, "ann")
+    undo_vote(db, project.id, "ann")
     assert votes.next_unvoted_pair(db, project.id, "ann") == one
     assert votes.next_unvoted_pair(db, project.id, "bob") == two
     assert votes.next_unvoted_pair(db, project.id + 1, "bob") is None
@@ -108,7 +108,7 @@ def test_a_judge_does_not_decide_what_people_see(db: Database, project: Project,
     assert votes.next_unvoted_pair(db, project.id, "ann") == one
     assert votes.next_unvoted_pair(db, project.id, "gloomy", Source.SIMULATED) == two
     votes.cast_vote(db, vote(two, "bob"))
-    votes.undo_vote(db, project.id, "bob")
+    undo_vote(db, project.id, "bob")
     votes.cast_vote(db, vote(one, "bob"))
     assert votes.next_unvoted_pair(db, project.id, "ann") == two
 
@@ -117,7 +117,7 @@ def test_counts_by_source_and_choice(db: Database, project: Project, make_pairs:
     for pair, choice in zip(make_pairs(5), Choice, strict=True):
         votes.cast_vote(db, vote(pair, "ann", choice))
         votes.cast_vote(db, vote(pair, "cheerful", FIRST, Source.SIMULATED))
-    votes.undo_vote(db, project.id, "ann")
+    undo_vote(db, project.id, "ann")
     assert votes.vote_counts(db, project.id) == {
         Source.HUMAN: {FIRST: 1, SECOND: 1, TIE: 1, BOTH_BAD: 1, SKIP: 0},
         Source.SIMULATED: {FIRST: 5, SECOND: 0, TIE: 0, BOTH_BAD: 0, SKIP: 0},
@@ -158,7 +158,7 @@ def test_a_snapshot_outlives_undo(db: Database, project: Project, make_pairs: Ca
     (pair,) = make_pairs(1)
     votes.cast_vote(db, vote(pair))
     pinned = label_snapshots.snapshot_labels(db, project.id, Source.HUMAN)
-    votes.undo_vote(db, project.id, "ann")
+    undo_vote(db, project.id, "ann")
     assert [c.chosen for c in label_snapshots.load_comparisons(db, pinned)] == ["a0"]
     assert label_snapshots.snapshot_labels(db, project.id, Source.HUMAN).vote_ids == ()
 

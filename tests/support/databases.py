@@ -1,8 +1,8 @@
-"""Homes whose tables are in SQLite, and in PostgreSQL too where RLHF_LAB_POSTGRES names a server's database.
+"""Homes whose tables are in SQLite, and also in PostgreSQL where RLHF_LAB_POSTGRES names a database of a server.
 
-It reads postgresql+psycopg://user@host/name, of a user who may make others: the tests work in databases of their own beside it.
-A test on `db` runs on each; one marked `sqlite` is about SQLite's files, locks and plans. With RLHF_LAB_REQUIRE_POSTGRES=1 it
-fails that there is no server.
+Its value looks like postgresql+psycopg://user@host/name; the user must be allowed to create databases: the tests use their own.
+A test with the fixture `db` runs on each backend; one marked `sqlite` is about SQLite's files, locks and query plans. With
+RLHF_LAB_REQUIRE_POSTGRES=1 a missing server is a failure.
 """
 
 import os
@@ -15,8 +15,10 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from rlhf_lab.common.paths import STORE_VARIABLE
+from rlhf_lab.common.records import Vote
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.tables import metadata
+from rlhf_lab.store.votes import mark_last_vote_undone
 
 __all__ = ["db", "fresh", "home", "pytest_generate_tests", "script", "server", "store"]
 ROOT = Path(__file__).parents[2]
@@ -31,6 +33,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             mark.name == "sqlite" for mark in metafunc.definition.iter_markers()
         )
         metafunc.parametrize("store", ["sqlite", "postgresql"] if POSTGRES and not only else ["sqlite"], indirect=True)
+
+
+def undo_vote(db: Database, project_id: int, annotator: str) -> Vote | None:
+    """Undo a person's last vote without leasing its pair to them again."""
+    with db.write() as conn:
+        return mark_last_vote_undone(conn, project_id, annotator)
 
 
 @pytest.fixture

@@ -10,18 +10,16 @@ from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, Source
 from rlhf_lab.common.records import RewardModelRow
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import engine_process, queue
-from rlhf_lab.quality import (
+from rlhf_lab.quality.agreement import (
     Agreement,
     AnnotatorQuality,
     TimeBucket,
     annotator_qualities,
-    doubted_labels,
     krippendorff_alpha,
     pairwise_agreement,
     quality_over_time,
-    request_new_vote,
-    vote_records,
 )
+from rlhf_lab.quality.queries import doubted_labels, request_new_vote, vote_records
 from rlhf_lab.store.label_snapshots import snapshot_annotators
 from rlhf_lab.store.reward_models import get_reward_model, reward_models
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
