@@ -39,10 +39,10 @@ class Lab:
 
     def do(self, job):
         """Let the worker take exactly this job."""
-        taken = queue.claim(self.db, [job.kind], self.worker.engine_id)
-        assert taken is not None
-        assert taken.id == job.id
-        self.worker.run_job(taken)
+        claimed = queue.claim(self.db, [job.kind], self.worker.engine_id)
+        assert claimed is not None
+        assert claimed.id == job.id
+        self.worker.run_job(claimed)
         return queue.get_job(self.db, job.id)
 
     def label(self, count=12):
@@ -65,4 +65,4 @@ class Lab:
         return self.do(self.submit(JobKind.TRAIN_POLICY, run_id=run_id))
 
     def curve(self, run_id):
-        return [(step, tiny_models.numbers(found)) for step, found in metrics_since(self.db, run_id, 0)]
+        return [(step, tiny_models.numbers(actual)) for step, actual in metrics_since(self.db, run_id, 0)]

@@ -22,7 +22,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("algorithm", CHANGES)
-def test_a_stopped_run_goes_on_as_if_nothing_had_happened(lab, at, algorithm):
+def test_a_stopped_run_resumes_exactly(lab, at, algorithm):
     small = {
         "steps": 4,
         "batch_size": 4,
@@ -50,7 +50,7 @@ def test_a_stopped_run_goes_on_as_if_nothing_had_happened(lab, at, algorithm):
     assert get_run(lab.db, whole).config["algorithm"] == algorithm
 
 
-def test_pretraining_texts_of_ones_own_are_what_is_mixed_in(lab, monkeypatch):
+def test_a_runs_own_pretraining_texts_are_used(lab, monkeypatch):
     mixed = []
 
     class Noted(PtxObjective):
@@ -63,8 +63,10 @@ def test_pretraining_texts_of_ones_own_are_what_is_mixed_in(lab, monkeypatch):
     model = latest_reward_model(lab.db, lab.project.id)
     manifest = {"ptx_texts": {"source": "mine.txt", "count": 2}}
     own, other, gone = (
-        create_run(lab.db, lab.project.id, model.id, "r", config=small.to_dict(), manifest=said, total_steps=1).id
-        for said in (manifest, {}, manifest)
+        create_run(
+            lab.db, lab.project.id, model.id, "r", config=small.to_dict(), manifest=run_manifest, total_steps=1
+        ).id
+        for run_manifest in (manifest, {}, manifest)
     )
     file = ptx_texts_file(lab.folder, own)
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,7 @@ def parts(name):
 
 
 @pytest.mark.slow
-def test_two_processes_draw_the_curve_of_one(lab):
+def test_two_processes_have_the_curve_of_one(lab):
     curves = []
     for processes in (1, 2):
         run_id = lab.run(processes=processes, **STEPS)
@@ -50,7 +50,7 @@ def test_two_processes_draw_the_curve_of_one(lab):
 
 
 @pytest.mark.slow
-def test_a_run_of_two_processes_goes_on_in_one_and_draws_the_same_curve(lab):
+def test_a_run_of_two_processes_resumes_in_one_with_the_same_curve(lab):
     whole, run_id = lab.run(**STEPS), lab.run(processes=2, **STEPS)
     assert lab.train(whole).status is JobStatus.DONE
 
@@ -73,8 +73,8 @@ def test_a_run_of_two_processes_goes_on_in_one_and_draws_the_same_curve(lab):
         assert two == pytest.approx(one, rel=1e-3, abs=1e-4)
 
 
-@pytest.mark.parametrize(("begun", "asked"), [(2, 1), (1, 2)])
-def test_a_run_is_trained_in_as_many_processes_as_it_was_resumed_with(lab, monkeypatch, begun, asked):
+@pytest.mark.parametrize(("initial", "requested"), [(2, 1), (1, 2)])
+def test_a_run_is_trained_in_as_many_processes_as_it_was_resumed_with(lab, monkeypatch, initial, requested):
     together_with = []
 
     def run_together(processes, *_):
@@ -82,16 +82,16 @@ def test_a_run_is_trained_in_as_many_processes_as_it_was_resumed_with(lab, monke
         return False
 
     monkeypatch.setattr(distributed_launch, "launch_and_wait", run_together)
-    run_id = lab.run(processes=begun, steps=1)
+    run_id = lab.run(processes=initial, steps=1)
     set_run_status(lab.db, run_id, RunStatus.STOPPED)
-    run_control.resume(lab.db, lab.folder, run_id, asked)
+    run_control.resume(lab.db, lab.folder, run_id, requested)
     lab.do(run_control.last_job(lab.db, run_id))
-    assert together_with == ([2] if asked == 2 else [])
-    assert get_run(lab.db, run_id).status is (RunStatus.INTERRUPTED if asked == 2 else RunStatus.DONE)
+    assert together_with == ([2] if requested == 2 else [])
+    assert get_run(lab.db, run_id).status is (RunStatus.INTERRUPTED if requested == 2 else RunStatus.DONE)
 
 
 @pytest.mark.slow
-def test_a_backbone_dealt_out_draws_the_curve_of_one_process(lab):
+def test_a_sharded_backbone_has_the_curve_of_one_process(lab):
     curves, samples = [], []
     for changes in ({}, {"processes": 2, "shard_backbone": True}):
         run_id = lab.run(**changes, **STEPS)
@@ -195,7 +195,7 @@ class Following(Distributed):
         return thing
 
 
-def test_a_process_that_follows_leaves_the_runs_folder_and_row_alone(lab):
+def test_other_processes_do_not_write_the_runs_folder_and_row(lab):
     run_id = lab.run(steps=2, batch_size=4, checkpoint_every=1)
     folder = lab.folder / "runs" / str(run_id)
     follower = ModelCache(lab.folder, lab.db, distributed=Following(1, 2))
@@ -214,17 +214,17 @@ def test_a_process_that_follows_leaves_the_runs_folder_and_row_alone(lab):
     assert {path.name for path in folder.glob(".*")} == set()
 
 
-def test_the_leading_process_tidies_up_before_the_others_look(lab, monkeypatch):
-    said = []
+def test_the_main_process_recovers_the_folder_before_the_others_read_it(lab, monkeypatch):
+    messages = []
     run_id = lab.run(steps=2, batch_size=4)
-    monkeypatch.setattr(policy_run, "load_latest", lambda _, **options: said.append(options))
-    monkeypatch.setattr(Following, "broadcast", lambda *_: said.append("broadcast"))
+    monkeypatch.setattr(policy_run, "load_latest", lambda _, **options: messages.append(options))
+    monkeypatch.setattr(Following, "broadcast", lambda *_: messages.append("broadcast"))
     for rank in (0, 1):
         policy_run.PolicyRun(ModelCache(lab.folder, lab.db, distributed=Following(rank, 2)), run_id)
-    assert said == [{}, "broadcast", "broadcast", {"recover": False}]
+    assert messages == [{}, "broadcast", "broadcast", {"recover": False}]
 
 
-def test_a_run_that_another_process_writes_is_not_begun(lab, monkeypatch):
+def test_a_locked_run_is_not_started(lab, monkeypatch):
     monkeypatch.setattr(run_lock, "LOCK_TIMEOUT_S", 0.05)
     run_id = lab.run(steps=1)
     with run_lock.lock_run(lab.folder, run_id):
@@ -235,7 +235,7 @@ def test_a_run_that_another_process_writes_is_not_begun(lab, monkeypatch):
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_the_job_of_a_run_that_was_begun_by_hand_ends_alone(lab, monkeypatch, processes):
+def test_the_job_of_a_run_started_by_hand_fails_alone(lab, monkeypatch, processes):
     """The run stays what it is, for whoever trains it."""
     monkeypatch.setattr(run_lock, "LOCK_TIMEOUT_S", 0.05)
     monkeypatch.setattr(distributed_launch, "launch_and_wait", lambda *_: pytest.fail("processes were started"))
@@ -249,7 +249,7 @@ def test_the_job_of_a_run_that_was_begun_by_hand_ends_alone(lab, monkeypatch, pr
     assert (run.status, run.message) == (RunStatus.PAUSED, "its own words")
 
 
-def test_a_run_that_was_begun_by_hand_while_the_processes_started_stays_what_it_is(lab, monkeypatch):
+def test_a_run_started_by_hand_during_the_launch_keeps_its_status(lab, monkeypatch):
     monkeypatch.setattr(run_lock, "LOCK_TIMEOUT_S", 0.05)
     run_id = lab.run(processes=2, steps=1)
     other = run_lock.lock_run(lab.folder, run_id)
@@ -271,7 +271,7 @@ def test_a_run_that_was_begun_by_hand_while_the_processes_started_stays_what_it_
     assert get_run(lab.db, run_id).status is RunStatus.FAILED
 
 
-def test_an_engine_that_leaves_while_its_processes_wait_for_a_claimed_run_leaves_the_run_alone(lab, monkeypatch):
+def test_an_exiting_engine_does_not_interrupt_a_run_locked_by_others(lab, monkeypatch):
     run_id = lab.run(processes=2, steps=1)
     other = run_lock.lock_run(lab.folder, run_id)
 
@@ -292,13 +292,13 @@ def test_an_engine_that_leaves_while_its_processes_wait_for_a_claimed_run_leaves
     assert (run.status, run.message) == (RunStatus.INTERRUPTED, policy_run.ENGINE_EXIT_MESSAGE)
 
 
-def test_a_reward_model_that_no_engine_asked_for_is_not_trained(lab):
+def test_a_reward_worker_needs_a_running_job(lab):
     job = lab.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD)
     with pytest.raises(EngineError, match=f"job {job.id} is queued"):
         distributed_launch.run_reward_worker(lab.folder, job.id)
 
 
-def test_the_last_line_of_the_processes_is_told(tmp_path):
+def test_the_last_log_line_is_in_the_error(tmp_path):
     assert distributed_launch.last_log_line(tmp_path) == ""
     (tmp_path / distributed_launch.LOG_FILE).write_text("Traceback\n  line\nValueError: unknown keys\n\n")
     assert distributed_launch.last_log_line(tmp_path) == " It ended with: ValueError: unknown keys"
@@ -354,7 +354,7 @@ def test_two_processes_train_the_reward_model_of_one(lab, sharded):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_process_ends_the_training_and_it_can_be_done_again(lab, rank):
+def test_a_killed_process_fails_the_reward_training_and_it_can_be_repeated(lab, rank):
     before = reward_models(lab.db, lab.project.id)
     job = during(lab, reward_job(lab, **LONG), lambda: kill_one("train-reward", rank))
     assert job.status is JobStatus.FAILED
@@ -376,14 +376,14 @@ def test_a_cancelled_training_ends_its_processes(lab):
 
 
 @pytest.mark.slow
-def test_labels_that_teach_nothing_are_refused_in_their_own_words(lab):
+def test_insufficient_labels_are_refused_with_the_usual_message(lab):
     job = lab.do(lab.submit(JobKind.TRAIN_REWARD, source="human", config=REWARD | {"processes": 2}))
     assert job.status is JobStatus.FAILED
     assert job.error.startswith("there are no labels of people yet")
     assert not parts("train-reward")
 
 
-def test_a_run_that_cannot_begin_says_why(lab):
+def test_a_run_that_cannot_start_has_an_error_message(lab):
     run_id = lab.run(processes=2, ptx_coef=0.1)
     set_manifest(lab.db, run_id, {"ptx_texts": {"source": "mine.txt", "count": 3}})  # and the file is gone
     with pytest.raises(TrainingError, match="cannot be read"):
@@ -394,36 +394,36 @@ def test_a_run_that_cannot_begin_says_why(lab):
 
 
 @pytest.mark.parametrize("error", [None, TrainingError, RuntimeError])
-def test_a_group_is_left_once_all_is_stored_or_something_went_wrong(monkeypatch, error):
-    said = []
+def test_join_distributed_waits_for_the_main_process_unless_it_failed(monkeypatch, error):
+    messages = []
 
     class Followers(Distributed):
         def broadcast(self, thing):
-            said.append("broadcast")
+            messages.append("broadcast")
 
     monkeypatch.setattr(distributed_launch, "init_from_env", lambda: Followers(1, 2))
-    monkeypatch.setattr(distributed_launch, "shutdown", lambda: said.append("left"))
-    monkeypatch.setattr(distributed_launch.time, "sleep", said.append)
+    monkeypatch.setattr(distributed_launch, "shutdown", lambda: messages.append("left"))
+    monkeypatch.setattr(distributed_launch.time, "sleep", messages.append)
     with pytest.raises(error) if error else nullcontext(), distributed_launch.join_distributed():
         if error:
             raise error("x")
-    assert said == {None: ["broadcast", "left"], TrainingError: [30.0, "left"], RuntimeError: ["left"]}[error]
+    assert messages == {None: ["broadcast", "left"], TrainingError: [30.0, "left"], RuntimeError: ["left"]}[error]
 
 
-def test_nobody_knows_how_long_a_run_takes_before_its_first_step(lab, monkeypatch):
-    run_id, told = lab.run(processes=2), []
+def test_no_eta_before_the_first_step(lab, monkeypatch):
+    run_id, reports = lab.run(processes=2), []
     monkeypatch.setattr(distributed_launch, "launch_and_wait", lambda _processes, _part, _folder, stays: stays())
     options = {
         "run_short_job": lambda: None,
         "should_exit": lambda: False,
-        "report_progress": told.append,
+        "report_progress": reports.append,
     }
     with pytest.raises(TrainingError):
         distributed_launch.train_policy(lab.folder, lab.db, run_id, **options)
-    assert told == [(0.0, None, {"run_id": run_id, "step": 0})]
+    assert reports == [(0.0, None, {"run_id": run_id, "step": 0})]
 
 
-def test_the_config_that_a_person_has_for_accelerate_is_not_read(tmp_path, monkeypatch):
+def test_the_users_accelerate_config_is_not_read(tmp_path, monkeypatch):
     theirs = tmp_path / "default_config.yaml"
     theirs.write_text(
         "distributed_type: DEEPSPEED\nnum_machines: 4\nmachine_rank: 3\nnum_processes: 8\nmixed_precision: fp16\n"

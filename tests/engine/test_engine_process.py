@@ -39,7 +39,7 @@ def test_kill_9_changes_no_number_and_loses_no_label(home, reward_model_id, undi
 
 def test_completions_in_the_middle_of_a_run_change_no_number(home, reward_model_id, undisturbed):
     run, job = home.run(reward_model_id)
-    asked = [
+    requested = [
         home.submit(
             JobKind.COMPLETE, prompts=["Once there was a fox."], seed=i, max_new_tokens=20, reward_model_id=reward_model_id,
             checkpoint="base" if i % 2 else f"run/{undisturbed.id}/latest",
@@ -47,12 +47,12 @@ def test_completions_in_the_middle_of_a_run_change_no_number(home, reward_model_
         for i in range(20)
     ]  # fmt: skip
     assert home.done(job).status is JobStatus.DONE
-    assert all(home.done(one).status is JobStatus.DONE for one in asked)
-    assert min(queue.get_job(home.db, one.id).updated_at for one in asked) < get_run(home.db, run.id).updated_at
+    assert all(home.done(one).status is JobStatus.DONE for one in requested)
+    assert min(queue.get_job(home.db, one.id).updated_at for one in requested) < get_run(home.db, run.id).updated_at
     assert home.curve(run) == home.curve(undisturbed)
 
 
-def test_a_knob_change_is_recorded_at_its_step(home, reward_model_id, undisturbed):
+def test_a_live_setting_is_recorded_at_its_step(home, reward_model_id, undisturbed):
     run, job = home.run(reward_model_id)
     add_event(home.db, run.id, EventKind.SET, {"name": "beta", "value": 0.5})
     assert home.done(job).status is JobStatus.DONE
@@ -60,7 +60,7 @@ def test_a_knob_change_is_recorded_at_its_step(home, reward_model_id, undisturbe
     assert {metrics["objective/kl_coef"] for metrics in home.curve(run).values()} == {0.5}
 
 
-def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(home, reward_model_id, undisturbed):
+def test_a_stopped_run_resumes_with_the_same_curve(home, reward_model_id, undisturbed):
     run, job = home.run(reward_model_id)
     home.engine()
     home.await_steps(run, 1)
@@ -71,7 +71,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(home, reward_model_
     assert home.curve(run) == home.curve(undisturbed)
 
 
-def test_a_bad_job_fails_with_an_explanation_and_the_engine_goes_on(home, reward_model_id):
+def test_a_bad_job_fails_with_an_explanation_and_the_engine_continues(home, reward_model_id):
     bad = home.done(home.submit(JobKind.COMPLETE, prompts=["x"], checkpoint="run/999/latest"))
     assert bad.status is JobStatus.FAILED
     assert "no checkpoint" in bad.error
@@ -95,7 +95,7 @@ def test_training_without_labels_says_what_to_do(home, tmp_path):
     assert "Label some pairs first" in job.error
 
 
-def test_it_leaves_when_idle(tmp_path):
+def test_the_engine_exits_when_idle(tmp_path):
     done = subprocess.run(  # noqa: PLW1510  a failure is what is tested
         [sys.executable, "-m", "rlhf_lab.engine", "--home", str(tmp_path), "--idle-exit", "0.2"],
         cwd=ROOT,

@@ -26,7 +26,7 @@ from rlhf_lab.training.checkpoints import load_latest
 from rlhf_lab.training.policy import trainer, update
 
 
-def test_a_knob_that_made_a_run_fail_is_not_turned_again_after_it_was_taken_back(lab, at, monkeypatch):
+def test_a_reverted_setting_is_not_replayed(lab, at, monkeypatch):
     plain, run_id = lab.run(), lab.run()
     at(1, lambda: run_control.set_live_setting(lab.db, plain, "beta", 0.3))
     lab.train(plain)
@@ -51,7 +51,7 @@ def test_a_knob_that_made_a_run_fail_is_not_turned_again_after_it_was_taken_back
     assert lab.curve(run_id) == lab.curve(plain)
 
 
-def test_which_events_stand():
+def test_effective_events():
     def event(number, step, kind=EventKind.SET, **payload):
         return RunEvent(number, 1, kind, payload, 0.0, step)
 
@@ -68,7 +68,7 @@ def test_which_events_stand():
     ]  # fmt: skip
 
 
-def test_which_events_of_one_moment_show():
+def test_last_per_setting():
     def event(number, kind=EventKind.SET, **payload):
         return RunEvent(number, 1, kind, payload, 0.0, None)
 
@@ -79,7 +79,7 @@ def test_which_events_of_one_moment_show():
     assert last_per_setting([]) == []
 
 
-def test_of_several_switches_at_once_the_last_is_loaded(lab, at, monkeypatch):
+def test_only_the_last_of_several_switches_is_loaded(lab, at, monkeypatch):
     """While the run goes on, where all are marked; and when it resumes after two that took effect at steps of their own."""
     first = latest_reward_model(lab.db, lab.project.id).id
     for seed in (7, 8):
@@ -94,12 +94,12 @@ def test_of_several_switches_at_once_the_last_is_loaded(lab, at, monkeypatch):
             loaded.append(reward_model_id)
         return get(self, reward_model_id, slot)
 
-    def told():
+    def switch_several_times():
         for model in (third, second, first, second):
             run_control.switch_reward_model(lab.db, run_id, model)
 
     monkeypatch.setattr(ModelCache, "reward_model", reward_model)
-    at(1, told)
+    at(1, switch_several_times)
     at(2, lambda: run_control.switch_reward_model(lab.db, run_id, third))
     at(4, lambda: run_control.stop(lab.db, run_id))
     assert lab.train(run_id).result["status"] == "stopped"
@@ -110,7 +110,7 @@ def test_of_several_switches_at_once_the_last_is_loaded(lab, at, monkeypatch):
     assert loaded == [first, third]
 
 
-def test_what_a_note_says_takes_nothing_back(lab):
+def test_a_note_cancels_no_recorded_event(lab):
     run = policy_run.PolicyRun(lab.worker.model_cache, lab.run())
     again = [RunEvent(9, 1, EventKind.NOTE, {"micro_batch": 1}, 0.0, 3)]
     run.events_to_replay = list(again)
@@ -120,7 +120,7 @@ def test_what_a_note_says_takes_nothing_back(lab):
     assert [event.applied_step for event in events(lab.db, run.run.id)] == [0]
 
 
-def test_a_switch_of_the_reward_model_is_repeated_after_a_stop(lab, at):
+def test_a_switch_of_the_reward_model_is_replayed_after_a_stop(lab, at):
     first = latest_reward_model(lab.db, lab.project.id).id
     lab.do(lab.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD | {"seed": 7, "epochs": 2}))
     other = latest_reward_model(lab.db, lab.project.id).id
@@ -142,7 +142,7 @@ def test_a_switch_of_the_reward_model_is_repeated_after_a_stop(lab, at):
     assert lab.curve(stopped) == lab.curve(plain)
 
 
-def test_the_adaptive_controller_goes_on_where_it_was(lab, at):
+def test_the_adaptive_controller_is_resumed(lab, at):
     changes = {"kl_controller": "adaptive", "kl_target": 0.05, "kl_horizon": 20.0}
     plain, stopped = lab.run(**changes), lab.run(**changes)
     lab.train(plain)
@@ -158,7 +158,7 @@ def test_the_adaptive_controller_goes_on_where_it_was(lab, at):
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory")])
-def test_out_of_memory_repeats_the_step_in_smaller_pieces(lab, at, monkeypatch, error):
+def test_out_of_memory_repeats_the_step_with_a_smaller_micro_batch(lab, at, monkeypatch, error):
     small, run_id = lab.run(batch_size=8, micro_batch=2), lab.run(batch_size=8, micro_batch=32)
     lab.train(small)
     accumulate = update.minibatch_backward
@@ -180,7 +180,7 @@ def test_out_of_memory_repeats_the_step_in_smaller_pieces(lab, at, monkeypatch, 
     assert lab.curve(run_id) == lab.curve(small)
 
 
-def test_memory_that_never_suffices_fails_the_run_with_advice(lab, monkeypatch):
+def test_permanent_out_of_memory_fails_the_run_with_advice(lab, monkeypatch):
     run_id = lab.run()
 
     def never(*_):
@@ -195,7 +195,7 @@ def test_memory_that_never_suffices_fails_the_run_with_advice(lab, monkeypatch):
     assert "shapes differ" in explain_error(RuntimeError("shapes differ"))
 
 
-def test_reward_training_that_runs_out_of_memory_takes_half_the_batch(lab, monkeypatch):
+def test_out_of_memory_halves_the_batch_of_reward_training(lab, monkeypatch):
     train, sizes = job_handlers.train_reward, []
 
     def greedy(adapters, labels, reference, config, **options):
@@ -235,7 +235,7 @@ def test_a_full_disk_at_a_checkpoint_fails_the_run_and_it_resumes_when_there_is_
     assert lab.curve(run_id) == lab.curve(plain)
 
 
-def test_a_full_disk_stores_no_half_reward_model(lab, monkeypatch):
+def test_a_full_disk_leaves_no_partial_reward_model(lab, monkeypatch):
     before = reward_models(lab.db, lab.project.id)
     folders = sorted((lab.folder / "reward_models").iterdir())
     with monkeypatch.context() as disk:
@@ -249,30 +249,30 @@ def test_a_full_disk_stores_no_half_reward_model(lab, monkeypatch):
 
 
 @pytest.mark.parametrize("patient", [True, False])
-def test_a_step_waits_for_a_database_that_somebody_else_writes(lab, monkeypatch, patient):
+def test_a_step_waits_for_a_busy_database(lab, monkeypatch, patient):
     monkeypatch.setattr("rlhf_lab.engine.policy_run.time.sleep", lambda _: None)
     if not patient:
         monkeypatch.setattr("rlhf_lab.engine.policy_run.RECORD_RETRY_S", -1.0)
-    record, tried = policy_run.record_step, []
+    record, attempts = policy_run.record_step, []
 
     def busy_twice(*args):
-        tried.append(1)
-        if len(tried) in (2, 3):
+        attempts.append(1)
+        if len(attempts) in (2, 3):
             raise BusyStoreError("The database failed: another process kept it locked for too long.")
         return record(*args)
 
     monkeypatch.setattr(policy_run, "record_step", busy_twice)
     job = lab.train(lab.run(steps=2))
     assert job.status is (JobStatus.DONE if patient else JobStatus.FAILED)
-    assert len(tried) == (5 if patient else 2)  # before the first step, each of two, and two that had to wait
+    assert len(attempts) == (5 if patient else 2)  # before the first step, each of two, and two that had to wait
 
 
-def test_a_short_job_that_cannot_be_put_back_now_is_put_back_when_it_can(lab, monkeypatch):
-    put_back, tried = queue.requeue, []
+def test_requeueing_a_short_job_is_retried(lab, monkeypatch):
+    put_back, attempts = queue.requeue, []
 
     def refused_once(*args):
-        tried.append(1)
-        if len(tried) == 1:
+        attempts.append(1)
+        if len(attempts) == 1:
             raise StoreError("The database failed: the disk is full.")
         return put_back(*args)
 
@@ -283,11 +283,11 @@ def test_a_short_job_that_cannot_be_put_back_now_is_put_back_when_it_can(lab, mo
     monkeypatch.setattr(worker, "pairs_job", dropped)
     monkeypatch.setattr(queue, "requeue", refused_once)
     assert lab.do(lab.submit(JobKind.SAMPLE_PAIRS, count=1)).status is JobStatus.QUEUED
-    assert len(tried) == 2
+    assert len(attempts) == 2
 
 
 @pytest.mark.parametrize(("error", "traced"), [(StoreError("The disk is full."), False), (KeyError("x"), True)])
-def test_only_errors_that_nobody_foresaw_are_traced_in_the_log(lab, error, traced, monkeypatch, caplog):
+def test_only_unexpected_errors_have_a_traceback_in_the_log(lab, error, traced, monkeypatch, caplog):
     def broken(*_):
         raise error
 
@@ -297,22 +297,22 @@ def test_only_errors_that_nobody_foresaw_are_traced_in_the_log(lab, error, trace
     assert str(error) in caplog.text
 
 
-def test_a_failure_that_cannot_be_recorded_is_recorded_when_it_can(lab, monkeypatch):
+def test_recording_a_failure_is_retried(lab, monkeypatch):
     run_id = lab.run(steps=2)
-    fail, tried = queue.fail, []
+    fail, attempts = queue.fail, []
 
     def refused(*_, **__):
         raise StoreError("The database failed: the disk is full.")
 
     def refused_twice(*args):
-        tried.append(1)
-        return refused() if len(tried) < 3 else fail(*args)
+        attempts.append(1)
+        return refused() if len(attempts) < 3 else fail(*args)
 
     monkeypatch.setattr(worker, "RETRY_INTERVAL_S", 0.0)
     monkeypatch.setattr("rlhf_lab.engine.policy_run.record_step", refused)
     monkeypatch.setattr(queue, "fail", refused_twice)
     job = lab.train(run_id)
-    assert len(tried) == 3
+    assert len(attempts) == 3
     assert job.status is JobStatus.FAILED
     assert "disk is full" in job.error
     assert get_run(lab.db, run_id).status is RunStatus.FAILED
@@ -345,14 +345,14 @@ def test_a_crash_while_a_checkpoint_is_replaced_leaves_the_old_one(lab, at, monk
 
 
 @pytest.mark.parametrize("kind", [EventKind.STOP, EventKind.PAUSE])
-def test_a_short_job_makes_way_when_the_run_is_to_halt(lab, at, monkeypatch, kind):
-    run_id, asked = lab.run(steps=2), []
+def test_a_short_job_is_requeued_when_the_run_is_to_halt(lab, at, monkeypatch, kind):
+    run_id, requested = lab.run(steps=2), []
     complete = worker.complete
 
     def long(*args, on_progress, **options):
-        if asked:
+        if requested:
             return complete(*args, on_progress=on_progress, **options)
-        asked.append(add_event(lab.db, run_id, kind, {}))
+        requested.append(add_event(lab.db, run_id, kind, {}))
         for _ in range(2000):
             on_progress()  # raises when the job shall make way
             time.sleep(0.005)

@@ -40,7 +40,7 @@ def take_in(lab, tmp_path, source="human"):
 
 
 @pytest.mark.parametrize("source", ["human", "simulated"])
-def test_long_imported_texts_stop_no_training_and_no_sampling(fresh, tmp_path, source):
+def test_long_imported_texts_do_not_fail_training_or_sampling(fresh, tmp_path, source):
     take_in(fresh, tmp_path, source)
     job = fresh.do(fresh.submit(JobKind.TRAIN_REWARD, source=source, config=REWARD))
     assert (job.status, job.error) == (JobStatus.DONE, "")
@@ -50,7 +50,7 @@ def test_long_imported_texts_stop_no_training_and_no_sampling(fresh, tmp_path, s
     assert LONG + "the bird" not in [p.text for p in prompts(fresh.db, fresh.project.id, "train")]
 
 
-def test_what_is_cut_keeps_the_end_of_the_prompt_and_the_beginning_of_the_texts(fresh, tmp_path, model):
+def test_truncation_keeps_the_end_of_the_prompt_and_the_start_of_the_texts(fresh, tmp_path, model):
     take_in(fresh, tmp_path)
     backbone = load_backbone(str(model), device="cpu")
     labels, cut = prepare_labels(fresh.db, snapshot_labels(fresh.db, fresh.project.id, Source.HUMAN), backbone, {})
@@ -66,42 +66,42 @@ def test_what_is_cut_keeps_the_end_of_the_prompt_and_the_beginning_of_the_texts(
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("payload", "message"),
     [
         ({"source": "human"}, "no labels of people yet"),
         ({"source": "simulated", "annotators": ["gloomy"]}, "no labels of a judge by gloomy yet"),
     ],
 )
-def test_where_labels_are_is_said_when_those_asked_for_are_none(fresh, tmp_path, asked, said):
+def test_the_error_without_labels_says_which_labels_there_are(fresh, tmp_path, payload, message):
     take_in(fresh, tmp_path, "simulated")
-    job = fresh.do(fresh.submit(JobKind.TRAIN_REWARD, config=REWARD, **asked))
+    job = fresh.do(fresh.submit(JobKind.TRAIN_REWARD, config=REWARD, **payload))
     assert job.status is JobStatus.FAILED
-    assert said in job.error
+    assert message in job.error
     assert "0 labels of people and 12 simulated ones" in job.error
     assert "train-reward --source" in job.error
 
 
-def test_people_weigh_as_chosen_and_others_are_left_out(fresh, tmp_path, model):
+def test_annotator_weights_and_exclusions(fresh, tmp_path, model):
     take_in(fresh, tmp_path)
     pinned = snapshot_labels(fresh.db, fresh.project.id, Source.HUMAN)
     assert annotator_per_vote(fresh.db, pinned) == ["ann", "bob", "cy"] * 4
     labels, _ = prepare_labels(fresh.db, pinned, load_backbone(str(model), device="cpu"), {"bob": 3})
     assert [label.count for label in labels] == [1, 3, 1] * 4
-    asked = {"annotators": ["ann", "bob"], "weights": {"bob": 3}}
-    job = fresh.do(fresh.submit(JobKind.TRAIN_REWARD, source="human", config=REWARD, **asked))
+    requested = {"annotators": ["ann", "bob"], "weights": {"bob": 3}}
+    job = fresh.do(fresh.submit(JobKind.TRAIN_REWARD, source="human", config=REWARD, **requested))
     assert job.status is JobStatus.DONE
     row = latest_reward_model(fresh.db, fresh.project.id)
     assert annotator_per_vote(fresh.db, row.snapshot) == ["ann", "bob"] * 4
-    assert {name: row.report[name] for name in asked} == asked
+    assert {name: row.report[name] for name in requested} == requested
 
 
 @pytest.mark.parametrize("weight", [0, 11, 1.5, True, "2"])
-def test_weights_that_are_none(weight):
+def test_invalid_annotator_weights_are_refused(weight):
     with pytest.raises(ConfigError, match="a whole number from 1 to 10"):
         check_annotator_weights({"ann": weight})
 
 
-def test_a_comparison_counts_once_unless_something_else_is_said():
+def test_a_comparison_counts_once_by_default():
     from rlhf_lab.common.records import Comparison
 
     assert {f.name: f.default for f in dataclasses.fields(Comparison)}["count"] == 1

@@ -28,7 +28,7 @@ def engine(folder, *, preexec_fn=None):
     )
 
 
-def test_sigterm_in_the_middle_of_a_run_ends_the_process_in_an_orderly_way(home, reward_model_id, undisturbed):
+def test_sigterm_during_a_run_ends_the_process_cleanly(home, reward_model_id, undisturbed):
     run, job = home.run(reward_model_id)
     home.engine()
     home.await_steps(run, 1)
@@ -76,7 +76,7 @@ def test_a_damaged_database_is_kept_aside(tmp_path):
     assert kept.read_bytes() == damaged
 
 
-def test_the_log_is_turned_over(tmp_path):
+def test_the_log_is_rotated(tmp_path):
     log = logging.getLogger("rlhf_lab.engine")
     before = list(log.handlers)
     _open_log(tmp_path)
@@ -121,7 +121,7 @@ def parts(folder):
 
 
 @pytest.mark.slow
-def test_the_processes_of_a_run_end_with_a_killed_engine_and_the_next_one_begins_its_own(home, reward_model_id):
+def test_the_processes_of_a_run_end_with_a_killed_engine(home, reward_model_id):
     alone, job = home.run(reward_model_id, steps=30)
     assert home.done(job).status is JobStatus.DONE
     run, job = home.run(reward_model_id, steps=30, processes=2)

@@ -29,7 +29,7 @@ from rlhf_lab.ui.services.generation_requests import submit_completions
 LONG = "the " * 200  # the context is 96
 
 
-def asked(*words):
+def of_lengths(*words):
     return [Prompt(i, 1, "the " * count, "train") for i, count in enumerate(words)]
 
 
@@ -38,31 +38,31 @@ def backbone(model):
     return tiny_models.load(model)
 
 
-def test_by_default_there_is_room_behind_the_longest_of_the_usual_prompts(backbone):
+def test_default_response_length_fits_the_longest_usual_prompt(backbone):
     assert backbone.context_length == 96
-    fit = prompts_that_fit(backbone, asked(3, 48, 5, 49, 96, 97))
+    fit = prompts_that_fit(backbone, of_lengths(3, 48, 5, 49, 96, 97))
     assert ([p.id for p in fit.prompts], fit.response_length, fit.too_long_count) == ([0, 1, 2], 48, 3)
     assert fit.message == "3 prompts left out: too long for the model with 48 new tokens"
-    fit = prompts_that_fit(backbone, asked(3, 32))
+    fit = prompts_that_fit(backbone, of_lengths(3, 32))
     assert (len(fit.prompts), fit.response_length, fit.too_long_count, fit.message) == (2, 64, 0, "")
 
 
-def test_where_all_are_long_the_shortest_says_how_long_a_response_is(backbone):
-    fit = prompts_that_fit(backbone, asked(95, 90, 91))
+def test_with_only_long_prompts_the_shortest_sets_the_response_length(backbone):
+    fit = prompts_that_fit(backbone, of_lengths(95, 90, 91))
     assert ([p.id for p in fit.prompts], fit.response_length, fit.too_long_count) == ([1], 6, 2)
 
 
-def test_as_many_tokens_as_are_asked_for(backbone):
-    fit = prompts_that_fit(backbone, asked(3, 48, 91, 92), 5)
+def test_max_new_tokens_is_used(backbone):
+    fit = prompts_that_fit(backbone, of_lengths(3, 48, 91, 92), 5)
     assert ([p.id for p in fit.prompts], fit.response_length, fit.too_long_count) == ([0, 1, 2], 5, 1)
     assert fit.message == "1 prompt left out: too long for the model with 5 new tokens"
     assert prompts_that_fit(backbone, [], 5) == ([], 5, 0)
 
 
-@pytest.mark.parametrize(("words", "wanted"), [((96, 200), None), ((95,), 2)])
-def test_no_prompt_that_fits_is_an_error_that_says_what_to_do(backbone, words, wanted):
+@pytest.mark.parametrize(("words", "max_new_tokens"), [((96, 200), None), ((95,), 2)])
+def test_no_fitting_prompt_is_an_error_with_advice(backbone, words, max_new_tokens):
     with pytest.raises(ModelError, match=rf"the shortest takes {words[0]}.*reads 96 in all.*longer context"):
-        prompts_that_fit(backbone, asked(*words), wanted)
+        prompts_that_fit(backbone, of_lengths(*words), max_new_tokens)
 
 
 def too_long(lab):
@@ -73,7 +73,7 @@ def too_long(lab):
             conn.execute(t.prompts.insert().values(**row))
 
 
-def test_a_prompt_that_is_too_long_stops_nothing(lab, caplog):
+def test_a_prompt_that_is_too_long_does_not_fail_pairs_or_runs(lab, caplog):
     too_long(lab)
     assert {pair.prompt.text for pair in sample_pairs(lab.worker.model_cache, lab.project, PairRequest(12))} == set(
         tiny_models.PROMPTS
@@ -86,44 +86,44 @@ def test_a_prompt_that_is_too_long_stops_nothing(lab, caplog):
     assert (note.kind, note.applied_step) == (EventKind.NOTE, 0)
     words = get_run(lab.db, run_id).config["max_new_tokens"]
     assert note.payload == {"words": f"1 prompt left out: too long for the model with {words} new tokens"}
-    held = [prompt.text for prompt in prompts(lab.db, lab.project.id, "eval")]
-    assert [sample.prompt for sample in samples_at(lab.db, run_id, 0)] == held[:-1]
+    stored = [prompt.text for prompt in prompts(lab.db, lab.project.id, "eval")]
+    assert [sample.prompt for sample in samples_at(lab.db, run_id, 0)] == stored[:-1]
 
 
-def test_the_others_are_written_to_as_if_it_were_not_there(tmp_path, model):
-    written = []
+def test_other_prompts_are_sampled_as_without_the_long_one(tmp_path, model):
+    sampled = []
     for name in ("with", "without"):
         lab = Lab(tmp_path / name, model)
         if name == "with":
             too_long(lab)
         pairs = sample_pairs(lab.worker.model_cache, lab.project, PairRequest(12))
-        written.append([(pair.prompt.text, pair.first.text, pair.second.text) for pair in pairs])
+        sampled.append([(pair.prompt.text, pair.first.text, pair.second.text) for pair in pairs])
         lab.db.close()
-    assert written[0] == written[1]
+    assert sampled[0] == sampled[1]
 
 
-def test_pairs_that_end_early_say_what_was_left_out_as_well(lab, monkeypatch):
+def test_the_error_of_too_few_pairs_includes_the_skipped_prompts(lab, monkeypatch):
     monkeypatch.setattr(pair_sampling, "_sample_complete_pairs", lambda *_: ([], True))
     with pytest.raises(LabelError) as plain:
         sample_pairs(lab.worker.model_cache, lab.project, PairRequest(3))
     too_long(lab)
-    with pytest.raises(LabelError) as found:
+    with pytest.raises(LabelError) as actual:
         sample_pairs(lab.worker.model_cache, lab.project, PairRequest(3))
-    assert str(found.value) == f"{plain.value} 1 prompt left out: too long for the model with 64 new tokens."
+    assert str(actual.value) == f"{plain.value} 1 prompt left out: too long for the model with 64 new tokens."
 
 
-def test_a_prompt_that_is_too_long_is_left_out_of_texts_where_that_is_asked(lab):
+def test_complete_skips_long_prompts_with_leave_out(lab):
     """91 words and 5 new tokens fill the context of 96."""
     fits, scorer = ["the " * 91, "moon", "the cat"], latest_reward_model(lab.db, lab.project.id).id
     ask = {"max_new_tokens": 5, "reward_model_id": scorer, "words": True}
     plain = lab.do(lab.submit(JobKind.COMPLETE, prompts=fits, **ask)).result
     assert "left_out" not in plain
-    asked = [fits[0], "the " * 92, fits[1], LONG, fits[2]]
-    done = lab.do(lab.submit(JobKind.COMPLETE, prompts=asked, leave_out=True, **ask)).result
+    requested = [fits[0], "the " * 92, fits[1], LONG, fits[2]]
+    done = lab.do(lab.submit(JobKind.COMPLETE, prompts=requested, leave_out=True, **ask)).result
     assert done == plain | {"left_out": [1, 3]}  # each word as if the others were not there
     assert len(done["texts"]) == len(done["scores"]) == len(done["token_scores"]) == 3
     assert lab.do(lab.submit(JobKind.COMPLETE, prompts=fits, leave_out=True, **ask)).result == plain | {"left_out": []}
-    job = lab.do(lab.submit(JobKind.COMPLETE, prompts=asked, **ask))  # a prompt by hand is nothing to leave out
+    job = lab.do(lab.submit(JobKind.COMPLETE, prompts=requested, **ask))  # a prompt by hand is nothing to leave out
     assert job.status is JobStatus.FAILED
     assert "a prompt of 200 tokens and a response of 5 do not fit" in job.error
     job = lab.do(lab.submit(JobKind.COMPLETE, prompts=[LONG, "the " * 92], leave_out=True, **ask))
@@ -131,15 +131,15 @@ def test_a_prompt_that_is_too_long_is_left_out_of_texts_where_that_is_asked(lab)
     assert "no prompt leaves room for a response of 5 tokens: the shortest takes 92" in job.error
 
 
-def test_by_default_texts_are_as_long_as_fits_behind_the_usual_prompts(lab):
+def test_default_length_of_completions_fits_the_usual_prompts(lab):
     """48 words leave room for 48 tokens, which do not fit behind 49 words."""
-    asked = [LONG, "the " * 48, "the " * 49]
-    done = lab.do(lab.submit(JobKind.COMPLETE, prompts=asked, leave_out=True)).result
+    requested = [LONG, "the " * 48, "the " * 49]
+    done = lab.do(lab.submit(JobKind.COMPLETE, prompts=requested, leave_out=True)).result
     assert (done["left_out"], len(done["texts"])) == ([0, 2], 1)
     assert len(done["tokens"][0]) <= 48
 
 
-def test_pairs_say_what_was_left_out(lab):
+def test_the_pairs_job_reports_skipped_prompts(lab):
     assert lab.do(lab.submit(JobKind.SAMPLE_PAIRS, count=2)).result["note"] == ""
     too_long(lab)
     done = lab.do(lab.submit(JobKind.SAMPLE_PAIRS, count=2, max_new_tokens=8)).result
@@ -148,7 +148,7 @@ def test_pairs_say_what_was_left_out(lab):
     )  # fmt: skip
 
 
-def test_the_command_line_says_what_pairs_left_out(lab, monkeypatch, capsys):
+def test_the_command_line_reports_skipped_prompts(lab, monkeypatch, capsys):
     def work(db, home):
         for job in queue.jobs(lab.db, statuses=[JobStatus.QUEUED]):
             lab.do(job)
@@ -162,17 +162,17 @@ def test_the_command_line_says_what_pairs_left_out(lab, monkeypatch, capsys):
     left_out = "1 prompt left out: too long for the model with 64 new tokens"
     assert capsys.readouterr().out == f"3 new pairs in project 1 (tiny); {left_out}\n"
     assert main([*command, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["project"], len(said["pair_ids"]), said["note"]) == (1, 3, left_out)
+    output = json.loads(capsys.readouterr().out)
+    assert (output["project"], len(output["pair_ids"]), output["note"]) == (1, 3, left_out)
 
 
 def test_a_blind_test_leaves_out_the_same_prompts_for_both_models(lab, monkeypatch):
     """Prompts 0 and 3 are too long; best of 4 was asked each prompt four times, the other model once."""
     monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
     ctx, scorer = Context(lab.worker.model_cache.home, lab.db), latest_reward_model(lab.db, lab.project.id).id
-    said = {"seed": "1", "temperature": "1", "tokens": "8", "reward": str(scorer)}
-    asked = [LONG, "the cat", "moon", "the " * 89, "the king and the frog"]
-    for job in (jobs := submit_completions(ctx, said, ["base/best/4", "base"], asked, skip_too_long=True)):
+    form = {"seed": "1", "temperature": "1", "tokens": "8", "reward": str(scorer)}
+    requested = [LONG, "the cat", "moon", "the " * 89, "the king and the frog"]
+    for job in (jobs := submit_completions(ctx, form, ["base/best/4", "base"], requested, skip_too_long=True)):
         lab.do(job)
     first, second = (queue.get_job(lab.db, job.id) for job in jobs)
     assert (first.result["left_out"], second.result["left_out"]) == ([0, 1, 2, 3, 12, 13, 14, 15], [0, 3])
@@ -186,11 +186,11 @@ def test_a_blind_test_leaves_out_the_same_prompts_for_both_models(lab, monkeypat
     assert too_long_note(first, couples) == "2 prompts left out: too long for the model with 8 new tokens"
 
 
-def test_the_demo_evaluates_on_those_that_fit(lab, monkeypatch):
+def test_the_demo_evaluates_on_fitting_prompts(lab, monkeypatch):
     too_long(lab)
     monkeypatch.setattr(demo, "SAMPLES_PER_PROMPT", [16, 16, 4])
     run = PolicyRun(lab.worker.model_cache, lab.run(steps=1))
     run.execute()
     scorer = lab.worker.model_cache.reward_model(run.run.reward_model_id, "reward")
-    found = demo.evaluate(lab.worker.model_cache, lab.project, run, scorer, JUDGES["concise"], run.config)
-    assert [sample["prompt"] for sample in found["samples"]] == ["a good bird", "the moon", "a good bird"]
+    actual = demo.evaluate(lab.worker.model_cache, lab.project, run, scorer, JUDGES["concise"], run.config)
+    assert [sample["prompt"] for sample in actual["samples"]] == ["a good bird", "the moon", "a good bird"]

@@ -31,7 +31,7 @@ def newest(lab):
     return latest_reward_model(lab.db, lab.project.id)
 
 
-def test_explain_scores_texts_and_says_what_each_token_adds(lab):
+def test_explain_returns_scores_and_token_contributions(lab):
     items = [{"prompt": "the cat", "text": "sat not good"}, {"prompt": "moon", "text": "ran"}]
     done = lab.do(lab.submit(JobKind.EXPLAIN, reward_model_id=newest(lab).id, items=items))
     first, second = done.result["items"]
@@ -43,7 +43,7 @@ def test_explain_scores_texts_and_says_what_each_token_adds(lab):
     assert second["score"] == pytest.approx(float(alone[0]), abs=1e-5)
 
 
-def test_a_head_on_the_last_token_explains_no_words(lab):
+def test_a_last_token_head_has_no_token_contributions(lab):
     lab.do(lab.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD | {"pooling": "last"}))
     job = lab.submit(JobKind.EXPLAIN, reward_model_id=newest(lab).id, items=[{"prompt": "moon", "text": "ran"}])
     (item,) = lab.do(job).result["items"]
@@ -51,20 +51,20 @@ def test_a_head_on_the_last_token_explains_no_words(lab):
     assert isinstance(item["score"], float)
 
 
-def test_a_text_that_does_not_fit_is_refused_with_a_remedy(lab):
+def test_a_text_that_does_not_fit_is_refused_with_advice(lab):
     items = [{"prompt": "the cat", "text": "sat " * 200}]
     job = lab.do(lab.submit(JobKind.EXPLAIN, reward_model_id=newest(lab).id, items=items))
     assert job.status is JobStatus.FAILED
     assert "Shorten the text" in job.error
 
 
-def test_completions_say_their_words_when_asked(lab):
+def test_completions_have_token_contributions_on_request(lab):
     ask = {"prompts": ["the cat", "moon"], "max_new_tokens": 5, "reward_model_id": newest(lab).id}
     plain = lab.do(lab.submit(JobKind.COMPLETE, **ask)).result
     assert "token_scores" not in plain
-    said = lab.do(lab.submit(JobKind.COMPLETE, words=True, **ask)).result
-    assert said["texts"] == plain["texts"]
-    for text, ids, words, shares, score in zip(*(said[k] for k in ("texts", "tokens", "words", "token_scores", "scores")),
+    detailed = lab.do(lab.submit(JobKind.COMPLETE, words=True, **ask)).result
+    assert detailed["texts"] == plain["texts"]
+    for text, ids, words, shares, score in zip(*(detailed[k] for k in ("texts", "tokens", "words", "token_scores", "scores")),
                                                strict=True):  # fmt: skip
         assert "".join(words) == text
         assert len(words) == len(shares) == len(ids)
@@ -80,13 +80,13 @@ class Bytes:
         return bytes(i for i in ids if i).decode("utf-8", "replace")
 
 
-def test_pieces_of_a_character_of_two_bytes_and_without_an_end():
+def test_token_pieces_of_a_two_byte_character_and_without_eos():
     assert token_pieces(Bytes(), [*"né!".encode(), 0], "né!") == ["n", "", "é", "!", ""]
     assert token_pieces(Bytes(), list(b"ab"), "ab") == ["a", "b"]
     assert token_pieces(Bytes(), [0], "") == [""]
 
 
-def test_room_for_a_response(llama_folder):
+def test_resolve_max_new_tokens(llama_folder):
     backbone = tiny_models.load(llama_folder)  # its context is 48
     length = len(backbone.encode_prompt("the king and the frog"))
     assert resolve_max_new_tokens(backbone, ["moon", "the king and the frog"]) == 48 - length
@@ -101,7 +101,7 @@ def texts_of(pairs):
     return [(pair.prompt.text, pair.first.text, pair.second.text) for pair in pairs]
 
 
-def test_the_nth_pair_does_not_depend_on_how_pairs_are_asked_for(fresh, tmp_path, model):
+def test_the_nth_pair_does_not_depend_on_the_batches(fresh, tmp_path, model):
     other = Lab(tmp_path / "other", model)
     at_once = sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(7))
     bit_by_bit = [
@@ -129,12 +129,12 @@ def test_pairs_end_when_all_responses_are_equal(fresh, monkeypatch):
     assert job.status is JobStatus.FAILED
 
 
-def test_pairs_before_one_that_cannot_be_written_are_kept(fresh, monkeypatch):
+def test_pairs_before_a_failed_one_are_stored(fresh, monkeypatch):
     sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(1))
     side, stuck = pairs_module._sample_side, 3
 
-    def broken(backbone, wanted, places, attempt, which, on_progress):
-        return side(backbone, wanted, places, attempt, "first" if stuck in places else which, on_progress)
+    def broken(backbone, spec, indices, attempt, which, on_progress):
+        return side(backbone, spec, indices, attempt, "first" if stuck in indices else which, on_progress)
 
     monkeypatch.setattr(pairs_module, "PAIR_BATCH_SIZE", 1)
     monkeypatch.setattr(pairs_module, "_sample_side", broken)
@@ -143,17 +143,17 @@ def test_pairs_before_one_that_cannot_be_written_are_kept(fresh, monkeypatch):
     assert count_pairs(fresh.db, fresh.project.id) == 3
 
 
-def test_a_pair_that_comes_out_equal_is_tried_again(fresh, monkeypatch):
+def test_a_pair_of_equal_texts_is_sampled_again(fresh, monkeypatch):
     side = pairs_module._sample_side
 
-    def equal_at_first(backbone, wanted, places, attempt, which, on_progress):
-        return side(backbone, wanted, places, attempt, which if attempt > 1 else "first", on_progress)
+    def equal_at_first(backbone, spec, indices, attempt, which, on_progress):
+        return side(backbone, spec, indices, attempt, which if attempt > 1 else "first", on_progress)
 
     monkeypatch.setattr(pairs_module, "_sample_side", equal_at_first)
     assert len(sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(4))) == 4
 
 
-def test_a_new_reward_model_and_new_pairs_are_scored_beforehand(lab):
+def test_unlabelled_pairs_are_scored_by_the_newest_reward_model(lab):
     row = newest(lab)
     scorer = lab.worker.model_cache.reward_model(row.id, "job reward")
     pairs = unjudged_pairs(lab.db, lab.project.id, 400)
@@ -170,11 +170,11 @@ def test_a_new_reward_model_and_new_pairs_are_scored_beforehand(lab):
             assert kept[side.id] == pytest.approx(float(alone[0]), abs=1e-4)
 
 
-def test_reward_training_tells_its_losses_and_its_stage(lab, monkeypatch):
-    told, update = [], queue.update_progress
+def test_reward_training_reports_losses_and_stage(lab, monkeypatch):
+    reports, update = [], queue.update_progress
 
     def listen(db, job_id, progress, eta_s, so_far):
-        told.append(so_far)
+        reports.append(so_far)
         assert update(db, job_id, progress, eta_s, so_far)
         assert queue.get_job(db, job_id).result == so_far
         return True
@@ -182,20 +182,20 @@ def test_reward_training_tells_its_losses_and_its_stage(lab, monkeypatch):
     monkeypatch.setattr(queue, "update_progress", listen)
     job = lab.submit(JobKind.TRAIN_REWARD, source="simulated", config=REWARD | {"folds": 2, "batch_size": 4})
     assert lab.do(job).status is JobStatus.DONE
-    assert list(dict.fromkeys(one["stage"] for one in told)) == ["fold 1 of 2", "fold 2 of 2", "final"]
-    assert told[-1] == {"loss": newest(lab).report["loss"], "stage": "final"}
-    assert [len(one["loss"]) for one in told if one["stage"] == "final"] == [1, 2, 3]
+    assert list(dict.fromkeys(one["stage"] for one in reports)) == ["fold 1 of 2", "fold 2 of 2", "final"]
+    assert reports[-1] == {"loss": newest(lab).report["loss"], "stage": "final"}
+    assert [len(one["loss"]) for one in reports if one["stage"] == "final"] == [1, 2, 3]
 
 
-def test_a_run_tells_its_step(lab, monkeypatch):
-    told = []
-    monkeypatch.setattr(queue, "update_progress", lambda db, job, share, left, so_far: told.append(so_far) or True)
+def test_a_run_reports_its_step(lab, monkeypatch):
+    reports = []
+    monkeypatch.setattr(queue, "update_progress", lambda db, job, share, left, so_far: reports.append(so_far) or True)
     run_id = lab.run(steps=2)
     lab.train(run_id)
-    assert told == [{"run_id": run_id, "step": 1}, {"run_id": run_id, "step": 2}]
+    assert reports == [{"run_id": run_id, "step": 1}, {"run_id": run_id, "step": 2}]
 
 
-def test_pairs_of_a_policy_are_written_by_the_policy(lab):
+def test_pairs_of_a_policy_are_sampled_from_it(lab):
     """From the stored seeds the run's adapter writes the stored texts again, and the base others."""
     run_id = lab.run(lr=0.3)
     lab.train(run_id)
@@ -204,15 +204,15 @@ def test_pairs_of_a_policy_are_written_by_the_policy(lab):
     pairs = [get_pair(lab.db, pair_id) for pair_id in made["pair_ids"]]
     texts = [text for pair in pairs for text in (pair.first, pair.second)]
     backbone, adapters = lab.worker.model_cache.load_project(lab.project)
-    asked = [backbone.encode_prompt(pair.prompt.text) for pair in pairs for _ in range(2)]
+    requested = [backbone.encode_prompt(pair.prompt.text) for pair in pairs for _ in range(2)]
     uniform = uniforms([text.seed for text in texts], 8)
     with adapters.using(lab.worker.model_cache.load_checkpoint(name, "again")):
-        assert [tuple(row) for row in sample(backbone, asked, uniform).tokens] == [text.token_ids for text in texts]
+        assert [tuple(row) for row in sample(backbone, requested, uniform).tokens] == [text.token_ids for text in texts]
     with adapters.using(None):
-        assert [tuple(row) for row in sample(backbone, asked, uniform).tokens] != [text.token_ids for text in texts]
+        assert [tuple(row) for row in sample(backbone, requested, uniform).tokens] != [text.token_ids for text in texts]
 
 
-def test_the_latest_checkpoint_is_the_newest_that_is_whole(lab):
+def test_the_latest_checkpoint_is_the_newest_intact_one(lab):
     run_id = lab.run(lr=0.3, steps=2, checkpoint_every=1)
     lab.train(run_id)
     folder = lab.folder / "runs" / str(run_id)
@@ -234,7 +234,7 @@ def test_the_latest_checkpoint_is_the_newest_that_is_whole(lab):
     assert lab.do(lab.submit(JobKind.COMPLETE, prompts=["the cat"], max_new_tokens=2)).result["checkpoint"] == "base"
 
 
-def test_a_project_on_another_model_lets_the_one_before_go(lab, tmp_path):
+def test_loading_another_projects_model_frees_the_previous_one(lab, tmp_path):
     other = tiny_models.save_gpt2(tmp_path / "gpt2")
     elsewhere = create_project(lab.db, "other", str(other), "", "tiny", 0, [("the cat", "train")])
     asks = {"prompts": ["the cat"], "max_new_tokens": 2}
@@ -247,14 +247,14 @@ def test_a_project_on_another_model_lets_the_one_before_go(lab, tmp_path):
     assert before() is None
 
 
-def test_the_time_left_of_a_reward_model_is_told_by_its_updates_alone(monkeypatch):
+def test_the_eta_of_reward_training_depends_on_its_updates_alone(monkeypatch):
     """The reference's 30 s of writing come once; an update takes 2 s, and with memory run out it begins anew."""
-    clock, told = iter([30.0, 32.0, 36.0, 50.0, 53.0]), []
+    clock, reports = iter([30.0, 32.0, 36.0, 50.0, 53.0]), []
     monkeypatch.setattr(job_progress.time, "monotonic", lambda: next(clock))
-    watch = job_handlers._FitProgressReporter(lambda progress: told.append(progress.eta_s))
+    watch = job_handlers._FitProgressReporter(lambda progress: reports.append(progress.eta_s))
     for done in (1, 2, 4):
         watch.on_update(done, 100, 0.7, "fold 1 of 5")
     watch.restart("again")
     for done in (1, 2):
         watch.on_update(done, 100, 0.7, "fold 1 of 5")
-    assert told == [None, 2.0 * 98, 2.0 * 96, None, 3.0 * 98]
+    assert reports == [None, 2.0 * 98, 2.0 * 96, None, 3.0 * 98]

@@ -21,7 +21,7 @@ from rlhf_lab.store.runs import add_event, events, get_run, pending_events
 from rlhf_lab.training.policy import trainer
 
 
-def test_jobs_of_this_project_in_the_middle_of_a_run_change_no_number(lab, at):
+def test_short_jobs_during_a_run_change_no_number(lab, at):
     plain, run_id = lab.run(), lab.run()
     assert lab.train(plain).result["status"] == "done"
     model = latest_reward_model(lab.db, lab.project.id)
@@ -48,7 +48,7 @@ def test_jobs_of_this_project_in_the_middle_of_a_run_change_no_number(lab, at):
     assert lab.curve(run_id) == lab.curve(plain)
 
 
-def test_stop_resume_and_an_engine_that_leaves_repeat_the_curve_with_its_knobs(lab, at):
+def test_stop_resume_and_engine_exit_repeat_the_curve_with_its_settings(lab, at):
     plain = lab.run()
     add_event(lab.db, plain, EventKind.SET, {"name": "beta", "value": 0.7})
     lab.train(plain)
@@ -86,12 +86,12 @@ def test_nan_fails_the_run_keeps_its_checkpoint_and_it_can_be_resumed(lab, monke
     assert checkpoint_steps(lab.folder / "runs" / str(run_id)) == [2]
     lab.train(run_id)
     assert lab.curve(run_id) == lab.curve(plain)
-    said = [(event.payload["words"], event.applied_step) for event in events(lab.db, run_id)]
-    assert said == [("step 3 taken again", 2)]
+    messages = [(event.payload["words"], event.applied_step) for event in events(lab.db, run_id)]
+    assert messages == [("step 3 taken again", 2)]
     assert not events(lab.db, plain)
 
 
-def test_a_run_that_goes_on_in_another_precision_says_so(lab, at):
+def test_a_run_resumed_in_another_dtype_has_a_note(lab, at):
     run_id = lab.run()
     at(1, lambda: add_event(lab.db, run_id, EventKind.STOP, {}))
     lab.train(run_id)
@@ -112,7 +112,7 @@ def test_a_run_that_goes_on_in_another_precision_says_so(lab, at):
 
 
 @pytest.mark.parametrize("before", [["pause", "pause", "resume"], ["pause", "resume"]])
-def test_one_resume_lifts_every_pause_before_it(lab, at, before):
+def test_one_resume_ends_every_earlier_pause(lab, at, before):
     run_id = lab.run(steps=2)
     at(0, lambda: [add_event(lab.db, run_id, EventKind(kind), {}) for kind in before])
     give_up = threading.Timer(20, lab.worker.request_exit)
@@ -123,13 +123,13 @@ def test_one_resume_lifts_every_pause_before_it(lab, at, before):
     assert pending_events(lab.db, run_id) == []
 
 
-def test_a_resume_from_before_the_pause_does_not_lift_it(lab):
+def test_an_earlier_resume_does_not_end_a_pause(lab):
     run_id = lab.run(steps=2)
     run = PolicyRun(lab.worker.model_cache, run_id)
     add_event(lab.db, run_id, EventKind.RESUME, {})
     add_event(lab.db, run_id, EventKind.PAUSE, {})
-    asked = iter([False, False, True])
-    run.should_exit = lambda: next(asked)
+    requested = iter([False, False, True])
+    run.should_exit = lambda: next(requested)
     with pytest.raises(RunStopped, match="paused"):
         run.on_progress()
     assert get_run(lab.db, run_id).status is RunStatus.PAUSED
@@ -149,7 +149,7 @@ def test_a_cancelled_reward_training_stores_nothing(lab, monkeypatch):
     assert reward_models(lab.db, lab.project.id) == before
 
 
-def test_reward_training_is_put_back_when_the_engine_leaves(lab):
+def test_reward_training_is_requeued_when_the_engine_exits(lab):
     lab.worker.request_exit()
     job = lab.train_reward()
     assert job.status is JobStatus.QUEUED
@@ -172,9 +172,9 @@ def test_a_run_whose_engine_died_too_often_has_failed(lab, monkeypatch):
     assert engine_process.engine_state(lab.db).row.stopped_at is not None
 
 
-def test_while_the_model_is_dealt_out_nothing_loads_it_whole(lab, monkeypatch):
+def test_while_the_model_is_sharded_it_is_not_loaded_in_the_engine(lab, monkeypatch):
     """Who asks is told why not; new pairs wait until the training has ended."""
-    asked = lab.submit(JobKind.COMPLETE, prompts=["the cat"], max_new_tokens=2)
+    requested = lab.submit(JobKind.COMPLETE, prompts=["the cat"], max_new_tokens=2)
     pairs = lab.submit(JobKind.SAMPLE_PAIRS, count=1)
     loaded = []
 
@@ -187,7 +187,7 @@ def test_while_the_model_is_dealt_out_nothing_loads_it_whole(lab, monkeypatch):
     monkeypatch.setattr(distributed_launch, "train_policy", train_policy)
     lab.train(lab.run(processes=2, shard_backbone=True))
     assert loaded == [""]
-    refused = queue.get_job(lab.db, asked.id)
+    refused = queue.get_job(lab.db, requested.id)
     assert refused.status is JobStatus.FAILED
     assert "there is no room to load it whole" in refused.error
     assert queue.get_job(lab.db, pairs.id).status is JobStatus.QUEUED

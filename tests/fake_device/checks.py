@@ -61,16 +61,16 @@ def both(place, work):
     return [numbers(place, where, work) for where in ("cpu", device.NAME)]
 
 
-def near(found, expected):
+def near(actual, expected):
     """Two lists of figures by name, but for kernels that add in another order."""
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(actual, expected, strict=True):
         assert one == pytest.approx(other, rel=1e-7, abs=1e-9, nan_ok=True)
 
 
 # --- the device itself ---
 
 
-def test_it_refuses_what_a_gpu_refuses():
+def test_the_device_refuses_what_a_gpu_refuses():
     here, there = torch.arange(3.0), torch.arange(3.0, device=device.NAME)
     assert there.device.type == device.NAME
     assert (there + torch.tensor(1.0)).tolist() == [1, 2, 3]
@@ -82,7 +82,7 @@ def test_it_refuses_what_a_gpu_refuses():
         torch.rand(3, generator=torch.Generator(), device=device.NAME)
 
 
-def test_it_notes_what_a_gpu_is_waited_for():
+def test_the_device_records_synchronisations():
     there = torch.arange(3.0, device=device.NAME, requires_grad=True)
     with device.noted() as waits:
         moved = torch.ones(3).to(device.NAME, non_blocking=True)
@@ -90,12 +90,12 @@ def test_it_notes_what_a_gpu_is_waited_for():
     assert waits == []
     assert there.grad.tolist() == [1, 1, 1]
     there = there.detach()
-    asked = [
+    requested = [
         lambda: float(there[0]), there.tolist, there.cpu, lambda: there[there > 1],
         lambda: there[torch.tensor([1])], lambda: torch.ones(3).to(device.NAME), (there > 1).nonzero,
         lambda: torch.tensor([1.0], device=device.NAME), lambda: there.copy_(torch.ones(3)),
     ]  # fmt: skip
-    for ask in asked:
+    for ask in requested:
         with device.noted() as waits:
             ask()
         assert len(waits) == 1
@@ -108,13 +108,13 @@ class Watched:
     """What a method of a trainer waits for whenever it is called, and what it found last."""
 
     def __init__(self, trainer, name):
-        self.method, self.waits, self.found = getattr(trainer, name), [], None
+        self.method, self.waits, self.actual = getattr(trainer, name), [], None
         setattr(trainer, name, self)
 
     def __call__(self, *args):
         with device.noted() as self.waits:
-            self.found = self.method(*args)
-        return self.found
+            self.actual = self.method(*args)
+        return self.actual
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ class Watched:
         ("ppo", "gpt2"), pytest.param("ppo", "qwen2", marks=LONG), pytest.param("critic", "qwen2", marks=LONG),
     ],
 )  # fmt: skip
-def test_runs_are_the_same_and_passes_are_asked_for_without_waiting(saved, place, name, kind):
+def test_runs_are_equal_and_forward_passes_do_not_synchronise(saved, place, name, kind):
     """Measuring a batch waits for nothing; an update twice an optimiser step (is the ratio wild, is the gradient finite) and
     for what steers a run, such as an epoch's KL. Not so where numbers decide what is computed: a search along a line (trpo),
     and texts of pretraining, whose tokens are chosen by a mask."""
@@ -137,7 +137,7 @@ def test_runs_are_the_same_and_passes_are_asked_for_without_waiting(saved, place
     (here, _, _), (there, (measured, updated), config) = both(place, work)
     near(there, here)
     assert [wait for wait in measured.waits if "estimation.py" not in wait[1]] == []
-    lines, updates = [line for _, line in updated.waits], updated.found.update_count
+    lines, updates = [line for _, line in updated.waits], updated.actual.update_count
     if name not in ("trpo", "pretraining texts"):
         for word in ("ratio", "isfinite"):
             assert sum(word in line for line in lines) == updates
@@ -145,13 +145,13 @@ def test_runs_are_the_same_and_passes_are_asked_for_without_waiting(saved, place
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_families_with_recorded_tokens_and_without(saved, place, kind):
+def test_sampling_of_families_with_and_without_graphs(saved, place, kind):
     def work(recorded=False):
         backbone = tiny_models.load(saved[kind], torch.float64)
         backbone.cuda_graphs = GraphedSampler(played) if recorded else None
-        found = sample(backbone, tiny_models.ragged(rows=10)[0], tiny_models.seeded(10, 38), temperature=1.2)
+        actual = sample(backbone, tiny_models.ragged(rows=10)[0], tiny_models.seeded(10, 38), temperature=1.2)
         assert not recorded or not backbone.cuda_graphs.disabled
-        return found
+        return actual
 
     here, there = both(place, work)
     recorded = work(recorded=True)
@@ -165,8 +165,8 @@ def test_half_precision_keeps_its_adapter_in_float32(llama_folder, place):
     trainer = tiny_models.learner(llama_folder, "ppo", torch.bfloat16)
     before = tiny_models.weights(trainer)
     tiny_models.run(trainer, 2)
-    learnt = trainer.adapters.parameters("policy")
-    assert {(one.dtype, one.device.type) for one in learnt} == {(torch.float32, device.NAME)}
+    trained = trainer.adapters.parameters("policy")
+    assert {(one.dtype, one.device.type) for one in trained} == {(torch.float32, device.NAME)}
     assert not tiny_models.same(
         {k: v.cpu() for k, v in before.items()}, {k: v.cpu() for k, v in tiny_models.weights(trainer).items()}
     )
@@ -190,7 +190,7 @@ def test_reward_models(llama_folder, place, changes):
     assert there == pytest.approx(here, abs=2e-3)
 
 
-def test_the_supervised_start(llama_folder, place):
+def test_supervised_fine_tuning(llama_folder, place):
     def work():
         backbone = tiny_models.load(llama_folder, torch.float64)
         texts = encode_examples(backbone, [("the cat", "sat . !"), ("moon", "the dog ran")])
@@ -201,7 +201,7 @@ def test_the_supervised_start(llama_folder, place):
 
 
 @pytest.mark.parametrize("places", [pytest.param(("cpu", device.NAME), marks=LONG), (device.NAME, "cpu")])
-def test_a_run_goes_on_where_it_did_not_begin(llama_folder, place, places, tmp_path):
+def test_a_run_resumes_on_another_device(llama_folder, place, places, tmp_path):
     def made(where):
         return numbers(place, where, lambda: tiny_models.learner(llama_folder, "ppo", torch.float64))
 

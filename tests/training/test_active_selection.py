@@ -44,7 +44,7 @@ def by_inverse(labelled, candidates, weights, ridge, count, margins=None, times=
     return chosen
 
 
-def test_greedy_equals_the_posterior_written_out():
+def test_greedy_selection_equals_the_explicit_posterior():
     for seed in range(6):
         labelled, candidates, weights = problem(seed)
         for ridge in (0.5, 20.0):
@@ -62,13 +62,13 @@ def test_margins_and_repeated_labels_are_part_of_the_posterior():
     different = 0
     for seed in range(6):
         labelled, candidates, weights = problem(seed)
-        found = greedy_selection(labelled, candidates, weights, 0.5, 6, given)
-        assert found == by_inverse(labelled, candidates, weights, 0.5, 6, margins, times)
-        different += found != greedy_selection(labelled, candidates, weights, 0.5, 6)
+        actual = greedy_selection(labelled, candidates, weights, 0.5, 6, given)
+        assert actual == by_inverse(labelled, candidates, weights, 0.5, 6, margins, times)
+        different += actual != greedy_selection(labelled, candidates, weights, 0.5, 6)
     assert different > 0
 
 
-def test_what_is_sure_or_known_is_not_asked():
+def test_certain_and_labelled_directions_are_not_selected():
     """Along axis 0 nine labels have been given; on axis 1 the model is sure of the long pair; the short one is open."""
     labelled = torch.tensor([[3.0, 0.0]] * 9).double()
     candidates = torch.tensor([[3.0, 0.0], [0.0, 9.0], [0.0, 2.0]]).double()
@@ -76,7 +76,7 @@ def test_what_is_sure_or_known_is_not_asked():
     assert greedy_selection(labelled, candidates, torch.zeros(2).double(), 1.0, 1) == [1]
 
 
-def test_not_the_same_twice():
+def test_duplicates_are_not_selected_together():
     """Two pairs that say the same, and a third that says less: after one of the two the third tells more."""
     candidates = torch.tensor([[4.0, 0.0], [4.0, 0.01], [0.0, 2.0]]).double()
     assert greedy_selection(torch.zeros(1, 2).double(), candidates, torch.zeros(2).double(), 1.0, 2)[1] == 2
@@ -87,7 +87,7 @@ def test_not_the_same_twice():
     ]
 
 
-def test_of_texts(llama_folder):
+def test_texts_unlike_the_labelled_ones_are_selected(llama_folder):
     """A pair like those that were labelled tells less than one of other words; nothing of the model changes."""
     backbone = tiny_models.load(llama_folder)
     adapters, before = Adapters(backbone), tiny_models.weights_hash(backbone)
@@ -108,12 +108,12 @@ def test_of_texts(llama_folder):
     assert tiny_models.weights_hash(backbone) == before
 
 
-def test_the_choice_sees_margins_repeats_and_ties_of_the_labels(llama_folder, monkeypatch):
+def test_selection_uses_margins_counts_and_ties_of_the_labels(llama_folder, monkeypatch):
     """What `greedy` is handed, worked out by hand: strength 2 of margin 0.5 is 1, one label counts three times, one is a tie."""
-    handed = {}
+    arguments = {}
 
     def noted(labelled, candidates, weights, ridge, count, targets):
-        handed.update(
+        arguments.update(
             labelled=labelled, candidates=candidates, weights=weights, ridge=ridge, count=count, targets=targets
         )
         return [0]
@@ -127,11 +127,11 @@ def test_the_choice_sees_margins_repeats_and_ties_of_the_labels(llama_folder, mo
     one = Candidate(backbone.encode_prompt(labels[3].prompt), list(labels[3].chosen_ids), list(labels[3].rejected_ids))
     config = RewardConfig(ridge=7.0, margin=0.5)
     assert select_most_informative(Adapters(backbone), labels, reference_of(backbone), [one, one], 1, config) == [0]
-    assert handed["targets"].ties.tolist() == [False, False, True, False]
+    assert arguments["targets"].ties.tolist() == [False, False, True, False]
     strengths = torch.tensor([label.strength for label in labels]).double()
-    assert handed["targets"].margins.tolist() == margin_from_strength(strengths, 0.5).tolist()
-    assert handed["targets"].margins[0] > handed["targets"].margins[3]
-    assert handed["targets"].counts.tolist() == [1.0, 3.0, 1.0, 1.0]
-    assert (handed["ridge"], handed["count"], handed["labelled"].shape) == (7.0, 1, (4, 32))
-    assert torch.allclose(handed["candidates"][0], handed["labelled"][3])  # the same texts, stretched alike
-    assert torch.equal(handed["candidates"][0], handed["candidates"][1])
+    assert arguments["targets"].margins.tolist() == margin_from_strength(strengths, 0.5).tolist()
+    assert arguments["targets"].margins[0] > arguments["targets"].margins[3]
+    assert arguments["targets"].counts.tolist() == [1.0, 3.0, 1.0, 1.0]
+    assert (arguments["ridge"], arguments["count"], arguments["labelled"].shape) == (7.0, 1, (4, 32))
+    assert torch.allclose(arguments["candidates"][0], arguments["labelled"][3])  # the same texts, stretched alike
+    assert torch.equal(arguments["candidates"][0], arguments["candidates"][1])

@@ -33,24 +33,24 @@ class Scores:
 FIRSTS, SECONDS = [[0], [1], [2]], [[3], [4], [5]]
 
 
-def test_a_single_head_doubts_where_the_two_scores_are_close():
+def test_a_single_head_is_uncertain_where_scores_are_close():
     model = Scores([2.0, 0.0, -1.0, 0.0, 0.5, -1.1])  # gaps 2.0, -0.5, 0.1
     assert select_most_uncertain(model, [[9]] * 3, FIRSTS, SECONDS, 1) == [2]
     assert select_most_uncertain(model, [[9]] * 3, FIRSTS, SECONDS, 2) == [1, 2]
 
 
-def test_an_ensemble_doubts_where_its_members_differ_on_the_gap():
+def test_an_ensemble_is_uncertain_where_members_disagree_on_the_gap():
     # gaps of the two members: 1 and 1; 0 and 0 (both sure that it is a tie); 3 and -3
     model = Scores([5.0, 0.0, 3.0, 4.0, 0.0, 0.0], [1.0, 7.0, 0.0, 0.0, 7.0, 3.0])
     assert select_most_uncertain(model, [[9]] * 3, FIRSTS, SECONDS, 1) == [2]
 
 
-def test_the_distance_is_the_share_of_words_that_one_of_two_has():
+def test_jaccard_distance_by_hand():
     assert jaccard_distance(word_set("A cat sat."), word_set("the cat sat")) == pytest.approx(2 / 4)
     assert jaccard_distance(word_set(""), word_set("")) == 0.0
 
 
-def test_least_alike_takes_the_farthest_from_what_is_known_then_from_what_is_taken():
+def test_most_diverse_is_farthest_from_existing_and_selected_pairs():
     known = [word_set("a b c d")]
     candidates = [word_set("a b c d"), word_set("p q r s"), word_set("p q r t"), word_set("a b x y")]
     assert select_most_diverse(candidates, known, 1) == [1]
@@ -59,7 +59,7 @@ def test_least_alike_takes_the_farthest_from_what_is_known_then_from_what_is_tak
 
 
 @pytest.mark.parametrize("sampling", ["information", "uncertainty", "diversity"])
-def test_chosen_pairs_say_so_are_as_many_as_asked_for_and_never_come_again(lab, sampling):
+def test_selected_pairs_have_a_reason_and_are_never_repeated(lab, sampling):
     before = count_pairs(lab.db, lab.project.id)
     made = [
         pair
@@ -74,7 +74,7 @@ def test_chosen_pairs_say_so_are_as_many_as_asked_for_and_never_come_again(lab, 
     assert len({pair.first.seed for pair in made}) == 5
 
 
-def test_the_most_doubtful_of_the_candidates_are_kept(lab, monkeypatch):
+def test_the_most_uncertain_candidates_are_kept(lab, monkeypatch):
     seen = []
 
     def spy(model, prompts, firsts, seconds, count, on_progress):
@@ -86,7 +86,7 @@ def test_the_most_doubtful_of_the_candidates_are_kept(lab, monkeypatch):
     assert seen == [(3 * CANDIDATES_PER_PAIR, 3)]
 
 
-def test_the_most_telling_are_chosen_by_the_labels_there_are(lab, monkeypatch):
+def test_the_most_informative_are_selected_by_the_current_labels(lab, monkeypatch):
     seen = []
 
     def spy(adapters, labels, reference, candidates, count, config, *, on_progress):
@@ -94,20 +94,20 @@ def test_the_most_telling_are_chosen_by_the_labels_there_are(lab, monkeypatch):
         return list(range(count))[::-1]
 
     monkeypatch.setattr(pairs_module, "select_most_informative", spy)
-    said = len(label_snapshots.snapshot_labels(lab.db, lab.project.id, Source.SIMULATED).vote_ids)
+    label_count = len(label_snapshots.snapshot_labels(lab.db, lab.project.id, Source.SIMULATED).vote_ids)
     made = sample_pairs(lab.worker.model_cache, lab.project, PairRequest(3, sampling="information", max_new_tokens=8))
-    assert seen == [(said, 128, 3 * CANDIDATES_PER_PAIR, 3, "mean")]
+    assert seen == [(label_count, 128, 3 * CANDIDATES_PER_PAIR, 3, "mean")]
     assert len(made) == 3
 
 
-def test_pairs_that_an_ensemble_doubts_say_so(lab):
+def test_pairs_selected_by_an_ensemble_have_its_reason(lab):
     assert lab.train_reward(ensemble=3).status is JobStatus.DONE
     made = sample_pairs(lab.worker.model_cache, lab.project, PairRequest(2, sampling="uncertainty", max_new_tokens=8))
     assert [pair.reason for pair in made] == ["uncertainty: ensemble"] * 2
 
 
 @pytest.mark.parametrize("sampling", ["information", "uncertainty"])
-def test_without_anything_to_choose_by_pairs_are_random_ones_and_say_so(tmp_path, model, sampling):
+def test_pairs_are_random_without_labels_or_reward_model(tmp_path, model, sampling):
     fresh, other = Lab(tmp_path / "a", model), Lab(tmp_path / "b", model)
     chosen = sample_pairs(fresh.worker.model_cache, fresh.project, PairRequest(2, sampling=sampling))
     random = sample_pairs(other.worker.model_cache, other.project, PairRequest(2))

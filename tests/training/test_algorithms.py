@@ -49,13 +49,13 @@ def test_resuming_is_exact(llama_folder, tmp_path, variant):
     whole = tiny_models.learner(llama_folder, algorithm, **changes)
     expected = tiny_models.run(whole, 4)
     half = tiny_models.learner(llama_folder, algorithm, **changes)
-    found = tiny_models.run(half, 2)
+    actual = tiny_models.run(half, 2)
     (tmp_path / "run").mkdir(exist_ok=True)
     save_checkpoint(tmp_path / "run", half.adapters, "policy", *half.state.state_dict())
     resumed = tiny_models.learner(llama_folder, algorithm, **changes)
     resumed.state.load_state_dict(*load_latest(tmp_path / "run"))
-    found += tiny_models.run(resumed, 2)
-    assert curve(found) == curve(expected)
+    actual += tiny_models.run(resumed, 2)
+    assert curve(actual) == curve(expected)
     assert tiny_models.same(resumed.state.state_dict()[0], whole.state.state_dict()[0])
     assert resumed.state.state_dict()[1] == whole.state.state_dict()[1]
     assert not tiny_models.same(
@@ -68,28 +68,28 @@ def test_resuming_is_exact(llama_folder, tmp_path, variant):
 def test_any_micro_batch_gives_the_same_update(gpt2_folder, dtype, tolerance, variant):
     """All updates of a step on rows of very different lengths, in whole minibatches and in micro-batches of 1 and 2."""
     algorithm, changes = VARIANTS[variant]
-    found = []
+    actual = []
     for size in (6, 2, 1):
         trainer = tiny_models.midway(
             gpt2_folder, algorithm, dtype, micro_batch=size, batch_size=6, adam_eps=1e-3, **changes
         )
         stats = trainer.update(tiny_models.rollout(trainer), 1e-3)
-        found.append(
+        actual.append(
             (
                 tiny_models.weights(trainer),
                 {k: stats.mean(k) for k in ("policy", "value", "entropy", "ptx", "grad_norm")},
             )
         )
-    for other, figures in found[1:]:
-        assert figures == pytest.approx(found[0][1], rel=10 * tolerance, abs=10 * tolerance)
-        for name, expected in found[0][0].items():
+    for other, figures in actual[1:]:
+        assert figures == pytest.approx(actual[0][1], rel=10 * tolerance, abs=10 * tolerance)
+        for name, expected in actual[0][0].items():
             torch.testing.assert_close(other[name], expected, rtol=0, atol=tolerance)
     start = tiny_models.weights(tiny_models.midway(gpt2_folder, algorithm, dtype, **changes))
-    assert max(float((found[0][0][name] - start[name]).abs().max()) for name in start) > 1e-4
+    assert max(float((actual[0][0][name] - start[name]).abs().max()) for name in start) > 1e-4
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_first_ratio_is_one_and_a_wrong_one_is_noticed(llama_folder, algorithm):
+def test_first_ratio_is_one_and_another_is_an_error(llama_folder, algorithm):
     trainer = tiny_models.midway(llama_folder, algorithm)
     results = tiny_models.run(trainer, 2)
     assert max(result.metrics["val/first_ratio_deviation"] for result in results) < 1e-6
@@ -157,25 +157,25 @@ def test_a2c_follows_the_gradient_of_its_loss(gpt2_folder):
     trainer = tiny_models.midway(gpt2_folder, "a2c", torch.float64, micro_batch=2, vf_coef=0.3, cliprange_value=None)
     rollout = tiny_models.rollout(trainer)
     update.minibatch_backward(trainer.state, rollout, [torch.arange(3), torch.arange(3, 6)], UpdateStats())
-    found = [p.grad.clone() for p in trainer.state.parameters]
+    actual = [p.grad.clone() for p in trainer.state.parameters]
     trainer.state.optimizer.zero_grad()
     now = trainer.state.policy.evaluate(rollout.batch, trainer.state.config.temperature)
     a2c_loss(
         now.logprobs, now.values, rollout.advantages, rollout.returns, rollout.batch.mask, vf_coef=0.3
     ).loss.backward()
-    for expected, gradient in zip(trainer.state.parameters, found, strict=True):
+    for expected, gradient in zip(trainer.state.parameters, actual, strict=True):
         torch.testing.assert_close(gradient, expected.grad, rtol=1e-9, atol=1e-12)
-    assert max(float(g.abs().max()) for g in found) > 1e-3
+    assert max(float(g.abs().max()) for g in actual) > 1e-3
 
 
 @pytest.mark.parametrize("algorithm", SINGLE_PASS_ALGORITHMS)
-def test_on_policy_updates_go_along_the_policy_gradient(gpt2_folder, algorithm):
+def test_on_policy_updates_equal_the_policy_gradient(gpt2_folder, algorithm):
     """-mean(A log pi) by a plain sum over the tokens of each row."""
     alone = {"vf_coef": 0.0} if algorithm in VALUE_ALGORITHMS else {}
     trainer = tiny_models.midway(gpt2_folder, algorithm, torch.float64, whiten_advantages=False, **alone)
     rollout = tiny_models.rollout(trainer)
     update.minibatch_backward(trainer.state, rollout, [torch.arange(6)], UpdateStats())
-    found = [p.grad.clone() for p in trainer.adapters.parameters("policy")]
+    actual = [p.grad.clone() for p in trainer.adapters.parameters("policy")]
     trainer.state.optimizer.zero_grad()
     loss, count = 0.0, int(rollout.batch.mask.sum())
     for i in range(6):
@@ -184,7 +184,7 @@ def test_on_policy_updates_go_along_the_policy_gradient(gpt2_folder, algorithm):
         logprobs = trainer.state.policy.evaluate(one.batch, 1.0).logprobs[0]
         loss = loss - sum(float(rollout.advantages[i, t]) * logprobs[t] for t in range(length)) / count
     loss.backward()
-    for expected, gradient in zip(trainer.adapters.parameters("policy"), found, strict=True):
+    for expected, gradient in zip(trainer.adapters.parameters("policy"), actual, strict=True):
         torch.testing.assert_close(gradient, expected.grad, rtol=1e-7, atol=1e-10)
 
 
@@ -224,17 +224,17 @@ def test_a_buffer_of_rollouts_is_one_large_rollout(llama_folder):
     several, one = (
         tiny_models.learner(llama_folder, "ppo", batch_size=size, rollouts=8 // size, micro_batch=8) for size in (4, 8)
     )
-    for expected, found in zip(tiny_models.run(one, 2), tiny_models.run(several, 2), strict=True):
-        assert [record.token_ids for record in found.tokens] == [record.token_ids for record in expected.tokens]
-        assert tiny_models.numbers(found.metrics) == pytest.approx(
+    for expected, actual in zip(tiny_models.run(one, 2), tiny_models.run(several, 2), strict=True):
+        assert [record.token_ids for record in actual.tokens] == [record.token_ids for record in expected.tokens]
+        assert tiny_models.numbers(actual.metrics) == pytest.approx(
             tiny_models.numbers(expected.metrics), rel=1e-5, abs=1e-5
         )
-        assert found.metrics["episode"] in (8, 16)
+        assert actual.metrics["episode"] in (8, 16)
     for name, expected in tiny_models.weights(one).items():
         torch.testing.assert_close(tiny_models.weights(several)[name], expected, rtol=0, atol=1e-5)
 
 
-def test_the_penalty_steers_itself_by_the_kl_of_the_step(gpt2_folder):
+def test_the_penalty_adapts_to_the_kl_of_the_step(gpt2_folder):
     """The KL is measured after the updates, and the coefficient doubles above the upper bound, halves below the lower."""
     for bounds, factor in (((0.0, 1e-5), 2.0), ((5.0, 10.0), 0.5), ((0.0, 20.0), 1.0)):
         settings = {"penalty_coef": 0.25, "penalty_kl_min": bounds[0], "penalty_kl_max": bounds[1]}
@@ -266,14 +266,14 @@ def test_step_takes_texts_and_ids_and_any_scores(llama_folder):
         def scores(self, prompts, responses, on_progress):
             return scores
 
-    learnt = tiny_models.midway(llama_folder, "ppo", scorer=Fixed(), sample_every=100)
-    ids = [learnt.backbone.encode_prompt(prompt) for prompt in prompts]
-    expected = learnt.train_on_samples(ids, Sampled(responses, [[0.0] * len(r) for r in responses]))
+    trained = tiny_models.midway(llama_folder, "ppo", scorer=Fixed(), sample_every=100)
+    ids = [trained.backbone.encode_prompt(prompt) for prompt in prompts]
+    expected = trained.train_on_samples(ids, Sampled(responses, [[0.0] * len(r) for r in responses]))
     own = tiny_models.midway(llama_folder, "ppo", sample_every=100)
     own.task = PolicyTask()
-    found = own.step(prompts, responses, scores.tolist())
-    assert tiny_models.same(tiny_models.weights(own), tiny_models.weights(learnt))
-    a, b = (tiny_models.numbers(result.metrics) for result in (expected, found))
+    actual = own.step(prompts, responses, scores.tolist())
+    assert tiny_models.same(tiny_models.weights(own), tiny_models.weights(trained))
+    a, b = (tiny_models.numbers(result.metrics) for result in (expected, actual))
     a.pop("val/sampler_gap"), b.pop("val/sampler_gap")
     assert a == b
     assert own.steps_done == 2
@@ -282,7 +282,7 @@ def test_step_takes_texts_and_ids_and_any_scores(llama_folder):
     assert text.metrics["objective/scores"] == 1.5
 
 
-def test_step_says_what_is_wrong(llama_folder):
+def test_step_refuses_bad_arguments(llama_folder):
     trainer = tiny_models.learner(llama_folder, "ppo")
     for queries, responses, scores in ((["a"], ["b", "c"], [1.0]), ([], [], []), (["a"], ["b"], [1.0, 2.0])):
         with pytest.raises(ConfigError, match="pass as many of each, at least one"):
@@ -296,7 +296,7 @@ def test_step_says_what_is_wrong(llama_folder):
     assert trainer.steps_done == 0
 
 
-def test_uses_values_is_what_is_trained(gpt2_folder):
+def test_the_value_head_is_trained_only_where_values_are_used(gpt2_folder):
     """Without a value function the head is no parameter and stays 0."""
     for algorithm in ALGORITHMS:
         trainer = tiny_models.learner(gpt2_folder, algorithm)

@@ -110,7 +110,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(llama_folder, tmp_pat
     assert step_of(run) == 1
 
 
-def test_the_newest_adapter_is_the_last_one_that_is_whole(llama_folder, tmp_path):
+def test_newest_intact_step_skips_damaged_adapters(llama_folder, tmp_path):
     run = new_run(tmp_path)
     assert newest_intact_step(run) is None
     adapters = adapters_in(llama_folder)
@@ -124,7 +124,7 @@ def test_the_newest_adapter_is_the_last_one_that_is_whole(llama_folder, tmp_path
         assert newest_intact_step(run) == left
 
 
-def test_all_damaged_is_none(llama_folder, tmp_path):
+def test_load_latest_is_none_if_all_are_damaged(llama_folder, tmp_path):
     run = new_run(tmp_path)
     save(run, adapters_in(llama_folder), 1)
     (checkpoint_folder(run, 1) / ADAPTER_FILE).write_bytes(b"")

@@ -28,15 +28,15 @@ def reward_model(folder):
     return RewardModel(backbone, adapters, "reward", head)
 
 
-def begun_as_reward(folder):
+def critic_from_reward(folder):
     scorer = reward_model(folder)
     config = tiny_models.PolicyConfig(**(tiny_models.SMALL | {"value_trunk": "critic", "critic_init": "reward"}))
     return scorer, PolicyTrainer(scorer.backbone, scorer.adapters, PolicyTask(tiny_models.PROMPTS, scorer), config)
 
 
-def test_a_critic_begins_as_the_reward_model(llama_folder):
+def test_a_critic_starts_as_the_reward_model(llama_folder):
     """Its value where a token has been read is that token's score; the reward model itself is not touched."""
-    scorer, trainer = begun_as_reward(llama_folder)
+    scorer, trainer = critic_from_reward(llama_folder)
     prompt, response = tiny_models.ids("the cat"), tiny_models.ids("sat . <eos>")
     rows = make_batch(scorer.backbone, [prompt], [response])
     with torch.no_grad():
@@ -81,7 +81,7 @@ def test_values_warm_up_before_the_policy_moves(llama_folder):
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "trpo"])
-def test_values_on_their_own_equal_a_plain_loop(gpt2_folder, algorithm):
+def test_value_only_updates_equal_a_plain_loop(gpt2_folder, algorithm):
     """Warm-up, of trpo too: as many passes as asked for, each in its own order, token by token with clip and weight."""
     settings = {
         "value_trunk": "detached",
@@ -98,7 +98,7 @@ def test_values_on_their_own_equal_a_plain_loop(gpt2_folder, algorithm):
     ]
     before = {name: tensor.detach().clone() for name, tensor in head.state_dict().items()}
     stats = trainer.update(rollout, 1e-2)
-    found = {name: tensor.detach().clone() for name, tensor in head.state_dict().items()}
+    actual = {name: tensor.detach().clone() for name, tensor in head.state_dict().items()}
     head.load_state_dict(before)
     optimiser, losses = torch.optim.Adam(head.parameters(), lr=1e-2, eps=trainer.state.config.adam_eps), []
     prompts, responses = tiny_models.ragged(rows=6)
@@ -110,21 +110,21 @@ def test_values_on_their_own_equal_a_plain_loop(gpt2_folder, algorithm):
                 hidden = trainer.backbone.trunk(input_ids=torch.tensor([[*prompt, *response]])).last_hidden_state[0]
             for t in range(len(response)):
                 value = hidden[len(prompt) - 1 + t] @ head.weight[0] + head.bias[0]
-                old, wanted = float(rollout.values[i, t]), float(rollout.returns[i, t])
+                old, target = float(rollout.values[i, t]), float(rollout.returns[i, t])
                 near = old + (value - old).clamp(-0.05, 0.05)
-                loss = loss + 0.5 * torch.maximum((value - wanted) ** 2, (near - wanted) ** 2) / count
+                loss = loss + 0.5 * torch.maximum((value - target) ** 2, (near - target) ** 2) / count
         (0.7 * loss).backward()
         torch.nn.utils.clip_grad_norm_(head.parameters(), 0.5)
         optimiser.step()
         optimiser.zero_grad()
         losses.append(float(loss.detach()))
     for name, tensor in head.state_dict().items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(actual[name], tensor, rtol=1e-6, atol=1e-9)
     assert stats.update_count == len(losses) == 6
     assert stats.mean("value") == pytest.approx(sum(losses) / 6, rel=1e-6)
 
 
-def test_measured_values_are_the_critics(llama_folder):
+def test_evaluated_values_are_the_critics(llama_folder):
     """In batches and alone, without padding; the value after the last token too."""
     trainer = tiny_models.midway(
         llama_folder, "ppo", value_trunk="critic", bootstrap_cut=True, lam=1.0, beta=0.0, whiten_advantages=False
@@ -162,7 +162,7 @@ def test_pretraining_text_adds_the_gradient_of_its_cross_entropy(gpt2_folder):
     """With advantages and values of nothing: ptx_coef times the mean over all predicted tokens, a text at a time."""
     trainer = tiny_models.midway(gpt2_folder, "rloo", torch.float64, ptx_coef=0.3, ptx_batch=5, micro_batch=2)
     loss = trainer.state.ptx.batch_backward(1, 0, 0, 2, trainer.state.distributed)
-    found = [p.grad.clone() for p in trainer.adapters.parameters("policy")]
+    actual = [p.grad.clone() for p in trainer.adapters.parameters("policy")]
     trainer.state.optimizer.zero_grad()
     generator = torch.Generator().manual_seed(derive_seed(0, "ptx", 1, 0, 0))
     texts = [tiny_models.ids(text) for text in ("the cat sat .", "a small dog saw the moon . <eos>", "the king")]
@@ -174,7 +174,7 @@ def test_pretraining_text_adds_the_gradient_of_its_cross_entropy(gpt2_folder):
         total = total - sum(table[t, ids[t + 1]] for t in range(len(ids) - 1)) / count
     (0.3 * total).backward()
     assert float(loss) == pytest.approx(float(total.detach()), rel=1e-6)
-    for expected, gradient in zip(trainer.adapters.parameters("policy"), found, strict=True):
+    for expected, gradient in zip(trainer.adapters.parameters("policy"), actual, strict=True):
         torch.testing.assert_close(gradient, expected.grad, rtol=1e-7, atol=1e-10)
 
 
@@ -199,7 +199,7 @@ def test_pretraining_without_texts(gpt2_folder):
             )
 
 
-def test_state_carries_what_steers_itself(gpt2_folder):
+def test_state_contains_adaptive_coefficients_and_moments(gpt2_folder):
     """The penalty's weight and the moments of the scores, through plain numbers."""
     trainer = tiny_models.midway(gpt2_folder, "ppo_penalty", scale_scores=True)
     trainer.state.penalty_controller.value = 0.125
@@ -213,7 +213,7 @@ def test_state_carries_what_steers_itself(gpt2_folder):
     )
 
 
-def test_scores_are_divided_by_the_spread_of_all_so_far(gpt2_folder):
+def test_scores_are_divided_by_the_running_deviation(gpt2_folder):
     trainer = tiny_models.midway(gpt2_folder, "ppo", scale_scores=True, beta=0.0, missing_eos_penalty=0.0)
     prompts, responses = tiny_models.ragged(rows=3)
     rows = make_batch(trainer.backbone, prompts, responses)
@@ -222,7 +222,7 @@ def test_scores_are_divided_by_the_spread_of_all_so_far(gpt2_folder):
         assert rollout.rewards.sum(1).tolist() == pytest.approx([score / sd for score in scores], rel=1e-6)
 
 
-def test_the_critic_of_accumulate_has_no_part_in_the_policys_gradient(llama_folder):
+def test_the_critic_does_not_change_the_policy_gradient(llama_folder):
     """One minibatch: the policy's gradient with a critic of its own equals that without any values."""
     gradients = []
     for settings in ({"value_trunk": "critic"}, {"vf_coef": 0.0}):

@@ -51,8 +51,8 @@ def test_two_processes_give_the_numbers_of_one(tmp_path, fake_device):
     folder, cases = tiny_models.save_llama(tmp_path / "model"), CASES[3:5] if fake_device else CASES  # what sends most
     given = {"folder": str(folder), "cases": cases, "fake_device": fake_device}
     alone, together = (launch(tmp_path, CHILD, given, processes) for processes in (1, 2))
-    for case, (metrics, total, _), (found, sums, everyones) in zip(cases, alone, together, strict=True):
-        for one, two in zip(metrics, found, strict=True):
+    for case, (metrics, total, _), (actual, sums, everyones) in zip(cases, alone, together, strict=True):
+        for one, two in zip(metrics, actual, strict=True):
             assert one.keys() == two.keys()
             for name in one:
                 # Adapters are float32 and Adam divides by small gradients: sums in another order show up to 2e-5 (an Intel CPU).
@@ -68,7 +68,7 @@ def test_slices_cover_the_rows_in_order():
         assert sorted(row for rank in range(3) for row in Distributed(rank, 3).shard(rows)) == rows
 
 
-def test_alone_nothing_is_sent():
+def test_a_single_process_sends_nothing():
     tensor = torch.ones(2)
     SINGLE_PROCESS.all_reduce_([tensor])
     SINGLE_PROCESS.all_reduce_grads([tensor])
@@ -81,7 +81,7 @@ def test_alone_nothing_is_sent():
     )
 
 
-def test_who_leaves_has_no_group_any_more_and_waits_for_nobody(monkeypatch):
+def test_shutdown_leaves_the_group_without_waiting_for_others(monkeypatch):
     distributed.shutdown()  # in none
     distributed.dist.init_process_group("gloo", rank=0, world_size=1, store=distributed.dist.HashStore())
     distributed.shutdown()
@@ -102,7 +102,7 @@ def test_who_leaves_has_no_group_any_more_and_waits_for_nobody(monkeypatch):
         ({"batch_size": 3}, "Raise batch_size"),
     ],
 )
-def test_what_processes_cannot_share_is_refused(llama_folder, changes, message):
+def test_work_that_processes_cannot_share_is_refused(llama_folder, changes, message):
     from rlhf_lab.config.policy import PolicyConfig
     from rlhf_lab.training.policy.invariants import check_process_count
 
@@ -110,7 +110,7 @@ def test_what_processes_cannot_share_is_refused(llama_folder, changes, message):
         check_process_count(3, PolicyConfig(**(tiny_models.SMALL | {"minibatches": 2} | changes)))
 
 
-def test_a_group_of_another_size_than_the_config_says_may_train():
+def test_another_number_of_processes_than_configured_is_allowed():
     from rlhf_lab.config.policy import PolicyConfig
     from rlhf_lab.training.policy.invariants import check_process_count
 

@@ -32,31 +32,31 @@ def rollout(algorithm="ppo", beta=0.5, scale=1.0, after=None, rows=ROWS, **chang
     return build_rollout(EvaluatedBatch(rows, SCORES, OLD, REF, OLD, VALUES, EXACT, after), beta, config, scale)
 
 
-def close(found, expected):
-    torch.testing.assert_close(found, torch.tensor(expected), rtol=0, atol=1e-6)
+def close(actual, expected):
+    torch.testing.assert_close(actual, torch.tensor(expected), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("n", "expected"), [(1, [[0.5, 2.0], [-1.25, 0.0]]), (2, [[2.5, 2.0], [-1.25, 0.0]])])
-def test_n_steps_ahead(n, expected):
+def test_nstep_advantages_by_hand(n, expected):
     """Without KL the rewards are 0, 3 and -1. One step: 0 + 1 - 0.5, 3 - 1, -1 - 0.25; two: 0 + 3 - 0.5."""
     close(rollout(beta=0.0, advantage="nstep", nstep=n).advantages, expected)
 
 
-def test_values_may_learn_what_really_followed():
+def test_monte_carlo_value_targets():
     close(rollout(beta=0.0, value_target="monte_carlo", lam=0.5).returns, [[3.0, 3.0], [-1.0, 0.0]])
     close(rollout(beta=0.0, lam=0.0).returns, [[1.0, 3.0], [-1.0, 0.0]])
 
 
-def test_a_cut_response_is_worth_its_last_value_and_an_ended_one_is_not():
+def test_a_truncated_response_is_bootstrapped_and_an_ended_one_is_not():
     """Row 1 was cut: -1 + 2 - 0.25. Row 0 ended: 3 - 1, and 1 - 0.5 + half of it."""
-    found = rollout(beta=0.0, lam=0.5, bootstrap_cut=True, after=torch.tensor([7.0, 2.0]))
-    close(found.advantages, [[1.5, 2.0], [0.75, 0.0]])
-    close(found.returns, [[2.0, 3.0], [1.0, 0.0]])
+    actual = rollout(beta=0.0, lam=0.5, bootstrap_cut=True, after=torch.tensor([7.0, 2.0]))
+    close(actual.advantages, [[1.5, 2.0], [0.75, 0.0]])
+    close(actual.returns, [[2.0, 3.0], [1.0, 0.0]])
     ahead = rollout(beta=0.0, advantage="nstep", nstep=2, bootstrap_cut=True, after=torch.tensor([7.0, 2.0]))
     close(ahead.advantages, [[2.5, 2.0], [0.75, 0.0]])
 
 
-def test_the_score_may_be_spread():
+def test_score_placement_spread():
     close(rollout(beta=0.0, score_placement="spread").rewards, [[1.5, 1.5], [-1.0, 0.0]])
 
 
@@ -64,22 +64,22 @@ def test_a_kl_in_the_loss_is_not_in_the_rewards():
     close(rollout(kl_penalty="loss", kl_estimator="k3").rewards, [[0.0, 3.0], [-1.0, 0.0]])
 
 
-def test_the_exact_kl_is_taken_where_asked_for():
-    found = rollout(kl_estimator="full")
-    close(found.kl, EXACT.tolist())
-    close(found.rewards, [[-0.25, 3.0 - 0.125], [-1.0 - 0.0625, 0.0]])
+def test_the_exact_kl_is_used_by_the_full_estimator():
+    actual = rollout(kl_estimator="full")
+    close(actual.kl, EXACT.tolist())
+    close(actual.rewards, [[-0.25, 3.0 - 0.125], [-1.0 - 0.0625, 0.0]])
 
 
 def test_scores_are_scaled_then_clipped_then_penalised():
     """3 / 2 = 1.5, clipped to 1.2; -0.5, less 0.7 for the missing end."""
-    found = rollout(beta=0.0, scale=2.0, score_clip=1.2, missing_eos_penalty=0.7, scale_scores=True)
-    close(found.rewards, [[0.0, 1.2], [-1.2, 0.0]])
-    assert torch.equal(found.scores, SCORES)
-    close(found.shaped_scores, [1.2, -1.2])
+    actual = rollout(beta=0.0, scale=2.0, score_clip=1.2, missing_eos_penalty=0.7, scale_scores=True)
+    close(actual.rewards, [[0.0, 1.2], [-1.2, 0.0]])
+    assert torch.equal(actual.scores, SCORES)
+    close(actual.shaped_scores, [1.2, -1.2])
 
 
 @pytest.mark.parametrize(("clip", "share"), [(1.6, 0.0), (1.5, 0.0), (1.4, 0.5), (0.4, 1.0)])
-def test_the_share_of_the_scores_that_the_clip_changed(clip, share):
+def test_score_clip_fraction(clip, share):
     """Scaled they are 1.5 and -0.5."""
     assert float(rollout(scale=2.0, score_clip=clip, missing_eos_penalty=0.7).score_clip_fraction) == share
     assert rollout(scale=2.0, score_clip=None).score_clip_fraction is None
@@ -99,11 +99,11 @@ def test_reinforce_weights(credit, baseline, expected):
     close(rollout("reinforce", credit=credit, baseline=baseline).advantages, expected)
 
 
-def test_gamma_of_reinforce():
+def test_reinforce_uses_gamma():
     close(rollout("reinforce", gamma=0.5, baseline="none").advantages, [[1.5, 3.2], [-1.5, 0.0]])
 
 
-def test_groups_compare_what_is_left_after_the_kl():
+def test_group_advantages_include_the_kl():
     """Totals 3.1 and -1.5: each less the other; in grpo 2.3 over the sd 4.6 / sqrt 2."""
     close(rollout("rloo").advantages, [[4.6, 4.6], [-4.6, 0.0]])
     close(rollout("grpo", group_scale=False).advantages, [[2.3, 2.3], [-2.3, 0.0]])
@@ -111,7 +111,7 @@ def test_groups_compare_what_is_left_after_the_kl():
     close(rollout("grpo").advantages, [[half, half], [-half, 0.0]])
 
 
-def test_prompts_that_differ_are_no_group():
+def test_ungrouped_prompts_are_refused():
     with pytest.raises(TrainingError, match="2 responses do not stand in groups of 2"):
         rollout("rloo", rows=ROWS._replace(prompts=torch.tensor([[9], [8]])))
     with pytest.raises(TrainingError, match="group_size times in a row"):

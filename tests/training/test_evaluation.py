@@ -32,17 +32,17 @@ def test_ranking_accuracy_by_hand():
     """Pairs: right, tie of the judge, wrong, right, undecided by the model (wrong), and one not wanted any more."""
     gold = [(1, 0), (2, 2), (0, 1), (0, 3), (4, 5), (1, 0)]
     scores = [(9, 1), (1, 0), (1, 0), (-1, 2), (3, 3), (1, 0)]
-    found = ranking_accuracy(gold, scores, max_pairs=4)
-    assert (found.value, found.pairs, found.tie_share) == (0.5, 4, 0.2)
-    assert (found.low, found.high) == (pytest.approx(0.1500, abs=1e-4), pytest.approx(0.8500, abs=1e-4))
+    actual = ranking_accuracy(gold, scores, max_pairs=4)
+    assert (actual.value, actual.pairs, actual.tie_share) == (0.5, 4, 0.2)
+    assert (actual.low, actual.high) == (pytest.approx(0.1500, abs=1e-4), pytest.approx(0.8500, abs=1e-4))
     everything = ranking_accuracy(gold, scores, max_pairs=99)
     assert (everything.value, everything.pairs, everything.tie_share) == (0.6, 5, 1 / 6)
 
 
-def test_ranking_accuracy_of_ties_alone():
-    found = ranking_accuracy([(1, 1)], [(0, 1)], 5)
-    assert math.isnan(found.value)
-    assert (found.low, found.high, found.pairs, found.tie_share) == (0.0, 1.0, 0, 1.0)
+def test_ranking_accuracy_with_only_ties():
+    actual = ranking_accuracy([(1, 1)], [(0, 1)], 5)
+    assert math.isnan(actual.value)
+    assert (actual.low, actual.high, actual.pairs, actual.tie_share) == (0.0, 1.0, 0, 1.0)
 
 
 def test_mean_by_hand():
@@ -51,12 +51,12 @@ def test_mean_by_hand():
     assert mean([4.0]) == (4.0, 0.0)
 
 
-def test_above_base_by_hand():
+def test_gain_over_base_by_hand():
     """5 - 3 and 1 - 4: mean -1/2, sd of the two differences 5 / sqrt 2, standard error 5/2."""
     assert gain_over_base([5.0, 1.0], [[2.0, 4.0], [4.0]]) == pytest.approx((-0.5, 2.5))
 
 
-def test_best_of_by_hand():
+def test_best_of_n_by_hand():
     """Groups of 2 a prompt, the odd sample out is left: the reward model picks 20, 30 and 7."""
     scores = [[0.1, 0.9, 0.5, 0.4, 99.0], [1.0, -1.0]]
     gold = [[10.0, 20.0, 30.0, 40.0, 50.0], [7.0, 8.0]]
@@ -64,7 +64,7 @@ def test_best_of_by_hand():
     assert best_of_n(1, scores, gold).value == pytest.approx((10 + 20 + 30 + 40 + 50 + 7 + 8) / 7)
 
 
-def test_the_error_of_best_of_by_hand():
+def test_standard_error_of_best_of_n_by_hand():
     """Six groups of 2 of four prompts: 3 + 5, 2 + 4, 1, 6 are picked, 21 / 6; the prompts' means are 4, 2, 1/2 and 7/2.
 
     They add 8/6 - 4/4 = 1/3, 6/6 - 2/4 = 1/2 (four samples each), 1/6 - 1/8 = 1/24, 6/6 - 7/8 = 1/8 (two) to the distance:
@@ -76,7 +76,7 @@ def test_the_error_of_best_of_by_hand():
 
 
 @pytest.mark.parametrize("n", [4, 8])
-def test_the_error_of_best_of_is_how_much_its_distance_to_the_base_varies(n):
+def test_standard_error_of_best_of_n_is_that_of_its_gain(n):
     """Prompts of their own ease, half of them with 8 samples and half with 4; a reward model that is right half of the time."""
     rng = random.Random(n)
     distances, errors = [], []
@@ -85,19 +85,19 @@ def test_the_error_of_best_of_is_how_much_its_distance_to_the_base_varies(n):
             [ease + rng.gauss(0, 1) for _ in range(size)] for size in [8] * 15 + [4] * 15 for ease in [rng.gauss(0, 1)]
         ]
         scores = [[x + rng.gauss(0, 1) for x in row] for row in gold]
-        found = best_of_n(n, scores, gold)
-        distances.append(found.value - statistics.fmean(map(statistics.fmean, gold)))
-        errors.append(found.standard_error)
+        actual = best_of_n(n, scores, gold)
+        distances.append(actual.value - statistics.fmean(map(statistics.fmean, gold)))
+        errors.append(actual.standard_error)
     assert statistics.fmean(errors) == pytest.approx(statistics.stdev(distances), rel=0.1)
 
 
-def test_what_the_reward_model_picks():
+def test_best_of_n_gold_by_hand():
     scores = [[0.1, 0.9, 0.5, 0.4, 99.0], [1.0, -1.0], [1.0]]
     gold = [[10.0, 20.0, 30.0, 40.0, 50.0], [7.0, 8.0], [9.0]]
     assert best_of_n_gold(2, scores, gold) == [[20.0, 30.0], [7.0], []]
 
 
-def test_difference_by_hand():
+def test_paired_difference_by_hand():
     """Six prompts, one twice, one with texts of one alone: 2 - 1, 5 - 3, 4 - 1, (1 + 3) / 2 - 6, 0 - 0 make 1, 2, 3, -4, 0.
 
     Mean 2/5; squares 0.36 + 2.56 + 6.76 + 19.36 + 0.16 = 29.2; sd sqrt(7.3); t(4) = 2.7764.
@@ -105,27 +105,27 @@ def test_difference_by_hand():
     prompts = ["a", "b", "c", "d", "d", "e", "f"]
     one = [[2.0], [5.0], [4.0], [1.0], [3.0], [0.0], []]
     other = [[1.0], [2.0, 4.0], [0.0, 2.0, 1.0], [6.0], [], [0.0], [9.0]]
-    found = paired_difference(prompts, one, other)
+    actual = paired_difference(prompts, one, other)
     half = 2.7764 * math.sqrt(7.3 / 5)
-    assert (found.difference, found.prompts) == (pytest.approx(0.4), 5)
-    assert (found.low, found.high) == pytest.approx((0.4 - half, 0.4 + half), rel=4e-3)
+    assert (actual.difference, actual.prompts) == (pytest.approx(0.4), 5)
+    assert (actual.low, actual.high) == pytest.approx((0.4 - half, 0.4 + half), rel=4e-3)
     back = paired_difference(prompts, other, one)
-    assert (back.difference, back.low, back.high) == pytest.approx((-0.4, -found.high, -found.low))
+    assert (back.difference, back.low, back.high) == pytest.approx((-0.4, -actual.high, -actual.low))
     assert paired_difference(prompts[:4], one[:4], other[:4])[1:] == (None, None, 4)
     assert math.isnan(paired_difference(["a"], [[1.0]], [[]]).difference)
 
 
-def test_what_makes_a_prompt_easy_for_both_is_not_in_the_interval():
+def test_paired_difference_ignores_prompt_difficulty():
     """Ease of sd 5, texts of sd 1: by prompts the interval is sqrt(1 + 25) times as narrow as of two samples on their own."""
     rng = random.Random(0)
     ease = [rng.gauss(0, 5) for _ in range(400)]
     one, other = ([[easy + by + rng.gauss(0, 1)] for easy in ease] for by in (0.5, 0.0))
-    found = paired_difference([str(i) for i in range(400)], one, other)
-    assert (found.high - found.low) / 2 == pytest.approx(1.96 * math.sqrt(2 / 400), rel=0.1)
-    assert found.low < 0.5 < found.high
+    actual = paired_difference([str(i) for i in range(400)], one, other)
+    assert (actual.high - actual.low) / 2 == pytest.approx(1.96 * math.sqrt(2 / 400), rel=0.1)
+    assert actual.low < 0.5 < actual.high
 
 
-def test_best_of_kl_literals():
+def test_best_of_n_kl_values():
     assert best_of_n_kl(1) == 0.0
     assert best_of_n_kl(2) == pytest.approx(0.1931471805599453)
     assert best_of_n_kl(4) == pytest.approx(0.6362943611198906)
@@ -164,10 +164,10 @@ def test_sequence_kl_against_exact_enumeration(llama_folder):
     count = 3000
     with policy.adapters.using("policy", merged=True):
         tokens = sample(backbone, [prompt] * count, tiny_models.seeded(count, 2)).tokens
-    found = sequence_kl(policy, SampledResponses([prompt] * count, tokens, []), temperature=1.0)
+    actual = sequence_kl(policy, SampledResponses([prompt] * count, tokens, []), temperature=1.0)
     assert exact > 0.2
-    assert found.standard_error < exact / 10
-    assert abs(found.value - exact) < 4 * found.standard_error
+    assert actual.standard_error < exact / 10
+    assert abs(actual.value - exact) < 4 * actual.standard_error
     every = [[a, b] for a in range(1, 4) for b in range(3)] + [[tiny_models.EOS]]
     by_hand = [p1[r[0]] - q1[r[0]] + ((p2 - q2)[r[0], r[1]] if len(r) > 1 else 0.0) for r in every]
     literal = sequence_kl(policy, SampledResponses([prompt] * len(every), every, []), temperature=1.0)
@@ -177,32 +177,32 @@ def test_sequence_kl_against_exact_enumeration(llama_folder):
 def test_sequence_kl_uses_the_temperature_and_is_zero_for_the_base(llama_folder, monkeypatch):
     policy = policy_of(llama_folder)
     prompts, responses = tiny_models.ragged()
-    written = SampledResponses(prompts, responses, [])
+    sampled = SampledResponses(prompts, responses, [])
     expected = 0.0
     for prompt, response in zip(prompts, responses, strict=True):
         with policy.adapters.using("policy"):
             expected += float(tiny_models.teacher_forced(policy.backbone, prompt, response, 0.5).sum())
         expected -= float(tiny_models.teacher_forced(policy.backbone, prompt, response, 0.5).sum())
-    assert sequence_kl(policy, written, 0.5).value == pytest.approx(expected / 5, abs=1e-9)
+    assert sequence_kl(policy, sampled, 0.5).value == pytest.approx(expected / 5, abs=1e-9)
     passes = []
     monkeypatch.setattr(
         evaluation, "MAX_LOGITS", 12 * len(tiny_models.WORDS)
     )  # a vocabulary of logits for each of 12 tokens
-    assert sequence_kl(policy, written, 0.5, lambda: passes.append(True)).value == pytest.approx(expected / 5, abs=1e-9)
+    assert sequence_kl(policy, sampled, 0.5, lambda: passes.append(True)).value == pytest.approx(expected / 5, abs=1e-9)
     assert len(passes) > 1
     policy.adapters.add("policy", r=4, alpha=8, seed=0, trainable=False)
-    assert sequence_kl(policy, written, 0.5) == (0.0, 0.0)
+    assert sequence_kl(policy, sampled, 0.5) == (0.0, 0.0)
 
 
-def test_write_draws_each_row_by_its_place(llama_folder):
+def test_sample_responses_seeds_each_row_by_its_index(llama_folder):
     """Row i depends on (seed, purpose, i) and its prompt alone, and comes back in the order of the prompts."""
     backbone = tiny_models.load(llama_folder, torch.float64)
     prompts = ["the king and the frog", "moon", "the cat", "moon"]
-    written = sample_responses(backbone, prompts, seed=3, purpose="test", max_new_tokens=8, temperature=0.8)
-    assert written.prompts == [tiny_models.ids(prompt) for prompt in prompts]
-    for i, prompt in enumerate(written.prompts):
+    sampled = sample_responses(backbone, prompts, seed=3, purpose="test", max_new_tokens=8, temperature=0.8)
+    assert sampled.prompts == [tiny_models.ids(prompt) for prompt in prompts]
+    for i, prompt in enumerate(sampled.prompts):
         uniform = tiny_models.uniforms([derive_seed(3, "test", i)], 8)
-        assert sample(backbone, [prompt], uniform, temperature=0.8).tokens == [written.tokens[i]]
-        assert written.texts[i] == backbone.decode(written.tokens[i])
-    assert written.tokens[1] != written.tokens[3]
-    assert sample_responses(backbone, prompts, seed=3, purpose="other", max_new_tokens=8).tokens != written.tokens
+        assert sample(backbone, [prompt], uniform, temperature=0.8).tokens == [sampled.tokens[i]]
+        assert sampled.texts[i] == backbone.decode(sampled.tokens[i])
+    assert sampled.tokens[1] != sampled.tokens[3]
+    assert sample_responses(backbone, prompts, seed=3, purpose="other", max_new_tokens=8).tokens != sampled.tokens

@@ -16,19 +16,19 @@ ENGINE = ["worker", "algorithms_run"]  # the whole folder takes ten minutes
 def run(*what):
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *map(str, what)]
     environment = os.environ | {"PYTHONPATH": str(FAKE_DEVICE)}
-    found = subprocess.run(command, check=False, capture_output=True, text=True, cwd=TESTS.parent, env=environment)
-    assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
+    actual = subprocess.run(command, check=False, capture_output=True, text=True, cwd=TESTS.parent, env=environment)
+    assert actual.returncode == 0, actual.stdout[-6000:] + actual.stderr[-2000:]
 
 
-def test_the_package():
+def test_fake_device_checks():
     run(FAKE_DEVICE / "checks.py")
 
 
 @pytest.mark.slow
-def test_the_package_with_every_algorithm_and_family():
+def test_fake_device_checks_with_every_algorithm_and_family():
     run("-m", "", FAKE_DEVICE / "checks.py")
 
 
 @pytest.mark.slow
-def test_the_tests_of_the_engine():
+def test_engine_tests_on_the_fake_device():
     run("-p", "plugin", *(TESTS / "engine" / f"test_{name}.py" for name in ENGINE))

@@ -64,7 +64,7 @@ def test_three_steps_as_recorded(folders, kind, micro_batch):
     )
 
 
-def test_a_bonus_of_nothing_and_no_bonus_are_the_same_path(llama_folder):
+def test_a_tiny_entropy_bonus_changes_no_number(llama_folder):
     """Without an entropy bonus the entropy is a figure only; a bonus too small to matter takes the other way there."""
     runs = []
     for coefficient in (0.0, 1e-12):

@@ -21,7 +21,7 @@ class Sign:
 @pytest.fixture
 def graphs(monkeypatch):
     """How many earlier graphs there were at each forward pass that made one."""
-    hidden, signs, found = Backbone.hidden, [], []
+    hidden, signs, actual = Backbone.hidden, [], []
 
     def watched(backbone, input_ids, first=0):
         alive = sum(sign() is not None for sign in signs)
@@ -30,11 +30,11 @@ def graphs(monkeypatch):
             sign = Sign()
             states.grad_fn.metadata["sign"] = sign
             signs.append(weakref.ref(sign))
-            found.append(alive)
+            actual.append(alive)
         return states
 
     monkeypatch.setattr(Backbone, "hidden", watched)
-    return found
+    return actual
 
 
 def policy(folder):
@@ -58,13 +58,13 @@ def reward(folder):
 
 
 @pytest.mark.parametrize("train", [policy, pretraining_text, supervised, reward])
-def test_a_graph_is_gone_before_the_next_forward_pass(train, graphs, llama_folder):
+def test_a_graph_is_freed_before_the_next_forward_pass(train, graphs, llama_folder):
     train(llama_folder)
     assert len(graphs) >= 3
     assert not any(graphs)
 
 
-def test_a_graph_that_is_kept_is_seen(graphs, llama_folder):
+def test_a_retained_graph_is_detected(graphs, llama_folder):
     backbone = tiny_models.load(llama_folder)
     adapters = Adapters(backbone)
     adapters.add("kept", r=2, alpha=4, seed=0, trainable=True)

@@ -51,7 +51,7 @@ def test_one_dimension_by_hand():
     assert two.tolist() == pytest.approx([1.0], abs=1e-9)
 
 
-def test_ties_pull_to_zero():
+def test_ties_pull_the_scores_to_zero():
     ones = torch.ones(2, 1, dtype=torch.float64)
     assert fit_head_weights(ones, PreferenceTargets(torch.tensor([True, True])), 1.0).tolist() == pytest.approx(
         [0.0], abs=1e-12
@@ -87,7 +87,7 @@ def test_margins_counts_and_smoothing_in_the_fit(smoothing):
 @pytest.mark.parametrize(
     ("margin", "ridge", "optimum"), [(5.0, 0.01, 7.5107562012), (200.0, 1.0, 1.0), (1.0, 1e-3, 6.0942900650)]
 )
-def test_wide_margins_do_not_throw_the_fit_to_and_fro(margin, ridge, optimum):
+def test_the_fit_converges_with_wide_margins(margin, ridge, optimum):
     """d = 1: ridge w = sigmoid(margin - w), solved by bisection here; whole Newton steps from 0 never arrive for 5 and 0.01."""
     low, high = 0.0, 1 / ridge
     for _ in range(200):
@@ -98,19 +98,19 @@ def test_wide_margins_do_not_throw_the_fit_to_and_fro(margin, ridge, optimum):
     assert fit_head_weights(torch.ones(1, 1).double(), labels, ridge).tolist() == pytest.approx([optimum], abs=1e-9)
 
 
-def test_stretch_by_hand():
+def test_feature_scaler_by_hand():
     """Two directions of variance 9 : 1 around (5, 5, 5), the third of none; mean variance 10/3, so v = 2.7, 0.3, 0."""
     base = torch.tensor([[8.0, 5, 5], [2, 5, 5], [5, 6, 5], [5, 4, 5]]).double()
     stretch = FeatureScaler(base, 0.5)
     factors = [math.sqrt(v + VARIANCE_FLOOR) for v in (2.7, 0.3, 0.0)]
     spread = math.sqrt((factors[0] ** 2 * 18 + factors[1] ** 2 * 2) / 3 / 3)
-    found = stretch(torch.eye(3).double())
-    torch.testing.assert_close(found, torch.diag(torch.tensor(factors).double() / spread))
+    actual = stretch(torch.eye(3).double())
+    torch.testing.assert_close(actual, torch.diag(torch.tensor(factors).double() / spread))
     assert stretch.mean.tolist() == [5, 5, 5]
 
 
 @pytest.mark.parametrize("power", [0.0, 0.25, 1.0])
-def test_stretched_features_have_unit_spread_whatever_their_scale(power):
+def test_scaled_features_have_unit_spread(power):
     base = torch.randn(20, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64) * torch.arange(1, 7)
     stretch, larger = FeatureScaler(base, power), FeatureScaler(base * 1000 + 3, power)
     stretched = stretch(base)
@@ -121,12 +121,12 @@ def test_stretched_features_have_unit_spread_whatever_their_scale(power):
         torch.testing.assert_close(stretched, base / base.var(0).mean().sqrt())
 
 
-def test_base_texts_that_are_all_alike_stretch_nothing():
+def test_equal_base_texts_scale_nothing():
     stretch = FeatureScaler(torch.ones(4, 3).double(), 0.25)
     assert bool(stretch(torch.eye(3).double()).isfinite().all())
 
 
-def test_fewer_labels_than_features_are_fitted_as_exactly():
+def test_the_fit_is_exact_with_fewer_labels_than_features():
     """7 labels in 40 dimensions, solved in the span of the labels: the same optimum, found by plain gradient descent."""
     differences, ties = problem(3, rows=7, width=40)
     weights, slow = fit_head_weights(differences, PreferenceTargets(ties), 5.0), torch.zeros(40).double()

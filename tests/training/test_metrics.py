@@ -68,7 +68,7 @@ def stats_by_hand():
 def test_micro_batches_add_up_and_updates_average():
     stats = stats_by_hand()
     assert (stats.update_count, stats.skipped_count) == (2, 0)
-    found = {
+    actual = {
         name: stats.mean(name) for name in ("policy", "clipfrac", "approxkl", "ratio", "value", "entropy", "grad_norm")
     }
     expected = {
@@ -80,7 +80,7 @@ def test_micro_batches_add_up_and_updates_average():
         "entropy": 0.9,
         "grad_norm": 4.0,
     }
-    assert found == pytest.approx(expected, abs=1e-6)
+    assert actual == pytest.approx(expected, abs=1e-6)
     assert stats.mean_ratio == 2.0
     assert [stats.approx_kl_since(n) for n in (0, 1, 2)] == pytest.approx([0.7, 1.0, 0.0])
 
@@ -130,12 +130,12 @@ def test_metrics_by_hand():
     assert metrics == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_share_of_clipped_scores_is_told_where_something_clips():
-    found = [step_metrics(rollout_by_hand(share), UpdateStats(), beta=0.2, lr=0.01, episode=64) for share in SHARES]
-    assert [metrics.get("objective/score_clipfrac") for metrics in found] == [None, 0.25]
+def test_score_clipfrac_is_reported_only_with_a_clip():
+    actual = [step_metrics(rollout_by_hand(share), UpdateStats(), beta=0.2, lr=0.01, episode=64) for share in SHARES]
+    assert [metrics.get("objective/score_clipfrac") for metrics in actual] == [None, 0.25]
 
 
-def test_the_gradient_of_the_values_alone_is_not_the_policys():
+def test_value_only_updates_report_no_grad_norm():
     """As in a step of trpo: norm 3 of the policy's update, 100 of the values'."""
     stats = UpdateStats()
     stats.begin_update()
@@ -158,7 +158,7 @@ def test_ratio_variance_by_hand():
     assert metrics["val/ratio_var"] == pytest.approx(1.75 - 1.25**2)
 
 
-def test_ratios_beyond_float32_are_those_the_loss_counts():
+def test_ratios_beyond_float32_are_clamped_as_in_the_loss():
     """exp(100) twice beside 1 twice; the loss counts e^79.8: mean e^79.8 / 2, variance its square, two weights of four tell."""
     old, mask = torch.zeros(1, 4), torch.ones(1, 4, dtype=torch.bool)
     new = torch.tensor([[100.0, 100.0, 0.0, 0.0]])
@@ -189,7 +189,7 @@ UPDATE_METRICS = {
 }  # fmt: skip
 
 
-def test_what_is_said_of_updates_is_left_out_where_the_policy_had_none(gpt2_folder):
+def test_update_metrics_are_left_out_without_policy_updates(gpt2_folder):
     """A ratio or an entropy of 0 would be a lie: while the values warm up, and where every update was skipped."""
     trainer = tiny_models.learner(gpt2_folder, "ppo", value_trunk="detached", value_warmup=1)
     warming, learning = (result.metrics.keys() for result in tiny_models.run(trainer, 2))
@@ -203,24 +203,24 @@ def test_what_is_said_of_updates_is_left_out_where_the_policy_had_none(gpt2_fold
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_a_gpus_peak_is_that_of_the_step(monkeypatch, device):
+def test_peak_memory_of_a_gpu_is_that_of_the_step(monkeypatch, device):
     """Steps that take 30, 10 and 20 MiB: a high step does not hide the lower ones behind it."""
-    held = {"peak": 0}
-    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: held.update(peak=0))
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: held["peak"] * 2**20)
-    found = []
-    for taken in (30, 10, 20):
+    memory = {"peak": 0}
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: memory.update(peak=0))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: memory["peak"] * 2**20)
+    actual = []
+    for allocated in (30, 10, 20):
         reset_peak_memory(torch.device(device))
-        held["peak"] = max(held["peak"], taken)
-        found.append(peak_memory(torch.device(device)))
+        memory["peak"] = max(memory["peak"], allocated)
+        actual.append(peak_memory(torch.device(device)))
     if device == "cuda":
-        assert found == [30.0, 10.0, 20.0]
+        assert actual == [30.0, 10.0, 20.0]
     else:
-        assert held["peak"] == 30
-        assert min(found) > 1
+        assert memory["peak"] == 30
+        assert min(actual) > 1
 
 
-def test_every_step_begins_with_its_own_peak(llama_folder, monkeypatch):
+def test_every_step_resets_the_peak_memory(llama_folder, monkeypatch):
     calls = []
     monkeypatch.setattr(policy_module, "reset_peak_memory", lambda device: calls.append(device.type))
     trainer = tiny_models.trainer(llama_folder)

@@ -31,9 +31,9 @@ LOGS = [1 * math.log(1.5) - 1 * math.log(0.5), 2 * math.log(2.0)]  # sum of A lo
 
 def loss(algorithm, weights=NONE, whole=WHOLE, **changes):
     groups = {"group_size": 2} if algorithm in ("rloo", "grpo") else {}
-    found = policy_loss(NEW, PART, whole, PolicyConfig.for_algorithm(algorithm, **(groups | changes)), weights)
-    assert found.loss.requires_grad
-    return found._replace(loss=found.loss.detach())
+    actual = policy_loss(NEW, PART, whole, PolicyConfig.for_algorithm(algorithm, **(groups | changes)), weights)
+    assert actual.loss.requires_grad
+    return actual._replace(loss=actual.loss.detach())
 
 
 @pytest.mark.parametrize(
@@ -52,12 +52,12 @@ def loss(algorithm, weights=NONE, whole=WHOLE, **changes):
     ],
 )
 def test_policy_loss(algorithm, changes, expected):
-    found = loss(algorithm, **changes)
-    assert float(found.loss) == pytest.approx(expected, abs=1e-6)
-    assert float(found.ratio_mean) == pytest.approx(sum(RATIOS) / 3)
-    assert float(found.approx_kl) == pytest.approx(sum(math.log(r) ** 2 / 2 for r in RATIOS) / 3)
+    actual = loss(algorithm, **changes)
+    assert float(actual.loss) == pytest.approx(expected, abs=1e-6)
+    assert float(actual.ratio_mean) == pytest.approx(sum(RATIOS) / 3)
+    assert float(actual.approx_kl) == pytest.approx(sum(math.log(r) ** 2 / 2 for r in RATIOS) / 3)
     clips = algorithm in ("ppo", "grpo") and "cliprange" not in changes
-    assert float(found.clipfrac) == pytest.approx(1.0 if clips else 0.0)
+    assert float(actual.clipfrac) == pytest.approx(1.0 if clips else 0.0)
 
 
 def test_the_penalty_is_added_with_its_weight():
@@ -66,10 +66,10 @@ def test_the_penalty_is_added_with_its_weight():
     assert float(loss("ppo_penalty", AdaptiveCoefficients(9.0, 0.5)).loss) == pytest.approx(plain + 0.5 * sum(K3) / 3)
 
 
-def test_a_kl_in_the_loss_is_that_of_the_new_policy_and_costs():
+def test_a_kl_in_the_loss_is_that_of_the_new_policy():
     settings = {"kl_penalty": "loss", "kl_estimator": "k3"}
-    found = loss("ppo", AdaptiveCoefficients(0.25, 0.0), **settings)
-    assert float(found.loss) == pytest.approx(-2.8 / 3 + 0.25 * sum(TO_REFERENCE) / 3)
+    actual = loss("ppo", AdaptiveCoefficients(0.25, 0.0), **settings)
+    assert float(actual.loss) == pytest.approx(-2.8 / 3 + 0.25 * sum(TO_REFERENCE) / 3)
     rows = [(TO_REFERENCE[0] + TO_REFERENCE[1]) / 2, TO_REFERENCE[2]]
     assert float(loss("grpo", AdaptiveCoefficients(0.25, 0.0), **settings).loss) == pytest.approx(
         -1.3 + 0.25 * sum(rows) / 2
@@ -80,15 +80,15 @@ def test_a_kl_in_the_loss_is_that_of_the_new_policy_and_costs():
     ("estimator", "slopes"),
     [("k2", [math.log(r) - 0.1 for r in RATIOS]), ("k3", [1 - math.exp(0.1) / r for r in RATIOS])],
 )
-def test_a_kl_in_the_loss_has_a_slope_of_its_own(estimator, slopes):
+def test_a_kl_in_the_loss_has_a_gradient(estimator, slopes):
     """All three ratios are clipped, so the slope is the KL's alone: d of d^2 / 2, and 1 - exp(-d); beta 0.3, three tokens."""
     config = PolicyConfig(kl_penalty="loss", kl_estimator=estimator)
-    found = torch.autograd.grad(policy_loss(NEW, PART, WHOLE, config, AdaptiveCoefficients(0.3, 0.0)).loss, NEW)[0]
-    assert found[MASK].tolist() == pytest.approx([0.1 * slope for slope in slopes], abs=1e-6)
-    assert float(found[1, 1]) == 0.0
+    actual = torch.autograd.grad(policy_loss(NEW, PART, WHOLE, config, AdaptiveCoefficients(0.3, 0.0)).loss, NEW)[0]
+    assert actual[MASK].tolist() == pytest.approx([0.1 * slope for slope in slopes], abs=1e-6)
+    assert float(actual[1, 1]) == 0.0
 
 
-def test_micro_batches_share_the_divisor_of_the_whole():
+def test_micro_batches_share_the_denominator_of_the_minibatch():
     """Half as large a share of a minibatch of 6 tokens and 4 responses, the KL included."""
     twice, kl = LossDenominators(torch.tensor(6), 4), {"kl_penalty": "loss", "kl_estimator": "k3"}
     for algorithm, changes in (("ppo", kl), ("grpo", kl), ("reinforce", {"loss_mean": "sum"}), ("ppo_penalty", {})):
@@ -101,7 +101,7 @@ def test_micro_batches_share_the_divisor_of_the_whole():
 def test_value_loss_is_clipped_around_the_old_values():
     """(1.5 - 2)^2 against (1.2 - 2)^2; (0.1 - 1)^2 twice; (2.5 - 2.5)^2 against (2.2 - 2.5)^2; half their mean."""
     values = torch.tensor([[1.5, 0.1], [2.5, 7.0]])
-    found = value_loss(values, PART, WHOLE, PolicyConfig())
-    assert float(found.loss) == pytest.approx((0.64 + 0.81 + 0.09) / 6)
+    actual = value_loss(values, PART, WHOLE, PolicyConfig())
+    assert float(actual.loss) == pytest.approx((0.64 + 0.81 + 0.09) / 6)
     plain = value_loss(values, PART, WHOLE, PolicyConfig(cliprange_value=None))
     assert float(plain.loss) == pytest.approx((0.25 + 0.81) / 6)

@@ -10,7 +10,7 @@ from rlhf_lab.training.policy.train_state import to_device_of
 
 
 @pytest.mark.parametrize(("kind", "decay"), [(torch.optim.Adam, 0.0), (torch.optim.AdamW, 0.1)])
-def test_three_steps_are_those_of_a_loop(kind, decay):
+def test_three_steps_equal_a_plain_loop(kind, decay):
     """Kingma & Ba 2015, algorithm 1; decay apart from the gradient by Loshchilov & Hutter 2019. One number at a time."""
     values, slopes = [[0.5, -2.0], [3.0]], [[[0.1, -3.0], [0.0]], [[0.2, 1.0], [-5.0]], [[-0.1, 0.0], [2.0]]]
     parameters = [torch.nn.Parameter(torch.tensor(row)) for row in values]
@@ -28,7 +28,7 @@ def test_three_steps_are_those_of_a_loop(kind, decay):
         assert [p.tolist() for p in parameters] == [pytest.approx(row, rel=1e-5, abs=1e-7) for row in values]
 
 
-def test_what_has_no_gradient_is_not_changed_and_not_counted():
+def test_parameters_without_a_gradient_do_not_change():
     """Where only the values learn, the policy's merged weights stay as they are."""
     parameters = [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(1))]
     optimiser = make_fused_adam(torch.optim.Adam, parameters, lr=0.01)
@@ -39,7 +39,7 @@ def test_what_has_no_gradient_is_not_changed_and_not_counted():
     assert [p._version - version for p, version in zip(parameters, before, strict=True)] == [0, 1]
 
 
-def test_what_is_restored_lies_where_a_first_step_would_put_it():
+def test_restored_optimizer_state_is_on_the_device_of_a_first_step():
     """The count of steps too: on a GPU fused Adam reads it there (torch/optim/adam.py, _init_group). "meta" stands for a GPU."""
     parameter = torch.nn.Parameter(torch.empty(2, device="meta"))
     entry = {"step": torch.tensor(3.0), "exp_avg": torch.zeros(2), "exp_avg_sq": torch.zeros(2)}
@@ -48,7 +48,7 @@ def test_what_is_restored_lies_where_a_first_step_would_put_it():
     assert all(torch.equal(copied[key], value) and copied[key] is not value for key, value in entry.items())
 
 
-def test_a_step_counts_as_a_change_of_every_tensor():
+def test_a_step_increments_the_version_of_every_tensor():
     """By which merged weights are known to be of before."""
     parameters = [torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(1))]
     optimiser = make_fused_adam(torch.optim.Adam, parameters, lr=0.01)

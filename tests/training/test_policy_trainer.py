@@ -162,10 +162,10 @@ def test_a_whole_step_equals_a_plain_loop(entropy_coef, gpt2_folder):
     assert {k: metrics[k] for k in expected} == pytest.approx(expected, abs=2e-5)
     assert metrics["policy/clipfrac_avg"] > 0.02
     assert abs(metrics["objective/kl"]) > 0.05
-    found, wanted, start = weights(trainer), weights(other), weights(mid_run(gpt2_folder, **settings))
-    for name, tensor in wanted.items():
-        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-4)
-    assert max(float((wanted[name] - start[name]).abs().max()) for name in wanted) > 0.02
+    actual, expected_weights, start = weights(trainer), weights(other), weights(mid_run(gpt2_folder, **settings))
+    for name, tensor in expected_weights.items():
+        torch.testing.assert_close(actual[name], tensor, rtol=0, atol=1e-4)
+    assert max(float((expected_weights[name] - start[name]).abs().max()) for name in expected_weights) > 0.02
 
 
 # --- the items of the list that are about a run ---
@@ -181,7 +181,7 @@ def test_first_ratio_is_one(llama_folder, settings):
     assert max(result.metrics["val/sampler_gap"] for result in results) < 1e-4
 
 
-def test_in_half_precision_the_ratio_is_reported_and_stops_nothing(llama_folder):
+def test_in_half_precision_the_first_ratio_is_only_reported(llama_folder):
     """Old log-probs that are off by 0.01: a figure in bfloat16, where a machine may round otherwise; float32 would stop."""
     trainer = mid_run(llama_folder, torch.bfloat16, lr=2e-2)
     assert trainer.run_step().metrics["val/first_ratio_deviation"] < 1e-2
@@ -219,7 +219,7 @@ def test_the_controller_is_fed_the_sequence_sum(llama_folder):
     assert raised.run_step().metrics["objective/kl_coef"] == steered
 
 
-def test_nothing_drops_out_while_it_trains(llama_folder):
+def test_dropout_is_off_during_training(llama_folder):
     """The config asks for dropout 0.5. With the gradient on and after a step, equal rows give equal numbers, bit for bit."""
     trainer = mid_run(llama_folder, torch.float32)
     trainer.run_step()
@@ -229,10 +229,10 @@ def test_nothing_drops_out_while_it_trains(llama_folder):
     assert all(one.requires_grad and torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-def test_what_stands_in_the_padding_changes_no_number(llama_folder):
+def test_padding_contents_change_no_number(llama_folder):
     """Entropy, approximate KL and all other metrics of a step, and the weights after it, with other ids in the padding."""
     prompts, responses = tiny_models.ragged(rows=6)
-    found = []
+    actual = []
     for junk in (None, 7, tiny_models.EOS):
         trainer = mid_run(llama_folder, micro_batch=3)
         rows = make_batch(trainer.backbone, prompts, responses)
@@ -243,10 +243,10 @@ def test_what_stands_in_the_padding_changes_no_number(llama_folder):
                 prompts=rows.prompts.masked_fill(~rows.prompt_mask.bool(), junk),
             )
         result = trainer.train_on_scored(rows, torch.linspace(-2, 2, 6), None, (0.0, 0.0))
-        found.append((tiny_models.numbers(result.metrics), weights(trainer)))
-    for metrics, after in found[1:]:
-        assert metrics == found[0][0]
-        assert tiny_models.same(after, found[0][1])
+        actual.append((tiny_models.numbers(result.metrics), weights(trainer)))
+    for metrics, after in actual[1:]:
+        assert metrics == actual[0][0]
+        assert tiny_models.same(after, actual[0][1])
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
@@ -267,9 +267,9 @@ def test_any_micro_batch_gives_the_same_gradient(gpt2_folder, dtype, tolerance, 
         gradients.append([p.grad.clone() for p in trainer.state.parameters])
         losses.append({k: float(v) for k, v in stats.current.items()})
     assert losses[1] == pytest.approx(losses[0], rel=tolerance * 10, abs=tolerance * 10)
-    for expected, found in zip(*gradients, strict=True):
+    for expected, actual in zip(*gradients, strict=True):
         scale = max(1.0, float(expected.abs().max()))
-        torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * scale)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance * scale)
     assert max(float(g.abs().max()) for g in gradients[0]) > 1e-2
 
 
@@ -277,14 +277,14 @@ def test_any_micro_batch_gives_the_same_gradient(gpt2_folder, dtype, tolerance, 
 def test_any_micro_batch_gives_the_same_steps(llama_folder, micro_batch):
     """Three whole steps: the same texts, figures and weights."""
     whole, split = (mid_run(llama_folder, micro_batch=size) for size in (32, micro_batch))
-    for expected, found in zip(run(whole, 3), run(split, 3), strict=True):
-        assert [record.token_ids for record in found.tokens] == [record.token_ids for record in expected.tokens]
-        assert tiny_models.numbers(found.metrics) == pytest.approx(
+    for expected, actual in zip(run(whole, 3), run(split, 3), strict=True):
+        assert [record.token_ids for record in actual.tokens] == [record.token_ids for record in expected.tokens]
+        assert tiny_models.numbers(actual.metrics) == pytest.approx(
             tiny_models.numbers(expected.metrics), rel=1e-5, abs=1e-5
         )
-    expected, found = weights(whole), weights(split)
+    expected, actual = weights(whole), weights(split)
     for name in expected:
-        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-5)
+        torch.testing.assert_close(actual[name], expected[name], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -345,22 +345,22 @@ def test_resuming_is_exact(llama_folder, tmp_path):
     whole = begin()
     expected = [*two_steps(whole), *run(whole, 3)]
     half = begin()
-    found = two_steps(half)
+    actual = two_steps(half)
     (tmp_path / "run").mkdir(exist_ok=True)
     save_checkpoint(tmp_path / "run", half.adapters, "policy", *half.state.state_dict())
     run(half, 1)  # killed later: what came after the checkpoint is lost
     resumed = begin()
     resumed.state.load_state_dict(*load_latest(tmp_path / "run"))
     assert resumed.steps_done == 2
-    found += run(resumed, 3)
-    assert curve(found) == curve(expected)
-    assert [result.tokens for result in found] == [result.tokens for result in expected]
-    assert [result.samples for result in found] == [result.samples for result in expected]
+    actual += run(resumed, 3)
+    assert curve(actual) == curve(expected)
+    assert [result.tokens for result in actual] == [result.tokens for result in expected]
+    assert [result.samples for result in actual] == [result.samples for result in expected]
     assert [len(result.samples) for result in expected] == [0, 2, 0, 2, 2]
-    (tensors, numbers), (wanted, wanted_numbers) = resumed.state.state_dict(), whole.state.state_dict()
-    assert tiny_models.same(tensors, wanted)
-    assert len([name for name in wanted if name.startswith("optimiser.")]) == 3 * len(whole.state.parameters)
-    assert numbers == wanted_numbers == {"step": 5, "episodes": 30, "beta": whole.state.kl_controller.value, "lr": 7e-3}
+    (tensors, numbers), (expected_tensors, expected_numbers) = resumed.state.state_dict(), whole.state.state_dict()
+    assert tiny_models.same(tensors, expected_tensors)
+    assert len([name for name in expected_tensors if name.startswith("optimiser.")]) == 3 * len(whole.state.parameters)
+    assert numbers == expected_numbers == {"step": 5, "episodes": 30, "beta": whole.state.kl_controller.value, "lr": 7e-3}
     assert expected[-1].metrics["objective/kl_coef"] != 0.1
 
 
@@ -382,15 +382,15 @@ def test_a_stopped_step_leaves_no_trace(llama_folder):
     expected = curve(run(tiny_models.trainer(llama_folder, micro_batch=2), 3))
     for stop_at in (2, 6, 10):  # in the rollout's forward passes; in the first update; in the third
         trainer = tiny_models.trainer(llama_folder, micro_batch=2)
-        found = curve(run(trainer, 1))
+        actual = curve(run(trainer, 1))
         kept = trainer.state.state_dict()
         trainer.state.on_progress = Tick(stop_at)
         with pytest.raises(Stop):
             trainer.run_step()
         trainer.state.load_state_dict(*kept)
         trainer.state.on_progress = lambda: None
-        found += curve(run(trainer, 2))
-        assert found == expected
+        actual += curve(run(trainer, 2))
+        assert actual == expected
 
 
 # --- nothing from outside changes a run ---
@@ -405,7 +405,7 @@ def test_same_seed_same_curve(llama_folder):
     assert curve(run(other, 2)) != curve(run(tiny_models.trainer(llama_folder, lr=1e-2), 2))
 
 
-def test_every_step_draws_anew(llama_folder):
+def test_every_step_samples_new_responses(llama_folder):
     """One prompt, nothing learnt: what is written still differs from step to step."""
     trainer = tiny_models.trainer(llama_folder, prompts=("the cat",), lr=1e-8, sample_every=100)
     run(trainer, 3)
@@ -420,7 +420,7 @@ def test_training_leaves_the_global_generator_alone(llama_folder):
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_serving_others_in_the_middle_of_a_step_changes_nothing(llama_folder):
+def test_short_jobs_in_the_middle_of_a_step_change_nothing(llama_folder):
     """Between minibatches another adapter samples, another reward model scores, adapters come and go: no change."""
     settings = {"max_new_tokens": 20, "lr": 1e-2}
     quiet = tiny_models.trainer(llama_folder, **settings)
@@ -487,18 +487,18 @@ def test_minibatches_cover_every_row_once_an_epoch(llama_folder):
 
 
 @pytest.mark.parametrize(
-    ("count", "wanted", "sizes"), [(9, 4, [3, 2, 2, 2]), (10, 4, [3, 3, 2, 2]), (6, 4, [2, 2, 1, 1]), (2, 3, [1, 1])]
+    ("count", "minibatches", "sizes"), [(9, 4, [3, 2, 2, 2]), (10, 4, [3, 3, 2, 2]), (6, 4, [2, 2, 1, 1]), (2, 3, [1, 1])]
 )
-def test_there_are_as_many_minibatches_as_asked_for(llama_folder, count, wanted, sizes):
+def test_there_are_as_many_minibatches_as_configured(llama_folder, count, minibatches, sizes):
     """Of nearly one size: a remainder is neither a tiny update of its own nor one update less."""
-    trainer = tiny_models.trainer(llama_folder, minibatches=wanted, micro_batch=8)
+    trainer = tiny_models.trainer(llama_folder, minibatches=minibatches, micro_batch=8)
     rows = make_batch(trainer.backbone, [[9]] * count, [[20]] * count)
     parts = [torch.cat(minibatch) for minibatch in trainer.state.minibatches(0, rows)]
     assert [len(part) for part in parts] == sizes
     assert sorted(torch.cat(parts).tolist()) == list(range(count))
 
 
-def test_samples_are_for_the_fixed_prompts_and_uniforms(llama_folder):
+def test_samples_use_fixed_prompts_and_uniforms(llama_folder):
     trainer = tiny_models.trainer(llama_folder, gold=len, sample_every=2, steps=3)
     before = trainer.samples()
     assert [s.prompt for s in before] == list(tiny_models.PROMPTS[:2])
@@ -560,7 +560,7 @@ def test_episodes_are_counted_where_batches_differ(llama_folder):
     assert again.state.episodes == 2 * 6
 
 
-def test_too_many_sequences_for_the_horizon_are_refused_before_anything_learns(llama_folder):
+def test_too_many_sequences_for_the_horizon_are_refused_before_training(llama_folder):
     trainer = tiny_models.trainer(llama_folder, kl_controller="adaptive", kl_horizon=3.0)
     prompts, sampled = some(16)
     before = trainer.state.state_dict()[0]
@@ -569,7 +569,7 @@ def test_too_many_sequences_for_the_horizon_are_refused_before_anything_learns(l
     assert tiny_models.same(trainer.state.state_dict()[0], before)
 
 
-def test_scores_that_are_all_alike_teach_nothing(llama_folder):
+def test_equal_scores_change_nothing(llama_folder):
     """Twelve float32 numbers 12345.678 have another mean than that; whitened, the difference would be an advantage of 1."""
     trainer = tiny_models.trainer(llama_folder, beta=0.0, gamma=1.0, lam=1.0)
     prompts, sampled = some(12)
@@ -577,7 +577,7 @@ def test_scores_that_are_all_alike_teach_nothing(llama_folder):
     assert abs(metrics["loss/policy_avg"]) < 1e-3
 
 
-def test_the_first_ratio_is_one_where_large_products_are_another_librarys(llama_folder, monkeypatch):
+def test_the_first_ratio_is_one_with_another_matmul_library(llama_folder, monkeypatch):
     """And so is the KL of an adapter that says nothing yet, by modules, for texts too long for whole layers.
 
     The other library's products are a thousandth larger here; its last bits differ, which models of this size do not show."""
@@ -595,7 +595,7 @@ def test_the_first_ratio_is_one_where_large_products_are_another_librarys(llama_
 
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
-def test_a_step_beyond_the_last_learns_nothing(llama_folder, schedule):
+def test_a_step_beyond_the_last_changes_nothing(llama_folder, schedule):
     """A loop of one's own may call `step` more often than the config says: lr stays 0, it neither climbs nor turns negative."""
     trainer = tiny_models.trainer(llama_folder, steps=2, lr=0.01, lr_schedule=schedule)
     run(trainer, 2)
@@ -612,7 +612,7 @@ def test_the_scheduled_rate_is_the_one_that_is_used(llama_folder):
     assert float(bias.detach().abs()) == pytest.approx(0.006, rel=1e-4)
 
 
-def test_knobs(llama_folder):
+def test_live_settings(llama_folder):
     trainer = tiny_models.trainer(llama_folder)
     trainer.run_step()
     trainer.set_live_setting("beta", 0.7)
@@ -625,7 +625,7 @@ def test_knobs(llama_folder):
     assert (trainer.state.kl_controller.value, trainer.state.lr) == (0.7, 0.02)
 
 
-def test_the_kl_is_charged_at_the_beta_that_steers(llama_folder):
+def test_the_kl_penalty_uses_the_current_beta(llama_folder):
     """Not at the config's: a knob or the adaptive controller may have moved it, for the rewards and for a KL in the loss."""
     trainer = mid_run(llama_folder, beta=0.1, missing_eos_penalty=0.0)
     trainer.set_live_setting("beta", 0.7)
@@ -680,7 +680,7 @@ def test_target_kl_is_compared_with_the_mean_of_the_epoch_alone(llama_folder, mi
     assert stats(target(kl)).update_count == updates
 
 
-def test_an_update_with_a_wild_ratio_is_skipped(llama_folder, monkeypatch):
+def test_an_update_with_a_large_mean_ratio_is_skipped(llama_folder, monkeypatch):
     """Old log-probs that lie 3 nats lower make every ratio e^3 > 10: nothing is learnt, and the numbers say so."""
     prompts, responses = tiny_models.ragged(rows=6)
     for lowered, skipped, updates in ((3.0, 4, 0), (2.0, 0, 4)):
@@ -741,7 +741,7 @@ def test_nan_from_the_scorer(llama_folder):
         trainer.run_step()
 
 
-def test_old_logprobs_that_are_not_the_policys(llama_folder):
+def test_wrong_old_logprobs_fail_the_first_ratio_check(llama_folder):
     trainer = tiny_models.trainer(llama_folder)
     assess = trainer.prepare_rollout
 
@@ -755,14 +755,14 @@ def test_old_logprobs_that_are_not_the_policys(llama_folder):
     assert trainer.steps_done == 0
 
 
-def test_a_first_step_that_does_not_start_at_the_reference(llama_folder):
+def test_a_first_step_with_a_kl_is_refused(llama_folder):
     trainer = tiny_models.trainer(llama_folder)
     tiny_models.disturb(trainer.adapters, "policy")
     with pytest.raises(SelfCheckError, match=r"KL to the reference is .* before anything was learnt"):
         trainer.run_step()
 
 
-def test_state_that_does_not_fit(llama_folder, gpt2_folder):
+def test_a_state_that_does_not_fit_is_refused(llama_folder, gpt2_folder):
     with pytest.raises(ModelError, match="does not fit"):
         tiny_models.trainer(llama_folder).state.load_state_dict(*tiny_models.trainer(gpt2_folder).state.state_dict())
 
@@ -788,9 +788,9 @@ def test_a_trivial_task_is_solved(gpt2_folder, seed):
 def test_a_strong_penalty_keeps_the_policy_at_the_reference(gpt2_folder):
     """beta = 10 against a score of at most 6: the KL stays small where beta = 0.02 lets it pass 5 nats."""
     settings = {"steps": 12, "batch_size": 16, "lr": 1e-2, "minibatches": 1, "micro_batch": 16, "sample_every": 100}
-    held = run(tiny_models.trainer(gpt2_folder, beta=10.0, missing_eos_penalty=0.0, **settings), 12)
+    penalised = run(tiny_models.trainer(gpt2_folder, beta=10.0, missing_eos_penalty=0.0, **settings), 12)
     free = run(tiny_models.trainer(gpt2_folder, beta=0.0, missing_eos_penalty=0.0, **settings), 12)
-    assert held[-1].metrics["objective/kl"] < 0.3 * free[-1].metrics["objective/kl"]
+    assert penalised[-1].metrics["objective/kl"] < 0.3 * free[-1].metrics["objective/kl"]
 
 
 def test_a_fresh_adapter_replaces_one_of_that_name(llama_folder):

@@ -42,14 +42,14 @@ def texts(backbone, length=24):
     return prompts, sample(backbone, prompts, tiny_models.seeded(len(prompts), length)).tokens
 
 
-def test_samples_hold_real_words(backbone):
+def test_samples_contain_real_words(backbone):
     _, tokens = texts(backbone)
-    written = [backbone.decode(row) for row in tokens]
-    assert len(set(written)) == 8
-    assert sum(bool(COMMON & set(text.lower().split())) for text in written) >= 6
+    outputs = [backbone.decode(row) for row in tokens]
+    assert len(set(outputs)) == 8
+    assert sum(bool(COMMON & set(text.lower().split())) for text in outputs) >= 6
 
 
-def test_logprobs_equal_the_models_own(backbone):
+def test_logprobs_equal_the_transformers_model(backbone):
     prompts, _ = texts(backbone, 1)
     sampled = sample(backbone, prompts, tiny_models.seeded(8, 12))
     for prompt, row, logprobs in zip(prompts, sampled.tokens, sampled.logprobs, strict=True):

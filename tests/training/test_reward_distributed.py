@@ -59,21 +59,21 @@ def both(request, tmp_path_factory):
 
 @pytest.mark.parametrize("case", range(len(CASES)), ids=[str(case) for case in CASES])
 def test_two_processes_give_the_model_of_one(both, case):
-    (report, scores, _), (found, said, weights) = (results[case] for results, _ in both)
+    (report, scores, _), (actual, actual_scores, weights) = (results[case] for results, _ in both)
     assert report["loss"] or CASES[case].get("epochs") == 0
-    assert found.keys() == report.keys()
+    assert actual.keys() == report.keys()
     for name, value in report.items():
-        assert flat(found[name]) == pytest.approx(flat(value), rel=1e-6, abs=1e-6), name
-    assert said == pytest.approx(scores, rel=1e-5, abs=1e-5)
+        assert flat(actual[name]) == pytest.approx(flat(value), rel=1e-6, abs=1e-6), name
+    assert actual_scores == pytest.approx(scores, rel=1e-5, abs=1e-5)
     assert weights[0] == weights[1]  # both hold the same model, bit for bit
 
 
-def test_labels_that_teach_nothing_are_refused_by_all_in_the_same_words(both):
+def test_insufficient_labels_are_refused_by_all_processes(both):
     (_, alone), (_, together) = both
     assert [words[0] for words in alone] == [words[0] for words in together]
     assert all(first == second for first, second in together)
-    for words, (said, _) in zip(("no labels yet", "one decided label", "3 labels are ties"), together, strict=True):
-        assert words in said
+    for words, (message, _) in zip(("no labels yet", "one decided label", "3 labels are ties"), together, strict=True):
+        assert words in message
 
 
 def flat(value):

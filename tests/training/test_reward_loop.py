@@ -34,7 +34,7 @@ def mixed():
     return labels
 
 
-def begun(folder):
+def loaded(folder):
     backbone = tiny_models.load(folder, torch.float64)
     return backbone, Adapters(backbone)
 
@@ -64,9 +64,9 @@ def nats(model, label, config):
 def test_a_whole_training_equals_a_plain_loop(llama_folder, pooling):
     """Every update: order, weights of the labels, margins, penalties, clipping, decay, and the rate annealed to 0."""
     config = RewardConfig(**SETTINGS, pooling=pooling, warm_start=False)
-    backbone, adapters = begun(llama_folder)
-    found, report = train_reward(adapters, mixed(), reference_of(backbone), config)
-    backbone, adapters = begun(llama_folder)
+    backbone, adapters = loaded(llama_folder)
+    actual, report = train_reward(adapters, mixed(), reference_of(backbone), config)
+    backbone, adapters = loaded(llama_folder)
     adapters.add("reward", r=2, alpha=4, seed=derive_seed(4, "reward adapter"), trainable=True)
     model = RewardModel(backbone, adapters, "reward", RewardHead(32, pooling, derive_seed(4, "head"), 0.2))
     parameters = [*adapters.parameters("reward"), *model.head.parameters()]
@@ -84,19 +84,19 @@ def test_a_whole_training_equals_a_plain_loop(llama_folder, pooling):
             optimiser.zero_grad()
             losses.append(float(loss.detach()))
     assert report.loss == pytest.approx(losses, rel=1e-5)
-    torch.testing.assert_close(found.head.linear.weight, model.head.linear.weight, rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(found.head.linear.bias, model.head.linear.bias, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(actual.head.linear.weight, model.head.linear.weight, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(actual.head.linear.bias, model.head.linear.bias, rtol=1e-5, atol=1e-6)
     expected = adapters.tensors("reward")
-    for name, tensor in found.adapters.tensors(found.adapter).items():
+    for name, tensor in actual.adapters.tensors(actual.adapter).items():
         torch.testing.assert_close(tensor, expected[name], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last"])
 @pytest.mark.parametrize("power", [0.0, 0.25])
-def test_a_warm_start_is_the_optimum_of_the_loss_written_out(llama_folder, pooling, power):
+def test_a_warm_start_is_the_optimum_of_the_explicit_loss(llama_folder, pooling, power):
     """The slope of counts * losses + ridge / 2 |u|^2 vanishes, u the head in stretched features; the base's mean scores 0."""
     config = RewardConfig(**(SETTINGS | {"epochs": 0}), pooling=pooling, prior_power=power, ridge=2.0)
-    backbone, adapters = begun(llama_folder)
+    backbone, adapters = loaded(llama_folder)
     reference = reference_of(backbone)
     model, _ = train_reward(adapters, mixed(), reference, config)
     weight, bias = model.head.linear.weight[0].double(), float(model.head.linear.bias)
@@ -114,8 +114,8 @@ def test_a_warm_start_is_the_optimum_of_the_loss_written_out(llama_folder, pooli
     factors = (values.clamp_min(0) * 32 / values.sum() + 0.05) ** power
     stretch = directions @ torch.diag(factors) @ directions.T
     stretch = stretch / (centred @ stretch).std(0).square().mean().sqrt()
-    wanted = -torch.linalg.solve(
+    expected = -torch.linalg.solve(
         stretch @ stretch, 2.0 * weight
     )  # u = S^-1 w, so ridge |u|^2 / 2 has the slope ridge S^-2 w
-    torch.testing.assert_close(slope, wanted, rtol=1e-3, atol=1e-3 * float(wanted.abs().max()))
-    assert float(wanted.abs().max()) > 0.01
+    torch.testing.assert_close(slope, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+    assert float(expected.abs().max()) > 0.01

@@ -37,7 +37,7 @@ def test_strength_becomes_a_margin_in_the_loss(llama_folder):
     assert alike.loss[0] == pytest.approx(sum(math.log1p(math.exp(-gap)) for gap in gaps) / 4, abs=1e-4)
 
 
-def test_strength_counts_in_the_warm_start_too(llama_folder):
+def test_strength_is_used_in_the_warm_start(llama_folder):
     """The pair that someone was sure of ends further apart than without that."""
     labels = comparisons()
     sure = [dataclasses.replace(c, strength=2.0 * (i == 0)) for i, c in enumerate(labels)]
@@ -86,7 +86,7 @@ def task_of(folder, labels, **changes):
     return RewardTask(Adapters(backbone), labels, reference_of(backbone), RewardConfig(**changes))
 
 
-def test_each_member_draws_its_labels_with_replacement(llama_folder):
+def test_each_member_has_a_bootstrap_sample_of_the_labels(llama_folder):
     """As many as there are, of the subset alone; members differ. A single head takes each once."""
     labels, subset = comparisons(), [0, 2, 3, 5, 8, 11]
     assert task_of(llama_folder, labels).bootstrap_counts(subset)[0].nonzero().flatten().tolist() == subset
@@ -98,14 +98,14 @@ def test_each_member_draws_its_labels_with_replacement(llama_folder):
     assert len({tuple(draw.tolist()) for draw in draws}) == 4
 
 
-def test_a_draw_of_ties_alone_becomes_all_labels(llama_folder):
+def test_a_bootstrap_sample_of_only_ties_becomes_all_labels(llama_folder):
     labels = [dataclasses.replace(c, tie=i > 0) for i, c in enumerate(comparisons())]
     draws = task_of(llama_folder, labels, ensemble=16).bootstrap_counts(list(range(12)))
     assert all(int(draw[0]) > 0 for draw in draws)
     assert sum(torch.equal(draw, torch.ones_like(draw)) for draw in draws) >= 2
 
 
-def test_a_members_loss_counts_each_label_as_often_as_it_was_drawn(llama_folder):
+def test_a_members_loss_counts_labels_as_in_its_bootstrap_sample(llama_folder):
     """Label 0 twice, 1 not at all, 2 once; another member has drawn 1 alone: the mean of both losses."""
     labels = comparisons(4)
     task = task_of(llama_folder, labels, ensemble=2, warm_start=False, centering=0.0)
@@ -133,16 +133,16 @@ def test_a_held_out_probability_is_the_mean_of_the_members(llama_folder):
             head.linear.weight.mul_(5)
     gaps = (5 * gaps).tolist()
     expected = [sum(1 / (1 + math.exp(-gaps[k][i])) for k in range(3)) / 3 for i in (2, 0)]
-    found = task.predict(model, [2, 0])
-    assert [one.index for one in found] == [2, 0]
-    assert [one.probability for one in found] == pytest.approx(expected, abs=1e-5)
+    actual = task.predict(model, [2, 0])
+    assert [one.index for one in actual] == [2, 0]
+    assert [one.probability for one in actual] == pytest.approx(expected, abs=1e-5)
     assert abs(expected[0] - 1 / (1 + math.exp(-sum(gaps[k][2] for k in range(3)) / 3))) > 1e-3
 
 
 # --- early stopping ---
 
 
-def test_early_stopping_takes_the_passes_that_held_out_labels_liked_best(llama_folder):
+def test_early_stopping_takes_the_epochs_with_the_lowest_held_out_loss(llama_folder):
     """Groups that contradict each other: whatever is learnt from one is wrong on the other, so the fewest passes win; on an
     easy rule all of them do."""
     changes = {"warm_start": False, "epochs": 4, "lr": 1e-2, "early_stopping": True, "folds": 2}
@@ -155,7 +155,7 @@ def test_early_stopping_takes_the_passes_that_held_out_labels_liked_best(llama_f
     assert len(easy.loss) == 4 * 4
 
 
-def test_stopping_early_is_the_same_fit_cut_short(llama_folder):
+def test_early_stopping_is_the_same_fit_with_fewer_epochs(llama_folder):
     """The learning rate follows the passes asked for, so k passes are the first k of all; not asked, nothing stops."""
     changes = {"warm_start": False, "epochs": 4, "lr": 1e-2, "folds": 2}
     labels = contradicting()
@@ -168,7 +168,7 @@ def test_stopping_early_is_the_same_fit_cut_short(llama_folder):
     assert losses == whole.loss[:8]
 
 
-def test_without_folds_nothing_stops(llama_folder):
+def test_without_folds_there_is_no_early_stopping(llama_folder):
     _, report = train(llama_folder, epochs=2, early_stopping=True, folds=0)
     assert report.epochs == 2
 
@@ -191,8 +191,8 @@ def test_held_out_probabilities_come_from_models_that_did_not_see_the_prompt(lla
 
 def test_the_report_is_json(llama_folder):
     _, report = train(llama_folder, comparisons(16), folds=3, ensemble=2)
-    told = json.loads(json.dumps(dataclasses.asdict(report), allow_nan=False))
-    assert told["calibration"] == report.calibration
+    restored = json.loads(json.dumps(dataclasses.asdict(report), allow_nan=False))
+    assert restored["calibration"] == report.calibration
     assert len(report.calibration) == 5
     assert report.agreement is None
 
@@ -203,7 +203,7 @@ def test_two_labels_of_one_pair_are_compared(llama_folder):
     assert report.agreement == {"share": 1.0, "count": 1}
 
 
-def test_nan_weights_are_noticed_without_any_pass(llama_folder):
+def test_nan_weights_are_refused_without_any_epoch(llama_folder):
     backbone = tiny_models.load(llama_folder)
     reference = reference_of(backbone)
     with torch.no_grad():
@@ -231,7 +231,7 @@ def test_a_broken_update_is_refused_before_it_reaches_the_weights(llama_folder, 
     refused = pytest.raises(NotFiniteError, match=f"reward model's {name} after 2 updates. Lower its learning rate")
     with pytest.MonkeyPatch.context() as change, refused:
         change.setattr(RewardTask, "batch_backward", breaks)
-        train(llama_folder, epochs=1, progress=lambda *said: done.append(said[0]))
+        train(llama_folder, epochs=1, progress=lambda *messages: done.append(messages[0]))
     model, before = weights[-1]
     assert torch.equal(model.head.linear.weight, before)
     assert done == [1, 2]

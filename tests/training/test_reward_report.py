@@ -22,7 +22,7 @@ def label(prompt="p", chosen="a", rejected="b", tie=False):
     return Comparison(prompt, chosen, rejected, (1,), (2,), tie=tie)
 
 
-def held(*probabilities):
+def predictions(*probabilities):
     return [HeldOutPrediction(i, p) for i, p in enumerate(probabilities)]
 
 
@@ -35,7 +35,7 @@ def test_calibration_by_hand():
     assert expected_calibration_error(bins) == pytest.approx((abs(0.7 - 2 / 3) + abs(0.95 - 2 / 3)) / 2)
 
 
-def test_equal_confidences_are_right_alike_in_whatever_bin_they_lie():
+def test_equal_confidences_share_their_accuracy():
     """60 of 100 labels of confidence .6 are right: calibrated. Wrong ones first, the bins would say 0, 0, 1, 1, 1."""
     bins = calibration([0.6] * 60 + [0.4] * 40)
     assert bins == [(pytest.approx(0.6), pytest.approx(0.6), 20)] * 5
@@ -49,45 +49,45 @@ def test_bins_differ_by_one_at_most_and_none_is_empty():
     assert expected_calibration_error([]) is None
 
 
-def test_the_error_weighs_bins_by_their_counts():
+def test_calibration_error_weighs_bins_by_their_counts():
     assert expected_calibration_error([(0.6, 0.5, 1), (0.9, 0.5, 3)]) == pytest.approx((0.1 + 3 * 0.4) / 4)
 
 
-def test_an_undecided_model_is_not_right():
+def test_a_probability_of_one_half_is_not_right():
     """p = 0.5 exactly: no choice was made."""
     assert calibration([0.5]) == [(0.5, 0.0, 1)]
-    assert held_out_metrics(held(0.5, 0.6), [label()] * 2)["accuracy"] == 0.5
+    assert held_out_metrics(predictions(0.5, 0.6), [label()] * 2)["accuracy"] == 0.5
 
 
 def test_disagreements_are_the_worst_first_and_no_ties():
     labels = [label(), label(tie=True), label(), label(), label()]
-    found = held_out_metrics(held(0.4, 0.01, 0.9, 0.123456, 0.49), labels)
-    assert found["disagreements"] == [
+    actual = held_out_metrics(predictions(0.4, 0.01, 0.9, 0.123456, 0.49), labels)
+    assert actual["disagreements"] == [
         {"index": 3, "probability": 0.1235},
         {"index": 0, "probability": 0.4},
         {"index": 4, "probability": 0.49},
     ]
-    assert found["accuracy"] == 0.25
-    assert sum(count for _, _, count in found["calibration"]) == 4
+    assert actual["accuracy"] == 0.25
+    assert sum(count for _, _, count in actual["calibration"]) == 4
 
 
 def test_at_most_twenty_disagreements():
-    found = held_out_metrics(held(*[i / 100 for i in range(30, 0, -1)]), [label()] * 30)
-    assert [one["index"] for one in found["disagreements"]] == list(range(29, 9, -1))
+    actual = held_out_metrics(predictions(*[i / 100 for i in range(30, 0, -1)]), [label()] * 30)
+    assert [one["index"] for one in actual["disagreements"]] == list(range(29, 9, -1))
 
 
-def test_nothing_held_out():
-    found = held_out_metrics([], [label()])
-    assert (found["accuracy"], found["accuracy_low"], found["accuracy_high"]) == (None, 0.0, 1.0)
-    assert (found["calibration"], found["expected_calibration_error"], found["disagreements"]) == ([], None, [])
+def test_metrics_without_held_out_labels():
+    actual = held_out_metrics([], [label()])
+    assert (actual["accuracy"], actual["accuracy_low"], actual["accuracy_high"]) == (None, 0.0, 1.0)
+    assert (actual["calibration"], actual["expected_calibration_error"], actual["disagreements"]) == ([], None, [])
 
 
 def test_log_loss_by_hand():
     """-log .8; a tie at .5 is -log .5, and at .9 half of -log .9 and -log .1."""
     labels = [label(), label(tie=True), label(tie=True)]
     expected = (-math.log(0.8) - math.log(0.5) - (math.log(0.9) + math.log(0.1)) / 2) / 3
-    assert log_loss(held(0.8, 0.5, 0.9), labels) == pytest.approx(expected)
-    assert math.isfinite(log_loss(held(0.0, 1.0, 0.0), labels))
+    assert log_loss(predictions(0.8, 0.5, 0.9), labels) == pytest.approx(expected)
+    assert math.isfinite(log_loss(predictions(0.0, 1.0, 0.0), labels))
 
 
 def flipped(c):
@@ -108,7 +108,7 @@ def test_agreement_of_two_labels_of_one_pair():
 def test_correlation_with_length_by_hand():
     """Scores 1, 2, 4 and lengths 3, 1, 2: deviations (-4, -1, 5)/3 and (1, -1, 0): -3/3 over sqrt(42)/3 sqrt(2)."""
     rows = [[0] * 3, [0], [0] * 2]
-    found = length_correlation(torch.tensor([1.0, 2.0, 4.0]).double(), rows)
-    assert found == pytest.approx(-3 / math.sqrt(84))
+    actual = length_correlation(torch.tensor([1.0, 2.0, 4.0]).double(), rows)
+    assert actual == pytest.approx(-3 / math.sqrt(84))
     assert length_correlation(torch.ones(3).double(), rows) is None
     assert length_correlation(torch.tensor([1.0, 2.0]).double(), [[0], [0]]) is None

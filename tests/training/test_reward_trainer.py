@@ -20,7 +20,7 @@ HEAD_ONLY = QUICK | {"epochs": 0}
 # --- labels ---
 
 
-def test_labels_that_teach_nothing():
+def test_insufficient_labels_are_refused():
     decided = comparisons(2)
     tie = dataclasses.replace(decided[0], tie=True)
     with pytest.raises(LabelError, match="no labels yet"):
@@ -33,14 +33,14 @@ def test_labels_that_teach_nothing():
 
 
 @pytest.mark.parametrize("labels", [[], comparisons(1), [dataclasses.replace(comparisons(1)[0], tie=True)] * 4])
-def test_training_refuses_them_before_it_touches_anything(llama_folder, labels):
+def test_insufficient_labels_are_refused_before_training(llama_folder, labels):
     adapters = Adapters(tiny_models.load(llama_folder))
     with pytest.raises(LabelError):
         train_reward(adapters, labels, reference_of(adapters.backbone), RewardConfig())
     assert adapters.names == ()
 
 
-def test_a_label_that_counts_twice_is_the_label_given_twice(llama_folder):
+def test_a_count_of_two_equals_a_repeated_label(llama_folder):
     labels = comparisons(12)
     odd = dataclasses.replace(labels[0], chosen=labels[0].rejected, rejected=labels[0].chosen,
                               chosen_ids=labels[0].rejected_ids, rejected_ids=labels[0].chosen_ids)  # fmt: skip
@@ -56,7 +56,7 @@ def test_a_label_that_counts_twice_is_the_label_given_twice(llama_folder):
 
 @pytest.mark.parametrize("pooling", ["mean", "last"])
 @pytest.mark.parametrize("changes", [{}, {"warm_start": False, "epochs": 12}, {"epochs": 0}])
-def test_learns_the_word_that_wins(llama_folder, pooling, changes):
+def test_it_learns_the_preferred_word(llama_folder, pooling, changes):
     model, report = train(llama_folder, pooling=pooling, **changes)
     assert report.train_accuracy == 1.0
     assert (report.labels, report.ties) == (12, 0)
@@ -95,7 +95,7 @@ def test_deterministic(llama_folder):
     assert not tiny_models.same(first.adapters.tensors(first.adapter), other.adapters.tensors(other.adapter))
 
 
-def test_training_leaves_the_rest_alone(llama_folder):
+def test_training_leaves_backbone_and_other_adapters_alone(llama_folder):
     """The backbone, another adapter and the global generator stay; the new adapter is frozen again."""
     backbone = tiny_models.load(llama_folder)
     adapters = tiny_models.adapters_of(backbone, "policy")
@@ -219,7 +219,7 @@ def test_cross_validated_accuracy_of_an_easy_rule(llama_folder):
     assert 0 < report.accuracy_low < report.accuracy <= 1.0 == pytest.approx(report.accuracy_high, abs=0.3)
 
 
-def test_progress_and_tick(llama_folder):
+def test_progress_callbacks(llama_folder):
     """12 labels in batches of 4: 3 updates an epoch, 2 epochs; every loss is reported once, done never passes all."""
     seen, ticks = [], []
     _, report = train(llama_folder, progress=lambda *args: seen.append(args), on_progress=lambda: ticks.append(1))
@@ -258,6 +258,6 @@ def test_one_reference_sample_is_refused_before_anything_is_trained(llama_folder
     with pytest.raises(ConfigError, match="Give at least 2"):
         train_reward(
             Adapters(backbone), comparisons(), reference_of(backbone, 1), RewardConfig(**QUICK, warm_start=False),
-            on_update=lambda *said: done.append(said),
+            on_update=lambda *args: done.append(args),
         )  # fmt: skip
     assert done == []

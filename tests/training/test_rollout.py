@@ -39,7 +39,7 @@ def by_hand(**changes):
     return build_rollout(EvaluatedBatch(ROWS, SCORES, OLD, REF, OLD, VALUES.masked_fill(~ROWS.mask, 0.0)), 0.5, config)
 
 
-def test_policy_and_reference_read_what_predicts_and_values_of_their_own_read_all(gpt2_folder, monkeypatch):
+def test_policy_and_reference_skip_the_last_token_and_the_value_pass_does_not(gpt2_folder, monkeypatch):
     policy = policy_of(gpt2_folder)
     rows = make_batch(policy.backbone, [[9, 9], [9]], [[20, 21, 22], [20]])
     widths, hidden = [], type(policy.backbone).hidden
@@ -79,7 +79,7 @@ def test_temperature_divides_old_and_reference(gpt2_folder, temperature):
     assert float((old.logprobs - ref).abs().max()) > 0.1
 
 
-def test_values_are_read_where_the_token_is_chosen(gpt2_folder):
+def test_values_are_read_at_the_predicting_position(gpt2_folder):
     """V(s_t) is the head on the state before token t: it may not see the token."""
     policy = policy_of(gpt2_folder)
     prompt, response = tiny_models.ids("the cat"), tiny_models.ids("sat . <eos>")
@@ -105,7 +105,7 @@ def test_value_loss_reaches_the_adapter_unless_detached(llama_folder, detached, 
     assert all(p.grad is None for p in policy.adapters.parameters("other"))
 
 
-def test_the_reference_has_no_gradient_and_ignores_what_is_on(llama_folder):
+def test_the_reference_has_no_gradient_and_no_adapter(llama_folder):
     policy = policy_of(llama_folder)
     rows = make_batch(policy.backbone, *tiny_models.ragged())
     expected = policy.reference_logprobs(rows, 1.0)
@@ -115,7 +115,7 @@ def test_the_reference_has_no_gradient_and_ignores_what_is_on(llama_folder):
         assert policy.evaluate(rows, 1.0).logprobs.requires_grad
 
 
-def test_kl_is_policy_minus_reference_and_is_charged():
+def test_kl_is_policy_minus_reference_and_reduces_rewards():
     """kl = (0.2, -0.4), (1.0); half of it is taken from the rewards."""
     rollout = by_hand(missing_eos_penalty=0.0)
     torch.testing.assert_close(rollout.kl, torch.tensor([[0.2, -0.4], [1.0, 0.0]]))
@@ -132,7 +132,7 @@ def test_score_is_added_once_after_clipping(clip, penalty, used):
     assert torch.equal(rollout.scores, SCORES)
 
 
-def test_missing_eos_penalty_goes_by_the_stop_token_in_force(tmp_path):
+def test_missing_eos_penalty_uses_the_configured_stop_token(tmp_path):
     """The generation config stops at another token than the tokenizer's EOS: that response has ended."""
     tiny_models.set_generation_config(tiny_models.save_llama(tmp_path), eos_token_id=[tiny_models.STOP])
     backbone = tiny_models.load(tmp_path)

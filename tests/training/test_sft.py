@@ -34,7 +34,7 @@ def trained(folder, dtype=torch.float32, pairs=PAIRS, **settings):
     return backbone, adapters, losses
 
 
-def test_responses_end_and_prompts_do_not(llama_folder):
+def test_responses_get_a_stop_token_and_prompts_do_not(llama_folder):
     backbone = tiny_models.load(llama_folder)
     assert encode_examples(backbone, PAIRS[:1]) == [
         SFTExample(tiny_models.ids("the cat"), [*tiny_models.ids("sat . !"), tiny_models.EOS])
@@ -47,8 +47,8 @@ def test_loss_is_the_mean_over_the_response_tokens(gpt2_folder):
     examples = encode_examples(backbone, PAIRS)
     logprobs = torch.cat([tiny_models.teacher_forced(backbone, *example) for example in examples])
     assert len(logprobs) == 4 + 4 + 6
-    found = response_loss(backbone, make_batch(backbone, *zip(*examples, strict=True)))
-    assert float(found) == pytest.approx(-float(logprobs.mean()), rel=1e-9)
+    actual = response_loss(backbone, make_batch(backbone, *zip(*examples, strict=True)))
+    assert float(actual) == pytest.approx(-float(logprobs.mean()), rel=1e-9)
     _, _, losses = trained(gpt2_folder, torch.float64, epochs=1)
     assert losses == [pytest.approx(-float(logprobs.mean()), rel=1e-9)]
 
@@ -61,7 +61,7 @@ def test_any_micro_batch_gives_the_same_adapter(gpt2_folder, dtype, tolerance):
         torch.testing.assert_close(split.tensors("sft")[name], tensor, rtol=0, atol=tolerance * 10)
 
 
-def test_a_whole_start_equals_a_plain_loop(gpt2_folder):
+def test_a_whole_fine_tuning_equals_a_plain_loop(gpt2_folder):
     """Two passes of two updates, a row at a time: Adam, clipped gradients, and the rate annealed to 0."""
     settings = {
         "epochs": 2,
@@ -72,7 +72,7 @@ def test_a_whole_start_equals_a_plain_loop(gpt2_folder):
         "lora_alpha": 8,
         "seed": 6,
     }
-    backbone, found, losses = trained(gpt2_folder, torch.float64, **settings)
+    backbone, actual, losses = trained(gpt2_folder, torch.float64, **settings)
     examples, config = encode_examples(backbone, PAIRS), SFTConfig(**({"lora_r": 4} | settings))
     backbone = tiny_models.load(gpt2_folder, torch.float64)
     adapters = Adapters(backbone)
@@ -93,10 +93,10 @@ def test_a_whole_start_equals_a_plain_loop(gpt2_folder):
         expected.append(float(loss.detach()))
     assert losses == pytest.approx(expected, rel=1e-8)
     for name, tensor in adapters.tensors("sft").items():
-        torch.testing.assert_close(found.tensors("sft")[name], tensor, rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(actual.tensors("sft")[name], tensor, rtol=1e-6, atol=1e-9)
 
 
-def test_it_learns_what_it_is_given_and_the_weights_stay(llama_folder):
+def test_it_learns_the_examples_and_the_backbone_does_not_change(llama_folder):
     backbone, adapters, losses = trained(llama_folder, epochs=60, lr=1e-2, batch_size=2)
     assert len(losses) == 60 * 2
     assert losses[0] > 3
@@ -105,11 +105,11 @@ def test_it_learns_what_it_is_given_and_the_weights_stay(llama_folder):
     assert not any(parameter.requires_grad for parameter in adapters.parameters("sft"))
     prompts = [backbone.encode_prompt(prompt) for prompt, _ in PAIRS]
     with adapters.using("sft"):
-        written = sample(backbone, prompts, torch.full((3, 8), 0.5).double()).tokens
-    assert written == [example.response for example in encode_examples(backbone, PAIRS)]
+        sampled = sample(backbone, prompts, torch.full((3, 8), 0.5).double()).tokens
+    assert sampled == [example.response for example in encode_examples(backbone, PAIRS)]
 
 
-def test_every_pass_has_an_order_of_its_own():
+def test_every_epoch_has_a_new_order():
     orders = [_epoch_batches(9, epoch, SFTConfig(batch_size=4)) for epoch in range(3)]
     assert [[len(batch) for batch in order] for order in orders] == [[4, 4, 1]] * 3
     flat = [[i for batch in order for i in batch] for order in orders]
@@ -122,7 +122,7 @@ def test_same_seed_same_curve(llama_folder):
     assert trained(llama_folder, epochs=3, batch_size=2, seed=1)[2] != trained(llama_folder, epochs=3, batch_size=2)[2]
 
 
-def test_a_merged_folder_is_where_a_policy_starts(llama_folder, tmp_path):
+def test_a_policy_starts_from_a_merged_folder(llama_folder, tmp_path):
     """Equal log-probabilities; the policy's KL is counted from there."""
     backbone, adapters, _ = trained(llama_folder, epochs=20, lr=1e-2)
     save_merged(backbone, adapters, "sft", tmp_path / "start")
@@ -144,7 +144,7 @@ def test_layers_that_cannot_be_merged(gpt2_folder, tmp_path):
         save_merged(backbone, adapters, "sft", tmp_path)
 
 
-def test_weights_that_would_round_the_update_away(llama_folder, tmp_path):
+def test_half_precision_weights_cannot_be_merged(llama_folder, tmp_path):
     backbone = tiny_models.load(llama_folder, torch.bfloat16)
     adapters = Adapters(backbone)
     adapters.add("sft", r=2, alpha=4, seed=0, trainable=True)
@@ -152,7 +152,7 @@ def test_weights_that_would_round_the_update_away(llama_folder, tmp_path):
         save_merged(backbone, adapters, "sft", tmp_path)
 
 
-def test_what_cannot_be_learnt(llama_folder):
+def test_bad_examples_are_refused(llama_folder):
     backbone = tiny_models.load(llama_folder)
     with pytest.raises(TrainingError, match="no examples"):
         encode_examples(backbone, [])
@@ -173,15 +173,15 @@ def test_command_line(llama_folder, tmp_path, capsys, monkeypatch):
     data.write_text("".join(json.dumps({"prompt": p, "response": r}) + "\n\n" for p, r in PAIRS))
     words = ["sft", "--model", str(llama_folder), "--data", str(data), "--out", str(out), "--json"]
     assert main([*words, "--epochs", "30", "--lr", "0.01"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["examples"], said["updates"]) == (3, 30)
-    assert said["last_loss"] < said["first_loss"] / 2
+    messages = json.loads(capsys.readouterr().out)
+    assert (messages["examples"], messages["updates"]) == (3, 30)
+    assert messages["last_loss"] < messages["first_loss"] / 2
     assert tiny_models.weights_hash(tiny_models.load(out)) != tiny_models.weights_hash(tiny_models.load(llama_folder))
     assert main(words) == 1
     assert "is not empty" in json.loads(capsys.readouterr().out)["error"]
 
 
-def test_lines_that_cannot_be_used(tmp_path):
+def test_bad_lines_are_refused(tmp_path):
     from rlhf_lab.cli.sft import read_pairs
 
     path = tmp_path / "bad.jsonl"

@@ -94,16 +94,16 @@ def both(request, tmp_path_factory):
     return cases, [launch(folder, CHILD, given, processes) for processes in (1, 2)]
 
 
-def test_two_halves_learn_what_one_whole_learns(both):
-    cases, found = both
-    for case, (steps, _, sums, *_), (halved, _, halved_sums, everyones, *_) in zip(cases, *found, strict=True):
-        for (metrics, texts, logprobs), (numbers, written, said) in zip(steps, halved, strict=True):
+def test_two_shards_train_like_one_process(both):
+    cases, actual = both
+    for case, (steps, _, sums, *_), (halved, _, halved_sums, everyones, *_) in zip(cases, *actual, strict=True):
+        for (metrics, texts, logprobs), (numbers, sampled, messages) in zip(steps, halved, strict=True):
             assert metrics.keys() == numbers.keys()
             for name in metrics.keys() - ROUNDING:
                 assert numbers[name] == pytest.approx(metrics[name], rel=1e-5, abs=1e-7), (case, name)
             assert max(metrics[RATIOS], numbers[RATIOS]) < 1e-6
-            assert texts == written
-            for one, two in zip(logprobs, said, strict=True):
+            assert texts == sampled
+            for one, two in zip(logprobs, messages, strict=True):
                 assert two == pytest.approx(one, rel=1e-5, abs=1e-5)
         assert any(texts for _, texts, _ in steps)
         assert halved_sums == pytest.approx(sums, rel=1e-4, abs=1e-4)
@@ -115,7 +115,7 @@ def test_a_state_is_resumed_bit_for_bit(both):
     assert resumed == steps[-1]
 
 
-def test_each_holds_about_half(both):
+def test_each_process_holds_about_half_of_the_weights(both):
     for (*_, whole), (*_, parts) in zip(*both[1], strict=True):
         assert max(parts) < 0.55 * whole[0]
         assert sum(parts) >= whole[0]

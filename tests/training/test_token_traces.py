@@ -56,13 +56,13 @@ def test_token_records(gpt2_folder, cliprange, clips):
     assert seen == ({True, False} if clips else {False})
 
 
-def test_token_records_stop_at_the_rows_there_are(llama_folder):
+def test_token_records_of_fewer_rows_than_configured(llama_folder):
     trainer = tiny_models.trainer(llama_folder, token_rows=64)
     assert len(trainer.run_step().tokens) == 6
     assert tiny_models.trainer(llama_folder, token_rows=0).run_step().tokens == []
 
 
-def test_what_an_algorithm_does_not_have_is_not_recorded(llama_folder):
+def test_columns_that_an_algorithm_lacks_are_not_recorded(llama_folder):
     """Neither values nor whitening in rloo; what a cut text goes on being worth only where the config says so."""
     for record in tiny_models.learner(llama_folder, "rloo", token_rows=6).run_step().tokens:
         assert record.target == []

@@ -105,15 +105,15 @@ def test_trpo_curvature_in_half_precision_is_that_of_float32(folders, kind, whol
     """Layers as one function and by modules."""
     if not whole:
         monkeypatch.setattr(patch, "SUPPORTED_LAYERS", ())
-    found = []
+    actual = []
     for dtype in (torch.float32, torch.bfloat16):
         trainer = tiny_models.midway(folders[kind], "trpo", dtype, fisher_rows=6, cg_damping=0.0)
         natural = NaturalGradientStep(trainer.state, tiny_models.rollout(trainer))
         generator = torch.Generator().manual_seed(3)
         vector = torch.randn(sum(p.numel() for p in natural.parameters), generator=generator)
-        found.append(natural.fisher_vector_product(vector))
-    assert torch.cosine_similarity(*found, dim=0) > 0.98
-    assert float(found[1].norm() / found[0].norm()) == pytest.approx(1.0, abs=0.15)
+        actual.append(natural.fisher_vector_product(vector))
+    assert torch.cosine_similarity(*actual, dim=0) > 0.98
+    assert float(actual[1].norm() / actual[0].norm()) == pytest.approx(1.0, abs=0.15)
 
 
 def check_curvature(trainer, step, tolerance):
@@ -122,7 +122,7 @@ def check_curvature(trainer, step, tolerance):
     parameters = natural.parameters
     generator = torch.Generator().manual_seed(3)
     vector = torch.randn(sum(p.numel() for p in parameters), generator=generator, dtype=torch.float64)
-    found = natural.fisher_vector_product(vector)
+    actual = natural.fisher_vector_product(vector)
     rows = rollout.batch.select(torch.arange(trainer.state.config.fisher_rows))
     count = int(rows.mask.sum())
     with torch.no_grad():
@@ -142,19 +142,21 @@ def check_curvature(trainer, step, tolerance):
         )
 
     expected = (slope(step) - slope(-step)) / (2 * step)
-    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * float(expected.abs().max()))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance * float(expected.abs().max()))
     assert float(expected.norm()) > 1e-2
 
 
-def test_trpo_asks_for_the_curvature_as_often_as_it_was_told(llama_folder, monkeypatch):
+def test_trpo_computes_one_fisher_product_per_iteration_and_one_more(llama_folder, monkeypatch):
     """A product for each iteration, and one for the length of the step."""
-    asked, curvature = [], NaturalGradientStep.fisher_vector_product
+    requested, curvature = [], NaturalGradientStep.fisher_vector_product
     monkeypatch.setattr(
-        NaturalGradientStep, "fisher_vector_product", lambda self, vector: asked.append(0) or curvature(self, vector)
+        NaturalGradientStep,
+        "fisher_vector_product",
+        lambda self, vector: requested.append(0) or curvature(self, vector),
     )
     trainer = tiny_models.midway(llama_folder, "trpo", cg_iters=2)
     trainer.update(tiny_models.rollout(trainer), 1e-3)
-    assert len(asked) == 3
+    assert len(requested) == 3
 
 
 @pytest.mark.parametrize("trunk", ["detached", "critic"])
@@ -168,7 +170,7 @@ def test_the_gradient_norm_of_trpo_is_the_surrogates(llama_folder, trunk):
     assert stats.mean("grad_norm") == pytest.approx(float(gradient.norm()), rel=1e-5)
 
 
-def test_trpo_leaves_the_policy_alone_where_no_step_is_allowed(llama_folder):
+def test_trpo_keeps_the_policy_if_no_step_is_accepted(llama_folder):
     """Advantages of 0: there is no direction that gains."""
     trainer = tiny_models.midway(llama_folder, "trpo")
     rollout = tiny_models.rollout(trainer)
@@ -180,7 +182,7 @@ def test_trpo_leaves_the_policy_alone_where_no_step_is_allowed(llama_folder):
 
 
 @pytest.mark.parametrize("trunk", ["detached", "critic"])
-def test_the_values_of_trpo_never_move_the_policy(llama_folder, trunk):
+def test_value_updates_of_trpo_do_not_change_the_policy(llama_folder, trunk):
     trainer = tiny_models.midway(llama_folder, "trpo", value_trunk=trunk, value_warmup=5)
     before, head = trainer.adapters.tensors("policy"), trainer.state.policy.value_head.linear.weight.detach().clone()
     metrics = trainer.run_step().metrics
@@ -191,18 +193,18 @@ def test_the_values_of_trpo_never_move_the_policy(llama_folder, trunk):
 
 def test_trpo_curvature_is_damped(gpt2_folder):
     """On a direction of zeros but for one weight: F v + 0.3 v against F v."""
-    found = []
+    actual = []
     for damping in (0.0, 0.3):
         trainer = tiny_models.midway(gpt2_folder, "trpo", torch.float64, cg_damping=damping)
         natural = NaturalGradientStep(trainer.state, tiny_models.rollout(trainer))
         vector = torch.zeros(sum(p.numel() for p in natural.parameters), dtype=torch.float64)
         vector[7] = 2.0
-        found.append(natural.fisher_vector_product(vector))
-    torch.testing.assert_close(found[1] - found[0], 0.3 * vector)
+        actual.append(natural.fisher_vector_product(vector))
+    torch.testing.assert_close(actual[1] - actual[0], 0.3 * vector)
 
 
 @pytest.mark.parametrize("answer", [(math.nan, math.nan), (5.0, 0.0), (-1e-6, 0.0)])
-def test_trpo_takes_back_a_step_that_is_refused(llama_folder, monkeypatch, answer):
+def test_trpo_reverts_a_rejected_step(llama_folder, monkeypatch, answer):
     """Nothing that is tried may be judged: NaN, no gain, or (from 0) far less than the gradient promises."""
     monkeypatch.setattr(NaturalGradientStep, "evaluate_surrogate", lambda *_: answer)
     trainer = tiny_models.midway(llama_folder, "trpo", max_kl=0.05)
