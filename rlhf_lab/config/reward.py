@@ -1,26 +1,12 @@
-"""The settings of the two trainings; what a setting is stands in `settings`."""
+"""How a reward model is trained: every setting with its range."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from rlhf_lab.common.enums import EnsembleCombination
-from rlhf_lab.config.base import Config, Setting, add_arguments, fields_of, from_args, setting
-from rlhf_lab.config.policy import ALGORITHMS, LIVE_SETTINGS, PRESETS, SHARDING_NEEDS_PROCESSES, PolicyConfig
+from rlhf_lab.config.base import Config, setting
+from rlhf_lab.config.policy import SHARDING_NEEDS_PROCESSES
 from rlhf_lab.errors import ConfigError
-
-__all__ = [
-    "ALGORITHMS",
-    "LIVE_SETTINGS",
-    "PRESETS",
-    "Config",
-    "PolicyConfig",
-    "RewardConfig",
-    "Setting",
-    "add_arguments",
-    "fields_of",
-    "from_args",
-    "setting",
-]
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,23 @@
-"""Somebody's name leaves a lab: its rows, and the reports beside the reward models."""
+"""Erase a person from a lab: from its rows, and from the report files of reward models."""
 
 import json
 from pathlib import Path
 
+from rlhf_lab.common.atomic import write_file_atomically
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.erasure import erase_person_rows
 
 
 def erase_person_data(db: Database, home: Path, name: str, *, votes: bool) -> int:
-    """Forget somebody (`store.erasure.erase_person_rows`); returns how many votes were theirs. LabelError; StoreError for the files."""
+    """`erase_person_rows`, and the files; returns how many votes the person had. LabelError; StoreError for the files."""
     erased = erase_person_rows(db, name, votes=votes)
     db.truncate_log()
     for path, report in erased.reports.items():
         file = home / path / "report.json"
         try:
             if file.exists():
-                file.write_text(json.dumps(report, indent=1), encoding="utf-8")
+                write_file_atomically(file, json.dumps(report, indent=1))
         except OSError as error:
             raise StoreError(
                 f"{name} is out of the lab, but still named in {file} ({error}). Change it by hand."

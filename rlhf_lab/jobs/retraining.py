@@ -10,7 +10,7 @@ from rlhf_lab.jobs.judge_labelling import judge_name_of
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.label_snapshots import count_live_labels
 from rlhf_lab.store.reward_models import latest_reward_model
-from rlhf_lab.store.votes import vote_counts, voters
+from rlhf_lab.store.votes import label_count, vote_counts, voters
 
 LABELS_PER_RETRAINING = 20  # labels from one reward model to the next
 LABELS_FOR_FIRST_MODEL = 10  # labels that the first one needs
@@ -18,7 +18,7 @@ LABELS_FOR_FIRST_MODEL = 10  # labels that the first one needs
 
 @dataclass(frozen=True)
 class LabelProgress:
-    """The labels of a project (skips left out) and how far the next reward model is."""
+    """The labels of a project, and how many the next reward model from people's labels needs."""
 
     human: int
     simulated: int
@@ -29,7 +29,7 @@ class LabelProgress:
 
 def get_label_progress(db: Database, project_id: int) -> LabelProgress:
     counts = vote_counts(db, project_id)
-    human, simulated = (sum(counts[source].values()) - counts[source][Choice.SKIP] for source in Source)
+    human, simulated = (label_count(counts[source]) for source in Source)
     goal = training_goal(db, project_id, Source.HUMAN)
     newest = latest_reward_model(db, project_id, Source.HUMAN)
     return LabelProgress(human, simulated, goal, max(0, goal - human), 0 if newest is None else newest.id)
@@ -38,19 +38,19 @@ def get_label_progress(db: Database, project_id: int) -> LabelProgress:
 def is_retraining_due(db: Database, project_id: int, source: Source) -> bool:
     """Whether the labels of a source have grown enough for the next reward model."""
     counts = vote_counts(db, project_id)[source]
-    label_count = sum(counts.values()) - counts[Choice.SKIP]
-    if label_count < training_goal(db, project_id, source) or counts[Choice.FIRST] + counts[Choice.SECOND] < 2:
+    labels = label_count(counts)
+    if labels < training_goal(db, project_id, source) or counts[Choice.FIRST] + counts[Choice.SECOND] < 2:
         return False
     recent_jobs = queue.jobs(db, project_id=project_id, kinds=[JobKind.TRAIN_REWARD], limit=1)
     return not (
         recent_jobs
         and recent_jobs[0].status is JobStatus.FAILED
-        and recent_jobs[0].payload.get("labels") == label_count
+        and recent_jobs[0].payload.get("labels") == labels
     )
 
 
 def training_goal(db: Database, project_id: int, source: Source) -> int:
-    """The number of labels at which the next reward model is trained: so many more than the newest one's that still count."""
+    """The number of labels at which the next reward model is trained: LABELS_PER_RETRAINING beyond the newest one's live labels."""
     newest = latest_reward_model(db, project_id, source)
     return (
         count_live_labels(db, project_id, newest.snapshot) + LABELS_PER_RETRAINING if newest else LABELS_FOR_FIRST_MODEL
@@ -58,15 +58,14 @@ def training_goal(db: Database, project_id: int, source: Source) -> int:
 
 
 def submit_training(db: Database, project_id: int, source: Source, config: RewardConfig | None = None) -> Job:
-    """Ask the engine for a reward model on the labels of one source, unless one is asked for already."""
+    """Queue the training of a reward model on the labels of one source; returns the unfinished job where there is one."""
     counts = vote_counts(db, project_id)[source]
-    label_count = sum(counts.values()) - counts[Choice.SKIP]
-    payload = {"source": source.value, "config": (config or RewardConfig()).to_dict(), "labels": label_count}
+    payload = {"source": source.value, "config": (config or RewardConfig()).to_dict(), "labels": label_count(counts)}
     return queue.submit_once(db, JobKind.TRAIN_REWARD, project_id, payload)
 
 
 def training_status(db: Database, project_id: int) -> str:
-    """The reward model that is being learnt, waits, or is due, and from whose labels, in words; "" where there is none."""
+    """A text about the reward model that is being trained, is queued or due; "" where there is none."""
     open_jobs = queue.jobs(
         db, project_id=project_id, kinds=[JobKind.TRAIN_REWARD], statuses=UNFINISHED_JOB_STATUSES, limit=1
     )

@@ -1,6 +1,6 @@
-"""What people do with runs: start, pause, resume, stop, turn a knob, rename, delete. The page and the command line call these.
+"""What people do with runs: start, pause, resume, stop, change a setting, rename, delete; for the page and the command line.
 
-A control is a row (run_events) that the engine finds; what cannot be done is refused here, before anything is recorded.
+A control is an event that the engine reads; what cannot be done is refused here, before anything is recorded.
 """
 
 import dataclasses
@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
+from rlhf_lab.common.atomic import write_file_atomically
 from rlhf_lab.common.enums import (
     ACTIVE_RUN_STATUSES,
     UNFINISHED_JOB_STATUSES,
@@ -49,10 +50,10 @@ def start_run(
     db: Database, home: Path, project_id: int, config: PolicyConfig, reward_model_id: int | None = None,
     judge: str | None = None, name: str = "", ptx_texts: tuple[Sequence[str], str] | None = None,
 ) -> Run:  # fmt: skip
-    """A new run on a reward model (the project's newest), handed to the engine.
+    """Queue a new run with a reward model (default: the project's newest).
 
-    judge: also record its score as objective/gold; None takes the judge whose labels the reward model learnt from, if it was one.
-    ptx_texts: what PPO-ptx mixes in and where that comes from; None: the embedded model's corpus.
+    judge: its score is recorded as objective/gold; None: the judge that the reward model's labels are from, if there is one.
+    ptx_texts: the texts of PPO-ptx and their source; None: the embedded model's corpus.
     Raises LabelError without a reward model, ConfigError for an unknown judge, a long name, or texts that have no weight.
     """
     reward_model = (
@@ -100,7 +101,7 @@ def _save_ptx_texts(home: Path, run_id: int, texts: Sequence[str]) -> None:
     file = ptx_texts_file(home, run_id)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(list(texts)), encoding="utf-8")
+        write_file_atomically(file, json.dumps(list(texts)))
     except OSError as error:
         raise StoreError(
             f"The run was not started: its pretraining texts could not be written ({error.strerror or error}). Is the disk full?"
@@ -108,9 +109,9 @@ def _save_ptx_texts(home: Path, run_id: int, texts: Sequence[str]) -> None:
 
 
 def judge_of_reward_model(db: Database, reward_model: RewardModelRow) -> str | None:
-    """The shipped judge whose labels a reward model learnt from, if they are all one judge's.
+    """The built-in judge that gave all labels of a reward model; None: people, several judges, or a judge from a file.
 
-    None for a judge from a file: the labels carry its name but not its file, so it must be named to be asked again.
+    The labels of a judge from a file have its name but not its path.
     """
     if reward_model.snapshot.source is not Source.SIMULATED:
         return None
@@ -125,12 +126,12 @@ def submit_run(db: Database, home: Path, run: Run) -> Job:
 
 
 def open_job(db: Database, run_id: int) -> Job | None:
-    """The job that works (or will work) on a run."""
+    """The unfinished job of a run."""
     return _newest_job(db, run_id, UNFINISHED_JOB_STATUSES)
 
 
 def last_job(db: Database, run_id: int) -> Job | None:
-    """The newest job of a run, open or ended: the one to wait for after `start_run` or `resume`."""
+    """The newest job of a run, finished or not: the one to wait for after `start_run` or `resume`."""
     return _newest_job(db, run_id, None)
 
 
@@ -140,16 +141,16 @@ def _newest_job(db: Database, run_id: int, statuses: Sequence[JobStatus] | None)
 
 
 def pause(db: Database, run_id: int) -> None:
-    """The run waits where it is, in the middle of a step if need be. Raises StoreError if it is not going on."""
+    """Pause a run where it is, even within a step. Raises StoreError if it is not active."""
     _active_run(db, run_id, "paused")
     add_event(db, run_id, EventKind.PAUSE, {})
 
 
 def resume(db: Database, home: Path, run_id: int, processes: int | None = None) -> None:
-    """A paused run goes on; one that was stopped, failed or was interrupted goes on from its last checkpoint.
+    """Continue a paused run; continue one that was stopped, failed or was interrupted from its last checkpoint.
 
-    processes: go on in so many, from this checkpoint on; None: in as many as before. Raises StoreError for a run that has done
-    all its steps, or that a process works on which somebody started by hand; ConfigError for processes that it cannot have.
+    processes: how many train from now on; None: as many as before. Raises StoreError for a run that has done all its steps or
+    is running in processes started without the engine; ConfigError for a number of processes that it cannot have.
     """
     run_lock.mark_interrupted_runs(db, home)
     run = get_run(db, run_id)
@@ -167,9 +168,7 @@ def resume(db: Database, home: Path, run_id: int, processes: int | None = None) 
             raise StoreError(f"Run {run_id} goes on already, in processes that somebody started without the engine.")
         add_event(db, run_id, EventKind.RESUME, {})
     else:
-        for event in pending_events(
-            db, run_id
-        ):  # a pause or a second stop that came too late must not halt the new start
+        for event in pending_events(db, run_id):  # a pause or stop that came too late must not halt the run again
             if event.kind in (EventKind.PAUSE, EventKind.STOP):
                 mark_event_applied(db, event.id, run.step)
         if processes is not None:
@@ -178,8 +177,7 @@ def resume(db: Database, home: Path, run_id: int, processes: int | None = None) 
 
 
 def _record_process_count(db: Database, run: Run, processes: int) -> None:
-    """Note that the run goes on in so many processes: its config tells how it was begun. The rows of a step and what is learnt
-    from them stay the same. Raises ConfigError."""
+    """Record a changed number of processes as a note: the config says how the run was started. Raises ConfigError."""
     PolicyConfig.from_dict(run.config).replace(processes=processes)
     previous = process_count(db, run)
     if processes != previous:
@@ -188,29 +186,29 @@ def _record_process_count(db: Database, run: Run, processes: int) -> None:
 
 
 def process_count(db: Database, run: Run) -> int:
-    """In how many processes the run goes on: as it was begun, or as it was last resumed."""
+    """How many processes train the run: as it was started, or as it was last resumed."""
     notes = [event.payload for event in events(db, run.id) if event.kind is EventKind.NOTE]
     counts = [note["processes"] for note in notes if "processes" in note]
     return int(counts[-1] if counts else run.config.get("processes", 1))
 
 
 def stop(db: Database, run_id: int) -> None:
-    """The run ends after its last finished step, which is kept; it can be resumed.
+    """End a run after its last finished step; it can be resumed.
 
-    One that no engine works on at the moment is stopped at once, one whose job could not be written among them.
+    A run that no engine works on is stopped at once, even if it has no job.
     """
     run = _active_run(db, run_id, "stopped")
     event = add_event(db, run_id, EventKind.STOP, {})
     job = open_job(db, run_id)
     is_waiting = run.status is RunStatus.QUEUED if job is None else job.status is JobStatus.QUEUED
-    # Should an engine take the job at this very moment, it learns at its next progress report that it was cancelled, and stops.
+    # An engine that claims the job at this moment learns from its next progress report that the job was cancelled.
     if is_waiting and (job is None or queue.cancel(db, job.id)):
         mark_event_applied(db, event.id, run.step)
         set_run_status(db, run_id, RunStatus.STOPPED, f"stopped after step {run.step}; it can be resumed")
 
 
 def set_live_setting(db: Database, run_id: int, name: str, value: float) -> None:
-    """Change beta or lr from the next step on. Raises ConfigError for another name or a value out of range."""
+    """Change a setting of LIVE_SETTINGS from the next step on. Raises ConfigError for another name or a value out of range."""
     if name not in LIVE_SETTINGS:
         raise ConfigError(f'"{name}" cannot be changed while a run goes on; only {" and ".join(LIVE_SETTINGS)} can.')
     PolicyConfig.from_dict(get_run(db, run_id).config).replace(**{name: float(value)})
@@ -219,7 +217,7 @@ def set_live_setting(db: Database, run_id: int, name: str, value: float) -> None
 
 
 def switch_reward_model(db: Database, run_id: int, reward_model_id: int) -> None:
-    """Score with another reward model of the project from the next step on."""
+    """Use another reward model of the project from the next step on."""
     run = _active_run(db, run_id, "changed", also_allowed=HALTED_RUN_STATUSES)
     if get_reward_model(db, reward_model_id).project_id != run.project_id:
         raise ConfigError(f"reward model {reward_model_id} belongs to another project than run {run_id}.")
@@ -227,14 +225,14 @@ def switch_reward_model(db: Database, run_id: int, reward_model_id: int) -> None
 
 
 def rename(db: Database, run_id: int, name: str) -> str:
-    """Give the run another name; returns it as it was stored. Raises ConfigError for an empty or overlong one."""
+    """Rename a run; returns the stored name. Raises ConfigError for an empty or overlong one."""
     stored = check_name(name)
     rename_run(db, run_id, stored)
     return stored
 
 
 def delete(db: Database, home: Path, run_id: int) -> None:
-    """Delete a run with its numbers and checkpoints. Raises StoreError while it goes on, or if files cannot be deleted."""
+    """Delete a run with its metrics and checkpoints. Raises StoreError while it is active, or if files cannot be deleted."""
     run_lock.mark_interrupted_runs(db, home)
     run = get_run(db, run_id)
     if run.status in ACTIVE_RUN_STATUSES or open_job(db, run_id) is not None:
@@ -247,7 +245,7 @@ def delete(db: Database, home: Path, run_id: int) -> None:
 
 
 def check_name(name: str) -> str:
-    """Raises ConfigError for an empty or very long name."""
+    """The name with single spaces. Raises ConfigError for an empty, overlong or unprintable one."""
     name = " ".join(name.split())
     if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
         raise ConfigError("a name is of letters, digits and signs that can be seen; this one has others.")
@@ -257,7 +255,7 @@ def check_name(name: str) -> str:
 
 
 def _active_run(db: Database, run_id: int, action: str, also_allowed: tuple[RunStatus, ...] = ()) -> Run:
-    """The run, if it goes on or will (an interrupted one whose job waits for an engine), or has a status of `also`."""
+    """The run, if it is active, has an unfinished job, or has a status in `also_allowed`. Raises StoreError."""
     run = get_run(db, run_id)
     if run.status not in ACTIVE_RUN_STATUSES + also_allowed and open_job(db, run_id) is None:
         raise StoreError(f"Run {run_id} is {run.status.value} and cannot be {action}.")

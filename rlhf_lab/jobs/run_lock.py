@@ -1,9 +1,9 @@
-"""Who writes a run: one process at a time. It holds a lock in the run's folder, and says beside it who it is.
+"""One process at a time writes a run: it holds a lock in the run's folder, next to a file that names the process.
 
-The lock is let go when its process ends, however that ends. So a run that is said to go on, that no job stands for and whose
-lock is free, has lost its process: one that was started by hand and killed. Only the machine where that worked judges it: over a
-network a lock that looks free may not be. It is known by its host name, or by its kernel's boot id: a container made anew has
-another name.
+The lock is released when its process ends, even if it is killed. So a run that is marked as running or paused, has no job and
+whose lock is free has lost its process: one that was started without the engine. Only the machine of that process can tell: over
+a network a lock may look free although it is held. The machine is recognised by host name or boot id, since a container that is
+created again has another host name.
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 from sqlalchemy import select
 
+from rlhf_lab.common.atomic import write_file_atomically
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, RunStatus
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import ProcessIdentity
@@ -26,16 +27,16 @@ from rlhf_lab.store.runs import update_run
 
 LOCK_FILE = "training.lock"
 OWNER_FILE = "writer.json"
-LOCK_TIMEOUT_S = 10.0  # what is left of a group whose launcher was killed ends within moments
+LOCK_TIMEOUT_S = 10.0  # the processes of a group whose launcher was killed end within moments
 STARTED_RUN_STATUSES = (RunStatus.RUNNING, RunStatus.PAUSED)
 
 
 @contextmanager
 def lock_run(home: Path, run_id: int) -> Iterator[None]:
-    """Be the only process that writes a run. Raises ClaimedError while another one, or its group, is at work on it."""
+    """Be the only process that writes a run. Raises ClaimedError while another one, or its group, does."""
     with _acquire_lock(home, run_id):
         owner = json.dumps(dataclasses.asdict(engine_process.this_process()))
-        (run_folder(home, run_id) / OWNER_FILE).write_text(owner, encoding="utf-8")
+        write_file_atomically(run_folder(home, run_id) / OWNER_FILE, owner)
         yield
 
 
@@ -46,7 +47,7 @@ def check_unlocked(home: Path, run_id: int) -> None:
 
 
 def _acquire_lock(home: Path, run_id: int) -> AbstractContextManager[object]:
-    """The lock of a run, held. Raises ClaimedError."""
+    """Acquire the lock of a run. Raises ClaimedError."""
     folder = run_folder(home, run_id)
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -58,7 +59,7 @@ def _acquire_lock(home: Path, run_id: int) -> AbstractContextManager[object]:
 
 
 def is_locked(home: Path, run_id: int) -> bool:
-    """Whether a process writes the run at this moment."""
+    """Whether a process writes the run now."""
     if lock_owner(home, run_id) is None:
         return False
     try:
@@ -69,15 +70,14 @@ def is_locked(home: Path, run_id: int) -> bool:
 
 
 def lock_owner(home: Path, run_id: int) -> ProcessIdentity | None:
-    """The process that writes a run or was the last to do so; None where nobody knows."""
+    """The process that writes a run or was the last to do so; None: unknown."""
     with suppress(OSError, ValueError, TypeError):
         return ProcessIdentity(**json.loads((run_folder(home, run_id) / OWNER_FILE).read_text(encoding="utf-8")))
     return None
 
 
 def mark_interrupted_runs(db: Database, home: Path) -> list[int]:
-    """Mark the runs as interrupted whose process is gone without a word; returns their ids. Those an engine works on are its own
-    to take up again."""
+    """Mark runs as interrupted whose process vanished; returns their ids. Runs with a job are left to the engine."""
     with db.read() as conn:
         candidates = conn.execute(select(t.runs.c.id).where(t.runs.c.status.in_(STARTED_RUN_STATUSES))).scalars().all()
     return [run_id for run_id in candidates if _owner_is_gone(home, run_id) and _mark_interrupted(db, run_id)]
@@ -93,7 +93,7 @@ def _owner_is_gone(home: Path, run_id: int) -> bool:
 
 
 def _mark_interrupted(db: Database, run_id: int) -> bool:
-    """False, and nothing changed: the run has ended meanwhile, or has a job."""
+    """False: nothing was changed, because the run has ended meanwhile or has a job."""
     message = (
         "the process that trained it ended without a word; it goes on from its last checkpoint: "
         f"python -m rlhf_lab train-policy --resume {run_id}"

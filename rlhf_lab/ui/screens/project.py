@@ -13,7 +13,7 @@ import gradio as gr
 from pydantic import Field
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, PROMPT_SETS, train_eval_split
-from rlhf_lab.common.enums import Choice, EngineState, Source
+from rlhf_lab.common.enums import EngineState, Source
 from rlhf_lab.common.records import Project
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.jobs import engine_process
@@ -26,7 +26,7 @@ from rlhf_lab.jobs.run_control import check_name
 from rlhf_lab.store.projects import count_pairs, open_project, projects, prompts, rename_project
 from rlhf_lab.store.reward_models import reward_models
 from rlhf_lab.store.runs import runs
-from rlhf_lab.store.votes import vote_counts
+from rlhf_lab.store.votes import label_count, vote_counts
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import Payload, allow_viewers, operator_action, parse_payload, ttl_cache
@@ -253,7 +253,7 @@ def project_row(ctx: Context, project: Project) -> dict[str, Any]:
     """A project in the list."""
     db = ctx.db
     counts = vote_counts(db, project.id)
-    human, simulated = (sum(counts[source].values()) - counts[source][Choice.SKIP] for source in Source)
+    human, simulated = (label_count(counts[source]) for source in Source)
     return {
         "id": project.id,
         "name": project.name,

@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from rlhf_lab.common.curves import Point, downsample
-from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, Choice, RunStatus, Source
+from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, RunStatus, Source
 from rlhf_lab.common.records import Run
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.jobs import run_control
@@ -16,7 +16,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.store.reward_models import reward_models
 from rlhf_lab.store.run_metrics import metric_series
 from rlhf_lab.store.runs import events, runs
-from rlhf_lab.store.votes import vote_counts, voters
+from rlhf_lab.store.votes import label_count, vote_counts, voters
 from rlhf_lab.ui.components.charts import CURVES, PLOTLY_CONFIG, layout, metric_descriptions
 from rlhf_lab.ui.components.widgets import SILENT_MULTIPLE_EVENT, widget
 from rlhf_lab.ui.context import Context
@@ -146,7 +146,7 @@ def runs_overview(ctx: Context, row_cache: RunRowCache) -> dict[str, Any]:
         "runs": row_cache.rows_for(ctx.db, project_runs[:MAX_LISTED]),
         "unlisted_count": max(0, len(project_runs) - MAX_LISTED),
         "reward_models": [[row.id, run_summary.reward_model_label(row)] for row in reward_models(ctx.db, project.id)],
-        "labels": {source.value: sum(counts[source].values()) - counts[source][Choice.SKIP] for source in Source},
+        "labels": {source.value: label_count(counts[source]) for source in Source},
         "annotators": {source.value: voters(ctx.db, project.id, source) for source in Source},
     }
 
