@@ -1,4 +1,4 @@
-"""The package on a device that is not the CPU: the same numbers as there, and what a GPU is waited for. Run by
+"""Tests of the package on the fake device: the same numbers as on the CPU, and few synchronisations. Run by
 tests/training/test_fake_device.py in a process of its own, since the device stays registered."""
 
 import device
@@ -16,7 +16,7 @@ from rlhf_lab.models.sampling.sampler import sample
 from rlhf_lab.training.checkpoints import load_latest, save_checkpoint
 from rlhf_lab.training.sft import SFTConfig, encode_examples, train_sft
 
-#: Algorithms, and what of PPO goes ways of its own.
+#: All algorithms, and options of PPO with code of their own.
 RUNS = {name: {"algorithm": name} for name in Algorithm.__args__} | {
     "critic": {"value_trunk": "critic", "value_warmup": 1},
     "detached": {"value_trunk": "detached", "bootstrap_cut": True},
@@ -27,42 +27,42 @@ RUNS = {name: {"algorithm": name} for name in Algorithm.__args__} | {
     "target": {"target_kl": 1e-4},
 }
 KINDS = ("llama", "gpt2", "qwen2")
-FEW = ("ppo", "grpo", "critic", "full KL")  # what every run of the tests does; the rest is LONG
-LONG = pytest.mark.slow
+FAST = ("ppo", "grpo", "critic", "full KL")  # the others are SLOW
+SLOW = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
-def everywhere():
-    with device.Everywhere():
+def device_mode():
+    with device.DeviceMode():
         yield
 
 
 @pytest.fixture
-def place(monkeypatch):
-    """Sets where models are loaded from now on."""
+def use_device(monkeypatch):
+    """Sets the device that models are loaded on."""
 
-    def put(name):
+    def use(name):
         monkeypatch.setattr(
             tiny_models,
             "load",
             lambda folder, dtype=torch.float32: load_backbone(str(folder), device=name, dtype=dtype),
         )
 
-    return put
+    return use
 
 
-def numbers(place, where, work):
-    """What `work` finds with models on the CPU, or elsewhere."""
-    place(where)
+def on_device(use_device, name, work):
+    """The result of `work` with models on a device."""
+    use_device(name)
     return work()
 
 
-def both(place, work):
-    return [numbers(place, where, work) for where in ("cpu", device.NAME)]
+def on_both(use_device, work):
+    return [on_device(use_device, name, work) for name in ("cpu", device.NAME)]
 
 
-def near(actual, expected):
-    """Two lists of figures by name, but for kernels that add in another order."""
+def assert_close(actual, expected):
+    """Compares two lists of metrics up to another order of additions."""
     for one, other in zip(actual, expected, strict=True):
         assert one == pytest.approx(other, rel=1e-7, abs=1e-9, nan_ok=True)
 
@@ -84,7 +84,7 @@ def test_the_device_refuses_what_a_gpu_refuses():
 
 def test_the_device_records_synchronisations():
     there = torch.arange(3.0, device=device.NAME, requires_grad=True)
-    with device.noted() as waits:
+    with device.recorded_synchronisations() as waits:
         moved = torch.ones(3).to(device.NAME, non_blocking=True)
         (there * moved).sum().backward()
     assert waits == []
@@ -96,7 +96,7 @@ def test_the_device_records_synchronisations():
         lambda: torch.tensor([1.0], device=device.NAME), lambda: there.copy_(torch.ones(3)),
     ]  # fmt: skip
     for ask in requested:
-        with device.noted() as waits:
+        with device.recorded_synchronisations() as waits:
             ask()
         assert len(waits) == 1
 
@@ -112,7 +112,7 @@ class Watched:
         setattr(trainer, name, self)
 
     def __call__(self, *args):
-        with device.noted() as self.waits:
+        with device.recorded_synchronisations() as self.waits:
             self.actual = self.method(*args)
         return self.actual
 
@@ -120,11 +120,11 @@ class Watched:
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        *((name, "llama") if name in FEW else pytest.param(name, "llama", marks=LONG) for name in RUNS),
-        ("ppo", "gpt2"), pytest.param("ppo", "qwen2", marks=LONG), pytest.param("critic", "qwen2", marks=LONG),
+        *((name, "llama") if name in FAST else pytest.param(name, "llama", marks=SLOW) for name in RUNS),
+        ("ppo", "gpt2"), pytest.param("ppo", "qwen2", marks=SLOW), pytest.param("critic", "qwen2", marks=SLOW),
     ],
 )  # fmt: skip
-def test_runs_are_equal_and_forward_passes_do_not_synchronise(saved, place, name, kind):
+def test_runs_are_equal_and_forward_passes_do_not_synchronise(saved, use_device, name, kind):
     """Measuring a batch waits for nothing; an update twice an optimiser step (is the ratio wild, is the gradient finite) and
     for what steers a run, such as an epoch's KL. Not so where numbers decide what is computed: a search along a line (trpo),
     and texts of pretraining, whose tokens are chosen by a mask."""
@@ -134,8 +134,8 @@ def test_runs_are_equal_and_forward_passes_do_not_synchronise(saved, place, name
         parts = [Watched(trainer, part) for part in ("prepare_rollout", "update")]
         return [tiny_models.numbers(one.metrics) for one in tiny_models.run(trainer, 2)], parts, trainer.state.config
 
-    (here, _, _), (there, (measured, updated), config) = both(place, work)
-    near(there, here)
+    (here, _, _), (there, (measured, updated), config) = on_both(use_device, work)
+    assert_close(there, here)
     assert [wait for wait in measured.waits if "estimation.py" not in wait[1]] == []
     lines, updates = [line for _, line in updated.waits], updated.actual.update_count
     if name not in ("trpo", "pretraining texts"):
@@ -145,7 +145,7 @@ def test_runs_are_equal_and_forward_passes_do_not_synchronise(saved, place, name
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_sampling_of_families_with_and_without_graphs(saved, place, kind):
+def test_sampling_of_families_with_and_without_graphs(saved, use_device, kind):
     def work(recorded=False):
         backbone = tiny_models.load(saved[kind], torch.float64)
         backbone.cuda_graphs = GraphedSampler(played) if recorded else None
@@ -153,15 +153,15 @@ def test_sampling_of_families_with_and_without_graphs(saved, place, kind):
         assert not recorded or not backbone.cuda_graphs.disabled
         return actual
 
-    here, there = both(place, work)
+    here, there = on_both(use_device, work)
     recorded = work(recorded=True)
     assert here.tokens == there.tokens == recorded.tokens
     for one, *others in zip(here.logprobs, there.logprobs, recorded.logprobs, strict=True):
         assert [*map(pytest.approx, others)] == [one, one]
 
 
-def test_half_precision_keeps_its_adapter_in_float32(llama_folder, place):
-    place(device.NAME)
+def test_half_precision_keeps_its_adapter_in_float32(llama_folder, use_device):
+    use_device(device.NAME)
     trainer = tiny_models.learner(llama_folder, "ppo", torch.bfloat16)
     before = tiny_models.weights(trainer)
     tiny_models.run(trainer, 2)
@@ -176,37 +176,39 @@ def test_half_precision_keeps_its_adapter_in_float32(llama_folder, place):
     "changes",
     [
         {"folds": 3, "ensemble": 2},
-        *(pytest.param(one, marks=LONG) for one in ({}, {"pooling": "last", "warm_start": False})),
+        *(pytest.param(one, marks=SLOW) for one in ({}, {"pooling": "last", "warm_start": False})),
     ],
 )
-def test_reward_models(llama_folder, place, changes):
+def test_reward_models(llama_folder, use_device, changes):
     def work():
         model, report = train(llama_folder, **changes)
         prompts = [model.backbone.encode_prompt(one.prompt) for one in comparisons(3, seed=9)]
         scores = model.scores(prompts, [list(one.chosen_ids) for one in comparisons(3, seed=9)])
         return [*report.chosen_scores, *report.rejected_scores, *scores.tolist()]
 
-    here, there = both(place, work)
+    here, there = on_both(use_device, work)
     assert there == pytest.approx(here, abs=2e-3)
 
 
-def test_supervised_fine_tuning(llama_folder, place):
+def test_supervised_fine_tuning(llama_folder, use_device):
     def work():
         backbone = tiny_models.load(llama_folder, torch.float64)
         texts = encode_examples(backbone, [("the cat", "sat . !"), ("moon", "the dog ran")])
         return train_sft(backbone, Adapters(backbone), texts, SFTConfig(lora_r=4, epochs=2))
 
-    here, there = both(place, work)
+    here, there = on_both(use_device, work)
     assert there == pytest.approx(here, rel=1e-7)
 
 
-@pytest.mark.parametrize("places", [pytest.param(("cpu", device.NAME), marks=LONG), (device.NAME, "cpu")])
-def test_a_run_resumes_on_another_device(llama_folder, place, places, tmp_path):
+@pytest.mark.parametrize("places", [pytest.param(("cpu", device.NAME), marks=SLOW), (device.NAME, "cpu")])
+def test_a_run_resumes_on_another_device(llama_folder, use_device, places, tmp_path):
     def made(where):
-        return numbers(place, where, lambda: tiny_models.learner(llama_folder, "ppo", torch.float64))
+        return on_device(use_device, where, lambda: tiny_models.learner(llama_folder, "ppo", torch.float64))
 
     first, second = map(made, places)
     tiny_models.run(first, 2)
     save_checkpoint(tmp_path, first.adapters, "policy", *first.state.state_dict())
     second.state.load_state_dict(*load_latest(tmp_path))
-    near(*[[tiny_models.numbers(one.metrics) for one in tiny_models.run(trainer, 2)] for trainer in (first, second)])
+    assert_close(
+        *[[tiny_models.numbers(one.metrics) for one in tiny_models.run(trainer, 2)] for trainer in (first, second)]
+    )

@@ -1,9 +1,10 @@
-"""A device that is not the CPU, on machines that have no other: its numbers lie on the CPU, and it behaves as a GPU does where
-programs go wrong. Tensors of the two cannot be mixed (a number without dimensions may stand beside others, and indices of the CPU
-may choose rows), the generator of one gives no random numbers to the other, and what a GPU would be waited for is noted.
+"""A fake device for machines without a GPU: its data is on the CPU, but it behaves like a GPU where programs go wrong.
 
-Made of torch's interface for devices written in Python, which is experimental and registers once for good in a process: only for
-processes that do nothing else (tests/training/test_fake_device.py starts one).
+Tensors of the two devices cannot be mixed (except tensors without dimensions in pointwise operations, and CPU tensors as
+indices), a CPU generator gives no random numbers for the device, and synchronisations with it are recorded.
+
+Uses PyTorch's experimental interface for devices written in Python. A device stays registered in its process, so only
+separate processes import this module (tests/training/test_fake_device.py starts them).
 """
 
 import contextlib
@@ -14,9 +15,9 @@ from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
-NAME, PLACE = "elsewhere", "elsewhere:0"
-#: Operations whose answer is a number for Python, or has a shape that depends on numbers.
-LOOKS = (
+NAME, INDEXED_NAME = "fakedevice", "fakedevice:0"
+#: Operations that return a Python number, or a tensor whose shape depends on the data.
+SYNCHRONISING = (
     "_local_scalar_dense",
     "is_nonzero",
     "nonzero",
@@ -27,129 +28,136 @@ LOOKS = (
     "bincount",
     "masked_scatter_backward",
 )
-INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")
+INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_")
 
-_listening: list[list[tuple[str, str]]] = []
+_recorders: list[list[tuple[str, str]]] = []
 
 
 @contextlib.contextmanager
-def noted():
-    """What a GPU would be waited for within, as a list of (operation, line of the package)."""
-    _listening.append([])
+def recorded_synchronisations():
+    """Yields the list of (operation, line of the package) that synchronise with the device within the block."""
+    _recorders.append([])
     try:
-        yield _listening[-1]
+        yield _recorders[-1]
     finally:
-        _listening.pop()
+        _recorders.pop()
 
 
-def note(what):
-    if _listening:
-        frames = [one for one in traceback.extract_stack() if "/rlhf_lab/" in one.filename]
-        _listening[-1].append(
-            (what, f"{frames[-1].filename.split('/rlhf_lab/')[1]}: {frames[-1].line}" if frames else "")
+def record_synchronisation(operation):
+    if _recorders:
+        frames = [frame for frame in traceback.extract_stack() if "/rlhf_lab/" in frame.filename]
+        _recorders[-1].append(
+            (operation, f"{frames[-1].filename.split('/rlhf_lab/')[1]}: {frames[-1].line}" if frames else "")
         )
 
 
-class There(torch.Tensor):
-    """A tensor of the device; `held` has its numbers."""
+class DeviceTensor(torch.Tensor):
+    """A tensor of the device; `cpu_tensor` stores its data."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, held):
-        made = torch.Tensor._make_wrapper_subclass(
-            cls, held.shape, strides=held.stride(), storage_offset=held.storage_offset(), dtype=held.dtype, device=PLACE
-        )
-        made.held = held
-        return made
+    def __new__(cls, cpu_tensor):
+        tensor = torch.Tensor._make_wrapper_subclass(
+            cls,
+            cpu_tensor.shape,
+            strides=cpu_tensor.stride(),
+            storage_offset=cpu_tensor.storage_offset(),
+            dtype=cpu_tensor.dtype,
+            device=INDEXED_NAME,
+        )  # fmt: skip
+        tensor.cpu_tensor = cpu_tensor
+        return tensor
 
-    def __init__(self, held):
+    def __init__(self, cpu_tensor):
         pass
 
     def __repr__(self):
-        return f"There({self.held})"
+        return f"DeviceTensor({self.cpu_tensor})"
 
     def tolist(self):
-        note("tolist")
-        return self.held.tolist()
+        record_synchronisation("tolist")
+        return self.cpu_tensor.tolist()
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         return run(func, args, kwargs or {})
 
 
-class Everywhere(TorchDispatchMode):
-    """Within it, tensors can be made there."""
+class DeviceMode(TorchDispatchMode):
+    """Lets tensors be created on the device."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return run(func, args, kwargs or {})
 
 
-def held(x):
-    return x.held if isinstance(x, There) else x
+def to_cpu(x):
+    return x.cpu_tensor if isinstance(x, DeviceTensor) else x
 
 
-def put(x):
-    return There(x) if isinstance(x, torch.Tensor) else x
+def to_device(x):
+    return DeviceTensor(x) if isinstance(x, torch.Tensor) else x
 
 
 def run(func, args, kwargs):
-    """An operation as the device does it."""
+    """Run an operation as the device does."""
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-    there = [x for x in tensors if isinstance(x, There)]
+    device_tensors = [x for x in tensors if isinstance(x, DeviceTensor)]
     device = kwargs.get("device")
-    meant = device is not None and torch.device(device).type == NAME
-    if not there and not meant:
+    targets_device = device is not None and torch.device(device).type == NAME
+    if not device_tensors and not targets_device:
         return func(*args, **kwargs)
     name = func._schema.name.removeprefix("aten::")
     if name == "copy_":
-        return copied(func, args, kwargs)
+        return copy(func, args, kwargs)
     if name == "_to_copy":
-        stays = meant or device is None
-        if not (there and stays) and not (stays and kwargs.get("non_blocking")):
-            note("moved")
+        stays_on_device = targets_device or device is None
+        if not (device_tensors and stays_on_device) and not (stays_on_device and kwargs.get("non_blocking")):
+            record_synchronisation("moved")
     else:
-        stays = name != "_local_scalar_dense"
+        stays_on_device = name != "_local_scalar_dense"
         check(func, name, args, kwargs, tensors)
     if device is not None:
         kwargs = kwargs | {"device": "cpu"}
-    found = func(*tree_map(held, args), **tree_map(held, kwargs))
-    if not stays:
-        return found
-    found = tree_map(put, found)
-    return return_and_correct_aliasing(func, args, kwargs, found) if there else found
+    result = func(*tree_map(to_cpu, args), **tree_map(to_cpu, kwargs))
+    if not stays_on_device:
+        return result
+    result = tree_map(to_device, result)
+    return return_and_correct_aliasing(func, args, kwargs, result) if device_tensors else result
 
 
-def copied(func, args, kwargs):
-    """copy_: from either side to either."""
-    into, source, *rest = args
-    stays = isinstance(into, There) and (isinstance(source, There) or (rest and rest[0]) or kwargs.get("non_blocking"))
-    if not stays:
-        note("moved")
-    func(held(into), held(source), *rest, **kwargs)
-    return into
+def copy(func, args, kwargs):
+    """copy_ between the devices, in either direction."""
+    target, source, *rest = args
+    stays_on_device = isinstance(target, DeviceTensor) and (
+        isinstance(source, DeviceTensor) or (rest and rest[0]) or kwargs.get("non_blocking")
+    )
+    if not stays_on_device:
+        record_synchronisation("moved")
+    func(to_cpu(target), to_cpu(source), *rest, **kwargs)
+    return target
 
 
 def check(func, name, args, kwargs, tensors):
-    """Raises RuntimeError where a GPU does; notes what waits for one."""
-    others = [x for x in tensors if not isinstance(x, There)]
+    """Raises RuntimeError where a GPU does; records operations that synchronise."""
+    others = [x for x in tensors if not isinstance(x, DeviceTensor)]
     if kwargs.get("generator") is not None:
-        raise RuntimeError(f"{func}: a generator of the CPU for numbers elsewhere")
-    if name in INDEXED and isinstance(args[0], There):
+        raise RuntimeError(f"{func}: a CPU generator for another device")
+    if name in INDEXING and isinstance(args[0], DeviceTensor):
         indices = [x for x in args[1] if x is not None]
-        if any(x.dtype == torch.bool or not isinstance(x, There) for x in indices):
-            note(name)
+        if any(x.dtype == torch.bool or not isinstance(x, DeviceTensor) for x in indices):
+            record_synchronisation(name)
         others = [x for x in others if not any(x is index for index in indices)]
     if len(others) < len(tensors) and any(x.dim() or torch.Tag.pointwise not in func.tags for x in others):
         places = ", ".join(f"{tuple(x.shape)} on {x.device.type}" for x in tensors)
         raise RuntimeError(f"{func}: expected all tensors to be on the same device, but found {places}")
-    if name in LOOKS or (name == "repeat_interleave" and kwargs.get("output_size") is None):
-        note(name)
+    if name in SYNCHRONISING or (name == "repeat_interleave" and kwargs.get("output_size") is None):
+        record_synchronisation(name)
 
 
 backend_registration._setup_privateuseone_for_python_backend(NAME)
-torch.__future__.set_overwrite_module_params_on_conversion(True)  # a module's new numbers come as new parameters
+torch.__future__.set_overwrite_module_params_on_conversion(True)  # moving a module replaces its parameters
 torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(..., device=NAME) is made on the CPU and moved
-#: What the mode does not see, such as operations asked for below it.
+#: For operations that the mode does not see, such as those of C++ code.
 LIBRARY = torch.library.Library("_", "IMPL")
 LIBRARY.fallback(lambda func, *args, **kwargs: run(func, args, kwargs), "PrivateUse1")

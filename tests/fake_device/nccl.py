@@ -1,5 +1,4 @@
-"""Processes that train together on devices that are not the CPU (device.py), where no GPU is at hand: their messages go by gloo,
-and only what NCCL could send is let through."""
+"""A fake NCCL for processes on the fake device: messages go through gloo, restricted to what NCCL can send."""
 
 import importlib
 import io
@@ -12,27 +11,27 @@ import torch.distributed as dist
 from rlhf_lab.training.distributed import Distributed
 
 
-def pretend():
-    """From now on in this process, for whatever imports `load_backbone` later."""
+def install():
+    """Install it in this process, before anything imports `load_backbone`."""
     importlib.import_module("plugin")
-    reduce, gather = dist.all_reduce, dist.all_gather_object
+    gloo_all_reduce, gloo_all_gather_object = dist.all_reduce, dist.all_gather_object
 
-    def all_reduce(tensor, *how):
-        assert isinstance(tensor, device.There), "NCCL adds up tensors of GPUs alone"
-        reduce(tensor.held, *how)
+    def all_reduce(tensor, *args):
+        assert isinstance(tensor, device.DeviceTensor), "NCCL reduces GPU tensors only"
+        gloo_all_reduce(tensor.cpu_tensor, *args)
 
-    def all_gather_object(found, mine):
-        Sent(io.BytesIO()).dump(mine)
-        gather(found, mine)
+    def all_gather_object(gathered, obj):
+        CheckedPickler(io.BytesIO()).dump(obj)
+        gloo_all_gather_object(gathered, obj)
 
     dist.all_reduce, dist.all_gather_object = all_reduce, all_gather_object
-    Distributed.device = property(lambda group: torch.device(device.NAME))
-    device.Everywhere().__enter__()
+    Distributed.device = property(lambda _: torch.device(device.NAME))
+    device.DeviceMode().__enter__()
 
 
-class Sent(pickle.Pickler):
-    """Refuses tensors of a GPU: in another process they come out on the GPU of the one that sent them."""
+class CheckedPickler(pickle.Pickler):
+    """Refuses GPU tensors: in the receiving process they would be on the sender's GPU."""
 
-    def reducer_override(self, thing):
-        assert not isinstance(thing, device.There), "a tensor of a GPU is sent as an object"
+    def reducer_override(self, obj):
+        assert not isinstance(obj, device.DeviceTensor), "a GPU tensor is sent as an object"
         return NotImplemented

@@ -1,4 +1,4 @@
-"""A plugin of pytest: once it is imported, every model of the process lies on a device that is not the CPU (device.py)."""
+"""A pytest plugin: all models of the process are loaded on the fake device (device.py)."""
 
 import device
 import pytest
@@ -8,17 +8,17 @@ from rlhf_lab.models import backbone
 _load, loaded = backbone.load_backbone, []
 
 
-def load_there(name, **options):
+def load_on_fake_device(name, **options):
     loaded.append(name)
     return _load(name, **options | {"device": device.NAME})
 
 
-backbone.load_backbone = load_there  # whatever took it before would go on with the CPU: see the end
+backbone.load_backbone = load_on_fake_device  # modules that imported it before would use the CPU: see the end
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    with device.Everywhere():
+    with device.DeviceMode():
         return (yield)
 
 

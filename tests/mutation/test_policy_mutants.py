@@ -129,7 +129,7 @@ MUTANTS = [
            "full_reference_kl(policy, micro_batch, states, 1.0)", f"{OWN}test_the_exact_kl_is_over_the_whole_vocabulary"),
     Mutant(PRETRAINING, "mean of means over texts", "denominator=predicted_tokens", "denominator=None",
            f"{OWN}test_pretraining_text_adds_the_gradient_of_its_cross_entropy"),
-    Mutant(PRETRAINING, "its weight forgotten", "(self.config.ptx_coef * loss)", "(loss)",
+    Mutant(PRETRAINING, "its weight forgotten", "(self.coef * loss)", "(loss)",
            f"{OWN}test_pretraining_text_adds_the_gradient_of_its_cross_entropy"),
     Mutant("training/sft.py", "mean of means over examples", "response_loss(backbone, batch, token_count)",
            "response_loss(backbone, batch)", "test_any_micro_batch_gives_the_same_adapter"),

@@ -1,4 +1,4 @@
-"""Runs a script as one process, or as several that find each other, and hands back what it prints."""
+"""Runs a script in one process or in several of a process group, and returns its result."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 HEAD = """
 import contextlib, faulthandler, glob, json, os, sys
 import torch
-faulthandler.dump_traceback_later(280, exit=True)  # processes that wait for each other end, and say where
+faulthandler.dump_traceback_later(280, exit=True)  # ends a deadlock with a stack trace
 sys.path[:0] = [sys.argv[1], os.path.dirname(sys.argv[1])]
 torch.set_num_threads(1)
 from rlhf_lab.training.distributed import init_from_env
@@ -19,12 +19,12 @@ if given.get("fake_device") and distributed.world_size > 1:
     sys.path.insert(0, sys.argv[1] + "/fake_device")
     import nccl
 
-    nccl.pretend()
+    nccl.install()
 
 
-def answer(what):
+def answer(result):
     if distributed.is_main_process:
-        print("RESULT " + json.dumps(what))
+        print("RESULT " + json.dumps(result))
 
 """
 
@@ -34,19 +34,21 @@ from rlhf_lab.training.distributed import shutdown
 
 distributed.broadcast(None)
 shutdown()
-about = []
-for path in glob.glob("/proc/self/task/*/comm"):  # Linux; elsewhere nothing is looked at
-    with contextlib.suppress(OSError):  # it ended in between
-        about.append(open(path).read().strip())
-if not given.get("sharded") and any("gloo" in name for name in about):
-    sys.exit(f"threads of the group are about after shutdown(), and may abort the process at its end: {about}")
+threads = []
+for path in glob.glob("/proc/self/task/*/comm"):  # Linux only
+    with contextlib.suppress(OSError):  # the thread has ended
+        threads.append(open(path).read().strip())
+if not given.get("sharded") and any("gloo" in name for name in threads):
+    sys.exit(f"threads of the group run after shutdown(), and may abort the process at its exit: {threads}")
 """
 
 
 def launch(folder: Path, script: str, given: dict[str, object], processes: int) -> object:
-    """What the script says with `answer(…)` in the leading process; it finds `given` and its `distributed`. folder: where it is
-    written. given: with "sharded" for a backbone dealt out, for torch itself then keeps the group beyond its end; with
-    "fake_device" for several processes whose models lie on devices that are not the CPU (fake_device/nccl.py)."""
+    """The argument of `answer(…)` in the main process; the script has the variables `given` and `distributed`.
+
+    folder: for the script. given: "sharded" for a sharded backbone, with which torch keeps the threads of the group;
+    "fake_device" for several processes on the fake device (fake_device/nccl.py).
+    """
     launcher = (
         [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     )

@@ -158,10 +158,16 @@ def test_the_exact_kl_is_over_the_whole_vocabulary(gpt2_folder):
     assert float(rollout.kl.max()) > 0.01
 
 
+def ptx_backward(trainer, *update_path):
+    state = trainer.state
+    config = state.config.replace(micro_batch=2)
+    return state.ptx.batch_backward(update_path, config, state.distributed, state.on_progress)
+
+
 def test_pretraining_text_adds_the_gradient_of_its_cross_entropy(gpt2_folder):
     """With advantages and values of nothing: ptx_coef times the mean over all predicted tokens, a text at a time."""
     trainer = tiny_models.midway(gpt2_folder, "rloo", torch.float64, ptx_coef=0.3, ptx_batch=5, micro_batch=2)
-    loss = trainer.state.ptx.batch_backward(1, 0, 0, 2, trainer.state.distributed)
+    loss = ptx_backward(trainer, 1, 0, 0)
     actual = [p.grad.clone() for p in trainer.adapters.parameters("policy")]
     trainer.state.optimizer.zero_grad()
     generator = torch.Generator().manual_seed(derive_seed(0, "ptx", 1, 0, 0))
@@ -182,7 +188,7 @@ def test_pretraining_text_is_part_of_every_update_and_a_metric(gpt2_folder):
     trainer = tiny_models.learner(gpt2_folder, "ppo", ptx_coef=1.0, ptx_batch=4, lr=1e-2, steps=6)
     losses = [result.metrics["loss/ptx_avg"] for result in tiny_models.run(trainer, 6)]
     assert losses[-1] < losses[0] - 0.2
-    first, second = (trainer.state.ptx.batch_backward(0, 0, number, 2, trainer.state.distributed) for number in (0, 1))
+    first, second = (ptx_backward(trainer, 0, 0, number) for number in (0, 1))
     assert float(first) != float(second)
 
 

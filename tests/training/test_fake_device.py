@@ -1,5 +1,4 @@
-"""The package on a device that is not the CPU, where no GPU is at hand (tests/fake_device). In processes of their own: a device
-stays registered, and other libraries would find it."""
+"""Runs the package on the fake device (tests/fake_device) in processes of their own, because the device stays registered."""
 
 import os
 import subprocess
@@ -13,8 +12,8 @@ FAKE_DEVICE = TESTS / "fake_device"
 ENGINE = ["worker", "algorithms_run"]  # the whole folder takes ten minutes
 
 
-def run(*what):
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *map(str, what)]
+def run(*arguments):
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *map(str, arguments)]
     environment = os.environ | {"PYTHONPATH": str(FAKE_DEVICE)}
     actual = subprocess.run(command, check=False, capture_output=True, text=True, cwd=TESTS.parent, env=environment)
     assert actual.returncode == 0, actual.stdout[-6000:] + actual.stderr[-2000:]

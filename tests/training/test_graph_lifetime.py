@@ -43,7 +43,8 @@ def policy(folder):
 
 def pretraining_text(folder):
     trainer = tiny_models.learner(folder, "rloo", ptx_coef=0.3, ptx_batch=5, micro_batch=2)
-    trainer.state.ptx.batch_backward(0, 0, 0, 2, trainer.state.distributed)
+    state = trainer.state
+    state.ptx.batch_backward((0, 0, 0), state.config, state.distributed, state.on_progress)
 
 
 def supervised(folder):

@@ -360,7 +360,9 @@ def test_resuming_is_exact(llama_folder, tmp_path):
     (tensors, numbers), (expected_tensors, expected_numbers) = resumed.state.state_dict(), whole.state.state_dict()
     assert tiny_models.same(tensors, expected_tensors)
     assert len([name for name in expected_tensors if name.startswith("optimiser.")]) == 3 * len(whole.state.parameters)
-    assert numbers == expected_numbers == {"step": 5, "episodes": 30, "beta": whole.state.kl_controller.value, "lr": 7e-3}
+    assert (
+        numbers == expected_numbers == {"step": 5, "episodes": 30, "beta": whole.state.kl_controller.value, "lr": 7e-3}
+    )
     assert expected[-1].metrics["objective/kl_coef"] != 0.1
 
 
@@ -487,7 +489,8 @@ def test_minibatches_cover_every_row_once_an_epoch(llama_folder):
 
 
 @pytest.mark.parametrize(
-    ("count", "minibatches", "sizes"), [(9, 4, [3, 2, 2, 2]), (10, 4, [3, 3, 2, 2]), (6, 4, [2, 2, 1, 1]), (2, 3, [1, 1])]
+    ("count", "minibatches", "sizes"),
+    [(9, 4, [3, 2, 2, 2]), (10, 4, [3, 3, 2, 2]), (6, 4, [2, 2, 1, 1]), (2, 3, [1, 1])],
 )
 def test_there_are_as_many_minibatches_as_configured(llama_folder, count, minibatches, sizes):
     """Of nearly one size: a remainder is neither a tiny update of its own nor one update less."""

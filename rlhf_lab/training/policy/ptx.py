@@ -26,7 +26,7 @@ class PtxObjective:
 
     def __init__(self, policy: PolicyModel, texts: Sequence[str], config: PolicyConfig) -> None:
         """Raises TrainingError if no text has at least two tokens, the second of which can be predicted."""
-        self.policy, self.config = policy, config
+        self.policy, self.coef = policy, config.ptx_coef
         max_tokens = min(MAX_TEXT_TOKENS, policy.backbone.context_length)
         tokenised = (policy.backbone.tokenizer(text)["input_ids"][:max_tokens] for text in texts)
         self.texts = [[int(token) for token in ids] for ids in tokenised if len(ids) > 1]
@@ -65,5 +65,5 @@ class PtxObjective:
         with self.policy.adapters.using(self.policy.adapter):
             logits = self.policy.backbone.logits(self.policy.backbone.hidden(tokens))
         loss = ptx_loss(logits, tokens, mask, denominator=predicted_tokens)
-        (self.config.ptx_coef * loss).backward()
+        (self.coef * loss).backward()
         return loss.detach()

@@ -43,8 +43,8 @@ def train_reward(
     """Train a reward model on comparisons and evaluate it by cross-validation grouped by prompt.
 
     With early_stopping the folds also choose the epochs of the final fit: those with the lowest mean log-loss on all held-out
-    labels. The report's metrics are those after the same epochs, and so are slightly optimistic.
-    Leaves the adapter REWARD_TRAINING_ADAPTER loaded and frozen. Several processes share the work, and all return the same result.
+    labels. The report's metrics are those after the same epochs, and so are slightly optimistic. Leaves the adapter
+    REWARD_TRAINING_ADAPTER loaded and frozen. Several processes share the work, and all return the same result.
     Raises LabelError for too few or only tied labels, ConfigError for less than 2 reference samples, NotFiniteError.
     """
     check_labels(comparisons)
