@@ -1,24 +1,25 @@
-"""Every error a person may meet, in one tree.
+"""Every error that this project raises on purpose. The message says what happened, why, and what to do.
 
-LabError                      anything this project raises on purpose; str(error) says what, why and what to do
+LabError
 ├── ConfigError               a setting out of its range, an unknown name
 ├── ModelError                a model folder or Hub id that cannot be used
 ├── LabelError                too few labels, all ties, a malformed vote
 │   └── StaleVoteError        a vote for a pair that is not (or no longer) open to this annotator
 ├── DataError                 a file or data set that cannot be imported or exported
 ├── StoreError                the database or the home cannot be read or written
-│   └── CorruptStoreError     the database file is damaged; it was set aside, never overwritten
-├── TrainingError             training cannot go on
+│   ├── BusyStoreError        another process wrote to the database for too long; try again
+│   └── CorruptStoreError     the database file is damaged; it was renamed, never overwritten
+├── TrainingError             training cannot continue
 │   ├── NotFiniteError        a NaN or infinity appeared
 │   └── SelfCheckError        an invariant of the algorithm does not hold on this machine
 ├── EngineError               the engine is missing, dead, or a second one was started
-│   └── ClaimedError          another process is at work on the run
+│   └── ClaimedError          another process writes the run
 └── NotAllowedError           only the operator may do this
 """
 
 
 class LabError(Exception):
-    """Base of all errors raised on purpose. The message says what happened, why, and what to do."""
+    pass
 
 
 class ConfigError(LabError):
@@ -46,7 +47,7 @@ class StoreError(LabError):
 
 
 class BusyStoreError(StoreError):
-    """Somebody else wrote to the database for too long; later it will do."""
+    pass
 
 
 class CorruptStoreError(StoreError):
@@ -70,7 +71,7 @@ class EngineError(LabError):
 
 
 class ClaimedError(EngineError):
-    """Another process is at work on the run: it is that one's to say how the run is."""
+    pass
 
 
 class NotAllowedError(LabError):

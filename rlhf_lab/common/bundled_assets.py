@@ -1,4 +1,4 @@
-"""What the project ships in assets/: the embedded model, its prompt sets, and pairs sampled beforehand. No torch here."""
+"""The files in assets/: the embedded model, prompt sets, and pairs sampled in advance. No torch."""
 
 import json
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ MAX_EVAL_PROMPTS = 256
 
 @dataclass(frozen=True)
 class ShippedPair:
-    """Two samples of the embedded model for one prompt, made with the weights `model_sha256`."""
+    """Two samples of the embedded model for one prompt."""
 
     prompt_set: str
     prompt: str
@@ -50,19 +50,22 @@ def shipped_prompts(prompt_set: str) -> list[str]:
 
 
 def shipped_pairs() -> tuple[str, list[ShippedPair]]:
-    """The weights' SHA-256 that wrote them, and the pairs."""
+    """The SHA-256 of the weights that the pairs were sampled with, and the pairs."""
     data: dict[str, Any] = json.loads((ASSETS / "pairs.json").read_text(encoding="utf-8"))
-    pairs = [
-        ShippedPair(
-            item["prompt_set"], item["prompt"], (item["texts"][0], item["texts"][1]),
-            (tuple(item["token_ids"][0]), tuple(item["token_ids"][1])), (item["seeds"][0], item["seeds"][1]),
-        )
-        for item in data["pairs"]
-    ]  # fmt: skip
-    return data["model_sha256"], pairs
+    return data["model_sha256"], [_pair_from_json(item) for item in data["pairs"]]
+
+
+def _pair_from_json(item: dict[str, Any]) -> ShippedPair:
+    (first, second), (first_ids, second_ids), (first_seed, second_seed) = (
+        item["texts"],
+        item["token_ids"],
+        item["seeds"],
+    )
+    token_ids = (tuple(first_ids), tuple(second_ids))
+    return ShippedPair(item["prompt_set"], item["prompt"], (first, second), token_ids, (first_seed, second_seed))
 
 
 def train_eval_split(prompts: list[str]) -> list[tuple[str, str]]:
-    """(text, "train" | "eval"): the last quarter, at most 256, is kept for evaluation; a single prompt is trained on."""
+    """(text, "train" | "eval"): the last quarter, at most MAX_EVAL_PROMPTS, is for evaluation; a single prompt for training."""
     eval_count = min(MAX_EVAL_PROMPTS, max(1, len(prompts) // 4)) if len(prompts) > 1 else 0
     return [(text, "eval" if i >= len(prompts) - eval_count else "train") for i, text in enumerate(prompts)]

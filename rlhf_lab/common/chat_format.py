@@ -1,7 +1,7 @@
-"""Texts out of conversations and transcripts, and back.
+"""Conversion between chats and texts.
 
-A chat is a list of {"role", "content"}. The lab stores texts: one message of a user is its content; a longer chat is a
-transcript in the form of Anthropic's HH data, "\\n\\nHuman: …\\n\\nAssistant: …", which `parse_transcript` takes apart again.
+A chat is a list of {"role", "content"}. The lab stores texts: a single user message is its content; a longer chat is a transcript
+in the format of Anthropic's HH data, "\\n\\nHuman: …\\n\\nAssistant: …", which `parse_transcript` converts back.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ Chat = list[dict[str, str]]
 
 
 class UnreadableError(ValueError):
-    """Why a value is neither a text nor a chat; in words for a person."""
+    """Why a value is neither a text nor a chat; the message is for people."""
 
 
 def require_text(value: Any) -> str:
-    """A text as it is. Raises UnreadableError for anything else."""
+    """The value if it is a text. Raises UnreadableError for anything else."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -29,7 +29,7 @@ def require_text(value: Any) -> str:
 
 
 def validate_chat(value: Sequence[Any]) -> Chat:
-    """A checked chat."""
+    """The value as a chat. Raises UnreadableError."""
     if not value:
         raise UnreadableError("is a chat without messages")
     chat = []
@@ -62,7 +62,7 @@ def is_transcript(text: str) -> bool:
 
 
 def parse_transcript(text: str) -> Chat:
-    """A prompt as a chat: what `to_transcript` wrote, or one message of a user. transcript(chat(text)) == text, always."""
+    """A prompt as a chat: the inverse of `to_transcript`; a text that is no transcript is one user message."""
     if is_transcript(text) and text.endswith(ASSISTANT_PREFIX):
         messages: Chat = []
         for segment in text.removesuffix(ASSISTANT_PREFIX).split(TURN_SEPARATOR):
@@ -77,7 +77,7 @@ def parse_transcript(text: str) -> Chat:
 
 
 def split_shared_prefix(chosen: Any, rejected: Any) -> tuple[str, str, str]:
-    """(prompt, chosen, rejected) of two whole conversations with a shared beginning. Raises UnreadableError."""
+    """(prompt, chosen, rejected) of two conversations, the prompt being their shared beginning. Raises UnreadableError."""
     if isinstance(chosen, list) and isinstance(rejected, list):
         return _split_chats(validate_chat(chosen), validate_chat(rejected))
     return _split_texts(require_text(chosen), require_text(rejected))
@@ -112,7 +112,7 @@ def _split_texts(chosen: str, rejected: str) -> tuple[str, str, str]:
 
 
 def _word_boundary(a: str, b: str, end: int) -> int:
-    """A beginning that does not end within a word; white space in between belongs to the answers, as models write it."""
+    """The end of a prefix that ends at a word; white space after it belongs to the responses, as models sample it."""
     if end < len(a) and end < len(b):
         while end and not a[end - 1].isspace():
             end -= 1
@@ -120,7 +120,7 @@ def _word_boundary(a: str, b: str, end: int) -> int:
 
 
 def parse_response(value: Any) -> str:
-    """The answer in a text, or in a chat of one message of the assistant. Raises UnreadableError."""
+    """The response in a text, or in a chat of one assistant message. Raises UnreadableError."""
     if not isinstance(value, list):
         return require_text(value)
     messages = validate_chat(value)
@@ -130,7 +130,7 @@ def parse_response(value: Any) -> str:
 
 
 def parse_prompt(value: Any) -> str:
-    """A prompt in a text or a chat. Raises UnreadableError."""
+    """A prompt from a text or a chat. Raises UnreadableError."""
     return to_transcript(validate_chat(value)) if isinstance(value, list) else require_text(value)
 
 

@@ -1,4 +1,4 @@
-"""Which checkpoints a run has, and whether one is as it was written. `trainers.checkpoint` writes them."""
+"""The checkpoints of a run, and whether their files are intact. `training.checkpoints` writes them."""
 
 import json
 from collections.abc import Callable
@@ -20,14 +20,13 @@ def checkpoint_step(folder: Path) -> int:
 
 
 def checkpoint_steps(run_folder: Path) -> list[int]:
-    """The steps that have a checkpoint, ascending. run: the run's folder."""
+    """The steps that have a checkpoint, ascending."""
     folders = [path for path in run_folder.glob("step-*") if (path / STATE_FILE).is_file()]
     return sorted(checkpoint_step(path) for path in folders if path.name.removeprefix("step-").isdigit())
 
 
 def newest_intact_step(run_folder: Path) -> int | None:
-    """The newest step whose adapter is as it was written; None where there is none. Cheap to ask again: a file is read once for
-    as long as its size and time stay."""
+    """The newest step with an intact adapter; None: there is none. A file is hashed again only after a change of size or time."""
     newest_first = reversed(checkpoint_steps(run_folder))
     return next(
         (step for step in newest_first if is_adapter_intact(checkpoint_folder(run_folder, step), _cached_sha256)), None
@@ -35,7 +34,7 @@ def newest_intact_step(run_folder: Path) -> int | None:
 
 
 def damaged_checkpoint_note(run_folder: Path, used_step: int) -> str:
-    """In words that the newest checkpoint is damaged, where an older one is used in its place; "" where it is not."""
+    """A text that an older checkpoint was used because the newest is damaged; "" where `used_step` is the newest."""
     last_step = checkpoint_steps(run_folder)[-1]
     return (
         f"The checkpoint of step {last_step} is damaged; the one of step {used_step} was used."
@@ -45,12 +44,12 @@ def damaged_checkpoint_note(run_folder: Path, used_step: int) -> str:
 
 
 def is_intact(folder: Path) -> bool:
-    """Whether every file of a checkpoint is there and has the content it was written with: then a run can be resumed from it."""
+    """Whether every file of a checkpoint has its recorded SHA-256: then a run can be resumed from it."""
     return _matches_digests(folder, "", file_sha256)
 
 
 def is_adapter_intact(folder: Path, digest_of: Callable[[Path], str] = file_sha256) -> bool:
-    """The same without what a resume needs: enough to write texts and to export; older checkpoints have no more."""
+    """`is_intact` without the trainer state, which older checkpoints lack: enough for sampling and export."""
     return _matches_digests(folder, TRAINER_FILE, digest_of)
 
 

@@ -1,4 +1,4 @@
-"""Words of strangers in a CSV that somebody opens as a spreadsheet: there a cell that begins like a formula is one, and runs."""
+"""Escaping of CSV cells that a spreadsheet would run as a formula."""
 
 import re
 
@@ -6,10 +6,10 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r\n＝＋－＠]")
 
 
 def escape_formula(text: str) -> str:
-    """With an apostrophe before what a spreadsheet would compute, and before what already begins so: `unescape_formula` is exact."""
+    """Prefix an apostrophe to formulas, and to texts that start with apostrophes before one, so that escaping is reversible."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 
 def unescape_formula(text: str) -> str:
-    """The words that `escape_formula` was given."""
+    """The inverse of `escape_formula`."""
     return text[1:] if text.startswith("'") and _FORMULA.match(text) else text

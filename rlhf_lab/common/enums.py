@@ -1,16 +1,12 @@
-"""Closed sets of words: what a label, a run, a job, an engine or an event can be, what the core can do one way or another, and
-the algorithms.
-They import nothing of ours.
-"""
+"""Enums and Literal types: labels, runs, jobs, engines, events, algorithms, and the variants that core functions offer."""
 
 from enum import StrEnum
 from typing import Literal
 
-#: What the core offers a choice of, by its name.
 CreditAssignment = Literal["to_go", "total"]
 Baseline = Literal["value", "batch_mean", "none"]
 ValueTarget = Literal["gae", "monte_carlo"]
-#: Estimators of the KL from the tokens that were sampled; "full" sums over the vocabulary.
+#: Estimators of the KL from the sampled tokens; "full" sums over the vocabulary.
 KLEstimator = Literal["k1", "k2", "k3"]
 AnyKLEstimator = Literal["k1", "k2", "k3", "full"]
 EnsembleCombination = Literal["mean", "worst", "uncertainty"]
@@ -23,7 +19,7 @@ ACTOR_CRITIC_ALGORITHMS = ("ppo", "ppo_penalty", "trpo", "a2c")
 VALUE_ALGORITHMS = (*ACTOR_CRITIC_ALGORITHMS, "reinforce")
 #: Algorithms with a probability ratio, which may pass over the same rollouts several times.
 RATIO_ALGORITHMS = ("ppo", "ppo_penalty", "grpo")
-#: Algorithms that learn from a rollout once, since they have no ratio.
+#: Algorithms that use each rollout for one update, since they have no ratio.
 SINGLE_PASS_ALGORITHMS = ("a2c", "reinforce", "rloo")
 #: Algorithms that compare samples of one prompt with each other.
 GROUP_ALGORITHMS = ("rloo", "grpo")
@@ -34,7 +30,7 @@ FIRST_ORDER_ALGORITHMS = ("ppo", "ppo_penalty", "a2c", "reinforce", "rloo", "grp
 
 
 class Choice(StrEnum):
-    """What an annotator said about a pair. FIRST and SECOND name the pair's completions, not sides of the screen."""
+    """An annotator's choice in a pair. FIRST and SECOND are the pair's completions, not sides of the screen."""
 
     FIRST = "first"
     SECOND = "second"
@@ -44,7 +40,7 @@ class Choice(StrEnum):
 
 
 class Strength(StrEnum):
-    """How much better the chosen side is, where the annotator said so."""
+    """How much better the chosen side is, if the annotator gave it."""
 
     SLIGHTLY = "slightly"
     CLEARLY = "clearly"
@@ -52,12 +48,12 @@ class Strength(StrEnum):
 
     @property
     def level(self) -> int:
-        """Steps of surer than "slightly": what `Comparison.strength` counts."""
+        """Levels above "slightly", as in `Comparison.strength`."""
         return list(Strength).index(self)
 
 
 class Source(StrEnum):
-    """Who made a label. The two never mix silently: every query names the source it wants."""
+    """Who made a label. Labels of the two sources never mix: every query names the source."""
 
     HUMAN = "human"
     SIMULATED = "simulated"
@@ -78,7 +74,7 @@ class RunStatus(StrEnum):
     FAILED = "failed"
 
 
-#: A run that goes on, or will: nothing of it may be deleted.
+#: A run in one of these cannot be deleted.
 ACTIVE_RUN_STATUSES = (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED)
 
 
@@ -98,12 +94,12 @@ class JobStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
-#: A job that is not over.
+#: A job in one of these has no result yet.
 UNFINISHED_JOB_STATUSES = (JobStatus.QUEUED, JobStatus.RUNNING)
 
 
 class EngineState(StrEnum):
-    """ABSENT: none, or ended in an orderly way. DEAD: it vanished, or it is there and silent."""
+    """ABSENT: there is none, or it exited. DEAD: it crashed, or runs without heartbeat."""
 
     ABSENT = "absent"
     STARTING = "starting"
@@ -112,7 +108,7 @@ class EngineState(StrEnum):
 
 
 class EventKind(StrEnum):
-    """What a person may tell a running run; and what the engine notes about it."""
+    """Controls of a run by people, and notes of the engine about it."""
 
     PAUSE = "pause"
     RESUME = "resume"

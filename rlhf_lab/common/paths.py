@@ -1,4 +1,4 @@
-"""Where a lab lives, and where in it things are."""
+"""The home of a lab, and paths in it."""
 
 import os
 from pathlib import Path
@@ -16,15 +16,15 @@ def default_home() -> Path:
 
 
 def database_url_override() -> str | None:
-    """RLHF_LAB_STORE: the URL of the database that holds a home's tables in place of its lab.db; None where it is not set."""
+    """RLHF_LAB_STORE: the URL of a database to use instead of the home's lab.db; None where it is not set."""
     return os.environ.get(STORE_VARIABLE) or None
 
 
 def run_folder(home: Path, run_id: int) -> Path:
-    """The checkpoints of a run."""
+    """The folder of a run's checkpoints."""
     return home / RUNS_FOLDER / str(run_id)
 
 
 def ptx_texts_file(home: Path, run_id: int) -> Path:
-    """The pretraining texts of a run that brought its own, a JSON list."""
+    """The pretraining texts of a run that has its own: a JSON list."""
     return run_folder(home, run_id) / _PTX_TEXTS

@@ -1,4 +1,4 @@
-"""Typed records: what crosses a layer boundary. Of ours they import only the kinds."""
+"""Records that cross layer boundaries."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -47,7 +47,7 @@ class Completion(NewCompletion):
 
 @dataclass(frozen=True)
 class Pair:
-    """Two completions of one prompt. `reason` says why they were put side by side (random, shipped, uncertainty: gap …)."""
+    """Two completions of one prompt. reason: how the pair was selected (random, shipped, uncertainty: gap …)."""
 
     id: int
     project_id: int
@@ -59,11 +59,11 @@ class Pair:
 
 @dataclass(frozen=True)
 class Vote:
-    """One answer. `uuid` is made by the client, so that a repeated request records once.
+    """One answer of an annotator.
 
-    first_on_left: which completion stood on the left. response_ms: None where no clock ran (a judge).
-    repeat: a second look at a pair the same person had judged: it tells how consistent they are and is no label.
-    via: the door it came through: "page", "api" … import_id: which import brought it; None where somebody voted here.
+    uuid: made by the client, so that a repeated request is recorded once. first_on_left: whether the first completion was on the
+    left. response_ms: None for judges. repeat: a second vote on a pair by the same person, which measures consistency and is no
+    label. via: "page", "api" … import_id: None for votes cast in this lab.
     """
 
     uuid: str
@@ -85,7 +85,7 @@ class Vote:
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody who entered with the join code. Their name is their annotator name and nobody else's."""
+    """Somebody who entered with the join code. name: their annotator name, unique."""
 
     id: int
     name: str
@@ -94,7 +94,7 @@ class Person:
 
 @dataclass(frozen=True)
 class Lease:
-    """A pair that is kept for one person until expires_at. repeat: they judged it before and see its sides swapped."""
+    """A pair reserved for one person until expires_at. repeat: they voted on it before and see its sides swapped."""
 
     pair: Pair
     annotator: str
@@ -104,7 +104,11 @@ class Lease:
 
 @dataclass(frozen=True)
 class AnnotatorActivity:
-    """What a person did. repeated, same: pairs judged twice, and alike; shared, agreed: decisions others made too, and alike."""
+    """A person's votes.
+
+    repeated: hidden repeats; same: those with the choice of the first vote. shared: comparisons with other people's votes on the
+    same pair; agreed: those with an equal choice.
+    """
 
     annotator: str
     labels: int
@@ -115,7 +119,7 @@ class AnnotatorActivity:
 
 
 class Role(StrEnum):
-    """What a visitor may do; each may do what those before it may."""
+    """What a visitor may do; each role includes those before it."""
 
     VIEWER = "viewer"
     LABELLER = "labeller"
@@ -128,10 +132,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """One label as the reward trainer sees it. group is the prompt id: cross-validation folds never split a group.
+    """One label for the reward trainer.
 
-    margin: how far apart the two scores should be; strength adds RewardConfig.margin for each step of surer than "slightly".
-    count: how often it counts in the training, the weight of whoever said it.
+    group: the prompt id; cross-validation folds never split a group. margin: wanted difference of the two scores; strength adds
+    RewardConfig.margin for each level above "slightly". count: how often the label counts, its annotator's weight.
     """
 
     prompt: str
@@ -148,7 +152,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class LabelSnapshot:
-    """The labels a reward model was trained on, pinned: vote ids in order, and a hash of what they said."""
+    """The labels that a reward model was trained on: vote ids in order, and a hash of their choices and texts."""
 
     vote_ids: tuple[int, ...]
     digest: str
@@ -168,9 +172,9 @@ class RewardModelRow:
 
 @dataclass(frozen=True)
 class RewardPredictionStats:
-    """How many votes the reward model of their day had foreseen, of those it could; low, high: 95 % Wilson interval.
+    """How many of the `decided` votes reward models predicted right; low, high: 95 % Wilson interval of the share.
 
-    chosen_…: the same of votes on pairs that were picked for what they teach (`labelling.is_actively_selected`), counted apart.
+    chosen_…: the same for votes on actively selected pairs (`config.labelling.is_actively_selected`), which are counted apart.
     """
 
     right: int
@@ -199,7 +203,7 @@ class Run:
 
 @dataclass(frozen=True)
 class RunEvent:
-    """A control or a knob change. applied_step is None until the engine has acted on it."""
+    """A control or a changed setting. applied_step: None until the engine has applied it."""
 
     id: int
     run_id: int
@@ -211,7 +215,7 @@ class RunEvent:
 
 @dataclass(frozen=True)
 class Job:
-    """`result` is what is known so far while the job runs, and its answer when it is done."""
+    """result: partial while the job runs, final when it is done."""
 
     id: int
     kind: JobKind
@@ -230,7 +234,7 @@ class Job:
 
 @dataclass(frozen=True)
 class BlindTest:
-    """Texts that two jobs wrote to the same prompts."""
+    """A comparison of the texts that two jobs sampled for the same prompts."""
 
     id: int
     project_id: int
@@ -241,10 +245,9 @@ class BlindTest:
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """One process and no other: a pid alone may be recycled, so it goes with the time the process started (psutil).
+    """Identifies one process: pids are reused, so it includes the start time (psutil).
 
-    boot: which start of which kernel it runs on, where that is known; a container that is made anew has another host name, but
-    the same kernel.
+    boot: the kernel's boot id, "" where unknown; a container that is created again has another host name but the same boot id.
     """
 
     host: str
@@ -255,7 +258,7 @@ class ProcessIdentity:
 
 @dataclass(frozen=True)
 class EngineRow:
-    """One engine process. beat_at is None until it has spoken, stopped_at until it has ended in an orderly way."""
+    """One engine process. beat_at: None before its first heartbeat; stopped_at: None unless it exited."""
 
     id: int
     process: ProcessIdentity
@@ -269,7 +272,7 @@ class EngineRow:
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """What is known of the engine now; `row` is the process that `state` speaks about (None: there never was one)."""
+    """The state of the engine now; row: the process with that state (None: there never was one)."""
 
     state: EngineState
     row: EngineRow | None
@@ -277,14 +280,14 @@ class EngineStatus:
 
 @dataclass(frozen=True)
 class TokenRecord:
-    """Everything that was computed about the tokens of one rollout row; every list is as long as token_ids.
+    """Everything computed for the tokens of one rollout row; every list has the length of token_ids.
 
-    tokens: their texts, which joined are the response. logprob, ratio: after the step's updates; all else is as the updates
-    were told. What has a default is not in records of older versions.
+    tokens: the text of each token; joined they are the response. logprob, ratio: after the step's updates; everything else: as
+    used by the updates. Fields with a default are missing in records of older versions.
 
-    raw_advantage: before whitening, which took `centre` from it and divided it by `spread` (None: not whitened). target: what
-    the values learnt, empty without values. score: the reward model's; earned: what the response was rewarded with. after: what
-    the state behind the last token counted as.
+    raw_advantage: before whitening, which subtracted `centre` and divided by `spread` (None: not whitened). target: of the value
+    function, empty without one. score: of the reward model; earned: the reward of the response after shaping. after: the value
+    used for the state after the last token.
     """
 
     row: int
@@ -311,7 +314,7 @@ class TokenRecord:
 
 @dataclass(frozen=True)
 class Sample:
-    """A generation for a fixed prompt and seed, so that steps can be compared. score is the reward model's."""
+    """A response to a fixed prompt and seed, so that steps can be compared. score: of the reward model; gold: of a judge."""
 
     prompt: str
     seed: int
@@ -322,7 +325,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class StepResult:
-    """One finished optimisation step. metrics use the names of docs/METRICS.md."""
+    """One finished optimisation step. metrics: by the names of docs/METRICS.md."""
 
     step: int
     metrics: dict[str, float]

@@ -1,7 +1,6 @@
-"""Derived seeds: every random draw is a function of a seed and of what it is for, so nothing has to be remembered.
+"""Derived seeds: every random draw is a function of a seed and its purpose; there is no shared generator state.
 
-A run that resumes at step 17 draws exactly what the uninterrupted run drew at step 17, and a job that samples in between
-cannot disturb it: there is no shared generator.
+A run that resumes at step 17 draws exactly what the uninterrupted run drew at step 17, whatever was sampled in between.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""How sure a share or a mean is. Plain arithmetic, so that the parts without torch can use it too."""
+"""Confidence intervals of shares and means, without torch."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -6,7 +6,7 @@ from statistics import fmean, stdev
 
 from rlhf_lab.errors import ConfigError
 
-#: Of fewer clusters no interval is told: it would be too wide to tell anything (docs/DECISIONS.md).
+#: With fewer clusters there is no interval: it would be too wide to be useful (docs/DECISIONS.md).
 MIN_CLUSTERS = 5
 
 
@@ -14,13 +14,12 @@ def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, flo
     """The Wilson score interval for a share of `successes` out of `n`; z = 1.96 is 95 % confidence.
 
     Returns:
-        (low, high), python floats within [0, 1]; exactly 0.0 below no success and exactly 1.0 above no failure;
-        (0.0, 1.0) for n = 0: nothing was seen, so anything is possible.
+        (low, high) within [0, 1]; low is exactly 0.0 for no success, high exactly 1.0 for no failure; (0.0, 1.0) for n = 0.
 
     Raises:
         ConfigError: a negative count, more successes than trials, z not positive.
 
-    Source: Wilson 1927; it keeps its coverage for small n and at 0 and 1, where the normal interval fails.
+    Source: Wilson 1927. Its coverage holds for small n and near 0 and 1, where that of the normal interval does not.
     """
     if not (0 <= successes <= n and z > 0):
         raise ConfigError(f"successes={successes}, n={n}, z={z}: the interval needs 0 <= successes <= n and z > 0.")
@@ -30,22 +29,22 @@ def wilson_interval(successes: int, n: int, z: float = 1.96) -> tuple[float, flo
 
 
 def clustered_interval(clusters: Iterable[tuple[int, int]]) -> tuple[float, float] | None:
-    """A 95 % interval for a share whose trials come in clusters, those of one cluster alike: several people's answers to a pair.
+    """A 95 % interval for a share whose trials are correlated within clusters, such as several people's answers to a pair.
 
-    clusters: (successes, trials) of each; those without a trial count nowhere.
+    clusters: (successes, trials) of each; clusters without trials are ignored.
 
     Returns:
-        (low, high) as `wilson_interval`; None for fewer than FEWEST_CLUSTERS.
+        (low, high) as `wilson_interval`; None for fewer than MIN_CLUSTERS clusters.
 
     Raises:
         ConfigError: a negative count, more successes than trials in a cluster.
 
-    Clusters are what another sample would have others of: for answers it speaks of the same people and other pairs. The share
-    p = sum(x_i) / sum(n_i) is a ratio of two sums over m clusters, its variance by linearisation
-    v = m / (m - 1) · sum((x_i - p·n_i)²) / sum(n_i)² (Cochran 1977, Sampling Techniques, 3rd ed., section 3.12). The interval is
-    Wilson's for as many independent trials as have that variance, p·(1 - p) / v, at most those there are, with Student's t of
-    m - 1 degrees of freedom for z (Korn & Graubard 1998, Survey Methodology 24; Dean & Pagano 2015, Journal of Survey Statistics
-    and Methodology 3). At 0 and 1 v is 0 and says nothing: m trials then, as if each cluster had said one thing.
+    The interval is for the population of clusters: with pairs as clusters it is for other pairs and the same people. The share
+    p = sum(x_i) / sum(n_i) is a ratio of two sums over m clusters; its variance by linearisation is
+    v = m / (m - 1) · sum((x_i - p·n_i)²) / sum(n_i)² (Cochran 1977, Sampling Techniques, 3rd ed., section 3.12). The result is
+    Wilson's interval for the effective number of independent trials, p·(1 - p) / v, at most sum(n_i), with Student's t of m - 1
+    degrees of freedom for z (Korn & Graubard 1998, Survey Methodology 24; Dean & Pagano 2015, Journal of Survey Statistics and
+    Methodology 3). For p = 0 or 1, where v is 0, the effective number is m.
     """
     counts = [(x, n) for x, n in clusters if (x, n) != (0, 0)]
     if not all(0 <= x <= n for x, n in counts):
@@ -62,12 +61,12 @@ def clustered_interval(clusters: Iterable[tuple[int, int]]) -> tuple[float, floa
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """A 95 % interval for the mean of values that know nothing of each other: mean ± t · sd / sqrt(n).
+    """A 95 % interval for the mean of n independent values: mean ± t · sd / sqrt(n).
 
     Returns:
-        (low, high); None for fewer than FEWEST_CLUSTERS values.
+        (low, high); None for fewer than MIN_CLUSTERS values.
 
-    t is Student's of n - 1 degrees of freedom (Student 1908, Biometrika 6), sd that of the sample.
+    t: Student's, of n - 1 degrees of freedom (Student 1908, Biometrika 6); sd: of the sample.
     """
     if len(values) < MIN_CLUSTERS:
         return None
@@ -76,9 +75,9 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _student_t(degrees_of_freedom: int, z: float = 1.96) -> float:
-    """The t that stands as far out as z does on the normal curve; from 4 degrees of freedom on right to 0.3 %.
+    """The quantile of Student's t at the probability of the normal quantile z, to 0.3 % from 4 degrees of freedom on.
 
-    Source: Abramowitz & Stegun 1964, 26.7.5, to the third power of 1 / freedom.
+    Source: Abramowitz & Stegun 1964, 26.7.5, to the third power of 1 / degrees_of_freedom.
     """
     term1, term2 = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
     term3 = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
@@ -89,7 +88,7 @@ def _wilson(share: float, n: float, z: float) -> tuple[float, float]:
     centre = share + z * z / (2 * n)
     half_width = z * math.sqrt(share * (1.0 - share) / n + z * z / (4.0 * n * n))
     scale = 1.0 + z * z / n
-    # At the ends the exact values are 0 and 1; rounding would leave a hair beside them.
+    # At the ends the exact values are 0 and 1, which rounding would miss.
     low = 0.0 if share == 0.0 else (centre - half_width) / scale
     high = 1.0 if share == 1.0 else (centre + half_width) / scale
     return low, high

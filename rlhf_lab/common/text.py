@@ -1,4 +1,4 @@
-"""Numbers of things, in words for people."""
+"""Counts as texts for people."""
 
 
 def pluralize(count: int, noun: str) -> str:
@@ -7,7 +7,7 @@ def pluralize(count: int, noun: str) -> str:
 
 
 def pluralize_of(count: int, total: int, noun: str) -> str:
-    """ "3 of 10 votes"; "10 votes" where none is missing."""
+    """ "3 of 10 votes"; "10 votes" where count equals total."""
     return ("" if count == total else f"{count:,} of ") + pluralize(total, noun)
 
 

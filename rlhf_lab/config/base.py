@@ -1,7 +1,7 @@
-"""What a setting is: a field of a frozen dataclass, written once with its help text and range.
+"""Base of the config classes: frozen dataclasses whose fields have a help text and a range.
 
 The command line, the form in the browser and the saved manifest are generated from these classes (`fields_of`,
-`add_arguments`, `to_dict`, `from_dict`). Values are checked on construction: ConfigError names the field, the value and
+`add_arguments`, `to_dict`, `from_dict`). Values are validated on construction: ConfigError names the field, the value and
 the range.
 """
 
@@ -18,7 +18,7 @@ from rlhf_lab.errors import ConfigError
 
 @dataclass(frozen=True)
 class Setting:
-    """What is known of one field, for forms and command lines."""
+    """One field of a config class, for forms and command lines."""
 
     name: str
     type: type
@@ -32,7 +32,7 @@ class Setting:
     only: tuple[str, ...] | None
 
     def applies_to(self, algorithm: str) -> bool:
-        """Whether the algorithm reads this setting; the others take its default alone."""
+        """Whether the algorithm uses this setting; with the others it must have its default."""
         return self.only is None or algorithm in self.only
 
 
@@ -45,9 +45,9 @@ def setting(
     group: str = "other",
     only: tuple[str, ...] | None = None,
 ) -> Any:
-    """A dataclass field with its help text and range (inclusive). Its choices are those of its type, where that is a Literal.
+    """A dataclass field with a help text and an inclusive range. The choices of a Literal type are read from the type.
 
-    group: the heading it stands under in a form. only: the algorithms that read it; None: all.
+    group: the heading in a form. only: the algorithms that use it; None: all.
     """
     metadata = {"help": help, "low": low, "high": high, "group": group, "only": only}
     return dataclasses.field(default=default, metadata=metadata)
@@ -74,8 +74,8 @@ class Config:
         return cls(**values)
 
     @classmethod
-    def recommended(cls, values: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG003  for those that have some
-        """What goes well with the values that were given; they themselves stay as they are."""
+    def recommended(cls, values: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG003  overridden by PolicyConfig
+        """Recommended values for the other settings, given some values."""
         return {}
 
     def replace(self, **changes: Any) -> Self:
@@ -117,7 +117,7 @@ def _validate(item: Setting, value: Any) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser, cls: type[Config], skip: tuple[str, ...] = ()) -> None:
-    """One `--name` option a field; an absent option leaves what is recommended, so presets and options can be combined."""
+    """Add one `--name` option per field; without it `from_args` uses the recommended value."""
     recommended = cls.recommended({})
     for item in fields_of(cls):
         if item.name in skip:
@@ -132,7 +132,7 @@ def add_arguments(parser: argparse.ArgumentParser, cls: type[Config], skip: tupl
         parser.add_argument(f"--{item.name.replace('_', '-')}", help=help_text, **kwargs)
 
 
-#: How a command line says None; not None itself, which stands for an option that was not given.
+#: None on a command line; not None itself, which means that the option is absent.
 NONE = "none"
 
 
@@ -144,7 +144,7 @@ def _optional_parser(base_type: type) -> Any:
 
 
 def from_args(cls: type[Config], args: argparse.Namespace, **defaults: Any) -> Any:
-    """The config of parsed arguments: options of the command line over `fixed` over what is recommended with them."""
+    """The config of parsed arguments: options take precedence over `defaults`, and those over recommended values."""
     values = dict(defaults)
     for item in fields_of(cls):
         value = getattr(args, item.name, None)

@@ -1,4 +1,4 @@
-"""The precision of a model's weights where nobody says which: the part that needs no torch."""
+"""The default dtype of a model's frozen weights, without torch."""
 
 import os
 
@@ -9,10 +9,10 @@ DTYPE_NAMES = ("float32", "bfloat16")
 
 
 def default_dtype(*, gpu: bool) -> str:
-    """What the variable RLHF_LAB_DTYPE says; without it bfloat16 on a GPU (that has it), float32 elsewhere.
+    """RLHF_LAB_DTYPE if set; otherwise bfloat16 on a GPU and float32 on a CPU.
 
-    Which is quicker on a CPU depends on its units and on the model's size, so a person says. Adapters and heads, what is learnt,
-    are float32 with either. Raises ModelError for another name.
+    Which is faster on a CPU depends on its units and the model's size, hence the variable. Trained adapters and heads are float32
+    in both cases. Raises ModelError for another name.
     """
     requested = os.environ.get(DTYPE_VARIABLE, "")
     if requested and requested not in DTYPE_NAMES:

@@ -1,4 +1,4 @@
-"""Who labels, and by which rules: a project's labelling settings, and the records of people and of what they hold."""
+"""A project's labelling settings."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -7,13 +7,13 @@ from rlhf_lab.config.base import Config, setting
 from rlhf_lab.errors import ConfigError
 
 MAX_GUIDELINE_LENGTH = 4000
-#: How a pair was put together; stands at the beginning of its `reason`.
+#: How a pair is selected among sampled ones; its `reason` begins with the method.
 SamplingMethod = Literal["random", "information", "uncertainty", "diversity"]
 SAMPLING_METHODS: tuple[SamplingMethod, ...] = get_args(SamplingMethod)
 
 
 def is_actively_selected(reason: str) -> bool:
-    """Whether a pair was picked out of several for what it would teach, so that it is no random sample."""
+    """Whether a pair with this `reason` was selected by a method other than at random."""
     return reason.split(":", maxsplit=1)[0] in SAMPLING_METHODS[1:]
 
 
@@ -46,5 +46,3 @@ class LabellingConfig(Config):
             raise ConfigError(
                 f"The guideline has {len(self.guideline):,} characters; shorten it to {MAX_GUIDELINE_LENGTH:,}."
             )
-
-

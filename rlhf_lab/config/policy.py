@@ -1,4 +1,4 @@
-"""How the policy learns: every setting with its range, the algorithms that read it, and what may not stand together."""
+"""How the policy is trained: every setting with its range, the algorithms that use it, and conflicts between settings."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -25,10 +25,10 @@ SHARDING_NEEDS_PROCESSES = (
     "shard_backbone deals the frozen weights out over the processes, and there is one. Choose processes = 2 or more"
 )
 
-#: What every algorithm is recommended with. Scores of a reward model are in sd of the base's samples, so that one clip fits all;
-#: those of a reward function from Python have units of their own, so the default is none.
+#: Recommended for every algorithm. Scores of a reward model are in sd of the base model's samples, so that one clip fits all;
+#: those of a Python reward function have other units, so the default is none.
 RECOMMENDED_FOR_ALL: dict[str, Any] = {"score_clip": 1.5}
-#: What each is recommended to start with besides, where it differs from the defaults (found by trials, docs/DECISIONS.md).
+#: Recommended per algorithm where it differs from the defaults (measured, docs/DECISIONS.md).
 ALGORITHMS: dict[Algorithm, dict[str, Any]] = {
     "ppo": {"epochs": 1, "minibatches": 4, "beta": 0.11},
     "ppo_penalty": {},
@@ -237,7 +237,7 @@ class PolicyConfig(Config):
 
     @classmethod
     def for_algorithm(cls, algorithm: str, **changes: Any) -> Self:
-        """The recommended config of an algorithm, with `changes_text`. Raises ConfigError."""
+        """The recommended config of an algorithm, with changes. Raises ConfigError."""
         return cls.from_dict(cls.recommended({"algorithm": algorithm}) | {"algorithm": algorithm} | changes)
 
     @classmethod
@@ -246,7 +246,7 @@ class PolicyConfig(Config):
 
     @property
     def responses_per_step(self) -> int:
-        """Responses of one step."""
+        """Responses per step."""
         return self.batch_size * self.rollouts
 
     @property
@@ -256,7 +256,7 @@ class PolicyConfig(Config):
 
 
 def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
-    """(whether it is so, why it cannot be and what to do) for settings that contradict each other."""
+    """(whether it applies, the error message) for each conflict between settings."""
     has_value_settings = c.value_trunk == "critic" or c.value_warmup > 0
     return [
         (
@@ -304,7 +304,8 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         ),
         (
             c.kl_controller == "adaptive" and c.responses_per_step * 0.2 >= c.kl_horizon,
-            f"kl_horizon = {c.kl_horizon:g} is too short for {c.responses_per_step} episodes a step. Choose at least {c.responses_per_step}",
+            f"kl_horizon = {c.kl_horizon:g} is too short for {c.responses_per_step} episodes a step. "
+            f"Choose at least {c.responses_per_step}",
         ),
         (
             c.algorithm == "trpo" and c.processes > 1,
@@ -312,14 +313,14 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
         ),
         (
             c.batch_size < c.processes or c.responses_per_step < c.processes * c.minibatches,
-            f"batch_size = {c.batch_size} in {c.minibatches} minibatches leaves some of {c.processes} processes without a response. "
-            "Raise batch_size or use fewer processes",
+            f"batch_size = {c.batch_size} in {c.minibatches} minibatches leaves some of {c.processes} processes "
+            "without a response. Raise batch_size or use fewer processes",
         ),
         (c.shard_backbone and c.processes < 2, SHARDING_NEEDS_PROCESSES),
         (
             c.shard_backbone and c.ptx_coef > 0 and c.ptx_batch < c.processes,
-            f"ptx_batch = {c.ptx_batch} leaves some of {c.processes} processes without a text, and shard_backbone needs all of them "
-            "at every pass. Raise ptx_batch or use fewer processes",
+            f"ptx_batch = {c.ptx_batch} leaves some of {c.processes} processes without a text, "
+            "and shard_backbone needs all of them at every pass. Raise ptx_batch or use fewer processes",
         ),
         (
             c.penalty_kl_min >= c.penalty_kl_max,
@@ -328,10 +329,10 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
     ]
 
 
-#: What a person can change while a run goes on, and where it may be set.
+#: Settings that can be changed during a run.
 LIVE_SETTINGS = ("beta", "lr")
 
-#: Named starting points of the policy; "gentle" is the default of the form for models nobody has tuned here.
+#: Named presets; "gentle" is the form's default for models other than the embedded one.
 PRESETS: dict[str, dict[str, Any]] = {
     "lab": {},
     "gentle": {"lr": 1e-4, "beta": 0.2},

@@ -1,7 +1,7 @@
-"""The engine as a process: is it there, start it, stop it. No torch here: the page imports this.
+"""The engine as a process: its state, start and stop. No torch: the page imports this module.
 
-An engine writes a heartbeat row every few seconds (from a thread: a step may take longer). On its own machine it is
-known by pid and process start time, so that a recycled pid is never taken for it; from another by the heartbeat alone.
+An engine writes a heartbeat row every few seconds (from a thread: a step may take longer). On its own machine it is identified
+by pid and process start time, so that a reused pid is not taken for it; on other machines by the heartbeat alone.
 """
 
 import os
@@ -24,17 +24,15 @@ from rlhf_lab.errors import EngineError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
 
-HEARTBEAT_TIMEOUT_S = 10.0  # a heartbeat is good for so long
-STATE_STARTING = "starting"  # what an engine says of itself until it has loaded torch, which a cold disk makes slow
-START_TIMEOUT_S = 120.0  # so long may that take
-GONE_AFTER_S = 60.0  # after so long without a heartbeat, an engine on another machine is given up
-PROCESS_POLL_S = 1.0  # between two looks at a process to end with
+HEARTBEAT_TIMEOUT_S = 10.0  # an engine whose last heartbeat is older is dead or hangs
+STATE_STARTING = "starting"  # of an engine that has not loaded torch yet
+START_TIMEOUT_S = 120.0  # loading torch from a cold disk is slow
+GONE_AFTER_S = 60.0  # an engine on another machine without a heartbeat for so long is given up
+PROCESS_POLL_S = 1.0
 OUTPUT_FILE = "engine.out"
 _MAX_OUTPUT_BYTES = 1_000_000
 _UI_SEEN_INTERVAL_S = 5.0
-_START_TIME_TOLERANCE_S = (
-    2.0  # two processes read the same start time up to a second apart: the kernel derives it from the clock
-)
+_START_TIME_TOLERANCE_S = 2.0  # the kernel derives start times from the clock: two readings differ by up to a second
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,8 +53,7 @@ def _identity(pid: int) -> ProcessIdentity:
 
 
 def boot_id() -> str:
-    """What tells this start of the kernel from every other, the same in all its containers; "" where it does not say (Linux
-    does)."""
+    """Identifies this boot of the kernel, in all its containers (Linux); "" where it is unknown."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -64,7 +61,7 @@ def boot_id() -> str:
 
 
 def _find_process(process: ProcessIdentity) -> psutil.Process | None:
-    """The process on this machine, unless it has ended; a zombie has ended."""
+    """The process, if it runs on this machine; a zombie does not."""
     if process.host != socket.gethostname():
         return None
     try:
@@ -76,18 +73,18 @@ def _find_process(process: ProcessIdentity) -> psutil.Process | None:
 
 
 def exit_when_process_ends(process: ProcessIdentity) -> None:
-    """End this process at once, some moments after another one of this machine has ended, however that ended."""
+    """Start a thread that ends this process soon after another process of this machine ended."""
 
     def watch() -> None:
         while _find_process(process):
             time.sleep(PROCESS_POLL_S)
         os._exit(1)
 
-    threading.Thread(target=watch, name="ends with another process", daemon=True).start()
+    threading.Thread(target=watch, name="exit with another process", daemon=True).start()
 
 
 def engine_from_row(row: RowMapping) -> EngineRow:
-    """A row of `engines` as a record; other columns may stand beside it."""
+    """A record of the `engines` columns of a row, which may have others."""
     e = t.engines.c
     return EngineRow(
         id=row[e.id],
@@ -105,7 +102,7 @@ def engine_from_row(row: RowMapping) -> EngineRow:
 
 
 def record_heartbeat(db: Database, state: str, *, device: str = "", memory_mb: float | None = None) -> int:
-    """Say that this process is the engine and is alive; returns its engine id. `state` is for people ("idle")."""
+    """Record that this process is the engine and alive; returns its engine id. state: a text for people ("idle")."""
     values = {"state": state, "device": device, "memory_mb": memory_mb, "beat_at": time.time()}
     with db.write() as conn:
         engine_id = _find_or_add_engine(conn, this_process())
@@ -114,7 +111,7 @@ def record_heartbeat(db: Database, state: str, *, device: str = "", memory_mb: f
 
 
 def mark_engine_stopped(db: Database, engine_id: int) -> None:
-    """The engine ends in an orderly way."""
+    """Record that the engine exits."""
     with db.write() as conn:
         conn.execute(update(t.engines).where(t.engines.c.id == engine_id).values(stopped_at=time.time()))
 
@@ -139,7 +136,7 @@ def _find_or_add_engine(conn: Connection, process: ProcessIdentity, state: str =
 
 
 def touch_ui(db: Database) -> None:
-    """A page is open. Cheap to call often: it writes every few seconds only."""
+    """Record that a page is open. Cheap to call often: it writes every few seconds only."""
     now = time.time()
     last_seen_at = ui_last_seen_at(db)
     if last_seen_at is not None and 0 <= now - last_seen_at < _UI_SEEN_INTERVAL_S:
@@ -151,7 +148,7 @@ def touch_ui(db: Database) -> None:
 
 
 def engine_state(db: Database) -> EngineStatus:
-    """How the engine is, and the row of the process this is about."""
+    """The state of the engine, and the row of the process that has it."""
     with db.read() as conn:
         return _engine_state(conn)
 
@@ -184,7 +181,7 @@ def state_of_process(row: EngineRow) -> EngineState:
 
 
 def is_gone(row: EngineRow) -> bool:
-    """Whether this process can no longer write. A silent one on this machine still can: it may wake up."""
+    """Whether this process can no longer write. A process of this machine without heartbeat still can: it may only hang."""
     if row.process.host == socket.gethostname():
         return _find_process(row.process) is None
     last_sign = row.beat_at or row.started_at
@@ -192,12 +189,12 @@ def is_gone(row: EngineRow) -> bool:
 
 
 def ensure_engine(db: Database, home: Path, command: Sequence[str] | None = None) -> EngineStatus:
-    """Start the engine unless it is there; of several callers at once, one starts it.
+    """Start the engine unless there is one; of several callers at once, one starts it.
 
-    One that is there but silent is left alone and reported as DEAD: `stop_engine` ends it, then call this again. One on
-    another machine counts as there until it has been silent for GONE_S.
+    A process without heartbeat is not replaced but reported as DEAD: call `stop_engine` first. On another machine it counts
+    as gone after GONE_AFTER_S.
     """
-    with db.write() as conn:  # the turn to write is what makes "look, then start" one act
+    with db.write() as conn:  # the write lock makes "check, then start" atomic
         status = _engine_state(conn)
         if status.state in (EngineState.ALIVE, EngineState.STARTING):
             return status
@@ -208,7 +205,7 @@ def ensure_engine(db: Database, home: Path, command: Sequence[str] | None = None
 
 
 def start_engine(home: Path, command: Sequence[str] | None = None) -> ProcessIdentity:
-    """Start an engine that outlives this process; its output goes to HOME/engine.out. `command`: another program."""
+    """Start an engine that outlives this process; its output goes to HOME/engine.out. command: another program to run."""
     home = home.resolve()
     options: dict[str, Any] = {"start_new_session": True}
     if sys.platform == "win32":
@@ -228,7 +225,7 @@ def start_engine(home: Path, command: Sequence[str] | None = None) -> ProcessIde
         identity = _identity(process.pid)
     except (OSError, psutil.Error) as exc:
         raise EngineError(f"The engine could not be started: {exc}. See {home / OUTPUT_FILE} and try again.") from exc
-    threading.Thread(target=process.wait, daemon=True).start()  # or it would stay a zombie while we live
+    threading.Thread(target=process.wait, daemon=True).start()  # otherwise it stays a zombie while this process runs
     return identity
 
 
@@ -240,7 +237,7 @@ def _output_file(home: Path) -> Path:
 
 
 def stop_engine(db: Database, home: Path, timeout: float = 10.0) -> bool:
-    """Ask every engine process on this machine to end (SIGTERM), after `timeout` seconds force it (SIGKILL).
+    """End every engine process on this machine: by SIGTERM, after `timeout` seconds by SIGKILL.
 
     Returns whether there was one. EngineError: it runs on another machine, or does not end.
     """
@@ -265,7 +262,7 @@ def stop_engine(db: Database, home: Path, timeout: float = 10.0) -> bool:
 def _terminate(process: psutil.Process, timeout: float) -> bool:
     for send_signal in (process.terminate, process.kill):
         try:
-            send_signal()  # psutil compares the start time once more before it sends the signal
+            send_signal()  # psutil checks the start time again before it sends the signal
             process.wait(timeout)
         except psutil.NoSuchProcess:
             return True

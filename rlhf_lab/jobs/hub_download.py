@@ -1,6 +1,6 @@
-"""A model's files fetched from the Hub in a thread of the page, with progress; one at a time. No torch.
+"""Downloads of models from the Hub in a thread of the page, one at a time. No torch.
 
-What has arrived stays in the Hub's cache: a download that was cancelled, or whose page ended, goes on from there.
+Received files stay in the Hub's cache: a download that was cancelled, or whose page ended, continues from there.
 """
 
 import logging
@@ -28,7 +28,7 @@ class DownloadStatus(StrEnum):
 
 @dataclass(frozen=True)
 class DownloadProgress:
-    """held, total: bytes. words: what came of it, or what failed and what to do. eta_s: None while it cannot be told."""
+    """held, total: bytes. words: the outcome, or the error and what to do. eta_s: None while unknown."""
 
     model: str
     status: DownloadStatus
@@ -43,7 +43,7 @@ class _CancelledError(Exception):
 
 
 class ModelDownloader:
-    """`start`, then look at `progress`; `then` is called with the folder when all is there, and says what came of it."""
+    """`start` a download, then poll `progress`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class ModelDownloader:
         self._thread: threading.Thread | None = None
 
     def start(self, facts: ModelFacts, on_complete: Callable[[Path], str]) -> None:
-        """Raises EngineError while another goes on."""
+        """on_complete: called with the folder; returns the final message. Raises EngineError during another download."""
         with self._lock:
             if self._facts is not None and self._status is DownloadStatus.RUNNING:
                 raise EngineError(f"{self._facts.name} is being downloaded. Wait for it, or cancel it first.")
@@ -68,7 +68,7 @@ class ModelDownloader:
             self._thread.start()
 
     def cancel(self) -> bool:
-        """False: there is nothing to cancel, or it is all here already."""
+        """False: there is nothing to cancel, or all files are here already."""
         with self._lock:
             if self._status is not DownloadStatus.RUNNING or not self._cancellable:
                 return False
@@ -78,14 +78,10 @@ class ModelDownloader:
             return True
 
     def progress(self) -> DownloadProgress | None:
-        """How the last download is doing; None where there was none."""
+        """The state of the last download; None: there was none."""
         with self._lock:
-            facts, status, message, (start_time, start_bytes) = (
-                self._facts,
-                self._status,
-                self._message,
-                self._start_point,
-            )
+            facts, status, message = self._facts, self._status, self._message
+            start_time, start_bytes = self._start_point
         if facts is None:
             return None
         total = facts.download_bytes
@@ -104,13 +100,13 @@ class ModelDownloader:
             with self._lock:
                 if cancel_event.is_set():
                     return
-                self._cancellable = False  # or a project could be made of what is said to be cancelled
+                self._cancellable = False  # otherwise on_complete could create a project after `cancel`
             status, message = DownloadStatus.DONE, on_complete(folder)
         except _CancelledError:
             return
         except LabError as error:
             status, message = DownloadStatus.FAILED, str(error)
-        except Exception as error:  # the client raises many kinds
+        except Exception as error:  # the client raises errors of many classes
             log.warning("download of %s failed", facts.name, exc_info=True)
             disk_full = isinstance(error, OSError) and error.errno == 28
             cause = "the disk is full: free some space" if disk_full else f"{type(error).__name__}: check the network"
@@ -124,11 +120,11 @@ class ModelDownloader:
 
 
 def download_model(facts: ModelFacts, cancel_event: threading.Event) -> Path:
-    """Download the files of a model into the Hub's cache; its folder. Raises what the client raises."""
+    """Download the files of a model into the Hub's cache and return their folder. Raises the client's errors."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils.tqdm import tqdm
 
-    class CancellableTqdm(tqdm):  # the client's only seam that is called while bytes arrive
+    class CancellableTqdm(tqdm):  # the client calls nothing else of ours while bytes arrive
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]  # tqdm has no annotations
 
@@ -151,7 +147,7 @@ def download_model(facts: ModelFacts, cancel_event: threading.Event) -> Path:
 
 
 def cached_bytes(name: str) -> int:
-    """Bytes of a Hub id in the cache, half-fetched files included."""
+    """Bytes of a model in the Hub's cache, partial files included."""
     from huggingface_hub import constants
     from huggingface_hub.file_download import repo_folder_name
 
@@ -159,6 +155,6 @@ def cached_bytes(name: str) -> int:
     for path in (Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=name, repo_type="model") / "blobs").glob("*"):
         try:
             total += path.stat().st_size
-        except OSError:  # renamed this very moment: the next look sees it
+        except OSError:  # renamed meanwhile: the next poll sees it
             continue
     return total

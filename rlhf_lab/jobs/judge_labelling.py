@@ -16,16 +16,16 @@ def annotator_name_of(judge: Judge) -> str:
 
 
 def judge_name_of(annotator: str) -> str:
-    """The judge's name behind `annotator_name_of`."""
+    """The inverse of `annotator_name_of`."""
     return annotator.removeprefix("judge:")
 
 
 def label_with_judge(
     db: Database, project_id: int, judge: Judge, count: int, *, noise: float = 0.0, seed: int = 0
 ) -> dict[Choice, int]:
-    """Let a judge vote on up to `count` pairs it has not seen; returns how many of each choice.
+    """Let a judge vote on up to `count` pairs that it has no vote on; returns how often it made each choice.
 
-    A pair's vote is a function of the pair, the judge, the noise and the seed.
+    A vote is a function of the pair, the judge, the noise and the seed.
     """
     counts: dict[Choice, int] = {}
     for _ in range(count):

@@ -1,17 +1,16 @@
-"""How much memory a model needs here, before it is loaded: a formula that is shown beside its result. No torch.
+"""How much memory a model needs, estimated before it is loaded. No torch.
 
-    estimate(facts, machine()) -> Estimate(parts, need, free, verdict)
-
-With P parameters, b bytes a number (4 on a CPU and 2 on a GPU, unless RLHF_LAB_DTYPE says so), L layers of width H and inner
-width I, V vocabulary entries, N rollouts a step of T tokens, of which R are the response's; B of them are in a micro-batch, and C
-texts in an update of the reward model, which takes both texts of a batch of comparisons at once:
+Symbols: P parameters of b bytes (4 on a CPU and 2 on a GPU, unless RLHF_LAB_DTYPE is set), L layers of hidden size H and
+inner size I, vocabulary size V. A step has N rollouts of T tokens, R of them in the response. B is the micro-batch size; C is
+the number of texts in an update of the reward model (two per comparison). r is the adapters' rank; a token's key or value has
+K numbers.
 
     weights        P · b
-    merged copy    (P − V·H) · b                   the layers once more, with an adapter added in
-    adapters       5 · 4 · r · Σ(in + out)         policy: weights, gradients, two moments; reward model: weights
-    activations    max(B, C) · T · L · (16·H + 5·I) · b   kept for the backward pass
-    logits         B · R · V · 3 · 4               logits, log-probabilities and their gradient in float32
-    cache          N · T · L · 2 · K · b           keys and values of N rollouts, K numbers a token
+    merged copy    (P − V·H) · b                          the layers with an adapter merged in
+    adapters       5 · 4 · r · Σ(in + out)                policy: weights, gradients, two moments; reward model: weights
+    activations    max(B, C) · T · L · (16·H + 5·I) · b   stored for the backward pass
+    logits         B · R · V · 3 · 4                      logits, log-probabilities and their gradient in float32
+    cache          N · T · L · 2 · K · b                  keys and values of all rollouts
     program        measured: Python, torch and its buffers
 """
 
@@ -31,8 +30,7 @@ from rlhf_lab.jobs.model_inspection import ModelFacts
 
 PROMPT_TOKENS = 64
 PROCESS_BYTES = {"cpu": 650_000_000, "gpu": 900_000_000}
-FITS_BELOW, TIGHT_BELOW = 0.7, 1.0  # shares of what is free
-MB = 1e6
+FITS_BELOW, TIGHT_BELOW = 0.7, 1.0  # shares of the free memory
 
 
 class FitVerdict(StrEnum):
@@ -43,7 +41,7 @@ class FitVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Where the engine would put the model. kind: cpu or gpu."""
+    """The device that the engine would use. kind: cpu or gpu."""
 
     kind: str
     name: str
@@ -52,7 +50,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True)
 class MemoryTerm:
-    """A term of the sum; formula: with this model's numbers in it."""
+    """A term of the sum, in bytes. formula: with this model's numbers."""
 
     name: str
     size: int
@@ -70,7 +68,7 @@ class MemoryEstimate:
 
 @dataclass(frozen=True)
 class DecoderDims:
-    """The sizes of a decoder; kv: numbers a token leaves in each of the two caches of a layer."""
+    """The sizes of a decoder. kv: numbers per token in a layer's keys, and as many in its values."""
 
     layers: int
     hidden: int
@@ -80,12 +78,12 @@ class DecoderDims:
 
 
 def detect_device() -> DeviceMemory:
-    """The GPU, where torch can use one, otherwise the main memory that is available now."""
+    """The GPU, if torch can use one, otherwise the main memory that is available now."""
     return _detect_gpu() or DeviceMemory("cpu", "CPU", int(psutil.virtual_memory().available))
 
 
 def _detect_gpu() -> DeviceMemory | None:
-    """By nvidia-smi: asking torch would cost the page seconds and memory."""
+    """By nvidia-smi: importing torch would cost the page seconds and memory."""
     tool = shutil.which("nvidia-smi")
     try:
         if tool is None or "+cpu" in importlib.metadata.version("torch"):
@@ -99,16 +97,13 @@ def _detect_gpu() -> DeviceMemory | None:
 
 
 def decoder_dims(config: dict[str, Any]) -> DecoderDims | None:
-    """The sizes that a config.json states under one of their usual names; None where one is missing."""
+    """The sizes in a config.json, under any of their usual names; None: one is missing."""
 
     def first_positive(*names: str) -> int:
         return next((value for name in names if isinstance(value := config.get(name), int) and value > 0), 0)
 
-    hidden, layers, vocab = (
-        first_positive("hidden_size", "n_embd", "d_model"),
-        first_positive("num_hidden_layers", "n_layer"),
-        first_positive("vocab_size"),
-    )
+    hidden, layers = first_positive("hidden_size", "n_embd", "d_model"), first_positive("num_hidden_layers", "n_layer")
+    vocab = first_positive("vocab_size")
     if not (hidden and layers and vocab):
         return None
     heads = first_positive("num_attention_heads", "n_head") or 1
@@ -118,9 +113,9 @@ def decoder_dims(config: dict[str, Any]) -> DecoderDims | None:
 
 
 def estimate_memory(facts: ModelFacts, device: DeviceMemory, config: PolicyConfig | None = None) -> MemoryEstimate:
-    """What a reward model and a PPO run need with the model on this machine. config: of the run, the preset by default.
+    """The memory that reward training and a policy run need. config: of the run (default: the preset).
 
-    Raises ModelError for a precision that is none.
+    Raises ModelError for an unknown RLHF_LAB_DTYPE.
     """
     policy_config = config or PolicyConfig()
     dims = decoder_dims(facts.config)
@@ -129,9 +124,9 @@ def estimate_memory(facts: ModelFacts, device: DeviceMemory, config: PolicyConfi
             _memory_terms(facts.parameters, dims, device, policy_config)
             if dims
             else _coarse_terms(facts.parameters, device)
-        )
+        ),
+        MemoryTerm("program", PROCESS_BYTES[device.kind], "measured"),
     ]
-    terms.append(MemoryTerm("program", PROCESS_BYTES[device.kind], "measured"))
     required_bytes = sum(term.size for term in terms)
     share = required_bytes / max(1, device.free_bytes)
     verdict = (
@@ -176,7 +171,7 @@ def _memory_terms(
 
 
 def _bytes_per_number(device: DeviceMemory) -> int:
-    """Of one of the model's numbers."""
+    """Of the model's dtype."""
     return 2 if default_dtype(gpu=device.kind == "gpu") == "bfloat16" else 4
 
 

@@ -1,14 +1,13 @@
-"""What a model is, before it is loaded: read from config.json and the headers of its safetensors files. No torch.
+"""Facts about a model, read from config.json and the headers of its safetensors files without loading it. No torch.
 
-    examine("embedded" | a folder | a Hub id) -> ModelFacts, or a ModelError that says what to do
-
-A Hub id whose files are all in the local cache is read there; otherwise the Hub is asked, and nothing but config.json fetched.
+A Hub id whose files are all in the local cache is read there; otherwise from the Hub, which sends nothing but config.json.
 """
 
 import json
+import math
 import re
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +20,14 @@ CAUSAL_LM_SUFFIXES = ("ForCausalLM", "LMHeadModel")
 WEIGHT_INDEX_FILE = "model.safetensors.index.json"
 HUB_TIMEOUT_S = 15.0
 HUB_MODEL_ID_PATTERN = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-MODEL_FILE_PATTERN = re.compile(
-    r"[^/]+\.(json|safetensors|model|txt|jinja)"
-)  # of the files on the Hub, those that a model needs
+MODEL_FILE_PATTERN = re.compile(r"[^/]+\.(json|safetensors|model|txt|jinja)")  # the files of a Hub model to download
 _MAX_HEADER_BYTES = 100_000_000
 OFFLINE_MESSAGE = "The Hub cannot be reached from here ({}). Give a local folder, or use the embedded model."
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """A model that can be used. name: as a project stores it. files: what the Hub still has to send, (name, bytes)."""
+    """A usable model. name: as a project stores it. files_to_download: (name, bytes) of files that are only on the Hub."""
 
     name: str
     architecture: str
@@ -38,7 +35,7 @@ class ModelFacts:
     parameters: int
     folder: Path | None
     revision: str = ""
-    files_to_download: tuple[tuple[str, int], ...] = field(default=())
+    files_to_download: tuple[tuple[str, int], ...] = ()
 
     @property
     def download_bytes(self) -> int:
@@ -46,7 +43,7 @@ class ModelFacts:
 
 
 def inspect_model(name: str) -> ModelFacts:
-    """Raises ModelError for what is no causal language model with safetensors and a tokenizer, or cannot be found."""
+    """name: "embedded", a folder or a Hub id. Raises ModelError unless it is a causal LM with safetensors and a tokenizer."""
     name = name.strip()
     if name == EMBEDDED_MODEL:
         return inspect_model_folder(name, embedded_model_folder())
@@ -58,12 +55,11 @@ def inspect_model(name: str) -> ModelFacts:
             f'"{name}" is neither a folder nor a Hub id. Give a folder with config.json, a tokenizer and *.safetensors, '
             f'a Hub id such as "HuggingFaceTB/SmolLM2-135M-Instruct", or "{EMBEDDED_MODEL}".'
         )
-    cached_facts = find_cached_model(name)
-    return cached_facts or _inspect_hub_model(name)
+    return find_cached_model(name) or _inspect_hub_model(name)
 
 
 def find_cached_model(name: str) -> ModelFacts | None:
-    """A Hub id's facts from the local cache; None where it is not there, or not whole."""
+    """A Hub model's facts from the local cache; None: it is not there, or not completely."""
     from huggingface_hub import snapshot_download
 
     try:
@@ -92,7 +88,7 @@ def inspect_model_folder(name: str, folder: Path) -> ModelFacts:
 
 
 def check_files(name: str, names: set[str]) -> None:
-    """Raises ModelError for a model without config, weights that may be opened, or a tokenizer."""
+    """Raises ModelError for a model without config, safetensors or tokenizer."""
     if "config.json" not in names:
         raise ModelError(f"{name}: there is no config.json, so it is no transformers model. Choose another.")
     if not any(file.endswith(".safetensors") for file in names):
@@ -109,7 +105,7 @@ def check_files(name: str, names: set[str]) -> None:
 
 
 def causal_lm_architecture(name: str, config: Any) -> str:
-    """The architecture. Raises ModelError unless the model continues texts."""
+    """The architecture. Raises ModelError unless the model is a causal LM."""
     if not isinstance(config, dict):
         raise ModelError(f"{name}: its config.json holds no settings, so it is no transformers model. Choose another.")
     architectures = config.get("architectures") or []
@@ -124,7 +120,7 @@ def causal_lm_architecture(name: str, config: Any) -> str:
 
 
 def _weight_shards(name: str, folder: Path) -> set[str]:
-    """The weight files that the index of a split model names."""
+    """The weight files in the index of a sharded model."""
     if not (folder / WEIGHT_INDEX_FILE).is_file():
         return set()
     try:
@@ -134,7 +130,7 @@ def _weight_shards(name: str, folder: Path) -> set[str]:
 
 
 def count_parameters(path: Path) -> int:
-    """How many numbers a safetensors file holds, from its header. ModelError: it is damaged or cut short."""
+    """The number of parameters in a safetensors file, from its header. ModelError: it is damaged or truncated."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -146,16 +142,9 @@ def count_parameters(path: Path) -> int:
         end = max((int(entry["data_offsets"][1]) for entry in tensors), default=0)
         if size != 8 + length + end:
             raise ValueError(f"it has {size:,} bytes and should have {8 + length + end:,}")
-        return sum(_product(entry["shape"]) for entry in tensors)
+        return sum(math.prod(int(size) for size in entry["shape"]) for entry in tensors)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
         raise ModelError(f"{path.name} is damaged or was not copied to its end ({error}). Copy it again.") from error
-
-
-def _product(shape: list[int]) -> int:
-    product = 1
-    for size in shape:
-        product *= int(size)
-    return product
 
 
 def _inspect_hub_model(name: str) -> ModelFacts:
@@ -181,7 +170,7 @@ def _inspect_hub_model(name: str) -> ModelFacts:
         ) from error
     except NotASafetensorsRepoError as error:
         raise ModelError(f"{name}: its *.safetensors are not a model's weights. Choose another model.") from error
-    except Exception as error:  # the client raises many kinds: no route, no name, a proxy's refusal, a server's failure
+    except Exception as error:  # the client raises errors of many classes: no route, a proxy, a server error
         raise ModelError(OFFLINE_MESSAGE.format(type(error).__name__)) from error
     files = tuple((file, size) for file, size in sorted(sizes.items()) if MODEL_FILE_PATTERN.fullmatch(file))
     return ModelFacts(name, architecture, config, sum(counts.values()), None, str(info.sha or ""), files)

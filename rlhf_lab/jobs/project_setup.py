@@ -1,4 +1,4 @@
-"""Projects made ready: prompts split, shipped pairs put in place. No model is loaded for it."""
+"""Creating, opening and deleting projects, with their prompts, shipped pairs and files. No model is loaded."""
 
 import re
 import shutil
@@ -41,11 +41,10 @@ def new_project(
     db: Database, *, model: str = EMBEDDED_MODEL, prompt_set: str = "tales", prompts_file: Path | None = None,
     custom_prompts: Sequence[str] = (), seed: int = 0, name: str = "",
 ) -> Project:  # fmt: skip
-    """A project on a model and a prompt set of ours, on prompts from a file, or on own prompts, which prompt_set names.
+    """Create a project on a bundled prompt set, a file of prompts, or custom prompts (then prompt_set is their name).
 
-    A name that another project has gets a number behind it.
-    The embedded model's projects begin with the shipped pairs of their set, so that labelling can start at once.
-    Raises ConfigError; ModelError for a folder that holds no model that can be used.
+    A name that another project has gets a number. Projects of the embedded model start with the shipped pairs of their prompt
+    set, so that labelling can start at once. Raises ConfigError; ModelError for a folder without a usable model.
     """
     if prompts_file is not None:
         custom_prompts, prompt_set = read_prompt_file(prompts_file), prompts_file.name
@@ -59,7 +58,7 @@ def new_project(
 
 
 def open_project_on_model(db: Database, facts: ModelFacts) -> Project:
-    """The project on a model that was opened last, opened again; a new one where there is none yet."""
+    """Open the project on a model that was opened last, or a new one."""
     existing = [project for project in projects(db) if project.model == facts.name]
     if not existing:
         return new_project(db, model=facts.name)
@@ -69,7 +68,7 @@ def open_project_on_model(db: Database, facts: ModelFacts) -> Project:
 
 
 def copy_project(db: Database, project: Project) -> Project:
-    """A new project on the same model, prompts and seed, without labels."""
+    """Create a project on the same model, prompts and seed, without labels."""
     custom_prompts = _all_prompts(db, project)
     if project.prompt_set in PROMPT_SETS and custom_prompts == shipped_prompts(project.prompt_set):
         custom_prompts = []
@@ -84,9 +83,9 @@ def copy_project(db: Database, project: Project) -> Project:
 
 
 def remove_project(db: Database, home: Path, project_id: int) -> Project:
-    """Delete a project with its labels, reward models and runs, rows and files; returns what it was.
+    """Delete a project with its labels, reward models and runs, rows and files; returns the deleted project.
 
-    Raises StoreError for the one that is open, while something of it goes on, and if files cannot be deleted.
+    Raises StoreError for the open project, while a job or run of it is active, and if files cannot be deleted.
     """
     project, removed = get_project(db, project_id), delete_project(db, project_id)
     folders = [
@@ -104,12 +103,12 @@ def remove_project(db: Database, home: Path, project_id: int) -> Project:
 
 
 def _all_prompts(db: Database, project: Project) -> list[str]:
-    """All its prompts in the order they were given: the evaluation's stood last."""
+    """All its prompts in the order they were given: those for evaluation last."""
     return [prompt.text for split_name in ("train", "eval") for prompt in prompts(db, project.id, split_name)]
 
 
 def _model_digest(model: str) -> str:
-    """The hash of the weights; empty for a Hub id that is not here yet. Raises ModelError for a folder without a model."""
+    """The hash of the weights; "" for a Hub id that is not downloaded. Raises ModelError for a folder without a model."""
     if model == EMBEDDED_MODEL:
         return weights_digest(embedded_model_folder())
     if Path(model).is_dir():
@@ -138,7 +137,7 @@ def _add_shipped_pairs(db: Database, project: Project, digest: str) -> None:
 
 
 def pick_project(db: Database, project_id: int | None) -> Project:
-    """The named project, or the one opened last; a first one on the embedded model where there is none. ConfigError."""
+    """The project of this id, or the one opened last, or a first one on the embedded model. Raises ConfigError."""
     if project_id is None:
         return current_project(db) or _first_project(db)
     existing = projects(db)
@@ -150,7 +149,7 @@ def pick_project(db: Database, project_id: int | None) -> Project:
 
 
 def _first_project(db: Database) -> Project:
-    """Made once, however many threads of a page look into a brand-new home at the same moment."""
+    """Created once, even if several threads of a page need it at the same time."""
     with _FIRST_PROJECT_LOCK:
         return current_project(db) or new_project(db)
 

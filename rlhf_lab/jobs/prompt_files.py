@@ -1,4 +1,4 @@
-"""Own prompts, as people have them: a prompt a line, JSON Lines, or CSV. What cannot be read is said with its line."""
+"""Custom prompts from text: a prompt a line, JSON Lines, or CSV. Errors name the line."""
 
 import csv
 import io
@@ -10,9 +10,9 @@ from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import ConfigError
 
 MIN_PROMPTS, MAX_PROMPTS = 4, 20_000
-MAX_PROMPT_CHARS = 2_000  # characters of a prompt
+MAX_PROMPT_CHARS = 2_000
 MAX_BYTES = 2_000_000
-MAX_REPORTED_ERRORS = 5  # mistakes named at once
+MAX_REPORTED_ERRORS = 5
 PROMPT_COLUMNS = ("prompt", "text", "instruction", "question")
 PROMPT_FILE_SUFFIXES = (".txt", ".jsonl", ".csv")
 
@@ -31,9 +31,9 @@ def read_prompt_file(path: Path) -> list[str]:
 
 
 def parse_prompts(text: str, name: str = "prompts.txt") -> list[str]:
-    """The prompts of a text, each once, in order; `name` ends in .jsonl or .csv, or it is a prompt a line.
+    """The different prompts of a text, in order. name: ends in .jsonl or .csv, otherwise the text has a prompt a line.
 
-    Raises ConfigError that names the first lines that cannot be used, or says that there are too few or too many.
+    Raises ConfigError for invalid lines, and for too few or too many prompts.
     """
     if len(text.encode("utf-8", "replace")) > MAX_BYTES:
         raise ConfigError(f"These are more than {MAX_BYTES // 1_000_000} MB of prompts. Give a part of them.")
@@ -50,7 +50,8 @@ def parse_prompts(text: str, name: str = "prompts.txt") -> list[str]:
     if errors:
         more = f"; and {len(errors) - MAX_REPORTED_ERRORS} more" if len(errors) > MAX_REPORTED_ERRORS else ""
         raise ConfigError(
-            f"{pluralize(len(errors), 'line')} cannot be used. {'; '.join(errors[:MAX_REPORTED_ERRORS])}{more}. Mend them and try again."
+            f"{pluralize(len(errors), 'line')} cannot be used. {'; '.join(errors[:MAX_REPORTED_ERRORS])}{more}. "
+            "Mend them and try again."
         )
     if not MIN_PROMPTS <= len(prompts) <= MAX_PROMPTS:
         count_message = (
@@ -63,7 +64,7 @@ def parse_prompts(text: str, name: str = "prompts.txt") -> list[str]:
 
 
 class _InvalidRow:
-    """What stands where a prompt should, in words."""
+    """Why a row holds no prompt."""
 
     def __init__(self, message: str) -> None:
         self.message = message
@@ -78,7 +79,7 @@ def _invalid_reason(prompt: "str | _InvalidRow") -> str:
 
 
 def _parse_lines(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
-    """`\\n` inside a line stands for a line break."""
+    """`\\n` within a line is a line break."""
     for number, line in enumerate(text.split("\n"), 1):
         yield number, line.strip().replace("\\n", "\n")
 
@@ -98,7 +99,7 @@ def _parse_jsonl(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
 
 
 def _parse_csv(text: str) -> Iterator[tuple[int, "str | _InvalidRow"]]:
-    """The column that a header names, or the first of a file without one."""
+    """The column of PROMPT_COLUMNS that the header has; without such a header the first column."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     column: int | None = None
     try:

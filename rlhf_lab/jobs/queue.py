@@ -22,13 +22,13 @@ MAX_ATTEMPTS = 5  # interruptions in a row without progress
 
 
 def submit(db: Database, kind: JobKind, project_id: int | None, payload: dict[str, Any]) -> Job:
-    """Ask the engine for something."""
+    """Queue a job."""
     with db.write() as conn:
         return _submit(conn, kind, project_id, payload)
 
 
 def submit_once(db: Database, kind: JobKind, project_id: int, payload: dict[str, Any]) -> Job:
-    """The same, unless a job of this kind is open in the project: then that one. Two pages of a home may ask at once."""
+    """Queue a job unless the project has an unfinished one of this kind; returns that one then. Safe between processes."""
     is_open_job = (
         (t.jobs.c.kind == kind) & (t.jobs.c.project_id == project_id) & t.jobs.c.status.in_(UNFINISHED_JOB_STATUSES)
     )
@@ -66,7 +66,7 @@ def claim(db: Database, kinds: Sequence[JobKind], engine_id: int, project_id: in
         query = query.where(t.jobs.c.project_id == project_id)
     with db.read() as conn:
         if conn.execute(query).scalar() is None:
-            return None  # the usual answer, many times a second: no need to wait for a turn to write
+            return None  # the usual case, many times a second: no need to wait for the write lock
     with db.write() as conn:
         job_id = conn.execute(query).scalar()
         if job_id is None:
@@ -79,32 +79,32 @@ def claim(db: Database, kinds: Sequence[JobKind], engine_id: int, project_id: in
 def update_progress(
     db: Database, job_id: int, progress: float, eta_s: float | None = None, partial_result: dict[str, Any] | None = None
 ) -> bool:
-    """progress from 0 to 1, eta_s seconds. False: the job is no longer running (cancelled); stop working on it.
+    """progress: from 0 to 1; eta_s: seconds. False: the job is no longer running (cancelled); stop working on it.
 
-    so_far: what is known before the job has ended; stands in `result` until the next update or the answer replaces it.
+    partial_result: stored as the job's `result` until the next one, or the final result, replaces it.
     """
     extra_values = {} if partial_result is None else {"result": partial_result}
     return _update_job(db, job_id, (JobStatus.RUNNING,), progress=progress, eta_s=eta_s, **extra_values)
 
 
 def requeue(db: Database, job_id: int) -> bool:
-    """A running job is queued again: its engine leaves in an orderly way. False: it was not running (cancelled)."""
+    """Queue a running job again, because its engine exits. False: it was not running (cancelled)."""
     return _update_job(db, job_id, (JobStatus.RUNNING,), status=JobStatus.QUEUED, engine_id=None)
 
 
 def finish(db: Database, job_id: int, result: dict[str, Any]) -> bool:
-    """False, and nothing changed: the job was not running (cancelled meanwhile)."""
+    """False: nothing was changed, because the job was not running (cancelled meanwhile)."""
     values = {"status": JobStatus.DONE, "result": result, "progress": 1.0, "eta_s": 0.0}
     return _update_job(db, job_id, (JobStatus.RUNNING,), **values)
 
 
 def fail(db: Database, job_id: int, error: str) -> bool:
-    """False, and nothing changed: the job had ended before."""
+    """False: nothing was changed, because the job had ended."""
     return _update_job(db, job_id, UNFINISHED_JOB_STATUSES, status=JobStatus.FAILED, error=error, eta_s=None)
 
 
 def cancel(db: Database, job_id: int) -> bool:
-    """A running job learns of it at its next `update_progress`. False: the job had ended before."""
+    """A running job learns of it from its next `update_progress`. False: the job had ended."""
     return _update_job(db, job_id, UNFINISHED_JOB_STATUSES, status=JobStatus.CANCELLED, eta_s=None)
 
 
@@ -137,9 +137,9 @@ def jobs(
 
 
 def requeue_interrupted(db: Database) -> list[Job]:
-    """Put the running jobs of engines that are gone back into the queue, oldest first; returns them as they are now.
+    """Queue the running jobs of engines that are gone again, oldest first; returns the changed jobs.
 
-    A job that was interrupted MAX_ATTEMPTS times in a row without getting further than before has failed.
+    A job that was interrupted MAX_ATTEMPTS times in a row without progress has failed.
     """
     query = (
         select(t.jobs, t.engines)

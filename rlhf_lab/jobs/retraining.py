@@ -43,14 +43,15 @@ def is_retraining_due(db: Database, project_id: int, source: Source) -> bool:
         return False
     recent_jobs = queue.jobs(db, project_id=project_id, kinds=[JobKind.TRAIN_REWARD], limit=1)
     return not (
-        recent_jobs
-        and recent_jobs[0].status is JobStatus.FAILED
-        and recent_jobs[0].payload.get("labels") == labels
+        recent_jobs and recent_jobs[0].status is JobStatus.FAILED and recent_jobs[0].payload.get("labels") == labels
     )
 
 
 def training_goal(db: Database, project_id: int, source: Source) -> int:
-    """The number of labels at which the next reward model is trained: LABELS_PER_RETRAINING beyond the newest one's live labels."""
+    """The number of labels at which the next reward model is trained: LABELS_PER_RETRAINING more than the newest one learnt from.
+
+    Of the newest model's labels only those that are still live are counted.
+    """
     newest = latest_reward_model(db, project_id, source)
     return (
         count_live_labels(db, project_id, newest.snapshot) + LABELS_PER_RETRAINING if newest else LABELS_FOR_FIRST_MODEL

@@ -74,7 +74,10 @@ class Scheduler:
             with self._lock:
                 self._judging_projects.remove(project_id)
         if labelled < count:
-            return f"The judge {name} labelled {labelled} pairs (simulated) and goes on as the engine writes {count - labelled} more."
+            return (
+                f"The judge {name} labelled {labelled} pairs (simulated) and goes on "
+                f"as the engine writes {count - labelled} more."
+            )
         return f"The judge {name} labelled {labelled} pairs. They are marked as simulated and never mixed with yours."
 
     def forget_project(self, project_id: int) -> None:
@@ -165,13 +168,13 @@ class Scheduler:
 
 
 def newest_checkpoint(home: Path, db: Database, project_id: int) -> str | None:
-    """The newest whole checkpoint of the project's newest run that has one, as "run/ID/STEP"; None where there is none."""
+    """The newest intact checkpoint of the project's newest run that has one, as "run/ID/STEP"; None: there is none."""
     newest_steps = ((run.id, newest_intact_step(run_folder(home, run.id))) for run in runs(db, project_id)[:20])
     return next((f"run/{run_id}/{step}" for run_id, step in newest_steps if step is not None), None)
 
 
 def failed_recently(db: Database, project_id: int, kind: JobKind) -> bool:
-    """Whether the last job of a kind failed less than RETRY_S ago: the same again would fail for the same reason."""
+    """Whether the last job of a kind failed less than RETRY_AFTER_S ago: the next one would probably fail too."""
     recent_jobs = queue.jobs(db, project_id=project_id, kinds=[kind], limit=1)
     return (
         bool(recent_jobs)
@@ -181,7 +184,7 @@ def failed_recently(db: Database, project_id: int, kind: JobKind) -> bool:
 
 
 def no_pair_message(db: Database, project_id: int) -> str:
-    """What to tell a person who has seen every pair: whether new ones are on their way, and if not, why."""
+    """A text for a person who has seen every pair: whether new ones are being sampled, and if not, why."""
     recent_jobs = queue.jobs(db, project_id=project_id, kinds=[JobKind.SAMPLE_PAIRS], limit=1)
     if recent_jobs and recent_jobs[0].status is JobStatus.FAILED:
         return f"You have seen every pair, and new ones could not be written: {recent_jobs[0].error} It is tried again by itself."

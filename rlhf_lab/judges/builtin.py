@@ -1,12 +1,12 @@
 """Simulated annotators: deterministic functions text -> float, higher is better. They know words, not the corpus.
 
-How the word judges count. A text becomes lower-case words and punctuation marks. At each place the longest entry of the
-judge's list counts (a phrase exactly, a word also in its plain inflections), and
-    total    = sum of weight x modifiers x REPEAT ** (how often the same entry has counted before)
+Lexicon judges: a text is split into lower-case words and punctuation marks. At each position the longest entry of the judge's
+lexicon counts (a phrase exactly, a word also in its regular inflections), and
+    total    = sum of weight * modifiers * REPEAT_DECAY ** (earlier occurrences of the same entry)
     strength = total / sqrt(max(words, MIN_WORDS))
-    score    = SCALE * strength / (|strength| + half), rounded to a multiple of GRAIN
-so that the score lies between -10 and 10, a text without entries scores 0, and `half` is the strength that scores 5.
-Modifiers (lexicons/modifiers.txt): "very happy" counts 1.5 times, "not happy" -0.5 times. Lists: judge_words/*.txt.
+    score    = MAX_SCORE * strength / (|strength| + half), rounded to a multiple of SCORE_STEP
+so the score lies between -10 and 10, a text without entries scores 0, and `half` is the strength that scores 5.
+Modifiers (lexicons/modifiers.txt): "very happy" counts 1.5 times, "not happy" -0.5 times. The lexicons are in lexicons/*.txt.
 """
 
 import math
@@ -22,11 +22,11 @@ from rlhf_lab.common.enums import Choice
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.judges.custom import load_score_function
 
-SCORE_STEP = 0.25  # points; every score of JUDGES is a multiple of it, so that near-identical texts tie
-MAX_SCORE = 10.0  # points; no score of JUDGES goes beyond it
+SCORE_STEP = 0.25  # every score of JUDGES is a multiple of it, so that near-identical texts tie
+MAX_SCORE = 10.0  # the largest absolute score of JUDGES
 REPEAT_DECAY = 0.25  # "happy happy happy" counts 1 + 1/4 + 1/16 times
 MIN_WORDS = 9  # shorter texts are normalised as if they had so many words: one good word is not a good text
-NEGATION_WINDOW = 3  # words that "not" looks ahead, within its clause
+NEGATION_WINDOW = 3  # words that a negation reaches ahead, within its clause
 
 _LEXICON_FOLDER = Path(__file__).parent / "lexicons"
 _TOKEN = re.compile(r"[^\W_]+(?:'[^\W_]+)*|[.,;:!?()—–]")
@@ -36,10 +36,10 @@ _SENTENCE_END = re.compile(r"[.!?]+")
 
 @dataclass(frozen=True)
 class Judge:
-    """A simulated annotator. `prompt_set` ("tales", "support" or "reviews") is the set it suits best.
+    """A simulated annotator.
 
-    spread: the standard deviation of its scores over typical texts of that set, in points; the unit of noise.
-    grain: its scores are multiples of it, in points; 0 means that they are not rounded.
+    prompt_set: the set it suits best ("tales", "support" or "reviews"). score_sd: the standard deviation of its scores over
+    typical texts of that set; the unit of noise. score_step: its scores are multiples of it; 0: they are not rounded.
     """
 
     name: str
@@ -75,12 +75,12 @@ def _load_lexicon(name: str) -> _Lexicon:
     return _Lexicon(weights, max(entry.count(" ") + 1 for entry in weights))
 
 
-# Endings and what may stand in their place; the first stem that the list knows wins, so "hoping" is hope before hop.
+# Suffix > replacement; the first stem in the lexicon wins, so "hoping" is hope before hop.
 _SUFFIX_RULES = "'s> iness>y ness> ies>y es>e es> s> ied>y ed>e ed> ing>e ing> iest>y est>e est> ier>y ily>y ly> ly>le"
 
 
 def _stems(word: str) -> Iterator[str]:
-    """The word and what it may be an inflection of; a stem has three letters or more."""
+    """The word and its possible stems of three letters or more."""
     yield word
     for suffix, replacement in (pair.split(">") for pair in _SUFFIX_RULES.split()):
         stem = word.removesuffix(suffix)
@@ -91,7 +91,7 @@ def _stems(word: str) -> Iterator[str]:
 
 
 def _find_entries(tokens: list[str], lexicon: _Lexicon) -> Iterator[tuple[int, str]]:
-    """The entries of the list found in the text, longest first, each with the place where it starts."""
+    """(token index, entry) of each lexicon entry in the text, the longest at each position."""
     index = 0
     while index < len(tokens):
         sizes = range(min(lexicon.max_words, len(tokens) - index), 1, -1)
@@ -106,7 +106,7 @@ def _find_entries(tokens: list[str], lexicon: _Lexicon) -> Iterator[tuple[int, s
 
 
 def _modifier_factor(tokens: list[str], index: int) -> float:
-    """What the words before `place` do to its weight: an intensifier next to it, a negation in the same clause."""
+    """The factor of the words before an entry: an intensifier right before it, a negation in the same clause."""
     modifiers = _load_lexicon("modifiers").weights
     previous = modifiers.get(tokens[index - 1], 1.0) if index else 1.0
     factor = previous if previous > 0 else 1.0
@@ -115,13 +115,13 @@ def _modifier_factor(tokens: list[str], index: int) -> float:
         if not token[0].isalnum():
             break
         negates = modifiers.get(token, 0.0) < 0 or token.endswith("n't")
-        if negates and tokens[earlier + 1] not in ("only", "just"):  # "not only" denies nothing
+        if negates and tokens[earlier + 1] not in ("only", "just"):  # "not only" is no negation
             return factor * modifiers["not"]
     return factor
 
 
 def _weighted_total(text: str, lexicon_name: str, *, apply_modifiers: bool = True) -> float:
-    """Sum of the weights of the entries of list `name` in the text, repeats falling off."""
+    """`total` of the module docstring for a lexicon."""
     lexicon, tokens, total = _load_lexicon(lexicon_name), _tokens(text), 0.0
     counts: Counter[str] = Counter()
     for index, entry in _find_entries(tokens, lexicon):
@@ -132,7 +132,7 @@ def _weighted_total(text: str, lexicon_name: str, *, apply_modifiers: bool = Tru
 
 
 def _round_to_step(points: float, step: float = SCORE_STEP) -> float:
-    """The nearest multiple of `score_step` (0: the points as they are)."""
+    """The nearest multiple of `step` (0: not rounded)."""
     return round(points / step) * step if step else points
 
 
@@ -141,12 +141,12 @@ def _saturate(strength: float, half: float) -> float:
 
 
 def _normalized_score(text: str, total: float, half: float) -> float:
-    """The score of a total, as the head of this file says."""
+    """`score` of the module docstring for a total."""
     return _saturate(total / math.sqrt(max(len(_words(text)), MIN_WORDS)), half)
 
 
 def _cheerful(text: str) -> float:
-    """total of valence.txt, + 0.5 where there is an exclamation mark; half = 2."""
+    """total of valence.txt, + 0.5 if there is an exclamation mark; half = 2."""
     return _normalized_score(text, _weighted_total(text, "valence") + 0.5 * ("!" in text), half=2.0)
 
 
@@ -206,7 +206,7 @@ def _plain(text: str) -> float:
     return _saturate(strength * min(len(unique_words) / MIN_WORDS, 1.0), half=2.0)
 
 
-# The spreads were measured on texts of two or three sentences, see tests/judges/test_builtin.py.
+# score_sd was measured on texts of two or three sentences, see tests/judges/test_builtin.py.
 _BUILTIN_JUDGES = (
     Judge("cheerful", "Likes happy words, and dislikes sad or angry ones.", "tales", _cheerful, 2.5, SCORE_STEP),
     Judge("gloomy", "Likes sorrow, loss, rain and darkness.", "tales", _gloomy, 2.5, SCORE_STEP),
@@ -221,7 +221,7 @@ JUDGES: dict[str, Judge] = {judge.name: judge for judge in _BUILTIN_JUDGES}
 
 
 def builtin_judge(name: str) -> Judge:
-    """The judge called `name`: all that a page may ask for, where a file would let whoever speaks run code.
+    """The built-in judge of this name. For the page: a judge from a file would let any visitor run code.
 
     Raises ConfigError for an unknown name.
     """
@@ -231,7 +231,7 @@ def builtin_judge(name: str) -> Judge:
 
 
 def load_judge(spec: str) -> Judge:
-    """The judge called `spec`, or a function text -> float of your own, written "FILE.py:NAME".
+    """A built-in judge by name, or a function text -> float of a file, as "FILE.py:NAME".
 
     Raises ConfigError for an unknown name, and as `custom.load_score_function`.
     """
@@ -247,8 +247,8 @@ def load_judge(spec: str) -> Judge:
 def prefer(judge: Judge, first: str, second: str, *, noise: float = 0.0, rng: random.Random | None = None) -> Choice:
     """Which of two texts the judge prefers: FIRST, SECOND, or TIE for exactly equal scores.
 
-    noise: standard deviation of the gaussian noise added to each of the two scores, in units of `judge.spread`; 0 is
-    deterministic and draws nothing from `rng`. Noisy scores go back to the judge's grain, so that ties stay possible.
+    noise: standard deviation of the Gaussian noise added to both scores, in units of `judge.score_sd`; 0 draws nothing from
+    `rng`. Noisy scores are rounded to the judge's step, so that ties stay possible.
     Raises ConfigError for a noise that is negative or not finite, and for noise without rng.
     """
     if not (math.isfinite(noise) and noise >= 0):

@@ -1,4 +1,4 @@
-"""Judges of a person's own: a function text -> float out of a file that they name."""
+"""Custom judges: a function text -> float from a Python file."""
 
 import importlib.util
 import math
@@ -13,10 +13,10 @@ from rlhf_lab.errors import ConfigError
 
 
 def load_score_function(file: str, name: str) -> Callable[[str], float]:
-    """The function `name` of a Python file, which is imported anew.
+    """The function `name` of a Python file, which is imported again at each call.
 
-    Raises ConfigError for a file or a function that is missing or cannot be used. What comes back raises ConfigError when the
-    function raises, or returns anything but a finite number; True and False count as 1 and 0.
+    Raises ConfigError for a file or function that is missing or unusable. The returned function raises ConfigError when the
+    custom one raises or returns anything but a finite number; True and False count as 1 and 0.
     """
     function = getattr(_load_module(Path(file)), name, None)
     if function is None:
@@ -27,7 +27,7 @@ def load_score_function(file: str, name: str) -> Callable[[str], float]:
 
 
 def _load_module(path: Path) -> ModuleType:
-    """Import a file by its path, anew each time. Raises ConfigError when that does not work."""
+    """Import a file by its path. Raises ConfigError."""
     if not path.is_file():
         raise ConfigError(f"The judge's file {path} does not exist. Check the path, or say FILE.py:NAME.")
     name = f"rlhf_lab_outside_judge_{path.stem}"
@@ -45,7 +45,7 @@ def _load_module(path: Path) -> ModuleType:
 
 
 def _checked_score(function: Callable[[str], object], spec: str, text: str) -> float:
-    """What the function gives the text, as a number. Raises ConfigError as score_of says."""
+    """The function's score of a text. Raises ConfigError as `load_score_function` says."""
     excerpt = repr(text[:40])
     try:
         value = function(text)
