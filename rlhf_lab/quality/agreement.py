@@ -1,7 +1,7 @@
-"""Figures of votes. A vote says first, second or tie ("both are bad" is a tie here, as it is to the reward model).
+"""Statistics of votes. The values are first, second and tie ("both are bad" is a tie, as for the reward model).
 
-Agreement between people counts one vote a person and pair. A hidden repeat tells how consistent a person is, and counts as a vote
-in what speaks of a person alone: sides, ties and seconds.
+Agreement between people counts one vote per person and pair. A hidden repeat measures self-consistency; it is also counted in the
+statistics of one person alone: sides, ties and seconds.
 """
 
 import itertools
@@ -22,7 +22,7 @@ VOTE_VALUES = (Choice.FIRST, Choice.SECOND, Choice.TIE)
 
 @dataclass(frozen=True)
 class VoteRecord:
-    """One vote as the figures need it. on_left: did the first text stand on the left; None where nobody knows."""
+    """One vote. first_on_left: whether the first text was on the left; None: unknown."""
 
     vote_id: int
     pair_id: int
@@ -47,7 +47,7 @@ class VoteRecord:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of `compared` comparisons of two votes, `agreed` say the same; low, high: 95 % Wilson, as if they were independent."""
+    """`agreed` of `compared` comparisons of two votes are equal. interval: 95 % Wilson, as if they were independent."""
 
     agreed: int
     compared: int
@@ -63,8 +63,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class TimeBucket:
-    """Votes in a row, as a point of a curve: seconds since 1970 of the first and last of them. alpha: of all votes on the pairs
-    that were judged then."""
+    """Consecutive votes, as a point of a curve. start, end: times of the first and last. alpha: of all votes on their pairs."""
 
     start: float
     end: float
@@ -79,8 +78,11 @@ class TimeBucket:
 
 @dataclass(frozen=True)
 class AnnotatorQuality:
-    """What one annotator's votes say. with_others: against every other vote on the same pair. with_self: hidden repeats that
-    were judged alike. left: decided votes for the text on the left. alpha_without: of the others alone. seconds: median."""
+    """The statistics of one annotator.
+
+    agreement_with_others: with every other vote on the same pair. self_consistency: hidden repeats equal to the first vote.
+    left_preference: decided votes for the text on the left. alpha_without: of the other annotators' votes.
+    """
 
     annotator: str
     votes: int
@@ -94,13 +96,13 @@ class AnnotatorQuality:
 
 
 def krippendorff_alpha(votes: Iterable[VoteRecord]) -> float | None:
-    """Krippendorff's alpha for nominal values: 1 perfect, 0 as by chance; None where no pair has two votes, or all are equal."""
+    """Krippendorff's alpha for nominal values: 1 perfect, 0 chance; None: no pair has two votes, or all values are equal."""
     counts = _value_counts(votes)
     return _alpha_from_counts(np.array(list(counts.values()), dtype=np.int64).reshape(-1, len(VOTE_VALUES)))
 
 
 def pairwise_agreement(votes: Iterable[VoteRecord]) -> Agreement:
-    """Every two votes of different people on the same pair."""
+    """Over every two votes of different people on the same pair."""
     agreed = compared = 0
     for row in _value_counts(votes).values():
         n = sum(row)
@@ -110,7 +112,7 @@ def pairwise_agreement(votes: Iterable[VoteRecord]) -> Agreement:
 
 
 def annotator_qualities(votes: Sequence[VoteRecord], *, bucket_count: int = 6) -> list[AnnotatorQuality]:
-    """Everybody's figures, most votes first."""
+    """The statistics of every annotator, most votes first."""
     reference = _ReferenceVotes.from_votes(votes)
     counts = reference.counts
     votes_by_annotator: defaultdict[str, list[VoteRecord]] = defaultdict(list)
@@ -143,7 +145,7 @@ def annotator_qualities(votes: Sequence[VoteRecord], *, bucket_count: int = 6) -
 def quality_over_time(
     votes: Sequence[VoteRecord], bucket_count: int, reference: "_ReferenceVotes | None" = None
 ) -> list[TimeBucket]:
-    """The votes in the order they were cast, in so many stretches of equal length; known: of all votes, to compare with."""
+    """Buckets of equally many votes in the order they were cast. reference: of all votes to compare with (default: `votes`)."""
     ordered = sorted(votes, key=lambda vote: (vote.created_at, vote.vote_id))
     reference = _ReferenceVotes.from_votes(votes) if reference is None else reference
     bucket_count = max(1, min(bucket_count, len(ordered)))
@@ -156,7 +158,7 @@ def _without_repeats(votes: Iterable[VoteRecord]) -> list[VoteRecord]:
 
 
 def _value_counts(votes: Iterable[VoteRecord]) -> dict[int, list[int]]:
-    """pair -> how many said each of VALUES."""
+    """pair id -> number of votes for each of VOTE_VALUES."""
     counts: defaultdict[int, list[int]] = defaultdict(lambda: [0] * len(VOTE_VALUES))
     for vote in _without_repeats(votes):
         counts[vote.pair_id][VOTE_VALUES.index(vote.value)] += 1
@@ -164,7 +166,7 @@ def _value_counts(votes: Iterable[VoteRecord]) -> dict[int, list[int]]:
 
 
 def _alpha_from_counts(counts: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> float | None:
-    """counts: (pairs, values). The package refuses what has no answer; that is looked for beforehand."""
+    """counts: (pairs, values). None where alpha is undefined, which the krippendorff package would refuse."""
     with_several_votes = counts[counts.sum(1) > 1] if len(counts) else counts
     if len(with_several_votes) == 0 or (with_several_votes.sum(0) > 0).sum() < 2:
         return None
@@ -172,7 +174,7 @@ def _alpha_from_counts(counts: "np.ndarray[tuple[int, int], np.dtype[np.int64]]"
 
 
 class _ReferenceVotes(NamedTuple):
-    """What votes are compared with. counts: pair -> how many said each of VALUES; firsts: what somebody said first of a pair."""
+    """Votes to compare with. counts: see `_value_counts`; first_values: (annotator, pair id) -> value of the first vote."""
 
     counts: dict[int, list[int]]
     first_values: dict[tuple[str, int], Choice]
@@ -184,7 +186,7 @@ class _ReferenceVotes(NamedTuple):
 
 
 def _time_bucket(votes: Sequence[VoteRecord], reference: _ReferenceVotes) -> TimeBucket:
-    """votes: one person's or everybody's; known: of all votes."""
+    """votes: of one person or of everybody; reference: of all votes."""
     agreed = compared = 0
     first_votes = _without_repeats(votes)
     for vote in first_votes:

@@ -19,7 +19,7 @@ MAX_DOUBTED_LABELS = 20
 
 @dataclass(frozen=True)
 class DoubtedLabel:
-    """A label to which a model trained without it gave a low probability. current_choice: of the annotator's live vote, if any."""
+    """A label that a model trained without it gave a low probability. current_choice: of the annotator's live vote, if any."""
 
     vote: Vote
     pair: Pair

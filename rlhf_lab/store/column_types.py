@@ -1,4 +1,4 @@
-"""What tables are made of: kinds of columns (ids, references, enums as their words, JSON) and how keys and indices are called."""
+"""Column types (ids, foreign keys, enums, JSON) and the naming convention of keys and indices."""
 
 import json
 import zlib
@@ -8,7 +8,6 @@ from typing import Any
 from sqlalchemy import BigInteger, Column, Dialect, Enum, ForeignKey, Integer, LargeBinary, Table, Text
 from sqlalchemy.types import TypeDecorator
 
-#: How keys and indices are called.
 NAMING_CONVENTION = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
     "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -17,12 +16,12 @@ NAMING_CONVENTION = {
     "pk": "pk_%(table_name)s",
 }
 
-#: A whole number of 63 bits, as seeds are. SQLite's INTEGER holds one as it is.
+#: An integer of 63 bits, as seeds are. SQLite's INTEGER has them.
 LONG = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Json(TypeDecorator[Any]):
-    """JSON as text. Not sqlalchemy.JSON: PostgreSQL's json refuses NaN, which a diverging run must still report."""
+    """JSON as text. Not sqlalchemy.JSON: PostgreSQL's json refuses NaN, which a diverging run reports."""
 
     impl = Text
     cache_ok = True
@@ -54,7 +53,7 @@ def enum_type(enum_class: type[StrEnum]) -> Enum:
 
 
 def table_without_id_reuse(name: str, *columns: Any) -> Table:
-    """A table that gives the id of what was deleted to nothing else, on SQLite too."""
+    """A table that never reuses the id of a deleted row, on SQLite too."""
     return Table(name, *columns, sqlite_autoincrement=True)
 
 

@@ -1,11 +1,11 @@
-"""One database, from several threads and processes: who may read, who may write, and what is said when it fails.
+"""Access to the database from several threads and processes, and its errors.
 
     db = Database.open(home)
     with db.read() as conn: ...       one consistent view; never waits for a writer
-    with db.write() as conn: ...      one transaction, alone: whatever it reads stays true until it commits
+    with db.write() as conn: ...      one exclusive transaction: what it reads stays true until it commits
 
-Writers take turns, on every backend (SQLite: BEGIN IMMEDIATE; PostgreSQL: an advisory lock), so "look, then insert"
-needs no further thought. Never open `write` inside `write`: it would wait for itself.
+There is one writer at a time on every backend (SQLite: BEGIN IMMEDIATE; PostgreSQL: an advisory lock), so "check, then insert"
+is safe. Never open `write` inside `write`: it would wait for itself.
 """
 
 import sqlite3
@@ -27,34 +27,34 @@ from rlhf_lab.store.tables import SCHEMA_VERSION
 AnyRow = Row[*tuple[Any, ...]]
 
 FILE_NAME = "lab.db"
-_LOCK_WRITERS = text("SELECT pg_advisory_xact_lock(7264833)")  # any number, the same for every lab
+_LOCK_WRITERS = text("SELECT pg_advisory_xact_lock(7264833)")  # an arbitrary number, the same for every lab
 _OPENING_TIMEOUT_S = 60.0
-CONNECT_TIMEOUT_S = 10  # until a server that does not answer is given up
+CONNECT_TIMEOUT_S = 10  # of a database server
 
 
 def lab_exists(home: Path) -> bool:
-    """Whether a lab has been made in the folder. Where its tables are elsewhere, its folder is all there is to see."""
+    """Whether the folder is the home of a lab. With a database elsewhere the folder is all there is to check."""
     return home.is_dir() if database_url_override() else (home / FILE_NAME).is_file()
 
 
 class Database:
-    """Made by `Database.open`; safe to share between threads. Each process opens its own."""
+    """Created by `Database.open`; may be shared between threads. Each process opens its own."""
 
     def __init__(self, engine: Engine, location: str, busy_timeout_s: float) -> None:
         self.location = location
         self._busy_timeout_s = busy_timeout_s
-        # The threads of a process queue here, and the first goes to the database. SQLite's own waiting sleeps up to
-        # 0.1 s between looks: 30 threads voting without a pause, slowest vote 3.9 s; with this lock, 0.4 s.
+        # The threads of a process queue here; the first one waits for the database. SQLite polls its lock every 0.1 s at worst:
+        # with 30 threads voting without a pause the slowest vote took 3.9 s; with this lock, 0.4 s.
         self._write_lock = threading.Lock()
         self._reader = engine
         self._writer = engine.execution_options(**{sqlite.WRITER_OPTION: True})
 
     @classmethod
     def open(cls, location: Path | str, *, busy_timeout_s: float = 10.0) -> Self:
-        """A home folder (its tables are in its lab.db, or where RLHF_LAB_STORE says; both are made if missing) or a
-        database URL. Brings old tables up to date.
+        """Open a database, create it if missing, and migrate old tables.
 
-        StoreError: it cannot be used, and what to do. CorruptStoreError: it was damaged and is set aside.
+        location: a home folder (its database is its lab.db, or that of RLHF_LAB_STORE) or a database URL. StoreError: it cannot
+        be used. CorruptStoreError: it is damaged and was renamed.
         """
         database_url = location if isinstance(location, str) and "://" in location else database_url_override()
         if database_url != location:
@@ -71,8 +71,8 @@ class Database:
         _make_folder(path.parent)
         try:
             lock = path.with_name(path.name + ".lock")
-            lock.touch()  # says at once what is wrong with the folder; FileLock would try for its whole timeout
-            with FileLock(lock, timeout=_OPENING_TIMEOUT_S):  # one process at a time checks, sets aside and upgrades
+            lock.touch()  # fails at once if the folder is not writable; FileLock would try until its timeout
+            with FileLock(lock, timeout=_OPENING_TIMEOUT_S):  # one process at a time checks, renames and upgrades
                 sqlite.quarantine_if_corrupt(path, busy_timeout_s)
                 db = cls(sqlite.create_sqlite_engine(path, busy_timeout_s), str(path), busy_timeout_s)
                 with db._closed_on_error():
@@ -104,13 +104,13 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A transaction to read in."""
+        """A read transaction."""
         with self._transaction(self._reader) as conn:
             yield conn
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction to write in: committed at the end, undone by an exception, alone meanwhile."""
+        """An exclusive transaction: committed at the end, rolled back after an exception."""
         if not self._write_lock.acquire(timeout=self._busy_timeout_s):
             raise BusyStoreError(
                 f"The database {self.location} failed: another part of this program has been writing for "
@@ -126,7 +126,7 @@ class Database:
             self._write_lock.release()
 
     def truncate_log(self) -> None:
-        """What was deleted leaves SQLite's log too; where a reader still needs the log, with its next checkpoint."""
+        """Remove deleted rows from SQLite's log too; if a reader still needs the log, its next checkpoint does."""
         if self._reader.dialect.name == "sqlite":
             sqlite.truncate_wal(self._reader)
 
@@ -146,11 +146,11 @@ class Database:
                 yield conn
         except DBAPIError as exc:
             raise sqlite.to_store_error(exc.orig, self.location) from exc
-        except (OverflowError, UnicodeEncodeError) as exc:  # a number beyond 64 bits, half a character
+        except (OverflowError, UnicodeEncodeError) as exc:  # a number beyond 64 bits, a lone surrogate
             raise StoreError(
                 f"The database {self.location} does not take such a value: {exc}. Nothing was stored."
             ) from exc
-        except SQLAlchemyError as exc:  # no connection became free, for one
+        except SQLAlchemyError as exc:  # for example, no connection became free
             raise StoreError(f"The database {self.location} failed: nothing was stored. Try again. ({exc})") from exc
 
     @contextmanager
@@ -166,7 +166,7 @@ class Database:
             version = self._schema_version(conn)
         if version == SCHEMA_VERSION:
             return
-        from rlhf_lab.store import migrations  # here, because Alembic costs 0.3 s that a usual start need not pay
+        from rlhf_lab.store import migrations  # late, because importing Alembic takes 0.3 s
 
         if version is not None and version not in migrations.revisions():
             raise StoreError(
@@ -224,6 +224,6 @@ def insert_row(conn: Connection, table: Table, values: Mapping[str, Any]) -> int
 
 
 def in_chunks(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Pieces small enough for `IN (…)`: SQLite allows 32,766 variables in a statement."""
+    """Slices small enough for `IN (…)`: SQLite allows 32,766 variables in a statement."""
     for start in range(0, len(ids), 5_000):
         yield ids[start : start + 5_000]

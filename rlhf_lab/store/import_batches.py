@@ -1,8 +1,7 @@
-"""What imports brought into a project, and how one is taken back.
+"""The imports of a project, and undoing one.
 
-Nothing is deleted: votes are marked as undone, as a person's own are, and pairs as taken back, so that reward models keep the
-labels they pinned. A pair goes when its import is taken back and no live vote of anybody else is on it. In pieces, with rests
-between them, so that whoever votes meanwhile hardly waits.
+Nothing is deleted: votes and pairs are marked as undone, so that reward models keep the labels they pinned. A pair is undone when
+its import is and no other live vote is on it. The work is done in chunks with pauses, so that people who vote hardly wait.
 """
 
 import time
@@ -15,17 +14,17 @@ from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import FIRST_COMPLETION
 
-CHUNK_SIZE = 200  # votes written at once: some 40 ms, and few enough for an `IN (…)`
-#: Between two pieces. Whoever waits for SQLite's lock sleeps and looks again, every 0.1 s at the latest: a gap as long as that
-#: is theirs, where an import without gaps would keep them out for seconds.
+CHUNK_SIZE = 200  # votes per transaction: about 40 ms, and few enough for an `IN (…)`
+#: Processes that wait for SQLite's lock poll it every 0.1 s at worst: after a pause as long as that they have got it; without
+#: pauses they would wait for seconds.
 CHUNK_PAUSE_S = 0.1
 
 
 @dataclass(frozen=True)
 class ImportRecord:
-    """A file of preferences that was taken in. who: "" where nobody said. left: what of it still counts.
+    """An imported file. who: "" where unknown. votes_left, pairs_left: those that are live.
 
-    taken_back_at: when it was taken back; where votes or pairs are left since, that was cut off and can be done again.
+    taken_back_at: when its undo began; if votes or prompts are left, it was interrupted and can be repeated.
     """
 
     id: int
@@ -42,8 +41,11 @@ class ImportRecord:
 
 @dataclass(frozen=True)
 class ImportUndo:
-    """What goes with an import. staying: its pairs that others' votes are on; prompts: no longer written texts for; models:
-    reward models that have learnt from its votes."""
+    """What undoing an import changes.
+
+    votes, pairs: undone. staying: its pairs that stay because of other votes. prompts: those that get no texts any more.
+    models: reward models trained on its votes, which stay.
+    """
 
     votes: int
     pairs: int
@@ -72,18 +74,18 @@ def project_imports(db: Database, project_id: int) -> list[ImportRecord]:
 
 
 def preview_undo(db: Database, project_id: int, import_id: int) -> ImportUndo:
-    """What would go with an import. StoreError: the project has no such import, or it is taken back already."""
+    """What `undo_import` would do. StoreError: the project has no such import, or it is undone already."""
     with db.read() as conn:
         _check_undoable(conn, project_id, import_id)
         return _preview_undo(conn, project_id, import_id)
 
 
 def undo_import(db: Database, project_id: int, import_id: int) -> ImportUndo:
-    """Take an import back and say what went. Cut off, it is done again for the rest. StoreError: as `preview_undo`."""
+    """Undo an import. After an interruption, call it again. StoreError: as `preview_undo`."""
     models = preview_undo(db, project_id, import_id).models
     with db.write() as conn:
         _check_undoable(conn, project_id, import_id)
-        # Imports that go on see this and end, this one too if it is one of them: what they took for held may be going.
+        # Running imports (perhaps this very one) see this and stop: rows that they rely on may be undone.
         conn.execute(update(t.imports).where(t.imports.c.id == import_id).values(taken_back_at=time.time()))
     votes = pairs = prompts = after_id = 0
     while True:
@@ -136,7 +138,7 @@ def _preview_undo(conn: Connection, project_id: int, import_id: int) -> ImportUn
 
 
 def _undo_prompts_chunk(conn: Connection, import_id: int) -> tuple[int, int]:
-    """(Prompts looked at, those among them that no longer get texts). The others go on as the prompts of another import."""
+    """(prompts processed, those that get no texts any more). The others become prompts of another import."""
     p = t.prompts.c
     ids = conn.execute(select(p.id).where(_owned_by_import(import_id)).limit(CHUNK_SIZE)).scalars().all()
     successor = _successor_import(import_id)
@@ -145,7 +147,7 @@ def _undo_prompts_chunk(conn: Connection, import_id: int) -> tuple[int, int]:
 
 
 def _undo_votes_chunk(conn: Connection, import_id: int, after_id: int) -> tuple[int, int, int]:
-    """(The last vote looked at, 0 behind the end; the votes and the pairs that went)."""
+    """(id of the last processed vote, 0 after the end; number of undone votes; of undone pairs)."""
     v, p, now = t.votes.c, t.pairs.c, time.time()
     query = select(v.id, v.pair_id).where(v.import_id == import_id, v.id > after_id).order_by(v.id).limit(CHUNK_SIZE)
     rows = conn.execute(query).all()
@@ -159,7 +161,7 @@ def _undo_votes_chunk(conn: Connection, import_id: int, after_id: int) -> tuple[
 
 
 def _count_models_trained_on(conn: Connection, project_id: int, import_id: int) -> int:
-    """How many reward models have learnt from its votes."""
+    """How many reward models pinned votes of the import."""
     m = t.reward_models.c
     vote_ids = set(conn.execute(select(t.votes.c.id).where(t.votes.c.import_id == import_id)).scalars())
     pinned_vote_ids = conn.execute(select(m.vote_ids).where(m.project_id == project_id)).scalars()
@@ -167,12 +169,12 @@ def _count_models_trained_on(conn: Connection, project_id: int, import_id: int) 
 
 
 def _owned_by_import(import_id: int) -> ColumnElement[bool]:
-    """Prompts that this import made the project's own."""
+    """Prompts that texts are sampled for because of this import."""
     return t.prompts.c.import_id == import_id
 
 
 def _successor_import(import_id: int) -> ScalarSelect[int | None]:
-    """Of the prompt in the query around it: another import that wants texts for it and has live votes there; or NULL."""
+    """Of the prompt in the enclosing query: another import that needs texts for it and has live votes on it; or NULL."""
     v, p, i = t.votes.c, t.pairs.c, t.imports.c
     return (
         select(func.max(i.id))

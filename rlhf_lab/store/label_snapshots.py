@@ -44,18 +44,23 @@ def _live_labels_query(project_id: int, source: Source, column: ColumnElement[An
 
 
 def snapshot_annotators(db: Database, snapshot: LabelSnapshot) -> list[str]:
-    """Whose labels a snapshot pins, by name."""
-    return sorted(set(annotator_per_vote(db, snapshot)))
+    """Whose labels a snapshot pins, by name; votes that are no longer stored are left out."""
+    return sorted(set(_annotator_by_vote(db, snapshot).values()))
 
 
 def annotator_per_vote(db: Database, snapshot: LabelSnapshot) -> list[str]:
     """Who cast each vote of a snapshot, in its order."""
+    names = _annotator_by_vote(db, snapshot)
+    return [names[vote_id] for vote_id in snapshot.vote_ids]
+
+
+def _annotator_by_vote(db: Database, snapshot: LabelSnapshot) -> dict[int, str]:
     v = t.votes.c
     names: dict[int, str] = {}
     with db.read() as conn:
         for ids in in_chunks(snapshot.vote_ids):
             names |= {row.id: row.annotator for row in conn.execute(select(v.id, v.annotator).where(v.id.in_(ids)))}
-    return [names[vote_id] for vote_id in snapshot.vote_ids]
+    return names
 
 
 def load_comparisons(db: Database, snapshot: LabelSnapshot) -> list[Comparison]:

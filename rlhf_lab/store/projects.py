@@ -1,4 +1,4 @@
-"""What there is to compare: projects, prompts, completions and pairs."""
+"""Projects with their settings, prompts, completions and pairs."""
 
 import time
 from collections.abc import Sequence
@@ -43,9 +43,9 @@ def live_pair_of(project_id: int) -> ColumnElement[bool]:
 def create_project(
     db: Database, name: str, model: str, model_hash: str, prompt_set: str, seed: int, prompts: list[tuple[str, str]]
 ) -> Project:
-    """A base model with (text, split) prompts; split is "train" or "eval".
+    """prompts: (text, split); split is "train" or "eval".
 
-    A text given twice is kept once, where it came first: the same prompt in both splits would leak.
+    Of equal texts only the first is stored: the same prompt in both splits would leak.
     """
     values: dict[str, Any] = {
         "name": name,
@@ -81,14 +81,14 @@ def get_project(db: Database, project_id: int) -> Project:
 
 
 def current_project(db: Database) -> Project | None:
-    """The project opened (or made) last; None where there is none yet."""
+    """The project that was opened or created last; None: there is none."""
     with db.read() as conn:
         row = conn.execute(CURRENT_PROJECT_QUERY).one_or_none()
     return None if row is None else Project(**row._mapping)
 
 
 def open_project(db: Database, project_id: int) -> None:
-    """Make a project the current one, later than any other even where the clock was set back. StoreError: there is none."""
+    """Make a project the current one, even if the clock was set back. StoreError: there is no such project."""
     p = t.projects.c
     with db.write() as conn:
         latest = conn.execute(select(func.max(func.coalesce(p.opened_at, p.created_at)))).scalar() or 0.0
@@ -98,7 +98,7 @@ def open_project(db: Database, project_id: int) -> None:
 
 
 def rename_project(db: Database, project_id: int, name: str) -> None:
-    """Give a project another name. StoreError: there is none."""
+    """StoreError: there is no such project."""
     with db.write() as conn:
         if conn.execute(update(t.projects).where(t.projects.c.id == project_id).values(name=name)).rowcount == 0:
             raise no_such_project(project_id)
@@ -109,7 +109,7 @@ def no_such_project(project_id: int) -> StoreError:
 
 
 def get_labelling_config(db: Database, project_id: int) -> LabellingConfig:
-    """The settings of a project; the defaults where nobody chose any."""
+    """The labelling settings of a project; the defaults if none were set."""
     with db.read() as conn:
         settings = conn.execute(select(t.labelling.c.settings).where(t.labelling.c.project_id == project_id)).scalar()
     return LabellingConfig() if settings is None else LabellingConfig.from_dict(settings)
@@ -124,7 +124,7 @@ def set_labelling_config(db: Database, project_id: int, config: LabellingConfig)
 
 
 def prompts(db: Database, project_id: int, split: str) -> list[Prompt]:
-    """The prompts of one split to write texts for, in the order they were given; not those that only carry imported labels."""
+    """The prompts of a split that texts are sampled for, in order; without those that only belong to imported labels."""
     p = t.prompts.c
     condition = and_(p.project_id == project_id, p.split == split, p.labels_only.is_(False))
     with db.read() as conn:
@@ -149,12 +149,10 @@ def add_completions(db: Database, new_completions: Sequence[NewCompletion]) -> l
 
 
 def add_pairs(db: Database, project_id: int, new_pairs: Sequence[tuple[int, int, str]]) -> list[Pair]:
-    """Put (first completion, second completion, reason) side by side.
+    """Add pairs of (first completion, second completion, reason).
 
-    Two completions make one pair: where it exists, in either order, it is returned as it is, so that an interrupted
-    sampling job can simply be done again.
-
-    LabelError: not two completions of one prompt of this project.
+    An existing pair of the two completions, in either order, is returned unchanged, so that an interrupted sampling job can be
+    repeated. LabelError: not two completions of one prompt of this project.
     """
     with db.write() as conn:
         ids = [_add_pair(conn, project_id, *item) for item in new_pairs]
@@ -206,7 +204,7 @@ def get_pair(db: Database, pair_id: int) -> Pair:
 
 
 def load_pairs(conn: Connection, ids: Sequence[int]) -> list[Pair]:
-    """The pairs of these ids inside the caller's transaction, by id; ids that do not exist are left out."""
+    """The pairs of these ids, by id; unknown ids are left out."""
     query = (
         select(
             t.pairs.c.id,
@@ -258,7 +256,7 @@ def _completion_from_row(row: RowMapping, side: FromClause) -> Completion:
 
 @dataclass(frozen=True)
 class RemovedProjectFiles:
-    """What files a project leaves behind: the ids of its runs and the paths of its reward models, below the home."""
+    """The files that a deleted project leaves: the ids of its runs, and the paths of its reward models below the home."""
 
     run_ids: list[int]
     reward_model_paths: list[str]
@@ -267,7 +265,7 @@ class RemovedProjectFiles:
 def delete_project(db: Database, project_id: int) -> RemovedProjectFiles:
     """Delete a project's rows: prompts, texts, pairs, votes, reward models, runs, jobs. Its files are left to the caller.
 
-    StoreError: there is none, it is the one that is open, or something of it is still going on.
+    StoreError: there is no such project, it is open, or a job or run of it is active.
     """
     is_project = t.projects.c.id == project_id
     completion_ids = select(t.completions.c.id).join(t.prompts, t.prompts.c.id == t.completions.c.prompt_id)

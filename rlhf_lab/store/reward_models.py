@@ -21,7 +21,7 @@ def add_reward_model(
     report: dict[str, Any],
     snapshot: LabelSnapshot,
 ) -> RewardModelRow:
-    """Record a trained reward model. It is never changed afterwards: a retrained one is another one."""
+    """Add a trained reward model. The row is never changed: retraining adds another one."""
     created_at = time.time()
     values = {
         "project_id": project_id,
@@ -53,7 +53,7 @@ def get_reward_model(db: Database, reward_model_id: int) -> RewardModelRow:
 
 
 def latest_reward_model(db: Database, project_id: int, source: Source | None = None) -> RewardModelRow | None:
-    """The newest one of a project, of labels of one source or (None) of any."""
+    """The newest one of a project. source: of its labels; None: any."""
     query = _newest_reward_models(project_id).limit(1)
     if source is not None:
         query = query.where(t.reward_models.c.source == source)

@@ -1,4 +1,4 @@
-"""The embedded database as a file: how connections talk to it, whether it is sound, and where it goes if it is not."""
+"""SQLite: connection settings, the check for a corrupt file, and its error messages."""
 
 import contextlib
 import sqlite3
@@ -14,17 +14,17 @@ from rlhf_lab.errors import BusyStoreError, CorruptStoreError, StoreError
 
 WRITER_OPTION = "rlhf_lab_writer"  # execution option: this connection's transactions begin with the write lock
 
-# PRAGMA quick_check reads the whole file (42 MB: 0.07 s). Above this size it is skipped: a start must not wait for it.
-# Damage to the header or to the schema is found at any size, because every start reads those.
+# PRAGMA quick_check reads the whole file (42 MB: 0.07 s). It is skipped above this size, to start fast. A damaged header or
+# schema is detected at any size, because every start reads them.
 QUICK_CHECK_BELOW = 256 * 2**20
 
 _CORRUPTION_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def create_sqlite_engine(path: Path, busy_timeout_s: float, *, foreign_keys: bool = True) -> Engine:
-    """An engine whose transactions we begin ourselves, because Python's sqlite3 begins them too late (see `begin`).
+    """An engine that begins transactions itself, because Python's sqlite3 begins them too late (see `begin_transaction`).
 
-    foreign_keys: False for migrations alone. SQLite does not change it within a transaction.
+    foreign_keys: False only for migrations. SQLite cannot change it within a transaction.
     """
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
@@ -35,14 +35,14 @@ def create_sqlite_engine(path: Path, busy_timeout_s: float, *, foreign_keys: boo
     @event.listens_for(engine, "connect")
     def set_pragmas(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
         connection.isolation_level = None
-        # secure_delete: what was deleted or changed is overwritten with zeros, so that nobody finds a name in the file.
+        # secure_delete: deleted content is overwritten with zeros, so that no erased name stays in the file.
         for pragma in (f"foreign_keys={'ON' if foreign_keys else 'OFF'}", "synchronous=FULL", "secure_delete=ON"):
             connection.execute(f"PRAGMA {pragma}")
 
     @event.listens_for(engine, "begin")
     def begin_transaction(connection: Connection) -> None:
-        # A plain BEGIN takes the write lock at the first write; if another process wrote since our first read, SQLite
-        # answers "database is locked" at once, whatever the timeout. BEGIN IMMEDIATE waits for its turn instead.
+        # A plain BEGIN takes the write lock at the first write; if another process wrote since the first read, SQLite fails with
+        # "database is locked" at once, whatever the timeout. BEGIN IMMEDIATE waits for the lock instead.
         immediate = connection.get_execution_options().get(WRITER_OPTION, False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
 
@@ -50,7 +50,7 @@ def create_sqlite_engine(path: Path, busy_timeout_s: float, *, foreign_keys: boo
 
 
 def enable_wal(engine: Engine, path: Path) -> None:
-    """Readers never wait for a writer, nor a writer for readers. The mode stays with the file."""
+    """Turn on the write-ahead log, so that readers and the writer do not block each other. The file keeps the mode."""
     connection = engine.raw_connection()
     try:
         cursor = connection.cursor()
@@ -67,7 +67,7 @@ def enable_wal(engine: Engine, path: Path) -> None:
 
 
 def truncate_wal(engine: Engine) -> None:
-    """Copy the write-ahead log into the file and cut it to nothing; as far as readers and the disk allow."""
+    """Copy the write-ahead log into the file and truncate it, as far as readers and the disk allow."""
     connection = engine.raw_connection()
     try:
         with contextlib.suppress(sqlite3.Error):
@@ -77,15 +77,15 @@ def truncate_wal(engine: Engine) -> None:
 
 
 def quarantine_if_corrupt(path: Path, busy_timeout_s: float) -> None:
-    """Check an existing file; a damaged one is renamed, with its log, and CorruptStoreError says where it lies.
+    """Check an existing file; rename a damaged one, with its log, and raise CorruptStoreError with the new name.
 
-    Only to be called while no other process can open the same path for the first time.
+    Call it only while no other process can open the same path for the first time.
     """
     corruption = _find_corruption(path, busy_timeout_s)
     if corruption is None:
         return
     target = _unused_quarantine_path(path)
-    # The log first: should we be interrupted, the damaged file still stands here and the next start goes on.
+    # The log first: after an interruption the damaged file is still here, and the next start renames it.
     for suffix in ("-wal", "-shm", ""):
         file = path.with_name(path.name + suffix)
         if file.exists():
@@ -100,7 +100,7 @@ def quarantine_if_corrupt(path: Path, busy_timeout_s: float) -> None:
 def _find_corruption(path: Path, busy_timeout_s: float) -> str | None:
     if not path.exists() or path.stat().st_size == 0:
         return None
-    # Read-only, so that looking at a damaged file cannot change it: closing a normal connection would fold the log in.
+    # Read-only, so that the check cannot change a damaged file: closing a normal connection would merge the log.
     uri = f"{path.resolve().as_uri()}?mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True, timeout=busy_timeout_s, isolation_level=None)) as connection:
@@ -131,7 +131,7 @@ def primary_error_code(exc: BaseException | None) -> int | None:
 
 
 def to_store_error(exc: BaseException | None, path: str) -> StoreError:
-    """SQLite's error in the words of someone who can do something about it."""
+    """A StoreError that says what to do about an error of SQLite."""
     advice = {
         sqlite3.SQLITE_BUSY: "another process kept it locked for too long. See what is running "
         "(`python -m rlhf_lab doctor`), and try again.",

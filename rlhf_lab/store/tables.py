@@ -1,19 +1,19 @@
-"""The tables. Times are seconds since 1970 (UTC), ids are integers, enums are their words.
+"""The tables. Times are seconds since 1970 (UTC), ids are integers, enums are stored by value.
 
     projects ─┬─ prompts ── completions ── pairs ─┬─ votes
               │                                   └─ leases                    who has which pair on screen
-              ├─ labelling                                                     by which rules its people label
-              ├─ imports                                                       which files brought prompts, pairs and votes
-              ├─ reward_models ── scores                                      what it thought of completions, beforehand
-              │       └────────── runs ─┬─ metrics, samples, token_records     written step by step
-              │                         └─ run_events                          what people and the engine changed
-              └─ jobs ─┬─ engines                                              who works on what
-                       └─ blind_tests ── blind_votes                           whose texts people like, not knowing whose
+              ├─ labelling                                                     the project's labelling settings
+              ├─ imports                                                       files that prompts, pairs and votes came from
+              ├─ reward_models ── scores                                       of completions, before people voted
+              │       └────────── runs ─┬─ metrics, samples, token_records     per step
+              │                         └─ run_events                          controls and changed settings
+              └─ jobs ─┬─ engines                                              processes that work on jobs
+                       └─ blind_tests ── blind_votes                           comparisons of two models
     people                                                                     who entered with the join code
-    presence                                                                   is a page open?
+    presence                                                                   when a page was last open
 
-What can be deleted and is known by its id outside (a page that stays open, an export, a folder) never leaves that id to another:
-PostgreSQL gives none twice, and SQLite does not where a table is `table_without_id_reuse`.
+Ids that are known outside the database (an open page, an export, a folder) are never reused after a deletion: PostgreSQL never
+reuses ids, and SQLite does not for a `table_without_id_reuse`.
 
 A change here needs a new file in migrations/versions and a new SCHEMA_VERSION (a test compares the two).
 """
@@ -61,14 +61,14 @@ projects = table_without_id_reuse(
     required("prompt_set", Text),
     required("seed", LONG),
     required("created_at", Float),
-    Column("opened_at", Float),  # the page shows the project opened last; NULL: never since it was made
+    Column("opened_at", Float),  # the page shows the project opened last; NULL: never opened
 )
 
-# What an import brought names it (import_id, without a foreign key: SQLite would copy whole tables to add one).
+# Imported rows have an import_id, without a foreign key: SQLite would copy whole tables to add one.
 imports = table_without_id_reuse(
     "imports", metadata, id_column(), foreign_key("project_id", "projects", nullable=False, index=True),
     required("name", Text), required("who", Text), required("use_prompts", Boolean), required("created_at", Float),
-    Column("taken_back_at", Float),  # when that began
+    Column("taken_back_at", Float),  # when its undo began
 )  # fmt: skip
 
 prompts = table_without_id_reuse(
@@ -78,9 +78,9 @@ prompts = table_without_id_reuse(
     foreign_key("project_id", "projects", nullable=False),
     required("text", Text),
     required("split", String(8)),
-    required("labels_only", Boolean, server_default=false()),  # came with imported labels: nobody writes texts for it
+    required("labels_only", Boolean, server_default=false()),  # came with imported labels: no texts are sampled for it
     CheckConstraint("split IN ('train', 'eval')", name="split"),
-    Column("import_id", Integer, index=True),  # which import made it one to write texts for
+    Column("import_id", Integer, index=True),  # the import that made it a prompt to sample texts for
     Index(None, "project_id", "split"),
 )
 
@@ -108,7 +108,7 @@ pairs = table_without_id_reuse(
     UniqueConstraint("first_id", "second_id"),
     CheckConstraint("first_id <> second_id", name="distinct"),
     Column("import_id", Integer, index=True),
-    Column("taken_back_at", Float),  # with its import: nobody is shown it any more
+    Column("taken_back_at", Float),  # when its import was undone: nobody is shown it
 )
 
 votes = table_without_id_reuse(
@@ -145,7 +145,7 @@ labelling = Table(
     required("settings", Json),
 )
 
-# Who has which pair on screen. One row per pair and person; it ends with the vote.
+# Who has which pair on screen. One row per pair and person, deleted by the vote.
 leases = Table(
     "leases",
     metadata,
@@ -176,7 +176,7 @@ reward_models = table_without_id_reuse(
     required("created_at", Float),
 )
 
-# Clustered by reward model, as they are read: no row ids.
+# Without row ids: clustered by reward model, as they are read.
 scores = Table(
     "scores",
     metadata,
@@ -189,7 +189,7 @@ scores = Table(
 runs = table_without_id_reuse(
     "runs",
     metadata,
-    id_column(),  # its id names a folder and the completions it wrote ("run/<id>/<step>")
+    id_column(),  # also in its folder's name and in its completions' checkpoint, "run/<id>/<step>"
     foreign_key("project_id", "projects", nullable=False, index=True),
     foreign_key("reward_model_id", "reward_models", nullable=False),
     required("name", Text),
@@ -278,7 +278,7 @@ jobs = table_without_id_reuse(
     Column("result", Json),
     required("error", Text),
     required("progress", Float),
-    required("best_progress", Float),  # the furthest an interrupted attempt came
+    required("best_progress", Float),  # the largest of interrupted attempts
     Column("eta_s", Float),
     foreign_key("engine_id", "engines"),
     required("attempts", Integer),
@@ -293,7 +293,7 @@ blind_tests = table_without_id_reuse(
     metadata,
     id_column(),
     foreign_key("project_id", "projects", nullable=False, index=True),
-    foreign_key("first_job", "jobs", nullable=False),  # whose results are the texts
+    foreign_key("first_job", "jobs", nullable=False),  # the texts are in its result
     foreign_key("second_job", "jobs", nullable=False),
     required("created_at", Float),
 )

@@ -1,4 +1,4 @@
-"""The history of the tables, one file per change in versions/. Imported only when there is something to do."""
+"""Migrations of the tables, one file per change in versions/. Imported only when there is one to run."""
 
 from pathlib import Path
 
@@ -25,8 +25,8 @@ def revisions() -> list[str]:
 def upgrade(connection: Connection, revision: str = "head") -> None:
     """Bring the tables to a revision, inside the transaction that `connection` is in.
 
-    SQLite: on a connection without foreign keys, for to drop a table that is made anew would delete what points to it.
-    StoreError: rows would point nowhere that did not before.
+    SQLite: on a connection without foreign keys, because dropping a table to recreate it would delete the rows that refer to it.
+    StoreError: rows would lose what they refer to.
     """
     config = _config()
     config.attributes["connection"] = connection
@@ -34,13 +34,13 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
     command.upgrade(config, revision)
     if newly_dangling := _dangling_rows(connection) - dangling_before:
         raise StoreError(
-            f"The database could not be brought up to date: {pluralize(len(newly_dangling), 'row')} of it would be cut off from others. "
-            "Nothing was changed; go on with the version of the lab that made it, and report this."
+            f"The database could not be brought up to date: {pluralize(len(newly_dangling), 'row')} of it would be cut off "
+            "from others. Nothing was changed; go on with the version of the lab that made it, and report this."
         )
 
 
 def _dangling_rows(connection: Connection) -> set[tuple[object, ...]]:
-    """The rows of SQLite that point to rows that are not there: (table, row, the table pointed to)."""
+    """The rows of SQLite with a foreign key to a missing row: (table, row id, referenced table)."""
     if connection.dialect.name != "sqlite":
         return set()
     return {tuple(row)[:3] for row in connection.exec_driver_sql("PRAGMA foreign_key_check")}
