@@ -166,7 +166,7 @@ def test_default_reward_model_is_from_people_even_if_a_judge_has_a_newer_one(lab
         expect(reward.locator("option").first).to_have_attribute("value", str(later))
         expect(reward).to_have_value(str(judged))
         training_reply = {
-            "training_text": "A reward model training_reply from people's labels.",
+            "training_text": "A reward model learns from people's labels.",
             "training_progress": 0.25,
         }
 
@@ -176,7 +176,7 @@ def test_default_reward_model_is_from_people_even_if_a_judge_has_a_newer_one(lab
 
         page.route(re.compile("component_server"), learning)
         expect(note).to_contain_text(
-            f"{training_reply['training_text']} A run started now training_reply from reward model {judged} and can be"
+            f"{training_reply['training_text']} A run started now learns from reward model {judged} and can be"
         )
         reward.evaluate("e => { e.seen = true; }")
         training_reply["training_progress"] = 0.5
