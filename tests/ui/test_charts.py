@@ -16,7 +16,7 @@ DOCUMENT = """
 """
 
 
-def test_what_the_documents_say_of_a_metric(tmp_path):
+def test_metric_descriptions_come_from_the_documents(tmp_path):
     path = tmp_path / "METRICS.md"
     path.write_text(DOCUMENT)
     assert metric_descriptions(path) == {
@@ -25,7 +25,7 @@ def test_what_the_documents_say_of_a_metric(tmp_path):
     }
 
 
-def test_a_small_chart_is_one_curve_on_the_pages_own_ground():
+def test_a_small_chart_has_one_curve_and_a_transparent_background():
     small = layout(120)
     assert (small["height"], small["showlegend"], small["uirevision"]) == (120, False, "keep")
     assert small["paper_bgcolor"] == small["plot_bgcolor"] == "rgba(0,0,0,0)"

@@ -1,4 +1,4 @@
-"""Every rule of the diagnosis on curves made by hand: what it says, and that it stays silent just inside its threshold."""
+"""Every rule of the diagnosis on curves made by hand: its message, and its silence just inside a threshold."""
 
 import math
 import random
@@ -29,9 +29,15 @@ def ramp(start, end, steps):
 
 
 def test_a_trend_is_means_of_windows_of_five():
-    seen = trend([(i + 1, float(v)) for i, v in enumerate([1, 2, 3, 4, 5, 10, 10, 10, 10, 10, 0, 1, 2, 3, 4])])
-    assert (seen.initial, seen.previous, seen.current, seen.best, seen.num_points) == (3.0, 10.0, 2.0, 10.0, 15)
-    assert seen.change == -8.0
+    result = trend([(i + 1, float(v)) for i, v in enumerate([1, 2, 3, 4, 5, 10, 10, 10, 10, 10, 0, 1, 2, 3, 4])])
+    assert (result.initial, result.previous, result.current, result.best, result.num_points) == (
+        3.0,
+        10.0,
+        2.0,
+        10.0,
+        15,
+    )
+    assert result.change == -8.0
 
 
 def test_with_few_points_the_windows_shrink():
@@ -42,7 +48,7 @@ def test_with_few_points_the_windows_shrink():
     assert trend([(1, math.nan), (2, math.inf)]) is None
 
 
-def test_noise_is_what_neighbours_differ_by_and_one_jump_is_none():
+def test_noise_is_estimated_from_neighbours_and_ignores_a_jump():
     # differences 1, 1, 1, 1: median 1, over 0.6745 * sqrt(2) = 0.95388
     assert noise_sd([0.0, 1.0, 0.0, 1.0, 0.0]) == pytest.approx(1 / 0.953887, rel=1e-5)
     assert noise_sd([0.0] * 10 + [50.0] * 10) == 0.0
@@ -60,7 +66,7 @@ PEAK = through(1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 4.0, 3.5, 3.0, 2.5)  # 2.0, then 3.
 DIP = through(3.0, 2.5, 2.0, 1.5, 1.0, 0.0, 0.0, 0.5, 1.0, 1.5)  # 2.0, then 0.6, and at last 1.5
 
 
-def test_a_curve_that_has_turned_within_its_last_window_neither_rises_nor_falls():
+def test_a_curve_that_turned_within_its_last_window_neither_rises_nor_falls():
     # neighbours differ by 0.5 in the median: noise 0.5 / 0.953873 = 0.524, doubt 2 * 0.524 * sqrt(2 / 5) = 0.663
     peak, dip = trend(PEAK), trend(DIP)
     assert (peak.previous, peak.current, peak.latest, dip.previous, dip.current, dip.latest) == (
@@ -179,14 +185,14 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_rule(case):
-    curves, metric, level, words = CASES[case]
-    verdict = diagnose(curves)[metric]
-    assert (verdict.level, words in verdict.message) == (level, True), verdict
+    curves, metric, level, text = CASES[case]
+    diagnosis = diagnose(curves)[metric]
+    assert (diagnosis.level, text in diagnosis.message) == (level, True), diagnosis
 
 
 FALLS = curve((1.0, 5), (0.8, 5))
 UP, DOWN = SettingChange(4, "beta", 0.1, 0.5), SettingChange(4, "beta", 0.5, 0.1)
-TURNED = {
+CHANGED_SETTINGS = {
     "beta raised": ([UP], Level.INFO, "falling by 0.20, probably because beta went from 0.1 to 0.5 after step 4: a higher beta"),
     "beta lowered": ([DOWN], Level.WARN, "lower lr"),
     "lr raised": ([SettingChange(4, "lr", 1e-4, 1e-3)], Level.WARN, "because lr went from 0.0001 to 0.001 after step 4: set it"),
@@ -197,11 +203,11 @@ TURNED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", TURNED, ids=str)
-def test_a_falling_score_names_the_knob_that_was_turned(case):
-    turned, level, words = TURNED[case]
-    verdict = diagnose({SCORE: FALLS}, turned)[SCORE]
-    assert (verdict.level, words in verdict.message) == (level, True), verdict
+@pytest.mark.parametrize("case", CHANGED_SETTINGS, ids=str)
+def test_a_falling_score_names_the_changed_setting(case):
+    changes, level, text = CHANGED_SETTINGS[case]
+    diagnosis = diagnose({SCORE: FALLS}, changes)[SCORE]
+    assert (diagnosis.level, text in diagnosis.message) == (level, True), diagnosis
 
 
 INSIDE = {
@@ -229,12 +235,12 @@ def test_noise_alone_raises_no_alarm():
     for seed in range(200):
         draw = random.Random(seed)
         steps = range(1, draw.choice([12, 20, 40, 100]))
-        found = diagnose({
+        diagnoses = diagnose({
             SCORE: [(s, min(1.0, s / 10) + draw.gauss(0, 0.25)) for s in steps],
             GOLD: [(s, 1 + draw.gauss(0, 1)) for s in steps],
             KL: [(s, min(2.0, s / 10) + draw.gauss(0, 0.3)) for s in steps],
         })  # fmt: skip
-        alarms += any(verdict.level is Level.ALERT for verdict in found.values())
+        alarms += any(diagnosis.level is Level.ALERT for diagnosis in diagnoses.values())
     assert alarms <= 6
 
 
@@ -246,14 +252,14 @@ def test_every_drawn_curve_has_a_rule():
 @pytest.mark.parametrize(
     "points", [[(1, 0.0)], [(1, 5.0)], [(1, -2.0), (2, 3.0)], [(1, 0.0)] * 3, ramp(0, 0, 40)], ids=len
 )
-def test_every_rule_has_words_for_few_points_and_zeros(metric, points):
-    verdict = diagnose({metric: points})[metric]
-    assert isinstance(verdict.level, Level)
-    assert verdict.message.endswith(".")
-    assert "nan" not in verdict.message
+def test_every_rule_has_a_message_for_few_points_and_zeros(metric, points):
+    diagnosis = diagnose({metric: points})[metric]
+    assert isinstance(diagnosis.level, Level)
+    assert diagnosis.message.endswith(".")
+    assert "nan" not in diagnosis.message
 
 
-def test_an_empty_curve_and_an_unknown_metric_have_no_verdict():
+def test_an_empty_curve_and_an_unknown_metric_have_no_diagnosis():
     assert diagnose({}) == {}
     assert diagnose({SCORE: [], "grad_norm": [(1, 1.0)]}) == {}
 
@@ -263,9 +269,9 @@ def test_a_gap_is_forgiven_and_an_end_in_nan_is_an_alert_that_names_its_step():
     assert diagnose({CLIP: gap})[CLIP].level is Level.ALERT  # clip fraction 1: the rule itself speaks
     assert "far too large" in diagnose({CLIP: gap})[CLIP].message
     for lost in (math.nan, math.inf, -math.inf):
-        verdict = diagnose({KL: [*curve((1.0, 6)), (7, lost), (8, lost)]})[KL]
-        assert verdict.level is Level.ALERT
-        assert "since step 7" in verdict.message
+        diagnosis = diagnose({KL: [*curve((1.0, 6)), (7, lost), (8, lost)]})[KL]
+        assert diagnosis.level is Level.ALERT
+        assert "since step 7" in diagnosis.message
     assert "since step 1" in diagnose({KL: [(1, math.nan)]})[KL].message
 
 

@@ -1,4 +1,4 @@
-"""Part "Import preferences" without a browser: only what was uploaded is read, in a process of its own."""
+"""Part "Import preferences" without a browser: only uploaded files are read, in a process of their own."""
 
 import dataclasses
 import json
@@ -37,19 +37,19 @@ def upload(controller, rows):
 ROWS = [{"question": "Why?", "good": "a", "bad": "b"}, {"question": "Who?", "good": "c", "bad": "d"}]
 
 
-def test_look_map_and_import(controller, ctx):
+def test_preview_mapping_and_import(controller, ctx):
     file = upload(controller, ROWS)
     file |= {"source": "human"}
-    asked = act(controller, {"action": "preview", **file})
-    assert asked["columns"] == ["question", "good", "bad"]
-    assert "Say above what they mean" in asked["error"]
-    assert "--map" not in asked["error"]
+    reply = act(controller, {"action": "preview", **file})
+    assert reply["columns"] == ["question", "good", "bad"]
+    assert "Say above what they mean" in reply["error"]
+    assert "--map" not in reply["error"]
     mapped = {"column_mapping": {"chosen": "good", "rejected": "bad", "uuid": "question", "first": ""}}
-    shown = act(controller, {"action": "preview", **file, **mapped})["preview"]
-    assert (shown["name"], shown["votes"], shown["mapping"]) == (
+    preview = act(controller, {"action": "preview", **file, **mapped})["preview"]
+    assert (preview["name"], preview["votes"], preview["mapping"]) == (
         "my votes.jsonl", 2, {"prompt": "question", "chosen": "good", "rejected": "bad"},
     )  # fmt: skip
-    assert shown["duplicates"] == 0
+    assert preview["duplicates"] == 0
     assert sum(vote_counts(ctx.db, ctx.project.id)[Source.HUMAN].values()) == 0
     done = act(controller, {"action": "import", **file, **mapped, "annotator": " ann "})
     assert done["message"].startswith("Taken in: 2 votes of my votes.jsonl, on ")
@@ -64,46 +64,48 @@ def test_look_map_and_import(controller, ctx):
         assert act(controller, again | other)["preview"]["held"] == 0
 
 
-def test_what_was_imported_is_listed_and_taken_back(controller, ctx):
+def test_imports_are_listed_and_undone(controller, ctx):
     mapped = {"column_mapping": {"prompt": "question", "chosen": "good", "rejected": "bad"}, "source": "human"}
     act(controller, {"action": "import", **upload(controller, ROWS), **mapped})
-    said = list_imports(ctx)
-    (one,) = said["imports"]
-    assert (one["name"], one["imported_by"], one["votes_left"], one["pairs_left"]) == (
+    listed = list_imports(ctx)
+    (record,) = listed["imports"]
+    assert (record["name"], record["imported_by"], record["votes_left"], record["pairs_left"]) == (
         "my votes.jsonl",
         "operator",
         2,
         2,
     )
-    this = {"project": said["project"], "import": one["id"]}
-    assert act(controller, {"action": "ask", **this}) == {"deletion_summary": "2 votes and 2 pairs go."}
+    payload = {"project": listed["project"], "import": record["id"]}
+    assert act(controller, {"action": "ask", **payload}) == {"deletion_summary": "2 votes and 2 pairs go."}
     with pytest.raises(ConfigError, match="Another project was opened"):
-        act(controller, {"action": "back", **this, "project": said["project"] + 1})
-    for wrong in (one["id"] + 1, 2**70):
+        act(controller, {"action": "back", **payload, "project": listed["project"] + 1})
+    for wrong in (record["id"] + 1, 2**70):
         with pytest.raises(StoreError):
-            act(controller, {"action": "back", **this, "import": wrong})
-    assert list_imports(ctx) == said
-    assert act(controller, {"action": "back", **this}) == {"message": "Taken back: 2 votes and 2 pairs went."}
+            act(controller, {"action": "back", **payload, "import": wrong})
+    assert list_imports(ctx) == listed
+    assert act(controller, {"action": "back", **payload}) == {"message": "Taken back: 2 votes and 2 pairs went."}
     assert sum(vote_counts(ctx.db, ctx.project.id)[Source.HUMAN].values()) == 0
     with pytest.raises(StoreError, match="already"):
-        act(controller, {"action": "back", **this})
+        act(controller, {"action": "back", **payload})
     assert list_imports(ctx)["imports"][0]["votes_left"] == 0
 
 
 def test_only_the_operator_undoes_imports(ctx, controller, calls):
     mapped = {"column_mapping": {"prompt": "question", "chosen": "good", "rejected": "bad"}, "source": "human"}
     act(controller, {"action": "import", **upload(controller, ROWS), **mapped})
-    one = list_imports(ctx)["imports"][0]
+    record = list_imports(ctx)["imports"][0]
     handler = calls(import_data, dataclasses.replace(ctx, operator_secret="secret"), "action").action
     for action in ("ask", "back"):
-        event = gr.EventData(None, {"action": action, "project": ctx.project.id, "import": one["id"], "request_id": 1})
+        event = gr.EventData(
+            None, {"action": action, "project": ctx.project.id, "import": record["id"], "request_id": 1}
+        )
         assert "Only the operator" in handler("guess", event)["error"]
-    assert list_imports(ctx)["imports"] == [one]
+    assert list_imports(ctx)["imports"] == [record]
 
 
-def test_what_goes_in_words():
-    words = format_undo(ImportUndo(1_234, 1_200, 34, 7, 2))
-    assert words == (
+def test_format_undo():
+    text = format_undo(ImportUndo(1_234, 1_200, 34, 7, 2))
+    assert text == (
         "1,234 votes and 1,200 pairs go. 34 pairs stay, because others have voted there. 7 prompts will not be sampled from "
         "any more. 2 reward models have learnt from these votes and will not change: train another one afterwards."
     )
@@ -128,17 +130,17 @@ def test_no_other_file_of_this_machine_is_read(controller, ctx, tmp_path):
             act(controller, {"action": "preview", "dataset": name})
 
 
-def test_a_name_on_the_hub_is_handed_on(ctx, tmp_path):
-    asked = []
+def test_a_hub_data_set_is_passed_to_the_process(ctx, tmp_path):
+    requests = []
 
     def run(request):
-        asked.append(request)
+        requests.append(request)
         return {"preview": {"votes": 1}}
 
-    said = {"action": "preview", "dataset": " someone/pairs ", "split": "test", "source": "human"}
-    act(ImportController(ctx, runner=run, uploads=tmp_path), said)
+    payload = {"action": "preview", "dataset": " someone/pairs ", "split": "test", "source": "human"}
+    act(ImportController(ctx, runner=run, uploads=tmp_path), payload)
     common = {"home": str(ctx.home), "project": ctx.project.id, "source": "human", "annotator": ""}
-    assert asked == [{**common, "map": {}, "choices": "", "what": "someone/pairs", "split": "test"}]
+    assert requests == [{**common, "map": {}, "choices": "", "what": "someone/pairs", "split": "test"}]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +152,7 @@ def test_a_malformed_action_is_refused(controller, payload):
         act(controller, {**upload(controller, ROWS), **payload})
 
 
-def test_a_process_that_ends_or_hangs_is_told(monkeypatch):
+def test_a_process_that_ends_or_hangs_is_an_error(monkeypatch):
     def hang(*_, timeout, **__):
         raise subprocess.TimeoutExpired("import", timeout)
 

@@ -1,4 +1,4 @@
-"""Part "Quality of the labels" without a browser: what it says, whom it lets the lab learn from, labels asked about again."""
+"""Part "Quality of the labels" without a browser: agreement, training on selected annotators, doubtful labels."""
 
 import dataclasses
 
@@ -20,24 +20,24 @@ from rlhf_lab.ui.screens import quality
 from rlhf_lab.ui.screens.quality import QualityController
 
 
-def votes(ctx, said):
-    """said: {(pair number, annotator): choice}"""
-    found = {}
+def votes(ctx, choices):
+    """choices: {(pair number, annotator): choice}"""
+    cast = {}
     with ctx.db.read() as conn:
         pairs = load_pairs(conn, range(1, 40))
-    for (number, who), choice in said.items():
-        vote = Vote(f"{number}{who}", pairs[number].id, who, Source.HUMAN, choice, True, response_ms=2500)
-        found[number, who] = cast_vote(ctx.db, vote)
-    return found
+    for (number, annotator), choice in choices.items():
+        vote = Vote(f"{number}{annotator}", pairs[number].id, annotator, Source.HUMAN, choice, True, response_ms=2500)
+        cast[number, annotator] = cast_vote(ctx.db, vote)
+    return cast
 
 
 @pytest.fixture
 def three(ctx):
     """ann and bob agree on three pairs of four; cy says the opposite of ann."""
-    said = {(i, "ann"): Choice.FIRST if i % 2 else Choice.SECOND for i in range(4)}
-    said |= {(i, "bob"): said[i, "ann"] if i else Choice.FIRST for i in range(4)}
-    said |= {(i, "cy"): Choice.SECOND if i % 2 else Choice.FIRST for i in range(4)}
-    return votes(ctx, said)
+    choices = {(i, "ann"): Choice.FIRST if i % 2 else Choice.SECOND for i in range(4)}
+    choices |= {(i, "bob"): choices[i, "ann"] if i else Choice.FIRST for i in range(4)}
+    choices |= {(i, "cy"): Choice.SECOND if i % 2 else Choice.FIRST for i in range(4)}
+    return votes(ctx, choices)
 
 
 def act(ctx, payload):
@@ -45,8 +45,8 @@ def act(ctx, payload):
 
 
 def test_a_project_without_votes(ctx):
-    shown = QualityController(ctx).get_state({})
-    assert (shown["votes"], shown["alpha"], shown["people"], shown["reward_models"], shown["doubtful_labels"]) == (
+    state = QualityController(ctx).get_state({})
+    assert (state["votes"], state["alpha"], state["people"], state["reward_models"], state["doubtful_labels"]) == (
         0,
         None,
         [],
@@ -55,26 +55,26 @@ def test_a_project_without_votes(ctx):
     )
 
 
-def test_figures_of_all_and_of_each(ctx, three):
-    desk = QualityController(ctx)
-    shown = desk.get_state({})
-    assert (shown["votes"], shown["source"], shown["agreement"]["share"], shown["agreement"]["count"]) == (
+def test_agreement_of_all_and_of_each_annotator(ctx, three):
+    controller = QualityController(ctx)
+    state = controller.get_state({})
+    assert (state["votes"], state["source"], state["agreement"]["share"], state["agreement"]["count"]) == (
         12,
         "human",
         0.3333,
         12,
     )
-    ann, bob, cy = shown["people"]
+    ann, bob, cy = state["people"]
     assert [person["name"] for person in (ann, bob, cy)] == ["ann", "bob", "cy"]
     assert (ann["with_others"]["share"], bob["with_others"]["share"], cy["with_others"]["share"]) == (3 / 8, 0.5, 0.125)
-    assert cy["alpha_without"] > 0 > shown["alpha"]
+    assert cy["alpha_without"] > 0 > state["alpha"]
     assert (ann["seconds"], ann["left"]["share"], ann["with_self"]["share"]) == (2.5, 0.5, None)
-    assert desk.get_state({"revision": shown["revision"]}) == {"unchanged": True}
+    assert controller.get_state({"revision": state["revision"]}) == {"unchanged": True}
     votes(ctx, {(5, "ann"): Choice.TIE})
-    assert desk.get_state({"revision": shown["revision"]})["votes"] == 13
+    assert controller.get_state({"revision": state["revision"]})["votes"] == 13
 
 
-def test_learn_from_some_and_from_some_more_than_others(ctx, three):
+def test_training_on_weighted_annotators(ctx, three):
     message = act(ctx, {"action": "train", "source": "human", "weights": {"cy": 0, "bob": 3, "ann": 1}})
     assert "2 of 3 annotators" in message
     (job,) = queue.jobs(ctx.db, project_id=ctx.project.id, kinds=[JobKind.TRAIN_REWARD])
@@ -85,7 +85,7 @@ def test_learn_from_some_and_from_some_more_than_others(ctx, three):
         act(ctx, {"action": "train", "source": "human", "weights": {}})
 
 
-def test_everybody_is_no_choice_of_people(ctx, three):
+def test_training_on_everybody_names_no_annotators(ctx, three):
     act(ctx, {"action": "train", "source": "human", "weights": {}})
     (job,) = queue.jobs(ctx.db, project_id=ctx.project.id, kinds=[JobKind.TRAIN_REWARD])
     assert "annotators" not in job.payload
@@ -113,37 +113,40 @@ def test_a_malformed_action_is_refused(ctx, three, payload):
 
 
 def model(ctx, **report):
-    pinned = snapshot_labels(ctx.db, ctx.project.id, Source.HUMAN, report.get("annotators"))
-    return add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=report, snapshot=pinned)
+    snapshot = snapshot_labels(ctx.db, ctx.project.id, Source.HUMAN, report.get("annotators"))
+    return add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=report, snapshot=snapshot)
 
 
-def test_labels_that_the_model_doubts_are_shown_and_asked_about_again(ctx, three):
+def test_doubtful_labels_are_listed_and_can_be_set_aside(ctx, three):
     row = model(ctx, disagreements=[{"index": 8, "probability": 0.04}, {"index": 1, "probability": 0.2}])
-    desk = QualityController(ctx)
-    found = desk.get_state({})["doubtful_labels"]
-    assert (found["reward_model_id"], [(one["annotator"], one["probability"]) for one in found["labels"]]) == (
+    controller = QualityController(ctx)
+    doubtful = controller.get_state({})["doubtful_labels"]
+    assert (doubtful["reward_model_id"], [(label["annotator"], label["probability"]) for label in doubtful["labels"]]) == (
         row.id, [("cy", 0.04), ("ann", 0.2)],
     )  # fmt: skip
-    worst = found["labels"][0]
+    worst = doubtful["labels"][0]
     assert (worst["vote_id"], worst["choice"], worst["is_set_aside"]) == (row.snapshot.vote_ids[8], "first", False)
     assert act(ctx, {"action": "again", "vote_id": worst["vote_id"]}).endswith("is asked about that pair again.")
-    again = desk.get_state({})["doubtful_labels"]["labels"]
-    assert [one["is_set_aside"] for one in again] == [True, False]
+    again = controller.get_state({})["doubtful_labels"]["labels"]
+    assert [label["is_set_aside"] for label in again] == [True, False]
     with pytest.raises(LabError, match="taken back meanwhile"):
         act(ctx, {"action": "again", "vote_id": worst["vote_id"]})
 
 
-def test_a_second_look_at_peoples_labels_shows_none_of_a_judge(ctx, three):
+def test_doubtful_labels_of_people_include_none_of_a_judge(ctx, three):
     assert label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 4)
-    pinned = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
+    snapshot = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
     report = {"disagreements": [{"index": 0, "probability": 0.1}]}
-    judged = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=report, snapshot=pinned)
+    judged = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=report, snapshot=snapshot)
     assert QualityController(ctx).get_state({"source": "human"})["doubtful_labels"] is None
-    found = QualityController(ctx).get_state({"source": "simulated"})["doubtful_labels"]
-    assert (found["reward_model_id"], [one["annotator"] for one in found["labels"]]) == (judged.id, ["judge:cheerful"])
+    doubtful = QualityController(ctx).get_state({"source": "simulated"})["doubtful_labels"]
+    assert (doubtful["reward_model_id"], [label["annotator"] for label in doubtful["labels"]]) == (
+        judged.id,
+        ["judge:cheerful"],
+    )
 
 
-def test_reward_models_side_by_side_say_whose_labels_they_learnt_from(ctx, three):
+def test_reward_models_name_the_annotators_they_were_trained_on(ctx, three):
     model(ctx, accuracy=0.6, accuracy_low=0.4, accuracy_high=0.8)
     model(ctx, accuracy=0.9, accuracy_low=0.7, accuracy_high=1.0, annotators=["ann", "bob"], weights={"bob": 3})
     newest, first = QualityController(ctx).get_state({})["reward_models"]
@@ -165,13 +168,13 @@ def test_only_the_operator_acts(ctx, three, calls):
     assert "3 of 3 annotators" in action("s", gr.EventData(None, payload))["message"]
 
 
-def test_the_heaviest_weight_is_one(ctx, three):
+def test_the_largest_weight_is_accepted(ctx, three):
     act(ctx, {"action": "train", "source": "human", "weights": {"ann": 10}})
     (job,) = queue.jobs(ctx.db, project_id=ctx.project.id, kinds=[JobKind.TRAIN_REWARD])
     assert job.payload["weights"] == {"ann": 10}
 
 
-def test_repeats_are_no_labels_to_learn_from(ctx, three):
+def test_repeats_are_not_counted_as_training_labels(ctx, three):
     again = Vote("again", three[0, "ann"].pair_id, "ann", Source.HUMAN, Choice.FIRST, False, repeat=True)
     cast_vote(ctx.db, again)
     assert QualityController(ctx).get_state({})["votes"] == 13

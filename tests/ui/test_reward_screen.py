@@ -1,4 +1,4 @@
-"""Screen "Reward model" without a browser: what it says in every state, and what it refuses."""
+"""Screen "Reward model" without a browser: its state, the details of a model, trainings and explanations."""
 
 import pytest
 
@@ -28,36 +28,36 @@ def explain(ctx, model, prompt, text):
 
 def add(ctx, report=REPORT):
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
-    pinned = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
-    return add_reward_model(ctx.db, ctx.project.id, "x", config={"pooling": "mean"}, report=report, snapshot=pinned)
+    snapshot = snapshot_labels(ctx.db, ctx.project.id, Source.SIMULATED)
+    return add_reward_model(ctx.db, ctx.project.id, "x", config={"pooling": "mean"}, report=report, snapshot=snapshot)
 
 
-def test_an_empty_project_names_the_missing_labels(ctx):
-    seen = reward.screen_state(ctx)
-    assert (seen["models"], seen["job"], seen["failed"]) == ([], None, "")
-    assert seen["labels"] == {"human": 0, "simulated": 0, "goals": {"human": 10, "simulated": 10}, "train_every": 20}
+def test_an_empty_project_has_label_goals(ctx):
+    state = reward.screen_state(ctx)
+    assert (state["models"], state["job"], state["failed"]) == ([], None, "")
+    assert state["labels"] == {"human": 0, "simulated": 0, "goals": {"human": 10, "simulated": 10}, "train_every": 20}
 
 
-def test_a_model_with_its_figures_and_whose_labels(ctx):
+def test_a_model_summary_has_accuracy_and_label_source(ctx):
     row = add(ctx)
-    seen = reward.screen_state(ctx)
-    model = seen["models"][0]
-    figures = {name: model[name] for name in ("id", "labels", "accuracy", "low", "high", "source", "source_text")}
-    assert figures == {
+    state = reward.screen_state(ctx)
+    model = state["models"][0]
+    summary = {name: model[name] for name in ("id", "labels", "accuracy", "low", "high", "source", "source_text")}
+    assert summary == {
         "id": row.id, "labels": 14, "accuracy": 0.8, "low": 0.6, "high": 0.92, "source": "simulated",
         "source_text": "simulated by cheerful",
     }  # fmt: skip
-    assert seen["labels"]["goals"] == {"human": 10, "simulated": 34}
-    assert seen["prediction_stats"]["simulated"] == {
+    assert state["labels"]["goals"] == {"human": 10, "simulated": 34}
+    assert state["prediction_stats"]["simulated"] == {
         "right": 0, "decided": 0, "low": 0.0, "high": 1.0, "chosen_right": 0, "chosen_decided": 0,
     }  # fmt: skip
 
 
 def test_each_model_has_its_own_report(ctx):
     first, second = add(ctx), add(ctx, REPORT | {"train_accuracy": 0.99, "length_correlation": None})
-    found = reward.model_detail(ctx, first.id)
-    assert (found["train_accuracy"], found["length_correlation"], found["ties"]) == (0.95, 0.4, 1)
-    assert (found["chosen_scores"], found["rejected_scores"], found["loss"]) == ([1.0], [-1.0], [0.7, 0.5])
+    detail = reward.model_detail(ctx, first.id)
+    assert (detail["train_accuracy"], detail["length_correlation"], detail["ties"]) == (0.95, 0.4, 1)
+    assert (detail["chosen_scores"], detail["rejected_scores"], detail["loss"]) == ([1.0], [-1.0], [0.7, 0.5])
     assert reward.model_detail(ctx, second.id)["length_correlation"] is None
     with pytest.raises(LabError):
         reward.model_detail(ctx, 99)
@@ -68,25 +68,29 @@ def test_the_newest_model_stands_first(ctx):
     assert [model["id"] for model in reward.screen_state(ctx)["models"]] == [second.id, first.id]
 
 
-def test_the_texts_to_look_into_are_those_it_learnt_from_newest_first(ctx):
+def test_example_texts_are_the_training_labels_newest_first(ctx):
     row = add(ctx)
-    learnt = [item for item in load_comparisons(ctx.db, row.snapshot) if not item.tie]
+    trained_on = [item for item in load_comparisons(ctx.db, row.snapshot) if not item.tie]
     texts = [item for item in reward.model_detail(ctx, row.id)["example_texts"] if item["tag"] != "waits for a label"]
     assert len(texts) == 8
-    assert texts[0] == {"prompt": learnt[-1].prompt, "text": learnt[-1].chosen.strip(), "tag": "preferred"}
-    assert texts[1] == {"prompt": learnt[-1].prompt, "text": learnt[-1].rejected.strip(), "tag": "not preferred"}
+    assert texts[0] == {"prompt": trained_on[-1].prompt, "text": trained_on[-1].chosen.strip(), "tag": "preferred"}
+    assert texts[1] == {
+        "prompt": trained_on[-1].prompt,
+        "text": trained_on[-1].rejected.strip(),
+        "tag": "not preferred",
+    }
 
 
-def test_a_model_whose_labels_were_changed_by_hand_can_still_be_looked_at(ctx):
-    pinned = LabelSnapshot((1, 2), "another digest", Source.SIMULATED)
-    row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=REPORT, snapshot=pinned)
+def test_a_model_whose_labels_were_changed_can_still_be_shown(ctx):
+    snapshot = LabelSnapshot((1, 2), "another digest", Source.SIMULATED)
+    row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=REPORT, snapshot=snapshot)
     assert all(item["tag"] == "waits for a label" for item in reward.model_detail(ctx, row.id)["example_texts"])
 
 
 @pytest.mark.parametrize(
     ("count", "length", "first"), [(0, 0, None), (2, 2, 1.0), (300, 300, 1.0), (301, 300, 1.0), (600, 300, 1.0)]
 )
-def test_a_long_loss_curve_is_thinned_and_keeps_its_end(count, length, first):
+def test_a_long_loss_curve_is_downsampled_and_keeps_its_end(count, length, first):
     thinned = reward.thin_and_round([float(i + 1) for i in range(count)])
     assert len(thinned) == length
     if count:
@@ -103,7 +107,7 @@ def test_of_two_simultaneous_trainings_the_other_config_is_refused(ctx, monkeypa
         reward.start_training(ctx, Source.SIMULATED, RewardConfig(epochs=2))
 
 
-def test_training_shows_loss_and_stage_and_a_second_one_is_refused(ctx):
+def test_a_training_has_loss_and_stage_and_a_second_one_is_refused(ctx):
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
     job = reward.start_training(ctx, Source.SIMULATED, RewardConfig(epochs=1))
     assert not reward.screen_state(ctx)["job"]["running"]
@@ -117,20 +121,20 @@ def test_training_shows_loss_and_stage_and_a_second_one_is_refused(ctx):
     with pytest.raises(LabError, match="already"):
         reward.start_training(ctx, Source.SIMULATED, RewardConfig())
     queue.fail(ctx.db, job.id, "all labels are ties")
-    seen = reward.screen_state(ctx)
-    assert seen["job"] is None
-    assert seen["failed"] == "all labels are ties"
+    state = reward.screen_state(ctx)
+    assert state["job"] is None
+    assert state["failed"] == "all labels are ties"
 
 
-def test_a_training_behind_a_run_says_what_it_waits_for_and_whose_labels_it_learns(ctx):
+def test_a_training_queued_behind_a_run_names_it(ctx):
     row = add(ctx)
     assert retraining.training_status(ctx.db, ctx.project.id) == ""
     run = create_run(ctx.db, ctx.project.id, row.id, "r", config={}, manifest={}, total_steps=5)
     first = queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id})
     job = retraining.submit_training(ctx.db, ctx.project.id, Source.SIMULATED)
-    words = reward.screen_state(ctx)["job"]["status_text"]
-    assert words == f"A reward model from labels simulated by cheerful waits until run {run.id} has ended."
-    assert start_run.start_options(ctx, {})["training_text"] == words
+    status_text = reward.screen_state(ctx)["job"]["status_text"]
+    assert status_text == f"A reward model from labels simulated by cheerful waits until run {run.id} has ended."
+    assert start_run.start_options(ctx, {})["training_text"] == status_text
     queue.cancel(ctx.db, first.id)
     queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id + 1})  # behind it: no matter
     assert reward.screen_state(ctx)["job"]["status_text"].endswith(" waits for the engine.")
@@ -139,14 +143,14 @@ def test_a_training_behind_a_run_says_what_it_waits_for_and_whose_labels_it_lear
     assert reward.screen_state(ctx)["job"]["status_text"].startswith("A reward model from people's labels waits ")
 
 
-def test_labels_enough_for_a_reward_model_that_nobody_asked_for_yet_are_said_to_be_due(ctx):
+def test_enough_labels_make_a_training_due(ctx):
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
     assert retraining.training_status(ctx.db, ctx.project.id) == (
         "A reward model from labels simulated by cheerful is due and begins by itself."
     )
 
 
-def test_too_few_labels_are_refused_before_the_engine_is_asked(ctx):
+def test_too_few_labels_submit_no_training(ctx):
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
     with pytest.raises(LabError, match="fewer than 2 decided people's labels"):
         reward.start_training(ctx, Source.HUMAN, RewardConfig())
@@ -167,20 +171,20 @@ def test_an_explanation_is_a_job_of_the_engine(ctx):
 
 
 @pytest.mark.parametrize("text", ["", "   ", "x" * 5000], ids=["empty", "blank", "long"])
-def test_texts_that_cannot_be_explained(ctx, text):
+def test_empty_and_long_texts_are_not_explained(ctx, text):
     row = add(ctx)
     with pytest.raises(LabError, match="1 to 4000"):
         explain(ctx, row.id, "a prompt", text)
 
 
-def test_a_failed_explanation_says_why(ctx):
+def test_a_failed_explanation_has_its_error(ctx):
     row = add(ctx)
     job = explain(ctx, row.id, "p", "t")
     queue.fail(ctx.db, job.id, "the weights are not those")
     assert reward.explanation_view(queue.get_job(ctx.db, job.id))["failure"] == "the weights are not those"
 
 
-def test_only_a_model_that_exists_and_only_so_many_at_once(ctx):
+def test_explanations_need_an_existing_model_and_a_queue_that_is_not_full(ctx):
     row = add(ctx)
     with pytest.raises(LabError):
         explain(ctx, row.id + 1, "p", "t")
@@ -190,7 +194,7 @@ def test_only_a_model_that_exists_and_only_so_many_at_once(ctx):
         explain(ctx, row.id, "p", "t")
 
 
-def test_the_answer_of_another_kind_of_job_is_not_given_out(ctx):
+def test_the_result_of_another_kind_of_job_is_refused(ctx):
     job = queue.submit(ctx.db, JobKind.SAMPLE_PAIRS, ctx.project.id, {"count": 1})
     with pytest.raises(LabError, match="explains no text"):
         reward.explanation_view(job)
@@ -198,18 +202,18 @@ def test_the_answer_of_another_kind_of_job_is_not_given_out(ctx):
         parse_payload(reward.JobQuery, {"job": None})
 
 
-def test_the_figures_of_unseen_labels_and_the_texts_it_disagrees_with(ctx):
-    said = {"calibration": [[0.6, 0.5, 4], [0.9, 1.0, 3]], "expected_calibration_error": 0.1}
+def test_calibration_and_disagreements_of_a_model(ctx):
+    figures = {"calibration": [[0.6, 0.5, 4], [0.9, 1.0, 3]], "expected_calibration_error": 0.1}
     row = add(
-        ctx, REPORT | said | {"disagreements": [{"index": 2, "probability": 0.1}, {"index": 99, "probability": 0.2}]}
+        ctx, REPORT | figures | {"disagreements": [{"index": 2, "probability": 0.1}, {"index": 99, "probability": 0.2}]}
     )
-    found, label = reward.model_detail(ctx, row.id), load_comparisons(ctx.db, row.snapshot)[2]
-    assert (found["calibration"], found["calibration_error"]) == ([[0.6, 0.5, 4], [0.9, 1.0, 3]], 0.1)
-    assert found["disagreements"] == [
+    detail, label = reward.model_detail(ctx, row.id), load_comparisons(ctx.db, row.snapshot)[2]
+    assert (detail["calibration"], detail["calibration_error"]) == ([[0.6, 0.5, 4], [0.9, 1.0, 3]], 0.1)
+    assert detail["disagreements"] == [
         {"prompt": label.prompt, "chosen": label.chosen.strip(), "rejected": label.rejected.strip(), "probability": 0.1}
     ]
 
 
-def test_a_report_of_older_models_has_no_such_figures(ctx):
-    found = reward.model_detail(ctx, add(ctx).id)
-    assert (found["calibration"], found["calibration_error"], found["disagreements"]) == ([], None, [])
+def test_reports_of_older_models_have_no_calibration(ctx):
+    detail = reward.model_detail(ctx, add(ctx).id)
+    assert (detail["calibration"], detail["calibration_error"], detail["disagreements"]) == ([], None, [])

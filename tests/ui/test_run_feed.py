@@ -23,7 +23,7 @@ from rlhf_lab.ui.services import run_feed
 
 
 def follow(page, reply):
-    """What the widget does with a reply: append, or begin anew."""
+    """Update a page with a reply as the script does: append, or replace after a reset."""
     for name, points in reply.get("points", {}).items():
         curves = page.setdefault("curves", {})
         curves[name] = points if reply["reset"] else curves.get(name, []) + points
@@ -36,7 +36,7 @@ def follow(page, reply):
     return page
 
 
-def test_nothing_has_run(ctx):
+def test_a_project_without_runs(ctx):
     assert run_feed.RunFeed(ctx).poll({}) == {"run": None}
 
 
@@ -56,7 +56,7 @@ def test_a_page_that_polls_ends_up_with_every_point_once(ctx):
     assert feed.poll(page["query"]) == {"unchanged": True}
 
 
-def test_rows_of_a_step_that_the_run_does_not_name_yet_are_told_once(ctx, monkeypatch):
+def test_rows_of_a_step_beyond_the_runs_step_are_sent_once(ctx, monkeypatch):
     """A step may be committed between two reads of one poll."""
     run, feed, page = a_run(ctx), run_feed.RunFeed(ctx), {"query": {}}
     step(ctx, run, 1, score=1.0)
@@ -74,20 +74,20 @@ def test_rows_of_a_step_that_the_run_does_not_name_yet_are_told_once(ctx, monkey
     assert page["curves"][SCORE] == [[1, 1.0], [2, 2.0]]
 
 
-def test_steps_taken_back_and_written_otherwise_begin_the_page_anew(ctx):
+def test_rolled_back_and_rewritten_steps_reset_the_page(ctx):
     run, feed, page = a_run(ctx), run_feed.RunFeed(ctx), {"query": {}}
     for at in range(1, 9):
         step(ctx, run, at, score=1.0)
     follow(page, feed.poll(page["query"]))
     delete_steps_after(ctx.db, run.id, 5)
-    for at in range(6, 10):  # further than before, while nobody looked
+    for at in range(6, 10):  # beyond the step before, between two polls
         step(ctx, run, at, score=2.0)
     reply = feed.poll(page["query"])
     assert reply["reset"] is True
     assert follow(page, reply)["curves"][SCORE] == [[at, 1.0 if at < 6 else 2.0] for at in range(1, 10)]
 
 
-def test_steps_taken_back_and_not_written_again_are_gone_from_the_page(ctx):
+def test_rolled_back_steps_disappear_from_the_page(ctx):
     run, feed, page = a_run(ctx), run_feed.RunFeed(ctx), {"query": {}}
     for at in range(1, 9):
         step(ctx, run, at)
@@ -96,7 +96,7 @@ def test_steps_taken_back_and_not_written_again_are_gone_from_the_page(ctx):
     assert [at for at, _ in follow(page, feed.poll(page["query"]))["curves"][SCORE]] == [1, 2, 3, 4, 5]
 
 
-def test_a_server_that_was_restarted_tells_everything_again(ctx):
+def test_a_restarted_server_sends_everything_again(ctx):
     run, page = a_run(ctx), {"query": {}}
     step(ctx, run, 1)
     follow(page, run_feed.RunFeed(ctx).poll(page["query"]))
@@ -104,7 +104,7 @@ def test_a_server_that_was_restarted_tells_everything_again(ctx):
     assert follow(page, run_feed.RunFeed(ctx).poll(page["query"]))["curves"][SCORE] == [[1, 0.0], [2, 0.0]]
 
 
-def test_a_long_history_comes_thinned_with_its_peak_and_its_end_and_later_steps_whole(ctx):
+def test_a_long_history_is_downsampled_with_its_peak_and_end(ctx):
     run, feed, page = a_run(ctx, steps=3000), run_feed.RunFeed(ctx), {"query": {}}
     for at in range(1, 1501):
         step(ctx, run, at, score=9.0 if at == 777 else 0.0)
@@ -119,7 +119,7 @@ def test_a_long_history_comes_thinned_with_its_peak_and_its_end_and_later_steps_
     assert reply["points"][SCORE] == [[1501, 0.0], [1502, 0.0]]
 
 
-def test_a_step_costs_little(ctx):
+def test_a_poll_for_one_step_is_small(ctx):
     run, feed, page = a_run(ctx), run_feed.RunFeed(ctx), {"query": {}}
     set_run_status(ctx.db, run.id, RunStatus.RUNNING)
     values = {curve.metric: 1.2345678 for curve in charts.CURVES}
@@ -132,7 +132,7 @@ def test_a_step_costs_little(ctx):
     assert len(json.dumps(reply["points"])) < 400
 
 
-def test_the_page_is_told_when_nearly_all_scores_lie_beyond_the_clip(ctx):
+def test_scores_mostly_beyond_the_clip_are_diagnosed(ctx):
     run = a_run(ctx)
     for at in range(1, 11):
         record_step(ctx.db, run.id, StepResult(at, {SCORE: 0.2 * at, "objective/score_clipfrac": 0.95}))
@@ -147,12 +147,12 @@ def test_nan_is_a_gap_and_not_broken_json(ctx):
     assert reply["points"][SCORE] == [[1, 1.0], [2, None]]
     assert reply["verdicts"][SCORE]["level"] == "alert"
     json.dumps(reply, allow_nan=False)
-    step(ctx, run, 3, score=1.0)  # NaN is not equal to itself: the history must go on all the same
+    step(ctx, run, 3, score=1.0)  # NaN does not equal itself: the history must go on all the same
     again = feed.poll({"run": run.id, "epoch": reply["epoch"], "after_step": 2})
     assert (again["reset"], again["points"][SCORE]) == (False, [[3, 1.0]])
 
 
-def test_the_frame_comes_when_it_changed(ctx):
+def test_static_state_is_sent_when_it_changed(ctx):
     run, feed, page = a_run(ctx), run_feed.RunFeed(ctx), {"query": {}}
     step(ctx, run, 1)
     first = feed.poll(page["query"])
@@ -165,25 +165,25 @@ def test_the_frame_comes_when_it_changed(ctx):
     assert [name for _, name, _ in feed.poll(page["query"])["static"]["runs"]] == ["another", "a run"]
 
 
-@pytest.mark.parametrize("wanted", [None, "", 999, "x"])
-def test_a_page_without_a_wish_gets_the_run_that_goes_on_otherwise_the_newest(ctx, wanted):
+@pytest.mark.parametrize("requested_id", [None, "", 999, "x"])
+def test_without_a_requested_run_the_active_one_is_shown_else_the_newest(ctx, requested_id):
     old, new = a_run(ctx, "old"), a_run(ctx, "new")
     feed = run_feed.RunFeed(ctx)
     set_run_status(ctx.db, old.id, RunStatus.DONE)
     set_run_status(ctx.db, new.id, RunStatus.FAILED)
-    assert feed.poll({"run": wanted})["run"]["id"] == new.id
+    assert feed.poll({"run": requested_id})["run"]["id"] == new.id
     set_run_status(ctx.db, old.id, RunStatus.RUNNING)
-    assert feed.poll({"run": wanted})["run"]["id"] == old.id
+    assert feed.poll({"run": requested_id})["run"]["id"] == old.id
     assert feed.poll({"run": new.id})["run"]["id"] == new.id
 
 
-def test_a_deleted_run_gives_way_to_the_newest(ctx):
+def test_a_deleted_run_is_replaced_by_the_newest(ctx):
     old, new = a_run(ctx, "old"), a_run(ctx, "new")
     delete_run(ctx.db, old.id)
     assert run_feed.RunFeed(ctx).poll({"run": old.id, "after_step": 30})["run"]["id"] == new.id
 
 
-def test_the_picker_learns_that_an_older_run_was_deleted(ctx):
+def test_a_deleted_run_disappears_from_the_picker(ctx):
     old, new = a_run(ctx, "old"), a_run(ctx, "new")
     feed = run_feed.RunFeed(ctx)
     revision = feed.poll({"run": new.id})["revision"]
@@ -191,7 +191,7 @@ def test_the_picker_learns_that_an_older_run_was_deleted(ctx):
     assert feed.poll({"run": new.id, "revision": revision})["static"]["runs"] == [(new.id, "new", "queued")]
 
 
-def test_the_run_that_is_shown_stands_in_the_picker_however_old_it_is(ctx, monkeypatch):
+def test_the_shown_run_is_in_the_picker_however_old_it_is(ctx, monkeypatch):
     monkeypatch.setattr(run_feed, "MAX_LISTED", 2)
     monkeypatch.setattr(run_feed, "MAX_MODELS", 1)
     old, _, third, fourth = (a_run(ctx, name) for name in ("old", "second", "third", "fourth"))
@@ -204,7 +204,7 @@ def test_the_run_that_is_shown_stands_in_the_picker_however_old_it_is(ctx, monke
     assert [at for at, _ in static["reward_models"]] == [fourth.reward_model_id, third.reward_model_id]
 
 
-def test_the_time_left_is_that_of_the_job_while_it_runs(ctx):
+def test_the_eta_is_that_of_the_running_job(ctx):
     run, feed = a_run(ctx), run_feed.RunFeed(ctx)
     job = queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id})
     assert feed.poll({})["eta_s"] is None
@@ -213,25 +213,25 @@ def test_the_time_left_is_that_of_the_job_while_it_runs(ctx):
     assert feed.poll({})["eta_s"] == 30.0
 
 
-def test_the_curves_of_eight_runs_are_kept_those_asked_for_last(ctx):
+def test_the_curves_of_the_eight_last_polled_runs_are_cached(ctx):
     feed, epochs = run_feed.RunFeed(ctx), {}
-    made = [a_run(ctx, f"run {n}") for n in range(9)]
+    created = [a_run(ctx, f"run {n}") for n in range(9)]
 
-    def look(run):
-        """Whether its curves are still known, so that only what is new is sent."""
+    def is_cached(run):
+        """Whether its curves are still cached, so that only new points are sent."""
         reply = feed.poll({"run": run.id, "epoch": epochs.get(run.id), "after_step": 1})
         epochs[run.id] = reply["epoch"]
         return not reply["reset"]
 
-    for run in made:
+    for run in created:
         step(ctx, run, 1)
-    assert [look(run) for run in made[:8]] == [False] * 8
-    assert [look(run) for run in made[:8]] == [True] * 8
-    assert look(made[0])
-    assert not look(made[8])  # a ninth: the one that nobody has asked for longest goes, which is no longer the first
-    assert [look(made[n]) for n in (0, 2, 3, 4, 5, 6, 7, 8)] == [True] * 8
-    assert not look(made[1])
-    assert not look(made[0])
+    assert [is_cached(run) for run in created[:8]] == [False] * 8
+    assert [is_cached(run) for run in created[:8]] == [True] * 8
+    assert is_cached(created[0])
+    assert not is_cached(created[8])  # a ninth: the least recently polled is dropped, which is no longer the first
+    assert [is_cached(created[n]) for n in (0, 2, 3, 4, 5, 6, 7, 8)] == [True] * 8
+    assert not is_cached(created[1])
+    assert not is_cached(created[0])
 
 
 def test_the_picker_lists_the_newest_fifty_runs(ctx):
@@ -244,10 +244,10 @@ def test_the_picker_lists_the_newest_fifty_runs(ctx):
     a_run(ctx, "run 51")
     names = [name for _, name, _ in feed.poll({})["static"]["runs"]]
     assert names == [f"run {n}" for n in range(51, 1, -1)]
-    assert feed.poll({"run": oldest})["run"]["id"] == oldest  # no longer in the list, but still to be seen
+    assert feed.poll({"run": oldest})["run"]["id"] == oldest  # no longer in the list, but can still be shown
 
 
-def test_a_page_that_fell_behind_is_sent_a_thousand_points_of_a_curve_at_once(ctx):
+def test_a_page_that_fell_behind_is_sent_at_most_a_thousand_points_of_a_curve(ctx):
     run, feed, page = a_run(ctx, steps=3000), run_feed.RunFeed(ctx), {"query": {}}
     step(ctx, run, 1)
     follow(page, feed.poll(page["query"]))
@@ -257,15 +257,15 @@ def test_a_page_that_fell_behind_is_sent_a_thousand_points_of_a_curve_at_once(ct
     assert (len(points), points[0][0], points[-1][0]) == (1000, 3, 1002)
 
 
-def test_a_killed_engine_is_told_until_the_run_goes_on(ctx):
-    """The page learns it with its next look: on this machine an engine is known by its process."""
+def test_a_killed_engine_is_reported_until_the_run_goes_on(ctx):
+    """The next poll shows it: the state of an engine on this machine is that of its process."""
     run, feed = a_run(ctx), run_feed.RunFeed(ctx)
     queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id})
-    killed = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
     values = {
         "host": socket.gethostname(),
-        "pid": killed.pid,
-        "process_started": psutil.Process(killed.pid).create_time(),
+        "pid": process.pid,
+        "process_started": psutil.Process(process.pid).create_time(),
     }
     values |= {"started_at": time.time(), "beat_at": time.time(), "state": "busy", "device": ""}
     with ctx.db.write() as conn:
@@ -274,8 +274,8 @@ def test_a_killed_engine_is_told_until_the_run_goes_on(ctx):
     step(ctx, run, 1)
     set_run_status(ctx.db, run.id, RunStatus.RUNNING)
     assert feed.poll({})["status_text"] == ""
-    killed.kill()
-    killed.wait()
+    process.kill()
+    process.wait()
     assert feed.poll({})["status_text"].startswith("The engine is lost. It is started again by itself")
     engine_process.record_heartbeat(ctx.db, engine_process.STATE_STARTING)
     assert feed.poll({})["status_text"].startswith("The engine ended unexpectedly and loads again")
@@ -283,11 +283,11 @@ def test_a_killed_engine_is_told_until_the_run_goes_on(ctx):
     queue.claim(ctx.db, [JobKind.TRAIN_POLICY], engine_process.record_heartbeat(ctx.db, "working"))
     loading = feed.poll({})
     assert loading["status_text"].startswith("The engine ended unexpectedly")
-    delete_steps_after(ctx.db, run.id, 1)  # what a run does first once the model is loaded
+    delete_steps_after(ctx.db, run.id, 1)  # the first write of a resumed run
     assert feed.poll({"revision": loading["revision"]})["status_text"] == ""
 
 
-def test_a_run_in_processes_that_somebody_started_misses_no_engine(ctx):
+def test_a_run_in_manually_started_processes_needs_no_engine(ctx):
     run, feed = a_run(ctx), run_feed.RunFeed(ctx)
     assert "being started" in feed.poll({})["status_text"]
     step(ctx, run, 1)

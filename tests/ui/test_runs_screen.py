@@ -1,4 +1,4 @@
-"""Screen "Runs & data" without a browser: the list, runs beside each other, what differs, what is offered, what is refused."""
+"""Screen "Runs & data" without a browser: the list of runs, their comparison, setting differences, actions."""
 
 import json
 import math
@@ -64,7 +64,7 @@ def overview(ctx):
     return screen.runs_overview(ctx, screen.RunRowCache())
 
 
-def test_an_empty_project_lists_nothing_and_offers_its_labels(ctx):
+def test_an_empty_project_lists_no_runs_and_counts_its_labels(ctx):
     assert overview(ctx)["runs"] == []
     assert overview(ctx)["labels"] == {"human": 0, "simulated": 0}
     ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
@@ -72,7 +72,7 @@ def test_an_empty_project_lists_nothing_and_offers_its_labels(ctx):
     assert overview(ctx)["annotators"] == {"human": [], "simulated": ["judge:cheerful"]}
 
 
-def test_a_line_of_the_list_says_the_last_numbers(ctx, make):
+def test_a_row_of_the_list_has_the_latest_numbers(ctx, make):
     make("first", {1: {SCORE: 0.25, KL: 0.5, GOLD: 3.0}, 2: {SCORE: math.nan, KL: 1.23456, GOLD: 4.0}})
     make("second", status=RunStatus.RUNNING)
     second, first = overview(ctx)["runs"]
@@ -83,35 +83,37 @@ def test_a_line_of_the_list_says_the_last_numbers(ctx, make):
     json.dumps(overview(ctx), allow_nan=False)
 
 
-def test_the_lists_figures_are_means_of_the_last_steps_like_the_sentences_under_the_curves(ctx, make):
+def test_the_numbers_of_a_row_are_means_of_the_last_window(ctx, make):
     run = make("long", {at: {SCORE: float(at), KL: 0.0, GOLD: 0.0} for at in range(1, 13)})
-    (line,) = overview(ctx)["runs"]
-    assert (line["score"], line["algorithm"]) == (10.0, "ppo")
+    (row,) = overview(ctx)["runs"]
+    assert (row["score"], row["algorithm"]) == (10.0, "ppo")
     other = store.add_event(ctx.db, run, EventKind.SWITCH_REWARD, {"reward_model_id": 1})
     store.mark_event_applied(ctx.db, other.id, 11)
     assert overview(ctx)["runs"][0]["score"] == 12.0  # scores of another reward model are on another scale
 
 
-def test_the_list_is_read_again_only_where_a_run_changed(ctx, make, monkeypatch):
+def test_a_row_is_computed_again_only_where_its_run_changed(ctx, make, monkeypatch):
     one, two = make("one"), make("two")
-    listing, read = screen.RunRowCache(), []
-    facts = screen.run_row
-    monkeypatch.setattr(screen, "run_row", lambda db, run: read.append(run.id) or facts(db, run))
-    screen.runs_overview(ctx, listing)
-    screen.runs_overview(ctx, listing)
-    assert sorted(read) == [one, two]
+    row_cache, computed = screen.RunRowCache(), []
+    run_row = screen.run_row
+    monkeypatch.setattr(screen, "run_row", lambda db, run: computed.append(run.id) or run_row(db, run))
+    screen.runs_overview(ctx, row_cache)
+    screen.runs_overview(ctx, row_cache)
+    assert sorted(computed) == [one, two]
     record_step(ctx.db, one, StepResult(1, {SCORE: 1.0}))
-    assert [run["step"] for run in screen.runs_overview(ctx, listing)["runs"]] == [0, 1]
-    assert sorted(read) == [one, one, two]
+    assert [run["step"] for run in screen.runs_overview(ctx, row_cache)["runs"]] == [0, 1]
+    assert sorted(computed) == [one, one, two]
 
 
-def test_what_a_page_has_seen_is_not_sent_again(ctx, make):
+def test_an_unchanged_overview_is_not_sent_again(ctx, make):
     make("one")
-    listing = screen.RunRowCache()
-    first = screen.if_changed(screen.runs_overview(ctx, listing), {})
-    assert screen.if_changed(screen.runs_overview(ctx, listing), {"revision": first["revision"]}) == {"unchanged": True}
+    row_cache = screen.RunRowCache()
+    first = screen.if_changed(screen.runs_overview(ctx, row_cache), {})
+    assert screen.if_changed(screen.runs_overview(ctx, row_cache), {"revision": first["revision"]}) == {
+        "unchanged": True
+    }
     make("two")
-    assert len(screen.if_changed(screen.runs_overview(ctx, listing), {"revision": first["revision"]})["runs"]) == 2
+    assert len(screen.if_changed(screen.runs_overview(ctx, row_cache), {"revision": first["revision"]})["runs"]) == 2
 
 
 def compare(ctx, **query):
@@ -133,48 +135,48 @@ def test_runs_of_the_open_project_are_compared(ctx, make):
     assert compare(ctx, runs=[one])["runs"] == []
 
 
-def test_at_most_so_many_runs_and_only_a_list(ctx, make):
+def test_at_most_max_runs_are_compared_and_only_a_list_is_accepted(ctx, make):
     ids = [make(f"run {i}") for i in range(MAX_RUNS + 1)]
     assert len(compare(ctx, runs=ids)["runs"]) == MAX_RUNS
     with pytest.raises(ConfigError, match="Reload"):
         compare(ctx, runs="all")
 
 
-def test_distance_is_the_root_of_the_kl_and_never_of_a_negative_one():
+def test_frontier_uses_the_root_of_the_kl_and_clamps_negative_ones():
     kl = [(1, -0.5), (2, 4.0), (3, math.nan), (4, 9.0)]
     score = [(1, 1.0), (2, 2.0), (3, 3.0), (4, math.inf), (5, 5.0)]
     assert frontier(kl, score) == [[0.0, 1.0, 1, 1], [2.0, 2.0, 2, 2]]
     assert frontier([], score) == []
 
 
-def test_steps_of_a_longer_run_are_put_together():
+def test_steps_of_a_longer_run_are_bucketed():
     steps = range(1, 10)
-    found = frontier([(i, float(i)) for i in steps], [(i, 10.0 * i) for i in steps])
-    assert found[0] == [round(math.sqrt(1.5), 4), 15.0, 1, 2]
-    assert found[-1] == [3.0, 90.0, 9, 9]
-    assert len(found) == 5
+    points = frontier([(i, float(i)) for i in steps], [(i, 10.0 * i) for i in steps])
+    assert points[0] == [round(math.sqrt(1.5), 4), 15.0, 1, 2]
+    assert points[-1] == [3.0, 90.0, 9, 9]
+    assert len(points) == 5
     many = range(1, 1001)
     assert len(frontier([(i, 1.0) for i in many], [(i, 1.0) for i in many])) == 16
 
 
 def test_up_to_eight_steps_each_one_is_a_point():
     steps = range(1, 9)
-    found = frontier([(i, float(i * i)) for i in steps], [(i, float(i)) for i in steps])
-    assert found == [[float(i), float(i), i, i] for i in steps]
+    points = frontier([(i, float(i * i)) for i in steps], [(i, float(i)) for i in steps])
+    assert points == [[float(i), float(i), i, i] for i in steps]
 
 
-def test_only_what_differs(ctx, make):
+def test_setting_differences_lists_only_what_differs(ctx, make):
     ids = make("one", beta=0.1, cliprange=0.2), make("two", beta=0.3, cliprange=None)
-    chosen = [store.get_run(ctx.db, run_id) for run_id in ids]
-    rows = {row["name"]: row for row in setting_differences(ctx.db, chosen)}
+    selected = [store.get_run(ctx.db, run_id) for run_id in ids]
+    rows = {row["name"]: row for row in setting_differences(ctx.db, selected)}
     assert set(rows) == {"beta", "cliprange"}
     assert rows["beta"]["values"] == ["0.1", "0.3"]
     assert rows["cliprange"]["values"] == ["0.2", "none"]
     assert "KL penalty" in rows["beta"]["about"]
-    assert setting_differences(ctx.db, chosen[:1]) == []
+    assert setting_differences(ctx.db, selected[:1]) == []
 
 
-def test_a_knob_turned_on_the_way_is_a_difference_and_a_pause_is_not(ctx, make):
+def test_a_setting_changed_during_a_run_is_a_difference_and_a_pause_is_not(ctx, make):
     ids = make("one", {1: {SCORE: 0.0}}, beta=0.1), make("two", {1: {SCORE: 0.0}}, beta=0.1)
     for kind, payload in ((EventKind.PAUSE, {}), (EventKind.SET, {"name": "beta", "value": 0.5})):
         store.mark_event_applied(ctx.db, store.add_event(ctx.db, ids[1], kind, payload).id, 1)
@@ -183,7 +185,7 @@ def test_a_knob_turned_on_the_way_is_a_difference_and_a_pause_is_not(ctx, make):
     assert row["values"] == ["nothing", "beta 0.1 → 0.5 after step 1"]
 
 
-def test_what_a_run_that_never_began_has_no_record_of_is_no_difference(ctx, make):
+def test_the_missing_machine_record_of_a_run_that_never_started_is_no_difference(ctx, make):
     ids = [make("begun", beta=0.1), make("begun too", beta=0.1), make("waits", beta=0.3)]
     for run_id, device in zip(ids[:2], ("cpu", "cuda"), strict=True):
         machine = {
@@ -200,7 +202,7 @@ def test_what_a_run_that_never_began_has_no_record_of_is_no_difference(ctx, make
     assert rows == {"beta": ["0.1", "0.1", "0.3"], "device": ["cpu", "cuda", "–"]}
 
 
-def test_an_old_record_without_a_setting_had_its_default(ctx, make):
+def test_a_setting_missing_from_an_old_config_has_its_default(ctx, make):
     old, new = (store.get_run(ctx.db, make(name)) for name in ("old", "new"))
     del old.config["beta"]
     assert setting_differences(ctx.db, [old, new]) == []

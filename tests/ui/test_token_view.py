@@ -1,4 +1,4 @@
-"""The token microscope: its equations are true of every token that a trainer records, whatever the algorithm."""
+"""The token view: its equations hold for every token that a trainer records, whatever the algorithm."""
 
 import dataclasses
 import json
@@ -18,18 +18,18 @@ from rlhf_lab.store.runs import create_run
 from rlhf_lab.ui.screens.token_view import color_intensity, names_in_equation, token_view
 
 SIGNS = {"−": "-", "·": "*", "½": "0.5", "²": "**2"}
-KNOWN = {"exp": math.exp, "max": max, "clip": lambda x, low, high: min(max(x, low), high)}
+FUNCTIONS = {"exp": math.exp, "max": max, "clip": lambda x, low, high: min(max(x, low), high)}
 
 
-def worked_out(equation, values):
-    """Both sides of an equation with the numbers in it."""
-    words = re.sub(r"\{(\w+)\}", lambda found: f"({values[found[1]]!r})", equation)
+def both_sides(equation, values):
+    """Both sides of an equation, evaluated."""
+    expression = re.sub(r"\{(\w+)\}", lambda match: f"({values[match[1]]!r})", equation)
     for sign, python in SIGNS.items():
-        words = words.replace(sign, python)
-    return [eval(side, {"__builtins__": {}}, KNOWN) for side in words.split("=")]
+        expression = expression.replace(sign, python)
+    return [eval(side, {"__builtins__": {}}, FUNCTIONS) for side in expression.split("=")]
 
 
-def told(ctx, trainer, result):
+def record_and_view(ctx, trainer, result):
     config = trainer.state.config.to_dict()
     run = create_run(ctx.db, ctx.project.id, a_run(ctx).reward_model_id, "r", config=config, manifest={}, total_steps=9)
     record_step(ctx.db, run.id, result)
@@ -48,23 +48,23 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("algorithm", "settings"), SETTINGS)
-def test_every_equation_holds_of_every_token(ctx, llama_folder, algorithm, settings):
-    """In the middle of a run, where policy, reference and values differ; worked out wherever this text alone gives a number."""
+def test_every_equation_holds_for_every_token(ctx, llama_folder, algorithm, settings):
+    """In the middle of a run, where policy, reference and values differ; for equations that need this response alone."""
     trainer = tiny_models.midway(llama_folder, algorithm, token_rows=6, missing_eos_penalty=0.7, **settings)
-    reply = told(ctx, trainer, trainer.run_step())
+    reply = record_and_view(ctx, trainer, trainer.run_step())
     assert len(reply["rows"]) == 6
     checked = set()
     for row in reply["rows"]:
         assert "".join(row["tokens"])
         for i in range(len(row["tokens"])):
             values = reply["constants"] | {name: column[i] for name, column in row["columns"].items()}
-            for line in reply["equations"]:
-                if "=" not in line["equation"]:
-                    assert names_in_equation(line["equation"]) <= values.keys()
+            for equation in reply["equations"]:
+                if "=" not in equation["equation"]:
+                    assert names_in_equation(equation["equation"]) <= values.keys()
                     continue
-                left, right = worked_out(line["equation"], values)
-                assert left == pytest.approx(right, abs=3e-5, rel=1e-4), (line, values)
-                checked.add(line["name"])
+                left, right = both_sides(equation["equation"], values)
+                assert left == pytest.approx(right, abs=3e-5, rel=1e-4), (equation, values)
+                checked.add(equation["name"])
     expected = {"ratio", "KL", "reward"} - ({"KL"} if settings.get("kl_estimator") == "full" else set())
     expected -= {"reward"} if settings.get("whiten_rewards") else set()
     if algorithm in ("ppo", "ppo_penalty", "trpo", "a2c"):
@@ -105,18 +105,18 @@ def test_numbers_by_hand(ctx):
     assert columns["delta"] == pytest.approx([-0.27, 0.85])
     assert columns["loss"] == pytest.approx([-1.0, 0.8])  # -A · ratio is 0.61, at the clip 0.8
     assert columns["value_loss"] == pytest.approx([0.17850, 0.36125], abs=1e-5)
-    assert [line["name"] for line in reply["equations"]] == [
+    assert [equation["name"] for equation in reply["equations"]] == [
         "KL", "reward", "surprise", "advantage before whitening", "advantage", "ratio", "loss", "value's target", "value's loss",
     ]  # fmt: skip
 
 
-def test_a_step_of_an_older_version_says_what_it_kept(ctx):
+def test_a_step_of_an_older_version_has_only_its_recorded_columns(ctx):
     """Without what came later: neither scores nor raw advantages, so no equation that needs them."""
     run = a_run(ctx)
     record_step(ctx.db, run.id, StepResult(1, {}, tokens=[OLD]))
     reply = token_view(ctx.db, run.id, 1)
     assert reply["constants"]["beta"] == 0.1  # the run's: the step has none
-    assert [line["name"] for line in reply["equations"]] == ["KL", "surprise", "ratio", "loss"]
+    assert [equation["name"] for equation in reply["equations"]] == ["KL", "surprise", "ratio", "loss"]
     assert {"shaped_score", "raw_advantage", "target", "advantage_sd"}.isdisjoint(reply["rows"][0]["columns"])
 
 
@@ -133,7 +133,7 @@ def test_a_step_without_tokens_and_no_run(ctx):
         token_view(ctx.db, 99, 1)
 
 
-def looked(ctx, *records, **settings):
+def view_of_records(ctx, *records, **settings):
     """What the page is told of a step with these records; `settings` of the run."""
     config = PolicyConfig(**settings).to_dict()
     run = create_run(ctx.db, ctx.project.id, a_run(ctx).reward_model_id, "r", config=config, manifest={}, total_steps=9)
@@ -141,36 +141,36 @@ def looked(ctx, *records, **settings):
     return token_view(ctx.db, run.id, 1)
 
 
-def test_a_score_in_equal_parts_and_a_value_behind_the_end(ctx):
+def test_spread_score_and_bootstrapped_value_by_hand(ctx):
     """A text that was cut: what comes after the last token still counts, here with gamma 0.5 and 0.4."""
     record = dataclasses.replace(OLD, score=3.0, earned=3.0, after=0.4)
-    columns = looked(ctx, record, score_placement="spread", gamma=0.5)["rows"][0]["columns"]
+    columns = view_of_records(ctx, record, score_placement="spread", gamma=0.5)["rows"][0]["columns"]
     assert columns["shaped_score"] == [1.5, 1.5]
     assert columns["next_value"] == [0.25, 0.4]
     assert columns["delta"] == pytest.approx([-0.02 + 0.5 * 0.25 - 0.5, 1.1 + 0.5 * 0.4 - 0.25])
 
 
-def test_numbers_reach_the_page_with_six_digits(ctx):
+def test_numbers_are_rounded_to_six_digits(ctx):
     record = dataclasses.replace(OLD, kl=[0.123456789, -1234567.0])
-    assert looked(ctx, record)["rows"][0]["columns"]["kl"] == [0.123457, -1234570.0]
+    assert view_of_records(ctx, record)["rows"][0]["columns"]["kl"] == [0.123457, -1234570.0]
 
 
 @pytest.mark.parametrize(
-    ("away", "most", "colour"),
+    ("offset", "largest", "colour"),
     [(2.0, 2.0, 1.0), (-2.0, 2.0, -1.0), (0.0, 2.0, 0.0), (-0.0, 2.0, 0.0), (0.5, 2.0, 0.25), (-0.02, 2.0, -0.01),
      (3.0, 2.0, 1.0), (-3.0, 2.0, -1.0), (math.inf, 2.0, 1.0), (-math.inf, 2.0, -1.0), (math.nan, 2.0, 0.0),
      (0.0, 0.0, 0.0), (1e-13, 0.0, 0.0), (math.inf, 0.0, 1.0)],
 )  # fmt: skip
-def test_how_much_colour_a_number_gets(away, most, colour):
+def test_color_intensity(offset, largest, colour):
     """At both ends, at zero, between them, beyond them; what is no number gets none."""
-    assert color_intensity(away, most) == colour
-    assert math.copysign(1, color_intensity(away, most)) == (-1 if colour < 0 else 1)
+    assert color_intensity(offset, largest) == colour
+    assert math.copysign(1, color_intensity(offset, largest)) == (-1 if colour < 0 else 1)
 
 
-def test_all_texts_of_a_step_share_a_scale_and_its_legend(ctx):
+def test_all_responses_of_a_step_share_the_range_of_a_scale(ctx):
     """Ratios count from 1, all else from 0; the strongest colour is the farthest number's of both texts."""
     other = dataclasses.replace(OLD, row=1, advantage=[0.5, 4.0], ratio=[1.4, 0.9], kl=[0.0, 0.05], reward=[0.0, 0.0])
-    reply = looked(ctx, OLD, other)
+    reply = view_of_records(ctx, OLD, other)
     tints = [row["colors"] for row in reply["rows"]]
     assert [row["advantage"] for row in tints] == [[0.25, -0.25], [0.12, 1.0]]
     assert [row["ratio"] for row in tints] == [[0.0, -0.98], [1.0, -0.25]]
@@ -187,17 +187,17 @@ def test_all_texts_of_a_step_share_a_scale_and_its_legend(ctx):
     assert [scale["column"] for scale in reply["color_scales"] if scale["higher_is_better"]] == ["advantage", "reward"]
 
 
-def test_what_is_not_finite_spoils_neither_colours_nor_the_answer(ctx):
+def test_values_that_are_not_finite_spoil_neither_colours_nor_json(ctx):
     record = dataclasses.replace(OLD, advantage=[math.nan, 2.0], ratio=[math.inf, 1.5])
-    reply = looked(ctx, record)
+    reply = view_of_records(ctx, record)
     (row,) = reply["rows"]
     assert (row["columns"]["advantage"], row["columns"]["ratio"]) == ([None, 2.0], [None, 1.5])
     assert (row["colors"]["advantage"], row["colors"]["ratio"]) == ([0.0, 1.0], [1.0, 1.0])
     legends = {scale["column"]: scale["legend"] for scale in reply["color_scales"]}
     assert (legends["advantage"], legends["ratio"]) == ([(0.0, 0.0), (2.0, 1.0)], [(1.0, 0.0), (1.5, 1.0)])
     json.dumps(reply, allow_nan=False)
-    nothing = looked(ctx, dataclasses.replace(OLD, advantage=[math.nan, math.nan]))
-    assert nothing["color_scales"][0]["legend"] == [(0.0, 0.0)]
+    empty = view_of_records(ctx, dataclasses.replace(OLD, advantage=[math.nan, math.nan]))
+    assert empty["color_scales"][0]["legend"] == [(0.0, 0.0)]
 
 
 ASSETS = Path(__file__).resolve().parents[2] / "assets" / "ui"
@@ -234,12 +234,12 @@ def test_text_on_the_strongest_colour_is_legible(rule, colour):
     """What lies behind tokens, here and on the screen Reward model: 4.5 to 1 in light and dark, on a card."""
     strongest = int(re.search(r"--lab-strongest: (\d+)%", LAB_CSS)[1]) / 100
     colours = palette(rule)
-    behind = [strongest * a + (1 - strongest) * b for a, b in zip(colours[colour], colours["card"], strict=True)]
-    assert contrast(colours["ink"], behind) >= 4.5
+    background = [strongest * a + (1 - strongest) * b for a, b in zip(colours[colour], colours["card"], strict=True)]
+    assert contrast(colours["ink"], background) >= 4.5
 
 
 @pytest.mark.parametrize("file", ["components/token_view.js", "styles/reward.css"])
-def test_no_colour_behind_a_token_is_stronger(file):
+def test_every_colour_behind_a_token_uses_the_strongest_share_at_most(file):
     mixed = re.findall(r"color-mix\(in srgb, .*?transparent\)", (ASSETS / file).read_text())
     assert mixed
     assert all("var(--lab-strongest)" in one for one in mixed)

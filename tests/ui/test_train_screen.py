@@ -119,7 +119,7 @@ def test_every_drawn_metric_is_documented():
     assert "Healthy: 0 at step 1" in descriptions[KL]
 
 
-def test_documents_that_are_not_there_are_no_error(tmp_path):
+def test_missing_documents_are_no_error(tmp_path):
     assert charts.metric_descriptions(tmp_path / "METRICS.md") == {}
 
 
