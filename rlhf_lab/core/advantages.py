@@ -190,8 +190,6 @@ def _discounted_sums(x: Tensor, mask: Tensor, factor: float) -> Tensor:
     return torch.stack(columns[::-1], dim=1)
 
 
-pass
-
 GROUP_EPS = 1e-4  # added to the standard deviation of a group; TRL uses the same
 
 
@@ -210,7 +208,7 @@ def reinforce_weights(
         rewards: (B, T) float; anything in padding.
         mask: (B, T) bool.
         gamma: in [0, 1]. With gamma < 1 these weights alone follow the gradient that practice uses, not that of the
-            discounted return; times `time_discount` they are exact.
+            discounted return; times gamma^t they are exact.
         credit: "total": every token gets R = sum_k gamma^k r_k; "to_go": token t gets sum_{k>=t} gamma^{k-t} r_k.
         baseline: "none"; "batch_mean": the mean of R over the batch (it contains the row itself, so gradients shrink by
             (B - 1) / B); "value": values.
@@ -244,24 +242,6 @@ def reinforce_weights(
     elif baseline != "none":
         raise ConfigError(f"There is no baseline {baseline!r}. Choose none, batch_mean or value.")
     return weights.masked_fill(~mask, 0.0)
-
-
-def time_discount(mask: Tensor, gamma: float, dtype: torch.dtype = torch.float32) -> Tensor:
-    """gamma^t, t counted from 0 at the first response token: (B, T), 0 on padding.
-
-    The factor that makes rewards-to-go or advantages the gradient of the *discounted* return; practice leaves it out,
-    and with gamma 1 it is 1.
-
-    Raises:
-        ConfigError: a mask that is not (B, T) bool, gamma outside [0, 1].
-
-    Source: Sutton & Barto 2018 §13.3 (the boxed algorithm); Thomas 2014 "Bias in natural actor-critic algorithms".
-    """
-    check_masked(mask)
-    if mask.dim() != 2 or not 0.0 <= gamma <= 1.0:
-        raise ConfigError(f"mask is {tuple(mask.shape)}, gamma {gamma}: pass (B, T) and a number from 0 to 1.")
-    positions = (mask.cumsum(dim=1) - 1).clamp(min=0).to(dtype)
-    return torch.pow(torch.as_tensor(gamma, dtype=dtype, device=mask.device), positions).masked_fill(~mask, 0.0)
 
 
 def rloo_advantages(scores: Tensor) -> Tensor:

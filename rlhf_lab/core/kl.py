@@ -8,11 +8,12 @@ import math
 import torch
 from torch import Tensor
 
-from rlhf_lab.common.enums import AnyKLEstimator, KLEstimator, ScorePlacement
+from rlhf_lab.common.enums import KLEstimator, ScorePlacement
 from rlhf_lab.core.advantages import check_masked
-from rlhf_lab.core.logprobs import apply_in_row_chunks, check_temperature, finite_exponent, scale_logits, token_logprobs
+from rlhf_lab.core.logprobs import apply_in_row_chunks, check_temperature, finite_exponent
 from rlhf_lab.core.reward_scaling import place_scores
 from rlhf_lab.errors import ConfigError, NotFiniteError
+from rlhf_lab.kernels.ops import scale_logits
 
 MAX_PROPORTIONAL_ERROR = 0.2  # Ziegler et al. 2019 §2.2
 
@@ -51,35 +52,8 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator =
     if estimator == "k3":
         return torch.expm1(finite_exponent(-log_ratio)) + log_ratio
     raise ConfigError(
-        f"There is no KL estimator {estimator!r} on sampled tokens. Choose k1, k2 or k3 (full: see kl_from_logits)."
+        f"There is no KL estimator {estimator!r} on sampled tokens. Choose k1, k2 or k3 (full: see full_kl)."
     )
-
-
-def kl_from_logits(
-    logits: Tensor,
-    ref_logits: Tensor,
-    tokens: Tensor,
-    estimator: AnyKLEstimator = "k1",
-    temperature: float = 1.0,
-) -> Tensor:
-    """Per-token KL(policy || reference) by any estimator; "full" sums over the whole vocabulary (`full_kl`).
-
-    Args:
-        logits, ref_logits: (B, T, V) float; position t predicts tokens[:, t].
-        tokens: (B, T) int64, sampled by the policy; "full" does not look at them.
-        estimator: "k1", "k2", "k3" (see `kl_estimate`) or "full".
-        temperature: > 0, divides both.
-
-    Returns:
-        (B, T), nats.
-
-    Raises:
-        ConfigError: unknown estimator, shapes that differ, temperature not positive and finite.
-    """
-    if estimator == "full":
-        return full_kl(logits, ref_logits, temperature)
-    logprobs = token_logprobs(logits, tokens, temperature=temperature)
-    return kl_estimate(logprobs, token_logprobs(ref_logits, tokens, temperature=temperature), estimator)
 
 
 def full_kl(logits: Tensor, ref_logits: Tensor, temperature: float = 1.0) -> Tensor:

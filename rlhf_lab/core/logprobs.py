@@ -5,7 +5,7 @@ gradient is wanted the work goes through in chunks of rows, so the peak stays at
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,36 +17,6 @@ from rlhf_lab.kernels import ops
 from rlhf_lab.kernels.matmul import linear
 
 CHUNK_ELEMENTS = 2**22  # logits worked on at once where no gradient is wanted: 16 MiB in float32
-GPU_CHUNK_ELEMENTS = 2**26  # there, where a chunk costs as much to ask for as to compute: 256 MiB in float32
-CACHE_CHUNK_ELEMENTS = 2**18  # those that a processor's cache holds: 1 MiB in float32
-
-
-def response_mask(responses: Tensor, eos_token_id: int | Sequence[int]) -> Tensor:
-    """True on every token up to and including the first end-of-sequence token.
-
-    The lengths decide, never the pad id: pad may equal EOS, and EOS may be the very first token (then the response is
-    that one token). A row without EOS was cut by the length limit and is True throughout.
-
-    Args:
-        responses: (B, T) integer token ids, generated tokens only, the response starting at column 0.
-        eos_token_id: the stop token, or several of them.
-
-    Returns:
-        (B, T) bool.
-
-    Raises:
-        ConfigError: responses not (B, T) integers, no stop token.
-
-    Source: as TRL's `first_true_indices` / OpenAI lm-human-preferences, with EOS kept in the loss.
-    """
-    if responses.dim() != 2 or responses.is_floating_point() or responses.dtype == torch.bool:
-        raise ConfigError(f"responses is {tuple(responses.shape)} {responses.dtype}: pass (B, T) integer token ids.")
-    eos_ids = [eos_token_id] if isinstance(eos_token_id, int) else list(eos_token_id)
-    if not eos_ids:
-        raise ConfigError("eos_token_id is empty: without a stop token no response ends. Pass at least one id.")
-    is_eos = torch.isin(responses, torch.tensor(eos_ids, dtype=responses.dtype, device=responses.device))
-    eos_before = is_eos.cumsum(dim=1) - is_eos.long()
-    return eos_before == 0
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) -> Tensor:
@@ -67,7 +37,7 @@ def token_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) 
     _check_logits(logits, tokens.shape, temperature)
 
     def compute(logits: Tensor, tokens: Tensor) -> tuple[Tensor]:
-        return (scale_logits(logits, temperature).log_softmax(dim=-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1),)
+        return (ops.scale_logits(logits, temperature).log_softmax(dim=-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1),)
 
     return apply_in_row_chunks(compute, logits, tokens)[0]
 
@@ -87,7 +57,7 @@ def logprobs_and_entropy(logits: Tensor, tokens: Tensor, *, temperature: float =
     _check_logits(logits, tokens.shape, temperature)
 
     def compute(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        all_logprobs = scale_logits(logits, temperature).log_softmax(dim=-1)
+        all_logprobs = ops.scale_logits(logits, temperature).log_softmax(dim=-1)
         logprobs = all_logprobs.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
         probs = all_logprobs.exp()
         entropy = -(probs * all_logprobs.masked_fill(probs == 0, 0.0)).sum(dim=-1)  # 0 log 0 = 0, never 0 * -inf
@@ -120,27 +90,13 @@ def logprobs_with_detached_entropy(
     return logprobs, entropy
 
 
-def _logprobs_entropy_probs(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities of the tokens and entropies (...), and all probabilities (..., V); no gradient is kept.
-
-    logits: in float32 or float64, divided by the temperature; used up. With the largest of them subtracted, the log of the sum
-    of their exponentials is that of 1 / max p.
-    """
-    logits.sub_(logits.amax(-1, keepdim=True))
-    probs = logits.softmax(dim=-1)
-    log_sum = probs.amax(-1).log_().neg_()
-    logprobs = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - log_sum
-    logits.clamp_min_(torch.finfo(logits.dtype).min)  # 0 log 0 = 0, never 0 * -inf
-    return logprobs, log_sum - torch.linalg.vecdot(probs, logits), probs
-
-
 class _LogprobsDetachedEntropy(torch.autograd.Function):
     """Keeps one tensor of the logits' size, the probabilities: d logprob / d logits = (onehot - p) / temperature."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        scaled = scale_logits(logits, temperature)
-        logprobs, entropy, probs = _logprobs_entropy_probs(scaled.clone() if scaled is logits else scaled, tokens)
+        scaled = ops.scale_logits(logits, temperature)
+        logprobs, entropy, probs = ops.logprobs_entropy_probs(scaled.clone() if scaled is logits else scaled, tokens)
         ctx.save_for_backward(probs, tokens)
         ctx.temperature, ctx.dtype = temperature, logits.dtype
         ctx.mark_non_differentiable(entropy)
@@ -188,24 +144,6 @@ def head_logprobs(
     return _head_logprobs(hidden, weight, bias, tokens, temperature)
 
 
-def _logprobs_entropy_chunked(
-    logits: Tensor, tokens: Tensor, temperature: float, needs_grad: bool
-) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the tokens and entropies, (N,) each; where something learns, logits (N, V) become onehot - p. A few
-    rows at a time, in the cache."""
-    max_elements = CACHE_CHUNK_ELEMENTS if logits.device.type == "cpu" else GPU_CHUNK_ELEMENTS
-    results = []
-    chunk_rows = max(1, max_elements // logits.shape[1])
-    for start in range(0, max(1, len(tokens)), chunk_rows):
-        chunk, chunk_tokens = logits[start : start + chunk_rows], tokens[start : start + chunk_rows]
-        *stats, probs = _logprobs_entropy_probs(scale_logits(chunk, temperature), chunk_tokens)
-        results.append(stats)
-        if needs_grad:
-            chunk.copy_(probs.neg_().scatter_add_(-1, chunk_tokens.unsqueeze(-1), torch.ones_like(probs[:, :1])))
-    logprobs, entropy = (torch.cat(tensors) for tensors in zip(*results, strict=True))
-    return logprobs, entropy
-
-
 class _HeadLogprobs(torch.autograd.Function):
     """One buffer of the logits' size, made into onehot - p where it lies."""
 
@@ -215,8 +153,7 @@ class _HeadLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         logits = linear(hidden, weight, bias)
         needs_grad = ctx.needs_input_grad[0]
-        compute = ops.logprobs_and_entropy_inplace if ops.supported(logits) else _logprobs_entropy_chunked
-        logprobs, entropy = compute(logits, tokens, temperature, needs_grad)
+        logprobs, entropy = ops.logprobs_and_entropy_inplace(logits, tokens, temperature, needs_grad)
         if needs_grad:
             ctx.save_for_backward(linear(logits, weight.t()))
         ctx.temperature = temperature
@@ -239,13 +176,6 @@ class _HeadLogprobs(torch.autograd.Function):
 _head_logprobs: Callable[[Tensor, Tensor, Tensor | None, Tensor, float], tuple[Tensor, Tensor]] = _HeadLogprobs.apply
 
 
-def scale_logits(logits: Tensor, temperature: float) -> Tensor:
-    """logits / temperature, half precision widened to float32; no copy where there is nothing to do."""
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        logits = logits.float()
-    return logits if temperature == 1.0 else logits / temperature
-
-
 def check_temperature(temperature: float) -> None:
     """Raises ConfigError unless temperature is positive and finite."""
     if not (temperature > 0 and math.isfinite(temperature)):
@@ -262,7 +192,7 @@ def apply_in_row_chunks(function: Callable[..., tuple[Tensor, ...]], *tensors: T
     """
     row_count, max_elements = (
         tensors[0].shape[0],
-        CHUNK_ELEMENTS if tensors[0].device.type == "cpu" else GPU_CHUNK_ELEMENTS,
+        CHUNK_ELEMENTS if tensors[0].device.type == "cpu" else ops.GPU_CHUNK_ELEMENTS,
     )
     chunk_rows = max(1, max_elements * row_count // max(1, tensors[0].numel()))
     needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from rlhf_lab.kernels.c_ops import data_pointer
 from rlhf_lab.kernels.compile import layer_backend, load_kernels
-from rlhf_lab.kernels.ops import data_pointer
 
 DTYPE = torch.bfloat16
 TILE_WIDTH, TILE_DEPTH = 16, 32  # as in products.h
@@ -21,16 +21,16 @@ BLOCK_WIDTH = 2 * TILE_WIDTH
 C_INT64, C_FLOAT, C_POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 #: What each function takes; those that return a size first.
 SIGNATURES: dict[str, list[Any]] = {
-    "linear_rows": [*[C_POINTER] * 4, *[C_INT64] * 4],
-    "lay_update": [*[C_POINTER] * 6, *[C_INT64] * 4, C_FLOAT],
+    "tiled_linear": [*[C_POINTER] * 4, *[C_INT64] * 4],
+    "tile_lora": [*[C_POINTER] * 6, *[C_INT64] * 4, C_FLOAT],
     "layer_forward": [*[C_POINTER] * 7, *[C_INT64] * 5],
-    "layer_back": [*[C_POINTER] * 9, *[C_INT64] * 5],
-    "layer_read": [*[C_POINTER] * 4, *[C_INT64] * 2],
-    "layer_rest": [*[C_POINTER] * 5, *[C_INT64] * 2],
-    "tokens_room": [C_POINTER, C_INT64],
-    "layer_room": [C_POINTER, *[C_INT64] * 4],
+    "layer_backward": [*[C_POINTER] * 9, *[C_INT64] * 5],
+    "layer_qkv_projection": [*[C_POINTER] * 4, *[C_INT64] * 2],
+    "layer_post_attention": [*[C_POINTER] * 5, *[C_INT64] * 2],
+    "token_workspace_bytes": [C_POINTER, C_INT64],
+    "layer_workspace_bytes": [C_POINTER, *[C_INT64] * 4],
 }
-SIZE_FUNCTIONS = ("tokens_room", "layer_room")
+SIZE_FUNCTIONS = ("token_workspace_bytes", "layer_workspace_bytes")
 
 
 def available(dtype: torch.dtype = DTYPE) -> bool:
@@ -66,7 +66,7 @@ def tiled_linear(x: Tensor, tiled_weight: Tensor, out_features: int, bias: Tenso
         )
     out = x.new_empty(*x.shape[:-1], out_features)
     _call_kernel(
-        "linear_rows",
+        "tiled_linear",
         _pointer(x),
         _pointer(tiled_weight),
         _pointer(bias),
@@ -82,23 +82,23 @@ def tiled_linear(x: Tensor, tiled_weight: Tensor, out_features: int, bias: Tenso
 class ProjectionStruct(ctypes.Structure):
     """One weight as layer.c has it."""
 
-    LAYOUTS = ("forward", "back", "narrow", "wide", "narrow_back", "wide_back")
+    LAYOUTS = ("weight", "weight_t", "lora_a", "lora_b", "lora_b_t", "lora_a_t")
     _fields_ = [
         *((name, C_POINTER) for name in LAYOUTS),
-        *((name, C_INT64) for name in ("into", "out", "rank", "padded")),
+        *((name, C_INT64) for name in ("in_features", "out_features", "rank", "padded_rank")),
     ]
 
 
 class _LayerStruct(ctypes.Structure):
     _fields_ = [
-        ("of", ProjectionStruct * 7),
+        ("projections", ProjectionStruct * 7),
         ("bias", C_POINTER),
         ("norms", C_POINTER * 2),
         ("heads", C_INT64),
-        ("groups", C_INT64),
-        ("of_head", C_INT64),
+        ("kv_heads", C_INT64),
+        ("head_size", C_INT64),
         ("eps", C_FLOAT * 2),
-        ("sharp", C_FLOAT),
+        ("softmax_scale", C_FLOAT),
         ("scale", C_FLOAT),
     ]
 
@@ -146,42 +146,50 @@ class AmxLayer:
             bias=_pointer(tiled_weights.bias),
             norms=(C_POINTER * 2)(*map(_pointer, tiled_weights.norms)),
             heads=tiled_weights.heads,
-            groups=tiled_weights.kv_heads,
-            of_head=tiled_weights.head_size,
+            kv_heads=tiled_weights.kv_heads,
+            head_size=tiled_weights.head_size,
             eps=(C_FLOAT * 2)(*tiled_weights.eps),
-            sharp=tiled_weights.head_size**-0.5,
+            softmax_scale=tiled_weights.head_size**-0.5,
             scale=1.0,
         )
         pointer = self.lora_buffer.data_ptr()
         for i, ((forward, backward), (in_features, out_features)) in enumerate(
             zip(tiled_weights.layouts, tiled_weights.in_out_sizes, strict=True)
         ):
-            projection = self._struct.of[i]
-            projection.forward, projection.back, projection.into, projection.out = (
+            projection = self._struct.projections[i]
+            projection.weight, projection.weight_t, projection.in_features, projection.out_features = (
                 _pointer(forward),
                 _pointer(backward),
                 in_features,
                 out_features,
             )
             if ranks:
-                projection.rank, projection.padded = ranks[i], self._padded_ranks[i]
+                projection.rank, projection.padded_rank = ranks[i], self._padded_ranks[i]
                 for name, width in (
-                    ("narrow", in_features),
-                    ("wide", out_features),
-                    ("narrow_back", out_features),
-                    ("wide_back", in_features),
+                    ("lora_a", in_features),
+                    ("lora_b", out_features),
+                    ("lora_b_t", out_features),
+                    ("lora_a_t", in_features),
                 ):
                     setattr(projection, name, pointer)
-                    pointer += 2 * projection.padded * width
+                    pointer += 2 * projection.padded_rank * width
 
     def set_lora(self, lora_tensors: Sequence[Tensor], scale: float) -> None:
         """Under this update from now on. pairs: A (r, in) and B (out, r) of the seven, in turn."""
         self._struct.scale = scale
         lora_f32 = [item.detach().float().contiguous() for item in lora_tensors]
-        for a, b, item in zip(lora_f32[::2], lora_f32[1::2], self._struct.of, strict=True):
-            layouts = (item.narrow, item.wide, item.narrow_back, item.wide_back)
+        for a, b, item in zip(lora_f32[::2], lora_f32[1::2], self._struct.projections, strict=True):
+            layouts = (item.lora_a, item.lora_b, item.lora_b_t, item.lora_a_t)
             _call_kernel(
-                "lay_update", a.data_ptr(), b.data_ptr(), *layouts, item.into, item.out, item.rank, item.padded, scale
+                "tile_lora",
+                a.data_ptr(),
+                b.data_ptr(),
+                *layouts,
+                item.in_features,
+                item.out_features,
+                item.rank,
+                item.padded_rank,
+                scale,
             )
         increment_version(self.lora_buffer)
 
@@ -203,16 +211,18 @@ class AmxLayer:
         qkv = x.new_empty(
             len(x), (self.tiled_weights.heads + 2 * self.tiled_weights.kv_heads) * self.tiled_weights.head_size
         )
-        workspace = self._workspace("tokens_room", x, len(x))
-        self._call_layer("layer_read", _pointer(x), _pointer(qkv), _pointer(workspace), len(x), torch.get_num_threads())
+        workspace = self._workspace("token_workspace_bytes", x, len(x))
+        self._call_layer(
+            "layer_qkv_projection", _pointer(x), _pointer(qkv), _pointer(workspace), len(x), torch.get_num_threads()
+        )
         return qkv
 
     def post_attention(self, x: Tensor, attn_output: Tensor) -> Tensor:
         """The output (N, H). x: (N, H); mixed: what attention gave, (N, heads·D)."""
         x, attn_output = self._checked(x, self.hidden_size), self._checked(attn_output, self.attn_output_size, len(x))
-        out, workspace = torch.empty_like(x), self._workspace("tokens_room", x, len(x))
+        out, workspace = torch.empty_like(x), self._workspace("token_workspace_bytes", x, len(x))
         self._call_layer(
-            "layer_rest",
+            "layer_post_attention",
             _pointer(x),
             _pointer(attn_output),
             _pointer(out),
@@ -234,7 +244,7 @@ class AmxLayer:
         out = x.new_empty(batch_size, length - start_pos, self.hidden_size)
         attn_output = x.new_empty(batch_size, length - start_pos, self.attn_output_size) if save_attn_output else None
         sizes, threads = (batch_size, length), torch.get_num_threads()
-        workspace = self._workspace("layer_room", x, *sizes, False, threads)
+        workspace = self._workspace("layer_workspace_bytes", x, *sizes, False, threads)
         self._call_layer(
             "layer_forward",
             *map(_pointer, (x, cos, sin, out, attn_output, workspace)),
@@ -276,13 +286,13 @@ class AmxLayer:
             (batch_size, length),
             torch.get_num_threads(),
         )
-        workspace = self._workspace("layer_room", x, *sizes, True, threads)
+        workspace = self._workspace("layer_workspace_bytes", x, *sizes, True, threads)
         arguments = (
             *map(_pointer, (x, attn_output, grad_output, cos, sin, dx)),
             data_pointer(grads, torch.float32),
             _pointer(workspace),
         )
-        self._call_layer("layer_back", *arguments, *sizes, start_pos, rope_stride, threads)
+        self._call_layer("layer_backward", *arguments, *sizes, start_pos, rope_stride, threads)
         flat_grads = grads[0].clone().split(counts)  # the other texts' need not stay
         return dx, [tensor.view(shape) for tensor, shape in zip(flat_grads, shapes, strict=True)]
 
@@ -319,6 +329,16 @@ class AmxLayer:
                 *((batch_size, length) if per_text else (length,)),
             )
         return cos.contiguous(), sin.contiguous(), length * self.tiled_weights.head_size if per_text else 0
+
+
+def create_amx_layer(
+    weights: Sequence[Tensor], bias: Tensor | None, norms: tuple[Tensor, Tensor],
+    dims: tuple[int, int, int, tuple[float, float]],
+) -> AmxLayer | None:  # fmt: skip
+    """The layer with these frozen weights (see `TiledWeights`); None where the machine or the sizes do not allow it."""
+    if not available(weights[0].dtype) or not all(map(supports_weight, weights)):
+        return None
+    return AmxLayer(TiledWeights(weights, bias, norms, dims))
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

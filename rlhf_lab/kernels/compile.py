@@ -38,8 +38,8 @@ VECTOR_FLAGS = {
 }
 #: What it is told of the numbers of tensors.
 DTYPE_FLAGS: dict[torch.dtype, Sequence[str]] = {torch.float32: (), torch.bfloat16: ("-DBFLOAT16",)}
-#: And of instructions for products of them (products.c), by torch's name of the ability, best first.
-AMX = ("amx_bf16", ("-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-DTILES"))
+#: And of instructions for products of them (amx_matmul.c), by torch's name of the ability, best first.
+AMX = ("amx_bf16", ("-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-DUSE_AMX"))
 MATMUL_FLAGS = {torch.bfloat16: (AMX, ("avx512_bf16", ("-mavx512bf16",)))}
 COMPILE_TIMEOUT_S = 60  # seconds for the compiler
 
@@ -63,7 +63,7 @@ def layer_backend(dtype: torch.dtype) -> str:
     if not hasattr(kernels, "layer_forward"):
         return ""
     return (
-        "tiles" if hasattr(kernels, "by_tiles") else USE_VECTORS if os.environ.get(KERNELS_ENV) == USE_VECTORS else ""
+        "tiles" if hasattr(kernels, "uses_amx") else USE_VECTORS if os.environ.get(KERNELS_ENV) == USE_VECTORS else ""
     )
 
 
@@ -99,7 +99,7 @@ def _build(dtype: torch.dtype) -> tuple[ctypes.CDLL | None, str]:
         compiler, [[*vector_flags, *DTYPE_FLAGS[dtype], *matmul_flags] for matmul_flags in matmul_flag_sets(dtype)]
     )
     entries = (getattr(openmp, name) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"))
-    kernels.use_threads_of(*(ctypes.cast(entry, ctypes.c_void_p) for entry in entries))
+    kernels.set_openmp_functions(*(ctypes.cast(entry, ctypes.c_void_p) for entry in entries))
     return kernels, f"kernels compiled by {' '.join(compiler)}"
 
 

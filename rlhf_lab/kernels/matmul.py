@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from rlhf_lab.kernels import amx_layer, ops
+from rlhf_lab.kernels import amx_layer, c_ops
 
 ZEN4_FAMILY = 25  # AMD's number of the family; Zen 3 has it too, but no AVX-512
 #: Multiplications from which on oneDNN is the quicker one: with a weight that it has to rearrange, and without.
@@ -153,7 +153,7 @@ def _unregister_weight(address: int, entry_ref: weakref.ref[AmxWeight]) -> None:
 def _amx_matmul(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor] | None:
     """x and a bias -> x @ weight.T + bias by our own kernels, or None where they do not compute it."""
     registered = (
-        _registered_weights.get(weight.data_ptr()) if _registered_weights and ops.supported(x, weight) else None
+        _registered_weights.get(weight.data_ptr()) if _registered_weights and c_ops.supported(x, weight) else None
     )
     sizes_match = x.shape[-1] == weight.shape[1] and weight.shape[1] % amx_layer.TILE_DEPTH == 0
     layout = registered.layout_of(weight) if registered is not None and sizes_match else None

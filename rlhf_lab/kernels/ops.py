@@ -1,288 +1,329 @@
-"""The compiled kernels as functions of tensors: float32 or bfloat16, on the CPU, no gradient recorded.
+"""What lies between the matrix products of a decoder layer, forward and on the way back: norms, the gated unit and attention.
 
-`supported` says whether they compute on a tensor. All tensors of a call are of one dtype unless said otherwise, and what is computed
-is rounded to it once, at the end. Results are new tensors; inputs are copied only where they are not contiguous.
+Each in one pass by a compiled kernel (rlhf_lab/fused) where there are some and they take the numbers, else by PyTorch's
+operations. Rounding differs in the last bits; a process goes one way throughout, with a gradient or without.
 """
 
-import ctypes
-from typing import Any
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from rlhf_lab.errors import ConfigError
-from rlhf_lab.kernels.compile import load_kernels
+from rlhf_lab.kernels import c_ops
+from rlhf_lab.kernels.rope import RopeTables, apply_rope
 
-C_INT64, C_FLOAT, C_INT = ctypes.c_int64, ctypes.c_float, ctypes.c_int
-SAME_DTYPE = "numbers of the first tensor's dtype"
-FLOAT32, INT64, BOOL = torch.float32, torch.int64, torch.bool
-VECTOR_WIDTH = 16  # as in common.h
-PLAIN_TENSOR_TYPES = (Tensor, torch.nn.Parameter)  # kinds whose numbers lie where they say
-#: What each function is given, tensors by the dtype of their numbers, with the number of threads as the last.
-SIGNATURES: dict[str, list[Any]] = {
-    "norm": [SAME_DTYPE, SAME_DTYPE, SAME_DTYPE, FLOAT32, C_INT64, C_INT64, C_FLOAT],
-    "norm_back": [SAME_DTYPE, SAME_DTYPE, FLOAT32, SAME_DTYPE, SAME_DTYPE, SAME_DTYPE, SAME_DTYPE, C_INT64, C_INT64],
-    "swiglu": [SAME_DTYPE, SAME_DTYPE, SAME_DTYPE, C_INT64],
-    "swiglu_back": [SAME_DTYPE, SAME_DTYPE, SAME_DTYPE, SAME_DTYPE, SAME_DTYPE, SAME_DTYPE, C_INT64],
-    "attend": [SAME_DTYPE, SAME_DTYPE, SAME_DTYPE, SAME_DTYPE, FLOAT32, *[C_INT64] * 7, C_FLOAT],
-    "attend_back": [SAME_DTYPE, SAME_DTYPE, SAME_DTYPE, SAME_DTYPE, SAME_DTYPE, FLOAT32, *[C_INT64] * 7, C_FLOAT],
-    "attend_next": [
-        SAME_DTYPE,
-        SAME_DTYPE,
-        SAME_DTYPE,
-        BOOL,
-        SAME_DTYPE,
-        SAME_DTYPE,
-        SAME_DTYPE,
-        FLOAT32,
-        *[C_INT64] * 6,
-        C_FLOAT,
-    ],
-    "lora_slopes": [
-        SAME_DTYPE,
-        SAME_DTYPE,
-        FLOAT32,
-        FLOAT32,
-        SAME_DTYPE,
-        SAME_DTYPE,
-        FLOAT32,
-        FLOAT32,
-        FLOAT32,
-        *[C_INT64] * 7,
-        C_FLOAT,
-    ],
-    "head_figures": [SAME_DTYPE, INT64, FLOAT32, FLOAT32, FLOAT32, C_INT64, C_INT64, C_FLOAT, C_INT],
-}
+HALF_DTYPES = (torch.bfloat16, torch.float16)
+#: For each element of a head, the longest sequence for which PyTorch's batched products beat its fused attention, which keeps no
+#: (T, T) weights. A compiled kernel is faster at any length.
+MAX_LENGTH_PER_HEAD_SIZE = 6
+CACHE_CHUNK_ELEMENTS = 2**18  # logits that fit a processor's cache: 1 MiB in float32
+GPU_CHUNK_ELEMENTS = 2**26  # on a GPU, where launching a chunk costs as much as computing it: 256 MiB in float32
 
 
-def supported(x: Tensor, *others: Tensor) -> bool:
-    """Whether there are kernels and they compute on tensors like this one.
+class LayerDims(NamedTuple):
+    """Heads, groups of keys and values, the size D of a head, and what the two norms add to the mean square."""
 
-    others: of the same call, which may be of another dtype where somebody's program mixes them (autocast, a layer in float32).
-    """
-    if any(other.dtype != x.dtype for other in others):
-        return False
-    is_plain_cpu = type(x) in PLAIN_TENSOR_TYPES and x.device.type == "cpu" and x.layout == torch.strided
-    return is_plain_cpu and load_kernels(x.dtype) is not None
+    heads: int
+    kv_heads: int
+    head_size: int
+    eps: tuple[float, float]
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """weight · x / rms(x) of each row, and 1 / sqrt(mean square + eps), (N, 1) float32. x: (N, H), weight: (H,)."""
-    x = x.contiguous()
-    out, inverse_rms = torch.empty_like(x), _empty_float32(len(x), 1)
-    _call_kernel("norm", x, weight, out, inverse_rms, *x.shape, eps)
-    return out, inverse_rms
+    """w · x / rms(x) of each row, and 1 / sqrt(mean square + eps), (N, 1), in float32 at the least. x: (N, H)."""
+    if c_ops.supported(x, weight):
+        return c_ops.rms_norm(x, weight, eps)
+    x_wide = x.float() if x.dtype in HALF_DTYPES else x
+    l2_norm = torch.linalg.vector_norm(x_wide, dim=-1, keepdim=True)
+    inverse_rms = torch.addcmul(_scalar(eps, x_wide.dtype), l2_norm, l2_norm, value=1 / x.shape[-1]).rsqrt_()
+    return (x_wide * inverse_rms).mul_(weight).to(x.dtype), inverse_rms
+
+
+@functools.lru_cache(maxsize=16)
+def _scalar(value: float, dtype: torch.dtype) -> Tensor:
+    return torch.tensor(value, dtype=dtype)
+
+
+def rms_norm_recompute(x: Tensor, inverse_rms: Tensor, weight: Tensor) -> Tensor:
+    """What `rms_norm` gave, once more. inverse: what it gave beside."""
+    return (x.to(inverse_rms.dtype) * inverse_rms).mul_(weight).to(x.dtype)
 
 
 def rms_norm_backward(
     grad_output: Tensor, x: Tensor, inverse_rms: Tensor, weight: Tensor, residual_grad: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """around + the slope of x, from that of what `rms_norm` gave; and what it gave once more. All (N, H), but weight (H,) and
-    inverse (N, 1) float32."""
-    x = x.contiguous()
-    out, recomputed = torch.empty_like(x), torch.empty_like(x)
-    _call_kernel(
-        "norm_back",
-        grad_output.contiguous(),
-        x,
-        inverse_rms,
-        weight,
-        residual_grad.contiguous(),
-        out,
-        recomputed,
-        *x.shape,
-    )
-    return out, recomputed
+    """What came around the norm + the slope of x from that of `rms_norm`'s result, which is used up; and that result again."""
+    if c_ops.supported(x, weight, grad_output, residual_grad):
+        return c_ops.rms_norm_backward(grad_output, x, inverse_rms, weight, residual_grad)
+    dtype, recomputed = residual_grad.dtype, rms_norm_recompute(x, inverse_rms, weight)
+    grad_output, x, residual_grad = (tensor.to(inverse_rms.dtype) for tensor in (grad_output, x, residual_grad))
+    grad_output.mul_(weight)
+    coefficient = (grad_output * x).sum(-1, keepdim=True).mul_(inverse_rms.pow(3))
+    return torch.addcmul(residual_grad, grad_output, inverse_rms).addcmul_(x, coefficient, value=-1 / x.shape[-1]).to(
+        dtype
+    ), recomputed
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) · up, of any shape."""
-    gate, up = gate.contiguous(), up.contiguous()
-    out = torch.empty_like(gate)
-    _call_kernel("swiglu", gate, up, out, gate.numel())
-    return out
+    """silu(gate) · up."""
+    return c_ops.swiglu(gate, up) if c_ops.supported(gate, up) else functional.silu(gate).mul_(up)
 
 
 def swiglu_backward(grad_output: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-    """The slopes of gate and up, (2, N, I), from that of what `swiglu` gave; and what it gave once more. All (N, I)."""
-    gate, up = gate.contiguous(), up.contiguous()
-    grads, recomputed = gate.new_empty(2, *gate.shape), torch.empty_like(gate)
-    _call_kernel("swiglu_back", grad_output.contiguous(), gate, up, grads[0], grads[1], recomputed, gate.numel())
+    """The slopes of gate and up, (2, N, I), from that of `swiglu`'s result (N, I), which is used up; and that result again."""
+    if c_ops.supported(gate, up, grad_output):
+        return c_ops.swiglu_backward(grad_output, gate, up)
+    d_gate, silu_gate = grads = gate.new_empty(2, *gate.shape)
+    torch.ops.aten.silu.out(gate, out=silu_gate)
+    recomputed = silu_gate * up
+    silu_gate.mul_(grad_output)
+    torch.ops.aten.silu_backward.grad_input(grad_output.mul_(up), gate, grad_input=d_gate)
     return grads, recomputed
 
 
-def causal_attention(
-    qkv: Tensor, cos: Tensor, sin: Tensor, batch_size: int, start_pos: int, heads: int, kv_heads: int
-) -> Tensor:
-    """Causal attention of the tokens from `first` on, (B·(T - first), heads·D).
+def split_heads(x: Tensor, batch_size: int, head_size: int) -> Tensor:
+    """(B·T, n·D) as (n, B, T, D); no copy."""
+    return x.view(batch_size, -1, x.shape[-1] // head_size, head_size).permute(2, 0, 1, 3)
 
-    read: (B·T, (heads + 2 groups)·D): q, k and v of each token, not rotated yet. cos, sin: (T, D), (1, T, D) or (B, T, D),
-    rope.py's. No tensor of T² numbers is made.
+
+def causal_attention(
+    qkv: Tensor, rope: RopeTables, batch_size: int, start_pos: int, dims: LayerDims
+) -> tuple[Tensor, Sequence[Tensor]]:
+    """Causal attention of the tokens from `first` on, (B·(T - first), heads·D); and what `causal_attention_backward` has to be given.
+
+    read: (B·T, (heads + 2 groups)·D), q, k and v of each token, not rotated yet.
     """
-    qkv, (length, head_size, rope_stride) = qkv.contiguous(), _attention_sizes(qkv, cos, batch_size, heads, kv_heads)
-    attn_output = qkv.new_empty(batch_size * (length - start_pos), heads * head_size)
-    workspace = _workspace("attend_room", qkv, length, head_size)
-    _call_kernel(
-        "attend", qkv, cos.contiguous(), sin.contiguous(), attn_output, workspace,
-        batch_size, length, start_pos, heads, kv_heads, head_size, rope_stride, head_size**-0.5,
-    )  # fmt: skip
-    return attn_output
+    if c_ops.supported(qkv, rope.cos):
+        return c_ops.causal_attention(qkv, rope.cos, rope.sin, batch_size, start_pos, dims.heads, dims.kv_heads), (qkv,)
+    heads = split_heads(qkv, batch_size, dims.head_size)
+    q, k = apply_rope(heads[: -dims.kv_heads], rope).split_with_sizes((dims.heads, dims.kv_heads))
+    v, query_count = heads[-dims.kv_heads :].contiguous(), k.shape[2] - start_pos
+    if start_pos:  # copies, so that what is not asked for does not stay
+        q, k = q[:, :, start_pos:].clone(memory_format=torch.contiguous_format), k.clone()
+    q = q.view(-1, query_count, dims.head_size)
+    attn_weights = attention_weights(q, _repeat_kv_heads(k, dims.heads), dims.head_size**-0.5)
+    attn_output = torch.bmm(attn_weights, _repeat_kv_heads(v, dims.heads)).view(
+        -1, batch_size, query_count, dims.head_size
+    )
+    return attn_output.permute(1, 2, 0, 3).reshape(batch_size * query_count, -1), (q, k, v, attn_weights)
 
 
 def causal_attention_backward(
-    grad_output: Tensor,
-    qkv: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    batch_size: int,
-    start_pos: int,
-    heads: int,
-    kv_heads: int,
+    grad_output: Tensor, saved: Sequence[Tensor], rope: RopeTables, batch_size: int, start_pos: int, dims: LayerDims
 ) -> Tensor:
-    """The slope of read from that of what `causal_attention` gave."""
-    qkv, (length, head_size, rope_stride) = qkv.contiguous(), _attention_sizes(qkv, cos, batch_size, heads, kv_heads)
-    d_qkv, workspace = torch.empty_like(qkv), _workspace("attend_room", qkv, length, head_size)
-    _call_kernel(
-        "attend_back", grad_output.contiguous(), qkv, cos.contiguous(), sin.contiguous(), d_qkv, workspace,
-        batch_size, length, start_pos, heads, kv_heads, head_size, rope_stride, head_size**-0.5,
-    )  # fmt: skip
+    """The slope of `read` from that of what `causal_attention` gave."""
+    if len(saved) == 1:
+        return c_ops.causal_attention_backward(
+            grad_output, saved[0], rope.cos, rope.sin, batch_size, start_pos, dims.heads, dims.kv_heads
+        )
+    q, k, v, attn_weights = saved
+    d_attn_output = split_heads(grad_output, batch_size, dims.head_size).reshape(q.shape)
+    d_attn_weights = torch.bmm(d_attn_output, _repeat_kv_heads(v, dims.heads).mT)
+    d_scores = torch._softmax_backward_data(d_attn_weights, attn_weights, -1, attn_weights.dtype)
+    softmax_scale, query_count, length = dims.head_size**-0.5, q.shape[1], k.shape[2]
+    d_qkv = grad_output.new_empty(batch_size * length, (dims.heads + 2 * dims.kv_heads) * dims.head_size)
+    out_heads = split_heads(d_qkv, batch_size, dims.head_size)
+    out_q, out_k, out_v = out_heads[: dims.heads], out_heads[dims.heads : -dims.kv_heads], out_heads[-dims.kv_heads :]
+    if start_pos:
+        out_q[:, :, :start_pos] = 0
+    d_q = _scaled_bmm(softmax_scale, d_scores, _repeat_kv_heads(k, dims.heads)).view(
+        -1, batch_size, query_count, dims.head_size
+    )
+    apply_rope(d_q, rope.last_tokens(query_count), inverse=True, out=out_q[:, :, start_pos:])
+    apply_rope(_sum_grads_per_kv_head(_scaled_bmm(softmax_scale, d_scores.mT, q), k), rope, inverse=True, out=out_k)
+    out_v.copy_(_sum_grads_per_kv_head(torch.bmm(attn_weights.mT, d_attn_output), v))
     return d_qkv
+
+
+@functools.lru_cache(maxsize=8)
+def causal_mask(key_length: int, query_length: int, dtype: torch.dtype) -> Tensor:
+    """(1, S, T): -inf where one of the last S of T tokens would look ahead."""
+    return torch.full((1, key_length, key_length), -torch.inf, dtype=dtype).triu(1)[:, key_length - query_length :]
+
+
+def attention_weights(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """(N, S, T): how much each of the last S tokens looks at those up to itself. q: (N, S, D), k: (N, T, D)."""
+    scores = torch.baddbmm(causal_mask(k.shape[1], q.shape[1], q.dtype), q, k.mT, alpha=scale)
+    softmax_dtype = torch.promote_types(
+        q.dtype, torch.float32
+    )  # of bfloat16 itself a softmax takes three times as long
+    return scores.softmax(-1, dtype=softmax_dtype).to(q.dtype)
+
+
+def _repeat_kv_heads(x: Tensor, heads: int) -> Tensor:
+    """(groups, B, T, D) -> (heads·B, T, D): the keys or values of a group for each head that reads them."""
+    kv_heads, batch_size, length, head_size = x.shape
+    if kv_heads == heads:
+        return x.view(-1, length, head_size)
+    return x[:, None].expand(-1, heads // kv_heads, -1, -1, -1).reshape(heads * batch_size, length, head_size)
+
+
+def _scaled_bmm(factor: float, a: Tensor, b: Tensor) -> Tensor:
+    """factor · a @ b."""
+    return torch.baddbmm(_scalar(0.0, b.dtype), a, b, beta=0, alpha=factor)
+
+
+def _sum_grads_per_kv_head(grad: Tensor, like: Tensor) -> Tensor:
+    """(heads·B, T, D) -> (groups, B, T, D): the slopes of a group's heads added up."""
+    grad = grad.view(like.shape[0], -1, *like.shape[1:])
+    return grad.squeeze(1) if grad.shape[1] == 1 else grad.sum(1)
 
 
 def decode_attention(
     qkv: Tensor,
-    cos: Tensor,
-    sin: Tensor,
+    rope: RopeTables,
     attention_mask: Tensor | None,
     keys: Tensor,
     values: Tensor,
     cached_length: int,
-    heads: int,
+    dims: LayerDims,
 ) -> Tensor:
-    """Attention of one token more of each row, (B, heads·D), whose key and value are written behind the `used` ones.
+    """Attention of one new token per row, (B, heads·D); writes its key and value into column `cached_length`.
 
-    read: (B, (heads + 2 groups)·D). cos, sin: (B, 1, D), rope.py's. seen: bool, of (B, used + 1) numbers, which tokens a
-    row looks at; None: all. keys, values: (B, groups, room, D), contiguous, room > used.
+    qkv: (B, (heads + 2 kv_heads)·D), before RoPE, used up. rope: (B, 1, D). attention_mask: (B, 1, 1, cached_length + 1) bool, which
+    tokens a row attends to; None: all. keys, values: (B, kv_heads, capacity, D), contiguous, capacity > cached_length.
     """
-    batch_size, kv_heads, capacity, head_size = keys.shape
-    flat_mask = None if attention_mask is None else attention_mask.reshape(batch_size, cached_length + 1).contiguous()
-    attn_output = qkv.new_empty(batch_size, heads * head_size)
-    workspace = _workspace("attend_next_room", qkv, cached_length, head_size)
-    _call_kernel(
-        "attend_next", qkv, cos.contiguous(), sin.contiguous(), flat_mask, keys, values, attn_output, workspace,
-        batch_size, cached_length, capacity, heads, kv_heads, head_size, head_size**-0.5,
-    )  # fmt: skip
-    return attn_output
+    if c_ops.supported(qkv, rope.cos):
+        return c_ops.decode_attention(qkv, *rope, attention_mask, keys, values, cached_length, dims.heads)
+
+    def update(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        for buffer, states in ((keys, k), (values, v)):
+            buffer.narrow(2, cached_length, 1).copy_(states)
+        return keys.narrow(2, 0, cached_length + 1), values.narrow(2, 0, cached_length + 1)
+
+    return decode_attention_with(qkv, rope, attention_mask, update, dims)
 
 
-def lora_grads_supported(x: Tensor, grad_output: Tensor) -> bool:
-    """Whether `lora_grads` computes on these."""
-    is_aligned = x.shape[1] % VECTOR_WIDTH == 0 and grad_output.shape[1] % VECTOR_WIDTH == 0
-    return (
-        is_aligned
-        and x.is_contiguous()
-        and grad_output.stride(1) == 1
-        and grad_output.dtype == x.dtype
-        and supported(x)
-    )
+def decode_attention_with(
+    qkv: Tensor,
+    rope: RopeTables,
+    attention_mask: Tensor | None,
+    update: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    dims: LayerDims,
+) -> Tensor:
+    """`decode_attention` with any cache. update: takes the new key and value (B, kv_heads, 1, D), returns all of them."""
+    batch_size, rotated_heads = qkv.shape[0], dims.heads + dims.kv_heads
+    swapped = qkv.index_select(1, _swapped_index(rotated_heads, dims.head_size)).view(batch_size, -1, dims.head_size)
+    heads = qkv.view(batch_size, -1, dims.head_size)
+    heads.narrow(1, 0, rotated_heads).mul_(rope.cos).addcmul_(swapped, rope.sin)
+    q, k, v = heads.unsqueeze(2).split_with_sizes([dims.heads, dims.kv_heads, dims.kv_heads], 1)
+    k, v = update(k, v)
+    if qkv.dtype == torch.bfloat16:  # PyTorch takes twice as long for one token's attention in bfloat16
+        q, k, v = q.float(), k.float(), v.float()
+    q = q.reshape(batch_size, dims.kv_heads, -1, dims.head_size)
+    attn_output = functional.scaled_dot_product_attention(q, k, v, attention_mask, scale=dims.head_size**-0.5)
+    return attn_output.reshape(batch_size, -1).to(qkv.dtype)
+
+
+@functools.lru_cache(maxsize=16)
+def _swapped_index(heads: int, head_size: int) -> Tensor:
+    """For each element of the heads, the one that RoPE combines it with."""
+    return torch.arange(heads * head_size).view(heads, 2, -1).flip(1).flatten()
+
+
+def max_attention_length(like: Tensor, head_size: int) -> float:
+    """The longest sequence that `causal_attention` computes faster than PyTorch's fused attention, on tensors like this one."""
+    return math.inf if c_ops.supported(like) else MAX_LENGTH_PER_HEAD_SIZE * head_size
 
 
 def lora_grads(
-    x: Tensor, grad_output: Tensor, a: Tensor, b: Tensor, scale: float, low_rank: tuple[Tensor, Tensor] | None = None
-) -> tuple[Tensor, Tensor]:
-    """dA = scale · (g·B)ᵀ·x and dB = scale · gᵀ·(x·Aᵀ), in float32.
+    lora_tensors: Sequence[Tensor],
+    scale: float,
+    x: Tensor,
+    grad_outputs: Sequence[Tensor] | Tensor,
+    low_rank: Tensor | None,
+    low_rank_grad: Tensor | None,
+) -> list[Tensor]:
+    """dA = s·(g·B)ᵀ·x and dB = s·gᵀ·(x·Aᵀ), in turn, of weights that read the same input.
 
-    x: (N, in), slope: g (N, out), whose rows may be parts of longer ones, a: (r, in), b: (out, r), both float32.
-    known: x·Aᵀ and scale · g·B, (N, r) each, whose rows may be parts of longer ones; None: they are found here, in float32.
+    pairs: their A (r, in) and B (out, r), in turn; none where nothing learns. x: (N, in). slopes: g (N, out) of each, one tensor
+    where their sizes are the same. low, low_slope: of `concat_lora_input` and `split_lora_grad`.
     """
-    (row_count, in_features), (out_features, rank) = x.shape, b.shape
-    d_a, d_b = _empty_float32(rank, in_features), _empty_float32(out_features, rank)
-    workspace = _workspace("lora_room", x, row_count, rank, (2 * row_count + out_features) * rank)
-    low_rank_x, low_rank_grad = low_rank or (None, None)
-    _call_kernel(
-        "lora_slopes",
-        x,
-        _strided_pointer(grad_output, x),
-        a.contiguous(),
-        b.contiguous(),
-        _strided_pointer(low_rank_x, x),
-        _strided_pointer(low_rank_grad, x),
-        d_a,
-        d_b,
-        workspace,
-        row_count,
-        in_features,
-        out_features,
-        rank,
-        grad_output.stride(0),
-        *(0 if tensor is None else tensor.stride(0) for tensor in (low_rank_x, low_rank_grad)),
-        scale,
-    )
-    return d_a, d_b
+    if not lora_tensors:
+        return []
+    a, b = lora_tensors[::2], lora_tensors[1::2]
+    ranks = [tensor.shape[0] for tensor in a]
+    if all(c_ops.lora_grads_supported(x, grad) for grad in grad_outputs) and all(
+        tensor.dtype == torch.float32 for tensor in lora_tensors
+    ):
+        precomputed: list[tuple[Tensor, Tensor] | None] = [None] * len(a)
+        if low_rank is not None and low_rank_grad is not None:
+            precomputed = [*zip(low_rank.split(ranks, 1), low_rank_grad.split(ranks, 1), strict=True)]
+        kernel_grads = (
+            c_ops.lora_grads(x, g, a, b, scale, low_ranks)
+            for a, b, g, low_ranks in zip(a, b, grad_outputs, precomputed, strict=True)
+        )
+        return [grad for pair in kernel_grads for grad in pair]
+    # The long dimension (rows) comes last in the rank-r products: four times as fast as with r last (BLAS, measured).
+    if low_rank is None or low_rank_grad is None:
+        transposed_grads = grad_outputs.mT if isinstance(grad_outputs, Tensor) else [grad.t() for grad in grad_outputs]
+        low_rank_t = _concat(a).mm(x.t())
+        da = _concat(_matmuls([tensor.t() for tensor in b], transposed_grads)).mm(x).mul_(scale)
+    else:
+        low_rank_t = low_rank.t()
+        da = low_rank_grad.t().mm(x).to(a[0].dtype)
+    db = [
+        torch.mul(
+            product.t().to(tensor.dtype), scale, out=torch.empty_like(tensor)
+        )  # as B lies, or autograd would copy it
+        for tensor, product in zip(b, _matmuls(low_rank_t.split(ranks), grad_outputs), strict=True)
+    ]
+    return [grad for pair in zip(da.split(ranks), db, strict=True) for grad in pair]
+
+
+def _matmuls(left: Sequence[Tensor], right: Sequence[Tensor] | Tensor) -> list[Tensor]:
+    """few (r, K) @ many (K, M) of each; where the sizes are the same, as batched ones, which take two thirds of the time."""
+    if isinstance(right, Tensor) and len(left) > 1 and len({a.shape for a in left}) == 1:
+        return [*torch.bmm(torch.stack([*left]), right)]
+    return [a.mm(b) for a, b in zip(left, right, strict=True)]
+
+
+def _concat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([*tensors]) if len(tensors) > 1 else tensors[0]
 
 
 def logprobs_and_entropy_inplace(
     logits: Tensor, tokens: Tensor, temperature: float, needs_grad: bool
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the tokens under softmax(logits / temperature) and its entropies, (N,) float32 each, nats.
+    """Log-probabilities of the tokens under softmax(logits / temperature), and its entropies, (N,) each, nats.
 
-    logits: (N, V), used up; where something learns they become onehot(token) - p. tokens: (N,) int64.
-    Raises ConfigError for a token that is no word.
+    logits: (N, V), overwritten: by onehot(token) - p if needs_grad. tokens: (N,) int64. Works on a few rows at a time, in the cache.
     """
-    if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < logits.shape[1]:
-        raise ConfigError(f"a token is not one of the {logits.shape[1]} words.")
-    tokens, workspace = tokens.long().contiguous(), _workspace("head_room", logits, logits.shape[1], 1)
-    logprobs, entropies = _empty_float32(len(tokens)), _empty_float32(len(tokens))
-    _call_kernel("head_figures", logits, tokens, logprobs, entropies, workspace, *logits.shape, temperature, needs_grad)
-    return logprobs, entropies
+    if c_ops.supported(logits):
+        return c_ops.logprobs_and_entropy_inplace(logits, tokens, temperature, needs_grad)
+    max_elements = CACHE_CHUNK_ELEMENTS if logits.device.type == "cpu" else GPU_CHUNK_ELEMENTS
+    results = []
+    chunk_rows = max(1, max_elements // logits.shape[1])
+    for start in range(0, max(1, len(tokens)), chunk_rows):
+        chunk, chunk_tokens = logits[start : start + chunk_rows], tokens[start : start + chunk_rows]
+        *stats, probs = logprobs_entropy_probs(scale_logits(chunk, temperature), chunk_tokens)
+        results.append(stats)
+        if needs_grad:
+            chunk.copy_(probs.neg_().scatter_add_(-1, chunk_tokens.unsqueeze(-1), torch.ones_like(probs[:, :1])))
+    logprobs, entropy = (torch.cat(tensors) for tensors in zip(*results, strict=True))
+    return logprobs, entropy
 
 
-def _attention_sizes(qkv: Tensor, cos: Tensor, batch_size: int, heads: int, kv_heads: int) -> tuple[int, int, int]:
-    """Tokens of a text, the size of a head, and how far the rotation of one text is from the next one's."""
-    length, head_size = len(qkv) // batch_size, qkv.shape[1] // (heads + 2 * kv_heads)
-    return length, head_size, length * head_size if cos.dim() == 3 and len(cos) > 1 else 0
+def logprobs_entropy_probs(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log-probabilities of the tokens and entropies (...), and all probabilities (..., V); no gradient is kept.
+
+    logits: in float32 or float64, divided by the temperature; used up. With the largest of them subtracted, the log of the sum
+    of their exponentials is that of 1 / max p.
+    """
+    logits.sub_(logits.amax(-1, keepdim=True))
+    probs = logits.softmax(dim=-1)
+    log_sum = probs.amax(-1).log_().neg_()
+    logprobs = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1) - log_sum
+    logits.clamp_min_(torch.finfo(logits.dtype).min)  # 0 log 0 = 0, never 0 * -inf
+    return logprobs, log_sum - torch.linalg.vecdot(probs, logits), probs
 
 
-def _empty_float32(*shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.float32)
-
-
-def _workspace(function: str, like: Tensor, length: int, width: int, extra: int = 0) -> Tensor:
-    """Working memory of all threads for a call on numbers like these, and so many numbers more."""
-    size_function = getattr(load_kernels(like.dtype), function)
-    if size_function.argtypes is None:
-        size_function.argtypes, size_function.restype = [C_INT64, C_INT64], C_INT64
-    return _empty_float32(torch.get_num_threads() * size_function(length, width) + extra)
-
-
-def _call_kernel(name: str, *arguments: Any) -> None:
-    signature, dtype = SIGNATURES[name], arguments[0].dtype
-    function = getattr(load_kernels(dtype), name)
-    if function.argtypes is None:
-        pointers = (SAME_DTYPE, FLOAT32, INT64, BOOL)
-        function.argtypes = [
-            *(ctypes.c_void_p if arg_type in pointers else arg_type for arg_type in signature),
-            C_INT64,
-        ]
-        function.restype = None
-    c_arguments = [
-        data_pointer(argument, dtype if arg_type is SAME_DTYPE else arg_type)
-        if isinstance(argument, Tensor)
-        else argument
-        for argument, arg_type in zip(arguments, signature, strict=True)
-    ]
-    function(*c_arguments, torch.get_num_threads())
-
-
-def data_pointer(tensor: Tensor, dtype: torch.dtype, *, strided: bool = False) -> int:
-    """Where a tensor's numbers begin; parts: its rows may be parts of longer ones. Raises ValueError for what a kernel would read
-    wrongly."""
-    if tensor.dtype != dtype or not (tensor.stride(1) == 1 if strided else tensor.is_contiguous()):
-        raise ValueError(
-            f"a kernel was given {tuple(tensor.shape)} numbers of {tensor.dtype} with strides {tensor.stride()}"
-        )
-    return tensor.data_ptr()
-
-
-def _strided_pointer(tensor: Tensor | None, like: Tensor) -> int | None:
-    return None if tensor is None else data_pointer(tensor, like.dtype, strided=True)
+def scale_logits(logits: Tensor, temperature: float) -> Tensor:
+    """logits / temperature, half precision widened to float32; no copy where there is nothing to do."""
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    return logits if temperature == 1.0 else logits / temperature

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, masking_utils
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Cache, masking_utils
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from rlhf_lab.common.bundled_assets import EMBEDDED_MODEL, embedded_model_folder, weights_digest
@@ -20,13 +20,11 @@ from rlhf_lab.config.dtype import default_dtype
 from rlhf_lab.errors import ModelError
 from rlhf_lab.kernels.matmul import linear, register_weight
 from rlhf_lab.models.fsdp import FsdpShards
-from rlhf_lab.models.fused_llama import attention
-from rlhf_lab.models.fused_llama.patch import FusedLayers, verified_fused_layers
-
-pass
-
+from rlhf_lab.models.fused_llama import FusedLayers, patch_model, register_attention
 
 REPLACEMENT_CHARACTER = "\ufffd"  # what a tokenizer says of a character of which a token is missing
+#: input_ids (B, 1), positions (B, 1), mask (B, L) of all tokens so far, the cache of the earlier ones -> hidden states (B, H).
+DecodeFunction = Callable[[Tensor, Tensor, Tensor, Cache], Tensor]
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
@@ -137,6 +135,20 @@ class Backbone:
             hidden = self.trunk(input_ids=input_ids, use_cache=False).last_hidden_state[:, start_pos:]
         return hidden
 
+    def decode_step(self, has_padding: bool) -> DecodeFunction:
+        """The trunk's next-token pass under the adapter in use; valid until the weights or the adapter change.
+
+        has_padding: some prompts are shorter than others.
+        """
+        return self.fused_layers.decode_step(self.trunk, has_padding) or self._trunk_decode_step
+
+    def _trunk_decode_step(self, input_ids: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
+        output = self.trunk(
+            input_ids=input_ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+        )
+        states: Tensor = output.last_hidden_state[:, -1]
+        return states
+
     @property
     def frozen_lm_head(self) -> nn.Linear | None:
         """The vocabulary head where it is a frozen linear layer whose whole weight is here; else None: see `logits`."""
@@ -184,7 +196,7 @@ def load_backbone(
     eos = _eos_ids(model, tokenizer)
     backbone = Backbone(name, weights_digest(folder), model, tokenizer, target_device, eos, 0, shards=shards)
     if shards is None:
-        backbone.fused_layers = verified_fused_layers(model)
+        backbone.fused_layers = patch_model(model)
         if backbone.frozen_lm_head is not None:
             register_weight(backbone.frozen_lm_head.weight)
     pad = tokenizer.pad_token_id
@@ -212,7 +224,7 @@ def _load_full_model(name: str, folder: Path, device: torch.device, dtype: torch
 def _attention_implementation(device: torch.device, dtype: torch.dtype) -> str:
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)  # makes a plan for every shape, and micro-batches have all kinds
-    return attention.register() if device.type == "cpu" and dtype == torch.bfloat16 else "sdpa"
+    return register_attention() if device.type == "cpu" and dtype == torch.bfloat16 else "sdpa"
 
 
 def resolve_model_folder(name: str) -> Path:

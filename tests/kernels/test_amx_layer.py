@@ -8,9 +8,9 @@ import torch
 from support import tiny_models
 
 from rlhf_lab.kernels import amx_layer, compile
+from rlhf_lab.kernels.ops import LayerDims
+from rlhf_lab.kernels.rope import RopeTables
 from rlhf_lab.models.fused_llama.layer import LayerWeights, LoraUpdate, fused_layer, unfused_layer
-from rlhf_lab.models.fused_llama.layer_ops import LayerDims
-from rlhf_lab.models.fused_llama.rope import RopeTables
 
 if not tiny_models.units():
     pytest.skip("no C compiler here, or nothing that multiplies bfloat16", allow_module_level=True)
@@ -109,7 +109,9 @@ def test_slopes_are_float32_whatever_a_program_makes_by_default(units, monkeypat
     try:
         x, frozen, shape, turn, pairs = made(3, 6, (3,) * 7)
         whole = in_c(frozen, shape, pairs)
-        _, slopes = whole.backward(x, x, whole.forward(x, *turn, 0, save_attn_output=True)[1], *turn, 0, needs_x_grad=False)
+        _, slopes = whole.backward(
+            x, x, whole.forward(x, *turn, 0, save_attn_output=True)[1], *turn, 0, needs_x_grad=False
+        )
     finally:
         torch.set_default_dtype(torch.float32)
     assert {one.dtype for one in slopes} == {torch.float32}
@@ -259,7 +261,8 @@ def test_another_update_takes_the_place_of_the_one_before(units, monkeypatch):
     whole.set_lora(pairs, SCALE)
     assert whole.lora_buffer._version > version, "a gradient that waits would be taken with other weights"
     assert torch.equal(
-        whole.forward(x, *turn, 0, save_attn_output=False)[0], in_c(frozen, shape, pairs).forward(x, *turn, 0, save_attn_output=False)[0]
+        whole.forward(x, *turn, 0, save_attn_output=False)[0],
+        in_c(frozen, shape, pairs).forward(x, *turn, 0, save_attn_output=False)[0],
     )
 
 

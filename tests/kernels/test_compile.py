@@ -199,8 +199,8 @@ def test_where_nothing_can_be_kept_they_are_compiled_for_this_process(kernels, o
 def test_threads_are_pytorchs(kernels):
     """One OpenMP library in the process, so one pool of threads."""
     code = (
-        "import torch, re\nfrom pathlib import Path\nfrom rlhf_lab.kernels import ops\ntorch.set_num_threads(2)\n"
-        "x = torch.randn(5000, 64)\nops.rms_norm(x, torch.ones(64), 1e-6)\n"
+        "import torch, re\nfrom pathlib import Path\nfrom rlhf_lab.kernels import c_ops\ntorch.set_num_threads(2)\n"
+        "x = torch.randn(5000, 64)\nc_ops.rms_norm(x, torch.ones(64), 1e-6)\n"
         "print(len(set(re.findall(r'/\\S*gomp\\S*|/\\S*iomp\\S*', Path('/proc/self/maps').read_text()))))"
     )
     root = Path(__file__).resolve().parents[2]
@@ -212,8 +212,8 @@ def test_threads_are_pytorchs(kernels):
 
 def test_fewer_threads_than_asked_for_do_all_the_work(kernels):
     code = (
-        "import torch\nfrom rlhf_lab.kernels import ops\ntorch.set_num_threads(4)\nx = torch.randn(5000, 64)\n"
-        "found = ops.swiglu(x, x)\ntorch.testing.assert_close(found, torch.nn.functional.silu(x) * x)"
+        "import torch\nfrom rlhf_lab.kernels import c_ops\ntorch.set_num_threads(4)\nx = torch.randn(5000, 64)\n"
+        "found = c_ops.swiglu(x, x)\ntorch.testing.assert_close(found, torch.nn.functional.silu(x) * x)"
     )
     root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "OMP_THREAD_LIMIT": "2"}

@@ -4,18 +4,18 @@ import pytest
 import torch
 from support import tiny_models
 
-from rlhf_lab.kernels import ops
+from rlhf_lab.kernels import c_ops
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_step_of_ppo_asks_all_of_them(kernels, llama_folder, monkeypatch, dtype):
     asked = set()
 
-    def call(name, *given, call=ops._call_kernel):
+    def call(name, *given, call=c_ops._call_kernel):
         asked.add((name, given[0].dtype))
         call(name, *given)
 
-    monkeypatch.setattr(ops, "_call_kernel", call)
+    monkeypatch.setattr(c_ops, "_call_kernel", call)
     small = {"batch_size": 4, "minibatches": 1, "micro_batch": 2, "steps": 1, "token_rows": 0}
     tiny_models.run(tiny_models.learner(llama_folder, "ppo", dtype, **small), 1)
-    assert asked == {(name, dtype) for name in ops.SIGNATURES}
+    assert asked == {(name, dtype) for name in c_ops.SIGNATURES}

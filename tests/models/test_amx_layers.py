@@ -21,7 +21,7 @@ PROMPTS = [tiny_models.ids("the cat"), tiny_models.ids("moon"), tiny_models.ids(
 
 
 def in_c(backbone):
-    return [whole.in_c is not None for whole in backbone.fused_layers._layers]
+    return [whole.amx_layer is not None for whole in backbone.fused_layers._layers]
 
 
 def loaded(folder, *names, dtype=HALF, known=patch.SUPPORTED_LAYERS, monkeypatch=None):

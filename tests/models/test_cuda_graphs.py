@@ -14,14 +14,14 @@ from support.graph_recorders import Tape, Tapes, played
 from torch.utils._pytree import tree_leaves
 
 from rlhf_lab.errors import NotFiniteError
-from rlhf_lab.kernels import ops
+from rlhf_lab.kernels import c_ops
 from rlhf_lab.models.adapters import Adapters
 from rlhf_lab.models.fused_llama import patch
+from rlhf_lab.models.kv_cache import reserved_cache
 from rlhf_lab.models.oom import free_memory
 from rlhf_lab.models.sampling import graph_buffers as decoder_module
 from rlhf_lab.models.sampling.cuda_graphs import GRAPHS_ENV, CudaRecorder, GraphedSampler, graphed_sampler_of
 from rlhf_lab.models.sampling.graph_buffers import GraphBuffers, padded_row_count
-from rlhf_lab.models.sampling.kv_cache import reserved_cache
 from rlhf_lab.models.sampling.sampler import PROGRESS_EVERY, sample
 from rlhf_lab.models.sampling.sampling_state import SamplingState
 
@@ -112,7 +112,7 @@ def test_old_recordings_follow_an_optimiser_step(saved, kind, merged):
 def test_half_precision_follows_an_optimiser_step(saved, monkeypatch):
     """In bfloat16 A and B are converted copies: those, too, stay where they are. By the modules, as on a GPU."""
     monkeypatch.setattr(patch, "SUPPORTED_LAYERS", ())
-    monkeypatch.setattr(ops, "supported", lambda *_: False)  # as below
+    monkeypatch.setattr(c_ops, "supported", lambda *_: False)  # as below
     backbone, tapes = tiny_models.load(saved["llama"], torch.bfloat16), Tapes()
     adapters = tiny_models.adapters_of(backbone, "policy")
     with adapters.using("policy", merged=True):
@@ -128,7 +128,7 @@ def test_half_precision_follows_an_optimiser_step(saved, monkeypatch):
 
 def test_recorded_steps_read_nothing_back_and_make_no_shape_from_numbers(saved, monkeypatch):
     monkeypatch.setattr(
-        ops, "supported", lambda *_: False
+        c_ops, "supported", lambda *_: False
     )  # kernels are a CPU's, and no recorder of operations sees them
     for kind in KINDS:
         backbone, tapes = tiny_models.load(saved[kind]), Tapes()

@@ -6,8 +6,8 @@ from support import tiny_models
 from transformers import DynamicCache, Gemma3TextConfig
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from rlhf_lab.models.kv_cache import ReservedCacheLayer, reserved_cache
 from rlhf_lab.models.sampling import sampler
-from rlhf_lab.models.sampling.kv_cache import ReservedCacheLayer, reserved_cache
 
 
 def states(batch, length, seed):

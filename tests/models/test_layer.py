@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
-from rlhf_lab.kernels import compile, ops
+from rlhf_lab.kernels import c_ops, compile
+from rlhf_lab.kernels.ops import LayerDims
+from rlhf_lab.kernels.rope import RopeTables
 from rlhf_lab.models.fused_llama.layer import LayerWeights, LoraUpdate, fused_layer, unfused_layer
-from rlhf_lab.models.fused_llama.layer_ops import LayerDims
-from rlhf_lab.models.fused_llama.rope import RopeTables
 
 WIDTH, INNER, RANK, SCALE = 6, 5, 2, 0.5
 
@@ -304,7 +304,7 @@ def test_by_kernels_numbers_and_gradients_are_those_of_float64(case, first, size
     weight = torch.linspace(-1, 1, x[:, first:].numel(), dtype=torch.float64).view(x[:, first:].shape)
     found, asked = [], []
     monkeypatch.setattr(
-        ops, "_call_kernel", lambda name, *given, call=ops._call_kernel: (asked.append(name), call(name, *given))
+        c_ops, "_call_kernel", lambda name, *given, call=c_ops._call_kernel: (asked.append(name), call(name, *given))
     )
     for how in (lambda one: one, single):
         inputs = [how(one).requires_grad_() for one in (x, *pairs)]
@@ -318,8 +318,8 @@ def test_by_kernels_numbers_and_gradients_are_those_of_float64(case, first, size
         torch.testing.assert_close(
             mine.double(), expected, rtol=0, atol=2e-6 * max(1.0, float(expected.detach().abs().max()))
         )
-    often = {"norm": 2, "attend": 1, "swiglu": 1, "swiglu_back": 1, "attend_back": 1}
-    often["norm_back"] = 1 + (learns == "words and pairs")
+    often = {"rms_norm": 2, "causal_attention": 1, "swiglu": 1, "swiglu_backward": 1, "causal_attention_backward": 1}
+    often["rms_norm_backward"] = 1 + (learns == "words and pairs")
     qkv, o = ((width * shape.head_size) % 16 == 0 for width in (shape.kv_heads, shape.heads))
-    often["lora_slopes"] = 3 * qkv + o + 3 if sizes == (16, 32) else 0
+    often["lora_grads"] = 3 * qkv + o + 3 if sizes == (16, 32) else 0
     assert {name: asked.count(name) for name in often} == often

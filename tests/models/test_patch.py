@@ -11,14 +11,14 @@ from support import tiny_models
 from support.model_families import SHARED, WHOLE
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
-from rlhf_lab.kernels import matmul, ops
+from rlhf_lab.kernels import c_ops, matmul
 from rlhf_lab.models.batch import forward, make_batch, pad_left
 from rlhf_lab.models.fused_llama import patch
 from rlhf_lab.models.fused_llama.decode_step import DecodeStep
 from rlhf_lab.models.fused_llama.layer import LayerWeights
 from rlhf_lab.models.fused_llama.patch import FusedLayers, is_supported
+from rlhf_lab.models.kv_cache import reserved_cache
 from rlhf_lab.models.sampling import sampler
-from rlhf_lab.models.sampling.kv_cache import reserved_cache
 from rlhf_lab.models.sampling.sampler import sample, uniforms
 
 KNOWN = patch.SUPPORTED_LAYERS  # `loaded` changes the module's
@@ -274,7 +274,7 @@ def test_a_text_is_as_long_as_the_shortest_window(llama_folder, monkeypatch):
     most = 6 * layers[0].self_attn.head_dim
     layers[1].self_attn.sliding_window = most + 2
     for takes in (True, False):
-        monkeypatch.setattr(ops, "supported", lambda *_, takes=takes: takes)
+        monkeypatch.setattr(c_ops, "supported", lambda *_, takes=takes: takes)
         found.append([patch.FusedLayer(layer).max_length for layer in layers])
     assert found == [[math.inf, most + 2], [most, most]]
     backbone, _ = loaded(llama_folder, monkeypatch, KNOWN, "a")
@@ -291,7 +291,7 @@ def test_a_text_is_as_long_as_the_shortest_window(llama_folder, monkeypatch):
 def test_a_token_more_of_each_row_is_the_trunks(whole_folders, kind, padded, by_kernels, monkeypatch):
     """Under an adapter and without one; of prompts of different lengths, what stands before the shorter ones is not looked at."""
     if not by_kernels:
-        monkeypatch.setattr(ops, "supported", lambda *_: False)
+        monkeypatch.setattr(c_ops, "supported", lambda *_: False)
     prompts = (
         [tiny_models.ids("the cat sat"), tiny_models.ids("moon . so")]
         if not padded
@@ -376,14 +376,14 @@ def test_a_model_is_tried_when_it_is_loaded(whole_folders, kind, dtype, wrong, m
     else:
         rightly = DecodeStep.__call__
         monkeypatch.setattr(DecodeStep, "__call__", lambda *given: 1.15 * rightly(*given))
-    tried = patch.verified_fused_layers(model)
+    tried = patch.patch_model(model)
     assert not tried.available
     assert "did not say the same" in caplog.text
     assert not in_use(SimpleNamespace(trunk=model.base_model))
     by_modules = model.base_model(input_ids=IDS).last_hidden_state
     torch.testing.assert_close(by_modules, expected, rtol=0.1, atol=0.3 if dtype == torch.bfloat16 else 1e-3)
     monkeypatch.undo()
-    assert patch.verified_fused_layers(model).available
+    assert patch.patch_model(model).available
     assert len(in_use(SimpleNamespace(trunk=model.base_model))) == 2
 
 
@@ -408,7 +408,7 @@ def test_a_last_norm_in_another_precision(llama_folder):
     """A norm in float32 behind layers in bfloat16 is computed all the same."""
     model = tiny_models.load(llama_folder, torch.bfloat16).model
     model.model.norm.float()
-    assert patch.verified_fused_layers(model).available
+    assert patch.patch_model(model).available
 
 
 def test_products_in_another_precision_than_the_rest(llama_folder, monkeypatch):

@@ -160,7 +160,9 @@ def test_looking_at_the_rows_now_and_then_changes_nothing(folders, kind, monkeyp
     prompts, _ = tiny_models.ragged(rows=8)
     expected = sample(backbone, prompts, tiny_models.seeded(8, 36))
     look = SamplingState.count_active
-    monkeypatch.setattr(SamplingState, "count_active", lambda self: looks.append(len(self.response_index)) or look(self))
+    monkeypatch.setattr(
+        SamplingState, "count_active", lambda self: looks.append(len(self.response_index)) or look(self)
+    )
     monkeypatch.setitem(sampler.CHECK_ENDED_EVERY, "cpu", PROGRESS_EVERY)
     found = sample(backbone, prompts, tiny_models.seeded(8, 36))
     assert found.tokens == expected.tokens

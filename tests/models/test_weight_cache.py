@@ -158,7 +158,9 @@ def test_memory_that_runs_out_leaves_nothing_half_made(monkeypatch):
     with pytest.raises(RuntimeError, match="allocate"):
         kept.weights_for(parts)
     for i, part in enumerate(parts):
-        assert torch.equal(effect(kept.weights_for(parts), i), part.base.weight + 2.0 * part.b.detach() @ part.a.detach())
+        assert torch.equal(
+            effect(kept.weights_for(parts), i), part.base.weight + 2.0 * part.b.detach() @ part.a.detach()
+        )
 
 
 def test_another_rank_takes_other_room_and_leaves_nothing_behind():
@@ -169,4 +171,6 @@ def test_another_rank_takes_other_room_and_leaves_nothing_behind():
     narrow = parts_of(weights)
     assert kept.weights_for(narrow).qkv.shape == (8, 6)
     for i, part in enumerate(narrow):
-        assert torch.equal(effect(kept.weights_for(narrow), i), part.base.weight + 2.0 * part.b.detach() @ part.a.detach())
+        assert torch.equal(
+            effect(kept.weights_for(narrow), i), part.base.weight + 2.0 * part.b.detach() @ part.a.detach()
+        )

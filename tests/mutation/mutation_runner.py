@@ -30,7 +30,7 @@ BROKEN = (NameError, AttributeError, TypeError, ImportError, SyntaxError, Warnin
 
 
 class Mutant(NamedTuple):
-    file: str  # below rlhf_lab/
+    file: str  # below rlhf_lab/, or support/... in tests/
     name: str
     source: str
     mutated: str
@@ -39,7 +39,7 @@ class Mutant(NamedTuple):
 
 def check_mutant(mutant: Mutant, request: pytest.FixtureRequest) -> None:
     """Fails unless every test of the row notices."""
-    source = (ROOT / "rlhf_lab" / mutant.file).read_text()
+    source = source_path(mutant.file).read_text()
     found = source.count(mutant.source)
     assert found == 1, f"{mutant.source!r} stands {found} times in {mutant.file}: make the row follow the code."
     mutated = source.replace(mutant.source, mutant.mutated)
@@ -51,7 +51,7 @@ def check_mutant(mutant: Mutant, request: pytest.FixtureRequest) -> None:
 
 def check_control(file: str, test: str, request: pytest.FixtureRequest) -> None:
     """The control: run the same way, the test passes on the true source."""
-    failure = first_failure(file, (ROOT / "rlhf_lab" / file).read_text(), test, request)
+    failure = first_failure(file, source_path(file).read_text(), test, request)
     assert failure is None, f"{test} fails without any mutant: {failure!r}"
 
 
@@ -74,6 +74,11 @@ def mutant_tests(mutants: list[Mutant]) -> tuple[Callable[..., None], Callable[.
     return test_mutant_is_killed, test_without_a_mutant_it_passes
 
 
+def source_path(file: str) -> Path:
+    """The file of a row: below rlhf_lab/, or in tests/support/."""
+    return ROOT / ("tests" if file.startswith("support/") else "rlhf_lab") / file
+
+
 def is_ours(name: str) -> bool:
     return name in {"rlhf_lab", "support", "fake_runs"} or name.startswith(("rlhf_lab.", "support."))
 
@@ -81,12 +86,12 @@ def is_ours(name: str) -> bool:
 @contextmanager
 def package_with(file: str, source: str) -> Iterator[None]:
     """While inside, `import rlhf_lab...` finds `source` in place of `file`, and fresh modules around it."""
-    name = "rlhf_lab." + file.removesuffix(".py").replace("/", ".")
+    name = ".".join(source_path(file).relative_to(ROOT).with_suffix("").parts).removeprefix("tests.")
     saved = {key: sys.modules.pop(key) for key in list(sys.modules) if is_ours(key)}
     try:
         parent = importlib.import_module(name.rpartition(".")[0])
         module = sys.modules[name] = ModuleType(name)
-        module.__file__ = str(ROOT / "rlhf_lab" / file)
+        module.__file__ = str(source_path(file))
         setattr(parent, name.rpartition(".")[2], module)
         exec(compile(source, f"mutant of {file}", "exec"), module.__dict__)
         yield
@@ -107,7 +112,7 @@ def kernels_with(file: str, source: str) -> Iterator[None]:
             Path(folder, Path(file).name).write_text(source)
             library.SOURCES, library._cache_folder = copies, lambda: Path(folder)
             dtype = (
-                library.torch.bfloat16 if "#ifdef MULTIPLIES" in source else library.torch.float32
+                library.torch.bfloat16 if "#ifdef HAS_BF16_MATMUL" in source else library.torch.float32
             )  # who has its functions
             assert library.load_kernels(dtype) is not None, "the mutant does not compile"
             yield

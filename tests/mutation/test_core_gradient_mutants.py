@@ -5,7 +5,7 @@ from mutation_runner import Mutant, mutant_tests
 PREFERENCE, LOGPROBS, KL = "core/preference.py", "core/logprobs.py", "core/kl.py"
 ADVANTAGES, LOSSES, GRADIENTS = "core/advantages.py", "core/policy_losses.py", "core/policy_losses.py"
 CREDIT, SHAPING = "core/advantages.py", "core/reward_scaling.py"
-IMPORTANCE, REGION = "core/policy_losses.py", "core/trpo.py"
+REFERENCE, REGION = "support/reference_formulas.py", "core/trpo.py"
 CAT = "core/test_gridworld.py::"
 
 # A table: two lines a row, not seven.
@@ -38,22 +38,23 @@ TEXTS = [
            f"test_reductions_by_hand {CAT}test_every_weighting_gives_the_exact_gradient"),
     Mutant(ADVANTAGES, "sum where a mean belongs", "return x.sum() / mask.sum().clamp(min=1)", "return x.sum()",
            "test_masked_mean_and_var_by_hand core/test_policy_losses.py::test_reductions_by_hand"),
-    Mutant(IMPORTANCE, "one step's ratio for the trajectory's",
+    Mutant(REFERENCE, "one step's ratio for the trajectory's",
            "(logprobs - old_logprobs).masked_fill(~mask, 0.0).sum(dim=-1)",
            "(logprobs - old_logprobs).masked_fill(~mask, 0.0)[:, 0]",
-           f"test_trajectory_log_ratio_is_the_sum_over_the_response "
-           f"{CAT}test_trajectory_ratios_carry_over_means_and_gradients"),
-    Mutant(CREDIT, "the discount before an action forgotten",
+           "core/test_reference_formulas.py::test_trajectory_log_ratio_is_the_sum_over_the_response "
+           "core/test_gridworld.py::test_trajectory_ratios_carry_over_means_and_gradients"),
+    Mutant(REFERENCE, "the discount before an action forgotten",
            "positions = (mask.cumsum(dim=1) - 1).clamp(min=0)", "positions = (0 * mask.cumsum(dim=1))",
-           f"test_time_discount_counts_from_the_start_of_the_response "
-           f"{CAT}test_discounted_rewards_to_go_alone_follow_another_gradient"),
+           "core/test_credit_assignment.py::test_time_discount_counts_from_the_start_of_the_response "
+           "core/test_gridworld.py::test_discounted_rewards_to_go_alone_follow_another_gradient"),
     Mutant(PREFERENCE, "a negative loss",
            "return -(target * F.logsigmoid(logit)", "return (target * F.logsigmoid(logit)",
            "test_the_loss_is_never_negative test_loss_of_one_pair_by_hand"),
-    Mutant(KL, "KL between logits, not between distributions",
+    Mutant(REFERENCE, "KL between logits, not between distributions",
            "logprobs = token_logprobs(logits, tokens, temperature=temperature)",
            "logprobs = logits.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)",
-           "test_every_estimator_from_logits test_the_full_estimator_is_the_expectation_of_the_unbiased_ones"),
+           "core/test_kl.py::test_every_estimator_from_logits "
+           "core/test_kl.py::test_the_full_estimator_is_the_expectation_of_the_unbiased_ones"),
     Mutant(GRADIENTS, "the KL penalty multiplies the surrogate",
            "surrogate.loss + coef * mean_kl", "surrogate.loss * (1 - coef * mean_kl)",
            "test_ppo_penalty_by_hand test_ppo_penalty_equals_loop_whatever_the_padding"),
@@ -63,9 +64,9 @@ TEXTS = [
            ".log_softmax(dim=-1).gather(-1, tokens.unsqueeze(-1))",
            ".log_softmax(dim=-1).gather(-1, tokens.roll(1, -1).unsqueeze(-1))",
            "test_temperature_divides_the_logits test_packed_rows_and_empty_batch"),
-    Mutant(LOGPROBS, "one action more than there are", "return eos_before == 0",
+    Mutant(REFERENCE, "one action more than there are", "return eos_before == 0",
            "return (eos_before == 0) | (eos_before.roll(1, 1) == 0)",
-           "test_mask_ends_with_the_first_eos"),
+           "core/test_logprobs.py::test_mask_ends_with_the_first_eos"),
 ]
 
 MUTANTS = [
@@ -80,9 +81,9 @@ MUTANTS = [
            "test_weights_by_hand"),
     Mutant(CREDIT, "weights leak into padding", "return weights.masked_fill(~mask, 0.0)", "return weights",
            "test_weights_by_hand"),
-    Mutant(CREDIT, "time counted from column 0", "positions = (mask.cumsum(dim=1) - 1)",
+    Mutant(REFERENCE, "time counted from column 0", "positions = (mask.cumsum(dim=1) - 1)",
            "positions = torch.arange(mask.shape[1]).expand(mask.shape)",
-           "test_time_discount_counts_from_the_start_of_the_response"),
+           "core/test_credit_assignment.py::test_time_discount_counts_from_the_start_of_the_response"),
     Mutant(CREDIT, "leave-one-out leaves none out", " * (group_size / (group_size - 1))", "",
            "test_group_advantages_by_hand test_leave_one_out_is_unbiased_and_the_batch_mean_shrinks"),
     Mutant(CREDIT, "mean over all prompts", "deviations = scores - scores.mean(dim=1, keepdim=True)",
@@ -121,8 +122,8 @@ MUTANTS = [
     # --- core/kl.py ---
     Mutant(KL, "placement ignored", "place_scores(scores, mask, placement)", "place_scores(scores, mask)",
            "test_score_in_equal_parts_by_hand"),
-    Mutant(KL, "temperature lost on the way to the full KL", "return full_kl(logits, ref_logits, temperature)",
-           "return full_kl(logits, ref_logits)", "test_every_estimator_from_logits"),
+    Mutant(REFERENCE, "temperature lost on the way to the full KL", "return full_kl(logits, ref_logits, temperature)",
+           "return full_kl(logits, ref_logits)", "core/test_kl.py::test_every_estimator_from_logits"),
     Mutant(KL, "the penalty relents when the KL is too large", "self.value *= self.factor", "self.value /= self.factor",
            "test_adaptive_penalty_by_hand "
            "core/test_policy_gradients.py::test_the_adaptive_penalty_finds_a_step_within_its_bounds"),
@@ -141,10 +142,11 @@ MUTANTS = [
            f"test_reinforce_loss_by_hand {CAT}test_every_weighting_gives_the_exact_gradient"),
     Mutant(GRADIENTS, "weights with a gradient", "terms = -weights.detach()", "terms = -weights",
            "test_reinforce_loss_by_hand test_a2c_critic_learns_from_the_squared_error_alone"),
-    Mutant(GRADIENTS, "returns with a gradient", "returns.detach(), mask, cliprange_value", "returns + values - values.detach(), "
-           "mask, cliprange_value", "test_a2c_critic_learns_from_the_squared_error_alone"),
-    Mutant(GRADIENTS, "the critic's weight lost", "total_loss(policy, value=value, vf_coef=vf_coef)", "policy + value",
-           "test_a2c_equals_loop test_a2c_critic_learns_from_the_squared_error_alone"),
+    Mutant(REFERENCE, "returns with a gradient", "returns.detach(), mask, cliprange_value", "returns + values - values.detach(), "
+           "mask, cliprange_value", "core/test_policy_gradients.py::test_a2c_critic_learns_from_the_squared_error_alone"),
+    Mutant(REFERENCE, "the critic's weight lost", "total_loss(policy, value=value, vf_coef=vf_coef)", "policy + value",
+           "core/test_policy_gradients.py::test_a2c_equals_loop "
+           "core/test_policy_gradients.py::test_a2c_critic_learns_from_the_squared_error_alone"),
     Mutant(GRADIENTS, "penalty on KL(new || old)",
            "kl_estimate(old_logprobs.masked_fill(~mask, 0.0), logprobs.masked_fill(~mask, 0.0), ",
            "kl_estimate(logprobs.masked_fill(~mask, 0.0), old_logprobs.masked_fill(~mask, 0.0), ",
@@ -155,35 +157,38 @@ MUTANTS = [
            "test_ptx_loss_by_hand"),
     Mutant(GRADIENTS, "a token with nothing before it is predicted", "predicted = mask[:, 1:] & mask[:, :-1]",
            "predicted = mask[:, 1:]", "test_ptx_loss_by_hand"),
-    # --- core/policy_losses.py ---
-    Mutant(IMPORTANCE, "no slope beyond the largest exponent", "return _clamp_with_identity_grad(x)",
+    # --- core/logprobs.py and tests/support/reference_formulas.py ---
+    Mutant(LOGPROBS, "no slope beyond the largest exponent", "return _clamp_with_identity_grad(x)",
            "return x.clamp(max=0.9 * math.log(torch.finfo(x.dtype).max))",
            "test_an_exponent_is_bounded_and_keeps_its_slope "
            "core/test_policy_losses.py::test_a_ratio_beyond_the_dtype_has_a_loss_and_a_gradient"),
-    Mutant(IMPORTANCE, "no room for an advantage", "0.9 * math.log", "1.0 * math.log",
+    Mutant(LOGPROBS, "no room for an advantage", "0.9 * math.log", "1.0 * math.log",
            "core/test_policy_losses.py::test_a_ratio_beyond_the_dtype_has_a_loss_and_a_gradient"),
-    Mutant(IMPORTANCE, "all exponents bounded", "return x.clamp(max=", "return x.clamp(min=-9.0, max=",
+    Mutant(LOGPROBS, "all exponents bounded", "return x.clamp(max=", "return x.clamp(min=-9.0, max=",
            "test_an_exponent_is_bounded_and_keeps_its_slope"),
-    Mutant(IMPORTANCE, "weights never normalised", "if not (normalise and bool(mask.any())):", "if True:",
-           "test_importance_mean_by_hand test_normalised_weights_know_a_constant"),
-    Mutant(IMPORTANCE, "second moment under the new policy, unweighted", "(p * x - q * mean).square() / q",
+    Mutant(REFERENCE, "weights never normalised", "if not (normalise and bool(mask.any())):", "if True:",
+           "core/test_reference_formulas.py::test_importance_mean_by_hand "
+           "core/test_reference_formulas.py::test_normalised_weights_know_a_constant"),
+    Mutant(REFERENCE, "second moment under the new policy, unweighted", "(p * x - q * mean).square() / q",
            "p * (x - mean).square()",
-           f"test_variance_by_hand {CAT}test_importance_sampling_keeps_the_mean_and_not_the_variance"),
-    Mutant(IMPORTANCE, "0 / 0 where nothing ever happens", "terms.masked_fill((p * x == 0) & (q == 0), 0.0)", "terms",
-           "test_variance_where_something_never_happens"),
-    Mutant(IMPORTANCE, "a difference of two large squares",
+           "core/test_reference_formulas.py::test_variance_by_hand "
+           "core/test_gridworld.py::test_importance_sampling_keeps_the_mean_and_not_the_variance"),
+    Mutant(REFERENCE, "0 / 0 where nothing ever happens", "terms.masked_fill((p * x == 0) & (q == 0), 0.0)", "terms",
+           "core/test_reference_formulas.py::test_variance_where_something_never_happens"),
+    Mutant(REFERENCE, "a difference of two large squares",
            "return terms.masked_fill((p * x == 0) & (q == 0), 0.0).sum(dim=-1)",
            "return ((p * x).square() / q).masked_fill(p * x == 0, 0.0).sum(dim=-1) - mean.squeeze(-1).square()",
-           "test_variance_of_a_large_number_is_no_rounding"),
-    Mutant(IMPORTANCE, "a mean of nothing", "if bool(weight == 0):", "if False:",
-           "test_weights_of_nothing_are_refused_where_they_are_divided_by"),
-    Mutant(IMPORTANCE, "sample size without the square", "weights.sum().square() / squares", "weights.sum() / squares",
-           "test_effective_sample_size_by_hand_and_by_the_variance_of_the_weights test_effective_sample_size_at_its_ends"),
-    Mutant(IMPORTANCE, "squares overflow", "weights = weights / largest", "weights = weights * 1",
-           "test_effective_sample_size_at_its_ends"),
-    Mutant(IMPORTANCE, "no slope where all weights are 0", "weights.sum().square() / squares.masked_fill(squares == 0, 1.0)",
+           "core/test_reference_formulas.py::test_variance_of_a_large_number_is_no_rounding"),
+    Mutant(REFERENCE, "a mean of nothing", "if bool(weight == 0):", "if False:",
+           "core/test_reference_formulas.py::test_weights_of_nothing_are_refused_where_they_are_divided_by"),
+    Mutant(REFERENCE, "sample size without the square", "weights.sum().square() / squares", "weights.sum() / squares",
+           "core/test_reference_formulas.py::test_effective_sample_size_by_hand_and_by_the_variance_of_the_weights "
+           "core/test_reference_formulas.py::test_effective_sample_size_at_its_ends"),
+    Mutant(REFERENCE, "squares overflow", "weights = weights / largest", "weights = weights * 1",
+           "core/test_reference_formulas.py::test_effective_sample_size_at_its_ends"),
+    Mutant(REFERENCE, "no slope where all weights are 0", "weights.sum().square() / squares.masked_fill(squares == 0, 1.0)",
            "(weights.sum().square() / squares).masked_fill(squares == 0, 0.0)",
-           "test_effective_sample_size_has_a_slope_at_weights_of_zero"),
+           "core/test_reference_formulas.py::test_effective_sample_size_has_a_slope_at_weights_of_zero"),
     # --- core/trpo.py ---
     Mutant(REGION, "steepest descent: directions not conjugate", "residual + (residual_sq / previous_sq) * direction", "residual",
            "test_conjugate_gradient_by_hand test_conjugate_gradient_solves_in_n_steps"),

@@ -4,6 +4,7 @@ from mutation_runner import Mutant, mutant_tests
 
 PREFERENCE, LOGPROBS, KL = "core/preference.py", "core/logprobs.py", "core/kl.py"
 ADVANTAGES, LOSSES, SHAPING = "core/advantages.py", "core/policy_losses.py", "core/reward_scaling.py"
+OPS, REFERENCE = "kernels/ops.py", "support/reference_formulas.py"
 
 # A table: two lines a row, not seven.
 # fmt: off
@@ -30,23 +31,23 @@ MUTANTS = [
     Mutant("common/stats.py", "Wald instead of Wilson", "+ z * z / (4.0 * n * n)", "",
            "test_wilson_interval_by_hand test_wilson_interval_against_published_values"),
     # --- core/logprobs.py ---
-    Mutant(LOGPROBS, "mask excludes EOS", "is_eos.cumsum(dim=1) - is_eos.long()", "is_eos.cumsum(dim=1)",
-           "test_mask_ends_with_the_first_eos test_pad_may_equal_eos_and_eos_may_come_first"),
-    Mutant(LOGPROBS, "every EOS stays in", "return eos_before == 0", "return (eos_before == 0) | is_eos",
-           "test_pad_may_equal_eos_and_eos_may_come_first"),
-    Mutant(LOGPROBS, "only the first stop token counts", "torch.tensor(eos_ids,", "torch.tensor(eos_ids[:1],",
-           "test_several_stop_tokens"),
-    Mutant(LOGPROBS, "temperature ignored", "logits if temperature == 1.0 else logits / temperature", "logits",
-           "test_temperature_divides_the_logits"),
-    Mutant(LOGPROBS, "temperature multiplies", "else logits / temperature", "else logits * temperature",
-           "test_temperature_divides_the_logits"),
+    Mutant(REFERENCE, "mask excludes EOS", "is_eos.cumsum(dim=1) - is_eos.long()", "is_eos.cumsum(dim=1)",
+           "core/test_logprobs.py::test_mask_ends_with_the_first_eos core/test_logprobs.py::test_pad_may_equal_eos_and_eos_may_come_first"),
+    Mutant(REFERENCE, "every EOS stays in", "return eos_before == 0", "return (eos_before == 0) | is_eos",
+           "core/test_logprobs.py::test_pad_may_equal_eos_and_eos_may_come_first"),
+    Mutant(REFERENCE, "only the first stop token counts", "torch.tensor(eos_ids,", "torch.tensor(eos_ids[:1],",
+           "core/test_logprobs.py::test_several_stop_tokens"),
+    Mutant(OPS, "temperature ignored", "logits if temperature == 1.0 else logits / temperature", "logits",
+           "core/test_logprobs.py::test_temperature_divides_the_logits"),
+    Mutant(OPS, "temperature multiplies", "else logits / temperature", "else logits * temperature",
+           "core/test_logprobs.py::test_temperature_divides_the_logits"),
     Mutant(LOGPROBS, "log-prob not normalised", "temperature).log_softmax(dim=-1).gather", "temperature).gather",
            "test_temperature_divides_the_logits"),
     Mutant(LOGPROBS, "entropy sign", "entropy = -(probs", "entropy = (probs", "test_logprob_and_entropy_by_hand"),
     Mutant(LOGPROBS, "0 * -inf in the entropy", "all_logprobs.masked_fill(probs == 0, 0.0)", "all_logprobs",
            "test_large_and_minus_infinite_logits"),
-    Mutant(LOGPROBS, "half precision not widened", "logits = logits.float()", "pass",
-           "test_half_precision_is_computed_in_float32"),
+    Mutant(OPS, "half precision not widened", "logits = logits.float()", "pass",
+           "core/test_logprobs.py::test_half_precision_is_computed_in_float32"),
     Mutant(LOGPROBS, "last chunk lost", "range(0, row_count, chunk_rows)", "range(0, row_count - chunk_rows + 1, chunk_rows)",
            "test_chunks_bound_what_is_worked_on"),
     Mutant(LOGPROBS, "no chunks", "if needs_grad or row_count <= chunk_rows:", "if True:", "test_chunks_bound_what_is_worked_on"),
@@ -152,7 +153,7 @@ MUTANTS = [
     Mutant(LOSSES, "half lost in approx_kl", "0.5 * log_ratio.detach()", "log_ratio.detach()",
            "test_ppo_clip_by_hand test_entropy_and_statistics_are_masked"),
     Mutant(LOSSES, "padding of the log-probs not filled",
-           "(logprobs - old_logprobs).masked_fill(~mask, 0.0)", "logprobs - old_logprobs",
+           "log_ratio = (logprobs - old_logprobs).masked_fill(~mask, 0.0)\n    ratio", "log_ratio = logprobs - old_logprobs\n    ratio",
            "test_junk_in_padding_never_reaches_a_gradient test_first_minibatch"),
     Mutant(LOSSES, "padding of the advantages not filled", "advantages.masked_fill(~mask, 0.0)", "advantages * 1",
            "test_junk_in_padding_never_reaches_a_gradient"),

@@ -1,43 +1,43 @@
-/* Products of bfloat16 with weights that are laid out for them, on processors that multiply bfloat16 (products.c). */
+/* Matrix products of bfloat16 with weights in a tiled layout, on processors that multiply bfloat16 (amx_matmul.c). */
 
-#ifndef PRODUCTS_H
-#define PRODUCTS_H
+#ifndef AMX_MATMUL_H
+#define AMX_MATMUL_H
 
 #include "simd.h"
 
 #if defined BFLOAT16 && defined __AVX512BF16__
-#define MULTIPLIES
+#define HAS_BF16_MATMUL
 #endif
 
-#define EDGE 16              /* outputs of a square */
-#define DEEP 32              /* inputs of a square */
-#define SQUARE (EDGE * DEEP) /* its numbers */
-#define MOST_FACTORS 6
+#define TILE_WIDTH 16                       /* outputs of a tile */
+#define TILE_DEPTH 32                       /* inputs of a tile */
+#define TILE_SIZE (TILE_WIDTH * TILE_DEPTH) /* elements of a tile */
+#define MAX_OPERANDS 6
 
-/* Rows x, `apart` numbers from each other, and the weight (width, depth) that multiplies them, laid out in squares: those of 16
- * outputs behind one another, the next inputs first. Within a square the two numbers of inputs 2 i and 2 i + 1 stand together, 16
- * outputs side by side. Outputs are filled up to a multiple of two edges, with zeros; depth is a multiple of DEEP. */
+/* Inputs x, whose rows are row_stride apart, and the tiled weight (width, depth) that multiplies them. Tiles of the same 16 outputs
+ * follow one another in the order of their inputs. A tile holds inputs 2 i and 2 i + 1 as a pair, for 16 outputs side by side.
+ * Outputs are padded with zeros to a multiple of two tiles. depth is a multiple of TILE_DEPTH. */
 typedef struct {
-    const number *x, *weight;
-    size apart, depth;
-} factor;
+    const scalar *x, *weight;
+    index_t row_stride, depth;
+} operand;
 
-/* out (rows, width), whose rows are `apart` from each other: the sum of all x · weight^T, plus bias (width,) and onto (rows, width)
- * where they are not NULL. Sums are float32 and are rounded once. */
+/* out (rows, width), with row stride out_stride: the sum of x · weight^T over the operands, plus bias (width,) and addend
+ * (rows, width) unless they are NULL. Sums are float32 and are rounded once. */
 typedef struct {
-    factor of[MOST_FACTORS];
-    size count;
-    const number *bias, *onto;
-    number *out;
-    size rows, width, apart;
+    operand operands[MAX_OPERANDS];
+    index_t count;
+    const scalar *bias, *addend;
+    scalar *out;
+    index_t rows, width, out_stride;
 } linear_job;
 
-void linear(const linear_job *j, size threads);
+void linear(const linear_job *j, index_t threads);
 
-/* to (rank, width), or (width, rank) if it is to be `across`, = by · fewᵀ · many. few: (rows, rank), many: (rows, width), a
- * multiple of EDGE; rows are apart_few and apart_many from each other. room: slopes_room(rows, rank) numbers. */
-void slopes(float *to, const number *few, size apart_few, const number *many, size apart_many, size rows, size rank, size width,
-            float by, int across, number *room);
-size slopes_room(size rows, size rank);
+/* dst (rank, width), or (width, rank) if transposed, = scale · narrow^T · wide. narrow: (rows, rank), wide: (rows, width), with the
+ * given row strides; width is a multiple of TILE_WIDTH. workspace: grad_workspace_size(rows, rank) elements. */
+void outer_product_grad(float *dst, const scalar *narrow, index_t narrow_stride, const scalar *wide, index_t wide_stride,
+                        index_t rows, index_t rank, index_t width, float scale, int transposed, scalar *workspace);
+index_t grad_workspace_size(index_t rows, index_t rank);
 
 #endif

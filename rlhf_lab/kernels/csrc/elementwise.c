@@ -1,183 +1,201 @@
-/* What treats each row alone: norms, the gated unit, and what a vocabulary head says. */
+/* Row-wise kernels: RMSNorm, SwiGLU, and log-probabilities and entropy of the vocabulary head. */
 
 #include "simd.h"
 
-#define PIECE 1024 /* words whose sum is taken in float32 */
+#define SUM_CHUNK 1024 /* logits summed in float32 before the sum is added to a double */
 
-/* --------------------------------------------------------------------------------------------------------------- norm */
+/* ------------------------------------------------------------------------------------------------------------ RMSNorm */
 
 typedef struct {
-    const number *x, *weight, *slope, *around;
-    const float *kept;
-    number *out, *again;
-    float *inverse;
-    size width;
+    const scalar *x, *weight, *grad_output, *residual_grad;
+    const float *saved_inverse_rms;
+    scalar *out, *recomputed;
+    float *inverse_rms;
+    index_t width;
     float eps;
-} norm_job;
+} rms_norm_job;
 
-static void norm_rows(const void *data, size from, size to, size thread) {
+static void rms_norm_task(const void *data, index_t begin, index_t end, index_t thread) {
     (void)thread;
-    const norm_job *j = data;
-    size width = j->width;
-    for (size row = from; row < to; row++) {
-        const number *x = j->x + row * width;
-        number *out = j->out + row * width;
-        wide sum = {0};
-        float rest = 0;
-        size i = 0;
-        for (; i + WIDE <= width; i += WIDE) sum += wide_at(x + i) * wide_at(x + i);
-        for (; i < width; i++) rest += widened(x[i]) * widened(x[i]);
-        float inverse = 1 / sqrtf((total(sum) + rest) / width + j->eps);
-        j->inverse[row] = inverse;
+    const rms_norm_job *j = data;
+    index_t width = j->width;
+    for (index_t row = begin; row < end; row++) {
+        const scalar *x = j->x + row * width;
+        scalar *out = j->out + row * width;
+        vec sum = {0};
+        float tail = 0;
+        index_t i = 0;
+        for (; i + VEC_WIDTH <= width; i += VEC_WIDTH) sum += load_vec(x + i) * load_vec(x + i);
+        for (; i < width; i++) tail += to_float(x[i]) * to_float(x[i]);
+        float inverse_rms = 1 / sqrtf((reduce_add(sum) + tail) / width + j->eps);
+        j->inverse_rms[row] = inverse_rms;
 #pragma omp simd
-        for (size i = 0; i < width; i++) out[i] = narrowed(widened(x[i]) * inverse * widened(j->weight[i]));
+        for (index_t i = 0; i < width; i++) out[i] = from_float(to_float(x[i]) * inverse_rms * to_float(j->weight[i]));
     }
 }
 
-void norm(const number *x, const number *weight, number *out, float *inverse, size rows, size width, float eps, size threads) {
-    norm_job j = {.x = x, .weight = weight, .out = out, .inverse = inverse, .width = width, .eps = eps};
-    share(norm_rows, &j, rows, width, threads);
+void rms_norm(const scalar *x, const scalar *weight, scalar *out, float *inverse_rms, index_t rows, index_t width, float eps,
+              index_t threads) {
+    rms_norm_job j = {.x = x, .weight = weight, .out = out, .inverse_rms = inverse_rms, .width = width, .eps = eps};
+    parallel_for(rms_norm_task, &j, rows, width, threads);
 }
 
-static void norm_rows_back(const void *data, size from, size to, size thread) {
+static void rms_norm_backward_task(const void *data, index_t begin, index_t end, index_t thread) {
     (void)thread;
-    const norm_job *j = data;
-    size width = j->width;
-    for (size row = from; row < to; row++) {
-        const number *x = j->x + row * width, *slope = j->slope + row * width, *around = j->around + row * width;
-        number *out = j->out + row * width, *again = j->again + row * width;
-        float inverse = j->kept[row], rest = 0;
-        wide sum = {0};
-        size i = 0;
-        for (; i + WIDE <= width; i += WIDE) sum += wide_at(slope + i) * wide_at(j->weight + i) * wide_at(x + i);
-        for (; i < width; i++) rest += widened(slope[i]) * widened(j->weight[i]) * widened(x[i]);
-        float along = (total(sum) + rest) * inverse * inverse * inverse / width;
+    const rms_norm_job *j = data;
+    index_t width = j->width;
+    for (index_t row = begin; row < end; row++) {
+        const scalar *x = j->x + row * width, *grad_output = j->grad_output + row * width,
+                     *residual_grad = j->residual_grad + row * width;
+        scalar *out = j->out + row * width, *recomputed = j->recomputed + row * width;
+        float inverse_rms = j->saved_inverse_rms[row], tail = 0;
+        vec sum = {0};
+        index_t i = 0;
+        for (; i + VEC_WIDTH <= width; i += VEC_WIDTH)
+            sum += load_vec(grad_output + i) * load_vec(j->weight + i) * load_vec(x + i);
+        for (; i < width; i++) tail += to_float(grad_output[i]) * to_float(j->weight[i]) * to_float(x[i]);
+        float coefficient = (reduce_add(sum) + tail) * inverse_rms * inverse_rms * inverse_rms / width;
 #pragma omp simd
-        for (size i = 0; i < width; i++) {
-            float scaled = inverse * widened(j->weight[i]), of_x = widened(x[i]);
-            again[i] = narrowed(of_x * scaled);
-            out[i] = narrowed(widened(around[i]) + widened(slope[i]) * scaled - of_x * along);
+        for (index_t i = 0; i < width; i++) {
+            float scaled = inverse_rms * to_float(j->weight[i]), x_i = to_float(x[i]);
+            recomputed[i] = from_float(x_i * scaled);
+            out[i] = from_float(to_float(residual_grad[i]) + to_float(grad_output[i]) * scaled - x_i * coefficient);
         }
     }
 }
 
-void norm_back(const number *slope, const number *x, const float *inverse, const number *weight, const number *around, number *out,
-               number *again, size rows, size width, size threads) {
-    norm_job j = {.slope = slope, .x = x, .kept = inverse, .weight = weight, .around = around, .out = out, .again = again,
-                  .width = width};
-    share(norm_rows_back, &j, rows, width, threads);
+void rms_norm_backward(const scalar *grad_output, const scalar *x, const float *inverse_rms, const scalar *weight,
+                       const scalar *residual_grad, scalar *out, scalar *recomputed, index_t rows, index_t width,
+                       index_t threads) {
+    rms_norm_job j = {.grad_output = grad_output,
+                      .x = x,
+                      .saved_inverse_rms = inverse_rms,
+                      .weight = weight,
+                      .residual_grad = residual_grad,
+                      .out = out,
+                      .recomputed = recomputed,
+                      .width = width};
+    parallel_for(rms_norm_backward_task, &j, rows, width, threads);
 }
 
-/* ------------------------------------------------------------------------------------------------------------- swiglu */
+/* ------------------------------------------------------------------------------------------------------------- SwiGLU */
 
 typedef struct {
-    const number *gate, *up, *slope;
-    number *out, *d_gate, *d_up;
-    size count;
-} gate_job;
+    const scalar *gate, *up, *grad_output;
+    scalar *out, *d_gate, *d_up;
+    index_t count;
+} swiglu_job;
 
-static void gated(const void *data, size from, size to, size thread) {
+static void swiglu_task(const void *data, index_t begin, index_t end, index_t thread) {
     (void)thread;
-    const gate_job *j = data;
-    size last = to * WIDE < j->count ? to * WIDE : j->count;
+    const swiglu_job *j = data;
+    index_t stop = end * VEC_WIDTH < j->count ? end * VEC_WIDTH : j->count;
 #pragma omp simd
-    for (size i = from * WIDE; i < last; i++) {
-        float gate = widened(j->gate[i]);
-        j->out[i] = narrowed(gate / (1 + exponential(-gate)) * widened(j->up[i]));
+    for (index_t i = begin * VEC_WIDTH; i < stop; i++) {
+        float gate = to_float(j->gate[i]);
+        j->out[i] = from_float(gate / (1 + fast_exp(-gate)) * to_float(j->up[i]));
     }
 }
 
-static void gated_back(const void *data, size from, size to, size thread) {
+static void swiglu_backward_task(const void *data, index_t begin, index_t end, index_t thread) {
     (void)thread;
-    const gate_job *j = data;
-    size last = to * WIDE < j->count ? to * WIDE : j->count;
+    const swiglu_job *j = data;
+    index_t stop = end * VEC_WIDTH < j->count ? end * VEC_WIDTH : j->count;
 #pragma omp simd
-    for (size i = from * WIDE; i < last; i++) {
-        float gate = widened(j->gate[i]), up = widened(j->up[i]), slope = widened(j->slope[i]);
-        float open = 1 / (1 + exponential(-gate)), opened = gate * open;
-        j->out[i] = narrowed(opened * up);
-        j->d_up[i] = narrowed(slope * opened);
-        j->d_gate[i] = narrowed(slope * up * (open + opened * (1 - open)));
+    for (index_t i = begin * VEC_WIDTH; i < stop; i++) {
+        float gate = to_float(j->gate[i]), up = to_float(j->up[i]), grad_output = to_float(j->grad_output[i]);
+        float sigmoid = 1 / (1 + fast_exp(-gate)), silu = gate * sigmoid;
+        j->out[i] = from_float(silu * up);
+        j->d_up[i] = from_float(grad_output * silu);
+        j->d_gate[i] = from_float(grad_output * up * (sigmoid + silu * (1 - sigmoid)));
     }
 }
 
-void swiglu(const number *gate, const number *up, number *out, size count, size threads) {
-    gate_job j = {.gate = gate, .up = up, .out = out, .count = count};
-    share(gated, &j, rounded(count) / WIDE, WIDE, threads);
+void swiglu(const scalar *gate, const scalar *up, scalar *out, index_t count, index_t threads) {
+    swiglu_job j = {.gate = gate, .up = up, .out = out, .count = count};
+    parallel_for(swiglu_task, &j, round_up(count) / VEC_WIDTH, VEC_WIDTH, threads);
 }
 
-void swiglu_back(const number *slope, const number *gate, const number *up, number *d_gate, number *d_up, number *out, size count,
-                 size threads) {
-    gate_job j = {.slope = slope, .gate = gate, .up = up, .d_gate = d_gate, .d_up = d_up, .out = out, .count = count};
-    share(gated_back, &j, rounded(count) / WIDE, WIDE, threads);
+void swiglu_backward(const scalar *grad_output, const scalar *gate, const scalar *up, scalar *d_gate, scalar *d_up, scalar *out,
+                     index_t count, index_t threads) {
+    swiglu_job j = {
+        .grad_output = grad_output, .gate = gate, .up = up, .d_gate = d_gate, .d_up = d_up, .out = out, .count = count};
+    parallel_for(swiglu_backward_task, &j, round_up(count) / VEC_WIDTH, VEC_WIDTH, threads);
 }
 
 /* ---------------------------------------------------------------------------------------------------- vocabulary head */
 
 typedef struct {
-    number *logits;
-    float *logprobs, *entropies, *room, temperature;
+    scalar *logits;
+    float *logprobs, *entropies, *workspace, temperature;
     const int64_t *tokens;
-    size words;
-    int learns;
-} head_job;
+    index_t vocab_size;
+    int needs_grad;
+} logprobs_job;
 
-/* Each logit becomes its e^(logit - most), added to its sum; and so is that times (logit - most), 0 where it is -inf. */
-static inline void weigh(float *logits, size count, float most, float *sums, float *means) {
+/* logits become e^(logit - max); sums += that; weighted_sums += that times (logit - max), which counts as 0 at -inf. */
+static inline void exp_and_sum(float *logits, index_t count, float max_logit, float *sums, float *weighted_sums) {
 #pragma omp simd
-    for (size w = 0; w < count; w++) {
-        float below = logits[w] - most, one = exponential(below);
-        sums[w] += one;
-        means[w] += one * (below < -1e30f ? -1e30f : below);
-        logits[w] = one;
+    for (index_t i = 0; i < count; i++) {
+        float shifted = logits[i] - max_logit, exp_shifted = fast_exp(shifted);
+        sums[i] += exp_shifted;
+        weighted_sums[i] += exp_shifted * (shifted < -1e30f ? -1e30f : shifted);
+        logits[i] = exp_shifted;
     }
 }
 
-/* Numbers of working memory of a thread: of a row in float32, where the logits' own place cannot hold that. */
-size head_room(size words, size rows) {
+/* Elements of working memory per thread: one row in float32, unless the logits can be overwritten in float32. */
+index_t logprobs_workspace_size(index_t vocab_size, index_t rows) {
     (void)rows;
-    return IS_HALF ? words : 0;
+    return IS_BFLOAT16 ? vocab_size : 0;
 }
 
-static void head_rows(const void *data, size from, size to, size thread) {
-    const head_job *j = data;
-    size words = j->words;
-    for (size n = from; n < to; n++) {
-        number *logits = j->logits + n * words;
-        float *row = IS_HALF ? j->room + thread * words : (float *)logits, most = -INFINITY;
-        double sum = 0, mean = 0;
-        if (IS_HALF)
+static void logprobs_task(const void *data, index_t begin, index_t end, index_t thread) {
+    const logprobs_job *j = data;
+    index_t vocab_size = j->vocab_size;
+    for (index_t n = begin; n < end; n++) {
+        scalar *logits = j->logits + n * vocab_size;
+        float *row = IS_BFLOAT16 ? j->workspace + thread * vocab_size : (float *)logits, max_logit = -INFINITY;
+        double sum = 0, weighted_sum = 0;
+        if (IS_BFLOAT16)
 #pragma omp simd
-            for (size i = 0; i < words; i++) row[i] = widened(logits[i]);
+            for (index_t i = 0; i < vocab_size; i++) row[i] = to_float(logits[i]);
         if (j->temperature != 1)
 #pragma omp simd
-            for (size i = 0; i < words; i++) row[i] /= j->temperature;
-#pragma omp simd reduction(max : most)
-        for (size i = 0; i < words; i++) most = row[i] > most ? row[i] : most;
-        float own = row[j->tokens[n]] - most;
-        for (size start = 0; start < words; start += PIECE) {
-            size end = words - start < PIECE ? words : start + PIECE;
-            float sums[WIDE] = {0}, means[WIDE] = {0};
-            size i = start;
-            for (; i + WIDE <= end; i += WIDE) weigh(row + i, WIDE, most, sums, means);
-            weigh(row + i, end - i, most, sums, means);
-            sum += total(*(const wide *)sums), mean += total(*(const wide *)means);
+            for (index_t i = 0; i < vocab_size; i++) row[i] /= j->temperature;
+#pragma omp simd reduction(max : max_logit)
+        for (index_t i = 0; i < vocab_size; i++) max_logit = row[i] > max_logit ? row[i] : max_logit;
+        float shifted_token_logit = row[j->tokens[n]] - max_logit;
+        for (index_t chunk_start = 0; chunk_start < vocab_size; chunk_start += SUM_CHUNK) {
+            index_t chunk_end = vocab_size - chunk_start < SUM_CHUNK ? vocab_size : chunk_start + SUM_CHUNK;
+            float sums[VEC_WIDTH] = {0}, weighted_sums[VEC_WIDTH] = {0};
+            index_t i = chunk_start;
+            for (; i + VEC_WIDTH <= chunk_end; i += VEC_WIDTH) exp_and_sum(row + i, VEC_WIDTH, max_logit, sums, weighted_sums);
+            exp_and_sum(row + i, chunk_end - i, max_logit, sums, weighted_sums);
+            sum += reduce_add(*(const vec *)sums), weighted_sum += reduce_add(*(const vec *)weighted_sums);
         }
-        float log_sum = (float)log(sum), share = (float)(-1 / sum);
-        j->logprobs[n] = own - log_sum;
-        j->entropies[n] = log_sum - (float)(mean / sum);
-        if (j->learns) {
-            float of_own = row[j->tokens[n]] * share + 1; /* rounded once: p itself in bfloat16 would lose a slope near 0 */
+        float log_sum = (float)log(sum), negative_inverse_sum = (float)(-1 / sum);
+        j->logprobs[n] = shifted_token_logit - log_sum;
+        j->entropies[n] = log_sum - (float)(weighted_sum / sum);
+        if (j->needs_grad) {
+            float token_grad = row[j->tokens[n]] * negative_inverse_sum +
+                               1; /* rounded once: rounding p to bfloat16 first would lose gradients near 0 */
 #pragma omp simd
-            for (size i = 0; i < words; i++) logits[i] = narrowed(row[i] * share);
-            logits[j->tokens[n]] = narrowed(of_own);
+            for (index_t i = 0; i < vocab_size; i++) logits[i] = from_float(row[i] * negative_inverse_sum);
+            logits[j->tokens[n]] = from_float(token_grad);
         }
     }
 }
 
-void head_figures(number *logits, const int64_t *tokens, float *logprobs, float *entropies, float *room, size rows, size words,
-                  float temperature, int learns, size threads) {
-    head_job j = {.logits = logits, .tokens = tokens, .logprobs = logprobs, .entropies = entropies, .room = room,
-                  .temperature = temperature, .words = words, .learns = learns};
-    share(head_rows, &j, rows, words, threads);
+void logprobs_and_entropy(scalar *logits, const int64_t *tokens, float *logprobs, float *entropies, float *workspace,
+                          index_t rows, index_t vocab_size, float temperature, int needs_grad, index_t threads) {
+    logprobs_job j = {.logits = logits,
+                      .tokens = tokens,
+                      .logprobs = logprobs,
+                      .entropies = entropies,
+                      .workspace = workspace,
+                      .temperature = temperature,
+                      .vocab_size = vocab_size,
+                      .needs_grad = needs_grad};
+    parallel_for(logprobs_task, &j, rows, vocab_size, threads);
 }

@@ -1,363 +1,434 @@
-/* A decoder layer of the Llama kind with its low-rank updates, whole, forward and back: see llama_layer.py.
+/* A whole Llama decoder layer with its LoRA updates, forward and backward: see models/fused_llama/layer.py.
  *
- * Texts are dealt out to the threads, a few at a time: what a layer makes of them between its products then stays in the cache of a
- * core. Nothing of it is kept for the way back but what attention gave; the rest is found again, for products cost less than
- * memory here. Slopes are found for each text and then added up, whoever found them, so they do not depend on how many threads
- * there are.
+ * Each thread computes a few sequences at a time, so that intermediate results stay in its core's cache. Of the forward pass only
+ * the attention output is saved for the backward pass; the rest is recomputed, because products cost less than memory here.
+ * Gradients are computed per sequence and then summed in order, so they do not depend on the number of threads.
  */
 
 #include "amx_matmul.h"
 
-#ifdef MULTIPLIES
+#ifdef HAS_BF16_MATMUL
 
-enum { Q, K, V, O, GATE, UP, DOWN, ALL };
+enum { Q, K, V, O, GATE, UP, DOWN, PROJECTION_COUNT };
 
-/* One of the seven weights: W and W^T laid out, and of its update A, s · B, (s · B)^T and A^T. padded: the rank, up to a multiple
- * of DEEP; 0 where there is no update. */
+/* One of the seven projections: the tiled W and W^T, and of its LoRA update A, s · B, (s · B)^T and A^T. padded_rank: the rank
+ * rounded up to a multiple of TILE_DEPTH; 0 without an update. */
 typedef struct {
-    const number *forward, *back, *narrow, *wide, *narrow_back, *wide_back;
-    size in, out, rank, padded;
+    const scalar *weight, *weight_t, *lora_a, *lora_b, *lora_b_t, *lora_a_t;
+    index_t in_features, out_features, rank, padded_rank;
 } projection;
 
-/* bias: of q, k and v in turn, or NULL. scale: s. */
+/* bias: of q, k and v concatenated, or NULL. scale: s. */
 typedef struct {
-    projection of[ALL];
-    const number *bias, *norms[2];
-    size heads, groups, of_head;
-    float eps[2], sharp, scale;
+    projection projections[PROJECTION_COUNT];
+    const scalar *bias, *norms[2];
+    index_t heads, kv_heads, head_size;
+    float eps[2], softmax_scale, scale;
 } layer;
 
-/* What is made of some texts. */
+/* Intermediate results of some sequences. */
 typedef struct {
-    number *inner, *read, *mixed, *around, *middle, *gate, *up, *opened, *low[ALL];
-    float *inverse[2], *looks;
-    number *inner2, *d_gate, *d_up, *d_opened, *d_inner, *d_middle, *d_mixed, *d_read, *low_back[ALL], *few;
-    size of_few;
-} rooms;
+    scalar *normalized, *qkv, *attn_output, *residual_grad, *residual_mid, *gate, *up, *gated, *low_rank[PROJECTION_COUNT];
+    float *inverse_rms[2], *attention_workspace;
+    scalar *normalized2, *d_gate, *d_up, *d_gated, *d_normalized, *d_residual_mid, *d_attn_output, *d_qkv,
+        *low_rank_grad[PROJECTION_COUNT], *narrow_copy;
+    index_t narrow_copy_size;
+} layer_workspace;
 
-static inline size width_of(const layer *w) { return w->of[Q].in; }
-static inline size read_by(const layer *w) { return (w->heads + 2 * w->groups) * w->of_head; }
+static inline index_t hidden_size(const layer *w) { return w->projections[Q].in_features; }
+static inline index_t qkv_size(const layer *w) { return (w->heads + 2 * w->kv_heads) * w->head_size; }
 
-#define NOWHERE ((char *)64)
+#define NULL_BASE ((char *)64)
 
-static void *take(char **at, size bytes) {
-    void *here = *at;
-    *at += (bytes + 63) / 64 * 64;
-    return here;
+static void *bump_alloc(char **cursor, index_t bytes) {
+    void *start = *cursor;
+    *cursor += (bytes + 63) / 64 * 64;
+    return start;
 }
 
-/* Deals out memory that begins at `at`; returns where it ends. tokens: of all texts; asked: those of them whose output is wanted;
- * length: of each text, 0 where attention is somebody else's; back: for the way back too. */
-static char *deal(rooms *r, char *at, const layer *w, size tokens, size asked, size length, size back, size threads) {
-    size h = width_of(w), inner = w->of[GATE].out, mixed = w->of[O].in, most = tokens * sizeof(number), some = asked * sizeof(number);
+/* Carves the workspace out of memory from `cursor` on; returns its end. tokens: of all sequences; queried: those whose output is
+ * needed; length: of a sequence, 0 if attention is computed elsewhere; backward: include the backward pass. */
+static char *carve(layer_workspace *r, char *cursor, const layer *w, index_t tokens, index_t queried, index_t length,
+                   index_t backward, index_t threads) {
+    index_t h = hidden_size(w), intermediate_size = w->projections[GATE].out_features, attn_size = w->projections[O].in_features,
+            token_bytes = tokens * sizeof(scalar), queried_bytes = queried * sizeof(scalar);
     memset(r, 0, sizeof *r);
-    r->inner = take(&at, most * h);
-    r->inverse[0] = take(&at, tokens * sizeof(float));
-    r->inverse[1] = take(&at, asked * sizeof(float));
-    r->middle = take(&at, some * h);
-    r->gate = take(&at, some * inner);
-    r->up = take(&at, some * inner);
-    r->opened = take(&at, some * inner);
-    for (int p = 0; p < ALL; p++) r->low[p] = take(&at, (p < O ? most : some) * w->of[p].padded);
-    if (!length) return at;
-    r->read = take(&at, most * read_by(w));
-    r->mixed = take(&at, some * mixed);
-    r->around = take(&at, most * h);
-    r->looks = take(&at, threads * attend_room(length, w->of_head) * sizeof(float));
-    if (!back) return at;
-    r->inner2 = take(&at, some * h);
-    r->d_gate = take(&at, some * inner);
-    r->d_up = take(&at, some * inner);
-    r->d_opened = take(&at, some * inner);
-    r->d_inner = take(&at, most * h);
-    r->d_middle = take(&at, some * h);
-    r->d_mixed = take(&at, some * mixed);
-    r->d_read = take(&at, most * read_by(w));
-    for (int p = 0; p < ALL; p++) {
-        r->low_back[p] = take(&at, (p < O ? most : some) * w->of[p].padded);
-        size wanted = slopes_room(length, w->of[p].rank);
-        r->of_few = wanted > r->of_few ? wanted : r->of_few;
+    r->normalized = bump_alloc(&cursor, token_bytes * h);
+    r->inverse_rms[0] = bump_alloc(&cursor, tokens * sizeof(float));
+    r->inverse_rms[1] = bump_alloc(&cursor, queried * sizeof(float));
+    r->residual_mid = bump_alloc(&cursor, queried_bytes * h);
+    r->gate = bump_alloc(&cursor, queried_bytes * intermediate_size);
+    r->up = bump_alloc(&cursor, queried_bytes * intermediate_size);
+    r->gated = bump_alloc(&cursor, queried_bytes * intermediate_size);
+    for (int p = 0; p < PROJECTION_COUNT; p++)
+        r->low_rank[p] = bump_alloc(&cursor, (p < O ? token_bytes : queried_bytes) * w->projections[p].padded_rank);
+    if (!length) return cursor;
+    r->qkv = bump_alloc(&cursor, token_bytes * qkv_size(w));
+    r->attn_output = bump_alloc(&cursor, queried_bytes * attn_size);
+    r->residual_grad = bump_alloc(&cursor, token_bytes * h);
+    r->attention_workspace = bump_alloc(&cursor, threads * attention_workspace_size(length, w->head_size) * sizeof(float));
+    if (!backward) return cursor;
+    r->normalized2 = bump_alloc(&cursor, queried_bytes * h);
+    r->d_gate = bump_alloc(&cursor, queried_bytes * intermediate_size);
+    r->d_up = bump_alloc(&cursor, queried_bytes * intermediate_size);
+    r->d_gated = bump_alloc(&cursor, queried_bytes * intermediate_size);
+    r->d_normalized = bump_alloc(&cursor, token_bytes * h);
+    r->d_residual_mid = bump_alloc(&cursor, queried_bytes * h);
+    r->d_attn_output = bump_alloc(&cursor, queried_bytes * attn_size);
+    r->d_qkv = bump_alloc(&cursor, token_bytes * qkv_size(w));
+    for (int p = 0; p < PROJECTION_COUNT; p++) {
+        r->low_rank_grad[p] = bump_alloc(&cursor, (p < O ? token_bytes : queried_bytes) * w->projections[p].padded_rank);
+        index_t needed = grad_workspace_size(length, w->projections[p].rank);
+        r->narrow_copy_size = needed > r->narrow_copy_size ? needed : r->narrow_copy_size;
     }
-    r->few = take(&at, threads * r->of_few * sizeof(number));
-    return at;
+    r->narrow_copy = bump_alloc(&cursor, threads * r->narrow_copy_size * sizeof(scalar));
+    return cursor;
 }
 
-/* low = x · A^T, where there is an update. */
-static void lower(const projection *p, const number *x, number *low, size rows, size threads) {
-    linear_job j = {.of = {{x, p->narrow, p->in, p->in}}, .count = 1, .out = low, .rows = rows, .width = p->padded, .apart = p->padded};
-    if (p->padded) linear(&j, threads);
+/* low_rank = x · A^T, if there is an update. */
+static void lora_down(const projection *p, const scalar *x, scalar *low_rank, index_t rows, index_t threads) {
+    linear_job j = {.operands = {{x, p->lora_a, p->in_features, p->in_features}},
+                    .count = 1,
+                    .out = low_rank,
+                    .rows = rows,
+                    .width = p->padded_rank,
+                    .out_stride = p->padded_rank};
+    if (p->padded_rank) linear(&j, threads);
 }
 
-static void project(const projection *p, const number *x, number *low, const number *bias, const number *onto, number *out,
-                    size apart, size rows, size threads) {
-    linear_job j = {.of = {{x, p->forward, p->in, p->in}, {low, p->wide, p->padded, p->padded}}, .count = p->padded ? 2 : 1,
-                    .bias = bias, .onto = onto, .out = out, .rows = rows, .width = p->out, .apart = apart};
-    lower(p, x, low, rows, threads);
+static void project(const projection *p, const scalar *x, scalar *low_rank, const scalar *bias, const scalar *addend, scalar *out,
+                    index_t out_stride, index_t rows, index_t threads) {
+    linear_job j = {
+        .operands = {{x, p->weight, p->in_features, p->in_features}, {low_rank, p->lora_b, p->padded_rank, p->padded_rank}},
+        .count = p->padded_rank ? 2 : 1,
+        .bias = bias,
+        .addend = addend,
+        .out = out,
+        .rows = rows,
+        .width = p->out_features,
+        .out_stride = out_stride};
+    lora_down(p, x, low_rank, rows, threads);
     linear(&j, threads);
 }
 
-/* low = slope · s · B, where there is an update. */
-static void lower_back(const projection *p, const number *slope, size apart, number *low, size rows, size threads) {
-    linear_job j = {.of = {{slope, p->narrow_back, apart, p->out}}, .count = 1, .out = low, .rows = rows, .width = p->padded,
-                    .apart = p->padded};
-    if (p->padded) linear(&j, threads);
+/* low_rank = grad_output · s · B, if there is an update. */
+static void lora_down_backward(const projection *p, const scalar *grad_output, index_t grad_stride, scalar *low_rank,
+                               index_t rows, index_t threads) {
+    linear_job j = {.operands = {{grad_output, p->lora_b_t, grad_stride, p->out_features}},
+                    .count = 1,
+                    .out = low_rank,
+                    .rows = rows,
+                    .width = p->padded_rank,
+                    .out_stride = p->padded_rank};
+    if (p->padded_rank) linear(&j, threads);
 }
 
-/* One more that the slope of what it read is to be found of. */
-static void and_of(linear_job *j, const projection *p, const number *slope, size apart, const number *low) {
-    j->of[j->count++] = (factor){slope, p->back, apart, p->out};
-    if (p->padded) j->of[j->count++] = (factor){low, p->wide_back, p->padded, p->padded};
+/* Adds this projection's contribution to the gradient of its input. */
+static void add_backward_operands(linear_job *j, const projection *p, const scalar *grad_output, index_t grad_stride,
+                                  const scalar *low_rank) {
+    j->operands[j->count++] = (operand){grad_output, p->weight_t, grad_stride, p->out_features};
+    if (p->padded_rank) j->operands[j->count++] = (operand){low_rank, p->lora_a_t, p->padded_rank, p->padded_rank};
 }
 
-static linear_job back_to(number *out, size rows, size width) {
-    return (linear_job){.out = out, .rows = rows, .width = width, .apart = width};
+static linear_job grad_job(scalar *out, index_t rows, index_t width) {
+    return (linear_job){.out = out, .rows = rows, .width = width, .out_stride = width};
 }
 
-/* q, k and v of each token. */
-static void read_tokens(const layer *w, const rooms *r, const number *x, number *read, size rows, size threads) {
-    norm(x, w->norms[0], r->inner, r->inverse[0], rows, width_of(w), w->eps[0], threads);
-    size column = 0;
+/* q, k and v of each token, before RoPE. */
+static void qkv_projection(const layer *w, const layer_workspace *r, const scalar *x, scalar *qkv, index_t rows,
+                           index_t threads) {
+    rms_norm(x, w->norms[0], r->normalized, r->inverse_rms[0], rows, hidden_size(w), w->eps[0], threads);
+    index_t column = 0;
     for (int p = Q; p <= V; p++) {
-        project(&w->of[p], r->inner, r->low[p], w->bias ? w->bias + column : NULL, NULL, read + column, read_by(w), rows, threads);
-        column += w->of[p].out;
+        project(&w->projections[p], r->normalized, r->low_rank[p], w->bias ? w->bias + column : NULL, NULL, qkv + column,
+                qkv_size(w), rows, threads);
+        column += w->projections[p].out_features;
     }
 }
 
-/* Up to the gated unit's input, from what attention gave; inner: room for what the second norm gives. */
-static void up_to_gate(const layer *w, const rooms *r, const number *x, const number *mixed, number *inner, size rows, size threads) {
-    project(&w->of[O], mixed, r->low[O], NULL, x, r->middle, width_of(w), rows, threads);
-    norm(r->middle, w->norms[1], inner, r->inverse[1], rows, width_of(w), w->eps[1], threads);
-    project(&w->of[GATE], inner, r->low[GATE], NULL, NULL, r->gate, w->of[GATE].out, rows, threads);
-    project(&w->of[UP], inner, r->low[UP], NULL, NULL, r->up, w->of[UP].out, rows, threads);
+/* From the attention output to gate and up; `normalized` receives the result of the second norm. */
+static void attn_output_to_gate(const layer *w, const layer_workspace *r, const scalar *x, const scalar *attn_output,
+                                scalar *normalized, index_t rows, index_t threads) {
+    project(&w->projections[O], attn_output, r->low_rank[O], NULL, x, r->residual_mid, hidden_size(w), rows, threads);
+    rms_norm(r->residual_mid, w->norms[1], normalized, r->inverse_rms[1], rows, hidden_size(w), w->eps[1], threads);
+    project(&w->projections[GATE], normalized, r->low_rank[GATE], NULL, NULL, r->gate, w->projections[GATE].out_features, rows,
+            threads);
+    project(&w->projections[UP], normalized, r->low_rank[UP], NULL, NULL, r->up, w->projections[UP].out_features, rows, threads);
 }
 
-static void rest_of_tokens(const layer *w, const rooms *r, const number *x, const number *mixed, number *out, size rows, size threads) {
-    up_to_gate(w, r, x, mixed, r->inner, rows, threads);
-    swiglu(r->gate, r->up, r->opened, rows * w->of[GATE].out, threads);
-    project(&w->of[DOWN], r->opened, r->low[DOWN], NULL, r->middle, out, width_of(w), rows, threads);
+static void post_attention(const layer *w, const layer_workspace *r, const scalar *x, const scalar *attn_output, scalar *out,
+                           index_t rows, index_t threads) {
+    attn_output_to_gate(w, r, x, attn_output, r->normalized, rows, threads);
+    swiglu(r->gate, r->up, r->gated, rows * w->projections[GATE].out_features, threads);
+    project(&w->projections[DOWN], r->gated, r->low_rank[DOWN], NULL, r->residual_mid, out, hidden_size(w), rows, threads);
 }
 
-/* Bytes of working memory for tokens. */
-size tokens_room(const layer *w, size rows) {
-    rooms r;
-    return deal(&r, NOWHERE, w, rows, rows, 0, 0, 0) - NOWHERE;
+/* Bytes of working memory for single tokens. */
+index_t token_workspace_bytes(const layer *w, index_t rows) {
+    layer_workspace r;
+    return carve(&r, NULL_BASE, w, rows, rows, 0, 0, 0) - NULL_BASE;
 }
 
-/* q, k and v (rows, read_by) of tokens x (rows, width). */
-void layer_read(const layer *w, const number *x, number *read, char *room, size rows, size threads) {
-    rooms r;
-    deal(&r, room, w, rows, rows, 0, 0, 0);
-    read_tokens(w, &r, x, read, rows, threads);
+/* q, k and v (rows, qkv_size) of tokens x (rows, hidden_size). */
+void layer_qkv_projection(const layer *w, const scalar *x, scalar *qkv, char *memory, index_t rows, index_t threads) {
+    layer_workspace r;
+    carve(&r, memory, w, rows, rows, 0, 0, 0);
+    qkv_projection(w, &r, x, qkv, rows, threads);
 }
 
-/* The layer's output of tokens x (rows, width), from what attention gave of each. */
-void layer_rest(const layer *w, const number *x, const number *mixed, number *out, char *room, size rows, size threads) {
-    rooms r;
-    deal(&r, room, w, rows, rows, 0, 0, 0);
-    rest_of_tokens(w, &r, x, mixed, out, rows, threads);
+/* The layer's output for tokens x (rows, hidden_size), given their attention output. */
+void layer_post_attention(const layer *w, const scalar *x, const scalar *attn_output, scalar *out, char *memory, index_t rows,
+                          index_t threads) {
+    layer_workspace r;
+    carve(&r, memory, w, rows, rows, 0, 0, 0);
+    post_attention(w, &r, x, attn_output, out, rows, threads);
 }
 
-/* -------------------------------------------------------------------------------------------------------- whole texts */
+/* ---------------------------------------------------------------------------------------------------- whole sequences */
 
-/* each: bytes of working memory of a part; inside: threads that work on a part together; of_text: numbers of a text's slopes. */
+/* chunk_bytes: working memory of a chunk; inner_threads: threads that share a chunk; grads_per_sequence: see layer_grad_count. */
 typedef struct {
     const layer *w;
-    const number *x, *cos, *sin, *slope;
-    number *out, *mixed, *d_x;
-    float *slopes;
-    char *room;
-    size texts, length, first, turns, parts, each, inside, of_text;
-} texts_job;
+    const scalar *x, *cos, *sin, *grad_output;
+    scalar *out, *attn_output, *d_x;
+    float *lora_grads;
+    char *memory;
+    index_t sequences, length, start_pos, rope_stride, chunks, chunk_bytes, inner_threads, grads_per_sequence;
+} sequences_job;
 
-/* Into how many parts texts are dealt out: so few that reading the weights anew for each does not cost more than what lies
- * between the products, and enough for all threads. */
-static size parts_of(const layer *w, size texts, size length, size threads) {
-    size weights = 0, numbers = 3 * width_of(w) + read_by(w) + 3 * w->of[GATE].out;
-    for (int p = 0; p < ALL; p++) weights += w->of[p].in * w->of[p].out;
-    if (texts < threads) return 1;
-    size parts = texts * length * numbers / weights + 1;
-    parts = (parts + threads - 1) / threads * threads;
-    return parts < texts ? parts : texts;
+/* Number of chunks of sequences: few enough that re-reading the weights for each costs no more than the intermediate results, and
+ * enough for all threads. */
+static index_t chunk_count(const layer *w, index_t sequences, index_t length, index_t threads) {
+    index_t weights = 0, activations = 3 * hidden_size(w) + qkv_size(w) + 3 * w->projections[GATE].out_features;
+    for (int p = 0; p < PROJECTION_COUNT; p++) weights += w->projections[p].in_features * w->projections[p].out_features;
+    if (sequences < threads) return 1;
+    index_t chunks = sequences * length * activations / weights + 1;
+    chunks = (chunks + threads - 1) / threads * threads;
+    return chunks < sequences ? chunks : sequences;
 }
 
-/* Bytes of working memory of a part. Where there are fewer texts than threads these work on all of them together. */
-static size part_room(const layer *w, size texts, size length, size back, size threads) {
-    rooms r;
-    size parts = parts_of(w, texts, length, threads), tokens = (texts + parts - 1) / parts * length;
-    return deal(&r, NOWHERE, w, tokens, tokens, length, back, texts < threads ? threads : 1) - NOWHERE;
+/* Bytes of working memory of a chunk. With fewer sequences than threads, all threads share one chunk. */
+static index_t chunk_workspace_bytes(const layer *w, index_t sequences, index_t length, index_t backward, index_t threads) {
+    layer_workspace r;
+    index_t chunks = chunk_count(w, sequences, length, threads), tokens = (sequences + chunks - 1) / chunks * length;
+    return carve(&r, NULL_BASE, w, tokens, tokens, length, backward, sequences < threads ? threads : 1) - NULL_BASE;
 }
 
-size layer_room(const layer *w, size texts, size length, size back, size threads) {
-    return part_room(w, texts, length, back, threads) * (texts < threads ? 1 : threads);
+index_t layer_workspace_bytes(const layer *w, index_t sequences, index_t length, index_t backward, index_t threads) {
+    return chunk_workspace_bytes(w, sequences, length, backward, threads) * (sequences < threads ? 1 : threads);
 }
 
-static void deal_out(work run, texts_job *j, size back, size threads) {
-    j->parts = parts_of(j->w, j->texts, j->length, threads);
-    j->each = part_room(j->w, j->texts, j->length, back, threads);
-    j->inside = j->texts < threads ? threads : 1;
-    share(run, j, j->parts, j->texts * j->length * width_of(j->w) * width_of(j->w), threads);
+static void dispatch(task_fn run, sequences_job *j, index_t backward, index_t threads) {
+    j->chunks = chunk_count(j->w, j->sequences, j->length, threads);
+    j->chunk_bytes = chunk_workspace_bytes(j->w, j->sequences, j->length, backward, threads);
+    j->inner_threads = j->sequences < threads ? threads : 1;
+    parallel_for(run, j, j->chunks, j->sequences * j->length * hidden_size(j->w) * hidden_size(j->w), threads);
 }
 
-/* Some of the texts: from `start` on, so many of them. */
+/* A chunk of sequences, from sequence `start` on. */
 typedef struct {
-    size start, texts, tokens, asked;
-    const number *x, *cos, *sin;
-    number *mixed;
-} part;
+    index_t start, sequences, tokens, queried;
+    const scalar *x, *cos, *sin;
+    scalar *attn_output;
+} chunk;
 
-static part part_at(const texts_job *j, rooms *r, size which, size thread, size back) {
+static chunk chunk_at(const sequences_job *j, layer_workspace *r, index_t item, index_t thread, index_t backward) {
     const layer *w = j->w;
-    part p = {.start = j->texts * which / j->parts};
-    p.texts = j->texts * (which + 1) / j->parts - p.start;
-    p.tokens = p.texts * j->length;
-    p.asked = p.texts * (j->length - j->first);
-    deal(r, j->room + thread * j->each, w, p.tokens, p.asked, j->length, back, j->inside);
-    p.x = j->x + p.start * j->length * width_of(w);
-    p.cos = j->cos + p.start * j->turns;
-    p.sin = j->sin + p.start * j->turns;
-    p.mixed = j->mixed ? j->mixed + p.start * (j->length - j->first) * w->of[O].in : r->mixed;
+    chunk p = {.start = j->sequences * item / j->chunks};
+    p.sequences = j->sequences * (item + 1) / j->chunks - p.start;
+    p.tokens = p.sequences * j->length;
+    p.queried = p.sequences * (j->length - j->start_pos);
+    carve(r, j->memory + thread * j->chunk_bytes, w, p.tokens, p.queried, j->length, backward, j->inner_threads);
+    p.x = j->x + p.start * j->length * hidden_size(w);
+    p.cos = j->cos + p.start * j->rope_stride;
+    p.sin = j->sin + p.start * j->rope_stride;
+    p.attn_output =
+        j->attn_output ? j->attn_output + p.start * (j->length - j->start_pos) * w->projections[O].in_features : r->attn_output;
     return p;
 }
 
-/* What comes into the layer for the tokens whose output is wanted. */
-static const number *asked_of(const texts_job *j, const part *p, const rooms *r) {
-    size h = width_of(j->w), asked = j->length - j->first;
-    if (!j->first) return p->x;
-    for (size t = 0; t < p->texts; t++)
-        memcpy(r->around + t * asked * h, p->x + (t * j->length + j->first) * h, asked * h * sizeof(number));
-    return r->around;
+/* The layer's input at the tokens whose output is needed. */
+static const scalar *queried_rows(const sequences_job *j, const chunk *p, const layer_workspace *r) {
+    index_t h = hidden_size(j->w), queried = j->length - j->start_pos;
+    if (!j->start_pos) return p->x;
+    for (index_t t = 0; t < p->sequences; t++)
+        memcpy(r->residual_grad + t * queried * h, p->x + (t * j->length + j->start_pos) * h, queried * h * sizeof(scalar));
+    return r->residual_grad;
 }
 
-static void forward_parts(const void *data, size from, size to, size thread) {
-    const texts_job *j = data;
+static void forward_task(const void *data, index_t begin, index_t end, index_t thread) {
+    const sequences_job *j = data;
     const layer *w = j->w;
-    for (size which = from; which < to; which++) {
-        rooms r;
-        part p = part_at(j, &r, which, thread, 0);
-        read_tokens(w, &r, p.x, r.read, p.tokens, j->inside);
-        attend(r.read, p.cos, p.sin, p.mixed, r.looks, p.texts, j->length, j->first, w->heads, w->groups, w->of_head, j->turns,
-               w->sharp, j->inside);
-        number *out = j->out + p.start * (j->length - j->first) * width_of(w);
-        rest_of_tokens(w, &r, asked_of(j, &p, &r), p.mixed, out, p.asked, j->inside);
+    for (index_t item = begin; item < end; item++) {
+        layer_workspace r;
+        chunk p = chunk_at(j, &r, item, thread, 0);
+        qkv_projection(w, &r, p.x, r.qkv, p.tokens, j->inner_threads);
+        causal_attention(r.qkv, p.cos, p.sin, p.attn_output, r.attention_workspace, p.sequences, j->length, j->start_pos,
+                         w->heads, w->kv_heads, w->head_size, j->rope_stride, w->softmax_scale, j->inner_threads);
+        scalar *out = j->out + p.start * (j->length - j->start_pos) * hidden_size(w);
+        post_attention(w, &r, queried_rows(j, &p, &r), p.attn_output, out, p.queried, j->inner_threads);
     }
 }
 
-/* out (texts · (length - first), width) of texts x (texts · length, width); mixed: what attention gave, for the way back, or
- * NULL. room: layer_room bytes. */
-void layer_forward(const layer *w, const number *x, const number *cos, const number *sin, number *out, number *mixed, char *room,
-                   size texts, size length, size first, size turns, size threads) {
-    texts_job j = {.w = w, .x = x, .cos = cos, .sin = sin, .out = out, .mixed = mixed, .room = room, .texts = texts,
-                   .length = length, .first = first, .turns = turns};
-    deal_out(forward_parts, &j, 0, threads);
+/* out (sequences · (length - start_pos), hidden_size) of x (sequences · length, hidden_size). attn_output: saved for the backward
+ * pass, or NULL. memory: layer_workspace_bytes bytes. */
+void layer_forward(const layer *w, const scalar *x, const scalar *cos, const scalar *sin, scalar *out, scalar *attn_output,
+                   char *memory, index_t sequences, index_t length, index_t start_pos, index_t rope_stride, index_t threads) {
+    sequences_job j = {.w = w,
+                       .x = x,
+                       .cos = cos,
+                       .sin = sin,
+                       .out = out,
+                       .attn_output = attn_output,
+                       .memory = memory,
+                       .sequences = sequences,
+                       .length = length,
+                       .start_pos = start_pos,
+                       .rope_stride = rope_stride};
+    dispatch(forward_task, &j, 0, threads);
 }
 
-/* Slopes of one update: A's from what it read, x, and B's from the slope of what it gave, for each text. */
+/* Gradients of one LoRA update for each sequence: of A from the input x, of B from grad_output. */
 typedef struct {
-    const projection *of;
-    const number *x, *slope, *low, *low_back;
-    number *few;
-    float *to, scale;
-    size rows, apart, of_few, of_text;
-} slopes_job;
+    const projection *projection;
+    const scalar *x, *grad_output, *low_rank, *low_rank_grad;
+    scalar *narrow_copy;
+    float *grads, scale;
+    index_t rows, grad_stride, narrow_copy_size, grads_per_sequence;
+} lora_grad_job;
 
-static void slopes_of_texts(const void *data, size from, size to, size thread) {
-    const slopes_job *j = data;
-    const projection *p = j->of;
-    number *few = j->few + thread * j->of_few;
-    for (size t = from; t < to; t++) {
-        size row = t * j->rows;
-        float *a = j->to + t * j->of_text, *b = a + p->rank * p->in;
-        slopes(a, j->low_back + row * p->padded, p->padded, j->x + row * p->in, p->in, j->rows, p->rank, p->in, 1, 0, few);
-        slopes(b, j->low + row * p->padded, p->padded, j->slope + row * j->apart, j->apart, j->rows, p->rank, p->out, j->scale, 1, few);
+static void lora_grad_task(const void *data, index_t begin, index_t end, index_t thread) {
+    const lora_grad_job *j = data;
+    const projection *p = j->projection;
+    scalar *narrow_copy = j->narrow_copy + thread * j->narrow_copy_size;
+    for (index_t t = begin; t < end; t++) {
+        index_t row = t * j->rows;
+        float *a = j->grads + t * j->grads_per_sequence, *b = a + p->rank * p->in_features;
+        outer_product_grad(a, j->low_rank_grad + row * p->padded_rank, p->padded_rank, j->x + row * p->in_features,
+                           p->in_features, j->rows, p->rank, p->in_features, 1, 0, narrow_copy);
+        outer_product_grad(b, j->low_rank + row * p->padded_rank, p->padded_rank, j->grad_output + row * j->grad_stride,
+                           j->grad_stride, j->rows, p->rank, p->out_features, j->scale, 1, narrow_copy);
     }
 }
 
-static void learn(const texts_job *j, const part *p, const rooms *r, int which, const number *x, const number *slope, size apart) {
-    const projection *of = &j->w->of[which];
-    if (!of->padded) return;
-    size before = 0;
-    for (int q = 0; q < which; q++) before += j->w->of[q].rank * (j->w->of[q].in + j->w->of[q].out);
-    slopes_job s = {.of = of, .x = x, .slope = slope, .low = r->low[which], .low_back = r->low_back[which], .few = r->few,
-                    .to = j->slopes + p->start * j->of_text + before, .scale = j->w->scale,
-                    .rows = which < O ? j->length : j->length - j->first, .apart = apart, .of_few = r->of_few, .of_text = j->of_text};
-    share(slopes_of_texts, &s, p->texts, s.rows * (of->in + of->out), j->inside);
+static void compute_lora_grads(const sequences_job *j, const chunk *p, const layer_workspace *r, int proj_index, const scalar *x,
+                               const scalar *grad_output, index_t grad_stride) {
+    const projection *proj = &j->w->projections[proj_index];
+    if (!proj->padded_rank) return;
+    index_t offset = 0;
+    for (int q = 0; q < proj_index; q++)
+        offset += j->w->projections[q].rank * (j->w->projections[q].in_features + j->w->projections[q].out_features);
+    lora_grad_job s = {.projection = proj,
+                       .x = x,
+                       .grad_output = grad_output,
+                       .low_rank = r->low_rank[proj_index],
+                       .low_rank_grad = r->low_rank_grad[proj_index],
+                       .narrow_copy = r->narrow_copy,
+                       .grads = j->lora_grads + p->start * j->grads_per_sequence + offset,
+                       .scale = j->w->scale,
+                       .rows = proj_index < O ? j->length : j->length - j->start_pos,
+                       .grad_stride = grad_stride,
+                       .narrow_copy_size = r->narrow_copy_size,
+                       .grads_per_sequence = j->grads_per_sequence};
+    parallel_for(lora_grad_task, &s, p->sequences, s.rows * (proj->in_features + proj->out_features), j->inner_threads);
 }
 
-static void back_parts(const void *data, size from, size to, size thread) {
-    const texts_job *j = data;
+static void backward_task(const void *data, index_t begin, index_t end, index_t thread) {
+    const sequences_job *j = data;
     const layer *w = j->w;
-    size h = width_of(w), threads = j->inside, asked = j->length - j->first;
-    const projection *down = &w->of[DOWN], *o = &w->of[O];
-    for (size which = from; which < to; which++) {
-        rooms r;
-        part p = part_at(j, &r, which, thread, 1);
-        const number *slope = j->slope + p.start * asked * h;
-        read_tokens(w, &r, p.x, r.read, p.tokens, threads);
-        up_to_gate(w, &r, asked_of(j, &p, &r), p.mixed, r.inner2, p.asked, threads);
+    index_t h = hidden_size(w), threads = j->inner_threads, queried = j->length - j->start_pos;
+    const projection *down = &w->projections[DOWN], *o = &w->projections[O];
+    for (index_t item = begin; item < end; item++) {
+        layer_workspace r;
+        chunk p = chunk_at(j, &r, item, thread, 1);
+        const scalar *grad_output = j->grad_output + p.start * queried * h;
+        qkv_projection(w, &r, p.x, r.qkv, p.tokens, threads);
+        attn_output_to_gate(w, &r, queried_rows(j, &p, &r), p.attn_output, r.normalized2, p.queried, threads);
 
-        linear_job to_opened = back_to(r.d_opened, p.asked, down->in), to_inner = back_to(r.d_inner, p.asked, h);
-        lower_back(down, slope, h, r.low_back[DOWN], p.asked, threads);
-        and_of(&to_opened, down, slope, h, r.low_back[DOWN]);
-        linear(&to_opened, threads);
-        swiglu_back(r.d_opened, r.gate, r.up, r.d_gate, r.d_up, r.opened, p.asked * down->in, threads);
-        lower(down, r.opened, r.low[DOWN], p.asked, threads);
-        learn(j, &p, &r, DOWN, r.opened, slope, h);
+        linear_job gated_job = grad_job(r.d_gated, p.queried, down->in_features),
+                   normalized_job = grad_job(r.d_normalized, p.queried, h);
+        lora_down_backward(down, grad_output, h, r.low_rank_grad[DOWN], p.queried, threads);
+        add_backward_operands(&gated_job, down, grad_output, h, r.low_rank_grad[DOWN]);
+        linear(&gated_job, threads);
+        swiglu_backward(r.d_gated, r.gate, r.up, r.d_gate, r.d_up, r.gated, p.queried * down->in_features, threads);
+        lora_down(down, r.gated, r.low_rank[DOWN], p.queried, threads);
+        compute_lora_grads(j, &p, &r, DOWN, r.gated, grad_output, h);
 
-        const number *of_unit[] = {r.d_gate, r.d_up};
+        const scalar *unit_grads[] = {r.d_gate, r.d_up};
         for (int q = GATE; q <= UP; q++) {
-            lower_back(&w->of[q], of_unit[q - GATE], down->in, r.low_back[q], p.asked, threads);
-            and_of(&to_inner, &w->of[q], of_unit[q - GATE], down->in, r.low_back[q]);
-            learn(j, &p, &r, q, r.inner2, of_unit[q - GATE], down->in);
+            lora_down_backward(&w->projections[q], unit_grads[q - GATE], down->in_features, r.low_rank_grad[q], p.queried,
+                               threads);
+            add_backward_operands(&normalized_job, &w->projections[q], unit_grads[q - GATE], down->in_features,
+                                  r.low_rank_grad[q]);
+            compute_lora_grads(j, &p, &r, q, r.normalized2, unit_grads[q - GATE], down->in_features);
         }
-        linear(&to_inner, threads);
-        norm_back(r.d_inner, r.middle, r.inverse[1], w->norms[1], slope, r.d_middle, r.inner2, p.asked, h, threads);
+        linear(&normalized_job, threads);
+        rms_norm_backward(r.d_normalized, r.residual_mid, r.inverse_rms[1], w->norms[1], grad_output, r.d_residual_mid,
+                          r.normalized2, p.queried, h, threads);
 
-        linear_job to_mixed = back_to(r.d_mixed, p.asked, o->in), to_read = back_to(r.d_inner, p.tokens, h);
-        lower_back(o, r.d_middle, h, r.low_back[O], p.asked, threads);
-        and_of(&to_mixed, o, r.d_middle, h, r.low_back[O]);
-        linear(&to_mixed, threads);
-        learn(j, &p, &r, O, p.mixed, r.d_middle, h);
+        linear_job attn_output_job = grad_job(r.d_attn_output, p.queried, o->in_features),
+                   input_job = grad_job(r.d_normalized, p.tokens, h);
+        lora_down_backward(o, r.d_residual_mid, h, r.low_rank_grad[O], p.queried, threads);
+        add_backward_operands(&attn_output_job, o, r.d_residual_mid, h, r.low_rank_grad[O]);
+        linear(&attn_output_job, threads);
+        compute_lora_grads(j, &p, &r, O, p.attn_output, r.d_residual_mid, h);
 
-        attend_back(r.d_mixed, r.read, p.cos, p.sin, r.d_read, r.looks, p.texts, j->length, j->first, w->heads, w->groups, w->of_head,
-                    j->turns, w->sharp, threads);
-        const number *column = r.d_read;
-        for (int q = Q; q <= V; column += w->of[q++].out) {
-            lower_back(&w->of[q], column, read_by(w), r.low_back[q], p.tokens, threads);
-            and_of(&to_read, &w->of[q], column, read_by(w), r.low_back[q]);
-            learn(j, &p, &r, q, r.inner, column, read_by(w));
+        causal_attention_backward(r.d_attn_output, r.qkv, p.cos, p.sin, r.d_qkv, r.attention_workspace, p.sequences, j->length,
+                                  j->start_pos, w->heads, w->kv_heads, w->head_size, j->rope_stride, w->softmax_scale, threads);
+        const scalar *column = r.d_qkv;
+        for (int q = Q; q <= V; column += w->projections[q++].out_features) {
+            lora_down_backward(&w->projections[q], column, qkv_size(w), r.low_rank_grad[q], p.tokens, threads);
+            add_backward_operands(&input_job, &w->projections[q], column, qkv_size(w), r.low_rank_grad[q]);
+            compute_lora_grads(j, &p, &r, q, r.normalized, column, qkv_size(w));
         }
         if (!j->d_x) continue;
-        linear(&to_read, threads);
-        memset(r.around, 0, p.tokens * h * sizeof(number));
-        for (size t = 0; t < p.texts; t++)
-            memcpy(r.around + (t * j->length + j->first) * h, r.d_middle + t * asked * h, asked * h * sizeof(number));
-        norm_back(r.d_inner, p.x, r.inverse[0], w->norms[0], r.around, j->d_x + p.start * j->length * h, r.inner, p.tokens, h, threads);
+        linear(&input_job, threads);
+        memset(r.residual_grad, 0, p.tokens * h * sizeof(scalar));
+        for (index_t t = 0; t < p.sequences; t++)
+            memcpy(r.residual_grad + (t * j->length + j->start_pos) * h, r.d_residual_mid + t * queried * h,
+                   queried * h * sizeof(scalar));
+        rms_norm_backward(r.d_normalized, p.x, r.inverse_rms[0], w->norms[0], r.residual_grad, j->d_x + p.start * j->length * h,
+                          r.normalized, p.tokens, h, threads);
     }
 }
 
-static void add_up(const void *data, size from, size to, size thread) {
+static void sum_sequence_grads(const void *data, index_t begin, index_t end, index_t thread) {
     (void)thread;
-    const texts_job *j = data;
-    for (size t = 1; t < j->texts; t++)
+    const sequences_job *j = data;
+    for (index_t t = 1; t < j->sequences; t++)
 #pragma omp simd
-        for (size i = from; i < to; i++) j->slopes[i] += j->slopes[t * j->of_text + i];
+        for (index_t i = begin; i < end; i++) j->lora_grads[i] += j->lora_grads[t * j->grads_per_sequence + i];
 }
 
-/* Numbers of the slopes of all updates: A's and B's of q, k, v, o, gate, up and down in turn. */
-size layer_slopes(const layer *w) {
-    size count = 0;
-    for (int p = 0; p < ALL; p++) count += w->of[p].rank * (w->of[p].in + w->of[p].out);
+/* Elements of all LoRA gradients: A and B of q, k, v, o, gate, up and down in turn. */
+index_t layer_grad_count(const layer *w) {
+    index_t count = 0;
+    for (int p = 0; p < PROJECTION_COUNT; p++)
+        count += w->projections[p].rank * (w->projections[p].in_features + w->projections[p].out_features);
     return count;
 }
 
-/* The way back: d_x (texts · length, width), or NULL where it is not wanted, from the slope of `out`. slopes: layer_slopes numbers
- * for each text; those of the first become the sum of all. */
-void layer_back(const layer *w, const number *x, number *mixed, const number *slope, const number *cos, const number *sin,
-                number *d_x, float *slopes, char *room, size texts, size length, size first, size turns, size threads) {
-    texts_job j = {.w = w, .x = x, .cos = cos, .sin = sin, .slope = slope, .mixed = mixed, .d_x = d_x, .slopes = slopes,
-                   .room = room, .texts = texts, .length = length, .first = first, .turns = turns, .of_text = layer_slopes(w)};
-    deal_out(back_parts, &j, 1, threads);
-    share(add_up, &j, j.of_text, texts, threads);
+/* Backward pass: d_x (sequences · length, hidden_size), or NULL if not needed. lora_grads: layer_grad_count elements per sequence;
+ * those of the first sequence receive the sum. */
+void layer_backward(const layer *w, const scalar *x, scalar *attn_output, const scalar *grad_output, const scalar *cos,
+                    const scalar *sin, scalar *d_x, float *lora_grads, char *memory, index_t sequences, index_t length,
+                    index_t start_pos, index_t rope_stride, index_t threads) {
+    sequences_job j = {.w = w,
+                       .x = x,
+                       .cos = cos,
+                       .sin = sin,
+                       .grad_output = grad_output,
+                       .attn_output = attn_output,
+                       .d_x = d_x,
+                       .lora_grads = lora_grads,
+                       .memory = memory,
+                       .sequences = sequences,
+                       .length = length,
+                       .start_pos = start_pos,
+                       .rope_stride = rope_stride,
+                       .grads_per_sequence = layer_grad_count(w)};
+    dispatch(backward_task, &j, 1, threads);
+    parallel_for(sum_sequence_grads, &j, j.grads_per_sequence, sequences, threads);
 }
 
 #endif

@@ -1,102 +1,122 @@
-/* The slopes of a low-rank update, weight + scale · B · A. */
+/* Gradients of a low-rank update, weight + scale · B · A. */
 
 #include "simd.h"
 
-#define MOST 64 /* ranks of a slope found at once */
+#define MAX_RANKS 64 /* ranks computed together */
 
 typedef struct {
-    const number *x, *g, *known_x, *known_g;
-    const float *a, *b_across;
-    float *low_x, *low_g, *strips, *d_a, *d_b, scale;
-    size rows, in, out, rank, apart, apart_x, apart_g;
+    const scalar *x, *g, *given_x_a, *given_g_b;
+    const float *a, *b_t;
+    float *x_a, *g_b, *column_buffer, *d_a, *d_b, scale;
+    index_t rows, in_features, out_features, rank, g_stride, x_a_stride, g_b_stride;
 } lora_job;
 
-/* low (rank,) = factors (rank, count) · x, `most` of them at a time; count is a multiple of WIDE. */
-#define LOWER(most)                                                                                                           \
-    for (; r + most <= rank; r += most) {                                                                                     \
-        wide sums[most] = {0};                                                                                                \
-        for (size i = 0; i < count; i += WIDE)                                                                                \
-            for (size t = 0; t < most; t++) sums[t] += wide_at(x + i) * *(const wide *)(factors + (r + t) * count + i);       \
-        for (size t = 0; t < most; t++) low[r + t] = total(sums[t]);                                                          \
+/* low_rank (rank,) = a (rank, features) · x, `block` ranks at a time. features is a multiple of VEC_WIDTH. */
+#define LORA_DOWN(block)                                                                                                         \
+    for (; r + block <= rank; r += block) {                                                                                      \
+        vec sums[block] = {0};                                                                                                   \
+        for (index_t i = 0; i < features; i += VEC_WIDTH)                                                                        \
+            for (index_t t = 0; t < block; t++) sums[t] += load_vec(x + i) * *(const vec *)(a + (r + t) * features + i);         \
+        for (index_t t = 0; t < block; t++) low_rank[r + t] = reduce_add(sums[t]);                                               \
     }
 
-static inline void lower(float *low, const number *x, const float *factors, size count, size rank) {
-    size r = 0;
-    LOWER(TILE)
-    LOWER(1)
+static inline void lora_down(float *low_rank, const scalar *x, const float *a, index_t features, index_t rank) {
+    index_t r = 0;
+    LORA_DOWN(ROW_BLOCK)
+    LORA_DOWN(1)
 }
 
-static void lower_rows(const void *data, size from, size to, size thread) {
+static void lora_down_task(const void *data, index_t begin, index_t end, index_t thread) {
     (void)thread;
     const lora_job *j = data;
-    for (size row = from; row < to; row++) {
-        lower(j->low_x + row * j->rank, j->x + row * j->in, j->a, j->in, j->rank);
-        lower(j->low_g + row * j->rank, j->g + row * j->apart, j->b_across, j->out, j->rank);
+    for (index_t row = begin; row < end; row++) {
+        lora_down(j->x_a + row * j->rank, j->x + row * j->in_features, j->a, j->in_features, j->rank);
+        lora_down(j->g_b + row * j->rank, j->g + row * j->g_stride, j->b_t, j->out_features, j->rank);
     }
 }
 
-static void copy_rows(const void *data, size from, size to, size thread) {
+static void copy_low_rank_task(const void *data, index_t begin, index_t end, index_t thread) {
     (void)thread;
     const lora_job *j = data;
-    for (size row = from; row < to; row++)
-        for (size r = 0; r < j->rank; r++) {
-            j->low_x[row * j->rank + r] = widened(j->known_x[row * j->apart_x + r]);
-            j->low_g[row * j->rank + r] = widened(j->known_g[row * j->apart_g + r]);
+    for (index_t row = begin; row < end; row++)
+        for (index_t r = 0; r < j->rank; r++) {
+            j->x_a[row * j->rank + r] = to_float(j->given_x_a[row * j->x_a_stride + r]);
+            j->g_b[row * j->rank + r] = to_float(j->given_g_b[row * j->g_b_stride + r]);
         }
 }
 
-/* Where WIDE columns lie as float32, and how far apart their rows: a copy of them if they are of another kind. */
-static const float *strip(const number *from, size *apart, size rows, float *copy) {
-    if (!IS_HALF) return (const float *)from;
-    for (size row = 0; row < rows; row++) *(wide *)(copy + row * WIDE) = wide_at(from + row * *apart);
-    *apart = WIDE;
+/* VEC_WIDTH columns as float32; bfloat16 columns are converted into `copy`. Sets *stride to the row stride of the result. */
+static const float *load_columns(const scalar *src, index_t *stride, index_t rows, float *copy) {
+    if (!IS_BFLOAT16) return (const float *)src;
+    for (index_t row = 0; row < rows; row++) *(vec *)(copy + row * VEC_WIDTH) = load_vec(src + row * *stride);
+    *stride = VEC_WIDTH;
     return copy;
 }
 
-static void slopes_of_columns(const void *data, size from, size to, size thread) {
+static void lora_grad_task(const void *data, index_t begin, index_t end, index_t thread) {
     const lora_job *j = data;
-    size of_a = j->in / WIDE, rank = j->rank;
-    float of_a_scale = j->known_g ? 1 : j->scale;
-    for (size which = from; which < to; which++) {
-        float found[MOST * WIDE];
-        int is_a = which < of_a;
-        size column = (is_a ? which : which - of_a) * WIDE, apart = is_a ? j->in : j->apart;
-        const float *low = is_a ? j->low_g : j->low_x;
-        const float *of = strip((is_a ? j->x : j->g) + column, &apart, j->rows, j->strips + thread * j->rows * WIDE);
-        for (size r = 0; r < rank; r += MOST) {
-            size some = rank - r < MOST ? rank - r : MOST;
-            product(found, WIDE, low + r, 1, rank, of, apart, some, j->rows, WIDE, 0);
-            if (is_a)
-                for (size t = 0; t < some; t++)
-                    for (size i = 0; i < WIDE; i++) j->d_a[(r + t) * j->in + column + i] = found[t * WIDE + i] * of_a_scale;
+    index_t a_blocks = j->in_features / VEC_WIDTH, rank = j->rank;
+    float a_scale = j->given_g_b ? 1 : j->scale;
+    for (index_t block = begin; block < end; block++) {
+        float grads[MAX_RANKS * VEC_WIDTH];
+        int is_a_grad = block < a_blocks;
+        index_t column = (is_a_grad ? block : block - a_blocks) * VEC_WIDTH, stride = is_a_grad ? j->in_features : j->g_stride;
+        const float *low_rank = is_a_grad ? j->g_b : j->x_a;
+        const float *columns =
+            load_columns((is_a_grad ? j->x : j->g) + column, &stride, j->rows, j->column_buffer + thread * j->rows * VEC_WIDTH);
+        for (index_t r = 0; r < rank; r += MAX_RANKS) {
+            index_t rank_count = rank - r < MAX_RANKS ? rank - r : MAX_RANKS;
+            small_matmul(grads, VEC_WIDTH, low_rank + r, 1, rank, columns, stride, rank_count, j->rows, VEC_WIDTH, 0);
+            if (is_a_grad)
+                for (index_t t = 0; t < rank_count; t++)
+                    for (index_t i = 0; i < VEC_WIDTH; i++)
+                        j->d_a[(r + t) * j->in_features + column + i] = grads[t * VEC_WIDTH + i] * a_scale;
             else
-                for (size i = 0; i < WIDE; i++)
-                    for (size t = 0; t < some; t++) j->d_b[(column + i) * rank + r + t] = found[t * WIDE + i] * j->scale;
+                for (index_t i = 0; i < VEC_WIDTH; i++)
+                    for (index_t t = 0; t < rank_count; t++)
+                        j->d_b[(column + i) * rank + r + t] = grads[t * VEC_WIDTH + i] * j->scale;
         }
     }
 }
 
-/* Numbers of working memory of a thread: of a strip. */
-size lora_room(size rows, size each) {
-    (void)each;
-    return IS_HALF ? rows * WIDE : 0;
+/* Elements of working memory per thread: VEC_WIDTH columns. */
+index_t lora_workspace_size(index_t rows, index_t width) {
+    (void)width;
+    return IS_BFLOAT16 ? rows * VEC_WIDTH : 0;
 }
 
-/* room: (2 rows + out) · rank numbers, and behind them lora_room of each thread. known_x, known_g: x · A and scale · g · B, of whose
- * tensors they may be parts, or NULL: then A and B say what they are. */
-void lora_slopes(const number *x, const number *g, const float *a, const float *b, const number *known_x, const number *known_g,
-                 float *d_a, float *d_b, float *room, size rows, size in, size out, size rank, size apart, size apart_x, size apart_g,
-                 float scale, size threads) {
-    float *low_x = room, *low_g = low_x + rows * rank, *b_across = low_g + rows * rank;
-    lora_job j = {.x = x, .g = g, .known_x = known_x, .known_g = known_g, .a = a, .b_across = b_across, .low_x = low_x,
-                  .low_g = low_g, .strips = b_across + out * rank, .d_a = d_a, .d_b = d_b, .scale = scale, .rows = rows, .in = in,
-                  .out = out, .rank = rank, .apart = apart, .apart_x = apart_x, .apart_g = apart_g};
-    if (known_x)
-        share(copy_rows, &j, rows, 2 * rank, threads);
+/* workspace: (2 rows + out_features) · rank elements, followed by lora_workspace_size elements per thread. given_x_a and given_g_b:
+ * x · A^T and scale · g · B with row strides x_a_stride and g_b_stride, or NULL to compute them here. */
+void lora_grads(const scalar *x, const scalar *g, const float *a, const float *b, const scalar *given_x_a,
+                const scalar *given_g_b, float *d_a, float *d_b, float *workspace, index_t rows, index_t in_features,
+                index_t out_features, index_t rank, index_t g_stride, index_t x_a_stride, index_t g_b_stride, float scale,
+                index_t threads) {
+    float *x_a = workspace, *g_b = x_a + rows * rank, *b_t = g_b + rows * rank;
+    lora_job j = {.x = x,
+                  .g = g,
+                  .given_x_a = given_x_a,
+                  .given_g_b = given_g_b,
+                  .a = a,
+                  .b_t = b_t,
+                  .x_a = x_a,
+                  .g_b = g_b,
+                  .column_buffer = b_t + out_features * rank,
+                  .d_a = d_a,
+                  .d_b = d_b,
+                  .scale = scale,
+                  .rows = rows,
+                  .in_features = in_features,
+                  .out_features = out_features,
+                  .rank = rank,
+                  .g_stride = g_stride,
+                  .x_a_stride = x_a_stride,
+                  .g_b_stride = g_b_stride};
+    if (given_x_a)
+        parallel_for(copy_low_rank_task, &j, rows, 2 * rank, threads);
     else {
-        for (size i = 0; i < out; i++)
-            for (size r = 0; r < rank; r++) b_across[r * out + i] = b[i * rank + r];
-        share(lower_rows, &j, rows, in + out, threads);
+        for (index_t i = 0; i < out_features; i++)
+            for (index_t r = 0; r < rank; r++) b_t[r * out_features + i] = b[i * rank + r];
+        parallel_for(lora_down_task, &j, rows, in_features + out_features, threads);
     }
-    share(slopes_of_columns, &j, (in + out) / WIDE, rows * WIDE, threads);
+    parallel_for(lora_grad_task, &j, (in_features + out_features) / VEC_WIDTH, rows * VEC_WIDTH, threads);
 }

@@ -1,102 +1,106 @@
-/* What the kernels share. They do what lies between the matrix products of a decoder layer, and behind a vocabulary head, each in one
- * pass over its numbers; and where a processor multiplies bfloat16, whole layers (layer.c).
+/* Types and helpers that the kernels share.
  *
- * Tensors are of float32, or of bfloat16 where BFLOAT16 is defined: a `number` is one of theirs. What is computed with them, and
- * whatever else says float, is float32. They lie one row behind the other unless a distance is given, which counts numbers as all
- * sizes do.
- * Every row, and every head of a text, is computed by one thread in one order: results do not depend on how many threads there are.
- * Long sums have WIDE parts whatever the compiler makes of them, so their rounding does not grow with the length as one part's would.
- * calls.py and tiled.py have the shapes of what each function takes.
+ * The kernels compute the element-wise parts of a decoder layer (normalisation, SwiGLU, attention) and of the vocabulary head,
+ * each in one pass over its data. Where the processor multiplies bfloat16 they compute whole layers (llama_layer.c).
+ *
+ * Tensors are float32, or bfloat16 if BFLOAT16 is defined; `scalar` is the element type. Arithmetic, and everything declared
+ * float, is float32. Rows are contiguous unless a stride is given. Sizes and strides count elements.
+ * One thread computes each row, and each head of a sequence, in a fixed order, so results do not depend on the number of threads.
+ * Long sums use VEC_WIDTH partial sums on every target, so that the rounding error grows slowly with the length.
+ * ops.py and amx_layer.py document the shapes of each function's arguments.
  */
 
-#ifndef COMMON_H
-#define COMMON_H
+#ifndef SIMD_H
+#define SIMD_H
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-#define WIDE 16 /* numbers computed at once; rows of working memory are as long as a multiple of it */
-#define TILE 8  /* rows of a product computed at once */
+#define VEC_WIDTH 16 /* elements per vector; rows of working memory are padded to a multiple of it */
+#define ROW_BLOCK 8  /* rows of a matrix product computed together */
 
-typedef int64_t size;
-typedef float wide __attribute__((vector_size(4 * WIDE), aligned(4), may_alias));
-typedef float half __attribute__((vector_size(2 * WIDE)));
-typedef float quarter __attribute__((vector_size(WIDE)));
+typedef int64_t index_t;
+typedef float vec __attribute__((vector_size(4 * VEC_WIDTH), aligned(4), may_alias));
+typedef float half_vec __attribute__((vector_size(2 * VEC_WIDTH)));
+typedef float quarter_vec __attribute__((vector_size(VEC_WIDTH)));
 
 #ifdef BFLOAT16
 
-/* The upper half of a float32. */
-typedef uint16_t number;
-typedef uint16_t packed __attribute__((vector_size(2 * WIDE), aligned(2), may_alias));
-typedef uint32_t lanes __attribute__((vector_size(4 * WIDE)));
+/* bfloat16: the upper 16 bits of a float32. */
+typedef uint16_t scalar;
+typedef uint16_t packed_bf16 __attribute__((vector_size(2 * VEC_WIDTH), aligned(2), may_alias));
+typedef uint32_t lanes __attribute__((vector_size(4 * VEC_WIDTH)));
 
-static inline float widened(number x) {
+static inline float to_float(scalar x) {
     union {
         uint32_t bits;
-        float one;
-    } of = {.bits = (uint32_t)x << 16};
-    return of.one;
+        float as_float;
+    } value = {.bits = (uint32_t)x << 16};
+    return value.as_float;
 }
 
-/* The nearest one, of two the even one. NaN stays NaN, for those that processors make and those of bfloat16 end in zeros. */
-static inline number narrowed(float x) {
+/* Round to nearest, ties to even. NaN stays NaN: NaNs made by the processor or widened from bfloat16 have zero lower bits. */
+static inline scalar from_float(float x) {
     union {
-        float one;
+        float as_float;
         uint32_t bits;
-    } of = {x};
-    return (number)((of.bits + 0x7fff + (of.bits >> 16 & 1)) >> 16);
+    } value = {x};
+    return (scalar)((value.bits + 0x7fff + (value.bits >> 16 & 1)) >> 16);
 }
 
-static inline wide wide_at(const number *p) { return (wide)(__builtin_convertvector(*(const packed *)p, lanes) << 16); }
+static inline vec load_vec(const scalar *p) { return (vec)(__builtin_convertvector(*(const packed_bf16 *)p, lanes) << 16); }
 
-static inline void put_wide(number *p, wide x) {
+static inline void store_vec(scalar *p, vec x) {
     lanes bits = (lanes)x;
-    *(packed *)p = __builtin_convertvector((bits + 0x7fff + (bits >> 16 & 1)) >> 16, packed);
+    *(packed_bf16 *)p = __builtin_convertvector((bits + 0x7fff + (bits >> 16 & 1)) >> 16, packed_bf16);
 }
 
 #else
 
-typedef float number;
+typedef float scalar;
 
-static inline float widened(number x) { return x; }
-static inline number narrowed(float x) { return x; }
-static inline wide wide_at(const number *p) { return *(const wide *)p; }
-static inline void put_wide(number *p, wide x) { *(wide *)p = x; }
+static inline float to_float(scalar x) { return x; }
+static inline scalar from_float(float x) { return x; }
+static inline vec load_vec(const scalar *p) { return *(const vec *)p; }
+static inline void store_vec(scalar *p, vec x) { *(vec *)p = x; }
 
 #endif
 
-#define IS_HALF (sizeof(number) < sizeof(float))
+#define IS_BFLOAT16 (sizeof(scalar) < sizeof(float))
 
-static inline size rounded(size count) { return (count + WIDE - 1) / WIDE * WIDE; }
+static inline index_t round_up(index_t count) { return (count + VEC_WIDTH - 1) / VEC_WIDTH * VEC_WIDTH; }
 
-/* Does things `from` to `to` of a job; threads are counted from 0 on. */
-typedef void (*work)(const void *job, size from, size to, size thread);
+/* Processes items `begin` to `end` - 1 of a job. Threads are numbered from 0. */
+typedef void (*task_fn)(const void *job, index_t begin, index_t end, index_t thread);
 
-/* Do `count` things of `each` numbers with at most so many threads. */
-void share(work run, const void *job, size count, size each, size threads);
+/* Run a task over `count` items of about `cost` elements each, on at most `threads` threads. */
+void parallel_for(task_fn task, const void *job, index_t count, index_t cost, index_t threads);
 
-/* rows.c */
-void norm(const number *x, const number *weight, number *out, float *inverse, size rows, size width, float eps, size threads);
-void norm_back(const number *slope, const number *x, const float *inverse, const number *weight, const number *around, number *out,
-               number *again, size rows, size width, size threads);
-void swiglu(const number *gate, const number *up, number *out, size count, size threads);
-void swiglu_back(const number *slope, const number *gate, const number *up, number *d_gate, number *d_up, number *out, size count,
-                 size threads);
+/* elementwise.c */
+void rms_norm(const scalar *x, const scalar *weight, scalar *out, float *inverse_rms, index_t rows, index_t width, float eps,
+              index_t threads);
+void rms_norm_backward(const scalar *grad_output, const scalar *x, const float *inverse_rms, const scalar *weight,
+                       const scalar *residual_grad, scalar *out, scalar *recomputed, index_t rows, index_t width,
+                       index_t threads);
+void swiglu(const scalar *gate, const scalar *up, scalar *out, index_t count, index_t threads);
+void swiglu_backward(const scalar *grad_output, const scalar *gate, const scalar *up, scalar *d_gate, scalar *d_up, scalar *out,
+                     index_t count, index_t threads);
 
 /* attention.c */
-size attend_room(size length, size of_head);
-void attend(const number *read, const number *cos, const number *sin, number *mixed, float *room, size batch, size length,
-            size first, size heads, size groups, size of_head, size turns, float sharp, size threads);
-void attend_back(const number *slope, const number *read, const number *cos, const number *sin, number *d_read, float *room,
-                 size batch, size length, size first, size heads, size groups, size of_head, size turns, float sharp,
-                 size threads);
+index_t attention_workspace_size(index_t length, index_t head_size);
+void causal_attention(const scalar *qkv, const scalar *cos, const scalar *sin, scalar *attn_output, float *workspace,
+                      index_t batch, index_t length, index_t start_pos, index_t heads, index_t kv_heads, index_t head_size,
+                      index_t rope_stride, float softmax_scale, index_t threads);
+void causal_attention_backward(const scalar *grad_output, const scalar *qkv, const scalar *cos, const scalar *sin, scalar *d_qkv,
+                               float *workspace, index_t batch, index_t length, index_t start_pos, index_t heads,
+                               index_t kv_heads, index_t head_size, index_t rope_stride, float softmax_scale, index_t threads);
 
-/* e^x within 2 units in the last place: 2^n · e^r, |r| <= ln 2 / 2, and e^r by its series. Below -87.3 it is 0; NaN stays NaN. */
-static inline float exponential(float x) {
-    float held = x < -87.3f ? -87.3f : x;
-    held = held > 88.0f ? 88.0f : held;
-    float n = rintf(held * 1.44269504f), r = fmaf(n, -0.693359375f, held);
+/* e^x within 2 units in the last place: 2^n · e^r with |r| <= ln 2 / 2, e^r by its series. Returns 0 below -87.3; NaN stays NaN. */
+static inline float fast_exp(float x) {
+    float clamped = x < -87.3f ? -87.3f : x;
+    clamped = clamped > 88.0f ? 88.0f : clamped;
+    float n = rintf(clamped * 1.44269504f), r = fmaf(n, -0.693359375f, clamped);
     r = fmaf(n, 2.12194440e-4f, r);
     float sum = 1.0f / 5040;
     sum = fmaf(sum, r, 1.0f / 720);
@@ -108,48 +112,50 @@ static inline float exponential(float x) {
     sum = fmaf(sum, r, 1.0f);
     union {
         uint32_t bits;
-        float number;
+        float as_float;
     } power = {.bits = (uint32_t)((int32_t)n + 127) << 23};
-    return x < -87.3f ? 0.0f : sum * power.number;
+    return x < -87.3f ? 0.0f : sum * power.as_float;
 }
 
-/* The sum of all its numbers, by halves. */
-static inline float total(wide x) {
+/* The sum of all lanes, halving the vector at each step. */
+static inline float reduce_add(vec x) {
     union {
-        wide all;
-        half halves[2];
-    } of = {x};
+        vec all;
+        half_vec halves[2];
+    } sum16 = {x};
     union {
-        half all;
-        quarter quarters[2];
-    } next = {of.halves[0] + of.halves[1]};
-    quarter last = next.quarters[0] + next.quarters[1];
-    return (last[0] + last[2]) + (last[1] + last[3]);
+        half_vec all;
+        quarter_vec quarters[2];
+    } sum8 = {sum16.halves[0] + sum16.halves[1]};
+    quarter_vec sum4 = sum8.quarters[0] + sum8.quarters[1];
+    return (sum4[0] + sum4[2]) + (sum4[1] + sum4[3]);
 }
 
-/* Products of small matrices, `count` rows at a time: to (count, WIDE) = of · row, or added to what is there. */
-#define PRODUCT(count)                                                                                                        \
-    {                                                                                                                         \
-        wide sum[count] = {0};                                                                                                \
-        for (size t = 0; add && t < count; t++) sum[t] = *(const wide *)(to + t * apart);                                     \
-        for (size k = 0; k < depth; k++)                                                                                      \
-            for (size t = 0; t < count; t++) sum[t] += of[t * down + k * along] * *(const wide *)(row + k * step);            \
-        for (size t = 0; t < count; t++) *(wide *)(to + t * apart) = sum[t];                                                  \
+/* `count` rows of small_matmul: dst (count, VEC_WIDTH) = a_rows · b, or += if add. */
+#define MATMUL_ROWS(count)                                                                                                       \
+    {                                                                                                                            \
+        vec sum[count] = {0};                                                                                                    \
+        for (index_t t = 0; add && t < count; t++) sum[t] = *(const vec *)(dst + t * out_stride);                                \
+        for (index_t k = 0; k < depth; k++)                                                                                      \
+            for (index_t t = 0; t < count; t++)                                                                                  \
+                sum[t] += a_rows[t * a_row_stride + k * a_col_stride] * *(const vec *)(b_row + k * b_stride);                    \
+        for (index_t t = 0; t < count; t++) *(vec *)(dst + t * out_stride) = sum[t];                                             \
     }
 
-/* out (rows, width) = a · b, or added to it: a's number (i, k) lies at a[i * down + k * along]; rows of b are `step` apart, of out
- * `apart`; width is a multiple of WIDE. */
-static inline void product(float *restrict out, size apart, const float *restrict a, size down, size along, const float *restrict b,
-                    size step, size rows, size depth, size width, int add) {
-    for (size column = 0; column < width; column += WIDE)
-        for (size i = 0; i < rows;) {
-            float *to = out + i * apart + column;
-            const float *of = a + i * down, *row = b + column;
-            if (i + TILE <= rows) {
-                PRODUCT(TILE)
-                i += TILE;
+/* out (rows, width) = a · b, or += if add. a[i * a_row_stride + k * a_col_stride] is element (i, k) of a. Rows of b are b_stride
+ * elements apart, rows of out out_stride. width is a multiple of VEC_WIDTH. */
+static inline void small_matmul(float *restrict out, index_t out_stride, const float *restrict a, index_t a_row_stride,
+                                index_t a_col_stride, const float *restrict b, index_t b_stride, index_t rows, index_t depth,
+                                index_t width, int add) {
+    for (index_t column = 0; column < width; column += VEC_WIDTH)
+        for (index_t i = 0; i < rows;) {
+            float *dst = out + i * out_stride + column;
+            const float *a_rows = a + i * a_row_stride, *b_row = b + column;
+            if (i + ROW_BLOCK <= rows) {
+                MATMUL_ROWS(ROW_BLOCK)
+                i += ROW_BLOCK;
             } else {
-                PRODUCT(1)
+                MATMUL_ROWS(1)
                 i++;
             }
         }

@@ -4,7 +4,6 @@ PyTorch's fused attention converts bfloat16 there on its way back: forward and b
 took 18 ms, plain batched products 3.5 ms (2 cores, AVX-512 bf16). In float32, and for single tokens, the fused one stays.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,11 +13,13 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from rlhf_lab.kernels.ops import attention_weights
+
 ATTENTION_NAME = "plain_bfloat16"
 MAX_PLAIN_LENGTH = 512  # tokens; beyond this the (T, T) weights cost more than the fused kernel's conversions
 
 
-def register() -> str:
+def register_attention() -> str:
     """Make the attention known to transformers; returns the name to give as `attn_implementation`."""
     AttentionInterface.register(ATTENTION_NAME, attention_forward)
     AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
@@ -44,21 +45,6 @@ def attention_forward(
     scale = float(scaling) if scaling is not None else query.shape[3] ** -0.5
     q, k, v = (x.reshape(-1, length, x.shape[3]) for x in (query, key, value))
     return _causal_attention(q, k, v, scale).view(query.shape).transpose(1, 2), None
-
-
-@functools.lru_cache(maxsize=8)
-def causal_mask(key_length: int, query_length: int, dtype: torch.dtype) -> Tensor:
-    """(1, S, T): -inf where one of the last S of T tokens would look ahead."""
-    return torch.full((1, key_length, key_length), -torch.inf, dtype=dtype).triu(1)[:, key_length - query_length :]
-
-
-def attention_weights(q: Tensor, k: Tensor, scale: float) -> Tensor:
-    """(N, S, T): how much each of the last S tokens looks at those up to itself. q: (N, S, D), k: (N, T, D)."""
-    scores = torch.baddbmm(causal_mask(k.shape[1], q.shape[1], q.dtype), q, k.mT, alpha=scale)
-    softmax_dtype = torch.promote_types(
-        q.dtype, torch.float32
-    )  # of bfloat16 itself a softmax takes three times as long
-    return scores.softmax(-1, dtype=softmax_dtype).to(q.dtype)
 
 
 class _CausalAttention(torch.autograd.Function):

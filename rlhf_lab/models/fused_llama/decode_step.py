@@ -7,18 +7,14 @@ for all tokens, and nothing in two operations that one does.
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
-from rlhf_lab.kernels import ops
 from rlhf_lab.kernels.amx_layer import AmxLayer
 from rlhf_lab.kernels.matmul import linear, linear_add
-from rlhf_lab.models.fused_llama.layer import LayerWeights
-from rlhf_lab.models.fused_llama.layer_ops import LayerDims, rms_norm, swiglu
-from rlhf_lab.models.fused_llama.lora_ops import concat_lora_input
-from rlhf_lab.models.fused_llama.rope import RopeCache, RopeTables
-from rlhf_lab.models.sampling.kv_cache import ReservedCacheLayer
+from rlhf_lab.kernels.ops import LayerDims, decode_attention, decode_attention_with, rms_norm, swiglu
+from rlhf_lab.kernels.rope import RopeCache, RopeTables
+from rlhf_lab.models.fused_llama.layer import LayerWeights, concat_lora_input
+from rlhf_lab.models.kv_cache import ReservedCacheLayer
 
 
 class DecodeStep:
@@ -76,34 +72,13 @@ class LayerDecodeStep:
     """One whole layer, asked for one token of each row at a time."""
 
     def __init__(self, weights: LayerWeights | AmxLayer, dims: LayerDims) -> None:
-        self._weights, self._dims, rotated_heads = weights, dims, dims.heads + dims.kv_heads
-        self._split = [dims.heads, dims.kv_heads, dims.kv_heads]
-        columns = torch.arange(rotated_heads * dims.head_size)
-        #: Which number of q and k is the one that each is rotated with.
-        self._swapped_index = columns.view(rotated_heads, 2, -1).flip(1).flatten()
+        self._weights, self._dims = weights, dims
 
     def __call__(self, x: Tensor, rope: RopeTables, attention_mask: Tensor | None, cache_layer: Any) -> Tensor:
         """(B, H) -> (B, H). seen: (B, 1, 1, L) bool, which tokens a row looks at; None: all. past: the cache's layer."""
         qkv = qkv_projection(x, self._weights, self._dims)
-        if isinstance(cache_layer, ReservedCacheLayer) and ops.supported(qkv, rope.cos):
-            keys, values, cached_length = cache_layer.reserve_token()
-            attn_output = ops.decode_attention(
-                qkv, *rope, attention_mask, keys, values, cached_length, self._dims.heads
-            )
+        if isinstance(cache_layer, ReservedCacheLayer):
+            attn_output = decode_attention(qkv, rope, attention_mask, *cache_layer.reserve_token(), self._dims)
         else:
-            attn_output = self._attention(qkv, rope, attention_mask, cache_layer)
+            attn_output = decode_attention_with(qkv, rope, attention_mask, cache_layer.update, self._dims)
         return post_attention(x, attn_output, self._weights, self._dims)
-
-    def _attention(self, qkv: Tensor, rope: RopeTables, attention_mask: Tensor | None, cache_layer: Any) -> Tensor:
-        """What each row's heads make of the values, (B, heads·D), by PyTorch's operations. flat: q, k and v, not rotated yet."""
-        dims, batch_size = self._dims, qkv.shape[0]
-        swapped = qkv.index_select(1, self._swapped_index).view(batch_size, -1, dims.head_size)
-        heads = qkv.view(batch_size, -1, dims.head_size)
-        heads.narrow(1, 0, swapped.shape[1]).mul_(rope.cos).addcmul_(swapped, rope.sin)
-        q, k, v = heads.unsqueeze(2).split_with_sizes(self._split, 1)
-        k, v = cache_layer.update(k, v)
-        if qkv.dtype == torch.bfloat16:  # of which a token's attention takes torch twice as long
-            q, k, v = q.float(), k.float(), v.float()
-        q = q.reshape(batch_size, dims.kv_heads, -1, dims.head_size)
-        attn_output = functional.scaled_dot_product_attention(q, k, v, attention_mask, scale=dims.head_size**-0.5)
-        return attn_output.reshape(batch_size, -1).to(qkv.dtype)

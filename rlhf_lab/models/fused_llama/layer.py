@@ -18,19 +18,19 @@ from torch.nn import functional
 
 from rlhf_lab.kernels.amx_layer import AmxLayer
 from rlhf_lab.kernels.matmul import linear, linear_add
-from rlhf_lab.models.fused_llama.attention import causal_mask
-from rlhf_lab.models.fused_llama.layer_ops import (
+from rlhf_lab.kernels.ops import (
     LayerDims,
     causal_attention,
     causal_attention_backward,
+    causal_mask,
+    lora_grads,
     rms_norm,
     rms_norm_backward,
     rms_norm_recompute,
     swiglu,
     swiglu_backward,
 )
-from rlhf_lab.models.fused_llama.lora_ops import concat_lora_input, lora_grads, split_lora_grad
-from rlhf_lab.models.fused_llama.rope import RopeTables
+from rlhf_lab.kernels.rope import RopeTables
 
 #: A and B of q, k, v, o, gate, up and down, in turn; or none.
 LoraTensors = Sequence[Tensor]
@@ -60,6 +60,25 @@ class LoraUpdate(NamedTuple):
 
     frozen: LayerWeights
     scale: float
+
+
+def concat_lora_input(x: Tensor, a: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """What a weight multiplies in the place of x (N, in): x itself where its update is merged, else [x | low]; and low = x·Aᵀ.
+
+    a: A of every weight that reads x, one below the other, (Σr, in), where updates are beside.
+    """
+    if a is None:
+        return x, None
+    low_rank = linear(x, a)
+    return torch.cat([x, low_rank], 1), low_rank
+
+
+def split_lora_grad(grad: Tensor, a: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The slopes of x and of low from that of what `concat_lora_input` made of x, which is used up."""
+    if a is None:
+        return grad, None
+    x_grad, low_rank_grad = grad.split_with_sizes((a.shape[1], a.shape[0]), 1)
+    return x_grad.addmm_(low_rank_grad, a), low_rank_grad
 
 
 def fused_layer(

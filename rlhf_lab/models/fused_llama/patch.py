@@ -18,11 +18,11 @@ from transformers import __version__ as VERSION
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from rlhf_lab.kernels import amx_layer, ops
+from rlhf_lab.kernels.amx_layer import AmxLayer, create_amx_layer
+from rlhf_lab.kernels.ops import HALF_DTYPES, MAX_LENGTH_PER_HEAD_SIZE, LayerDims, max_attention_length, split_heads
+from rlhf_lab.kernels.rope import RopeCache, RopeTables, apply_rope, make_rope
 from rlhf_lab.models.fused_llama.decode_step import DecodeStep, post_attention, qkv_projection
 from rlhf_lab.models.fused_llama.layer import LayerWeights, LoraUpdate, fused_layer
-from rlhf_lab.models.fused_llama.layer_ops import LayerDims, split_heads
-from rlhf_lab.models.fused_llama.rope import RopeCache, RopeTables, apply_rope, make_rope
 from rlhf_lab.models.fused_llama.weight_cache import (
     AmxWeightCache,
     CacheByRank,
@@ -30,14 +30,11 @@ from rlhf_lab.models.fused_llama.weight_cache import (
     MergedWeights,
     split_by_projection,
 )
-from rlhf_lab.models.lora_linear import HALF_DTYPES, LoraWeights, MergedLoraLinear
+from rlhf_lab.models.lora_linear import LoraWeights, MergedLoraLinear
 
 log = logging.getLogger("rlhf_lab.models")
 
 SUPPORTED_LAYERS = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer")
-#: Tokens, for each number of a head's size: beyond this torch's attention, which keeps no (T, T) weights, is quicker than its
-#: batched products, though not than a compiled kernel.
-MAX_LENGTH_PER_HEAD_SIZE = 6
 VERIFIED_TOKENS = 5  # tokens
 #: What a model may be asked for that its modules alone do.
 UNSUPPORTED_OPTIONS = ("is_causal", "sliding_window", "output_attentions")
@@ -155,18 +152,12 @@ class FusedLayer:
         if self.frozen.bias is not None:
             for linear, weight_view in zip(self.linears, self.frozen.bias.split(self.qkv_sizes), strict=False):
                 linear.bias.data = weight_view
-        #: Tokens of the longest text that is computed as one: all that a window shows, by kernels; else as torch is quicker.
-        has_kernels = ops.supported(self.frozen.qkv)
-        self.max_length = min(
-            math.inf if has_kernels else MAX_LENGTH_PER_HEAD_SIZE * self.dims.head_size, sliding_window_of(attention)
-        )
+        #: The longest sequence, in tokens, that this computes instead of the module.
+        self.max_length = min(max_attention_length(self.frozen.qkv, self.dims.head_size), sliding_window_of(attention))
         #: The frozen layer in C, where that computes it.
-        self.amx_layer: amx_layer.AmxLayer | None = None
-        if amx_layer.available(self.frozen.qkv.dtype) and all(
-            amx_layer.supports_weight(linear.weight) for linear in self.linears
-        ):
-            weights = [linear.weight for linear in self.linears]
-            self.amx_layer = amx_layer.AmxLayer(amx_layer.TiledWeights(weights, self.frozen.bias, scales, self.dims))
+        self.amx_layer = create_amx_layer(
+            [linear.weight for linear in self.linears], self.frozen.bias, scales, self.dims
+        )
         self.weight_cache: MergedWeights | CacheByRank | None = None
         self.lora_weights: Sequence[LoraWeights] = ()
         self.lora_tensors: Sequence[Tensor] = ()
@@ -223,7 +214,7 @@ class FusedLayer:
         self.module.__dict__.pop("forward", None)
         self.enabled = False
 
-    def current_weights(self) -> LayerWeights | amx_layer.AmxLayer:
+    def current_weights(self) -> LayerWeights | AmxLayer:
         """Those in use, with the update in them."""
         if self.amx_layer is not None:
             self.amx_layer.tiled_weights.refresh()
@@ -242,7 +233,7 @@ class FusedLayer:
         )
 
     def forward_cached(
-        self, x: Tensor, weights: LayerWeights | amx_layer.AmxLayer, rope: RopeTables, mask: Tensor | None, cache: Any
+        self, x: Tensor, weights: LayerWeights | AmxLayer, rope: RopeTables, mask: Tensor | None, cache: Any
     ) -> Tensor:
         """The layer where earlier tokens lie in a cache; no gradient."""
         dims, attention, flat_x = self.dims, self.attention, x.reshape(-1, x.shape[-1])
@@ -255,7 +246,7 @@ class FusedLayer:
 
 
 @torch.no_grad()
-def verified_fused_layers(model: Any) -> FusedLayers:
+def patch_model(model: Any) -> FusedLayers:
     """The whole layers of a model just loaded, if they say of a few tokens what its modules say; else none, and a line of log."""
     fused, trunk = FusedLayers(model), model.base_model
     if not fused.available:

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import Cache
 
 from rlhf_lab.models.backbone import Backbone
-from rlhf_lab.models.sampling.kv_cache import FixedCacheLayer
+from rlhf_lab.models.kv_cache import FixedCacheLayer
 from rlhf_lab.models.sampling.sampling_state import SamplingState, raise_if_not_finite
 
 log = logging.getLogger("rlhf_lab.graphs")

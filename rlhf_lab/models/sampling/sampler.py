@@ -6,7 +6,7 @@ a small change of the policy changes few words of a sample with the same uniform
 No top-k, top-p, repetition penalty or other setting of the model's generation_config is applied.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -18,13 +18,11 @@ from rlhf_lab.errors import ModelError
 from rlhf_lab.kernels.matmul import PackedWeights
 from rlhf_lab.models.backbone import Backbone
 from rlhf_lab.models.batch import pad_left
+from rlhf_lab.models.kv_cache import reserved_cache
 from rlhf_lab.models.oom import run_in_chunks
 from rlhf_lab.models.sampling.cuda_graphs import graphed_sampler_of
-from rlhf_lab.models.sampling.kv_cache import reserved_cache
 from rlhf_lab.models.sampling.sampling_state import SamplingState, raise_if_not_finite
 
-#: ids (B, 1), positions (B, 1), mask (B, L) of the tokens read so far, the cache of those before -> states (B, H).
-StepFunction = Callable[[Tensor, Tensor, Tensor, DynamicCache], Tensor]
 PROGRESS_EVERY = 16
 #: Tokens between two looks at which rows have ended, by the type of device: a GPU has to be waited for at each.
 CHECK_ENDED_EVERY = {"cuda": PROGRESS_EVERY}
@@ -146,20 +144,7 @@ def _decode(backbone: Backbone, state: SamplingState, cache: DynamicCache, on_pr
             step = None
         state.mask = torch.cat([state.mask, state.mask.new_ones(len(state.response_index), 1)], dim=1)
         with packed_weights:
-            step = step or _make_step(backbone, has_padding)
+            step = step or backbone.decode_step(has_padding)
             logits = backbone.logits(step(state.input_ids, state.positions, state.mask, cache))
         state.sample_step(logits, t)
     raise_if_not_finite(state.all_finite)
-
-
-def _make_step(backbone: Backbone, has_padding: bool) -> StepFunction:
-    """States of a token more of each row, under the adapter in use. padded: some prompts are shorter than others."""
-
-    def trunk_step(ids: Tensor, positions: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
-        output = backbone.trunk(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-        )
-        states: Tensor = output.last_hidden_state[:, -1]
-        return states
-
-    return backbone.fused_layers.decode_step(backbone.trunk, has_padding) or trunk_step

@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rlhf_lab.errors import ConfigError
-from rlhf_lab.kernels import ops
+from rlhf_lab.kernels import c_ops
 
 pytestmark = pytest.mark.usefixtures("kernels")
 
@@ -39,7 +39,7 @@ WIDTHS = [1, 5, 16, 40, 192]
 @BOTH
 def test_a_norm_is_that_of_a_loop(dtype, width):
     x, weight = some(7, width, dtype=dtype), some(width, seed=1, dtype=dtype)
-    out, inverse = ops.rms_norm(x, weight, 1e-3)
+    out, inverse = c_ops.rms_norm(x, weight, 1e-3)
     expected = [1 / math.sqrt(sum(v * v for v in row) / width + 1e-3) for row in x.tolist()]
     assert inverse.squeeze(1).tolist() == pytest.approx(expected, rel=1e-6)
     rows = [
@@ -53,7 +53,7 @@ def test_a_norm_is_that_of_a_loop(dtype, width):
 @BOTH
 def test_a_norms_slope_is_autograds(dtype, width):
     x, weight, slope, around = (some(*shape, width, seed=i, dtype=dtype) for i, shape in enumerate([[7], [], [7], [7]]))
-    found, again = ops.rms_norm_backward(slope, x, ops.rms_norm(x, weight, 1e-3)[1], weight, around)
+    found, again = c_ops.rms_norm_backward(slope, x, c_ops.rms_norm(x, weight, 1e-3)[1], weight, around)
     (exact,) = wide(x)
     expected = exact * (exact.square().mean(-1, keepdim=True) + 1e-3).rsqrt() * weight.double()
     expected.backward(slope.double())
@@ -68,8 +68,8 @@ def test_the_gated_unit_and_its_slopes_are_autograds(dtype, count):
     exact_gate, exact_up = wide(gate, up)
     exact = exact_gate * torch.sigmoid(exact_gate) * exact_up
     exact.backward(slope.double())
-    close(ops.swiglu(gate, up), exact, dtype=dtype)
-    (d_gate, d_up), again = ops.swiglu_backward(slope, gate, up)
+    close(c_ops.swiglu(gate, up), exact, dtype=dtype)
+    (d_gate, d_up), again = c_ops.swiglu_backward(slope, gate, up)
     close(d_gate, exact_gate.grad, dtype=dtype)
     close(d_up, exact_up.grad, dtype=dtype)
     close(again, exact, dtype=dtype)
@@ -78,8 +78,8 @@ def test_the_gated_unit_and_its_slopes_are_autograds(dtype, count):
 def test_the_gated_unit_of_large_numbers(kernels):
     gate = torch.tensor([-1e4, -100.0, -87.0, 0.0, 87.0, 100.0, 1e4])
     ones = torch.ones(7)
-    close(ops.swiglu(gate, ones), gate.double() * torch.sigmoid(gate.double()), 1e-6)
-    (d_gate, _), _ = ops.swiglu_backward(ones[None], gate[None], ones[None])
+    close(c_ops.swiglu(gate, ones), gate.double() * torch.sigmoid(gate.double()), 1e-6)
+    (d_gate, _), _ = c_ops.swiglu_backward(ones[None], gate[None], ones[None])
     close(d_gate, torch.tensor([[0, 0, 0, 0.5, 1, 1, 1]]).double(), 1e-6)
 
 
@@ -129,8 +129,8 @@ def test_attention_and_its_slopes_are_autograds(dtype, case, first, each_its_own
     (exact,) = wide(read)
     expected = attention(exact, cos, sin, 3, heads, groups)[:, first:].flatten(0, 1)
     expected.backward(slope.double())
-    close(ops.causal_attention(read, cos, sin, 3, first, heads, groups), expected, dtype=dtype)
-    close(ops.causal_attention_backward(slope, read, cos, sin, 3, first, heads, groups), exact.grad, dtype=dtype)
+    close(c_ops.causal_attention(read, cos, sin, 3, first, heads, groups), expected, dtype=dtype)
+    close(c_ops.causal_attention_backward(slope, read, cos, sin, 3, first, heads, groups), exact.grad, dtype=dtype)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -145,7 +145,7 @@ def test_one_token_more_looks_at_what_lies_in_the_cache(dtype, case, padded):
     seen = torch.ones(3, used + 1, dtype=torch.bool)
     if padded:
         seen[1, : used // 2], seen[2, :used] = False, False
-    found = ops.decode_attention(read, cos, sin, seen if padded else None, *room, used, heads)
+    found = c_ops.decode_attention(read, cos, sin, seen if padded else None, *room, used, heads)
     each = read.view(3, -1, 1, size).double()
     q, k = (
         rotated(each[:, :heads], cos[:, None], sin[:, None]),
@@ -170,10 +170,10 @@ def test_slopes_of_a_low_rank_update_are_autograds(dtype, rank, part):
     """part: the slope of the product is a part of longer rows."""
     x, a, b = some(45, 32, dtype=dtype), some(rank, 32, seed=1), some(48, rank, seed=2)
     slope = some(45, 80, seed=3, dtype=dtype)[:, 16:64] if part else some(45, 48, seed=3, dtype=dtype)
-    assert ops.lora_grads_supported(x, slope)
+    assert c_ops.lora_grads_supported(x, slope)
     exact_a, exact_b = wide(a, b)
     (0.5 * x.double() @ exact_a.t() @ exact_b.t()).backward(slope.double())
-    for found, exact in zip(ops.lora_grads(x, slope, a, b, 0.5), (exact_a, exact_b), strict=True):
+    for found, exact in zip(c_ops.lora_grads(x, slope, a, b, 0.5), (exact_a, exact_b), strict=True):
         close(found, exact.grad)
 
 
@@ -183,17 +183,17 @@ def test_slopes_of_a_low_rank_update_from_what_is_known(dtype, rank):
     """What lies beside the parts that are known is not looked at."""
     x, slope, a, b = some(45, 32, dtype=dtype), some(45, 48, seed=3, dtype=dtype), some(rank, 32), some(48, rank)
     known, of_slope = (some(45, 2 * rank, seed=seed, dtype=dtype)[:, rank:] for seed in (4, 5))
-    d_a, d_b = ops.lora_grads(x, slope, a, b, 0.5, (known, of_slope))
+    d_a, d_b = c_ops.lora_grads(x, slope, a, b, 0.5, (known, of_slope))
     close(d_a, of_slope.double().t() @ x.double())
     close(d_b, 0.5 * slope.double().t() @ known.double())
 
 
 def test_slopes_that_do_not_fill_its_blocks_are_left_to_others(kernels):
-    assert not ops.lora_grads_supported(some(3, 20), some(3, 32))
-    assert not ops.lora_grads_supported(some(3, 32), some(3, 20))
-    assert not ops.lora_grads_supported(some(32, 3).t(), some(3, 32))
-    assert not ops.lora_grads_supported(some(3, 32), some(32, 3).t())
-    assert not ops.lora_grads_supported(some(3, 32).double(), some(3, 32).double())
+    assert not c_ops.lora_grads_supported(some(3, 20), some(3, 32))
+    assert not c_ops.lora_grads_supported(some(3, 32), some(3, 20))
+    assert not c_ops.lora_grads_supported(some(32, 3).t(), some(3, 32))
+    assert not c_ops.lora_grads_supported(some(3, 32), some(32, 3).t())
+    assert not c_ops.lora_grads_supported(some(3, 32).double(), some(3, 32).double())
 
 
 @pytest.mark.parametrize("words", [2, 16, 50, 4096])
@@ -208,7 +208,7 @@ def test_what_a_head_says_is_what_softmax_says(dtype, words, temperature, learns
     exact = (logits.double() / temperature).log_softmax(-1)
     probs, own = exact.exp(), torch.zeros(9, words).double().scatter(1, tokens[:, None], 1.0)
     rounded = 1e-7 * float(logits[logits.isfinite()].abs().max()) / temperature  # of logits of a thousand in float32
-    logprobs, entropies = ops.logprobs_and_entropy_inplace(logits, tokens, temperature, learns)
+    logprobs, entropies = c_ops.logprobs_and_entropy_inplace(logits, tokens, temperature, learns)
     torch.testing.assert_close(logprobs.double(), exact.gather(1, tokens[:, None]).squeeze(1), rtol=1e-5, atol=rounded)
     expected = -(probs * exact.clamp_min(-1e9)).sum(-1)
     torch.testing.assert_close(entropies.double(), expected, rtol=2e-5, atol=rounded)
@@ -221,7 +221,7 @@ def test_a_probability_is_right_to_its_last_digits(kernels):
     """Down to 10⁻³⁵."""
     logits = -torch.linspace(0, 80, 4001)[None]
     found = logits.clone()
-    ops.logprobs_and_entropy_inplace(found, torch.zeros(1, dtype=torch.int64), 1.0, True)
+    c_ops.logprobs_and_entropy_inplace(found, torch.zeros(1, dtype=torch.int64), 1.0, True)
     exact = logits.double().softmax(-1)
     torch.testing.assert_close(-found[0, 1:].double(), exact[0, 1:], rtol=3e-7, atol=0)
 
@@ -229,8 +229,8 @@ def test_a_probability_is_right_to_its_last_digits(kernels):
 def test_a_token_that_is_no_word_is_refused(kernels):
     for token in (-1, 8):
         with pytest.raises(ConfigError, match="not one of the 8 words"):
-            ops.logprobs_and_entropy_inplace(some(2, 8), torch.tensor([0, token]), 1.0, True)
-    assert ops.logprobs_and_entropy_inplace(some(0, 8), torch.zeros(0, dtype=torch.int64), 1.0, True)[0].shape == (0,)
+            c_ops.logprobs_and_entropy_inplace(some(2, 8), torch.tensor([0, token]), 1.0, True)
+    assert c_ops.logprobs_and_entropy_inplace(some(0, 8), torch.zeros(0, dtype=torch.int64), 1.0, True)[0].shape == (0,)
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
@@ -238,14 +238,14 @@ def test_a_token_that_is_no_word_is_refused(kernels):
 def test_what_is_not_finite_is_not_hidden(dtype, wrong):
     x, ones, (cos, sin) = some(4, 48, dtype=dtype), torch.ones(4, 48, dtype=dtype), turns(16, 4, dtype=dtype)
     x[2, 20] = wrong  # a part of the key that tokens 2 and 3 look at
-    assert not ops.rms_norm(x, ones[0], 1e-6)[0][2].isfinite().all()
-    assert not ops.swiglu(x, ones).isfinite().all()
-    assert not ops.causal_attention(x, cos, sin, 1, 0, 1, 1)[2:].isfinite().any()
-    assert ops.causal_attention(x, cos, sin, 1, 0, 1, 1)[:2].isfinite().all()
+    assert not c_ops.rms_norm(x, ones[0], 1e-6)[0][2].isfinite().all()
+    assert not c_ops.swiglu(x, ones).isfinite().all()
+    assert not c_ops.causal_attention(x, cos, sin, 1, 0, 1, 1)[2:].isfinite().any()
+    assert c_ops.causal_attention(x, cos, sin, 1, 0, 1, 1)[:2].isfinite().all()
     rooms = [torch.zeros(4, 1, 2, 16, dtype=dtype) for _ in range(2)]
-    mixed = ops.decode_attention(x, cos[:, None], sin[:, None], None, *rooms, 1, 1)
+    mixed = c_ops.decode_attention(x, cos[:, None], sin[:, None], None, *rooms, 1, 1)
     assert mixed.isfinite().all(1).tolist() == [True, True, False, True]
-    logprobs, entropies = ops.logprobs_and_entropy_inplace(x, torch.zeros(4, dtype=torch.int64), 1.0, False)
+    logprobs, entropies = c_ops.logprobs_and_entropy_inplace(x, torch.zeros(4, dtype=torch.int64), 1.0, False)
     assert logprobs.isfinite().tolist() == entropies.isfinite().tolist() == [True, True, False, True]
 
 
@@ -254,11 +254,11 @@ def test_numbers_halfway_between_two_of_bfloat16_go_to_the_even_one(kernels):
     step, zeros, ones = 2**-7, torch.zeros(1, 16).bfloat16(), torch.ones(1, 16).bfloat16()
     for low, expected in ((1, 1), (1 + step, 1 + 2 * step)):
         around, slope = ones * low, ones * (step / 2)
-        found, _ = ops.rms_norm_backward(slope, zeros, torch.ones(1, 1), ones[0], around)
+        found, _ = c_ops.rms_norm_backward(slope, zeros, torch.ones(1, 1), ones[0], around)
         assert found.tolist() == [[expected] * 16]
         rooms = zeros.view(1, 1, 1, 16).repeat(1, 1, 2, 1), (ones * low).view(1, 1, 1, 16).repeat(1, 1, 2, 1)
         read = torch.cat([zeros, zeros, ones * (low + step)], 1)  # a query that looks at both tokens alike
-        assert ops.decode_attention(read, ones, zeros, None, *rooms, 1, 1).tolist() == [[expected] * 16]
+        assert c_ops.decode_attention(read, ones, zeros, None, *rooms, 1, 1).tolist() == [[expected] * 16]
 
 
 @BOTH
@@ -273,19 +273,19 @@ def test_any_number_of_threads_gives_the_same_numbers(dtype):
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            out, inverse = ops.rms_norm(x, weight, 1e-6)
+            out, inverse = c_ops.rms_norm(x, weight, 1e-6)
             said = logits.clone()
             found.append(
                 [
                     out,
-                    *ops.rms_norm_backward(x, x, inverse, weight, x),
-                    ops.swiglu(x, x),
-                    *ops.swiglu_backward(x, x, x),
-                    ops.causal_attention(read, cos, sin, 5, 0, 2, 2),
-                    ops.causal_attention_backward(slope, read, cos, sin, 5, 0, 2, 2),
-                    ops.decode_attention(nexts, *at, None, keys.clone(), values.clone(), 90, 1),
-                    *ops.lora_grads(x, of_lora, a, b, 1.0),
-                    *ops.logprobs_and_entropy_inplace(said, tokens, 1.0, True),
+                    *c_ops.rms_norm_backward(x, x, inverse, weight, x),
+                    c_ops.swiglu(x, x),
+                    *c_ops.swiglu_backward(x, x, x),
+                    c_ops.causal_attention(read, cos, sin, 5, 0, 2, 2),
+                    c_ops.causal_attention_backward(slope, read, cos, sin, 5, 0, 2, 2),
+                    c_ops.decode_attention(nexts, *at, None, keys.clone(), values.clone(), 90, 1),
+                    *c_ops.lora_grads(x, of_lora, a, b, 1.0),
+                    *c_ops.logprobs_and_entropy_inplace(said, tokens, 1.0, True),
                     said,
                 ]
             )
@@ -302,22 +302,22 @@ def test_each_thread_works_in_a_place_of_its_own(dtype, monkeypatch):
     read, (cos, sin) = some(5 * 80, 96, dtype=dtype), turns(16, 80, dtype=dtype)
     x, logits, at = some(300, 64, dtype=dtype), some(40, 500, dtype=dtype), turns(16, 6, 1, dtype=dtype)
     keys, values = (some(6, 1, 100, 16, dtype=dtype) for _ in range(2))
-    rooms, made = [], ops._workspace
+    rooms, made = [], c_ops._workspace
 
     def noted(*given):
         rooms.append((made(*given).fill_(torch.nan), *given[4:]))
         return rooms[-1][0]
 
-    monkeypatch.setattr(ops, "_workspace", noted)
+    monkeypatch.setattr(c_ops, "_workspace", noted)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        ops.causal_attention(read, cos, sin, 5, 0, 2, 2)
-        ops.causal_attention_backward(read[:, :32], read, cos, sin, 5, 0, 2, 2)
-        ops.decode_attention(some(6, 48, dtype=dtype), *at, None, keys, values, 90, 1)
+        c_ops.causal_attention(read, cos, sin, 5, 0, 2, 2)
+        c_ops.causal_attention_backward(read[:, :32], read, cos, sin, 5, 0, 2, 2)
+        c_ops.decode_attention(some(6, 48, dtype=dtype), *at, None, keys, values, 90, 1)
         if dtype == torch.bfloat16:  # the others need none in float32
-            ops.lora_grads(x, x, some(8, 64), some(64, 8), 1.0)
-            ops.logprobs_and_entropy_inplace(logits, torch.arange(40), 1.0, True)
+            c_ops.lora_grads(x, x, some(8, 64), some(64, 8), 1.0)
+            c_ops.logprobs_and_entropy_inplace(logits, torch.arange(40), 1.0, True)
     finally:
         torch.set_num_threads(before)
     for room, *beside in rooms:
@@ -326,15 +326,15 @@ def test_each_thread_works_in_a_place_of_its_own(dtype, monkeypatch):
 
 
 def test_what_they_do_not_take(kernels):
-    assert ops.supported(some(2))
-    assert ops.supported(some(2).bfloat16())
-    assert not ops.supported(some(2).double())
-    assert not ops.supported(some(2).half())
-    assert not ops.supported(torch.empty(2, device="meta"))
-    assert not ops.supported(some(2, 2).to_sparse())
+    assert c_ops.supported(some(2))
+    assert c_ops.supported(some(2).bfloat16())
+    assert not c_ops.supported(some(2).double())
+    assert not c_ops.supported(some(2).half())
+    assert not c_ops.supported(torch.empty(2, device="meta"))
+    assert not c_ops.supported(some(2, 2).to_sparse())
     with FakeTensorMode():
-        assert not ops.supported(torch.empty(2))
-    assert not ops.lora_grads_supported(some(3, 32), some(3, 32).bfloat16())
+        assert not c_ops.supported(torch.empty(2))
+    assert not c_ops.lora_grads_supported(some(3, 32), some(3, 32).bfloat16())
 
 
 @pytest.mark.parametrize(
@@ -342,24 +342,24 @@ def test_what_they_do_not_take(kernels):
 )
 def test_numbers_that_would_be_read_wrongly_are_refused(kernels, weight):
     with pytest.raises(ValueError, match="a kernel was given"):
-        ops.rms_norm(some(2, 16), weight, 1e-6)
+        c_ops.rms_norm(some(2, 16), weight, 1e-6)
 
 
 def test_numbers_of_another_kind_are_refused(kernels):
     half, whole, a, b = some(4, 16).bfloat16(), some(4, 16), some(2, 16), some(16, 2)
     for given in [(half, whole, a, b, 1.0), (half, half, a.bfloat16(), b, 1.0), (half, half, a, b, 1.0, (a, b))]:
         with pytest.raises(ValueError, match="a kernel was given"):
-            ops.lora_grads(*given)
+            c_ops.lora_grads(*given)
     with pytest.raises(ValueError, match="a kernel was given"):
-        ops.rms_norm(half, whole[0], 1e-6)
+        c_ops.rms_norm(half, whole[0], 1e-6)
 
 
 def test_numbers_that_lie_apart_are_gathered_first(kernels):
     read, (cos, sin) = some(10, 96)[:, ::2], turns(16, 5)
     found = (
-        ops.causal_attention(read, cos, sin, 2, 0, 1, 1),
-        ops.causal_attention_backward(some(10, 16), read, cos, sin, 2, 0, 1, 1),
+        c_ops.causal_attention(read, cos, sin, 2, 0, 1, 1),
+        c_ops.causal_attention_backward(some(10, 16), read, cos, sin, 2, 0, 1, 1),
     )
     read = read.contiguous()
-    assert torch.equal(found[0], ops.causal_attention(read, cos, sin, 2, 0, 1, 1))
-    assert torch.equal(found[1], ops.causal_attention_backward(some(10, 16), read, cos, sin, 2, 0, 1, 1))
+    assert torch.equal(found[0], c_ops.causal_attention(read, cos, sin, 2, 0, 1, 1))
+    assert torch.equal(found[1], c_ops.causal_attention_backward(some(10, 16), read, cos, sin, 2, 0, 1, 1))

@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
-from rlhf_lab.models.fused_llama.rope import RopeCache, RopeTables, apply_rope, make_rope
+from rlhf_lab.kernels.rope import RopeCache, RopeTables, apply_rope, make_rope
 
 ROPES = {
     "default": {"rope_type": "default", "rope_theta": 100.0},

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from rlhf_lab.models.fused_llama.lora_ops import concat_lora_input, lora_grads, split_lora_grad
+from rlhf_lab.kernels.ops import lora_grads
+from rlhf_lab.models.fused_llama.layer import concat_lora_input, split_lora_grad
 
 SCALE = 0.5
 

@@ -5,8 +5,9 @@ import statistics
 
 import pytest
 import torch
+from support import reference_formulas
 
-from rlhf_lab.core import logprobs, policy_losses
+from rlhf_lab.core import logprobs
 from rlhf_lab.errors import ConfigError
 
 NAN, INF = float("nan"), float("inf")
@@ -23,7 +24,7 @@ def test_trajectory_log_ratio_is_the_sum_over_the_response(junk):
     new = f64([[-1.0, 2.0, junk], [-3.0, junk, junk], [junk] * 3]).requires_grad_()
     old = f64([[-1.5, 1.0, junk], [-4.0, junk, junk], [junk] * 3])
     mask = torch.tensor([[True, True, False], [True, False, False], [False] * 3])
-    got = policy_losses.trajectory_log_ratio(new, old, mask)
+    got = reference_formulas.trajectory_log_ratio(new, old, mask)
     assert got.tolist() == [1.5, 1.0, 0.0]
     got.sum().backward()
     assert new.grad.tolist() == mask.double().tolist()
@@ -46,28 +47,32 @@ def test_an_exponent_is_bounded_and_keeps_its_slope(dtype, largest):
 def test_importance_mean_by_hand(junk):
     """x = 2, 8 with weights 1/2, 3: (1 + 24) / 2 = 12.5; normalised 25 / 3.5."""
     x, ratios, mask = f64([2.0, junk, 8.0]), f64([0.5, junk, 3.0]), torch.tensor([True, False, True])
-    assert policy_losses.importance_mean(x, ratios, mask).item() == 12.5
-    assert policy_losses.importance_mean(x, ratios, mask, normalise=True).item() == pytest.approx(25 / 3.5, abs=1e-12)
+    assert reference_formulas.importance_mean(x, ratios, mask).item() == 12.5
+    assert reference_formulas.importance_mean(x, ratios, mask, normalise=True).item() == pytest.approx(
+        25 / 3.5, abs=1e-12
+    )
     nothing = torch.zeros(3, dtype=torch.bool)
-    assert policy_losses.importance_mean(x, ratios, nothing, normalise=True).item() == 0.0
+    assert reference_formulas.importance_mean(x, ratios, nothing, normalise=True).item() == 0.0
 
 
 def test_normalised_weights_know_a_constant():
     ratios, mask = f64([0.5, 3.0, 1.0]), torch.ones(3, dtype=torch.bool)
-    assert policy_losses.importance_mean(f64([4.0] * 3), ratios, mask, normalise=True).item() == pytest.approx(4.0)
-    assert policy_losses.importance_mean(f64([4.0] * 3), ratios, mask).item() == pytest.approx(6.0)
+    assert reference_formulas.importance_mean(f64([4.0] * 3), ratios, mask, normalise=True).item() == pytest.approx(4.0)
+    assert reference_formulas.importance_mean(f64([4.0] * 3), ratios, mask).item() == pytest.approx(6.0)
 
 
 def test_weights_of_nothing_are_refused_where_they_are_divided_by():
     """0 / 0; without the division the mean of nothing but zeros is 0. Weights outside the mask do not count."""
     x, ratios, mask = f64([2.0, 8.0, 1.0]), f64([0.0, 0.0, 5.0]), torch.tensor([True, True, False])
-    assert policy_losses.importance_mean(x, ratios, mask).item() == 0.0
+    assert reference_formulas.importance_mean(x, ratios, mask).item() == 0.0
     with pytest.raises(ConfigError, match="All weights are 0"):
-        policy_losses.importance_mean(x, ratios, mask, normalise=True)
+        reference_formulas.importance_mean(x, ratios, mask, normalise=True)
     tiny = f64([-800.0, -801.0, 0.0])  # as the error says: e^-800 is 0, and the same weights up to a factor are not
     shifted = (tiny - tiny[mask].max()).exp()
     expected = (2.0 + 8.0 * math.exp(-1)) / (1 + math.exp(-1))
-    assert policy_losses.importance_mean(x, shifted, mask, normalise=True).item() == pytest.approx(expected, abs=1e-12)
+    assert reference_formulas.importance_mean(x, shifted, mask, normalise=True).item() == pytest.approx(
+        expected, abs=1e-12
+    )
 
 
 def test_variance_of_a_large_number_is_no_rounding():
@@ -76,26 +81,26 @@ def test_variance_of_a_large_number_is_no_rounding():
     x p / q = 1001 / 2, 999 * 3 / 2 under q = 1/2, 1/2 of p = 1/4, 3/4: half their distance squared, 499^2.
     """
     x, half = torch.tensor([1001.0, 999.0]), torch.tensor([0.5, 0.5])
-    assert policy_losses.importance_variance(x, half, half).item() == 1.0
-    assert policy_losses.importance_variance(x + 1e5, half, half).item() == 1.0
-    assert policy_losses.importance_variance(x, torch.tensor([0.25, 0.75]), half).item() == 499.0**2
+    assert reference_formulas.importance_variance(x, half, half).item() == 1.0
+    assert reference_formulas.importance_variance(x + 1e5, half, half).item() == 1.0
+    assert reference_formulas.importance_variance(x, torch.tensor([0.25, 0.75]), half).item() == 499.0**2
 
 
 def test_variance_by_hand():
     """x = 1, 3; p = 1/2, 1/2; q = 1/4, 3/4: x p / q = 2 and 2, so it does not vary at all; under p itself it is 1."""
     x, p, q = f64([1.0, 3.0]), f64([0.5, 0.5]), f64([0.25, 0.75])
-    assert policy_losses.importance_variance(x, p, q).item() == pytest.approx(0.0, abs=1e-12)
-    assert policy_losses.importance_variance(x, p, p).item() == pytest.approx(1.0, abs=1e-12)
-    assert policy_losses.importance_variance(x, q, p).item() == pytest.approx(
+    assert reference_formulas.importance_variance(x, p, q).item() == pytest.approx(0.0, abs=1e-12)
+    assert reference_formulas.importance_variance(x, p, p).item() == pytest.approx(1.0, abs=1e-12)
+    assert reference_formulas.importance_variance(x, q, p).item() == pytest.approx(
         0.5 * 0.25 + 0.5 * 20.25 - 6.25, abs=1e-12
     )
 
 
 def test_variance_where_something_never_happens():
     never = f64([0.0, 1.0])
-    assert policy_losses.importance_variance(f64([5.0, 3.0]), never, never).item() == 0.0
-    assert policy_losses.importance_variance(f64([5.0, 3.0]), f64([0.5, 0.5]), never).item() == INF
-    assert policy_losses.importance_variance(f64([0.0, 3.0]), f64([0.5, 0.5]), never).item() == pytest.approx(
+    assert reference_formulas.importance_variance(f64([5.0, 3.0]), never, never).item() == 0.0
+    assert reference_formulas.importance_variance(f64([5.0, 3.0]), f64([0.5, 0.5]), never).item() == INF
+    assert reference_formulas.importance_variance(f64([0.0, 3.0]), f64([0.5, 0.5]), never).item() == pytest.approx(
         2.25 - 2.25
     )
 
@@ -106,19 +111,21 @@ def test_effective_sample_size_by_hand_and_by_the_variance_of_the_weights(junk, 
     """Weights 1, 1, 4: 36 / 18 = 2; n / (1 + variance / mean^2) = 3 / (1 + 2 / 4) = 2."""
     ratios = torch.tensor([[1.0, junk], [1.0, 4.0]], dtype=dtype)
     mask = torch.tensor([[True, False], [True, True]])
-    assert policy_losses.effective_sample_size(ratios, mask).item() == pytest.approx(2.0, abs=tolerance)
+    assert reference_formulas.effective_sample_size(ratios, mask).item() == pytest.approx(2.0, abs=tolerance)
     weights = ratios[mask].tolist()
     relative = statistics.pvariance(weights) / statistics.fmean(weights) ** 2
-    assert policy_losses.effective_sample_size(ratios, mask).item() == pytest.approx(3 / (1 + relative), abs=tolerance)
+    assert reference_formulas.effective_sample_size(ratios, mask).item() == pytest.approx(
+        3 / (1 + relative), abs=tolerance
+    )
 
 
 def test_effective_sample_size_at_its_ends():
     three = torch.ones(3, dtype=torch.bool)
-    assert policy_losses.effective_sample_size(torch.full((3,), 0.2), three).item() == pytest.approx(3.0)
-    assert policy_losses.effective_sample_size(torch.tensor([1e-9, 1e30, 1.0]), three).item() == pytest.approx(1.0)
-    assert policy_losses.effective_sample_size(torch.zeros(3), three).item() == 0.0
-    assert policy_losses.effective_sample_size(torch.ones(3), ~three).item() == 0.0
-    assert policy_losses.effective_sample_size(torch.ones(0), three[:0]).item() == 0.0
+    assert reference_formulas.effective_sample_size(torch.full((3,), 0.2), three).item() == pytest.approx(3.0)
+    assert reference_formulas.effective_sample_size(torch.tensor([1e-9, 1e30, 1.0]), three).item() == pytest.approx(1.0)
+    assert reference_formulas.effective_sample_size(torch.zeros(3), three).item() == 0.0
+    assert reference_formulas.effective_sample_size(torch.ones(3), ~three).item() == 0.0
+    assert reference_formulas.effective_sample_size(torch.ones(0), three[:0]).item() == 0.0
 
 
 @pytest.mark.parametrize(
@@ -132,7 +139,7 @@ def test_effective_sample_size_at_its_ends():
 def test_effective_sample_size_has_a_slope_at_weights_of_zero(weights, slopes):
     """ess = S^2 / Q, its slope (2 S Q - 2 w S^2) / Q^2; S = 4, Q = 10: 0.8 - 0.32 w."""
     ratios = torch.tensor(weights, requires_grad=True)
-    policy_losses.effective_sample_size(ratios, torch.ones(3, dtype=torch.bool)).backward()
+    reference_formulas.effective_sample_size(ratios, torch.ones(3, dtype=torch.bool)).backward()
     assert ratios.grad.tolist() == pytest.approx(slopes, rel=1e-5, abs=0.0)
 
 
@@ -140,26 +147,26 @@ def test_gradcheck():
     generator = torch.Generator().manual_seed(0)
     x, old = (torch.randn(2, 3, dtype=torch.float64, generator=generator).requires_grad_() for _ in range(2))
     mask = torch.tensor([[True, True, False], [True, True, True]])
-    assert torch.autograd.gradcheck(lambda a, b: policy_losses.trajectory_log_ratio(a, b, mask), (x, old))
+    assert torch.autograd.gradcheck(lambda a, b: reference_formulas.trajectory_log_ratio(a, b, mask), (x, old))
     for normalise in (False, True):
         assert torch.autograd.gradcheck(
-            lambda a, b, n=normalise: policy_losses.importance_mean(a, b.exp(), mask, normalise=n), (x, old)
+            lambda a, b, n=normalise: reference_formulas.importance_mean(a, b.exp(), mask, normalise=n), (x, old)
         )
-    assert torch.autograd.gradcheck(lambda a: policy_losses.effective_sample_size(a.exp(), mask), (x,))
+    assert torch.autograd.gradcheck(lambda a: reference_formulas.effective_sample_size(a.exp(), mask), (x,))
     assert torch.autograd.gradgradcheck(lambda a: logprobs.finite_exponent(a).exp(), (x,))
     p, q = x.detach().softmax(-1), old.detach().softmax(-1)
-    assert torch.autograd.gradcheck(lambda a: policy_losses.importance_variance(a, p, q), (x,))
+    assert torch.autograd.gradcheck(lambda a: reference_formulas.importance_variance(a, p, q), (x,))
 
 
 def test_bad_arguments_are_refused():
     x, mask = f64([[1.0, 2.0]]), torch.ones(1, 2, dtype=torch.bool)
     refused = [
-        lambda: policy_losses.trajectory_log_ratio(x, x[:, :1], mask),
-        lambda: policy_losses.importance_mean(x, x, mask.long()),
-        lambda: policy_losses.importance_variance(x, x, x[0]),
-        lambda: policy_losses.effective_sample_size(x[0], mask),
+        lambda: reference_formulas.trajectory_log_ratio(x, x[:, :1], mask),
+        lambda: reference_formulas.importance_mean(x, x, mask.long()),
+        lambda: reference_formulas.importance_variance(x, x, x[0]),
+        lambda: reference_formulas.effective_sample_size(x[0], mask),
     ]
     for call in refused:
         with pytest.raises(ConfigError):
             call()
-    assert math.isfinite(policy_losses.effective_sample_size(x, mask).item())
+    assert math.isfinite(reference_formulas.effective_sample_size(x, mask).item())
