@@ -1,7 +1,7 @@
 // The form that starts a run. All settings are in the section below; choosing a preset fills them in.
 const { el } = Lab;
 const root = element.querySelector('.lab-run-form');
-const place = el('div', {}, el('div.lab-card.lab-empty', {}, 'Looking for reward models …'));
+const container = el('div', {}, el('div.lab-card.lab-empty', {}, 'Looking for reward models …'));
 let drawnKey = '';               // the state on screen, as JSON
 let drawnState = null;           // the same, as an object
 let wasOpened = false;           // a person opened the form
@@ -83,8 +83,8 @@ function draw(state) {
   const isOpen = wasOpened || state.run_count === 0;
   document.body.classList.toggle('lab-run-form-open', isOpen && state.models.length > 0);
   if (!isOpen || projectChanged) hasChosenModel = false;
-  if (!isOpen) { place.replaceChildren(collapsedForm(state)); return; }
-  if (!state.models.length) { place.replaceChildren(noModelCard(state)); return; }
+  if (!isOpen) { container.replaceChildren(collapsedForm(state)); return; }
+  if (!state.models.length) { container.replaceChildren(noModelCard(state)); return; }
   rebuildForm(state, projectChanged);
 }
 
@@ -94,7 +94,7 @@ function rebuildForm(state, projectChanged) {
   const entered = projectChanged ? {} : Object.fromEntries(names.map((name) => [name, control(name)?.value]));
   const focus = root.contains(document.activeElement) ? document.activeElement.dataset.do : null;
   const error = control('start-error')?.textContent || '';
-  place.replaceChildren(buildForm(state));
+  container.replaceChildren(buildForm(state));
   for (const [name, value] of Object.entries(entered)) if (value !== undefined) control(name).value = value;
   if (!hasChosenModel || !control('start-reward').value) control('start-reward').value = state.default_id;
   if (error) { control('start-error').hidden = false; control('start-error').textContent = error; }
@@ -125,5 +125,5 @@ document.addEventListener('mouseover', (event) => {
   const node = event.target.closest?.('#start-settings [id^="start-"]'), algorithms = node && props.data.algorithms_by_setting[node.id.slice('start-'.length)];
   if (algorithms) node.title = algorithms.includes(algorithm) ? '' : `${algorithm} does not read this setting, only ${algorithms.join(', ')}; it stays at its default.`;
 });
-root.append(Lab.operatorNotice('Only the operator starts and steers runs here; you can watch.'), place);
+root.append(Lab.operatorNotice('Only the operator starts and steers runs here; you can watch.'), container);
 Lab.poll(root, async () => draw(await Lab.unwrap(server.options({}))), 2000);

@@ -3,16 +3,16 @@ const { el } = Lab;
 const root = element.querySelector('.lab-compare');
 const COLUMNS = [1, 2, 3];
 const NUMBERS = ['samples', 'seed', 'temperature', 'max_new_tokens'];
-const MAX_RESULTS = 5;   // that stay on screen
-const fields = {};       // the form's elements by name
+const MAX_RESULTS = 5;  // that stay on screen
+const fields = {};      // the form's elements by name
 let options = null;
-let pending = null;      // the request being sampled: {id, labels, jobs, prompt, …, columns}
-const finished = [];     // the last finished ones, newest first
+let pending = null;   // the request being sampled: {id, labels, jobs, prompt, …, columns}
+const finished = [];  // the last finished ones, newest first
 const results = el('div.results');
 let blindTest = null;
 const narrowScreen = matchMedia('(max-width: 640px)');
 let optionsRequestedAt = 0;
-let revision = '';       // of the options on screen
+let revision = '';  // of the options on screen
 
 // ---- the form: built once; its options are refreshed in place, so that no input is lost
 

@@ -5,17 +5,17 @@ const root = element.querySelector('.lab-label');
 const annotator = Lab.annotator();
 const MIN_READ_MS = 300, REPLY_TIMEOUT_MS = 5000, MAX_ATTEMPTS = 4;
 let current = null;      // the state on screen
-let awaitsReply = true;     // no event is sent meanwhile
-let lastVote = null;    // the last vote sent
-let pendingUuid = null;    // its uuid until the reply arrives
+let awaitsReply = true;  // no event is sent meanwhile
+let lastVote = null;     // the last vote sent
+let pendingUuid = null;  // its uuid until the reply arrives
 let attempts = 0;
-let shownAt = 0;         // when the pair came on screen
+let shownAt = 0;  // when the pair came on screen
 let replyTimer = null;
 let isReadable = false;  // an earlier answer is the second half of a double click
 let readableTimer = null;
 
-let strength = '';     // how much better, optional
-let marksDifferences = false;    // whether differing words are marked
+let strength = '';             // how much better, optional
+let marksDifferences = false;  // whether differing words are marked
 let note = '';
 
 const SHORTCUTS = {

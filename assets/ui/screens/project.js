@@ -50,12 +50,12 @@ const millions = (n) => (n < 1e9 ? `${Lab.number(n / 1e6)} million` : `${Lab.num
 
 // ---- the list
 
-let editing = null;  // {project, what: 'name' | 'delete'}: which row shows a field or a question
+let editing = null;  // {project, mode: 'name' | 'delete'}: which row shows a field or a question
 
 const inProject = (id) => `[data-project="${id}"]`;
-function startEditing(id, what) { editing = { project: id, what }; drawList(); control(what === 'name' ? 'project-name' : 'project-delete-sure', inProject(id))?.focus(); }
-function stopEditing() { const { project, what } = editing; editing = null; drawList(); control(what === 'name' ? 'project-rename' : 'project-delete', inProject(project))?.focus(); }
-const isEditing = (project, what) => editing?.project === project.id && editing.what === what;
+function startEditing(id, mode) { editing = { project: id, mode }; drawList(); control(mode === 'name' ? 'project-name' : 'project-delete-sure', inProject(id))?.focus(); }
+function stopEditing() { const { project, mode } = editing; editing = null; drawList(); control(mode === 'name' ? 'project-rename' : 'project-delete', inProject(project))?.focus(); }
+const isEditing = (project, mode) => editing?.project === project.id && editing.mode === mode;
 
 function nameCell(project) {
   const attributes = { 'data-project': project.id };

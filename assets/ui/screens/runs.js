@@ -5,7 +5,7 @@ const MAX_RUNS = props.data.max_runs;
 let state = null;  // the list on screen
 let revision = '';
 let slots = null;    // run id -> color slot of the compared runs
-let editing = null;  // {run, what: 'name' | 'delete'}: meanwhile the list is not redrawn
+let editing = null;  // {run, mode: 'name' | 'delete'}: meanwhile the list is not redrawn
 let metric = 'objective/scores';
 let comparison = null;        // what the charts show
 let comparisonRevision = '';  // its revision
@@ -60,11 +60,11 @@ function timeText(seconds) {
   return today ? time : `${date.toLocaleDateString([], { day: 'numeric', month: 'short' })}, ${time}`;
 }
 
-function startEditing(run, what) { editing = { run, what }; drawList(); control(what === 'name' ? 'run-name' : 'run-delete-sure', run)?.focus(); }
-function stopEditing() { const { run, what } = editing || {}; editing = null; drawList(); if (run) control(what === 'name' ? 'run-rename' : 'run-delete', run)?.focus(); }
+function startEditing(run, mode) { editing = { run, mode }; drawList(); control(mode === 'name' ? 'run-name' : 'run-delete-sure', run)?.focus(); }
+function stopEditing() { const { run, mode } = editing || {}; editing = null; drawList(); if (run) control(mode === 'name' ? 'run-rename' : 'run-delete', run)?.focus(); }
 
 function nameCell(run) {
-  if (editing?.run === run.id && editing.what === 'name') {
+  if (editing?.run === run.id && editing.mode === 'name') {
     return el('td.name', {}, Lab.nameField(run.name, `new name of run ${run.id}`, 'run-name', { 'data-run': run.id },
       (name) => send('control', { action: 'rename', run: run.id, name }), stopEditing));
   }
@@ -74,7 +74,7 @@ function nameCell(run) {
 }
 
 function actions(run) {
-  if (editing?.run === run.id && editing.what === 'delete') {
+  if (editing?.run === run.id && editing.mode === 'delete') {
     return Lab.deleteConfirmation(`Delete run ${run.id} for good?`, 'run-delete', { 'data-run': run.id },
       () => send('control', { action: 'delete', run: run.id }), stopEditing);
   }

@@ -8,7 +8,7 @@ const MAX_POINTS = 2500;  // of a curve in the page; then it is requested again,
 const initialState = () => ({ run: null, static: null, staticId: null, epoch: null, lastStep: -1, revision: null, pending: [], charts: {}, extraCharts: {}, samples: null });
 let state = initialState();
 let chosenRun = null;  // chosen by a person; null: the newest active run
-let activity = null; // {text, startedAt}: what happens now, and since when by this page's clock
+let activity = null;   // {text, startedAt}: what happens now, and since when by this page's clock
 let nodes = {};
 const tokenView = LabTokenView((question) => server.tokens(question));
 const allCharts = () => [...Object.values(state.charts), ...Object.values(state.extraCharts)];
