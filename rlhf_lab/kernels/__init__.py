@@ -1,1 +1,3 @@
-"""Kernels in C for what lies between matrix products on a CPU, compiled once by the machine's own compiler, if it has one."""
+"""Kernels in C for the element-wise work of a model on a CPU, compiled once by the machine's compiler, and matrix
+products.
+"""

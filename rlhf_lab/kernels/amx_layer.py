@@ -1,7 +1,7 @@
-"""Decoder layers whole in C (layer.c), and products with weights laid out for them in squares (products.c).
+"""Whole decoder layers in C (llama_layer.c) and matrix products with tiled weights (amx_matmul.c).
 
-In bfloat16, where the processor multiplies it by tiles (or by vectors, if that is wanted): `available` says so. Sizes of a
-layer's weights are multiples of 32 (`supports_weight`). No gradient is recorded; inputs are copied where they are not contiguous.
+bfloat16 only, on processors with AMX tiles, or AVX-512 bf16 if requested: see `available`. Both sizes of a layer's
+weights must be multiples of 32 (`supports_weight`). No gradient is recorded. Inputs that are not contiguous are copied.
 """
 
 import ctypes
@@ -16,10 +16,10 @@ from rlhf_lab.kernels.c_ops import data_pointer
 from rlhf_lab.kernels.compile import layer_backend, load_kernels
 
 DTYPE = torch.bfloat16
-TILE_WIDTH, TILE_DEPTH = 16, 32  # as in products.h
+TILE_WIDTH, TILE_DEPTH = 16, 32  # as in amx_matmul.h
 BLOCK_WIDTH = 2 * TILE_WIDTH
 C_INT64, C_FLOAT, C_POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
-#: What each function takes; those that return a size first.
+#: Argument types of the C functions.
 SIGNATURES: dict[str, list[Any]] = {
     "tiled_linear": [*[C_POINTER] * 4, *[C_INT64] * 4],
     "tile_lora": [*[C_POINTER] * 6, *[C_INT64] * 4, C_FLOAT],
@@ -34,17 +34,17 @@ SIZE_FUNCTIONS = ("token_workspace_bytes", "layer_workspace_bytes")
 
 
 def available(dtype: torch.dtype = DTYPE) -> bool:
-    """Whether this machine has them, for tensors of a dtype."""
+    """Whether this machine has them for tensors of a dtype."""
     return bool(layer_backend(dtype))
 
 
 def supports_weight(weight: Tensor) -> bool:
-    """Whether they multiply with a weight (out, in), both ways."""
+    """Whether they can multiply with a weight (out, in) and its transpose."""
     return weight.dim() == 2 and weight.dtype == DTYPE and all(size % TILE_DEPTH == 0 for size in weight.shape)
 
 
 def tile_layout(weight: Tensor) -> Tensor:
-    """A copy of a weight (out, in) as products.h describes it, flat; in: a multiple of 32."""
+    """A copy of a weight (out, in) in the layout of amx_matmul.h, flat. in: a multiple of 32."""
     weight = weight.detach()
     out_features, in_features = weight.shape
     if out_features % BLOCK_WIDTH:
@@ -58,7 +58,9 @@ def tile_layout(weight: Tensor) -> Tensor:
 
 
 def tiled_linear(x: Tensor, tiled_weight: Tensor, out_features: int, bias: Tensor | None = None) -> Tensor:
-    """x @ W.T + bias, (..., width). x: (..., in); weight: `tile_layout` of W (width, in). Raises ValueError for other sizes."""
+    """x @ W.T + bias, (..., out_features). x: (..., in); tiled_weight: `tile_layout` of W. Raises ValueError for other
+    sizes.
+    """
     x, in_features = x.contiguous(), x.shape[-1]
     if tiled_weight.numel() != in_features * (out_features + -out_features % BLOCK_WIDTH):
         raise ValueError(
@@ -80,7 +82,7 @@ def tiled_linear(x: Tensor, tiled_weight: Tensor, out_features: int, bias: Tenso
 
 
 class ProjectionStruct(ctypes.Structure):
-    """One weight as layer.c has it."""
+    """`projection` of llama_layer.c."""
 
     LAYOUTS = ("weight", "weight_t", "lora_a", "lora_b", "lora_b_t", "lora_a_t")
     _fields_ = [
@@ -104,10 +106,11 @@ class _LayerStruct(ctypes.Structure):
 
 
 class TiledWeights:
-    """A layer's frozen weights, laid out for both ways; made once and shared by whatever is laid over them.
+    """A layer's frozen weights, tiled for forward and backward; shared by all adapters.
 
-    weights: of q, k, v, o, gate, up and down, (out, in) each. bias: of q, k and v in turn, or None. norms: (H,) each.
-    shape: heads, groups, the size of a head, and what the two norms add to the mean square.
+    weights: of q, k, v, o, gate, up and down, (out, in) each. bias: of q, k and v concatenated, or None. norms: (H,)
+    each.
+    dims: heads, kv_heads, head size, and the epsilons of the two norms.
     """
 
     def __init__(
@@ -120,7 +123,7 @@ class TiledWeights:
         self.bias, self.norms, (self.heads, self.kv_heads, self.head_size, self.eps) = bias, norms, dims
 
     def refresh(self) -> None:
-        """Lay out anew what has been changed, where it is."""
+        """Tile again, in place, the weights that have changed."""
         for i, (source, layouts) in enumerate(zip(self._weights, self.layouts, strict=True)):
             if source._version != self._versions[i]:
                 for layout, matrix in zip(layouts, (source, source.t()), strict=True):
@@ -129,12 +132,12 @@ class TiledWeights:
 
 
 class AmxLayer:
-    """A laid-out layer under an update of these ranks, or none; what layer.c does, as functions of tensors."""
+    """The functions of llama_layer.c on tensors, for a layer with LoRA updates of these ranks, or none."""
 
     def __init__(self, tiled_weights: TiledWeights, ranks: Sequence[int] = ()) -> None:
         self.tiled_weights, self._ranks = tiled_weights, list(ranks)
         self._padded_ranks = [(rank + TILE_DEPTH - 1) // TILE_DEPTH * TILE_DEPTH for rank in ranks]
-        #: The update's layouts, one behind the other; zeros stay behind each rank.
+        #: The tiled LoRA tensors, concatenated; elements beyond each rank stay zero.
         buffer_sizes = [
             2 * padded_rank * (in_features + out_features)
             for padded_rank, (in_features, out_features) in zip(
@@ -175,7 +178,7 @@ class AmxLayer:
                     pointer += 2 * projection.padded_rank * width
 
     def set_lora(self, lora_tensors: Sequence[Tensor], scale: float) -> None:
-        """Under this update from now on. pairs: A (r, in) and B (out, r) of the seven, in turn."""
+        """Use this update from now on. lora_tensors: A (r, in) and B (out, r) of the seven projections, alternating."""
         self._struct.scale = scale
         lora_f32 = [item.detach().float().contiguous() for item in lora_tensors]
         for a, b, item in zip(lora_f32[::2], lora_f32[1::2], self._struct.projections, strict=True):
@@ -195,7 +198,7 @@ class AmxLayer:
 
     @property
     def weight_tensors(self) -> list[Tensor]:
-        """All that a pass reads besides its input; their versions tell whether they are those of another pass."""
+        """All tensors that a pass reads besides its input; their versions show whether they have changed since."""
         tiled_weights = self.tiled_weights
         layouts = [layout for pair in tiled_weights.layouts for layout in pair]
         return [
@@ -206,7 +209,7 @@ class AmxLayer:
         ]
 
     def qkv_projection(self, x: Tensor) -> Tensor:
-        """q, k and v of each token, not rotated yet, (N, (heads + 2 groups)·D). x: (N, H)."""
+        """q, k and v of each token before RoPE, (N, (heads + 2 kv_heads)·D). x: (N, H)."""
         x = self._checked(x, self.hidden_size)
         qkv = x.new_empty(
             len(x), (self.tiled_weights.heads + 2 * self.tiled_weights.kv_heads) * self.tiled_weights.head_size
@@ -218,7 +221,7 @@ class AmxLayer:
         return qkv
 
     def post_attention(self, x: Tensor, attn_output: Tensor) -> Tensor:
-        """The output (N, H). x: (N, H); mixed: what attention gave, (N, heads·D)."""
+        """The layer's output (N, H). x: the layer's input (N, H); attn_output: (N, heads·D)."""
         x, attn_output = self._checked(x, self.hidden_size), self._checked(attn_output, self.attn_output_size, len(x))
         out, workspace = torch.empty_like(x), self._workspace("token_workspace_bytes", x, len(x))
         self._call_layer(
@@ -235,9 +238,10 @@ class AmxLayer:
     def forward(
         self, x: Tensor, cos: Tensor, sin: Tensor, start_pos: int, save_attn_output: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """The output (B, T - first, H) of texts x (B, T, H); and, if that `keeps`, what attention gave, for `backward`.
+        """The output (B, T - start_pos, H) for x (B, T, H), and with save_attn_output the attention output that
+        `backward` needs.
 
-        cos, sin: (T, D), (1, T, D) or (B, T, D), rope.py's.
+        cos, sin: (T, D), (1, T, D) or (B, T, D), see rope.py.
         """
         x, (batch_size, length, _) = self._checked(x, self.hidden_size), x.shape
         cos, sin, rope_stride = self._checked_rope(cos, sin, batch_size, length)
@@ -265,8 +269,9 @@ class AmxLayer:
         start_pos: int,
         needs_x_grad: bool,
     ) -> tuple[Tensor | None, list[Tensor]]:
-        """The slope of x, if it is wanted, and those of A (r, in) and B (out, r) of the seven, in turn, float32; from that of
-        the output."""
+        """The gradient of x, if needed, and those of A (r, in) and B (out, r) of the seven projections, alternating,
+        float32.
+        """
         x, (batch_size, length, _) = self._checked(x, self.hidden_size), x.shape
         grad_output, attn_output = (
             self._checked(tensor, size, batch_size, length - start_pos)
@@ -293,7 +298,7 @@ class AmxLayer:
             _pointer(workspace),
         )
         self._call_layer("layer_backward", *arguments, *sizes, start_pos, rope_stride, threads)
-        flat_grads = grads[0].clone().split(counts)  # the other texts' need not stay
+        flat_grads = grads[0].clone().split(counts)  # a copy, so that the gradients of the other sequences can be freed
         return dx, [tensor.view(shape) for tensor, shape in zip(flat_grads, shapes, strict=True)]
 
     @property
@@ -310,17 +315,17 @@ class AmxLayer:
         return _call_kernel(name, ctypes.byref(self._struct), *arguments)
 
     def _workspace(self, size_function: str, like: Tensor, *sizes: int) -> Tensor:
-        """Working memory, so many bytes as a function says."""
+        """Working memory of as many bytes as `size_function` returns."""
         return like.new_empty(self._call_layer(size_function, *sizes) // 2)
 
     def _checked(self, tensor: Tensor, width: int, *leading_shape: int) -> Tensor:
-        """The tensor, contiguous, if its rows are so long and there are so many. Raises ValueError."""
+        """The tensor, contiguous. Raises ValueError unless its shape is (*leading_shape, width)."""
         if tensor.shape[-1] != width or (leading_shape and tensor.shape[:-1] != leading_shape):
             raise ValueError(f"a layer was given {tuple(tensor.shape)} numbers, not {(*leading_shape, width)}")
         return tensor.contiguous()
 
     def _checked_rope(self, cos: Tensor, sin: Tensor, batch_size: int, length: int) -> tuple[Tensor, Tensor, int]:
-        """The rotation, contiguous, and how far that of one text is from the next one's. Raises ValueError."""
+        """The rope tables, contiguous, and the distance between those of two sequences. Raises ValueError."""
         per_text = cos.dim() == 3 and len(cos) > 1
         for table in (cos, sin):
             self._checked(

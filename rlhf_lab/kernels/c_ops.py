@@ -1,7 +1,8 @@
-"""The compiled kernels as functions of tensors: float32 or bfloat16, on the CPU, no gradient recorded.
+"""The compiled kernels as functions of tensors: float32 or bfloat16, on the CPU, without gradients.
 
-`supported` says whether they compute on a tensor. All tensors of a call are of one dtype unless said otherwise, and what is computed
-is rounded to it once, at the end. Results are new tensors; inputs are copied only where they are not contiguous.
+`supported` says whether they can compute on a tensor. All tensors of a call have one dtype unless stated otherwise, and
+results are rounded to it once, at the end. Results are new tensors; inputs are copied only if they are not contiguous.
+ops.py calls them.
 """
 
 import ctypes
@@ -14,11 +15,11 @@ from rlhf_lab.errors import ConfigError
 from rlhf_lab.kernels.compile import load_kernels
 
 C_INT64, C_FLOAT, C_INT = ctypes.c_int64, ctypes.c_float, ctypes.c_int
-SAME_DTYPE = "numbers of the first tensor's dtype"
+SAME_DTYPE = "the first tensor's dtype"
 FLOAT32, INT64, BOOL = torch.float32, torch.int64, torch.bool
-VECTOR_WIDTH = 16  # as in common.h
-PLAIN_TENSOR_TYPES = (Tensor, torch.nn.Parameter)  # kinds whose numbers lie where they say
-#: What each function is given, tensors by the dtype of their numbers, with the number of threads as the last.
+VECTOR_WIDTH = 16  # VEC_WIDTH in simd.h
+PLAIN_TENSOR_TYPES = (Tensor, torch.nn.Parameter)  # types whose data_ptr is their data
+#: Argument types of each kernel, tensors by dtype; the number of threads follows as the last argument.
 SIGNATURES: dict[str, list[Any]] = {
     "rms_norm": [SAME_DTYPE, SAME_DTYPE, SAME_DTYPE, FLOAT32, C_INT64, C_INT64, C_FLOAT],
     "rms_norm_backward": [
@@ -75,9 +76,9 @@ SIGNATURES: dict[str, list[Any]] = {
 
 
 def supported(x: Tensor, *others: Tensor) -> bool:
-    """Whether there are kernels and they compute on tensors like this one.
+    """Whether there are kernels for tensors like this one.
 
-    others: of the same call, which may be of another dtype where somebody's program mixes them (autocast, a layer in float32).
+    others: further tensors of the call; False if their dtypes differ (autocast, a layer in float32).
     """
     if any(other.dtype != x.dtype for other in others):
         return False
@@ -96,8 +97,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
 def rms_norm_backward(
     grad_output: Tensor, x: Tensor, inverse_rms: Tensor, weight: Tensor, residual_grad: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """around + the slope of x, from that of what `rms_norm` gave; and what it gave once more. All (N, H), but weight (H,) and
-    inverse (N, 1) float32."""
+    """residual_grad + the gradient of x, and the output of `rms_norm` recomputed. All (N, H), but weight (H,) and
+    inverse_rms (N, 1) float32.
+    """
     x = x.contiguous()
     out, recomputed = torch.empty_like(x), torch.empty_like(x)
     _call_kernel(
@@ -115,7 +117,7 @@ def rms_norm_backward(
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) · up, of any shape."""
+    """silu(gate) · up, any shape."""
     gate, up = gate.contiguous(), up.contiguous()
     out = torch.empty_like(gate)
     _call_kernel("swiglu", gate, up, out, gate.numel())
@@ -123,7 +125,7 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def swiglu_backward(grad_output: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-    """The slopes of gate and up, (2, N, I), from that of what `swiglu` gave; and what it gave once more. All (N, I)."""
+    """The gradients of gate and up, (2, N, I), and the output of `swiglu` recomputed. All arguments (N, I)."""
     gate, up = gate.contiguous(), up.contiguous()
     grads, recomputed = gate.new_empty(2, *gate.shape), torch.empty_like(gate)
     _call_kernel("swiglu_backward", grad_output.contiguous(), gate, up, grads[0], grads[1], recomputed, gate.numel())
@@ -133,10 +135,10 @@ def swiglu_backward(grad_output: Tensor, gate: Tensor, up: Tensor) -> tuple[Tens
 def causal_attention(
     qkv: Tensor, cos: Tensor, sin: Tensor, batch_size: int, start_pos: int, heads: int, kv_heads: int
 ) -> Tensor:
-    """Causal attention of the tokens from `first` on, (B·(T - first), heads·D).
+    """Causal attention of the tokens from start_pos on, (B·(T - start_pos), heads·D).
 
-    read: (B·T, (heads + 2 groups)·D): q, k and v of each token, not rotated yet. cos, sin: (T, D), (1, T, D) or (B, T, D),
-    rope.py's. No tensor of T² numbers is made.
+    qkv: (B·T, (heads + 2 kv_heads)·D): q, k and v of each token before RoPE. cos, sin: (T, D), (1, T, D) or (B, T, D),
+    see rope.py. Allocates no tensor of T² elements.
     """
     qkv, (length, head_size, rope_stride) = qkv.contiguous(), _attention_sizes(qkv, cos, batch_size, heads, kv_heads)
     attn_output = qkv.new_empty(batch_size * (length - start_pos), heads * head_size)
@@ -158,7 +160,7 @@ def causal_attention_backward(
     heads: int,
     kv_heads: int,
 ) -> Tensor:
-    """The slope of read from that of what `causal_attention` gave."""
+    """The gradient of qkv. grad_output: of the result of `causal_attention`."""
     qkv, (length, head_size, rope_stride) = qkv.contiguous(), _attention_sizes(qkv, cos, batch_size, heads, kv_heads)
     d_qkv, workspace = torch.empty_like(qkv), _workspace("attention_workspace_size", qkv, length, head_size)
     _call_kernel(
@@ -178,10 +180,11 @@ def decode_attention(
     cached_length: int,
     heads: int,
 ) -> Tensor:
-    """Attention of one token more of each row, (B, heads·D), whose key and value are written behind the `used` ones.
+    """Attention of one new token per row, (B, heads·D); writes its key and value into column `cached_length`.
 
-    read: (B, (heads + 2 groups)·D). cos, sin: (B, 1, D), rope.py's. seen: bool, of (B, used + 1) numbers, which tokens a
-    row looks at; None: all. keys, values: (B, groups, room, D), contiguous, room > used.
+    qkv: (B, (heads + 2 kv_heads)·D). cos, sin: (B, 1, D), see rope.py. attention_mask: bool, B·(cached_length + 1)
+    elements, which tokens a row attends to; None: all. keys, values: (B, kv_heads, capacity, D), contiguous, capacity >
+    cached_length.
     """
     batch_size, kv_heads, capacity, head_size = keys.shape
     flat_mask = None if attention_mask is None else attention_mask.reshape(batch_size, cached_length + 1).contiguous()
@@ -195,7 +198,7 @@ def decode_attention(
 
 
 def lora_grads_supported(x: Tensor, grad_output: Tensor) -> bool:
-    """Whether `lora_grads` computes on these."""
+    """Whether `lora_grads` can compute on these."""
     is_aligned = x.shape[1] % VECTOR_WIDTH == 0 and grad_output.shape[1] % VECTOR_WIDTH == 0
     return (
         is_aligned
@@ -211,8 +214,8 @@ def lora_grads(
 ) -> tuple[Tensor, Tensor]:
     """dA = scale · (g·B)ᵀ·x and dB = scale · gᵀ·(x·Aᵀ), in float32.
 
-    x: (N, in), slope: g (N, out), whose rows may be parts of longer ones, a: (r, in), b: (out, r), both float32.
-    known: x·Aᵀ and scale · g·B, (N, r) each, whose rows may be parts of longer ones; None: they are found here, in float32.
+    x: (N, in), grad_output: g (N, out), rows may be strided, a: (r, in), b: (out, r), both float32.
+    low_rank: x·Aᵀ and scale · g·B, (N, r) each, rows may be strided; None: computed here, in float32.
     """
     (row_count, in_features), (out_features, rank) = x.shape, b.shape
     d_a, d_b = _empty_float32(rank, in_features), _empty_float32(out_features, rank)
@@ -243,10 +246,10 @@ def lora_grads(
 def logprobs_and_entropy_inplace(
     logits: Tensor, tokens: Tensor, temperature: float, needs_grad: bool
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the tokens under softmax(logits / temperature) and its entropies, (N,) float32 each, nats.
+    """Log-probabilities of the tokens under softmax(logits / temperature) and its entropy, (N,) float32 each, nats.
 
-    logits: (N, V), used up; where something learns they become onehot(token) - p. tokens: (N,) int64.
-    Raises ConfigError for a token that is no word.
+    logits: (N, V), overwritten: with onehot(token) - p if needs_grad. tokens: (N,) int64.
+    Raises ConfigError for a token outside the vocabulary.
     """
     if len(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < logits.shape[1]:
         raise ConfigError(f"a token is not one of the {logits.shape[1]} words.")
@@ -259,7 +262,7 @@ def logprobs_and_entropy_inplace(
 
 
 def _attention_sizes(qkv: Tensor, cos: Tensor, batch_size: int, heads: int, kv_heads: int) -> tuple[int, int, int]:
-    """Tokens of a text, the size of a head, and how far the rotation of one text is from the next one's."""
+    """Tokens per sequence, head size, and distance between the rope tables of two sequences."""
     length, head_size = len(qkv) // batch_size, qkv.shape[1] // (heads + 2 * kv_heads)
     return length, head_size, length * head_size if cos.dim() == 3 and len(cos) > 1 else 0
 
@@ -269,7 +272,7 @@ def _empty_float32(*shape: int) -> Tensor:
 
 
 def _workspace(function: str, like: Tensor, length: int, width: int, extra: int = 0) -> Tensor:
-    """Working memory of all threads for a call on numbers like these, and so many numbers more."""
+    """Working memory for all threads, as many elements per thread as `function` returns, plus `extra`."""
     size_function = getattr(load_kernels(like.dtype), function)
     if size_function.argtypes is None:
         size_function.argtypes, size_function.restype = [C_INT64, C_INT64], C_INT64
@@ -296,8 +299,9 @@ def _call_kernel(name: str, *arguments: Any) -> None:
 
 
 def data_pointer(tensor: Tensor, dtype: torch.dtype, *, strided: bool = False) -> int:
-    """Where a tensor's numbers begin; parts: its rows may be parts of longer ones. Raises ValueError for what a kernel would read
-    wrongly."""
+    """Address of a tensor's data. strided: rows need not be adjacent. Raises ValueError for a dtype or layout that a
+    kernel would misread.
+    """
     if tensor.dtype != dtype or not (tensor.stride(1) == 1 if strided else tensor.is_contiguous()):
         raise ValueError(
             f"a kernel was given {tuple(tensor.shape)} numbers of {tensor.dtype} with strides {tensor.stride()}"

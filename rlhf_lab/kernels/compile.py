@@ -1,8 +1,8 @@
-"""The kernels beside this file, compiled by the machine's C compiler when they are first wanted, and kept.
+"""The kernels in csrc/, compiled by the machine's C compiler when first needed, and cached.
 
-Nothing needs them: what they compute, PyTorch's operations compute too, in a fifth more time a PPO step (in bfloat16, where a
-processor has tiles to multiply it by, in twice the time). So where there is no
-compiler, or anything goes wrong with it, one line of log says so and that is all.
+They are optional: PyTorch computes the same, in a fifth more time per PPO step (in bfloat16, on a processor with AMX,
+in twice the time). Without a compiler, or if anything goes wrong with it, one line is logged and PyTorch's operations
+are used.
 """
 
 import ctypes
@@ -22,35 +22,34 @@ import torch
 
 log = logging.getLogger("rlhf_lab.kernels")
 
-#: 0: never. VECTORS: layers in C (amx_layer.py) by those too, which are else computed so only where there are tiles.
+#: 0: no kernels. USE_VECTORS: layers in C (amx_layer.py) also by AVX-512 vectors; by default they need AMX tiles.
 KERNELS_ENV, USE_VECTORS = "RLHF_LAB_KERNELS", "vectors"
 COMPILERS = ("cc", "gcc", "clang")
 SOURCES = sorted(Path(__file__).parent.joinpath("csrc").glob("*.[ch]"))
-#: Every sum keeps its order: no flag lets a compiler change the numbers, but for products and sums in one rounding.
+#: No flag lets the compiler reorder sums; only multiply-adds may be fused.
 FLAGS = (
     "-std=c11", "-O3", "-shared", "-fPIC", "-Wl,-Bsymbolic", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math",
     "-ffp-contract=fast",
 )  # fmt: skip
-#: What PyTorch found the processor to have.
+#: By the capability that PyTorch reports.
 VECTOR_FLAGS = {
     "AVX512": ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mfma", "-mprefer-vector-width=512"),
     "AVX2": ("-mavx2", "-mfma"),
 }
-#: What it is told of the numbers of tensors.
 DTYPE_FLAGS: dict[torch.dtype, Sequence[str]] = {torch.float32: (), torch.bfloat16: ("-DBFLOAT16",)}
-#: And of instructions for products of them (amx_matmul.c), by torch's name of the ability, best first.
+#: Options for bfloat16 matrix products (amx_matmul.c), by PyTorch's name of the capability, best first.
 AMX = ("amx_bf16", ("-mavx512bf16", "-mamx-tile", "-mamx-bf16", "-DUSE_AMX"))
 MATMUL_FLAGS = {torch.bfloat16: (AMX, ("avx512_bf16", ("-mavx512bf16",)))}
 COMPILE_TIMEOUT_S = 60  # seconds for the compiler
 
 
 def load_kernels(dtype: torch.dtype = torch.float32) -> ctypes.CDLL | None:
-    """The kernels for tensors of a dtype, compiled and ready to be called; None where there are none."""
+    """The compiled kernels for tensors of a dtype; None if there are none."""
     return _load_or_explain(dtype)[0] if dtype in DTYPE_FLAGS else None
 
 
 def describe(dtype: torch.dtype = torch.float32) -> str:
-    """Whether there are kernels for tensors of a dtype, and why not, in words."""
+    """A sentence that says whether there are kernels for a dtype, and if not, why."""
     message = (
         _load_or_explain(dtype)[1] if dtype in DTYPE_FLAGS else f"no kernels: there are none for {_dtype_name(dtype)}"
     )
@@ -58,7 +57,7 @@ def describe(dtype: torch.dtype = torch.float32) -> str:
 
 
 def layer_backend(dtype: torch.dtype) -> str:
-    """With what layers in C multiply tensors of a dtype: "tiles", or VECTORS where those are wanted; "" where there are none."""
+    """How layers in C multiply tensors of a dtype: "tiles", or USE_VECTORS if requested; "" if there are none."""
     kernels = load_kernels(dtype)
     if not hasattr(kernels, "layer_forward"):
         return ""
@@ -104,7 +103,9 @@ def _build(dtype: torch.dtype) -> tuple[ctypes.CDLL | None, str]:
 
 
 def _compile_and_load(compiler: Sequence[str], option_sets: Sequence[Sequence[str]]) -> ctypes.CDLL:
-    """What the compiler makes with the first of these options that it knows. Raises as `compiled_library` where it knows none."""
+    """The library compiled with the first option set that the compiler accepts. Raises as `compiled_library` if it
+    accepts none.
+    """
     options, *others = option_sets
     try:
         path = compiled_library(compiler, options)
@@ -120,7 +121,7 @@ def _compile_and_load(compiler: Sequence[str], option_sets: Sequence[Sequence[st
 
 
 def matmul_flag_sets(dtype: torch.dtype) -> list[Sequence[str]]:
-    """What the compiler may be told of this processor's products in a dtype, best first, with nothing as the last."""
+    """Compiler options for this processor's matrix products in a dtype, best first, ending with none."""
     capabilities = torch.cpu.get_capabilities() if torch.backends.cpu.get_cpu_capability() == "AVX512" else {}
     usable = [
         entry
@@ -131,7 +132,9 @@ def matmul_flag_sets(dtype: torch.dtype) -> list[Sequence[str]]:
 
 
 def _request_amx_permission() -> bool:
-    """Whether the kernel lends its tiles to this process, which has to ask for them once; no where it is not to have them."""
+    """Whether the operating system grants this process AMX tiles, which must be requested once; False if they are not
+    wanted.
+    """
     if os.environ.get(KERNELS_ENV) == USE_VECTORS:
         return False
     request, feature = 0x1023, 18  # ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
@@ -140,14 +143,14 @@ def _request_amx_permission() -> bool:
 
 
 def _vector_flags() -> Sequence[str] | None:
-    """What the compiler is told of the processor; None where PyTorch has only what every x86 has, products and sums apart."""
+    """Compiler options for this processor; None on x86 without fused multiply-add."""
     capability = torch.backends.cpu.get_cpu_capability()
     lacks_vectors = capability not in VECTOR_FLAGS and platform.machine() in ("x86_64", "AMD64", "i686")
     return None if lacks_vectors else VECTOR_FLAGS.get(capability, ())
 
 
 def find_compiler() -> list[str]:
-    """The C compiler as words of a command: what the variable CC says, else the first one found; none where there is none."""
+    """The C compiler as a command: that of the variable CC, else the first one found; empty if there is none."""
     cc = os.environ.get("CC", "")
     cc_path = shutil.which(cc) if cc else None
     if cc_path is not None:
@@ -160,9 +163,9 @@ def find_compiler() -> list[str]:
 
 
 def compiled_library(compiler: Sequence[str], options: Sequence[str]) -> Path:
-    """The library's file, compiled unless it is there.
+    """The library's file, compiled unless it is cached.
 
-    Raises OSError, or subprocess.SubprocessError with what the compiler said.
+    Raises OSError, or subprocess.SubprocessError with the compiler's output.
     """
     command = [*compiler, *FLAGS, *options]
     compiler_version = subprocess.run(
@@ -187,18 +190,18 @@ def _compile(command: Sequence[str], path: Path) -> None:
         )  # fmt: skip
         with output.open("rb") as file:
             os.fsync(file.fileno())
-        output.replace(path)  # whole, whoever else compiles it now
+        output.replace(path)  # atomic: another process may be compiling it as well
 
 
 def _cache_folder() -> Path:
-    """A folder of the person's own; a new one that goes with the process where that cannot be written."""
+    """The user's cache folder; a temporary folder if that cannot be written."""
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
         folder = (cache if cache.is_absolute() else Path("~/.cache").expanduser()) / "rlhf-lab" / "kernels"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryFile(dir=folder):
             return folder
-    except (OSError, RuntimeError):  # the latter where nobody knows whose home it would be
+    except (OSError, RuntimeError):  # RuntimeError: no home directory
         return Path(_temporary_cache_folder().name)
 
 
@@ -208,7 +211,7 @@ def _temporary_cache_folder() -> "tempfile.TemporaryDirectory[str]":
 
 
 def _openmp() -> ctypes.CDLL | None:
-    """The OpenMP library that PyTorch runs on; None where it is not GNU's, as on macOS and Windows."""
+    """The OpenMP library that PyTorch uses; None unless it is GNU's (it is not on macOS and Windows)."""
     maps = Path("/proc/self/maps")
     lines = maps.read_text(errors="replace").splitlines() if maps.exists() else []
     libraries = {line.split(maxsplit=5)[-1] for line in lines if "libgomp" in line.rpartition("/")[2]}

@@ -1,13 +1,14 @@
-"""Matrix products with a weight that gets no gradient, by the library that is quicker on this processor.
+"""Matrix products with weights that need no gradient, by the library that is fastest on this processor.
 
-PyTorch computes float32 products on x86 with MKL, which uses half of the vector width of AMD's Zen 5: 58 to 100 GFLOP/s of one
-core where oneDNN, which PyTorch has for other dtypes, reaches 110 to 220. On Zen 4 oneDNN takes 0.85 of MKL's time where a
-product is large, and more where it is small. Which of them computes follows from the processor and the shapes alone, so a run
-that is resumed there goes on to the last bit.
+On x86, PyTorch computes float32 products with MKL, which uses half of the vector width of AMD's Zen 5: 58 to 100
+GFLOP/s per core, where oneDNN, which PyTorch uses for other dtypes, reaches 110 to 220. On Zen 4, oneDNN takes 0.85 of
+MKL's time for large products and more for small ones. The choice depends on the processor and the shapes only, so a
+resumed run is bit-identical.
 
-Both rearrange a weight at every product. Where many products of few rows read the same weights, as in sampling, that is half of
-the time: within `PackedWeights` a weight is rearranged once. In bfloat16 our own kernels (fused/products.c) multiply with a weight that
-they are to `register_weight`, where the processor has units for it.
+Both libraries repack the weight for every product. When many products with few rows read the same weights, as in
+sampling, that is
+half of the time: inside `PackedWeights` a weight is packed once. In bfloat16, our own kernels (csrc/amx_matmul.c)
+multiply with weights passed to `register_weight`, if the processor supports it.
 """
 
 import platform
@@ -26,18 +27,17 @@ from torch.nn import functional
 from rlhf_lab.kernels import amx_layer, c_ops
 
 ZEN4_FAMILY = 25  # AMD's number of the family; Zen 3 has it too, but no AVX-512
-#: Multiplications from which on oneDNN is the quicker one: with a weight that it has to rearrange, and without.
+#: Multiplications from which oneDNN is faster: with a weight that it must repack, and with a packed one.
 MIN_MULTIPLICATIONS, MIN_MULTIPLICATIONS_PACKED = 4_000_000, 1_000_000
-MAX_PACKED_BYTES = 2**28  # bytes that `PackedWeights` holds; weights beyond are rearranged at every product
-MAX_REPACKED_BYTES = (
-    2**25
-)  # bytes of a weight that is rearranged elsewhere: that takes as much memory again, MKL next to none
+MAX_PACKED_BYTES = 2**28  # capacity of `PackedWeights`; further weights are repacked for every product
+#: Largest weight that oneDNN repacks for every product: that takes its memory once more, and MKL needs almost none.
+MAX_REPACKED_BYTES = 2**25
 
 
 def is_zen4(processor: str) -> bool:
     """Whether a processor with AVX-512 is AMD's Zen 4 or later.
 
-    processor: as Linux describes it in /proc/cpuinfo, or Windows in `platform.processor()`.
+    processor: its description in /proc/cpuinfo on Linux, or `platform.processor()` on Windows.
     """
     family = re.search(r"cpu family\s*:\s*(\d+)", processor) or re.search(r"Family (\d+)", processor)
     return "AuthenticAMD" in processor and family is not None and int(family[1]) >= ZEN4_FAMILY
@@ -49,12 +49,12 @@ def _cpu_description() -> str:
 
 
 def _has_onednn() -> bool:
-    """Not in every build, and slow where vectors are short."""
+    """Not every build has it, and it is slow on processors with short vectors."""
     return hasattr(torch.ops.mkldnn, "_linear_pointwise") and torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def _can_pack_bfloat16() -> bool:
-    """PyTorch computes bfloat16 products with oneDNN by itself then."""
+    """Then PyTorch computes bfloat16 products with oneDNN anyway."""
     return _has_onednn() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
@@ -63,13 +63,13 @@ USE_ONEDNN, CAN_PACK_BFLOAT16 = _has_onednn() and is_zen4(_cpu_description()), _
 
 
 class PackedWeights:
-    """Weights as oneDNN reads them, each laid out when the first product within the context reads it.
+    """Weights in oneDNN's layout, each packed by the first product inside the context that reads it.
 
-        packed = Packed()
-        with packed: ...     # as often as wanted; the layouts are kept between
+        packed = PackedWeights()
+        with packed: ...     # may be entered repeatedly; the packed weights are kept in between
 
-    It changes nothing where oneDNN is not asked. A weight that has been changed in place is laid out anew, and the layout of one
-    that is gone goes too.
+    It has no effect where oneDNN is not used. A weight that was changed in place is packed again, and the packed copy
+    of a freed weight is freed.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class PackedWeights:
         _active_packed_weights.reset(self._context_tokens.pop())
 
     def layout_of(self, weight: Tensor) -> Tensor | None:
-        """The weight's layout, opaque; None where there is no room for it."""
+        """The packed weight, opaque; None if there is no room for it."""
         key, cached = id(weight), self._layouts.get(id(weight))
         if cached is not None and cached[1] == weight._version:
             return cached[2]
@@ -99,7 +99,7 @@ class PackedWeights:
 
 
 def _drop_layout(packed_ref: weakref.ref[PackedWeights], key: int, size: int, _: object) -> None:
-    """A weight is gone."""
+    """Called when a weight is freed."""
     packed = packed_ref()
     if packed is not None:
         del packed._layouts[key]
@@ -110,14 +110,16 @@ _active_packed_weights: ContextVar[PackedWeights | None] = ContextVar("packed", 
 
 
 class AmxWeight:
-    """A weight as our own kernels read it, laid out for each way when that is first wanted, and anew when it has changed."""
+    """A weight in the layout of our own kernels, tiled for each orientation when first needed, and again after a
+    change.
+    """
 
     def __init__(self, weight: Tensor) -> None:
         self._weight = weakref.ref(weight)
         self._layouts: dict[bool, tuple[int, Tensor]] = {}
 
     def layout_of(self, weight: Tensor) -> Tensor | None:
-        """For the weight itself or its transpose; None for whatever else lies there."""
+        """The layout for the weight itself or its transpose; None for any other tensor at the same address."""
         registered = self._weight()
         if registered is None or registered.data_ptr() != weight.data_ptr():
             return None
@@ -130,13 +132,14 @@ class AmxWeight:
         return None
 
 
-_registered_weights: dict[int, AmxWeight] = {}  # by where the weight lies
+_registered_weights: dict[int, AmxWeight] = {}  # by address
 
 
 def register_weight(weight: Tensor) -> None:
-    """Multiply with this weight by our own kernels from now on, where there are some. It takes its memory again for each way.
+    """Multiply with this weight by our own kernels from now on, if there are any. Takes its memory once more per
+    orientation.
 
-    What is written to its `data` later is not seen.
+    Later writes to its `.data` are not noticed.
     """
     if amx_layer.available(weight.dtype) and weight.device.type == "cpu":
         address = weight.data_ptr()
@@ -145,13 +148,13 @@ def register_weight(weight: Tensor) -> None:
 
 
 def _unregister_weight(address: int, entry_ref: weakref.ref[AmxWeight]) -> None:
-    """A weight is gone; another one may be known there by now."""
+    """Called when a weight is freed. Another weight may be registered at the same address by then."""
     if _registered_weights.get(address) is entry_ref():
         _registered_weights.pop(address, None)
 
 
 def _amx_matmul(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor] | None:
-    """x and a bias -> x @ weight.T + bias by our own kernels, or None where they do not compute it."""
+    """A function (x, bias) -> x @ weight.T + bias of our own kernels, or None if they do not apply."""
     registered = (
         _registered_weights.get(weight.data_ptr()) if _registered_weights and c_ops.supported(x, weight) else None
     )
@@ -161,10 +164,11 @@ def _amx_matmul(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor | None], 
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias, differentiable (as often as wanted) in all three.
+    """x @ weight.T + bias, differentiable (any number of times) in all three.
 
-    The same library computes it whether or not a gradient is recorded: else the first ratios of an update, of a pass without
-    gradient and one with, would not be 1 (they were up to 1.4e-5 off). Only a weight that learns itself goes to PyTorch's own.
+    The same library computes it with and without gradients. Otherwise the first ratios of an update, between a pass
+    without gradient and one with, would not be 1 (they were off by up to 1.4e-5). Only a weight that needs a gradient
+    itself goes to PyTorch.
 
     Args:
         x: (..., in), weight: (out, in), bias: (out,) or None, of one floating dtype; any strides.
@@ -182,13 +186,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def linear_add(addend: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    """onto + x @ weight.T, no gradient. onto: (rows, out), x: (rows, in), weight: (out, in)."""
+    """addend + x @ weight.T, without gradient. addend: (rows, out), x: (rows, in), weight: (out, in)."""
     matmul = _onednn_matmul(x, weight)
     return torch.addmm(addend, x, weight.t()) if matmul is None else matmul(x, None).add_(addend)
 
 
 class _LinearFunction(torch.autograd.Function):
-    """`linear` with a gradient to x alone."""
+    """`linear` with a gradient for x only."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -205,7 +209,7 @@ _linear_autograd: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _LinearFun
 
 
 def _onednn_matmul(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor | None], Tensor] | None:
-    """x and a bias -> x @ weight.T + bias by oneDNN, or None where it is not asked."""
+    """A function (x, bias) -> x @ weight.T + bias by oneDNN, or None if oneDNN is not used."""
     layout = _onednn_weight(x, weight)
     if layout is None:
         return None
@@ -214,7 +218,7 @@ def _onednn_matmul(x: Tensor, weight: Tensor) -> Callable[[Tensor, Tensor | None
 
 
 def _onednn_weight(x: Tensor, weight: Tensor) -> Tensor | None:
-    """What oneDNN is to multiply x with: the weight, or its packed layout; None where it is not to."""
+    """The weight, or its packed layout, if oneDNN is to multiply it with x; else None."""
     uses_onednn = USE_ONEDNN if x.dtype == torch.float32 else CAN_PACK_BFLOAT16 and x.dtype == torch.bfloat16
     if not uses_onednn or x.device.type != "cpu":
         return None
@@ -231,5 +235,5 @@ def _onednn_weight(x: Tensor, weight: Tensor) -> Tensor | None:
 
 
 def _is_dense_matrix(matrix: Tensor) -> bool:
-    """Whether rows or columns lie one behind the other: of parts of rows oneDNN copies one number after the other, 25 ms."""
+    """Whether rows or columns are contiguous. oneDNN copies other layouts element by element, which took 25 ms."""
     return matrix.is_contiguous() or matrix.mT.is_contiguous()

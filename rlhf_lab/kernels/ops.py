@@ -1,7 +1,10 @@
-"""What lies between the matrix products of a decoder layer, forward and on the way back: norms, the gated unit and attention.
+"""The operations between the matrix products of a decoder layer and behind the vocabulary head: norms, SwiGLU,
+attention, log-probs.
 
-Each in one pass by a compiled kernel (rlhf_lab/fused) where there are some and they take the numbers, else by PyTorch's
-operations. Rounding differs in the last bits; a process goes one way throughout, with a gradient or without.
+Each runs as a compiled kernel (c_ops.py) if there is one for the tensors, else as PyTorch operations: callers need not
+know which. The two differ in rounding only. A process uses the same one throughout, with or without gradients.
+Symbols: B batch size, T tokens of a sequence, N = B·T, H hidden size, I intermediate size, D head size, V vocabulary
+size.
 """
 
 import functools
@@ -17,15 +20,15 @@ from rlhf_lab.kernels import c_ops
 from rlhf_lab.kernels.rope import RopeTables, apply_rope
 
 HALF_DTYPES = (torch.bfloat16, torch.float16)
-#: For each element of a head, the longest sequence for which PyTorch's batched products beat its fused attention, which keeps no
-#: (T, T) weights. A compiled kernel is faster at any length.
+#: For each element of a head, the longest sequence for which PyTorch's batched products beat its fused attention, which
+#: keeps no (T, T) weights. A compiled kernel is faster at any length.
 MAX_LENGTH_PER_HEAD_SIZE = 6
 CACHE_CHUNK_ELEMENTS = 2**18  # logits that fit a processor's cache: 1 MiB in float32
 GPU_CHUNK_ELEMENTS = 2**26  # on a GPU, where launching a chunk costs as much as computing it: 256 MiB in float32
 
 
 class LayerDims(NamedTuple):
-    """Heads, groups of keys and values, the size D of a head, and what the two norms add to the mean square."""
+    """Number of heads, number of key-value heads, head size D, and the epsilons of the two norms."""
 
     heads: int
     kv_heads: int
@@ -34,7 +37,7 @@ class LayerDims(NamedTuple):
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """w · x / rms(x) of each row, and 1 / sqrt(mean square + eps), (N, 1), in float32 at the least. x: (N, H)."""
+    """weight · x / rms(x) of each row of x (N, H), and 1 / sqrt(mean square + eps), (N, 1), in at least float32."""
     if c_ops.supported(x, weight):
         return c_ops.rms_norm(x, weight, eps)
     x_wide = x.float() if x.dtype in HALF_DTYPES else x
@@ -49,14 +52,16 @@ def _scalar(value: float, dtype: torch.dtype) -> Tensor:
 
 
 def rms_norm_recompute(x: Tensor, inverse_rms: Tensor, weight: Tensor) -> Tensor:
-    """What `rms_norm` gave, once more. inverse: what it gave beside."""
+    """The first result of `rms_norm` from its second one, `inverse_rms`."""
     return (x.to(inverse_rms.dtype) * inverse_rms).mul_(weight).to(x.dtype)
 
 
 def rms_norm_backward(
     grad_output: Tensor, x: Tensor, inverse_rms: Tensor, weight: Tensor, residual_grad: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """What came around the norm + the slope of x from that of `rms_norm`'s result, which is used up; and that result again."""
+    """residual_grad + the gradient of x, both (N, H), and the output of `rms_norm` recomputed. grad_output is
+    overwritten.
+    """
     if c_ops.supported(x, weight, grad_output, residual_grad):
         return c_ops.rms_norm_backward(grad_output, x, inverse_rms, weight, residual_grad)
     dtype, recomputed = residual_grad.dtype, rms_norm_recompute(x, inverse_rms, weight)
@@ -74,7 +79,9 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def swiglu_backward(grad_output: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
-    """The slopes of gate and up, (2, N, I), from that of `swiglu`'s result (N, I), which is used up; and that result again."""
+    """The gradients of gate and up, (2, N, I), and the output of `swiglu` recomputed. grad_output (N, I) is
+    overwritten.
+    """
     if c_ops.supported(gate, up, grad_output):
         return c_ops.swiglu_backward(grad_output, gate, up)
     d_gate, silu_gate = grads = gate.new_empty(2, *gate.shape)
@@ -86,23 +93,24 @@ def swiglu_backward(grad_output: Tensor, gate: Tensor, up: Tensor) -> tuple[Tens
 
 
 def split_heads(x: Tensor, batch_size: int, head_size: int) -> Tensor:
-    """(B·T, n·D) as (n, B, T, D); no copy."""
+    """(B·T, n·D) viewed as (n, B, T, D)."""
     return x.view(batch_size, -1, x.shape[-1] // head_size, head_size).permute(2, 0, 1, 3)
 
 
 def causal_attention(
     qkv: Tensor, rope: RopeTables, batch_size: int, start_pos: int, dims: LayerDims
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """Causal attention of the tokens from `first` on, (B·(T - first), heads·D); and what `causal_attention_backward` has to be given.
+    """Causal attention of the tokens from start_pos on, (B·(T - start_pos), heads·D), and what
+    `causal_attention_backward` needs.
 
-    read: (B·T, (heads + 2 groups)·D), q, k and v of each token, not rotated yet.
+    qkv: (B·T, (heads + 2 kv_heads)·D), q, k and v of each token before RoPE.
     """
     if c_ops.supported(qkv, rope.cos):
         return c_ops.causal_attention(qkv, rope.cos, rope.sin, batch_size, start_pos, dims.heads, dims.kv_heads), (qkv,)
     heads = split_heads(qkv, batch_size, dims.head_size)
     q, k = apply_rope(heads[: -dims.kv_heads], rope).split_with_sizes((dims.heads, dims.kv_heads))
     v, query_count = heads[-dims.kv_heads :].contiguous(), k.shape[2] - start_pos
-    if start_pos:  # copies, so that what is not asked for does not stay
+    if start_pos:  # copies, so that unused queries are not kept in memory
         q, k = q[:, :, start_pos:].clone(memory_format=torch.contiguous_format), k.clone()
     q = q.view(-1, query_count, dims.head_size)
     attn_weights = attention_weights(q, _repeat_kv_heads(k, dims.heads), dims.head_size**-0.5)
@@ -115,7 +123,7 @@ def causal_attention(
 def causal_attention_backward(
     grad_output: Tensor, saved: Sequence[Tensor], rope: RopeTables, batch_size: int, start_pos: int, dims: LayerDims
 ) -> Tensor:
-    """The slope of `read` from that of what `causal_attention` gave."""
+    """The gradient of qkv. saved: the second result of `causal_attention`."""
     if len(saved) == 1:
         return c_ops.causal_attention_backward(
             grad_output, saved[0], rope.cos, rope.sin, batch_size, start_pos, dims.heads, dims.kv_heads
@@ -141,21 +149,19 @@ def causal_attention_backward(
 
 @functools.lru_cache(maxsize=8)
 def causal_mask(key_length: int, query_length: int, dtype: torch.dtype) -> Tensor:
-    """(1, S, T): -inf where one of the last S of T tokens would look ahead."""
+    """(1, S, T): -inf where one of the last S of T tokens would attend to a later one. S: query_length, T: key_length."""
     return torch.full((1, key_length, key_length), -torch.inf, dtype=dtype).triu(1)[:, key_length - query_length :]
 
 
 def attention_weights(q: Tensor, k: Tensor, scale: float) -> Tensor:
-    """(N, S, T): how much each of the last S tokens looks at those up to itself. q: (N, S, D), k: (N, T, D)."""
+    """(N, S, T): the causal attention weights of the last S of T tokens. q: (N, S, D), k: (N, T, D)."""
     scores = torch.baddbmm(causal_mask(k.shape[1], q.shape[1], q.dtype), q, k.mT, alpha=scale)
-    softmax_dtype = torch.promote_types(
-        q.dtype, torch.float32
-    )  # of bfloat16 itself a softmax takes three times as long
+    softmax_dtype = torch.promote_types(q.dtype, torch.float32)  # softmax in bfloat16 takes three times as long
     return scores.softmax(-1, dtype=softmax_dtype).to(q.dtype)
 
 
 def _repeat_kv_heads(x: Tensor, heads: int) -> Tensor:
-    """(groups, B, T, D) -> (heads·B, T, D): the keys or values of a group for each head that reads them."""
+    """(kv_heads, B, T, D) -> (heads·B, T, D): each key-value head repeated for the heads that share it."""
     kv_heads, batch_size, length, head_size = x.shape
     if kv_heads == heads:
         return x.view(-1, length, head_size)
@@ -168,7 +174,7 @@ def _scaled_bmm(factor: float, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _sum_grads_per_kv_head(grad: Tensor, like: Tensor) -> Tensor:
-    """(heads·B, T, D) -> (groups, B, T, D): the slopes of a group's heads added up."""
+    """(heads·B, T, D) -> (kv_heads, B, T, D): the gradients summed over the heads that share a key-value head."""
     grad = grad.view(like.shape[0], -1, *like.shape[1:])
     return grad.squeeze(1) if grad.shape[1] == 1 else grad.sum(1)
 
@@ -184,8 +190,9 @@ def decode_attention(
 ) -> Tensor:
     """Attention of one new token per row, (B, heads·D); writes its key and value into column `cached_length`.
 
-    qkv: (B, (heads + 2 kv_heads)·D), before RoPE, used up. rope: (B, 1, D). attention_mask: (B, 1, 1, cached_length + 1) bool, which
-    tokens a row attends to; None: all. keys, values: (B, kv_heads, capacity, D), contiguous, capacity > cached_length.
+    qkv: (B, (heads + 2 kv_heads)·D), before RoPE, used up. rope: (B, 1, D). attention_mask: (B, 1, 1, cached_length +
+    1) bool, which tokens a row attends to; None: all. keys, values: (B, kv_heads, capacity, D), contiguous, capacity >
+    cached_length.
     """
     if c_ops.supported(qkv, rope.cos):
         return c_ops.decode_attention(qkv, *rope, attention_mask, keys, values, cached_length, dims.heads)
@@ -226,7 +233,9 @@ def _swapped_index(heads: int, head_size: int) -> Tensor:
 
 
 def max_attention_length(like: Tensor, head_size: int) -> float:
-    """The longest sequence that `causal_attention` computes faster than PyTorch's fused attention, on tensors like this one."""
+    """The longest sequence that `causal_attention` computes faster than PyTorch's fused attention, on tensors like this
+    one.
+    """
     return math.inf if c_ops.supported(like) else MAX_LENGTH_PER_HEAD_SIZE * head_size
 
 
@@ -238,10 +247,11 @@ def lora_grads(
     low_rank: Tensor | None,
     low_rank_grad: Tensor | None,
 ) -> list[Tensor]:
-    """dA = s·(g·B)ᵀ·x and dB = s·gᵀ·(x·Aᵀ), in turn, of weights that read the same input.
+    """dA = s·(g·B)ᵀ·x and dB = s·gᵀ·(x·Aᵀ), alternating, for several weights that read the same input.
 
-    pairs: their A (r, in) and B (out, r), in turn; none where nothing learns. x: (N, in). slopes: g (N, out) of each, one tensor
-    where their sizes are the same. low, low_slope: of `concat_lora_input` and `split_lora_grad`.
+    lora_tensors: their A (r, in) and B (out, r), alternating; empty without trainable tensors. x: (N, in).
+    grad_outputs: g (N, out) of each; one tensor if their sizes are equal. low_rank, low_rank_grad: from
+    `concat_lora_input` and `split_lora_grad`, or None.
     """
     if not lora_tensors:
         return []
@@ -258,7 +268,7 @@ def lora_grads(
             for a, b, g, low_ranks in zip(a, b, grad_outputs, precomputed, strict=True)
         )
         return [grad for pair in kernel_grads for grad in pair]
-    # The long dimension (rows) comes last in the rank-r products: four times as fast as with r last (BLAS, measured).
+    # The long dimension (rows) is the last one of the rank-r products: measured four times as fast as with r last.
     if low_rank is None or low_rank_grad is None:
         transposed_grads = grad_outputs.mT if isinstance(grad_outputs, Tensor) else [grad.t() for grad in grad_outputs]
         low_rank_t = _concat(a).mm(x.t())
@@ -267,16 +277,15 @@ def lora_grads(
         low_rank_t = low_rank.t()
         da = low_rank_grad.t().mm(x).to(a[0].dtype)
     db = [
-        torch.mul(
-            product.t().to(tensor.dtype), scale, out=torch.empty_like(tensor)
-        )  # as B lies, or autograd would copy it
+        # with the strides of B, or autograd would copy it
+        torch.mul(product.t().to(tensor.dtype), scale, out=torch.empty_like(tensor))
         for tensor, product in zip(b, _matmuls(low_rank_t.split(ranks), grad_outputs), strict=True)
     ]
     return [grad for pair in zip(da.split(ranks), db, strict=True) for grad in pair]
 
 
 def _matmuls(left: Sequence[Tensor], right: Sequence[Tensor] | Tensor) -> list[Tensor]:
-    """few (r, K) @ many (K, M) of each; where the sizes are the same, as batched ones, which take two thirds of the time."""
+    """left[i] (r, K) @ right[i] (K, M). Equal sizes are batched, which takes two thirds of the time."""
     if isinstance(right, Tensor) and len(left) > 1 and len({a.shape for a in left}) == 1:
         return [*torch.bmm(torch.stack([*left]), right)]
     return [a.mm(b) for a, b in zip(left, right, strict=True)]
@@ -289,9 +298,10 @@ def _concat(tensors: Sequence[Tensor]) -> Tensor:
 def logprobs_and_entropy_inplace(
     logits: Tensor, tokens: Tensor, temperature: float, needs_grad: bool
 ) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the tokens under softmax(logits / temperature), and its entropies, (N,) each, nats.
+    """Log-probabilities of the tokens under softmax(logits / temperature) and its entropy, (N,) each, nats.
 
-    logits: (N, V), overwritten: by onehot(token) - p if needs_grad. tokens: (N,) int64. Works on a few rows at a time, in the cache.
+    logits: (N, V), overwritten: with onehot(token) - p if needs_grad. tokens: (N,) int64. Works on a few rows at a
+    time, in the cache.
     """
     if c_ops.supported(logits):
         return c_ops.logprobs_and_entropy_inplace(logits, tokens, temperature, needs_grad)
@@ -309,10 +319,10 @@ def logprobs_and_entropy_inplace(
 
 
 def logprobs_entropy_probs(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities of the tokens and entropies (...), and all probabilities (..., V); no gradient is kept.
+    """Log-probabilities of the tokens and entropy (...), and all probabilities (..., V), without gradient.
 
-    logits: in float32 or float64, divided by the temperature; used up. With the largest of them subtracted, the log of the sum
-    of their exponentials is that of 1 / max p.
+    logits: float32 or float64, already divided by the temperature; overwritten. After subtracting the maximum,
+    logsumexp is log(1 / max p).
     """
     logits.sub_(logits.amax(-1, keepdim=True))
     probs = logits.softmax(dim=-1)
@@ -323,7 +333,7 @@ def logprobs_entropy_probs(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tens
 
 
 def scale_logits(logits: Tensor, temperature: float) -> Tensor:
-    """logits / temperature, half precision widened to float32; no copy where there is nothing to do."""
+    """logits / temperature, half precision converted to float32; the same tensor if there is nothing to do."""
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
     return logits if temperature == 1.0 else logits / temperature

@@ -2,12 +2,12 @@
 
     adapters = Adapters(backbone)
     adapters.add("policy", r=8, alpha=16, seed=0, trainable=True)
-    with adapters.using("policy"): ...        # forward passes go through the adapter
-    with adapters.using(None): ...            # the reference: every adapter off
-    with adapters.using("policy", merged=True): ...   # sampling: plain matrix products on scratch weights
+    with adapters.using("policy"): ...        # forward passes use the adapter
+    with adapters.using(None): ...            # the reference policy: no adapter
+    with adapters.using("policy", merged=True): ...   # sampling: plain matrix products on merged weights
 
-Contexts nest, and leaving one restores the state before it also after an exception: a job that samples in the middle of a
-training step changes nothing for it.
+Contexts nest. Leaving one restores the previous state, also after an exception, so a job that samples in the middle of
+a training step does not disturb it.
 """
 
 import warnings
@@ -55,7 +55,7 @@ class Adapters:
         self._layers: list[Any] = []
         self._merged_linears: list[MergedLoraLinear] = []
         self._lora_weights: dict[str, list[LoraWeights | None]] = {}
-        self._forwards: dict[str | None, list[Forward | None]] = {None: []}  # of layers; None: PEFT's own
+        self._forwards: dict[str | None, list[Forward | None]] = {None: []}  # per layer; None: PEFT's own
         self._parameters: dict[str, list[tuple[str, nn.Parameter]]] = {}
 
     @property
@@ -63,9 +63,9 @@ class Adapters:
         return tuple(self._trainable)
 
     def add(self, name: str, *, r: int, alpha: int, seed: int, trainable: bool) -> None:
-        """A fresh adapter (B = 0, so it changes nothing yet) on every linear layer of the trunk; replaces one of that name.
+        """A new adapter (B = 0, so no effect yet) on every linear layer of the trunk; replaces one of the same name.
 
-        The initial A is drawn from `seed` and leaves the global generator as it was.
+        The initial A is drawn from `seed` without changing the global generator.
         """
         config = LoraConfig(
             r=r,
@@ -89,7 +89,7 @@ class Adapters:
         self._index_layers()
 
     def copy(self, source: str, name: str, *, trainable: bool) -> None:
-        """A new adapter that begins with the tensors of another, at its rank and scale."""
+        """A new adapter with the tensors, rank and scale of another."""
         assert self._peft is not None
         config: Any = self._peft.peft_config[source]
         self.add(name, r=config.r, alpha=config.lora_alpha, seed=0, trainable=trainable)
@@ -112,7 +112,7 @@ class Adapters:
         self._index_layers()
 
     def _index_layers(self) -> None:
-        """Remember layers and tensors after adapters were added or removed: walking the modules is slow."""
+        """Collect layers and parameters after adapters were added or removed: walking the modules is slow."""
         modules = self._peft.modules() if self._peft is not None else ()
         named = list(self._peft.named_parameters()) if self._peft is not None else []
         for layer in self._layers:
@@ -139,29 +139,27 @@ class Adapters:
         self._apply(self._active)
 
     def freeze(self, name: str) -> None:
-        """Stop training the adapter: its tensors require no gradients any more."""
+        """Stop training the adapter: its parameters no longer require gradients."""
         self._trainable[name] = False
         self._apply(self._active)
 
     def parameters(self, name: str) -> list[nn.Parameter]:
-        """The tensors of one adapter, in a fixed order."""
+        """The parameters of one adapter, in a fixed order."""
         return [value for _, value in self._parameters[name]]
 
     @contextmanager
     def using(self, name: str | None, *, merged: bool = False) -> Iterator[None]:
-        """Forward passes inside go through the adapter `name` (None: all off).
+        """Forward passes inside use the adapter `name` (None: no adapter).
 
-        merged: for sampling, where no gradient is wanted. Layers that compute with W + s·B·A anyway (lora_linear) do what they
-        always do; the others get scratch copies for the time being. The frozen weights are untouched, so nothing drifts.
-        Weights that are dealt out over several processes are never copied: nothing is merged there.
+        merged: for sampling, without gradients. Layers that compute with W + s·B·A anyway (lora_linear.py) are
+        unaffected; the others temporarily use merged copies. The frozen weights are untouched, so nothing drifts.
+        Sharded weights are never copied or merged.
         """
         if name is not None and name not in self._trainable:
             raise ModelError(f'no adapter named "{name}" is loaded; there are: {", ".join(self.names) or "none"}.')
         previous = self._active
         try:
-            self._apply(
-                _ActiveAdapter(name, merged and self.backbone.shards is None)
-            )  # takes memory, which may not be there
+            self._apply(_ActiveAdapter(name, merged and self.backbone.shards is None))  # may run out of memory
             yield
         finally:
             self._apply(
@@ -194,7 +192,7 @@ class Adapters:
                     parameter.requires_grad_(trainable)
 
     def _apply_peft(self, layer: Any, name: str, merged: bool) -> None:
-        """PEFT's own forward pass, for layers that `lora_linear` leaves to it."""
+        """PEFT's own forward pass, for layers that `lora_linear` does not support."""
         layer.__dict__.pop("forward", None)
         if not merged:
             layer.set_adapter([name])
@@ -209,12 +207,12 @@ class Adapters:
             base.weight = self._merged_copies[base]
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The adapter's tensors under PEFT's own names, copied where they lie."""
+        """Copies of the adapter's tensors under PEFT's names, on their device."""
         state = get_peft_model_state_dict(self._peft, adapter_name=name, save_embedding_layers=False)
         return {key: value.detach().clone().contiguous() for key, value in state.items()}
 
     def load_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
-        """Overwrite the adapter with tensors saved by `tensors`. Raises ModelError if they do not fit."""
+        """Overwrite the adapter with the result of `tensors`. Raises ModelError if it does not fit."""
         assert self._peft is not None
         expected = {key: value.shape for key, value in self.tensors(name).items()}
         actual = {key: value.shape for key, value in tensors.items()}
@@ -227,14 +225,14 @@ class Adapters:
         self._apply(self._active)
 
     def save(self, name: str, folder: Path) -> None:
-        """Write adapter_config.json and adapter_model.safetensors, as PEFT loads them."""
+        """Write adapter_config.json and adapter_model.safetensors, which PEFT can load."""
         assert self._peft is not None
         folder.mkdir(parents=True, exist_ok=True)
         self._peft.peft_config[name].save_pretrained(str(folder))
         save_file({key: value.cpu() for key, value in self.tensors(name).items()}, folder / ADAPTER_FILE)
 
     def load(self, name: str, folder: Path, *, trainable: bool = False) -> None:
-        """Add the adapter saved in `folder` under `name`. Raises ModelError if it is missing or does not fit."""
+        """Add the adapter saved in `folder` as `name`. Raises ModelError if it is missing or does not fit."""
         if not (folder / ADAPTER_FILE).is_file():
             raise ModelError(f"{folder} holds no {ADAPTER_FILE}; the adapter was deleted or never finished.")
         try:

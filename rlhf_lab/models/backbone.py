@@ -1,7 +1,7 @@
-"""One frozen causal language model with its tokenizer, and the two forward passes everything else is built from.
+"""One frozen causal language model with its tokenizer, and the two forward passes that everything else builds on.
 
-The backbone's weights never change. Adapters (models/adapters.py) are laid over it and switched; the reference policy is
-the backbone with every adapter off.
+The backbone's weights never change. Adapters (models/adapters.py) are added to it and switched; the reference policy is
+the backbone without an adapter.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -22,16 +22,18 @@ from rlhf_lab.kernels.matmul import linear, register_weight
 from rlhf_lab.models.fsdp import FsdpShards
 from rlhf_lab.models.fused_llama import FusedLayers, patch_model, register_attention
 
-REPLACEMENT_CHARACTER = "\ufffd"  # what a tokenizer says of a character of which a token is missing
-#: input_ids (B, 1), positions (B, 1), mask (B, L) of all tokens so far, the cache of the earlier ones -> hidden states (B, H).
+REPLACEMENT_CHARACTER = "\ufffd"  # decoding of a character of which a token is missing
+#: input_ids (B, 1), positions (B, 1), mask (B, L) of all tokens so far, the cache of the earlier ones -> hidden states
+#: (B, H).
 DecodeFunction = Callable[[Tensor, Tensor, Tensor, Cache], Tensor]
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
 @dataclass(frozen=True)
 class WeightVersion:
-    """Which tensors a forward pass reads: the same ones as long as `generation` is the same object and `key` is equal, whatever
-    numbers they hold. `refresh` brings scratch copies among them up to date, as the pass itself would."""
+    """Identifies the tensors that a forward pass reads: they are the same while `generation` is the same object and
+    `key` is equal, whatever their values. `refresh` updates merged copies among them, as the pass itself would.
+    """
 
     generation: object = field(default_factory=object)
     key: Hashable = None
@@ -40,12 +42,11 @@ class WeightVersion:
 
 @dataclass
 class Backbone:
-    """A loaded model. `name` is what was asked for, `digest` the SHA-256 of its weights.
+    """A loaded model. `name` is the requested name, `digest` the SHA-256 of its weights.
 
-    wiring: set by what is laid over the model (adapters). whole: the layers that are computed as one function each.
-    graphs: what models/sampling/cuda_graphs.py keeps between two samplings.
-    shards: the processes that hold its weights together; None: this one holds all. pieces: how many a batch of rows is cut
-    into, since memory ran out (models/oom.py).
+    weight_version: set by the adapters. fused_layers: the layers computed as one function each. cuda_graphs: what
+    models/sampling/cuda_graphs.py keeps between samplings. shards: the processes that hold the weights together; None:
+    this one holds all. batch_splits: parts that a batch is split into since memory ran out (models/oom.py).
     """
 
     name: str
@@ -67,7 +68,7 @@ class Backbone:
 
     @property
     def context_length(self) -> int:
-        """The longest sequence the model can read, in tokens."""
+        """The longest sequence that the model can read, in tokens."""
         return int(getattr(self.model.config.get_text_config(), "max_position_embeddings", 0) or 2**20)
 
     @property
@@ -77,7 +78,7 @@ class Backbone:
         return trunk
 
     def encode_prompt(self, text: str) -> list[int]:
-        """Token ids of a prompt, as the policy reads it: chat template where the tokenizer has one, its own BOS otherwise."""
+        """Token ids of a prompt for the policy: with the chat template if the tokenizer has one, else with its own BOS."""
         if getattr(self.tokenizer, "chat_template", None):
             ids = self.tokenizer.apply_chat_template(
                 [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False
@@ -90,7 +91,7 @@ class Backbone:
         return ids or ([int(bos)] if bos is not None else [self.eos_ids[0]])
 
     def encode_response(self, text: str) -> list[int]:
-        """Ids of a response that nobody sampled (imported text), EOS appended."""
+        """Token ids of a response that was not sampled (imported text), EOS appended."""
         ids = [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
         return [*ids, self.eos_ids[0]]
 
@@ -98,14 +99,12 @@ class Backbone:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def token_strings(self, ids: Sequence[int]) -> list[str]:
-        """The text that each token adds to those before it; joined they are the whole text, special tokens shown.
+        """The text that each token adds to the previous ones; joined they are the whole text, special tokens included.
 
-        A character of several tokens stands with the last of them, the others are empty.
+        A character of several tokens is assigned to its last token; the others are empty.
         """
         strings: list[str] = []
-        window_start = decoded_end = (
-            0  # where the token before the last whole text begins, and where what is known ends
-        )
+        window_start = decoded_end = 0  # start of the last complete token's context, and end of the decoded text
         for end in range(1, len(ids) + 1):
             decoded, text = (str(self.tokenizer.decode(list(ids[window_start:stop]))) for stop in (decoded_end, end))
             if text.endswith(REPLACEMENT_CHARACTER) and end < len(ids):
@@ -117,18 +116,17 @@ class Backbone:
 
     @property
     def token_budget(self) -> int:
-        """Tokens (padding included) that one forward pass without gradients takes: enough to keep the device busy."""
+        """Tokens (padding included) per forward pass without gradients: enough to keep the device busy."""
         return 2**16 if self.device.type == "cuda" else 2**10
 
     def sync_pass_count(self, count: int) -> int:
-        """How many passes to make where `count` would do: as many as any process that holds a part of the weights."""
+        """The largest `count` of all processes that share the weights: each must make as many passes."""
         return self.shards.max_over_ranks(count) if self.shards is not None else count
 
     def hidden(self, input_ids: Tensor, start_pos: int = 0) -> Tensor:
-        """Last hidden states (B, L - first, H) of the trunk, from position `first` on, under whatever adapter is on.
+        """Last hidden states (B, L - start_pos, H) of the trunk, from position start_pos on, with the adapter in use.
 
-        input_ids: (B, L) int64. Rows begin at column 0 and every position sees those before it: padding may only stand at the
-        end.
+        input_ids: (B, L) int64. Rows begin at column 0 and attention is causal: padding is allowed at the end only.
         """
         hidden = self.fused_layers.hidden_states(self.trunk, input_ids, start_pos)
         if hidden is None:
@@ -151,7 +149,7 @@ class Backbone:
 
     @property
     def frozen_lm_head(self) -> nn.Linear | None:
-        """The vocabulary head where it is a frozen linear layer whose whole weight is here; else None: see `logits`."""
+        """The language-model head if it is a frozen linear layer and not sharded; else None: see `logits`."""
         head = self.model.get_output_embeddings()
         return head if type(head) is nn.Linear and not head.weight.requires_grad and self.shards is None else None
 
@@ -167,10 +165,11 @@ class Backbone:
 def load_backbone(
     name: str, *, device: str | None = None, dtype: torch.dtype | None = None, sharded: bool = False
 ) -> Backbone:
-    """Load a model by name: "embedded", a local folder, or a Hub id (downloaded once, safetensors only, no remote code).
+    """Load a model by name: "embedded", a local folder, or a Hub id (downloaded once, safetensors only, no remote
+    code).
 
-    dtype: rlhf_lab/config/dtype.py's unless given. sharded: over all processes of the group that this
-    one was launched into, which load it at the same time. Raises ModelError with the remedy.
+    dtype: None chooses as config/dtype.py does. sharded: over all processes of the process group, which load it at the
+    same time. Raises ModelError with the remedy.
     """
     folder = resolve_model_folder(name)
     target_device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -186,10 +185,8 @@ def load_backbone(
             "tokenizer.save_pretrained(folder)."
         ) from error
 
-    load_full, shards = (
-        partial(_load_full_model, name, folder, target_device, dtype),
-        FsdpShards(target_device) if sharded else None,
-    )
+    load_full = partial(_load_full_model, name, folder, target_device, dtype)
+    shards = FsdpShards(target_device) if sharded else None
     model = shards.load(load_full) if shards is not None else load_full().to(device=target_device)
     model.eval()
     model.requires_grad_(False)
@@ -200,14 +197,14 @@ def load_backbone(
         if backbone.frozen_lm_head is not None:
             register_weight(backbone.frozen_lm_head.weight)
     pad = tokenizer.pad_token_id
-    embeddings: Any = model.get_input_embeddings()  # a pad token added to the tokenizer alone has no row here
+    embeddings: Any = model.get_input_embeddings()  # has no row for a pad token added to the tokenizer only
     backbone.pad_id = int(pad if pad is not None and pad < len(embeddings.weight) else backbone.eos_ids[0])
     _check_head_logits(backbone)
     return backbone
 
 
 def _load_full_model(name: str, folder: Path, device: torch.device, dtype: torch.dtype) -> Any:
-    """The model on the CPU."""
+    """The unsharded model on the CPU."""
     disable_packed_sequence_check()
     try:
         return AutoModelForCausalLM.from_pretrained(
@@ -223,12 +220,12 @@ def _load_full_model(name: str, folder: Path, device: torch.device, dtype: torch
 
 def _attention_implementation(device: torch.device, dtype: torch.dtype) -> str:
     if device.type == "cuda":
-        torch.backends.cuda.enable_cudnn_sdp(False)  # makes a plan for every shape, and micro-batches have all kinds
+        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans for every shape, and micro-batches have many
     return register_attention() if device.type == "cpu" and dtype == torch.bfloat16 else "sdpa"
 
 
 def resolve_model_folder(name: str) -> Path:
-    """The local folder of a model name; a Hub id is downloaded here, and only here."""
+    """The local folder of a model name. The only place that downloads Hub ids."""
     if name == EMBEDDED_MODEL:
         return embedded_model_folder()
     if Path(name).is_dir():
@@ -299,7 +296,7 @@ def _eos_ids(model: Any, tokenizer: Any) -> tuple[int, ...]:
 
 
 def _check_head_logits(backbone: Backbone) -> None:
-    """The fast path (trunk, then head) must equal the model's own logits; some architectures scale or cap them."""
+    """Trunk and head must reproduce the model's own logits; some architectures scale or cap them."""
     ids = torch.tensor([[backbone.eos_ids[0], backbone.eos_ids[0]]], device=backbone.device)
     mask = torch.ones_like(ids)
     with torch.no_grad():
@@ -318,7 +315,7 @@ def _first_line(error: Exception) -> str:
 
 
 def disable_packed_sequence_check() -> None:
-    """From now on in this process."""
+    """Make transformers skip the check for packed sequences, which are never used here, in this process."""
     masking_utils.find_packed_sequence_indices = _no_packed_sequences
 
 

@@ -1,8 +1,8 @@
-"""Rows of (prompt, response) token ids as tensors, and their hidden states.
+"""Batches of (prompt, response) token ids, and their hidden states.
 
-A forward pass reads row b as [prompt | response | padding], without holes: real tokens never see the padding behind them, so
-no mask is needed, and the width is that of the longest row. Position i of the trunk reads token i and predicts token i+1, so
-a response of R tokens after a prompt of P is predicted at P-1 … P+R-2 (`before_token`) and has been read at P … P+R-1 (`at_token`).
+A forward pass reads row b as [prompt | response | padding] without gaps: attention is causal, so no mask is needed, and
+the width is that of the longest row. Position i of the trunk reads token i and predicts token i+1, so a response of R
+tokens after a prompt of P tokens is predicted at P-1 … P+R-2 (`before_token`) and read at P … P+R-1 (`at_token`).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,9 +18,10 @@ from rlhf_lab.models.oom import run_in_chunks
 
 
 class Batch(NamedTuple):
-    """A batch of rows: prompts (B, Q), prompt_mask (B, Q), responses (B, R) int64; mask (B, R) bool on response tokens;
-    ended (B,) bool where the last token is a stop token in force; lengths (B, 2) int64, tokens of prompt and response, on the
-    CPU wherever the others lie: shapes follow from them, and no GPU is waited for to know one."""
+    """Prompts (B, Q), prompt_mask (B, Q), responses (B, R) int64; mask (B, R) bool on response tokens; ended (B,) bool,
+    whether the last token is a stop token; lengths (B, 2) int64, tokens of prompt and response, always on the CPU:
+    shapes depend on them, and no code has to wait for a GPU to know one.
+    """
 
     prompts: Tensor
     prompt_mask: Tensor
@@ -30,7 +31,7 @@ class Batch(NamedTuple):
     lengths: Tensor
 
     def select(self, indices: Tensor) -> "Batch":
-        """The rows of `index`, (N,) on the CPU, trimmed to their longest prompt and response."""
+        """The rows of `indices`, (N,) on the CPU, trimmed to their longest prompt and response."""
         lengths, device_indices = self.lengths[indices], indices.to(self.ended.device, non_blocking=True)
         width, length = lengths.amax(0).tolist()
         prompts, prompt_mask, responses, mask, ended = (tensor[device_indices] for tensor in self[:-1])
@@ -47,8 +48,9 @@ class Batch(NamedTuple):
 
 
 class HiddenStates(NamedTuple):
-    """Hidden states (B, L, H) from the end of the shortest prompt on; prompts: (B,) how many of them are the prompt's, one at the
-    least; length: R, the longest response."""
+    """Hidden states (B, L, H) from the end of the shortest prompt on. prompt_lengths: (B,), how many of them belong to
+    the prompt, at least one. response_length: R, of the longest response.
+    """
 
     states: Tensor
     prompt_lengths: Tensor
@@ -56,12 +58,12 @@ class HiddenStates(NamedTuple):
 
     @property
     def before_token(self) -> Tensor:
-        """(B, R, H) where each response token is predicted; padding holds other positions' states."""
+        """(B, R, H) where each response token is predicted; padding contains states of other positions."""
         return self._gather_from(self.prompt_lengths - 1)
 
     @property
     def at_token(self) -> Tensor:
-        """(B, R, H) where each response token has been read; padding holds other positions' states."""
+        """(B, R, H) where each response token is read; padding contains states of other positions."""
         return self._gather_from(self.prompt_lengths)
 
     def _gather_from(self, start: Tensor) -> Tensor:
@@ -78,7 +80,7 @@ def pad_left(sequences: Sequence[Sequence[int]], pad_id: int, device: torch.devi
 
 
 def pad_right(sequences: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """(B, L) ids and bool mask of ragged rows, left-aligned. The mask comes from the lengths: pad may equal EOS."""
+    """(B, L) ids and bool mask of ragged rows, left-aligned. The mask follows from the lengths: pad may equal EOS."""
     ids, lengths = _pad(sequences, pad_id, "right")
     mask = torch.arange(ids.shape[1]) < lengths
     return ids.to(device, non_blocking=True), mask.to(device, non_blocking=True)
@@ -94,7 +96,7 @@ def _pad(sequences: Sequence[Sequence[int]], pad_id: int, side: str) -> tuple[Te
 
 
 def make_batch(backbone: Backbone, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]]) -> Batch:
-    """Pad ragged rows. Raises ModelError when one does not fit the model's context or is empty."""
+    """Pad ragged rows. Raises ModelError if one is empty or does not fit the model's context."""
     for prompt, response in zip(prompts, responses, strict=True):
         if not prompt:
             raise ModelError("a prompt has no tokens, so nothing predicts the response; use Backbone.encode_prompt.")
@@ -113,9 +115,10 @@ def make_batch(backbone: Backbone, prompts: Sequence[Sequence[int]], responses: 
 
 
 def forward(backbone: Backbone, batch: Batch, *, predict_only: bool = False) -> HiddenStates:
-    """Hidden states of the response under whatever adapter is on.
+    """Hidden states of the responses with the adapter in use.
 
-    to_predict: where `before_token` alone is wanted; the last token of the longest text is then not read, for it predicts none.
+    predict_only: if only `before_token` is needed; the last token of the longest sequence is then not read, since it
+    predicts nothing.
     """
     prompt_lengths = batch.prompt_mask.sum(1)
     longest, shortest = int(batch.lengths.sum(1).max()), int(batch.lengths[:, 0].min())
@@ -129,10 +132,11 @@ def forward(backbone: Backbone, batch: Batch, *, predict_only: bool = False) -> 
 def map_by_length(
     fn: Callable[[list[int]], Tensor], lengths: Sequence[int], backbone: Backbone, max_tokens: int | None = None
 ) -> Tensor:
-    """Apply `function` (indices -> (n, …)) to batches of rows of similar length; results in the original order.
+    """Apply `fn` (indices -> (n, …)) to batches of rows of similar length; results in the original order.
 
-    A batch has at most the backbone's `token_budget`, padding included (a longer single row still is one), and less where memory
-    runs out. most: tokens, where a batch should have fewer than that.
+    A batch has at most `token_budget` tokens of the backbone, padding included (or a single longer row), and fewer if
+    memory runs out.
+    max_tokens: a lower limit.
     """
     budget = min(backbone.token_budget, max_tokens or backbone.token_budget)
 
@@ -145,12 +149,10 @@ def map_by_length(
         if not index_batches or (len(index_batches[-1]) + 1) * lengths[i] > budget:
             index_batches.append([])
         index_batches[-1].append(i)
-    pass_count = backbone.sync_pass_count(
-        len(index_batches)
-    )  # asked before the first pass, where all processes are at the same point
+    pass_count = backbone.sync_pass_count(len(index_batches))  # before the first pass: all processes must call it
     joined = torch.cat([result_chunk for indices in index_batches for result_chunk in run_batch(indices)])
     for _ in range(pass_count - len(index_batches)):
-        fn(index_batches[0])  # for the others' sake
+        fn(index_batches[0])  # other processes need this one's shards
     result = torch.empty_like(joined)
     result[torch.tensor(order, device=joined.device)] = joined
     return result

@@ -1,8 +1,9 @@
-"""A frozen backbone dealt out over processes: each holds a part of every weight, a layer is whole only while it computes.
+"""A frozen backbone sharded over processes: each holds a part of every weight, and a layer is complete only while it
+computes.
 
-PyTorch's `fully_shard` gathers a layer's weights before its forward and backward pass and lets them go behind it. What is laid
-over the backbone (adapters, heads) comes later and stays whole in every process. A pass needs all processes at the same time, so
-all must make equally many: whoever has less to do goes on with the others (`FsdpShards.max_over_ranks`).
+PyTorch's `fully_shard` gathers a layer's weights before its forward and backward pass and frees them afterwards.
+Adapters and heads are added later and not sharded. A pass needs all processes at the same time, so all must make the
+same number of passes: one with less to do repeats (`FsdpShards.max_over_ranks`).
 """
 
 from collections.abc import Callable, Iterator
@@ -16,15 +17,18 @@ from torch.distributed.fsdp import fully_shard
 
 
 class FsdpShards:
-    """The processes that hold one backbone together. Every method must be called by all of them."""
+    """The processes that hold one backbone together. All of them must call every method."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.mesh = init_device_mesh(device.type, (dist.get_world_size(),))
 
     def load(self, load_model: Callable[[], Any]) -> Any:
-        """The model that `whole` loads on the CPU, dealt out. One process after the other, so that a machine holds one whole
-        model at a time, and a device its part and one layer."""
+        """Shard the model that `load_model` loads on the CPU.
+
+        One process after another, so that a machine holds one complete model at a time, and a device its shard and one
+        layer.
+        """
         model: Any = None
         for rank in range(dist.get_world_size()):
             if rank == dist.get_rank():
@@ -33,10 +37,10 @@ class FsdpShards:
         return model
 
     def shard(self, model: Any) -> Any:
-        """Keep this process's part of every weight: of each layer, of what the trunk has besides, and of the vocabulary head."""
+        """Keep this process's shard of every layer, of the rest of the trunk, and of the language-model head."""
         model.requires_grad_(False)
         head = model.get_output_embeddings()
-        if head.weight is model.get_input_embeddings().weight:  # read apart from the trunk, so gathered apart
+        if head.weight is model.get_input_embeddings().weight:  # used outside the trunk, so sharded separately
             head.weight = nn.Parameter(head.weight.clone(), requires_grad=False)
         trunk = model.base_model
         for module in (*transformer_layers(trunk), trunk, head):
@@ -44,12 +48,12 @@ class FsdpShards:
         return model
 
     def max_over_ranks(self, count: int) -> int:
-        """The largest count that a process names."""
+        """The largest count of all processes."""
         maximum = torch.tensor(count, device=self.device)
         dist.all_reduce(maximum, dist.ReduceOp.MAX)
         return int(maximum)
 
 
 def transformer_layers(trunk: nn.Module) -> Iterator[nn.Module]:
-    """The layers that the trunk runs through one after the other."""
+    """The trunk's layers, in order."""
     return iter(next(module for module in trunk.modules() if isinstance(module, nn.ModuleList)))

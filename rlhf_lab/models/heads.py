@@ -13,11 +13,11 @@ from rlhf_lab.errors import ConfigError
 
 
 class RewardHead(nn.Module):
-    """A score per response: a linear map of the mean (or the last) of its hidden states, then normalised.
+    """A score per response: a linear map of the pooled hidden states, then normalised.
 
     raw = w · pool(h) + b;  score = (raw - shift) / scale, where shift and scale make reference samples mean 0, sd 1.
-    pool(h) = (1 - a) mean(h) + a h_last, a = last_weight with pooling "mean" and 1 with "last": a mean tells from few labels what
-    words are worth, and the last state has read the whole text.
+    pool(h) = (1 - a) mean(h) + a h_last, with a = last_weight for pooling "mean" and 1 for "last": the mean learns the
+    value of single words from few labels, and the last state has read the whole text.
     Initialised as w ~ N(0, 1/(H+1)), b = 0 (Ziegler et al. 2019; Huang et al. 2024, detail 2).
     """
 
@@ -41,7 +41,7 @@ class RewardHead(nn.Module):
         return (self.token_weights(mask)[..., None] * hidden).sum(1)
 
     def token_weights(self, mask: Tensor) -> Tensor:
-        """(B, T) what each token's hidden state weighs in the pooled one; a row sums to 1 (0 without any token)."""
+        """(B, T) weight of each token's hidden state in the pooled one; a row sums to 1 (0 without tokens)."""
         last_weight = 1.0 if self.pooling == "last" else self.last_weight
         lengths = mask.sum(1, keepdim=True).clamp_min(1)
         return (1 - last_weight) / lengths * mask + last_weight * is_last_token(mask)
@@ -52,21 +52,21 @@ class RewardHead(nn.Module):
         return raw
 
     def raw_members(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """(1, B): `raw`, as the members of an ensemble say it."""
+        """(1, B): `raw` in the form of an ensemble of one."""
         return self.raw(hidden, mask)[None]
 
     @property
     def heads(self) -> "list[RewardHead]":
-        """Itself: the members of an ensemble of one."""
+        """The members, seen as an ensemble of one."""
         return [self]
 
     def linear_map(self) -> tuple[Tensor, Tensor]:
-        """Weight (1, H) and bias (1,) that take a pooled hidden state to the normalised score."""
+        """Weight (1, H) and bias (1,) from a pooled hidden state to the normalised score."""
         return self.linear.weight / self.scale, (self.linear.bias - self.shift) / self.scale
 
     @torch.no_grad()
     def normalise(self, raw: Tensor) -> None:
-        """Make the scores of reference samples mean 0, sd 1; raw: (1, N) what `raw_members` says of them."""
+        """Make the scores of reference samples mean 0, sd 1; raw: (1, N), their `raw_members`."""
         _normalise(self, raw[0])
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
@@ -74,15 +74,15 @@ class RewardHead(nn.Module):
         return (self.raw(hidden, mask) - self.shift) / self.scale
 
     def per_token(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """(B, T) shares of the score, whose masked mean it is. Zero on padding."""
+        """(B, T) contributions whose masked mean is the score. Zero on padding."""
         raw = torch.matmul(hidden.float(), self.linear.weight[0]) * self.token_weights(mask) * mask.sum(1, keepdim=True)
         return ((raw + self.linear.bias - self.shift) / self.scale).masked_fill(~mask, 0.0)
 
 
 class EnsembleHead(nn.Module):
-    """Several reward heads on the same hidden states and one score out of theirs: mean, worst, or mean - coef * variance.
+    """Several reward heads on the same hidden states, combined into one score: mean, worst, or mean - coef * variance.
 
-    Each member is normalised on its own, so that none outweighs the others, and what they say together once more.
+    Each member is normalised separately so that none dominates, and so is the combined score.
     """
 
     shift: Tensor
@@ -111,14 +111,14 @@ class EnsembleHead(nn.Module):
         return torch.stack([(row - head.shift) / head.scale for row, head in zip(raw, self.heads, strict=True)])
 
     def linear_map(self) -> tuple[Tensor, Tensor]:
-        """As of a single head, for the members' mean: what they differ by is left out."""
+        """As for a single head, of the members' mean, without the disagreement term."""
         weights, biases = zip(*(head.linear_map() for head in self.heads), strict=True)
         weight, bias = torch.stack(weights).mean(dim=0), torch.stack(biases).mean(dim=0)
         return weight / self.scale, (bias - self.shift) / self.scale
 
     @torch.no_grad()
     def normalise(self, raw: Tensor) -> None:
-        """Make each member, then what they say together, mean 0 and sd 1 on reference samples; raw: (K, N)."""
+        """Make each member's scores, then the combined ones, mean 0 and sd 1 on reference samples; raw: (K, N)."""
         for head, row in zip(self.heads, raw, strict=True):
             _normalise(head, row)
         _normalise(self, combine_ensemble_scores(self.normalised_members(raw), self.mode, self.coef))
@@ -129,9 +129,9 @@ class EnsembleHead(nn.Module):
         return (scores - self.shift) / self.scale
 
     def per_token(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """(B, T) shares of the score, whose masked mean it is. Zero on padding.
+        """(B, T) contributions whose masked mean is the score. Zero on padding.
 
-        worst: the shares of the member that is the worst of the text. uncertainty: the members' mean, the penalty dealt evenly.
+        worst: those of the worst member for the text. uncertainty: the members' mean, with the penalty spread evenly.
         """
         shares = torch.stack([head.per_token(hidden, mask) for head in self.heads])
         members = self.normalised_members(self.raw_members(hidden, mask))
@@ -146,7 +146,7 @@ class EnsembleHead(nn.Module):
 
 
 def _normalise(head: "RewardHead | EnsembleHead", raw: Tensor) -> None:
-    """Set the head's shift and scale from what it says of reference samples, in double precision. Raises ConfigError."""
+    """Set the head's shift and scale from its raw scores of reference samples, in double precision. Raises ConfigError."""
     check_reference_count(len(raw))
     raw = raw.double()
     head.shift.copy_(raw.mean())
@@ -154,7 +154,7 @@ def _normalise(head: "RewardHead | EnsembleHead", raw: Tensor) -> None:
 
 
 def check_reference_count(sample_count: int) -> None:
-    """Raises ConfigError where so few reference samples have no spread."""
+    """Raises ConfigError if there are too few reference samples for a standard deviation."""
     if sample_count < 2:
         raise ConfigError(
             f"a reward model's scores are scaled by how they spread over the base model's texts, and there are {sample_count}. "
@@ -163,7 +163,7 @@ def check_reference_count(sample_count: int) -> None:
 
 
 class ValueHead(nn.Module):
-    """V(s) of each position: linear on the policy trunk's hidden states, zero at the start."""
+    """V(s) of each position: linear in the policy trunk's hidden states, initialised to zero."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -178,6 +178,6 @@ class ValueHead(nn.Module):
 
 
 def _linear(hidden_size: int) -> nn.Linear:
-    """Unfilled: the usual initialisation would draw from the global generator, which is not ours to move."""
+    """Uninitialised: the usual initialisation would advance the global generator."""
     linear: nn.Linear = nn.Linear(hidden_size, 1, device="meta").to_empty(device="cpu")
     return linear

@@ -1,7 +1,8 @@
-"""Keys and values of the tokens read so far, in memory taken once: a cache that grows into its room, and one of fixed width.
+"""Key-value caches in preallocated memory: one that grows within its capacity, and one of fixed size.
 
-Transformers' DynamicLayer copies everything it holds at every token, so a token costs more the longer the text and the
-larger the batch: a third of the time of sampling 256 rows of the embedded model.
+Transformers' DynamicLayer copies its whole content for every token, so a token costs more the longer the sequences and
+the larger the
+batch: a third of the time of sampling 256 rows from the embedded model.
 """
 
 from typing import Any
@@ -12,10 +13,11 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 
 class ReservedCacheLayer(DynamicLayer):
-    """Keys and values (B, heads, T, head size) of one layer, with room for `extra_tokens` tokens after the first update.
+    """Keys and values (B, heads, T, head size) of one layer, with room for `extra_tokens` tokens after the first
+    update.
 
-    on_gpu: transformers then always makes a mask for a single token. It looks first whether one is needed otherwise, and a GPU
-    has to be waited for until it knows.
+    on_gpu: makes transformers always build a mask for single tokens. Otherwise it first checks whether one is needed,
+    which waits for the GPU.
     """
 
     def __init__(self, extra_tokens: int, on_gpu: bool = False) -> None:
@@ -25,7 +27,7 @@ class ReservedCacheLayer(DynamicLayer):
         self.buffers: list[Tensor] = []
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Append the states of new tokens; returns all there are, as views of the room."""
+        """Append the states of new tokens; returns all states, as views of the buffers."""
         key_value, new_tokens = (key_states, value_states), key_states.shape[2]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -36,22 +38,24 @@ class ReservedCacheLayer(DynamicLayer):
         return self._view(length + new_tokens)
 
     def reserve_token(self) -> tuple[Tensor, Tensor, int]:
-        """The room of keys and of values, and the column where the caller writes those of a token more, which counts as read.
-        There have to be some already."""
+        """The key and value buffers, and the column where the caller writes the next token, which counts as cached.
+
+        The cache must not be empty.
+        """
         length = self._ensure_capacity(1)
         self._view(length + 1)
         keys, values = self.buffers
         return keys, values, length
 
     def _ensure_capacity(self, new_tokens: int) -> int:
-        """How many tokens there are, once there is room for `new` more: where more come than announced, slower, still right."""
+        """The cached length, after making room for new_tokens more. Growing beyond the reserved capacity copies."""
         length = self.get_seq_length()
         if length + new_tokens > self.buffers[0].shape[2]:
             self.buffers = [self._allocate(buffer[:, :, :length], new_tokens) for buffer in self.buffers]
         return length
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these rows; a row may occur several times."""
+        """Keep these rows; a row may be repeated."""
         length = self.get_seq_length()
         if length:
             self.buffers = [buffer[indices] for buffer in self.buffers]
@@ -70,29 +74,25 @@ class ReservedCacheLayer(DynamicLayer):
 
 
 class FixedCacheLayer(CacheLayerMixin):
-    """Keys and values (B, heads, room, head size) of one layer in tensors given to it; new states go to column `write_index`, (1,) int64.
+    """Keys and values (B, heads, capacity, head size) of one layer in the tensors given; new states go to column
+    `write_index`, (1,) int64.
 
-    Every column is returned: what has not been written yet is for the attention mask to hide. Shapes and places in memory
-    never change, and nothing is read from the GPU, so that a CUDA graph may hold it.
+    All columns are returned: the attention mask must hide those not written yet. Shapes and addresses never change and
+    nothing is read from the GPU, so a CUDA graph can contain it.
     """
 
     is_compileable = True
 
     def __init__(self, keys: Tensor, values: Tensor, write_index: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # transformers annotates its layers only in part
-        self.keys, self.values, self.buffers, self.write_index, self.is_initialized = (
-            keys,
-            values,
-            (keys, values),
-            write_index,
-            True,
-        )
+        self.keys, self.values, self.buffers = keys, values, (keys, values)
+        self.write_index, self.is_initialized = write_index, True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing is left to be made."""
+        """Nothing to initialise."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Write the states of one token; returns the whole room."""
+        """Write the states of one token; returns the whole buffers."""
         for buffer, states in zip(self.buffers, (key_states, value_states), strict=True):
             buffer.index_copy_(2, self.write_index, states)
         return self.buffers
@@ -108,7 +108,9 @@ class FixedCacheLayer(CacheLayerMixin):
 
 
 def reserved_cache(config: PreTrainedConfig, extra_tokens: int, *, on_gpu: bool = False) -> DynamicCache:
-    """The cache that transformers makes for this model, its plain layers with room for `extra_tokens` tokens after the prompt."""
+    """The cache that transformers creates for this model, its plain layers with room for `extra_tokens` tokens after
+    the prompt.
+    """
     cache = DynamicCache(config=config)
     cache.layers = [
         ReservedCacheLayer(extra_tokens, on_gpu) if type(layer) is DynamicLayer else layer for layer in cache.layers
@@ -117,7 +119,7 @@ def reserved_cache(config: PreTrainedConfig, extra_tokens: int, *, on_gpu: bool 
 
 
 def filled_states(cache: Cache) -> list[tuple[Tensor, Tensor]]:
-    """Keys and values of every layer, as far as they are filled; empty where a layer does not simply keep every token."""
+    """Keys and values of every layer so far; empty if a layer does not simply keep every token."""
     layers = [layer for layer in cache.layers if type(layer) is ReservedCacheLayer]
     if len(layers) < len(cache.layers):
         return []

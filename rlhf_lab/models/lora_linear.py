@@ -1,13 +1,14 @@
 """A linear layer with a LoRA update, as one matrix product forward and low-rank gradients backward.
 
-PEFT computes x·Wᵀ + s·(x·Aᵀ)·Bᵀ, three products and their intermediate results at every layer. Here the merged weight
-M = W + s·B·A is kept beside W and refreshed when A or B changed, so the forward pass is one product; the backward pass gives
-the input's gradient g·M and the two low-rank ones, dA = s·(Bᵀ·gᵀ)·x and dB = s·((A·xᵀ)·g)ᵀ. The full-size gradient of M is never
-formed. The mathematics is PEFT's; rounding differs in the last bits. W itself is never changed, so nothing drifts.
+PEFT computes x·Wᵀ + s·(x·Aᵀ)·Bᵀ, three products and their intermediate results per layer. Here the merged weight M = W
++ s·B·A is kept next to W and refreshed when A or B changed, so the forward pass is one product; the backward pass gives
+the input's gradient g·M and the two low-rank ones, dA = s·(Bᵀ·gᵀ)·x and dB = s·((A·xᵀ)·g)ᵀ. The full-size gradient of M
+is never formed. The mathematics is PEFT's; rounding differs in the last bits. W itself is never changed, so nothing
+drifts.
 
-In half precision a small update added to a weight would be rounded away, so there the update stays apart: y = x·Wᵀ + s·(x·Aᵀ)·Bᵀ
-with A and B kept in float32 and multiplied in the weight's precision, their products shared by the forward and backward pass.
-The same is done where the weight is here only for the moment (models/fsdp.py), so that no whole copy of it stays.
+In half precision, adding a small update to a weight would round it away, so there the update is not merged: y = x·Wᵀ +
+s·(x·Aᵀ)·Bᵀ with A and B in float32, converted to the weight's dtype for the products, which forward and backward pass
+share. The same is done for sharded weights (models/fsdp.py), of which no complete copy may be kept.
 """
 
 from collections.abc import Callable
@@ -33,9 +34,9 @@ class LoraWeights(NamedTuple):
 
 
 def lora_weights_of(layer: Any, name: str) -> LoraWeights | None:
-    """The parts of a PEFT layer, or None where the plain PEFT path has to be taken.
+    """The LoRA weights of a PEFT layer, or None if PEFT's own forward pass must be used.
 
-    That is another layer type (GPT-2's transposed one) or another variant of LoRA.
+    That is for another layer type (GPT-2's transposed one) or another variant of LoRA.
     """
     base = layer.get_base_layer()
     if (
@@ -55,16 +56,18 @@ def lora_weights_of(layer: Any, name: str) -> LoraWeights | None:
 
 
 class MergeBuffer(NamedTuple):
-    """Where a merged weight is kept; within: the tensor it is a part of, if that is to count a merging as a change of its own."""
+    """Where a merged weight is stored. parent: the tensor that it is a view of, whose version each merge increments."""
 
     weight: Tensor
     parent: Tensor | None = None
 
 
 class MergedLoraLinear:
-    """How one layer computes under an adapter; it holds what one adapter needs, made when a forward pass needs it.
+    """How one layer computes with an adapter. It holds the merged weight of one adapter, made when a forward pass needs
+    it.
 
-    So a gradient must be taken before another adapter's forward pass through the same layer; torch refuses the other order.
+    So a gradient must be computed before another adapter's forward pass through the same layer; PyTorch refuses the
+    other order.
     """
 
     def __init__(self) -> None:
@@ -75,7 +78,7 @@ class MergedLoraLinear:
         self._half_versions: dict[nn.Parameter, tuple[int, int]] = {}
 
     def merged_weight(self, lora: LoraWeights, buffer: MergeBuffer | None = None) -> Tensor:
-        """W + s·B·A of these parts as they are now; computed only if it is not held already. room: where it is to be kept."""
+        """The current W + s·B·A, computed only if it is not cached. buffer: where to store it."""
         if buffer is not None and self._buffer is not buffer:
             self._buffer, self._merged_lora = buffer, None
         frozen = lora.base.weight
@@ -96,7 +99,7 @@ class MergedLoraLinear:
         return weight
 
     def half_tensors(self, lora: LoraWeights) -> tuple[Tensor, Tensor]:
-        """A and s·B in the precision of W; converted only if they are not held already, each adapter's in its own storage."""
+        """A and s·B in W's dtype, converted only if not cached; each adapter has its own storage."""
         versions = (lora.a._version, lora.b._version)
         if lora.a not in self._half_tensors:
             base_weight = lora.base.weight
@@ -111,7 +114,7 @@ class MergedLoraLinear:
         return a, b
 
     def refresh(self, lora: LoraWeights) -> None:
-        """Bring what a forward pass through these parts reads up to date; it stays where it is in memory."""
+        """Update in place the tensors that a forward pass with this adapter reads."""
         if lora.base.weight.dtype in HALF_DTYPES:
             self.half_tensors(lora)
         else:
@@ -125,9 +128,9 @@ class MergedLoraLinear:
         self._merged_lora, self._versions = lora, (lora.a._version, lora.b._version)
 
     def make_forward(self, lora: LoraWeights, *, keep_merged: bool = True) -> Forward:
-        """The layer's forward pass; gradients flow to A, B and the input where they are wanted.
+        """The layer's forward pass; gradients flow to A, B and the input as needed.
 
-        keep: a merged copy of the weight may be kept; without it the update stays apart.
+        keep_merged: a merged copy of the weight may be kept; without it the update is not merged.
         """
 
         def merged_forward(x: Tensor) -> Tensor:
@@ -146,10 +149,10 @@ class MergedLoraLinear:
 
 
 def frozen_forward(base: nn.Module, *, keep_merged: bool = True) -> Forward:
-    """The forward pass of a layer with its adapter off, by the library that computes it under one: else an adapter that says
-    nothing yet would change the last bits, and with them the KL to the reference.
+    """The forward pass of a layer without an adapter, by the library that computes it with one. Otherwise an adapter
+    without effect would change the last bits, and with them the KL to the reference.
 
-    keep: as in `MergedLoraLinear.make_forward`; without it the layer's weight may lie elsewhere between passes.
+    keep_merged: as in `MergedLoraLinear.make_forward`; without it the layer's weight may move between passes.
     """
     if type(base) is not nn.Linear or not keep_merged:
         forward: Forward = base.forward
@@ -158,7 +161,7 @@ def frozen_forward(base: nn.Module, *, keep_merged: bool = True) -> Forward:
 
 
 def _to_half(a: Tensor, b: Tensor, scale: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """A and s·B in the precision of W."""
+    """A and s·B in W's dtype."""
     return a.to(dtype), (scale * b).to(dtype)
 
 
@@ -171,7 +174,7 @@ def _unmerged_linear(x: Tensor, a: Tensor, b: Tensor, base: nn.Linear) -> tuple[
 
 
 class _MergedLinear(torch.autograd.Function):
-    """y = x·Mᵀ + bias with M = W + s·B·A; gradients to x, A and B only."""
+    """y = x·Mᵀ + bias with M = W + s·B·A; gradients for x, A and B only."""
 
     @staticmethod
     def forward(
@@ -185,12 +188,12 @@ class _MergedLinear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, a, b, merged_weight = ctx.saved_tensors
         (g,) = gradients
-        if torch.is_grad_enabled():  # differentiated again (trpo's curvature): M depends on A and B
+        if torch.is_grad_enabled():  # double backward (TRPO's curvature): M depends on A and B
             update = ctx.scale * (b @ a)
             merged_weight = merged_weight + (update - update.detach())
         flat_grad, flat_x = g.reshape(-1, g.shape[-1]), x.reshape(-1, x.shape[-1])
         dx = linear(flat_grad, merged_weight.t()).view(x.shape) if ctx.needs_input_grad[0] else None
-        # The long dimension (rows) comes last in the rank-r products: four times as fast as with r last (BLAS, measured).
+        # The long dimension (rows) is the last one of the rank-r products: measured four times as fast as with r last.
         da = ctx.scale * linear(linear(b.t(), flat_grad), flat_x.t()) if ctx.needs_input_grad[1] else None
         db = ctx.scale * linear(linear(a, flat_x), flat_grad.t()).t() if ctx.needs_input_grad[2] else None
         return dx, da, db, None, None, None
@@ -200,7 +203,7 @@ _merged_linear: Callable[..., Tensor] = _MergedLinear.apply
 
 
 class _UnmergedLinear(torch.autograd.Function):
-    """y = x·Wᵀ + bias + (x·aᵀ)·bᵀ in half precision with a = A and b = s·B converted; gradients to x, A and B only."""
+    """y = x·Wᵀ + bias + (x·aᵀ)·bᵀ in half precision with a = A and b = s·B converted; gradients for x, A and B only."""
 
     @staticmethod
     def forward(
@@ -215,7 +218,7 @@ class _UnmergedLinear(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, full_a, full_b, a, b, low_rank, weight = ctx.saved_tensors
         flat_grad, flat_x = gradients[0].reshape(-1, weight.shape[0]), x.reshape(-1, x.shape[-1])
-        if torch.is_grad_enabled():  # differentiated again (trpo's curvature): these depend on A, B and the input
+        if torch.is_grad_enabled():  # double backward (TRPO's curvature): these depend on A, B and the input
             a, b = _to_half(full_a, full_b, ctx.scale, weight.dtype)
             low_rank = a @ flat_x.t()
         low_rank_grad = b.t() @ flat_grad.t()

@@ -1,4 +1,4 @@
-"""Work without a gradient in smaller pieces where memory runs out: rows do not influence each other."""
+"""Splits work without gradients into smaller batches when memory runs out: rows do not influence each other."""
 
 import gc
 import logging
@@ -23,14 +23,14 @@ log = logging.getLogger("rlhf_lab.models")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a smaller batch may help. PyTorch has a class for GPUs only; on a CPU the words say it."""
+    """Whether a smaller batch may help. PyTorch has an exception class for GPUs only; on a CPU the message tells."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(message in str(error).lower() for message in _OUT_OF_MEMORY_MESSAGES)
 
 
 def free_memory(backbone: Backbone | None = None) -> None:
-    """Give back what the last failure left reserved, and what a backbone keeps between samplings."""
+    """Free what the failed attempt left reserved, and what a backbone keeps between samplings."""
     if backbone is not None and backbone.cuda_graphs is not None:
         backbone.cuda_graphs.free()
     gc.collect()
@@ -39,10 +39,11 @@ def free_memory(backbone: Backbone | None = None) -> None:
 
 
 def run_in_chunks(backbone: Backbone, count: int, run_chunk: Callable[[slice], _T]) -> list[_T]:
-    """What `run_job` answers for the rows 0 … count: all at once, or in as many pieces as the backbone's memory has wanted so far.
+    """Results of `run_chunk` for the rows 0 to count - 1, in as many chunks as the backbone's memory has required so
+    far.
 
-    Where memory runs out, the pieces are half as large from there on, down to single rows, and stay so. Processes that hold a
-    backbone together must make the same passes, so for them it is an error.
+    When memory runs out, chunks are halved from there on, down to single rows, and stay so. Processes that share a
+    backbone must make the same passes, so there it is an error.
     """
     results: list[_T] = []
     start = 0

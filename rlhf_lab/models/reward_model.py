@@ -1,4 +1,4 @@
-"""A reward model: a LoRA adapter and a head (or several) on the shared backbone; text in, score out."""
+"""A reward model: a LoRA adapter and a head (or an ensemble) on the shared backbone; texts in, scores out."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ class RewardModel:
     head: RewardHead | EnsembleHead
 
     def score_batch(self, batch: Batch) -> Tensor:
-        """(B,) normalised scores; gradients flow if the caller allows them."""
+        """(B,) normalised scores; with gradients unless the caller disables them."""
         with self.adapters.using(self.adapter):
             scores: Tensor = self.head(forward(self.backbone, batch).at_token, batch.mask)
             return scores
@@ -52,7 +52,9 @@ class RewardModel:
         responses: Sequence[Sequence[int]],
         on_progress: ProgressCallback = no_progress,
     ) -> Tensor:
-        """(K, N) float32 scores of each member before normalisation, on the CPU: a difference is the logit of a preference."""
+        """(K, N) float32 scores of each member before normalisation, on the CPU: a difference is the logit of a
+        preference.
+        """
 
         def raw(batch: Batch) -> Tensor:
             with self.adapters.using(self.adapter):
@@ -66,9 +68,9 @@ class RewardModel:
         responses: Sequence[Sequence[int]],
         on_progress: ProgressCallback = no_progress,
     ) -> Tensor:
-        """(N,) float32: how far the members of an ensemble differ on each text, as the sd of their scores (divided by K).
+        """(N,) float32: the standard deviation of the ensemble members' scores for each text (divided by K).
 
-        Raises ModelError for a single head, which has nobody to differ from.
+        Raises ModelError for a single head.
         """
         if isinstance(self.head, RewardHead):
             raise ModelError(
@@ -85,7 +87,7 @@ class RewardModel:
         self, score_fn: Callable[[Batch], Tensor], prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]],
         on_progress: ProgressCallback,
     ) -> Tensor:  # fmt: skip
-        """(N, ...) float32 on the CPU: `function` of rows of similar length, in the order of the texts."""
+        """(N, ...) float32 on the CPU: `score_fn` of batches of similar length, in the order of the texts."""
 
         def score_indices(indices: list[int]) -> Tensor:
             on_progress()
@@ -96,9 +98,9 @@ class RewardModel:
 
     @torch.no_grad()
     def token_scores(self, prompt: Sequence[int], response: Sequence[int]) -> list[float]:
-        """What each response token adds to a mean-pooled score; their mean is the score. Only for pooling = mean.
+        """Contribution of each response token to the score, which is their mean. For pooling = mean only.
 
-        The end of the text has the last token's weight besides.
+        The last token's contribution includes last_weight.
         """
         if self.head.pooling != "mean":
             raise ModelError(
@@ -110,7 +112,7 @@ class RewardModel:
         return [float(x) for x in self.head.per_token(hidden, batch.mask)[0]]
 
     def save(self, folder: Path) -> None:
-        """Adapter in PEFT's format, and the head with its normalisation."""
+        """Save the adapter in PEFT's format, and the head with its normalisation."""
         folder.mkdir(parents=True, exist_ok=True)
         if self.adapter is not None:
             self.adapters.save(self.adapter, folder)
@@ -157,11 +159,11 @@ def load_reward_model(backbone: Backbone, adapters: Adapters, folder: Path, adap
 
 
 def _head_from_metadata(backbone: Backbone, metadata: dict[str, Any]) -> RewardHead | EnsembleHead:
-    """A head of the kind that was saved, to be filled."""
+    """An uninitialised head of the saved kind."""
     ensemble, last_weight = (
         metadata.get("ensemble"),
         float(metadata.get("last_weight", 0.0)),
-    )  # older ones: a plain mean
+    )  # older heads: a plain mean
     if ensemble is None:
         return RewardHead(backbone.hidden_size, metadata["pooling"], 0, last_weight)
     seeds, coef = [0] * int(ensemble["members"]), float(ensemble["coef"])

@@ -21,13 +21,13 @@ def edit(path, **values):
 
 def test_what_is_known_of_a_model(llama_folder, gpt2_folder):
     llama, gpt2 = tiny_models.load(llama_folder), tiny_models.load(gpt2_folder)
-    assert (llama.hidden_size, llama.context, llama.pad_id, llama.eos_ids) == (
+    assert (llama.hidden_size, llama.context_length, llama.pad_id, llama.eos_ids) == (
         32,
         48,
         tiny_models.PAD,
         (tiny_models.EOS,),
     )
-    assert (gpt2.hidden_size, gpt2.context, gpt2.pad_id, gpt2.eos_ids) == (32, 48, tiny_models.EOS, (tiny_models.EOS,))
+    assert (gpt2.hidden_size, gpt2.context_length, gpt2.pad_id, gpt2.eos_ids) == (32, 48, tiny_models.EOS, (tiny_models.EOS,))
     assert (llama.name, llama.digest) == (str(llama_folder), weights_digest(llama_folder))
     assert llama.digest != gpt2.digest
     assert not [p for p in llama.model.parameters() if p.requires_grad]

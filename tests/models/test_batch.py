@@ -124,7 +124,7 @@ def test_rows_that_cannot_be_read_are_refused(llama_folder):
 
 def test_by_length_keeps_the_order_and_groups_similar_lengths():
     lengths, seen = [5, 1, 4, 2, 3], []
-    backbone = SimpleNamespace(token_budget=6, most=lambda count: count, pieces=1, shards=None)
+    backbone = SimpleNamespace(token_budget=6, sync_pass_count=lambda count: count, batch_splits=1, shards=None)
 
     def function(index):
         seen.append(index)
@@ -141,7 +141,7 @@ def test_by_length_keeps_the_order_and_groups_similar_lengths():
     assert map_by_length(function, lengths, backbone).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
     assert [len(batch) for batch in seen] == [1] * 5
     seen.clear()
-    backbone.most = lambda count: (
+    backbone.sync_pass_count = lambda count: (
         count + 2
     )  # another process has more batches, and needs this one at each of its passes
     assert map_by_length(function, lengths, backbone).tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]

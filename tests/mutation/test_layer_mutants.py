@@ -108,7 +108,7 @@ MUTANTS = [
            LAST),
     # --- models/fused_llama/lora_ops.py ---
     Mutant(CALLS, "scale forgotten in dA", ".mm(x).mul_(scale)", ".mm(x)", "models/test_lora_grads.py::test_products_and_slopes_are_autograds"),
-    Mutant(CALLS, "slopes of B lie across, for autograd to copy", "scale, out=torch.empty_like(tensor)\n        )", "scale)",
+    Mutant(CALLS, "slopes of B lie across, for autograd to copy", "scale, out=torch.empty_like(tensor))", "scale)",
            "models/test_lora_grads.py::test_slopes_lie_as_what_they_are_slopes_of"),
     Mutant(CALLS, "scale forgotten in dB", ".to(tensor.dtype), scale, out", ".to(tensor.dtype), 1.0, out", "models/test_lora_grads.py::test_products_and_slopes_are_autograds"),
     Mutant(CALLS, "weights of one size whose ranks differ as one", " and len({a.shape for a in left}) == 1", "",

@@ -1,4 +1,6 @@
-"""Decoder layers of Llama, Mistral and Qwen2 computed as one function each. Other packages use only the names exported here."""
+"""Decoder layers of Llama, Mistral and Qwen2 computed as one function each. Other packages use only the names exported
+here.
+"""
 
 from rlhf_lab.models.fused_llama.attention import register_attention
 from rlhf_lab.models.fused_llama.patch import FusedLayers, patch_model

@@ -1,7 +1,8 @@
 """Attention for training in bfloat16 on a CPU.
 
-PyTorch's fused attention converts bfloat16 there on its way back: forward and backward of 16 texts of 56 tokens and 6 heads
-took 18 ms, plain batched products 3.5 ms (2 cores, AVX-512 bf16). In float32, and for single tokens, the fused one stays.
+PyTorch's fused attention converts bfloat16 in its backward pass there: forward and backward of 16 sequences of 56
+tokens and 6 heads took 18 ms, plain batched products 3.5 ms (2 cores, AVX-512 bf16). float32 and single tokens use the
+fused attention.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ MAX_PLAIN_LENGTH = 512  # tokens; beyond this the (T, T) weights cost more than 
 
 
 def register_attention() -> str:
-    """Make the attention known to transformers; returns the name to give as `attn_implementation`."""
+    """Register the attention with transformers; returns its name for `attn_implementation`."""
     AttentionInterface.register(ATTENTION_NAME, attention_forward)
     AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
     return ATTENTION_NAME
@@ -29,7 +30,7 @@ def register_attention() -> str:
 def attention_forward(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Transformers' attention interface: query (B, heads, T, D), key and value (B, groups, T, D) -> (B, T, heads, D)."""
+    """Transformers' attention interface: query (B, heads, T, D), key and value (B, kv_heads, T, D) -> (B, T, heads, D)."""
     length = query.shape[2]
     use_plain = (
         query.dtype == torch.bfloat16 and attention_mask is None
@@ -48,7 +49,9 @@ def attention_forward(
 
 
 class _CausalAttention(torch.autograd.Function):
-    """softmax(scale * q k' + mask) v of (N, T, D) each, and its gradients as batched products; keeps the (T, T) weights."""
+    """softmax(scale · q kᵀ + mask) v of (N, T, D) each, and its gradients as batched products; saves the (T, T)
+    weights.
+    """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -61,7 +64,7 @@ class _CausalAttention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, weights = ctx.saved_tensors
         (g,) = gradients
-        if torch.is_grad_enabled():  # differentiated again (trpo's curvature): the weights depend on q and k
+        if torch.is_grad_enabled():  # double backward (TRPO's curvature): the weights depend on q and k
             weights = attention_weights(q, k, ctx.scale)
         d_weights = g @ v.transpose(1, 2)
         d_scores = torch._softmax_backward_data(d_weights, weights, -1, weights.dtype).mul_(ctx.scale)

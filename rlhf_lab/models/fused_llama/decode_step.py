@@ -1,7 +1,7 @@
-"""A token more of each row through whole decoder layers, where those before it lie in a cache.
+"""One new token per row through fused decoder layers, with the earlier tokens in a cache.
 
-A layer computes little of a single token: most of the time goes into asking for it. So here nothing is asked for twice that holds
-for all tokens, and nothing in two operations that one does.
+A layer computes little for a single token; most of the time is the overhead of calling operations. So whatever is the
+same for all tokens is computed once, and operations are merged where possible.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,9 @@ from rlhf_lab.models.kv_cache import ReservedCacheLayer
 
 
 class DecodeStep:
-    """What a trunk's layers make of a token more of each row; good while nothing but tokens changes.
+    """The trunk's forward pass of one new token per row; valid until the weights or the adapter change.
 
-    layers: weights and shape of each. padded: some row's mask is 0 somewhere.
+    layers: weights and dimensions of each. has_padding: some row's mask contains zeros.
     """
 
     def __init__(
@@ -30,17 +30,16 @@ class DecodeStep:
         rope_cache: RopeCache,
         has_padding: bool,
     ) -> None:
-        self._embed, self._norm, self._rope_cache, self._has_padding = (
-            trunk.embed_tokens,
-            trunk.norm,
-            rope_cache,
-            has_padding,
-        )
+        self._embed, self._norm = trunk.embed_tokens, trunk.norm
+        self._rope_cache, self._has_padding = rope_cache, has_padding
         self._layers = [LayerDecodeStep(weights, dims) for weights, dims in layers]
 
     def __call__(self, input_ids: Tensor, positions: Tensor, mask: Tensor, cache: Any) -> Tensor:
-        """The states (B, H) behind the last norm. ids, positions: (B, 1); mask: (B, L), of all tokens read so far, this one among
-        them; cache: what those before it left, with one layer for each of the model's."""
+        """Hidden states (B, H) after the last norm.
+
+        input_ids, positions: (B, 1); mask: (B, L), of all tokens so far including this one; cache: of the earlier
+        tokens, with one layer per layer of the model.
+        """
         attention_mask = mask[:, None, None].bool() if self._has_padding else None
         rope = self._rope_cache.for_positions(positions, mask.shape[1])
         x = self._embed(input_ids).squeeze(1)
@@ -50,7 +49,7 @@ class DecodeStep:
 
 
 def qkv_projection(x: Tensor, weights: LayerWeights | AmxLayer, dims: LayerDims) -> Tensor:
-    """q, k and v, (N, (heads + 2 groups)·D), not rotated yet. x: (N, H), what comes into the layer; no gradient."""
+    """q, k and v before RoPE, (N, (heads + 2 kv_heads)·D). x: (N, H), the layer's input; no gradient."""
     if isinstance(weights, AmxLayer):
         return weights.qkv_projection(x)
     normalized, _ = rms_norm(x, weights.norms[0], dims.eps[0])
@@ -58,7 +57,7 @@ def qkv_projection(x: Tensor, weights: LayerWeights | AmxLayer, dims: LayerDims)
 
 
 def post_attention(x: Tensor, attn_output: Tensor, weights: LayerWeights | AmxLayer, dims: LayerDims) -> Tensor:
-    """The layer's output (N, H). mixed: (N, heads·D), what its heads made of the values; no gradient."""
+    """The layer's output (N, H). x: the layer's input; attn_output: (N, heads·D); no gradient."""
     if isinstance(weights, AmxLayer):
         return weights.post_attention(x, attn_output)
     residual_mid = linear_add(x, concat_lora_input(attn_output, weights.lora_a[1])[0], weights.o)
@@ -69,13 +68,15 @@ def post_attention(x: Tensor, attn_output: Tensor, weights: LayerWeights | AmxLa
 
 
 class LayerDecodeStep:
-    """One whole layer, asked for one token of each row at a time."""
+    """One layer of a `DecodeStep`."""
 
     def __init__(self, weights: LayerWeights | AmxLayer, dims: LayerDims) -> None:
         self._weights, self._dims = weights, dims
 
     def __call__(self, x: Tensor, rope: RopeTables, attention_mask: Tensor | None, cache_layer: Any) -> Tensor:
-        """(B, H) -> (B, H). seen: (B, 1, 1, L) bool, which tokens a row looks at; None: all. past: the cache's layer."""
+        """(B, H) -> (B, H). attention_mask: (B, 1, 1, L) bool, which tokens a row attends to; None: all. cache_layer:
+        of this layer.
+        """
         qkv = qkv_projection(x, self._weights, self._dims)
         if isinstance(cache_layer, ReservedCacheLayer):
             attn_output = decode_attention(qkv, rope, attention_mask, *cache_layer.reserve_token(), self._dims)

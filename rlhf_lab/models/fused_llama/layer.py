@@ -1,12 +1,18 @@
-"""A decoder layer of the Llama kind, its adapter included, as one function with a gradient written by hand.
+"""A Llama decoder layer with its LoRA adapter as one autograd function with a hand-written gradient.
 
-    h = x + o(attention(rotated q, rotated k, v)),  q, k, v of n1(x)         n(x) = w · x / rms(x)
+    h = x + o(attention(rope(q), rope(k), v)),  q, k, v = projections of n1(x)       n(x) = w · x / rms(x)
     y = h + down(silu(gate(n2(h))) · up(n2(h)))
 
-Of modules, such a layer is some 50 small operations forward and 100 backward, and all their results stay until the gradient.
-Here q, k and v are one product, what lies between products is done in one pass each (layer_ops.py), and what is quick to find
-again is not kept. The mathematics is Llama's (Touvron et al. 2023, arXiv 2302.13971) with grouped keys (Ainslie et al. 2023,
-arXiv 2305.13245), and LoRA's gradients are those of lora_linear.py; rounding differs in the last bits.
+As modules, such a layer is some 50 small operations forward and 100 backward, whose results are all kept for the
+gradient. Here q, k and v are one product, the operations between products are one pass each (kernels/ops.py), and what
+is cheap is recomputed instead of saved. The mathematics is Llama's (Touvron et al. 2023, arXiv 2302.13971) with grouped
+queries (Ainslie et al. 2023, arXiv 2305.13245), and LoRA's gradients are those of lora_linear.py; rounding differs in
+the last bits.
+
+The LoRA update takes one of two forms. Merged, the weight is W + s·B·A. Where that sum would round the update away
+(lora_linear.py)
+it is concatenated: the weight is [W | s·B] and its input is [x | x·Aᵀ], still a single product. In the backward pass
+the extra columns are s·g·B, which the gradients of both x and A need.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,18 +38,19 @@ from rlhf_lab.kernels.ops import (
 )
 from rlhf_lab.kernels.rope import RopeTables
 
-#: A and B of q, k, v, o, gate, up and down, in turn; or none.
+#: A and B of q, k, v, o, gate, up and down, alternating; or empty.
 LoraTensors = Sequence[Tensor]
 QKV_SLICE, O_SLICE, GATE_UP_SLICE, DOWN_SLICE = slice(0, 6), slice(6, 8), slice(8, 12), slice(12, 14)
-SAVED_COUNT = 20  # tensors kept for the gradient, before the pairs and what attention keeps
+SAVED_COUNT = 20  # saved tensors before lora_tensors and those of attention
 
 
 class LayerWeights(NamedTuple):
-    """Of one layer: qkv ((heads + 2 groups)·D, H), o (H, heads·D), gate and up (I, H), down (H, I), the norms (H,) each, and the
-    bias of qkv or None.
+    """Weights of one layer: qkv ((heads + 2 kv_heads)·D, H), o (H, heads·D), gate and up (I, H), down (H, I), the norms
+    (H,) each, and the bias of qkv or None.
 
-    beside: A of what reads the same input, for q, k and v, o, gate and up, and down, where updates stay beside the weights
-    (lora_ops.py), which then have further columns; else None four times."""
+    lora_a: A of the projections that share an input (q, k and v; o; gate and up; down), if the LoRA update is
+    concatenated: then the weights have extra columns. None four times otherwise.
+    """
 
     qkv: Tensor
     o: Tensor
@@ -56,16 +63,16 @@ class LayerWeights(NamedTuple):
 
 
 class LoraUpdate(NamedTuple):
-    """LoRA's: the weights are frozen + scale · B·A."""
+    """A LoRA update of frozen weights: the weights are frozen + scale · B·A."""
 
     frozen: LayerWeights
     scale: float
 
 
 def concat_lora_input(x: Tensor, a: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """What a weight multiplies in the place of x (N, in): x itself where its update is merged, else [x | low]; and low = x·Aᵀ.
+    """The input of a projection and x·Aᵀ: (x, None) if its update is merged, else ([x | x·Aᵀ], x·Aᵀ).
 
-    a: A of every weight that reads x, one below the other, (Σr, in), where updates are beside.
+    x: (N, in). a: A of all projections that read x, stacked, (Σr, in); None if updates are merged.
     """
     if a is None:
         return x, None
@@ -74,7 +81,7 @@ def concat_lora_input(x: Tensor, a: Tensor | None) -> tuple[Tensor, Tensor | Non
 
 
 def split_lora_grad(grad: Tensor, a: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """The slopes of x and of low from that of what `concat_lora_input` made of x, which is used up."""
+    """The gradients of x and of x·Aᵀ from that of the input that `concat_lora_input` made; overwrites it."""
     if a is None:
         return grad, None
     x_grad, low_rank_grad = grad.split_with_sizes((a.shape[1], a.shape[0]), 1)
@@ -90,10 +97,10 @@ def fused_layer(
     lora_tensors: LoraTensors,
     start_pos: int = 0,
 ) -> Tensor:
-    """The layer's output (B, T - first, H) of x (B, T, H), where position t sees those up to t; of the first ones there is none.
+    """The layer's output (B, T - start_pos, H) for x (B, T, H) with causal attention, from position start_pos on.
 
-    weights: with the update in them, or a layer in C under it. Gradients flow to x and to the pairs, and may be differentiated
-    again, which takes as long as with modules.
+    weights: including the update, or an `AmxLayer` that includes it. Gradients flow to x and lora_tensors and can be
+    differentiated again, which takes as long as with modules.
     """
     function = _amx_layer if isinstance(weights, AmxLayer) else _fused_layer
     return function(x, weights, dims, rope, update, start_pos, *lora_tensors)
@@ -102,7 +109,7 @@ def fused_layer(
 def unfused_layer(
     x: Tensor, dims: LayerDims, rope: RopeTables, update: LoraUpdate, lora_tensors: LoraTensors
 ) -> Tensor:
-    """`fused_layer` of all positions in operations that torch differentiates, in float32 at the least."""
+    """`fused_layer` for all positions, in differentiable PyTorch operations, in at least float32."""
     dtype, scale = x.dtype, update.scale
     x, *tensors = (
         tensor.to(torch.promote_types(dtype, torch.float32)) for tensor in (x, *update.frozen[:5], *update.frozen.norms)
@@ -191,7 +198,7 @@ _fused_layer: Callable[..., Tensor] = _FusedLayerFunction.apply
 
 
 class _AmxLayerFunction(torch.autograd.Function):
-    """As `_FusedLayerFunction`, by layer.c: little is kept, and on the way back all of it is found again."""
+    """`_FusedLayerFunction` in C (llama_layer.c): saves little, and recomputes the rest in the backward pass."""
 
     @staticmethod
     def forward(
@@ -207,7 +214,7 @@ class _AmxLayerFunction(torch.autograd.Function):
         needs_grad = any(ctx.needs_input_grad)
         out, attn_output = weights.forward(x, *rope, start_pos, needs_grad)
         if needs_grad:
-            # The weights for their versions alone: torch refuses a gradient if they are not what they were.
+            # The weights are saved for their version counters: PyTorch refuses the gradient if they have changed.
             ctx.save_for_backward(x, attn_output, *lora_tensors, *weights.weight_tensors)
             ctx.lora_tensor_count = len(lora_tensors)
             ctx.weights, ctx.dims, ctx.rope, ctx.lora_update, ctx.start_pos = weights, dims, rope, update, start_pos
@@ -233,7 +240,7 @@ _amx_layer: Callable[..., Tensor] = _AmxLayerFunction.apply
 
 
 def _unfused_grads(ctx: Any, x: Tensor, lora_tensors: LoraTensors, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-    """What `backward` gives, to be differentiated again: trpo's curvature."""
+    """The gradients in differentiable form, for double backward (TRPO's curvature)."""
     inputs = (x, *[None] * 5, *lora_tensors)
     differentiated = [
         tensor for tensor, needed in zip(inputs, ctx.needs_input_grad, strict=True) if tensor is not None and needed
@@ -244,7 +251,9 @@ def _unfused_grads(ctx: Any, x: Tensor, lora_tensors: LoraTensors, grad_output: 
 
 
 def _fused_grads(ctx: Any, saved: Sequence[Tensor], dy: Tensor) -> list[Tensor | None]:
-    """The slopes of x and of the pairs from that of the output, (B·(T - first), H); from the last product to the first."""
+    """The gradients of x and of lora_tensors from that of the output, (B·(T - start_pos), H), in reverse order of
+    computation.
+    """
     (x, qkv, o, *mlp_weights), lora_a, low_ranks = saved[:6], saved[6:10], saved[10:14]
     (inverse_rms1, attn_output, residual_mid, inverse_rms2, gate, up), attention_start = (
         saved[14:SAVED_COUNT],

@@ -1,7 +1,8 @@
-"""Which decoder layers of a model are computed as one function (layer.py), and how under an adapter.
+"""Replaces the forward pass of a model's decoder layers by one function each (layer.py), with or without an adapter.
 
-That is those of Llama, Mistral and Qwen2 in float32 or bfloat16 on a CPU, where a third of the time and more goes into what lies
-between the matrix products. The weights of q, k and v are laid into one tensor, of which the model's own become views.
+Supported are layers of Llama, Mistral and Qwen2 in float32 or bfloat16 on a CPU, where a third of the time or more is
+spent between the matrix products. The weights of q, k and v move into one tensor, and the model's own become views of
+it.
 """
 
 import logging
@@ -35,16 +36,16 @@ from rlhf_lab.models.lora_linear import LoraWeights, MergedLoraLinear
 log = logging.getLogger("rlhf_lab.models")
 
 SUPPORTED_LAYERS = ("LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer")
-VERIFIED_TOKENS = 5  # tokens
-#: What a model may be asked for that its modules alone do.
+VERIFIED_TOKENS = 5
+#: Options that only the modules support.
 UNSUPPORTED_OPTIONS = ("is_causal", "sliding_window", "output_attentions")
-#: Models that do nothing beside their layers but embed, rotate and scale.
+#: Trunks that do nothing besides their layers but embed, rotate and normalise.
 SUPPORTED_TRUNKS = ("LlamaModel", "MistralModel", "Qwen2Model")
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
 class FusedLayers:
-    """The decoder layers of one model that are computed as one function each; none for no model."""
+    """The fused decoder layers of one model; none without a model."""
 
     def __init__(self, model: nn.Module | None = None) -> None:
         modules = list(model.modules()) if model is not None else []
@@ -60,16 +61,17 @@ class FusedLayers:
         return bool(self._layers)
 
     def disable(self) -> None:
-        """From now on the modules compute."""
+        """Use the modules from now on."""
         for fused in self._layers:
             fused.disable()
 
     def hidden_states(self, trunk: Any, input_ids: Tensor, start_pos: int) -> Tensor | None:
-        """The trunk's states (B, L - first, H) of whole texts, ids (B, L), from `first` on. What transformers does around
-        its layers at every pass is left out, hooks of trunk and layers too, and so is what the last layer would make of the first
-        positions.
+        """Hidden states (B, L - start_pos, H) of whole sequences, input_ids (B, L), from position start_pos on.
 
-        None: the trunk itself has to be asked, for it does more than embed, rotate, compute whole layers and scale.
+        Skips what transformers does around its layers in every pass, hooks of trunk and layers included, and what the
+        last layer would compute for the first positions.
+
+        None: the trunk itself must be used, because it does more than embed, rotate, run fused layers and normalise.
         """
         rope_cache = self._rope_cache_of(trunk)
         if rope_cache is None or input_ids.shape[1] > min(fused.max_length for fused in self._layers):
@@ -81,10 +83,10 @@ class FusedLayers:
         return states
 
     def decode_step(self, trunk: Any, has_padding: bool) -> DecodeStep | None:
-        """What gives the trunk's states of a token more of each row; good while nothing but tokens changes. None: as of `hidden_states`,
-        or because tokens far back are not to be seen.
+        """The trunk's pass of one new token per row; valid until the weights or the adapter change. None: as in
+        `hidden_states`, or with sliding-window attention.
 
-        padded: some row's mask is 0 somewhere.
+        has_padding: some row's mask contains zeros.
         """
         rope_cache = self._rope_cache_of(trunk)
         if rope_cache is None or getattr(trunk.config, "sliding_window", None):
@@ -94,7 +96,7 @@ class FusedLayers:
         )
 
     def _rope_cache_of(self, trunk: Any) -> RopeCache | None:
-        """The rotation of a trunk that does nothing but embed, rotate, compute whole layers and scale; else None."""
+        """The rope tables of a trunk that only embeds, rotates, runs fused layers and normalises; else None."""
         is_supported_trunk = type(trunk).__name__ in SUPPORTED_TRUNKS and self._cover_all_layers
         if not is_supported_trunk or not all(fused.enabled and fused.is_applicable() for fused in self._layers):
             return None
@@ -105,13 +107,13 @@ class FusedLayers:
         return self._rope_cache
 
     def set_weight_cache(self, merged_linears: Mapping[Any, MergedLoraLinear]) -> None:
-        """From now on these keep the weights of the adapters' layers."""
+        """Use these for the weights of the adapters' layers from now on."""
         self._merged_linears = merged_linears
         for fused in self._layers:
             fused.weight_cache = None
 
     def set_adapter(self, lora_weights: Mapping[Any, LoraWeights | None]) -> None:
-        """From now on compute under these parts of the adapters' layers; empty: frozen."""
+        """Compute with this adapter from now on, given its weights by layer; empty: without an adapter."""
         for fused in self._layers:
             if not lora_weights:
                 fused.module.__dict__["forward"] = fused.make_forward(())
@@ -128,11 +130,13 @@ class FusedLayers:
 
 
 class FusedLayer:
-    """One decoder layer, computed as one function; by the module where that is trained itself, or was moved to another device or
-    precision, and for what `fused_layer` does not do. A copy of the model would go on with the weights of this one."""
+    """One decoder layer, computed as one function. Its module computes instead if it is trained itself or was moved to
+    another device or dtype, and for anything that `fused_layer` does not support. A copy of the model would still use
+    the weights of this one.
+    """
 
     def __init__(self, module: Any) -> None:
-        self._module = weakref.ref(module)  # the module holds what is made here
+        self._module = weakref.ref(module)  # the module refers to this object
         self.linears = projections(module)
         attention, norms = module.self_attn, (module.input_layernorm, module.post_attention_layernorm)
         heads, kv_heads = (self.linears[i].out_features // attention.head_dim for i in (0, 1))
@@ -162,14 +166,14 @@ class FusedLayer:
         self.lora_weights: Sequence[LoraWeights] = ()
         self.lora_tensors: Sequence[Tensor] = ()
         self.lora_update = LoraUpdate(self.frozen, 1.0)
-        self.enabled = False  # what `make_forward` made last is the module's forward pass
+        self.enabled = False  # whether the module's forward is from `make_forward`
 
     @property
     def module(self) -> Any:
         return self._module()
 
     def make_weight_cache(self, merged_linears: Sequence[MergedLoraLinear]) -> MergedWeights | CacheByRank:
-        """What keeps the weights under an adapter. fast: of the seven projections."""
+        """The cache of this layer's weights under an adapter. merged_linears: of the seven projections."""
         if self.amx_layer is not None:
             return CacheByRank(partial(AmxWeightCache, self.amx_layer.tiled_weights))
         if self.frozen.qkv.dtype in HALF_DTYPES:
@@ -177,7 +181,7 @@ class FusedLayer:
         return MergedWeights(self.frozen, self.qkv_sizes, merged_linears)
 
     def make_forward(self, lora_weights: Sequence[LoraWeights]) -> Callable[..., Tensor]:
-        """The layer's forward pass under these parts; none: frozen."""
+        """The layer's forward pass with this adapter; empty: without one."""
         self.lora_weights, self.enabled = lora_weights, True
         self.lora_tensors = [tensor for lora in lora_weights for tensor in (lora.a, lora.b)]
         self.lora_update = LoraUpdate(self.frozen, lora_weights[0].scale if lora_weights else 1.0)
@@ -205,17 +209,17 @@ class FusedLayer:
         return forward
 
     def forward_sequence(self, x: Tensor, rope: RopeTables, start_pos: int = 0) -> Tensor:
-        """As `fused_layer`, under the parts in use."""
+        """`fused_layer` with the adapter in use."""
         lora_tensors = self.lora_tensors if torch.is_grad_enabled() else ()
         return fused_layer(x, self.current_weights(), self.dims, rope, self.lora_update, lora_tensors, start_pos)
 
     def disable(self) -> None:
-        """From now on the module computes."""
+        """Use the module from now on."""
         self.module.__dict__.pop("forward", None)
         self.enabled = False
 
     def current_weights(self) -> LayerWeights | AmxLayer:
-        """Those in use, with the update in them."""
+        """The weights with the update of the adapter in use."""
         if self.amx_layer is not None:
             self.amx_layer.tiled_weights.refresh()
         return (
@@ -225,7 +229,7 @@ class FusedLayer:
         )
 
     def is_applicable(self, x: Tensor | None = None) -> bool:
-        """Whether this computes, and not the module. x: the input, or the module's own dtype and device."""
+        """Whether this computes, not the module. x: the input; None: a tensor of the module's dtype and device."""
         x = self.module.input_layernorm.weight if x is None else x
         moved = (x.dtype, x.device) != (self.frozen.qkv.dtype, self.frozen.qkv.device)
         return (
@@ -235,19 +239,21 @@ class FusedLayer:
     def forward_cached(
         self, x: Tensor, weights: LayerWeights | AmxLayer, rope: RopeTables, mask: Tensor | None, cache: Any
     ) -> Tensor:
-        """The layer where earlier tokens lie in a cache; no gradient."""
+        """The layer with earlier tokens in a cache; no gradient."""
         dims, attention, flat_x = self.dims, self.attention, x.reshape(-1, x.shape[-1])
         heads = split_heads(qkv_projection(flat_x, weights, dims), len(x), dims.head_size)
         q, k = apply_rope(heads[: -dims.kv_heads], rope).transpose(0, 1).split((dims.heads, dims.kv_heads), 1)
         k, v = cache.update(k, heads[-dims.kv_heads :].transpose(0, 1), attention.layer_idx)
-        q, k, v = (tensor.float() for tensor in (q, k, v))  # of bfloat16 a token's attention takes torch twice as long
+        q, k, v = (tensor.float() for tensor in (q, k, v))  # twice as fast as one token's attention in bfloat16
         attn_output = sdpa_attention_forward(attention, q, k, v, mask, scaling=dims.head_size**-0.5)[0].to(x.dtype)
         return post_attention(flat_x, attn_output.reshape(len(flat_x), -1), weights, dims).view(x.shape)
 
 
 @torch.no_grad()
 def patch_model(model: Any) -> FusedLayers:
-    """The whole layers of a model just loaded, if they say of a few tokens what its modules say; else none, and a line of log."""
+    """Fuse the layers of a model just loaded, if they reproduce its modules' results on a few tokens; else log a
+    warning and leave it.
+    """
     fused, trunk = FusedLayers(model), model.base_model
     if not fused.available:
         return fused
@@ -269,12 +275,14 @@ def patch_model(model: Any) -> FusedLayers:
 
 
 def _relative_error(actual: Tensor, expected: Tensor) -> float:
-    """By what share of what was expected."""
+    """The error relative to the norm of the expected tensor."""
     return float((actual - expected).norm() / expected.norm())
 
 
 def _all_paths(fused: FusedLayers, trunk: Any, input_ids: Tensor) -> Iterator[Tensor]:
-    """What whole layers make of a text (1, T): asked by the trunk, asked directly, and of its last token behind the others."""
+    """Hidden states of a sequence (1, T) by the trunk with fused layers, by `hidden_states`, and of its last token by
+    `decode_step`.
+    """
     yield trunk(input_ids=input_ids, use_cache=False).last_hidden_state.float()
     hidden, step = fused.hidden_states(trunk, input_ids, 0), fused.decode_step(trunk, has_padding=False)
     if hidden is not None:
@@ -286,19 +294,19 @@ def _all_paths(fused: FusedLayers, trunk: Any, input_ids: Tensor) -> Iterator[Te
 
 
 def projections(module: Any) -> list[Any]:
-    """The seven linear layers of a decoder layer as they are in the model: an adapter's, once there is one."""
+    """The seven linear layers of a decoder layer as they are in the model: wrapped by PEFT once there is an adapter."""
     return [getattr(module.self_attn if i < 4 else module.mlp, name) for i, name in enumerate(PROJECTIONS)]
 
 
 def sliding_window_of(attention: Any) -> float:
-    """How many tokens back one looks."""
+    """The sliding window in tokens; infinite without one."""
     if hasattr(attention, "sliding_window"):
         return attention.sliding_window or math.inf
     return getattr(attention.config, "sliding_window", None) or math.inf
 
 
 def is_supported(module: Any) -> bool:
-    """Whether a module is a decoder layer of a known kind that does nothing but what `llama_layer` does."""
+    """Whether a module is a decoder layer of a known class that computes exactly what `fused_layer` does."""
     if type(module).__name__ not in SUPPORTED_LAYERS or not type(module).__module__.startswith("transformers."):
         return False
     attention, config, linears = module.self_attn, module.self_attn.config, projections(module)

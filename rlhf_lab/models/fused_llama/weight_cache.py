@@ -1,5 +1,6 @@
-"""The weights of a decoder layer with an adapter's updates, kept in one place for whichever adapter computes."""
+"""The weights of a decoder layer with the LoRA update of the adapter that computes."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
@@ -9,11 +10,11 @@ from rlhf_lab.kernels.amx_layer import AmxLayer, TiledWeights
 from rlhf_lab.models.fused_llama.layer import LayerWeights
 from rlhf_lab.models.lora_linear import LoraWeights, MergeBuffer, MergedLoraLinear
 
-MAX_RANK_SETS = 2  # sets of ranks, a copy of the weights each: the policy's and the reward model's
+MAX_RANK_SETS = 2  # each with a copy of the weights: the policy's and the reward model's
 
 
 def split_by_projection(weights: LayerWeights, sizes: Sequence[int]) -> list[Tensor]:
-    """The weights of q, k, v, o, gate, up and down, as views. sizes: rows of the first three."""
+    """Views of the weights of q, k, v, o, gate, up and down. sizes: rows of q, k and v."""
     return [*weights.qkv.split([*sizes]), *weights[1:5]]
 
 
@@ -23,28 +24,29 @@ class MergedWeights:
     def __init__(self, frozen: LayerWeights, sizes: Sequence[int], merged_linears: Sequence[MergedLoraLinear]) -> None:
         qkv, o, gate, up, down = map(torch.empty_like, frozen[:5])
         self._weights = frozen._replace(qkv=qkv, o=o, gate=gate, up=up, down=down)
-        # q, k and v as .data: modules merge one after the other, and what waits for its gradient must not see that as a change.
+        # .data of q, k and v: their modules merge one by one, which must not bump the version of a tensor saved for the
+        # gradient.
         qkv_buffers = [MergeBuffer(view.data, qkv) for view in qkv.split([*sizes])]
         self._merge_targets = [
             *zip(merged_linears, [*qkv_buffers, *map(MergeBuffer, (o, gate, up, down))], strict=True)
         ]
 
     def weights_for(self, lora_weights: Sequence[LoraWeights]) -> LayerWeights:
-        """Under these parts as they are now; computed only if they are not held already."""
+        """The weights for these LoRA tensors, computed only if they have changed."""
         for (merged_linear, buffer), lora in zip(self._merge_targets, lora_weights, strict=True):
             merged_linear.merged_weight(lora, buffer)
         return self._weights
 
 
 class CacheByRank:
-    """Updates that stay beside the weights, of the adapter that computed last among those of its ranks."""
+    """Weights with concatenated or tiled updates, one cache per combination of ranks."""
 
     def __init__(self, make_cache: Callable[[tuple[int, ...]], "WeightCache"]) -> None:
         self._make_cache = make_cache
         self._caches: dict[tuple[int, ...], WeightCache] = {}
 
     def weights_for(self, lora_weights: Sequence[LoraWeights]) -> LayerWeights | AmxLayer:
-        """Under these parts as they are now; converted only if they are not held already."""
+        """The weights for these LoRA tensors, converted only if they have changed."""
         ranks = tuple(len(lora.a) for lora in lora_weights)
         if ranks not in self._caches:
             if len(self._caches) == MAX_RANK_SETS:
@@ -53,8 +55,8 @@ class CacheByRank:
         return self._caches[ranks].weights_for(lora_weights)
 
 
-class WeightCache:
-    """What holds the updates of one adapter in its own way."""
+class WeightCache(ABC):
+    """Weights with the update of the adapter that computed last."""
 
     weights: LayerWeights | AmxLayer
 
@@ -62,7 +64,7 @@ class WeightCache:
         self._sources: list[tuple[Tensor, int]] = []
 
     def weights_for(self, lora_weights: Sequence[LoraWeights]) -> LayerWeights | AmxLayer:
-        """Under these parts as they are now."""
+        """The weights for these LoRA tensors, loaded only if they have changed."""
         tensors = [tensor for lora in lora_weights for tensor in (lora.a, lora.b)]
         if [(id(source), version) for source, version in self._sources] != [
             (id(source), source._version) for source in tensors
@@ -72,12 +74,13 @@ class WeightCache:
             self._sources = [(source, source._version) for source in tensors]
         return self.weights
 
+    @abstractmethod
     def load(self, lora_weights: Sequence[LoraWeights]) -> None:
-        raise NotImplementedError
+        """Write the update into `weights`."""
 
 
 class AmxWeightCache(WeightCache):
-    """A layer in C under updates of these ranks."""
+    """A layer in C with updates of these ranks."""
 
     def __init__(self, tiled_weights: TiledWeights, ranks: tuple[int, ...]) -> None:
         super().__init__()
@@ -88,7 +91,7 @@ class AmxWeightCache(WeightCache):
 
 
 class ConcatWeightCache(WeightCache):
-    """[W | s·B] and A, as lora_ops.py has them, of updates of these ranks."""
+    """[W | s·B] and A, see layer.py, for updates of these ranks."""
 
     def __init__(self, frozen: LayerWeights, sizes: Sequence[int], ranks: tuple[int, ...]) -> None:
         q, k, v, o, gate, up, down = ranks
@@ -115,7 +118,7 @@ class ConcatWeightCache(WeightCache):
             lora_a=lora_a,
         )
         a_views = [*lora_a[0].split([q, k, v]), lora_a[1], *lora_a[2].split([gate, up]), lora_a[3]]
-        b_offsets = (0, q, q + k, 0, 0, gate, 0)  # where B's columns begin, behind those of W
+        b_offsets = (0, q, q + k, 0, 0, gate, 0)  # first column of B, after those of W
         b_views = [
             extended[:, a.shape[1] + offset :][:, :rank]
             for extended, a, offset, rank in zip(

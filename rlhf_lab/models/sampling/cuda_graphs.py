@@ -1,11 +1,14 @@
-"""Writing tokens on a GPU with CUDA graphs: a forward pass and the drawing of a token, recorded once and replayed a token.
+"""Sampling on a GPU with CUDA graphs: the forward pass and sampling of a token are recorded once and replayed for every
+token.
 
-A token of a small model takes a GPU less time than Python needs to ask for it; a replay asks once. A graph reads and writes
-fixed places in memory, so everything a step touches lies in buffers of fixed shapes (graph_buffers.py). Weights may get new numbers
-between replays, at the same places; `Backbone.weight_version` says when the places change, and the step is then recorded anew.
+A GPU computes a token of a small model faster than Python launches its operations; a replay is a single launch. A graph
+reads and writes fixed addresses, so everything a step touches is in buffers of fixed shape (graph_buffers.py). Weights
+may change in place between replays; `Backbone.weight_version` tells when their addresses change, and the step is then
+recorded again.
 
-The number of rows is one of a few sizes; rows that fill it up repeat the last one and are written nowhere. As rows end, those
-that go on move up into half the size or less. Whatever cannot be recorded is written the ordinary way, after one line of log.
+The number of rows is rounded up to one of a few sizes; padding rows repeat the last one and write no output. When rows
+finish, the active ones are compacted into half the size or less. Whatever cannot be recorded is sampled without graphs,
+after one log line.
 """
 
 import logging
@@ -25,25 +28,28 @@ from rlhf_lab.models.sampling.sampling_state import SamplingState
 log = logging.getLogger("rlhf_lab.graphs")
 
 GRAPHS_ENV = "RLHF_LAB_GRAPHS"  # 0: never
-MIN_GRAPH_TOKENS = 8  # tokens; fewer are not worth a recording
-COLUMN_MULTIPLE = 64  # the room of a row is a multiple of it
+MIN_GRAPH_TOKENS = 8  # fewer are not worth recording
+COLUMN_MULTIPLE = 64  # the length of the buffers is a multiple of it
 
 
 class CudaRecorder:
-    """Records steps as CUDA graphs, on a stream of its own: when a graph ends, torch takes back what products use on the stream
-    it was recorded on. All share one pool: they run one after the other and keep nothing in it."""
+    """Records steps as CUDA graphs, on its own stream: when a capture ends, PyTorch takes back the workspaces of the
+    stream it was captured on.
+
+    All graphs share one memory pool: they run one after another and keep nothing in it.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.warmup_stream: Any = None  # streams
+        self.warmup_stream: Any = None
         self.capture_stream: Any = None
         self.pool: Any = None
-        self.graphs = weakref.WeakSet[Any]()  # a pool ends with the last graph that was recorded into it
+        self.graphs = weakref.WeakSet[Any]()  # a pool is freed with the last graph captured into it
 
     def __call__(self, step: Action, restore: Action) -> Action:
-        """Rehearses the step beside the stream of all else, as CUDA asks, and records it; recording computes nothing.
+        """Run the step for warm-up on a side stream, as CUDA requires, then capture it; capturing computes nothing.
 
-        Raises whatever the step raises, and RuntimeError where it waits for the GPU; then the thread is where it was before.
+        Raises whatever the step raises, and RuntimeError if it waits for the GPU; the thread's stream is restored then.
         """
         with torch.cuda.device(self.device):
             self.warmup_stream = self.warmup_stream or torch.cuda.Stream()
@@ -51,7 +57,7 @@ class CudaRecorder:
             previous_stream = torch.cuda.current_stream()
             self.warmup_stream.wait_stream(previous_stream)
             with torch.cuda.stream(self.warmup_stream):
-                for sync_mode in ("default", "error"):  # the first one may: it sets things up
+                for sync_mode in ("default", "error"):  # the first run may wait for the GPU: it initialises
                     previous_mode = torch.cuda.get_sync_debug_mode()
                     torch.cuda.set_sync_debug_mode(sync_mode)
                     try:
@@ -70,15 +76,16 @@ class CudaRecorder:
             with torch.cuda.graph(graph, pool=self.pool, stream=self.capture_stream, capture_error_mode="thread_local"):
                 step()
         except BaseException:
-            torch.cuda.set_stream(previous_stream)  # torch leaves a thread on the stream of a recording that failed
+            torch.cuda.set_stream(previous_stream)  # PyTorch stays on the capture stream when a capture fails
             raise
         self.graphs.add(graph)
         return graph.replay
 
 
 def graphed_sampler_of(backbone: Backbone) -> "GraphedSampler | None":
-    """The graphs of a backbone on a GPU; None elsewhere, where they are turned off or cannot be (a step that gathers weights
-    of other processes), and while they are in use."""
+    """The backbone's graphs on a GPU. None on other devices, if graphs are disabled or impossible (sharded weights),
+    and while they are in use.
+    """
     if backbone.shards is not None:
         return None
     if backbone.cuda_graphs is None and backbone.device.type == "cuda" and os.environ.get(GRAPHS_ENV) != "0":
@@ -88,7 +95,7 @@ def graphed_sampler_of(backbone: Backbone) -> "GraphedSampler | None":
 
 
 class GraphedSampler:
-    """The decoder of one backbone, kept between samplings. One sampling at a time: work done within another goes without."""
+    """The graph buffers of one backbone, kept between samplings. Sampling nested within another does not use them."""
 
     def __init__(self, record: Recorder) -> None:
         self.record = record
@@ -100,17 +107,18 @@ class GraphedSampler:
         return not (self.busy or self.disabled)
 
     def free(self) -> None:
-        """Let go of buffers and recordings; the next sampling makes them anew."""
+        """Free buffers and graphs; the next sampling creates them again."""
         self.buffers = None
 
     def decode(
         self, backbone: Backbone, state: SamplingState, cache: DynamicCache, on_progress: Action, check_every: int
     ) -> bool:
-        """Draw all but the first tokens into `state`, looking at the rows every so many tokens, where `on_progress` is called.
+        """Sample all but the first tokens into `state`, checking for finished rows and calling `on_progress` every
+        check_every tokens.
 
-        False where that cannot be done here: then `state` and `cache` are as they were.
+        Returns False if that is not possible here; `state` and `cache` are then unchanged.
 
-        Raises NotFiniteError, and what torch raises where memory runs out.
+        Raises NotFiniteError, and PyTorch's error when memory runs out.
         """
         if state.tokens.shape[1] < MIN_GRAPH_TOKENS:
             return False
@@ -118,13 +126,13 @@ class GraphedSampler:
         try:
             try:
                 buffers, replay = self._prepare(backbone, state, cache)
-            except Exception as error:  # whatever a model, a cache or a driver has against it
+            except Exception as error:  # anything that model, cache or driver may raise
                 if is_out_of_memory(error):
                     self.buffers = None
-                    raise  # fewer rows may do (memory.in_pieces)
+                    raise  # fewer rows may fit (oom.run_in_chunks)
                 self._disable(error)
                 return False
-            cache.layers.clear()  # copied: the memory is free for the steps
+            cache.layers.clear()  # copied into the buffers: free the memory
             buffers.decode(backbone, replay, on_progress, check_every)
             count, length = state.tokens.shape
             state.tokens.copy_(buffers.state.tokens[:count, :length])
@@ -144,7 +152,7 @@ class GraphedSampler:
         )
         if self.buffers is not None and not self.buffers.fits(row_count, column_count):
             row_count, column_count = self.buffers.merged_size(row_count, column_count)
-            self.buffers = None  # its memory first
+            self.buffers = None  # free its memory first
         if self.buffers is None:
             self.buffers = GraphBuffers(row_count, column_count, state, kv_states, self.record)
         self.buffers.load(state, kv_states)

@@ -1,4 +1,4 @@
-"""The buffers in which tokens are written by a step of fixed shapes, one token a row: what cuda_graphs.py records."""
+"""The buffers of fixed shape on which a sampling step works: what cuda_graphs.py records."""
 
 import logging
 from collections.abc import Callable, Hashable, Sequence
@@ -14,26 +14,27 @@ from rlhf_lab.models.sampling.sampling_state import SamplingState, raise_if_not_
 
 log = logging.getLogger("rlhf_lab.graphs")
 
-MAX_GRAPHS = 16  # kept at once, those used last
+MAX_GRAPHS = 16  # least recently used ones are dropped
 
 Action = Callable[[], None]
-#: (step, restore) -> what runs the step; `restore_state` undoes a step.
+#: (step, restore) -> a function that replays the step; `restore` undoes a step.
 Recorder = Callable[[Action, Action], Action]
 #: Keys and values (B, heads, L, head size) of each layer.
 KeyValueStates = Sequence[tuple[Tensor, Tensor]]
 
 
 def padded_row_count(rows: int) -> int:
-    """The smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, … that holds the rows."""
+    """The smallest of 1, 2, 3, 4, 6, 8, 12, 16, 24, … that is at least `rows`."""
     power = 1 << (rows - 1).bit_length()
     return power * 3 // 4 if 3 * power // 4 >= rows and power >= 4 else power
 
 
 class GraphBuffers:
-    """Buffers for `max_rows` rows of `max_columns` tokens, prompt and response, and the graphs that add a token to each row.
+    """Buffers for `max_rows` rows of `max_columns` tokens, prompt and response, and the graphs that sample one token of
+    each row.
 
-    writing: over all buffers; a step over fewer rows works on the first of them. at, t: (1,) int64, the column of the cache
-    that the next token goes to, and which token of the response is drawn next.
+    state: all rows; a step on fewer rows uses the first ones. write_index, t: (1,) int64, the cache column of the next
+    token, and the index of the response token sampled next.
     """
 
     def __init__(
@@ -64,11 +65,13 @@ class GraphBuffers:
         self.graphs: dict[Hashable, Action] = {}
 
     def fits(self, row_count: int, column_count: int) -> bool:
-        """Whether there is room, and not so much that most of every step went into looking at nothing."""
+        """Whether they are large enough, and not so long that most of every step would be spent on masked columns."""
         return row_count <= self.max_rows and column_count <= self.max_columns <= 4 * column_count
 
     def merged_size(self, row_count: int, column_count: int) -> tuple[int, int]:
-        """The size of a decoder for these and for its own rows, where that takes no more than twice the memory of either."""
+        """A size that fits these rows and the present ones, if it needs at most twice the memory of either; else these
+        only.
+        """
         merged = max(row_count, self.max_rows), max(column_count, self.max_columns)
         is_small_enough = (
             merged[0] * merged[1] <= 2 * max(row_count * column_count, self.max_rows * self.max_columns)
@@ -77,7 +80,7 @@ class GraphBuffers:
         return merged if is_small_enough else (row_count, column_count)
 
     def load(self, prefill: SamplingState, kv_states: KeyValueStates) -> None:
-        """Copy what has been read, and the first tokens drawn, into the buffers; the size is filled up with the last row."""
+        """Copy the prefill's state and cache into the buffers; padding rows repeat the last row."""
         count, width = prefill.mask.shape
         buffers, self.active_rows = self.state, padded_row_count(count)
         row_index = torch.arange(self.active_rows, device=prefill.response_index.device)
@@ -97,14 +100,14 @@ class GraphBuffers:
             buffer.copy_(value)
         for layer, prefill_layer in zip(self.kv_states, kv_states, strict=True):
             for buffer, value in zip(layer, prefill_layer, strict=True):
-                buffer[: self.active_rows, :, width:].zero_()  # hidden by the mask, but 0 times NaN is NaN
+                buffer[: self.active_rows, :, width:].zero_()  # masked, but 0 · NaN is NaN
                 buffer[: self.active_rows, :, :width] = value[row_index]
         self.length = length
         self.write_index.fill_(width)
         self.t.fill_(1)
 
     def decode(self, backbone: Backbone, replay: Action, on_progress: Action, check_every: int) -> None:
-        """Draw the other tokens. Work done in `on_progress` may have used the weights otherwise, so they are made current after it."""
+        """Sample the remaining tokens. `on_progress` may use other weights, so they are refreshed after it."""
         for t in range(1, self.length):
             if t % check_every == 0:
                 active = self.active_view().count_active()
@@ -119,8 +122,10 @@ class GraphBuffers:
         raise_if_not_finite(self.state.all_finite)
 
     def recorded_step(self, backbone: Backbone, *, raise_on_failure: bool = True) -> Action:
-        """What adds a token to the rows in use with the weights in use. insist: else a step that cannot be
-        recorded runs as it is."""
+        """The recorded step for the active rows and the weights in use.
+
+        raise_on_failure: False runs a step that cannot be recorded without a graph.
+        """
         weight_version = backbone.weight_version
         if weight_version.generation is not self.generation:
             self.generation, self.graphs = weight_version.generation, {}
@@ -143,7 +148,7 @@ class GraphBuffers:
         return self.graphs[key]
 
     def active_view(self) -> SamplingState:
-        """The rows in use, as views of the buffers."""
+        """The active rows, as views of the buffers."""
         buffers, row_count = self.state, self.active_rows
         return SamplingState(
             buffers.response_index[:row_count],
@@ -160,7 +165,7 @@ class GraphBuffers:
         )
 
     def _make_step(self, backbone: Backbone) -> Action:
-        """One token for the rows in use: nothing is allocated that outlives it, nothing is read back."""
+        """Samples one token per active row: allocates nothing that outlives the step, reads nothing back."""
         state, write_index, t = self.active_view(), self.write_index, self.t
         layers: list[Any] = [
             FixedCacheLayer(keys[: self.active_rows], values[: self.active_rows], write_index)
@@ -182,7 +187,9 @@ class GraphBuffers:
         return step
 
     def _make_restore(self) -> Action:
-        """Takes note of everything a step changes (but the cache behind its end, which nobody sees); puts it back when called."""
+        """Saves everything that a step changes (except the unused end of the cache), and returns a function that
+        restores it.
+        """
         buffers = self.state
         mutable = (
             buffers.input_ids,
@@ -204,7 +211,7 @@ class GraphBuffers:
         return restore
 
     def _compact(self, row_count: int) -> None:
-        """Carry the living rows alone, in the first `max_rows` rows of the buffers, filled up with some that have ended."""
+        """Move the active rows into the first `row_count` rows of the buffers, padded with finished ones."""
         order = (~self.active_view().active).to(torch.int8).argsort(stable=True)[:row_count]
         self._copy_rows(self.active_view(), order)
         for layer in self.kv_states:
@@ -213,7 +220,7 @@ class GraphBuffers:
         self.active_rows = row_count
 
     def _copy_rows(self, source: SamplingState, index: Tensor) -> None:
-        """The rows `index` of what is given become the first rows of the buffers."""
+        """Copy the rows `index` of `source` into the first rows of the buffers."""
         buffers, count, width = self.state, len(index), source.mask.shape[1]
         buffers.response_index[:count] = source.response_index[index]
         buffers.input_ids[:count], buffers.positions[:count] = source.input_ids[index], source.positions[index]

@@ -1,9 +1,9 @@
-"""Batched sampling with a KV cache, driven by uniform numbers made beforehand.
+"""Batched sampling with a KV cache, driven by uniform numbers generated in advance.
 
-A token is drawn by inverting the cumulative distribution at one uniform number per row and position. So sampling is a pure
-function of (weights, prompts, uniforms): no generator is touched, what one row does cannot change another row's draws, and
-a small change of the policy changes few words of a sample with the same uniforms ("same seed, before and now").
-No top-k, top-p, repetition penalty or other setting of the model's generation_config is applied.
+A token is sampled by inverting the cumulative distribution at one uniform number per row and position. So sampling is a
+pure function of (weights, prompts, uniforms): it uses no generator, rows do not influence each other, and a small
+change of the policy changes few tokens of a sample with the same uniforms ("same seed, before and now").
+Top-k, top-p, repetition penalty and other settings of the model's generation_config are not applied.
 """
 
 from collections.abc import Sequence
@@ -24,27 +24,30 @@ from rlhf_lab.models.sampling.cuda_graphs import graphed_sampler_of
 from rlhf_lab.models.sampling.sampling_state import SamplingState, raise_if_not_finite
 
 PROGRESS_EVERY = 16
-#: Tokens between two looks at which rows have ended, by the type of device: a GPU has to be waited for at each.
+#: Tokens between two checks for finished rows, by device type: each check waits for the GPU. Elsewhere 1.
 CHECK_ENDED_EVERY = {"cuda": PROGRESS_EVERY}
-#: Finished rows are dropped once they are this share of the rows: dropping copies the cache, keeping computes for nothing.
+#: Finished rows are dropped once they are this share of the rows: dropping copies the cache, keeping them wastes
+#: computation.
 DROP_FRACTION = 1 / 8
 
 
 class Sampled(NamedTuple):
-    """Responses as token ids (EOS last where one was drawn), and the log-probability (nats) of each token when drawn."""
+    """Responses as token ids (EOS last if it was sampled), and the log-probability (nats) of each token when it was
+    sampled.
+    """
 
     tokens: list[list[int]]
     logprobs: list[list[float]]
 
 
 def uniforms(seeds: Sequence[int], length: int) -> Tensor:
-    """(B, length) float64 in [0, 1): row b depends on seeds[b] alone."""
+    """(B, length) float64 in [0, 1): row b depends on seeds[b] only."""
     rows = [torch.rand(length, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in seeds]
     return torch.stack(rows)
 
 
 def _deduplicate(prompts: Sequence[Sequence[int]]) -> tuple[list[Sequence[int]], list[int]]:
-    """The prompts without repetitions, in the order of their first appearance, and which of them each prompt is."""
+    """The distinct prompts in order of first appearance, and the index of each prompt among them."""
     index_of: dict[tuple[int, ...], int] = {}
     inverse = [index_of.setdefault(tuple(prompt), len(index_of)) for prompt in prompts]
     return list(index_of), inverse
@@ -61,9 +64,9 @@ def sample(
 ) -> Sampled:
     """Continue each prompt until EOS (kept as the last id) or until `uniform` (B, T) has no more columns.
 
-    A prompt that occurs several times is read once. `on_progress` is called every TICK_EVERY tokens. Where memory runs out it goes on
-    with fewer rows at once.
-    Raises ModelError when prompt and response do not fit the model's context, NotFiniteError for logits that are not finite.
+    A prompt that occurs several times is read once. `on_progress` is called every PROGRESS_EVERY tokens. If memory runs
+    out, sampling continues with fewer rows at a time.
+    Raises ModelError if prompt and response do not fit the model's context, NotFiniteError if logits are not finite.
     """
     length = uniform.shape[1]
     longest_prompt = max(len(prompt) for prompt in prompts)
@@ -100,7 +103,9 @@ def _sample(
 def _prefill(
     backbone: Backbone, prompts: Sequence[Sequence[int]], uniform: Tensor, temperature: float, extra_tokens: int
 ) -> tuple[SamplingState, DynamicCache]:
-    """Read the prompts and draw the first token of each row. uniform: (B, T). extra: tokens the cache is to have room for."""
+    """Read the prompts and sample the first token of each row. uniform: (B, T). extra_tokens: capacity to reserve in
+    the cache.
+    """
     device, count = backbone.device, len(prompts)
     unique_prompts, inverse = _deduplicate(prompts)
     ids, mask = pad_left(unique_prompts, backbone.pad_id, device)
@@ -127,7 +132,7 @@ def _prefill(
 
 
 def _decode(backbone: Backbone, state: SamplingState, cache: DynamicCache, on_progress: ProgressCallback) -> None:
-    """Draw the other tokens, one forward pass each."""
+    """Sample the remaining tokens, one forward pass each."""
     length, check_every = state.tokens.shape[1], CHECK_ENDED_EVERY.get(backbone.device.type, 1)
     packed_weights, step, has_padding = PackedWeights(), None, not bool(state.mask.all())
     for t in range(1, length):

@@ -1,4 +1,4 @@
-"""One token of each row: drawn from the logits, and noted."""
+"""The state of a batch of responses while it is sampled."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,10 @@ from rlhf_lab.errors import NotFiniteError
 
 
 def sample_token(logits: Tensor, uniform: Tensor, temperature: float | Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(B,) token ids from (B, V) logits and (B,) uniforms by inversion of the cumulative softmax(logits / temperature);
-    their (B,) log-probabilities, nats; and whether the logits were finite, () bool (the rest is worthless if not).
+    """Sample by inverting the cumulative softmax(logits / temperature), given (B, V) logits and (B,) uniforms.
+
+    Returns (B,) token ids, their (B,) log-probabilities in nats, and whether the logits were finite, () bool (if not,
+    the rest is meaningless).
     """
     wide_logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     probabilities = torch.softmax(wide_logits / temperature, dim=-1)
@@ -21,7 +23,7 @@ def sample_token(logits: Tensor, uniform: Tensor, temperature: float | Tensor) -
 
 
 def raise_if_not_finite(all_finite: Tensor) -> None:
-    """Raises NotFiniteError where the logits were not. finite: () bool, as `sample_token` returns it."""
+    """Raises NotFiniteError unless all_finite, () bool, is true."""
     if not bool(all_finite):
         raise NotFiniteError(
             "the model's logits are not finite, so nothing can be sampled. "
@@ -31,17 +33,18 @@ def raise_if_not_finite(all_finite: Tensor) -> None:
 
 @dataclass
 class SamplingState:
-    """Responses while they are written: B rows are carried (finished ones among them), of N responses of at most T tokens.
+    """B rows in progress (finished ones included) of N responses of at most T tokens.
 
-    Changed in place wherever shapes allow, so that a CUDA graph can hold the tensors; reads nothing back from the device.
+    Changed in place wherever shapes allow, so that a CUDA graph can contain the tensors. Reads nothing back from the
+    device.
 
     Attributes:
-        rows: (B,) int64, which response each row is.
-        ids, positions: (B, 1) int64, the token read next and its place in the row's text.
-        mask: (B, L) int64, 1 on the row's tokens read so far.
-        alive: (B,) bool, no stop token yet.
-        uniform, logprobs: (N, T) float64. tokens: (N, T) int64, -1 behind the end.
-        finite: () bool, every logit so far. temperature: () float64. eos: (E,) int64, the stop tokens.
+        response_index: (B,) int64, the response of each row.
+        input_ids, positions: (B, 1) int64, the next input token and its position.
+        mask: (B, L) int64, 1 on the row's tokens so far.
+        active: (B,) bool, no stop token yet.
+        uniform, logprobs: (N, T) float64. tokens: (N, T) int64, -1 after the end.
+        all_finite: () bool, every logit so far. temperature: () float64. eos_ids: (E,) int64, the stop tokens.
     """
 
     response_index: Tensor
@@ -57,7 +60,7 @@ class SamplingState:
     eos_ids: Tensor
 
     def sample_step(self, logits: Tensor, t: int | Tensor) -> None:
-        """Draw response token t, an int or (1,) int64, of every row from (B, V) logits."""
+        """Sample response token t, an int or (1,) int64, of every row from (B, V) logits."""
         tokens, logprobs, is_finite = sample_token(logits, self.uniform[self.response_index, t], self.temperature)
         self.tokens[self.response_index, t] = tokens.masked_fill(~self.active, -1)
         self.logprobs[self.response_index, t] = logprobs
@@ -67,15 +70,12 @@ class SamplingState:
         self.positions.add_(1)
 
     def count_active(self) -> int:
-        """How many rows go on. Waits for the device. Raises NotFiniteError."""
+        """The number of unfinished rows. Waits for the device. Raises NotFiniteError."""
         raise_if_not_finite(self.all_finite)
         return int(self.active.sum())
 
     def select(self, index: Tensor) -> None:
-        """Carry these rows alone."""
-        self.response_index, self.input_ids, self.positions = (
-            self.response_index[index],
-            self.input_ids[index],
-            self.positions[index],
-        )
+        """Keep only these rows."""
+        self.response_index, self.input_ids = self.response_index[index], self.input_ids[index]
+        self.positions = self.positions[index]
         self.mask, self.active = self.mask[index], self.active[index]
