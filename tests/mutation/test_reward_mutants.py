@@ -21,7 +21,7 @@ MUTANTS = [
            "test_feature_scaler_by_hand"),
     Mutant(WARM_START, "stretched features of any spread", "return self._scale_directions(x) * self.normalizer", "return self._scale_directions(x)",
            "test_feature_scaler_by_hand test_scaled_features_have_unit_spread"),
-    Mutant(WARM_START, "whole steps, wherever they lead", "and step_size > 1e-9\n", "and step_size > 1.0:",
+    Mutant(WARM_START, "whole steps, wherever they lead", "and step_size > 1e-9\n", "and step_size > 1.0\n",
            "test_the_fit_converges_with_wide_margins"),
     Mutant(WARM_START, "margins of ties", ".masked_fill(targets.ties, 0.0)", "", "test_margins_counts_and_smoothing_in_the_fit"),
     Mutant(REWARD, "the finished model is not normalised", "    task.normalise(model)\n", "",

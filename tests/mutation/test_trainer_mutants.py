@@ -58,7 +58,7 @@ MUTANTS = [
     Mutant(ROWS, "the row keeps its left padding", "start = batch.prompts.shape[1] - prompt_lengths", "start = 0 * prompt_lengths",
            "test_left_padding_shifts_no_position "
            "models/test_reward_model.py::test_score_ignores_padding"),
-    Mutant(ROWS, "take keeps the left end of the prompts", "prompts[:, -width:]", "prompt_lengths[:, :width]",
+    Mutant(ROWS, "take keeps the left end of the prompts", "prompts[:, -width:]", "prompts[:, :width]",
            f"test_take_trims_to_what_its_rows_need {PLAIN_LOOP}"),
     Mutant(ROWS, "the lengths of prompts in the place of the responses'", "self.lengths[:, 1:]", "self.lengths[:, :1]",
            f"test_masks_come_from_lengths {PLAIN_LOOP}"),
@@ -98,7 +98,7 @@ MUTANTS = [
            f"{SAMPLER}test_nan_weights_are_refused "
            f"{GRAPHS}test_weights_that_are_not_finite_are_refused_and_leave_nothing_behind"),
     Mutant(GENERATION, "prefill positions not from the mask", "positions = (mask.cumsum(1) - 1).clamp_min(0)",
-           "positions = torch.arange(input_ids.shape[1]).expand_as(input_ids)",
+           "positions = torch.arange(mask.shape[1]).expand_as(mask)",
            "test_sampler_logprobs_equal_teacher_forcing test_a_row_does_not_depend_on_its_batch"),
     Mutant(DRAW, "impossible token at u = 0", "right=True", "right=False",
            f"{SAMPLER}test_an_impossible_token_is_not_drawn_at_the_very_bottom"),
@@ -179,8 +179,8 @@ MUTANTS = [
            "probs).neg_().scatter_add_(-1, chunk_tokens.unsqueeze(-1), torch.ones_like(chunk[:, :1]))",
            "core/test_logprobs.py::test_head_logprobs_of_a_sure_token_in_half_precision"),
     # --- models/adapters.py ---
-    Mutant(ADAPTERS, "adapters not restored after an exception", "finally:\n            self._apply(\n                previous",
-           "        except KeyError:\n            raise\n        else:\n            self._apply(previous",
+    Mutant(ADAPTERS, "adapters not restored after an exception", "finally:\n            self._apply(\n",
+           "except KeyError:\n            raise\n        else:\n            self._apply(\n",
            "test_state_is_restored_after_an_exception test_merging_gives_the_identical_tensors_back"),
     Mutant(ADAPTERS, "adapters not restored at all",
            "self._apply(\n                previous if previous.name is None or previous.name in self._trainable else _ActiveAdapter(None, False)\n            )",
