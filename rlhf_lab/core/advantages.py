@@ -1,7 +1,7 @@
-"""Masked statistics and advantage estimators.
+"""Masked statistics, advantage estimators, REINFORCE weights, group advantages and value targets.
 
 Padding is filled with 0 before any product or sum, so that junk there (NaN, inf) reaches neither a result nor a
-gradient: 0 * NaN is NaN, so multiplying by the mask would not do. The mask is bool, True on one unbroken run of
+gradient: 0 * NaN is NaN, so multiplying by the mask would not do. The mask is bool, True on one contiguous run of
 response tokens per row.
 """
 
@@ -12,6 +12,7 @@ from rlhf_lab.common.enums import Baseline, CreditAssignment, ValueTarget
 from rlhf_lab.errors import ConfigError
 
 WHITEN_EPS = 1e-8  # added to the variance; TRL and lm-human-preferences use the same
+GROUP_EPS = 1e-4  # added to the standard deviation of a group; TRL uses the same
 
 
 def masked_mean(x: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
@@ -46,8 +47,10 @@ def masked_var(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def centred(x: Tensor, mask: Tensor) -> Tensor:
-    """x less its mean over the mask, 0 outside; exactly 0 where all are alike, which takes a second look: the mean of twelve
-    float32 numbers 1000.1 is another number, and a division by their spread would make something of the difference.
+    """x minus its mean over the mask, 0 outside.
+
+    The mean is subtracted twice so that equal values give exactly 0: the mean of twelve float32 values 1000.1 is not
+    1000.1, and a division by the standard deviation would blow up the difference.
     """
     deviations = (x - masked_mean(x, mask)).masked_fill(~mask, 0.0)
     return (deviations - masked_mean(deviations, mask)).masked_fill(~mask, 0.0)
@@ -62,7 +65,7 @@ def whiten(x: Tensor, mask: Tensor, shift_mean: bool = True) -> Tensor:
         shift_mean: False keeps the mean and scales only the deviations from it (used for rewards, whose mean matters).
 
     Returns:
-        Shape of x. A single element has no spread: it becomes 0, or stays itself if not shift_mean.
+        Shape of x. A single element becomes 0, or is unchanged if not shift_mean.
 
     Raises:
         ConfigError: shapes that differ, a mask that is not bool.
@@ -144,55 +147,6 @@ def rewards_to_go(rewards: Tensor, mask: Tensor, *, gamma: float, last_values: T
     return _discounted_sums(rewards, mask, gamma)
 
 
-def is_last_token(mask: Tensor) -> Tensor:
-    """(B, T) bool, True on the last True of each row of mask (B, T); all False in a row without any."""
-    remaining = mask.flip(1).cumsum(dim=1).flip(1)  # this token included
-    return mask & (remaining == 1)
-
-
-def check_masked(mask: Tensor, **tensors: Tensor) -> None:
-    """Raises ConfigError unless mask is bool and every tensor has its shape."""
-    if mask.dtype != torch.bool:
-        raise ConfigError(f"mask is {mask.dtype}: pass a bool, True on response tokens.")
-    for name, tensor in tensors.items():
-        if tensor.shape != mask.shape:
-            raise ConfigError(f"{name} is {tuple(tensor.shape)}, mask {tuple(mask.shape)}: they must have one shape.")
-
-
-def _prepare(
-    rewards: Tensor, values: Tensor, mask: Tensor, last_values: Tensor | None, **factors: float
-) -> tuple[Tensor, Tensor]:
-    """Check the arguments of an estimator; return rewards and values with 0 on padding."""
-    check_masked(mask, rewards=rewards, values=values)
-    if mask.dim() != 2 or (last_values is not None and last_values.shape != mask.shape[:1]):
-        last_shape = None if last_values is None else tuple(last_values.shape)
-        raise ConfigError(f"mask is {tuple(mask.shape)}, last_values {last_shape}: pass (B, T), and (B,) or None.")
-    for name, factor in factors.items():
-        if not 0.0 <= factor <= 1.0:
-            raise ConfigError(f"{name} is {factor}: choose a number from 0 to 1.")
-    return rewards.masked_fill(~mask, 0.0), values.masked_fill(~mask, 0.0)
-
-
-def _next_step_values(x: Tensor, mask: Tensor, last_values: Tensor | None) -> Tensor:
-    """x one step later, (B, T): x[:, t+1], and last (or 0) at the end of the response."""
-    shifted = torch.cat([x[:, 1:], torch.zeros_like(x[:, :1])], dim=1)
-    end = torch.zeros_like(x) if last_values is None else last_values.unsqueeze(1).expand_as(x)
-    return torch.where(is_last_token(mask), end, shifted)
-
-
-def _discounted_sums(x: Tensor, mask: Tensor, factor: float) -> Tensor:
-    """sum_l factor^l x_{t+l} over response tokens, (B, T), 0 on padding."""
-    running = torch.zeros_like(x[:, 0])
-    columns = []
-    for column, is_padding in zip(x.flip(1).unbind(1), (~mask).flip(1).unbind(1), strict=True):
-        running = (column + factor * running).masked_fill(is_padding, 0.0)
-        columns.append(running)
-    return torch.stack(columns[::-1], dim=1)
-
-
-GROUP_EPS = 1e-4  # added to the standard deviation of a group; TRL uses the same
-
-
 def reinforce_weights(
     rewards: Tensor,
     mask: Tensor,
@@ -202,13 +156,13 @@ def reinforce_weights(
     baseline: Baseline = "none",
     values: Tensor | None = None,
 ) -> Tensor:
-    """What multiplies grad log pi(a_t | s_t) in REINFORCE: a return, less a baseline.
+    """The factors of grad log pi(a_t | s_t) in REINFORCE: a return minus a baseline.
 
     Args:
         rewards: (B, T) float; anything in padding.
         mask: (B, T) bool.
-        gamma: in [0, 1]. With gamma < 1 these weights alone follow the gradient that practice uses, not that of the
-            discounted return; times gamma^t they are exact.
+        gamma: in [0, 1]. With gamma < 1 they give the gradient used in practice, not that of the discounted return,
+            which needs a further factor gamma^t.
         credit: "total": every token gets R = sum_k gamma^k r_k; "to_go": token t gets sum_{k>=t} gamma^{k-t} r_k.
         baseline: "none"; "batch_mean": the mean of R over the batch (it contains the row itself, so gradients shrink by
             (B - 1) / B); "value": values.
@@ -283,24 +237,6 @@ def grpo_advantages(scores: Tensor, *, scale: bool = True) -> Tensor:
     return centred / (sd + GROUP_EPS) if scale else centred
 
 
-def _centre_groups(scores: Tensor) -> Tensor:
-    """(P, G) less each row's mean; exactly 0 where a row is all alike, as `advantages.centred`."""
-    deviations = scores - scores.mean(dim=1, keepdim=True)
-    return deviations - deviations.mean(dim=1, keepdim=True)
-
-
-def broadcast_to_tokens(per_response: Tensor, mask: Tensor) -> Tensor:
-    """(B,) -> (B, T): every response token gets its response's number, padding 0.
-
-    Raises:
-        ConfigError: shapes that do not belong together, a mask that is not bool.
-    """
-    check_masked(mask)
-    if mask.dim() != 2 or per_response.shape != mask.shape[:1]:
-        raise ConfigError(f"per_response is {tuple(per_response.shape)}, mask {tuple(mask.shape)}: pass (B,), (B, T).")
-    return per_response.unsqueeze(1).expand(mask.shape).masked_fill(~mask, 0.0)
-
-
 def value_targets(
     rewards: Tensor,
     values: Tensor,
@@ -311,12 +247,12 @@ def value_targets(
     target: ValueTarget = "gae",
     last_values: Tensor | None = None,
 ) -> Tensor:
-    """What the value function should say at each token: never the reward, always a return.
+    """Regression targets of the value function: returns, not rewards.
 
     Args:
         rewards, values, mask, gamma, lam, last_values: as in `gae`.
-        target: "gae": advantages + values, i.e. the lambda-return, which leans on the values; "monte_carlo": the rewards
-            that really followed (values and lam are not looked at).
+        target: "gae": advantages + values, i.e. the lambda-return, which leans on the values; "monte_carlo": the
+            rewards to go (values and lam are ignored).
 
     Returns:
         (B, T), 0 on padding, without gradient.
@@ -345,6 +281,70 @@ def truncation_values(next_values: Tensor, ended: Tensor) -> Tensor:
     """
     check_masked(ended, next_values=next_values)
     return next_values.masked_fill(ended, 0.0)
+
+
+def broadcast_to_tokens(per_response: Tensor, mask: Tensor) -> Tensor:
+    """(B,) -> (B, T): every response token gets its response's number, padding 0.
+
+    Raises:
+        ConfigError: shapes that do not belong together, a mask that is not bool.
+    """
+    check_masked(mask)
+    if mask.dim() != 2 or per_response.shape != mask.shape[:1]:
+        raise ConfigError(f"per_response is {tuple(per_response.shape)}, mask {tuple(mask.shape)}: pass (B,), (B, T).")
+    return per_response.unsqueeze(1).expand(mask.shape).masked_fill(~mask, 0.0)
+
+
+def is_last_token(mask: Tensor) -> Tensor:
+    """(B, T) bool, True on the last True of each row of mask (B, T); all False in a row without any."""
+    remaining = mask.flip(1).cumsum(dim=1).flip(1)  # this token included
+    return mask & (remaining == 1)
+
+
+def check_masked(mask: Tensor, **tensors: Tensor) -> None:
+    """Raises ConfigError unless mask is bool and every tensor has its shape."""
+    if mask.dtype != torch.bool:
+        raise ConfigError(f"mask is {mask.dtype}: pass a bool, True on response tokens.")
+    for name, tensor in tensors.items():
+        if tensor.shape != mask.shape:
+            raise ConfigError(f"{name} is {tuple(tensor.shape)}, mask {tuple(mask.shape)}: they must have one shape.")
+
+
+def _prepare(
+    rewards: Tensor, values: Tensor, mask: Tensor, last_values: Tensor | None, **factors: float
+) -> tuple[Tensor, Tensor]:
+    """Check the arguments of an estimator; return rewards and values with 0 on padding."""
+    check_masked(mask, rewards=rewards, values=values)
+    if mask.dim() != 2 or (last_values is not None and last_values.shape != mask.shape[:1]):
+        last_shape = None if last_values is None else tuple(last_values.shape)
+        raise ConfigError(f"mask is {tuple(mask.shape)}, last_values {last_shape}: pass (B, T), and (B,) or None.")
+    for name, factor in factors.items():
+        if not 0.0 <= factor <= 1.0:
+            raise ConfigError(f"{name} is {factor}: choose a number from 0 to 1.")
+    return rewards.masked_fill(~mask, 0.0), values.masked_fill(~mask, 0.0)
+
+
+def _next_step_values(x: Tensor, mask: Tensor, last_values: Tensor | None) -> Tensor:
+    """x one step later, (B, T): x[:, t+1], and last (or 0) at the end of the response."""
+    shifted = torch.cat([x[:, 1:], torch.zeros_like(x[:, :1])], dim=1)
+    end = torch.zeros_like(x) if last_values is None else last_values.unsqueeze(1).expand_as(x)
+    return torch.where(is_last_token(mask), end, shifted)
+
+
+def _discounted_sums(x: Tensor, mask: Tensor, factor: float) -> Tensor:
+    """sum_l factor^l x_{t+l} over response tokens, (B, T), 0 on padding."""
+    running = torch.zeros_like(x[:, 0])
+    columns = []
+    for column, is_padding in zip(x.flip(1).unbind(1), (~mask).flip(1).unbind(1), strict=True):
+        running = (column + factor * running).masked_fill(is_padding, 0.0)
+        columns.append(running)
+    return torch.stack(columns[::-1], dim=1)
+
+
+def _centre_groups(scores: Tensor) -> Tensor:
+    """(P, G) minus each row's mean; exactly 0 for equal values, as in `centred`."""
+    deviations = scores - scores.mean(dim=1, keepdim=True)
+    return deviations - deviations.mean(dim=1, keepdim=True)
 
 
 def _group_size(scores: Tensor) -> int:

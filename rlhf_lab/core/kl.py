@@ -1,4 +1,4 @@
-"""The distance to the reference: per-token estimates, the exact KL, shaped rewards, and the coefficients' controllers.
+"""KL to the reference policy: per-token estimates, exact KL, shaped rewards, and controllers of the coefficients.
 
 Sign, everywhere: `kl = logprobs - ref_logprobs` (policy minus reference) and it enters the reward as `-kl_coef * kl`.
 """
@@ -25,8 +25,8 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator =
     k3 = exp(-d) - 1 + d: unbiased, never negative (grows like exp(-d) where the reference likes the token far more,
     up to e^80 in float32, see `finite_exponent`).
 
-    As a term of a loss on the policy's own samples, the slope of k1 is 0 on average, that of k2 is the slope of
-    KL(policy || reference), and that of k3 the slope of KL(reference || policy).
+    As a loss term on the policy's own samples, the gradient of k1 is 0 on average, that of k2 is the gradient of
+    KL(policy || reference), and that of k3 the gradient of KL(reference || policy).
 
     Args:
         logprobs, ref_logprobs: (B, T) float, nats, at the same temperature.
@@ -92,8 +92,9 @@ def shape_rewards(
 
     Args:
         scores: (B,) float, one per response, already normalised and clipped.
-        kl: (B, T) float, nats, e.g. `kl_estimate`; anything in padding. As a reward only k1 has the slope of the KL; k2, k3
-            and the exact one say (nearly) the same of every token near the reference, so that little is learnt from them.
+        kl: (B, T) float, nats, e.g. `kl_estimate`; anything in padding. In a
+            reward, only k1 has the gradient of the KL; k2, k3 and the exact KL are (nearly) the same for every token
+            near the reference, so that the policy learns little from them.
         mask: (B, T) bool, True on response tokens.
         kl_coef: >= 0, reward per nat.
         placement: "last", or "spread": the score in equal parts on all tokens of the response.
@@ -115,7 +116,7 @@ def shape_rewards(
 
 
 class FixedKL:
-    """A coefficient that stays; the same face as AdaptiveKL. State: `value`, a float."""
+    """A constant coefficient; the same interface as AdaptiveKL. State: `value`, a float."""
 
     def __init__(self, coef: float) -> None:
         """coef: >= 0. Raises ConfigError otherwise."""
@@ -124,9 +125,9 @@ class FixedKL:
         self.value = float(coef)
 
     def check_batch_size(self, n: int) -> None:
-        """Any number of sequences will do."""
+        """Any number of sequences is allowed."""
 
-    def update(self, sequence_kl: float, n: int) -> float:  # noqa: ARG002  same face as AdaptiveKL
+    def update(self, sequence_kl: float, n: int) -> float:  # noqa: ARG002  same interface as AdaptiveKL
         """Returns the coefficient, unchanged."""
         return self.value
 
@@ -139,7 +140,7 @@ class AdaptiveKL:
     """
 
     def __init__(self, init: float, target: float, horizon: float) -> None:
-        """init: the first coefficient; target: nats per *sequence* (sum over its tokens); horizon: in sequences.
+        """init: the initial coefficient; target: nats per *sequence* (sum over its tokens); horizon: in sequences.
 
         Raises:
             ConfigError: any of them not positive and finite.
@@ -152,16 +153,16 @@ class AdaptiveKL:
         self.horizon = float(horizon)
 
     def check_batch_size(self, n: int) -> None:
-        """Raises ConfigError for more sequences in a step than `update` takes; to be asked before anything learns."""
+        """Raises ConfigError for more sequences per step than `update` accepts. Call it before training."""
         if not 0 <= n * MAX_PROPORTIONAL_ERROR < self.horizon:
             raise ConfigError(f"n is {n}, horizon {self.horizon}: choose a horizon well above the sequences in a step.")
 
     def update(self, sequence_kl: float, n: int) -> float:
-        """Take in one step's measurement and return the new coefficient.
+        """Update with the KL of one step; returns the new coefficient.
 
         Args:
             sequence_kl: mean over sequences of the KL *summed* over each one's tokens, nats (`objective/kl`).
-            n: how many sequences the step used, below 5 * horizon (beyond it the coefficient could turn negative).
+            n: number of sequences of the step, below 5 * horizon (beyond it the coefficient could turn negative).
 
         Raises:
             NotFiniteError: sequence_kl is NaN or infinite.
@@ -180,12 +181,12 @@ class AdaptiveKL:
 class AdaptivePenalty:
     """The coefficient of KL(old || new) in `ppo_penalty`, kept between two bounds of that KL. State: `value`, a float.
 
-    Above kl_max it is multiplied by factor, below kl_min divided by it, in between it stays.
+    Above kl_max it is multiplied by factor, below kl_min divided by it.
     Source: Schulman et al. 2017 §4, there with factor 2 and the bounds target * 1.5 and target / 1.5.
     """
 
     def __init__(self, beta: float, kl_min: float, kl_max: float, factor: float = 2.0) -> None:
-        """beta: the first coefficient, loss per nat; kl_min, kl_max: nats per token; factor: > 1.
+        """beta: the initial coefficient, loss per nat; kl_min, kl_max: nats per token; factor: > 1.
 
         Raises:
             ConfigError: beta not positive and finite, bounds not 0 <= kl_min < kl_max, factor not above 1.
@@ -200,7 +201,7 @@ class AdaptivePenalty:
         self.kl_min, self.kl_max, self.factor = float(kl_min), float(kl_max), float(factor)
 
     def update(self, kl: float) -> float:
-        """Take in the KL(old || new) that a step ended with (token mean, nats); returns the new coefficient.
+        """Update with the KL(old || new) at the end of a step (token mean, nats); returns the new coefficient.
 
         Raises:
             NotFiniteError: kl is NaN or infinite.

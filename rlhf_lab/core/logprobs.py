@@ -1,7 +1,7 @@
-"""Log-probabilities of the sampled tokens, entropy, and the mask that says which tokens are the response's own.
+"""Log-probabilities of the sampled tokens, and entropy.
 
-The log-probability of a token is `logit[token] - logsumexp(logits)`, with the largest logit subtracted from both. Where no
-gradient is wanted the work goes through in chunks of rows, so the peak stays at a few megabytes whatever the batch.
+The log-probability of a token is `logit[token] - logsumexp(logits)`, with the largest logit subtracted from both.
+Without gradients the work is done in chunks of rows, so peak memory stays at a few megabytes whatever the batch.
 """
 
 import math
@@ -16,7 +16,7 @@ from rlhf_lab.errors import ConfigError
 from rlhf_lab.kernels import ops
 from rlhf_lab.kernels.matmul import linear
 
-CHUNK_ELEMENTS = 2**22  # logits worked on at once where no gradient is wanted: 16 MiB in float32
+CHUNK_ELEMENTS = 2**22  # logits per chunk without gradients: 16 MiB in float32
 
 
 def token_logprobs(logits: Tensor, tokens: Tensor, *, temperature: float = 1.0) -> Tensor:
@@ -70,7 +70,7 @@ def logprobs_and_entropy(logits: Tensor, tokens: Tensor, *, temperature: float =
 def logprobs_with_detached_entropy(
     logits: Tensor, tokens: Tensor, *, temperature: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """`logprobs_and_entropy` at a third of its cost, for an entropy that is a figure and nothing is to learn from.
+    """`logprobs_and_entropy` at a third of its cost, if the entropy is only reported and not trained on.
 
     Args:
         logits, tokens, temperature: as in `token_logprobs`. A logit of -inf has probability and entropy 0.
@@ -119,8 +119,8 @@ def head_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """`logprobs_with_detached_entropy` of the logits hidden @ weight.T + bias, where the vocabulary head is frozen.
 
-    Nothing of the logits' size is kept for the gradient: d logprob / d hidden = (onehot - p) @ weight / temperature is found
-    on the way forward, with the probabilities in the place of the logits.
+    No tensor of the logits' size is saved for the gradient: d logprob / d hidden = (onehot - p) @ weight / temperature
+    is computed in the forward pass, in place of the logits.
 
     Args:
         hidden: (N, H) float, where each token is predicted.
@@ -129,8 +129,8 @@ def head_logprobs(
         temperature: > 0, the one the tokens were sampled at.
 
     Returns:
-        (logprobs, entropy), each (N,), nats, float32 for half precision. logprobs are differentiable (once) in hidden; entropy
-        has no gradient.
+        (logprobs, entropy), each (N,), nats, float32 for half precision. logprobs are differentiable (once) in hidden;
+        entropy has no gradient.
 
     Raises:
         ConfigError: temperature not positive and finite, shapes that do not belong together.
@@ -185,15 +185,13 @@ def check_temperature(temperature: float) -> None:
 
 
 def apply_in_row_chunks(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
-    """function(*tensors), a few rows of dimension 0 at a time where no gradient is wanted, else all at once.
+    """function(*tensors), a few rows of dimension 0 at a time without gradients, else all at once.
 
-    The function must treat rows alone. Chunks hold about CHUNK_ELEMENTS elements of the first tensor,
-    or ON_GPU.
+    The function must process rows independently. Chunks have about CHUNK_ELEMENTS elements of the first tensor, or
+    GPU_CHUNK_ELEMENTS on a GPU.
     """
-    row_count, max_elements = (
-        tensors[0].shape[0],
-        CHUNK_ELEMENTS if tensors[0].device.type == "cpu" else ops.GPU_CHUNK_ELEMENTS,
-    )
+    row_count = tensors[0].shape[0]
+    max_elements = CHUNK_ELEMENTS if tensors[0].device.type == "cpu" else ops.GPU_CHUNK_ELEMENTS
     chunk_rows = max(1, max_elements * row_count // max(1, tensors[0].numel()))
     needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     if needs_grad or row_count <= chunk_rows:
@@ -215,16 +213,16 @@ def _check_logits(logits: Tensor, tokens_shape: torch.Size, temperature: float) 
 
 
 def finite_exponent(x: Tensor) -> Tensor:
-    """x, but no larger than 0.9 of the largest exponent of its dtype: 79.8 in float32, 638 in float64.
+    """x clamped to 0.9 of the largest exponent of its dtype: 79.8 in float32, 638 in float64.
 
-    The exponential of what comes back is finite, and so is its product with an advantage; 0 times it is 0, where 0 times infinity
-    would be NaN. The slope stays 1 beyond, so that a loss goes on pulling the ratio back.
+    The exponential of the result is finite, and so is its product with an advantage (0 times infinity would be NaN).
+    The gradient stays 1 above the limit, so that a loss still pulls the ratio back.
 
     Args:
         x: any shape, float, e.g. log-ratios in nats; NaN stays NaN.
 
     Returns:
-        Shape of x, differentiable; x itself, to the last bit, wherever it is below.
+        Shape of x, differentiable; bit-identical to x below the limit.
     """
     return _clamp_with_identity_grad(x)
 

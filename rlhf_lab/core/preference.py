@@ -1,6 +1,7 @@
-"""Preference learning: the Bradley-Terry loss, what keeps scores in place, and ensembles.
+"""Preference learning: the Bradley-Terry loss, regularisers of the scores, and ensembles.
 
-Sources: Bradley & Terry 1952; Christiano et al. 2017 (ties are target 0.5); Touvron et al. 2023 (Llama 2) eq. 2 (margin).
+Sources: Bradley & Terry 1952; Christiano et al. 2017 (ties are target 0.5); Touvron et al. 2023 (Llama 2) eq. 2
+(margin).
 """
 
 import math
@@ -27,7 +28,7 @@ def bradley_terry_loss(
         chosen: (N,) float, scores of the preferred texts; N >= 1.
         rejected: (N,) float, scores of the others.
         margin: (N,) or a number, in units of the score: how far apart the pair should be. Ignored on ties.
-        label_smoothing: the share of votes believed wrong, in [0, 0.5): the target becomes 1 - label_smoothing for
+        label_smoothing: the share of votes assumed wrong, in [0, 0.5): the target becomes 1 - label_smoothing for
             the same logit `chosen - rejected - margin`. Ties keep their target.
         tie: (N,) bool, True where the annotator saw no difference: the target is 0.5.
 
@@ -58,10 +59,10 @@ def bradley_terry_loss(
 
 
 def margin_from_strength(strength: Tensor, scale: float) -> Tensor:
-    """scale * strength: how far apart the scores of a pair should be, from how sure its annotator was.
+    """scale * strength: how far apart the scores of a pair should be, given the annotator's confidence.
 
     Args:
-        strength: (N,) number >= 0: 0 for "slightly", then 1, 2, ... for each step of surer.
+        strength: (N,) number >= 0: 0 for "slightly", then 1, 2, ... with increasing confidence.
         scale: >= 0, units of the score per step.
 
     Returns:
@@ -79,13 +80,13 @@ def margin_from_strength(strength: Tensor, scale: float) -> Tensor:
 
 
 def centring_penalty(chosen: Tensor, rejected: Tensor) -> Tensor:
-    """Mean of (chosen + rejected)^2: holds the middle of each pair near 0, which differences leave free.
+    """Mean of (chosen + rejected)^2: keeps the mean of each pair near 0, which the loss does not determine.
 
     Args:
         chosen, rejected: (N,) float scores, N >= 1.
 
     Returns:
-        Scalar, score^2, differentiable. The distance within a pair is not pulled at.
+        Scalar, score^2, differentiable. Does not depend on the difference within a pair.
 
     Raises:
         ConfigError: shapes that differ, no pairs.
@@ -97,7 +98,7 @@ def centring_penalty(chosen: Tensor, rejected: Tensor) -> Tensor:
 
 
 def score_l2(chosen: Tensor, rejected: Tensor) -> Tensor:
-    """Mean of the squares of all scores: holds both the middle and the spread small, so that none grows without end.
+    """Mean of the squares of all scores: bounds both the mean and the difference of each pair.
 
     Args, returns and errors as `centring_penalty`.
     """
@@ -106,12 +107,12 @@ def score_l2(chosen: Tensor, rejected: Tensor) -> Tensor:
 
 
 def combine_ensemble_scores(scores: Tensor, mode: EnsembleCombination = "mean", coef: float = 1.0) -> Tensor:
-    """One score a text out of those of several reward models.
+    """Combine the scores of several reward models into one per text.
 
     Args:
         scores: (K, N) float, K >= 1 models, all on one scale.
-        mode: "mean"; "worst": the least of them; "uncertainty": mean - coef * variance (divided by K), so that what the
-            models disagree on is not chased.
+        mode: "mean"; "worst": the minimum; "uncertainty": mean - coef * variance (divided by K), so that the policy
+            avoids texts on which the models disagree.
         coef: >= 0, per unit of the score.
 
     Returns:
@@ -136,7 +137,7 @@ def combine_ensemble_scores(scores: Tensor, mode: EnsembleCombination = "mean", 
 
 
 def _check_pairs(chosen: Tensor, rejected: Tensor, tie: Tensor | None) -> Tensor:
-    """Shapes agree and tie is bool; returns tie, all False where it was None."""
+    """Check shapes and dtype; returns tie, all False if it was None."""
     if tie is None:
         tie = torch.zeros(chosen.shape, dtype=torch.bool, device=chosen.device)
     if chosen.dim() != 1 or rejected.shape != chosen.shape or tie.shape != chosen.shape or tie.dtype != torch.bool:
@@ -148,7 +149,7 @@ def _check_pairs(chosen: Tensor, rejected: Tensor, tie: Tensor | None) -> Tensor
 
 
 def _check_not_empty(chosen: Tensor, rejected: Tensor, tie: Tensor | None = None) -> Tensor:
-    """As `_check_pairs`, and there is at least one pair."""
+    """`_check_pairs`, and raises if there are no pairs."""
     tie = _check_pairs(chosen, rejected, tie)
     if chosen.numel() == 0:
         raise ConfigError("There are no pairs, so there is no loss. Pass at least one pair.")

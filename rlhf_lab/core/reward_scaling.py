@@ -1,6 +1,7 @@
-"""What becomes of a response's score before it is a reward: scaled, clipped, penalised, and put on tokens, in this order.
+"""From a response's score to its reward: scaling, clipping, a penalty, and placement on tokens, in this order.
 
-B is the batch, T the response length; scores are in units of the reward model (standard deviations of the base samples).
+B is the batch, T the response length; scores are in units of the reward model (standard deviations of the base
+samples).
 """
 
 import math
@@ -14,11 +15,11 @@ from rlhf_lab.errors import ConfigError, NotFiniteError
 
 
 def missing_eos_penalty(scores: Tensor, ended: Tensor, penalty: float) -> Tensor:
-    """scores, less the penalty where a response did not end with a stop token.
+    """scores minus the penalty for responses that did not end with a stop token.
 
     Args:
         scores: (B,) float.
-        ended: (B,) bool, True where the stop token in force was sampled.
+        ended: (B,) bool, True where a stop token was sampled.
         penalty: >= 0, units of the score.
 
     Returns:
@@ -42,7 +43,7 @@ def normalise_scores(
 
     Args:
         scores: (B,) float.
-        mean: what becomes 0; leave it at 0 to scale only.
+        mean: subtracted; 0 to scale only.
         scale: > 0, e.g. `RunningMoments.sd`.
         clip: > 0, in units of scale; None: not clipped.
 
@@ -60,7 +61,7 @@ def normalise_scores(
 
 
 def place_scores(scores: Tensor, mask: Tensor, placement: ScorePlacement = "last") -> Tensor:
-    """A score a response, put on its tokens: whole on the last one, or in equal parts on all of them.
+    """Each response's score placed on its tokens: on the last one, or in equal parts on all.
 
     Args:
         scores: (B,) float.
@@ -96,7 +97,7 @@ class RunningMoments:
         self.m2 = 0.0
 
     def update(self, scores: Tensor) -> float:
-        """Take in a batch (B,) of scores; returns the standard deviation so far.
+        """Add a batch (B,) of scores; returns the standard deviation so far.
 
         Raises:
             NotFiniteError: a score is NaN or infinite.
@@ -115,7 +116,7 @@ class RunningMoments:
 
     @property
     def sd(self) -> float:
-        """Unbiased standard deviation; 1 while fewer than two scores, or no two different ones, are known."""
+        """Unbiased standard deviation; 1 before there are two different scores."""
         if self.count < 2 or self.m2 <= 0.0:
             return 1.0
         return math.sqrt(self.m2 / (self.count - 1))

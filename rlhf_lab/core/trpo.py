@@ -1,7 +1,7 @@
-"""TRPO in pieces: conjugate gradient, Fisher-vector products, the natural step, and a line search that gives reasons.
+"""The parts of TRPO: conjugate gradient, Fisher-vector products, the natural step, and a line search.
 
-n is the number of parameters, all of them in one flat vector. Nothing here changes a parameter: the caller tries a
-fraction of the step and says what came of it.
+n is the number of parameters, all of them in one flat vector. Nothing here changes a parameter: the caller evaluates
+each fraction of the step.
 
 Source: Schulman et al. 2015 (TRPO), §6 and appendix C.
 """
@@ -20,7 +20,7 @@ MatVec = Callable[[Tensor], Tensor]
 
 
 class CGResult(NamedTuple):
-    """What `conjugate_gradient` found."""
+    """Result of `conjugate_gradient`."""
 
     x: Tensor  # (n,)
     residual: float  # Euclidean norm of b - A x
@@ -28,7 +28,7 @@ class CGResult(NamedTuple):
 
 
 class LineSearchStatus(StrEnum):
-    """Why the line search ended, or, where no step was accepted, what was wrong with the smallest one."""
+    """Why the line search ended: accepted, or what was wrong with the smallest step."""
 
     ACCEPTED = "accepted"
     KL = "the KL is above the limit"
@@ -37,7 +37,7 @@ class LineSearchStatus(StrEnum):
 
 
 class LineSearchResult(NamedTuple):
-    """What `line_search` found: take `fraction` of the step (0: leave the parameters as they were)."""
+    """Result of `line_search`: take `fraction` of the step (0: keep the parameters)."""
 
     fraction: float
     gain: float  # of the surrogate objective, at the last fraction tried
@@ -47,17 +47,17 @@ class LineSearchResult(NamedTuple):
 
 
 def conjugate_gradient(matvec: MatVec, b: Tensor, iters: int = 10, tol: float = 1e-10) -> CGResult:
-    """Solve A x = b for a symmetric positive definite A that is known by its products alone.
+    """Solve A x = b for a symmetric positive definite A given by its matrix-vector products only.
 
     Args:
         matvec: v (n,) -> A v (n,).
         b: (n,) float.
-        iters: at most so many products, >= 1; n of them suffice without rounding.
+        iters: maximum number of products, >= 1; n suffice without rounding errors.
         tol: stop when |b - A x| <= tol * |b|; >= 0.
 
     Returns:
-        Solution. It stops early, with what it has, where a direction of zero or negative curvature turns up (A is then
-        not positive definite: raise the damping).
+        CGResult. Stops early at a direction of zero or negative curvature (A is then not positive definite: raise the
+        damping).
 
     Raises:
         ConfigError: b not (n,), iters < 1, tol negative.
@@ -97,7 +97,7 @@ def fisher_product(kl: Tensor, parameters: Sequence[Tensor], damping: float = 0.
         damping: >= 0.
 
     Returns:
-        A function (n,) -> (n,), usable as often as wanted while the graph of kl lives.
+        A function (n,) -> (n,), usable any number of times while the graph of kl exists.
 
     Raises:
         ConfigError: kl not a scalar, no parameters, damping negative.
@@ -154,16 +154,16 @@ def line_search(
     """The largest of the fractions 1, shrink, shrink^2, ... that gains enough and stays within the trust region.
 
     Args:
-        evaluate: fraction -> (gain of the surrogate over no step, mean KL(old || new) in nats) with that fraction of the
-            step taken. The caller puts the parameters back.
+        evaluate: fraction -> (gain of the surrogate over no step, mean KL(old || new) in nats) with that fraction of
+            the step taken. The caller restores the parameters.
         max_kl: > 0, nats: a hard limit, not a factor of the objective.
-        expected_gain: what the gradient promises for the whole step (gradient . step), >= 0.
+        expected_gain: first-order gain of the whole step (gradient . step), >= 0.
         accept_ratio: a fraction f is accepted if its gain is positive and at least accept_ratio * f * expected_gain.
         shrink: in (0, 1).
         tries: >= 1.
 
     Returns:
-        Search; reason says why a step was taken or, with fraction 0, why the last one tried was not.
+        LineSearchResult; with fraction 0, status says why the last fraction was rejected.
 
     Raises:
         ConfigError: an argument out of its range.
@@ -183,7 +183,7 @@ def line_search(
 
 
 def flatten(tensors: Sequence[Tensor]) -> Tensor:
-    """All numbers of the tensors in one vector (n,)."""
+    """All elements of the tensors in one vector (n,)."""
     return torch.cat([tensor.reshape(-1) for tensor in tensors])
 
 
