@@ -35,9 +35,13 @@ def label_with_judge(
         rng = random.Random(derive_seed(seed, "judge", judge.name, pair.id))
         choice = prefer(judge, pair.first.text, pair.second.text, noise=noise, rng=rng)
         vote = Vote(
-            uuid=str(uuid.uuid4()), pair_id=pair.id, annotator=annotator_name_of(judge), source=Source.SIMULATED,
-            choice=choice, first_on_left=rng.random() < 0.5,
-        )  # fmt: skip
+            uuid=str(uuid.uuid4()),
+            pair_id=pair.id,
+            annotator=annotator_name_of(judge),
+            source=Source.SIMULATED,
+            choice=choice,
+            first_on_left=rng.random() < 0.5,
+        )
         cast_vote(db, vote)
         counts[choice] = counts.get(choice, 0) + 1
     return counts

@@ -38,9 +38,15 @@ _FIRST_PROJECT_LOCK = threading.Lock()
 
 
 def new_project(
-    db: Database, *, model: str = EMBEDDED_MODEL, prompt_set: str = "tales", prompts_file: Path | None = None,
-    custom_prompts: Sequence[str] = (), seed: int = 0, name: str = "",
-) -> Project:  # fmt: skip
+    db: Database,
+    *,
+    model: str = EMBEDDED_MODEL,
+    prompt_set: str = "tales",
+    prompts_file: Path | None = None,
+    custom_prompts: Sequence[str] = (),
+    seed: int = 0,
+    name: str = "",
+) -> Project:
     """Create a project on a bundled prompt set, a file of prompts, or custom prompts (then prompt_set is their name).
 
     A name that another project has gets a number. Projects of the embedded model start with the shipped pairs of their prompt

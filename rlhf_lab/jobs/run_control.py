@@ -47,9 +47,15 @@ MAX_RUN_NAME_CHARS = 80
 
 
 def start_run(
-    db: Database, home: Path, project_id: int, config: PolicyConfig, reward_model_id: int | None = None,
-    judge: str | None = None, name: str = "", ptx_texts: tuple[Sequence[str], str] | None = None,
-) -> Run:  # fmt: skip
+    db: Database,
+    home: Path,
+    project_id: int,
+    config: PolicyConfig,
+    reward_model_id: int | None = None,
+    judge: str | None = None,
+    name: str = "",
+    ptx_texts: tuple[Sequence[str], str] | None = None,
+) -> Run:
     """Queue a new run with a reward model (default: the project's newest).
 
     judge: its score is recorded as objective/gold; None: the judge that the reward model's labels are from, if there is one.

@@ -66,11 +66,17 @@ def project_imports(db: Database, project_id: int) -> list[ImportRecord]:
         vote_counts, pair_counts = ({entry[0]: entry[1:] for entry in conn.execute(query)} for query in (votes, pairs))
     return [
         ImportRecord(
-            row.id, project_id, row.name, row.who, row.created_at, row.taken_back_at,
-            *vote_counts.get(row.id, (0, 0)), *pair_counts.get(row.id, (0, 0)),
+            row.id,
+            project_id,
+            row.name,
+            row.who,
+            row.created_at,
+            row.taken_back_at,
+            *vote_counts.get(row.id, (0, 0)),
+            *pair_counts.get(row.id, (0, 0)),
         )
         for row in rows
-    ]  # fmt: skip
+    ]
 
 
 def preview_undo(db: Database, project_id: int, import_id: int) -> ImportUndo:

@@ -48,9 +48,14 @@ def lease_pair(
 
 
 def lease_pairs(
-    db: Database, project_id: int, annotator: str, config: LabellingConfig = DEFAULT_CONFIG, *, prefetch: int = 1,
+    db: Database,
+    project_id: int,
+    annotator: str,
+    config: LabellingConfig = DEFAULT_CONFIG,
+    *,
+    prefetch: int = 1,
     now: float | None = None,
-) -> list[Lease]:  # fmt: skip
+) -> list[Lease]:
     """`lease_pair`, and up to `prefetch` pairs to show after it: only pairs that need votes, and none from a small pool."""
     now = time.time() if now is None else now
     own = t.leases.c.annotator == annotator
@@ -72,9 +77,14 @@ def lease_pairs(
 
 
 def count_free_pairs(
-    db: Database, project_id: int, annotator: str, config: LabellingConfig = DEFAULT_CONFIG, *,
-    checkpoint: str | None = None, now: float | None = None,
-) -> int:  # fmt: skip
+    db: Database,
+    project_id: int,
+    annotator: str,
+    config: LabellingConfig = DEFAULT_CONFIG,
+    *,
+    checkpoint: str | None = None,
+    now: float | None = None,
+) -> int:
     """How many pairs without a vote of this person need votes and are not leased to others. checkpoint: only its texts."""
     query = (
         select(func.count())

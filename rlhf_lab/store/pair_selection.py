@@ -25,14 +25,19 @@ def next_hidden_repeat(
     if draw >= round(10_000 * config.repeats):
         return None
     already_repeated = and_(
-        repeat_vote.c.pair_id == v.pair_id, repeat_vote.c.annotator == annotator, repeat_vote.c.repeat.is_(True),
+        repeat_vote.c.pair_id == v.pair_id,
+        repeat_vote.c.annotator == annotator,
+        repeat_vote.c.repeat.is_(True),
         repeat_vote.c.undone_at.is_(None),
-    )  # fmt: skip
+    )
     query = live_votes_query(project_id, Source.HUMAN, v.pair_id).where(
-        v.annotator == annotator, FIRST_VOTE, v.choice != Choice.SKIP, v.pair_id.not_in(queued_ids),
+        v.annotator == annotator,
+        FIRST_VOTE,
+        v.choice != Choice.SKIP,
+        v.pair_id.not_in(queued_ids),
         v.id.not_in(vote_ids.order_by(v.id.desc()).limit(REPEAT_AFTER_VOTES)),
         ~select(repeat_vote.c.id).where(already_repeated).exists(),
-    )  # fmt: skip
+    )
     pair_id: int | None = conn.execute(query.order_by(v.id).limit(1)).scalar()
     return pair_id
 

@@ -66,10 +66,16 @@ projects = table_without_id_reuse(
 
 # Imported rows have an import_id, without a foreign key: SQLite would copy whole tables to add one.
 imports = table_without_id_reuse(
-    "imports", metadata, id_column(), foreign_key("project_id", "projects", nullable=False, index=True),
-    required("name", Text), required("who", Text), required("use_prompts", Boolean), required("created_at", Float),
+    "imports",
+    metadata,
+    id_column(),
+    foreign_key("project_id", "projects", nullable=False, index=True),
+    required("name", Text),
+    required("who", Text),
+    required("use_prompts", Boolean),
+    required("created_at", Float),
     Column("taken_back_at", Float),  # when its undo began
-)  # fmt: skip
+)
 
 prompts = table_without_id_reuse(
     "prompts",

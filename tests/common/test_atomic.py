@@ -71,7 +71,7 @@ def test_what_an_interrupted_process_leaves_is_cleared_away_by_the_next_write(tm
     assert [path.name for path in tmp_path.iterdir()] == ["two"]
 
 
-def test_a_folder_that_was_set_aside_comes_back_where_its_replacement_never_came(tmp_path, monkeypatch):
+def test_a_replaced_folder_is_restored_if_its_replacement_never_came(tmp_path, monkeypatch):
     with atomic_folder(tmp_path / "one") as folder:
         (folder / "a.txt").write_text("old")
     rename, calls = type(tmp_path).rename, []

@@ -7,7 +7,7 @@ from rlhf_lab.common.chat_format import UnreadableError, parse_transcript, split
 START = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: A joke?\n\nAssistant:"
 
 
-def test_transcripts_part_at_the_last_shared_turn_of_the_assistant():
+def test_transcripts_are_split_at_the_last_shared_assistant_turn():
     assert split_shared_prefix(START + " Sure. Knock.", START + " Sure. No.") == (START, " Sure. Knock.", " Sure. No.")
     other = "\n\nHuman: Hi\n\nAssistant: Bye."
     assert split_shared_prefix(START + " x", other) == (
@@ -36,7 +36,7 @@ def test_without_a_shared_beginning_there_is_no_prompt(chosen, rejected):
         split_shared_prefix(chosen, rejected)
 
 
-def test_several_turns_and_back():
+def test_chats_of_several_turns_round_trip():
     turns = [
         {"role": "user", "content": "a\n\nb: c"}, {"role": "assistant", "content": "d"}, {"role": "user", "content": "e"},
     ]  # fmt: skip

@@ -77,7 +77,7 @@ def test_clusters_of_different_sizes_by_hand():
     assert stats.clustered_interval([(3, 3), (0, 1)] * 5) == around(0.75, 12, 2.2622)
 
 
-def test_answers_that_agree_count_once():
+def test_fully_correlated_clusters_count_once():
     """One answer each: v = p(1 - p) / (m - 1), as for m - 1 trials; three times the same answer: no narrower."""
     one = stats.clustered_interval([(1, 1)] * 15 + [(0, 1)] * 6)
     assert one == around(15 / 21, 20, 2.0860)
@@ -99,7 +99,7 @@ def test_few_clusters_have_no_interval_and_bad_counts_are_refused():
 
 @pytest.mark.parametrize("share", [0.5, 0.7, 0.9])
 @pytest.mark.parametrize("alike", [0.1, 0.5, 0.8])
-def test_coverage_for_three_people_whose_answers_to_a_pair_are_alike(share, alike):
+def test_clustered_interval_has_its_coverage_for_correlated_answers(share, alike):
     """Each pair has its own chance, Beta with mean `share` and correlation `alike`; 15 of 100 answers are ties. 2,000 tests of
     24 pairs: the standard error of a coverage of 95 % is half a point; for 24 pairs the worst of all nine is 93.5 %."""
     rng, size = random.Random(f"{share}/{alike}"), 1 / alike - 1
@@ -128,12 +128,12 @@ def test_mean_interval_by_hand():
     assert stats.mean_interval([4.0] * 5) == (4.0, 4.0)
 
 
-def test_of_few_values_no_interval_is_told():
+def test_few_values_have_no_mean_interval():
     assert stats.mean_interval([1.0, 2.0, 3.0, 4.0]) is None
     assert stats.mean_interval([]) is None
 
 
-def test_mean_interval_holds_the_mean_19_times_of_20():
+def test_mean_interval_has_its_coverage():
     rng = random.Random(0)
     draws = [stats.mean_interval([rng.gauss(2, 3) for _ in range(6)]) for _ in range(4000)]
     assert sum(low <= 2 <= high for low, high in draws) / 4000 == pytest.approx(0.95, abs=0.01)

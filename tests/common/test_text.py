@@ -1,13 +1,13 @@
 from rlhf_lab.common.text import pluralize, pluralize_of, prompts_skipped_message
 
 
-def test_numbers_in_words():
+def test_pluralize():
     assert [pluralize(n, "vote") for n in (0, 1, 25_000)] == ["0 votes", "1 vote", "25,000 votes"]
     assert [pluralize_of(n, 1, "vote") for n in (0, 1)] == ["0 of 1 vote", "1 vote"]
     assert pluralize_of(1_000, 2_000, "new pair") == "1,000 of 2,000 new pairs"
 
 
-def test_what_was_too_long_in_words():
+def test_prompts_skipped_message():
     assert prompts_skipped_message(0, 64) == ""
     assert prompts_skipped_message(1, 64) == "1 prompt left out: too long for the model with 64 new tokens"
     assert prompts_skipped_message(1_200, 1) == "1,200 prompts left out: too long for the model with 1 new token"

@@ -41,7 +41,7 @@ def test_round_trip_through_json(cls):
 
 
 @pytest.mark.parametrize("cls", BOTH)
-def test_every_setting_says_what_it_is_and_its_default_is_in_range(cls):
+def test_every_setting_has_a_help_text_and_a_default_in_range(cls):
     for item in fields_of(cls):
         assert len(item.help) >= 10
         assert item.type in {int, float, bool, str}
@@ -81,12 +81,12 @@ def test_every_range_is_inclusive_and_enforced(cls):
         ({"stepz": 3, "lrr": 1}, r"unknown setting\(s\) lrr, stepz; known: adam_eps"),
     ],
 )
-def test_values_that_are_refused(values, says):
+def test_invalid_values_are_refused(values, says):
     with pytest.raises(ConfigError, match=says):
         PolicyConfig.from_dict(values)
 
 
-def test_whole_numbers_pass_for_floats_and_none_where_it_may_stand():
+def test_integers_pass_for_floats_and_none_for_optional_settings():
     config = PolicyConfig(beta=1, cliprange=None, score_clip=2)
     assert (config.beta, config.cliprange, config.score_clip) == (1, None, 2)
 
@@ -107,7 +107,7 @@ def test_command_line():
     assert parse("--no-warm-start", cls=RewardConfig).warm_start is False
 
 
-def test_command_line_over_fixed_over_default():
+def test_options_take_precedence_over_given_defaults_and_those_over_defaults():
     assert parse("--lr", "0.5", lr=0.25, beta=0.75) == PolicyConfig.for_algorithm("ppo", lr=0.5, beta=0.75)
     assert parse("--steps", "7", **PRESETS["gentle"]) == PolicyConfig(
         steps=7, lr=1e-4, beta=0.2, epochs=1, minibatches=4, score_clip=1.5
@@ -139,7 +139,7 @@ def test_command_line_errors(capsys):
     assert "weight of the per-token KL penalty" in capsys.readouterr().out
 
 
-def test_presets_and_knobs_are_settings():
+def test_presets_and_live_settings_are_settings():
     assert all(isinstance(PolicyConfig.from_dict(values), Config) for values in PRESETS.values())
     assert set(LIVE_SETTINGS) <= {item.name for item in fields_of(PolicyConfig)}
 
@@ -152,7 +152,7 @@ def test_derived_seeds():
     assert all(0 <= seed < 2**63 for seed in seeds)
 
 
-def test_what_can_be_chosen_is_what_there_is():
+def test_choices_are_those_of_the_core():
     """The words of a form, of the algorithms' table and of the core are the same ones, and the core knows each."""
     choices = {item.name: item.choices for cls in BOTH for item in fields_of(cls)}
     assert choices["algorithm"] == tuple(ALGORITHMS)
@@ -189,7 +189,7 @@ def test_every_algorithm_has_a_recommended_config(algorithm):
     assert PolicyConfig.for_algorithm(algorithm, batch_size=4) == config.replace(batch_size=4)
 
 
-def test_an_option_goes_before_what_is_recommended():
+def test_an_option_takes_precedence_over_a_recommended_value():
     assert parse("--algorithm", "rloo", "--group-size", "8").group_size == 8
     assert parse("--algorithm", "rloo").group_size == 4
     assert (
@@ -235,7 +235,7 @@ def test_an_option_goes_before_what_is_recommended():
         ("ppo", {"max_kl": 0.1}, "max_kl = 0.1 has no meaning for ppo, only for trpo"),
     ],
 )  # fmt: skip
-def test_settings_that_contradict_each_other(algorithm, changes, says):
+def test_conflicting_settings_are_refused(algorithm, changes, says):
     with pytest.raises(ConfigError, match=re.escape(says)):
         PolicyConfig.for_algorithm(algorithm, **changes)
 

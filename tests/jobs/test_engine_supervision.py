@@ -61,7 +61,7 @@ def state(db: Database) -> EngineState:
 # ---- what rows mean
 
 
-def test_beat_says_who_and_how(db: Database) -> None:
+def test_a_heartbeat_identifies_the_process(db: Database) -> None:
     assert engine_process.engine_state(db).row is None
     assert state(db) is ABSENT
     engine_id = engine_process.record_heartbeat(db, "idle", device="cuda", memory_mb=812.5)
@@ -105,7 +105,7 @@ def test_what_a_row_means(db: Database, engine_row: Callable[..., int], changes:
     assert state(db) is expected
 
 
-def test_a_living_engine_counts_before_newer_dead_ones(db: Database, engine_row: Callable[..., int]) -> None:
+def test_a_live_engine_takes_precedence_over_newer_dead_ones(db: Database, engine_row: Callable[..., int]) -> None:
     old = engine_row(process_started=1.0)
     assert state(db) is DEAD
     alive = engine_row()
@@ -218,7 +218,7 @@ def test_a_zombie_is_dead(db: Database, engine_row: Callable[..., int]) -> None:
     child.wait()
 
 
-def test_an_engine_that_does_not_listen_is_killed(db: Database, home: Path) -> None:
+def test_an_engine_that_ignores_sigterm_is_killed(db: Database, home: Path) -> None:
     process = engine_process.ensure_engine(db, home, command(home, "deaf")).row.process
     wait_for(lambda: state(db) is ALIVE)
     assert engine_process.stop_engine(db, home, timeout=0.3)
@@ -226,7 +226,7 @@ def test_an_engine_that_does_not_listen_is_killed(db: Database, home: Path) -> N
     assert state(db) is ABSENT
 
 
-def test_a_silent_engine_is_not_doubled_but_can_be_stopped(db: Database, home: Path) -> None:
+def test_an_engine_without_heartbeat_is_not_replaced_but_can_be_stopped(db: Database, home: Path) -> None:
     process = engine_process.ensure_engine(db, home, command(home)).row.process
     wait_for(lambda: state(db) is ALIVE)
     os.kill(process.pid, signal.SIGSTOP)
@@ -253,20 +253,20 @@ def test_a_recycled_pid_is_never_killed(db: Database, home: Path, engine_row: Ca
         bystander.wait()
 
 
-def test_an_engine_elsewhere_is_not_ours_to_stop(db: Database, home: Path, engine_row: Callable[..., int]) -> None:
+def test_an_engine_on_another_machine_is_not_stopped(db: Database, home: Path, engine_row: Callable[..., int]) -> None:
     engine_row(host="elsewhere", pid=42)
     assert engine_process.ensure_engine(db, home, ["/bin/false"]).row.process.host == "elsewhere"
     with pytest.raises(EngineError, match=r"runs on elsewhere \(pid 42\): stop it there"):
         engine_process.stop_engine(db, home)
 
 
-def test_a_program_that_is_not_there(db: Database, home: Path) -> None:
+def test_a_missing_program_is_an_engine_error(db: Database, home: Path) -> None:
     with pytest.raises(EngineError, match=r"could not be started.*engine\.out"):
         engine_process.ensure_engine(db, home, ["/no/such/python"])
     assert state(db) is ABSENT
 
 
-def test_engine_out_does_not_grow_for_ever(db: Database, home: Path) -> None:
+def test_engine_out_is_rotated(db: Database, home: Path) -> None:
     (home / "engine.out").write_text("old\n" * 300_000)
     engine_process.start_engine(home, ["/bin/echo", "new"])
     wait_for(lambda: (home / "engine.out").read_text() == "new\n")

@@ -55,7 +55,7 @@ def test_a_download_from_beginning_to_end(hub):
     assert inspect_model(NAME).files_to_download == ()
 
 
-def test_cancelling_keeps_what_is_there_and_does_nothing_else(hub):
+def test_cancelling_keeps_received_files(hub):
     facts, downloads, done = inspect_model(NAME), ModelDownloader(), []
     downloads.start(facts, lambda folder: done.append(folder) or "")
     assert hub.arrived.wait(WAIT)
@@ -72,7 +72,7 @@ def test_cancelling_keeps_what_is_there_and_does_nothing_else(hub):
     assert len(done) == 1
 
 
-def test_what_breaks_after_it_was_cancelled_stays_cancelled(hub):
+def test_an_error_after_cancelling_stays_cancelled(hub):
     def between(file):
         hub.arrived.set()
         assert hub.go_on.wait(WAIT)
@@ -88,7 +88,7 @@ def test_what_breaks_after_it_was_cancelled_stays_cancelled(hub):
     assert downloads.progress().status is DownloadStatus.CANCELLED
 
 
-def test_it_is_too_late_to_cancel_when_all_is_here(hub):
+def test_a_finished_download_cannot_be_cancelled(hub):
     said = []
     downloads = ModelDownloader()
     hub.go_on.set()
@@ -98,7 +98,7 @@ def test_it_is_too_late_to_cancel_when_all_is_here(hub):
     assert downloads.progress().words == "Made."
 
 
-def test_cancelling_nothing_is_nothing():
+def test_cancelling_without_a_download_does_nothing():
     downloads = ModelDownloader()
     assert not downloads.cancel()
     assert downloads.progress() is None
@@ -111,7 +111,7 @@ def test_cancelling_nothing_is_nothing():
         (ConnectionError("gone"), "ConnectionError: check the network"),
     ],
 )
-def test_a_download_that_breaks_off_says_so_and_can_be_taken_up(hub, error, words):
+def test_an_interrupted_download_can_be_continued(hub, error, words):
     facts, downloads = inspect_model(NAME), ModelDownloader()
     hub.error = error
     downloads.start(facts, lambda folder: "")
@@ -126,7 +126,7 @@ def test_a_download_that_breaks_off_says_so_and_can_be_taken_up(hub, error, word
     assert downloads.progress().words == "Made."
 
 
-def test_what_follows_may_fail_in_words(hub):
+def test_an_error_after_the_download_is_reported(hub):
     def then(folder):
         raise ModelError("It is broken. Choose another.")
 
@@ -138,5 +138,5 @@ def test_what_follows_may_fail_in_words(hub):
     assert (now.status, now.words) == (DownloadStatus.FAILED, "It is broken. Choose another.")
 
 
-def test_bytes_of_a_model_that_was_never_asked_for(hub):
+def test_cached_bytes_of_an_unknown_model_are_zero(hub):
     assert cached_bytes("no/such") == 0

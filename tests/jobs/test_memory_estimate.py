@@ -50,7 +50,7 @@ def test_a_gpu_halves_the_numbers_but_not_the_adapters_and_logits():
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])
 @pytest.mark.parametrize(("name", "size"), [("float32", 4), ("bfloat16", 2)])
-def test_the_precision_that_a_person_says(monkeypatch, kind, name, size):
+def test_the_dtype_of_the_environment_variable(monkeypatch, kind, name, size):
     monkeypatch.setenv("RLHF_LAB_DTYPE", name)
     assert sizes(estimate_memory(FACTS, DeviceMemory(kind, "", 10**9), RUN))["weights"] == 1800 * size
     coarse = estimate_memory(ModelFacts("m", "X", {}, 1000, None), DeviceMemory(kind, "", 10**10))
@@ -75,7 +75,7 @@ def test_the_verdict(share, verdict):
     assert (verdict is FitVerdict.FITS) == found.advice.startswith("There is room")
 
 
-def test_sizes_under_their_other_names():
+def test_sizes_under_alternative_names():
     assert decoder_dims({"n_embd": 12, "n_layer": 3, "n_head": 4, "vocab_size": 7}) == DecoderDims(3, 12, 48, 12, 7)
     assert decoder_dims(CONFIG) == DecoderDims(2, 8, 20, 4, 100)
     assert decoder_dims(CONFIG | {"head_dim": 16}) == DecoderDims(2, 8, 20, 32, 100)
@@ -86,13 +86,13 @@ def test_sizes_under_their_other_names():
     assert decoder_dims({"hidden_size": "8", "num_hidden_layers": 2, "vocab_size": 3}) is None
 
 
-def test_a_model_that_states_no_sizes_is_judged_by_a_coarse_rule():
+def test_a_model_without_sizes_gets_a_coarse_estimate():
     found = estimate_memory(ModelFacts("m", "X", {}, 1000, None), DeviceMemory("cpu", "CPU", 10**10))
     assert sizes(found) == {"weights": 4000, "the rest": 8000, "program": PROCESS_BYTES["cpu"]}
     assert "coarse" in found.advice
 
 
-def test_a_gpu_is_found_by_its_tool(monkeypatch, tmp_path):
+def test_a_gpu_is_detected_by_nvidia_smi(monkeypatch, tmp_path):
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 1024'\n")
     tool.chmod(0o755)

@@ -77,7 +77,7 @@ def test_a_folder_that_is_no_usable_model(tmp_path, spoil, words):
         inspect_model(str(folder))
 
 
-def test_a_model_in_pieces_is_the_sum_of_them(tmp_path):
+def test_a_sharded_model_is_the_sum_of_its_files(tmp_path):
     folder = model(tmp_path / "m")
     safetensors(folder / "second.safetensors", [3, 3])
     (folder / WEIGHT_INDEX_FILE).write_text(
@@ -110,14 +110,14 @@ def test_a_hub_id_says_what_has_to_be_downloaded(hub, tmp_path):
     assert (facts.parameters, facts.revision, facts.folder) == (1001, "abc123", None)
 
 
-def test_a_hub_id_that_is_here_is_not_asked_for(hub):
+def test_a_cached_hub_model_needs_no_request(hub):
     model(hub.folder(NAME) / "snapshots" / "abc123")
     facts = inspect_model(NAME)
     assert (facts.name, facts.files_to_download, hub.asked) == (NAME, (), [])
     assert facts.folder == hub.folder(NAME) / "snapshots" / "abc123"
 
 
-def test_a_hub_id_that_is_here_in_part_is_asked_for(hub):
+def test_a_partly_cached_hub_model_needs_a_request(hub):
     (model(hub.folder(NAME) / "snapshots" / "abc123") / "tokenizer.json").unlink()
     assert inspect_model(NAME).files_to_download
     assert hub.asked == [NAME]
@@ -132,7 +132,7 @@ def test_a_hub_id_that_is_here_in_part_is_asked_for(hub):
         (OSError("no name"), "cannot be reached from here"),
     ],
 )
-def test_a_hub_that_refuses(hub, error, words):
+def test_errors_of_the_hub(hub, error, words):
     hub.error = error
     with pytest.raises(ModelError, match=words):
         inspect_model(NAME)

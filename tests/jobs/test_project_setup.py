@@ -33,7 +33,7 @@ def test_own_prompts_on_the_embedded_model_have_no_shipped_pairs(db):
 
 
 @pytest.mark.parametrize(("own", "name"), [((), "reviews"), (OWN, "mine"), (OWN, "tales")])
-def test_a_copy_has_the_same_prompts_in_the_same_parts(db, own, name):
+def test_a_copied_project_has_the_same_prompts_in_the_same_splits(db, own, name):
     project = new_project(db, prompt_set=name, custom_prompts=own, seed=5, name="x")
     copy = copy_project(db, project)
     assert copy.id != project.id
@@ -56,7 +56,7 @@ def test_a_name_is_one_line_of_80_characters(db):
     assert new_project(db, name=" ").name == "Tales"
 
 
-def test_projects_of_the_same_name_are_told_apart(db):
+def test_projects_of_the_same_name_get_a_number(db):
     made = [
         new_project(db, custom_prompts=OWN, name=name).name
         for name in ("a", "a", "a 2", "b 7", "b 7", "x" * 80, "x" * 80)
@@ -64,7 +64,7 @@ def test_projects_of_the_same_name_are_told_apart(db):
     assert made == ["a", "a 2", "a 3", "b 7", "b 2", "x" * 80, "x" * 75 + " 2"]
 
 
-def test_nothing_is_made_of_what_is_refused(db, tmp_path):
+def test_a_refused_project_is_not_created(db, tmp_path):
     folder = model(tmp_path / "m")
     (folder / "tokenizer.json").unlink()
     for given, error in (
@@ -88,7 +88,7 @@ def test_the_project_opened_last_is_picked(db):
         pick_project(db, 9)
 
 
-def test_a_brand_new_home_has_one_project_however_many_look_at_once(db, monkeypatch):
+def test_concurrent_first_visits_create_one_project(db, monkeypatch):
     both_have_looked = threading.Barrier(2, timeout=0.5)
 
     def make(db):
@@ -103,7 +103,7 @@ def test_a_brand_new_home_has_one_project_however_many_look_at_once(db, monkeypa
     assert len(projects(db)) == 1
 
 
-def test_a_model_opens_its_project_of_last_time_or_a_new_one(db, tmp_path):
+def test_a_model_opens_its_latest_project_or_a_new_one(db, tmp_path):
     embedded, other = inspect_model("embedded"), inspect_model(str(model(tmp_path / "m")))
     first = open_project_on_model(db, embedded)
     assert (first.model, count_pairs(db, first.id) > 0) == ("embedded", True)

@@ -40,12 +40,12 @@ def test_line_breaks_inside_a_prompt():
         ("p.txt", "a\nb\0", "line 2: a NUL"),
     ],
 )
-def test_a_mistake_is_told_with_its_line(name, text, words):
+def test_an_error_names_its_line(name, text, words):
     with pytest.raises(ConfigError, match=words):
         parse_prompts(text, name)
 
 
-def test_many_mistakes_are_counted_and_five_are_told():
+def test_many_errors_are_counted_and_five_are_named():
     with pytest.raises(ConfigError) as told:
         parse_prompts("{\n" * 7, "p.jsonl")
     assert str(told.value).startswith("7 lines cannot be used")

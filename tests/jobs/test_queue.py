@@ -93,9 +93,7 @@ def test_lists_are_newest_first_and_filtered(db: Database, engine_id: int) -> No
         queue.get_job(db, 99)
 
 
-def test_jobs_of_a_dead_engine_wait_again_and_those_of_a_living_one_do_not(
-    db: Database, engine_row: Callable[..., int]
-) -> None:
+def test_jobs_of_a_dead_engine_are_queued_again(db: Database, engine_row: Callable[..., int]) -> None:
     dead, alive = engine_row(**GONE), engine_row()
     jobs = [queue.submit(db, SAMPLE, None, {"n": n}) for n in range(4)]
     for engine_id in (dead, alive, dead):
@@ -111,7 +109,7 @@ def test_jobs_of_a_dead_engine_wait_again_and_those_of_a_living_one_do_not(
     assert queue.get_job(db, jobs[0].id).payload == {"n": 0}
 
 
-def test_an_engine_elsewhere_is_given_up_after_a_minute_of_silence(
+def test_an_engine_on_another_machine_is_gone_after_a_minute_without_heartbeat(
     db: Database, engine_row: Callable[..., int]
 ) -> None:
     now = time.time()
@@ -184,7 +182,7 @@ def test_two_processes_share_the_jobs_and_none_is_done_twice(db: Database, home:
     assert {job.status for job in queue.jobs(db, limit=999)} == {JobStatus.DONE}
 
 
-def test_a_job_is_put_back_by_an_engine_that_leaves(db: Database, engine_id: int) -> None:
+def test_an_engine_that_exits_requeues_its_job(db: Database, engine_id: int) -> None:
     job = queue.submit(db, COMPLETE, None, {})
     assert not queue.requeue(db, job.id)  # not running
     queue.claim(db, [COMPLETE], engine_id)
@@ -197,7 +195,7 @@ def test_a_job_is_put_back_by_an_engine_that_leaves(db: Database, engine_id: int
     assert queue.get_job(db, job.id).status is JobStatus.CANCELLED
 
 
-def test_what_is_known_so_far_stands_in_the_result_until_the_answer(db: Database, engine_id: int) -> None:
+def test_a_partial_result_is_stored_until_the_final_one(db: Database, engine_id: int) -> None:
     job = queue.submit(db, REWARD, None, {})
     queue.claim(db, [REWARD], engine_id)
     assert queue.update_progress(db, job.id, 0.1, None, {"loss": [0.7]})

@@ -63,7 +63,7 @@ def kinds(db: Database, run: Run) -> list[EventKind]:
     return [event.kind for event in events(db, run.id)]
 
 
-def test_a_run_is_created_submitted_and_an_engine_asked_for(db: Database, home: Path, started: list[Path]) -> None:
+def test_starting_a_run_queues_a_job_and_starts_an_engine(db: Database, home: Path, started: list[Path]) -> None:
     project_id = project(db)
     old, new = reward_model(db, project_id), reward_model(db, project_id, "judge:polite")
     run = run_control.start_run(db, home, project_id, CONFIG, name="  My\n run ")
@@ -89,7 +89,7 @@ def test_a_run_is_created_submitted_and_an_engine_asked_for(db: Database, home: 
         (["judge:polite"], Source.HUMAN, None),  # a person who calls himself so
     ],
 )
-def test_the_judge_that_taught_the_reward_model_is_the_gold(
+def test_the_judge_of_the_reward_models_labels_gives_the_gold_score(
     db: Database, home: Path, started: list[Path], annotators: list[str], source: Source, judge: str | None
 ) -> None:
     project_id = project(db)
@@ -97,7 +97,7 @@ def test_the_judge_that_taught_the_reward_model_is_the_gold(
     assert run_control.start_run(db, home, project_id, CONFIG).manifest["judge"] == judge
 
 
-def test_what_cannot_start_leaves_nothing_behind(db: Database, home: Path, started: list[Path]) -> None:
+def test_a_run_that_cannot_start_leaves_no_row(db: Database, home: Path, started: list[Path]) -> None:
     project_id, other = project(db), project(db)
     with pytest.raises(LabelError, match="train-reward"):
         run_control.start_run(db, home, project_id, CONFIG)
@@ -119,7 +119,7 @@ def test_what_cannot_start_leaves_nothing_behind(db: Database, home: Path, start
     assert (runs(db), queue.jobs(db), started) == ([], [], [])
 
 
-def test_pretraining_texts_of_ones_own_stand_beside_the_run(db: Database, home: Path, started: list[Path]) -> None:
+def test_custom_pretraining_texts_are_stored_in_the_run_folder(db: Database, home: Path, started: list[Path]) -> None:
     project_id = project(db)
     reward_model(db, project_id)
     given = ["Once,\nthere was", "a wolf ✓"]
@@ -242,7 +242,7 @@ def test_a_run_that_is_done_is_not_resumed(db: Database, home: Path, run: Run, s
 
 
 @pytest.mark.parametrize("status", [s for s in RunStatus if s is not RunStatus.DONE])
-def test_a_knob_can_be_set_until_a_run_is_done(db: Database, run: Run, status: RunStatus) -> None:
+def test_a_live_setting_can_be_changed_until_a_run_is_done(db: Database, run: Run, status: RunStatus) -> None:
     set_run_status(db, run.id, status)
     run_control.set_live_setting(db, run.id, "lr", 1)
     (event,) = events(db, run.id)
@@ -261,7 +261,7 @@ def test_a_knob_can_be_set_until_a_run_is_done(db: Database, run: Run, status: R
         ("nonsense", 1.0, "only beta and lr can"),
     ],
 )
-def test_a_bad_knob_is_refused_before_it_is_recorded(
+def test_an_invalid_live_setting_is_refused_before_it_is_recorded(
     db: Database, run: Run, name: str, value: float, words: str
 ) -> None:
     set_run_status(db, run.id, RunStatus.RUNNING)
@@ -270,7 +270,7 @@ def test_a_bad_knob_is_refused_before_it_is_recorded(
     assert events(db, run.id) == []
 
 
-def test_a_done_run_has_no_knobs(db: Database, run: Run) -> None:
+def test_a_live_setting_of_a_done_run_is_refused(db: Database, run: Run) -> None:
     set_run_status(db, run.id, RunStatus.DONE)
     with pytest.raises(StoreError, match="is done and cannot be changed"):
         run_control.set_live_setting(db, run.id, "beta", 0.2)
@@ -310,7 +310,7 @@ def test_a_run_is_deleted_with_its_files_and_no_other(db: Database, home: Path, 
 
 
 @pytest.mark.parametrize("status", [RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.PAUSED])
-def test_a_run_that_goes_on_is_not_deleted(db: Database, home: Path, run: Run, status: RunStatus) -> None:
+def test_an_active_run_is_not_deleted(db: Database, home: Path, run: Run, status: RunStatus) -> None:
     set_run_status(db, run.id, status)
     with pytest.raises(StoreError, match="stop it before"):
         run_control.delete(db, home, run.id)
@@ -325,7 +325,7 @@ def test_a_run_whose_job_is_open_is_not_deleted(db: Database, home: Path, run: R
     assert [found.id for found in runs(db)] == [run.id]
 
 
-def test_every_control_names_a_run_that_is_not_there(db: Database, home: Path, started: list[Path]) -> None:
+def test_every_control_of_an_unknown_run_names_it(db: Database, home: Path, started: list[Path]) -> None:
     for call in (
         lambda: run_control.pause(db, 9),
         lambda: run_control.resume(db, home, 9),
@@ -340,7 +340,7 @@ def test_every_control_names_a_run_that_is_not_there(db: Database, home: Path, s
     assert started == []
 
 
-def test_a_run_whose_job_cannot_be_stored_is_not_there(
+def test_a_run_whose_job_cannot_be_stored_is_removed(
     db: Database, home: Path, monkeypatch: pytest.MonkeyPatch, started: list[Path]
 ) -> None:
     project_id = project(db)
@@ -365,7 +365,7 @@ def test_a_run_without_a_job_is_stopped_and_deleted(db: Database, home: Path, ru
 
 
 @pytest.mark.parametrize("name", ["a\0b", "a\x1bb", "a\ud800"])
-def test_a_name_that_cannot_be_seen_is_refused(name: str) -> None:
+def test_an_unprintable_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="can be seen"):
         run_control.check_name(name)
 

@@ -58,7 +58,7 @@ def end(process):
 
 
 @pytest.mark.parametrize("was", [RunStatus.RUNNING, RunStatus.PAUSED])
-def test_a_run_whose_process_was_killed_is_marked_and_says_how_to_go_on(db, home, run, process, was):
+def test_a_run_whose_process_was_killed_is_marked_as_interrupted(db, home, run, process, was):
     set_run_status(db, run, was)
     assert run_lock.lock_owner(home, run).pid == process.pid
     assert run_lock.mark_interrupted_runs(db, home) == []
@@ -77,7 +77,7 @@ def written_elsewhere(home, run, **there):
 
 
 @pytest.mark.parametrize(("there", "here"), [("a", "b"), ("", "b"), ("a", ""), ("", "")])
-def test_a_run_of_another_machine_is_not_judged(db, home, run, process, monkeypatch, there, here):
+def test_a_run_of_another_machine_is_not_marked(db, home, run, process, monkeypatch, there, here):
     monkeypatch.setattr(engine_process, "boot_id", lambda: here)
     end(process)
     written_elsewhere(home, run, boot=there)
@@ -85,7 +85,7 @@ def test_a_run_of_another_machine_is_not_judged(db, home, run, process, monkeypa
     assert status(db, run) is RunStatus.RUNNING
 
 
-def test_a_run_of_a_container_that_was_made_anew_is_judged_by_its_lock(db, home, run, process, monkeypatch):
+def test_a_run_of_a_recreated_container_is_recognised_by_its_boot_id(db, home, run, process, monkeypatch):
     """Another host name, the same kernel: the lock is the kernel's, so it tells."""
     monkeypatch.setattr(engine_process, "boot_id", lambda: "a")
     written_elsewhere(home, run, boot="a")
@@ -95,7 +95,7 @@ def test_a_run_of_a_container_that_was_made_anew_is_judged_by_its_lock(db, home,
     assert run_lock.mark_interrupted_runs(db, home) == [run]
 
 
-def test_the_boot_id_is_told_where_the_kernel_says_it(tmp_path, monkeypatch):
+def test_the_boot_id_is_read_from_the_kernel(tmp_path, monkeypatch):
     (tmp_path / "boot_id").write_text("0b7c\n")
     monkeypatch.setattr(engine_process, "_BOOT_ID", tmp_path / "boot_id")
     assert engine_process.this_process().boot == "0b7c"
@@ -103,7 +103,7 @@ def test_the_boot_id_is_told_where_the_kernel_says_it(tmp_path, monkeypatch):
     assert engine_process.this_process().boot == ""
 
 
-def test_a_run_that_nobody_is_known_to_have_written_is_not_judged(db, home, run):
+def test_a_run_without_a_known_process_is_not_marked(db, home, run):
     assert run_lock.mark_interrupted_runs(db, home) == []
     (run_folder(home, run)).mkdir(parents=True)
     (run_folder(home, run) / run_lock.OWNER_FILE).write_text('{"half')
@@ -112,7 +112,7 @@ def test_a_run_that_nobody_is_known_to_have_written_is_not_judged(db, home, run)
     assert not (run_folder(home, run) / run_lock.LOCK_FILE).exists()
 
 
-def test_a_run_that_an_engine_has_to_take_up_again_is_left_to_it(db, home, run, process):
+def test_a_run_with_a_job_is_left_to_the_engine(db, home, run, process):
     end(process)
     job = queue.submit(db, JobKind.TRAIN_POLICY, 1, {"run_id": run})
     other = queue.submit(db, JobKind.TRAIN_POLICY, 1, {"run_id": run + 1})
@@ -123,7 +123,7 @@ def test_a_run_that_an_engine_has_to_take_up_again_is_left_to_it(db, home, run, 
 
 
 @pytest.mark.parametrize("ended", [RunStatus.DONE, RunStatus.FAILED, RunStatus.STOPPED])
-def test_what_has_ended_stays_as_it_ended(db, home, run, process, ended):
+def test_ended_runs_are_not_marked(db, home, run, process, ended):
     end(process)
     set_run_status(db, run, ended, "its own words")
     assert run_lock.mark_interrupted_runs(db, home) == []
@@ -146,7 +146,7 @@ def test_one_process_writes_a_run(db, home, run, process, monkeypatch):
     assert not run_lock.is_locked(home, run)
 
 
-def test_the_page_and_the_command_line_notice(db, home, run, process, capsys):
+def test_the_page_and_the_command_line_mark_interrupted_runs(db, home, run, process, capsys):
     runner = scheduler.Scheduler(home, db)
     runner.run_once()
     assert status(db, run) is RunStatus.RUNNING
@@ -162,7 +162,7 @@ def test_the_page_and_the_command_line_notice(db, home, run, process, capsys):
     run_control.delete(db, home, run)
 
 
-def test_a_run_without_a_job_that_goes_on_gets_none(db, home, run, process):
+def test_resuming_a_run_that_is_trained_without_a_job_queues_none(db, home, run, process):
     with pytest.raises(StoreError, match=f"Run {run} goes on already"):
         run_control.resume(db, home, run)
     set_run_status(db, run, RunStatus.PAUSED)

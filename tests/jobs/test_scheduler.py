@@ -73,14 +73,14 @@ def train_jobs(db):
     return [job for job in queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES) if job.kind is JobKind.TRAIN_REWARD]
 
 
-def test_pairs_are_written_ahead_once_and_an_engine_is_called_for_them(db, project, runner):
+def test_pairs_are_sampled_ahead_by_one_job_and_an_engine_is_started(db, project, runner):
     runner.run_once()
     runner.run_once()
     assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
     assert len(runner.calls) == 2
 
 
-def test_who_has_seen_every_pair_is_told_what_is_true(db, project, runner):
+def test_the_message_without_a_pair_follows_the_engine_and_the_last_job(db, project, runner):
     """No engine; one that writes; pairs that could not be written; and the next try after that."""
     assert "is not running" in scheduler.no_pair_message(db, project.id)
     engine_process.record_heartbeat(db, "idle")
@@ -96,7 +96,7 @@ def test_who_has_seen_every_pair_is_told_what_is_true(db, project, runner):
     assert "is writing new ones" in scheduler.no_pair_message(db, project.id)
 
 
-def test_pairs_that_could_not_be_written_are_tried_again_after_a_while(db, project, runner, monkeypatch):
+def test_failed_sampling_is_retried_after_a_while(db, project, runner, monkeypatch):
     runner.run_once()
     (job,) = queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES)
     queue.fail(db, job.id, "the model cannot be loaded")
@@ -109,7 +109,7 @@ def test_pairs_that_could_not_be_written_are_tried_again_after_a_while(db, proje
     assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]
 
 
-def test_a_full_pool_asks_for_nothing(db, project, runner):
+def test_a_full_pool_needs_no_job(db, project, runner):
     add_pairs(db, project, scheduler.PAIR_POOL_SIZE)
     runner.run_once()
     assert open_kinds(db) == []
@@ -137,7 +137,7 @@ def test_the_first_reward_model_comes_at_ten_labels(db, project, runner):
     assert job.payload["labels"] == retraining.LABELS_FOR_FIRST_MODEL
 
 
-def test_the_next_one_comes_twenty_labels_later(db, project, runner):
+def test_the_next_reward_model_comes_twenty_labels_later(db, project, runner):
     add_pairs(db, project, 60)
     label(db, project, 12)
     pinned = label_snapshots.snapshot_labels(db, project.id, Source.HUMAN)
@@ -159,7 +159,7 @@ def test_only_ties_train_nothing_and_skips_do_not_count(db, project, runner):
     assert retraining.get_label_progress(db, project.id).human == 20
 
 
-def test_labels_that_failed_are_not_tried_again_until_there_is_one_more(db, project, runner):
+def test_failed_training_is_retried_with_one_more_label(db, project, runner):
     add_pairs(db, project, 60)
     label(db, project, 10)
     runner.run_once()
@@ -171,7 +171,7 @@ def test_labels_that_failed_are_not_tried_again_until_there_is_one_more(db, proj
     assert len(train_jobs(db)) == 1
 
 
-def test_a_judge_goes_on_when_pairs_are_there_and_then_its_labels_train(db, project, runner):
+def test_a_judge_continues_with_new_pairs_and_then_its_labels_are_trained_on(db, project, runner):
     runner.request_judge_labels(project.id, "cheerful", 40)
     runner.run_once()
     assert open_kinds(db) == [JobKind.SAMPLE_PAIRS]  # simulated labels wait until the judge has finished
@@ -187,7 +187,7 @@ def test_a_judge_goes_on_when_pairs_are_there_and_then_its_labels_train(db, proj
     assert retraining.get_label_progress(db, project.id).human == 0
 
 
-def test_nothing_is_learnt_from_half_of_what_a_judge_is_saying(db, project, runner, monkeypatch):
+def test_no_training_while_a_judge_is_labelling(db, project, runner, monkeypatch):
     add_pairs(db, project, 60)
     whole, seen = scheduler.label_with_judge, []
 
@@ -201,7 +201,9 @@ def test_nothing_is_learnt_from_half_of_what_a_judge_is_saying(db, project, runn
     runner.request_judge_labels(project.id, "cheerful", 40)
     assert seen == [[]]
     runner.run_once()
-    assert [job.payload["labels"] for job in train_jobs(db)] == [retraining.get_label_progress(db, project.id).simulated]
+    assert [job.payload["labels"] for job in train_jobs(db)] == [
+        retraining.get_label_progress(db, project.id).simulated
+    ]
 
 
 def test_an_unknown_judge_is_refused(runner, project):
@@ -218,7 +220,7 @@ def test_no_file_of_a_judge_is_run_for_the_page(runner, project, tmp_path):
     assert not trace.exists()
 
 
-def test_goals_follow_each_source_by_itself(db, project):
+def test_each_source_has_its_own_training_goal(db, project):
     none = LabelSnapshot((), "", Source.SIMULATED)
     add_reward_model(db, project.id, "x", config={}, report={}, snapshot=none)
     assert retraining.training_goal(db, project.id, Source.HUMAN) == retraining.LABELS_FOR_FIRST_MODEL
@@ -229,7 +231,7 @@ def rule(db, project, **changes):
     projects.set_labelling_config(db, project.id, LabellingConfig(**changes))
 
 
-def test_what_was_chosen_for_the_project_reaches_the_engine(db, project, runner):
+def test_the_projects_sampling_method_is_in_the_job(db, project, runner):
     rule(db, project, sampling="uncertainty")
     runner.run_once()
     (job,) = queue.jobs(db, statuses=UNFINISHED_JOB_STATUSES)
@@ -252,7 +254,7 @@ def test_pairs_of_the_policy_come_from_its_newest_checkpoint(db, project, runner
     assert job.payload == {"count": scheduler.POLICY_PAIR_POOL_SIZE, "checkpoint": f"run/{run.id}/100"}
 
 
-def test_a_damaged_checkpoint_writes_no_pairs(db, project, tmp_path):
+def test_a_damaged_checkpoint_is_not_sampled_from(db, project, tmp_path):
     """The newest whole one does; and of the newest run that has one."""
     none = LabelSnapshot((), "", Source.HUMAN)
     model = add_reward_model(db, project.id, "x", config={}, report={}, snapshot=none)
@@ -267,7 +269,7 @@ def test_a_damaged_checkpoint_writes_no_pairs(db, project, tmp_path):
     assert scheduler.newest_checkpoint(tmp_path, db, project.id) is None
 
 
-def test_votes_wanted_and_pairs_on_other_screens_count(db, project, runner):
+def test_overlap_and_leases_of_others_count_for_the_pool(db, project, runner):
     add_pairs(db, project, scheduler.PAIR_POOL_SIZE)
     free = pair_leases.count_free_pairs(db, project.id, "ann")
     for n in range(free - scheduler.PAIR_POOL_SIZE + 1):
@@ -278,7 +280,7 @@ def test_votes_wanted_and_pairs_on_other_screens_count(db, project, runner):
     assert pair_leases.count_free_pairs(db, project.id, "ann", projects.get_labelling_config(db, project.id)) == free
 
 
-def test_two_pages_of_one_home_ask_for_everything_once(db, project, runner, monkeypatch, tmp_path):
+def test_two_pages_of_one_home_submit_each_job_once(db, project, runner, monkeypatch, tmp_path):
     """Both have looked, and found the same to be due, before either asks for it."""
     add_pairs(db, project, 20)
     label(db, project, 12)

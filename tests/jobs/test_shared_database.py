@@ -35,7 +35,7 @@ def names(home: Path) -> set[str]:
     return {path.name for path in home.iterdir()}
 
 
-def test_page_commands_imports_and_engine_meet_in_one_store(elsewhere, home, tmp_path, capsys):
+def test_page_commands_imports_and_engine_share_one_database(elsewhere, home, tmp_path, capsys):
     assert not lab_exists(home)
     ctx = Context.open(home)
     assert lab_exists(home)
@@ -67,13 +67,13 @@ def test_page_commands_imports_and_engine_meet_in_one_store(elsewhere, home, tmp
     ctx.db.close()
 
 
-def test_the_same_store_by_two_names_of_one_home_is_one_lab(elsewhere, home):
+def test_two_homes_with_one_database_are_one_lab(elsewhere, home):
     with Database.open(home) as one, Database.open(str(home)) as two, Database.open(elsewhere) as three:
         queue.submit(one, JobKind.COMPLETE, None, {"n": 7})
         assert [[job.payload for job in queue.jobs(db)] for db in (two, three)] == [[{"n": 7}]] * 2
 
 
-def test_a_silent_engine_of_another_machine_is_given_up_after_a_minute(db, home, engine_row, monkeypatch):
+def test_an_engine_of_another_machine_is_replaced_after_a_minute_without_heartbeat(db, home, engine_row, monkeypatch):
     engine_id = engine_row(host="elsewhere", pid=42)
     now = engine_process.time.time()
     started = []
@@ -107,19 +107,19 @@ def test_stop_engine_says_on_which_machine_to_stop_it(elsewhere, home, capsys):
         ("sqlite:///lab.db", "whole path"),
     ],
 )
-def test_what_is_no_store_is_refused(home, monkeypatch, url, words):
+def test_invalid_database_urls_are_refused(home, monkeypatch, url, words):
     monkeypatch.setenv(STORE_VARIABLE, url)
     with pytest.raises(StoreError, match=words):
         Database.open(home)
 
 
-def test_a_home_that_cannot_be_made_is_said(elsewhere, tmp_path):
+def test_a_home_that_cannot_be_created_is_an_error(elsewhere, tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="Check that it is a folder"):
         Database.open(tmp_path / "file" / "home")
 
 
-def test_an_empty_variable_is_none(home, monkeypatch):
+def test_an_empty_variable_counts_as_unset(home, monkeypatch):
     monkeypatch.setenv(STORE_VARIABLE, "")
     Database.open(home).close()
     assert "lab.db" in names(home)

@@ -253,7 +253,7 @@ def test_every_judge_has_orderings_a_ranking_and_a_description() -> None:
 
 
 @pytest.mark.parametrize("judge", JUDGES.values(), ids=lambda judge: judge.name)
-def test_scores_are_repeatable_in_range_and_on_the_grain(judge: Judge) -> None:
+def test_scores_are_deterministic_in_range_and_rounded(judge: Judge) -> None:
     for text in made_up_texts(judge.prompt_set):
         score = judge.score(text)
         assert score == judge.score(text)
@@ -262,7 +262,7 @@ def test_scores_are_repeatable_in_range_and_on_the_grain(judge: Judge) -> None:
 
 
 @pytest.mark.parametrize("judge", JUDGES.values(), ids=lambda judge: judge.name)
-def test_scores_are_graded_and_the_spread_is_as_stated(judge: Judge) -> None:
+def test_scores_are_graded_and_have_the_stated_sd(judge: Judge) -> None:
     scores = [judge.score(text) for text in made_up_texts(judge.prompt_set)]
     assert len(set(scores)) >= 20
     assert pstdev(scores) == pytest.approx(judge.score_sd, rel=0.2)
@@ -273,7 +273,7 @@ def test_scores_are_graded_and_the_spread_is_as_stated(judge: Judge) -> None:
 
 @pytest.mark.parametrize("name", JUDGES)
 @pytest.mark.parametrize("text", ["", "   \n", "...", "\x00", "___", '""', "🙂🙂🙂"])
-def test_nothing_scores_nothing(name: str, text: str) -> None:
+def test_an_empty_text_scores_zero(name: str, text: str) -> None:
     assert JUDGES[name].score(text) == 0.0
     assert str(JUDGES[name].score(text)) == "0.0"
 
@@ -321,7 +321,7 @@ def test_plain_is_blind_to_length() -> None:
         ("plain", "a b " * 20, "The cat sat by me. It was old and fat and so am I."),
     ],
 )
-def test_saying_it_again_and_again_does_not_win(name: str, many: str, few: str) -> None:
+def test_repetition_does_not_win(name: str, many: str, few: str) -> None:
     assert prefer(JUDGES[name], few, many) is Choice.FIRST
 
 
@@ -372,7 +372,7 @@ def test_inflections_find_their_entry(word: str, entry: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["valence", "gloom", "polite", "concrete", "vivid", "speech", "modifiers"])
-def test_the_word_lists_are_clean(name: str) -> None:
+def test_the_lexicons_are_well_formed(name: str) -> None:
     entries = word_list(name)
     words = [entry for entry, _ in entries]
     assert sorted(words) == sorted(set(words))
@@ -397,7 +397,7 @@ def test_equal_scores_tie_and_the_least_difference_does_not() -> None:
     assert prefer(flat(), "1", "1.0000000001") is Choice.SECOND
 
 
-def test_no_noise_draws_nothing() -> None:
+def test_zero_noise_draws_nothing() -> None:
     rng = random.Random(3)
     before = rng.getstate()
     assert prefer(flat(), "2", "1", rng=rng) is Choice.FIRST
@@ -405,7 +405,7 @@ def test_no_noise_draws_nothing() -> None:
 
 
 @pytest.mark.parametrize("spread", [1.0, 4.0])
-def test_noise_is_in_units_of_the_judges_spread(spread: float) -> None:
+def test_noise_is_in_units_of_the_judges_score_sd(spread: float) -> None:
     # The scores differ by one spread; each gets noise of one spread: P(first wins) = Phi(1 / sqrt 2) = 0.7602.
     rng = random.Random(7)
     wins = sum(prefer(flat(spread), str(spread), "0", noise=1.0, rng=rng) is Choice.FIRST for _ in range(4000))
@@ -419,7 +419,7 @@ def test_noise_favours_neither_side() -> None:
     assert choices.count(Choice.FIRST) / 4000 == pytest.approx(0.5, abs=0.032)
 
 
-def test_a_little_noise_leaves_ties_on_the_grain() -> None:
+def test_a_little_noise_leaves_ties() -> None:
     rng = random.Random(9)
     assert {prefer(flat(grain=0.25), "1", "1", noise=0.01, rng=rng) for _ in range(200)} == {Choice.TIE}
     assert len({prefer(flat(grain=0.25), "1", "1", noise=1.0, rng=rng) for _ in range(200)}) == 3
@@ -434,7 +434,7 @@ def test_noise_repeats_with_the_seed() -> None:
 
 
 @pytest.mark.parametrize("noise", [-0.1, float("nan"), float("inf")])
-def test_an_impossible_noise_is_refused(noise: float) -> None:
+def test_an_invalid_noise_is_refused(noise: float) -> None:
     with pytest.raises(ConfigError, match="noise"):
         prefer(flat(), "1", "2", noise=noise, rng=random.Random(0))
 
@@ -456,7 +456,7 @@ def test_an_unknown_name_lists_the_known_ones(spec: str) -> None:
     assert repr(spec) in str(caught.value)
 
 
-def test_the_judges_and_the_corpus_do_not_know_each_other() -> None:
+def test_the_judges_and_the_corpus_do_not_import_each_other() -> None:
     assert not touches(
         imports((PACKAGE / "builtin.py").read_text(encoding="utf-8"), "rlhf_lab"), "rlhf_lab.embedded_model"
     )

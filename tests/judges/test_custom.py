@@ -51,7 +51,7 @@ def outside(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_outside_judge_scores_and_prefers(outside: Path) -> None:
+def test_a_custom_judge_scores_and_prefers(outside: Path) -> None:
     judge = load_judge(f"{outside}:vowels")
     assert judge.name == "vowels"
     assert judge.score("banana") == 3.0
@@ -60,14 +60,14 @@ def test_an_outside_judge_scores_and_prefers(outside: Path) -> None:
     assert load_judge(f"{outside}:has_cat").score("a cat") == 1.0
 
 
-def test_an_edited_file_is_read_anew(outside: Path) -> None:
+def test_an_edited_file_is_imported_again(outside: Path) -> None:
     assert load_judge(f"{outside}:has_cat").score("dog") == 0.0
     outside.write_text("def has_cat(text): return 12.5", encoding="utf-8")
     assert load_judge(f"{outside}:has_cat").score("dog") == 12.5
 
 
 @pytest.mark.parametrize("name", ["fails", "words", "nothing", "infinite", "huge", "two"])
-def test_an_outside_judge_that_misbehaves_is_named(outside: Path, name: str) -> None:
+def test_an_error_names_the_custom_judge(outside: Path, name: str) -> None:
     judge = load_judge(f"{outside}:{name}")
     with pytest.raises(ConfigError) as caught:
         judge.score("The cat sat on the mat and thought about its long and happy life.")

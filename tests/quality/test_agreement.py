@@ -82,7 +82,7 @@ def test_alpha_and_agreement_equal_their_definitions(seed):
         assert person.agreement_with_others == Agreement(sum(a.value is b.value for a, b in compared), len(compared))
 
 
-def test_no_alpha_where_there_is_no_answer():
+def test_alpha_is_none_where_it_is_undefined():
     assert krippendorff_alpha([]) is None
     assert krippendorff_alpha([make_vote(1, "a", F), make_vote(2, "b", S)]) is None  # nobody looked at the same pair
     assert (

@@ -34,7 +34,7 @@ def test_the_first_answer_to_a_pair_counts(db: Database, made: list) -> None:
     assert blind_tests.answers(db, other.id) == {}
 
 
-def test_a_name_is_kept_with_what_was_asked(db: Database, project: Project, made: list) -> None:
+def test_a_name_is_stored_in_the_payload_of_the_first_job(db: Database, project: Project, made: list) -> None:
     first, second = (queue.submit(db, JobKind.COMPLETE, project.id, {"prompts": [side]}) for side in "ab")
     test = blind_tests.add_test(db, project.id, first.id, second.id)
     blind_tests.rename_test(db, test.id, "before")
@@ -72,7 +72,7 @@ def test_a_deleted_test_takes_its_answers_and_texts_and_nothing_else(
     assert {queue.get_job(db, job).status for job in (other.first_job, other.second_job)} == {JobStatus.QUEUED}
 
 
-def test_no_such_test(db: Database, made: list) -> None:
+def test_an_unknown_test_is_refused(db: Database, made: list) -> None:
     for act in (
         lambda: blind_tests.add_answers(db, 999, "ann", {0: Choice.FIRST}),
         lambda: blind_tests.rename_test(db, 999, "x"),

@@ -41,7 +41,7 @@ def truncated(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [garbage, wrong_page, truncated])
-def test_a_damaged_database_is_set_aside_and_the_next_start_is_fresh(home: Path, damage: Callable) -> None:
+def test_a_corrupt_database_is_renamed_and_the_next_start_has_a_new_one(home: Path, damage: Callable) -> None:
     with Database.open(home) as db:
         projects.create_project(db, "old", "m", "h", "s", 0, [("a prompt", "train")])
     damage(home / "lab.db")
@@ -60,7 +60,7 @@ def test_a_damaged_database_is_set_aside_and_the_next_start_is_fresh(home: Path,
     assert databases_aside(home) == [name]
 
 
-def test_the_log_goes_with_it_unchanged(home: Path, tmp_path: Path) -> None:
+def test_the_write_ahead_log_is_renamed_with_it(home: Path, tmp_path: Path) -> None:
     Database.open(home).close()
     left = tmp_path / "left"
     left.mkdir()
@@ -81,7 +81,7 @@ def test_the_log_goes_with_it_unchanged(home: Path, tmp_path: Path) -> None:
     assert aside(left) == [main, shm, wal]
 
 
-def test_one_set_aside_in_the_same_second_is_not_overwritten(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_renamed_in_the_same_second_is_not_overwritten(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite.time, "strftime", lambda *_: "20260101T000000Z")
     home.mkdir()
     for content in (b"first " * 100, b"second " * 100, b"third " * 100):
@@ -109,7 +109,7 @@ except CorruptStoreError:
 """
 
 
-def test_of_several_processes_one_sets_it_aside_and_the_new_one_stays(home: Path, script: Callable) -> None:
+def test_one_of_several_processes_renames_a_corrupt_database(home: Path, script: Callable) -> None:
     home.mkdir()
     garbage(home / "lab.db")
     said = []
@@ -121,7 +121,7 @@ def test_of_several_processes_one_sets_it_aside_and_the_new_one_stays(home: Path
     assert len(databases_aside(home)) == 1
 
 
-def test_a_locked_database_is_not_a_damaged_one(home: Path) -> None:
+def test_a_locked_database_is_not_taken_for_a_corrupt_one(home: Path) -> None:
     Database.open(home).close()
     with closing(sqlite3.connect(home / "lab.db", isolation_level=None)) as other:
         other.execute("PRAGMA locking_mode=EXCLUSIVE")

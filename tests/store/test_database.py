@@ -50,7 +50,7 @@ def test_a_write_is_kept_and_a_failed_one_leaves_nothing(db: Database) -> None:
     assert get(db, "a") == 1.0
 
 
-def test_a_reader_sees_one_moment_and_waits_for_nobody(db: Database) -> None:
+def test_a_reader_has_one_snapshot_and_is_never_blocked(db: Database) -> None:
     put(db, "a", 1.0)
     with db.read() as reader:
         assert reader.execute(SEEN, {"who": "a"}).scalar() == 1.0
@@ -173,7 +173,7 @@ def test_urls(tmp_path: Path) -> None:
         ("not a url://", "cannot be read"),
     ],
 )
-def test_urls_that_cannot_be(url: str, message: str) -> None:
+def test_invalid_urls_are_refused(url: str, message: str) -> None:
     with pytest.raises(StoreError, match=message):
         Database.open(url)
 
@@ -237,7 +237,7 @@ with Database.open(Path(sys.argv[1])) as db:
 """
 
 
-def test_a_disk_that_refuses_in_the_middle_keeps_what_was_committed(home: Path, script: Callable) -> None:
+def test_a_disk_that_fails_within_a_transaction_keeps_what_was_committed(home: Path, script: Callable) -> None:
     out, err = script(FILL_UP).communicate(timeout=50)
     assert err == ""
     committed, message = out.split(" ", 1)
@@ -249,7 +249,7 @@ def test_a_disk_that_refuses_in_the_middle_keeps_what_was_committed(home: Path, 
         assert conn.exec_driver_sql("SELECT count(*) FROM prompts").scalar() == int(committed)
 
 
-def test_damage_found_while_it_is_open(db: Database, home: Path) -> None:
+def test_corruption_found_while_the_database_is_open(db: Database, home: Path) -> None:
     with db.read() as conn:
         page = conn.exec_driver_sql("SELECT rootpage FROM sqlite_master WHERE name = 'votes'").scalar_one()
     db.close()  # folds the log into the file; the next use opens it anew
@@ -267,7 +267,7 @@ def test_chunks() -> None:
 
 
 @pytest.mark.parametrize("value", [10**30, "half \ud800"])
-def test_a_value_that_no_database_takes_is_refused_in_words(tmp_path, value):
+def test_a_value_that_no_database_can_store_is_refused(tmp_path, value):
     with Database.open(tmp_path) as db:
         with pytest.raises(StoreError, match="does not take such a value"), db.read() as conn:
             conn.execute(text("SELECT :x"), {"x": value})

@@ -63,7 +63,9 @@ def everything(db: Database, home: Path) -> str:
 
 
 @pytest.mark.parametrize("votes", [False, True])
-def test_nothing_names_them_any_more_and_others_stay(db: Database, home: Path, lab: int, votes: bool) -> None:
+def test_an_erased_name_is_gone_from_every_table_and_others_stay(
+    db: Database, home: Path, lab: int, votes: bool
+) -> None:
     assert "Ann" in everything(db, home)
     assert known_names(db) == ["Ann", "Bob"]
     assert erase_person_data(db, home, "Ann", votes=votes) == 1
@@ -73,7 +75,7 @@ def test_nothing_names_them_any_more_and_others_stay(db: Database, home: Path, l
     assert "says Bob" in held
 
 
-def test_the_votes_stay_without_a_name(db: Database, home: Path, project: Project, lab: int) -> None:
+def test_votes_of_an_erased_person_stay_anonymous(db: Database, home: Path, project: Project, lab: int) -> None:
     erase_person_data(db, home, "Ann", votes=False)
     assert votes.vote_counts(db, project.id)[Source.HUMAN][Choice.FIRST] == 2
     nobody, bob = sorted(votes.voters(db, project.id, Source.HUMAN), reverse=True)
@@ -84,7 +86,7 @@ def test_the_votes_stay_without_a_name(db: Database, home: Path, project: Projec
     assert json.loads((home / model.path / "report.json").read_text()) == model.report
 
 
-def test_the_votes_are_taken_back_too_and_what_learnt_from_them_can_still_be_read(
+def test_erased_votes_are_undone_and_reward_models_can_still_be_read(
     db: Database, home: Path, project: Project, lab: int
 ) -> None:
     erase_person_data(db, home, "Ann", votes=True)
@@ -94,7 +96,7 @@ def test_the_votes_are_taken_back_too_and_what_learnt_from_them_can_still_be_rea
     assert len(label_snapshots.load_comparisons(db, reward_models.get_reward_model(db, lab).snapshot)) == 2
 
 
-def test_whom_nobody_knows_and_judges_are_not_forgotten(db: Database, home: Path, lab: int) -> None:
+def test_unknown_names_and_judges_cannot_be_erased(db: Database, home: Path, lab: int) -> None:
     before = everything(db, home)
     for name in ("ann", "", "judge:vivid", "operator"):
         with pytest.raises(LabelError, match="Nobody here is called"):
@@ -102,7 +104,7 @@ def test_whom_nobody_knows_and_judges_are_not_forgotten(db: Database, home: Path
     assert everything(db, home) == before
 
 
-def test_a_reward_model_that_is_asked_for_by_name_comes_first(
+def test_an_unfinished_job_that_names_a_person_prevents_the_erasure(
     db: Database, home: Path, project: Project, lab: int
 ) -> None:
     queue.submit(db, JobKind.TRAIN_REWARD, project.id, {"source": "human", "annotators": ["Ann"]})
@@ -118,7 +120,7 @@ def on_disk(home: Path) -> bytes:
     return b"".join(file.read_bytes() for file in (home / "lab.db", home / "lab.db-wal") if file.exists())
 
 
-def test_no_byte_of_the_file_names_them(tmp_path: Path) -> None:
+def test_an_erased_name_is_in_no_byte_of_the_file(tmp_path: Path) -> None:
     """Rows that are deleted or changed leave their old bytes in a SQLite file, and copies in its log."""
     with Database.open(tmp_path) as db:
         add_person(db, "Annegret")

@@ -45,9 +45,7 @@ def statements(db: Database) -> Iterator[list[tuple[str, object]]]:
     event.remove(db._reader, "before_cursor_execute", note)
 
 
-def test_no_query_reads_a_growing_table_whole(
-    db: Database, project: Project, make_pairs: Callable, statements: list
-) -> None:
+def test_every_query_uses_an_index(db: Database, project: Project, make_pairs: Callable, statements: list) -> None:
     pair = make_pairs(3)[0]
     human, snapshot = Source.HUMAN, LabelSnapshot((), "", Source.HUMAN)
     votes.cast_vote(db, Vote("u", pair.id, "ann", human, Choice.FIRST, True))

@@ -19,7 +19,7 @@ from rlhf_lab.store.database import Database
 
 @pytest.mark.parametrize("overlap", [1, 3])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
-def test_a_crowd_that_comes_goes_and_hesitates(
+def test_simulated_people_never_get_a_pair_twice_or_a_leased_one(
     db: Database, project: Project, make_pairs: Callable, overlap: int, seed: int
 ) -> None:
     """A plain simulation: time passes, people look, vote in time or late, or leave; an independent count says what may be."""

@@ -24,7 +24,7 @@ def vote(db, pair_id, who, now, uuid=""):
 
 
 @pytest.mark.parametrize(("seconds", "kept"), [(59.999, True), (60.0, False)])
-def test_a_pair_is_kept_until_its_last_second(db, project, make_pairs, seconds, kept):
+def test_a_lease_lasts_until_its_last_second(db, project, make_pairs, seconds, kept):
     one, two = (pair.id for pair in make_pairs(2))
     assert given(db, project, "ann", 0.0) == one
     assert pair_leases.count_active_annotators(db, project.id, seconds) == kept
@@ -45,7 +45,7 @@ def test_a_vote_in_time_counts_although_others_have_judged_the_pair(db, project,
 
 
 @pytest.mark.parametrize(("seconds", "remembered"), [(60.0 + DAY_S, True), (60.5 + DAY_S, False)])
-def test_a_lease_is_remembered_for_a_day_after_its_end(db, project, make_pairs, seconds, remembered):
+def test_an_expired_lease_is_deleted_after_a_day(db, project, make_pairs, seconds, remembered):
     one, two = make_pairs(2)
     assert given(db, project, "ann", 0.0) == one.id
     assert given(db, project, "bob", 61.0) == one.id
@@ -58,7 +58,7 @@ def test_a_lease_is_remembered_for_a_day_after_its_end(db, project, make_pairs, 
         vote(db, one.id, "ann", seconds)
 
 
-def test_only_ones_own_old_leases_are_cleared_away(db, project, make_pairs):
+def test_only_own_expired_leases_are_deleted(db, project, make_pairs):
     make_pairs(2)
     for who in ("ann", "bob"):
         given(db, project, who, 0.0)
@@ -69,19 +69,19 @@ def test_only_ones_own_old_leases_are_cleared_away(db, project, make_pairs):
 
 
 @pytest.mark.parametrize(("pairs", "ahead"), [(5, 0), (6, 1)])
-def test_a_second_pair_is_kept_ahead_only_where_four_are_left_to_others(db, project, make_pairs, pairs, ahead):
+def test_a_pair_is_prefetched_only_if_four_stay_free(db, project, make_pairs, pairs, ahead):
     make_pairs(pairs)
     assert len(pair_leases.lease_pairs(db, project.id, "ann", MINUTE, now=0.0)) == 1 + ahead
 
 
 @pytest.mark.parametrize(("pairs", "asked", "got"), [(7, 2, 3), (6, 2, 2), (7, 0, 1)])
-def test_no_more_are_kept_than_were_asked_for(db, project, make_pairs, pairs, asked, got):
+def test_no_more_pairs_are_leased_than_requested(db, project, make_pairs, pairs, asked, got):
     make_pairs(pairs)
     assert len(pair_leases.lease_pairs(db, project.id, "ann", MINUTE, prefetch=asked, now=0.0)) == got
 
 
 @pytest.mark.parametrize(("votes", "may_come"), [(8, False), (9, True)])
-def test_a_pair_comes_again_after_eight_others_at_the_earliest(db, project, make_pairs, votes, may_come):
+def test_a_hidden_repeat_comes_after_eight_other_votes_at_the_earliest(db, project, make_pairs, votes, may_come):
     """Whether one comes is drawn for each person, half of the times here: of twelve some get one."""
     pairs = make_pairs(10)
     rules, again = LabellingConfig(overlap=20, repeats=0.5), []
@@ -98,13 +98,13 @@ def test_a_pair_comes_again_after_eight_others_at_the_earliest(db, project, make
 
 
 @pytest.mark.parametrize("seconds", [5, 3600])
-def test_the_shortest_and_the_longest_hold(db, project, make_pairs, seconds):
+def test_the_shortest_and_the_longest_lease(db, project, make_pairs, seconds):
     (one,) = make_pairs(1)
     found = pair_leases.lease_pair(db, project.id, "ann", LabellingConfig(hold_s=seconds), now=100.0)
     assert (found.pair.id, found.expires_at) == (one.id, 100.0 + seconds)
 
 
 @pytest.mark.parametrize("seconds", [4, 3601])
-def test_other_holds_are_refused(seconds):
+def test_lease_durations_out_of_range_are_refused(seconds):
     with pytest.raises(ConfigError, match="hold_s"):
         LabellingConfig(hold_s=seconds)

@@ -106,7 +106,7 @@ def test_a_database_of_something_else_is_refused_and_left_alone(fresh: str, home
     assert _columns(fresh) == {"cats": ["name"]}
 
 
-def test_two_that_open_a_new_lab_at_once_make_it_once(fresh: str, home: Path, script: Callable) -> None:
+def test_two_processes_that_open_a_new_lab_create_it_once(fresh: str, home: Path, script: Callable) -> None:
     opened = [script(OPENS) for _ in range(2)]
     for process in opened:
         assert process.stdout.readline() == "ready\n"
@@ -186,7 +186,7 @@ def _ids(home: Path) -> dict[str, list[int]]:
 
 
 @pytest.mark.sqlite
-def test_no_id_of_a_deleted_project_is_given_again(old: Path) -> None:
+def test_ids_of_a_deleted_project_are_not_reused(old: Path) -> None:
     with Database.open(old) as db:
         before = _ids(old)
         delete_project(db, 2)
@@ -198,7 +198,7 @@ def test_no_id_of_a_deleted_project_is_given_again(old: Path) -> None:
 
 
 @pytest.mark.sqlite
-def test_a_migration_that_is_cut_off_leaves_the_lab_as_it_was(old: Path, script: Callable) -> None:
+def test_an_interrupted_migration_leaves_the_lab_unchanged(old: Path, script: Callable) -> None:
     before = _contents(old)
     process = script(CUT_OFF)
     assert (process.communicate(timeout=60)[1], process.returncode) == ("", 9)
@@ -226,7 +226,7 @@ Database.open(Path(sys.argv[1]))
 
 
 @pytest.mark.sqlite
-def test_a_migration_that_would_cut_rows_off_is_undone(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_would_leave_dangling_rows_is_rolled_back(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before, upgrade = _contents(old), migrations.command.upgrade
 
     def careless(config: Config, revision: str) -> None:
@@ -240,7 +240,7 @@ def test_a_migration_that_would_cut_rows_off_is_undone(old: Path, monkeypatch: p
 
 
 @pytest.mark.sqlite
-def test_a_lab_with_a_row_that_pointed_nowhere_before_is_brought_up_to_date(old: Path) -> None:
+def test_a_lab_that_had_dangling_rows_before_is_migrated(old: Path) -> None:
     with closing(sqlite3.connect(old / "lab.db")) as connection, connection:
         connection.execute("UPDATE votes SET pair_id = 99 WHERE id = 1")
     before = _contents(old)

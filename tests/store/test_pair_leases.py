@@ -34,7 +34,7 @@ def judge(
     return pair_leases.vote_on_lease(db, vote(pair, who, choice, f"{next(CLICK)}"), rules, now=0.0)
 
 
-def test_a_pair_is_kept_for_who_sees_it_until_its_time_is_over(db, project, make_pairs):
+def test_a_pair_is_leased_to_one_person_until_the_lease_expires(db, project, make_pairs):
     one, two = (pair.id for pair in make_pairs(2))
     assert lease(db, project, "ann") == one
     assert lease(db, project, "ann", now=59.0) == one  # the same after a reload, and its time begins again
@@ -46,20 +46,20 @@ def test_a_pair_is_kept_for_who_sees_it_until_its_time_is_over(db, project, make
     assert votes.vote_counts(db, project.id)[Source.HUMAN][Choice.FIRST] == 1
 
 
-def test_a_late_vote_counts_while_the_pair_is_still_wanted(db, project, make_pairs):
+def test_a_late_vote_counts_while_the_pair_needs_votes(db, project, make_pairs):
     (one,) = make_pairs(1)
     lease(db, project, "ann")
     assert pair_leases.vote_on_lease(db, vote(one.id), RULES, now=500.0).id > 0
 
 
-def test_who_holds_an_expired_pair_that_another_sees_gets_another_one(db, project, make_pairs):
+def test_an_expired_lease_is_not_renewed_while_another_person_has_the_pair(db, project, make_pairs):
     one, two = (pair.id for pair in make_pairs(2))
     assert lease(db, project, "ann") == one
     assert lease(db, project, "bob", now=61.0) == one
     assert lease(db, project, "ann", now=62.0) == two
 
 
-def test_votes_on_pairs_that_were_not_given_are_refused_and_change_nothing(db, project, make_pairs):
+def test_votes_on_pairs_that_were_not_leased_are_refused(db, project, make_pairs):
     one, _two = make_pairs(2)
     with pytest.raises(StaleVoteError, match="not given to you"):
         pair_leases.vote_on_lease(db, vote(one.id))
@@ -75,7 +75,7 @@ def test_votes_on_pairs_that_were_not_given_are_refused_and_change_nothing(db, p
     assert sum(votes.vote_counts(db, project.id)[Source.HUMAN].values()) == 1
 
 
-def test_overlap_gives_a_pair_to_as_many_as_wanted_then_the_next(db, project, make_pairs):
+def test_overlap_is_the_number_of_people_who_get_a_pair(db, project, make_pairs):
     one, two, three = (pair.id for pair in make_pairs(3))
     rules = RULES.replace(overlap=2)
     given = [lease(db, project, who, rules) for who in "abcde"]
@@ -88,7 +88,7 @@ def test_overlap_gives_a_pair_to_as_many_as_wanted_then_the_next(db, project, ma
     ]  # more than wanted when nothing else is left
 
 
-def test_a_skip_leaves_the_pair_to_others_after_those_nobody_skipped(db, project, make_pairs):
+def test_skipped_pairs_come_after_those_that_nobody_skipped(db, project, make_pairs):
     one, two = (pair.id for pair in make_pairs(2))
     judge(db, project, "ann", Choice.SKIP)
     assert pair_leases.count_free_pairs(db, project.id, "bob", RULES, now=0.0) == 2
@@ -96,14 +96,14 @@ def test_a_skip_leaves_the_pair_to_others_after_those_nobody_skipped(db, project
     assert judge(db, project, "cid").pair_id == one
 
 
-def test_when_everything_is_judged_there_is_nothing(db, project, make_pairs):
+def test_no_pair_is_left_after_votes_on_all(db, project, make_pairs):
     make_pairs(2)
     judge(db, project, "ann")
     judge(db, project, "ann")
     assert lease(db, project, "ann") is None
 
 
-def test_judges_and_other_projects_do_not_count(db, project, make_pairs):
+def test_votes_of_judges_and_other_projects_do_not_count(db, project, make_pairs):
     one, two = (pair.id for pair in make_pairs(2))
     votes.cast_vote(db, Vote("j", one, "judge:x", Source.SIMULATED, Choice.FIRST, True))
     assert lease(db, project, "ann") == one
@@ -111,7 +111,7 @@ def test_judges_and_other_projects_do_not_count(db, project, make_pairs):
     assert lease(db, project, "bob") == two
 
 
-def test_undo_gives_the_pair_back_then_what_was_next(db, project, make_pairs):
+def test_undo_leases_the_pair_again(db, project, make_pairs):
     make_pairs(3)
     first, second = judge(db, project, "ann"), judge(db, project, "ann")
     following = lease(db, project, "ann")
@@ -129,7 +129,7 @@ def at_hand(db: Database, project: Project, who: str, rules: LabellingConfig = R
     return [one.pair.id for one in pair_leases.lease_pairs(db, project.id, who, rules, now=now)]
 
 
-def test_the_pair_after_the_one_on_screen_is_kept_too(db, project, make_pairs):
+def test_the_prefetched_pair_is_leased_too(db, project, make_pairs):
     one, two, three, four, *_ = (pair.id for pair in make_pairs(4 + PAIRS_LEFT_FOR_OTHERS))
     assert [at_hand(db, project, "ann", now=now) for now in (0.0, 1.0)] == [[one, two]] * 2  # and after a reload
     assert at_hand(db, project, "bob", now=2.0) == [three, four]
@@ -140,7 +140,7 @@ def test_the_pair_after_the_one_on_screen_is_kept_too(db, project, make_pairs):
     assert at_hand(db, project, "cid", now=62.5)[0] == three  # bob's time for both is over, ann's for two is not
 
 
-def test_a_small_pool_is_left_to_everybody(db, project, make_pairs):
+def test_nothing_is_prefetched_from_a_small_pool(db, project, make_pairs):
     one, two = (pair.id for pair in make_pairs(2))
     assert at_hand(db, project, "ann") == [one]
     assert at_hand(db, project, "bob") == [two]
@@ -148,7 +148,7 @@ def test_a_small_pool_is_left_to_everybody(db, project, make_pairs):
     assert at_hand(db, project, "ann", now=2.0) == [two]  # more than wanted when nothing else is left
 
 
-def test_undo_comes_before_what_was_on_screen(db, project, make_pairs):
+def test_an_undone_pair_comes_before_the_one_on_screen(db, project, make_pairs):
     one, two, three, four, *_ = (pair.id for pair in make_pairs(4 + PAIRS_LEFT_FOR_OTHERS))
     for now, pair in ((11.0, one), (12.0, two)):
         assert at_hand(db, project, "ann", now=now)[0] == pair
@@ -162,7 +162,7 @@ def test_undo_comes_before_what_was_on_screen(db, project, make_pairs):
     assert at_hand(db, project, "ann", now=8.0) == [two, three]
 
 
-def test_what_is_announced_comes_hidden_repeats_among_it(db, project, make_pairs):
+def test_prefetched_pairs_are_shown_next_including_hidden_repeats(db, project, make_pairs):
     make_pairs(40)
     rules, announced, repeats = LabellingConfig(repeats=0.5), None, 0
     for turn in range(34):
@@ -190,7 +190,7 @@ def test_redo_brings_votes_back_in_order_until_another_is_cast(db, project, make
     assert pair_leases.redo_last_vote(db, project.id, "ann") is None
 
 
-def test_what_was_undone_before_the_newest_vote_is_not_redone(db, project, make_pairs):
+def test_votes_undone_before_the_newest_vote_are_not_redone(db, project, make_pairs):
     make_pairs(3)
     cast = [judge(db, project, "ann") for _ in range(2)]
     for _ in range(2):
@@ -199,7 +199,7 @@ def test_what_was_undone_before_the_newest_vote_is_not_redone(db, project, make_
     assert pair_leases.redo_last_vote(db, project.id, "ann") is None
 
 
-def test_the_pair_on_ones_own_screen_is_still_free_for_oneself(db, project, make_pairs):
+def test_own_leases_do_not_make_a_pair_unavailable(db, project, make_pairs):
     make_pairs(2)
     lease(db, project, "ann")
     free = [pair_leases.count_free_pairs(db, project.id, who, RULES, now=1.0) for who in ("ann", "bob")]
@@ -223,9 +223,7 @@ def test_a_changed_answer_replaces_the_earlier_one_once(db, project, make_pairs)
             pair_leases.change_vote(db, project.id, old.id, vote(0, who, uuid=uuid))
     with pytest.raises(StaleVoteError):
         pair_leases.change_vote(db, project.id, changed.id, vote(0, "bob", uuid="foreign"))
-    assert [(v.id, pair.id) for v, pair in votes.vote_history(db, project.id, "ann")] == [
-        (changed.id, old.pair_id)
-    ]
+    assert [(v.id, pair.id) for v, pair in votes.vote_history(db, project.id, "ann")] == [(changed.id, old.pair_id)]
     assert pair_leases.redo_last_vote(db, project.id, "ann") is None  # a change is no undo
 
 
@@ -251,7 +249,7 @@ def test_without_repeats_nobody_sees_a_pair_twice(db, project, make_pairs):
     assert len({judge(db, project, "ann").pair_id for _ in range(30)}) == 30
 
 
-def test_strength_reaches_the_trainer_as_steps(db: Database, project: Project, make_pairs: Callable) -> None:
+def test_strength_reaches_the_trainer_as_levels(db: Database, project: Project, make_pairs: Callable) -> None:
     pairs = make_pairs(4)
     for pair, strength in zip(pairs, (None, *Strength), strict=True):
         one = Vote(f"{pair.id}", pair.id, "ann", Source.HUMAN, Choice.FIRST, True, strength=strength, note="why")
@@ -270,7 +268,7 @@ def test_settings_are_kept_for_each_project(db, project):
         assert projects.get_labelling_config(db, project.id) == rules
 
 
-def test_the_standing_counts_labels_repeats_and_agreement_by_hand(db, project, make_pairs):
+def test_annotator_stats_by_hand(db, project, make_pairs):
     ids = [pair.id for pair in make_pairs(4)]
     said = {"ann": "FFS.", "bob": "FST.", "cid": "..TB"}
     word = {"F": Choice.FIRST, "S": Choice.SECOND, "T": Choice.TIE, "B": Choice.BOTH_BAD}

@@ -6,7 +6,7 @@ from support.databases import POSTGRES, REQUIRED
 from rlhf_lab.store.database import Database
 
 
-def test_the_database_named_is_postgresql() -> None:
+def test_the_database_of_the_environment_variable_is_postgresql() -> None:
     if not POSTGRES and not REQUIRED:
         pytest.skip("RLHF_LAB_POSTGRES is not set: the store is tested on SQLite only")
     assert POSTGRES, "RLHF_LAB_REQUIRE_POSTGRES=1, and RLHF_LAB_POSTGRES names no server"

@@ -57,7 +57,9 @@ def other(db: Database) -> Project:
     return projects.create_project(db, "other", "assets/model", "abc", "tiny tales", 7, [("Once", "train")])
 
 
-def test_everything_of_a_project_goes_and_nothing_of_another(db: Database, project: Project, other: Project) -> None:
+def test_a_deleted_project_leaves_no_rows_and_other_projects_stay(
+    db: Database, project: Project, other: Project
+) -> None:
     fill(db, other)
     finish(db)
     before = rows(db)
@@ -76,9 +78,7 @@ def test_everything_of_a_project_goes_and_nothing_of_another(db: Database, proje
     assert after == before
 
 
-def test_a_project_stays_whole_while_it_is_open_or_something_of_it_goes_on(
-    db: Database, project: Project, other: Project
-) -> None:
+def test_an_open_or_active_project_is_not_deleted(db: Database, project: Project, other: Project) -> None:
     projects.open_project(db, other.id)
     run_id = fill(db, project)
     filled = rows(db)
@@ -99,7 +99,7 @@ def test_a_project_stays_whole_while_it_is_open_or_something_of_it_goes_on(
         delete_project(db, 99)
 
 
-def test_what_a_deletion_asks_of_each_row_has_an_index(make_pairs: Callable) -> None:
+def test_foreign_key_checks_of_a_deletion_use_indices(make_pairs: Callable) -> None:
     """For each row that goes the database looks for rows that point to it."""
     make_pairs(1)
     for table in t.metadata.sorted_tables:

@@ -92,7 +92,7 @@ def test_two_completions_make_one_pair_in_either_order(db: Database, make_pairs:
     assert again[2].reason == "new"
 
 
-def test_what_is_no_pair(db: Database, project: Project, make_pairs: Callable) -> None:
+def test_invalid_pairs_are_refused(db: Database, project: Project, make_pairs: Callable) -> None:
     (pair,) = make_pairs(1)
     elsewhere = projects.prompts(db, project.id, "train")[1]
     (other,) = projects.add_completions(db, [NewCompletion(elsewhere.id, "x", (1,), "base", 0)])

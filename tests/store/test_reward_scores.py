@@ -51,7 +51,7 @@ def test_scores_come_back_replaced_and_with_nan(db: Database, project: Project, 
         add_scores(db, 999, {pair.first.id: 0.0})
 
 
-def test_foresight_by_hand(db: Database, project: Project, make_pairs: Callable) -> None:
+def test_prediction_accuracy_by_hand(db: Database, project: Project, make_pairs: Callable) -> None:
     """Seven pairs; every side "first" scores 1 and "second" 0 under the old model, the opposite under the new one."""
     p = make_pairs(7)
     too_early = vote(db, p[0], Choice.FIRST, 5.0)
@@ -80,9 +80,7 @@ def test_foresight_by_hand(db: Database, project: Project, make_pairs: Callable)
     assert (simulated.right, simulated.decided) == (0, 1)
 
 
-def test_pairs_picked_for_what_they_teach_are_counted_apart(
-    db: Database, project: Project, make_pairs: Callable
-) -> None:
+def test_actively_selected_pairs_are_counted_apart(db: Database, project: Project, make_pairs: Callable) -> None:
     reasons = (
         "random",
         "shipped",
@@ -105,7 +103,7 @@ def test_pairs_picked_for_what_they_teach_are_counted_apart(
     assert (got.low, got.high) == pytest.approx((0.2077, 0.9385), abs=5e-4)
 
 
-def test_a_vote_at_the_very_moment_of_the_model_is_not_foreseen(
+def test_a_vote_at_the_time_of_the_model_is_not_predicted_by_it(
     db: Database, project: Project, make_pairs: Callable
 ) -> None:
     (pair,) = make_pairs(1)

@@ -54,7 +54,7 @@ def test_a_step_comes_back_whole(db: Database, run_id: int) -> None:
     assert run_metrics.sample_steps(db, run_id - 1) == []
 
 
-def test_the_cursor(db: Database, run_id: int) -> None:
+def test_metrics_after_a_step(db: Database, run_id: int) -> None:
     for step in (0, 1, 2, 10):
         run_metrics.record_step(db, run_id, StepResult(step, {"a": step / 2}))
     assert run_metrics.metrics_since(db, run_id, -1) == [
@@ -96,7 +96,7 @@ def test_a_step_that_cannot_be_stored_leaves_the_old_one(db: Database, run_id: i
     assert runs.get_run(db, run_id).step == 1
 
 
-def test_truncate_forgets_later_steps_and_keeps_events(db: Database, run_id: int) -> None:
+def test_deleting_later_steps_keeps_events(db: Database, run_id: int) -> None:
     for each in (run_id - 1, run_id):
         for step in range(5):
             run_metrics.record_step(db, each, StepResult(step, {"a": 1.0}, [TOKENS], [SAMPLE]))
@@ -112,7 +112,7 @@ def test_truncate_forgets_later_steps_and_keeps_events(db: Database, run_id: int
     assert run_metrics.sample_steps(db, run_id - 1) == [0, 1, 2, 3, 4]
 
 
-def test_what_is_not_a_number_comes_back_as_such(db: Database, run_id: int) -> None:
+def test_nan_and_infinity_are_stored(db: Database, run_id: int) -> None:
     numbers = {"nan": math.nan, "inf": math.inf, "minus": -math.inf, "tiny": 5e-324, "third": 1 / 3}
     nan_row = dataclasses.replace(TOKENS, kl=[math.nan, math.inf])
     run_metrics.record_step(db, run_id, StepResult(1, numbers, [nan_row], [Sample("p", 1, "t", math.nan)]))

@@ -59,7 +59,7 @@ def test_a_second_live_vote_is_stale(db: Database, project: Project, make_pairs:
     assert votes.vote_counts(db, project.id)[Source.HUMAN] == {FIRST: 1, SECOND: 1, TIE: 0, BOTH_BAD: 0, SKIP: 0}
 
 
-def test_votes_that_cannot_be(db: Database, make_pairs: Callable) -> None:
+def test_invalid_votes_are_refused(db: Database, make_pairs: Callable) -> None:
     (pair,) = make_pairs(1)
     with pytest.raises(StaleVoteError, match="Pair 99 does not exist"):
         votes.cast_vote(db, dataclasses.replace(vote(pair), pair_id=99))
@@ -68,7 +68,7 @@ def test_votes_that_cannot_be(db: Database, make_pairs: Callable) -> None:
             votes.cast_vote(db, dataclasses.replace(vote(pair), **{missing: ""}))
 
 
-def test_undo_takes_back_the_last_first(db: Database, project: Project, make_pairs: Callable) -> None:
+def test_undo_starts_with_the_newest_vote(db: Database, project: Project, make_pairs: Callable) -> None:
     one, two, three = make_pairs(3)
     for pair in (two, one, three):
         votes.cast_vote(db, vote(pair))
@@ -102,7 +102,9 @@ def test_the_next_pair_has_the_fewest_votes_then_is_the_oldest(
     assert votes.next_unvoted_pair(db, project.id + 1, "bob") is None
 
 
-def test_a_judge_does_not_decide_what_people_see(db: Database, project: Project, make_pairs: Callable) -> None:
+def test_votes_of_judges_do_not_change_the_order_for_people(
+    db: Database, project: Project, make_pairs: Callable
+) -> None:
     one, two = make_pairs(2)
     votes.cast_vote(db, vote(one, "cheerful", source=Source.SIMULATED))
     assert votes.next_unvoted_pair(db, project.id, "ann") == one
@@ -125,7 +127,7 @@ def test_counts_by_source_and_choice(db: Database, project: Project, make_pairs:
     assert set(votes.vote_counts(db, 99)[Source.HUMAN].values()) == {0}
 
 
-def test_comparisons_say_what_the_votes_said(db: Database, project: Project, make_pairs: Callable) -> None:
+def test_comparisons_of_each_choice(db: Database, project: Project, make_pairs: Callable) -> None:
     pairs = make_pairs(5)
     for pair, choice in zip(pairs, Choice, strict=True):
         votes.cast_vote(db, vote(pair, "ann", choice))
@@ -163,9 +165,7 @@ def test_a_snapshot_outlives_undo(db: Database, project: Project, make_pairs: Ca
     assert label_snapshots.snapshot_labels(db, project.id, Source.HUMAN).vote_ids == ()
 
 
-def test_the_digest_is_of_what_was_said_not_of_row_numbers(
-    db: Database, project: Project, make_pairs: Callable
-) -> None:
+def test_the_digest_depends_on_labels_not_on_ids(db: Database, project: Project, make_pairs: Callable) -> None:
     one, two = make_pairs(2)
     votes.cast_vote(db, vote(one, "ann"))
     votes.cast_vote(db, vote(one, "bob"))
