@@ -103,7 +103,7 @@ def test_leave_one_out_is_unbiased_and_the_batch_mean_shrinks():
     torch.testing.assert_close(by_mean, exact * 2 / 3, rtol=0, atol=1e-12)
 
 
-def test_over_tokens():
+def test_broadcast_to_tokens():
     got = advantages.broadcast_to_tokens(f64([1.5, -2.0, NAN]), MASK)
     assert got.tolist() == [[1.5, 1.5, 1.5, 0.0], [0.0, -2.0, -2.0, 0.0], [0.0] * 4]
 
@@ -200,7 +200,7 @@ def test_bad_arguments_are_refused():
 
 @pytest.mark.parametrize("constant", [10.1, 1000.1, 12345.678])
 @pytest.mark.parametrize("group", [3, 6, 7, 12])
-def test_a_group_that_scores_alike_has_no_advantage(constant, group):
+def test_a_group_of_equal_scores_has_no_advantage(constant, group):
     """In float32, where the mean of so many equal numbers may be another number."""
     scores = torch.full((2, group), constant)
     for found in (

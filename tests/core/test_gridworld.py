@@ -124,7 +124,7 @@ def test_nstep_targets_are_the_value_on_average(n):
     assert (CHANCE * returns[:, 0]).sum().item() == pytest.approx(along_v(0.9)[0, 0].item(), abs=1e-9)
 
 
-def test_short_looks_are_biased_and_long_ones_vary():
+def test_few_steps_are_biased_and_many_steps_vary():
     """Values that are wrong by half: the bias of the first return falls with n, its variance grows."""
     true, wrong = along_v(1.0), 0.5 * along_v(1.0)
     biases, variances = [], []
@@ -193,7 +193,7 @@ def test_every_baseline_lowers_the_variance():
     assert got["total"] > got["constant"]
 
 
-def test_a_baseline_that_looks_at_the_action_is_biased():
+def test_a_baseline_that_depends_on_the_action_is_biased():
     """Why the value may depend on the state and on nothing later."""
     q = world.values_of(POLICY, 1.0)[1][torch.arange(world.HORIZON), PATHS.cells, PATHS.actions]
     weights = reinforce_weights(REWARDS, MASK, baseline="value", values=q)

@@ -55,7 +55,7 @@ def test_k3_is_accurate_for_small_differences():
     assert got.tolist() == pytest.approx([4.9998e-9, 5.0002e-9], rel=1e-2)
 
 
-def test_the_slope_of_each_estimator_as_a_loss():
+def test_gradient_of_each_estimator_as_a_loss():
     """Summed over the vocabulary with the policy's probabilities held fixed: nothing, one KL's slope, and the other's."""
     logits, ref_logits = f64([LOGITS]).requires_grad_(), f64([REF_LOGITS])
     new, ref = logits.log_softmax(-1), ref_logits.log_softmax(-1)
@@ -71,7 +71,7 @@ def test_the_slope_of_each_estimator_as_a_loss():
 
 
 @pytest.mark.parametrize("gap", [89.0, 150.0])
-def test_k3_stays_a_number_and_pulls_back(gap):
+def test_k3_stays_finite_with_a_gradient(gap):
     """The reference likes the token e^gap times more, beyond float32: k3 counts it as e^79.85, and its slope leads back."""
     logprobs = torch.tensor([[-1.0 - gap]]).requires_grad_()
     got = kl.kl_estimate(logprobs, torch.tensor([[-1.0]]), "k3")
@@ -103,7 +103,7 @@ def test_monte_carlo_agrees_with_full_kl(estimator):
     assert 10 * standard_error < exact  # the test can tell
 
 
-def test_charged_in_the_rewards_only_k1_pulls_back_to_the_reference():
+def test_as_a_reward_only_k1_has_the_gradient_of_the_kl():
     """The policy gradient of E[k] in the logits, p_a (k_a - E[k]), as a share of the slope of the exact KL: all of it for k1.
     k2 and k3 are d^2 / 2 near the reference, the exact KL is the same for every token: next to nothing is left."""
     reference = f64(REF_LOGITS)

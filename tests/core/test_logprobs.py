@@ -115,7 +115,7 @@ def test_detached_entropy_logprobs_have_the_same_gradient_and_none_for_the_entro
     assert float(grads[0].abs().max()) > 0.1
 
 
-def test_what_is_added_to_all_logits_changes_no_figure():
+def test_a_constant_added_to_all_logits_changes_nothing():
     """Nor do the logits themselves change. They are sixteenths, which float32 can still hold beside 3,000."""
     logits = (random_logits(3, 7) * 16).round().div(16).float()
     tokens = torch.tensor([0, 6, 3])
@@ -180,7 +180,7 @@ def test_head_logprobs_by_hand():
 
 
 @pytest.mark.parametrize("by_kernel", [False, True])
-def test_head_logprobs_of_a_sure_token_in_half_precision(monkeypatch, by_kernel):
+def test_head_logprobs_of_a_near_certain_token_in_half_precision(monkeypatch, by_kernel):
     """p = 0.9995, which bfloat16 takes for 1: the slope is (1 - p) times the difference of the weights, not 0.
 
     by_kernel: if there is one here.
@@ -195,7 +195,7 @@ def test_head_logprobs_of_a_sure_token_in_half_precision(monkeypatch, by_kernel)
     assert hidden.grad.item() == pytest.approx(1 / (1 + math.exp(7.625)), rel=2**-8)
 
 
-def test_a_head_that_does_not_belong_to_the_states_is_refused():
+def test_head_logprobs_refuses_mismatched_shapes():
     with pytest.raises(ConfigError, match="hidden is"):
         logprobs.head_logprobs(random_logits(2, 3), random_logits(5, 4), None, torch.tensor([0, 1]))
     with pytest.raises(ConfigError, match="temperature"):

@@ -191,7 +191,7 @@ def test_total_loss_signs():
     assert policy_losses.total_loss(f64(1.0), value=f64(2.0)).item() == 1.0
 
 
-def test_a_step_down_the_total_loss_raises_what_is_wanted():
+def test_a_step_down_the_total_loss_improves_each_objective():
     """One logit moved against the gradient: the better word gains, the value comes nearer, the entropy term pulls back."""
     logits, value = f64([[[0.5, 0.0]]]).requires_grad_(), f64([[0.0]]).requires_grad_()
     mask = torch.ones(1, 1, dtype=torch.bool)

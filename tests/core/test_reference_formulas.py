@@ -31,7 +31,7 @@ def test_trajectory_log_ratio_is_the_sum_over_the_response(junk):
 
 
 @pytest.mark.parametrize(("dtype", "largest"), [(torch.float32, 79.850), (torch.float64, 638.804)])
-def test_an_exponent_is_bounded_and_keeps_its_slope(dtype, largest):
+def test_finite_exponent_is_bounded_and_keeps_its_gradient(dtype, largest):
     """0.9 log(3.4028e38) and 0.9 log(1.7977e308); below it nothing changes, to the last bit."""
     ordinary = torch.tensor([-INF, -1e30, -2.7, -0.0, 1e-30, 0.3, 79.8], dtype=dtype)
     assert torch.equal(logprobs.finite_exponent(ordinary), ordinary)
@@ -55,13 +55,13 @@ def test_importance_mean_by_hand(junk):
     assert reference_formulas.importance_mean(x, ratios, nothing, normalise=True).item() == 0.0
 
 
-def test_normalised_weights_know_a_constant():
+def test_normalised_weights_are_exact_for_a_constant():
     ratios, mask = f64([0.5, 3.0, 1.0]), torch.ones(3, dtype=torch.bool)
     assert reference_formulas.importance_mean(f64([4.0] * 3), ratios, mask, normalise=True).item() == pytest.approx(4.0)
     assert reference_formulas.importance_mean(f64([4.0] * 3), ratios, mask).item() == pytest.approx(6.0)
 
 
-def test_weights_of_nothing_are_refused_where_they_are_divided_by():
+def test_all_zero_weights_are_refused_when_normalising():
     """0 / 0; without the division the mean of nothing but zeros is 0. Weights outside the mask do not count."""
     x, ratios, mask = f64([2.0, 8.0, 1.0]), f64([0.0, 0.0, 5.0]), torch.tensor([True, True, False])
     assert reference_formulas.importance_mean(x, ratios, mask).item() == 0.0
@@ -75,7 +75,7 @@ def test_weights_of_nothing_are_refused_where_they_are_divided_by():
     )
 
 
-def test_variance_of_a_large_number_is_no_rounding():
+def test_variance_of_large_values_is_exact():
     """1000 +- 1 with chances 1/2 in float32, whose squares are exact to 0.06: the variance is 1; with p/q = 1/2, 3/2 by hand.
 
     x p / q = 1001 / 2, 999 * 3 / 2 under q = 1/2, 1/2 of p = 1/4, 3/4: half their distance squared, 499^2.
@@ -96,7 +96,7 @@ def test_variance_by_hand():
     )
 
 
-def test_variance_where_something_never_happens():
+def test_variance_with_zero_probabilities():
     never = f64([0.0, 1.0])
     assert reference_formulas.importance_variance(f64([5.0, 3.0]), never, never).item() == 0.0
     assert reference_formulas.importance_variance(f64([5.0, 3.0]), f64([0.5, 0.5]), never).item() == INF
@@ -119,7 +119,7 @@ def test_effective_sample_size_by_hand_and_by_the_variance_of_the_weights(junk, 
     )
 
 
-def test_effective_sample_size_at_its_ends():
+def test_effective_sample_size_limits():
     three = torch.ones(3, dtype=torch.bool)
     assert reference_formulas.effective_sample_size(torch.full((3,), 0.2), three).item() == pytest.approx(3.0)
     assert reference_formulas.effective_sample_size(torch.tensor([1e-9, 1e30, 1.0]), three).item() == pytest.approx(1.0)
@@ -136,7 +136,7 @@ def test_effective_sample_size_at_its_ends():
         ([0.0, 1e30, 3e30], [0.8e-30, 0.48e-30, -0.16e-30]),
     ],
 )
-def test_effective_sample_size_has_a_slope_at_weights_of_zero(weights, slopes):
+def test_effective_sample_size_gradient_at_zero_weights(weights, slopes):
     """ess = S^2 / Q, its slope (2 S Q - 2 w S^2) / Q^2; S = 4, Q = 10: 0.8 - 0.32 w."""
     ratios = torch.tensor(weights, requires_grad=True)
     reference_formulas.effective_sample_size(ratios, torch.ones(3, dtype=torch.bool)).backward()

@@ -53,13 +53,13 @@ def test_running_moments_equal_those_of_all_scores_together():
     assert (moments.count, moments.mean) == (6, pytest.approx(statistics.fmean(seen), abs=1e-6))
 
 
-def test_running_moments_without_spread_scale_by_one():
+def test_running_moments_of_equal_scores_have_sd_one():
     moments = reward_scaling.RunningMoments()
     assert moments.sd == 1.0
     assert moments.update(f64([2.0, 2.0])) == 1.0
 
 
-def test_running_moments_refuse_what_is_not_finite():
+def test_running_moments_refuse_non_finite_scores():
     moments = reward_scaling.RunningMoments()
     moments.update(f64([1.0, 3.0]))
     with pytest.raises(NotFiniteError):

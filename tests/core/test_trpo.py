@@ -44,7 +44,7 @@ def test_conjugate_gradient_solves_in_n_steps(dtype, tolerance):
     assert got.x.dtype == dtype
 
 
-def test_conjugate_gradient_stops_when_it_is_near_enough():
+def test_conjugate_gradient_stops_at_the_tolerance():
     """Eigenvalues 1 and 5, b all ones: after one step (length 6 / 18) the residual is 2/3 of b, after two it is 0."""
     diagonal, b = f64([1.0, 1.0, 1.0, 5.0, 5.0, 5.0]), torch.ones(6, dtype=torch.float64)
     for tol, wanted in ((0.7, 1), (0.6, 2), (1e-6, 2), (1.0, 0)):
@@ -101,7 +101,7 @@ def test_fisher_product_equals_the_dense_matrix(damping):
     torch.testing.assert_close(columns, fisher, rtol=0, atol=1e-12)
 
 
-def test_parameters_that_the_kl_does_not_know_have_no_curvature():
+def test_unused_parameters_have_no_curvature():
     parameters, features, chance = small_policy()
     spare = torch.zeros(2, dtype=torch.float64, requires_grad=True)
     kl = mean_kl(parameters, logits_of(parameters, features).detach(), features, chance)
@@ -124,7 +124,7 @@ def test_natural_step_by_hand():
     assert trpo.natural_step(f64([1.0, 1.0]), lambda v: -v, 1.0).tolist() == [0.0, 0.0]
 
 
-def test_natural_step_of_a_policy_costs_the_kl_it_was_given():
+def test_natural_step_of_a_policy_has_the_requested_kl():
     """The true KL after the step is max_kl up to third order: a tenth of the KL, a third of the relative error."""
     parameters, features, chance = small_policy()
     old = logits_of(parameters, features).detach()
@@ -177,7 +177,7 @@ def test_line_search_takes_the_first_fraction_that_keeps_the_limit():
     assert found == (0.5, 0.5, 0.25, 2, LineSearchStatus.ACCEPTED)
 
 
-def test_line_search_asks_for_a_share_of_the_expected_gain():
+def test_line_search_requires_a_share_of_the_expected_gain():
     """gain = f - f^2: 0, 0.25, 0.1875, ... against 0.6 f: only 0.25 f and less reach it (0.1875 >= 0.15)."""
     found = trpo.line_search(lambda f: (f - f * f, 0.0), 1.0, expected_gain=1.0, accept_ratio=0.6)
     assert found == (0.25, 0.1875, 0.0, 3, LineSearchStatus.ACCEPTED)
@@ -193,7 +193,7 @@ def test_line_search_asks_for_a_share_of_the_expected_gain():
         (lambda f: (1.0, INF), LineSearchStatus.NOT_FINITE),
     ],
 )
-def test_line_search_says_why_it_gave_up(evaluate, reason):
+def test_line_search_reports_why_it_failed(evaluate, reason):
     found = trpo.line_search(evaluate, 0.1, tries=3)
     assert (found.fraction, found.attempts, found.status) == (0.0, 3, reason)
 

@@ -32,7 +32,7 @@ def near(found, expected, most):
 
 
 @UNITS
-def test_what_the_processor_has_is_what_is_used(units, monkeypatch):
+def test_uses_the_best_matmul_of_the_processor(units, monkeypatch):
     """By whatever compiler: those name what they compile for in ways of their own."""
     tiny_models.multiply_by(units, monkeypatch)
     assert compile.layer_backend(HALF) == units
@@ -46,7 +46,7 @@ def test_what_the_processor_has_is_what_is_used(units, monkeypatch):
 @pytest.mark.parametrize("rows", [1, 16, 17, 33, 70, 300])
 @pytest.mark.parametrize(("depth", "width"), [(32, 32), (64, 16), (96, 50), (192, 96), (32, 4097), (512, 512)])
 @pytest.mark.parametrize("bias", [False, True])
-def test_products_are_those_of_float64(units, rows, depth, width, bias, monkeypatch):
+def test_tiled_linear_matches_float64(units, rows, depth, width, bias, monkeypatch):
     """Sums in float32 and one rounding: each number is the nearest one of bfloat16, or the next."""
     tiny_models.multiply_by(units, monkeypatch)
     x, weight, add = some(rows, depth), some(width, depth, seed=1), some(width, seed=2) if bias else None
@@ -57,7 +57,7 @@ def test_products_are_those_of_float64(units, rows, depth, width, bias, monkeypa
 
 
 @UNITS
-def test_a_product_far_down_a_long_sum_is_not_lost(units, monkeypatch):
+def test_tiled_linear_keeps_small_terms_of_a_long_sum(units, monkeypatch):
     """256 and then 2,047 ones: bfloat16 itself would stay at 256."""
     tiny_models.multiply_by(units, monkeypatch)
     x, weight = torch.ones(40, 2048, dtype=HALF), torch.ones(32, 2048, dtype=HALF)
@@ -68,7 +68,7 @@ def test_a_product_far_down_a_long_sum_is_not_lost(units, monkeypatch):
 
 
 @UNITS
-def test_what_is_not_finite_stays_in_its_row(units, monkeypatch):
+def test_non_finite_inputs_affect_only_their_row(units, monkeypatch):
     tiny_models.multiply_by(units, monkeypatch)
     x, weight = some(40, 64), amx_layer.tile_layout(some(32, 64, seed=1))
     x[7, 3] = torch.nan
@@ -76,7 +76,7 @@ def test_what_is_not_finite_stays_in_its_row(units, monkeypatch):
 
 
 @UNITS
-def test_numbers_that_are_not_there_are_not_read(units, monkeypatch):
+def test_wrong_sizes_raise(units, monkeypatch):
     """Of a weight, of texts, of what attention gave and of the rotation."""
     tiny_models.multiply_by(units, monkeypatch)
     with pytest.raises(ValueError, match="not one of \\(32, 96\\) laid out"):
@@ -103,7 +103,7 @@ def test_numbers_that_are_not_there_are_not_read(units, monkeypatch):
 
 
 @UNITS
-def test_slopes_are_float32_whatever_a_program_makes_by_default(units, monkeypatch):
+def test_lora_grads_are_float32_whatever_the_default_dtype(units, monkeypatch):
     tiny_models.multiply_by(units, monkeypatch)
     torch.set_default_dtype(HALF)
     try:
@@ -117,7 +117,7 @@ def test_slopes_are_float32_whatever_a_program_makes_by_default(units, monkeypat
     assert {one.dtype for one in slopes} == {torch.float32}
 
 
-def test_weights_that_do_not_fit_are_told_apart():
+def test_supports_weight():
     assert amx_layer.supports_weight(some(32, 64))
     assert not amx_layer.supports_weight(some(48, 64))
     assert not amx_layer.supports_weight(some(64, 48))
@@ -185,7 +185,7 @@ CASES = [
 @UNITS
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("learns", ["words and pairs", "pairs"])
-def test_a_layer_and_its_slopes_are_those_of_float64(units, case, learns, monkeypatch):
+def test_layer_and_gradients_match_float64(units, case, learns, monkeypatch):
     """Within what roundings to bfloat16 between its products take."""
     tiny_models.multiply_by(units, monkeypatch)
     case = dict(case)
@@ -208,7 +208,7 @@ def test_a_layer_and_its_slopes_are_those_of_float64(units, case, learns, monkey
 
 @UNITS
 @pytest.mark.parametrize("case", [CASES[1], CASES[2], CASES[6]])
-def test_any_number_of_threads_gives_the_same_numbers(units, case, monkeypatch):
+def test_results_do_not_depend_on_the_number_of_threads(units, case, monkeypatch):
     """Also where there are fewer texts than threads, and with a gradient or without one."""
     tiny_models.multiply_by(units, monkeypatch)
     case, before, found = dict(case), torch.get_num_threads(), []
@@ -242,7 +242,7 @@ def test_any_number_of_threads_gives_the_same_numbers(units, case, monkeypatch):
 
 
 @UNITS
-def test_a_text_is_computed_alike_whatever_stands_beside_it(units, monkeypatch):
+def test_a_sequence_does_not_depend_on_its_batch(units, monkeypatch):
     tiny_models.multiply_by(units, monkeypatch)
     x, frozen, shape, turn, pairs = made(9, 21, (8,) * 7)
     whole = in_c(frozen, shape, pairs)
@@ -252,7 +252,7 @@ def test_a_text_is_computed_alike_whatever_stands_beside_it(units, monkeypatch):
 
 
 @UNITS
-def test_another_update_takes_the_place_of_the_one_before(units, monkeypatch):
+def test_set_lora_replaces_the_previous_update(units, monkeypatch):
     tiny_models.multiply_by(units, monkeypatch)
     x, frozen, shape, turn, pairs = made(2, 6, (3,) * 7)
     _, _, _, _, others = made(2, 6, (3,) * 7, seed=9)
@@ -267,7 +267,7 @@ def test_another_update_takes_the_place_of_the_one_before(units, monkeypatch):
 
 
 @UNITS
-def test_it_can_be_differentiated_again(units, monkeypatch):
+def test_double_backward(units, monkeypatch):
     """As trpo's curvature needs it."""
     tiny_models.multiply_by(units, monkeypatch)
     x, frozen, shape, turn, pairs = made(2, 6, (3,) * 7)
@@ -286,7 +286,7 @@ def test_it_can_be_differentiated_again(units, monkeypatch):
         near(mine, expected, 0.03)
 
 
-def test_tiles_are_not_asked_for_where_the_kernel_lends_none(monkeypatch):
+def test_amx_is_not_used_without_permission(monkeypatch):
     monkeypatch.delenv(compile.KERNELS_ENV, raising=False)
     monkeypatch.setattr(compile.torch.cpu, "get_capabilities", lambda: {"amx_bf16": True, "avx512_bf16": True})
     monkeypatch.setattr(compile.torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
@@ -306,13 +306,13 @@ def test_tiles_are_not_asked_for_where_the_kernel_lends_none(monkeypatch):
     assert compile.matmul_flag_sets(HALF) == [()]
 
 
-def test_tiles_are_not_asked_for_where_vectors_are_wanted(monkeypatch):
+def test_amx_is_not_requested_if_vectors_are_selected(monkeypatch):
     monkeypatch.setattr(compile.ctypes, "CDLL", lambda _: pytest.fail("asked for"))
     monkeypatch.setenv(compile.KERNELS_ENV, compile.USE_VECTORS)
     assert not compile._request_amx_permission()
 
 
-def test_by_vectors_alone_layers_are_in_c_only_where_that_is_wanted(monkeypatch):
+def test_layers_use_vectors_only_if_selected(monkeypatch):
     if "vectors" not in tiny_models.units():
         pytest.skip("no vectors of bfloat16 here")
     tiny_models.multiply_by("vectors", monkeypatch)

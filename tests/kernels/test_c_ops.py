@@ -37,7 +37,7 @@ WIDTHS = [1, 5, 16, 40, 192]
 
 @pytest.mark.parametrize("width", WIDTHS)
 @BOTH
-def test_a_norm_is_that_of_a_loop(dtype, width):
+def test_rms_norm_equals_loop(dtype, width):
     x, weight = some(7, width, dtype=dtype), some(width, seed=1, dtype=dtype)
     out, inverse = c_ops.rms_norm(x, weight, 1e-3)
     expected = [1 / math.sqrt(sum(v * v for v in row) / width + 1e-3) for row in x.tolist()]
@@ -51,7 +51,7 @@ def test_a_norm_is_that_of_a_loop(dtype, width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 @BOTH
-def test_a_norms_slope_is_autograds(dtype, width):
+def test_rms_norm_gradient_matches_autograd(dtype, width):
     x, weight, slope, around = (some(*shape, width, seed=i, dtype=dtype) for i, shape in enumerate([[7], [], [7], [7]]))
     found, again = c_ops.rms_norm_backward(slope, x, c_ops.rms_norm(x, weight, 1e-3)[1], weight, around)
     (exact,) = wide(x)
@@ -63,7 +63,7 @@ def test_a_norms_slope_is_autograds(dtype, width):
 
 @pytest.mark.parametrize("count", [1, 15, 16, 33, 20_000])
 @BOTH
-def test_the_gated_unit_and_its_slopes_are_autograds(dtype, count):
+def test_swiglu_and_gradients_match_autograd(dtype, count):
     gate, up, slope = (some(1, count, seed=seed, scale=4, dtype=dtype) for seed in range(3))
     exact_gate, exact_up = wide(gate, up)
     exact = exact_gate * torch.sigmoid(exact_gate) * exact_up
@@ -75,7 +75,7 @@ def test_the_gated_unit_and_its_slopes_are_autograds(dtype, count):
     close(again, exact, dtype=dtype)
 
 
-def test_the_gated_unit_of_large_numbers(kernels):
+def test_swiglu_of_large_values(kernels):
     gate = torch.tensor([-1e4, -100.0, -87.0, 0.0, 87.0, 100.0, 1e4])
     ones = torch.ones(7)
     close(c_ops.swiglu(gate, ones), gate.double() * torch.sigmoid(gate.double()), 1e-6)
@@ -119,7 +119,7 @@ CASES = [
 @pytest.mark.parametrize("first", [0, 1, 34])
 @pytest.mark.parametrize("case", CASES)
 @BOTH
-def test_attention_and_its_slopes_are_autograds(dtype, case, first, each_its_own):
+def test_attention_and_gradients_match_autograd(dtype, case, first, each_its_own):
     """each_its_own: texts are rotated by places of their own."""
     heads, groups, size, length = case.values()
     first = min(first, length - 1)
@@ -136,7 +136,7 @@ def test_attention_and_its_slopes_are_autograds(dtype, case, first, each_its_own
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("padded", [False, True])
 @BOTH
-def test_one_token_more_looks_at_what_lies_in_the_cache(dtype, case, padded):
+def test_decode_attention_reads_and_extends_the_cache(dtype, case, padded):
     """Its key and value are written behind the others, and nothing else is."""
     heads, groups, size, used = case.values()
     read, (cos, sin) = some(3, (heads + 2 * groups) * size, dtype=dtype), turns(size, 3, 1, dtype=dtype)
@@ -166,7 +166,7 @@ def test_one_token_more_looks_at_what_lies_in_the_cache(dtype, case, padded):
 @pytest.mark.parametrize("rank", [1, 8, 11, 70])
 @pytest.mark.parametrize("part", [False, True])
 @BOTH
-def test_slopes_of_a_low_rank_update_are_autograds(dtype, rank, part):
+def test_lora_grads_match_autograd(dtype, rank, part):
     """part: the slope of the product is a part of longer rows."""
     x, a, b = some(45, 32, dtype=dtype), some(rank, 32, seed=1), some(48, rank, seed=2)
     slope = some(45, 80, seed=3, dtype=dtype)[:, 16:64] if part else some(45, 48, seed=3, dtype=dtype)
@@ -179,7 +179,7 @@ def test_slopes_of_a_low_rank_update_are_autograds(dtype, rank, part):
 
 @pytest.mark.parametrize("rank", [1, 8, 70])
 @BOTH
-def test_slopes_of_a_low_rank_update_from_what_is_known(dtype, rank):
+def test_lora_grads_from_given_low_rank_products(dtype, rank):
     """What lies beside the parts that are known is not looked at."""
     x, slope, a, b = some(45, 32, dtype=dtype), some(45, 48, seed=3, dtype=dtype), some(rank, 32), some(48, rank)
     known, of_slope = (some(45, 2 * rank, seed=seed, dtype=dtype)[:, rank:] for seed in (4, 5))
@@ -188,7 +188,7 @@ def test_slopes_of_a_low_rank_update_from_what_is_known(dtype, rank):
     close(d_b, 0.5 * slope.double().t() @ known.double())
 
 
-def test_slopes_that_do_not_fill_its_blocks_are_left_to_others(kernels):
+def test_lora_grads_of_unaligned_sizes_are_not_supported(kernels):
     assert not c_ops.lora_grads_supported(some(3, 20), some(3, 32))
     assert not c_ops.lora_grads_supported(some(3, 32), some(3, 20))
     assert not c_ops.lora_grads_supported(some(32, 3).t(), some(3, 32))
@@ -200,7 +200,7 @@ def test_slopes_that_do_not_fill_its_blocks_are_left_to_others(kernels):
 @pytest.mark.parametrize("temperature", [1.0, 0.3])
 @pytest.mark.parametrize("learns", [False, True])
 @BOTH
-def test_what_a_head_says_is_what_softmax_says(dtype, words, temperature, learns):
+def test_logprobs_and_entropy_match_softmax(dtype, words, temperature, learns):
     logits = (some(9, words, scale=5) + 1000 * some(9, 1, seed=1)).to(dtype)
     tokens = torch.arange(9) % words
     if words > 2:
@@ -217,7 +217,7 @@ def test_what_a_head_says_is_what_softmax_says(dtype, words, temperature, learns
         close(logits, own - probs, 2e-6 + 2 * rounded, dtype=dtype)
 
 
-def test_a_probability_is_right_to_its_last_digits(kernels):
+def test_exp_is_accurate_to_the_last_digits(kernels):
     """Down to 10⁻³⁵."""
     logits = -torch.linspace(0, 80, 4001)[None]
     found = logits.clone()
@@ -226,7 +226,7 @@ def test_a_probability_is_right_to_its_last_digits(kernels):
     torch.testing.assert_close(-found[0, 1:].double(), exact[0, 1:], rtol=3e-7, atol=0)
 
 
-def test_a_token_that_is_no_word_is_refused(kernels):
+def test_a_token_outside_the_vocabulary_is_refused(kernels):
     for token in (-1, 8):
         with pytest.raises(ConfigError, match="not one of the 8 words"):
             c_ops.logprobs_and_entropy_inplace(some(2, 8), torch.tensor([0, token]), 1.0, True)
@@ -235,7 +235,7 @@ def test_a_token_that_is_no_word_is_refused(kernels):
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
 @BOTH
-def test_what_is_not_finite_is_not_hidden(dtype, wrong):
+def test_non_finite_values_propagate(dtype, wrong):
     x, ones, (cos, sin) = some(4, 48, dtype=dtype), torch.ones(4, 48, dtype=dtype), turns(16, 4, dtype=dtype)
     x[2, 20] = wrong  # a part of the key that tokens 2 and 3 look at
     assert not c_ops.rms_norm(x, ones[0], 1e-6)[0][2].isfinite().all()
@@ -249,7 +249,7 @@ def test_what_is_not_finite_is_not_hidden(dtype, wrong):
     assert logprobs.isfinite().tolist() == entropies.isfinite().tolist() == [True, True, False, True]
 
 
-def test_numbers_halfway_between_two_of_bfloat16_go_to_the_even_one(kernels):
+def test_rounding_to_bfloat16_breaks_ties_to_even(kernels):
     """1 + 2⁻⁸ down to 1, 1 + 3·2⁻⁸ up to 1 + 2⁻⁶; both where numbers are rounded one by one and where many at once."""
     step, zeros, ones = 2**-7, torch.zeros(1, 16).bfloat16(), torch.ones(1, 16).bfloat16()
     for low, expected in ((1, 1), (1 + step, 1 + 2 * step)):
@@ -262,7 +262,7 @@ def test_numbers_halfway_between_two_of_bfloat16_go_to_the_even_one(kernels):
 
 
 @BOTH
-def test_any_number_of_threads_gives_the_same_numbers(dtype):
+def test_results_do_not_depend_on_the_number_of_threads(dtype):
     read, (cos, sin) = some(5 * 80, 96, dtype=dtype), turns(16, 80, dtype=dtype)
     slope, of_lora = some(5 * 80, 32, seed=1, dtype=dtype), some(300, 32, dtype=dtype)
     keys, values = (some(6, 1, 100, 16, seed=seed, dtype=dtype) for seed in (2, 3))
@@ -297,7 +297,7 @@ def test_any_number_of_threads_gives_the_same_numbers(dtype):
 
 
 @BOTH
-def test_each_thread_works_in_a_place_of_its_own(dtype, monkeypatch):
+def test_each_thread_has_its_own_workspace(dtype, monkeypatch):
     """Of the working memory of two threads, both parts are written to."""
     read, (cos, sin) = some(5 * 80, 96, dtype=dtype), turns(16, 80, dtype=dtype)
     x, logits, at = some(300, 64, dtype=dtype), some(40, 500, dtype=dtype), turns(16, 6, 1, dtype=dtype)
@@ -325,7 +325,7 @@ def test_each_thread_works_in_a_place_of_its_own(dtype, monkeypatch):
         assert not of_both.isnan().all(1).any()
 
 
-def test_what_they_do_not_take(kernels):
+def test_supported_tensors(kernels):
     assert c_ops.supported(some(2))
     assert c_ops.supported(some(2).bfloat16())
     assert not c_ops.supported(some(2).double())
@@ -340,12 +340,12 @@ def test_what_they_do_not_take(kernels):
 @pytest.mark.parametrize(
     "weight", [some(16).double(), some(16).bfloat16(), some(32)[::2]], ids=["double", "half", "strided"]
 )
-def test_numbers_that_would_be_read_wrongly_are_refused(kernels, weight):
+def test_wrong_dtype_or_layout_is_refused(kernels, weight):
     with pytest.raises(ValueError, match="a kernel was given"):
         c_ops.rms_norm(some(2, 16), weight, 1e-6)
 
 
-def test_numbers_of_another_kind_are_refused(kernels):
+def test_mixed_dtypes_are_refused(kernels):
     half, whole, a, b = some(4, 16).bfloat16(), some(4, 16), some(2, 16), some(16, 2)
     for given in [(half, whole, a, b, 1.0), (half, half, a.bfloat16(), b, 1.0), (half, half, a, b, 1.0, (a, b))]:
         with pytest.raises(ValueError, match="a kernel was given"):
@@ -354,7 +354,7 @@ def test_numbers_of_another_kind_are_refused(kernels):
         c_ops.rms_norm(half, whole[0], 1e-6)
 
 
-def test_numbers_that_lie_apart_are_gathered_first(kernels):
+def test_non_contiguous_inputs_are_copied(kernels):
     read, (cos, sin) = some(10, 96)[:, ::2], turns(16, 5)
     found = (
         c_ops.causal_attention(read, cos, sin, 2, 0, 1, 1),

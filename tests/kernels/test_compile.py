@@ -28,7 +28,7 @@ def script(path, text):
     return str(path)
 
 
-def test_without_a_compiler_there_are_none(own_cache, tmp_path, monkeypatch, caplog):
+def test_no_kernels_without_a_compiler(own_cache, tmp_path, monkeypatch, caplog):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with caplog.at_level("INFO", "rlhf_lab.kernels"):
@@ -37,7 +37,7 @@ def test_without_a_compiler_there_are_none(own_cache, tmp_path, monkeypatch, cap
     assert compile.describe() in caplog.text
 
 
-def test_each_dtype_has_kernels_of_its_own(kernels, own_cache, tmp_path, monkeypatch):
+def test_kernels_are_compiled_per_dtype(kernels, own_cache, tmp_path, monkeypatch):
     """A compiler that cannot make those for bfloat16 makes the others all the same."""
     refuses = f'case "$*" in *BFLOAT16*) exit 1;; esac\nexec {" ".join(compile.find_compiler())} "$@"'
     monkeypatch.setenv("CC", script(tmp_path / "cc", refuses))
@@ -49,7 +49,7 @@ def test_each_dtype_has_kernels_of_its_own(kernels, own_cache, tmp_path, monkeyp
     assert compile.describe(torch.float64) == "no kernels: there are none for float64"
 
 
-def test_a_compiler_that_does_not_know_the_newest_instructions_makes_the_kernels_without(
+def test_falls_back_to_older_instructions_if_the_compiler_lacks_the_newest(
     kernels, own_cache, tmp_path, monkeypatch
 ):
     refuses = f'case "$*" in *-mamx*|*-mavx512bf16*) exit 1;; esac\nexec {" ".join(compile.find_compiler())} "$@"'
@@ -60,12 +60,12 @@ def test_a_compiler_that_does_not_know_the_newest_instructions_makes_the_kernels
 
 
 @pytest.mark.parametrize("chosen", ["no-such-compiler", 'gcc "'])
-def test_a_compiler_that_is_named_but_is_not_there(own_cache, monkeypatch, chosen):
+def test_no_kernels_if_CC_does_not_exist(own_cache, monkeypatch, chosen):
     monkeypatch.setenv("CC", chosen)
     assert compile.load_kernels() is None
 
 
-def test_where_pytorch_has_other_threads_there_are_none(own_cache, monkeypatch):
+def test_no_kernels_without_gnu_openmp(own_cache, monkeypatch):
     """One thread of a kernel beside all of PyTorch's would be slower."""
     monkeypatch.setattr(compile, "_openmp", lambda: None)
     assert compile.load_kernels() is None
@@ -73,7 +73,7 @@ def test_where_pytorch_has_other_threads_there_are_none(own_cache, monkeypatch):
 
 
 @pytest.mark.parametrize(("machine", "there_are"), [("x86_64", False), ("aarch64", True)])
-def test_processors_without_a_product_and_sum_in_one_have_none(own_cache, monkeypatch, machine, there_are):
+def test_no_kernels_on_processors_without_fma(own_cache, monkeypatch, machine, there_are):
     monkeypatch.setattr(compile.torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     monkeypatch.setattr(compile.platform, "machine", lambda: machine)
     assert (compile._vector_flags() is not None) is there_are
@@ -82,7 +82,7 @@ def test_processors_without_a_product_and_sum_in_one_have_none(own_cache, monkey
 
 
 @pytest.mark.parametrize("folder", ["/opt/of mine/torch/lib/", "/opt/torch.libs/"])
-def test_the_threads_are_those_of_the_library_beside_torch(monkeypatch, tmp_path, folder):
+def test_prefers_the_openmp_library_of_torch(monkeypatch, tmp_path, folder):
     lines = [
         f"7f0-7f1 r-xp 00000000 fe:00 12 {path}" for path in ("/usr/lib/libgomp.so.1", f"{folder}libgomp.so.1", "/x.so")
     ]
@@ -94,14 +94,14 @@ def test_the_threads_are_those_of_the_library_beside_torch(monkeypatch, tmp_path
     assert compile._openmp() is None
 
 
-def test_a_compiler_may_come_with_options(kernels, own_cache, monkeypatch):
+def test_CC_may_contain_options(kernels, own_cache, monkeypatch):
     plain = compile.find_compiler()
     monkeypatch.setenv("CC", f"{plain[0]} -g0")
     assert compile.find_compiler() == [plain[0], "-g0"]
     assert compile.load_kernels() is not None
 
 
-def test_a_compiler_that_fails_says_why(own_cache, tmp_path, monkeypatch, caplog):
+def test_a_compiler_error_is_logged(own_cache, tmp_path, monkeypatch, caplog):
     """In whatever letters."""
     failing = '[ "$1" = --version ] || { printf "no f\\344hler left" >&2; exit 1; }'
     monkeypatch.setenv("CC", script(tmp_path / "a compiler", failing))
@@ -110,27 +110,27 @@ def test_a_compiler_that_fails_says_why(own_cache, tmp_path, monkeypatch, caplog
     assert not list(own_cache.rglob("*.so"))
 
 
-def test_what_a_compiler_made_but_cannot_be_loaded(own_cache, tmp_path, monkeypatch, caplog):
+def test_an_unloadable_library_is_logged(own_cache, tmp_path, monkeypatch, caplog):
     made = 'while [ "$1" != -o ]; do [ "$1" = --version ] && exit 0; shift; done; echo nothing > "$2"'
     monkeypatch.setenv("CC", script(tmp_path / "cc", made))
     assert compile.load_kernels() is None
     assert "PyTorch's operations compute instead" in caplog.text
 
 
-def test_a_compiler_that_dies_leaves_nothing(own_cache, tmp_path, monkeypatch):
+def test_a_failed_compilation_leaves_no_library(own_cache, tmp_path, monkeypatch):
     half = 'while [ "$1" != -o ]; do [ "$1" = --version ] && exit 0; shift; done; echo half > "$2"; exit 1'
     monkeypatch.setenv("CC", script(tmp_path / "cc", half))
     assert compile.load_kernels() is None
     assert not list(own_cache.rglob("*.so"))
 
 
-def test_they_can_be_turned_off(own_cache, monkeypatch):
+def test_kernels_can_be_disabled(own_cache, monkeypatch):
     monkeypatch.setenv(compile.KERNELS_ENV, "0")
     assert compile.load_kernels() is None
     assert compile.describe() == "no kernels (RLHF_LAB_KERNELS=0)"
 
 
-def test_it_is_said_what_there_is(kernels, own_cache, tmp_path, monkeypatch):
+def test_describe(kernels, own_cache, tmp_path, monkeypatch):
     assert compile.describe() == f"kernels compiled by {compile.find_compiler()[0]}"
     compile._load_or_explain.cache_clear()
     monkeypatch.setenv("CC", "no-such-compiler")
@@ -142,7 +142,7 @@ def path_of(compiler, capability=None):
     return compile.compiled_library(compiler, vectors)
 
 
-def test_they_are_compiled_once(kernels, own_cache, monkeypatch):
+def test_kernels_are_compiled_once(kernels, own_cache, monkeypatch):
     compiler = compile.find_compiler()
     path = path_of(compiler)
     assert path.is_relative_to(own_cache)
@@ -152,14 +152,14 @@ def test_they_are_compiled_once(kernels, own_cache, monkeypatch):
     assert path_of(compiler) == path
 
 
-def test_what_is_damaged_is_compiled_anew(kernels, own_cache):
+def test_a_damaged_library_is_compiled_again(kernels, own_cache):
     path = path_of(compile.find_compiler())
     path.write_bytes(b"")
     assert compile.load_kernels() is not None
     assert path.stat().st_size > 10_000
 
 
-def test_another_source_or_processor_is_another_library(kernels, own_cache, tmp_path, monkeypatch):
+def test_library_depends_on_source_and_processor(kernels, own_cache, tmp_path, monkeypatch):
     compiler = compile.find_compiler()
     monkeypatch.setattr(compile, "_compile", lambda *_: None)
     paths = [path_of(compiler, capability) for capability in ("AVX512", "AVX2", "DEFAULT")]
@@ -171,14 +171,14 @@ def test_another_source_or_processor_is_another_library(kernels, own_cache, tmp_
 
 
 @pytest.mark.parametrize("capability", ["DEFAULT", "AVX2"])
-def test_they_compile_for_other_processors(kernels, own_cache, capability):
+def test_kernels_compile_for_other_processors(kernels, own_cache, capability):
     if compile.platform.machine() != "x86_64":
         pytest.skip("these are options for x86")
     assert path_of(compile.find_compiler(), capability).stat().st_size > 10_000
 
 
 @pytest.mark.parametrize("what", ["a file in its place", "a relative one", "nobody's home"])
-def test_where_nothing_can_be_kept_they_are_compiled_for_this_process(kernels, own_cache, monkeypatch, what):
+def test_unwritable_cache_folder_compiles_for_this_process(kernels, own_cache, monkeypatch, what):
     if what == "a file in its place":
         own_cache.write_text("a file where the folder should be")
     else:
@@ -196,7 +196,7 @@ def test_where_nothing_can_be_kept_they_are_compiled_for_this_process(kernels, o
     assert path.is_relative_to(own_cache) is (what == "a relative one")
 
 
-def test_threads_are_pytorchs(kernels):
+def test_kernels_run_on_pytorchs_threads(kernels):
     """One OpenMP library in the process, so one pool of threads."""
     code = (
         "import torch, re\nfrom pathlib import Path\nfrom rlhf_lab.kernels import c_ops\ntorch.set_num_threads(2)\n"
@@ -210,7 +210,7 @@ def test_threads_are_pytorchs(kernels):
     assert done.stdout.strip() == "1"
 
 
-def test_fewer_threads_than_asked_for_do_all_the_work(kernels):
+def test_fewer_threads_than_requested_do_all_the_work(kernels):
     code = (
         "import torch\nfrom rlhf_lab.kernels import c_ops\ntorch.set_num_threads(4)\nx = torch.randn(5000, 64)\n"
         "found = c_ops.swiglu(x, x)\ntorch.testing.assert_close(found, torch.nn.functional.silu(x) * x)"

@@ -8,7 +8,7 @@ from rlhf_lab.kernels import c_ops
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_step_of_ppo_asks_all_of_them(kernels, llama_folder, monkeypatch, dtype):
+def test_a_ppo_step_calls_every_kernel(kernels, llama_folder, monkeypatch, dtype):
     asked = set()
 
     def call(name, *given, call=c_ops._call_kernel):

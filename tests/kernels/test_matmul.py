@@ -33,7 +33,7 @@ def random(*shape, seed=0):
         ("", False),
     ],
 )
-def test_the_processor_is_told_from_its_description(processor, expected):
+def test_is_zen4(processor, expected):
     assert matmul.is_zen4(processor) is expected
 
 
@@ -65,7 +65,7 @@ def asked_for(monkeypatch):
     return seen
 
 
-def test_the_other_library_is_asked_where_it_is_quicker_and_may_be(monkeypatch):
+def test_onednn_is_used_where_it_is_faster(monkeypatch):
     small(monkeypatch)
     asked = asked_for(monkeypatch)
     many, few, weight = random(10, 4), random(9, 4), random(5, 4)
@@ -124,7 +124,7 @@ def test_a_weight_is_packed_once_until_it_changes(monkeypatch):
         assert len(asked["products"]) == 6
 
 
-def test_what_is_done_in_between_packs_nothing_into_another_context(monkeypatch):
+def test_nested_contexts_pack_separately(monkeypatch):
     """Another sampling that is served while this one goes on has its own, and this one goes on with what it had."""
     small(monkeypatch)
     asked = asked_for(monkeypatch)
@@ -144,7 +144,7 @@ def test_what_is_done_in_between_packs_nothing_into_another_context(monkeypatch)
     assert len(asked["products"]) == 5
 
 
-def test_weights_for_which_there_is_no_room_stay_as_they_are(monkeypatch):
+def test_weights_beyond_the_capacity_are_not_packed(monkeypatch):
     small(monkeypatch)
     asked = asked_for(monkeypatch)
     monkeypatch.setattr(matmul, "MAX_PACKED_BYTES", 2 * 5 * 4 * 4)
@@ -164,7 +164,7 @@ def test_weights_for_which_there_is_no_room_stay_as_they_are(monkeypatch):
     assert [packed for _, packed in asked["products"][8:]] == [True, True, True, False]
 
 
-def test_a_weight_that_is_gone_leaves_its_room_to_another(monkeypatch):
+def test_a_freed_weight_releases_its_packed_bytes(monkeypatch):
     small(monkeypatch)
     asked = asked_for(monkeypatch)
     monkeypatch.setattr(matmul, "MAX_PACKED_BYTES", 2 * 5 * 4 * 4)
@@ -185,7 +185,7 @@ def test_a_weight_that_is_gone_leaves_its_room_to_another(monkeypatch):
         gc.enable()
 
 
-def test_half_precision_is_packed_where_pytorch_computes_it_so_anyway(monkeypatch):
+def test_bfloat16_is_packed_where_onednn_supports_it(monkeypatch):
     small(monkeypatch)
     asked = asked_for(monkeypatch)
     x, weight = random(10, 4).bfloat16(), random(5, 4).bfloat16()
@@ -201,7 +201,7 @@ def test_half_precision_is_packed_where_pytorch_computes_it_so_anyway(monkeypatc
 
 @pytest.mark.skipif(not ONEDNN, reason="PyTorch has no oneDNN here")
 @pytest.mark.parametrize("rows", [1, 12, 200])
-def test_packed_weights_give_the_same_numbers(monkeypatch, rows):
+def test_packed_weights_give_the_same_results(monkeypatch, rows):
     small(monkeypatch)
     x, weight, bias = random(2, rows, 24), random(40, 24, seed=1), random(40, seed=2)
     half = [one.bfloat16() for one in (x, weight, bias)]
@@ -217,7 +217,7 @@ def test_packed_weights_give_the_same_numbers(monkeypatch, rows):
 
 @pytest.mark.skipif(not ONEDNN, reason="PyTorch has no oneDNN here")
 @pytest.mark.parametrize("rows", [12, 37, 200])
-def test_both_give_the_same_numbers(monkeypatch, rows):
+def test_onednn_gives_the_same_results(monkeypatch, rows):
     small(monkeypatch)
     x, weight, bias, g = random(2, rows, 24), random(40, 24, seed=1), random(40, seed=2), random(rows, 40, seed=3)
     with torch.no_grad():
@@ -235,7 +235,7 @@ def test_both_give_the_same_numbers(monkeypatch, rows):
 
 
 @pytest.mark.skipif(not ONEDNN, reason="PyTorch has no oneDNN here")
-def test_a_merged_layer_and_the_vocabulary_head_learn_the_same_by_it(monkeypatch):
+def test_gradients_of_merged_layer_and_lm_head_are_the_same_by_onednn(monkeypatch):
     """Values and gradients in float32 by oneDNN beside autograd's in float64."""
     small(monkeypatch)
 
@@ -262,7 +262,7 @@ def test_a_merged_layer_and_the_vocabulary_head_learn_the_same_by_it(monkeypatch
 
 
 @pytest.mark.skipif(not ONEDNN, reason="this build has no oneDNN")
-def test_a_recorded_product_is_that_of_a_pass_without_gradient(monkeypatch):
+def test_products_with_and_without_gradient_are_identical(monkeypatch):
     """To the bit; and its gradient, and that of its gradient, are PyTorch's own."""
     x, weight, bias = random(64, 520), random(80, 520, seed=1), random(80, seed=2)
     monkeypatch.setattr(matmul, "USE_ONEDNN", True)

@@ -48,7 +48,7 @@ def test_by_hand():
 
 
 @pytest.mark.parametrize("kind", ROPES)
-def test_a_text_is_rotated_as_transformers_does_it(kind):
+def test_apply_rope_matches_transformers(kind):
     x, places = heads(2, 7), RopeCache(rotary(kind), torch.zeros(1))
     assert kind in RopeCache.ROPE_TYPES
     expected = theirs(x, kind, torch.arange(7)[None])
@@ -58,13 +58,13 @@ def test_a_text_is_rotated_as_transformers_does_it(kind):
     )
 
 
-def test_each_row_by_its_own_places():
+def test_positions_per_row():
     x, at = heads(3, 1), torch.tensor([[5], [0], [11]])
     found = apply_rope(x, RopeCache(rotary(), torch.zeros(1)).for_positions(at, 12))
     torch.testing.assert_close(found, theirs(x, "default", at), rtol=1e-6, atol=1e-6)
 
 
-def test_places_are_made_once_and_more_of_them_as_texts_grow():
+def test_tables_are_computed_once_and_extended():
     calls, rope = [], rotary()
     places = RopeCache(lambda like, at: calls.append(at.shape[1]) or rope(like, at), torch.zeros(1))
     short, ahead = places.for_prefix(3), RopeCache.EXTRA_POSITIONS
@@ -78,7 +78,7 @@ def test_places_are_made_once_and_more_of_them_as_texts_grow():
     assert torch.equal(long.cos[:3], short.cos)
 
 
-def test_back_gives_slopes_where_they_are_wanted():
+def test_inverse_rotation_gives_the_gradient():
     """What autograd makes of the rotation, into a part of something else, the rest of which stays."""
     x, turn = heads(2, 5).double().requires_grad_(), RopeCache(rotary(), torch.zeros(1)).for_prefix(5)
     turn = RopeTables(*(part.double() for part in turn))

@@ -96,7 +96,7 @@ def test_state_is_restored_after_an_exception(llama_folder, merged):
         assert torch.equal(logits(backbone), expected)
 
 
-def test_memory_that_runs_out_where_an_adapter_is_taken_leaves_it_unused(llama_folder, monkeypatch):
+def test_out_of_memory_while_switching_leaves_the_previous_adapter(llama_folder, monkeypatch):
     backbone = tiny_models.load(llama_folder)
     base = logits(backbone)
     adapters = tiny_models.adapters_of(backbone, "a")
@@ -116,7 +116,7 @@ def test_memory_that_runs_out_where_an_adapter_is_taken_leaves_it_unused(llama_f
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_merging_gives_the_identical_tensors_back(folders, kind):
+def test_unmerging_restores_the_identical_tensors(folders, kind):
     """Not equal weights: the very same tensor objects with the very same bits, also after an exception.
 
     While merged, a Linear's frozen weight is not even touched (lora_linear); GPT-2's layers get scratch weights meanwhile.
@@ -171,7 +171,7 @@ def test_only_trainable_adapters_require_gradients(llama_folder):
     assert needing() == set()
 
 
-def test_an_adapter_may_be_named_like_a_part_of_the_model(llama_folder):
+def test_an_adapter_may_be_named_like_a_module(llama_folder):
     backbone = tiny_models.load(llama_folder)
     adapters = tiny_models.adapters_of(backbone, "mlp", "layers")
     assert len(adapters.parameters("mlp")) == len(adapters.parameters("layers")) == 28
@@ -306,7 +306,7 @@ def test_adapters_are_float32_on_a_half_precision_backbone(folders, kind, dtype,
         torch.testing.assert_close(parameter.detach(), start - 1e-5, rtol=0, atol=1e-7)
 
 
-def test_merged_weights_stay_where_they_are(gpt2_folder):
+def test_merged_weights_keep_their_addresses(gpt2_folder):
     """A CUDA graph holds their place in memory; the numbers there are those of the adapter in use."""
     backbone = tiny_models.load(gpt2_folder, torch.float64)
     adapters = tiny_models.adapters_of(backbone, "a", "b")

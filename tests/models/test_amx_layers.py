@@ -52,7 +52,7 @@ def outcome(backbone, adapters, ids=IDS):
 
 @UNITS
 @pytest.mark.parametrize("kind", WHOLE)
-def test_it_is_as_near_the_exact_numbers_as_the_modules(units, kind, tiled_folders, monkeypatch):
+def test_amx_layers_are_as_accurate_as_the_modules(units, kind, tiled_folders, monkeypatch):
     """Exact: float32 with the weights that bfloat16 has. Every number counts by its share of its own tensor's size."""
     tiny_models.multiply_by(units, monkeypatch)
     folder, known = tiled_folders[kind], patch.SUPPORTED_LAYERS
@@ -80,7 +80,7 @@ def test_it_is_as_near_the_exact_numbers_as_the_modules(units, kind, tiled_folde
 
 
 @UNITS
-def test_a_fresh_adapter_is_the_reference_to_the_last_bit(units, tiled_folders, monkeypatch):
+def test_a_new_adapter_is_bit_identical_to_the_reference(units, tiled_folders, monkeypatch):
     tiny_models.multiply_by(units, monkeypatch)
     backbone, _ = loaded(tiled_folders["qwen2"])
     adapters = tiny_models.Adapters(backbone)
@@ -94,7 +94,7 @@ def test_a_fresh_adapter_is_the_reference_to_the_last_bit(units, tiled_folders, 
 
 @UNITS
 @pytest.mark.parametrize("other_rank", [False, True])
-def test_a_gradient_whose_update_another_adapter_has_overwritten_is_refused(
+def test_gradient_after_another_adapter_overwrote_the_update_is_refused(
     units, other_rank, tiled_folders, monkeypatch
 ):
     """One of another rank has a place of its own."""
@@ -115,7 +115,7 @@ def test_a_gradient_whose_update_another_adapter_has_overwritten_is_refused(
 
 @UNITS
 @pytest.mark.parametrize("what", ["mlp.up_proj.weight", "input_layernorm.weight"])
-def test_a_gradient_whose_weights_have_changed_is_refused(units, what, tiled_folders, monkeypatch):
+def test_gradient_after_the_weights_changed_is_refused(units, what, tiled_folders, monkeypatch):
     tiny_models.multiply_by(units, monkeypatch)
     backbone, adapters = loaded(tiled_folders["qwen2"], "a")
     with adapters.using("a"):
@@ -129,7 +129,7 @@ def test_a_gradient_whose_weights_have_changed_is_refused(units, what, tiled_fol
 
 
 @UNITS
-def test_new_weights_are_read(units, tiled_folders, monkeypatch):
+def test_changed_weights_are_used(units, tiled_folders, monkeypatch):
     tiny_models.multiply_by(units, monkeypatch)
     backbone, adapters = loaded(tiled_folders["llama"], "a")
     with torch.no_grad(), adapters.using("a"):
@@ -150,7 +150,7 @@ def test_new_weights_are_read(units, tiled_folders, monkeypatch):
 
 
 @UNITS
-def test_a_layer_that_says_something_else_is_left_to_its_module(units, tiled_folders, monkeypatch, caplog):
+def test_a_layer_with_other_results_uses_its_module(units, tiled_folders, monkeypatch, caplog):
     tiny_models.multiply_by(units, monkeypatch)
     call = amx_layer._call_kernel
 
@@ -165,7 +165,7 @@ def test_a_layer_that_says_something_else_is_left_to_its_module(units, tiled_fol
     assert "did not say the same" in caplog.text
 
 
-def test_sizes_that_do_not_fit_and_other_precisions_go_without(llama_folder, tiled_folders, monkeypatch):
+def test_unsupported_sizes_and_dtypes_have_no_amx_layer(llama_folder, tiled_folders, monkeypatch):
     tiny_models.multiply_by(tiny_models.units()[0], monkeypatch)
     assert in_c(tiny_models.load(llama_folder, HALF)) == [False, False]
     assert in_c(tiny_models.load(tiled_folders["llama"])) == [False, False]
@@ -202,7 +202,7 @@ def test_every_algorithm_takes_the_step_of_float32(units, algorithm, tiled_folde
 
 
 @UNITS
-def test_a_step_asks_all_of_it(units, tiled_folders, monkeypatch):
+def test_a_step_calls_every_amx_function(units, tiled_folders, monkeypatch):
     tiny_models.multiply_by(units, monkeypatch)
     asked = set()
     for module in (amx_layer, c_ops):
@@ -229,7 +229,7 @@ def test_a_step_asks_all_of_it(units, tiled_folders, monkeypatch):
 
 
 @UNITS
-def test_a_resumed_run_is_the_run_to_the_last_bit(units, tiled_folders, monkeypatch):
+def test_a_resumed_run_is_bit_identical(units, tiled_folders, monkeypatch):
     tiny_models.multiply_by(units, monkeypatch)
     config = {"steps": 4, "max_new_tokens": 6}
     through = trainer(tiled_folders["mistral"], **config)
@@ -257,7 +257,7 @@ def test_the_gradient_does_not_depend_on_micro_batches(units, tiled_folders, mon
 
 
 @UNITS
-def test_the_heads_products_are_our_own_both_ways(units, tiled_folders, monkeypatch):
+def test_lm_head_products_use_our_kernels_in_both_directions(units, tiled_folders, monkeypatch):
     """Of the weight, of its transpose, and again when it has changed; other weights that lie there are not taken for it."""
     tiny_models.multiply_by(units, monkeypatch)
     weight = torch.nn.Parameter(
@@ -289,7 +289,7 @@ def test_the_heads_products_are_our_own_both_ways(units, tiled_folders, monkeypa
 
 
 @UNITS
-def test_a_weight_that_has_gone_elsewhere_is_not_found_where_it_was(units, monkeypatch):
+def test_a_moved_weight_is_not_found_at_its_old_address(units, monkeypatch):
     """Nor is another one that is known there forgotten with it."""
     tiny_models.multiply_by(units, monkeypatch)
     weight = torch.randn(64, 32, generator=torch.Generator().manual_seed(0)).to(HALF)

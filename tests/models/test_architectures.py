@@ -44,7 +44,7 @@ def test_loaded_and_reads_as_transformers_does(saved, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("pooling", ["mean", "last"])
-def test_padding_and_company_change_no_score(saved, kind, pooling):
+def test_scores_do_not_depend_on_padding_and_batch(saved, kind, pooling):
     """Ragged rows together, against each alone; and the same rows behind padding that holds any token."""
     backbone = tiny_models.load(saved[kind], torch.float64)
     model = RewardModel(
@@ -66,7 +66,7 @@ def test_padding_and_company_change_no_score(saved, kind, pooling):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rollouts_through_the_merged_adapter_are_what_the_policy_says(saved, kind):
+def test_rollout_logprobs_with_merged_adapter_equal_the_policys(saved, kind):
     """Sampler (cache, left padding, merged weights) against plain forwards of each row, and against the trainer's pass."""
     backbone = tiny_models.load(saved[kind], torch.float64)
     adapters = tiny_models.adapters_of(backbone, "policy")
@@ -92,7 +92,7 @@ def test_rollouts_through_the_merged_adapter_are_what_the_policy_says(saved, kin
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_policy_adapter_writes_the_same_in_plain_peft(saved, kind, tmp_path):
+def test_a_policy_adapter_generates_the_same_in_plain_peft(saved, kind, tmp_path):
     backbone = tiny_models.load(saved[kind])
     adapters = tiny_models.adapters_of(backbone, "other", "policy")
     adapters.save("policy", tmp_path)
@@ -116,7 +116,7 @@ def test_a_reward_model_scores_the_same_after_loading(saved, kind, tmp_path):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_near_and_finite(saved, kind, dtype):
+def test_half_precision_is_close_and_finite(saved, kind, dtype):
     """Hidden states and scores of half precision on the CPU, against float32 of the same (rounded) weights."""
     half, exact = tiny_models.load(saved[kind], dtype), tiny_models.load(saved[kind])
     with torch.no_grad():
@@ -140,7 +140,7 @@ def test_half_precision_is_near_and_finite(saved, kind, dtype):
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "gemma3"])
-def test_an_instruct_models_template_is_what_policy_and_reward_model_read(kind, tmp_path):
+def test_policy_and_reward_model_read_the_chat_template(kind, tmp_path):
     """The prompt is wrapped, once, for a turn of the assistant; the response is what follows, without any wrapping."""
     folder = save(kind, tmp_path / kind)
     path = folder / "tokenizer_config.json"
@@ -158,7 +158,7 @@ def test_an_instruct_models_template_is_what_policy_and_reward_model_read(kind, 
     ]
 
 
-def test_a_pad_token_that_the_model_has_no_row_for(tmp_path):
+def test_a_pad_token_without_embedding(tmp_path):
     """Added to the tokenizer alone, as many a recipe does: padding must not read behind the end of the embeddings."""
     folder = save("gpt2", tmp_path / "model")
     words = tiny_models.tokenizer(pad=False)

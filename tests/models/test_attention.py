@@ -16,7 +16,7 @@ def states(dtype, heads=4, groups=4, length=7):
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes]
 
 
-def test_values_and_gradients_are_the_fused_kernels():
+def test_values_and_gradients_match_sdpa():
     q, k, v = states(torch.float64)
     out = attention._CausalAttention.apply(*(x.flatten(0, 1) for x in (q, k, v)), 0.3).view_as(q)
     expected = fused(q, k, v, is_causal=True, scale=0.3)
@@ -27,7 +27,7 @@ def test_values_and_gradients_are_the_fused_kernels():
         assert torch.allclose(mine, theirs, atol=1e-12)
 
 
-def test_it_can_be_differentiated_twice():
+def test_double_backward():
     """As trpo's curvature needs it: the weights depend on queries and keys, also in the gradients."""
     inputs = [x.detach().flatten(0, 1).requires_grad_() for x in states(torch.float64, heads=1, groups=1, length=3)]
     assert torch.autograd.gradgradcheck(lambda q, k, v: attention._CausalAttention.apply(q, k, v, 0.3), inputs)
@@ -48,7 +48,7 @@ def test_grouped_heads_in_bfloat16(groups):
 
 
 @pytest.mark.parametrize("what", ["float32", "mask", "one token", "window", "dropout"])
-def test_the_fused_kernel_takes_what_does_not_fit(what, monkeypatch):
+def test_unsupported_cases_use_sdpa(what, monkeypatch):
     seen = []
     monkeypatch.setattr(attention, "sdpa_attention_forward", lambda *given, **options: seen.append((given, options)))
     q, k, v = states(torch.float32 if what == "float32" else torch.bfloat16, length=1 if what == "one token" else 7)

@@ -19,7 +19,7 @@ def edit(path, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def test_what_is_known_of_a_model(llama_folder, gpt2_folder):
+def test_backbone_attributes(llama_folder, gpt2_folder):
     llama, gpt2 = tiny_models.load(llama_folder), tiny_models.load(gpt2_folder)
     assert (llama.hidden_size, llama.context_length, llama.pad_id, llama.eos_ids) == (
         32,
@@ -107,7 +107,7 @@ def test_unknown_name_without_network(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./nothing", "~/nothing", "a/b/c"])
-def test_a_path_that_is_not_there_is_not_looked_up_on_the_hub(name):
+def test_a_missing_path_is_not_looked_up_on_the_hub(name):
     with pytest.raises(ModelError, match="is not a folder"):
         load_backbone(name)
 
@@ -199,7 +199,7 @@ def test_a_model_that_scales_its_logits(llama_copy):
         tiny_models.load(llama_copy)
 
 
-def test_a_context_that_is_not_stated_is_no_limit(llama_folder):
+def test_unstated_context_length_is_no_limit(llama_folder):
     backbone = tiny_models.load(llama_folder)
     backbone.model.config = MambaConfig()
     assert backbone.context_length == 2**20
@@ -214,14 +214,14 @@ def byte_tokenizer():
 
 
 @pytest.mark.parametrize("text", ["Zoë sang “naïve” songs 🎉 – twice.", "two  spaces\n\nand lines", "", "ends in 🎉"])
-def test_the_texts_of_tokens_join_to_the_whole_text(llama_folder, text):
+def test_token_strings_join_to_the_whole_text(llama_folder, text):
     """Characters of two, three and four tokens stand with their last one."""
     backbone = dataclasses.replace(tiny_models.load(llama_folder), tokenizer=byte_tokenizer())
     pieces = backbone.token_strings(backbone.tokenizer(text)["input_ids"])
     assert pieces == [piece for letter in text for piece in [*[""] * (len(letter.encode()) - 1), letter]]
 
 
-def test_a_text_that_ends_within_a_character_says_so(llama_folder):
+def test_token_strings_of_an_incomplete_character(llama_folder):
     backbone = dataclasses.replace(tiny_models.load(llama_folder), tokenizer=byte_tokenizer())
     ids = backbone.tokenizer("a🎉")["input_ids"][:-2]
     assert backbone.token_strings(ids) == ["a", "", "\ufffd"]

@@ -66,7 +66,7 @@ def test_dropout_is_off(folders, kind):
     assert not [module for module in backbone.model.modules() if module.training]
 
 
-def test_any_stop_token_in_force_ends(tmp_path):
+def test_any_stop_token_ends_a_response(tmp_path):
     """The generation config names another stop token than the tokenizer: both end a response."""
     tiny_models.set_generation_config(tiny_models.save_llama(tmp_path), eos_token_id=[tiny_models.STOP])
     backbone = tiny_models.load(tmp_path)
@@ -78,7 +78,7 @@ def test_any_stop_token_in_force_ends(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_to_predict_the_last_token_of_all_is_not_read(folders, kind, monkeypatch):
+def test_predict_only_does_not_read_the_last_token(folders, kind, monkeypatch):
     backbone = tiny_models.load(folders[kind], torch.float64)
     prompts, responses = tiny_models.ragged()
     rows = make_batch(backbone, prompts, responses)
@@ -91,7 +91,7 @@ def test_to_predict_the_last_token_of_all_is_not_read(folders, kind, monkeypatch
     assert forward(backbone, one, predict_only=True).before_token.shape == (1, 1, backbone.hidden_size)
 
 
-def test_read_is_where_the_token_was_read(gpt2_folder):
+def test_at_token(gpt2_folder):
     backbone = tiny_models.load(gpt2_folder, torch.float64)
     prompts, responses = tiny_models.ragged()
     with torch.no_grad():
@@ -101,7 +101,7 @@ def test_read_is_where_the_token_was_read(gpt2_folder):
             torch.testing.assert_close(read[i, : len(response)], alone, rtol=1e-9, atol=1e-9)
 
 
-def test_take_trims_to_what_its_rows_need(llama_folder):
+def test_select_trims_to_its_longest_rows(llama_folder):
     backbone = tiny_models.load(llama_folder)
     prompts, responses = tiny_models.ragged()
     some = make_batch(backbone, prompts, responses).select(torch.tensor([4, 0]))
@@ -111,7 +111,7 @@ def test_take_trims_to_what_its_rows_need(llama_folder):
         assert torch.equal(part, wanted)
 
 
-def test_rows_that_cannot_be_read_are_refused(llama_folder):
+def test_unreadable_rows_are_refused(llama_folder):
     backbone = tiny_models.load(llama_folder)
     make_batch(backbone, [[9] * 40], [[9] * 8])
     with pytest.raises(ModelError, match="49 tokens does not fit the model's context of 48"):
@@ -122,7 +122,7 @@ def test_rows_that_cannot_be_read_are_refused(llama_folder):
         make_batch(backbone, [[9], []], [[9], [9]])
 
 
-def test_by_length_keeps_the_order_and_groups_similar_lengths():
+def test_map_by_length_keeps_the_order_and_groups_similar_lengths():
     lengths, seen = [5, 1, 4, 2, 3], []
     backbone = SimpleNamespace(token_budget=6, sync_pass_count=lambda count: count, batch_splits=1, shards=None)
 

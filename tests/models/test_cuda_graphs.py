@@ -54,7 +54,7 @@ def assert_same(found, expected, tolerance=1e-9):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", ["bare", "off", "adapter", "merged"])
-def test_the_same_tokens_as_the_ordinary_way(saved, kind, mode):
+def test_same_tokens_as_without_graphs(saved, kind, mode):
     backbone, tapes = tiny_models.load(saved[kind], torch.float64), Tapes()
     if mode != "bare":
         adapters = tiny_models.adapters_of(backbone, "policy")
@@ -69,7 +69,7 @@ def test_the_same_tokens_as_the_ordinary_way(saved, kind, mode):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_called_plainly_is_the_same_too(saved, kind):
+def test_an_unrecorded_step_gives_the_same_tokens(saved, kind):
     backbone = tiny_models.load(saved[kind], torch.float64)
     assert_same(written(backbone, played), written(backbone))
     assert backbone.cuda_graphs.buffers is not None
@@ -87,7 +87,7 @@ def learn(backbone, adapters, name, seed=1):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("merged", [False, True])
-def test_old_recordings_follow_an_optimiser_step(saved, kind, merged):
+def test_graphs_follow_an_optimiser_step(saved, kind, merged):
     """What was recorded before the step is replayed after it: the tape reads the same memory, which holds the new weights."""
     backbone, tapes = tiny_models.load(saved[kind], torch.float64), Tapes()
     adapters = tiny_models.adapters_of(backbone, "policy", "reward")
@@ -126,7 +126,7 @@ def test_half_precision_follows_an_optimiser_step(saved, monkeypatch):
     assert found.tokens != before.tokens
 
 
-def test_recorded_steps_read_nothing_back_and_make_no_shape_from_numbers(saved, monkeypatch):
+def test_recorded_steps_do_not_sync_or_depend_on_values(saved, monkeypatch):
     monkeypatch.setattr(
         c_ops, "supported", lambda *_: False
     )  # kernels are a CPU's, and no recorder of operations sees them
@@ -138,7 +138,7 @@ def test_recorded_steps_read_nothing_back_and_make_no_shape_from_numbers(saved, 
 
 
 @pytest.mark.parametrize("on_gpu", [True, False])
-def test_a_single_token_without_a_recording_waits_for_nothing_either(saved, on_gpu):
+def test_a_token_without_graph_does_not_sync(saved, on_gpu):
     """On a GPU the mask is made without a look at it; elsewhere transformers looks, and may leave it out."""
     backbone = tiny_models.load(saved["llama"])
     cache = reserved_cache(backbone.model.config, 8, on_gpu=on_gpu)
@@ -153,7 +153,7 @@ def test_a_single_token_without_a_recording_waits_for_nothing_either(saved, on_g
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_step_makes_nothing_on_the_cpu(saved, kind):
+def test_a_step_allocates_nothing_on_the_cpu(saved, kind):
     """A copy from there cannot be recorded. The device "meta" holds shapes only, and every operation shows where it works."""
     backbone, meta = tiny_models.load(saved[kind]), torch.device("meta")
     config = backbone.model.to(meta).config
@@ -228,7 +228,7 @@ def cuda(monkeypatch):
     return SimpleNamespace(done=done, now=now)
 
 
-def test_how_cuda_is_asked(cuda):
+def test_capture_calls_to_cuda(cuda):
     """Two rehearsals beside everything else, waited for on both sides, the second without waiting; then one recording."""
     recorder = CudaRecorder(torch.device("cuda"))
     recorder(lambda: cuda.done.append(f"step on {cuda.now[0]}"), lambda: cuda.done.append("restore"))()
@@ -240,7 +240,7 @@ def test_how_cuda_is_asked(cuda):
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 3])
-def test_a_step_that_cannot_be_recorded_leaves_the_thread_where_it_was(cuda, fails_at):
+def test_failed_capture_restores_the_stream(cuda, fails_at):
     calls, restored = [], []
 
     def step():
@@ -255,7 +255,7 @@ def test_a_step_that_cannot_be_recorded_leaves_the_thread_where_it_was(cuda, fai
     assert cuda.done[-1] in ("wait 0", "recording into pool 1 on capture")
 
 
-def test_a_pool_ends_with_its_last_recording(cuda):
+def test_pool_is_replaced_after_its_last_graph(cuda):
     """Each recorder has a stream to record on; graphs share a pool as long as there are any."""
     recorder, other = CudaRecorder(torch.device("cuda")), CudaRecorder(torch.device("cuda"))
     first = recorder(lambda: None, lambda: None)
@@ -271,7 +271,7 @@ def test_a_pool_ends_with_its_last_recording(cuda):
     ]  # fmt: skip
 
 
-def test_memory_that_runs_out_is_a_matter_of_fewer_rows(saved):
+def test_out_of_memory_retries_with_fewer_rows(saved):
     """Smaller pieces are tried, with recordings; in training what sampling holds is let go of first."""
     backbone = tiny_models.load(saved["llama"], torch.float64)
     rows = []
@@ -290,7 +290,7 @@ def test_memory_that_runs_out_is_a_matter_of_fewer_rows(saved):
     assert backbone.cuda_graphs.buffers is None
 
 
-def test_the_recording_used_longest_ago_goes_first(saved, monkeypatch):
+def test_least_recently_used_graph_is_dropped_first(saved, monkeypatch):
     monkeypatch.setattr(decoder_module, "MAX_GRAPHS", 2)
     backbone, tapes = tiny_models.load(saved["llama"], torch.float64), Tapes()
     sizes = lambda: [size for _, size in backbone.cuda_graphs.buffers.graphs]  # noqa: E731
@@ -320,7 +320,7 @@ def test_other_work_between_tokens_changes_nothing(saved):
     assert seen[0] == seen[1]
 
 
-def test_recordings_belong_to_an_adapter(saved):
+def test_graphs_belong_to_an_adapter(saved):
     """Sampled by turns through two adapters and none, each time by the recordings of its own."""
     backbone, tapes = tiny_models.load(saved["gpt2"], torch.float64), Tapes()
     adapters = tiny_models.adapters_of(backbone, "a", "b")
@@ -334,7 +334,7 @@ def test_recordings_belong_to_an_adapter(saved):
     assert texts[0] != texts[1] != texts[2]
 
 
-def test_a_new_adapter_means_new_recordings(saved):
+def test_a_new_adapter_discards_graphs(saved):
     """The layers are made anew then, and so are the places of what they read."""
     backbone, tapes = tiny_models.load(saved["llama"], torch.float64), Tapes()
     adapters = tiny_models.adapters_of(backbone, "policy")
@@ -348,7 +348,7 @@ def test_a_new_adapter_means_new_recordings(saved):
     assert len(tapes.all) > recorded
 
 
-def test_a_row_does_not_depend_on_its_company(saved):
+def test_a_row_does_not_depend_on_other_rows(saved):
     backbone = tiny_models.load(saved["gpt2"], torch.float64)
     together = written(backbone, Tapes(), rows=11)
     prompts = tiny_models.ragged(rows=11)[0]
@@ -367,7 +367,7 @@ def ending_early(backbone):
     return [[9 + i] for i in range(10)], uniform
 
 
-def test_rows_that_go_on_move_up(saved):
+def test_active_rows_are_compacted(saved):
     backbone, tapes = tiny_models.load(saved["gpt2"], torch.float64), Tapes()
     prompts, uniform = ending_early(backbone)
     expected = sample(backbone, prompts, uniform)
@@ -377,7 +377,7 @@ def test_rows_that_go_on_move_up(saved):
     assert [size for _, size in backbone.cuda_graphs.buffers.graphs] == [12, 1]
 
 
-def test_a_recording_that_fails_later_is_done_without(saved, caplog):
+def test_later_capture_failure_runs_the_step_without_graph(saved, caplog):
     backbone, tapes = tiny_models.load(saved["gpt2"], torch.float64), Tapes()
     prompts, uniform = ending_early(backbone)
     expected = sample(backbone, prompts, uniform)
@@ -396,7 +396,7 @@ def test_a_recording_that_fails_later_is_done_without(saved, caplog):
 
 
 @pytest.mark.parametrize("rehearsed", [False, True])
-def test_what_cannot_be_recorded_is_written_the_ordinary_way(saved, caplog, rehearsed):
+def test_models_that_cannot_be_recorded_sample_without_graphs(saved, caplog, rehearsed):
     backbone = tiny_models.load(saved["llama"], torch.float64)
 
     def refuse(step, restore):
@@ -413,7 +413,7 @@ def test_what_cannot_be_recorded_is_written_the_ordinary_way(saved, caplog, rehe
     assert backbone.cuda_graphs.buffers is None
 
 
-def test_windows_are_not_recorded(saved, caplog):
+def test_sliding_windows_are_not_recorded(saved, caplog):
     backbone, tapes = tiny_models.load(saved["gemma3"], torch.float64), Tapes()
     assert_same(written(backbone, tapes), written(backbone), tolerance=0)
     assert not tapes.all
@@ -421,7 +421,7 @@ def test_windows_are_not_recorded(saved, caplog):
     assert "of a kind that cannot be recorded" in caplog.messages[0]
 
 
-def test_weights_that_are_not_finite_are_refused_and_leave_nothing_behind(saved):
+def test_non_finite_weights_are_refused_and_leave_nothing_behind(saved):
     backbone, tapes = tiny_models.load(saved["llama"], torch.float64), Tapes()
     expected = written(backbone, tapes)
     weight = backbone.model.get_input_embeddings().weight
@@ -434,7 +434,7 @@ def test_weights_that_are_not_finite_are_refused_and_leave_nothing_behind(saved)
     assert_same(written(backbone, tapes), expected, tolerance=0)
 
 
-def test_a_tick_may_stop(saved):
+def test_progress_callback_may_stop(saved):
     backbone, tapes = tiny_models.load(saved["llama"], torch.float64), Tapes()
 
     def stop():
@@ -451,7 +451,7 @@ def test_sizes_by_hand():
     assert [padded_row_count(n) for n in rows] == [1, 2, 3, 4, 6, 8, 8, 12, 16, 24, 48, 64, 96]
 
 
-def test_buffers_are_kept_while_they_suit_and_grow_where_that_is_cheap(saved):
+def test_buffers_are_reused_and_grow_where_that_is_cheap(saved):
     backbone, tapes = tiny_models.load(saved["llama"], torch.float64), Tapes()
     written(backbone, tapes)
     first = backbone.cuda_graphs.buffers
@@ -476,7 +476,7 @@ def test_few_graphs_are_kept(saved, monkeypatch):
     assert_same(written(backbone, tapes, rows=12), written(backbone, rows=12))
 
 
-def test_only_on_a_gpu_and_only_where_wanted(saved, monkeypatch):
+def test_graphs_only_on_a_gpu_and_if_enabled(saved, monkeypatch):
     backbone = tiny_models.load(saved["llama"])
     assert graphed_sampler_of(backbone) is None
     monkeypatch.setenv(GRAPHS_ENV, "0")

@@ -37,7 +37,7 @@ def learn(backbone, adapters):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", ["off", "merged", "adapter"])
-def test_replays_equal_the_eager_way_before_and_after_an_optimiser_step(saved, kind, mode, monkeypatch):
+def test_replays_equal_eager_before_and_after_an_optimiser_step(saved, kind, mode, monkeypatch):
     """float64: the ordinary way uses other kernels, so the log-probabilities agree to rounding and the tokens altogether."""
     backbone = load_backbone(str(saved[kind]), device="cuda", dtype=torch.float64)
     adapters = tiny_models.adapters_of(backbone, "policy")
@@ -60,7 +60,7 @@ def test_replays_equal_the_eager_way_before_and_after_an_optimiser_step(saved, k
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", KINDS)
-def test_replays_equal_the_same_steps_asked_for_one_by_one(saved, kind, dtype):
+def test_replays_equal_single_steps(saved, kind, dtype):
     """In the precisions of training, against the very kernels: equal to the last bit, before and after an optimiser step."""
     backbone = load_backbone(str(saved[kind]), device="cuda", dtype=dtype)
     adapters = tiny_models.adapters_of(backbone, "policy")
@@ -72,7 +72,7 @@ def test_replays_equal_the_same_steps_asked_for_one_by_one(saved, kind, dtype):
     assert not graphs.disabled
 
 
-def test_nothing_waits_for_the_gpu_between_two_looks(saved):
+def test_no_sync_between_two_checks(saved):
     """torch reports every synchronisation as an error while the steps are asked for."""
     backbone = load_backbone(str(saved["llama"]), device="cuda")
     graphs = GraphedSampler(CudaRecorder(backbone.device))

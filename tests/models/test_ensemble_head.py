@@ -54,7 +54,7 @@ def test_normalised_members_and_normalised_together(mode, coef):
 
 
 @pytest.mark.parametrize(("mode", "coef"), [("mean", 1.0), ("worst", 1.0), ("uncertainty", 0.5)])
-def test_word_shares_average_to_the_score(mode, coef):
+def test_ensemble_token_scores_average_to_the_score(mode, coef):
     head = head_of(mode, coef)
     head.normalise(torch.tensor([[0.0, 1.0, 5.0], [2.0, 7.0, 3.0]]))
     shares = head.per_token(HIDDEN, MASK)
@@ -74,7 +74,7 @@ def test_the_linear_map_is_the_score_of_the_mean():
     torch.testing.assert_close((single.pool(HIDDEN, MASK) @ weight.T + bias).squeeze(1), single(HIDDEN, MASK))
 
 
-def test_members_begin_differently():
+def test_members_are_initialised_differently():
     one, other = EnsembleHead(8, "mean", [1, 2]).heads
     assert not torch.equal(one.linear.weight, other.linear.weight)
 
@@ -118,7 +118,7 @@ def test_saved_with_all_its_heads(llama_folder, tmp_path, mode):
     assert not [p for p in again.head.parameters() if p.requires_grad]
 
 
-def test_a_description_of_another_number_of_heads(llama_folder, tmp_path):
+def test_metadata_with_another_number_of_heads_is_refused(llama_folder, tmp_path):
     model_of(llama_folder).save(tmp_path / "m")
     path = tmp_path / "m" / HEAD_CONFIG
     about = json.loads(path.read_text())
@@ -129,7 +129,7 @@ def test_a_description_of_another_number_of_heads(llama_folder, tmp_path):
         load_reward_model(backbone, Adapters(backbone), tmp_path / "m", "judge")
 
 
-def test_a_single_reference_sample_has_no_spread():
+def test_a_single_reference_sample_is_refused():
     """Refused, and neither shift nor scale is touched: they became NaN."""
     for head in (RewardHead(2, "mean", 0), EnsembleHead(2, "mean", [0, 1])):
         with (

@@ -15,7 +15,7 @@ def states(batch, length, seed):
 
 
 @pytest.mark.parametrize("extra", [0, 2, 50])  # too little room is slower, never wrong
-def test_it_holds_what_the_plain_layer_holds(extra):
+def test_reserved_layer_equals_dynamic_layer(extra):
     plain, reserved = DynamicLayer(), ReservedCacheLayer(extra)
     for step, (length, keep) in enumerate([(5, None), (1, [0, 0, 1, 1]), (1, [3, 1]), (3, [1]), (1, None)]):
         batch = 2 if plain.keys is None else plain.keys.shape[0]
@@ -31,7 +31,7 @@ def test_it_holds_what_the_plain_layer_holds(extra):
             assert torch.equal(reserved.values, plain.values)
 
 
-def test_what_is_cropped_or_reset_does_not_come_back():
+def test_cropped_or_reset_tokens_do_not_reappear():
     plain, reserved = DynamicLayer(), ReservedCacheLayer(3)
     for change in (lambda layer: None, lambda layer: layer.crop(-2), lambda layer: layer.reset()):
         for step, length in enumerate((4, 1)):
@@ -43,7 +43,7 @@ def test_what_is_cropped_or_reset_does_not_come_back():
                 assert torch.equal(found, expected)
 
 
-def test_tokens_are_written_into_the_room_and_nothing_is_copied():
+def test_tokens_are_written_in_place_without_copies():
     layer = ReservedCacheLayer(4)
     layer.update(*states(2, 3, 0))
     room = layer.buffers[0].data_ptr()
@@ -53,13 +53,13 @@ def test_tokens_are_written_into_the_room_and_nothing_is_copied():
     assert layer.keys.data_ptr() == room
 
 
-def test_layers_with_a_window_stay_transformers_own():
+def test_sliding_window_layers_are_transformers_own():
     config = Gemma3TextConfig(num_hidden_layers=6, sliding_window=4)
     kinds = [type(layer) for layer in reserved_cache(config, 8).layers]
     assert kinds == [DynamicSlidingWindowLayer] * 5 + [ReservedCacheLayer]
 
 
-def test_a_token_more_finds_room():
+def test_reserve_token():
     """Also behind the last that was announced; what was there stays."""
     layer, states = ReservedCacheLayer(1), torch.arange(24.0).view(1, 2, 3, 4)
     layer.update(states, states + 1)
@@ -72,7 +72,7 @@ def test_a_token_more_finds_room():
 
 
 @pytest.mark.parametrize("folder", ["llama_folder", "gpt2_folder"])
-def test_samples_are_those_of_the_plain_cache(folder, request, monkeypatch):
+def test_samples_equal_those_with_dynamic_cache(folder, request, monkeypatch):
     backbone = tiny_models.load(request.getfixturevalue(folder), torch.float64)
     prompts = [[5, 6, 7], [8], [5, 6, 7], [9, 10], [8], [5], [6], [7, 7], [11]]
     uniform = tiny_models.seeded(len(prompts), 24)

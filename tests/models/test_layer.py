@@ -126,7 +126,7 @@ CASES = [
 
 @BOTH
 @pytest.mark.parametrize("case", CASES)
-def test_its_numbers_are_those_of_loops(case, how):
+def test_fused_layer_equals_loops(case, how):
     x, frozen, shape, angles, pairs = made(**case)
     expected = by_loops(x, merged(frozen, pairs), shape, angles)
     torch.testing.assert_close(whole(x, frozen, shape, angles, *pairs, how=how), expected, rtol=1e-12, atol=1e-12)
@@ -139,7 +139,7 @@ def test_its_numbers_are_those_of_loops(case, how):
 
 @BOTH
 @pytest.mark.parametrize("case", CASES)
-def test_its_gradients_are_those_of_differences(case, how):
+def test_fused_layer_gradients_match_finite_differences(case, how):
     x, frozen, shape, angles, pairs = made(**case)
     inputs = [tensor.requires_grad_() for tensor in (x, *pairs)]
     assert torch.autograd.gradcheck(
@@ -150,7 +150,7 @@ def test_its_gradients_are_those_of_differences(case, how):
 @BOTH
 @pytest.mark.parametrize("case", [{}, {"groups": 4, "bias": False}, {"groups": 1, "length": 5}])
 @pytest.mark.parametrize("first", [1, 2])
-def test_of_the_last_positions_alone_numbers_and_gradients_are_the_same(case, first, how):
+def test_start_pos_gives_the_same_results_and_gradients(case, first, how):
     """Once and twice: the earlier positions still learn through what the later ones read of them."""
     x, frozen, shape, angles, pairs = made(**case)
     inputs = [tensor.requires_grad_() for tensor in (x, *pairs)]
@@ -172,7 +172,7 @@ def test_of_the_last_positions_alone_numbers_and_gradients_are_the_same(case, fi
 
 
 @BOTH
-def test_the_first_layer_gives_no_gradient_to_the_words_and_the_same_to_its_pairs(how):
+def test_without_x_gradient_the_lora_gradients_are_the_same(how):
     x, frozen, shape, angles, pairs = made()
     for tensor in pairs:
         tensor.requires_grad_()
@@ -184,13 +184,13 @@ def test_the_first_layer_gives_no_gradient_to_the_words_and_the_same_to_its_pair
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
-def test_without_pairs_the_gradient_of_x_is_that_of_differences():
+def test_x_gradient_without_lora_matches_finite_differences():
     x, frozen, shape, angles, _ = made()
     assert torch.autograd.gradcheck(lambda x: whole(x, frozen, shape, angles), [x.requires_grad_()], atol=1e-7)
 
 
 @BOTH
-def test_it_can_be_differentiated_twice(how):
+def test_double_backward(how):
     """As trpo's curvature needs it: the weights depend on the pairs, also in the gradients."""
     x, frozen, shape, angles, pairs = made(heads=2, groups=1, size=2, length=2, batch=1)
     for tensors in ([x.requires_grad_(), *pairs], [x.detach(), *pairs]):
@@ -201,7 +201,7 @@ def test_it_can_be_differentiated_twice(how):
 
 
 @BOTH
-def test_nothing_that_is_given_is_changed(how):
+def test_inputs_are_not_modified(how):
     x, frozen, shape, angles, pairs = made()
     given = [x.requires_grad_(), *(tensor.requires_grad_() for tensor in pairs)]
     before = [tensor.detach().clone() for tensor in (*given, *frozen[:5], *frozen.norms, frozen.bias)]
@@ -210,7 +210,7 @@ def test_nothing_that_is_given_is_changed(how):
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
-def test_twice_where_some_pairs_learn_and_each_row_has_positions_of_its_own():
+def test_double_backward_with_partly_trainable_lora_and_positions_per_row():
     x, frozen, shape, _, pairs = made(heads=2, groups=1, size=2, length=2, batch=2)
     angles = torch.linspace(0, 3, 4, dtype=torch.float64).view(2, 2, 1)  # (B, T, D / 2)
     learning = [tensor.requires_grad_() for tensor in pairs[4:7]]
@@ -238,7 +238,7 @@ def test_ranks_may_differ(how):
     )
 
 
-def test_twice_in_bfloat16_as_in_float64():
+def test_double_backward_in_bfloat16_matches_float64():
     """What trpo's curvature takes from a layer in half precision, whose second derivative is computed in float32."""
     x, frozen, shape, angles, pairs = made()
     found = []
@@ -263,7 +263,7 @@ def test_twice_in_bfloat16_as_in_float64():
 
 
 @BOTH
-def test_nothing_of_the_first_positions_queries_is_kept(how):
+def test_queries_before_start_pos_are_not_saved(how):
     """What waits for the gradient has no more room than it has numbers."""
     x, frozen, shape, angles, pairs = made()
     kept = []
@@ -294,7 +294,7 @@ def single(one):
 @pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("sizes", [(6, 5), (16, 32)], ids=["odd", "even"])
 @pytest.mark.parametrize("learns", ["words and pairs", "pairs"])
-def test_by_kernels_numbers_and_gradients_are_those_of_float64(case, first, sizes, learns, monkeypatch):
+def test_with_kernels_results_and_gradients_match_float64(case, first, sizes, learns, monkeypatch):
     """even: the slopes of the pairs come from a kernel too."""
     monkeypatch.setattr("test_layer.WIDTH", sizes[0])
     monkeypatch.setattr("test_layer.INNER", sizes[1])

@@ -33,7 +33,7 @@ def by_autograd(x, weights, pairs, slopes):
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_products_and_slopes_are_autograds(beside):
+def test_lora_products_and_gradients_match_autograd(beside):
     x, weights, pairs, slopes = made()
     out, (dx, *of_pairs) = by_autograd(x, weights, pairs, slopes)
     a1, b1, a2, b2 = pairs
@@ -55,7 +55,7 @@ def test_products_and_slopes_are_autograds(beside):
 
 
 @pytest.mark.parametrize("alike", [False, True])
-def test_slopes_lie_as_what_they_are_slopes_of(alike):
+def test_gradients_have_the_strides_of_their_parameters(alike):
     """Autograd takes such a slope as the gradient; any other it copies."""
     x, _, pairs, slopes = made()
     if alike:
@@ -66,7 +66,7 @@ def test_slopes_lie_as_what_they_are_slopes_of(alike):
 
 @pytest.mark.parametrize("ranks", [(2, 2), (1, 2)])
 @pytest.mark.parametrize("beside", [False, True])
-def test_slopes_of_weights_of_one_size_are_those_of_each(ranks, beside):
+def test_batched_gradients_equal_those_of_each_weight(ranks, beside):
     """Batched where the ranks are the same too, of parts of rows as q, k and v have them."""
     x, _, _, _ = made()
     generator = torch.Generator().manual_seed(1)
@@ -81,12 +81,12 @@ def test_slopes_of_weights_of_one_size_are_those_of_each(ranks, beside):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
 
 
-def test_where_nothing_learns_there_are_no_slopes():
+def test_no_gradients_without_trainable_tensors():
     x, _, _, slopes = made()
     assert lora_grads([], SCALE, x, slopes, None, None) == []
 
 
-def test_half_precision_gives_slopes_in_that_of_the_pairs():
+def test_half_precision_gradients_have_the_dtype_of_the_parameters():
     """A and B of 1, x of 3, g of 2 in one row: dA = s · 2 · 3, dB the same."""
     pairs = [torch.ones(1, 2, requires_grad=True), torch.ones(1, 1, requires_grad=True)]
     x, slope = torch.full((1, 2), 3.0, dtype=torch.bfloat16), torch.full((1, 1), 2.0, dtype=torch.bfloat16)
@@ -101,7 +101,7 @@ def test_half_precision_gives_slopes_in_that_of_the_pairs():
 
 
 @pytest.mark.parametrize("of_pairs", [torch.float32, torch.bfloat16])
-def test_half_precision_in_sizes_that_kernels_take(of_pairs):
+def test_half_precision_with_kernels(of_pairs):
     """Each weight's slopes come from its own columns of what is known, and nothing is found anew: A and B are not looked at."""
     generator = torch.Generator().manual_seed(0)
 

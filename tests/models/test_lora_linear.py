@@ -49,7 +49,7 @@ def test_the_merged_weight_follows_an_optimiser_step(llama_folder):
     assert float((after - before).detach().abs().max()) > 1e-3
 
 
-def test_leaving_for_another_adapter_before_the_gradient_is_fine(llama_folder):
+def test_switching_adapters_before_backward_is_allowed(llama_folder):
     """What is restored on leaving a context is computed when it is used, not at once."""
     backbone = tiny_models.load(llama_folder, torch.float64)
     adapters = tiny_models.adapters_of(backbone, "a", "b")
@@ -63,7 +63,7 @@ def test_leaving_for_another_adapter_before_the_gradient_is_fine(llama_folder):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])  # by modules, by whole layers
-def test_a_gradient_after_another_adapters_pass_is_refused_rather_than_wrong(llama_folder, dtype):
+def test_backward_after_another_adapters_forward_is_refused(llama_folder, dtype):
     backbone = tiny_models.load(llama_folder, dtype)
     adapters = tiny_models.adapters_of(backbone, "a", "b")
     with adapters.using("a"):
@@ -74,7 +74,7 @@ def test_a_gradient_after_another_adapters_pass_is_refused_rather_than_wrong(lla
         loss.backward()
 
 
-def test_layers_of_other_kinds_are_left_to_peft(llama_folder, gpt2_folder):
+def test_other_layer_types_use_peft(llama_folder, gpt2_folder):
     adapters = tiny_models.adapters_of(tiny_models.load(gpt2_folder), "a")
     assert all(lora_weights_of(layer, "a") is None for layer in adapters._layers)
     adapters = tiny_models.adapters_of(tiny_models.load(llama_folder), "a")
@@ -126,7 +126,7 @@ def test_half_precision_is_the_same_function_rounded():
         assert (mine.float() - theirs).abs().max() < 0.02 * theirs.abs().max()
 
 
-def test_half_precision_keeps_an_update_that_a_weight_would_round_away():
+def test_half_precision_keeps_updates_below_rounding():
     """Rows of 1, -1, 1 … take nothing from equal inputs: what comes out is the update, 2 · 12 · 100 · 3 · 1e-4."""
     parts, x = half_layer()
     with torch.no_grad():
@@ -141,7 +141,7 @@ def test_half_precision_keeps_an_update_that_a_weight_would_round_away():
     assert torch.equal(merged.to(torch.bfloat16), parts.base.weight)  # 1.0006 is 1 in bfloat16
 
 
-def test_a_model_that_is_moved_to_another_precision_is_merged_there():
+def test_a_model_moved_to_another_dtype_is_merged_again():
     base = torch.nn.Linear(4, 3)
     a, b = (
         torch.nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(1))) for shape in ((2, 4), (3, 2))

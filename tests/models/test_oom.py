@@ -34,7 +34,7 @@ def room(monkeypatch):
     return plan
 
 
-def test_sampling_goes_on_with_fewer_rows_and_writes_the_same(backbone, room):
+def test_sampling_continues_with_fewer_rows_and_the_same_result(backbone, room):
     prompts = [backbone.encode_prompt(text) for text in ("the cat", "moon", "a good bird", "the", "bird")]
     uniform = uniforms(range(5), 6)
     whole = sample(backbone, prompts, uniform)
@@ -68,7 +68,7 @@ def test_another_error_is_not_tried_again(backbone, monkeypatch):
     assert asked == [1]
 
 
-def test_processes_that_hold_a_backbone_together_make_the_same_passes(backbone, room):
+def test_out_of_memory_with_sharded_weights_is_an_error(backbone, room):
     asked = room(2)
     backbone.shards = object()
     with pytest.raises(RuntimeError, match="can't allocate"):
@@ -76,7 +76,7 @@ def test_processes_that_hold_a_backbone_together_make_the_same_passes(backbone, 
     assert asked == [4]
 
 
-def test_scoring_goes_on_with_fewer_rows_in_their_order(backbone):
+def test_scoring_continues_with_fewer_rows_in_order(backbone):
     asked = []
 
     def some(index):

@@ -69,7 +69,7 @@ def in_use(backbone):
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-def test_states_gradients_and_samples_are_the_modules(whole_folders, kind, monkeypatch):
+def test_states_gradients_and_samples_match_the_modules(whole_folders, kind, monkeypatch):
     ours, our_samples = outcome(*(pair := loaded(whole_folders[kind], monkeypatch, KNOWN, "a", "b")))
     assert len(in_use(pair[0])) == 2
     theirs, their_samples = outcome(*(pair := loaded(whole_folders[kind], monkeypatch, (), "a", "b")))
@@ -82,7 +82,7 @@ def test_states_gradients_and_samples_are_the_modules(whole_folders, kind, monke
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-def test_in_bfloat16_it_is_as_near_the_exact_numbers_as_the_modules(whole_folders, kind, monkeypatch):
+def test_bfloat16_is_as_accurate_as_the_modules(whole_folders, kind, monkeypatch):
     """Exact: float32 with the weights that bfloat16 has. Every number counts by its share of its own tensor's size."""
     half = loaded(whole_folders[kind], monkeypatch, KNOWN, "a", dtype=torch.bfloat16)
     assert len(in_use(half[0])) == 2
@@ -109,7 +109,7 @@ def test_in_bfloat16_it_is_as_near_the_exact_numbers_as_the_modules(whole_folder
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch has no oneDNN here")
-def test_by_the_other_library_too(whole_folders, monkeypatch):
+def test_states_gradients_and_samples_by_onednn(whole_folders, monkeypatch):
     """Columns of a wider tensor, transposed weights, few rows, packed weights: whatever is asked of it."""
     theirs, their_samples = outcome(*loaded(whole_folders["qwen2"], monkeypatch, (), "a"))
     for name, value in {"USE_ONEDNN": True, "MIN_MULTIPLICATIONS": 1, "MIN_MULTIPLICATIONS_PACKED": 1}.items():
@@ -128,7 +128,7 @@ def test_by_the_other_library_too(whole_folders, monkeypatch):
 
 
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch has no oneDNN here")
-def test_other_work_while_packed_weights_sample_changes_nothing_and_no_layout_stays(llama_folder, monkeypatch):
+def test_nested_work_while_sampling_with_packed_weights(llama_folder, monkeypatch):
     """Another adapter computes and samples between two tokens, in the tensors that hold the first one's merged weights."""
     for name, value in {"USE_ONEDNN": True, "MIN_MULTIPLICATIONS": 1, "MIN_MULTIPLICATIONS_PACKED": 1}.items():
         monkeypatch.setattr(matmul, name, value)
@@ -161,7 +161,7 @@ def test_other_work_while_packed_weights_sample_changes_nothing_and_no_layout_st
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_fresh_adapter_is_the_reference_to_the_last_bit(whole_folders, monkeypatch, dtype):
+def test_a_new_adapter_is_bit_identical_to_the_reference(whole_folders, monkeypatch, dtype):
     backbone, _ = loaded(whole_folders["qwen2"], monkeypatch, KNOWN, dtype=dtype)
     adapters = tiny_models.Adapters(backbone)
     with torch.no_grad():
@@ -172,7 +172,7 @@ def test_a_fresh_adapter_is_the_reference_to_the_last_bit(whole_folders, monkeyp
                 assert torch.equal(backbone.hidden(IDS), before)
 
 
-def test_weights_are_the_files_and_lie_in_one_tensor(llama_folder, monkeypatch):
+def test_qkv_weights_are_views_of_one_tensor(llama_folder, monkeypatch):
     backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
     outcome(backbone, adapters)
     adapters.remove("a")
@@ -200,7 +200,7 @@ def test_the_merged_weights_follow_an_optimiser_step(llama_folder, monkeypatch):
         torch.testing.assert_close(after, other.hidden(IDS).detach(), rtol=1e-4, atol=1e-4)
 
 
-def test_the_modules_compute_long_texts_and_texts_under_a_mask(llama_folder, monkeypatch):
+def test_modules_compute_long_and_masked_sequences(llama_folder, monkeypatch):
     backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
     monkeypatch.setattr(patch, "fused_layer", lambda *_: pytest.fail("computed as one function"))
     with torch.no_grad(), adapters.using("a"):
@@ -216,7 +216,7 @@ def test_the_modules_compute_long_texts_and_texts_under_a_mask(llama_folder, mon
         torch.testing.assert_close(longer, other.hidden(IDS), rtol=1e-4, atol=1e-4)
 
 
-def test_long_texts_learn_by_the_modules_where_short_ones_are_computed_as_one(llama_folder, monkeypatch):
+def test_gradients_of_mixed_lengths_by_modules_and_fused_layers(llama_folder, monkeypatch):
     """The modules merge q, k and v one after the other in the one tensor that holds them for the whole layer."""
     found = []
     for known in (KNOWN, ()):
@@ -235,7 +235,7 @@ def test_long_texts_learn_by_the_modules_where_short_ones_are_computed_as_one(ll
         torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
 
 
-def test_torch_refuses_a_gradient_whose_weights_another_adapter_has_overwritten_by_the_modules(
+def test_backward_after_modules_overwrote_the_merged_weights_is_refused(
     llama_folder, monkeypatch
 ):
     backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a", "b")
@@ -250,7 +250,7 @@ def test_torch_refuses_a_gradient_whose_weights_another_adapter_has_overwritten_
 
 
 @pytest.mark.parametrize("first", [0, 3, 7])
-def test_of_the_last_positions_alone_states_and_gradients_are_the_modules(llama_folder, monkeypatch, first):
+def test_hidden_states_from_start_pos_match_the_modules(llama_folder, monkeypatch, first):
     """Whether layers are whole, which leave the others out, or modules."""
     found, shapes = [], []
     for known in (KNOWN, ()):
@@ -268,7 +268,7 @@ def test_of_the_last_positions_alone_states_and_gradients_are_the_modules(llama_
         torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
 
 
-def test_a_text_is_as_long_as_the_shortest_window(llama_folder, monkeypatch):
+def test_max_length_is_the_shortest_window(llama_folder, monkeypatch):
     """By kernels; by torch's operations six times a head's size is the most."""
     layers, found = tiny_models.load(llama_folder).trunk.layers, []
     most = 6 * layers[0].self_attn.head_dim
@@ -288,7 +288,7 @@ def test_a_text_is_as_long_as_the_shortest_window(llama_folder, monkeypatch):
 @pytest.mark.parametrize("kind", WHOLE)
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("by_kernels", [False, True])
-def test_a_token_more_of_each_row_is_the_trunks(whole_folders, kind, padded, by_kernels, monkeypatch):
+def test_decode_step_matches_the_trunk(whole_folders, kind, padded, by_kernels, monkeypatch):
     """Under an adapter and without one; of prompts of different lengths, what stands before the shorter ones is not looked at."""
     if not by_kernels:
         monkeypatch.setattr(c_ops, "supported", lambda *_: False)
@@ -323,7 +323,7 @@ def test_a_token_more_of_each_row_is_the_trunks(whole_folders, kind, padded, by_
 
 
 @pytest.mark.parametrize("what", ["window", "another precision", "another trunk", "no model", "rotation by length"])
-def test_the_trunk_is_asked_for_a_token_where_it_does_more(llama_folder, monkeypatch, what):
+def test_no_decode_step_for_unsupported_trunks(llama_folder, monkeypatch, what):
     backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
     whole, trunk = backbone.fused_layers, backbone.trunk
     with torch.no_grad(), adapters.using("a"):
@@ -345,7 +345,7 @@ def test_the_trunk_is_asked_for_a_token_where_it_does_more(llama_folder, monkeyp
             trunk.float()
 
 
-def test_where_one_layer_is_left_to_its_module_the_trunk_is_asked_for_a_token(llama_folder, monkeypatch):
+def test_no_decode_step_if_a_layer_uses_its_module(llama_folder, monkeypatch):
     backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
     parts = adapters._lora_weights["a"]
     parts[3] = parts[3]._replace(scale=7.0)
@@ -358,7 +358,7 @@ def test_where_one_layer_is_left_to_its_module_the_trunk_is_asked_for_a_token(ll
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("kind", WHOLE)
 @pytest.mark.parametrize("wrong", ["layer", "weights", "states", "next token", "next token, a little"])
-def test_a_model_is_tried_when_it_is_loaded(whole_folders, kind, dtype, wrong, monkeypatch, caplog):
+def test_a_model_is_verified_when_it_is_loaded(whole_folders, kind, dtype, wrong, monkeypatch, caplog):
     """Its modules compute where whole layers say something else, as those of another transformers might."""
     model = tiny_models.load(whole_folders[kind], dtype).model
     expected = model.base_model(input_ids=IDS).last_hidden_state
@@ -387,7 +387,7 @@ def test_a_model_is_tried_when_it_is_loaded(whole_folders, kind, dtype, wrong, m
     assert len(in_use(SimpleNamespace(trunk=model.base_model))) == 2
 
 
-def test_layers_whose_updates_have_two_scales_are_left_to_the_modules(llama_folder, monkeypatch):
+def test_layers_with_two_lora_scales_use_the_modules(llama_folder, monkeypatch):
     backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a", "b")
     parts = adapters._lora_weights["a"]
     parts[3] = parts[3]._replace(scale=7.0)
@@ -397,21 +397,21 @@ def test_layers_whose_updates_have_two_scales_are_left_to_the_modules(llama_fold
         assert len(in_use(backbone)) == 2
 
 
-def test_a_model_moved_to_another_precision_is_computed_by_its_modules(llama_folder, monkeypatch):
+def test_a_model_moved_to_another_dtype_uses_its_modules(llama_folder, monkeypatch):
     backbone, _ = loaded(llama_folder, monkeypatch, KNOWN)
     before = backbone.hidden(IDS)
     backbone.model.double()
     assert torch.allclose(backbone.hidden(IDS), before.double(), atol=1e-4)
 
 
-def test_a_last_norm_in_another_precision(llama_folder):
+def test_last_norm_in_another_dtype(llama_folder):
     """A norm in float32 behind layers in bfloat16 is computed all the same."""
     model = tiny_models.load(llama_folder, torch.bfloat16).model
     model.model.norm.float()
     assert patch.patch_model(model).available
 
 
-def test_products_in_another_precision_than_the_rest(llama_folder, monkeypatch):
+def test_projections_in_another_dtype(llama_folder, monkeypatch):
     """As a person's own program may have them (autocast)."""
     backbone, _ = loaded(llama_folder, monkeypatch, KNOWN)
     expected = backbone.hidden(IDS)
@@ -435,7 +435,7 @@ def test_products_in_another_precision_than_the_rest(llama_folder, monkeypatch):
         "adapter",
     ],
 )
-def test_what_the_function_does_not_do_is_left_to_the_modules(what):
+def test_unsupported_layers(what):
     model = LlamaForCausalLM(LlamaConfig(**SHARED, **(what if isinstance(what, dict) else {})))
     if what == "window":
         model = MistralForCausalLM(MistralConfig(**SHARED, sliding_window=4, head_dim=8))
@@ -452,7 +452,7 @@ def test_what_the_function_does_not_do_is_left_to_the_modules(what):
     assert not is_supported(layer)
 
 
-def test_a_longer_text_is_rotated_further(llama_folder, monkeypatch):
+def test_longer_sequences_extend_the_rope_tables(llama_folder, monkeypatch):
     """The angles are made once for a pass, and anew for the next."""
     backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
     with torch.no_grad(), adapters.using("a"):
@@ -463,7 +463,7 @@ def test_a_longer_text_is_rotated_further(llama_folder, monkeypatch):
         torch.testing.assert_close(long, other.hidden(IDS), rtol=1e-4, atol=1e-4)
 
 
-def test_an_adapter_that_is_added_later_is_merged_too(llama_folder, monkeypatch):
+def test_an_adapter_added_later_is_merged(llama_folder, monkeypatch):
     """Adding one makes new holders of merged weights for all."""
     backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
     with torch.no_grad(), adapters.using("a"):
@@ -477,7 +477,7 @@ def test_an_adapter_that_is_added_later_is_merged_too(llama_folder, monkeypatch)
             torch.testing.assert_close(backbone.hidden(IDS), other.hidden(IDS), rtol=1e-4, atol=1e-4)
 
 
-def test_a_layer_that_was_merged_by_itself_is_merged_again(llama_folder, monkeypatch):
+def test_a_layer_merged_by_its_module_is_merged_again(llama_folder, monkeypatch):
     """A pass of the modules before the first as one function leaves merged weights at another place."""
     backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
     with torch.no_grad(), adapters.using("a"):
@@ -498,7 +498,7 @@ def test_no_merged_weight_outlives_its_adapter(llama_folder, monkeypatch):
     assert all(one.weight_cache is None for one in whole)
 
 
-def test_a_model_that_nobody_holds_goes_at_once(llama_folder, monkeypatch):
+def test_an_unreferenced_model_is_freed_at_once(llama_folder, monkeypatch):
     backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN)
     weight = weakref.ref(backbone.trunk.layers[0].mlp.up_proj.weight)
     gc.disable()
@@ -510,7 +510,7 @@ def test_a_model_that_nobody_holds_goes_at_once(llama_folder, monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["training", "weights"])
-def test_a_model_that_is_trained_itself_is_computed_by_its_modules(llama_folder, monkeypatch, how):
+def test_a_trainable_model_uses_its_modules(llama_folder, monkeypatch, how):
     backbone, _ = loaded(llama_folder, monkeypatch, KNOWN)
     if how == "training":
         backbone.model.train()
@@ -521,7 +521,7 @@ def test_a_model_that_is_trained_itself_is_computed_by_its_modules(llama_folder,
         assert all(layer.self_attn.q_proj.weight.grad is not None for layer in backbone.trunk.layers)
 
 
-def test_what_is_cached_has_gradients_by_the_modules(llama_folder, monkeypatch):
+def test_gradients_with_a_cache_use_the_modules(llama_folder, monkeypatch):
     backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
     with adapters.using("a"):
         cached = backbone.trunk(input_ids=IDS, use_cache=True).last_hidden_state
@@ -534,7 +534,7 @@ def test_what_is_cached_has_gradients_by_the_modules(llama_folder, monkeypatch):
         torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
 
 
-def test_new_weights_and_biases_are_read(whole_folders, monkeypatch):
+def test_changed_weights_and_biases_are_used(whole_folders, monkeypatch):
     backbone, _ = loaded(whole_folders["qwen2"], monkeypatch, KNOWN)
     other, _ = loaded(whole_folders["qwen2"], monkeypatch, ())
     changed = {name: tensor + 0.1 for name, tensor in other.model.state_dict().items()}

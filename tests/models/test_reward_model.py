@@ -78,7 +78,7 @@ def test_score_reads_the_response(llama_folder):
     assert float((changed - scores).abs().min()) > 1e-3
 
 
-def test_word_scores_average_to_the_score(llama_folder):
+def test_token_scores_average_to_the_score(llama_folder):
     model = model_of(llama_folder)
     prompt, response = tiny_models.ids("the cat"), tiny_models.ids("sat very old . <eos>")
     words = model.token_scores(prompt, response)
@@ -105,7 +105,7 @@ def test_saved_with_its_head(llama_folder, tmp_path, pooling, adapter):
     assert not [p for p in again.head.parameters() if p.requires_grad]
 
 
-def test_a_head_from_before_the_last_token_weighed_more_is_a_plain_mean(llama_folder, tmp_path):
+def test_an_old_head_without_last_weight_is_a_plain_mean(llama_folder, tmp_path):
     model = model_of(llama_folder, last_weight=0.0)
     model.save(tmp_path)
     about = json.loads((tmp_path / HEAD_CONFIG).read_text())

@@ -15,7 +15,7 @@ from rlhf_lab.models.sampling.sampling_state import SamplingState, raise_if_not_
 CPU = torch.device("cpu")
 
 
-def test_draw_by_hand():
+def test_sample_token_by_hand():
     """Probabilities 1/4, 0, 1/2, 1/4: u below 1/4 draws 0, below 3/4 draws 2, else 3; an impossible token never."""
     logits = torch.tensor([1.0, 0.0, 2.0, 1.0], dtype=torch.float64).log().expand(6, 4)
     tokens, logprobs, finite = sample_token(
@@ -27,13 +27,13 @@ def test_draw_by_hand():
     assert logprobs.tolist() == pytest.approx([quarter, quarter, half, half, quarter, quarter], abs=1e-12)
 
 
-def test_an_impossible_token_is_not_drawn_at_the_very_bottom():
+def test_an_impossible_token_is_not_sampled_at_u_0():
     """Uniforms may be exactly 0, where a token of probability 0 and the first possible one meet."""
     logits = torch.tensor([[-500.0, 0.0, 0.0]], dtype=torch.float64) * 1e6
     assert sample_token(logits, torch.zeros(1).double(), 1.0)[0].tolist() == [1]
 
 
-def test_draw_at_a_temperature_by_hand():
+def test_sample_token_at_a_temperature_by_hand():
     """Odds 1 : 4 at temperature 2 are 1 : 2."""
     logits = torch.tensor([[1.0, 4.0]]).double().log().expand(2, 2)
     tokens, logprobs, _ = sample_token(logits, torch.tensor([0.333, 0.334]).double(), 2.0)
@@ -98,7 +98,7 @@ def test_a_row_does_not_depend_on_its_batch(folders, kind):
         assert alone.logprobs[0] == pytest.approx(together.logprobs[i], abs=1e-10)
 
 
-def test_uniforms_belong_to_their_seed():
+def test_uniforms_depend_on_their_seed_only():
     rows = uniforms([7, 8], 5)
     assert rows.dtype == torch.float64
     assert rows.shape == (2, 5)
@@ -154,7 +154,7 @@ def test_sampling_leaves_the_global_generator_and_the_weights_alone(llama_folder
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_looking_at_the_rows_now_and_then_changes_nothing(folders, kind, monkeypatch):
+def test_check_interval_does_not_change_samples(folders, kind, monkeypatch):
     """As on a GPU: rows that have ended are carried on for a while, and nobody waits for the device in between."""
     backbone, looks = tiny_models.load(folders[kind], torch.float64), []
     prompts, _ = tiny_models.ragged(rows=8)
@@ -171,7 +171,7 @@ def test_looking_at_the_rows_now_and_then_changes_nothing(folders, kind, monkeyp
     assert len(looks) == 2
 
 
-def test_tick_is_called_and_may_stop(llama_folder):
+def test_on_progress_is_called_and_may_stop(llama_folder):
     backbone, calls = tiny_models.load(llama_folder), []
     uniform = torch.full((1, 2 * PROGRESS_EVERY + 1), 0.97, dtype=torch.float64)
     assert len(sample(backbone, [[9]], uniform, on_progress=lambda: calls.append(1)).tokens[0]) == uniform.shape[1]
@@ -193,7 +193,7 @@ def test_padding_by_hand():
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-def test_a_prompt_that_occurs_often_is_read_once(folders, kind):
+def test_repeated_prompts_are_read_once(folders, kind):
     """Four rows, two prompts of different lengths, in turns: each row as if it were alone."""
     backbone, seen = tiny_models.load(folders[kind], torch.float64), []
     long, short, uniform = tiny_models.ids("the old king saw"), tiny_models.ids("moon"), tiny_models.seeded(4, 8)

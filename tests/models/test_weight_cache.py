@@ -58,7 +58,7 @@ def effect(weights, i):
     ("kind", "dtype"),
     [(MergedWeights, torch.float32), (ConcatWeightCache, torch.float32), (ConcatWeightCache, torch.bfloat16)],
 )
-def test_they_are_the_frozen_ones_with_the_update(kind, dtype, ranks):
+def test_weights_are_frozen_plus_update(kind, dtype, ranks):
     weights = frozen(dtype)
     parts = parts_of(weights, ranks)
     found = keeper(kind, weights).weights_for(parts)
@@ -68,7 +68,7 @@ def test_they_are_the_frozen_ones_with_the_update(kind, dtype, ranks):
     assert all(torch.equal(one, other) for one, other in zip(weights[:5], frozen(dtype)[:5], strict=True))
 
 
-def test_beside_is_laid_out_as_the_products_read_it():
+def test_layout_of_concatenated_weights():
     found = keeper(ConcatWeightCache, weights := frozen()).weights_for(parts_of(weights))
     assert found.lora_a[0].tolist() == [[1, 2, 3], [11, 12, 13], [21, 22, 23]]
     assert found.qkv[0].tolist() == [1, 2, 3, -2, 0, 0]  # first row of q
@@ -82,7 +82,7 @@ def test_beside_is_laid_out_as_the_products_read_it():
 
 
 @pytest.mark.parametrize("kind", [MergedWeights, ConcatWeightCache])
-def test_they_follow_what_is_trained_and_whoever_computes(kind):
+def test_weights_follow_training_and_adapter(kind):
     weights = frozen()
     kept, one, other = keeper(kind, weights), parts_of(weights), parts_of(weights, scale=-3.0)
     for parts in (one, other, one):
@@ -95,7 +95,7 @@ def test_they_follow_what_is_trained_and_whoever_computes(kind):
 
 
 @pytest.mark.parametrize("kind", [MergedWeights, ConcatWeightCache])
-def test_they_stay_where_they_are_and_are_not_made_twice(kind):
+def test_weights_keep_their_address_and_are_cached(kind):
     weights = frozen()
     kept, parts = keeper(kind, weights), parts_of(weights)
     first = kept.weights_for(parts)
@@ -105,7 +105,7 @@ def test_they_stay_where_they_are_and_are_not_made_twice(kind):
     assert [one._version for one in again[:5]] == versions
 
 
-def test_what_the_modules_merge_on_their_own_counts_as_a_change_for_each_alone():
+def test_module_merges_bump_only_their_own_version():
     """q is merged by a pass of the modules: not a change of k's, which may wait for its gradient, but one of the whole's."""
     weights = frozen()
     fast = [MergedLoraLinear() for _ in ROWS]
@@ -130,7 +130,7 @@ def test_what_the_modules_merge_on_their_own_counts_as_a_change_for_each_alone()
     assert o._version > version
 
 
-def test_adapters_of_two_ranks_that_take_turns_have_a_room_each():
+def test_two_combinations_of_ranks_are_cached():
     weights = frozen()
     kept, narrow, wide, widest = (
         keeper(ConcatWeightCache, weights), parts_of(weights), parts_of(weights, (2,) * 7), parts_of(weights, (3,) * 7),
@@ -143,7 +143,7 @@ def test_adapters_of_two_ranks_that_take_turns_have_a_room_each():
     assert kept.weights_for(narrow).qkv is not rooms[0]
 
 
-def test_memory_that_runs_out_leaves_nothing_half_made(monkeypatch):
+def test_out_of_memory_leaves_no_partial_weights(monkeypatch):
     weights = frozen()
     kept, parts = keeper(ConcatWeightCache, weights), parts_of(weights)
     cat, calls = torch.cat, []
@@ -163,7 +163,7 @@ def test_memory_that_runs_out_leaves_nothing_half_made(monkeypatch):
         )
 
 
-def test_another_rank_takes_other_room_and_leaves_nothing_behind():
+def test_another_rank_gets_its_own_cache():
     weights = frozen()
     kept = keeper(ConcatWeightCache, weights)
     wide = kept.weights_for(parts_of(weights, (3,) * 7))

@@ -115,7 +115,7 @@ MUTANTS = [
     Mutant(LORA, "product with the input a constant in the second derivative", "            low_rank = a @ flat_x.t()\n", "",
            f"{TRPO}test_a_half_precision_layer_can_be_differentiated_twice"),
     Mutant("models/fused_llama/attention.py", "attention a constant in the second derivative", "weights = attention_weights(q, k, ctx.scale)", "pass",
-           "test_it_can_be_differentiated_twice"),
+           "test_double_backward"),
     # --- critic, pretraining text ---
     Mutant(CRITIC, "head not taken over", "head.linear.bias.copy_(bias)", "pass",
            f"{OWN}test_a_critic_starts_as_the_reward_model"),
