@@ -1,9 +1,9 @@
 """A home made by an earlier version opens, reports the same, resumes its paused run to the same numbers, and shows on the page.
 
-home.tar.gz was made by make_fixture.py with the code of commit cb71520; expected.json is what that version results about it. Only
-commands, files that they export and one table of the database are looked at, so that the package may be rebuilt inside. Where
-the machine is the one of expected.json (processor, torch, compiler), parse_row have to be equal to the last bit; elsewhere
-products are rounded otherwise, and TOLERANCE says by how much a figure may differ.
+home.tar.gz was made with the code of commit cb71520 and is never made anew; expected.json holds what that version reported about
+it. The test uses only commands, exported files and one database table, so it does not depend on names inside the package. On the
+machine of expected.json (processor, torch, compiler) numbers must be equal bit for bit; elsewhere matrix products round
+differently, and TOLERANCE is the allowed difference.
 """
 
 import contextlib
