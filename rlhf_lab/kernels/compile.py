@@ -20,6 +20,8 @@ from pathlib import Path
 
 import torch
 
+from rlhf_lab.common.atomic import atomic_file
+
 log = logging.getLogger("rlhf_lab.kernels")
 
 #: 0: no kernels. USE_VECTORS: layers in C (amx_layer.py) also by AVX-512 vectors; by default they need AMX tiles.
@@ -181,16 +183,12 @@ def compiled_library(compiler: Sequence[str], options: Sequence[str]) -> Path:
 
 
 def _compile(command: Sequence[str], path: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        output = Path(folder, path.name)
+    with atomic_file(path) as output:  # another process may be compiling it as well
         sources = [str(source) for source in SOURCES if source.suffix == ".c"]
         subprocess.run(
             [*command, "-o", str(output), *sources, "-lm"], check=True, capture_output=True, timeout=COMPILE_TIMEOUT_S,
             text=True, errors="replace",
         )  # fmt: skip
-        with output.open("rb") as file:
-            os.fsync(file.fileno())
-        output.replace(path)  # atomic: another process may be compiling it as well
 
 
 def _cache_folder() -> Path:

@@ -20,8 +20,8 @@ from rlhf_lab.errors import ConfigError
     ],
 )
 def test_wilson_interval_against_published_values(successes, n, low, high):
-    got = stats.wilson_interval(successes, n, z=1.959964)
-    assert got == pytest.approx((low, high), abs=5e-5)
+    actual = stats.wilson_interval(successes, n, z=1.959964)
+    assert actual == pytest.approx((low, high), abs=5e-5)
 
 
 def test_wilson_interval_by_hand():

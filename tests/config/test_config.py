@@ -59,10 +59,10 @@ def test_every_range_is_inclusive_and_enforced(cls):
         for bound, outside in ((item.low, item.low - 1), (item.high, item.high + 1)):
             beside = BESIDE.get(item.name, {}) if cls is PolicyConfig else {}
             algorithm = item.only[0] if item.only else beside.get("algorithm")
-            given = cls.recommended({"algorithm": algorithm}) | ({"algorithm": algorithm} if algorithm else {})
-            cls(**(given | beside | {item.name: item.type(bound)}))
+            recorded = cls.recommended({"algorithm": algorithm}) | ({"algorithm": algorithm} if algorithm else {})
+            cls(**(recorded | beside | {item.name: item.type(bound)}))
             with pytest.raises(ConfigError, match=rf"^{item.name} = .* (below its least|above its greatest) value"):
-                cls(**(given | beside | {item.name: item.type(outside)}))
+                cls(**(recorded | beside | {item.name: item.type(outside)}))
 
 
 @pytest.mark.parametrize(
@@ -159,23 +159,25 @@ def test_choices_are_those_of_the_core():
     assert set(choices["loss_mean"]) == set(REDUCTIONS)
     row, mask = torch.tensor([[0.5, -1.0, 0.0]]), torch.tensor([[True, True, False]])
     on = {"gamma": 1.0, "values": row}
-    for word in choices["kl_estimator"]:
-        assert kl_from_logits(row[..., None], row[..., None], torch.zeros(1, 3, dtype=torch.int64), word).shape == (
+    for choice_by_letter in choices["kl_estimator"]:
+        assert kl_from_logits(
+            row[..., None], row[..., None], torch.zeros(1, 3, dtype=torch.int64), choice_by_letter
+        ).shape == (
             1,
             3,
         )
-    for word in choices["score_placement"]:
-        assert place_scores(torch.ones(1), mask, word).sum() == 1
-    for word in choices["credit"]:
-        assert reinforce_weights(row, mask, credit=word, **on).shape == row.shape
-    for word in choices["baseline"]:
-        assert reinforce_weights(row, mask, baseline=word, **on).shape == row.shape
-    for word in choices["value_target"]:
-        assert value_targets(row, row, mask, gamma=1.0, lam=0.9, target=word).shape == row.shape
-    for word in choices["ensemble_score"]:
-        assert combine_ensemble_scores(torch.ones(2, 3), word).shape == (3,)
-    for word in REDUCTIONS.values():
-        assert reduce_tokens(row, mask, word).shape == ()
+    for choice_by_letter in choices["score_placement"]:
+        assert place_scores(torch.ones(1), mask, choice_by_letter).sum() == 1
+    for choice_by_letter in choices["credit"]:
+        assert reinforce_weights(row, mask, credit=choice_by_letter, **on).shape == row.shape
+    for choice_by_letter in choices["baseline"]:
+        assert reinforce_weights(row, mask, baseline=choice_by_letter, **on).shape == row.shape
+    for choice_by_letter in choices["value_target"]:
+        assert value_targets(row, row, mask, gamma=1.0, lam=0.9, target=choice_by_letter).shape == row.shape
+    for choice_by_letter in choices["ensemble_score"]:
+        assert combine_ensemble_scores(torch.ones(2, 3), choice_by_letter).shape == (3,)
+    for choice_by_letter in REDUCTIONS.values():
+        assert reduce_tokens(row, mask, choice_by_letter).shape == ()
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -66,12 +66,12 @@ def test_a_heartbeat_identifies_the_process(db: Database) -> None:
     assert state(db) is ABSENT
     engine_id = engine_process.record_heartbeat(db, "idle", device="cuda", memory_mb=812.5)
     assert engine_process.record_heartbeat(db, "step 3", device="cuda") == engine_id
-    found = engine_process.engine_state(db)
-    assert (found.state, found.row.id, found.row.state, found.row.device) == (ALIVE, engine_id, "step 3", "cuda")
-    assert found.row.memory_mb is None
-    assert found.row.process == engine_process.this_process()
-    assert found.row.process.pid == os.getpid()
-    assert found.row.beat_at == pytest.approx(time.time(), abs=5)
+    result = engine_process.engine_state(db)
+    assert (result.state, result.row.id, result.row.state, result.row.device) == (ALIVE, engine_id, "step 3", "cuda")
+    assert result.row.memory_mb is None
+    assert result.row.process == engine_process.this_process()
+    assert result.row.process.pid == os.getpid()
+    assert result.row.beat_at == pytest.approx(time.time(), abs=5)
     engine_process.mark_engine_stopped(db, engine_id)
     assert state(db) is ABSENT
     assert engine_process.engine_state(db).row.stopped_at is not None
@@ -110,8 +110,8 @@ def test_a_live_engine_takes_precedence_over_newer_dead_ones(db: Database, engin
     assert state(db) is DEAD
     alive = engine_row()
     engine_row(process_started=2.0)
-    found = engine_process.engine_state(db)
-    assert (found.state, found.row.id) == (ALIVE, alive)
+    result = engine_process.engine_state(db)
+    assert (result.state, result.row.id) == (ALIVE, alive)
     engine_process.mark_engine_stopped(db, alive)
     last = engine_row(process_started=3.0, stopped_at=time.time())
     assert engine_process.engine_state(db).row.id == last != old
@@ -145,8 +145,8 @@ def test_an_engine_is_started_found_and_stopped(db: Database, home: Path, monkey
     process = started.row.process
     assert os.getsid(process.pid) == process.pid != os.getsid(0)  # detached: our Ctrl-C is not its
     wait_for(lambda: state(db) is ALIVE)
-    found = engine_process.engine_state(db)
-    assert (found.row.id, found.row.process, found.row.state) == (started.row.id, process, "idle")
+    result = engine_process.engine_state(db)
+    assert (result.row.id, result.row.process, result.row.state) == (started.row.id, process, "idle")
     assert engine_process.ensure_engine(db, home, command(home)).row.id == started.row.id
     environment = psutil.Process(process.pid).environ()
     ours = {name: os.environ.get(name, value) for name, value in TRAINING_ENV.items()}
@@ -279,8 +279,8 @@ def test_the_page_side_imports_nothing_heavy() -> None:
     code = "import sys, rlhf_lab.jobs.queue, rlhf_lab.store.run_metrics, rlhf_lab.store.votes"
     heavy = "print({'torch', 'transformers', 'peft', 'alembic'} & set(sys.modules))"
     root = Path(engine_process.__file__).parents[2]
-    said = subprocess.check_output([sys.executable, "-c", f"{code}; {heavy}"], cwd=root, text=True)
-    assert said == "set()\n"
+    outputs = subprocess.check_output([sys.executable, "-c", f"{code}; {heavy}"], cwd=root, text=True)
+    assert outputs == "set()\n"
 
 
 BOUND = """

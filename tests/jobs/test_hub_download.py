@@ -29,10 +29,10 @@ class SlowHub(FakeHub):
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    found = SlowHub(tmp_path / "cache").use(monkeypatch)
-    found.models[NAME] = model(tmp_path / "remote")
-    yield found
-    found.go_on.set()
+    result = SlowHub(tmp_path / "cache").use(monkeypatch)
+    result.models[NAME] = model(tmp_path / "remote")
+    yield result
+    result.go_on.set()
 
 
 def test_a_download_from_beginning_to_end(hub):
@@ -89,12 +89,12 @@ def test_an_error_after_cancelling_stays_cancelled(hub):
 
 
 def test_a_finished_download_cannot_be_cancelled(hub):
-    said = []
+    outputs = []
     downloads = ModelDownloader()
     hub.go_on.set()
-    downloads.start(inspect_model(NAME), lambda folder: said.append(downloads.cancel()) or "Made.")
+    downloads.start(inspect_model(NAME), lambda folder: outputs.append(downloads.cancel()) or "Made.")
     downloads.wait(WAIT)
-    assert said == [False]
+    assert outputs == [False]
     assert downloads.progress().words == "Made."
 
 
@@ -105,20 +105,20 @@ def test_cancelling_without_a_download_does_nothing():
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "match"),
     [
         (OSError(errno.ENOSPC, "no space"), "the disk is full"),
         (ConnectionError("gone"), "ConnectionError: check the network"),
     ],
 )
-def test_an_interrupted_download_can_be_continued(hub, error, words):
+def test_an_interrupted_download_can_be_continued(hub, error, match):
     facts, downloads = inspect_model(NAME), ModelDownloader()
     hub.error = error
     downloads.start(facts, lambda folder: "")
     downloads.wait(WAIT)
     now = downloads.progress()
     assert now.status is DownloadStatus.FAILED
-    assert words in now.words
+    assert match in now.words
     hub.error = None
     hub.go_on.set()
     downloads.start(facts, lambda folder: "Made.")

@@ -27,9 +27,9 @@ def sizes(found):
 
 
 def test_every_term_on_a_cpu():
-    found = estimate_memory(FACTS, DeviceMemory("cpu", "CPU", 10**9), RUN)
+    result = estimate_memory(FACTS, DeviceMemory("cpu", "CPU", 10**9), RUN)
     # H 8, I 20, L 2, V 100, K 2 heads of 2 = 4; T = 64 + 36 = 100
-    assert sizes(found) == {
+    assert sizes(result) == {
         "weights": 1800 * 4,
         "merged copy": (1800 - 800) * 4,
         "adapters": 2 * (2 * 16 + 2 * 12 + 3 * 28) * 2 * 20,  # r · (q, o; k, v; gate, up, down) · layers · 20 bytes
@@ -38,7 +38,7 @@ def test_every_term_on_a_cpu():
         "cache": 4 * 100 * 2 * 2 * 4 * 4,
         "program": PROCESS_BYTES["cpu"],
     }
-    assert found.required_bytes == sum(sizes(found).values())
+    assert result.required_bytes == sum(sizes(result).values())
 
 
 def test_a_gpu_halves_the_numbers_but_not_the_adapters_and_logits():
@@ -58,10 +58,10 @@ def test_the_dtype_of_the_environment_variable(monkeypatch, kind, name, size):
 
 
 def test_the_formula_is_shown_with_its_numbers():
-    found = estimate_memory(FACTS, DeviceMemory("cpu", "CPU", 10**9), RUN)
-    told = {part.name: part.formula for part in found.terms}
-    assert told["weights"] == "1,800 × 4 bytes"
-    assert told["activations"] == "32 rows × 100 tokens × 2 layers × 228 × 4 bytes"
+    result = estimate_memory(FACTS, DeviceMemory("cpu", "CPU", 10**9), RUN)
+    messages = {part.name: part.formula for part in result.terms}
+    assert messages["weights"] == "1,800 × 4 bytes"
+    assert messages["activations"] == "32 rows × 100 tokens × 2 layers × 228 × 4 bytes"
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_the_formula_is_shown_with_its_numbers():
 )
 def test_the_verdict(share, verdict):
     need = estimate_memory(FACTS, DeviceMemory("cpu", "CPU", 1), RUN).required_bytes
-    found = estimate_memory(FACTS, DeviceMemory("cpu", "CPU", int(need / share)), RUN)
-    assert found.verdict is verdict
-    assert (verdict is FitVerdict.FITS) == found.advice.startswith("There is room")
+    result = estimate_memory(FACTS, DeviceMemory("cpu", "CPU", int(need / share)), RUN)
+    assert result.verdict is verdict
+    assert (verdict is FitVerdict.FITS) == result.advice.startswith("There is room")
 
 
 def test_sizes_under_alternative_names():
@@ -87,9 +87,9 @@ def test_sizes_under_alternative_names():
 
 
 def test_a_model_without_sizes_gets_a_coarse_estimate():
-    found = estimate_memory(ModelFacts("m", "X", {}, 1000, None), DeviceMemory("cpu", "CPU", 10**10))
-    assert sizes(found) == {"weights": 4000, "the rest": 8000, "program": PROCESS_BYTES["cpu"]}
-    assert "coarse" in found.advice
+    result = estimate_memory(ModelFacts("m", "X", {}, 1000, None), DeviceMemory("cpu", "CPU", 10**10))
+    assert sizes(result) == {"weights": 4000, "the rest": 8000, "program": PROCESS_BYTES["cpu"]}
+    assert "coarse" in result.advice
 
 
 def test_a_gpu_is_detected_by_nvidia_smi(monkeypatch, tmp_path):
@@ -103,5 +103,5 @@ def test_a_gpu_is_detected_by_nvidia_smi(monkeypatch, tmp_path):
     assert detect_device().kind == "cpu"
     monkeypatch.setattr(module.importlib.metadata, "version", lambda name: "2.13.0+cu130")
     tool.write_text("#!/bin/sh\nexit 9\n")
-    found = detect_device()
-    assert (found.kind, found.free_bytes > 0) == ("cpu", True)
+    result = detect_device()
+    assert (result.kind, result.free_bytes > 0) == ("cpu", True)

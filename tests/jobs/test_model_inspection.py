@@ -17,9 +17,9 @@ NAME = "someone/small"
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    found = FakeHub(tmp_path / "cache").use(monkeypatch)
-    found.models[NAME] = model(tmp_path / "remote")
-    return found
+    result = FakeHub(tmp_path / "cache").use(monkeypatch)
+    result.models[NAME] = model(tmp_path / "remote")
+    return result
 
 
 def answer(status):
@@ -53,7 +53,7 @@ def test_a_real_folder_counts_what_torch_counts(gpt2_folder):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("spoil", "match"),
     [
         (lambda f: (f / "config.json").unlink(), "no config.json"),
         (lambda f: (f / "config.json").write_text("{"), "cannot be read"),
@@ -70,10 +70,10 @@ def test_a_real_folder_counts_what_torch_counts(gpt2_folder):
         (lambda f: (f / WEIGHT_INDEX_FILE).write_text("{}"), "KeyError"),
     ],
 )  # fmt: skip
-def test_a_folder_that_is_no_usable_model(tmp_path, spoil, words):
+def test_a_folder_that_is_no_usable_model(tmp_path, spoil, match):
     folder = model(tmp_path / "m")
     spoil(folder)
-    with pytest.raises(ModelError, match=words):
+    with pytest.raises(ModelError, match=match):
         inspect_model(str(folder))
 
 
@@ -124,7 +124,7 @@ def test_a_partly_cached_hub_model_needs_a_request(hub):
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "match"),
     [
         (GatedRepoError("no", response=answer(403)), "gated"),
         (RepositoryNotFoundError("no", response=answer(404)), "no model"),
@@ -132,29 +132,30 @@ def test_a_partly_cached_hub_model_needs_a_request(hub):
         (OSError("no name"), "cannot be reached from here"),
     ],
 )
-def test_errors_of_the_hub(hub, error, words):
+def test_errors_of_the_hub(hub, error, match):
     hub.error = error
-    with pytest.raises(ModelError, match=words):
+    with pytest.raises(ModelError, match=match):
         inspect_model(NAME)
 
 
 @pytest.mark.parametrize(
-    ("spoil", "words"),
+    ("spoil", "match"),
     [
         (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), "pickle"),
         (lambda f: (f / "tokenizer.json").unlink(), "tokenizer"),
         (lambda f: (f / "config.json").write_text(json.dumps(CONFIG | {"architectures": ["T5Model"]})), "T5Model"),
     ],
 )
-def test_a_hub_model_of_the_wrong_kind(hub, tmp_path, spoil, words):
+def test_a_hub_model_of_the_wrong_kind(hub, tmp_path, spoil, match):
     spoil(tmp_path / "remote")
-    with pytest.raises(ModelError, match=words):
+    with pytest.raises(ModelError, match=match):
         inspect_model(NAME)
 
 
 def test_the_hubs_client_brings_no_torch():
     script = (
-        "import sys; from rlhf_lab.jobs.model_inspection import inspect_model; from rlhf_lab.jobs import hub_download, memory_estimate;"
+        "import sys; from rlhf_lab.jobs.model_inspection import inspect_model;"
+        "from rlhf_lab.jobs import hub_download, memory_estimate;"
         "inspect_model('embedded'); memory_estimate.detect_device(); hub_download.cached_bytes('a/b');"
         "from huggingface_hub import HfApi, get_safetensors_metadata, hf_hub_download, snapshot_download;"
         "print(sorted({name.split('.')[0] for name in sys.modules} & {'torch', 'transformers', 'peft'}))"

@@ -57,23 +57,23 @@ def test_a_name_is_one_line_of_80_characters(db):
 
 
 def test_projects_of_the_same_name_get_a_number(db):
-    made = [
+    created = [
         new_project(db, custom_prompts=OWN, name=name).name
         for name in ("a", "a", "a 2", "b 7", "b 7", "x" * 80, "x" * 80)
     ]
-    assert made == ["a", "a 2", "a 3", "b 7", "b 2", "x" * 80, "x" * 75 + " 2"]
+    assert created == ["a", "a 2", "a 3", "b 7", "b 2", "x" * 80, "x" * 75 + " 2"]
 
 
 def test_a_refused_project_is_not_created(db, tmp_path):
     folder = model(tmp_path / "m")
     (folder / "tokenizer.json").unlink()
-    for given, error in (
+    for recorded, error in (
         ({"model": str(folder)}, ModelError),
         ({"prompt_set": "poems"}, ConfigError),
         ({"prompts_file": tmp_path / "none.txt"}, ConfigError),
     ):
         with pytest.raises(error):
-            new_project(db, **given)
+            new_project(db, **recorded)
     assert projects(db) == []
 
 
@@ -110,12 +110,12 @@ def test_a_model_opens_its_latest_project_or_a_new_one(db, tmp_path):
     second = new_project(db, prompt_set="reviews")
     open_project(db, first.id)
     assert open_project_on_model(db, embedded).id == first.id  # not the newest
-    made = open_project_on_model(db, other)
-    assert (made.model, made.name) == (str(tmp_path / "m"), "m: tales")
-    assert pick_project(db, None).id == made.id
+    created = open_project_on_model(db, other)
+    assert (created.model, created.name) == (str(tmp_path / "m"), "m: tales")
+    assert pick_project(db, None).id == created.id
     assert open_project_on_model(db, embedded).id == first.id
     assert pick_project(db, None).id == first.id
     open_project(db, second.id)
-    assert open_project_on_model(db, other).id == made.id
+    assert open_project_on_model(db, other).id == created.id
     assert open_project_on_model(db, embedded).id == second.id
     assert len(projects(db)) == 3

@@ -29,7 +29,7 @@ def test_line_breaks_inside_a_prompt():
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"),
+    ("name", "text", "match"),
     [
         ("p.jsonl", '"a"\n{"prompt": 5}\n', "line 2: neither a text"),
         ("p.jsonl", '{"other": "a"}\n', "line 1: neither a text"),
@@ -40,17 +40,17 @@ def test_line_breaks_inside_a_prompt():
         ("p.txt", "a\nb\0", "line 2: a NUL"),
     ],
 )
-def test_an_error_names_its_line(name, text, words):
-    with pytest.raises(ConfigError, match=words):
+def test_an_error_names_its_line(name, text, match):
+    with pytest.raises(ConfigError, match=match):
         parse_prompts(text, name)
 
 
 def test_many_errors_are_counted_and_five_are_named():
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as messages:
         parse_prompts("{\n" * 7, "p.jsonl")
-    assert str(told.value).startswith("7 lines cannot be used")
-    assert str(told.value).count("line ") == 5
-    assert "2 more" in str(told.value)
+    assert str(messages.value).startswith("7 lines cannot be used")
+    assert str(messages.value).count("line ") == 5
+    assert "2 more" in str(messages.value)
 
 
 def test_too_few_too_many_too_large():

@@ -101,9 +101,9 @@ def test_a_run_that_cannot_start_leaves_no_row(db: Database, home: Path, started
     project_id, other = project(db), project(db)
     with pytest.raises(LabelError, match="train-reward"):
         run_control.start_run(db, home, project_id, CONFIG)
-    theirs = reward_model(db, other)
-    with pytest.raises(LabelError, match=f"has no reward model {theirs}"):
-        run_control.start_run(db, home, project_id, CONFIG, reward_model_id=theirs)
+    other_db = reward_model(db, other)
+    with pytest.raises(LabelError, match=f"has no reward model {other_db}"):
+        run_control.start_run(db, home, project_id, CONFIG, reward_model_id=other_db)
     with pytest.raises(StoreError, match="no reward model 99"):
         run_control.start_run(db, home, project_id, CONFIG, reward_model_id=99)
     reward_model(db, project_id)
@@ -122,12 +122,12 @@ def test_a_run_that_cannot_start_leaves_no_row(db: Database, home: Path, started
 def test_custom_pretraining_texts_are_stored_in_the_run_folder(db: Database, home: Path, started: list[Path]) -> None:
     project_id = project(db)
     reward_model(db, project_id)
-    given = ["Once,\nthere was", "a wolf ✓"]
+    recorded = ["Once,\nthere was", "a wolf ✓"]
     run = run_control.start_run(
-        db, home, project_id, CONFIG.replace(ptx_coef=0.1), ptx_texts=(given, "tales.csv:story")
+        db, home, project_id, CONFIG.replace(ptx_coef=0.1), ptx_texts=(recorded, "tales.csv:story")
     )
     assert run.manifest["ptx_texts"] == {"source": "tales.csv:story", "count": 2}
-    assert json.loads(ptx_texts_file(home, run.id).read_text()) == given
+    assert json.loads(ptx_texts_file(home, run.id).read_text()) == recorded
 
 
 def test_pause_and_stop_of_a_run_that_an_engine_works_on(
@@ -171,7 +171,7 @@ def test_resume_of_a_paused_run_is_an_event(db: Database, home: Path, run: Run, 
     set_run_status(db, run.id, RunStatus.PAUSED)
     run_control.resume(db, home, run.id)
     assert kinds(db, run) == [EventKind.RESUME]
-    assert [found.id for found in queue.jobs(db)] == [job]
+    assert [result.id for result in queue.jobs(db)] == [job]
     assert started == [home]  # the one that paused may be dead
 
 
@@ -200,9 +200,9 @@ def test_a_run_is_resumed_in_another_number_of_processes(
     db: Database, home: Path, run: Run, started: list[Path]
 ) -> None:
     """The config tells how it was begun, a note what it goes on with; the next resume knows it still."""
-    for asked, now in ((None, 1), (2, 2), (None, 2), (2, 2), (1, 1)):
+    for requests, now in ((None, 1), (2, 2), (None, 2), (2, 2), (1, 1)):
         set_run_status(db, run.id, RunStatus.STOPPED)
-        run_control.resume(db, home, run.id, asked)
+        run_control.resume(db, home, run.id, requests)
         assert run_control.process_count(db, get_run(db, run.id)) == now
         queue.cancel(db, queue.jobs(db)[0].id)
     notes = [event.payload for event in pending_events(db, run.id)]
@@ -250,7 +250,7 @@ def test_a_live_setting_can_be_changed_until_a_run_is_done(db: Database, run: Ru
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "words"),
+    ("name", "value", "match"),
     [
         ("lr", 0.0, "lr = 0.0 is below its least value"),
         ("lr", 1.5, "above its greatest value"),
@@ -262,10 +262,10 @@ def test_a_live_setting_can_be_changed_until_a_run_is_done(db: Database, run: Ru
     ],
 )
 def test_an_invalid_live_setting_is_refused_before_it_is_recorded(
-    db: Database, run: Run, name: str, value: float, words: str
+    db: Database, run: Run, name: str, value: float, match: str
 ) -> None:
     set_run_status(db, run.id, RunStatus.RUNNING)
-    with pytest.raises(ConfigError, match=words):
+    with pytest.raises(ConfigError, match=match):
         run_control.set_live_setting(db, run.id, name, value)
     assert events(db, run.id) == []
 
@@ -279,14 +279,14 @@ def test_a_live_setting_of_a_done_run_is_refused(db: Database, run: Run) -> None
 
 
 def test_the_reward_model_is_switched_within_the_project_only(db: Database, run: Run) -> None:
-    mine, theirs = reward_model(db, run.project_id), reward_model(db, project(db))
-    run_control.switch_reward_model(db, run.id, mine)
+    own, other_db = reward_model(db, run.project_id), reward_model(db, project(db))
+    run_control.switch_reward_model(db, run.id, own)
     with pytest.raises(ConfigError, match="another project"):
-        run_control.switch_reward_model(db, run.id, theirs)
+        run_control.switch_reward_model(db, run.id, other_db)
     with pytest.raises(StoreError, match="no reward model 99"):
         run_control.switch_reward_model(db, run.id, 99)
     (event,) = events(db, run.id)
-    assert (event.kind, event.payload) == (EventKind.SWITCH_REWARD, {"reward_model_id": mine})
+    assert (event.kind, event.payload) == (EventKind.SWITCH_REWARD, {"reward_model_id": own})
 
 
 def test_a_run_is_renamed(db: Database, run: Run) -> None:
@@ -300,12 +300,12 @@ def test_a_run_is_renamed(db: Database, run: Run) -> None:
 
 def test_a_run_is_deleted_with_its_files_and_no_other(db: Database, home: Path, run: Run) -> None:
     other = create_run(db, run.project_id, run.reward_model_id, "b", config={}, manifest={}, total_steps=8)
-    for found in (run, other):
-        (home / "runs" / str(found.id) / "step-000005").mkdir(parents=True)
-        (home / "runs" / str(found.id) / "step-000005" / "state.json").write_text("{}")
+    for result in (run, other):
+        (home / "runs" / str(result.id) / "step-000005").mkdir(parents=True)
+        (home / "runs" / str(result.id) / "step-000005" / "state.json").write_text("{}")
     set_run_status(db, run.id, RunStatus.DONE)
     run_control.delete(db, home, run.id)
-    assert [found.id for found in runs(db)] == [other.id]
+    assert [result.id for result in runs(db)] == [other.id]
     assert [path.name for path in (home / "runs").iterdir()] == [str(other.id)]
 
 
@@ -314,7 +314,7 @@ def test_an_active_run_is_not_deleted(db: Database, home: Path, run: Run, status
     set_run_status(db, run.id, status)
     with pytest.raises(StoreError, match="stop it before"):
         run_control.delete(db, home, run.id)
-    assert [found.id for found in runs(db)] == [run.id]
+    assert [result.id for result in runs(db)] == [run.id]
 
 
 def test_a_run_whose_job_is_open_is_not_deleted(db: Database, home: Path, run: Run) -> None:
@@ -322,7 +322,7 @@ def test_a_run_whose_job_is_open_is_not_deleted(db: Database, home: Path, run: R
     set_run_status(db, run.id, RunStatus.INTERRUPTED)
     with pytest.raises(StoreError, match="stop it before"):
         run_control.delete(db, home, run.id)
-    assert [found.id for found in runs(db)] == [run.id]
+    assert [result.id for result in runs(db)] == [run.id]
 
 
 def test_every_control_of_an_unknown_run_names_it(db: Database, home: Path, started: list[Path]) -> None:

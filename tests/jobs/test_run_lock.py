@@ -33,9 +33,9 @@ def run(db, home, monkeypatch):
     monkeypatch.setattr(engine_process, "ensure_engine", lambda *_: None)
     project = new_project(db)
     model = add_reward_model(db, project.id, "x", config={}, report={}, snapshot=LabelSnapshot((), "", Source.HUMAN))
-    made = create_run(db, project.id, model.id, "r", config={}, manifest={}, total_steps=9)
-    set_run_status(db, made.id, RunStatus.RUNNING)
-    return made.id
+    created = create_run(db, project.id, model.id, "r", config={}, manifest={}, total_steps=9)
+    set_run_status(db, created.id, RunStatus.RUNNING)
+    return created.id
 
 
 @pytest.fixture
@@ -65,15 +65,15 @@ def test_a_run_whose_process_was_killed_is_marked_as_interrupted(db, home, run, 
     assert status(db, run) is was
     end(process)
     assert run_lock.mark_interrupted_runs(db, home) == [run]
-    found = get_run(db, run)
-    assert found.status is RunStatus.INTERRUPTED
-    assert found.message.endswith(f"python -m rlhf_lab train-policy --resume {run}")
+    result = get_run(db, run)
+    assert result.status is RunStatus.INTERRUPTED
+    assert result.message.endswith(f"python -m rlhf_lab train-policy --resume {run}")
     assert run_lock.mark_interrupted_runs(db, home) == []
 
 
 def written_elsewhere(home, run, **there):
-    known = dataclasses.asdict(run_lock.lock_owner(home, run))
-    (run_folder(home, run) / run_lock.OWNER_FILE).write_text(json.dumps(known | {"host": "gpu-box"} | there))
+    names = dataclasses.asdict(run_lock.lock_owner(home, run))
+    (run_folder(home, run) / run_lock.OWNER_FILE).write_text(json.dumps(names | {"host": "gpu-box"} | there))
 
 
 @pytest.mark.parametrize(("there", "here"), [("a", "b"), ("", "b"), ("a", ""), ("", "")])

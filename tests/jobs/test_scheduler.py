@@ -37,9 +37,9 @@ def runner(db, tmp_path, monkeypatch):
     """A scheduler that starts no engine but counts how often it would have."""
     monkeypatch.setattr(engine_process, "ensure_engine", lambda *_: calls.append(1))
     calls: list[int] = []
-    made = scheduler.Scheduler(tmp_path, db)
-    made.calls = calls
-    return made
+    created = scheduler.Scheduler(tmp_path, db)
+    created.calls = calls
+    return created
 
 
 def open_kinds(db):
@@ -48,8 +48,10 @@ def open_kinds(db):
 
 def add_pairs(db, project, count):
     prompt = projects.prompts(db, project.id, "train")[0]
-    made = projects.add_completions(db, [NewCompletion(prompt.id, f"t{i}", (i,), "base", i) for i in range(2 * count)])
-    return projects.add_pairs(db, project.id, [(made[2 * i].id, made[2 * i + 1].id, "r") for i in range(count)])
+    created = projects.add_completions(
+        db, [NewCompletion(prompt.id, f"t{i}", (i,), "base", i) for i in range(2 * count)]
+    )
+    return projects.add_pairs(db, project.id, [(created[2 * i].id, created[2 * i + 1].id, "r") for i in range(count)])
 
 
 def label(db, project, count, source=Source.HUMAN, choice=Choice.FIRST):
@@ -189,13 +191,13 @@ def test_a_judge_continues_with_new_pairs_and_then_its_labels_are_trained_on(db,
 
 def test_no_training_while_a_judge_is_labelling(db, project, runner, monkeypatch):
     add_pairs(db, project, 60)
-    whole, seen = scheduler.label_with_judge, []
+    original, seen = scheduler.label_with_judge, []
 
     def in_halves(db, project_id, judge, count):
-        first = whole(db, project_id, judge, count // 2)
+        first = original(db, project_id, judge, count // 2)
         runner.run_once()  # the scheduler's own thread may run at any moment
         seen.append(train_jobs(db))
-        return Counter(first) + Counter(whole(db, project_id, judge, count - count // 2))
+        return Counter(first) + Counter(original(db, project_id, judge, count - count // 2))
 
     monkeypatch.setattr(scheduler, "label_with_judge", in_halves)
     runner.request_judge_labels(project.id, "cheerful", 40)
@@ -259,13 +261,15 @@ def test_a_damaged_checkpoint_is_not_sampled_from(db, project, tmp_path):
     none = LabelSnapshot((), "", Source.HUMAN)
     model = add_reward_model(db, project.id, "x", config={}, report={}, snapshot=none)
     old, new = (create_run(db, project.id, model.id, "r", config={}, manifest={}, total_steps=9) for _ in range(2))
-    made = [write_checkpoint(tmp_path / "runs" / str(run.id), step) for run, step in ((old, 9), (new, 10), (new, 20))]
+    created = [
+        write_checkpoint(tmp_path / "runs" / str(run.id), step) for run, step in ((old, 9), (new, 10), (new, 20))
+    ]
     assert scheduler.newest_checkpoint(tmp_path, db, project.id) == f"run/{new.id}/20"
-    (made[2] / "adapter.bin").write_text("of step 2")
+    (created[2] / "adapter.bin").write_text("of step 2")
     assert scheduler.newest_checkpoint(tmp_path, db, project.id) == f"run/{new.id}/10"
-    (made[1] / "adapter.bin").unlink()
+    (created[1] / "adapter.bin").unlink()
     assert scheduler.newest_checkpoint(tmp_path, db, project.id) == f"run/{old.id}/9"
-    (made[0] / "state.json").unlink()
+    (created[0] / "state.json").unlink()
     assert scheduler.newest_checkpoint(tmp_path, db, project.id) is None
 
 
@@ -296,8 +300,8 @@ def test_two_pages_of_one_home_submit_each_job_once(db, project, runner, monkeyp
 
     for name in ("count_active_annotators", "is_retraining_due"):
         monkeypatch.setattr(scheduler, name, together(getattr(scheduler, name)))
-    with Database.open(tmp_path) as theirs, ThreadPoolExecutor() as pages:
-        for round_ in [pages.submit(one.run_once) for one in (runner, scheduler.Scheduler(tmp_path, theirs))]:
+    with Database.open(tmp_path) as other_db, ThreadPoolExecutor() as pages:
+        for round_ in [pages.submit(one.run_once) for one in (runner, scheduler.Scheduler(tmp_path, other_db))]:
             round_.result()
     assert sorted(open_kinds(db)) == [JobKind.SAMPLE_PAIRS, JobKind.TRAIN_REWARD]
 

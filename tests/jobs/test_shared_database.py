@@ -46,12 +46,12 @@ def test_page_commands_imports_and_engine_share_one_database(elsewhere, home, tm
 
     votes = tmp_path / "votes.csv"
     votes.write_text("prompt,chosen,rejected\nOnce,a cat,a dog\n")
-    asked = {"what": str(votes), "home": str(home), "project": project.id, "save": True, "annotator": "ann"}
-    assert run_in_subprocess(asked)["saved"]["votes"] == 1
+    requests = {"what": str(votes), "home": str(home), "project": project.id, "save": True, "annotator": "ann"}
+    assert run_in_subprocess(requests)["saved"]["votes"] == 1
     assert sum(vote_counts(ctx.db, project.id)[Source.HUMAN].values()) == 1
 
-    wanted = {"prompts": ["Once"], "max_new_tokens": 4}
-    job = queue.submit(ctx.db, JobKind.COMPLETE, project.id, wanted)
+    expected = {"prompts": ["Once"], "max_new_tokens": 4}
+    job = queue.submit(ctx.db, JobKind.COMPLETE, project.id, expected)
     engine = [sys.executable, "-m", "rlhf_lab.engine", "--home", str(home), "--idle-exit", "0.2", "--threads", "1"]
     subprocess.run(engine, cwd=ROOT, check=True, timeout=300)
     done = queue.get_job(ctx.db, job.id)
@@ -59,9 +59,9 @@ def test_page_commands_imports_and_engine_share_one_database(elsewhere, home, tm
     assert engine_process.engine_state(ctx.db).row.stopped_at is not None
 
     main(["doctor", "--home", str(home), "--json"])
-    said = json.loads(capsys.readouterr().out)["checks"][f"home {home}"]
-    assert said["ok"]
-    assert f"its tables in {ctx.db.location}; 1 project" in said["what"]
+    outputs = json.loads(capsys.readouterr().out)["checks"][f"home {home}"]
+    assert outputs["ok"]
+    assert f"its tables in {ctx.db.location}; 1 project" in outputs["what"]
     assert "lab.db" not in names(home)
     assert {"engine.log"} <= names(home)
     ctx.db.close()
@@ -95,21 +95,21 @@ def test_stop_engine_says_on_which_machine_to_stop_it(elsewhere, home, capsys):
             device="cuda",
         ))  # fmt: skip
     assert main(["stop-engine", "--home", str(home), "--json"]) == 1
-    said = json.loads(capsys.readouterr().out)
-    assert said == {"error": "The engine runs on gpu-box (pid 42): stop it there.", "kind": EngineError.__name__}
+    outputs = json.loads(capsys.readouterr().out)
+    assert outputs == {"error": "The engine runs on gpu-box (pid 42): stop it there.", "kind": EngineError.__name__}
 
 
 @pytest.mark.parametrize(
-    ("url", "words"),
+    ("url", "match"),
     [
         ("mysql://lab@host/lab", "SQLite or PostgreSQL, not in mysql"),
         ("/data/lab.db", "database URL cannot be read"),
         ("sqlite:///lab.db", "whole path"),
     ],
 )
-def test_invalid_database_urls_are_refused(home, monkeypatch, url, words):
+def test_invalid_database_urls_are_refused(home, monkeypatch, url, match):
     monkeypatch.setenv(STORE_VARIABLE, url)
-    with pytest.raises(StoreError, match=words):
+    with pytest.raises(StoreError, match=match):
         Database.open(home)
 
 

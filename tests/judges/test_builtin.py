@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import pstdev
 
 import pytest
-from support.import_scanner import imports, package_of, touches
+from support.import_scanner import imported_names, imports_module, package_of
 
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.errors import ConfigError
@@ -348,7 +348,7 @@ def test_negation_and_intensity(text: str, expected: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "entry"),
+    ("choice_by_letter", "entry"),
     [
         ("roars", "roar"),
         ("roaring", "roar"),
@@ -366,17 +366,17 @@ def test_negation_and_intensity(text: str, expected: float) -> None:
         ("caring", ""),
     ],
 )
-def test_inflections_find_their_entry(word: str, entry: str) -> None:
-    found = [entry for _, entry in builtin._find_entries([word], builtin._load_lexicon("vivid"))]
-    assert found == ([entry] if entry else [])
+def test_inflections_find_their_entry(choice_by_letter: str, entry: str) -> None:
+    result = [entry for _, entry in builtin._find_entries([choice_by_letter], builtin._load_lexicon("vivid"))]
+    assert result == ([entry] if entry else [])
 
 
 @pytest.mark.parametrize("name", ["valence", "gloom", "polite", "concrete", "vivid", "speech", "modifiers"])
 def test_the_lexicons_are_well_formed(name: str) -> None:
     entries = word_list(name)
-    words = [entry for entry, _ in entries]
-    assert sorted(words) == sorted(set(words))
-    assert all(re.fullmatch(r"[a-z']+( [a-z']+)*", word) for word in words)
+    match = [entry for entry, _ in entries]
+    assert sorted(match) == sorted(set(match))
+    assert all(re.fullmatch(r"[a-z']+( [a-z']+)*", choice_by_letter) for choice_by_letter in match)
     assert all(-3 <= weight <= 3 for _, weight in entries)
 
 
@@ -457,12 +457,12 @@ def test_an_unknown_name_lists_the_known_ones(spec: str) -> None:
 
 
 def test_the_judges_and_the_corpus_do_not_import_each_other() -> None:
-    assert not touches(
-        imports((PACKAGE / "builtin.py").read_text(encoding="utf-8"), "rlhf_lab"), "rlhf_lab.embedded_model"
+    assert not imports_module(
+        imported_names((PACKAGE / "builtin.py").read_text(encoding="utf-8"), "rlhf_lab"), "rlhf_lab.embedded_model"
     )
     corpus = set((PACKAGE.parent / "embedded_model").rglob("*.py"))
     corpus -= {PACKAGE.parent / "embedded_model" / "model_card.py"}  # it writes no texts, it measures the model
     assert corpus
     for path in corpus:
-        found = imports(path.read_text(encoding="utf-8"), package_of(path, PACKAGE.parents[1]))
-        assert not touches(found, "rlhf_lab.judges"), path.name
+        result = imported_names(path.read_text(encoding="utf-8"), package_of(path, PACKAGE.parents[1]))
+        assert not imports_module(result, "rlhf_lab.judges"), path.name

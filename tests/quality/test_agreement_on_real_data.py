@@ -57,10 +57,10 @@ def test_pandalm_three_annotators(db):
     rows = [row for row in rows if isinstance(row["response2"], str) and (row["instruction"] + row["input"]).strip()]
     units = [[row[f"annotator{i}"] for i in (1, 2, 3)] for row in rows]
     assert len(votes) == 3 * len(rows)
-    wanted, (same, compared) = definition(units)
-    assert krippendorff_alpha(votes) == pytest.approx(wanted, abs=1e-9)
-    found = pairwise_agreement(votes)
-    assert (found.agreed, found.compared) == (same, compared)
+    expected, (same, compared) = definition(units)
+    assert krippendorff_alpha(votes) == pytest.approx(expected, abs=1e-9)
+    result = pairwise_agreement(votes)
+    assert (result.agreed, result.compared) == (same, compared)
     assert [person.annotator for person in annotator_qualities(votes)] == ["annotator1", "annotator2", "annotator3"]
 
 
@@ -86,10 +86,10 @@ def test_llmfao_124_workers_with_ties(db, tmp_path):
     units = defaultdict(list)
     for row in crowd:
         units[row["id"]].append(row["winner"])
-    wanted, (same, compared) = definition(units.values())
-    assert krippendorff_alpha(votes) == pytest.approx(wanted, abs=1e-9)
-    found = pairwise_agreement(votes)
-    assert (found.agreed, found.compared) == (same, compared)
+    expected, (same, compared) = definition(units.values())
+    assert krippendorff_alpha(votes) == pytest.approx(expected, abs=1e-9)
+    result = pairwise_agreement(votes)
+    assert (result.agreed, result.compared) == (same, compared)
     ties = sum(person.ties.agreed for person in annotator_qualities(votes))
     assert ties == sum(row["winner"] == "tie" for row in crowd) == 3471
     # Half of the sides were known: a vote for left or right says where the texts stood.

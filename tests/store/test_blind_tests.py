@@ -73,10 +73,10 @@ def test_a_deleted_test_takes_its_answers_and_texts_and_nothing_else(
 
 
 def test_an_unknown_test_is_refused(db: Database, made: list) -> None:
-    for act in (
+    for action in (
         lambda: blind_tests.add_answers(db, 999, "ann", {0: Choice.FIRST}),
         lambda: blind_tests.rename_test(db, 999, "x"),
         lambda: blind_tests.delete_test(db, 999),
     ):
         with pytest.raises(StoreError, match="no blind test 999"):
-            act()
+            action()

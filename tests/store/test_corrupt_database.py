@@ -112,12 +112,12 @@ except CorruptStoreError:
 def test_one_of_several_processes_renames_a_corrupt_database(home: Path, script: Callable) -> None:
     home.mkdir()
     garbage(home / "lab.db")
-    said = []
+    outputs = []
     for process in [script(OPEN) for _ in range(3)]:
         out, err = process.communicate(timeout=50)
         assert err == ""
-        said.append(out.strip())
-    assert sorted(said) == ["damaged", "opened", "opened"]
+        outputs.append(out.strip())
+    assert sorted(outputs) == ["damaged", "opened", "opened"]
     assert len(databases_aside(home)) == 1
 
 

@@ -30,11 +30,11 @@ def get(db: Database, who: str) -> float | None:
 def test_every_connection_has_its_pragmas(db: Database) -> None:
     with db.read() as one, db.write() as two:
         for conn in (one, two):
-            found = {
+            result = {
                 name: conn.exec_driver_sql(f"PRAGMA {name}").scalar()
                 for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
             }
-            assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 10_000}
+            assert result == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 10_000}
 
 
 def test_a_write_is_kept_and_a_failed_one_leaves_nothing(db: Database) -> None:

@@ -22,8 +22,10 @@ from rlhf_lab.store.erasure import known_names
 def lab(db: Database, home: Path, project: Project) -> int:
     """Ann and Bob, who joined, voted on a pair and judged in a blind test; a reward model that counts Ann twice. Its id."""
     prompt = projects.prompts(db, project.id, "train")[0]
-    made = projects.add_completions(db, [NewCompletion(prompt.id, f"text {n}", (n,), "base", n) for n in range(4)])
-    pairs = projects.add_pairs(db, project.id, [(made[0].id, made[1].id, "x"), (made[2].id, made[3].id, "x")])
+    created = projects.add_completions(db, [NewCompletion(prompt.id, f"text {n}", (n,), "base", n) for n in range(4)])
+    pairs = projects.add_pairs(
+        db, project.id, [(created[0].id, created[1].id, "x"), (created[2].id, created[3].id, "x")]
+    )
     for name in ("Ann", "Bob"):
         add_person(db, name)
         vote = Vote(
@@ -33,18 +35,18 @@ def lab(db: Database, home: Path, project: Project) -> int:
     simulated = Vote("judge", pairs[0].id, "judge:vivid", Source.SIMULATED, Choice.TIE, True)
     votes.cast_vote(db, simulated)
     pair_leases.lease_pair(db, project.id, "Ann")
-    told = {"annotators": ["Ann", "Bob"], "weights": {"Ann": 2}}
-    job = queue.submit(db, JobKind.TRAIN_REWARD, project.id, {"source": "human"} | told)
+    messages = {"annotators": ["Ann", "Bob"], "weights": {"Ann": 2}}
+    job = queue.submit(db, JobKind.TRAIN_REWARD, project.id, {"source": "human"} | messages)
     model = reward_models.add_reward_model(
         db,
         project.id,
         "reward_models/m",
         config={},
-        report=told,
+        report=messages,
         snapshot=label_snapshots.snapshot_labels(db, project.id, Source.HUMAN),
     )
     (home / model.path).mkdir(parents=True)
-    (home / model.path / "report.json").write_text(json.dumps(told))
+    (home / model.path / "report.json").write_text(json.dumps(messages))
     test = blind_tests.add_test(db, project.id, job.id, job.id)
     for name in ("Ann", "Bob"):
         blind_tests.add_answers(db, test.id, name, {0: Choice.FIRST})
@@ -69,10 +71,10 @@ def test_an_erased_name_is_gone_from_every_table_and_others_stay(
     assert "Ann" in everything(db, home)
     assert known_names(db) == ["Ann", "Bob"]
     assert erase_person_data(db, home, "Ann", votes=votes) == 1
-    held = everything(db, home)
-    assert ("'Ann'" in held, '"Ann"' in held, "says Ann" in held) == (False, False, not votes)
+    leased = everything(db, home)
+    assert ("'Ann'" in leased, '"Ann"' in leased, "says Ann" in leased) == (False, False, not votes)
     assert known_names(db) == ["Bob"]
-    assert "says Bob" in held
+    assert "says Bob" in leased
 
 
 def test_votes_of_an_erased_person_stay_anonymous(db: Database, home: Path, project: Project, lab: int) -> None:

@@ -40,10 +40,10 @@ def test_simulated_people_never_get_a_pair_twice_or_a_leased_one(
                 continue
             assert lease.pair.id not in done[who]
             if free:  # something wanted was there: then it is that, and nobody else's pair
-                kept = sum(
+                remaining = sum(
                     pair == lease.pair.id and until > now for other, (pair, until) in screen.items() if other != who
                 )
-                assert votes[lease.pair.id] + kept < overlap
+                assert votes[lease.pair.id] + remaining < overlap
             screen[who] = (lease.pair.id, now + 30)
         elif rng.random() < 0.8:
             pair, _ = screen.pop(who)
@@ -96,13 +96,13 @@ def test_two_processes_share_the_queue_without_a_collision(
     for process in processes:
         assert process.stdout.readline() == "ready\n"
     (home / "go").touch()
-    given = []
+    recorded = []
     for process in processes:
         out, err = process.communicate(timeout=60)
         assert (process.returncode, err) == (0, "")
-        given.append([int(line) for line in out.split()])
-    assert all(len(mine) == len(set(mine)) == each for mine in given)
-    assert Counter(given[0] + given[1]) == dict.fromkeys(ids, overlap)  # every pair, as often as wanted
+        recorded.append([int(line) for line in out.split()])
+    assert all(len(own) == len(set(own)) == each for own in recorded)
+    assert Counter(recorded[0] + recorded[1]) == dict.fromkeys(ids, overlap)  # every pair, as often as wanted
 
 
 ACTIONS = st.lists(

@@ -14,8 +14,8 @@ DAY_S = 86_400.0
 
 
 def given(db, project, who, now, rules=MINUTE):
-    found = pair_leases.lease_pair(db, project.id, who, rules, now=now)
-    return found and found.pair.id
+    result = pair_leases.lease_pair(db, project.id, who, rules, now=now)
+    return result and result.pair.id
 
 
 def vote(db, pair_id, who, now, uuid=""):
@@ -23,12 +23,12 @@ def vote(db, pair_id, who, now, uuid=""):
     return pair_leases.vote_on_lease(db, one, MINUTE, now=now)
 
 
-@pytest.mark.parametrize(("seconds", "kept"), [(59.999, True), (60.0, False)])
-def test_a_lease_lasts_until_its_last_second(db, project, make_pairs, seconds, kept):
+@pytest.mark.parametrize(("seconds", "remaining"), [(59.999, True), (60.0, False)])
+def test_a_lease_lasts_until_its_last_second(db, project, make_pairs, seconds, remaining):
     one, two = (pair.id for pair in make_pairs(2))
     assert given(db, project, "ann", 0.0) == one
-    assert pair_leases.count_active_annotators(db, project.id, seconds) == kept
-    assert given(db, project, "bob", seconds) == (two if kept else one)
+    assert pair_leases.count_active_annotators(db, project.id, seconds) == remaining
+    assert given(db, project, "bob", seconds) == (two if remaining else one)
 
 
 @pytest.mark.parametrize(("seconds", "counts"), [(59.999, True), (60.0, False)])
@@ -52,8 +52,8 @@ def test_an_expired_lease_is_deleted_after_a_day(db, project, make_pairs, second
     vote(db, one.id, "bob", 62.0)
     assert given(db, project, "ann", seconds) == two.id  # and what is over for more than a day is cleared away
     with db.read() as conn:
-        held = sorted(conn.exec_driver_sql("SELECT pair_id FROM leases WHERE annotator = 'ann'").scalars())
-    assert held == ([one.id, two.id] if remembered else [two.id])
+        leased = sorted(conn.exec_driver_sql("SELECT pair_id FROM leases WHERE annotator = 'ann'").scalars())
+    assert leased == ([one.id, two.id] if remembered else [two.id])
     with pytest.raises(StaleVoteError, match="others have judged it" if remembered else "not given to you"):
         vote(db, one.id, "ann", seconds)
 
@@ -74,17 +74,17 @@ def test_a_pair_is_prefetched_only_if_four_stay_free(db, project, make_pairs, pa
     assert len(pair_leases.lease_pairs(db, project.id, "ann", MINUTE, now=0.0)) == 1 + ahead
 
 
-@pytest.mark.parametrize(("pairs", "asked", "got"), [(7, 2, 3), (6, 2, 2), (7, 0, 1)])
-def test_no_more_pairs_are_leased_than_requested(db, project, make_pairs, pairs, asked, got):
+@pytest.mark.parametrize(("pairs", "requests", "actual"), [(7, 2, 3), (6, 2, 2), (7, 0, 1)])
+def test_no_more_pairs_are_leased_than_requested(db, project, make_pairs, pairs, requests, actual):
     make_pairs(pairs)
-    assert len(pair_leases.lease_pairs(db, project.id, "ann", MINUTE, prefetch=asked, now=0.0)) == got
+    assert len(pair_leases.lease_pairs(db, project.id, "ann", MINUTE, prefetch=requests, now=0.0)) == actual
 
 
 @pytest.mark.parametrize(("votes", "may_come"), [(8, False), (9, True)])
 def test_a_hidden_repeat_comes_after_eight_other_votes_at_the_earliest(db, project, make_pairs, votes, may_come):
     """Whether one comes is drawn for each person, half of the times here: of twelve some get one."""
     pairs = make_pairs(10)
-    rules, again = LabellingConfig(overlap=20, repeats=0.5), []
+    rules, repeated = LabellingConfig(overlap=20, repeats=0.5), []
     for who in (f"w{n}" for n in range(12)):
         for pair in pairs[:votes]:
             with db.write() as conn:
@@ -92,16 +92,16 @@ def test_a_hidden_repeat_comes_after_eight_other_votes_at_the_earliest(db, proje
                     "INSERT INTO votes (uuid, pair_id, annotator, source, choice, first_on_left, created_at, repeat) "
                     f"VALUES ('{who}-{pair.id}', {pair.id}, '{who}', 'human', 'first', TRUE, 0, FALSE)"
                 )
-        found = pair_leases.lease_pair(db, project.id, who, rules, now=0.0)
-        again += [found.pair.id] if found.repeat else []
-    assert set(again) == ({pairs[0].id} if may_come else set())
+        result = pair_leases.lease_pair(db, project.id, who, rules, now=0.0)
+        repeated += [result.pair.id] if result.repeat else []
+    assert set(repeated) == ({pairs[0].id} if may_come else set())
 
 
 @pytest.mark.parametrize("seconds", [5, 3600])
 def test_the_shortest_and_the_longest_lease(db, project, make_pairs, seconds):
     (one,) = make_pairs(1)
-    found = pair_leases.lease_pair(db, project.id, "ann", LabellingConfig(hold_s=seconds), now=100.0)
-    assert (found.pair.id, found.expires_at) == (one.id, 100.0 + seconds)
+    result = pair_leases.lease_pair(db, project.id, "ann", LabellingConfig(hold_s=seconds), now=100.0)
+    assert (result.pair.id, result.expires_at) == (one.id, 100.0 + seconds)
 
 
 @pytest.mark.parametrize("seconds", [4, 3601])

@@ -36,10 +36,12 @@ def _ddl(path: Path) -> dict[str, list[str]]:
     """
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    found = {name: ADDED.sub(r",\n\1", sql.replace(f'"{name}"', name, 1).replace(" (", "(\n", 1)) for name, sql in rows}
+    result = {
+        name: ADDED.sub(r",\n\1", sql.replace(f'"{name}"', name, 1).replace(" (", "(\n", 1)) for name, sql in rows
+    }
     return {
         name: sorted(line.strip().rstrip(",") for line in sql.splitlines() if line.strip())
-        for name, sql in found.items()
+        for name, sql in result.items()
         if name not in ("alembic_version", "sqlite_sequence")
     }
 
@@ -58,8 +60,8 @@ def test_the_migrations_write_the_very_same_sql(db: Database, home: Path, tmp_pa
 def _columns(url: str) -> dict[str, list[str]]:
     """Every table and the names of its columns."""
     engine = create_engine(url)
-    found = inspect(engine)
-    tables = {name: [column["name"] for column in found.get_columns(name)] for name in found.get_table_names()}
+    result = inspect(engine)
+    tables = {name: [column["name"] for column in result.get_columns(name)] for name in result.get_table_names()}
     engine.dispose()
     return tables
 

@@ -22,8 +22,8 @@ def vote(pair_id: int, who: str = "ann", choice: Choice = Choice.FIRST, uuid: st
 
 
 def lease(db: Database, project: Project, who: str, rules: LabellingConfig = RULES, now: float = 0.0) -> int | None:
-    found = pair_leases.lease_pair(db, project.id, who, rules, now=now)
-    return found and found.pair.id
+    result = pair_leases.lease_pair(db, project.id, who, rules, now=now)
+    return result and result.pair.id
 
 
 def judge(
@@ -78,8 +78,8 @@ def test_votes_on_pairs_that_were_not_leased_are_refused(db, project, make_pairs
 def test_overlap_is_the_number_of_people_who_get_a_pair(db, project, make_pairs):
     one, two, three = (pair.id for pair in make_pairs(3))
     rules = RULES.replace(overlap=2)
-    given = [lease(db, project, who, rules) for who in "abcde"]
-    assert given == [one, one, two, two, three]
+    recorded = [lease(db, project, who, rules) for who in "abcde"]
+    assert recorded == [one, one, two, two, three]
     assert pair_leases.count_free_pairs(db, project.id, "f", rules, now=0.0) == 1
     assert pair_leases.count_free_pairs(db, project.id, "f", rules, now=60.0) == 3
     assert [lease(db, project, who, rules) for who in "fg"] == [
@@ -184,9 +184,9 @@ def test_redo_brings_votes_back_in_order_until_another_is_cast(db, project, make
     counts = votes.vote_counts(db, project.id)[Source.HUMAN]
     assert (counts[Choice.FIRST], counts[Choice.TIE], counts[Choice.SECOND]) == (1, 1, 0)
     assert pair_leases.redo_last_vote(db, project.id, "bob") is None
-    found = pair_leases.lease_pair(db, project.id, "ann", RULES)
-    assert found is not None
-    pair_leases.vote_on_lease(db, vote(found.pair.id, choice=Choice.BOTH_BAD, uuid="new"), RULES)
+    result = pair_leases.lease_pair(db, project.id, "ann", RULES)
+    assert result is not None
+    pair_leases.vote_on_lease(db, vote(result.pair.id, choice=Choice.BOTH_BAD, uuid="new"), RULES)
     assert pair_leases.redo_last_vote(db, project.id, "ann") is None
 
 
@@ -270,19 +270,19 @@ def test_settings_are_kept_for_each_project(db, project):
 
 def test_annotator_stats_by_hand(db, project, make_pairs):
     ids = [pair.id for pair in make_pairs(4)]
-    said = {"ann": "FFS.", "bob": "FST.", "cid": "..TB"}
-    word = {"F": Choice.FIRST, "S": Choice.SECOND, "T": Choice.TIE, "B": Choice.BOTH_BAD}
-    for who, letters in said.items():
+    outputs = {"ann": "FFS.", "bob": "FST.", "cid": "..TB"}
+    choice_by_letter = {"F": Choice.FIRST, "S": Choice.SECOND, "T": Choice.TIE, "B": Choice.BOTH_BAD}
+    for who, letters in outputs.items():
         for pair, letter in zip(ids, letters, strict=True):
             if letter != ".":
-                votes.cast_vote(db, vote(pair, who, word[letter]))
+                votes.cast_vote(db, vote(pair, who, choice_by_letter[letter]))
     for pair, choice in ((ids[0], Choice.FIRST), (ids[1], Choice.TIE)):
-        again = Vote(f"r{pair}", pair, "ann", Source.HUMAN, choice, False, repeat=True)
-        votes.cast_vote(db, again)
+        repeated = Vote(f"r{pair}", pair, "ann", Source.HUMAN, choice, False, repeat=True)
+        votes.cast_vote(db, repeated)
     votes.cast_vote(db, vote(ids[3], "ann", Choice.SKIP))
-    found = [
+    result = [
         (s.annotator, s.labels, s.repeated, s.same, s.shared, s.agreed)
         for s in annotators.annotator_stats(db, project.id)
     ]
     # ann with bob: pairs 0 (alike), 1, 2; ann with cid: pair 2; bob with cid: pair 2 (alike)
-    assert found == [("ann", 3, 2, 1, 4, 1), ("bob", 3, 0, 0, 4, 2), ("cid", 2, 0, 0, 2, 1)]
+    assert result == [("ann", 3, 2, 1, 4, 1), ("bob", 3, 0, 0, 4, 2), ("cid", 2, 0, 0, 2, 1)]

@@ -22,14 +22,16 @@ APART = {"projects", "engines", "people", "presence"}  # all other tables hold w
 def fill(db: Database, project: Project) -> int:
     """A row at least in every table that belongs to a project; returns the run."""
     prompt = projects.prompts(db, project.id, "train")[0]
-    made = projects.add_completions(db, [NewCompletion(prompt.id, f"text {n}", (n,), "base", n) for n in range(4)])
-    one, _ = projects.add_pairs(db, project.id, [(made[0].id, made[1].id, "x"), (made[2].id, made[3].id, "x")])
+    created = projects.add_completions(db, [NewCompletion(prompt.id, f"text {n}", (n,), "base", n) for n in range(4)])
+    one, _ = projects.add_pairs(
+        db, project.id, [(created[0].id, created[1].id, "x"), (created[2].id, created[3].id, "x")]
+    )
     votes.cast_vote(db, Vote(f"{project.id}", one.id, "ann", Source.HUMAN, Choice.FIRST, True))
     pair_leases.lease_pair(db, project.id, "ann")
     projects.set_labelling_config(db, project.id, LabellingConfig(overlap=2))
     snapshot = LabelSnapshot((1,), "", Source.HUMAN)
     model = reward_models.add_reward_model(db, project.id, f"rm/{project.id}", config={}, report={}, snapshot=snapshot)
-    add_scores(db, model.id, {made[0].id: 0.5})
+    add_scores(db, model.id, {created[0].id: 0.5})
     run = runs.create_run(db, project.id, model.id, "r", config={}, manifest={}, total_steps=1)
     run_metrics.record_step(db, run.id, StepResult(1, {"a": 1.0}, [], [Sample("p", 1, "t", 0.5)]))
     runs.add_event(db, run.id, EventKind.NOTE, {})
@@ -104,7 +106,7 @@ def test_foreign_key_checks_of_a_deletion_use_indices(make_pairs: Callable) -> N
     make_pairs(1)
     for table in t.metadata.sorted_tables:
         first = {index.columns[0].name for index in table.indexes if index.dialect_options["sqlite"]["where"] is None}
-        first |= {next(iter(found.columns)).name for found in table.constraints if len(found.columns)}
+        first |= {next(iter(result.columns)).name for result in table.constraints if len(result.columns)}
         for column in table.columns:
             for key in column.foreign_keys:
                 if key.column.table.name in ("prompts", "completions", "pairs"):

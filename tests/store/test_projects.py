@@ -22,8 +22,8 @@ def test_a_project_with_its_prompts(db: Database, project: Project) -> None:
 
 
 def test_a_prompt_given_twice_stays_in_its_first_split(db: Database) -> None:
-    given = [("a", "eval"), ("b", "train"), ("a", "train"), ("b", "train")]
-    project = projects.create_project(db, "p", "m", "h", "s", 0, given)
+    recorded = [("a", "eval"), ("b", "train"), ("a", "train"), ("b", "train")]
+    project = projects.create_project(db, "p", "m", "h", "s", 0, recorded)
     assert [prompt.text for prompt in projects.prompts(db, project.id, "train")] == ["b"]
     assert [prompt.text for prompt in projects.prompts(db, project.id, "eval")] == ["a"]
 
@@ -39,11 +39,11 @@ def test_the_current_project_is_the_one_opened_or_made_last(db: Database) -> Non
     one, two = (projects.create_project(db, name, "m", "h", "s", 0, [("a", "train")]) for name in ("one", "two"))
     assert projects.current_project(db) == two
     projects.open_project(db, one.id)
-    found = projects.current_project(db)
-    assert found is not None
-    assert found.id == one.id
-    assert found.opened_at is not None
-    assert found.opened_at >= two.created_at
+    result = projects.current_project(db)
+    assert result is not None
+    assert result.id == one.id
+    assert result.opened_at is not None
+    assert result.opened_at >= two.created_at
     three = projects.create_project(db, "three", "m", "h", "s", 0, [("a", "train")])
     assert projects.current_project(db) == three
 
@@ -53,9 +53,9 @@ def test_opening_counts_where_the_clock_was_set_back(db: Database, monkeypatch: 
     projects.create_project(db, "two", "m", "h", "s", 0, [("a", "train")])
     monkeypatch.setattr(projects.time, "time", lambda: 5.0)
     projects.open_project(db, one.id)
-    found = projects.current_project(db)
-    assert found is not None
-    assert found.id == one.id
+    result = projects.current_project(db)
+    assert result is not None
+    assert result.id == one.id
 
 
 def test_unknown_ids(db: Database) -> None:
@@ -86,10 +86,10 @@ def test_completions_and_pairs_come_back_whole(db: Database, project: Project) -
 def test_two_completions_make_one_pair_in_either_order(db: Database, make_pairs: Callable) -> None:
     old, other = make_pairs(2)
     a, b = old.first.id, old.second.id
-    again = projects.add_pairs(db, old.project_id, [(b, a, "new"), (a, b, "new"), (a, other.first.id, "new")])
-    assert again[0] == again[1] == old
-    assert again[2].id not in (old.id, other.id)
-    assert again[2].reason == "new"
+    repeated = projects.add_pairs(db, old.project_id, [(b, a, "new"), (a, b, "new"), (a, other.first.id, "new")])
+    assert repeated[0] == repeated[1] == old
+    assert repeated[2].id not in (old.id, other.id)
+    assert repeated[2].reason == "new"
 
 
 def test_invalid_pairs_are_refused(db: Database, project: Project, make_pairs: Callable) -> None:

@@ -19,8 +19,8 @@ HUMAN, SIMULATED = Source.HUMAN, Source.SIMULATED
 
 
 def vote(db: Database, pair: Pair, choice: Choice, at: float, source: Source = HUMAN, annotator: str = "ann") -> Vote:
-    made = Vote(str(uuid.uuid4()), pair.id, annotator, source, choice, True, created_at=at)
-    return votes.cast_vote(db, made)
+    created = Vote(str(uuid.uuid4()), pair.id, annotator, source, choice, True, created_at=at)
+    return votes.cast_vote(db, created)
 
 
 def model(db: Database, project: Project, at: float, trained_on: list[Vote], source: Source = HUMAN) -> int:
@@ -43,10 +43,10 @@ def test_scores_come_back_replaced_and_with_nan(db: Database, project: Project, 
     add_scores(db, first, {pair.first.id: -1.5})
     add_scores(db, second, {pair.first.id: 9.0})
     add_scores(db, second, {})
-    got = scores_of(db, first, [pair.first.id, pair.second.id, 999])
-    assert got[pair.first.id] == -1.5
-    assert math.isnan(got[pair.second.id])
-    assert got.keys() == {pair.first.id, pair.second.id}
+    actual = scores_of(db, first, [pair.first.id, pair.second.id, 999])
+    assert actual[pair.first.id] == -1.5
+    assert math.isnan(actual[pair.second.id])
+    assert actual.keys() == {pair.first.id, pair.second.id}
     with pytest.raises(StoreError):
         add_scores(db, 999, {pair.first.id: 0.0})
 
@@ -72,10 +72,10 @@ def test_prediction_accuracy_by_hand(db: Database, project: Project, make_pairs:
         add_scores(db, old, {pair.first.id: 1.0} | ({} if i == 4 else {pair.second.id: 0.0}))
         add_scores(db, new, {pair.first.id: 0.0, pair.second.id: 1.0})
         add_scores(db, other_source, {pair.first.id: 2.0, pair.second.id: 2.0})
-    got = prediction_accuracy(db, project.id, HUMAN)
-    assert (got.right, got.decided) == (2, 3)
+    actual = prediction_accuracy(db, project.id, HUMAN)
+    assert (actual.right, actual.decided) == (2, 3)
     # Wilson by hand, z = 1.96, 2 of 3: 0.2077 to 0.9385
-    assert (got.low, got.high) == pytest.approx((0.2077, 0.9385), abs=5e-4)
+    assert (actual.low, actual.high) == pytest.approx((0.2077, 0.9385), abs=5e-4)
     simulated = prediction_accuracy(db, project.id, SIMULATED)  # equal scores are not right
     assert (simulated.right, simulated.decided) == (0, 1)
 
@@ -91,16 +91,16 @@ def test_actively_selected_pairs_are_counted_apart(db: Database, project: Projec
         "diversity",
     )
     p = make_pairs(len(reasons))
-    made = model(db, project, 10.0, [])
+    created = model(db, project, 10.0, [])
     for pair, reason in zip(p, reasons, strict=True):
         with db.write() as conn:
             conn.execute(t.pairs.update().where(t.pairs.c.id == pair.id).values(reason=reason))
-        add_scores(db, made, {pair.first.id: 1.0, pair.second.id: 0.0})
+        add_scores(db, created, {pair.first.id: 1.0, pair.second.id: 0.0})
         vote(db, pair, Choice.SECOND if reason in ("shipped", "diversity") else Choice.FIRST, 15.0)
-    got = prediction_accuracy(db, project.id, HUMAN)
-    assert (got.right, got.decided, got.chosen_right, got.chosen_decided) == (2, 3, 3, 4)
+    actual = prediction_accuracy(db, project.id, HUMAN)
+    assert (actual.right, actual.decided, actual.chosen_right, actual.chosen_decided) == (2, 3, 3, 4)
     # Wilson by hand, z = 1.96, 2 of 3: 0.2077 to 0.9385
-    assert (got.low, got.high) == pytest.approx((0.2077, 0.9385), abs=5e-4)
+    assert (actual.low, actual.high) == pytest.approx((0.2077, 0.9385), abs=5e-4)
 
 
 def test_a_vote_at_the_time_of_the_model_is_not_predicted_by_it(
@@ -130,8 +130,8 @@ def test_unjudged_are_the_newest_pairs_without_a_live_vote_of_a_person(
 
 def test_scores_go_with_their_reward_model(db: Database, project: Project, make_pairs: Callable) -> None:
     (pair,) = make_pairs(1)
-    made = model(db, project, 1.0, [])
-    add_scores(db, made, {pair.first.id: 1.0})
+    created = model(db, project, 1.0, [])
+    add_scores(db, created, {pair.first.id: 1.0})
     with db.write() as conn:
-        conn.execute(t.reward_models.delete().where(t.reward_models.c.id == made))
-    assert scores_of(db, made, [pair.first.id]) == {}
+        conn.execute(t.reward_models.delete().where(t.reward_models.c.id == created))
+    assert scores_of(db, created, [pair.first.id]) == {}

@@ -74,13 +74,13 @@ def test_metrics_after_a_step(db: Database, run_id: int) -> None:
 def test_a_step_recorded_again_replaces_its_rows(db: Database, run_id: int) -> None:
     run_metrics.record_step(db, run_id, StepResult(1, {"a": 1.0}, [TOKENS], [SAMPLE]))
     run_metrics.record_step(db, run_id, StepResult(2, {"a": 2.0, "gone": 1.0}, [TOKENS, TOKENS], [SAMPLE, SAMPLE]))
-    again = dataclasses.replace(SAMPLE, text="another")
+    repeated = dataclasses.replace(SAMPLE, text="another")
     for _ in range(2):
-        run_metrics.record_step(db, run_id, StepResult(2, {"a": 3.0}, [TOKENS], [again]))
+        run_metrics.record_step(db, run_id, StepResult(2, {"a": 3.0}, [TOKENS], [repeated]))
     assert run_metrics.metrics_since(db, run_id, 0) == [(1, {"a": 1.0}), (2, {"a": 3.0})]
     assert len(run_metrics.token_records_at(db, run_id, 2)) == 1
     assert run_metrics.samples_at(db, run_id, 1) == [SAMPLE]
-    assert run_metrics.samples_at(db, run_id, 2) == [again]
+    assert run_metrics.samples_at(db, run_id, 2) == [repeated]
 
 
 def test_a_step_that_cannot_be_stored_leaves_the_old_one(db: Database, run_id: int) -> None:
@@ -116,9 +116,9 @@ def test_nan_and_infinity_are_stored(db: Database, run_id: int) -> None:
     numbers = {"nan": math.nan, "inf": math.inf, "minus": -math.inf, "tiny": 5e-324, "third": 1 / 3}
     nan_row = dataclasses.replace(TOKENS, kl=[math.nan, math.inf])
     run_metrics.record_step(db, run_id, StepResult(1, numbers, [nan_row], [Sample("p", 1, "t", math.nan)]))
-    ((_, found),) = run_metrics.metrics_since(db, run_id, 0)
-    assert math.isnan(found.pop("nan"))
-    assert found == {"inf": math.inf, "minus": -math.inf, "tiny": 5e-324, "third": 1 / 3}
+    ((_, result),) = run_metrics.metrics_since(db, run_id, 0)
+    assert math.isnan(result.pop("nan"))
+    assert result == {"inf": math.inf, "minus": -math.inf, "tiny": 5e-324, "third": 1 / 3}
     assert math.isnan(run_metrics.metric_series(db, run_id, ["nan"])["nan"][0][1])
     (record,) = run_metrics.token_records_at(db, run_id, 1)
     assert math.isnan(record.kl[0])

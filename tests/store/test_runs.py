@@ -55,13 +55,13 @@ def test_a_run_from_queue_to_end(db: Database, project: Project, make_run: Calla
     runs.set_run_status(db, run.id, RunStatus.RUNNING)
     assert runs.get_run(db, run.id).message == ""
     other = make_run("other")
-    assert [found.name for found in runs.runs(db)] == ["other", "second try"]
-    assert [found.id for found in runs.runs(db, project.id)] == [other.id, run.id]
+    assert [result.name for result in runs.runs(db)] == ["other", "second try"]
+    assert [result.id for result in runs.runs(db, project.id)] == [other.id, run.id]
     assert runs.runs(db, project.id + 1) == []
 
 
 def test_an_unknown_run_is_named(db: Database) -> None:
-    for act in (
+    for action in (
         lambda: runs.get_run(db, 7),
         lambda: runs.set_run_status(db, 7, RunStatus.DONE),
         lambda: runs.rename_run(db, 7, "x"),
@@ -71,12 +71,12 @@ def test_an_unknown_run_is_named(db: Database) -> None:
         lambda: run_metrics.delete_steps_after(db, 7, 1),
     ):
         with pytest.raises(StoreError, match="no run 7"):
-            act()
+            action()
 
 
 def test_deleting_a_run_takes_its_rows_and_never_reuses_its_id(db: Database, make_run: Callable) -> None:
-    kept, run = make_run("kept"), make_run()
-    for each in (kept, run):
+    remaining, run = make_run("kept"), make_run()
+    for each in (remaining, run):
         run_metrics.record_step(db, each.id, StepResult(1, {"a": 1.0}, [], [Sample("p", 1, "t", 0.5)]))
         runs.add_event(db, each.id, EventKind.NOTE, {})
     for status in (RunStatus.RUNNING, RunStatus.PAUSED):
@@ -88,7 +88,7 @@ def test_deleting_a_run_takes_its_rows_and_never_reuses_its_id(db: Database, mak
     with db.read() as conn:
         for table in ("runs", "metrics", "samples", "run_events"):
             assert conn.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() == 1, table
-    assert runs.runs(db)[0].id == kept.id
+    assert runs.runs(db)[0].id == remaining.id
     assert make_run("new").id > run.id
 
 

@@ -97,15 +97,17 @@ def test_two_processes_vote_and_none_is_lost_or_doubled(
     for process in processes:
         assert process.stdout.readline() == "ready\n"
     (home / "go").touch()
-    said = []
+    outputs = []
     for process in processes:
         out, err = process.communicate(timeout=50)
         assert (process.returncode, err) == (0, "")
-        said.append(out.split("\n")[:-1])
+        outputs.append(out.split("\n")[:-1])
     expected = [f"same-{who}-{pair_id}" for pair_id in range(1, 101) for who in ("ann", "bob")]
     assert sorted(uuid for uuid, _, _ in all_votes(db)) == sorted(expected)
-    assert said[0] == said[1]  # the same row for the same click, whoever came first; the second answer stale in both
-    assert len(said[0]) == len(said[2]) == 100
+    assert (
+        outputs[0] == outputs[1]
+    )  # the same row for the same click, whoever came first; the second answer stale in both
+    assert len(outputs[0]) == len(outputs[2]) == 100
 
 
 WRITER = """
@@ -124,18 +126,18 @@ with Database.open(Path(sys.argv[1])) as db:
 @pytest.mark.parametrize("after", [3, 17])
 def test_kill_9_loses_nothing_that_was_committed(db: Database, script: Callable, after: int) -> None:
     process = script(WRITER)
-    said = [int(process.stdout.readline()) for _ in range(after)]
+    outputs = [int(process.stdout.readline()) for _ in range(after)]
     os.kill(process.pid, signal.SIGKILL)
-    said += [int(line) for line in process.communicate()[0].split()]
+    outputs += [int(line) for line in process.communicate()[0].split()]
     assert process.returncode == -signal.SIGKILL
     with db.read() as conn:
         ids = [row[0] for row in conn.exec_driver_sql("SELECT id FROM projects ORDER BY id")]
         counts = conn.exec_driver_sql("SELECT count(*) FROM prompts GROUP BY project_id").scalars().all()
         if conn.dialect.name == "sqlite":
             assert conn.exec_driver_sql("PRAGMA integrity_check").scalar() == "ok"
-    assert len(said) >= after
-    assert ids[: len(said)] == said
-    assert len(ids) <= len(said) + 1  # one may have been committed and not yet said
+    assert len(outputs) >= after
+    assert ids[: len(outputs)] == outputs
+    assert len(ids) <= len(outputs) + 1  # one may have been committed and not yet said
     assert counts == [20] * len(ids)  # and none by halves
     assert projects.create_project(db, "next", "m", "h", "s", 0, []).id > ids[-1]
 
@@ -154,16 +156,16 @@ ACTIONS = st.lists(
 
 def apply_to_model(live: dict[str, dict[int, str]], known: dict[str, int], action: tuple) -> object:
     """What must happen: the pair of the vote concerned, "stale", or None."""
-    mine = live[action[1]]
+    own = live[action[1]]
     if action[0] == "undo":
-        return mine.popitem()[0] if mine else None
+        return own.popitem()[0] if own else None
     _, who, pair, n = action
     uuid = f"{who}{n}"
     if uuid in known:
         return known[uuid]
-    if pair in mine:
+    if pair in own:
         return "stale"
-    mine[pair] = known[uuid] = pair
+    own[pair] = known[uuid] = pair
     return pair
 
 
@@ -188,15 +190,15 @@ def test_any_order_of_casting_and_undoing(db: Database, actions: list[tuple]) ->
     pairs = projects.add_pairs(db, project.id, [(texts[i].id, texts[i + 1].id, "r") for i in range(4)])
     ids = [pair.id for pair in pairs]
     live: dict[str, dict[int, str]] = {"a": {}, "b": {}}
-    known: dict[str, int] = {}
+    names: dict[str, int] = {}
     for action in actions:
-        assert apply_to_store(db, project, ids, action) == apply_to_model(live, known, action)
-        for who, mine in live.items():
-            assert votes.count_unvoted_pairs(db, project.id, who) == 4 - len(mine)
-            rest = [pair for pair in range(4) if pair not in mine]
-            following = min(rest, key=lambda pair: (sum(pair in some for some in live.values()), pair), default=None)
-            found = votes.next_unvoted_pair(db, project.id, who)
-            assert (found and ids.index(found.id)) == following
-    total = sum(len(mine) for mine in live.values())
+        assert apply_to_store(db, project, ids, action) == apply_to_model(live, names, action)
+        for who, own in live.items():
+            assert votes.count_unvoted_pairs(db, project.id, who) == 4 - len(own)
+            others = [pair for pair in range(4) if pair not in own]
+            following = min(others, key=lambda pair: (sum(pair in some for some in live.values()), pair), default=None)
+            result = votes.next_unvoted_pair(db, project.id, who)
+            assert (result and ids.index(result.id)) == following
+    total = sum(len(own) for own in live.values())
     assert votes.vote_counts(db, project.id)[Source.HUMAN][Choice.SECOND] == total
     assert len(label_snapshots.snapshot_labels(db, project.id, Source.HUMAN).vote_ids) == total
