@@ -36,7 +36,7 @@ from rlhf_lab.store.run_metrics import record_step
 from rlhf_lab.store.runs import create_run, events, get_run, pending_events, rename_run, runs, set_run_status
 from rlhf_lab.store.votes import cast_vote, next_unvoted_pair
 from rlhf_lab.ui.services.run_comparison import MAX_RUNS
-from rlhf_lab.ui.services.run_summary import current_reward_model_id
+from rlhf_lab.ui.services.run_summary import RunView, current_reward_model_id
 
 HOSTILE = "</script><img src=x onerror=alert(1)> {{ value }} <b>once"
 TEMPLATE = "${alert(1)} {{value}}"
@@ -317,8 +317,8 @@ class WithholdScorers:
         if self.released:
             return route.continue_()
         reply = route.fetch().json()
-        silent = {"scorer_by_run": {}, "revision": ""} if "scorer_by_run" in reply and not self.released else {}
-        return route.fulfill(json=reply | silent)
+        withheld = {"scorer_by_run": {}, "revision": ""} if "scorer_by_run" in reply and not self.released else {}
+        return route.fulfill(json=reply | withheld)
 
 
 def reply_with_markup(route) -> None:
@@ -336,7 +336,7 @@ def test_compare_samples_base_and_run_on_a_hostile_prompt(lab, run, open_page):
     control(page, "samples").fill("0")
     page.wait_for_selector("[data-do=step-2]:visible")  # a run is selected on the right, and its reward model scores
     with Database.open(lab.home) as db:
-        learnt = str(current_reward_model_id(run, events(db, run.id)))
+        learnt = str(current_reward_model_id(RunView.load(db, run)))
     models = control(page, "model-2")
     expect(control(page, "write")).to_be_enabled()
     assert int(models.input_value().split("/")[1]) == run.id
