@@ -307,6 +307,17 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
             f"kl_horizon = {c.kl_horizon:g} is too short for {c.responses_per_step} episodes a step. "
             f"Choose at least {c.responses_per_step}",
         ),
+        *_process_conflicts(c),
+        (
+            c.penalty_kl_min >= c.penalty_kl_max,
+            f"penalty_kl_min = {c.penalty_kl_min} is not below penalty_kl_max = {c.penalty_kl_max}",
+        ),
+    ]
+
+
+def _process_conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
+    """`_conflicts` of settings with the number of processes."""
+    return [
         (
             c.algorithm == "trpo" and c.processes > 1,
             f"processes = {c.processes}: trpo searches along one line with all rows at once, in one process. Set processes to 1",
@@ -321,10 +332,6 @@ def _conflicts(c: PolicyConfig) -> list[tuple[bool, str]]:
             c.shard_backbone and c.ptx_coef > 0 and c.ptx_batch < c.processes,
             f"ptx_batch = {c.ptx_batch} leaves some of {c.processes} processes without a text, "
             "and shard_backbone needs all of them at every pass. Raise ptx_batch or use fewer processes",
-        ),
-        (
-            c.penalty_kl_min >= c.penalty_kl_max,
-            f"penalty_kl_min = {c.penalty_kl_min} is not below penalty_kl_max = {c.penalty_kl_max}",
         ),
     ]
 
