@@ -204,7 +204,7 @@ MUTANTS = [
            "kernels/test_c_ops.py::test_lora_grads_of_unaligned_sizes_are_not_supported"),
     Mutant(COMPILE, "the same library for another source", ", *(source.read_bytes() for source in SOURCES)", "",
            "test_library_depends_on_source_and_processor"),
-    Mutant(COMPILE, "half a library for the other process", "output = Path(folder, path.name)", "output = path",
+    Mutant(COMPILE, "half a library for the other process", '"-o", str(output)', '"-o", str(path)',
            "test_a_failed_compilation_leaves_no_library"),
     Mutant(COMPILE, "cannot be turned off", 'KERNELS_ENV) == "0":', 'KERNELS_ENV) == "":', "test_kernels_can_be_disabled"),
     Mutant(COMPILE, "what is damaged stays", "        path.unlink()\n", "", "test_a_damaged_library_is_compiled_again"),
