@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from gradio.context import LocalContext
 
@@ -54,7 +53,7 @@ class Context:
             joined_at=functools.partial(joined_at, self.db),
         )  # fmt: skip
         if self.behind_proxy:
-            access = replace(access, host=urlsplit(self.public_url).netloc)
+            access = replace(access, public_url=self.public_url)
         return replace(self, access=access, operator_secret=access.operator_secret)
 
     @functools.cached_property

@@ -2,7 +2,9 @@
 
 import contextlib
 import ipaddress
+import os
 import socket
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from starlette.requests import Request
@@ -10,6 +12,13 @@ from starlette.requests import Request
 from rlhf_lab.errors import ConfigError
 
 WILDCARD_HOSTS = ("0.0.0.0", "::")
+DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+
+
+class RequestHeaders(Protocol):
+    """Headers of a request by lower-case name; Gradio's and Starlette's are such."""
+
+    def get(self, key: str, /) -> str | None: ...
 
 
 def network_url(host: str, port: int) -> str:
@@ -49,6 +58,33 @@ def is_loopback(host: str) -> bool:
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host == "localhost"
+
+
+def is_foreign_origin(headers: RequestHeaders, public_url: str = "") -> bool:
+    """Whether a page of another origin (scheme, name, port) sent a request. Browsers state the origin of the page with whatever
+    it sends; programs, and links that somebody opens, have none.
+
+    public_url: where a proxy serves the lab; its origin is then the only own one, because the proxy may send any name as Host.
+    Elsewhere it is the host that the browser asked for, and on a Space each name in SPACE_HOST. X-Forwarded-Host does not count:
+    any page may send it.
+    """
+    origin = headers.get("origin")
+    if not origin:
+        return False
+    scheme, host = split_origin(origin)
+    if public_url:
+        return (scheme, host) != split_origin(public_url)
+    names = [headers.get("host") or "", *os.environ.get("SPACE_HOST", "").split(",")]
+    return not host or host not in {split_origin(f"{scheme}://{name.strip()}")[1] for name in names}
+
+
+def split_origin(url: str) -> tuple[str, str]:
+    """Scheme and host of a URL, in lower case, with the port unless it is the scheme's usual one; "" where there is none."""
+    try:
+        parsed = urlsplit(url)
+    except ValueError:  # half an IPv6 address
+        return "", ""
+    return parsed.scheme, parsed.netloc.lower().removesuffix(DEFAULT_PORTS.get(parsed.scheme, ""))
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes | None:

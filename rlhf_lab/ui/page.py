@@ -73,7 +73,12 @@ def launch_options(ctx: Context) -> dict[str, Any]:
     middleware = [
         Middleware(GZipMiddleware, minimum_size=500),  # halves what a page polls
         Middleware(BodyInjectionMiddleware, html=initial_body_html(), access=ctx.access, is_operator=ctx.is_operator),
-        Middleware(RequestGuard, local_only=not ctx.access.is_multi_user, upload_folder=Path(get_upload_folder())),
+        Middleware(
+            RequestGuard,
+            local_only=not ctx.access.is_multi_user,
+            upload_folder=Path(get_upload_folder()),
+            public_url=ctx.access.public_url,
+        ),
     ]
     options: dict[str, Any] = {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,

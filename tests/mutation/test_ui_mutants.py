@@ -17,6 +17,7 @@ DOORWAY, ENTRANCE, GATE, ACCESS = (
     "ui/middleware.py",
     "ui/auth/visitors.py",
 )
+NETWORK = "ui/network.py"
 DIAGNOSIS, TRENDS, STORY = (
     "ui/services/curve_diagnosis.py",
     "ui/services/curve_diagnosis.py",
@@ -153,10 +154,18 @@ MUTANTS = [
            "ui/test_password_file.py::test_a_cookie_ends_with_its_line_or_password_and_does_as_the_line_says"),
     Mutant(ACCESS, "a labeller who never joined", "return None if is_unknown_labeller else visitor", "return visitor",
            "ui/test_visitor_roles.py::test_a_labellers_cookie_needs_a_person_who_joined"),
-    Mutant(ACCESS, "another site acts", "or self._is_cross_site(request)", "",
+    Mutant(ACCESS, "another site acts", "or self.is_cross_site(request)", "",
            "test_a_page_of_another_site_cannot_act_with_the_cookie"),
-    Mutant(ACCESS, "a proxy's name is another site's", "            self.host,\n", "",
+    Mutant(NETWORK, "the stated address does not count", "    if public_url:\n", "    if False:\n",
            "test_behind_a_proxy_the_public_host_is_our_own_origin"),
+    Mutant(NETWORK, "any page may claim to be ours", 'headers.get("host") or ""', 'headers.get("x-forwarded-host") or headers.get("host") or ""',
+           "ui/test_visitor_roles.py::test_forwarded_host_does_not_make_another_origin_ours"),
+    Mutant(NETWORK, "the usual port is another origin", '.removesuffix(DEFAULT_PORTS.get(parsed.scheme, ""))', "",
+           "ui/test_visitor_roles.py::test_the_stated_address_is_the_only_own_origin_behind_a_proxy"),
+    Mutant(ENTRANCE, "a form of another site lets somebody in", "if access.is_cross_site(request):\n                return", "if False:\n                return",
+           "ui/test_visitor_roles.py::test_a_form_of_another_site_logs_nobody_in"),
+    Mutant(GATE, "another port of this computer is the lab", "(self.local_only or is_upload) and", "is_upload and",
+           "test_a_local_lab_refuses_pages_of_other_origins"),
     Mutant("ui/screens/people.py", "everybody is told the code", "@operator_action(ctx, InvitePayload)",
            "@operator_action(type(ctx)(ctx.home, ctx.db), InvitePayload)",
            "ui/test_invitation.py::test_whoever_has_the_secret_is_shown_the_way_in_and_nobody_else"),

@@ -49,6 +49,43 @@ def test_a_guarded_lab_answers_to_every_name(tmp_path):
     assert client(tmp_path, alone=False).get("/", headers={"host": "lab.example"}).text == "in"
 
 
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://localhost:8888",
+        "http://127.0.0.1:7860",
+        "http://localhost",
+        "https://evil.example",
+        "null",
+        "http://[::1",
+    ],
+)
+def test_a_local_lab_refuses_pages_of_other_origins(tmp_path, method, origin):
+    """Another port of this computer is another program's page; it must neither act nor read."""
+    headers = {"host": "localhost:7860", "origin": origin, "x-forwarded-host": origin.partition("//")[2]}
+    for path in ("/", UPLOAD_PATH):
+        answer = client(tmp_path).request(method, path, headers=headers)
+        assert (answer.status_code, "another site" in answer.text) == (403, True)
+
+
+@pytest.mark.parametrize("host", ["localhost:7860", "127.0.0.1:7860", "[::1]:7860", "localhost"])
+def test_a_local_lab_answers_its_own_pages_and_programs(tmp_path, host):
+    for headers in ({"host": host}, {"host": host, "origin": f"http://{host}"}):
+        assert client(tmp_path).get("/", headers=headers).text == "in"
+        assert client(tmp_path).post(UPLOAD_PATH, headers=headers).text == "in"
+
+
+def test_a_multi_user_lab_refuses_uploads_of_other_sites(tmp_path):
+    """Their other requests are those of a viewer: `Access.visitor` sees to that."""
+    headers = {"host": "lab.example", "origin": "https://evil.example"}
+    visit = client(tmp_path, alone=False)
+    assert visit.post(UPLOAD_PATH, headers=headers).status_code == 403
+    assert visit.get("/", headers=headers).text == "in"
+    own = headers | {"origin": "https://lab.example"}
+    assert visit.post(UPLOAD_PATH, headers=own).text == "in"
+
+
 def test_files_are_taken_while_there_is_room(tmp_path, monkeypatch):
     monkeypatch.setattr(middleware, "MAX_UPLOADED_BYTES", 10)
     (tmp_path / "a").mkdir()

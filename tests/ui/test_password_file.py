@@ -147,6 +147,13 @@ def test_a_refused_login_says_so_and_sets_no_cookie(web, name, password):
     assert enter(web, "x" * 5000, "y").status_code == 413
 
 
+def test_a_password_form_of_another_site_enters_nobody(web):
+    for origin, status in (("http://evil.example", 403), ("null", 403), ("http://lab.example", 303)):
+        answer = web.post("/enter", data={"name": "Eve", "password": "three"}, headers={"origin": origin})
+        assert answer.status_code == status
+        assert ("set-cookie" in answer.headers) is (status == 303)
+
+
 def test_guessing_passwords_ends_and_keeps_neither_codes_nor_the_operators_link_out(lab, web):
     for _ in range(login_routes.MAX_FAILURES_PER_MINUTE):
         assert enter(web, "Eve", "guess").status_code == 403

@@ -4,6 +4,7 @@ import json
 import re
 import stat
 import time
+from dataclasses import replace
 
 import gradio as gr
 import pytest
@@ -110,8 +111,6 @@ def test_a_labellers_cookie_needs_a_person_who_joined(ctx):
 
 @pytest.mark.parametrize("variable", ["operator_secret", "join_code"])
 def test_a_new_secret_or_code_ends_old_cookies(ctx, variable):
-    from dataclasses import replace
-
     cookie = ctx.access.cookie_value(Visitor(Role.LABELLER, add_person(ctx.db, "Ann").name))
     assert replace(ctx.access, **{variable: "other"}).visitor(FakeRequest(ctx.access, cookie)).role is Role.VIEWER
 
@@ -139,6 +138,81 @@ def test_behind_a_proxy_the_public_host_is_our_own_origin(tmp_path):
             for origin in ("https://lab.example", "https://evil.example", "https://lab.example:8443")
         }
     assert [name for name, found in role.items() if found is Role.OPERATOR] == ["https://lab.example"]
+
+
+def test_forwarded_host_does_not_make_another_origin_ours(ctx):
+    """Any page may send X-Forwarded-Host; only a browser writes Host and Origin."""
+    cookie = ctx.access.cookie_value(Visitor(Role.OPERATOR, "operator"))
+    forwarded = {"x-forwarded-host": "evil", "x-forwarded-server": "evil", "forwarded": "host=evil"}
+    assert visitor_of(ctx.access, cookie, host="lab:1", origin="http://evil", **forwarded).role is Role.VIEWER
+    assert visitor_of(ctx.access, cookie, host="lab:1", origin="http://lab:2", **forwarded).role is Role.VIEWER
+    assert visitor_of(ctx.access, cookie, host="lab:1", origin="http://lab:1", **forwarded).role is Role.OPERATOR
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://[::1", "http://", "lab.example", "null", "https://lab.example.evil.example"]
+)
+def test_a_malformed_or_opaque_origin_is_another_site(ctx, origin):
+    cookie = ctx.access.cookie_value(Visitor(Role.OPERATOR, "operator"))
+    assert visitor_of(ctx.access, cookie, origin=origin).role is Role.VIEWER
+
+
+@pytest.mark.parametrize(
+    ("url", "own"),
+    [
+        ("https://Lab.example/", "https://lab.example"),
+        ("https://lab.example:443/rlhf/", "https://lab.example"),
+        ("http://lab.example:80/", "http://lab.example"),
+        ("https://lab.example:8443/", "https://lab.example:8443"),
+    ],
+)
+def test_the_stated_address_is_the_only_own_origin_behind_a_proxy(ctx, url, own):
+    """A proxy passes its own name for the lab as Host: a page at that name on the visitor's computer is not the lab."""
+    access = replace(ctx.access, public_url=url)
+    cookie = access.cookie_value(Visitor(Role.OPERATOR, "operator"))
+    origins = (own, "http://127.0.0.1:7860", own.replace("http", "ftp"), f"{own}1", "https://lab.example:1")
+    accepted = [
+        origin
+        for origin in origins
+        if visitor_of(access, cookie, host="127.0.0.1:7860", origin=origin).role is Role.OPERATOR
+    ]
+    assert accepted == [own]
+
+
+def test_each_name_of_a_space_is_our_own_origin(ctx, monkeypatch):
+    monkeypatch.setenv("SPACE_HOST", "me.hf.space, lab.me")
+    cookie = ctx.access.cookie_value(Visitor(Role.OPERATOR, "operator"))
+    for origin, role in (
+        ("https://me.hf.space", Role.OPERATOR),
+        ("https://lab.me", Role.OPERATOR),
+        ("https://", Role.VIEWER),
+    ):
+        assert visitor_of(ctx.access, cookie, host="10.0.0.1:7860", origin=origin).role is role
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://lab.example:81"])
+def test_a_form_of_another_site_logs_nobody_in(ctx, web, origin):
+    headers = {"origin": origin, "x-forwarded-host": "evil.example"}
+    for path, fields in (
+        ("/join", {"code": "ABC234", "name": "Mallory"}),
+        ("/enter", {"name": "Ann", "password": "x"}),
+        ("/enter", {"key": ctx.operator_secret}),
+    ):
+        answer = web.post(path, data=fields, headers=headers)
+        assert answer.status_code == 403
+        assert "set-cookie" not in answer.headers
+        assert "another site" in answer.text
+    assert joined(ctx) == set()
+
+
+def test_the_labs_own_form_logs_in(web):
+    headers = {"origin": "http://lab.example"}
+    assert web.post("/join", data={"code": "ABC234", "name": "Ann"}, headers=headers).status_code == 303
+
+
+def test_the_login_page_lets_the_browser_state_its_origin(web):
+    """With the policy no-referrer a browser sends its form with the origin "null", as another site's sandboxed page would."""
+    assert web.get("/join").headers["referrer-policy"] == "same-origin"
 
 
 def test_the_keys_stay_and_only_their_owner_reads_them(tmp_path, monkeypatch):

@@ -9,9 +9,10 @@ from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
 from rlhf_lab.ui.auth.visitors import Access, Visitor
 
 MONTH_S = 30 * 86_400
+#: Referrer-Policy: with "no-referrer" a browser would send our own forms with the origin "null".
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'",
-    "Referrer-Policy": "no-referrer", "Cache-Control": "no-store",
+    "Referrer-Policy": "same-origin", "Cache-Control": "no-store",
 }  # fmt: skip
 LOGIN_PAGE_CSS = """
 :root { color-scheme: light dark; font: 17px/1.5 system-ui, -apple-system, 'Segoe UI', sans-serif; }

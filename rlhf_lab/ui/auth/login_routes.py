@@ -51,8 +51,14 @@ def login_routes(db: Database, access: Access, *, show_oauth: bool = False) -> l
         join_form_page, show_oauth=show_oauth, show_password_link=bool(access.password_entries)
     )
 
+    foreign_form_message = "A page of another site sent this form, so nobody was let in. " + (
+        f"Open {access.public_url} and enter there." if access.public_url else "Enter here instead."
+    )
+
     async def join_endpoint(request: Request) -> Response:
         if request.method == "POST":
+            if access.is_cross_site(request):
+                return show_form("", foreign_form_message, 403)
             return await submit_join_form(request)
         return show_form(request.query_params.get("code", ""))
 
@@ -74,32 +80,44 @@ def login_routes(db: Database, access: Access, *, show_oauth: bool = False) -> l
 
     password_login = PasswordLogin(access)
 
-    async def enter_endpoint(request: Request) -> Response:
-        if access.password_entries and "key" not in request.query_params:
-            return await password_login(request)
+    def enter_by_key(request: Request, key: str) -> Response:
         # Not limited: nobody guesses 18 random bytes, and wrong join codes must not keep the operator out.
-        if not secrets_equal(request.query_params.get("key", ""), access.operator_secret):
+        if not secrets_equal(key, access.operator_secret):
             return show_form(
                 "", "That is not the operator's link of this lab; it is printed where the lab is started.", 403
             )
         return login_redirect(request, access, Visitor(Role.OPERATOR, OPERATOR_NAME))
 
-    methods = ["GET", "POST"] if access.password_entries else ["GET"]
-    return [Route("/join", join_endpoint, methods=["GET", "POST"]), Route("/enter", enter_endpoint, methods=methods)]
+    async def enter_endpoint(request: Request) -> Response:
+        if request.method == "POST":
+            return await submit_enter_form(request)
+        if access.password_entries and "key" not in request.query_params:
+            return password_form_page()
+        return enter_by_key(request, request.query_params.get("key", ""))
+
+    async def submit_enter_form(request: Request) -> Response:
+        if access.is_cross_site(request):
+            return show_form("", foreign_form_message, 403)
+        fields = await _read_form(request)
+        if fields is None:
+            return password_form_page("That is too long for a name and a password.", 413)
+        if "key" in fields:
+            return enter_by_key(request, fields["key"])
+        return await password_login(request, fields) if access.password_entries else Response(status_code=405)
+
+    return [
+        Route(path, endpoint, methods=["GET", "POST"])
+        for path, endpoint in (("/join", join_endpoint), ("/enter", enter_endpoint))
+    ]
 
 
 class PasswordLogin:
-    """The form for people in the password file. Verifies one password at a time, because each takes 16 MB."""
+    """Entering by name and password. Verifies one password at a time, because each takes 16 MB."""
 
     def __init__(self, access: Access) -> None:
         self.access, self._limiter, self._lock = access, FailedAttemptLimiter(), asyncio.Lock()
 
-    async def __call__(self, request: Request) -> Response:
-        if request.method != "POST":
-            return password_form_page()
-        fields = await _read_form(request)
-        if fields is None:
-            return password_form_page("That is too long for a name and a password.", 413)
+    async def __call__(self, request: Request, fields: dict[str, str]) -> Response:
         name = " ".join(fields.get("name", "").split())
         async with self._lock:
             if self._limiter.is_blocked():

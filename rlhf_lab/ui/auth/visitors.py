@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from itsdangerous import BadData, URLSafeSerializer
 
@@ -31,6 +30,7 @@ from rlhf_lab.common.records import Role
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store.annotators import VISITOR_PREFIX
 from rlhf_lab.ui.auth.password_file import PasswordEntry
+from rlhf_lab.ui.network import is_foreign_origin
 
 COOKIE_PREFIX = "rlhf_lab_visitor"
 KEYS_FILE = "access.json"
@@ -65,7 +65,7 @@ class Visitor:
 class Access:
     """How visitors are told apart.
 
-    default_role: the role of a visitor without a cookie. host: the name and port under which a proxy serves the lab.
+    default_role: the role of a visitor without a cookie. public_url: where a proxy serves the lab (`--url`); "" without one.
     joined_at: when somebody joined under a name, None where nobody of that name is here (any more); without this function every
     signed name counts.
     """
@@ -74,7 +74,7 @@ class Access:
     key: bytes = b""
     operator_secret: str = ""
     join_code: str = ""
-    host: str = ""
+    public_url: str = ""
     password_entries: Mapping[str, PasswordEntry] = field(default_factory=dict)
     joined_at: Callable[[str], float | None] | None = None
 
@@ -84,7 +84,7 @@ class Access:
 
     def visitor(self, request: Request | None) -> Visitor:
         """Who sent a request. Cookies count only in requests of our own pages: another site's page cannot act with them."""
-        if request is None or not self.key or self._is_cross_site(request):
+        if request is None or not self.key or self.is_cross_site(request):
             return Visitor(self.default_role)
         for cookie_name in (self.login_cookie_name, self.page_cookie_name):
             if (visitor := self._visitor_from_token(request.cookies.get(cookie_name) or "")) is not None:
@@ -173,18 +173,9 @@ class Access:
             return ""
         return self.sign([basis], "fingerprint").rpartition(".")[2]
 
-    def _is_cross_site(self, request: Request) -> bool:
-        """Whether a page of another site sent the request."""
-        origin = request.headers.get("origin")
-        if not origin:
-            return False
-        own_hosts = {
-            request.headers.get("host"),
-            request.headers.get("x-forwarded-host"),
-            os.environ.get("SPACE_HOST"),
-            self.host,
-        }
-        return urlsplit(origin).netloc not in own_hosts - {None, ""}
+    def is_cross_site(self, request: Request) -> bool:
+        """Whether a page of another origin sent the request."""
+        return is_foreign_origin(request.headers, self.public_url)
 
 
 def secrets_equal(candidate: str, expected: str) -> bool:
