@@ -24,7 +24,7 @@ from rlhf_lab.store.run_metrics import samples_at
 from rlhf_lab.store.runs import events, get_run
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.screens.blind_test import pair_texts, too_long_note
-from rlhf_lab.ui.services.generation_requests import submit_completions
+from rlhf_lab.ui.services.generation_requests import SamplingPayload, submit_completions
 
 LONG = "the " * 200  # the context is 96
 
@@ -170,9 +170,10 @@ def test_a_blind_test_leaves_out_the_same_prompts_for_both_models(lab, monkeypat
     """Prompts 0 and 3 are too long; best of 4 was asked each prompt four times, the other model once."""
     monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
     ctx, scorer = Context(lab.worker.model_cache.home, lab.db), latest_reward_model(lab.db, lab.project.id).id
-    form = {"seed": "1", "temperature": "1", "tokens": "8", "reward": str(scorer)}
+    models = ["base/best/4", "base"]
+    payload = SamplingPayload(models=models, seed=1, temperature=1, max_new_tokens=8, reward_model_id=scorer)
     requested = [LONG, "the cat", "moon", "the " * 89, "the king and the frog"]
-    for job in (jobs := submit_completions(ctx, form, ["base/best/4", "base"], requested, skip_too_long=True)):
+    for job in (jobs := submit_completions(ctx, payload, models, requested, skip_too_long=True)):
         lab.do(job)
     first, second = (queue.get_job(lab.db, job.id) for job in jobs)
     assert (first.result["left_out"], second.result["left_out"]) == ([0, 1, 2, 3, 12, 13, 14, 15], [0, 3])
@@ -192,5 +193,7 @@ def test_the_demo_evaluates_on_fitting_prompts(lab, monkeypatch):
     run = PolicyRun(lab.worker.model_cache, lab.run(steps=1))
     run.execute()
     scorer = lab.worker.model_cache.reward_model(run.run.reward_model_id, "reward")
-    actual = demo.evaluate(lab.worker.model_cache, lab.project, run, scorer, JUDGES["concise"], run.config)
-    assert [sample["prompt"] for sample in actual["samples"]] == ["a good bird", "the moon", "a good bird"]
+    actual = demo.evaluate(
+        lab.worker.model_cache, lab.project, run.trainer.state.policy, scorer, JUDGES["concise"], run.config
+    )
+    assert [sample["prompt"] for sample in actual.samples] == ["a good bird", "the moon", "a good bird"]

@@ -1,4 +1,4 @@
-"""Which pairs are chosen for people: by a reward model's doubt, or for being unlike the rest; and what the pairs say of it."""
+"""Pairs selected by uncertainty, information or diversity, and the reason that they store."""
 
 import pytest
 import torch
