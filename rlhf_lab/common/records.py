@@ -213,6 +213,10 @@ class RunEvent:
     applied_step: int | None
 
 
+#: Key of the person in the payload of a job that only they may read and cancel.
+REQUESTER_KEY = "requested_by"
+
+
 @dataclass(frozen=True)
 class Job:
     """result: partial while the job runs, final when it is done."""

@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import delete, func, select, update
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Source
+from rlhf_lab.common.records import REQUESTER_KEY
 from rlhf_lab.errors import LabelError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.annotators import OPERATOR_NAME, VISITOR_PREFIX
@@ -70,8 +71,11 @@ def erase_person_rows(db: Database, name: str, *, votes: bool) -> ErasureResult:
                 conn.execute(update(t.reward_models).where(t.reward_models.c.id == model.id).values(report=new_report))
                 reports[model.path] = new_report
         for job in conn.execute(select(t.jobs.c.id, t.jobs.c.payload, t.jobs.c.status)):
-            if (new_payload := _replace_name(job.payload, name, placeholder)) != job.payload:
-                if job.status in UNFINISHED_JOB_STATUSES:
+            # An unfinished job may lose its requester: the engine does not read who that was.
+            payload = {key: value for key, value in job.payload.items() if (key, value) != (REQUESTER_KEY, name)}
+            new_payload = _replace_name(payload, name, placeholder)
+            if new_payload != job.payload:
+                if new_payload != payload and job.status in UNFINISHED_JOB_STATUSES:
                     raise LabelError(f"A reward model is asked for that names {name}. Wait until it is there.")
                 conn.execute(update(t.jobs).where(t.jobs.c.id == job.id).values(payload=new_payload))
     return ErasureResult(vote_count, reports)

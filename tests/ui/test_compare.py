@@ -24,7 +24,7 @@ REQUEST = {
 
 
 def submit(ctx, **changes):
-    return compare.submit_comparison(ctx, parse_payload(compare.ComparePayload, REQUEST | changes))
+    return compare.submit_comparison(ctx, parse_payload(compare.ComparePayload, REQUEST | changes), "ann")
 
 
 def model(ctx):
@@ -205,11 +205,11 @@ def test_a_page_gets_the_texts_it_asked_for_and_no_other_job(ctx):
     model(ctx)
     jobs = submit(ctx)
     job_ids = [job.id for job in jobs]
-    assert [job.id for job in compare.requested_jobs(ctx, job_ids)] == job_ids
+    assert [job.id for job in compare.own_jobs(ctx, job_ids, "ann")] == job_ids
     other = queue.submit(ctx.db, JobKind.TRAIN_REWARD, ctx.project.id, {})
     for query in ({"jobs": [other.id]}, {"jobs": ["x"]}, {}, {"jobs": [99]}):
         with pytest.raises(LabError):
-            compare.requested_jobs(ctx, parse_payload(compare.JobsQuery, query).jobs)
+            compare.own_jobs(ctx, parse_payload(compare.JobsQuery, query).jobs, "ann")
 
 
 def test_a_full_queue_is_refused_with_words(ctx):

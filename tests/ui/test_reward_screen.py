@@ -23,7 +23,7 @@ REPORT = {
 
 
 def explain(ctx, model, prompt, text):
-    return reward.submit_explanation(ctx, reward.ExplainText(model=model, prompt=prompt, text=text))
+    return reward.submit_explanation(ctx, reward.ExplainText(model=model, prompt=prompt, text=text), "ann")
 
 
 def add(ctx, report=REPORT):
@@ -196,8 +196,8 @@ def test_explanations_need_an_existing_model_and_a_queue_that_is_not_full(ctx):
 
 def test_the_result_of_another_kind_of_job_is_refused(ctx):
     job = queue.submit(ctx.db, JobKind.SAMPLE_PAIRS, ctx.project.id, {"count": 1})
-    with pytest.raises(LabError, match="explains no text"):
-        reward.explanation_view(job)
+    with pytest.raises(LabError, match="not yours"):
+        generation_requests.own_job(ctx, job.id, JobKind.EXPLAIN, "ann")
     with pytest.raises(LabError, match="no usable job"):
         parse_payload(reward.JobQuery, {"job": None})
 

@@ -149,11 +149,11 @@ function sample() {
   pending = { labels: columns.map((c) => c[1]), prompt: fields.prompt.value, judge: fields.judge.value, reward: fields.reward.value, seed: fields.seed.value,
     temperature: fields.temperature.value, scorersNote: otherScorersNote(fields.reward.value), id: Date.now(), jobs: null, columns: [] };
   drawResults();
-  trigger('sample', { request_id: pending.id, prompt: fields.prompt.value, samples: fields.samples.value, ...getRequest() });
+  trigger('sample', { request_id: pending.id, annotator: Lab.annotator(), prompt: fields.prompt.value, samples: fields.samples.value, ...getRequest() });
 }
 
 function cancel() {
-  if (pending && pending.jobs) trigger('cancel', { jobs: pending.jobs });
+  if (pending && pending.jobs) trigger('cancel', { jobs: pending.jobs, annotator: Lab.annotator() });
   pending = null;
   drawResults();
 }
@@ -221,7 +221,7 @@ const updateButtons = () => { fields.sample.disabled = fields.newSeed.disabled =
 async function pollResults() {
   if (!pending || !pending.jobs) { updateWaitingTimes(); return; }
   const request = pending;
-  const reply = await Lab.unwrap(server.completions({ jobs: request.jobs, judge: request.judge }));
+  const reply = await Lab.unwrap(server.completions({ jobs: request.jobs, judge: request.judge, annotator: Lab.annotator() }));
   if (pending !== request) return;
   const hasChanged = JSON.stringify(request.columns) !== JSON.stringify(reply.columns);
   request.columns = reply.columns;

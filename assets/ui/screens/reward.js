@@ -189,7 +189,7 @@ function wordScores() {
 function explain() {
   explanation = null;
   pendingText = { id: Date.now() };
-  trigger('explain', { request_id: pendingText.id, model: shownModel().id, prompt: draft.prompt, text: draft.text });
+  trigger('explain', { request_id: pendingText.id, annotator: Lab.annotator(), model: shownModel().id, prompt: draft.prompt, text: draft.text });
   drawExplanation();
 }
 
@@ -275,7 +275,7 @@ async function update() {
   draw();
   if (!pendingText || explanation) return;
   if (pendingText.job) {
-    const requested = pendingText, answer = await Lab.unwrap(server.explanation({ job: requested.job }));
+    const requested = pendingText, answer = await Lab.unwrap(server.explanation({ job: requested.job, annotator: Lab.annotator() }));
     if (pendingText !== requested) return;
     requested.running = answer.running;
     if (!answer.is_waiting) { explanation = answer; pendingText = null; }

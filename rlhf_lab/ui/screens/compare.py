@@ -11,7 +11,7 @@ from rlhf_lab.common.checkpoint_index import checkpoint_steps
 from rlhf_lab.common.enums import JobKind
 from rlhf_lab.common.paths import run_folder
 from rlhf_lab.common.records import Job, RewardModelRow
-from rlhf_lab.errors import LabError, StoreError
+from rlhf_lab.errors import StoreError
 from rlhf_lab.jobs import queue, run_control
 from rlhf_lab.judges.builtin import JUDGES
 from rlhf_lab.store.projects import prompts
@@ -36,6 +36,7 @@ from rlhf_lab.ui.services.generation_requests import (
     MAX_SAMPLES,
     SamplingPayload,
     column_view,
+    own_job,
     submit_completions,
 )
 from rlhf_lab.ui.services.run_summary import RunView, current_reward_model_id, reward_model_label
@@ -54,6 +55,7 @@ class JobsQuery(Payload):
 
     jobs: list[int]
     judge: str = ""
+    annotator: str | None = None
 
 
 class TestQuery(Payload):
@@ -64,6 +66,7 @@ class TestQuery(Payload):
 
 
 class ComparePayload(SamplingPayload):
+    annotator: str | None = None
     prompt: str = ""
     samples: int = Field(title="samples each", ge=1, le=MAX_SAMPLES)
 
@@ -76,7 +79,8 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     def completions(query: dict[str, Any]) -> dict[str, Any]:
         payload = parse_payload(JobsQuery, query)
-        return {"columns": [column_view(job, payload.judge) for job in requested_jobs(ctx, payload.jobs)]}
+        annotator = ctx.annotator_or_empty(payload.annotator)
+        return {"columns": [column_view(job, payload.judge) for job in own_jobs(ctx, payload.jobs, annotator)]}
 
     def test_state(query: dict[str, Any]) -> dict[str, Any]:
         payload = parse_payload(TestQuery, query)
@@ -92,10 +96,11 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     @visitor_action(ComparePayload)
     def sample(payload: ComparePayload) -> dict[str, Any]:
-        return {"jobs": [job.id for job in submit_comparison(ctx, payload)]}
+        return {"jobs": [job.id for job in submit_comparison(ctx, payload, ctx.require_annotator(payload.annotator))]}
 
     def cancel(event: gr.EventData) -> None:
-        for job in requested_jobs(ctx, parse_payload(JobsQuery, event._data).jobs):
+        payload = parse_payload(JobsQuery, event._data)
+        for job in own_jobs(ctx, payload.jobs, ctx.annotator_or_empty(payload.annotator)):
             queue.cancel(ctx.db, job.id)
 
     @operator_action(ctx, blind_test.StartPayload)
@@ -120,12 +125,9 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     component.cancel(show_errors(cancel), None, None, **SILENT_EVENT)
 
 
-def requested_jobs(ctx: Context, job_ids: Sequence[int]) -> list[Job]:
-    """Raises LabError for a job that samples no texts."""
-    jobs = [queue.get_job(ctx.db, job_id) for job_id in job_ids[:MAX_COLUMNS]]
-    if any(job.kind is not JobKind.COMPLETE for job in jobs):
-        raise LabError("The page asked for something that is no text; reload it.")
-    return jobs
+def own_jobs(ctx: Context, job_ids: Sequence[int], annotator: str) -> list[Job]:
+    """The jobs of a comparison that this person requested. Raises LabError if one of them is not."""
+    return [own_job(ctx, job_id, JobKind.COMPLETE, annotator) for job_id in job_ids[:MAX_COLUMNS]]
 
 
 def comparison_options(ctx: Context) -> dict[str, Any]:
@@ -168,8 +170,9 @@ def reward_model_and_judge(ctx: Context, row: RewardModelRow) -> list[Any]:
     return [row.id, run_control.judge_of_reward_model(ctx.db, row) or ""]
 
 
-def submit_comparison(ctx: Context, payload: ComparePayload) -> list[Job]:
-    """One COMPLETE job per column. Raises LabError."""
+def submit_comparison(ctx: Context, payload: ComparePayload, annotator: str) -> list[Job]:
+    """One COMPLETE job per column, which belongs to the annotator. Raises LabError."""
     if not payload.prompt.strip() or len(payload.prompt) > MAX_PROMPT_CHARS:
         raise FieldError("prompt", f"Prompt: write 1 to {MAX_PROMPT_CHARS:,} characters.")
-    return submit_completions(ctx, payload, payload.models[:MAX_COLUMNS], [payload.prompt] * payload.samples)
+    models, prompt_texts = payload.models[:MAX_COLUMNS], [payload.prompt] * payload.samples
+    return submit_completions(ctx, payload, models, prompt_texts, requester=annotator)

@@ -7,7 +7,7 @@ import gradio as gr
 
 from rlhf_lab.common.curves import downsample_values
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, Choice, JobKind, JobStatus, Source
-from rlhf_lab.common.records import Comparison, Job, RewardModelRow
+from rlhf_lab.common.records import REQUESTER_KEY, Comparison, Job, RewardModelRow
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.errors import LabError, StoreError
 from rlhf_lab.jobs import engine_process, queue, retraining
@@ -21,7 +21,7 @@ from rlhf_lab.ui.components.forms import Form
 from rlhf_lab.ui.components.widgets import SILENT_EVENT, widget
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import Payload, operator_action, parse_payload, ttl_cache, visitor_action
-from rlhf_lab.ui.services.generation_requests import check_queue_capacity
+from rlhf_lab.ui.services.generation_requests import check_queue_capacity, own_job
 
 MAX_TEXT_CHARS = 4000  # of a text to explain, prompt included
 MAX_EXAMPLES = 4  # labelled pairs whose texts are offered
@@ -36,6 +36,7 @@ class ModelQuery(Payload):
 
 class JobQuery(Payload):
     job: int
+    annotator: str | None = None
 
 
 class TrainReward(Payload):
@@ -44,6 +45,7 @@ class TrainReward(Payload):
 
 class ExplainText(Payload):
     model: int
+    annotator: str | None = None
     prompt: str = ""
     text: str = ""
 
@@ -55,7 +57,9 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
         return model_detail(ctx, parse_payload(ModelQuery, query).model)
 
     def explanation(query: dict[str, Any]) -> dict[str, Any]:
-        return explanation_view(queue.get_job(ctx.db, parse_payload(JobQuery, query).job))
+        payload = parse_payload(JobQuery, query)
+        annotator = ctx.annotator_or_empty(payload.annotator)
+        return explanation_view(own_job(ctx, payload.job, JobKind.EXPLAIN, annotator))
 
     component = widget(
         "reward",
@@ -75,7 +79,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     @visitor_action(ExplainText)
     def explain(payload: ExplainText) -> dict[str, Any]:
-        return {"job": submit_explanation(ctx, payload).id}
+        return {"job": submit_explanation(ctx, payload, ctx.require_annotator(payload.annotator)).id}
 
     component.train(train, [operator, *form.components], component, **SILENT_EVENT)
     component.explain(explain, None, component, **SILENT_EVENT)
@@ -100,23 +104,21 @@ def start_training(ctx: Context, source: Source, config: RewardConfig) -> Job:
     return job
 
 
-def submit_explanation(ctx: Context, request: ExplainText) -> Job:
-    """Have the engine score each word of a text. Raises LabError for an empty or very long text."""
+def submit_explanation(ctx: Context, request: ExplainText, annotator: str) -> Job:
+    """Have the engine score each word of a text for this annotator. Raises LabError for an empty or very long text."""
     if not request.text.strip() or len(request.prompt) + len(request.text) > MAX_TEXT_CHARS:
         raise LabError(f"Give a text of 1 to {MAX_TEXT_CHARS} characters, prompt included.")
     get_reward_model(ctx.db, request.model)
     check_queue_capacity(ctx)
     items = [{"prompt": request.prompt, "text": request.text}]
-    job_payload = {"reward_model_id": request.model, "items": items}
+    job_payload = {"reward_model_id": request.model, "items": items, REQUESTER_KEY: annotator}
     job = queue.submit(ctx.db, JobKind.EXPLAIN, ctx.project.id, job_payload)
     engine_process.ensure_engine(ctx.db, ctx.home)
     return job
 
 
 def explanation_view(job: Job) -> dict[str, Any]:
-    """An EXPLAIN job for the page: waiting, failed, or its one result. Raises LabError for a job of another kind."""
-    if job.kind is not JobKind.EXPLAIN:
-        raise LabError(f"Job {job.id} explains no text; reload the page.")
+    """An EXPLAIN job for the page: waiting, failed, or its one result."""
     if job.status in UNFINISHED_JOB_STATUSES:
         return {"is_waiting": True, "running": job.status is JobStatus.RUNNING}
     if job.status is not JobStatus.DONE or not job.result:

@@ -1,4 +1,4 @@
-"""Texts that a page asks the engine for: by which models, how, and the results."""
+"""Texts that a page asks the engine for: by which models, how, who may see them, and the results."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -6,8 +6,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
-from rlhf_lab.common.records import Job
-from rlhf_lab.errors import LabError
+from rlhf_lab.common.records import REQUESTER_KEY, Job
+from rlhf_lab.errors import LabError, StoreError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.judges.builtin import JUDGES, load_judge
 from rlhf_lab.store.reward_models import get_reward_model
@@ -44,15 +44,19 @@ def submit_completions(
     models: Sequence[str],
     prompts: Sequence[str],
     *,
+    requester: str = "",
     skip_too_long: bool = False,
 ) -> list[Job]:
     """One COMPLETE job per model, all with the same seed. Raises LabError.
 
+    requester: see `own_job`; "" where nobody may read the jobs' texts as such (a blind test).
     skip_too_long: prompts too long for the model are skipped; otherwise the job fails.
     """
     common: dict[str, Any] = {
         "seed": payload.seed, "temperature": payload.temperature, "max_new_tokens": payload.max_new_tokens,
     }  # fmt: skip
+    if requester:
+        common[REQUESTER_KEY] = requester
     if skip_too_long:
         common["leave_out"] = True
     reward_model_id = payload.reward_model_id or None
@@ -63,6 +67,20 @@ def submit_completions(
     jobs = [queue.submit(ctx.db, JobKind.COMPLETE, ctx.project.id, job_payload) for job_payload in job_payloads]
     engine_process.ensure_engine(ctx.db, ctx.home)
     return jobs
+
+
+def own_job(ctx: Context, job_id: int, kind: JobKind, requester: str) -> Job:
+    """A job of this kind that this person requested.
+
+    Raises LabError for every other number, with one message: it does not tell which jobs exist.
+    """
+    try:
+        job = queue.get_job(ctx.db, job_id)
+    except StoreError:
+        job = None
+    if job is None or job.kind is not kind or not requester or job.payload.get(REQUESTER_KEY) != requester:
+        raise LabError("What the page asks for is not yours or does not exist. Reload the page and try again.")
+    return job
 
 
 def build_job_payload(model: str, prompts: Sequence[str], reward_model_id: int | None) -> dict[str, Any]:

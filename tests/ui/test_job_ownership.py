@@ -1,0 +1,176 @@
+"""Texts and explanations belong to the person who requested them, and nobody sees a blind test's texts before judging them."""
+
+import contextlib
+from types import SimpleNamespace
+
+import gradio as gr
+import pytest
+from gradio.context import LocalContext
+
+from rlhf_lab.common.enums import JobKind, JobStatus, Source
+from rlhf_lab.common.records import LabelSnapshot, Role
+from rlhf_lab.errors import LabError
+from rlhf_lab.jobs import engine_process, queue
+from rlhf_lab.jobs.project_setup import new_project
+from rlhf_lab.store.annotators import add_person
+from rlhf_lab.store.database import Database
+from rlhf_lab.store.erasure import erase_person_rows
+from rlhf_lab.store.reward_models import add_reward_model
+from rlhf_lab.ui.auth.visitors import Visitor
+from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.events import parse_payload, server_function
+from rlhf_lab.ui.screens import blind_test, compare, reward
+from rlhf_lab.ui.services import generation_requests
+
+SAMPLING = {"models": ["base"], "seed": 7, "temperature": 1, "max_new_tokens": 8, "reward_model_id": ""}
+NOT_YOURS = "not yours"
+
+
+@pytest.fixture
+def ctx(tmp_path, monkeypatch):
+    """A multi-user lab with the labellers Ann and Bob and reward model 1."""
+    monkeypatch.setattr(engine_process, "ensure_engine", lambda db, home: None)
+    with Database.open(tmp_path) as db:
+        project = new_project(db)
+        add_person(db, "Ann")
+        add_person(db, "Bob")
+        snapshot = LabelSnapshot((), "", Source.HUMAN)
+        add_reward_model(db, project.id, "x", config={}, report={}, snapshot=snapshot)
+        yield Context(tmp_path, db).as_multi_user(open_to_all=False)
+
+
+@pytest.fixture
+def act_as(ctx):
+    """act_as(name): from now on that person sends the requests; "" is a viewer, "operator" the operator."""
+    tokens = []
+
+    def become(name):
+        role = Role.OPERATOR if name == "operator" else Role.LABELLER
+        cookies = {ctx.access.login_cookie_name: ctx.access.cookie_value(Visitor(role, name))} if name else {}
+        request = SimpleNamespace(cookies=cookies, headers={"host": "lab.example"})
+        tokens.append(LocalContext.request.set(request))
+
+    yield become
+    for token in reversed(tokens):
+        LocalContext.request.reset(token)
+
+
+def build_screen(module, ctx, monkeypatch):
+    """The screen's server functions and event handlers by name."""
+    functions = {}
+
+    class Widget:
+        def __getattr__(self, event):
+            return lambda handler, *_, **__: functions.__setitem__(event, handler)
+
+    def widget(name, *, server_functions, **_):
+        functions.update({key: server_function(function, key) for key, function in server_functions.items()})
+        return Widget()
+
+    monkeypatch.setattr(module, "widget", widget)
+    if module is reward:
+        monkeypatch.setattr(reward, "Form", lambda *_: SimpleNamespace(components=[]))
+        monkeypatch.setattr(reward.gr, "Accordion", lambda *_, **__: contextlib.nullcontext())
+    module.build(ctx, None)
+    return SimpleNamespace(**functions)
+
+
+@pytest.fixture
+def screen(ctx, monkeypatch):
+    return build_screen(compare, ctx, monkeypatch)
+
+
+def event(**data):
+    return SimpleNamespace(_data=data)
+
+
+def request_texts(screen):
+    return screen.sample(event(prompt="Once", samples=1, request_id=1, **SAMPLING))["jobs"]
+
+
+def finish(ctx, job_id, texts):
+    queue.claim(ctx.db, [JobKind.COMPLETE], engine_process.record_heartbeat(ctx.db, "x"))
+    queue.finish(ctx.db, job_id, {"texts": texts})
+
+
+def test_the_requester_reads_their_texts_and_nobody_else_does(ctx, screen, act_as):
+    act_as("Ann")
+    job_ids = request_texts(screen)
+    finish(ctx, job_ids[0], ["Ann's text"])
+    assert screen.completions({"jobs": job_ids})["columns"][0]["texts"] == ["Ann's text"]
+    for name in ("Bob", "operator", ""):
+        act_as(name)
+        reply = screen.completions({"jobs": job_ids, "annotator": "Ann"})
+        assert set(reply) == {"error"}
+        assert NOT_YOURS in reply["error"]
+
+
+def test_a_missing_job_and_another_persons_job_get_the_same_answer(screen, act_as):
+    act_as("Ann")
+    job_ids = request_texts(screen)
+    act_as("Bob")
+    assert screen.completions({"jobs": job_ids}) == screen.completions({"jobs": [9999]})
+
+
+def test_the_requester_cancels_their_texts_and_nobody_else_does(ctx, screen, act_as):
+    act_as("Ann")
+    (job_id,) = request_texts(screen)
+    act_as("Bob")
+    with pytest.raises(gr.Error, match=NOT_YOURS):
+        screen.cancel(event(jobs=[job_id], annotator="Ann"))
+    assert queue.get_job(ctx.db, job_id).status is JobStatus.QUEUED
+    act_as("Ann")
+    screen.cancel(event(jobs=[job_id]))
+    assert queue.get_job(ctx.db, job_id).status is JobStatus.CANCELLED
+
+
+def test_nothing_is_cancelled_if_one_of_the_jobs_is_another_persons(ctx, screen, act_as):
+    act_as("Ann")
+    (annas,) = request_texts(screen)
+    act_as("Bob")
+    (bobs,) = request_texts(screen)
+    with pytest.raises(gr.Error, match=NOT_YOURS):
+        screen.cancel(event(jobs=[bobs, annas]))
+    assert queue.get_job(ctx.db, bobs).status is JobStatus.QUEUED
+
+
+def test_blind_test_texts_are_neither_read_nor_cancelled_by_job_number(ctx, screen, act_as):
+    request = SAMPLING | {"models": ["base", "run/1/40"], "pairs": 1}
+    act_as("operator")
+    test = blind_test.start_test(ctx, parse_payload(blind_test.StartPayload, request))
+    finish(ctx, test.first_job, ["a"])
+    for name in ("operator", "Ann", ""):
+        act_as(name)
+        for job_id in (test.first_job, test.second_job):
+            assert NOT_YOURS in screen.completions({"jobs": [job_id]})["error"]
+            with pytest.raises(gr.Error, match=NOT_YOURS):
+                screen.cancel(event(jobs=[job_id]))
+    assert queue.get_job(ctx.db, test.second_job).status is JobStatus.QUEUED
+
+
+def test_jobs_without_a_requester_are_nobodys(ctx, screen, act_as):
+    """Those of the command line and of earlier versions."""
+    job = queue.submit(ctx.db, JobKind.COMPLETE, ctx.project.id, {"prompts": ["p"], "checkpoint": "base"})
+    for name in ("operator", "Ann", ""):
+        act_as(name)
+        assert NOT_YOURS in screen.completions({"jobs": [job.id]})["error"]
+
+
+def test_an_explanation_is_read_by_its_requester_alone(ctx, monkeypatch, act_as):
+    screen = build_screen(reward, ctx, monkeypatch)
+    act_as("Ann")
+    job_id = screen.explain(event(model=1, prompt="p", text="Ann's secret", request_id=1))["job"]
+    assert screen.explanation({"job": job_id}) == {"is_waiting": True, "running": False}
+    for name in ("Bob", "operator", ""):
+        act_as(name)
+        assert NOT_YOURS in screen.explanation({"job": job_id, "annotator": "Ann"})["error"]
+    assert screen.explanation({"job": job_id}) == screen.explanation({"job": 9999})
+
+
+def test_erasing_a_person_removes_their_name_from_unfinished_jobs(ctx, screen, act_as):
+    act_as("Ann")
+    (job_id,) = request_texts(screen)
+    erase_person_rows(ctx.db, "Ann", votes=False)
+    assert "Ann" not in str(queue.get_job(ctx.db, job_id).payload)
+    with pytest.raises(LabError):
+        generation_requests.own_job(ctx, job_id, JobKind.COMPLETE, "Ann")
