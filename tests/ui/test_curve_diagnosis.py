@@ -2,8 +2,11 @@
 
 import math
 import random
+import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rlhf_lab.ui.components.charts import CURVES
 from rlhf_lab.ui.services.curve_diagnosis import RULES, Level, SettingChange, diagnose, noise_sd, trend
@@ -194,12 +197,12 @@ FALLS = curve((1.0, 5), (0.8, 5))
 UP, DOWN = SettingChange(4, "beta", 0.1, 0.5), SettingChange(4, "beta", 0.5, 0.1)
 CHANGED_SETTINGS = {
     "beta raised": ([UP], Level.INFO, "falling by 0.20, probably because beta went from 0.1 to 0.5 after step 4: a higher beta"),
-    "beta lowered": ([DOWN], Level.WARN, "lower lr"),
+    "beta lowered": ([DOWN], Level.WARN, "falling by 0.20, and no other curve shows large updates"),
     "lr raised": ([SettingChange(4, "lr", 1e-4, 1e-3)], Level.WARN, "because lr went from 0.0001 to 0.001 after step 4: set it"),
     "lr lowered": ([SettingChange(4, "lr", 1e-3, 1e-4)], Level.INFO, "since lr went from 0.001 to 0.0001 after step 4: give it"),
     "both at once": ([UP, SettingChange(4, "lr", 1e-3, 1e-4)], Level.INFO, "beta went from 0.1 to 0.5"),
     "the later of two": ([UP, SettingChange(7, "lr", 1e-4, 1e-3)], Level.WARN, "lr went from 0.0001 to 0.001 after step 7"),
-    "long ago": ([UP._replace(step=-21)], Level.WARN, "lower lr"),
+    "long ago": ([UP._replace(step=-21)], Level.WARN, "falling by 0.20, and no other curve shows large updates"),
 }  # fmt: skip
 
 
@@ -208,6 +211,86 @@ def test_a_falling_score_names_the_changed_setting(case):
     changes, level, text = CHANGED_SETTINGS[case]
     diagnosis = diagnose({SCORE: FALLS}, changes)[SCORE]
     assert (diagnosis.level, text in diagnosis.message) == (level, True), diagnosis
+
+
+LARGE_UPDATES = {
+    "many tokens clipped": {CLIP: curve((0.3, 10))},
+    "the KL is far": {KL: curve((15.0, 10))},
+    "the KL rises fast": {KL: curve((1.0, 5), (3.5, 5))},
+    "the ratio drifts": {RATIO: curve((1.07, 10))},
+}
+
+
+@pytest.mark.parametrize("case", LARGE_UPDATES, ids=str)
+def test_a_falling_score_advises_a_lower_lr_where_another_curve_shows_large_updates(case):
+    diagnoses = diagnose({SCORE: FALLS} | LARGE_UPDATES[case])
+    assert diagnoses[SCORE].message == "Score 0.80 sd, falling by 0.20: the updates may be too large; lower lr."
+
+
+def test_a_falling_score_does_not_advise_a_lower_lr_where_clip_fraction_and_kl_are_small():
+    diagnosis = diagnose({SCORE: FALLS, CLIP: curve((0.01, 10)), KL: curve((1.0, 10))})[SCORE]
+    assert diagnosis.message == "Score 0.80 sd, falling by 0.20, and no other curve shows large updates. Read the samples."
+
+
+def test_the_clip_fraction_does_not_deny_large_updates_that_the_kl_shows():
+    message = diagnose({CLIP: curve((0.01, 10)), KL: curve((1.0, 5), (3.5, 5))})[CLIP].message
+    assert message == "1.0 % of tokens clipped, but another curve shows updates that are too large."
+
+
+def test_a_flat_score_far_from_the_base_model_does_not_advise_to_raise_lr_or_lower_beta():
+    diagnoses = diagnose({SCORE: curve((0.0, 20)), KL: curve((174.0, 20))})
+    assert diagnoses[KL].message.endswith("raise beta or lower lr.")
+    assert diagnoses[SCORE].message == "Score 0.00 sd, flat since the start: label more pairs."
+
+
+def test_a_clipped_score_far_from_the_base_model_does_not_advise_a_higher_clip():
+    curves = {SCORE: ramp(0, 2, 20), CLIPPED: curve((0.96, 20))}
+    assert diagnose(curves)[SCORE].message.endswith("stop here, or start with a higher score_clip.")
+    assert diagnose(curves | {KL: curve((174.0, 20))})[SCORE].message.endswith("where better earns no more: stop here.")
+    assert diagnose(curves | {KL: curve((9.0, 20))})[SCORE].message.endswith("where better earns no more: stop here.")
+
+
+def test_no_metric_advises_a_lower_beta_while_another_is_not_a_number():
+    curves = {SCORE: curve((0.5, 6)), REWARD: curve((-1.0, 6)), VALUE: [*curve((1.0, 5)), (6, math.nan)]}
+    diagnoses = diagnose(curves)
+    assert "lower lr" in diagnoses[VALUE].message
+    assert diagnoses[REWARD].message == "−1.00: the KL costs more than the score brings."
+
+
+MOVE_MORE = re.compile(r"\braise (?:\w+ or )?lr|\blower beta|beta is too high|higher (?:score_)?clip")
+MOVE_LESS = re.compile(r"\blower lr|\braise beta|set it back|\bor epochs|\bstop or\b|or stop\b|: stop, ")
+
+
+def flat_or_moving_curve():
+    """Curves of 1 to 40 steps with one or two levels, of sizes from tiny to absurd."""
+    level = st.one_of(st.floats(-2, 2), st.floats(0, 20), st.floats(-200, 700), st.just(math.nan))
+    part = st.tuples(level, st.integers(1, 20))
+    return st.lists(part, min_size=1, max_size=3).map(lambda parts: curve(*parts))
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from([*RULES, CLIPPED, EXPLAINED]), flat_or_moving_curve(), min_size=2),
+    st.lists(
+        st.builds(
+            SettingChange, st.integers(0, 40), st.sampled_from(["lr", "beta"]), st.floats(0.01, 1), st.floats(0.01, 1)
+        ),
+        max_size=2,
+    ),
+)
+def test_no_two_verdicts_give_opposite_advice(curves, changes):
+    messages = [diagnosis.message for diagnosis in diagnose(curves, changes).values()]
+    more = [message for message in messages if MOVE_MORE.search(message)]
+    less = [message for message in messages if MOVE_LESS.search(message)]
+    assert not (more and less), (more, less)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.dictionaries(st.sampled_from([SCORE, CLIP, KL, RATIO]), flat_or_moving_curve(), min_size=1))
+def test_the_score_advises_a_lower_lr_only_where_clip_fraction_kl_or_ratio_does(curves):
+    diagnoses = diagnose(curves)
+    if SCORE in diagnoses and "the updates may be too large" in diagnoses[SCORE].message:
+        assert any("lr" in diagnoses[name].message for name in (CLIP, KL, RATIO) if name in diagnoses), diagnoses
 
 
 INSIDE = {

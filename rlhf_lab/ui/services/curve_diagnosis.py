@@ -52,6 +52,19 @@ class Diagnosis(NamedTuple):
     message: str
 
 
+class Finding(NamedTuple):
+    """What a rule finds in one curve, before it is compared with the others.
+
+    restrains: it advises that the policy move less (lower lr, raise beta, stop). if_restrained: the message without its advice
+    to let the policy move more, for the case that another finding restrains; None where it has no such advice.
+    """
+
+    level: Level
+    message: str
+    restrains: bool = False
+    if_restrained: str | None = None
+
+
 class SettingChange(NamedTuple):
     """A live setting (beta, lr) changed during a run, after `step` steps."""
 
@@ -131,18 +144,30 @@ def diagnose(curves: Curves, changes: Sequence[SettingChange] = ()) -> dict[str,
     )
     last_step = max((points[-1][0] for points in curves.values() if points), default=0)
     trends.recent_changes = [change for change in changes if last_step - change.step <= SETTLING_STEPS]
-    diagnoses: dict[str, Diagnosis] = {}
+    findings: dict[str, Finding] = {}
     for name, rule in RULES.items():
         points = curves.get(name)
         if not points:
             continue
         first_lost_step = _not_finite_since(points)
         if first_lost_step is None:
-            level, message = rule(trends[name], trends)
-            diagnoses[name] = Diagnosis(level, HYPHEN_AS_MINUS.sub("−", message))
+            findings[name] = rule(trends[name], trends)
         else:
             message = f"Not a number since step {first_lost_step}: stop, lower lr, and start or resume."
-            diagnoses[name] = Diagnosis(Level.ALERT, message)
+            findings[name] = Finding(Level.ALERT, message, restrains=True)
+    return _without_contradictions(findings, trends)
+
+
+def _without_contradictions(findings: Mapping[str, Finding], trends: CurveTrends) -> dict[str, Diagnosis]:
+    """The findings as diagnoses. Advice to move more is left out where a finding advises to move less, or the KL is high."""
+    kl = trends.get("objective/kl")
+    is_restrained = any(finding.restrains for finding in findings.values()) or (
+        kl is not None and kl.current > KL_HEALTHY
+    )
+    diagnoses: dict[str, Diagnosis] = {}
+    for name, finding in findings.items():
+        message = finding.message if finding.if_restrained is None or not is_restrained else finding.if_restrained
+        diagnoses[name] = Diagnosis(finding.level, HYPHEN_AS_MINUS.sub("−", message))
     return diagnoses
 
 
@@ -156,121 +181,139 @@ def _not_finite_since(points: Sequence[Point]) -> int | None:
     return first_step
 
 
-def _score(score: Trend, trends: CurveTrends) -> Diagnosis:  # noqa: PLR0911  one return a rule
+def _score(score: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return a rule
     if score.num_points < WINDOW:
-        return Diagnosis(Level.INFO, f"Score {score.current:z.2f} sd: too early to say.")
+        return Finding(Level.INFO, f"Score {score.current:z.2f} sd: too early to say.")
     if _is_over_optimized(trends):
-        return Diagnosis(
+        return Finding(
             Level.ALERT,
             f"Score {score.current:z.2f} sd at its best while gold has fallen: the policy exploits the reward model.",
         )
     clipped = trends.get("objective/score_clipfrac")
     if clipped is not None and clipped.current > SCORES_CLIPPED:
-        return Diagnosis(
+        text = f"Score {score.current:z.2f} sd, {100 * clipped.current:.0f} % beyond score_clip, where better earns no more"
+        return Finding(
             Level.INFO,
-            f"Score {score.current:z.2f} sd, {100 * clipped.current:.0f} % beyond score_clip, where better earns no more: "
-            "stop here, or start with a higher clip.",
+            f"{text}: stop here, or start with a higher score_clip.",
+            if_restrained=f"{text}: stop here.",
         )
     if score.change > score.effective_threshold(SCORE_FLAT):
         direction = "rising" if score.is_rising(SCORE_FLAT) else "higher than before"
-        return Diagnosis(
+        return Finding(
             Level.GOOD, f"Score {score.current:z.2f} sd, {direction}: the policy learns what the reward model likes."
         )
     if score.is_falling(SCORE_FLAT):
-        return _falling_score(f"Score {score.current:z.2f} sd, falling by {-score.change:.2f}", trends.recent_changes)
+        return _falling_score(f"Score {score.current:z.2f} sd, falling by {-score.change:.2f}", trends)
     if score.gain > SCORE_LEARNT:
-        return Diagnosis(Level.GOOD, f"Score {score.current:z.2f} sd, {score.gain:+z.2f} since the start, now flat.")
+        return Finding(Level.GOOD, f"Score {score.current:z.2f} sd, {score.gain:+z.2f} since the start, now flat.")
     if score.num_points >= PATIENCE_STEPS:
-        return Diagnosis(
+        return Finding(
             Level.WARN,
             f"Score {score.current:z.2f} sd, flat since the start: raise lr, lower beta, or label more pairs.",
+            if_restrained=f"Score {score.current:z.2f} sd, flat since the start: label more pairs.",
         )
-    return Diagnosis(Level.INFO, f"Score {score.current:z.2f} sd: no clear rise yet.")
+    return Finding(Level.INFO, f"Score {score.current:z.2f} sd: no clear rise yet.")
 
 
-def _falling_score(prefix: str, changes: Sequence[SettingChange]) -> Diagnosis:
-    """A falling score and its likely cause; a lowered beta is none."""
-    causes = [change for change in changes if change.name == "lr" or change.new > change.old]
+def _falling_score(prefix: str, trends: CurveTrends) -> Finding:
+    """A falling score and its likely cause: a changed setting (a lowered beta is none), or updates that another curve shows to be
+    too large."""
+    causes = [change for change in trends.recent_changes if change.name == "lr" or change.new > change.old]
     if not causes:
-        return Diagnosis(Level.WARN, f"{prefix}: the updates may be too large; lower lr.")
+        if _has_large_updates(trends):
+            return Finding(Level.WARN, f"{prefix}: the updates may be too large; lower lr.", restrains=True)
+        return Finding(Level.WARN, f"{prefix}, and no other curve shows large updates. Read the samples.")
     cause = max(causes, key=lambda change: (change.step, change.name == "beta"))
     change_text = f"{cause.name} went from {cause.old:g} to {cause.new:g} after step {cause.step}"
     if cause.new < cause.old:
-        return Diagnosis(Level.INFO, f"{prefix} since {change_text}: give it some steps.")
+        return Finding(Level.INFO, f"{prefix} since {change_text}: give it some steps.")
     if cause.name == "lr":
-        return Diagnosis(Level.WARN, f"{prefix}, probably because {change_text}: set it back.")
-    return Diagnosis(
+        return Finding(Level.WARN, f"{prefix}, probably because {change_text}: set it back.", restrains=True)
+    return Finding(
         Level.INFO,
         f"{prefix}, probably because {change_text}: a higher beta holds the policy nearer to the base model.",
     )
 
 
-def _reward(reward: Trend, trends: CurveTrends) -> Diagnosis:
+def _reward(reward: Trend, trends: CurveTrends) -> Finding:
     score = trends.get("objective/scores")
     if score is not None and score.current > 0 and reward.current < -SCORE_FLAT:
-        return Diagnosis(
+        return Finding(
             Level.WARN,
             f"{reward.current:z.2f}: the KL costs more than the score brings; give it some steps, or lower beta.",
+            if_restrained=f"{reward.current:z.2f}: the KL costs more than the score brings.",
         )
     if reward.num_points < WINDOW:
-        return Diagnosis(Level.INFO, f"Score minus KL penalty: {reward.current:z.2f}.")
+        return Finding(Level.INFO, f"Score minus KL penalty: {reward.current:z.2f}.")
     if reward.is_falling(SCORE_FLAT):
-        return Diagnosis(Level.WARN, f"{reward.current:z.2f}, falling: the KL costs more than the score brings.")
+        return Finding(Level.WARN, f"{reward.current:z.2f}, falling: the KL costs more than the score brings.")
     if reward.current < reward.initial - reward.effective_threshold(SCORE_FLAT):
-        return Diagnosis(Level.WARN, f"{reward.current:z.2f}, below its start: beta is too high for this lr.")
-    return Diagnosis(Level.GOOD, f"{reward.current:z.2f}, {reward.gain:+z.2f} since the start.")
+        return Finding(
+            Level.WARN,
+            f"{reward.current:z.2f}, below its start: beta is too high for this lr.",
+            if_restrained=f"{reward.current:z.2f}, below its start.",
+        )
+    return Finding(Level.GOOD, f"{reward.current:z.2f}, {reward.gain:+z.2f} since the start.")
 
 
-def _kl(kl: Trend, trends: CurveTrends) -> Diagnosis:  # noqa: PLR0911  one return a rule
+def _kl(kl: Trend, trends: CurveTrends) -> Finding:  # noqa: PLR0911  one return a rule
     gold, score = trends.get("objective/gold"), trends.get("objective/scores")
     rising = kl.is_rising(KL_SLOW)
     direction = "and rising" if rising else "and falling" if kl.is_falling(KL_SLOW) else "and steady"
     if kl.current > KL_HEALTHY and rising and gold is not None and gold.change <= GOLD_FLAT:
         gold_direction = "falls" if gold.is_falling(GOLD_FLAT) else "is flat"
-        return Diagnosis(
+        return Finding(
             Level.ALERT,
             f"KL {kl.current:.1f} {direction} while gold {gold_direction}: the policy probably exploits the reward model; raise "
             "beta or stop.",
+            restrains=True,
         )
     if kl.current > KL_HIGH:
-        return Diagnosis(
-            Level.ALERT, f"KL {kl.current:.1f} {direction}: far from the base model; raise beta or lower lr."
+        return Finding(
+            Level.ALERT,
+            f"KL {kl.current:.1f} {direction}: far from the base model; raise beta or lower lr.",
+            restrains=True,
         )
     if rising and kl.change > KL_FAST:
-        return Diagnosis(
-            Level.WARN, f"KL {kl.current:.1f}, {kl.change:+z.1f} in {WINDOW} steps: fast; raise beta or lower lr."
+        return Finding(
+            Level.WARN,
+            f"KL {kl.current:.1f}, {kl.change:+z.1f} in {WINDOW} steps: fast; raise beta or lower lr.",
+            restrains=True,
         )
     if kl.current > KL_HEALTHY:
-        return Diagnosis(
+        return Finding(
             Level.WARN, f"KL {kl.current:.1f} {direction}: above the usual {KL_HEALTHY:.0f}; read the samples."
         )
     if kl.current < -0.5:
-        return Diagnosis(
+        return Finding(
             Level.WARN, f"KL {kl.current:.1f}: negative on average is noise at best; more rollouts a step would tell."
         )
     if kl.num_points >= PATIENCE_STEPS and kl.current < 0.05 and (score is None or score.gain < SCORE_LEARNT):
-        return Diagnosis(Level.WARN, f"KL {kl.current:.2f}: the policy has hardly moved; raise lr or lower beta.")
+        text = f"KL {kl.current:.2f}: the policy has hardly moved"
+        return Finding(Level.WARN, f"{text}; raise lr or lower beta.", if_restrained=f"{text}.")
     if kl.current > KL_NEAR:
-        return Diagnosis(
+        return Finding(
             Level.INFO, f"KL {kl.current:.1f} nats a response {direction}: no longer near the base; read the samples."
         )
     if kl.num_points < WINDOW:
-        return Diagnosis(Level.INFO, f"KL {kl.current:.2f} nats a response: too early to say.")
+        return Finding(Level.INFO, f"KL {kl.current:.2f} nats a response: too early to say.")
     if kl.current < 0:
-        return Diagnosis(Level.GOOD, f"KL {kl.current:.2f}: an estimate, and so near 0 its noise reaches below.")
-    return Diagnosis(Level.GOOD, f"KL {kl.current:.1f} nats a response {direction}: near the base model.")
+        return Finding(Level.GOOD, f"KL {kl.current:.2f}: an estimate, and so near 0 its noise reaches below.")
+    return Finding(Level.GOOD, f"KL {kl.current:.1f} nats a response {direction}: near the base model.")
 
 
-def _clip(clip: Trend, trends: CurveTrends) -> Diagnosis:
+def _clip(clip: Trend, trends: CurveTrends) -> Finding:
     share = f"{100 * clip.current:.{0 if clip.current > 0.1 else 1}f} % of tokens clipped"
     if clip.current > CLIP_ALERT:
-        return Diagnosis(Level.ALERT, f"{share}: updates far too large; lower lr.")
+        return Finding(Level.ALERT, f"{share}: updates far too large; lower lr.", restrains=True)
     if clip.current > CLIP_HIGH:
-        return Diagnosis(Level.WARN, f"{share}: updates are large; lower lr or epochs.")
-    return Diagnosis(Level.GOOD, f"{share}: no update was too large. The score says whether they are large enough.")
+        return Finding(Level.WARN, f"{share}: updates are large; lower lr or epochs.", restrains=True)
+    if _has_large_updates(trends):
+        return Finding(Level.INFO, f"{share}, but another curve shows updates that are too large.")
+    return Finding(Level.GOOD, f"{share}: no update was too large. The score says whether they are large enough.")
 
 
-def _value(value: Trend, trends: CurveTrends) -> Diagnosis:
+def _value(value: Trend, trends: CurveTrends) -> Finding:
     explained_variance = trends.get("val/explained_variance")
     tail = (
         f" The values explain {100 * max(explained_variance.current, 0):.0f} % of the returns."
@@ -278,9 +321,9 @@ def _value(value: Trend, trends: CurveTrends) -> Diagnosis:
         else ""
     )
     if value.num_points >= 2 * WINDOW and value.current > VALUE_GROWTH * max(value.previous, 1e-3):
-        return Diagnosis(Level.WARN, f"Value loss {value.current:.3g}, doubled: the values cannot follow.{tail}")
+        return Finding(Level.WARN, f"Value loss {value.current:.3g}, doubled: the values cannot follow.{tail}")
     if value.num_points < WINDOW:
-        return Diagnosis(Level.INFO, f"Value loss {value.current:.3g}: too early to say.")
+        return Finding(Level.INFO, f"Value loss {value.current:.3g}: too early to say.")
     threshold = VALUE_STEADY * abs(value.previous)
     direction = "falling" if value.is_falling(threshold) else "rising" if value.is_rising(threshold) else "steady"
     explains_little = (
@@ -288,73 +331,89 @@ def _value(value: Trend, trends: CurveTrends) -> Diagnosis:
         and value.num_points >= PATIENCE_STEPS
         and explained_variance.current < MIN_EXPLAINED_VARIANCE
     )
-    return Diagnosis(
-        Level.INFO if explains_little else Level.GOOD, f"Value loss {value.current:.3g}, {direction}.{tail}"
-    )
+    return Finding(Level.INFO if explains_little else Level.GOOD, f"Value loss {value.current:.3g}, {direction}.{tail}")
 
 
-def _entropy(entropy: Trend, trends: CurveTrends) -> Diagnosis:
+def _entropy(entropy: Trend, trends: CurveTrends) -> Finding:
     share = entropy.current / entropy.initial if entropy.initial > 0 else 1.0
     if share < ENTROPY_COLLAPSE:
-        return Diagnosis(
+        return Finding(
             Level.ALERT,
             f"Entropy {entropy.current:.2f} nats, {100 * share:.0f} % of its start: the policy says one thing; raise beta.",
+            restrains=True,
         )
     if share < ENTROPY_LOW:
-        return Diagnosis(
+        return Finding(
             Level.WARN,
             f"Entropy {entropy.current:.2f} nats, {100 * share:.0f} % of its start: variety shrinks; read the samples.",
         )
-    return Diagnosis(Level.GOOD, f"Entropy {entropy.current:.2f} nats a token: varied.")
+    return Finding(Level.GOOD, f"Entropy {entropy.current:.2f} nats a token: varied.")
 
 
-def _length(length: Trend, trends: CurveTrends) -> Diagnosis:
+def _length(length: Trend, trends: CurveTrends) -> Finding:
     drift = length.current / length.initial - 1 if length.initial > 0 else 0.0
     if length.num_points < WINDOW:
-        return Diagnosis(Level.INFO, f"{length.current:.0f} tokens: too early to say.")
+        return Finding(Level.INFO, f"{length.current:.0f} tokens: too early to say.")
     prefix = f"{length.current:.0f} tokens, {100 * drift:+z.0f} % since the start"
     if abs(drift) > LENGTH_ALERT:
-        return Diagnosis(Level.ALERT, f"{prefix}: length itself is probably being rewarded.")
+        return Finding(Level.ALERT, f"{prefix}: length itself is probably being rewarded.")
     if abs(drift) > LENGTH_DRIFT:
-        return Diagnosis(Level.WARN, f"{prefix}: is it the length that scores?")
-    return Diagnosis(Level.GOOD, f"{prefix}.")
+        return Finding(Level.WARN, f"{prefix}: is it the length that scores?")
+    return Finding(Level.GOOD, f"{prefix}.")
 
 
-def _gold(gold: Trend, trends: CurveTrends) -> Diagnosis:
+def _gold(gold: Trend, trends: CurveTrends) -> Finding:
     if gold.num_points < WINDOW:
-        return Diagnosis(Level.INFO, f"The judge gives {gold.current:z.2f}: too early to say.")
+        return Finding(Level.INFO, f"The judge gives {gold.current:z.2f}: too early to say.")
     if _is_over_optimized(trends):
-        return Diagnosis(
+        return Finding(
             Level.ALERT,
             f"Gold {gold.current:z.2f}, {gold.best:z.2f} at its best, while the score rose: over-optimisation; stop or raise "
             "beta.",
+            restrains=True,
         )
     if gold.best - gold.current > GOLD_NOISE_FACTOR * gold.effective_threshold(GOLD_FALL / GOLD_NOISE_FACTOR):
-        return Diagnosis(Level.WARN, f"Gold {gold.current:z.2f}, below its best {gold.best:z.2f}.")
+        return Finding(Level.WARN, f"Gold {gold.current:z.2f}, below its best {gold.best:z.2f}.")
     if gold.gain > gold.effective_threshold(GOLD_FLAT):
         if gold.best - gold.current > GOLD_FALL:
-            return Diagnosis(
+            return Finding(
                 Level.INFO,
                 f"Gold {gold.current:z.2f}, {gold.gain:+z.2f} since the start, but {gold.best:z.2f} at its best: it may be "
                 "turning.",
             )
-        return Diagnosis(Level.GOOD, f"Gold {gold.current:z.2f}, {gold.gain:+z.2f} since the start: the judge agrees.")
-    return Diagnosis(Level.INFO, f"Gold {gold.current:z.2f}: no clear gain yet.")
+        return Finding(Level.GOOD, f"Gold {gold.current:z.2f}, {gold.gain:+z.2f} since the start: the judge agrees.")
+    return Finding(Level.INFO, f"Gold {gold.current:z.2f}: no clear gain yet.")
 
 
-def _ratio(ratio: Trend, trends: CurveTrends) -> Diagnosis:
-    if not 0.95 <= ratio.current <= 1.05:
-        return Diagnosis(
-            Level.WARN, f"Mean ratio {ratio.current:.2f}: the policy moves much within a step; lower lr or epochs."
+def _ratio(ratio: Trend, trends: CurveTrends) -> Finding:
+    if _is_ratio_far(ratio):
+        return Finding(
+            Level.WARN,
+            f"Mean ratio {ratio.current:.2f}: the policy moves much within a step; lower lr or epochs.",
+            restrains=True,
         )
-    return Diagnosis(Level.GOOD, f"Mean ratio {ratio.current:.3f}.")
+    return Finding(Level.GOOD, f"Mean ratio {ratio.current:.3f}.")
 
 
-def _stop_rate(stops: Trend, trends: CurveTrends) -> Diagnosis:
+def _stop_rate(stops: Trend, trends: CurveTrends) -> Finding:
     share = f"{100 * stops.current:.0f} % of responses end by themselves"
     if stops.current < 0.7:
-        return Diagnosis(Level.ALERT, f"{share}: the policy rambles.")
-    return Diagnosis(Level.WARN if stops.current < 0.9 else Level.GOOD, f"{share}.")
+        return Finding(Level.ALERT, f"{share}: the policy rambles.")
+    return Finding(Level.WARN if stops.current < 0.9 else Level.GOOD, f"{share}.")
+
+
+def _has_large_updates(trends: CurveTrends) -> bool:
+    """Whether clip fraction, KL or ratio show that the policy moves too much; their rules then advise a lower lr."""
+    clip, kl, ratio = trends.get("policy/clipfrac_avg"), trends.get("objective/kl"), trends.get("val/ratio")
+    return (
+        (clip is not None and clip.current > CLIP_HIGH)
+        or (kl is not None and (kl.current > KL_HIGH or (kl.is_rising(KL_SLOW) and kl.change > KL_FAST)))
+        or (ratio is not None and _is_ratio_far(ratio))
+    )
+
+
+def _is_ratio_far(ratio: Trend) -> bool:
+    return not 0.95 <= ratio.current <= 1.05
 
 
 def _is_over_optimized(trends: CurveTrends) -> bool:
@@ -366,7 +425,7 @@ def _is_over_optimized(trends: CurveTrends) -> bool:
     return gold_fell and score.current >= score.best - score.effective_threshold(SCORE_FLAT)
 
 
-RULES: dict[str, Callable[[Trend, CurveTrends], Diagnosis]] = {
+RULES: dict[str, Callable[[Trend, CurveTrends], Finding]] = {
     "objective/scores": _score,
     "objective/rlhf_reward": _reward,
     "objective/kl": _kl,
