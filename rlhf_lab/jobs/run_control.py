@@ -4,6 +4,7 @@ A control is an event that the engine reads; what cannot be done is refused here
 """
 
 import dataclasses
+import itertools
 import json
 import shutil
 import unicodedata
@@ -22,7 +23,7 @@ from rlhf_lab.common.enums import (
 )
 from rlhf_lab.common.paths import ptx_texts_file, run_folder
 from rlhf_lab.common.records import Job, RewardModelRow, Run
-from rlhf_lab.config.policy import LIVE_SETTINGS, PolicyConfig
+from rlhf_lab.config.policy import LIVE_SETTINGS, PRESETS, PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import engine_process, queue, run_lock
 from rlhf_lab.jobs.judge_labelling import judge_name_of
@@ -39,6 +40,7 @@ from rlhf_lab.store.runs import (
     mark_event_applied,
     pending_events,
     rename_run,
+    runs,
     set_run_status,
 )
 
@@ -83,7 +85,7 @@ def start_run(
         db,
         project_id,
         reward_model.id,
-        check_name(name) if name.strip() else f"{config.algorithm} on reward model {reward_model.id}",
+        check_name(name) if name.strip() else default_run_name(db, project_id, config, reward_model.id),
         config=config.to_dict(),
         total_steps=config.steps,
         manifest={
@@ -101,6 +103,39 @@ def start_run(
             delete_run(db, run.id)
         raise
     return run
+
+
+def default_run_name(db: Database, project_id: int, config: PolicyConfig, reward_model_id: int) -> str:
+    """The name of a run that nobody named: algorithm, reward model, preset unless it is "lab", the settings that differ from the
+    preset as far as they fit, and a number if the project has a run of that name."""
+    differences_by_preset = {
+        preset: _setting_differences(config, PolicyConfig.for_algorithm(config.algorithm, **values))
+        for preset, values in PRESETS.items()
+    }
+    preset, differences = min(differences_by_preset.items(), key=lambda item: len(item[1]))
+    parts = (
+        [f"{config.algorithm} on reward model {reward_model_id}"] + ([preset] if preset != "lab" else []) + differences
+    )
+    name, max_chars = ", ".join(parts), MAX_RUN_NAME_CHARS - len(" (999)")
+    kept = len(parts)
+    while len(name) > max_chars:
+        kept -= 1
+        name = ", ".join([*parts[:kept], f"and {len(parts) - kept} more"])
+    names = {run.name for run in runs(db, project_id)}
+    numbered_names = (f"{name} ({number})" for number in itertools.count(2))
+    return name if name not in names else next(candidate for candidate in numbered_names if candidate not in names)
+
+
+def _setting_differences(config: PolicyConfig, preset: PolicyConfig) -> list[str]:
+    """The settings of a config that have another value than in a preset, like "lr 0.001"."""
+    values, preset_values = config.to_dict(), preset.to_dict()
+    return [f"{name} {_value_text(value)}" for name, value in values.items() if value != preset_values[name]]
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)
 
 
 def _save_ptx_texts(home: Path, run_id: int, texts: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from rlhf_lab.common.enums import Choice, EventKind, JobKind, JobStatus, RunStatus, Source
 from rlhf_lab.common.paths import ptx_texts_file
 from rlhf_lab.common.records import NewCompletion, Run, Vote
-from rlhf_lab.config.policy import PolicyConfig
+from rlhf_lab.config.policy import PRESETS, PolicyConfig
 from rlhf_lab.errors import ConfigError, LabelError, StoreError
 from rlhf_lab.jobs import engine_process, queue, run_control, run_lock
 from rlhf_lab.store import projects
@@ -76,7 +76,10 @@ def test_starting_a_run_queues_a_job_and_starts_an_engine(db: Database, home: Pa
     assert (job.kind, job.status, job.payload) == (JobKind.TRAIN_POLICY, JobStatus.QUEUED, {"run_id": run.id})
     assert started == [home]
     second = run_control.start_run(db, home, project_id, CONFIG, reward_model_id=old, judge="gloomy")
-    assert (second.reward_model_id, second.name) == (old, f"ppo on reward model {old}")
+    assert (second.reward_model_id, second.name) == (
+        old,
+        f"ppo on reward model {old}, steps 8, epochs 2, minibatches 2, and 2 more",
+    )
     assert second.manifest["judge"] == "gloomy"
 
 
@@ -95,6 +98,43 @@ def test_the_judge_of_the_reward_models_labels_gives_the_gold_score(
     project_id = project(db)
     reward_model(db, project_id, *annotators, source=source)
     assert run_control.start_run(db, home, project_id, CONFIG).manifest["judge"] == judge
+
+
+def test_a_run_without_a_name_is_named_by_what_differs(db: Database, home: Path, started: list[Path]) -> None:
+    """By algorithm, reward model and the settings that differ from the nearest preset; a number tells equal ones apart."""
+    project_id = project(db)
+    first = reward_model(db, project_id, "judge:polite")
+    second = reward_model(db, project_id, "judge:gloomy")
+
+    def name(config: PolicyConfig, reward_model_id: int = first) -> str:
+        return run_control.start_run(db, home, project_id, config, reward_model_id=reward_model_id).name
+
+    lab = PolicyConfig.for_algorithm("ppo")
+    assert name(lab) == f"ppo on reward model {first}"
+    assert name(lab) == f"ppo on reward model {first} (2)"
+    assert name(lab) == f"ppo on reward model {first} (3)"
+    assert name(lab, second) == f"ppo on reward model {second}"
+    assert name(lab.replace(beta=0.3, lr=5e-4)) == f"ppo on reward model {first}, lr 0.0005, beta 0.3"
+    assert name(lab.replace(scale_scores=True)) == f"ppo on reward model {first}, scale_scores on"
+    assert name(lab.replace(score_clip=None)) == f"ppo on reward model {first}, score_clip none"
+    assert name(PolicyConfig.for_algorithm("grpo")) == f"grpo on reward model {first}"
+    gentle = PolicyConfig.for_algorithm("ppo", **PRESETS["gentle"])
+    assert name(gentle) == f"ppo on reward model {first}, gentle"
+    assert name(gentle.replace(seed=3)) == f"ppo on reward model {first}, gentle, seed 3"
+
+
+def test_a_name_with_many_settings_is_cut_to_the_longest_name_and_stays_distinct(
+    db: Database, home: Path, started: list[Path]
+) -> None:
+    project_id = project(db)
+    reward_model(db, project_id, "judge:polite")
+    config = PolicyConfig.for_algorithm("ppo").replace(
+        steps=80, lr=1e-3, lr_schedule="cosine", adam_eps=1e-6, seed=5, batch_size=64, epochs=3
+    )
+    first, second = (run_control.start_run(db, home, project_id, config).name for _ in range(2))
+    assert first == "ppo on reward model 1, steps 80, lr 0.001, lr_schedule cosine, and 4 more"
+    assert second == f"{first} (2)"
+    assert len(second) <= run_control.MAX_RUN_NAME_CHARS
 
 
 def test_a_run_that_cannot_start_leaves_no_row(db: Database, home: Path, started: list[Path]) -> None:

@@ -229,7 +229,9 @@ def test_a_falling_score_advises_a_lower_lr_where_another_curve_shows_large_upda
 
 def test_a_falling_score_does_not_advise_a_lower_lr_where_clip_fraction_and_kl_are_small():
     diagnosis = diagnose({SCORE: FALLS, CLIP: curve((0.01, 10)), KL: curve((1.0, 10))})[SCORE]
-    assert diagnosis.message == "Score 0.80 sd, falling by 0.20, and no other curve shows large updates. Read the samples."
+    assert (
+        diagnosis.message == "Score 0.80 sd, falling by 0.20, and no other curve shows large updates. Read the samples."
+    )
 
 
 def test_the_clip_fraction_does_not_deny_large_updates_that_the_kl_shows():
