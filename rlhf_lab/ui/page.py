@@ -15,6 +15,7 @@ from rlhf_lab.store.database import Database
 from rlhf_lab.ui import http_api
 from rlhf_lab.ui.auth.login_routes import login_routes
 from rlhf_lab.ui.auth.visitors import Access
+from rlhf_lab.ui.body_limits import BodyLimits
 from rlhf_lab.ui.components.widgets import STATIC_PATHS, UI_ASSETS, script_path
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import require_role_for_events
@@ -79,6 +80,7 @@ def launch_options(ctx: Context) -> dict[str, Any]:
             upload_folder=Path(get_upload_folder()),
             public_url=ctx.access.public_url,
         ),
+        Middleware(BodyLimits, access=ctx.access, is_operator=ctx.is_operator, upload_folder=Path(get_upload_folder())),
     ]
     options: dict[str, Any] = {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,

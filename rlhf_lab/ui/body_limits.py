@@ -1,0 +1,134 @@
+"""Limits on what a request may send: the length of its body, who may upload files, and the room for them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from starlette.formparsers import MultiPartException
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rlhf_lab.common.records import Role
+from rlhf_lab.ui.auth.visitors import Access
+from rlhf_lab.ui.middleware import MAX_UPLOADED_BYTES, STORAGE_FULL_MESSAGE, UPLOAD_PATH, folder_size
+
+#: Of a request that uploads no files. The page's own requests have a few kB.
+MAX_BODY_BYTES = 1_000_000
+#: Of one request that uploads files (each has at most `max_file_size`, see `page.launch_options`).
+MAX_UPLOAD_BYTES = 100_000_000
+#: The part of MAX_UPLOADED_BYTES that is left to the operator.
+OPERATOR_RESERVE_BYTES = 500_000_000
+TOO_LONG_MESSAGE = "This request has more than {megabytes} MB, so nothing was done. Send less at a time.\n"
+VIEWER_UPLOAD_MESSAGE = "Viewers cannot send files to this lab. Enter with the join code: open the page /join.\n"
+WRONG_PATH_MESSAGE = f"Files are accepted at {UPLOAD_PATH} only. Nothing was stored.\n"
+
+
+class BodyRefusedError(MultiPartException):
+    """Ends the reading of a body. Gradio deletes its temporary files after a MultiPartException, and after no other error."""
+
+
+class UploadRoom:
+    """How many bytes of uploads the lab holds: those on the disk when it was measured, and all that arrived since."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._held = 0
+
+    def measure(self) -> None:
+        self._held = folder_size(self.folder)
+
+    def take(self, count: int, *, is_operator: bool) -> bool:
+        """Count bytes that arrived. False, and nothing is counted: there is no room for them."""
+        limit = MAX_UPLOADED_BYTES - (0 if is_operator else OPERATOR_RESERVE_BYTES)
+        if self._held + count > limit:
+            self.measure()  # files may have been deleted meanwhile
+        if self._held + count > limit:
+            return False
+        self._held += count
+        return True
+
+
+class BodyLimits:
+    """ASGI middleware. A body is counted while it arrives, whatever its Content-Length says.
+
+    upload_folder: where Gradio stores uploads.
+    """
+
+    def __init__(
+        self, app: ASGIApp, access: Access, is_operator: Callable[[Request], bool], upload_folder: Path
+    ) -> None:
+        self.app, self.access, self.is_operator, self.room = app, access, is_operator, UploadRoom(upload_folder)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope)
+        is_upload = request.method == "POST" and scope["path"].rstrip("/").endswith(UPLOAD_PATH)
+        rejection = self._rejection(request, is_upload)
+        if rejection is not None:
+            await rejection(scope, receive, send)
+            return
+        if is_upload:
+            self.room.measure()
+            is_operator = self.is_operator(request)
+            body = CountedBody(receive, send, MAX_UPLOAD_BYTES, lambda n: self.room.take(n, is_operator=is_operator))
+        else:
+            body = CountedBody(receive, send, MAX_BODY_BYTES)
+        try:
+            await self.app(scope, body.receive, body.send)
+        except BodyRefusedError:
+            pass
+        if body.rejection is not None and not body.has_response_started:
+            await body.rejection(scope, receive, send)
+
+    def _rejection(self, request: Request, is_upload: bool) -> PlainTextResponse | None:
+        """The reply to a request whose headers suffice to refuse it."""
+        if is_upload and not self.access.visitor(request).role.at_least(Role.LABELLER):
+            return PlainTextResponse(VIEWER_UPLOAD_MESSAGE, status_code=403)
+        content_type, content_length = (request.headers.get(name, "") for name in ("content-type", "content-length"))
+        if content_type.strip().lower().startswith("multipart/") and not is_upload:
+            return PlainTextResponse(WRONG_PATH_MESSAGE, status_code=415)
+        max_bytes = MAX_UPLOAD_BYTES if is_upload else MAX_BODY_BYTES
+        if content_length.isdecimal() and int(content_length) > max_bytes:
+            return too_long(max_bytes)
+        return None
+
+
+class CountedBody:
+    """`receive` and `send` of one request; `receive` raises BodyRefusedError as soon as the body exceeds a limit.
+
+    take: counts bytes of an upload; False if there is no room for them. rejection: the reply to a refused body. What the
+    application itself replies then is dropped, because it may be another status (FastAPI's is 400).
+    """
+
+    def __init__(self, receive: Receive, send: Send, max_bytes: int, take: Callable[[int], bool] | None = None) -> None:
+        self._receive, self._send, self._max_bytes, self._take = receive, send, max_bytes, take
+        self._count, self._is_complete = 0, False
+        self.rejection: PlainTextResponse | None = None
+        self.has_response_started = False
+
+    async def receive(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._is_complete = not message.get("more_body", False)
+            count = len(message.get("body", b""))
+            self._count += count
+            if self._count > self._max_bytes:
+                self.rejection = too_long(self._max_bytes)
+            elif self._take is not None and not self._take(count):
+                self.rejection = PlainTextResponse(STORAGE_FULL_MESSAGE, status_code=507)
+            if self.rejection is not None:
+                raise BodyRefusedError(self.rejection.body.decode())
+        elif self._take is not None and not self._is_complete:
+            raise BodyRefusedError("The upload was broken off.")
+        return message
+
+    async def send(self, message: Message) -> None:
+        if self.rejection is None:
+            self.has_response_started = True
+            await self._send(message)
+
+
+def too_long(max_bytes: int) -> PlainTextResponse:
+    return PlainTextResponse(TOO_LONG_MESSAGE.format(megabytes=max_bytes // 1_000_000), status_code=413)

@@ -1,0 +1,224 @@
+"""Limits on request bodies: how long a body may be, who may upload, and how much room there is."""
+
+import asyncio
+import json
+
+import pytest
+from gradio.route_utils import upload_fn
+from starlette.applications import Starlette
+from starlette.formparsers import MultiPartException
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from rlhf_lab.common.records import Role
+from rlhf_lab.ui import body_limits
+from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Access, Visitor
+from rlhf_lab.ui.body_limits import BodyLimits
+from rlhf_lab.ui.middleware import UPLOAD_PATH, folder_size
+from rlhf_lab.ui.page import launch_options
+
+ACCESS = Access(default_role=Role.VIEWER, key=b"k" * 32, operator_secret="secret", join_code="ABC234")
+MB = 1_000_000
+
+
+def cookies(role):
+    return {ACCESS.login_cookie_name: ACCESS.cookie_value(Visitor(role, "Ann"))} if role else {}
+
+
+def client(folder, role=None, access=ACCESS):
+    """A small application behind the limits, visited by somebody of this role; None: an anonymous viewer of a multi-user lab."""
+
+    async def read_json(request):
+        try:
+            return PlainTextResponse(f"{len(await request.body())} bytes")
+        except Exception:  # as FastAPI does
+            return PlainTextResponse("There was an error parsing the body", status_code=400)
+
+    async def read_raw(request):
+        return PlainTextResponse(f"{len(await request.body())} bytes")
+
+    async def upload(request):
+        try:
+            paths, *_ = await upload_fn(request, folder, 5 * MB, None)
+        except MultiPartException as error:
+            return PlainTextResponse(error.message, status_code=400)
+        return JSONResponse([str(path) for path in paths])
+
+    def is_operator(request):
+        return access.visitor(request).role is Role.OPERATOR
+
+    routes = [
+        Route("/json", read_json, methods=["GET", "POST", "PUT"]),
+        Route("/raw", read_raw, methods=["POST"]),
+        Route(UPLOAD_PATH, upload, methods=["POST"]),
+    ]
+    limits = Middleware(BodyLimits, access=access, is_operator=is_operator, upload_folder=folder)
+    return TestClient(
+        Starlette(routes=routes, middleware=[limits]), base_url="http://lab.example", cookies=cookies(role)
+    )
+
+
+def in_chunks(total, size=100_000):
+    """A body without a Content-Length."""
+    for start in range(0, total, size):
+        yield b"x" * min(size, total - start)
+
+
+def files(count, size):
+    return [("files", (f"{i}.csv", bytes([i]) * size)) for i in range(count)]
+
+
+def test_a_body_up_to_the_limit_is_read(tmp_path):
+    for path in ("/json", "/raw"):
+        assert client(tmp_path).post(path, content=b"x" * MB).text == "1000000 bytes"
+        assert client(tmp_path).post(path, content=in_chunks(MB)).text == "1000000 bytes"
+
+
+@pytest.mark.parametrize("role", [None, Role.LABELLER, Role.OPERATOR])
+@pytest.mark.parametrize("path", ["/json", "/raw"])
+def test_a_longer_body_gets_413_with_and_without_a_content_length(tmp_path, path, role):
+    visit = client(tmp_path, role)
+    for content in (b"x" * (MB + 1), in_chunks(MB + 1)):
+        answer = visit.post(path, content=content)
+        assert answer.status_code == 413
+        assert "1 MB" in answer.text
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_the_limit_holds_for_every_method(tmp_path, method):
+    assert client(tmp_path).request(method, "/json", content=in_chunks(MB + 1)).status_code == 413
+
+
+def test_reading_ends_at_the_limit(tmp_path):
+    """Of 50 MB the application takes eleven chunks of 100 kB: the eleventh exceeds the limit."""
+    taken, replies = [], []
+
+    async def receive():
+        taken.append(100_000)
+        return {"type": "http.request", "body": b"x" * 100_000, "more_body": len(taken) < 500}
+
+    async def send(message):
+        replies.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/raw", "query_string": b"", "root_path": "", "headers": []}
+    asyncio.run(client(tmp_path).app(scope, receive, send))
+    assert len(taken) == 11
+    assert [message.get("status") for message in replies] == [413, None]
+
+
+def test_a_content_length_that_is_no_number_is_not_believed(tmp_path):
+    answer = client(tmp_path).post("/raw", content=in_chunks(MB + 1), headers={"content-length": "many"})
+    assert answer.status_code == 413
+
+
+@pytest.mark.parametrize("multi_user", [False, True])
+def test_every_lab_has_the_limits(ctx, multi_user):
+    lab = ctx.as_multi_user(open_to_all=False) if multi_user else ctx
+    assert BodyLimits in [entry.cls for entry in launch_options(lab)["app_kwargs"]["middleware"]]
+
+
+def test_viewers_cannot_upload(tmp_path):
+    answer = client(tmp_path).post(UPLOAD_PATH, files=files(1, 10))
+    assert answer.status_code == 403
+    assert "join code" in answer.text
+    assert folder_size(tmp_path) == 0
+
+
+@pytest.mark.parametrize("path", [UPLOAD_PATH + "/", "/lab" + UPLOAD_PATH])
+def test_another_spelling_of_the_upload_path_is_an_upload_too(tmp_path, path):
+    assert client(tmp_path).post(path, files=files(1, 10)).status_code == 403
+
+
+@pytest.mark.parametrize("role", [Role.LABELLER, Role.OPERATOR])
+def test_labellers_and_the_operator_upload(tmp_path, role):
+    answer = client(tmp_path, role).post(UPLOAD_PATH, files=files(2, 1_500_000))
+    assert answer.status_code == 200
+    assert len(answer.json()) == 2
+    assert folder_size(tmp_path) == 3_000_000
+
+
+def test_everybody_uploads_to_a_local_lab(tmp_path):
+    answer = client(tmp_path, access=LOCAL_ACCESS).post(UPLOAD_PATH, files=files(1, 10))
+    assert answer.status_code == 200
+
+
+def test_files_of_other_paths_are_refused(tmp_path):
+    """Gradio's other endpoints would write them to the disk without these checks."""
+    answer = client(tmp_path, Role.OPERATOR).post("/raw", files=files(1, 10))
+    assert answer.status_code == 415
+
+
+def test_an_upload_longer_than_a_request_may_be_gets_413_and_leaves_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(body_limits, "MAX_UPLOAD_BYTES", 2 * MB)
+    answer = client(tmp_path, Role.OPERATOR).post(UPLOAD_PATH, files=files(3, 900_000))
+    assert answer.status_code == 413
+    assert folder_size(tmp_path) == 0
+
+
+def test_one_request_with_many_files_cannot_exceed_the_room_that_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(body_limits, "MAX_UPLOADED_BYTES", 3 * MB)
+    monkeypatch.setattr(body_limits, "OPERATOR_RESERVE_BYTES", 1 * MB)
+    answer = client(tmp_path, Role.LABELLER).post(UPLOAD_PATH, files=files(20, 300_000))
+    assert answer.status_code == 507
+    assert "an hour" in answer.text
+    assert folder_size(tmp_path) == 0
+
+
+def test_the_operator_has_room_when_labellers_have_used_theirs(tmp_path, monkeypatch):
+    monkeypatch.setattr(body_limits, "MAX_UPLOADED_BYTES", 3 * MB)
+    monkeypatch.setattr(body_limits, "OPERATOR_RESERVE_BYTES", 1 * MB)
+    (tmp_path / "held").write_bytes(b"x" * 1_900_000)
+    assert client(tmp_path, Role.LABELLER).post(UPLOAD_PATH, files=files(1, 200_000)).status_code == 507
+    assert client(tmp_path, Role.OPERATOR).post(UPLOAD_PATH, files=files(1, 200_000)).status_code == 200
+    assert client(tmp_path, Role.OPERATOR).post(UPLOAD_PATH, files=files(1, 1_000_000)).status_code == 507
+
+
+def test_concurrent_uploads_share_the_room(tmp_path, monkeypatch):
+    """Each alone would fit: the second finds what the first has sent so far."""
+    monkeypatch.setattr(body_limits, "MAX_UPLOADED_BYTES", 1000)
+    room = body_limits.UploadRoom(tmp_path)
+    assert room.take(600, is_operator=True)
+    (tmp_path / "first").write_bytes(b"x" * 600)
+    assert not room.take(600, is_operator=True)
+    assert room.take(400, is_operator=True)
+
+
+def test_room_that_was_freed_meanwhile_is_found_before_an_upload_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(body_limits, "MAX_UPLOADED_BYTES", 1000)
+    room = body_limits.UploadRoom(tmp_path)
+    (tmp_path / "old").write_bytes(b"x" * 900)
+    room.measure()
+    (tmp_path / "old").unlink()
+    assert room.take(500, is_operator=True)
+
+
+def test_an_upload_that_is_broken_off_leaves_no_file(tmp_path):
+    """Gradio would leave its temporary files."""
+    boundary = "b"
+    start = f'--{boundary}\r\nContent-Disposition: form-data; name="files"; filename="a"\r\n\r\n'.encode()
+    messages = iter([
+        {"type": "http.request", "body": start + b"x" * 1000, "more_body": True}, {"type": "http.disconnect"},
+    ])  # fmt: skip
+    cookie = "; ".join(f"{name}={value}" for name, value in cookies(Role.OPERATOR).items())
+    scope = {
+        "type": "http", "method": "POST", "path": UPLOAD_PATH, "query_string": b"", "root_path": "", "http_version": "1.1",
+        "headers": [(b"content-type", f"multipart/form-data; boundary={boundary}".encode()), (b"cookie", cookie.encode()),
+                    (b"host", b"lab.example")],
+    }  # fmt: skip
+
+    async def receive():
+        return next(messages)
+
+    async def send(message):
+        pass
+
+    asyncio.run(client(tmp_path, Role.OPERATOR).app(scope, receive, send))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_replies_name_what_to_do(tmp_path):
+    answer = client(tmp_path).post("/json", content=json.dumps({"data": "x" * 2 * MB}))
+    assert answer.status_code == 413
+    assert "Send less" in answer.text
