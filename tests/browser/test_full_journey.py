@@ -299,8 +299,8 @@ def test_every_screen_is_legible_in_light_dark_and_projector_mode(lab, stopped_r
     large = {name: inspect_screen(page, name) for name in SCREENS}
     for name in SCREENS:
         assert [text for text in light[name] + dark[name] if text.contrast < 4.5] == []
-        assert all(text.behind > text.ink for text in light[name] if text.contrast > 12)
-        assert all(text.behind < text.ink for text in dark[name] if text.contrast > 12)
-        small, big = ([text.size for text in texts] for texts in (dark[name], large[name]))
+        assert all(text.background > text.ink for text in light[name] if text.contrast > 12)
+        assert all(text.background < text.ink for text in dark[name] if text.contrast > 12)
+        small, big = ([text.font_size for text in texts] for texts in (dark[name], large[name]))
         assert min(big) > 1.2 * min(small)
         assert max(big) > 1.2 * max(small)

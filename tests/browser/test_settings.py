@@ -108,6 +108,25 @@ def test_back_forward_and_links_open_screens(lab, open_page):
     expect_open(other, "People")
 
 
+SHORT_ADDRESSES = {
+    "runs": "Runs & data", "data": "Runs & data", "run": "Runs & data", "Runs": "Runs & data", "runs%20&%20data": "Runs & data",
+    "runs-and-data": "Runs & data", "reward": "Reward model", "rewards": "Reward model", "model": "Reward model",
+    "reward_model": "Reward model", "training": "Train", "comp": "Compare", "projects": "Project", "people/": "People",
+    "labels": "Label", "nonsense": "Label", "%": "Label",
+}  # fmt: skip
+
+
+def test_short_forms_of_a_screens_address_open_it(lab, open_page):
+    page = open_page(lab)
+    for address, screen in SHORT_ADDRESSES.items():
+        page.get_by_role("tab", name="Train" if screen != "Train" else "Label", exact=True).click()
+        page.evaluate("address => { location.hash = address; }", address)
+        expect_open(page, screen)
+    other = page.context.new_page()
+    other.goto(f"{lab.url}#runs")
+    expect_open(other, "Runs & data")
+
+
 def test_job_without_remaining_time_is_finishing(lab, open_page):
     page, job = (
         open_page(lab),
