@@ -43,7 +43,7 @@ MUTANTS = [
            "training/test_optimizers.py::test_restored_optimizer_state_is_on_the_device_of_a_first_step"),
     Mutant(ROWS, "the shortest prompt's end is cut", "prompt_lengths - (shortest - 1)", "prompt_lengths - shortest",
            "test_at_token"),
-    Mutant(ADAM, "torch's own settings", "fused=True, **options", "make_fused_adam=True", "test_three_steps_equal_a_plain_loop"),
+    Mutant(ADAM, "torch's own settings", "fused=True, **options", "fused=True", "test_three_steps_equal_a_plain_loop"),
     Mutant(ROWS, "logits slice off by one", "self._gather_from(self.prompt_lengths - 1)", "self._gather_from(self.prompt_lengths)",
            f"test_logits_slice {PLAIN_LOOP}"),
     Mutant(ROWS, "score reads the position before", "self._gather_from(self.prompt_lengths)", "self._gather_from(self.prompt_lengths - 1)",
