@@ -70,6 +70,11 @@ class Context:
         """Who sent the request; without one, who sent the event that is being handled."""
         return self.access.visitor(LocalContext.request.get(None) if request is None else request)
 
+    def client_address(self) -> str:
+        """The address that sent the event that is being handled; "" outside of one."""
+        request = LocalContext.request.get(None)
+        return "" if request is None else self.access.client_address(request)
+
     def annotator_name(self, claimed_name: object) -> str:
         """The visitor's annotator name; "" where it is unknown. claimed_name: what their page sends, which is believed on a local
         lab only."""

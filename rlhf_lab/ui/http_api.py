@@ -107,15 +107,16 @@ class ApiCaller:
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
-        self._limiter = FailedAttemptLimiter()
+        self._limiter = FailedAttemptLimiter("join codes")
 
     def annotator_name(self, name: str, code: str) -> str:
         """The annotator's name. Raises NotAllowedError without the right code where one is needed, LabelError for no name."""
         if not self.ctx.is_labeller():
-            if self._limiter.is_blocked():
+            address = self.ctx.client_address()
+            if self._limiter.is_blocked(address):
                 raise NotAllowedError("Too many wrong codes in the last minute. Wait a minute and try again.")
             if not secrets_equal(code.strip().upper(), self.ctx.access.join_code.upper()):
-                self._limiter.record_failure()
+                self._limiter.record_failure(address)
                 raise NotAllowedError("Labelling needs the lab's join code here: give it as `code`.")
         name = " ".join(name.split())
         if not name or len(name) > MAX_TOOL_NAME_LENGTH or not name.isprintable():

@@ -17,8 +17,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rlhf_lab.errors import LabError
-from rlhf_lab.ui.auth.login_pages import MONTH_S, cookie_header, is_https
-from rlhf_lab.ui.auth.visitors import LOCAL_ACCESS, Access
+from rlhf_lab.ui.auth.login_pages import cookie_header, is_https
+from rlhf_lab.ui.auth.visitors import COOKIE_MAX_AGE_S, LOCAL_ACCESS, Access
 from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.network import read_body
@@ -77,7 +77,8 @@ class BodyInjectionMiddleware:
             injected = f'<meta name="lab-guest">{injected}'
         if name := self.access.anonymous_cookie(request):
             injected = f'<meta name="lab-visitor" content="{name}">{injected}'
-            cookie = cookie_header(self.access.page_cookie_name, name, MONTH_S, https=is_https(request))
+            https = is_https(request, self.access.public_url)
+            cookie = cookie_header(self.access.page_cookie_name, name, COOKIE_MAX_AGE_S, https=https)
             extra_headers = [(b"set-cookie", cookie.encode())]
         if injected is not self.html:
             extra_headers.append((b"cache-control", b"private, no-cache"))

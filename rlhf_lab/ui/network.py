@@ -53,6 +53,17 @@ def lan_address() -> str:
             return socket.gethostname()
 
 
+def network_of(address: str) -> str:
+    """What one machine or household has: an IPv4 address, or the /64 network of an IPv6 address. Other texts as they are."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv4Address):
+        return str(ip)
+    return str(ip.ipv4_mapped or ipaddress.IPv6Network((int(ip) >> 64 << 64, 64)))
+
+
 def is_loopback(host: str) -> bool:
     """Whether the address is one that only this computer reaches."""
     with contextlib.suppress(ValueError):

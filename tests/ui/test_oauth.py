@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import time
 from dataclasses import replace
 from urllib.parse import parse_qs, urlsplit
 
@@ -127,6 +128,16 @@ def test_a_stranger_s_answer_is_refused(web, hub, access):
     assert not [name for name in web.cookies if name.startswith(COOKIE_PREFIX)]
 
 
+def test_the_state_cookie_ends_after_ten_minutes_and_with_the_sign_in(web, hub, monkeypatch):
+    state = leave(web, hub)
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 602)
+    assert web.get("/login/callback", params={"code": "good", "state": state}).status_code == 403
+    answer = web.get("/login/callback", params={"code": "good", "state": leave(web, hub)})
+    removed = next(one for one in answer.headers.get_list("set-cookie") if one.startswith("rlhf_lab_sign_in="))
+    assert removed == "rlhf_lab_sign_in=; Path=/; Max-Age=0; HttpOnly; SameSite=None; Secure; Partitioned"
+
+
 def test_the_state_cookie_is_no_login_cookie(web, hub, access):
     leave(web, hub)
     kept = web.cookies["rlhf_lab_sign_in"]
@@ -160,7 +171,7 @@ def test_only_a_space_with_its_variables_has_the_oauth_routes(db, access, monkey
     for name in SPACE:
         monkeypatch.delenv(name, raising=False)
     paths = [route.path for route in page.auth_routes(db, access)]
-    assert paths == ["/join", "/enter"]
+    assert paths == ["/join", "/enter", "/leave"]
     for name, value in SPACE.items():
         monkeypatch.setenv(name, value)
     routes = page.auth_routes(db, access)

@@ -164,6 +164,20 @@ def test_guessing_passwords_ends_and_keeps_neither_codes_nor_the_operators_link_
     assert web.get("/enter?key=guess").status_code == 403
 
 
+def test_an_address_that_guesses_passwords_keeps_no_other_address_out(lab):
+    access = replace(lab.access, public_url="https://lab.example/")
+    with TestClient(Starlette(routes=login_routes.login_routes(lab.db, access)), follow_redirects=False) as client:
+
+        def status(address, password):
+            fields = {"name": "Eve", "password": password}
+            return client.post("/enter", data=fields, headers={"x-forwarded-for": address}).status_code
+
+        for _ in range(login_routes.MAX_FAILURES_PER_MINUTE):
+            assert status("203.0.113.5", "guess") == 403
+        assert status("203.0.113.5", "three") == 429
+        assert status("203.0.113.6", "three") == 303
+
+
 def test_an_unknown_name_takes_as_long_as_a_known_one(web, monkeypatch):
     asked = []
     monkeypatch.setattr(passwords, "verify_password", lambda password, stored: asked.append(stored) or True)

@@ -1,5 +1,7 @@
 """Who a visitor is and what they may do: cookies, login routes, and the role check before every event."""
 
+import base64
+import hashlib
 import json
 import re
 import stat
@@ -93,10 +95,10 @@ def test_a_cookie_identifies_a_visitor_and_cannot_be_forged(ctx):
     assert access.visitor(FakeRequest(ctx.access, cookie)) == ann
     assert access.visitor(FakeRequest(ctx.access)) == access.visitor(None) == Visitor(Role.VIEWER)
     operator = access.cookie_value(Visitor(Role.OPERATOR, "operator"))
-    body, signature = cookie.split(".")
+    body, signature = cookie.rsplit(".", 1)
     stranger = multi_user_access(ctx.home / "other", open_to_all=False)
     for forged in (
-        operator.split(".")[0] + "." + signature, body + ".", body, "x.y", "", "é.é", body[:-1] + "." + signature,
+        operator.rsplit(".", 1)[0] + "." + signature, body + ".", body, "x.y", "", "é.é", body[:-1] + "." + signature,
         stranger.cookie_value(ann),
     ):  # fmt: skip
         assert access.visitor(FakeRequest(ctx.access, forged)).role is Role.VIEWER
@@ -258,6 +260,99 @@ def test_over_https_the_cookie_reaches_us_in_the_frame_of_another_site(web):
     assert "SameSite=None; Secure" in answer.headers["set-cookie"]  # one proxy behind another
 
 
+def login_cookie(lab, **headers):
+    """The Set-Cookie header that joining gets."""
+    with TestClient(Starlette(routes=login_routes.login_routes(lab.db, lab.access)), follow_redirects=False) as client:
+        answer = client.post("/join", data={"code": "ABC234", "name": "Ann"}, headers=headers)
+    return answer.headers["set-cookie"]
+
+
+def behind_proxy(ctx, url):
+    return replace(ctx, access=replace(ctx.access, public_url=url))
+
+
+def test_the_stated_scheme_decides_how_cookies_are_kept_whatever_the_request_says(ctx):
+    """The nginx line of the README sends no X-Forwarded-Proto."""
+    secure = "HttpOnly; SameSite=None; Secure; Partitioned"
+    for forwarded in ({}, {"x-forwarded-proto": "http"}, {"x-forwarded-proto": "https"}):
+        assert login_cookie(behind_proxy(ctx, "https://lab.test/"), **forwarded).endswith(secure)
+        assert login_cookie(behind_proxy(ctx, "http://lab.test/"), **forwarded).endswith("HttpOnly; SameSite=Lax")
+
+
+def test_a_login_cookie_ends_after_a_month_even_if_a_copy_is_kept(ctx, monkeypatch):
+    now = [1_700_000_000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    cookie = ctx.access.cookie_value(Visitor(Role.OPERATOR, "operator"))
+    now[0] += 30 * 86_400
+    assert visitor_of(ctx.access, cookie).role is Role.OPERATOR
+    now[0] += 1
+    assert visitor_of(ctx.access, cookie).role is Role.VIEWER
+    now[0] -= 40 * 86_400  # a clock that is set back keeps nobody out
+    assert visitor_of(ctx.access, cookie).role is Role.OPERATOR
+
+
+def test_the_time_in_a_cookie_is_signed(ctx):
+    first, second = (ctx.access.cookie_value(Visitor(Role.OPERATOR, "operator")).rsplit(".", 2) for _ in range(2))
+    assert visitor_of(ctx.access, ".".join(first)).role is Role.OPERATOR
+    assert visitor_of(ctx.access, ".".join([first[0], f"A{first[1]}", first[2]])).role is Role.VIEWER
+    assert visitor_of(ctx.access, ".".join([first[0], *second[1:]])).role is Role.VIEWER
+
+
+def test_logging_out_ends_copies_of_the_cookie_and_no_other_session(ctx, web):
+    web.post("/join", data={"code": "ABC234", "name": "Ann"})
+    stolen = web.cookies[ctx.access.login_cookie_name]
+    other = ctx.access.cookie_value(Visitor(Role.LABELLER, "Ann"))
+    assert "You are here as Ann" in web.get("/leave").text
+    answer = web.post("/leave", headers={"origin": "http://lab.example"})
+    assert (answer.status_code, answer.headers["location"]) == (303, "./")
+    assert ctx.access.login_cookie_name not in web.cookies
+    assert all("Max-Age=0" in header for header in answer.headers.get_list("set-cookie"))
+    assert visitor_of(ctx.access, stolen) == Visitor(Role.VIEWER)
+    assert visitor_of(ctx.access, other) == Visitor(Role.LABELLER, "Ann")
+    for last in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_":  # some stand for the same signature
+        assert visitor_of(ctx.access, stolen[:-1] + last) == Visitor(Role.VIEWER)
+
+
+def test_a_log_out_is_remembered_when_the_lab_starts_again(ctx, web):
+    web.get("/enter", params={"key": ctx.operator_secret})
+    stolen = web.cookies[ctx.access.login_cookie_name]
+    web.post("/leave")
+    again = Context(ctx.home, ctx.db).as_multi_user(open_to_all=False)
+    assert visitor_of(again.access, stolen).role is Role.VIEWER
+    assert visitor_of(again.access, again.access.cookie_value(Visitor(Role.OPERATOR, "operator"))).role is Role.OPERATOR
+
+
+def test_a_damaged_list_of_log_outs_says_what_to_do(ctx):
+    (ctx.home / "ended_sessions.json").write_text("[1]")
+    with pytest.raises(
+        StoreError, match=r"ended_sessions\.json cannot be used .* Delete it together with access\.json"
+    ):
+        Context(ctx.home, ctx.db).as_multi_user(open_to_all=False)
+
+
+def test_a_page_of_another_site_logs_nobody_out(ctx, web):
+    web.post("/join", data={"code": "ABC234", "name": "Ann"})
+    answer = web.post("/leave", headers={"origin": "http://evil.example"})
+    assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
+    assert visitor_of(ctx.access, web.cookies[ctx.access.login_cookie_name]) == Visitor(Role.LABELLER, "Ann")
+
+
+def test_the_operators_key_can_be_sent_without_being_part_of_an_address(ctx, web):
+    assert web.post("/enter", data={"key": "guess"}).status_code == 403
+    answer = web.post("/enter", data={"key": ctx.operator_secret})
+    assert (answer.status_code, answer.headers["location"]) == (303, "./")
+    assert visitor_of(ctx.access, web.cookies[ctx.access.login_cookie_name]).role is Role.OPERATOR
+
+
+def test_a_wrong_key_is_taken_out_of_the_address_bar_by_the_only_script_allowed(web):
+    answer = web.get("/enter?key=guess")
+    (script,) = re.findall("<script>(.*?)</script>", answer.text)
+    assert "history.replaceState(null, '', location.pathname" in script
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in answer.headers["content-security-policy"]
+    assert "guess" not in answer.text
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "words"),
     [
@@ -292,6 +387,77 @@ def test_guessing_codes_ends_and_the_right_one_waits_a_minute(web):
     for _ in range(login_routes.MAX_FAILURES_PER_MINUTE):
         assert web.post("/join", data={"code": "GUESS1", "name": "Ann"}).status_code == 403
     assert web.post("/join", data={"code": "ABC234", "name": "Ann"}).status_code == 429
+
+
+def guess_codes(client, addresses, times=login_routes.MAX_FAILURES_PER_MINUTE):
+    """Send wrong codes from each address, as the proxy states it; the statuses of the answers to the last one."""
+    for address in addresses:
+        headers = {"x-forwarded-for": address}
+        statuses = [
+            client.post("/join", data={"code": "GUESS1", "name": "Mallory"}, headers=headers).status_code
+            for _ in range(times)
+        ]
+    return statuses
+
+
+def join_status(client, address, name="Ann"):
+    return client.post("/join", data={"code": "ABC234", "name": name}, headers={"x-forwarded-for": address}).status_code
+
+
+@pytest.fixture
+def proxied(ctx):
+    """A browser before a lab behind a proxy."""
+    lab = behind_proxy(ctx, "https://lab.example/")
+    routes = login_routes.login_routes(lab.db, lab.access)
+    with TestClient(Starlette(routes=routes), base_url="https://lab.example", follow_redirects=False) as client:
+        yield client
+
+
+def test_an_address_that_guesses_codes_keeps_no_other_address_out(proxied):
+    assert set(guess_codes(proxied, ["203.0.113.5"])) == {403}
+    assert join_status(proxied, "203.0.113.5") == 429
+    assert join_status(proxied, "203.0.113.5, 203.0.113.6") == 303  # the proxy wrote the last one
+    assert join_status(proxied, "203.0.113.6, 203.0.113.5") == 429  # the visitor wrote the first one
+
+
+def test_all_addresses_of_an_ipv6_network_count_as_one(proxied):
+    guess_codes(proxied, [f"2001:db8:1:2::{number:x}" for number in range(30)], times=1)
+    assert join_status(proxied, "2001:db8:1:2:ffff::1") == 429
+    assert join_status(proxied, "2001:db8:1:3::1") == 303
+
+
+def test_without_a_stated_proxy_the_header_with_the_address_does_not_count(web):
+    guess_codes(web, [f"203.0.113.{number}" for number in range(30)], times=1)
+    assert join_status(web, "198.51.100.1") == 429
+
+
+def test_a_flood_of_wrong_codes_is_logged_and_keeps_no_correct_code_out(proxied, caplog, monkeypatch):
+    monkeypatch.setattr(login_routes, "MAX_TOTAL_FAILURES_PER_MINUTE", 50)
+    limiter = login_routes.FailedAttemptLimiter("join codes")
+    flooded = [limiter.record_failure(f"203.0.113.{number}") for number in range(60)]
+    assert flooded == [False] * 49 + [True] * 11
+    assert not limiter.is_blocked("198.51.100.1")
+    assert not limiter.is_blocked("203.0.113.3")
+    assert [record.getMessage() for record in caplog.records] == [
+        "50 wrong join codes in a minute: somebody may be guessing. Correct ones are still accepted."
+    ]
+
+
+def test_in_a_flood_wrong_codes_wait_and_the_correct_one_opens(ctx, monkeypatch):
+    monkeypatch.setattr(login_routes, "MAX_TOTAL_FAILURES_PER_MINUTE", 50)
+    lab = behind_proxy(ctx, "https://lab.example/")
+    with TestClient(Starlette(routes=login_routes.login_routes(lab.db, lab.access)), follow_redirects=False) as client:
+        guess_codes(client, [f"203.0.113.{number}" for number in range(50)], times=1)
+        assert guess_codes(client, ["198.51.100.1"], times=2) == [429, 429]
+        assert join_status(client, "198.51.100.1") == 303
+
+
+def test_only_so_many_addresses_are_counted(monkeypatch):
+    monkeypatch.setattr(login_routes, "MAX_COUNTED_ADDRESSES", 2)
+    limiter = login_routes.FailedAttemptLimiter("join codes")
+    for address in ("a", "b", "a", "c"):
+        limiter.record_failure(address)
+    assert list(limiter._by_address) == ["a", "c"]
 
 
 def test_guessed_codes_do_not_keep_the_operator_out(ctx, web):

@@ -2,6 +2,8 @@
 
 import json
 import re
+import time
+from dataclasses import replace
 
 import gradio as gr
 import pytest
@@ -92,15 +94,30 @@ def test_the_page_brings_a_name_which_a_browser_keeps(lab):
     answer = client.get("/")
     signed, name = named(lab, client)
     assert re.fullmatch(r"visitor-[0-9a-f]{12}", name)
-    assert META.findall(answer.text) == [signed]  # the second time it came by the cookie
+    (signed_first,) = META.findall(answer.text)
+    assert lab.access.name_from_token(signed_first) == name  # the second time it came by the cookie
     assert client.cookies[lab.access.page_cookie_name] == signed
     kept = answer.headers.get_list("set-cookie")
     assert kept[0] == "other=1"
     assert "Max-Age=2592000; HttpOnly; SameSite=Lax" in kept[1]
     assert answer.headers["cache-control"] == "private, no-cache"  # no cache on the way gives it to somebody else
     assert named(lab, browser(lab))[1] != name
+    stated = replace(lab, access=replace(lab.access, public_url="https://lab.example/"))
+    assert "SameSite=None; Secure; Partitioned" in browser(stated).get("/").headers.get_list("set-cookie")[1]
     framed = browser(lab, "https://lab.example").get("/").headers.get_list("set-cookie")
     assert "SameSite=None; Secure; Partitioned" in framed[1]
+
+
+def test_a_random_name_counts_for_a_month_after_the_last_visit(lab, monkeypatch):
+    now = [1_700_000_000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    client = browser(lab)
+    first, name = named(lab, client)
+    now[0] += 20 * 86_400
+    second, _ = named(lab, client)
+    now[0] += 20 * 86_400
+    assert (lab.access.name_from_token(first), lab.access.name_from_token(second)) == ("", name)
+    assert named(lab, client)[1] == name
 
 
 def test_a_browser_that_refuses_the_cookie_labels_by_the_name_of_its_page(lab, handle_event_with):
@@ -191,12 +208,13 @@ def test_a_visitor_with_a_cookie_cannot_act_under_another_name(lab, victim, hand
 def test_forged_tampered_and_foreign_tokens_are_refused(lab, victim, handle_event_with, where):
     name, _ = victim
     signed = lab.access.cookie_value(Visitor(Role.VIEWER, name))
-    body, signature = signed.split(".")
+    body, signature = signed.rsplit(".", 1)
     foreign = multi_user_access(lab.home / "other", open_to_all=True)
     mine = lab.access.cookie_value(Visitor(Role.VIEWER, "visitor-000000000000"))
+    my_body, my_signature = mine.rsplit(".", 1)
     for forged in (
         foreign.cookie_value(Visitor(Role.VIEWER, name)), f"{body}.", f"{body}.{signature[:-1]}", f"{signed}0", body,
-        f"{body}.{mine.split('.')[1]}", f"{mine.split('.')[0]}.{signature}", "\ud800.\ud800", "é.é", ".", name, '["viewer", "x"]',
+        f"{body}.{my_signature}", f"{my_body}.{signature}", "\ud800.\ud800", "é.é", ".", name, '["viewer", "x"]',
     ):  # fmt: skip
         handle_event_with(
             {lab.access.page_cookie_name: forged, lab.access.login_cookie_name: forged} if where == "cookie" else None

@@ -1,17 +1,24 @@
 """Login pages of a multi-user lab: their HTML, and the cookie that a login sets."""
 
+import base64
+import hashlib
 from html import escape
 
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS
-from rlhf_lab.ui.auth.visitors import Access, Visitor
+from rlhf_lab.ui.auth.visitors import COOKIE_MAX_AGE_S, Access, Visitor
 
-MONTH_S = 30 * 86_400
+#: A secret that somebody entered with, or mistyped, must not stay in the address bar and the history.
+FORGET_KEY_SCRIPT = (
+    "if (/[?&]key=/.test(location.search)) history.replaceState(null, '', location.pathname + location.hash);"
+)
+SCRIPT_HASH = base64.b64encode(hashlib.sha256(FORGET_KEY_SCRIPT.encode()).digest()).decode()
 #: Referrer-Policy: with "no-referrer" a browser would send our own forms with the origin "null".
 SECURITY_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'",
+    "Content-Security-Policy": f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{SCRIPT_HASH}'; "
+    "form-action 'self'; base-uri 'none'",
     "Referrer-Policy": "same-origin", "Cache-Control": "no-store",
 }  # fmt: skip
 LOGIN_PAGE_CSS = """
@@ -30,11 +37,23 @@ a { display: grid; place-items: center; border-radius: 10px; text-decoration: no
 def login_redirect(request: Request, access: Access, visitor: Visitor, location: str = "./") -> Response:
     """Sets the login cookie and redirects to the lab. location: the lab's address, relative to the login page."""
     response = RedirectResponse(location, status_code=303, headers=SECURITY_HEADERS)
-    set_cookie(response, access.login_cookie_name, access.cookie_value(visitor), MONTH_S, https=is_https(request))
+    https = is_https(request, access.public_url)
+    set_cookie(response, access.login_cookie_name, access.cookie_value(visitor), COOKIE_MAX_AGE_S, https=https)
     return response
 
 
-def is_https(request: Request) -> bool:
+def logout_redirect(request: Request, access: Access) -> Response:
+    """Removes the visitor's cookies and redirects to the lab."""
+    response = RedirectResponse("./", status_code=303, headers=SECURITY_HEADERS)
+    for name in (access.login_cookie_name, access.page_cookie_name):
+        set_cookie(response, name, "", 0, https=is_https(request, access.public_url))
+    return response
+
+
+def is_https(request: Request, public_url: str = "") -> bool:
+    """Whether the browser reaches the lab by https: as public_url (`--url`) says, else as the proxy that may be there says."""
+    if public_url:
+        return public_url.startswith("https:")
     return request.url.scheme == "https" or request.headers.get("x-forwarded-proto", "").startswith("https")
 
 
@@ -81,10 +100,17 @@ def password_form_page(error_message: str = "", status: int = 200, name: str = "
     return _html_page("enter", "Enter RLHF Lab", error_message, fields, status)
 
 
+def logout_page(name: str) -> HTMLResponse:
+    """name: under which the visitor entered; "" where they did not."""
+    text = f"You are here as {escape(name)}." if name else "You have not entered under a name."
+    return _html_page("leave", "Leave RLHF Lab", "", f"<p>{text}</p><button>Log out</button>", 200)
+
+
 def _html_page(action: str, title: str, error_message: str, fields: str, status: int) -> HTMLResponse:
     alert = f'<p role="alert">{escape(error_message)}</p>' if error_message else ""
     page = f"""<!doctype html><html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title><style>{LOGIN_PAGE_CSS}</style></head>
+<meta name="viewport" content="width=device-width, initial-scale=1"><title>{title}</title><style>{LOGIN_PAGE_CSS}</style>
+<script>{FORGET_KEY_SCRIPT}</script></head>
 <body><form method="post" action="{action}"><h1>{title}</h1>
 <p>Read two texts, say which is better; a model learns from it.</p>{alert}{fields}</form></body></html>"""
     return HTMLResponse(page, status_code=status, headers=SECURITY_HEADERS)

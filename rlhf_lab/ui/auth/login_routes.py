@@ -1,11 +1,12 @@
 """Login routes of a multi-user lab: /join for labellers (code and name), /enter for the operator (the secret link) and for people
-in the password file (`rlhf_lab.ui.auth.password_file`)."""
+in the password file (`rlhf_lab.ui.auth.password_file`), /leave to log out."""
 
 import asyncio
 import functools
+import logging
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from urllib.parse import parse_qs
 
 from starlette.concurrency import run_in_threadpool
@@ -18,116 +19,171 @@ from rlhf_lab.common.records import Role
 from rlhf_lab.errors import LabError
 from rlhf_lab.store.annotators import OPERATOR_NAME, add_person
 from rlhf_lab.store.database import Database
-from rlhf_lab.ui.auth.login_pages import join_form_page, login_redirect, password_form_page
+from rlhf_lab.ui.auth.login_pages import (
+    join_form_page,
+    login_redirect,
+    logout_page,
+    logout_redirect,
+    password_form_page,
+)
 from rlhf_lab.ui.auth.visitors import Access, Visitor, secrets_equal
 from rlhf_lab.ui.network import read_body
 
 MAX_FORM_BYTES = 4_000
+#: Of one address: afterwards it waits. A class behind one router has one address, so a few slips must not be too many.
 MAX_FAILURES_PER_MINUTE = 30
+#: Of all addresses together: afterwards wrong codes are no longer answered, and the log says so.
+MAX_TOTAL_FAILURES_PER_MINUTE = 600
+MAX_COUNTED_ADDRESSES = 10_000
 #: Verified where nobody has the name, so that the response takes as long as for a known name.
 DUMMY_HASH = passwords.SCHEME + "$" + 32 * "0" + "$" + 64 * "0"
 
+logger = logging.getLogger(__name__)
+
 
 class FailedAttemptLimiter:
-    """Counts failed attempts of the last minute, of all visitors together."""
+    """Counts failed attempts of the last minute, for each address and of all together.
 
-    def __init__(self) -> None:
-        self._failures: deque[float] = deque(maxlen=MAX_FAILURES_PER_MINUTE)
+    An address with too many is blocked: its correct codes too, or it could go on guessing. Too many of all together block nobody,
+    else anybody with many addresses could keep everybody out.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._by_address: OrderedDict[str, deque[float]] = OrderedDict()  # the address that failed last is the last
+        self._total: deque[float] = deque(maxlen=MAX_TOTAL_FAILURES_PER_MINUTE)
         self._lock = threading.Lock()
 
-    def is_blocked(self) -> bool:
+    def is_blocked(self, address: str) -> bool:
         with self._lock:
-            return len(self._failures) == MAX_FAILURES_PER_MINUTE and time.monotonic() - self._failures[0] < 60.0
+            return _is_used_up(self._by_address.get(address))
 
-    def record_failure(self) -> None:
+    def record_failure(self, address: str) -> bool:
+        """Returns whether all addresses together have failed too often."""
         with self._lock:
-            self._failures.append(time.monotonic())
+            now, was_used_up = time.monotonic(), _is_used_up(self._total)
+            failures = self._by_address.setdefault(address, deque(maxlen=MAX_FAILURES_PER_MINUTE))
+            self._by_address.move_to_end(address)
+            if len(self._by_address) > MAX_COUNTED_ADDRESSES:
+                self._by_address.popitem(last=False)
+            failures.append(now)
+            self._total.append(now)
+            is_used_up = _is_used_up(self._total)
+        if is_used_up and not was_used_up:
+            logger.warning(
+                "%d wrong %s in a minute: somebody may be guessing. Correct ones are still accepted.",
+                MAX_TOTAL_FAILURES_PER_MINUTE, self._what,
+            )  # fmt: skip
+        return is_used_up
+
+
+def _is_used_up(failures: "deque[float] | None") -> bool:
+    return failures is not None and len(failures) == failures.maxlen and time.monotonic() - failures[0] < 60.0
 
 
 def login_routes(db: Database, access: Access, *, show_oauth: bool = False) -> list[BaseRoute]:
     """show_oauth: the form also links to the login of `rlhf_lab.ui.auth.oauth`."""
-    limiter = FailedAttemptLimiter()
-    show_form = functools.partial(
-        join_form_page, show_oauth=show_oauth, show_password_link=bool(access.password_entries)
-    )
+    forms = LoginForms(db, access, show_oauth=show_oauth)
+    endpoints = {"/join": forms.join, "/enter": forms.enter, "/leave": forms.leave}
+    return [Route(path, endpoint, methods=["GET", "POST"]) for path, endpoint in endpoints.items()]
 
-    foreign_form_message = "A page of another site sent this form, so nobody was let in. " + (
-        f"Open {access.public_url} and enter there." if access.public_url else "Enter here instead."
-    )
 
-    async def join_endpoint(request: Request) -> Response:
-        if request.method == "POST":
-            if access.is_cross_site(request):
-                return show_form("", foreign_form_message, 403)
-            return await submit_join_form(request)
-        return show_form(request.query_params.get("code", ""))
+class LoginForms:
+    """The endpoints. A form that a page of another site sends is refused: it would replace the visitor's session by one of its
+    choice (login CSRF), or end it."""
 
-    async def submit_join_form(request: Request) -> Response:
+    def __init__(self, db: Database, access: Access, *, show_oauth: bool) -> None:
+        self.db, self.access = db, access
+        self._limiter, self._password_login = FailedAttemptLimiter("join codes"), PasswordLogin(access)
+        self._join_form = functools.partial(
+            join_form_page, show_oauth=show_oauth, show_password_link=bool(access.password_entries)
+        )
+
+    async def join(self, request: Request) -> Response:
+        if request.method != "POST":
+            return self._join_form(request.query_params.get("code", ""))
+        if self.access.is_cross_site(request):
+            return self._foreign_form_page()
         fields = await _read_form(request)
         if fields is None:
-            return show_form("", "That is too long for a code and a name.", 413)
+            return self._join_form("", "That is too long for a code and a name.", 413)
+        return self._submit_join_form(request, fields)
+
+    def _submit_join_form(self, request: Request, fields: dict[str, str]) -> Response:
         code, name = fields.get("code", "").strip().upper(), fields.get("name", "")
-        if limiter.is_blocked():
-            return show_form(code, "Too many wrong codes in the last minute. Wait a minute and try again.", 429)
-        if not secrets_equal(code, access.join_code.upper()):
-            limiter.record_failure()
-            return show_form("", "That is not the join code of this lab. Ask whoever runs it.", 403, name)
+        address = self.access.client_address(request)
+        wait_message = "Too many wrong codes in the last minute. Wait a minute and try again."
+        if self._limiter.is_blocked(address):
+            return self._join_form(code, wait_message, 429)
+        if not secrets_equal(code, self.access.join_code.upper()):
+            if self._limiter.record_failure(address):
+                return self._join_form("", wait_message, 429, name)
+            return self._join_form("", "That is not the join code of this lab. Ask whoever runs it.", 403, name)
         try:
-            person = add_person(db, name, access.password_entries)
+            person = add_person(self.db, name, self.access.password_entries)
         except LabError as error:
-            return show_form(code, str(error), 400, name)
-        return login_redirect(request, access, Visitor(Role.LABELLER, person.name))
+            return self._join_form(code, str(error), 400, name)
+        return login_redirect(request, self.access, Visitor(Role.LABELLER, person.name))
 
-    password_login = PasswordLogin(access)
-
-    def enter_by_key(request: Request, key: str) -> Response:
-        # Not limited: nobody guesses 18 random bytes, and wrong join codes must not keep the operator out.
-        if not secrets_equal(key, access.operator_secret):
-            return show_form(
-                "", "That is not the operator's link of this lab; it is printed where the lab is started.", 403
-            )
-        return login_redirect(request, access, Visitor(Role.OPERATOR, OPERATOR_NAME))
-
-    async def enter_endpoint(request: Request) -> Response:
-        if request.method == "POST":
-            return await submit_enter_form(request)
-        if access.password_entries and "key" not in request.query_params:
-            return password_form_page()
-        return enter_by_key(request, request.query_params.get("key", ""))
-
-    async def submit_enter_form(request: Request) -> Response:
-        if access.is_cross_site(request):
-            return show_form("", foreign_form_message, 403)
+    async def enter(self, request: Request) -> Response:
+        if request.method != "POST":
+            if self.access.password_entries and "key" not in request.query_params:
+                return password_form_page()
+            return self._enter_by_key(request, request.query_params.get("key", ""))
+        if self.access.is_cross_site(request):
+            return self._foreign_form_page()
         fields = await _read_form(request)
         if fields is None:
             return password_form_page("That is too long for a name and a password.", 413)
         if "key" in fields:
-            return enter_by_key(request, fields["key"])
-        return await password_login(request, fields) if access.password_entries else Response(status_code=405)
+            return self._enter_by_key(request, fields["key"])
+        return (
+            await self._password_login(request, fields) if self.access.password_entries else Response(status_code=405)
+        )
 
-    return [
-        Route(path, endpoint, methods=["GET", "POST"])
-        for path, endpoint in (("/join", join_endpoint), ("/enter", enter_endpoint))
-    ]
+    def _enter_by_key(self, request: Request, key: str) -> Response:
+        # Not limited: nobody guesses 18 random bytes, and wrong join codes must not keep the operator out.
+        if not secrets_equal(key, self.access.operator_secret):
+            return self._join_form(
+                "", "That is not the operator's link of this lab; it is printed where the lab is started.", 403
+            )
+        return login_redirect(request, self.access, Visitor(Role.OPERATOR, OPERATOR_NAME))
+
+    async def leave(self, request: Request) -> Response:
+        if request.method != "POST":
+            return logout_page(self.access.visitor(request).registered_name)
+        if self.access.is_cross_site(request):
+            return self._foreign_form_page()
+        try:
+            await run_in_threadpool(self.access.end_session, request)
+        except LabError as error:
+            logger.warning("%s", error)
+        return logout_redirect(request, self.access)
+
+    def _foreign_form_page(self) -> Response:
+        own_address = self.access.public_url
+        advice = f"Open {own_address} and enter there." if own_address else "Enter here instead."
+        return self._join_form("", f"A page of another site sent this form, so nothing was done. {advice}", 403)
 
 
 class PasswordLogin:
     """Entering by name and password. Verifies one password at a time, because each takes 16 MB."""
 
     def __init__(self, access: Access) -> None:
-        self.access, self._limiter, self._lock = access, FailedAttemptLimiter(), asyncio.Lock()
+        self.access, self._limiter, self._lock = access, FailedAttemptLimiter("passwords"), asyncio.Lock()
 
     async def __call__(self, request: Request, fields: dict[str, str]) -> Response:
-        name = " ".join(fields.get("name", "").split())
+        name, address = " ".join(fields.get("name", "").split()), self.access.client_address(request)
+        wait_message = "Too many wrong passwords in the last minute. Wait a minute and try again."
         async with self._lock:
-            if self._limiter.is_blocked():
-                error_message = "Too many wrong passwords in the last minute. Wait a minute and try again."
-                return password_form_page(error_message, 429, name)
+            if self._limiter.is_blocked(address):
+                return password_form_page(wait_message, 429, name)
             entry = self.access.password_entries.get(name)
             stored_hash = entry.password if entry else DUMMY_HASH
             is_match = await run_in_threadpool(passwords.verify_password, fields.get("password", ""), stored_hash)
             if entry is None or not is_match:
-                self._limiter.record_failure()
+                if self._limiter.record_failure(address):
+                    return password_form_page(wait_message, 429, name)
                 return password_form_page("Name and password do not fit. Ask whoever runs this lab.", 403, name)
         return login_redirect(request, self.access, Visitor(entry.role, entry.name))
 

@@ -89,7 +89,8 @@ def oauth_routes(db: Database, access: Access, provider: OAuthProvider) -> list[
         return response
 
     async def callback_endpoint(request: Request) -> Response:
-        state, verifier = access.verify(request.cookies.get(STATE_COOKIE) or "", STATE_COOKIE) or ("", "")
+        state_token = request.cookies.get(STATE_COOKIE) or ""
+        state, verifier = access.verify(state_token, STATE_COOKIE, STATE_COOKIE_MAX_AGE_S) or ("", "")
         params = request.query_params
         if not secrets_equal(params.get("state", ""), state):
             return _retry_page("This sign-in has ended or began in another browser. Sign in again.", 403)
@@ -105,7 +106,7 @@ def oauth_routes(db: Database, access: Access, provider: OAuthProvider) -> list[
             return _retry_page(str(error), 400)
         role = Role.OPERATOR if name.lower() in provider.operators else Role.LABELLER
         response = login_redirect(request, access, Visitor(role, person.name), "../")
-        response.delete_cookie(STATE_COOKIE)
+        set_cookie(response, STATE_COOKIE, "", 0, https=True)
         return response
 
     return [

@@ -7,9 +7,10 @@ Multi-user lab (other addresses):
     viewer      everybody else
     People listed in a password file enter under their names, and nobody else can.
 
-The login cookie is set at a login page, the page cookie holds the random name. Both are signed; a new signing key, operator's
-secret or join code invalidates them. The login cookie also holds a fingerprint of the password, or of the time of joining: it
-ends when that changes. Names are not secret (the screen People shows them), so a multi-user lab accepts only names it signed.
+The login cookie is set at a login page, the page cookie holds the random name. Both are signed with the time of signing and
+expire a month later, whatever the browser says. A new signing key, operator's secret or join code invalidates them. Logging out
+ends the session that a login cookie names. The login cookie also holds a fingerprint of the password, or of the time of joining:
+it ends when that changes. Names are not secret (the screen People shows them), so a multi-user lab accepts only names it signed.
 The signing key, the operator's secret and the join code are kept in the home, readable by its owner only.
 """
 
@@ -18,22 +19,26 @@ import hmac
 import json
 import os
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from itsdangerous import BadData, URLSafeSerializer
+from itsdangerous import BadData, URLSafeTimedSerializer
 
 from rlhf_lab.common.atomic import write_file_atomically
 from rlhf_lab.common.records import Role
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store.annotators import VISITOR_PREFIX
+from rlhf_lab.ui.auth.ended_sessions import ENDED_SESSIONS_FILE, EndedSessions
 from rlhf_lab.ui.auth.password_file import PasswordEntry
-from rlhf_lab.ui.network import is_foreign_origin
+from rlhf_lab.ui.network import is_foreign_origin, network_of
 
 COOKIE_PREFIX = "rlhf_lab_visitor"
 KEYS_FILE = "access.json"
+#: How long a cookie counts after it was signed: a month.
+COOKIE_MAX_AGE_S = 30 * 86_400
 JOIN_CODE_ENV_VAR = "RLHF_LAB_JOIN_CODE"
 #: Letters and digits that nobody confuses when a code is read out.
 JOIN_CODE_ALPHABET = "ABCDEFGHJKMNPQRSTUVWXYZ23456789"
@@ -67,7 +72,7 @@ class Access:
 
     default_role: the role of a visitor without a cookie. public_url: where a proxy serves the lab (`--url`); "" without one.
     joined_at: when somebody joined under a name, None where nobody of that name is here (any more); without this function every
-    signed name counts.
+    signed name counts. ended_sessions: of those who logged out.
     """
 
     default_role: Role = Role.OPERATOR
@@ -77,6 +82,7 @@ class Access:
     public_url: str = ""
     password_entries: Mapping[str, PasswordEntry] = field(default_factory=dict)
     joined_at: Callable[[str], float | None] | None = None
+    ended_sessions: EndedSessions = field(default_factory=EndedSessions, compare=False)
 
     @property
     def is_multi_user(self) -> bool:
@@ -122,33 +128,48 @@ class Access:
         return visitor.name if visitor is not None and not visitor.registered_name else ""
 
     def cookie_value(self, visitor: Visitor) -> str:
-        return self.sign([visitor.role.value, visitor.name, self._fingerprint(visitor)], COOKIE_PREFIX)
+        """A cookie that begins a session of the visitor."""
+        session = secrets.token_hex(8)
+        return self.sign([visitor.role.value, visitor.name, self._fingerprint(visitor), session], COOKIE_PREFIX)
+
+    def end_session(self, request: Request) -> None:
+        """Ends the session of the request's login cookie, also for copies of the cookie. Raises StoreError where that cannot be
+        recorded."""
+        values = self.verify(request.cookies.get(self.login_cookie_name) or "", COOKIE_PREFIX)
+        if values is not None:
+            self.ended_sessions.add(values[-1], COOKIE_MAX_AGE_S)
 
     def sign(self, values: list[str], purpose: str) -> str:
         """A token that a browser can keep; `verify` accepts it for the same purpose."""
         return str(self._serializer(purpose).dumps(values))
 
-    def verify(self, token: str, purpose: str) -> list[str] | None:
-        """The signed values; None for any other token."""
+    def verify(self, token: str, purpose: str, max_age_s: float = COOKIE_MAX_AGE_S) -> list[str] | None:
+        """The signed values; None for any other token, or one that was signed longer ago than max_age_s."""
+        if not token.isascii():
+            return None
         try:
-            return list(self._serializer(purpose).loads(token)) if token.isascii() else None
+            values, signed_at = self._serializer(purpose).loads(token, return_timestamp=True)
         except BadData:
             return None
+        # `loads(max_age=…)` would also refuse a token of the future, so nobody could enter after a clock was set back.
+        return list(values) if time.time() - signed_at.timestamp() <= max_age_s else None
 
-    def _serializer(self, purpose: str) -> URLSafeSerializer:
-        """The operator's secret and the join code are part of the salt: with a new one, old tokens end."""
-        salt = f"{purpose}|{self.operator_secret}|{self.join_code}"
-        return URLSafeSerializer(
-            self.key, salt, signer_kwargs={"key_derivation": "hmac", "digest_method": hashlib.sha256}
+    def _serializer(self, purpose: str) -> URLSafeTimedSerializer:
+        return URLSafeTimedSerializer(
+            self.key, self._salt(purpose), signer_kwargs={"key_derivation": "hmac", "digest_method": hashlib.sha256}
         )
+
+    def _salt(self, purpose: str) -> str:
+        """The operator's secret and the join code are part of it: with a new one, old tokens end."""
+        return f"{purpose}|{self.operator_secret}|{self.join_code}"
 
     def _visitor_from_token(self, token: str) -> Visitor | None:
         values = self.verify(token, COOKIE_PREFIX)
         if values is None:
             return None
-        role, name, fingerprint = values
+        role, name, fingerprint, session = values
         visitor = Visitor(Role(role), name)
-        if not hmac.compare_digest(fingerprint, self._fingerprint(visitor)):
+        if session in self.ended_sessions or not hmac.compare_digest(fingerprint, self._fingerprint(visitor)):
             return None
         if (entry := self.password_entries.get(name)) is not None:
             return Visitor(entry.role, name)  # the role that the file gives now
@@ -171,16 +192,23 @@ class Access:
             basis = f"{visitor.name}|{joined_at!r}"
         else:
             return ""
-        return self.sign([basis], "fingerprint").rpartition(".")[2]
+        return hmac.new(self.key, f"{self._salt('fingerprint')}|{basis}".encode(), hashlib.sha256).hexdigest()
 
     def is_cross_site(self, request: Request) -> bool:
         """Whether a page of another origin sent the request."""
         return is_foreign_origin(request.headers, self.public_url)
 
+    def client_address(self, request: Any) -> str:
+        """The address that failed attempts are counted for; that which the proxy states only where `--url` says there is one, for
+        else anybody could state any."""
+        peer = request.client.host if request.client is not None else ""
+        forwarded = ",".join(request.headers.getlist("x-forwarded-for")) if self.public_url else ""
+        return network_of(forwarded.rpartition(",")[2].strip() or peer)
+
 
 def secrets_equal(candidate: str, expected: str) -> bool:
     """Compares in constant time. An empty `expected` equals nothing."""
-    return bool(expected) and hmac.compare_digest(candidate.encode(), expected.encode())
+    return bool(expected) and hmac.compare_digest(candidate.encode("utf-8", "surrogatepass"), expected.encode())
 
 
 #: A lab that only its own computer reaches.
@@ -207,6 +235,7 @@ def multi_user_access(
         join_code=os.environ.get(JOIN_CODE_ENV_VAR) or keys["code"],
         password_entries=password_entries or {},
         joined_at=joined_at,
+        ended_sessions=EndedSessions(home / ENDED_SESSIONS_FILE),
     )
 
 
