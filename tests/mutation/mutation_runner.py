@@ -4,7 +4,7 @@ A row is (file, name, source snippet, mutated snippet, tests). A test of `rlhf_l
 `tests/core/test_kl.py`, then in the other files of `tests/core`; a test elsewhere is named with its file: `training/test_policy_trainer.py::test_...`. Every named test
 must fail; a snippet that is gone from the source, or no longer unique, fails loudly: then the row must follow the code.
 
-The mutant is executed in a fresh module; the rest of rlhf_lab, `support`, `fake_runs` and the test file are imported
+The mutant is imported in place of its module; the rest of rlhf_lab, `support`, `fake_runs` and the test file are imported
 afresh around it, and all modules are put back afterwards. So are the fixtures of the test file and of the conftest.py beside it:
 pytest knows those of this folder and above alone, and what it makes is of the true source, whose classes and errors are others.
 What comes from pytest may hold paths, but nothing of ours.
@@ -18,8 +18,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_loader
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import NamedTuple
 
 import pytest
@@ -83,19 +86,32 @@ def is_ours(name: str) -> bool:
     return name in {"rlhf_lab", "support", "fake_runs"} or name.startswith(("rlhf_lab.", "support."))
 
 
+class MutantLoader(SourceFileLoader, MetaPathFinder):
+    """Imports a module from `source` in place of its file."""
+
+    def __init__(self, name: str, path: Path, source: str) -> None:
+        super().__init__(name, str(path))
+        self.source = source
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        return spec_from_loader(name, self) if name == self.name else None
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self.source, f"mutant of {self.path}", "exec")
+
+
 @contextmanager
 def package_with(file: str, source: str) -> Iterator[None]:
     """While inside, `import rlhf_lab...` finds `source` in place of `file`, and fresh modules around it."""
     name = ".".join(source_path(file).relative_to(ROOT).with_suffix("").parts).removeprefix("tests.")
     saved = {key: sys.modules.pop(key) for key in list(sys.modules) if is_ours(key)}
+    loader = MutantLoader(name, source_path(file), source)
+    sys.meta_path.insert(0, loader)
     try:
-        parent = importlib.import_module(name.rpartition(".")[0])
-        module = sys.modules[name] = ModuleType(name)
-        module.__file__ = str(source_path(file))
-        setattr(parent, name.rpartition(".")[2], module)
-        exec(compile(source, f"mutant of {file}", "exec"), module.__dict__)
+        importlib.import_module(name)
         yield
     finally:
+        sys.meta_path.remove(loader)
         for key in [key for key in sys.modules if is_ours(key)]:
             del sys.modules[key]
         sys.modules.update(saved)

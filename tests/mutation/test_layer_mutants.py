@@ -102,7 +102,7 @@ MUTANTS = [
     Mutant(LAYER, "what comes around goes to the first", "(0, 0, start_pos, 0))\n            if start_pos", "(0, 0, 0, start_pos)) if start_pos", START_POS),
     Mutant(OPS, "slopes of queries that were not asked", "out_q[:, :, :start_pos] = 0\n", "out_q[:, :, :start_pos] = 1\n", START_POS),
     Mutant(LAYER, "all positions where it is differentiated again", "lora_tensors)[:, ctx.start_pos :]",
-           "lora_tensors)[:, : x.dims[1] - ctx.start_pos]", START_POS),
+           "lora_tensors)[:, : x.shape[1] - ctx.start_pos]", START_POS),
     Mutant(OPS, "the last look as the first do", "[:, key_length - query_length :]", "[:, :query_length]",
            START_POS),
     # --- LoRA in kernels/ops.py and models/fused_llama/layer.py ---
@@ -246,7 +246,7 @@ MUTANTS = [
            "test_a_model_is_verified_when_it_is_loaded"),
     Mutant(PATCH, "two scales as one", " and len({lora.scale for lora in layer_lora}) == 1", "",
            "test_layers_with_two_lora_scales_use_the_modules"),
-    Mutant(PATCH, "a mask is forgotten", "mask is None and x.shape[1] <= self.max_length", "x.dims[1] <= self.max_length",
+    Mutant(PATCH, "a mask is forgotten", "mask is None and x.shape[1] <= self.max_length", "x.shape[1] <= self.max_length",
            "test_modules_compute_long_and_masked_sequences"),
     Mutant(WEIGHT_CACHE, "merged where nobody looks", "merged_linear.merged_weight(lora, buffer)", "merged_linear.merged_weight(lora)",
            UPDATE),
