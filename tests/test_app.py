@@ -39,13 +39,13 @@ def start(home: Path) -> tuple[subprocess.Popen, str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "app.py", "--port", str(port), "--home", str(home)]
-    heard = signal.signal(
+    previous_handler = signal.signal(
         signal.SIGINT, signal.SIG_DFL
     )  # a job started in the background ignores it, and so its children
     try:
         server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     finally:
-        signal.signal(signal.SIGINT, heard)
+        signal.signal(signal.SIGINT, previous_handler)
     return server, f"http://127.0.0.1:{port}/"
 
 
@@ -69,7 +69,7 @@ def fetch(url: str, server: subprocess.Popen) -> str:
 
 
 @pytest.mark.parametrize(("words", "looks"), [("demo --labels 9", "10000"), ("sft", "10000"), ("pretrain", "3000")])
-def test_threads_of_a_command_that_trains_alone_look_longer_for_work(words, looks, monkeypatch):
+def test_spin_count_of_commands_that_train_in_their_own_process(words, looks, monkeypatch):
     """Writers of text work beside `pretrain`. What a person has set stays."""
     monkeypatch.setattr(process_env, "_set_malloc_options", lambda options: None)
     monkeypatch.setattr(sys, "argv", ["rlhf_lab", *words.split()])
@@ -81,7 +81,7 @@ def test_threads_of_a_command_that_trains_alone_look_longer_for_work(words, look
         assert environment["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == "64"  # else a long bfloat16 training takes all memory
 
 
-def test_what_is_made_to_stay_is_never_searched_for_unused_cycles():
+def test_freeze_gc():
     with process_env.freeze_gc():
         assert not gc.isenabled()
         kept = [object() for _ in range(3)]
@@ -114,7 +114,7 @@ libc.fclose(ctypes.c_void_p(file))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="one heap a thread is a habit of glibc")
-def test_threads_of_the_page_share_one_heap(tmp_path):
+def test_threads_share_one_malloc_arena(tmp_path):
     heaps = []
     for how in ("small", "as it is"):
         subprocess.run([sys.executable, "-c", HEAPS, how, tmp_path / "heaps"], check=True, cwd=ROOT, timeout=120)
@@ -122,21 +122,21 @@ def test_threads_of_the_page_share_one_heap(tmp_path):
     assert heaps[0] == 1 < heaps[1]
 
 
-def test_the_page_is_told_to_stay_small_before_anything_of_it_is_made(tmp_path, monkeypatch):
-    told = []
-    monkeypatch.setattr(process_env, "limit_malloc_arenas", lambda: told.append("small"))
+def test_malloc_arenas_are_limited_before_the_page_is_built(tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(process_env, "limit_malloc_arenas", lambda: calls.append("small"))
 
     def build(_):
-        told.append("built")
+        calls.append("built")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(app, "build_page", build)
     with Database.open(tmp_path) as db, pytest.raises(KeyboardInterrupt):
         app.serve(Context(tmp_path, db), "127.0.0.1", 0)
-    assert told == ["small", "built"]
+    assert calls == ["small", "built"]
 
 
-def test_the_page_is_served_without_torch_and_ctrl_c_says_what_goes_on(tmp_path):
+def test_the_page_is_served_without_torch_and_ctrl_c_prints_a_farewell(tmp_path):
     server, url = start(tmp_path)
     try:
         page = fetch(url, server)
@@ -153,7 +153,7 @@ def test_the_page_is_served_without_torch_and_ctrl_c_says_what_goes_on(tmp_path)
     assert "The page has ended" in said
 
 
-def test_the_farewell_names_the_run_and_how_to_stop_it(tmp_path):
+def test_shutdown_message_names_the_run_and_how_to_stop_it(tmp_path):
     with Database.open(tmp_path) as db:
         assert "no engine is running" in shutdown_message(db, tmp_path)
         engine_id = engine_process.record_heartbeat(db, "working")  # this process plays the engine
@@ -169,16 +169,16 @@ def test_the_farewell_names_the_run_and_how_to_stop_it(tmp_path):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost"])
-def test_nobody_else_reaches_loopback(host):
+def test_loopback_hosts(host):
     assert is_loopback(host)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.7", "example.org"])
-def test_others_reach_other_addresses(host):
+def test_other_hosts_are_not_loopback(host):
     assert not is_loopback(host)
 
 
-def test_the_doors_are_said_where_visitors_have_roles(tmp_path, monkeypatch):
+def test_access_instructions_in_multi_user_mode(tmp_path, monkeypatch):
     monkeypatch.delenv("RLHF_LAB_OPERATOR_SECRET", raising=False)
     monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
     alone = Context.open(tmp_path)
@@ -199,7 +199,7 @@ def test_the_doors_are_said_where_visitors_have_roles(tmp_path, monkeypatch):
     alone.db.close()
 
 
-def test_behind_a_proxy_visitors_have_roles_and_are_shown_its_address(tmp_path, served):
+def test_behind_a_proxy_the_lab_is_multi_user_with_its_address(tmp_path, served):
     assert app.main(["--home", str(tmp_path), "--url", "https://lab.example.org:8443/rlhf"]) == 0
     assert served[0].access.is_multi_user
     address = "https://lab.example.org:8443/rlhf/"
@@ -221,7 +221,7 @@ def test_behind_a_proxy_visitors_have_roles_and_are_shown_its_address(tmp_path, 
         "https://b:x/",
     ],
 )
-def test_what_is_no_address_of_a_proxy_is_refused(tmp_path, capsys, said):
+def test_invalid_proxy_urls_are_refused(tmp_path, capsys, said):
     assert app.main(["--home", str(tmp_path), "--url", said]) == 1
     assert f"--url {said}: give the address that people open" in capsys.readouterr().err
     assert not (tmp_path / "lab.db").exists()
@@ -239,7 +239,7 @@ def served(monkeypatch):
         ctx.db.close()
 
 
-def test_a_model_of_choice_is_the_one_that_the_lab_opens_with(tmp_path, served, capsys, monkeypatch):
+def test_the_model_option_selects_the_project(tmp_path, served, capsys, monkeypatch):
     folder = model(tmp_path / "small")
     home = ["--home", str(tmp_path / "home")]
     for chosen in (str(folder), "embedded", str(folder)):
@@ -259,7 +259,7 @@ def test_a_model_of_choice_is_the_one_that_the_lab_opens_with(tmp_path, served, 
 
 
 @pytest.mark.parametrize(("more", "status"), [([], 0), (["--model", "no/such/folder/here"], 1)])
-def test_the_store_is_closed_whichever_way_it_ends(tmp_path, served, monkeypatch, capsys, more, status):
+def test_the_database_is_closed_at_exit(tmp_path, served, monkeypatch, capsys, more, status):
     closed = []
     monkeypatch.setattr(Database, "close", lambda db, close=Database.close: (closed.append(db), close(db)))
     opened_by_app = app.Context.open
@@ -269,7 +269,7 @@ def test_the_store_is_closed_whichever_way_it_ends(tmp_path, served, monkeypatch
     assert seen[0].db in closed
 
 
-def test_a_model_too_large_is_doubted_and_opened(tmp_path, served, capsys, monkeypatch):
+def test_a_too_large_model_gives_a_warning(tmp_path, served, capsys, monkeypatch):
     monkeypatch.setattr(app, "detect_device", lambda: DeviceMemory("cpu", "a small machine", 1000))
     assert app.main(["--home", str(tmp_path / "home"), "--model", str(model(tmp_path / "large"))]) == 0
     assert "large may be too large for this machine." in capsys.readouterr().err
@@ -286,9 +286,7 @@ def test_a_model_too_large_is_doubted_and_opened(tmp_path, served, capsys, monke
         (["--auth-file", "{here}/bad.txt"], "bad.txt, line 1: there is no password"),
     ],
 )
-def test_a_bad_model_or_file_is_refused_in_words_and_no_project_is_made(
-    tmp_path, served, capsys, monkeypatch, options, words
-):
+def test_invalid_models_and_files_are_refused_without_a_project(tmp_path, served, capsys, monkeypatch, options, words):
     hub = FakeHub(tmp_path / "cache").use(monkeypatch)
     hub.models["someone/broken"] = model(tmp_path / "remote")
     (tmp_path / "bad.txt").write_text("Ann")
@@ -306,7 +304,7 @@ def test_a_bad_model_or_file_is_refused_in_words_and_no_project_is_made(
         assert projects(db) == []
 
 
-def test_a_file_of_people_makes_a_lab_that_asks_who_comes(tmp_path, served, monkeypatch):
+def test_an_auth_file_makes_the_lab_multi_user(tmp_path, served, monkeypatch):
     monkeypatch.setenv("RLHF_LAB_JOIN_CODE", "ABC234")
     (tmp_path / "people.txt").write_text("Ann:x")
     home, people = ["--home", str(tmp_path / "home")], ["--auth-file", str(tmp_path / "people.txt")]
@@ -335,5 +333,5 @@ assert inspect.getfile(LabError).endswith("errors.py")
 """
 
 
-def test_gradio_comes_in_without_parsing_its_components_for_type_stubs():
+def test_gradio_import_generates_no_type_stubs():
     subprocess.run([sys.executable, "-c", STUBS], check=True, cwd=ROOT, timeout=120)

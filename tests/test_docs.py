@@ -37,7 +37,7 @@ def test_readme_has_the_two_commands():
     assert "\npip install -r requirements.txt -r tests/requirements.txt && python -m pytest\n" in text
 
 
-def test_a_space_gets_the_gradio_that_is_pinned():
+def test_space_uses_the_pinned_gradio():
     front = (ROOT / "README.md").read_text(encoding="utf-8").split("---\n")[1]
     pins = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     (version,) = re.findall(r"^sdk_version: (\S+)$", front, re.MULTILINE)

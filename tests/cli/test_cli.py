@@ -28,10 +28,10 @@ def home(tmp_path):
     return ["--home", str(tmp_path / "home")]
 
 
-def test_a_judge_labels_the_shipped_pairs_and_says_that_it_is_simulated(tmp_path, capsys):
-    status, said = call(capsys, "label", "--judge", "cheerful", "--count", "5", *home(tmp_path))
-    assert (status, said["labels"], said["simulated"]) == (0, 5, True)
-    assert sum(said["choices"].values()) == 5
+def test_label_with_a_judge_is_marked_as_simulated(tmp_path, capsys):
+    status, reply = call(capsys, "label", "--judge", "cheerful", "--count", "5", *home(tmp_path))
+    assert (status, reply["labels"], reply["simulated"]) == (0, 5, True)
+    assert sum(reply["choices"].values()) == 5
 
 
 @pytest.mark.parametrize(
@@ -50,37 +50,37 @@ def test_a_judge_labels_the_shipped_pairs_and_says_that_it_is_simulated(tmp_path
 def test_errors_name_the_remedy(tmp_path, capsys, words, kind, remedy):
     if words[0] == "train-policy":
         call(capsys, "label", "--judge", "cheerful", "--count", "1", *home(tmp_path))
-    status, said = call(capsys, *words, *home(tmp_path))
-    assert (status, said["kind"]) == (1, kind)
-    assert remedy in said["error"]
+    status, reply = call(capsys, *words, *home(tmp_path))
+    assert (status, reply["kind"]) == (1, kind)
+    assert remedy in reply["error"]
 
 
 @pytest.mark.parametrize("words", [["train-policy"], ["train-reward"], ["complete", "--prompt", "x"]])
 def test_a_mistyped_home_does_not_become_a_lab(tmp_path, capsys, words):
-    status, said = call(capsys, *words, *home(tmp_path))
-    assert (status, said["kind"]) == (1, "StoreError")
-    assert "There is no lab in" in said["error"]
+    status, reply = call(capsys, *words, *home(tmp_path))
+    assert (status, reply["kind"]) == (1, "StoreError")
+    assert "There is no lab in" in reply["error"]
     assert not (tmp_path / "home").exists()
 
 
-def test_a_run_that_goes_on_takes_no_settings(tmp_path, capsys):
+def test_resume_takes_no_settings(tmp_path, capsys):
     Database.open(tmp_path / "home").close()
-    status, said = call(capsys, "train-policy", "--resume", "1", "--beta", "0.5", "--name", "x", *home(tmp_path))
-    assert (status, said["kind"]) == (1, "ConfigError")
-    assert "without --beta, --name" in said["error"]
+    status, reply = call(capsys, "train-policy", "--resume", "1", "--beta", "0.5", "--name", "x", *home(tmp_path))
+    assert (status, reply["kind"]) == (1, "ConfigError")
+    assert "without --beta, --name" in reply["error"]
 
 
-def test_help_says_the_defaults_that_are_used(capsys):
+def test_help_shows_the_defaults_in_use(capsys):
     with pytest.raises(SystemExit):
         main(["train-policy", "--help"])
-    said = " ".join(capsys.readouterr().out.split())
+    reply = " ".join(capsys.readouterr().out.split())
     config = PolicyConfig.for_algorithm("ppo")
     for words in (f"(default {config.minibatches})", f"(default {config.beta})", "(default 1.5)"):
-        assert words in said
-    assert "(default 0.13)" not in said
+        assert words in reply
+    assert "(default 0.13)" not in reply
 
 
-def test_without_a_terminal_the_progress_is_a_line_for_every_part_and_every_tenth(capsys):
+def test_progress_without_a_terminal_is_a_line_per_phase_and_tenth(capsys):
     with progress_reporter("PPO") as show:
         for done in range(41):
             show(done / 40, 70.0 if done == 4 else None, f"step {done}", new_phase=done == 2)
@@ -104,7 +104,7 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys, monkeypatch):
     words = ["demo", "--labels", "60", "--judge", "cheerful", "--steps", "2", "--seed", "0", "--max-new-tokens", "32"]
     status = main([*words, *home(tmp_path), "--json"])
     printed = capsys.readouterr()
-    said = json.loads(printed.out)
+    reply = json.loads(printed.out)
     parts = [
         "sampling pairs",
         "the judge cheerful labels",
@@ -112,36 +112,43 @@ def test_demo_runs_the_whole_loop(tmp_path, capsys, monkeypatch):
         "training the policy",
         "evaluating",
     ]
-    told = [line for line in printed.err.splitlines() if line.startswith("demo: ")]
-    assert [next((i for i, line in enumerate(told) if part in line), None) for part in parts][:4] == [0, 1, 2, 3]
-    assert [line for line in told if "step 2 of 2" in line or parts[4] in line or "done" in line] == told[-3:]
+    progress_lines = [line for line in printed.err.splitlines() if line.startswith("demo: ")]
+    assert [next((i for i, line in enumerate(progress_lines) if part in line), None) for part in parts][:4] == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert [
+        line for line in progress_lines if "step 2 of 2" in line or parts[4] in line or "done" in line
+    ] == progress_lines[-3:]
     assert status == 0
-    assert (said["labels"], said["judge"], said["seed"], said["algorithm"]) == (60, "cheerful", 0, "ppo")
-    assert said["reward_accuracy_low"] <= said["reward_accuracy"] <= said["reward_accuracy_high"]
-    assert said["reward_accuracy"] > 0.7
-    assert said["best_of_16_gold"] > said["best_of_4_gold"] > said["gold_base"]
-    assert said["gold_gain"] == pytest.approx(said["gold_policy"] - said["gold_base"], abs=1e-12)
+    assert (reply["labels"], reply["judge"], reply["seed"], reply["algorithm"]) == (60, "cheerful", 0, "ppo")
+    assert reply["reward_accuracy_low"] <= reply["reward_accuracy"] <= reply["reward_accuracy_high"]
+    assert reply["reward_accuracy"] > 0.7
+    assert reply["best_of_16_gold"] > reply["best_of_4_gold"] > reply["gold_base"]
+    assert reply["gold_gain"] == pytest.approx(reply["gold_policy"] - reply["gold_base"], abs=1e-12)
     # Of differences by prompt: one text less its prompt's mean spreads by nearly 1 over 256 prompts; choosing spreads less.
-    assert 0.04 < said["gold_gain_se"] < 0.09
-    assert 0.01 < said["best_of_4_se"] < said["best_of_16_se"] < 0.05
-    paired = said["paired"]
+    assert 0.04 < reply["gold_gain_se"] < 0.09
+    assert 0.01 < reply["best_of_4_se"] < reply["best_of_16_se"] < 0.05
+    paired = reply["paired"]
     assert [(name, of["prompts"]) for name, of in paired.items()] == [
         ("policy_over_base", 256), ("best_of_4_over_base", 256), ("best_of_16_over_base", 128), ("policy_over_best_of_4", 256),
         ("policy_over_best_of_16", 128),
     ]  # fmt: skip
     gain, best = paired["policy_over_base"], paired["best_of_16_over_base"]
-    assert gain["difference"] == pytest.approx(said["gold_gain"], abs=1e-12)
-    assert gain["high"] - gain["low"] == pytest.approx(2 * 1.97 * said["gold_gain_se"], rel=0.01)
+    assert gain["difference"] == pytest.approx(reply["gold_gain"], abs=1e-12)
+    assert gain["high"] - gain["low"] == pytest.approx(2 * 1.97 * reply["gold_gain_se"], rel=0.01)
     assert best["low"] > 0.5
     assert paired["policy_over_best_of_16"]["high"] < 0  # two steps are not worth sixteen samples
-    assert set(said["seconds"]) >= {"sample", "reward", "policy", "total"}
-    assert said["note"] == "1 prompt left out"
-    result = demo.DemoResult(**said)
+    assert set(reply["seconds"]) >= {"sample", "reward", "policy", "total"}
+    assert reply["note"] == "1 prompt left out"
+    result = demo.DemoResult(**reply)
     assert demo.format_result(result).splitlines()[0].endswith("seed 0; 1 prompt left out")
     assert demo.format_result(replace(result, note="")).splitlines()[0].endswith("seed 0")
 
 
-def test_the_run_of_a_demo_is_claimed_while_it_is_written(tmp_path, monkeypatch):
+def test_demo_locks_its_run(tmp_path, monkeypatch):
     """So nobody else writes it, and a lab on the same home tells when its process is gone."""
     seen = []
 
@@ -155,11 +162,11 @@ def test_the_run_of_a_demo_is_claimed_while_it_is_written(tmp_path, monkeypatch)
     assert seen == [(True, engine_process.this_process())]
 
 
-def test_pretraining_texts_of_a_file_are_handed_to_the_run(tmp_path, monkeypatch, capsys):
-    handed = []
+def test_ptx_texts_of_a_file_are_passed_to_the_run(tmp_path, monkeypatch, capsys):
+    passed = []
 
     def start(_db, _home, _project, config, _reward, _judge, _name, texts):
-        handed.append((config.ptx_coef, texts))
+        passed.append((config.ptx_coef, texts))
         raise LabelError("far enough")
 
     monkeypatch.setattr("rlhf_lab.cli.commands.run_control.start_run", start)
@@ -168,13 +175,13 @@ def test_pretraining_texts_of_a_file_are_handed_to_the_run(tmp_path, monkeypatch
     own.write_text("a tale\nanother\n")
     command = ["train-policy", *home(tmp_path), "--ptx-coef", "0.2", "--ptx-texts"]
     assert main([*command, str(own)]) == 1
-    assert handed == [(0.2, (["a tale", "another"], "own.txt"))]
+    assert passed == [(0.2, (["a tale", "another"], "own.txt"))]
     assert main([*command, str(tmp_path / "none.txt")]) == 1
     assert "none.txt cannot be read" in capsys.readouterr().err
-    assert len(handed) == 1
+    assert len(passed) == 1
 
 
-def test_a_password_becomes_a_hash_that_fits_it(capsys, monkeypatch):
+def test_password_hashes_a_line_of_stdin(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("two owls\r\n"))
     assert main(["password"]) == 0
     (line,) = capsys.readouterr().out.splitlines()

@@ -44,12 +44,12 @@ def db(home, started):
 
 @pytest.fixture
 def call(home, capsys):
-    def say(*words):
+    def run_control_command(*words):
         status = main(["control", *words, "--home", str(home), "--json"])
         (line,) = capsys.readouterr().out.strip().splitlines()
         return status, json.loads(line)
 
-    return say
+    return run_control_command
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def call(home, capsys):
         (["switch-reward", "1"], EventKind.SWITCH_REWARD, {"reward_model_id": 1}),
     ],
 )
-def test_what_a_running_run_is_told(db, call, home, started, words, kind, payload):
-    status, said = call("1", *words)
-    assert (status, said) == (0, {"run": 1, "name": "first", "asked": " ".join(words), "status": "running", "step": 0})
+def test_control_records_an_event_for_a_running_run(db, call, home, started, words, kind, payload):
+    status, reply = call("1", *words)
+    assert (status, reply) == (0, {"run": 1, "name": "first", "asked": " ".join(words), "status": "running", "step": 0})
     assert [(event.kind, event.payload) for event in events(db, 1)] == [(kind, payload)]
     assert home in started  # an engine is there to obey
 
@@ -86,10 +86,10 @@ def test_what_a_running_run_is_told(db, call, home, started, words, kind, payloa
         (["1", "rename", "x" * 81], "ConfigError", "1 to 80"),
     ],
 )
-def test_what_is_refused_is_not_recorded(db, call, started, words, kind, remedy):
-    status, said = call(*words)
-    assert (status, said["kind"]) == (1, kind)
-    assert remedy in said["error"]
+def test_refused_actions_are_not_recorded(db, call, started, words, kind, remedy):
+    status, reply = call(*words)
+    assert (status, reply["kind"]) == (1, kind)
+    assert remedy in reply["error"]
     assert (events(db, 1), started, get_run(db, 1).name) == ([], [], "first")
 
 
@@ -106,14 +106,14 @@ def test_a_stopped_run_is_resumed_renamed_and_deleted(db, call, home, started):
     assert runs(db) == []
 
 
-def test_people_are_told_in_words(db, home, capsys):
+def test_text_output_of_control(db, home, capsys):
     assert main(["control", "1", "set", "beta", "0.5", "--home", str(home)]) == 0
     assert capsys.readouterr().out == (
         "told run 1 to set beta 0.5, which follows within a moment; it is running at step 0\n"
     )
 
 
-def test_train_policy_makes_its_run_as_the_page_does(db, home, capsys, monkeypatch):
+def test_train_policy_creates_and_resumes_a_run(db, home, capsys, monkeypatch):
     """The new run's job is the one that is waited for; here it is done by nobody, and has failed."""
 
     def fail(opened, where):
@@ -133,14 +133,14 @@ def test_train_policy_makes_its_run_as_the_page_does(db, home, capsys, monkeypat
     assert get_run(db, 2).id == max(run.id for run in runs(db))
 
 
-def test_what_several_processes_cannot_share_is_refused_before_there_is_a_run(db, home, capsys):
+def test_unsupported_process_counts_are_refused_before_the_run_is_created(db, home, capsys):
     status = main(["train-policy", "--algorithm", "trpo", "--processes", "2", "--json", "--home", str(home)])
     assert status == 1
     assert "Set processes to 1" in json.loads(capsys.readouterr().out)["error"]
     assert [run.id for run in runs(db)] == [1]
 
 
-def test_a_resumed_run_may_have_other_processes(db, home, capsys, monkeypatch):
+def test_resume_with_another_process_count(db, home, capsys, monkeypatch):
     queue.cancel(db, 1)
     set_run_status(db, 1, RunStatus.STOPPED)
     monkeypatch.setattr(engine_process, "ensure_engine", lambda opened, _: queue.fail(opened, 2, "nobody is here"))

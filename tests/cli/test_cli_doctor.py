@@ -27,7 +27,7 @@ def home(tmp_path):
 
 
 @pytest.fixture
-def light(monkeypatch):
+def without_torch(monkeypatch):
     """Without the seconds that torch takes in a process of its own."""
     monkeypatch.setattr(doctor, "_DEVICE_SCRIPT", "print('a device')")
 
@@ -39,7 +39,7 @@ def free_port():
         return found.getsockname()[1]
 
 
-def look(capsys, home, port):
+def run_doctor(capsys, home, port):
     status = main(["doctor", "--json", "--home", str(home), "--port", str(port)])
     (line,) = capsys.readouterr().out.strip().splitlines()
     report = json.loads(line)
@@ -47,28 +47,28 @@ def look(capsys, home, port):
     return report["checks"]
 
 
-def wrong(checks):
+def failed_checks(checks):
     return [name for name, check in checks.items() if not check["ok"]]
 
 
-def test_a_home_that_is_not_there_is_not_made(home, capsys, free_port, light):
-    checks = look(capsys, home, free_port)
-    assert wrong(checks) == []
+def test_a_missing_home_is_not_created(home, capsys, free_port, without_torch):
+    checks = run_doctor(capsys, home, free_port)
+    assert failed_checks(checks) == []
     assert checks[f"home {home}"]["what"] == "writable; no lab there yet: python app.py makes one"
     assert not home.exists()
 
 
-def test_nothing_is_wrong_here(home, capsys, free_port):
+def test_healthy_installation(home, capsys, free_port):
     Database.open(home).close()
-    checks = look(capsys, home, free_port)
-    assert wrong(checks) == []
+    checks = run_doctor(capsys, home, free_port)
+    assert failed_checks(checks) == []
     assert "trains in" in checks["device"]["what"]
     assert checks[f"home {home}"]["what"] == "writable; 0 projects, 0 runs"
     assert checks["engine"]["what"].startswith("none runs and nothing waits")
     assert [path.name for path in home.iterdir() if not path.name.startswith("lab.db")] == []
 
 
-def test_it_does_not_import_torch_itself(tmp_path):
+def test_doctor_does_not_import_torch(tmp_path):
     script = (
         "import sys; from rlhf_lab.cli import doctor; doctor.check_device(); "
         "print(sorted({name.split('.')[0] for name in sys.modules} & {'torch', 'transformers', 'peft'}))"
@@ -84,56 +84,56 @@ def test_it_does_not_import_torch_itself(tmp_path):
         ("import sys; sys.exit(3)", "it ended with status 3"),
     ],
 )
-def test_a_torch_that_cannot_be_imported(home, capsys, monkeypatch, free_port, code, words):
+def test_broken_torch(home, capsys, monkeypatch, free_port, code, words):
     monkeypatch.setattr(doctor, "_DEVICE_SCRIPT", code)
-    checks = look(capsys, home, free_port)
-    assert wrong(checks) == ["device"]
+    checks = run_doctor(capsys, home, free_port)
+    assert failed_checks(checks) == ["device"]
     assert words in checks["device"]["what"]
     assert "pip install -r requirements.txt" in checks["device"]["what"]
 
 
-def test_a_precision_that_is_none(home, capsys, monkeypatch, free_port):
+def test_invalid_dtype_setting(home, capsys, monkeypatch, free_port):
     monkeypatch.setenv("RLHF_LAB_DTYPE", "half")
-    checks = look(capsys, home, free_port)
-    assert wrong(checks) == ["device"]
+    checks = run_doctor(capsys, home, free_port)
+    assert failed_checks(checks) == ["device"]
     assert checks["device"]["what"].endswith("say float32 or bfloat16, or nothing.")
 
 
-def test_a_torch_that_does_not_answer(home, capsys, monkeypatch, free_port):
+def test_torch_import_timeout(home, capsys, monkeypatch, free_port):
     monkeypatch.setattr(doctor, "_DEVICE_SCRIPT", "import time; time.sleep(60)")
     monkeypatch.setattr(doctor, "TORCH_TIMEOUT_S", 0.1)
-    checks = look(capsys, home, free_port)
-    assert wrong(checks) == ["device"]
+    checks = run_doctor(capsys, home, free_port)
+    assert failed_checks(checks) == ["device"]
     assert "very busy" in checks["device"]["what"]
 
 
-def test_a_home_that_is_a_file(home, light, capsys, free_port):
+def test_a_home_that_is_a_file(home, without_torch, capsys, free_port):
     home.write_text("a file, not a folder")
-    checks = look(capsys, home, free_port)
-    assert wrong(checks) == [f"home {home}"]
+    checks = run_doctor(capsys, home, free_port)
+    assert failed_checks(checks) == [f"home {home}"]
     assert "engine" not in checks
 
 
-def test_a_home_that_may_not_be_written(home, light, capsys, monkeypatch, free_port):
+def test_read_only_home(home, without_torch, capsys, monkeypatch, free_port):
     def refuse(dir):
         raise PermissionError(13, "Permission denied", str(dir))
 
     monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
-    checks = look(capsys, home, free_port)
-    assert wrong(checks) == [f"home {home}"]
+    checks = run_doctor(capsys, home, free_port)
+    assert failed_checks(checks) == [f"home {home}"]
     assert "Permission denied" in checks[f"home {home}"]["what"]
 
 
-def test_a_full_disk_and_little_memory(home, light, capsys, monkeypatch, free_port):
+def test_a_full_disk_and_little_memory(home, without_torch, capsys, monkeypatch, free_port):
     monkeypatch.setattr(doctor, "MIN_FREE_MB", 2**40)
-    checks = look(capsys, home, free_port)
-    assert wrong(checks) == ["disk", "memory"]
+    checks = run_doctor(capsys, home, free_port)
+    assert failed_checks(checks) == ["disk", "memory"]
     assert "--home" in checks["disk"]["what"]
 
 
-def test_a_megabyte_is_a_million_bytes_as_on_the_page(home, light, capsys, monkeypatch, free_port):
+def test_a_megabyte_is_a_million_bytes_as_on_the_page(home, without_torch, capsys, monkeypatch, free_port):
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: SimpleNamespace(free=2_345_678_901))
-    assert look(capsys, home, free_port)["disk"]["what"] == "2345 MB free"
+    assert run_doctor(capsys, home, free_port)["disk"]["what"] == "2345 MB free"
 
 
 # ---- the port
@@ -152,13 +152,13 @@ class Answer(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(("body", "ok"), [(b"<title>RLHF Lab</title>", True), (b"<title>Other</title>", False)])
-def test_a_port_that_is_taken(home, light, capsys, body, ok):
+def test_port_in_use(home, without_torch, capsys, body, ok):
     handler = type("Handler", (Answer,), {"body": body})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         number = server.server_address[1]
-        checks = look(capsys, home, number)
+        checks = run_doctor(capsys, home, number)
         server.shutdown()
         thread.join()
     assert checks["port"]["ok"] is ok
@@ -187,30 +187,30 @@ def wait_for_it(home):
 GONE = {"process_started": 1.0}  # this pid was recycled: the engine that had it is dead
 
 
-def test_an_engine_that_is_well(home, light, capsys, free_port):
+def test_engine_alive(home, without_torch, capsys, free_port):
     engine_row(home)
     wait_for_it(home)
-    check = look(capsys, home, free_port)["engine"]
+    check = run_doctor(capsys, home, free_port)["engine"]
     assert check["ok"]
     assert check["what"].startswith(f"alive (pid {os.getpid()} on ")
     assert check["what"].endswith(" s ago; cpu, 337 MB; 1 job waits")
 
 
-def test_an_engine_that_is_silent(home, light, capsys, free_port):
+def test_engine_silent(home, without_torch, capsys, free_port):
     engine_row(home, beat_at=time.time() - 600)
-    checks = look(capsys, home, free_port)
-    assert wrong(checks) == ["engine"]
+    checks = run_doctor(capsys, home, free_port)
+    assert failed_checks(checks) == ["engine"]
     assert "there but silent, last heartbeat 10 min ago" in checks["engine"]["what"]
     assert "stop-engine" in checks["engine"]["what"]
 
 
-def test_an_engine_that_vanished(home, light, capsys, free_port):
+def test_engine_vanished(home, without_torch, capsys, free_port):
     engine_row(home, beat_at=time.time() - 4 * 3600, **GONE)
-    check = look(capsys, home, free_port)["engine"]
+    check = run_doctor(capsys, home, free_port)["engine"]
     assert check["ok"]
     assert "ended without a word, last heartbeat 4 h ago; nothing waits" in check["what"]
     wait_for_it(home)
-    check = look(capsys, home, free_port)["engine"]
+    check = run_doctor(capsys, home, free_port)["engine"]
     assert not check["ok"]
     assert "1 job waits" in check["what"]
     assert "python app.py" in check["what"]
@@ -225,6 +225,6 @@ def test_an_engine_that_vanished(home, light, capsys, free_port):
         (lambda: {"beat_at": None, "started_at": time.time() - 3600}, "silent, last heartbeat never"),
     ],
 )
-def test_other_engines(home, light, capsys, free_port, changes, words):
+def test_other_engine_states(home, without_torch, capsys, free_port, changes, words):
     engine_row(home, **changes())
-    assert words in look(capsys, home, free_port)["engine"]["what"]
+    assert words in run_doctor(capsys, home, free_port)["engine"]["what"]

@@ -49,26 +49,26 @@ def export(lab, tmp_path, capsys):
     return call
 
 
-def labels(said):
-    (file,) = said["files"]
+def labels(reply):
+    (file,) = reply["files"]
     with open(file, encoding="utf-8") as lines:  # noqa: PTH123
         return [json.loads(line) for line in lines]
 
 
-def test_labels_of_people_unless_others_are_asked_for(export, tmp_path):
-    status, said = export("labels")
-    assert (status, said) == (0, {"files": [str(tmp_path / "out" / "labels-project-2.jsonl")]})
-    assert [(row["source"], row["tie"]) for row in labels(said)] == [("human", True)]
-    assert labels(said)[0]["annotator"] == "ann"
-    _, said = export("labels", "--no-names", out="nameless")
-    assert [row["annotator"].startswith(VISITOR_PREFIX) for row in labels(said)] == [True]
-    _, said = export("labels", "--source", "simulated", out="judge")
-    assert [(row["source"], row["annotator"]) for row in labels(said)] == [("simulated", "judge:cheerful")] * 3
-    _, said = export("labels", "--source", "all", "--token-ids", out="both")
-    assert sorted(row["source"] for row in labels(said)) == ["human", *["simulated"] * 3]
-    assert all(row["chosen_ids"] for row in labels(said))
-    _, said = export("labels", "--source", "all", "--annotator", "ann", out="ann")
-    assert len(labels(said)) == 1
+def test_human_labels_by_default(export, tmp_path):
+    status, reply = export("labels")
+    assert (status, reply) == (0, {"files": [str(tmp_path / "out" / "labels-project-2.jsonl")]})
+    assert [(row["source"], row["tie"]) for row in labels(reply)] == [("human", True)]
+    assert labels(reply)[0]["annotator"] == "ann"
+    _, reply = export("labels", "--no-names", out="nameless")
+    assert [row["annotator"].startswith(VISITOR_PREFIX) for row in labels(reply)] == [True]
+    _, reply = export("labels", "--source", "simulated", out="judge")
+    assert [(row["source"], row["annotator"]) for row in labels(reply)] == [("simulated", "judge:cheerful")] * 3
+    _, reply = export("labels", "--source", "all", "--token-ids", out="both")
+    assert sorted(row["source"] for row in labels(reply)) == ["human", *["simulated"] * 3]
+    assert all(row["chosen_ids"] for row in labels(reply))
+    _, reply = export("labels", "--source", "all", "--annotator", "ann", out="ann")
+    assert len(labels(reply)) == 1
 
 
 @pytest.mark.parametrize(
@@ -86,37 +86,37 @@ def test_labels_of_people_unless_others_are_asked_for(export, tmp_path):
     ],
 )
 def test_errors_name_the_remedy_and_leave_nothing(export, tmp_path, words, kind, remedy):
-    status, said = export(*words)
-    assert (status, said["kind"]) == (1, kind)
-    assert remedy in said["error"]
+    status, reply = export(*words)
+    assert (status, reply["kind"]) == (1, kind)
+    assert remedy in reply["error"]
     assert not (tmp_path / "out").exists()
 
 
-def test_the_newest_run_or_the_named_one(export):
-    _, said = export("run")
-    names = [file.rpartition("/")[2] for file in said["files"]]
+def test_newest_run_by_default(export):
+    _, reply = export("run")
+    names = [file.rpartition("/")[2] for file in reply["files"]]
     assert names[:3] == ["run-2-metrics.csv", "run-2-samples.jsonl", "run-2-manifest.json"]
     assert ".run-2" in names[3]
-    _, said = export("run", "1")
-    assert all("run-1" in file for file in said["files"])
+    _, reply = export("run", "1")
+    assert all("run-1" in file for file in reply["files"])
 
 
 def test_files_are_replaced_only_with_force(export, tmp_path):
     export("run")
     target = tmp_path / "out" / "run-2-metrics.csv"
     target.write_text("mine")
-    status, said = export("run")
-    assert (status, "--force" in said["error"], target.read_text()) == (1, True, "mine")
+    status, reply = export("run")
+    assert (status, "--force" in reply["error"], target.read_text()) == (1, True, "mine")
     assert export("run", "--force")[0] == 0
     assert target.read_text() == "step,lr\n1,0.5\n"
 
 
-def test_people_get_the_paths_line_by_line(lab, tmp_path, capsys):
+def test_text_output_lists_the_paths(lab, tmp_path, capsys):
     assert main(["export", "run", "--home", str(lab), "--out", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out.splitlines()[0] == str(tmp_path / "out" / "run-2-metrics.csv")
 
 
-def test_a_home_without_a_lab_is_not_made_into_one(tmp_path, capsys):
+def test_a_home_without_a_lab_is_not_created(tmp_path, capsys):
     home = tmp_path / "mistyped"
     assert main(["export", "labels", "--home", str(home), "--out", str(tmp_path / "out")]) == 1
     assert "There is no lab in" in capsys.readouterr().err
@@ -124,7 +124,7 @@ def test_a_home_without_a_lab_is_not_made_into_one(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
-def test_without_a_project_it_is_the_one_opened_last(lab, export):
+def test_default_project_is_the_one_opened_last(lab, export):
     with Database.open(lab) as db:
         open_project(db, 1)
     assert "Project 1 has no run" in export("run")[1]["error"]

@@ -1,4 +1,4 @@
-"""`people`: lists whom the lab knows, says what would go, and takes somebody out only when told so."""
+"""`people`: lists whom the lab knows, says what would go, and takes somebody out only when erasure so."""
 
 import json
 import uuid
@@ -40,13 +40,13 @@ def firsts(home: Path) -> int:
 
 
 @pytest.mark.parametrize(("votes", "left"), [(False, 2), (True, 1)])
-def test_somebody_is_taken_out_only_with_yes(call, tmp_path: Path, votes: bool, left: int) -> None:
-    said = ["--take-out", "Ann", *(["--votes"] if votes else [])]
-    told = {"name": "Ann", "votes": 1, "votes_taken_back": votes}
-    assert call(*said) == (0, told | {"taken_out": False})
+def test_a_person_is_erased_only_with_yes(call, tmp_path: Path, votes: bool, left: int) -> None:
+    options = ["--take-out", "Ann", *(["--votes"] if votes else [])]
+    erasure = {"name": "Ann", "votes": 1, "votes_taken_back": votes}
+    assert call(*options) == (0, erasure | {"taken_out": False})
     assert call() == (0, {"people": ["Ann", "Bob"]})
     assert firsts(tmp_path) == 2
-    assert call(*said, "--yes") == (0, told | {"taken_out": True})
+    assert call(*options, "--yes") == (0, erasure | {"taken_out": True})
     assert call() == (0, {"people": ["Bob"]})
     assert firsts(tmp_path) == left
 
@@ -60,8 +60,8 @@ def test_somebody_is_taken_out_only_with_yes(call, tmp_path: Path, votes: bool, 
         (["--yes"], "--take-out NAME: say whom"),
     ],
 )
-def test_what_cannot_be_done_is_refused(call, words: list[str], why: str) -> None:
-    status, said = call(*words)
+def test_invalid_erasures_are_refused(call, words: list[str], why: str) -> None:
+    status, reply = call(*words)
     assert status == 1
-    assert why in said["error"]
+    assert why in reply["error"]
     assert call() == (0, {"people": ["Ann", "Bob"]})

@@ -36,12 +36,12 @@ def terms(monkeypatch):
     return terms
 
 
-def test_the_table_knows_what_follows_what(terms):
+def test_observe_records_bigrams(terms):
     found = {tuple(pair) for pair in terms.seen_bigrams.nonzero().tolist()}
     assert found == {(1, 4), (4, 7), (7, 4), (4, 2), (1, 8), (8, 7), (7, 2)}
 
 
-def test_a_name_counts_where_it_stood_before(terms):
+def test_repeated_names(terms):
     ids = torch.tensor([[1, 4, 7, 4, 5, 8, 8], [1, 7, 5, 7, 6, 5, 0]])
     assert terms.repeated_names(ids).tolist() == [
         [False, False, True, False, False, False],
@@ -49,7 +49,7 @@ def test_a_name_counts_where_it_stood_before(terms):
     ]
 
 
-def test_both_terms_against_a_loop(terms):
+def test_both_losses_equal_a_loop(terms):
     """Text 1: Ada sat Ada(again) sat; text 2: Ben Ben(again), two tokens of padding. Loop in float64."""
     ids = torch.tensor([[1, 4, 7, 4, 7], [1, 5, 5, 0, 0]])
     batch = PretrainBatch(ids, torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]))
@@ -65,7 +65,7 @@ def test_both_terms_against_a_loop(terms):
     torch.testing.assert_close(terms.loss(logits, batch), torch.tensor(total / 6, dtype=torch.float64))
 
 
-def test_what_a_batch_says_goes_before_what_was_seen(terms):
+def test_batch_masks_override_seen_bigrams(terms):
     """Ada sat: after Ada the batch allows 5 and 6 (7 is the token itself), after sat only the end."""
     batch = PretrainBatch(
         torch.tensor([[4, 7, 2]]), torch.ones(1, 3, dtype=torch.long), torch.zeros(2, 9, dtype=torch.bool)
@@ -77,7 +77,7 @@ def test_what_a_batch_says_goes_before_what_was_seen(terms):
     torch.testing.assert_close(terms.loss(logits, batch), torch.tensor(total / 2, dtype=torch.float64))
 
 
-def test_no_name_at_all_is_no_loss(terms):
+def test_no_names_and_sure_logits_give_zero_loss(terms):
     batch = PretrainBatch(torch.tensor([[1, 8, 7]]), torch.ones(1, 3, dtype=torch.long))
     sure = torch.full((2, 9), -100.0).scatter(1, torch.tensor([[8], [7]]), 100.0).requires_grad_()
     loss = terms.loss(sure, batch)
@@ -86,7 +86,7 @@ def test_no_name_at_all_is_no_loss(terms):
     assert sure.grad.isfinite().all()
 
 
-def test_the_later_passes_read_fresh_texts_after_those_kept_aside(tmp_path):
+def test_later_passes_read_fresh_texts_after_the_held_out_ones(tmp_path):
     shape = {
         "vocab": 400,
         "hidden": 16,
@@ -108,7 +108,7 @@ def test_the_later_passes_read_fresh_texts_after_those_kept_aside(tmp_path):
     assert tmp_path.joinpath("out", "model.safetensors").exists()
 
 
-def test_strange_names_are_told():
+def test_names_not_in_prompt():
     assert {"Tilda", "Mabel"} <= set(hero_names())
     prompts = ["A tall sailor named Tilda went out."] * 3
     assert names_not_in_prompt(prompts, ["Mabel went to bed.", "Tilda sat down.", "Tildas are rare."]) == [
@@ -118,7 +118,7 @@ def test_strange_names_are_told():
     ]
 
 
-def test_neighbours_that_the_corpus_never_has_are_told(tmp_path):
+def test_has_unseen_bigram(tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("An average day. A mole sat.\nThe mole ran.\n")
     lines = ["A mole ran.", "A average day.", "The mole sat. An", "sat. The", "day. A mole, sat"]

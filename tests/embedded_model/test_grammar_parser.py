@@ -26,7 +26,7 @@ SMALL = GrammarParser(
 )
 
 
-def test_a_plain_text_has_small_letters_single_spaces_and_one_article():
+def test_normalize():
     assert normalize('An owl, they say , "ran"  an Angel.') == 'a owl, they say, "ran" a angel.'
     assert normalized_offsets("An owl ,") == [0, 1, 1, 2, 3, 4, 5, 5, 6]
 
@@ -47,12 +47,12 @@ def test_a_plain_text_has_small_letters_single_spaces_and_one_article():
         ("", True, ""),
     ],
 )
-def test_a_small_grammar_by_hand(text, whole, furthest):
+def test_parsing_a_small_grammar(text, whole, furthest):
     reading = SMALL.parse(text)
     assert (reading.is_complete, reading.text[: reading.furthest]) == (whole, furthest)
 
 
-def test_what_may_follow_is_told():
+def test_parse_state_at_each_offset():
     reading = SMALL.parse("mole ran")
     assert reading.sentence_ends == {0}
     assert reading.slots_at[9] == {"end"}
@@ -60,7 +60,7 @@ def test_what_may_follow_is_told():
     assert {" open", " kind", " close"} <= reading.slots_at[0]
 
 
-def test_a_comma_before_another_mark_is_left_out():
+def test_a_comma_before_punctuation_is_optional():
     """What the writers of the corpus do when a phrase that ends with a comma meets an end."""
     rules = GrammarParser({"say": ("well, {who},{end}",), "who": ("mole",)}, {"end": (".", " he said.")}, ("say",))
     assert rules.parse("Well, mole.").is_complete
@@ -69,7 +69,7 @@ def test_a_comma_before_another_mark_is_left_out():
 
 
 @pytest.mark.parametrize("name", PROMPT_SETS)
-def test_whatever_the_grammar_writes_is_recognised(name):
+def test_generated_texts_are_accepted(name):
     number = list(TEXT_GENERATORS).index(name)
     for text in list(generate_texts(11, 300))[number::3]:
         assert response_parser(name).parse(text.response).is_complete, text.response
@@ -91,14 +91,14 @@ def test_whatever_the_grammar_writes_is_recognised(name):
         ("reviews", 'All is quite pleasing," said my aunt Alice.', "is"),
     ],
 )
-def test_slips_are_found_where_they_are(name, text, slip):
+def test_errors_are_located(name, text, slip):
     reading = response_parser(name).parse(text)
     assert reading.is_complete == (slip is None), reading.text[reading.furthest :]
     if slip is not None:
         assert reading.text[reading.furthest :].startswith(slip)
 
 
-def test_samples_that_no_grammar_writes_are_told_whether_they_ended_or_were_cut_off():
+def test_not_in_grammar_for_complete_and_truncated_samples():
     whole, slip, cut = (
         '"I like this very much," chuckled Ned.',
         '"I like this very," chuckled Ned.',
@@ -114,7 +114,7 @@ def next_tokens():
     return AllowedTokens(AutoTokenizer.from_pretrained(Path(__file__).parents[2] / "assets" / "model"))
 
 
-def test_each_token_of_the_corpus_is_among_those_that_might_stand_there(next_tokens):
+def test_corpus_tokens_are_allowed(next_tokens):
     size = len(next_tokens.tokenizer)
     shares = []
     for row in MaskedRowGenerator(next_tokens, 5)(240, 3000):
@@ -129,7 +129,7 @@ def test_each_token_of_the_corpus_is_among_those_that_might_stand_there(next_tok
     ]
 
 
-def test_a_token_that_breaks_the_phrase_is_not_among_them(next_tokens):
+def test_tokens_that_break_a_phrase_are_not_allowed(next_tokens):
     response = '"I like this very much," chuckled Ned.'
     starts = [f" {response}".index(f" {word}") for word in ("very", "much", "chuckled")]
     very, much, chuckled, end = next_tokens.response_mask("tales", response, starts)

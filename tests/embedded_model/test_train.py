@@ -71,7 +71,7 @@ def made(tmp_path_factory):
     return folder
 
 
-def test_the_command_writes_a_plain_folder_with_its_card_and_what_a_page_opens_with(made):
+def test_pretrain_writes_model_card_prompts_and_pairs(made):
     model, tokenizer = (
         AutoModelForCausalLM.from_pretrained(made / "model"),
         AutoTokenizer.from_pretrained(made / "model"),
@@ -98,7 +98,7 @@ def test_the_command_writes_a_plain_folder_with_its_card_and_what_a_page_opens_w
 
 
 @pytest.mark.parametrize(("took", "quicker"), [((0.008, 0.016), "float32"), ((0.008, 0.004), "bfloat16")])
-def test_the_quicker_precision_is_chosen_and_said_unless_one_is_asked_for(monkeypatch, took, quicker):
+def test_auto_precision_is_the_faster_one(monkeypatch, took, quicker):
     monkeypatch.setattr(
         pretraining, "benchmark_precisions", lambda *_: dict(zip(("float32", "bfloat16"), took, strict=True))
     )
@@ -115,7 +115,7 @@ def test_both_precisions_are_measured():
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16"])
-def test_the_products_are_of_the_chosen_precision(monkeypatch, name):
+def test_matmuls_use_the_chosen_precision(monkeypatch, name):
     seen = set()
     config = PretrainConfig(**SMALL | {"precision": name})
     model = build_model(config, 400)
@@ -133,7 +133,7 @@ def test_same_seed_same_weights(made, tmp_path):
     assert weights_digest(tmp_path / "again") == weights_digest(made / "model")
 
 
-def test_the_temperature_is_built_in_and_the_perplexity_is_of_the_sharpened_model(made):
+def test_sharpening_divides_the_logits_and_perplexity_is_of_the_sharpened_model(made):
     model, tokenizer = (
         AutoModelForCausalLM.from_pretrained(made / "model"),
         AutoTokenizer.from_pretrained(made / "model"),
@@ -166,7 +166,7 @@ def test_padding_adds_nothing_to_the_loss(made):
     torch.testing.assert_close(alone[0], padded[0])
 
 
-def test_the_rate_warms_up_stays_and_falls():
+def test_lr_schedule():
     assert [lr_scale_at_step(step, 100, 10) for step in (0, 4, 9, 50, 60, 80, 99)] == [
         0.1,
         0.5,
@@ -178,7 +178,7 @@ def test_the_rate_warms_up_stays_and_falls():
     ]
 
 
-def test_held_out_texts_are_not_among_those_that_are_read():
+def test_held_out_texts_are_not_trained_on():
     read = list(generate_texts(0, 30))
     assert [t.response for t in generate_texts(0, 10, 20)] == [
         t.response for t in read[20:]
@@ -187,7 +187,7 @@ def test_held_out_texts_are_not_among_those_that_are_read():
     assert not set(held) & set(generate_documents(0, 600, 0))
 
 
-def test_no_text_is_so_short_that_the_grammar_often_writes_it_again():
+def test_no_text_is_too_short():
     """Single sentences of reviews and tales under 16 words are what came again most, and what a model knew by heart."""
     written = [text.response for text in generate_texts(5, 900)]
     assert min(len(response.split()) for response in written[::3]) >= 16
@@ -195,7 +195,7 @@ def test_no_text_is_so_short_that_the_grammar_often_writes_it_again():
     assert len(set(written)) == 900
 
 
-def test_copies_are_found(tmp_path):
+def test_longest_overlaps(tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("Once a mole sang. The sun shone.\nA heron slept.\n")
     found = longest_overlaps(["The sun shone.", "a mole sang loudly today", "nothing here"], corpus)
@@ -208,7 +208,7 @@ def test_the_shipped_card_is_of_the_shipped_weights():
     assert json.loads((SHIPPED / "pairs.json").read_text())["model_sha256"] == digest
 
 
-def test_the_third_pass_alone_reads_nothing_again_and_no_pass_reads_what_another_did(made):
+def test_passes_read_disjoint_slices_and_only_the_third_drops_repeats(made):
     config = PretrainConfig(**SMALL)
     passes = list(plan_passes(config, AutoTokenizer.from_pretrained(made / "model")))
     assert [one.corpus_slice.keep_repeats for one in passes] == [True, True, False]
@@ -232,7 +232,7 @@ def in_blocks(write, span, block, writers=1):
     ("again", "widths", "left"),
     [(True, [[1, 2], [3, 4], [5]], []), (False, [[1], [3]], [1, 3, 4])],
 )
-def test_a_stretch_can_leave_out_what_was_read_before(monkeypatch, tmp_path, again, widths, left):
+def test_a_slice_can_drop_repeated_responses(monkeypatch, tmp_path, again, widths, left):
     monkeypatch.setattr(batching, "prefetch_rows", in_blocks)
     read, corpus = {"said 1"}, tmp_path / "corpus.txt"
     found = list(
@@ -261,7 +261,7 @@ if __name__ == "__main__":
 """
 
 
-def test_who_writes_ahead_ends_with_a_reader_that_is_killed(tmp_path):
+def test_workers_exit_when_their_parent_is_killed(tmp_path):
     (tmp_path / "reader.py").write_text(READER)
     reader = psutil.Popen(
         [sys.executable, str(tmp_path / "reader.py")],

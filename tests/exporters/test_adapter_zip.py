@@ -104,9 +104,9 @@ def logits_in_peft(base, folder):
     return rows[len(PROMPT) - 1 : -1]
 
 
-@pytest.mark.parametrize(("asked", "step"), [(None, 4), (2, 2), (4, 4)])
-def test_the_policy_writes_in_peft_as_in_the_lab(db, home, trained, out, tmp_path, asked, step):
-    path = export_adapter(db, home, trained.run.id, out, step=asked)
+@pytest.mark.parametrize(("requested_step", "step"), [(None, 4), (2, 2), (4, 4)])
+def test_the_policy_has_the_same_logits_in_peft(db, home, trained, out, tmp_path, requested_step, step):
+    path = export_adapter(db, home, trained.run.id, out, step=requested_step)
     assert path.name == f"run-1-step-{step:06d}.zip"
     assert unpack(path, tmp_path / "new") == ["README.md", *ADAPTER]
     found = logits_in_peft(trained.model, tmp_path / "new")
@@ -115,7 +115,7 @@ def test_the_policy_writes_in_peft_as_in_the_lab(db, home, trained, out, tmp_pat
     assert not torch.allclose(found, other, atol=1e-2)
 
 
-def test_the_policys_readme_says_what_it_is_and_nothing_of_this_machine(db, home, trained, out, tmp_path):
+def test_the_policy_readme_has_the_facts_and_no_local_paths(db, home, trained, out, tmp_path):
     unpack(export_adapter(db, home, trained.run.id, out), tmp_path / "new")
     text = (tmp_path / "new" / "README.md").read_text(encoding="utf-8")
     base = trained.model.name
@@ -129,7 +129,7 @@ def test_the_policys_readme_says_what_it_is_and_nothing_of_this_machine(db, home
         assert str(trained.model.parent) not in (tmp_path / "new" / name).read_text(encoding="utf-8")
 
 
-def test_the_policys_readme_loads_what_the_lab_had(db, home, trained, out, tmp_path):
+def test_the_code_in_the_policy_readme_loads_the_policy(db, home, trained, out, tmp_path):
     """The code in the README is run as it stands, but for the two names a reader fills in."""
     unpack(export_adapter(db, home, trained.run.id, out), tmp_path / "new")
     model = run_readme(trained, tmp_path / "new")["model"]
@@ -160,7 +160,7 @@ def test_a_damaged_checkpoint_is_not_exported(db, home, trained, out, names):
     assert names(out) == ["run-1-step-000002.zip"]
 
 
-def test_checkpoints_that_are_not_there(db, home, trained, out):
+def test_missing_checkpoints(db, home, trained, out):
     with pytest.raises(StoreError, match="no checkpoint of step 3; it has those of 2, 4"):
         export_adapter(db, home, trained.run.id, out, step=3)
     shutil.rmtree(trained.runs)
@@ -168,28 +168,28 @@ def test_checkpoints_that_are_not_there(db, home, trained, out):
         export_adapter(db, home, trained.run.id, out)
 
 
-def test_everything_of_a_run_holds_its_newest_adapter(db, home, trained, out):
+def test_run_export_has_the_newest_adapter(db, home, trained, out):
     assert [path.name for path in export_run(db, home, trained.run.id, out)][-1] == "run-1-step-000004.zip"
 
 
-@pytest.mark.parametrize("place", range(len(KINDS)))
-def test_the_readme_of_a_reward_model_scores_as_the_lab_does(db, home, trained, out, tmp_path, place):
+@pytest.mark.parametrize("kind_index", range(len(KINDS)))
+def test_the_code_in_the_reward_model_readme_gives_the_same_scores(db, home, trained, out, tmp_path, kind_index):
     """The code in the README is run as it stands, but for the two names a reader fills in."""
-    path = export_reward_model(db, home, trained.rewards[place], out)
-    assert path.name == f"reward-model-{trained.rewards[place]}.zip"
-    adapter = ADAPTER if KINDS[place][0] else []
+    path = export_reward_model(db, home, trained.rewards[kind_index], out)
+    assert path.name == f"reward-model-{trained.rewards[kind_index]}.zip"
+    adapter = ADAPTER if KINDS[kind_index][0] else []
     rest = ["config.json", "report.json", "reward_head.json", "reward_head.safetensors"]
     assert unpack(path, tmp_path / "new") == ["README.md", *adapter, *rest]
     text = (tmp_path / "new" / "README.md").read_text(encoding="utf-8")
-    assert ("AutoModelForSequenceClassification" in text) is (place == CLASSIFIER)
+    assert ("AutoModelForSequenceClassification" in text) is (kind_index == CLASSIFIER)
     names = run_readme(trained, tmp_path / "new")
-    assert names["score"](PROMPT, RESPONSE) == pytest.approx(trained.scores[place], abs=1e-4)
+    assert names["score"](PROMPT, RESPONSE) == pytest.approx(trained.scores[kind_index], abs=1e-4)
     assert trained.scores[0] != pytest.approx(trained.scores[1], abs=1e-2)
     assert str(trained.model.parent) not in text + (tmp_path / "new" / "reward_head.json").read_text()
     assert "75.0% (cross-validated)" in text
 
 
-def test_a_reward_model_whose_files_are_gone(db, home, trained, out):
+def test_reward_model_with_missing_files(db, home, trained, out):
     (home / "reward_models" / "reward-mean-None" / "reward_head.safetensors").unlink()
     with pytest.raises(StoreError, match=r"lacks reward_head\.safetensors.*Train it again"):
         export_reward_model(db, home, trained.rewards[0], out)

@@ -30,7 +30,7 @@ def load(tmp_path, *folders):
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
 
 
-def test_load_dataset_opens_every_format_and_layout_and_finds_what_trl_documents(db, project, voted, out, tmp_path):
+def test_load_dataset_opens_every_format_and_layout_with_trls_columns(db, project, voted, out, tmp_path):
     wanted = [LabelExportOptions(source=None, format=format_) for format_ in FORMATS]
     wanted += [
         LabelExportOptions(layout=layout, messages=chat, format="parquet")
@@ -53,7 +53,7 @@ def test_load_dataset_opens_every_format_and_layout_and_finds_what_trl_documents
     assert [m["role"] for m in implicit_chats[0]["rejected"]] == ["user", "assistant"]
 
 
-def test_card_and_provenance_say_where_it_comes_from(db, project, voted, out, names):
+def test_card_and_provenance(db, project, voted, out, names):
     folder = export_dataset(db, project.id, out, LabelExportOptions(source=None))
     assert names(out) == [f"labels-project-1/{name}" for name in ("README.md", "data/train.jsonl", "provenance.json")]
     told = json.loads((folder / "provenance.json").read_text())
@@ -72,7 +72,7 @@ def test_card_and_provenance_say_where_it_comes_from(db, project, voted, out, na
     assert "simulated**" not in (people / "README.md").read_text()
 
 
-def test_nothing_and_nonsense(db, project, voted, out):
+def test_empty_project_and_invalid_options(db, project, voted, out):
     with pytest.raises(LabelError, match="no human labels by carol"):
         export_dataset(db, project.id, out, LabelExportOptions(annotators=("carol",)))
     assert not out.exists()
@@ -104,7 +104,7 @@ class Hub:
         monkeypatch.setattr("huggingface_hub.HfApi", Api)
 
 
-def test_the_way_to_the_hub(db, project, voted, out, monkeypatch, tmp_path):
+def test_upload_to_the_hub(db, project, voted, out, monkeypatch, tmp_path):
     hub = Hub(monkeypatch)
     folder = export_dataset(db, project.id, out)
     address = push_folder(folder, "me/mine", token="hf_secret")
@@ -118,7 +118,7 @@ def test_the_way_to_the_hub(db, project, voted, out, monkeypatch, tmp_path):
     assert b"hf_secret" not in written
 
 
-def test_what_goes_wrong_on_the_way_is_told_without_the_token(tmp_path, monkeypatch):
+def test_upload_errors_do_not_contain_the_token(tmp_path, monkeypatch):
     Hub(monkeypatch, OSError("401 for hf_secret: who are you?"))
     with pytest.raises(DataError, match="a token that may write there") as caught:
         push_folder(tmp_path, "me/mine", token="hf_secret")

@@ -35,19 +35,19 @@ def read(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_the_labels_of_people(db, project, voted, out, names):
+def test_human_labels(db, project, voted, out, names):
     path = export_labels(db, project.id, out)
     assert path == out / "labels-project-1.jsonl"
     assert read(path) == HUMAN
     assert names(out) == ["labels-project-1.jsonl"]
 
 
-def test_a_line_begins_as_trl_reads_it(db, project, voted, out):
+def test_lines_start_with_trls_columns(db, project, voted, out):
     first = export_labels(db, project.id, out).read_bytes().split(b"\n")[0]
     assert first.startswith(b'{"prompt": "Once", "chosen": " a1", "rejected": " b1", "tie": false, ')
 
 
-def test_simulated_labels_say_so_and_texts_come_back_unchanged(db, project, voted, out, hostile):
+def test_simulated_labels_are_marked_and_texts_round_trip(db, project, voted, out, hostile):
     (row,) = read(export_labels(db, project.id, out, LabelExportOptions(Source.SIMULATED)))
     assert (row["source"], row["annotator"], row["choice"]) == ("simulated", "judge:polite", "second")
     assert (row["prompt"], row["chosen"], row["rejected"]) == (hostile, hostile[::-1], hostile)
@@ -67,7 +67,7 @@ def test_filters(db, project, voted, out, asked, uuids):
     assert [row["uuid"] for row in read(export_labels(db, project.id, out, LabelExportOptions(**asked)))] == uuids
 
 
-def test_without_names_people_are_told_apart_and_the_same_next_time(db, project, voted, out, tmp_path):
+def test_pseudonyms_are_distinct_and_stable(db, project, voted, out, tmp_path):
     wanted = LabelExportOptions(None, names=False)
     rows = read(export_labels(db, project.id, out, wanted))
     ann, same, bob, again, judge = [row["annotator"] for row in rows]
@@ -81,7 +81,7 @@ def test_without_names_people_are_told_apart_and_the_same_next_time(db, project,
     assert json.loads((folder / "provenance.json").read_text())["chosen_with"]["annotators"] == 1
 
 
-def test_token_ids_only_when_asked_for(db, project, voted, out):
+def test_token_ids_are_optional(db, project, voted, out):
     rows = read(export_labels(db, project.id, out, LabelExportOptions(token_ids=True)))
     assert [(row["chosen_ids"], row["rejected_ids"]) for row in rows[:2]] == [([4, 0], [5, 6, 0]), ([5, 6, 0], [4, 0])]
     assert "chosen_ids" not in HUMAN[0]
@@ -91,7 +91,7 @@ def test_token_ids_only_when_asked_for(db, project, voted, out):
     "asked",
     [{"annotators": ("carol",)}, {"annotators": ("bob",), "ties": "drop"}, {"agreement": 0.9, "annotators": ("dan",)}],
 )
-def test_nothing_to_export_is_an_error_that_says_what_there_is(db, project, voted, out, asked, names):
+def test_nothing_to_export_is_an_error_that_names_what_exists(db, project, voted, out, asked, names):
     with pytest.raises(LabelError, match="it has 4 of people and 1 simulated"):
         export_labels(db, project.id, out, LabelExportOptions(**asked))
     assert not out.exists()
@@ -105,7 +105,7 @@ def test_other_errors(db, project, voted, out):
     assert not out.exists()
 
 
-def test_a_file_that_is_there_is_replaced_only_with_force(db, project, voted, out, names):
+def test_existing_files_are_replaced_only_with_force(db, project, voted, out, names):
     path = export_labels(db, project.id, out)
     path.write_text("mine")
     with pytest.raises(StoreError, match="--force"):
@@ -148,7 +148,7 @@ print(json.dumps([dict(row) for row in rows]))
 """
 
 
-def test_datasets_reads_the_file_as_it_is(db, project, voted, out, tmp_path):
+def test_datasets_reads_the_exported_file(db, project, voted, out, tmp_path):
     path = export_labels(db, project.id, out, LabelExportOptions(None, token_ids=True))
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", LOAD, str(path), str(tmp_path / "cache")],

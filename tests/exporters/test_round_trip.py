@@ -91,7 +91,7 @@ ALL = LabelExportOptions(source=None, token_ids=True)
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("format_", ["jsonl", "jsonl.gz", "json", "csv", "parquet"])
-def test_import_of_export_loses_nothing(tmp_path, format_, seed):
+def test_export_import_round_trip(tmp_path, format_, seed):
     db, project = random_lab(tmp_path / "a", seed)
     path = export_labels(
         db, project.id, tmp_path / "out", LabelExportOptions(source=None, token_ids=True, format=format_)
@@ -117,7 +117,7 @@ def test_import_of_export_loses_nothing(tmp_path, format_, seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_conversations_come_back_as_the_same_texts(tmp_path, seed):
+def test_conversations_round_trip(tmp_path, seed):
     db, project = random_lab(tmp_path / "a", seed)
     for layout in ("votes", "explicit", "implicit"):
         for format_ in ("jsonl", "parquet"):
@@ -157,7 +157,7 @@ def rows_of(path):
 
 
 @pytest.mark.parametrize("format_", ["jsonl", "jsonl.gz", "json", "csv", "parquet"])
-def test_trls_layouts_have_its_columns_and_no_others(db, project, voted, out, format_):
+def test_trl_layouts_have_exactly_trls_columns(db, project, voted, out, format_):
     explicit = export_labels(db, project.id, out, LabelExportOptions(layout="explicit", format=format_))
     assert rows_of(explicit) == [
         {"prompt": "Once", "chosen": " a1", "rejected": " b1"}, {"prompt": "Once", "chosen": " b2", "rejected": " a2"},
@@ -182,7 +182,7 @@ def test_trls_conversational_layouts(db, project, voted, out):
     }
 
 
-def test_a_conversation_that_came_in_goes_out_in_its_turns(tmp_path, db, project):
+def test_imported_conversations_are_exported_as_messages(tmp_path, db, project):
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
     row = {
         "prompt": turns,
@@ -197,7 +197,7 @@ def test_a_conversation_that_came_in_goes_out_in_its_turns(tmp_path, db, project
     assert rows_of(export_labels(db, project.id, tmp_path / "out", wanted)) == [row]
 
 
-def test_only_votes_that_others_share(db, project, voted, out):
+def test_agreement_filter(db, project, voted, out):
     """Pair 1: ann says first, bob and cy say second."""
     for who in ("bob", "cy"):
         cast_vote(db, Vote(f"{who}1", voted[0], who, Source.HUMAN, Choice.SECOND, True))
@@ -206,7 +206,7 @@ def test_only_votes_that_others_share(db, project, voted, out):
     assert [row["uuid"] for row in label_rows(db, project, LabelExportOptions(agreement=0.67))] == ["u2", "u3", "u6"]
 
 
-def test_where_imported_texts_stood_stays_unknown(tmp_path, db):
+def test_unknown_sides_stay_unknown(tmp_path, db):
     path = tmp_path / "plain.jsonl"
     path.write_text('{"prompt": "Once", "chosen": "a", "rejected": "b"}')
     for turn in range(2):
@@ -218,9 +218,7 @@ def test_where_imported_texts_stood_stays_unknown(tmp_path, db):
     assert {row["via"] for row in rows} == {"import unsided"}
 
 
-def test_a_spreadsheet_computes_no_words_of_strangers_and_every_reader_gets_the_texts_as_they_are(
-    tmp_path, db, project
-):
+def test_csv_escapes_formulas_but_not_in_text_columns(tmp_path, db, project):
     prompt = projects.prompts(db, project.id, "train")[0]
     sides = projects.add_completions(db, [NewCompletion(prompt.id, text, (1,), "base", 3) for text in ("-a", "=b")])
     (pair,) = projects.add_pairs(db, project.id, [(sides[0].id, sides[1].id, "@reason")])

@@ -29,7 +29,7 @@ def exported_file(name_part, db, home, run, out, **options):
     return path
 
 
-def test_metrics_are_a_row_a_step_and_a_column_a_name(db, home, run, out):
+def test_metrics_csv_has_a_row_per_step_and_a_column_per_metric(db, home, run, out):
     path = exported_file("metrics.csv", db, home, run, out)
     assert path == out / "run-1-metrics.csv"
     assert path.read_bytes() == METRICS.encode()
@@ -38,7 +38,7 @@ def test_metrics_are_a_row_a_step_and_a_column_a_name(db, home, run, out):
     assert [float(row["lr"]) for row in rows] == [6e-4, 3e-4, 0.0]
 
 
-def test_numbers_come_back_to_the_last_bit(db, home, run, out):
+def test_metrics_round_trip_exactly(db, home, run, out):
     third = 1 / 3
     record_step(db, run.id, StepResult(4, {"lr": third}))
     last = exported_file("metrics.csv", db, home, run, out).read_text().splitlines()[-1]
@@ -57,21 +57,25 @@ def test_samples_with_nan_as_null(db, home, run, out, hostile):
     ]
 
 
-def test_the_manifest_tells_how_a_run_came_about_and_nothing_of_this_machine(db, home, run, out):
+def test_manifest_content_without_local_paths(db, home, run, out):
     text = exported_file("manifest.json", db, home, run, out).read_text(encoding="utf-8")
     assert "/data" not in text
     assert "NaN" not in text
-    told = json.loads(text)
-    assert told["run"] | {"created_at": 0, "updated_at": 0} == {
+    content = json.loads(text)
+    assert content["run"] | {"created_at": 0, "updated_at": 0} == {
         "id": 1, "name": "my run", "status": "queued", "message": "", "step": 3, "total_steps": 8, "created_at": 0,
         "updated_at": 0,
     }  # fmt: skip
-    assert told["config"] == {"algorithm": "ppo", "beta": 0.1}
-    assert told["manifest"] == {"judge": "mine.py:nice", "machine": {"backbone": "tiny", "threads": 2}}
-    (event,) = told["events"]
+    assert content["config"] == {"algorithm": "ppo", "beta": 0.1}
+    assert content["manifest"] == {"judge": "mine.py:nice", "machine": {"backbone": "tiny", "threads": 2}}
+    (event,) = content["events"]
     assert (event["kind"], event["payload"], event["applied_step"]) == ("set", {"name": "beta", "value": 0.2}, 2)
-    assert (told["project"]["model"], told["project"]["model_hash"], told["project"]["seed"]) == ("tiny", "abc", 7)
-    model = told["reward_model"]
+    assert (content["project"]["model"], content["project"]["model_hash"], content["project"]["seed"]) == (
+        "tiny",
+        "abc",
+        7,
+    )
+    model = content["reward_model"]
     assert (model["id"], model["config"], model["report"]) == (1, {"epochs": 2}, {"accuracy": None})
     assert (model["labels"]["count"], model["labels"]["source"]) == (4, "human")
     assert len(model["labels"]["digest"]) == 64
@@ -91,11 +95,11 @@ def test_the_manifest_tells_how_a_run_came_about_and_nothing_of_this_machine(db,
         ("cheerful", "cheerful"),
     ],
 )
-def test_names_of_paths_are_their_last_part(name, kept):
+def test_portable_names_of_paths(name, kept):
     assert portable_name(name) == kept
 
 
-def test_everything_of_a_run_at_once(db, home, run, out, names):
+def test_run_export_files(db, home, run, out, names):
     paths = export_run(db, home, run.id, out)
     found = [path.relative_to(out).as_posix() for path in paths]
     events = f"tensorboard/run-1/events.out.tfevents.{int(run.created_at)}.run-1"
@@ -114,7 +118,7 @@ def test_an_error_in_one_file_leaves_none(db, home, run, out, names):
     assert len(names(out)) == 4
 
 
-def test_a_run_that_has_not_begun(db, home, run, out):
+def test_a_run_without_steps(db, home, run, out):
     config = PolicyConfig().to_dict()
     new = create_run(db, run.project_id, run.reward_model_id, "new", config=config, manifest={}, total_steps=40)
     paths = export_run(db, home, new.id, out)
@@ -179,13 +183,13 @@ def fields(data):
     return found
 
 
-def test_tensorboard_gets_every_number_and_text_at_its_step(db, home, run, out, hostile):
+def test_tensorboard_events(db, home, run, out, hostile):
     path = exported_file("tfevents", db, home, run, out)
     assert path.parent == out / "tensorboard" / "run-1"
-    told = list(records(path.read_bytes()))
-    assert told[0][3] == [b"brain.Event:2"]
+    content = list(records(path.read_bytes()))
+    assert content[0][3] == [b"brain.Event:2"]
     scalars, texts, times = {}, {}, {}
-    for event in told[1:]:
+    for event in content[1:]:
         step = event.get(2, [0])[0]
         times[step] = event[1][0] - run.created_at
         for value in map(fields, fields(event[5][0])[1]):

@@ -15,7 +15,7 @@ from rlhf_lab.models.reward_model import RewardModel
 
 
 @pytest.mark.parametrize("kind", model_families.KINDS)
-def test_logits_are_the_scores_but_for_the_number_the_card_names(kind, tmp_path):
+def test_classifier_logit_plus_offset_is_the_score(kind, tmp_path):
     backbone = tiny_models.load(model_families.save(kind, tmp_path / "base"))
     head = RewardHead(32, "last", seed=3).requires_grad_(False)
     head.shift.fill_(0.25)
@@ -44,7 +44,7 @@ def test_logits_are_the_scores_but_for_the_number_the_card_names(kind, tmp_path)
     assert max(expected) - min(expected) > 0.5
 
 
-def test_what_cannot_be_a_classifier():
+def test_reward_models_that_cannot_be_a_classifier():
     """A mean of positions, no adapter, or several heads: those stay as they are."""
     assert sequence_classifier.can_export({"adapter": True, "pooling": "last"})
     assert not sequence_classifier.can_export({"adapter": True, "pooling": "mean"})

@@ -14,7 +14,7 @@ TENSORBOARD = (
 )
 
 
-def test_the_bytes_are_those_of_tensorboard():
+def test_bytes_equal_those_of_the_tensorboard_package():
     file = io.BytesIO()
     events = EventFile(file, 1000.5)
     events.add_scalars(300, 1001.25, {"objective/kl": 0.5, "lr": -2.0})
@@ -36,7 +36,7 @@ def test_crc32c(data, expected):
     assert crc32c(data) == expected
 
 
-def test_a_number_beyond_float32_is_infinite_not_an_error():
+def test_values_beyond_float32_become_infinite():
     file = io.BytesIO()
     EventFile(file, 0.0).add_scalars(0, 0.0, {"big": 1e300, "small": -1e300})
     assert b"\x15\x00\x00\x80\x7f" in file.getvalue()

@@ -1,4 +1,4 @@
-"""Files of preferences written by the tests, and a lab to take them in."""
+"""Preference files written by the tests, and a lab to import them."""
 
 import csv
 import gzip
@@ -25,7 +25,7 @@ def project(db):
 
 
 class Files:
-    """Writes files and reads them as an import does."""
+    """Writes files and parses them as an import does."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -37,15 +37,15 @@ class Files:
         return path
 
     def rows(self, name, rows) -> Path:
-        """Rows (dicts) in the format that the name says."""
+        """Write rows (dicts) in the format of the file name."""
         kind = name.removesuffix(".gz").rsplit(".", 1)[1]
         if kind == "parquet":
             import pyarrow
             from pyarrow import parquet
 
-            held = io.BytesIO()
-            parquet.write_table(pyarrow.Table.from_pylist(rows), held)
-            return self.raw(name, held.getvalue())
+            buffer = io.BytesIO()
+            parquet.write_table(pyarrow.Table.from_pylist(rows), buffer)
+            return self.raw(name, buffer.getvalue())
         if kind == "json":
             return self.raw(name, json.dumps(rows, indent=1))
         if kind in ("csv", "tsv"):
@@ -59,7 +59,7 @@ class Files:
     def read(self, path, **more):
         return parse_file(ImportRequest(str(path), **more))
 
-    def found(self, name, content, **more):
+    def parse(self, name, content, **more):
         write = self.rows if isinstance(content, list) else self.raw
         return self.read(write(name, content), **more)
 
@@ -71,13 +71,13 @@ def files(tmp_path):
     return Files(folder)
 
 
-def said(judgement):
-    """(prompt, better, worse) of a decided judgement."""
-    sides = (judgement.first.text, judgement.second.text)
-    better, worse = sides if judgement.choice == "first" else sides[::-1]
-    return judgement.prompt, better, worse
+def decided_texts(vote):
+    """(prompt, better, worse) of a vote for one text."""
+    sides = (vote.first.text, vote.second.text)
+    better, worse = sides if vote.choice == "first" else sides[::-1]
+    return vote.prompt, better, worse
 
 
-@pytest.fixture(name="said")
-def _said():
-    return said
+@pytest.fixture(name="decided_texts")
+def _decided_texts():
+    return decided_texts

@@ -1,4 +1,4 @@
-"""Which pair a judgement is about, without a database."""
+"""Assignment of votes to pairs, without a database."""
 
 import pytest
 
@@ -7,106 +7,107 @@ from rlhf_lab.importers.deduplication import Answer, PairIndex, PairKey
 from rlhf_lab.importers.parsed_rows import ParsedCompletion, ParsedVote
 
 
-def find(places, letters, choice=Choice.FIRST, who="ann", pair="", drop=False, **more):
-    """The pair that `who` judges; letters: the first text and the second."""
-    item = ParsedVote(1, "p", ParsedCompletion(letters[0]), ParsedCompletion(letters[1]), choice, pair_name=pair)
-    answer = Answer((who, more.get("repeat", False)), more.get("source", Source.HUMAN), choice, more.get("strength"))
-    return places.assign_slot(item, answer, drop_duplicates=drop)
+def assign(index, texts, choice=Choice.FIRST, annotator="ann", pair="", drop=False, **options):
+    """The slot of a vote. texts: the first text and the second, one letter each."""
+    item = ParsedVote(1, "p", ParsedCompletion(texts[0]), ParsedCompletion(texts[1]), choice, pair_name=pair)
+    answer = Answer(
+        (annotator, options.get("repeat", False)), options.get("source", Source.HUMAN), choice, options.get("strength")
+    )
+    return index.assign_slot(item, answer, drop_duplicates=drop)
 
 
-def counts(places):
-    found = places.counts
-    return found.held, found.duplicates, found.dropped
+def counts(index):
+    return index.counts.held, index.counts.duplicates, index.counts.dropped
 
 
-def with_a_pair(choice, who="ann"):
-    """Pair 7 of the texts b and a, on which somebody has voted."""
-    places = PairIndex()
-    places.add_existing(7, PairKey.from_texts("p", "b", "a"), "b", "a")
-    places.add_vote(7, Answer((who, False), Source.HUMAN, choice, None))
-    places.add_vote(8, Answer((who, False), Source.HUMAN, choice, None))  # another pair, of which the file says nothing
-    return places
+def index_with_pair(choice, annotator="ann"):
+    """An index with pair 7 of the texts b and a, and a vote on it."""
+    index = PairIndex()
+    index.add_existing(7, PairKey.from_texts("p", "b", "a"), "b", "a")
+    index.add_vote(7, Answer((annotator, False), Source.HUMAN, choice, None))
+    index.add_vote(8, Answer((annotator, False), Source.HUMAN, choice, None))  # a pair that was not added
+    return index
 
 
-def test_what_the_project_holds_is_left_out_whichever_way_round():
-    assert find(with_a_pair(Choice.FIRST), "ba") is None
-    assert find(with_a_pair(Choice.FIRST), "ab", Choice.SECOND) is None
-    assert find(with_a_pair(Choice.TIE), "ab", Choice.TIE) is None
-    places = with_a_pair(Choice.FIRST)
-    assert find(places, "ab", Choice.FIRST).pair_id is None  # the other answer: a pair of its own
-    assert counts(places) == (0, 1, 0)
-    assert find(places, "ba") is None
-    assert counts(places) == (1, 1, 0)
+def test_known_votes_are_skipped_in_either_text_order():
+    assert assign(index_with_pair(Choice.FIRST), "ba") is None
+    assert assign(index_with_pair(Choice.FIRST), "ab", Choice.SECOND) is None
+    assert assign(index_with_pair(Choice.TIE), "ab", Choice.TIE) is None
+    index = index_with_pair(Choice.FIRST)
+    assert assign(index, "ab", Choice.FIRST).pair_id is None  # the other answer: a pair of its own
+    assert counts(index) == (0, 1, 0)
+    assert assign(index, "ba") is None
+    assert counts(index) == (1, 1, 0)
 
 
-def test_another_person_joins_the_pair_that_is_there():
-    places = with_a_pair(Choice.FIRST)
-    assert find(places, "ab", who="bob").pair_id == 7
-    assert find(places, "ab", repeat=True).pair_id == 7
-    assert counts(places) == (0, 0, 0)
+def test_another_annotator_joins_the_existing_pair():
+    index = index_with_pair(Choice.FIRST)
+    assert assign(index, "ab", annotator="bob").pair_id == 7
+    assert assign(index, "ab", repeat=True).pair_id == 7
+    assert counts(index) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("more", [{"source": Source.SIMULATED}, {"strength": Strength.MUCH}])
-def test_what_makes_another_answer(more):
-    places = with_a_pair(Choice.FIRST)
-    assert find(places, "ba", **more).pair_id is None
-    assert counts(places) == (0, 1, 0)
-    assert find(with_a_pair(Choice.FIRST), "ba", drop=True, **more) is None
+@pytest.mark.parametrize("options", [{"source": Source.SIMULATED}, {"strength": Strength.MUCH}])
+def test_source_and_strength_make_a_different_answer(options):
+    index = index_with_pair(Choice.FIRST)
+    assert assign(index, "ba", **options).pair_id is None
+    assert counts(index) == (0, 1, 0)
+    assert assign(index_with_pair(Choice.FIRST), "ba", drop=True, **options) is None
 
 
-def test_what_a_file_repeats_is_a_duplicate_except_under_another_name():
-    places = PairIndex()
-    found = [find(places, "ab", pair=pair) for pair in ("1", "1", "2", "2")]
-    assert len(set(map(id, found))) == 4  # a duplicate gets a pair of its own
-    assert counts(places) == (0, 2, 0)
-    assert find(places, "ab", who="bob", pair="2") is found[2]
-    assert find(places, "ab", Choice.TIE, pair="2") not in found
-    assert counts(places) == (0, 3, 0)
-    assert [find(places, "ab", pair=pair, drop=True) for pair in ("1", "2", "3")][:2] == [None, None]
-    assert counts(places) == (0, 5, 2)
+def test_repeats_in_a_file_are_duplicates_except_under_another_pair_name():
+    index = PairIndex()
+    slots = [assign(index, "ab", pair=pair) for pair in ("1", "1", "2", "2")]
+    assert len(set(map(id, slots))) == 4  # a duplicate gets a pair of its own
+    assert counts(index) == (0, 2, 0)
+    assert assign(index, "ab", annotator="bob", pair="2") is slots[2]
+    assert assign(index, "ab", Choice.TIE, pair="2") not in slots
+    assert counts(index) == (0, 3, 0)
+    assert [assign(index, "ab", pair=pair, drop=True) for pair in ("1", "2", "3")][:2] == [None, None]
+    assert counts(index) == (0, 5, 2)
 
 
-def test_a_pair_that_is_there_gets_the_first_name_and_what_is_held_is_left_out_as_often_as_it_is_held():
-    places = with_a_pair(Choice.FIRST)
-    assert find(places, "ba", pair="1") is None
-    again = find(places, "ba", pair="2")
+def test_an_existing_pair_takes_the_first_name_and_skips_only_as_many_votes_as_it_has():
+    index = index_with_pair(Choice.FIRST)
+    assert assign(index, "ba", pair="1") is None
+    again = assign(index, "ba", pair="2")
     assert (again.pair_id, again.pair_name) == (None, "2")
-    assert find(places, "ba", who="bob", pair="1").pair_id == 7
-    assert counts(places) == (1, 0, 0)
+    assert assign(index, "ba", annotator="bob", pair="1").pair_id == 7
+    assert counts(index) == (1, 0, 0)
 
 
-def test_rows_that_name_nobody_may_be_several_people():
-    places = with_a_pair(Choice.FIRST, "imported")
-    found = [find(places, "ba", who="imported") for _ in range(3)]
-    assert [place is not None for place in found] == [False, True, True]
-    assert counts(places) == (1, 2, 0)
+def test_rows_without_an_annotator_can_be_from_several_people():
+    index = index_with_pair(Choice.FIRST, "imported")
+    slots = [assign(index, "ba", annotator="imported") for _ in range(3)]
+    assert [slot is not None for slot in slots] == [False, True, True]
+    assert counts(index) == (1, 2, 0)
 
 
 class Counted(str):
-    """A name that counts how often it is looked up or looked at."""
+    """A name that counts hash and truth tests."""
 
-    looks = 0
+    calls = 0
 
     def __hash__(self):
-        Counted.looks += 1
+        Counted.calls += 1
         return super().__hash__()
 
     def __bool__(self):
-        Counted.looks += 1
+        Counted.calls += 1
         return len(self) > 0
 
     __eq__ = str.__eq__
 
 
-@pytest.mark.parametrize("named", [False, True])
-def test_many_duplicates_of_one_person_take_as_many_steps_as_there_are(named):
+@pytest.mark.parametrize("has_names", [False, True])
+def test_duplicates_take_linear_time(has_names):
     def steps(count):
-        places, who, Counted.looks = PairIndex(), Counted("imported"), 0
+        index, annotator, Counted.calls = PairIndex(), Counted("imported"), 0
         for number in range(count):
-            name = Counted(number) if named else ""
+            name = Counted(number) if has_names else ""
             item = ParsedVote(number, "p", ParsedCompletion("a"), ParsedCompletion("b"), Choice.FIRST, pair_name=name)
-            places.assign_slot(item, Answer((who, False), Source.HUMAN, Choice.FIRST, None), drop_duplicates=False)
-        assert places.counts.duplicates == (0 if named else count - 1)
-        return Counted.looks
+            index.assign_slot(item, Answer((annotator, False), Source.HUMAN, Choice.FIRST, None), drop_duplicates=False)
+        assert index.counts.duplicates == (0 if has_names else count - 1)
+        return Counted.calls
 
     assert steps(2_000) <= 2.1 * steps(1_000)

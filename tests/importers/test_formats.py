@@ -1,4 +1,4 @@
-"""Every format and every shape of preferences that is documented gives the same judgements."""
+"""All documented file and row formats give the same votes."""
 
 import csv
 import json
@@ -15,32 +15,32 @@ PLAIN = [
     {"prompt": "The sky is", "chosen": " blue.", "rejected": " green."},
     {"prompt": 'Say "hi",\nplease', "chosen": "hi\t1;2", "rejected": "no | ä 👩‍👩‍👧"},
 ]
-WANTED = [tuple(row.values()) for row in PLAIN]
+EXPECTED = [tuple(row.values()) for row in PLAIN]
 
 
 @pytest.mark.parametrize(
     "name", ["a.jsonl", "a.json", "a.csv", "a.tsv", "a.parquet", "a.jsonl.gz", "a.csv.gz", "a.json.gz", "a.ndjson"]
 )
-def test_the_same_rows_in_every_format(files, name, said):
-    found = files.found(name, PLAIN)
-    assert [said(item) for item in found.votes] == WANTED
-    assert (found.row_count, found.errors, found.unused_columns) == (2, [], ())
+def test_the_same_rows_in_every_format(files, name, decided_texts):
+    parsed = files.parse(name, PLAIN)
+    assert [decided_texts(item) for item in parsed.votes] == EXPECTED
+    assert (parsed.row_count, parsed.errors, parsed.unused_columns) == (2, [], ())
 
 
-def test_json_lines_under_the_name_json_and_rows_under_a_key(files, said):
+def test_json_lines_named_json_and_rows_under_a_key(files, decided_texts):
     lines = "\n".join(json.dumps(row) for row in PLAIN)
-    assert [said(item) for item in files.found("b.json", lines).votes] == WANTED
+    assert [decided_texts(item) for item in files.parse("b.json", lines).votes] == EXPECTED
     nested = json.dumps({"version": 1, "data": PLAIN})
-    assert [said(item) for item in files.found("c.json", nested).votes] == WANTED
+    assert [decided_texts(item) for item in files.parse("c.json", nested).votes] == EXPECTED
 
 
-def test_a_file_with_a_mark_at_its_start_windows_lines_and_semicolons(files, said):
+def test_csv_with_bom_crlf_and_semicolons(files, decided_texts):
     text = "\ufeffprompt;chosen;rejected\r\nWhy?;a, b;c\r\n\r\nWho?;d;e\r\n"
-    found = files.found("sheet.csv", text.encode())
-    assert [said(item) for item in found.votes] == [("Why?", "a, b", "c"), ("Who?", "d", "e")]
+    parsed = files.parse("sheet.csv", text.encode())
+    assert [decided_texts(item) for item in parsed.votes] == [("Why?", "a, b", "c"), ("Who?", "d", "e")]
 
 
-def test_trl_explicit_and_implicit_standard_and_conversational(files, said):
+def test_trl_explicit_and_implicit_standard_and_conversational(files, decided_texts):
     user, blue, green = (
         {"role": "user", "content": "What colour is the sky?"},
         {"role": "assistant", "content": "It is blue."},
@@ -48,37 +48,37 @@ def test_trl_explicit_and_implicit_standard_and_conversational(files, said):
     )
     explicit = {"prompt": [user], "chosen": [blue], "rejected": [green]}
     implicit = {"chosen": [user, blue], "rejected": [user, green]}
-    wanted = ("What colour is the sky?", "It is blue.", "It is green.")
+    expected = ("What colour is the sky?", "It is blue.", "It is green.")
     for row in (explicit, implicit):
         for name in ("x.jsonl", "x.parquet"):
-            (item,) = files.found(name, [row]).votes
-            assert said(item) == wanted
-    (item,) = files.found("y.jsonl", [{"chosen": "The sky is blue.", "rejected": "The sky is green."}]).votes
-    assert said(item) == ("The sky is", " blue.", " green.")
+            (item,) = files.parse(name, [row]).votes
+            assert decided_texts(item) == expected
+    (item,) = files.parse("y.jsonl", [{"chosen": "The sky is blue.", "rejected": "The sky is green."}]).votes
+    assert decided_texts(item) == ("The sky is", " blue.", " green.")
 
 
-def test_a_word_is_not_cut_in_two(files, said):
-    (item,) = files.found("y.jsonl", [{"chosen": "I like black cats", "rejected": "I like blue cats"}]).votes
-    assert said(item) == ("I like", " black cats", " blue cats")
+def test_a_word_is_not_cut_in_two(files, decided_texts):
+    (item,) = files.parse("y.jsonl", [{"chosen": "I like black cats", "rejected": "I like blue cats"}]).votes
+    assert decided_texts(item) == ("I like", " black cats", " blue cats")
 
 
-def test_conversations_in_a_csv_cell(files, said):
+def test_conversations_in_a_csv_cell(files, decided_texts):
     row = {"prompt": json.dumps([{"role": "user", "content": "Hi"}]), "chosen": "[1] yes", "rejected": "no"}
-    (item,) = files.found("x.csv", [row]).votes
-    assert said(item) == ("Hi", "[1] yes", "no")
+    (item,) = files.parse("x.csv", [row]).votes
+    assert decided_texts(item) == ("Hi", "[1] yes", "no")
 
 
-def test_hh_transcripts_share_a_beginning_that_ends_at_the_assistants_turn(files, said):
+def test_hh_transcripts_share_a_beginning_that_ends_at_the_assistants_turn(files, decided_texts):
     start = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: A joke?\n\nAssistant:"
     rows = [{"chosen": start + " Sure. Knock.", "rejected": start + " Sure. No."}]
-    (item,) = files.found("hh.jsonl.gz", rows).votes
-    assert said(item) == (start, " Sure. Knock.", " Sure. No.")
+    (item,) = files.parse("hh.jsonl.gz", rows).votes
+    assert decided_texts(item) == (start, " Sure. Knock.", " Sure. No.")
     longer = [{"chosen": start + " Yes.", "rejected": start + " Yes.\n\nHuman: ok\n\nAssistant: Fine."}]
-    (item,) = files.found("hh.jsonl", longer).votes
-    assert said(item) == (start, " Yes.", " Yes.\n\nHuman: ok\n\nAssistant: Fine.")
+    (item,) = files.parse("hh.jsonl", longer).votes
+    assert decided_texts(item) == (start, " Yes.", " Yes.\n\nHuman: ok\n\nAssistant: Fine.")
 
 
-def test_a_chat_of_several_turns_is_kept_as_a_transcript_that_comes_apart_again():
+def test_chat_transcript_round_trip():
     turns = [
         {"role": "system", "content": "Be kind."}, {"role": "user", "content": "a\n\nb: c"},
         {"role": "assistant", "content": "d"}, {"role": "user", "content": "e"},
@@ -99,18 +99,18 @@ def test_votes_of_several_people_with_ties(files):
         {"prompt": "p", "first": "a", "second": "b", "worker": "cy", "winner": "tie"},
         {"prompt": "p", "first": "a", "second": "b", "worker": "dee", "winner": "both_bad"},
     ]
-    found = files.found("votes.csv", rows).votes
-    assert [(item.annotator, item.choice.value) for item in found] == [
+    parsed = files.parse("votes.csv", rows).votes
+    assert [(item.annotator, item.choice.value) for item in parsed] == [
         ("ann", "first"), ("bob", "second"), ("cy", "tie"), ("dee", "both_bad"),
     ]  # fmt: skip
-    assert [item.first_on_left for item in found] == [True, True, None, None]
+    assert [item.first_on_left for item in parsed] == [True, True, None, None]
 
 
-def test_a_column_for_each_person_and_an_instruction_with_its_input(files):
+def test_annotator_columns_and_instruction_with_input(files):
     row = {"instruction": "Add.", "input": "1 2", "response1": "3", "response2": "4", "annotator1": 2, "annotator2": 0,
            "annotator3": None}  # fmt: skip
-    found = files.found("panda.json", [row]).votes
-    assert [(item.prompt, item.annotator, item.choice) for item in found] == [
+    parsed = files.parse("panda.json", [row]).votes
+    assert [(item.prompt, item.annotator, item.choice) for item in parsed] == [
         ("Add.\n\n1 2", "annotator1", Choice.SECOND), ("Add.\n\n1 2", "annotator2", Choice.TIE),
     ]  # fmt: skip
 
@@ -120,35 +120,35 @@ def test_scores_decide_and_equal_scores_are_a_tie(files):
         {"prompt": "p", "response_a": "a", "response_b": "b", "score_a": x, "score_b": y}
         for x, y in ((1, 2), (3, 0.5), (1, 1))
     ]
-    assert [item.choice for item in files.found("s.jsonl", rows).votes] == [
+    assert [item.choice for item in files.parse("s.jsonl", rows).votes] == [
         Choice.SECOND,
         Choice.FIRST,
         Choice.TIE,
     ]
     row = {"prompt": "p", "chosen": "a", "rejected": "b", "score_chosen": 4, "score_rejected": 4}
-    assert files.found("t.jsonl", [row]).votes[0].choice is Choice.TIE
+    assert files.parse("t.jsonl", [row]).votes[0].choice is Choice.TIE
 
 
-def test_columns_and_words_said_by_the_person(files, said):
+def test_mapping_and_choices_given_by_the_user(files, decided_texts):
     rows = [{"q": "p", "good": "a", "bad": "b", "who": "ann", "source": "a web page"}]
-    found = files.found(
+    parsed = files.parse(
         "m.jsonl", rows, mapping=parse_map(["prompt=q", "chosen=good", "rejected=bad", "annotator=who"])
     )
-    assert said(found.votes[0]) == ("p", "a", "b")
-    assert (found.votes[0].annotator, found.unused_columns) == ("ann", ("source",))
+    assert decided_texts(parsed.votes[0]) == ("p", "a", "b")
+    assert (parsed.votes[0].annotator, parsed.unused_columns) == ("ann", ("source",))
     votes = [{"prompt": "p", "a1": "a", "a2": "b", "label": label} for label in (0, 1)]
     mapping = {"first": "a1", "second": "a2"}
     with pytest.raises(DataError, match="--choices"):
-        files.found("n.jsonl", votes, mapping=mapping)
-    found = files.found("n.jsonl", votes, mapping=mapping, choices=parse_choice_words("0=first,1=second"))
-    assert [item.choice for item in found.votes] == [Choice.FIRST, Choice.SECOND]
+        files.parse("n.jsonl", votes, mapping=mapping)
+    parsed = files.parse("n.jsonl", votes, mapping=mapping, choices=parse_choice_words("0=first,1=second"))
+    assert [item.choice for item in parsed.votes] == [Choice.FIRST, Choice.SECOND]
 
 
-def test_our_own_columns_are_read_only_where_the_file_is_ours(files):
+def test_columns_of_our_export_are_read_only_in_our_exports(files):
     ours = PLAIN[0] | {"annotator": "judge:polite", "source": "simulated", "choice": "second", "first_on_left": False,
                        "created_at": 100.5, "response_ms": 12, "reason": "random", "split": "train",
                        "uuid": "u1", "pair_id": 3}  # fmt: skip
-    (item,) = files.found("ours.jsonl", [ours]).votes
+    (item,) = files.parse("ours.jsonl", [ours]).votes
     assert (item.source, item.choice, item.second.text, item.first_on_left) == (
         Source.SIMULATED,
         Choice.SECOND,
@@ -166,20 +166,20 @@ def test_our_own_columns_are_read_only_where_the_file_is_ours(files):
 
 def test_chosen_is_not_always_the_first(files):
     rows = [{"prompt": f"p{i}", "chosen": "yes", "rejected": "no"} for i in range(200)]
-    firsts = sum(item.choice is Choice.FIRST for item in files.found("many.jsonl", rows).votes)
+    firsts = sum(item.choice is Choice.FIRST for item in files.parse("many.jsonl", rows).votes)
     assert 60 < firsts < 140
 
 
-def test_a_row_counts_once_where_the_columns_were_looked_at_beforehand(files):
+def test_sampled_mapping_rows_are_parsed_once(files):
     rows = [{"prompt": f"p{i}", "chosen": "yes", "rejected": "no"} for i in range(205)]
-    found = files.found("many.jsonl", rows)
-    assert [item.row_number for item in found.votes] == list(range(1, 206))
+    parsed = files.parse("many.jsonl", rows)
+    assert [item.row_number for item in parsed.votes] == list(range(1, 206))
 
 
-def test_a_row_is_found_again_by_its_line(files):
+def test_csv_errors_name_the_line(files):
     text = 'prompt,chosen,rejected\n"two\nlines",a,b\n\nq,a\n'
-    found = files.found("lines.csv", text)
-    assert [str(problem) for problem in found.errors] == [
+    parsed = files.parse("lines.csv", text)
+    assert [str(problem) for problem in parsed.errors] == [
         "row 2 (line 5): 2 columns for 3 in the header. Put texts with ',' in quotes"
     ]
     assert csv.field_size_limit() > 10**6

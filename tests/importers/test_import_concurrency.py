@@ -1,4 +1,4 @@
-"""Imports while others write: pieces with gaps between them, each whole; cut off, doubled or overtaken they add up."""
+"""Imports with concurrent writers: chunks are atomic; interrupted, repeated or concurrent imports add up."""
 
 import re
 import threading
@@ -33,8 +33,8 @@ def row(prompt, winner="first", annotator="ann", **more):
 ROWS = [row(f"p{i // 2}", who, annotator=f"{i % 2}") for i, who in enumerate(["first", "second", "tie"] * 4)]
 
 
-def said(db, project):
-    """(prompt, annotator, choice, strength) of every live vote, sorted; a pair without a vote is told by None."""
+def live_votes(db, project):
+    """(prompt, annotator, choice, strength) of every live vote, sorted; None for a pair without votes."""
     v = t.votes.c
     query = (
         select(t.prompts.c.text, v.annotator, v.choice, v.strength)
@@ -45,40 +45,40 @@ def said(db, project):
         .where(t.pairs.c.project_id == project.id)
     )
     with db.read() as conn:
-        return sorted((tuple(found) for found in conn.execute(query)), key=str)
+        return sorted((tuple(vote) for vote in conn.execute(query)), key=str)
 
 
-def of_rows(rows):
+def votes_of_rows(rows):
     return sorted(
         ((one["prompt"], one["annotator"], Choice(one["winner"]), one.get("strength")) for one in rows), key=str
     )
 
 
 class Gaps:
-    """What happens while an import rests, one thing a gap, and how many gaps there were."""
+    """Actions to run in the pauses between the chunks of an import, one per pause, and the number of pauses."""
 
     def __init__(self):
         self.todo, self.count = [], 0
 
-    def rest(self, seconds):
+    def sleep(self, seconds):
         assert seconds == 0.1
         self.count += 1
-        happens = self.todo.pop(0) if self.todo else None
-        if happens:
-            happens()
+        action = self.todo.pop(0) if self.todo else None
+        if action:
+            action()
 
 
 @pytest.fixture
 def gaps(monkeypatch):
-    """Pieces of two rows."""
-    found = Gaps()
+    """Chunks of two rows."""
+    gaps = Gaps()
     monkeypatch.setattr(writer, "CHUNK_SIZE", 2)
-    monkeypatch.setattr(writer.time, "sleep", found.rest)
-    return found
+    monkeypatch.setattr(writer.time, "sleep", gaps.sleep)
+    return gaps
 
 
-def test_a_vote_is_taken_in_every_gap(db, store, project, files, gaps):
-    """By somebody whose patience is short: the lock is free there."""
+def test_others_can_vote_between_chunks(db, store, project, files, gaps):
+    """With a short lock timeout: the lock is free in the pauses."""
     with Database.open(store, busy_timeout_s=0.2) as page:
         prompt = projects.prompts(db, project.id, "train")[0]
         texts = projects.add_completions(db, [NewCompletion(prompt.id, f"{i}", (1,), "base", 1) for i in range(12)])
@@ -87,23 +87,23 @@ def test_a_vote_is_taken_in_every_gap(db, store, project, files, gaps):
             lambda pair=pair: cast_vote(page, Vote(f"u{pair.id}", pair.id, "me", Source.HUMAN, Choice.FIRST, True))
             for pair in pairs[:5]
         ]
-        done = save_import(db, files.found("v.jsonl", ROWS), ImportTarget(project.id))
+        result = save_import(db, files.parse("v.jsonl", ROWS), ImportTarget(project.id))
     assert (gaps.count, gaps.todo) == (5, [])  # 12 rows, two at a time
-    assert (done.votes, done.pairs, done.prompts, done.held) == (12, 6, 6, 0)
-    assert [one for one in said(db, project) if one[0] != "Once"] == of_rows(ROWS)
-    assert sum(one[1] == "me" for one in said(db, project)) == 5
+    assert (result.votes, result.pairs, result.prompts, result.held) == (12, 6, 6, 0)
+    assert [one for one in live_votes(db, project) if one[0] != "Once"] == votes_of_rows(ROWS)
+    assert sum(one[1] == "me" for one in live_votes(db, project)) == 5
 
 
-def test_an_import_that_is_cut_off_leaves_whole_pieces_and_the_same_file_brings_the_rest(db, project, files, gaps):
-    found = files.found("v.jsonl", ROWS)
+def test_an_interrupted_import_leaves_complete_chunks_and_can_be_repeated(db, project, files, gaps):
+    parsed = files.parse("v.jsonl", ROWS)
     gaps.todo += [None, lambda: 1 / 0]
     with pytest.raises(ZeroDivisionError):
-        save_import(db, found, ImportTarget(project.id))
-    assert said(db, project) == of_rows(ROWS[:4])
+        save_import(db, parsed, ImportTarget(project.id))
+    assert live_votes(db, project) == votes_of_rows(ROWS[:4])
     assert [p.text for p in prompts(db, project)] == ["p0", "p1"]
-    done = save_import(db, found, ImportTarget(project.id))
-    assert (done.votes, done.held) == (8, 4)
-    assert said(db, project) == of_rows(ROWS)
+    result = save_import(db, parsed, ImportTarget(project.id))
+    assert (result.votes, result.held) == (8, 4)
+    assert live_votes(db, project) == votes_of_rows(ROWS)
     assert [p.text for p in prompts(db, project)] == [f"p{i}" for i in range(6)]
 
 
@@ -115,7 +115,7 @@ def prompts(db, project):
         ).all()
 
 
-def test_what_is_in_is_said_when_the_database_refuses_the_rest(db, project, files, gaps, monkeypatch):
+def test_a_failed_import_reports_what_was_stored(db, project, files, gaps, monkeypatch):
     real = writer._ImportWriter._insert_votes
 
     def full(self, conn, chosen):
@@ -125,33 +125,33 @@ def test_what_is_in_is_said_when_the_database_refuses_the_rest(db, project, file
 
     monkeypatch.setattr(writer._ImportWriter, "_insert_votes", full)
     with pytest.raises(BusyStoreError, match=r"disk is full\. What is in stays: 4 votes of v\.jsonl\. Import it again"):
-        save_import(db, files.found("v.jsonl", ROWS), ImportTarget(project.id))
+        save_import(db, files.parse("v.jsonl", ROWS), ImportTarget(project.id))
     with pytest.raises(BusyStoreError, match=r"^The disk is full\.$"):
-        save_import(db, files.found("w.jsonl", [row("new")]), ImportTarget(project.id))
-    assert said(db, project) == of_rows(ROWS[:4])
+        save_import(db, files.parse("w.jsonl", [row("new")]), ImportTarget(project.id))
+    assert live_votes(db, project) == votes_of_rows(ROWS[:4])
 
 
-def test_the_same_file_twice_at_once_counts_once(db, store, project, files, gaps):
-    found, counts = files.found("v.jsonl", ROWS), []
+def test_concurrent_imports_of_the_same_file_count_once(db, store, project, files, gaps):
+    parsed, counts = files.parse("v.jsonl", ROWS), []
     apart = projects.create_project(db, "another", "embedded", "abc", "tales", 7, [("Once", "train")])
     with Database.open(store) as other:
-        gaps.todo += [lambda: save_import(other, found, ImportTarget(apart.id)), *[None] * 5]  # five gaps of its own
-        gaps.todo += [lambda: counts.append(save_import(other, found, ImportTarget(project.id)))]
-        done = save_import(db, found, ImportTarget(project.id))
+        gaps.todo += [lambda: save_import(other, parsed, ImportTarget(apart.id)), *[None] * 5]  # five gaps of its own
+        gaps.todo += [lambda: counts.append(save_import(other, parsed, ImportTarget(project.id)))]
+        result = save_import(db, parsed, ImportTarget(project.id))
     assert (counts[0].votes, counts[0].held) == (8, 4)
-    assert (done.votes, done.held, done.prompts) == (4, 8, 2)
-    assert said(db, project) == of_rows(ROWS)
+    assert (result.votes, result.held, result.prompts) == (4, 8, 2)
+    assert live_votes(db, project) == votes_of_rows(ROWS)
     assert [p.text for p in prompts(db, project)] == [f"p{i}" for i in range(6)]
 
 
-def test_two_imports_that_go_opposite_ways_at_once(db, store, project, files, monkeypatch):
+def test_concurrent_imports_in_opposite_order(db, store, project, files, monkeypatch):
     monkeypatch.setattr(writer, "CHUNK_SIZE", 3)
     monkeypatch.setattr(writer, "CHUNK_PAUSE_S", 0.001)
     rows = [row(f"p{i // 4}", annotator=f"{i % 4}") for i in range(60)]
     orders = [rows, rows[::-1]]
     opened = [Database.open(store) for _ in orders]
     threads = [
-        threading.Thread(target=save_import, args=(one, files.found(f"{i}.jsonl", order), ImportTarget(project.id)))
+        threading.Thread(target=save_import, args=(one, files.parse(f"{i}.jsonl", order), ImportTarget(project.id)))
         for i, (one, order) in enumerate(zip(opened, orders, strict=True))
     ]
     for thread in threads:
@@ -160,12 +160,12 @@ def test_two_imports_that_go_opposite_ways_at_once(db, store, project, files, mo
         thread.join()
     for one in opened:
         one.close()
-    assert said(db, project) == of_rows(rows)
+    assert live_votes(db, project) == votes_of_rows(rows)
     assert projects.count_pairs(db, project.id) == 15
 
 
-def test_votes_and_pairs_of_others_meanwhile_are_met(db, project, files, gaps):
-    """ann votes herself on what the file says she said, and otherwise than it says."""
+def test_concurrent_votes_and_pairs_are_found(db, project, files, gaps):
+    """ann votes during the import, once as in the file and once differently."""
     rows = [row("p0"), row("Once"), row("Once", annotator="bob"), row("Far"), row("Far", annotator="bob"), row("p1")]
 
     def vote(prompt, choice):
@@ -178,34 +178,36 @@ def test_votes_and_pairs_of_others_meanwhile_are_met(db, project, files, gaps):
     once, far = (projects.prompts(db, project.id, part)[0] for part in ("train", "eval"))
     gaps.todo += [lambda: vote(far, Choice.SECOND)]
     vote(once, Choice.FIRST)
-    done = save_import(db, files.found("v.jsonl", rows), ImportTarget(project.id))
-    assert (done.held, done.duplicates, done.votes, done.pairs) == (1, 1, 5, 3)
-    assert said(db, project) == of_rows([*rows, row("Far", "second")])
+    result = save_import(db, files.parse("v.jsonl", rows), ImportTarget(project.id))
+    assert (result.held, result.duplicates, result.votes, result.pairs) == (1, 1, 5, 3)
+    assert live_votes(db, project) == votes_of_rows([*rows, row("Far", "second")])
 
 
-def test_a_vote_that_is_brought_back_meanwhile_is_the_one_that_counts(db, project, files, gaps):
-    found = files.found("v.jsonl", [row("Once")])
-    save_import(db, found, ImportTarget(project.id))
+def test_a_concurrent_redo_wins_over_the_import(db, project, files, gaps):
+    parsed = files.parse("v.jsonl", [row("Once")])
+    save_import(db, parsed, ImportTarget(project.id))
     undo_vote(db, project.id, "ann")
     gaps.todo += [lambda: pair_leases.redo_last_vote(db, project.id, "ann")]
-    done = save_import(
+    result = save_import(
         db,
-        files.found("w.jsonl", [row("p0", annotator="bob"), row("p1", annotator="bob"), row("Once", "tie")]),
+        files.parse("w.jsonl", [row("p0", annotator="bob"), row("p1", annotator="bob"), row("Once", "tie")]),
         ImportTarget(project.id),
     )
-    assert (done.votes, done.held) == (2, 1)
-    assert said(db, project) == of_rows([row("Once"), row("p0", annotator="bob"), row("p1", annotator="bob")])
+    assert (result.votes, result.held) == (2, 1)
+    assert live_votes(db, project) == votes_of_rows(
+        [row("Once"), row("p0", annotator="bob"), row("p1", annotator="bob")]
+    )
 
 
-def test_a_vote_that_was_taken_back_is_not_there(db, project, files):
-    found = files.found("v.jsonl", [row("Once")])
-    save_import(db, found, ImportTarget(project.id))
+def test_an_undone_vote_is_imported_again(db, project, files):
+    parsed = files.parse("v.jsonl", [row("Once")])
+    save_import(db, parsed, ImportTarget(project.id))
     undo_vote(db, project.id, "ann")
-    done = save_import(db, found, ImportTarget(project.id))
-    assert (done.votes, done.held, done.pairs) == (1, 0, 0)
+    result = save_import(db, parsed, ImportTarget(project.id))
+    assert (result.votes, result.held, result.pairs) == (1, 0, 0)
 
 
-def test_a_project_that_is_deleted_meanwhile_takes_all_with_it(db, project, files, gaps):
+def test_deleting_the_project_stops_the_import(db, project, files, gaps):
     other = ("embedded", "abc", "tales", 7, [("Once", "train")])
     short = projects.create_project(db, "short-lived", *other)
     projects.open_project(db, project.id)
@@ -216,18 +218,18 @@ def test_a_project_that_is_deleted_meanwhile_takes_all_with_it(db, project, file
 
     gaps.todo += [gone]
     with pytest.raises(DataError, match=r'"short-lived" was deleted during the import.*import the file there'):
-        save_import(db, files.found("v.jsonl", ROWS), ImportTarget(short.id))
+        save_import(db, files.parse("v.jsonl", ROWS), ImportTarget(short.id))
     with db.read() as conn:
         assert conn.execute(select(t.votes)).all() == conn.execute(select(t.pairs)).all() == []
 
 
-def test_what_is_the_same_answer(db, project, files):
-    """Person, source, choice, strength and whether it was a repeat; where the texts stood, notes and times are beside it."""
+def test_fields_that_identify_a_vote(db, project, files):
+    """Annotator, source, choice, strength and repeat; not sides, notes and times."""
     ours = {"source": "human", "first_on_left": True, "chosen": "", "strength": "much", "repeat": False, "note": "why"}
     rows = [row("Once", **ours)]
-    save_import(db, files.found("v.jsonl", rows), ImportTarget(project.id))
+    save_import(db, files.parse("v.jsonl", rows), ImportTarget(project.id))
     same = [row("Once", **ours | {"note": "", "first_on_left": False}, created_at=5, response_ms=7)]
-    assert save_import(db, files.found("same.jsonl", same), ImportTarget(project.id)).held == 1
+    assert save_import(db, files.parse("same.jsonl", same), ImportTarget(project.id)).held == 1
     for other in (
         {"strength": "clearly"},
         {"source": "simulated"},
@@ -236,50 +238,52 @@ def test_what_is_the_same_answer(db, project, files):
         {"annotator": "bob"},
     ):
         assert (
-            save_import(db, files.found("other.jsonl", [row("Once", **ours) | other]), ImportTarget(project.id)).votes
+            save_import(db, files.parse("other.jsonl", [row("Once", **ours) | other]), ImportTarget(project.id)).votes
             == 1
         )
 
 
-def test_a_row_that_the_file_repeats_is_a_duplicate_and_not_taken_in_with_the_file_once_more(db, project, files):
-    thrice = files.found("v.jsonl", [row("Once")] * 3)
-    done = save_import(db, thrice, ImportTarget(project.id, drop_duplicates=True))
-    assert (done.votes, done.held, done.duplicates, done.dropped) == (1, 0, 2, 2)
-    done = save_import(db, thrice, ImportTarget(project.id))
-    assert (done.votes, done.held, done.duplicates, done.dropped) == (2, 1, 2, 0)
+def test_repeated_rows_are_duplicates_and_not_imported_twice(db, project, files):
+    thrice = files.parse("v.jsonl", [row("Once")] * 3)
+    result = save_import(db, thrice, ImportTarget(project.id, drop_duplicates=True))
+    assert (result.votes, result.held, result.duplicates, result.dropped) == (1, 0, 2, 2)
+    result = save_import(db, thrice, ImportTarget(project.id))
+    assert (result.votes, result.held, result.duplicates, result.dropped) == (2, 1, 2, 0)
     assert (save_import(db, thrice, ImportTarget(project.id)).held, len(thrice.votes)) == (3, 3)
-    done = save_import(
-        db, files.found("names.jsonl", [row("Far", pair_id=i // 2) for i in range(4)]), ImportTarget(project.id)
+    result = save_import(
+        db, files.parse("names.jsonl", [row("Far", pair_id=i // 2) for i in range(4)]), ImportTarget(project.id)
     )
-    assert (done.votes, done.duplicates, done.pairs) == (4, 2, 4)
+    assert (result.votes, result.duplicates, result.pairs) == (4, 2, 4)
     otherwise = [row("q", pair_id=1), row("q", "tie", pair_id=1), row("q", "tie", pair_id=2)]
-    done = save_import(db, files.found("otherwise.jsonl", otherwise), ImportTarget(project.id))
-    assert (done.votes, done.duplicates, done.pairs) == (3, 1, 3)
-    nobody = files.found("nobody.jsonl", [row("p", annotator="")] * 3)
-    done = save_import(db, nobody, ImportTarget(project.id))  # three people perhaps
-    assert (done.votes, done.duplicates, done.pairs) == (3, 2, 3)
+    result = save_import(db, files.parse("otherwise.jsonl", otherwise), ImportTarget(project.id))
+    assert (result.votes, result.duplicates, result.pairs) == (3, 1, 3)
+    nobody = files.parse("nobody.jsonl", [row("p", annotator="")] * 3)
+    result = save_import(db, nobody, ImportTarget(project.id))  # three people perhaps
+    assert (result.votes, result.duplicates, result.pairs) == (3, 2, 3)
     assert save_import(db, nobody, ImportTarget(project.id)).held == 3
 
 
 @pytest.mark.sqlite
-def test_the_queries_of_an_import_are_of_its_pieces_and_read_no_table_whole(db, project, files, monkeypatch):
+def test_query_count_is_linear_in_chunks_without_table_scans(db, project, files, monkeypatch):
     monkeypatch.setattr(writer, "CHUNK_PAUSE_S", 0)
     monkeypatch.setattr(writer, "CHUNK_SIZE", 200)
-    seen = []
-    event.listen(db._reader, "before_cursor_execute", lambda _c, _k, sql, given, *_: seen.append((sql, given)))
+    statements = []
+    event.listen(
+        db._reader, "before_cursor_execute", lambda _c, _k, sql, parameters, *_: statements.append((sql, parameters))
+    )
 
-    def asked(name, count):
-        """How many queries a file of new prompts takes; none scans a table, but for the ends of its ids."""
-        seen.clear()
+    def query_count(name, count):
+        """Number of queries for a file of new prompts; none scans a table, except for max(id)."""
+        statements.clear()
         rows = [row(f"{name} {i // 2}", annotator=f"{i % 2}") for i in range(count)]
-        save_import(db, files.found(name, rows), ImportTarget(project.id))
-        queries = [one for one in seen if one[0].startswith(("SELECT", "UPDATE"))]
+        save_import(db, files.parse(name, rows), ImportTarget(project.id))
+        queries = [one for one in statements if one[0].startswith(("SELECT", "UPDATE"))]
         with db.read() as conn:
-            for sql, given in queries:
-                plan = [line[3] for line in conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", given).all()]
+            for sql, parameters in queries:
+                plan = [line[3] for line in conn.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", parameters).all()]
                 assert [line for line in plan if re.match(r"SCAN (?!CONSTANT)\w", line) and "max(" not in sql] == []
         return len(queries)
 
-    one, two, five = (asked(f"{count}.jsonl", count) for count in (200, 400, 1_000))
+    one, two, five = (query_count(f"{count}.jsonl", count) for count in (200, 400, 1_000))
     assert five - one == 4 * (two - one)
     assert two - one < 12

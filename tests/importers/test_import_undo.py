@@ -1,4 +1,4 @@
-"""An import is taken back: only what it brought goes, whatever people, other imports and reward models do meanwhile."""
+"""Undo of an import removes only what it brought, whatever annotators, other imports and reward models do meanwhile."""
 
 import json
 import re
@@ -31,7 +31,7 @@ ROWS = [row(f"p{i // 2}", annotator="ab"[i % 2]) for i in range(10)]  # a and b 
 
 @pytest.fixture
 def gaps(monkeypatch):
-    """What happens while an import or its taking back rests, one thing a gap; pieces of three."""
+    """Actions to run in the pauses of an import or an undo, one per pause; chunks of three."""
     todo = []
     monkeypatch.setattr(writer, "CHUNK_SIZE", 3)
     monkeypatch.setattr(import_batches, "CHUNK_SIZE", 3)
@@ -42,7 +42,7 @@ def gaps(monkeypatch):
 @pytest.fixture
 def bring(db, project, files, gaps):
     def bring_(rows=ROWS, name="v.jsonl", **into):
-        return save_import(db, files.found(name, rows), ImportTarget(project.id, **into))
+        return save_import(db, files.parse(name, rows), ImportTarget(project.id, **into))
 
     return bring_
 
@@ -57,44 +57,44 @@ def live(db, project):
         .where(t.votes.c.undone_at.is_(None), t.pairs.c.project_id == project.id)
     )
     with db.read() as conn:
-        return sorted(tuple(found) for found in conn.execute(query))
+        return sorted(tuple(result) for result in conn.execute(query))
 
 
 def vote(db, project, prompt, annotator="me", choice=Choice.FIRST):
     """Somebody gets pairs until it is this one, and votes on it."""
     while True:
-        found = pair_leases.lease_pair(db, project.id, annotator)
-        assert found is not None
-        mine = found.pair.prompt.text == prompt
-        given = Vote(f"{annotator} {found.pair.id}", found.pair.id, annotator, Source.HUMAN, choice, True)
+        result = pair_leases.lease_pair(db, project.id, annotator)
+        assert result is not None
+        mine = result.pair.prompt.text == prompt
+        given = Vote(f"{annotator} {result.pair.id}", result.pair.id, annotator, Source.HUMAN, choice, True)
         cast = pair_leases.vote_on_lease(db, given)
         if mine:
             return cast
 
 
-def test_an_import_is_listed_and_goes_whole(db, project, bring):
+def test_an_import_is_listed_and_undone_completely(db, project, bring):
     apart = projects.create_project(db, "another", "embedded", "abc", "tales", 7, [("Once", "train")])
     bring(who="ann")
-    (found,) = project_imports(db, project.id)
-    assert (found.name, found.who, found.taken_back_at) == ("v.jsonl", "ann", None)
-    assert (found.votes, found.votes_left, found.pairs, found.pairs_left) == (10, 10, 5, 5)
+    (result,) = project_imports(db, project.id)
+    assert (result.name, result.who, result.taken_back_at) == ("v.jsonl", "ann", None)
+    assert (result.votes, result.votes_left, result.pairs, result.pairs_left) == (10, 10, 5, 5)
     assert project_imports(db, apart.id) == []
     with pytest.raises(StoreError, match="has no import"):
-        undo_import(db, apart.id, found.id)
+        undo_import(db, apart.id, result.id)
     expected = ImportUndo(votes=10, pairs=5, staying=0, prompts=0, models=0)
-    assert preview_undo(db, project.id, found.id) == expected
+    assert preview_undo(db, project.id, result.id) == expected
     assert len(live(db, project)) == 10  # asking takes nothing
-    assert undo_import(db, project.id, found.id) == expected
+    assert undo_import(db, project.id, result.id) == expected
     assert live(db, project) == []
     assert projects.count_pairs(db, project.id) == votes.count_unvoted_pairs(db, project.id, "me") == 0
     assert projects.newest_pairs(db, project.id, 9) == unjudged_pairs(db, project.id, 9) == []
     assert pair_leases.lease_pair(db, project.id, "me") is votes.next_unvoted_pair(db, project.id, "me") is None
-    (found,) = project_imports(db, project.id)
-    assert (found.votes, found.votes_left, found.pairs, found.pairs_left) == (10, 0, 5, 0)
-    assert found.taken_back_at is not None
+    (result,) = project_imports(db, project.id)
+    assert (result.votes, result.votes_left, result.pairs, result.pairs_left) == (10, 0, 5, 0)
+    assert result.taken_back_at is not None
     for again in (undo_import, preview_undo):
         with pytest.raises(StoreError, match=r"v\.jsonl was taken back already"):
-            again(db, project.id, found.id)
+            again(db, project.id, result.id)
 
 
 def test_the_command(tmp_path, files, capsys):
@@ -111,8 +111,8 @@ def test_the_command(tmp_path, files, capsys):
     assert main(["imports", "--home", home, "--take-back", "1"]) == 0
     assert capsys.readouterr().out == "10 votes and 5 pairs go. Add --yes to take it back.\n"
     assert main(["imports", "--home", home, "--take-back", "1", "--yes", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["taken_back"], said["votes"], said["pairs"]) == (True, 10, 5)
+    reply = json.loads(capsys.readouterr().out)
+    assert (reply["taken_back"], reply["votes"], reply["pairs"]) == (True, 10, 5)
     assert main(["imports", "--home", home, "--take-back", "1", "--yes"]) == 1
     assert "was taken back already" in capsys.readouterr().err
     assert main(["imports", "--home", home, "--json"]) == 0
@@ -120,22 +120,22 @@ def test_the_command(tmp_path, files, capsys):
     assert (one["votes"], one["votes_left"], one["pairs_left"]) == (10, 0, 0)
 
 
-def test_votes_given_since_stay_with_their_pairs(db, project, bring, gaps):
+def test_pairs_with_later_votes_stay_after_undo(db, project, bring, gaps):
     """Before it and while it goes on; a changed vote is the person's own."""
     bring()
     vote(db, project, "p0")
     (mine, _), *_ = vote_history(db, project.id, "a")  # the newest: p4
     pair_leases.change_vote(db, project.id, mine.id, Vote("changed", mine.pair_id, "a", Source.HUMAN, Choice.TIE, True))
-    found = project_imports(db, project.id)[0]
-    assert preview_undo(db, project.id, found.id) == ImportUndo(votes=9, pairs=3, staying=2, prompts=0, models=0)
+    result = project_imports(db, project.id)[0]
+    assert preview_undo(db, project.id, result.id) == ImportUndo(votes=9, pairs=3, staying=2, prompts=0, models=0)
     gaps += [None, lambda: vote(db, project, "p1")]  # after the first piece, which p1's votes are divided by
-    gone = undo_import(db, project.id, found.id)
+    gone = undo_import(db, project.id, result.id)
     assert gone == ImportUndo(votes=9, pairs=2, staying=3, prompts=0, models=0)
     assert live(db, project) == [("p0", "me"), ("p1", "me"), ("p4", "a")]
     assert projects.count_pairs(db, project.id) == 3
 
 
-def test_pairs_that_were_there_before_stay_without_any_vote(db, project, bring):
+def test_existing_pairs_stay_without_votes_after_undo(db, project, bring):
     """Texts of the project's own model, and an earlier import whose votes a person has undone."""
     prompt = projects.prompts(db, project.id, "train")[0]
     texts = [NewCompletion(prompt.id, f"{prompt.text} {side}", (1,), "base", 1) for side in "ab"]
@@ -150,7 +150,7 @@ def test_pairs_that_were_there_before_stay_without_any_vote(db, project, bring):
     assert {pair.prompt.text for pair in projects.newest_pairs(db, project.id, 9)} == {"Once", "p0"}
 
 
-def test_nobody_votes_on_a_pair_that_went_or_redoes_what_went(db, project, bring):
+def test_no_vote_or_redo_on_an_undone_pair(db, project, bring):
     bring([row("p0"), row("p1")])
     held = pair_leases.lease_pair(db, project.id, "me")
     seen = votes.next_unvoted_pair(db, project.id, "judge:x", Source.SIMULATED)
@@ -163,7 +163,7 @@ def test_nobody_votes_on_a_pair_that_went_or_redoes_what_went(db, project, bring
     assert live(db, project) == []
 
 
-def test_a_vote_that_its_person_undid_does_not_come_back_on_a_pair_that_went(db, project, bring):
+def test_redo_does_not_restore_a_vote_on_an_undone_pair(db, project, bring):
     bring([row("p0")])
     vote(db, project, "p0")
     pair_leases.undo_last_vote(db, project.id, "me")
@@ -172,7 +172,7 @@ def test_a_vote_that_its_person_undid_does_not_come_back_on_a_pair_that_went(db,
     assert projects.count_pairs(db, project.id) == 0
 
 
-def test_an_imported_vote_is_not_redone_on_a_pair_that_stays(db, project, bring):
+def test_redo_does_not_restore_an_imported_vote_after_undo(db, project, bring):
     bring([row("p0")])
     vote(db, project, "p0")
     undo_import(db, project.id, project_imports(db, project.id)[0].id)
@@ -195,7 +195,7 @@ def test_two_imports_of_the_same_pairs(db, project, bring):
     assert projects.count_pairs(db, project.id) == 0
 
 
-def test_the_second_of_two_imports_leaves_the_first_alone(db, project, bring):
+def test_undoing_the_second_import_leaves_the_first(db, project, bring):
     bring()
     bring([row("p0", annotator="c"), row("q", annotator="c")], name="w.jsonl")
     second, _ = project_imports(db, project.id)
@@ -204,7 +204,7 @@ def test_the_second_of_two_imports_leaves_the_first_alone(db, project, bring):
     assert projects.count_pairs(db, project.id) == 5
 
 
-def test_the_same_file_again_brings_all_back_as_another_import(db, project, bring):
+def test_reimporting_after_undo_restores_everything_as_a_new_import(db, project, bring):
     bring()
     undo_import(db, project.id, project_imports(db, project.id)[0].id)
     done = bring()
@@ -217,7 +217,7 @@ def test_the_same_file_again_brings_all_back_as_another_import(db, project, brin
     assert projects.count_pairs(db, project.id) == 0
 
 
-def test_an_import_that_is_taken_back_while_it_goes_on_ends(db, project, bring, gaps):
+def test_an_import_that_is_undone_while_running_stops(db, project, bring, gaps):
     gaps += [None, lambda: undo_import(db, project.id, project_imports(db, project.id)[0].id)]
     with pytest.raises(DataError, match="taken back meanwhile"):
         bring()
@@ -225,7 +225,7 @@ def test_an_import_that_is_taken_back_while_it_goes_on_ends(db, project, bring, 
     assert projects.count_pairs(db, project.id) == 0
 
 
-def test_another_import_that_goes_on_ends_and_the_same_file_brings_the_rest(db, project, bring, gaps):
+def test_undoing_an_import_stops_another_running_one_which_can_be_repeated(db, project, bring, gaps):
     """It had left votes out as held that then went."""
     bring()
     rows = [*ROWS[:4], row("q"), row("r"), *ROWS[4:]]
@@ -238,7 +238,7 @@ def test_another_import_that_goes_on_ends_and_the_same_file_brings_the_rest(db, 
     assert projects.count_pairs(db, project.id) == 7
 
 
-def test_no_import_begins_while_one_is_being_taken_back(db, project, bring, gaps):
+def test_no_import_starts_during_an_undo(db, project, bring, gaps):
     bring()
     refused = []
 
@@ -254,7 +254,7 @@ def test_no_import_begins_while_one_is_being_taken_back(db, project, bring, gaps
     assert bring(name="w.jsonl").votes == 10
 
 
-def test_one_that_is_cut_off_is_done_again_for_the_rest_and_two_at_once_add_up(db, project, bring, gaps):
+def test_an_interrupted_undo_can_be_repeated_and_concurrent_undos_add_up(db, project, bring, gaps):
     bring()
     one = project_imports(db, project.id)[0].id
     gaps += [None, lambda: 1 / 0]
@@ -269,7 +269,7 @@ def test_one_that_is_cut_off_is_done_again_for_the_rest_and_two_at_once_add_up(d
     assert live(db, project) == []
 
 
-def test_reward_models_keep_what_they_learnt(db, project, bring):
+def test_undo_does_not_change_reward_models(db, project, bring):
     bring()
     one = project_imports(db, project.id)[0].id
     pinned = label_snapshots.snapshot_labels(db, project.id, Source.HUMAN)
@@ -282,7 +282,7 @@ def test_reward_models_keep_what_they_learnt(db, project, bring):
     assert label_snapshots.count_live_labels(db, project.id, pinned) == 0
 
 
-def test_prompts_that_it_brought_are_no_longer_sampled_from_unless_another_wants_them(db, project, bring):
+def test_undo_disables_imported_prompts_unless_another_import_uses_them(db, project, bring):
     bring([row("p0"), row("Once")], use_prompts=True)  # "Once" is the project's own
     bring([row("p1"), row("p0", annotator="b")], use_prompts=True)
     bring([row("p1", annotator="c")], name="labels.jsonl")

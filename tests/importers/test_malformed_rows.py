@@ -1,4 +1,4 @@
-"""Broken, hostile and huge files: each message names the row and says what to do; nothing is taken in."""
+"""Broken, hostile and huge files: each message names the row and the remedy; nothing is imported."""
 
 import gzip
 import io
@@ -37,19 +37,19 @@ def chats(**change):
 
 
 def zipped():
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w") as bundle:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as bundle:
         bundle.writestr("a.jsonl", GOODS)
-    return held.getvalue()
+    return buffer.getvalue()
 
 
 def parquet(cut):
     import pyarrow
     from pyarrow import parquet as writer
 
-    held = io.BytesIO()
-    writer.write_table(pyarrow.Table.from_pylist([GOOD] * 50), held)
-    return held.getvalue()[:cut]
+    buffer = io.BytesIO()
+    writer.write_table(pyarrow.Table.from_pylist([GOOD] * 50), buffer)
+    return buffer.getvalue()[:cut]
 
 
 CUT_GZ = gzip.compress(
@@ -101,7 +101,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_the_message_names_the_row_and_the_remedy_and_nothing_is_taken_in(case, db, project, tmp_path):
+def test_errors_name_row_and_remedy_and_nothing_is_imported(case, db, project, tmp_path):
     name, content, place, remedy = BROKEN[case]
     path = tmp_path / name
     path.write_bytes(content)
@@ -113,17 +113,17 @@ def test_the_message_names_the_row_and_the_remedy_and_nothing_is_taken_in(case, 
     assert not any(sum(counts.values()) for counts in vote_counts(db, project.id).values())
 
 
-def test_there_are_more_than_twenty():
+def test_there_are_more_than_twenty_cases():
     assert len(BROKEN) > 20
 
 
-def test_the_row_where_gzip_breaks_off(tmp_path):
+def test_truncated_gzip_names_the_row(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(CUT_GZ[: len(CUT_GZ) // 2])
-    found = parse_file(ImportRequest(str(path)))
-    (problem,) = found.errors
-    assert problem.location == f"row {len(found.votes) + 1}"
-    assert 0 < len(found.votes) < 4000
+    parsed = parse_file(ImportRequest(str(path)))
+    (problem,) = parsed.errors
+    assert problem.location == f"row {len(parsed.votes) + 1}"
+    assert 0 < len(parsed.votes) < 4000
 
 
 def test_limits(tmp_path, files):
@@ -135,32 +135,32 @@ def test_limits(tmp_path, files):
         parse_file(ImportRequest(str(path), limits=Limits(max_bytes=20_000_000)))
     with pytest.raises(DataError, match=r"has 120 bytes, more than 100\. Import it in parts"):
         files.read(files.raw("big.jsonl", b" " * 120), limits=Limits(max_bytes=100))
-    found = files.found("rows.jsonl", [GOOD] * 12, limits=Limits(max_rows=10))
-    assert [str(problem) for problem in found.errors] == ["row 11: more than 10 rows. Import the file in parts."]
+    parsed = files.parse("rows.jsonl", [GOOD] * 12, limits=Limits(max_rows=10))
+    assert [str(problem) for problem in parsed.errors] == ["row 11: more than 10 rows. Import the file in parts."]
     with pytest.raises(DataError, match=r"unpacks to more than 100,000 bytes"):
-        files.found("rows.parquet", [GOOD | {"chosen": "x" * 1_000}] * 500, limits=Limits(max_bytes=100_000))
+        files.parse("rows.parquet", [GOOD | {"chosen": "x" * 1_000}] * 500, limits=Limits(max_bytes=100_000))
 
 
-def test_files_that_are_not_there_or_not_files(tmp_path):
+def test_missing_files_and_folders(tmp_path):
     for path in (tmp_path, tmp_path / "none.jsonl"):
         with pytest.raises(DataError, match="Check the name"):
             parse_file(ImportRequest(str(path)))
 
 
-def test_many_problems_are_counted_and_the_first_twenty_named(db, project, files):
-    found = files.found("bad.jsonl", [GOOD | {"chosen": None}] * 30 + [GOOD])
+def test_many_errors_are_counted_and_the_first_twenty_listed(db, project, files):
+    parsed = files.parse("bad.jsonl", [GOOD | {"chosen": None}] * 30 + [GOOD])
     with pytest.raises(DataError, match=r"30 rows of bad.jsonl cannot be used; nothing was imported") as caught:
-        save_import(db, found, ImportTarget(project.id))
+        save_import(db, parsed, ImportTarget(project.id))
     assert str(caught.value).count("is missing") == 20
     assert str(caught.value).endswith("and 10 more")
-    assert save_import(db, found, ImportTarget(project.id, skip_broken=True)).broken == 30
+    assert save_import(db, parsed, ImportTarget(project.id, skip_broken=True)).broken == 30
     assert count_pairs(db, project.id) == 1
 
 
-def test_a_long_list_tells_each_rows_line(tmp_path):
+def test_errors_in_a_long_json_array_name_the_line(tmp_path):
     """Counted on from row to row: from the beginning each time, 40,000 rows took 37 s."""
     file = tmp_path / "list.json"
     rows = [json.dumps({"prompt": "p", "chosen": "a", "rejected": "b"})] * 3
     file.write_text("[\n" + ",\n\n".join(rows) + "\n]")
-    _, found = read_rows(file)
-    assert [row.location for row in found] == ["row 1 (line 2)", "row 2 (line 4)", "row 3 (line 6)"]
+    _, parsed = read_rows(file)
+    assert [row.location for row in parsed] == ["row 1 (line 2)", "row 2 (line 4)", "row 3 (line 6)"]

@@ -12,30 +12,30 @@ ROWS = [{"story": " Once. ", "n": 1}, {"story": "", "n": 2}, {"story": "Then\nmo
 
 
 @pytest.mark.parametrize("name", ["t.jsonl", "t.parquet", "t.csv"])
-def test_a_column_of_any_kind_of_file(files, name):
+def test_a_column_of_any_file_format(files, name):
     path = files.rows(name, ROWS)
     assert load_texts(f"{path}:story") == (["Once.", "Then\nmore"], f"{name}:story")
 
 
-def test_the_column_need_not_be_said_where_it_is_clear(files):
+def test_the_column_is_optional_if_unambiguous(files):
     assert load_texts(str(files.rows("a.jsonl", [{"text": "a", "n": 1}]))) == (["a"], "a.jsonl:text")
     assert load_texts(str(files.rows("b.jsonl", [{"story": "b"}]))) == (["b"], "b.jsonl:story")
 
 
-def test_a_text_a_line(tmp_path):
+def test_one_text_per_line(tmp_path):
     path = tmp_path / "tales: mine.txt"
     path.write_text("\ufeffone\n\n  two \n")  # with the mark that some editors put first
     assert load_texts(str(path)) == (["one", "two"], "tales: mine.txt")
 
 
 @pytest.mark.parametrize("name", ["TALES.TXT", "tales.txt.gz"])
-def test_a_text_a_line_in_capitals_or_packed(tmp_path, name):
+def test_text_files_with_upper_case_suffix_or_gzip(tmp_path, name):
     content = b"one\n{two\n"
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     assert load_texts(str(tmp_path / name)) == (["one", "{two"], name)
 
 
-def test_a_text_that_breaks_off_is_refused(tmp_path):
+def test_a_truncated_text_file_is_refused(tmp_path):
     whole = gzip.compress(b"".join(b"%d one\n" % (i * i) for i in range(5000)))
     (tmp_path / "a.txt.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match=r"a\.txt\.gz: the gzip stream is damaged here.*Copy or download"):
@@ -45,7 +45,7 @@ def test_a_text_that_breaks_off_is_refused(tmp_path):
         load_texts(str(tmp_path / "b.txt"))
 
 
-def test_the_first_of_very_many(files, monkeypatch):
+def test_only_the_first_texts_are_read(files, monkeypatch):
     monkeypatch.setattr(module, "MAX_TEXTS", 2)
     assert load_texts(str(files.rows("a.jsonl", [{"text": word} for word in "abc"]))).texts == ["a", "b"]
 
@@ -73,14 +73,14 @@ def test_a_data_set_on_the_hub(monkeypatch):
         ('{"story": " "}', ":story", r"holds no text"),
     ],
 )
-def test_what_cannot_be_read_is_said(tmp_path, content, ask, words):
+def test_unreadable_texts_are_reported(tmp_path, content, ask, words):
     path = tmp_path / "a.jsonl"
     path.write_text(content)
     with pytest.raises(DataError, match=f"(?s){words}"):
         load_texts(f"{path}{ask}")
 
 
-def test_files_that_are_not_there(tmp_path):
+def test_missing_files(tmp_path):
     for name in ("none.jsonl", "none.txt", "none.jsonl:text"):
         with pytest.raises(DataError, match="none"):
             load_texts(str(tmp_path / name))

@@ -100,9 +100,9 @@ MUTANTS = [
     # --- exporters/sequence_classifier.py ---
     Mutant(CLASSIFIER, "head of another scale",
            '(head["linear.weight"] / head["scale"])', '(head["linear.weight"] * head["scale"])',
-           "test_logits_are_the_scores_but_for_the_number_the_card_names"),
+           "test_classifier_logit_plus_offset_is_the_score"),
     Mutant(CLASSIFIER, "head not saved with the adapter", " | {HEAD_KEY: weight}", "",
-           "test_logits_are_the_scores_but_for_the_number_the_card_names"),
+           "test_classifier_logit_plus_offset_is_the_score"),
 ]
 # fmt: on
 

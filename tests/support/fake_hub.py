@@ -1,4 +1,4 @@
-"""A Hub without a network: a model folder on this machine stands for what it would send."""
+"""A fake Hugging Face Hub that serves model folders of this machine."""
 
 import json
 import struct
@@ -12,20 +12,20 @@ CONFIG = {
 
 
 def safetensors(path: Path, *shapes: list[int]) -> None:
-    """A file of zeros in float32."""
-    entries, at = {"__metadata__": {"format": "pt"}}, 0
+    """Write a file of float32 zeros."""
+    entries, offset = {"__metadata__": {"format": "pt"}}, 0
     for number, shape in enumerate(shapes):
         count = 1
         for size in shape:
             count *= size
-        entries[f"t{number}"] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + 4 * count]}
-        at += 4 * count
+        entries[f"t{number}"] = {"dtype": "F32", "shape": shape, "data_offsets": [offset, offset + 4 * count]}
+        offset += 4 * count
     header = json.dumps(entries).encode()
-    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(at))
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(offset))
 
 
 def model(folder: Path, config: dict | None = None) -> Path:
-    """A model's files, as far as anybody looks at them without torch: 1,000 parameters."""
+    """Write the files of a model that are read without torch: about 1,000 parameters."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(CONFIG if config is None else config), encoding="utf-8")
     (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
@@ -34,7 +34,7 @@ def model(folder: Path, config: dict | None = None) -> Path:
 
 
 class FakeHub:
-    """Install with `use(monkeypatch)`; `models` maps ids to folders, `error` is raised by everything."""
+    """Install with `use(monkeypatch)`. models: Hub id -> folder; error: raised by model_info and snapshot_download."""
 
     def __init__(self, cache: Path) -> None:
         self.cache = cache
@@ -70,14 +70,14 @@ class FakeHub:
         return self.cache / f"models--{name.replace('/', '--')}"
 
     def snapshot_download(self, name, *, local_files_only=False, allow_patterns=None, tqdm_class=None, **_):
-        there = self.folder(name) / "snapshots" / "abc123"
+        snapshot = self.folder(name) / "snapshots" / "abc123"
         if local_files_only:
-            if not there.is_dir():
+            if not snapshot.is_dir():
                 raise FileNotFoundError(name)
-            return str(there)
+            return str(snapshot)
         if self.error is not None:
             raise self.error
-        there.mkdir(parents=True, exist_ok=True)
+        snapshot.mkdir(parents=True, exist_ok=True)
         blobs = self.folder(name) / "blobs"
         blobs.mkdir(exist_ok=True)
         bar = tqdm_class(total=1)
@@ -85,8 +85,8 @@ class FakeHub:
             (blobs / file).write_bytes((self.models[name] / file).read_bytes())
             self.between(file)
             bar.update(1)
-            (there / file).write_bytes((blobs / file).read_bytes())
-        return str(there)
+            (snapshot / file).write_bytes((blobs / file).read_bytes())
+        return str(snapshot)
 
     def between(self, file: str) -> None:
-        """Called while a file is on its way."""
+        """Hook: called during the download of a file."""
