@@ -23,7 +23,7 @@ from rlhf_lab.judges.builtin import builtin_judge
 from rlhf_lab.store.annotators import latest_annotators
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.pair_leases import count_active_annotators, count_free_pairs
-from rlhf_lab.store.projects import get_labelling_config
+from rlhf_lab.store.projects import count_pairs, get_labelling_config
 from rlhf_lab.store.runs import runs
 from rlhf_lab.store.votes import count_unvoted_pairs
 
@@ -184,11 +184,16 @@ def failed_recently(db: Database, project_id: int, kind: JobKind) -> bool:
 
 
 def no_pair_message(db: Database, project_id: int) -> str:
-    """A text for a person who has seen every pair: whether new ones are being sampled, and if not, why."""
+    """A text for a person who has no pair to label: whether some are being sampled, and if not, why."""
+    state_text, new_ones = (
+        ("You have seen every pair", "new ones")
+        if count_pairs(db, project_id)
+        else ("There is no pair yet", "the first ones")
+    )
     recent_jobs = queue.jobs(db, project_id=project_id, kinds=[JobKind.SAMPLE_PAIRS], limit=1)
     if recent_jobs and recent_jobs[0].status is JobStatus.FAILED:
-        return f"You have seen every pair, and new ones could not be written: {recent_jobs[0].error} It is tried again by itself."
+        return f"{state_text}, and {new_ones} could not be written: {recent_jobs[0].error} It is tried again by itself."
     state = engine_process.engine_state(db).state
     if state not in (EngineState.ALIVE, EngineState.STARTING):
-        return "You have seen every pair. The engine, which writes new ones, is not running; it is started again by itself …"
-    return "You have seen every pair. The engine is writing new ones …"
+        return f"{state_text}. The engine, which writes {new_ones}, is not running; it is started again by itself …"
+    return f"{state_text}. The engine is writing {new_ones} …"

@@ -82,6 +82,22 @@ def test_pairs_are_sampled_ahead_by_one_job_and_an_engine_is_started(db, project
     assert len(runner.calls) == 2
 
 
+def test_before_the_first_pair_exists_nobody_is_told_to_have_seen_every_pair(db):
+    project = projects.create_project(db, "own", "assets/model", "abc", "own", 7, [("Once", "train")])
+    absent = (
+        "There is no pair yet. The engine, which writes the first ones, is not running; it is started again by itself …"
+    )
+    assert scheduler.no_pair_message(db, project.id) == absent
+    engine_process.record_heartbeat(db, "idle")
+    assert scheduler.no_pair_message(db, project.id) == "There is no pair yet. The engine is writing the first ones …"
+    job = queue.submit(db, JobKind.SAMPLE_PAIRS, project.id, {"count": 1})
+    queue.fail(db, job.id, "The model cannot be loaded.")
+    message = scheduler.no_pair_message(db, project.id)
+    assert message == (
+        "There is no pair yet, and the first ones could not be written: The model cannot be loaded. It is tried again by itself."
+    )
+
+
 def test_the_message_without_a_pair_follows_the_engine_and_the_last_job(db, project, runner):
     """No engine; one that writes; pairs that could not be written; and the next try after that."""
     assert "is not running" in scheduler.no_pair_message(db, project.id)
