@@ -37,7 +37,19 @@ Object.assign(window.Lab, (() => {
 
   // The open tab is in the address, so that Back, a reload and a link lead to it; the header opens it.
   const tabSlug = (tab) => tab.textContent.trim().toLowerCase().replace(/\W+/g, '-');
-  const currentTab = () => location.hash.slice(1) || 'label';
+  // A short form of it is enough (#runs, #data, #reward); an unknown address opens Label. Before Gradio has drawn the tabs, it is
+  // the address as it stands.
+  function currentTab() {
+    const name = hashWords().join('-'), slugs = [...document.querySelectorAll('[role=tab]')].map(tabSlug);
+    if (!slugs.length) return name || 'label';
+    return slugs.find((slug) => slug === name) || (name && slugs.find((slug) => hashWords().every((word) => isShortFor(word, slug)))) || 'label';
+  }
+  function hashWords() {
+    let hash = location.hash.slice(1);
+    try { hash = decodeURIComponent(hash); } catch (error) { /* a stray percent sign */ }
+    return hash.toLowerCase().split(/[^a-z0-9]+/).filter((word) => word && word !== 'and');
+  }
+  const isShortFor = (word, slug) => word.length > 2 && slug.split('-').some((part) => part.startsWith(word.replace(/s$/, '')) || word.startsWith(part));
   document.addEventListener('click', (event) => {
     const tab = event.target.closest?.('[role=tab]');
     if (!tab) return;
