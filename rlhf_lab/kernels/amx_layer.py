@@ -67,17 +67,8 @@ def tiled_linear(x: Tensor, tiled_weight: Tensor, out_features: int, bias: Tenso
             f"a weight of {tiled_weight.numel()} numbers is not one of ({out_features}, {in_features}) laid out"
         )
     out = x.new_empty(*x.shape[:-1], out_features)
-    _call_kernel(
-        "tiled_linear",
-        _pointer(x),
-        _pointer(tiled_weight),
-        _pointer(bias),
-        _pointer(out),
-        x.numel() // in_features,
-        in_features,
-        out_features,
-        torch.get_num_threads(),
-    )
+    rows, threads = x.numel() // in_features, torch.get_num_threads()
+    _call_kernel("tiled_linear", x, tiled_weight, bias, out, rows, in_features, out_features, threads)
     return out
 
 
@@ -160,20 +151,12 @@ class AmxLayer:
             zip(tiled_weights.layouts, tiled_weights.in_out_sizes, strict=True)
         ):
             projection = self._struct.projections[i]
-            projection.weight, projection.weight_t, projection.in_features, projection.out_features = (
-                _pointer(forward),
-                _pointer(backward),
-                in_features,
-                out_features,
-            )
+            projection.weight, projection.weight_t = _pointer(forward), _pointer(backward)
+            projection.in_features, projection.out_features = in_features, out_features
             if ranks:
                 projection.rank, projection.padded_rank = ranks[i], self._padded_ranks[i]
-                for name, width in (
-                    ("lora_a", in_features),
-                    ("lora_b", out_features),
-                    ("lora_b_t", out_features),
-                    ("lora_a_t", in_features),
-                ):
+                widths = (in_features, out_features, out_features, in_features)
+                for name, width in zip(ProjectionStruct.LAYOUTS[2:], widths, strict=True):
                     setattr(projection, name, pointer)
                     pointer += 2 * projection.padded_rank * width
 
@@ -183,17 +166,8 @@ class AmxLayer:
         lora_f32 = [item.detach().float().contiguous() for item in lora_tensors]
         for a, b, item in zip(lora_f32[::2], lora_f32[1::2], self._struct.projections, strict=True):
             layouts = (item.lora_a, item.lora_b, item.lora_b_t, item.lora_a_t)
-            _call_kernel(
-                "tile_lora",
-                a.data_ptr(),
-                b.data_ptr(),
-                *layouts,
-                item.in_features,
-                item.out_features,
-                item.rank,
-                item.padded_rank,
-                scale,
-            )
+            sizes = (item.in_features, item.out_features, item.rank, item.padded_rank)
+            _call_kernel("tile_lora", a.data_ptr(), b.data_ptr(), *layouts, *sizes, scale)
         increment_version(self.lora_buffer)
 
     @property
@@ -215,24 +189,14 @@ class AmxLayer:
             len(x), (self.tiled_weights.heads + 2 * self.tiled_weights.kv_heads) * self.tiled_weights.head_size
         )
         workspace = self._workspace("token_workspace_bytes", x, len(x))
-        self._call_layer(
-            "layer_qkv_projection", _pointer(x), _pointer(qkv), _pointer(workspace), len(x), torch.get_num_threads()
-        )
+        self._call_layer("layer_qkv_projection", x, qkv, workspace, len(x), torch.get_num_threads())
         return qkv
 
     def post_attention(self, x: Tensor, attn_output: Tensor) -> Tensor:
         """The layer's output (N, H). x: the layer's input (N, H); attn_output: (N, heads·D)."""
         x, attn_output = self._checked(x, self.hidden_size), self._checked(attn_output, self.attn_output_size, len(x))
         out, workspace = torch.empty_like(x), self._workspace("token_workspace_bytes", x, len(x))
-        self._call_layer(
-            "layer_post_attention",
-            _pointer(x),
-            _pointer(attn_output),
-            _pointer(out),
-            _pointer(workspace),
-            len(x),
-            torch.get_num_threads(),
-        )
+        self._call_layer("layer_post_attention", x, attn_output, out, workspace, len(x), torch.get_num_threads())
         return out
 
     def forward(
@@ -249,14 +213,8 @@ class AmxLayer:
         attn_output = x.new_empty(batch_size, length - start_pos, self.attn_output_size) if save_attn_output else None
         sizes, threads = (batch_size, length), torch.get_num_threads()
         workspace = self._workspace("layer_workspace_bytes", x, *sizes, False, threads)
-        self._call_layer(
-            "layer_forward",
-            *map(_pointer, (x, cos, sin, out, attn_output, workspace)),
-            *sizes,
-            start_pos,
-            rope_stride,
-            threads,
-        )
+        tensors = (x, cos, sin, out, attn_output, workspace)
+        self._call_layer("layer_forward", *tensors, *sizes, start_pos, rope_stride, threads)
         return out, attn_output
 
     def backward(
@@ -286,18 +244,11 @@ class AmxLayer:
         ]
         counts = [rows * columns for rows, columns in shapes]
         grads = x.new_empty(batch_size, sum(counts), dtype=torch.float32)
-        dx, sizes, threads = (
-            torch.empty_like(x) if needs_x_grad else None,
-            (batch_size, length),
-            torch.get_num_threads(),
-        )
+        dx, sizes = torch.empty_like(x) if needs_x_grad else None, (batch_size, length)
+        threads = torch.get_num_threads()
         workspace = self._workspace("layer_workspace_bytes", x, *sizes, True, threads)
-        arguments = (
-            *map(_pointer, (x, attn_output, grad_output, cos, sin, dx)),
-            data_pointer(grads, torch.float32),
-            _pointer(workspace),
-        )
-        self._call_layer("layer_backward", *arguments, *sizes, start_pos, rope_stride, threads)
+        tensors = (x, attn_output, grad_output, cos, sin, dx, data_pointer(grads, torch.float32), workspace)
+        self._call_layer("layer_backward", *tensors, *sizes, start_pos, rope_stride, threads)
         flat_grads = grads[0].clone().split(counts)  # a copy, so that the gradients of the other sequences can be freed
         return dx, [tensor.view(shape) for tensor, shape in zip(flat_grads, shapes, strict=True)]
 
@@ -354,4 +305,4 @@ def _call_kernel(name: str, *arguments: Any) -> Any:
     function = getattr(load_kernels(DTYPE), name)
     if function.argtypes is None:
         function.argtypes, function.restype = SIGNATURES[name], C_INT64 if name in SIZE_FUNCTIONS else None
-    return function(*arguments)
+    return function(*(data_pointer(value, DTYPE) if isinstance(value, Tensor) else value for value in arguments))

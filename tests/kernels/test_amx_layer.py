@@ -12,12 +12,12 @@ from rlhf_lab.kernels.ops import LayerDims
 from rlhf_lab.kernels.rope import RopeTables
 from rlhf_lab.models.fused_llama.layer import LayerWeights, LoraUpdate, fused_layer, unfused_layer
 
-if not tiny_models.units():
+if not tiny_models.layer_backends():
     pytest.skip("no C compiler here, or nothing that multiplies bfloat16", allow_module_level=True)
 
 HALF = torch.bfloat16
 SCALE = 0.5
-UNITS = pytest.mark.parametrize("units", tiny_models.units())
+UNITS = pytest.mark.parametrize("units", tiny_models.layer_backends())
 
 
 def some(*shape, seed=0, scale=1.0):
@@ -34,7 +34,7 @@ def near(found, expected, most):
 @UNITS
 def test_uses_the_best_matmul_of_the_processor(units, monkeypatch):
     """By whatever compiler: those name what they compile for in ways of their own."""
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     assert compile.layer_backend(HALF) == units
     assert compile.describe(HALF).endswith(f", layers by {units}")
 
@@ -48,7 +48,7 @@ def test_uses_the_best_matmul_of_the_processor(units, monkeypatch):
 @pytest.mark.parametrize("bias", [False, True])
 def test_tiled_linear_matches_float64(units, rows, depth, width, bias, monkeypatch):
     """Sums in float32 and one rounding: each number is the nearest one of bfloat16, or the next."""
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     x, weight, add = some(rows, depth), some(width, depth, seed=1), some(width, seed=2) if bias else None
     exact = x.double() @ weight.double().t() + (0 if add is None else add.double())
     found = amx_layer.tiled_linear(x, amx_layer.tile_layout(weight), width, add)
@@ -59,7 +59,7 @@ def test_tiled_linear_matches_float64(units, rows, depth, width, bias, monkeypat
 @UNITS
 def test_tiled_linear_keeps_small_terms_of_a_long_sum(units, monkeypatch):
     """256 and then 2,047 ones: bfloat16 itself would stay at 256."""
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     x, weight = torch.ones(40, 2048, dtype=HALF), torch.ones(32, 2048, dtype=HALF)
     weight[:, 0] = 256
     assert amx_layer.tiled_linear(x, amx_layer.tile_layout(weight), 32).unique().tolist() == [
@@ -69,7 +69,7 @@ def test_tiled_linear_keeps_small_terms_of_a_long_sum(units, monkeypatch):
 
 @UNITS
 def test_non_finite_inputs_affect_only_their_row(units, monkeypatch):
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     x, weight = some(40, 64), amx_layer.tile_layout(some(32, 64, seed=1))
     x[7, 3] = torch.nan
     assert amx_layer.tiled_linear(x, weight, 32).isfinite().all(1).tolist() == [row != 7 for row in range(40)]
@@ -78,7 +78,7 @@ def test_non_finite_inputs_affect_only_their_row(units, monkeypatch):
 @UNITS
 def test_wrong_sizes_raise(units, monkeypatch):
     """Of a weight, of texts, of what attention gave and of the rotation."""
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     with pytest.raises(ValueError, match="not one of \\(32, 96\\) laid out"):
         amx_layer.tiled_linear(some(2, 96), amx_layer.tile_layout(some(32, 64)), 32)
     x, frozen, shape, turn, pairs = made(2, 6, (3,) * 7)
@@ -104,7 +104,7 @@ def test_wrong_sizes_raise(units, monkeypatch):
 
 @UNITS
 def test_lora_grads_are_float32_whatever_the_default_dtype(units, monkeypatch):
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     torch.set_default_dtype(HALF)
     try:
         x, frozen, shape, turn, pairs = made(3, 6, (3,) * 7)
@@ -187,7 +187,7 @@ CASES = [
 @pytest.mark.parametrize("learns", ["words and pairs", "pairs"])
 def test_layer_and_gradients_match_float64(units, case, learns, monkeypatch):
     """Within what roundings to bfloat16 between its products take."""
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     case = dict(case)
     first = case.pop("first", 0)
     x, frozen, shape, turn, pairs = made(**case)
@@ -210,7 +210,7 @@ def test_layer_and_gradients_match_float64(units, case, learns, monkeypatch):
 @pytest.mark.parametrize("case", [CASES[1], CASES[2], CASES[6]])
 def test_results_do_not_depend_on_the_number_of_threads(units, case, monkeypatch):
     """Also where there are fewer texts than threads, and with a gradient or without one."""
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     case, before, found = dict(case), torch.get_num_threads(), []
     first = case.pop("first", 0)
     x, frozen, shape, turn, pairs = made(**case)
@@ -243,7 +243,7 @@ def test_results_do_not_depend_on_the_number_of_threads(units, case, monkeypatch
 
 @UNITS
 def test_a_sequence_does_not_depend_on_its_batch(units, monkeypatch):
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     x, frozen, shape, turn, pairs = made(9, 21, (8,) * 7)
     whole = in_c(frozen, shape, pairs)
     together = whole.forward(x, *turn, 4, save_attn_output=False)[0]
@@ -253,7 +253,7 @@ def test_a_sequence_does_not_depend_on_its_batch(units, monkeypatch):
 
 @UNITS
 def test_set_lora_replaces_the_previous_update(units, monkeypatch):
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     x, frozen, shape, turn, pairs = made(2, 6, (3,) * 7)
     _, _, _, _, others = made(2, 6, (3,) * 7, seed=9)
     whole = in_c(frozen, shape, [7 * one for one in others], scale=-2.0)
@@ -269,7 +269,7 @@ def test_set_lora_replaces_the_previous_update(units, monkeypatch):
 @UNITS
 def test_double_backward(units, monkeypatch):
     """As trpo's curvature needs it."""
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     x, frozen, shape, turn, pairs = made(2, 6, (3,) * 7)
     found = []
     for weights in (in_c(frozen, shape, pairs), None):
@@ -313,12 +313,12 @@ def test_amx_is_not_requested_if_vectors_are_selected(monkeypatch):
 
 
 def test_layers_use_vectors_only_if_selected(monkeypatch):
-    if "vectors" not in tiny_models.units():
+    if "vectors" not in tiny_models.layer_backends():
         pytest.skip("no vectors of bfloat16 here")
-    tiny_models.multiply_by("vectors", monkeypatch)
+    tiny_models.use_layer_backend("vectors", monkeypatch)
     assert amx_layer.available()
     assert not amx_layer.available(torch.float32)
-    tiny_models.multiply_by("tiles", monkeypatch)
+    tiny_models.use_layer_backend("tiles", monkeypatch)
     monkeypatch.setattr(compile, "_request_amx_permission", lambda: False)
     assert compile.load_kernels(HALF) is not None
     assert not amx_layer.available()

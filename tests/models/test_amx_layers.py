@@ -11,11 +11,11 @@ from rlhf_lab.models.batch import forward, make_batch
 from rlhf_lab.models.fused_llama import patch
 from rlhf_lab.models.sampling.sampler import sample, uniforms
 
-if not tiny_models.units():
+if not tiny_models.layer_backends():
     pytest.skip("no C compiler here, or nothing that multiplies bfloat16", allow_module_level=True)
 
 HALF = torch.bfloat16
-UNITS = pytest.mark.parametrize("units", tiny_models.units())
+UNITS = pytest.mark.parametrize("units", tiny_models.layer_backends())
 IDS = torch.randint(5, len(tiny_models.WORDS), (6, 20), generator=torch.Generator().manual_seed(0))
 PROMPTS = [tiny_models.ids("the cat"), tiny_models.ids("moon"), tiny_models.ids("so the old")]
 
@@ -54,7 +54,7 @@ def outcome(backbone, adapters, ids=IDS):
 @pytest.mark.parametrize("kind", WHOLE)
 def test_amx_layers_are_as_accurate_as_the_modules(units, kind, tiled_folders, monkeypatch):
     """Exact: float32 with the weights that bfloat16 has. Every number counts by its share of its own tensor's size."""
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     folder, known = tiled_folders[kind], patch.SUPPORTED_LAYERS
     ours = loaded(folder, "a")
     assert in_c(ours[0]) == [True, True]
@@ -81,7 +81,7 @@ def test_amx_layers_are_as_accurate_as_the_modules(units, kind, tiled_folders, m
 
 @UNITS
 def test_a_new_adapter_is_bit_identical_to_the_reference(units, tiled_folders, monkeypatch):
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     backbone, _ = loaded(tiled_folders["qwen2"])
     adapters = tiny_models.Adapters(backbone)
     with torch.no_grad():
@@ -98,7 +98,7 @@ def test_gradient_after_another_adapter_overwrote_the_update_is_refused(
     units, other_rank, tiled_folders, monkeypatch
 ):
     """One of another rank has a place of its own."""
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     backbone, adapters = loaded(tiled_folders["llama"], "a", "b")
     if other_rank:
         adapters.add("c", r=6, alpha=8, seed=3, trainable=True)
@@ -116,7 +116,7 @@ def test_gradient_after_another_adapter_overwrote_the_update_is_refused(
 @UNITS
 @pytest.mark.parametrize("what", ["mlp.up_proj.weight", "input_layernorm.weight"])
 def test_gradient_after_the_weights_changed_is_refused(units, what, tiled_folders, monkeypatch):
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     backbone, adapters = loaded(tiled_folders["qwen2"], "a")
     with adapters.using("a"):
         hidden = backbone.hidden(IDS)
@@ -130,7 +130,7 @@ def test_gradient_after_the_weights_changed_is_refused(units, what, tiled_folder
 
 @UNITS
 def test_changed_weights_are_used(units, tiled_folders, monkeypatch):
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     backbone, adapters = loaded(tiled_folders["llama"], "a")
     with torch.no_grad(), adapters.using("a"):
         backbone.logits(backbone.hidden(IDS))
@@ -151,7 +151,7 @@ def test_changed_weights_are_used(units, tiled_folders, monkeypatch):
 
 @UNITS
 def test_a_layer_with_other_results_uses_its_module(units, tiled_folders, monkeypatch, caplog):
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     call = amx_layer._call_kernel
 
     def wrong(name, *given):
@@ -166,7 +166,7 @@ def test_a_layer_with_other_results_uses_its_module(units, tiled_folders, monkey
 
 
 def test_unsupported_sizes_and_dtypes_have_no_amx_layer(llama_folder, tiled_folders, monkeypatch):
-    tiny_models.multiply_by(tiny_models.units()[0], monkeypatch)
+    tiny_models.use_layer_backend(tiny_models.layer_backends()[0], monkeypatch)
     assert in_c(tiny_models.load(llama_folder, HALF)) == [False, False]
     assert in_c(tiny_models.load(tiled_folders["llama"])) == [False, False]
     monkeypatch.setenv("RLHF_LAB_KERNELS", "0")
@@ -187,7 +187,7 @@ def trainer(folder, algorithm="ppo", dtype=HALF, **changes):
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_takes_the_step_of_float32(units, algorithm, tiled_folders, monkeypatch):
     """But for roundings."""
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     found = []
     for dtype in (HALF, torch.float32):
         one = tiny_models.midway(tiled_folders["llama"], algorithm, dtype, batch_size=6, token_rows=0)
@@ -203,7 +203,7 @@ def test_every_algorithm_takes_the_step_of_float32(units, algorithm, tiled_folde
 
 @UNITS
 def test_a_step_calls_every_amx_function(units, tiled_folders, monkeypatch):
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     asked = set()
     for module in (amx_layer, c_ops):
         call = module._call_kernel
@@ -230,7 +230,7 @@ def test_a_step_calls_every_amx_function(units, tiled_folders, monkeypatch):
 
 @UNITS
 def test_a_resumed_run_is_bit_identical(units, tiled_folders, monkeypatch):
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     config = {"steps": 4, "max_new_tokens": 6}
     through = trainer(tiled_folders["mistral"], **config)
     expected = [tiny_models.numbers(result.metrics) for result in tiny_models.run(through, 4)]
@@ -245,7 +245,7 @@ def test_a_resumed_run_is_bit_identical(units, tiled_folders, monkeypatch):
 @UNITS
 def test_the_gradient_does_not_depend_on_micro_batches(units, tiled_folders, monkeypatch):
     """But for roundings: rows of a text are computed alike, sums over texts are float32."""
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     norms = []
     for size in (1, 2, 6):
         one = trainer(tiled_folders["llama"], epochs=1, minibatches=1, micro_batch=size)
@@ -259,7 +259,7 @@ def test_the_gradient_does_not_depend_on_micro_batches(units, tiled_folders, mon
 @UNITS
 def test_lm_head_products_use_our_kernels_in_both_directions(units, tiled_folders, monkeypatch):
     """Of the weight, of its transpose, and again when it has changed; other weights that lie there are not taken for it."""
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     weight = torch.nn.Parameter(
         torch.randn(64, 32, generator=torch.Generator().manual_seed(0)).to(HALF), requires_grad=False
     )
@@ -291,7 +291,7 @@ def test_lm_head_products_use_our_kernels_in_both_directions(units, tiled_folder
 @UNITS
 def test_a_moved_weight_is_not_found_at_its_old_address(units, monkeypatch):
     """Nor is another one that is known there forgotten with it."""
-    tiny_models.multiply_by(units, monkeypatch)
+    tiny_models.use_layer_backend(units, monkeypatch)
     weight = torch.randn(64, 32, generator=torch.Generator().manual_seed(0)).to(HALF)
     there = weight.data  # the same numbers, whose changes are not the weight's
     matmul.register_weight(weight)

@@ -4,7 +4,7 @@ import pytest
 from mutation_runner import Mutant, mutant_tests
 from support import tiny_models
 
-if not tiny_models.units():
+if not tiny_models.layer_backends():
     pytest.skip("no C compiler here, or nothing that multiplies bfloat16", allow_module_level=True)
 
 MATMUL_C, LAYER_C = "kernels/csrc/amx_matmul.c", "kernels/csrc/llama_layer.c"
@@ -31,7 +31,7 @@ MUTANTS = [
     Mutant(MATMUL_C, "rows behind the last block are left", "index_t rows = ceil_div(j->rows, BLOCK_WIDTH),", "index_t rows = j->rows / BLOCK_WIDTH,",
            TILED_LINEAR),
     *([Mutant(MATMUL_C, "the second rows of a block never", "int has_second_half = rows > TILE_WIDTH;", "int has_second_half = 0;", TILED_LINEAR)]
-      if "tiles" in tiny_models.units() else []),
+      if "tiles" in tiny_models.layer_backends() else []),
     Mutant(MATMUL_C, "a row less by vectors", "while (i < rows) ACCUMULATE_ROWS(1)", "while (i < rows - 1) ACCUMULATE_ROWS(1)",
            TILED_LINEAR),
     Mutant(LAYER_C, "the update is forgotten", ".count = p->padded_rank ? 2 : 1,", ".count = 1,", FULL_LAYER),

@@ -1,15 +1,15 @@
-"""Recorders for models/sampling/cuda_graphs.py that need no GPU, and what a recording may not hold."""
+"""Recorders for models/sampling/cuda_graphs.py that need no GPU, and the operations that a graph must not contain."""
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-#: What makes Python wait for a GPU, or makes a shape depend on a number there.
+#: Operations that make Python wait for a GPU, or whose output shape depends on values there.
 WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero", "equal.default", "_to_cpu")
 
 
 def played(step, restore):
-    """Two rehearsals, undone, as on a GPU; the replay is the step itself."""
+    """Runs the step twice and restores, like the warm-up on a GPU; the replay is the step itself."""
     for _ in range(2):
         step()
         restore()
@@ -17,7 +17,7 @@ def played(step, restore):
 
 
 class Tape(TorchDispatchMode):
-    """Holds every operation with the very tensors it read and wrote."""
+    """Records every operation with the tensors it read and wrote."""
 
     def __init__(self):
         super().__init__()
@@ -30,17 +30,17 @@ class Tape(TorchDispatchMode):
 
     @property
     def waits(self):
-        """The operations that a GPU would have to be waited for."""
+        """The operations that would wait for a GPU."""
         return [str(func) for func, *_ in self.operations if any(name in str(func) for name in WAITS)]
 
     def replay(self):
-        """As a CUDA graph does: the same operations on the same memory, whatever Python objects say by now."""
+        """Like a CUDA graph: the same operations on the same memory, whatever the Python objects are now."""
         with torch.no_grad():
             for func, args, kwargs, out in self.operations:
                 again = func(*args, **kwargs)
-                for held, new in zip(tree_leaves(out), tree_leaves(again), strict=True):
-                    if isinstance(held, torch.Tensor) and held.data_ptr() != new.data_ptr():
-                        held.copy_(new)
+                for recorded, new in zip(tree_leaves(out), tree_leaves(again), strict=True):
+                    if isinstance(recorded, torch.Tensor) and recorded.data_ptr() != new.data_ptr():
+                        recorded.copy_(new)
 
 
 class Tapes:

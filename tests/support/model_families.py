@@ -1,4 +1,4 @@
-"""Tiny random models of the families that people bring, saved as folders: see tests/models/test_architectures.py."""
+"""Tiny random models of common families, saved as folders: see tests/models/test_architectures.py."""
 
 from support import tiny_models
 from transformers import (
@@ -14,7 +14,7 @@ from transformers import (
 )
 
 KINDS = ("llama", "gpt2", "qwen2", "qwen3", "gemma3")
-#: Those whose layers are computed as one function each.
+#: Families whose layers are fused.
 WHOLE = ("llama", "qwen2", "mistral")
 SHARED = {
     "vocab_size": len(tiny_models.WORDS), "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
@@ -37,7 +37,7 @@ def qwen_words():
     )
 
 
-#: Sizes that layers in C take: with a group of keys for each head, and one for two heads.
+#: Sizes that layers in C support, with one key-value head per head, and one per two heads.
 TAKEN = {
     "llama": {"intermediate_size": 64, "num_key_value_heads": 2},
     "qwen2": {"intermediate_size": 96, "num_key_value_heads": 4},
@@ -46,7 +46,7 @@ TAKEN = {
 
 
 def save(kind, folder, **sizes):
-    """A model of the family with its own ways: Gemma looks back 4 tokens in every other layer, Qwen2's pad is its end."""
+    """A model of the family: Gemma has a sliding window of 4 tokens in every other layer, Qwen2's pad token is its EOS."""
     if kind == "llama":
         return tiny_models.save_llama(folder, **sizes)
     if kind == "gpt2":

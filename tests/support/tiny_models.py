@@ -150,7 +150,7 @@ def weights_hash(backbone):
 
 
 class CountToken:
-    """Score = how often `token` stands in the response; remembers what it was shown."""
+    """Score = count of `token` in the response; records the responses."""
 
     def __init__(self, token, scale=1.0):
         self.token, self.scale, self.seen = token, scale, []
@@ -186,16 +186,16 @@ def same(a, b):
 # --- layers in C (kernels/amx_layer.py) ---
 
 
-def units():
-    """By what this machine can multiply bfloat16 in C: "tiles", "vectors"."""
+def layer_backends():
+    """How this machine can multiply bfloat16 in C: "tiles", "vectors"."""
     compiles = bool(compile.find_compiler()) and compile._openmp() is not None and compile._vector_flags() is not None
     able = torch.cpu.get_capabilities() if compiles else {}
     names = {"tiles": able.get("amx_bf16") and compile._request_amx_permission(), "vectors": able.get("avx512_bf16")}
     return [name for name, there in names.items() if there]
 
 
-def multiply_by(name, monkeypatch):
-    """Until the test ends. The kernels are loaded anew."""
+def use_layer_backend(name, monkeypatch):
+    """Until the test ends. Loads the kernels again."""
     if name == "vectors":
         monkeypatch.setenv(compile.KERNELS_ENV, compile.USE_VECTORS)
     else:
