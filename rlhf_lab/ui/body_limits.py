@@ -1,5 +1,6 @@
 """Limits on what a request may send: the length of its body, who may upload files, and the room for them."""
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -75,10 +76,8 @@ class BodyLimits:
             body = CountedBody(receive, send, MAX_UPLOAD_BYTES, lambda n: self.room.take(n, is_operator=is_operator))
         else:
             body = CountedBody(receive, send, MAX_BODY_BYTES)
-        try:
+        with contextlib.suppress(BodyRefusedError):
             await self.app(scope, body.receive, body.send)
-        except BodyRefusedError:
-            pass
         if body.rejection is not None and not body.has_response_started:
             await body.rejection(scope, receive, send)
 
@@ -119,7 +118,7 @@ class CountedBody:
             elif self._take is not None and not self._take(count):
                 self.rejection = PlainTextResponse(STORAGE_FULL_MESSAGE, status_code=507)
             if self.rejection is not None:
-                raise BodyRefusedError(self.rejection.body.decode())
+                raise BodyRefusedError("The body exceeds a limit.")
         elif self._take is not None and not self._is_complete:
             raise BodyRefusedError("The upload was broken off.")
         return message

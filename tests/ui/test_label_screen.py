@@ -1,14 +1,18 @@
 """Screen "Label" without a browser: which votes are stored, and which are refused."""
 
+from types import SimpleNamespace
+
 import gradio as gr
 import pytest
+from page_events import event_handlers
 
-from rlhf_lab.common.enums import Choice, JobKind
+from rlhf_lab.common.enums import Choice, JobKind, Source
 from rlhf_lab.errors import ConfigError, LabelError, NotAllowedError, StaleVoteError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.jobs.project_setup import copy_project, new_project, remove_project
 from rlhf_lab.store.database import Database
-from rlhf_lab.store.projects import open_project
+from rlhf_lab.store.projects import open_project, projects
+from rlhf_lab.store.votes import label_count, vote_counts
 from rlhf_lab.ui.context import OPERATOR_SECRET_ENV_VAR, Context
 from rlhf_lab.ui.events import parse_payload
 from rlhf_lab.ui.screens import label
@@ -213,3 +217,23 @@ def test_a_space_without_a_secret_refuses_everybody_and_a_laptop_nobody(tmp_path
         space.require_operator("")
     laptop.db.close()
     space.db.close()
+
+
+@pytest.mark.parametrize("name", [None, "", " ", "judge:vivid", "api:tool", "x" * 61, "bell\x07", "\ud800"], ids=repr)
+def test_judge_and_reset_do_nothing_for_a_caller_without_a_usable_name(ctx, name):
+    handlers, before = event_handlers(label, ctx), ctx.project
+    payload = {"request_id": 1, "annotator": name, "judge": "cheerful", "count": 3}
+    for action in ("judge", "reset"):
+        with pytest.raises(gr.Error, match="no usable name"):
+            handlers["lab-label", action](None, SimpleNamespace(_data=payload))
+    assert vote_counts(ctx.db, before.id)[Source.SIMULATED] == dict.fromkeys(Choice, 0)
+    assert projects(ctx.db) == [before]
+
+
+def test_judge_and_reset_act_for_a_caller_with_a_name(ctx):
+    handlers, before = event_handlers(label, ctx), ctx.project
+    payload = SimpleNamespace(_data={"request_id": 1, "annotator": "ann", "judge": "cheerful", "count": 3})
+    handlers["lab-label", "judge"](None, payload)
+    assert label_count(vote_counts(ctx.db, before.id)[Source.SIMULATED]) == 3
+    handlers["lab-label", "reset"](None, payload)
+    assert ctx.project.id != before.id

@@ -73,12 +73,14 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     @operator_action(ctx, JudgePayload, toast_errors=True)
     def judge(payload: JudgePayload) -> dict[str, Any]:
+        annotator = ctx.require_annotator(payload.annotator)
         notice = ctx.scheduler.request_judge_labels(ctx.project.id, payload.judge, payload.count)
-        return state(ctx, ctx.require_annotator(payload.annotator), notice=notice)
+        return state(ctx, annotator, notice=notice)
 
     @operator_action(ctx, LabelPayload, toast_errors=True)
     def reset(payload: LabelPayload) -> dict[str, Any]:
-        annotator, project = ctx.require_annotator(payload.annotator), copy_project(ctx.db, ctx.project)
+        annotator = ctx.require_annotator(payload.annotator)
+        project = copy_project(ctx.db, ctx.project)
         notice = f'A fresh project begins: "{project.name}". The old one is kept under Project.'
         return state(ctx, annotator, notice=notice)
 
