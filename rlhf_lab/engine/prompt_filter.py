@@ -42,7 +42,7 @@ def indices_that_fit(
     """As `prompts_that_fit`, for texts: the indices of those that fit, and the response length in tokens."""
     prompt_lengths = [len(backbone.encode_prompt(text)) for text in texts]
     if not prompt_lengths:
-        return [], max_new_tokens or DEFAULT_MAX_NEW_TOKENS
+        return [], DEFAULT_MAX_NEW_TOKENS if max_new_tokens is None else max_new_tokens
     context = backbone.context_length
     if max_new_tokens is None:
         longest = max((length for length in prompt_lengths if 2 * length <= context), default=min(prompt_lengths))

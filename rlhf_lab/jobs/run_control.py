@@ -160,6 +160,14 @@ def judge_of_reward_model(db: Database, reward_model: RewardModelRow) -> str | N
     return names.pop() if len(names) == 1 and names <= set(JUDGES) else None
 
 
+def accuracy_warning(reward_model: RewardModelRow) -> str:
+    """A warning before a run on a reward model whose accuracy may be that of guessing; "" if it is better."""
+    low = reward_model.report.get("accuracy_low")
+    if low is None or low > 0.5:
+        return ""
+    return "On unseen pairs it may rank no better than guessing: more labels first would help."
+
+
 def submit_run(db: Database, home: Path, run: Run) -> Job:
     job = queue.submit(db, JobKind.TRAIN_POLICY, run.project_id, {"run_id": run.id})
     engine_process.ensure_engine(db, home)

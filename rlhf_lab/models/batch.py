@@ -138,7 +138,7 @@ def map_by_length(
     memory runs out.
     max_tokens: a lower limit.
     """
-    budget = min(backbone.token_budget, max_tokens or backbone.token_budget)
+    budget = backbone.token_budget if max_tokens is None else min(backbone.token_budget, max_tokens)
 
     def run_batch(indices: list[int]) -> list[Tensor]:
         return run_in_chunks(backbone, len(indices), lambda chunk: fn(indices[chunk]))

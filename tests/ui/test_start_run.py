@@ -78,6 +78,16 @@ def test_a_reward_model_that_may_be_guessing_has_a_warning(ctx):
     assert "guessing" not in trusted["note"]
 
 
+def test_an_accuracy_interval_that_begins_at_zero_has_the_warning_too(ctx):
+    """Zero is a measured bound, not a missing one; a report without a bound gives no warning."""
+    lowest = reward_model(ctx, accuracy=0.0, accuracy_low=0.0, accuracy_high=0.24)
+    unmeasured = reward_model(ctx, accuracy=None, accuracy_low=0.0, accuracy_high=1.0)
+    unknown = reward_model(ctx, accuracy=0.8, accuracy_low=None)
+    notes = {model["id"]: model["note"] for model in start_run.start_options(ctx, {})["models"]}
+    warned = {row.id: "no better than guessing" in notes[row.id] for row in (lowest, unmeasured, unknown)}
+    assert warned == {lowest.id: True, unmeasured.id: True, unknown.id: False}
+
+
 @pytest.mark.parametrize(
     ("names", "text"),
     [

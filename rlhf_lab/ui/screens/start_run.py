@@ -176,9 +176,8 @@ def reward_note(db: Database, row: RewardModelRow) -> str:
         judges = {judge_name_of(name) for name in snapshot_annotators(db, row.snapshot)}
         whose = f"{judges.pop()}, which does not ship with the lab" if len(judges) == 1 else "several judges"
         note = f"It learns from simulated labels by {whose}; no gold score is drawn."
-    if (row.report.get("accuracy_low") or 1.0) <= 0.5:
-        note += " On unseen pairs it may rank no better than guessing: more labels first would help."
-    return note
+    warning = run_control.accuracy_warning(row)
+    return f"{note} {warning}" if warning else note
 
 
 def start_run(
