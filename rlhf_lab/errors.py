@@ -7,8 +7,10 @@ LabError
 │   └── StaleVoteError        a vote for a pair that is not (or no longer) open to this annotator
 ├── DataError                 a file or data set that cannot be imported or exported
 ├── StoreError                the database or the home cannot be read or written
+│   ├── NotFoundError         a row that does not exist (any more)
 │   ├── BusyStoreError        another process wrote to the database for too long; try again
-│   └── CorruptStoreError     the database file is damaged; it was renamed, never overwritten
+│   ├── CorruptStoreError     the database file is damaged; it was renamed, never overwritten
+│   └── LostStoreError        the database file was deleted or replaced while it was open
 ├── TrainingError             training cannot continue
 │   ├── NotFiniteError        a NaN or infinity appeared
 │   └── SelfCheckError        an invariant of the algorithm does not hold on this machine
@@ -46,11 +48,19 @@ class StoreError(LabError):
     pass
 
 
+class NotFoundError(StoreError):
+    pass
+
+
 class BusyStoreError(StoreError):
     pass
 
 
 class CorruptStoreError(StoreError):
+    pass
+
+
+class LostStoreError(StoreError):
     pass
 
 

@@ -25,7 +25,7 @@ from rlhf_lab.engine.job_handlers import pairs_job, reward_job
 from rlhf_lab.engine.job_progress import JobProgress, JobProgressCallback
 from rlhf_lab.engine.model_cache import ModelCache
 from rlhf_lab.engine.policy_run import POLL_INTERVAL_S, PolicyRun
-from rlhf_lab.errors import ClaimedError, CorruptStoreError, LabError, StoreError, TrainingError
+from rlhf_lab.errors import ClaimedError, CorruptStoreError, LabError, LostStoreError, StoreError, TrainingError
 from rlhf_lab.jobs import engine_process, queue, run_control, run_lock
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import get_project
@@ -110,10 +110,13 @@ class Worker:
                 time.sleep(IDLE_POLL_INTERVAL_S)
 
     def _claim_next_job(self) -> Job | None:
-        """The next job. A database that cannot be written (a full disk) is tried again later; a damaged one ends the engine."""
+        """The next job. A database that cannot be written (a full disk) is tried again later.
+
+        Raises CorruptStoreError and LostStoreError, which end the engine.
+        """
         try:
             return queue.claim(self.db, ALL_JOB_KINDS, self.engine_id)
-        except CorruptStoreError:
+        except (CorruptStoreError, LostStoreError):
             raise
         except StoreError as error:
             log.warning("no job could be taken: %s", error)
@@ -168,6 +171,8 @@ class Worker:
         while True:
             try:
                 record()
+            except LostStoreError:
+                raise
             except StoreError as error:
                 log.warning("%s could not be recorded: %s", description, error)
             else:

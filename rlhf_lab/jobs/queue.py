@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, select, update
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
 from rlhf_lab.common.records import Job
-from rlhf_lab.errors import StoreError
+from rlhf_lab.errors import NotFoundError
 from rlhf_lab.jobs.engine_process import engine_from_row, is_gone
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, insert_row
@@ -112,7 +112,7 @@ def get_job(db: Database, job_id: int) -> Job:
     with db.read() as conn:
         row = conn.execute(select(t.jobs).where(t.jobs.c.id == job_id)).one_or_none()
     if row is None:
-        raise StoreError(f"There is no job {job_id}.")
+        raise NotFoundError(f"There is no job {job_id}.")
     return _job_from_row(row)
 
 

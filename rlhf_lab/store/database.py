@@ -46,6 +46,7 @@ class Database:
         # The threads of a process queue here; the first one waits for the database. SQLite polls its lock every 0.1 s at worst:
         # with 30 threads voting without a pause the slowest vote took 3.9 s; with this lock, 0.4 s.
         self._write_lock = threading.Lock()
+        self._files: sqlite.OpenFiles | None = None  # None: a server, or the database is being opened
         self._reader = engine
         self._writer = engine.execution_options(**{sqlite.WRITER_OPTION: True})
 
@@ -80,6 +81,7 @@ class Database:
                     engine_without_foreign_keys = sqlite.create_sqlite_engine(path, busy_timeout_s, foreign_keys=False)
                     with cls(engine_without_foreign_keys, str(path), busy_timeout_s) as migration_db:
                         migration_db._upgrade_schema()
+                    db._files = sqlite.OpenFiles(path)
         except Timeout as exc:
             raise StoreError(
                 f"Another process has been opening {path} for {_OPENING_TIMEOUT_S:.0f} s. Wait for it or end it; "
@@ -104,24 +106,33 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A read transaction."""
+        """A read transaction. Raises LostStoreError if the database's file was deleted or replaced."""
+        if self._files is not None:
+            self._files.check()
         with self._transaction(self._reader) as conn:
             yield conn
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """An exclusive transaction: committed at the end, rolled back after an exception."""
+        """An exclusive transaction: committed at the end, rolled back after an exception.
+
+        Raises LostStoreError if the database's file was deleted or replaced, before the transaction or during it.
+        """
         if not self._write_lock.acquire(timeout=self._busy_timeout_s):
             raise BusyStoreError(
                 f"The database {self.location} failed: another part of this program has been writing for "
                 f"{self._busy_timeout_s:.0f} s. Try again."
             )
         try:
+            if self._files is not None:
+                self._files.check()
             with self._transaction(self._writer) as conn:
                 if conn.dialect.name == "postgresql":
                     conn.execute(text(f"SET LOCAL lock_timeout = {round(1000 * self._busy_timeout_s)}"))
                     conn.execute(_LOCK_WRITERS)
                 yield conn
+            if self._files is not None:
+                self._files.check(log=True)
         finally:
             self._write_lock.release()
 
@@ -132,6 +143,8 @@ class Database:
 
     def close(self) -> None:
         self._reader.dispose()
+        if self._files is not None:
+            self._files.forget_log()
 
     def __enter__(self) -> Self:
         return self

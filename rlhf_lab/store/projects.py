@@ -22,7 +22,7 @@ from sqlalchemy import (
 from rlhf_lab.common.enums import ACTIVE_RUN_STATUSES, UNFINISHED_JOB_STATUSES
 from rlhf_lab.common.records import Completion, NewCompletion, Pair, Project, Prompt
 from rlhf_lab.config.labelling import LabellingConfig
-from rlhf_lab.errors import LabelError, StoreError
+from rlhf_lab.errors import LabelError, NotFoundError, StoreError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks, insert_row
 
@@ -199,7 +199,7 @@ def get_pair(db: Database, pair_id: int) -> Pair:
     with db.read() as conn:
         pairs = load_pairs(conn, [pair_id])
     if not pairs:
-        raise StoreError(f"There is no pair {pair_id}.")
+        raise NotFoundError(f"There is no pair {pair_id}.")
     return pairs[0]
 
 

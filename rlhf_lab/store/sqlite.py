@@ -10,7 +10,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from rlhf_lab.errors import BusyStoreError, CorruptStoreError, StoreError
+from rlhf_lab.errors import BusyStoreError, CorruptStoreError, LostStoreError, StoreError
 
 WRITER_OPTION = "rlhf_lab_writer"  # execution option: this connection's transactions begin with the write lock
 
@@ -19,6 +19,37 @@ WRITER_OPTION = "rlhf_lab_writer"  # execution option: this connection's transac
 QUICK_CHECK_BELOW = 256 * 2**20
 
 _CORRUPTION_CODES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+class OpenFiles:
+    """Notices that the files of an open database were deleted or replaced.
+
+    SQLite would go on with the deleted ones, whose content is lost when the last process closes them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._log = path, path.with_name(path.name + "-wal")
+        self._inodes: dict[Path, tuple[int, int]] = {}
+        self.check()
+
+    def check(self, *, log: bool = False) -> None:
+        """log: also check the write-ahead log, which exists while a connection is open. Raises LostStoreError."""
+        for file in (self.path, self._log) if log else (self.path,):
+            try:
+                status = file.stat()
+            except OSError:
+                inode = None
+            else:
+                inode = (status.st_dev, status.st_ino)
+            if inode is None or self._inodes.setdefault(file, inode) != inode:
+                raise LostStoreError(
+                    f"{file} was deleted, moved or replaced while the lab was running, so nothing is stored any more. Stop the "
+                    "lab, put the file back or choose another home with --home, and start it again."
+                )
+
+    def forget_log(self) -> None:
+        """All connections were closed, which deletes the log; the next one makes another."""
+        self._inodes.pop(self._log, None)
 
 
 def create_sqlite_engine(path: Path, busy_timeout_s: float, *, foreign_keys: bool = True) -> Engine:

@@ -1,4 +1,5 @@
 import errno
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -8,7 +9,7 @@ import pytest
 from filelock import FileLock
 from sqlalchemy import text
 
-from rlhf_lab.errors import CorruptStoreError, StoreError
+from rlhf_lab.errors import CorruptStoreError, LostStoreError, StoreError
 from rlhf_lab.store import database
 from rlhf_lab.store.database import Database, in_chunks
 
@@ -273,3 +274,70 @@ def test_a_value_that_no_database_can_store_is_refused(tmp_path, value):
             conn.execute(text("SELECT :x"), {"x": value})
         with db.read() as conn:
             assert conn.execute(text("SELECT 1")).scalar() == 1
+
+
+def delete_home(home: Path) -> None:
+    shutil.rmtree(home)
+
+
+def delete_home_and_make_an_empty_one(home: Path) -> None:
+    shutil.rmtree(home)
+    home.mkdir()
+
+
+def restore_a_copy(home: Path) -> None:
+    shutil.copy(home / "lab.db", home / "copy")
+    (home / "copy").replace(home / "lab.db")
+
+
+def open_a_new_lab_in_its_place(home: Path) -> None:
+    shutil.rmtree(home)
+    Database.open(home).close()
+
+
+LOSSES = [delete_home, delete_home_and_make_an_empty_one, restore_a_copy, open_a_new_lab_in_its_place]
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_a_database_that_was_deleted_or_replaced_is_neither_written_nor_read(
+    db: Database, home: Path, lose: Callable
+) -> None:
+    """SQLite itself would go on with the deleted file, and what it stores there is lost."""
+    put(db, "a", 1.0)
+    lose(home)
+    for _ in range(2):
+        with pytest.raises(LostStoreError, match=r"deleted, moved or replaced.*start it again"):
+            put(db, "b", 2.0)
+        with pytest.raises(LostStoreError):
+            get(db, "a")
+    assert lose is not delete_home or not home.exists()
+
+
+@pytest.mark.parametrize("lose", LOSSES)
+def test_a_write_during_which_the_database_is_deleted_fails(db: Database, home: Path, lose: Callable) -> None:
+    def write() -> None:
+        with db.write() as conn:
+            conn.execute(SET, {"who": "a", "at": 1.0})
+            lose(home)
+
+    with pytest.raises(LostStoreError):
+        write()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_write_fails_when_the_write_ahead_log_alone_was_deleted(db: Database, home: Path, is_replaced: bool) -> None:
+    put(db, "a", 1.0)
+    (home / "lab.db-wal").unlink()
+    if is_replaced:
+        (home / "lab.db-wal").write_bytes(b"")
+    with pytest.raises(LostStoreError):
+        put(db, "a", 2.0)
+
+
+def test_a_database_that_was_closed_and_is_used_again_is_not_lost(db: Database) -> None:
+    put(db, "a", 1.0)
+    db.close()
+    put(db, "a", 2.0)
+    db.truncate_log()
+    put(db, "a", 3.0)
+    assert get(db, "a") == 3.0

@@ -1,5 +1,8 @@
 """Strength, notes, changed votes and hidden repeats; labelling rules; the API for programs."""
 
+import shutil
+from types import SimpleNamespace
+
 import gradio as gr
 import pytest
 from gradio import Error
@@ -186,3 +189,16 @@ def test_the_longest_uuid_and_note_are_stored(ctx):
 )  # fmt: skip
 def test_a_choice_is_named_by_the_side_it_stood_on(choice, first_on_left, word):
     assert voting.choice_name_of(Vote("u", 1, "ann", Source.HUMAN, choice, first_on_left)) == word
+
+
+def test_a_vote_is_not_acknowledged_when_the_home_is_deleted(ctx, endpoints):
+    """Neither on the page nor by the API; no reply says that another pair follows."""
+    shown = label.state(ctx, "ann")["pair"]
+    vote = {"uuid": "u1", "pair_id": shown["id"], "choice": "left", "annotator": "ann", "request_id": 1}
+    pair = endpoints["next_pair"](name="tool")
+    shutil.rmtree(ctx.home)
+    with pytest.raises(Error, match="deleted, moved or replaced"):
+        label.voting_handlers(ctx)["vote"](SimpleNamespace(_data=vote))
+    with pytest.raises(Error, match="deleted, moved or replaced"):
+        endpoints["submit_vote"](name="tool", pair_id=pair["id"], choice="left", uuid="u2")
+    assert not ctx.home.exists()

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from rlhf_lab.common.enums import UNFINISHED_JOB_STATUSES, JobKind, JobStatus
 from rlhf_lab.common.records import REQUESTER_KEY, Job
-from rlhf_lab.errors import LabError, StoreError
+from rlhf_lab.errors import LabError, NotFoundError
 from rlhf_lab.jobs import engine_process, queue
 from rlhf_lab.judges.builtin import JUDGES, load_judge
 from rlhf_lab.store.reward_models import get_reward_model
@@ -76,7 +76,7 @@ def own_job(ctx: Context, job_id: int, kind: JobKind, requester: str) -> Job:
     """
     try:
         job = queue.get_job(ctx.db, job_id)
-    except StoreError:
+    except NotFoundError:
         job = None
     if job is None or job.kind is not kind or not requester or job.payload.get(REQUESTER_KEY) != requester:
         raise LabError("What the page asks for is not yours or does not exist. Reload the page and try again.")

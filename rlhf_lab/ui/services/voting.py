@@ -6,7 +6,7 @@ from typing import Any, Literal
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import Pair, Vote
 from rlhf_lab.config.labelling import LabellingConfig
-from rlhf_lab.errors import LabelError, StaleVoteError, StoreError
+from rlhf_lab.errors import LabelError, NotFoundError, StaleVoteError
 from rlhf_lab.store import pair_leases
 from rlhf_lab.store.projects import get_labelling_config, get_pair
 from rlhf_lab.store.votes import find_vote, vote_history
@@ -69,7 +69,7 @@ def cast_vote(ctx: Context, payload: VotePayload, annotator: str, via: str = "pa
     """Store a vote. Raises LabelError, StaleVoteError for a pair that is not leased to this annotator."""
     try:
         pair = get_pair(ctx.db, payload.pair_id)
-    except StoreError as error:
+    except NotFoundError as error:
         raise StaleVoteError(
             "That pair is not there any more; here is the next one. Your vote was not counted."
         ) from error
