@@ -84,16 +84,29 @@ class Backbone:
                 [{"role": "user", "content": text}], add_generation_prompt=True, return_dict=False
             )
             return [int(i) for i in ids]
-        ids = [int(i) for i in self.tokenizer(text)["input_ids"]]
-        bos = self.tokenizer.bos_token_id
+        ids, bos = self.encode_document(text), self.tokenizer.bos_token_id
         while len(ids) > 1 and ids[-1] in self.eos_ids:
             ids.pop()
         return ids or ([int(bos)] if bos is not None else [self.eos_ids[0]])
 
     def encode_response(self, text: str) -> list[int]:
-        """Token ids of a response that was not sampled (imported text), EOS appended."""
+        """Token ids of a response that was not sampled (imported text), EOS appended unless it ends with a stop token."""
         ids = [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
-        return [*ids, self.eos_ids[0]]
+        without_newline = text.rstrip()
+        if without_newline != text:  # chat templates write a line break after the stop token
+            stripped_ids = [int(i) for i in self.tokenizer(without_newline, add_special_tokens=False)["input_ids"]]
+            ids = stripped_ids if stripped_ids and stripped_ids[-1] in self.eos_ids else ids
+        end = next((i for i in range(len(ids), 0, -1) if ids[i - 1] not in self.eos_ids), 0)
+        return [*ids[:end], ids[end] if end < len(ids) else self.eos_ids[0]]
+
+    def encode_document(self, text: str) -> list[int]:
+        """Token ids of a text with the special tokens that the tokenizer adds; those that the text already has count once."""
+        ids = [int(i) for i in self.tokenizer(text)["input_ids"]]
+        while len(ids) > 1 and ids[-1] in self.eos_ids and ids[-2] in self.eos_ids:
+            ids.pop()
+        while len(ids) > 1 and ids[0] == ids[1] == self.tokenizer.bos_token_id:
+            ids.pop(0)
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))

@@ -27,7 +27,12 @@ def test_backbone_attributes(llama_folder, gpt2_folder):
         tiny_models.PAD,
         (tiny_models.EOS,),
     )
-    assert (gpt2.hidden_size, gpt2.context_length, gpt2.pad_id, gpt2.eos_ids) == (32, 48, tiny_models.EOS, (tiny_models.EOS,))
+    assert (gpt2.hidden_size, gpt2.context_length, gpt2.pad_id, gpt2.eos_ids) == (
+        32,
+        48,
+        tiny_models.EOS,
+        (tiny_models.EOS,),
+    )
     assert (llama.name, llama.digest) == (str(llama_folder), weights_digest(llama_folder))
     assert llama.digest != gpt2.digest
     assert not [p for p in llama.model.parameters() if p.requires_grad]
@@ -62,6 +67,28 @@ def test_a_prompt_keeps_its_bos_and_loses_an_appended_eos(llama_copy):
     assert backbone.tokenizer("the cat")["input_ids"] == [tiny_models.BOS, *tiny_models.ids("the cat"), tiny_models.EOS]
     assert backbone.encode_prompt("the cat") == [tiny_models.BOS, *tiny_models.ids("the cat")]
     assert backbone.encode_response("cat ran") == [*tiny_models.ids("cat ran"), tiny_models.EOS]
+
+
+@pytest.mark.parametrize("text", ["cat ran <eos>", "cat ran <eos> <eos>", "cat ran <eos>\n"])
+def test_a_response_that_already_ends_with_a_stop_token_gets_no_second_one(llama_folder, text):
+    assert tiny_models.load(llama_folder).encode_response(text) == [*tiny_models.ids("cat ran"), tiny_models.EOS]
+
+
+def test_a_response_keeps_the_stop_token_that_it_ends_with(llama_copy):
+    tiny_models.set_generation_config(llama_copy, eos_token_id=[tiny_models.EOS, tiny_models.STOP])
+    backbone = tiny_models.load(llama_copy)
+    assert backbone.encode_response("cat <stop>") == [tiny_models.ID["cat"], tiny_models.STOP]
+    assert backbone.encode_response("cat <stop> <eos>") == [tiny_models.ID["cat"], tiny_models.STOP]
+    assert backbone.encode_response("<eos>") == [tiny_models.EOS]
+
+
+def test_a_text_with_special_tokens_has_each_only_once(llama_copy):
+    tiny_models.tokenizer(bos=True).save_pretrained(llama_copy)
+    backbone = tiny_models.load(llama_copy)
+    expected = [tiny_models.BOS, *tiny_models.ids("the cat"), tiny_models.EOS]
+    assert backbone.encode_document("the cat") == expected
+    assert backbone.encode_document("<bos> the cat <eos>") == expected
+    assert backbone.encode_prompt("<bos> the cat <eos>") == expected[:-1]
 
 
 def test_a_chat_template_wraps_the_prompt(llama_copy):

@@ -28,8 +28,8 @@ class PtxObjective:
         """Raises TrainingError if no text has at least two tokens, the second of which can be predicted."""
         self.policy, self.coef = policy, config.ptx_coef
         max_tokens = min(MAX_TEXT_TOKENS, policy.backbone.context_length)
-        tokenised = (policy.backbone.tokenizer(text)["input_ids"][:max_tokens] for text in texts)
-        self.texts = [[int(token) for token in ids] for ids in tokenised if len(ids) > 1]
+        tokenised = (policy.backbone.encode_document(text)[:max_tokens] for text in texts)
+        self.texts = [ids for ids in tokenised if len(ids) > 1]
         if not self.texts:
             raise TrainingError(
                 f"ptx_coef = {config.ptx_coef:g} mixes in pretraining text, but there is none. Give some, or set it to 0."
