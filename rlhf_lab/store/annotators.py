@@ -1,5 +1,6 @@
 """The people of a lab: who joined, and what each of them voted."""
 
+import re
 import time
 from collections import defaultdict
 from collections.abc import Collection
@@ -7,6 +8,7 @@ from collections.abc import Collection
 from sqlalchemy import Connection, func, select
 
 from rlhf_lab.common.enums import Choice, Source
+from rlhf_lab.common.person_names import latin_spelling, lookalike_keys, mixed_scripts, normalize_name
 from rlhf_lab.common.records import AnnotatorActivity, Person
 from rlhf_lab.errors import LabelError
 from rlhf_lab.store import tables as t
@@ -19,6 +21,8 @@ MAX_LAB_PEOPLE = 5_000
 VISITOR_PREFIX = "visitor-"
 #: Prefixes that a person's name must not have: judges, programs, visitors without a name, accounts.
 RESERVED_PREFIXES = ("judge:", "api:", VISITOR_PREFIX, "@")
+#: "@" and the name of an account as the Hub allows it; with other letters one could look like another.
+ACCOUNT_PATTERN = re.compile(r"@[A-Za-z0-9._-]+")
 #: Who entered by the operator's link.
 OPERATOR_NAME = "operator"
 
@@ -63,32 +67,44 @@ def annotator_stats(db: Database, project_id: int) -> list[AnnotatorActivity]:
 
 
 def add_person(db: Database, name: str, reserved_names: Collection[str] = ()) -> Person:
-    """Add a person. A name that a person or a vote has already gets a number: "Ann 2". Names that differ only in upper and
-    lower case count as equal (of ASCII letters on SQLite).
+    """Add a person. A name that looks like one that a person or a vote has already gets a number: "Ann 2"
+    (`rlhf_lab.common.person_names`).
 
     reserved_names: further names that are not free.
 
-    LabelError: no name, one that is too long, unprintable or reserved, or a lab that is full.
+    LabelError: no name, one that is too long, unprintable, reserved or of several alphabets, or a lab that is full.
     """
-    name = " ".join(name.split())
-    if unprintable := next((character for character in name if not character.isprintable()), ""):
+    name = _usable_name(name)
+    with db.write() as conn:
+        taken_names = {OPERATOR_NAME, *reserved_names, *conn.execute(select(t.people.c.name)).scalars()}
+        taken_names.update(conn.execute(select(t.votes.c.annotator).distinct()).scalars())
+        taken_keys = set[str]().union(*map(lookalike_keys, taken_names))
+        number, candidate = 1, name
+        while not taken_keys.isdisjoint(lookalike_keys(candidate)):
+            number += 1
+            candidate = f"{name[: MAX_PERSON_NAME_CHARS - len(f' {number}')]} {number}"
+        return _insert_person(conn, candidate)
+
+
+def _usable_name(name: str) -> str:
+    """The name as it is kept. Raises LabelError."""
+    if unprintable := next((character for character in " ".join(name.split()) if not character.isprintable()), ""):
         raise LabelError(
             f"The name holds a character that cannot be seen (U+{ord(unprintable):04X}). Type the name anew."
         )
-    if not name or len(name) > MAX_PERSON_NAME_CHARS or name.startswith(RESERVED_PREFIXES):
+    name = normalize_name(name)
+    if (
+        not 1 <= len(name) <= MAX_PERSON_NAME_CHARS
+        or not name.isprintable()
+        or latin_spelling(name).casefold().startswith(RESERVED_PREFIXES)
+    ):
         raise LabelError(f"Choose a name of 1 to {MAX_PERSON_NAME_CHARS} characters that others will know you by.")
-    p, v = t.people.c, t.votes.c
-    with db.write() as conn:
-        number, candidate = 1, name
-        reserved = {reserved_name.casefold() for reserved_name in (OPERATOR_NAME, *reserved_names)}
-        while (
-            candidate.casefold() in reserved
-            or conn.execute(select(p.id).where(func.lower(p.name) == func.lower(candidate))).scalar() is not None
-            or conn.execute(select(v.id).where(v.annotator == candidate).limit(1)).scalar() is not None
-        ):
-            number += 1
-            candidate = f"{name} {number}"
-        return _insert_person(conn, candidate)
+    if scripts := mixed_scripts(name):
+        raise LabelError(
+            f"A word of the name mixes letters of several alphabets ({', '.join(scripts)}), so it could be taken for another "
+            "name. Write each word in one alphabet."
+        )
+    return name
 
 
 def get_or_add_account(db: Database, name: str) -> Person:
@@ -97,7 +113,7 @@ def get_or_add_account(db: Database, name: str) -> Person:
     LabelError: no name or one that is too long, or a lab that is full.
     """
     name = f"@{name.strip()}"
-    if not 1 < len(name) <= MAX_PERSON_NAME_CHARS or not name.isprintable():
+    if not len(name) <= MAX_PERSON_NAME_CHARS or not ACCOUNT_PATTERN.fullmatch(name):
         raise LabelError("The account has no name that can be used here. Enter with the join code.")
     with db.write() as conn:
         existing = conn.execute(select(t.people).where(t.people.c.name == name)).first()

@@ -263,3 +263,19 @@ def test_operator_erases_a_person_who_may_join_again(lab, open_page):
     ann.click("role=tab[name='People']")
     ann.wait_for_selector("tr[data-name=Hal], .lab-people h2")
     assert ann.locator(".lab-people .erasure").is_hidden()
+
+
+def test_who_logs_out_is_a_viewer_again(lab, open_page):
+    page = join_as(lab, open_page, "Lou")
+    page.click("[data-do=log-out]")
+    expect(page.locator("form")).to_contain_text("You are here as Lou.")
+    page.click("button")
+    page.wait_for_selector("text=Join to label")
+    assert page.locator("[data-you]").count() == 0
+
+
+def test_a_wrong_operators_key_does_not_stay_in_the_address(lab, open_page):
+    page = open_page(lab)
+    page.goto(f"{lab.url}enter?key=not+the+secret")
+    page.wait_for_selector("text=not the operator's link")
+    assert page.url == f"{lab.url}enter"

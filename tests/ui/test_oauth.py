@@ -110,6 +110,14 @@ def test_an_account_labels_under_its_name_at_every_sign_in(db, web, hub, access)
     assert add_person(db, "ann").name == "ann"
 
 
+@pytest.mark.parametrize("name", ["\u0430nn", "ann\u3164", "\u212aay", "a nn", "", "x" * 60, ["ann"], None, 7])
+def test_an_account_without_a_plain_name_is_refused(web, hub, access, name):
+    hub.name = name
+    answer = web.get("/login/callback", params={"code": "good", "state": leave(web, hub)})
+    assert answer.status_code in (400, 502)
+    assert visitor(access, web).role is Role.VIEWER
+
+
 @pytest.mark.parametrize("name", ["me", "other", "Third"])
 def test_the_owner_and_who_is_named_operate(web, hub, access, name):
     hub.name = name

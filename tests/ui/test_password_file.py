@@ -93,6 +93,7 @@ def test_a_line_has_a_name_a_password_and_optionally_operator(lab, file):
         ("@ann:x", "line 1: the name has to be"),
         ("operator:x:operator", "line 1: the name has to be"),
         ("An\u200bn:x", "line 1: the name has to be"),
+        ("Ann\u3164:x", "line 1: the name has to be"),
         (f"{'x' * 61}:x", "line 1: the name has to be"),
         ("Ann:x\nAnn :y", 'line 2: "Ann" stands there twice'),
         ("Ann:scrypt$00$11", "line 1: the hash is not whole"),
@@ -123,6 +124,19 @@ def test_name_and_password_let_somebody_in_as_that_name(lab, web, name, password
     assert (answer.status_code, answer.headers["location"]) == (303, "./")
     assert "HttpOnly; SameSite=Lax" in answer.headers["set-cookie"]
     assert visitor_of(lab.access, web.cookies[lab.access.login_cookie_name]) == Visitor(role, name.strip())
+
+
+def test_a_name_may_be_typed_in_decomposed_letters(ctx, file):
+    people = read_password_file(file("Zo\u00eb:x\nR\ufb01:y"))
+    access = replace(ctx.as_multi_user(open_to_all=False).access, password_entries=people)
+    with TestClient(Starlette(routes=login_routes.login_routes(ctx.db, access)), follow_redirects=False) as client:
+        for typed, password, name in (
+            ("Zoe\u0308", "x", "Zo\u00eb"),
+            ("R\ufb01", "y", "R\ufb01"),
+            ("Rfi", "y", "R\ufb01"),
+        ):
+            assert enter(client, typed, password).status_code == 303
+            assert visitor_of(access, client.cookies[access.login_cookie_name]) == Visitor(Role.LABELLER, name)
 
 
 @pytest.mark.parametrize(

@@ -486,6 +486,59 @@ def test_a_taken_name_gets_a_number(ctx):
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("Ann\u3164", "Ann 2"),  # Hangul filler
+        ("A\ufe0fnn", "Ann 2"),  # variation selector
+        ("\uff21nn", "Ann 2"),  # fullwidth A
+        ("\u0391\u039d\u039d", "\u0391\u039d\u039d 2"),  # Greek capitals
+        ("oper\ufe0fator", "operator 2"),
+        ("operator\u3164", "operator 2"),
+        ("0perator", "0perator 2"),
+        ("OPERATOR\u115f", "OPERATOR 2"),
+    ],
+)
+def test_a_name_that_looks_like_another_gets_a_number(ctx, name, kept):
+    add_person(ctx.db, "Ann")
+    assert add_person(ctx.db, name).name == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("\u0410nn", "mixes letters of several alphabets (CYRILLIC, LATIN)"),
+        ("\u043eperator", "mixes letters of several alphabets"),
+        ("oper\u200bator", "cannot be seen (U+200B)"),
+        ("\u3164\u3164", "Choose a name"),
+        ("Judge:cheerful", "Choose a name"),
+        ("visitor\u20111", "Choose a name"),
+        ("\u0430\u0440\u0456:x", "Choose a name"),  # "api" in Cyrillic letters
+        ("\uff20ann", "Choose a name"),
+    ],
+)
+def test_a_name_that_pretends_to_be_something_else_is_refused(ctx, name, words):
+    with pytest.raises(LabelError, match=re.escape(words)):
+        add_person(ctx.db, name)
+
+
+def test_composed_and_decomposed_letters_are_one_name(ctx):
+    assert [add_person(ctx.db, name).name for name in ("Zo\u00eb", "Zoe\u0308", "Zoe")] == [
+        "Zo\u00eb",
+        "Zo\u00eb 2",
+        "Zoe",
+    ]
+
+
+def test_a_name_that_looks_like_one_of_the_password_file_is_not_free(ctx):
+    assert add_person(ctx.db, "\u0415\u0443\u0435", ["Eye"]).name == "\u0415\u0443\u0435 2"  # Cyrillic
+
+
+def test_the_number_behind_the_longest_name_leaves_it_usable(ctx):
+    names = [add_person(ctx.db, "x" * 60).name for _ in range(2)]
+    assert names == ["x" * 60, "x" * 58 + " 2"]
+
+
 def test_a_visitor_cannot_label_under_the_name_of_who_joined(ctx, handle_event_of):
     add_person(ctx.db, "Ann")
     with pytest.raises(LabelError, match="no usable name"):

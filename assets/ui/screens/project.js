@@ -252,10 +252,16 @@ function buildLab() {
 function submitSecret() {
   const secret = control('secret').value;
   send('operator_secret', { secret }, (reply) => {
-    if (reply.redirect_to_login) { location.assign(`enter?key=${encodeURIComponent(secret)}${location.hash}`); return; }  // the login leads back to this screen
+    if (reply.redirect_to_login) { logInAsOperator(secret); return; }
     messageShower(() => labCard.querySelector('form'))(reply);
     if (!reply.error) control('secret').value = '';
   });
+}
+// By a form, because an address with the secret would stay in the history. The login leads back to this screen.
+function logInAsOperator(secret) {
+  const form = el('form', { method: 'post', action: `enter${location.hash}`, hidden: true }, el('input', { type: 'hidden', name: 'key', value: secret }));
+  document.body.append(form);
+  form.submit();
 }
 
 const engineNode = () => labCard.querySelector('.engine');

@@ -26,6 +26,7 @@ from rlhf_lab.ui.auth.login_pages import (
     logout_redirect,
     password_form_page,
 )
+from rlhf_lab.ui.auth.password_file import find_entry
 from rlhf_lab.ui.auth.visitors import Access, Visitor, secrets_equal
 from rlhf_lab.ui.network import read_body
 
@@ -178,7 +179,7 @@ class PasswordLogin:
         async with self._lock:
             if self._limiter.is_blocked(address):
                 return password_form_page(wait_message, 429, name)
-            entry = self.access.password_entries.get(name)
+            entry = find_entry(self.access.password_entries, name)
             stored_hash = entry.password if entry else DUMMY_HASH
             is_match = await run_in_threadpool(passwords.verify_password, fields.get("password", ""), stored_hash)
             if entry is None or not is_match:

@@ -26,6 +26,8 @@ STATE_COOKIE = "rlhf_lab_sign_in"
 STATE_COOKIE_MAX_AGE_S = 600
 TIMEOUT_S = 15.0
 OPERATORS_ENV_VAR = "RLHF_LAB_OPERATORS"
+#: The provider cannot be reached, refuses, or answers nonsense.
+PROVIDER_ERRORS = (httpx.HTTPError, OAuthError, KeyError, TypeError, ValueError)
 CALLBACK_PATH = "login/callback"
 
 
@@ -80,7 +82,7 @@ def oauth_routes(db: Database, access: Access, provider: OAuthProvider) -> list[
             async with provider.client() as client:
                 authorization_endpoint = (await provider.fetch_metadata(client))["authorization_endpoint"]
                 url, _ = client.create_authorization_url(authorization_endpoint, state=state, code_verifier=verifier)
-        except (httpx.HTTPError, OAuthError, KeyError, ValueError) as error:
+        except PROVIDER_ERRORS as error:
             return _provider_error_page(error)
         response = RedirectResponse(url, status_code=303, headers=SECURITY_HEADERS)
         set_cookie(
@@ -98,7 +100,7 @@ def oauth_routes(db: Database, access: Access, provider: OAuthProvider) -> list[
             return _retry_page("You were not signed in: Hugging Face says no. Sign in again, or use the code.", 403)
         try:
             name = await _fetch_account_name(provider, params["code"], verifier)
-        except (httpx.HTTPError, OAuthError, KeyError, ValueError) as error:
+        except PROVIDER_ERRORS as error:
             return _provider_error_page(error)
         try:
             person = get_or_add_account(db, name)
@@ -122,7 +124,10 @@ async def _fetch_account_name(provider: OAuthProvider, code: str, verifier: str)
         await client.fetch_token(metadata["token_endpoint"], code=code, code_verifier=verifier)
         response = await client.get(metadata["userinfo_endpoint"])
         response.raise_for_status()
-        return str(response.json()["preferred_username"])
+        name = response.json()["preferred_username"]
+    if not isinstance(name, str):
+        raise ValueError("the name of the account is not a text")
+    return name
 
 
 def _provider_error_page(error: Exception) -> Response:

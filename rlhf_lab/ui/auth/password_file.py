@@ -4,10 +4,12 @@ Empty lines and those that begin with # are skipped. A password is in plain text
 prints. It may contain colons; one that ends in ":operator" must be hashed.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlhf_lab.common import passwords
+from rlhf_lab.common.person_names import has_invisible, normalize_name
 from rlhf_lab.common.records import Role
 from rlhf_lab.errors import ConfigError
 from rlhf_lab.store.annotators import MAX_PERSON_NAME_CHARS, OPERATOR_NAME, RESERVED_PREFIXES
@@ -51,6 +53,13 @@ def read_password_file(path: Path) -> dict[str, PasswordEntry]:
     return entries
 
 
+def find_entry(entries: Mapping[str, PasswordEntry], name: str) -> PasswordEntry | None:
+    """The entry of who typed this name: that of the same spelling first, then one that differs in Unicode's form alone."""
+    typed = normalize_name(name)
+    same_form = (entry for entry in entries.values() if normalize_name(entry.name) == typed)
+    return entries.get(" ".join(name.split())) or next(same_form, None)
+
+
 def _parse_line(line: str) -> PasswordEntry:
     name, colon, rest = line.partition(":")
     name, password = " ".join(name.split()), rest.removesuffix(OPERATOR_SUFFIX)
@@ -60,6 +69,7 @@ def _parse_line(line: str) -> PasswordEntry:
         not name
         or len(name) > MAX_PERSON_NAME_CHARS
         or not name.isprintable()
+        or has_invisible(name)
         or name.startswith(RESERVED_PREFIXES)
         or name == OPERATOR_NAME
     ):
