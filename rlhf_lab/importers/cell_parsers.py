@@ -14,16 +14,28 @@ CHOICE_WORDS = {
     Choice.FIRST: ("first", "1", "a", "left", "x", "model_a", "response_1", "response_a", "model_x", "chosen"),
     Choice.SECOND: ("second", "2", "b", "right", "y", "model_b", "response_2", "response_b", "model_y", "rejected"),
     Choice.TIE: ("tie", "0", "draw", "equal", "same", "both", "both_good"),
-    Choice.BOTH_BAD: ("both_bad", "neither", "none", "tie (bothbad)", "both bad", "bothbad"),
+    Choice.BOTH_BAD: ("both_bad", "neither", "tie (bothbad)", "both bad", "bothbad"),
     Choice.SKIP: ("skip", "skipped"),
 }
 CHOICE_BY_WORD = {word: choice for choice, words in CHOICE_WORDS.items() for word in words}
 EMPTY_VALUES: tuple[Any, ...] = (None, "")
 
 
+def is_blank(value: Any) -> bool:
+    """Whether a cell holds nothing: None, white space, or the NaN that pandas writes for a missing value."""
+    if isinstance(value, float):
+        return math.isnan(value)
+    return value is None or (isinstance(value, str) and not value.strip())
+
+
 def parse_choice(value: Any, custom_words: Mapping[str, Choice]) -> Choice:
-    """A vote by `custom_words` (--choices), or if that is empty by CHOICE_BY_WORD."""
+    """A vote by `custom_words` (--choices), or if that is empty by CHOICE_BY_WORD.
+
+    "none" is not among the known words: it can mean "neither text", and it is how Python writes a missing value.
+    """
     word = _normalize_cell(value)
+    if is_blank(value) and word not in custom_words:
+        raise UnreadableError("is missing. Write the vote, or take the row out")
     choices = custom_words or CHOICE_BY_WORD
     choice = choices.get(word) or choices.get(word.lower())
     if choice is None:

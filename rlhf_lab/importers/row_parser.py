@@ -11,6 +11,7 @@ from rlhf_lab.common.csv_safety import unescape_formula
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.importers.cell_parsers import (
     EMPTY_VALUES,
+    is_blank,
     parse_bool,
     parse_choice,
     parse_int,
@@ -173,7 +174,7 @@ def _parse_two_texts(parser: _RowParser) -> list[ParsedVote]:
     votes = []
     for name in mapping.annotator_columns:
         value = parser.row.cells.get(name)
-        if value in EMPTY_VALUES:
+        if is_blank(value):
             continue
         try:
             choice = parse_choice(value, parser.options.choices)
