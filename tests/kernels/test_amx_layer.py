@@ -24,10 +24,10 @@ def some(*shape, seed=0, scale=1.0):
     return (torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))) * scale).to(HALF)
 
 
-def near(found, expected, most):
+def near(actual, expected, most):
     """The error by its share of the size of all numbers."""
-    found, expected = found.detach().double(), expected.detach().double()
-    error, size = float((found - expected).norm()), float(expected.norm())
+    actual, expected = actual.detach().double(), expected.detach().double()
+    error, size = float((actual - expected).norm()), float(expected.norm())
     assert error <= most * size, error / size
 
 
@@ -51,9 +51,9 @@ def test_tiled_linear_matches_float64(units, rows, depth, width, bias, monkeypat
     tiny_models.use_layer_backend(units, monkeypatch)
     x, weight, add = some(rows, depth), some(width, depth, seed=1), some(width, seed=2) if bias else None
     exact = x.double() @ weight.double().t() + (0 if add is None else add.double())
-    found = amx_layer.tiled_linear(x, amx_layer.tile_layout(weight), width, add)
-    assert found.shape == (rows, width)
-    torch.testing.assert_close(found.double(), exact, rtol=2**-8, atol=1e-5 * float(exact.abs().max()))
+    actual = amx_layer.tiled_linear(x, amx_layer.tile_layout(weight), width, add)
+    assert actual.shape == (rows, width)
+    torch.testing.assert_close(actual.double(), exact, rtol=2**-8, atol=1e-5 * float(exact.abs().max()))
 
 
 @UNITS
@@ -81,8 +81,8 @@ def test_wrong_sizes_raise(units, monkeypatch):
     tiny_models.use_layer_backend(units, monkeypatch)
     with pytest.raises(ValueError, match="not one of \\(32, 96\\) laid out"):
         amx_layer.tiled_linear(some(2, 96), amx_layer.tile_layout(some(32, 64)), 32)
-    x, frozen, shape, turn, pairs = made(2, 6, (3,) * 7)
-    whole, rows, mixed = in_c(frozen, shape, pairs), x[0], some(2, 6, 64)
+    x, frozen, shape, turn, lora_tensors = make_inputs(2, 6, (3,) * 7)
+    whole, rows, mixed = amx_layer_of(frozen, shape, lora_tensors), x[0], some(2, 6, 64)
     short, wide, other = (
         RopeTables(*(one[:3] for one in turn)),
         x.repeat(1, 1, 2),
@@ -107,8 +107,8 @@ def test_lora_grads_are_float32_whatever_the_default_dtype(units, monkeypatch):
     tiny_models.use_layer_backend(units, monkeypatch)
     torch.set_default_dtype(HALF)
     try:
-        x, frozen, shape, turn, pairs = made(3, 6, (3,) * 7)
-        whole = in_c(frozen, shape, pairs)
+        x, frozen, shape, turn, lora_tensors = make_inputs(3, 6, (3,) * 7)
+        whole = amx_layer_of(frozen, shape, lora_tensors)
         _, slopes = whole.backward(
             x, x, whole.forward(x, *turn, 0, save_attn_output=True)[1], *turn, 0, needs_x_grad=False
         )
@@ -127,7 +127,9 @@ def test_supports_weight():
 # --- layers ---
 
 
-def made(batch, length, ranks, bias=True, width=64, inner=96, heads=4, groups=2, size=16, turns=False, seed=0):
+def make_inputs(
+    batch, length, ranks, bias=True, width=64, inner=96, heads=4, groups=2, size=16, per_row_rope=False, seed=0
+):
     """x, frozen weights, shape, turn and pairs, in bfloat16 but for the pairs; turns: each text has places of its own."""
     rows = [(heads * size, width), (groups * size, width), (groups * size, width), (width, heads * size)]
     rows += [(inner, width), (inner, width), (width, inner)]
@@ -135,31 +137,31 @@ def made(batch, length, ranks, bias=True, width=64, inner=96, heads=4, groups=2,
     qkv = torch.cat(each[:3])
     norms = (1 + some(width, seed=20, scale=0.2), 1 + some(width, seed=21, scale=0.2))
     frozen = LayerWeights(qkv, *each[3:], norms, some(len(qkv), seed=22, scale=0.3) if bias else None)
-    pairs = [
+    lora_tensors = [
         some(*shape, seed=30 + i, scale=shape[1] ** -0.5).float()
         for i, ((out, into), rank) in enumerate(zip(rows, ranks, strict=False))
         for shape in ((rank, into), (out, rank))
     ]
-    angles = some(*([batch] if turns else []), length, size // 2, seed=40).float()
+    angles = some(*([batch] if per_row_rope else []), length, size // 2, seed=40).float()
     cos, sin = angles.cos(), angles.sin()
     turn = RopeTables(torch.cat([cos, cos], -1).to(HALF), torch.cat([-sin, sin], -1).to(HALF))
-    return some(batch, length, width, seed=50), frozen, LayerDims(heads, groups, size, (1e-3, 2e-3)), turn, pairs
+    return some(batch, length, width, seed=50), frozen, LayerDims(heads, groups, size, (1e-3, 2e-3)), turn, lora_tensors
 
 
-def in_c(frozen, shape, pairs, scale=SCALE):
+def amx_layer_of(frozen, shape, lora_tensors, scale=SCALE):
     sizes = [shape.heads * shape.head_size, *[shape.kv_heads * shape.head_size] * 2]
     each = [*frozen.qkv.split(sizes), *frozen[1:5]]
-    found = amx_layer.AmxLayer(
-        amx_layer.TiledWeights(each, frozen.bias, frozen.norms, shape), [len(a) for a in pairs[::2]]
+    actual = amx_layer.AmxLayer(
+        amx_layer.TiledWeights(each, frozen.bias, frozen.norms, shape), [len(a) for a in lora_tensors[::2]]
     )
-    if pairs:
-        found.set_lora(pairs, scale)
-    return found
+    if lora_tensors:
+        actual.set_lora(lora_tensors, scale)
+    return actual
 
 
-def exactly(x, frozen, shape, turn, pairs, first):
+def in_float64(x, frozen, shape, turn, lora_tensors, first):
     """The output, what comes back, and all slopes, in float64, of the same weights."""
-    wide = [one.double().requires_grad_() for one in (x, *pairs)]
+    wide = [one.double().requires_grad_() for one in (x, *lora_tensors)]
     held = LayerWeights(
         *(one.double() for one in frozen[:5]), tuple(one.double() for one in frozen.norms),
         None if frozen.bias is None else frozen.bias.double(),
@@ -174,36 +176,39 @@ def exactly(x, frozen, shape, turn, pairs, first):
 CASES = [
     {"batch": 1, "length": 1, "ranks": (4,) * 7},
     {"batch": 3, "length": 5, "ranks": (1, 2, 3, 4, 5, 6, 7), "first": 2},
-    {"batch": 5, "length": 33, "ranks": (8,) * 7, "turns": True},
+    {"batch": 5, "length": 33, "ranks": (8,) * 7, "per_row_rope": True},
     {"batch": 2, "length": 40, "ranks": (), "first": 39},
     {"batch": 7, "length": 19, "ranks": (40,) * 7, "bias": False, "groups": 4, "first": 1},
     {"batch": 2, "length": 70, "ranks": (16,) * 7, "heads": 2, "size": 32, "width": 32, "inner": 32},
-    {"batch": 40, "length": 9, "ranks": (8,) * 7, "first": 3, "turns": True},
+    {"batch": 40, "length": 9, "ranks": (8,) * 7, "first": 3, "per_row_rope": True},
 ]
 
 
 @UNITS
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("learns", ["words and pairs", "pairs"])
+@pytest.mark.parametrize("learns", ["words and pairs", "lora_tensors"])
 def test_layer_and_gradients_match_float64(units, case, learns, monkeypatch):
     """Within what roundings to bfloat16 between its products take."""
     tiny_models.use_layer_backend(units, monkeypatch)
     case = dict(case)
     first = case.pop("first", 0)
-    x, frozen, shape, turn, pairs = made(**case)
-    out, slope, exact = exactly(x, frozen, shape, turn, pairs, first)
-    inputs = [x.clone().requires_grad_(learns != "pairs"), *(one.clone().requires_grad_() for one in pairs)]
-    found = fused_layer(
-        inputs[0], in_c(frozen, shape, pairs), shape, turn, LoraUpdate(frozen, SCALE), inputs[1:], first
+    x, frozen, shape, turn, lora_tensors = make_inputs(**case)
+    out, slope, exact = in_float64(x, frozen, shape, turn, lora_tensors, first)
+    inputs = [
+        x.clone().requires_grad_(learns != "lora_tensors"),
+        *(one.clone().requires_grad_() for one in lora_tensors),
+    ]
+    actual = fused_layer(
+        inputs[0], amx_layer_of(frozen, shape, lora_tensors), shape, turn, LoraUpdate(frozen, SCALE), inputs[1:], first
     )
-    assert found.dtype == HALF
-    near(found, out, 0.01)
-    if found.requires_grad:
-        found.backward(slope)
-    for mine, expected in zip(inputs, exact, strict=True):
-        if mine.requires_grad:
-            assert mine.grad.dtype == mine.dtype
-            near(mine.grad, expected, 0.02)
+    assert actual.dtype == HALF
+    near(actual, out, 0.01)
+    if actual.requires_grad:
+        actual.backward(slope)
+    for ours, expected in zip(inputs, exact, strict=True):
+        if ours.requires_grad:
+            assert ours.grad.dtype == ours.dtype
+            near(ours.grad, expected, 0.02)
 
 
 @UNITS
@@ -211,10 +216,10 @@ def test_layer_and_gradients_match_float64(units, case, learns, monkeypatch):
 def test_results_do_not_depend_on_the_number_of_threads(units, case, monkeypatch):
     """Also where there are fewer texts than threads, and with a gradient or without one."""
     tiny_models.use_layer_backend(units, monkeypatch)
-    case, before, found = dict(case), torch.get_num_threads(), []
+    case, before, actual = dict(case), torch.get_num_threads(), []
     first = case.pop("first", 0)
-    x, frozen, shape, turn, pairs = made(**case)
-    whole, slope = in_c(frozen, shape, pairs), some(len(x), x.shape[1] - first, x.shape[2], seed=60)
+    x, frozen, shape, turn, lora_tensors = make_inputs(**case)
+    whole, slope = amx_layer_of(frozen, shape, lora_tensors), some(len(x), x.shape[1] - first, x.shape[2], seed=60)
     rows = x.view(-1, x.shape[-1])
     try:
         for threads in (1, 2, 3, 8):
@@ -222,7 +227,7 @@ def test_results_do_not_depend_on_the_number_of_threads(units, case, monkeypatch
             out, mixed = whole.forward(x, *turn, first, save_attn_output=True)
             dx, slopes = whole.backward(slope, x, mixed, *turn, first, needs_x_grad=True)
             read = whole.qkv_projection(rows)
-            found.append(
+            actual.append(
                 [
                     out,
                     mixed,
@@ -236,16 +241,16 @@ def test_results_do_not_depend_on_the_number_of_threads(units, case, monkeypatch
             )
     finally:
         torch.set_num_threads(before)
-    assert torch.equal(found[0][0], found[0][2])
-    for others in found[1:]:
-        assert all(torch.equal(one, other) for one, other in zip(found[0], others, strict=True))
+    assert torch.equal(actual[0][0], actual[0][2])
+    for others in actual[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(actual[0], others, strict=True))
 
 
 @UNITS
 def test_a_sequence_does_not_depend_on_its_batch(units, monkeypatch):
     tiny_models.use_layer_backend(units, monkeypatch)
-    x, frozen, shape, turn, pairs = made(9, 21, (8,) * 7)
-    whole = in_c(frozen, shape, pairs)
+    x, frozen, shape, turn, lora_tensors = make_inputs(9, 21, (8,) * 7)
+    whole = amx_layer_of(frozen, shape, lora_tensors)
     together = whole.forward(x, *turn, 4, save_attn_output=False)[0]
     for i, text in enumerate(x):
         assert torch.equal(whole.forward(text[None], *turn, 4, save_attn_output=False)[0], together[i : i + 1])
@@ -254,15 +259,15 @@ def test_a_sequence_does_not_depend_on_its_batch(units, monkeypatch):
 @UNITS
 def test_set_lora_replaces_the_previous_update(units, monkeypatch):
     tiny_models.use_layer_backend(units, monkeypatch)
-    x, frozen, shape, turn, pairs = made(2, 6, (3,) * 7)
-    _, _, _, _, others = made(2, 6, (3,) * 7, seed=9)
-    whole = in_c(frozen, shape, [7 * one for one in others], scale=-2.0)
+    x, frozen, shape, turn, lora_tensors = make_inputs(2, 6, (3,) * 7)
+    _, _, _, _, others = make_inputs(2, 6, (3,) * 7, seed=9)
+    whole = amx_layer_of(frozen, shape, [7 * one for one in others], scale=-2.0)
     version = whole.lora_buffer._version
-    whole.set_lora(pairs, SCALE)
+    whole.set_lora(lora_tensors, SCALE)
     assert whole.lora_buffer._version > version, "a gradient that waits would be taken with other weights"
     assert torch.equal(
         whole.forward(x, *turn, 0, save_attn_output=False)[0],
-        in_c(frozen, shape, pairs).forward(x, *turn, 0, save_attn_output=False)[0],
+        amx_layer_of(frozen, shape, lora_tensors).forward(x, *turn, 0, save_attn_output=False)[0],
     )
 
 
@@ -270,10 +275,10 @@ def test_set_lora_replaces_the_previous_update(units, monkeypatch):
 def test_double_backward(units, monkeypatch):
     """As trpo's curvature needs it."""
     tiny_models.use_layer_backend(units, monkeypatch)
-    x, frozen, shape, turn, pairs = made(2, 6, (3,) * 7)
-    found = []
-    for weights in (in_c(frozen, shape, pairs), None):
-        inputs = [one.clone().requires_grad_() for one in pairs]
+    x, frozen, shape, turn, lora_tensors = make_inputs(2, 6, (3,) * 7)
+    actual = []
+    for weights in (amx_layer_of(frozen, shape, lora_tensors), None):
+        inputs = [one.clone().requires_grad_() for one in lora_tensors]
         update = LoraUpdate(frozen, SCALE)
         out = (
             unfused_layer(x, shape, turn, update, inputs)
@@ -281,22 +286,22 @@ def test_double_backward(units, monkeypatch):
             else fused_layer(x, weights, shape, turn, update, inputs)
         )
         first = torch.autograd.grad(out.float().square().sum(), inputs, create_graph=True)
-        found.append(torch.autograd.grad(sum((one**2).sum() for one in first), inputs))
-    for mine, expected in zip(*found, strict=True):
-        near(mine, expected, 0.03)
+        actual.append(torch.autograd.grad(sum((one**2).sum() for one in first), inputs))
+    for ours, expected in zip(*actual, strict=True):
+        near(ours, expected, 0.03)
 
 
 def test_amx_is_not_used_without_permission(monkeypatch):
     monkeypatch.delenv(compile.KERNELS_ENV, raising=False)
     monkeypatch.setattr(compile.torch.cpu, "get_capabilities", lambda: {"amx_bf16": True, "avx512_bf16": True})
     monkeypatch.setattr(compile.torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    found = []
+    actual = []
     for may in (True, False):
         monkeypatch.setattr(compile, "_request_amx_permission", lambda may=may: may)
-        found.append(compile.matmul_flag_sets(HALF))
-    assert [len(one) for one in found] == [3, 2]
-    assert "-mamx-bf16" in found[0][0]
-    assert all("-mamx-bf16" not in options for options in found[1])
+        actual.append(compile.matmul_flag_sets(HALF))
+    assert [len(one) for one in actual] == [3, 2]
+    assert "-mamx-bf16" in actual[0][0]
+    assert all("-mamx-bf16" not in options for options in actual[1])
     assert compile.matmul_flag_sets(torch.float32) == [()]
     monkeypatch.setattr(compile, "_request_amx_permission", lambda: pytest.fail("asked for though nobody needs them"))
     assert compile.matmul_flag_sets(torch.float32) == [()]

@@ -19,16 +19,16 @@ def some(*shape, seed=0, scale=1.0, dtype=torch.float32):
     return (torch.randn(shape, generator=torch.Generator().manual_seed(seed + sum(shape))) * scale).to(dtype)
 
 
-def wide(*tensors):
+def in_double(*tensors):
     return [one.detach().double().requires_grad_() for one in tensors]
 
 
-def close(found, expected, most=2e-6, *, dtype=torch.float32):
+def close(actual, expected, most=2e-6, *, dtype=torch.float32):
     """Within `most` of the largest number, and what one rounding to the dtype takes."""
-    assert found.dtype == dtype
+    assert actual.dtype == dtype
     atol = most * max(1.0, float(expected.detach().abs().max()))
     torch.testing.assert_close(
-        found.double(), expected.detach(), rtol=2**-8 if dtype == torch.bfloat16 else 0, atol=atol
+        actual.double(), expected.detach(), rtol=2**-8 if dtype == torch.bfloat16 else 0, atol=atol
     )
 
 
@@ -53,11 +53,11 @@ def test_rms_norm_equals_loop(dtype, width):
 @BOTH
 def test_rms_norm_gradient_matches_autograd(dtype, width):
     x, weight, slope, around = (some(*shape, width, seed=i, dtype=dtype) for i, shape in enumerate([[7], [], [7], [7]]))
-    found, again = c_ops.rms_norm_backward(slope, x, c_ops.rms_norm(x, weight, 1e-3)[1], weight, around)
-    (exact,) = wide(x)
+    actual, again = c_ops.rms_norm_backward(slope, x, c_ops.rms_norm(x, weight, 1e-3)[1], weight, around)
+    (exact,) = in_double(x)
     expected = exact * (exact.square().mean(-1, keepdim=True) + 1e-3).rsqrt() * weight.double()
     expected.backward(slope.double())
-    close(found, around.double() + exact.grad, dtype=dtype)
+    close(actual, around.double() + exact.grad, dtype=dtype)
     close(again, expected, dtype=dtype)
 
 
@@ -65,7 +65,7 @@ def test_rms_norm_gradient_matches_autograd(dtype, width):
 @BOTH
 def test_swiglu_and_gradients_match_autograd(dtype, count):
     gate, up, slope = (some(1, count, seed=seed, scale=4, dtype=dtype) for seed in range(3))
-    exact_gate, exact_up = wide(gate, up)
+    exact_gate, exact_up = in_double(gate, up)
     exact = exact_gate * torch.sigmoid(exact_gate) * exact_up
     exact.backward(slope.double())
     close(c_ops.swiglu(gate, up), exact, dtype=dtype)
@@ -88,16 +88,16 @@ def rotated(x, cos, sin):
     return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 
 
-def turns(size, *shape, dtype=torch.float32):
+def per_row_rope(size, *shape, dtype=torch.float32):
     angles = some(*shape, size // 2, seed=5)
     cos, sin = torch.cat([angles.cos(), angles.cos()], -1), torch.cat([-angles.sin(), angles.sin()], -1)
     return cos.to(dtype), sin.to(dtype)
 
 
-def attention(read, cos, sin, batch, heads, groups):
+def attention(qkv, cos, sin, batch, heads, groups):
     """In float64, by softmax over each token's past."""
-    size = read.shape[1] // (heads + 2 * groups)
-    each = read.view(batch, -1, heads + 2 * groups, size).transpose(1, 2)
+    size = qkv.shape[1] // (heads + 2 * groups)
+    each = qkv.view(batch, -1, heads + 2 * groups, size).transpose(1, 2)
     cos, sin = (one.double().reshape(-1, 1, *one.shape[-2:]) for one in (cos, sin))
     q, k = rotated(each[:, :heads], cos, sin), rotated(each[:, heads:-groups], cos, sin)
     k, v = (one.repeat_interleave(heads // groups, 1) for one in (k, each[:, -groups:]))
@@ -123,14 +123,14 @@ def test_attention_and_gradients_match_autograd(dtype, case, first, each_its_own
     """each_its_own: texts are rotated by places of their own."""
     heads, groups, size, length = case.values()
     first = min(first, length - 1)
-    read = some(3 * length, (heads + 2 * groups) * size, dtype=dtype)
+    qkv = some(3 * length, (heads + 2 * groups) * size, dtype=dtype)
     slope = some(3 * (length - first), heads * size, seed=1, dtype=dtype)
-    cos, sin = turns(size, *([3] if each_its_own else []), length, dtype=dtype)
-    (exact,) = wide(read)
+    cos, sin = per_row_rope(size, *([3] if each_its_own else []), length, dtype=dtype)
+    (exact,) = in_double(qkv)
     expected = attention(exact, cos, sin, 3, heads, groups)[:, first:].flatten(0, 1)
     expected.backward(slope.double())
-    close(c_ops.causal_attention(read, cos, sin, 3, first, heads, groups), expected, dtype=dtype)
-    close(c_ops.causal_attention_backward(slope, read, cos, sin, 3, first, heads, groups), exact.grad, dtype=dtype)
+    close(c_ops.causal_attention(qkv, cos, sin, 3, first, heads, groups), expected, dtype=dtype)
+    close(c_ops.causal_attention_backward(slope, qkv, cos, sin, 3, first, heads, groups), exact.grad, dtype=dtype)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -139,14 +139,14 @@ def test_attention_and_gradients_match_autograd(dtype, case, first, each_its_own
 def test_decode_attention_reads_and_extends_the_cache(dtype, case, padded):
     """Its key and value are written behind the others, and nothing else is."""
     heads, groups, size, used = case.values()
-    read, (cos, sin) = some(3, (heads + 2 * groups) * size, dtype=dtype), turns(size, 3, 1, dtype=dtype)
+    qkv, (cos, sin) = some(3, (heads + 2 * groups) * size, dtype=dtype), per_row_rope(size, 3, 1, dtype=dtype)
     room = [some(3, groups, used + 4, size, seed=seed, dtype=dtype) for seed in (1, 2)]
     before = [one.clone() for one in room]
     seen = torch.ones(3, used + 1, dtype=torch.bool)
     if padded:
         seen[1, : used // 2], seen[2, :used] = False, False
-    found = c_ops.decode_attention(read, cos, sin, seen if padded else None, *room, used, heads)
-    each = read.view(3, -1, 1, size).double()
+    actual = c_ops.decode_attention(qkv, cos, sin, seen if padded else None, *room, used, heads)
+    each = qkv.view(3, -1, 1, size).double()
     q, k = (
         rotated(each[:, :heads], cos[:, None], sin[:, None]),
         rotated(each[:, heads:-groups], cos[:, None], sin[:, None]),
@@ -160,7 +160,7 @@ def test_decode_attention_reads_and_extends_the_cache(dtype, case, padded):
         for was, new in zip(before, (k, each[:, -groups:]), strict=True)
     )
     scores = (q @ keys.mT / math.sqrt(size)).masked_fill(~seen[:, None, None], -torch.inf)
-    close(found, (scores.softmax(-1) @ values).flatten(1), dtype=dtype)
+    close(actual, (scores.softmax(-1) @ values).flatten(1), dtype=dtype)
 
 
 @pytest.mark.parametrize("rank", [1, 8, 11, 70])
@@ -171,10 +171,10 @@ def test_lora_grads_match_autograd(dtype, rank, part):
     x, a, b = some(45, 32, dtype=dtype), some(rank, 32, seed=1), some(48, rank, seed=2)
     slope = some(45, 80, seed=3, dtype=dtype)[:, 16:64] if part else some(45, 48, seed=3, dtype=dtype)
     assert c_ops.lora_grads_supported(x, slope)
-    exact_a, exact_b = wide(a, b)
+    exact_a, exact_b = in_double(a, b)
     (0.5 * x.double() @ exact_a.t() @ exact_b.t()).backward(slope.double())
-    for found, exact in zip(c_ops.lora_grads(x, slope, a, b, 0.5), (exact_a, exact_b), strict=True):
-        close(found, exact.grad)
+    for actual, exact in zip(c_ops.lora_grads(x, slope, a, b, 0.5), (exact_a, exact_b), strict=True):
+        close(actual, exact.grad)
 
 
 @pytest.mark.parametrize("rank", [1, 8, 70])
@@ -220,10 +220,10 @@ def test_logprobs_and_entropy_match_softmax(dtype, words, temperature, learns):
 def test_exp_is_accurate_to_the_last_digits(kernels):
     """Down to 10⁻³⁵."""
     logits = -torch.linspace(0, 80, 4001)[None]
-    found = logits.clone()
-    c_ops.logprobs_and_entropy_inplace(found, torch.zeros(1, dtype=torch.int64), 1.0, True)
+    actual = logits.clone()
+    c_ops.logprobs_and_entropy_inplace(actual, torch.zeros(1, dtype=torch.int64), 1.0, True)
     exact = logits.double().softmax(-1)
-    torch.testing.assert_close(-found[0, 1:].double(), exact[0, 1:], rtol=3e-7, atol=0)
+    torch.testing.assert_close(-actual[0, 1:].double(), exact[0, 1:], rtol=3e-7, atol=0)
 
 
 def test_a_token_outside_the_vocabulary_is_refused(kernels):
@@ -236,7 +236,7 @@ def test_a_token_outside_the_vocabulary_is_refused(kernels):
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf])
 @BOTH
 def test_non_finite_values_propagate(dtype, wrong):
-    x, ones, (cos, sin) = some(4, 48, dtype=dtype), torch.ones(4, 48, dtype=dtype), turns(16, 4, dtype=dtype)
+    x, ones, (cos, sin) = some(4, 48, dtype=dtype), torch.ones(4, 48, dtype=dtype), per_row_rope(16, 4, dtype=dtype)
     x[2, 20] = wrong  # a part of the key that tokens 2 and 3 look at
     assert not c_ops.rms_norm(x, ones[0], 1e-6)[0][2].isfinite().all()
     assert not c_ops.swiglu(x, ones).isfinite().all()
@@ -254,36 +254,36 @@ def test_rounding_to_bfloat16_breaks_ties_to_even(kernels):
     step, zeros, ones = 2**-7, torch.zeros(1, 16).bfloat16(), torch.ones(1, 16).bfloat16()
     for low, expected in ((1, 1), (1 + step, 1 + 2 * step)):
         around, slope = ones * low, ones * (step / 2)
-        found, _ = c_ops.rms_norm_backward(slope, zeros, torch.ones(1, 1), ones[0], around)
-        assert found.tolist() == [[expected] * 16]
+        actual, _ = c_ops.rms_norm_backward(slope, zeros, torch.ones(1, 1), ones[0], around)
+        assert actual.tolist() == [[expected] * 16]
         rooms = zeros.view(1, 1, 1, 16).repeat(1, 1, 2, 1), (ones * low).view(1, 1, 1, 16).repeat(1, 1, 2, 1)
-        read = torch.cat([zeros, zeros, ones * (low + step)], 1)  # a query that looks at both tokens alike
-        assert c_ops.decode_attention(read, ones, zeros, None, *rooms, 1, 1).tolist() == [[expected] * 16]
+        qkv = torch.cat([zeros, zeros, ones * (low + step)], 1)  # a query that looks at both tokens alike
+        assert c_ops.decode_attention(qkv, ones, zeros, None, *rooms, 1, 1).tolist() == [[expected] * 16]
 
 
 @BOTH
 def test_results_do_not_depend_on_the_number_of_threads(dtype):
-    read, (cos, sin) = some(5 * 80, 96, dtype=dtype), turns(16, 80, dtype=dtype)
+    qkv, (cos, sin) = some(5 * 80, 96, dtype=dtype), per_row_rope(16, 80, dtype=dtype)
     slope, of_lora = some(5 * 80, 32, seed=1, dtype=dtype), some(300, 32, dtype=dtype)
     keys, values = (some(6, 1, 100, 16, seed=seed, dtype=dtype) for seed in (2, 3))
-    nexts, at = some(6, 48, dtype=dtype), [one[:, None] for one in turns(16, 6, dtype=dtype)]
+    qkv_next, at = some(6, 48, dtype=dtype), [one[:, None] for one in per_row_rope(16, 6, dtype=dtype)]
     x, weight, logits = some(300, 64, dtype=dtype), some(64, dtype=dtype), some(40, 500, dtype=dtype)
     tokens, a, b = torch.arange(40), some(8, 64), some(32, 8)
-    before, found = torch.get_num_threads(), []
+    before, actual = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             out, inverse = c_ops.rms_norm(x, weight, 1e-6)
             said = logits.clone()
-            found.append(
+            actual.append(
                 [
                     out,
                     *c_ops.rms_norm_backward(x, x, inverse, weight, x),
                     c_ops.swiglu(x, x),
                     *c_ops.swiglu_backward(x, x, x),
-                    c_ops.causal_attention(read, cos, sin, 5, 0, 2, 2),
-                    c_ops.causal_attention_backward(slope, read, cos, sin, 5, 0, 2, 2),
-                    c_ops.decode_attention(nexts, *at, None, keys.clone(), values.clone(), 90, 1),
+                    c_ops.causal_attention(qkv, cos, sin, 5, 0, 2, 2),
+                    c_ops.causal_attention_backward(slope, qkv, cos, sin, 5, 0, 2, 2),
+                    c_ops.decode_attention(qkv_next, *at, None, keys.clone(), values.clone(), 90, 1),
                     *c_ops.lora_grads(x, of_lora, a, b, 1.0),
                     *c_ops.logprobs_and_entropy_inplace(said, tokens, 1.0, True),
                     said,
@@ -291,37 +291,37 @@ def test_results_do_not_depend_on_the_number_of_threads(dtype):
             )
     finally:
         torch.set_num_threads(before)
-    for other in found[1:]:
-        for mine, theirs in zip(found[0], other, strict=True):
-            assert torch.equal(mine, theirs)
+    for other in actual[1:]:
+        for ours, theirs in zip(actual[0], other, strict=True):
+            assert torch.equal(ours, theirs)
 
 
 @BOTH
 def test_each_thread_has_its_own_workspace(dtype, monkeypatch):
     """Of the working memory of two threads, both parts are written to."""
-    read, (cos, sin) = some(5 * 80, 96, dtype=dtype), turns(16, 80, dtype=dtype)
-    x, logits, at = some(300, 64, dtype=dtype), some(40, 500, dtype=dtype), turns(16, 6, 1, dtype=dtype)
+    qkv, (cos, sin) = some(5 * 80, 96, dtype=dtype), per_row_rope(16, 80, dtype=dtype)
+    x, logits, at = some(300, 64, dtype=dtype), some(40, 500, dtype=dtype), per_row_rope(16, 6, 1, dtype=dtype)
     keys, values = (some(6, 1, 100, 16, dtype=dtype) for _ in range(2))
     rooms, made = [], c_ops._workspace
 
-    def noted(*given):
+    def recorded_workspace(*given):
         rooms.append((made(*given).fill_(torch.nan), *given[4:]))
         return rooms[-1][0]
 
-    monkeypatch.setattr(c_ops, "_workspace", noted)
+    monkeypatch.setattr(c_ops, "_workspace", recorded_workspace)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        c_ops.causal_attention(read, cos, sin, 5, 0, 2, 2)
-        c_ops.causal_attention_backward(read[:, :32], read, cos, sin, 5, 0, 2, 2)
+        c_ops.causal_attention(qkv, cos, sin, 5, 0, 2, 2)
+        c_ops.causal_attention_backward(qkv[:, :32], qkv, cos, sin, 5, 0, 2, 2)
         c_ops.decode_attention(some(6, 48, dtype=dtype), *at, None, keys, values, 90, 1)
         if dtype == torch.bfloat16:  # the others need none in float32
             c_ops.lora_grads(x, x, some(8, 64), some(64, 8), 1.0)
             c_ops.logprobs_and_entropy_inplace(logits, torch.arange(40), 1.0, True)
     finally:
         torch.set_num_threads(before)
-    for room, *beside in rooms:
-        of_both = room[sum(beside) :].view(2, -1)
+    for room, *extra in rooms:
+        of_both = room[sum(extra) :].view(2, -1)
         assert not of_both.isnan().all(1).any()
 
 
@@ -346,20 +346,20 @@ def test_wrong_dtype_or_layout_is_refused(kernels, weight):
 
 
 def test_mixed_dtypes_are_refused(kernels):
-    half, whole, a, b = some(4, 16).bfloat16(), some(4, 16), some(2, 16), some(16, 2)
-    for given in [(half, whole, a, b, 1.0), (half, half, a.bfloat16(), b, 1.0), (half, half, a, b, 1.0, (a, b))]:
+    half, full, a, b = some(4, 16).bfloat16(), some(4, 16), some(2, 16), some(16, 2)
+    for given in [(half, full, a, b, 1.0), (half, half, a.bfloat16(), b, 1.0), (half, half, a, b, 1.0, (a, b))]:
         with pytest.raises(ValueError, match="a kernel was given"):
             c_ops.lora_grads(*given)
     with pytest.raises(ValueError, match="a kernel was given"):
-        c_ops.rms_norm(half, whole[0], 1e-6)
+        c_ops.rms_norm(half, full[0], 1e-6)
 
 
 def test_non_contiguous_inputs_are_copied(kernels):
-    read, (cos, sin) = some(10, 96)[:, ::2], turns(16, 5)
-    found = (
-        c_ops.causal_attention(read, cos, sin, 2, 0, 1, 1),
-        c_ops.causal_attention_backward(some(10, 16), read, cos, sin, 2, 0, 1, 1),
+    qkv, (cos, sin) = some(10, 96)[:, ::2], per_row_rope(16, 5)
+    actual = (
+        c_ops.causal_attention(qkv, cos, sin, 2, 0, 1, 1),
+        c_ops.causal_attention_backward(some(10, 16), qkv, cos, sin, 2, 0, 1, 1),
     )
-    read = read.contiguous()
-    assert torch.equal(found[0], c_ops.causal_attention(read, cos, sin, 2, 0, 1, 1))
-    assert torch.equal(found[1], c_ops.causal_attention_backward(some(10, 16), read, cos, sin, 2, 0, 1, 1))
+    qkv = qkv.contiguous()
+    assert torch.equal(actual[0], c_ops.causal_attention(qkv, cos, sin, 2, 0, 1, 1))
+    assert torch.equal(actual[1], c_ops.causal_attention_backward(some(10, 16), qkv, cos, sin, 2, 0, 1, 1))

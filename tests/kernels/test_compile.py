@@ -49,9 +49,7 @@ def test_kernels_are_compiled_per_dtype(kernels, own_cache, tmp_path, monkeypatc
     assert compile.describe(torch.float64) == "no kernels: there are none for float64"
 
 
-def test_falls_back_to_older_instructions_if_the_compiler_lacks_the_newest(
-    kernels, own_cache, tmp_path, monkeypatch
-):
+def test_falls_back_to_older_instructions_if_the_compiler_lacks_the_newest(kernels, own_cache, tmp_path, monkeypatch):
     refuses = f'case "$*" in *-mamx*|*-mavx512bf16*) exit 1;; esac\nexec {" ".join(compile.find_compiler())} "$@"'
     monkeypatch.setenv("CC", script(tmp_path / "cc", refuses))
     monkeypatch.setattr(compile, "matmul_flag_sets", lambda _: [("-mavx512bf16", "-mamx-bf16"), ("-mavx512bf16",), ()])

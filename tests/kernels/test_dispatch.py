@@ -9,13 +9,13 @@ from rlhf_lab.kernels import c_ops
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_ppo_step_calls_every_kernel(kernels, llama_folder, monkeypatch, dtype):
-    asked = set()
+    called = set()
 
     def call(name, *given, call=c_ops._call_kernel):
-        asked.add((name, given[0].dtype))
+        called.add((name, given[0].dtype))
         call(name, *given)
 
     monkeypatch.setattr(c_ops, "_call_kernel", call)
     small = {"batch_size": 4, "minibatches": 1, "micro_batch": 2, "steps": 1, "token_rows": 0}
     tiny_models.run(tiny_models.learner(llama_folder, "ppo", dtype, **small), 1)
-    assert asked == {(name, dtype) for name in c_ops.SIGNATURES}
+    assert called == {(name, dtype) for name in c_ops.SIGNATURES}

@@ -239,7 +239,7 @@ def test_gradients_of_merged_layer_and_lm_head_are_the_same_by_onednn(monkeypatc
     """Values and gradients in float32 by oneDNN beside autograd's in float64."""
     small(monkeypatch)
 
-    def outcome(dtype, by_onednn):
+    def run_model(dtype, by_onednn):
         monkeypatch.setattr(matmul, "USE_ONEDNN", by_onednn)
         x, w, a, b = (
             t.to(dtype) for t in (random(50, 24), random(40, 24, seed=1), random(3, 24, seed=2), random(40, 3, seed=3))
@@ -257,7 +257,7 @@ def test_gradients_of_merged_layer_and_lm_head_are_the_same_by_onednn(monkeypatc
         (logprobs * torch.linspace(-1, 1, 50, dtype=dtype)).sum().backward()
         return [t.double() for t in (hidden.detach(), logprobs.detach(), x.grad, a.grad, b.grad)]
 
-    for ours, exact in zip(outcome(torch.float32, True), outcome(torch.float64, False), strict=True):
+    for ours, exact in zip(run_model(torch.float32, True), run_model(torch.float64, False), strict=True):
         torch.testing.assert_close(ours, exact, rtol=2e-5, atol=1e-4)
 
 
@@ -272,7 +272,7 @@ def test_products_with_and_without_gradient_are_identical(monkeypatch):
     recorded = matmul.linear(x.requires_grad_(), weight, bias)
     assert torch.equal(recorded, plain)
     own = torch.nn.functional.linear(x, weight, bias)
-    found, expected = (torch.autograd.grad(out.square().sum(), x, create_graph=True)[0] for out in (recorded, own))
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-3)
-    again = [torch.autograd.grad((one * x).sum(), x)[0] for one in (found, expected)]
+    actual, expected = (torch.autograd.grad(out.square().sum(), x, create_graph=True)[0] for out in (recorded, own))
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-3)
+    again = [torch.autograd.grad((one * x).sum(), x)[0] for one in (actual, expected)]
     torch.testing.assert_close(*again, rtol=1e-5, atol=1e-3)

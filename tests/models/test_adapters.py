@@ -102,11 +102,11 @@ def test_out_of_memory_while_switching_leaves_the_previous_adapter(llama_folder,
     adapters = tiny_models.adapters_of(backbone, "a")
     use, calls = type(backbone.fused_layers).set_adapter, []
 
-    def fails_once(whole, parts):
+    def fails_once(fused, parts):
         calls.append(1)
         if len(calls) == 1:
             raise RuntimeError("can't allocate memory")
-        use(whole, parts)
+        use(fused, parts)
 
     monkeypatch.setattr(type(backbone.fused_layers), "set_adapter", fails_once)
     with pytest.raises(RuntimeError, match="allocate"), adapters.using("a"):

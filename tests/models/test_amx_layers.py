@@ -20,11 +20,11 @@ IDS = torch.randint(5, len(tiny_models.WORDS), (6, 20), generator=torch.Generato
 PROMPTS = [tiny_models.ids("the cat"), tiny_models.ids("moon"), tiny_models.ids("so the old")]
 
 
-def in_c(backbone):
-    return [whole.amx_layer is not None for whole in backbone.fused_layers._layers]
+def amx_layer_of(backbone):
+    return [fused.amx_layer is not None for fused in backbone.fused_layers._layers]
 
 
-def loaded(folder, *names, dtype=HALF, known=patch.SUPPORTED_LAYERS, monkeypatch=None):
+def load_model(folder, *names, dtype=HALF, known=patch.SUPPORTED_LAYERS, monkeypatch=None):
     """Biases that do something, norms that are not one; under adapters that do something."""
     if monkeypatch is not None:
         monkeypatch.setattr(patch, "SUPPORTED_LAYERS", known)
@@ -38,7 +38,7 @@ def loaded(folder, *names, dtype=HALF, known=patch.SUPPORTED_LAYERS, monkeypatch
     return backbone, tiny_models.adapters_of(backbone, *names)
 
 
-def outcome(backbone, adapters, ids=IDS):
+def run_model(backbone, adapters, ids=IDS):
     """States and gradients under the adapter, states of the reference and from the third position on, and samples."""
     with adapters.using("a"):
         hidden = backbone.hidden(ids)
@@ -56,14 +56,14 @@ def test_amx_layers_are_as_accurate_as_the_modules(units, kind, tiled_folders, m
     """Exact: float32 with the weights that bfloat16 has. Every number counts by its share of its own tensor's size."""
     tiny_models.use_layer_backend(units, monkeypatch)
     folder, known = tiled_folders[kind], patch.SUPPORTED_LAYERS
-    ours = loaded(folder, "a")
-    assert in_c(ours[0]) == [True, True]
-    modules = loaded(folder, "a", known=(), monkeypatch=monkeypatch)
-    exact = loaded(folder, "a", dtype=torch.float32, known=(), monkeypatch=monkeypatch)
+    ours = load_model(folder, "a")
+    assert amx_layer_of(ours[0]) == [True, True]
+    modules = load_model(folder, "a", known=(), monkeypatch=monkeypatch)
+    exact = load_model(folder, "a", dtype=torch.float32, known=(), monkeypatch=monkeypatch)
     monkeypatch.setattr(patch, "SUPPORTED_LAYERS", known)
     for mine, other in zip(exact[0].model.parameters(), modules[0].model.parameters(), strict=True):
         mine.data.copy_(other.float() if other.dtype == HALF else other)
-    (expected, _), (found, samples), (theirs, _) = (outcome(*pair) for pair in (exact, ours, modules))
+    (expected, _), (found, samples), (theirs, _) = (run_model(*pair) for pair in (exact, ours, modules))
 
     def error(found):
         shares = [((a.float() - b).norm() / b.norm()).square() for a, b in zip(found, expected, strict=True)]
@@ -75,14 +75,14 @@ def test_amx_layers_are_as_accurate_as_the_modules(units, kind, tiled_folders, m
     rows = make_batch(backbone, PROMPTS, samples.tokens)
     with torch.no_grad(), adapters.using("a"):
         logprobs = backbone.logits(forward(backbone, rows).before_token).log_softmax(-1)
-    for row, tokens, said in zip(logprobs, samples.tokens, samples.logprobs, strict=True):
-        assert said == pytest.approx([float(row[i, token]) for i, token in enumerate(tokens)], abs=0.25)
+    for row, tokens, actual in zip(logprobs, samples.tokens, samples.logprobs, strict=True):
+        assert actual == pytest.approx([float(row[i, token]) for i, token in enumerate(tokens)], abs=0.25)
 
 
 @UNITS
 def test_a_new_adapter_is_bit_identical_to_the_reference(units, tiled_folders, monkeypatch):
     tiny_models.use_layer_backend(units, monkeypatch)
-    backbone, _ = loaded(tiled_folders["qwen2"])
+    backbone, _ = load_model(tiled_folders["qwen2"])
     adapters = tiny_models.Adapters(backbone)
     with torch.no_grad():
         before = backbone.hidden(IDS)
@@ -94,12 +94,10 @@ def test_a_new_adapter_is_bit_identical_to_the_reference(units, tiled_folders, m
 
 @UNITS
 @pytest.mark.parametrize("other_rank", [False, True])
-def test_gradient_after_another_adapter_overwrote_the_update_is_refused(
-    units, other_rank, tiled_folders, monkeypatch
-):
+def test_gradient_after_another_adapter_overwrote_the_update_is_refused(units, other_rank, tiled_folders, monkeypatch):
     """One of another rank has a place of its own."""
     tiny_models.use_layer_backend(units, monkeypatch)
-    backbone, adapters = loaded(tiled_folders["llama"], "a", "b")
+    backbone, adapters = load_model(tiled_folders["llama"], "a", "b")
     if other_rank:
         adapters.add("c", r=6, alpha=8, seed=3, trainable=True)
     with adapters.using("a"):
@@ -117,7 +115,7 @@ def test_gradient_after_another_adapter_overwrote_the_update_is_refused(
 @pytest.mark.parametrize("what", ["mlp.up_proj.weight", "input_layernorm.weight"])
 def test_gradient_after_the_weights_changed_is_refused(units, what, tiled_folders, monkeypatch):
     tiny_models.use_layer_backend(units, monkeypatch)
-    backbone, adapters = loaded(tiled_folders["qwen2"], "a")
+    backbone, adapters = load_model(tiled_folders["qwen2"], "a")
     with adapters.using("a"):
         hidden = backbone.hidden(IDS)
         layer, named = backbone.trunk.layers[1], what.replace("proj.", "proj.base_layer.")
@@ -131,16 +129,16 @@ def test_gradient_after_the_weights_changed_is_refused(units, what, tiled_folder
 @UNITS
 def test_changed_weights_are_used(units, tiled_folders, monkeypatch):
     tiny_models.use_layer_backend(units, monkeypatch)
-    backbone, adapters = loaded(tiled_folders["llama"], "a")
+    backbone, adapters = load_model(tiled_folders["llama"], "a")
     with torch.no_grad(), adapters.using("a"):
         backbone.logits(backbone.hidden(IDS))
         for name, parameter in backbone.model.named_parameters():
             if "lora_" not in name:
                 parameter.mul_(1.25)
         found = backbone.logits(backbone.hidden(IDS))
-        assert in_c(backbone) == [True, True]
+        assert amx_layer_of(backbone) == [True, True]
     monkeypatch.setattr(c_ops, "supported", lambda *_: False)
-    modules, others = loaded(tiled_folders["llama"], "a", known=(), monkeypatch=monkeypatch)
+    modules, others = load_model(tiled_folders["llama"], "a", known=(), monkeypatch=monkeypatch)
     with torch.no_grad():
         for mine, theirs in zip(modules.model.parameters(), backbone.model.parameters(), strict=True):
             mine.copy_(theirs)
@@ -167,13 +165,13 @@ def test_a_layer_with_other_results_uses_its_module(units, tiled_folders, monkey
 
 def test_unsupported_sizes_and_dtypes_have_no_amx_layer(llama_folder, tiled_folders, monkeypatch):
     tiny_models.use_layer_backend(tiny_models.layer_backends()[0], monkeypatch)
-    assert in_c(tiny_models.load(llama_folder, HALF)) == [False, False]
-    assert in_c(tiny_models.load(tiled_folders["llama"])) == [False, False]
+    assert amx_layer_of(tiny_models.load(llama_folder, HALF)) == [False, False]
+    assert amx_layer_of(tiny_models.load(tiled_folders["llama"])) == [False, False]
     monkeypatch.setenv("RLHF_LAB_KERNELS", "0")
     from rlhf_lab.kernels import compile
 
     compile._load_or_explain.cache_clear()
-    assert in_c(tiny_models.load(tiled_folders["llama"], HALF)) == [False, False]
+    assert amx_layer_of(tiny_models.load(tiled_folders["llama"], HALF)) == [False, False]
 
 
 # --- runs ---

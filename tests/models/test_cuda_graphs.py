@@ -30,7 +30,7 @@ LENGTH = 38
 pytestmark = pytest.mark.filterwarnings("ignore:fan_in_fan_out is set to False but the target module is `Conv1D`")
 
 
-def written(backbone, record=None, rows=10, temperature=1.2, tick=lambda: None):
+def sample_rows(backbone, record=None, rows=10, temperature=1.2, tick=lambda: None):
     """Prompts of 1 to 7 tokens, some twice; with a recorder by its graphs, otherwise as on a CPU."""
     prompts = tiny_models.ragged(rows=rows)[0]
     prompts[3] = prompts[1]
@@ -46,10 +46,10 @@ def written(backbone, record=None, rows=10, temperature=1.2, tick=lambda: None):
             backbone.cuda_graphs = graphs
 
 
-def assert_same(found, expected, tolerance=1e-9):
-    assert found.tokens == expected.tokens
-    for mine, theirs in zip(found.logprobs, expected.logprobs, strict=True):
-        assert mine == pytest.approx(theirs, abs=tolerance)
+def assert_same(actual, expected, tolerance=1e-9):
+    assert actual.tokens == expected.tokens
+    for ours, theirs in zip(actual.logprobs, expected.logprobs, strict=True):
+        assert ours == pytest.approx(theirs, abs=tolerance)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -59,11 +59,11 @@ def test_same_tokens_as_without_graphs(saved, kind, mode):
     if mode != "bare":
         adapters = tiny_models.adapters_of(backbone, "policy")
         with adapters.using(None if mode == "off" else "policy", merged=mode == "merged"):
-            expected, found = written(backbone), written(backbone, tapes)
+            expected, actual = sample_rows(backbone), sample_rows(backbone, tapes)
     else:
-        expected, found = written(backbone), written(backbone, tapes)
-    assert_same(found, expected)
-    assert len({len(row) for row in found.tokens}) > 1
+        expected, actual = sample_rows(backbone), sample_rows(backbone, tapes)
+    assert_same(actual, expected)
+    assert len({len(row) for row in actual.tokens}) > 1
     assert len(tapes.all) >= 1
     assert not backbone.cuda_graphs.disabled
 
@@ -71,7 +71,7 @@ def test_same_tokens_as_without_graphs(saved, kind, mode):
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_unrecorded_step_gives_the_same_tokens(saved, kind):
     backbone = tiny_models.load(saved[kind], torch.float64)
-    assert_same(written(backbone, played), written(backbone))
+    assert_same(sample_rows(backbone, played), sample_rows(backbone))
     assert backbone.cuda_graphs.buffers is not None
 
 
@@ -92,10 +92,10 @@ def test_graphs_follow_an_optimiser_step(saved, kind, merged):
     backbone, tapes = tiny_models.load(saved[kind], torch.float64), Tapes()
     adapters = tiny_models.adapters_of(backbone, "policy", "reward")
     with adapters.using("policy", merged=merged):
-        before = written(backbone, tapes)
+        before = sample_rows(backbone, tapes)
     with adapters.using("policy", merged=merged):  # the sizes that another course of the texts needs
         recorded = len(tapes.all)
-        assert_same(written(backbone, tapes), before)
+        assert_same(sample_rows(backbone, tapes), before)
     assert len(tapes.all) == recorded
     for seed in range(2):
         learn(backbone, adapters, "policy", seed)
@@ -103,10 +103,10 @@ def test_graphs_follow_an_optimiser_step(saved, kind, merged):
             backbone.hidden(torch.tensor([[9, 10]]))
         with adapters.using("policy", merged=merged):
             sizes = dict(backbone.cuda_graphs.buffers.graphs)
-            expected, found = written(backbone), written(backbone, tapes)
+            expected, actual = sample_rows(backbone), sample_rows(backbone, tapes)
             assert all(backbone.cuda_graphs.buffers.graphs[key] is graph for key, graph in sizes.items())
-        assert_same(found, expected)
-        assert found.tokens != before.tokens
+        assert_same(actual, expected)
+        assert actual.tokens != before.tokens
 
 
 def test_half_precision_follows_an_optimiser_step(saved, monkeypatch):
@@ -116,14 +116,14 @@ def test_half_precision_follows_an_optimiser_step(saved, monkeypatch):
     backbone, tapes = tiny_models.load(saved["llama"], torch.bfloat16), Tapes()
     adapters = tiny_models.adapters_of(backbone, "policy")
     with adapters.using("policy", merged=True):
-        before = written(backbone, tapes)
+        before = sample_rows(backbone, tapes)
     learn(backbone, adapters, "policy")
     with adapters.using("policy", merged=True):
-        found = written(backbone, tapes)
+        actual = sample_rows(backbone, tapes)
         backbone.cuda_graphs = None
-        expected = written(backbone, played)  # the very same operations, asked for anew
-    assert found == expected
-    assert found.tokens != before.tokens
+        expected = sample_rows(backbone, played)  # the very same operations, asked for anew
+    assert actual == expected
+    assert actual.tokens != before.tokens
 
 
 def test_recorded_steps_do_not_sync_or_depend_on_values(saved, monkeypatch):
@@ -133,7 +133,7 @@ def test_recorded_steps_do_not_sync_or_depend_on_values(saved, monkeypatch):
     for kind in KINDS:
         backbone, tapes = tiny_models.load(saved[kind]), Tapes()
         with tiny_models.adapters_of(backbone, "policy").using("policy", merged=True):
-            written(backbone, tapes)
+            sample_rows(backbone, tapes)
         assert [tape.waits for tape in tapes.all] == [[]] * len(tapes.all)
 
 
@@ -199,7 +199,7 @@ def cuda(monkeypatch):
             done.append("replay")
 
     @contextlib.contextmanager
-    def beside(stream):
+    def use_stream(stream):
         now[0] = stream.name
         try:
             yield
@@ -219,7 +219,7 @@ def cuda(monkeypatch):
 
     pools = iter(["pool 1", "pool 2", "pool 3"])
     fakes = {
-        "device": lambda device: contextlib.nullcontext(), "stream": beside, "graph": graph, "Stream": Stream,
+        "device": lambda device: contextlib.nullcontext(), "stream": use_stream, "graph": graph, "Stream": Stream,
         "current_stream": lambda: Stream(now[0]), "set_stream": set_stream, "graph_pool_handle": lambda: next(pools),
         "CUDAGraph": Graph, "get_sync_debug_mode": lambda: 0, "set_sync_debug_mode": lambda mode: done.append(f"wait {mode}"),
     }  # fmt: skip
@@ -282,7 +282,7 @@ def test_out_of_memory_retries_with_fewer_rows(saved):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return played(step, restore)
 
-    assert_same(written(backbone, record), written(backbone))
+    assert_same(sample_rows(backbone, record), sample_rows(backbone))
     assert not backbone.cuda_graphs.disabled
     assert backbone.batch_splits == 2
     assert backbone.cuda_graphs.buffers is not None
@@ -296,7 +296,7 @@ def test_least_recently_used_graph_is_dropped_first(saved, monkeypatch):
     sizes = lambda: [size for _, size in backbone.cuda_graphs.buffers.graphs]  # noqa: E731
     for rows, expected in ((12, [12]), (8, [12, 8]), (12, [8, 12]), (6, [12, 6])):
         monkeypatch.setattr(decoder_module.GraphBuffers, "decode", lambda *args: None)
-        written(backbone, tapes, rows=rows)
+        sample_rows(backbone, tapes, rows=rows)
         assert sizes() == expected
 
 
@@ -313,9 +313,9 @@ def test_other_work_between_tokens_changes_nothing(saved):
             adapters.add("late", r=2, alpha=4, seed=0, trainable=False)
 
     with adapters.using("policy", merged=True):
-        expected = written(backbone)
-        found = written(backbone, tapes, tick=tick)
-    assert_same(found, expected)
+        expected = sample_rows(backbone)
+        actual = sample_rows(backbone, tapes, tick=tick)
+    assert_same(actual, expected)
     assert len(seen) == (LENGTH - 1) // PROGRESS_EVERY == 2
     assert seen[0] == seen[1]
 
@@ -327,9 +327,9 @@ def test_graphs_belong_to_an_adapter(saved):
     texts = []
     for name in ("a", "b", None, "a", "b", None):
         with adapters.using(name):
-            found = written(backbone, tapes)
-            assert_same(found, written(backbone))
-        texts.append(found.tokens)
+            actual = sample_rows(backbone, tapes)
+            assert_same(actual, sample_rows(backbone))
+        texts.append(actual.tokens)
     assert texts[:3] == texts[3:]
     assert texts[0] != texts[1] != texts[2]
 
@@ -339,18 +339,18 @@ def test_a_new_adapter_discards_graphs(saved):
     backbone, tapes = tiny_models.load(saved["llama"], torch.float64), Tapes()
     adapters = tiny_models.adapters_of(backbone, "policy")
     with adapters.using("policy"):
-        written(backbone, tapes)
+        sample_rows(backbone, tapes)
     adapters.add("late", r=2, alpha=4, seed=0, trainable=False)
     recorded = len(tapes.all)
     learn(backbone, adapters, "policy")
     with adapters.using("policy"):
-        assert_same(written(backbone, tapes), written(backbone))
+        assert_same(sample_rows(backbone, tapes), sample_rows(backbone))
     assert len(tapes.all) > recorded
 
 
 def test_a_row_does_not_depend_on_other_rows(saved):
     backbone = tiny_models.load(saved["gpt2"], torch.float64)
-    together = written(backbone, Tapes(), rows=11)
+    together = sample_rows(backbone, Tapes(), rows=11)
     prompts = tiny_models.ragged(rows=11)[0]
     prompts[3] = prompts[1]
     for i in (0, 3, 10):
@@ -407,7 +407,7 @@ def test_models_that_cannot_be_recorded_sample_without_graphs(saved, caplog, reh
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
-            assert_same(written(backbone, refuse), written(backbone), tolerance=0)
+            assert_same(sample_rows(backbone, refuse), sample_rows(backbone), tolerance=0)
     assert len(caplog.messages) == 1
     assert "without CUDA graphs, which is slower (RuntimeError: operation not permitted" in caplog.messages[0]
     assert backbone.cuda_graphs.buffers is None
@@ -415,7 +415,7 @@ def test_models_that_cannot_be_recorded_sample_without_graphs(saved, caplog, reh
 
 def test_sliding_windows_are_not_recorded(saved, caplog):
     backbone, tapes = tiny_models.load(saved["gemma3"], torch.float64), Tapes()
-    assert_same(written(backbone, tapes), written(backbone), tolerance=0)
+    assert_same(sample_rows(backbone, tapes), sample_rows(backbone), tolerance=0)
     assert not tapes.all
     assert len(caplog.messages) == 1
     assert "of a kind that cannot be recorded" in caplog.messages[0]
@@ -423,15 +423,15 @@ def test_sliding_windows_are_not_recorded(saved, caplog):
 
 def test_non_finite_weights_are_refused_and_leave_nothing_behind(saved):
     backbone, tapes = tiny_models.load(saved["llama"], torch.float64), Tapes()
-    expected = written(backbone, tapes)
+    expected = sample_rows(backbone, tapes)
     weight = backbone.model.get_input_embeddings().weight
     kept = weight.clone()
     with torch.no_grad():
         weight[9:] = math.nan
         with pytest.raises(NotFiniteError):
-            written(backbone, tapes)
+            sample_rows(backbone, tapes)
         weight.copy_(kept)
-    assert_same(written(backbone, tapes), expected, tolerance=0)
+    assert_same(sample_rows(backbone, tapes), expected, tolerance=0)
 
 
 def test_progress_callback_may_stop(saved):
@@ -441,8 +441,8 @@ def test_progress_callback_may_stop(saved):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        written(backbone, tapes, tick=stop)
-    assert_same(written(backbone, tapes), written(backbone))
+        sample_rows(backbone, tapes, tick=stop)
+    assert_same(sample_rows(backbone, tapes), sample_rows(backbone))
     assert backbone.cuda_graphs.buffers is not None
 
 
@@ -453,12 +453,12 @@ def test_sizes_by_hand():
 
 def test_buffers_are_reused_and_grow_where_that_is_cheap(saved):
     backbone, tapes = tiny_models.load(saved["llama"], torch.float64), Tapes()
-    written(backbone, tapes)
+    sample_rows(backbone, tapes)
     first = backbone.cuda_graphs.buffers
     assert (first.max_rows, first.max_columns) == (12, 64)
-    written(backbone, tapes, rows=4)
+    sample_rows(backbone, tapes, rows=4)
     assert backbone.cuda_graphs.buffers is first
-    written(backbone, tapes, rows=13)
+    sample_rows(backbone, tapes, rows=13)
     assert (backbone.cuda_graphs.buffers.max_rows, backbone.cuda_graphs.buffers.max_columns) == (16, 64)
     assert first.fits(12, 64)
     assert not first.fits(12, 128)
@@ -471,9 +471,9 @@ def test_few_graphs_are_kept(saved, monkeypatch):
     monkeypatch.setattr(decoder_module, "MAX_GRAPHS", 2)
     backbone, tapes = tiny_models.load(saved["llama"], torch.float64), Tapes()
     for rows in (12, 8, 6, 4):
-        written(backbone, tapes, rows=rows)
+        sample_rows(backbone, tapes, rows=rows)
     assert len(backbone.cuda_graphs.buffers.graphs) <= 2
-    assert_same(written(backbone, tapes, rows=12), written(backbone, rows=12))
+    assert_same(sample_rows(backbone, tapes, rows=12), sample_rows(backbone, rows=12))
 
 
 def test_graphs_only_on_a_gpu_and_if_enabled(saved, monkeypatch):

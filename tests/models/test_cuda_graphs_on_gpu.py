@@ -17,7 +17,7 @@ KINDS = ("llama", "gpt2", "qwen2")
 LENGTH = 38
 
 
-def written(backbone, graphs):
+def sample_rows(backbone, graphs):
     """Ten prompts of 1 to 7 tokens, one of them twice."""
     prompts = tiny_models.ragged(rows=10)[0]
     prompts[3] = prompts[1]
@@ -46,13 +46,13 @@ def test_replays_equal_eager_before_and_after_an_optimiser_step(saved, kind, mod
     for _ in range(2):
         with adapters.using(None if mode == "off" else "policy", merged=mode == "merged"):
             monkeypatch.setenv(GRAPHS_ENV, "0")
-            eager = written(backbone, None)
+            eager = sample_rows(backbone, None)
             monkeypatch.delenv(GRAPHS_ENV)
-            replayed = written(backbone, graphs)
+            replayed = sample_rows(backbone, graphs)
         assert not graphs.disabled
         assert replayed.tokens == eager.tokens
-        for mine, theirs in zip(replayed.logprobs, eager.logprobs, strict=True):
-            assert mine == pytest.approx(theirs, abs=1e-8)
+        for ours, expected in zip(replayed.logprobs, eager.logprobs, strict=True):
+            assert ours == pytest.approx(expected, abs=1e-8)
         results.append(replayed.tokens)
         learn(backbone, adapters)
     assert (results[0] != results[1]) == (mode != "off")
@@ -67,7 +67,7 @@ def test_replays_equal_single_steps(saved, kind, dtype):
     graphs = GraphedSampler(CudaRecorder(backbone.device))
     for _ in range(2):
         with adapters.using("policy", merged=True):
-            assert written(backbone, graphs) == written(backbone, GraphedSampler(played))
+            assert sample_rows(backbone, graphs) == sample_rows(backbone, GraphedSampler(played))
         learn(backbone, adapters)
     assert not graphs.disabled
 
@@ -76,7 +76,7 @@ def test_no_sync_between_two_checks(saved):
     """torch reports every synchronisation as an error while the steps are asked for."""
     backbone = load_backbone(str(saved["llama"]), device="cuda")
     graphs = GraphedSampler(CudaRecorder(backbone.device))
-    written(backbone, graphs)
+    sample_rows(backbone, graphs)
     decoder = graphs.buffers
     step = decoder._make_step(backbone)
     decoder.write_index.fill_(10)

@@ -20,8 +20,8 @@ def test_reserved_layer_equals_dynamic_layer(extra):
     for step, (length, keep) in enumerate([(5, None), (1, [0, 0, 1, 1]), (1, [3, 1]), (3, [1]), (1, None)]):
         batch = 2 if plain.keys is None else plain.keys.shape[0]
         keys, values = states(batch, length, step)
-        for found, expected in zip(reserved.update(keys, values), plain.update(keys, values), strict=True):
-            assert torch.equal(found, expected)
+        for actual, expected in zip(reserved.update(keys, values), plain.update(keys, values), strict=True):
+            assert torch.equal(actual, expected)
         assert reserved.get_seq_length() == plain.get_seq_length()
         assert reserved.get_mask_sizes(1) == plain.get_mask_sizes(1)
         if keep is not None:
@@ -39,8 +39,8 @@ def test_cropped_or_reset_tokens_do_not_reappear():
                 change(plain)
                 change(reserved)
             keys, values = states(2, length, step)
-            for found, expected in zip(reserved.update(keys, values), plain.update(keys, values), strict=True):
-                assert torch.equal(found, expected)
+            for actual, expected in zip(reserved.update(keys, values), plain.update(keys, values), strict=True):
+                assert torch.equal(actual, expected)
 
 
 def test_tokens_are_written_in_place_without_copies():
@@ -81,6 +81,6 @@ def test_samples_equal_those_with_dynamic_cache(folder, request, monkeypatch):
     monkeypatch.setattr(sampler, "DROP_FRACTION", 0.0)
     plain = sampler.sample(backbone, prompts, uniform)
     assert plain.tokens == reserved.tokens
-    for expected, found in zip(plain.logprobs, reserved.logprobs, strict=True):
-        assert found == pytest.approx(expected, abs=1e-12)
+    for expected, actual in zip(plain.logprobs, reserved.logprobs, strict=True):
+        assert actual == pytest.approx(expected, abs=1e-12)
     assert len({len(row) for row in reserved.tokens}) > 2  # rows ended at different times

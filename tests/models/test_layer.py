@@ -13,7 +13,7 @@ from rlhf_lab.models.fused_llama.layer import LayerWeights, LoraUpdate, fused_la
 WIDTH, INNER, RANK, SCALE = 6, 5, 2, 0.5
 
 
-def made(heads=4, groups=2, size=4, bias=True, length=3, batch=2):
+def make_inputs(heads=4, groups=2, size=4, bias=True, length=3, batch=2):
     """x, frozen weights, shape, angles (T, D / 2) and the seven pairs, all random in float64."""
     generator = torch.Generator().manual_seed(heads + 10 * groups + length)
 
@@ -25,34 +25,34 @@ def made(heads=4, groups=2, size=4, bias=True, length=3, batch=2):
     each = [some(*shape) for shape in rows]
     qkv = torch.cat(each[:3])
     frozen = LayerWeights(qkv, *each[3:], (some(WIDTH), some(WIDTH)), some(len(qkv)) if bias else None)
-    pairs = [0.3 * some(*shape) for out, into in rows for shape in ((RANK, into), (out, RANK))]
+    lora_tensors = [0.3 * some(*shape) for out, into in rows for shape in ((RANK, into), (out, RANK))]
     return (
         some(batch, length, WIDTH),
         frozen,
         LayerDims(heads, groups, size, (1e-3, 2e-3)),
         some(length, size // 2),
-        pairs,
+        lora_tensors,
     )
 
 
-def turn_of(angles):
+def make_tables(angles):
     cos, sin = angles.cos(), angles.sin()
     return RopeTables(torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1))
 
 
-def merged(frozen, pairs):
+def merged(frozen, lora_tensors):
     """W + s B A of each layer, in one tensor where they lie in one."""
     with torch.no_grad():
-        updates = [SCALE * b @ a for a, b in zip(pairs[::2], pairs[1::2], strict=True)]
+        updates = [SCALE * b @ a for a, b in zip(lora_tensors[::2], lora_tensors[1::2], strict=True)]
         joined = (torch.cat(updates[:3]), *updates[3:])
         return frozen._replace(
             **{name: getattr(frozen, name) + update for name, update in zip(LayerWeights._fields, joined, strict=False)}
         )
 
 
-def beside(frozen, pairs):
+def concatenated(frozen, lora_tensors):
     """[W | s B] of each tensor of weights, and A of what reads the same input."""
-    a, b = pairs[::2], [SCALE * one for one in pairs[1::2]]
+    a, b = lora_tensors[::2], [SCALE * one for one in lora_tensors[1::2]]
     none, (gate, up) = torch.zeros_like, b[4:6]
     with torch.no_grad():
         return frozen._replace(
@@ -62,12 +62,12 @@ def beside(frozen, pairs):
         )  # fmt: skip
 
 
-def whole(x, frozen, shape, angles, *pairs, how=merged, first=0):
-    weights = how(frozen, pairs) if pairs else frozen
-    return fused_layer(x, weights, shape, turn_of(angles), LoraUpdate(frozen, SCALE), pairs, first)
+def fused(x, frozen, shape, angles, *lora_tensors, how=merged, first=0):
+    weights = how(frozen, lora_tensors) if lora_tensors else frozen
+    return fused_layer(x, weights, shape, make_tables(angles), LoraUpdate(frozen, SCALE), lora_tensors, first)
 
 
-BOTH = pytest.mark.parametrize("how", [merged, beside])
+BOTH = pytest.mark.parametrize("how", [merged, concatenated])
 
 
 def by_loops(x, weights, shape, angles):
@@ -127,23 +127,25 @@ CASES = [
 @BOTH
 @pytest.mark.parametrize("case", CASES)
 def test_fused_layer_equals_loops(case, how):
-    x, frozen, shape, angles, pairs = made(**case)
-    expected = by_loops(x, merged(frozen, pairs), shape, angles)
-    torch.testing.assert_close(whole(x, frozen, shape, angles, *pairs, how=how), expected, rtol=1e-12, atol=1e-12)
-    plainly = unfused_layer(x, shape, turn_of(angles), LoraUpdate(frozen, SCALE), pairs)
+    x, frozen, shape, angles, lora_tensors = make_inputs(**case)
+    expected = by_loops(x, merged(frozen, lora_tensors), shape, angles)
+    torch.testing.assert_close(
+        fused(x, frozen, shape, angles, *lora_tensors, how=how), expected, rtol=1e-12, atol=1e-12
+    )
+    plainly = unfused_layer(x, shape, make_tables(angles), LoraUpdate(frozen, SCALE), lora_tensors)
     torch.testing.assert_close(plainly, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(
-        whole(x, frozen, shape, angles), by_loops(x, frozen, shape, angles), rtol=1e-12, atol=1e-12
+        fused(x, frozen, shape, angles), by_loops(x, frozen, shape, angles), rtol=1e-12, atol=1e-12
     )
 
 
 @BOTH
 @pytest.mark.parametrize("case", CASES)
 def test_fused_layer_gradients_match_finite_differences(case, how):
-    x, frozen, shape, angles, pairs = made(**case)
-    inputs = [tensor.requires_grad_() for tensor in (x, *pairs)]
+    x, frozen, shape, angles, lora_tensors = make_inputs(**case)
+    inputs = [tensor.requires_grad_() for tensor in (x, *lora_tensors)]
     assert torch.autograd.gradcheck(
-        lambda x, *pairs: whole(x, frozen, shape, angles, *pairs, how=how), inputs, atol=1e-7
+        lambda x, *lora_tensors: fused(x, frozen, shape, angles, *lora_tensors, how=how), inputs, atol=1e-7
     )
 
 
@@ -152,71 +154,73 @@ def test_fused_layer_gradients_match_finite_differences(case, how):
 @pytest.mark.parametrize("first", [1, 2])
 def test_start_pos_gives_the_same_results_and_gradients(case, first, how):
     """Once and twice: the earlier positions still learn through what the later ones read of them."""
-    x, frozen, shape, angles, pairs = made(**case)
-    inputs = [tensor.requires_grad_() for tensor in (x, *pairs)]
-    out, all_of_them = (whole(*made(**case)[:4], *pairs, how=how, first=start) for start in (first, 0))
+    x, frozen, shape, angles, lora_tensors = make_inputs(**case)
+    inputs = [tensor.requires_grad_() for tensor in (x, *lora_tensors)]
+    out, all_of_them = (fused(*make_inputs(**case)[:4], *lora_tensors, how=how, first=start) for start in (first, 0))
     torch.testing.assert_close(out, all_of_them[:, first:], rtol=1e-12, atol=1e-12)
 
-    def some(x, *pairs):
-        return whole(x, frozen, shape, angles, *pairs, how=how, first=first)
+    def some(x, *lora_tensors):
+        return fused(x, frozen, shape, angles, *lora_tensors, how=how, first=first)
 
     assert torch.autograd.gradcheck(some, inputs, atol=1e-7)
     weight = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape)
     found = []
-    for output in (some(*inputs), whole(x, frozen, shape, angles, *pairs, how=how)[:, first:]):
+    for output in (some(*inputs), fused(x, frozen, shape, angles, *lora_tensors, how=how)[:, first:]):
         slopes = torch.autograd.grad((output * weight).sum(), inputs, create_graph=True)
         again = torch.autograd.grad(sum(one.square().sum() for one in slopes), inputs)
         found.append([*slopes, *again])
-    for mine, other in zip(*found, strict=True):
-        torch.testing.assert_close(mine, other, rtol=1e-10, atol=1e-10)
+    for ours, other in zip(*found, strict=True):
+        torch.testing.assert_close(ours, other, rtol=1e-10, atol=1e-10)
 
 
 @BOTH
 def test_without_x_gradient_the_lora_gradients_are_the_same(how):
-    x, frozen, shape, angles, pairs = made()
-    for tensor in pairs:
+    x, frozen, shape, angles, lora_tensors = make_inputs()
+    for tensor in lora_tensors:
         tensor.requires_grad_()
     weight = torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    alone = torch.autograd.grad((whole(x, frozen, shape, angles, *pairs, how=how) * weight).sum(), pairs)
+    alone = torch.autograd.grad((fused(x, frozen, shape, angles, *lora_tensors, how=how) * weight).sum(), lora_tensors)
     x.requires_grad_()
-    both = torch.autograd.grad((whole(x, frozen, shape, angles, *pairs, how=how) * weight).sum(), [x, *pairs])
+    both = torch.autograd.grad(
+        (fused(x, frozen, shape, angles, *lora_tensors, how=how) * weight).sum(), [x, *lora_tensors]
+    )
     for one, other in zip(alone, both[1:], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
 def test_x_gradient_without_lora_matches_finite_differences():
-    x, frozen, shape, angles, _ = made()
-    assert torch.autograd.gradcheck(lambda x: whole(x, frozen, shape, angles), [x.requires_grad_()], atol=1e-7)
+    x, frozen, shape, angles, _ = make_inputs()
+    assert torch.autograd.gradcheck(lambda x: fused(x, frozen, shape, angles), [x.requires_grad_()], atol=1e-7)
 
 
 @BOTH
 def test_double_backward(how):
     """As trpo's curvature needs it: the weights depend on the pairs, also in the gradients."""
-    x, frozen, shape, angles, pairs = made(heads=2, groups=1, size=2, length=2, batch=1)
-    for tensors in ([x.requires_grad_(), *pairs], [x.detach(), *pairs]):
-        inputs = [tensors[0], *(tensor.requires_grad_() for tensor in pairs)]
+    x, frozen, shape, angles, lora_tensors = make_inputs(heads=2, groups=1, size=2, length=2, batch=1)
+    for tensors in ([x.requires_grad_(), *lora_tensors], [x.detach(), *lora_tensors]):
+        inputs = [tensors[0], *(tensor.requires_grad_() for tensor in lora_tensors)]
         assert torch.autograd.gradgradcheck(
-            lambda x, *pairs: whole(x, frozen, shape, angles, *pairs, how=how), inputs, atol=1e-6
+            lambda x, *lora_tensors: fused(x, frozen, shape, angles, *lora_tensors, how=how), inputs, atol=1e-6
         )
 
 
 @BOTH
 def test_inputs_are_not_modified(how):
-    x, frozen, shape, angles, pairs = made()
-    given = [x.requires_grad_(), *(tensor.requires_grad_() for tensor in pairs)]
+    x, frozen, shape, angles, lora_tensors = make_inputs()
+    given = [x.requires_grad_(), *(tensor.requires_grad_() for tensor in lora_tensors)]
     before = [tensor.detach().clone() for tensor in (*given, *frozen[:5], *frozen.norms, frozen.bias)]
-    whole(x, frozen, shape, angles, *pairs, how=how).square().sum().backward()
+    fused(x, frozen, shape, angles, *lora_tensors, how=how).square().sum().backward()
     after = (*given, *frozen[:5], *frozen.norms, frozen.bias)
     assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
 
 
 def test_double_backward_with_partly_trainable_lora_and_positions_per_row():
-    x, frozen, shape, _, pairs = made(heads=2, groups=1, size=2, length=2, batch=2)
+    x, frozen, shape, _, lora_tensors = make_inputs(heads=2, groups=1, size=2, length=2, batch=2)
     angles = torch.linspace(0, 3, 4, dtype=torch.float64).view(2, 2, 1)  # (B, T, D / 2)
-    learning = [tensor.requires_grad_() for tensor in pairs[4:7]]
+    learning = [tensor.requires_grad_() for tensor in lora_tensors[4:7]]
 
     def some(x, *learning):
-        return whole(x, frozen, shape, angles, *pairs[:4], *learning, *pairs[7:])
+        return fused(x, frozen, shape, angles, *lora_tensors[:4], *learning, *lora_tensors[7:])
 
     assert torch.autograd.gradcheck(some, [x.requires_grad_(), *learning], atol=1e-7)
     assert torch.autograd.gradgradcheck(some, [x, *learning], atol=1e-6)
@@ -224,48 +228,54 @@ def test_double_backward_with_partly_trainable_lora_and_positions_per_row():
 
 @BOTH
 def test_ranks_may_differ(how):
-    x, frozen, shape, angles, pairs = made()
-    pairs = [*pairs]
+    x, frozen, shape, angles, lora_tensors = make_inputs()
+    lora_tensors = [*lora_tensors]
     for i, rank in enumerate((1, 3, 2, 2, 4, 1, 3)):  # random factors of other ranks
         generator = torch.Generator().manual_seed(i)
-        for j, one in ((2 * i, (rank, pairs[2 * i].shape[1])), (2 * i + 1, (len(pairs[2 * i + 1]), rank))):
-            pairs[j] = 0.3 * torch.randn(one, generator=generator, dtype=torch.float64)
-    expected = by_loops(x, merged(frozen, pairs), shape, angles)
-    inputs = [tensor.requires_grad_() for tensor in (x, *pairs)]
-    torch.testing.assert_close(whole(x, frozen, shape, angles, *pairs, how=how), expected, rtol=1e-12, atol=1e-12)
+        for j, one in (
+            (2 * i, (rank, lora_tensors[2 * i].shape[1])),
+            (2 * i + 1, (len(lora_tensors[2 * i + 1]), rank)),
+        ):
+            lora_tensors[j] = 0.3 * torch.randn(one, generator=generator, dtype=torch.float64)
+    expected = by_loops(x, merged(frozen, lora_tensors), shape, angles)
+    inputs = [tensor.requires_grad_() for tensor in (x, *lora_tensors)]
+    torch.testing.assert_close(
+        fused(x, frozen, shape, angles, *lora_tensors, how=how), expected, rtol=1e-12, atol=1e-12
+    )
     assert torch.autograd.gradcheck(
-        lambda x, *pairs: whole(x, frozen, shape, angles, *pairs, how=how), inputs, atol=1e-7
+        lambda x, *lora_tensors: fused(x, frozen, shape, angles, *lora_tensors, how=how), inputs, atol=1e-7
     )
 
 
 def test_double_backward_in_bfloat16_matches_float64():
     """What trpo's curvature takes from a layer in half precision, whose second derivative is computed in float32."""
-    x, frozen, shape, angles, pairs = made()
+    x, frozen, shape, angles, lora_tensors = make_inputs()
     found = []
     for dtype in (torch.float64, torch.bfloat16):
         half = [
-            one.to(torch.bfloat16).to(dtype) for one in (x, *frozen[:5], *frozen.norms, frozen.bias, *turn_of(angles))
+            one.to(torch.bfloat16).to(dtype)
+            for one in (x, *frozen[:5], *frozen.norms, frozen.bias, *make_tables(angles))
         ]
         given, weights = half[0], LayerWeights(*half[1:6], (half[6], half[7]), half[8])
         learning = [
-            one.to(torch.float64 if dtype == torch.float64 else torch.float32).requires_grad_() for one in pairs
+            one.to(torch.float64 if dtype == torch.float64 else torch.float32).requires_grad_() for one in lora_tensors
         ]
         narrow = [one.detach().to(dtype) for one in learning]
         out = fused_layer(
-            given, beside(weights, narrow), shape, RopeTables(*half[9:]), LoraUpdate(weights, SCALE), learning
+            given, concatenated(weights, narrow), shape, RopeTables(*half[9:]), LoraUpdate(weights, SCALE), learning
         )
         weight = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape)
         first = torch.autograd.grad((out.double() * weight).sum(), learning, create_graph=True)
         once = sum((one.double() ** 2).sum() for one in first)
         found.append([one.detach().double() for one in (out, *first, *torch.autograd.grad(once, learning))])
-    for exact, mine in zip(*found, strict=True):
-        assert float((mine - exact).norm() / exact.norm()) < 0.02
+    for exact, ours in zip(*found, strict=True):
+        assert float((ours - exact).norm() / exact.norm()) < 0.02
 
 
 @BOTH
 def test_queries_before_start_pos_are_not_saved(how):
     """What waits for the gradient has no more room than it has numbers."""
-    x, frozen, shape, angles, pairs = made()
+    x, frozen, shape, angles, lora_tensors = make_inputs()
     kept = []
 
     def note(one):
@@ -273,7 +283,7 @@ def test_queries_before_start_pos_are_not_saved(how):
         return one
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda one: one):
-        whole(x, frozen, shape, angles, *[one.requires_grad_() for one in pairs], how=how, first=2)
+        fused(x, frozen, shape, angles, *[one.requires_grad_() for one in lora_tensors], how=how, first=2)
     heads = [one for one in kept if one.dim() >= 3 and one.shape[-1] == shape.head_size]  # q, k and v
     assert len(heads) == 3
     for one in heads:
@@ -293,12 +303,12 @@ def single(one):
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("first", [0, 2])
 @pytest.mark.parametrize("sizes", [(6, 5), (16, 32)], ids=["odd", "even"])
-@pytest.mark.parametrize("learns", ["words and pairs", "pairs"])
+@pytest.mark.parametrize("learns", ["words and pairs", "lora_tensors"])
 def test_with_kernels_results_and_gradients_match_float64(case, first, sizes, learns, monkeypatch):
     """even: the slopes of the pairs come from a kernel too."""
     monkeypatch.setattr("test_layer.WIDTH", sizes[0])
     monkeypatch.setattr("test_layer.INNER", sizes[1])
-    x, frozen, shape, angles, pairs = made(**case)
+    x, frozen, shape, angles, lora_tensors = make_inputs(**case)
     frozen = LayerWeights(*(one / sizes[0] ** 0.5 for one in frozen[:5]), *frozen[5:])  # so that numbers stay near 1
     first = min(first, x.shape[1] - 1)
     weight = torch.linspace(-1, 1, x[:, first:].numel(), dtype=torch.float64).view(x[:, first:].shape)
@@ -307,16 +317,16 @@ def test_with_kernels_results_and_gradients_match_float64(case, first, sizes, le
         c_ops, "_call_kernel", lambda name, *given, call=c_ops._call_kernel: (asked.append(name), call(name, *given))
     )
     for how in (lambda one: one, single):
-        inputs = [how(one).requires_grad_() for one in (x, *pairs)]
+        inputs = [how(one).requires_grad_() for one in (x, *lora_tensors)]
         inputs[0].requires_grad_(learns == "words and pairs")
-        weights, held = how(merged(frozen, pairs)), LoraUpdate(how(frozen), SCALE)
-        out = fused_layer(inputs[0], weights, shape, how(turn_of(angles)), held, inputs[1:], first)
+        weights, held = how(merged(frozen, lora_tensors)), LoraUpdate(how(frozen), SCALE)
+        out = fused_layer(inputs[0], weights, shape, how(make_tables(angles)), held, inputs[1:], first)
         (out * how(weight)).sum().backward()
         found.append([out, *(one.grad for one in inputs if one.requires_grad)])
-    for expected, mine in zip(*found, strict=True):
-        assert mine.dtype == torch.float32
+    for expected, ours in zip(*found, strict=True):
+        assert ours.dtype == torch.float32
         torch.testing.assert_close(
-            mine.double(), expected, rtol=0, atol=2e-6 * max(1.0, float(expected.detach().abs().max()))
+            ours.double(), expected, rtol=0, atol=2e-6 * max(1.0, float(expected.detach().abs().max()))
         )
     often = {"rms_norm": 2, "causal_attention": 1, "swiglu": 1, "swiglu_backward": 1, "causal_attention_backward": 1}
     often["rms_norm_backward"] = 1 + (learns == "words and pairs")

@@ -9,7 +9,7 @@ from rlhf_lab.models.fused_llama.layer import concat_lora_input, split_lora_grad
 SCALE = 0.5
 
 
-def made():
+def make_inputs():
     """x, two weights that read it, their A and B in turn (of ranks 2 and 3), and what comes back to each."""
     generator = torch.Generator().manual_seed(0)
 
@@ -24,77 +24,79 @@ def made():
     )
 
 
-def by_autograd(x, weights, pairs, slopes):
+def by_autograd(x, weights, lora_tensors, slopes):
     """Both products, the slope of x, and those of the pairs."""
-    inputs = [one.clone().requires_grad_() for one in (x, *pairs)]
+    inputs = [one.clone().requires_grad_() for one in (x, *lora_tensors)]
     x, a1, b1, a2, b2 = inputs
     out = [x @ (w + SCALE * b @ a).t() for w, a, b in ((weights[0], a1, b1), (weights[1], a2, b2))]
     return out, torch.autograd.grad(out, inputs, slopes)
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_lora_products_and_gradients_match_autograd(beside):
-    x, weights, pairs, slopes = made()
-    out, (dx, *of_pairs) = by_autograd(x, weights, pairs, slopes)
-    a1, b1, a2, b2 = pairs
-    a = torch.cat([a1, a2]) if beside else None
-    if beside:
+@pytest.mark.parametrize("concatenated", [False, True])
+def test_lora_products_and_gradients_match_autograd(concatenated):
+    x, weights, lora_tensors, slopes = make_inputs()
+    out, (dx, *of_pairs) = by_autograd(x, weights, lora_tensors, slopes)
+    a1, b1, a2, b2 = lora_tensors
+    a = torch.cat([a1, a2]) if concatenated else None
+    if concatenated:
         none = torch.zeros
         weights = [
             torch.cat([weights[0], SCALE * b1, none(5, 3)], 1), torch.cat([weights[1], none(6, 2), SCALE * b2], 1),
         ]  # fmt: skip
     else:
         weights = [weights[0] + SCALE * b1 @ a1, weights[1] + SCALE * b2 @ a2]
-    wide, low = concat_lora_input(x, a)
+    in_double, low = concat_lora_input(x, a)
     for weight, expected in zip(weights, out, strict=True):
-        torch.testing.assert_close(wide @ weight.t(), expected, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(in_double @ weight.t(), expected, rtol=1e-12, atol=1e-12)
     found, low_slope = split_lora_grad(slopes[0] @ weights[0] + slopes[1] @ weights[1], a)
     torch.testing.assert_close(found, dx, rtol=1e-12, atol=1e-12)
-    for mine, theirs in zip(lora_grads(pairs, SCALE, x, slopes, low, low_slope), of_pairs, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+    for ours, theirs in zip(lora_grads(lora_tensors, SCALE, x, slopes, low, low_slope), of_pairs, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("alike", [False, True])
 def test_gradients_have_the_strides_of_their_parameters(alike):
     """Autograd takes such a slope as the gradient; any other it copies."""
-    x, _, pairs, slopes = made()
+    x, _, lora_tensors, slopes = make_inputs()
     if alike:
-        pairs, slopes = [*pairs[:2], *pairs[:2]], torch.stack([slopes[0], slopes[0]])
-    for pair, slope in zip(pairs, lora_grads(pairs, SCALE, x, slopes, None, None), strict=True):
+        lora_tensors, slopes = [*lora_tensors[:2], *lora_tensors[:2]], torch.stack([slopes[0], slopes[0]])
+    for pair, slope in zip(lora_tensors, lora_grads(lora_tensors, SCALE, x, slopes, None, None), strict=True):
         assert slope.stride() == pair.stride()
 
 
 @pytest.mark.parametrize("ranks", [(2, 2), (1, 2)])
-@pytest.mark.parametrize("beside", [False, True])
-def test_batched_gradients_equal_those_of_each_weight(ranks, beside):
+@pytest.mark.parametrize("concatenated", [False, True])
+def test_batched_gradients_equal_those_of_each_weight(ranks, concatenated):
     """Batched where the ranks are the same too, of parts of rows as q, k and v have them."""
-    x, _, _, _ = made()
+    x, _, _, _ = make_inputs()
     generator = torch.Generator().manual_seed(1)
-    pairs = [torch.randn(shape, generator=generator, dtype=torch.float64) for r in ranks for shape in ((r, 4), (5, r))]
+    lora_tensors = [
+        torch.randn(shape, generator=generator, dtype=torch.float64) for r in ranks for shape in ((r, 4), (5, r))
+    ]
     rows = torch.randn(7, 10, generator=generator, dtype=torch.float64)
-    a1, b1, a2, b2 = pairs
-    low = x @ torch.cat([a1, a2]).t() if beside else None
-    low_slope = SCALE * torch.cat([rows[:, :5] @ b1, rows[:, 5:] @ b2], 1) if beside else None
-    _, (_, *expected) = by_autograd(x, [torch.zeros(5, 4).double()] * 2, pairs, [*rows.split(5, 1)])
+    a1, b1, a2, b2 = lora_tensors
+    low = x @ torch.cat([a1, a2]).t() if concatenated else None
+    low_slope = SCALE * torch.cat([rows[:, :5] @ b1, rows[:, 5:] @ b2], 1) if concatenated else None
+    _, (_, *expected) = by_autograd(x, [torch.zeros(5, 4).double()] * 2, lora_tensors, [*rows.split(5, 1)])
     slopes = rows.view(7, 2, 5).transpose(0, 1)
-    for mine, theirs in zip(lora_grads(pairs, SCALE, x, slopes, low, low_slope), expected, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+    for ours, theirs in zip(lora_grads(lora_tensors, SCALE, x, slopes, low, low_slope), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_no_gradients_without_trainable_tensors():
-    x, _, _, slopes = made()
+    x, _, _, slopes = make_inputs()
     assert lora_grads([], SCALE, x, slopes, None, None) == []
 
 
 def test_half_precision_gradients_have_the_dtype_of_the_parameters():
     """A and B of 1, x of 3, g of 2 in one row: dA = s · 2 · 3, dB the same."""
-    pairs = [torch.ones(1, 2, requires_grad=True), torch.ones(1, 1, requires_grad=True)]
+    lora_tensors = [torch.ones(1, 2, requires_grad=True), torch.ones(1, 1, requires_grad=True)]
     x, slope = torch.full((1, 2), 3.0, dtype=torch.bfloat16), torch.full((1, 1), 2.0, dtype=torch.bfloat16)
     with torch.no_grad():
         _, low = concat_lora_input(x, torch.ones(1, 2, dtype=torch.bfloat16))
         weight = torch.tensor([[1.0, 1.0, SCALE]], dtype=torch.bfloat16)
         dx, low_slope = split_lora_grad(slope @ weight, torch.ones(1, 2, dtype=torch.bfloat16))
-        found = lora_grads(pairs, SCALE, x, [slope], low, low_slope)
+        found = lora_grads(lora_tensors, SCALE, x, [slope], low, low_slope)
     assert dx.tolist() == [[3.0, 3.0]]  # 2 · (1 + s)
     assert [one.dtype for one in found] == [torch.float32, torch.float32]
     assert [one.tolist() for one in found] == [[[3.0, 3.0]], [[6.0]]]  # dB = s · 2 · (3 + 3)
@@ -109,10 +111,10 @@ def test_half_precision_with_kernels(of_pairs):
         return torch.randn(shape, generator=generator).bfloat16()
 
     x, slopes, low, low_slope = some(40, 16), [some(40, 32), some(40, 16)], some(40, 5), some(40, 5)
-    pairs = [some(*shape).to(of_pairs) for shape in ((2, 16), (32, 2), (3, 16), (16, 3))]
-    found = lora_grads(pairs, SCALE, x, slopes, low, low_slope)
+    lora_tensors = [some(*shape).to(of_pairs) for shape in ((2, 16), (32, 2), (3, 16), (16, 3))]
+    found = lora_grads(lora_tensors, SCALE, x, slopes, low, low_slope)
     of_a = (low_slope.double().t() @ x.double()).split([2, 3])
     of_b = [SCALE * g.double().t() @ one for g, one in zip(slopes, low.double().split([2, 3], 1), strict=True)]
-    for mine, exact in zip(found, (of_a[0], of_b[0], of_a[1], of_b[1]), strict=True):
-        assert mine.dtype == of_pairs
-        torch.testing.assert_close(mine.double(), exact, rtol=2**-7, atol=2**-7 * float(exact.abs().max()))
+    for ours, exact in zip(found, (of_a[0], of_b[0], of_a[1], of_b[1]), strict=True):
+        assert ours.dtype == of_pairs
+        torch.testing.assert_close(ours.double(), exact, rtol=2**-7, atol=2**-7 * float(exact.abs().max()))

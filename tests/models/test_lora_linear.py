@@ -12,7 +12,7 @@ IDS = torch.tensor(
 )
 
 
-def outcome(folder, name="a", dtype=torch.float64):
+def run_model(folder, name="a", dtype=torch.float64):
     """Hidden states, and the gradients of a loss that weighs every state differently."""
     backbone = tiny_models.load(folder, dtype)
     adapters = tiny_models.adapters_of(backbone, "a", "b")
@@ -23,9 +23,9 @@ def outcome(folder, name="a", dtype=torch.float64):
 
 
 def test_states_and_gradients_equal_pefts(llama_folder, monkeypatch):
-    ours, our_gradients, *_ = outcome(llama_folder)
+    ours, our_gradients, *_ = run_model(llama_folder)
     monkeypatch.setattr(adapters_module, "lora_weights_of", lambda *_: None)
-    pefts, their_gradients, adapters, _ = outcome(llama_folder)
+    pefts, their_gradients, adapters, _ = run_model(llama_folder)
     assert "forward" not in adapters._layers[0].__dict__ or adapters._active.name is None
     torch.testing.assert_close(ours, pefts, rtol=1e-10, atol=1e-10)
     assert len(our_gradients) == len(their_gradients) > 0

@@ -27,7 +27,7 @@ IDS = torch.tensor(
 )
 
 
-def loaded(folder, monkeypatch, known, *names, dtype=torch.float32):
+def load_model(folder, monkeypatch, known, *names, dtype=torch.float32):
     monkeypatch.setattr(patch, "SUPPORTED_LAYERS", known)
     backbone = tiny_models.load(folder, dtype)
     for module in backbone.trunk.layers:  # biases that do something, norms that are not one
@@ -40,7 +40,7 @@ def loaded(folder, monkeypatch, known, *names, dtype=torch.float32):
     return backbone, tiny_models.adapters_of(backbone, *names)
 
 
-def outcome(backbone, adapters, ids=IDS):
+def run_model(backbone, adapters, ids=IDS):
     """States and gradients under the adapter, states of the reference, and samples."""
     with adapters.using("a"):
         hidden = backbone.hidden(ids)
@@ -56,7 +56,7 @@ def outcome(backbone, adapters, ids=IDS):
     return [hidden.detach(), reference, *(p.grad for p in adapters.parameters("a"))], samples
 
 
-def whole_of(layer):
+def fused_layer_of(layer):
     return (
         layer.__dict__["forward"]
         .__closure__[[*layer.__dict__["forward"].__code__.co_freevars].index("self")]
@@ -64,16 +64,16 @@ def whole_of(layer):
     )
 
 
-def in_use(backbone):
+def fused_modules(backbone):
     return [layer for layer in backbone.trunk.layers if "forward" in layer.__dict__]
 
 
 @pytest.mark.parametrize("kind", WHOLE)
 def test_states_gradients_and_samples_match_the_modules(whole_folders, kind, monkeypatch):
-    ours, our_samples = outcome(*(pair := loaded(whole_folders[kind], monkeypatch, KNOWN, "a", "b")))
-    assert len(in_use(pair[0])) == 2
-    theirs, their_samples = outcome(*(pair := loaded(whole_folders[kind], monkeypatch, (), "a", "b")))
-    assert not in_use(pair[0])
+    ours, our_samples = run_model(*(pair := load_model(whole_folders[kind], monkeypatch, KNOWN, "a", "b")))
+    assert len(fused_modules(pair[0])) == 2
+    theirs, their_samples = run_model(*(pair := load_model(whole_folders[kind], monkeypatch, (), "a", "b")))
+    assert not fused_modules(pair[0])
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
     assert our_samples.tokens == their_samples.tokens
@@ -84,13 +84,13 @@ def test_states_gradients_and_samples_match_the_modules(whole_folders, kind, mon
 @pytest.mark.parametrize("kind", WHOLE)
 def test_bfloat16_is_as_accurate_as_the_modules(whole_folders, kind, monkeypatch):
     """Exact: float32 with the weights that bfloat16 has. Every number counts by its share of its own tensor's size."""
-    half = loaded(whole_folders[kind], monkeypatch, KNOWN, "a", dtype=torch.bfloat16)
-    assert len(in_use(half[0])) == 2
-    modules = loaded(whole_folders[kind], monkeypatch, (), "a", dtype=torch.bfloat16)
-    exact = loaded(whole_folders[kind], monkeypatch, (), "a")
+    half = load_model(whole_folders[kind], monkeypatch, KNOWN, "a", dtype=torch.bfloat16)
+    assert len(fused_modules(half[0])) == 2
+    modules = load_model(whole_folders[kind], monkeypatch, (), "a", dtype=torch.bfloat16)
+    exact = load_model(whole_folders[kind], monkeypatch, (), "a")
     for mine, other in zip(exact[0].model.parameters(), modules[0].model.parameters(), strict=True):
         mine.data.copy_(other.float() if other.dtype == torch.bfloat16 else other)
-    (expected, _), (ours, samples), (theirs, _) = (outcome(*pair) for pair in (exact, half, modules))
+    (expected, _), (ours, samples), (theirs, _) = (run_model(*pair) for pair in (exact, half, modules))
 
     def error(found):
         shares = [((a.float() - b).norm() / b.norm()).square() for a, b in zip(found, expected, strict=True)]
@@ -111,13 +111,13 @@ def test_bfloat16_is_as_accurate_as_the_modules(whole_folders, kind, monkeypatch
 @pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch has no oneDNN here")
 def test_states_gradients_and_samples_by_onednn(whole_folders, monkeypatch):
     """Columns of a wider tensor, transposed weights, few rows, packed weights: whatever is asked of it."""
-    theirs, their_samples = outcome(*loaded(whole_folders["qwen2"], monkeypatch, (), "a"))
+    theirs, their_samples = run_model(*load_model(whole_folders["qwen2"], monkeypatch, (), "a"))
     for name, value in {"USE_ONEDNN": True, "MIN_MULTIPLICATIONS": 1, "MIN_MULTIPLICATIONS_PACKED": 1}.items():
         monkeypatch.setattr(matmul, name, value)
     packed, reorder = [], torch.ops.mkldnn._reorder_linear_weight
     monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", lambda x: packed.append(x) or reorder(x))
-    ours, our_samples = outcome(*(pair := loaded(whole_folders["qwen2"], monkeypatch, KNOWN, "a")))
-    assert len(in_use(pair[0])) == 2
+    ours, our_samples = run_model(*(pair := load_model(whole_folders["qwen2"], monkeypatch, KNOWN, "a")))
+    assert len(fused_modules(pair[0])) == 2
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
     assert our_samples.tokens == their_samples.tokens
@@ -140,7 +140,7 @@ def test_nested_work_while_sampling_with_packed_weights(llama_folder, monkeypatc
         return layout
 
     monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", laid_out)
-    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a", "b")
+    backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a", "b")
     prompts, lengths = [tiny_models.ids("the cat"), tiny_models.ids("moon"), tiny_models.ids("so the old")], []
 
     def other_work():
@@ -162,7 +162,7 @@ def test_nested_work_while_sampling_with_packed_weights(llama_folder, monkeypatc
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_new_adapter_is_bit_identical_to_the_reference(whole_folders, monkeypatch, dtype):
-    backbone, _ = loaded(whole_folders["qwen2"], monkeypatch, KNOWN, dtype=dtype)
+    backbone, _ = load_model(whole_folders["qwen2"], monkeypatch, KNOWN, dtype=dtype)
     adapters = tiny_models.Adapters(backbone)
     with torch.no_grad():
         before = backbone.hidden(IDS)
@@ -173,10 +173,10 @@ def test_a_new_adapter_is_bit_identical_to_the_reference(whole_folders, monkeypa
 
 
 def test_qkv_weights_are_views_of_one_tensor(llama_folder, monkeypatch):
-    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
-    outcome(backbone, adapters)
+    backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a")
+    run_model(backbone, adapters)
     adapters.remove("a")
-    assert len(in_use(backbone)) == 2
+    assert len(fused_modules(backbone)) == 2
     fresh = LlamaForCausalLM.from_pretrained(llama_folder)
     for (name, mine), (_, theirs) in zip(backbone.model.named_parameters(), fresh.named_parameters(), strict=True):
         assert torch.equal(mine, theirs) or "norm" in name, name
@@ -188,20 +188,20 @@ def test_qkv_weights_are_views_of_one_tensor(llama_folder, monkeypatch):
 
 
 def test_the_merged_weights_follow_an_optimiser_step(llama_folder, monkeypatch):
-    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a")
     optimiser = torch.optim.Adam(adapters.parameters("a"), lr=0.1)
     with adapters.using("a"):
         backbone.hidden(IDS).square().sum().backward()
         optimiser.step()
         after = backbone.hidden(IDS).detach()
-    other, plain = loaded(llama_folder, monkeypatch, (), "a")
+    other, plain = load_model(llama_folder, monkeypatch, (), "a")
     plain.load_tensors("a", adapters.tensors("a"))
     with plain.using("a"):
         torch.testing.assert_close(after, other.hidden(IDS).detach(), rtol=1e-4, atol=1e-4)
 
 
 def test_modules_compute_long_and_masked_sequences(llama_folder, monkeypatch):
-    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a")
     monkeypatch.setattr(patch, "fused_layer", lambda *_: pytest.fail("computed as one function"))
     with torch.no_grad(), adapters.using("a"):
         hidden = backbone.trunk(
@@ -209,9 +209,9 @@ def test_modules_compute_long_and_masked_sequences(llama_folder, monkeypatch):
         )
         assert hidden.last_hidden_state.shape == (2, 8, 32)
         for layer in backbone.trunk.layers:
-            monkeypatch.setattr(whole_of(layer), "max_length", 7)
+            monkeypatch.setattr(fused_layer_of(layer), "max_length", 7)
         longer = backbone.hidden(IDS)
-    other, plain = loaded(llama_folder, monkeypatch, (), "a")
+    other, plain = load_model(llama_folder, monkeypatch, (), "a")
     with torch.no_grad(), plain.using("a"):
         torch.testing.assert_close(longer, other.hidden(IDS), rtol=1e-4, atol=1e-4)
 
@@ -220,9 +220,9 @@ def test_gradients_of_mixed_lengths_by_modules_and_fused_layers(llama_folder, mo
     """The modules merge q, k and v one after the other in the one tensor that holds them for the whole layer."""
     found = []
     for known in (KNOWN, ()):
-        backbone, adapters = loaded(llama_folder, monkeypatch, known, "a")
-        for layer in in_use(backbone):
-            monkeypatch.setattr(whole_of(layer), "max_length", 5)
+        backbone, adapters = load_model(llama_folder, monkeypatch, known, "a")
+        for layer in fused_modules(backbone):
+            monkeypatch.setattr(fused_layer_of(layer), "max_length", 5)
         with adapters.using("a"):
             with torch.no_grad():
                 backbone.hidden(IDS[:, :5])
@@ -235,14 +235,12 @@ def test_gradients_of_mixed_lengths_by_modules_and_fused_layers(llama_folder, mo
         torch.testing.assert_close(mine, other, rtol=2e-4, atol=2e-5 * float(other.abs().max()))
 
 
-def test_backward_after_modules_overwrote_the_merged_weights_is_refused(
-    llama_folder, monkeypatch
-):
-    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a", "b")
+def test_backward_after_modules_overwrote_the_merged_weights_is_refused(llama_folder, monkeypatch):
+    backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a", "b")
     with adapters.using("a"):
         hidden = backbone.hidden(IDS)
-    for layer in in_use(backbone):
-        monkeypatch.setattr(whole_of(layer), "max_length", 5)
+    for layer in fused_modules(backbone):
+        monkeypatch.setattr(fused_layer_of(layer), "max_length", 5)
     with torch.no_grad(), adapters.using("b"):
         backbone.hidden(IDS)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -254,7 +252,7 @@ def test_hidden_states_from_start_pos_match_the_modules(llama_folder, monkeypatc
     """Whether layers are whole, which leave the others out, or modules."""
     found, shapes = [], []
     for known in (KNOWN, ()):
-        backbone, adapters = loaded(llama_folder, monkeypatch, known, "a")
+        backbone, adapters = load_model(llama_folder, monkeypatch, known, "a")
         backbone.trunk.norm.register_forward_pre_hook(lambda _, given: shapes.append(given[0].shape[1]))
         with adapters.using("a"):
             hidden = backbone.hidden(IDS, first)
@@ -277,11 +275,11 @@ def test_max_length_is_the_shortest_window(llama_folder, monkeypatch):
         monkeypatch.setattr(c_ops, "supported", lambda *_, takes=takes: takes)
         found.append([patch.FusedLayer(layer).max_length for layer in layers])
     assert found == [[math.inf, most + 2], [most, most]]
-    backbone, _ = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    backbone, _ = load_model(llama_folder, monkeypatch, KNOWN, "a")
     whole, trunk = backbone.fused_layers, backbone.trunk
     for lengths, there_are in (((math.inf, 8), True), ((math.inf, 7), False), ((7, 8), False)):
-        for layer, length in zip(in_use(backbone), lengths, strict=True):
-            whole_of(layer).max_length = length
+        for layer, length in zip(fused_modules(backbone), lengths, strict=True):
+            fused_layer_of(layer).max_length = length
         assert (whole.hidden_states(trunk, IDS, 0) is not None) is there_are
 
 
@@ -299,7 +297,7 @@ def test_decode_step_matches_the_trunk(whole_folders, kind, padded, by_kernels, 
     )
     found = []
     for known in (KNOWN, ()):
-        backbone, adapters = loaded(whole_folders[kind], monkeypatch, known, "a")
+        backbone, adapters = load_model(whole_folders[kind], monkeypatch, known, "a")
         ids, mask = pad_left(prompts, backbone.pad_id, backbone.device)
         states = []
         for name in ("a", None):
@@ -324,7 +322,7 @@ def test_decode_step_matches_the_trunk(whole_folders, kind, padded, by_kernels, 
 
 @pytest.mark.parametrize("what", ["window", "another precision", "another trunk", "no model", "rotation by length"])
 def test_no_decode_step_for_unsupported_trunks(llama_folder, monkeypatch, what):
-    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a")
     whole, trunk = backbone.fused_layers, backbone.trunk
     with torch.no_grad(), adapters.using("a"):
         assert whole.decode_step(trunk, False) is not None
@@ -346,7 +344,7 @@ def test_no_decode_step_for_unsupported_trunks(llama_folder, monkeypatch, what):
 
 
 def test_no_decode_step_if_a_layer_uses_its_module(llama_folder, monkeypatch):
-    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a")
     parts = adapters._lora_weights["a"]
     parts[3] = parts[3]._replace(scale=7.0)
     with torch.no_grad(), adapters.using("a"):
@@ -362,7 +360,7 @@ def test_a_model_is_verified_when_it_is_loaded(whole_folders, kind, dtype, wrong
     """Its modules compute where whole layers say something else, as those of another transformers might."""
     model = tiny_models.load(whole_folders[kind], dtype).model
     expected = model.base_model(input_ids=IDS).last_hidden_state
-    assert in_use(SimpleNamespace(trunk=model.base_model))
+    assert fused_modules(SimpleNamespace(trunk=model.base_model))
     if wrong == "layer":
         monkeypatch.setattr(patch, "fused_layer", lambda x, *_: 1.5 * x)
     elif wrong == "weights":
@@ -379,26 +377,26 @@ def test_a_model_is_verified_when_it_is_loaded(whole_folders, kind, dtype, wrong
     tried = patch.patch_model(model)
     assert not tried.available
     assert "did not say the same" in caplog.text
-    assert not in_use(SimpleNamespace(trunk=model.base_model))
+    assert not fused_modules(SimpleNamespace(trunk=model.base_model))
     by_modules = model.base_model(input_ids=IDS).last_hidden_state
     torch.testing.assert_close(by_modules, expected, rtol=0.1, atol=0.3 if dtype == torch.bfloat16 else 1e-3)
     monkeypatch.undo()
     assert patch.patch_model(model).available
-    assert len(in_use(SimpleNamespace(trunk=model.base_model))) == 2
+    assert len(fused_modules(SimpleNamespace(trunk=model.base_model))) == 2
 
 
 def test_layers_with_two_lora_scales_use_the_modules(llama_folder, monkeypatch):
-    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a", "b")
+    backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a", "b")
     parts = adapters._lora_weights["a"]
     parts[3] = parts[3]._replace(scale=7.0)
     with adapters.using("a"):
-        assert len(in_use(backbone)) == 1
+        assert len(fused_modules(backbone)) == 1
     with adapters.using("b"):
-        assert len(in_use(backbone)) == 2
+        assert len(fused_modules(backbone)) == 2
 
 
 def test_a_model_moved_to_another_dtype_uses_its_modules(llama_folder, monkeypatch):
-    backbone, _ = loaded(llama_folder, monkeypatch, KNOWN)
+    backbone, _ = load_model(llama_folder, monkeypatch, KNOWN)
     before = backbone.hidden(IDS)
     backbone.model.double()
     assert torch.allclose(backbone.hidden(IDS), before.double(), atol=1e-4)
@@ -413,7 +411,7 @@ def test_last_norm_in_another_dtype(llama_folder):
 
 def test_projections_in_another_dtype(llama_folder, monkeypatch):
     """As a person's own program may have them (autocast)."""
-    backbone, _ = loaded(llama_folder, monkeypatch, KNOWN)
+    backbone, _ = load_model(llama_folder, monkeypatch, KNOWN)
     expected = backbone.hidden(IDS)
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
         found = backbone.hidden(IDS)
@@ -454,23 +452,23 @@ def test_unsupported_layers(what):
 
 def test_longer_sequences_extend_the_rope_tables(llama_folder, monkeypatch):
     """The angles are made once for a pass, and anew for the next."""
-    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a")
     with torch.no_grad(), adapters.using("a"):
         short, long = backbone.hidden(IDS[:, :3]), backbone.hidden(IDS)
     torch.testing.assert_close(long[:, :3], short, rtol=1e-4, atol=1e-5)
-    other, plain = loaded(llama_folder, monkeypatch, (), "a")
+    other, plain = load_model(llama_folder, monkeypatch, (), "a")
     with torch.no_grad(), plain.using("a"):
         torch.testing.assert_close(long, other.hidden(IDS), rtol=1e-4, atol=1e-4)
 
 
 def test_an_adapter_added_later_is_merged(llama_folder, monkeypatch):
     """Adding one makes new holders of merged weights for all."""
-    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a")
     with torch.no_grad(), adapters.using("a"):
         backbone.hidden(IDS)
     adapters.add("b", r=4, alpha=8, seed=1, trainable=True)
     tiny_models.disturb(adapters, "b", 6)
-    other, plain = loaded(llama_folder, monkeypatch, (), "a", "b")
+    other, plain = load_model(llama_folder, monkeypatch, (), "a", "b")
     for name in ("b", "a"):
         plain.load_tensors(name, adapters.tensors(name))
         with torch.no_grad(), adapters.using(name), plain.using(name):
@@ -479,27 +477,27 @@ def test_an_adapter_added_later_is_merged(llama_folder, monkeypatch):
 
 def test_a_layer_merged_by_its_module_is_merged_again(llama_folder, monkeypatch):
     """A pass of the modules before the first as one function leaves merged weights at another place."""
-    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a")
     with torch.no_grad(), adapters.using("a"):
         with monkeypatch.context() as patch:
             for layer in backbone.trunk.layers:
-                patch.setattr(whole_of(layer), "max_length", 0)
+                patch.setattr(fused_layer_of(layer), "max_length", 0)
             by_modules = backbone.hidden(IDS)
         torch.testing.assert_close(backbone.hidden(IDS), by_modules, rtol=1e-4, atol=1e-4)
 
 
 def test_no_merged_weight_outlives_its_adapter(llama_folder, monkeypatch):
-    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a")
     with torch.no_grad(), adapters.using("a"):
         backbone.hidden(IDS)
-    whole = [whole_of(layer) for layer in backbone.trunk.layers]
+    whole = [fused_layer_of(layer) for layer in backbone.trunk.layers]
     assert all(one.weight_cache is not None for one in whole)
     adapters.remove("a")
     assert all(one.weight_cache is None for one in whole)
 
 
 def test_an_unreferenced_model_is_freed_at_once(llama_folder, monkeypatch):
-    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN)
+    backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN)
     weight = weakref.ref(backbone.trunk.layers[0].mlp.up_proj.weight)
     gc.disable()
     try:
@@ -511,7 +509,7 @@ def test_an_unreferenced_model_is_freed_at_once(llama_folder, monkeypatch):
 
 @pytest.mark.parametrize("how", ["training", "weights"])
 def test_a_trainable_model_uses_its_modules(llama_folder, monkeypatch, how):
-    backbone, _ = loaded(llama_folder, monkeypatch, KNOWN)
+    backbone, _ = load_model(llama_folder, monkeypatch, KNOWN)
     if how == "training":
         backbone.model.train()
         assert not torch.equal(backbone.hidden(IDS), backbone.hidden(IDS))  # half of the attention drops out
@@ -522,7 +520,7 @@ def test_a_trainable_model_uses_its_modules(llama_folder, monkeypatch, how):
 
 
 def test_gradients_with_a_cache_use_the_modules(llama_folder, monkeypatch):
-    backbone, adapters = loaded(llama_folder, monkeypatch, KNOWN, "a")
+    backbone, adapters = load_model(llama_folder, monkeypatch, KNOWN, "a")
     with adapters.using("a"):
         cached = backbone.trunk(input_ids=IDS, use_cache=True).last_hidden_state
         weight = torch.linspace(-1, 1, cached.numel()).view_as(cached)
@@ -535,8 +533,8 @@ def test_gradients_with_a_cache_use_the_modules(llama_folder, monkeypatch):
 
 
 def test_changed_weights_and_biases_are_used(whole_folders, monkeypatch):
-    backbone, _ = loaded(whole_folders["qwen2"], monkeypatch, KNOWN)
-    other, _ = loaded(whole_folders["qwen2"], monkeypatch, ())
+    backbone, _ = load_model(whole_folders["qwen2"], monkeypatch, KNOWN)
+    other, _ = load_model(whole_folders["qwen2"], monkeypatch, ())
     changed = {name: tensor + 0.1 for name, tensor in other.model.state_dict().items()}
     for model in (backbone.model, other.model):
         model.load_state_dict(changed)

@@ -24,7 +24,7 @@ def frozen(dtype=torch.float32):
     return LayerWeights(torch.cat(tensors[:3]), *tensors[3:], norms, None)
 
 
-def parts_of(weights, ranks=(1,) * 7, scale=2.0):
+def make_lora(weights, ranks=(1,) * 7, scale=2.0):
     """Of projection i: A of 10 i + 1, 10 i + 2, … and B of -1."""
     found = []
     for i, (one, rank) in enumerate(zip(split_by_projection(weights, SIZES), ranks, strict=True)):
@@ -37,7 +37,7 @@ def parts_of(weights, ranks=(1,) * 7, scale=2.0):
     return found
 
 
-def keeper(kind, weights):
+def make_cache(kind, weights):
     if kind is ConcatWeightCache:
         return CacheByRank(partial(ConcatWeightCache, weights, SIZES))
     return MergedWeights(weights, SIZES, [MergedLoraLinear() for _ in ROWS])
@@ -60,8 +60,8 @@ def effect(weights, i):
 )
 def test_weights_are_frozen_plus_update(kind, dtype, ranks):
     weights = frozen(dtype)
-    parts = parts_of(weights, ranks)
-    found = keeper(kind, weights).weights_for(parts)
+    parts = make_lora(weights, ranks)
+    found = make_cache(kind, weights).weights_for(parts)
     for i, part in enumerate(parts):
         expected = part.base.weight.float() + 2.0 * part.b.detach() @ part.a.detach()
         assert torch.equal(effect(found, i), expected), i
@@ -69,7 +69,7 @@ def test_weights_are_frozen_plus_update(kind, dtype, ranks):
 
 
 def test_layout_of_concatenated_weights():
-    found = keeper(ConcatWeightCache, weights := frozen()).weights_for(parts_of(weights))
+    found = make_cache(ConcatWeightCache, weights := frozen()).weights_for(make_lora(weights))
     assert found.lora_a[0].tolist() == [[1, 2, 3], [11, 12, 13], [21, 22, 23]]
     assert found.qkv[0].tolist() == [1, 2, 3, -2, 0, 0]  # first row of q
     assert found.qkv[4].tolist() == [1, 2, 3, 0, -2, 0]  # of k
@@ -84,7 +84,7 @@ def test_layout_of_concatenated_weights():
 @pytest.mark.parametrize("kind", [MergedWeights, ConcatWeightCache])
 def test_weights_follow_training_and_adapter(kind):
     weights = frozen()
-    kept, one, other = keeper(kind, weights), parts_of(weights), parts_of(weights, scale=-3.0)
+    kept, one, other = make_cache(kind, weights), make_lora(weights), make_lora(weights, scale=-3.0)
     for parts in (one, other, one):
         for i, part in enumerate(parts):
             expected = part.base.weight + part.scale * part.b.detach() @ part.a.detach()
@@ -97,7 +97,7 @@ def test_weights_follow_training_and_adapter(kind):
 @pytest.mark.parametrize("kind", [MergedWeights, ConcatWeightCache])
 def test_weights_keep_their_address_and_are_cached(kind):
     weights = frozen()
-    kept, parts = keeper(kind, weights), parts_of(weights)
+    kept, parts = make_cache(kind, weights), make_lora(weights)
     first = kept.weights_for(parts)
     versions = [one._version for one in first[:5]]
     again = kept.weights_for(parts)
@@ -109,7 +109,7 @@ def test_module_merges_bump_only_their_own_version():
     """q is merged by a pass of the modules: not a change of k's, which may wait for its gradient, but one of the whole's."""
     weights = frozen()
     fast = [MergedLoraLinear() for _ in ROWS]
-    kept, parts = MergedWeights(weights, SIZES, fast), parts_of(weights)
+    kept, parts = MergedWeights(weights, SIZES, fast), make_lora(weights)
     whole = kept.weights_for(parts).qkv
     with torch.no_grad():
         for part in parts[:3]:
@@ -133,7 +133,7 @@ def test_module_merges_bump_only_their_own_version():
 def test_two_combinations_of_ranks_are_cached():
     weights = frozen()
     kept, narrow, wide, widest = (
-        keeper(ConcatWeightCache, weights), parts_of(weights), parts_of(weights, (2,) * 7), parts_of(weights, (3,) * 7),
+        make_cache(ConcatWeightCache, weights), make_lora(weights), make_lora(weights, (2,) * 7), make_lora(weights, (3,) * 7),
     )  # fmt: skip
     rooms = [kept.weights_for(parts).qkv for parts in (narrow, wide, narrow, wide)]
     assert rooms[0] is rooms[2]
@@ -145,7 +145,7 @@ def test_two_combinations_of_ranks_are_cached():
 
 def test_out_of_memory_leaves_no_partial_weights(monkeypatch):
     weights = frozen()
-    kept, parts = keeper(ConcatWeightCache, weights), parts_of(weights)
+    kept, parts = make_cache(ConcatWeightCache, weights), make_lora(weights)
     cat, calls = torch.cat, []
 
     def fails_once(tensors, *rest):
@@ -165,10 +165,10 @@ def test_out_of_memory_leaves_no_partial_weights(monkeypatch):
 
 def test_another_rank_gets_its_own_cache():
     weights = frozen()
-    kept = keeper(ConcatWeightCache, weights)
-    wide = kept.weights_for(parts_of(weights, (3,) * 7))
+    kept = make_cache(ConcatWeightCache, weights)
+    wide = kept.weights_for(make_lora(weights, (3,) * 7))
     assert wide.qkv.shape == (8, 12)
-    narrow = parts_of(weights)
+    narrow = make_lora(weights)
     assert kept.weights_for(narrow).qkv.shape == (8, 6)
     for i, part in enumerate(narrow):
         assert torch.equal(
