@@ -92,9 +92,9 @@ def shape_rewards(
 
     Args:
         scores: (B,) float, one per response, already normalised and clipped.
-        kl: (B, T) float, nats, e.g. `kl_estimate`; anything in padding. In a
-            reward, only k1 has the gradient of the KL; k2, k3 and the exact KL are (nearly) the same for every token
-            near the reference, so that the policy learns little from them.
+        kl: (B, T) float, nats, e.g. `kl_estimate`; padding is ignored. As a reward, only k1 has the gradient of the
+            KL. Near the reference k2, k3 and the exact KL hardly differ between tokens, so the policy learns little
+            from them.
         mask: (B, T) bool, True on response tokens.
         kl_coef: >= 0, reward per nat.
         placement: "last", or "spread": the score in equal parts on all tokens of the response.

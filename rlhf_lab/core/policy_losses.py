@@ -286,10 +286,10 @@ def reduce_tokens(
 ) -> Tensor:
     """Reduce per-token terms to a scalar.
 
-    token_mean: all tokens alike, so a long response weighs more (PPO). trajectory_mean: each response averaged first,
-    so that all responses weigh alike, and a token of a long one less (GRPO). trajectory_sum: each response summed
-    first: the only one whose expectation is the policy gradient of sum_t r_t, since a length that depends on the policy
-    does not divide it.
+    token_mean: the mean over all tokens, so a long response weighs more (PPO). trajectory_mean: the mean of each
+    response, then the mean over responses: all responses weigh alike (GRPO). trajectory_sum: the sum of each response,
+    then the mean over responses. Only trajectory_sum has the policy gradient of sum_t r_t as its expectation: the other
+    two divide by a length that depends on the policy.
 
     Args:
         x: (B, T) float; values outside the mask are ignored.

@@ -1,8 +1,8 @@
 """One policy run as a job: start or resume, apply control events, record every step, save checkpoints.
 
 The rows of a step are written first, its checkpoint after. A crash in between makes the next engine resume from the older
-checkpoint and write the later steps again, on a CPU bit for bit the same. Control events are rows: a changed setting is marked
-with the step it takes effect at before it takes effect, so a resume replays it at the same step.
+checkpoint and write the later steps again, on a CPU bit for bit the same. Control events are rows. Before a setting
+changes, its event is marked with the step, so a resume repeats the change at the same step.
 """
 
 import json
@@ -284,7 +284,7 @@ class PolicyRun:
             mark_event_applied(self.model_cache.db, event.id, step)
             if event in effective:
                 self._apply_event(event)
-            # Where a run resumes from before a failure, a new event cancels the recorded ones for the same setting.
+            # A new event cancels recorded events for the same setting, which a resumed run would otherwise replay.
             self.events_to_replay = [
                 earlier
                 for earlier in self.events_to_replay
@@ -292,7 +292,7 @@ class PolicyRun:
             ]
 
     def _apply_event(self, event: RunEvent) -> None:
-        """Change a setting or switch the reward model. A bad value is refused on submission; one that was not is reported."""
+        """Change a setting or switch the reward model. A bad value is refused on submission; if one gets here, it is reported."""
         self._applied_events.append(event)
         try:
             if event.kind is EventKind.SET:

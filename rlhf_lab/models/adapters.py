@@ -5,6 +5,7 @@
     with adapters.using("policy"): ...        # forward passes use the adapter
     with adapters.using(None): ...            # the reference policy: no adapter
     with adapters.using("policy", merged=True): ...   # sampling: plain matrix products on merged weights
+    with adapters.using(reward_model.adapter): ...    # scores: RewardModel does this itself
 
 Contexts nest. Leaving one restores the previous state, also after an exception, so a job that samples in the middle of
 a training step does not disturb it.

@@ -12,7 +12,7 @@ from rlhf_lab.quality.agreement import VoteRecord
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import load_pairs
-from rlhf_lab.store.votes import FIRST_VOTE, LIVE_VOTE, live_votes_query, update_vote, vote_from_row
+from rlhf_lab.store.votes import NOT_A_REPEAT, LIVE_VOTE, live_votes_query, update_vote, vote_from_row
 
 MAX_DOUBTED_LABELS = 20
 
@@ -61,7 +61,7 @@ def doubted_labels(db: Database, model: RewardModelRow) -> list[DoubtedLabel]:
     with db.read() as conn:
         votes = {row.id: vote_from_row(row) for row in conn.execute(select(t.votes).where(v.id.in_(probabilities)))}
         pairs = {pair.id: pair for pair in load_pairs(conn, [vote.pair_id for vote in votes.values()])}
-        live_query = select(v.pair_id, v.annotator, v.choice).where(v.pair_id.in_(pairs), LIVE_VOTE, FIRST_VOTE)
+        live_query = select(v.pair_id, v.annotator, v.choice).where(v.pair_id.in_(pairs), LIVE_VOTE, NOT_A_REPEAT)
         live_choices = {(row.pair_id, row.annotator): row.choice for row in conn.execute(live_query)}
     return [
         DoubtedLabel(

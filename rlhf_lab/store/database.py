@@ -20,6 +20,7 @@ from sqlalchemy import URL, Connection, Engine, Row, Table, create_engine, inser
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from rlhf_lab.common.paths import database_url_override
+from rlhf_lab.common.private_files import PRIVATE_FILE, make_private_folder, restrict_file, restrict_folder
 from rlhf_lab.errors import BusyStoreError, StoreError
 from rlhf_lab.store import sqlite
 from rlhf_lab.store.tables import SCHEMA_VERSION
@@ -27,6 +28,8 @@ from rlhf_lab.store.tables import SCHEMA_VERSION
 AnyRow = Row[*tuple[Any, ...]]
 
 FILE_NAME = "lab.db"
+#: One of these files in a folder makes it a lab's home.
+_HOME_FILES = {FILE_NAME, "access.json", "engine.lock"}
 _LOCK_WRITERS = text("SELECT pg_advisory_xact_lock(7264833)")  # an arbitrary number, the same for every lab
 _OPENING_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 10  # of a database server
@@ -59,7 +62,7 @@ class Database:
         """
         database_url = location if isinstance(location, str) and "://" in location else database_url_override()
         if database_url != location:
-            _make_folder(Path(location).expanduser())
+            _make_home(Path(location).expanduser())
         if database_url is None:
             return cls._open_file(Path(location).expanduser() / FILE_NAME, busy_timeout_s)
         url = _parse_url(database_url)
@@ -72,8 +75,10 @@ class Database:
         _make_folder(path.parent)
         try:
             lock = path.with_name(path.name + ".lock")
-            lock.touch()  # fails at once if the folder is not writable; FileLock would try until its timeout
-            with FileLock(lock, timeout=_OPENING_TIMEOUT_S):  # one process at a time checks, renames and upgrades
+            lock.touch(PRIVATE_FILE)  # fails at once if the folder is not writable; FileLock would try until its timeout
+            # One process at a time checks, renames and upgrades.
+            with FileLock(lock, timeout=_OPENING_TIMEOUT_S, mode=PRIVATE_FILE):
+                _make_file_private(path)
                 sqlite.quarantine_if_corrupt(path, busy_timeout_s)
                 db = cls(sqlite.create_sqlite_engine(path, busy_timeout_s), str(path), busy_timeout_s)
                 with db._closed_on_error():
@@ -203,9 +208,28 @@ class Database:
 
 def _make_folder(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
     except OSError as exc:
         raise _home_error(folder, exc) from exc
+
+
+def _make_home(home: Path) -> None:
+    """Create the home. An existing one is closed to other users, but not a folder in which there are only other things."""
+    _make_folder(home)
+    try:
+        names = {path.name for path in home.iterdir()}
+    except OSError as exc:
+        raise _home_error(home, exc) from exc
+    if not names or names & _HOME_FILES:
+        restrict_folder(home)
+
+
+def _make_file_private(path: Path) -> None:
+    """The database's file, which SQLite would create with the permissions of any file; its log has those of the file."""
+    if not path.exists():
+        path.touch(PRIVATE_FILE)
+    for suffix in ("", "-wal", "-shm"):
+        restrict_file(path.with_name(path.name + suffix))
 
 
 def _home_error(folder: Path, exc: OSError) -> StoreError:

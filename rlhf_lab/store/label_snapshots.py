@@ -16,7 +16,7 @@ from rlhf_lab.errors import StoreError
 from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import AnyRow, Database, in_chunks
 from rlhf_lab.store.projects import FIRST_COMPLETION, SECOND_COMPLETION
-from rlhf_lab.store.votes import FIRST_VOTE, live_votes_query
+from rlhf_lab.store.votes import NOT_A_REPEAT, live_votes_query
 
 
 def snapshot_labels(
@@ -40,7 +40,7 @@ def count_live_labels(db: Database, project_id: int, snapshot: LabelSnapshot) ->
 
 
 def _live_labels_query(project_id: int, source: Source, column: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
-    return live_votes_query(project_id, source, column).where(FIRST_VOTE, t.votes.c.choice != Choice.SKIP)
+    return live_votes_query(project_id, source, column).where(NOT_A_REPEAT, t.votes.c.choice != Choice.SKIP)
 
 
 def snapshot_annotators(db: Database, snapshot: LabelSnapshot) -> list[str]:

@@ -6,7 +6,7 @@ from rlhf_lab.common.enums import Choice, Source
 from rlhf_lab.common.seeding import derive_seed
 from rlhf_lab.config.labelling import LabellingConfig
 from rlhf_lab.store import tables as t
-from rlhf_lab.store.votes import FIRST_VOTE, count_live_votes, live_votes_query, unvoted_by
+from rlhf_lab.store.votes import NOT_A_REPEAT, count_live_votes, live_votes_query, unvoted_by
 
 PAIRS_LEFT_FOR_OTHERS = 4  # pairs that stay free when one is prefetched for somebody who has a pair on screen
 REPEAT_AFTER_VOTES = 8  # own votes between the first vote on a pair and its hidden repeat
@@ -32,7 +32,7 @@ def next_hidden_repeat(
     )
     query = live_votes_query(project_id, Source.HUMAN, v.pair_id).where(
         v.annotator == annotator,
-        FIRST_VOTE,
+        NOT_A_REPEAT,
         v.choice != Choice.SKIP,
         v.pair_id.not_in(queued_ids),
         v.id.not_in(vote_ids.order_by(v.id.desc()).limit(REPEAT_AFTER_VOTES)),
@@ -75,7 +75,7 @@ def votes_and_leases(annotator: str, now: float) -> ColumnElement[int]:
         lease.pair_id == t.pairs.c.id, lease.annotator != annotator, lease.expires_at > now, lease.repeat.is_(False)
     )
     lease_count = select(func.count()).select_from(t.leases).where(other_lease).correlate(t.pairs).scalar_subquery()
-    return count_live_votes(v.source == Source.HUMAN, FIRST_VOTE, v.choice != Choice.SKIP) + lease_count
+    return count_live_votes(v.source == Source.HUMAN, NOT_A_REPEAT, v.choice != Choice.SKIP) + lease_count
 
 
 def has_enough_votes(conn: Connection, pair_id: int, annotator: str, config: LabellingConfig, now: float) -> bool:

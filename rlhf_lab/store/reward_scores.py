@@ -14,7 +14,7 @@ from rlhf_lab.store import tables as t
 from rlhf_lab.store.database import Database, in_chunks
 from rlhf_lab.store.projects import newest_pairs
 from rlhf_lab.store.run_metrics import nan_to_null, null_to_nan
-from rlhf_lab.store.votes import FIRST_VOTE, has_live_vote, live_votes_query
+from rlhf_lab.store.votes import NOT_A_REPEAT, has_live_vote, live_votes_query
 
 
 def add_scores(db: Database, reward_model_id: int, scores: Mapping[int, float]) -> None:
@@ -78,7 +78,7 @@ def _decided_votes(conn: Connection, project_id: int, source: Source) -> list[_D
     v, p = t.votes.c, t.pairs.c
     query = live_votes_query(project_id, source, v.pair_id, v.created_at, v.choice, p.reason, p.first_id, p.second_id)
     votes = []
-    for row in conn.execute(query.where(FIRST_VOTE, v.choice.in_([Choice.FIRST, Choice.SECOND]))):
+    for row in conn.execute(query.where(NOT_A_REPEAT, v.choice.in_([Choice.FIRST, Choice.SECOND]))):
         sides = (row.first_id, row.second_id) if row.choice is Choice.FIRST else (row.second_id, row.first_id)
         votes.append(_DecidedVote(row.pair_id, row.created_at, is_actively_selected(row.reason), *sides))
     return votes

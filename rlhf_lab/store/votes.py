@@ -18,8 +18,8 @@ from rlhf_lab.store.database import AnyRow, Database, insert_row
 from rlhf_lab.store.projects import live_pair_of, load_pairs
 
 LIVE_VOTE = t.votes.c.undone_at.is_(None)
-#: Hidden repeats measure consistency; they are no labels.
-FIRST_VOTE = t.votes.c.repeat.is_(False)
+#: Not a hidden repeat: repeats measure consistency and are no labels.
+NOT_A_REPEAT = t.votes.c.repeat.is_(False)
 
 
 def live_votes_query(project_id: int, source: Source, *columns: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
@@ -135,7 +135,7 @@ def update_vote(conn: Connection, vote_id: int, **values: Any) -> Vote:
 def vote_history(db: Database, project_id: int, annotator: str, limit: int = 30) -> list[tuple[Vote, Pair]]:
     """This person's newest live votes with their pairs, newest first, without hidden repeats."""
     v = t.votes.c
-    query = live_votes_query(project_id, Source.HUMAN).where(v.annotator == annotator, FIRST_VOTE)
+    query = live_votes_query(project_id, Source.HUMAN).where(v.annotator == annotator, NOT_A_REPEAT)
     with db.read() as conn:
         votes = [vote_from_row(row) for row in conn.execute(query.order_by(v.id.desc()).limit(limit))]
         pairs = {pair.id: pair for pair in load_pairs(conn, [vote.pair_id for vote in votes])}
@@ -149,7 +149,7 @@ def vote_counts(db: Database, project_id: int) -> dict[Source, dict[Choice, int]
     query = (
         select(v.source, v.choice, func.count())
         .join(t.pairs, t.pairs.c.id == v.pair_id)
-        .where(t.pairs.c.project_id == project_id, LIVE_VOTE, FIRST_VOTE)
+        .where(t.pairs.c.project_id == project_id, LIVE_VOTE, NOT_A_REPEAT)
         .group_by(v.source, v.choice)
     )
     with db.read() as conn:
@@ -165,7 +165,7 @@ def label_count(counts: dict[Choice, int]) -> int:
 
 def voters(db: Database, project_id: int, source: Source) -> list[str]:
     """Who cast the live votes of a source, by name."""
-    query = live_votes_query(project_id, source, t.votes.c.annotator).where(FIRST_VOTE).distinct()
+    query = live_votes_query(project_id, source, t.votes.c.annotator).where(NOT_A_REPEAT).distinct()
     with db.read() as conn:
         return sorted(conn.execute(query).scalars())
 

@@ -136,7 +136,7 @@ def test_runs_are_equal_and_forward_passes_do_not_synchronise(saved, use_device,
 
     (here, _, _), (there, (measured, updated), config) = on_both(use_device, work)
     assert_close(there, here)
-    assert [wait for wait in measured.waits if "estimation.py" not in wait[1]] == []
+    assert [wait for wait in measured.waits if "rewards_and_advantages.py" not in wait[1]] == []
     lines, updates = [line for _, line in updated.waits], updated.actual.update_count
     if name not in ("trpo", "pretraining texts"):
         for word in ('current["ratio"]', "isfinite"):

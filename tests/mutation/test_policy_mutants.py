@@ -3,7 +3,7 @@
 from mutation_runner import Mutant, mutant_tests
 
 ESTIMATES, OBJECTIVES, GRADIENT = (
-    "training/policy/estimation.py",
+    "training/policy/rewards_and_advantages.py",
     "training/policy/objectives.py",
     "training/policy/update.py",
 )
@@ -181,7 +181,7 @@ MUTANTS = [
     Mutant(CONFIG, "processes without a response in a minibatch", " or c.responses_per_step < c.processes * c.minibatches", "",
            "config/test_config.py::test_conflicting_settings_are_refused"),
     Mutant(ESTIMATES, "share of clipped scores from those before scaling", "(clipped_scores != scaled_scores)", "(clipped_scores != evaluated.scores)",
-           "training/test_estimation.py::test_score_clip_fraction"),
+           "training/test_rewards_and_advantages.py::test_score_clip_fraction"),
     Mutant(METRICS, "reward with KL of a score that is not rewarded", "rollout.shaped_scores.mean()", "rollout.scores.mean()",
            "test_metrics_by_hand"),
     Mutant(CONFIG, "the command line recommends nothing",

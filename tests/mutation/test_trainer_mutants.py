@@ -12,7 +12,7 @@ DRAW, DECODER, GRAPHED, CACHE = (
 ADAPTERS, HEADS, REWARD_MODEL = "models/adapters.py", "models/heads.py", "models/reward_model.py"
 ROLLOUT, METRICS, POLICY = "training/policy/rollout.py", "training/policy/metrics.py", "training/policy/trainer.py"
 TOKENS = "training/policy/token_traces.py"
-ESTIMATES, MEASURE, ORDER = "training/policy/estimation.py", "training/policy/rollout.py", "training/policy/batching.py"
+ESTIMATES, MEASURE, ORDER = "training/policy/rewards_and_advantages.py", "training/policy/rollout.py", "training/policy/batching.py"
 OBJECTIVES, GRADIENT, STATE = (
     "training/policy/objectives.py",
     "training/policy/update.py",
@@ -75,7 +75,8 @@ MUTANTS = [
            "test_a_prompt_keeps_its_bos_and_loses_an_appended_eos"),
     Mutant(BACKBONE, "scaled logits pass", "if not torch.allclose(ours.float()",
            "if False and torch.allclose(ours.float()", "test_a_model_that_scales_its_logits"),
-    Mutant(BACKBONE, "imported text without EOS", "return [*ids, self.eos_ids[0]]", "return ids",
+    Mutant(BACKBONE, "imported text without EOS",
+           "return [*ids[:end], ids[end] if end < len(ids) else self.eos_ids[0]]", "return ids",
            "test_a_plain_prompt_is_its_own_ids"),
     # --- models/sampling/sampler.py ---
     Mutant(GENERATION, "EOS dropped", "if token >= 0]", "if token >= 0 and token not in backbone.eos_ids]",

@@ -744,6 +744,27 @@ def test_nan_from_the_scorer(llama_folder):
         trainer.run_step()
 
 
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([1.0, NAN], "1 of 2 scores is not a finite number: score 1 is nan"),
+        ([-math.inf, NAN], "2 of 2 scores are not finite numbers: score 0 is -inf"),
+        (torch.tensor([0.0, math.inf]), "1 of 2 scores is not a finite number: score 1 is inf"),
+    ],
+)
+@pytest.mark.parametrize("scale_scores", [False, True])
+def test_a_score_that_is_not_finite_is_the_cause_that_the_error_names(llama_folder, scores, message, scale_scores):
+    trainer = tiny_models.trainer(llama_folder, scale_scores=scale_scores)
+    before = trainer.state.state_dict()
+    with pytest.raises(NotFiniteError, match=message) as caught:
+        trainer.step(["the cat", "moon"], ["sat", "ran"], scores)
+    assert "reward function" in str(caught.value)
+    assert "learning rate" not in str(caught.value)
+    after = trainer.state.state_dict()
+    assert after[1] == before[1]
+    assert tiny_models.same(after[0], before[0])
+
+
 def test_wrong_old_logprobs_fail_the_first_ratio_check(llama_folder):
     trainer = tiny_models.trainer(llama_folder)
     assess = trainer.prepare_rollout
@@ -768,6 +789,50 @@ def test_a_first_step_with_a_kl_is_refused(llama_folder):
 def test_a_state_that_does_not_fit_is_refused(llama_folder, gpt2_folder):
     with pytest.raises(ModelError, match="does not fit"):
         tiny_models.trainer(llama_folder).state.load_state_dict(*tiny_models.trainer(gpt2_folder).state.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("saved", "loading"),
+    [("ppo", "ppo_penalty"), ("ppo_penalty", "ppo"), ("ppo", "rloo"), ("grpo", "rloo"), ("reinforce", "trpo")],
+)
+def test_the_state_of_another_algorithm_is_refused_before_anything_is_loaded(llama_folder, saved, loading):
+    state = tiny_models.learner(llama_folder, saved).state.state_dict()
+    trainer = tiny_models.learner(llama_folder, loading, seed=1)
+    before = trainer.state.state_dict()
+    with pytest.raises(TrainingError, match=f'of the algorithm "{saved}", and this run trains with "{loading}"'):
+        trainer.state.load_state_dict(*state)
+    after = trainer.state.state_dict()
+    assert after[1] == before[1]
+    assert tiny_models.same(after[0], before[0])
+
+
+@pytest.mark.parametrize(
+    ("saved", "loading", "message"),
+    [
+        ({"scale_scores": True}, {}, "it also has scores"),
+        ({}, {"scale_scores": True}, "it lacks scores"),
+        ({"value_trunk": "critic"}, {}, "it also has critic"),
+        ({}, {"value_trunk": "critic"}, "it lacks critic"),
+        ({"algorithm": "ppo_penalty"}, {}, "it also has penalty"),
+        ({}, {"algorithm": "ppo_penalty"}, "it lacks penalty"),
+    ],
+)
+def test_the_state_of_other_settings_is_refused_also_without_the_name_of_the_algorithm(
+    llama_folder, saved, loading, message
+):
+    """Checkpoints of earlier versions do not name their algorithm."""
+    tensors, numbers = tiny_models.trainer(llama_folder, **saved).state.state_dict()
+    del numbers["algorithm"]
+    with pytest.raises(TrainingError, match=message):
+        tiny_models.trainer(llama_folder, **loading).state.load_state_dict(tensors, numbers)
+
+
+def test_a_state_without_the_name_of_its_algorithm_is_loaded(llama_folder):
+    tensors, numbers = tiny_models.trainer(llama_folder).state.state_dict()
+    del numbers["algorithm"]
+    trainer = tiny_models.trainer(llama_folder, seed=1)
+    trainer.state.load_state_dict(tensors, numbers)
+    assert tiny_models.same(trainer.state.state_dict()[0], tensors)
 
 
 # --- it learns ---

@@ -40,6 +40,37 @@ def test_insufficient_labels_are_refused_before_training(llama_folder, labels):
     assert adapters.names == ()
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"margin": math.inf}, "label 2 has the margin inf"),
+        ({"margin": -math.inf}, "label 2 has the margin -inf"),
+        ({"margin": math.nan}, "label 2 has the margin nan"),
+        ({"strength": math.inf}, "label 2 has the strength inf"),
+        ({"strength": math.nan}, "label 2 has the strength nan"),
+    ],
+)
+@pytest.mark.parametrize("warm_start", [False, True])
+def test_a_margin_that_is_not_finite_is_refused_before_training(llama_folder, changes, message, warm_start):
+    labels = comparisons()
+    labels[2] = dataclasses.replace(labels[2], **changes)
+    adapters = Adapters(tiny_models.load(llama_folder))
+    with pytest.raises(LabelError, match=message) as caught:
+        train_reward(
+            adapters, labels, reference_of(adapters.backbone), RewardConfig(**(QUICK | {"warm_start": warm_start}))
+        )
+    assert "learning rate" not in str(caught.value)
+    assert adapters.names == ()
+
+
+def test_the_margin_of_a_tie_may_be_any_number(llama_folder):
+    """A tie has no margin, so its value changes nothing."""
+    labels, changed = comparisons(), comparisons()
+    labels[2] = dataclasses.replace(labels[2], tie=True)
+    changed[2] = dataclasses.replace(labels[2], margin=math.inf)
+    assert train(llama_folder, changed)[1] == train(llama_folder, labels)[1]
+
+
 def test_a_count_of_two_equals_a_repeated_label(llama_folder):
     labels = comparisons(12)
     odd = dataclasses.replace(labels[0], chosen=labels[0].rejected, rejected=labels[0].chosen,

@@ -10,7 +10,7 @@ from support import tiny_models
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.models.batch import Batch, make_batch
 from rlhf_lab.models.heads import ValueHead
-from rlhf_lab.training.policy.estimation import build_rollout
+from rlhf_lab.training.policy.rewards_and_advantages import build_rollout
 from rlhf_lab.training.policy.rollout import EvaluatedBatch, PolicyModel
 
 ROWS = Batch(

@@ -110,7 +110,7 @@ class UpdateStats:
 
     def ratio_variance(self) -> float:
         """Variance of the ratios of all updates together: the mean of their squares minus the square of their mean."""
-        tokens = self.mean("tokens")  # per update, so the mean over all tokens is the mean over updates divided by it
+        tokens = self.mean("tokens")  # tokens per update; dividing by it turns a mean over updates into one over tokens
         squares, mean = self.mean("ratio_square") / tokens, self.mean("ratio_sum") / tokens
         return max(0.0, squares - mean**2)
 

@@ -1,7 +1,7 @@
 """The policy trainer: rollouts in, an updated policy and its metrics out.
 
-One step: sample responses, score them, penalise the KL to the frozen reference per token, estimate advantages (estimation.py),
-then update by the algorithm of the config: gradient descent on its loss (update.py, objectives.py), or a natural gradient step
+One step: sample responses, score them, penalise the KL to the frozen reference per token and estimate advantages
+(rewards_and_advantages.py), then update by the algorithm of the config: gradient descent on its loss (update.py, objectives.py), or a natural gradient step
 within a trust region (trpo_update.py).
 
 Every random draw is derived from the seed and the step, so on a CPU a resumed run repeats the uninterrupted one bit for bit. The
@@ -31,7 +31,7 @@ from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 from rlhf_lab.training.optimizers import set_lr
 from rlhf_lab.training.policy import trpo_update, update
 from rlhf_lab.training.policy.batching import prompt_indices
-from rlhf_lab.training.policy.estimation import build_rollout
+from rlhf_lab.training.policy.rewards_and_advantages import build_rollout
 from rlhf_lab.training.policy.invariants import check_finite, check_metrics, check_process_count
 from rlhf_lab.training.policy.metrics import UpdateStats, reset_peak_memory, step_metrics
 from rlhf_lab.training.policy.ptx import PtxObjective

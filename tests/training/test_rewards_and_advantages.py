@@ -6,7 +6,7 @@ import torch
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.batch import Batch
-from rlhf_lab.training.policy.estimation import build_rollout
+from rlhf_lab.training.policy.rewards_and_advantages import build_rollout
 from rlhf_lab.training.policy.rollout import EvaluatedBatch
 
 ROWS = Batch(
