@@ -1,8 +1,8 @@
 """The policy trainer: rollouts in, an updated policy and its metrics out.
 
 One step: sample responses, score them, penalise the KL to the frozen reference per token and estimate advantages
-(rewards_and_advantages.py), then update by the algorithm of the config: gradient descent on its loss (update.py, objectives.py), or a natural gradient step
-within a trust region (trpo_update.py).
+(rewards_and_advantages.py), then update by the algorithm of the config: gradient descent on its loss (update.py,
+objectives.py), or a natural gradient step within a trust region (trpo_update.py).
 
 Every random draw is derived from the seed and the step, so on a CPU a resumed run repeats the uninterrupted one bit for bit. The
 trainer knows no database: it returns results, and calls `on_progress` between pieces of work (it may raise to stop).
@@ -31,10 +31,10 @@ from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 from rlhf_lab.training.optimizers import set_lr
 from rlhf_lab.training.policy import trpo_update, update
 from rlhf_lab.training.policy.batching import prompt_indices
-from rlhf_lab.training.policy.rewards_and_advantages import build_rollout
 from rlhf_lab.training.policy.invariants import check_finite, check_metrics, check_process_count
 from rlhf_lab.training.policy.metrics import UpdateStats, reset_peak_memory, step_metrics
 from rlhf_lab.training.policy.ptx import PtxObjective
+from rlhf_lab.training.policy.rewards_and_advantages import build_rollout
 from rlhf_lab.training.policy.rollout import CRITIC_ADAPTER, PolicyModel, Rollout, Scorer, evaluate_batch
 from rlhf_lab.training.policy.token_traces import token_records
 from rlhf_lab.training.policy.train_state import TrainState
