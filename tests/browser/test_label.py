@@ -328,6 +328,15 @@ def test_hostile_and_long_texts_are_inert_and_legible(lab, open_page, text):
     assert {" ".join(item.split()) for item in shown} == {" ".join(f"{text} {side}".split()) for side in (1, 2)}
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.locator(".lab-label script, .lab-label img").count() == 0
+    if len(text) > 1000:
+        page.set_viewport_size({"width": 390, "height": 844})
+        for name in ("left", "right", "tie", "both_bad", "skip", "undo", "redo"):
+            expect(page.locator(f"[data-do={name}]")).to_be_in_viewport(ratio=1)
+        for name in ("left", "right"):  # each text scrolls by itself
+            body = page.locator(f".side.{name} .lab-text")
+            assert body.evaluate("node => { node.scrollTop = 1e6; return node.scrollTop; }") > 1000
+            assert body.bounding_box()["height"] >= 60
+        assert page.evaluate("window.scrollY") == 0
     page.set_viewport_size({"width": 1280, "height": 800})  # a long text scrolls, and the buttons stay visible
     scrolls = "nodes => nodes.map(node => node.scrollHeight > node.clientHeight)"
     assert page.locator(".side .lab-text").evaluate_all(scrolls) == [len(text) > 1000] * 2

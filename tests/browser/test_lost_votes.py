@@ -3,6 +3,8 @@
 import json
 
 from browser_lab import current_pair, intercept_votes
+from helpers import wait_until
+from playwright.sync_api import expect
 
 from rlhf_lab.store.database import Database
 from rlhf_lab.store.projects import current_project
@@ -41,26 +43,60 @@ def store_lost_vote(page, pair: str, by: str) -> None:
     page.evaluate("vote => sessionStorage.setItem('rlhf-lab-vote', vote)", json.dumps(vote))
 
 
-def test_unanswered_vote_is_dropped_after_four_attempts_and_its_pair_shown_again(lab, open_page):
+def test_unanswered_vote_is_kept_and_sent_again_until_it_is_stored(lab, open_page):
     page, held = open_page(lab), []
     page.add_init_script(SHORT_TIMEOUTS)
     page.reload()
-    pair = current_pair(page)
-    sent = intercept_votes(page, *[held.append] * 4)  # a fifth request would reach the server
+    pair, before = current_pair(page), vote_count(lab)
+    sent = intercept_votes(page, *[held.append] * 6)  # the seventh request reaches the server
     page.evaluate("window.shortTimeouts = true")
     page.keyboard.press("1")
     assert page.get_attribute(".lab-label", "data-pair") != pair
-    page.wait_for_selector(f".lab-label[data-open='{pair}']")
-    page.evaluate("window.shortTimeouts = false")
-    assert page.evaluate("window.waits")[:4] == [5000, 10000, 20000, 40000]
-    assert [(str(one["pair_id"]), one["uuid"]) for one in sent] == [(pair, sent[0]["uuid"])] * 4
+    expect(page.locator(".lab-label .message")).to_contain_text("Your last answer is not stored yet")
+    wait_until(lambda: len(held) == 6, "six attempts", page)
+    assert json.loads(page.evaluate(STORED_VOTE))["uuid"] == sent[0]["uuid"]
+    expect(page.locator(".lab-label .message")).to_have_text("Your last answer is stored now.")
+    assert page.evaluate("window.waits")[:6] == [5000, 10000, 20000, 40000, 40000, 40000]
+    assert [(str(one["pair_id"]), one["uuid"]) for one in sent] == [(pair, sent[0]["uuid"])] * 7
     assert page.evaluate(STORED_VOTE) == ""
     assert {one["project_created_at"] for one in sent} == {project_created_at(lab)}
-    assert vote_count(lab) == 0
-    page.keyboard.press("2")
-    page.wait_for_selector(f".lab-label[data-open]:not([data-open='{pair}'])")
-    assert [one["choice"] for one in sent[4:]] == ["right"]
-    assert vote_count(lab) == 1
+    assert vote_count(lab) == before + 1
+    assert current_pair(page) != pair
+
+
+def test_unanswered_vote_is_sent_again_after_a_reload(lab, open_page):
+    page, held = open_page(lab), []
+    page.add_init_script(SHORT_TIMEOUTS)
+    page.reload()
+    pair, before = current_pair(page), vote_count(lab)
+    sent = intercept_votes(page, *[held.append] * 6)
+    page.evaluate("window.shortTimeouts = true")
+    page.keyboard.press("1")
+    wait_until(lambda: len(held) == 6, "six attempts", page)
+    page.reload()
+    wait_until(lambda: vote_count(lab) == before + 1, "the stored vote", page)
+    assert {one["uuid"] for one in sent} == {sent[0]["uuid"]}
+    assert current_pair(page) != pair
+
+
+def test_unanswered_vote_can_be_discarded(lab, open_page):
+    page, held = open_page(lab), []
+    page.add_init_script(SHORT_TIMEOUTS)
+    page.reload()
+    pair, before = current_pair(page), vote_count(lab)
+    sent = intercept_votes(page, *[held.append] * 60)
+    page.evaluate("window.shortTimeouts = true")
+    page.keyboard.press("1")
+    page.evaluate("document.body.classList.add('lab-offline')")  # as the page is when it cannot reach the lab
+    page.click("[data-do=discard-vote]")
+    expect(page.locator(".lab-label .message")).to_contain_text("no longer sent")
+    assert page.evaluate(STORED_VOTE) == ""
+    count = len(sent)
+    page.evaluate("document.body.classList.remove('lab-offline')")
+    assert current_pair(page) != pair
+    page.wait_for_timeout(1000)
+    assert len(sent) == count
+    assert vote_count(lab) == before
 
 
 def test_lost_vote_is_sent_again_by_its_annotator_only(lab, open_page):

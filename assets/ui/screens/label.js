@@ -3,7 +3,7 @@
 const { el } = Lab;
 const root = element.querySelector('.lab-label');
 const annotator = Lab.annotator();
-const MIN_READ_MS = 300, REPLY_TIMEOUT_MS = 5000, MAX_ATTEMPTS = 4;
+const MIN_READ_MS = 300, REPLY_TIMEOUT_MS = 5000, MAX_DOUBLINGS = 3;
 let current = null;      // the state on screen
 let awaitsReply = true;  // no event is sent meanwhile
 let lastVote = null;     // the last vote sent
@@ -22,6 +22,7 @@ const SHORTCUTS = {
   left: ['1', 'ArrowLeft'], right: ['2', 'ArrowRight'], tie: ['0', '='], both_bad: ['x'], skip: ['s'], undo: ['u'], redo: ['r'],
 };
 const ACTION_BY_KEY = Object.fromEntries(Object.entries(SHORTCUTS).flatMap(([name, keys]) => keys.map((key) => [key, name])));
+const MIN_TEXT_PX = 72;  // of a text on a phone
 const STRENGTHS = ['slightly', 'clearly', 'much'];
 const stackedScreen = matchMedia('(max-width: 640px)');  // the texts stand one above the other: label.css
 const CHOICE_LABELS = { left: 'left is better', right: 'right is better', tie: 'equally good', both_bad: 'both bad', skip: 'skipped' };
@@ -30,17 +31,17 @@ function send(name, fields = {}) {
   if (awaitsReply) return;
   setAwaitsReply(true);
   clearTimeout(replyTimer);
-  replyTimer = setTimeout(() => onTimeout(name), REPLY_TIMEOUT_MS * 2 ** attempts);
+  replyTimer = setTimeout(() => onTimeout(name), REPLY_TIMEOUT_MS * 2 ** Math.min(attempts, MAX_DOUBLINGS));
   trigger(name, { annotator, ...fields });
 }
 
-// The same vote is sent again (the server counts it once) with growing timeouts. After the last one its pair is shown again.
+// The same vote is sent again, with growing timeouts, until it is stored (the server counts it once) or the person discards it.
 function onTimeout(name) {
   setAwaitsReply(false);
   attempts += 1;
-  if (name === 'vote' && attempts < MAX_ATTEMPTS) { resendVote(lastVote); return; }
-  clearPendingVote();
-  if (name === 'vote' || !current || !current.pair) send('opened');
+  if (name === 'vote') { resendVote(lastVote); return; }
+  attempts = 0;
+  if (!current || !current.pair) send('opened');
 }
 
 function sendVote(vote) {
@@ -51,8 +52,20 @@ function sendVote(vote) {
 }
 
 function resendVote(vote) {
-  showMessage('Your last answer is not stored yet; it is sent again …');
+  showUnstoredVote('The lab does not reply. Your answer is kept, also if you reload the page, and sent again until it is stored.');
   sendVote(vote);
+}
+
+function showUnstoredVote(explanation) {
+  showMessage(`Your last answer is not stored yet. ${explanation}`,
+    el('button.lab-button.small.lab-offline-too', { type: 'button', 'data-do': 'discard-vote', onclick: discardVote }, 'Discard it'));
+}
+
+function discardVote() {
+  clearTimeout(replyTimer);
+  clearPendingVote();
+  setAwaitsReply(false);
+  showMessage('Your answer is no longer sent. If the lab had received it already, it counts; Undo takes it back.');
 }
 
 function clearPendingVote() {
@@ -113,7 +126,7 @@ function optionalControls() {
   return el('div.more', {},
     el('span.muted', { role: 'group', 'aria-label': 'how much better, optional' }, 'If you like: how much better? ', el('span.strengths', {}, STRENGTHS.map(choice))),
     el(`button.lab-more${marksDifferences ? '.on' : ''}`, { type: 'button', 'data-do': 'differ', 'aria-pressed': String(marksDifferences),
-      onclick: () => { marksDifferences = !marksDifferences; root.querySelector('.sides').replaceWith(sides()); redrawOptional(); } }, 'mark differences'),
+      onclick: () => { marksDifferences = !marksDifferences; root.querySelector('.sides').replaceWith(sides()); redrawOptional(); fitTexts(); } }, 'mark differences'),
     field);
 }
 
@@ -166,6 +179,7 @@ function progress(state) {
       state.simulated ? el('span.lab-badge', {}, `${state.simulated} simulated, kept apart`) : null,
       presenceBadge(state.people_here),
       state.you.name ? el('span.lab-badge', { 'data-you': state.you.name }, `you are ${Lab.displayName(state.you.name)}`) : null,
+      state.you.name ? el('a', { href: 'leave', 'data-do': 'log-out' }, 'Log out') : null,
       el('span.muted.lab-grow', { 'aria-live': 'polite' }, text)),
     el('div.lab-bar', { role: 'progressbar', 'aria-label': 'labels until the next reward model', 'aria-valuemin': 0,
       'aria-valuemax': state.next_training_at, 'aria-valuenow': state.labels }, (() => { const i = el('i'); i.style.width = `${100 * share}%`; return i; })()));
@@ -186,9 +200,9 @@ function judgeControls() {
       } }, 'Reset demo')));
 }
 
-function showMessage(text) {
+function showMessage(text, ...controls) {
   const container = root.querySelector('.message');
-  container?.replaceChildren(...(text ? [el('p.lab-notice', { role: 'status' }, text)] : []));
+  container?.replaceChildren(...(text ? [el('p.lab-notice', { role: 'status' }, text, controls.length ? ' ' : '', controls)] : []));
 }
 
 // A reply about the same pair changes only counts, the next pair and the message.
@@ -223,6 +237,7 @@ function draw(state) {
   if (!isViewer) sections.push(judgeControls());
   root.replaceChildren(...sections);
   showMessage(state.notice);
+  fitTexts();
   root.dataset.pair = state.pair ? state.pair.id : '';
   if (!isSamePair) {
     isReadable = false;
@@ -239,6 +254,12 @@ function draw(state) {
 const COUNT_KEYS = ['counted_at', 'labels', 'simulated', 'next_training_at', 'labels_to_next', 'has_model', 'training_text'];
 const counts = (reply) => Object.fromEntries(COUNT_KEYS.map((key) => [key, reply[key]]));
 
+// The header shows these counts at once.
+function publishCounts() {
+  const { project: { project_created_at }, counted_at, labels, simulated } = current;
+  window.dispatchEvent(new CustomEvent('lab-counts', { detail: { project_created_at, counted_at, labels, simulated } }));
+}
+
 const pairKey = ({ pair, you, guideline, project }) => JSON.stringify([pair, you, guideline, project]);
 
 function applyReply() {
@@ -249,11 +270,30 @@ function applyReply() {
   const lostVote = current === null && Lab.getItem('vote') ? JSON.parse(Lab.getItem('vote')) : null;
   const isOvertaken = current && current.project.project_created_at === reply.project.project_created_at && current.counted_at > reply.counted_at;
   const state = isOvertaken ? { ...reply, ...counts(current) } : reply;
+  if (pendingUuid && attempts && !state.notice) state.notice = 'Your last answer is stored now.';
   if (current?.pair && pairKey(current) === pairKey(state)) updateSamePair(state);
   else draw(state);
+  publishCounts();
   clearPendingVote();
   setAwaitsReply(false);
-  if (lostVote && state.you.role !== 'viewer' && lostVote.by === (state.you.name || annotator)) resendVote(lostVote);
+  if (lostVote) handleLostVote(lostVote, state.you);
+}
+
+// A viewer's answer waits until they have joined again; nobody sends the answer of somebody else.
+function handleLostVote(vote, you) {
+  if (you.role === 'viewer') {
+    Lab.setItem('vote', JSON.stringify(vote));
+    showUnstoredVote('Join again under the same name, and it is sent.');
+  } else if (vote.by === (you.name || annotator)) resendVote(vote);
+}
+
+// On a phone the two texts share the height that the rest of the screen leaves, so that all buttons are visible.
+function fitTexts() {
+  const texts = [...root.querySelectorAll('.side .lab-text')], last = root.querySelector('.others');
+  root.style.removeProperty('--text-height');
+  if (!stackedScreen.matches || !last || !texts.length || root.offsetParent === null) return;
+  const used = last.getBoundingClientRect().bottom + window.scrollY - texts.reduce((sum, node) => sum + node.offsetHeight, 0);
+  root.style.setProperty('--text-height', `${Math.max(MIN_TEXT_PX, Math.floor((window.innerHeight - used - 6) / texts.length))}px`);
 }
 
 function onKey(event) {
@@ -273,8 +313,12 @@ Lab.poll(root, async () => {
   if (reply.project_created_at !== current.project.project_created_at || JSON.stringify(reply.you) !== JSON.stringify(current.you)) { send('opened'); return; }
   Object.assign(current, { people_here: reply.people_here }, reply.counted_at > current.counted_at ? counts(reply) : {});
   root.querySelector('.goal')?.replaceWith(progress(current));
+  publishCounts();
 }, 5000);
 watch('value', applyReply);
 document.addEventListener('keydown', onKey);
+window.addEventListener('resize', fitTexts);
+window.addEventListener('online', () => { if (pendingUuid) { clearTimeout(replyTimer); onTimeout('vote'); } });
+new IntersectionObserver((entries) => { if (entries.some((entry) => entry.isIntersecting)) fitTexts(); }).observe(root);
 awaitsReply = false;
 send('opened');
