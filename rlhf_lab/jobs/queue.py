@@ -27,13 +27,19 @@ def submit(db: Database, kind: JobKind, project_id: int | None, payload: dict[st
         return _submit(conn, kind, project_id, payload)
 
 
-def submit_once(db: Database, kind: JobKind, project_id: int, payload: dict[str, Any]) -> Job:
-    """Queue a job unless the project has an unfinished one of this kind; returns that one then. Safe between processes."""
-    is_open_job = (
-        (t.jobs.c.kind == kind) & (t.jobs.c.project_id == project_id) & t.jobs.c.status.in_(UNFINISHED_JOB_STATUSES)
-    )
+def submit_once(
+    db: Database, kind: JobKind, project_id: int, payload: dict[str, Any], last_known_id: int | None = None
+) -> Job:
+    """Queue a job unless the project has an unfinished one of this kind; returns that one then. Safe between processes.
+
+    last_known_id: a job of this kind that is newer counts too, even if it has ended meanwhile; None: it does not.
+    """
+    counts = t.jobs.c.status.in_(UNFINISHED_JOB_STATUSES)
+    if last_known_id is not None:
+        counts |= t.jobs.c.id > last_known_id
+    query = select(t.jobs).where(t.jobs.c.kind == kind, t.jobs.c.project_id == project_id, counts).order_by(t.jobs.c.id)
     with db.write() as conn:
-        row = conn.execute(select(t.jobs).where(is_open_job)).first()
+        row = conn.execute(query).first()
         return _submit(conn, kind, project_id, payload) if row is None else _job_from_row(row)
 
 

@@ -58,11 +58,16 @@ def training_goal(db: Database, project_id: int, source: Source) -> int:
     )
 
 
-def submit_training(db: Database, project_id: int, source: Source, config: RewardConfig | None = None) -> Job:
-    """Queue the training of a reward model on the labels of one source; returns the unfinished job where there is one."""
+def submit_training(
+    db: Database, project_id: int, source: Source, config: RewardConfig | None = None, last_known_id: int | None = None
+) -> Job:
+    """Queue the training of a reward model on the labels of one source; returns the unfinished job where there is one.
+
+    last_known_id: the newest training that the requester knows of; a newer one is returned, even if it has ended.
+    """
     counts = vote_counts(db, project_id)[source]
     payload = {"source": source.value, "config": (config or RewardConfig()).to_dict(), "labels": label_count(counts)}
-    return queue.submit_once(db, JobKind.TRAIN_REWARD, project_id, payload)
+    return queue.submit_once(db, JobKind.TRAIN_REWARD, project_id, payload, last_known_id)
 
 
 def training_status(db: Database, project_id: int) -> str:

@@ -2,7 +2,8 @@
 
 import re
 
-from helpers import PAGE_TIMEOUT_MS
+from browser_lab import current_pair, press_key
+from helpers import PAGE_TIMEOUT_MS, open_tab, wait_until
 from playwright.sync_api import TimeoutError, expect
 
 from rlhf_lab.common.enums import RunStatus, Source
@@ -13,6 +14,7 @@ from rlhf_lab.store.projects import current_project
 from rlhf_lab.store.reward_models import add_reward_model
 from rlhf_lab.store.runs import create_run, set_run_status
 
+UNMEASURED = {"accuracy": None, "accuracy_low": None, "accuracy_high": None}
 FILLED_FIELDS = ("group_size", "epochs", "minibatches", "batch_size")
 
 
@@ -125,6 +127,89 @@ def test_short_forms_of_a_screens_address_open_it(lab, open_page):
     other = page.context.new_page()
     other.goto(f"{lab.url}#runs")
     expect_open(other, "Runs & data")
+
+
+def test_engine_status_is_never_empty_while_a_new_engine_goes_on(lab, open_page):
+    """An engine that has claimed its job but not reported its device and memory yet."""
+    page = open_page(lab)
+    page.locator(".lab-header .machine").wait_for()
+    job = {"label": "run 1, step 3 of 40", "progress": 0.1, "show_percent": False, "eta_s": None}
+    engine = {
+        "label": "engine works", "style": "busy", "description": "It goes on.", "device": "", "memory_mb": None,
+        "is_working": True,
+    }  # fmt: skip
+
+    def resuming(route):
+        route.fulfill(json=route.fetch().json() | {"job": job, "engine": engine})
+
+    page.route(lambda url: "component_server" in url, resuming)
+    expect(page.locator(".lab-header .job .what")).to_contain_text("run 1, step 3 of 40")
+    expect(page.locator(".lab-header .machine")).to_have_text("engine works")
+
+
+def test_label_count_in_the_header_follows_the_screen_at_once(lab, open_page):
+    page, old = open_page(lab), []
+    current_pair(page)
+    page.locator(".lab-header .machine").wait_for()
+
+    def outdated(route):
+        """The header's server keeps an answer that was counted before the vote."""
+        reply = route.fetch().json()
+        if "engine" in reply:
+            old.append(reply)
+            reply = old[0]
+        route.fulfill(json=reply)
+
+    page.route(lambda url: "component_server" in url, outdated)
+    wait_until(lambda: old, "a poll of the header", page)
+    press_key(page, "1")
+    press_key(page, "2")
+    count = int(page.get_attribute(".lab-label [data-count]", "data-count"))
+    assert count == old[0]["labels"] + 2
+    expect(page.locator(".lab-header")).to_contain_text(f"{count} labels")
+    polls = len(old)
+    wait_until(lambda: len(old) > polls + 1, "two more polls of the header", page)
+    expect(page.locator(".lab-header")).to_contain_text(f"{count} labels")
+
+
+def test_step_in_the_header_follows_the_screen_train(lab, open_page):
+    page = open_page(lab)
+    job = {"label": "run 7, step 3 of 40", "run": 7, "step": 3, "progress": 0.1, "show_percent": False, "eta_s": None}
+
+    def working(route):
+        route.fulfill(json=route.fetch().json() | {"job": job})
+
+    page.route(lambda url: "component_server" in url, working)
+    what = page.locator(".lab-header .job .what")
+    expect(what).to_have_text("run 7, step 3 of 40")
+    page.evaluate("window.dispatchEvent(new CustomEvent('lab-step', { detail: { run: 7, step: 5 } }))")
+    assert what.inner_text() == "run 7, step 5 of 40"
+    page.evaluate("window.dispatchEvent(new CustomEvent('lab-step', { detail: { run: 8, step: 9 } }))")
+    assert what.inner_text() == "run 7, step 3 of 40"
+
+
+def test_a_run_that_starts_while_the_list_is_open_is_chosen_for_comparison(lab, fresh_project, open_page):
+    with Database.open(lab.home) as db:
+        labels = LabelSnapshot((), "", Source.SIMULATED)
+        model = add_reward_model(db, fresh_project.id, "x", config={}, report=UNMEASURED, snapshot=labels)
+
+        def add(name):
+            run = create_run(
+                db, fresh_project.id, model.id, name, config=PolicyConfig(steps=9).to_dict(), manifest={}, total_steps=9
+            )
+            set_run_status(db, run.id, RunStatus.STOPPED)
+            return run.id
+
+        first = add("first")
+        page = open_page(lab)
+        open_tab(page, "Runs & data")
+        box = "[data-do=run-choose][data-run='{}']"
+        expect(page.locator(box.format(first))).to_be_checked()
+        page.locator(box.format(first)).uncheck()
+        second = add("second")
+        expect(page.locator(box.format(second))).to_be_checked()
+        expect(page.locator(box.format(first))).not_to_be_checked()
+        expect(page.locator(".lab-runs .legend li")).to_have_text([f"{second} second"])
 
 
 def test_job_without_remaining_time_is_finishing(lab, open_page):

@@ -84,6 +84,19 @@ def test_the_accuracy_is_that_of_the_newest_reward_model_that_people_taught(ctx)
     assert shown() == (mine, 0.6, False)
 
 
+def test_counts_come_with_the_time_of_counting_and_the_step_of_the_run(ctx):
+    """So that the page keeps the newer of the header's and the open screen's counts."""
+    first, second = header.state(ctx), header.state(ctx)
+    assert first["counted_at"] <= second["counted_at"]
+    pinned = LabelSnapshot((), "", Source.SIMULATED)
+    row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report={}, snapshot=pinned)
+    run = create_run(ctx.db, ctx.project.id, row.id, "r", config={}, manifest={}, total_steps=40)
+    job = queue.submit(ctx.db, JobKind.TRAIN_POLICY, ctx.project.id, {"run_id": run.id})
+    queue.claim(ctx.db, [JobKind.TRAIN_POLICY], engine_process.record_heartbeat(ctx.db, "working"))
+    shown = header._job_view(ctx, queue.get_job(ctx.db, job.id))
+    assert (shown["run"], shown["step"], shown["label"]) == (run.id, 0, f"run {run.id} queued, step 0 of 40")
+
+
 def test_a_space_says_that_its_disk_is_wiped(tmp_path):
     with Database.open(tmp_path) as db:
         new_project(db)

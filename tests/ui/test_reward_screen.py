@@ -107,6 +107,23 @@ def test_of_two_simultaneous_trainings_the_other_config_is_refused(ctx, monkeypa
         reward.start_training(ctx, Source.SIMULATED, RewardConfig(epochs=2))
 
 
+def test_two_people_who_press_train_at_the_same_moment_get_one_reward_model(ctx):
+    """Both pages showed no training; the first one has finished before the second press arrives."""
+    label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
+    shown = reward.screen_state(ctx)["last_training"]
+    assert shown == 0
+    job = reward.start_training(ctx, Source.SIMULATED, RewardConfig(epochs=1), shown)
+    queue.claim(ctx.db, [JobKind.TRAIN_REWARD], engine_process.record_heartbeat(ctx.db, "x"))
+    queue.finish(ctx.db, job.id, {})
+    assert reward.start_training(ctx, Source.SIMULATED, RewardConfig(epochs=1), shown).id == job.id
+    with pytest.raises(LabError, match="Somebody else has just trained a reward model"):
+        reward.start_training(ctx, Source.SIMULATED, RewardConfig(epochs=2), shown)
+    assert [one.id for one in queue.jobs(ctx.db, kinds=[JobKind.TRAIN_REWARD])] == [job.id]
+    shown = reward.screen_state(ctx)["last_training"]
+    assert shown == job.id
+    assert reward.start_training(ctx, Source.SIMULATED, RewardConfig(epochs=1), shown).id > job.id
+
+
 def test_a_training_has_loss_and_stage_and_a_second_one_is_refused(ctx):
     label_with_judge(ctx.db, ctx.project.id, load_judge("cheerful"), 14)
     job = reward.start_training(ctx, Source.SIMULATED, RewardConfig(epochs=1))

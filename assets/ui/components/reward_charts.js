@@ -26,12 +26,11 @@ window.LabRewardCharts = window.LabRewardCharts || (() => {
       el('p', { 'data-do': 'length' }, r === null || r === undefined ? null : el('strong', {}, `${Lab.number(r, 2)}. `), text));
   }
 
+  const unseenPairs = (report) => report.calibration.reduce((sum, bin) => sum + bin[2], 0);
+  const hasCalibration = (report) => unseenPairs(report) >= MIN_PAIRS;
+
   function calibration(report, chart) {
-    const bins = report.calibration, error = report.calibration_error, count = bins.reduce((sum, bin) => sum + bin[2], 0);
-    if (count < MIN_PAIRS) {
-      return el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'Is it as right as it is sure?')),
-        el('p.muted', { 'data-do': 'calibration' }, `It takes ${MIN_PAIRS} unseen pairs to tell; there are ${count}. Label on.`));
-    }
+    const bins = report.calibration, error = report.calibration_error, count = unseenPairs(report);
     const bias = bins.reduce((sum, [predicted, observed, n]) => sum + n * (predicted - observed), 0) / count;
     const text = error === null ? '' : `Off by ${Lab.plural(Math.round(100 * error), 'point')} on average${error < 0.05 ? ': its probabilities can be taken at their word.'
       : bias > 0.02 ? ': it is surer than it may be.' : bias < -0.02 ? ': it is right more often than it thinks.' : '.'}`;
@@ -57,5 +56,5 @@ window.LabRewardCharts = window.LabRewardCharts || (() => {
       el('ol.lab-scroll', {}, report.disagreements.map(listItem)));
   }
 
-  return { calibration, disagreements, length, losses };
+  return { MIN_PAIRS, unseenPairs, hasCalibration, calibration, disagreements, length, losses };
 })();

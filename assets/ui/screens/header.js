@@ -34,6 +34,20 @@ function openTabFromAddress(tries) {
   if (tries) setTimeout(() => openTabFromAddress(tries - 1), 100);
 }
 
+// What the open screen knows already, while the header's own figures, which the server caches, are older: Label publishes
+// {project_created_at, counted_at, labels, simulated}, Train {run, step}.
+const SCREEN_STEP_MS = 4000;  // how long a screen's step counts
+let polled = null, screenCounts = null, screenStep = null;
+window.addEventListener('lab-counts', ({ detail }) => { screenCounts = detail; if (polled) draw(withScreenFigures(polled)); });
+window.addEventListener('lab-step', ({ detail }) => { screenStep = { ...detail, at: Date.now() }; if (polled) draw(withScreenFigures(polled)); });
+function withScreenFigures(state) {
+  const isNewer = screenCounts && screenCounts.project_created_at === state.project_created_at && screenCounts.counted_at > state.counted_at;
+  const shown = isNewer ? { ...state, labels: screenCounts.labels, simulated: screenCounts.simulated } : state;
+  const { job } = shown;
+  if (!job || !screenStep || job.run !== screenStep.run || job.step >= screenStep.step || Date.now() - screenStep.at > SCREEN_STEP_MS) return shown;
+  return { ...shown, job: { ...job, label: job.label.replace(`step ${job.step} of`, `step ${screenStep.step} of`) } };
+}
+
 // Whether this visitor is the operator. A secret stored in this browser (screen Project) has to be sent to the server first.
 let storedSecret = null, verified = null, lastRequestId = 0, attempts = 0;
 function updateOperator(serverSaysOperator) {
@@ -58,7 +72,7 @@ function draw(state) {
   root.replaceChildren(el('div.strip', {}, [
     el('span.name', {}, 'RLHF Lab'),
     el('span.what', {}, `${state.project} · ${state.model}`),
-    el('span.lab-badge.machine', { title: `${state.engine.label}. ${state.engine.description}` }, el(`i.dot.${state.engine.style}`), jobRunning ? machineText(state) : `${state.engine.label}${machineText(state) && ` · ${machineText(state)}`}`),
+    el('span.lab-badge.machine', { title: `${state.engine.label}. ${state.engine.description}` }, el(`i.dot.${state.engine.style}`), (jobRunning && machineText(state)) || `${state.engine.label}${machineText(state) && ` · ${machineText(state)}`}`),
     el('span.lab-badge', {}, `${Lab.plural(state.labels, 'label')}${state.simulated ? ` + ${state.simulated} simulated` : ''}`),
     el('span.lab-badge', { title: state.reward && `cross-validated accuracy of reward model ${state.reward.id}, the newest that ${state.reward.simulated ? 'a simulated judge taught; people taught none' : 'people taught'}, with its 95 % interval` }, ...accuracy),
     jobStatus(state),
@@ -82,5 +96,6 @@ watch('value', () => {
 Lab.poll(root, async () => {
   const state = await Lab.unwrap(server.status({ annotator: Lab.annotator() }));
   updateOperator(state.is_operator);
-  draw(state);
+  polled = state;
+  draw(withScreenFigures(state));
 }, 1500);

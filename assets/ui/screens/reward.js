@@ -59,7 +59,7 @@ function trainingBar() {
 
 function train() {
   trainError = '';
-  trigger('train', { request_id: Date.now(), source: source || (state.labels.simulated > state.labels.human ? 'simulated' : 'human') });
+  trigger('train', { request_id: Date.now(), last_training: state.last_training, source: source || (state.labels.simulated > state.labels.human ? 'simulated' : 'human') });
 }
 
 function trainingCard() {
@@ -122,16 +122,25 @@ function accuracyCard() {
       el('p', { 'data-do': 'predictions' }, predictions.decided
         ? `Predict, then reveal: of ${plural(predictions.decided, 'vote')} on pairs that the reward model of the moment had not learnt from, it ranked ${predictions.right} right before they were cast (${percent(predictions.right / predictions.decided)}, 95 % interval ${interval(predictions.low, predictions.high)}).`
         : 'Predict, then reveal: vote on, and here stands how many of the new votes it ranked right before they were cast.',
-      predictions.chosen_decided ? ` Apart from these, on pairs chosen for what they teach (harder than most): ${predictions.chosen_right} of ${predictions.chosen_decided}.` : '')));
+      predictions.chosen_decided ? ` Apart from these, on pairs chosen for what they teach (harder than most): ${predictions.chosen_right} of ${predictions.chosen_decided}.` : ''), moreToCome()));
+}
+
+const measuredModels = () => state.models.filter((m) => m.accuracy !== null);
+
+// What needs more labels than there are is said in a line; it has no card of its own.
+function moreToCome() {
+  const sentences = [];
+  if (measuredModels().length < 2) sentences.push('The next measured reward model adds a curve that shows whether more labels still help.');
+  if (report && !LabRewardCharts.hasCalibration(report)) sentences.push(`With ${LabRewardCharts.MIN_PAIRS} unseen pairs (there are ${LabRewardCharts.unseenPairs(report)}) you see whether it is as right as it is sure.`);
+  return sentences.length ? el('p.muted', { 'data-do': 'more-to-come' }, sentences.join(' ')) : null;
 }
 
 function learningCurve() {
-  const measured = state.models.filter((m) => m.accuracy !== null).slice().reverse();
+  const measured = measuredModels().slice().reverse();
   const groups = [...new Set(measured.map((m) => m.source_text))];
   const colorNames = ['accent', 'right', 'good'];
   const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'Accuracy against labels'),
     groups.length > 1 ? groups.map((name, i) => el('span.lab-badge', {}, el(`i.swatch.line-${colorNames[i % 3]}`), name)) : el('span.muted', {}, 'with 95 % intervals')));
-  if (measured.length < 2) { card.append(el('p.muted', {}, 'A curve from the second reward model on: it shows whether more labels still help.')); return card; }
   card.append(chart('curve', 'accuracy of the reward models against their number of labels', (c) => ({
     traces: groups.map((name, i) => {
       const models = measured.filter((m) => m.source_text === name).sort((a, b) => a.labels - b.labels);
@@ -146,7 +155,6 @@ function learningCurve() {
 function scoreHistogram() {
   const card = el('div.lab-card', {}, el('div.lab-row', {}, el('h3', {}, 'Scores of the labelled texts'),
     el('span.lab-badge', {}, el('i.swatch.up'), 'preferred'), el('span.lab-badge', {}, el('i.swatch.down'), 'not preferred')));
-  if (!report.chosen_scores.length) { card.append(el('p.muted', {}, 'No scores were kept.')); return card; }
   const scores = [...report.chosen_scores, ...report.rejected_scores], binSize = Math.max(0.1, Math.round((Math.max(...scores) - Math.min(...scores)) / 1.6) / 10);
   const trace = (x, color, name) => ({ type: 'histogram', x, marker: { color }, opacity: 0.6, xbins: { start: -50, end: 50, size: binSize }, autobinx: false, hovertemplate: `${name}: %{y} between %{x}<extra></extra>` });
   card.append(chart('histogram', 'histogram of the scores of preferred and of other texts', (c) => ({
@@ -232,11 +240,11 @@ const cards = {
   bar: [() => [state.labels, state.job && [state.job.running, state.job.status_text], state.failed, trainError, source], trainingBar],
   training: [() => state.job && state.job.id, trainingCard],
   intro: [() => !state.models.length && !state.job && state.labels, introCard],
-  headline: [() => shownModel() && [shownModel(), state.prediction_stats, !!report], accuracyCard],
-  curve: [() => shownModel() && state.models.map((m) => [m.id, m.accuracy]), learningCurve],
-  histogram: [() => report && report.id, scoreHistogram],
+  headline: [() => shownModel() && [shownModel(), state.prediction_stats, !!report, measuredModels().length], accuracyCard],
+  curve: [() => measuredModels().length > 1 && measuredModels().map((m) => [m.id, m.accuracy]), learningCurve],
+  histogram: [() => report && report.chosen_scores.length && report.id, scoreHistogram],
   words: [() => report && [state.project, report.id], wordScores],
-  calibration: [() => report && report.calibration.length && report.id, () => LabRewardCharts.calibration(report, chart)],
+  calibration: [() => report && LabRewardCharts.hasCalibration(report) && report.id, () => LabRewardCharts.calibration(report, chart)],
   losses: [() => report && report.id, () => LabRewardCharts.losses(report, chart)],
   length: [() => report && report.id, () => LabRewardCharts.length(report)],
   disagreements: [() => report && report.disagreements.length && report.id, () => LabRewardCharts.disagreements(report)],

@@ -5,6 +5,7 @@ const MAX_RUNS = props.data.max_runs;
 let state = null;  // the list on screen
 let revision = '';
 let slots = null;    // run id -> color slot of the compared runs
+let knownRuns = new Set();  // ids of the runs listed so far
 let editing = null;  // {run, mode: 'name' | 'delete'}: meanwhile the list is not redrawn
 let metric = 'objective/scores';
 let comparison = null;        // what the charts show
@@ -32,12 +33,15 @@ function send(name, fields) {
 
 const slotColor = (slot) => getComputedStyle(root).getPropertyValue(`--series-${slot + 1}`).trim();
 
+function freeSlot() {
+  const usedSlots = new Set(slots.values());
+  return [...Array(MAX_RUNS).keys()].find((slot) => !usedSlots.has(slot));
+}
+
 function setChosen(id, isChosen) {
   if (!isChosen) slots.delete(id);
-  else if (slots.size < MAX_RUNS) {
-    const usedSlots = new Set(slots.values());
-    slots.set(id, [...Array(MAX_RUNS).keys()].find((slot) => !usedSlots.has(slot)));
-  } else {
+  else if (slots.size < MAX_RUNS) slots.set(id, freeSlot());
+  else {
     list.before(notice);
     showMessage(`At most ${MAX_RUNS} runs can be compared at once. Leave one out first.`, true);
   }
@@ -226,6 +230,8 @@ async function update() {
     revision = reply.revision;
     state = reply;
     if (projectChanged) { slots = new Map(); state.runs.slice(0, 3).forEach((run, i) => slots.set(run.id, i)); editing = null; }
+    else for (const { id } of state.runs) if (!knownRuns.has(id) && slots.size < MAX_RUNS) slots.set(id, freeSlot());  // it started while the screen is open
+    knownRuns = new Set(state.runs.map(({ id }) => id));
     for (const id of [...slots.keys()]) if (!state.runs.some((run) => run.id === id)) slots.delete(id);
     if (!editing) drawList();
     drawExportCard();

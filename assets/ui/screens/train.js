@@ -94,6 +94,7 @@ function drawBar(run, reply) {
   nodes.status.textContent = run.status; nodes.status.className = `lab-badge ${STATUS_STYLES[run.status] || ''}`; nodes.status.dataset.status = run.status;
   const left = run.status === 'running' && run.step ? Lab.timeLeft(reply.eta_s, run.step / run.total_steps, 'about ') : '';
   nodes.step.textContent = `step ${run.step} of ${run.total_steps}${left}`; nodes.step.dataset.step = run.step;
+  window.dispatchEvent(new CustomEvent('lab-step', { detail: { run: run.id, step: run.step } }));  // for the header
   nodes.progress.setAttribute('aria-valuemax', run.total_steps); nodes.progress.setAttribute('aria-valuenow', run.step);
   nodes.progressFill.style.width = `${run.total_steps ? 100 * run.step / run.total_steps : 0}%`;
   state.pending = reply.pending_changes;

@@ -1,6 +1,7 @@
 """The strip above every screen: engine, device, memory, labels, reward accuracy, the running job and its remaining time."""
 
 import contextlib
+import time
 from typing import Any
 
 import gradio as gr
@@ -62,7 +63,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
 
 def state(ctx: Context) -> dict[str, Any]:
-    project = ctx.project
+    project, counted_at = ctx.project, time.time_ns() // 1000
     label_counts = retraining.get_label_progress(ctx.db, project.id)
     row = latest_reward_model(ctx.db, project.id, Source.HUMAN) or latest_reward_model(ctx.db, project.id)
     running = queue.jobs(ctx.db, statuses=[JobStatus.RUNNING])
@@ -71,6 +72,8 @@ def state(ctx: Context) -> dict[str, Any]:
     return {
         "project": project.name,
         "model": "embedded model" if project.model == EMBEDDED_MODEL else project.model.rstrip("/").rsplit("/", 1)[-1],
+        "project_created_at": project.created_at,
+        "counted_at": counted_at,  # of two counts of a project the one with the greater `counted_at` is newer
         "labels": label_counts.human,
         "simulated": label_counts.simulated,
         "reward": row and {
@@ -100,15 +103,19 @@ def _engine_view(status: EngineStatus, has_running_job: bool) -> dict[str, Any]:
 
 def _job_view(ctx: Context, job: Job) -> dict[str, Any]:
     text, is_run, eta_s = JOB_LABELS[job.kind], job.kind is JobKind.TRAIN_POLICY, job.eta_s
+    run_id = step = None
     if is_run:
         run = get_run(ctx.db, int(job.payload["run_id"]))
+        run_id, step = run.id, run.step
         status_text = "" if run.status is RunStatus.RUNNING else f" {run.status.value}"
         eta_s = None if run.status is RunStatus.PAUSED else eta_s  # unknown while it is paused
         text = f"run {run.id}{status_text}, step {run.step} of {run.total_steps}"
     if job.project_id not in (None, ctx.project.id):
         with contextlib.suppress(LabError):  # deleted meanwhile
             text += f" for {get_project(ctx.db, job.project_id).name}"
-    return {"label": text, "progress": job.progress, "show_percent": not is_run, "eta_s": eta_s}
+    return {
+        "label": text, "run": run_id, "step": step, "progress": job.progress, "show_percent": not is_run, "eta_s": eta_s,
+    }  # fmt: skip
 
 
 def _warning(ctx: Context) -> str:

@@ -40,7 +40,10 @@ class JobQuery(Payload):
 
 
 class TrainReward(Payload):
+    """last_training: the id of the newest training that the page shows, 0 for none."""
+
     source: Source
+    last_training: int | None = None
 
 
 class ExplainText(Payload):
@@ -74,7 +77,7 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
 
     @operator_action(ctx, TrainReward)
     def train(payload: TrainReward, *values: Any) -> dict[str, Any]:
-        start_training(ctx, payload.source, RewardConfig.from_dict(form.parse(values)))
+        start_training(ctx, payload.source, RewardConfig.from_dict(form.parse(values)), payload.last_training)
         return {"running": True}
 
     @visitor_action(ExplainText)
@@ -85,8 +88,11 @@ def build(ctx: Context, operator: gr.BrowserState) -> None:
     component.explain(explain, None, component, **SILENT_EVENT)
 
 
-def start_training(ctx: Context, source: Source, config: RewardConfig) -> Job:
-    """Submit a training. Raises LabError while another one is unfinished, and with too few labels."""
+def start_training(ctx: Context, source: Source, config: RewardConfig, last_training: int | None = None) -> Job:
+    """Submit a training; if somebody else submitted the same one after the page showed `last_training`, return that one.
+
+    Raises LabError while another one is unfinished or was just submitted, and with too few labels.
+    """
     counts = vote_counts(ctx.db, ctx.project.id)[source]
     if counts[Choice.FIRST] + counts[Choice.SECOND] < MIN_DECIDED_LABELS:
         whose = "people's" if source is Source.HUMAN else "simulated"
@@ -97,10 +103,15 @@ def start_training(ctx: Context, source: Source, config: RewardConfig) -> Job:
     already_training = LabError("A reward model is being trained already; wait for it.")
     if queue.jobs(ctx.db, project_id=ctx.project.id, kinds=[JobKind.TRAIN_REWARD], statuses=UNFINISHED_JOB_STATUSES):
         raise already_training
-    job = retraining.submit_training(ctx.db, ctx.project.id, source, config)
+    job = retraining.submit_training(ctx.db, ctx.project.id, source, config, last_training)
     engine_process.ensure_engine(ctx.db, ctx.home)
     if (job.payload["source"], job.payload["config"]) != (source.value, config.to_dict()):
-        raise already_training  # another training was submitted after the check above
+        if job.status in UNFINISHED_JOB_STATUSES:
+            raise already_training  # another training was submitted after the check above
+        raise LabError(
+            "Somebody else has just trained a reward model with other settings. Look at it, then press Train again if you want "
+            "another one."
+        )
     return job
 
 
@@ -135,6 +146,7 @@ def screen_state(ctx: Context) -> dict[str, Any]:
         "project": project.id,
         "models": [model_summary(ctx, row) for row in reward_models(ctx.db, project.id)[:MAX_LISTED]],
         "job": training_view(ctx, latest) if latest and latest.status in UNFINISHED_JOB_STATUSES else None,
+        "last_training": latest.id if latest else 0,
         "failed": latest.error if latest and latest.status is JobStatus.FAILED else "",
         "labels": {
             "human": label_counts.human,
