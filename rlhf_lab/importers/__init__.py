@@ -3,6 +3,7 @@
     readers, hub_reader             JSON Lines, JSON, CSV, Parquet (also gzip), OWNER/NAME on the Hub -> rows
     column_mapping                  which column has which meaning
     cell_parsers, row_parser        a row -> votes; every error names its row
+    vote_readings                   what votes written as numbers can mean; the user says which
     parser                          a whole file -> ParsedFile (mapping, votes, errors); writes nothing
     parsed_rows                     the records that the parser returns
     project_index, deduplication    what the project has already, and to which pair a vote belongs

@@ -3,6 +3,7 @@
 import ast
 import json
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -33,7 +34,7 @@ def parse_choice(value: Any, custom_words: Mapping[str, Choice]) -> Choice:
 
     "none" is not among the known words: it can mean "neither text", and it is how Python writes a missing value.
     """
-    word = _normalize_cell(value)
+    word = normalize_cell(value)
     if is_blank(value) and word not in custom_words:
         raise UnreadableError("is missing. Write the vote, or take the row out")
     choices = custom_words or CHOICE_BY_WORD
@@ -55,14 +56,20 @@ def parse_choice_words(text: str) -> dict[str, Choice]:
         word, separator, meaning = item.partition("=")
         if not separator or meaning.strip() not in tuple(Choice):
             raise UnreadableError(f"{item!r} is not WORD=CHOICE, CHOICE being one of {', '.join(Choice)}")
-        choices[word.strip()] = Choice(meaning.strip())
+        word = normalize_cell(word)
+        if word in choices:
+            raise UnreadableError(f"{word!r} has two meanings. Give each word one")
+        choices[word] = Choice(meaning.strip())
     return choices
 
 
-def _normalize_cell(value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return str(value).strip()
+def normalize_cell(value: Any) -> str:
+    """The cell as text; equal numbers give equal texts, so "1.0", 1 and 1.0 are all "1"."""
+    word = str(value).strip()
+    if not re.fullmatch(r"[+-]?[0-9]+([.][0-9]*)?", word):
+        return word
+    number = float(word)
+    return str(int(number)) if number.is_integer() else str(number)
 
 
 def parse_number(value: Any) -> float:
@@ -91,7 +98,7 @@ def parse_bool(value: Any) -> bool | None:
     """True, False, or None for an empty cell."""
     if value in EMPTY_VALUES:
         return None
-    word = _normalize_cell(value).lower()
+    word = normalize_cell(value).lower()
     if word in ("true", "1", "yes"):
         return True
     if word in ("false", "0", "no"):

@@ -94,6 +94,21 @@ class ColumnMapping:
         return None if column is None else row.get(column)
 
     @property
+    def vote_columns(self) -> tuple[str, ...]:
+        """The columns whose cells are votes."""
+        if self.row_format != TWO_TEXTS_AND_VOTE:
+            return ()
+        return self.annotator_columns or (self.by_meaning["choice"],)
+
+    @property
+    def is_pandalm(self) -> bool:
+        """Whether the columns are those of PandaLM's test set, where 0, 1 and 2 are a tie, the first and the second text."""
+        columns = {"instruction": "prompt", "response1": "first", "response2": "second"}
+        return "annotator1" in self.annotator_columns and all(
+            self.by_meaning.get(meaning) == column for column, meaning in columns.items()
+        )
+
+    @property
     def display_mapping(self) -> dict[str, str]:
         """Every meaning with its column, for display."""
         return self.by_meaning | ({"annotators": ", ".join(self.annotator_columns)} if self.annotator_columns else {})

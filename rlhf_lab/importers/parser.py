@@ -1,13 +1,14 @@
 """Parses a whole file: rows, column mapping, votes and errors. Writes nothing."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlhf_lab.common.enums import Choice
 from rlhf_lab.errors import DataError
-from rlhf_lab.importers.column_mapping import TWO_TEXTS_AND_VOTE, ColumnMappingError, map_columns
+from rlhf_lab.importers.cell_parsers import is_blank, normalize_cell
+from rlhf_lab.importers.column_mapping import ColumnMappingError, map_columns
 from rlhf_lab.importers.hub_reader import is_hub_id, read_hub_rows
 from rlhf_lab.importers.parsed_rows import (
     DEFAULT_LIMITS,
@@ -20,6 +21,7 @@ from rlhf_lab.importers.parsed_rows import (
 )
 from rlhf_lab.importers.readers import RowStream, read_rows
 from rlhf_lab.importers.row_parser import ParseOptions, parse_votes
+from rlhf_lab.importers.vote_readings import fitting_readings, has_unclear_numbers
 
 MAPPING_SAMPLE_ROWS = 100  # rows whose columns determine the mapping
 
@@ -39,18 +41,20 @@ class ImportRequest:
 
 def parse_file(request: ImportRequest) -> ParsedFile:
     """Parse a file. Raises DataError if no row can be read or mapped; other problems are in `errors`, by row."""
-    digest, rows = _open_rows(request)
-    first_rows = list(itertools.islice(rows, MAPPING_SAMPLE_ROWS))
-    readable_rows = [row for row in first_rows if isinstance(row, SourceRow)]
+    digest, row_stream = _open_rows(request)
+    rows = list(itertools.islice(row_stream, request.limits.max_rows + 1))
+    readable_rows = [row for row in rows if isinstance(row, SourceRow)]
     name = request.name or Path(request.path_or_hub_id).name
     if not readable_rows:
-        error = next((row for row in first_rows if isinstance(row, RowError)), None)
+        error = next((row for row in rows if isinstance(row, RowError)), None)
         raise DataError(f"{name}: {error}." if error else f"{name} has a header and no row 1. Choose a file with rows.")
-    column_names = list(dict.fromkeys(column for row in readable_rows for column in row.cells if column))
+    column_names = list(
+        dict.fromkeys(column for row in readable_rows[:MAPPING_SAMPLE_ROWS] for column in row.cells if column)
+    )
     mapping = map_columns(column_names, request.mapping)
     options = ParseOptions(mapping, request.choices, request.limits)
-    _reject_ambiguous_votes(readable_rows, column_names, options, name)
-    votes, errors, row_count = _parse_rows(itertools.chain(first_rows, rows), options)
+    _reject_unclear_votes(readable_rows, column_names, options, name)
+    votes, errors, row_count = _parse_rows(rows, options)
     used_columns = {*mapping.by_meaning.values(), *mapping.annotator_columns}
     unused_columns = tuple(column for column in column_names if column not in used_columns)
     return ParsedFile(
@@ -67,7 +71,9 @@ def _open_rows(request: ImportRequest) -> tuple[str, RowStream]:
     return read_rows(path, request.limits)
 
 
-def _parse_rows(rows: RowStream, options: ParseOptions) -> tuple[list[ParsedVote], list[RowError], int]:
+def _parse_rows(
+    rows: Iterable[SourceRow | RowError], options: ParseOptions
+) -> tuple[list[ParsedVote], list[RowError], int]:
     votes: list[ParsedVote] = []
     errors: list[RowError] = []
     row_count = 0
@@ -88,25 +94,36 @@ def _parse_rows(rows: RowStream, options: ParseOptions) -> tuple[list[ParsedVote
     return votes, errors, row_count
 
 
-def _reject_ambiguous_votes(rows: list[SourceRow], available: list[str], options: ParseOptions, name: str) -> None:
-    """Raise if all votes are 0 or 1, which can mean "first, second" as well as "tie, first": only a person knows."""
-    mapping = options.mapping
-    if options.choices or mapping.row_format != TWO_TEXTS_AND_VOTE:
+def _reject_unclear_votes(rows: list[SourceRow], available: list[str], options: ParseOptions, name: str) -> None:
+    """Raise if votes are numbers that several readings fit: only the user knows which one the file means."""
+    if options.choices or options.mapping.is_pandalm:
         return
-    vote_columns = mapping.annotator_columns or (mapping.by_meaning["choice"],)
-    vote_values = {
-        str(row.cells[column]).strip()
-        for row in rows
-        for column in vote_columns
-        if row.cells.get(column) not in (None, "")
-    }
-    if vote_values and vote_values <= {"0", "1", "0.0", "1.0"}:
+    locations: dict[str, str] = {}  # vote -> where it is first
+    for row in rows:
+        for column in options.mapping.vote_columns:
+            if not is_blank(row.cells.get(column)):
+                locations.setdefault(normalize_cell(row.cells[column]), row.location)
+    if not has_unclear_numbers(locations):
+        return
+    readings = [f'"{reading}"' for reading in fitting_readings(locations)]
+    unclear = f"{name}: {next(iter(locations.values()))} and the rows after it vote with {_join_words(locations)}."
+    if readings:
         raise ColumnMappingError(
-            f"{name}: row 1 votes with 0 or 1, and so do those after it: that can mean the first and the second text, or a tie "
-            "and the first.",
-            'Say which: --choices "0=first,1=second" or --choices "0=tie,1=first,2=second".',
-            available,
+            f"{unclear} That can mean {' or '.join(readings)}.", f"Say which: --choices {readings[0]}.", available
         )
+    raise ColumnMappingError(
+        f"{unclear} The lab does not know what these numbers mean.",
+        'Say it for each of them: --choices "NUMBER=first,NUMBER=second,NUMBER=tie".',
+        available,
+    )
+
+
+def _join_words(words: Iterable[str]) -> str:
+    """ "0, 1 and tie": at most ten of the words."""
+    shown = sorted(word[:40] for word in words)
+    if len(shown) > 10:
+        return ", ".join(shown[:10]) + " and others"
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 def summarize_errors(errors: list[RowError]) -> str:

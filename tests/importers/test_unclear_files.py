@@ -2,6 +2,8 @@
 
 import pytest
 
+from rlhf_lab.importers.cell_parsers import parse_choice_words
+from rlhf_lab.importers.column_mapping import ColumnMappingError
 from rlhf_lab.importers.parser import ImportRequest, parse_file
 
 BIRD = {"prompt": "Name a bird.", "response_a": "A wren.", "response_b": "A spoon.", "winner": "model_a"}
@@ -53,3 +55,77 @@ def test_the_user_can_say_what_none_means(files):
         )
     )
     assert [vote.choice for vote in parsed.votes] == ["first", "both_bad"]
+
+
+def votes_with(name, values):
+    """Rows whose column `name` holds these values, one a row."""
+    rows = []
+    for number, value in enumerate(values):
+        rows.append({"prompt": f"Question {number}?", "response_a": "A wren.", "response_b": "A spoon.", name: value})
+    return rows
+
+
+@pytest.mark.parametrize("file_name", ["v.jsonl", "v.csv"])
+@pytest.mark.parametrize(
+    ("values", "readings"),
+    [
+        ([0, 1], ["0=first,1=second", "0=second,1=first", "0=tie,1=first,2=second"]),
+        ([1, 1], ["0=first,1=second"]),
+        ([2, 2], ["1=first,2=second", "0=first,1=second,2=tie"]),
+        ([0, 1, "tie"], ["0=first,1=second,tie=tie", "0=second,1=first,tie=tie"]),
+        ([0, 1, "Both_Bad"], ["0=first,1=second,Both_Bad=both_bad"]),
+        ([0, 1, 2], ["0=first,1=second,2=tie", "0=tie,1=first,2=second"]),
+        ([1, 2, 0], ["0=first,1=second,2=tie", "0=tie,1=first,2=second"]),
+        ([1, 2, 3], ["1=first,2=second,3=tie", "1=first,2=tie,3=second"]),
+        ([0, 1, 2, 3], ["0=first,1=second,2=tie,3=both_bad", "0=tie,1=first,2=second,3=both_bad"]),
+        ([0.0, 1.0, 0.5], ["0=second,0.5=tie,1=first", "0=first,0.5=tie,1=second"]),
+        ([-1, 1, 0], ["-1=second,0=tie,1=first", "-1=first,0=tie,1=second"]),
+        ([True, False], ["true=first,false=second", "true=second,false=first"]),
+    ],
+)
+def test_votes_that_are_numbers_are_asked_about_with_the_readings_that_fit(files, file_name, values, readings):
+    with pytest.raises(ColumnMappingError) as caught:
+        files.parse(file_name, votes_with("label", values))
+    assert "--choices" in str(caught.value)
+    assert caught.value.columns == ("prompt", "response_a", "response_b", "label")
+    for reading in readings:
+        assert f'"{reading}"' in caught.value.message
+
+
+def test_the_whole_column_of_votes_is_inspected(files):
+    with pytest.raises(ColumnMappingError, match="0=first,1=second,2=tie"):
+        files.parse("v.jsonl", votes_with("label", [1, 2] * 75 + [0]))
+
+
+def test_numbers_that_no_reading_fits_are_asked_about_too(files):
+    with pytest.raises(ColumnMappingError, match=r"1, 4 and 7.*--choices"):
+        files.parse("v.jsonl", votes_with("label", [7, 1, 4]))
+
+
+@pytest.mark.parametrize("values", [[1, 2], [2, 1, "tie"], ["1", "2.0"]])
+def test_one_and_two_are_the_first_and_the_second_text(files, values):
+    parsed = files.parse("v.jsonl", votes_with("label", values))
+    expected = {"1": "first", "2": "second", "2.0": "second", "tie": "tie"}
+    assert [vote.choice for vote in parsed.votes] == [expected[str(value)] for value in values]
+
+
+@pytest.mark.parametrize("file_name", ["v.jsonl", "v.csv"])
+@pytest.mark.parametrize("choices", ["0=second,0.5=tie,1=first", "0.0=second,0.50=tie,1.0=first"])
+def test_a_reading_applies_however_the_numbers_are_written(files, file_name, choices):
+    parsed = files.parse(file_name, votes_with("label", [0.0, 1.0, 0.5]), choices=parse_choice_words(choices))
+    assert [vote.choice for vote in parsed.votes] == ["second", "first", "tie"]
+
+
+def test_a_reading_applies_to_true_and_false(files):
+    choices = parse_choice_words("true=first,false=second")
+    for name in ("v.jsonl", "v.csv"):
+        parsed = files.parse(name, votes_with("label", [True, False]), choices=choices)
+        assert [vote.choice for vote in parsed.votes] == ["first", "second"]
+
+
+def test_votes_of_several_people_are_inspected_together(files):
+    rows = [
+        {"prompt": "p", "first": "a", "second": "b", "rater1": one, "rater2": other} for one, other in ((0, 1), (1, 2))
+    ]
+    with pytest.raises(ColumnMappingError, match="0=first,1=second,2=tie"):
+        files.parse("v.jsonl", rows)
