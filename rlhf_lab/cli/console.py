@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rlhf_lab.common.paths import default_home
+from rlhf_lab.common.private_files import make_private_folder
 from rlhf_lab.errors import EngineError, StoreError
 from rlhf_lab.store.database import Database, lab_exists
 
@@ -96,7 +97,7 @@ def _format_eta(eta_s: float | None) -> str:
 @contextlib.contextmanager
 def engine_lock(home: Path) -> Iterator[None]:
     """Hold the home's engine lock, so that this process works as its engine. Raises EngineError while an engine runs."""
-    home.mkdir(parents=True, exist_ok=True)
+    make_private_folder(home)
     lock = FileLock(home / "engine.lock", timeout=0)
     try:
         lock.acquire()

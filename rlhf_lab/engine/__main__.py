@@ -10,6 +10,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from rlhf_lab.common.private_files import make_private_folder
 from rlhf_lab.common.process_env import set_training_env
 from rlhf_lab.errors import EngineError, LabError, StoreError
 from rlhf_lab.jobs.engine_process import STATE_STARTING, record_heartbeat
@@ -40,7 +41,7 @@ def run_engine(home: Path, idle_exit_s: float, threads: int) -> None:
     home = home.resolve()
     lock = FileLock(home / "engine.lock", timeout=0)
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        make_private_folder(home)
         lock.acquire()
     except Timeout as error:
         raise EngineError(

@@ -5,6 +5,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from rlhf_lab.common.atomic import temporary_folder
+from rlhf_lab.common.private_files import PRIVATE_FILE
 from rlhf_lab.errors import StoreError
 
 
@@ -34,6 +35,7 @@ class AtomicOutput:
         for name in self.names:
             target = self.out_dir / name
             target.parent.mkdir(parents=True, exist_ok=True)
+            (self.temp_dir / name).chmod(PRIVATE_FILE)  # labels carry names
             (self.temp_dir / name).replace(target)
 
     def _check_not_existing(self, name: str) -> None:

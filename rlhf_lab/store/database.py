@@ -75,7 +75,10 @@ class Database:
         _make_folder(path.parent)
         try:
             lock = path.with_name(path.name + ".lock")
-            lock.touch(PRIVATE_FILE)  # fails at once if the folder is not writable; FileLock would try until its timeout
+            lock.touch(
+                PRIVATE_FILE
+            )  # fails at once if the folder is not writable; FileLock would try until its timeout
+            restrict_file(lock)
             # One process at a time checks, renames and upgrades.
             with FileLock(lock, timeout=_OPENING_TIMEOUT_S, mode=PRIVATE_FILE):
                 _make_file_private(path)

@@ -279,3 +279,4 @@ def test_a_wrong_operators_key_does_not_stay_in_the_address(lab, open_page):
     page.goto(f"{lab.url}enter?key=not+the+secret")
     page.wait_for_selector("text=not the operator's link")
     assert page.url == f"{lab.url}enter"
+    assert "403" in open_page.console_messages.pop()

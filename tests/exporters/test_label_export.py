@@ -2,6 +2,8 @@
 
 import errno
 import json
+import os
+import stat
 import subprocess
 import sys
 
@@ -40,6 +42,14 @@ def test_human_labels(db, project, voted, out, names):
     assert path == out / "labels-project-1.jsonl"
     assert read(path) == HUMAN
     assert names(out) == ["labels-project-1.jsonl"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permission bits")
+def test_other_users_of_the_computer_cannot_read_exported_labels(db, project, voted, out):
+    before = os.umask(0o022)
+    path = export_labels(db, project.id, out)
+    os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_lines_start_with_trls_columns(db, project, voted, out):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 import time
 import zipfile
 from pathlib import Path
@@ -46,6 +47,16 @@ def test_labels_are_served_from_the_cache_and_nothing_stays_in_the_home(ctx, dow
     with pytest.raises(LabelError, match="no human labels"):
         create(downloads, ALL_LABELS, source="human")
     assert list((ctx.home / "exports").iterdir()) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permission bits")
+@pytest.mark.parametrize("kind", ["labels", "dataset"])
+def test_other_users_of_the_computer_cannot_read_a_download(ctx, downloads, kind):
+    before = os.umask(0o022)
+    ctx.scheduler.request_judge_labels(ctx.project.id, "cheerful", 5)
+    file = create_file(downloads, ALL_LABELS, kind=kind)
+    os.umask(before)
+    assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(downloads.cache.stat().st_mode)) == (0o600, 0o700)
 
 
 def test_labels_of_chosen_annotators_are_exported(ctx, downloads):

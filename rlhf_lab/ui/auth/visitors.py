@@ -28,6 +28,7 @@ from typing import Any, Protocol
 from itsdangerous import BadData, URLSafeTimedSerializer
 
 from rlhf_lab.common.atomic import write_file_atomically
+from rlhf_lab.common.private_files import make_private_folder
 from rlhf_lab.common.records import Role
 from rlhf_lab.errors import StoreError
 from rlhf_lab.store.annotators import VISITOR_PREFIX
@@ -245,7 +246,7 @@ def _load_or_create_keys(home: Path) -> dict[str, str]:
         if not path.exists():
             code = "".join(secrets.choice(JOIN_CODE_ALPHABET) for _ in range(6))
             new_keys = {"key": secrets.token_hex(32), "operator": secrets.token_urlsafe(18), "code": code}
-            home.mkdir(parents=True, exist_ok=True)
+            make_private_folder(home)
             write_file_atomically(path, json.dumps(new_keys), mode=0o600)
         keys = json.loads(path.read_text(encoding="utf-8"))
         return {name: str(keys[name]) for name in ("key", "operator", "code")}

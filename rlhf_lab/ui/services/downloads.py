@@ -18,6 +18,7 @@ from gradio.processing_utils import save_file_to_cache
 from gradio.utils import get_upload_folder
 
 from rlhf_lab.common.enums import Source
+from rlhf_lab.common.private_files import PRIVATE_FILE, make_private_folder, restrict_folder
 from rlhf_lab.errors import ConfigError, StoreError
 from rlhf_lab.exporters.adapter_zip import export_adapter, export_reward_model
 from rlhf_lab.exporters.dataset_folder import export_dataset
@@ -65,6 +66,9 @@ class DownloadService:
         work_folder = self.ctx.home / EXPORT_FOLDER / secrets.token_hex(8)
         try:
             path = self._write(work_folder, request)
+            path.chmod(PRIVATE_FILE)  # Gradio keeps the mode
+            make_private_folder(self.cache)
+            restrict_folder(self.cache)
             cached_path = Path(save_file_to_cache(path, cache_dir=str(self.cache)))
         except OSError as error:
             raise StoreError(

@@ -1,0 +1,37 @@
+"""Files and folders that only their owner may read: labels carry names, and notes are personal."""
+
+import contextlib
+import os
+import stat
+from pathlib import Path
+
+PRIVATE_FILE, PRIVATE_FOLDER = 0o600, 0o700
+
+
+def make_private_folder(folder: Path) -> None:
+    """Create a folder that only its owner may read, with its parents; an existing one stays as it is. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(parents=True, mode=PRIVATE_FOLDER)
+    folder.mkdir(exist_ok=True)  # raises where something else has the name
+
+
+def restrict_file(path: Path) -> None:
+    """Take the permissions of other users from a file, if it exists and is this user's."""
+    _restrict(path, PRIVATE_FILE)
+
+
+def restrict_folder(folder: Path) -> None:
+    """Take the permissions of other users from a folder, if it is this user's. Folders that all share (the root, /tmp, the user's
+    own home folder) stay as they are."""
+    if folder.resolve() not in (Path(folder.anchor), Path.home().resolve()):
+        _restrict(folder, PRIVATE_FOLDER)
+
+
+def _restrict(path: Path, mode: int) -> None:
+    if os.name != "posix":
+        return
+    with contextlib.suppress(OSError):  # missing, or on a disk without permissions
+        status = path.stat()
+        others = stat.S_IRWXG | stat.S_IRWXO
+        if status.st_uid == os.geteuid() and status.st_mode & others and not status.st_mode & stat.S_ISVTX:
+            path.chmod(stat.S_IMODE(status.st_mode) & mode)
