@@ -19,6 +19,7 @@ from rlhf_lab.importers.parsed_rows import (
     RowError,
     SourceRow,
 )
+from rlhf_lab.importers.prompt_column import map_prompt
 from rlhf_lab.importers.readers import RowStream, read_rows
 from rlhf_lab.importers.row_parser import ParseOptions, parse_votes
 from rlhf_lab.importers.vote_readings import fitting_readings, has_unclear_numbers
@@ -51,7 +52,7 @@ def parse_file(request: ImportRequest) -> ParsedFile:
     column_names = list(
         dict.fromkeys(column for row in readable_rows[:MAPPING_SAMPLE_ROWS] for column in row.cells if column)
     )
-    mapping = map_columns(column_names, request.mapping)
+    mapping = map_prompt(map_columns(column_names, request.mapping), request.mapping, readable_rows, column_names)
     options = ParseOptions(mapping, request.choices, request.limits)
     _reject_unclear_votes(readable_rows, column_names, options, name)
     votes, errors, row_count = _parse_rows(rows, options)

@@ -79,8 +79,8 @@ class _RowParser:
 
     def prompt_and_texts(self, meaning_a: str, meaning_b: str) -> tuple[str, str, str]:
         """(prompt, text a, text b)."""
-        prompt = self.value("prompt")
-        if prompt is None and self.options.mapping.row_format == CHOSEN_REJECTED:
+        mapping = self.options.mapping
+        if "prompt" not in mapping.by_meaning and mapping.row_format == CHOSEN_REJECTED:
             text_a, text_b = (self.parse(name, lambda value: value) for name in (meaning_a, meaning_b))
             if text_a is None or text_b is None:
                 raise UnreadableError(

@@ -129,3 +129,72 @@ def test_votes_of_several_people_are_inspected_together(files):
     ]
     with pytest.raises(ColumnMappingError, match="0=first,1=second,2=tie"):
         files.parse("v.jsonl", rows)
+
+
+EGG = {"chosen": "The egg boils for eight minutes.", "rejected": "The moon is far."}
+QUESTION = "How long does an egg boil?"
+
+
+@pytest.mark.parametrize("column", ["input", "problem", "history", "question", "Input"])
+@pytest.mark.parametrize("file_name", ["v.jsonl", "v.csv"])
+def test_a_column_whose_name_means_a_prompt_is_the_prompt(files, decided_texts, column, file_name):
+    parsed = files.parse(file_name, [{column: QUESTION} | EGG])
+    assert [decided_texts(vote) for vote in parsed.votes] == [(QUESTION, EGG["chosen"], EGG["rejected"])]
+    assert parsed.mapping["prompt"] == column
+    assert parsed.unused_columns == ()
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"user": QUESTION},
+        {"topic": QUESTION},
+        {"input": QUESTION, "system": "Be brief."},
+        {"problem": QUESTION, "history": "Hello."},
+        {"conversation": [{"role": "user", "content": QUESTION}]},
+    ],
+)
+def test_text_columns_that_may_be_the_prompt_are_asked_about(files, extra):
+    with pytest.raises(ColumnMappingError) as caught:
+        files.parse("v.jsonl", [extra | EGG])
+    for name in extra:
+        assert f'"{name}"' in caught.value.message
+    assert f"--map prompt={next(iter(extra))}" in str(caught.value)
+    assert caught.value.columns == (*extra, "chosen", "rejected")
+
+
+def test_the_user_can_map_the_prompt_or_say_that_it_is_the_shared_beginning(files, decided_texts):
+    path = files.rows("v.jsonl", [{"user": QUESTION} | EGG])
+    (vote,) = files.read(path, mapping={"prompt": "user"}).votes
+    assert (decided_texts(vote)[0], vote.annotator) == (QUESTION, "")
+    (vote,) = files.read(path, mapping={"prompt": ""}).votes
+    assert decided_texts(vote) == ("The", " egg boils for eight minutes.", " moon is far.")
+
+
+@pytest.mark.parametrize("extra", [{"worker": "ann"}, {"margin": 2.5}, {"id": 7}, {"note": None}, {"topic": " "}])
+def test_a_shared_beginning_is_the_prompt_beside_columns_that_hold_no_further_text(files, decided_texts, extra):
+    (vote,) = files.parse("v.jsonl", [extra | EGG]).votes
+    assert decided_texts(vote)[0] == "The"
+
+
+def test_whole_conversations_contain_their_prompt_whatever_other_columns_say(files, decided_texts):
+    start = "\n\nHuman: Hi\n\nAssistant:"
+    (vote,) = files.parse("v.jsonl", [{"topic": "x", "chosen": start + " Yes.", "rejected": start + " No."}]).votes
+    assert decided_texts(vote) == (start, " Yes.", " No.")
+    user = {"role": "user", "content": "Hi"}
+    chats = {name: [user, {"role": "assistant", "content": name}] for name in ("chosen", "rejected")}
+    (vote,) = files.parse("v.jsonl", [{"input": "x"} | chats]).votes
+    assert decided_texts(vote) == ("Hi", "chosen", "rejected")
+
+
+def test_a_prompt_that_only_one_row_lacks_is_an_error_of_that_row(files):
+    parsed = files.parse("v.jsonl", [{"prompt": QUESTION} | EGG, {"prompt": None} | EGG, EGG])
+    assert len(parsed.votes) == 1
+    assert problems(parsed) == [(row, "prompt is missing. Write it, or take the row out.") for row in (2, 3)]
+
+
+@pytest.mark.parametrize("column", ["topic", "user"])
+def test_the_prompt_of_two_texts_and_a_vote_is_asked_about_too(files, column):
+    row = {column: QUESTION, "output_1": "Eight minutes.", "output_2": "Far.", "label": "first"}
+    with pytest.raises(ColumnMappingError, match=f"--map prompt={column}"):
+        files.parse("v.jsonl", [row])

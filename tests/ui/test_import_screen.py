@@ -64,6 +64,21 @@ def test_preview_mapping_and_import(controller, ctx):
         assert act(controller, again | other)["preview"]["held"] == 0
 
 
+def test_the_page_asks_which_column_is_the_prompt(controller):
+    """The empty name says that no column is: the prompt is what both texts begin with."""
+    row = {"user": "How long does an egg boil?", "chosen": "The egg boils.", "rejected": "The moon is far."}
+    request = {"action": "preview", **upload(controller, [row]), "source": "human"}
+    reply = act(controller, request)
+    assert reply["columns"] == ["user", "chosen", "rejected"]
+    assert reply["error"].startswith(
+        'No column is called prompt. The prompt may be in "user", or be the shared beginning'
+    )
+    assert "--map" not in reply["error"]
+    for column, prompt in (("user", "How long does an egg boil?"), ("", "The")):
+        preview = act(controller, request | {"column_mapping": {"prompt": column}})["preview"]
+        assert preview["first_rows"][0]["prompt"] == prompt
+
+
 def test_imports_are_listed_and_undone(controller, ctx):
     mapped = {"column_mapping": {"prompt": "question", "chosen": "good", "rejected": "bad"}, "source": "human"}
     act(controller, {"action": "import", **upload(controller, ROWS), **mapped})

@@ -86,7 +86,8 @@ function mappingForm(columns, current, isOpen) {
       meaning === 'annotators'
         ? el('input.lab-input', { type: 'text', value: current.annotators?.replaceAll(', ', '+') || '', placeholder: 'columns, joined by +', 'data-map': meaning, onchange: (event) => { mapping[meaning] = event.target.value; } })
         : el('select.lab-input', { 'data-map': meaning, onchange: (event) => { mapping[meaning] = event.target.value; } },
-          ['', ...columns].map((name) => el('option', { value: name, selected: (current[meaning] || '') === name }, name || '–')))))),
+          ['', ...columns].map((name) => el('option', { value: name, selected: (current[meaning] || '') === name }, name || '–')),
+          meaning === 'prompt' ? el('option', { value: '', selected: mapping.prompt === '' }, 'what both texts begin with') : null)))),
     el('label', {}, el('span.muted', {}, "what the votes' words mean, as in 0=first,1=second,2=tie "), el('input.lab-input', { type: 'text', value: choices, 'data-do': 'data-choices', oninput: (event) => { choices = event.target.value; } })),
     el('button.lab-button.small', { type: 'button', 'data-do': 'data-again', onclick: requestPreview }, 'Look again'));
 }

@@ -1,0 +1,56 @@
+"""The prompt's column, where no column has one of the usual names: the only text column if its name means a prompt; else the user
+says which it is. The shared beginning of the two texts is the prompt only if no other column holds text."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from rlhf_lab.common.chat_format import is_transcript
+from rlhf_lab.importers.cell_parsers import is_blank, normalize_cell, parse_message_list
+from rlhf_lab.importers.column_mapping import CHOSEN_REJECTED, ColumnMapping, ColumnMappingError
+from rlhf_lab.importers.parsed_rows import SourceRow
+from rlhf_lab.importers.vote_readings import is_number_or_bool
+
+#: Column names that mean a prompt if no other text column is left. Beside "instruction", "input" is its context.
+FURTHER_PROMPT_NAMES = ("input", "problem", "history")
+
+
+def map_prompt(
+    mapping: ColumnMapping, overrides: Mapping[str, str], rows: Iterable[SourceRow], available: list[str]
+) -> ColumnMapping:
+    """The mapping with the prompt's column. Raises ColumnMappingError if only the user knows it."""
+    if "prompt" in mapping.by_meaning or "prompt" in overrides:
+        return mapping
+    rows = list(rows)
+    may_be_shared = mapping.row_format == CHOSEN_REJECTED
+    if may_be_shared and all(_is_whole_conversation(mapping.value(row.cells, "chosen")) for row in rows):
+        return mapping
+    used = {*mapping.by_meaning.values(), *mapping.annotator_columns}
+    if "annotator" not in overrides:  # "user" can be the annotator as well as what the user of a chat wrote
+        used -= {name for name in used if name.lower() == "user"}
+    candidates = [name for name in available if name not in used and any(_is_text(row.cells.get(name)) for row in rows)]
+    if not candidates:
+        return mapping
+    if len(candidates) == 1 and candidates[0].lower() in FURTHER_PROMPT_NAMES:
+        return replace(mapping, by_meaning=mapping.by_meaning | {"prompt": candidates[0]})
+    names = " or ".join(f'"{name}"' for name in candidates[:6])
+    shared = ", or be the shared beginning of the two texts" if may_be_shared else ""
+    raise ColumnMappingError(
+        f"No column is called prompt. The prompt may be in {names}{shared}.",
+        f"Say which: --map prompt={candidates[0]}"
+        + (", or --map prompt= for the shared beginning." if shared else "."),
+        available,
+    )
+
+
+def _is_whole_conversation(chosen: Any) -> bool:
+    """Whether the chosen text is a chat or a transcript, which contains its prompt."""
+    chosen = parse_message_list(chosen)
+    return len(chosen) > 1 if isinstance(chosen, list) else chosen is None or is_transcript(str(chosen))
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a cell can be a prompt: a text that is no number, or a chat."""
+    if isinstance(value, str):
+        return not is_blank(value) and not is_number_or_bool(normalize_cell(value))
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
