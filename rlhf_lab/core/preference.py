@@ -36,7 +36,8 @@ def bradley_terry_loss(
         Scalar, nats per pair, differentiable in chosen, rejected and margin.
 
     Raises:
-        ConfigError: no pairs, shapes that differ, a tie that is not bool, label_smoothing out of range.
+        ConfigError: no pairs, shapes that differ, a tie that is not bool, label_smoothing out of range, a number as
+            margin that is not finite.
 
     Source: Bradley & Terry 1952; margin from Llama 2 (Touvron et al. 2023) eq. 2; ties from Christiano et al. 2017
     §2.2.2; smoothing as in conservative DPO (Mitchell 2023).
@@ -50,6 +51,8 @@ def bradley_terry_loss(
     logit = chosen - rejected
     if margin is not None:
         if not isinstance(margin, Tensor):
+            if not math.isfinite(margin):
+                raise ConfigError(f"margin is {margin}: no score can be that far apart. Choose a finite number.")
             margin = torch.full_like(logit, margin)
         if margin.shape != logit.shape:
             raise ConfigError(f"margin is {tuple(margin.shape)}: pass a number, or one per pair {tuple(logit.shape)}.")
@@ -69,12 +72,15 @@ def margin_from_strength(strength: Tensor, scale: float) -> Tensor:
         (N,) float, for `bradley_terry_loss(margin=...)`, which ignores it on ties.
 
     Raises:
-        ConfigError: a negative strength or scale.
+        ConfigError: a strength or scale that is negative, NaN or infinite.
 
     Source: Touvron et al. 2023 (Llama 2) §3.2.2, table 27 (there a table of margins, 0 at the weakest).
     """
-    if not 0 <= scale < math.inf or bool((strength < 0).any()):
-        raise ConfigError(f"scale is {scale}, or a strength is below 0: a margin cannot be negative. Choose 0 or more.")
+    if not 0 <= scale < math.inf or not bool(((strength >= 0) & (strength < math.inf)).all()):
+        raise ConfigError(
+            f"scale is {scale}, or a strength is below 0 or not finite: a margin is a finite number of 0 or more. "
+            "Choose such a number."
+        )
     dtype = strength.dtype if strength.is_floating_point() else torch.get_default_dtype()
     return strength.to(dtype) * scale
 

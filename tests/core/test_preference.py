@@ -137,6 +137,10 @@ def test_regularisers_and_ensembles_refuse_bad_arguments():
     scores = f64([[1.0, 2.0]])
     refused = [
         lambda: preference.margin_from_strength(torch.tensor([1]), -0.1),
+        lambda: preference.margin_from_strength(torch.tensor([INF]), 0.1),
+        lambda: preference.margin_from_strength(torch.tensor([NAN]), 0.1),
+        lambda: preference.bradley_terry_loss(torch.zeros(2), torch.zeros(2), margin=INF),
+        lambda: preference.bradley_terry_loss(torch.zeros(2), torch.zeros(2), margin=NAN),
         lambda: preference.margin_from_strength(torch.tensor([-1]), 0.1),
         lambda: preference.centring_penalty(f64([]), f64([])),
         lambda: preference.centring_penalty(f64([1.0]), f64([1.0, 2.0])),

@@ -12,7 +12,11 @@ DRAW, DECODER, GRAPHED, CACHE = (
 ADAPTERS, HEADS, REWARD_MODEL = "models/adapters.py", "models/heads.py", "models/reward_model.py"
 ROLLOUT, METRICS, POLICY = "training/policy/rollout.py", "training/policy/metrics.py", "training/policy/trainer.py"
 TOKENS = "training/policy/token_traces.py"
-ESTIMATES, MEASURE, ORDER = "training/policy/rewards_and_advantages.py", "training/policy/rollout.py", "training/policy/batching.py"
+ESTIMATES, MEASURE, ORDER = (
+    "training/policy/rewards_and_advantages.py",
+    "training/policy/rollout.py",
+    "training/policy/batching.py",
+)
 OBJECTIVES, GRADIENT, STATE = (
     "training/policy/objectives.py",
     "training/policy/update.py",

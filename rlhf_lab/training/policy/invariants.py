@@ -4,6 +4,7 @@ import math
 from typing import NoReturn
 
 import torch
+from torch import Tensor
 
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.errors import NotFiniteError, SelfCheckError
@@ -27,6 +28,18 @@ def check_finite(metrics: dict[str, float], step: int) -> None:
     broken = [name for name, value in metrics.items() if not math.isfinite(value)]
     if broken:
         raise_not_finite(broken, step)
+
+
+def check_scores(scores: Tensor, step: int) -> None:
+    """Raises NotFiniteError for scores (N,) that are not finite, before any update: their source is the cause, not the policy."""
+    bad = [index for index, score in enumerate(scores.tolist()) if not math.isfinite(score)]
+    if bad:
+        phrase = "is not a finite number" if len(bad) == 1 else "are not finite numbers"
+        raise NotFiniteError(
+            f"objective/scores: {len(bad)} of {len(scores)} scores {phrase}: score {bad[0]} is {float(scores[bad[0]])} at step "
+            f"{step}. The reward model or reward function returned this; nothing was trained on it. Correct the function, or "
+            "train the reward model again."
+        )
 
 
 def raise_not_finite(broken: list[str], step: int) -> NoReturn:

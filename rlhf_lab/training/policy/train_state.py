@@ -12,6 +12,7 @@ from rlhf_lab.common.progress import ProgressCallback
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.core.kl import AdaptiveKL, AdaptivePenalty, FixedKL
 from rlhf_lab.core.reward_scaling import RunningMoments
+from rlhf_lab.errors import TrainingError
 from rlhf_lab.models.batch import Batch
 from rlhf_lab.training.distributed import Distributed
 from rlhf_lab.training.optimizers import make_fused_adam
@@ -86,7 +87,8 @@ class TrainState:
             for key, value in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"optimiser.{i}.{key}"] = value.detach().clone()
         numbers: dict[str, Any] = {
-            "step": self.steps_done, "episodes": self.episodes, "beta": self.kl_controller.value, "lr": self.lr,
+            "algorithm": self.config.algorithm, "step": self.steps_done, "episodes": self.episodes,
+            "beta": self.kl_controller.value, "lr": self.lr,
         }  # fmt: skip
         if self.penalty_controller is not None:
             numbers["penalty"] = self.penalty_controller.value
@@ -95,7 +97,12 @@ class TrainState:
         return tensors, numbers
 
     def load_state_dict(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned. Raises ModelError if an adapter does not fit."""
+        """Restore what `state_dict` returned.
+
+        Raises TrainingError for the state of another algorithm or of other settings, ModelError if an adapter does not fit;
+        nothing is restored then.
+        """
+        self._check_fits(tensors, numbers)
 
         def with_prefix(prefix: str) -> dict[str, Tensor]:
             return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
@@ -117,6 +124,31 @@ class TrainState:
             self.penalty_controller.value = float(numbers["penalty"])
         if self.config.scale_scores:
             self.score_moments.count, self.score_moments.mean, self.score_moments.m2 = numbers["scores"]
+
+    def _check_fits(self, tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
+        """Raises TrainingError where a saved state has other parts than this one. Old checkpoints name no algorithm."""
+        algorithm = numbers.get("algorithm", self.config.algorithm)
+        if algorithm != self.config.algorithm:
+            raise TrainingError(
+                f'the state is of the algorithm "{algorithm}", and this run trains with "{self.config.algorithm}". '
+                "Load it with the settings that it was saved with, or start a new run."
+            )
+        expected = {
+            "penalty": self.penalty_controller is not None,
+            "scores": self.config.scale_scores,
+            "critic": self.policy.value_trunk == "critic",
+        }
+        actual = {
+            "penalty": "penalty" in numbers,
+            "scores": "scores" in numbers,
+            "critic": any(name.startswith("critic.") for name in tensors),
+        }
+        for part, is_expected in expected.items():
+            if actual[part] != is_expected:
+                raise TrainingError(
+                    f"the state does not fit the settings of this run: it {'lacks' if is_expected else 'also has'} {part}. "
+                    "Load it with the settings that it was saved with, or start a new run."
+                )
 
 
 def to_device_of(parameter: Tensor, optimizer_state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -31,7 +31,12 @@ from rlhf_lab.training.distributed import SINGLE_PROCESS, Distributed
 from rlhf_lab.training.optimizers import set_lr
 from rlhf_lab.training.policy import trpo_update, update
 from rlhf_lab.training.policy.batching import prompt_indices
-from rlhf_lab.training.policy.invariants import check_finite, check_metrics, check_process_count
+from rlhf_lab.training.policy.invariants import (
+    check_finite,
+    check_metrics,
+    check_process_count,
+    check_scores,
+)
 from rlhf_lab.training.policy.metrics import UpdateStats, reset_peak_memory, step_metrics
 from rlhf_lab.training.policy.ptx import PtxObjective
 from rlhf_lab.training.policy.rewards_and_advantages import build_rollout
@@ -192,6 +197,7 @@ class PolicyTrainer:
     ) -> StepResult:
         """Update on scored responses and check the metrics. timing: seconds of the rollout, and when scoring began."""
         state, (rollout_seconds, start_time) = self.state, timing
+        check_scores(scores, state.steps_done + 1)
         rollout = self.prepare_rollout(batch, scores, sampler_logprobs)
         initial_metrics = {"objective/scores": float(scores.mean()), "objective/kl": float(rollout.kl.sum())}
         check_finite(initial_metrics, state.steps_done + 1)  # before any update

@@ -3,6 +3,7 @@
 Bradley-Terry (1952): P(chosen preferred) = sigmoid(score(chosen) - score(rejected)); ties have target 0.5.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -67,7 +68,7 @@ def train_reward(
 
 
 def check_labels(comparisons: Sequence[Comparison]) -> None:
-    """Raises LabelError unless at least 2 labels are decided."""
+    """Raises LabelError unless at least 2 labels are decided, and their margins are finite."""
     decided = sum(not c.tie for c in comparisons)
     if not comparisons:
         raise LabelError(
@@ -79,6 +80,13 @@ def check_labels(comparisons: Sequence[Comparison]) -> None:
         )
     if decided < 2:
         raise LabelError("there is one decided label; a reward model needs at least 2. Label some more pairs.")
+    for index, comparison in enumerate(comparisons):
+        margin = 0.0 if comparison.tie else comparison.margin  # ties have none
+        for name, value in (("margin", margin), ("strength", comparison.strength)):
+            if not math.isfinite(value):
+                raise LabelError(
+                    f"label {index} has the {name} {value}: no two scores can differ by that much. Give it a finite number."
+                )
 
 
 class _UpdateCounter:
