@@ -23,6 +23,8 @@ from rlhf_lab.importers.cell_parsers import (
 from rlhf_lab.importers.column_mapping import CHOSEN_REJECTED, TWO_TEXTS_AND_SCORES, ColumnMapping
 from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, ParsedCompletion, ParsedVote, RowError, SourceRow
 
+RESPONSE_MEANINGS = ("chosen", "rejected", "first", "second")
+
 
 @dataclass(frozen=True)
 class ParseOptions:
@@ -45,9 +47,15 @@ class _RowParser:
         value = self.options.mapping.value(self.row.cells, meaning)
         return parse_message_list(value) if self.row.strings_only else value
 
+    def response(self, meaning: str) -> Any:
+        """One of the two texts; None if it is missing. CSV has no null: only in an export of a lab is an empty cell a text."""
+        value = self.value(meaning)
+        return None if self.row.strings_only and not self.is_own_export and is_blank(value) else value
+
     def parse(self, meaning: str, parse_cell: Any, *args: Any) -> Any:
         try:
-            return parse_cell(self.value(meaning), *args)
+            value = self.response(meaning) if meaning in RESPONSE_MEANINGS else self.value(meaning)
+            return parse_cell(value, *args)
         except UnreadableError as error:
             column = self.options.mapping.by_meaning.get(meaning, meaning)
             raise UnreadableError(f"{column} {error}") from None

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rlhf_lab.errors import DataError
 from rlhf_lab.importers.cell_parsers import parse_choice_words
 from rlhf_lab.importers.column_mapping import ColumnMappingError
 from rlhf_lab.importers.parser import ImportRequest, parse_file
@@ -198,3 +199,32 @@ def test_the_prompt_of_two_texts_and_a_vote_is_asked_about_too(files, column):
     row = {column: QUESTION, "output_1": "Eight minutes.", "output_2": "Far.", "label": "first"}
     with pytest.raises(ColumnMappingError, match=f"--map prompt={column}"):
         files.parse("v.jsonl", [row])
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        ({"prompt": "Name a fruit.", "chosen": "A pear.", "rejected": "A brick."}, "rejected"),
+        ({"prompt": "Name a fruit.", "chosen": "A pear.", "rejected": "A brick."}, "chosen"),
+        (BIRD, "response_b"),
+        ({"chosen": "One pear.", "rejected": "One brick."}, "rejected"),
+    ],
+)
+def test_an_empty_answer_in_csv_is_an_error(files, row, column, empty):
+    parsed = files.parse("v.csv", [row, row | {column: empty}])
+    assert len(parsed.votes) == 1
+    assert problems(parsed) == [(2, f"{column} is missing. Write it, or take the row out.")]
+
+
+def test_an_empty_answer_in_an_export_of_the_lab_is_what_the_model_wrote(files, decided_texts):
+    row = {
+        "prompt": "Once",
+        "chosen": "a",
+        "rejected": "",
+        "annotator": "ann",
+        "source": "human",
+        "first_on_left": "true",
+    }
+    (vote,) = files.parse("v.csv", [row]).votes
+    assert decided_texts(vote) == ("Once", "a", "")
