@@ -107,15 +107,17 @@ def parse_bool(value: Any) -> bool | None:
 
 
 def parse_timestamp(value: Any) -> float | None:
-    """Seconds since 1970, from a number or an ISO date (UTC if it has no zone)."""
+    """Seconds since 1970, from an ISO date (UTC if it has no zone) or a number of seconds, milli-, micro- or nanoseconds."""
     if value in EMPTY_VALUES:
         return None
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     try:
-        return parse_number(value)
+        number = parse_number(value)
     except UnreadableError:
-        pass
+        number = None
+    if number is not None:
+        return _to_seconds(number)
     try:
         parsed = datetime.fromisoformat(str(value))
     except ValueError:
@@ -123,6 +125,14 @@ def parse_timestamp(value: Any) -> float | None:
             f"is {str(value)[:40]!r}, neither seconds since 1970 nor a date like 2026-01-31T12:00:00"
         ) from None
     return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
+
+
+def _to_seconds(number: float) -> float:
+    """A time since 1970 in seconds; its size tells the unit: 10^11 s is the year 5138, 10^11 ms is 1973."""
+    for limit, units_per_second in ((1e11, 1), (1e14, 1e3), (1e17, 1e6), (1e20, 1e9)):
+        if abs(number) < limit:
+            return number / units_per_second
+    raise UnreadableError(f"is {number:g}, too large for a time in seconds, milli-, micro- or nanoseconds since 1970")
 
 
 def parse_message_list(value: Any) -> Any:

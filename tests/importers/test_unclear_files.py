@@ -228,3 +228,18 @@ def test_an_empty_answer_in_an_export_of_the_lab_is_what_the_model_wrote(files, 
     }
     (vote,) = files.parse("v.csv", [row]).votes
     assert decided_texts(vote) == ("Once", "a", "")
+
+
+@pytest.mark.parametrize("file_name", ["v.jsonl", "v.csv"])
+@pytest.mark.parametrize(
+    "value", [1684000000, 1684000000.0, 1684000000000, 1684000000000000, 1684000000000000000, "1684000000000"]
+)
+def test_a_time_may_be_in_seconds_milliseconds_microseconds_or_nanoseconds(files, file_name, value):
+    (vote,) = files.parse(file_name, [BIRD | {"timestamp": value}]).votes
+    assert vote.created_at == 1_684_000_000  # May 2023
+
+
+def test_a_time_far_beyond_any_calendar_is_an_error(files):
+    ((row_number, message),) = problems(files.parse("v.jsonl", [BIRD | {"timestamp": 1e25}]))
+    assert row_number == 1
+    assert message.startswith("timestamp is 1e+25, ")
