@@ -344,6 +344,18 @@ def test_hostile_and_long_texts_are_inert_and_legible(lab, open_page, text):
         expect(page.locator(f"[data-do={name}]")).to_be_in_viewport(ratio=1)
 
 
+def test_an_open_page_draws_no_frames_while_nothing_moves(lab, open_page):
+    page = open_page(lab)
+    page.add_init_script("""const draw = window.requestAnimationFrame; window.frames_drawn = 0;
+        window.requestAnimationFrame = (callback) => { window.frames_drawn += 1; return draw(callback); };""")
+    page.reload()
+    current_pair(page)
+    page.wait_for_timeout(3000)
+    page.evaluate("window.frames_drawn = 0")
+    page.wait_for_timeout(2000)
+    assert page.evaluate("window.frames_drawn") < 12  # a loop would draw 120
+
+
 def test_two_people_label_at_once(lab, open_page):
     first, second = open_page(lab), open_page(lab)
     count = len(votes(lab))
