@@ -1,6 +1,7 @@
 """The commands that submit jobs to the engine, as the page does, and wait for them."""
 
 import argparse
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -250,7 +251,10 @@ def _submit_or_resume(args: argparse.Namespace, db: Database, home: Path) -> int
     config: PolicyConfig = from_args(PolicyConfig, args)
     project = pick_project(db, args.project)
     ptx_texts = None if args.ptx_texts is None else load_texts(args.ptx_texts)
-    return run_control.start_run(db, home, project.id, config, args.reward_model, args.judge, args.name, ptx_texts).id
+    run = run_control.start_run(db, home, project.id, config, args.reward_model, args.judge, args.name, ptx_texts)
+    if warning := run_control.accuracy_warning(get_reward_model(db, run.reward_model_id)):
+        print(f"reward model {run.reward_model_id}: {warning}", file=sys.stderr)
+    return run.id
 
 
 def run_complete(args: argparse.Namespace) -> int:

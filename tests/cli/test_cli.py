@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -10,11 +11,15 @@ from rlhf_lab.cli import demo
 from rlhf_lab.cli.console import progress_reporter
 from rlhf_lab.cli.main import main
 from rlhf_lab.common import passwords
+from rlhf_lab.common.enums import Source
+from rlhf_lab.common.records import LabelSnapshot
 from rlhf_lab.config.policy import PolicyConfig
 from rlhf_lab.engine.policy_run import PolicyRun
 from rlhf_lab.errors import LabelError
 from rlhf_lab.jobs import engine_process, run_lock
 from rlhf_lab.store.database import Database
+from rlhf_lab.store.projects import create_project
+from rlhf_lab.store.reward_models import add_reward_model
 
 
 def call(capsys, *words):
@@ -179,6 +184,31 @@ def test_ptx_texts_of_a_file_are_passed_to_the_run(tmp_path, monkeypatch, capsys
     assert main([*command, str(tmp_path / "none.txt")]) == 1
     assert "none.txt cannot be read" in capsys.readouterr().err
     assert len(passed) == 1
+
+
+@pytest.mark.parametrize("low", [0.0, 0.31, 0.5, 0.51, None])
+@pytest.mark.parametrize("chosen", [False, True])
+def test_train_policy_warns_of_a_weak_reward_model_as_the_page_does(tmp_path, monkeypatch, capsys, low, chosen):
+    """The warning is on standard error, before the run starts; standard output stays one JSON object."""
+    monkeypatch.setattr("rlhf_lab.jobs.engine_process.ensure_engine", lambda db, home: None)
+    monkeypatch.setattr(
+        "rlhf_lab.cli.commands.wait_for_job",
+        lambda *_: {"status": "done", "step": 0} | {"printed": capsys.readouterr().err},
+    )
+    with Database.open(tmp_path / "home") as db:
+        project = create_project(db, "p", "embedded", "", "tales", 0, [("Once", "train"), ("Far", "eval")])
+        report = {"accuracy": 0.5, "accuracy_low": low, "accuracy_high": 0.6}
+        add = partial(add_reward_model, db, project.id, "x", config={}, snapshot=LabelSnapshot((), "", Source.HUMAN))
+        if chosen:
+            add(report=report), add(report=report | {"accuracy_low": 0.7})
+        else:
+            add(report=report | {"accuracy_low": 0.7}), add(report=report)
+    words = ["--reward-model", "1"] if chosen else []
+    status, reply = call(capsys, "train-policy", *words, *home(tmp_path))
+    assert status == 0
+    number, is_weak = 1 if chosen else 2, low is not None and low <= 0.5
+    warning = "On unseen pairs it may rank no better than guessing: more labels first would help.\n"
+    assert reply["printed"] == (f"reward model {number}: {warning}" if is_weak else "")
 
 
 def test_password_hashes_a_line_of_stdin(capsys, monkeypatch):
