@@ -29,6 +29,32 @@ def is_blank(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
 
 
+class UniqueNameDecoder(json.JSONDecoder):
+    """Decodes JSON and records names that an object gives twice, of which Python would keep the last.
+
+    Attributes:
+        outer_name: a repeated name of the outermost object, or "".
+    """
+
+    def __init__(self) -> None:
+        super().__init__(object_pairs_hook=self._make_object)
+        self.outer_name = self._repeated_name = ""
+
+    def _make_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(pairs)
+        self.outer_name = ""
+        if len(value) < len(pairs):
+            names = [name for name, _ in pairs]
+            self.outer_name = next(name for name in names if names.count(name) > 1)
+            self._repeated_name = self._repeated_name or self.outer_name
+        return value
+
+    def repetition_error(self) -> str:
+        """The error of a name repeated since the last call, or ""."""
+        name, self._repeated_name = self._repeated_name, ""
+        return f'"{name[:40]}" is in an object twice. Keep one of them, or rename one' if name else ""
+
+
 def parse_choice(value: Any, custom_words: Mapping[str, Choice]) -> Choice:
     """A vote by `custom_words` (--choices), or if that is empty by CHOICE_BY_WORD.
 
@@ -138,11 +164,14 @@ def _to_seconds(number: float) -> float:
 def parse_message_list(value: Any) -> Any:
     """A CSV cell that contains a list of chat messages (JSON or Python literal) as that list; any other value unchanged."""
     if isinstance(value, str) and value.startswith(("[{", "[ {", "[[")):
-        for decode in (json.loads, ast.literal_eval):
+        decoder = UniqueNameDecoder()
+        for decode in (decoder.decode, ast.literal_eval):
             try:
                 parsed = decode(value)
             except (ValueError, SyntaxError, RecursionError, MemoryError):
                 continue
+            if error := decoder.repetition_error():
+                raise UnreadableError(f"is not clear: {error}")
             if isinstance(parsed, list) and all(isinstance(item, dict) and "role" in item for item in parsed):
                 return parsed
     return value

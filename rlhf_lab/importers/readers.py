@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_lab.errors import DataError
+from rlhf_lab.importers.cell_parsers import UniqueNameDecoder
 from rlhf_lab.importers.parsed_rows import DEFAULT_LIMITS, Limits, RowError, SourceRow
 
 RowStream = Iterator[SourceRow | RowError]
@@ -127,30 +128,35 @@ def _parse_text(name: str, text: str) -> RowStream:
         return _parse_csv(text)
     if first_char == "[" and not name.endswith((".jsonl", ".ndjson")):
         return _parse_json_array(text, text.index("[") + 1)
-    if name.endswith(".json") and (pos := _find_row_list(text)) is not None:
+    if name.endswith(".json") and (pos := _find_row_list(name, text)) is not None:
         return _parse_json_array(text, pos)
     return _parse_json_lines(text)
 
 
 def _parse_json_lines(text: str) -> RowStream:
     row_number = 0
+    decoder = UniqueNameDecoder()
     for line_number, line_text in enumerate(text.split("\n"), 1):
         if not line_text.strip():
             continue
         row_number += 1
-        yield _parse_json_object(row_number, f"row {row_number} (line {line_number})", line_text)
+        yield _parse_json_object(row_number, f"row {row_number} (line {line_number})", line_text, decoder)
 
 
-def _parse_json_object(row_number: int, location: str, line_text: str) -> SourceRow | RowError:
+def _parse_json_object(
+    row_number: int, location: str, line_text: str, decoder: UniqueNameDecoder
+) -> SourceRow | RowError:
     try:
-        value = json.loads(line_text)
+        value = decoder.decode(line_text)
     except json.JSONDecodeError as error:
         return RowError(
             row_number, location, f"not JSON: {error.msg.lower()} at character {error.colno}. {_FIX_ROW_HINT}"
         )
     except (RecursionError, ValueError) as error:
         return RowError(row_number, location, f"not JSON that can be read ({type(error).__name__}). {_FIX_ROW_HINT}")
-    return _make_row(row_number, location, value)
+    finally:
+        error_message = decoder.repetition_error()
+    return RowError(row_number, location, error_message) if error_message else _make_row(row_number, location, value)
 
 
 _FIX_ROW_HINT = "Mend the row or take it out"
@@ -165,16 +171,21 @@ def _make_row(row_number: int, location: str, value: Any) -> SourceRow | RowErro
     )
 
 
-def _find_row_list(text: str) -> int | None:
+def _find_row_list(name: str, text: str) -> int | None:
     """Index of the first row in {"data": [ … ]}; None for a single object, and for JSON Lines named .json."""
+    decoder = UniqueNameDecoder()
     try:
-        value = json.loads(text)
+        value = decoder.decode(text)
     except (ValueError, RecursionError):
         return None
     if isinstance(value, dict):
         list_keys = [
-            name for name, item in value.items() if isinstance(item, list) and item and isinstance(item[0], dict)
+            key for key, item in value.items() if isinstance(item, list) and item and isinstance(item[0], dict)
         ]
+        if list_keys and decoder.outer_name:
+            raise DataError(
+                f'{name}: "{decoder.outer_name[:40]}" is in an object twice. Keep one of them, or rename one.'
+            )
         if len(list_keys) == 1 and "chosen" not in value:
             pos = text.find(json.dumps(list_keys[0], ensure_ascii=False))
             return text.index("[", pos) + 1 if pos >= 0 else None  # keys written with escapes are not found
@@ -183,7 +194,7 @@ def _find_row_list(text: str) -> int | None:
 
 def _parse_json_array(text: str, pos: int) -> RowStream:
     """Decode item by item, so that an error has its row. pos: index after the opening bracket."""
-    decoder, row_number, line_number, counted_to = json.JSONDecoder(), 0, 1, 0
+    decoder, row_number, line_number, counted_to = UniqueNameDecoder(), 0, 1, 0
     while True:
         pos = _skip_whitespace(text, pos)
         line_number, counted_to = line_number + text.count("\n", counted_to, pos), pos
@@ -197,7 +208,8 @@ def _parse_json_array(text: str, pos: int) -> RowStream:
             reason = error.msg.lower() if isinstance(error, json.JSONDecodeError) else type(error).__name__
             yield RowError(0, location, f"not JSON: {reason}. The rows after it cannot be told apart. {_FIX_ROW_HINT}")
             return
-        yield _make_row(row_number, location, value)
+        error_message = decoder.repetition_error()
+        yield RowError(row_number, location, error_message) if error_message else _make_row(row_number, location, value)
         pos = _skip_whitespace(text, pos)
         if text[pos : pos + 1] == ",":
             pos += 1
@@ -262,6 +274,9 @@ def _parse_parquet(name: str, content: bytes, limits: Limits) -> RowStream:
     row_number = size = 0
     try:
         file = parquet.ParquetFile(io.BytesIO(content))
+        if header_error := _check_header(file.schema_arrow.names):
+            yield RowError(0, "header", header_error)
+            return
         for batch in file.iter_batches(batch_size=200):
             size += batch.nbytes
             if size > limits.max_bytes:

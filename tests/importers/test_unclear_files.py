@@ -243,3 +243,42 @@ def test_a_time_far_beyond_any_calendar_is_an_error(files):
     ((row_number, message),) = problems(files.parse("v.jsonl", [BIRD | {"timestamp": 1e25}]))
     assert row_number == 1
     assert message.startswith("timestamp is 1e+25, ")
+
+
+FRUIT = '{"prompt":"Name a fruit.","chosen":"A pear.","rejected":"A brick."}'
+TWICE = FRUIT[:-1] + ',"chosen":"A plum."}'
+NESTED = '{"prompt":[{"role":"user","content":"Name","content":"Say"}],"chosen":"A pear.","rejected":"A brick."}'
+
+
+@pytest.mark.parametrize(("broken", "name"), [(TWICE, "chosen"), (NESTED, "content")])
+@pytest.mark.parametrize(
+    ("file_name", "pattern"),
+    [("v.jsonl", "{0}\n{1}\n{0}\n"), ("v.json", "[{0},\n{1},\n{0}]"), ("v.json", '{{"data": [{0},\n{1},\n{0}]}}')],
+)
+def test_a_json_row_that_gives_a_name_twice_is_an_error(files, file_name, pattern, broken, name):
+    parsed = files.parse(file_name, pattern.format(FRUIT, broken))
+    assert len(parsed.votes) == 2
+    assert problems(parsed) == [(2, f'"{name}" is in an object twice. Keep one of them, or rename one')]
+
+
+def test_two_lists_of_rows_under_one_name_are_an_error(files):
+    with pytest.raises(DataError, match='"data" is in an object twice'):
+        files.parse("v.json", f'{{"data": [{FRUIT}], "data": [{FRUIT}]}}')
+
+
+def test_a_chat_in_a_csv_cell_that_gives_a_name_twice_is_an_error(files):
+    chat = '[{"role":"user","content":"Name","content":"Say"}]'
+    row = {"prompt": chat, "chosen": "A pear.", "rejected": "A brick."}
+    ((_, message),) = problems(files.parse("v.csv", [row]))
+    assert '"content" is in an object twice' in message
+
+
+def test_a_parquet_file_with_two_columns_of_one_name_is_an_error(files):
+    import pyarrow
+    from pyarrow import parquet
+
+    path = files.folder / "v.parquet"
+    columns = [pyarrow.array([text]) for text in ("Name a fruit.", "A pear.", "A brick.", "A plum.")]
+    parquet.write_table(pyarrow.Table.from_arrays(columns, ["prompt", "chosen", "rejected", "chosen"]), path)
+    with pytest.raises(DataError, match="two columns are called 'chosen'"):
+        files.read(path)
