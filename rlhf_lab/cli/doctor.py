@@ -192,7 +192,7 @@ def check_engine(db: Database, home: Path) -> str:
     if status.state is EngineState.STARTING:
         return f"starts since {_format_age(row.started_at)} ({process_label})"
     if status.state is EngineState.ALIVE:
-        memory = f", {row.memory_mb * 2**20 / 1e6:.0f} MB" if row.memory_mb is not None else ""
+        memory = f", {row.memory_mib * 2**20 / 1e6:.0f} MB" if row.memory_mib is not None else ""
         activity = f"{row.state}; last heartbeat {_heartbeat_age(row)}"
         return f"alive ({process_label}): {activity}; {row.device or 'no model loaded'}{memory}; {jobs_text}"
     if not is_gone(row):

@@ -271,7 +271,7 @@ class EngineRow:
     stopped_at: float | None
     state: str
     device: str
-    memory_mb: float | None  # in MiB
+    memory_mib: float | None
 
 
 @dataclass(frozen=True)

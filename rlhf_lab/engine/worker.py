@@ -131,8 +131,8 @@ class Worker:
         process = psutil.Process()
         while not self._heartbeat_stopped.wait(HEARTBEAT_INTERVAL_S):
             try:
-                device, memory_mb = self.model_cache.device_name, process.memory_info().rss / 2**20
-                engine_process.record_heartbeat(self.db, self.state, device=device, memory_mb=memory_mb)
+                device, memory_mib = self.model_cache.device_name, process.memory_info().rss / 2**20
+                engine_process.record_heartbeat(self.db, self.state, device=device, memory_mib=memory_mib)
             except StoreError as error:
                 log.warning("no heartbeat could be written: %s", error)
 

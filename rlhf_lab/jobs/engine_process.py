@@ -94,16 +94,16 @@ def engine_from_row(row: RowMapping) -> EngineRow:
         stopped_at=row[e.stopped_at],
         state=row[e.state],
         device=row[e.device],
-        memory_mb=row[e.memory_mb],
+        memory_mib=row[e.memory_mb],
     )
 
 
 # ---- the engine's side
 
 
-def record_heartbeat(db: Database, state: str, *, device: str = "", memory_mb: float | None = None) -> int:
+def record_heartbeat(db: Database, state: str, *, device: str = "", memory_mib: float | None = None) -> int:
     """Record that this process is the engine and alive; returns its engine id. state: a text for people ("idle")."""
-    values = {"state": state, "device": device, "memory_mb": memory_mb, "beat_at": time.time()}
+    values = {"state": state, "device": device, "memory_mb": memory_mib, "beat_at": time.time()}
     with db.write() as conn:
         engine_id = _find_or_add_engine(conn, this_process())
         conn.execute(update(t.engines).where(t.engines.c.id == engine_id).values(**values))

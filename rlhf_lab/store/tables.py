@@ -269,7 +269,7 @@ engines = Table(
     Column("stopped_at", Float),
     required("state", Text),
     required("device", Text),
-    Column("memory_mb", Float),  # in MiB
+    Column("memory_mb", Float),  # in MiB, whatever its name says: it stays for old homes
     Index(None, "host", "pid"),
 )
 

@@ -135,7 +135,7 @@ def test_engine_status_is_never_empty_while_a_new_engine_goes_on(lab, open_page)
     page.locator(".lab-header .machine").wait_for()
     job = {"label": "run 1, step 3 of 40", "progress": 0.1, "show_percent": False, "eta_s": None}
     engine = {
-        "label": "engine works", "style": "busy", "description": "It goes on.", "device": "", "memory_mb": None,
+        "label": "engine works", "style": "busy", "description": "It goes on.", "device": "", "memory_mib": None,
         "is_working": True,
     }  # fmt: skip
 
@@ -145,6 +145,8 @@ def test_engine_status_is_never_empty_while_a_new_engine_goes_on(lab, open_page)
     page.route(lambda url: "component_server" in url, resuming)
     expect(page.locator(".lab-header .job .what")).to_contain_text("run 1, step 3 of 40")
     expect(page.locator(".lab-header .machine")).to_have_text("engine works")
+    engine |= {"device": "cpu", "memory_mib": 512.0}
+    expect(page.locator(".lab-header .machine")).to_have_text("cpu · 537 MB")  # 512 · 1.048576
 
 
 def test_label_count_in_the_header_follows_the_screen_at_once(lab, open_page):

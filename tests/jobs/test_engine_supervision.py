@@ -29,7 +29,7 @@ if "deaf" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with Database.open(Path(sys.argv[1])) as db:
     while True:
-        engine_process.record_heartbeat(db, "idle", device="cpu", memory_mb=12.5)
+        engine_process.record_heartbeat(db, "idle", device="cpu", memory_mib=12.5)
         print("beat", flush=True)
         time.sleep(0.1)
 """
@@ -64,11 +64,11 @@ def state(db: Database) -> EngineState:
 def test_a_heartbeat_identifies_the_process(db: Database) -> None:
     assert engine_process.engine_state(db).row is None
     assert state(db) is ABSENT
-    engine_id = engine_process.record_heartbeat(db, "idle", device="cuda", memory_mb=812.5)
+    engine_id = engine_process.record_heartbeat(db, "idle", device="cuda", memory_mib=812.5)
     assert engine_process.record_heartbeat(db, "step 3", device="cuda") == engine_id
     result = engine_process.engine_state(db)
     assert (result.state, result.row.id, result.row.state, result.row.device) == (ALIVE, engine_id, "step 3", "cuda")
-    assert result.row.memory_mb is None
+    assert result.row.memory_mib is None
     assert result.row.process == engine_process.this_process()
     assert result.row.process.pid == os.getpid()
     assert result.row.beat_at == pytest.approx(time.time(), abs=5)

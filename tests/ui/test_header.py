@@ -41,7 +41,7 @@ def test_skips_are_no_labels_here_as_under_label(ctx):
 
 
 def test_a_run_is_named_with_its_step(ctx):
-    engine = engine_process.record_heartbeat(ctx.db, "working", device="cpu", memory_mb=512.0)
+    engine = engine_process.record_heartbeat(ctx.db, "working", device="cpu", memory_mib=512.0)
     report = {"accuracy": 0.8, "accuracy_low": 0.7, "accuracy_high": 0.88}
     pinned = LabelSnapshot((), "", Source.SIMULATED)
     row = add_reward_model(ctx.db, ctx.project.id, "x", config={}, report=report, snapshot=pinned)
@@ -60,7 +60,7 @@ def test_a_run_is_named_with_its_step(ctx):
     assert (paused["label"], paused["eta_s"]) == (f"run {run.id} paused, step 0 of 40", None)
     assert shown["engine"] == {
         "label": "engine works", "style": "busy", "description": header.ENGINE_LABELS[engine_process.EngineState.ALIVE][2],
-        "device": "cpu", "memory_mb": 512.0, "is_working": True,
+        "device": "cpu", "memory_mib": 512.0, "is_working": True,
     }  # fmt: skip
     assert shown["reward"] == {"id": row.id, "accuracy": 0.8, "low": 0.7, "high": 0.88, "simulated": True}
 

@@ -2,8 +2,8 @@
 const { el } = Lab;
 const root = element.querySelector('.lab-header');
 
-function machineText({ engine: { device, memory_mb: memoryMb } }) {
-  return [device, memoryMb ? Lab.bytes(2 ** 20 * memoryMb) : ''].filter(Boolean).join(' · ');
+function machineText({ engine: { device, memory_mib: memoryMib } }) {
+  return [device, memoryMib ? Lab.bytes(2 ** 20 * memoryMib) : ''].filter(Boolean).join(' · ');
 }
 
 function jobStatus(state) {

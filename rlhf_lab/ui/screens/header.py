@@ -97,7 +97,7 @@ def _engine_view(status: EngineStatus, has_running_job: bool) -> dict[str, Any]:
     row = status.row if status.state is EngineState.ALIVE else None
     return {
         "label": text, "style": dot_style or "rest", "description": description, "device": row.device if row else "",
-        "memory_mb": row.memory_mb if row else None, "is_working": is_working,
+        "memory_mib": row.memory_mib if row else None, "is_working": is_working,
     }  # fmt: skip
 
 
