@@ -2,6 +2,7 @@
 
 import functools
 import json
+import logging
 import threading
 import time
 import zlib
@@ -9,10 +10,15 @@ from collections.abc import Callable
 from typing import Annotated, Any, ParamSpec, TypeVar
 
 import gradio as gr
+from gradio.components.base import Component
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from rlhf_lab.errors import ConfigError, LabError
 from rlhf_lab.ui.context import Context
+from rlhf_lab.ui.request_checks import describe_exception
+
+log = logging.getLogger("rlhf_lab.ui.requests")
+UNUSABLE_REQUEST_MESSAGE = "The lab cannot use what the page sent. Reload the page and try again."
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -47,8 +53,14 @@ def require_role_for_events(page: gr.Blocks, ctx: Context) -> None:
     Events for the operator alone are guarded further by `operator_action`.
     """
     for event in page.fns.values():
-        if event.fn is not None and not getattr(event.fn, "for_viewers", False):
+        if event.fn is None:
+            continue
+        if not getattr(event.fn, "for_viewers", False):
             event.fn = _require_labeller_for(event.fn, ctx)
+        event.fn = log_unexpected_errors(event.fn)
+    for component in {component for event in page.fns.values() for component in event.inputs}:
+        if isinstance(component, Component):
+            component.preprocess = _without_traceback(component.preprocess)  # type: ignore[method-assign]
 
 
 def _require_labeller_for(handler: Callable[P, T], ctx: Context) -> Callable[P, T]:
@@ -60,6 +72,37 @@ def _require_labeller_for(handler: Callable[P, T], ctx: Context) -> Callable[P, 
     return show_errors(wrapped)
 
 
+def _without_traceback(preprocess: Callable[P, T]) -> Callable[P, T]:
+    """For a value that is not among a component's choices Gradio would print a traceback."""
+
+    @functools.wraps(preprocess)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return preprocess(*args, **kwargs)
+        except gr.Error as error:
+            error.print_exception = False
+            raise
+
+    return wrapped
+
+
+def log_unexpected_errors(handler: Callable[P, T]) -> Callable[P, T]:
+    """A handler whose unexpected errors become one line in the log and a message for the person. Gradio would print a traceback
+    for each request of anybody, and reply with no message."""
+
+    @functools.wraps(handler)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return handler(*args, **kwargs)
+        except (LabError, gr.Error):
+            raise
+        except Exception as error:
+            log.error("%s failed: %s", handler.__name__, describe_exception(error))
+            raise _toast(LabError(UNUSABLE_REQUEST_MESSAGE)) from error
+
+    return wrapped
+
+
 def server_function(function: Callable[[dict[str, Any]], T], name: str) -> Callable[[Any], T | dict[str, str]]:
     """A server function of a widget, which the page calls by `name`. Errors come back as {"error": message}, because Gradio turns
     exceptions into null."""
@@ -69,6 +112,9 @@ def server_function(function: Callable[[dict[str, Any]], T], name: str) -> Calla
             return function(query if isinstance(query, dict) else {})
         except LabError as error:
             return {"error": str(error)}
+        except Exception as error:
+            log.error("%s failed: %s", name, describe_exception(error))
+            return {"error": UNUSABLE_REQUEST_MESSAGE}
 
     wrapped.__name__ = name
     return wrapped

@@ -5,11 +5,15 @@
     pair = lab.predict(name="my-tool", api_name="/next_pair")
     lab.predict(name="my-tool", pair_id=pair["id"], choice="left", uuid="…", api_name="/submit_vote")
 
-Votes through this API have via = "api" and the annotator "api:NAME", so a program is never taken for a person.
+Votes through this API have via = "api" and the annotator "api:NAME", so a program is never taken for a person. A name belongs to
+the client that first used it, until that client has called nothing for NAME_IDLE_S seconds.
 """
 
+import threading
+import time
 from typing import Literal, TypedDict
 
+from gradio.context import LocalContext
 from gradio.events import api
 
 from rlhf_lab.errors import LabelError, NotAllowedError, StaleVoteError
@@ -24,6 +28,7 @@ from rlhf_lab.ui.services import voting
 from rlhf_lab.ui.services.presence import PRESENCE
 
 MAX_TOOL_NAME_LENGTH = 50
+NAME_IDLE_S = 600
 
 
 class PairReply(TypedDict):
@@ -78,11 +83,12 @@ def build(ctx: Context) -> None:
         answer = {
             "pair_id": pair_id, "choice": choice, "uuid": uuid, "strength": strength, "note": note, "duration_ms": ms,
         }  # fmt: skip
+        payload = parse_payload(voting.VotePayload, answer)
         try:
-            vote = voting.cast_vote(ctx, parse_payload(voting.VotePayload, answer), annotator, via="api")
+            vote = voting.cast_vote(ctx, payload, annotator, via="api")
         except StaleVoteError as error:
-            return {"vote_id": None, "uuid": uuid, "counted": False, "why": str(error)}
-        if (vote.annotator, vote.pair_id) != (annotator, pair_id):
+            return {"vote_id": None, "uuid": payload.uuid, "counted": False, "why": str(error)}
+        if (vote.annotator, vote.pair_id) != (annotator, payload.pair_id):
             raise LabelError("Another vote has this uuid already; nothing was counted. Make a new one for each vote.")
         return {"vote_id": vote.id, "uuid": vote.uuid, "counted": True, "why": ""}
 
@@ -108,9 +114,16 @@ class ApiCaller:
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
         self._limiter = FailedAttemptLimiter("join codes")
+        self._lock = threading.Lock()
+        self._name_owners: dict[str, tuple[str, float]] = {}  # name -> (client, time of its last call)
 
-    def annotator_name(self, name: str, code: str) -> str:
-        """The annotator's name. Raises NotAllowedError without the right code where one is needed, LabelError for no name."""
+    def annotator_name(self, name: object, code: object) -> str:
+        """The annotator's name.
+
+        Raises NotAllowedError without the right code where one is needed and for another client's name, LabelError for no name.
+        """
+        if not isinstance(name, str) or not isinstance(code, str):
+            raise LabelError("`name` and `code` must be texts.")
         if not self.ctx.is_labeller():
             address = self.ctx.client_address()
             if self._limiter.is_blocked(address):
@@ -121,4 +134,27 @@ class ApiCaller:
         name = " ".join(name.split())
         if not name or len(name) > MAX_TOOL_NAME_LENGTH or not name.isprintable():
             raise LabelError(f"Say who judges: `name`, 1 to {MAX_TOOL_NAME_LENGTH} characters.")
+        self._bind_name(name)
         return f"api:{name}"
+
+    def _bind_name(self, name: str) -> None:
+        """Raises NotAllowedError for a name that another client uses."""
+        client, now = self._client(), time.monotonic()
+        with self._lock:
+            self._name_owners = {
+                known: (owner, called_at)
+                for known, (owner, called_at) in self._name_owners.items()
+                if now - called_at <= NAME_IDLE_S
+            }
+            owner, _ = self._name_owners.get(name, (client, now))
+            if owner != client:
+                raise NotAllowedError(
+                    f'Another client uses the name "{name}". Choose another one; this one is free again when its client has '
+                    f"called nothing for {NAME_IDLE_S // 60} minutes."
+                )
+            self._name_owners[name] = (client, now)
+
+    def _client(self) -> str:
+        """What distinguishes the caller: their cookie's name, else the session that gradio_client draws, else their address."""
+        session = getattr(LocalContext.request.get(None), "session_hash", None)
+        return self.ctx.visitor().name or session or self.ctx.client_address()

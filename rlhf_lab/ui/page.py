@@ -21,6 +21,7 @@ from rlhf_lab.ui.context import Context
 from rlhf_lab.ui.events import require_role_for_events
 from rlhf_lab.ui.initial_html import BodyInjectionMiddleware, first_pair_route
 from rlhf_lab.ui.middleware import RequestGuard
+from rlhf_lab.ui.request_checks import RequestChecks
 from rlhf_lab.ui.screens import compare, header, label, people, project, reward, runs, train
 
 SYSTEM_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "sans-serif"]
@@ -81,6 +82,7 @@ def launch_options(ctx: Context) -> dict[str, Any]:
             public_url=ctx.access.public_url,
         ),
         Middleware(BodyLimits, access=ctx.access, is_operator=ctx.is_operator, upload_folder=Path(get_upload_folder())),
+        Middleware(RequestChecks),
     ]
     options: dict[str, Any] = {
         "share": False, "show_error": False, "enable_monitoring": False, "strict_cors": True, "ssr_mode": False,

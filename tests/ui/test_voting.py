@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import gradio as gr
 import pytest
 from gradio import Error
+from gradio.context import LocalContext
 
 from rlhf_lab.common.enums import Choice, Source, Strength
 from rlhf_lab.common.records import Vote
@@ -202,3 +203,69 @@ def test_a_vote_is_not_acknowledged_when_the_home_is_deleted(ctx, endpoints):
     with pytest.raises(Error, match="deleted, moved or replaced"):
         endpoints["submit_vote"](name="tool", pair_id=pair["id"], choice="left", uuid="u2")
     assert not ctx.home.exists()
+
+
+@pytest.fixture
+def call_as():
+    """call_as(session): from now on the API client with this session calls."""
+    tokens = []
+
+    def become(session, address="192.0.2.1"):
+        client = SimpleNamespace(host=address)
+        request = SimpleNamespace(cookies={}, headers={"host": "lab"}, client=client, session_hash=session)
+        tokens.append(LocalContext.request.set(request))
+
+    yield become
+    for token in reversed(tokens):
+        LocalContext.request.reset(token)
+
+
+def test_a_name_belongs_to_the_api_client_that_first_used_it(endpoints, call_as):
+    call_as("first")
+    pair = endpoints["next_pair"](name="tool")
+    vote = {"name": "tool", "pair_id": pair["id"], "choice": "left", "uuid": "u1"}
+    call_as("second")
+    for name in ("tool", " tool "):
+        with pytest.raises(Error, match="Another client uses the name"):
+            endpoints["submit_vote"](**vote | {"name": name})
+        with pytest.raises(Error, match="Another client uses the name"):
+            endpoints["next_pair"](name=name)
+    assert endpoints["status"]()["labels"] == 0
+    other = endpoints["next_pair"](name="other tool")
+    assert other["id"] is not None
+    call_as("first")
+    assert endpoints["submit_vote"](**vote)["counted"] is True
+
+
+def test_clients_without_a_session_are_distinguished_by_their_address(endpoints, call_as):
+    call_as(None, "192.0.2.1")
+    endpoints["next_pair"](name="tool")
+    call_as(None, "192.0.2.2")
+    with pytest.raises(Error, match="Another client"):
+        endpoints["next_pair"](name="tool")
+    call_as(None, "192.0.2.1")
+    assert endpoints["next_pair"](name="tool")["id"] is not None
+
+
+def test_a_name_is_free_again_when_its_client_was_idle(endpoints, call_as, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(http_api.time, "monotonic", lambda: now[0])
+    call_as("first")
+    endpoints["next_pair"](name="tool")
+    now[0] += http_api.NAME_IDLE_S - 1
+    endpoints["next_pair"](name="tool")
+    call_as("second")
+    now[0] += http_api.NAME_IDLE_S - 1
+    with pytest.raises(Error, match="10 minutes"):
+        endpoints["next_pair"](name="tool")
+    now[0] += 2
+    assert endpoints["next_pair"](name="tool")["id"] is not None
+
+
+@pytest.mark.parametrize("field", ["name", "code", "uuid", "choice", "strength", "note", "pair_id", "ms"])
+@pytest.mark.parametrize("odd", [None, 1.5, [1], {"a": 1}], ids=repr)
+def test_api_calls_with_odd_arguments_get_an_error_message(endpoints, field, odd, caplog):
+    call = {"name": "tool", "pair_id": 1, "choice": "left", "uuid": "u", field: odd}
+    with pytest.raises(Error, match=r"must be texts|no usable"):
+        endpoints["submit_vote"](**call)
+    assert caplog.records == []

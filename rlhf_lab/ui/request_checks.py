@@ -1,0 +1,180 @@
+"""Checks the JSON of a request before Gradio reads it, so that odd arguments get a 4xx reply and one line in the log."""
+
+import json
+import logging
+import math
+import re
+import traceback
+from typing import Any
+
+from pydantic import BaseModel, StrictInt, ValidationError
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+log = logging.getLogger("rlhf_lab.ui.requests")
+
+API_PATH = "/gradio_api/"
+CALL_PATH = re.compile(rf"{API_PATH}(run|api|call)/([^/]*)/?$")
+MAX_JSON_DEPTH = 50
+MAX_JSON_INT = 2**63 - 1
+
+
+class BadRequestError(Exception):
+    """A request whose arguments cannot be used; `status` is that of the reply."""
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ServerFunctionCall(BaseModel):
+    """Body of a request to /component_server."""
+
+    data: Any
+    component_id: StrictInt
+    session_hash: str
+    fn_name: str
+
+
+class EventCall(BaseModel):
+    """Body of a request to /run, /api and /call."""
+
+    data: list[Any] = []
+    fn_index: StrictInt | None = None
+    session_hash: str | None = None
+    trigger_id: StrictInt | None = None
+
+
+class RequestChecks:
+    """ASGI middleware."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST" or not is_json(scope):
+            await self.app(scope, receive, send)
+            return
+        has_started = False
+
+        async def observed_send(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
+
+        try:
+            body, disconnect = await read_all(receive)
+            if disconnect is None and scope["path"].startswith(API_PATH):
+                check_call(scope, parse_json(body))
+            await self.app(scope, replay(body, disconnect, receive), observed_send)
+        except BadRequestError as error:
+            log.warning("%r refused: %s", scope["path"], error)
+            await JSONResponse({"error": str(error)}, error.status)(scope, receive, send)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            if has_started:
+                raise
+            log.error("%r failed: %s", scope["path"], describe_exception(error))
+            reply = {"error": "The lab cannot use this request. Reload the page and try again."}
+            await JSONResponse(reply, 400)(scope, receive, send)
+
+
+def is_json(scope: Scope) -> bool:
+    content_type = dict(scope["headers"]).get(b"content-type", b"")
+    return bool(content_type.partition(b";")[0].strip().lower() == b"application/json")
+
+
+async def read_all(receive: Receive) -> tuple[bytes, Message | None]:
+    """The body, whose length `BodyLimits` has bounded, and the message of a client that left meanwhile."""
+    body, has_more = b"", True
+    while has_more:
+        message = await receive()
+        if message["type"] != "http.request":
+            return body, message
+        body += message.get("body", b"")
+        has_more = message.get("more_body", False)
+    return body, None
+
+
+def replay(body: bytes, disconnect: Message | None, receive: Receive) -> Receive:
+    """A `receive` that begins with a body that was read already."""
+    messages: list[Message] = [disconnect or {"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return messages.pop() if messages else await receive()
+
+    return receive_again
+
+
+def parse_json(body: bytes) -> Any:
+    """The JSON value. Raises BadRequestError for what later code cannot store or send back: see `check_value`."""
+    if not body:
+        return None
+    try:
+        value = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError("The body is no usable JSON.") from error
+    check_value(value)
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def check_value(value: Any, depth: int = 0) -> None:
+    """Raises BadRequestError for deep nesting, lone surrogates, and numbers beyond 64 bits."""
+    if depth > MAX_JSON_DEPTH:
+        raise BadRequestError("The JSON is nested too deeply.")
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise BadRequestError("A text has half of a character (a lone surrogate).") from error
+    elif isinstance(value, int):
+        if abs(value) > MAX_JSON_INT:
+            raise BadRequestError("A number is too large.")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise BadRequestError("A number is too large.")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            check_value(key, depth + 1)
+            check_value(item, depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            check_value(item, depth + 1)
+
+
+def check_call(scope: Scope, body: Any) -> None:
+    """Whether a call names an existing function and has its arguments. Raises BadRequestError."""
+    path, page = scope["path"], getattr(scope.get("app"), "blocks", None)
+    try:
+        if path.rstrip("/") == f"{API_PATH}component_server":
+            call = ServerFunctionCall.model_validate(body)
+            if page is not None and call.component_id not in page.blocks:
+                raise BadRequestError(f"There is no component {call.component_id}. Reload the page.", 404)
+        elif (match := CALL_PATH.match(path)) is not None and page is not None:
+            check_event(page, match[2], EventCall.model_validate(body))
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        name = ".".join(map(str, problem["loc"])) or "body"
+        raise BadRequestError(f"The request has no usable {name}.", 422) from error
+
+
+def check_event(page: Any, api_name: str, call: EventCall) -> None:
+    """Whether the event exists and has as many values as it takes. Raises BadRequestError."""
+    if call.fn_index is None:
+        event = next((event for event in page.fns.values() if event.api_name == api_name), None)
+    else:
+        event = page.fns.get(call.fn_index)
+    if event is None:
+        raise BadRequestError("There is no such endpoint. Reload the page.", 404)
+    required_count = len(event.inputs)
+    if len(call.data) != required_count:
+        raise BadRequestError(f"This endpoint takes {required_count} values, not {len(call.data)}.", 422)
+
+
+def describe_exception(error: Exception) -> str:
+    """Type, place and message of an exception, on one line."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at {frame.filename}:{frame.lineno}: {error}"[:500].replace("\n", " ")

@@ -1,0 +1,120 @@
+"""Odd arguments get a 4xx reply or an {"error"}, and one line in the log."""
+
+import json
+import logging
+
+import gradio as gr
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
+
+from rlhf_lab.ui.events import require_role_for_events, server_function
+from rlhf_lab.ui.request_checks import RequestChecks
+
+SERVER = "/gradio_api/component_server"
+GOOD = {"data": {}, "component_id": 1, "session_hash": "s", "fn_name": "status"}
+
+
+@pytest.fixture
+def web():
+    """An application that returns the JSON it gets; /broken fails with a KeyError."""
+
+    async def echo(request):
+        return JSONResponse(await request.json())
+
+    async def broken(request):
+        return JSONResponse({}["missing"])
+
+    routes = [Route("/gradio_api/broken", broken, methods=["POST"]), Route("/{path:path}", echo, methods=["POST"])]
+    with TestClient(Starlette(routes=routes, middleware=[Middleware(RequestChecks)])) as client:
+        yield client
+
+
+def post(web, path, body):
+    return web.post(path, content=body, headers={"content-type": "application/json"})
+
+
+def test_an_ordinary_request_passes_unchanged(web, caplog):
+    for path in (SERVER, "/gradio_api/queue/join"):
+        reply = post(web, path, json.dumps(GOOD))
+        assert (reply.status_code, reply.json()) == (200, GOOD)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b'"\\ud800"', b'{"\\udfff": 1}', b"[" * 60 + b"]" * 60, b"[" * 9000 + b"]" * 9000, b"NaN", b"Infinity", b"1e999",
+     b"9" * 30, b"9" * 6000, b'"\xff"', b"", b"{"],
+    ids=lambda data: repr(data[:12]),
+)  # fmt: skip
+def test_json_that_later_code_cannot_use_gets_400_and_one_line(web, caplog, data):
+    body = b'{"data": ' + data + b', "component_id": 1, "session_hash": "s", "fn_name": "status"}'
+    reply = post(web, SERVER, body)
+    assert reply.status_code == 400
+    assert reply.json()["error"]
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("field", ["component_id", "session_hash", "fn_name"])
+@pytest.mark.parametrize("value", [[1], {"a": 1}, None, True, 1.5], ids=repr)
+def test_a_field_of_another_type_gets_422_and_one_line(web, caplog, field, value):
+    reply = post(web, SERVER, json.dumps(GOOD | {field: value}))
+    assert reply.status_code == 422
+    assert field in reply.json()["error"]
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("body", ["[1]", "1", '"x"', "null"])
+def test_a_body_that_is_no_object_gets_422(web, body):
+    assert post(web, SERVER, body).status_code == 422
+
+
+def test_an_error_inside_the_application_gets_400_and_one_line(web, caplog):
+    reply = post(web, "/gradio_api/broken", "{}")
+    assert reply.status_code == 400
+    assert [record.getMessage().count("\n") for record in caplog.records] == [0]
+    assert "KeyError" in caplog.text
+
+
+def test_a_server_function_that_fails_replies_with_an_error_and_logs_one_line(caplog):
+    def fail(query):
+        return query["annotator"].strip()
+
+    reply = server_function(fail, "status")({"annotator": [1]})
+    assert set(reply) == {"error"}
+    assert len(caplog.records) == 1
+    assert "AttributeError" in caplog.text
+
+
+def test_an_event_that_fails_shows_a_message_and_logs_one_line(ctx, in_loop, caplog):
+    def fail(value):
+        return value.strip()
+
+    def build():
+        with gr.Blocks(analytics_enabled=False) as page:
+            gr.Button().click(fail, gr.Textbox(), None)
+        require_role_for_events(page, ctx)
+        return page
+
+    (event,) = in_loop(build).fns.values()
+    with caplog.at_level(logging.INFO), pytest.raises(gr.Error, match="Reload the page") as failure:
+        event.fn([1])
+    assert failure.value.print_exception is False
+    assert [record.name for record in caplog.records] == ["rlhf_lab.ui.requests"]
+
+
+def test_a_value_that_is_not_among_the_choices_prints_no_traceback(ctx, in_loop):
+    def build():
+        with gr.Blocks(analytics_enabled=False) as page:
+            gr.Button().click(lambda value: value, gr.Dropdown(["a"]), None)
+        require_role_for_events(page, ctx)
+        return page
+
+    (event,) = in_loop(build).fns.values()
+    with pytest.raises(gr.Error, match="not in the list") as failure:
+        event.inputs[0].preprocess("b")
+    assert failure.value.print_exception is False
+    assert event.inputs[0].preprocess("a") == "a"
