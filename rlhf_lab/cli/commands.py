@@ -208,7 +208,8 @@ def run_reward(args: argparse.Namespace) -> int:
         f"reward model {result['reward_model_id']} from {pluralize(report['labels'], f'{args.source} label')}; "
         f"cross-validated accuracy {accuracy}"
     )
-    print_result(args, result | {"report": report}, text)
+    note = report.get("note")
+    print_result(args, result | {"report": report}, f"{text}; {note}" if note else text)
     return 0
 
 

@@ -18,6 +18,7 @@ from rlhf_lab.common.curves import downsample_values
 from rlhf_lab.common.enums import Source
 from rlhf_lab.common.progress import ProgressCallback, no_progress
 from rlhf_lab.common.records import Comparison, Job, LabelSnapshot, Project, RewardModelRow
+from rlhf_lab.common.text import pluralize
 from rlhf_lab.config.reward import RewardConfig
 from rlhf_lab.engine.completions import reference_samples
 from rlhf_lab.engine.job_progress import EtaEstimator, JobProgress, JobProgressCallback, no_job_progress
@@ -86,7 +87,7 @@ def reward_job(
         fit_reward_model(model_cache, project, request)
         return {}
     row = train_reward_model(model_cache, project, request, report_progress=report_progress, on_progress=on_progress)
-    return {"reward_model_id": row.id, "accuracy": row.report["accuracy"]}
+    return {"reward_model_id": row.id, "accuracy": row.report["accuracy"], "note": row.report["note"]}
 
 
 def train_reward_model(
@@ -108,6 +109,7 @@ def train_reward_model(
             "seconds": time.monotonic() - start_time,
             "source": request.source.value,
             "cut": fitted.truncated_count,
+            "note": _label_note(fitted.truncated_count, fitted.report.indistinguishable),
         }
         if request.annotators or request.weights:
             report |= {"annotators": request.annotators, "weights": request.weights or {}}
@@ -159,7 +161,7 @@ def fit_reward_model(
     )
     check_has_labels(model_cache.db, project.id, label_snapshot, request.annotators)
     labels, truncated_count = prepare_labels(model_cache.db, label_snapshot, backbone, request.weights or {})
-    reporter = _FitProgressReporter(report_progress, _truncation_note(truncated_count))
+    reporter = _FitProgressReporter(report_progress, _label_note(truncated_count))
     model, report, config = _fit_with_oom_retry(model_cache, project, labels, request.config, reporter, on_progress)
     pairs = distributed.broadcast(unjudged_pairs(model_cache.db, project.id, MAX_SCORED_PAIRS))
     scores = score_pairs(model, pairs, on_progress)
@@ -195,8 +197,18 @@ def _fit_with_oom_retry(
         free_memory(adapters.backbone)
 
 
-def _truncation_note(truncated_count: int) -> str:
-    return f"{truncated_count} labels are longer than the model reads and are cut" if truncated_count else ""
+def _label_note(truncated_count: int, indistinguishable_count: int = 0) -> str:
+    """What a person should know about the labels of a training; "" if all were used as they are."""
+    notes = []
+    if truncated_count:
+        notes.append(f"{_labels_are(truncated_count)} longer than the model reads, and cut")
+    if indistinguishable_count:
+        notes.append(f"{_labels_are(indistinguishable_count)} left out: the model reads the same tokens for both texts")
+    return "; ".join(notes)
+
+
+def _labels_are(count: int) -> str:
+    return f"{pluralize(count, 'label')} {'is' if count == 1 else 'are'}"
 
 
 class _FitProgressReporter:

@@ -211,6 +211,18 @@ def test_train_policy_warns_of_a_weak_reward_model_as_the_page_does(tmp_path, mo
     assert reply["printed"] == (f"reward model {number}: {warning}" if is_weak else "")
 
 
+@pytest.mark.parametrize("note", ["2 labels are left out: the model reads the same tokens for both texts", "", None])
+def test_train_reward_prints_the_note_of_its_report(tmp_path, monkeypatch, capsys, note):
+    with Database.open(tmp_path / "home") as db:
+        project = create_project(db, "p", "embedded", "", "tales", 0, [("Once", "train"), ("Far", "eval")])
+        report = {"accuracy": None, "labels": 12} | ({} if note is None else {"note": note})
+        add_reward_model(db, project.id, "x", config={}, report=report, snapshot=LabelSnapshot((), "", Source.HUMAN))
+    monkeypatch.setattr("rlhf_lab.cli.commands.wait_for_job", lambda *_: {"reward_model_id": 1})
+    assert main(["train-reward", *home(tmp_path)]) == 0
+    text = "reward model 1 from 12 human labels; cross-validated accuracy not measured"
+    assert capsys.readouterr().out == (f"{text}; {note}\n" if note else f"{text}\n")
+
+
 def test_password_hashes_a_line_of_stdin(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("two owls\r\n"))
     assert main(["password"]) == 0

@@ -65,6 +65,28 @@ def test_truncation_keeps_the_end_of_the_prompt_and_the_start_of_the_texts(fresh
     assert all(label.chosen_ids == () for label in others)
 
 
+def test_pairs_that_differ_only_beyond_the_context_are_left_out_and_reported(fresh, tmp_path):
+    """The context is 96 tokens; "the cat " forty times are 80, after a prompt of at most half."""
+    take_in(fresh, tmp_path)
+    rows = [
+        {"prompt": "the bird sang " * 30 + word, "first": "the cat " * 40 + "good", "second": "the cat " * 40 + "bad",
+         "winner": "first", "annotator": "ann"}
+        for word in ("sat", "ran")
+    ]  # fmt: skip
+    path = tmp_path / "long.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    save_import(fresh.db, parse_file(ImportRequest(str(path))), ImportTarget(fresh.project.id, source=Source.HUMAN))
+    job = fresh.do(fresh.submit(JobKind.TRAIN_REWARD, source="human", config=REWARD))
+    assert (job.status, job.error) == (JobStatus.DONE, "")
+    report = latest_reward_model(fresh.db, fresh.project.id).report
+    assert (report["labels"], report["cut"], report["indistinguishable"]) == (12, 4, 2)
+    note = (
+        "4 labels are longer than the model reads, and cut; "
+        "2 labels are left out: the model reads the same tokens for both texts"
+    )
+    assert (job.result["note"], report["note"]) == (note, note)
+
+
 @pytest.mark.parametrize(
     ("payload", "message"),
     [

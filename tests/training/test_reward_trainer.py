@@ -71,6 +71,36 @@ def test_the_margin_of_a_tie_may_be_any_number(llama_folder):
     assert train(llama_folder, changed)[1] == train(llama_folder, labels)[1]
 
 
+@pytest.mark.parametrize("changes", [{"folds": 3}, {"folds": 3, "warm_start": False}, {"ensemble": 2}])
+def test_labels_with_equal_tokens_are_left_out_and_counted(llama_folder, changes):
+    """The model scores both texts alike, so such a label is neither learnt nor counted as wrong."""
+    labels = comparisons()
+    same_ids = labels[1].chosen_ids
+    blind = dataclasses.replace(labels[1], rejected_ids=same_ids)
+    blind_tie = dataclasses.replace(blind, tie=True)
+    without = train(llama_folder, labels, **changes)[1]
+    mixed = train(llama_folder, [*labels, blind, blind_tie], **changes)[1]
+    assert (mixed.indistinguishable, without.indistinguishable) == (2, 0)
+    assert dataclasses.replace(mixed, indistinguishable=0, agreement=without.agreement) == without
+
+
+def test_disagreements_keep_their_label_when_others_are_left_out(llama_folder):
+    labels = contradicting()
+    blind = dataclasses.replace(labels[0], rejected_ids=labels[0].chosen_ids)
+    plain = train(llama_folder, labels, folds=2, epochs=0)[1].disagreements
+    shifted = train(llama_folder, [blind, *labels], folds=2, epochs=0)[1].disagreements
+    assert plain
+    assert shifted == [item | {"index": item["index"] + 1} for item in plain]
+
+
+def test_labels_that_the_model_cannot_tell_apart_are_refused_before_training(llama_folder):
+    labels = [dataclasses.replace(c, rejected_ids=c.chosen_ids) for c in comparisons()]
+    adapters = Adapters(tiny_models.load(llama_folder))
+    with pytest.raises(LabelError, match="all 12 labels .* the same tokens"):
+        train_reward(adapters, labels, reference_of(adapters.backbone), RewardConfig())
+    assert adapters.names == ()
+
+
 def test_a_count_of_two_equals_a_repeated_label(llama_folder):
     labels = comparisons(12)
     odd = dataclasses.replace(labels[0], chosen=labels[0].rejected, rejected=labels[0].chosen,

@@ -36,7 +36,8 @@ class RewardReport:
     expected_calibration_error: mean difference of confidence and accuracy, weighted by count.
     disagreements: {"index": of the comparison, "probability": of its label}, held out and below 0.5, the worst first.
     agreement: among pairs that were labelled more than once, the fraction of equal labels and the number of label pairs.
-    epochs: of the final fit; fewer than configured with early stopping.
+    epochs: of the final fit; fewer than configured with early stopping. indistinguishable: labels that were left out because
+    the model reads the same tokens for both texts; `labels` and `ties` do not count them.
     """
 
     labels: int
@@ -55,6 +56,7 @@ class RewardReport:
     disagreements: list[dict[str, float]] = field(default_factory=list)
     agreement: dict[str, float] | None = None
     epochs: int = 0
+    indistinguishable: int = 0
 
 
 def held_out_metrics(held_out: Sequence[HeldOutPrediction], comparisons: Sequence[Comparison]) -> dict[str, Any]:

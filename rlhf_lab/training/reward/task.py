@@ -53,6 +53,7 @@ class FitSpec:
 class RewardTask:
     """One training job: encoded texts, frozen features, and fits on any subset of the comparisons.
 
+    distinguishable: the indices of the comparisons whose two texts have different tokens; the others teach nothing.
     Several processes share the rows of every batch and every evaluation; each holds all of the adapter and the heads.
     """
 
@@ -68,6 +69,8 @@ class RewardTask:
         self.prompts = [prompts[c.prompt] for c in comparisons]
         self.chosen = [list(c.chosen_ids) or backbone.encode_response(c.chosen) for c in comparisons]
         self.rejected = [list(c.rejected_ids) or backbone.encode_response(c.rejected) for c in comparisons]
+        pairs = zip(self.chosen, self.rejected, strict=True)
+        self.distinguishable = [i for i, (chosen, rejected) in enumerate(pairs) if chosen != rejected]
         self.counts = torch.tensor([c.count for c in comparisons], dtype=torch.int64)
         self.ties = torch.tensor([c.tie for c in comparisons])
         strength = torch.tensor([c.strength for c in comparisons], dtype=torch.float64)

@@ -45,26 +45,37 @@ def train_reward(
 
     With early_stopping the folds also choose the epochs of the final fit: those with the lowest mean log-loss on all held-out
     labels. The report's metrics are those after the same epochs, and so are slightly optimistic. Leaves the adapter
-    REWARD_TRAINING_ADAPTER loaded and frozen. Several processes share the work, and all return the same result.
+    REWARD_TRAINING_ADAPTER loaded and frozen. Several processes share the work, and all return the same result. Comparisons
+    whose texts have the same tokens are left out.
     Raises LabelError for too few or only tied labels, ConfigError for less than 2 reference samples, NotFiniteError.
     """
     check_labels(comparisons)
     check_reference_count(len(reference.responses))
     task = RewardTask(adapters, comparisons, reference, config, on_progress=on_progress, distributed=distributed)
-    folds = min(config.folds, len({c.group for c in comparisons}))
+    indices = task.distinguishable
+    if not indices:
+        raise LabelError(
+            f"all {len(comparisons)} labels are of two texts that have the same tokens for this model, because they are equal as "
+            "far as it reads. Label texts that differ earlier, or choose a model with a longer context."
+        )
+    check_labels([comparisons[i] for i in indices])
+    folds = min(config.folds, len({comparisons[i].group for i in indices}))
     folds = folds if folds > 1 else 0
-    counter = _UpdateCounter(on_update, task.update_count(len(comparisons), config.epochs) * (folds + 1))
+    counter = _UpdateCounter(on_update, task.update_count(len(indices), config.epochs) * (folds + 1))
     predictions_by_epoch = _cross_validate(task, folds, counter)
     epochs = config.epochs
     if config.early_stopping and predictions_by_epoch:
         losses_by_epoch = {epoch: log_loss(held_out, comparisons) for epoch, held_out in predictions_by_epoch.items()}
         epochs = min(losses_by_epoch, key=lambda epoch: (losses_by_epoch[epoch], epoch))
     counter.stage = "final"
-    model, losses = task.fit(FitSpec(list(range(len(comparisons))), epochs, "all", counter.count_update))
+    model, losses = task.fit(FitSpec(indices, epochs, "all", counter.count_update))
     task.normalise(model)
     held_out = predictions_by_epoch.get(epochs, [])
     metrics = _final_fit_metrics(task, model, losses) | held_out_metrics(held_out, comparisons)
-    return model, RewardReport(**metrics, folds=folds, agreement=agreement(comparisons), epochs=epochs)
+    return model, RewardReport(
+        **metrics, folds=folds, agreement=agreement(comparisons), epochs=epochs,
+        indistinguishable=len(comparisons) - len(indices),
+    )  # fmt: skip
 
 
 def check_labels(comparisons: Sequence[Comparison]) -> None:
@@ -104,11 +115,12 @@ class _UpdateCounter:
 
 def _cross_validate(task: RewardTask, folds: int, counter: _UpdateCounter) -> dict[int, list[HeldOutPrediction]]:
     """Held-out predictions of all folds by epochs trained; only for the last epoch without early stopping."""
-    fold_of_label = assign_folds([c.group for c in task.comparisons], folds) if folds else []
+    indices = task.distinguishable
+    fold_of_label = assign_folds([task.comparisons[i].group for i in indices], folds) if folds else []
     predictions: dict[int, list[HeldOutPrediction]] = defaultdict(list)
     for fold in sorted(set(fold_of_label)):
-        train_indices = [i for i, f in enumerate(fold_of_label) if f != fold]
-        held_out_indices = [i for i, f in enumerate(fold_of_label) if f == fold]
+        train_indices = [i for i, f in zip(indices, fold_of_label, strict=True) if f != fold]
+        held_out_indices = [i for i, f in zip(indices, fold_of_label, strict=True) if f == fold]
         if all(task.comparisons[i].tie for i in train_indices):
             continue
         counter.stage = f"fold {fold + 1} of {folds}"
@@ -124,14 +136,14 @@ def _cross_validate(task: RewardTask, folds: int, counter: _UpdateCounter) -> di
 
 def _final_fit_metrics(task: RewardTask, model: RewardModel, losses: list[float]) -> dict[str, Any]:
     """The report fields that the final model gives, on its own labels and on the reference samples."""
-    decided = [i for i, c in enumerate(task.comparisons) if not c.tie]
+    decided = [i for i in task.distinguishable if not task.comparisons[i].tie]
     prompts = [task.prompts[i] for i in decided]
     chosen = task.score_all(model.scores, prompts, [task.chosen[i] for i in decided])
     rejected = task.score_all(model.scores, prompts, [task.rejected[i] for i in decided])
     reference = task.score_all(model.scores, *task.reference).double()
     return {
-        "labels": len(task.comparisons),
-        "ties": int(task.ties.sum()),
+        "labels": len(task.distinguishable),
+        "ties": int(task.ties[task.distinguishable].sum()),
         "train_accuracy": float((chosen > rejected).double().mean()),
         "loss": losses,
         "chosen_scores": [round(float(x), 4) for x in chosen],
