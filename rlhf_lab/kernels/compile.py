@@ -13,6 +13,7 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -192,15 +193,35 @@ def _compile(command: Sequence[str], path: Path) -> None:
 
 
 def _cache_folder() -> Path:
-    """The user's cache folder; a temporary folder if that cannot be written."""
+    """The user's cache folder; a temporary folder if that cannot be written, or if somebody else could put a library there."""
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
         folder = (cache if cache.is_absolute() else Path("~/.cache").expanduser()) / "rlhf-lab" / "kernels"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(exist_ok=True, mode=0o700)
+        if (problem := _sharing_problem(folder)) is not None:
+            log.warning("%s; the kernels are compiled into a private folder instead, at every start", problem)
+            return Path(_temporary_cache_folder().name)
         with tempfile.TemporaryFile(dir=folder):
             return folder
     except (OSError, RuntimeError):  # RuntimeError: no home directory
         return Path(_temporary_cache_folder().name)
+
+
+def _sharing_problem(folder: Path) -> str | None:
+    """Why somebody else could put a library into the folder, or replace it; None if nobody can. Root can always.
+
+    A library is code that this process runs.
+    """
+    for path in (folder, folder.parent, folder.parent.parent, *folder.glob("*.so")):
+        status = path.stat() if path == folder.parent.parent else path.lstat()  # the user's cache folder may be a link
+        if status.st_uid not in (os.geteuid(), 0):
+            return f"{path} belongs to another user"
+        if stat.S_ISLNK(status.st_mode):
+            return f"{path} is a link"
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
+            return f"others may write to {path} (delete it, or take the permission away)"
+    return None
 
 
 @functools.cache

@@ -5,6 +5,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -216,3 +217,47 @@ def test_fewer_threads_than_requested_do_all_the_work(kernels):
     root = Path(__file__).resolve().parents[2]
     environment = {**os.environ, "OMP_THREAD_LIMIT": "2"}
     subprocess.run([sys.executable, "-c", code], check=True, cwd=root, env=environment)
+
+
+def make_untrusted(cache, what):
+    """The kernels' folder as an attacker may have prepared it; `os` is not asked for a second user, which needs root."""
+    folder = cache / "rlhf-lab" / "kernels"
+    folder.mkdir(parents=True, mode=0o700)
+    if what == "folder that the group may write to":
+        folder.chmod(0o770)
+    elif what == "folder that everybody may write to":
+        folder.chmod(0o777)
+    elif what == "parent that everybody may write to":
+        folder.parent.chmod(0o777)
+    elif what == "cache that everybody may write to":
+        cache.chmod(0o777)
+    elif what == "link":
+        elsewhere = cache / "elsewhere"
+        folder.rename(elsewhere)
+        folder.symlink_to(elsewhere)
+    elif what == "library that everybody may write to":
+        (folder / "0123.so").write_bytes(b"")
+        (folder / "0123.so").chmod(0o666)
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["folder that the group may write to", "folder that everybody may write to", "parent that everybody may write to",
+     "cache that everybody may write to", "link", "library that everybody may write to", "folder of another user"],
+)  # fmt: skip
+def test_a_cache_folder_that_others_can_write_to_is_not_used(own_cache, monkeypatch, caplog, what):
+    make_untrusted(own_cache, what)
+    if what == "folder of another user":
+        monkeypatch.setattr(compile.os, "geteuid", lambda: 4321)
+        monkeypatch.setattr(compile.Path, "lstat", lambda path: SimpleNamespace(st_uid=1234, st_mode=0o40700))
+    folder = compile._cache_folder()
+    assert not folder.is_relative_to(own_cache)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert "private folder" in caplog.text
+
+
+def test_a_cache_folder_of_ones_own_is_used(own_cache):
+    make_untrusted(own_cache, "nothing")
+    (own_cache / "rlhf-lab" / "kernels" / "0123.so").write_bytes(b"")
+    (own_cache / "rlhf-lab" / "kernels" / "0123.so").chmod(0o755)
+    assert compile._cache_folder() == own_cache / "rlhf-lab" / "kernels"
