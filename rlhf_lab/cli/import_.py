@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     summary = build_preview(parsed)
     with Database.open(resolve_home(args)) as db:
         if args.new_project is not None:
-            prompts = list(dict.fromkeys(item.prompt for item in parsed.votes))
+            prompts = parsed.split_by_prompt
             if not prompts or (parsed.errors and not args.skip_broken):
                 save_import(db, parsed, ImportTarget(0, skip_broken=args.skip_broken))  # raises, and says why
             project = new_project(

@@ -1,6 +1,7 @@
 """The files in assets/: the embedded model, prompt sets, and pairs sampled in advance. No torch."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,3 +70,9 @@ def train_eval_split(prompts: list[str]) -> list[tuple[str, str]]:
     """(text, "train" | "eval"): the last quarter, at most MAX_EVAL_PROMPTS, is for evaluation; a single prompt for training."""
     eval_count = min(MAX_EVAL_PROMPTS, max(1, len(prompts) // 4)) if len(prompts) > 1 else 0
     return [(text, "eval" if i >= len(prompts) - eval_count else "train") for i, text in enumerate(prompts)]
+
+
+def complete_splits(split_by_prompt: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(text, split) in the order of the mapping: its split, or if that is "" the one by `train_eval_split` of such prompts."""
+    assigned = dict(train_eval_split([text for text, split in split_by_prompt.items() if not split]))
+    return [(text, split or assigned[text]) for text, split in split_by_prompt.items()]

@@ -108,3 +108,11 @@ class ParsedFile:
     row_count: int
     votes: list[ParsedVote] = field(default_factory=list)
     errors: list[RowError] = field(default_factory=list)
+
+    @property
+    def split_by_prompt(self) -> dict[str, str]:
+        """Each prompt with its split; "" if the file gives none."""
+        splits: dict[str, str] = {}
+        for vote in self.votes:
+            splits[vote.prompt] = splits.get(vote.prompt) or vote.split
+        return splits

@@ -78,6 +78,7 @@ def _parse_rows(
     votes: list[ParsedVote] = []
     errors: list[RowError] = []
     row_count = 0
+    splits: dict[str, tuple[str, int]] = {}  # prompt -> its split and the row that gives it
     for row in rows:
         row_count += 1
         if row_count > options.limits.max_rows:
@@ -88,11 +89,28 @@ def _parse_rows(
             )
             break
         result = row if isinstance(row, RowError) else parse_votes(options, row)
+        if not isinstance(result, RowError):
+            result = _find_split_conflict(row, result, splits, options) or result
         if isinstance(result, RowError):
             errors.append(result)
         else:
             votes.extend(result)
     return votes, errors, row_count
+
+
+def _find_split_conflict(
+    row: SourceRow | RowError, votes: list[ParsedVote], splits: dict[str, tuple[str, int]], options: ParseOptions
+) -> RowError | None:
+    """The error of a row that puts a prompt in another split than an earlier row does. Adds new splits to `splits`."""
+    vote = votes[0]
+    if not vote.split:
+        return None
+    split, row_number = splits.setdefault(vote.prompt, (vote.split, vote.row_number))
+    if split == vote.split:
+        return None
+    column = options.mapping.by_meaning["split"]
+    message = f"{column} is {vote.split!r}, but {split!r} in row {row_number} for the same prompt."
+    return RowError(row.row_number, row.location, f"{message} Give the prompt one split.")
 
 
 def _reject_unclear_votes(rows: list[SourceRow], available: list[str], options: ParseOptions, name: str) -> None:

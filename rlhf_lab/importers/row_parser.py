@@ -233,13 +233,20 @@ def _make_vote(
         uuid=parser.short_text("uuid")[:64],
         pair_name=parser.short_text("pair"),
         reason=parser.short_text("reason"),
-        split=parser.short_text("split"),
+        split=_parse_split(parser),
         model_hash=parser.short_text("model_hash"),
         strength=_parse_strength(parser),
         note=parser.short_text("note"),
         repeat=bool(parser.parse("repeat", parse_bool)),
         via=parser.short_text("via"),
     )
+
+
+def _parse_split(parser: _RowParser) -> str:
+    text = parser.short_text("split")
+    if text not in ("", "train", "eval"):
+        raise UnreadableError(f"split is {text[:40]!r}; it can be train, eval")
+    return text
 
 
 def _parse_strength(parser: _RowParser) -> Strength | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Table, insert, select, update
 
-from rlhf_lab.common.bundled_assets import train_eval_split
+from rlhf_lab.common.bundled_assets import complete_splits
 from rlhf_lab.common.enums import VIA_IMPORT, VIA_SIDES_UNKNOWN, Source
 from rlhf_lab.common.text import pluralize
 from rlhf_lab.errors import DataError, StoreError
@@ -128,15 +128,14 @@ class _ImportWriter:
     def __init__(self, db: Database, parsed_file: ParsedFile, target: ImportTarget) -> None:
         self.db, self.parsed_file, self.target = db, parsed_file, target
         self.project_index = ProjectIndex(get_project(db, target.project_id))
-        split_by_prompt = {vote.prompt: vote.split for vote in parsed_file.votes}
+        split_by_prompt = parsed_file.split_by_prompt
         with db.read() as conn:
             self.project_index.load(conn, split_by_prompt)
-        new_prompts = [text for text in split_by_prompt if text not in self.project_index.prompt_ids]
-        assigned_splits = dict(train_eval_split(new_prompts)) if new_prompts and target.use_prompts else {}
-        self.prompt_splits = {
-            text: file_split if file_split in ("train", "eval") else assigned_splits.get(text, "train")
-            for text, file_split in split_by_prompt.items()
-        }
+        known_prompts = self.project_index.prompt_ids
+        new_splits = {text: split for text, split in split_by_prompt.items() if text not in known_prompts}
+        if not target.use_prompts:
+            new_splits = {text: split or "train" for text, split in new_splits.items()}
+        self.prompt_splits = dict(complete_splits(new_splits))
         self.pair_count = self.prompt_count = self.import_id = 0
 
     def run(self) -> ImportResult:

@@ -3,12 +3,13 @@
 import re
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_lab.common.bundled_assets import (
     EMBEDDED_MODEL,
     PROMPT_SETS,
+    complete_splits,
     embedded_model_folder,
     shipped_pairs,
     shipped_prompts,
@@ -43,21 +44,26 @@ def new_project(
     model: str = EMBEDDED_MODEL,
     prompt_set: str = "tales",
     prompts_file: Path | None = None,
-    custom_prompts: Sequence[str] = (),
+    custom_prompts: Sequence[str] | Mapping[str, str] = (),
     seed: int = 0,
     name: str = "",
 ) -> Project:
     """Create a project on a bundled prompt set, a file of prompts, or custom prompts (then prompt_set is their name).
+
+    A mapping of custom prompts gives the split of each; "" if it has none yet.
 
     A name that another project has gets a number. Projects of the embedded model start with the shipped pairs of their prompt
     set, so that labelling can start at once. Raises ConfigError; ModelError for a folder without a usable model.
     """
     if prompts_file is not None:
         custom_prompts, prompt_set = read_prompt_file(prompts_file), prompts_file.name
-    texts = list(custom_prompts) or shipped_prompts(prompt_set)
+    if isinstance(custom_prompts, Mapping) and custom_prompts:
+        splits = complete_splits(custom_prompts)
+    else:
+        splits = train_eval_split(list(custom_prompts) or shipped_prompts(prompt_set))
     digest = _model_digest(model)
     name = _unused_name(db, " ".join(name.split())[:MAX_PROJECT_NAME_CHARS] or _default_name(model, prompt_set))
-    project = create_project(db, name, model, digest, prompt_set, seed, train_eval_split(texts))
+    project = create_project(db, name, model, digest, prompt_set, seed, splits)
     if model == EMBEDDED_MODEL and not custom_prompts:
         _add_shipped_pairs(db, project, digest)
     return project

@@ -321,3 +321,71 @@ def test_hub_data_sets_are_streamed(monkeypatch, db, project):
     monkeypatch.setattr("datasets.load_dataset", absent)
     with pytest.raises(DataError, match=r"doesn't exist on the Hub\. Check the name"):
         parse_file(ImportRequest("someone/none"))
+
+
+SPLITS = {
+    "p0": "eval",
+    "p1": "train",
+    "p2": "train",
+    "p3": "eval",
+    "p4": "train",
+    "p5": "train",
+    "p6": "train",
+    "p7": "train",
+}
+OWN_EXPORT = {
+    "chosen": "a",
+    "rejected": "b",
+    "annotator": "ann",
+    "source": "human",
+    "first_on_left": True,
+    "choice": "first",
+}
+
+
+def prompt_splits(home, project_id):
+    with Database.open(home) as db:
+        return {p.text: name for name in ("train", "eval") for p in projects.prompts(db, project_id, name)}
+
+
+@pytest.mark.parametrize("name", ["own.jsonl", "own.csv", "own.parquet"])
+def test_a_new_project_keeps_the_splits_of_an_own_export(tmp_path, files, capsys, name):
+    rows = [{"prompt": prompt, "split": split} | OWN_EXPORT for prompt, split in SPLITS.items()]
+    home = tmp_path / "home"
+    path = str(files.rows(name, [*rows, rows[0] | {"annotator": "bob"}]))
+    assert main(["import", path, "--home", str(home), "--new-project", "again", "--json"]) == 0
+    assert prompt_splits(home, json.loads(capsys.readouterr().out)["project"]) == SPLITS
+
+
+def test_prompts_without_a_split_are_divided_among_themselves(tmp_path, files, capsys):
+    """Of four such prompts the last quarter, one, is for evaluation."""
+    splits = {"p0": "eval", "p1": None, "p2": "train", "p3": None, "p4": None, "p5": None}
+    rows = [{"prompt": prompt, "split": split} | OWN_EXPORT for prompt, split in splits.items()]
+    home = tmp_path / "home"
+    path = str(files.rows("own.jsonl", rows))
+    assert main(["import", path, "--home", str(home), "--new-project", "again", "--json"]) == 0
+    expected = {"p0": "eval", "p1": "train", "p2": "train", "p3": "train", "p4": "train", "p5": "eval"}
+    assert prompt_splits(home, json.loads(capsys.readouterr().out)["project"]) == expected
+
+
+def test_new_prompts_of_an_import_keep_their_split_beside_those_without_one(db, project, files):
+    """With --use-prompts: the last of four without a split is for evaluation, whatever the splits of the others."""
+    splits = {"p0": "eval", "p1": None, "p2": "train", "p3": None, "p4": None, "p5": None, "p6": "train"}
+    rows = [{"prompt": prompt, "split": split} | OWN_EXPORT for prompt, split in splits.items()]
+    save_import(db, files.parse("own.jsonl", rows), ImportTarget(project.id, use_prompts=True))
+    assert [p.text for p in projects.prompts(db, project.id, "eval")] == ["Far", "p0", "p5"]
+
+
+def test_an_unknown_split_is_an_error(files):
+    row = {"prompt": "p0", "split": "test"} | OWN_EXPORT
+    (error,) = files.parse("own.jsonl", [row]).errors
+    assert str(error) == "row 1 (line 1): split is 'test'; it can be train, eval. Mend the row or take it out."
+
+
+def test_a_prompt_in_both_splits_is_an_error(files):
+    rows = [{"prompt": "p0", "split": split} | OWN_EXPORT for split in ("eval", None, "train")]
+    parsed = files.parse("own.jsonl", rows)
+    assert [vote.row_number for vote in parsed.votes] == [1, 2]
+    assert [str(error) for error in parsed.errors] == [
+        "row 3 (line 3): split is 'train', but 'eval' in row 1 for the same prompt. Give the prompt one split."
+    ]
