@@ -25,6 +25,34 @@ def latest_annotator(lab) -> str:
     return active_votes(lab)[-1][0]
 
 
+def test_labels_given_before_the_lab_was_public_are_marked_as_the_visitors_own(tmp_path, open_page):
+    """They keep the name under which they were given; the page says whose they are, in that browser only."""
+    lab = Lab(tmp_path / "home").start()
+    page = open_page(lab)
+    press_key(page, "1")
+    earlier_name = latest_annotator(lab)
+    page.close()
+    lab.stop()
+    lab.options = ("--public-labelling",)
+    lab.start()
+    try:
+        page = page.context.new_page()
+        page.goto(lab.url)
+        press_key(page, "2")
+        assert latest_annotator(lab) != earlier_name
+        page.click("role=tab[name='People']")
+        row = f".lab-people tr[data-name={earlier_name}]"
+        expect(page.locator(row)).to_contain_text("you, before this lab was open to others")
+        other = open_page(lab)
+        other.click("role=tab[name='People']")
+        expect(other.locator(row)).to_be_visible()
+        expect(other.locator(row)).not_to_contain_text("you,")
+    finally:
+        for one in [one for context in page.context.browser.contexts for one in context.pages]:
+            one.close()  # before its server ends
+        lab.stop()
+
+
 def test_visitor_keeps_their_name_after_a_reload_and_nobody_can_take_it(lab, open_page):
     page = open_page(lab)
     voted = press_key(page, "1")

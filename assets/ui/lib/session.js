@@ -16,6 +16,12 @@ Object.assign(window.Lab, (() => {
     return name;
   }
 
+  // The name under which this browser labelled while the lab was for one person; null if it is the present one.
+  function earlierName() {
+    const name = localStorage.getItem(ANNOTATOR_KEY);
+    return name === annotator() ? null : name;
+  }
+
   // Controls for the operator alone stand in operatorOnly(…): a fieldset disables them for mouse, keyboard and screen readers.
   // operatorNotice(…) tells everybody else; elements of the class lab-operating are hidden from them.
   const OPERATOR_ONLY = 'Only the operator may do this.';
@@ -57,5 +63,5 @@ Object.assign(window.Lab, (() => {
     if (tab.getAttribute('aria-selected') !== 'true') document.querySelectorAll('.lab-notice.bad[data-notice]').forEach((notice) => Lab.showNotice(notice, ''));
   }, true);
 
-  return { uuid, annotator, isOperator, operatorOnly, operatorNotice, judgeHint, setOperator, setItem, getItem, tabSlug, currentTab };
+  return { uuid, annotator, earlierName, isOperator, operatorOnly, operatorNotice, judgeHint, setOperator, setItem, getItem, tabSlug, currentTab };
 })());

@@ -44,13 +44,15 @@ function leaderboard() {
   if (!state.leaderboard.length) return el('section.lab-card', {}, el('h2', {}, 'Labels'), el('p.muted', {}, 'Nobody has labelled in this project yet.'));
   const head = [['labels', 'Labels', 'skips left out'], ['themselves', 'Agrees with themselves', 'on pairs shown twice, sides swapped'],
     ['others', 'Agrees with others', 'on pairs others judged too']];
+  const earlierName = Lab.earlierName();
   return el('section.lab-card', { 'aria-label': 'leaderboard' }, el('h2', {}, 'Labels'),
     el('div.scroll', {}, el('table', {},
       el('thead', {}, el('tr', {}, el('th', { scope: 'col' }, 'Name'), head.map(([key, name, title]) =>
         el('th', { scope: 'col', 'aria-sort': key === sortKey ? 'descending' : 'none' },
           el('button', { type: 'button', 'data-sort': key, title: `${title}; press to put the highest first`, onclick: () => { sortKey = key; draw(); } }, name))))),
       el('tbody', {}, sortedRows().map((row) => el(row.annotator === state.you.name ? 'tr.me' : 'tr', { 'data-name': row.annotator },
-        el('th', { scope: 'row', dir: 'auto', title: row.annotator }, Lab.displayName(row.annotator)), el('td', {}, row.labels),
+        el('th', { scope: 'row', dir: 'auto', title: row.annotator }, Lab.displayName(row.annotator),
+          row.annotator === earlierName ? el('span.muted', {}, ' (you, before this lab was open to others)') : null), el('td', {}, row.labels),
         el('td', {}, share(row.consistent_repeats, row.repeats)), el('td', {}, share(row.agreements, row.comparisons))))))));
 }
 
