@@ -24,8 +24,6 @@ from rlhf_lab.importers.readers import RowStream, read_rows
 from rlhf_lab.importers.row_parser import ParseOptions, parse_votes
 from rlhf_lab.importers.vote_readings import fitting_readings, has_unclear_numbers
 
-MAPPING_SAMPLE_ROWS = 100  # rows whose columns determine the mapping
-
 
 @dataclass(frozen=True)
 class ImportRequest:
@@ -49,9 +47,7 @@ def parse_file(request: ImportRequest) -> ParsedFile:
     if not readable_rows:
         error = next((row for row in rows if isinstance(row, RowError)), None)
         raise DataError(f"{name}: {error}." if error else f"{name} has a header and no row 1. Choose a file with rows.")
-    column_names = list(
-        dict.fromkeys(column for row in readable_rows[:MAPPING_SAMPLE_ROWS] for column in row.cells if column)
-    )
+    column_names = list(dict.fromkeys(column for row in readable_rows for column in row.cells if column))
     mapping = map_prompt(map_columns(column_names, request.mapping), request.mapping, readable_rows, column_names)
     options = ParseOptions(mapping, request.choices, request.limits)
     _reject_unclear_votes(readable_rows, column_names, options, name)

@@ -282,3 +282,20 @@ def test_a_parquet_file_with_two_columns_of_one_name_is_an_error(files):
     parquet.write_table(pyarrow.Table.from_arrays(columns, ["prompt", "chosen", "rejected", "chosen"]), path)
     with pytest.raises(DataError, match="two columns are called 'chosen'"):
         files.read(path)
+
+
+@pytest.mark.parametrize("file_name", ["v.jsonl", "v.json"])
+def test_a_column_that_appears_late_in_a_file_is_read(files, file_name):
+    win = {"prompt": "Say hello.", "chosen": "Hello.", "rejected": "Hi."}
+    parsed = files.parse(file_name, [win] * 101 + [win | {"tie": True, "topic": "greetings"}])
+    assert parsed.votes[-1].choice == "tie"
+    assert parsed.mapping["tie"] == "tie"
+    assert parsed.unused_columns == ("topic",)
+
+
+def test_columns_of_votes_that_appear_late_in_a_file_are_read(files):
+    row = {"prompt": "p", "first": "a", "second": "b", "rater1": "first", "rater2": "tie"}
+    parsed = files.parse("v.jsonl", [row] * 150 + [row | {"rater3": "second"}])
+    assert [(vote.annotator, vote.choice) for vote in parsed.votes[-3:]] == [
+        ("rater1", "first"), ("rater2", "tie"), ("rater3", "second"),
+    ]  # fmt: skip
